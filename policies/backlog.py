@@ -21,13 +21,13 @@ from typing import Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from burstd.domain.claim import Cause
-from burstd.domain.clock import until
-from burstd.domain.plugins.policy import PolicyPlugin, Target, Want, all_dropped, units
+from burstd.domain.clock import until_text
+from burstd.domain.plugins.policy import PolicyPlugin, Target, Want, gang_units, remarks_on_dropped_wants
 from burstd.domain.slurm.job import Job
 from burstd.domain.snapshot import SlurmView, Snapshot
 
 
-class PoolSettings(BaseModel):
+class BacklogPoolSettings(BaseModel):
     """What a pool has otherwise; what is left out is as for all pools."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -37,7 +37,7 @@ class PoolSettings(BaseModel):
     max_age_s: float | None = Field(default=None, ge=0)
 
 
-class Settings(BaseModel):
+class BacklogSettings(BaseModel):
     """``[policies.backlog]``."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -48,16 +48,19 @@ class Settings(BaseModel):
     """Seconds that a job must have waited to count."""
     max_age_s: float | None = Field(default=None, ge=0)
     """Seconds after which a job starts machines however few wait; none: never."""
-    pools: dict[str, PoolSettings] = {}
+    pools: dict[str, BacklogPoolSettings] = {}
 
-    def hold_back(self) -> bool:
+    def delays_any_pool(self) -> bool:
         """Whether they keep any pool's machines waiting."""
         some = ((self.min_jobs, self.min_age_s), *((own.min_jobs, own.min_age_s) for own in self.pools.values()))
         return any((jobs or 1) > 1 or (age or 0) > 0 for jobs, age in some)
 
     @model_validator(mode="after")
     def _in_order(self) -> Self:
-        for whose, own in (("", PoolSettings()), *((f" of pool {name}", own) for name, own in self.pools.items())):
+        for whose, own in (
+            ("", BacklogPoolSettings()),
+            *((f" of pool {name}", own) for name, own in self.pools.items()),
+        ):
             least = self.min_age_s if own.min_age_s is None else own.min_age_s
             most = self.max_age_s if own.max_age_s is None else own.max_age_s
             if most is not None and most < least:
@@ -66,15 +69,15 @@ class Settings(BaseModel):
 
 
 @dataclass(frozen=True, slots=True)
-class Backlog:
+class BacklogPolicy:
     """The policy."""
 
-    settings: Settings
+    settings: BacklogSettings
     name: str = "backlog"
 
     def evaluate(self, snapshot: Snapshot, target: Target) -> Target:
         """Takes away wants whose jobs are too few or too young."""
-        if not isinstance(snapshot.slurm, SlurmView) or not self.settings.hold_back():
+        if not isinstance(snapshot.slurm, SlurmView) or not self.settings.delays_any_pool():
             return target
         asked = {job for want in target.wants for job in want.jobs}
         jobs = {job.id: job for job in snapshot.slurm.jobs if job.id in asked}
@@ -82,16 +85,16 @@ class Backlog:
         depth = self._depth(target, jobs, snapshot.now)
         wants: list[Want] = []
         out: list[tuple[Want, str]] = []
-        for unit in units(target.wants):
+        for unit in gang_units(target.wants):
             reason = next((r for want in unit if (r := self._refusal(want, jobs, depth, full, snapshot.now))), "")
             if reason:
                 out += [(want, reason) for want in unit]
             else:
                 wants += unit
-        return replace(target, wants=tuple(wants), remarks=(*target.remarks, *all_dropped(out, self.name)))
+        return replace(target, wants=tuple(wants), remarks=(*target.remarks, *remarks_on_dropped_wants(out, self.name)))
 
-    def _of(self, pool: str) -> tuple[int, float, float | None]:
-        all_, own = self.settings, self.settings.pools.get(pool, PoolSettings())
+    def _settings_for(self, pool: str) -> tuple[int, float, float | None]:
+        all_, own = self.settings, self.settings.pools.get(pool, BacklogPoolSettings())
         return (
             all_.min_jobs if own.min_jobs is None else own.min_jobs,
             all_.min_age_s if own.min_age_s is None else own.min_age_s,
@@ -102,7 +105,7 @@ class Backlog:
         """Jobs (array tasks counted) of each pool that have waited long enough."""
         counted: dict[str, set[str]] = {}
         for want in target.wants:
-            _, min_age, _ = self._of(want.pool)
+            _, min_age, _ = self._settings_for(want.pool)
             old = {job for job in want.jobs if job in jobs and _age(jobs[job], now) >= min_age}
             counted.setdefault(want.pool, set()).update(old)
         return {pool: sum(jobs[job].tasks for job in some) for pool, some in counted.items()}
@@ -120,12 +123,12 @@ class Backlog:
     ) -> str:
         if want.cause is not Cause.DEMAND:
             return ""
-        min_jobs, min_age, max_age = self._of(want.pool)
+        min_jobs, min_age, max_age = self._settings_for(want.pool)
         age = max((_age(jobs[job], now) for job in want.jobs if job in jobs), default=0.0)
         if max_age is not None and age >= max_age:
             return ""
         if age < min_age:
-            first = until(now - age + min_age)
+            first = until_text(now - age + min_age)
             return f"jobs wait {min_age:g} s before machines of pool {want.pool} are started for them: {first}"
         if depth.get(want.pool, 0) < min_jobs and want.pool not in full:
             return f"pool {want.pool} starts machines for {min_jobs} waiting jobs ({depth.get(want.pool, 0)} so far)"
@@ -137,4 +140,4 @@ def _age(job: Job, now: float) -> float:
     return max(0.0, now - max(job.submitted, job.eligible))
 
 
-plugin = PolicyPlugin("backlog", Settings, Backlog)
+plugin = PolicyPlugin("backlog", BacklogSettings, BacklogPolicy)

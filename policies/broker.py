@@ -33,11 +33,18 @@ from typing import Annotated
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from burstd.domain.cloud.offer import Offer
-from burstd.domain.plugins.policy import PolicyPlugin, Remark, Target, Want, units, without_jobs, without_offers
-from burstd.domain.slurm.comment import WISHES, speaks, split
+from burstd.domain.plugins.policy import PolicyPlugin, Remark, Target, Want, gang_units, without_jobs, without_offers
+from burstd.domain.slurm.comment import REQUEST_PREFIX, is_for_burstd, split_comment
 from burstd.domain.slurm.job import Job
 from burstd.domain.snapshot import SlurmView, Snapshot
-from policies.job_requirements import ARCHITECTURES, Machine, Wishes, lower, parse, size
+from policies.job_requirements import (
+    ARCHITECTURES,
+    JobRequirement,
+    OfferHardware,
+    lowercase_set,
+    parse_mebibytes,
+    parse_requirement,
+)
 
 _MAKERS = (("mi[0-9]*", "amd"), ("instinct*", "amd"), ("gaudi*", "intel"), ("max*", "intel"), ("pvc*", "intel"))
 """What models are called that are not NVIDIA's."""
@@ -45,10 +52,10 @@ _MAKERS = (("mi[0-9]*", "amd"), ("instinct*", "amd"), ("gaudi*", "intel"), ("max
 
 def _mebibytes(given: object) -> object:
     """``40G`` or MiB."""
-    return size(given) if isinstance(given, str) else given
+    return parse_mebibytes(given) if isinstance(given, str) else given
 
 
-class OfferSettings(BaseModel):
+class BrokerOfferSettings(BaseModel):
     """``[policies.broker.offers.PATTERN]``: what offers have, beyond what their provider says."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -67,55 +74,61 @@ class OfferSettings(BaseModel):
     """As ``uname -m`` has it."""
 
 
-class Settings(BaseModel):
+class BrokerSettings(BaseModel):
     """``[policies.broker]``."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     own_machines: bool = True
     """A machine that is started for wishes is for its jobs only; else Slurm gives it to whoever is first."""
-    offers: dict[str, OfferSettings] = {}
+    offers: dict[str, BrokerOfferSettings] = {}
 
 
 @dataclass(frozen=True, slots=True)
-class Broker:
+class BrokerPolicy:
     """The policy."""
 
-    settings: Settings
+    settings: BrokerSettings
     name: str = "broker"
 
     def evaluate(self, snapshot: Snapshot, target: Target) -> Target:
         """Leaves each want the offers that satisfy all of its jobs."""
-        wishes = self._wishes(snapshot, target)
-        if not wishes:
+        requirements = self._requirements(snapshot, target)
+        if not requirements:
             return target
-        machines = _Machines(self.settings)
-        alone = self._alone(target, wishes, machines)
+        machines = _HardwareCatalog(self.settings)
+        conflicts = self._conflicting_jobs(target, requirements, machines)
 
         def out(want: Want, job: Job) -> str:
-            return wishes[job.id].fault or alone.get((id(want), job.id), "") if job.id in wishes else ""
+            return (
+                requirements[job.id].syntax_error or conflicts.get((id(want), job.id), "")
+                if job.id in requirements
+                else ""
+            )
 
         def refusal(want: Want, offer: Offer) -> str:
-            reasons = (wishes[job].refusal(machines.of(offer)) for job in want.jobs if job in wishes)
+            reasons = (
+                requirements[job].unmet_reason(machines.hardware_of(offer)) for job in want.jobs if job in requirements
+            )
             return next(filter(None, reasons), "")
 
         def alike(want: Want) -> tuple[str, ...]:
-            return tuple(wishes[job].text for job in want.jobs if job in wishes)
+            return tuple(requirements[job].text for job in want.jobs if job in requirements)
 
-        if alone or any(wished.fault for wished in wishes.values()):
+        if conflicts or any(requirement.syntax_error for requirement in requirements.values()):
             target = without_jobs(target, self.name, snapshot, out)
         target = without_offers(target, self.name, refusal, alike)
-        return self._own(target, wishes) if self.settings.own_machines else target
+        return self._dedicate_machines(target, requirements) if self.settings.own_machines else target
 
-    def _own(self, target: Target, wishes: Mapping[str, Wishes]) -> Target:
+    def _dedicate_machines(self, target: Target, requirements: Mapping[str, JobRequirement]) -> Target:
         """Machines with something special for the jobs that wish it, and not for those before them in the queue."""
         wants: list[Want] = []
         own: dict[tuple[str, str], int] = {}
         for want in target.wants:
-            wished = next((wishes[job].text for job in want.jobs if job in wishes), "")
-            if wished and not want.alone:
-                wants.append(replace(want, alone=True))
-                own[want.pool, wished] = own.get((want.pool, wished), 0) + want.nodes
+            required = next((requirements[job].text for job in want.jobs if job in requirements), "")
+            if required and not want.dedicated:
+                wants.append(replace(want, dedicated=True))
+                own[want.pool, required] = own.get((want.pool, required), 0) + want.nodes
             else:
                 wants.append(want)
         remarks = [
@@ -124,72 +137,79 @@ class Broker:
         ]
         return replace(target, wants=tuple(wants), remarks=(*target.remarks, *remarks)) if remarks else target
 
-    def _wishes(self, snapshot: Snapshot, target: Target) -> dict[str, Wishes]:
+    def _requirements(self, snapshot: Snapshot, target: Target) -> dict[str, JobRequirement]:
         """Of the jobs of the target that wish anything."""
         asked = {job for want in target.wants for job in want.jobs}
         if not asked or not isinstance(snapshot.slurm, SlurmView):
             return {}
-        jobs = (job for job in snapshot.slurm.jobs if job.id in asked and speaks(job.comment))
-        texts = {job.id: split(job.comment)[0][len(WISHES) :] for job in jobs}
-        known = {text: parse(text) for text in dict.fromkeys(texts.values())}
+        jobs = (job for job in snapshot.slurm.jobs if job.id in asked and is_for_burstd(job.comment))
+        texts = {job.id: split_comment(job.comment)[0][len(REQUEST_PREFIX) :] for job in jobs}
+        known = {text: parse_requirement(text) for text in dict.fromkeys(texts.values())}
         return {job: known[text] for job, text in texts.items()}
 
     @staticmethod
-    def _alone(target: Target, wishes: Mapping[str, Wishes], machines: _Machines) -> dict[tuple[int, str], str]:
+    def _conflicting_jobs(
+        target: Target, requirements: Mapping[str, JobRequirement], machines: _HardwareCatalog
+    ) -> dict[tuple[int, str], str]:
         """Jobs that cannot share the machine of a want with those before them, and why."""
         found: dict[tuple[int, str], str] = {}
-        for unit in units(target.wants):
+        for unit in gang_units(target.wants):
             want = unit[0]
             if len(unit) > 1 or want.gang or len(want.jobs) < 2:
                 continue
             left, first = want.offers, ""
             for job in want.jobs:
-                wished = wishes.get(job)
-                if wished is None or wished.fault:
+                requirement = requirements.get(job)
+                if requirement is None or requirement.syntax_error:
                     continue
-                fit = machines.fit(left, wished)
+                fit = machines.offers_that_meet(left, requirement)
                 if fit:
                     left, first = fit, first or job
-                elif machines.fit(want.offers, wished):
+                elif machines.offers_that_meet(want.offers, requirement):
                     found[id(want), job] = (
-                        f"it wishes {wished.text}, which the machine for job {first} will not have, for that job wishes"
-                        f" {wishes[first].text}"
+                        f"it wishes {requirement.text}, which the machine for job {first} will not have, "
+                        f"for that job wishes"
+                        f" {requirements[first].text}"
                     )
                 else:
-                    why = "; ".join(dict.fromkeys(wished.refusal(machines.of(offer)) for offer in want.offers))
-                    found[id(want), job] = f"no offer of pool {want.pool} has what it wishes ({wished.text}): {why}"
+                    why = "; ".join(
+                        dict.fromkeys(requirement.unmet_reason(machines.hardware_of(offer)) for offer in want.offers)
+                    )
+                    found[id(want), job] = (
+                        f"no offer of pool {want.pool} has what it wishes ({requirement.text}): {why}"
+                    )
         return found
 
 
-class _Machines:
+class _HardwareCatalog:
     """What offers have, by what their provider and the settings say; each is looked at once."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: BrokerSettings) -> None:
         self._settings = settings
-        self._known: dict[int, tuple[Offer, Machine]] = {}
+        self._known: dict[int, tuple[Offer, OfferHardware]] = {}
         self._fit: dict[tuple[int, str], tuple[tuple[Offer, ...], tuple[Offer, ...]]] = {}
 
-    def of(self, offer: Offer) -> Machine:
+    def hardware_of(self, offer: Offer) -> OfferHardware:
         """What a machine of the offer has."""
         # With the offer, so that no other one can come by its identity.
         if id(offer) not in self._known:
             self._known[id(offer)] = (offer, self._machine(offer))
         return self._known[id(offer)][1]
 
-    def fit(self, offers: tuple[Offer, ...], wished: Wishes) -> tuple[Offer, ...]:
+    def offers_that_meet(self, offers: tuple[Offer, ...], requirement: JobRequirement) -> tuple[Offer, ...]:
         """Those that have it all; thousands of wants have the same offers and wishes."""
-        key = (id(offers), wished.text)
+        key = (id(offers), requirement.text)
         if key not in self._fit:
-            found = tuple(offer for offer in offers if not wished.refusal(self.of(offer)))
+            found = tuple(offer for offer in offers if not requirement.unmet_reason(self.hardware_of(offer)))
             self._fit[key] = (offers, found)
         return self._fit[key][1]
 
-    def _machine(self, offer: Offer) -> Machine:
+    def _machine(self, offer: Offer) -> OfferHardware:
         entries = [entry for pattern, entry in self._settings.offers.items() if fnmatchcase(offer.id, pattern)]
         types = {gres.type for gres in offer.shape.gres if gres.name == "gpu" and gres.type}
-        models = lower((*types, *(model for entry in entries for model in entry.gpu_models)))
+        models = lowercase_set((*types, *(model for entry in entries for model in entry.gpu_models)))
         arch = next((e.arch for e in entries if e.arch), offer.hardware.architecture).lower()
-        return Machine(
+        return OfferHardware(
             cpus=offer.shape.cpus,
             memory_mib=offer.shape.memory_mib,
             gpus=offer.shape.gpus(),
@@ -197,8 +217,8 @@ class _Machines:
             models=models,
             gpu_memory_mib=next((e.gpu_memory for e in entries if e.gpu_memory), offer.hardware.gpu_memory_mib),
             arch=ARCHITECTURES.get(arch, arch),
-            containers=lower(word for entry in entries for word in entry.containers),
-            tags=lower(word for entry in entries for word in entry.tags),
+            containers=lowercase_set(word for entry in entries for word in entry.containers),
+            tags=lowercase_set(word for entry in entries for word in entry.tags),
         )
 
 
@@ -208,4 +228,4 @@ def _maker(models: Iterable[str]) -> str:
     return next(named, "nvidia")
 
 
-plugin = PolicyPlugin("broker", Settings, Broker)
+plugin = PolicyPlugin("broker", BrokerSettings, BrokerPolicy)

@@ -31,13 +31,21 @@ from pydantic import BaseModel, ConfigDict, Field
 from burstd.domain.billing.costs import Reserve, worst_case
 from burstd.domain.claim import ClaimState
 from burstd.domain.cloud.offer import Offer
-from burstd.domain.plugins.policy import PolicyPlugin, Release, Remark, Target, Want, narrowed, units
+from burstd.domain.plugins.policy import (
+    NodeRelease,
+    PolicyPlugin,
+    Remark,
+    Target,
+    Want,
+    gang_units,
+    without_refused_offers,
+)
 from burstd.domain.slurm.job import Job
 from burstd.domain.snapshot import SlurmView, Snapshot
-from policies.budget_balance import ALL, Key, Limit, Limits, Period, Purse
+from policies.budget_balance import WHOLE_SITE, BudgetBalance, BudgetLimit, BudgetLimits, Payer, Period
 
 
-class Settings(BaseModel):
+class BudgetSettings(BaseModel):
     """``[policies.budget]``; ``limit`` and ``period`` here hold for all machines together."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -48,8 +56,8 @@ class Settings(BaseModel):
     """Of all amounts here."""
     rates: dict[str, Annotated[Decimal, Field(gt=0)]] = {}
     """What one unit of another currency is worth in ``currency``. Offers in one that is not named are not taken."""
-    projects: dict[str, Limit] = {}
-    users: dict[str, Limit] = {}
+    projects: dict[str, BudgetLimit] = {}
+    users: dict[str, BudgetLimit] = {}
     overhead_s: float = Field(default=900, ge=240)
     """How long a machine may be paid for beside the time limit of its jobs: boot, proof, start and end. The default is
     ``boot_timeout_s`` and ``prove_timeout_s`` with their defaults, and two minutes for the end; add slurm.conf's
@@ -61,50 +69,50 @@ class Settings(BaseModel):
     egress_gib: Decimal = Field(default=Decimal(0), ge=0)
     """How much output a job is taken to have at most, in GiB."""
 
-    def limits(self) -> Limits:
+    def limits(self) -> BudgetLimits:
         """All budgets."""
-        total = {} if self.limit is None else {"": Limit(limit=self.limit, period=self.period)}
+        total = {} if self.limit is None else {"": BudgetLimit(limit=self.limit, period=self.period)}
         by_kind = {"": total, "project": self.projects, "user": self.users}
-        return Limits(by_kind, self.currency, self.rates, self.egress)
+        return BudgetLimits(by_kind, self.currency, self.rates, self.egress)
 
 
 @dataclass(frozen=True, slots=True)
-class _No:
+class _Shortage:
     """Why something is not started."""
 
     reason: str
     jobs: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     """Verdict and reason of those that are to wait, so that the others may start; empty: all, for ``reason``."""
-    never: bool = False
+    impossible: bool = False
 
 
-_Worth = tuple[Mapping[str, Reserve], Mapping[str, Decimal]]
+_Costs = tuple[Mapping[str, Reserve], Mapping[str, Decimal]]
 
 
 @dataclass(frozen=True, slots=True)
-class _Priced:
+class _PricedWant:
     """A want, and what one of its machines may cost by each of its offers."""
 
     want: Want
-    keys: Mapping[Key, int]
+    keys: Mapping[Payer, int]
     reserves: Mapping[str, Reserve]
     worth: Mapping[str, Decimal]
     """In the currency of the budgets; offers without a rate are not in it."""
 
-    def charges(self, amount: Decimal) -> dict[Key, Decimal]:
+    def charges(self, amount: Decimal) -> dict[Payer, Decimal]:
         """What each budget must have where one machine costs so much: all, also where others share it."""
         return dict.fromkeys(self.keys, amount * self.want.nodes)
 
-    def least(self) -> dict[Key, Decimal]:
+    def least(self) -> dict[Payer, Decimal]:
         """The same by the cheapest offer."""
         return self.charges(min(self.worth.values()))
 
 
 @dataclass(frozen=True, slots=True)
-class Budget:
+class BudgetPolicy:
     """The policy."""
 
-    settings: Settings
+    settings: BudgetSettings
     name: str = "budget"
     hard: bool = True
 
@@ -118,24 +126,24 @@ class Budget:
         if not isinstance(snapshot.slurm, SlurmView):
             return target
         settings = self.settings
-        purse = Purse(settings.limits(), snapshot, settings.overhead_s, settings.unlimited_s or 0.0)
+        balance = BudgetBalance(settings.limits(), snapshot, settings.overhead_s, settings.unlimited_s or 0.0)
         asked = {job for want in target.wants for job in want.jobs}
         rows = {job.id: job for job in snapshot.slurm.jobs if job.id in asked} if asked else {}
-        till = _Till(settings, rows, purse, self.name)
+        allocator = _BudgetAllocator(settings, rows, balance, self.name)
         wants: list[Want] = []
         remarks: list[Remark] = []
-        for unit in units(target.wants):
-            found, said = till.pay(unit)
+        for unit in gang_units(target.wants):
+            found, unit_remarks = allocator.allocate(unit)
             wants += found
-            remarks += [self._seen_from_premises(remark, snapshot) for remark in said]
-        releases = self._releases(snapshot, snapshot.slurm, target, purse)
+            remarks += [self._seen_from_premises(remark, snapshot) for remark in unit_remarks]
+        releases = self._releases(snapshot, snapshot.slurm, target, balance)
         remarks += [Remark(self.name, f"claim:{r.claim_id}", "release", r.reason) for r in releases]
         return replace(
             target,
             wants=tuple(wants),
             releases=(*target.releases, *releases),
             remarks=(*target.remarks, *remarks),
-            budgets=purse.lines(),
+            budgets=balance.lines(),
         )
 
     def _seen_from_premises(self, remark: Remark, snapshot: Snapshot) -> Remark:
@@ -146,15 +154,17 @@ class Budget:
         starts = outlook is not None and isfinite(outlook.local_start)
         return replace(remark, verdict="wait") if starts else remark
 
-    def _releases(self, snapshot: Snapshot, slurm: SlurmView, target: Target, purse: Purse) -> list[Release]:
+    def _releases(
+        self, snapshot: Snapshot, slurm: SlurmView, target: Target, balance: BudgetBalance
+    ) -> list[NodeRelease]:
         """Idle nodes that were started for no job, where the limit of the whole site is passed."""
-        if not purse.passed(ALL):
+        if not balance.is_exceeded(WHOLE_SITE):
             return []
         known = {release.claim_id for release in target.releases}
         return [
-            Release(claim.id, claim.pool, "the limit of the whole site is reached, and no job is on it")
+            NodeRelease(claim.id, claim.pool, "the limit of the whole site is reached, and no job is on it")
             for claim in snapshot.claims
-            if claim.state in (ClaimState.OPEN, ClaimState.READY)
+            if claim.state in (ClaimState.IN_SERVICE, ClaimState.READY)
             and not claim.jobs
             and claim.id not in known
             and (node := slurm.nodes.get(claim.slot)) is not None
@@ -163,26 +173,26 @@ class Budget:
 
 
 @dataclass(slots=True)
-class _Till:
+class _BudgetAllocator:
     """Where the wants of one decision are paid, in their order."""
 
-    settings: Settings
+    settings: BudgetSettings
     rows: Mapping[str, Job]
-    purse: Purse
+    balance: BudgetBalance
     name: str
-    _known: dict[tuple[int, float], tuple[tuple[Offer, ...], _Worth]] = field(default_factory=dict)
-    _words: dict[tuple[Key, Decimal, Decimal], tuple[str, str]] = field(default_factory=dict)
+    _known: dict[tuple[int, float], tuple[tuple[Offer, ...], _Costs]] = field(default_factory=dict)
+    _verdicts: dict[tuple[Payer, Decimal, Decimal], tuple[str, str]] = field(default_factory=dict)
 
-    def pay(self, unit: tuple[Want, ...]) -> tuple[Sequence[Want], list[Remark]]:
+    def allocate(self, unit: tuple[Want, ...]) -> tuple[Sequence[Want], list[Remark]]:
         """What of wants that stand or fall together can be paid, and what is to be said of the rest."""
         remarks: list[Remark] = []
         while True:
             found = self._fit(unit)
-            if not isinstance(found, _No):
+            if not isinstance(found, _Shortage):
                 return found, remarks
             out = found.jobs
             if not out or len(unit) > 1 or unit[0].gang:
-                verdict = "impossible" if found.never else "wait"
+                verdict = "impossible" if found.impossible else "wait"
                 out = dict.fromkeys((job for want in unit for job in want.jobs), (verdict, found.reason))
             remarks += [Remark(self.name, f"job:{job}", *said) for job, said in out.items()]
             left = tuple(job for want in unit for job in want.jobs if job not in out)
@@ -197,19 +207,19 @@ class _Till:
             # Others share the machine: it is started for them.
             unit = (replace(unit[0], jobs=left, reason=f"{_list(left)}, without others that cannot pay"),)
 
-    def _fit(self, unit: tuple[Want, ...]) -> Sequence[Want] | _No:
+    def _fit(self, unit: tuple[Want, ...]) -> Sequence[Want] | _Shortage:
         """The wants with the offers that can be paid and what is reserved for them, which is taken from the purse."""
         nodes = sum(want.nodes for want in unit)
-        priced: list[_Priced] = []
+        priced: list[_PricedWant] = []
         for want in unit:
             one = self._price(_with_payers(want, self.rows), nodes)
-            if isinstance(one, _No):
+            if isinstance(one, _Shortage):
                 return one
             priced.append(one)
         least = _sum(one.least() for one in priced if one.worth)
-        short = {key: cost for key, cost in least.items() if self.purse.lacks(key, cost)}
+        short = {key: cost for key, cost in least.items() if self.balance.lacks(key, cost)}
         if short:
-            return self._short(priced, short)
+            return self._shortage(priced, short)
         found: list[Want] = []
         for one, before in zip(priced, unit, strict=True):
             if not one.worth:
@@ -217,25 +227,25 @@ class _Till:
                 continue
             # The cheapest offer of each fits; a dearer one must leave enough for the others.
             rest = _sum([least, {key: -cost for key, cost in one.least().items()}])
-            slim = narrowed(one.want, self.name, partial(_refusal, one, rest, self.purse))
+            slim = without_refused_offers(one.want, self.name, partial(_refusal, one, rest, self.balance))
             slim = replace(slim, reserved=tuple(one.reserves[offer.id] for offer in slim.offers))
             least = _sum([rest, one.charges(max(one.worth[offer.id] for offer in slim.offers))])
             found.append(before if slim == before else slim)
-        self.purse.take(least)
+        self.balance.reserve(least)
         return found
 
-    def _short(self, priced: Sequence[_Priced], short: Mapping[Key, Decimal]) -> _No:
+    def _shortage(self, priced: Sequence[_PricedWant], short: Mapping[Payer, Decimal]) -> _Shortage:
         """Whose jobs wait: those that could not be paid with any others, or else those that others make too dear."""
         key, cost = next(iter(short.items()))
-        verdict, reason = self._said(key, cost)
-        whole = _No(reason, never=verdict == "impossible")
+        verdict, reason = self._verdict_for(key, cost)
+        whole = _Shortage(reason, impossible=verdict == "impossible")
         if len(priced) > 1 or priced[0].want.gang:
             return whole
         one = priced[0]
-        mine: dict[Key, list[str]] = {key: [] for key in short}
+        mine: dict[Payer, list[str]] = {key: [] for key in short}
         for job in one.want.jobs:
             row = self.rows.get(job)
-            for payer in (ALL, *_payers(row)) if row is not None else tuple(short):
+            for payer in (WHOLE_SITE, *_payers(row)) if row is not None else tuple(short):
                 if payer in mine:
                     mine[payer].append(job)
         out: dict[str, tuple[str, str]] = {}
@@ -248,7 +258,7 @@ class _Till:
                     lasts = like[0] + self.settings.overhead_s
                     _, worth = self._worth(one.want.offers, lasts, (job,), one.want.nodes)
                     own = one.charges(min(worth.values()))[payer]
-                    alike[like] = self._said(payer, own) if self.purse.lacks(payer, own) else None
+                    alike[like] = self._verdict_for(payer, own) if self.balance.lacks(payer, own) else None
                 if said := alike[like]:
                     out.setdefault(job, said)
         if out:
@@ -258,34 +268,38 @@ class _Till:
             for job in jobs:
                 # What its output costs depends on the jobs: without some of them the others may fit.
                 if not self.settings.egress_gib or self._limit(job) == longest:
-                    out.setdefault(job, ("wait", self.purse.short(payer, short[payer])))
+                    out.setdefault(job, ("wait", self.balance.shortage_reason(payer, short[payer])))
         return replace(whole, jobs=out)
 
-    def _said(self, key: Key, cost: Decimal) -> tuple[str, str]:
-        known = (key, cost, self.purse.left(key))
-        if known not in self._words:
-            line = self.purse.line(key)
+    def _verdict_for(self, key: Payer, cost: Decimal) -> tuple[str, str]:
+        known = (key, cost, self.balance.left(key))
+        if known not in self._verdicts:
+            line = self.balance.line(key)
             never = not line.fault and cost > line.limit
-            said = ("impossible", self.purse.never(key, cost)) if never else ("wait", self.purse.short(key, cost))
-            self._words[known] = said
-        return self._words[known]
+            said = (
+                ("impossible", self.balance.impossible_reason(key, cost))
+                if never
+                else ("wait", self.balance.shortage_reason(key, cost))
+            )
+            self._verdicts[known] = said
+        return self._verdicts[known]
 
-    def _price(self, want: Want, nodes: int) -> _Priced | _No:
+    def _price(self, want: Want, nodes: int) -> _PricedWant | _Shortage:
         """``nodes`` are those of all wants that stand or fall with this one: they share the output of its job."""
-        keys = self.purse.keys(want.accounts, want.users)
+        keys = self.balance.payers_of(want.accounts, want.users)
         if no := self._unpayable(want, keys):
             return no
         if not keys or not want.offers:
-            return _Priced(want, keys, {}, {})
+            return _PricedWant(want, keys, {}, {})
         limit = max((self._limit(job) for job in want.jobs), default=self.settings.unlimited_s or 0.0)
         lasts = limit + self.settings.overhead_s
         reserves, worth = self._worth(want.offers, lasts, want.jobs, nodes)
         if not worth:
             paid_in = ", ".join(sorted({offer.currency for offer in want.offers}))
-            return _No(f"its offers are paid in {paid_in}, and {_NO_RATE}")
-        return _Priced(want, keys, reserves, worth)
+            return _Shortage(f"its offers are paid in {paid_in}, and {_NO_RATE}")
+        return _PricedWant(want, keys, reserves, worth)
 
-    def _worth(self, offers: tuple[Offer, ...], lasts: float, jobs: Sequence[str] = (), nodes: int = 1) -> _Worth:
+    def _worth(self, offers: tuple[Offer, ...], lasts: float, jobs: Sequence[str] = (), nodes: int = 1) -> _Costs:
         """By offer what one machine may cost at most that is paid for so long, with the output of these jobs."""
         gib = self.settings.egress_gib if jobs else Decimal(0)
         known = self._known.get((id(offers), lasts)) if not gib else None
@@ -294,12 +308,12 @@ class _Till:
             return known[1]
         limits, reserves, worth = self.settings.limits(), {}, {}
         for offer in offers:
-            rate = limits.worth(Decimal(1), offer.currency)
+            rate = limits.converted(Decimal(1), offer.currency)
             if not rate:
                 continue
             out = sum(_at_once(self.rows[job], offer) for job in jobs if job in self.rows) * gib if gib else gib
             egress = limits.egress_price(offer.provider) * out / nodes / rate
-            amount = worst_case(offer.price, lasts + offer.placing_s, egress)
+            amount = worst_case(offer.price, lasts + offer.capacity_wait_s, egress)
             reserves[offer.id], worth[offer.id] = Reserve(offer.id, amount, egress), amount * rate
         if not gib:
             self._known[id(offers), lasts] = offers, (reserves, worth)
@@ -310,7 +324,7 @@ class _Till:
         row = self.rows.get(job)
         return (row.time_limit_s if row is not None else 0.0) or self.settings.unlimited_s or 0.0
 
-    def _unpayable(self, want: Want, keys: Mapping[Key, int]) -> _No | None:
+    def _unpayable(self, want: Want, keys: Mapping[Payer, int]) -> _Shortage | None:
         """Jobs that no budget can answer for, whatever is left of it."""
         every = "*" in self.settings.projects
         out: dict[str, tuple[str, str]] = {}
@@ -323,9 +337,9 @@ class _Till:
                 why = f"job {job} has no time limit, so that it may cost any amount: give it one (sbatch --time)"
                 out[job] = "wait", f"{why}, or {_SET_UNLIMITED}"
         if out:
-            return _No(next(iter(out.values()))[1], out)
+            return _Shortage(next(iter(out.values()))[1], out)
         if keys and not want.jobs and want.offers and not self.settings.unlimited_s:
-            return _No(f"a node that waits for jobs has no end, and so no worst case: {_SET_UNLIMITED}")
+            return _Shortage(f"a node that waits for jobs has no end, and so no worst case: {_SET_UNLIMITED}")
         return None
 
 
@@ -347,7 +361,7 @@ def _list(jobs: Sequence[str]) -> str:
     return f"job{'s' if len(jobs) > 1 else ''} {', '.join(jobs[:3])}{more}"
 
 
-def _payers(job: Job) -> tuple[Key, Key]:
+def _payers(job: Job) -> tuple[Payer, Payer]:
     return ("project", job.account), ("user", job.user)
 
 
@@ -356,21 +370,21 @@ def _at_once(job: Job, offer: Offer) -> int:
     return max(1, min(job.tasks, offer.shape.cpus // max(1, job.cpus)))
 
 
-def _refusal(one: _Priced, rest: Mapping[Key, Decimal], purse: Purse, offer: Offer) -> str:
+def _refusal(one: _PricedWant, rest: Mapping[Payer, Decimal], balance: BudgetBalance, offer: Offer) -> str:
     if offer.id not in one.worth:
         return f"it is paid in {offer.currency}, and {_NO_RATE}"
     for key, cost in _sum([rest, one.charges(one.worth[offer.id])]).items():
-        if cost > purse.left(key):
-            return purse.short(key, cost)
+        if cost > balance.left(key):
+            return balance.shortage_reason(key, cost)
     return ""
 
 
-def _sum(parts: Iterable[Mapping[Key, Decimal]]) -> dict[Key, Decimal]:
-    found: dict[Key, Decimal] = {}
+def _sum(parts: Iterable[Mapping[Payer, Decimal]]) -> dict[Payer, Decimal]:
+    found: dict[Payer, Decimal] = {}
     for part in parts:
         for key, amount in part.items():
             found[key] = found.get(key, Decimal(0)) + amount
     return found
 
 
-plugin = PolicyPlugin("budget", Settings, Budget)
+plugin = PolicyPlugin("budget", BudgetSettings, BudgetPolicy)

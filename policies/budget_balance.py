@@ -9,19 +9,19 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from burstd.domain.billing.commitments import Committed
+from burstd.domain.billing.commitments import Commitments
 from burstd.domain.billing.costs import BudgetLine, Spent, month_of, month_start
 from burstd.domain.claim import Claim
 from burstd.domain.snapshot import Snapshot
 
 Period = Literal["month", "year", "total"]
-Key = tuple[str, str]
+Payer = tuple[str, str]
 """Kind and name of who pays: ``("project", "atlas")``, ``("user", "ada")``, ``("", "")`` for all together."""
-ALL: Key = ("", "")
+WHOLE_SITE: Payer = ("", "")
 _GIB = 1024**3
 
 
-class Limit(BaseModel):
+class BudgetLimit(BaseModel):
     """One budget."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -32,20 +32,20 @@ class Limit(BaseModel):
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class BudgetLimits:
     """All budgets, and what amounts are worth."""
 
-    by_kind: Mapping[str, Mapping[str, Limit]]
+    by_kind: Mapping[str, Mapping[str, BudgetLimit]]
     currency: str
     rates: Mapping[str, Decimal]
     egress: Mapping[str, Decimal]
 
-    def of(self, key: Key) -> Limit | None:
+    def limit_for(self, key: Payer) -> BudgetLimit | None:
         """The budget of one who pays; None: he has none."""
         named = self.by_kind.get(key[0], {})
         return named.get(key[1]) or (named.get("*") if key[1] else None)
 
-    def worth(self, amount: Decimal, currency: str) -> Decimal | None:
+    def converted(self, amount: Decimal, currency: str) -> Decimal | None:
         """An amount in the currency of the budgets; None: there is no rate for its own."""
         rate = Decimal(1) if currency == self.currency else self.rates.get(currency)
         return None if rate is None else amount * rate
@@ -55,44 +55,44 @@ class Limits:
         return self.egress.get(provider, self.egress.get("*", Decimal(0)))
 
 
-class Purse:
+class BudgetBalance:
     """What each who pays has left. ``take`` takes from it."""
 
-    def __init__(self, limits: Limits, snapshot: Snapshot, overhead_s: float, unlimited_s: float) -> None:
+    def __init__(self, limits: BudgetLimits, snapshot: Snapshot, overhead_s: float, unlimited_s: float) -> None:
         self._limits = limits
         self._now = snapshot.now
-        self._spent: dict[Key, list[Spent]] = {}
+        self._spent: dict[Payer, list[Spent]] = {}
         for spent in snapshot.spent:
             self._spent.setdefault((spent.kind, spent.name), []).append(spent)
-        committed = Committed(snapshot, overhead_s, unlimited_s)
-        self._keys: dict[tuple[tuple[str, ...], tuple[str, ...]], Mapping[Key, int]] = {}
-        self._live: dict[Key, list[tuple[Claim, Decimal, int]]] = {}
-        for claim in (*snapshot.claims, *snapshot.storage, *snapshot.left_alone):
-            if keys := self.keys(claim.accounts, claim.users):
-                amount = committed.of(claim)
+        committed = Commitments(snapshot, overhead_s, unlimited_s)
+        self._keys: dict[tuple[tuple[str, ...], tuple[str, ...]], Mapping[Payer, int]] = {}
+        self._live: dict[Payer, list[tuple[Claim, Decimal, int]]] = {}
+        for claim in (*snapshot.claims, *snapshot.storage_claims, *snapshot.quarantined_claims):
+            if keys := self.payers_of(claim.accounts, claim.users):
+                amount = committed.committed_cost(claim)
                 for key, parts in keys.items():
                     self._live.setdefault(key, []).append((claim, amount, parts))
-        self._lines: dict[Key, BudgetLine] = {}
-        self._taken: dict[Key, Decimal] = {}
+        self._lines: dict[Payer, BudgetLine] = {}
+        self._reserved: dict[Payer, Decimal] = {}
 
-    def keys(self, accounts: tuple[str, ...], users: tuple[str, ...]) -> Mapping[Key, int]:
+    def payers_of(self, accounts: tuple[str, ...], users: tuple[str, ...]) -> Mapping[Payer, int]:
         """The budgets that pay for a machine, and among how many of their kind its cost is shared."""
         known = self._keys.get((accounts, users))
         if known is None:
-            known = self._keys[accounts, users] = self._look_up(accounts, users)
+            known = self._keys[accounts, users] = self._find_payers(accounts, users)
         return known
 
-    def _look_up(self, accounts: tuple[str, ...], users: tuple[str, ...]) -> dict[Key, int]:
-        found = {ALL: 1} if self._limits.of(ALL) is not None else {}
+    def _find_payers(self, accounts: tuple[str, ...], users: tuple[str, ...]) -> dict[Payer, int]:
+        found = {WHOLE_SITE: 1} if self._limits.limit_for(WHOLE_SITE) is not None else {}
         for kind, names in (("project", accounts), ("user", users)):
             payers = dict.fromkeys(name for name in names if name)
-            found |= {(kind, name): len(payers) for name in payers if self._limits.of((kind, name)) is not None}
+            found |= {(kind, name): len(payers) for name in payers if self._limits.limit_for((kind, name)) is not None}
         return found
 
-    def line(self, key: Key) -> BudgetLine:
+    def line(self, key: Payer) -> BudgetLine:
         """How a budget stands; what was taken since is not in it."""
         if key not in self._lines:
-            limit = self._limits.of(key)
+            limit = self._limits.limit_for(key)
             if limit is None:
                 raise KeyError(key)
             spent, fault = self._spent_by(key, limit.period)
@@ -102,67 +102,68 @@ class Purse:
             )
         return self._lines[key]
 
-    def left(self, key: Key) -> Decimal:
+    def left(self, key: Payer) -> Decimal:
         """What may still be promised."""
-        return self.line(key).left - self._taken.get(key, Decimal(0))
+        return self.line(key).left - self._reserved.get(key, Decimal(0))
 
-    def lacks(self, key: Key, cost: Decimal) -> bool:
+    def lacks(self, key: Payer, cost: Decimal) -> bool:
         """Whether so much is not to be had from this budget."""
         return bool(self.line(key).fault) or cost > self.left(key)
 
-    def passed(self, key: Key) -> bool:
+    def is_exceeded(self, key: Payer) -> bool:
         """Whether more than the whole of a budget is spent and promised."""
-        return self._limits.of(key) is not None and (bool(self.line(key).fault) or self.line(key).left < 0)
+        return self._limits.limit_for(key) is not None and (bool(self.line(key).fault) or self.line(key).left < 0)
 
-    def take(self, charges: Mapping[Key, Decimal]) -> None:
+    def reserve(self, charges: Mapping[Payer, Decimal]) -> None:
         """Promises so much more."""
         for key, amount in charges.items():
-            self._taken[key] = self._taken.get(key, Decimal(0)) + amount
+            self._reserved[key] = self._reserved.get(key, Decimal(0)) + amount
 
     def lines(self) -> tuple[BudgetLine, ...]:
         """Every budget that has a name, and of ``"*"`` those who have spent or promised something."""
         named = [(kind, name) for kind, some in self._limits.by_kind.items() for name in some if name != "*"]
         others = {*self._spent, *self._live}.difference(named)
-        lines = [self.line(key) for key in others if self._limits.of(key) is not None]
+        lines = [self.line(key) for key in others if self._limits.limit_for(key) is not None]
         used = [line for line in lines if line.spent or line.committed or line.fault]
         return tuple(sorted((*map(self.line, named), *used), key=lambda line: (line.kind, line.name)))
 
-    def short(self, key: Key, cost: Decimal) -> str:
+    def shortage_reason(self, key: Payer, cost: Decimal) -> str:
         """Why so much is not to be had from this budget."""
         line = self.line(key)
         if line.fault:
-            return f"the budget of {whose(key)} cannot be reckoned: {line.fault}"
+            return f"the budget of {payer_name(key)} cannot be reckoned: {line.fault}"
         left = _floor(max(self.left(key), Decimal(0)))
-        of = f"{_floor(line.limit)} {line.currency} left{_THIS[line.period]}"
-        return f"{whose(key)} has {left} of {of}, and this may cost up to {_ceil(cost)}"
+        of = f"{_floor(line.limit)} {line.currency} left{_THIS_PERIOD[line.period]}"
+        return f"{payer_name(key)} has {left} of {of}, and this may cost up to {_ceil(cost)}"
 
-    def never(self, key: Key, cost: Decimal) -> str:
+    def impossible_reason(self, key: Payer, cost: Decimal) -> str:
         """Why so much will never be had from it."""
         line = self.line(key)
-        whole = f"{_floor(line.limit)} {line.currency}{_A[line.period]}"
+        whole = f"{_floor(line.limit)} {line.currency}{_PER_PERIOD[line.period]}"
         return (
-            f"it can never start in the cloud: it may cost up to {_ceil(cost)}, and the whole budget of {whose(key)} "
+            f"it can never start in the cloud: it may cost up to {_ceil(cost)}, and the whole budget of "
+            f"{payer_name(key)} "
             f"is {whole}; a shorter time limit makes it cheaper"
         )
 
-    def _spent_by(self, key: Key, period: Period) -> tuple[Decimal, str]:
+    def _spent_by(self, key: Payer, period: Period) -> tuple[Decimal, str]:
         whole, prefix = Decimal(0), _prefix(period, self._now)
         for spent in self._spent.get(key, ()):
             if not spent.month.startswith(prefix):
                 continue
             if spent.currency or spent.amount:
-                worth = self._limits.worth(spent.amount, spent.currency)
+                worth = self._limits.converted(spent.amount, spent.currency)
                 if worth is None:
                     return whole, f"it was spent in {spent.currency}, and [policies.budget.rates] has no rate for it"
                 whole += worth
             whole += self._limits.egress_price(spent.provider) * spent.bytes_out / _GIB
         return whole, ""
 
-    def _committed_by(self, key: Key, period: Period) -> tuple[Decimal, str]:
+    def _committed_by(self, key: Payer, period: Period) -> tuple[Decimal, str]:
         whole, began = Decimal(0), _start(period, self._now)
         for claim, amount, parts in self._live.get(key, ()):
             before = _cost_before(claim, began)
-            worth = self._limits.worth((amount - before) / parts, claim.offer.currency)
+            worth = self._limits.converted((amount - before) / parts, claim.offer.currency)
             if worth is None:
                 what = f"{claim.slot} is paid in {claim.offer.currency}"
                 return whole, f"{what}, and [policies.budget.rates] has no rate for it"
@@ -170,11 +171,11 @@ class Purse:
         return whole, ""
 
 
-_THIS = {"month": " this month", "year": " this year", "total": ""}
-_A = {"month": " a month", "year": " a year", "total": " in all"}
+_THIS_PERIOD = {"month": " this month", "year": " this year", "total": ""}
+_PER_PERIOD = {"month": " a month", "year": " a year", "total": " in all"}
 
 
-def whose(key: Key) -> str:
+def payer_name(key: Payer) -> str:
     """Who pays, for a sentence."""
     return f"{key[0]} {key[1]}" if key[0] else "the site"
 

@@ -16,9 +16,9 @@ _WEEKDAYS = re.compile(r"(?:(\*)|([a-z]+|[0-9])(?:-([a-z]+|[0-9]))?)(?:/([0-9]+)
 
 
 @lru_cache(maxsize=1024)
-def times(text: str, timezone: str, day: int) -> tuple[float, ...]:
+def cron_times(text: str, timezone: str, day: int) -> tuple[float, ...]:
     """When an expression comes round in one day, counted from 1970 in UTC. Simulated years ask for each one often."""
-    trigger = _trigger(text, zone(timezone))
+    trigger = _trigger(text, time_zone(timezone))
     moment, end = day * DAY_S, (day + 1) * DAY_S
     found: list[float] = []
     while (moment := _next(trigger, moment)) < end:
@@ -27,14 +27,14 @@ def times(text: str, timezone: str, day: int) -> tuple[float, ...]:
     return tuple(found)
 
 
-def check(text: str) -> None:
+def check_cron(text: str) -> None:
     """Raises ValueError with what is wrong with an expression."""
     if _next(_trigger(text, UTC), 0.0) == inf:
         raise ValueError("never comes round: there is no such day")
 
 
 @lru_cache(maxsize=16)
-def zone(name: str) -> tzinfo:
+def time_zone(name: str) -> tzinfo:
     """The time zone of a name; raises ValueError where this machine does not know it."""
     if name == "UTC":
         return UTC

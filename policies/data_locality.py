@@ -28,12 +28,12 @@ from burstd.domain.cloud.offer import Offer
 from burstd.domain.plugins.policy import PolicyPlugin, Remark, Target, Want, without_jobs, without_offers
 from burstd.domain.slurm.job import Job
 from burstd.domain.snapshot import Snapshot
-from burstd.domain.staging import DataView
+from burstd.domain.staging import StagingView
 
 GIB = 2**30
 
 
-class Settings(BaseModel):
+class DataLocalitySettings(BaseModel):
     """``[policies.data_locality]``."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -53,10 +53,10 @@ class Settings(BaseModel):
 
 
 @dataclass(frozen=True, slots=True)
-class DataLocality:
+class DataLocalityPolicy:
     """The policy."""
 
-    settings: Settings
+    settings: DataLocalitySettings
     name: str = "data_locality"
 
     def evaluate(self, snapshot: Snapshot, target: Target) -> Target:
@@ -75,15 +75,15 @@ class DataLocality:
                     "" if found is None or found.near(offer) else f"not near store {found.store}, which has the input"
                 )
 
-            return without_offers(target, self.name, refusal, alike=lambda want: where.get(id(want)))
+            return without_offers(target, self.name, refusal, grouping_key=lambda want: where.get(id(want)))
         return self._nearest_first(snapshot, target, where)
 
     def _not_burst(self, snapshot: Snapshot, job: Job) -> str:
         """Why a job is left to the site's own nodes."""
         view = _view(snapshot.data, job.id)
-        if view is None or (not view.left and not view.ready_at):
+        if view is None or (not view.bytes_left and not view.ready_at):
             return ""
-        gib, most = view.left / GIB, self.settings.max_gib
+        gib, most = view.bytes_left / GIB, self.settings.max_gib
         if most is not None and gib > most:
             return f"{gib:.1f} GiB of its input are still to be sent: more than {most:g} GiB do not burst"
         ready = self._ready(snapshot.now, view)
@@ -98,11 +98,11 @@ class DataLocality:
             f" have run here (in {(here - snapshot.now) / 60:.0f} min)"
         )
 
-    def _ready(self, now: float, view: DataView) -> float | None:
+    def _ready(self, now: float, view: StagingView) -> float | None:
         """When its input will be in the store; None: nobody knows."""
         if view.ready_at:
             return view.ready_at
-        return now + view.left / 2**20 / self.settings.rate_mib_s if self.settings.rate_mib_s else None
+        return now + view.bytes_left / 2**20 / self.settings.rate_mib_s if self.settings.rate_mib_s else None
 
     def _input(self, snapshot: Snapshot, want: Want) -> _Input | None:
         """The store with most of the input of a want's jobs, where the settings say what is near it."""
@@ -161,7 +161,7 @@ class _Input:
         return _any(self.patterns, offer.id)
 
 
-def _view(data: Mapping[str, DataView], job_id: str) -> DataView | None:
+def _view(data: Mapping[str, StagingView], job_id: str) -> StagingView | None:
     """The data of a job, or of the array (``12_7``) or het job (``12+1``) that it belongs to."""
     return data.get(job_id) or data.get(job_id.partition("_")[0]) or data.get(job_id.partition("+")[0])
 
@@ -170,4 +170,4 @@ def _any(patterns: Iterable[str], text: str) -> bool:
     return any(fnmatchcase(text, pattern) for pattern in patterns)
 
 
-plugin = PolicyPlugin("data_locality", Settings, DataLocality)
+plugin = PolicyPlugin("data_locality", DataLocalitySettings, DataLocalityPolicy)

@@ -29,12 +29,12 @@ from typing import Annotated, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from burstd.domain.claim import Cause, Claim, ClaimState
-from burstd.domain.clock import until
-from burstd.domain.plugins.policy import PolicyPlugin, Release, Remark, Target, Want
+from burstd.domain.clock import until_text
+from burstd.domain.plugins.policy import NodeRelease, PolicyPlugin, Remark, Target, Want
 from burstd.domain.snapshot import SlurmView, Snapshot
 
 
-class PoolSettings(BaseModel):
+class IdlePoolSettings(BaseModel):
     """What a pool has otherwise; what is left out is as for all pools."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -46,7 +46,7 @@ class PoolSettings(BaseModel):
     boots: float | None = Field(default=None, ge=0)
 
 
-class Settings(BaseModel):
+class IdleSettings(BaseModel):
     """``[policies.idle]``."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -65,7 +65,7 @@ class Settings(BaseModel):
     """Provider: seconds for which its machines are paid at a time; by the second where it is not named, or 0."""
     billing_margin_s: float = Field(default=180, ge=0)
     """So long before the end of what is paid an idle node goes: closing and ending it takes a while."""
-    pools: dict[str, PoolSettings] = {}
+    pools: dict[str, IdlePoolSettings] = {}
 
     @model_validator(mode="after")
     def _is_worth_waiting_for(self) -> Self:
@@ -79,10 +79,10 @@ class Settings(BaseModel):
 
 
 @dataclass(frozen=True, slots=True)
-class Idle:
+class IdlePolicy:
     """The policy."""
 
-    settings: Settings
+    settings: IdleSettings
     name: str = "idle"
 
     def evaluate(self, snapshot: Snapshot, target: Target) -> Target:
@@ -91,38 +91,38 @@ class Idle:
         if not isinstance(slurm, SlurmView):
             return target
         claims = {claim.id: claim for claim in snapshot.claims}
-        pools = {pool: _Pool() for pool in snapshot.pools}
+        pools = {pool: _PoolIdleness() for pool in snapshot.pools}
         for release in target.releases:
             claim = claims.get(release.claim_id)
-            if claim is not None and claim.pool in pools and not snapshot.shut(claim):
+            if claim is not None and claim.pool in pools and not snapshot.node_drained(claim):
                 pools[claim.pool].releases.append((release, claim))
-        placed = {name for names in target.placed.values() for name in names}
+        placed = {name for names in target.placements.values() for name in names}
         for claim in snapshot.claims:
-            if claim.pool in pools and snapshot.serves(claim):
+            if claim.pool in pools and snapshot.accepts_any_job(claim):
                 pools[claim.pool].there.add(claim.id)
                 if claim.slot not in placed and not _busy(claim, slurm):
                     pools[claim.pool].unneeded.add(claim.id)
         for want in target.wants:
-            if not want.alone:
+            if not want.dedicated:
                 pools[want.pool].coming += want.nodes
                 pools[want.pool].spare += 0 if want.jobs else want.nodes
         wants: list[Want] = []
         remarks: list[Remark] = []
-        kept: set[str] = set()
+        keep_reasons: set[str] = set()
         for name, pool in pools.items():
             more, why = self._pool(snapshot, target, name, pool)
             wants += more
             remarks += why
-            kept |= pool.kept.keys()
+            keep_reasons |= pool.keep_reasons.keys()
         return replace(
             target,
             wants=(*target.wants, *wants),
-            releases=tuple(r for r in target.releases if r.claim_id not in kept),
+            releases=tuple(r for r in target.releases if r.claim_id not in keep_reasons),
             remarks=(*target.remarks, *remarks),
         )
 
-    def _of(self, pool: str) -> tuple[int, int]:
-        all_, own = self.settings, self.settings.pools.get(pool, PoolSettings())
+    def _settings_for(self, pool: str) -> tuple[int, int]:
+        all_, own = self.settings, self.settings.pools.get(pool, IdlePoolSettings())
         return (
             all_.min_nodes if own.min_nodes is None else own.min_nodes,
             all_.spare_nodes if own.spare_nodes is None else own.spare_nodes,
@@ -130,10 +130,10 @@ class Idle:
 
     def _keep_alive(self, snapshot: Snapshot, claim: Claim) -> tuple[float, str]:
         """Seconds for which an idle node stays, and what is said of that number."""
-        all_, own = self.settings, self.settings.pools.get(claim.pool, PoolSettings())
+        all_, own = self.settings, self.settings.pools.get(claim.pool, IdlePoolSettings())
         keep, why = all_.keep_alive_s if own.keep_alive_s is None else own.keep_alive_s, ""
         boots = all_.boots if own.boots is None else own.boots
-        known = snapshot.progress.booted.get(claim.pool, ()) if boots else ()
+        known = snapshot.runtime_state.boot_durations.get(claim.pool, ()) if boots else ()
         if known and (long := boots * median(known)) > keep:
             keep, why = long, f" ({boots:g} times as long as it takes to boot)"
         most = all_.keep_cost if own.keep_cost is None else own.keep_cost
@@ -148,20 +148,22 @@ class Idle:
         if billing and claim.billed_from is not None:
             end = claim.billed_from + ((snapshot.now - claim.billed_from) // billing + 1) * billing
             left = end - snapshot.now
-            return f"{claim.slot} is paid for {until(end)}" if left > self.settings.billing_margin_s else ""
+            return f"{claim.slot} is paid for {until_text(end)}" if left > self.settings.billing_margin_s else ""
         keep, why = self._keep_alive(snapshot, claim)
         since = snapshot.idle_since(claim)
         if snapshot.now - since >= keep:
             return ""
         span = f", for {keep:g} s{why}" if isfinite(keep) else ""
-        return f"{claim.slot} stays without a job {until(since + keep)}{span}"
+        return f"{claim.slot} stays without a job {until_text(since + keep)}{span}"
 
-    def _pool(self, snapshot: Snapshot, target: Target, name: str, pool: _Pool) -> tuple[list[Want], list[Remark]]:
-        least, spare = self._of(name)
+    def _pool(
+        self, snapshot: Snapshot, target: Target, name: str, pool: _PoolIdleness
+    ) -> tuple[list[Want], list[Remark]]:
+        least, spare = self._settings_for(name)
         may_stay: list[tuple[Decimal, float, str]] = []
         for release, claim in pool.releases:
             if why := self._stays(snapshot, claim):
-                pool.kept[claim.id] = why
+                pool.keep_reasons[claim.id] = why
             else:
                 may_stay.append((claim.offer.price, snapshot.now - snapshot.idle_since(claim), release.claim_id))
         may_stay.sort()
@@ -171,10 +173,12 @@ class Idle:
         missing = max(least - there, spare - unneeded, 0)
         why = f"{least} node(s) are always there" if least - there >= spare - unneeded else f"{spare} spare node(s)"
         for _, _, claim_id in [one for one in may_stay if one[2] in pool.there][:missing]:
-            pool.kept[claim_id] = why
+            pool.keep_reasons[claim_id] = why
             missing -= 1
         offers = target.offers.get(name, ())
-        remarks = [Remark(self.name, f"claim:{claim_id}", "keep", reason) for claim_id, reason in pool.kept.items()]
+        remarks = [
+            Remark(self.name, f"claim:{claim_id}", "keep", reason) for claim_id, reason in pool.keep_reasons.items()
+        ]
         if missing and offers:
             remarks.append(Remark(self.name, f"pool:{name}", "add", f"{missing} node(s): {why}"))
             # One want each: as many as there are slots and offers for, not all or none.
@@ -185,10 +189,10 @@ class Idle:
 
 
 @dataclass(slots=True)
-class _Pool:
+class _PoolIdleness:
     """What there is of one pool; nodes that only their own jobs may use are none of it."""
 
-    releases: list[tuple[Release, Claim]] = field(default_factory=list)
+    releases: list[tuple[NodeRelease, Claim]] = field(default_factory=list)
     there: set[str] = field(default_factory=set)
     """Claims that are usable."""
     unneeded: set[str] = field(default_factory=set)
@@ -196,12 +200,12 @@ class _Pool:
     coming: int = 0
     spare: int = 0
     """Nodes that are coming without a job."""
-    kept: dict[str, str] = field(default_factory=dict)
+    keep_reasons: dict[str, str] = field(default_factory=dict)
 
 
 def _busy(claim: Claim, slurm: SlurmView) -> bool:
     node = slurm.nodes.get(claim.slot)
-    return claim.state is ClaimState.OPEN and (node is None or node.busy)
+    return claim.state is ClaimState.IN_SERVICE and (node is None or node.busy)
 
 
-plugin = PolicyPlugin("idle", Settings, Idle)
+plugin = PolicyPlugin("idle", IdleSettings, IdlePolicy)

@@ -11,13 +11,13 @@ from math import ceil
 
 _SIZE = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,6})?)([KMGT]?)(?:i?B)?", re.IGNORECASE)
 _MIB = {"K": Decimal(1) / 1024, "": Decimal(1), "M": Decimal(1), "G": Decimal(1024), "T": Decimal(1024) ** 2}
-_MOST = 500
+_MAX_CHARACTERS = 500
 """Characters of the wishes of a job."""
 ARCHITECTURES = {"amd64": "x86_64", "x64": "x86_64", "arm64": "aarch64", "arm": "aarch64"}
 
 
 @dataclass(frozen=True, slots=True)
-class Machine:
+class OfferHardware:
     """What an offer's machine has, as far as is known; words in lower case."""
 
     cpus: int
@@ -31,42 +31,46 @@ class Machine:
     tags: frozenset[str]
 
 
-_Check = Callable[[Machine], str]
+_Check = Callable[[OfferHardware], str]
 """Why a machine does not have what is wished; empty: it has."""
 
 
 @dataclass(frozen=True, slots=True)
-class Wishes:
+class JobRequirement:
     """What one job wishes, or what is wrong with how it says so."""
 
     text: str
     checks: tuple[_Check, ...] = ()
-    fault: str = ""
+    syntax_error: str = ""
 
-    def refusal(self, machine: Machine) -> str:
+    def unmet_reason(self, machine: OfferHardware) -> str:
         """Why a machine does not have it all; empty: it has."""
         return next((why for check in self.checks if (why := check(machine))), "")
 
 
-def parse(text: str) -> Wishes:
+def parse_requirement(text: str) -> JobRequirement:
     """Reads ``nvidia-gpu=3 mem=300 ...``."""
     # It stands in messages that others read.
     shown = " ".join("".join(c if c.isprintable() else " " for c in text).split())
-    if len(shown) > _MOST:
-        return Wishes(shown[:_MOST], fault=f"burst: wishes are to have no more than {_MOST} characters")
+    if len(shown) > _MAX_CHARACTERS:
+        return JobRequirement(
+            shown[:_MAX_CHARACTERS], syntax_error=f"burst: wishes are to have no more than {_MAX_CHARACTERS} characters"
+        )
     checks: list[_Check] = []
     for part in shown.split():
         word, equals, value = part.partition("=")
-        make = _WORDS.get(word.lower())
-        if make is None:
-            return Wishes(shown, fault=f"burst: word {word!r} is not known; known are {', '.join(_WORDS)}")
+        make_check = _KEYWORDS.get(word.lower())
+        if make_check is None:
+            return JobRequirement(
+                shown, syntax_error=f"burst: word {word!r} is not known; known are {', '.join(_KEYWORDS)}"
+            )
         if not equals or not value:
-            return Wishes(shown, fault=f"burst: {word} lacks a value: {word}=...")
+            return JobRequirement(shown, syntax_error=f"burst: {word} lacks a value: {word}=...")
         try:
-            checks.append(make(value.lower()))
+            checks.append(make_check(value.lower()))
         except ValueError as error:
-            return Wishes(shown, fault=f"burst: {part}: {error}")
-    return Wishes(shown, tuple(checks))
+            return JobRequirement(shown, syntax_error=f"burst: {part}: {error}")
+    return JobRequirement(shown, tuple(checks))
 
 
 def _gpus(maker: str) -> Callable[[str], _Check]:
@@ -90,14 +94,14 @@ def _cpus(value: str) -> _Check:
 
 
 def _memory(value: str) -> _Check:
-    least = size(value)
+    least = parse_mebibytes(value)
     return lambda m: f"it has {m.memory_mib} MiB of memory, and {least} are wished" if m.memory_mib < least else ""
 
 
 def _gpu_memory(value: str) -> _Check:
-    least = size(value)
+    least = parse_mebibytes(value)
 
-    def check(machine: Machine) -> str:
+    def check(machine: OfferHardware) -> str:
         there = machine.gpu_memory_mib
         if there >= least:
             return ""
@@ -107,10 +111,10 @@ def _gpu_memory(value: str) -> _Check:
 
 
 def _models(value: str) -> _Check:
-    wished = _either(value)
+    wanted = _either(value)
 
-    def check(machine: Machine) -> str:
-        if any(fnmatchcase(model, pattern) for model in machine.models for pattern in wished):
+    def check(machine: OfferHardware) -> str:
+        if any(fnmatchcase(model, pattern) for model in machine.models for pattern in wanted):
             return ""
         return (
             f"its GPUs are {_listed(machine.models)}, not {value}"
@@ -122,8 +126,8 @@ def _models(value: str) -> _Check:
 
 
 def _architecture(value: str) -> _Check:
-    wished = {ARCHITECTURES.get(word, word) for word in _either(value)}
-    return lambda m: "" if m.arch in wished else f"its architecture is {m.arch or 'not known'}, not {value}"
+    wanted = {ARCHITECTURES.get(word, word) for word in _either(value)}
+    return lambda m: "" if m.arch in wanted else f"its architecture is {m.arch or 'not known'}, not {value}"
 
 
 def _containers(value: str) -> _Check:
@@ -139,16 +143,16 @@ def _not_tags(value: str) -> _Check:
     return lambda m: f"it has the tag {_listed(shunned & m.tags)}" if shunned & m.tags else ""
 
 
-def _all_of(value: str, what: str, there: Callable[[Machine], frozenset[str]]) -> _Check:
-    wished = [frozenset(_either(part)) for part in _both(value)]
+def _all_of(value: str, what: str, there: Callable[[OfferHardware], frozenset[str]]) -> _Check:
+    wanted = [frozenset(_either(part)) for part in _both(value)]
     return lambda m: (
         ""
-        if all(some & there(m) for some in wished)
+        if all(some & there(m) for some in wanted)
         else f"its {what} are {_listed(there(m))}, and {value} is wished"
     )  # fmt: skip
 
 
-_WORDS: Mapping[str, Callable[[str], _Check]] = {
+_KEYWORDS: Mapping[str, Callable[[str], _Check]] = {
     "nvidia-gpu": _gpus("nvidia"),
     "amd-gpu": _gpus("amd"),
     "gpu": _gpus(""),
@@ -169,7 +173,7 @@ def _number(value: str) -> int:
     return ceil(Decimal(value))
 
 
-def size(value: str) -> int:
+def parse_mebibytes(value: str) -> int:
     """MiB, rounded up, of a number with or without a unit; raises ValueError where it is none."""
     found = _SIZE.fullmatch(value.strip())
     if found is None:
@@ -196,6 +200,6 @@ def _listed(words: Iterable[str]) -> str:
     return ", ".join(sorted(words)) or "not known"
 
 
-def lower(words: Iterable[str]) -> frozenset[str]:
+def lowercase_set(words: Iterable[str]) -> frozenset[str]:
     """Words as they are compared."""
     return frozenset(word.lower() for word in words)

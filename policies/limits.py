@@ -24,14 +24,14 @@ from typing import ClassVar
 from pydantic import BaseModel, ConfigDict, Field
 
 from burstd.domain.claim import ClaimState
-from burstd.domain.plugins.policy import PolicyPlugin, Remark, Target, Want, all_dropped, units
+from burstd.domain.plugins.policy import PolicyPlugin, Remark, Target, Want, gang_units, remarks_on_dropped_wants
 from burstd.domain.snapshot import SlurmView, Snapshot
 
 MINUTE_S = 60.0
 _ALL = ("", "")
 
 
-class Limit(BaseModel):
+class NodeLimit(BaseModel):
     """Limits of one pool, provider or user; none: no limit."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -42,27 +42,27 @@ class Limit(BaseModel):
     """Most machines started within 60 seconds."""
 
 
-class Settings(Limit):
+class LimitsSettings(NodeLimit):
     """``[policies.limits]``; ``nodes`` and ``launches_per_minute`` here hold for all together."""
 
-    pools: dict[str, Limit] = {}
-    providers: dict[str, Limit] = {}
-    users: dict[str, Limit] = {}
+    pools: dict[str, NodeLimit] = {}
+    providers: dict[str, NodeLimit] = {}
+    users: dict[str, NodeLimit] = {}
 
 
-Key = tuple[str, str]
+LimitKey = tuple[str, str]
 """What a limit is kept for: ``("pool", "gpu")``, ``("user", "ada")``, ``("", "")`` for all."""
-_Limits = tuple[tuple[Key, Limit], ...]
+_Limits = tuple[tuple[LimitKey, NodeLimit], ...]
 
 
-class _Known:
+class _LimitLookup:
     """Which limits there are for machines that are alike."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: LimitsSettings) -> None:
         self._settings = settings
         self._known: dict[tuple[str, str, tuple[str, ...]], _Limits] = {}
 
-    def of(self, pool: str, provider: str, users: tuple[str, ...]) -> _Limits:
+    def limits_for(self, pool: str, provider: str, users: tuple[str, ...]) -> _Limits:
         """All that hold for machines of this pool from this provider for these users."""
         users = users if self._settings.users else ()
         found = self._known.get((pool, provider, users))
@@ -73,16 +73,16 @@ class _Known:
             self._known[pool, provider, users] = found
         return found
 
-    def of_user(self, user: str) -> _Limits:
+    def limits_for_user(self, user: str) -> _Limits:
         """His alone."""
         limit = self._limit(("user", user))
         return ((("user", user), limit),) if limit is not None else ()
 
-    def _limit(self, key: Key) -> Limit | None:
+    def _limit(self, key: LimitKey) -> NodeLimit | None:
         kind, name = key
         if not kind:
             return self._settings
-        of: Mapping[str, Limit] = {
+        of: Mapping[str, NodeLimit] = {
             "pool": self._settings.pools,
             "provider": self._settings.providers,
             "user": self._settings.users,
@@ -94,14 +94,14 @@ class _Known:
 class _Usage:
     """Machines, and machines started in the last minute, of what there is a limit for."""
 
-    known: _Known
-    nodes: dict[Key, int] = field(default_factory=dict)
-    started: dict[Key, int] = field(default_factory=dict)
-    held: dict[Key, str] = field(default_factory=dict)
+    known: _LimitLookup
+    nodes: dict[LimitKey, int] = field(default_factory=dict)
+    started: dict[LimitKey, int] = field(default_factory=dict)
+    blocked_rates: dict[LimitKey, str] = field(default_factory=dict)
     """Rates for which a job of several nodes waits: those behind it wait, too, or it would never have its minute."""
 
     def copy(self) -> _Usage:
-        return _Usage(self.known, dict(self.nodes), dict(self.started), self.held)
+        return _Usage(self.known, dict(self.nodes), dict(self.started), self.blocked_rates)
 
     def add(self, limits: _Limits, nodes: int) -> None:
         for key, _ in limits:
@@ -110,10 +110,10 @@ class _Usage:
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class LimitsPolicy:
     """The policy."""
 
-    settings: Settings
+    settings: LimitsSettings
     name: str = "limits"
     hard: ClassVar[bool] = True
     """Asked again when all others have been: nothing that they add gets past it."""
@@ -122,7 +122,7 @@ class Limits:
 
     def evaluate(self, snapshot: Snapshot, target: Target) -> Target:
         """Takes away what is too much, from the last want on; takes away offers of providers that are full."""
-        if self.settings == Settings():
+        if self.settings == LimitsSettings():
             return target
         usage = self._usage(snapshot)
         wants: list[Want] = []
@@ -130,25 +130,25 @@ class Limits:
         remarks: list[Remark] = []
         jobs = snapshot.slurm.jobs if self.settings.users and isinstance(snapshot.slurm, SlurmView) else ()
         user_of = {job.id: job.user for job in jobs}
-        for whole in units(target.wants):
+        for whole in gang_units(target.wants):
             unit, left_out = self._without_users(whole, usage, user_of)
             remarks += left_out
             narrowed, reason = self._narrow(unit, usage)
             if reason:
                 out += [(want, reason) for want in unit]
-                self._hold(unit, usage)
+                self._block_rates(unit, usage)
                 continue
             for want, before in zip(narrowed, unit, strict=True):
                 provider = want.offers[0].provider if want.offers else ""
-                usage.add(usage.known.of(want.pool, provider, want.users), want.nodes)
+                usage.add(usage.known.limits_for(want.pool, provider, want.users), want.nodes)
                 if len(want.offers) < len(before.offers):
                     gone = sorted({o.provider for o in before.offers} - {o.provider for o in want.offers})
                     reason = f"not from {', '.join(gone)} ({before.reason}): the limit is reached"
                     remarks.append(Remark(self.name, f"pool:{want.pool}", "drop", reason))
             wants += narrowed
         # Many tasks of one array share machines with others: each job is told once.
-        said = dict.fromkeys((*all_dropped(out, self.name), *remarks))
-        return replace(target, wants=tuple(wants), remarks=(*target.remarks, *said))
+        deduplicated = dict.fromkeys((*remarks_on_dropped_wants(out, self.name), *remarks))
+        return replace(target, wants=tuple(wants), remarks=(*target.remarks, *deduplicated))
 
     def _without_users(
         self, unit: tuple[Want, ...], usage: _Usage, user_of: Mapping[str, str]
@@ -157,7 +157,7 @@ class Limits:
         want = unit[0]
         if len(unit) > 1 or want.gang or len(want.users) < 2 or not self.settings.users:
             return unit, []
-        reasons = {u: self._excess(usage.known.of_user(u), want.nodes, usage, unit, usage) for u in want.users}
+        reasons = {u: self._excess(usage.known.limits_for_user(u), want.nodes, usage, unit, usage) for u in want.users}
         jobs = tuple(job for job in want.jobs if not reasons.get(user_of.get(job, ""), ""))
         out = [job for job in want.jobs if job not in jobs]
         if not out or not jobs:
@@ -168,65 +168,71 @@ class Limits:
         return (rest,), [Remark(self.name, f"job:{job}", "wait", reasons[user_of[job]]) for job in out]
 
     def _usage(self, snapshot: Snapshot) -> _Usage:
-        usage = _Usage(_Known(self.settings))
-        for claim in (*snapshot.claims, *snapshot.left_alone):
-            for key, _ in usage.known.of(claim.pool, claim.offer.provider, claim.users):
+        usage = _Usage(_LimitLookup(self.settings))
+        for claim in (*snapshot.claims, *snapshot.quarantined_claims):
+            for key, _ in usage.known.limits_for(claim.pool, claim.offer.provider, claim.users):
                 usage.nodes[key] = usage.nodes.get(key, 0) + 1
                 if claim.state is ClaimState.PLANNED and claim.launch_called is None:
                     # It will be started at once: it counts before the record of launches has it.
                     usage.started[key] = usage.started.get(key, 0) + 1
-        for launch in snapshot.launched:
+        for launch in snapshot.recent_launches:
             if launch.at > snapshot.now - MINUTE_S:
-                for key, _ in usage.known.of(launch.pool, launch.provider, launch.users):
+                for key, _ in usage.known.limits_for(launch.pool, launch.provider, launch.users):
                     usage.started[key] = usage.started.get(key, 0) + 1
         return usage
 
     def _narrow(self, unit: tuple[Want, ...], usage: _Usage) -> tuple[list[Want], str]:
         """The unit with the offers that are within the limits, and why it cannot be had at all."""
-        trial = usage.copy() if len(unit) > 1 else usage
+        tentative = usage.copy() if len(unit) > 1 else usage
         narrowed: list[Want] = []
         for want in unit:
             reasons: dict[str, str] = {}
             for provider in dict.fromkeys([offer.provider for offer in want.offers]):
-                limits = usage.known.of(want.pool, provider, want.users)
-                reasons[provider] = self._excess(limits, want.nodes, trial, unit, usage)
+                limits = usage.known.limits_for(want.pool, provider, want.users)
+                reasons[provider] = self._excess(limits, want.nodes, tentative, unit, usage)
             full = any(reasons.values())
             offers = tuple(o for o in want.offers if not reasons[o.provider]) if full else want.offers
             if want.offers and not offers:
                 return [], "; ".join(dict.fromkeys(reasons.values()))
             narrowed.append(replace(want, offers=offers) if len(offers) < len(want.offers) else want)
-            if trial is not usage:
-                trial.add(usage.known.of(want.pool, offers[0].provider if offers else "", want.users), want.nodes)
+            if tentative is not usage:
+                tentative.add(
+                    usage.known.limits_for(want.pool, offers[0].provider if offers else "", want.users), want.nodes
+                )
         return narrowed, ""
 
-    def _hold(self, unit: tuple[Want, ...], usage: _Usage) -> None:
+    def _block_rates(self, unit: tuple[Want, ...], usage: _Usage) -> None:
         """Where nothing but a rate keeps a job of several nodes waiting, nobody behind it uses that rate up."""
         if sum(want.nodes for want in unit) < 2:
             return
-        trial, rates = usage.copy(), set[Key]()
+        tentative, rates = usage.copy(), set[LimitKey]()
         for want in unit:
             providers = dict.fromkeys(offer.provider for offer in want.offers)
-            ways = (usage.known.of(want.pool, provider, want.users) for provider in providers)
-            limits = next((limits for limits in ways if not self._full(limits, want.nodes, trial)), None)
+            limits_by_provider = (usage.known.limits_for(want.pool, provider, want.users) for provider in providers)
+            limits = next(
+                (limits for limits in limits_by_provider if not self._full(limits, want.nodes, tentative)), None
+            )
             if limits is None:
                 return
-            trial.add(limits, want.nodes)
+            tentative.add(limits, want.nodes)
             rates |= {key for key, limit in limits if limit.launches_per_minute}
         for key in rates:
-            usage.held.setdefault(key, f"{unit[0].reason} is first, and waits until nothing was started for a minute")
+            usage.blocked_rates.setdefault(
+                key, f"{unit[0].reason} is first, and waits until nothing was started for a minute"
+            )
 
-    def _excess(self, limits: _Limits, nodes: int, trial: _Usage, unit: tuple[Want, ...], before: _Usage) -> str:
+    def _excess(self, limits: _Limits, nodes: int, tentative: _Usage, unit: tuple[Want, ...], before: _Usage) -> str:
         """Which limit so many nodes more would break; empty: none."""
-        if full := self._full(limits, nodes, trial):
+        if full := self._full(limits, nodes, tentative):
             return full
         gang = len(unit) > 1 or unit[0].nodes > 1
         for key, limit in limits:
             if limit.launches_per_minute is None:
                 continue
-            rate, started = limit.launches_per_minute, trial.started.get(key, 0)
-            whose = f"the limit{_of(key)} is {rate} launch(es) a minute"
-            if key in trial.held:
-                return f"{whose}, and {trial.held[key]}"
+            rate, started = limit.launches_per_minute, tentative.started.get(key, 0)
+            whose = f"the limit{_limit_owner(key)} is {rate} launch(es) a minute"
+            if key in tentative.blocked_rates:
+                return f"{whose}, and {tentative.blocked_rates[key]}"
             if started + nodes > rate and not (gang and not before.started.get(key, 0)):
                 return f"{whose}, and {started} were made"
         return ""
@@ -237,14 +243,14 @@ class Limits:
         for key, limit in limits:
             there = usage.nodes.get(key, 0)
             if limit.nodes is not None and there + nodes > limit.nodes:
-                return f"the limit{_of(key)} is {limit.nodes} node(s), and {there} are there or coming"
+                return f"the limit{_limit_owner(key)} is {limit.nodes} node(s), and {there} are there or coming"
             if limit.launches_per_minute == 0:
-                return f"the limit{_of(key)} is 0 launch(es) a minute"
+                return f"the limit{_limit_owner(key)} is 0 launch(es) a minute"
         return ""
 
 
-def _of(key: Key) -> str:
+def _limit_owner(key: LimitKey) -> str:
     return f" of {key[0]} {key[1]}" if key[0] else ""
 
 
-plugin = PolicyPlugin("limits", Settings, Limits)
+plugin = PolicyPlugin("limits", LimitsSettings, LimitsPolicy)

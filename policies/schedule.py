@@ -45,14 +45,14 @@ from burstd.domain.plugins.policy import (
     Remark,
     Target,
     Want,
-    all_dropped,
-    units,
+    gang_units,
+    remarks_on_dropped_wants,
     without_jobs,
     without_offers,
 )
 from burstd.domain.slurm.job import Job
 from burstd.domain.snapshot import SlurmView, Snapshot
-from policies.cron import DAY_S, check, times, zone
+from policies.cron import DAY_S, check_cron, cron_times, time_zone
 
 _UNITS = {"s": 1, "min": 60, "h": 3600, "d": DAY_S}
 _LENGTH = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?(s|min|h|d)")
@@ -68,7 +68,7 @@ def _seconds(given: object) -> object:
     return given
 
 
-class Window(BaseModel):
+class ScheduleWindow(BaseModel):
     """``[policies.schedule.windows.NAME]``."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -100,7 +100,7 @@ class Window(BaseModel):
     @classmethod
     def _is_cron(cls, text: str) -> str:
         if text:
-            check(text)
+            check_cron(text)
         return text
 
     @model_validator(mode="after")
@@ -118,19 +118,19 @@ class Window(BaseModel):
         return self
 
 
-class Settings(BaseModel):
+class ScheduleSettings(BaseModel):
     """``[policies.schedule]``."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     timezone: str = "UTC"
     """In which ``cron``, ``begin`` and ``end`` are meant: ``Europe/Berlin``."""
-    windows: dict[str, Window] = {}
+    windows: dict[str, ScheduleWindow] = {}
 
     @field_validator("timezone")
     @classmethod
     def _is_known(cls, name: str) -> str:
-        zone(name)
+        time_zone(name)
         return name
 
     @model_validator(mode="after")
@@ -142,11 +142,11 @@ class Settings(BaseModel):
 
 
 @dataclass(frozen=True, slots=True)
-class _Open:
+class _OpenWindow:
     """A window that is open now."""
 
     name: str
-    window: Window
+    window: ScheduleWindow
     until: str
     """For a person."""
 
@@ -155,10 +155,10 @@ class _Open:
 
 
 @dataclass(frozen=True, slots=True)
-class Schedule:
+class SchedulePolicy:
     """The policy."""
 
-    settings: Settings
+    settings: ScheduleSettings
     name: str = "schedule"
 
     def evaluate(self, snapshot: Snapshot, target: Target) -> Target:
@@ -171,7 +171,7 @@ class Schedule:
         for one in windows:
             window = one.window
             if not window.burst:
-                target = self._shut(target, one)
+                target = self._without_bursting(target, one)
             if window.users or window.accounts:
                 target = self._only_for(snapshot, target, one)
             if window.providers:
@@ -180,27 +180,27 @@ class Schedule:
                 target = self._at_most(snapshot, target, one, window.max_nodes)
         return target
 
-    def _open(self, now: float) -> list[_Open]:
+    def _open(self, now: float) -> list[_OpenWindow]:
         found = []
         for name, window in self.settings.windows.items():
-            end = _closes(window, self.settings.timezone, now)
+            end = _closing_time(window, self.settings.timezone, now)
             if end is not None:
-                shown = datetime.fromtimestamp(end, zone(self.settings.timezone)).strftime("%a %Y-%m-%d %H:%M %Z")
-                found.append(_Open(name, window, shown))
+                shown = datetime.fromtimestamp(end, time_zone(self.settings.timezone)).strftime("%a %Y-%m-%d %H:%M %Z")
+                found.append(_OpenWindow(name, window, shown))
         return found
 
-    def _shut(self, target: Target, one: _Open) -> Target:
+    def _without_bursting(self, target: Target, one: _OpenWindow) -> Target:
         why = f"window {one.name} of the schedule lets nothing be started until {one.until}"
         wants: list[Want] = []
         out: list[tuple[Want, str]] = []
-        for unit in units(target.wants):
+        for unit in gang_units(target.wants):
             if any(one.covers(want.pool) for want in unit):
                 out += [(want, why) for want in unit]
             else:
                 wants += unit
-        return replace(target, wants=tuple(wants), remarks=(*target.remarks, *all_dropped(out, self.name)))
+        return replace(target, wants=tuple(wants), remarks=(*target.remarks, *remarks_on_dropped_wants(out, self.name)))
 
-    def _only_for(self, snapshot: Snapshot, target: Target, one: _Open) -> Target:
+    def _only_for(self, snapshot: Snapshot, target: Target, one: _OpenWindow) -> Target:
         def refusal(want: Want, job: Job) -> str:
             if not one.covers(want.pool):
                 return ""
@@ -215,19 +215,19 @@ class Schedule:
 
         return without_jobs(target, self.name, snapshot, refusal)
 
-    def _only_from(self, target: Target, one: _Open) -> Target:
+    def _only_from(self, target: Target, one: _OpenWindow) -> Target:
         def refusal(want: Want, offer: Offer) -> str:
             if not one.covers(want.pool) or _allowed(one.window.providers, offer.provider):
                 return ""
             return f"window {one.name} of the schedule leaves out provider {offer.provider} until {one.until}"
 
-        return without_offers(target, self.name, refusal, alike=lambda want: want.pool)
+        return without_offers(target, self.name, refusal, grouping_key=lambda want: want.pool)
 
-    def _at_most(self, snapshot: Snapshot, target: Target, one: _Open, most: int) -> Target:
+    def _at_most(self, snapshot: Snapshot, target: Target, one: _OpenWindow, most: int) -> Target:
         there = sum(1 for claim in snapshot.claims if one.covers(claim.pool))
         wants: list[Want] = []
         out: list[tuple[Want, str]] = []
-        for unit in units(target.wants):
+        for unit in gang_units(target.wants):
             more = sum(want.nodes for want in unit if one.covers(want.pool))
             if more and there + more > most:
                 why = (
@@ -238,23 +238,23 @@ class Schedule:
                 continue
             there += more
             wants += unit
-        return replace(target, wants=tuple(wants), remarks=(*target.remarks, *all_dropped(out, self.name)))
+        return replace(target, wants=tuple(wants), remarks=(*target.remarks, *remarks_on_dropped_wants(out, self.name)))
 
-    def _at_least(self, snapshot: Snapshot, target: Target, one: _Open) -> Target:
+    def _at_least(self, snapshot: Snapshot, target: Target, one: _OpenWindow) -> Target:
         least = one.window.min_nodes
         for pool in snapshot.pools if least else ():
             if not one.covers(pool):
                 continue
-            good = {claim.id for claim in snapshot.claims if claim.pool == pool and snapshot.serves(claim)}
+            good = {claim.id for claim in snapshot.claims if claim.pool == pool and snapshot.accepts_any_job(claim)}
             going = [release for release in target.releases if release.claim_id in good]
-            coming = sum(want.nodes for want in target.wants if want.pool == pool and not want.alone)
+            coming = sum(want.nodes for want in target.wants if want.pool == pool and not want.dedicated)
             missing = least - (len(good) - len(going) + coming)
             if missing <= 0:
                 continue
             why = f"window {one.name} of the schedule has {least} node(s) until {one.until}"
-            kept = {release.claim_id for release in going[:missing]}
-            remarks = [Remark(self.name, f"claim:{claim_id}", "keep", why) for claim_id in kept]
-            missing -= len(kept)
+            kept_claims = {release.claim_id for release in going[:missing]}
+            remarks = [Remark(self.name, f"claim:{claim_id}", "keep", why) for claim_id in kept_claims]
+            missing -= len(kept_claims)
             offers = target.offers.get(pool, ())
             # One want each: as many as there are slots and offers for, not all or none.
             wants = [Want(pool, 1, Cause.FLOOR, why, offers) for _ in range(missing)] if offers else []
@@ -267,19 +267,19 @@ class Schedule:
             target = replace(
                 target,
                 wants=(*target.wants, *wants),
-                releases=tuple(r for r in target.releases if r.claim_id not in kept),
+                releases=tuple(r for r in target.releases if r.claim_id not in kept_claims),
                 remarks=(*target.remarks, *remarks),
             )
         return target
 
 
-def _closes(window: Window, timezone: str, now: float) -> float | None:
+def _closing_time(window: ScheduleWindow, timezone: str, now: float) -> float | None:
     """When a window that is open now closes, in seconds since 1970; None: it is closed."""
     if window.begin is not None and window.end is not None:
         begin, end = _at(window.begin, timezone), _at(window.end, timezone)
         return end if begin <= now < end else None
     for day in range(int(now // DAY_S), int((now - window.length) // DAY_S) - 1, -1):
-        opened = times(window.cron, timezone, day)
+        opened = cron_times(window.cron, timezone, day)
         if before := bisect_right(opened, now):
             closes = opened[before - 1] + window.length
             return closes if now < closes else None
@@ -288,7 +288,7 @@ def _closes(window: Window, timezone: str, now: float) -> float | None:
 
 def _at(given: datetime, timezone: str) -> float:
     """A moment in seconds since 1970; without a zone of its own it is meant in the schedule's."""
-    return (given if given.tzinfo else given.replace(tzinfo=zone(timezone))).timestamp()
+    return (given if given.tzinfo else given.replace(tzinfo=time_zone(timezone))).timestamp()
 
 
 def _any(patterns: Iterable[str], name: str) -> bool:
@@ -302,4 +302,4 @@ def _allowed(patterns: tuple[str, ...], name: str) -> bool:
     return not _any(without, name) and (not named or _any(named, name))
 
 
-plugin = PolicyPlugin("schedule", Settings, Schedule)
+plugin = PolicyPlugin("schedule", ScheduleSettings, SchedulePolicy)

@@ -25,12 +25,12 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from burstd.domain.claim import USABLE, Cause
 from burstd.domain.cloud.offer import Offer
-from burstd.domain.plugins.policy import PolicyPlugin, Target, Want, units, without_offers
+from burstd.domain.plugins.policy import PolicyPlugin, Target, Want, gang_units, without_offers
 from burstd.domain.slurm.job import Job
 from burstd.domain.snapshot import SlurmView, Snapshot
 
 
-class PoolSettings(BaseModel):
+class SpotPoolSettings(BaseModel):
     """What a pool has otherwise; what is left out is as for all pools."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -40,7 +40,7 @@ class PoolSettings(BaseModel):
     min_saving_percent: float | None = Field(default=None, ge=0, le=100)
 
 
-class Settings(BaseModel):
+class SpotSettings(BaseModel):
     """``[policies.spot]``."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -59,14 +59,14 @@ class Settings(BaseModel):
     """After so many machines of one type in one zone were taken back within an hour, no more of them; 0: as before."""
     without_requeue: bool = False
     """True: also jobs that Slurm must not run again, which are then lost with their machine."""
-    pools: dict[str, PoolSettings] = {}
+    pools: dict[str, SpotPoolSettings] = {}
 
 
 @dataclass(frozen=True, slots=True)
-class Spot:
+class SpotPolicy:
     """The policy."""
 
-    settings: Settings
+    settings: SpotSettings
     name: str = "spot"
 
     def evaluate(self, snapshot: Snapshot, target: Target) -> Target:
@@ -99,7 +99,7 @@ class Spot:
         there = [claim for claim in snapshot.claims if claim.state in USABLE]
         nodes, spot = len(there), sum(1 for claim in there if claim.offer.spot)
         refused: dict[int, str] = {}
-        for unit in units(target.wants):
+        for unit in gang_units(target.wants):
             more = sum(want.nodes for want in unit)
             why = self._risky(snapshot, unit, rows, more) or self._too_many(spot, nodes, more)
             nodes += more
@@ -112,7 +112,7 @@ class Spot:
     def _risky(self, snapshot: Snapshot, unit: tuple[Want, ...], rows: Mapping[str, Job], nodes: int) -> str:
         if unit[0].cause is not Cause.DEMAND:
             return ""
-        limits = [self.settings.pools.get(want.pool, PoolSettings()) for want in unit]
+        limits = [self.settings.pools.get(want.pool, SpotPoolSettings()) for want in unit]
         most = min(self.settings.max_nodes if own.max_nodes is None else own.max_nodes for own in limits)
         longest = min(self.settings.max_run_s if own.max_run_s is None else own.max_run_s for own in limits)
         if nodes > most:
@@ -140,9 +140,9 @@ class Spot:
         """Kinds of spot machines that were taken back too often within the hour."""
         least = self.settings.kind_interruptions
         taken: dict[tuple[str, ...], int] = {}
-        gone = (one.claim for one in snapshot.gone)
+        gone = (one.claim for one in snapshot.ended_claims)
         for claim in (*gone, *(claim for claim in snapshot.claims if claim.state not in USABLE)):
-            if claim.offer.spot and claim.taken_back:
+            if claim.offer.spot and claim.spot_interrupted:
                 taken[_kind(claim.offer)] = taken.get(_kind(claim.offer), 0) + 1
         return {
             kind: f"{times} spot machines of type {kind[3]} in zone {kind[2]} were taken back within the hour"
@@ -152,7 +152,7 @@ class Spot:
 
     def _dearest(self, want: Want) -> dict[str, tuple[Decimal, str]]:
         """By currency, what a spot machine for the want may cost at most, and what is said of dearer ones."""
-        own = self.settings.pools.get(want.pool, PoolSettings()).min_saving_percent
+        own = self.settings.pools.get(want.pool, SpotPoolSettings()).min_saving_percent
         least = self.settings.min_saving_percent if own is None else own
         found: dict[str, tuple[Decimal, str]] = {}
         for offer in want.offers:
@@ -178,4 +178,4 @@ def _kind(offer: Offer) -> tuple[str, ...]:
     return offer.provider, offer.region, offer.zone, offer.instance_type
 
 
-plugin = PolicyPlugin("spot", Settings, Spot)
+plugin = PolicyPlugin("spot", SpotSettings, SpotPolicy)

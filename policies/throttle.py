@@ -28,17 +28,26 @@ from typing import ClassVar
 from pydantic import BaseModel, ConfigDict, Field
 
 from burstd.domain.claim import USABLE, Claim, ClaimState
-from burstd.domain.clock import until
+from burstd.domain.clock import until_text
 from burstd.domain.cloud.offer import Offer
-from burstd.domain.plugins.policy import PolicyPlugin, Release, Remark, Target, Want, all_dropped, units, without_offers
-from burstd.domain.snapshot import Breaker, SlurmView, Snapshot
+from burstd.domain.plugins.policy import (
+    NodeRelease,
+    PolicyPlugin,
+    Remark,
+    Target,
+    Want,
+    gang_units,
+    remarks_on_dropped_wants,
+    without_offers,
+)
+from burstd.domain.snapshot import CircuitBreaker, SlurmView, Snapshot
 
 MINUTE_S = 60.0
-_COMING = frozenset({ClaimState.PLANNED, ClaimState.LAUNCHING, ClaimState.BOOTING, ClaimState.PROVING})
-_LEAVING = frozenset({ClaimState.CLOSING, ClaimState.TERMINATING})
+_COMING = frozenset({ClaimState.PLANNED, ClaimState.LAUNCHING, ClaimState.BOOTING, ClaimState.VALIDATING})
+_LEAVING = frozenset({ClaimState.DRAINING, ClaimState.TERMINATING})
 
 
-class PoolSettings(BaseModel):
+class ThrottlePoolSettings(BaseModel):
     """What a pool has otherwise; what is left out is as for all pools."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -48,7 +57,7 @@ class PoolSettings(BaseModel):
     release_per_minute: int | None = Field(default=None, ge=1)
 
 
-class Settings(BaseModel):
+class ThrottleSettings(BaseModel):
     """``[policies.throttle]``."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -73,7 +82,7 @@ class Settings(BaseModel):
     """Failed machines within an hour that close an offer; 0: any number."""
     rest_s: float = Field(default=600, gt=0, le=3600)
     """Seconds from the last failure for which they stay closed."""
-    pools: dict[str, PoolSettings] = {}
+    pools: dict[str, ThrottlePoolSettings] = {}
 
 
 _Key = tuple[str, str]
@@ -87,10 +96,10 @@ class _Failures:
 
 
 @dataclass(frozen=True, slots=True)
-class Throttle:
+class ThrottlePolicy:
     """The policy."""
 
-    settings: Settings
+    settings: ThrottleSettings
     name: str = "throttle"
     last: ClassVar[int] = 2
     """Asked behind all that may take machines away: what they refuse is neither a start nor a trial."""
@@ -103,13 +112,13 @@ class Throttle:
             target = self._resting(snapshot, target)
         if self.settings.half_open:
             target = self._half_open(snapshot, target)
-        target = self._slowly(snapshot, target)
+        target = self._limit_growth(snapshot, target)
         if self.settings.flaps and target.releases:
             target = self._flapping(snapshot, target)
-        return self._few_at_once(snapshot, target)
+        return self._limit_releases(snapshot, target)
 
-    def _of(self, pool: str) -> tuple[int, float, int | None]:
-        all_, own = self.settings, self.settings.pools.get(pool, PoolSettings())
+    def _settings_for(self, pool: str) -> tuple[int, float, int | None]:
+        all_, own = self.settings, self.settings.pools.get(pool, ThrottlePoolSettings())
         return (
             all_.start_nodes if own.start_nodes is None else own.start_nodes,
             all_.growth_percent if own.growth_percent is None else own.growth_percent,
@@ -120,30 +129,34 @@ class Throttle:
         pools: dict[str, _Failures] = {}
         offers: dict[str, _Failures] = {}
         going = [(c.since, c) for c in snapshot.claims if c.state not in USABLE]
-        for at, claim in (*((one.at, one.claim) for one in snapshot.gone), *going):
+        for at, claim in (*((one.at, one.claim) for one in snapshot.ended_claims), *going):
             if not _failed(claim):
                 continue
             for found in (pools.setdefault(claim.pool, _Failures()), offers.setdefault(claim.offer.id, _Failures())):
                 found.times += 1
                 found.last = max(found.last, at)
-        closed = self._closed(pools, self.settings.pool_failures, snapshot.now)
+        resting_pools = self._resting_reasons(pools, self.settings.pool_failures, snapshot.now)
         wants: list[Want] = []
         out: list[tuple[Want, str]] = []
-        for unit in units(target.wants):
-            why = next((f"pool {w.pool} {closed[w.pool]}" for w in unit if w.pool in closed), "")
+        for unit in gang_units(target.wants):
+            why = next((f"pool {w.pool} {resting_pools[w.pool]}" for w in unit if w.pool in resting_pools), "")
             out += [(want, why) for want in unit if why]
             wants += () if why else unit
-        target = replace(target, wants=tuple(wants), remarks=(*target.remarks, *all_dropped(out, self.name)))
-        shut = self._closed(offers, self.settings.offer_failures, snapshot.now)
+        target = replace(
+            target, wants=tuple(wants), remarks=(*target.remarks, *remarks_on_dropped_wants(out, self.name))
+        )
+        resting_offers = self._resting_reasons(offers, self.settings.offer_failures, snapshot.now)
         return (
-            without_offers(target, self.name, lambda _, offer: _rests(offer, shut), alike=lambda _: "")
-            if shut
+            without_offers(
+                target, self.name, lambda _, offer: _resting_reason(offer, resting_offers), grouping_key=lambda _: ""
+            )
+            if resting_offers
             else target
         )
 
-    def _closed(self, found: dict[str, _Failures], least: int, now: float) -> dict[str, str]:
+    def _resting_reasons(self, found: dict[str, _Failures], least: int, now: float) -> dict[str, str]:
         return {
-            name: f"rests {until(failures.last + self.settings.rest_s)},"
+            name: f"rests {until_text(failures.last + self.settings.rest_s)},"
             f" for {failures.times} machines failed within the hour"
             for name, failures in found.items()
             if least and failures.times >= least and now - failures.last < self.settings.rest_s
@@ -153,43 +166,43 @@ class Throttle:
         breakers = [b for b in snapshot.breakers if b.until <= snapshot.now and b.key.count("/") == 4]
         if not breakers:
             return target
-        known: dict[str, tuple[Breaker, ...]] = {}
+        known: dict[str, tuple[CircuitBreaker, ...]] = {}
 
-        def on(offer: Offer) -> tuple[Breaker, ...]:
+        def breakers_of(offer: Offer) -> tuple[CircuitBreaker, ...]:
             if offer.id not in known:
                 known[offer.id] = tuple(b for b in breakers if _covers(b, offer))
             return known[offer.id]
 
-        tried: dict[_Key, str] = {}
+        probed_by: dict[_Key, str] = {}
         for claim in snapshot.claims:
             if claim.state in _COMING:
-                begun = [_key(b) for b in on(claim.offer) if claim.created >= b.until]
-                tried |= dict.fromkeys(begun, claim.slot)
-        trials: dict[int, frozenset[_Key]] = {}
-        for unit in units(target.wants):
-            keys = frozenset(_key(b) for want in unit if want.offers for b in on(want.offers[0]))
+                begun = [_key(b) for b in breakers_of(claim.offer) if claim.created >= b.until]
+                probed_by |= dict.fromkeys(begun, claim.slot)
+        probes: dict[int, frozenset[_Key]] = {}
+        for unit in gang_units(target.wants):
+            keys = frozenset(_key(b) for want in unit if want.offers for b in breakers_of(want.offers[0]))
             many = sum(want.nodes for want in unit) > 1
-            elsewhere = many and all(any(not on(offer) for offer in want.offers) for want in unit)
-            if keys and not elsewhere and keys.isdisjoint(tried):
-                trials |= dict.fromkeys((id(want) for want in unit), keys)
-                tried |= dict.fromkeys(keys, f"the machine for {unit[0].reason}")
+            elsewhere = many and all(any(not breakers_of(offer) for offer in want.offers) for want in unit)
+            if keys and not elsewhere and keys.isdisjoint(probed_by):
+                probes |= dict.fromkeys((id(want) for want in unit), keys)
+                probed_by |= dict.fromkeys(keys, f"the machine for {unit[0].reason}")
 
         def refusal(want: Want, offer: Offer) -> str:
-            closed = on(offer)
-            if {_key(b) for b in closed} <= trials.get(id(want), frozenset()):
+            open_breakers = breakers_of(offer)
+            if {_key(b) for b in open_breakers} <= probes.get(id(want), frozenset()):
                 return ""
-            last = max(closed, key=lambda b: b.until)
-            who = next((tried[_key(b)] for b in closed if _key(b) in tried), "one machine")
+            last = max(open_breakers, key=lambda b: b.until)
+            who = next((probed_by[_key(b)] for b in open_breakers if _key(b) in probed_by), "one machine")
             error = f": {last.error}" if last.error else ""
             return f"{last.key} failed {last.failures} time(s) ({last.cause}{error}); {who} is to try it first"
 
-        return without_offers(target, self.name, refusal, alike=lambda want: trials.get(id(want)))
+        return without_offers(target, self.name, refusal, grouping_key=lambda want: probes.get(id(want)))
 
-    def _slowly(self, snapshot: Snapshot, target: Target) -> Target:
+    def _limit_growth(self, snapshot: Snapshot, target: Target) -> Target:
         started: dict[str, int] = {}
         there: dict[str, int] = {}
-        held: dict[str, str] = {}
-        for launch in snapshot.launched:
+        waiting_reasons: dict[str, str] = {}
+        for launch in snapshot.recent_launches:
             if launch.at > snapshot.now - MINUTE_S:
                 started[launch.pool] = started.get(launch.pool, 0) + 1
         for claim in snapshot.claims:
@@ -200,11 +213,11 @@ class Throttle:
                 started[claim.pool] = started.get(claim.pool, 0) + 1
         wants: list[Want] = []
         out: list[tuple[Want, str]] = []
-        for unit in units(target.wants):
+        for unit in gang_units(target.wants):
             more: dict[str, int] = {}
             for want in unit:
                 more[want.pool] = more.get(want.pool, 0) + want.nodes
-            why = next((held[pool] for pool in more if pool in held), "")
+            why = next((waiting_reasons[pool] for pool in more if pool in waiting_reasons), "")
             why = why or next((w for p, nodes in more.items() if (w := self._too_fast(p, nodes, started, there))), "")
             if why:
                 out += [(want, why) for want in unit]
@@ -213,16 +226,16 @@ class Throttle:
                     first = (
                         f"grows slowly, and {unit[0].reason} is first: it waits until fewer were started in a minute"
                     )
-                    held |= {pool: held.get(pool, f"pool {pool} {first}") for pool in more}
+                    waiting_reasons |= {pool: waiting_reasons.get(pool, f"pool {pool} {first}") for pool in more}
                 continue
             for pool, nodes in more.items():
                 started[pool] = started.get(pool, 0) + nodes
             wants += unit
-        gone = all_dropped(out, self.name)
+        gone = remarks_on_dropped_wants(out, self.name)
         return replace(target, wants=tuple(wants), remarks=(*target.remarks, *gone)) if gone else target
 
     def _too_fast(self, pool: str, nodes: int, started: dict[str, int], there: dict[str, int]) -> str:
-        least, percent, _ = self._of(pool)
+        least, percent, _ = self._settings_for(pool)
         most, begun = max(least, int(there.get(pool, 0) * percent / 100)), started.get(pool, 0)
         # A job of more nodes than that goes alone.
         if begun + nodes <= most or not begun:
@@ -232,25 +245,25 @@ class Throttle:
     def _flapping(self, snapshot: Snapshot, target: Target) -> Target:
         claims = {claim.id: claim for claim in snapshot.claims}
         pools = {release.pool: self._flaps(snapshot, release.pool) for release in target.releases}
-        kept: dict[str, str] = {}
+        keep_reasons: dict[str, str] = {}
         for release in target.releases:
             claim, times = claims.get(release.claim_id), pools[release.pool]
-            if claim is None or times < self.settings.flaps or snapshot.shut(claim):
+            if claim is None or times < self.settings.flaps or snapshot.node_drained(claim):
                 continue
             idle = snapshot.now - snapshot.idle_since(claim)
             if idle < self.settings.flap_keep_s:
-                kept[claim.id] = (
+                keep_reasons[claim.id] = (
                     f"pool {claim.pool} let {times} node(s) go and started as many again within"
                     f" {self.settings.flap_s / 60:.0f} min: {claim.slot} stays for"
                     f" {self.settings.flap_keep_s / 60:.0f} min"
                 )
-        return self._keeping(target, kept)
+        return self._without_releases(target, keep_reasons)
 
     def _flaps(self, snapshot: Snapshot, pool: str) -> int:
         """Launches that followed a node's end, each node counted once."""
         since = snapshot.now - self.settings.flap_s
-        ends = [g.at for g in snapshot.gone if g.claim.pool == pool and g.claim.opened and not _failed(g.claim)]
-        starts = sorted(launch.at for launch in snapshot.launched if launch.pool == pool and launch.at > since)
+        ends = [g.at for g in snapshot.ended_claims if g.claim.pool == pool and g.claim.opened and not _failed(g.claim)]
+        starts = sorted(launch.at for launch in snapshot.recent_launches if launch.pool == pool and launch.at > since)
         ends = sorted(end for end in ends if end > since)
         found = 0
         for start in starts:
@@ -258,41 +271,41 @@ class Throttle:
                 found += 1
         return found
 
-    def _few_at_once(self, snapshot: Snapshot, target: Target) -> Target:
+    def _limit_releases(self, snapshot: Snapshot, target: Target) -> Target:
         since = snapshot.now - MINUTE_S
         going: dict[str, int] = {}
         for claim in snapshot.claims:
             if claim.state in _LEAVING and claim.since > since and not _failed(claim):
                 going[claim.pool] = going.get(claim.pool, 0) + 1
-        for one in snapshot.gone:
+        for one in snapshot.ended_claims:
             if one.at > since and not _failed(one.claim):
                 going[one.claim.pool] = going.get(one.claim.pool, 0) + 1
-        kept: dict[str, str] = {}
+        keep_reasons: dict[str, str] = {}
         for release in target.releases:
-            most = self._of(release.pool)[2]
+            most = self._settings_for(release.pool)[2]
             if most is not None and going.get(release.pool, 0) >= most:
-                kept[release.claim_id] = f"pool {release.pool} lets {most} node(s) go a minute"
+                keep_reasons[release.claim_id] = f"pool {release.pool} lets {most} node(s) go a minute"
             else:
                 going[release.pool] = going.get(release.pool, 0) + 1
-        return self._keeping(target, kept)
+        return self._without_releases(target, keep_reasons)
 
-    def _keeping(self, target: Target, kept: dict[str, str]) -> Target:
-        if not kept:
+    def _without_releases(self, target: Target, keep_reasons: dict[str, str]) -> Target:
+        if not keep_reasons:
             return target
-        releases: Iterable[Release] = (r for r in target.releases if r.claim_id not in kept)
-        remarks = (Remark(self.name, f"claim:{claim_id}", "keep", reason) for claim_id, reason in kept.items())
+        releases: Iterable[NodeRelease] = (r for r in target.releases if r.claim_id not in keep_reasons)
+        remarks = (Remark(self.name, f"claim:{claim_id}", "keep", reason) for claim_id, reason in keep_reasons.items())
         return replace(target, releases=tuple(releases), remarks=(*target.remarks, *remarks))
 
 
-def _rests(offer: Offer, shut: Mapping[str, str]) -> str:
-    return f"offer {offer.id} {shut[offer.id]}" if offer.id in shut else ""
+def _resting_reason(offer: Offer, resting_offers: Mapping[str, str]) -> str:
+    return f"offer {offer.id} {resting_offers[offer.id]}" if offer.id in resting_offers else ""
 
 
-def _key(breaker: Breaker) -> _Key:
+def _key(breaker: CircuitBreaker) -> _Key:
     return breaker.key, breaker.cause
 
 
-def _covers(breaker: Breaker, offer: Offer) -> bool:
+def _covers(breaker: CircuitBreaker, offer: Offer) -> bool:
     fields = (offer.provider, offer.region, offer.zone, offer.instance_type, offer.market)
     wanted = breaker.key.split("/")
     return all(w in ("*", f.replace("/", "%2F")) for w, f in zip(wanted, fields, strict=True))
@@ -300,7 +313,7 @@ def _covers(breaker: Breaker, offer: Offer) -> bool:
 
 def _failed(claim: Claim) -> bool:
     """Not where it just ended, its cloud took it back (policy ``spot``), or the settings changed."""
-    return bool(claim.error) and claim.error != "pool" and not claim.taken_back
+    return bool(claim.error) and claim.error != "pool" and not claim.spot_interrupted
 
 
-plugin = PolicyPlugin("throttle", Settings, Throttle)
+plugin = PolicyPlugin("throttle", ThrottleSettings, ThrottlePolicy)

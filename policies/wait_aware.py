@@ -46,16 +46,16 @@ from math import floor, isinf, log10
 from pydantic import BaseModel, ConfigDict, Field
 
 from burstd.domain.claim import Cause
-from burstd.domain.plugins.policy import PolicyPlugin, Remark, Target, Want, units, without_jobs
+from burstd.domain.plugins.policy import PolicyPlugin, Remark, Target, Want, gang_units, without_jobs
 from burstd.domain.slurm.job import Job
-from burstd.domain.slurm.job_history import gpus_of
+from burstd.domain.slurm.job_history import requested_gpus
 from burstd.domain.slurm.outlook import Outlook, Outlooks
 from burstd.domain.snapshot import SlurmView, Snapshot
 
 HOUR_S = 3600.0
 
 
-class Worth(BaseModel):
+class WaitValueSettings(BaseModel):
     """What waiting is worth to a project or in a partition; what is left out is as for all."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -65,7 +65,7 @@ class Worth(BaseModel):
     patience_s: float | None = Field(default=None, ge=0)
 
 
-class Settings(BaseModel):
+class WaitAwareSettings(BaseModel):
     """``[policies.wait_aware]``."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -85,12 +85,12 @@ class Settings(BaseModel):
     """Seconds for which a machine stands idle in all for each job, beside its boot; see keep_alive_s of ``idle``."""
     own_machines: bool = True
     """Machines are for the jobs that they are started for; else Slurm gives them to whoever is first in the queue."""
-    projects: dict[str, Worth] = {}
-    partitions: dict[str, Worth] = {}
+    projects: dict[str, WaitValueSettings] = {}
+    partitions: dict[str, WaitValueSettings] = {}
 
 
 @dataclass(frozen=True, slots=True)
-class _Worth:
+class _JobWaitValue:
     an_hour: float
     """Of waiting: GPU-hours, machine-hours, or money."""
     money: bool
@@ -98,11 +98,11 @@ class _Worth:
 
 
 @dataclass(frozen=True, slots=True)
-class _Part:
+class _JobShare:
     """What a job takes of the machines that are wanted for it."""
 
     job: Job
-    worth: _Worth
+    worth: _JobWaitValue
     machines: float
     """Share of a machine of its own; machines of a job of many nodes."""
     gpus: int
@@ -116,17 +116,17 @@ class _Part:
         hours = (self.machines if machines is None else machines) * seconds / HOUR_S
         return hours * (self.price if self.worth.money else self.gpus or 1)
 
-    def text(self, cost: float) -> str:
+    def format_cost(self, cost: float) -> str:
         """For a person."""
         unit = self.currency if self.worth.money else "GPU-hours" if self.gpus else "machine-hours"
         return f"{_round(cost)} {unit}"
 
 
 @dataclass(frozen=True, slots=True)
-class WaitAware:
+class WaitAwarePolicy:
     """The policy."""
 
-    settings: Settings
+    settings: WaitAwareSettings
     name: str = "wait_aware"
 
     def evaluate(self, snapshot: Snapshot, target: Target) -> Target:
@@ -136,79 +136,79 @@ class WaitAware:
         parts = self._parts(snapshot.slurm, target)
         if not parts:
             return target
-        weighed = _Weighed(self.settings, snapshot.now, parts)
-        weighed.outlook = snapshot.outlook.assuming(weighed.leaves)
-        target = without_jobs(target, self.name, snapshot, weighed.refusal)
-        return self._alone(target, weighed) if self.settings.own_machines else target
+        weighing = _Weighing(self.settings, snapshot.now, parts)
+        weighing.outlook = snapshot.outlook.assuming(weighing.bursts)
+        target = without_jobs(target, self.name, snapshot, weighing.refusal)
+        return self._dedicate_machines(target, weighing) if self.settings.own_machines else target
 
-    def _alone(self, target: Target, weighed: _Weighed) -> Target:
+    def _dedicate_machines(self, target: Target, weighing: _Weighing) -> Target:
         """Machines for the jobs that leave, and not for those before them in the queue that had better wait."""
         wants: list[Want] = []
-        said: dict[str, str] = {}
+        reasons: dict[str, str] = {}
         for want in target.wants:
-            if want.alone or not any(job in weighed.parts for job in want.jobs) or want.cause is not Cause.DEMAND:
+            if want.dedicated or not any(job in weighing.parts for job in want.jobs) or want.cause is not Cause.DEMAND:
                 wants.append(want)
                 continue
-            wants.append(replace(want, alone=True))
-            said.update((job, reason) for job in want.jobs if (reason := weighed.why(job)))
-        remarks = (Remark(self.name, f"job:{job}", "boot", reason) for job, reason in said.items())
-        return replace(target, wants=tuple(wants), remarks=(*target.remarks, *remarks)) if said else target
+            wants.append(replace(want, dedicated=True))
+            reasons.update((job, reason) for job in want.jobs if (reason := weighing.burst_reason(job)))
+        remarks = (Remark(self.name, f"job:{job}", "boot", reason) for job, reason in reasons.items())
+        return replace(target, wants=tuple(wants), remarks=(*target.remarks, *remarks)) if reasons else target
 
-    def _parts(self, slurm: SlurmView, target: Target) -> dict[str, _Part]:
+    def _parts(self, slurm: SlurmView, target: Target) -> dict[str, _JobShare]:
         asked = {job for want in target.wants if want.cause is Cause.DEMAND for job in want.jobs}
         rows = {job.id: job for job in slurm.jobs if job.id in asked} if asked else {}
-        parts: dict[str, _Part] = {}
-        for unit in units(target.wants):
+        parts: dict[str, _JobShare] = {}
+        for unit in gang_units(target.wants):
             for want in unit:
                 for job in (rows[id_] for id_ in want.jobs if id_ in rows and want.offers):
                     parts.setdefault(job.id, self._part(job, want, unit))
         return parts
 
-    def _part(self, job: Job, want: Want, unit: Sequence[Want]) -> _Part:
+    def _part(self, job: Job, want: Want, unit: Sequence[Want]) -> _JobShare:
         offer, gpus = want.offers[0], want.offers[0].shape.gpus()
         if want.gang:
             machines = float(sum(other.nodes for other in unit))
         else:
-            machines = min(1.0, gpus_of(job) / gpus if gpus else job.cpus / max(1, offer.shape.cpus))
+            machines = min(1.0, requested_gpus(job) / gpus if gpus else job.cpus / max(1, offer.shape.cpus))
             machines = 1.0 if job.exclusive or not machines else machines
-        return _Part(job, self._worth(job), machines, gpus, float(offer.price), offer.currency)
+        return _JobShare(job, self._worth(job), machines, gpus, float(offer.price), offer.currency)
 
-    def _worth(self, job: Job) -> _Worth:
+    def _worth(self, job: Job) -> _JobWaitValue:
         """Of a project before a partition before all."""
         said = [self.settings.projects.get(job.account), *map(self.settings.partitions.get, job.partitions)]
         own = [worth for worth in said if worth is not None]
         patience_s = next((w.patience_s for w in own if w.patience_s is not None), self.settings.patience_s)
         for worth in own:
             if worth.price is not None:
-                return _Worth(float(worth.price), True, patience_s)
+                return _JobWaitValue(float(worth.price), True, patience_s)
             if worth.value is not None:
-                return _Worth(worth.value, False, patience_s)
+                return _JobWaitValue(worth.value, False, patience_s)
         price = self.settings.price
-        return _Worth(self.settings.value if price is None else float(price), price is not None, patience_s)
+        return _JobWaitValue(self.settings.value if price is None else float(price), price is not None, patience_s)
 
 
-class _Weighed:
+class _Weighing:
     """What was weighed in one evaluation."""
 
-    def __init__(self, settings: Settings, now: float, parts: Mapping[str, _Part]) -> None:
+    def __init__(self, settings: WaitAwareSettings, now: float, parts: Mapping[str, _JobShare]) -> None:
         self.outlook: Mapping[str, Outlook] = {}
         self._idle_s = settings.idle_s
         self._doubt = settings.doubt
         self._now = now
         self.parts = parts
-        self._leaving: Counter[str] = Counter()
+        self._bursting: Counter[str] = Counter()
         """How many tasks of each job leave for the cloud."""
         self._gone: set[str] = set()
         """Tasks of many nodes that leave, by their gang: it may have several wants."""
-        self._alone: dict[int, str] = {}
+        self._unpaid_reasons: dict[int, str] = {}
         """By want, why the jobs that are left for its machine do not pay for it."""
 
-    def leaves(self, job_id: str, outlook: Outlook) -> bool:
+    def bursts(self, job_id: str, outlook: Outlook) -> bool:
         """Whether this job, or this task of an array, had better burst."""
         part = self.parts.get(job_id)
-        if part is None or self._keeps(part, outlook):
+        if part is None or self._stay_reason(part, outlook):
             return False
-        self._leaving[job_id] += 1
+        self._bursting[job_id] += 1
         return True
 
     def refusal(self, want: Want, job: Job) -> str:
@@ -218,35 +218,38 @@ class _Weighed:
             return ""
         if want.gang in self._gone:
             return ""
-        if self._leaving[job.id] <= 0:
-            return self._keeps(part, outlook) or self._reason(part, outlook)
+        if self._bursting[job.id] <= 0:
+            return self._stay_reason(part, outlook) or self._reason(part, outlook)
         if job.tasks > 1:
             # The machines that the placement wants for an array take its tasks one after the other.
-            self._leaving[job.id] -= 1 if want.gang else max(1, int(1 / part.machines))
+            self._bursting[job.id] -= 1 if want.gang else max(1, int(1 / part.machines))
             self._gone |= {want.gang} - {""}
-        return "" if want.gang else self._whole(want)
+        return "" if want.gang else self._unpaid_reason(want)
 
-    def why(self, job_id: str) -> str:
+    def burst_reason(self, job_id: str) -> str:
         """Why the job bursts; empty: it was not weighed."""
         part, outlook = self.parts.get(job_id), self.outlook.get(job_id)
         if part is None or outlook is None:
             return ""
         cost = part.cost(outlook.run_s + outlook.boot_s + self._idle_s)
         if isinf(outlook.local_start):
-            return f"no node on premises can run it; a machine for it costs about {part.text(cost)}"
+            return f"no node on premises can run it; a machine for it costs about {part.format_cost(cost)}"
         wait = _about(outlook.local_start - self._now)
-        return f"it would start on premises in about {wait}, and a machine for it alone costs about {part.text(cost)}"
+        return (
+            f"it would start on premises in about {wait}, and a machine for it alone costs about "
+            f"{part.format_cost(cost)}"
+        )
 
-    def _whole(self, want: Want) -> str:
+    def _unpaid_reason(self, want: Want) -> str:
         """Why the jobs that leave do not pay for a machine that they fill in part; empty: they do."""
-        known = self._alone.get(id(want))
+        known = self._unpaid_reasons.get(id(want))
         if known is None:
-            known = self._alone[id(want)] = self._judge(want)
+            known = self._unpaid_reasons[id(want)] = self._compute_unpaid_reason(want)
         return known
 
-    def _judge(self, want: Want) -> str:
+    def _compute_unpaid_reason(self, want: Want) -> str:
         both = [(p, o) for j in want.jobs if (p := self.parts.get(j)) and (o := self.outlook.get(j))]
-        left = [(part, outlook) for part, outlook in both if part.job.tasks > 1 or self._leaving[part.job.id] > 0]
+        left = [(part, outlook) for part, outlook in both if part.job.tasks > 1 or self._bursting[part.job.id] > 0]
         if not left or any(part.job.tasks > 1 or not self._patient(part) for part, _ in left):
             return ""
         if any(isinf(outlook.local_start) for _, outlook in left):
@@ -261,11 +264,11 @@ class _Weighed:
             return ""
         first = left[0][0]
         return (
-            f"a machine for it would cost {first.text(first.cost(seconds, 1.0))} and be used in part only;"
+            f"a machine for it would cost {first.format_cost(first.cost(seconds, 1.0))} and be used in part only;"
             " it is started when more jobs are to share it"
         )
 
-    def _keeps(self, part: _Part, outlook: Outlook) -> str:
+    def _stay_reason(self, part: _JobShare, outlook: Outlook) -> str:
         """Why the job had better wait on premises; empty: it had not."""
         wait = outlook.local_start - self._now
         if isinf(wait):
@@ -279,22 +282,22 @@ class _Weighed:
         cost = part.cost(outlook.run_s + outlook.boot_s + self._idle_s)
         return "" if saved > 0 and part.worth.an_hour * saved / HOUR_S >= cost else self._reason(part, outlook)
 
-    def _reason(self, part: _Part, outlook: Outlook) -> str:
+    def _reason(self, part: _JobShare, outlook: Outlook) -> str:
         cost = part.cost(outlook.run_s + outlook.boot_s + self._idle_s)
         wait = outlook.local_start - self._now
         start = "at any moment" if wait < 30 else f"in about {_about(wait)}"
         return (
             f"it is expected to start on premises {start}; a machine would be open to it in about"
-            f" {_about(outlook.ready_s)} and cost about {part.text(cost)}"
+            f" {_about(outlook.ready_s)} and cost about {part.format_cost(cost)}"
         )
 
-    def _waited(self, part: _Part) -> float:
+    def _waited(self, part: _JobShare) -> float:
         return max(0.0, self._now - max(part.job.submitted, part.job.eligible))
 
-    def _patient(self, part: _Part) -> bool:
+    def _patient(self, part: _JobShare) -> bool:
         return self._waited(part) < part.worth.patience_s
 
-    def _saved(self, part: _Part, outlook: Outlook) -> float:
+    def _saved(self, part: _JobShare, outlook: Outlook) -> float:
         """Seconds that it would start sooner in the cloud."""
         wait = outlook.local_start - self._now
         return max(wait, self._doubt * self._waited(part)) - outlook.ready_s
@@ -319,4 +322,4 @@ def _about(seconds: float) -> str:
     return f"{max(10, 10 * round(seconds / 10))} s"
 
 
-plugin = PolicyPlugin("wait_aware", Settings, WaitAware)
+plugin = PolicyPlugin("wait_aware", WaitAwareSettings, WaitAwarePolicy)

@@ -9,12 +9,12 @@ from typing import TypeVar
 
 from burstd.domain.errors import CloudUnavailable, OutcomeUnknown, ProviderError, RateLimited
 
-Thing = TypeVar("Thing")
+Item = TypeVar("Item")
 Result = TypeVar("Result")
-_SILENT = 3
+_MIN_UNANSWERED = 3
 
 
-class Pace:
+class BatchCall:
     """What goes wrong with one call goes wrong for that one alone, with two exceptions.
 
     Once the cloud says that calls are too many, none follows; nor once as many in a row as are made at a time (but at
@@ -24,38 +24,40 @@ class Pace:
     def __init__(self, at_a_time: int) -> None:
         self._at_a_time = at_a_time
         self._lock = threading.Lock()
-        self._silent = 0
-        self._over: ProviderError | None = None
+        self._unanswered = 0
+        self._stopped_by: ProviderError | None = None
 
-    def each(self, do: Callable[[Thing], Result], things: Sequence[Thing]) -> list[Result | ProviderError]:
+    def call_each(self, call: Callable[[Item], Result], items: Sequence[Item]) -> list[Result | ProviderError]:
         """What comes of each, in their order."""
-        if len(things) < 2:
-            return [self._one(do, thing) for thing in things]
-        with ThreadPoolExecutor(min(len(things), self._at_a_time)) as pool:
-            return list(pool.map(lambda thing: self._one(do, thing), things))
+        if len(items) < 2:
+            return [self._call_one(call, thing) for thing in items]
+        with ThreadPoolExecutor(min(len(items), self._at_a_time)) as pool:
+            return list(pool.map(lambda thing: self._call_one(call, thing), items))
 
-    def _one(self, do: Callable[[Thing], Result], thing: Thing) -> Result | ProviderError:
+    def _call_one(self, call: Callable[[Item], Result], item: Item) -> Result | ProviderError:
         with self._lock:
-            if self._over is not None:
-                return self._over
+            if self._stopped_by is not None:
+                return self._stopped_by
         found: Result | ProviderError
         try:
-            found = do(thing)
+            found = call(item)
         except ProviderError as error:
             found = error
         except Exception as error:  # noqa: BLE001 - an answer of a strange form must not cost the others their outcomes
             found = OutcomeUnknown(f"the cloud's answer cannot be understood: {error!r}")
-        self._heard(found)
+        self._record(found)
         return found
 
-    def _heard(self, found: object) -> None:
+    def _record(self, found: object) -> None:
         with self._lock:
             silent = isinstance(found, CloudUnavailable | OutcomeUnknown)
-            self._silent = self._silent + 1 if silent else 0
+            self._unanswered = self._unanswered + 1 if silent else 0
             if isinstance(found, RateLimited):
-                self._over = RateLimited(
+                self._stopped_by = RateLimited(
                     f"left for later: the cloud said of another call that they are too many ({found})",
                     retry_after_s=found.retry_after_s,
                 )
-            elif self._silent >= max(self._at_a_time, _SILENT) and self._over is None:
-                self._over = CloudUnavailable(f"left for later: {self._silent} calls in a row had no answer ({found})")
+            elif self._unanswered >= max(self._at_a_time, _MIN_UNANSWERED) and self._stopped_by is None:
+                self._stopped_by = CloudUnavailable(
+                    f"left for later: {self._unanswered} calls in a row had no answer ({found})"
+                )

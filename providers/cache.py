@@ -9,24 +9,24 @@ from typing import Generic, TypeVar
 from burstd.domain.errors import CloudUnavailable, ProviderError, RateLimited
 
 _RETRY_S = 60.0
-Made = TypeVar("Made")
+Value = TypeVar("Value")
 
 
-class Kept(Generic[Made]):
+class CachedValue(Generic[Value]):
     """An answer that is asked for again when it is old; if that fails it is kept a minute more.
 
     ``clock`` need not know the date: it only has to run on.
     """
 
-    def __init__(self, read: Callable[[], Made], for_s: float, clock: Callable[[], float]) -> None:
+    def __init__(self, read: Callable[[], Value], for_s: float, clock: Callable[[], float]) -> None:
         self._read = read
         self._for_s = for_s
         self._clock = clock
         self._lock = threading.Lock()
-        self._known: list[Made] = []
+        self._known: list[Value] = []
         self._until = 0.0
 
-    def get(self) -> Made:
+    def get(self) -> Value:
         """Raises what reading raises while there was no answer yet."""
         with self._lock:
             now = self._clock()
@@ -41,26 +41,26 @@ class Kept(Generic[Made]):
             return self._known[0]
 
 
-class KeptEach(Generic[Made]):
+class CachedByKey(Generic[Value]):
     """The same for answers to many words. What the cloud refuses is not kept on: only that it does not answer."""
 
-    def __init__(self, read: Callable[[str], Made], for_s: float, clock: Callable[[], float]) -> None:
+    def __init__(self, read: Callable[[str], Value], for_s: float, clock: Callable[[], float]) -> None:
         self._read = read
         self._for_s = for_s
         self._clock = clock
-        self._known: dict[str, tuple[float, Made]] = {}
+        self._known: dict[str, tuple[float, Value]] = {}
 
-    def get(self, word: str) -> Made:
+    def get(self, key: str) -> Value:
         """Raises what reading raises."""
-        found = self._known.get(word)
+        found = self._known.get(key)
         if found is not None and self._clock() < found[0]:
             return found[1]
         for_s = self._for_s
         try:
-            made = self._read(word)
+            value = self._read(key)
         except (CloudUnavailable, RateLimited):
             if found is None:
                 raise
-            made, for_s = found[1], _RETRY_S
-        self._known[word] = (self._clock() + for_s, made)
-        return made
+            value, for_s = found[1], _RETRY_S
+        self._known[key] = (self._clock() + for_s, value)
+        return value

@@ -11,35 +11,35 @@ from typing import Any, ParamSpec, TypeVar, cast
 from burstd.domain.errors import CloudUnavailable
 
 P = ParamSpec("P")
-Said = TypeVar("Said")
-_OTHER_FORM = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+Result = TypeVar("Result")
+_MALFORMED = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 
 
-def understood(read: Callable[P, Said]) -> Callable[P, Said]:
+def malformed_as_unavailable(read: Callable[P, Result]) -> Callable[P, Result]:
     """For a provider's calls that read: CloudUnavailable where an answer has another form, at any depth.
 
     What is read page by page stays so. The message names the place in the code that could not read it.
     """
 
     @wraps(read)
-    def reads(*args: P.args, **words: P.kwargs) -> Said:
-        with _in_form():
-            said = read(*args, **words)
-        return cast("Said", _each(said)) if isinstance(said, Iterator) else said
+    def checked(*args: P.args, **words: P.kwargs) -> Result:
+        with _translate_malformed():
+            result = read(*args, **words)
+        return cast("Result", _checked_items(result)) if isinstance(result, Iterator) else result
 
-    return reads
+    return checked
 
 
-def _each(said: Iterator[Any]) -> Generator[Any]:
-    with _in_form():
-        yield from said
+def _checked_items(items: Iterator[Any]) -> Generator[Any]:
+    with _translate_malformed():
+        yield from items
 
 
 @contextmanager
-def _in_form() -> Iterator[None]:
+def _translate_malformed() -> Iterator[None]:
     try:
         yield
-    except _OTHER_FORM as error:
+    except _MALFORMED as error:
         place = extract_tb(error.__traceback__)[-1]
         where = f"{type(error).__name__} in {place.name}, line {place.lineno} of {place.filename.rpartition('/')[2]}"
         raise CloudUnavailable(f"the cloud's answer has another form than its documents say ({where})") from error

@@ -15,17 +15,17 @@ def _absolute(path: PurePosixPath) -> PurePosixPath:
     return path
 
 
-Absolute = Annotated[PurePosixPath, AfterValidator(_absolute)]
+AbsolutePath = Annotated[PurePosixPath, AfterValidator(_absolute)]
 
 
-class Roots:
+class SharedRoots:
     """Paths of the head, or of people, and the nodes' paths for them."""
 
     def __init__(self, pairs: Mapping[PurePosixPath, PurePosixPath]) -> None:
         # The innermost root decides.
         self._pairs = sorted(pairs.items(), key=lambda pair: len(pair[0].parts), reverse=True)
 
-    def seen(self, path: str) -> str | None:
+    def node_path(self, path: str) -> str | None:
         """See InPlace. By its text alone: what users' links lead to, nodes find out for themselves."""
         asked = PurePosixPath(path)
         if not asked.is_absolute() or ".." in asked.parts:

@@ -8,10 +8,10 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from burstd.domain.plugins.stager import Reach, StagerPlugin, StoredObject, StoreRefused, Unfinished
+from burstd.domain.plugins.stager import NodeAccess, StagerPlugin, StoredObject, StoreRefused, UnfinishedUpload
 from burstd.transfer.content_store.object_folder import ObjectFolder
-from staging.names import cluster_part, mark_of
-from staging.roots import Absolute, Roots
+from staging.names import cluster_prefix, store_marker
+from staging.roots import AbsolutePath, SharedRoots
 
 
 class SharedSettings(BaseModel):
@@ -19,11 +19,11 @@ class SharedSettings(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    path: Absolute
+    path: AbsolutePath
     """The folder as the head sees it. It must be there: burstd makes none, lest it writes below a mount that failed."""
-    node_path: Absolute | None = None
+    node_path: AbsolutePath | None = None
     """The same folder as nodes see it; the same path where it is not given."""
-    roots: Mapping[Absolute, Absolute] = Field(default_factory=dict)
+    roots: Mapping[AbsolutePath, AbsolutePath] = Field(default_factory=dict)
     """Folders with users' data, as the head sees them, and as nodes do: inputs from there are not copied at all."""
     sync: bool = False
     """Whether a put has reached the disk before it counts."""
@@ -34,11 +34,11 @@ class SharedStager:
 
     def __init__(self, name: str, cluster: str, settings: SharedSettings) -> None:
         self.name = name
-        part = cluster_part(cluster)
-        self._mark = mark_of(name, settings.path)
-        self._folder = ObjectFolder(Path(settings.path) / part, sync=settings.sync, mark=self._mark)
-        self._seen_by_nodes = str((settings.node_path or settings.path) / part)
-        self._roots = Roots(settings.roots)
+        part = cluster_prefix(cluster)
+        self._marker = store_marker(name, settings.path)
+        self._folder = ObjectFolder(Path(settings.path) / part, sync=settings.sync, marker=self._marker)
+        self._node_path = str((settings.node_path or settings.path) / part)
+        self._roots = SharedRoots(settings.roots)
 
     def put(self, key: str, body: bytes | memoryview) -> None:
         """See Stager."""
@@ -64,11 +64,11 @@ class SharedStager:
         """See Stager."""
         return self._folder.objects(prefix)
 
-    def unfinished(self) -> Iterator[Unfinished]:
+    def unfinished(self) -> Iterator[UnfinishedUpload]:
         """See Stager: temporary files."""
         return self._folder.unfinished()
 
-    def abort(self, unfinished: Sequence[Unfinished]) -> None:
+    def abort(self, unfinished: Sequence[UnfinishedUpload]) -> None:
         """See Stager."""
         self._folder.abort([u.id for u in unfinished])
 
@@ -76,10 +76,10 @@ class SharedStager:
         """Of the file system, for burstd's user."""
         return self._folder.free_bytes()
 
-    def reach(self) -> Reach:
+    def node_access(self) -> NodeAccess:
         """The folder as nodes see it."""
-        self._folder.check()
-        return Reach("dir", {"path": self._seen_by_nodes, "mark": self._mark})
+        self._folder.ensure_root()
+        return NodeAccess("dir", {"path": self._node_path, "mark": self._marker})
 
     def sign(self, method: Literal["GET", "PUT"], keys: Sequence[str]) -> Mapping[str, str]:
         """There are no URLs."""
@@ -87,7 +87,7 @@ class SharedStager:
 
     def in_place(self, path: str) -> str | None:
         """See InPlace."""
-        return self._roots.seen(path)
+        return self._roots.node_path(path)
 
     def close(self) -> None:
         """Nothing is open."""

@@ -14,45 +14,45 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from burstd.api.answers.types import ErrorView
-from burstd.api.auth import Rights
-from burstd.api.backend import Office
-from burstd.api.dependencies import Denied
+from burstd.api.auth import Authorizer
+from burstd.api.backend import Backend
+from burstd.api.dependencies import ApiError
 from burstd.api.routers import ingress, mutations, policies, providers, queries, staging
 from burstd.db import UnknownClaim
 from burstd.domain.errors import BurstdError
 
-AT_ONCE = 2
+MAX_CONCURRENT_REQUESTS = 2
 """Requests of one user that are answered at a time; the others wait their turn."""
-MOST_BODY = 1 << 20
+MAX_BODY_BYTES = 1 << 20
 """Bytes; a body is read before it is known who sent it, and anyone may connect."""
 
-_SHOWN = 200
+_LOGGED_PATH_CHARS = 200
 
 log = structlog.get_logger(__name__)
 
 
-def make_app(office: Office, rights: Rights) -> FastAPI:
+def create_api_app(backend: Backend, authorizer: Authorizer) -> FastAPI:
     """The application; all state but these two is in the daemon."""
     app = FastAPI(title="burstd", docs_url=None, redoc_url=None, openapi_url="/v1/openapi.json")
-    app.state.office = office
-    app.state.rights = rights
+    app.state.backend = backend
+    app.state.authorizer = authorizer
     app.include_router(queries.router)
     app.include_router(mutations.router)
     app.include_router(staging.router)
     app.include_router(providers.router)
     app.include_router(ingress.router)
     app.include_router(policies.router)
-    app.add_exception_handler(Denied, _denied)
-    app.add_exception_handler(BurstdError, _failed)
-    app.add_exception_handler(RequestValidationError, _invalid)
-    app.add_exception_handler(HTTPException, _http)
-    app.add_middleware(Turns)
-    app.add_middleware(SmallBodies)
-    app.add_middleware(LastAnswers)
+    app.add_exception_handler(ApiError, _handle_api_error)
+    app.add_exception_handler(BurstdError, _handle_burstd_error)
+    app.add_exception_handler(RequestValidationError, _handle_validation_error)
+    app.add_exception_handler(HTTPException, _handle_http_error)
+    app.add_middleware(UserConcurrencyMiddleware)
+    app.add_middleware(BodySizeMiddleware)
+    app.add_middleware(UnhandledErrorMiddleware)
     return app
 
 
-class Turns:
+class UserConcurrencyMiddleware:
     """Answers AT_ONCE requests of one user at a time; root's and burstd's own have no limit.
 
     An answer may cost as much as a decision, and the deciding thread shares the processor with those who make them.
@@ -61,18 +61,20 @@ class Turns:
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
         self._unlimited = (0, os.geteuid())
-        self._of: defaultdict[int, asyncio.Semaphore] = defaultdict(lambda: asyncio.Semaphore(AT_ONCE))
+        self._semaphores: defaultdict[int, asyncio.Semaphore] = defaultdict(
+            lambda: asyncio.Semaphore(MAX_CONCURRENT_REQUESTS)
+        )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """ASGI."""
         if scope["type"] != "http" or (uid := scope["state"]["peer"].uid) in self._unlimited:
             await self._app(scope, receive, send)
             return
-        async with self._of[uid]:
+        async with self._semaphores[uid]:
             await self._app(scope, receive, send)
 
 
-class SmallBodies:
+class BodySizeMiddleware:
     """Refuses bodies of more than MOST_BODY bytes."""
 
     def __init__(self, app: ASGIApp) -> None:
@@ -89,14 +91,14 @@ class SmallBodies:
             nonlocal read
             message = await receive()
             read += len(message.get("body", b""))
-            if read > MOST_BODY:
-                raise HTTPException(413, f"A request may have {MOST_BODY} bytes.")
+            if read > MAX_BODY_BYTES:
+                raise HTTPException(413, f"A request may have {MAX_BODY_BYTES} bytes.")
             return message
 
         await self._app(scope, limited, send)
 
 
-class LastAnswers:
+class UnhandledErrorMiddleware:
     """Tells who still waits for an answer why there is none: the daemon stops, or failed."""
 
     def __init__(self, app: ASGIApp) -> None:
@@ -118,39 +120,39 @@ class LastAnswers:
             if begun:
                 raise
             text = "burstd is stopping; whether it still did what was asked shows after its next start."
-            await _answer(503, text)(scope, receive, send)
+            await _error_response(503, text)(scope, receive, send)
         except Exception as error:
-            uid, asked = scope["state"]["peer"].uid, f"{scope['method']} {scope['path'][:_SHOWN]}"
+            uid, asked = scope["state"]["peer"].uid, f"{scope['method']} {scope['path'][:_LOGGED_PATH_CHARS]}"
             # The caller need not see it. As one of a user's: no user fills the log.
             log.exception("a request failed unexpectedly", uid=uid, request=asked)
             if begun:
                 raise
             text = f"burstd failed to answer ({type(error).__name__}); journalctl -u burstd has the details."
-            await _answer(500, text)(scope, receive, send)
+            await _error_response(500, text)(scope, receive, send)
 
 
-def _answer(status: int, text: str, known: list[str] | None = None) -> JSONResponse:
+def _error_response(status: int, text: str, known: list[str] | None = None) -> JSONResponse:
     return JSONResponse(ErrorView(error=text, known=known or []).model_dump(mode="json"), status)
 
 
-async def _denied(_: Request, error: Exception) -> JSONResponse:
-    if not isinstance(error, Denied):
+async def _handle_api_error(_: Request, error: Exception) -> JSONResponse:
+    if not isinstance(error, ApiError):
         raise error
-    return _answer(error.status, error.text, error.known)
+    return _error_response(error.status, error.text, error.known)
 
 
-async def _failed(_: Request, error: Exception) -> JSONResponse:
-    return _answer(404 if isinstance(error, UnknownClaim) else 503, str(error))
+async def _handle_burstd_error(_: Request, error: Exception) -> JSONResponse:
+    return _error_response(404 if isinstance(error, UnknownClaim) else 503, str(error))
 
 
-async def _invalid(_: Request, error: Exception) -> JSONResponse:
+async def _handle_validation_error(_: Request, error: Exception) -> JSONResponse:
     if not isinstance(error, RequestValidationError):
         raise error
     faults = [f"{'.'.join(str(part) for part in e['loc'][1:]) or 'the body'}: {e['msg']}" for e in error.errors()]
-    return _answer(422, "; ".join(faults))
+    return _error_response(422, "; ".join(faults))
 
 
-async def _http(_: Request, error: Exception) -> JSONResponse:
+async def _handle_http_error(_: Request, error: Exception) -> JSONResponse:
     if not isinstance(error, HTTPException):
         raise error
-    return _answer(error.status_code, str(error.detail))
+    return _error_response(error.status_code, str(error.detail))

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from burstd.domain.claim import Claim
 from burstd.domain.slurm.job import Job
 from burstd.domain.snapshot import SlurmView, Snapshot
-from burstd.runtime.sockets import Peer
+from burstd.runtime.sockets import PeerCredentials
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,27 +24,27 @@ class Caller:
     """He acts, and sees everything; others see the state of things and their own jobs."""
 
     @property
-    def by(self) -> str:
+    def actor(self) -> str:
         """As events name him."""
         return f"user:{self.user}"
 
-    def owns(self, user: str) -> bool:
+    def can_see_user(self, user: str) -> bool:
         """True where he may see what belongs to this user."""
         return self.admin or user == self.user
 
-    def alone(self, users: Collection[str]) -> bool:
+    def can_see_claim_for(self, users: Collection[str]) -> bool:
         """True where he may see all about a claim made for these users: its reasons name every job that it is for."""
         return self.admin or set(users) == {self.user}
 
 
-class Rights:
+class Authorizer:
     """root, burstd's own user and the members of one group are administrators. Asked anew for each request."""
 
     def __init__(self, admin_group: str, own_uid: int | None = None) -> None:
         self._group = admin_group
         self._own = os.geteuid() if own_uid is None else own_uid
 
-    def caller(self, peer: Peer) -> Caller:
+    def caller(self, peer: PeerCredentials) -> Caller:
         """Who it is. The group's members are asked of the system, so that no restart is needed after a change."""
         try:
             account = pwd.getpwuid(peer.uid)
@@ -53,7 +53,7 @@ class Rights:
         groups = (peer.gid, *os.getgrouplist(account.pw_name, account.pw_gid))
         return Caller(account.pw_name, self._is_admin(peer, groups))
 
-    def _is_admin(self, peer: Peer, groups: Iterable[int]) -> bool:
+    def _is_admin(self, peer: PeerCredentials, groups: Iterable[int]) -> bool:
         if peer.uid in (0, self._own):
             return True
         if not self._group:
@@ -64,34 +64,34 @@ class Rights:
             return False
         return wanted in groups
 
-    def whom(self) -> str:
+    def admins_text(self) -> str:
         """Who may act, for the one who may not."""
         return f"root and members of the group {self._group}" if self._group else "root"
 
 
-def whole(job_id: str) -> str:
+def base_job_id(job_id: str) -> str:
     """The number of the array or het job that an id is part of: ``123_7`` and ``123+1`` give ``123``."""
     return job_id.partition("_")[0].partition("+")[0]
 
 
-def jobs_seen(caller: Caller, snapshot: Snapshot | None) -> Callable[[Claim], tuple[str, ...]]:
+def visible_jobs_filter(caller: Caller, snapshot: Snapshot | None) -> Callable[[Claim], tuple[str, ...]]:
     """A function that gives those of a claim's jobs that the caller may see; his own are told by the queue."""
     if caller.admin:
         return lambda claim: claim.jobs
-    mine: set[str] = set()
+    own_jobs: set[str] = set()
     if snapshot is not None and isinstance(snapshot.slurm, SlurmView):
         for job in snapshot.slurm.jobs:
             if job.user == caller.user:
-                mine |= _numbers(job)
+                own_jobs |= _job_numbers(job)
 
     def seen(claim: Claim) -> tuple[str, ...]:
         # Jobs that have left the queue are known by the claim alone, which does not say whose is which.
         if claim.users == (caller.user,):
             return claim.jobs
-        return tuple(job for job in claim.jobs if whole(job) in mine)
+        return tuple(job for job in claim.jobs if base_job_id(job) in own_jobs)
 
     return seen
 
 
-def _numbers(job: Job) -> set[str]:
-    return {whole(job.id), *filter(None, (job.array_job_id, job.het_job_id))}
+def _job_numbers(job: Job) -> set[str]:
+    return {base_job_id(job.id), *filter(None, (job.array_job_id, job.het_job_id))}

@@ -6,8 +6,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from burstd.db import BillLine, Event, Held, Noted
-from burstd.db.repositories.bill import Group
+from burstd.db import BillLine, DrainedSlot, LoggedEvent, RecordedRemark
+from burstd.db.repositories.bill import BillGrouping
 from burstd.domain.claim import Claim
 from burstd.domain.command import Command, CommandResult
 from burstd.domain.errors import BurstdError
@@ -15,11 +15,11 @@ from burstd.domain.plan import Plan
 from burstd.domain.plugins.provider import Finding, Route
 from burstd.domain.snapshot import Snapshot
 from burstd.domain.staging import StageState, Staging
-from burstd.settings import Quota
+from burstd.settings import QuotaSettings
 
 COMMAND_TIMEOUT_S = 20.0
 """How long a caller waits for the deciding thread; longer than a loop with a slow slurmctld takes."""
-CHECK_TIMEOUT_S = 120.0
+PROVIDER_CHECK_TIMEOUT_S = 120.0
 """How long a caller waits for a provider that looks at itself: some dozens of calls, one after the other."""
 
 
@@ -27,12 +27,12 @@ class NoAnswer(BurstdError):
     """The deciding thread did not take the command in time, or is ending; it was taken off the queue, not done."""
 
 
-class CheckUnderWay(BurstdError):
+class CheckInProgress(BurstdError):
     """A provider looks at itself once at a time."""
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class DaemonInfo:
     """What the daemon knows of itself. Times in burstd's seconds since 1970."""
 
     version: str
@@ -42,40 +42,40 @@ class Facts:
     """``22.05.8``; empty: not known yet."""
     alarms: tuple[str, ...] = ()
     """Sentences on what keeps the daemon from doing its work."""
-    calls: Mapping[str, int] = field(default_factory=dict)
+    calls_in_flight: Mapping[str, int] = field(default_factory=dict)
     """Calls under way to each provider, by its name."""
     settings: str = ""
     """Path of the settings file in use."""
-    policies_s: Mapping[str, float] = field(default_factory=dict)
+    policy_durations_s: Mapping[str, float] = field(default_factory=dict)
     """How long each policy took for the last decision, in the order of the chain."""
 
 
-class Records(Protocol):
+class ClaimRecords(Protocol):
     """The part of burstd.db.Reader that is asked for; used from several threads. Raises StoreError kinds."""
 
     def claim(self, claim_id: str) -> Claim:
         """See Reader."""
         ...
 
-    def find(self, *, user: str = "", job: str = "", slot: str = "", limit: int = 1000) -> tuple[Claim, ...]:
+    def find_claims(self, *, user: str = "", job: str = "", slot: str = "", limit: int = 1000) -> tuple[Claim, ...]:
         """See Reader."""
         ...
 
     def events(
         self, *, after: int = 0, subject: str = "", job: str = "", newest: bool = False, limit: int = 1000
-    ) -> tuple[Event, ...]:
+    ) -> tuple[LoggedEvent, ...]:
         """See Reader."""
         ...
 
-    def remarks(self, subject: str) -> tuple[Noted, ...]:
+    def remarks(self, subject: str) -> tuple[RecordedRemark, ...]:
         """See Reader."""
         ...
 
-    def owner(self, job_id: str) -> str:
+    def job_owner(self, job_id: str) -> str:
         """See Reader."""
         ...
 
-    def held(self) -> tuple[Held, ...]:
+    def drained_slots(self) -> tuple[DrainedSlot, ...]:
         """See Reader."""
         ...
 
@@ -98,7 +98,7 @@ class Records(Protocol):
         """See Reader."""
         ...
 
-    def bill(self, group: Group, since: float, until: float | None = None) -> tuple[BillLine, ...]:
+    def bill(self, group: BillGrouping, since: float, until: float | None = None) -> tuple[BillLine, ...]:
         """See Reader."""
         ...
 
@@ -153,12 +153,12 @@ class TransferProgress(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class StoreUse:
+class StoreUsage:
     """The store in use, as it was last looked at."""
 
     name: str
     kind: str
-    looked: float
+    measured_at: float
     """Burstd's time; 0: not yet."""
     objects: int = 0
     bytes: int = 0
@@ -171,17 +171,17 @@ class StoreUse:
 
 
 @dataclass(frozen=True, slots=True)
-class StageUse:
+class StagingUsage:
     """Who takes up how much of the store, as it was last counted. Bytes, by user and by Slurm account."""
 
-    store: StoreUse
+    store: StoreUsage
     users: Mapping[str, int] = field(default_factory=dict)
     projects: Mapping[str, int] = field(default_factory=dict)
-    quota: Quota = field(default_factory=Quota)
+    quota: QuotaSettings = field(default_factory=QuotaSettings)
 
 
 @dataclass(frozen=True, slots=True)
-class KeptNode:
+class RetainedNode:
     """A node that stays only because a job's output is on it."""
 
     node: str
@@ -192,30 +192,32 @@ class KeptNode:
     reason: str
 
 
-class StageOffice(Protocol):
+class StagingBackend(Protocol):
     """Staging, as the control interface sees it beyond the record. Every method may be called from any thread."""
 
-    def progress(self) -> Mapping[str, Sequence[TransferProgress]]:
+    def transfer_progress(self) -> Mapping[str, Sequence[TransferProgress]]:
         """The transfers under way, by job."""
         ...
 
-    def use(self) -> StageUse:
+    def usage(self) -> StagingUsage:
         """Quotas and usage; answered from memory."""
         ...
 
-    def kept(self) -> Sequence[KeptNode]:
+    def retained_nodes(self) -> Sequence[RetainedNode]:
         """Nodes that are kept for output."""
         ...
 
 
-class CheckOffice(Protocol):
+class ProviderCheckBackend(Protocol):
     """Providers that look at themselves. Every method may be called from any thread."""
 
-    def able(self) -> Mapping[str, bool]:
+    def self_check_support(self) -> Mapping[str, bool]:
         """Every provider's name, and whether it can."""
         ...
 
-    def run(self, name: str, images: Sequence[str], timeout_s: float = CHECK_TIMEOUT_S) -> Sequence[Finding]:
+    def run_check(
+        self, name: str, images: Sequence[str], timeout_s: float = PROVIDER_CHECK_TIMEOUT_S
+    ) -> Sequence[Finding]:
         """Has it look, with the images that pools name, and waits; what was not found in time is said so in the last.
 
         Raises KeyError for no such provider, CheckUnderWay and NoAnswer.
@@ -224,29 +226,29 @@ class CheckOffice(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class HeldRoute:
+class ProviderRoute:
     """A route, and the provider that has it."""
 
     provider: str
     route: Route
 
 
-class RouteOffice(Protocol):
+class IngressBackend(Protocol):
     """Web addresses of jobs' ports. Every method may be called from any thread; raises ProviderError, NoAnswer."""
 
-    def able(self, provider: str) -> bool:
+    def supports_routes(self, provider: str) -> bool:
         """Whether this provider has them."""
         ...
 
-    def open(self, claim: Claim, job_id: str, port: int) -> HeldRoute:
+    def open_route(self, claim: Claim, job_id: str, port: int) -> ProviderRoute:
         """Opens one to the claim's machine, or BadRequest for one too many. KeyError: its provider is not able."""
         ...
 
-    def held(self) -> Sequence[HeldRoute]:
+    def list_routes(self) -> Sequence[ProviderRoute]:
         """Those that there are, as far as is known; answered from memory."""
         ...
 
-    def end(self, held: Sequence[HeldRoute]) -> None:
+    def close_routes(self, routes: Sequence[ProviderRoute]) -> None:
         """Closes these."""
         ...
 
@@ -258,7 +260,7 @@ class PolicyState:
     name: str
     origin: str
     """Its package and version, or its file."""
-    place: int = 0
+    chain_position: int = 0
     """As which of the chain it is asked, from 1; 0: it is not in it, and nothing of what follows is known."""
     hard: bool = False
     settings: Mapping[str, object] = field(default_factory=dict)
@@ -285,39 +287,39 @@ class PolicyStates:
     """Packages that have changed since burstd started: only a restart takes them."""
 
 
-class PolicyOffice(Protocol):
+class PolicyBackend(Protocol):
     """The policies, as the control interface sees them; from any thread."""
 
-    def states(self) -> PolicyStates:
+    def policy_states(self) -> PolicyStates:
         """All that there are; answered from memory, but for what changed on disk."""
         ...
 
 
-class Office(Protocol):
+class Backend(Protocol):
     """The daemon, as the control interface sees it. Every method may be called from any thread."""
 
     @property
-    def reader(self) -> Records:
+    def reader(self) -> ClaimRecords:
         """The record, open for reading."""
         ...
 
     @property
-    def stage(self) -> StageOffice | None:
+    def stage(self) -> StagingBackend | None:
         """Staging; None: the settings have none."""
         ...
 
     @property
-    def checks(self) -> CheckOffice:
+    def checks(self) -> ProviderCheckBackend:
         """Providers that look at themselves."""
         ...
 
     @property
-    def routes(self) -> RouteOffice:
+    def routes(self) -> IngressBackend:
         """Web addresses of jobs' ports."""
         ...
 
     @property
-    def policies(self) -> PolicyOffice:
+    def policies(self) -> PolicyBackend:
         """The policies."""
         ...
 
@@ -325,11 +327,11 @@ class Office(Protocol):
         """burstd's time (Clock.now)."""
         ...
 
-    def facts(self) -> Facts:
+    def daemon_info(self) -> DaemonInfo:
         """What the daemon knows of itself, now."""
         ...
 
-    def latest(self) -> tuple[Snapshot, Plan] | None:
+    def latest_loop(self) -> tuple[Snapshot, Plan] | None:
         """Of the last whole loop; None before the first."""
         ...
 

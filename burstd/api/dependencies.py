@@ -7,17 +7,17 @@ from typing import Annotated
 
 from fastapi import Depends, Query, Request
 
-from burstd.api.auth import Caller, Rights
-from burstd.api.backend import Office
-from burstd.domain.cloud.bounds import LAST_S
+from burstd.api.auth import Authorizer, Caller
+from burstd.api.backend import Backend
+from burstd.domain.cloud.bounds import MAX_TIME_S
 from burstd.domain.plan import Plan
 from burstd.domain.snapshot import Snapshot
 
-Time = Annotated[float, Query(ge=0, le=LAST_S, allow_inf_nan=False)]
+Timestamp = Annotated[float, Query(ge=0, le=MAX_TIME_S, allow_inf_nan=False)]
 """Seconds since 1970, in a question."""
 
 
-class Denied(Exception):
+class ApiError(Exception):
     """A no, with its HTTP status, a sentence, and for what was not found the names that there are."""
 
     def __init__(self, status: int, text: str, known: Iterable[str] = ()) -> None:
@@ -27,33 +27,33 @@ class Denied(Exception):
         self.known = list(known)
 
 
-def _caller(request: Request) -> Caller:
-    rights: Rights = request.app.state.rights
-    return rights.caller(request.scope["state"]["peer"])
+def _resolve_caller(request: Request) -> Caller:
+    authorizer: Authorizer = request.app.state.authorizer
+    return authorizer.caller(request.scope["state"]["peer"])
 
 
-async def _office(request: Request) -> Office:
-    found: Office = request.app.state.office
+async def _resolve_backend(request: Request) -> Backend:
+    found: Backend = request.app.state.backend
     return found
 
 
-You = Annotated[Caller, Depends(_caller)]
-Daemon = Annotated[Office, Depends(_office)]
+CallerDep = Annotated[Caller, Depends(_resolve_caller)]
+BackendDep = Annotated[Backend, Depends(_resolve_backend)]
 
 
-def _admin(request: Request, you: You) -> Caller:
-    if not you.admin:
-        rights: Rights = request.app.state.rights
-        raise Denied(403, f"This is for {rights.whom()}; you are {you.user}.")
-    return you
+def _require_admin(request: Request, caller: CallerDep) -> Caller:
+    if not caller.admin:
+        authorizer: Authorizer = request.app.state.authorizer
+        raise ApiError(403, f"This is for {authorizer.admins_text()}; you are {caller.user}.")
+    return caller
 
 
-Admin = Annotated[Caller, Depends(_admin)]
+AdminDep = Annotated[Caller, Depends(_require_admin)]
 
 
-def looked(office: Office) -> tuple[Snapshot, Plan]:
+def require_latest_loop(backend: Backend) -> tuple[Snapshot, Plan]:
     """The last loop's snapshot and plan; denied while there was none."""
-    latest = office.latest()
+    latest = backend.latest_loop()
     if latest is None:
-        raise Denied(503, "burstd has just started and has not looked at Slurm and the clouds yet; try again soon.")
+        raise ApiError(503, "burstd has just started and has not looked at Slurm and the clouds yet; try again soon.")
     return latest

@@ -20,34 +20,34 @@ from typing import Any
 
 import structlog
 
-from burstd.api.auth import Rights
-from burstd.api.backend import Office
-from burstd.api.dependencies import Denied
-from burstd.api.job_nodes import JobNode, job_node, over
-from burstd.api.shell_pool import Ways
+from burstd.api.auth import Authorizer
+from burstd.api.backend import Backend
+from burstd.api.dependencies import ApiError
+from burstd.api.job_nodes import JobMachine, ended_because, find_job_machine
+from burstd.api.shell_pool import ShellPool
 from burstd.domain.claim import Claim
 from burstd.domain.errors import BurstdError
-from burstd.domain.plugins.shell import NotListening, Shell, Wire
-from burstd.runtime.sockets import Peer, Shares, peer
-from burstd.slurm.hooks.hook_socket import connections, listen
-from burstd.transfer.protocol.relay import hang_up, relay
+from burstd.domain.plugins.shell import NotListening, PortConnection, Shell
+from burstd.runtime.sockets import ConnectionLimiter, PeerCredentials, peer_credentials
+from burstd.slurm.hooks.hook_socket import accept_connections, listen_for_hooks
+from burstd.transfer.protocol.relay import relay, shutdown_socket
 
 log = structlog.get_logger(__name__)
 
-CONNECTIONS = 256
+MAX_FORWARD_CONNECTIONS = 256
 """Of all users but root and burstd's own; see Shares."""
-_PATIENCE_S = 5.0
-LOOK_S = 1.0
+_CLIENT_TIMEOUT_S = 5.0
+JOB_CHECK_INTERVAL_S = 1.0
 """How often it is seen whether jobs still run."""
-_LARGEST = 4096
+_MAX_REQUEST_BYTES = 4096
 
 
-class ForwardFailed(BurstdError):
+class PortForwardFailed(BurstdError):
     """The socket for jobs' ports cannot be made."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Wish:
+class _ForwardRequest:
     job: str
     port: int
     node: str
@@ -55,36 +55,36 @@ class _Wish:
 
 
 @dataclass(eq=False, slots=True)
-class _Carried:
+class _ForwardedConnection:
     """A connection that was let through."""
 
     connection: socket.socket
-    was: JobNode
-    wire: Wire | None = None
+    job_machine: JobMachine
+    wire: PortConnection | None = None
 
 
-class ForwardServer:
+class PortForwardServer:
     """Carries connections between ``start`` and ``close``; those of a job end with it."""
 
     def __init__(
         self,
         path: Path,
-        office: Office,
-        rights: Rights,
-        enter: Callable[[Claim], Shell],
+        backend: Backend,
+        authorizer: Authorizer,
+        open_shell: Callable[[Claim], Shell],
         *,
-        most: int = CONNECTIONS,
-        look_s: float = LOOK_S,
+        max_connections: int = MAX_FORWARD_CONNECTIONS,
+        check_interval_s: float = JOB_CHECK_INTERVAL_S,
     ) -> None:
         """``enter``: a way into the machine of a claim; raises NodeNotReady, NodeRefused."""
         self._path = path
-        self._office = office
-        self._rights = rights
-        self._ways = Ways(enter)
-        self._shares = Shares(most)
-        self._look_s = look_s
+        self._backend = backend
+        self._authorizer = authorizer
+        self._shells = ShellPool(open_shell)
+        self._shares = ConnectionLimiter(max_connections)
+        self._check_interval_s = check_interval_s
         self._lock = threading.Lock()
-        self._carried: set[_Carried] = set()
+        self._forwarded: set[_ForwardedConnection] = set()
         self._listener: socket.socket | None = None
         self._stop = threading.Event()
         self._threads: list[threading.Thread] = []
@@ -92,12 +92,12 @@ class ForwardServer:
     def start(self) -> None:
         """Listens. Raises ForwardFailed."""
         try:
-            self._listener = listen(self._path, 128, 0o666)
+            self._listener = listen_for_hooks(self._path, 128, 0o666)
         except OSError as error:
-            raise ForwardFailed(
+            raise PortForwardFailed(
                 f"the socket {self._path} for jobs' ports cannot be made: {error.strerror}; does its folder exist?"
             ) from error
-        for name, work in (("forward", self._serve), ("forward watch", self._watch)):
+        for name, work in (("forward", self._serve), ("forward watch", self._close_ended)):
             thread = threading.Thread(target=work, name=name, daemon=True)
             thread.start()
             self._threads.append(thread)
@@ -107,125 +107,131 @@ class ForwardServer:
         self._stop.set()
         if self._listener is not None:
             self._path.unlink(missing_ok=True)
-            hang_up(self._listener)
+            shutdown_socket(self._listener)
             self._listener.close()
             self._listener = None
-        self._cut(lambda _: "burstd is stopping")
+        self._close_connections(lambda _: "burstd is stopping")
         for thread in self._threads:
-            thread.join(_PATIENCE_S)
-        self._ways.tidy(0.0)
+            thread.join(_CLIENT_TIMEOUT_S)
+        self._shells.close_idle(0.0)
 
     def _serve(self) -> None:
         listener = self._listener
         assert listener is not None  # noqa: S101  # start made it
-        for connection in connections(listener, self._stop, "jobs' ports"):
+        for connection in accept_connections(listener, self._stop, "jobs' ports"):
             with contextlib.suppress(OSError):
-                who = peer(connection)
-                if self._shares.take(who.uid):
-                    if self._given_a_thread(connection, who):
+                who = peer_credentials(connection)
+                if self._shares.acquire(who.uid):
+                    if self._start_connection_thread(connection, who):
                         continue
-                    _say(connection, _no(503, "burstd can start no more threads; try again later."))
+                    _send_line(connection, _refusal(503, "burstd can start no more threads; try again later."))
                 else:
-                    _say(connection, _no(503, "Too many connections to jobs' ports are open; close some."))
+                    _send_line(connection, _refusal(503, "Too many connections to jobs' ports are open; close some."))
             connection.close()
 
-    def _given_a_thread(self, connection: socket.socket, who: Peer) -> bool:
+    def _start_connection_thread(self, connection: socket.socket, who: PeerCredentials) -> bool:
         try:
-            threading.Thread(target=self._take, args=(connection, who), name="port", daemon=True).start()
+            threading.Thread(target=self._handle_connection, args=(connection, who), name="port", daemon=True).start()
         except RuntimeError as error:
             log.warning("a connection to a job's port could not be taken", error=str(error))
-            self._shares.give_back(who.uid)
+            self._shares.release(who.uid)
             return False
         return True
 
-    def _watch(self) -> None:
-        while not self._stop.wait(self._look_s):
-            latest = self._office.latest()
+    def _close_ended(self) -> None:
+        while not self._stop.wait(self._check_interval_s):
+            latest = self._backend.latest_loop()
             if latest is not None:
-                self._cut(partial(over, snapshot=latest[0]))
-            self._ways.tidy()
+                self._close_connections(partial(ended_because, snapshot=latest[0]))
+            self._shells.close_idle()
 
-    def _cut(self, why_of: Callable[[JobNode], str]) -> None:
+    def _close_connections(self, end_reason_of: Callable[[JobMachine], str]) -> None:
         with self._lock:
-            carried = list(self._carried)
-        for one in carried:
-            why = why_of(one.was)
+            to_check = list(self._forwarded)
+        for one in to_check:
+            why = end_reason_of(one.job_machine)
             if not why:
                 continue
             if one.wire is None:
                 with contextlib.suppress(OSError):
-                    _say(one.connection, {"error": why})
+                    _send_line(one.connection, {"error": why})
             else:
                 one.wire.close()
-            hang_up(one.connection)
+            shutdown_socket(one.connection)
 
-    def _take(self, connection: socket.socket, who: Peer) -> None:
+    def _handle_connection(self, connection: socket.socket, who: PeerCredentials) -> None:
         try:
             with connection:
-                self._answer(connection, who)
+                self._forward_or_refuse(connection, who)
         except OSError as error:
             log.debug("a connection to a job's port broke off", error=str(error))
         finally:
-            self._shares.give_back(who.uid)
+            self._shares.release(who.uid)
 
-    def _answer(self, connection: socket.socket, who: Peer) -> None:
-        connection.settimeout(_PATIENCE_S)
+    def _forward_or_refuse(self, connection: socket.socket, who: PeerCredentials) -> None:
+        connection.settimeout(_CLIENT_TIMEOUT_S)
         try:
-            self._let_through(connection, who)
-        except Denied as denied:
-            _say(connection, _no(denied.status, denied.text))
+            self._forward(connection, who)
+        except ApiError as denied:
+            _send_line(connection, _refusal(denied.status, denied.text))
         except BurstdError as error:
-            _say(connection, _no(409 if isinstance(error, NotListening) else 503, str(error)))
+            _send_line(connection, _refusal(409 if isinstance(error, NotListening) else 503, str(error)))
 
-    def _let_through(self, connection: socket.socket, who: Peer) -> None:
-        wish = _read(connection)
-        you = self._rights.caller(who)
-        was = job_node(wish.job, wish.node, you, self._office)
-        answer = {"ok": True, "job": was.job.id, "node": was.claim.slot}
-        if wish.hold:
-            _say(connection, answer)
+    def _forward(self, connection: socket.socket, who: PeerCredentials) -> None:
+        request = _read_request(connection)
+        caller = self._authorizer.caller(who)
+        machine = find_job_machine(request.job, request.node, caller, self._backend)
+        answer = {"ok": True, "job": machine.job.id, "node": machine.claim.slot}
+        if request.hold:
+            _send_line(connection, answer)
             connection.settimeout(None)
             # Nothing is expected; this returns when either side hangs up.
-            self._carry(_Carried(connection, was), partial(connection.recv, 1))
+            self._track_while(_ForwardedConnection(connection, machine), partial(connection.recv, 1))
             return
-        with self._ways.wire(was.claim, wish.port, you.user) as wire:
-            log.info("a port is carried", job=was.job.id, node=was.claim.slot, port=wish.port, user=you.user)
-            _say(connection, answer)
+        with self._shells.dial(machine.claim, request.port, caller.user) as wire:
+            log.info(
+                "a port is carried", job=machine.job.id, node=machine.claim.slot, port=request.port, user=caller.user
+            )
+            _send_line(connection, answer)
             connection.settimeout(None)
-            self._carry(_Carried(connection, was, wire), partial(relay, connection, wire))
+            self._track_while(_ForwardedConnection(connection, machine, wire), partial(relay, connection, wire))
 
-    def _carry(self, carried: _Carried, work: Callable[[], object]) -> None:
+    def _track_while(self, forwarded: _ForwardedConnection, work: Callable[[], object]) -> None:
         with self._lock:
-            self._carried.add(carried)
+            self._forwarded.add(forwarded)
         try:
             # ``close`` may have cut the others just before.
             if not self._stop.is_set():
                 work()
         finally:
             with self._lock:
-                self._carried.discard(carried)
+                self._forwarded.discard(forwarded)
 
 
-def _no(status: int, text: str) -> dict[str, Any]:
+def _refusal(status: int, text: str) -> dict[str, Any]:
     return {"ok": False, "status": status, "error": text}
 
 
-def _say(connection: socket.socket, answer: dict[str, Any]) -> None:
+def _send_line(connection: socket.socket, answer: dict[str, Any]) -> None:
     connection.sendall(json.dumps(answer).encode() + b"\n")
 
 
-def _read(connection: socket.socket) -> _Wish:
+def _read_request(connection: socket.socket) -> _ForwardRequest:
     """The client says nothing after its line until it has its answer."""
     line = b""
-    while not line.endswith(b"\n") and len(line) <= _LARGEST and (piece := connection.recv(_LARGEST)):
+    while (
+        not line.endswith(b"\n") and len(line) <= _MAX_REQUEST_BYTES and (piece := connection.recv(_MAX_REQUEST_BYTES))
+    ):
         line += piece
     try:
-        said = json.loads(line)
-        wish = _Wish(str(said["job"]), said.get("port", 0), str(said.get("node", "")), said.get("hold") is True)
+        fields = json.loads(line)
+        request = _ForwardRequest(
+            str(fields["job"]), fields.get("port", 0), str(fields.get("node", "")), fields.get("hold") is True
+        )
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        raise Denied(422, "burstd does not understand this burstctl: are both of one version?") from None
-    if not wish.job:
-        raise Denied(422, "No job was named.")
-    if type(wish.port) is not int or not (wish.hold or 0 < wish.port < 65536):
-        raise Denied(422, f"{str(wish.port)[:20]} is no port: they are 1 to 65535.")
-    return wish
+        raise ApiError(422, "burstd does not understand this burstctl: are both of one version?") from None
+    if not request.job:
+        raise ApiError(422, "No job was named.")
+    if type(request.port) is not int or not (request.hold or 0 < request.port < 65536):
+        raise ApiError(422, f"{str(request.port)[:20]} is no port: they are 1 to 65535.")
+    return request

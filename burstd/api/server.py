@@ -12,35 +12,35 @@ import structlog
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from burstd.api.app import make_app
-from burstd.api.auth import Rights
-from burstd.api.backend import Office
+from burstd.api.app import create_api_app
+from burstd.api.auth import Authorizer
+from burstd.api.backend import Backend
 from burstd.domain.errors import BurstdError
-from burstd.runtime.sockets import Shares, peer
+from burstd.runtime.sockets import ConnectionLimiter, peer_credentials
 
-CONNECTIONS = 256
+MAX_API_CONNECTIONS = 256
 """Of all users but root and burstd's own; see Shares."""
-ACCEPTED_AT_ONCE = 32
+ACCEPT_BACKLOG = 32
 """asyncio takes up to as many connections of one socket as its queue is long before it does anything else."""
-START_S = 10.0
-STOP_S = 5.0
+START_TIMEOUT_S = 10.0
+STOP_TIMEOUT_S = 5.0
 
 log = structlog.get_logger(__name__)
 
 
-class ControlFailed(BurstdError):
+class ApiServerFailed(BurstdError):
     """The control interface could not be started."""
 
 
-class ControlServer:
+class ApiServer:
     """Serves the control interface on listening unix sockets between ``start`` and ``stop``; once."""
 
-    def __init__(self, office: Office, admin_group: str, *listeners: socket.socket) -> None:
+    def __init__(self, backend: Backend, admin_group: str, *listeners: socket.socket) -> None:
         self._listeners = listeners
         for listener in listeners:
             listener.setblocking(False)
         config = uvicorn.Config(
-            make_app(office, Rights(admin_group)),
+            create_api_app(backend, Authorizer(admin_group)),
             http=_protocol(),
             ws="none",
             loop="asyncio",
@@ -52,7 +52,7 @@ class ControlServer:
             date_header=False,
             timeout_keep_alive=30,
             timeout_graceful_shutdown=2,
-            backlog=ACCEPTED_AT_ONCE,
+            backlog=ACCEPT_BACKLOG,
         )
         logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
         self._server = _Server(config)
@@ -61,14 +61,14 @@ class ControlServer:
     def start(self) -> None:
         """Returns once requests are answered. Raises ControlFailed."""
         self._thread.start()
-        if not self._server.up.wait(START_S) or not self._server.started:
-            raise ControlFailed("the control interface did not start; the log says why.")
+        if not self._server.up.wait(START_TIMEOUT_S) or not self._server.started:
+            raise ApiServerFailed("the control interface did not start; the log says why.")
 
     def stop(self) -> None:
         """Closes the sockets, ends idle connections, gives answers under way two seconds. Harmless when repeated."""
         self._server.should_exit = True
         if self._thread.is_alive():
-            self._thread.join(STOP_S)
+            self._thread.join(STOP_TIMEOUT_S)
         for listener in self._listeners:
             listener.close()
 
@@ -96,7 +96,7 @@ class _Server(uvicorn.Server):
 
 def _protocol() -> type[H11Protocol]:
     """A protocol class with a count of connections of its own."""
-    shares = Shares(CONNECTIONS)
+    shares = ConnectionLimiter(MAX_API_CONNECTIONS)
 
     class PeerProtocol(H11Protocol):
         """HTTP/1.1 that hands the application the Peer of each connection, as ``scope["state"]["peer"]``."""
@@ -106,17 +106,17 @@ def _protocol() -> type[H11Protocol]:
 
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
             # The kernel's answer is of the moment of connecting, whatever the process became since.
-            who = peer(cast("socket.socket", transport.get_extra_info("socket")))
+            who = peer_credentials(cast("socket.socket", transport.get_extra_info("socket")))
             super().connection_made(transport)
             self.app_state: dict[str, Any] = {**self.app_state, "peer": who}
-            if shares.take(who.uid):
+            if shares.acquire(who.uid):
                 self.uid = who.uid
             else:
                 transport.abort()
 
         def connection_lost(self, exc: Exception | None) -> None:
             if self.uid is not None:
-                shares.give_back(self.uid)
+                shares.release(self.uid)
             super().connection_lost(exc)
 
     return PeerProtocol

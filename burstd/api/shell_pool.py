@@ -10,16 +10,16 @@ from dataclasses import dataclass, field
 
 from burstd.domain.claim import Claim
 from burstd.domain.errors import BurstdError, NodeNotReady
-from burstd.domain.plugins.shell import ConnectionLost, Shell, Wire
+from burstd.domain.plugins.shell import ConnectionLost, PortConnection, Shell
 
-LINGER_S = 30.0
+IDLE_SHELL_TIMEOUT_S = 30.0
 """A browser comes back: a way that nobody uses stays open for so long."""
-DIAL_S = 10.0
+DIAL_TIMEOUT_S = 10.0
 """A port on the machine itself answers at once, or what listens there is stuck."""
 
 
 @dataclass(eq=False, slots=True)
-class _Entered:
+class _SharedShell:
     """A shell, which ends with the last of its wires once it is not dialled from any more."""
 
     shell: Shell
@@ -27,91 +27,93 @@ class _Entered:
 
 
 @dataclass(slots=True)
-class _Way:
+class _PoolEntry:
     lock: threading.Lock = field(default_factory=threading.Lock)
     """Held while the shell is made or dialled from: it is for one thread at a time."""
-    entered: _Entered | None = None
+    shared: _SharedShell | None = None
     users: int = 0
-    unused: float = 0.0
-    failed: float = 0.0
+    idle_since: float = 0.0
+    failed_at: float = 0.0
     """When the machine was not entered last, by the monotonic clock, and why."""
-    why: str = ""
+    error: str = ""
 
 
-class Ways:
+class ShellPool:
     """Used from several threads. ``enter``: a way into the machine of a claim; raises NodeNotReady, NodeRefused.
 
     Each user has ways of his own: what one does at a port keeps nobody else waiting.
     """
 
-    def __init__(self, enter: Callable[[Claim], Shell]) -> None:
-        self._enter = enter
+    def __init__(self, open_shell: Callable[[Claim], Shell]) -> None:
+        self._open_shell = open_shell
         self._lock = threading.Lock()
-        self._ways: dict[tuple[str, str], _Way] = {}
+        self._entries: dict[tuple[str, str], _PoolEntry] = {}
 
     @contextmanager
-    def wire(self, claim: Claim, port: int, user: str) -> Iterator[Wire]:
+    def dial(self, claim: Claim, port: int, user: str) -> Iterator[PortConnection]:
         """A connection to a port of the machine. Raises what ``enter`` and ``Shell.dial`` raise."""
-        came = time.monotonic()
+        requested_at = time.monotonic()
         with self._lock:
-            way = self._ways.setdefault((claim.id, user), _Way())
-            way.users += 1
+            entry = self._entries.setdefault((claim.id, user), _PoolEntry())
+            entry.users += 1
         try:
-            with way.lock:
-                entered, wire = self._dial(way, claim, port, came)
+            with entry.lock:
+                shared, wire = self._dial_or_reopen(entry, claim, port, requested_at)
             try:
                 yield wire
             finally:
                 wire.close()
-                self._drop(way, entered)
+                self._release(entry, shared)
         finally:
             with self._lock:
-                way.users -= 1
-                way.unused = time.monotonic()
+                entry.users -= 1
+                entry.idle_since = time.monotonic()
 
-    def _dial(self, way: _Way, claim: Claim, port: int, came: float) -> tuple[_Entered, Wire]:
-        if way.entered is not None:
+    def _dial_or_reopen(
+        self, entry: _PoolEntry, claim: Claim, port: int, requested_at: float
+    ) -> tuple[_SharedShell, PortConnection]:
+        if entry.shared is not None:
             try:
-                return self._dialled(way.entered, port)
+                return self._dial_shared(entry.shared, port)
             except ConnectionLost:
                 # It broke since it was last used, as after an hour's rest behind a firewall. If it did not, others go
                 # on with it.
-                self._retire(way)
-        if way.failed >= came:
-            raise NodeNotReady(way.why)
+                self._retire(entry)
+        if entry.failed_at >= requested_at:
+            raise NodeNotReady(entry.error)
         try:
-            way.entered = _Entered(self._enter(claim))
+            entry.shared = _SharedShell(self._open_shell(claim))
         except BurstdError as error:
             # Who has waited meanwhile is told the same.
-            way.failed, way.why = time.monotonic(), str(error)
+            entry.failed_at, entry.error = time.monotonic(), str(error)
             raise
-        return self._dialled(way.entered, port)
+        return self._dial_shared(entry.shared, port)
 
-    def _dialled(self, entered: _Entered, port: int) -> tuple[_Entered, Wire]:
-        wire = entered.shell.dial(port, DIAL_S)
+    def _dial_shared(self, shared: _SharedShell, port: int) -> tuple[_SharedShell, PortConnection]:
+        wire = shared.shell.dial(port, DIAL_TIMEOUT_S)
         with self._lock:
-            entered.wires += 1
-        return entered, wire
+            shared.wires += 1
+        return shared, wire
 
-    def _retire(self, way: _Way) -> None:
+    def _retire(self, entry: _PoolEntry) -> None:
         with self._lock:
-            old, way.entered = way.entered, None
+            old, entry.shared = entry.shared, None
         if old is not None and not old.wires:
             old.shell.close()
 
-    def _drop(self, way: _Way, entered: _Entered) -> None:
+    def _release(self, entry: _PoolEntry, shared: _SharedShell) -> None:
         with self._lock:
-            entered.wires -= 1
-            over = not entered.wires and way.entered is not entered
+            shared.wires -= 1
+            over = not shared.wires and entry.shared is not shared
         if over:
-            entered.shell.close()
+            shared.shell.close()
 
-    def tidy(self, linger_s: float = LINGER_S) -> None:
+    def close_idle(self, idle_timeout_s: float = IDLE_SHELL_TIMEOUT_S) -> None:
         """Closes what nobody has used for so long."""
-        before = time.monotonic() - linger_s
+        before = time.monotonic() - idle_timeout_s
         with self._lock:
-            idle = [key for key, way in self._ways.items() if not way.users and way.unused <= before]
-            gone = [self._ways.pop(key) for key in idle]
+            idle = [key for key, entry in self._entries.items() if not entry.users and entry.idle_since <= before]
+            gone = [self._entries.pop(key) for key in idle]
         for way in gone:
-            if way.entered is not None:
-                way.entered.shell.close()
+            if way.shared is not None:
+                way.shared.shell.close()

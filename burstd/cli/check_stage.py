@@ -8,104 +8,109 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from burstd.domain.errors import BurstdError
-from burstd.domain.storage_node import OnNode
-from burstd.settings import Plugins, Settings, SettingsError, resolve_store
+from burstd.domain.storage_node import NodeBackedStore
+from burstd.settings import PluginRegistry, Settings, SettingsError, resolve_store
 from burstd.share import share_path
-from burstd.slurm.config.check import Finding
-from burstd.transfer.privsep.client import HandError, account, hand_of
+from burstd.slurm.config.check import SlurmConfFinding
+from burstd.transfer.privsep.client import UserWorkerError, account, user_worker_for
 
-NOBODY = "nobody"
+PROBE_USER = "nobody"
 """Whose rights are tried: an account that every system has."""
 
 
-def staging_findings(settings: Settings, config: Mapping[str, str]) -> Iterator[Finding]:
+def staging_findings(settings: Settings, config: Mapping[str, str]) -> Iterator[SlurmConfFinding]:
     """What is not as staging needs it; nothing where it is off. ``config``: what slurmctld says of its settings."""
-    if not settings.staging.on:
+    if not settings.staging.enabled:
         return
     conf = config.get("SLURM_CONF", "") or str(settings.slurm.conf or "/etc/slurm/slurm.conf")
-    yield from _files(Path(conf).parent)
+    yield from _slurm_file_findings(Path(conf).parent)
     try:
         owner = settings.daemon.state_dir.stat().st_uid
     except OSError:
         owner = 0
     if os.geteuid() not in (0, owner):
-        yield Finding(
+        yield SlurmConfFinding(
             "hand and store", "checked by root or burstd's own user", f"user id {os.geteuid()}",
             "whether burstd gets users' rights and reaches its store was not looked at",
-            "run burstctl check as root", advice=True,
+            "run burstctl check as root", recommended=True,
         )  # fmt: skip
         return
-    yield from _hand(settings, own=owner == 0)
-    yield from _store(settings)
+    yield from _worker_findings(settings, started_by_burstd=owner == 0)
+    yield from _store_findings(settings)
 
 
-def _files(folder: Path) -> Iterator[Finding]:
+def _slurm_file_findings(folder: Path) -> Iterator[SlurmConfFinding]:
     """What Slurm's burst_buffer/lua reads, beside slurm.conf."""
     for name, breaks in (
         ("burst_buffer.lua", "slurmctld does not hand jobs' data to burstd"),
         ("burst_buffer.conf", "slurmctld does not know #BURST lines"),
     ):
-        ours = share_path("config", "slurm", name)
+        shipped = share_path("config", "slurm", name)
         try:
             found = (folder / name).read_text(encoding="utf-8", errors="replace")
         except FileNotFoundError:
-            yield Finding(
+            yield SlurmConfFinding(
                 f"{folder / name}", "the one that came with burstd", "not there", breaks,
-                f"copy {ours} to {folder} and restart slurmctld",
+                f"copy {shipped} to {folder} and restart slurmctld",
             )  # fmt: skip
             continue
         except OSError as error:
-            yield Finding(
+            yield SlurmConfFinding(
                 f"{folder / name}", "readable", error.strerror or "not readable", breaks,
                 "give slurmctld's user the right to read it",
             )  # fmt: skip
             continue
         if name.endswith(".conf"):
             if not re.search(r"(?im)^\s*Directive\s*=\s*BURST\s*(#|$)", found):
-                yield Finding(
+                yield SlurmConfFinding(
                     f"{folder / name}", "Directive=BURST", "another one, or none", breaks,
                     "add the line and run scontrol reconfigure",
                 )  # fmt: skip
-        elif found != ours.read_text(encoding="utf-8"):
-            yield Finding(
-                f"{folder / name}", f"the same as {ours}", "another text",
+        elif found != shipped.read_text(encoding="utf-8"):
+            yield SlurmConfFinding(
+                f"{folder / name}",
+                f"the same as {shipped}",
+                "another text",
                 "after an update of burstd the old script may ask it in a way that it knows no more",
-                f"copy {ours} to {folder} and restart slurmctld, unless you have changed it on purpose", advice=True,
-            )  # fmt: skip
+                f"copy {shipped} to {folder} and restart slurmctld, unless you have changed it on purpose",
+                recommended=True,
+            )
 
 
-def _hand(settings: Settings, *, own: bool) -> Iterator[Finding]:
+def _worker_findings(settings: Settings, *, started_by_burstd: bool) -> Iterator[SlurmConfFinding]:
     """``own``: burstd is root and starts such processes itself; else systemd does, behind a socket."""
-    place = None if own else settings.hand_socket
+    socket_path = None if started_by_burstd else settings.worker_socket
     try:
-        hand_of(account(NOBODY), socket_path=place, min_uid=settings.staging.min_uid).close()
-    except (HandError, OSError) as error:
+        user_worker_for(account(PROBE_USER), socket_path=socket_path, min_uid=settings.staging.min_uid).close()
+    except (UserWorkerError, OSError) as error:
         remedy = (
-            "see that burstd is whole: burstd-hand must start" if own else "systemctl enable --now burstd-hand.socket"
+            "see that burstd is whole: burstd-hand must start"
+            if started_by_burstd
+            else "systemctl enable --now burstd-hand.socket"
         )
-        yield Finding(
-            "burstd-hand" if place is None else str(place), "a process with a user's rights", str(error),
+        yield SlurmConfFinding(
+            "burstd-hand" if socket_path is None else str(socket_path), "a process with a user's rights", str(error),
             "users' files can be neither read nor written", remedy,
         )  # fmt: skip
 
 
-def _store(settings: Settings) -> Iterator[Finding]:
+def _store_findings(settings: Settings) -> Iterator[SlurmConfFinding]:
     name = settings.staging.store
     subject, breaks = f"store {name}", "no input reaches the cloud and no output comes home"
     try:
-        chosen = resolve_store(settings, Plugins.installed(), name)
+        chosen = resolve_store(settings, PluginRegistry.installed(), name)
     except SettingsError as error:
         faults = "; ".join(str(f) for f in error.faults)
-        yield Finding(subject, "settings that fit", faults, breaks, "see burstctl config check")
+        yield SlurmConfFinding(subject, "settings that fit", faults, breaks, "see burstctl config check")
         return
     try:
         store = chosen.plugin.make(name, settings.cluster, chosen.settings)
         try:
-            if isinstance(store, OnNode) and store.wish is not None:
+            if isinstance(store, NodeBackedStore) and store.node_spec is not None:
                 return  # burstd launches its node when there is data to stage
             next(iter(store.objects("in/")), None)
-            store.reach()
+            store.node_access()
         finally:
             store.close()
     except BurstdError as error:
-        yield Finding(subject, "an answer", str(error).rstrip("."), breaks, f"look at [staging.stores.{name}]")
+        yield SlurmConfFinding(subject, "an answer", str(error).rstrip("."), breaks, f"look at [staging.stores.{name}]")

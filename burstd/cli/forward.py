@@ -14,26 +14,36 @@ from typing import Annotated, Any
 
 import typer
 
-from burstd.cli.job import JobId
+from burstd.cli.job import JobArgument
 from burstd.cli.output import safe_text
-from burstd.cli.session import CODES, Code, Json, Session, Socket, Unreachable, session, waiting, why_not
-from burstd.transfer.protocol.relay import SocketWire, hang_up, relay
+from burstd.cli.session import (
+    EXIT_CODE_BY_STATUS,
+    ApiClient,
+    DaemonUnreachable,
+    ExitCode,
+    JsonOption,
+    SocketOption,
+    api_client,
+    connect_timeout_option,
+    connection_error,
+)
+from burstd.transfer.protocol.relay import SocketWire, relay, shutdown_socket
 
 HOST = "127.0.0.1"
-PATIENCE_S = 60.0
+FORWARD_REPLY_TIMEOUT_S = 60.0
 """For the daemon's answer: it may have to make an ssh connection first."""
-_LONGEST = 1 << 16
+_MAX_ANSWER_BYTES = 1 << 16
 """Bytes of an answer."""
-_PAUSE_S = 1.0
+_ACCEPT_RETRY_S = 1.0
 """After a connection that could not be accepted."""
-_TABLES = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
-_CONNECTED = ("01", "04", "05")
+_PROC_TCP_TABLES = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
+_CONNECTED_STATES = ("01", "04", "05")
 """States of the client's end as the tables have them: ESTABLISHED, and FIN_WAIT1 and 2 where it has said all."""
-_LIVE = (1, 8)
+_LIVE_STATES = (1, 8)
 """States of this end as TCP_INFO has them: ESTABLISHED, and CLOSE_WAIT where the client has said all."""
 
 
-class Refused(Exception):
+class ForwardRefused(Exception):
     """The daemon's no, with its HTTP status."""
 
     def __init__(self, status: int, text: str) -> None:
@@ -43,176 +53,179 @@ class Refused(Exception):
 
 def port_forward(
     ctx: typer.Context,
-    job_id: JobId,
+    job_id: JobArgument,
     port: Annotated[int, typer.Argument(metavar="PORT", min=1, max=65535, help="What the job listens at on its node.")],
     local: Annotated[
         int | None,
         typer.Option("--local", min=0, max=65535, help="Port of 127.0.0.1 here; default: the same, 0: any free one."),
     ] = None,
     node: Annotated[str, typer.Option(help="One of the job's nodes; default: the first.")] = "",
-    json: Json = False,
-    socket: Socket = None,
+    json: JsonOption = False,
+    socket: SocketOption = None,
 ) -> None:
     """Bring a port of your running job to 127.0.0.1 here, until the job ends or Ctrl-C.
 
     For a notebook, TensorBoard and the like; the program may listen on its node's 127.0.0.1 alone. Only your own
     processes on this host are let through.
     """
-    burstd = session(ctx, json, socket)
-    door = _Door(burstd.path.parent / "forward.sock", {"job": job_id, "port": port, "node": node})
+    burstd = api_client(ctx, json, socket)
+    daemon = _ForwardSocket(burstd.path.parent / "forward.sock", {"job": job_id, "port": port, "node": node})
     try:
-        hold, said = door.ask(hold=True)
-    except Refused as no:
-        burstd.fail(CODES.get(no.status, Code.UNREACHABLE), str(no))
-    except Unreachable as error:
-        burstd.fail(Code.UNREACHABLE, str(error))
-    with hold, _listen(burstd, port if local is None else local, given=local is not None) as listener:
+        monitor, answer = daemon.connect(monitor_only=True)
+    except ForwardRefused as no:
+        burstd.fail(EXIT_CODE_BY_STATUS.get(no.status, ExitCode.UNREACHABLE), str(no))
+    except DaemonUnreachable as error:
+        burstd.fail(ExitCode.UNREACHABLE, str(error))
+    with monitor, _listen(burstd, port if local is None else local, port_given=local is not None) as listener:
         here = listener.getsockname()[1]
         if burstd.json:
-            _tell({"host": HOST, "port": here, "job": said.get("job"), "node": said.get("node"), "to": port})
+            _print_json({"host": HOST, "port": here, "job": answer.get("job"), "node": answer.get("node"), "to": port})
         else:
-            where = safe_text(f"port {port} of {said.get('node')}, until job {said.get('job')}")
+            where = safe_text(f"port {port} of {answer.get('node')}, until job {answer.get('job')}")
             typer.echo(f"{HOST}:{here} is {where} ends or Ctrl-C.")
         sys.stdout.flush()
         try:
-            why = _serve(listener, hold, door)
+            why = _accept_until_closed(listener, monitor, daemon)
         except KeyboardInterrupt:
             raise typer.Exit(130) from None
-        burstd.fail(Code.NO, why)
+        burstd.fail(ExitCode.NEGATIVE, why)
 
 
-class _Door:
+class _ForwardSocket:
     """The daemon's socket for ports of jobs, and what is asked for there."""
 
-    def __init__(self, path: Path, wish: dict[str, Any]) -> None:
+    def __init__(self, path: Path, request: dict[str, Any]) -> None:
         self._path = path
-        self._wish = wish
+        self._request = request
 
-    def ask(self, *, hold: bool) -> tuple[sockets.socket, dict[str, Any]]:
+    def connect(self, *, monitor_only: bool) -> tuple[sockets.socket, dict[str, Any]]:
         """A connection that was let through, and the answer. Raises Refused, Unreachable."""
         connection = sockets.socket(sockets.AF_UNIX, sockets.SOCK_STREAM)
         answer: dict[str, Any] = {}
         try:
-            connection.setsockopt(*waiting(PATIENCE_S))
+            connection.setsockopt(*connect_timeout_option(FORWARD_REPLY_TIMEOUT_S))
             connection.connect(str(self._path))
-            connection.settimeout(PATIENCE_S)
+            connection.settimeout(FORWARD_REPLY_TIMEOUT_S)
             # A no may come before the question; it is heard below.
             with contextlib.suppress(BrokenPipeError):
-                connection.sendall(json.dumps(self._wish | {"hold": hold}).encode() + b"\n")
-            answer = _line(connection)
+                connection.sendall(json.dumps(self._request | {"hold": monitor_only}).encode() + b"\n")
+            answer = _read_line(connection)
             connection.settimeout(None)
         except TimeoutError:
-            raise Unreachable(f"burstd does not answer on {self._path} within {PATIENCE_S:.0f} s.") from None
+            raise DaemonUnreachable(
+                f"burstd does not answer on {self._path} within {FORWARD_REPLY_TIMEOUT_S:.0f} s."
+            ) from None
         except OSError:
-            raise why_not(self._path) from None
+            raise connection_error(self._path) from None
         finally:
             if not answer.get("ok"):
                 connection.close()
         if not answer:
-            raise Unreachable(f"burstd on {self._path} hung up without an answer; it may be ending.")
+            raise DaemonUnreachable(f"burstd on {self._path} hung up without an answer; it may be ending.")
         if not answer.get("ok"):
             status = answer.get("status")
-            raise Refused(status if type(status) is int else 503, str(answer.get("error", "the daemon said no")))
+            raise ForwardRefused(status if type(status) is int else 503, str(answer.get("error", "the daemon said no")))
         return connection, answer
 
 
-def _line(connection: sockets.socket) -> dict[str, Any]:
+def _read_line(connection: sockets.socket) -> dict[str, Any]:
     """One line, and nothing of what follows it; empty where there is none."""
     line = b""
-    while not line.endswith(b"\n") and len(line) < _LONGEST and (byte := connection.recv(1)):
+    while not line.endswith(b"\n") and len(line) < _MAX_ANSWER_BYTES and (byte := connection.recv(1)):
         line += byte
     try:
-        said = json.loads(line) if line else {}
+        decoded = json.loads(line) if line else {}
     except (ValueError, RecursionError):
-        said = {}
-    return said if isinstance(said, dict) else {}
+        decoded = {}
+    return decoded if isinstance(decoded, dict) else {}
 
 
-def _listen(burstd: Session, port: int, *, given: bool) -> sockets.socket:
+def _listen(burstd: ApiClient, port: int, *, port_given: bool) -> sockets.socket:
     try:
         return sockets.create_server((HOST, port))
     except OSError as error:
-        if given:
+        if port_given:
             burstd.fail(
-                Code.NO, f"Port {port} of {HOST} cannot be used here: {os.strerror(error.errno or 0)}. Choose another."
+                ExitCode.NEGATIVE,
+                f"Port {port} of {HOST} cannot be used here: {os.strerror(error.errno or 0)}. Choose another.",
             )
     # It is taken, or below 1024; the number is no promise.
     return sockets.create_server((HOST, 0))
 
 
-def _serve(listener: sockets.socket, hold: sockets.socket, door: _Door) -> str:
+def _accept_until_closed(listener: sockets.socket, monitor: sockets.socket, daemon: _ForwardSocket) -> str:
     """Takes connections until the daemon says that it is over; returns why."""
     while True:
-        ready, _, _ = select.select([listener, hold], [], [])
-        if hold in ready:
+        ready, _, _ = select.select([listener, monitor], [], [])
+        if monitor in ready:
             with contextlib.suppress(OSError):
-                if why := _line(hold).get("error"):
+                if why := _read_line(monitor).get("error"):
                     return f"{str(why)[:1].upper()}{str(why)[1:]}."
             return "burstd hung up; try again when it runs."
         try:
             connection, client = listener.accept()
         except OSError as error:
-            _complain(f"a connection could not be accepted: {os.strerror(error.errno or 0)}.")
-            select.select([hold], [], [], _PAUSE_S)
+            _warn(f"a connection could not be accepted: {os.strerror(error.errno or 0)}.")
+            select.select([monitor], [], [], _ACCEPT_RETRY_S)
             continue
-        threading.Thread(target=_carry, args=(connection, client, door), daemon=True).start()
+        threading.Thread(target=_relay_connection, args=(connection, client, daemon), daemon=True).start()
 
 
-def _carry(connection: sockets.socket, client: tuple[str, int], door: _Door) -> None:
+def _relay_connection(connection: sockets.socket, client: tuple[str, int], daemon: _ForwardSocket) -> None:
     with connection:
-        if not is_mine(connection, client):
-            _complain("a connection was not let through: no process of yours has its other end.")
-            hang_up(connection)
+        if not peer_is_same_user(connection, client):
+            _warn("a connection was not let through: no process of yours has its other end.")
+            shutdown_socket(connection)
             return
         try:
-            far, _ = door.ask(hold=False)
-        except (Refused, Unreachable) as error:
-            _complain(str(error))
+            far, _ = daemon.connect(monitor_only=False)
+        except (ForwardRefused, DaemonUnreachable) as error:
+            _warn(str(error))
             return
         with far:
             relay(connection, SocketWire(far))
 
 
-def is_mine(connection: sockets.socket, client: tuple[str, int]) -> bool:
+def peer_is_same_user(connection: sockets.socket, client: tuple[str, int]) -> bool:
     """Whether a process of this user has the other end. ``client``: the address of that end, as accept() told it.
 
     Once it has, all that comes is his. While this end lives there is no second connection between the same two
     addresses; after a reset there may be, and its owner would be found instead: so this end is looked at last.
     """
-    owner = _owner(client, connection.getsockname())
-    return owner == os.geteuid() and connection.getsockopt(sockets.IPPROTO_TCP, sockets.TCP_INFO, 1)[0] in _LIVE
+    owner = _peer_uid(client, connection.getsockname())
+    return owner == os.geteuid() and connection.getsockopt(sockets.IPPROTO_TCP, sockets.TCP_INFO, 1)[0] in _LIVE_STATES
 
 
-def _owner(client: tuple[str, int], here: tuple[str, int]) -> int | None:
+def _peer_uid(client: tuple[str, int], here: tuple[str, int]) -> int | None:
     """Uid of the socket at ``client`` that is connected with ``here``, both of this host; None: no process has it.
 
     A socket that nobody has any more has inode 0, and uid 0 whosever it was.
     https://www.kernel.org/doc/html/latest/networking/proc_net_tcp.html
     """
-    for table, prefix in zip(_TABLES, (b"", bytes(10) + b"\xff\xff"), strict=True):
-        ends = [_end(prefix, client), _end(prefix, here)]
+    for table, prefix in zip(_PROC_TCP_TABLES, (b"", bytes(10) + b"\xff\xff"), strict=True):
+        ends = [_proc_address(prefix, client), _proc_address(prefix, here)]
         # Where the kernel has no IPv6 there is one table alone.
         with contextlib.suppress(FileNotFoundError), table.open(encoding="ascii") as rows:
             next(rows)
-            for words in map(str.split, rows):
-                if words[1:3] == ends and words[3] in _CONNECTED and words[9] != "0":
-                    return int(words[7])
+            for columns in map(str.split, rows):
+                if columns[1:3] == ends and columns[3] in _CONNECTED_STATES and columns[9] != "0":
+                    return int(columns[7])
     return None
 
 
-def _end(prefix: bytes, address: tuple[str, int]) -> str:
+def _proc_address(prefix: bytes, address: tuple[str, int]) -> str:
     """As the tables write it: hexadecimal words of 32 bits, whose bytes are in the machine's order.
 
     ``prefix`` makes an IPv6 address of it, as a program has it whose sockets are for both.
     """
     octets = prefix + sockets.inet_aton(address[0])
-    words = (int.from_bytes(octets[n : n + 4], sys.byteorder) for n in range(0, len(octets), 4))
-    return f"{''.join(f'{word:08X}' for word in words)}:{address[1]:04X}"
+    groups = (int.from_bytes(octets[n : n + 4], sys.byteorder) for n in range(0, len(octets), 4))
+    return f"{''.join(f'{group:08X}' for group in groups)}:{address[1]:04X}"
 
 
-def _complain(text: str) -> None:
+def _warn(text: str) -> None:
     sys.stderr.write(f"burstctl: {safe_text(text)}\n")
 
 
-def _tell(answer: dict[str, Any]) -> None:
+def _print_json(answer: dict[str, Any]) -> None:
     typer.echo(json.dumps(answer))

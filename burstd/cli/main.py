@@ -30,9 +30,9 @@ from burstd.cli import (
     status,
 )
 from burstd.cli.output import safe_text
-from burstd.cli.session import DEFAULT_SOCKET, Code, Json, Shared, heard
+from burstd.cli.session import DEFAULT_SOCKET, ExitCode, GlobalOptions, JsonOption, answered_sockets
 
-_SHOWN = 500
+_MAX_ERROR_CHARS = 500
 
 app = typer.Typer(
     name="burstctl",
@@ -54,9 +54,9 @@ def _version(value: bool) -> None:
 
 
 @app.callback()
-def shared(
+def global_options(
     ctx: typer.Context,
-    json: Json = False,
+    json: JsonOption = False,
     socket: Annotated[
         Path, typer.Option(envvar="BURSTD_SOCKET", metavar="PATH", help="The daemon's control socket.")
     ] = DEFAULT_SOCKET,
@@ -66,7 +66,7 @@ def shared(
 ) -> None:
     """What every command takes, before it or after it."""
     del show_version
-    ctx.obj = Shared(json, socket)
+    ctx.obj = GlobalOptions(json, socket)
 
 
 app.command()(status.status)
@@ -101,14 +101,17 @@ def main() -> None:
         if os.environ.get("BURSTCTL_TRACEBACK"):
             raise
         what = f"{type(error).__name__}: {error}"
-        if heard and heard[-1] != DEFAULT_SOCKET:
-            said = f"the answer from {heard[-1]} cannot be shown ({what}): is it burstd there, of this version?"
+        if answered_sockets and answered_sockets[-1] != DEFAULT_SOCKET:
+            message = (
+                f"the answer from {answered_sockets[-1]} cannot be shown ({what}): is it burstd there, of this version?"
+            )
         else:
-            said = f"failed unexpectedly: {what}"
+            message = f"failed unexpectedly: {what}"
         sys.stderr.write(
-            f"burstctl: {safe_text(said[:_SHOWN])}\nSet BURSTCTL_TRACEBACK=1 to see where, and report it.\n"
+            f"burstctl: {safe_text(message[:_MAX_ERROR_CHARS])}\nSet BURSTCTL_TRACEBACK=1 to see where, and "
+            f"report it.\n"
         )
-        sys.exit(Code.NO)
+        sys.exit(ExitCode.NEGATIVE)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-Answer = dict[str, Any]
+JsonObject = dict[str, Any]
 """An answer of the daemon, as JSON gave it; its fields are in docs/burstctl.md."""
 Cell = str | Text | ProgressBar
 
@@ -31,7 +31,7 @@ STYLES = {
 """Colours of verdicts and states."""
 
 
-class _Trimmed:
+class _TrailingBlankFilter:
     """Leaves out the blanks that fill a table's last column up."""
 
     def __init__(self, out: TextIO) -> None:
@@ -44,61 +44,61 @@ class _Trimmed:
         self._out.flush()
 
 
-class Paper:
+class ConsoleOutput:
     """Writes to standard output."""
 
     def __init__(self) -> None:
         # A pipe gets every line whole: what cuts it down is the reader's choice.
         wide = None if sys.stdout.isatty() or "COLUMNS" in os.environ else 10_000
-        out = sys.stdout if sys.stdout.isatty() else cast("IO[str]", _Trimmed(sys.stdout))
+        out = sys.stdout if sys.stdout.isatty() else cast("IO[str]", _TrailingBlankFilter(sys.stdout))
         self._console = Console(file=out, highlight=False, emoji=False, markup=False, width=wide)
 
     def line(self, *parts: str | tuple[str, str]) -> None:
         """One line, wrapped where the window is narrower; a part may come with its style."""
         pairs = ((part, "") if isinstance(part, str) else part for part in parts)
-        self._put(Text.assemble(*((safe_text(text), style) for text, style in pairs)))
+        self._print(Text.assemble(*((safe_text(text), style) for text, style in pairs)))
 
     def note(self, text: str, style: str = "", indent: int = 2) -> None:
         """An indented paragraph."""
-        self._put(Padding(Text(safe_text(text), style), (0, 0, 0, indent), expand=False))
+        self._print(Padding(Text(safe_text(text), style), (0, 0, 0, indent), expand=False))
 
     def blank(self) -> None:
         """An empty line between blocks."""
-        self._put(Text())
+        self._print(Text())
 
     def table(
-        self, heads: Sequence[str], rows: Iterable[Sequence[Cell]], indent: int = 0, *, whole: bool = False
+        self, heads: Sequence[str], rows: Iterable[Sequence[Cell]], indent: int = 0, *, only_if_fits: bool = False
     ) -> bool:
         """A table. A head that ends in ``>`` has its column flush right, one in ``*`` may be wrapped.
 
         ``whole``: where it does not fit the window nothing is written and False comes back.
         """
         titles = [head.rstrip(">*") for head in heads]
-        made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold", show_header=any(titles))
+        rendered = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold", show_header=any(titles))
         for head, title in zip(heads, titles, strict=True):
-            made.add_column(
+            rendered.add_column(
                 title,
                 justify="right" if head.endswith(">") else "left",
                 no_wrap=not head.endswith("*"),
                 overflow="fold" if head.endswith("*") else "ellipsis",
             )
         for row in rows:
-            made.add_row(*(_safe_cell(cell) for cell in row))
-        if whole:
-            needed = self._console.measure(made, options=self._console.options.update(max_width=10_000)).maximum
+            rendered.add_row(*(_safe_cell(cell) for cell in row))
+        if only_if_fits:
+            needed = self._console.measure(rendered, options=self._console.options.update(max_width=10_000)).maximum
             if needed > self._console.width:
                 return False
-        self._put(Padding(made, (0, 0, 0, indent), expand=False))
+        self._print(Padding(rendered, (0, 0, 0, indent), expand=False))
         return True
 
     def pairs(self, pairs: Iterable[tuple[str, Cell]]) -> None:
         """Names and values, one a line; empty values are left out."""
         self.table(("", "*"), [(Text(name, "bold"), value) for name, value in pairs if value])
 
-    def _put(self, part: RenderableType) -> None:
+    def _print(self, part: RenderableType) -> None:
         self._console.print(part)
 
-    def redrawn(self, pages: Iterable[Callable[[Paper], None]]) -> None:
+    def live_pages(self, pages: Iterable[Callable[[ConsoleOutput], None]]) -> None:
         """Page after page: on a terminal each in place of the one before, else one below the other."""
         if not self._console.is_terminal:
             for draw in pages:
@@ -107,31 +107,31 @@ class Paper:
             return
         with Live(console=self._console, auto_refresh=False, vertical_overflow="crop") as live:
             for draw in pages:
-                sheet = _Sheet()
+                sheet = _BufferedOutput()
                 draw(sheet)
-                live.update(sheet.whole(), refresh=True)
+                live.update(sheet.as_group(), refresh=True)
 
 
-class _Sheet(Paper):
+class _BufferedOutput(ConsoleOutput):
     """Collects what the terminal is to show at once."""
 
     def __init__(self) -> None:
         super().__init__()
         self._parts: list[RenderableType] = []
 
-    def _put(self, part: RenderableType) -> None:
+    def _print(self, part: RenderableType) -> None:
         self._parts.append(part)
 
-    def whole(self) -> Group:
+    def as_group(self) -> Group:
         return Group(*self._parts)
 
 
-def bar(done: int, total: int, width: int = 20) -> ProgressBar:
+def progress_bar(done: int, total: int, width: int = 20) -> ProgressBar:
     """How much of something is done; a total of 0 is not known yet."""
     return ProgressBar(total=max(total, 1), completed=done if total else 0, width=width)
 
 
-def styled(word: str) -> Text:
+def styled_state(word: str) -> Text:
     """A verdict or state in its colour."""
     return Text(safe_text(word), STYLES.get(word, ""))
 
@@ -149,19 +149,19 @@ def safe_text(text: str) -> str:
     return text if text.isprintable() else "".join(c if c.isprintable() or c == "\n" else "\ufffd" for c in text)
 
 
-def count(number: int) -> Text:
+def faint_zero(number: int) -> Text:
     """A number; nought is faint, so that the eye finds the others."""
     return Text(str(number), "" if number else "dim")
 
 
-def money(amount: Answer | None, places: int = 2) -> str:
+def money_text(amount: JsonObject | None, places: int = 2) -> str:
     """``15.30 EUR``; empty where there is none."""
     return "" if amount is None else f"{Decimal(amount['amount']):.{places}f} {amount['currency']}"
 
 
-def sums(amounts: Sequence[Answer], places: int = 2) -> str:
+def money_sums_text(amounts: Sequence[JsonObject], places: int = 2) -> str:
     """Amounts in several currencies; ``0`` where there is none."""
-    return " + ".join(money(a, places) for a in amounts) or "0"
+    return " + ".join(money_text(a, places) for a in amounts) or "0"
 
 
 def size_text(size: int) -> str:
@@ -179,10 +179,10 @@ def plural(number: int, word: str) -> str:
     return f"{number} {word}{'' if number == 1 else 's'}"
 
 
-def names(words: Sequence[str], most: int = 5) -> str:
+def abbreviated_list(words: Sequence[str], max_names: int = 5) -> str:
     """The first words of a list, and how many more there are."""
-    more = f" +{len(words) - most}" if len(words) > most else ""
-    return ", ".join(words[:most]) + more
+    more = f" +{len(words) - max_names}" if len(words) > max_names else ""
+    return ", ".join(words[:max_names]) + more
 
 
 def print_json(answer: object) -> None:

@@ -6,53 +6,65 @@ from typing import Annotated
 
 import typer
 
-from burstd.cli.output import Paper, names, plural, print_json, styled
-from burstd.cli.scale import say
-from burstd.cli.session import Json, Socket, session
+from burstd.cli.output import ConsoleOutput, abbreviated_list, plural, print_json, styled_state
+from burstd.cli.scale import print_result
+from burstd.cli.session import JsonOption, SocketOption, api_client
 
 
-def plan(ctx: typer.Context, json: Json = False, socket: Socket = None) -> None:
+def plan(ctx: typer.Context, json: JsonOption = False, socket: SocketOption = None) -> None:
     """What the next loop would do, from a fresh look; nothing of it is done."""
-    burstd = session(ctx, json, socket)
-    answer = burstd.ask("POST", "/plan")
+    burstd = api_client(ctx, json, socket)
+    answer = burstd.request("POST", "/plan")
     if burstd.json:
         print_json(answer)
         return
-    paper = Paper()
+    out = ConsoleOutput()
     if answer["paused"]:
-        paper.line(("On hold", "bold yellow"), f" (burstctl unhold): {answer['paused']}")
+        out.line(("On hold", "bold yellow"), f" (burstctl unhold): {answer['paused']}")
     for failed in answer["failed"]:
-        paper.line(("! ", "bold red"), f"{failed}; nothing is booted or let go until it is mended")
+        out.line(("! ", "bold red"), f"{failed}; nothing is booted or let go until it is mended")
     if not answer["steps"]:
-        paper.line("Nothing: everything is as it should be.")
+        out.line("Nothing: everything is as it should be.")
     else:
-        paper.line((f"The next loop would take {plural(len(answer['steps']), 'step')}:", "bold"))
-        paper.table((">", "*"), [(f"{i}.", step["text"]) for i, step in enumerate(answer["steps"], 1)])
+        out.line((f"The next loop would take {plural(len(answer['steps']), 'step')}:", "bold"))
+        out.table((">", "*"), [(f"{i}.", step["text"]) for i, step in enumerate(answer["steps"], 1)])
     if answer["wants"]:
-        paper.blank()
-        paper.table(("POOL", "NODES>", "CAUSE", "JOBS", "WHY*"), [
-            (w["pool"], str(w["nodes"]), w["cause"], names(w["jobs"], 3), w["reason"]) for w in answer["wants"]
-        ])  # fmt: skip
+        out.blank()
+        out.table(
+            ("POOL", "NODES>", "CAUSE", "JOBS", "WHY*"),
+            [
+                (w["pool"], str(w["nodes"]), w["cause"], abbreviated_list(w["jobs"], 3), w["reason"])
+                for w in answer["wants"]
+            ],
+        )
     if answer["words"]:
-        paper.blank()
-        paper.table(("DECIDED BY", "", "ABOUT", "WHY*"), [
-            (w["by"], styled(w["verdict"]), names([a.replace(":", " ", 1) for a in w["about"]], 2), w["reason"])
-            for w in answer["words"]
-        ])  # fmt: skip
+        out.blank()
+        out.table(
+            ("DECIDED BY", "", "ABOUT", "WHY*"),
+            [
+                (
+                    w["by"],
+                    styled_state(w["verdict"]),
+                    abbreviated_list([a.replace(":", " ", 1) for a in w["about"]], 2),
+                    w["reason"],
+                )
+                for w in answer["words"]
+            ],
+        )
 
 
 def hold(
     ctx: typer.Context,
     reason: Annotated[str, typer.Argument(help="Why; shown in status.")],
-    json: Json = False,
-    socket: Socket = None,
+    json: JsonOption = False,
+    socket: SocketOption = None,
 ) -> None:
     """Boot nothing new and close nothing that is wanted, until unhold."""
-    burstd = session(ctx, json, socket)
-    say(burstd, burstd.ask("PUT", "/hold", {"reason": reason}))
+    burstd = api_client(ctx, json, socket)
+    print_result(burstd, burstd.request("PUT", "/hold", {"reason": reason}))
 
 
-def unhold(ctx: typer.Context, json: Json = False, socket: Socket = None) -> None:
+def unhold(ctx: typer.Context, json: JsonOption = False, socket: SocketOption = None) -> None:
     """Go on after hold."""
-    burstd = session(ctx, json, socket)
-    say(burstd, burstd.ask("DELETE", "/hold"))
+    burstd = api_client(ctx, json, socket)
+    print_result(burstd, burstd.request("DELETE", "/hold"))

@@ -10,27 +10,27 @@ from typing import Any
 
 from burstd.domain.errors import PolicyBroken
 from burstd.settings import (
-    Fault,
-    Made,
-    Plugins,
+    ConfiguredPolicy,
+    PluginRegistry,
     PolicyFiles,
     Settings,
     SettingsError,
-    load,
-    loads,
+    SettingsFault,
+    load_settings,
     make_policies,
     make_policy,
-    resolve,
+    parse_settings,
+    resolve_plugins,
     resolve_policy,
 )
-from burstd.settings.plugins.foreign_code import Overran, call_foreign, what_broke
-from burstd.settings.toml_source import dotted
+from burstd.settings.plugins.foreign_code import PolicyTimedOut, call_plugin_code, describe_plugin_error
+from burstd.settings.toml_source import dotted_key
 from burstd.testing.policy import policy_rules
-from burstd.testing.policy.policy_samples import Sample, samples
+from burstd.testing.policy.policy_samples import PolicySample, samples
 
 
 @dataclass(slots=True)
-class Tried:
+class PolicyCheckResult:
     """One policy; ``place`` in the chain, from 1, 0: not in it."""
 
     name: str
@@ -40,12 +40,12 @@ class Tried:
 
 
 @dataclass(slots=True)
-class Report:
+class PolicyCheckReport:
     """What was found. ``faults``: of the settings; ``warnings``: of what the daemon does without."""
 
     file: Path
-    faults: list[Fault] = field(default_factory=list)
-    policies: list[Tried] = field(default_factory=list)
+    faults: list[SettingsFault] = field(default_factory=list)
+    policies: list[PolicyCheckResult] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
 
     @property
@@ -59,54 +59,56 @@ class Report:
             "ok": self.ok,
             "file": str(self.file),
             "situations": sum(1 for _ in samples()),
-            "faults": [{"key": dotted(f.path), "line": f.line, "text": f.text} for f in self.faults],
+            "faults": [{"key": dotted_key(f.path), "line": f.line, "text": f.text} for f in self.faults],
             "policies": [asdict(tried) for tried in self.policies],
             "warnings": self.warnings,
         }
 
 
-def check_all(file: Path) -> Report:
+def check_all(file: Path) -> PolicyCheckReport:
     """The chain of a settings file, and whatever else lies in its folder of policies."""
-    report = Report(file)
+    report = PolicyCheckReport(file)
     try:
-        settings = load(file, check_files=False)  # keys and their modes are the business of "config check"
+        settings = load_settings(file, check_files=False)  # keys and their modes are the business of "config check"
     except SettingsError as error:
         report.faults += error.faults
         return report
-    plugins = Plugins.installed(settings.policies.folder, settings.policies.timeout_s)
+    plugins = PluginRegistry.installed(settings.policies.folder, settings.policies.timeout_s)
     try:
-        made = make_policies(settings, resolve(settings, plugins, check_files=False), plugins)
+        made = make_policies(settings, resolve_plugins(settings, plugins, check_files=False), plugins)
     except SettingsError as error:
         report.faults += error.faults
         made = ()
-    report.policies += [_tried(one, i, settings) for i, one in enumerate(made, 1)]
+    report.policies += [_check_made(one, i, settings) for i, one in enumerate(made, 1)]
     # Where it says already why the daemon would not start, it need not be said twice.
     report.warnings += [w for w in plugins.faults() if not any(w in fault.text for fault in report.faults)]
     for name in plugins.names("policies"):
         origins = plugins.origins(name)
         if name not in settings.policies.chain and len(origins) == 1 and origins[0].path is not None:
-            report.policies.append(_alone(settings, plugins, name, str(origins[0])))
+            report.policies.append(_check_single(settings, plugins, name, str(origins[0])))
     return report
 
 
-def check_one(path: Path, file: Path) -> Report:
+def check_one(path: Path, file: Path) -> PolicyCheckReport:
     """One policy's file or package, wherever it is, with the settings that the file has for it, if any."""
-    report = Report(file)
+    report = PolicyCheckReport(file)
     try:
-        settings = load(file, check_files=False)
+        settings = load_settings(file, check_files=False)
     except SettingsError as error:
-        settings = loads('cluster = "check"')
+        settings = parse_settings('cluster = "check"')
         report.warnings.append(f"tried with default settings, for {str(error).splitlines()[0].rstrip(':')}")
     # With a person's own rights everything may be tried; as root nothing that others could have written.
     folder = settings.policies.folder
     trusted = os.geteuid() == 0 or folder in path.parents
     timeout_s = settings.policies.timeout_s
-    plugins = Plugins({}, files=lambda: PolicyFiles(path.parent, timeout_s, path, trusted=trusted), timeout_s=timeout_s)
+    plugins = PluginRegistry(
+        {}, files=lambda: PolicyFiles(path.parent, timeout_s, path, trusted=trusted), timeout_s=timeout_s
+    )
     for fault in plugins.faults():
-        report.policies.append(Tried(path.stem, str(path), faults=[fault]))
+        report.policies.append(PolicyCheckResult(path.stem, str(path), faults=[fault]))
     for name in plugins.names("policies"):
-        report.policies.append(_alone(settings, plugins, name, str(path)))
-        origins = Plugins.installed(None if path.parent == folder else folder, timeout_s).origins(name)
+        report.policies.append(_check_single(settings, plugins, name, str(path)))
+        origins = PluginRegistry.installed(None if path.parent == folder else folder, timeout_s).origins(name)
         # One of the same file name would be replaced by it.
         others = [o for o in origins if o.path is None or o.path.name != path.name]
         if others:
@@ -116,48 +118,51 @@ def check_one(path: Path, file: Path) -> Report:
     return report
 
 
-def _alone(settings: Settings, plugins: Plugins, name: str, origin: str) -> Tried:
+def _check_single(settings: Settings, plugins: PluginRegistry, name: str, origin: str) -> PolicyCheckResult:
     """One that is not in the chain, or is looked at by itself."""
-    place = settings.policies.chain.index(name) + 1 if name in settings.policies.chain else 0
+    chain_position = settings.policies.chain.index(name) + 1 if name in settings.policies.chain else 0
     try:
         made = make_policy(resolve_policy(settings, plugins, name, check_files=False), plugins.timeout_s)
     except SettingsError as error:
-        return Tried(name, origin, place, [_said(fault) for fault in error.faults])
+        return PolicyCheckResult(name, origin, chain_position, [_fault_text(fault) for fault in error.faults])
     except PolicyBroken as error:
-        return Tried(name, origin, place, [f"the policy cannot be made: {error}"])
-    return _tried(made, place, settings)
+        return PolicyCheckResult(name, origin, chain_position, [f"the policy cannot be made: {error}"])
+    return _check_made(made, chain_position, settings)
 
 
-def _said(fault: Fault) -> str:
-    return str(Fault(fault.path, fault.text))
+def _fault_text(fault: SettingsFault) -> str:
+    return str(SettingsFault(fault.path, fault.text))
 
 
-def _tried(made: Made, place: int, settings: Settings) -> Tried:
+def _check_made(made: ConfiguredPolicy, chain_position: int, settings: Settings) -> PolicyCheckResult:
     """Asked in every situation, twice in each."""
     found: dict[str, str] = {}
     for sample in samples():
         try:
-            fault = _fault(made, sample, settings.policies.timeout_s)
-        except Overran as error:
+            fault = _first_fault(made, sample, settings.policies.timeout_s)
+        except PolicyTimedOut as error:
             found.setdefault(str(error), sample.title)
             break
         if fault:
             found.setdefault(fault, sample.title)
     faults = [f"{fault} (with {title})" for fault, title in found.items()]
-    return Tried(made.chosen.name, str(made.chosen.origin), place, faults)
+    return PolicyCheckResult(made.resolved.name, str(made.resolved.origin), chain_position, faults)
 
 
-def _fault(made: Made, sample: Sample, timeout_s: float) -> str:
-    home = made.chosen.home
+def _first_fault(made: ConfiguredPolicy, sample: PolicySample, timeout_s: float) -> str:
+    home = made.resolved.source_dir
     try:
-        call_foreign(
-            lambda: policy_rules.check(made.policy, sample.snapshot, sample.target), timeout_s, home, AssertionError
+        call_plugin_code(
+            lambda: policy_rules.check_policy(made.policy, sample.snapshot, sample.target),
+            timeout_s,
+            home,
+            AssertionError,
         )
-    except Overran:
+    except PolicyTimedOut:
         raise
     except PolicyBroken as error:
         return str(error)
     except AssertionError as error:
         last = [frame.f_code.co_filename for frame, _ in traceback.walk_tb(error.__traceback__)][-1]
-        return str(error) if last == policy_rules.__file__ else what_broke(error, home)
+        return str(error) if last == policy_rules.__file__ else describe_plugin_error(error, home)
     return ""

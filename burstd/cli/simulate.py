@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from burstd.cli.output import Paper
-from burstd.cli.session import Code, Json, Session, session
+from burstd.cli.output import ConsoleOutput
+from burstd.cli.session import ApiClient, ExitCode, JsonOption, api_client
 
 if TYPE_CHECKING:
-    from burstd.simulate.report.report import Report
-    from burstd.simulate.report.result import Result
+    from burstd.simulate.report.report import SimulationReport
+    from burstd.simulate.report.result import ChainResult
     from burstd.simulate.study import Study
 
-_SITE, _CLOUD, _PART = "The site", "The cloud", "The part of the trace"
+_SITE_PANEL, _CLOUD_PANEL, _TRACE_PANEL = "The site", "The cloud", "The part of the trace"
 
 
 def simulate(
@@ -42,106 +42,127 @@ def simulate(
     ] = None,
     format_: Annotated[str, typer.Option("--format", help="Of the trace: auto, swf, sacct or philly.")] = "auto",
     window: Annotated[
-        str | None, typer.Option(metavar="START", help="Its first day (UTC).", rich_help_panel=_PART)
+        str | None, typer.Option(metavar="START", help="Its first day (UTC).", rich_help_panel=_TRACE_PANEL)
     ] = None,
-    days: Annotated[float, typer.Option(min=0, help="How many days of it; 0: all.", rich_help_panel=_PART)] = 14,
+    days: Annotated[float, typer.Option(min=0, help="How many days of it; 0: all.", rich_help_panel=_TRACE_PANEL)] = 14,
     load: Annotated[
         float | None,
-        typer.Option(min=0.01, help="The window's work over what the site can do in it [1.0].", rich_help_panel=_SITE),
+        typer.Option(
+            min=0.01, help="The window's work over what the site can do in it [1.0].", rich_help_panel=_SITE_PANEL
+        ),
     ] = None,
-    gpus: Annotated[int | None, typer.Option(min=1, help="In place of --load.", rich_help_panel=_SITE)] = None,
-    nodes: Annotated[int | None, typer.Option(min=1, help="In place of --load.", rich_help_panel=_SITE)] = None,
-    gpus_per_node: Annotated[int | None, typer.Option(min=1, help="[8]", rich_help_panel=_SITE)] = None,
+    gpus: Annotated[int | None, typer.Option(min=1, help="In place of --load.", rich_help_panel=_SITE_PANEL)] = None,
+    nodes: Annotated[int | None, typer.Option(min=1, help="In place of --load.", rich_help_panel=_SITE_PANEL)] = None,
+    gpus_per_node: Annotated[int | None, typer.Option(min=1, help="[8]", rich_help_panel=_SITE_PANEL)] = None,
     cpus_per_node: Annotated[
-        int | None, typer.Option(min=1, help="[64] Where the trace has no GPUs.", rich_help_panel=_SITE)
+        int | None, typer.Option(min=1, help="[64] Where the trace has no GPUs.", rich_help_panel=_SITE_PANEL)
     ] = None,
     offers: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="What clouds sell (TOML), in place of the next.", rich_help_panel=_CLOUD),
+        typer.Option(
+            metavar="FILE", help="What clouds sell (TOML), in place of the next.", rich_help_panel=_CLOUD_PANEL
+        ),
     ] = None,
     price: Annotated[
-        str | None, typer.Option(help="Of a GPU and hour [2.50], or of a CPU [0.05].", rich_help_panel=_CLOUD)
+        str | None, typer.Option(help="Of a GPU and hour [2.50], or of a CPU [0.05].", rich_help_panel=_CLOUD_PANEL)
     ] = None,
-    spot_price: Annotated[str | None, typer.Option(help="Also of spot machines.", rich_help_panel=_CLOUD)] = None,
+    spot_price: Annotated[str | None, typer.Option(help="Also of spot machines.", rich_help_panel=_CLOUD_PANEL)] = None,
     spot_loss: Annotated[
-        float, typer.Option(min=0, help="How often an hour one is taken back.", rich_help_panel=_CLOUD)
+        float, typer.Option(min=0, help="How often an hour one is taken back.", rich_help_panel=_CLOUD_PANEL)
     ] = 0.05,
     stockout: Annotated[
-        float, typer.Option(min=0, max=1, help="Share of the time without machines.", rich_help_panel=_CLOUD)
+        float, typer.Option(min=0, max=1, help="Share of the time without machines.", rich_help_panel=_CLOUD_PANEL)
     ] = 0.0,
-    boot: Annotated[float, typer.Option(min=0, help="Seconds until a machine is open.", rich_help_panel=_CLOUD)] = 180,
+    boot: Annotated[
+        float, typer.Option(min=0, help="Seconds until a machine is open.", rich_help_panel=_CLOUD_PANEL)
+    ] = 180,
     staging: Annotated[
-        float, typer.Option(min=0, help="Seconds until a job's input is in the store.", rich_help_panel=_CLOUD)
+        float, typer.Option(min=0, help="Seconds until a job's input is in the store.", rich_help_panel=_CLOUD_PANEL)
     ] = 120,
     tick: Annotated[float, typer.Option(min=1, help="Seconds between two looks at jobs that wait.")] = 60,
     bind_depth: Annotated[int | None, typer.Option(min=0, help="As in burstd.toml.")] = None,
     seed: Annotated[int, typer.Option(help="Of all that is drawn.")] = 1,
     html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a page with plots.")] = None,
-    json: Json = False,
+    json: JsonOption = False,
 ) -> None:
     """Replay a trace of jobs through the policies: waits, cloud hours and cost of each chain. Needs no daemon."""
-    burstctl = session(ctx, json, None)
+    burstctl = api_client(ctx, json, None)
     from burstd.simulate.study import Study  # noqa: PLC0415  # the policies take long to load
 
     sites = [name for name, given in (("--load", load), ("--gpus", gpus), ("--nodes", nodes)) if given is not None]
     if len(sites) > 1:
-        burstctl.fail(Code.USAGE, f"{' and '.join(sites)} are both the size of the site: give one of them")
+        burstctl.fail(ExitCode.USAGE, f"{' and '.join(sites)} are both the size of the site: give one of them")
     if offers and (price or spot_price or stockout):
-        burstctl.fail(Code.USAGE, "--offers has prices and stockouts of its own: leave the other options out")
+        burstctl.fail(ExitCode.USAGE, "--offers has prices and stockouts of its own: leave the other options out")
     study = Study(
-        trace=trace, format=format_, chains=tuple(policy or ()), sets=tuple(sets or ()), config=config, offers=offers,
-        start=_start(burstctl, window), days=days or None, nodes=nodes, units=gpus, size=gpus_per_node,
-        boot_s=boot, staging_s=staging, price=_money(burstctl, "--price", price),
-        spot_price=_money(burstctl, "--spot-price", spot_price), losses_per_hour=spot_loss, stockout=stockout,
-        tick_s=tick, bind_depth=bind_depth, seed=seed,
-    )  # fmt: skip
+        trace=trace,
+        format=format_,
+        chains=tuple(policy or ()),
+        policy_overrides=tuple(sets or ()),
+        config=config,
+        offers=offers,
+        start=_parse_start(burstctl, window),
+        days=days or None,
+        nodes=nodes,
+        units=gpus,
+        size=gpus_per_node,
+        boot_s=boot,
+        staging_s=staging,
+        price=_parse_price(burstctl, "--price", price),
+        spot_price=_parse_price(burstctl, "--spot-price", spot_price),
+        losses_per_hour=spot_loss,
+        stockout=stockout,
+        tick_s=tick,
+        bind_depth=bind_depth,
+        seed=seed,
+    )
     if load is not None:
         study = replace(study, load=load)
     if cpus_per_node is not None:
         study = replace(study, size=cpus_per_node)
-    found = _replayed(burstctl, study)
+    found = _replay(burstctl, study)
     if html is not None:
-        _write(burstctl, html, found)
+        _write_page(burstctl, html, found)
     if burstctl.json:
         sys.stdout.write(found.json_text())
         return
-    _print(found)
+    _print_report(found)
     if html is not None:
-        Paper().line(f"Plots: {html}")
+        ConsoleOutput().line(f"Plots: {html}")
 
 
-def _replayed(burstctl: Session, study: Study) -> Report:
+def _replay(burstctl: ApiClient, study: Study) -> SimulationReport:
     from burstd.settings import SettingsError  # noqa: PLC0415
-    from burstd.simulate.policy_chains import ChainError  # noqa: PLC0415
-    from burstd.simulate.report.report import report  # noqa: PLC0415
+    from burstd.simulate.policy_chains import PolicyChainError  # noqa: PLC0415
+    from burstd.simulate.report.report import build_report  # noqa: PLC0415
     from burstd.simulate.run import ReplayError  # noqa: PLC0415
-    from burstd.simulate.study import prepare  # noqa: PLC0415
+    from burstd.simulate.study import prepare_study  # noqa: PLC0415
     from burstd.simulate.traces.read import TraceError  # noqa: PLC0415
     from burstd.simulate.traces.window import WindowError  # noqa: PLC0415
 
     try:
-        return report(prepare(study).answer(_progress))
-    except (TraceError, SettingsError, ChainError, WindowError, ReplayError) as error:
-        burstctl.fail(Code.NO, str(error))
+        return build_report(prepare_study(study).run_study(_progress))
+    except (TraceError, SettingsError, PolicyChainError, WindowError, ReplayError) as error:
+        burstctl.fail(ExitCode.NEGATIVE, str(error))
 
 
-def _progress(result: Result) -> None:
+def _progress(result: ChainResult) -> None:
     """Tells a person who waits which chain is done."""
     if sys.stderr.isatty():
         sys.stderr.write(f"{result.chain}: {result.figures.elapsed_s:.0f} s\n")
 
 
-def _start(burstctl: Session, text: str | None) -> float | None:
+def _parse_start(burstctl: ApiClient, text: str | None) -> float | None:
     if text is None:
         return None
     try:
         found = datetime.fromisoformat(text)
     except ValueError:
-        burstctl.fail(Code.USAGE, f"--window {text!r} is no date; write 2017-10-02 or 2017-10-02T12:00")
+        burstctl.fail(ExitCode.USAGE, f"--window {text!r} is no date; write 2017-10-02 or 2017-10-02T12:00")
     return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
 
 
-def _money(burstctl: Session, option: str, text: str | None) -> Decimal | None:
+def _parse_price(burstctl: ApiClient, option: str, text: str | None) -> Decimal | None:
     if text is None:
         return None
     try:
@@ -149,29 +170,29 @@ def _money(burstctl: Session, option: str, text: str | None) -> Decimal | None:
     except InvalidOperation:
         found = Decimal(-1)
     if not found.is_finite() or found < 0:
-        burstctl.fail(Code.USAGE, f"{option} {text!r} is no price; write 2.50")
+        burstctl.fail(ExitCode.USAGE, f"{option} {text!r} is no price; write 2.50")
     return found
 
 
-def _write(burstctl: Session, path: Path, found: Report) -> None:
-    from burstd.simulate.report.page import page  # noqa: PLC0415
+def _write_page(burstctl: ApiClient, path: Path, found: SimulationReport) -> None:
+    from burstd.simulate.report.page import render_page  # noqa: PLC0415
 
     try:
-        path.write_text(page(found), encoding="utf-8")
+        path.write_text(render_page(found), encoding="utf-8")
     except OSError as error:
-        burstctl.fail(Code.NO, f"{path} cannot be written: {error.strerror or error}")
+        burstctl.fail(ExitCode.NEGATIVE, f"{path} cannot be written: {error.strerror or error}")
 
 
-def _print(found: Report) -> None:
-    from burstd.simulate.report.columns import heads, rows, summary  # noqa: PLC0415
+def _print_report(found: SimulationReport) -> None:
+    from burstd.simulate.report.columns import summary_sentences, table_heads, table_rows  # noqa: PLC0415
 
-    paper = Paper()
-    paper.line((found.title, "bold"))
-    paper.pairs([("Trace", found.trace), ("Site", found.site), ("Cloud", found.cloud), ("Seed", str(found.seed))])
-    paper.blank()
-    paper.table(heads(found), rows(found))
-    paper.blank()
-    for sentence in summary(found):
-        paper.line(sentence)
+    out = ConsoleOutput()
+    out.line((found.title, "bold"))
+    out.pairs([("Trace", found.trace), ("Site", found.site), ("Cloud", found.cloud), ("Seed", str(found.seed))])
+    out.blank()
+    out.table(table_heads(found), table_rows(found))
+    out.blank()
+    for sentence in summary_sentences(found):
+        out.line(sentence)
     for note in found.notes:
-        paper.note(note, "dim", indent=0)
+        out.note(note, "dim", indent=0)

@@ -5,94 +5,110 @@ from __future__ import annotations
 import typer
 from rich.text import Text
 
-from burstd.cli.output import Answer, Paper, count, names, plural, print_json, styled, sums
-from burstd.cli.provider import left_alone
-from burstd.cli.session import Json, Socket, session
-from burstd.cli.stage_pages import at_a_glance
-from burstd.cli.times import ago, ahead, clock, length
+from burstd.cli.output import (
+    ConsoleOutput,
+    JsonObject,
+    abbreviated_list,
+    faint_zero,
+    money_sums_text,
+    plural,
+    print_json,
+    styled_state,
+)
+from burstd.cli.provider import breaker_text
+from burstd.cli.session import JsonOption, SocketOption, api_client
+from burstd.cli.stage_pages import print_staging_summary
+from burstd.cli.times import ago, duration_text, local_time_text, remaining_text
 
-_SORTS = ("wanted", "booting", "ready", "busy", "idle", "leaving", "failed", "free", "slots")
-_HEADS = ("POOL", "WANTED>", "BOOT>", "READY>", "BUSY>", "IDLE>", "LEAVE>", "FAIL>", "FREE>", "SLOTS>")
-_BREAKERS = 5
+_POOL_COUNTS = ("wanted", "booting", "ready", "busy", "idle", "leaving", "failed", "free", "slots")
+_POOL_HEADS = ("POOL", "WANTED>", "BOOT>", "READY>", "BUSY>", "IDLE>", "LEAVE>", "FAIL>", "FREE>", "SLOTS>")
+_MAX_BREAKERS = 5
 _OK = Text("ok", "green")
 
 
-def status(ctx: typer.Context, json: Json = False, socket: Socket = None) -> None:
+def status(ctx: typer.Context, json: JsonOption = False, socket: SocketOption = None) -> None:
     """What is wanted, booting, open and leaving; what waits and why; what it costs now."""
-    burstd = session(ctx, json, socket)
+    burstd = api_client(ctx, json, socket)
     answer = burstd.get("/status")
     if burstd.json:
         print_json(answer)
         return
-    paper = Paper()
-    _daemon(paper, answer)
+    out = ConsoleOutput()
+    _print_daemon(out, answer)
     if answer["pools"]:
-        paper.blank()
-        _pools(paper, answer)
-        paper.blank()
-        _outside(paper, answer)
-    paper.blank()
+        out.blank()
+        _print_pools(out, answer)
+        out.blank()
+        _print_services(out, answer)
+    out.blank()
     if answer["data"]:
-        at_a_glance(paper, answer["data"])
-    _waiting(paper, answer)
+        print_staging_summary(out, answer["data"])
+    _print_waiting(out, answer)
 
 
-def _daemon(paper: Paper, answer: Answer) -> None:
+def _print_daemon(out: ConsoleOutput, answer: JsonObject) -> None:
     daemon, now = answer["daemon"], answer["now"]
     seen = f"looked {ago(answer['seen'], now)}" if answer["seen"] else "has not looked yet"
-    paper.line(
-        (f"burstd {daemon['version']}", "bold"), f" on {daemon['cluster']}, up {length(daemon['up_s'])}, {seen}, now ",
-        (f"{sums(answer['cost_per_hour'])}/h", "bold"),
-    )  # fmt: skip
+    out.line(
+        (f"burstd {daemon['version']}", "bold"),
+        f" on {daemon['cluster']}, up {duration_text(daemon['up_s'])}, {seen}, now ",
+        (f"{money_sums_text(answer['cost_per_hour'])}/h", "bold"),
+    )
     if daemon["paused"]:
-        paper.note(f"on hold, nothing is booted or closed (burstctl unhold): {daemon['paused']}", "bold yellow")
+        out.note(f"on hold, nothing is booted or closed (burstctl unhold): {daemon['paused']}", "bold yellow")
     for alarm in answer["alarms"]:
-        paper.note(f"! {alarm}", "bold red")
+        out.note(f"! {alarm}", "bold red")
 
 
-def _pools(paper: Paper, answer: Answer) -> None:
+def _print_pools(out: ConsoleOutput, answer: JsonObject) -> None:
     currencies = {amount["currency"] for amount in answer["cost_per_hour"]}
     one = currencies.pop() if len(currencies) == 1 else ""
     rows = [
-        (pool["name"], *(count(pool[sort]) for sort in _SORTS), sums(pool["cost_per_hour"]).removesuffix(f" {one}"))
+        (
+            pool["name"],
+            *(faint_zero(pool[sort]) for sort in _POOL_COUNTS),
+            money_sums_text(pool["cost_per_hour"]).removesuffix(f" {one}"),
+        )
         for pool in answer["pools"]
     ]
-    if not paper.table((*_HEADS, f"{one or 'COST'}/H>"), rows, whole=True):
+    if not out.table((*_POOL_HEADS, f"{one or 'COST'}/H>"), rows, only_if_fits=True):
         for pool in answer["pools"]:
-            some = ", ".join(f"{sort} {pool[sort]}" for sort in _SORTS if pool[sort])
-            paper.line((pool["name"], "bold"), f": {some}, {sums(pool['cost_per_hour'])}/h")
+            some = ", ".join(f"{count_name} {pool[count_name]}" for count_name in _POOL_COUNTS if pool[count_name])
+            out.line((pool["name"], "bold"), f": {some}, {money_sums_text(pool['cost_per_hour'])}/h")
     now = answer["now"]
     for pool in answer["pools"]:
         for pin in pool["pins"]:
-            word = {"exact": "exactly", "floor": "at least", "ceiling": "at most"}[pin["kind"]]
+            pin_text = {"exact": "exactly", "floor": "at least", "ceiling": "at most"}[pin["kind"]]
             until = (
-                f"until {clock(pin['until'], now)} ({ahead(pin['until'], now)} more)" if pin["until"] else "for good"
+                f"until {local_time_text(pin['until'], now)} ({remaining_text(pin['until'], now)} more)"
+                if pin["until"]
+                else "for good"
             )
-            paper.note(f"{pool['name']}: {word} {plural(pin['nodes'], 'node')} {until}, by {pin['by']}", "yellow")
+            out.note(f"{pool['name']}: {pin_text} {plural(pin['nodes'], 'node')} {until}, by {pin['by']}", "yellow")
         if pool["held"]:
-            paper.note(f"{pool['name']}: {plural(pool['held'], 'slot')} held (burstctl node list)", "yellow")
+            out.note(f"{pool['name']}: {plural(pool['held'], 'slot')} held (burstctl node list)", "yellow")
 
 
-def _outside(paper: Paper, answer: Answer) -> None:
+def _print_services(out: ConsoleOutput, answer: JsonObject) -> None:
     now = answer["now"]
-    paper.table(("", "", "*"), [_slurm(answer["slurm"], now), *(_provider(p, now) for p in answer["providers"])])
+    out.table(("", "", "*"), [_slurm_row(answer["slurm"], now), *(_provider_row(p, now) for p in answer["providers"])])
     breakers = [breaker for provider in answer["providers"] for breaker in provider["breakers"]]
-    for breaker in breakers[:_BREAKERS]:
-        paper.note(left_alone(breaker, now), "yellow")
-    if len(breakers) > _BREAKERS:
-        paper.note(f"and {len(breakers) - _BREAKERS} more are left alone (--json)", "dim")
+    for breaker in breakers[:_MAX_BREAKERS]:
+        out.note(breaker_text(breaker, now), "yellow")
+    if len(breakers) > _MAX_BREAKERS:
+        out.note(f"and {len(breakers) - _MAX_BREAKERS} more are left alone (--json)", "dim")
 
 
-def _slurm(slurm: Answer, now: str) -> tuple[str, Text, str]:
+def _slurm_row(slurm: JsonObject, now: str) -> tuple[str, Text, str]:
     name = f"Slurm {slurm['version']}".strip()
     if not slurm["ok"]:
-        return _down(name, slurm, now)
+        return _unreachable_row(name, slurm, now)
     return name, _OK, f"{plural(slurm['nodes'], 'node')}, {plural(slurm['jobs'], 'job')}"
 
 
-def _provider(provider: Answer, now: str) -> tuple[str, Text, str]:
+def _provider_row(provider: JsonObject, now: str) -> tuple[str, Text, str]:
     if not provider["ok"]:
-        return _down(provider["name"], provider, now)
+        return _unreachable_row(provider["name"], provider, now)
     parts = [f"{number} {state}" for state, number in provider["instances"].items()] or ["no instance"]
     parts.append(plural(provider["offers"], "offer"))
     if provider["calls"]:
@@ -102,26 +118,26 @@ def _provider(provider: Answer, now: str) -> tuple[str, Text, str]:
     return provider["name"], _OK, ", ".join(parts)
 
 
-def _down(name: str, reach: Answer, now: str) -> tuple[str, Text, str]:
+def _unreachable_row(name: str, reach: JsonObject, now: str) -> tuple[str, Text, str]:
     known = f"; last known {ago(reach['last_known'], now)}" if reach["last_known"] else ""
     return name, Text("down", "bold red"), f"{reach['error']}{known}"
 
 
-def _waiting(paper: Paper, answer: Answer) -> None:
+def _print_waiting(out: ConsoleOutput, answer: JsonObject) -> None:
     waiting = answer["waiting"]
     if not waiting["jobs"]:
-        paper.line("No job waits.")
+        out.line("No job waits.")
         return
     tasks = f" ({waiting['tasks']} with every array task)" if waiting["tasks"] != waiting["jobs"] else ""
-    sorts = ", ".join(f"{n} {verdict}" for verdict, n in waiting["verdicts"].items())
+    verdicts = ", ".join(f"{n} {verdict}" for verdict, n in waiting["verdicts"].items())
     waits = "waits" if waiting["jobs"] == 1 else "wait"
-    paper.line((f"{plural(waiting['jobs'], 'job')} {waits}{tasks}", "bold"), f": {sorts}")
+    out.line((f"{plural(waiting['jobs'], 'job')} {waits}{tasks}", "bold"), f": {verdicts}")
     if waiting["groups"]:
-        paper.table(("", ">", "*", "*"), [
-            (styled(g["verdict"]), str(g["jobs"]), g["reason"], f"job {names(g['examples'], 3)}")
+        out.table(("", ">", "*", "*"), [
+            (styled_state(g["verdict"]), str(g["jobs"]), g["reason"], f"job {abbreviated_list(g['examples'], 3)}")
             for g in waiting["groups"]
         ], indent=2)  # fmt: skip
     if waiting["more_groups"]:
-        paper.note(f"and {waiting['more_groups']} more reasons (burstctl job list)", "dim")
+        out.note(f"and {waiting['more_groups']} more reasons (burstctl job list)", "dim")
     if not answer["you"]["admin"]:
-        paper.note(f"Only jobs of {answer['you']['user']} are shown.", "dim")
+        out.note(f"Only jobs of {answer['you']['user']} are shown.", "dim")

@@ -6,13 +6,13 @@ import re
 from datetime import UTC, datetime
 
 _UNITS = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0, "w": 7 * 86400.0}
-_PART = re.compile(r"(\d+(?:\.\d+)?)\s*(min|[smhdw])")
+_DURATION_PART = re.compile(r"(\d+(?:\.\d+)?)\s*(min|[smhdw])")
 
 
-def parse_length(text: str) -> float:
+def parse_duration(text: str) -> float:
     """Seconds of ``90s``, ``15m``, ``2h``, ``1h30m``, ``3d``, ``1w``. Raises ValueError with a sentence."""
     bare = text.replace(" ", "").lower()
-    parts = _PART.findall(bare)
+    parts = _DURATION_PART.findall(bare)
     if not parts or "".join(number + unit for number, unit in parts) != bare:
         raise ValueError(f"{text!r} is no length of time; write 90s, 15m, 2h, 1h30m, 3d or 1w")
     return sum(float(number) * _UNITS[unit] for number, unit in parts)
@@ -24,7 +24,7 @@ def parse_time(text: str, now: float) -> float:
     Without a zone it is local time.
     """
     try:
-        return now - parse_length(text)
+        return now - parse_duration(text)
     except ValueError:
         pass
     try:
@@ -34,26 +34,26 @@ def parse_time(text: str, now: float) -> float:
     return found.timestamp()
 
 
-def seconds(iso: str) -> float:
+def epoch_seconds(iso: str) -> float:
     """Seconds since 1970 of a time in an answer."""
     return datetime.fromisoformat(iso).timestamp()
 
 
-def length(span: float) -> str:
+def duration_text(span: float) -> str:
     """A length of time in at most two units: ``12 s``, ``5 min``, ``2 h 5 min``, ``3 d 4 h``."""
-    whole = round(max(0.0, span))
-    if whole < 120:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min"
-    if whole < 86400:
-        hours, minutes = divmod(whole // 60, 60)
+    rounded = round(max(0.0, span))
+    if rounded < 120:
+        return f"{rounded} s"
+    if rounded < 3600:
+        return f"{rounded // 60} min"
+    if rounded < 86400:
+        hours, minutes = divmod(rounded // 60, 60)
         return f"{hours} h {minutes} min" if minutes else f"{hours} h"
-    days, hours = divmod(whole // 3600, 24)
+    days, hours = divmod(rounded // 3600, 24)
     return f"{days} d {hours} h" if hours else f"{days} d"
 
 
-def about(span: float, before: str = "in ") -> str:
+def rough_duration_text(span: float, before: str = "in ") -> str:
     """``at once``, ``in about 4 min``, ``in about 3 h``: as exact as a forecast is. Without ``before`` a length."""
     if before and span < 1:
         return "at once"
@@ -61,22 +61,22 @@ def about(span: float, before: str = "in ") -> str:
     return f"{before}about {max(1, round(span / size))} {unit}"
 
 
-def age(iso: str, now: str) -> str:
+def elapsed_text(iso: str, now: str) -> str:
     """``12 s``: from then until now, counted in the daemon's time."""
-    return length(seconds(now) - seconds(iso))
+    return duration_text(epoch_seconds(now) - epoch_seconds(iso))
 
 
 def ago(iso: str | None, now: str) -> str:
     """``12 s ago``."""
-    return "never" if iso is None else f"{age(iso, now)} ago"
+    return "never" if iso is None else f"{elapsed_text(iso, now)} ago"
 
 
-def ahead(iso: str, now: str) -> str:
+def remaining_text(iso: str, now: str) -> str:
     """``2 h 5 min``: from now until then."""
-    return length(seconds(iso) - seconds(now))
+    return duration_text(epoch_seconds(iso) - epoch_seconds(now))
 
 
-def clock(iso: str, now: str) -> str:
+def local_time_text(iso: str, now: str) -> str:
     """Local time of day, with the date where it is another day's: ``14:13:08``, ``20 Sep 14:13:08``."""
     then, today = datetime.fromisoformat(iso).astimezone(), datetime.fromisoformat(now).astimezone()
     if then.date() == today.date():
@@ -84,11 +84,11 @@ def clock(iso: str, now: str) -> str:
     return f"{then:%d %b %H:%M:%S}" if then.year == today.year else f"{then:%d %b %Y %H:%M:%S}"
 
 
-def day(iso: str) -> str:
+def local_date_text(iso: str) -> str:
     """Local date and time, to a minute."""
     return f"{datetime.fromisoformat(iso).astimezone():%Y-%m-%d %H:%M}"
 
 
-def utc_now() -> float:
+def epoch_now() -> float:
     """Seconds since 1970."""
     return datetime.now(UTC).timestamp()

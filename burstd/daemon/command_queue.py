@@ -11,13 +11,13 @@ import structlog
 
 from burstd.api.backend import (
     COMMAND_TIMEOUT_S,
-    CheckOffice,
-    Facts,
+    ClaimRecords,
+    DaemonInfo,
+    IngressBackend,
     NoAnswer,
-    PolicyOffice,
-    Records,
-    RouteOffice,
-    StageOffice,
+    PolicyBackend,
+    ProviderCheckBackend,
+    StagingBackend,
 )
 from burstd.domain.clock import Clock
 from burstd.domain.command import Command, CommandResult
@@ -28,48 +28,48 @@ from burstd.domain.snapshot import Snapshot
 log = structlog.get_logger(__name__)
 
 
-class DaemonOffice:
-    """Implements ``burstd.api.backend.Office``."""
+class DaemonBackend:
+    """Implements ``burstd.api.backend.Backend``."""
 
     def __init__(
         self,
         *,
-        reader: Records,
+        reader: ClaimRecords,
         clock: Clock,
-        facts: Callable[[], Facts],
-        latest: Callable[[], tuple[Snapshot, Plan] | None],
+        daemon_info: Callable[[], DaemonInfo],
+        latest_loop: Callable[[], tuple[Snapshot, Plan] | None],
         wake: Callable[[], None],
-        checks: CheckOffice,
-        routes: RouteOffice,
-        policies: PolicyOffice,
-        stage: StageOffice | None = None,
+        checks: ProviderCheckBackend,
+        routes: IngressBackend,
+        policies: PolicyBackend,
+        stage: StagingBackend | None = None,
     ) -> None:
-        self.reader: Records = reader
-        self.stage: StageOffice | None = stage
-        self.checks: CheckOffice = checks
-        self.routes: RouteOffice = routes
-        self.policies: PolicyOffice = policies
+        self.reader: ClaimRecords = reader
+        self.stage: StagingBackend | None = stage
+        self.checks: ProviderCheckBackend = checks
+        self.routes: IngressBackend = routes
+        self.policies: PolicyBackend = policies
         self._clock = clock
-        self._facts = facts
-        self._latest = latest
+        self._daemon_info = daemon_info
+        self._latest = latest_loop
         self._wake = wake
-        self._asked: queue.SimpleQueue[tuple[Command, Future[CommandResult]]] = queue.SimpleQueue()
+        self._commands: queue.SimpleQueue[tuple[Command, Future[CommandResult]]] = queue.SimpleQueue()
 
     def now(self) -> float:
         """See Office."""
         return self._clock.now()
 
-    def facts(self) -> Facts:
+    def daemon_info(self) -> DaemonInfo:
         """See Office."""
-        return self._facts()
+        return self._daemon_info()
 
-    def latest(self) -> tuple[Snapshot, Plan] | None:
+    def latest_loop(self) -> tuple[Snapshot, Plan] | None:
         """See Office."""
         return self._latest()
 
     def command(self, command: Command, timeout_s: float = COMMAND_TIMEOUT_S) -> CommandResult:
         """See Office."""
-        answer = self.begin(command)
+        answer = self.enqueue(command)
         try:
             return answer.result(timeout_s)
         except FutureTimeoutError:
@@ -80,25 +80,25 @@ class DaemonOffice:
                 ) from None
             return answer.result()  # It was taken at the last moment.
 
-    def begin(self, command: Command) -> Future[CommandResult]:
+    def enqueue(self, command: Command) -> Future[CommandResult]:
         """Hands a command to the deciding thread."""
         answer: Future[CommandResult] = Future()
-        self._asked.put((command, answer))
+        self._commands.put((command, answer))
         self._wake()
         return answer
 
-    def serve(self, do: Callable[[Command], CommandResult]) -> int:
+    def run_queued(self, execute: Callable[[Command], CommandResult]) -> int:
         """Carries out what was asked so far, in the caller's thread; returns how much that was.
 
         What is asked meanwhile waits: who asks again as soon as he is answered would keep the thread for ever.
         """
         count = 0
-        for _ in range(self._asked.qsize()):
-            command, answer = self._asked.get_nowait()
+        for _ in range(self._commands.qsize()):
+            command, answer = self._commands.get_nowait()
             if not answer.set_running_or_notify_cancel():
                 continue
             try:
-                answer.set_result(do(command))
+                answer.set_result(execute(command))
             except BurstdError as error:
                 answer.set_exception(error)
             except Exception as error:

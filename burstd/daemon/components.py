@@ -9,22 +9,22 @@ import structlog
 
 from burstd.domain.clock import Clock
 from burstd.domain.cloud.offer import Pool
-from burstd.domain.plugins.provider import ConsoleLog, Provider, Shells
+from burstd.domain.plugins.provider import ConsoleLog, Provider, ShellProvider
 from burstd.domain.plugins.scheduler import Scheduler
-from burstd.node.ssh.host_keys import Trust
+from burstd.node.ssh.host_keys import HostKeyPolicy
 from burstd.node.ssh.key_pair import ensure_ssh_key
-from burstd.node.user_data import UserData, render
-from burstd.node.validator import NodeProver, Site
+from burstd.node.user_data import UserDataValues, render_user_data
+from burstd.node.validator import SlurmNodeValidator, ValidatorConfig
 from burstd.settings import Settings
-from burstd.slurm.commands.run import Commands
+from burstd.slurm.commands.run import SlurmCommands
 from burstd.slurm.pyslurm_scheduler import open_scheduler
 
 log = structlog.get_logger(__name__)
 
 
-def commands(settings: Settings) -> Commands:
+def commands(settings: Settings) -> SlurmCommands:
     """Slurm's commands, found, and finding their configuration, where the settings say."""
-    return Commands(bin_dir=settings.slurm.bin_dir, conf=settings.slurm.conf)
+    return SlurmCommands(bin_dir=settings.slurm.bin_dir, conf=settings.slurm.conf)
 
 
 def scheduler(settings: Settings, clock: Clock) -> Scheduler:
@@ -44,32 +44,38 @@ def scheduler(settings: Settings, clock: Clock) -> Scheduler:
 
 
 @dataclass(slots=True)
-class InForce:
+class CurrentSettings:
     """The settings that the daemon goes by; a reload puts others in their place."""
 
     settings: Settings
 
 
-def prover(settings: Settings, slurm: Scheduler, clock: Clock, providers: Mapping[str, Provider]) -> NodeProver:
+def node_validator(
+    settings: Settings, slurm: Scheduler, clock: Clock, providers: Mapping[str, Provider]
+) -> SlurmNodeValidator:
     """What makes machines into nodes; makes burstd's own ssh key at the first start."""
     ensure_ssh_key(settings.ssh_key)
-    shells = {name: provider.shell for name, provider in providers.items() if isinstance(provider, Shells)}
+    shells = {name: provider.shell for name, provider in providers.items() if isinstance(provider, ShellProvider)}
     consoles = {name: provider.console for name, provider in providers.items() if isinstance(provider, ConsoleLog)}
-    return NodeProver(site(settings), slurm_version=slurm.version, wall=clock.wall, shells=shells, consoles=consoles)
+    return SlurmNodeValidator(
+        site(settings), slurm_version=slurm.version, wall=clock.wall, shells=shells, consoles=consoles
+    )
 
 
-def site(settings: Settings) -> Site:
+def site(settings: Settings) -> ValidatorConfig:
     """What the settings say of all machines."""
     node = settings.node
-    return Site(
-        key=settings.ssh_key,
-        pins=settings.host_keys,
+    return ValidatorConfig(
+        ssh_key=settings.ssh_key,
+        host_keys_dir=settings.host_keys_dir,
         munge_key=node.munge_key,
         conf_server=settings.slurm.conf_server,
         ssh_user=node.ssh_user,
         ssh_port=node.ssh_port,
         munge_socket=str(node.munge_socket or ""),
-        trust={name: Trust(node.host_keys_of.get(name, node.host_keys)) for name in settings.providers},
+        host_key_policies={
+            name: HostKeyPolicy(node.host_keys_of.get(name, node.host_keys)) for name in settings.providers
+        },
         users=node.users,
         compare_job_users=node.compare_job_users,
         os=node.os,
@@ -78,25 +84,25 @@ def site(settings: Settings) -> Site:
         clock_tolerance_s=node.clock_tolerance_s,
         free_mib=node.free_mib,
         tmp_mib=node.tmp_mib,
-        commands=node.check_commands,
+        check_commands=node.check_commands,
         start_command=node.start_command,
-        skip=frozenset(node.skip_checks),
+        skip_checks=frozenset(node.skip_checks),
         slurmd_options=node.slurmd_options,
         connect_timeout_s=node.connect_timeout_s,
     )
 
 
-def user_data(in_force: InForce) -> Callable[[Pool, str], str]:
+def user_data(current: CurrentSettings) -> Callable[[Pool, str], str]:
     """Renders the cloud-init user data of a pool's machines at a provider."""
-    public = ensure_ssh_key(in_force.settings.ssh_key)
+    public = ensure_ssh_key(current.settings.ssh_key)
 
     def rendered(pool: Pool, provider: str) -> str:
-        settings = in_force.settings
+        settings = current.settings
         munge_key = settings.node.munge_key
-        values = UserData(
+        values = UserDataValues(
             settings.cluster, pool.name, provider, public,
             timezone=settings.node.timezone, packages=settings.node.packages, commands=settings.node.commands,
         )  # fmt: skip
-        return render(values, settings.node.user_data, [munge_key.read_bytes()] if munge_key.exists() else [])
+        return render_user_data(values, settings.node.user_data, [munge_key.read_bytes()] if munge_key.exists() else [])
 
     return rendered

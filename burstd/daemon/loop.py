@@ -9,58 +9,58 @@ from types import FrameType
 
 import structlog
 
-from burstd.daemon.command_queue import DaemonOffice
+from burstd.daemon.command_queue import DaemonBackend
 from burstd.db import Store, StoreError
 from burstd.db.record_mark import RecordMark
-from burstd.reconciler.commands import Commands
-from burstd.reconciler.pollers.wake_sources import Hints
+from burstd.reconciler.commands import CommandHandler
+from burstd.reconciler.pollers.wake_sources import WakeSources
 from burstd.reconciler.reconciler import Reconciler
-from burstd.runtime.clock import CLOCK, SteadyClock
+from burstd.runtime.clock import CLOCK_KEY, SteadyClock
 from burstd.runtime.systemd import Notifier
 from burstd.runtime.wake import Wake
 
 log = structlog.get_logger(__name__)
 
-LEAST_S = 0.05
+MIN_PAUSE_S = 0.05
 """Between two loops, so that a storm of hints, or of users' questions, is one look at Slurm and not a hundred."""
 PURGE_EVERY_S = 86400.0
-TIME_EVERY_S = 3600.0
+SAVE_TIME_EVERY_S = 3600.0
 """Much less than clock.AWAY_S: after a power cut on a quiet day burstd still knows what time it was."""
-ALIVE_EVERY_S = 5.0
+WATCHDOG_EVERY_S = 5.0
 
 
-class Loop:
+class DaemonLoop:
     """Runs until ``stop``."""
 
     def __init__(
         self,
         *,
         reconciler: Reconciler,
-        office: DaemonOffice,
-        commands: Commands,
+        backend: DaemonBackend,
+        commands: CommandHandler,
         store: Store,
         clock: SteadyClock,
         wake: Wake,
-        hints: Hints,
+        wake_sources: WakeSources,
         notifier: Notifier,
-        keep_s: Callable[[], float],
-        mark: RecordMark,
+        retention_s: Callable[[], float],
+        record_mark: RecordMark,
     ) -> None:
         self._reconciler = reconciler
-        self._office = office
+        self._backend = backend
         self._commands = commands
         self._store = store
         self._clock = clock
         self._wake = wake
-        self._hints = hints
+        self._wake_sources = wake_sources
         self._notifier = notifier
-        self._alive_every_s = min(notifier.watchdog_s or ALIVE_EVERY_S, ALIVE_EVERY_S)
-        self._told = ""
-        self._keep_s = keep_s
-        self._mark = mark
+        self._watchdog_every_s = min(notifier.watchdog_s or WATCHDOG_EVERY_S, WATCHDOG_EVERY_S)
+        self._last_alarm = ""
+        self._retention_s = retention_s
+        self._record_mark = record_mark
         self._stop = threading.Event()
         self._purge_due = 0.0
-        self._time_due = clock.now() + TIME_EVERY_S
+        self._save_time_due = clock.now() + SAVE_TIME_EVERY_S
         self._reload_asked = threading.Event()
 
     def stop(self) -> None:
@@ -68,7 +68,7 @@ class Loop:
         self._stop.set()
         self._wake()
 
-    def on_signals(self) -> None:
+    def install_signal_handlers(self) -> None:
         """SIGTERM and SIGINT end the loop, SIGHUP has the settings read again."""
 
         def end(number: int, _frame: FrameType | None) -> None:
@@ -88,61 +88,61 @@ class Loop:
         self._notifier.ready("running")
         while not self._stop.is_set():
             self._note_jump()
-            served = self._office.serve(self._commands.do)
+            served = self._backend.run_queued(self._commands.execute)
             if self._reload_asked.is_set():
                 self._reload_asked.clear()
                 self._notifier.reloading()
                 reload("signal:HUP")
                 self._notifier.ready("running")
-            self._reconciler.watching = self._hints.tend()
+            self._reconciler.queue_is_watched = self._wake_sources.set_up_missing()
             pause = self._reconciler.step()
             self._purge()
-            self._keep_mark()
-            self._keep_time()
-            self._feed()
+            self._update_record_mark()
+            self._save_time()
+            self._feed_watchdog()
             self._pause(0.0 if served else pause)
         self._notifier.stopping()
 
     def _pause(self, pause: float) -> None:
         """Waits for a hint or the time, and tells the watchdog meanwhile; never less than LEAST_S."""
-        if self._stop.wait(LEAST_S):
+        if self._stop.wait(MIN_PAUSE_S):
             return
         due = self._clock.now() + pause
         while (left := due - self._clock.now()) > 0:
-            if self._wake.wait(min(left, self._alive_every_s)):
+            if self._wake.wait(min(left, self._watchdog_every_s)):
                 return
-            self._feed()
+            self._feed_watchdog()
 
-    def _feed(self) -> None:
-        self._notifier.alive()
-        if self._reconciler.alarm != self._told:
-            self._told = self._reconciler.alarm
+    def _feed_watchdog(self) -> None:
+        self._notifier.feed_watchdog()
+        if self._reconciler.alarm != self._last_alarm:
+            self._last_alarm = self._reconciler.alarm
             # Everybody may read it by 'systemctl status', and an alarm names jobs.
-            self._notifier.status("alarm: see 'burstctl status'" if self._told else "running")
+            self._notifier.status("alarm: see 'burstctl status'" if self._last_alarm else "running")
 
     def _note_jump(self) -> None:
-        jump = self._clock.jumped()
+        jump = self._clock.seconds_jumped()
         if jump:
-            self._reconciler.head.right()
+            self._reconciler.head_clock.confirm()
             log.warning("the system clock jumped; burstd's own time goes on steadily", seconds=round(jump, 1))
             try:
-                self._store.append("daemon", new="clock jump", reason=f"the system clock jumped by {jump:.1f} s")
+                self._store.log_event("daemon", new="clock jump", reason=f"the system clock jumped by {jump:.1f} s")
             except StoreError as error:
                 log.error("the jump could not be recorded", error=str(error))
 
-    def _keep_mark(self) -> None:
+    def _update_record_mark(self) -> None:
         try:
-            self._mark.keep()
+            self._record_mark.update_mark()
         except StoreError as error:
             log.error("the record could not be read", error=str(error))
 
-    def _keep_time(self) -> None:
+    def _save_time(self) -> None:
         now = self._clock.now()
-        if now < self._time_due:
+        if now < self._save_time_due:
             return
-        self._time_due = now + TIME_EVERY_S
+        self._save_time_due = now + SAVE_TIME_EVERY_S
         try:
-            self._store.set_meta(CLOCK, str(self._clock.mark()), logged=False)
+            self._store.set_metadata(CLOCK_KEY, str(self._clock.checkpoint()), logged=False)
         except StoreError as error:
             log.error("the time could not be kept on record", error=str(error))
 
@@ -152,6 +152,6 @@ class Loop:
             return
         self._purge_due = now + PURGE_EVERY_S
         try:
-            self._store.purge(now - self._keep_s())
+            self._store.purge(now - self._retention_s())
         except StoreError as error:
             log.error("old records could not be removed", error=str(error))

@@ -9,7 +9,7 @@ import traceback
 from pathlib import Path
 
 from burstd.domain.errors import BurstdError
-from burstd.settings import DEFAULT_PATH, SettingsError
+from burstd.settings import DEFAULT_SETTINGS_PATH, SettingsError
 
 EX_CONFIG = 78
 EX_UNAVAILABLE = 69
@@ -21,31 +21,33 @@ def main(argv: list[str] | None = None) -> int:
     Ends with 0 after SIGTERM or SIGINT, 78 where the settings are wrong, 69 where it cannot start.
     """
     parser = argparse.ArgumentParser(prog="burstd", description="Makes a cloud look like one more Slurm partition.")
-    parser.add_argument("--config", type=Path, default=Path(DEFAULT_PATH), help=f"settings (default {DEFAULT_PATH})")
+    parser.add_argument(
+        "--config", type=Path, default=Path(DEFAULT_SETTINGS_PATH), help=f"settings (default {DEFAULT_SETTINGS_PATH})"
+    )
     parser.add_argument("--check", action="store_true", help="check the settings and end")
     parser.add_argument("--version", action="store_true", help="print the version and end")
-    words = parser.parse_args(argv)
+    args = parser.parse_args(argv)
     # The daemon's parts take half a second to import; --help and --version need none of them.
     from burstd.daemon import app, settings_in_force  # noqa: PLC0415
 
-    if words.version:
+    if args.version:
         sys.stdout.write(f"burstd {app.VERSION}\n")
         return 0
     try:
-        found = settings_in_force.prepare(words.config, settings_in_force.AT_START)
-        if words.check:
-            settings_in_force.rules(found)
+        loaded = settings_in_force.load_and_check(args.config, settings_in_force.START_PATIENCE)
+        if args.check:
+            settings_in_force.runtime_config(loaded)
     except SettingsError as error:
         sys.stderr.write(f"{error}\n")
         return EX_CONFIG
-    if words.check:
-        sys.stdout.write(f"{words.config}: {len(found.pools)} pools, no fault\n")
+    if args.check:
+        sys.stdout.write(f"{args.config}: {len(loaded.pools)} pools, no fault\n")
         return 0
     # Whatever starts it: what it makes is for its own user. Sockets, and folders for Slurm's programs, say otherwise.
     os.umask(0o077)
     code = 1
     try:
-        app.run(found)
+        app.run_daemon(loaded)
         code = 0
     except SettingsError as error:
         sys.stderr.write(f"{error}\n")

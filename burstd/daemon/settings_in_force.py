@@ -8,44 +8,56 @@ from pathlib import Path
 
 from burstd.db import Store
 from burstd.domain.cloud.offer import Pool
-from burstd.planner.lifecycle.listing import some
-from burstd.reconciler.decisions import Rules
-from burstd.reconciler.policy_guard import Guarded
-from burstd.settings import Fault, Plugins, Resolved, Settings, SettingsError, load, make_policies, pools, resolve
+from burstd.planner.lifecycle.listing import abbreviated_list
+from burstd.reconciler.decisions import RuntimeConfig
+from burstd.reconciler.policy_guard import IsolatedPolicy
+from burstd.settings import (
+    PluginRegistry,
+    ResolvedPlugins,
+    Settings,
+    SettingsError,
+    SettingsFault,
+    build_pools,
+    load_settings,
+    make_policies,
+    resolve_plugins,
+)
 from burstd.slurm.hostlist import expand
 
-AT_START = 10.0
+START_PATIENCE = 10.0
 """How much longer policies may take to be loaded at the start: the disk is cold, and nobody is there to try again."""
 
 
 @dataclass(frozen=True, slots=True)
-class Ready:
+class LoadedSettings:
     """Settings that passed every check, and the plug-ins they name."""
 
     path: Path
     settings: Settings
-    resolved: Resolved
+    resolved: ResolvedPlugins
     pools: Mapping[str, Pool]
-    plugins: Plugins
+    plugins: PluginRegistry
     """All that there were."""
 
 
-def prepare(path: Path, patience: float = 1.0) -> Ready:
+def load_and_check(path: Path, patience: float = 1.0) -> LoadedSettings:
     """Reads and checks the settings and loads the plug-ins. Raises SettingsError with every fault."""
-    settings = load(path)
-    plugins = Plugins.installed(settings.policies.folder, settings.policies.timeout_s * patience)
-    return Ready(path, settings, resolve(settings, plugins), pools(settings, expand), plugins)
+    settings = load_settings(path)
+    plugins = PluginRegistry.installed(settings.policies.folder, settings.policies.timeout_s * patience)
+    return LoadedSettings(path, settings, resolve_plugins(settings, plugins), build_pools(settings, expand), plugins)
 
 
-def rules(ready: Ready) -> Rules:
+def runtime_config(loaded: LoadedSettings) -> RuntimeConfig:
     """What may change while the daemon runs. Raises SettingsError for policies that cannot be made."""
-    made = make_policies(ready.settings, ready.resolved, ready.plugins)
-    timeout_s = ready.settings.policies.timeout_s
+    policies_made = make_policies(loaded.settings, loaded.resolved, loaded.plugins)
+    timeout_s = loaded.settings.policies.timeout_s
     policies = tuple(
-        Guarded(m.policy, timeout_s, m.chosen.home, name=m.chosen.name, hard=m.hard, last=m.last, payers=m.payers)
-        for m in made
+        IsolatedPolicy(
+            m.policy, timeout_s, m.resolved.source_dir, name=m.resolved.name, hard=m.hard, last=m.last, payers=m.payers
+        )
+        for m in policies_made
     )
-    return Rules(ready.pools, policies, ready.settings.tuning)
+    return RuntimeConfig(loaded.pools, policies, loaded.settings.tuning)
 
 
 def refuse_without_staging(settings: Settings, store: Store) -> None:
@@ -53,10 +65,11 @@ def refuse_without_staging(settings: Settings, store: Store) -> None:
 
     Raises StoreError.
     """
-    jobs = [] if settings.staging.on else [row.job_id for row in store.stagings()]
+    jobs = [] if settings.staging.enabled else [row.job_id for row in store.stagings()]
     if jobs:
         text = (
-            f"it is gone while {len(jobs)} job(s) have data on record (jobs {some(jobs)}): put it back, and remove it "
+            f"it is gone while {len(jobs)} job(s) have data on record (jobs {abbreviated_list(jobs)}): put "
+            f"it back, and remove it "
             "when 'burstctl stage status' shows none; 'burstctl stage discard JOB' gives the output of one up"
         )
-        raise SettingsError(settings.source, [Fault(("staging",), text)])
+        raise SettingsError(settings.source, [SettingsFault(("staging",), text)])

@@ -1,9 +1,9 @@
 """The record: the only room that speaks to the database. Claims, jobs' data, events, pins, remarks, the bill."""
 
-from burstd.db.backup import RESTORED, backup, restore
+from burstd.db.backup import RESTORED_KEY, back_up_database, restore_database
 from burstd.db.errors import (
-    IllegalMove,
-    Refused,
+    ChangeRefused,
+    IllegalTransition,
     SlotTaken,
     StagingExists,
     StaleState,
@@ -17,23 +17,22 @@ from burstd.db.errors import (
     UnknownClaim,
     UnknownStaging,
 )
-from burstd.db.events import USER, Event, claim_subject, replay, replay_stagings, stage_subject
-from burstd.db.reader import Held, Noted, Reader
+from burstd.db.events import USER_KEY, LoggedEvent, claim_subject, replay_claims, replay_stagings, stage_subject
+from burstd.db.reader import DrainedSlot, RecordedRemark, StoreReader
 from burstd.db.repositories.bill import BillLine
 from burstd.db.repositories.claims import ClaimFields, Store
 from burstd.db.repositories.stagings import StagingFields
 
 __all__ = [
-    "RESTORED",
-    "USER",
+    "RESTORED_KEY",
+    "USER_KEY",
     "BillLine",
+    "ChangeRefused",
     "ClaimFields",
-    "Event",
-    "Held",
-    "IllegalMove",
-    "Noted",
-    "Reader",
-    "Refused",
+    "DrainedSlot",
+    "IllegalTransition",
+    "LoggedEvent",
+    "RecordedRemark",
     "SlotTaken",
     "StagingExists",
     "StagingFields",
@@ -45,13 +44,14 @@ __all__ = [
     "StoreLocked",
     "StoreNewer",
     "StoreReadOnly",
+    "StoreReader",
     "StoreUnavailable",
     "UnknownClaim",
     "UnknownStaging",
-    "backup",
+    "back_up_database",
     "claim_subject",
-    "replay",
+    "replay_claims",
     "replay_stagings",
-    "restore",
+    "restore_database",
     "stage_subject",
 ]

@@ -12,37 +12,49 @@ from pathlib import Path
 
 from sqlalchemy import URL
 
-from burstd.db.engine import broken, database_url, in_memory, in_words, is_sqlite, open_engine, shown
+from burstd.db.engine import (
+    database_damaged,
+    database_url,
+    display_url,
+    in_memory,
+    is_sqlite,
+    open_engine,
+    translate_errors,
+)
 from burstd.db.errors import StoreError, StoreUnavailable
-from burstd.db.migrate import check
-from burstd.db.writer import take_file
+from burstd.db.migrate import schema_is_current
+from burstd.db.writer import lock_database_file
 
-RESTORED = "restored"
+RESTORED_KEY = "restored"
 """Key under which a record that was put back keeps from where, until burstd has taken note."""
 
 
-def backup(place: str | Path, target: Path) -> None:
+def back_up_database(location: str | Path, target: Path) -> None:
     """Copies the record at ``place`` as it is at one moment to ``target``, a file of mode 0600 that is replaced.
 
     burstd may run and write meanwhile. Raises StoreError kinds; the target is then as it was.
     """
-    url = _file(place)
+    url = _sqlite_url(location)
     source = Path(url.database or "")
     if target.exists() and source.exists() and target.samefile(source):
         raise StoreError(f"{target} is the database itself; name another file for its backup.")
     if not source.is_file():
         raise StoreUnavailable(f"There is no database {source}; burstd makes it at its first start.")
-    with _opened(url) as here, _as_owner(target.absolute().parent), _finished(target) as unfinished:
+    with (
+        _open_source(url) as here,
+        _with_owner_rights(target.absolute().parent),
+        _replaced_when_complete(target) as unfinished,
+    ):
         _copy(url, here, unfinished)
 
 
-def restore(place: str | Path, source: Path) -> Path | None:
+def restore_database(location: str | Path, source: Path) -> Path | None:
     """Puts a backup in the place of the record, which is kept beside it. Returns where; None: there was no record.
 
     The record then says that it was put back (RESTORED). Raises StoreLocked while burstd runs, StoreBroken and
     StoreNewer for a backup that this program cannot use, and other StoreError kinds; the record is then as it was.
     """
-    url = _file(place)
+    url = _sqlite_url(location)
     target = Path(url.database or "")
     if not source.is_file():
         raise StoreUnavailable(f"There is no backup {source}.")
@@ -55,13 +67,13 @@ def restore(place: str | Path, source: Path) -> Path | None:
     was = target.is_file()
     aside = target.with_name(f"{target.name}.before-{datetime.now(UTC):%Y%m%dT%H%M%S}")
     backup_url = database_url(source)
-    with _opened(backup_url) as here, _as_owner(folder, target):
-        lock = take_file(target)
+    with _open_source(backup_url) as here, _with_owner_rights(folder, target):
+        lock = lock_database_file(target)
         try:
-            with _finished(target, aside=aside if was else None) as unfinished:
+            with _replaced_when_complete(target, aside=aside if was else None) as unfinished:
                 _copy(backup_url, here, unfinished)
                 with closing(sqlite3.connect(unfinished, isolation_level=None)) as there:
-                    there.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (RESTORED, str(source)))
+                    there.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (RESTORED_KEY, str(source)))
         finally:
             if not was and not target.stat().st_size:
                 target.unlink()
@@ -69,15 +81,15 @@ def restore(place: str | Path, source: Path) -> Path | None:
     return aside if was else None
 
 
-def _file(place: str | Path) -> URL:
-    url = database_url(place)
+def _sqlite_url(location: str | Path) -> URL:
+    url = database_url(location)
     if not is_sqlite(url) or in_memory(url):
-        raise StoreError(f"The record is {shown(url)}, no SQLite file: use pg_dump and pg_restore.")
+        raise StoreError(f"The record is {display_url(url)}, no SQLite file: use pg_dump and pg_restore.")
     return url
 
 
 @contextmanager
-def _as_owner(*paths: Path) -> Iterator[None]:
+def _with_owner_rights(*paths: Path) -> Iterator[None]:
     """With the rights of whoever but root has one of these, where root does this: he may put links in root's way."""
     owner = next((about for p in paths if os.path.lexists(p) and (about := p.lstat()).st_uid), None)
     if os.geteuid() != 0 or owner is None:
@@ -101,7 +113,7 @@ def _as_owner(*paths: Path) -> Iterator[None]:
 
 
 @contextmanager
-def _finished(target: Path, aside: Path | None = None) -> Iterator[Path]:
+def _replaced_when_complete(target: Path, aside: Path | None = None) -> Iterator[Path]:
     """A file that takes the target's name once it is whole and on the disk; what was there goes ``aside``."""
     unfinished = target.with_name(f"{target.name}.unfinished")
     try:
@@ -124,9 +136,9 @@ def _finished(target: Path, aside: Path | None = None) -> Iterator[Path]:
 
 
 @contextmanager
-def _opened(source: URL) -> Iterator[sqlite3.Connection]:
+def _open_source(source: URL) -> Iterator[sqlite3.Connection]:
     """The source, open for reading with the rights that its caller has."""
-    with in_words(source), closing(sqlite3.connect(source.database or "", timeout=5.0)) as here:
+    with translate_errors(source), closing(sqlite3.connect(source.database or "", timeout=5.0)) as here:
         here.execute("PRAGMA query_only=ON")
         here.execute("PRAGMA schema_version")
         yield here
@@ -139,14 +151,14 @@ def _copy(source: URL, here: sqlite3.Connection, target: Path) -> None:
         there.execute("PRAGMA journal_mode=DELETE")
         said = there.execute("PRAGMA quick_check(1)").fetchone()[0]
     if said != "ok":
-        raise broken(source, said)
+        raise database_damaged(source, said)
 
 
 def _check(source: Path) -> None:
     url = database_url(source)
     engine = open_engine(url, writer=False)
     try:
-        with in_words(url), engine.connect() as connection:
-            check(connection, str(source))
+        with translate_errors(url), engine.connect() as connection:
+            schema_is_current(connection, str(source))
     finally:
         engine.dispose()

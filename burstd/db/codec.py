@@ -18,12 +18,12 @@ from burstd.domain.plugins.provider import LaunchRequest
 from burstd.domain.slurm.shape import Gres, Shape
 
 CLAIM_FIELDS = tuple(f.name for f in fields(Claim))
-_WORDS = frozenset({"jobs", "users", "accounts"})
-_MONEY = frozenset({"reserved", "egress"})
-_AS_JSON = _WORDS | {"offer"}
+_LIST_FIELDS = frozenset({"jobs", "users", "accounts"})
+_MONEY_FIELDS = frozenset({"reserved", "egress"})
+_JSON_FIELDS = _LIST_FIELDS | {"offer"}
 
 
-def dump(value: object) -> str:
+def to_json_text(value: object) -> str:
     """JSON, the same text for the same value; a text that every database takes."""
     text = json.dumps(value, sort_keys=True, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     try:
@@ -34,27 +34,27 @@ def dump(value: object) -> str:
     return text
 
 
-def clean(text: str) -> str:
+def storable_text(text: str) -> str:
     """Text that every database takes: clouds and machines send anything, NUL and broken UTF-8 included."""
     return text.replace("\0", "\N{REPLACEMENT CHARACTER}").encode("utf-8", "replace").decode()
 
 
-def to_plain(name: str, value: Any) -> Any:
+def claim_field_to_json(name: str, value: Any) -> Any:
     """A field of a claim as JSON has it."""
     if name == "offer":
-        return _plain_offer(value)
-    if name in _WORDS:
-        return [clean(v) for v in value]
-    if name in _MONEY:
+        return _offer_to_json(value)
+    if name in _LIST_FIELDS:
+        return [storable_text(v) for v in value]
+    if name in _MONEY_FIELDS:
         return str(value)
-    return clean(str(value)) if isinstance(value, str) else value
+    return storable_text(str(value)) if isinstance(value, str) else value
 
 
-def from_plain(name: str, plain: Any) -> Any:
+def claim_field_from_json(name: str, plain: Any) -> Any:
     """The reverse of ``to_plain``."""
     match name:
         case "offer":
-            return _offer(plain)
+            return _offer_from_json(plain)
         case "jobs" | "users" | "accounts":
             return tuple(plain)
         case "reserved" | "egress":
@@ -66,19 +66,19 @@ def from_plain(name: str, plain: Any) -> Any:
     return plain
 
 
-def plain_claim(claim: Claim) -> dict[str, Any]:
+def claim_to_json(claim: Claim) -> dict[str, Any]:
     """A whole claim as JSON has it."""
-    return {name: to_plain(name, getattr(claim, name)) for name in CLAIM_FIELDS}
+    return {name: claim_field_to_json(name, getattr(claim, name)) for name in CLAIM_FIELDS}
 
 
-def claim_from_plain(plain: Mapping[str, Any]) -> Claim:
+def claim_from_json(plain: Mapping[str, Any]) -> Claim:
     """The reverse of ``plain_claim``; fields that an older burstd did not have get their defaults."""
-    return Claim(**{name: from_plain(name, plain[name]) for name in CLAIM_FIELDS if name in plain})
+    return Claim(**{name: claim_field_from_json(name, plain[name]) for name in CLAIM_FIELDS if name in plain})
 
 
-def columns(plain: Mapping[str, Any]) -> dict[str, Any]:
+def claim_columns(plain: Mapping[str, Any]) -> dict[str, Any]:
     """Columns of the claim table for some fields in their JSON form."""
-    row = {name: dump(value) if name in _AS_JSON else value for name, value in plain.items()}
+    row = {name: to_json_text(value) if name in _JSON_FIELDS else value for name, value in plain.items()}
     if "offer" in plain:
         row["provider"] = plain["offer"]["provider"]
     return row
@@ -88,9 +88,9 @@ def claim_from_row(row: RowMapping) -> Claim:
     """A claim from its row."""
     values = {name: row[name] for name in CLAIM_FIELDS}
     values["offer"] = _offer_from_text(row["offer"])
-    for name in _WORDS:
-        values[name] = _words_from_text(row[name])
-    for name in _MONEY:
+    for name in _LIST_FIELDS:
+        values[name] = _list_from_text(row[name])
+    for name in _MONEY_FIELDS:
         values[name] = Decimal(row[name])
     values["alone"] = bool(row["alone"])
     values["state"] = ClaimState(row["state"])
@@ -104,19 +104,19 @@ def request_to_text(request: LaunchRequest) -> tuple[str, str]:
     plain = {
         "claim_id": request.claim_id,
         "name": request.name,
-        "offer": _plain_offer(request.offer),
+        "offer": _offer_to_json(request.offer),
         "image": request.image,
         "tags": dict(request.tags),
     }
     # What is empty is left out: the text of a request that an older burstd wrote down stays the same.
     rest: dict[str, Any] = {
-        "others": [_plain_offer(offer) for offer in request.others],
+        "others": [_offer_to_json(offer) for offer in request.others],
         "gang": request.gang,
         "batch": request.batch,
         "recipe": request.recipe,
     }
     plain |= {name: value for name, value in rest.items() if value}
-    return dump(plain), digest
+    return to_json_text(plain), digest
 
 
 def request_from_text(body: str, user_data: str) -> LaunchRequest:
@@ -125,11 +125,11 @@ def request_from_text(body: str, user_data: str) -> LaunchRequest:
     return LaunchRequest(
         claim_id=plain["claim_id"],
         name=plain["name"],
-        offer=_offer(plain["offer"]),
+        offer=_offer_from_json(plain["offer"]),
         image=plain["image"],
         user_data=user_data,
         tags=plain["tags"],
-        others=tuple(_offer(offer) for offer in plain.get("others", ())),
+        others=tuple(_offer_from_json(offer) for offer in plain.get("others", ())),
         gang=plain.get("gang", ""),
         batch=plain.get("batch", ""),
         recipe=plain.get("recipe", ""),
@@ -139,15 +139,15 @@ def request_from_text(body: str, user_data: str) -> LaunchRequest:
 # The same few offers stand in thousands of claims.
 @lru_cache(maxsize=4096)
 def _offer_from_text(text: str) -> Offer:
-    return _offer(json.loads(text))
+    return _offer_from_json(json.loads(text))
 
 
 @lru_cache(maxsize=4096)
-def _words_from_text(text: str) -> tuple[str, ...]:
+def _list_from_text(text: str) -> tuple[str, ...]:
     return tuple(json.loads(text))
 
 
-def _plain_offer(offer: Offer) -> dict[str, Any]:
+def _offer_to_json(offer: Offer) -> dict[str, Any]:
     shape = offer.shape
     plain = {
         "provider": offer.provider,
@@ -166,14 +166,14 @@ def _plain_offer(offer: Offer) -> dict[str, Any]:
     }
     if offer.hardware != Hardware():
         plain["hardware"] = asdict(offer.hardware)
-    if offer.placing_s:
-        plain["placing_s"] = offer.placing_s
+    if offer.capacity_wait_s:
+        plain["placing_s"] = offer.capacity_wait_s
     if offer.price_source:
         plain["price_source"], plain["price_at"] = offer.price_source, offer.price_at
     return plain
 
 
-def _offer(plain: Mapping[str, Any]) -> Offer:
+def _offer_from_json(plain: Mapping[str, Any]) -> Offer:
     shape = plain["shape"]
     return Offer(
         provider=plain["provider"],
@@ -190,7 +190,7 @@ def _offer(plain: Mapping[str, Any]) -> Offer:
         price=Decimal(plain["price"]),
         currency=plain["currency"],
         hardware=Hardware(**plain.get("hardware", {})),
-        placing_s=plain.get("placing_s", 0.0),
+        capacity_wait_s=plain.get("placing_s", 0.0),
         price_source=plain.get("price_source", ""),
         price_at=plain.get("price_at", 0.0),
     )

@@ -21,9 +21,9 @@ _BUSY_S = 5.0
 _ADVISORY_LOCK = 0x6275727374  # "burst": one daemon writes to one PostgreSQL database
 
 
-def database_url(place: str | Path) -> URL:
+def database_url(location: str | Path) -> URL:
     """A path, ``:memory:``, ``sqlite:///path`` or ``postgresql://...`` as a URL. Raises StoreUnavailable."""
-    text = str(place)
+    text = str(location)
     if "://" not in text:
         return URL.create("sqlite", database=text)
     try:
@@ -41,7 +41,7 @@ def database_url(place: str | Path) -> URL:
     return url
 
 
-def shown(url: URL) -> str:
+def display_url(url: URL) -> str:
     """The database's name for messages: a path, or the URL without its password."""
     return (url.database or ":memory:") if is_sqlite(url) else url.render_as_string(hide_password=True)
 
@@ -110,7 +110,7 @@ def _lock_postgresql(engine: Engine) -> None:
 
 
 @contextmanager
-def in_words(url: URL) -> Iterator[None]:
+def translate_errors(url: URL) -> Iterator[None]:
     """Turns the driver's errors into StoreError kinds, each a sentence that names the database and the remedy."""
     try:
         yield
@@ -124,7 +124,7 @@ def _translate(url: URL, error: DBAPIError) -> StoreError:
     if isinstance(error.orig, sqlite3.Error):
         return _from_sqlite(url, error.orig)
     state = str(getattr(error.orig, "sqlstate", None) or "")
-    place = shown(url)
+    place = display_url(url)
     said = str(error.orig).strip().partition("\n")[0]
     if state in ("53100", "53200"):
         return StoreFull(f"PostgreSQL at {place} has no space left ({said}); free some there.")
@@ -138,7 +138,7 @@ def _translate(url: URL, error: DBAPIError) -> StoreError:
 
 
 def _from_sqlite(url: URL, error: sqlite3.Error) -> StoreError:
-    place = shown(url)
+    place = display_url(url)
     name = getattr(error, "sqlite_errorname", "")
     said = f"{error}, {name}" if name else str(error)
     primary = getattr(error, "sqlite_errorcode", 0) & 0xFF
@@ -162,7 +162,7 @@ def _from_sqlite(url: URL, error: sqlite3.Error) -> StoreError:
                 "system are writable for burstd's user."
             )
         case sqlite3.SQLITE_CORRUPT | sqlite3.SQLITE_NOTADB | sqlite3.SQLITE_FORMAT:
-            return broken(url, said)
+            return database_damaged(url, said)
         case sqlite3.SQLITE_CANTOPEN | sqlite3.SQLITE_PERM | sqlite3.SQLITE_AUTH:
             return StoreUnavailable(
                 f"The database {place} cannot be opened ({said}); see that its folder exists and belongs to "
@@ -175,11 +175,11 @@ def _from_sqlite(url: URL, error: sqlite3.Error) -> StoreError:
     return StoreBroken(f"The database {place} is not as burstd left it ({said}); restore it from a backup.")
 
 
-def broken(url: URL, said: str) -> StoreBroken:
+def database_damaged(url: URL, detail: str) -> StoreBroken:
     """The error for a damaged file."""
-    place = shown(url)
+    place = display_url(url)
     return StoreBroken(
-        f"The database {place} is damaged or is no SQLite database ({said}); stop burstd, keep the file aside, and "
+        f"The database {place} is damaged or is no SQLite database ({detail}); stop burstd, keep the file aside, and "
         f"restore a backup ('burstctl restore FILE') or recover it with 'sqlite3 {place} .recover'. Machines still run."
     )
 

@@ -33,29 +33,29 @@ class StoreNewer(StoreError):
     """The database was written by a newer burstd."""
 
 
-class Refused(StoreError):
+class ChangeRefused(StoreError):
     """The change does not fit the record. It was looked at before anything was written."""
 
 
-class UnknownClaim(Refused):
+class UnknownClaim(ChangeRefused):
     """No claim has this id."""
 
 
-class UnknownStaging(Refused):
+class UnknownStaging(ChangeRefused):
     """No job of this id has data on record."""
 
 
-class StagingExists(Refused):
+class StagingExists(ChangeRefused):
     """The job has data on record that is not cleared."""
 
 
-class StaleState(Refused):
+class StaleState(ChangeRefused):
     """The claim, or the job's data, is not in the state that the change starts from."""
 
 
-class IllegalMove(Refused):
+class IllegalTransition(ChangeRefused):
     """The table of transitions (claims', stagings'), or a rule of the record, does not allow it."""
 
 
-class SlotTaken(Refused):
+class SlotTaken(ChangeRefused):
     """The slot has a live claim."""

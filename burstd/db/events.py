@@ -6,20 +6,20 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from burstd.db.codec import claim_from_plain, from_plain
-from burstd.db.staging_codec import staging_field, staging_from_plain
+from burstd.db.codec import claim_field_from_json, claim_from_json
+from burstd.db.staging_codec import staging_field_from_json, staging_from_json
 from burstd.domain.claim import Claim, ClaimState
 from burstd.domain.staging import StageState, Staging
 
-REMARKED = "remark"
+REMARK_KEY = "remark"
 """Key in the data of an event that is a remark: about a claim, it is no part of its life."""
 
-USER = "user"
+USER_KEY = "user"
 """Key in the data of an event about a job: whose it is."""
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class LoggedEvent:
     """One entry of the log. ``time`` in burstd's own seconds since 1970."""
 
     seq: int
@@ -44,7 +44,7 @@ def stage_subject(job_id: str) -> str:
     return f"stage:{job_id}"
 
 
-def replay(events: Iterable[Event]) -> dict[str, Claim]:
+def replay_claims(events: Iterable[LoggedEvent]) -> dict[str, Claim]:
     """The claims that follow from the log, by id; events of other subjects, and remarks, are passed over.
 
     The first event of a claim holds all of it (``data["claim"]``), a later one the fields that changed. Raises
@@ -53,23 +53,23 @@ def replay(events: Iterable[Event]) -> dict[str, Claim]:
     claims: dict[str, Claim] = {}
     for event in sorted(events, key=lambda e: e.seq):
         kind, _, claim_id = event.subject.partition(":")
-        if kind != "claim" or REMARKED in event.data:
+        if kind != "claim" or REMARK_KEY in event.data:
             continue
         if "claim" in event.data:
-            claims[claim_id] = claim_from_plain(event.data["claim"])
+            claims[claim_id] = claim_from_json(event.data["claim"])
             continue
         claim = claims.get(claim_id)
         if claim is None or claim.state != event.old:
             was = "unknown" if claim is None else claim.state
             raise ValueError(f"event {event.seq} takes claim {claim_id} out of {event.old}, but it is {was} by then.")
-        changes = {name: from_plain(name, plain) for name, plain in event.data.get("set", {}).items()}
+        changes = {name: claim_field_from_json(name, plain) for name, plain in event.data.get("set", {}).items()}
         if event.old != event.new:
             changes |= {"state": ClaimState(event.new), "since": event.time, "reason": event.reason}
         claims[claim_id] = replace(claim, **changes)
     return claims
 
 
-def replay_stagings(events: Iterable[Event]) -> dict[str, Staging]:
+def replay_stagings(events: Iterable[LoggedEvent]) -> dict[str, Staging]:
     """The data of jobs that follows from the log, by job id, as ``replay`` does it for claims.
 
     A first event (``data["staging"]``) of a job that is known replaces it: the id came again. Raises ValueError.
@@ -77,10 +77,10 @@ def replay_stagings(events: Iterable[Event]) -> dict[str, Staging]:
     stagings: dict[str, Staging] = {}
     for event in sorted(events, key=lambda e: e.seq):
         kind, _, job_id = event.subject.partition(":")
-        if kind != "stage" or REMARKED in event.data:
+        if kind != "stage" or REMARK_KEY in event.data:
             continue
         if "staging" in event.data:
-            stagings[job_id] = staging_from_plain(event.data["staging"])
+            stagings[job_id] = staging_from_json(event.data["staging"])
             continue
         staging = stagings.get(job_id)
         if staging is None or staging.state != event.old:
@@ -88,7 +88,7 @@ def replay_stagings(events: Iterable[Event]) -> dict[str, Staging]:
             raise ValueError(
                 f"event {event.seq} takes the data of job {job_id} out of {event.old}, but it is {was} by then."
             )
-        changes = {name: staging_field(name, plain) for name, plain in event.data.get("set", {}).items()}
+        changes = {name: staging_field_from_json(name, plain) for name, plain in event.data.get("set", {}).items()}
         if event.old != event.new:
             changes |= {"state": StageState(event.new), "since": event.time, "reason": event.reason}
         stagings[job_id] = replace(staging, **changes)

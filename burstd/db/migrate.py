@@ -11,19 +11,19 @@ from sqlalchemy import Connection, inspect, text
 
 from burstd.db.errors import StoreBroken, StoreNewer
 
-HEAD = "0006"
+SCHEMA_VERSION = "0006"
 """The schema that this program reads and writes."""
 _SCRIPTS = Path(__file__).parent / "migrations"
 
 
-def config() -> Config:
+def alembic_config() -> Config:
     """Alembic's configuration; there is no alembic.ini."""
     made = Config()
     made.set_main_option("script_location", str(_SCRIPTS).replace("%", "%%"))
     return made
 
 
-def schema(connection: Connection) -> str:
+def schema_version(connection: Connection) -> str:
     """The schema that the database has; empty: none yet. Raises StoreBroken for somebody else's tables."""
     tables = set(inspect(connection).get_table_names())
     if "alembic_version" in tables:
@@ -36,21 +36,22 @@ def schema(connection: Connection) -> str:
     return ""
 
 
-def check(connection: Connection, place: str) -> bool:
+def schema_is_current(connection: Connection, location: str) -> bool:
     """True where the schema is this program's. Raises StoreNewer."""
-    found = schema(connection)
-    if found == HEAD:
+    found = schema_version(connection)
+    if found == SCHEMA_VERSION:
         return True
-    if found and found not in {s.revision for s in ScriptDirectory.from_config(config()).walk_revisions()}:
+    if found and found not in {s.revision for s in ScriptDirectory.from_config(alembic_config()).walk_revisions()}:
         raise StoreNewer(
-            f"The database {place} was written by a newer burstd (schema {found}; this one knows up to {HEAD}); "
+            f"The database {location} was written by a newer burstd (schema {found}; this one knows up to "
+            f"{SCHEMA_VERSION}); "
             "install that version again, or restore the backup that you made before the upgrade."
         )
     return False
 
 
-def upgrade(connection: Connection) -> None:
+def upgrade_schema(connection: Connection) -> None:
     """Runs the migrations that are missing, in the connection's transaction."""
-    ready = config()
+    ready = alembic_config()
     ready.attributes["connection"] = connection
     command.upgrade(ready, "head")

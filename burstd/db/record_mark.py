@@ -9,13 +9,13 @@ from pathlib import Path
 
 import structlog
 
-from burstd.db import RESTORED, Store
+from burstd.db import RESTORED_KEY, Store
 
 log = structlog.get_logger(__name__)
 
-RECORD = "record"
+RECORD_ID_KEY = "record"
 """Key under which the store keeps the record's id."""
-DOUBT = "doubt"
+DOUBT_KEY = "doubt"
 """Key under which the store keeps why the record may be older than the world; empty: it is not."""
 _WHAT_NOW = (
     "burstd adopts the machines that it does not know, and launches, closes and ends nothing until every cloud has"
@@ -30,42 +30,44 @@ class RecordMark:
         self._path = path
         self._store = store
         self._last = -1
-        self._found = store.last_event()
+        self._last_event_at_start = store.last_event_seq()
 
-    def compare(self) -> str:
+    def doubt_record(self) -> str:
         """Compares the record with the mark, and keeps in the record why it is in doubt.
 
         Returns that; empty: it is not. To be called once, at the start; compared is what was there when this was made.
         """
-        here, last = self._store.meta(RECORD), self._found
+        here, last = self._store.metadata(RECORD_ID_KEY), self._last_event_at_start
         marked, seen = self._read()
         why = ""
         if marked and here != marked:
-            why = f"the record {self._store.place} is not the one that was used before: it was lost, emptied or moved"
+            why = (
+                f"the record {self._store.location} is not the one that was used before: it was lost, emptied or moved"
+            )
         elif marked and last < seen:
-            why = f"the record {self._store.place} is an older copy: it ends at event {last}, and had come to {seen}"
-        elif source := self._store.meta(RESTORED):
+            why = f"the record {self._store.location} is an older copy: it ends at event {last}, and had come to {seen}"
+        elif source := self._store.metadata(RESTORED_KEY):
             # Without a mark, on another head, nothing else tells.
-            why = f"the record {self._store.place} was put back from {source}"
+            why = f"the record {self._store.location} was put back from {source}"
         with self._store.batch():
-            self._store.set_meta(RESTORED, "")
+            self._store.set_metadata(RESTORED_KEY, "")
             if not here:
-                self._store.set_meta(RECORD, uuid.uuid4().hex)
+                self._store.set_metadata(RECORD_ID_KEY, uuid.uuid4().hex)
             if why:
-                self._store.set_meta(DOUBT, f"{why}. Now {_WHAT_NOW}")
-        self.keep()
-        return self._store.meta(DOUBT)
+                self._store.set_metadata(DOUBT_KEY, f"{why}. Now {_WHAT_NOW}")
+        self.update_mark()
+        return self._store.metadata(DOUBT_KEY)
 
-    def keep(self) -> None:
+    def update_mark(self) -> None:
         """Brings the mark up to date. That it cannot be written is logged, and harms nothing but the comparison."""
-        last = self._store.last_event()
+        last = self._store.last_event_seq()
         if last == self._last:
             return
         unfinished = self._path.with_name(f"{self._path.name}.new")
         try:
             descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
             with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-                json.dump({"record": self._store.meta(RECORD), "event": last}, file)
+                json.dump({"record": self._store.metadata(RECORD_ID_KEY), "event": last}, file)
             unfinished.replace(self._path)
         except OSError as error:
             log.warning("the mark beside the record cannot be written", path=str(self._path), error=error.strerror)

@@ -13,7 +13,7 @@ from sqlalchemy.dialects import postgresql
 from sqlmodel import Field, SQLModel
 
 
-class Row(SQLModel):
+class TableRow(SQLModel):
     """Base of all rows; holds the tables of this room apart from any other user of SQLModel."""
 
     metadata: ClassVar[MetaData] = MetaData(
@@ -38,7 +38,7 @@ def _whole() -> Column[int]:
     return Column(BigInteger, nullable=False)
 
 
-class ClaimRow(Row, table=True):
+class ClaimRow(TableRow, table=True):
     """One claim; the columns are named as the fields of ``Claim``."""
 
     __tablename__ = "claim"
@@ -85,7 +85,7 @@ class ClaimRow(Row, table=True):
     error: str = Field(sa_column=_text())
 
 
-class SpentRow(Row, table=True):
+class SpendingRow(TableRow, table=True):
     """What one payer has spent in one month on machines that are gone (see ledger.py)."""
 
     __tablename__ = "spent"
@@ -98,7 +98,7 @@ class SpentRow(Row, table=True):
     bytes_out: int = Field(sa_column=_whole())
 
 
-class ClaimJobRow(Row, table=True):
+class ClaimJobRow(TableRow, table=True):
     """Which jobs a claim was made for: an index over ``ClaimRow.jobs``."""
 
     __tablename__ = "claim_job"
@@ -106,7 +106,7 @@ class ClaimJobRow(Row, table=True):
     claim_id: str = Field(sa_column=_text(key=True, index=True))
 
 
-class ClaimUserRow(Row, table=True):
+class ClaimUserRow(TableRow, table=True):
     """Which users a claim was made for: an index over ``ClaimRow.users``."""
 
     __tablename__ = "claim_user"
@@ -114,7 +114,7 @@ class ClaimUserRow(Row, table=True):
     claim_id: str = Field(sa_column=_text(key=True, index=True))
 
 
-class RequestRow(Row, table=True):
+class LaunchRequestRow(TableRow, table=True):
     """The request that a claim's cloud was, or is about to be, asked; user data by digest."""
 
     __tablename__ = "launch_request"
@@ -124,7 +124,7 @@ class RequestRow(Row, table=True):
     recorded: float = Field(sa_column=_time())
 
 
-class UserDataRow(Row, table=True):
+class UserDataRow(TableRow, table=True):
     """User data is the same for every claim of a pool and provider, so it is kept once."""
 
     __tablename__ = "user_data"
@@ -132,7 +132,7 @@ class UserDataRow(Row, table=True):
     body: str = Field(sa_column=_text())
 
 
-class EventRow(Row, table=True):
+class EventRow(TableRow, table=True):
     """The log. ``seq`` is never given twice, also not after a purge."""
 
     __tablename__ = "event"
@@ -148,7 +148,7 @@ class EventRow(Row, table=True):
     data: str = Field(sa_column=_text())
 
 
-class RemarkRow(Row, table=True):
+class RemarkRow(TableRow, table=True):
     """The latest remarks about a subject, in the order in which they were made."""
 
     __tablename__ = "remark"
@@ -161,7 +161,7 @@ class RemarkRow(Row, table=True):
     written: float = Field(sa_column=_time(index=True))
 
 
-class PinRow(Row, table=True):
+class ScaleOverrideRow(TableRow, table=True):
     """``burstctl scale``."""
 
     __tablename__ = "pin"
@@ -173,7 +173,7 @@ class PinRow(Row, table=True):
     created: float = Field(sa_column=_time())
 
 
-class HeldRow(Row, table=True):
+class DrainedSlotRow(TableRow, table=True):
     """``burstctl node drain``."""
 
     __tablename__ = "held_slot"
@@ -183,7 +183,7 @@ class HeldRow(Row, table=True):
     since: float = Field(sa_column=_time())
 
 
-class BreakerRow(Row, table=True):
+class BreakerRow(TableRow, table=True):
     """What is not tried again for a while."""
 
     __tablename__ = "breaker"
@@ -194,7 +194,7 @@ class BreakerRow(Row, table=True):
     error: str = Field(sa_column=_text())
 
 
-class StagingRow(Row, table=True):
+class StagingRow(TableRow, table=True):
     """The data of one job; the columns are named as the fields of ``Staging``."""
 
     __tablename__ = "staging"
@@ -226,7 +226,7 @@ class StagingRow(Row, table=True):
     reason: str = Field(sa_column=_text())
 
 
-class EndedJobRow(Row, table=True):
+class EndedJobRow(TableRow, table=True):
     """One run of a job that is over; the columns are named as the fields of ``EndedJob``."""
 
     __tablename__ = "ended_job"
@@ -246,7 +246,7 @@ class EndedJobRow(Row, table=True):
     burst: int = Field(sa_column=Column(Integer, nullable=False))
 
 
-class MetaRow(Row, table=True):
+class MetadataRow(TableRow, table=True):
     """Single words about the cluster: its name, whether burstd is paused ..."""
 
     __tablename__ = "meta"
@@ -254,22 +254,22 @@ class MetaRow(Row, table=True):
     value: str = Field(sa_column=_text())
 
 
-def table(row: type[Row]) -> Table:
+def table_of_row(row: type[TableRow]) -> Table:
     """The table of a row class."""
-    return Row.metadata.tables[str(row.__tablename__)]
+    return TableRow.metadata.tables[str(row.__tablename__)]
 
 
-CLAIM = table(ClaimRow)
-CLAIM_JOB = table(ClaimJobRow)
-CLAIM_USER = table(ClaimUserRow)
-REQUEST = table(RequestRow)
-USER_DATA = table(UserDataRow)
-EVENT = table(EventRow)
-REMARK = table(RemarkRow)
-PIN = table(PinRow)
-HELD = table(HeldRow)
-BREAKER = table(BreakerRow)
-STAGING = table(StagingRow)
-ENDED_JOB = table(EndedJobRow)
-META = table(MetaRow)
-SPENT = table(SpentRow)
+CLAIM = table_of_row(ClaimRow)
+CLAIM_JOB = table_of_row(ClaimJobRow)
+CLAIM_USER = table_of_row(ClaimUserRow)
+LAUNCH_REQUEST = table_of_row(LaunchRequestRow)
+USER_DATA = table_of_row(UserDataRow)
+EVENT = table_of_row(EventRow)
+REMARK = table_of_row(RemarkRow)
+SCALE_OVERRIDE = table_of_row(ScaleOverrideRow)
+DRAINED_SLOT = table_of_row(DrainedSlotRow)
+BREAKER = table_of_row(BreakerRow)
+STAGING = table_of_row(StagingRow)
+ENDED_JOB = table_of_row(EndedJobRow)
+METADATA = table_of_row(MetadataRow)
+SPENDING = table_of_row(SpendingRow)

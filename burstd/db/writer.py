@@ -12,34 +12,42 @@ from typing import Any, Self
 
 from sqlalchemy import URL, Connection, insert, text
 
-from burstd.db.codec import clean, dump
-from burstd.db.engine import READ_ONLY, broken, database_url, in_memory, in_words, is_sqlite, open_engine
-from burstd.db.errors import Refused, StoreError, StoreLocked, StoreUnavailable
-from burstd.db.migrate import check, upgrade
-from burstd.db.reader import Reader
+from burstd.db.codec import storable_text, to_json_text
+from burstd.db.engine import (
+    READ_ONLY,
+    database_damaged,
+    database_url,
+    in_memory,
+    is_sqlite,
+    open_engine,
+    translate_errors,
+)
+from burstd.db.errors import ChangeRefused, StoreError, StoreLocked, StoreUnavailable
+from burstd.db.migrate import schema_is_current, upgrade_schema
+from burstd.db.reader import StoreReader
 from burstd.db.tables import EVENT
 from burstd.domain.clock import Clock
 
 
-class Writer(Reader):
+class StoreWriter(StoreReader):
     """Opens the database for writing, and gives every change its transaction."""
 
     def __init__(self, url: URL, clock: Clock) -> None:
         super().__init__(open_engine(url, writer=True), clock)
-        self._looking = self._engine.execution_options(**{READ_ONLY: True})
+        self._read_engine = self._engine.execution_options(**{READ_ONLY: True})
         self._thread = threading.get_ident()
-        self._inside: Connection | None = None
-        self._spoilt = False
+        self._connection: Connection | None = None
+        self._batch_failed = False
         self._lock: int | None = None
 
     @classmethod
-    def open(cls, place: str | Path, clock: Clock) -> Self:
+    def open(cls, location: str | Path, clock: Clock) -> Self:
         """Opens, or makes, the database, and brings its schema up to date.
 
         ``place`` is a path, ``:memory:`` or a postgresql URL. The calling thread owns the store from here on.
         Raises StoreLocked (another burstd has it), StoreNewer, StoreBroken, StoreFull, StoreUnavailable.
         """
-        store = cls(database_url(place), clock)
+        store = cls(database_url(location), clock)
         try:
             store._prepare()
         except BaseException:
@@ -47,9 +55,9 @@ class Writer(Reader):
             raise
         return store
 
-    def reader(self) -> Reader:
+    def reader(self) -> StoreReader:
         """A handle for other threads: reads only, through connections of its own. The caller closes it."""
-        return Reader.open(self._url.render_as_string(hide_password=False), self._clock)
+        return StoreReader.open(self._url.render_as_string(hide_password=False), self._clock)
 
     def close(self) -> None:
         """Gives the connection and the lock back. Harmless when repeated."""
@@ -61,18 +69,18 @@ class Writer(Reader):
     def _prepare(self) -> None:
         url = self._url
         if is_sqlite(url) and not in_memory(url):
-            self._lock = take_file(Path(url.database or ""))
-        with in_words(url):
+            self._lock = lock_database_file(Path(url.database or ""))
+        with translate_errors(url):
             if is_sqlite(url):
-                with self._looking.connect() as connection:
+                with self._read_engine.connect() as connection:
                     said = connection.execute(text("PRAGMA quick_check(1)")).scalar()
                 if said != "ok":
-                    raise broken(url, str(said))
+                    raise database_damaged(url, str(said))
             with self._engine.begin() as connection:
-                if not check(connection, self.place):
-                    upgrade(connection)
+                if not schema_is_current(connection, self.location):
+                    upgrade_schema(connection)
 
-    def _own_thread(self) -> None:
+    def _check_thread(self) -> None:
         if threading.get_ident() != self._thread:
             raise AssertionError(
                 "Store is used by the thread that opened it, and by no other; another thread takes Store.reader()."
@@ -80,12 +88,12 @@ class Writer(Reader):
 
     @contextmanager
     def _reading(self) -> Iterator[Connection]:
-        self._own_thread()
-        with in_words(self._url):
-            if self._inside is not None:
-                yield self._inside
+        self._check_thread()
+        with translate_errors(self._url):
+            if self._connection is not None:
+                yield self._connection
             else:
-                with self._looking.begin() as connection:
+                with self._read_engine.begin() as connection:
                     yield connection
 
     @contextmanager
@@ -95,45 +103,45 @@ class Writer(Reader):
         A change that is refused (Refused) wrote nothing, and may be caught inside. After any other error the batch
         keeps nothing, and says so at its end if the error was caught on the way.
         """
-        self._own_thread()
-        if self._inside is not None:
+        self._check_thread()
+        if self._connection is not None:
             yield
             return
-        self._spoilt = False
+        self._batch_failed = False
         try:
-            with in_words(self._url), self._engine.begin() as connection:
-                self._inside = connection
+            with translate_errors(self._url), self._engine.begin() as connection:
+                self._connection = connection
                 yield
-                self._refuse_spoilt()
+                self._check_batch()
         except BaseException:
-            self._forget()
+            self._drop_caches()
             raise
         finally:
-            self._inside = None
+            self._connection = None
 
-    def _refuse_spoilt(self) -> None:
-        if self._spoilt:
+    def _check_batch(self) -> None:
+        if self._batch_failed:
             raise StoreError("A change inside the batch failed, so nothing of the batch was kept; repeat it.")
 
     @contextmanager
     def _writing(self) -> Iterator[Connection]:
         with self.batch():
-            connection = self._inside
+            connection = self._connection
             if connection is None:
                 raise AssertionError("A batch has a connection.")
             try:
-                with in_words(self._url):
+                with translate_errors(self._url):
                     yield connection
-            except Refused:
+            except ChangeRefused:
                 raise
             except BaseException:
-                self._spoilt = True
+                self._batch_failed = True
                 raise
 
-    def _forget(self) -> None:
+    def _drop_caches(self) -> None:
         """What was remembered of the database may not be there any more."""
 
-    def append(
+    def log_event(
         self,
         subject: str,
         *,
@@ -161,12 +169,12 @@ class Writer(Reader):
     ) -> dict[str, Any]:
         return {
             "time": self._clock.now() if time is None else time,
-            "subject": clean(subject),
+            "subject": storable_text(subject),
             "old": old,
             "new": new,
-            "reason": clean(reason),
-            "cause": clean(cause),
-            "data": dump(data),
+            "reason": storable_text(reason),
+            "cause": storable_text(cause),
+            "data": to_json_text(data),
         }
 
     def _log(self, connection: Connection, *entries: dict[str, Any]) -> None:
@@ -174,7 +182,7 @@ class Writer(Reader):
             connection.execute(insert(EVENT), list(entries))
 
 
-def take_file(path: Path) -> int:
+def lock_database_file(path: Path) -> int:
     """Takes the lock beside the file, and makes the file, readable for its owner only. Returns the lock."""
     folder = path.absolute().parent
     if not folder.is_dir():
@@ -213,6 +221,6 @@ def take_file(path: Path) -> int:
     return handle
 
 
-def chunks(words: Sequence[str], size: int = 500) -> Iterator[Sequence[str]]:
+def chunks(values: Sequence[str], size: int = 500) -> Iterator[Sequence[str]]:
     """Databases take a limited number of parameters."""
-    return (words[i : i + size] for i in range(0, len(words), size))
+    return (values[i : i + size] for i in range(0, len(values), size))

@@ -16,10 +16,10 @@ class ClaimState(StrEnum):
     PLANNED = "planned"
     LAUNCHING = "launching"
     BOOTING = "booting"
-    PROVING = "proving"
+    VALIDATING = "proving"
     READY = "ready"
-    OPEN = "open"
-    CLOSING = "closing"
+    IN_SERVICE = "open"
+    DRAINING = "closing"
     FAILED = "failed"
     LOST = "lost"
     TERMINATING = "terminating"
@@ -31,13 +31,13 @@ TRANSITIONS: dict[ClaimState, frozenset[ClaimState]] = {
     _S.PLANNED: frozenset({_S.LAUNCHING, _S.GONE}),
     # An answer that was lost ends in BOOTING (found by its tag), LAUNCHING again (not found), or FAILED.
     _S.LAUNCHING: frozenset({_S.BOOTING, _S.FAILED, _S.TERMINATING, _S.LOST}),
-    _S.BOOTING: frozenset({_S.PROVING, _S.FAILED, _S.TERMINATING, _S.LOST}),
-    _S.PROVING: frozenset({_S.READY, _S.BOOTING, _S.FAILED, _S.TERMINATING, _S.LOST}),
+    _S.BOOTING: frozenset({_S.VALIDATING, _S.FAILED, _S.TERMINATING, _S.LOST}),
+    _S.VALIDATING: frozenset({_S.READY, _S.BOOTING, _S.FAILED, _S.TERMINATING, _S.LOST}),
     # A Slurm that was started without its state has the node as powered down: it is proven again.
-    _S.READY: frozenset({_S.OPEN, _S.PROVING, _S.CLOSING, _S.FAILED, _S.LOST}),
-    _S.OPEN: frozenset({_S.PROVING, _S.CLOSING, _S.LOST}),
+    _S.READY: frozenset({_S.IN_SERVICE, _S.VALIDATING, _S.DRAINING, _S.FAILED, _S.LOST}),
+    _S.IN_SERVICE: frozenset({_S.VALIDATING, _S.DRAINING, _S.LOST}),
     # A node that is wanted again before it was switched off goes back to work.
-    _S.CLOSING: frozenset({_S.READY, _S.TERMINATING, _S.LOST}),
+    _S.DRAINING: frozenset({_S.READY, _S.TERMINATING, _S.LOST}),
     _S.FAILED: frozenset({_S.TERMINATING}),
     _S.LOST: frozenset({_S.TERMINATING, _S.GONE}),
     _S.TERMINATING: frozenset({_S.GONE}),
@@ -46,7 +46,7 @@ TRANSITIONS: dict[ClaimState, frozenset[ClaimState]] = {
 
 LIVE = frozenset(ClaimState) - {ClaimState.GONE}
 """States in which a machine may exist or is owed a look."""
-USABLE = frozenset({_S.PLANNED, _S.LAUNCHING, _S.BOOTING, _S.PROVING, _S.READY, _S.OPEN})
+USABLE = frozenset({_S.PLANNED, _S.LAUNCHING, _S.BOOTING, _S.VALIDATING, _S.READY, _S.IN_SERVICE})
 """States in which the claim is, or may become, a node that jobs run on."""
 
 
@@ -111,22 +111,22 @@ class Claim:
     """Cause of failure as a short word (``capacity``, ``quota``, ``boot_timeout``, ``proof`` ...); empty: none."""
 
     @property
-    def private(self) -> bool:
+    def dedicated(self) -> bool:
         """No other jobs than its own may start on it; where a budget pays for it, only while what is reserved lasts."""
         return bool(self.reserved or self.alone) and bool(self.jobs)
 
     @property
-    def taken_back(self) -> bool:
+    def spot_interrupted(self) -> bool:
         """Its cloud ended a spot machine, however that showed: no failure of its own."""
         return self.error == "interrupted" or (self.offer.spot and self.error in ("lost", "ended"))
 
-    def covers(self, seconds: float, now: float) -> bool:
+    def budget_covers(self, seconds: float, now: float) -> bool:
         """Whether what is reserved for it is enough for so many seconds more; without a budget anything is."""
         if not self.reserved:
             return True
         return self.cost(now) + self.offer.price * Decimal(seconds) / 3600 <= self.reserved - self.egress
 
-    def left_s(self, now: float) -> float:
+    def budget_left_s(self, now: float) -> float:
         """For how many seconds more what is reserved for it is enough; without a budget for ever."""
         if not self.reserved or not self.offer.price:
             return inf

@@ -5,13 +5,15 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Protocol
 
-_LAST = 253_402_300_800.0
+_CALENDAR_END = 253_402_300_800.0
 """The end of year 9999, where calendars end."""
 
 
-def until(time: float) -> str:
+def until_text(time: float) -> str:
     """``until 2026-11-21 22:00 UTC``, so that a sentence stays the same until then; without an end: ``for ever``."""
-    return datetime.fromtimestamp(time, UTC).strftime("until %Y-%m-%d %H:%M UTC") if time < _LAST else "for ever"
+    return (
+        datetime.fromtimestamp(time, UTC).strftime("until %Y-%m-%d %H:%M UTC") if time < _CALENDAR_END else "for ever"
+    )
 
 
 class Clock(Protocol):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from burstd.domain.plan import Plan
-from burstd.domain.slurm.option_change import Change
+from burstd.domain.slurm.option_change import OptionChange
 from burstd.domain.snapshot import Snapshot
 
 PIN_KINDS = ("exact", "floor", "ceiling")
@@ -34,7 +34,7 @@ class ClearPin:
 
 
 @dataclass(frozen=True, slots=True)
-class HoldSlot:
+class DrainSlots:
     """``burstctl node drain``: new jobs are kept off, the machine goes when its jobs have ended, none comes back."""
 
     slots: tuple[str, ...]
@@ -43,7 +43,7 @@ class HoldSlot:
 
 
 @dataclass(frozen=True, slots=True)
-class ReleaseSlot:
+class ReleaseSlots:
     """``burstctl node release``: takes HoldSlot back."""
 
     slots: tuple[str, ...]
@@ -140,8 +140,8 @@ StageCommand = RetryStage | DiscardOutput | Evict
 Command = (
     SetPin
     | ClearPin
-    | HoldSlot
-    | ReleaseSlot
+    | DrainSlots
+    | ReleaseSlots
     | Pause
     | Resume
     | Confirm
@@ -163,9 +163,9 @@ class CommandResult:
     """False: refused, nothing was changed (settings with a fault, a pool that a reload took away)."""
     changed: bool = True
     """False: done, and it was so before."""
-    planned: tuple[Snapshot, Plan] | None = None
+    dry_run: tuple[Snapshot, Plan] | None = None
     """The answer to PlanNow."""
-    compared: tuple[Snapshot, Plan, Plan] | None = None
+    policy_comparison: tuple[Snapshot, Plan, Plan] | None = None
     """The answer to TryPolicies: by the policies in force, and by those on disk."""
-    changes: tuple[Change, ...] = ()
+    option_changes: tuple[OptionChange, ...] = ()
     """The answer to WhatIf, smallest first."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from burstd.domain.cloud.bounds import RETRY_AFTER_S, bounded
+from burstd.domain.cloud.bounds import MAX_RETRY_AFTER_S, clamped
 from burstd.domain.cloud.quoting import one_line
 
 
@@ -10,21 +10,21 @@ class BurstdError(Exception):
     """Base of all errors that burstd raises on purpose."""
 
 
-class _Repeats(BurstdError):
+class _QuotingError(BurstdError):
     """Its message may repeat what a cloud or a node said: it is one line, of bounded length, that no terminal obeys."""
 
     def __init__(self, message: str = "") -> None:
         super().__init__(one_line(message))
 
 
-class ProviderError(_Repeats):
+class ProviderError(_QuotingError):
     """A cloud did not do what was asked. ``cause`` is the short word that the breaker and the events use."""
 
     cause = "provider"
 
     def __init__(self, message: str, *, retry_after_s: float = 0.0) -> None:
         super().__init__(message)
-        self.retry_after_s = bounded(retry_after_s, RETRY_AFTER_S)
+        self.retry_after_s = clamped(retry_after_s, MAX_RETRY_AFTER_S)
         """Seconds before which the same call makes no sense, an hour at most; 0: the provider did not say."""
 
 
@@ -46,7 +46,7 @@ class RateLimited(ProviderError):
     cause = "rate"
 
 
-class TokenSpent(RateLimited):
+class ClientTokenSpent(RateLimited):
     """Too many calls inside the cloud: nothing was made, and the same request would get this same answer for ever."""
 
 
@@ -94,14 +94,14 @@ class SchedulerRefused(BurstdError):
     """slurmctld answered no."""
 
 
-class NodeNotReady(_Repeats):
+class NodeNotReady(_QuotingError):
     """The machine cannot be reached, or proved, yet: trying again makes sense."""
 
     cause = ""
     """A short word where it is the machine's own fault, and will be in the end: that of the claim's error then."""
 
 
-class NodeRefused(_Repeats):
+class NodeRefused(_QuotingError):
     """The machine is not what the site needs: the difference is named in the message."""
 
     def __init__(self, message: str, *, cause: str = "proof") -> None:

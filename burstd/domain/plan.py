@@ -30,11 +30,11 @@ class MakeClaim:
     reserved: Decimal = Decimal(0)
     """See Claim."""
     egress: Decimal = Decimal(0)
-    alone: bool = False
+    dedicated_by_policy: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class Launch:
+class LaunchMachine:
     """Ask the cloud (again) for a claim's machine, with the request that is on record."""
 
     claim_id: str
@@ -42,7 +42,7 @@ class Launch:
 
 
 @dataclass(frozen=True, slots=True)
-class Move:
+class ChangeClaimState:
     """Bring a claim into another state because of what was seen; no outside call."""
 
     claim_id: str
@@ -57,7 +57,7 @@ class Move:
 
 
 @dataclass(frozen=True, slots=True)
-class Learn:
+class RecordAddress:
     """Write down the address that the cloud has given to a claim's machine; the state stays."""
 
     claim_id: str
@@ -68,14 +68,14 @@ class Learn:
 
 
 @dataclass(frozen=True, slots=True)
-class Reach:
+class ProbeMachine:
     """Find out whether a machine that lists lack answers all the same."""
 
     claim_id: str
 
 
 @dataclass(frozen=True, slots=True)
-class Prove:
+class ValidateNode:
     """Reach the machine, check it, hand over secrets."""
 
     claim_id: str
@@ -83,7 +83,7 @@ class Prove:
 
 
 @dataclass(frozen=True, slots=True)
-class Register:
+class RegisterNodes:
     """Tell Slurm the addresses of proven machines; their slurmd may then register."""
 
     addresses: tuple[tuple[str, str], ...]
@@ -91,7 +91,7 @@ class Register:
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
+class StartSlurmd:
     """Start slurmd on a proven machine; Slurm has its address."""
 
     claim_id: str
@@ -106,14 +106,14 @@ class SetGate:
 
     nodes: frozenset[str]
     reason: str
-    opens: tuple[str, ...] = ()
-    closes: tuple[str, ...] = ()
-    why: tuple[str, ...] = ()
+    into_service: tuple[str, ...] = ()
+    into_drain: tuple[str, ...] = ()
+    claim_reasons: tuple[str, ...] = ()
     """For each of ``opens``, then for each of ``closes``."""
 
 
 @dataclass(frozen=True, slots=True)
-class Bind:
+class BindJob:
     """Let one job start on these claims' nodes while the gate holds them."""
 
     job_id: str
@@ -124,7 +124,7 @@ class Bind:
 
 
 @dataclass(frozen=True, slots=True)
-class Unbind:
+class UnbindJob:
     """End what Bind made."""
 
     job_id: str
@@ -141,11 +141,11 @@ class PowerDown:
     nodes: tuple[str, ...]
     force: bool
     reason: str
-    ends: tuple[str, ...] = ()
+    terminating: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class NodeDown:
+class SetNodesDown:
     """Tell Slurm that machines died under their nodes."""
 
     nodes: tuple[str, ...]
@@ -153,7 +153,7 @@ class NodeDown:
 
 
 @dataclass(frozen=True, slots=True)
-class Drain:
+class DrainNodes:
     """Tell Slurm that machines are taken back: no new job on their nodes. ``claims`` in the order of ``nodes``."""
 
     claims: tuple[str, ...]
@@ -162,7 +162,7 @@ class Drain:
 
 
 @dataclass(frozen=True, slots=True)
-class Undrain:
+class UndrainNodes:
     """Take our own drain off slots without a machine."""
 
     nodes: tuple[str, ...]
@@ -174,27 +174,27 @@ class JobRun:
 
     job_id: str
     """As scontrol takes it."""
-    rows: tuple[str, ...]
-    number: int
+    queue_ids: tuple[str, ...]
+    restarts: int
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
-class Requeue:
+class RequeueJobs:
     """Have running jobs begin anew elsewhere. One that may not be requeued runs on."""
 
     runs: tuple[JobRun, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Interrupted:
+class RecordInterruptions:
     """Write down that runs end because their machine was taken away."""
 
     runs: tuple[JobRun, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class LimitTime:
+class LimitJobTime:
     """Lower the time limit of a job that runs, to ``limit_s`` seconds from its start."""
 
     job_id: str
@@ -203,14 +203,14 @@ class LimitTime:
 
 
 @dataclass(frozen=True, slots=True)
-class StartNow:
+class StartJobsNow:
     """Spare requeued jobs the two minutes for which Slurm keeps them."""
 
     jobs: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Terminate:
+class TerminateMachines:
     """End the machines of claims that are TERMINATING."""
 
     claims: tuple[str, ...]
@@ -228,7 +228,7 @@ class RemoveOrphans:
 
 
 @dataclass(frozen=True, slots=True)
-class Adopt:
+class AdoptMachine:
     """Write down a claim for a machine that bears our tag and that the record never knew."""
 
     claim: Claim
@@ -238,27 +238,27 @@ class Adopt:
 
 
 Action = (
-    Adopt
+    AdoptMachine
     | MakeClaim
-    | Launch
-    | Move
-    | Learn
-    | Prove
-    | Reach
-    | Register
-    | Start
+    | LaunchMachine
+    | ChangeClaimState
+    | RecordAddress
+    | ValidateNode
+    | ProbeMachine
+    | RegisterNodes
+    | StartSlurmd
     | SetGate
-    | Bind
-    | Unbind
+    | BindJob
+    | UnbindJob
     | PowerDown
-    | NodeDown
-    | Drain
-    | Undrain
-    | Requeue
-    | Interrupted
-    | LimitTime
-    | StartNow
-    | Terminate
+    | SetNodesDown
+    | DrainNodes
+    | UndrainNodes
+    | RequeueJobs
+    | RecordInterruptions
+    | LimitJobTime
+    | StartJobsNow
+    | TerminateMachines
     | RemoveOrphans
 )
 

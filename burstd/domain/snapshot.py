@@ -12,11 +12,11 @@ from burstd.domain.cloud.instance import Instance, InstanceState, Leftover
 from burstd.domain.cloud.offer import Offer, Pool
 from burstd.domain.plugins.provider import Idempotency, Notice
 from burstd.domain.slurm.job import Job
-from burstd.domain.slurm.job_history import History
+from burstd.domain.slurm.job_history import JobHistory
 from burstd.domain.slurm.node import Node, Reservation
 from burstd.domain.slurm.outlook import Outlook
-from burstd.domain.staging import DataView
-from burstd.domain.storage_node import StoreNode
+from burstd.domain.staging import StagingView
+from burstd.domain.storage_node import StorageNodeView
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,10 +35,10 @@ class CloudView:
     offers: tuple[Offer, ...] | Unavailable
     instances: tuple[Instance, ...] | Unavailable
     leftovers: tuple[Leftover, ...] | Unavailable = ()
-    listed: float = 0.0
+    instances_listed: float = 0.0
     idempotency: Idempotency = Idempotency.TOKEN
     settle_s: float = 0.0
-    swept: float = 0.0
+    leftovers_listed: float = 0.0
     """When the listing of leftovers began."""
 
 
@@ -49,7 +49,7 @@ class SlurmView:
     jobs: tuple[Job, ...]
     nodes: Mapping[str, Node]
     reservations: tuple[Reservation, ...]
-    read: float = 0.0
+    read_at: float = 0.0
     version: str = ""
     """``22.05.8``."""
 
@@ -68,7 +68,7 @@ class Pin:
 
 
 @dataclass(frozen=True, slots=True)
-class Breaker:
+class CircuitBreaker:
     """Keeps an offer (or all of a provider, zone or type) from being tried again before ``until``."""
 
     key: str
@@ -81,7 +81,7 @@ class Breaker:
 
 
 @dataclass(frozen=True, slots=True)
-class Launched:
+class RecentLaunch:
     """One launch of the recent past (one hour), for limits of rate."""
 
     at: float
@@ -91,7 +91,7 @@ class Launched:
 
 
 @dataclass(frozen=True, slots=True)
-class Gone:
+class EndedClaim:
     """A claim that came to its end in the recent past (one hour), for policies against flapping."""
 
     at: float
@@ -107,45 +107,45 @@ class Sighting:
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class RuntimeState:
     """What this process knows beyond the store; all of it may be lost and is then found out again."""
 
-    born: float = 0.0
+    process_start: float = 0.0
     """When this process began, or went on after a sleep: until then nobody looked at machines, or tried them.
 
     Calls of a process before it may have gone out until then.
     """
     busy: frozenset[str] = frozenset()
     """Claims with a call to a cloud or a machine under way, or to be left alone until a retry is due."""
-    ended: frozenset[str] = frozenset()
+    termination_accepted: frozenset[str] = frozenset()
     """Claims for whose instance the cloud has been asked to end it, and has not said no."""
-    proved: frozenset[str] = frozenset()
+    validated: frozenset[str] = frozenset()
     """Claims in PROVING whose machine passed."""
-    started: Mapping[str, float] = field(default_factory=dict)
+    slurmd_started: Mapping[str, float] = field(default_factory=dict)
     """Claims in PROVING whose slurmd was started, and when."""
-    absent: Mapping[str, Sighting] = field(default_factory=dict)
+    missing_sightings: Mapping[str, Sighting] = field(default_factory=dict)
     """Claims whose instance was missing, or listed as ended, in complete listings begun after it should show."""
-    silent: Mapping[str, float] = field(default_factory=dict)
+    unreachable_at: Mapping[str, float] = field(default_factory=dict)
     """Claims whose machine was reached for because lists lack it, and when it last did not answer."""
-    strays: Mapping[str, Sighting] = field(default_factory=dict)
+    orphan_sightings: Mapping[str, Sighting] = field(default_factory=dict)
     """Instances and leftovers (``provider/id``) with our tag and without a live claim."""
-    tidied: Mapping[str, float] = field(default_factory=dict)
+    power_down_sent_at: Mapping[str, float] = field(default_factory=dict)
     """When Slurm was last told to power a slot down, for those without a machine."""
     bound_since: Mapping[str, float] = field(default_factory=dict)
     """When a job was bound to its nodes."""
     unbindable: frozenset[str] = frozenset()
     """Jobs that Slurm would not take into a reservation of their own: their nodes are opened to all."""
-    tried_since: Mapping[str, float] = field(default_factory=dict)
+    stuck_on_burst_since: Mapping[str, float] = field(default_factory=dict)
     """Since when pending jobs (or gangs) have had room on open burst nodes; for an hour where that was in vain."""
-    covered_since: Mapping[str, float] = field(default_factory=dict)
+    stuck_since: Mapping[str, float] = field(default_factory=dict)
     """Since when pending jobs have had room on nodes open to them (see core/covered.py)."""
     notices: Mapping[str, Notice] = field(default_factory=dict)
     """By claim, what the queues of clouds have announced of its machine and was not settled so far."""
     requeued: frozenset[tuple[str, int]] = frozenset()
     """Runs (a job's id for scontrol, its restarts before) whose requeue Slurm has taken, or refused a moment ago."""
-    unmoved: frozenset[tuple[str, int]] = frozenset()
+    requeue_refused: frozenset[tuple[str, int]] = frozenset()
     """Runs whose requeue Slurm has refused so far."""
-    booted: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    boot_durations: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     """How long the latest nodes of each pool took from their claim until they were ready, in seconds."""
 
 
@@ -161,22 +161,22 @@ class Snapshot:
     claims: tuple[Claim, ...]
     """All that are not GONE, but those of ``storage``."""
     pins: tuple[Pin, ...] = ()
-    held_slots: frozenset[str] = frozenset()
+    drained_slots: frozenset[str] = frozenset()
     """Slots that an administrator drained through burstctl."""
-    breakers: tuple[Breaker, ...] = ()
-    launched: tuple[Launched, ...] = ()
+    breakers: tuple[CircuitBreaker, ...] = ()
+    recent_launches: tuple[RecentLaunch, ...] = ()
     paused: str = ""
     """Why nothing new is booted and nothing wanted is closed (``burstctl hold``, a broken policy); empty: not so."""
     bound: Mapping[str, frozenset[str]] = field(default_factory=dict)
     """Jobs that have a reservation of their own (see Scheduler.bind) and its nodes."""
-    progress: Progress = field(default_factory=Progress)
-    data: Mapping[str, DataView] = field(default_factory=dict)
+    runtime_state: RuntimeState = field(default_factory=RuntimeState)
+    data: Mapping[str, StagingView] = field(default_factory=dict)
     """How the data of jobs stands, by their ids in the queue; jobs without any are not in it."""
     interruptions: Mapping[str, frozenset[int]] = field(default_factory=dict)
     """For jobs of the queue that were started before: which runs (``Job.restarts`` then) ended with their machine."""
-    storage: tuple[Claim, ...] = ()
+    storage_claims: tuple[Claim, ...] = ()
     """Storage nodes that are not GONE: they have no slot in Slurm, and no policy counts them."""
-    store_nodes: tuple[StoreNode, ...] = ()
+    storage_nodes: tuple[StorageNodeView, ...] = ()
     """What each store whose node burstd launches wants."""
     images: Mapping[str, Mapping[str, tuple[str, ...]]] = field(default_factory=dict)
     """By provider and word, the versions of the images that pools name, newest first; empty: they are not known yet.
@@ -186,25 +186,27 @@ class Snapshot:
 
     spent: tuple[Spent, ...] = ()
     """What machines that are gone have cost, by month; those that are not gone are in the lists of claims."""
-    left_alone: tuple[Claim, ...] = ()
+    quarantined_claims: tuple[Claim, ...] = ()
     """Claims with which nothing is done, because burstd fails on their node or cloud; they count and cost."""
-    gone: tuple[Gone, ...] = ()
+    ended_claims: tuple[EndedClaim, ...] = ()
     """Claims that ended within the last hour."""
-    unknown: frozenset[tuple[str, str]] = frozenset()
+    unrecorded_instances: frozenset[tuple[str, str]] = frozenset()
     """Provider and id of instances that burstd has launched and that were never on this record (see core/adopt.py)."""
-    foreign: frozenset[str] = frozenset()
+    foreign_tags: frozenset[str] = frozenset()
     """Ids of claims, or batches, in tags with our cluster's name that burstd never gave; empty for none in the tag."""
-    doubt: str = ""
+    record_doubt: str = ""
     """Why the record may be older than the world: machines are adopted, nothing else is done; empty: it is not."""
-    history: History = field(default_factory=History)
-    keep_cost: Decimal | None = None
+    history: JobHistory = field(default_factory=JobHistory)
+    output_retention_cost: Decimal | None = None
     """What a node may cost that is kept for output alone, in its offer's currency; None: keep_node_h alone counts."""
     outlook: Mapping[str, Outlook] = field(default_factory=dict, compare=False)
     """By job id, what is expected of pending jobs; worked out when it is asked for."""
 
-    def still_paid(self) -> frozenset[str]:
+    def still_billed(self) -> frozenset[str]:
         """Ids of claims whose end was told or taken, and whose machine its cloud lists as running: they cost."""
-        ended = [c for c in (*self.claims, *self.storage, *self.left_alone) if c.billed_until is not None]
+        ended = [
+            c for c in (*self.claims, *self.storage_claims, *self.quarantined_claims) if c.billed_until is not None
+        ]
         names = {claim.offer.provider for claim in ended}
         running = {
             (name, i.id)
@@ -219,14 +221,14 @@ class Snapshot:
         """The pool that has this slot."""
         return next((p for p in self.pools.values() if slot in p.slots), None)
 
-    def shut(self, claim: Claim) -> bool:
+    def node_drained(self, claim: Claim) -> bool:
         """Whether its node is drained, or held through burstctl: nobody can use it."""
         node = None if isinstance(self.slurm, Unavailable) else self.slurm.nodes.get(claim.slot)
-        return claim.slot in self.held_slots or (node is not None and node.drained)
+        return claim.slot in self.drained_slots or (node is not None and node.drained)
 
-    def serves(self, claim: Claim) -> bool:
+    def accepts_any_job(self, claim: Claim) -> bool:
         """Whether its node is, or will be, one that any job may use: not shut, nor for its own jobs alone."""
-        return claim.state in USABLE and not claim.private and not self.shut(claim)
+        return claim.state in USABLE and not claim.dedicated and not self.node_drained(claim)
 
     def idle_since(self, claim: Claim) -> float:
         """When the last job on its node ended; where it had none, when it was opened or became ready."""
@@ -247,7 +249,7 @@ class Snapshot:
             slot
             for slot in pool.slots
             if slot not in taken
-            and slot not in self.held_slots
+            and slot not in self.drained_slots
             and (node := nodes.get(slot)) is not None
             and node.powered_down
             and node.state != "DOWN"

@@ -19,7 +19,7 @@ class Access(StrEnum):
     """The job's own, which it may change."""
 
 
-class When(StrEnum):
+class OutputCondition(StrEnum):
     """After which end of the job an output is brought home."""
 
     SUCCESS = "success"
@@ -52,7 +52,7 @@ class StageOut:
 
     pattern: str
     destination: str
-    when: When = When.ALWAYS
+    when: OutputCondition = OutputCondition.ALWAYS
     line: int = 0
 
 
@@ -75,11 +75,11 @@ class DirectiveFault:
     line: int
     text: str
     """The line as written."""
-    wrong: str
-    allowed: str
+    problem: str
+    expected: str
 
     def __str__(self) -> str:
-        return f"line {self.line}: {_cut(self.text)}: {_cut(self.wrong)}; {self.allowed}"
+        return f"line {self.line}: {_cut(self.text)}: {_cut(self.problem)}; {self.expected}"
 
 
 def _cut(text: str) -> str:
@@ -92,19 +92,19 @@ class StageState(StrEnum):
 
     WAITING = "waiting"
     """Asked for; its turn has not come."""
-    SENDING = "sending"
+    UPLOADING = "sending"
     """Input is on its way to the store."""
     STAGED = "staged"
     """All input is in the store: Slurm may allocate."""
-    PLACING = "placing"
+    FETCHING = "placing"
     """Nodes are allocated, their agents fetch the input."""
-    PLACED = "placed"
+    FETCHED = "placed"
     """The job has its input; its output, if any, is on the nodes."""
     COLLECTING = "collecting"
     """The job has ended; its output is on its way from the nodes to the store."""
-    BRINGING = "bringing"
+    DELIVERING = "bringing"
     """Its output is in the store and on its way home; the nodes are not needed any more."""
-    HOME = "home"
+    DELIVERED = "home"
     """Its output is at its destination, with a manifest."""
     HELD = "held"
     """Given up with a reason; ``resume`` says from where it goes on when it is told to."""
@@ -114,26 +114,26 @@ class StageState(StrEnum):
 
 _T = StageState
 STAGE_TRANSITIONS: dict[StageState, frozenset[StageState]] = {
-    _T.WAITING: frozenset({_T.SENDING, _T.STAGED, _T.HELD, _T.CLEARED}),
-    _T.SENDING: frozenset({_T.WAITING, _T.STAGED, _T.HELD, _T.CLEARED}),
+    _T.WAITING: frozenset({_T.UPLOADING, _T.STAGED, _T.HELD, _T.CLEARED}),
+    _T.UPLOADING: frozenset({_T.WAITING, _T.STAGED, _T.HELD, _T.CLEARED}),
     # Requeued: its input is looked at again. Cancelled before it ran: cleared.
-    _T.STAGED: frozenset({_T.PLACING, _T.WAITING, _T.HELD, _T.CLEARED}),
-    _T.PLACING: frozenset({_T.PLACED, _T.WAITING, _T.COLLECTING, _T.HELD, _T.CLEARED}),
-    _T.PLACED: frozenset({_T.COLLECTING, _T.WAITING, _T.HELD, _T.CLEARED}),
-    _T.COLLECTING: frozenset({_T.BRINGING, _T.HOME, _T.HELD, _T.CLEARED}),
-    _T.BRINGING: frozenset({_T.HOME, _T.HELD, _T.COLLECTING, _T.CLEARED}),
-    _T.HOME: frozenset({_T.CLEARED, _T.WAITING}),
-    _T.HELD: frozenset({_T.WAITING, _T.COLLECTING, _T.BRINGING, _T.CLEARED}),
+    _T.STAGED: frozenset({_T.FETCHING, _T.WAITING, _T.HELD, _T.CLEARED}),
+    _T.FETCHING: frozenset({_T.FETCHED, _T.WAITING, _T.COLLECTING, _T.HELD, _T.CLEARED}),
+    _T.FETCHED: frozenset({_T.COLLECTING, _T.WAITING, _T.HELD, _T.CLEARED}),
+    _T.COLLECTING: frozenset({_T.DELIVERING, _T.DELIVERED, _T.HELD, _T.CLEARED}),
+    _T.DELIVERING: frozenset({_T.DELIVERED, _T.HELD, _T.COLLECTING, _T.CLEARED}),
+    _T.DELIVERED: frozenset({_T.CLEARED, _T.WAITING}),
+    _T.HELD: frozenset({_T.WAITING, _T.COLLECTING, _T.DELIVERING, _T.CLEARED}),
     _T.CLEARED: frozenset(),
 }
-OUTPUT_ON_NODES = frozenset({_T.PLACING, _T.PLACED, _T.COLLECTING})
+OUTPUT_ON_NODES = frozenset({_T.FETCHING, _T.FETCHED, _T.COLLECTING})
 """A node of the job is not let go in these."""
-INPUT_NEEDED = frozenset({_T.WAITING, _T.SENDING, _T.STAGED, _T.PLACING, _T.PLACED})
+INPUT_NEEDED = frozenset({_T.WAITING, _T.UPLOADING, _T.STAGED, _T.FETCHING, _T.FETCHED})
 """Trees of the job are not evicted from the store in these."""
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class ObjectRange:
     """A run of bytes of a file: ``length`` bytes from ``offset`` of an object; an empty key: a hole (zeros).
 
     ``key`` is the SHA-256 of the whole object, in hexadecimal: who fetches it verifies it. Where the object lies in a
@@ -155,13 +155,13 @@ class Tree:
 
     prefix: str
     digest: str
-    manifest: tuple[Piece, ...]
+    manifest: tuple[ObjectRange, ...]
     entries: int
     size: int
     """Bytes of all files, holes included."""
     single: bool = False
     """The source was one file (or link), not a directory or glob."""
-    place: str = ""
+    node_path: str = ""
     """The source's path on nodes, which see it as it is: then nothing of it is in a store, and the rest is empty."""
 
 
@@ -206,23 +206,23 @@ class Staging:
     reason: str = ""
 
     @property
-    def needs_person(self) -> bool:
+    def needs_attention(self) -> bool:
         """It goes on only after somebody has done something; ``error`` says what is wrong."""
-        stuck = self.state is StageState.PLACED or (self.state is StageState.COLLECTING and not self.attempts)
+        stuck = self.state is StageState.FETCHED or (self.state is StageState.COLLECTING and not self.attempts)
         return bool(self.error) and (bool(self.resume) or stuck)
 
     @property
-    def needed(self) -> str:
+    def attention_text(self) -> str:
         """What is wrong with one that needs a person, and which commands there are then."""
         if not self.resume or "burstctl stage" in self.error:
             return self.error
-        ran = self.resume in (StageState.COLLECTING, StageState.BRINGING)
+        ran = self.resume in (StageState.COLLECTING, StageState.DELIVERING)
         lost = f", or gives its output up with 'burstctl stage discard {self.job_id}'" if ran else ""
         return f"{self.error}; once that is mended it goes on with 'burstctl stage retry {self.job_id}'{lost}"
 
 
 @dataclass(frozen=True, slots=True)
-class DataView:
+class StagingView:
     """What a decision needs to know of one job's data."""
 
     state: StageState
@@ -237,5 +237,5 @@ class DataView:
     """The store that has its data, or is to have it."""
     size: int = 0
     """Bytes of its input; 0: it has none, or nobody knows."""
-    left: int = 0
+    bytes_left: int = 0
     """Bytes of it that are not in the store yet, as far as is known."""

@@ -10,7 +10,7 @@ from burstd.domain.cloud.offer import OfferRule, Pool
 
 
 @dataclass(frozen=True, slots=True)
-class NodeWish:
+class StorageNodeSpec:
     """What a store wants of the machine that burstd launches for it."""
 
     offers: Sequence[OfferRule]
@@ -25,7 +25,7 @@ class NodeWish:
 
 
 @dataclass(frozen=True, slots=True)
-class NodePlace:
+class StorageNodeAddress:
     """Where the storage node is, and how it is entered. The files are the head's."""
 
     host: str
@@ -38,42 +38,42 @@ class NodePlace:
 
 
 @runtime_checkable
-class OnNode(Protocol):
+class NodeBackedStore(Protocol):
     """Optional ability of a store: its storage node is launched by burstd, and told to it.
 
     Before ``here`` was called, and after ``away``, calls that need the node raise StoreBusy.
     """
 
     @property
-    def wish(self) -> NodeWish | None:
+    def node_spec(self) -> StorageNodeSpec | None:
         """What the node shall be; None: this one is not launched."""
         ...
 
-    def here(self, place: NodePlace) -> None:
+    def node_ready(self, place: StorageNodeAddress) -> None:
         """The node is at ``place``; telling it again changes nothing."""
         ...
 
-    def away(self, why: str, *, empty: bool) -> None:
+    def node_gone(self, why: str, *, empty: bool) -> None:
         """There is none. ``empty``: no object is anywhere, so that lists of them are empty and not refused."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
-class StoreNode:
+class StorageNodeView:
     """The storage node of one store, as a decision sees it: what may fill it and what it is wanted for."""
 
     store: str
     pool: Pool
     """Of one slot, which Slurm knows nothing of. No rules: the store is not configured any more."""
     idle_s: float
-    start: str = ""
+    start_reason: str = ""
     """Why one is to be started; empty: no job waits for it."""
-    keep: str = ""
+    keep_reason: str = ""
     """Why one that is there must stay; empty: nothing on it is needed."""
     idle_since: float = 0.0
     """Since when neither holds, in burstd's time."""
 
 
-def pool_name(store: str) -> str:
+def storage_pool_name(store: str) -> str:
     """The name of the pool, and of its only slot, under which a store's node is launched, shown and billed."""
     return f"storage-{store}"

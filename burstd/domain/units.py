@@ -6,10 +6,12 @@ import re
 from collections.abc import Iterable
 from decimal import Decimal
 
-LARGEST = 2**63 - 1
+MAX_SIZE = 2**63 - 1
 _SIZE = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,6})?) ?(?:([kmgtp])(i?b)?|b)", re.IGNORECASE)
 _PREFIXES = "KMGTP"
-SIZES = "a number and a unit: B, K, M, G, T or P (also KiB, MiB ...) for powers of 1024, KB, MB ... for powers of 1000"
+SIZE_FORMAT = (
+    "a number and a unit: B, K, M, G, T or P (also KiB, MiB ...) for powers of 1024, KB, MB ... for powers of 1000"
+)
 
 
 def parse_size(text: str) -> int | None:
@@ -24,7 +26,7 @@ def parse_size(text: str) -> int | None:
     number, prefix, rest = found.groups()
     base = 1000 if (rest or "").upper() == "B" else 1024
     size = int(Decimal(number) * base ** (_PREFIXES.index(prefix.upper()) + 1 if prefix else 0))
-    return size if size <= LARGEST else None
+    return size if size <= MAX_SIZE else None
 
 
 def size_text(size: int) -> str:

@@ -112,7 +112,7 @@ class CommandFailed(NodeRefused):
         self.err = err
 
 
-class Unlike(NodeRefused):
+class ValidationFailed(NodeRefused):
     """The machine is not what the pool promises or the reference is; each difference is named."""
 
     again = False

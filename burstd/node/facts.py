@@ -20,7 +20,7 @@ _GPU = re.compile(r"^GPU \d+: (.*?)(?: \(UUID: .*\))?$")
 
 
 @dataclass(frozen=True, slots=True)
-class Ids:
+class UserIds:
     """The numbers of a user."""
 
     uid: int
@@ -31,7 +31,7 @@ class Ids:
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class MachineFacts:
     """What a machine says it is. None or empty: it has not, or could not say."""
 
     uid: int = 0
@@ -53,7 +53,7 @@ class Facts:
     """What nvidia-smi said that names no GPU."""
     slurm_version: tuple[int, int, int] | None = None
     munge: str = ""
-    users: Mapping[str, Ids | None] = field(default_factory=dict)
+    users: Mapping[str, UserIds | None] = field(default_factory=dict)
     systemd: bool = False
     clock: float | None = None
     """Its clock, in seconds since 1970 ..."""
@@ -69,9 +69,9 @@ class Facts:
         return max(0.0, self.clock - self.answered) + min(0.0, self.clock - self.asked)
 
 
-def gather(
+def read_facts(
     session: Shell, *, gpu_devices: str, users: Sequence[str], wall: Callable[[], float], timeout_s: float = 60.0
-) -> Facts:
+) -> MachineFacts:
     """Asks the machine. ``gpu_devices``: a shell pattern; ``wall``: the head's clock, in seconds since 1970.
 
     Raises CommandFailed, and what ``Shell.run`` raises.
@@ -80,13 +80,13 @@ def gather(
     asked = wall()
     done = session.script(text, gpu_devices, *users, timeout_s=timeout_s)
     answered = wall()
-    facts = parse(done.out, asked=asked, answered=answered)
+    facts = parse_facts(done.out, asked=asked, answered=answered)
     if facts is None:
-        raise CommandFailed(f"the machine could not say what it is: {done.complaint}", rc=done.rc, err=done.err)
+        raise CommandFailed(f"the machine could not say what it is: {done.last_line}", rc=done.rc, err=done.err)
     return facts
 
 
-def parse(text: str, *, asked: float, answered: float) -> Facts | None:
+def parse_facts(text: str, *, asked: float, answered: float) -> MachineFacts | None:
     """Reads what facts.sh printed; None where its end is missing."""
     said: dict[str, list[str]] = {}
     for line in text.splitlines():
@@ -107,7 +107,7 @@ def parse(text: str, *, asked: float, answered: float) -> Facts | None:
     listed = [(_GPU.match(line), line) for line in said.get("gpu_name", []) if not line.startswith("MIG ")]
     version = _VERSION.search(one("slurmd"))
     clock = _CLOCK.fullmatch(one("clock"))
-    return Facts(
+    return MachineFacts(
         uid=number("uid") or 0,
         hostname=one("hostname"),
         kernel=one("kernel"),
@@ -133,11 +133,11 @@ def _number(text: str) -> int | None:
     return int(text) if _NUMBER.fullmatch(text) else None
 
 
-def _user(line: str) -> tuple[str, Ids | None] | None:
+def _user(line: str) -> tuple[str, UserIds | None] | None:
     """None: the line is none of facts.sh's."""
     name, _, numbers = line.partition(" ")
     uid, _, gid = numbers.partition(" ")
     if not name or not numbers:
         return None
     known, group = _number(uid), _number(gid)
-    return name, Ids(known, group) if known is not None and group is not None else None
+    return name, UserIds(known, group) if known is not None and group is not None else None

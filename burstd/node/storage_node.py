@@ -11,16 +11,16 @@ from pathlib import Path
 from burstd.domain.claim import Cause, Claim
 from burstd.domain.cloud.offer import Pool
 from burstd.domain.errors import NodeRefused
-from burstd.domain.storage_node import NodePlace, NodeWish
+from burstd.domain.storage_node import StorageNodeAddress, StorageNodeSpec
 from burstd.node.errors import HeadNotReady
 from burstd.node.ssh.key_pair import KeyUnusable, ensure_ssh_key
-from burstd.node.validator import NodeProver
+from burstd.node.validator import SlurmNodeValidator
 
-USER = "burst"
-SSH_PORT = 22
+STORAGE_USER = "burst"
+STORAGE_SSH_PORT = 22
 _TIMEOUT_S = 60.0
 _BYTES = re.compile(r"[0-9]{1,18}")
-_MAKE = """
+_SETUP_SCRIPT = """
 user=$1 folder=$2 python=$3
 command -v "$python" >/dev/null 2>&1 || exit 64
 "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || exit 65
@@ -34,7 +34,7 @@ df -PB1 "$folder" | awk 'NR == 2 { print $4 }'
 """
 
 
-def place_of(folder: Path, claim: Claim) -> NodePlace:
+def storage_node_access(folder: Path, claim: Claim) -> StorageNodeAddress:
     """How a storage node that was proved is entered. ``folder``: where burstd keeps their keys. Raises KeyUnusable.
 
     The nodes' key is made where it is missing; what delivers the store's program lets it in there.
@@ -43,60 +43,66 @@ def place_of(folder: Path, claim: Claim) -> NodePlace:
     nodes = own / "node_key"
     if not nodes.exists():
         ensure_ssh_key(nodes, comment=f"{claim.id}-nodes")
-    return NodePlace(claim.address, SSH_PORT, USER, str(own / "key"), str(nodes), str(own / "known_hosts"))
+    return StorageNodeAddress(
+        claim.address, STORAGE_SSH_PORT, STORAGE_USER, str(own / "key"), str(nodes), str(own / "known_hosts")
+    )
 
 
-class StorageProver:
+class StorageNodeValidator:
     """Proves storage nodes, and leaves all others to the prover of Slurm's nodes. See Prover."""
 
-    def __init__(self, nodes: NodeProver, folder: Path, wishes: Callable[[], Mapping[str, NodeWish]]) -> None:
+    def __init__(
+        self, nodes: SlurmNodeValidator, folder: Path, specs: Callable[[], Mapping[str, StorageNodeSpec]]
+    ) -> None:
         """``wishes``: by pool."""
         self._nodes = nodes
         self._folder = folder
-        self._wishes = wishes
+        self._specs = specs
 
-    def prove(self, claim: Claim, pool: Pool, console: Callable[[], str] | None, reached: Callable[[], None]) -> str:
+    def validate(self, claim: Claim, pool: Pool, console: Callable[[], str] | None, reached: Callable[[], None]) -> str:
         """See Prover."""
         if claim.cause is not Cause.STORAGE:
-            return self._nodes.prove(claim, pool, console, reached)
-        wish = self._wishes()[pool.name]
-        with self._nodes.session(claim, console) as session:
+            return self._nodes.validate(claim, pool, console, reached)
+        spec = self._specs()[pool.name]
+        with self._nodes.ssh_session(claim, console) as session:
             reached()
             # The head's alone. Nodes have another, which runs nothing but the store's program.
-            line = f"restrict {self._own_key(claim)}\n"
-            done = session.script(_MAKE, USER, wish.path, wish.python, input=line.encode("ascii"), timeout_s=_TIMEOUT_S)
+            line = f"restrict {self._storage_key(claim)}\n"
+            done = session.script(
+                _SETUP_SCRIPT, STORAGE_USER, spec.path, spec.python, input=line.encode("ascii"), timeout_s=_TIMEOUT_S
+            )
             where = f"{claim.offer.id} gave a machine that cannot be a storage node:"
             refusals = {
-                64: f"it has no {wish.python}: take an image with Python 3.11 or newer",
-                65: f"its {wish.python} is older than 3.11: take an image with a newer one",
-                66: f"the user {USER} could not be made: {done.complaint}",
-                67: f"the folder {wish.path} could not be made: {done.complaint}",
+                64: f"it has no {spec.python}: take an image with Python 3.11 or newer",
+                65: f"its {spec.python} is older than 3.11: take an image with a newer one",
+                66: f"the user {STORAGE_USER} could not be made: {done.last_line}",
+                67: f"the folder {spec.path} could not be made: {done.last_line}",
             }
             if done.rc != 0:
-                raise NodeRefused(f"{where} {refusals.get(done.rc, done.complaint)}")
+                raise NodeRefused(f"{where} {refusals.get(done.rc, done.last_line)}")
             words = done.out.split()
             if not words or not _BYTES.fullmatch(words[-1]):
-                raise NodeRefused(f"{where} it cannot say how much room it has: {done.complaint}", cause="disk")
+                raise NodeRefused(f"{where} it cannot say how much room it has: {done.last_line}", cause="disk")
             free = int(words[-1])
-            if free < wish.free_bytes:
+            if free < spec.free_bytes:
                 raise NodeRefused(
-                    f"{where} {wish.path} has {free >> 20} MiB free, and {wish.free_bytes >> 20} are wanted (free_gib)",
+                    f"{where} {spec.path} has {free >> 20} MiB free, and {spec.free_bytes >> 20} are wanted (free_gib)",
                     cause="disk",
                 )
-            self._remember(claim, session.host_key)
-        return f"{claim.address} has {wish.path} with {free >> 20} MiB free"
+            self._write_known_hosts(claim, session.host_key)
+        return f"{claim.address} has {spec.path} with {free >> 20} MiB free"
 
-    def start(self, claim: Claim, pool: Pool, watch: str = "") -> None:
+    def start_slurmd(self, claim: Claim, pool: Pool, watch: str = "") -> None:
         """See Prover. A storage node has no slurmd."""
-        self._nodes.start(claim, pool, watch)
+        self._nodes.start_slurmd(claim, pool, watch)
 
-    def reach(self, claim: Claim) -> None:
+    def probe(self, claim: Claim) -> None:
         """See Prover."""
-        self._nodes.reach(claim)
+        self._nodes.probe(claim)
 
-    def keep(self, claim_ids: Collection[str]) -> None:
+    def retain_only(self, claim_ids: Collection[str]) -> None:
         """See Prover. Keys of machines that are gone go too."""
-        self._nodes.keep(claim_ids)
+        self._nodes.retain_only(claim_ids)
         if self._folder.is_dir():
             for own in self._folder.iterdir():
                 if own.name not in claim_ids:
@@ -106,13 +112,13 @@ class StorageProver:
         """See Prover."""
         return self._nodes.alarms()
 
-    def _own_key(self, claim: Claim) -> str:
+    def _storage_key(self, claim: Claim) -> str:
         try:
             return ensure_ssh_key(self._folder / claim.id / "key", comment=claim.id)
         except KeyUnusable as error:
             raise HeadNotReady(str(error)) from None
 
-    def _remember(self, claim: Claim, host_key: str) -> None:
+    def _write_known_hosts(self, claim: Claim, host_key: str) -> None:
         file = self._folder / claim.id / "known_hosts"
         unfinished = file.with_name(f".{file.name}.{os.getpid()}")
         try:

@@ -13,7 +13,7 @@ from pathlib import Path
 from burstd.domain.errors import BurstdError
 from burstd.share import share_path
 
-LIMIT = 16384
+MAX_USER_DATA_BYTES = 16384
 """Bytes that EC2 takes; others take more."""
 _SECRETS = (
     re.compile(r"BEGIN [A-Z0-9 ]*PRIVATE KEY"),
@@ -28,7 +28,7 @@ class TemplateUnusable(BurstdError):
 
 
 @dataclass(frozen=True, slots=True)
-class UserData:
+class UserDataValues:
     """What goes into the template; all of it may be known to anyone.
 
     ``packages``, ``mounts`` and ``commands`` are cloud-init's ``packages``, ``mounts`` and ``runcmd``.
@@ -52,7 +52,7 @@ def default_template() -> Path:
     return share_path("config", "cloud-init", "node.yaml.in")
 
 
-def render(values: UserData, template: Path | None = None, secrets: Sequence[bytes] = ()) -> str:
+def render_user_data(values: UserDataValues, template: Path | None = None, secrets: Sequence[bytes] = ()) -> str:
     """The user data: the same text for the same values.
 
     ``secrets`` are looked for in what comes of it, raw, in hex and in base64. Raises TemplateUnusable.
@@ -64,18 +64,18 @@ def render(values: UserData, template: Path | None = None, secrets: Sequence[byt
         raise TemplateUnusable(f"the cloud-init template {file} cannot be read: {error}") from None
     try:
         # JSON is YAML: no value can break out of its place.
-        rendered = string.Template(text).substitute(_words(values))
+        rendered = string.Template(text).substitute(_placeholder_values(values))
     except KeyError as error:
         raise TemplateUnusable(f"{file} has a placeholder ${{{error.args[0]}}} that burstd does not know") from None
     except ValueError as error:
         raise TemplateUnusable(
             f"{file} has a $ that begins no placeholder ({error}): write $$ for a plain one"
         ) from None
-    _refuse(rendered, file, secrets)
+    _check_rendered(rendered, file, secrets)
     return rendered
 
 
-def _words(values: UserData) -> dict[str, str]:
+def _placeholder_values(values: UserDataValues) -> dict[str, str]:
     node = {"cluster": values.cluster, "pool": values.pool, "provider": values.provider}
     sections: dict[str, object] = {
         "timezone": values.timezone,
@@ -95,14 +95,16 @@ def _words(values: UserData) -> dict[str, str]:
     }
 
 
-def _refuse(rendered: str, file: Path, secrets: Sequence[bytes]) -> None:
+def _check_rendered(rendered: str, file: Path, secrets: Sequence[bytes]) -> None:
     if not rendered.startswith("#cloud-config\n"):
         raise TemplateUnusable(
             f"{file} does not begin with the line #cloud-config: cloud-init would not read it as such"
         )
     size = len(rendered.encode())
-    if size > LIMIT:
-        raise TemplateUnusable(f"{file} comes to {size} bytes and clouds take {LIMIT}: move parts of it into the image")
+    if size > MAX_USER_DATA_BYTES:
+        raise TemplateUnusable(
+            f"{file} comes to {size} bytes and clouds take {MAX_USER_DATA_BYTES}: move parts of it into the image"
+        )
     for pattern in _SECRETS:
         found = pattern.search(rendered)
         if found:
@@ -112,11 +114,11 @@ def _refuse(rendered: str, file: Path, secrets: Sequence[bytes]) -> None:
                 "burstd hands secrets over by ssh"
             )
     for secret in secrets:
-        if any(form in rendered for form in _forms(secret)):
+        if any(form in rendered for form in _secret_encodings(secret)):
             raise TemplateUnusable(f"what {file} comes to holds a secret of the cluster: take it out")
 
 
-def _forms(secret: bytes) -> list[str]:
+def _secret_encodings(secret: bytes) -> list[str]:
     forms = [secret.hex(), secret.hex().upper()]
     # Base64 of a text that holds the secret anywhere: what surrounds it shifts the digits by one of three offsets.
     for shift in range(3):

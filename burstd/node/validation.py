@@ -14,43 +14,45 @@ from importlib.resources import files
 import structlog
 
 from burstd.domain.plugins.shell import CommandTimedOut, ConnectionLost, Shell
-from burstd.node.checks import Expected, Failure, judge
+from burstd.node.checks import CheckFailure, ExpectedMachine, failed_checks
 from burstd.node.errors import CommandFailed, NoConfiguration, SlurmdNotStarted
-from burstd.node.facts import Facts, gather
+from burstd.node.facts import MachineFacts, read_facts
 
 log = structlog.get_logger(__name__)
 
-_LATER = 75
+_EX_TEMPFAIL = 75
 """Exit status of a script that could not so far: EX_TEMPFAIL of sysexits.h."""
-NVIDIA = "/dev/nvidia[0-9]*"
+NVIDIA_DEVICES = "/dev/nvidia[0-9]*"
 _WORD = re.compile(r"^[A-Za-z0-9_.,:/=@%+-]+$")
 
 
 @dataclass(frozen=True, slots=True)
-class ProofRequest:
+class ValidationRequest:
     """What a machine must be, and what it is given when it is. ``gpu_devices``: pattern of the GPUs' device files."""
 
-    expected: Expected
+    expected: ExpectedMachine
     munge_key: bytes = field(repr=False)
     credential: Callable[[int], str]
     """A fresh credential of the head's munged, that the machine's munged must believe, for this user's eyes only."""
     wall: Callable[[], float]
     """The head's clock, in seconds since 1970."""
-    gpu_devices: str = NVIDIA
-    commands: Mapping[str, str] = field(default_factory=dict)
+    gpu_devices: str = NVIDIA_DEVICES
+    check_commands: Mapping[str, str] = field(default_factory=dict)
     """The site's own checks: name -> shell command that ends with 0 where all is well."""
 
 
 @dataclass(frozen=True, slots=True)
-class Proof:
+class ValidationResult:
     """What came of it. With failures the machine was given nothing."""
 
-    failures: tuple[Failure, ...]
-    facts: Facts
+    failures: tuple[CheckFailure, ...]
+    facts: MachineFacts
     seconds: float
 
 
-def prove(request: ProofRequest, connect: Callable[[], Shell], reached: Callable[[], None] = lambda: None) -> Proof:
+def validate_machine(
+    request: ValidationRequest, connect: Callable[[], Shell], on_reached: Callable[[], None] = lambda: None
+) -> ValidationResult:
     """Connects, has the machine say what it is, judges that, and where all is well hands the secrets over.
 
     ``reached`` is called once it answers. Raises what ``connect`` raises, CommandFailed (munge), ConnectionLost,
@@ -58,34 +60,36 @@ def prove(request: ProofRequest, connect: Callable[[], Shell], reached: Callable
     """
     began = time.monotonic()
     with connect() as session:
-        reached()
+        on_reached()
         users = tuple(request.expected.users)
-        facts = gather(session, gpu_devices=request.gpu_devices, users=users, wall=request.wall)
-        failures = tuple(judge(facts, request.expected)) or tuple(_commands(session, request.commands))
+        facts = read_facts(session, gpu_devices=request.gpu_devices, users=users, wall=request.wall)
+        failures = tuple(failed_checks(facts, request.expected)) or tuple(
+            _failed_commands(session, request.check_commands)
+        )
         if not failures:
-            _hand_over(session, request, facts.uid)
-    return Proof(failures, facts, time.monotonic() - began)
+            _deliver_secrets(session, request, facts.uid)
+    return ValidationResult(failures, facts, time.monotonic() - began)
 
 
-def _commands(session: Shell, commands: Mapping[str, str]) -> Iterator[Failure]:
+def _failed_commands(session: Shell, commands: Mapping[str, str]) -> Iterator[CheckFailure]:
     for name, command in commands.items():
         done = session.script(command, timeout_s=60.0)
         if done.rc != 0:
             remedy = "This check is the site's own: see extra_checks in the settings"
-            yield Failure(name, f"success of '{command}'", f"'{done.complaint}' (exit status {done.rc})", remedy)
+            yield CheckFailure(name, f"success of '{command}'", f"'{done.last_line}' (exit status {done.rc})", remedy)
 
 
-def _hand_over(session: Shell, request: ProofRequest, uid: int) -> None:
+def _deliver_secrets(session: Shell, request: ValidationRequest, uid: int) -> None:
     """Through the encrypted channel's standard input only: arguments can be read by every user of a machine."""
     content = request.credential(uid).strip().encode("ascii") + b"\n" + request.munge_key
     done = session.script(_script("munge.sh"), str(len(request.munge_key)), input=content, timeout_s=60.0)
     if done.rc != 0:
         raise CommandFailed(
-            f"the machine's munge does not work: {done.complaint}", rc=done.rc, err=done.err, cause="munge"
+            f"the machine's munge does not work: {done.last_line}", rc=done.rc, err=done.err, cause="munge"
         )
 
 
-def start(
+def start_slurmd(
     slot: str,
     connect: Callable[[], Shell],
     *,
@@ -106,8 +110,8 @@ def start(
     Raises SlurmdNotStarted, NoConfiguration, ConnectionLost, CommandTimedOut, ValueError (a word that no option may
     hold) and what ``connect`` raises.
     """
-    words = [slot, *(["--conf-server", conf_server] if conf_server else []), *options]
-    for word in words:
+    slurmd_arguments = [slot, *(["--conf-server", conf_server] if conf_server else []), *options]
+    for word in slurmd_arguments:
         if not _WORD.match(word):
             raise ValueError(f"{word!r} cannot be given to slurmd: letters, digits and _.,:/=@%+- only")
     with connect() as session:
@@ -116,15 +120,15 @@ def start(
             filled = [w.replace("{slot}", slot).replace("{conf_server}", conf_server) for w in command]
             done = session.run(filled, timeout_s=60.0)
         else:
-            done = session.script(_script("slurmd.sh"), *words, timeout_s=60.0)
+            done = session.script(_script("slurmd.sh"), *slurmd_arguments, timeout_s=60.0)
         if done.rc == 0 and watch:
-            _watch(session, slot, watch)
+            _start_watch(session, slot, watch)
     if done.rc != 0:
-        kind = NoConfiguration if done.rc == _LATER else SlurmdNotStarted
-        raise kind(f"slurmd did not start as {slot}: {done.complaint}")
+        kind = NoConfiguration if done.rc == _EX_TEMPFAIL else SlurmdNotStarted
+        raise kind(f"slurmd did not start as {slot}: {done.last_line}")
 
 
-def _watch(session: Shell, slot: str, script: str) -> None:
+def _start_watch(session: Shell, slot: str, script: str) -> None:
     """A machine that cannot watch is a node all the same: its cloud's queue, or its end, tells."""
     loop = _script("watch.sh").encode()
     try:
@@ -133,7 +137,7 @@ def _watch(session: Shell, slot: str, script: str) -> None:
         log.warning("machine does not watch for its end", slot=slot, error=str(error))
         return
     if done.rc != 0:
-        log.warning("machine does not watch for its end", slot=slot, error=done.complaint)
+        log.warning("machine does not watch for its end", slot=slot, error=done.last_line)
 
 
 def _script(name: str) -> str:

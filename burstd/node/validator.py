@@ -16,7 +16,7 @@ from burstd.domain.claim import ClaimState as S
 from burstd.domain.cloud.offer import Pool
 from burstd.domain.errors import NodeNotReady, NodeRefused, ProviderError
 from burstd.domain.plugins.shell import Shell
-from burstd.node.checks import Expected, Failure, reference, version
+from burstd.node.checks import CheckFailure, ExpectedMachine, format_version, head_user_ids
 from burstd.node.errors import (
     ClockNotSet,
     HeadNotReady,
@@ -24,26 +24,26 @@ from burstd.node.errors import (
     HostKeyUnknown,
     HostKeyUnobtainable,
     NotReachable,
-    Unlike,
+    ValidationFailed,
 )
-from burstd.node.ssh.host_keys import HostKeys, Pins, Trust, keys_of_console
-from burstd.node.validation import NVIDIA, ProofRequest, prove, start
-from burstd.planner.lifecycle.listing import some
+from burstd.node.ssh.host_keys import HostKeyFiles, HostKeyPolicy, HostKeys, parse_console_host_keys
+from burstd.node.validation import NVIDIA_DEVICES, ValidationRequest, start_slurmd, validate_machine
+from burstd.planner.lifecycle.listing import abbreviated_list
 
 if TYPE_CHECKING:
-    from burstd.node.ssh.session import Session
+    from burstd.node.ssh.session import SshSession
 
-_PROVED = frozenset({S.READY, S.OPEN, S.CLOSING, S.TERMINATING})
+_VALIDATED = frozenset({S.READY, S.IN_SERVICE, S.DRAINING, S.TERMINATING})
 """States of claims whose machine has shown its host key once: no other is learned on the network's word."""
 
 
 @dataclass(frozen=True, slots=True)
-class Site:
+class ValidatorConfig:
     """What is the same for every machine of this cluster."""
 
-    key: Path
+    ssh_key: Path
     """burstd's private ssh key."""
-    pins: Path
+    host_keys_dir: Path
     """Directory for the host keys of machines that live."""
     munge_key: Path
     conf_server: str
@@ -52,20 +52,20 @@ class Site:
     """Of the head's munged; empty: munge's own default."""
     ssh_user: str = "root"
     ssh_port: int = 22
-    trust: Mapping[str, Trust] = field(default_factory=dict)
+    host_key_policies: Mapping[str, HostKeyPolicy] = field(default_factory=dict)
     """Provider -> how its machines' host keys are learned; CONSOLE where it is not named."""
     users: tuple[str, ...] = ("slurm",)
     """Users who must have the same numbers everywhere, beside those whose jobs a machine is for."""
     compare_job_users: bool = True
     os: str = ""
     gpu_names: Mapping[str, str] = field(default_factory=dict)
-    gpu_devices: str = NVIDIA
+    gpu_devices: str = NVIDIA_DEVICES
     clock_tolerance_s: float = 30.0
     tmp_mib: int = 0
     free_mib: int = 256
-    skip: frozenset[str] = frozenset()
-    """Checks to leave out: ``burstd.node.checks.NAMES``."""
-    commands: Mapping[str, str] = field(default_factory=dict)
+    skip_checks: frozenset[str] = frozenset()
+    """Checks to leave out: ``burstd.node.checks.CHECK_NAMES``."""
+    check_commands: Mapping[str, str] = field(default_factory=dict)
     """The site's own checks: name -> shell command that ends with 0 where all is well."""
     slurmd_options: tuple[str, ...] = ()
     start_command: tuple[str, ...] = ()
@@ -73,12 +73,12 @@ class Site:
     connect_timeout_s: float = 10.0
 
 
-class NodeProver:
-    """Implements ``burstd.domain.plugins.validator.Prover``. May be called from several threads."""
+class SlurmNodeValidator:
+    """Implements ``burstd.domain.plugins.validator.NodeValidator``. May be called from several threads."""
 
     def __init__(
         self,
-        site: Site,
+        config: ValidatorConfig,
         *,
         slurm_version: Callable[[], tuple[int, ...]],
         wall: Callable[[], float],
@@ -92,40 +92,40 @@ class NodeProver:
         ``shells``: ``Shells.shell`` of the providers that have it; machines of others are entered by ssh.
         ``consoles``: ``ConsoleLog.console`` of the providers that have it, for machines whose host key was lost.
         """
-        self.site = site
+        self.config = config
         """What is in force; replaced whole, from the deciding thread."""
         self._slurm_version = slurm_version
         self._wall = wall
-        self._credential = credential or self._munge
-        self._pins = Pins(site.pins)
+        self._credential = credential or self._munge_credential
+        self._host_keys = HostKeyFiles(config.host_keys_dir)
         self._shells = shells or {}
         self._consoles = consoles or {}
-        self._locked: dict[str, str] = {}
+        self._unreachable_slots: dict[str, str] = {}
         """By claim the slots of machines that were proved, and whose host key is lost."""
 
-    def prove(self, claim: Claim, pool: Pool, console: Callable[[], str] | None, reached: Callable[[], None]) -> str:
+    def validate(self, claim: Claim, pool: Pool, console: Callable[[], str] | None, reached: Callable[[], None]) -> str:
         """See ``Prover.prove``. A NodeRefused of ours names each difference; its cause is the first one's check."""
         request = self._request(claim, pool)
-        proof = prove(request, lambda: self._connect(claim, console), reached)
-        if proof.failures:
-            sentence = _sentence(claim, proof.failures)
-            if all(failure.name == "clock" for failure in proof.failures):
-                raise ClockNotSet(sentence, proof.facts.clock_off_s or 0.0)
-            raise Unlike(sentence, cause=proof.failures[0].name)
-        facts = proof.facts
+        result = validate_machine(request, lambda: self._connect(claim, console), reached)
+        if result.failures:
+            sentence = _difference_message(claim, result.failures)
+            if all(failure.name == "clock" for failure in result.failures):
+                raise ClockNotSet(sentence, result.facts.clock_off_s or 0.0)
+            raise ValidationFailed(sentence, cause=result.failures[0].name)
+        facts = result.facts
         has = f"{facts.cpus} CPUs, {facts.memory_mib} MiB, {len(facts.gpu_devices)} GPUs"
-        slurm = version(facts.slurm_version or ())
-        return f"{claim.address} has {has}, Slurm {slurm} and a munge that trusts ours ({proof.seconds:.1f} s)"
+        slurm = format_version(facts.slurm_version or ())
+        return f"{claim.address} has {has}, Slurm {slurm} and a munge that trusts ours ({result.seconds:.1f} s)"
 
-    def start(self, claim: Claim, pool: Pool, watch: str = "") -> None:  # noqa: ARG002 - the interface has it
+    def start_slurmd(self, claim: Claim, pool: Pool, watch: str = "") -> None:  # noqa: ARG002 - the interface has it
         """See ``Prover.start``."""
-        site = self.site
-        start(
+        site = self.config
+        start_slurmd(
             claim.slot, lambda: self._connect(claim, None), conf_server=site.conf_server,
             options=site.slurmd_options, command=site.start_command, watch=watch,
         )  # fmt: skip
 
-    def reach(self, claim: Claim) -> None:
+    def probe(self, claim: Claim) -> None:
         """See ``Prover.reach``. Another machine that answers at the address, with another host key, is not the claim's.
 
         Raises KeyUnusable as well.
@@ -143,7 +143,7 @@ class NodeProver:
         """A way into the machine of a claim that was proved. Raises NodeNotReady, NodeRefused."""
         return self._connect(claim, None)
 
-    def session(self, claim: Claim, console: Callable[[], str] | None = None) -> Session:
+    def ssh_session(self, claim: Claim, console: Callable[[], str] | None = None) -> SshSession:
         """One of ssh; ``console`` as for ``prove``, for a machine that has not been proved.
 
         Raises NodeNotReady, NodeRefused.
@@ -154,35 +154,38 @@ class NodeProver:
                 "fill it, or use a store of kind pvc or s3",
                 cause="ssh",
             )
-        return self._ssh(claim, console)
+        return self._ssh_session(claim, console)
 
-    def keep(self, claim_ids: Collection[str]) -> None:
+    def retain_only(self, claim_ids: Collection[str]) -> None:
         """Forgets the host keys of all claims but these, which live."""
-        self._pins.keep(claim_ids)
-        for gone in self._locked.keys() - set(claim_ids):
-            self._locked.pop(gone, None)
+        self._host_keys.retain_only(claim_ids)
+        for gone in self._unreachable_slots.keys() - set(claim_ids):
+            self._unreachable_slots.pop(gone, None)
 
     def alarms(self) -> list[str]:
         """See ``Prover.alarms``."""
-        slots = sorted(self._locked.copy().values())
+        slots = sorted(self._unreachable_slots.copy().values())
         if not slots:
             return []
-        why = f"{some(slots)} cannot be entered, and output stays there: no console shows the host keys, which are lost"
-        return [f"{why}. Put the files of {self.site.pins} back from a backup; jobs go on meanwhile"]
+        why = (
+            f"{abbreviated_list(slots)} cannot be entered, and output stays there: no console shows the "
+            f"host keys, which are lost"
+        )
+        return [f"{why}. Put the files of {self.config.host_keys_dir} back from a backup; jobs go on meanwhile"]
 
-    def _request(self, claim: Claim, pool: Pool) -> ProofRequest:
-        site = self.site
+    def _request(self, claim: Claim, pool: Pool) -> ValidationRequest:
+        site = self.config
         users = {*site.users, *(claim.users if site.compare_job_users else ())}
-        expected = Expected(
-            shape=pool.shape, slurm_version=self._slurm_version(), users=reference(sorted(users)),
+        expected = ExpectedMachine(
+            shape=pool.shape, slurm_version=self._slurm_version(), users=head_user_ids(sorted(users)),
             gpu_names=site.gpu_names, tmp_mib=site.tmp_mib, free_mib=site.free_mib, os=site.os,
-            clock_tolerance_s=site.clock_tolerance_s, skip=site.skip,
+            clock_tolerance_s=site.clock_tolerance_s, skip=site.skip_checks,
         )  # fmt: skip
         key = self._munge_key()
-        return ProofRequest(expected, key, self._credential, self._wall, site.gpu_devices, site.commands)
+        return ValidationRequest(expected, key, self._credential, self._wall, site.gpu_devices, site.check_commands)
 
     def _munge_key(self) -> bytes:
-        file = self.site.munge_key
+        file = self.config.munge_key
         try:
             key = file.read_bytes()
         except OSError as error:
@@ -194,10 +197,10 @@ class NodeProver:
             raise HeadNotReady(f"the cluster's munge key {file} is empty: make one with mungekey")
         return key
 
-    def _munge(self, uid: int) -> str:
+    def _munge_credential(self, uid: int) -> str:
         """Good for a minute, and for this user of the machine only."""
         argv = ["munge", "--no-input", f"--restrict-uid={uid}", "--ttl=60"]
-        argv += [f"--socket={self.site.munge_socket}"] if self.site.munge_socket else []
+        argv += [f"--socket={self.config.munge_socket}"] if self.config.munge_socket else []
         try:
             done = subprocess.run(argv, capture_output=True, text=True, timeout=10.0, check=False)
         except (OSError, subprocess.TimeoutExpired) as error:
@@ -208,48 +211,48 @@ class NodeProver:
 
     def _connect(self, claim: Claim, console: Callable[[], str] | None) -> Shell:
         _check_address(claim)
-        enter = self._shells.get(claim.offer.provider)
-        if enter is None:
-            return self._ssh(claim, console)
+        open_shell = self._shells.get(claim.offer.provider)
+        if open_shell is None:
+            return self._ssh_session(claim, console)
         try:
-            return enter(claim.instance_id, self.site.connect_timeout_s)
+            return open_shell(claim.instance_id, self.config.connect_timeout_s)
         except ProviderError as error:
             raise NotReachable(f"{claim.slot} cannot be entered: {error}") from error
 
-    def _ssh(self, claim: Claim, console: Callable[[], str] | None) -> Session:
+    def _ssh_session(self, claim: Claim, console: Callable[[], str] | None) -> SshSession:
         # paramiko is slow to import, and a daemon that starts no machine needs none of it.
-        from burstd.node.ssh.session import Target, answers, connect  # noqa: PLC0415
+        from burstd.node.ssh.session import SshTarget, check_port_listening, open_ssh_session  # noqa: PLC0415
 
         if not claim.address:
             raise NotReachable(f"{claim.slot}: the provider has told no address of instance {claim.instance_id} so far")
-        site = self.site
-        target = Target(claim.address, site.key, site.ssh_user, site.ssh_port)
-        known = self._pins.get(claim.id)
+        site = self.config
+        target = SshTarget(claim.address, site.ssh_key, site.ssh_user, site.ssh_port)
+        known = self._host_keys.load_keys(claim.id)
         if known is None:
             # A console costs a call to the cloud; as long as nobody answers there is no need for one.
-            answers(target, site.connect_timeout_s)
-            known = self._learn(claim, console)
-        session = connect(target, known, site.connect_timeout_s)
-        self._locked.pop(claim.id, None)
+            check_port_listening(target, site.connect_timeout_s)
+            known = self._learn_host_keys(claim, console)
+        session = open_ssh_session(target, known, site.connect_timeout_s)
+        self._unreachable_slots.pop(claim.id, None)
         # Only now: what a wrong machine showed must not be remembered.
-        if self._pins.get(claim.id) is None:
-            self._pins.put(claim.id, HostKeys(known.trust, known.keys or frozenset({session.host_key})))
+        if self._host_keys.load_keys(claim.id) is None:
+            self._host_keys.save_keys(claim.id, HostKeys(known.trust, known.keys or frozenset({session.host_key})))
         return session
 
-    def _learn(self, claim: Claim, console: Callable[[], str] | None) -> HostKeys:
+    def _learn_host_keys(self, claim: Claim, console: Callable[[], str] | None) -> HostKeys:
         provider = claim.offer.provider
-        trust = self.site.trust.get(provider, Trust.CONSOLE)
-        proved = claim.state in _PROVED
-        if trust is Trust.FIRST_USE and not proved:
+        trust = self.config.host_key_policies.get(provider, HostKeyPolicy.CONSOLE)
+        validated = claim.state in _VALIDATED
+        if trust is HostKeyPolicy.FIRST_USE and not validated:
             return HostKeys(trust)
-        if proved:
-            self._locked[claim.id] = claim.slot
+        if validated:
+            self._unreachable_slots[claim.id] = claim.slot
             read = self._consoles.get(provider)
             console = partial(read, claim.instance_id) if read is not None else None
-        if console is None and proved:
+        if console is None and validated:
             raise HostKeyUnobtainable(
                 f"the host key of {claim.slot} is lost, and {provider} shows no console to learn it from again: put "
-                f"{self.site.pins / claim.id} back from a backup"
+                f"{self.config.host_keys_dir / claim.id} back from a backup"
             )
         if console is None:
             raise HostKeyUnobtainable(
@@ -257,13 +260,13 @@ class NodeProver:
                 f'host_keys = "first_use" for it if its network is to be trusted'
             )
         try:
-            keys = keys_of_console(console())
+            keys = parse_console_host_keys(console())
         except ProviderError as error:
             raise HostKeyUnknown(f"the console of {claim.instance_id} cannot be read now: {error}") from error
-        if not keys and proved:
+        if not keys and validated:
             raise HostKeyUnknown(
                 f"the host key of {claim.slot} is lost, and the console of {claim.instance_id} shows none any more: "
-                f"put {self.site.pins / claim.id} back from a backup"
+                f"put {self.config.host_keys_dir / claim.id} back from a backup"
             )
         if not keys:
             raise HostKeyUnknown(f"the console of {claim.instance_id} shows no host keys so far: cloud-init is at work")
@@ -286,5 +289,5 @@ def _check_address(claim: Claim) -> None:
         )
 
 
-def _sentence(claim: Claim, failures: tuple[Failure, ...]) -> str:
+def _difference_message(claim: Claim, failures: tuple[CheckFailure, ...]) -> str:
     return f"{claim.offer.id} gave a machine that differs: " + " ".join(str(f) for f in failures)

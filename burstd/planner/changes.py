@@ -9,46 +9,46 @@ from operator import is_not
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
-_MANY = 1000
+_MAX_IN_PLACE = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Changes(Generic[T]):
+class SequenceChanges(Generic[T]):
     """Each with its place: in the old sequence what is gone, in the new one what has come. In order."""
 
-    gone: tuple[tuple[int, T], ...]
-    come: tuple[tuple[int, T], ...]
+    removed: tuple[tuple[int, T], ...]
+    added: tuple[tuple[int, T], ...]
 
     def __len__(self) -> int:
-        return len(self.gone) + len(self.come)
+        return len(self.removed) + len(self.added)
 
 
-def changed(old: Sequence[T], new: Sequence[T]) -> Changes[T] | None:
+def sequence_changes(old: Sequence[T], new: Sequence[T]) -> SequenceChanges[T] | None:
     """What is to be taken out of the one and put in to have the other; None: what both have is in another order.
 
     Made for long sequences of which little changed: what is alike at both ends costs next to nothing.
     """
     if old is new or old == new:
-        return Changes((), ())
+        return SequenceChanges((), ())
     if len(old) == len(new):
-        at = list(islice(compress(count(), map(is_not, old, new)), _MANY + 1))
-        come = {id(new[n]) for n in at}
-        if len(at) <= _MANY and come.isdisjoint([id(old[n]) for n in at]):
+        indexes = list(islice(compress(count(), map(is_not, old, new)), _MAX_IN_PLACE + 1))
+        new_ids = {id(new[n]) for n in indexes}
+        if len(indexes) <= _MAX_IN_PLACE and new_ids.isdisjoint([id(old[n]) for n in indexes]):
             # Each in its place.
-            return Changes(tuple((n, old[n]) for n in at), tuple((n, new[n]) for n in at))
-    least = min(len(old), len(new))
-    first = _alike(old, new, least)
-    last = _alike(reversed(old), reversed(new), least - first)
+            return SequenceChanges(tuple((n, old[n]) for n in indexes), tuple((n, new[n]) for n in indexes))
+    shorter = min(len(old), len(new))
+    first = _common_prefix_length(old, new, shorter)
+    last = _common_prefix_length(reversed(old), reversed(new), shorter - first)
     before, after = old[first : len(old) - last], new[first : len(new) - last]
     known, there = set(map(id, before)), set(map(id, after))
     if [id(x) for x in before if id(x) in there] != [id(x) for x in after if id(x) in known]:
         return None
-    return Changes(
+    return SequenceChanges(
         tuple((n, x) for n, x in enumerate(before, first) if id(x) not in there),
         tuple((n, x) for n, x in enumerate(after, first) if id(x) not in known),
     )
 
 
-def _alike(some: Iterable[T], others: Iterable[T], most: int) -> int:
+def _common_prefix_length(some: Iterable[T], others: Iterable[T], limit: int) -> int:
     """How many of the first are the very same in both."""
-    return min(most, next(compress(count(), map(is_not, some, others)), most))
+    return min(limit, next(compress(count(), map(is_not, some, others)), limit))

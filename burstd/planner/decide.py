@@ -7,21 +7,21 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from burstd.domain.cloud.offer import Offer
-from burstd.domain.plan import Action, MakeClaim, Move, Plan
+from burstd.domain.plan import Action, ChangeClaimState, MakeClaim, Plan
 from burstd.domain.plugins.policy import Policy, Target
 from burstd.domain.snapshot import SlurmView, Snapshot
-from burstd.planner.lifecycle.adoption import adopt
-from burstd.planner.lifecycle.gate import hold_ready, move_gate
+from burstd.planner.lifecycle.adoption import plan_adoptions
+from burstd.planner.lifecycle.gate import drain_unwanted_ready, gate_steps
 from burstd.planner.lifecycle.interruption import notice_remarks, notice_steps
-from burstd.planner.lifecycle.lifecycle import advance
+from burstd.planner.lifecycle.lifecycle import advance_claims
 from burstd.planner.lifecycle.orphans import remove_orphans, reset_slots
-from burstd.planner.offers.budget_reserve import reserve_of
-from burstd.planner.offers.dedicated import kept_to_its_time
+from burstd.planner.offers.budget_reserve import machine_reserve
+from burstd.planner.offers.dedicated import enforce_time_limits
 from burstd.planner.offers.image_rollout import image_for
-from burstd.planner.offers.offers import others_of
-from burstd.planner.policy_chain import Memory, make_target
-from burstd.planner.snapshot_view import View, look
-from burstd.planner.staging.storage_node import storage_steps
+from burstd.planner.offers.offers import alternative_offers
+from burstd.planner.policy_chain import PlannerCache, make_target
+from burstd.planner.snapshot_view import SnapshotView, build_view
+from burstd.planner.staging.storage_node import storage_node_steps
 from burstd.planner.timeouts import Tuning
 
 
@@ -32,14 +32,14 @@ class Decider:
     """
 
     def __init__(self) -> None:
-        self._memory = Memory()
+        self._cache = PlannerCache()
 
     def decide(self, snapshot: Snapshot, policies: Sequence[Policy], tuning: Tuning) -> Plan:
         """See ``decide``."""
-        return decide(snapshot, policies, tuning, self._memory)
+        return decide(snapshot, policies, tuning, self._cache)
 
 
-def decide(snapshot: Snapshot, policies: Sequence[Policy], tuning: Tuning, memory: Memory | None = None) -> Plan:
+def decide(snapshot: Snapshot, policies: Sequence[Policy], tuning: Tuning, cache: PlannerCache | None = None) -> Plan:
     """Everything that is to be done now, each step with its reason. Pure: the same plan for the same arguments.
 
     ``memory`` is for Decider: the plan is the same with it and without.
@@ -47,12 +47,12 @@ def decide(snapshot: Snapshot, policies: Sequence[Policy], tuning: Tuning, memor
     While Slurm cannot be read nothing is wanted and nothing released; claims under way go on as far as the clouds
     alone can take them.
     """
-    with _uncollected():
-        return _decide(snapshot, policies, tuning, memory)
+    with _without_gc():
+        return _decide(snapshot, policies, tuning, cache)
 
 
 @contextmanager
-def _uncollected() -> Iterator[None]:
+def _without_gc() -> Iterator[None]:
     """Without the search for garbage: there is none while plans are made, and it takes as long as making them."""
     if not gc.isenabled():
         yield
@@ -64,49 +64,49 @@ def _uncollected() -> Iterator[None]:
         gc.enable()
 
 
-def _decide(snapshot: Snapshot, policies: Sequence[Policy], tuning: Tuning, memory: Memory | None) -> Plan:
-    view = look(snapshot, tuning.gate, tuning.keep_node_s)
-    adoptions = adopt(snapshot, view)
-    if snapshot.doubt:
+def _decide(snapshot: Snapshot, policies: Sequence[Policy], tuning: Tuning, cache: PlannerCache | None) -> Plan:
+    view = build_view(snapshot, tuning.gate, tuning.keep_node_s)
+    adoptions = plan_adoptions(snapshot, view)
+    if snapshot.record_doubt:
         # What the record says of machines and slots may be long over: nothing is done on its word.
         return Plan(tuple(adoptions))
     read = isinstance(snapshot.slurm, SlurmView)
     target = Target()
     if read:
-        target = make_target(snapshot, policies, tuning.keep_node_s, tuning.spot_interruptions, memory)
-    steps = [*notice_steps(view), *advance(view, tuning), *hold_ready(view, target)]
-    moving = frozenset(step.claim_id for step in steps if isinstance(step, Move))
+        target = make_target(snapshot, policies, tuning.keep_node_s, tuning.spot_interruptions, cache)
+    steps = [*notice_steps(view), *advance_claims(view, tuning), *drain_unwanted_ready(view, target)]
+    moving = frozenset(step.claim_id for step in steps if isinstance(step, ChangeClaimState))
     actions: list[Action] = [
         *adoptions,
         *steps,
-        *move_gate(view, target, tuning, moving),
-        *kept_to_its_time(view),
+        *gate_steps(view, target, tuning, moving),
+        *enforce_time_limits(view),
         *([] if snapshot.paused else make_claims(view, target)),
         *reset_slots(view, tuning),
         *remove_orphans(snapshot, view, tuning),
-        *storage_steps(snapshot, tuning),
+        *storage_node_steps(snapshot, tuning),
     ]
     return Plan(tuple(actions), target, (*target.remarks, *notice_remarks(view)))
 
 
-def make_claims(view: View, target: Target) -> list[MakeClaim]:
+def make_claims(view: SnapshotView, target: Target) -> list[MakeClaim]:
     """A claim for each machine that is wanted, on the slots that the target gave it, from its best offer."""
-    made: list[MakeClaim] = []
-    known: dict[tuple[str, int], tuple[str, tuple[Offer, ...]]] = {}
+    claims: list[MakeClaim] = []
+    by_offers: dict[tuple[str, int], tuple[str, tuple[Offer, ...]]] = {}
     for want in target.wants:
         if not want.offers:
             continue
         offer, key = want.offers[0], (want.pool, id(want.offers))
-        if key not in known:
+        if key not in by_offers:
             pool = view.snapshot.pools[want.pool]
-            known[key] = image_for(view.snapshot, pool, offer), others_of(pool, want.offers)
-        image, others = known[key]
-        reserved, egress = reserve_of(want, offer, others)
-        made += [
+            by_offers[key] = image_for(view.snapshot, pool, offer), alternative_offers(pool, want.offers)
+        image, others = by_offers[key]
+        reserved, egress = machine_reserve(want, offer, others)
+        claims += [
             MakeClaim(
                 want.pool, slot, offer, want.cause, want.reason, image, want.jobs, want.users, want.gang, others,
-                want.accounts, reserved, egress, want.alone,
+                want.accounts, reserved, egress, want.dedicated,
             )
             for slot in want.slots
         ]  # fmt: skip
-    return made
+    return claims

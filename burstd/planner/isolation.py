@@ -12,234 +12,265 @@ from dataclasses import replace
 
 from burstd.domain.plan import (
     Action,
-    Adopt,
-    Bind,
-    Drain,
-    Interrupted,
-    Launch,
-    Learn,
+    AdoptMachine,
+    BindJob,
+    ChangeClaimState,
+    DrainNodes,
+    LaunchMachine,
     MakeClaim,
-    Move,
-    NodeDown,
     Plan,
     PowerDown,
-    Prove,
-    Reach,
-    Register,
+    ProbeMachine,
+    RecordAddress,
+    RecordInterruptions,
+    RegisterNodes,
     RemoveOrphans,
-    Requeue,
+    RequeueJobs,
     SetGate,
-    Start,
-    StartNow,
-    Terminate,
-    Unbind,
-    Undrain,
+    SetNodesDown,
+    StartJobsNow,
+    StartSlurmd,
+    TerminateMachines,
+    UnbindJob,
+    UndrainNodes,
+    ValidateNode,
 )
 from burstd.domain.snapshot import SlurmView, Snapshot, Unavailable
 
-MOST = 8
+MAX_CULPRITS = 8
 """So many subjects are found at once; where more are to blame, the next look finds the next."""
 
 
-def job(job_id: str) -> str:
+def job_subject(job_id: str) -> str:
     """The subject of a job."""
     return f"job:{job_id}"
 
 
-def node(name: str) -> str:
+def node_subject(name: str) -> str:
     """The subject of a node, and of what stands behind it."""
     return f"node:{name}"
 
 
-def cloud(name: str) -> str:
+def cloud_subject(name: str) -> str:
     """The subject of a provider."""
     return f"cloud:{name}"
 
 
-def subjects(snapshot: Snapshot) -> list[str]:
+def all_subjects(snapshot: Snapshot) -> list[str]:
     """All that a decision could fail on."""
     slurm = snapshot.slurm if isinstance(snapshot.slurm, SlurmView) else None
-    slots = {c.slot for c in (*snapshot.claims, *snapshot.storage)} | set(slurm.nodes if slurm else ())
+    slots = {c.slot for c in (*snapshot.claims, *snapshot.storage_claims)} | set(slurm.nodes if slurm else ())
     jobs = dict.fromkeys([j.id for j in (slurm.jobs if slurm else ())] + [*snapshot.data])
-    return [*map(job, jobs), *map(node, sorted(slots)), *map(cloud, snapshot.clouds)]
+    return [*map(job_subject, jobs), *map(node_subject, sorted(slots)), *map(cloud_subject, snapshot.clouds)]
 
 
-def to_blame(known: Sequence[str], works: Callable[[Collection[str]], bool]) -> tuple[str, ...]:
+def find_culprits(suspects: Sequence[str], succeeds_without: Callable[[Collection[str]], bool]) -> tuple[str, ...]:
     """Those without which it works; empty: that cannot be told. ``works`` is asked for each set that is left out.
 
     Each costs as many tries as the logarithm of their number.
     """
-    found: list[str] = []
-    if not works(known):
+    culprits: list[str] = []
+    if not succeeds_without(suspects):
         return ()
-    while not found or not works(found):
-        if len(found) == MOST:
+    while not culprits or not succeeds_without(culprits):
+        if len(culprits) == MAX_CULPRITS:
             break
         # The shortest beginning without which it works ends with one that is to blame.
-        low, high = 0, len(known)
+        low, high = 0, len(suspects)
         while low < high:
             middle = (low + high) // 2
-            low, high = (low, middle) if works([*known[:middle], *found]) else (middle + 1, high)
-        if not low or known[low - 1] in found:
+            low, high = (low, middle) if succeeds_without([*suspects[:middle], *culprits]) else (middle + 1, high)
+        if not low or suspects[low - 1] in culprits:
             return ()
-        found.append(known[low - 1])
-    return tuple(found)
+        culprits.append(suspects[low - 1])
+    return tuple(culprits)
 
 
-def without(snapshot: Snapshot, held: Collection[str]) -> Snapshot:
+def without_subjects(snapshot: Snapshot, quarantined: Collection[str]) -> Snapshot:
     """The snapshot as if these were not there."""
-    if not held:
+    if not quarantined:
         return snapshot
     slurm = snapshot.slurm
     if isinstance(slurm, SlurmView):
-        nodes = {name: n for name, n in slurm.nodes.items() if node(name) not in held}
-        slurm = replace(slurm, jobs=tuple(j for j in slurm.jobs if job(j.id) not in held), nodes=nodes)
-    broken = Unavailable("burstd fails on what it says", 0.0)
+        nodes = {name: n for name, n in slurm.nodes.items() if node_subject(name) not in quarantined}
+        slurm = replace(slurm, jobs=tuple(j for j in slurm.jobs if job_subject(j.id) not in quarantined), nodes=nodes)
+    unavailable = Unavailable("burstd fails on what it says", 0.0)
     return replace(
         snapshot,
         slurm=slurm,
-        claims=tuple(c for c in snapshot.claims if node(c.slot) not in held),
-        storage=tuple(c for c in snapshot.storage if node(c.slot) not in held),
-        left_alone=tuple(c for c in (*snapshot.claims, *snapshot.storage) if node(c.slot) in held),
+        claims=tuple(c for c in snapshot.claims if node_subject(c.slot) not in quarantined),
+        storage_claims=tuple(c for c in snapshot.storage_claims if node_subject(c.slot) not in quarantined),
+        quarantined_claims=tuple(
+            c for c in (*snapshot.claims, *snapshot.storage_claims) if node_subject(c.slot) in quarantined
+        ),
         clouds={
-            name: replace(view, offers=broken, instances=broken, leftovers=broken) if cloud(name) in held else view
+            name: replace(view, offers=unavailable, instances=unavailable, leftovers=unavailable)
+            if cloud_subject(name) in quarantined
+            else view
             for name, view in snapshot.clouds.items()
         },
-        data={job_id: data for job_id, data in snapshot.data.items() if job(job_id) not in held},
+        data={job_id: data for job_id, data in snapshot.data.items() if job_subject(job_id) not in quarantined},
         pools={
-            name: replace(pool, slots=tuple(s for s in pool.slots if node(s) not in held))
-            if any(node(s) in held for s in pool.slots) else pool
+            name: replace(pool, slots=tuple(s for s in pool.slots if node_subject(s) not in quarantined))
+            if any(node_subject(s) in quarantined for s in pool.slots)
+            else pool
             for name, pool in snapshot.pools.items()
         },
-    )  # fmt: skip
+    )
 
 
-def untouched(snapshot: Snapshot, held: Collection[str]) -> frozenset[str]:
+def with_affected_nodes(snapshot: Snapshot, quarantined: Collection[str]) -> frozenset[str]:
     """These with what is to be left alone for their sake: nodes of such jobs, and machines of such clouds."""
-    more = set(held)
+    affected = set(quarantined)
     if isinstance(snapshot.slurm, SlurmView):
-        more |= {node(name) for j in snapshot.slurm.jobs if job(j.id) in held for name in j.node_list}
-    more |= {node(name) for job_id, names in snapshot.bound.items() if job(job_id) in held for name in names}
-    more |= {node(name) for job_id, data in snapshot.data.items() if job(job_id) in held for name in data.nodes}
-    every = (*snapshot.claims, *snapshot.storage)
-    return frozenset(more | {node(c.slot) for c in every if cloud(c.offer.provider) in held})
+        affected |= {
+            node_subject(name) for j in snapshot.slurm.jobs if job_subject(j.id) in quarantined for name in j.node_list
+        }
+    affected |= {
+        node_subject(name)
+        for job_id, names in snapshot.bound.items()
+        if job_subject(job_id) in quarantined
+        for name in names
+    }
+    affected |= {
+        node_subject(name)
+        for job_id, data in snapshot.data.items()
+        if job_subject(job_id) in quarantined
+        for name in data.nodes
+    }
+    every = (*snapshot.claims, *snapshot.storage_claims)
+    return frozenset(affected | {node_subject(c.slot) for c in every if cloud_subject(c.offer.provider) in quarantined})
 
 
-def spared(plan: Plan, snapshot: Snapshot, held: Collection[str]) -> Plan:
+def plan_without_subjects(plan: Plan, snapshot: Snapshot, quarantined: Collection[str]) -> Plan:
     """The plan without what touches these. ``snapshot`` is the whole one; ``held`` comes from ``untouched``."""
-    if not held:
+    if not quarantined:
         return plan
-    claims = {c.id: c.slot for c in (*snapshot.claims, *snapshot.storage)}
-    left = [kept for action in plan.actions if (kept := _spared(action, snapshot, claims, held)) is not None]
+    claims = {c.id: c.slot for c in (*snapshot.claims, *snapshot.storage_claims)}
+    left = [
+        filtered
+        for action in plan.actions
+        if (filtered := _action_without_subjects(action, snapshot, claims, quarantined)) is not None
+    ]
     return replace(plan, actions=tuple(left))
 
 
-def concerned(action: Action, claims: Mapping[str, str]) -> tuple[str, ...]:
+def action_subjects(action: Action, claims: Mapping[str, str]) -> tuple[str, ...]:
     """The subjects of a step. ``claims``: the slot of each."""
     found: list[str] = []
     match action:
-        case Move() | Learn() | Prove() | Reach() | Start() | Launch():
-            found = [node(claims.get(action.claim_id, action.claim_id))]
-        case Adopt():
-            found = [node(action.claim.slot), *map(job, action.claim.jobs)]
+        case ChangeClaimState() | RecordAddress() | ValidateNode() | ProbeMachine() | StartSlurmd() | LaunchMachine():
+            found = [node_subject(claims.get(action.claim_id, action.claim_id))]
+        case AdoptMachine():
+            found = [node_subject(action.claim.slot), *map(job_subject, action.claim.jobs)]
         case MakeClaim():
-            found = [node(action.slot), *map(job, action.jobs)]
-        case Register():
-            found = [node(name) for name, _ in action.addresses]
-        case Terminate():
-            found = [node(claims.get(claim_id, claim_id)) for claim_id in action.claims]
-        case Bind():
-            found = [job(action.job_id), *map(node, action.nodes)]
-        case Unbind():
-            found = [job(action.job_id)]
-        case Drain() | Undrain() | NodeDown() | PowerDown():
-            found = [*map(node, action.nodes)]
-        case Requeue() | Interrupted():
-            found = [job(row) for run in action.runs for row in run.rows]
-        case StartNow():
-            found = [*map(job, action.jobs)]
+            found = [node_subject(action.slot), *map(job_subject, action.jobs)]
+        case RegisterNodes():
+            found = [node_subject(name) for name, _ in action.addresses]
+        case TerminateMachines():
+            found = [node_subject(claims.get(claim_id, claim_id)) for claim_id in action.claims]
+        case BindJob():
+            found = [job_subject(action.job_id), *map(node_subject, action.nodes)]
+        case UnbindJob():
+            found = [job_subject(action.job_id)]
+        case DrainNodes() | UndrainNodes() | SetNodesDown() | PowerDown():
+            found = [*map(node_subject, action.nodes)]
+        case RequeueJobs() | RecordInterruptions():
+            found = [job_subject(row) for run in action.runs for row in run.queue_ids]
+        case StartJobsNow():
+            found = [*map(job_subject, action.jobs)]
         case RemoveOrphans():
-            found = [cloud(action.provider)]
+            found = [cloud_subject(action.provider)]
         case SetGate():
-            found = [node(claims.get(claim_id, claim_id)) for claim_id in (*action.opens, *action.closes)]
+            found = [
+                node_subject(claims.get(claim_id, claim_id)) for claim_id in (*action.into_service, *action.into_drain)
+            ]
     return tuple(found)
 
 
-def parts(action: Action, claims: Mapping[str, str]) -> list[Action]:
+def split_action(action: Action, claims: Mapping[str, str]) -> list[Action]:
     """A step over several nodes or jobs as steps of one each; none where it cannot be parted. See ``concerned``."""
     match action:
-        case Register() if len(action.addresses) > 1:
-            return [Register((pair,)) for pair in action.addresses]
-        case Drain() if len(action.nodes) > 1:
+        case RegisterNodes() if len(action.addresses) > 1:
+            return [RegisterNodes((pair,)) for pair in action.addresses]
+        case DrainNodes() if len(action.nodes) > 1:
             pairs = zip(action.claims, action.nodes, strict=True)
-            return [Drain((claim_id,), (name,), action.reason) for claim_id, name in pairs]
-        case StartNow() if len(action.jobs) > 1:
-            return [StartNow((one,)) for one in action.jobs]
-        case Undrain() if len(action.nodes) > 1:
-            return [Undrain((name,)) for name in action.nodes]
-        case Terminate() if len(action.claims) > 1:
-            return [Terminate((claim_id,), action.reason) for claim_id in action.claims]
-        case Requeue() if len(action.runs) > 1:
-            return [Requeue((run,)) for run in action.runs]
-        case Interrupted() if len(action.runs) > 1:
-            return [Interrupted((run,)) for run in action.runs]
-        case NodeDown() if len(action.nodes) > 1:
-            return [NodeDown((name,), action.reason) for name in action.nodes]
+            return [DrainNodes((claim_id,), (name,), action.reason) for claim_id, name in pairs]
+        case StartJobsNow() if len(action.jobs) > 1:
+            return [StartJobsNow((one,)) for one in action.jobs]
+        case UndrainNodes() if len(action.nodes) > 1:
+            return [UndrainNodes((name,)) for name in action.nodes]
+        case TerminateMachines() if len(action.claims) > 1:
+            return [TerminateMachines((claim_id,), action.reason) for claim_id in action.claims]
+        case RequeueJobs() if len(action.runs) > 1:
+            return [RequeueJobs((run,)) for run in action.runs]
+        case RecordInterruptions() if len(action.runs) > 1:
+            return [RecordInterruptions((run,)) for run in action.runs]
+        case SetNodesDown() if len(action.nodes) > 1:
+            return [SetNodesDown((name,), action.reason) for name in action.nodes]
         case PowerDown() if len(action.nodes) > 1:
             return [
-                replace(action, nodes=(name,), ends=tuple(c for c in action.ends if claims.get(c) == name))
+                replace(
+                    action, nodes=(name,), terminating=tuple(c for c in action.terminating if claims.get(c) == name)
+                )
                 for name in action.nodes
             ]
         case _:
             return []
 
 
-def _spared(action: Action, snapshot: Snapshot, claims: Mapping[str, str], held: Collection[str]) -> Action | None:
+def _action_without_subjects(
+    action: Action, snapshot: Snapshot, claims: Mapping[str, str], quarantined: Collection[str]
+) -> Action | None:
     if isinstance(action, SetGate):
-        return _gate(action, snapshot, claims, held)
+        return _gate_without_subjects(action, snapshot, claims, quarantined)
     if isinstance(action, RemoveOrphans):
-        return _orphans(action, snapshot, held)
-    if isinstance(action, Terminate):
-        rest = tuple(c for c in action.claims if node(claims.get(c, c)) not in held)
+        return _orphans_without_subjects(action, snapshot, quarantined)
+    if isinstance(action, TerminateMachines):
+        rest = tuple(c for c in action.claims if node_subject(claims.get(c, c)) not in quarantined)
         return replace(action, claims=rest) if rest else None
     if isinstance(action, PowerDown):
-        nodes = tuple(n for n in action.nodes if node(n) not in held)
-        ends = tuple(c for c in action.ends if node(claims.get(c, c)) not in held)
-        return replace(action, nodes=nodes, ends=ends) if nodes else None
-    if isinstance(action, Register):
-        addresses = tuple(pair for pair in action.addresses if node(pair[0]) not in held)
+        nodes = tuple(n for n in action.nodes if node_subject(n) not in quarantined)
+        ends = tuple(c for c in action.terminating if node_subject(claims.get(c, c)) not in quarantined)
+        return replace(action, nodes=nodes, terminating=ends) if nodes else None
+    if isinstance(action, RegisterNodes):
+        addresses = tuple(pair for pair in action.addresses if node_subject(pair[0]) not in quarantined)
         return replace(action, addresses=addresses) if addresses else None
-    return None if any(subject in held for subject in concerned(action, claims)) else action
+    return None if any(subject in quarantined for subject in action_subjects(action, claims)) else action
 
 
-def _gate(action: SetGate, snapshot: Snapshot, claims: Mapping[str, str], held: Collection[str]) -> SetGate | None:
+def _gate_without_subjects(
+    action: SetGate, snapshot: Snapshot, claims: Mapping[str, str], quarantined: Collection[str]
+) -> SetGate | None:
     """Nodes that are left alone stay where they are: behind the gate, or not."""
     if not isinstance(snapshot.slurm, SlurmView):
         return None
     gates = [r.nodes for r in snapshot.slurm.reservations if action.nodes & r.nodes and not r.job_id]
     before: frozenset[str] = frozenset().union(*gates)
-    fixed = {name for name in snapshot.slurm.nodes if node(name) in held}
+    fixed = {name for name in snapshot.slurm.nodes if node_subject(name) in quarantined}
     nodes = frozenset((action.nodes - fixed) | (before & fixed))
     moves = [
-        (claim_id, why, claim_id in action.opens)
-        for claim_id, why in zip((*action.opens, *action.closes), action.why, strict=True)
-        if node(claims.get(claim_id, claim_id)) not in held
+        (claim_id, why, claim_id in action.into_service)
+        for claim_id, why in zip((*action.into_service, *action.into_drain), action.claim_reasons, strict=True)
+        if node_subject(claims.get(claim_id, claim_id)) not in quarantined
     ]
     if nodes == before and not moves:
         return None
-    opens = tuple(claim_id for claim_id, _, opening in moves if opening)
-    closes = tuple(claim_id for claim_id, _, opening in moves if not opening)
+    into_service = tuple(claim_id for claim_id, _, opening in moves if opening)
+    to_drain = tuple(claim_id for claim_id, _, opening in moves if not opening)
     why = (*(w for _, w, opening in moves if opening), *(w for _, w, opening in moves if not opening))
-    return replace(action, nodes=nodes, opens=opens, closes=closes, why=why)
+    return replace(action, nodes=nodes, into_service=into_service, into_drain=to_drain, claim_reasons=why)
 
 
-def _orphans(action: RemoveOrphans, snapshot: Snapshot, held: Collection[str]) -> RemoveOrphans | None:
+def _orphans_without_subjects(
+    action: RemoveOrphans, snapshot: Snapshot, quarantined: Collection[str]
+) -> RemoveOrphans | None:
     """What belongs to a claim that is left out looks as if it were nobody's."""
-    every = (*snapshot.claims, *snapshot.storage)
-    ids = {c.instance_id for c in every if node(c.slot) in held} - {""}
-    owners = {c.id for c in every if node(c.slot) in held}
+    every = (*snapshot.claims, *snapshot.storage_claims)
+    ids = {c.instance_id for c in every if node_subject(c.slot) in quarantined} - {""}
+    owners = {c.id for c in every if node_subject(c.slot) in quarantined}
     addresses = (
-        {n.address for n in snapshot.slurm.nodes.values() if node(n.name) in held}
+        {n.address for n in snapshot.slurm.nodes.values() if node_subject(n.name) in quarantined}
         if isinstance(snapshot.slurm, SlurmView)
         else set()
     )

@@ -10,34 +10,47 @@ from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
-from burstd.domain.plugins.policy import Policy, PolicyFailed, Release, Remark, Target, Want, all_dropped
+from burstd.domain.plugins.policy import (
+    NodeRelease,
+    Policy,
+    PolicyFailed,
+    Remark,
+    Target,
+    Want,
+    remarks_on_dropped_wants,
+)
 from burstd.domain.slurm.outlook import Outlooks
 from burstd.domain.snapshot import SlurmView, Snapshot
-from burstd.planner.demand.demand import DemandMemory, demand
+from burstd.planner.demand.demand import DemandCache, pending_demand
 from burstd.planner.demand.request import payers_of
-from burstd.planner.forecast.outlook import outlooks
-from burstd.planner.lifecycle.orphans import asked_by_slurm
-from burstd.planner.lifecycle.output_retention import KEEP_S, Kept, keep, kept
-from burstd.planner.offers.image_rollout import roll
-from burstd.planner.offers.scale_overrides import pin
-from burstd.planner.placement.placement import PlacementMemory, place
-from burstd.planner.policy_validation import Bounds, answer
+from burstd.planner.forecast.outlook import job_outlooks
+from burstd.planner.lifecycle.orphans import wants_of_slurm
+from burstd.planner.lifecycle.output_retention import (
+    RETENTION_S,
+    NodeRetention,
+    retained_nodes,
+    without_releases_of_retained,
+)
+from burstd.planner.offers.image_rollout import drain_outdated_nodes
+from burstd.planner.offers.scale_overrides import apply_scale_overrides
+from burstd.planner.placement.placement import PlacementCache, placement_target
+from burstd.planner.policy_validation import PolicyBounds, evaluate_policy
 
 
-class Memory:
+class PlannerCache:
     """What a decision leaves for the next, so that this one has less to do. One thread at a time may use it."""
 
     def __init__(self) -> None:
-        self.demand = DemandMemory()
-        self.placement = PlacementMemory()
+        self.demand = DemandCache()
+        self.placement = PlacementCache()
 
 
 def make_target(
     snapshot: Snapshot,
     policies: Sequence[Policy],
-    keep_s: float = KEEP_S,
+    retention_s: float = RETENTION_S,
     spot_interruptions: int = 0,
-    memory: Memory | None = None,
+    cache: PlannerCache | None = None,
 ) -> Target:
     """What is wanted and what may go now. Pure; each want has its slots named and at least one offer.
 
@@ -51,89 +64,97 @@ def make_target(
     Where Slurm cannot be read, a policy failed or the snapshot is paused, nothing is wanted and nothing released.
     """
     if not isinstance(snapshot.outlook, Outlooks):
-        snapshot = replace(snapshot, outlook=outlooks(snapshot))
-    memory = memory or Memory()
+        snapshot = replace(snapshot, outlook=job_outlooks(snapshot))
+    cache = cache or PlannerCache()
     payers = payers_of(getattr(policy, "payers", {}) for policy in policies)
-    target = place(snapshot, demand(snapshot, memory.demand, payers), spot_interruptions, memory.placement)
+    target = placement_target(
+        snapshot, pending_demand(snapshot, cache.demand, payers), spot_interruptions, cache.placement
+    )
     if not isinstance(snapshot.slurm, SlurmView):
         return target
     policies = sorted(policies, key=lambda policy: getattr(policy, "last", 0))
-    gangs, placed = _gang_sizes(target), target.wants
-    target = _ask(policies, snapshot, target, Bounds(snapshot, placed))
-    if target.failed:
+    gangs, placement_wants = _gang_sizes(target), target.wants
+    target = _evaluate_policies(policies, snapshot, target, PolicyBounds(snapshot, placement_wants))
+    if target.failed_policies:
         return target
-    holding = kept(snapshot, keep_s)
-    target = _whole_gangs(pin(snapshot, keep(snapshot, target, keep_s), holding), gangs)
-    target = roll(snapshot, target, keep_s)
-    by_slurm = asked_by_slurm(snapshot, snapshot.slurm, target)
+    retained = retained_nodes(snapshot, retention_s)
+    target = _whole_gangs(
+        apply_scale_overrides(snapshot, without_releases_of_retained(snapshot, target, retention_s), retained), gangs
+    )
+    target = drain_outdated_nodes(snapshot, target, retention_s)
+    by_slurm = wants_of_slurm(snapshot, snapshot.slurm, target)
     target = replace(target, wants=(*by_slurm, *target.wants))
     # What others have added, an administrator's pin as well, must not get past a budget.
     hard = [policy for policy in policies if getattr(policy, "hard", False)]
     released = target.releases
-    target = _agreed(hard, snapshot, target, Bounds(snapshot, (*placed, *by_slurm)))
-    if target.failed:
+    target = _until_hard_policies_agree(hard, snapshot, target, PolicyBounds(snapshot, (*placement_wants, *by_slurm)))
+    if target.failed_policies:
         return target
-    target = _still_kept(target, released, holding)
+    target = _without_new_releases(target, released, retained)
     awaited = {slot for want in by_slurm for slot in want.slots}
     free = {
         name: [*slots, *(slot for slot in snapshot.pools[name].slots if slot in awaited)] if awaited else slots
-        for name, slots in memory.placement.free().items()
+        for name, slots in cache.placement.free_slots().items()
     }
-    target = _name_slots(free, _whole_gangs(target, gangs), awaited)
-    return _hold(target, "hold", snapshot.paused) if snapshot.paused else target
+    target = _assign_slots(free, _whole_gangs(target, gangs), awaited)
+    return _nothing_wanted(target, "hold", snapshot.paused) if snapshot.paused else target
 
 
-def _ask(policies: Iterable[Policy], snapshot: Snapshot, target: Target, bounds: Bounds) -> Target:
+def _evaluate_policies(policies: Iterable[Policy], snapshot: Snapshot, target: Target, bounds: PolicyBounds) -> Target:
     """The target after these policies, or held where one failed."""
     for policy in policies:
-        found = answer(policy, snapshot, target, bounds)
+        found = evaluate_policy(policy, snapshot, target, bounds)
         if isinstance(found, PolicyFailed):
-            held = _hold(target, found.name, f"the policy failed: {found.error}")
-            return replace(held, failed=(found,))
+            held_target = _nothing_wanted(target, found.name, f"the policy failed: {found.error}")
+            return replace(held_target, failed_policies=(found,))
         target = found
     return target
 
 
-def _agreed(hard: Sequence[Policy], snapshot: Snapshot, target: Target, bounds: Bounds) -> Target:
+def _until_hard_policies_agree(
+    hard: Sequence[Policy], snapshot: Snapshot, target: Target, bounds: PolicyBounds
+) -> Target:
     """The target that every hard policy has seen and left as it is: none that comes later can undo what one took."""
-    content = 0
-    for _ in range(_ROUNDS):
+    unchanged = 0
+    for _ in range(_MAX_ROUNDS):
         for policy in hard:
             before = target.wants
-            target = _ask((policy,), snapshot, target, bounds)
-            if target.failed:
+            target = _evaluate_policies((policy,), snapshot, target, bounds)
+            if target.failed_policies:
                 return target
-            content = content + 1 if target.wants == before else 0
-            if content == len(hard):
+            unchanged = unchanged + 1 if target.wants == before else 0
+            if unchanged == len(hard):
                 return target
     if not hard:
         return target
     why = "what each of the hard policies wants is changed by another for ever"
     names = ", ".join(str(policy.name) for policy in hard)
-    return replace(_hold(target, "chain", why), failed=(PolicyFailed(names, why),))
+    return replace(_nothing_wanted(target, "chain", why), failed_policies=(PolicyFailed(names, why),))
 
 
-_ROUNDS = 6
+_MAX_ROUNDS = 6
 """The first may change much, the second what the change of one means to the others."""
 
 
-def _still_kept(target: Target, before: Sequence[Release], holding: Mapping[str, Kept]) -> Target:
+def _without_new_releases(
+    target: Target, before: Sequence[NodeRelease], retained: Mapping[str, NodeRetention]
+) -> Target:
     """The target without releases of nodes with output that came after those ``before``."""
     known = {release.claim_id for release in before}
-    out = {r.claim_id for r in target.releases if r.claim_id in holding and r.claim_id not in known}
+    out = {r.claim_id for r in target.releases if r.claim_id in retained and r.claim_id not in known}
     if not out:
         return target
-    remarks = [Remark("staging", f"claim:{claim_id}", "keep", str(holding[claim_id])) for claim_id in sorted(out)]
+    remarks = [Remark("staging", f"claim:{claim_id}", "keep", str(retained[claim_id])) for claim_id in sorted(out)]
     releases = tuple(release for release in target.releases if release.claim_id not in out)
     return replace(target, releases=releases, remarks=(*target.remarks, *remarks))
 
 
-def _hold(target: Target, by: str, why: str) -> Target:
+def _nothing_wanted(target: Target, by: str, why: str) -> Target:
     """Nothing wanted, nothing released."""
-    said = all_dropped(((want, why) for want in target.wants), by)
+    dropped = remarks_on_dropped_wants(((want, why) for want in target.wants), by)
     remarks = [Remark(by, f"claim:{release.claim_id}", "keep", why) for release in target.releases]
     remarks.append(Remark(by, "plan", "hold", why))
-    return replace(target, wants=(), releases=(), remarks=(*target.remarks, *said, *remarks))
+    return replace(target, wants=(), releases=(), remarks=(*target.remarks, *dropped, *remarks))
 
 
 def _gang_sizes(target: Target) -> dict[str, int]:
@@ -151,25 +172,25 @@ def _whole_gangs(target: Target, before: Mapping[str, int]) -> Target:
     if not torn:
         return target
     why = "a part of its gang was taken away"
-    remarks = all_dropped(((want, why) for want in target.wants if want.gang in torn), "chain")
+    remarks = remarks_on_dropped_wants(((want, why) for want in target.wants if want.gang in torn), "chain")
     wants = tuple(want for want in target.wants if want.gang not in torn)
     return replace(target, wants=wants, remarks=(*target.remarks, *remarks))
 
 
-def _name_slots(there: Mapping[str, Sequence[str]], target: Target, awaited: AbstractSet[str]) -> Target:
+def _assign_slots(free_slots: Mapping[str, Sequence[str]], target: Target, awaited: AbstractSet[str]) -> Target:
     """Gives each want its slots; what finds none, or has no offer, is dropped. A gang stands or falls as a whole.
 
     ``there``: the free ones of each pool. ``awaited`` are slots that Slurm powers up by itself.
     """
-    if not awaited and _all_named(there, target.wants):
+    if not awaited and _all_assigned(free_slots, target.wants):
         return target
-    free = {name: dict.fromkeys(some) for name, some in there.items()}
+    free = {name: dict.fromkeys(some) for name, some in free_slots.items()}
     # Slots that placement named for jobs are theirs; wants of policies take what is left.
-    spoken_for = awaited | {slot for want in target.wants for slot in want.slots}
+    reserved = awaited | {slot for want in target.wants for slot in want.slots}
     units: dict[str, list[int]] = {}
     for index, want in enumerate(target.wants):
         units.setdefault(want.gang or f"#{index}", []).append(index)
-    named: dict[int, Want] = {}
+    assigned: dict[int, Want] = {}
     refused: list[tuple[Want, str]] = []
     for indexes in units.values():
         taken: list[tuple[str, str]] = []
@@ -177,7 +198,7 @@ def _name_slots(there: Mapping[str, Sequence[str]], target: Target, awaited: Abs
         fault = ""
         for index in indexes:
             want = target.wants[index]
-            slots = want.slots or tuple(s for s in free[want.pool] if s not in spoken_for)[: want.nodes]
+            slots = want.slots or tuple(s for s in free[want.pool] if s not in reserved)[: want.nodes]
             if not want.offers:
                 fault = f"no offer for pool {want.pool} can be used now"
             elif len(slots) < want.nodes or any(slot not in free[want.pool] for slot in slots):
@@ -188,21 +209,21 @@ def _name_slots(there: Mapping[str, Sequence[str]], target: Target, awaited: Abs
                     taken.append((want.pool, slot))
                 some[index] = want if want.slots else replace(want, slots=slots)
         if not fault:
-            named |= some
+            assigned |= some
             continue
         for pool, slot in taken:
             free[pool][slot] = None
         refused += [(target.wants[index], fault) for index in indexes]
-    wants = tuple(named[index] for index in sorted(named))
-    return replace(target, wants=wants, remarks=(*target.remarks, *all_dropped(refused, "chain")))
+    wants = tuple(assigned[index] for index in sorted(assigned))
+    return replace(target, wants=wants, remarks=(*target.remarks, *remarks_on_dropped_wants(refused, "chain")))
 
 
-def _all_named(free: Mapping[str, Sequence[str]], wants: tuple[Want, ...]) -> bool:
+def _all_assigned(free: Mapping[str, Sequence[str]], wants: tuple[Want, ...]) -> bool:
     """True where all have offers, and free slots of their own: most often none but placement has made any."""
     if not all(want.offers and len(want.slots) == want.nodes for want in wants):
         return False
-    named = [slot for want in wants for slot in want.slots]
-    return len(set(named)) == len(named) and all(
+    assigned = [slot for want in wants for slot in want.slots]
+    return len(set(assigned)) == len(assigned) and all(
         set(free[pool]).issuperset([slot for want in wants if want.pool == pool for slot in want.slots])
         for pool in {want.pool for want in wants}
     )

@@ -13,18 +13,18 @@ from burstd.domain.slurm.job import Job, JobState
 from burstd.domain.slurm.node import Node
 from burstd.domain.snapshot import CloudView, SlurmView, Snapshot, Unavailable
 from burstd.planner.demand.demand import has_task
-from burstd.planner.lifecycle.listing import Doubt, doubted
-from burstd.planner.lifecycle.output_retention import KEEP_S, Kept, kept
+from burstd.planner.lifecycle.listing import DoubtedList, doubted_lists
+from burstd.planner.lifecycle.output_retention import RETENTION_S, NodeRetention, retained_nodes
 from burstd.planner.lifecycle.ownership import Ownership
-from burstd.planner.lifecycle.spot_notices import Told, told_of
+from burstd.planner.lifecycle.spot_notices import NodeNotice, notice_of_node
 
 WAITING = frozenset({JobState.PENDING, JobState.CONFIGURING, JobState.REQUEUED})
-_PLACED = (S.BOOTING, S.PROVING, S.READY, S.CLOSING, S.OPEN)
+_WITH_ADDRESS = (S.BOOTING, S.VALIDATING, S.READY, S.DRAINING, S.IN_SERVICE)
 """States of claims whose machine has an address, those that came furthest last."""
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class SnapshotView:
     """A snapshot with its indexes, built once a decision."""
 
     snapshot: Snapshot
@@ -32,7 +32,7 @@ class View:
     """None: Slurm could not be read."""
     jobs: Callable[[], Mapping[str, Job]] = dict
     """See ``job``; they are brought together when the first is asked for."""
-    notices: Callable[[], Mapping[str, Told]] = dict
+    notices: Callable[[], Mapping[str, NodeNotice]] = dict
     """See ``told``."""
     by_claim: Mapping[str, Instance] = field(default_factory=dict)
     leftovers: Mapping[str, tuple[Leftover, ...]] = field(default_factory=dict)
@@ -45,14 +45,14 @@ class View:
     """Every slot that Slurm knows, and those of claims whose pool is not configured any more."""
     claimed: Mapping[str, Claim] = field(default_factory=dict)
     """Live claims by slot."""
-    kept: Mapping[str, Kept] = field(default_factory=dict)
+    retained: Mapping[str, NodeRetention] = field(default_factory=dict)
     """Claims whose machine holds output of a job."""
-    doubted: Mapping[str, Doubt] = field(default_factory=dict)
+    doubted: Mapping[str, DoubtedList] = field(default_factory=dict)
     """Providers whose lists are not believed now."""
 
-    holders: Callable[[], Mapping[str, tuple[str, str]]] = dict
+    address_owners: Callable[[], Mapping[str, tuple[str, str]]] = dict
     """By address the claim's id (empty: none of ours) and the name of the node that is there."""
-    strange: Callable[[], frozenset[str]] = frozenset
+    unknown_addresses: Callable[[], frozenset[str]] = frozenset
     """Addresses of living machines that the record does not know (``Snapshot.unknown``)."""
 
     @property
@@ -64,7 +64,7 @@ class View:
         """Slurm's node of a slot; None: Slurm cannot be read or has none of the name."""
         return self.slurm.nodes.get(slot) if self.slurm else None
 
-    def told(self, slot: str) -> Told | None:
+    def notice(self, slot: str) -> NodeNotice | None:
         """The notice that the node of a slot bears; None: none."""
         return self.notices().get(slot)
 
@@ -72,9 +72,9 @@ class View:
         """What the claim's provider showed; None: it is not configured any more or was not read yet."""
         return self.snapshot.clouds.get(claim.offer.provider)
 
-    def other_at(self, address: str, claim: Claim) -> str:
+    def other_node_at(self, address: str, claim: Claim) -> str:
         """Another node that has the address, whatever a cloud says of the claim's machine; empty: none."""
-        holder, name = self.holders().get(address, (claim.id, ""))
+        holder, name = self.address_owners().get(address, (claim.id, ""))
         return "" if holder == claim.id else name
 
     def job(self, job_id: str) -> Job | None:
@@ -86,17 +86,17 @@ class View:
             return row
         return found
 
-    def waits(self, job_id: str) -> bool:
+    def is_waiting(self, job_id: str) -> bool:
         """True while the job (or a task of the array, or any component of the het job) is pending."""
         job = self.job(job_id)
         return job is not None and job.state in WAITING
 
 
-def look(snapshot: Snapshot, gate: str, keep_s: float = KEEP_S) -> View:
+def build_view(snapshot: Snapshot, gate: str, retention_s: float = RETENTION_S) -> SnapshotView:
     """Builds the indexes. ``gate`` is the name of the gate's reservation; ``keep_s`` is Tuning.keep_node_s."""
     slurm = snapshot.slurm if isinstance(snapshot.slurm, SlurmView) else None
     by_claim: dict[str, Instance] = {}
-    every_claim = (*snapshot.claims, *snapshot.storage)
+    every_claim = (*snapshot.claims, *snapshot.storage_claims)
     recorded = {c.id: c.instance_id for c in every_claim if c.instance_id}
     listings = [c.instances for c in snapshot.clouds.values() if not isinstance(c.instances, Unavailable)]
     ownership = Ownership(every_claim, (instance for listing in listings for instance in listing))
@@ -106,61 +106,63 @@ def look(snapshot: Snapshot, gate: str, keep_s: float = KEEP_S) -> View:
             for instance in cloud.instances:
                 # Of two instances with one claim the recorded one counts, else one that lives; the other is a stray.
                 owner = ownership.claim_of(instance)
-                known, mine = by_claim.get(owner), recorded.get(owner)
-                better = instance.id == mine and (known is None or known.id != mine or known.state.ended)
-                if owner and (known is None or better or (known.state.ended and known.id != mine)):
+                known, recorded_id = by_claim.get(owner), recorded.get(owner)
+                better = instance.id == recorded_id and (known is None or known.id != recorded_id or known.state.ended)
+                if owner and (known is None or better or (known.state.ended and known.id != recorded_id)):
                     by_claim[owner] = instance
         if not isinstance(cloud.leftovers, Unavailable):
             for leftover in cloud.leftovers:
                 if not leftover.attached_to:
                     leftovers.setdefault(leftover.claim_id, []).append(leftover)
     every = {slot for pool in snapshot.pools.values() for slot in pool.slots} | {c.slot for c in snapshot.claims}
-    held = next((r for r in slurm.reservations if r.name == gate), None) if slurm else None
-    return View(
+    gate_reservation = next((r for r in slurm.reservations if r.name == gate), None) if slurm else None
+    return SnapshotView(
         snapshot=snapshot,
         slurm=slurm,
-        jobs=cache(partial(_index, slurm.jobs if slurm else ())),
+        jobs=cache(partial(_jobs_by_id, slurm.jobs if slurm else ())),
         notices=cache(partial(_notices, slurm)),
         by_claim=by_claim,
         leftovers={claim: tuple(rest) for claim, rest in leftovers.items()},
-        gated=held.nodes if held else frozenset(),
-        gate_ends=held.end if held and held.end else float("inf"),
+        gated=gate_reservation.nodes if gate_reservation else frozenset(),
+        gate_ends=gate_reservation.end if gate_reservation and gate_reservation.end else float("inf"),
         slots=frozenset(slot for slot in every if slurm and slot in slurm.nodes),
         claimed={claim.slot: claim for claim in snapshot.claims},
-        kept=kept(snapshot, keep_s),
-        doubted=doubted(snapshot),
-        holders=cache(partial(_holders, every_claim, slurm, every)),
-        strange=cache(partial(_strange, snapshot)),
+        retained=retained_nodes(snapshot, retention_s),
+        doubted=doubted_lists(snapshot),
+        address_owners=cache(partial(_address_owners, every_claim, slurm, every)),
+        unknown_addresses=cache(partial(_unknown_addresses, snapshot)),
     )
 
 
-def _strange(snapshot: Snapshot) -> frozenset[str]:
-    if not snapshot.unknown:
+def _unknown_addresses(snapshot: Snapshot) -> frozenset[str]:
+    if not snapshot.unrecorded_instances:
         return frozenset()
     return frozenset(
         i.address
         for cloud in snapshot.clouds.values()
         if not isinstance(cloud.instances, Unavailable)
         for i in cloud.instances
-        if i.address and not i.state.ended and (i.provider, i.id) in snapshot.unknown
+        if i.address and not i.state.ended and (i.provider, i.id) in snapshot.unrecorded_instances
     )
 
 
-def _holders(claims: Iterable[Claim], slurm: SlurmView | None, slots: Collection[str]) -> dict[str, tuple[str, str]]:
+def _address_owners(
+    claims: Iterable[Claim], slurm: SlurmView | None, slots: Collection[str]
+) -> dict[str, tuple[str, str]]:
     """Of claims with one address it is whose that came furthest, or first; a node that is none of ours has its own."""
-    placed = [claim for claim in claims if claim.state in _PLACED and claim.address]
-    placed.sort(key=lambda claim: (_PLACED.index(claim.state), -claim.created, claim.id))
-    found = {claim.address: (claim.id, claim.slot) for claim in placed}
+    with_address = [claim for claim in claims if claim.state in _WITH_ADDRESS and claim.address]
+    with_address.sort(key=lambda claim: (_WITH_ADDRESS.index(claim.state), -claim.created, claim.id))
+    found = {claim.address: (claim.id, claim.slot) for claim in with_address}
     others = [node for node in slurm.nodes.values() if node.name not in slots] if slurm else []
     return found | {node.address: ("", node.name) for node in others if node.address}
 
 
-def _notices(slurm: SlurmView | None) -> dict[str, Told]:
+def _notices(slurm: SlurmView | None) -> dict[str, NodeNotice]:
     drained = [node for node in slurm.nodes.values() if "DRAIN" in node.flags] if slurm else []
-    return {node.name: told for node in drained if (told := told_of(node)) is not None}
+    return {node.name: notice for node in drained if (notice := notice_of_node(node)) is not None}
 
 
-def _index(jobs: tuple[Job, ...]) -> dict[str, Job]:
+def _jobs_by_id(jobs: tuple[Job, ...]) -> dict[str, Job]:
     """Jobs by id; the leader of a het job and the pending rest of an array by their bare number as well."""
     index = {job.id: job for job in jobs}
     for job in jobs:

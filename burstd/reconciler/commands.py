@@ -15,11 +15,11 @@ from burstd.domain.command import (
     CommandResult,
     Confirm,
     DiscardOutput,
+    DrainSlots,
     Evict,
-    HoldSlot,
     Pause,
     PlanNow,
-    ReleaseSlot,
+    ReleaseSlots,
     Reload,
     Resume,
     RetryStage,
@@ -29,25 +29,25 @@ from burstd.domain.command import (
     WhatIf,
 )
 from burstd.domain.snapshot import Pin
-from burstd.reconciler.reconciler import PAUSED, Reconciler
-from burstd.runtime.clock import CLOCK_TRUSTED, clock_alarm
+from burstd.reconciler.reconciler import PAUSED_KEY, Reconciler
+from burstd.runtime.clock import CLOCK_TRUSTED_KEY, clock_alarm
 
 log = structlog.get_logger(__name__)
 
 
-class Policies(Protocol):
+class PolicyReloads(Protocol):
     """The settings in force and their policies (burstd.daemon.policy_reloader)."""
 
     def reload(self, by: str) -> CommandResult:
         """Takes settings and policies as they are on disk, or nothing of them."""
         ...
 
-    def attempt(self) -> CommandResult:
+    def dry_run(self) -> CommandResult:
         """What the policies on disk would decide now, beside those in force."""
         ...
 
 
-class Commands:
+class CommandHandler:
     """One method a kind of command. Raises the store's errors and SchedulerUnavailable."""
 
     def __init__(
@@ -55,69 +55,69 @@ class Commands:
         store: Store,
         reconciler: Reconciler,
         clock: Clock,
-        policies: Policies,
-        stage: Callable[[StageCommand], CommandResult] | None = None,
+        policies: PolicyReloads,
+        run_stage_command: Callable[[StageCommand], CommandResult] | None = None,
     ) -> None:
         self._store = store
         self._reconciler = reconciler
         self._clock = clock
         self._policies = policies
-        self._stage = stage
+        self._run_stage_command = run_stage_command
 
-    def do(self, command: Command) -> CommandResult:
+    def execute(self, command: Command) -> CommandResult:
         """Does it and says what came of it."""
         log.info("command", command=type(command).__name__, by=command.by)
         match command:
             case SetPin():
                 return self._set_pin(command)
             case ClearPin():
-                count = self._store.remove_pins(command.pool, command.by)
+                count = self._store.remove_scale_overrides(command.pool, command.by)
                 text = f"pool {command.pool} is burstd's again" if count else f"pool {command.pool} was not pinned"
                 return CommandResult(text, changed=bool(count))
-            case HoldSlot():
-                return self._hold(command)
-            case ReleaseSlot():
-                freed = self._store.release(command.slots, command.by)
+            case DrainSlots():
+                return self._drain_slots(command)
+            case ReleaseSlots():
+                freed = self._store.undrain_slots(command.slots, command.by)
                 names = ", ".join(held.slot for held in freed)
                 return CommandResult(f"{names} may be used again" if freed else "none was held", changed=bool(freed))
             case Pause():
-                changed = self._store.meta(PAUSED) != command.reason
-                self._store.set_meta(PAUSED, command.reason, command.by)
+                changed = self._store.metadata(PAUSED_KEY) != command.reason
+                self._store.set_metadata(PAUSED_KEY, command.reason, command.by)
                 return CommandResult("nothing new is booted and nothing wanted is closed until unhold", changed=changed)
             case Resume():
-                changed = bool(self._store.meta(PAUSED))
-                self._store.set_meta(PAUSED, "", command.by)
+                changed = bool(self._store.metadata(PAUSED_KEY))
+                self._store.set_metadata(PAUSED_KEY, "", command.by)
                 return CommandResult("burstd goes on" if changed else "burstd was not on hold", changed=changed)
             case Confirm(what):
                 return self._confirm(what, command.by)
             case PlanNow():
-                return CommandResult("what the next loop would do", changed=False, planned=self._reconciler.preview())
+                return CommandResult("what the next loop would do", changed=False, dry_run=self._reconciler.preview())
             case Reload():
                 return self._policies.reload(command.by)
             case TryPolicies():
-                return self._policies.attempt()
+                return self._policies.dry_run()
             case WhatIf(job_id):
                 found = self._reconciler.what_if(job_id)
-                return CommandResult("what would start the job", changed=False, changes=found)
+                return CommandResult("what would start the job", changed=False, option_changes=found)
             case RetryStage() | DiscardOutput() | Evict():
-                if self._stage is None:
+                if self._run_stage_command is None:
                     text = "jobs' data is not staged: burstd.toml has no table [staging]"
                     return CommandResult(text, done=False, changed=False)
-                return self._stage(command)
+                return self._run_stage_command(command)
 
     def _confirm(self, what: str, by: str) -> CommandResult:
         if what == "record":
             changed = bool(self._reconciler.confirm_record(by))
             return CommandResult("the record is trusted" if changed else "burstd does not doubt it", changed=changed)
-        wrong, off = self._reconciler.head.wrong(), clock_alarm(self._clock.wall(), self._clock.now())
-        self._reconciler.head.right()
+        wrong, off = self._reconciler.head_clock.why_wrong(), clock_alarm(self._clock.wall(), self._clock.now())
+        self._reconciler.head_clock.confirm()
         if off:
-            self._store.set_meta(CLOCK_TRUSTED, "yes", by)
+            self._store.set_metadata(CLOCK_TRUSTED_KEY, "yes", by)
             return CommandResult("the system clock is trusted from the next start on: systemctl restart burstd")
         return CommandResult("the clock is trusted" if wrong else "burstd does not doubt it", changed=bool(wrong))
 
     def _set_pin(self, command: SetPin) -> CommandResult:
-        pool = self._reconciler.rules.pools.get(command.pool)
+        pool = self._reconciler.config.pools.get(command.pool)
         if pool is None:
             return CommandResult(f"there is no pool {command.pool} any more", done=False, changed=False)
         if command.nodes > len(pool.slots):
@@ -127,17 +127,17 @@ class Commands:
             )
         now = self._clock.now()
         pin = Pin(command.pool, command.nodes, command.kind, command.until, command.by, now)
-        self._store.set_pin(pin)
-        word = {"exact": "exactly", "floor": "at least", "ceiling": "at most"}[command.kind]
+        self._store.set_scale_override(pin)
+        bound_text = {"exact": "exactly", "floor": "at least", "ceiling": "at most"}[command.kind]
         ends = "" if command.until is None else f" for {_span(command.until - now)}"
-        return CommandResult(f"pool {command.pool} has {word} {command.nodes} nodes{ends}")
+        return CommandResult(f"pool {command.pool} has {bound_text} {command.nodes} nodes{ends}")
 
-    def _hold(self, command: HoldSlot) -> CommandResult:
-        known = {slot for pool in self._reconciler.rules.pools.values() for slot in pool.slots}
-        strange = sorted(set(command.slots) - known)
-        if strange:
-            return CommandResult(f"{', '.join(strange)}: no slot of burstd's", done=False, changed=False)
-        held = self._store.hold(command.slots, command.by, command.reason)
+    def _drain_slots(self, command: DrainSlots) -> CommandResult:
+        known = {slot for pool in self._reconciler.config.pools.values() for slot in pool.slots}
+        unknown = sorted(set(command.slots) - known)
+        if unknown:
+            return CommandResult(f"{', '.join(unknown)}: no slot of burstd's", done=False, changed=False)
+        held = self._store.drain_slots(command.slots, command.by, command.reason)
         names = ", ".join(command.slots)
         return CommandResult(f"{names}: no new jobs; its machine goes when its jobs have ended", changed=bool(held))
 

@@ -11,21 +11,21 @@ from burstd.domain.plugins.policy import Policy
 from burstd.domain.snapshot import Snapshot
 from burstd.planner import isolation
 from burstd.planner.decide import Decider
-from burstd.planner.demand.stuck_jobs import covered_since, tried_since
-from burstd.planner.forecast.outlook import outlooks
+from burstd.planner.demand.stuck_jobs import stuck_on_burst_since, stuck_since
+from burstd.planner.forecast.outlook import job_outlooks
 from burstd.planner.lifecycle import output_retention
 from burstd.planner.lifecycle.adoption import foreign_alarms
-from burstd.planner.lifecycle.listing import ending_alarms, listing_alarms
-from burstd.planner.staging.affordable_inputs import payable_inputs
-from burstd.planner.staging.input_deadlines import booted
-from burstd.planner.staging.storage_node import storage_alarms
+from burstd.planner.lifecycle.listing import listing_alarms, termination_alarms
+from burstd.planner.staging.affordable_inputs import jobs_with_affordable_input
+from burstd.planner.staging.input_deadlines import updated_boot_durations
+from burstd.planner.staging.storage_node import storage_node_alarms
 from burstd.planner.timeouts import Tuning
-from burstd.reconciler.memory import Memory
-from burstd.reconciler.quarantine import Holds
+from burstd.reconciler.memory import LoopState
+from burstd.reconciler.quarantine import Quarantine
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class RuntimeConfig:
     """What may change while the daemon runs: pools, policies, times."""
 
     pools: Mapping[str, Pool]
@@ -34,77 +34,79 @@ class Rules:
 
 
 @dataclass(frozen=True, slots=True)
-class Thought:
+class DecisionResult:
     """What a decision and the questions around it came to."""
 
     plan: Plan
-    tried_since: Mapping[str, float]
-    covered_since: Mapping[str, float]
-    booted: Mapping[str, tuple[float, ...]]
+    stuck_on_burst_since: Mapping[str, float]
+    stuck_since: Mapping[str, float]
+    boot_durations: Mapping[str, tuple[float, ...]]
     alarms: tuple[str, ...]
-    payable: frozenset[str]
+    affordable_inputs: frozenset[str]
 
 
-class Decisions:
+class QuarantiningDecider:
     """Used in the deciding thread. Does nothing but think, and hold what that fails on."""
 
-    def __init__(self, holds: Holds, memory: Memory, rules: Callable[[], Rules]) -> None:
-        self._holds = holds
-        self._memory = memory
-        self._rules = rules
+    def __init__(self, quarantine: Quarantine, loop_state: LoopState, config: Callable[[], RuntimeConfig]) -> None:
+        self._quarantine = quarantine
+        self._loop_state = loop_state
+        self._config = config
         self._decider = Decider()
 
-    def decide(self, snapshot: Snapshot) -> tuple[Snapshot, Thought]:
+    def decide(self, snapshot: Snapshot) -> tuple[Snapshot, DecisionResult]:
         """The decision, and the snapshot that it is made from: without what burstd fails on."""
-        known = self._holds.held(snapshot)
-        held = isolation.untouched(snapshot, known)
+        known = self._quarantine.quarantined_subjects(snapshot)
+        quarantined = isolation.with_affected_nodes(snapshot, known)
         try:
-            seen, thought = self._thought(isolation.without(snapshot, held), self._decider)
+            seen, result = self._evaluate(isolation.without_subjects(snapshot, quarantined), self._decider)
         except Exception as error:
             # What it remembers may be half of the old and half of the new.
             self._decider = Decider()
-            if self._works(snapshot, held):
-                self._holds.broke("what it remembers of the last decision, and decides anew", "decision", error)
+            if self._succeeds_without(snapshot, quarantined):
+                self._quarantine.add_subject(
+                    "what it remembers of the last decision, and decides anew", "decision", error
+                )
                 return self.decide(snapshot)
-            found = isolation.to_blame(
-                [s for s in isolation.subjects(snapshot) if s not in held],
-                lambda out: self._works(snapshot, {*held, *out}),
+            culprits = isolation.find_culprits(
+                [s for s in isolation.all_subjects(snapshot) if s not in quarantined],
+                lambda out: self._succeeds_without(snapshot, {*quarantined, *out}),
             )
-            if not found:
+            if not culprits:
                 raise
-            for subject in found:
-                self._holds.broke(subject, "decision", error)
-            held = isolation.untouched(snapshot, {*known, *found})
-            seen, thought = self._thought(isolation.without(snapshot, held), self._decider)
-        return seen, replace(thought, plan=isolation.spared(thought.plan, snapshot, held))
+            for subject in culprits:
+                self._quarantine.add_subject(subject, "decision", error)
+            quarantined = isolation.with_affected_nodes(snapshot, {*known, *culprits})
+            seen, result = self._evaluate(isolation.without_subjects(snapshot, quarantined), self._decider)
+        return seen, replace(result, plan=isolation.plan_without_subjects(result.plan, snapshot, quarantined))
 
-    def _works(self, snapshot: Snapshot, out: Collection[str]) -> bool:
+    def _succeeds_without(self, snapshot: Snapshot, out: Collection[str]) -> bool:
         try:
-            self._thought(isolation.without(snapshot, out), Decider())
+            self._evaluate(isolation.without_subjects(snapshot, out), Decider())
         except Exception:  # noqa: BLE001  that is the question
             return False
         return True
 
-    def _thought(self, snapshot: Snapshot, decider: Decider) -> tuple[Snapshot, Thought]:
+    def _evaluate(self, snapshot: Snapshot, decider: Decider) -> tuple[Snapshot, DecisionResult]:
         """All that is worked out from a snapshot; does nothing."""
-        snapshot = replace(snapshot, outlook=outlooks(snapshot))
-        rules, memory = self._rules(), self._memory
-        tuning = rules.tuning
-        plan = decider.decide(snapshot, rules.policies, tuning)
-        alarms = [f"policy {f.name} failed: {f.error}" for f in plan.target.failed]
-        every = (*snapshot.claims, *snapshot.storage)
+        snapshot = replace(snapshot, outlook=job_outlooks(snapshot))
+        config, loop_state = self._config(), self._loop_state
+        tuning = config.tuning
+        plan = decider.decide(snapshot, config.policies, tuning)
+        alarms = [f"policy {f.name} failed: {f.error}" for f in plan.target.failed_policies]
+        every = (*snapshot.claims, *snapshot.storage_claims)
         ownerless = sorted({c.offer.provider for c in every} - snapshot.clouds.keys())
         alarms += [f"machines at {p} cannot be looked after: put [providers.{p}] back" for p in ownerless]
         alarms += listing_alarms(snapshot, tuning.boot_timeout_s)
-        alarms += ending_alarms(snapshot)
+        alarms += termination_alarms(snapshot)
         alarms += foreign_alarms(snapshot)
-        alarms += storage_alarms(snapshot)
-        alarms += [kept] if (kept := output_retention.alarm(snapshot, tuning.keep_node_s)) else []
-        return snapshot, Thought(
+        alarms += storage_node_alarms(snapshot)
+        alarms += [retention] if (retention := output_retention.retention_alarm(snapshot, tuning.keep_node_s)) else []
+        return snapshot, DecisionResult(
             plan,
-            tried_since(memory.tried_since, snapshot, plan.target),
-            covered_since(memory.covered_since, snapshot, plan.target),
-            booted(memory.booted, snapshot, plan.actions),
+            stuck_on_burst_since(loop_state.stuck_on_burst_since, snapshot, plan.target),
+            stuck_since(loop_state.stuck_since, snapshot, plan.target),
+            updated_boot_durations(loop_state.boot_durations, snapshot, plan.actions),
             tuple(alarms),
-            payable_inputs(memory.payable, snapshot, rules.policies),
+            jobs_with_affordable_input(loop_state.affordable_inputs, snapshot, config.policies),
         )

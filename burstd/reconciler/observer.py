@@ -18,18 +18,18 @@ from burstd.domain.plugins.provider import Provider
 from burstd.domain.plugins.scheduler import Scheduler
 from burstd.domain.slurm.node import Node
 from burstd.domain.snapshot import CloudView, Sighting, SlurmView, Unavailable
-from burstd.planner.isolation import node as subject
+from burstd.planner.isolation import node_subject as subject
 from burstd.planner.lifecycle.ownership import Ownership
-from burstd.reconciler.quarantine import Holds
+from burstd.reconciler.quarantine import Quarantine
 from burstd.runtime.workers import Workers
 
 _T = TypeVar("_T")
 
 log = structlog.get_logger(__name__)
 
-_EXPECTED = frozenset({S.LAUNCHING, S.BOOTING, S.PROVING, S.READY, S.OPEN, S.CLOSING})
-_NODES = frozenset({S.READY, S.OPEN, S.CLOSING})
-_RESTLESS = frozenset({S.LAUNCHING, S.BOOTING, S.TERMINATING})
+_EXPECTED = frozenset({S.LAUNCHING, S.BOOTING, S.VALIDATING, S.READY, S.IN_SERVICE, S.DRAINING})
+_REGISTERED = frozenset({S.READY, S.IN_SERVICE, S.DRAINING})
+_CHANGING = frozenset({S.LAUNCHING, S.BOOTING, S.TERMINATING})
 
 
 class NodeDoubted(BurstdError):
@@ -37,7 +37,7 @@ class NodeDoubted(BurstdError):
 
 
 @dataclass(slots=True)
-class Pace:
+class PollIntervals:
     """How often things are looked at, in seconds. One for all who look, so that a reload reaches them."""
 
     tick_s: float = 15.0
@@ -59,23 +59,23 @@ class Pace:
     notices_idle_s: float = 60.0
     image_polls: float = 4.0
     """The versions of images, where a cloud has them, at every so many polls of the cloud."""
-    prove_retry_s: float = 0.5
+    validation_retry_s: float = 0.5
     call_retry_s: float = 2.0
     """First pause before a failed call is repeated; doubles to a minute."""
 
 
 @dataclass(slots=True)
-class _Watch:
+class _ProviderState:
     """What is known of one provider."""
 
     view: CloudView
     listing: bool = False
     list_due: float = 0.0
     offers_due: float = 0.0
-    sweep_asked: float = float("-inf")
+    last_sweep: float = float("-inf")
     """When leftovers were last asked for."""
-    asking: bool = False
-    took: float = 0.0
+    reading_offers: bool = False
+    listing_took_s: float = 0.0
     """How long the last listing took, in seconds."""
     calls: int = 0
     failures: int = 0
@@ -97,44 +97,44 @@ class Observer:
         scheduler: Scheduler,
         workers: Workers,
         clock: Clock,
-        pace: Pace,
+        intervals: PollIntervals,
         claims: Callable[[], tuple[Claim, ...]],
-        holds: Holds,
+        quarantine: Quarantine,
     ) -> None:
         self._providers = providers
         self._scheduler = scheduler
         self._workers = workers
         self._clock = clock
-        self._pace = pace
+        self._intervals = intervals
         self._claims = claims
-        self._holds = holds
+        self._quarantine = quarantine
         never = Unavailable("not read yet", 0.0)
-        self._watches = {
-            name: _Watch(CloudView(never, never, never, 0.0, p.idempotency, p.settle_s))
+        self._provider_states = {
+            name: _ProviderState(CloudView(never, never, never, 0.0, p.idempotency, p.settle_s))
             for name, p in providers.items()
         }
         self._slurm: SlurmView | Unavailable = never
         self._last_busy: dict[str, float] = {}
         """When each node was last seen with a job on it, in burstd's time."""
-        self._shown: set[str] = set()
+        self._ever_listed: set[str] = set()
         """Claims whose machine a list has shown."""
-        self.absent: dict[str, Sighting] = {}
-        self.strays: dict[str, Sighting] = {}
+        self.missing_sightings: dict[str, Sighting] = {}
+        self.orphan_sightings: dict[str, Sighting] = {}
 
-    def clouds(self) -> dict[str, CloudView]:
+    def cloud_views(self) -> dict[str, CloudView]:
         """The last view of each provider."""
-        return {name: watch.view for name, watch in self._watches.items()}
+        return {name: watch.view for name, watch in self._provider_states.items()}
 
-    def slurm(self) -> SlurmView | Unavailable:
+    def read_slurm(self) -> SlurmView | Unavailable:
         """Reads Slurm: three commands, whatever its size."""
         read = self._clock.now()
         try:
             # In this order: a job that starts between the two must not look as if it still waited for its node.
             nodes = {node.name: node for node in self._scheduler.nodes()}
             for name, node in nodes.items():
-                with self._holds.guard("reading Slurm", subject(name)):
-                    if node.doubt and subject(name) not in self._holds:
-                        raise NodeDoubted(node.doubt)
+                with self._quarantine.contain_errors("reading Slurm", subject(name)):
+                    if node.unreliable_because and subject(name) not in self._quarantine:
+                        raise NodeDoubted(node.unreliable_because)
                     nodes[name] = self._with_last_busy(node, read)
             jobs = tuple(self._scheduler.jobs())
             reservations = tuple(self._scheduler.reservations())
@@ -142,7 +142,7 @@ class Observer:
         except (SchedulerUnavailable, SchedulerRefused, ValueError) as error:
             if isinstance(error, ValueError):
                 log.error("slurm says something that is not understood", exc_info=error)
-            since = self._slurm.since if isinstance(self._slurm, Unavailable) else self._slurm.read
+            since = self._slurm.since if isinstance(self._slurm, Unavailable) else self._slurm.read_at
             if not isinstance(self._slurm, Unavailable) or not since:
                 log.warning("slurm cannot be read", error=str(error))
             self._slurm = Unavailable(str(error), since)
@@ -159,50 +159,54 @@ class Observer:
         """
         if node.busy:
             self._last_busy[node.name] = read
-        said = node.last_busy if node.last_busy <= read else 0.0
-        seen = max(said, self._last_busy.get(node.name, 0.0))
+        reported = node.last_busy if node.last_busy <= read else 0.0
+        seen = max(reported, self._last_busy.get(node.name, 0.0))
         return node if seen == node.last_busy else replace(node, last_busy=seen)
 
-    def look_at_clouds(self, claims: tuple[Claim, ...]) -> None:
+    def start_due_listings(self, claims: tuple[Claim, ...]) -> None:
         """Starts the listings that are due, each in its provider's own lane; their results come with ``drain``."""
         now = self._clock.now()
-        for name, watch in self._watches.items():
+        for name, watch in self._provider_states.items():
             # A cloud that fails is given its pause, whatever is waited for.
-            if not watch.failures and any(c.state in _RESTLESS and c.offer.provider == name for c in claims):
-                watch.list_due = min(watch.list_due, self._soonest(watch))
+            if not watch.failures and any(c.state in _CHANGING and c.offer.provider == name for c in claims):
+                watch.list_due = min(watch.list_due, self._earliest_listing(watch))
             if not watch.listing and now >= watch.list_due:
                 self._list(name, watch)
-            if not watch.asking and now >= watch.offers_due:
-                self._ask_offers(name, watch)
+            if not watch.reading_offers and now >= watch.offers_due:
+                self._read_offers(name, watch)
 
     def list_soon(self, provider: str) -> None:
         """The next look at this provider is due at once."""
-        if provider in self._watches and not self._watches[provider].failures:
-            self._watches[provider].list_due = 0.0
+        if provider in self._provider_states and not self._provider_states[provider].failures:
+            self._provider_states[provider].list_due = 0.0
 
-    def due(self, claims: tuple[Claim, ...]) -> float:
+    def next_listing(self, claims: tuple[Claim, ...]) -> float:
         """When the next listing is due, in burstd's time."""
         due = float("inf")
-        for name, watch in self._watches.items():
+        for name, watch in self._provider_states.items():
             listing = watch.list_due
-            if not watch.failures and any(c.state in _RESTLESS and c.offer.provider == name for c in claims):
-                listing = min(listing, self._soonest(watch))
+            if not watch.failures and any(c.state in _CHANGING and c.offer.provider == name for c in claims):
+                listing = min(listing, self._earliest_listing(watch))
             due = min(
-                due, float("inf") if watch.listing else listing, float("inf") if watch.asking else watch.offers_due
+                due,
+                float("inf") if watch.listing else listing,
+                float("inf") if watch.reading_offers else watch.offers_due,
             )
         return due
 
-    def _soonest(self, watch: _Watch) -> float:
+    def _earliest_listing(self, watch: _ProviderState) -> float:
         """While something is about to change. At most a fifth of the time goes to listing: a long list is read less."""
-        return watch.view.listed + max(self._pace.cloud_fast_s, min(5 * watch.took, self._pace.cloud_poll_s))
+        return watch.view.instances_listed + max(
+            self._intervals.cloud_fast_s, min(5 * watch.listing_took_s, self._intervals.cloud_poll_s)
+        )
 
-    def _list(self, name: str, watch: _Watch) -> None:
+    def _list(self, name: str, watch: _ProviderState) -> None:
         provider, begun = self._providers[name], self._clock.now()
         watch.listing = True
         sweep = self._sweep_due(name, watch, begun)
 
         def work() -> _Listing:
-            return _Listing(tuple(provider.instances()), _swept(provider) if sweep else None)
+            return _Listing(tuple(provider.instances()), _list_leftovers(provider) if sweep else None)
 
         def done(result: _Listing | Exception) -> None:
             watch.listing = False
@@ -213,57 +217,61 @@ class Observer:
             if watch.failures:
                 log.info("cloud can be listed again", provider=name)
             watch.failures = 0
-            watch.took = self._clock.now() - begun
-            watch.list_due = begun + self._pace.cloud_poll_s
-            watch.view = replace(watch.view, instances=result.instances, listed=begun)
+            watch.listing_took_s = self._clock.now() - begun
+            watch.list_due = begun + self._intervals.cloud_poll_s
+            watch.view = replace(watch.view, instances=result.instances, instances_listed=begun)
             if isinstance(result.leftovers, Exception):
                 self._sweep_failed(name, watch, result.leftovers)
             elif result.leftovers is not None:
-                watch.view = replace(watch.view, leftovers=result.leftovers, swept=begun)
-            watch.sweep_asked = begun if sweep else watch.sweep_asked
-            self._sight(name, watch.view, result)
+                watch.view = replace(watch.view, leftovers=result.leftovers, leftovers_listed=begun)
+            watch.last_sweep = begun if sweep else watch.last_sweep
+            self._count_missing_and_orphans(name, watch.view, result)
 
         self._workers.submit(f"{name}:list", work, done)
 
-    def _sweep_due(self, name: str, watch: _Watch, now: float) -> bool:
+    def _sweep_due(self, name: str, watch: _ProviderState, now: float) -> bool:
         """Leftovers are calls of their own, often several: they are listed when one is waited for, else seldom."""
-        view, pace = watch.view, self._pace
-        living = {i.claim_id for i in _read(view.instances) if not i.state.ended} | {
-            i.id for i in _read(view.instances) if not i.state.ended
+        view, intervals = watch.view, self._intervals
+        living = {i.claim_id for i in _or_empty(view.instances) if not i.state.ended} | {
+            i.id for i in _or_empty(view.instances) if not i.state.ended
         }
         waited = any(
             c.state is S.TERMINATING and c.offer.provider == name and not living & {c.id, c.instance_id}
             for c in self._claims()
-        ) or any(f"{name}/{left.id}" in self.strays for left in _read(view.leftovers))
+        ) or any(f"{name}/{left.id}" in self.orphan_sightings for left in _or_empty(view.leftovers))
         soon = waited or isinstance(view.leftovers, Unavailable)
-        return now >= watch.sweep_asked + (pace.sweep_fast_s if soon else pace.sweep_polls * pace.cloud_poll_s)
+        return now >= watch.last_sweep + (
+            intervals.sweep_fast_s if soon else intervals.sweep_polls * intervals.cloud_poll_s
+        )
 
-    def _sweep_failed(self, name: str, watch: _Watch, error: Exception) -> None:
+    def _sweep_failed(self, name: str, watch: _ProviderState, error: Exception) -> None:
         """Machines are known all the same; only what they leave behind is not."""
         if not isinstance(error, BurstdError):
             log.error("provider broke while listing leftovers", provider=name, exc_info=error)
         elif not isinstance(watch.view.leftovers, Unavailable):
             log.warning("leftovers cannot be listed", provider=name, error=str(error))
-        watch.view = replace(watch.view, leftovers=Unavailable(str(error) or type(error).__name__, watch.view.swept))
+        watch.view = replace(
+            watch.view, leftovers=Unavailable(str(error) or type(error).__name__, watch.view.leftovers_listed)
+        )
 
-    def _list_failed(self, name: str, watch: _Watch, error: Exception) -> None:
+    def _list_failed(self, name: str, watch: _ProviderState, error: Exception) -> None:
         if not isinstance(error, BurstdError):
             log.error("provider broke while listing", provider=name, exc_info=error)
         elif not watch.failures:
             log.warning("cloud cannot be listed", provider=name, error=str(error))
         watch.failures += 1
-        pause = min(self._pace.call_retry_s * 2 ** min(watch.failures - 1, 10), self._pace.cloud_poll_s * 4)
+        pause = min(self._intervals.call_retry_s * 2 ** min(watch.failures - 1, 10), self._intervals.cloud_poll_s * 4)
         watch.list_due = self._clock.now() + pause
         # What was seen before is out of date: nothing may be destroyed on it.
-        gone = Unavailable(str(error) or type(error).__name__, watch.view.listed)
+        gone = Unavailable(str(error) or type(error).__name__, watch.view.instances_listed)
         watch.view = replace(watch.view, instances=gone, leftovers=gone)
 
-    def _ask_offers(self, name: str, watch: _Watch) -> None:
+    def _read_offers(self, name: str, watch: _ProviderState) -> None:
         provider = self._providers[name]
-        watch.asking = True
+        watch.reading_offers = True
 
         def done(result: tuple[Offer, ...] | Exception) -> None:
-            watch.asking = False
+            watch.reading_offers = False
             watch.calls += 1
             now = self._clock.now()
             if isinstance(result, Exception):
@@ -271,65 +279,67 @@ class Observer:
                     log.error("provider broke while telling its offers", provider=name, exc_info=result)
                 else:
                     log.warning("offers cannot be read", provider=name, error=str(result))
-                watch.offers_due = now + self._pace.cloud_poll_s
+                watch.offers_due = now + self._intervals.cloud_poll_s
                 # Prices do not rot in minutes: the last offers stay in force.
                 if isinstance(watch.view.offers, Unavailable):
                     watch.view = replace(watch.view, offers=Unavailable(str(result), watch.view.offers.since))
             else:
-                watch.offers_due = now + self._pace.offers_s
+                watch.offers_due = now + self._intervals.offers_s
                 watch.view = replace(watch.view, offers=result)
 
         self._workers.submit(f"{name}:list", lambda: tuple(provider.offers()), done)
 
-    def _sight(self, name: str, view: CloudView, listing: _Listing) -> None:
+    def _count_missing_and_orphans(self, name: str, view: CloudView, listing: _Listing) -> None:
         """Counts what is missing and what is stray in one complete listing."""
         claims = {c.id: c for c in self._claims()}
         ownership = Ownership(claims.values(), listing.instances)
         alive = {ownership.claim_of(i) for i in listing.instances if not i.state.ended}
-        sound = {
+        without_error = {
             ownership.claim_of(i) for i in listing.instances
             if not i.state.ended and i.state is not InstanceState.ERROR
         }  # fmt: skip
         listed = {ownership.claim_of(i) for i in listing.instances}
-        self._shown = (self._shown | alive) & claims.keys()
+        self._ever_listed = (self._ever_listed | alive) & claims.keys()
         for claim in claims.values():
             if claim.offer.provider == name:
-                with self._holds.guard("listing", subject(claim.slot)):
-                    self._miss(claim, view, alive=alive, sound=sound, listed=listed)
-        for gone in self.absent.keys() - claims.keys():
-            del self.absent[gone]
+                with self._quarantine.contain_errors("listing", subject(claim.slot)):
+                    self._count_if_missing(claim, view, alive=alive, without_error=without_error, listed=listed)
+        for gone in self.missing_sightings.keys() - claims.keys():
+            del self.missing_sightings[gone]
         stray = {
             f"{name}/{i.id}"
             for i in listing.instances
-            if i.state is not InstanceState.TERMINATED and ownership.is_stray(i)
+            if i.state is not InstanceState.TERMINATED and ownership.is_orphan(i)
         }
         seen = set(stray)
         if isinstance(listing.leftovers, tuple):
             seen |= {f"{name}/{left.id}" for left in listing.leftovers if left.claim_id not in claims}
         else:
             # Not looked at this time: what was stray stays so, and is not counted again.
-            stray |= self.strays.keys() & {f"{name}/{left.id}" for left in _read(view.leftovers)}
-        for key in [k for k in self.strays if k.startswith(f"{name}/") and k not in stray | seen]:
-            del self.strays[key]
+            stray |= self.orphan_sightings.keys() & {f"{name}/{left.id}" for left in _or_empty(view.leftovers)}
+        for key in [k for k in self.orphan_sightings if k.startswith(f"{name}/") and k not in stray | seen]:
+            del self.orphan_sightings[key]
         for key in seen:
-            self.strays[key] = _again(self.strays.get(key), view.listed)
+            self.orphan_sightings[key] = _seen_again(self.orphan_sightings.get(key), view.instances_listed)
 
-    def _miss(self, claim: Claim, view: CloudView, *, alive: Set[str], sound: Set[str], listed: Set[str]) -> None:
+    def _count_if_missing(
+        self, claim: Claim, view: CloudView, *, alive: Set[str], without_error: Set[str], listed: Set[str]
+    ) -> None:
         """Counts one claim as missing, or not, in one complete listing."""
         asked = claim.launch_called
-        due = claim.state in _EXPECTED and asked is not None and view.listed > asked + view.settle_s
+        due = claim.state in _EXPECTED and asked is not None and view.instances_listed > asked + view.settle_s
         # Before it was a node, one in error is a launch that the cloud refuses late.
-        there = claim.id in (sound if claim.state in _NODES else alive)
+        is_listed = claim.id in (without_error if claim.state in _REGISTERED else alive)
         # A list may lag by minutes: a new machine that it has never shown is waited for while it may boot.
-        late = claim.state not in _NODES and claim.id not in self._shown and claim.id not in listed
+        late = claim.state not in _REGISTERED and claim.id not in self._ever_listed and claim.id not in listed
         # A launch without an answer is absent by right until it was asked for again.
-        if there or not due or late or (claim.state is S.LAUNCHING and not claim.instance_id):
-            self.absent.pop(claim.id, None)
+        if is_listed or not due or late or (claim.state is S.LAUNCHING and not claim.instance_id):
+            self.missing_sightings.pop(claim.id, None)
         else:
-            self.absent[claim.id] = _again(self.absent.get(claim.id), view.listed)
+            self.missing_sightings[claim.id] = _seen_again(self.missing_sightings.get(claim.id), view.instances_listed)
 
 
-def _swept(provider: Provider) -> tuple[Leftover, ...] | Exception:
+def _list_leftovers(provider: Provider) -> tuple[Leftover, ...] | Exception:
     """What the provider says of leftovers; that it cannot is no reason not to know its machines."""
     try:
         return tuple(provider.leftovers())
@@ -337,9 +347,9 @@ def _swept(provider: Provider) -> tuple[Leftover, ...] | Exception:
         return error
 
 
-def _read(things: tuple[_T, ...] | Unavailable) -> tuple[_T, ...]:
+def _or_empty(things: tuple[_T, ...] | Unavailable) -> tuple[_T, ...]:
     return () if isinstance(things, Unavailable) else things
 
 
-def _again(seen: Sighting | None, at: float) -> Sighting:
+def _seen_again(seen: Sighting | None, at: float) -> Sighting:
     return Sighting(1, at) if seen is None else Sighting(seen.times + 1, seen.first)

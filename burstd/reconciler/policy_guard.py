@@ -14,19 +14,19 @@ from typing import Any
 
 from burstd.domain.errors import PolicyBroken
 from burstd.domain.plugins.policy import Policy, Target
-from burstd.domain.plugins.read_only import shielded_snapshot, shielded_target
+from burstd.domain.plugins.read_only import read_only_snapshot, read_only_target
 from burstd.domain.snapshot import Snapshot
-from burstd.settings.plugins.foreign_code import Overran, call_foreign
+from burstd.settings.plugins.foreign_code import PolicyTimedOut, call_plugin_code
 
-REST_S = 60.0
+OVERRUN_PAUSE_S = 60.0
 """After an overrun, for which a policy is not asked: else every loop would stand still for its time limit."""
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class LastEvaluation:
     """How it went the last time, and the last time that it failed. Times in burstd's seconds since 1970."""
 
-    at: float = 0.0
+    evaluated_at: float = 0.0
     """Of the decision; 0: not asked yet."""
     took_s: float = 0.0
     """For all of that decision: a hard policy is asked twice."""
@@ -36,7 +36,7 @@ class Asked:
     error: str = ""
 
 
-class Guarded:
+class IsolatedPolicy:
     """Stands for the policy in the chain (burstd.domain.plugins.policy.Policy)."""
 
     def __init__(
@@ -55,53 +55,53 @@ class Guarded:
         self.hard = hard
         self.last = last
         self.payers = payers
-        self.asked = Asked()
+        self.last_evaluation = LastEvaluation()
         """Replaced as a whole, so that any thread may read it."""
         self._policy = policy
         self._timeout_s = timeout_s
-        self._home = home
-        self._rests_until = float("-inf")
+        self._package_dir = home
+        self._paused_until = float("-inf")
 
-    def twin(self) -> Guarded:
+    def copy_for_trial(self) -> IsolatedPolicy:
         """The same policy with a memory of its own: what comes of trials is not held against it."""
-        made = Guarded(
-            self._policy, self._timeout_s, self._home,
+        made = IsolatedPolicy(
+            self._policy, self._timeout_s, self._package_dir,
             name=self.name, hard=self.hard, last=self.last, payers=self.payers,
         )  # fmt: skip
-        made.asked, made._rests_until = self.asked, self._rests_until
+        made.last_evaluation, made._paused_until = self.last_evaluation, self._paused_until
         return made
 
     def evaluate(self, snapshot: Snapshot, target: Target) -> Target:
         """The policy's answer. Raises PolicyBroken."""
-        if snapshot.now < self._rests_until:
-            raise PolicyBroken(self.asked.error)
-        before, began = self.asked, time.perf_counter()
+        if snapshot.now < self._paused_until:
+            raise PolicyBroken(self.last_evaluation.error)
+        before, began = self.last_evaluation, time.perf_counter()
         error = ""
         try:
-            seen, shown = shielded_snapshot(snapshot), shielded_target(target)
-            found = call_foreign(
-                lambda: _answer(self._policy.evaluate(seen, shown), shown), self._timeout_s, self._home
+            seen, shown = read_only_snapshot(snapshot), read_only_target(target)
+            found = call_plugin_code(
+                lambda: _checked_target(self._policy.evaluate(seen, shown), shown), self._timeout_s, self._package_dir
             )
             return _unshielded(found, shown, target)
-        except Overran as overran:
-            error = f"{overran}; it is asked again after {REST_S:g} s"
-            self._rests_until = snapshot.now + REST_S
+        except PolicyTimedOut as overran:
+            error = f"{overran}; it is asked again after {OVERRUN_PAUSE_S:g} s"
+            self._paused_until = snapshot.now + OVERRUN_PAUSE_S
             raise PolicyBroken(error) from None
         except PolicyBroken as broken:
             error = str(broken)
             raise
         finally:
-            took = time.perf_counter() - began + (before.took_s if before.at == snapshot.now else 0.0)
+            took = time.perf_counter() - began + (before.took_s if before.evaluated_at == snapshot.now else 0.0)
             failed_at, last = (snapshot.now, error) if error else (before.failed_at, before.error)
-            self.asked = Asked(snapshot.now, took, bool(error), failed_at, last)
+            self.last_evaluation = LastEvaluation(snapshot.now, took, bool(error), failed_at, last)
 
 
-def for_trial(policies: Sequence[Policy]) -> list[Policy]:
+def copies_for_trial(policies: Sequence[Policy]) -> list[Policy]:
     """The policies for a question that is no decision."""
-    return [policy.twin() if isinstance(policy, Guarded) else policy for policy in policies]
+    return [policy.copy_for_trial() if isinstance(policy, IsolatedPolicy) else policy for policy in policies]
 
 
-def _answer(found: object, shown: Target) -> Target:
+def _checked_target(found: object, shown: Target) -> Target:
     """What a policy returned, as far as it must be looked at while it can still be interrupted."""
     if not isinstance(found, Target):
         raise PolicyBroken(f"it returned {type(found).__name__}, not a Target")
@@ -112,7 +112,7 @@ def _answer(found: object, shown: Target) -> Target:
             changes[name] = tuple(value)
         elif type(value) is not tuple:
             raise PolicyBroken(f"it returned {name} as {type(value).__name__}, not as a tuple")
-    for name in ("offers", "placed"):
+    for name in ("offers", "placements"):
         value = getattr(found, name)
         if not isinstance(value, Mapping):
             raise PolicyBroken(f"it returned {name} as {type(value).__name__}, not as a mapping")
@@ -127,5 +127,5 @@ def _unshielded(found: Target, shown: Target, given: Target) -> Target:
     return replace(
         found,
         offers=given.offers if found.offers is shown.offers else found.offers,
-        placed=given.placed if found.placed is shown.placed else found.placed,
+        placements=given.placements if found.placements is shown.placements else found.placements,
     )

@@ -14,9 +14,9 @@ from typing import Any, Literal, TextIO
 import structlog
 
 HIDDEN = "***"
-MOST = 10
-EVERY_S = 60.0
-_KNOWN = 10_000
+MAX_LINES = 10
+WINDOW_S = 60.0
+_MAX_KEYS = 10_000
 
 _SECRET_NAMES = re.compile(
     r"pass(word|wd|phrase)?$|secret|token|credential|authorization|cookie|(munge|ssh|private|access|api|jwt)_?key$"
@@ -53,11 +53,14 @@ def set_up(
     ]
     if not journal:  # which stamps each line itself
         shared.append(structlog.processors.TimeStamper(fmt="iso", utc=True))
-    ends: list[structlog.typing.Processor] = [structlog.stdlib.ProcessorFormatter.remove_processors_meta, Tracebacks()]
+    ends: list[structlog.typing.Processor] = [
+        structlog.stdlib.ProcessorFormatter.remove_processors_meta,
+        TracebackLimit(),
+    ]
     if style == "json":
         ends += [structlog.processors.dict_tracebacks, redact, structlog.processors.JSONRenderer(default=str)]
     else:
-        ends += [structlog.processors.format_exc_info, redact, _Lines(journal=journal)]
+        ends += [structlog.processors.format_exc_info, redact, _LineRenderer(journal=journal)]
     handler = logging.StreamHandler(out)
     handler.setFormatter(structlog.stdlib.ProcessorFormatter(processors=ends, foreign_pre_chain=shared))
     root = logging.getLogger()
@@ -71,7 +74,7 @@ def set_up(
     structlog.configure(
         processors=[
             structlog.stdlib.filter_by_level,
-            Sparing(),
+            UserRateLimit(),
             *shared,
             structlog.stdlib.ProcessorFormatter.wrap_for_formatter,
         ],
@@ -116,7 +119,7 @@ def _redacted(name: str, value: Any) -> Any:
     return _redacted("", str(value))
 
 
-class Sparing:
+class UserRateLimit:
     """Drops what is logged of one user (``uid``, ``user``) more than MOST times in EVERY_S, by the words of the event.
 
     The first line of the next EVERY_S says how many were dropped, as ``left_out``.
@@ -125,7 +128,7 @@ class Sparing:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._lock = threading.Lock()
-        self._said: dict[tuple[str, str], tuple[float, int]] = {}
+        self._counts: dict[tuple[str, str], tuple[float, int]] = {}
         """Since when a line is counted, and how often it came."""
 
     def __call__(self, _: object, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
@@ -135,21 +138,21 @@ class Sparing:
             return event
         key, now = (str(event.get("event")), str(who)), self._clock()
         with self._lock:
-            since, count = self._said.pop(key, (now, 0))
-            if now - since >= EVERY_S:
-                if count > MOST:
-                    event["left_out"] = count - MOST
+            since, count = self._counts.pop(key, (now, 0))
+            if now - since >= WINDOW_S:
+                if count > MAX_LINES:
+                    event["left_out"] = count - MAX_LINES
                 since, count = now, 0
             # The latest is the last; who has not been heard of for long is forgotten.
-            self._said[key] = (since, count + 1)
-            if len(self._said) > _KNOWN:
-                del self._said[next(iter(self._said))]
-        if count >= MOST:
+            self._counts[key] = (since, count + 1)
+            if len(self._counts) > _MAX_KEYS:
+                del self._counts[next(iter(self._counts))]
+        if count >= MAX_LINES:
             raise structlog.DropEvent
         return event
 
 
-class Tracebacks:
+class TracebackLimit:
     """Leaves one traceback of each kind of error (its type, and where it was raised) in EVERY_S; others are a line."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -167,10 +170,10 @@ class Tracebacks:
         kind, now = (type(error).__name__, *_raised_at(error)), self._clock()
         with self._lock:
             shown = self._shown.get(kind)
-            if shown is None or now - shown >= EVERY_S:
+            if shown is None or now - shown >= WINDOW_S:
                 self._shown.pop(kind, None)
                 self._shown[kind] = now
-                if len(self._shown) > _KNOWN:
+                if len(self._shown) > _MAX_KEYS:
                     del self._shown[next(iter(self._shown))]
                 return event
         del event["exc_info"]
@@ -186,7 +189,7 @@ def _raised_at(error: BaseException) -> tuple[str, int]:
     return ("", 0) if at is None else (at.tb_frame.f_code.co_filename, at.tb_lineno)
 
 
-class _Lines:
+class _LineRenderer:
     """``2026-01-01T00:00:00Z info burstd.daemon: what happened key=value``, a traceback below it.
 
     For the journal every line begins with its priority, also those of a traceback.
@@ -196,15 +199,15 @@ class _Lines:
         self._journal = journal
 
     def __call__(self, _: object, method: str, event: MutableMapping[str, Any]) -> str:
-        below = [str(event.pop(name)) for name in ("exception", "stack") if event.get(name)]
+        extra_lines = [str(event.pop(name)) for name in ("exception", "stack") if event.get(name)]
         level = str(event.pop("level", method))
         head = [event.pop("timestamp", ""), level, f"{event.pop('logger', 'burstd')}:", event.pop("event", "")]
         pairs = [f"{key}={_quoted(value)}" for key, value in event.items()]
         # What others say stays in its line: it must not look like a line of ours.
         first = " ".join(str(part) for part in [*head, *pairs] if part).translate(_CONTROL)
-        lines = [first, *(part for text in below for part in text.splitlines())]
-        mark = f"<{_PRIORITIES.get(level, 6)}>" if self._journal else ""
-        return "\n".join(mark + part for part in lines)
+        lines = [first, *(part for text in extra_lines for part in text.splitlines())]
+        priority = f"<{_PRIORITIES.get(level, 6)}>" if self._journal else ""
+        return "\n".join(priority + part for part in lines)
 
 
 def _quoted(value: Any) -> str:

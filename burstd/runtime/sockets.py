@@ -18,7 +18,7 @@ from burstd.domain.errors import BurstdError
 
 CONTROL = "control"
 """FileDescriptorName= of the control socket in burstd.socket."""
-_FIRST_PASSED = 3  # SD_LISTEN_FDS_START
+_LISTEN_FDS_START = 3  # SD_LISTEN_FDS_START
 _MODE = 0o666  # anyone may speak; what a caller may do is decided by who the kernel says it is
 _UCRED = struct.Struct("=iII")
 _PATH_MAX = 107  # sun_path of sockaddr_un, without the ending zero
@@ -37,7 +37,7 @@ class SocketFailed(BurstdError):
 
 
 @dataclass(frozen=True, slots=True)
-class Peer:
+class PeerCredentials:
     """Who is at the other end of a unix socket, as the kernel saw it when the connection was made."""
 
     uid: int
@@ -45,36 +45,36 @@ class Peer:
     pid: int
 
 
-def peer(connection: socket.socket) -> Peer:
+def peer_credentials(connection: socket.socket) -> PeerCredentials:
     """Who made this connection. Raises OSError where it is not a connected unix socket."""
     raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
     pid, uid, gid = _UCRED.unpack(raw)
-    return Peer(uid=uid, gid=gid, pid=pid)
+    return PeerCredentials(uid=uid, gid=gid, pid=pid)
 
 
-class Shares:
+class ConnectionLimiter:
     """Counts connections by user; from any thread.
 
     Nobody takes more than a quarter of what is free: one user alone has a fifth of ``most``, and it takes more than
     twenty together to leave none. root and burstd's own user are not counted.
     """
 
-    def __init__(self, most: int) -> None:
-        self._most = most
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
         self._lock = threading.Lock()
         self._open: Counter[int] = Counter()
 
-    def take(self, uid: int) -> bool:
+    def acquire(self, uid: int) -> bool:
         """Whether this user may have one more; ``give_back`` it then."""
         if uid in (0, os.geteuid()):
             return True
         with self._lock:
-            if 4 * self._open[uid] >= self._most - self._open.total():
+            if 4 * self._open[uid] >= self._limit - self._open.total():
                 return False
             self._open[uid] += 1
             return True
 
-    def give_back(self, uid: int) -> None:
+    def release(self, uid: int) -> None:
         """One that was taken has ended."""
         with self._lock:
             self._open[uid] -= self._open[uid] > 0
@@ -88,8 +88,8 @@ def listen(path: Path, environ: MutableMapping[str, str] = os.environ, *, backlo
     A socket file left by a burstd that died is replaced. LISTEN_FDS and its companions are taken out of ``environ``,
     so that commands started later do not believe the descriptors to be theirs. Raises AlreadyRunning, SocketFailed.
     """
-    passed = _passed(environ)
-    return passed if passed is not None else _bind(path, backlog, _MODE)
+    from_systemd = _socket_from_systemd(environ)
+    return from_systemd if from_systemd is not None else _bind(path, backlog, _MODE)
 
 
 def listen_for_admins(path: Path, admin_group: str) -> socket.socket:
@@ -119,13 +119,13 @@ def listen_for_admins(path: Path, admin_group: str) -> socket.socket:
     return listener
 
 
-def _passed(environ: MutableMapping[str, str]) -> socket.socket | None:
+def _socket_from_systemd(environ: MutableMapping[str, str]) -> socket.socket | None:
     """The socket that systemd passed under our name, or the only one; None where it passed none to us."""
     pid, count = environ.pop("LISTEN_PID", ""), environ.pop("LISTEN_FDS", "")
     names = environ.pop("LISTEN_FDNAMES", "").split(":")
     if pid != str(os.getpid()) or not count.isdigit() or int(count) == 0:
         return None
-    descriptors = range(_FIRST_PASSED, _FIRST_PASSED + int(count))
+    descriptors = range(_LISTEN_FDS_START, _LISTEN_FDS_START + int(count))
     for descriptor in descriptors:
         os.set_inheritable(descriptor, False)
     chosen = next((d for d, name in zip(descriptors, names, strict=False) if name == CONTROL), None)
@@ -135,7 +135,7 @@ def _passed(environ: MutableMapping[str, str]) -> socket.socket | None:
             f"write FileDescriptorName={CONTROL} in burstd.socket"
         )
     try:
-        found = socket.socket(fileno=chosen if chosen is not None else _FIRST_PASSED)
+        found = socket.socket(fileno=chosen if chosen is not None else _LISTEN_FDS_START)
         listening = found.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
     except OSError as error:
         raise SocketFailed(
@@ -151,7 +151,7 @@ def _passed(environ: MutableMapping[str, str]) -> socket.socket | None:
 def _bind(path: Path, backlog: int, mode: int) -> socket.socket:
     if len(os.fsencode(path)) > _PATH_MAX:
         raise SocketFailed(f"{path} is too long for a unix socket ({_PATH_MAX} bytes): choose a shorter path")
-    _clear(path)
+    _remove_stale_socket(path)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         listener.bind(str(path))
@@ -168,7 +168,7 @@ def _bind(path: Path, backlog: int, mode: int) -> socket.socket:
     return listener
 
 
-def _clear(path: Path) -> None:
+def _remove_stale_socket(path: Path) -> None:
     """Removes a socket file that nobody listens on."""
     try:
         if not path.is_socket():
@@ -201,7 +201,7 @@ def _remedy(error: OSError, path: Path) -> str:
     return "Choose another path in the settings"
 
 
-class Lock:
+class InstanceLock:
     """Held as long as this process lives; the kernel lets go of it however the process ends."""
 
     def __init__(self, descriptor: int, path: Path) -> None:
@@ -215,7 +215,7 @@ class Lock:
             self._descriptor = -1
 
 
-def single_instance(state_dir: Path) -> Lock:
+def single_instance(state_dir: Path) -> InstanceLock:
     """Takes the lock of a state directory, so that two burstds never work on one database.
 
     Raises AlreadyRunning (naming the other's process) and SocketFailed (the directory cannot be written to).
@@ -236,4 +236,4 @@ def single_instance(state_dir: Path) -> Lock:
         ) from None
     os.ftruncate(descriptor, 0)
     os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
-    return Lock(descriptor, path)
+    return InstanceLock(descriptor, path)

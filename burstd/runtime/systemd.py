@@ -26,7 +26,7 @@ class Notifier:
         """How often ``alive`` is to be called, in seconds; None: no watchdog. Half of what systemd waits."""
 
     @property
-    def listens(self) -> bool:
+    def is_supervised(self) -> bool:
         """True under a service manager that wants to know."""
         return self._socket is not None
 
@@ -34,7 +34,7 @@ class Notifier:
         """Start, or reload, is done."""
         return self._send("READY=1", *_status(status))
 
-    def alive(self) -> bool:
+    def feed_watchdog(self) -> bool:
         """The watchdog is fed. To be called by the loop whose hanging it shall notice."""
         return self._send("WATCHDOG=1")
 

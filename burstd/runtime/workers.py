@@ -17,25 +17,25 @@ T = TypeVar("T")
 
 log = structlog.get_logger(__name__)
 
-TURN_S = 60.0
+MAX_USER_WAIT_S = 60.0
 """How long the work of a user waits at most before some of it runs, whoever fills its lane; and until the loop's next
 step."""
-BEYOND = 64
+MAX_EXTRA_THREADS = 64
 """Threads that a lane may have for that, besides its width."""
 
 
-def raised(lane: str, error: Exception) -> None:
+def reraise(queue_name: str, error: Exception) -> None:
     """Lets an error of a ``done`` out of ``drain``."""
-    del lane
+    del queue_name
     raise error
 
 
-def finish(lane: str, done: Callable[[], None], broke: Callable[[str, Exception], None]) -> None:
+def run_callback(queue_name: str, done: Callable[[], None], on_error: Callable[[str, Exception], None]) -> None:
     """Runs one ``done``; see Workers.drain."""
     try:
         done()
     except Exception as error:  # noqa: BLE001  whoever drains makes an alarm of it, or raises it
-        broke(lane, error)
+        on_error(queue_name, error)
 
 
 class Workers(Protocol):
@@ -43,7 +43,7 @@ class Workers(Protocol):
 
     def submit(
         self,
-        lane: str,
+        queue_name: str,
         work: Callable[[], T],
         done: Callable[[T | Exception], None],
         quiet: Callable[[T], bool] | None = None,
@@ -62,7 +62,7 @@ class Workers(Protocol):
         """Has ``done`` run in the deciding thread; called from any thread."""
         ...
 
-    def drain(self, broke: Callable[[str, Exception], None] = raised) -> int:
+    def run_callbacks(self, on_error: Callable[[str, Exception], None] = reraise) -> int:
         """Runs what has come back so far, in the caller's thread; returns how much of it was news.
 
         ``broke`` gets the lane and the error of a ``done`` that raised one; the others run all the same.
@@ -71,10 +71,10 @@ class Workers(Protocol):
 
 
 @dataclass(slots=True)
-class _Lane:
+class _WorkQueue:
     """``running`` and ``waiting`` are by user; None: burstd's own work. Whose turn was last stands last."""
 
-    pool: ThreadPoolExecutor
+    threads: ThreadPoolExecutor
     running: Counter[int | None] = field(default_factory=Counter)
     waiting: dict[int | None, deque[tuple[float, Callable[[], None]]]] = field(default_factory=dict)
     """Each with the time since when."""
@@ -93,7 +93,7 @@ class ThreadWorkers:
         self._wake = wake
         self._width = width
         self._now = now
-        self._lanes: dict[str, _Lane] = {}
+        self._queues: dict[str, _WorkQueue] = {}
         self._results: queue.SimpleQueue[tuple[str, Callable[[], None], bool]] = queue.SimpleQueue()
         """Each with its lane, and whether it is news."""
         self._closing = threading.Event()
@@ -102,7 +102,7 @@ class ThreadWorkers:
 
     def submit(
         self,
-        lane: str,
+        queue_name: str,
         work: Callable[[], T],
         done: Callable[[T | Exception], None],
         quiet: Callable[[T], bool] | None = None,
@@ -118,71 +118,78 @@ class ThreadWorkers:
             except Exception as error:  # noqa: BLE001  it goes to ``done``, which must deal with it
                 result = error
             with self._lock:
-                found.running[user] -= 1
-                if not found.running[user]:
-                    del found.running[user]
-            self._back(lane, lambda: done(result), news=news)
-            self._begin(found)
+                work_queue.running[user] -= 1
+                if not work_queue.running[user]:
+                    del work_queue.running[user]
+            self._deliver(queue_name, lambda: done(result), news=news)
+            self._start_due(work_queue)
 
         with self._lock:
-            found = self._lanes.get(lane) or _Lane(ThreadPoolExecutor(self._width + BEYOND, thread_name_prefix=lane))
-            self._lanes[lane] = found
-            found.waiting.setdefault(user, deque()).append((self._now(), run))
-        self._begin(found)
+            work_queue = self._queues.get(queue_name) or _WorkQueue(
+                ThreadPoolExecutor(self._width + MAX_EXTRA_THREADS, thread_name_prefix=queue_name)
+            )
+            self._queues[queue_name] = work_queue
+            work_queue.waiting.setdefault(user, deque()).append((self._now(), run))
+        self._start_due(work_queue)
 
-    def _begin(self, lane: _Lane) -> None:
+    def _start_due(self, work_queue: _WorkQueue) -> None:
         """Begins what may be begun."""
         with self._lock:
-            while not self._closing.is_set() and (run := self._next(lane)):
-                lane.pool.submit(run)
+            while not self._closing.is_set() and (run := self._next(work_queue)):
+                work_queue.threads.submit(run)
 
-    def _next(self, lane: _Lane) -> Callable[[], None] | None:
+    def _next(self, work_queue: _WorkQueue) -> Callable[[], None] | None:
         """Of the first whose turn it may be."""
-        busy = lane.running.total()
-        for user, waiting in lane.waiting.items():
+        busy = work_queue.running.total()
+        for user, waiting in work_queue.waiting.items():
             most = self._width if user is None else max(1, self._width // 2)
-            late = user is not None and not lane.running[user] and self._now() - waiting[0][0] >= TURN_S
-            if (busy < self._width and lane.running[user] < most) or (late and busy < self._width + BEYOND):
-                lane.running[user] += 1
+            late = user is not None and not work_queue.running[user] and self._now() - waiting[0][0] >= MAX_USER_WAIT_S
+            if (busy < self._width and work_queue.running[user] < most) or (
+                late and busy < self._width + MAX_EXTRA_THREADS
+            ):
+                work_queue.running[user] += 1
                 _, run = waiting.popleft()
-                del lane.waiting[user]
+                del work_queue.waiting[user]
                 if waiting:
-                    lane.waiting[user] = waiting
+                    work_queue.waiting[user] = waiting
                 return run
         return None
 
     def post(self, done: Callable[[], None]) -> None:
         """See Workers."""
-        self._back("", done, news=True)
+        self._deliver("", done, news=True)
 
-    def _back(self, lane: str, done: Callable[[], None], *, news: bool) -> None:
+    def _deliver(self, queue_name: str, done: Callable[[], None], *, news: bool) -> None:
         if not self._closing.is_set():
-            self._results.put((lane, done, news))
+            self._results.put((queue_name, done, news))
             if news:
                 self._wake()
 
-    def drain(self, broke: Callable[[str, Exception], None] = raised) -> int:
+    def run_callbacks(self, on_error: Callable[[str, Exception], None] = reraise) -> int:
         """See Workers."""
         count = 0
-        for late in tuple(self._lanes.values()):
-            self._begin(late)
+        for work_queue in tuple(self._queues.values()):
+            self._start_due(work_queue)
         while True:
             try:
-                lane, done, news = self._results.get_nowait()
+                queue_name, done, news = self._results.get_nowait()
             except queue.Empty:
                 return count
-            finish(lane, done, broke)
+            run_callback(queue_name, done, on_error)
             count += news
 
-    def under_way(self) -> dict[str, int]:
+    def calls_under_way(self) -> dict[str, int]:
         """Calls that were begun or wait, by lane; from any thread."""
         with self._lock:
-            counts = {n: lane.running.total() + sum(map(len, lane.waiting.values())) for n, lane in self._lanes.items()}
+            counts = {
+                n: work_queue.running.total() + sum(map(len, work_queue.waiting.values()))
+                for n, work_queue in self._queues.items()
+            }
         return {name: count for name, count in counts.items() if count}
 
     def close(self) -> None:
         """Takes no more work and drops what waits; what is under way is repeated after the next start."""
         with self._lock:
             self._closing.set()
-        for lane in tuple(self._lanes.values()):
-            lane.pool.shutdown(wait=False, cancel_futures=True)
+        for work_queue in tuple(self._queues.values()):
+            work_queue.threads.shutdown(wait=False, cancel_futures=True)

@@ -1,49 +1,63 @@
 """burstd.toml: what it may hold, reading it, its faults in words, its plug-ins, and what a reload changes."""
 
-from burstd.settings.faults import Fault, SettingsError
-from burstd.settings.load import DEFAULT_PATH, load, loads, pools
-from burstd.settings.plugin_fit import Chosen, Resolved, resolve, resolve_policy, resolve_provider, resolve_store
-from burstd.settings.plugins.make import Made, make_policies, make_policy
+from burstd.settings.faults import SettingsError, SettingsFault
+from burstd.settings.load import DEFAULT_SETTINGS_PATH, build_pools, load_settings, parse_settings
+from burstd.settings.plugin_fit import (
+    ResolvedPlugin,
+    ResolvedPlugins,
+    resolve_plugins,
+    resolve_policy,
+    resolve_provider,
+    resolve_store,
+)
+from burstd.settings.plugins.make import ConfiguredPolicy, make_policies, make_policy
 from burstd.settings.plugins.policy_files import PolicyFile, PolicyFiles
-from burstd.settings.plugins.registry import Origin, Plugin, Plugins, PluginUnusable
-from burstd.settings.reload import Change, Difference, diff, until_restart
-from burstd.settings.sections import Daemon, NodeSettings, Policies, PoolSettings, Settings, Slurm
-from burstd.settings.staging import Dataset, Quota, Staging, StoreSettings
+from burstd.settings.plugins.registry import Plugin, PluginOrigin, PluginRegistry, PluginUnusable
+from burstd.settings.reload import SettingChange, SettingsDiff, diff_settings, settings_until_restart
+from burstd.settings.sections import (
+    DaemonSettings,
+    NodeSettings,
+    PolicyChainSettings,
+    PoolSettings,
+    Settings,
+    SlurmSettings,
+)
+from burstd.settings.staging import DatasetSettings, QuotaSettings, StagingSettings, StoreSettings
 
 __all__ = [
-    "DEFAULT_PATH",
-    "Change",
-    "Chosen",
-    "Daemon",
-    "Dataset",
-    "Difference",
-    "Fault",
-    "Made",
+    "DEFAULT_SETTINGS_PATH",
+    "ConfiguredPolicy",
+    "DaemonSettings",
+    "DatasetSettings",
     "NodeSettings",
-    "Origin",
     "Plugin",
+    "PluginOrigin",
+    "PluginRegistry",
     "PluginUnusable",
-    "Plugins",
-    "Policies",
+    "PolicyChainSettings",
     "PolicyFile",
     "PolicyFiles",
     "PoolSettings",
-    "Quota",
-    "Resolved",
+    "QuotaSettings",
+    "ResolvedPlugin",
+    "ResolvedPlugins",
+    "SettingChange",
     "Settings",
+    "SettingsDiff",
     "SettingsError",
-    "Slurm",
-    "Staging",
+    "SettingsFault",
+    "SlurmSettings",
+    "StagingSettings",
     "StoreSettings",
-    "diff",
-    "load",
-    "loads",
+    "build_pools",
+    "diff_settings",
+    "load_settings",
     "make_policies",
     "make_policy",
-    "pools",
-    "resolve",
+    "parse_settings",
+    "resolve_plugins",
     "resolve_policy",
     "resolve_provider",
     "resolve_store",
-    "until_restart",
+    "settings_until_restart",
 ]

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from burstd.domain.errors import BurstdError
-from burstd.settings.toml_source import KeyPath, Source, dotted
+from burstd.settings.toml_source import KeyPath, TomlSource, dotted_key
 
 _KINDS = {
     "int": "must be a whole number",
@@ -32,7 +32,7 @@ _SECRETIVE = re.compile(r"pass|secret|token|credential|(^|_)key", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
+class SettingsFault:
     """One thing that is wrong, at one place."""
 
     path: KeyPath
@@ -40,7 +40,7 @@ class Fault:
     line: int | None = None
 
     def __str__(self) -> str:
-        where = dotted(self.path)
+        where = dotted_key(self.path)
         place = f"line {self.line}: " if self.line is not None else ""
         return f"{place}{where}: {self.text}" if where else f"{place}{self.text}"
 
@@ -48,35 +48,35 @@ class Fault:
 class SettingsError(BurstdError):
     """The settings cannot be used. The text lists every fault."""
 
-    def __init__(self, source: Source, faults: Iterable[Fault]) -> None:
-        placed = [Fault(f.path, f.text, f.line if f.line is not None else source.line(f.path)) for f in faults]
-        self.faults = tuple(sorted(placed, key=lambda f: (f.line or 0, dotted(f.path))))
+    def __init__(self, source: TomlSource, faults: Iterable[SettingsFault]) -> None:
+        placed = [SettingsFault(f.path, f.text, f.line if f.line is not None else source.line(f.path)) for f in faults]
+        self.faults = tuple(sorted(placed, key=lambda f: (f.line or 0, dotted_key(f.path))))
         number = "1 fault" if len(self.faults) == 1 else f"{len(self.faults)} faults"
         super().__init__("\n".join([f"{source.name} has {number}:", *(f"  {fault}" for fault in self.faults)]))
 
 
-def nearest(word: str, allowed: Collection[str]) -> str:
+def did_you_mean(word: str, allowed: Collection[str]) -> str:
     """``; did you mean X?``, or nothing."""
     close = get_close_matches(word.lower(), sorted(allowed), n=1, cutoff=0.6)
     return f"; did you mean {close[0]!r}?" if close else ""
 
 
-def unknown_key(key: str, allowed: Collection[str], elsewhere: Sequence[str] = ()) -> str:
+def unknown_key_message(key: str, allowed: Collection[str], elsewhere: Sequence[str] = ()) -> str:
     """What is said of a key that no table, or another one, has."""
     other = next((f"; did you mean {name}?" for name in elsewhere if name.rpartition(".")[2] == key), "")
-    return f"there is no such key{nearest(key, allowed) or other or '.'} Allowed: {', '.join(sorted(allowed))}."
+    return f"there is no such key{did_you_mean(key, allowed) or other or '.'} Allowed: {', '.join(sorted(allowed))}."
 
 
-def faults_of(
+def faults_of_validation(
     error: ValidationError, model: type[BaseModel], data: object, before: KeyPath = (), elsewhere: Sequence[str] = ()
-) -> list[Fault]:
+) -> list[SettingsFault]:
     """Every fault that pydantic found; ``before`` is the model's own place, ``elsewhere`` keys of other tables."""
-    faults: list[Fault] = []
+    faults: list[SettingsFault] = []
     for detail in error.errors(include_url=False):
         if detail["type"] == "too_short" and detail["input"]:
             continue  # only its entries are wrong, and each is named for itself
         path = _in_the_file(detail["loc"], data)
-        fault = Fault((*before, *path), _words(detail, model, path, elsewhere))
+        fault = SettingsFault((*before, *path), _fault_message(detail, model, path, elsewhere))
         if fault not in faults:
             faults.append(fault)
     return faults
@@ -100,18 +100,18 @@ def _has(data: object, part: str | int) -> bool:
     return isinstance(data, Mapping) and part in data
 
 
-def _words(detail: ErrorDetails, model: type[BaseModel], path: KeyPath, elsewhere: Sequence[str]) -> str:
+def _fault_message(detail: ErrorDetails, model: type[BaseModel], path: KeyPath, elsewhere: Sequence[str]) -> str:
     kind, given = detail["type"], detail.get("input")
     key = str(path[-1]) if path else ""
     match kind:
         case "extra_forbidden":
             around = _model_at(model, path[:-1])
             allowed = sorted(around.model_fields) if around else []
-            return unknown_key(key, allowed, elsewhere)
+            return unknown_key_message(key, allowed, elsewhere)
         case "missing":
             around = _model_at(model, path[:-1])
             others = set(given) - set(around.model_fields) if around and isinstance(given, Mapping) else set()
-            return "must be set" + nearest(key, others).replace("did you mean", "is it meant by")
+            return "must be set" + did_you_mean(key, others).replace("did you mean", "is it meant by")
         case "too_short":
             return "must have at least one entry"
         case "value_error":
@@ -119,7 +119,7 @@ def _words(detail: ErrorDetails, model: type[BaseModel], path: KeyPath, elsewher
         case "literal_error" | "enum":
             text = f"must be {detail['ctx']['expected']}"
             if isinstance(given, str):
-                guess = nearest(given, re.findall(r"'([^']*)'", text))
+                guess = did_you_mean(given, re.findall(r"'([^']*)'", text))
                 return f"{text}, not {given!r}{guess}"
         case _:
             said = detail["msg"].replace("Input should be", "must be").replace("should have", "must have")

@@ -9,7 +9,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, JsonValue
 
-from burstd.domain.units import SIZES, parse_size
+from burstd.domain.units import SIZE_FORMAT, parse_size
 
 RESTART: dict[str, JsonValue] = {"restart": True}
 SECRET: dict[str, JsonValue] = {"secret": True}
@@ -21,7 +21,7 @@ def _size(value: object) -> object:
         return value
     size = parse_size(value.strip())
     if size is None:
-        raise ValueError(f"must be a number of bytes, or as in '200M', '500G' or '2T': {SIZES}")
+        raise ValueError(f"must be a number of bytes, or as in '200M', '500G' or '2T': {SIZE_FORMAT}")
     return size
 
 
@@ -31,12 +31,12 @@ def _absolute(path: Path) -> Path:
     return path
 
 
-def matching(pattern: str, says: str) -> AfterValidator:
+def matching(pattern: str, message: str) -> AfterValidator:
     """Text that fits a pattern whole; ``says`` is the fault where it does not."""
 
     def check(text: str) -> str:
         if re.fullmatch(pattern, text) is None:
-            raise ValueError(says)
+            raise ValueError(message)
         return text
 
     return AfterValidator(check)

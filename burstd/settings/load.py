@@ -15,53 +15,53 @@ from pydantic import BaseModel, ValidationError
 
 from burstd.domain.cloud.offer import OfferRule, Pool
 from burstd.domain.slurm.shape import Shape
-from burstd.domain.storage_node import pool_name
-from burstd.settings.faults import Fault, SettingsError, faults_of, nearest
+from burstd.domain.storage_node import storage_pool_name
+from burstd.settings.faults import SettingsError, SettingsFault, did_you_mean, faults_of_validation
 from burstd.settings.fields import Section
 from burstd.settings.sections import Settings
-from burstd.settings.toml_source import KeyPath, Source, find_lines
+from burstd.settings.toml_source import KeyPath, TomlSource, key_lines
 
-DEFAULT_PATH = Path("/etc/burstd/burstd.toml")
+DEFAULT_SETTINGS_PATH = Path("/etc/burstd/burstd.toml")
 
 
-def load(path: Path | str = DEFAULT_PATH, *, check_files: bool = True) -> Settings:
+def load_settings(path: Path | str = DEFAULT_SETTINGS_PATH, *, check_files: bool = True) -> Settings:
     """The settings in a file. Raises SettingsError with every fault that can be seen without the plug-ins.
 
     ``check_files`` also looks at the files that the settings name: secrets must not be readable by others.
     """
-    source = Source(str(path))
+    source = TomlSource(str(path))
     try:
         content = Path(path).read_bytes()
     except FileNotFoundError:
         raise SettingsError(
-            source, [Fault((), "there is no such file; copy the example that came with burstd")]
+            source, [SettingsFault((), "there is no such file; copy the example that came with burstd")]
         ) from None
     except OSError as error:
-        raise SettingsError(source, [Fault((), f"cannot be read ({error.strerror})")]) from error
+        raise SettingsError(source, [SettingsFault((), f"cannot be read ({error.strerror})")]) from error
     mode = Path(path).stat().st_mode
-    return loads(content, str(path), check_files=check_files, extra=_writable(mode) if check_files else ())
+    return parse_settings(content, str(path), check_files=check_files, extra=_writable(mode) if check_files else ())
 
 
-def loads(
-    content: bytes | str, name: str = "burstd.toml", *, check_files: bool = False, extra: Iterable[Fault] = ()
+def parse_settings(
+    content: bytes | str, name: str = "burstd.toml", *, check_files: bool = False, extra: Iterable[SettingsFault] = ()
 ) -> Settings:
     """The same from the file's content."""
-    source = Source(name)
+    source = TomlSource(name)
     try:
         text = content.decode() if isinstance(content, bytes) else content
         data = tomllib.loads(text)
     except UnicodeDecodeError as error:
         line = bytes(content).count(b"\n", 0, error.start) + 1  # type: ignore[arg-type]
-        raise SettingsError(source, [Fault((), "is not UTF-8 text", line)]) from error
+        raise SettingsError(source, [SettingsFault((), "is not UTF-8 text", line)]) from error
     except tomllib.TOMLDecodeError as error:
         raise SettingsError(source, [_syntax(error)]) from error
-    source = Source(name, find_lines(text))
-    faults = [*extra, *_across(data)]
+    source = TomlSource(name, key_lines(text))
+    faults = [*extra, *_cross_table_faults(data)]
     settings: Settings | None = None
     try:
         settings = Settings.model_validate(data)
     except ValidationError as error:
-        faults += faults_of(error, Settings, data, elsewhere=_ELSEWHERE)
+        faults += faults_of_validation(error, Settings, data, elsewhere=_ELSEWHERE)
     if settings is not None and check_files:
         faults += secret_faults(settings)
     if faults or settings is None:
@@ -70,29 +70,31 @@ def loads(
     return settings
 
 
-def pools(settings: Settings, expand: Callable[[str], Iterable[str]]) -> dict[str, Pool]:
+def build_pools(settings: Settings, expand: Callable[[str], Iterable[str]]) -> dict[str, Pool]:
     """The pools, with their slots spelled out by ``expand`` (burstd.slurm.hostlist; raises ValueError).
 
     Raises SettingsError for host lists that are none, and for slots that stand in two pools.
     """
     made: dict[str, Pool] = {}
-    faults: list[Fault] = []
+    faults: list[SettingsFault] = []
     owner: dict[str, str] = {}
     for name, pool in settings.pools.items():
         place: KeyPath = ("pools", name, "nodes")
         try:
             slots = tuple(expand(pool.nodes))
         except ValueError as error:
-            faults.append(Fault(place, f"is no host list: {error}"))
+            faults.append(SettingsFault(place, f"is no host list: {error}"))
             continue
         if not slots:
-            faults.append(Fault(place, "names no node"))
+            faults.append(SettingsFault(place, "names no node"))
         twice = sorted({s for s in slots if slots.count(s) > 1}) if len(set(slots)) < len(slots) else []
         if twice:
-            faults.append(Fault(place, f"names {twice[0]} more than once"))
+            faults.append(SettingsFault(place, f"names {twice[0]} more than once"))
         shared = next((s for s in slots if s in owner), None)
         if shared is not None:
-            faults.append(Fault(place, f"names {shared}, which pool {owner[shared]!r} has; a slot has one shape"))
+            faults.append(
+                SettingsFault(place, f"names {shared}, which pool {owner[shared]!r} has; a slot has one shape")
+            )
         owner |= dict.fromkeys(slots, name)
         shape = Shape(pool.cpus, pool.memory, pool.gres, frozenset(pool.features))
         rules = tuple(OfferRule(o.provider, o.instance_types, o.zones, o.markets, o.image) for o in pool.offers)
@@ -102,7 +104,7 @@ def pools(settings: Settings, expand: Callable[[str], Iterable[str]]) -> dict[st
     return made
 
 
-def secret_faults(model: BaseModel, before: KeyPath = ()) -> Iterator[Fault]:
+def secret_faults(model: BaseModel, before: KeyPath = ()) -> Iterator[SettingsFault]:
     """Faults of the files that fields marked SECRET name: missing, unreadable, or readable by others.
 
     Plug-ins mark theirs with ``Field(json_schema_extra={"secret": True})``.
@@ -113,7 +115,7 @@ def secret_faults(model: BaseModel, before: KeyPath = ()) -> Iterator[Fault]:
         if isinstance(marks, dict) and marks.get("secret") and isinstance(value, (str, Path)) and str(value):
             text = _secret_fault(Path(value))
             if text:
-                yield Fault((*before, name), text)
+                yield SettingsFault((*before, name), text)
         elif isinstance(value, BaseModel):
             yield from secret_faults(value, (*before, name))
 
@@ -142,21 +144,21 @@ def _me() -> str:
         return f"user id {os.geteuid()}"
 
 
-def _writable(mode: int) -> list[Fault]:
+def _writable(mode: int) -> list[SettingsFault]:
     if mode & 0o002:
-        return [Fault((), f"can be written by everybody (mode {stat.S_IMODE(mode):04o}); 'chmod o-w' it")]
+        return [SettingsFault((), f"can be written by everybody (mode {stat.S_IMODE(mode):04o}); 'chmod o-w' it")]
     return []
 
 
-def _syntax(error: tomllib.TOMLDecodeError) -> Fault:
+def _syntax(error: tomllib.TOMLDecodeError) -> SettingsFault:
     text = str(error)
     place = re.search(r" \(at line (\d+), column (\d+)\)$", text)
     if place is None:
-        return Fault((), f"is no TOML: {text}")
-    return Fault((), f"is no TOML at column {place[2]}: {text[: place.start()]}", int(place[1]))
+        return SettingsFault((), f"is no TOML: {text}")
+    return SettingsFault((), f"is no TOML at column {place[2]}: {text[: place.start()]}", int(place[1]))
 
 
-def _across(data: Mapping[str, Any]) -> Iterator[Fault]:
+def _cross_table_faults(data: Mapping[str, Any]) -> Iterator[SettingsFault]:
     """What one table alone cannot know. Looks at the raw data, so as to speak beside faults of other kinds."""
     providers = data.get("providers")
     known = list(providers) if isinstance(providers, dict) else []
@@ -166,52 +168,58 @@ def _across(data: Mapping[str, Any]) -> Iterator[Fault]:
         for i, offer in enumerate(offers if isinstance(offers, list) else ()):
             provider = offer.get("provider") if isinstance(offer, dict) else None
             if isinstance(provider, str) and provider not in known:
-                yield Fault(("pools", name, "offers", i, "provider"), _no_provider(provider, known))
+                yield SettingsFault(("pools", name, "offers", i, "provider"), _unknown_provider(provider, known))
     node = data.get("node")
     trust = node.get("host_keys_of") if isinstance(node, dict) else None
     for provider in trust if isinstance(trust, dict) else ():
         if provider not in known:
-            yield Fault(("node", "host_keys_of", provider), _no_provider(provider, known))
+            yield SettingsFault(("node", "host_keys_of", provider), _unknown_provider(provider, known))
     staging = data.get("staging")
     if isinstance(staging, dict):
-        yield from _of_staging(staging)
-        yield from _of_storage_nodes(staging, known, found if isinstance(found, dict) else {})
+        yield from _staging_faults(staging)
+        yield from _storage_node_faults(staging, known, found if isinstance(found, dict) else {})
     policies = data.get("policies")
     chain = policies.get("chain") if isinstance(policies, dict) else None
     if isinstance(chain, list):
         for i, policy in enumerate(chain):
             if policy in chain[:i]:
-                yield Fault(("policies", "chain", i), f"{policy!r} stands in the chain twice")
+                yield SettingsFault(("policies", "chain", i), f"{policy!r} stands in the chain twice")
 
 
-def _of_staging(staging: Mapping[str, Any]) -> Iterator[Fault]:
+def _staging_faults(staging: Mapping[str, Any]) -> Iterator[SettingsFault]:
     stores = staging.get("stores")
     known = sorted(stores) if isinstance(stores, dict) else []
     there = f"known: {', '.join(known)}" if known else "there is no table [staging.stores.NAME] at all"
     store = staging.get("store", "")
     if store == "":
-        yield Fault(("staging", "store"), f"must be set: the name of the store in use; {there}")
+        yield SettingsFault(("staging", "store"), f"must be set: the name of the store in use; {there}")
     elif isinstance(store, str) and store not in known:
-        yield Fault(("staging", "store"), f"no store is called {store!r}{nearest(store, known) or ';'} {there}")
+        yield SettingsFault(
+            ("staging", "store"), f"no store is called {store!r}{did_you_mean(store, known) or ';'} {there}"
+        )
 
 
-def _of_storage_nodes(staging: Mapping[str, Any], known: list[str], pools: Mapping[str, Any]) -> Iterator[Fault]:
+def _storage_node_faults(
+    staging: Mapping[str, Any], known: list[str], pools: Mapping[str, Any]
+) -> Iterator[SettingsFault]:
     """Of stores whose storage node burstd launches: the node is shown, and billed, as a pool of its own."""
     stores = staging.get("stores")
     for name, store in stores.items() if isinstance(stores, dict) else ():
         launch = store.get("launch") if isinstance(store, dict) else None
-        if launch and pool_name(name) in pools:
-            yield Fault(("pools", pool_name(name)), f"is the name of the storage node of store {name}: take another")
+        if launch and storage_pool_name(name) in pools:
+            yield SettingsFault(
+                ("pools", storage_pool_name(name)), f"is the name of the storage node of store {name}: take another"
+            )
         for i, offer in enumerate(launch if isinstance(launch, list) else ()):
             provider = offer.get("provider") if isinstance(offer, dict) else None
             if isinstance(provider, str) and provider not in known:
                 place: KeyPath = ("staging", "stores", name, "launch", i, "provider")
-                yield Fault(place, _no_provider(provider, known))
+                yield SettingsFault(place, _unknown_provider(provider, known))
 
 
-def _no_provider(name: str, known: list[str]) -> str:
+def _unknown_provider(name: str, known: list[str]) -> str:
     there = f"known: {', '.join(sorted(known))}" if known else "there is no table [providers.NAME] at all"
-    return f"no provider is called {name!r}{nearest(name, known) or ';'} {there}"
+    return f"no provider is called {name!r}{did_you_mean(name, known) or ';'} {there}"
 
 
 _ELSEWHERE = tuple(

@@ -11,163 +11,184 @@ from typing import Any, Literal
 from pydantic import BaseModel, ValidationError
 
 from burstd.domain.errors import PolicyBroken
-from burstd.settings.faults import Fault, SettingsError, faults_of, nearest
+from burstd.settings.faults import SettingsError, SettingsFault, did_you_mean, faults_of_validation
 from burstd.settings.load import secret_faults
-from burstd.settings.plugins.foreign_code import call_foreign
+from burstd.settings.plugins.foreign_code import call_plugin_code
 from burstd.settings.plugins.policy_files import PolicyFiles
-from burstd.settings.plugins.registry import Group, Origin, Plugin, Plugins, PluginUnusable
+from burstd.settings.plugins.registry import Plugin, PluginGroup, PluginOrigin, PluginRegistry, PluginUnusable
 from burstd.settings.sections import ProviderSettings, Settings
 from burstd.settings.staging import StoreSettings
 from burstd.settings.toml_source import KeyPath
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
+class ResolvedPlugin:
     """A plug-in with the settings that it is to have. ``name``: a provider's, a store's or a policy's."""
 
     name: str
     plugin: Plugin
     settings: BaseModel
-    origin: Origin = field(default_factory=Origin)
-    home: Path | None = None
+    origin: PluginOrigin = field(default_factory=PluginOrigin)
+    source_dir: Path | None = None
     """The file or folder whose lines are named where a policy fails."""
     files: PolicyFiles | None = field(default=None, compare=False, repr=False)
     """Kept here, as the modules of policies from files stay as long as these do."""
 
 
 @dataclass(frozen=True, slots=True)
-class Resolved:
+class ResolvedPlugins:
     """All plug-ins that the settings name: providers and stores by name, policies in the chain's order."""
 
-    providers: Mapping[str, Chosen]
-    policies: tuple[Chosen, ...]
-    stores: Mapping[str, Chosen] = field(default_factory=dict)
+    providers: Mapping[str, ResolvedPlugin]
+    policies: tuple[ResolvedPlugin, ...]
+    stores: Mapping[str, ResolvedPlugin] = field(default_factory=dict)
 
 
-def resolve(settings: Settings, plugins: Plugins, *, check_files: bool = True) -> Resolved:
+def resolve_plugins(settings: Settings, plugins: PluginRegistry, *, check_files: bool = True) -> ResolvedPlugins:
     """Checks the tables of providers, policies and stores against the plug-ins they are for.
 
     Raises SettingsError with every fault, as ``load`` does.
     """
-    faults: list[Fault] = []
-    providers = _named(plugins, "providers", settings.providers, faults, check_files=check_files)
-    stores = _named(plugins, "stagers", settings.staging.stores, faults, check_files=check_files)
-    chain: list[Chosen] = []
-    own = settings.policies.own
+    faults: list[SettingsFault] = []
+    providers = _resolve_tables(plugins, "providers", settings.providers, faults, check_files=check_files)
+    stores = _resolve_tables(plugins, "stagers", settings.staging.stores, faults, check_files=check_files)
+    chain: list[ResolvedPlugin] = []
+    own = settings.policies.policy_tables
     for i, name in enumerate(settings.policies.chain):
-        chosen = _policy(plugins, name, ("policies", "chain", i), own.get(name, {}), faults, check_files=check_files)
+        chosen = _resolve_policy(
+            plugins, name, ("policies", "chain", i), own.get(name, {}), faults, check_files=check_files
+        )
         if chosen is not None:
             chain.append(chosen)
     for name in own:
         # A table for a policy that is switched off may stay, if there is such a policy.
         if name not in settings.policies.chain and name not in plugins.names("policies"):
             known = plugins.names("policies")
-            text = f"no policy is called {name!r}{nearest(name, known) or ';'} installed: {', '.join(known) or 'none'}"
-            faults.append(Fault(("policies", name), text + _broken_files(plugins)))
+            text = (
+                f"no policy is called {name!r}{did_you_mean(name, known) or ';'} installed: "
+                f"{', '.join(known) or 'none'}"
+            )
+            faults.append(SettingsFault(("policies", name), text + _broken_files(plugins)))
     if faults:
         raise SettingsError(settings.source, faults)
-    return Resolved(providers, tuple(chain), stores)
+    return ResolvedPlugins(providers, tuple(chain), stores)
 
 
-def resolve_store(settings: Settings, plugins: Plugins, name: str) -> Chosen:
+def resolve_store(settings: Settings, plugins: PluginRegistry, name: str) -> ResolvedPlugin:
     """One of the stores alone, whatever is wrong elsewhere. Raises SettingsError, and KeyError for no such store."""
-    return _alone(settings, plugins, "stagers", name, settings.staging.stores[name])
+    return _resolve_one(settings, plugins, "stagers", name, settings.staging.stores[name])
 
 
-def resolve_provider(settings: Settings, plugins: Plugins, name: str) -> Chosen:
+def resolve_provider(settings: Settings, plugins: PluginRegistry, name: str) -> ResolvedPlugin:
     """One of the providers alone, whatever is wrong elsewhere. Raises SettingsError, KeyError for no such provider."""
-    return _alone(settings, plugins, "providers", name, settings.providers[name])
+    return _resolve_one(settings, plugins, "providers", name, settings.providers[name])
 
 
-def resolve_policy(settings: Settings, plugins: Plugins, name: str, *, check_files: bool = True) -> Chosen:
+def resolve_policy(
+    settings: Settings, plugins: PluginRegistry, name: str, *, check_files: bool = True
+) -> ResolvedPlugin:
     """One policy alone, in the chain or not. Raises SettingsError."""
-    faults: list[Fault] = []
-    table = settings.policies.own.get(name, {})
-    chosen = _policy(plugins, name, ("policies", name), table, faults, check_files=check_files)
+    faults: list[SettingsFault] = []
+    table = settings.policies.policy_tables.get(name, {})
+    chosen = _resolve_policy(plugins, name, ("policies", name), table, faults, check_files=check_files)
     if chosen is None:
         raise SettingsError(settings.source, faults)
     return chosen
 
 
-def _alone(
+def _resolve_one(
     settings: Settings,
-    plugins: Plugins,
+    plugins: PluginRegistry,
     group: Literal["providers", "stagers"],
     name: str,
     table: ProviderSettings | StoreSettings,
-) -> Chosen:
-    faults: list[Fault] = []
-    found = _named(plugins, group, {name: table}, faults, check_files=True)
+) -> ResolvedPlugin:
+    faults: list[SettingsFault] = []
+    found = _resolve_tables(plugins, group, {name: table}, faults, check_files=True)
     if faults:
         raise SettingsError(settings.source, faults)
     return found[name]
 
 
-def _named(
-    plugins: Plugins,
+def _resolve_tables(
+    plugins: PluginRegistry,
     group: Literal["providers", "stagers"],
     tables: Mapping[str, ProviderSettings | StoreSettings],
-    faults: list[Fault],
+    faults: list[SettingsFault],
     *,
     check_files: bool,
-) -> dict[str, Chosen]:
+) -> dict[str, ResolvedPlugin]:
     """Those of the tables that fit their plug-ins."""
     around: KeyPath = {"providers": ("providers",), "stagers": ("staging", "stores")}[group]
-    found: dict[str, Chosen] = {}
+    found: dict[str, ResolvedPlugin] = {}
     for name, table in tables.items():
         place: KeyPath = (*around, name)
         plugin = _plugin(plugins, group, table.kind, (*place, "kind"), faults)
-        made = _own_settings(plugin, table.own, place, faults, check_files=check_files) if plugin else None
+        made = _own_settings(plugin, table.plugin_settings, place, faults, check_files=check_files) if plugin else None
         if plugin is not None and made is not None:
-            found[name] = Chosen(name, plugin, made)
+            found[name] = ResolvedPlugin(name, plugin, made)
     return found
 
 
-def _policy(
-    plugins: Plugins, name: str, place: KeyPath, table: dict[str, Any], faults: list[Fault], *, check_files: bool
-) -> Chosen | None:
+def _resolve_policy(
+    plugins: PluginRegistry,
+    name: str,
+    place: KeyPath,
+    table: dict[str, Any],
+    faults: list[SettingsFault],
+    *,
+    check_files: bool,
+) -> ResolvedPlugin | None:
     plugin = _plugin(plugins, "policies", name, place, faults)
     if plugin is None:
         return None
     [origin] = plugins.origins(name)
-    home = origin.path or _home(plugin)
+    home = origin.path or _source_dir(plugin)
 
     def validated(call: Callable[[], BaseModel]) -> BaseModel:
-        return call_foreign(call, plugins.timeout_s, home, ValidationError)
+        return call_plugin_code(call, plugins.timeout_s, home, ValidationError)
 
     try:
         made = _own_settings(plugin, table, ("policies", name), faults, check_files=check_files, validated=validated)
     except PolicyBroken as error:
-        faults.append(Fault(("policies", name), f"the policy's settings break: {error}"))
+        faults.append(SettingsFault(("policies", name), f"the policy's settings break: {error}"))
         return None
-    return Chosen(name, plugin, made, origin, home, plugins.files) if made is not None else None
+    return ResolvedPlugin(name, plugin, made, origin, home, plugins.files) if made is not None else None
 
 
-def _home(plugin: Plugin) -> Path | None:
+def _source_dir(plugin: Plugin) -> Path | None:
     """The folder of the module that makes the policy."""
     file = getattr(sys.modules.get(getattr(plugin.make, "__module__", "")), "__file__", None)
     return Path(file).parent if file else None
 
 
-def _plugin(plugins: Plugins, group: Group, name: str, place: KeyPath, faults: list[Fault]) -> Plugin | None:
+def _plugin(
+    plugins: PluginRegistry, group: PluginGroup, name: str, place: KeyPath, faults: list[SettingsFault]
+) -> Plugin | None:
     try:
         known = plugins.names(group)
         if name not in known:
-            broken = next((f.fault for f in plugins.broken() if f.path.stem == name), "") if group == "policies" else ""
+            broken = (
+                next((f.fault for f in plugins.broken_files() if f.path.stem == name), "")
+                if group == "policies"
+                else ""
+            )
             if broken:
-                faults.append(Fault(place, f"the policy cannot be loaded: {broken}"))
+                faults.append(SettingsFault(place, f"the policy cannot be loaded: {broken}"))
                 return None
             what = {"providers": "kind of provider", "policies": "policy", "stagers": "kind of store"}[group]
-            text = f"there is no {what} {name!r}{nearest(name, known) or ';'} installed: {', '.join(known) or 'none'}"
-            faults.append(Fault(place, text + (_broken_files(plugins) if group == "policies" else "")))
+            text = (
+                f"there is no {what} {name!r}{did_you_mean(name, known) or ';'} installed: {', '.join(known) or 'none'}"
+            )
+            faults.append(SettingsFault(place, text + (_broken_files(plugins) if group == "policies" else "")))
             return None
-        return plugins.load(group, name)
+        return plugins.load_plugin(group, name)
     except PluginUnusable as error:
-        faults.append(Fault(place, str(error)))
+        faults.append(SettingsFault(place, str(error)))
         return None
 
 
-def _broken_files(plugins: Plugins) -> str:
+def _broken_files(plugins: PluginRegistry) -> str:
     """Any of these may be what is missing."""
     broken = plugins.faults()
     return f"; not loaded: {'; '.join(broken)}" if broken else ""
@@ -177,7 +198,7 @@ def _own_settings(
     plugin: Plugin,
     table: dict[str, Any],
     place: KeyPath,
-    faults: list[Fault],
+    faults: list[SettingsFault],
     *,
     check_files: bool,
     validated: Callable[[Callable[[], BaseModel]], BaseModel] = lambda call: call(),
@@ -190,12 +211,14 @@ def _own_settings(
         for key in sorted(set(table) - allowed):
             listed = ", ".join(sorted(allowed)) or "none"
             faults.append(
-                Fault((*place, key), f"there is no such key{nearest(key, allowed) or '.'} Allowed: {listed}.")
+                SettingsFault(
+                    (*place, key), f"there is no such key{did_you_mean(key, allowed) or '.'} Allowed: {listed}."
+                )
             )
     try:
         made = validated(lambda: model.model_validate(table))
     except ValidationError as error:
-        faults += faults_of(error, model, table, place)
+        faults += faults_of_validation(error, model, table, place)
         return None
     if check_files:
         faults += secret_faults(made, place)

@@ -9,13 +9,13 @@ from typing import Any, TypeVar
 from pydantic import BaseModel
 
 from burstd.settings.sections import Settings
-from burstd.settings.toml_source import KeyPath, dotted
+from burstd.settings.toml_source import KeyPath, dotted_key
 
 M = TypeVar("M", bound=BaseModel)
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class SettingChange:
     """One key that differs; None where it was not, or is no more, there."""
 
     key: str
@@ -27,48 +27,50 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class SettingsDiff:
     """Changes between two settings."""
 
-    at_once: tuple[Change, ...] = ()
-    at_restart: tuple[Change, ...] = ()
+    applied_now: tuple[SettingChange, ...] = ()
+    at_restart: tuple[SettingChange, ...] = ()
 
     def __bool__(self) -> bool:
-        return bool(self.at_once or self.at_restart)
+        return bool(self.applied_now or self.at_restart)
 
     def __str__(self) -> str:
-        found = [str(change) for change in self.at_once]
+        found = [str(change) for change in self.applied_now]
         found += [f"{change} (waits for a restart)" for change in self.at_restart]
         return "; ".join(found)
 
 
-def diff(old: Settings, new: Settings) -> Difference:
+def diff_settings(old: Settings, new: Settings) -> SettingsDiff:
     """What differs, by what it takes to apply it."""
     before, after = dict(_leaves(old)), dict(_leaves(new))
-    at_once: list[Change] = []
-    at_restart: list[Change] = []
+    at_once: list[SettingChange] = []
+    at_restart: list[SettingChange] = []
     for path, restart in dict.fromkeys([*before, *after]):
         key = (path, restart)
         if before.get(key) != after.get(key):
-            (at_restart if restart else at_once).append(Change(dotted(path), before.get(key), after.get(key)))
-    return Difference(tuple(at_once), tuple(at_restart))
+            (at_restart if restart else at_once).append(
+                SettingChange(dotted_key(path), before.get(key), after.get(key))
+            )
+    return SettingsDiff(tuple(at_once), tuple(at_restart))
 
 
-def until_restart(old: Settings, new: Settings) -> Settings:
+def settings_until_restart(old: Settings, new: Settings) -> Settings:
     """The new settings as far as they apply at once; what waits for a restart is as in the old ones."""
-    kept = _kept(old, new)
+    kept = _with_old_restart_fields(old, new)
     kept._source = new.source  # noqa: SLF001  only this room sets it
     return kept
 
 
-def _kept(old: M, new: M) -> M:
+def _with_old_restart_fields(old: M, new: M) -> M:
     changes: dict[str, Any] = {}
     for name, info in type(new).model_fields.items():
         before, after = getattr(old, name), getattr(new, name)
-        if _waits(info.json_schema_extra):
+        if _needs_restart(info.json_schema_extra):
             changes[name] = before
         elif isinstance(after, BaseModel):
-            changes[name] = _kept(before, after)
+            changes[name] = _with_old_restart_fields(before, after)
     return new.model_copy(update=changes)
 
 
@@ -77,7 +79,7 @@ def _leaves(
 ) -> Iterator[tuple[tuple[KeyPath, bool], Any]]:
     """Every value that is no table, with its place and whether it waits for a restart."""
     for name, info in type(model).model_fields.items():
-        waits = restart or _waits(info.json_schema_extra)
+        waits = restart or _needs_restart(info.json_schema_extra)
         yield from _under(getattr(model, name), (*before, name), restart=waits)
     for name, value in (model.model_extra or {}).items():
         yield from _under(value, (*before, name), restart=restart)
@@ -93,7 +95,7 @@ def _under(value: Any, path: KeyPath, *, restart: bool) -> Iterator[tuple[tuple[
         yield (path, restart), value
 
 
-def _waits(marks: object) -> bool:
+def _needs_restart(marks: object) -> bool:
     return isinstance(marks, dict) and bool(marks.get("restart"))
 
 

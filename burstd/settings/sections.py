@@ -15,8 +15,8 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from burstd.domain.slurm.shape import Gres
 from burstd.planner.timeouts import Tuning
 from burstd.settings.fields import RESTART, SECRET, AbsolutePath, Count, Name, Seconds, Section, matching
-from burstd.settings.staging import Staging
-from burstd.settings.toml_source import Source
+from burstd.settings.staging import StagingSettings
+from burstd.settings.toml_source import TomlSource
 
 _DEFAULT = Tuning()
 _UNITS = {"K": 1 / 1024, "M": 1, "G": 1024, "T": 1024 * 1024}
@@ -58,13 +58,13 @@ def _no_password(text: str) -> str:
     return text
 
 
-Memory = Annotated[int, BeforeValidator(_memory), Field(strict=True, ge=0)]
+MemoryMib = Annotated[int, BeforeValidator(_memory), Field(strict=True, ge=0)]
 GresList = Annotated[tuple[Gres, ...], BeforeValidator(_gres)]
-Words = tuple[Annotated[str, Field(min_length=1)], ...]
-Feature = Annotated[str, matching(r"[^\s,&|\[\]()]+", "must be one feature: no space, comma, & or |")]
+NonEmptyStrings = tuple[Annotated[str, Field(min_length=1)], ...]
+FeatureName = Annotated[str, matching(r"[^\s,&|\[\]()]+", "must be one feature: no space, comma, & or |")]
 
 
-class Daemon(Section):
+class DaemonSettings(Section):
     """``[daemon]``: where things lie, how often burstd looks, how long it waits."""
 
     state_dir: AbsolutePath = Field(default=Path("/var/lib/burstd"), json_schema_extra=RESTART)
@@ -94,7 +94,7 @@ def _auto(value: object) -> object:
     return None if value == "auto" else value
 
 
-class Slurm(Section):
+class SlurmSettings(Section):
     """``[slurm]``: how to speak with slurmctld, and what the lines for slurm.conf are made from."""
 
     interface: Literal["auto", "commands", "pyslurm"] = Field(default="auto", json_schema_extra=RESTART)
@@ -111,18 +111,18 @@ class Slurm(Section):
         default=None, json_schema_extra=RESTART
     )
     programs: AbsolutePath = Path("/usr/bin")
-    keep_partitions: Words = ()
+    keep_partitions: NonEmptyStrings = ()
     resume_timeout_s: Count = 900
     suspend_timeout_s: Count = 30
     devices: dict[str, str] = Field(default_factory=lambda: {"gpu": "/dev/nvidia{}"})
 
 
-class Offers(Section):
+class OfferRuleSettings(Section):
     """One entry of ``offers`` of a pool: which offers of one provider may fill it. Patterns as in the shell."""
 
     provider: str
-    instance_types: Words = ()
-    zones: Words = ()
+    instance_types: NonEmptyStrings = ()
+    zones: NonEmptyStrings = ()
     markets: Annotated[tuple[Literal["on-demand", "spot"], ...], Field(min_length=1)] = ("on-demand",)
     image: str = ""
 
@@ -131,14 +131,14 @@ class PoolSettings(Section):
     """``[pools.NAME]``: slots of one shape, as their NodeName line in slurm.conf has it."""
 
     nodes: Annotated[str, Field(min_length=1)]
-    partitions: Annotated[Words, Field(min_length=1)]
+    partitions: Annotated[NonEmptyStrings, Field(min_length=1)]
     cpus: Count
-    memory: Memory
+    memory: MemoryMib
     gres: GresList = ()
     features: tuple[
         Annotated[str, matching(r"[^\s,&|\[\]()]+", "must be one feature: no space, comma, & or |")], ...
     ] = ()
-    offers: Annotated[tuple[Offers, ...], Field(min_length=1)]
+    offers: Annotated[tuple[OfferRuleSettings, ...], Field(min_length=1)]
 
 
 class ProviderSettings(BaseModel):
@@ -148,12 +148,12 @@ class ProviderSettings(BaseModel):
     kind: str
 
     @property
-    def own(self) -> dict[str, Any]:
+    def plugin_settings(self) -> dict[str, Any]:
         """The plug-in's own keys."""
         return dict(self.model_extra or {})
 
 
-class Policies(BaseModel):
+class PolicyChainSettings(BaseModel):
     """``[policies]``: the chain, in order; each ``[policies.NAME]`` is that policy's own (checked by ``resolve``)."""
 
     model_config = ConfigDict(extra="allow", frozen=True)
@@ -163,7 +163,7 @@ class Policies(BaseModel):
     timeout_s: Seconds = 5.0
 
     @property
-    def own(self) -> dict[str, dict[str, Any]]:
+    def policy_tables(self) -> dict[str, dict[str, Any]]:
         """The settings of each policy that has a table."""
         return dict(self.model_extra or {})
 
@@ -183,22 +183,22 @@ class NodeSettings(Section):
     host_keys_of: dict[str, HostKeyTrust] = Field(default_factory=dict)
     munge_key: AbsolutePath = Field(default=Path("/etc/munge/munge.key"), json_schema_extra=SECRET)
     munge_socket: AbsolutePath | None = None
-    slurmd_options: Words = ()
+    slurmd_options: NonEmptyStrings = ()
     skip_checks: tuple[NodeCheck, ...] = ()
-    users: Words = ("slurm",)
+    users: NonEmptyStrings = ("slurm",)
     compare_job_users: bool = True
     os: str = ""
     gpu_names: dict[str, str] = Field(default_factory=dict)
     gpu_devices: str = "/dev/nvidia[0-9]*"
     clock_tolerance_s: Seconds = 30.0
-    free_mib: Memory = 256
-    tmp_mib: Memory = 0
+    free_mib: MemoryMib = 256
+    tmp_mib: MemoryMib = 0
     check_commands: dict[str, str] = Field(default_factory=dict)
-    start_command: Words = ()
+    start_command: NonEmptyStrings = ()
     user_data: AbsolutePath | None = None
     timezone: str = "Etc/UTC"
-    packages: Words = ()
-    commands: Words = ()
+    packages: NonEmptyStrings = ()
+    commands: NonEmptyStrings = ()
 
 
 class Settings(Section):
@@ -207,18 +207,18 @@ class Settings(Section):
     cluster: Annotated[str, matching(r"[a-z0-9-]{1,32}", "must be 1 to 32 of a-z, 0-9 and '-'")] = Field(
         json_schema_extra=RESTART
     )
-    daemon: Daemon = Daemon()
-    slurm: Slurm = Slurm()
+    daemon: DaemonSettings = DaemonSettings()
+    slurm: SlurmSettings = SlurmSettings()
     pools: dict[Name, PoolSettings] = Field(default_factory=dict)
     providers: dict[Name, ProviderSettings] = Field(default_factory=dict, json_schema_extra=RESTART)
-    policies: Policies = Policies()
+    policies: PolicyChainSettings = PolicyChainSettings()
     node: NodeSettings = NodeSettings()
-    staging: Staging = Staging()
+    staging: StagingSettings = StagingSettings()
 
-    _source: Source = PrivateAttr(default_factory=Source)
+    _source: TomlSource = PrivateAttr(default_factory=TomlSource)
 
     @property
-    def source(self) -> Source:
+    def source(self) -> TomlSource:
         """Where it was read, for messages."""
         return self._source
 
@@ -233,24 +233,28 @@ class Settings(Section):
         return self.node.ssh_key or self.daemon.state_dir / "ssh_key"
 
     @property
-    def host_keys(self) -> Path:
+    def host_keys_dir(self) -> Path:
         """Where the host keys of machines at work are, a file for each."""
         return self.daemon.state_dir / "host_keys"
 
     @property
-    def folder_key(self) -> Path:
+    def job_folder_key(self) -> Path:
         """What the names of jobs' folders are drawn from."""
         return self.daemon.state_dir / "job-folders.key"
 
     @property
-    def storage_folder(self) -> Path:
+    def storage_keys_dir(self) -> Path:
         """Where the keys of storage nodes are that burstd has launched."""
         return self.daemon.state_dir / "storage"
 
     @property
-    def beside_database(self) -> tuple[Path, ...]:
+    def files_beside_database(self) -> tuple[Path, ...]:
         """What cannot be found out again and is not in the database; not all of it need be there."""
-        return self.ssh_key, self.host_keys, *((self.folder_key, self.storage_folder) if self.staging.on else ())
+        return (
+            self.ssh_key,
+            self.host_keys_dir,
+            *((self.job_folder_key, self.storage_keys_dir) if self.staging.enabled else ()),
+        )
 
     @property
     def stage_socket(self) -> Path:
@@ -258,7 +262,7 @@ class Settings(Section):
         return self.staging.socket or self.daemon.runtime_dir / "stage.sock"
 
     @property
-    def hand_socket(self) -> Path:
+    def worker_socket(self) -> Path:
         """Where a burstd that is not root gets processes with users' rights."""
         return self.staging.hand_socket or self.daemon.runtime_dir / "hand.sock"
 

@@ -16,7 +16,7 @@ def _source(text: str) -> str:
     return text
 
 
-Source = Annotated[str, AfterValidator(_source)]
+DataSource = Annotated[str, AfterValidator(_source)]
 _WORD = r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}"
 DatasetName = Annotated[str, matching(_WORD, "the name must be 1 to 64 letters, digits, '.', '-' and '_'")]
 
@@ -28,12 +28,12 @@ class StoreSettings(BaseModel):
     kind: str
 
     @property
-    def own(self) -> dict[str, Any]:
+    def plugin_settings(self) -> dict[str, Any]:
         """The plug-in's own keys."""
         return dict(self.model_extra or {})
 
 
-class Quota(Section):
+class QuotaSettings(Section):
     """``[staging.quota]``: what one user's, and one account's, live data may take up. None: no limit."""
 
     user: Size | None = None
@@ -41,19 +41,19 @@ class Quota(Section):
     users: dict[str, Size] = Field(default_factory=dict)
     projects: dict[str, Size] = Field(default_factory=dict)
 
-    def of_user(self, user: str) -> int | None:
+    def user_limit(self, user: str) -> int | None:
         """Bytes that a user may have."""
         return self.users.get(user, self.user)
 
-    def of_project(self, account: str) -> int | None:
+    def project_limit(self, account: str) -> int | None:
         """Bytes that the jobs of a Slurm account may have."""
         return self.projects.get(account, self.project)
 
 
-class Dataset(Section):
+class DatasetSettings(Section):
     """``[staging.datasets.NAME]``: a named input; ``latest`` is the version that a job gets that names none."""
 
-    versions: Annotated[dict[DatasetName, Source], Field(min_length=1)]
+    versions: Annotated[dict[DatasetName, DataSource], Field(min_length=1)]
     latest: str
 
     @field_validator("latest")
@@ -64,12 +64,12 @@ class Dataset(Section):
             raise ValueError(f"must be one of the versions: {', '.join(sorted(versions))}")
         return latest
 
-    def source(self, version: str = "") -> str | None:
+    def version_source(self, version: str = "") -> str | None:
         """Where a version lies; empty: the latest. None: there is no such version."""
         return self.versions.get(version or self.latest)
 
 
-class Staging(Section):
+class StagingSettings(Section):
     """The whole table."""
 
     store: str = Field(default="", json_schema_extra=RESTART)
@@ -89,10 +89,10 @@ class Staging(Section):
     retries: Count = 8
     check_s: Seconds = 1.0
     scratch_max: Size | None = None
-    quota: Quota = Quota()
-    datasets: dict[DatasetName, Dataset] = Field(default_factory=dict)
+    quota: QuotaSettings = QuotaSettings()
+    datasets: dict[DatasetName, DatasetSettings] = Field(default_factory=dict)
 
     @property
-    def on(self) -> bool:
+    def enabled(self) -> bool:
         """True where jobs' data is staged: the file has the table."""
         return bool(self.store)

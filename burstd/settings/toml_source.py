@@ -20,7 +20,7 @@ _STRINGS = tuple(
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class TomlSource:
     """Name of the file, and the line (from 1) of every key, table and array element in it."""
 
     name: str = "burstd.toml"
@@ -34,7 +34,7 @@ class Source:
         return None
 
 
-def dotted(path: KeyPath) -> str:
+def dotted_key(path: KeyPath) -> str:
     """``pools.gpu.offers[0].provider``."""
     text = ""
     for part in path:
@@ -45,7 +45,7 @@ def dotted(path: KeyPath) -> str:
     return text
 
 
-def find_lines(text: str) -> dict[KeyPath, int]:
+def key_lines(text: str) -> dict[KeyPath, int]:
     """Lines of keys in a text that tomllib has accepted: it is not checked again."""
     lines: dict[KeyPath, int] = {}
     for path, line in _Scan(text.replace("\r\n", "\n")).document():

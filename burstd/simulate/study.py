@@ -10,15 +10,15 @@ from pathlib import Path
 
 from burstd.domain.cloud.offer import OfferRule, Pool
 from burstd.planner.timeouts import Tuning
-from burstd.settings import Plugins, Policies, Settings, load, pools
-from burstd.simulate.policy_chains import BASELINES, Chain, make_chain
-from burstd.simulate.replay import replay
-from burstd.simulate.report.result import Replay, Result
-from burstd.simulate.run import World
-from burstd.simulate.traces.read import AUTO, Trace, read
-from burstd.simulate.traces.window import Unit, WindowError, Workload, cut, nodes_for_load, unit_of
-from burstd.simulate.world.market import Market, Terms, Ware, plain_market, size_of
-from burstd.simulate.world.offers_file import market_of
+from burstd.settings import PluginRegistry, PolicyChainSettings, Settings, build_pools, load_settings
+from burstd.simulate.policy_chains import BASELINES, PolicyChain, make_policy_chain
+from burstd.simulate.replay import replay_chains
+from burstd.simulate.report.result import ChainResult, ReplayResult
+from burstd.simulate.run import Scenario
+from burstd.simulate.traces.read import AUTO, Trace, read_trace
+from burstd.simulate.traces.window import Unit, WindowError, Workload, cut_window, nodes_for_load, unit_of
+from burstd.simulate.world.market import Market, MarketOffer, OfferTerms, default_market, size_of
+from burstd.simulate.world.offers_file import read_market
 
 NODE_SIZE: Mapping[Unit, int] = {"gpu": 8, "cpu": 64}
 """GPUs (or CPUs) of a node of the site."""
@@ -34,7 +34,7 @@ class Study:
     format: str = AUTO
     chains: tuple[str, ...] = ()
     """Empty: the site's own, and all baselines."""
-    sets: tuple[str, ...] = ()
+    policy_overrides: tuple[str, ...] = ()
     """``POLICY.KEY=VALUE``."""
     config: Path | None = None
     """burstd.toml: its pools, its policies with their settings, its times."""
@@ -60,57 +60,59 @@ class Study:
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
+class PreparedStudy:
     """All that is needed to answer it."""
 
     study: Study
     trace: Trace
     workload: Workload
-    world: World
-    chains: tuple[Chain, ...]
+    scenario: Scenario
+    chains: tuple[PolicyChain, ...]
 
-    def answer(self, tell: Callable[[Result], None] = lambda _: None) -> Replay:
+    def run_study(self, on_result: Callable[[ChainResult], None] = lambda _: None) -> ReplayResult:
         """Replays every chain. Raises ReplayError."""
-        workload, world = self.workload, self.world
+        workload, world = self.workload, self.scenario
         word = f"{workload.unit.upper()}s"
-        able = world.nodes * world.size * (workload.window.end - workload.window.start)
-        return Replay(
+        capacity_s = world.nodes * world.node_size * (workload.window.end - workload.window.start)
+        return ReplayResult(
             title=f"{self.study.trace.name}, {_date(workload.window.start)} to {_date(workload.window.end)}",
             trace=f"{self.study.trace.name} ({self.trace.format})",
-            site=f"{world.nodes} nodes with {world.size} {word} each (load {workload.work_s / able:.2f})",
-            cloud=_cloud(world),
+            site=f"{world.nodes} nodes with {world.node_size} {word} each (load {workload.work_s / capacity_s:.2f})",
+            cloud=_describe_offers(world),
             window=workload.window,
             seed=world.seed,
-            results=replay(workload, world, self.chains, tell),
+            results=replay_chains(workload, world, self.chains, on_result),
             notes=(*self.trace.notes, *workload.notes, *world.market.notes, *_notes(world)),
-            site_size=world.nodes * world.size,
+            site_size=world.nodes * world.node_size,
             site_unit=word,
         )
 
 
-def prepare(study: Study, plugins: Plugins | None = None, trace: Trace | None = None) -> Prepared:
+def prepare_study(study: Study, plugins: PluginRegistry | None = None, trace: Trace | None = None) -> PreparedStudy:
     """Reads and checks everything, but a trace that is given.
 
     Raises TraceError, SettingsError, ChainError, WindowError.
     """
-    settings = load(study.config, check_files=False) if study.config is not None else Settings(cluster="replay")
+    settings = (
+        load_settings(study.config, check_files=False) if study.config is not None else Settings(cluster="replay")
+    )
     if plugins is None:
         folder = settings.policies.folder if study.config is not None else None
-        plugins = Plugins.installed(folder)
-    texts = study.chains or (",".join(settings.policies.chain or Policies().chain), *BASELINES)
-    chains = tuple(make_chain(text, settings, study.sets, plugins) for text in texts)
-    trace = trace if trace is not None else read(study.trace, study.format)
+        plugins = PluginRegistry.installed(folder)
+    texts = study.chains or (",".join(settings.policies.chain or PolicyChainSettings().chain), *BASELINES)
+    chains = tuple(make_policy_chain(text, settings, study.policy_overrides, plugins) for text in texts)
+    trace = trace if trace is not None else read_trace(study.trace, study.format)
     unit = unit_of(trace)
     size = study.size or NODE_SIZE[unit]
-    workload = cut(trace, study.start, study.days, size, unit, study.seed)
+    workload = cut_window(trace, study.start, study.days, size, unit, study.seed)
     tuning = settings.tuning if study.config is not None else Tuning()
     if study.bind_depth is not None:
         tuning = replace(tuning, bind_depth=study.bind_depth)
-    world = World(
-        nodes=_nodes(study, workload, size), size=size, market=_market(study, settings, unit),
+    world = Scenario(
+        nodes=_nodes(study, workload, size), node_size=size, market=_market(study, settings, unit),
         staging_s=study.staging_s, tick_s=study.tick_s, seed=study.seed, tuning=tuning,
     )  # fmt: skip
-    return Prepared(study, trace, workload, world, chains)
+    return PreparedStudy(study, trace, workload, world, chains)
 
 
 def _nodes(study: Study, workload: Workload, size: int) -> int:
@@ -124,24 +126,24 @@ def _nodes(study: Study, workload: Workload, size: int) -> int:
 
 
 def _market(study: Study, settings: Settings, unit: Unit) -> Market:
-    terms = Terms(
+    terms = OfferTerms(
         study.price if study.price is not None else PRICE[unit], study.boot_s, stockout=study.stockout,
         spot_price=study.spot_price, losses_per_hour=study.losses_per_hour,
     )  # fmt: skip
     if study.config is None or not settings.pools:
-        return market_of(study.offers, unit, study.boot_s) if study.offers else plain_market(unit, terms)
+        return read_market(study.offers, unit, study.boot_s) if study.offers else default_market(unit, terms)
     from burstd.slurm.hostlist import expand  # noqa: PLC0415  # needed with pools of the site's own only
 
-    own = pools(settings, expand)
+    own = build_pools(settings, expand)
     if study.offers:
-        return market_of(study.offers, unit, study.boot_s, own)
+        return read_market(study.offers, unit, study.boot_s, own)
     return _priced(own, terms, unit)
 
 
-def _priced(own: Mapping[str, Pool], terms: Terms, unit: Unit) -> Market:
+def _priced(own: Mapping[str, Pool], terms: OfferTerms, unit: Unit) -> Market:
     """Offers for pools of burstd.toml: for each of their rules one of the pool's own size."""
     made: list[Pool] = []
-    wares: list[Ware] = []
+    market_offers: list[MarketOffer] = []
     left_out: list[str] = []
     for pool in own.values():
         size = size_of(pool.shape, unit)
@@ -150,17 +152,17 @@ def _priced(own: Mapping[str, Pool], terms: Terms, unit: Unit) -> Market:
             continue
         rules: list[OfferRule] = []
         for provider in dict.fromkeys(rule.provider for rule in pool.rules):
-            found = terms.wares(pool.name, provider, pool.name, pool.shape, size)
+            found = terms.pool_offers(pool.name, provider, pool.name, pool.shape, size)
             rules.append(OfferRule(provider, (pool.name,), (), tuple(ware.offer.market for ware in found)))
-            wares += found
+            market_offers += found
         made.append(replace(pool, rules=tuple(rules)))
     notes = [f"pools without GPUs are left out: {', '.join(left_out)}"] if left_out else []
-    return Market(tuple(made), tuple(wares), tuple(notes))
+    return Market(tuple(made), tuple(market_offers), tuple(notes))
 
 
-def _cloud(world: World) -> str:
+def _describe_offers(world: Scenario) -> str:
     shown: dict[str, None] = {}
-    for ware in world.market.wares:
+    for ware in world.market.market_offers:
         offer = ware.offer
         price = f"{offer.price:f}".rstrip("0").rstrip(".") if "." in f"{offer.price:f}" else f"{offer.price:f}"
         kind = " spot" if offer.spot else ""
@@ -168,20 +170,20 @@ def _cloud(world: World) -> str:
     return ", ".join(shown)
 
 
-def _notes(world: World) -> list[str]:
-    wares = world.market.wares
-    boots = sorted({ware.boot_s for ware in wares})
-    told = [f"{seconds:g} s" for seconds in (boots[0], boots[-1])] if boots else []
-    notes = [f"machines boot for {' to '.join(dict.fromkeys(told))}" if told else "there is no cloud"]
+def _notes(world: Scenario) -> list[str]:
+    market_offers = world.market.market_offers
+    boots = sorted({ware.boot_s for ware in market_offers})
+    boot_times = [f"{seconds:g} s" for seconds in (boots[0], boots[-1])] if boots else []
+    notes = [f"machines boot for {' to '.join(dict.fromkeys(boot_times))}" if boot_times else "there is no cloud"]
     if world.staging_s:
         notes.append(
             f"the input of a job is in the cloud's store {world.staging_s:g} s after its submission; the upload"
             " goes on beside the boot, and starts on the site do not wait for it"
         )
-    if any(ware.stockout for ware in wares):
-        notes.append(f"offers are sold out for up to {max(w.stockout for w in wares):.0%} of the time")
-    if any(ware.losses_per_hour for ware in wares):
-        most = max(ware.losses_per_hour for ware in wares)
+    if any(ware.stockout for ware in market_offers):
+        notes.append(f"offers are sold out for up to {max(w.stockout for w in market_offers):.0%} of the time")
+    if any(ware.losses_per_hour for ware in market_offers):
+        most = max(ware.losses_per_hour for ware in market_offers)
         notes.append(f"spot machines are taken back {most:g} times an hour on average; their jobs begin anew")
     notes.append("the site is empty when the window begins; jobs of the trace that had ended by then are known")
     return notes

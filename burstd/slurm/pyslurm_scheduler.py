@@ -21,16 +21,15 @@ from burstd.domain.errors import SchedulerUnavailable
 from burstd.domain.slurm.job import Job, JobState
 from burstd.domain.slurm.node import Node
 from burstd.domain.slurm.shape import Gres
-from burstd.slurm.commands.jobs import unreadable
-from burstd.slurm.commands.nodes import parse_state
-from burstd.slurm.commands.nodes import unreadable as unreadable_node
-from burstd.slurm.commands.parsing import LONGEST_S, gres_of_node, hosts
+from burstd.slurm.commands.jobs import unreadable_job
+from burstd.slurm.commands.nodes import parse_state, unreadable_node
+from burstd.slurm.commands.parsing import MAX_DURATION_S, expand_hosts, parse_node_gres
 from burstd.slurm.commands.reasons import short_reason
-from burstd.slurm.commands.run import Commands
+from burstd.slurm.commands.run import SlurmCommands
 from burstd.slurm.hostlist import task_count
 from burstd.slurm.scheduler import CommandScheduler
 
-REQUESTS_S = 30.0
+REQUEST_REFRESH_S = 30.0
 """After so long what jobs ask for is read anew: it can be changed by ``scontrol update``."""
 
 _STATES = {state.value: state for state in JobState}
@@ -50,7 +49,7 @@ pyslurm.slurm_init()
 """
 
 
-def why_not(commands: Commands) -> str:
+def pyslurm_unusable_because(commands: SlurmCommands) -> str:
     """Why pyslurm cannot be used here, in a sentence; empty: it can. Tried in a process of its own, which may die."""
     configured = os.environ.get("SLURM_CONF", "")
     if not any(Path(p).is_file() for p in ((configured,) if configured else _CONF)):
@@ -84,20 +83,20 @@ class PyslurmScheduler(CommandScheduler):
 
     def __init__(
         self,
-        commands: Commands | None = None,
+        commands: SlurmCommands | None = None,
         translate: Callable[[float], float] = lambda wall: wall,
         gate_name: str = "burstd",
-        requests_s: float = REQUESTS_S,
+        request_refresh_s: float = REQUEST_REFRESH_S,
     ) -> None:
         super().__init__(commands, translate, gate_name)
         self._pyslurm = _load_pyslurm()
-        self._requests_s = requests_s
+        self._requests_s = request_refresh_s
         self._requests: Mapping[str, Job] = {}
         self._requests_read = float("-inf")
 
     def jobs(self) -> Sequence[Job]:
         """See Scheduler."""
-        rows = [row for job in self._load("Jobs") if (row := _Row(job)).state not in _ENDED]
+        rows = [row for job in self._load("Jobs") if (row := _PyslurmJob(job)).state not in _ENDED]
         known = self._requests
         stale = time.monotonic() - self._requests_read > self._requests_s
         if stale or any(row.id not in known and row.array not in known for row in rows):
@@ -109,27 +108,29 @@ class PyslurmScheduler(CommandScheduler):
             self._requests_read = time.monotonic()
         found = ((row, known.get(row.id) or known.get(row.array)) for row in rows)
         # One that squeue did not show, and was asked later, has ended meanwhile.
-        return [self._row(row, asked) for row, asked in found if asked is not None]
+        return [self._merged_job(row, asked) for row, asked in found if asked is not None]
 
-    def _row(self, row: _Row, asked: Job) -> Job:
+    def _merged_job(self, row: _PyslurmJob, asked: Job) -> Job:
         try:
-            return row.on(asked, self._translate)
+            return row.merged_with(asked, self._translate)
         except (ValueError, ArithmeticError) as error:
-            return unreadable(row.id, asked.user, error)
+            return unreadable_job(row.id, asked.user, error)
 
     def nodes(self) -> Sequence[Node]:
         """See Scheduler."""
-        found = [self._read(node) for node in self._load("Nodes")]
+        found = [self._node_or_unreadable(node) for node in self._load("Nodes")]
         busy = [node.name for node in found if node.busy and node.gres]
         if not busy:
             return found
-        told = {node.name: node for node in self._nodes.these(busy)}
+        detailed = {node.name: node for node in self._node_reader.read_named(busy)}
         return [
-            replace(node, gres_used=said.gres_used, doubt=said.doubt) if (said := told.get(node.name)) else node
+            replace(node, gres_used=said.gres_used, unreliable_because=said.unreliable_because)
+            if (said := detailed.get(node.name))
+            else node
             for node in found
         ]
 
-    def _read(self, node: Any) -> Node:
+    def _node_or_unreadable(self, node: Any) -> Node:
         try:
             return self._node(node)
         except (ValueError, ArithmeticError) as error:
@@ -167,7 +168,7 @@ class PyslurmScheduler(CommandScheduler):
             raise SchedulerUnavailable(f"slurmctld does not answer pyslurm: {error}") from error
 
 
-class _Row:
+class _PyslurmJob:
     """One job as pyslurm shows it."""
 
     def __init__(self, job: Any) -> None:
@@ -183,12 +184,14 @@ class _Row:
         else:
             self.id = str(job.id)
 
-    def on(self, asked: Job, translate: Callable[[float], float]) -> Job:
+    def merged_with(self, asked: Job, translate: Callable[[float], float]) -> Job:
         """What the job asks for, with what became of it."""
         job = self._job
         waiting = self.state is JobState.PENDING
         # None: unlimited, or, while it waits, its partition's limit, which only squeue shows.
-        limit_s = min(60.0 * job.time_limit, LONGEST_S) if job.time_limit else asked.time_limit_s if waiting else 0.0
+        limit_s = (
+            min(60.0 * job.time_limit, MAX_DURATION_S) if job.time_limit else asked.time_limit_s if waiting else 0.0
+        )
         return replace(
             asked,
             id=self.id,
@@ -202,7 +205,7 @@ class _Row:
             start=translate(float(job.start_time)) if job.start_time else 0.0,
             end=translate(float(job.end_time)) if job.end_time else 0.0,
             eligible=translate(float(job.eligible_time)) if job.eligible_time else 0.0,
-            node_list=hosts((job.required_nodes if waiting else job.allocated_nodes) or ""),
+            node_list=expand_hosts((job.required_nodes if waiting else job.allocated_nodes) or ""),
             reservation=job.reservation or "",
             dependency=(asked.dependency or "unknown") if job.dependencies else "",
             comment=job.comment or "",
@@ -213,12 +216,12 @@ class _Row:
 
 def _gres(said: Mapping[str, object]) -> tuple[Gres, ...]:
     """pyslurm's ``{"gpu:v100": 4}``."""
-    return gres_of_node(",".join(f"{name}:{count}" for name, count in (said or {}).items()))
+    return parse_node_gres(",".join(f"{name}:{count}" for name, count in (said or {}).items()))
 
 
 def open_scheduler(
     kind: str,
-    commands: Commands | None = None,
+    commands: SlurmCommands | None = None,
     translate: Callable[[float], float] = lambda wall: wall,
     gate_name: str = "burstd",
 ) -> tuple[CommandScheduler, str]:
@@ -226,10 +229,10 @@ def open_scheduler(
 
     slurmctld need not be up. Raises SchedulerUnavailable where pyslurm was asked for and cannot be used.
     """
-    commands = commands or Commands()
+    commands = commands or SlurmCommands()
     if kind == "commands":
         return CommandScheduler(commands, translate, gate_name), ""
-    reason = why_not(commands)
+    reason = pyslurm_unusable_because(commands)
     if not reason:
         return PyslurmScheduler(commands, translate, gate_name), ""
     if kind == "pyslurm":

@@ -9,16 +9,16 @@ from burstd.domain.slurm.job import Job
 from burstd.domain.slurm.node import Node, Reservation
 from burstd.slurm import reservations
 from burstd.slurm.commands import jobs, nodes
-from burstd.slurm.commands.run import Commands
+from burstd.slurm.commands.run import SlurmCommands
 from burstd.slurm.hostlist import compress
 
-_ADDRESSES_AT_ONCE = 1000
+_MAX_ADDRESSES_PER_COMMAND = 1000
 """A single argument of a command may have 128 KiB."""
-_LETTERS_AT_ONCE = 100_000
+_MAX_ARGUMENT_CHARACTERS = 100_000
 """Of the same: the tasks of an array may take thousands."""
-_UNKNOWN = "invalid job id"
+_INVALID_JOB_ID = "invalid job id"
 """So squeue says that it knows none of the jobs that it is asked for."""
-_JOBS_AT_ONCE = 1000
+_MAX_JOBS_PER_COMMAND = 1000
 """scontrol asks slurmctld for one job after another: this many must be done before the command's timeout."""
 
 
@@ -30,15 +30,15 @@ class CommandScheduler:
 
     def __init__(
         self,
-        commands: Commands | None = None,
+        commands: SlurmCommands | None = None,
         translate: Callable[[float], float] = lambda wall: wall,
         gate_name: str = reservations.GATE,
     ) -> None:
-        self._commands = commands or Commands()
+        self._commands = commands or SlurmCommands()
         self._translate = translate
         self._gate = gate_name
-        self._rows: dict[jobs.Row, Job] = {}
-        self._nodes = nodes.NodeReader(self._commands, translate)
+        self._job_cache: dict[jobs.QueueRow, Job] = {}
+        self._node_reader = nodes.NodeReader(self._commands, translate)
 
     def version(self) -> tuple[int, int, int]:
         """See Scheduler."""
@@ -47,17 +47,17 @@ class CommandScheduler:
     def jobs(self) -> Sequence[Job]:
         """See Scheduler. One command, two before 24.05."""
         excluded = None
-        if self.version() < jobs.EXCLUDED_IN_FORMAT:
-            excluded = jobs.read_excluded(self._commands)
-        return jobs.read_jobs(self._commands, self._translate, excluded, self._rows)
+        if self.version() < jobs.EXCLUDED_NODES_SINCE:
+            excluded = jobs.read_excluded_nodes(self._commands)
+        return jobs.read_jobs(self._commands, self._translate, excluded, self._job_cache)
 
     def nodes(self) -> Sequence[Node]:
         """See Scheduler."""
-        return self._nodes.all()
+        return self._node_reader.read_all()
 
     def reservations(self) -> Sequence[Reservation]:
         """See Scheduler."""
-        return reservations.parse_reservations(self._commands(*reservations.COMMAND), self._translate)
+        return reservations.parse_reservations(self._commands(*reservations.SHOW_RESERVATIONS), self._translate)
 
     def set_gate(self, nodes: Collection[str]) -> None:
         """See Scheduler."""
@@ -85,8 +85,8 @@ class CommandScheduler:
 
     def set_address(self, addresses: Sequence[tuple[str, str]]) -> None:
         """See Scheduler. Newer versions forget addresses when a node is powered down."""
-        for start in range(0, len(addresses), _ADDRESSES_AT_ONCE):
-            part = addresses[start : start + _ADDRESSES_AT_ONCE]
+        for start in range(0, len(addresses), _MAX_ADDRESSES_PER_COMMAND):
+            part = addresses[start : start + _MAX_ADDRESSES_PER_COMMAND]
             names = ",".join(name for name, _ in part)
             where = ",".join(address for _, address in part)
             self._commands("scontrol", "update", f"NodeName={names}", f"NodeAddr={where}", f"NodeHostName={names}")
@@ -107,9 +107,11 @@ class CommandScheduler:
         """See Scheduler. Without ``incomplete`` Slurm runs a job again that has ended, or was cancelled, meanwhile."""
         ids = list(job_ids)
         refused: SchedulerRefused | None = None
-        for start in range(0, len(ids), _JOBS_AT_ONCE):
+        for start in range(0, len(ids), _MAX_JOBS_PER_COMMAND):
             try:
-                self._commands("scontrol", "requeue", "incomplete", ",".join(ids[start : start + _JOBS_AT_ONCE]))
+                self._commands(
+                    "scontrol", "requeue", "incomplete", ",".join(ids[start : start + _MAX_JOBS_PER_COMMAND])
+                )
             except SchedulerRefused as error:
                 refused = error
         if refused is not None:
@@ -126,18 +128,18 @@ class CommandScheduler:
     def comments(self, job_ids: Collection[str]) -> Mapping[str, str]:
         """See Scheduler."""
         found: dict[str, str] = {}
-        for some in _commanded(job_ids):
+        for some in _job_id_batches(job_ids):
             try:
                 found |= jobs.read_comments(self._commands, some)
             except SchedulerRefused as error:
-                if _UNKNOWN not in str(error).lower():
+                if _INVALID_JOB_ID not in str(error).lower():
                     raise
         return found
 
     def set_comment(self, job_ids: Collection[str], text: str) -> None:
         """See Scheduler."""
         refused: SchedulerRefused | None = None
-        for some in _commanded(job_ids):
+        for some in _job_id_batches(job_ids):
             try:
                 self._commands("scontrol", "update", f"JobId={some}", f"Comment={_one_line(text)}")
             except SchedulerRefused as error:
@@ -150,12 +152,12 @@ class CommandScheduler:
             self._commands("scontrol", "update", f"NodeName={compress(nodes)}", *what)
 
 
-def _commanded(job_ids: Iterable[str]) -> Iterator[str]:
+def _job_id_batches(job_ids: Iterable[str]) -> Iterator[str]:
     """Lists of jobs with commas between, so many and so long as one command may have."""
     some: list[str] = []
     length = 0
     for job_id in job_ids:
-        if some and (len(some) == _JOBS_AT_ONCE or length + len(job_id) > _LETTERS_AT_ONCE):
+        if some and (len(some) == _MAX_JOBS_PER_COMMAND or length + len(job_id) > _MAX_ARGUMENT_CHARACTERS):
             yield ",".join(some)
             some, length = [], 0
         some.append(job_id)

@@ -24,14 +24,14 @@ _MASK = flags.ONLYDIR | flags.CREATE | flags.DELETE | flags.MOVED_TO | flags.DEL
 class StateWatch:
     """Calls ``wake`` from its own thread whenever a job comes or goes."""
 
-    def __init__(self, location: Path, wake: Callable[[], None], look_again_s: float = 5.0) -> None:
+    def __init__(self, location: Path, wake: Callable[[], None], rescan_s: float = 5.0) -> None:
         """``look_again_s``: folders that are new or were put in place anew are found after so long at the latest."""
-        self._look_again_s = look_again_s
+        self._rescan_s = rescan_s
         self._location = location
         self._wake = wake
         self._inotify: INotify | None = None
         self._thread: threading.Thread | None = None
-        self._ending = -1
+        self._stop_event = -1
         self._watched: dict[int, Path] = {}
 
     def start(self) -> str:
@@ -42,7 +42,7 @@ class StateWatch:
                 return f"{self._location} (StateSaveLocation) is not on this host"
             if not os.access(self._location, os.R_OK | os.X_OK):
                 return denied
-            self._inotify, self._ending = INotify(), os.eventfd(0)
+            self._inotify, self._stop_event = INotify(), os.eventfd(0)
             self._watch_all()
         except PermissionError:
             return denied
@@ -61,10 +61,10 @@ class StateWatch:
         """Ends the thread."""
         if self._thread is None or self._inotify is None:
             return
-        os.eventfd_write(self._ending, 1)
+        os.eventfd_write(self._stop_event, 1)
         self._thread.join()
         self._inotify.close()
-        os.close(self._ending)
+        os.close(self._stop_event)
         self._thread = None
 
     def _watch_all(self) -> None:
@@ -78,8 +78,8 @@ class StateWatch:
 
     def _run(self, inotify: INotify) -> None:
         while True:
-            ready, _, _ = select.select([inotify, self._ending], [], [], self._look_again_s)
-            if self._ending in ready:
+            ready, _, _ = select.select([inotify, self._stop_event], [], [], self._rescan_s)
+            if self._stop_event in ready:
                 return
             try:
                 events = inotify.read(timeout=0) if ready else []
@@ -91,9 +91,9 @@ class StateWatch:
                 log.warning("slurm's state folder cannot be watched any more", error=str(error))
                 return
             # A new hash.N is made for a job whose script may lie in it before it is watched.
-            if new or any(self._means_a_job(event.wd, event.name) for event in events):
+            if new or any(self._is_job_folder(event.wd, event.name) for event in events):
                 self._wake()
 
-    def _means_a_job(self, descriptor: int, name: str) -> bool:
+    def _is_job_folder(self, descriptor: int, name: str) -> bool:
         # In the folder itself slurmctld rewrites its state every few seconds, which means nothing.
         return self._watched.get(descriptor) != self._location and name.startswith("job.")

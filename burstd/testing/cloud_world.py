@@ -9,9 +9,9 @@ from enum import StrEnum
 from burstd.domain.cloud.instance import TAG_CLAIM, TAG_CLUSTER, Instance, InstanceState
 from burstd.domain.cloud.offer import Offer
 from burstd.domain.errors import BadRequest, InsufficientCapacity, ProviderError, QuotaExceeded
-from burstd.domain.plugins.provider import LaunchOutcome, LaunchRequest, Preparing, Provider
+from burstd.domain.plugins.provider import LaunchOutcome, LaunchPreparer, LaunchRequest, Provider
 
-OURS, THEIRS = "ours", "ours2"
+CLUSTER, OTHER_CLUSTER = "ours", "ours2"
 """Two clusters of one account; one name begins with the other, as names do."""
 
 _KINDS: dict[str, type[ProviderError]] = {
@@ -76,11 +76,11 @@ class FaultWorld(CloudWorld):
     """A cloud that can be told to break."""
 
     @abstractmethod
-    def breaks(self, how: Breakage) -> None:
+    def inject_fault(self, how: Breakage) -> None:
         """Orders it, once."""
 
 
-def request(world: CloudWorld, provider: Provider, word: str, cluster: str = OURS) -> LaunchRequest:
+def launch_request(world: CloudWorld, provider: Provider, word: str, cluster: str = CLUSTER) -> LaunchRequest:
     """A request as burstd makes them. In what follows a claim is named by a word that the world makes unique."""
     claim = world.claim(word)
     tags = {TAG_CLUSTER: cluster, TAG_CLAIM: claim, "burstd-slot": f"slot-{claim}"}
@@ -88,25 +88,25 @@ def request(world: CloudWorld, provider: Provider, word: str, cluster: str = OUR
     return LaunchRequest(claim, f"{cluster}-{claim}", world.offer(provider), world.image, user_data, tags)
 
 
-def prepared(provider: Provider, requests: Sequence[LaunchRequest]) -> list[LaunchRequest | ProviderError]:
+def prepared_requests(provider: Provider, requests: Sequence[LaunchRequest]) -> list[LaunchRequest | ProviderError]:
     """The requests as burstd writes them down before it launches."""
-    return list(provider.prepare(requests)) if isinstance(provider, Preparing) else list(requests)
+    return list(provider.prepare(requests)) if isinstance(provider, LaunchPreparer) else list(requests)
 
 
-def requests_of(world: CloudWorld, provider: Provider, *claims: str) -> list[LaunchRequest]:
+def recorded_requests(world: CloudWorld, provider: Provider, *claims: str) -> list[LaunchRequest]:
     """Requests that can be served, as they are on record."""
     made = []
-    for one in prepared(provider, [request(world, provider, claim) for claim in claims]):
+    for one in prepared_requests(provider, [launch_request(world, provider, claim) for claim in claims]):
         assert isinstance(one, LaunchRequest), repr(one)
         made.append(one)
     return made
 
 
-def serve(provider: Provider, requests: Sequence[LaunchRequest]) -> list[LaunchOutcome]:
+def prepare_and_launch(provider: Provider, requests: Sequence[LaunchRequest]) -> list[LaunchOutcome]:
     """Prepares and launches as burstd does; one outcome for each request, in order."""
     known: dict[str, LaunchOutcome] = {}
     ready = []
-    for asked, one in zip(requests, prepared(provider, requests), strict=True):
+    for asked, one in zip(requests, prepared_requests(provider, requests), strict=True):
         if isinstance(one, LaunchRequest):
             ready.append(one)
         else:
@@ -115,22 +115,24 @@ def serve(provider: Provider, requests: Sequence[LaunchRequest]) -> list[LaunchO
     return [known[asked.claim_id] for asked in requests]
 
 
-def launch(world: CloudWorld, provider: Provider, *claims: str, cluster: str = OURS) -> list[Instance]:
+def launch_and_wait(world: CloudWorld, provider: Provider, *claims: str, cluster: str = CLUSTER) -> list[Instance]:
     """Launches one instance for each claim and waits until all are listed."""
     made = []
-    for outcome in serve(provider, [request(world, provider, claim, cluster) for claim in claims]):
+    for outcome in prepare_and_launch(provider, [launch_request(world, provider, claim, cluster) for claim in claims]):
         assert isinstance(outcome.result, Instance), outcome
         made.append(outcome.result)
     world.until(lambda: {i.id for i in made} <= {i.id for i in provider.instances()})
     return made
 
 
-def live(provider: Provider) -> list[Instance]:
+def live_instances(provider: Provider) -> list[Instance]:
     """Instances that have not ended, by claim."""
     return sorted((i for i in provider.instances() if not i.state.ended), key=lambda i: (i.claim_id, i.id))
 
 
-def verdict(world: CloudWorld, provider: Provider, result: Instance | ProviderError) -> Instance | ProviderError:
+def settled_outcome(
+    world: CloudWorld, provider: Provider, result: Instance | ProviderError
+) -> Instance | ProviderError:
     """What a launch comes to: some clouds take it and refuse it then, by an instance in error, which is ended here."""
     if isinstance(result, ProviderError):
         return result
@@ -145,20 +147,20 @@ def verdict(world: CloudWorld, provider: Provider, result: Instance | ProviderEr
         return result
     assert found[0].error
     provider.terminate([result.id])
-    world.until(lambda: result.id not in {one.id for one in live(provider)})
+    world.until(lambda: result.id not in {one.id for one in live_instances(provider)})
     return _KINDS.get(found[0].cause, ProviderError)(found[0].error)
 
 
-def end_all(world: CloudWorld, provider: Provider) -> None:
+def terminate_all(world: CloudWorld, provider: Provider) -> None:
     """Ends everything of a cluster, with what it leaves."""
-    provider.terminate([i.id for i in live(provider)])
-    world.until(lambda: not live(provider))
+    provider.terminate([i.id for i in live_instances(provider)])
+    world.until(lambda: not live_instances(provider))
     provider.remove([left for left in provider.leftovers() if not left.attached_to])
     world.until(lambda: not list(provider.leftovers()))
 
 
-def outcome_of(world: CloudWorld, provider: Provider, claim: str) -> Instance | ProviderError:
+def launch_outcome(world: CloudWorld, provider: Provider, claim: str) -> Instance | ProviderError:
     """What comes of one launch."""
-    (outcome,) = serve(provider, [request(world, provider, claim)])
+    (outcome,) = prepare_and_launch(provider, [launch_request(world, provider, claim)])
     assert outcome.claim_id == world.claim(claim)
     return outcome.result

@@ -36,27 +36,27 @@ from burstd.domain.errors import (
 from burstd.domain.plugins.provider import (
     ConsoleLog,
     Idempotency,
-    NodeWatch,
-    Notices,
-    Preparing,
+    LaunchPreparer,
+    NoticeSource,
+    NoticeWatch,
     Provider,
     QuotaReport,
     SelfCheck,
 )
 from burstd.testing.cloud_world import (
-    OURS,
-    THEIRS,
+    CLUSTER,
+    OTHER_CLUSTER,
     Breakage,
     CloudWorld,
     FaultWorld,
-    end_all,
-    launch,
-    live,
-    outcome_of,
-    request,
-    requests_of,
-    serve,
-    verdict,
+    launch_and_wait,
+    launch_outcome,
+    launch_request,
+    live_instances,
+    prepare_and_launch,
+    recorded_requests,
+    settled_outcome,
+    terminate_all,
 )
 
 
@@ -70,14 +70,14 @@ class ProviderContract:
 
     def test_says_what_it_is(self, world: CloudWorld) -> None:
         """Name and promises."""
-        provider = world.provider(OURS)
+        provider = world.provider(CLUSTER)
         assert provider.name
         assert provider.idempotency in Idempotency
         assert provider.settle_s >= 0
 
     def test_offers_are_distinct_and_complete(self, world: CloudWorld) -> None:
         """An offer is known by its id, over all zones, types and markets."""
-        provider = world.provider(OURS)
+        provider = world.provider(CLUSTER)
         offers = provider.offers()
         assert offers
         assert max(Counter(o.id for o in offers).values()) == 1
@@ -91,12 +91,12 @@ class ProviderContract:
 
     def test_a_launch_gives_an_instance_of_its_claim(self, world: CloudWorld) -> None:
         """One outcome for each request, and the list says the same as the answer."""
-        provider = world.provider(OURS)
-        asked = requests_of(world, provider, "c1", "c2", "c3")
+        provider = world.provider(CLUSTER)
+        asked = recorded_requests(world, provider, "c1", "c2", "c3")
         outcomes = provider.launch(asked)
         assert [o.claim_id for o in outcomes] == [r.claim_id for r in asked]
-        world.until(lambda: len(live(provider)) == 3)
-        listed = {i.id: i for i in live(provider)}
+        world.until(lambda: len(live_instances(provider)) == 3)
+        listed = {i.id: i for i in live_instances(provider)}
         for outcome, made in zip(outcomes, asked, strict=True):
             assert isinstance(outcome.result, Instance)
             instance, given = listed.pop(outcome.result.id), outcome.offer or made.offer
@@ -109,147 +109,147 @@ class ProviderContract:
             assert (instance.provider, instance.zone) == (provider.name, given.zone)
             assert (instance.instance_type, instance.spot) == (given.instance_type, given.spot)
             assert instance.launched > 0
-        end_all(world, provider)
+        terminate_all(world, provider)
 
     def test_a_machine_alone_bears_its_claim(self, world: CloudWorld) -> None:
         """So that it is found even where nothing else is known of it."""
-        provider = world.provider(OURS)
-        (made,) = requests_of(world, provider, "c1")
+        provider = world.provider(CLUSTER)
+        (made,) = recorded_requests(world, provider, "c1")
         provider.launch([made])
-        world.until(lambda: len(live(provider)) == 1)
-        (instance,) = live(provider)
+        world.until(lambda: len(live_instances(provider)) == 1)
+        (instance,) = live_instances(provider)
         assert (instance.claim_id, instance.name) == (made.claim_id, made.name)
         assert made.tags.items() <= dict(instance.tags).items()
-        end_all(world, provider)
+        terminate_all(world, provider)
 
     def test_a_part_of_a_batch_asked_again_is_answered_the_same(self, world: CloudWorld) -> None:
         """After a crash those whose outcome is not known are asked for again, by a process that remembers nothing."""
-        provider = world.provider(OURS)
-        if not isinstance(provider, Preparing):
+        provider = world.provider(CLUSTER)
+        if not isinstance(provider, LaunchPreparer):
             pytest.skip("it serves each request by a call of its own")
-        asked = requests_of(world, provider, "c1", "c2", "c3")
+        asked = recorded_requests(world, provider, "c1", "c2", "c3")
         first = {o.claim_id: o.result for o in provider.launch(asked)}
         for some in (asked[1:], asked[:1]):
-            again = {o.claim_id: o.result for o in world.provider(OURS).launch(some)}
+            again = {o.claim_id: o.result for o in world.provider(CLUSTER).launch(some)}
             assert set(again) == {r.claim_id for r in some}
             for claim, result in again.items():
                 before = first[claim]
                 assert isinstance(before, Instance)
                 assert isinstance(result, Instance)
                 assert result.id == before.id
-        world.until(lambda: len(live(provider)) == 3)
-        end_all(world, provider)
+        world.until(lambda: len(live_instances(provider)) == 3)
+        terminate_all(world, provider)
 
     def test_an_instance_comes_to_run_at_an_address_of_its_own(self, world: CloudWorld) -> None:
         """That is all that burstd waits for before it tries to reach it."""
-        provider = world.provider(OURS)
-        launch(world, provider, "c1", "c2")
-        world.until(lambda: all(i.state is InstanceState.RUNNING and i.address for i in live(provider)))
-        assert len({i.address for i in live(provider)}) == 2
-        end_all(world, provider)
+        provider = world.provider(CLUSTER)
+        launch_and_wait(world, provider, "c1", "c2")
+        world.until(lambda: all(i.state is InstanceState.RUNNING and i.address for i in live_instances(provider)))
+        assert len({i.address for i in live_instances(provider)}) == 2
+        terminate_all(world, provider)
 
     def test_asking_twice_makes_one(self, world: CloudWorld) -> None:
         """At once where a token or name keeps it so; after settling where burstd must look first."""
-        provider = world.provider(OURS)
-        (first,) = launch(world, provider, "c1")
+        provider = world.provider(CLUSTER)
+        (first,) = launch_and_wait(world, provider, "c1")
         if provider.idempotency is not Idempotency.SETTLE:
-            again = outcome_of(world, provider, "c1")
+            again = launch_outcome(world, provider, "c1")
             assert isinstance(again, Instance)
             assert again.id == first.id
-            both = provider.launch(requests_of(world, provider, "c1") * 2)
+            both = provider.launch(recorded_requests(world, provider, "c1") * 2)
             assert {o.result.id for o in both if isinstance(o.result, Instance)} == {first.id}
-        assert [i.id for i in live(provider) if i.claim_id == first.claim_id] == [first.id]
-        end_all(world, provider)
+        assert [i.id for i in live_instances(provider) if i.claim_id == first.claim_id] == [first.id]
+        terminate_all(world, provider)
 
     def test_another_process_asking_again_makes_one(self, world: CloudWorld) -> None:
         """After a crash the request is repeated by a provider that remembers nothing."""
-        provider = world.provider(OURS)
-        (first,) = launch(world, provider, "c1")
+        provider = world.provider(CLUSTER)
+        (first,) = launch_and_wait(world, provider, "c1")
         provider.close()
-        again = world.provider(OURS)
+        again = world.provider(CLUSTER)
         if again.idempotency is not Idempotency.SETTLE:
-            result = outcome_of(world, again, "c1")
+            result = launch_outcome(world, again, "c1")
             assert isinstance(result, Instance)
             assert result.id == first.id
-        assert len(live(again)) == 1
-        end_all(world, again)
+        assert len(live_instances(again)) == 1
+        terminate_all(world, again)
 
     def test_user_data_arrives_unchanged(self, world: CloudWorld) -> None:
         """Letters beyond ASCII and dollar signs too."""
-        provider = world.provider(OURS)
-        (instance,) = launch(world, provider, "c1")
-        assert world.user_data(instance.id) == request(world, provider, "c1").user_data
-        end_all(world, provider)
+        provider = world.provider(CLUSTER)
+        (instance,) = launch_and_wait(world, provider, "c1")
+        assert world.user_data(instance.id) == launch_request(world, provider, "c1").user_data
+        terminate_all(world, provider)
 
     def test_neighbours_are_not_seen(self, world: CloudWorld) -> None:
         """Neither instances nor leftovers of another cluster on the account."""
-        ours, theirs = world.provider(OURS), world.provider(THEIRS)
-        (mine,) = launch(world, ours, "c1")
-        (other,) = launch(world, theirs, "t1", cluster=THEIRS)
-        assert [i.id for i in live(ours)] == [mine.id]
-        assert [i.id for i in live(theirs)] == [other.id]
+        ours, theirs = world.provider(CLUSTER), world.provider(OTHER_CLUSTER)
+        (mine,) = launch_and_wait(world, ours, "c1")
+        (other,) = launch_and_wait(world, theirs, "t1", cluster=OTHER_CLUSTER)
+        assert [i.id for i in live_instances(ours)] == [mine.id]
+        assert [i.id for i in live_instances(theirs)] == [other.id]
         assert {left.claim_id for left in ours.leftovers()} <= {mine.claim_id}
-        end_all(world, ours)
-        assert [i.id for i in live(theirs)] == [other.id]
-        end_all(world, theirs)
+        terminate_all(world, ours)
+        assert [i.id for i in live_instances(theirs)] == [other.id]
+        terminate_all(world, theirs)
 
     def test_lists_of_many_pages_are_whole(self, world: CloudWorld) -> None:
         """Each instance once, and calls grow with pages, not with instances."""
-        provider = world.provider(OURS)
+        provider = world.provider(CLUSTER)
         count = 2 * world.page + 1
-        made = launch(world, provider, *(f"c{n}" for n in range(count)))
+        made = launch_and_wait(world, provider, *(f"c{n}" for n in range(count)))
         _built(world, provider)
         before = world.calls()
         assert Counter(i.id for i in provider.instances() if not i.state.ended) == Counter(i.id for i in made)
         assert world.calls() - before <= 4
-        end_all(world, provider)
+        terminate_all(world, provider)
 
     def test_terminate_until_gone(self, world: CloudWorld) -> None:
         """May be repeated, also for what is gone, and takes with it what belonged to the instance."""
-        provider = world.provider(OURS)
-        gone, kept = launch(world, provider, "c1", "c2")
+        provider = world.provider(CLUSTER)
+        gone, kept = launch_and_wait(world, provider, "c1", "c2")
         provider.terminate([gone.id])
         provider.terminate([gone.id])
-        world.until(lambda: [i.id for i in live(provider)] == [kept.id])
+        world.until(lambda: [i.id for i in live_instances(provider)] == [kept.id])
         provider.terminate([gone.id, kept.id])
-        world.until(lambda: not live(provider))
+        world.until(lambda: not live_instances(provider))
         provider.terminate([gone.id, kept.id])
         provider.terminate([])
         world.until(lambda: not list(provider.leftovers()))
 
     def test_leftovers_in_use_say_of_what(self, world: CloudWorld) -> None:
         """What is attached to an instance is either not listed or listed with the instance."""
-        provider = world.provider(OURS)
-        (instance,) = launch(world, provider, "c1")
+        provider = world.provider(CLUSTER)
+        (instance,) = launch_and_wait(world, provider, "c1")
         for left in provider.leftovers():
             expected = (provider.name, instance.claim_id, instance.id)
             assert (left.provider, left.claim_id, left.attached_to) == expected
-        end_all(world, provider)
+        terminate_all(world, provider)
 
     @pytest.mark.parametrize("wrong", ["image", "type", "zone"])
     def test_what_can_never_be_is_a_bad_request(self, world: CloudWorld, wrong: str) -> None:
         """And is told of its own request only."""
-        provider = world.provider(OURS)
-        good = request(world, provider, "c1")
-        bad = request(world, provider, "c2")
+        provider = world.provider(CLUSTER)
+        good = launch_request(world, provider, "c1")
+        bad = launch_request(world, provider, "c2")
         if wrong == "image":
             bad = replace(bad, image="no-such-image")
         elif wrong == "type":
             bad = replace(bad, offer=replace(bad.offer, instance_type="no-such-type"))
         else:
             bad = replace(bad, offer=replace(bad.offer, zone="no-such-zone"))
-        results = {o.claim_id: o.result for o in serve(provider, [bad, good])}
+        results = {o.claim_id: o.result for o in prepare_and_launch(provider, [bad, good])}
         assert isinstance(results[good.claim_id], Instance)
         # An image that is not there some clouds find out when they fetch it.
-        refused = verdict(world, provider, results[bad.claim_id]) if wrong == "image" else results[bad.claim_id]
+        refused = settled_outcome(world, provider, results[bad.claim_id]) if wrong == "image" else results[bad.claim_id]
         assert isinstance(refused, BadRequest), refused
-        world.until(lambda: [i.claim_id for i in live(provider)] == [good.claim_id])
-        end_all(world, provider)
+        world.until(lambda: [i.claim_id for i in live_instances(provider)] == [good.claim_id])
+        terminate_all(world, provider)
 
     def test_optional_abilities(self, world: CloudWorld) -> None:
         """What a provider says it can do, it does."""
-        provider = world.provider(OURS)
-        (instance,) = launch(world, provider, "c1")
+        provider = world.provider(CLUSTER)
+        (instance,) = launch_and_wait(world, provider, "c1")
         if isinstance(provider, ConsoleLog):
             world.until(lambda: isinstance(provider, ConsoleLog) and provider.console(instance.id) != "")
             with pytest.raises(NotFound):
@@ -258,15 +258,15 @@ class ProviderContract:
             for quota in provider.quotas():
                 assert quota.used >= 0
                 assert quota.name
-        if isinstance(provider, NodeWatch):
-            assert provider.watch()
-        if isinstance(provider, Notices):
+        if isinstance(provider, NoticeWatch):
+            assert provider.watch_script()
+        if isinstance(provider, NoticeSource):
             provider.acknowledge(provider.notices())
         if isinstance(provider, SelfCheck):
             findings = list(provider.check([world.image]))
             assert [f for f in findings if f.ok is False] == []
             assert all(f.subject and f.text for f in findings)
-        end_all(world, provider)
+        terminate_all(world, provider)
 
 
 REFUSALS: Sequence[tuple[Breakage, type[ProviderError]]] = (
@@ -290,76 +290,76 @@ class FaultContract:
     @pytest.mark.parametrize(("how", "error"), REFUSALS, ids=[how.value for how, _ in REFUSALS])
     def test_each_refusal_has_its_error(self, world: FaultWorld, how: Breakage, error: type[ProviderError]) -> None:
         """So that burstd knows what to do next; nothing was made, and the next try works."""
-        provider = world.provider(OURS)
-        world.breaks(how)
-        result = verdict(world, provider, outcome_of(world, provider, "c1"))
+        provider = world.provider(CLUSTER)
+        world.inject_fault(how)
+        result = settled_outcome(world, provider, launch_outcome(world, provider, "c1"))
         assert type(result) is error, repr(result)
         assert str(result)
-        assert live(provider) == []
+        assert live_instances(provider) == []
         # A cloud may keep its answer to a claim for ever. burstd asks anew with another one, but after a rate limit.
-        assert isinstance(outcome_of(world, provider, "c1" if error is RateLimited else "c2"), Instance)
-        world.until(lambda: len(live(provider)) == 1)
-        end_all(world, provider)
+        assert isinstance(launch_outcome(world, provider, "c1" if error is RateLimited else "c2"), Instance)
+        world.until(lambda: len(live_instances(provider)) == 1)
+        terminate_all(world, provider)
 
     def test_one_refusal_is_of_one_request(self, world: FaultWorld) -> None:
         """The others of the same call are served."""
-        provider = world.provider(OURS)
-        world.breaks(Breakage.CAPACITY)
-        outcomes = serve(provider, [request(world, provider, f"c{n}") for n in range(3)])
-        results = [verdict(world, provider, outcome.result) for outcome in outcomes]
+        provider = world.provider(CLUSTER)
+        world.inject_fault(Breakage.CAPACITY)
+        outcomes = prepare_and_launch(provider, [launch_request(world, provider, f"c{n}") for n in range(3)])
+        results = [settled_outcome(world, provider, outcome.result) for outcome in outcomes]
         assert sum(isinstance(one, InsufficientCapacity) for one in results) == 1
         assert sum(isinstance(one, Instance) for one in results) == 2
-        world.until(lambda: len(live(provider)) == 2)
-        end_all(world, provider)
+        world.until(lambda: len(live_instances(provider)) == 2)
+        terminate_all(world, provider)
 
     def test_a_lost_answer_is_an_unknown_outcome(self, world: FaultWorld) -> None:
         """The instance is found by its claim, and asking again makes no second one."""
-        provider = world.provider(OURS)
-        world.breaks(Breakage.LOST)
-        result = outcome_of(world, provider, "c1")
+        provider = world.provider(CLUSTER)
+        world.inject_fault(Breakage.LOST)
+        result = launch_outcome(world, provider, "c1")
         assert isinstance(result, OutcomeUnknown), repr(result)
-        world.until(lambda: [i.claim_id for i in live(provider)] == [world.claim("c1")])
+        world.until(lambda: [i.claim_id for i in live_instances(provider)] == [world.claim("c1")])
         if provider.idempotency is not Idempotency.SETTLE:
-            again = outcome_of(world, provider, "c1")
+            again = launch_outcome(world, provider, "c1")
             assert isinstance(again, Instance)
-            assert [i.id for i in live(provider)] == [again.id]
-        end_all(world, provider)
+            assert [i.id for i in live_instances(provider)] == [again.id]
+        terminate_all(world, provider)
 
     def test_a_list_that_cannot_be_read_is_no_empty_list(self, world: FaultWorld) -> None:
         """Nor a short one when a later page fails."""
-        provider = world.provider(OURS)
-        launch(world, provider, *(f"c{n}" for n in range(world.page + 1)))
+        provider = world.provider(CLUSTER)
+        launch_and_wait(world, provider, *(f"c{n}" for n in range(world.page + 1)))
         _built(world, provider)
-        world.breaks(Breakage.LIST_DOWN)
+        world.inject_fault(Breakage.LIST_DOWN)
         with pytest.raises(CloudUnavailable):
             list(provider.instances())
         pages = provider.instances()
         begun = list(islice(pages, world.page))
-        world.breaks(Breakage.LIST_DOWN)
+        world.inject_fault(Breakage.LIST_DOWN)
         with pytest.raises(CloudUnavailable):
             # Where all pages were read before the first was given, nothing is missing and the next list fails.
             _read_on(provider, begun, pages, world.page + 1)
         assert len(list(provider.instances())) == world.page + 1
-        end_all(world, provider)
+        terminate_all(world, provider)
 
     def test_a_failed_termination_is_told_and_may_be_repeated(self, world: FaultWorld) -> None:
         """The others of the same call are ended all the same."""
-        provider = world.provider(OURS)
-        made = launch(world, provider, "c1", "c2")
-        world.breaks(Breakage.TERMINATE)
+        provider = world.provider(CLUSTER)
+        made = launch_and_wait(world, provider, "c1", "c2")
+        world.inject_fault(Breakage.TERMINATE)
         with pytest.raises(ProviderError):
             provider.terminate([i.id for i in made])
-        world.until(lambda: len(live(provider)) == 1)
+        world.until(lambda: len(live_instances(provider)) == 1)
         provider.terminate([i.id for i in made])
-        world.until(lambda: not live(provider))
+        world.until(lambda: not live_instances(provider))
 
     def test_a_leak_is_found_and_removed_by_its_owner_only(self, world: FaultWorld) -> None:
         """A neighbour is refused; removing twice is no error."""
-        provider, neighbour = world.provider(OURS), world.provider(THEIRS)
-        (instance,) = launch(world, provider, "c1")
-        world.breaks(Breakage.LEAK)
+        provider, neighbour = world.provider(CLUSTER), world.provider(OTHER_CLUSTER)
+        (instance,) = launch_and_wait(world, provider, "c1")
+        world.inject_fault(Breakage.LEAK)
         provider.terminate([instance.id])
-        world.until(lambda: not live(provider) and _free(provider) != [])
+        world.until(lambda: not live_instances(provider) and _free(provider) != [])
         leaked = _free(provider)
         assert {left.claim_id for left in leaked} == {instance.claim_id}
         assert list(neighbour.leftovers()) == []
@@ -373,7 +373,7 @@ class FaultContract:
 
 def _built(world: CloudWorld, provider: Provider) -> None:
     """Some clouds move instances from one place to another as they build them, which shows in lists of few a page."""
-    world.until(lambda: all(one.state is InstanceState.RUNNING for one in live(provider)))
+    world.until(lambda: all(one.state is InstanceState.RUNNING for one in live_instances(provider)))
 
 
 def _read_on(provider: Provider, begun: Sequence[Instance], pages: Iterator[Instance], count: int) -> None:

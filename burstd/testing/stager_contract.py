@@ -1,15 +1,15 @@
 """The contract of a stager, as tests. Subclass StagerContract, give it a world to play in, run pytest.
 
-    from burstd.testing.stager_contract import LineContract, StagerContract
-    from burstd.testing.store_world import LineWorld
+    from burstd.testing.stager_contract import ConnectionContract, StagerContract
+    from burstd.testing.store_world import ProxiedStoreWorld
 
-    class TestMine(StagerContract, LineContract):
+    class TestMine(StagerContract, ConnectionContract):
         @pytest.fixture
-        def world(self) -> Iterator[LineWorld]:
+        def world(self) -> Iterator[ProxiedStoreWorld]:
             ...
 
 A world is a store that the tests have to themselves, on a real server. Where it is reached over TCP, subclass
-LineContract too. Needs pytest.
+ConnectionContract too. Needs pytest.
 """
 
 from __future__ import annotations
@@ -33,14 +33,21 @@ from burstd.domain.plugins.stager import (
     StoredObject,
     StoreRefused,
 )
-from burstd.testing.store_world import OURS, THEIRS, Line, LineWorld, StoreWorld, node
+from burstd.testing.store_world import (
+    CLUSTER,
+    OTHER_CLUSTER,
+    FaultyProxy,
+    ProxiedStoreWorld,
+    StoreWorld,
+    node_transport,
+)
 from burstd.transfer.content_store.manifest import object_key
 
 _MANY = 1010
 _MIB = 1 << 20
 
 
-def clear(stager: Stager) -> None:
+def empty_store(stager: Stager) -> None:
     """Leaves the store empty of a cluster's things."""
     stager.delete([o.key for o in stager.objects("")])
     stager.abort(list(stager.unfinished()))
@@ -63,7 +70,7 @@ class StagerContract:
     @pytest.fixture
     def stager(self, world: StoreWorld) -> Stager:
         """Ours."""
-        return world.stager(OURS)
+        return world.stager(CLUSTER)
 
     def test_what_is_put_is_got(self, stager: Stager) -> None:
         """From bytes and views of them, empty ones and the largest too; a second put replaces the first."""
@@ -78,7 +85,7 @@ class StagerContract:
         stager.put("in/cd/large", b"another")
         assert stager.get("in/cd/large") == b"another"
         assert stager.present(["in/cd/large"]) == {"in/cd/large": 7}
-        clear(stager)
+        empty_store(stager)
 
     def test_one_that_is_larger_than_any_of_ours_is_not_read(self, stager: Stager) -> None:
         """A node's root may have put it where the store took it."""
@@ -86,7 +93,7 @@ class StagerContract:
             stager.put("in/ab/huge", bytes(OBJECT_BYTES + 1))
         with pytest.raises(StoreRefused if stager.present(["in/ab/huge"]) else NoSuchObject):
             stager.get("in/ab/huge")
-        clear(stager)
+        empty_store(stager)
 
     def test_what_is_not_there_is_told(self, stager: Stager) -> None:
         """As NoSuchObject, by a sentence; absent ones are no error where the question is which are there."""
@@ -116,7 +123,7 @@ class StagerContract:
                 stager.copy(good[0], key)
             with pytest.raises(StoreRefused):
                 stager.delete([key])
-        clear(stager)
+        empty_store(stager)
 
     def test_many(self, stager: Stager) -> None:
         """More than a page of any server: listed by prefix, each once; looked up, removed together."""
@@ -140,7 +147,7 @@ class StagerContract:
         stager.delete(keys)
         stager.delete(keys)
         assert _keys(list(stager.objects("in"))) == ["in-not/00/0000"]
-        clear(stager)
+        empty_store(stager)
 
     def test_a_copy_outlives_what_it_was_made_of(self, stager: Stager) -> None:
         """And may replace another, or be made twice."""
@@ -153,7 +160,7 @@ class StagerContract:
         stager.delete(["out/1/n/ab/x"])
         assert _keys(list(stager.objects(""))) == ["in/ab/x"]
         assert stager.get("in/ab/x") == b"body"
-        clear(stager)
+        empty_store(stager)
 
     def test_several_at_once(self, stager: Stager) -> None:
         """Eight threads put, read and remove; of puts of the same key one wins, whole."""
@@ -173,17 +180,17 @@ class StagerContract:
             list(pool.map(one, range(8)))
         assert stager.get("in/sa/me") in bodies
         assert _keys(list(stager.objects(""))) == ["in/sa/me"]
-        clear(stager)
+        empty_store(stager)
 
     def test_what_never_ended_is_found_and_removed(self, world: StoreWorld, stager: Stager) -> None:
         """It is no object, and says of which key it would have been and since when."""
         began = time.time()
-        if world.begin("in/ab/half"):
+        if world.begin_put("in/ab/half"):
             (left,) = stager.unfinished()
             assert left.key == "in/ab/half"
-            assert began - 60 < left.begun < time.time() + 60
+            assert began - 60 < left.started < time.time() + 60
             assert stager.present(["in/ab/half"]) == {}
-            assert list(world.stager(THEIRS).unfinished()) == []
+            assert list(world.stager(OTHER_CLUSTER).unfinished()) == []
             stager.abort([left])
             stager.abort([left])
         assert list(stager.unfinished()) == []
@@ -191,14 +198,14 @@ class StagerContract:
 
     def test_neighbours_are_not_touched(self, world: StoreWorld, stager: Stager) -> None:
         """Another cluster's objects in the same store."""
-        theirs = world.stager(THEIRS)
+        theirs = world.stager(OTHER_CLUSTER)
         stager.put("in/ab/x", b"ours")
         theirs.put("in/ab/x", b"theirs")
         assert _keys(list(stager.objects(""))) == ["in/ab/x"]
         assert (stager.get("in/ab/x"), theirs.get("in/ab/x")) == (b"ours", b"theirs")
-        clear(stager)
+        empty_store(stager)
         assert theirs.get("in/ab/x") == b"theirs"
-        clear(theirs)
+        empty_store(theirs)
 
     def test_a_node_gets_and_puts(self, stager: Stager) -> None:
         """With what ``reach`` and ``sign`` give, as burstd's agent does it."""
@@ -207,7 +214,7 @@ class StagerContract:
         key = object_key("out/7/n1", hashlib.sha256(made).hexdigest())
         stager.put("in/ab/x", body)
         stager.put("in/ab/empty", b"")
-        with node(stager) as agent:
+        with node_transport(stager) as agent:
             assert agent.get("in/ab/x") == body
             assert agent.get("in/ab/empty") == b""
             agent.put(key, made)
@@ -215,12 +222,12 @@ class StagerContract:
             with pytest.raises(NoSuchObject):
                 agent.get("in/no/ne")
         assert stager.get(key) == made
-        assert "key" not in repr(stager.reach())
-        clear(stager)
+        assert "key" not in repr(stager.node_access())
+        empty_store(stager)
 
     def test_wrong_settings_are_refused(self, world: StoreWorld) -> None:
         """By a sentence without the secret; what was there is as it was."""
-        for how, (stager, secret) in world.refused().items():
+        for how, (stager, secret) in world.stagers_refused().items():
             calls = (
                 lambda s: s.put("in/ab/x", b"x"),
                 lambda s: s.get("in/ab/x"),
@@ -243,38 +250,38 @@ class StagerContract:
             assert stager.in_place("relative") is None
 
 
-class LineContract:
+class ConnectionContract:
     """What every stager must do where the line to its store breaks."""
 
     @pytest.fixture
-    def world(self) -> LineWorld:
+    def world(self) -> ProxiedStoreWorld:
         """To be overridden."""
         raise NotImplementedError
 
-    def test_a_put_that_breaks_leaves_nothing_of_it(self, world: LineWorld) -> None:
+    def test_a_put_that_breaks_leaves_nothing_of_it(self, world: ProxiedStoreWorld) -> None:
         """Neither a new object nor half of one that is to be replaced; it can be repeated."""
-        direct = world.stager(OURS)
+        direct = world.stager(CLUSTER)
         direct.put("in/ab/old", b"old")
         body = os.urandom(8 * _MIB)
-        with Line(world.address) as line:
-            stager = world.through(line)
+        with FaultyProxy(world.address) as line:
+            stager = world.stager_through(line)
             line.cut_after(3 * _MIB)
             for key in ("in/ab/new", "in/ab/old"):
                 with pytest.raises(StoreBusy):
                     stager.put(key, body)
             assert direct.present(["in/ab/new", "in/ab/old"]) == {"in/ab/old": 3}
             assert direct.get("in/ab/old") == b"old"
-            line.whole()
+            line.stop_cutting()
             for key in ("in/ab/new", "in/ab/old"):
                 stager.put(key, body)
                 assert direct.get(key) == body
             stager.close()
-        clear(direct)
+        empty_store(direct)
 
-    def test_a_store_that_is_gone_and_back(self, world: LineWorld) -> None:
+    def test_a_store_that_is_gone_and_back(self, world: ProxiedStoreWorld) -> None:
         """Gone, also in the middle of a session: StoreBusy, in time, for each that asks. Back: it works again."""
-        with Line(world.address) as line:
-            stager = world.through(line)
+        with FaultyProxy(world.address) as line:
+            stager = world.stager_through(line)
             stager.put("in/ab/x", b"x")
             line.cut()
             calls = [
@@ -290,24 +297,24 @@ class LineContract:
                 errors = [future.exception() for future in [pool.submit(call) for call in calls]]
             assert [type(e) for e in errors] == [StoreBusy] * len(calls), errors
             assert time.monotonic() - began < 3 * world.timeout_s
-            line.mend()
+            line.accept_again()
             assert stager.get("in/ab/x") == b"x"
             stager.close()
-        clear(world.stager(OURS))
+        empty_store(world.stager(CLUSTER))
 
-    def test_a_store_that_says_nothing(self, world: LineWorld) -> None:
+    def test_a_store_that_says_nothing(self, world: ProxiedStoreWorld) -> None:
         """Given up in time: a server that takes the connection and does not answer."""
-        direct = world.stager(OURS)
-        with Line(world.address) as line:
-            stager = world.through(line)
-            line.hush()
+        direct = world.stager(CLUSTER)
+        with FaultyProxy(world.address) as line:
+            stager = world.stager_through(line)
+            line.go_silent()
             began = time.monotonic()
             with pytest.raises(StoreBusy):
                 stager.put("in/ab/x", b"x")
             assert time.monotonic() - began < 3 * world.timeout_s
             line.cut()
-            line.mend()
+            line.accept_again()
             stager.put("in/ab/x", b"x")
             stager.close()
         assert direct.get("in/ab/x") == b"x"
-        clear(direct)
+        empty_store(direct)

@@ -12,10 +12,10 @@ from types import TracebackType
 from typing import Any, Self
 
 from burstd.domain.plugins.stager import Stager
-from burstd.transfer.protocol.transports import Transport, open_reach
+from burstd.transfer.protocol.transports import ObjectTransport, open_transport
 
-OURS = "ours"
-THEIRS = "ours-too"
+CLUSTER = "ours"
+OTHER_CLUSTER = "ours-too"
 """Another cluster in the same store, whose name begins as ours does."""
 
 
@@ -26,16 +26,16 @@ class StoreWorld:
         """A new one for this store."""
         raise NotImplementedError
 
-    def refused(self) -> Mapping[str, tuple[Stager, str]]:
+    def stagers_refused(self) -> Mapping[str, tuple[Stager, str]]:
         """Stagers whose settings are wrong in a way each (a key, a missing bucket), and the secret in them."""
         raise NotImplementedError
 
-    def begin(self, key: str) -> bool:
+    def begin_put(self, key: str) -> bool:
         """Begins a put of our cluster that never ends, as an id of ``unfinished``; False: the store keeps none such."""
         raise NotImplementedError
 
 
-class LineWorld(StoreWorld):
+class ProxiedStoreWorld(StoreWorld):
     """A store at an address."""
 
     address: tuple[str, int]
@@ -43,13 +43,13 @@ class LineWorld(StoreWorld):
     timeout_s: float
     """Of the stagers of ``through``."""
 
-    def through(self, line: Line) -> Stager:
+    def stager_through(self, proxy: FaultyProxy) -> Stager:
         """A stager of our cluster that reaches the store by this line, and gives up within ``timeout_s``."""
         raise NotImplementedError
 
 
 @contextmanager
-def node(stager: Stager) -> Iterator[Transport]:
+def node_transport(stager: Stager) -> Iterator[ObjectTransport]:
     """What an agent on a node has of the store, its questions and answers as they go over the line."""
 
     def ask(question: dict[str, Any]) -> dict[str, Any]:
@@ -57,8 +57,8 @@ def node(stager: Stager) -> Iterator[Transport]:
             return {"urls": dict(stager.sign(question["sign"]["method"], question["sign"]["keys"]))}
         return {"present": dict(stager.present(question["present"]))}
 
-    reach = stager.reach()
-    transport = open_reach(json.loads(json.dumps({"kind": reach.kind, "facts": dict(reach.facts)})), ask)
+    reach = stager.node_access()
+    transport = open_transport(json.loads(json.dumps({"kind": reach.kind, "facts": dict(reach.facts)})), ask)
     try:
         yield transport
     finally:
@@ -66,33 +66,33 @@ def node(stager: Stager) -> Iterator[Transport]:
 
 
 @dataclass(slots=True)
-class _Way:
+class _ProxiedConnection:
     """One connection's two ends."""
 
-    ours: socket.socket
-    theirs: socket.socket
+    near: socket.socket
+    far: socket.socket
 
     def close(self) -> None:
-        for end in (self.ours, self.theirs):
+        for end in (self.near, self.far):
             # Closing alone would not wake a thread that reads.
             with suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)
             end.close()
 
 
-class Line:
+class FaultyProxy:
     """A TCP proxy on a port of its own of 127.0.0.1, that can be cut. Use it with ``with``."""
 
     def __init__(self, address: tuple[str, int]) -> None:
         self._address = address
         self._lock = threading.Lock()
-        self._ways: list[_Way] = []
-        self._left: int | None = None
+        self._connections: list[_ProxiedConnection] = []
+        self._cut_after: int | None = None
         self._silent = False
         self._listener: socket.socket | None = None
         self._threads: list[threading.Thread] = []
         self.port = 0
-        self.mend()
+        self.accept_again()
 
     def __enter__(self) -> Self:
         return self
@@ -108,21 +108,21 @@ class Line:
         """Breaks all connections and refuses new ones."""
         with self._lock:
             listener, self._listener = self._listener, None
-            ways, self._ways = self._ways, []
+            connections, self._connections = self._connections, []
         if listener is not None:
             with suppress(OSError):
                 listener.shutdown(socket.SHUT_RDWR)
             listener.close()
-        for way in ways:
-            way.close()
+        for connection in connections:
+            connection.close()
 
     def cut_after(self, count: int) -> None:
         """From now on each new connection breaks once so many bytes have gone to the store over it."""
         self.cut()
-        self._left = count
-        self.mend()
+        self._cut_after = count
+        self.accept_again()
 
-    def mend(self) -> None:
+    def accept_again(self) -> None:
         """Takes connections again, at the same port."""
         self._silent = False
         listener = socket.create_server(("127.0.0.1", self.port), backlog=64)
@@ -130,15 +130,15 @@ class Line:
         self._listener = listener
         self._run(self._accept, listener)
 
-    def hush(self) -> None:
+    def go_silent(self) -> None:
         """From now on new connections are taken, and nothing comes of them; until ``mend``."""
         self.cut()
-        self.mend()
+        self.accept_again()
         self._silent = True
 
-    def whole(self) -> None:
+    def stop_cutting(self) -> None:
         """No new connection breaks any more."""
-        self._left = None
+        self._cut_after = None
 
     def _run(self, what: Any, *arguments: Any) -> None:
         thread = threading.Thread(target=what, args=arguments, daemon=True)
@@ -148,27 +148,29 @@ class Line:
     def _accept(self, listener: socket.socket) -> None:
         while True:
             try:
-                ours, _ = listener.accept()
+                near, _ = listener.accept()
             except OSError:
                 return  # closed
             try:
-                theirs = socket.create_connection(self._address, 10)
+                far = socket.create_connection(self._address, 10)
             except OSError:
-                ours.close()
+                near.close()
                 continue
-            theirs.settimeout(None)
-            way = _Way(ours, theirs)
+            far.settimeout(None)
+            connection = _ProxiedConnection(near, far)
             with self._lock:
                 if self._listener is not listener:
-                    way.close()
+                    connection.close()
                     return
-                self._ways.append(way)
+                self._connections.append(connection)
             if self._silent:
                 continue
-            self._run(self._pass, way, ours, theirs, self._left)
-            self._run(self._pass, way, theirs, ours, None)
+            self._run(self._copy_bytes, connection, near, far, self._cut_after)
+            self._run(self._copy_bytes, connection, far, near, None)
 
-    def _pass(self, way: _Way, source: socket.socket, target: socket.socket, left: int | None) -> None:
+    def _copy_bytes(
+        self, connection: _ProxiedConnection, source: socket.socket, target: socket.socket, left: int | None
+    ) -> None:
         with suppress(OSError):
             while part := source.recv(1 << 16 if left is None else min(1 << 16, left)):
                 target.sendall(part)
@@ -176,4 +178,4 @@ class Line:
                     left -= len(part)
                     if not left:
                         break
-        way.close()
+        connection.close()

@@ -11,9 +11,9 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from burstd.domain.cloud.read_limits import TooMuch, WholeList, whole
+from burstd.domain.cloud.read_limits import AnswerTooLarge, BoundedList, read_bounded
 from burstd.domain.errors import AuthFailed, CloudUnavailable, OutcomeUnknown, ProviderError, RateLimited
-from providers.aws.errors import of_code
+from providers.aws.errors import error_for_code
 from providers.aws.settings import AwsSettings
 
 _READ_ATTEMPTS = 5
@@ -23,7 +23,7 @@ _PRICE_REGIONS = {"eu": "eu-central-1", "ap": "ap-south-1"}
 """Amazon's price list is served from three regions only; any of them knows all."""
 
 
-class Calls:
+class AwsCalls:
     """One account and region. Used from many threads; makes no call before the first ``ask`` or ``tell``."""
 
     def __init__(self, settings: AwsSettings) -> None:
@@ -31,16 +31,16 @@ class Calls:
         self._lock = threading.Lock()
         self._session: Any = None
         self._clients: dict[tuple[str, bool], Any] = {}
-        self._here = threading.local()
+        self._thread_state = threading.local()
         """``sent``: whether the call that this thread makes has gone out, as far as botocore knows."""
-        self.made: Counter[str] = Counter()
+        self.call_counts: Counter[str] = Counter()
         """Calls so far, by the operation's name in snake case; botocore's own repeats are not counted."""
 
-    def ask(self, service: str, operation: str, **words: Any) -> Mapping[str, Any]:
+    def query(self, service: str, operation: str, **words: Any) -> Mapping[str, Any]:
         """A call that changes nothing. Without an answer the cloud is unavailable."""
         return self._call(service, operation, words, changes=False)
 
-    def tell(self, service: str, operation: str, **words: Any) -> Mapping[str, Any]:
+    def mutate(self, service: str, operation: str, **words: Any) -> Mapping[str, Any]:
         """A call that changes something, sent once. Without a clear answer its outcome is unknown."""
         return self._call(service, operation, words, changes=True)
 
@@ -50,11 +50,11 @@ class Calls:
         """The things under ``key`` of every page, each page asked for when it is needed; ends early only by raising."""
         more: dict[str, Any] = {} if limit is None else {"MaxResults": limit}
         seen: set[str] = set()
-        reading = WholeList(operation)
+        reading = BoundedList(operation)
         while True:
             with reading.page():
-                answer = self.ask(service, operation, **words, **more)
-            yield from reading.things(answer.get(key, []))
+                answer = self.query(service, operation, **words, **more)
+            yield from reading.items(answer.get(key, []))
             token = answer.get("NextToken")
             if not token:
                 return
@@ -74,35 +74,35 @@ class Calls:
         from botocore.exceptions import BotoCoreError, ClientError  # noqa: PLC0415 - a site without AWS has none
 
         unclear = OutcomeUnknown if changes else CloudUnavailable
-        self._here.sent = False
+        self._thread_state.sent = False
         try:
             client = self._client(service, changes)
-            self.made[operation] += 1
+            self.call_counts[operation] += 1
             answer: Mapping[str, Any] = getattr(client, operation)(**words)
         except ClientError as error:
-            raise self._refused(error, unclear) from error
+            raise self._client_error(error, unclear) from error
         except BotoCoreError as error:
             # Without the cause: what a credential process wrote is in it, and would be in a traceback.
-            raise _without_answer(error, unclear, sent=self._here.sent) from None
-        except TooMuch as error:
+            raise _without_answer(error, unclear, sent=self._thread_state.sent) from None
+        except AnswerTooLarge as error:
             raise unclear(f"the answer is none of Amazon's: {error}") from None
         except Exception as error:  # noqa: BLE001 - boto3 lets through whatever credentials, files and parsers raise
-            raise _strange(error, unclear, sent=self._here.sent) from None
+            raise _unexpected_error(error, unclear, sent=self._thread_state.sent) from None
         return answer
 
-    def _refused(self, error: Any, unclear: type[ProviderError]) -> ProviderError:
+    def _client_error(self, error: Any, unclear: type[ProviderError]) -> ProviderError:
         said = error.response.get("Error", {})
         status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 500)
         code, text = said.get("Code", ""), said.get("Message", "")
-        if self._here.sent:
-            return of_code(code, text, status, unclear)
+        if self._thread_state.sent:
+            return error_for_code(code, text, status, unclear)
         # It is boto3's own call for credentials, such as AssumeRole, that was refused.
-        found = of_code(code, text, status, CloudUnavailable)
+        found = error_for_code(code, text, status, CloudUnavailable)
         return found if isinstance(found, RateLimited | CloudUnavailable) else AuthFailed(f"{_NO_CREDENTIALS}: {found}")
 
-    def _sends(self, **_: Any) -> None:
+    def _before_send(self, **_: Any) -> None:
         """For botocore's event, between the signing of a request and its way out."""
-        self._here.sent = True
+        self._thread_state.sent = True
 
     def _client(self, service: str, changes: bool) -> Any:
         with self._lock:
@@ -129,12 +129,12 @@ class Calls:
         made = self._session.client(
             service, region_name=region, config=config, endpoint_url=settings.endpoint_url or None
         )
-        made.meta.events.register("before-send", self._sends)
-        bound(made)
+        made.meta.events.register("before-send", self._before_send)
+        limit_answers(made)
         return made
 
 
-def bound(client: Any) -> None:
+def limit_answers(client: Any) -> None:
     """Has a client's answers read up to a limit."""
     session = client._endpoint.http_session  # noqa: SLF001 - botocore has no public way to it
     send = session.send
@@ -144,7 +144,7 @@ def bound(client: Any) -> None:
         streamed, request.stream_output = request.stream_output, True
         response = send(request)
         if not streamed:
-            response._content = whole(response.raw.stream())  # noqa: SLF001 - where botocore itself keeps it
+            response._content = read_bounded(response.raw.stream())  # noqa: SLF001 - where botocore itself keeps it
         return response
 
     session.send = bounded
@@ -168,7 +168,7 @@ def _without_answer(error: Any, unclear: type[ProviderError], *, sent: bool) -> 
     if isinstance(error, no_credentials):
         return AuthFailed(f"{_NO_CREDENTIALS}: {text}")
     if isinstance(error, (e.ParamValidationError, e.UnknownParameterError)):
-        return of_code("ParamValidation", text, 400, unclear)
+        return error_for_code("ParamValidation", text, 400, unclear)
     unconnected = (e.EndpointConnectionError, e.ConnectTimeoutError, e.ProxyConnectionError)
     # TLS may break while the answer is read; a certificate is looked at before anything is sent.
     distrusted = isinstance(error, e.SSLError) and "CERTIFICATE_VERIFY_FAILED" in text
@@ -177,7 +177,7 @@ def _without_answer(error: Any, unclear: type[ProviderError], *, sent: bool) -> 
     return unclear(f"no answer came: {text}")
 
 
-def _strange(error: Exception, unclear: type[ProviderError], *, sent: bool) -> ProviderError:
+def _unexpected_error(error: Exception, unclear: type[ProviderError], *, sent: bool) -> ProviderError:
     """The error where botocore raised what is none of its own. The words may hold an answer's body, or a secret."""
     kind = type(error).__name__
     if sent:

@@ -10,6 +10,7 @@ import re
 from burstd.domain.errors import (
     AuthFailed,
     BadRequest,
+    ClientTokenSpent,
     CloudUnavailable,
     InsufficientCapacity,
     NotAllowed,
@@ -18,7 +19,6 @@ from burstd.domain.errors import (
     ProviderError,
     QuotaExceeded,
     RateLimited,
-    TokenSpent,
 )
 
 # Zone by zone: a type that a zone does not have, and a subnet without addresses, are a matter of that zone; so is a
@@ -55,7 +55,7 @@ _GONE = ("InvalidInstanceID.NotFound", "InvalidVolume.NotFound", "InvalidNetwork
     "InvalidLaunchTemplateName.NotFoundException", "InvalidLaunchTemplateId.NotFound",
     "InvalidInstanceID.Malformed",
 )  # fmt: skip
-_THERE = ("InvalidPlacementGroup.Duplicate", "InvalidLaunchTemplateName.AlreadyExistsException")
+_ALREADY_EXISTS = ("InvalidPlacementGroup.Duplicate", "InvalidLaunchTemplateName.AlreadyExistsException")
 # "The server is overloaded and can't handle the request": EC2's own word for what it has not begun. A 503 of another
 # code, or of no code (a balancer, a proxy), may come after the work: "a temporary failure of the server".
 _DOWN = ("Unavailable",)
@@ -66,7 +66,7 @@ _UNCLEAR = (
 _TIMEOUT = 408
 
 
-class AlreadyThere(BadRequest):
+class AwsAlreadyExists(BadRequest):
     """A thing of that name exists."""
 
 
@@ -78,27 +78,27 @@ _KINDS: dict[str, type[ProviderError]] = {
     **dict.fromkeys(_DENIED, NotAllowed),
     **dict.fromkeys(_GONE, NotFound),
     **dict.fromkeys(_DOWN, CloudUnavailable),
-    **dict.fromkeys(_THERE, AlreadyThere),
+    **dict.fromkeys(_ALREADY_EXISTS, AwsAlreadyExists),
     # The token was used with another request: what came of that one a listing must show.
     "IdempotentParameterMismatch": OutcomeUnknown,
     # The token's machines were made and have ended: no fault of their type, and only a new token makes others.
-    "IdempotentInstanceTerminated": TokenSpent,
+    "IdempotentInstanceTerminated": ClientTokenSpent,
 }
 _LONG = re.compile(r"Encoded authorization failure message: \S+")
 _LIMIT = 400
 
 
-def of_code(code: str, text: str, status: int, unclear: type[ProviderError]) -> ProviderError:
+def error_for_code(code: str, text: str, status: int, unclear: type[ProviderError]) -> ProviderError:
     """The error for a code of Amazon's; ``unclear`` where the answer says nothing of what was done."""
     if not code:
         return unclear(f"the answer is none of Amazon's (HTTP {status}): is there a proxy in between?")
     kind = _KINDS.get(code) or (unclear if code in _UNCLEAR or status >= 500 or status == _TIMEOUT else BadRequest)
     if code == "InvalidFleetConfiguration" and "not supported in your requested Availability Zone" in text:
         kind = InsufficientCapacity  # A fleet's word for Unsupported.
-    return kind(sentence(code, text))
+    return kind(error_message(code, text))
 
 
-def sentence(code: str, text: str) -> str:
+def error_message(code: str, text: str) -> str:
     """What Amazon said, in one line of bearable length."""
     words = " ".join(_LONG.sub("", text).split()).rstrip(". ")
     return f"{words[:_LIMIT]} ({code})" if words else code

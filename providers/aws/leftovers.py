@@ -15,7 +15,7 @@ from typing import Any
 from burstd.domain.cloud.instance import TAG_CLAIM, Leftover
 from burstd.domain.errors import AuthFailed, BadRequest, NotFound, ProviderError
 from providers.aws import tags
-from providers.aws.calls import Calls
+from providers.aws.calls import AwsCalls
 from providers.aws.launch.placement_groups import TAG_MADE
 from providers.aws.settings import AwsSettings
 
@@ -25,12 +25,12 @@ _LIVE = ("pending", "running", "shutting-down", "stopping", "stopped")
 
 
 @dataclass(frozen=True, slots=True)
-class _Kind:
+class _ResourceKind:
     """How things of a kind are listed, told apart and removed."""
 
     name: str
-    lists: str
-    key: str
+    list_operation: str
+    result_key: str
     """Of the answer."""
     id: str
     id_filter: str
@@ -38,40 +38,40 @@ class _Kind:
     """Filter, field, and its values of things that nobody uses."""
     page: int
     """Most to a page; 0: there are no pages."""
-    ends: str
-    ends_by: str
-    many: bool = False
+    delete_operation: str
+    delete_argument: str
+    deletes_many: bool = False
     """Whether one call ends many."""
-    tags: str = "Tags"
+    tags_key: str = "Tags"
 
 
-_VOLUMES = _Kind(
+_VOLUMES = _ResourceKind(
     "volume", "describe_volumes", "Volumes", "VolumeId", "volume-id", ("status", "State", ("available", "error")), 500,
     "delete_volume", "VolumeId",
 )  # fmt: skip
-_INTERFACES = _Kind(
+_INTERFACES = _ResourceKind(
     "network-interface", "describe_network_interfaces", "NetworkInterfaces", "NetworkInterfaceId",
     "network-interface-id", ("status", "Status", ("available",)), 1000,
-    "delete_network_interface", "NetworkInterfaceId", tags="TagSet",
+    "delete_network_interface", "NetworkInterfaceId", tags_key="TagSet",
 )  # fmt: skip
-_REQUESTS = _Kind(
+_REQUESTS = _ResourceKind(
     "spot-instances-request", "describe_spot_instance_requests", "SpotInstanceRequests", "SpotInstanceRequestId",
     "spot-instance-request-id", ("state", "State", ("open", "active")), 1000,
-    "cancel_spot_instance_requests", "SpotInstanceRequestIds", many=True,
+    "cancel_spot_instance_requests", "SpotInstanceRequestIds", deletes_many=True,
 )  # fmt: skip
-_TEMPLATES = _Kind(
+_TEMPLATES = _ResourceKind(
     "launch-template", "describe_launch_templates", "LaunchTemplates", "LaunchTemplateName", "launch-template-name",
     None, 200, "delete_launch_template", "LaunchTemplateName",
 )  # fmt: skip
-_GROUPS = _Kind(
+_GROUPS = _ResourceKind(
     "placement-group", "describe_placement_groups", "PlacementGroups", "GroupName", "group-name",
     ("state", "State", ("available",)), 0, "delete_placement_group", "GroupName",
 )  # fmt: skip
 _KINDS = {kind.name: kind for kind in (_VOLUMES, _INTERFACES, _REQUESTS, _TEMPLATES, _GROUPS)}
-Thing = Mapping[str, Any]
+AwsResource = Mapping[str, Any]
 
 
-class Leftovers:
+class AwsLeftovers:
     """Of one cluster. ``used_lately`` tells of a launch template's name whether this process needs it still."""
 
     def __init__(
@@ -79,7 +79,7 @@ class Leftovers:
         name: str,
         cluster: str,
         settings: AwsSettings,
-        calls: Calls,
+        calls: AwsCalls,
         used_lately: Callable[[str], bool],
         clock: Callable[[], float] = time.time,
     ) -> None:
@@ -90,7 +90,7 @@ class Leftovers:
         self._used_lately = used_lately
         self._clock = clock
 
-    def listed(self) -> Iterator[Leftover]:
+    def list_leftovers(self) -> Iterator[Leftover]:
         """What nobody uses, page by page. Templates and placement groups only when they have been of no use for the
         settings' ``unused_s``; spot requests only when their machine is gone.
         """
@@ -118,25 +118,29 @@ class Leftovers:
             f"{kind.name} {thing[kind.id]}"
             for kind, things in found.items()
             for thing in things
-            if not tags.is_ours(_tags(kind, thing), self._cluster)
+            if not tags.belongs_to_cluster(_tags(kind, thing), self._cluster)
         ]
         if strange:
             raise BadRequest(f"this does not bear the tag of cluster {self._cluster}: {', '.join(strange)}")
         errors: list[ProviderError] = []
         for kind, things in found.items():
             spare = filter(self._spare_template, things) if kind is _TEMPLATES else things
-            errors += self._end(kind, [thing[kind.id] for thing in spare])
+            errors += self._delete(kind, [thing[kind.id] for thing in spare])
         if errors:
             raise errors[0]
 
-    def _requests(self) -> Iterator[Thing]:
+    def _requests(self) -> Iterator[AwsResource]:
         """Those whose machine is not there. A request that was fulfilled ends with its machine, as a rule."""
         requests = list(self._idle(_REQUESTS))
         spot = {"Name": "instance-lifecycle", "Values": ["spot"]}
-        alive = {one["InstanceId"] for one in self._alive([*tags.ours(self._cluster), spot])} if requests else set()
+        alive = (
+            {one["InstanceId"] for one in self._alive([*tags.cluster_filters(self._cluster), spot])}
+            if requests
+            else set()
+        )
         return (one for one in requests if one.get("InstanceId") not in alive)
 
-    def _groups(self) -> Iterator[Thing]:
+    def _groups(self) -> Iterator[AwsResource]:
         """Those that are old, with no machine in them, be it ours or anybody's.
 
         One whose tag does not say when it was made, or says a time far ahead, is old too: else it stayed for ever.
@@ -149,7 +153,7 @@ class Leftovers:
                 raise
             return iter(())
         now, unused_s = self._clock(), self._settings.unused_s
-        old = [one for one in found if abs(now - _made(one)) >= unused_s]
+        old = [one for one in found if abs(now - _creation_time(one)) >= unused_s]
         busy: set[str] = set()
         for start in range(0, len(old), _VALUES - len(_LIVE)):
             names = [one["GroupName"] for one in old[start : start + _VALUES - len(_LIVE)]]
@@ -157,51 +161,53 @@ class Leftovers:
             busy.update(one.get("Placement", {}).get("GroupName", "") for one in inside)
         return (one for one in old if one["GroupName"] not in busy)
 
-    def _spare_template(self, thing: Thing) -> bool:
+    def _spare_template(self, thing: AwsResource) -> bool:
         """One that does not say when it was made is left alone."""
         made = thing.get("CreateTime")
         if not isinstance(made, datetime) or self._clock() - made.timestamp() < self._settings.unused_s:
             return False
         return not self._used_lately(thing["LaunchTemplateName"])
 
-    def _idle(self, kind: _Kind) -> Iterator[Thing]:
+    def _idle(self, kind: _ResourceKind) -> Iterator[AwsResource]:
         """Ours that are in no use by their state."""
-        filters = tags.ours(self._cluster)
+        filters = tags.cluster_filters(self._cluster)
         if kind.state is not None:
             name, _, values = kind.state
             filters.append({"Name": name, "Values": list(values)})
         for thing in self._pages(kind, filters):
             idle = kind.state is None or thing.get(kind.state[1]) in kind.state[2]
-            if idle and tags.is_ours(_tags(kind, thing), self._cluster):
+            if idle and tags.belongs_to_cluster(_tags(kind, thing), self._cluster):
                 yield thing
 
-    def _named(self, kind: _Kind, leftovers: Sequence[Leftover]) -> list[Thing]:
+    def _named(self, kind: _ResourceKind, leftovers: Sequence[Leftover]) -> list[AwsResource]:
         """Those that are there, whoever's they are. A filter, unlike a list of ids, is no error where one is gone."""
         wanted = sorted({left.id for left in leftovers if left.kind == kind.name})
         parts = (wanted[start : start + _VALUES] for start in range(0, len(wanted), _VALUES))
         found = (self._pages(kind, [{"Name": kind.id_filter, "Values": part}]) for part in parts)
         return [thing for thing in chain.from_iterable(found) if thing[kind.id] in wanted]
 
-    def _alive(self, filters: Sequence[Mapping[str, Any]]) -> Iterator[Thing]:
+    def _alive(self, filters: Sequence[Mapping[str, Any]]) -> Iterator[AwsResource]:
         state = {"Name": "instance-state-name", "Values": list(_LIVE)}
         pages = self._calls.pages(
             "ec2", "describe_instances", "Reservations", limit=self._settings.instances_page, Filters=[*filters, state]
         )
         return chain.from_iterable(reservation.get("Instances", ()) for reservation in pages)
 
-    def _pages(self, kind: _Kind, filters: Sequence[Mapping[str, Any]]) -> Iterator[Thing]:
+    def _pages(self, kind: _ResourceKind, filters: Sequence[Mapping[str, Any]]) -> Iterator[AwsResource]:
         if not kind.page:
-            return iter(self._calls.ask("ec2", kind.lists, Filters=filters).get(kind.key, ()))
+            return iter(self._calls.query("ec2", kind.list_operation, Filters=filters).get(kind.result_key, ()))
         limit = min(self._settings.page, kind.page)
-        return self._calls.pages("ec2", kind.lists, kind.key, limit=limit, Filters=filters)
+        return self._calls.pages("ec2", kind.list_operation, kind.result_key, limit=limit, Filters=filters)
 
-    def _end(self, kind: _Kind, ids: Sequence[str]) -> list[ProviderError]:
+    def _delete(self, kind: _ResourceKind, ids: Sequence[str]) -> list[ProviderError]:
         errors: list[ProviderError] = []
-        size = _VALUES if kind.many else 1
+        size = _VALUES if kind.deletes_many else 1
         for start in range(0, len(ids), size):
             some = list(ids[start : start + size])
             try:
-                self._calls.tell("ec2", kind.ends, **{kind.ends_by: some if kind.many else some[0]})
+                self._calls.mutate(
+                    "ec2", kind.delete_operation, **{kind.delete_argument: some if kind.deletes_many else some[0]}
+                )
             except NotFound:
                 continue
             except BadRequest as error:
@@ -212,11 +218,11 @@ class Leftovers:
         return errors
 
 
-def _tags(kind: _Kind, thing: Thing) -> dict[str, str]:
-    return tags.of_aws(thing.get(kind.tags))
+def _tags(kind: _ResourceKind, thing: AwsResource) -> dict[str, str]:
+    return tags.from_aws(thing.get(kind.tags_key))
 
 
-def _made(group: Thing) -> float:
+def _creation_time(group: AwsResource) -> float:
     """Seconds since 1970; 0: its tag does not say."""
     said = _tags(_GROUPS, group).get(TAG_MADE, "")
     return float(said) if said.isdecimal() else 0.0

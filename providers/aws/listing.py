@@ -15,7 +15,7 @@ from typing import Any
 from burstd.domain.cloud.instance import TAG_BATCH, TAG_CLAIM, Instance, InstanceState
 from burstd.domain.errors import BadRequest
 from providers.aws import tags
-from providers.aws.calls import Calls
+from providers.aws.calls import AwsCalls
 from providers.aws.settings import AwsSettings
 
 _STATES = {
@@ -33,7 +33,7 @@ _CONSOLES = 1000
 """Most answers to keep; one is 64 KiB at most."""
 
 
-class Listing:
+class InstanceListing:
     """The instances of one cluster."""
 
     def __init__(
@@ -41,7 +41,7 @@ class Listing:
         name: str,
         cluster: str,
         settings: AwsSettings,
-        calls: Calls,
+        calls: AwsCalls,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._name = name
@@ -55,14 +55,14 @@ class Listing:
 
     def instances(self) -> Iterator[Instance]:
         """All that bear our tag, page by page; those that ended are listed as long as Amazon does, about an hour."""
-        filters = tags.ours(self._cluster)
+        filters = tags.cluster_filters(self._cluster)
         pages = self._calls.pages(
             "ec2", "describe_instances", "Reservations", limit=self._settings.instances_page, Filters=filters
         )
         for reservation in pages:
             for said in reservation.get("Instances", ()):
-                found = tags.of_aws(said.get("Tags"))
-                if tags.is_ours(found, self._cluster):
+                found = tags.from_aws(said.get("Tags"))
+                if tags.belongs_to_cluster(found, self._cluster):
                     yield self._instance(said, found)
 
     def _instance(self, said: Mapping[str, Any], found: Mapping[str, str]) -> Instance:
@@ -79,7 +79,7 @@ class Listing:
             spot=said.get("InstanceLifecycle") == "spot",
             address=said.get("PrivateIpAddress") or "",
             launched=_launched(said),
-            error=_why(said, state),
+            error=_end_reason(said, state),
             batch=found.get(TAG_BATCH, ""),
         )
 
@@ -92,9 +92,9 @@ class Listing:
         with self._lock:
             while self._consoles and next(iter(self._consoles.values()))[0] + _CONSOLE_S <= now:
                 self._consoles.popitem(last=False)
-            kept = self._consoles.get(instance_id)
-        if kept is not None:
-            return kept[1]
+            cached = self._consoles.get(instance_id)
+        if cached is not None:
+            return cached[1]
         text = self._read_console(instance_id)
         with self._lock:
             self._consoles[instance_id] = (now, text)
@@ -105,10 +105,10 @@ class Listing:
 
     def _read_console(self, instance_id: str) -> str:
         try:
-            answer = self._calls.ask("ec2", "get_console_output", InstanceId=instance_id, Latest=True)
+            answer = self._calls.query("ec2", "get_console_output", InstanceId=instance_id, Latest=True)
         except BadRequest:
             # Only types on Nitro show the latest output; the others show what they had a while ago.
-            answer = self._calls.ask("ec2", "get_console_output", InstanceId=instance_id)
+            answer = self._calls.query("ec2", "get_console_output", InstanceId=instance_id)
         # Amazon says it in base64; botocore has decoded it.
         return str(answer.get("Output") or "")
 
@@ -121,7 +121,7 @@ def _launched(said: Mapping[str, Any]) -> float:
     return min(times).timestamp() if times else 0.0
 
 
-def _why(said: Mapping[str, Any], state: InstanceState) -> str:
+def _end_reason(said: Mapping[str, Any], state: InstanceState) -> str:
     """What Amazon says of an end by its own hand, or by someone else's than ours."""
     if state in (InstanceState.PENDING, InstanceState.RUNNING):
         return ""

@@ -16,7 +16,7 @@ from typing import Any
 
 from burstd.domain.errors import BadRequest, ProviderError
 from burstd.domain.plugins.provider import Notice, NoticeKind
-from providers.aws.calls import Calls
+from providers.aws.calls import AwsCalls
 from providers.aws.settings import AwsSettings
 
 _AT_ONCE = 10
@@ -32,10 +32,10 @@ _KINDS = {
 }
 
 
-class Notices:
+class SqsNotices:
     """Of one queue; without one there are none."""
 
-    def __init__(self, settings: AwsSettings, calls: Calls) -> None:
+    def __init__(self, settings: AwsSettings, calls: AwsCalls) -> None:
         self._queue = settings.notices_queue
         self._calls = calls
 
@@ -56,11 +56,11 @@ class Notices:
                     raise
                 break
             for message in messages:
-                receipt, told = message["ReceiptHandle"], read_event(message.get("Body", ""))
-                if told is None:
+                receipt, notice = message["ReceiptHandle"], read_event(message.get("Body", ""))
+                if notice is None:
                     strange.append(receipt)
                 else:
-                    found.append(replace(told, receipt=receipt))
+                    found.append(replace(notice, receipt=receipt))
             if len(messages) < _AT_ONCE:
                 break
         with suppress(ProviderError):  # They come again, and are deleted then.
@@ -69,7 +69,7 @@ class Notices:
 
     def _receive(self) -> Sequence[Mapping[str, Any]]:
         try:
-            answer = self._calls.ask(
+            answer = self._calls.query(
                 "sqs", "receive_message", QueueUrl=self._queue,
                 MaxNumberOfMessages=_AT_ONCE, WaitTimeSeconds=0, VisibilityTimeout=_HIDDEN_S,
             )  # fmt: skip
@@ -89,7 +89,7 @@ class Notices:
                 {"Id": str(place), "ReceiptHandle": receipt}
                 for place, receipt in enumerate(receipts[start : start + _AT_ONCE])
             ]
-            answer = self._calls.tell("sqs", "delete_message_batch", QueueUrl=self._queue, Entries=entries)
+            answer = self._calls.mutate("sqs", "delete_message_batch", QueueUrl=self._queue, Entries=entries)
             for said in answer.get("Failed", ()):
                 failed = said.get("Message") or said.get("Code", "")
         if failed:

@@ -18,22 +18,22 @@ from burstd.domain.plugins.provider import (
     Quota,
 )
 from providers.aws import watch
-from providers.aws.calls import Calls
-from providers.aws.catalog.catalog import Catalog
-from providers.aws.catalog.quotas import Quotas
+from providers.aws.calls import AwsCalls
+from providers.aws.catalog.catalog import AwsCatalog
+from providers.aws.catalog.quotas import AwsQuotas
 from providers.aws.checks import check
 from providers.aws.launch import recipe
-from providers.aws.launch.images import Images
-from providers.aws.launch.launch import Launching
-from providers.aws.launch.lookups import Wishes
+from providers.aws.launch.images import AwsImages
+from providers.aws.launch.launch import InstanceLauncher
+from providers.aws.launch.lookups import LaunchLookups
 from providers.aws.launch.placement_groups import PlacementGroups
-from providers.aws.launch.template import Templates
-from providers.aws.leftovers import Leftovers
-from providers.aws.listing import Listing
-from providers.aws.notices import Notices
+from providers.aws.launch.template import LaunchTemplates
+from providers.aws.leftovers import AwsLeftovers
+from providers.aws.listing import InstanceListing
+from providers.aws.notices import SqsNotices
 from providers.aws.settings import AwsSettings
-from providers.aws.terminate import Ending
-from providers.parsing import understood
+from providers.aws.terminate import InstanceTerminator
+from providers.parsing import malformed_as_unavailable
 
 
 class AwsProvider:
@@ -41,39 +41,39 @@ class AwsProvider:
 
     idempotency = Idempotency.TOKEN
 
-    def __init__(self, name: str, cluster: str, settings: AwsSettings, calls: Calls) -> None:
+    def __init__(self, name: str, cluster: str, settings: AwsSettings, calls: AwsCalls) -> None:
         self.name = name
         self.settle_s = settings.settle_s
         self._cluster = cluster
         self._settings = settings
         self._calls = calls
-        self._catalog = Catalog(name, settings, calls)
-        self._images = Images(settings, calls)
-        self._quotas = Quotas(settings, calls, self._catalog)
-        self._wishes = Wishes(settings, self._catalog, self._images)
-        templates = Templates(cluster, settings, calls)
+        self._catalog = AwsCatalog(name, settings, calls)
+        self._images = AwsImages(settings, calls)
+        self._quotas = AwsQuotas(settings, calls, self._catalog)
+        self._lookups = LaunchLookups(settings, self._catalog, self._images)
+        templates = LaunchTemplates(cluster, settings, calls)
         groups = PlacementGroups(cluster, settings, calls)
-        self._launching = Launching(name, cluster, settings, calls, templates, groups)
-        self._listing = Listing(name, cluster, settings, calls)
-        self._ending = Ending(calls)
-        self._leftovers = Leftovers(name, cluster, settings, calls, templates.used_lately)
-        self._notices = Notices(settings, calls)
+        self._launcher = InstanceLauncher(name, cluster, settings, calls, templates, groups)
+        self._listing = InstanceListing(name, cluster, settings, calls)
+        self._terminator = InstanceTerminator(calls)
+        self._leftovers = AwsLeftovers(name, cluster, settings, calls, templates.used_lately)
+        self._notices = SqsNotices(settings, calls)
 
-    @understood
+    @malformed_as_unavailable
     def offers(self) -> Sequence[Offer]:
         """What the site allows, in every zone that has a subnet, on demand and spot."""
         return self._catalog.offers()
 
     def prepare(self, requests: Sequence[LaunchRequest]) -> Sequence[LaunchRequest | ProviderError]:
         """Puts those that are alike into batches of one call each, and writes the calls down."""
-        wishes: list[recipe.Wish] = []
+        specs: list[recipe.LaunchSpec] = []
         refused: dict[str, ProviderError] = {}
         for request in requests:
             try:
-                wishes.append(self._wishes.of(request))
+                specs.append(self._lookups.look_up(request))
             except (BadRequest, InsufficientCapacity) as error:
                 refused[request.claim_id] = error
-        ready = {one.claim_id: one for one in recipe.batches(self._cluster, self._settings, wishes)}
+        ready = {one.claim_id: one for one in recipe.batch_requests(self._cluster, self._settings, specs)}
         return [refused.get(request.claim_id) or ready[request.claim_id] for request in requests]
 
     def launch(self, requests: Sequence[LaunchRequest]) -> Sequence[LaunchOutcome]:
@@ -82,17 +82,17 @@ class AwsProvider:
         """
         ready = [request for request in requests if request.batch]
         done: dict[str, LaunchOutcome] = {}
-        alone: dict[tuple[str, str], list[LaunchRequest]] = {}
+        unprepared: dict[tuple[str, str], list[LaunchRequest]] = {}
         for request in requests:
             if not request.batch:
-                alone.setdefault((request.gang, "" if request.gang else request.claim_id), []).append(request)
-        for group in alone.values():
+                unprepared.setdefault((request.gang, "" if request.gang else request.claim_id), []).append(request)
+        for group in unprepared.values():
             for request, answer in zip(group, self._prepared(group), strict=True):
                 if isinstance(answer, LaunchRequest):
                     ready.append(answer)
                 else:
                     done[request.claim_id] = LaunchOutcome(request.claim_id, answer)
-        done.update(self._launching.serve(ready))
+        done.update(self._launcher.launch_batches(ready))
         return [done[request.claim_id] for request in requests]
 
     def _prepared(self, requests: Sequence[LaunchRequest]) -> Sequence[LaunchRequest | ProviderError]:
@@ -101,25 +101,25 @@ class AwsProvider:
         except ProviderError as error:
             return [error] * len(requests)
 
-    @understood
+    @malformed_as_unavailable
     def instances(self) -> Iterator[Instance]:
         """Ours, page by page."""
         return self._listing.instances()
 
     def terminate(self, instance_ids: Sequence[str]) -> None:
         """In batches; those that are gone are left out."""
-        self._ending.terminate(instance_ids)
+        self._terminator.terminate(instance_ids)
 
-    @understood
+    @malformed_as_unavailable
     def leftovers(self) -> Iterator[Leftover]:
         """Volumes, network interfaces, spot requests, launch templates, placement groups of ours."""
-        return self._leftovers.listed()
+        return self._leftovers.list_leftovers()
 
     def remove(self, leftovers: Sequence[Leftover]) -> None:
         """Looks first whether they are ours."""
         self._leftovers.remove(leftovers)
 
-    @understood
+    @malformed_as_unavailable
     def console(self, instance_id: str) -> str:
         """The console's output so far."""
         return self._listing.console(instance_id)
@@ -129,7 +129,7 @@ class AwsProvider:
         """Spot, where the settings name a queue."""
         return frozenset({"spot"} if self._notices.has_queue else ())
 
-    @understood
+    @malformed_as_unavailable
     def notices(self) -> Sequence[Notice]:
         """Those in the settings' queue; none where there is no queue."""
         return self._notices.notices()
@@ -138,14 +138,14 @@ class AwsProvider:
         """Deletes them from the queue."""
         self._notices.acknowledge(notices)
 
-    def watch(self) -> str:
+    def watch_script(self) -> str:
         """A script that asks the machine's own metadata service."""
         return watch.script()
 
-    @understood
+    @malformed_as_unavailable
     def quotas(self) -> Sequence[Quota]:
         """Limits of vCPUs."""
-        return self._quotas.read()
+        return self._quotas.read_quotas()
 
     def check(self, images: Sequence[str]) -> Iterator[Finding]:
         """Credentials, rights, images, networks, quotas."""
@@ -159,7 +159,7 @@ class AwsProvider:
 
 
 def _make(name: str, cluster: str, settings: AwsSettings) -> Provider:
-    return AwsProvider(name, cluster, settings, Calls(settings))
+    return AwsProvider(name, cluster, settings, AwsCalls(settings))
 
 
 plugin = ProviderPlugin("aws", AwsSettings, _make)

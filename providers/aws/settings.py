@@ -12,7 +12,7 @@ Names = tuple[Name, ...]
 Price = Annotated[Decimal, Field(ge=0)]
 
 
-class RootVolume(BaseModel):
+class AwsRootVolume(BaseModel):
     """The disk that a machine boots from: always encrypted, and gone with the machine."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -59,7 +59,7 @@ class AwsSettings(BaseModel):
     """Of pools whose rules name none: ``ami-...``, ``name:PATTERN`` (the newest that fits) or ``ssm:PARAMETER``."""
     image_owners: Names = ("self",)
     """For ``name:``: account numbers, ``self`` or ``amazon``."""
-    root: RootVolume = RootVolume()
+    root: AwsRootVolume = AwsRootVolume()
     gpu_names: dict[str, str] = Field(default_factory=dict)
     """Amazon's name of a GPU -> its type in slurm.conf; else Amazon's name in small letters."""
     usable_memory: Annotated[float, Field(gt=0, le=1)] = 0.95

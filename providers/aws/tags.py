@@ -16,7 +16,7 @@ def to_aws(tags: Mapping[str, str]) -> list[dict[str, str]]:
     return [{"Key": key, "Value": value} for key, value in sorted(tags.items())]
 
 
-def of_aws(tags: Iterable[Mapping[str, Any]] | None) -> dict[str, str]:
+def from_aws(tags: Iterable[Mapping[str, Any]] | None) -> dict[str, str]:
     """As every answer has them, but such as are said twice and differ: those are none."""
     said = [(str(tag["Key"]), str(tag["Value"])) for tag in tags or ()]
     found = dict(said)
@@ -29,19 +29,19 @@ def specifications(tags: Mapping[str, str], *kinds: str) -> list[dict[str, Any]]
     return [{"ResourceType": kind, "Tags": to_aws(tags)} for kind in kinds]
 
 
-def ours(cluster: str) -> list[dict[str, Any]]:
+def cluster_filters(cluster: str) -> list[dict[str, Any]]:
     """``Filters`` for what bears exactly our cluster's tag. In a filter ``*``, ``?`` and ``\\`` are special; a
     cluster's name has none of them.
     """
     return [{"Name": f"tag:{TAG_CLUSTER}", "Values": [cluster]}]
 
 
-def is_ours(tags: Mapping[str, str], cluster: str) -> bool:
+def belongs_to_cluster(tags: Mapping[str, str], cluster: str) -> bool:
     """Whether it bears exactly our cluster's tag."""
     return tags.get(TAG_CLUSTER) == cluster
 
 
-def common(many: Sequence[Mapping[str, str]]) -> dict[str, str]:
+def common_tags(many: Sequence[Mapping[str, str]]) -> dict[str, str]:
     """The tags that all of them have with the same value."""
     first, *rest = many
     return {key: value for key, value in first.items() if all(other.get(key) == value for other in rest)}

@@ -11,19 +11,19 @@ import re
 from collections.abc import Sequence
 
 from burstd.domain.errors import AuthFailed, BadRequest, NotFound, ProviderError
-from providers.aws.calls import Calls
+from providers.aws.calls import AwsCalls
 
-BATCH = 500
+MAX_IDS = 500
 _REFUSALS = 16
 """Calls of a batch that may be refused before its rest is given up: enough to find one instance of 500 by halves."""
 _ID = re.compile(r"i-(?:[0-9a-f]{17}|[0-9a-f]{8})")
 _IN_TEXT = re.compile(rf"\b{_ID.pattern}\b")
 
 
-class Ending:
+class InstanceTerminator:
     """The only caller of TerminateInstances. Disks and interfaces are made to go with their machine."""
 
-    def __init__(self, calls: Calls) -> None:
+    def __init__(self, calls: AwsCalls) -> None:
         self._calls = calls
 
     def terminate(self, instance_ids: Sequence[str]) -> None:
@@ -37,8 +37,8 @@ class Ending:
         if strange:
             errors.append(BadRequest(f"no instance of EC2 has such an id: {', '.join(strange)}"))
             ids = [one for one in ids if _ID.fullmatch(one)]
-        for start in range(0, len(ids), BATCH):
-            errors += self._batch(ids[start : start + BATCH])
+        for start in range(0, len(ids), MAX_IDS):
+            errors += self._batch(ids[start : start + MAX_IDS])
         if errors:
             raise errors[0]
 
@@ -69,7 +69,7 @@ class Ending:
 
     def _call(self, ids: list[str]) -> ProviderError | None:
         try:
-            self._calls.tell("ec2", "terminate_instances", InstanceIds=ids)
+            self._calls.mutate("ec2", "terminate_instances", InstanceIds=ids)
         except ProviderError as error:
             return error
         return None

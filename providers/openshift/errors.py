@@ -49,7 +49,7 @@ _DISTRUST = ("CERTIFICATE_VERIFY_FAILED", "WRONG_VERSION_NUMBER")
 """A certificate is looked at before anything is sent; what is no TLS at all has understood nothing."""
 
 
-class AlreadyExists(BadRequest):
+class KubernetesAlreadyExists(BadRequest):
     """Something of that name is there."""
 
 
@@ -57,15 +57,15 @@ class NoSuchApi(BadRequest):
     """This cluster does not have the kind at all: plain Kubernetes has no Routes."""
 
 
-class Conflict(CloudUnavailable):
+class KubernetesConflict(CloudUnavailable):
     """The thing changed meanwhile, and nothing was done: the same may be asked again."""
 
 
-class Expired(CloudUnavailable):
+class ResourceVersionExpired(CloudUnavailable):
     """410: what the list or the watch was to go on from is too old by now."""
 
 
-class Answer(NamedTuple):
+class KubernetesResponse(NamedTuple):
     """What came back for one request. Names of ``headers`` in small letters."""
 
     status: int
@@ -73,7 +73,7 @@ class Answer(NamedTuple):
     body: str
 
 
-def of_answer(answer: Answer, what: str, *, changes: bool) -> ProviderError:
+def error_for_response(answer: KubernetesResponse, what: str, *, changes: bool) -> ProviderError:
     """The error for an answer of 300 and more. ``what``, in the infinitive, is what was asked for."""
     status, said = answer.status, _status(answer)
     message = f"Kubernetes would not {what}: {_text(answer, said)}"
@@ -88,29 +88,29 @@ def of_answer(answer: Answer, what: str, *, changes: bool) -> ProviderError:
     if status == 404:
         return _missing(message, said, answer)
     if status == 409 and reason == "AlreadyExists":
-        return AlreadyExists(message)
+        return KubernetesAlreadyExists(message)
     if status == 409:
-        return Conflict(message)
+        return KubernetesConflict(message)
     if status == 410:
-        return Expired(message)
+        return ResourceVersionExpired(message)
     if status == 429:
-        return RateLimited(message, retry_after_s=_pause(answer, said))
+        return RateLimited(message, retry_after_s=_retry_after_s(answer, said))
     if status >= 500 or status == 408:
         lost = changes and not _NOT_DONE.search(str(said.get("message") or ""))
-        return (OutcomeUnknown if lost else CloudUnavailable)(message, retry_after_s=_pause(answer, said))
+        return (OutcomeUnknown if lost else CloudUnavailable)(message, retry_after_s=_retry_after_s(answer, said))
     if status < 400:
         return CloudUnavailable(f"{message}; the server's address in the kubeconfig leads elsewhere")
     return BadRequest(message)
 
 
-def of_event(said: Mapping[str, Any], what: str) -> ProviderError:
+def error_for_watch_event(said: Mapping[str, Any], what: str) -> ProviderError:
     """The error for an ERROR event inside a watch: a Status, where the answer itself was 200."""
     code = said.get("code")
     status = code if isinstance(code, int) and code >= 300 else 500
-    return of_answer(Answer(status, {}, json.dumps(said)), what, changes=False)
+    return error_for_response(KubernetesResponse(status, {}, json.dumps(said)), what, changes=False)
 
 
-def of_silence(error: BaseException, what: str, *, changes: bool) -> ProviderError:
+def error_without_response(error: BaseException, what: str, *, changes: bool) -> ProviderError:
     """The error where no answer, or half of one, came."""
     text = _plain(str(error) or type(error).__name__)
     if not changes or _surely_unsent(error):
@@ -118,7 +118,7 @@ def of_silence(error: BaseException, what: str, *, changes: bool) -> ProviderErr
     return OutcomeUnknown(f"no answer came when burstd would {what}: {text}")
 
 
-def plain(text: str) -> str:
+def one_line(text: str) -> str:
     """In one line of bearable length, without tokens."""
     return _plain(text)
 
@@ -141,7 +141,7 @@ def _forbidden(message: str, said: str) -> ProviderError:
     return NotAllowed(f"{message}; a rule of the cluster forbids it: ask its administrators")
 
 
-def _missing(message: str, said: Mapping[str, Any], answer: Answer) -> ProviderError:
+def _missing(message: str, said: Mapping[str, Any], answer: KubernetesResponse) -> ProviderError:
     """Only the API server itself can say that a thing is gone, and it names the thing."""
     details = said.get("details") or {}
     if said.get("reason") == "NotFound" and details.get("name"):
@@ -172,7 +172,7 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
         one = wrapped if isinstance(wrapped, BaseException) else one.__cause__ or one.__context__
 
 
-def _pause(answer: Answer, said: Mapping[str, Any]) -> float:
+def _retry_after_s(answer: KubernetesResponse, said: Mapping[str, Any]) -> float:
     """Seconds; 0: nothing is said."""
     for text in (answer.headers.get("retry-after"), (said.get("details") or {}).get("retryAfterSeconds")):
         try:
@@ -182,7 +182,7 @@ def _pause(answer: Answer, said: Mapping[str, Any]) -> float:
     return 0.0
 
 
-def _text(answer: Answer, said: Mapping[str, Any]) -> str:
+def _text(answer: KubernetesResponse, said: Mapping[str, Any]) -> str:
     """What was said, with the status."""
     words = _plain(str(said.get("message") or "" if said else _TAG.sub(" ", answer.body)))
     return f"{words} (HTTP {answer.status})" if words else f"HTTP {answer.status}"
@@ -192,7 +192,7 @@ def _plain(text: str) -> str:
     return _TOKEN.sub(lambda found: found[1] or "", " ".join(text.split()))[:_LIMIT].rstrip(". ")
 
 
-def _status(answer: Answer) -> Mapping[str, Any]:
+def _status(answer: KubernetesResponse) -> Mapping[str, Any]:
     """The Status of the body; empty: it is none."""
     try:
         said = json.loads(answer.body)

@@ -18,10 +18,10 @@ SIZE = "burstd-size"
 TAGS = "burstd/tags"
 """Annotation: all tags of the request, as JSON; a label's value may not hold everything."""
 _VALUE = re.compile(r"([A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?)?")
-Thing = Mapping[str, Any]
+KubeObject = Mapping[str, Any]
 
 
-def labels(cluster: str, claim: str, group: str = "", size: str = "") -> dict[str, str]:
+def claim_labels(cluster: str, claim: str, group: str = "", size: str = "") -> dict[str, str]:
     """For all that is made for a claim; ``group`` and ``size`` for its pod. Raises BadRequest where one cannot be."""
     said = {TAG_CLUSTER: cluster, TAG_CLAIM: claim}
     said |= {key: value for key, value in ((GROUP, group), (SIZE, size)) if value}
@@ -31,33 +31,33 @@ def labels(cluster: str, claim: str, group: str = "", size: str = "") -> dict[st
     return said
 
 
-def selector(cluster: str) -> str:
+def claim_selector(cluster: str) -> str:
     """For lists and watches: what is of a claim of our cluster's."""
     return f"{TAG_CLUSTER}={cluster},{TAG_CLAIM}"
 
 
-def is_ours(thing: Thing, cluster: str) -> bool:
+def belongs_to_cluster(thing: KubeObject, cluster: str) -> bool:
     """Whether it is exactly our cluster's, and of a claim."""
     said = _labels(thing)
     return bool(cluster) and said.get(TAG_CLUSTER) == cluster and bool(said.get(TAG_CLAIM))
 
 
-def claim_of(thing: Thing) -> str:
+def claim_of(thing: KubeObject) -> str:
     """Empty: of none."""
     return str(_labels(thing).get(TAG_CLAIM, ""))
 
 
-def group_of(thing: Thing) -> str:
+def group_of(thing: KubeObject) -> str:
     """The group of nodes that a pod is for."""
     return str(_labels(thing).get(GROUP, ""))
 
 
-def size_of(thing: Thing) -> str:
+def size_of(thing: KubeObject) -> str:
     """The size that a pod has."""
     return str(_labels(thing).get(SIZE, ""))
 
 
-def tags_of(thing: Thing) -> dict[str, str]:
+def tags_of(thing: KubeObject) -> dict[str, str]:
     """All tags, with those that are labels: a label counts, whatever the annotation says."""
     try:
         said = json.loads((thing.get("metadata", {}).get("annotations") or {}).get(TAGS, "{}"))
@@ -68,15 +68,15 @@ def tags_of(thing: Thing) -> dict[str, str]:
     return known | {key: str(own[key]) for key in (TAG_CLUSTER, TAG_CLAIM) if key in own}
 
 
-def name_of(thing: Thing) -> str:
+def name_of(thing: KubeObject) -> str:
     """Unique among those of its kind in the namespace, at one time."""
     return str(thing["metadata"]["name"])
 
 
-def uid_of(thing: Thing) -> str:
+def uid_of(thing: KubeObject) -> str:
     """Unique for ever: a second thing of the same name has another."""
     return str(thing["metadata"]["uid"])
 
 
-def _labels(thing: Thing) -> Mapping[str, Any]:
+def _labels(thing: KubeObject) -> Mapping[str, Any]:
     return thing.get("metadata", {}).get("labels") or {}

@@ -12,42 +12,44 @@ from typing import Any
 
 from burstd.domain.cloud.instance import Leftover
 from burstd.domain.errors import BadRequest, NotAllowed, NotFound, ProviderError
-from providers.batch_calls import Pace
+from providers.batch_calls import BatchCall
 from providers.openshift import labels
-from providers.openshift.client.calls import Calls
-from providers.openshift.errors import Conflict, NoSuchApi
+from providers.openshift.client.calls import OpenShiftCalls
+from providers.openshift.errors import KubernetesConflict, NoSuchApi
 from providers.openshift.pods import status
-from providers.openshift.pods.listing import Listing
+from providers.openshift.pods.listing import PodListing
 from providers.openshift.settings import OpenShiftSettings
 
 POD, VOLUME, SERVICE, ROUTE = "pod", "volume", "service", "route"
 ROUTES_API = "route.openshift.io/v1"
-_PLACES = {
+_API_RESOURCES = {
     ROUTE: ("routes", ROUTES_API),
     SERVICE: ("services", "v1"),
     VOLUME: ("persistentvolumeclaims", "v1"),
     POD: ("pods", "v1"),
 }
 """Kind of leftover: what the API calls it, and which; in the order in which they go."""
-Thing = Mapping[str, Any]
+KubeObject = Mapping[str, Any]
 
 
-class Leftovers:
+class OpenShiftLeftovers:
     """Of one cluster."""
 
-    def __init__(self, name: str, cluster: str, settings: OpenShiftSettings, calls: Calls, listing: Listing) -> None:
+    def __init__(
+        self, name: str, cluster: str, settings: OpenShiftSettings, calls: OpenShiftCalls, listing: PodListing
+    ) -> None:
         self._name = name
         self._cluster = cluster
         self._settings = settings
         self._calls = calls
         self._listing = listing
 
-    def listed(self) -> Iterator[Leftover]:
+    def list_leftovers(self) -> Iterator[Leftover]:
         """Volumes, services and routes with the pod of their claim; dead pods."""
         things = [(kind, thing) for kind in (ROUTE, SERVICE, VOLUME) for thing in self._all(kind)]
         # Last, so that a pod is in the list whose volume is.
         self._listing.refresh()
-        pods = self._listing.known()
+        pods = self._listing.cached_pods()
         users = {labels.claim_of(pod): labels.name_of(pod) for pod in pods}
         for kind, thing in things:
             yield self._left(kind, thing, users.get(labels.claim_of(thing), ""))
@@ -60,42 +62,46 @@ class Leftovers:
 
         Raises BadRequest, and removes nothing, where one is not ours; else the first error when all were tried.
         """
-        if unknown := sorted({left.kind for left in leftovers} - _PLACES.keys()):
+        if unknown := sorted({left.kind for left in leftovers} - _API_RESOURCES.keys()):
             raise BadRequest(f"no such kind of thing in Kubernetes: {', '.join(unknown)}")
-        pace = Pace(self._settings.side_by_side)
+        batch = BatchCall(self._settings.side_by_side)
         wanted = list(dict.fromkeys((left.kind, left.id) for left in leftovers))
-        found: list[tuple[str, Thing]] = []
-        for one in pace.each(lambda each: self._look(*each), wanted):
+        found: list[tuple[str, KubeObject]] = []
+        for one in batch.call_each(lambda each: self._find(*each), wanted):
             if isinstance(one, ProviderError):
                 raise one
             found += [one] if one is not None else []
         strange = [
-            f"{kind} {labels.name_of(thing)}" for kind, thing in found if not labels.is_ours(thing, self._cluster)
+            f"{kind} {labels.name_of(thing)}"
+            for kind, thing in found
+            if not labels.belongs_to_cluster(thing, self._cluster)
         ]
         if strange:
             raise BadRequest(f"this does not bear the mark of cluster {self._cluster}: {', '.join(strange)}")
         if found:
             self._listing.refresh()
-        used = {labels.claim_of(pod) for pod in self._listing.known() if not status.is_dead(pod)}
+        used = {labels.claim_of(pod) for pod in self._listing.cached_pods() if not status.is_dead(pod)}
         errors: list[ProviderError] = []
-        for kind in _PLACES:
+        for kind in _API_RESOURCES:
             spare = [
                 thing
                 for one, thing in found
                 if one == kind and (status.is_dead(thing) if kind == POD else labels.claim_of(thing) not in used)
             ]
-            errors += [one for one in pace.each(partial(self._end, kind), spare) if isinstance(one, ProviderError)]
+            errors += [
+                one for one in batch.call_each(partial(self._delete, kind), spare) if isinstance(one, ProviderError)
+            ]
         if errors:
             raise errors[0]
 
-    def _left(self, kind: str, thing: Thing, user: str) -> Leftover:
+    def _left(self, kind: str, thing: KubeObject, user: str) -> Leftover:
         return Leftover(kind, labels.name_of(thing), self._name, labels.claim_of(thing), user)
 
-    def _all(self, kind: str) -> list[Thing]:
+    def _all(self, kind: str) -> list[KubeObject]:
         """Ours."""
-        query = {"labelSelector": labels.selector(self._cluster)}
+        query = {"labelSelector": labels.claim_selector(self._cluster)}
         try:
-            listed, _ = self._calls.listed(self._path(kind), query, what=f"list {_PLACES[kind][0]}")
+            listed, _ = self._calls.list_objects(self._path(kind), query, what=f"list {_API_RESOURCES[kind][0]}")
         except NoSuchApi:
             if kind != ROUTE:
                 raise
@@ -105,22 +111,22 @@ class Leftovers:
             if kind not in (ROUTE, SERVICE):
                 raise
             return []
-        return [one for one in listed if labels.is_ours(one, self._cluster)]
+        return [one for one in listed if labels.belongs_to_cluster(one, self._cluster)]
 
-    def _look(self, kind: str, name: str) -> tuple[str, Thing] | None:
+    def _find(self, kind: str, name: str) -> tuple[str, KubeObject] | None:
         try:
-            return kind, self._calls.ask("GET", self._path(kind, name), what=f"look at {kind} {name}")
+            return kind, self._calls.request_json("GET", self._path(kind, name), what=f"look at {kind} {name}")
         except (NotFound, NoSuchApi):
             return None
 
-    def _end(self, kind: str, thing: Thing) -> None:
+    def _delete(self, kind: str, thing: KubeObject) -> None:
         name = labels.name_of(thing)
         options = {"propagationPolicy": "Background", "preconditions": {"uid": labels.uid_of(thing)}}
         try:
-            self._calls.ask("DELETE", self._path(kind, name), options, what=f"delete {kind} {name}")
-        except (NotFound, Conflict):
+            self._calls.request_json("DELETE", self._path(kind, name), options, what=f"delete {kind} {name}")
+        except (NotFound, KubernetesConflict):
             return  # That one is gone; another of its name is not what was asked for.
 
     def _path(self, kind: str, name: str = "") -> str:
-        plural, api = _PLACES[kind]
-        return self._calls.place(plural, name, api=api)
+        plural, api = _API_RESOURCES[kind]
+        return self._calls.path_of(plural, name, api=api)

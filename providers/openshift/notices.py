@@ -11,30 +11,36 @@ from collections.abc import Callable, Sequence
 from burstd.domain.plugins.provider import Notice, NoticeKind
 from providers.openshift import labels
 from providers.openshift.pods import status
-from providers.openshift.pods.listing import Listing
+from providers.openshift.pods.listing import PodListing
 
 
-class Notices:
+class PodNotices:
     """Of one cluster; no calls are made. ``is_own``: whether burstd itself asked for the end of the pod of that uid."""
 
-    def __init__(self, listing: Listing, is_own: Callable[[str], bool]) -> None:
+    def __init__(self, listing: PodListing, is_own: Callable[[str], bool]) -> None:
         self._listing = listing
-        self._is_own = is_own
+        self._is_terminated_by_burstd = is_own
         self._lock = threading.Lock()
         self._done: set[str] = set()
         """Uids of those that are on record and still there."""
 
     def notices(self) -> Sequence[Notice]:
         """Those of pods that are known, until they are acknowledged."""
-        going = {labels.uid_of(one): one for one in self._listing.known() if one["metadata"].get("deletionTimestamp")}
+        going = {
+            labels.uid_of(one): one for one in self._listing.cached_pods() if one["metadata"].get("deletionTimestamp")
+        }
         with self._lock:
             self._done &= going.keys()
-            news = {uid: one for uid, one in going.items() if uid not in self._done and not self._is_own(uid)}
+            news = {
+                uid: one
+                for uid, one in going.items()
+                if uid not in self._done and not self._is_terminated_by_burstd(uid)
+            }
         return [
             Notice(
                 labels.name_of(one),
                 NoticeKind.INTERRUPTION,
-                status.seconds(one["metadata"]["deletionTimestamp"]),
+                status.parse_time(one["metadata"]["deletionTimestamp"]),
                 uid,
             )
             for uid, one in news.items()

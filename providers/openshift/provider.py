@@ -18,21 +18,21 @@ from burstd.domain.plugins.provider import (
     Route,
 )
 from burstd.domain.plugins.shell import Shell
-from providers.openshift.catalog.catalog import Catalog
-from providers.openshift.catalog.quotas import Quotas
+from providers.openshift.catalog.catalog import OpenShiftCatalog
+from providers.openshift.catalog.quotas import OpenShiftQuotas
 from providers.openshift.checks import check
-from providers.openshift.client.calls import Calls
+from providers.openshift.client.calls import OpenShiftCalls
 from providers.openshift.client.shell import PodShell
-from providers.openshift.leftovers import Leftovers
-from providers.openshift.notices import Notices
-from providers.openshift.pods.images import Images
-from providers.openshift.pods.launch import Launching
-from providers.openshift.pods.listing import Listing
-from providers.openshift.pods.volumes import Scratch
+from providers.openshift.leftovers import OpenShiftLeftovers
+from providers.openshift.notices import PodNotices
+from providers.openshift.pods.images import ImageVersions
+from providers.openshift.pods.launch import PodLauncher
+from providers.openshift.pods.listing import PodListing
+from providers.openshift.pods.volumes import ScratchVolumes
 from providers.openshift.routes import PodRoutes
 from providers.openshift.settings import OpenShiftSettings
-from providers.openshift.terminate import Ending
-from providers.parsing import understood
+from providers.openshift.terminate import PodTerminator
+from providers.parsing import malformed_as_unavailable
 
 
 class OpenShiftProvider:
@@ -41,44 +41,44 @@ class OpenShiftProvider:
     idempotency = Idempotency.NAME
     notice_markets = frozenset({"on-demand"})
 
-    def __init__(self, name: str, cluster: str, settings: OpenShiftSettings, calls: Calls) -> None:
+    def __init__(self, name: str, cluster: str, settings: OpenShiftSettings, calls: OpenShiftCalls) -> None:
         self.name = name
         self.settle_s = settings.settle_s
         self._cluster = cluster
         self._settings = settings
         self._calls = calls
-        self._catalog = Catalog(name, settings, calls)
-        self._images = Images(settings, calls)
-        self._quotas = Quotas(settings, self._catalog)
-        self._listing = Listing(name, cluster, settings, calls)
-        self._launching = Launching(settings, calls, self._listing, self._images, Scratch(settings, calls))
-        self._ending = Ending(cluster, settings, calls, self._listing)
-        self._leftovers = Leftovers(name, cluster, settings, calls, self._listing)
-        self._notices = Notices(self._listing, self._ending.has_asked)
+        self._catalog = OpenShiftCatalog(name, settings, calls)
+        self._images = ImageVersions(settings, calls)
+        self._quotas = OpenShiftQuotas(settings, self._catalog)
+        self._listing = PodListing(name, cluster, settings, calls)
+        self._launcher = PodLauncher(settings, calls, self._listing, self._images, ScratchVolumes(settings, calls))
+        self._terminator = PodTerminator(cluster, settings, calls, self._listing)
+        self._leftovers = OpenShiftLeftovers(name, cluster, settings, calls, self._listing)
+        self._notices = PodNotices(self._listing, self._terminator.has_terminated)
         self._routes = PodRoutes(calls, cluster, settings.route_domain)
 
-    @understood
+    @malformed_as_unavailable
     def offers(self) -> Sequence[Offer]:
         """The sizes of each group."""
         return self._catalog.offers()
 
     def launch(self, requests: Sequence[LaunchRequest]) -> Sequence[LaunchOutcome]:
         """One pod a request, some side by side."""
-        return self._launching.serve(requests)
+        return self._launcher.launch_pods(requests)
 
-    @understood
+    @malformed_as_unavailable
     def instances(self) -> Iterator[Instance]:
         """Ours; without a call while the watch can be relied on."""
         return self._listing.instances()
 
     def terminate(self, instance_ids: Sequence[str]) -> None:
         """With what belongs to them; those that are gone are left out."""
-        self._ending.terminate(instance_ids)
+        self._terminator.terminate(instance_ids)
 
-    @understood
+    @malformed_as_unavailable
     def leftovers(self) -> Iterator[Leftover]:
         """Volumes, services and routes of ours; pods that have ended."""
-        return self._leftovers.listed()
+        return self._leftovers.list_leftovers()
 
     def remove(self, leftovers: Sequence[Leftover]) -> None:
         """Looks first whether they are ours."""
@@ -88,12 +88,12 @@ class OpenShiftProvider:
         """By ``pods/exec``: nothing is asked before the first command."""
         return PodShell(self._calls, instance_id)
 
-    @understood
+    @malformed_as_unavailable
     def images(self, word: str) -> Sequence[str]:
         """Those of an ImageStream's tag; a plain reference is the one version of itself."""
         return self._images.versions(word)
 
-    @understood
+    @malformed_as_unavailable
     def notices(self) -> Sequence[Notice]:
         """Pods that somebody else takes, as far as the watch has told; no call."""
         return self._notices.notices()
@@ -106,7 +106,7 @@ class OpenShiftProvider:
         """A Service and OpenShift's Route to it."""
         return self._routes.open_route(instance_id, job_id, port)
 
-    @understood
+    @malformed_as_unavailable
     def routes(self) -> Sequence[Route]:
         """All of our cluster's."""
         return self._routes.routes()
@@ -115,10 +115,10 @@ class OpenShiftProvider:
         """With their Services."""
         self._routes.close_routes(routes)
 
-    @understood
+    @malformed_as_unavailable
     def quotas(self) -> Sequence[Quota]:
         """Of the namespace, and of the groups' nodes."""
-        return self._quotas.read()
+        return self._quotas.read_quotas()
 
     def check(self, images: Sequence[str]) -> Iterator[Finding]:
         """Account, rights, images, nodes, limits, and whether a pod would be admitted."""
@@ -131,7 +131,7 @@ class OpenShiftProvider:
 
 
 def _make(name: str, cluster: str, settings: OpenShiftSettings) -> Provider:
-    return OpenShiftProvider(name, cluster, settings, Calls(settings))
+    return OpenShiftProvider(name, cluster, settings, OpenShiftCalls(settings))
 
 
 plugin = ProviderPlugin("openshift", OpenShiftSettings, _make)

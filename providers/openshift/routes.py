@@ -16,8 +16,8 @@ from burstd.domain.cloud.instance import TAG_CLAIM, TAG_CLUSTER
 from burstd.domain.errors import BadRequest, NotFound
 from burstd.domain.plugins.provider import Route
 from providers.openshift import labels
-from providers.openshift.client.calls import Calls
-from providers.openshift.errors import AlreadyExists, NoSuchApi
+from providers.openshift.client.calls import OpenShiftCalls
+from providers.openshift.errors import KubernetesAlreadyExists, NoSuchApi
 
 JOB = "burstd-job"
 """Label; what a label may not hold is in it as ``.``, which no job's id has."""
@@ -25,37 +25,41 @@ PORT = "burstd-port"
 _API = "route.openshift.io/v1"
 _NAMED = "job"
 """Name of the Service's port."""
-Thing = dict[str, Any]
+KubeObject = dict[str, Any]
 
 
 class PodRoutes:
     """The provider's ability Routes. ``domain``: hosts are made below it; empty: the router chooses."""
 
-    def __init__(self, calls: Calls, cluster: str, domain: str) -> None:
+    def __init__(self, calls: OpenShiftCalls, cluster: str, domain: str) -> None:
         self._calls = calls
         self._cluster = cluster
         self._domain = domain
 
     def open_route(self, instance_id: str, job_id: str, port: int) -> Route:
         """See Routes."""
-        pod = self._calls.ask("GET", self._calls.place("pods", instance_id), what=f"look at pod {instance_id}")
-        if not labels.is_ours(pod, self._cluster):
+        pod = self._calls.request_json(
+            "GET", self._calls.path_of("pods", instance_id), what=f"look at pod {instance_id}"
+        )
+        if not labels.belongs_to_cluster(pod, self._cluster):
             raise NotFound(f"pod {instance_id} is not one of cluster {self._cluster}")
         name = self._name(instance_id, job_id, port)
         # The Route first: where the cluster has none, no Service is made for it.
-        route = self._make("routes", _route(name, self._marks(pod, job_id, port), self._domain), _API)
-        self._make("services", _service(name, self._marks(pod, job_id, port), labels.claim_of(pod), port), "v1")
+        route = self._make("routes", _route(name, self._metadata(pod, job_id, port), self._domain), _API)
+        self._make("services", _service(name, self._metadata(pod, job_id, port), labels.claim_of(pod), port), "v1")
         return Route(job_id, port, instance_id, _url(route))
 
     def routes(self) -> Sequence[Route]:
         """See Routes."""
-        path = self._calls.place("routes", api=_API)
+        path = self._calls.path_of("routes", api=_API)
         try:
             found = list(self._calls.pages(path, {"labelSelector": f"{TAG_CLUSTER}={self._cluster},{JOB}"},
                                            what="list Routes"))  # fmt: skip
         except NoSuchApi:
             return ()
-        return tuple(made for one in found if labels.is_ours(one, self._cluster) and (made := _of(one)))
+        return tuple(
+            made for one in found if labels.belongs_to_cluster(one, self._cluster) and (made := _parse_route(one))
+        )
 
     def close_routes(self, routes: Sequence[Route]) -> None:
         """See Routes. The Service goes first: as long as the Route is there, the rest is found."""
@@ -63,20 +67,26 @@ class PodRoutes:
             name = self._name(route.instance_id, route.job_id, route.port)
             for kind, api in (("services", "v1"), ("routes", _API)):
                 with contextlib.suppress(NotFound, NoSuchApi):
-                    self._calls.ask("DELETE", self._calls.place(kind, name, api=api), what=f"remove {kind[:-1]} {name}")
+                    self._calls.request_json(
+                        "DELETE", self._calls.path_of(kind, name, api=api), what=f"remove {kind[:-1]} {name}"
+                    )
 
-    def _make(self, kind: str, thing: Thing, api: str) -> Thing:
+    def _make(self, kind: str, thing: KubeObject, api: str) -> KubeObject:
         """What is there under its name by now."""
         name = labels.name_of(thing)
         try:
-            return self._calls.ask("POST", self._calls.place(kind, api=api), thing, what=f"make {kind[:-1]} {name}")
+            return self._calls.request_json(
+                "POST", self._calls.path_of(kind, api=api), thing, what=f"make {kind[:-1]} {name}"
+            )
         except NoSuchApi:
             raise BadRequest(
                 "this cluster has no Routes, which are OpenShift's own: burstctl port-forward leads to a job's port"
             ) from None
-        except AlreadyExists:
-            found = self._calls.ask("GET", self._calls.place(kind, name, api=api), what=f"look at {kind[:-1]} {name}")
-        if not labels.is_ours(found, self._cluster):
+        except KubernetesAlreadyExists:
+            found = self._calls.request_json(
+                "GET", self._calls.path_of(kind, name, api=api), what=f"look at {kind[:-1]} {name}"
+            )
+        if not labels.belongs_to_cluster(found, self._cluster):
             raise BadRequest(f"there is a {kind[:-1]} {name} in {self._calls.namespace} that is not burstd's")
         return found
 
@@ -89,15 +99,15 @@ class PodRoutes:
         digest = hashlib.sha256(words.encode()).hexdigest()[:8]
         return f"job{re.sub(r'[^0-9]', '-', job_id)}-{port}-{digest}"
 
-    def _marks(self, pod: Thing, job_id: str, port: int) -> Thing:
+    def _metadata(self, pod: KubeObject, job_id: str, port: int) -> KubeObject:
         """The metadata of both, without a name."""
         name = labels.name_of(pod)
         owner = {"apiVersion": "v1", "kind": "Pod", "name": name, "uid": labels.uid_of(pod)}
         own = {JOB: job_id.replace("+", "."), PORT: str(port)}
-        return {"labels": labels.labels(self._cluster, labels.claim_of(pod)) | own, "ownerReferences": [owner]}
+        return {"labels": labels.claim_labels(self._cluster, labels.claim_of(pod)) | own, "ownerReferences": [owner]}
 
 
-def _route(name: str, metadata: Thing, domain: str) -> Thing:
+def _route(name: str, metadata: KubeObject, domain: str) -> KubeObject:
     """TLS ends at the router, with its certificate; plain HTTP is sent on to it."""
     return {
         "apiVersion": _API,
@@ -113,7 +123,7 @@ def _route(name: str, metadata: Thing, domain: str) -> Thing:
     }
 
 
-def _service(name: str, metadata: Thing, claim: str, port: int) -> Thing:
+def _service(name: str, metadata: KubeObject, claim: str, port: int) -> KubeObject:
     selector = {TAG_CLUSTER: metadata["labels"][TAG_CLUSTER], TAG_CLAIM: claim}
     return {
         "apiVersion": "v1",
@@ -127,7 +137,7 @@ def _service(name: str, metadata: Thing, claim: str, port: int) -> Thing:
     }
 
 
-def _of(thing: Thing) -> Route | None:
+def _parse_route(thing: KubeObject) -> Route | None:
     """None: it bears our labels and was not made by burstd."""
     own_labels = thing["metadata"]["labels"]
     owners = [one["name"] for one in thing["metadata"].get("ownerReferences") or () if one["kind"] == "Pod"]
@@ -137,7 +147,7 @@ def _of(thing: Thing) -> Route | None:
     return Route(str(own_labels[JOB]).replace(".", "+"), int(port), owners[0], _url(thing))
 
 
-def _url(route: Thing) -> str:
+def _url(route: KubeObject) -> str:
     """Empty: the router has not chosen a host so far."""
     host = (route.get("spec") or {}).get("host", "")
     return f"https://{host}" if host else ""

@@ -37,7 +37,7 @@ Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([a-z0-9.-]{0,251}[a-
 """Of a thing in Kubernetes."""
 Namespace = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$")]
 Resource = Annotated[str, StringConstraints(pattern=r"^[a-z0-9.-]+/[A-Za-z0-9][A-Za-z0-9._-]*$")]
-OurWord = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?$")]
+LabelValue = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?$")]
 """Name of a group or a size: may be the value of a label."""
 GresType = Annotated[str, StringConstraints(pattern=r"^([A-Za-z_][A-Za-z0-9_.-]*)?$")]
 
@@ -49,7 +49,7 @@ class _Part(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class Prices(_Part):
+class GroupPrices(_Part):
     """For an hour of one GPU, one CPU, one GiB of memory."""
 
     gpu: Price = Decimal(0)
@@ -57,7 +57,7 @@ class Prices(_Part):
     memory_gib: Price = Decimal(0)
 
 
-class Size(_Part):
+class PodSize(_Part):
     """What one machine has; its pod requests exactly that, and may use no more."""
 
     cpus: Annotated[int, Field(strict=True, ge=1)]
@@ -68,7 +68,7 @@ class Size(_Part):
     """Of an hour; None: from the group's prices."""
 
 
-class Group(_Part):
+class NodeGroup(_Part):
     """Nodes of one kind, and the sizes of machines that are offered on them."""
 
     selector: dict[Word, str] = Field(default_factory=dict)
@@ -81,10 +81,10 @@ class Group(_Part):
     """Also a slice: ``nvidia.com/mig-1g.10gb``."""
     gres: GresType = ""
     """Type of the GPUs in slurm.conf; empty: untyped."""
-    prices: Prices | None = None
+    prices: GroupPrices | None = None
     autoscaled: bool = False
     """Nodes are made when pods wait for them: there may be none now."""
-    sizes: Annotated[dict[OurWord, Size], Field(min_length=1)]
+    sizes: Annotated[dict[LabelValue, PodSize], Field(min_length=1)]
 
     @model_validator(mode="after")
     def _priced(self) -> Self:
@@ -93,7 +93,7 @@ class Group(_Part):
         return self
 
 
-class Scratch(_Part):
+class ScratchSettings(_Part):
     """The disk of each machine's own. It goes with the machine."""
 
     path: PodPath = "/var/spool/burst"
@@ -104,7 +104,7 @@ class Scratch(_Part):
     """None: the node's own disk (emptyDir); else a claim of this class, empty: of the cluster's default class."""
 
 
-class Mount(_Part):
+class PodMount(_Part):
     """An existing PersistentVolumeClaim that every machine mounts."""
 
     claim: Name
@@ -137,15 +137,15 @@ class OpenShiftSettings(BaseModel):
     key_secret: str = ""
     """Name of the Secret whose key ``munge.key`` is the cluster's key; empty: burstd hands it over (``root`` only)."""
 
-    groups: Annotated[dict[OurWord, Group], Field(min_length=1)]
+    groups: Annotated[dict[LabelValue, NodeGroup], Field(min_length=1)]
     """What can be had; the group's name is the zone of its offers."""
     slurm_conf: tuple[Word, ...] = SLURM_CONF
     """Lines that take the place of those of the cluster's slurm.conf for slurmd in a pod."""
 
     shm: MiB = 1024
     """MiB of /dev/shm; of the machine's memory."""
-    scratch: Scratch = Scratch()
-    mounts: tuple[Mount, ...] = ()
+    scratch: ScratchSettings = ScratchSettings()
+    mounts: tuple[PodMount, ...] = ()
     labels: dict[Word, str] = Field(default_factory=dict)
     """More labels for the pods."""
     annotations: dict[Word, str] = Field(default_factory=dict)
@@ -196,7 +196,7 @@ class OpenShiftSettings(BaseModel):
             raise ValueError(f"each path can hold one volume only: {', '.join(paths)}")
         return self
 
-    def size(self, group: str, size: str) -> Size | None:
+    def size(self, group: str, size: str) -> PodSize | None:
         """That of an offer's zone and instance type; None: the settings have it no more."""
         found = self.groups.get(group)
         return None if found is None else found.sizes.get(size)

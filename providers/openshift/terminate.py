@@ -11,22 +11,22 @@ from collections.abc import Sequence
 from typing import Any
 
 from burstd.domain.errors import BadRequest, NotFound, ProviderError
-from providers.batch_calls import Pace
+from providers.batch_calls import BatchCall
 from providers.openshift import labels
-from providers.openshift.client.calls import Calls
-from providers.openshift.errors import Conflict
+from providers.openshift.client.calls import OpenShiftCalls
+from providers.openshift.errors import KubernetesConflict
 from providers.openshift.pods import status
-from providers.openshift.pods.listing import Listing
+from providers.openshift.pods.listing import PodListing
 from providers.openshift.settings import OpenShiftSettings
 
 _TRIES = 3
 _REMEMBERED = 10_000
 
 
-class Ending:
+class PodTerminator:
     """The only one who ends pods that run."""
 
-    def __init__(self, cluster: str, settings: OpenShiftSettings, calls: Calls, listing: Listing) -> None:
+    def __init__(self, cluster: str, settings: OpenShiftSettings, calls: OpenShiftCalls, listing: PodListing) -> None:
         self._cluster = cluster
         self._settings = settings
         self._calls = calls
@@ -37,26 +37,26 @@ class Ending:
 
     def terminate(self, instance_ids: Sequence[str]) -> None:
         """All are tried; what is gone already is no error; the first error is raised at the end."""
-        pace = Pace(self._settings.side_by_side)
-        results = pace.each(self._end, list(dict.fromkeys(instance_ids)))
+        batch = BatchCall(self._settings.side_by_side)
+        results = batch.call_each(self._terminate_pod, list(dict.fromkeys(instance_ids)))
         for one in results:
             if isinstance(one, ProviderError):
                 raise one
 
-    def has_asked(self, uid: str) -> bool:
+    def has_terminated(self, uid: str) -> bool:
         """Whether this process asked for the pod's end."""
         with self._lock:
             return uid in self._asked
 
-    def _end(self, name: str) -> None:
+    def _terminate_pod(self, name: str) -> None:
         pod: Any = self._listing.find(name)
         if pod is not None and self._is_asked_for(pod):
             return
         what = f"end pod {name}"
         for _ in range(_TRIES):
             try:
-                pod = pod or self._calls.ask("GET", self._calls.place("pods", name), what=what)
-                if not labels.is_ours(pod, self._cluster):
+                pod = pod or self._calls.request_json("GET", self._calls.path_of("pods", name), what=what)
+                if not labels.belongs_to_cluster(pod, self._cluster):
                     raise BadRequest(f"pod {name} does not bear the mark of cluster {self._cluster}")
                 self._remember(labels.uid_of(pod))
                 options = {
@@ -64,10 +64,10 @@ class Ending:
                     "propagationPolicy": "Background",
                     "preconditions": {"uid": labels.uid_of(pod)},
                 }
-                self._calls.ask("DELETE", self._calls.place("pods", name), options, what=what)
+                self._calls.request_json("DELETE", self._calls.path_of("pods", name), options, what=what)
             except NotFound:
                 return
-            except Conflict as error:
+            except KubernetesConflict as error:
                 # It was another pod of that name, which is gone by now.
                 pod, failed = None, error
             else:
@@ -81,8 +81,8 @@ class Ending:
         return going and (grace == 0 or not self._is_stuck(pod))
 
     def _is_stuck(self, pod: Any) -> bool:
-        until = status.seconds(pod["metadata"].get("deletionTimestamp"))
-        return until is not None and self._calls.now() - until >= self._settings.force_after_s
+        until = status.parse_time(pod["metadata"].get("deletionTimestamp"))
+        return until is not None and self._calls.server_time() - until >= self._settings.force_after_s
 
     def _remember(self, uid: str) -> None:
         with self._lock:

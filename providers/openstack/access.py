@@ -20,12 +20,12 @@ from requests.adapters import BaseAdapter, HTTPAdapter
 from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 
-from burstd.domain.cloud.read_limits import TooMuch, whole
+from burstd.domain.cloud.read_limits import AnswerTooLarge, read_bounded
 from burstd.domain.errors import AuthFailed, BadRequest, CloudUnavailable, OutcomeUnknown, ProviderError
-from providers.openstack.errors import Answer, of_answer, of_login, of_silence
+from providers.openstack.errors import OpenStackResponse, error_for_login, error_for_response, error_without_response
 
 _CONNECT_S = 5.0
-_KEPT_OPEN = 64
+_MAX_CONNECTIONS = 64
 """Connections to one service; requests keeps ten, and writes a line for each more that it throws away."""
 _PIECE = 1 << 16
 _OVERRIDE = "if that is meant, name the service's address in clouds.yaml (compute_endpoint_override and the like)"
@@ -35,25 +35,25 @@ _STALE = (
     ksa.CatalogException, ksa.DiscoveryFailure, sdk.EndpointNotFound, sdk.NotSupported, sdk.ServiceDisabledException,
     sdk.ServiceDiscoveryException,
 )  # fmt: skip
-Sends = Callable[[str, str], None]
+OnRequest = Callable[[str, str], None]
 """Hears of each request on its way out: method and URL."""
 
 
-class Chosen:
+class TrustedEndpoints:
     """What whoever set burstd up chose: hosts that clouds.yaml names, and whether Keystone is reached by TLS."""
 
     def __init__(self) -> None:
         self.hosts: Collection[str] = ()
         self.tls = False
 
-    def learn(self, config: Mapping[str, Any]) -> None:
+    def read_config(self, config: Mapping[str, Any]) -> None:
         """From an entry of clouds.yaml."""
         auth_url = str((config.get("auth") or {}).get("auth_url") or "")
         urls = [auth_url, *(str(value) for key, value in config.items() if key.endswith("_endpoint_override"))]
         self.hosts = frozenset(urlsplit(url).hostname or "" for url in urls)
         self.tls = auth_url.lower().startswith("https:")
 
-    def pools(self) -> dict[str, type[HTTPConnectionPool]]:
+    def connection_pools(self) -> dict[str, type[HTTPConnectionPool]]:
         """For urllib3: connections that lead to this machine, or to its cloud's metadata, only where that was chosen.
 
         What goes through a proxy is the proxy's to let through.
@@ -89,7 +89,7 @@ class _Watched(BaseAdapter):
     Keystone has TLS, over a wire without.
     """
 
-    def __init__(self, inner: BaseAdapter, sends: Sends, chosen: Chosen) -> None:
+    def __init__(self, inner: BaseAdapter, sends: OnRequest, chosen: TrustedEndpoints) -> None:
         super().__init__()
         self._inner = inner
         self._sends = sends
@@ -102,8 +102,8 @@ class _Watched(BaseAdapter):
         self._sends(request.method or "", request.url or "")
         response = self._inner.send(request, *args, **{**kwargs, "stream": True})
         try:
-            response._content = whole(response.iter_content(_PIECE))  # noqa: SLF001 - where requests itself keeps it
-        except TooMuch as error:
+            response._content = read_bounded(response.iter_content(_PIECE))  # noqa: SLF001 - where requests itself keeps it
+        except AnswerTooLarge as error:
             raise requests.exceptions.ConnectionError(str(error), request=request) from None
         finally:
             response.close()
@@ -118,14 +118,14 @@ class _Session(session.Session):  # type: ignore[misc, unused-ignore]
     login and discovery too.
     """
 
-    def __init__(self, sends: Sends, timeout_s: float, chosen: Chosen, **kwargs: Any) -> None:
+    def __init__(self, sends: OnRequest, timeout_s: float, chosen: TrustedEndpoints, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         limits: Any = (_CONNECT_S, timeout_s)
         self.timeout = limits
         for prefix, adapter in list(self.session.adapters.items()):
             if isinstance(adapter, HTTPAdapter):
-                adapter.init_poolmanager(connections=10, maxsize=_KEPT_OPEN)
-                adapter.poolmanager.pool_classes_by_scheme = chosen.pools()
+                adapter.init_poolmanager(connections=10, maxsize=_MAX_CONNECTIONS)
+                adapter.poolmanager.pool_classes_by_scheme = chosen.connection_pools()
             self.session.mount(prefix, _Watched(adapter, sends, chosen))
 
     def request(self, *args: Any, **kwargs: Any) -> Any:
@@ -134,10 +134,10 @@ class _Session(session.Session):  # type: ignore[misc, unused-ignore]
         return super().request(*args, **kwargs)
 
 
-def connect(cloud: str, clouds_yaml: Path | None, region: str, timeout_s: float, sends: Sends) -> Any:
+def open_connection(cloud: str, clouds_yaml: Path | None, region: str, timeout_s: float, sends: OnRequest) -> Any:
     """openstacksdk's connection; asks nothing of the cloud yet. Raises AuthFailed with the remedy."""
     where = f"entry {cloud} of {clouds_yaml or 'clouds.yaml'}" if cloud else "environment (OS_CLOUD, OS_AUTH_URL ...)"
-    chosen = Chosen()
+    chosen = TrustedEndpoints()
     make: Any = partial(_Session, sends, timeout_s, chosen)
     try:
         files = None if clouds_yaml is None else [_readable(clouds_yaml)]
@@ -146,10 +146,10 @@ def connect(cloud: str, clouds_yaml: Path | None, region: str, timeout_s: float,
             config_files=files, load_envvars=files is None, app_name="burstd", session_constructor=make
         )
         entry = found.get_one(cloud or None, region_name=region or None)
-        chosen.learn(entry.config)
+        chosen.read_config(entry.config)
         return connection.Connection(config=entry)
     except (sdk.ConfigException, ksa.ClientException) as error:
-        raise AuthFailed(f"{_NO_CREDENTIALS}: look at the {where}: {_words(error)}") from None
+        raise AuthFailed(f"{_NO_CREDENTIALS}: look at the {where}: {_one_line(error)}") from None
     except OSError as error:
         raise AuthFailed(f"{_NO_CREDENTIALS}: {error.filename or where} cannot be read: {error.strerror}") from None
     except Exception as error:  # noqa: BLE001 - whatever parsers raise, whose words may repeat a line with a secret
@@ -172,31 +172,35 @@ def is_login(url: str) -> bool:
     return url.partition("?")[0].endswith(_LOGIN)
 
 
-def answer_of(response: requests.Response) -> Answer:
+def read_response(response: requests.Response) -> OpenStackResponse:
     """As errors.py has it."""
     headers = {name.lower(): value for name, value in response.headers.items()}
-    return Answer(response.status_code, headers, response.text)
+    return OpenStackResponse(response.status_code, headers, response.text)
 
 
-def translated(error: Exception, what: str, *, changes: bool, sent: bool) -> ProviderError:
+def provider_error(error: Exception, what: str, *, changes: bool, sent: bool) -> ProviderError:
     """The error of the interface for whatever openstacksdk raised. ``sent``: a change was on its way out."""
     if isinstance(error, sdk.HttpException) and error.response is not None:
-        return of_answer(answer_of(error.response), what, changes=changes)
+        return error_for_response(read_response(error.response), what, changes=changes)
     if isinstance(error, ksa.HttpError) and error.response is not None:
-        answer = answer_of(error.response)
-        return of_login(answer) if is_login(error.url or "") else of_answer(answer, what, changes=changes and sent)
+        answer = read_response(error.response)
+        return (
+            error_for_login(answer)
+            if is_login(error.url or "")
+            else error_for_response(answer, what, changes=changes and sent)
+        )
     if isinstance(error, ksa.ConnectionError):
-        return of_silence(error, what, changes=changes, sent=sent)
+        return error_without_response(error, what, changes=changes, sent=sent)
     if isinstance(error, ksa.InvalidResponse):
         return CloudUnavailable(f"cannot {what}: Keystone's answer is no token: look at auth_url")
     if is_stale(error):
-        return CloudUnavailable(f"cannot {what}: {_words(error)}; is the service there, and up?")
+        return CloudUnavailable(f"cannot {what}: {_one_line(error)}; is the service there, and up?")
     if isinstance(error, ksa.MissingAuthMethods | ksa.AuthorizationFailure | ksa.AuthPluginException):
-        return AuthFailed(f"{_NO_CREDENTIALS}: {_words(error)}")
+        return AuthFailed(f"{_NO_CREDENTIALS}: {_one_line(error)}")
     if isinstance(error, sdk.ConfigException):
-        return AuthFailed(f"{_NO_CREDENTIALS}: {_words(error)}")
+        return AuthFailed(f"{_NO_CREDENTIALS}: {_one_line(error)}")
     if isinstance(error, sdk.SDKException) and not sent:
-        return BadRequest(f"openstacksdk would not {what}: {_words(error)}")
+        return BadRequest(f"openstacksdk would not {what}: {_one_line(error)}")
     if isinstance(error, OSError) and not sent and not isinstance(error, requests.RequestException):
         return CloudUnavailable(f"cannot {what}: {error}")
     # Of an answer that is no answer. Its words may be anything.
@@ -207,5 +211,5 @@ def translated(error: Exception, what: str, *, changes: bool, sent: bool) -> Pro
     )
 
 
-def _words(error: Exception) -> str:
+def _one_line(error: Exception) -> str:
     return " ".join(str(error).split())

@@ -15,9 +15,9 @@ from itertools import chain
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from burstd.domain.cloud.read_limits import WholeList
+from burstd.domain.cloud.read_limits import BoundedList
 from burstd.domain.errors import AuthFailed, BadRequest, CloudUnavailable, NotFound, OutcomeUnknown, ProviderError
-from providers.openstack.errors import of_answer
+from providers.openstack.errors import error_for_response
 from providers.openstack.settings import OpenStackSettings
 
 _READS = ("GET", "HEAD")
@@ -25,7 +25,7 @@ _VERSION = re.compile(r"v\d+(\.\d+)?")
 _ID = re.compile(r"[0-9a-f]{8}-?(?:[0-9a-f]{4}-?){3}[0-9a-f]{12}")
 
 
-class Calls:
+class OpenStackCalls:
     """One project of one cloud. Used from many threads; makes no call before the first that is asked for."""
 
     def __init__(self, settings: OpenStackSettings) -> None:
@@ -34,10 +34,10 @@ class Calls:
         self._connection: Any = None
         self._newest: dict[str, tuple[int, ...]] = {}
         """Microversion, by service."""
-        self._here = threading.local()
+        self._thread_state = threading.local()
         """``sent``: whether what this thread sent last was to change something."""
         self._counting = threading.Lock()
-        self.made: Counter[str] = Counter()
+        self.call_counts: Counter[str] = Counter()
         """Requests so far, by method and kind of path: ``GET /servers/detail``, ``DELETE /ports/ID``."""
 
     @property
@@ -50,18 +50,18 @@ class Calls:
         settings = self._settings
         with self._lock:
             if self._connection is None:
-                self._connection = access.connect(
-                    settings.cloud, settings.clouds_yaml, settings.region, settings.timeout_s, self._sends
+                self._connection = access.open_connection(
+                    settings.cloud, settings.clouds_yaml, settings.region, settings.timeout_s, self._before_send
                 )
             return self._connection
 
     @contextmanager
-    def told(self, *, changes: bool, what: str) -> Iterator[None]:
+    def translate_errors(self, *, changes: bool, what: str) -> Iterator[None]:
         """Turns all that openstacksdk raises within into ProviderErrors. ``what``, in the infinitive, is for people.
 
         Has one call in it, where ``changes``.
         """
-        self._here.sent = False
+        self._thread_state.sent = False
         try:
             yield
         except ProviderError:
@@ -69,19 +69,19 @@ class Calls:
         except Exception as error:  # noqa: BLE001 - openstacksdk lets through what requests, files and parsers raise
             from providers.openstack import access  # noqa: PLC0415 - see above
 
-            meant = access.translated(error, what, changes=changes, sent=self._here.sent)
+            meant = access.provider_error(error, what, changes=changes, sent=self._thread_state.sent)
             if access.is_stale(error) or isinstance(meant, AuthFailed):
-                self._forget()
+                self._drop_connection()
             # Without the cause: what Keystone said of a request may repeat it, and would be in a traceback.
             raise meant from None
 
-    def ask(self, service: str, path: str, what: str, *, version: str = "", **query: Any) -> Any:
+    def query(self, service: str, path: str, what: str, *, version: str = "", **query: Any) -> Any:
         """One GET; the JSON that it answers. ``service``: an attribute of the connection, ``compute``, ``network``,
         ``block_storage``, ``image``, ``identity``. ``version``: microversion, or the newest older one that there is.
         """
         return self._call(service, "GET", path, what, version, params=query, skip_cache=True)
 
-    def tell(self, service: str, method: str, path: str, what: str, *, body: Any = None, version: str = "") -> Any:
+    def mutate(self, service: str, method: str, path: str, what: str, *, body: Any = None, version: str = "") -> Any:
         """One call that changes something, sent once; the JSON that it answers, or None."""
         return self._call(service, method, path, what, version, **({} if body is None else {"json": body}))
 
@@ -95,18 +95,18 @@ class Calls:
         self, service: str, path: str, key: str, what: str, *, version: str = "", **query: Any
     ) -> Iterator[Sequence[Mapping[str, Any]]]:
         """As ``pages``, with the things of each page together."""
-        first, seen, reading = True, set[str](), WholeList(what)
+        first, seen, reading = True, set[str](), BoundedList(what)
         while True:
             try:
                 with reading.page():
-                    answer = self.ask(service, path, what, version=version, **query)
+                    answer = self.query(service, path, what, version=version, **query)
             except (BadRequest, NotFound) as error:
                 if first:
                     raise
                 # What the page was to begin after is gone by now.
                 raise CloudUnavailable(f"the list changed while it was read: {error}") from error
-            yield reading.things((answer or {}).get(key))
-            more = _next(answer, key)
+            yield reading.items((answer or {}).get(key))
+            more = _next_page(answer, key)
             if not more:
                 return
             # The address itself may be one that only the service behind a balancer knows.
@@ -115,7 +115,7 @@ class Calls:
                 raise CloudUnavailable(f"cannot {what}: page after page is the same: is there a proxy in between?")
             seen.add(more)
 
-    def has(self, service_type: str) -> bool:
+    def has_service(self, service_type: str) -> bool:
         """Whether the project's service catalogue has it: ``block-storage``, ``network`` ..."""
         return bool(self._regions(service_type))
 
@@ -132,22 +132,22 @@ class Calls:
             raise BadRequest(f"this cloud has the regions {', '.join(several)}: set region, a provider for each")
         return "".join(several)
 
-    def project(self) -> str:
+    def project_id(self) -> str:
         """Id of the one that the credentials are for."""
         connection = self.connection
-        with self.told(changes=False, what="log in"):
+        with self.translate_errors(changes=False, what="log in"):
             return str(connection.current_project_id)
 
     def close(self) -> None:
         """Gives connections back."""
-        connection = self._forget()
+        connection = self._drop_connection()
         if connection is not None:
             connection.close()
 
     def _regions(self, service_type: str) -> list[str]:
         """Where the service catalogue has it, of those that the credentials are for."""
         connection = self.connection
-        with self.told(changes=False, what="read the service catalogue"):
+        with self.translate_errors(changes=False, what="read the service catalogue"):
             config = connection.config
             found = connection.session.auth.get_access(connection.session).service_catalog.get_endpoints_data(
                 service_type=config.get_service_type(service_type),
@@ -160,10 +160,10 @@ class Calls:
         connection, changes = self.connection, method not in _READS
         if service != "identity":
             self.region(service.replace("_", "-"))
-        with self.told(changes=False, what=what):
+        with self.translate_errors(changes=False, what=what):
             proxy = getattr(connection, service)
             headers = {"microversion": self._version(service, proxy, version)} if version else {}
-        with self.told(changes=changes, what=what):
+        with self.translate_errors(changes=changes, what=what):
             response = proxy.request(path, method, raise_exc=False, **headers, **words)
             if response.status_code < 300:
                 said = response.json() if response.content else None
@@ -173,7 +173,7 @@ class Calls:
                 return said
         from providers.openstack import access  # noqa: PLC0415 - see above
 
-        raise of_answer(access.answer_of(response), what, changes=changes)
+        raise error_for_response(access.read_response(response), what, changes=changes)
 
     def _version(self, service: str, proxy: Any, wanted: str) -> str:
         """Raises CloudUnavailable where the service does not say what it has."""
@@ -187,15 +187,15 @@ class Calls:
         major, minor = min(tuple(map(int, wanted.split("."))), tuple(newest[:2]))
         return f"{major}.{minor}"
 
-    def _sends(self, method: str, url: str) -> None:
+    def _before_send(self, method: str, url: str) -> None:
         """Hears of each request on its way out, those for tokens and versions too."""
         from providers.openstack import access  # noqa: PLC0415 - see above
 
-        self._here.sent = method not in _READS and not access.is_login(url)
+        self._thread_state.sent = method not in _READS and not access.is_login(url)
         with self._counting:
-            self.made[f"{method} {_kind(url)}"] += 1
+            self.call_counts[f"{method} {_path_pattern(url)}"] += 1
 
-    def _forget(self) -> Any:
+    def _drop_connection(self) -> Any:
         """What was learned of the cloud may have been learned while a service was down: openstacksdk keeps it."""
         with self._lock:
             connection, self._connection = self._connection, None
@@ -203,7 +203,7 @@ class Calls:
         return connection
 
 
-def _next(answer: Mapping[str, Any], key: str) -> str:
+def _next_page(answer: Mapping[str, Any], key: str) -> str:
     """Address of the next page; empty: this is the last."""
     links = answer.get(f"{key}_links")
     named = [one for one in links if isinstance(one, dict)] if isinstance(links, list) else []
@@ -211,7 +211,7 @@ def _next(answer: Mapping[str, Any], key: str) -> str:
     return more if isinstance(more, str) else ""
 
 
-def _kind(url: str) -> str:
+def _path_pattern(url: str) -> str:
     """The path from behind the version, without the project's id, with ``ID`` for ids."""
     words = [word for word in urlsplit(url).path.split("/") if word]
     start = next((place + 1 for place, word in enumerate(words) if _VERSION.fullmatch(word)), 0)

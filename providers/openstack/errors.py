@@ -38,11 +38,11 @@ _DISTRUST = ("CERTIFICATE_VERIFY_FAILED", "WRONG_VERSION_NUMBER")
 """A certificate is looked at before anything is sent; what is no TLS at all has understood nothing."""
 
 
-class Conflict(BadRequest):
+class OpenStackConflict(BadRequest):
     """The thing is in a state, or in a use, that does not allow it."""
 
 
-class Answer(NamedTuple):
+class OpenStackResponse(NamedTuple):
     """What came back for one request. Names of ``headers`` in small letters."""
 
     status: int
@@ -50,10 +50,10 @@ class Answer(NamedTuple):
     body: str
 
 
-def of_answer(answer: Answer, what: str, *, changes: bool) -> ProviderError:
+def error_for_response(answer: OpenStackResponse, what: str, *, changes: bool) -> ProviderError:
     """The error for an answer of 300 and more. ``what``, in the infinitive, is what was asked for."""
     status, text = answer.status, _text(answer)
-    pause = _pause(answer)
+    pause = _retry_after_s(answer)
     message = f"OpenStack would not {what}: {text}"
     from_service = any(name in answer.headers for name in _REQUEST_IDS)
     if changes and status in (403, 409, 413) and _QUOTA.search(text):
@@ -70,7 +70,7 @@ def of_answer(answer: Answer, what: str, *, changes: bool) -> ProviderError:
     if status in (404, 410):
         return NotFound(message)
     if status == 409:
-        return Conflict(message)
+        return OpenStackConflict(message)
     if status == 503 and not from_service and not _RESET.search(text):
         # A balancer's, which found no service to pass it on to.
         return CloudUnavailable(message, retry_after_s=pause)
@@ -81,12 +81,12 @@ def of_answer(answer: Answer, what: str, *, changes: bool) -> ProviderError:
     return BadRequest(message)
 
 
-def of_login(answer: Answer) -> ProviderError:
+def error_for_login(answer: OpenStackResponse) -> ProviderError:
     """The error where Keystone gave no token. Its words about a request of a wrong form may repeat the secret."""
     status = answer.status
     if status in (413, 429) or status >= 500 or status == 408:
         kind = CloudUnavailable if status >= 500 or status == 408 else RateLimited
-        return kind(f"Keystone gives no token: {_text(answer)}", retry_after_s=_pause(answer))
+        return kind(f"Keystone gives no token: {_text(answer)}", retry_after_s=_retry_after_s(answer))
     said = _text(answer) if status in (401, 403) else f"HTTP {status}"
     return AuthFailed(
         f"Keystone gives burstd no token: {said}; look at the password or application credential in clouds.yaml, "
@@ -94,7 +94,7 @@ def of_login(answer: Answer) -> ProviderError:
     )
 
 
-def of_silence(error: BaseException, what: str, *, changes: bool, sent: bool) -> ProviderError:
+def error_without_response(error: BaseException, what: str, *, changes: bool, sent: bool) -> ProviderError:
     """The error where no answer came. ``sent``: a change was on its way out, as far as is known."""
     text = _plain(str(error))
     if not (changes and sent) or _surely_unsent(error):
@@ -119,7 +119,7 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
         one = one.__cause__ or one.__context__
 
 
-def _pause(answer: Answer) -> float:
+def _retry_after_s(answer: OpenStackResponse) -> float:
     """Seconds, from the header in one of its two forms, or from the body as Nova has it; 0: nothing is said."""
     said = answer.headers.get("retry-after", "") or str(_field(_parsed(answer), "retryAfter") or "")
     try:
@@ -132,7 +132,7 @@ def _pause(answer: Answer) -> float:
         return 0.0
 
 
-def _text(answer: Answer) -> str:
+def _text(answer: OpenStackResponse) -> str:
     """What was said, in one line of bearable length, with the status."""
     said = _parsed(answer)
     text = _field(said, "message") or _field(said, "detail") or _field(said, "title")
@@ -157,7 +157,7 @@ def _field(said: Any, key: str) -> Any:
     )
 
 
-def _parsed(answer: Answer) -> Any:
+def _parsed(answer: OpenStackResponse) -> Any:
     try:
         return json.loads(answer.body)
     except ValueError:

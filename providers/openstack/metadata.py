@@ -15,19 +15,19 @@ _GROUP = "burstd"
 _LONGEST_NAME = 255
 
 
-class Mark(NamedTuple):
+class ResourceOwner(NamedTuple):
     """Whose a thing is. ``claim`` is empty where it is of no claim in particular."""
 
     cluster: str
     claim: str
 
 
-def description(cluster: str, claim: str) -> str:
+def owner_description(cluster: str, claim: str) -> str:
     """For ports and floating IPs."""
     return f"{TAG_CLUSTER}={cluster} {TAG_CLAIM}={claim}"
 
 
-def of_description(text: str | None) -> Mark | None:
+def parse_description(text: str | None) -> ResourceOwner | None:
     """What a description says; None: it is not exactly one of ours."""
     words = (text or "").split(" ")
     if len(words) != 2:
@@ -35,7 +35,7 @@ def of_description(text: str | None) -> Mark | None:
     (first, _, cluster), (second, _, claim) = (word.partition("=") for word in words)
     if (first, second) != (TAG_CLUSTER, TAG_CLAIM) or not cluster:
         return None
-    return Mark(cluster, claim)
+    return ResourceOwner(cluster, claim)
 
 
 def server_tag(cluster: str) -> str:
@@ -43,14 +43,14 @@ def server_tag(cluster: str) -> str:
     return f"{TAG_CLUSTER}={cluster}"
 
 
-def of_metadata(metadata: Mapping[str, Any] | None) -> Mark | None:
+def parse_metadata(metadata: Mapping[str, Any] | None) -> ResourceOwner | None:
     """What the metadata of a server or volume say; None: they name no cluster."""
     said = metadata or {}
     cluster = said.get(TAG_CLUSTER, "")
-    return Mark(str(cluster), str(said.get(TAG_CLAIM) or "")) if cluster else None
+    return ResourceOwner(str(cluster), str(said.get(TAG_CLAIM) or "")) if cluster else None
 
 
-class GroupMark(NamedTuple):
+class ServerGroupOwner(NamedTuple):
     """What the name of a server group says. ``made`` in seconds since 1970."""
 
     cluster: str
@@ -66,14 +66,14 @@ def group_name(cluster: str, gang: str, made: float) -> str:
     return name
 
 
-def of_group(name: str) -> GroupMark | None:
+def parse_group_name(name: str) -> ServerGroupOwner | None:
     """What a server group's name says; None: it is not one of ours."""
     words = name.split("/", 3)
     if len(words) != 4 or words[0] != _GROUP or not words[1] or not words[2].isdecimal() or not words[3]:
         return None
-    return GroupMark(words[1], int(words[2]), words[3])
+    return ServerGroupOwner(words[1], int(words[2]), words[3])
 
 
-def is_ours(mark: Mark | GroupMark | None, cluster: str) -> bool:
+def belongs_to_cluster(owner: ResourceOwner | ServerGroupOwner | None, cluster: str) -> bool:
     """Whether it is exactly our cluster's."""
-    return mark is not None and mark.cluster == cluster
+    return owner is not None and owner.cluster == cluster

@@ -11,63 +11,74 @@ from typing import Any
 
 from burstd.domain.cloud.instance import TAG_CLUSTER
 from providers.openstack import metadata
-from providers.openstack.calls import Calls
+from providers.openstack.calls import OpenStackCalls
 from providers.openstack.settings import OpenStackSettings
 
 PORTS, FLOATING = "ports", "floatingips"
-PART = 50
+MAX_FILTER_VALUES = 50
 """Words to one call: they must fit into its address."""
 _FIELDS = {
     PORTS: ("id", "project_id", "description", "device_id", "network_id"),
     FLOATING: ("id", "project_id", "description", "port_id", "fixed_ip_address", "floating_ip_address"),
 }
-Thing = Mapping[str, Any]
+Resource = Mapping[str, Any]
 
 
-class Ours:
+class OwnedResources:
     """Of one cluster."""
 
-    def __init__(self, cluster: str, settings: OpenStackSettings, calls: Calls) -> None:
+    def __init__(self, cluster: str, settings: OpenStackSettings, calls: OpenStackCalls) -> None:
         self._cluster = cluster
         self._settings = settings
         self._calls = calls
 
-    def all(self, kind: str) -> Iterator[Thing]:
+    def list_all(self, kind: str) -> Iterator[Resource]:
         """All ports or floating IPs."""
-        return filter(self.has, self._listed(kind, project_id=self._calls.project(), limit=self._settings.page))
+        return filter(self.owns, self._listed(kind, project_id=self._calls.project_id(), limit=self._settings.page))
 
-    def where(self, kind: str, key: str, words: Sequence[str]) -> Iterator[Thing]:
+    def list_where(self, kind: str, key: str, words: Sequence[str]) -> Iterator[Resource]:
         """Those whose ``key`` is one of these."""
-        project = self._calls.project() if words else ""
-        for start in range(0, len(words), PART):
-            some = {key: list(words[start : start + PART])}
-            yield from filter(self.has, self._listed(kind, project_id=project, **some))
+        project = self._calls.project_id() if words else ""
+        for start in range(0, len(words), MAX_FILTER_VALUES):
+            some = {key: list(words[start : start + MAX_FILTER_VALUES])}
+            yield from filter(self.owns, self._listed(kind, project_id=project, **some))
 
-    def named(self, kind: str, ids: Sequence[str]) -> Iterator[Thing]:
+    def list_by_id(self, kind: str, ids: Sequence[str]) -> Iterator[Resource]:
         """Those with these ids, whoever's they are; ``has`` tells."""
-        for start in range(0, len(ids), PART):
-            some = list(ids[start : start + PART])
+        for start in range(0, len(ids), MAX_FILTER_VALUES):
+            some = list(ids[start : start + MAX_FILTER_VALUES])
             yield from (one for one in self._listed(kind, id=some) if one["id"] in some)
 
-    def has(self, thing: Thing) -> bool:
+    def owns(self, resource: Resource) -> bool:
         """Whether a port or floating IP is ours."""
-        mark = metadata.of_description(thing.get("description"))
-        return metadata.is_ours(mark, self._cluster) and thing.get("project_id") == self._calls.project()
-
-    def volumes(self) -> Iterator[Thing]:
-        """All of them. Cinder shows those of the project only."""
-        ours = str({TAG_CLUSTER: self._cluster})
-        listed = self._calls.pages(
-            "block_storage", "/volumes/detail", "volumes", "list volumes", limit=self._settings.page, metadata=ours
+        owner = metadata.parse_description(resource.get("description"))
+        return (
+            metadata.belongs_to_cluster(owner, self._cluster) and resource.get("project_id") == self._calls.project_id()
         )
-        return (one for one in listed if metadata.is_ours(metadata.of_metadata(one.get("metadata")), self._cluster))
 
-    def _listed(self, kind: str, **query: Any) -> Iterator[Thing]:
+    def list_volumes(self) -> Iterator[Resource]:
+        """All of them. Cinder shows those of the project only."""
+        cluster_metadata = str({TAG_CLUSTER: self._cluster})
+        listed = self._calls.pages(
+            "block_storage",
+            "/volumes/detail",
+            "volumes",
+            "list volumes",
+            limit=self._settings.page,
+            metadata=cluster_metadata,
+        )
+        return (
+            one
+            for one in listed
+            if metadata.belongs_to_cluster(metadata.parse_metadata(one.get("metadata")), self._cluster)
+        )
+
+    def _listed(self, kind: str, **query: Any) -> Iterator[Resource]:
         fields = list(_FIELDS[kind])
         return self._calls.pages("network", f"/{kind}", kind, f"list {kind}", fields=fields, **query)
 
 
-def claim_of(thing: Thing) -> str:
+def claim_id_of(resource: Resource) -> str:
     """Of a port or floating IP of ours."""
-    mark = metadata.of_description(thing.get("description"))
-    return mark.claim if mark else ""
+    owner = metadata.parse_description(resource.get("description"))
+    return owner.claim if owner else ""

@@ -15,39 +15,39 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from burstd.domain.errors import CloudUnavailable, NotFound
-from providers.openstack.calls import Calls
+from providers.openstack.calls import OpenStackCalls
 from providers.openstack.settings import OpenStackSettings
 
 _VERSION = "2.69"
 _WHOLE_PAGE = 1000
 """Nova's own limit, unless its operator set another."""
-Server = Mapping[str, Any]
+ServerJson = Mapping[str, Any]
 
 
-class Servers:
+class ProjectServers:
     """Of whomever in the project."""
 
-    def __init__(self, settings: OpenStackSettings, calls: Calls) -> None:
+    def __init__(self, settings: OpenStackSettings, calls: OpenStackCalls) -> None:
         self._settings = settings
         self._calls = calls
 
-    def all(self) -> Iterator[Server]:
+    def list_servers(self) -> Iterator[ServerJson]:
         """Page by page; one may come twice. Raises CloudUnavailable where Nova knows some by id only."""
         page = self._settings.page
         query = {} if page >= _WHOLE_PAGE else {"limit": page}
         listed = self._calls.pages("compute", "/servers/detail", "servers", "list servers", version=_VERSION, **query)
-        return map(_checked, listed)
+        return map(_with_details, listed)
 
-    def one(self, server_id: str) -> Server | None:
+    def find_server(self, server_id: str) -> ServerJson | None:
         """None: it is gone. One that waits for its end in a cloud that keeps servers for a while shows here only."""
         try:
-            answer = self._calls.ask("compute", f"/servers/{server_id}", "look at a server", version=_VERSION)
+            answer = self._calls.query("compute", f"/servers/{server_id}", "look at a server", version=_VERSION)
         except NotFound:
             return None
-        return _checked(answer["server"])
+        return _with_details(answer["server"])
 
 
-def _checked(said: Server) -> Server:
+def _with_details(said: ServerJson) -> ServerJson:
     if "metadata" not in said:
         raise CloudUnavailable(
             f"the list of servers is not whole: Nova does not reach the cell that server {said.get('id')} is in"

@@ -13,7 +13,7 @@ Names = tuple[Name, ...]
 Price = Annotated[Decimal, Field(ge=0)]
 
 
-class RootVolume(BaseModel):
+class OpenStackRootVolume(BaseModel):
     """The volume that a machine boots from, made from its image, and gone with the machine."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -54,7 +54,7 @@ class OpenStackSettings(BaseModel):
     """Patterns of availability zones; empty: all that are available."""
     image: str = ""
     """Of pools whose rules name none: an id, a name, ``newest:PATTERN`` or ``property:KEY=VALUE[,KEY=VALUE]``."""
-    root: RootVolume | None = None
+    root: OpenStackRootVolume | None = None
     """To boot from a volume; else from the flavor's own disk."""
     config_drive: bool = False
     server_group: str = ""

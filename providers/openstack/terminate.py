@@ -16,12 +16,12 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from burstd.domain.errors import BadRequest, NotAllowed, NotFound, ProviderError
-from providers.batch_calls import Pace
+from providers.batch_calls import BatchCall
 from providers.openstack import metadata
-from providers.openstack.calls import Calls
-from providers.openstack.errors import Conflict
-from providers.openstack.owned_resources import FLOATING, PORTS, Ours, claim_of
-from providers.openstack.servers import Servers
+from providers.openstack.calls import OpenStackCalls
+from providers.openstack.errors import OpenStackConflict
+from providers.openstack.owned_resources import FLOATING, PORTS, OwnedResources, claim_id_of
+from providers.openstack.servers import ProjectServers
 from providers.openstack.settings import OpenStackSettings
 
 _ID = re.compile(r"[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}")
@@ -30,22 +30,22 @@ _WAIT_S = 10.0
 _PAUSE_S = 0.5
 
 
-class Ending:
+class ServerTerminator:
     """The only one who ends servers. ``clock`` and ``sleep`` as in ``time``."""
 
     def __init__(
         self,
         cluster: str,
         settings: OpenStackSettings,
-        calls: Calls,
+        calls: OpenStackCalls,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._cluster = cluster
         self._settings = settings
         self._calls = calls
-        self._ours = Ours(cluster, settings, calls)
-        self._servers = Servers(settings, calls)
+        self._owned = OwnedResources(cluster, settings, calls)
+        self._servers = ProjectServers(settings, calls)
         self._clock = clock
         self._sleep = sleep
 
@@ -64,37 +64,39 @@ class Ending:
         try:
             # First: a port that Nova has let go of does not say any more whose it was.
             used = self._ports(ids)
-            for server, ports in self._made_for([one for one in ids if not self._is_whole(used.get(one, ()))]).items():
+            for server, ports in self._ports_made_for(
+                [one for one in ids if not self._is_whole(used.get(one, ()))]
+            ).items():
                 used[server] = list({*used.get(server, ()), *ports})
         except ProviderError as error:
             errors.append(error)  # The servers end all the same: they are what costs.
-        pace = Pace(self._settings.side_by_side)
-        results = pace.each(partial(self._end, "compute", "server"), ids)
+        batch = BatchCall(self._settings.side_by_side)
+        results = batch.call_each(partial(self._delete, "compute", "server"), ids)
         errors += [one for one in results if isinstance(one, ProviderError)]
-        ending = [one for one, result in zip(ids, results, strict=True) if result is None and one in used]
+        terminated = [one for one, result in zip(ids, results, strict=True) if result is None and one in used]
         try:
-            errors += self._free({server: used[server] for server in ending}, pace)
+            errors += self._delete_addresses({server: used[server] for server in terminated}, batch)
         except ProviderError as error:
             errors.append(error)
         if errors:
             raise errors[0]
 
-    def _free(self, used: Mapping[str, Sequence[str]], pace: Pace) -> list[ProviderError]:
+    def _delete_addresses(self, used: Mapping[str, Sequence[str]], batch: BatchCall) -> list[ProviderError]:
         """Deletes the ports of servers that are on their way out, and the floating IPs that lead to them."""
         addresses = self._floating([port for ports in used.values() for port in ports])
-        results = pace.each(partial(self._end, "network", "floatingip"), addresses)
+        results = batch.call_each(partial(self._delete, "network", "floatingip"), addresses)
         errors = [one for one in results if isinstance(one, ProviderError)]
         until = self._clock() + _WAIT_S
         waiting = list(used)
         while waiting:
             bound = self._ports(waiting)
             free = [(server, port) for server in waiting if server not in bound for port in used[server]]
-            results = pace.each(partial(self._end, "network", "port"), [port for _, port in free])
+            results = batch.call_each(partial(self._delete, "network", "port"), [port for _, port in free])
             # One that Nova takes in between, for a server that it is just building.
             taken = {
                 server: one
                 for (server, _), one in zip(free, results, strict=True)
-                if isinstance(one, NotAllowed | Conflict)
+                if isinstance(one, NotAllowed | OpenStackConflict)
             }
             errors += [one for one in results if isinstance(one, ProviderError) and one not in taken.values()]
             waiting = [*bound, *taken]
@@ -108,7 +110,7 @@ class Ending:
     def _is_whole(self, ports: Sequence[str]) -> bool:
         return len(ports) >= len(self._settings.networks)
 
-    def _made_for(self, servers: Sequence[str]) -> dict[str, list[str]]:
+    def _ports_made_for(self, servers: Sequence[str]) -> dict[str, list[str]]:
         """Ports that were made for these servers, whether or not they are in use by them yet or still, by server.
 
         None of a claim that has another server too, which may be about to use them.
@@ -116,14 +118,14 @@ class Ending:
         if not servers:
             return {}
         of_claim: dict[str, set[str]] = {}
-        for said in self._servers.all():
-            mark = metadata.of_metadata(said["metadata"])
-            if mark is not None and metadata.is_ours(mark, self._cluster):
-                of_claim.setdefault(mark.claim, set()).add(said["id"])
-        alone = {claim: min(ids) for claim, ids in of_claim.items() if len(ids) == 1 and min(ids) in servers}
+        for said in self._servers.list_servers():
+            owner = metadata.parse_metadata(said["metadata"])
+            if owner is not None and metadata.belongs_to_cluster(owner, self._cluster):
+                of_claim.setdefault(owner.claim, set()).add(said["id"])
+        only_servers = {claim: min(ids) for claim, ids in of_claim.items() if len(ids) == 1 and min(ids) in servers}
         found: dict[str, list[str]] = {}
-        for port in self._ours.all(PORTS) if alone else ():
-            server = alone.get(claim_of(port), "")
+        for port in self._owned.list_all(PORTS) if only_servers else ():
+            server = only_servers.get(claim_id_of(port), "")
             # Nova may have written it down by now.
             if server and port["device_id"] in ("", server):
                 found.setdefault(server, []).append(port["id"])
@@ -132,7 +134,7 @@ class Ending:
     def _ports(self, servers: Sequence[str]) -> dict[str, list[str]]:
         """By the server that they are in use by."""
         found: dict[str, list[str]] = {}
-        for port in self._ours.where(PORTS, "device_id", servers):
+        for port in self._owned.list_where(PORTS, "device_id", servers):
             found.setdefault(port["device_id"], []).append(port["id"])
         return found
 
@@ -140,10 +142,10 @@ class Ending:
         """Of these ports."""
         if not self._settings.floating_network:
             return []
-        return [one["id"] for one in self._ours.where(FLOATING, "port_id", ports)]
+        return [one["id"] for one in self._owned.list_where(FLOATING, "port_id", ports)]
 
-    def _end(self, service: str, kind: str, thing: str) -> None:
+    def _delete(self, service: str, kind: str, thing: str) -> None:
         try:
-            self._calls.tell(service, "DELETE", f"/{kind}s/{thing}", f"delete {kind} {thing}")
+            self._calls.mutate(service, "DELETE", f"/{kind}s/{thing}", f"delete {kind} {thing}")
         except NotFound:
             return

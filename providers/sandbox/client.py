@@ -10,10 +10,10 @@ import httpx
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from providers.sandbox.cloud import wire
-from providers.sandbox.cloud.cloud import PAGE, Cloud
-from providers.sandbox.cloud.refusals import AnswerLost, Code, Refused, Unreachable
+from providers.sandbox.cloud.cloud import PAGE, SandboxCloud
+from providers.sandbox.cloud.refusals import AnswerLost, RefusalCode, SandboxRefused, SandboxUnreachable
 
-Kind = str
+ResourceKind = str
 """``volume`` or ``port``."""
 M = TypeVar("M", bound=BaseModel)
 _OFFERS = TypeAdapter(list[wire.OfferView])
@@ -46,11 +46,13 @@ class CloudApi(Protocol):
         """Its console's output."""
         ...
 
-    def parts(self, kind: Kind, tags: Mapping[str, str], limit: int, marker: str) -> wire.PageView[wire.PartView]:
+    def list_resources(
+        self, kind: ResourceKind, tags: Mapping[str, str], limit: int, marker: str
+    ) -> wire.PageView[wire.ResourceView]:
         """A page of the volumes or ports with these tags."""
         ...
 
-    def remove(self, kind: Kind, part_id: str) -> None:
+    def remove(self, kind: ResourceKind, part_id: str) -> None:
         """Removes one that belongs to no instance."""
         ...
 
@@ -76,7 +78,7 @@ class DirectApi:
 
     parallel = 1
 
-    def __init__(self, cloud: Cloud) -> None:
+    def __init__(self, cloud: SandboxCloud) -> None:
         self._cloud = cloud
 
     def offers(self) -> list[wire.OfferView]:
@@ -85,13 +87,13 @@ class DirectApi:
 
     def launch(self, body: wire.LaunchBody) -> wire.InstanceView:
         """See CloudApi."""
-        return wire.InstanceView.of(self._cloud.launch(body.request()))
+        return wire.InstanceView.from_machine(self._cloud.launch(body.request()))
 
     def instances(
         self, tags: Mapping[str, str], limit: int = PAGE, marker: str = ""
     ) -> wire.PageView[wire.InstanceView]:
         """See CloudApi."""
-        return wire.instances_page(self._cloud.instances(tags, limit, marker))
+        return wire.instances_page_view(self._cloud.instances(tags, limit, marker))
 
     def terminate(self, instance_id: str) -> None:
         """See CloudApi."""
@@ -101,13 +103,13 @@ class DirectApi:
         """See CloudApi."""
         return self._cloud.console(instance_id)
 
-    def parts(
-        self, kind: Kind, tags: Mapping[str, str], limit: int = PAGE, marker: str = ""
-    ) -> wire.PageView[wire.PartView]:
+    def list_resources(
+        self, kind: ResourceKind, tags: Mapping[str, str], limit: int = PAGE, marker: str = ""
+    ) -> wire.PageView[wire.ResourceView]:
         """See CloudApi."""
-        return wire.parts_page(self._cloud.parts(kind, tags, limit, marker))
+        return wire.resources_page_view(self._cloud.list_resources(kind, tags, limit, marker))
 
-    def remove(self, kind: Kind, part_id: str) -> None:
+    def remove(self, kind: ResourceKind, part_id: str) -> None:
         """See CloudApi."""
         self._cloud.remove(kind, part_id)
 
@@ -172,13 +174,15 @@ class HttpApi:
         """See CloudApi."""
         return self._call("GET", f"/instances/{instance_id}/console").text
 
-    def parts(
-        self, kind: Kind, tags: Mapping[str, str], limit: int = PAGE, marker: str = ""
-    ) -> wire.PageView[wire.PartView]:
+    def list_resources(
+        self, kind: ResourceKind, tags: Mapping[str, str], limit: int = PAGE, marker: str = ""
+    ) -> wire.PageView[wire.ResourceView]:
         """See CloudApi."""
-        return _read(wire.PageView[wire.PartView], self._call("GET", f"/{kind}s", params=_page_of(tags, limit, marker)))
+        return _read(
+            wire.PageView[wire.ResourceView], self._call("GET", f"/{kind}s", params=_page_of(tags, limit, marker))
+        )
 
-    def remove(self, kind: Kind, part_id: str) -> None:
+    def remove(self, kind: ResourceKind, part_id: str) -> None:
         """See CloudApi."""
         self._call("DELETE", f"/{kind}s/{part_id}")
 
@@ -206,7 +210,7 @@ class HttpApi:
         try:
             answer = self._http.request(method, path, headers=self._headers(), **parts)
         except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout) as error:
-            raise Unreachable(f"{self._http.base_url} cannot be reached: {error}") from error
+            raise SandboxUnreachable(f"{self._http.base_url} cannot be reached: {error}") from error
         except httpx.TransportError as error:
             raise AnswerLost(0.0) from error
         if answer.is_success:
@@ -219,7 +223,9 @@ class HttpApi:
         try:
             return {"Authorization": f"Bearer {self._token_file.read_text(encoding='utf-8').strip()}"}
         except OSError as error:
-            raise Refused(Code.AUTH, f"the token in {self._token_file} cannot be read: {error.strerror}") from error
+            raise SandboxRefused(
+                RefusalCode.AUTH, f"the token in {self._token_file} cannot be read: {error.strerror}"
+            ) from error
 
 
 def _page_of(tags: Mapping[str, str], limit: int, marker: str) -> dict[str, str | int | list[str]]:
@@ -233,12 +239,12 @@ def _read(model: type[M], answer: httpx.Response) -> M:
         raise AnswerLost(0.0) from error
 
 
-def _refusal(answer: httpx.Response) -> Refused:
+def _refusal(answer: httpx.Response) -> SandboxRefused:
     try:
         error = answer.json()["error"]
-        code, message = Code(error["code"]), str(error["message"])
+        code, message = RefusalCode(error["code"]), str(error["message"])
     except (ValueError, KeyError, TypeError):
-        code = Code.INTERNAL if answer.is_server_error else Code.BAD_REQUEST
+        code = RefusalCode.INTERNAL if answer.is_server_error else RefusalCode.BAD_REQUEST
         message = f"the answer is {answer.status_code} {answer.reason_phrase}"
     wait = answer.headers.get("retry-after", "0")
-    return Refused(code, message, float(wait) if wait.replace(".", "", 1).isdigit() else 0.0)
+    return SandboxRefused(code, message, float(wait) if wait.replace(".", "", 1).isdigit() else 0.0)

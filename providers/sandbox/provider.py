@@ -37,23 +37,23 @@ from burstd.domain.plugins.provider import (
 from burstd.domain.slurm.shape import Gres, Shape
 from providers.sandbox.client import CloudApi, HttpApi
 from providers.sandbox.cloud import wire
-from providers.sandbox.cloud.refusals import AnswerLost, Code, Refused, Unreachable
+from providers.sandbox.cloud.refusals import AnswerLost, RefusalCode, SandboxRefused, SandboxUnreachable
 
-PARTS = ("volume", "port")
-_ASK = "import sys, urllib.request as r; print(r.urlopen(sys.argv[1], timeout=5).read().decode())"
+RESOURCE_KINDS = ("volume", "port")
+_NOTICE_PROGRAM = "import sys, urllib.request as r; print(r.urlopen(sys.argv[1], timeout=5).read().decode())"
 R = TypeVar("R")
 T = TypeVar("T")
-V = TypeVar("V", wire.InstanceView, wire.PartView)
-_ERRORS: dict[Code, type[ProviderError]] = {
-    Code.CAPACITY: InsufficientCapacity,
-    Code.QUOTA: QuotaExceeded,
-    Code.BAD_REQUEST: BadRequest,
-    Code.TOKEN_REUSED: BadRequest,
-    Code.IN_USE: BadRequest,
-    Code.RATE: RateLimited,
-    Code.AUTH: AuthFailed,
-    Code.NOT_FOUND: NotFound,
-    Code.UNAVAILABLE: CloudUnavailable,
+V = TypeVar("V", wire.InstanceView, wire.ResourceView)
+_ERRORS: dict[RefusalCode, type[ProviderError]] = {
+    RefusalCode.CAPACITY: InsufficientCapacity,
+    RefusalCode.QUOTA: QuotaExceeded,
+    RefusalCode.BAD_REQUEST: BadRequest,
+    RefusalCode.TOKEN_REUSED: BadRequest,
+    RefusalCode.IN_USE: BadRequest,
+    RefusalCode.RATE: RateLimited,
+    RefusalCode.AUTH: AuthFailed,
+    RefusalCode.NOT_FOUND: NotFound,
+    RefusalCode.UNAVAILABLE: CloudUnavailable,
 }
 
 
@@ -88,13 +88,13 @@ class SandboxProvider:
         self._api = api
         self._image = image
         self._page = page
-        self._ours = {TAG_CLUSTER: cluster}
+        self._cluster_tags = {TAG_CLUSTER: cluster}
 
     def offers(self) -> Sequence[Offer]:
         """What is sold, in one call."""
         return [
             Offer(self.name, o.region, o.zone, o.type, o.spot, _shape(o), o.price, o.currency)
-            for o in _ask(self._api.offers)
+            for o in _query(self._api.offers)
         ]
 
     def launch(self, requests: Sequence[LaunchRequest]) -> Sequence[LaunchOutcome]:
@@ -114,7 +114,7 @@ class SandboxProvider:
             tags={**request.tags, TAG_CLUSTER: self._cluster, TAG_CLAIM: request.claim_id},
         )
         try:
-            return LaunchOutcome(request.claim_id, self._instance(_tell(lambda: self._api.launch(body))))
+            return LaunchOutcome(request.claim_id, self._instance(_mutate(lambda: self._api.launch(body))))
         except ProviderError as error:
             return LaunchOutcome(request.claim_id, error)
 
@@ -124,40 +124,42 @@ class SandboxProvider:
 
     def terminate(self, instance_ids: Sequence[str]) -> None:
         """One call for each, some side by side; the first error is raised when all were tried."""
-        errors = self._side_by_side(lambda i: _trouble(lambda: self._api.terminate(i)), instance_ids)
+        errors = self._side_by_side(lambda i: _error_of(lambda: self._api.terminate(i)), instance_ids)
         _raise_first(errors)
 
     def leftovers(self) -> Iterator[Leftover]:
         """Our volumes and ports, those in use too, page by page."""
-        return chain.from_iterable(map(self._leftovers, PARTS))
+        return chain.from_iterable(map(self._leftovers, RESOURCE_KINDS))
 
     def _leftovers(self, kind: str) -> Iterator[Leftover]:
-        for part in self._pages(lambda *page: self._api.parts(kind, *page)):
+        for part in self._pages(lambda *page: self._api.list_resources(kind, *page)):
             yield Leftover(kind, part.id, self.name, part.tags.get(TAG_CLAIM, ""), part.attached_to)
 
     def remove(self, leftovers: Sequence[Leftover]) -> None:
         """Looks first whether they are ours: a few pages, then one call for each."""
         wanted = {(left.kind, left.id) for left in leftovers}
-        ours = self._among(wanted, self._ours)
-        strange = self._among(wanted - ours, {}) if wanted - ours else set()
-        if strange:
-            listed = ", ".join(f"{kind} {part_id}" for kind, part_id in sorted(strange))
+        owned = self._among(wanted, self._cluster_tags)
+        foreign = self._among(wanted - owned, {}) if wanted - owned else set()
+        if foreign:
+            listed = ", ".join(f"{kind} {part_id}" for kind, part_id in sorted(foreign))
             raise BadRequest(f"{listed} does not bear the tag of cluster {self._cluster}")
-        _raise_first([_trouble(lambda k=kind, p=part: self._api.remove(k, p)) for kind, part in sorted(ours)])  # type: ignore[misc]
+        _raise_first([_error_of(lambda k=kind, p=part: self._api.remove(k, p)) for kind, part in sorted(owned)])  # type: ignore[misc]
 
     def _among(self, wanted: set[tuple[str, str]], tags: Mapping[str, str]) -> set[tuple[str, str]]:
         """Those of the wanted parts that are there with these tags."""
-        kinds = sorted({kind for kind, _ in wanted} & set(PARTS))
-        there = (p for kind in kinds for p in self._pages(lambda *page, k=kind: self._api.parts(k, *page), tags))
+        kinds = sorted({kind for kind, _ in wanted} & set(RESOURCE_KINDS))
+        there = (
+            p for kind in kinds for p in self._pages(lambda *page, k=kind: self._api.list_resources(k, *page), tags)
+        )
         return wanted & {(part.kind, part.id) for part in there}
 
     def console(self, instance_id: str) -> str:
         """The console's output so far."""
-        return _ask(lambda: self._api.console(instance_id))
+        return _query(lambda: self._api.console(instance_id))
 
     def quotas(self) -> Sequence[Quota]:
         """The limit of instances."""
-        quota = _ask(self._api.quota)
+        quota = _query(self._api.quota)
         return [Quota("instances", quota.limit, quota.used)]
 
     @property
@@ -167,16 +169,16 @@ class SandboxProvider:
 
     def notices(self) -> Sequence[Notice]:
         """What was announced of our instances."""
-        said = _ask(lambda: self._api.notices(self._ours))
+        said = _query(lambda: self._api.notices(self._cluster_tags))
         return [Notice(n.instance, NoticeKind(n.kind), n.deadline, n.receipt) for n in said]
 
     def acknowledge(self, notices: Sequence[Notice]) -> None:
         """In one call."""
-        _tell(lambda: self._api.acknowledge([notice.receipt for notice in notices]))
+        _mutate(lambda: self._api.acknowledge([notice.receipt for notice in notices]))
 
-    def watch(self) -> str:
+    def watch_script(self) -> str:
         """Asks the cloud at its own address; which machine asks it knows by the sender's."""
-        return shlex.join(["exec", "python3", "-c", _ASK, f"{self._url.rstrip('/')}/self/notice"]) + "\n"
+        return shlex.join(["exec", "python3", "-c", _NOTICE_PROGRAM, f"{self._url.rstrip('/')}/self/notice"]) + "\n"
 
     def close(self) -> None:
         """Gives connections back."""
@@ -189,8 +191,8 @@ class SandboxProvider:
     ) -> Iterator[V]:
         marker = ""
         while True:
-            wanted = self._ours if tags is None else tags
-            page = _ask(lambda: read(wanted, self._page, marker))  # noqa: B023 - called at once
+            wanted = self._cluster_tags if tags is None else tags
+            page = _query(lambda: read(wanted, self._page, marker))  # noqa: B023 - called at once
             yield from (item for item in page.items if wanted.items() <= item.tags.items())
             marker = page.next
             if not marker:
@@ -224,32 +226,32 @@ def _shape(offer: wire.OfferView) -> Shape:
     return Shape(offer.cpus, offer.memory_mib, gres)
 
 
-def _ask(call: Callable[[], R]) -> R:
+def _query(call: Callable[[], R]) -> R:
     """A call that changes nothing: without an answer, the cloud is unavailable."""
     try:
         return call()
-    except (AnswerLost, Unreachable) as error:
+    except (AnswerLost, SandboxUnreachable) as error:
         raise CloudUnavailable(str(error)) from error
-    except Refused as no:
+    except SandboxRefused as no:
         raise _ERRORS.get(no.code, CloudUnavailable)(str(no), retry_after_s=no.retry_after_s) from no
 
 
-def _tell(call: Callable[[], R]) -> R:
+def _mutate(call: Callable[[], R]) -> R:
     """A call that changes something: without a clear answer, its outcome is unknown."""
     try:
         return call()
-    except Unreachable as error:
+    except SandboxUnreachable as error:
         raise CloudUnavailable(str(error)) from error
     except AnswerLost as error:
         raise OutcomeUnknown(str(error)) from error
-    except Refused as no:
+    except SandboxRefused as no:
         raise _ERRORS.get(no.code, OutcomeUnknown)(str(no), retry_after_s=no.retry_after_s) from no
 
 
-def _trouble(call: Callable[[], None]) -> ProviderError | None:
+def _error_of(call: Callable[[], None]) -> ProviderError | None:
     """The error of a call that ends something, none when it is gone already."""
     try:
-        _tell(call)
+        _mutate(call)
     except NotFound:
         return None
     except ProviderError as error:

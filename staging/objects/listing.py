@@ -6,52 +6,52 @@ import errno
 import hashlib
 from collections.abc import Iterator
 
-from staging.objects.user_store import Found, Place
+from staging.objects.user_store import UserObject, UserStore
 
-Row = list[object]
+ObjectRow = list[object]
 _DIRECTORY = 0o755
 
 
-def rows(place: Place, key: str) -> Iterator[Row]:
+def object_rows(store: UserStore, key: str) -> Iterator[ObjectRow]:
     """All objects below a key that ends in a slash or is empty, or the one of this key.
 
     Objects are ``["o", path, size, mtime_ns, tag, identity]``: fetched when they are asked for. Raises OSError.
     """
     if key and not key.endswith("/"):
-        yield _row(place, single_object(place, key), key.rpartition("/")[2])
+        yield _object_row(store, find_object(store, key), key.rpartition("/")[2])
         return
     empty = True
-    shape = _Shape()
-    for found in place.listed(key):
+    shape = _DirectoryTracker()
+    for found in store.list_sorted(key):
         if empty:
             yield ["d", "", _DIRECTORY, 0]
             empty = False
-        yield from shape.rows(place, found, found.key[len(key) :])
+        yield from shape.rows(store, found, found.key[len(key) :])
     if empty:
-        raise nothing_below(place, key)
+        raise no_objects_error(store, key)
 
 
-def single_object(place: Place, key: str) -> Found:
+def find_object(store: UserStore, key: str) -> UserObject:
     """The object of this key. Raises OSError."""
-    there = place.head(key)
+    there = store.head(key)
     if there is not None:
-        return there.found
-    below = next(place.as_listed(f"{key}/"), None)
+        return there.object
+    below = next(store.list_unsorted(f"{key}/"), None)
     text = "there is no such object" if below is None else "is no object; end it in '/' for all that lies below it"
-    raise FileNotFoundError(errno.ENOENT, text, place.url(key))
+    raise FileNotFoundError(errno.ENOENT, text, store.url(key))
 
 
-def nothing_below(place: Place, key: str) -> OSError:
+def no_objects_error(store: UserStore, key: str) -> OSError:
     """Of a key below which there are no objects."""
-    return FileNotFoundError(errno.ENOENT, "there is no object below it", place.url(key))
+    return FileNotFoundError(errno.ENOENT, "there is no object below it", store.url(key))
 
 
-def _row(place: Place, found: Found, path: str) -> Row:
-    identity = hashlib.sha256(f"{place.origin}\0{found.key}\0{found.tag}".encode()).hexdigest()
+def _object_row(store: UserStore, found: UserObject, path: str) -> ObjectRow:
+    identity = hashlib.sha256(f"{store.origin}\0{found.key}\0{found.tag}".encode()).hexdigest()
     return ["o", path, found.size, found.mtime_ns, found.tag, identity]
 
 
-class _Shape:
+class _DirectoryTracker:
     """Which directories there are, while keys come in their order, in which those of a directory are together."""
 
     def __init__(self) -> None:
@@ -59,7 +59,7 @@ class _Shape:
         self._files: list[str] = []
         """Objects with whose paths the present one begins."""
 
-    def rows(self, place: Place, found: Found, path: str) -> Iterator[Row]:
+    def rows(self, store: UserStore, found: UserObject, path: str) -> Iterator[ObjectRow]:
         """The rows of one object, those of new directories before it."""
         names = path.split("/")
         marker = not names[-1]
@@ -87,4 +87,4 @@ class _Shape:
         self._directories = above
         if not marker:
             self._files.append(path)
-            yield _row(place, found, path)
+            yield _object_row(store, found, path)

@@ -7,27 +7,27 @@ from itertools import pairwise
 
 from burstd.domain.plugins.stager import StoredObject
 
-PAGE = 1000
+PAGE_SIZE = 1000
 _FEW = 20
 _SINGLY = 200
 
-Page = Callable[[str], tuple[Sequence[StoredObject], bool]]
+ListPage = Callable[[str], tuple[Sequence[StoredObject], bool]]
 """Up to PAGE objects whose keys come after this one in order, and whether there are more."""
-Singly = Callable[[Sequence[str]], Iterable[tuple[str, int | None]]]
+HeadSizes = Callable[[Sequence[str]], Iterable[tuple[str, int | None]]]
 """Sizes in bytes of objects, asked one by one; None for those that are not there."""
 
 
-def present(keys: Sequence[str], page: Page | None, singly: Singly) -> Mapping[str, int]:
+def present(keys: Sequence[str], list_page: ListPage | None, head_sizes: HeadSizes) -> Mapping[str, int]:
     """Those that are there, with their sizes in bytes. ``page``: None where the store lists from no key on."""
     wanted = sorted(set(keys))
     found: dict[str, int] = {}
 
-    def ask(some: Sequence[str]) -> None:
-        found.update((key, size) for key, size in singly(some) if size is not None)
+    def head_some(some: Sequence[str]) -> None:
+        found.update((key, size) for key, size in head_sizes(some) if size is not None)
 
-    while page is not None and len(wanted) > _FEW:
+    while list_page is not None and len(wanted) > _FEW:
         after = wanted[0][:-1]
-        listed, more = page(after)
+        listed, more = list_page(after)
         if (more and not listed) or any(one.key >= next_.key for one, next_ in pairwise(listed)):
             # Keys that are not on this page, which tells of no order, may be on any other.
             break
@@ -40,7 +40,7 @@ def present(keys: Sequence[str], page: Page | None, singly: Singly) -> Mapping[s
         wanted = wanted[len(settled) :]
         if more and len(settled) < _FEW:
             # A page for each of the next would be slower than asking for them.
-            ask(wanted[:_SINGLY])
+            head_some(wanted[:_SINGLY])
             wanted = wanted[_SINGLY:]
-    ask(wanted)
+    head_some(wanted)
     return found

@@ -19,18 +19,18 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from burstd.domain.plugins.stager import (
     OBJECT_BYTES,
+    NodeAccess,
     NoSuchObject,
     ObjectTooLarge,
-    Reach,
     StagerPlugin,
     StoreBusy,
     StoredObject,
     StoreRefused,
     StoreSpaceGone,
-    Unfinished,
-    checked,
+    UnfinishedUpload,
+    valid_key,
 )
-from staging.names import cluster_part
+from staging.names import cluster_prefix
 from staging.objects import lookup
 
 _SIGNED_S = 3600
@@ -43,7 +43,7 @@ _DIRECTORY_BUCKET = "--x-s3"
 """Ends the name of a bucket of S3 Express, which lists in no order and from no key on."""
 _NOT_THERE = frozenset({"NoSuchKey", "404", "NotFound", "NoSuchUpload"})
 _FULL = frozenset({"QuotaExceeded", "XMinioStorageFull", "InsufficientStorage", "StorageFull", "507"})
-_LATER = frozenset(
+_RETRYABLE = frozenset(
     {"SlowDown", "Throttling", "ThrottlingException", "RequestLimitExceeded", "TooManyRequests", "RequestTimeout",
      "RequestTimeoutException", "InternalError", "ServiceUnavailable", "OperationAborted",
      "BadDigest", "IncompleteBody", "XAmzContentSHA256Mismatch", "XAmzContentChecksumMismatch"}
@@ -81,23 +81,23 @@ class S3Stager:
         self.name = name
         self._settings = settings
         self._where = f"the bucket {settings.bucket} at {settings.endpoint or f'AWS {settings.region}'}"
-        self._before = f"{settings.prefix}/{cluster_part(cluster)}/"
+        self._key_prefix = f"{settings.prefix}/{cluster_prefix(cluster)}/"
         self._lock = threading.Lock()
         self._clients: dict[str, Any] = {}
         self._pool: ThreadPoolExecutor | None = None
-        self._one_by_one = False
+        self._no_bulk_delete = False
 
     def put(self, key: str, body: bytes | memoryview) -> None:
         """See Stager. The server compares a CRC-32, where it knows that."""
-        content = _whole(body)
+        content = _as_bytes(body)
         check = base64.b64encode(zlib.crc32(content).to_bytes(4, "big")).decode()
-        with self._asked(f"put the object {key}") as client:
-            client.put_object(**self._at(key), Body=content, ChecksumCRC32=check)
+        with self._client_for(f"put the object {key}") as client:
+            client.put_object(**self._location(key), Body=content, ChecksumCRC32=check)
 
     def get(self, key: str) -> bytes:
         """See Stager."""
-        with self._asked(f"give the object {key}") as client:
-            answer = client.get_object(**self._at(key))
+        with self._client_for(f"give the object {key}") as client:
+            answer = client.get_object(**self._location(key))
             with answer["Body"] as stream:
                 content: bytes = stream.read(OBJECT_BYTES + 1)
         if len(content) > OBJECT_BYTES:
@@ -111,20 +111,20 @@ class S3Stager:
     def present(self, keys: Sequence[str]) -> Mapping[str, int]:
         """See Stager."""
         page = None if self._settings.bucket.endswith(_DIRECTORY_BUCKET) else self._page
-        return lookup.present([checked(key) for key in keys], page, self._sizes)
+        return lookup.present([valid_key(key) for key in keys], page, self._sizes)
 
     def copy(self, source: str, target: str) -> None:
         """See Stager; within the server."""
-        origin = self._at(source)
-        with self._asked(f"copy the object {source}") as client:
-            client.copy_object(**self._at(target), CopySource=origin)
+        origin = self._location(source)
+        with self._client_for(f"copy the object {source}") as client:
+            client.copy_object(**self._location(target), CopySource=origin)
 
     def delete(self, keys: Sequence[str]) -> None:
         """See Stager; a thousand at a time, one by one where the server cannot do that."""
         for start in range(0, len(keys), _DELETED_AT_ONCE):
             some = keys[start : start + _DELETED_AT_ONCE]
-            if self._one_by_one or not self._delete_together(some):
-                self._one_by_one = True
+            if self._no_bulk_delete or not self._delete_together(some):
+                self._no_bulk_delete = True
                 for _ in self._side_by_side(self._delete_one, some):
                     pass
 
@@ -133,11 +133,11 @@ class S3Stager:
         token: dict[str, str] = {}
         empty = 0
         for _ in range(_MOST_PAGES):
-            with self._asked("list its objects") as client:
-                page = client.list_objects_v2(Bucket=self._settings.bucket, Prefix=self._before + prefix, **token)
+            with self._client_for("list its objects") as client:
+                page = client.list_objects_v2(Bucket=self._settings.bucket, Prefix=self._key_prefix + prefix, **token)
             rows = page.get("Contents", ())
             for row in rows:
-                if not row["Key"].startswith(self._before + prefix):
+                if not row["Key"].startswith(self._key_prefix + prefix):
                     raise StoreBusy(f"{self._where} lists {row['Key']!r}, which was not asked for: is it one of S3?")
                 yield self._listed(row)
             if not page.get("IsTruncated"):
@@ -149,15 +149,15 @@ class S3Stager:
             token = {"ContinuationToken": more}
         raise StoreBusy(f"{self._where} lists its objects without an end: is it one of S3?")
 
-    def unfinished(self) -> Iterator[Unfinished]:
+    def unfinished(self) -> Iterator[UnfinishedUpload]:
         """See Stager: multipart uploads, which are not ours: burstd makes none, but lifecycles rarely end them."""
         marker: dict[str, str] = {}
         for _ in range(_MOST_PAGES):
-            with self._asked("list its uploads") as client:
-                page = client.list_multipart_uploads(Bucket=self._settings.bucket, Prefix=self._before, **marker)
+            with self._client_for("list its uploads") as client:
+                page = client.list_multipart_uploads(Bucket=self._settings.bucket, Prefix=self._key_prefix, **marker)
             for upload in page.get("Uploads", ()):
-                key = upload["Key"].removeprefix(self._before)
-                yield Unfinished(upload["UploadId"], key, upload["Initiated"].timestamp())
+                key = upload["Key"].removeprefix(self._key_prefix)
+                yield UnfinishedUpload(upload["UploadId"], key, upload["Initiated"].timestamp())
             if not page.get("IsTruncated"):
                 return
             before = marker
@@ -166,26 +166,28 @@ class S3Stager:
                 break
         raise StoreBusy(f"{self._where} lists its uploads without an end: is it one of S3?")
 
-    def abort(self, unfinished: Sequence[Unfinished]) -> None:
+    def abort(self, unfinished: Sequence[UnfinishedUpload]) -> None:
         """See Stager."""
         for upload in unfinished:
-            with suppress(NoSuchObject), self._asked(f"end an upload of {upload.key}") as client:
-                client.abort_multipart_upload(**self._at(upload.key), UploadId=upload.id)
+            with suppress(NoSuchObject), self._client_for(f"end an upload of {upload.key}") as client:
+                client.abort_multipart_upload(**self._location(upload.key), UploadId=upload.id)
 
     def free_bytes(self) -> int | None:
         """A bucket does not say."""
         return None
 
-    def reach(self) -> Reach:
+    def node_access(self) -> NodeAccess:
         """By signed URLs."""
-        return Reach("http")
+        return NodeAccess("http")
 
     def sign(self, method: Literal["GET", "PUT"], keys: Sequence[str]) -> Mapping[str, str]:
         """See Stager."""
         call = {"GET": "get_object", "PUT": "put_object"}[method]
-        with self._asked("sign URLs", self._settings.node_endpoint or self._settings.endpoint) as client:
+        with self._client_for("sign URLs", self._settings.node_endpoint or self._settings.endpoint) as client:
             return {
-                key: client.generate_presigned_url(call, Params=self._at(key), ExpiresIn=_SIGNED_S, HttpMethod=method)
+                key: client.generate_presigned_url(
+                    call, Params=self._location(key), ExpiresIn=_SIGNED_S, HttpMethod=method
+                )
                 for key in keys
             }
 
@@ -199,16 +201,19 @@ class S3Stager:
         for client in clients.values():
             client.close()
 
-    def _at(self, key: str) -> dict[str, str]:
-        return {"Bucket": self._settings.bucket, "Key": self._before + checked(key)}
+    def _location(self, key: str) -> dict[str, str]:
+        return {"Bucket": self._settings.bucket, "Key": self._key_prefix + valid_key(key)}
 
     def _listed(self, row: Mapping[str, Any]) -> StoredObject:
-        return StoredObject(row["Key"].removeprefix(self._before), row["Size"], row["LastModified"].timestamp())
+        return StoredObject(row["Key"].removeprefix(self._key_prefix), row["Size"], row["LastModified"].timestamp())
 
     def _page(self, after: str) -> tuple[Sequence[StoredObject], bool]:
-        with self._asked("list its objects") as client:
+        with self._client_for("list its objects") as client:
             page = client.list_objects_v2(
-                Bucket=self._settings.bucket, Prefix=self._before, StartAfter=self._before + after, MaxKeys=lookup.PAGE
+                Bucket=self._settings.bucket,
+                Prefix=self._key_prefix,
+                StartAfter=self._key_prefix + after,
+                MaxKeys=lookup.PAGE_SIZE,
             )
         return [self._listed(row) for row in page.get("Contents", ())], bool(page.get("IsTruncated"))
 
@@ -217,18 +222,18 @@ class S3Stager:
 
     def _size(self, key: str) -> int | None:
         try:
-            with self._asked(f"look for the object {key}") as client:
-                return int(client.head_object(**self._at(key))["ContentLength"])
+            with self._client_for(f"look for the object {key}") as client:
+                return int(client.head_object(**self._location(key))["ContentLength"])
         except NoSuchObject:
             return None
 
     def _delete_together(self, keys: Sequence[str]) -> bool:
         from botocore.exceptions import ClientError  # noqa: PLC0415 - see _client
 
-        asked = {"Objects": [{"Key": self._before + checked(key)} for key in keys], "Quiet": True}
-        with self._asked("remove objects") as client:
+        request = {"Objects": [{"Key": self._key_prefix + valid_key(key)} for key in keys], "Quiet": True}
+        with self._client_for("remove objects") as client:
             try:
-                answer = client.delete_objects(Bucket=self._settings.bucket, Delete=asked)
+                answer = client.delete_objects(Bucket=self._settings.bucket, Delete=request)
             except ClientError as error:
                 if error.response.get("Error", {}).get("Code") in {"NotImplemented", "MethodNotAllowed", "501", "405"}:
                     return False
@@ -242,8 +247,8 @@ class S3Stager:
         return True
 
     def _delete_one(self, key: str) -> None:
-        with suppress(NoSuchObject), self._asked(f"remove the object {key}") as client:
-            client.delete_object(**self._at(key))
+        with suppress(NoSuchObject), self._client_for(f"remove the object {key}") as client:
+            client.delete_object(**self._location(key))
 
     def _side_by_side(self, one: Any, keys: Sequence[str]) -> Iterator[Any]:
         if len(keys) < 2:
@@ -254,7 +259,7 @@ class S3Stager:
             return self._pool.map(one, keys)
 
     @contextmanager
-    def _asked(self, what: str, endpoint: str | None = None) -> Iterator[Any]:
+    def _client_for(self, what: str, endpoint: str | None = None) -> Iterator[Any]:
         """The client, and its errors in the kinds of StagerError."""
         client = self._client(self._settings.endpoint if endpoint is None else endpoint)
         from botocore.exceptions import BotoCoreError, ClientError  # noqa: PLC0415 - see _client
@@ -262,9 +267,9 @@ class S3Stager:
         try:
             yield client
         except ClientError as error:
-            raise self._refusal(what, error) from None
+            raise self._response_error(what, error) from None
         except BotoCoreError as error:
-            raise self._trouble(what, error) from None
+            raise self._transport_error(what, error) from None
         except RecursionError:
             # botocore asks for a bucket's region where a redirect says that it is another, and is redirected again.
             sentence = f"{self._where} does not {what}: it redirects every request. Look at endpoint and region"
@@ -309,7 +314,7 @@ class S3Stager:
         session = boto3.session.Session(**access)
         return session.client("s3", endpoint_url=endpoint or None, region_name=at.region, config=config, verify=verify)
 
-    def _refusal(self, what: str, error: Any) -> StoreBusy | StoreRefused | StoreSpaceGone | NoSuchObject:
+    def _response_error(self, what: str, error: Any) -> StoreBusy | StoreRefused | StoreSpaceGone | NoSuchObject:
         said = error.response.get("Error", {})
         about = error.response.get("ResponseMetadata", {})
         code, status = str(said.get("Code", "")), about.get("HTTPStatusCode", 0)
@@ -320,13 +325,13 @@ class S3Stager:
             return StoreSpaceGone(sentence)
         if code in _NOT_THERE:
             return NoSuchObject(sentence)
-        if code in _LATER or status in {408, 425, 429} or status >= 500:
+        if code in _RETRYABLE or status in {408, 425, 429} or status >= 500:
             after = about.get("HTTPHeaders", {}).get("retry-after", "")
             return StoreBusy(sentence, float(after) if after.isdigit() else 0.0)
-        self._forget()
+        self._drop_clients()
         return StoreRefused(f"{sentence}. Look at access_key_file and at what the bucket's policy allows")
 
-    def _trouble(self, what: str, error: Any) -> StoreBusy | StoreRefused:
+    def _transport_error(self, what: str, error: Any) -> StoreBusy | StoreRefused:
         from botocore import exceptions  # noqa: PLC0415 - see _client
 
         sentence = f"{self._where} does not {what}: {error}"
@@ -335,19 +340,19 @@ class S3Stager:
         if isinstance(error, exceptions.ConnectionError | exceptions.HTTPClientError | exceptions.IncompleteReadError):
             return StoreBusy(sentence)
         if isinstance(error, exceptions.NoCredentialsError | exceptions.PartialCredentialsError):
-            self._forget()
+            self._drop_clients()
             return StoreRefused(f"{self._where}: there are no credentials: give access_key_file, or the machine a role")
         if isinstance(error, exceptions.CredentialRetrievalError | exceptions.MetadataRetrievalError):
             return StoreBusy(sentence)
         return StoreRefused(sentence)
 
-    def _forget(self) -> None:
+    def _drop_clients(self) -> None:
         """So that a corrected file of keys is read."""
         with self._lock:
             self._clients.clear()
 
 
-def _whole(body: bytes | memoryview) -> bytes | bytearray:
+def _as_bytes(body: bytes | memoryview) -> bytes | bytearray:
     """What boto3 takes. A view of all of a bytearray is not copied: fresh memory costs more than the digest."""
     if isinstance(body, bytes):
         return body

@@ -23,18 +23,18 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from burstd.domain.plugins.stager import (
     OBJECT_BYTES,
+    NodeAccess,
     NoSuchObject,
     ObjectTooLarge,
-    Reach,
     StagerPlugin,
     StoreBusy,
     StoredObject,
     StoreRefused,
     StoreSpaceGone,
-    Unfinished,
-    checked,
+    UnfinishedUpload,
+    valid_key,
 )
-from staging.names import cluster_part
+from staging.names import cluster_prefix
 from staging.objects import lookup
 
 _SIGNED_S = 3600
@@ -71,7 +71,7 @@ class SwiftSettings(BaseModel):
     """How long nothing may move while an answer is due, in seconds."""
 
     @model_validator(mode="after")
-    def _one_way_in(self) -> SwiftSettings:
+    def _one_login(self) -> SwiftSettings:
         tempauth = (self.auth_url, self.user, self.key_file)
         if bool(self.cloud) == any(tempauth) or (any(tempauth) and not all(tempauth)):
             raise ValueError("give either cloud, or auth_url, user and key_file")
@@ -85,41 +85,41 @@ class SwiftStager:
         self.name = name
         self._settings = settings
         self._where = f"the container {settings.container} at {settings.cloud or settings.auth_url}"
-        self._before = f"{settings.prefix}/{cluster_part(cluster)}/"
+        self._key_prefix = f"{settings.prefix}/{cluster_prefix(cluster)}/"
         self._lock = threading.Lock()
         self._session: Any = None
         self._endpoint = ""
         self._pool: ThreadPoolExecutor | None = None
-        self._abilities: Mapping[str, Any] | None = None
+        self._cluster_info: Mapping[str, Any] | None = None
         self._sign_key: bytes | None = None
 
     def put(self, key: str, body: bytes | memoryview) -> None:
         """See Stager. Swift compares an MD5."""
         digest = hashlib.md5(body, usedforsecurity=False).hexdigest()
         headers = {"ETag": digest, "Content-Type": "application/octet-stream"}
-        self._ask("PUT", self._at(key), f"put the object {key}", data=body, headers=headers)
+        self._request("PUT", self._path(key), f"put the object {key}", data=body, headers=headers)
 
     def get(self, key: str) -> bytes:
         """See Stager."""
         what = f"give the object {key}"
-        with closing(self._ask("GET", self._at(key), what, stream=True)) as answer:
+        with closing(self._request("GET", self._path(key), what, stream=True)) as answer:
             return self._content(answer, what)
 
     def present(self, keys: Sequence[str]) -> Mapping[str, int]:
         """See Stager."""
-        return lookup.present([checked(key) for key in keys], self._page, self._sizes)
+        return lookup.present([valid_key(key) for key in keys], self._page, self._sizes)
 
     def copy(self, source: str, target: str) -> None:
         """See Stager; within Swift."""
-        origin = f"{self._settings.container}/{self._before}{checked(source)}"
+        origin = f"{self._settings.container}/{self._key_prefix}{valid_key(source)}"
         headers = {"X-Copy-From": quote(origin), "Content-Length": "0"}
-        self._ask("PUT", self._at(target), f"copy the object {source}", headers=headers)
+        self._request("PUT", self._path(target), f"copy the object {source}", headers=headers)
 
     def delete(self, keys: Sequence[str]) -> None:
         """See Stager; a thousand at a time where Swift offers that."""
         for key in keys:
-            checked(key)
-        bulk = self._offers().get("bulk_delete", {}) if len(keys) > 1 else {}
+            valid_key(key)
+        bulk = self._capabilities().get("bulk_delete", {}) if len(keys) > 1 else {}
         if not bulk:
             for _ in self._side_by_side(self._delete_one, keys):
                 pass
@@ -132,40 +132,40 @@ class SwiftStager:
         """See Stager."""
         after = ""
         while True:
-            page = self._list(self._before + prefix, after)
+            page = self._list(self._key_prefix + prefix, after)
             yield from page
-            if len(page) < lookup.PAGE:
+            if len(page) < lookup.PAGE_SIZE:
                 return
             after = page[-1].key
 
-    def unfinished(self) -> Iterator[Unfinished]:
+    def unfinished(self) -> Iterator[UnfinishedUpload]:
         """Nothing ever is."""
         return iter(())
 
-    def abort(self, unfinished: Sequence[Unfinished]) -> None:
+    def abort(self, unfinished: Sequence[UnfinishedUpload]) -> None:
         """Nothing to remove."""
 
     def free_bytes(self) -> int | None:
         """Of the container's quota, if it has one."""
-        about = self._ask("HEAD", "", "tell of itself").headers
+        about = self._request("HEAD", "", "tell of itself").headers
         quota = about.get("X-Container-Meta-Quota-Bytes", "")
         return max(0, int(quota) - int(about.get("X-Container-Bytes-Used", 0))) if quota.isdigit() else None
 
-    def reach(self) -> Reach:
+    def node_access(self) -> NodeAccess:
         """By signed URLs."""
-        return Reach("http")
+        return NodeAccess("http")
 
     def sign(self, method: Literal["GET", "PUT"], keys: Sequence[str]) -> Mapping[str, str]:
         """See Stager. With the container's key for temporary URLs, which is made where there is none."""
         secret, endpoint = self._signing_key(), self._account()
-        digests = self._offers().get("tempurl", {}).get("allowed_digests", ["sha256"])
+        digests = self._capabilities().get("tempurl", {}).get("allowed_digests", ["sha256"])
         digest = "sha256" if "sha256" in digests else "sha1"
         until = int(time.time()) + _SIGNED_S
-        place = urlsplit(endpoint)
-        base = self._settings.node_endpoint or f"{place.scheme}://{place.netloc}"
+        account_url = urlsplit(endpoint)
+        base = self._settings.node_endpoint or f"{account_url.scheme}://{account_url.netloc}"
         urls = {}
         for key in keys:
-            path = f"{place.path}/{self._settings.container}/{self._before}{checked(key)}"
+            path = f"{account_url.path}/{self._settings.container}/{self._key_prefix}{valid_key(key)}"
             signature = hmac.new(secret, f"{method}\n{until}\n{path}".encode(), digest).hexdigest()
             urls[key] = f"{base}{quote(path)}?temp_url_sig={signature}&temp_url_expires={until}"
         return urls
@@ -180,8 +180,8 @@ class SwiftStager:
         if used is not None:
             used.session.close()
 
-    def _at(self, key: str) -> str:
-        return f"/{self._before}{checked(key)}"
+    def _path(self, key: str) -> str:
+        return f"/{self._key_prefix}{valid_key(key)}"
 
     def _content(self, answer: Any, what: str) -> bytes:
         from urllib3.exceptions import HTTPError  # noqa: PLC0415 - see _open
@@ -199,10 +199,10 @@ class SwiftStager:
         return content
 
     def _list(self, prefix: str, after: str) -> Sequence[StoredObject]:
-        query = {"format": "json", "prefix": prefix, "limit": str(lookup.PAGE)}
+        query = {"format": "json", "prefix": prefix, "limit": str(lookup.PAGE_SIZE)}
         if after:
-            query["marker"] = self._before + after
-        answer = self._ask("GET", "", "list its objects", params=query)
+            query["marker"] = self._key_prefix + after
+        answer = self._request("GET", "", "list its objects", params=query)
         rows, last = answer.json() if answer.status_code != 204 else (), query.get("marker", "")
         for row in rows:
             if not row["name"].startswith(prefix) or row["name"] <= last:
@@ -212,32 +212,32 @@ class SwiftStager:
 
     def _listed(self, row: Mapping[str, Any]) -> StoredObject:
         when = datetime.fromisoformat(row["last_modified"]).replace(tzinfo=UTC)
-        return StoredObject(row["name"].removeprefix(self._before), row["bytes"], when.timestamp())
+        return StoredObject(row["name"].removeprefix(self._key_prefix), row["bytes"], when.timestamp())
 
     def _page(self, after: str) -> tuple[Sequence[StoredObject], bool]:
-        page = self._list(self._before, after)
-        return page, len(page) == lookup.PAGE
+        page = self._list(self._key_prefix, after)
+        return page, len(page) == lookup.PAGE_SIZE
 
     def _sizes(self, keys: Sequence[str]) -> Iterator[tuple[str, int | None]]:
         return zip(keys, self._side_by_side(self._size, keys), strict=True)
 
     def _size(self, key: str) -> int | None:
         try:
-            return int(self._ask("HEAD", self._at(key), f"look for the object {key}").headers["Content-Length"])
+            return int(self._request("HEAD", self._path(key), f"look for the object {key}").headers["Content-Length"])
         except NoSuchObject:
             return None
 
     def _delete_one(self, key: str) -> None:
         try:
-            self._ask("DELETE", self._at(key), f"remove the object {key}")
+            self._request("DELETE", self._path(key), f"remove the object {key}")
         except NoSuchObject:
             return
 
     def _delete_together(self, keys: Sequence[str]) -> None:
-        names = "\n".join(quote(f"/{self._settings.container}/{self._before}{key}") for key in keys)
+        names = "\n".join(quote(f"/{self._settings.container}/{self._key_prefix}{key}") for key in keys)
         headers = {"Content-Type": "text/plain", "Accept": "application/json"}
         what = "remove objects"
-        answer = self._ask("POST", None, what, params={"bulk-delete": ""}, data=names.encode(), headers=headers)
+        answer = self._request("POST", None, what, params={"bulk-delete": ""}, data=names.encode(), headers=headers)
         try:
             said = json.loads(answer.content)
         except ValueError:
@@ -255,29 +255,29 @@ class SwiftStager:
                 self._pool = ThreadPoolExecutor(_SIDE_BY_SIDE, thread_name_prefix=f"burstd-{self.name}")
             return self._pool.map(one, keys)
 
-    def _offers(self) -> Mapping[str, Any]:
+    def _capabilities(self) -> Mapping[str, Any]:
         """What its proxy says of itself; nothing where it does not."""
-        if self._abilities is None:
-            place = urlsplit(self._account())
-            url = f"{place.scheme}://{place.netloc}/info"
+        if self._cluster_info is None:
+            account_url = urlsplit(self._account())
+            url = f"{account_url.scheme}://{account_url.netloc}/info"
             answer = self._send("GET", url, "tell of itself", authenticated=False)
-            self._abilities = answer.json() if answer.status_code == 200 else {}
-        return self._abilities
+            self._cluster_info = answer.json() if answer.status_code == 200 else {}
+        return self._cluster_info
 
     def _signing_key(self) -> bytes:
         if self._sign_key is None:
             what = "say its key for temporary URLs"
-            key = self._ask("HEAD", "", what).headers.get(_KEY_HEADER, "")
+            key = self._request("HEAD", "", what).headers.get(_KEY_HEADER, "")
             if not key:
-                self._ask("POST", "", what, headers={_KEY_HEADER: secrets.token_urlsafe(32)})
+                self._request("POST", "", what, headers={_KEY_HEADER: secrets.token_urlsafe(32)})
                 # As it is now: another burstd may have set one at the same moment.
-                key = self._ask("HEAD", "", what).headers.get(_KEY_HEADER, "")
+                key = self._request("HEAD", "", what).headers.get(_KEY_HEADER, "")
             if not key:
                 raise StoreRefused(f"{self._where} does not {what}: its user must be an administrator of the account")
             self._sign_key = key.encode()
         return self._sign_key
 
-    def _ask(self, method: str, path: str | None, what: str, **words: Any) -> Any:
+    def _request(self, method: str, path: str | None, what: str, **words: Any) -> Any:
         """An answer that says yes. ``path``: below the container; None: the account."""
         base = self._account()
         url = base if path is None else f"{base}/{quote(self._settings.container)}{quote(path)}"
@@ -285,9 +285,9 @@ class SwiftStager:
         if answer.status_code < 300:
             return answer
         answer.close()
-        raise self._refusal(what, answer, in_container=bool(path))
+        raise self._response_error(what, answer, in_container=bool(path))
 
-    def _refusal(self, what: str, answer: Any, *, in_container: bool) -> Exception:
+    def _response_error(self, what: str, answer: Any, *, in_container: bool) -> Exception:
         status = answer.status_code
         sentence = f"{self._where} does not {what}: {status} {answer.reason}"
         after = answer.headers.get("Retry-After", "")
@@ -297,7 +297,7 @@ class SwiftStager:
             return StoreBusy(sentence, float(after) if after.isdigit() else 0.0)
         if status == 404 and in_container and answer.request.method != "HEAD":
             # An object's 404 and its container's are the same.
-            self._ask("HEAD", "", what)
+            self._request("HEAD", "", what)
         if status == 404 and in_container:
             return NoSuchObject(sentence)
         if status == 404:
@@ -308,12 +308,12 @@ class SwiftStager:
         from keystoneauth1 import exceptions  # noqa: PLC0415 - see _open
 
         try:
-            return self._opened().request(url, method, raise_exc=False, log=False, redirect=False, **words)
+            return self._open_session().request(url, method, raise_exc=False, log=False, redirect=False, **words)
         except exceptions.ClientException as error:
-            raise self._trouble(what, error) from None
+            raise self._transport_error(what, error) from None
 
     def _account(self) -> str:
-        opened = self._opened()
+        opened = self._open_session()
         if not self._endpoint:
             from keystoneauth1 import exceptions  # noqa: PLC0415 - see _open
 
@@ -324,14 +324,16 @@ class SwiftStager:
                     region_name=self._settings.region or None,
                 )
             except exceptions.ClientException as error:
-                raise self._trouble("answer", error) from None
+                raise self._transport_error("answer", error) from None
             if not found:
                 raise StoreRefused(f"{self._where}: its catalogue has no object-store in this region")
-            place = urlsplit(found.rstrip("/"))
-            self._endpoint = (self._settings.endpoint or f"{place.scheme}://{place.netloc}") + place.path
+            account_url = urlsplit(found.rstrip("/"))
+            self._endpoint = (
+                self._settings.endpoint or f"{account_url.scheme}://{account_url.netloc}"
+            ) + account_url.path
         return self._endpoint
 
-    def _trouble(self, what: str, error: Any) -> StoreBusy | StoreRefused:
+    def _transport_error(self, what: str, error: Any) -> StoreBusy | StoreRefused:
         """What never became an answer: Swift's name, its certificate, the connection, or being let in."""
         from keystoneauth1 import exceptions  # noqa: PLC0415 - see _open
 
@@ -347,7 +349,7 @@ class SwiftStager:
             self._session = None  # so that a corrected file of the key is read
         return StoreRefused(f"{sentence}. Look at the user's name and key, and at the catalogue")
 
-    def _opened(self) -> Any:
+    def _open_session(self) -> Any:
         with self._lock:
             if self._session is None:
                 self._session = self._open()
@@ -362,13 +364,13 @@ class SwiftStager:
             raise StoreRefused(f"the store {self.name} needs openstacksdk: pip install 'burstd[swift]'") from None
         if at.key_file is None:
             file = None if at.clouds_file is None else str(at.clouds_file)
-            return swift_access.by_cloud(at.cloud, file, at.region, at.timeout_s)
+            return swift_access.cloud_session(at.cloud, file, at.region, at.timeout_s)
         try:
             key = at.key_file.read_text(encoding="utf-8").strip()
         except (OSError, UnicodeDecodeError) as error:
             reason = error.strerror if isinstance(error, OSError) else "it is no text"
             raise StoreRefused(f"{at.key_file} cannot be read: {reason}") from None
-        return swift_access.by_tempauth(at.auth_url, at.user, key, at.timeout_s, str(at.ca_file or ""))
+        return swift_access.tempauth_session(at.auth_url, at.user, key, at.timeout_s, str(at.ca_file or ""))
 
 
 def _make(name: str, cluster: str, settings: SwiftSettings) -> SwiftStager:

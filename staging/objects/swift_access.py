@@ -23,11 +23,11 @@ class TempAuth(plugin.BaseAuthPlugin):  # type: ignore[misc, unused-ignore]
 
     def get_token(self, session: Any, **_: Any) -> str:
         """As BaseAuthPlugin."""
-        return self._ask(session)[0]
+        return self._login(session)[0]
 
     def get_endpoint(self, session: Any, **_: Any) -> str:
         """The account's URL."""
-        return self._ask(session)[1]
+        return self._login(session)[1]
 
     def invalidate(self) -> bool:
         """As BaseAuthPlugin."""
@@ -35,7 +35,7 @@ class TempAuth(plugin.BaseAuthPlugin):  # type: ignore[misc, unused-ignore]
             known, self._known = self._known, None
         return known is not None
 
-    def _ask(self, session: Any) -> tuple[str, str]:
+    def _login(self, session: Any) -> tuple[str, str]:
         with self._lock:
             if self._known is None:
                 answer = session.get(self._auth_url, headers=self._headers, authenticated=False, log=False)
@@ -46,13 +46,13 @@ class TempAuth(plugin.BaseAuthPlugin):  # type: ignore[misc, unused-ignore]
             return self._known
 
 
-def by_tempauth(auth_url: str, user: str, key: str, timeout_s: float, ca_file: str) -> Any:
+def tempauth_session(auth_url: str, user: str, key: str, timeout_s: float, ca_file: str) -> Any:
     """A keystoneauth session."""
     auth = TempAuth(auth_url, user, key)
     return session.Session(auth=auth, timeout=timeout_s, verify=ca_file or True, redirect=False)
 
 
-def by_cloud(cloud: str, file: str | None, region: str | None, timeout_s: float) -> Any:
+def cloud_session(cloud: str, file: str | None, region: str | None, timeout_s: float) -> Any:
     """A keystoneauth session. Raises StoreRefused."""
     try:
         found = openstack.config.OpenStackConfig(config_files=[file] if file else None).get_one(

@@ -29,16 +29,16 @@ from urllib3.exceptions import HTTPError
 
 from staging.objects.user_store import (
     PART_BYTES,
-    PASSING,
-    Found,
-    Part,
-    Stamped,
-    Upload,
-    as_listed,
-    cut,
-    in_order,
-    stamp,
-    stamped,
+    TRANSIENT_ERRNO,
+    FilePart,
+    MultipartUpload,
+    UserObject,
+    UserObjectHead,
+    checked_listing,
+    cut_into_parts,
+    format_mtime,
+    parse_mtime,
+    sorted_by_key,
 )
 
 PROFILE = "burst"
@@ -50,13 +50,13 @@ _WRONG_KEY = frozenset(
     {"InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken", "InvalidToken", "TokenRefreshRequired"}
 )
 _FULL = frozenset({"QuotaExceeded", "XMinioStorageFull", "InsufficientStorage", "StorageFull", "507"})
-_LATER = frozenset(
+_RETRYABLE = frozenset(
     {"SlowDown", "Throttling", "ThrottlingException", "RequestLimitExceeded", "TooManyRequests", "RequestTimeout",
      "InternalError", "ServiceUnavailable", "OperationAborted", "BadDigest", "IncompleteBody"}
 )  # fmt: skip
 
 
-def prepare() -> Callable[[str], S3Bucket]:
+def prepare() -> Callable[[str], UserS3Bucket]:
     """Reads botocore's files, which the user may not be able to; call the result, with a bucket, as the user."""
     nothing = {"AWS_CONFIG_FILE": os.devnull, "AWS_SHARED_CREDENTIALS_FILE": os.devnull}
     os.environ.update(nothing)
@@ -71,7 +71,7 @@ def prepare() -> Callable[[str], S3Bucket]:
         for name in nothing:
             del os.environ[name]
     "burst".encode("idna")  # what the standard library reads at the first connection
-    return lambda bucket: S3Bucket(bucket, loader)
+    return lambda bucket: UserS3Bucket(bucket, loader)
 
 
 def _config() -> Config:
@@ -83,7 +83,7 @@ def _config() -> Config:
     )  # fmt: skip
 
 
-class S3Bucket:
+class UserS3Bucket:
     """See Place."""
 
     def __init__(self, bucket: str, loader: Any) -> None:
@@ -92,7 +92,7 @@ class S3Bucket:
         # The machine's role is the site's: a user has what he has himself.
         os.environ["AWS_EC2_METADATA_DISABLED"] = "true"
         self._file = str(Path("~/.aws/credentials").expanduser())
-        with self.asked(""):
+        with self.translated_errors(""):
             session = botocore.session.Session()
             session.register_component("data_loader", loader)
             self._profile = PROFILE if PROFILE in session.available_profiles else "default"
@@ -100,7 +100,7 @@ class S3Bucket:
                 session = botocore.session.Session(profile=PROFILE)
                 session.register_component("data_loader", loader)
             if session.get_credentials() is None:
-                raise self._none("")
+                raise self._no_credentials("")
             region = session.get_config_variable("region") or "us-east-1"
             self.client = session.create_client("s3", region, config=_config())
         self.origin = f"{self.client.meta.endpoint_url} {bucket}"
@@ -109,21 +109,21 @@ class S3Bucket:
         """See Place."""
         return f"s3://{self.name}/{key}"
 
-    def listed(self, prefix: str) -> Iterator[Found]:
+    def list_sorted(self, prefix: str) -> Iterator[UserObject]:
         """See Place."""
-        return in_order(self.as_listed(prefix))
+        return sorted_by_key(self.list_unsorted(prefix))
 
-    def as_listed(self, prefix: str) -> Iterator[Found]:
+    def list_unsorted(self, prefix: str) -> Iterator[UserObject]:
         """See Place."""
-        return as_listed(prefix, self._pages(prefix))
+        return checked_listing(prefix, self._pages(prefix))
 
-    def _pages(self, prefix: str) -> Iterator[list[Found]]:
+    def _pages(self, prefix: str) -> Iterator[list[UserObject]]:
         token: dict[str, str] = {}
         while True:
-            with self.asked(prefix):
+            with self.translated_errors(prefix):
                 page = self.client.list_objects_v2(Bucket=self.name, Prefix=prefix, **token)
             yield [
-                Found(row["Key"], row["Size"], int(row["LastModified"].timestamp() * 10**9), row["ETag"])
+                UserObject(row["Key"], row["Size"], int(row["LastModified"].timestamp() * 10**9), row["ETag"])
                 for row in page.get("Contents", ())
             ]
             if not page.get("IsTruncated"):
@@ -134,20 +134,20 @@ class S3Bucket:
                 raise OSError(errno.EINVAL, text, self.url(prefix))
             token = {"ContinuationToken": more}
 
-    def head(self, key: str) -> Stamped | None:
+    def head(self, key: str) -> UserObjectHead | None:
         """See Place."""
         try:
-            with self.asked(key):
+            with self.translated_errors(key):
                 about = self.client.head_object(Bucket=self.name, Key=key)
         except FileNotFoundError:
             return None
         when = int(about["LastModified"].timestamp() * 10**9)
-        found = Found(key, about["ContentLength"], when, about["ETag"])
-        return Stamped(found, stamped(about.get("Metadata", {}).get("mtime", ""), when))
+        found = UserObject(key, about["ContentLength"], when, about["ETag"])
+        return UserObjectHead(found, parse_mtime(about.get("Metadata", {}).get("mtime", ""), when))
 
-    def read(self, found: Found, offset: int, length: int) -> Iterator[bytes]:
+    def read_range(self, found: UserObject, offset: int, length: int) -> Iterator[bytes]:
         """See Place."""
-        with self.asked(found.key):
+        with self.translated_errors(found.key):
             answer = self.client.get_object(
                 Bucket=self.name, Key=found.key, IfMatch=found.tag, Range=f"bytes={offset}-{offset + length - 1}"
             )
@@ -155,73 +155,75 @@ class S3Bucket:
                 while block := body.read(_BLOCK):
                     yield block
 
-    def parts(self, size: int) -> list[tuple[int, int]]:
+    def part_ranges(self, size: int) -> list[tuple[int, int]]:
         """See Place."""
-        return cut(size, PART_BYTES, _MOST_PARTS) if size > PART_BYTES else [(0, size)]
+        return cut_into_parts(size, PART_BYTES, _MOST_PARTS) if size > PART_BYTES else [(0, size)]
 
-    def put(self, key: str, part: Part, mtime_ns: int) -> None:
+    def put(self, key: str, part: FilePart, mtime_ns: int) -> None:
         """See Place."""
-        with self.asked(key):
+        with self.translated_errors(key):
             self.client.put_object(
-                Bucket=self.name, Key=key, Body=part, ContentMD5=_md5(part), Metadata={"mtime": stamp(mtime_ns)}
+                Bucket=self.name, Key=key, Body=part, ContentMD5=_md5(part), Metadata={"mtime": format_mtime(mtime_ns)}
             )
 
-    def begin(self, key: str, mtime_ns: int) -> Upload:
+    def begin_upload(self, key: str, mtime_ns: int) -> MultipartUpload:
         """See Place."""
-        self._end_earlier(key)
-        with self.asked(key):
-            said = self.client.create_multipart_upload(Bucket=self.name, Key=key, Metadata={"mtime": stamp(mtime_ns)})
+        self._abort_earlier_uploads(key)
+        with self.translated_errors(key):
+            said = self.client.create_multipart_upload(
+                Bucket=self.name, Key=key, Metadata={"mtime": format_mtime(mtime_ns)}
+            )
         return _S3Upload(self, key, said["UploadId"])
 
-    def copy(self, source: Found, key: str) -> None:
+    def copy(self, source: UserObject, key: str) -> None:
         """See Place."""
         if source.size > _COPIED_AT_ONCE:
             raise OSError(errno.EFBIG, "is too large to be copied within S3 in one call", self.url(key))
-        with self.asked(key):
+        with self.translated_errors(key):
             origin = {"Bucket": self.name, "Key": source.key}
             self.client.copy_object(Bucket=self.name, Key=key, CopySource=origin)
 
-    def remove(self, key: str) -> None:
+    def delete(self, key: str) -> None:
         """See Place."""
-        with suppress(FileNotFoundError), self.asked(key):
+        with suppress(FileNotFoundError), self.translated_errors(key):
             self.client.delete_object(Bucket=self.name, Key=key)
 
-    def try_writing(self, key: str) -> None:
+    def check_writable(self, key: str) -> None:
         """See Place: begins an upload, which needs the same right, and ends it."""
-        with self.asked(key):
+        with self.translated_errors(key):
             upload = self.client.create_multipart_upload(Bucket=self.name, Key=key)["UploadId"]
             self.client.abort_multipart_upload(Bucket=self.name, Key=key, UploadId=upload)
 
-    def _end_earlier(self, key: str) -> None:
+    def _abort_earlier_uploads(self, key: str) -> None:
         """What a machine that lost its power left of an earlier try. Not seeing it, for want of rights, is no error."""
-        with suppress(OSError), self.asked(key):
+        with suppress(OSError), self.translated_errors(key):
             page = self.client.list_multipart_uploads(Bucket=self.name, Prefix=key)
             for upload in page.get("Uploads", ()):
                 if upload["Key"] == key:
                     self.client.abort_multipart_upload(Bucket=self.name, Key=key, UploadId=upload["UploadId"])
 
-    def _none(self, key: str) -> OSError:
+    def _no_credentials(self, key: str) -> OSError:
         text = f"there are no credentials in {self._file}: write an access key there, under [{PROFILE}] or [default]"
         return PermissionError(errno.EACCES, text, self.url(key))
 
     @contextmanager
-    def asked(self, key: str) -> Iterator[None]:
+    def translated_errors(self, key: str) -> Iterator[None]:
         """Errors of botocore as OSError with a sentence."""
         try:
             yield
         except ClientError as error:
-            raise self._refused(key, error) from None
+            raise self._response_error(key, error) from None
         except (NoCredentialsError, PartialCredentialsError):
-            raise self._none(key) from None
+            raise self._no_credentials(key) from None
         except (CredentialRetrievalError, ProfileNotFound) as error:
             raise PermissionError(errno.EACCES, f"{error}; correct {self._file}", self.url(key)) from None
         except (NoConnection, HTTPClientError, HTTPError) as error:
-            raise OSError(PASSING, f"the server does not answer: {error}", self.url(key)) from None
+            raise OSError(TRANSIENT_ERRNO, f"the server does not answer: {error}", self.url(key)) from None
         except (BotoCoreError, ValueError) as error:
             text = f"{error}; look at {self._file} and at the file config beside it"
             raise OSError(errno.EINVAL, text, self.url(key)) from None
 
-    def _refused(self, key: str, error: ClientError) -> OSError:
+    def _response_error(self, key: str, error: ClientError) -> OSError:
         code = str(error.response.get("Error", {}).get("Code", ""))
         status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
         url = self.url(key)
@@ -235,9 +237,13 @@ class S3Bucket:
             text = f"the server does not take the access key of profile {self._profile} ({code}); correct {self._file}"
             return PermissionError(errno.EACCES, text, url)
         if status == 412:
-            return OSError(PASSING, "changes while it is read; see that nothing writes it while it is staged", url)
-        if code in _LATER or status in {408, 429} or status >= 500:
-            return OSError(PASSING, f"the server has no time or is broken ({code or status}); it is asked again", url)
+            return OSError(
+                TRANSIENT_ERRNO, "changes while it is read; see that nothing writes it while it is staged", url
+            )
+        if code in _RETRYABLE or status in {408, 429} or status >= 500:
+            return OSError(
+                TRANSIENT_ERRNO, f"the server has no time or is broken ({code or status}); it is asked again", url
+            )
         text = f"the credentials of profile {self._profile} in {self._file} do not allow it"
         if status in {401, 403}:
             return PermissionError(errno.EACCES, f"{text} ({code}); ask the owner of the bucket", url)
@@ -248,31 +254,33 @@ class S3Bucket:
 class _S3Upload:
     """A multipart upload."""
 
-    def __init__(self, bucket: S3Bucket, key: str, upload: str) -> None:
+    def __init__(self, bucket: UserS3Bucket, key: str, upload: str) -> None:
         self._bucket = bucket
         self._key = key
-        self._at = {"Bucket": bucket.name, "Key": key, "UploadId": upload}
+        self._location = {"Bucket": bucket.name, "Key": key, "UploadId": upload}
         self._tags: dict[int, str] = {}
 
-    def put(self, number: int, part: Part) -> None:
+    def put_part(self, number: int, part: FilePart) -> None:
         """See Upload."""
-        with self._bucket.asked(self._key):
-            said = self._bucket.client.upload_part(**self._at, PartNumber=number + 1, Body=part, ContentMD5=_md5(part))
+        with self._bucket.translated_errors(self._key):
+            said = self._bucket.client.upload_part(
+                **self._location, PartNumber=number + 1, Body=part, ContentMD5=_md5(part)
+            )
         self._tags[number] = said["ETag"]
 
     def complete(self) -> None:
         """See Upload."""
         parts = [{"PartNumber": number + 1, "ETag": tag} for number, tag in sorted(self._tags.items())]
-        with self._bucket.asked(self._key):
-            self._bucket.client.complete_multipart_upload(**self._at, MultipartUpload={"Parts": parts})
+        with self._bucket.translated_errors(self._key):
+            self._bucket.client.complete_multipart_upload(**self._location, MultipartUpload={"Parts": parts})
 
     def abort(self) -> None:
         """See Upload."""
-        with suppress(FileNotFoundError), self._bucket.asked(self._key):
-            self._bucket.client.abort_multipart_upload(**self._at)
+        with suppress(FileNotFoundError), self._bucket.translated_errors(self._key):
+            self._bucket.client.abort_multipart_upload(**self._location)
 
 
-def _md5(part: Part) -> str:
+def _md5(part: FilePart) -> str:
     digest = hashlib.md5(usedforsecurity=False)
     part.seek(0)
     while block := part.read(_BLOCK):

@@ -14,19 +14,19 @@ from typing import Protocol
 
 PART_BYTES = 32 << 20
 """Larger objects are read and written in parts of this size, side by side."""
-MOST_BYTES = 1 << 53
+MAX_USER_OBJECT_BYTES = 1 << 53
 """No object is larger: S3 ends at 48.8 TiB, and what JSON says is exact up to here."""
-SORTED = 100_000
+MAX_SORTED = 100_000
 """So many objects are sorted of a server that lists them in no order."""
 _AHEAD = 5000
 _EMPTY_PAGES = 100
-PASSING = errno.EAGAIN
+TRANSIENT_ERRNO = errno.EAGAIN
 """Of a failure that may be over in a while."""
 _STAMP = re.compile(r"(\d{1,12})(?:\.(\d{1,9}))?")
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class UserObject:
     """An object. ``tag`` changes with its content; ``mtime_ns``: when it was put."""
 
     key: str
@@ -36,11 +36,11 @@ class Found:
 
     def __post_init__(self) -> None:
         """Raises OSError where a server says what no object has."""
-        if not (0 <= self.size <= MOST_BYTES and isinstance(self.tag, str)):
+        if not (0 <= self.size <= MAX_USER_OBJECT_BYTES and isinstance(self.tag, str)):
             raise OSError(errno.EINVAL, f"the server says that it has {self.size} bytes, which no object has", self.key)
 
 
-def as_listed(prefix: str, pages: Iterable[Iterable[Found]]) -> Iterator[Found]:
+def checked_listing(prefix: str, pages: Iterable[Iterable[UserObject]]) -> Iterator[UserObject]:
     """The objects of a list, page by page. Raises OSError where it is none of this prefix, or has no end."""
     last, empty = "", 0
     for page in pages:
@@ -57,44 +57,44 @@ def as_listed(prefix: str, pages: Iterable[Iterable[Found]]) -> Iterator[Found]:
             raise OSError(errno.EINVAL, "the server lists empty pages without an end", prefix)
 
 
-def in_order(listed: Iterator[Found]) -> Iterator[Found]:
+def sorted_by_key(listed: Iterator[UserObject]) -> Iterator[UserObject]:
     """The objects by their keys. Not every server of S3 lists so (directory buckets of S3 Express, Storj): where the
     first of a list are not in order, all are read and sorted. Raises OSError: EFBIG where there are too many for that.
     """
     first = list(islice(listed, _AHEAD))
     if any(before.key > after.key for before, after in pairwise(first)):
-        sortable: dict[str, Found] = {}
+        sortable: dict[str, UserObject] = {}
         for found in chain(first, listed):
             if found.key in sortable:
                 raise OSError(errno.EINVAL, "the server lists an object twice", found.key)
             sortable[found.key] = found
-            if len(sortable) > SORTED:
-                raise unsorted(found.key)
+            if len(sortable) > MAX_SORTED:
+                raise unsorted_error(found.key)
         yield from (sortable[key] for key in sorted(sortable))
         return
     last = ""
     for found in chain(first, listed):
         if found.key <= last:
-            raise unsorted(found.key)
+            raise unsorted_error(found.key)
         last = found.key
         yield found
 
 
-def unsorted(key: str) -> OSError:
+def unsorted_error(key: str) -> OSError:
     """Of a list that is too long to be sorted here."""
     text = "the server does not list its objects in the order of their keys, and lists too many to sort them: name"
-    return OSError(errno.EFBIG, f"{text} a folder of at most {SORTED} objects, or put them into one archive", key)
+    return OSError(errno.EFBIG, f"{text} a folder of at most {MAX_SORTED} objects, or put them into one archive", key)
 
 
 @dataclass(frozen=True, slots=True)
-class Stamped:
+class UserObjectHead:
     """An object with the time that whoever put it wrote to it, or else when it was put. Nanoseconds since 1970."""
 
-    found: Found
+    object: UserObject
     mtime_ns: int
 
 
-class Place(Protocol):
+class UserStore(Protocol):
     """One bucket or container. From several threads; raises OSError only, whose ``strerror`` is a sentence."""
 
     origin: str
@@ -104,51 +104,51 @@ class Place(Protocol):
         """For people."""
         ...
 
-    def listed(self, prefix: str) -> Iterator[Found]:
+    def list_sorted(self, prefix: str) -> Iterator[UserObject]:
         """All objects whose key begins so, in the order of keys."""
         ...
 
-    def as_listed(self, prefix: str) -> Iterator[Found]:
+    def list_unsorted(self, prefix: str) -> Iterator[UserObject]:
         """The same in the server's order, which may be none."""
         ...
 
-    def head(self, key: str) -> Stamped | None:
+    def head(self, key: str) -> UserObjectHead | None:
         """One object; None: it is not there."""
         ...
 
-    def read(self, found: Found, offset: int, length: int) -> Iterator[bytes]:
+    def read_range(self, found: UserObject, offset: int, length: int) -> Iterator[bytes]:
         """Bytes of the object as it was found; EAGAIN where it has changed since."""
         ...
 
-    def parts(self, size: int) -> list[tuple[int, int]]:
+    def part_ranges(self, size: int) -> list[tuple[int, int]]:
         """The parts (offset, length) in which an object of this size is put; one: in a single call."""
         ...
 
-    def put(self, key: str, part: Part, mtime_ns: int) -> None:
+    def put(self, key: str, part: FilePart, mtime_ns: int) -> None:
         """Puts an object in a single call."""
         ...
 
-    def begin(self, key: str, mtime_ns: int) -> Upload:
+    def begin_upload(self, key: str, mtime_ns: int) -> MultipartUpload:
         """Begins an object of several parts."""
         ...
 
-    def copy(self, source: Found, key: str) -> None:
+    def copy(self, source: UserObject, key: str) -> None:
         """Within the place. EFBIG where it is too large for that."""
         ...
 
-    def remove(self, key: str) -> None:
+    def delete(self, key: str) -> None:
         """One that is gone is no error."""
         ...
 
-    def try_writing(self, key: str) -> None:
+    def check_writable(self, key: str) -> None:
         """Raises where an object cannot be put; leaves nothing."""
         ...
 
 
-class Upload(Protocol):
+class MultipartUpload(Protocol):
     """An object of several parts on its way; ``put`` from several threads."""
 
-    def put(self, number: int, part: Part) -> None:
+    def put_part(self, number: int, part: FilePart) -> None:
         """Part ``number``, from 0."""
         ...
 
@@ -161,26 +161,26 @@ class Upload(Protocol):
         ...
 
 
-class Tally:
+class ByteCounter:
     """Bytes to and from servers, counted by several threads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self.bytes = 0
+        self.total = 0
 
     def add(self, count: int) -> None:
         """So many more."""
         with self._lock:
-            self.bytes += count
+            self.total += count
 
 
-class Part(io.RawIOBase):
+class FilePart(io.RawIOBase):
     """A run of bytes of an open file, as a file of its own: what HTTP clients want to send."""
 
-    def __init__(self, fd: int, offset: int, length: int, read: Callable[[int], object] = int) -> None:
+    def __init__(self, fd: int, offset: int, length: int, on_read: Callable[[int], object] = int) -> None:
         """``read`` is told how many bytes were read each time."""
         super().__init__()
-        self._fd, self._from, self.length, self._at, self._read = fd, offset, length, 0, read
+        self._fd, self._from, self.length, self._at, self._on_read = fd, offset, length, 0, on_read
 
     def __len__(self) -> int:
         return self.length
@@ -203,7 +203,7 @@ class Part(io.RawIOBase):
             return 0
         read = os.preadv(self._fd, [memoryview(buffer)[:count]], self._from + self._at)
         self._at += read
-        self._read(read)
+        self._on_read(read)
         return read
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
@@ -217,18 +217,18 @@ class Part(io.RawIOBase):
         return self._at
 
 
-def cut(size: int, part: int, most: int) -> list[tuple[int, int]]:
+def cut_into_parts(size: int, part: int, most: int) -> list[tuple[int, int]]:
     """At most ``most`` parts of at least ``part`` bytes, but for the last."""
     part = max(part, -(-size // most))
     return [(offset, min(part, size - offset)) for offset in range(0, size, part)] or [(0, 0)]
 
 
-def stamp(mtime_ns: int) -> str:
+def format_mtime(mtime_ns: int) -> str:
     """A time as rclone writes it to objects: seconds with a fraction."""
     return f"{mtime_ns // 10**9}.{mtime_ns % 10**9:09d}"
 
 
-def stamped(text: str, otherwise: int) -> int:
+def parse_mtime(text: str, otherwise: int) -> int:
     """The reverse of ``stamp``; ``otherwise`` where that is no time."""
     found = _STAMP.fullmatch(text or "")
     return int(found[1]) * 10**9 + int((found[2] or "0").ljust(9, "0")) if found else otherwise

@@ -19,7 +19,18 @@ from keystoneauth1 import exceptions, loading
 from urllib3.exceptions import HTTPError
 
 from staging.objects import swift_access
-from staging.objects.user_store import PASSING, Found, Part, Stamped, Upload, as_listed, cut, in_order, stamp, stamped
+from staging.objects.user_store import (
+    TRANSIENT_ERRNO,
+    FilePart,
+    MultipartUpload,
+    UserObject,
+    UserObjectHead,
+    checked_listing,
+    cut_into_parts,
+    format_mtime,
+    parse_mtime,
+    sorted_by_key,
+)
 
 CLOUD = "burst"
 _WHOLE_BYTES = 5 << 30
@@ -36,17 +47,17 @@ _TEMPAUTH = frozenset({"v1password", "v1", "v1auth", "tempauth"})
 _KINDS = ("password", "v3password", "token", "v3token", "v3applicationcredential", "v3oidcclientcredentials")
 
 
-def prepare() -> Callable[[str], SwiftContainer]:
+def prepare() -> Callable[[str], UserSwiftContainer]:
     """Reads openstacksdk's files, which the user may not be able to; call the result, with a container, as the user."""
     openstack.config.OpenStackConfig(config_files=[os.devnull], vendor_files=[os.devnull], load_envvars=False)
     for kind in _KINDS:
         with suppress(exceptions.NoMatchingPlugin):
             loading.get_plugin_loader(kind)
     "burst".encode("idna")  # what the standard library reads at the first connection
-    return SwiftContainer
+    return UserSwiftContainer
 
 
-class SwiftContainer:
+class UserSwiftContainer:
     """See Place. Large objects are static ones, with their segments in CONTAINER_segments."""
 
     def __init__(self, container: str) -> None:
@@ -55,36 +66,36 @@ class SwiftContainer:
         self._cloud = CLOUD
         self._file = str(Path("~/.config/openstack/clouds.yaml").expanduser())
         try:
-            self._session, found = self._opened()
+            self._session, found = self._open_session()
             self._base = found.rstrip("/")
         except openstack.exceptions.ConfigException as error:
-            raise self._wrong(f"the cloud {self._cloud} cannot be used: {error}") from None
+            raise self._settings_error(f"the cloud {self._cloud} cannot be used: {error}") from None
         except exceptions.ClientException as error:
-            raise self._trouble("", error) from None
+            raise self._transport_error("", error) from None
         if not self._base:
-            raise self._wrong(f"the cloud {self._cloud} has no object-store in its catalogue")
+            raise self._settings_error(f"the cloud {self._cloud} has no object-store in its catalogue")
         self.origin = f"{self._base}/{container}"
 
     def url(self, key: str) -> str:
         """See Place."""
         return f"swift://{self._container}/{key}"
 
-    def listed(self, prefix: str) -> Iterator[Found]:
+    def list_sorted(self, prefix: str) -> Iterator[UserObject]:
         """See Place."""
-        return in_order(self.as_listed(prefix))
+        return sorted_by_key(self.list_unsorted(prefix))
 
-    def as_listed(self, prefix: str) -> Iterator[Found]:
+    def list_unsorted(self, prefix: str) -> Iterator[UserObject]:
         """See Place."""
-        return as_listed(prefix, self._pages(prefix))
+        return checked_listing(prefix, self._pages(prefix))
 
-    def _pages(self, prefix: str) -> Iterator[list[Found]]:
+    def _pages(self, prefix: str) -> Iterator[list[UserObject]]:
         after = ""
         while True:
             query = {"format": "json", "prefix": prefix, "limit": str(_PAGE), "marker": after}
-            answer = self.ask("GET", self.at(), prefix, params=query)
+            answer = self.send_request("GET", self.object_path(), prefix, params=query)
             page = answer.json() if answer.status_code != 204 else []
             yield [
-                Found(
+                UserObject(
                     row["name"], row["bytes"], _ns(row["last_modified"]),
                     str(row.get("slo_etag") or row["hash"]).strip('"'),
                 )
@@ -94,70 +105,80 @@ class SwiftContainer:
                 return
             after = page[-1]["name"]
 
-    def head(self, key: str) -> Stamped | None:
+    def head(self, key: str) -> UserObjectHead | None:
         """See Place."""
         try:
-            about = self.ask("HEAD", self.at(key), key).headers
+            about = self.send_request("HEAD", self.object_path(key), key).headers
         except FileNotFoundError:
             return None
         when = int(float(about["X-Timestamp"]) * 10**9)
-        found = Found(key, int(about["Content-Length"]), when, about["Etag"].strip('"'))
-        return Stamped(found, stamped(about.get(_STAMP_HEADER, ""), when))
+        found = UserObject(key, int(about["Content-Length"]), when, about["Etag"].strip('"'))
+        return UserObjectHead(found, parse_mtime(about.get(_STAMP_HEADER, ""), when))
 
-    def read(self, found: Found, offset: int, length: int) -> Iterator[bytes]:
+    def read_range(self, found: UserObject, offset: int, length: int) -> Iterator[bytes]:
         """See Place."""
         headers = {"Range": f"bytes={offset}-{offset + length - 1}", "If-Match": f'"{found.tag}"'}
-        with closing(self.ask("GET", self.at(found.key), found.key, headers=headers, stream=True)) as answer:
+        with closing(
+            self.send_request("GET", self.object_path(found.key), found.key, headers=headers, stream=True)
+        ) as answer:
             try:
                 while block := answer.raw.read(_BLOCK):
                     yield block
             except (HTTPError, OSError) as error:
-                raise OSError(PASSING, f"the connection broke: {error}", self.url(found.key)) from None
+                raise OSError(TRANSIENT_ERRNO, f"the connection broke: {error}", self.url(found.key)) from None
 
-    def parts(self, size: int) -> list[tuple[int, int]]:
+    def part_ranges(self, size: int) -> list[tuple[int, int]]:
         """See Place."""
-        return cut(size, _SEGMENT_BYTES, _MOST_PARTS) if size > _SEGMENT_BYTES else [(0, size)]
+        return cut_into_parts(size, _SEGMENT_BYTES, _MOST_PARTS) if size > _SEGMENT_BYTES else [(0, size)]
 
-    def put(self, key: str, part: Part, mtime_ns: int) -> None:
+    def put(self, key: str, part: FilePart, mtime_ns: int) -> None:
         """See Place."""
         old = self.segments(key)
-        headers = {"ETag": _md5(part), "Content-Type": "application/octet-stream", _STAMP_HEADER: stamp(mtime_ns)}
-        self.ask("PUT", self.at(key), key, data=part, headers=headers)
-        self.drop(old)
+        headers = {
+            "ETag": _md5(part),
+            "Content-Type": "application/octet-stream",
+            _STAMP_HEADER: format_mtime(mtime_ns),
+        }
+        self.send_request("PUT", self.object_path(key), key, data=part, headers=headers)
+        self.delete_segments(old)
 
-    def begin(self, key: str, mtime_ns: int) -> Upload:
+    def begin_upload(self, key: str, mtime_ns: int) -> MultipartUpload:
         """See Place."""
         segments = f"{self._container}_segments"
-        self.ask("PUT", f"/{quote(segments)}", key)
+        self.send_request("PUT", f"/{quote(segments)}", key)
         own = f"{key}/burst/"
-        kept = set(self.segments(key))
+        in_use = set(self.segments(key))
         query = {"format": "json", "prefix": own}
-        listed = self.ask("GET", f"/{quote(segments)}", key, params=query)
+        listed = self.send_request("GET", f"/{quote(segments)}", key, params=query)
         left = [f"/{segments}/{row['name']}" for row in (listed.json() if listed.status_code != 204 else [])]
         # What a machine that lost its power left of an earlier try.
-        self.drop([path for path in left if path not in kept])
+        self.delete_segments([path for path in left if path not in in_use])
         return _SwiftUpload(self, key, f"{segments}/{own}{time.time_ns()}", mtime_ns)
 
-    def copy(self, source: Found, key: str) -> None:
+    def copy(self, source: UserObject, key: str) -> None:
         """See Place."""
         if source.size > _WHOLE_BYTES:
             raise OSError(errno.EFBIG, "is too large to be copied within Swift in one call", self.url(key))
         headers = {"X-Copy-From": quote(f"{self._container}/{source.key}"), "Content-Length": "0"}
         old = self.segments(key)
-        self.ask("PUT", self.at(key), key, headers=headers)
-        self.drop(old)
+        self.send_request("PUT", self.object_path(key), key, headers=headers)
+        self.delete_segments(old)
 
-    def remove(self, key: str) -> None:
+    def delete(self, key: str) -> None:
         """See Place."""
         old = self.segments(key)
         with suppress(FileNotFoundError):
-            self.ask("DELETE", self.at(key), key)
-        self.drop(old)
+            self.send_request("DELETE", self.object_path(key), key)
+        self.delete_segments(old)
 
-    def try_writing(self, key: str) -> None:
+    def check_writable(self, key: str) -> None:
         """See Place: offers an object with another's checksum, which is refused after the right to put it was seen."""
         answer = self._send(
-            "PUT", self.at(key), key, data=b"x", headers={"ETag": hashlib.md5(b"", usedforsecurity=False).hexdigest()}
+            "PUT",
+            self.object_path(key),
+            key,
+            data=b"x",
+            headers={"ETag": hashlib.md5(b"", usedforsecurity=False).hexdigest()},
         )
         if answer.status_code != 422:
             self._check(answer, key)
@@ -165,32 +186,32 @@ class SwiftContainer:
     def segments(self, key: str) -> list[str]:
         """Paths of the segments of a large object that is about to be replaced."""
         try:
-            about = self.ask("HEAD", self.at(key), key).headers
+            about = self.send_request("HEAD", self.object_path(key), key).headers
             if about.get("X-Static-Large-Object", "").lower() != "true":
                 return []
-            told = self.ask("GET", self.at(key), key, params={"multipart-manifest": "get"}).json()
+            listed = self.send_request("GET", self.object_path(key), key, params={"multipart-manifest": "get"}).json()
         except FileNotFoundError:
             return []
         own = f"/{self._container}_segments/{key}/"
-        return [row["name"] for row in told if row["name"].startswith(own)]
+        return [row["name"] for row in listed if row["name"].startswith(own)]
 
-    def drop(self, segments: list[str]) -> None:
+    def delete_segments(self, segments: list[str]) -> None:
         """Removes them."""
         for path in segments:
             with suppress(FileNotFoundError):
-                self.ask("DELETE", quote(path), path)
+                self.send_request("DELETE", quote(path), path)
 
-    def at(self, key: str | None = None) -> str:
+    def object_path(self, key: str | None = None) -> str:
         """The path of an object, or of the container."""
         return quote(f"/{self._container}" if key is None else f"/{self._container}/{key}")
 
-    def ask(self, method: str, path: str, key: str, **words: Any) -> Any:
+    def send_request(self, method: str, path: str, key: str, **words: Any) -> Any:
         """An answer that says yes. Raises OSError."""
         return self._check(self._send(method, path, key, **words), key)
 
     def _send(self, method: str, path: str, key: str, **words: Any) -> Any:
         for left in reversed(range(_TRIES)):
-            if isinstance(part := words.get("data"), Part):
+            if isinstance(part := words.get("data"), FilePart):
                 part.seek(0)
             try:
                 return self._session.request(
@@ -199,7 +220,7 @@ class SwiftContainer:
             except exceptions.ClientException as error:
                 # A server may have closed a connection that waited for the next request.
                 if not left or not isinstance(error, exceptions.ConnectFailure):
-                    raise self._trouble(key, error) from None
+                    raise self._transport_error(key, error) from None
         raise AssertionError
 
     def _check(self, answer: Any, key: str) -> Any:
@@ -220,24 +241,24 @@ class SwiftContainer:
             raise OSError(errno.ENOSPC, "the server has no room, or the container's quota is reached", url)
         if status == 412:
             text = "changes while it is read; see that nothing writes it while it is staged"
-            raise OSError(PASSING, text, url)
+            raise OSError(TRANSIENT_ERRNO, text, url)
         if status in {408, 409, 422, 425, 429, 498, 499} or status >= 500:
-            raise OSError(PASSING, f"the server has no time or is broken ({status}); it is asked again", url)
+            raise OSError(TRANSIENT_ERRNO, f"the server has no time or is broken ({status}); it is asked again", url)
         raise OSError(errno.EINVAL, f"the server refuses: {status} {answer.reason}", url)
 
-    def _trouble(self, key: str, error: exceptions.ClientException) -> OSError:
+    def _transport_error(self, key: str, error: exceptions.ClientException) -> OSError:
         passing = isinstance(
             error, exceptions.ConnectFailure | exceptions.ConnectTimeout | exceptions.UnknownConnectionError
         )
         if passing and not isinstance(error, exceptions.SSLError):
-            return OSError(PASSING, f"the server does not answer: {error}", self.url(key))
+            return OSError(TRANSIENT_ERRNO, f"the server does not answer: {error}", self.url(key))
         text = f"{self._cloud} does not let in whom {self._file} names: {error}; correct that file"
         return PermissionError(errno.EACCES, text, self.url(key))
 
-    def _wrong(self, text: str) -> OSError:
+    def _settings_error(self, text: str) -> OSError:
         return PermissionError(errno.EACCES, f"{text}; look at {self._file}", self.url(""))
 
-    def _opened(self) -> tuple[Any, str]:
+    def _open_session(self) -> tuple[Any, str]:
         """A session, and the URL of the account."""
         try:
             # All by name: it looked for the folder of its files when it was imported.
@@ -249,7 +270,7 @@ class SwiftContainer:
                 load_envvars=False,
             )
         except (openstack.exceptions.ConfigException, OSError, ValueError) as error:
-            raise self._wrong(f"it cannot be read: {error}") from None
+            raise self._settings_error(f"it cannot be read: {error}") from None
         known: Mapping[str, Any] = (config.cloud_config or {}).get("clouds") or {}
         # "defaults" is openstacksdk's own, where there is none.
         clouds = {name: entry for name, entry in known.items() if (entry or {}).get("auth")}
@@ -258,7 +279,7 @@ class SwiftContainer:
             text = f"there are no credentials in {self._file}: write a cloud there that is called {CLOUD}"
             raise PermissionError(errno.EACCES, text, self.url(""))
         if len(clouds) > 1 and name not in {CLOUD, "openstack"}:
-            raise self._wrong(f"of its {len(clouds)} clouds none is called {CLOUD}")
+            raise self._settings_error(f"of its {len(clouds)} clouds none is called {CLOUD}")
         self._cloud = name
         entry = clouds[name]
         if str(entry.get("auth_type", "")) not in _TEMPAUTH:
@@ -267,9 +288,9 @@ class SwiftContainer:
         auth = entry.get("auth") or {}
         lacks = [word for word in ("auth_url", "username", "password") if not auth.get(word)]
         if lacks:
-            raise self._wrong(f"the auth of cloud {name} lacks {', '.join(lacks)}")
+            raise self._settings_error(f"the auth of cloud {name} lacks {', '.join(lacks)}")
         url, user, key = (str(auth[word]) for word in ("auth_url", "username", "password"))
-        session = swift_access.by_tempauth(url, user, key, _TIMEOUT_S, str(entry.get("cacert") or ""))
+        session = swift_access.tempauth_session(url, user, key, _TIMEOUT_S, str(entry.get("cacert") or ""))
         there = str(session.get_endpoint(service_type="object-store") or "")
         return session, str(entry.get("object_store_endpoint_override") or there)
 
@@ -277,44 +298,44 @@ class SwiftContainer:
 class _SwiftUpload:
     """A static large object."""
 
-    def __init__(self, place: SwiftContainer, key: str, before: str, mtime_ns: int) -> None:
-        self._place = place
+    def __init__(self, container: UserSwiftContainer, key: str, prefix: str, mtime_ns: int) -> None:
+        self._container = container
         self._key = key
-        self._before = before
+        self._prefix = prefix
         self._mtime_ns = mtime_ns
         self._parts: dict[int, tuple[str, int]] = {}
         self._begun: set[int] = set()
 
-    def put(self, number: int, part: Part) -> None:
+    def put_part(self, number: int, part: FilePart) -> None:
         """See Upload."""
         digest = _md5(part)
         self._begun.add(number)
-        self._place.ask("PUT", quote(self._path(number)), self._key, data=part, headers={"ETag": digest})
+        self._container.send_request("PUT", quote(self._path(number)), self._key, data=part, headers={"ETag": digest})
         self._parts[number] = (digest, part.length)
 
     def complete(self) -> None:
         """See Upload."""
-        old = self._place.segments(self._key)
-        told = [
+        old = self._container.segments(self._key)
+        segments = [
             {"path": self._path(number), "etag": digest, "size_bytes": size}
             for number, (digest, size) in sorted(self._parts.items())
         ]
-        headers = {_STAMP_HEADER: stamp(self._mtime_ns), "Content-Type": "application/octet-stream"}
-        self._place.ask(
-            "PUT", self._place.at(self._key), self._key, params={"multipart-manifest": "put"},
-            data=json.dumps(told).encode(), headers=headers,
+        headers = {_STAMP_HEADER: format_mtime(self._mtime_ns), "Content-Type": "application/octet-stream"}
+        self._container.send_request(
+            "PUT", self._container.object_path(self._key), self._key, params={"multipart-manifest": "put"},
+            data=json.dumps(segments).encode(), headers=headers,
         )  # fmt: skip
-        self._place.drop(old)
+        self._container.delete_segments(old)
 
     def abort(self) -> None:
         """See Upload."""
-        self._place.drop([self._path(number) for number in sorted(self._begun)])
+        self._container.delete_segments([self._path(number) for number in sorted(self._begun)])
 
     def _path(self, number: int) -> str:
-        return f"/{self._before}/{number:08d}"
+        return f"/{self._prefix}/{number:08d}"
 
 
-def _md5(part: Part) -> str:
+def _md5(part: FilePart) -> str:
     digest = hashlib.md5(usedforsecurity=False)
     part.seek(0)
     while block := part.read(_BLOCK):

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _STDIN, _STDOUT, _STDERR, _STATUS = range(4)
 _CHUNK = 256 << 10
 _PIPE_BYTES = 1 << 20
-_KEPT = 4000
+_MAX_STDERR_BYTES = 4000
 """Bytes of standard error that are kept."""
 
 
@@ -42,9 +42,9 @@ class ExecPipe:
         """Why there was no connection."""
         self._connect = connect
         self._first = first
-        self._said = bytearray()
+        self._stderr = bytearray()
         self._status = b""
-        self._broke = ""
+        self._connection_error = ""
         self._thread = threading.Thread(
             target=self._run, args=(incoming, outgoing), name="burstd-exec-pipe", daemon=True
         )
@@ -55,10 +55,10 @@ class ExecPipe:
         self._thread.join(timeout_s)
 
     @property
-    def complaint(self) -> str:
+    def error_text(self) -> str:
         """The last line of its standard error, else what Kubernetes says of its end, or how the connection ended."""
-        lines = self._said.decode("utf-8", "replace").strip().splitlines()
-        return lines[-1].strip() if lines else _verdict(self._status) or self._broke
+        lines = self._stderr.decode("utf-8", "replace").strip().splitlines()
+        return lines[-1].strip() if lines else _status_message(self._status) or self._connection_error
 
     def _run(self, incoming: int, outgoing: int) -> None:
         with os.fdopen(outgoing, "wb", 0) as out:
@@ -69,16 +69,16 @@ class ExecPipe:
                 os.close(incoming)
                 return
             threading.Thread(
-                target=self._say, args=(channels, incoming), name="burstd-exec-pipe-in", daemon=True
+                target=self._copy_stdin, args=(channels, incoming), name="burstd-exec-pipe-in", daemon=True
             ).start()
             try:
-                self._hear(channels, out)
+                self._copy_output(channels, out)
             except OSError as error:
-                self._broke = f"the connection broke: {error.strerror or error}"
+                self._connection_error = f"the connection broke: {error.strerror or error}"
             finally:
                 channels.close()
 
-    def _hear(self, channels: Channels, out: IO[bytes]) -> None:
+    def _copy_output(self, channels: Channels, out: IO[bytes]) -> None:
         while (came := channels.receive()) is not None:
             channel, body = came
             if channel == _STDOUT:
@@ -86,11 +86,11 @@ class ExecPipe:
                 while rest:
                     rest = rest[out.write(rest) :]
             elif channel == _STDERR:
-                self._said = (self._said + body)[-_KEPT:]
+                self._stderr = (self._stderr + body)[-_MAX_STDERR_BYTES:]
             elif channel == _STATUS:
                 self._status += body
 
-    def _say(self, channels: Channels, incoming: int) -> None:
+    def _copy_stdin(self, channels: Channels, incoming: int) -> None:
         with os.fdopen(incoming, "rb", 0) as source:
             try:
                 if self._first:
@@ -98,12 +98,12 @@ class ExecPipe:
                 while body := source.read(_CHUNK):
                     channels.send(_STDIN, body)
             except OSError as error:
-                self._broke = f"the connection broke: {error.strerror or error}"
+                self._connection_error = f"the connection broke: {error.strerror or error}"
             finally:
                 channels.close()
 
 
-def _verdict(status: bytes) -> str:
+def _status_message(status: bytes) -> str:
     """What a Status says that came when the command had ended; empty: nothing, or that all is well."""
     try:
         said: Any = json.loads(status)

@@ -27,13 +27,13 @@ def main() -> int:
     until = time.monotonic() + max(idle_s, first_s)
     while time.monotonic() < until:
         time.sleep(min(1.0, idle_s / 4))
-        bury()
-        if others():
+        reap_children()
+        if has_other_processes():
             until = time.monotonic() + idle_s
     return 0
 
 
-def bury() -> None:
+def reap_children() -> None:
     """Waits for what has ended and has no other parent."""
     try:
         while os.waitpid(-1, os.WNOHANG)[0]:
@@ -42,7 +42,7 @@ def bury() -> None:
         return
 
 
-def others() -> bool:
+def has_other_processes() -> bool:
     """Whether there are other processes than this one."""
     return any(name.isdigit() and int(name) != os.getpid() for name in os.listdir("/proc"))  # noqa: PTH208 - of 3.6 too
 

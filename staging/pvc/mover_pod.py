@@ -22,46 +22,46 @@ from burstd.domain.errors import (
     RateLimited,
 )
 from burstd.domain.plugins.stager import StagerError, StoreBusy, StoreRefused
-from providers.openshift.errors import AlreadyExists, Conflict
+from providers.openshift.errors import KubernetesAlreadyExists, KubernetesConflict
 from staging.pvc.mover import OLD_PYTHON
 from staging.pvc.settings import PvcSettings
 
 if TYPE_CHECKING:
-    from providers.openshift.client.calls import Calls
+    from providers.openshift.client.calls import OpenShiftCalls
 
 CONTAINER = "mover"
 _STORE, _SPEC = "burstd-store", "burstd/mover"
-_LOOK_S = (0.1, 1.0)
+_POLL_S = (0.1, 1.0)
 """Seconds between looks at a pod that starts: the first, and at most."""
-FIRST_S = 60.0
+FIRST_SESSION_WAIT_S = 60.0
 """Seconds for which a new mover waits for its first session, and an old one for another, at most: sessions last."""
 _NO_IMAGE = frozenset({"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull"})
 _NO_CONTAINER = frozenset({"CreateContainerConfigError", "CreateContainerError", "RunContainerError", "StartError"})
 Pod = Mapping[str, Any]
 
 
-class Mover:
+class MoverPod:
     """One store's. Calls raise StagerError; ``up`` is for one thread at a time."""
 
-    def __init__(self, name: str, cluster: str, settings: PvcSettings, calls: Callable[[], Calls]) -> None:
-        self.name = pod_name(cluster, name)
+    def __init__(self, name: str, cluster: str, settings: PvcSettings, calls: Callable[[], OpenShiftCalls]) -> None:
+        self.name = mover_pod_name(cluster, name)
         self.where = f"the store {name} (claim {settings.claim} in {settings.namespace})"
-        self._at = settings
+        self._settings = settings
         self._calls = calls
         self._pods = f"/api/v1/namespaces/{settings.namespace}/pods"
-        self._body = pod(self.name, cluster, name, settings)
+        self._manifest = mover_pod_manifest(self.name, cluster, name, settings)
 
-    def up(self, stop: threading.Event) -> None:
+    def ensure_running(self, stop: threading.Event) -> None:
         """Returns when it runs; makes it where there is none."""
-        until = time.monotonic() + self._at.start_s
-        wait, most = _LOOK_S
+        until = time.monotonic() + self._settings.start_s
+        wait, most = _POLL_S
         made = False
         why = "it is made"
         while not stop.is_set():
-            found = self._look()
+            found = self._read_pod()
             if found is None:
-                self._check_claim()
-                self._make()
+                self._check_pvc()
+                self._create_pod()
                 made = True
                 why = "it is made"
             elif not self._is_ours(found):
@@ -70,83 +70,85 @@ class Mover:
                 )
             elif found["metadata"].get("deletionTimestamp"):
                 why = "the one before it is being removed"
-            elif _is_over(found):
+            elif _has_ended(found):
                 if made:
-                    raise self._ended(found["status"])
-                self._remove(found)
-            elif found["metadata"].get("annotations", {}).get(_SPEC) != self._body["metadata"]["annotations"][_SPEC]:
-                self._check_claim()
-                self._remove(found)
+                    raise self._end_error(found["status"])
+                self._delete_pod(found)
+            elif (
+                found["metadata"].get("annotations", {}).get(_SPEC) != self._manifest["metadata"]["annotations"][_SPEC]
+            ):
+                self._check_pvc()
+                self._delete_pod(found)
             elif _state(found).get("phase") == "Running":
                 return
             else:
                 why = self._check_start(_state(found))
             if time.monotonic() >= until:
                 raise StoreBusy(
-                    f"{self.where}: the mover pod {self.name} is not up after {self._at.start_s:.0f} s: {why}"
+                    f"{self.where}: the mover pod {self.name} is not up after {self._settings.start_s:.0f} s: {why}"
                 )
             stop.wait(wait)
             wait = min(wait * 2, most)
         raise StoreBusy(f"{self.where}: the store was closed")
 
-    def tidy(self) -> bool:
+    def delete_if_ended(self) -> bool:
         """Removes it where it has ended. Returns whether it is left."""
-        found = self._look()
+        found = self._read_pod()
         if found is None or not self._is_ours(found):
             return False
-        if not _is_over(found):
+        if not _has_ended(found):
             return True
-        self._remove(found)
+        self._delete_pod(found)
         return False
 
-    def told(self, error: ProviderError) -> StagerError:
+    def stager_error(self, error: ProviderError) -> StagerError:
         """The same in a stager's words."""
         text = f"{self.where}: {error}"
         if isinstance(error, (CloudUnavailable, RateLimited, OutcomeUnknown, QuotaExceeded)):
             return StoreBusy(text, error.retry_after_s)
         return StoreRefused(text)
 
-    def _look(self) -> Pod | None:
+    def _read_pod(self) -> Pod | None:
         try:
-            return self._ask("GET", f"{self._pods}/{self.name}", what=f"look at the pod {self.name}")
+            return self._request("GET", f"{self._pods}/{self.name}", what=f"look at the pod {self.name}")
         except NotFound:
             return None
 
-    def _make(self) -> None:
+    def _create_pod(self) -> None:
         try:
-            self._ask("POST", self._pods, self._body, what=f"make the pod {self.name}", changes=True)
-        except (AlreadyExists, OutcomeUnknown):
+            self._request("POST", self._pods, self._manifest, what=f"make the pod {self.name}", changes=True)
+        except (KubernetesAlreadyExists, OutcomeUnknown):
             return  # it shows
 
-    def _remove(self, found: Pod) -> None:
+    def _delete_pod(self, found: Pod) -> None:
         """This one, not one that another has made meanwhile."""
         metadata = found["metadata"]
         body = {"gracePeriodSeconds": 1, "preconditions": {"uid": metadata["uid"]}}
         try:
-            self._ask("DELETE", f"{self._pods}/{self.name}", body, what=f"remove the pod {self.name}", changes=True)
-        except (NotFound, Conflict, OutcomeUnknown):
+            self._request("DELETE", f"{self._pods}/{self.name}", body, what=f"remove the pod {self.name}", changes=True)
+        except (NotFound, KubernetesConflict, OutcomeUnknown):
             return
 
-    def _ask(
+    def _request(
         self, method: str, path: str, body: dict[str, Any] | None = None, *, what: str, changes: bool = False
     ) -> dict[str, Any]:
         try:
-            return self._calls().ask(method, path, body, what=what, changes=changes)
-        except (NotFound, AlreadyExists, Conflict, OutcomeUnknown):
+            return self._calls().request_json(method, path, body, what=what, changes=changes)
+        except (NotFound, KubernetesAlreadyExists, KubernetesConflict, OutcomeUnknown):
             raise
         except ProviderError as error:
-            raise self.told(error) from None
+            raise self.stager_error(error) from None
 
     def _is_ours(self, found: Pod) -> bool:
-        labels, ours = found["metadata"].get("labels") or {}, self._body["metadata"]["labels"]
-        return all(labels.get(key) == ours[key] for key in (TAG_CLUSTER, _STORE))
+        labels, expected = found["metadata"].get("labels") or {}, self._manifest["metadata"]["labels"]
+        return all(labels.get(key) == expected[key] for key in (TAG_CLUSTER, _STORE))
 
-    def _check_claim(self) -> None:
+    def _check_pvc(self) -> None:
         """Raises StoreRefused where pods cannot share it; whoever may not read it finds out by its pod."""
-        at = self._at
+        at = self._settings
         path = f"/api/v1/namespaces/{at.namespace}/persistentvolumeclaims/{at.claim}"
         try:
-            claim = self._calls().ask("GET", path, what=f"look at the claim {at.claim}", changes=False)
+            claim = self._calls().request_json("GET", path, what=f"look at the claim {at.claim}", changes=False)
         except NotFound:
             raise StoreRefused(
                 f"{self.where}: there is no such claim: make a PersistentVolumeClaim {at.claim} (ReadWriteMany) in "
@@ -155,8 +157,8 @@ class Mover:
         except ProviderError as error:
             if isinstance(error, NotAllowed):
                 return
-            raise self.told(error) from None
-        fault = claim_fault(claim, one_node=at.one_node)
+            raise self.stager_error(error) from None
+        fault = pvc_fault(claim, one_node=at.one_node)
         if fault:
             raise StoreRefused(f"{self.where}: {fault}")
 
@@ -173,7 +175,8 @@ class Mover:
             reason, said = str(waiting.get("reason", "")), str(waiting.get("message", ""))
             if reason in _NO_IMAGE:
                 raise StoreRefused(
-                    f"{self.where}: the image {self._at.image} of the mover pod cannot be had ({reason}: {said}): see "
+                    f"{self.where}: the image {self._settings.image} of the mover pod cannot be had "
+                    f"({reason}: {said}): see "
                     "that image and pull_secrets are right"
                 )
             if reason in _NO_CONTAINER:
@@ -182,18 +185,20 @@ class Mover:
                 return f"{reason} {said}".strip()
         return "it is about to start"
 
-    def _ended(self, state: Pod) -> StagerError:
+    def _end_error(self, state: Pod) -> StagerError:
         """Why one that was just made is no more."""
-        if last := _last(state):
+        if last := _terminated_state(state):
             code, reason, said = last.get("exitCode"), last.get("reason", ""), str(last.get("message", "")).strip()
             if code == OLD_PYTHON:
                 return StoreRefused(
-                    f"{self.where}: {said} in the image {self._at.image}: take an image with Python 3.11 or newer, or "
+                    f"{self.where}: {said} in the image {self._settings.image}: take an image with Python "
+                    f"3.11 or newer, or "
                     "name one that is there (python)"
                 )
             if code in (127, 128) or reason in _NO_CONTAINER:
                 return StoreRefused(
-                    f"{self.where}: the image {self._at.image} has no {self._at.python}: take an image with Python "
+                    f"{self.where}: the image {self._settings.image} has no {self._settings.python}: take "
+                    f"an image with Python "
                     f"3.11 or newer, or name it (python). {said[-300:]}"
                 )
             return StoreBusy(f"{self.where}: the mover pod ended at once ({reason}, exit status {code}: {said[-300:]})")
@@ -205,24 +210,24 @@ def _state(found: Pod) -> Pod:
     return found.get("status") or {}
 
 
-def _is_over(found: Pod) -> bool:
+def _has_ended(found: Pod) -> bool:
     """Whether the mover has ended, whatever else the cluster has put into its pod."""
-    return _state(found).get("phase") in ("Succeeded", "Failed") or bool(_last(_state(found)))
+    return _state(found).get("phase") in ("Succeeded", "Failed") or bool(_terminated_state(_state(found)))
 
 
-def _last(state: Pod) -> Pod:
+def _terminated_state(state: Pod) -> Pod:
     """How the mover's container ended; empty: it has not."""
     own = (each for each in state.get("containerStatuses") or () if each["name"] == CONTAINER)
     return next(((each.get("state") or {}).get("terminated") or {} for each in own), {})
 
 
-def pod_name(cluster: str, store: str) -> str:
+def mover_pod_name(cluster: str, store: str) -> str:
     """The same for the same store of the same cluster, and for no other."""
     words = re.sub(r"[^a-z0-9]+", "-", f"{cluster}-{store}".lower()).strip("-")[:40].strip("-")
     return f"burst-store-{words}-{hashlib.sha256(f'{cluster}/{store}'.encode()).hexdigest()[:8]}"
 
 
-def claim_fault(claim: Pod, *, one_node: bool) -> str:
+def pvc_fault(claim: Pod, *, one_node: bool) -> str:
     """Why pods cannot share this claim, with the remedy; empty: they can."""
     spec = claim.get("spec") or {}
     modes = set(spec.get("accessModes") or ())
@@ -241,7 +246,7 @@ def claim_fault(claim: Pod, *, one_node: bool) -> str:
     return f"the claim is {', '.join(sorted(modes))}, and pods must write there side by side: {remedy}"
 
 
-def pod(name: str, cluster: str, store: str, at: PvcSettings) -> dict[str, Any]:
+def mover_pod_manifest(name: str, cluster: str, store: str, at: PvcSettings) -> dict[str, Any]:
     """The mover pod."""
     restricted = at.security == "restricted"
     program = files("staging.pvc").joinpath("mover.py").read_text(encoding="utf-8")
@@ -252,7 +257,7 @@ def pod(name: str, cluster: str, store: str, at: PvcSettings) -> dict[str, Any]:
     user = at.run_as if restricted else 0
     if user is not None:
         security["runAsUser"] = user
-    room = {"cpu": at.cpu, "memory": f"{at.memory}Mi"}
+    resources = {"cpu": at.cpu, "memory": f"{at.memory}Mi"}
     mount = {"name": "store", "mountPath": at.path, **({"subPath": at.sub_path} if at.sub_path else {})}
     spec: dict[str, Any] = {
         "restartPolicy": "Never",
@@ -264,8 +269,15 @@ def pod(name: str, cluster: str, store: str, at: PvcSettings) -> dict[str, Any]:
             {
                 "name": CONTAINER,
                 "image": at.image,
-                "command": [at.python, "-I", "-c", program, str(min(at.idle_s, FIRST_S)), str(FIRST_S)],
-                "resources": {"requests": room, "limits": room},
+                "command": [
+                    at.python,
+                    "-I",
+                    "-c",
+                    program,
+                    str(min(at.idle_s, FIRST_SESSION_WAIT_S)),
+                    str(FIRST_SESSION_WAIT_S),
+                ],
+                "resources": {"requests": resources, "limits": resources},
                 "securityContext": {"allowPrivilegeEscalation": False, "capabilities": capabilities},
                 "terminationMessagePolicy": "FallbackToLogsOnError",
                 "volumeMounts": [mount],
@@ -288,13 +300,13 @@ def pod(name: str, cluster: str, store: str, at: PvcSettings) -> dict[str, Any]:
         "metadata": {
             "name": name,
             "namespace": at.namespace,
-            "labels": {TAG_CLUSTER: label(cluster), _STORE: label(store)},
+            "labels": {TAG_CLUSTER: label_value(cluster), _STORE: label_value(store)},
             "annotations": {_SPEC: digest},
         },
         "spec": spec,
     }
 
 
-def label(text: str) -> str:
+def label_value(text: str) -> str:
     """The text as the value of a label."""
     return re.sub(r"[^A-Za-z0-9._-]", "-", text)[:63].strip("._-")

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from providers.openshift.settings import MiB, Name, Namespace, PodPath, Word
-from staging.roots import Absolute
+from staging.roots import AbsolutePath
 
 
 class PvcSettings(BaseModel):
@@ -49,7 +49,7 @@ class PvcSettings(BaseModel):
 
     one_node: bool = False
     """Takes a ReadWriteOnce claim: all pods that use it run on one node then, which selectors must see to."""
-    roots: Mapping[Absolute, Absolute] = Field(default_factory=dict)
+    roots: Mapping[AbsolutePath, AbsolutePath] = Field(default_factory=dict)
     """Folders as job scripts name them, and as burst pods see them where ``mounts`` put claims that have data already:
     inputs from there are not sent at all, and the head need not see them."""
     idle_s: Annotated[float, Field(ge=1)] = 300.0

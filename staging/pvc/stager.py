@@ -10,21 +10,21 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Literal
 
 from burstd.domain.errors import CloudUnavailable, NotFound, ProviderError
-from burstd.domain.plugins.stager import Reach, StagerError, StagerPlugin, StoreBusy, StoreRefused
-from burstd.transfer.protocol.client import WireClient
-from staging.names import cluster_part, mark_of
+from burstd.domain.plugins.stager import NodeAccess, StagerError, StagerPlugin, StoreBusy, StoreRefused
+from burstd.transfer.protocol.client import ObjectServerClient
+from staging.names import cluster_prefix, store_marker
 from staging.pvc.exec_pipe import ExecPipe
-from staging.pvc.mover_pod import CONTAINER, FIRST_S, Mover
+from staging.pvc.mover_pod import CONTAINER, FIRST_SESSION_WAIT_S, MoverPod
 from staging.pvc.settings import PvcSettings
-from staging.roots import Roots
-from staging.served import ServedStager, serve_program
+from staging.roots import SharedRoots
+from staging.served import ServerStager, server_zipapp
 
 if TYPE_CHECKING:
-    from providers.openshift.client.calls import Calls
+    from providers.openshift.client.calls import OpenShiftCalls
     from providers.openshift.client.websocket import Channels
 
-_LAST_WORDS_S = 2.0
-_ENDS_S = 15.0
+_STDERR_WAIT_S = 2.0
+_MOVER_EXIT_S = 15.0
 """A mover that ends has ended after so long, as a rule."""
 _START = """\
 import os, sys
@@ -39,32 +39,32 @@ os.execv(sys.executable, [sys.executable, "-I", "/proc/self/fd/%d" % file, *sys.
 """
 
 
-class PvcStager(ServedStager):
+class PvcStager(ServerStager):
     """Objects as files of a claim."""
 
     def __init__(self, name: str, cluster: str, settings: PvcSettings) -> None:
         self._calls_lock = threading.Lock()
-        self._calls: Calls | None = None
-        self._mover = Mover(name, cluster, settings, self._api)
+        self._calls: OpenShiftCalls | None = None
+        self._mover = MoverPod(name, cluster, settings, self._api)
         super().__init__(name, self._mover.where, settings.connections)
         self._settings = settings
-        self._root = f"{settings.path}/{cluster_part(cluster)}"
-        self._program = serve_program()
-        self._mark = mark_of(
+        self._root = f"{settings.path}/{cluster_prefix(cluster)}"
+        self._program = server_zipapp()
+        self._marker = store_marker(
             settings.kubeconfig, settings.context, settings.namespace, settings.claim, settings.sub_path
         )
-        self._marked = False
-        options = [*["--sync"][: settings.sync], "--idle", str(settings.idle_s), "--mark", self._mark]
+        self._marker_checked = False
+        options = [*["--sync"][: settings.sync], "--idle", str(settings.idle_s), "--mark", self._marker]
         self._argv = [settings.python, "-I", "-c", _START, str(len(self._program)), *options, self._root]
-        self._roots = Roots(settings.roots)
-        self._tidying: threading.Timer | None = None
+        self._roots = SharedRoots(settings.roots)
+        self._cleanup_timer: threading.Timer | None = None
 
-    def reach(self) -> Reach:
+    def node_access(self) -> NodeAccess:
         """The folder as burst pods see it, which bears the claim's mark: each session of the mover sees to that."""
-        if not self._marked:
+        if not self._marker_checked:
             self.free_bytes()
-            self._marked = True
-        return Reach("dir", {"path": self._root, "mark": self._mark})
+            self._marker_checked = True
+        return NodeAccess("dir", {"path": self._root, "mark": self._marker})
 
     def sign(self, method: Literal["GET", "PUT"], keys: Sequence[str]) -> Mapping[str, str]:
         """There are no URLs."""
@@ -73,73 +73,75 @@ class PvcStager(ServedStager):
     @property
     def awake(self) -> bool:
         """See OnDemand: whether there is a session."""
-        return any(not link.broken for link in self._links)
+        return any(not link.broken for link in self._clients)
 
     def in_place(self, path: str) -> str | None:
         """See InPlace."""
-        return self._roots.seen(path)
+        return self._roots.node_path(path)
 
     def close(self) -> None:
         """Ends the sessions; the mover ends by itself when nobody else has one."""
         super().close()
         with self._calls_lock:
-            if self._tidying is not None:
-                self._tidying.cancel()
+            if self._cleanup_timer is not None:
+                self._cleanup_timer.cancel()
             calls, self._calls = self._calls, None
         if calls is not None:
             calls.close()
 
-    def _prepare_now(self) -> None:
-        self._mover.up(self._closed)
+    def _prepare_server(self) -> None:
+        self._mover.ensure_running(self._closed)
 
-    def _open(self) -> WireClient:
+    def _connect(self) -> ObjectServerClient:
         pipe = ExecPipe(self._exec, self._program)
-        return WireClient(
-            pipe.read, pipe.write, name=self._where, patience_s=self._settings.timeout_s,
-            why=lambda reason: self._ended(pipe, reason),
+        return ObjectServerClient(
+            pipe.read, pipe.write, name=self._where, timeout_s=self._settings.timeout_s,
+            error_for=lambda reason: self._connection_error(pipe, reason),
         )  # fmt: skip
 
     def _exec(self) -> Channels:
         return self._api().exec_socket(self._mover.name, self._argv, container=CONTAINER)
 
-    def _ended(self, pipe: ExecPipe, reason: str) -> StagerError:
+    def _connection_error(self, pipe: ExecPipe, reason: str) -> StagerError:
         """Why a session is no more. The mover is looked for before the next one."""
         self._prepared = False
         if not self._closed.is_set():
-            self._tidy_later()
-        pipe.wait(_LAST_WORDS_S if reason == "it hung up" or "broke" in reason else 0.0)
+            self._schedule_cleanup()
+        pipe.wait(_STDERR_WAIT_S if reason == "it hung up" or "broke" in reason else 0.0)
         if isinstance(pipe.error, NotFound):
             return StoreBusy(f"{self._where}: the mover pod {self._mover.name} is gone")
         if isinstance(pipe.error, ProviderError):
-            return self._mover.told(pipe.error)
-        return StoreBusy(f"{self._where}: {pipe.complaint or reason}")
+            return self._mover.stager_error(pipe.error)
+        return StoreBusy(f"{self._where}: {pipe.error_text or reason}")
 
-    def _tidy_later(self) -> None:
+    def _schedule_cleanup(self) -> None:
         """When the mover has ended for want of work, its pod is removed; one of a dead burstd, at the next need."""
         with self._calls_lock:
-            if self._tidying is not None:
-                self._tidying.cancel()
-            self._tidying = threading.Timer(min(self._settings.idle_s, FIRST_S) + _ENDS_S, self._tidy)
-            self._tidying.daemon = True
-            self._tidying.start()
+            if self._cleanup_timer is not None:
+                self._cleanup_timer.cancel()
+            self._cleanup_timer = threading.Timer(
+                min(self._settings.idle_s, FIRST_SESSION_WAIT_S) + _MOVER_EXIT_S, self._clean_up
+            )
+            self._cleanup_timer.daemon = True
+            self._cleanup_timer.start()
 
-    def _tidy(self) -> None:
+    def _clean_up(self) -> None:
         try:
-            left = self._mover.tidy()
+            left = self._mover.delete_if_ended()
         except StagerError:
             left = True
         # Somebody else may have a session there.
         if left and not self._prepared and not self._closed.is_set():
-            self._tidy_later()
+            self._schedule_cleanup()
 
-    def _api(self) -> Calls:
-        from providers.openshift.client.calls import Calls  # noqa: PLC0415 - slow to import
+    def _api(self) -> OpenShiftCalls:
+        from providers.openshift.client.calls import OpenShiftCalls  # noqa: PLC0415 - slow to import
 
         with self._calls_lock:
             if self._closed.is_set():
                 raise CloudUnavailable("the store was closed")
             if self._calls is None:
-                self._calls = Calls(self._settings)
+                self._calls = OpenShiftCalls(self._settings)
             return self._calls
 
 

@@ -9,14 +9,14 @@ from typing import Annotated, Literal, Self
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from burstd.domain.cloud.offer import OfferRule
-from burstd.domain.storage_node import NodeWish
+from burstd.domain.storage_node import StorageNodeSpec
 from burstd.transfer.protocol.ssh_program import CIPHERS
-from staging.roots import Absolute
+from staging.roots import AbsolutePath
 
 _WORDS = r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$"
 
 
-class Launch(BaseModel):
+class StorageNodeLaunch(BaseModel):
     """One entry of ``launch``: which offers of one provider the node may be. Patterns as in the shell."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -44,7 +44,7 @@ class SshSettings(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     host: Annotated[str, AfterValidator(_host)] = ""
-    launch: tuple[Launch, ...] = ()
+    launch: tuple[StorageNodeLaunch, ...] = ()
     idle_s: Annotated[float, Field(gt=0)] = 600.0
     """Of a launched node: how long it stays when no job's data needs it."""
     free_gib: Annotated[float, Field(ge=0)] = 10.0
@@ -54,7 +54,7 @@ class SshSettings(BaseModel):
     key_file: Path | None = Field(default=None, json_schema_extra={"secret": True})
     known_hosts_file: Path = Path("/etc/burstd/known_hosts")
     """The node's host keys, as ``ssh-keyscan`` prints them, compared with what its console says."""
-    path: Absolute
+    path: AbsolutePath
     """A folder there, of ``user``. It must be there; on a launched node it is made."""
     connections: Annotated[int, Field(ge=1, le=16)] = 2
     ciphers: tuple[str, ...] = CIPHERS
@@ -72,7 +72,7 @@ class SshSettings(BaseModel):
     burstd writes its line into authorized_keys there: it runs the store's program for nodes, and nothing else."""
 
     @model_validator(mode="after")
-    def _one_way(self) -> Self:
+    def _host_or_launch(self) -> Self:
         """Where the node is, or how there will be one."""
         if bool(self.host) == bool(self.launch):
             raise ValueError("needs either host, where the node is, or launch, from which offers burstd starts it")
@@ -86,8 +86,8 @@ class SshSettings(BaseModel):
         return self
 
     @property
-    def wish(self) -> NodeWish | None:
+    def wish(self) -> StorageNodeSpec | None:
         """What a node shall be that is launched."""
         rules = [OfferRule(at.provider, at.instance_types, at.zones, at.markets, at.image) for at in self.launch]
         free = int(self.free_gib * (1 << 30))
-        return NodeWish(rules, str(self.path), free, self.python, self.idle_s) if rules else None
+        return StorageNodeSpec(rules, str(self.path), free, self.python, self.idle_s) if rules else None

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import IO, Literal
 
 from burstd.domain.plugins.stager import (
-    Reach,
+    NodeAccess,
     Stager,
     StagerError,
     StagerPlugin,
@@ -26,26 +26,26 @@ from burstd.domain.plugins.stager import (
     StoreRefused,
     StoreSpaceGone,
 )
-from burstd.transfer.protocol.client import WireClient
+from burstd.transfer.protocol.client import ObjectServerClient
 from burstd.transfer.protocol.frames import MAGIC
 from burstd.transfer.protocol.ssh_program import ssh_argv
-from staging.names import cluster_part
-from staging.served import ServedStager, serve_program
+from staging.names import cluster_prefix
+from staging.served import ServerStager, server_zipapp
 from staging.ssh.settings import SshSettings
 from staging.ssh.storage_node import LaunchedSshStager
 
 __all__ = ["SshSettings", "SshStager", "plugin"]
 
-LOOK_S = 5.0
+PROGRAM_CHECK_S = 5.0
 """Whether the program is still there is looked at again after so long, when a node is about to start it."""
 _PIPE_BYTES = 1 << 20
 # Of the ssh program: what trying again does not change.
-_FOR_GOOD = re.compile(
+_PERMANENT = re.compile(
     r"permission denied|host key verification failed|identification has changed|host key is known|bad permissions|"
     r"load key|not accessible|no matching|unprotected|bad configuration|bad owner",
     re.IGNORECASE,
 )
-_DELIVER = """
+_INSTALL_SCRIPT = """
 py=$1 base=$2 file=$3 size=$4 digest=$5 link=$6 key=$7 line=$8
 command -v "$py" >/dev/null 2>&1 || exit 64
 "$py" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || exit 65
@@ -73,7 +73,7 @@ _SHELL = 93
 """The status of a command that a key runs which may run any."""
 
 
-class SshStager(ServedStager):
+class SshStager(ServerStager):
     """Objects as files of a storage node, over a few ssh connections, each opened when it is needed."""
 
     def __init__(self, name: str, cluster: str, settings: SshSettings) -> None:
@@ -82,21 +82,21 @@ class SshStager(ServedStager):
         if settings.key_file is None:
             raise StoreRefused(f"the store {name} has no key_file")
         self._key = settings.key_file
-        self._program = serve_program()
+        self._program = server_zipapp()
         self._digest = hashlib.sha256(self._program).hexdigest()
-        programs, part = settings.path / ".programs", cluster_part(cluster)
+        programs, part = settings.path / ".programs", cluster_prefix(cluster)
         self._file = str(programs / f"serve-{self._digest[:16]}.pyz")
         self._node_file = str(programs / f"nodes-{part}.pyz")
         """What the line of the nodes' key names in all versions."""
-        self._looked = 0.0
+        self._program_checked_at = 0.0
         words = [*["--sync"][: settings.sync], str(settings.path / part)]
         self._command = shlex.join([settings.python, "-I", self._file, *words])
         self._node_command = shlex.join([settings.python, "-I", self._node_file, "--nodes", *words])
         self._node_key = ""
         """``TYPE BASE64``; empty: no node has asked for it yet."""
-        self._proved = False
+        self._node_key_checked = False
 
-    def reach(self) -> Reach:
+    def node_access(self) -> NodeAccess:
         """With the nodes' own key, which runs the program for nodes there and nothing else. See also Stager.
 
         Raises StoreRefused where it, or the host's keys, cannot be read, or where it may do more.
@@ -104,14 +104,14 @@ class SshStager(ServedStager):
         at = self._settings
         file, public, key = self._read_node_key()
         if public != self._node_key:
-            self._node_key, self._prepared, self._proved = public, False, False
-        if time.monotonic() - self._looked >= LOOK_S:
+            self._node_key, self._prepared, self._node_key_checked = public, False, False
+        if time.monotonic() - self._program_checked_at >= PROGRAM_CHECK_S:
             # Each node starts the program anew, long after the connections from here have it in memory.
             self._prepared = False
         self._prepare()
-        if not self._proved:
-            self._prove(file)
-            self._proved = True
+        if not self._node_key_checked:
+            self._check_node_key(file)
+            self._node_key_checked = True
         facts = {
             "host": at.node_host or at.host,
             "port": at.node_port or at.port,
@@ -120,13 +120,13 @@ class SshStager(ServedStager):
             "host_keys": self._host_keys(),
             "command": self._node_command,
         }
-        return Reach("ssh", facts)
+        return NodeAccess("ssh", facts)
 
     def sign(self, method: Literal["GET", "PUT"], keys: Sequence[str]) -> Mapping[str, str]:
         """There are no URLs."""
         raise StoreRefused(f"{self._where} is reached by ssh: there is no URL to {method} {len(keys)} objects")
 
-    def _open(self) -> WireClient:
+    def _connect(self) -> ObjectServerClient:
         complaints: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed when the connection has ended
         try:
             process = subprocess.Popen(
@@ -146,15 +146,15 @@ class SshStager(ServedStager):
             # Without privileges a user's pipes may hold less in all; then they keep their size.
             with suppress(OSError):
                 fcntl.fcntl(stream, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
-        return WireClient(
+        return ObjectServerClient(
             process.stdout,
             process.stdin,
             name=self._where,
-            patience_s=self._settings.timeout_s,
-            why=lambda reason: self._ended(process, complaints, reason),
+            timeout_s=self._settings.timeout_s,
+            error_for=lambda reason: self._connection_error(process, complaints, reason),
         )
 
-    def _ended(self, process: subprocess.Popen[bytes], complaints: IO[bytes], reason: str) -> StagerError:
+    def _connection_error(self, process: subprocess.Popen[bytes], complaints: IO[bytes], reason: str) -> StagerError:
         """Why a connection is no more; the program has ended then."""
         try:
             # It has more to say than that it hung up, and says it when it ends by itself.
@@ -167,11 +167,11 @@ class SshStager(ServedStager):
             said = complaints.read(1 << 16).decode("utf-8", "replace")
         if process.returncode not in {255, 0} and process.returncode > 0:
             self._prepared = False  # the far end's program: perhaps it is not there any more
-        return self._complaint(process.returncode, said, reason)
+        return self._ssh_error(process.returncode, said, reason)
 
-    def _complaint(self, status: int, said: str, reason: str) -> StagerError:
+    def _ssh_error(self, status: int, said: str, reason: str) -> StagerError:
         line = _last_line(said)
-        if status == 255 and _FOR_GOOD.search(said):
+        if status == 255 and _PERMANENT.search(said):
             at = self._settings
             return StoreRefused(
                 f"{self._where} cannot be entered as {at.user}: {line}. Look at key_file {at.key_file}, at "
@@ -179,10 +179,10 @@ class SshStager(ServedStager):
             )
         return StoreBusy(f"{self._where}: {line or reason}")
 
-    def _prepare_now(self) -> None:
+    def _prepare_server(self) -> None:
         at = self._settings
         size = str(len(self._program))
-        words = ["sh", "-c", _DELIVER, "sh", at.python, str(at.path), self._file, size, self._digest]
+        words = ["sh", "-c", _INSTALL_SCRIPT, "sh", at.python, str(at.path), self._file, size, self._digest]
         words += [self._node_file, self._node_key, self._node_line()]
         done = self._run(self._argv(shlex.join(words)), self._program)
         said = done.stderr.decode("utf-8", "replace")
@@ -202,8 +202,8 @@ class SshStager(ServedStager):
         if done.returncode == 68:
             raise StoreSpaceGone(f"{self._where} took no file of {len(self._program)} bytes: {_last_line(said)}")
         if done.returncode != 0:
-            raise self._complaint(done.returncode, said, f"a first command ended with status {done.returncode}")
-        self._looked = time.monotonic()
+            raise self._ssh_error(done.returncode, said, f"a first command ended with status {done.returncode}")
+        self._program_checked_at = time.monotonic()
 
     def _read_node_key(self) -> tuple[Path, str, str]:
         """The file of the nodes' key, its public and its private half. Never a key of the head's."""
@@ -218,15 +218,15 @@ class SshStager(ServedStager):
             key = file.read_text(encoding="ascii")
         except (OSError, UnicodeDecodeError) as error:
             raise StoreRefused(f"the key that nodes get for {self._where} cannot be read: {error}") from None
-        public = self._public(file)
-        if public == self._public(self._key):
+        public = self._public_key(file)
+        if public == self._public_key(self._key):
             raise StoreRefused(
                 f"the node_key_file {file} of the store {self.name} has the same key as its key_file {at.key_file}, "
                 "which is a whole shell there: make nodes another with ssh-keygen"
             )
         return file, public, key
 
-    def _public(self, file: Path) -> str:
+    def _public_key(self, file: Path) -> str:
         """``TYPE BASE64`` of a private key without a passphrase."""
         done = self._run(["ssh-keygen", "-y", "-P", "", "-f", str(file)])
         words = done.stdout.decode("ascii", "replace").split()
@@ -240,7 +240,7 @@ class SshStager(ServedStager):
         command = self._node_command.replace('"', '\\"')
         return f'restrict,command="{command}" {self._node_key} burstd-nodes' if self._node_key else ""
 
-    def _prove(self, file: Path) -> None:
+    def _check_node_key(self, file: Path) -> None:
         """That the nodes' key runs the program whatever is asked: another line or another file may let it do more."""
         done = self._run(self._argv(f"exit {_SHELL}", file))
         if done.returncode == 0 and MAGIC in done.stdout:
@@ -248,10 +248,10 @@ class SshStager(ServedStager):
         said = done.stderr.decode("utf-8", "replace")
         if done.returncode == _SHELL:
             trouble = f"the key {file} that nodes get runs any command on {self._where}"
-        elif done.returncode == 255 and _FOR_GOOD.search(said):
+        elif done.returncode == 255 and _PERMANENT.search(said):
             trouble = f"{self._where} does not take the key {file} that nodes get: {_last_line(said)}"
         else:
-            raise self._complaint(done.returncode, said, f"the program for nodes ended with status {done.returncode}")
+            raise self._ssh_error(done.returncode, said, f"the program for nodes ended with status {done.returncode}")
         raise StoreRefused(
             f"{trouble}. See what its sshd reads (AuthorizedKeysFile); this line must be there, and no other with this "
             f"key: {self._node_line()}"

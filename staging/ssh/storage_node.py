@@ -7,43 +7,43 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from burstd.domain.plugins.stager import Reach, StoreBusy, StoredObject, StoreRefused, Unfinished
-from burstd.domain.storage_node import NodePlace, NodeWish
+from burstd.domain.plugins.stager import NodeAccess, StoreBusy, StoredObject, StoreRefused, UnfinishedUpload
+from burstd.domain.storage_node import StorageNodeAddress, StorageNodeSpec
 
 if TYPE_CHECKING:
     from staging.ssh.settings import SshSettings
     from staging.ssh.stager import SshStager
 
-LOOK_AGAIN_S = 5.0
+RETRY_AFTER_S = 5.0
 
 
 class LaunchedSshStager:
     """See Stager and OnNode."""
 
-    def __init__(self, name: str, cluster: str, settings: SshSettings, wish: NodeWish) -> None:
+    def __init__(self, name: str, cluster: str, settings: SshSettings, wish: StorageNodeSpec) -> None:
         self.name = name
         self._cluster = cluster
         self._settings = settings
         self._wish = wish
         self._lock = threading.Lock()
-        self._place: NodePlace | None = None
+        self._location: StorageNodeAddress | None = None
         self._node: SshStager | None = None
         self._why = "burstd has just started"
         self._empty = False
 
     @property
-    def wish(self) -> NodeWish | None:
+    def node_spec(self) -> StorageNodeSpec | None:
         """See OnNode."""
         return self._wish
 
-    def here(self, place: NodePlace) -> None:
+    def node_ready(self, place: StorageNodeAddress) -> None:
         """See OnNode."""
         from staging.ssh.stager import SshStager  # noqa: PLC0415 - which makes these
 
         with self._lock:
-            if place == self._place:
+            if place == self._location:
                 return
-            old, self._place = self._node, place
+            old, self._location = self._node, place
             at = {
                 "host": place.host, "port": place.port, "user": place.user, "key_file": Path(place.key_file),
                 "node_key_file": Path(place.node_key_file), "known_hosts_file": Path(place.known_hosts_file),
@@ -53,61 +53,61 @@ class LaunchedSshStager:
         if old is not None:
             old.close()
 
-    def away(self, why: str, *, empty: bool) -> None:
+    def node_gone(self, why: str, *, empty: bool) -> None:
         """See OnNode."""
         with self._lock:
-            old, self._node, self._place = self._node, None, None
+            old, self._node, self._location = self._node, None, None
             self._why, self._empty = why, empty
         if old is not None:
             old.close()
 
     def put(self, key: str, body: bytes | memoryview) -> None:
         """See Stager."""
-        self._there().put(key, body)
+        self._node_stager().put(key, body)
 
     def get(self, key: str) -> bytes:
         """See Stager."""
-        return self._there().get(key)
+        return self._node_stager().get(key)
 
     def present(self, keys: Sequence[str]) -> Mapping[str, int]:
         """See Stager."""
-        node = self._there_or_nothing()
+        node = self._node_stager_or_none()
         return node.present(keys) if node is not None else {}
 
     def copy(self, source: str, target: str) -> None:
         """See Stager."""
-        self._there().copy(source, target)
+        self._node_stager().copy(source, target)
 
     def delete(self, keys: Sequence[str]) -> None:
         """See Stager."""
-        node = self._there_or_nothing()
+        node = self._node_stager_or_none()
         if node is not None:
             node.delete(keys)
 
     def objects(self, prefix: str) -> Iterator[StoredObject]:
         """See Stager."""
-        node = self._there_or_nothing()
+        node = self._node_stager_or_none()
         return node.objects(prefix) if node is not None else iter(())
 
-    def unfinished(self) -> Iterator[Unfinished]:
+    def unfinished(self) -> Iterator[UnfinishedUpload]:
         """See Stager."""
-        node = self._there_or_nothing()
+        node = self._node_stager_or_none()
         return node.unfinished() if node is not None else iter(())
 
-    def abort(self, unfinished: Sequence[Unfinished]) -> None:
+    def abort(self, unfinished: Sequence[UnfinishedUpload]) -> None:
         """See Stager."""
-        node = self._there_or_nothing()
+        node = self._node_stager_or_none()
         if node is not None:
             node.abort(unfinished)
 
     def free_bytes(self) -> int | None:
         """Of the node's folder; None while there is no node."""
-        node = self._there_or_nothing()
+        node = self._node_stager_or_none()
         return node.free_bytes() if node is not None else None
 
-    def reach(self) -> Reach:
+    def node_access(self) -> NodeAccess:
         """See Stager."""
-        return self._there().reach()
+        return self._node_stager().node_access()
 
     def sign(self, method: Literal["GET", "PUT"], keys: Sequence[str]) -> Mapping[str, str]:
         """There are no URLs."""
@@ -115,20 +115,20 @@ class LaunchedSshStager:
 
     def close(self) -> None:
         """Ends the ssh programs."""
-        self.away("it was closed", empty=False)
+        self.node_gone("it was closed", empty=False)
 
-    def _there(self) -> SshStager:
+    def _node_stager(self) -> SshStager:
         with self._lock:
             if self._node is None:
-                raise self._waits()
+                raise self._waiting_error()
             return self._node
 
-    def _there_or_nothing(self) -> SshStager | None:
+    def _node_stager_or_none(self) -> SshStager | None:
         """None: there is no object anywhere."""
         with self._lock:
             if self._node is None and not self._empty:
-                raise self._waits()
+                raise self._waiting_error()
             return self._node
 
-    def _waits(self) -> StoreBusy:
-        return StoreBusy(f"the store {self.name} waits for its storage node: {self._why}", LOOK_AGAIN_S)
+    def _waiting_error(self) -> StoreBusy:
+        return StoreBusy(f"the store {self.name} waits for its storage node: {self._why}", RETRY_AFTER_S)

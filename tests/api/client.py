@@ -10,14 +10,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from burstd.api.auth import Rights
-from burstd.runtime.sockets import Peer
+from burstd.api.auth import Authorizer
+from burstd.runtime.sockets import PeerCredentials
 
-ME = Rights("").caller(Peer(os.geteuid(), os.getegid(), os.getpid())).user
+ME = Authorizer("").caller(PeerCredentials(os.geteuid(), os.getegid(), os.getpid())).user
 """Who runs the tests: an administrator, as the server runs in the same process."""
 
 
-class Client:
+class ApiTestClient:
     """One connection. ``uid`` other than this process's is taken on by a forked child that connects for us."""
 
     def __init__(self, path: Path, uid: int | None = None, gid: int | None = None) -> None:
@@ -30,7 +30,7 @@ class Client:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._http.close()
 
-    def ask(self, method: str, path: str, body: object = None) -> tuple[int, Any]:
+    def request(self, method: str, path: str, body: object = None) -> tuple[int, Any]:
         """Status and answer."""
         text = None if body is None else json.dumps(body)
         self._http.request(method, path, text, {"content-type": "application/json"} if text else {})
@@ -39,7 +39,7 @@ class Client:
 
     def get(self, path: str) -> Any:
         """An answer that must be a good one."""
-        status, answer = self.ask("GET", path)
+        status, answer = self.request("GET", path)
         assert status == 200, answer
         return answer
 

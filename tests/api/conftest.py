@@ -6,38 +6,38 @@ from pathlib import Path
 
 import pytest
 
-from burstd.db import Reader
+from burstd.db import StoreReader
 
-from .client import Client
-from .office import FakeOffice, record_of_the_world, serving
+from .client import ApiTestClient
+from .office import FakeBackend, sample_database, serving_api
 
 
 @pytest.fixture(scope="session")
-def record() -> Iterator[Reader]:
-    with record_of_the_world() as reader:
+def record() -> Iterator[StoreReader]:
+    with sample_database() as reader:
         yield reader
 
 
 @pytest.fixture(scope="module")
-def served(record: Reader) -> Iterator[tuple[FakeOffice, Path]]:
-    with serving(record) as found:
+def served(record: StoreReader) -> Iterator[tuple[FakeBackend, Path]]:
+    with serving_api(record) as found:
         yield found
 
 
 @pytest.fixture
-def office(served: tuple[FakeOffice, Path]) -> FakeOffice:
+def backend(served: tuple[FakeBackend, Path]) -> FakeBackend:
     served[0].reset()
     return served[0]
 
 
 @pytest.fixture
-def control(served: tuple[FakeOffice, Path]) -> Path:
+def control(served: tuple[FakeBackend, Path]) -> Path:
     """The path of a socket on which the control interface answers."""
     return served[1]
 
 
 @pytest.fixture
-def place() -> Iterator[Path]:
+def socket_path() -> Iterator[Path]:
     """A path for a socket that every user can reach, unlike pytest's own folders."""
     with tempfile.TemporaryDirectory(prefix="burstd-") as folder:
         Path(folder).chmod(0o755)
@@ -45,6 +45,6 @@ def place() -> Iterator[Path]:
 
 
 @pytest.fixture
-def root(control: Path) -> Iterator[Client]:
-    with Client(control) as client:
+def root(control: Path) -> Iterator[ApiTestClient]:
+    with ApiTestClient(control) as client:
         yield client

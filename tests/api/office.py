@@ -10,97 +10,109 @@ from itertools import pairwise
 from pathlib import Path
 
 from burstd.api.backend import (
-    CHECK_TIMEOUT_S,
     COMMAND_TIMEOUT_S,
-    CheckUnderWay,
-    Facts,
-    HeldRoute,
+    PROVIDER_CHECK_TIMEOUT_S,
+    CheckInProgress,
+    ClaimRecords,
+    DaemonInfo,
     PolicyState,
     PolicyStates,
-    Records,
-    StageOffice,
+    ProviderRoute,
+    StagingBackend,
 )
-from burstd.api.server import ControlServer
-from burstd.db import Reader, Store
+from burstd.api.server import ApiServer
+from burstd.db import Store, StoreReader
 from burstd.domain.claim import Claim
 from burstd.domain.claim import ClaimState as S
 from burstd.domain.command import Command, CommandResult, PlanNow, TryPolicies
 from burstd.domain.plan import Plan
-from burstd.domain.plugins.policy import Remark, Target, dropped
+from burstd.domain.plugins.policy import Remark, Target, remarks_on_dropped_want
 from burstd.domain.plugins.provider import Finding, Route
 from burstd.domain.snapshot import Snapshot
 from burstd.planner.decide import decide
 from burstd.planner.timeouts import Tuning
 from burstd.runtime.sockets import listen
 
-from .stages import stage_data
-from .world import CLAIMS, CLUSTER, JOBS, MINE, NOW, OTHER, SNAPSHOT, FixedClock, claim
+from .stages import write_stagings
+from .world import CLAIMS, CLUSTER, JOBS, NOW, OTHER_USER, SNAPSHOT, USER, FixedClock, claim
 
 PLAN = decide(SNAPSHOT, (), Tuning())
 _TARGET = PLAN.target
-_NIGHT = dropped(_TARGET.wants[0], "nights", "it is night")
-CAUTIOUS = Plan((), Target((), (), _NIGHT), _NIGHT)
+_NIGHT = remarks_on_dropped_want(_TARGET.wants[0], "nights", "it is night")
+STRICTER_PLAN = Plan((), Target((), (), _NIGHT), _NIGHT)
 """What other policies would have: nothing of what the first one wants."""
-GONE = claim("gpu7", S.GONE, 5000, jobs=("90",), users=(MINE,), billed_until=NOW - 5000)
-LIFE = (S.PLANNED, S.LAUNCHING, S.BOOTING, S.PROVING, S.READY, S.OPEN, S.CLOSING, S.TERMINATING, S.GONE)
+GONE = claim("gpu7", S.GONE, 5000, jobs=("90",), users=(USER,), billed_until=NOW - 5000)
+STATE_ORDER = (
+    S.PLANNED,
+    S.LAUNCHING,
+    S.BOOTING,
+    S.VALIDATING,
+    S.READY,
+    S.IN_SERVICE,
+    S.DRAINING,
+    S.TERMINATING,
+    S.GONE,
+)
 
 
-def carried_out(command: Command) -> CommandResult:
+def accept_command(command: Command) -> CommandResult:
     return CommandResult(f"Carried out {type(command).__name__}.")
 
 
-class FakeChecks:
+class FakeProviderChecks:
     """Of the clouds, ``sky`` looks at itself; it finds the images that it was given. ``busy``: it is looking."""
 
     def __init__(self) -> None:
         self.busy = False
-        self.found: tuple[Finding, ...] = (
+        self.findings: tuple[Finding, ...] = (
             Finding("credentials", True, "user burstd of account 7"),
             Finding("quota", False, "room for no machine", "ask for more"),
             Finding("terminate", None, "no machine to try it on"),
         )
 
-    def able(self) -> Mapping[str, bool]:
+    def self_check_support(self) -> Mapping[str, bool]:
         return {"sandbox": False, "sky": True}
 
-    def run(self, name: str, images: Sequence[str], timeout_s: float = CHECK_TIMEOUT_S) -> Sequence[Finding]:
-        assert (name, timeout_s) == ("sky", CHECK_TIMEOUT_S)
+    def run_check(
+        self, name: str, images: Sequence[str], timeout_s: float = PROVIDER_CHECK_TIMEOUT_S
+    ) -> Sequence[Finding]:
+        assert (name, timeout_s) == ("sky", PROVIDER_CHECK_TIMEOUT_S)
         if self.busy:
-            raise CheckUnderWay("a check of provider sky is under way")
-        return (*self.found, *(Finding(f"image {image}", True, "is there") for image in images))
+            raise CheckInProgress("a check of provider sky is under way")
+        return (*self.findings, *(Finding(f"image {image}", True, "is there") for image in images))
 
 
-class FakeRoutes:
+class FakeIngress:
     """Of the clouds, ``sandbox`` has routes unless ``none``; ``refuses``: what it says instead of opening one."""
 
     def __init__(self) -> None:
-        self.none = False
+        self.unsupported = False
         self.refuses: Exception | None = None
-        self.open_ones: list[HeldRoute] = []
+        self.routes: list[ProviderRoute] = []
 
-    def able(self, provider: str) -> bool:
-        return provider == "sandbox" and not self.none
+    def supports_routes(self, provider: str) -> bool:
+        return provider == "sandbox" and not self.unsupported
 
-    def open(self, claim: Claim, job_id: str, port: int) -> HeldRoute:
+    def open_route(self, claim: Claim, job_id: str, port: int) -> ProviderRoute:
         if self.refuses is not None:
             raise self.refuses
         url = f"https://job{job_id}-{port}.apps.example"
-        made = HeldRoute(claim.offer.provider, Route(job_id, port, claim.instance_id, url))
-        if made not in self.open_ones:
-            self.open_ones.append(made)
+        made = ProviderRoute(claim.offer.provider, Route(job_id, port, claim.instance_id, url))
+        if made not in self.routes:
+            self.routes.append(made)
         return made
 
-    def held(self) -> Sequence[HeldRoute]:
-        return self.open_ones
+    def list_routes(self) -> Sequence[ProviderRoute]:
+        return self.routes
 
-    def end(self, held: Sequence[HeldRoute]) -> None:
-        self.open_ones = [one for one in self.open_ones if one not in held]
+    def close_routes(self, routes: Sequence[ProviderRoute]) -> None:
+        self.routes = [one for one in self.routes if one not in routes]
 
 
 class FakePolicies:
     """One in the chain that works, one that fails, one that is not in it."""
 
-    def states(self) -> PolicyStates:
+    def policy_states(self) -> PolicyStates:
         nights = "/etc/burstd/policies/nights.py"
         return PolicyStates(
             "/etc/burstd/policies", 5.0,
@@ -116,86 +128,94 @@ class FakePolicies:
 
 
 @dataclass
-class FakeOffice:
+class FakeBackend:
     """``answer`` says what comes of a command; ``asked`` is every command so far."""
 
-    reader: Records
-    last: tuple[Snapshot, Plan] | None = (SNAPSHOT, PLAN)
-    stage: StageOffice | None = None
+    reader: ClaimRecords
+    loop: tuple[Snapshot, Plan] | None = (SNAPSHOT, PLAN)
+    stage: StagingBackend | None = None
     alarms: tuple[str, ...] = ()
-    asked: list[Command] = field(default_factory=list)
-    answer: Callable[[Command], CommandResult] = carried_out
-    checks: FakeChecks = field(default_factory=FakeChecks)
-    routes: FakeRoutes = field(default_factory=FakeRoutes)
+    commands: list[Command] = field(default_factory=list)
+    answer: Callable[[Command], CommandResult] = accept_command
+    checks: FakeProviderChecks = field(default_factory=FakeProviderChecks)
+    routes: FakeIngress = field(default_factory=FakeIngress)
     policies: FakePolicies = field(default_factory=FakePolicies)
 
     def reset(self) -> None:
         """As new; one server serves many tests."""
-        self.last, self.alarms, self.asked, self.answer = (SNAPSHOT, PLAN), (), [], carried_out
-        self.stage, self.checks, self.routes = None, FakeChecks(), FakeRoutes()
+        self.loop, self.alarms, self.commands, self.answer = (SNAPSHOT, PLAN), (), [], accept_command
+        self.stage, self.checks, self.routes = None, FakeProviderChecks(), FakeIngress()
 
     def now(self) -> float:
         return NOW
 
-    def facts(self) -> Facts:
-        return Facts("0.1.0", CLUSTER, NOW - 3700, "22.05.8", self.alarms, {"sandbox": 2}, "/etc/burstd/burstd.toml",
-                     {"idle": 0.0021})  # fmt: skip
+    def daemon_info(self) -> DaemonInfo:
+        return DaemonInfo(
+            "0.1.0",
+            CLUSTER,
+            NOW - 3700,
+            "22.05.8",
+            self.alarms,
+            {"sandbox": 2},
+            "/etc/burstd/burstd.toml",
+            {"idle": 0.0021},
+        )
 
-    def latest(self) -> tuple[Snapshot, Plan] | None:
-        return self.last
+    def latest_loop(self) -> tuple[Snapshot, Plan] | None:
+        return self.loop
 
     def command(self, command: Command, timeout_s: float = COMMAND_TIMEOUT_S) -> CommandResult:
         assert timeout_s > 0
-        self.asked.append(command)
+        self.commands.append(command)
         if isinstance(command, PlanNow):
-            return CommandResult("", planned=(SNAPSHOT, PLAN))
-        if isinstance(command, TryPolicies) and self.answer is carried_out:
-            return CommandResult("", compared=(SNAPSHOT, PLAN, CAUTIOUS))
+            return CommandResult("", dry_run=(SNAPSHOT, PLAN))
+        if isinstance(command, TryPolicies) and self.answer is accept_command:
+            return CommandResult("", policy_comparison=(SNAPSHOT, PLAN, STRICTER_PLAN))
         return self.answer(command)
 
 
 @contextmanager
-def record_of_the_world() -> Iterator[Reader]:
+def sample_database() -> Iterator[StoreReader]:
     """A record in which the world's claims have lived so far, open for reading."""
     with tempfile.TemporaryDirectory(prefix="burstd-") as folder:
         path, clock = Path(folder) / "burstd.db", FixedClock(NOW - 10_000)
         with Store.open(path, clock) as store:
             for made in (GONE, *CLAIMS):
-                _live(store, clock, made)
-            stage_data(store, clock)
+                _write_claim(store, clock, made)
+            write_stagings(store, clock)
             clock.time = NOW - 1
-            store.hold(["gpu8"], "user:root", "fan is loud")
+            store.drain_slots(["gpu8"], "user:root", "fan is loud")
             left = Remark("placement", "job:88", "impossible", "no pool has four h100")
-            users = {f"job:{job.id}": job.user for job in JOBS} | {"job:88": MINE}
+            users = {f"job:{job.id}": job.user for job in JOBS} | {"job:88": USER}
             store.record_remarks([*PLAN.remarks, left], lambda subject: users.get(subject, ""))
             store.record_remarks([replace(left, subject="job:89", reason="of old")])
-            store.record_remarks([replace(left, subject="job:89")], lambda _: OTHER)
-            store.record_remarks([replace(left, subject="job:89", reason="five")], lambda _: MINE)
-        with Reader.open(path, FixedClock()) as reader:
+            store.record_remarks([replace(left, subject="job:89")], lambda _: OTHER_USER)
+            store.record_remarks([replace(left, subject="job:89", reason="five")], lambda _: USER)
+        with StoreReader.open(path, FixedClock()) as reader:
             yield reader
 
 
 @contextmanager
-def serving(record: Reader, admin_group: str = "") -> Iterator[tuple[FakeOffice, Path]]:
+def serving_api(record: StoreReader, admin_group: str = "") -> Iterator[tuple[FakeBackend, Path]]:
     """A daemon and its control socket, in a folder that every user can enter, unlike pytest's own."""
     with tempfile.TemporaryDirectory(prefix="burstd-") as folder:
         Path(folder).chmod(0o755)
-        path, office = Path(folder) / "control.sock", FakeOffice(record)
-        server = ControlServer(office, admin_group, listen(path, {}))
+        path, backend = Path(folder) / "control.sock", FakeBackend(record)
+        server = ApiServer(backend, admin_group, listen(path, {}))
         server.start()
         try:
-            yield office, path
+            yield backend, path
         finally:
             server.stop()
 
 
-def _live(store: Store, clock: FixedClock, claim: Claim) -> None:
+def _write_claim(store: Store, clock: FixedClock, claim: Claim) -> None:
     clock.time = claim.created
     store.make_claims([replace(claim, state=S.PLANNED, since=claim.created, opened=None, billed_until=None)])
-    path = LIFE[: LIFE.index(claim.state) + 1]
+    path = STATE_ORDER[: STATE_ORDER.index(claim.state) + 1]
     for old, new in pairwise(path):
         clock.time = claim.since if new is claim.state else claim.created + 1
         if new is S.GONE:
-            store.move(claim.id, old, new, claim.reason, billed_until=claim.billed_until)
+            store.transition_claim(claim.id, old, new, claim.reason, billed_until=claim.billed_until)
         else:
-            store.move(claim.id, old, new, claim.reason)
+            store.transition_claim(claim.id, old, new, claim.reason)

@@ -13,17 +13,17 @@ from typing import Any
 
 import pytest
 
-from burstd.api.backend import NoAnswer, Office, Records
-from burstd.api.server import CONNECTIONS, ControlServer
-from burstd.db import Reader, StoreFull
+from burstd.api.backend import Backend, ClaimRecords, NoAnswer
+from burstd.api.server import MAX_API_CONNECTIONS, ApiServer
+from burstd.db import StoreFull, StoreReader
 from burstd.domain.command import (
     ClearPin,
     Command,
     CommandResult,
-    HoldSlot,
+    DrainSlots,
     Pause,
     PlanNow,
-    ReleaseSlot,
+    ReleaseSlots,
     Reload,
     Resume,
     SetPin,
@@ -31,27 +31,27 @@ from burstd.domain.command import (
 from burstd.domain.snapshot import Unavailable
 from burstd.runtime.sockets import listen
 
-from .client import ME, Client
-from .office import PLAN, FakeOffice, serving
-from .world import CLAIMS, G4, MINE, NOW, OTHER, SLURM, SNAPSHOT, job
+from .client import ME, ApiTestClient
+from .office import PLAN, FakeBackend, serving_api
+from .world import CLAIMS, G4, NOW, OTHER_USER, SLURM, SNAPSHOT, USER, job
 
 NOBODY = 65534
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can connect as another user")
 
 
 @pytest.fixture
-def nobody(control: Path) -> Iterator[Client]:
-    with Client(control, NOBODY) as client:
+def nobody(control: Path) -> Iterator[ApiTestClient]:
+    with ApiTestClient(control, NOBODY) as client:
         yield client
 
 
-def test_the_interfaces_fit(office: FakeOffice, record: Reader) -> None:
-    as_office: Office = office
-    as_records: Records = record
+def test_the_interfaces_fit(backend: FakeBackend, record: StoreReader) -> None:
+    as_office: Backend = backend
+    as_records: ClaimRecords = record
     assert as_office.reader is as_records
 
 
-def test_status_counts_every_claim_once(root: Client) -> None:
+def test_status_counts_every_claim_once(root: ApiTestClient) -> None:
     status = root.get("/v1/status")
     assert status["you"] == {"user": ME, "admin": True}
     gpu, cpu = status["pools"]
@@ -71,9 +71,9 @@ def test_status_counts_every_claim_once(root: Client) -> None:
 
 
 @needs_root
-def test_another_user_sees_the_state_of_things_and_his_own_jobs(nobody: Client, root: Client) -> None:
+def test_another_user_sees_the_state_of_things_and_his_own_jobs(nobody: ApiTestClient, root: ApiTestClient) -> None:
     status = nobody.get("/v1/status")
-    assert status["you"] == {"user": MINE, "admin": False}
+    assert status["you"] == {"user": USER, "admin": False}
     assert status["pools"] == root.get("/v1/status")["pools"]
     assert status["waiting"]["jobs"] == 4
     assert [g["examples"] for g in status["waiting"]["groups"]] == [["104"], ["105"]]
@@ -90,7 +90,7 @@ def test_another_user_sees_the_state_of_things_and_his_own_jobs(nobody: Client, 
     assert {e["reason"] for e in events if e["subject"] == "claim:c-gpu2"} == {""}
     assert "secret-project" not in str([status, nodes, events])
 
-    assert [line["key"] for line in nobody.get("/v1/bill?since=0")["lines"]] == [MINE]
+    assert [line["key"] for line in nobody.get("/v1/bill?since=0")["lines"]] == [USER]
     assert {line["key"] for line in nobody.get("/v1/bill?since=0&group=job")["lines"]} == {"101", "90"}
     assert nobody.get("/v1/jobs/90")["nodes"][0]["state"] == "gone"
     explained = nobody.get("/v1/jobs/104_2/explanation")
@@ -122,17 +122,19 @@ def test_another_user_sees_the_state_of_things_and_his_own_jobs(nobody: Client, 
     ],
 )
 def test_the_rest_is_denied_with_a_sentence(
-    nobody: Client, office: FakeOffice, method: str, path: str, body: object
+    nobody: ApiTestClient, backend: FakeBackend, method: str, path: str, body: object
 ) -> None:
-    status, answer = nobody.ask(method, path, body)
+    status, answer = nobody.request(method, path, body)
     assert status == 403
-    assert MINE in answer["error"]
+    assert USER in answer["error"]
     assert answer["error"].endswith(".")
-    assert office.asked == []
+    assert backend.commands == []
 
 
 @needs_root
-def test_an_owner_reads_what_was_decided_about_a_job_that_never_got_a_node(nobody: Client, root: Client) -> None:
+def test_an_owner_reads_what_was_decided_about_a_job_that_never_got_a_node(
+    nobody: ApiTestClient, root: ApiTestClient
+) -> None:
     assert nobody.get("/v1/jobs/88")["remarks"][0]["reason"] == "no pool has four h100"
     explained = nobody.get("/v1/jobs/88/explanation")
     assert (explained["verdict"], explained["summary"]) == ("gone", "it has left the queue")
@@ -145,25 +147,29 @@ def test_an_owner_reads_what_was_decided_about_a_job_that_never_got_a_node(nobod
 
 
 @needs_root
-def test_the_queue_says_first_whose_a_task_was_that_has_ended(nobody: Client, office: FakeOffice) -> None:
+def test_the_queue_says_first_whose_a_task_was_that_has_ended(nobody: ApiTestClient, backend: FakeBackend) -> None:
     """Slurm gives numbers again: what the record has of 88 was another's."""
-    theirs = job("88", OTHER, array_job_id="88", array_tasks="3-4", tasks=2)
-    assert nobody.ask("GET", "/v1/jobs/88_1")[0] == 200
-    office.last = (replace(SNAPSHOT, slurm=replace(SLURM, jobs=(theirs,))), PLAN)
-    assert nobody.ask("GET", "/v1/jobs/88_1")[0] == 403
-    office.last = (replace(SNAPSHOT, slurm=replace(SLURM, jobs=(replace(theirs, user=MINE),))), PLAN)
+    theirs = job("88", OTHER_USER, array_job_id="88", array_tasks="3-4", tasks=2)
+    assert nobody.request("GET", "/v1/jobs/88_1")[0] == 200
+    backend.loop = (replace(SNAPSHOT, slurm=replace(SLURM, jobs=(theirs,))), PLAN)
+    assert nobody.request("GET", "/v1/jobs/88_1")[0] == 403
+    backend.loop = (replace(SNAPSHOT, slurm=replace(SLURM, jobs=(replace(theirs, user=USER),))), PLAN)
     assert nobody.get("/v1/jobs/88_1")["job"] is None
     assert nobody.get("/v1/jobs/88_4")["job"]["id"] == "88"
 
 
 @needs_root
-def test_members_of_the_admin_group_act(record: Reader) -> None:
-    with serving(record, "nogroup") as (office, path):
-        with Client(path, NOBODY) as member, Client(path, 54321) as stranger, Client(path, 54321, NOBODY) as own:
-            assert member.ask("POST", "/v1/reload")[0] == 200
+def test_members_of_the_admin_group_act(record: StoreReader) -> None:
+    with serving_api(record, "nogroup") as (backend, path):
+        with (
+            ApiTestClient(path, NOBODY) as member,
+            ApiTestClient(path, 54321) as stranger,
+            ApiTestClient(path, 54321, NOBODY) as own,
+        ):
+            assert member.request("POST", "/v1/reload")[0] == 200
             assert stranger.get("/v1/status")["you"] == {"user": "uid 54321", "admin": False}
             assert own.get("/v1/status")["you"]["admin"]
-        assert office.asked == [Reload(f"user:{MINE}")]
+        assert backend.commands == [Reload(f"user:{USER}")]
 
 
 @pytest.mark.parametrize(
@@ -181,9 +187,9 @@ def test_members_of_the_admin_group_act(record: Reader) -> None:
             "POST",
             "nodes/hold",
             {"nodes": ["gpu[1-2],cpu1", "c-gpu2"], "reason": "hot"},
-            HoldSlot(("gpu1", "gpu2", "cpu1"), "hot", f"user:{ME}"),
+            DrainSlots(("gpu1", "gpu2", "cpu1"), "hot", f"user:{ME}"),
         ),
-        ("POST", "nodes/release", {"nodes": ["gpu8"]}, ReleaseSlot(("gpu8",), f"user:{ME}")),
+        ("POST", "nodes/release", {"nodes": ["gpu8"]}, ReleaseSlots(("gpu8",), f"user:{ME}")),
         ("PUT", "hold", {"reason": "audit"}, Pause("audit", f"user:{ME}")),
         ("DELETE", "hold", None, Resume(f"user:{ME}")),
         ("POST", "reload", None, Reload(f"user:{ME}")),
@@ -191,10 +197,10 @@ def test_members_of_the_admin_group_act(record: Reader) -> None:
     ],
 )
 def test_what_is_asked_becomes_one_command(
-    root: Client, office: FakeOffice, method: str, path: str, body: object, command: Command
+    root: ApiTestClient, backend: FakeBackend, method: str, path: str, body: object, command: Command
 ) -> None:
-    status, answer = root.ask(method, f"/v1/{path}", body)
-    assert (status, office.asked) == (200, [command])
+    status, answer = root.request(method, f"/v1/{path}", body)
+    assert (status, backend.commands) == (200, [command])
     assert ("steps" in answer) if isinstance(command, PlanNow) else answer["text"].startswith("Carried out")
 
 
@@ -218,10 +224,10 @@ def test_what_is_asked_becomes_one_command(
     ],
 )
 def test_what_cannot_be_is_said(
-    root: Client, office: FakeOffice, method: str, path: str, body: object, status: int, says: str
+    root: ApiTestClient, backend: FakeBackend, method: str, path: str, body: object, status: int, says: str
 ) -> None:
-    found, answer = root.ask(method, f"/v1/{path}", body)
-    assert (found, office.asked) == (status, [])
+    found, answer = root.request(method, f"/v1/{path}", body)
+    assert (found, backend.commands) == (status, [])
     assert says in answer["error"]
     assert ("gpu" in answer["known"]) == ("tpu" in path)
 
@@ -236,42 +242,42 @@ def test_what_cannot_be_is_said(
     ],
 )
 def test_a_command_that_fails(
-    root: Client, office: FakeOffice, outcome: CommandResult | Exception, status: int, says: str
+    root: ApiTestClient, backend: FakeBackend, outcome: CommandResult | Exception, status: int, says: str
 ) -> None:
     def answer(command: Command) -> CommandResult:
         if isinstance(outcome, Exception):
             raise outcome
         return outcome
 
-    office.answer = answer
-    found, body = root.ask("POST", "/v1/reload")
+    backend.answer = answer
+    found, body = root.request("POST", "/v1/reload")
     assert found == status
     assert says in body["error"]
     assert "private detail" not in str(body)
 
 
-def test_before_the_first_loop(root: Client, office: FakeOffice) -> None:
-    office.last = None
+def test_before_the_first_loop(root: ApiTestClient, backend: FakeBackend) -> None:
+    backend.loop = None
     status = root.get("/v1/status")
     assert (status["seen"], status["pools"], status["slurm"]["error"]) == (None, [], "not looked yet")
     assert status["alarms"] == ["no loop has been completed since the start; journalctl -u burstd says why"]
-    found, answer = root.ask("GET", "/v1/nodes")
+    found, answer = root.request("GET", "/v1/nodes")
     assert found == 503
     assert "just started" in answer["error"]
 
 
-def test_a_slurm_that_does_not_answer_is_not_an_empty_queue(root: Client, office: FakeOffice) -> None:
-    office.last = (replace(SNAPSHOT, slurm=Unavailable("slurmctld does not answer", NOW - 60)), PLAN)
+def test_a_slurm_that_does_not_answer_is_not_an_empty_queue(root: ApiTestClient, backend: FakeBackend) -> None:
+    backend.loop = (replace(SNAPSHOT, slurm=Unavailable("slurmctld does not answer", NOW - 60)), PLAN)
     status = root.get("/v1/status")
     assert (status["slurm"]["ok"], status["slurm"]["last_known"]) == (False, "2026-09-21T14:12:20Z")
     assert "Slurm cannot be read: slurmctld does not answer" in status["alarms"]
     assert {n["state"] for n in root.get("/v1/nodes?all=1")["nodes"] if not n["claim"]} == {"held", "unknown"}
     for path in ("/v1/jobs", "/v1/jobs/103", "/v1/jobs/999"):
-        found, answer = root.ask("GET", path)
+        found, answer = root.request("GET", path)
         assert (path, found) == (path, 200 if path.endswith("103") else 503), answer
 
 
-def test_events_are_followed_without_a_gap(root: Client) -> None:
+def test_events_are_followed_without_a_gap(root: ApiTestClient) -> None:
     every = [e["seq"] for e in root.get("/v1/events?limit=10000")["events"]]
     assert len(every) > 20
     assert every == sorted(set(every))
@@ -290,17 +296,17 @@ def test_events_are_followed_without_a_gap(root: Client) -> None:
 
 
 @needs_root
-def test_one_user_cannot_keep_the_others_out(control: Path, root: Client) -> None:
-    crowd = [Client(control, NOBODY) for _ in range(CONNECTIONS // 5 + 1)]
+def test_one_user_cannot_keep_the_others_out(control: Path, root: ApiTestClient) -> None:
+    crowd = [ApiTestClient(control, NOBODY) for _ in range(MAX_API_CONNECTIONS // 5 + 1)]
     assert crowd[-1].get("/v1/status")
-    with pytest.raises(OSError, match=r"Broken pipe|reset|closed"), Client(control, NOBODY) as one_more:
+    with pytest.raises(OSError, match=r"Broken pipe|reset|closed"), ApiTestClient(control, NOBODY) as one_more:
         one_more.get("/v1/status")
     assert root.get("/v1/status")
     for client in crowd:
         client.__exit__(None, None, None)
 
 
-def test_it_stops_cleanly_whatever_is_under_way(office: FakeOffice, place: Path) -> None:
+def test_it_stops_cleanly_whatever_is_under_way(backend: FakeBackend, socket_path: Path) -> None:
     before = {s: signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM)}
     asked, release = threading.Event(), threading.Event()
 
@@ -309,15 +315,15 @@ def test_it_stops_cleanly_whatever_is_under_way(office: FakeOffice, place: Path)
         release.wait(30)
         return CommandResult("late")
 
-    office.answer = answer
-    server = ControlServer(office, "", listen(place, {}))
+    backend.answer = answer
+    server = ApiServer(backend, "", listen(socket_path, {}))
     server.start()
-    idle = Client(place)
+    idle = ApiTestClient(socket_path)
     assert idle.get("/v1/status")
     outcome: list[Any] = []
 
     def ask() -> None:
-        outcome.append(Client(place).ask("POST", "/v1/reload"))
+        outcome.append(ApiTestClient(socket_path).request("POST", "/v1/reload"))
 
     caller = threading.Thread(target=ask)
     caller.start()
@@ -325,14 +331,14 @@ def test_it_stops_cleanly_whatever_is_under_way(office: FakeOffice, place: Path)
     server.stop()
     server.stop()
     with socket.socket(socket.AF_UNIX) as late, pytest.raises(ConnectionRefusedError):
-        late.connect(str(place))
+        late.connect(str(socket_path))
     release.set()
     caller.join(10)
     assert outcome[0][0] == 503
     assert outcome[0][1]["error"].startswith("burstd is stopping")
     assert {s: signal.getsignal(s) for s in before} == before
-    again = ControlServer(office, "", listen(place, {}))
+    again = ApiServer(backend, "", listen(socket_path, {}))
     again.start()
-    with Client(place) as client:
+    with ApiTestClient(socket_path) as client:
         assert client.get("/v1/status")
     again.stop()

@@ -16,46 +16,46 @@ from typing import Any
 
 import pytest
 
-from burstd.api.auth import Caller, Rights
-from burstd.api.dependencies import Denied
-from burstd.api.job_nodes import job_node, owned
-from burstd.api.port_forward import ForwardServer
+from burstd.api.auth import Authorizer, Caller
+from burstd.api.dependencies import ApiError
+from burstd.api.job_nodes import find_job_machine, owned_jobs
+from burstd.api.port_forward import PortForwardServer
 from burstd.domain.claim import Claim
 from burstd.domain.errors import NodeNotReady
-from burstd.domain.plugins.shell import ConnectionLost, NotListening, Shell, Wire
+from burstd.domain.plugins.shell import ConnectionLost, NotListening, PortConnection, Shell
 from burstd.domain.slurm.job import JobState
 from burstd.domain.snapshot import Unavailable
-from burstd.slurm.hooks.hook_socket import listen
+from burstd.slurm.hooks.hook_socket import listen_for_hooks
 from burstd.transfer.protocol.relay import SocketWire
 
 from .client import connect_as
-from .office import PLAN, FakeOffice
-from .world import CLAIMS, JOBS, MINE, NOW, OTHER, SLURM, SNAPSHOT, job
+from .office import PLAN, FakeBackend
+from .world import CLAIMS, JOBS, NOW, OTHER_USER, SLURM, SNAPSHOT, USER, job
 
 NOBODY = 65534
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can connect as another user")
 PORT = 8888
 
 
-class Nodes:
+class FakeNodes:
     """The inside of every node: one server, which answers what it heard backwards once it has heard the end."""
 
     def __init__(self) -> None:
         self.server = socket.create_server(("127.0.0.1", 0))
-        self.entered: list[str] = []
+        self.opened: list[str] = []
         self.closed = 0
-        self.lost = 0
+        self.dead_dials = 0
         """So many times a shell turns out to be dead when it is dialled from."""
-        self.away = ""
-        self.go = threading.Event()
+        self.unreachable = ""
+        self.may_connect = threading.Event()
         """Cleared: nobody gets further than the door."""
-        self.go.set()
+        self.may_connect.set()
 
-    def enter(self, claim: Claim) -> Shell:
-        self.go.wait(20)
-        if self.away:
-            raise NodeNotReady(self.away)
-        self.entered.append(claim.slot)
+    def open_shell(self, claim: Claim) -> Shell:
+        self.may_connect.wait(20)
+        if self.unreachable:
+            raise NodeNotReady(self.unreachable)
+        self.opened.append(claim.slot)
         return FakeShell(self)  # type: ignore[return-value]
 
     def serve(self) -> None:
@@ -75,14 +75,14 @@ class Nodes:
 class FakeShell:
     """Its wires end with it."""
 
-    def __init__(self, nodes: Nodes) -> None:
+    def __init__(self, nodes: FakeNodes) -> None:
         self._nodes = nodes
-        self._wires: list[Wire] = []
+        self._wires: list[PortConnection] = []
 
-    def dial(self, port: int, timeout_s: float) -> Wire:
+    def dial(self, port: int, timeout_s: float) -> PortConnection:
         assert timeout_s < 60
-        if self._nodes.lost:
-            self._nodes.lost -= 1
+        if self._nodes.dead_dials:
+            self._nodes.dead_dials -= 1
             raise ConnectionLost("it hung up")
         if port != PORT:
             raise NotListening(f"nothing listens at 10.0.0.9 port {port} so far")
@@ -96,8 +96,8 @@ class FakeShell:
 
 
 @contextlib.contextmanager
-def serving_nodes() -> Iterator[Nodes]:
-    made = Nodes()
+def serving_nodes() -> Iterator[FakeNodes]:
+    made = FakeNodes()
     thread = threading.Thread(target=made.serve)
     thread.start()
     try:
@@ -109,35 +109,37 @@ def serving_nodes() -> Iterator[Nodes]:
 
 
 @pytest.fixture
-def nodes() -> Iterator[Nodes]:
+def nodes() -> Iterator[FakeNodes]:
     with serving_nodes() as made:
         yield made
 
 
 @pytest.fixture
-def door(place: Path, office: FakeOffice, nodes: Nodes) -> Iterator[Path]:
-    server = ForwardServer(place, office, Rights(""), nodes.enter, most=6, look_s=0.05)
+def forward_socket(socket_path: Path, backend: FakeBackend, nodes: FakeNodes) -> Iterator[Path]:
+    server = PortForwardServer(
+        socket_path, backend, Authorizer(""), nodes.open_shell, max_connections=6, check_interval_s=0.05
+    )
     server.start()
-    yield place
+    yield socket_path
     server.close()
-    assert not place.exists()
+    assert not socket_path.exists()
 
 
 Ask = Callable[..., tuple[socket.socket, dict[str, Any]]]
 
 
 @pytest.fixture
-def ask(door: Path) -> Iterator[Ask]:
+def ask(forward_socket: Path) -> Iterator[Ask]:
     """Sends a line and reads the answer."""
     made: list[socket.socket] = []
 
-    def asked(wish: object, uid: int = 0) -> tuple[socket.socket, dict[str, Any]]:
-        wire = connect_as(door, uid, uid)
+    def asked(request: object, uid: int = 0) -> tuple[socket.socket, dict[str, Any]]:
+        wire = connect_as(forward_socket, uid, uid)
         made.append(wire)
         wire.settimeout(20)
         # A no may come before the question.
         with contextlib.suppress(BrokenPipeError):
-            wire.sendall((wish if isinstance(wish, bytes) else json.dumps(wish).encode()) + b"\n")
+            wire.sendall((request if isinstance(request, bytes) else json.dumps(request).encode()) + b"\n")
         return wire, line(wire)
 
     yield asked
@@ -153,28 +155,28 @@ def line(wire: socket.socket) -> dict[str, Any]:
     return said
 
 
-def wish(job_id: str = "101", **more: object) -> dict[str, object]:
+def forward_request(job_id: str = "101", **more: object) -> dict[str, object]:
     return {"job": job_id, "port": PORT} | more
 
 
 @needs_root
-def test_the_owner_reaches_the_port_and_each_end_is_carried(ask: Ask, nodes: Nodes) -> None:
+def test_the_owner_reaches_the_port_and_each_end_is_carried(ask: Ask, nodes: FakeNodes) -> None:
     said = os.urandom(2 << 20)
     for _ in range(3):
-        wire, answer = ask(wish(), NOBODY)
+        wire, answer = ask(forward_request(), NOBODY)
         assert answer == {"ok": True, "job": "101", "node": "gpu1"}
         wire.sendall(said)
         wire.shutdown(socket.SHUT_WR)
         assert b"".join(iter(lambda w=wire: w.recv(1 << 16), b"")) == said[::-1]  # type: ignore[misc]
-    assert nodes.entered == ["gpu1"]  # One way in served all.
+    assert nodes.opened == ["gpu1"]  # One way in served all.
 
 
-def test_a_way_that_broke_is_made_anew_under_nobodys_hands(ask: Ask, nodes: Nodes) -> None:
-    first, _ = ask(wish())
-    nodes.lost = 1
-    second, answer = ask(wish())
+def test_a_broken_shell_is_replaced_while_others_use_it(ask: Ask, nodes: FakeNodes) -> None:
+    first, _ = ask(forward_request())
+    nodes.dead_dials = 1
+    second, answer = ask(forward_request())
     assert answer["ok"]
-    assert nodes.entered == ["gpu1", "gpu1"]
+    assert nodes.opened == ["gpu1", "gpu1"]
     assert nodes.closed == 0
     for wire in (first, second):
         wire.sendall(b"abc")
@@ -184,8 +186,8 @@ def test_a_way_that_broke_is_made_anew_under_nobodys_hands(ask: Ask, nodes: Node
         wire.close()
     # The old one ends with the last that it carried; the new one is kept for the next.
     until(lambda: nodes.closed == 1)
-    assert ask(wish())[1]["ok"]
-    assert nodes.entered == ["gpu1", "gpu1"]
+    assert ask(forward_request())[1]["ok"]
+    assert nodes.opened == ["gpu1", "gpu1"]
 
 
 def until(true: Callable[[], bool]) -> None:
@@ -195,10 +197,10 @@ def until(true: Callable[[], bool]) -> None:
 
 
 @needs_root
-def test_each_user_has_a_way_of_his_own(ask: Ask, nodes: Nodes) -> None:
-    assert ask(wish(), NOBODY)[1]["ok"]
-    assert ask(wish())[1]["ok"]
-    assert nodes.entered == ["gpu1", "gpu1"]
+def test_each_user_has_a_shell_of_his_own(ask: Ask, nodes: FakeNodes) -> None:
+    assert ask(forward_request(), NOBODY)[1]["ok"]
+    assert ask(forward_request())[1]["ok"]
+    assert nodes.opened == ["gpu1", "gpu1"]
 
 
 class Flaky:
@@ -220,13 +222,15 @@ class Flaky:
 @pytest.fixture
 def flaky(monkeypatch: pytest.MonkeyPatch) -> list[OSError]:
     errors = [OSError(errno.EMFILE, "Too many open files"), ConnectionAbortedError()]
-    monkeypatch.setattr("burstd.api.port_forward.listen", lambda *words: Flaky(listen(*words), errors))
+    monkeypatch.setattr(
+        "burstd.api.port_forward.listen_for_hooks", lambda *words: Flaky(listen_for_hooks(*words), errors)
+    )
     monkeypatch.setattr("burstd.slurm.hooks.hook_socket._PAUSE_S", 0.01)
     return errors
 
 
 def test_it_goes_on_after_errors_of_accept(flaky: list[OSError], ask: Ask) -> None:
-    assert ask(wish())[1]["ok"]
+    assert ask(forward_request())[1]["ok"]
     assert flaky == []
 
 
@@ -238,23 +242,23 @@ def test_it_goes_on_where_no_thread_can_be_started(ask: Ask, monkeypatch: pytest
         patch.setattr(threading.Thread, "start", start)
         # More than the six that may be open.
         for _ in range(7):
-            assert ask(wish())[1]["error"] == "burstd can start no more threads; try again later."
-    assert ask(wish())[1]["ok"]
+            assert ask(forward_request())[1]["error"] == "burstd can start no more threads; try again later."
+    assert ask(forward_request())[1]["ok"]
 
 
 def test_a_connection_that_comes_as_it_ends_is_none(
-    place: Path, office: FakeOffice, nodes: Nodes, monkeypatch: pytest.MonkeyPatch
+    socket_path: Path, backend: FakeBackend, nodes: FakeNodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broken: list[Any] = []
     monkeypatch.setattr(threading, "excepthook", broken.append)
-    server = ForwardServer(place, office, Rights(""), nodes.enter)
+    server = PortForwardServer(socket_path, backend, Authorizer(""), nodes.open_shell)
     server.start()
-    nodes.go.clear()
-    with connect_as(place, 0, 0) as wire:
-        wire.sendall(json.dumps(wish()).encode() + b"\n")
+    nodes.may_connect.clear()
+    with connect_as(socket_path, 0, 0) as wire:
+        wire.sendall(json.dumps(forward_request()).encode() + b"\n")
         until(lambda: any(thread.name == "port" for thread in threading.enumerate()))
         server.close()
-        nodes.go.set()
+        nodes.may_connect.set()
         wire.settimeout(20)
         assert line(wire)["ok"]
         assert wire.recv(1) == b""
@@ -266,15 +270,15 @@ def test_a_connection_that_comes_as_it_ends_is_none(
 @pytest.mark.parametrize(
     ("asked", "uid", "status", "says"),
     [
-        (wish("102"), NOBODY, 403, f"You are {MINE}, and job 102 is not yours."),
-        (wish("999"), NOBODY, 404, "Job 999 is not in the queue."),
-        (wish("105"), NOBODY, 409, "Job 105 does not run: burstd saw it pending 1 s ago"),
-        (wish("104"), NOBODY, 409, "Job 104 does not run: burstd saw it pending 1 s ago"),
-        (wish(node="gpu2"), NOBODY, 404, "Job 101 has no node 'gpu2'; it runs on gpu1."),
-        (wish(""), NOBODY, 422, "No job was named."),
-        (wish(port=0), NOBODY, 422, "0 is no port"),
-        (wish(port=70000), NOBODY, 422, "70000 is no port"),
-        (wish(port=99), NOBODY, 409, "nothing listens at 10.0.0.9 port 99 so far"),
+        (forward_request("102"), NOBODY, 403, f"You are {USER}, and job 102 is not yours."),
+        (forward_request("999"), NOBODY, 404, "Job 999 is not in the queue."),
+        (forward_request("105"), NOBODY, 409, "Job 105 does not run: burstd saw it pending 1 s ago"),
+        (forward_request("104"), NOBODY, 409, "Job 104 does not run: burstd saw it pending 1 s ago"),
+        (forward_request(node="gpu2"), NOBODY, 404, "Job 101 has no node 'gpu2'; it runs on gpu1."),
+        (forward_request(""), NOBODY, 422, "No job was named."),
+        (forward_request(port=0), NOBODY, 422, "0 is no port"),
+        (forward_request(port=70000), NOBODY, 422, "70000 is no port"),
+        (forward_request(port=99), NOBODY, 409, "nothing listens at 10.0.0.9 port 99 so far"),
         (b"GET / HTTP/1.1", NOBODY, 422, "of one version"),
         (b"[]", NOBODY, 422, "of one version"),
         (b"x" * 10_000, NOBODY, 422, "of one version"),
@@ -286,33 +290,33 @@ def test_the_rest_is_refused_with_a_sentence(ask: Ask, asked: object, uid: int, 
     assert says in answer["error"]
 
 
-def test_an_administrator_reaches_every_job(ask: Ask, nodes: Nodes) -> None:
-    assert ask(wish("102"))[1] == {"ok": True, "job": "102", "node": "gpu2"}
-    nodes.away = "10.0.0.9 does not answer"
-    _, answer = ask(wish("101"))
+def test_an_administrator_reaches_every_job(ask: Ask, nodes: FakeNodes) -> None:
+    assert ask(forward_request("102"))[1] == {"ok": True, "job": "102", "node": "gpu2"}
+    nodes.unreachable = "10.0.0.9 does not answer"
+    _, answer = ask(forward_request("101"))
     assert (answer["status"], answer["error"]) == (503, "10.0.0.9 does not answer")
 
 
-def test_nodes_that_are_the_sites_own_and_parts_of_arrays(ask: Ask, office: FakeOffice) -> None:
+def test_nodes_that_are_the_sites_own_and_parts_of_arrays(ask: Ask, backend: FakeBackend) -> None:
     rows = (
-        job("7_1", OTHER, JobState.RUNNING, array_job_id="7", node_list=("gpu2",)),
-        job("7_2", OTHER, JobState.RUNNING, array_job_id="7", node_list=("rack1", "gpu1")),
-        job("8", OTHER, JobState.RUNNING, node_list=("rack1",)),
+        job("7_1", OTHER_USER, JobState.RUNNING, array_job_id="7", node_list=("gpu2",)),
+        job("7_2", OTHER_USER, JobState.RUNNING, array_job_id="7", node_list=("rack1", "gpu1")),
+        job("8", OTHER_USER, JobState.RUNNING, node_list=("rack1",)),
     )
-    office.last = (replace(SNAPSHOT, slurm=replace(SLURM, jobs=rows)), PLAN)
-    assert "Several parts of job 7 run: name one of 7_1, 7_2." in ask(wish("7"))[1]["error"]
-    assert ask(wish("7_2"))[1]["node"] == "gpu1"
-    assert "runs on rack1, which burstd did not start" in ask(wish("8"))[1]["error"]
+    backend.loop = (replace(SNAPSHOT, slurm=replace(SLURM, jobs=rows)), PLAN)
+    assert "Several parts of job 7 run: name one of 7_1, 7_2." in ask(forward_request("7"))[1]["error"]
+    assert ask(forward_request("7_2"))[1]["node"] == "gpu1"
+    assert "runs on rack1, which burstd did not start" in ask(forward_request("8"))[1]["error"]
 
 
-def test_what_waits_of_an_array_is_not_what_runs(office: FakeOffice) -> None:
+def test_what_waits_of_an_array_is_not_what_runs(backend: FakeBackend) -> None:
     rows = (
-        job("7", MINE, array_job_id="7", array_tasks="2-9", tasks=8),
-        job("7_1", MINE, JobState.RUNNING, array_job_id="7", node_list=("gpu1",)),
+        job("7", USER, array_job_id="7", array_tasks="2-9", tasks=8),
+        job("7_1", USER, JobState.RUNNING, array_job_id="7", node_list=("gpu1",)),
     )
-    office.last = (replace(SNAPSHOT, slurm=replace(SLURM, jobs=rows)), PLAN)
-    assert job_node("7", "", Caller(MINE, admin=False), office).job.id == "7_1"
-    assert owned("7", Caller(MINE, admin=False), office) == rows
+    backend.loop = (replace(SNAPSHOT, slurm=replace(SLURM, jobs=rows)), PLAN)
+    assert find_job_machine("7", "", Caller(USER, admin=False), backend).job.id == "7_1"
+    assert owned_jobs("7", Caller(USER, admin=False), backend) == rows
 
 
 @pytest.mark.parametrize(
@@ -322,15 +326,15 @@ def test_what_waits_of_an_array_is_not_what_runs(office: FakeOffice) -> None:
         ("7", 403),  # one's own comes first, and is not all
     ],
 )
-def test_nobody_reaches_others_by_an_id_of_many(office: FakeOffice, asked: str, status: int) -> None:
+def test_nobody_reaches_others_by_an_id_of_many(backend: FakeBackend, asked: str, status: int) -> None:
     rows = (
-        job("6", MINE),
-        job("7_1", MINE, array_job_id="7"),
-        job("7_2", OTHER, JobState.RUNNING, array_job_id="7", node_list=("gpu2",)),
+        job("6", USER),
+        job("7_1", USER, array_job_id="7"),
+        job("7_2", OTHER_USER, JobState.RUNNING, array_job_id="7", node_list=("gpu2",)),
     )
-    office.last = (replace(SNAPSHOT, slurm=replace(SLURM, jobs=rows)), PLAN)
-    with pytest.raises(Denied) as denied:
-        job_node(asked, "", Caller(MINE, admin=False), office)
+    backend.loop = (replace(SNAPSHOT, slurm=replace(SLURM, jobs=rows)), PLAN)
+    with pytest.raises(ApiError) as denied:
+        find_job_machine(asked, "", Caller(USER, admin=False), backend)
     assert denied.value.status == status
 
 
@@ -342,10 +346,10 @@ def test_nobody_reaches_others_by_an_id_of_many(office: FakeOffice, asked: str, 
         ({"claims": CLAIMS[1:]}, "the machine of gpu1 has ended"),
     ],
 )
-def test_connections_end_with_the_job(ask: Ask, office: FakeOffice, changes: dict[str, Any], why: str) -> None:
-    carried, held = ask(wish())[0], ask(wish(hold=True))[0]
-    others = ask(wish("102", hold=True))[0]
-    office.last = (replace(SNAPSHOT, **changes), PLAN)
+def test_connections_end_with_the_job(ask: Ask, backend: FakeBackend, changes: dict[str, Any], why: str) -> None:
+    carried, held = ask(forward_request())[0], ask(forward_request(hold=True))[0]
+    others = ask(forward_request("102", hold=True))[0]
+    backend.loop = (replace(SNAPSHOT, **changes), PLAN)
     assert carried.recv(1) == b""
     assert line(held) == {"error": why}
     assert held.recv(1) == b""
@@ -354,22 +358,22 @@ def test_connections_end_with_the_job(ask: Ask, office: FakeOffice, changes: dic
         others.recv(1)
 
 
-def test_what_cannot_be_read_cuts_nothing(ask: Ask, office: FakeOffice) -> None:
-    carried = ask(wish())[0]
-    office.last = (replace(SNAPSHOT, slurm=Unavailable("no answer", NOW)), PLAN)
-    assert ask(wish())[1]["error"] == "Slurm cannot be read: no answer"
+def test_what_cannot_be_read_cuts_nothing(ask: Ask, backend: FakeBackend) -> None:
+    carried = ask(forward_request())[0]
+    backend.loop = (replace(SNAPSHOT, slurm=Unavailable("no answer", NOW)), PLAN)
+    assert ask(forward_request())[1]["error"] == "Slurm cannot be read: no answer"
     carried.sendall(b"abc")
     carried.shutdown(socket.SHUT_WR)
     assert carried.recv(10) == b"cba"
 
 
 @needs_root
-def test_nobody_takes_all_the_room(ask: Ask) -> None:
-    mine = [ask(wish(), NOBODY) for _ in range(3)]
+def test_one_user_cannot_take_all_connections(ask: Ask) -> None:
+    mine = [ask(forward_request(), NOBODY) for _ in range(3)]
     assert [answer["ok"] for _, answer in mine] == [True, True, False]
     assert "Too many connections" in mine[-1][1]["error"]
-    assert all(ask(wish())[1]["ok"] for _ in range(7)), "root has as many as he wants"
+    assert all(ask(forward_request())[1]["ok"] for _ in range(7)), "root has as many as he wants"
     mine[0][0].close()
     # The place is free once the daemon has seen it go.
-    while not ask(wish(), NOBODY)[1]["ok"]:
+    while not ask(forward_request(), NOBODY)[1]["ok"]:
         pass

@@ -12,69 +12,72 @@ from burstd.domain.claim import ClaimState as S
 from burstd.domain.cloud.instance import Instance, InstanceState, Leftover
 from burstd.domain.plan import (
     Action,
-    Adopt,
-    Bind,
-    Drain,
-    Interrupted,
+    AdoptMachine,
+    BindJob,
+    ChangeClaimState,
+    DrainNodes,
     JobRun,
-    Launch,
-    Learn,
-    LimitTime,
+    LaunchMachine,
+    LimitJobTime,
     MakeClaim,
-    Move,
-    NodeDown,
     Plan,
     PowerDown,
-    Prove,
-    Reach,
-    Register,
+    ProbeMachine,
+    RecordAddress,
+    RecordInterruptions,
+    RegisterNodes,
     RemoveOrphans,
-    Requeue,
+    RequeueJobs,
     SetGate,
-    Start,
-    StartNow,
-    Terminate,
-    Unbind,
-    Undrain,
+    SetNodesDown,
+    StartJobsNow,
+    StartSlurmd,
+    TerminateMachines,
+    UnbindJob,
+    UndrainNodes,
+    ValidateNode,
 )
-from burstd.domain.plugins.policy import LeftOut, Remark, Target, Want, dropped
+from burstd.domain.plugins.policy import ExcludedOffer, Remark, Target, Want, remarks_on_dropped_want
 
 from .world import G4, NOW, SNAPSHOT
 
 ADOPTED = Claim(
-    "c-9", "lab", "gpu", "gpu6", G4, Cause.DEMAND, S.OPEN, NOW, NOW, "it was not on record", instance_id="i-9"
+    "c-9", "lab", "gpu", "gpu6", G4, Cause.DEMAND, S.IN_SERVICE, NOW, NOW, "it was not on record", instance_id="i-9"
 )
 SENTENCES: list[tuple[Action, str]] = [
-    (Adopt(ADOPTED), "adopt instance i-9 at sandbox as gpu6, open: it was not on record"),
+    (AdoptMachine(ADOPTED), "adopt instance i-9 at sandbox as gpu6, open: it was not on record"),
     (
         MakeClaim("gpu", "gpu6", G4, Cause.DEMAND, "for job 104", jobs=("104",)),
         "start a machine for gpu6 (pool gpu) as sandbox/local/a/g4/on-demand at 3.06 EUR/h: for job 104",
     ),
-    (Launch("c-gpu3", "no answer"), "ask the cloud for the machine of gpu3 again: no answer"),
-    (Move("c-gpu3", S.BOOTING, S.FAILED, "too late"), "note that gpu3 goes from booting to failed: too late"),
-    (Learn("c-gpu3", "10.0.0.3", "i-3"), "note that gpu3 has the address 10.0.0.3"),
-    (Prove("c-gpu3", "it runs"), "reach and check the machine of gpu3: it runs"),
-    (Reach("c-gpu3"), "find out whether the machine of gpu3 answers, which its cloud lists no more"),
-    (Register((("gpu3", "10.0.0.3"), ("gpu4", "10.0.0.4"))), "tell Slurm the addresses of gpu[3-4]"),
-    (Start("c-gpu3"), "start slurmd on gpu3"),
+    (LaunchMachine("c-gpu3", "no answer"), "ask the cloud for the machine of gpu3 again: no answer"),
+    (
+        ChangeClaimState("c-gpu3", S.BOOTING, S.FAILED, "too late"),
+        "note that gpu3 goes from booting to failed: too late",
+    ),
+    (RecordAddress("c-gpu3", "10.0.0.3", "i-3"), "note that gpu3 has the address 10.0.0.3"),
+    (ValidateNode("c-gpu3", "it runs"), "reach and check the machine of gpu3: it runs"),
+    (ProbeMachine("c-gpu3"), "find out whether the machine of gpu3 answers, which its cloud lists no more"),
+    (RegisterNodes((("gpu3", "10.0.0.3"), ("gpu4", "10.0.0.4"))), "tell Slurm the addresses of gpu[3-4]"),
+    (StartSlurmd("c-gpu3"), "start slurmd on gpu3"),
     (
         SetGate(frozenset({"gpu1"}), "ready", ("c-gpu3", "c-gpu4"), ("c-gpu2",)),
         "open gpu[3-4] to jobs and close gpu2 to new jobs: ready",
     ),
-    (Bind("103", "bob", ("c-gpu3",), ("gpu3",), "deep"), "let job 103 of bob, and no other, start on gpu3: deep"),
-    (Unbind("103", "it runs"), "let other jobs than 103 use its nodes again: it runs"),
+    (BindJob("103", "bob", ("c-gpu3",), ("gpu3",), "deep"), "let job 103 of bob, and no other, start on gpu3: deep"),
+    (UnbindJob("103", "it runs"), "let other jobs than 103 use its nodes again: it runs"),
     (PowerDown(("gpu3",), True, "over"), "power down (jobs on them are requeued) gpu3 in Slurm: over"),
-    (NodeDown(("gpu3",), "died"), "set gpu3 down in Slurm: died"),
-    (Drain(("c-gpu3", "c-gpu4"), ("gpu3", "gpu4"), "burstd: x"), "drain gpu[3-4] in Slurm: burstd: x"),
-    (Undrain(("gpu3", "gpu4")), "take burstd's drain off gpu[3-4]: no machine stands behind it"),
+    (SetNodesDown(("gpu3",), "died"), "set gpu3 down in Slurm: died"),
+    (DrainNodes(("c-gpu3", "c-gpu4"), ("gpu3", "gpu4"), "burstd: x"), "drain gpu[3-4] in Slurm: burstd: x"),
+    (UndrainNodes(("gpu3", "gpu4")), "take burstd's drain off gpu[3-4]: no machine stands behind it"),
     (
-        Requeue((JobRun("103", ("103",), 0, "gpu3: it ends"), JobRun("7", ("7+0",), 1, "gpu4: it ends"))),
+        RequeueJobs((JobRun("103", ("103",), 0, "gpu3: it ends"), JobRun("7", ("7+0",), 1, "gpu4: it ends"))),
         "requeue jobs 103, 7: gpu3: it ends, and 1 more such",
     ),
-    (Interrupted((JobRun("103", ("103",), 0, "it is gone"),)), "note that job 103 lost a machine: it is gone"),
-    (LimitTime("103", 1500.0, "no money"), "give job 103 a time limit of 25 min: no money"),
-    (StartNow(("103",)), "let job 103 start again at once"),
-    (Terminate(("c-gpu3", "c-unknown"), "over"), "end the machines of c-unknown,gpu3: over"),
+    (RecordInterruptions((JobRun("103", ("103",), 0, "it is gone"),)), "note that job 103 lost a machine: it is gone"),
+    (LimitJobTime("103", 1500.0, "no money"), "give job 103 a time limit of 25 min: no money"),
+    (StartJobsNow(("103",)), "let job 103 start again at once"),
+    (TerminateMachines(("c-gpu3", "c-unknown"), "over"), "end the machines of c-unknown,gpu3: over"),
     (
         RemoveOrphans(
             "sandbox",
@@ -107,13 +110,19 @@ def test_claims_made_alike_are_one_step() -> None:
 
 def test_what_policies_took_away_is_told_with_its_reason() -> None:
     want = Want(
-        "gpu", 2, Cause.DEMAND, "jobs 1, 2", (G4,), jobs=("1", "2"), left_out=(LeftOut("x/y", "thrift", "dear"),)
+        "gpu",
+        2,
+        Cause.DEMAND,
+        "jobs 1, 2",
+        (G4,),
+        jobs=("1", "2"),
+        excluded_offers=(ExcludedOffer("x/y", "thrift", "dear"),),
     )
     floor = Want("cpu", 1, Cause.FLOOR, "floor 1", ())
     remarks = (
         Remark("placement", "job:1", "boot", "it gets a new node"),
-        *dropped(want, "budget", "project atlas: 3 EUR are left"),
-        *dropped(floor, "limits", "at most 4 nodes"),
+        *remarks_on_dropped_want(want, "budget", "project atlas: 3 EUR are left"),
+        *remarks_on_dropped_want(floor, "limits", "at most 4 nodes"),
         Remark("idle", "claim:c-gpu1", "keep", "paid until 12:00"),
         Remark("hold", "plan", "hold", "on hold"),
     )

@@ -13,16 +13,16 @@ from burstd.api.answers.policies import policy_test_view
 from burstd.domain.claim import Cause
 from burstd.domain.command import CommandResult, TryPolicies
 from burstd.domain.plan import Plan
-from burstd.domain.plugins.policy import PolicyFailed, Release, Remark, Target, Want
+from burstd.domain.plugins.policy import NodeRelease, PolicyFailed, Remark, Target, Want
 
-from .client import ME, Client
-from .office import FakeOffice
+from .client import ME, ApiTestClient
+from .office import FakeBackend
 from .world import G4, G8, NOW, SNAPSHOT
 
 NOBODY = 65534
 
 
-def test_all_that_is_known_of_each_is_told(root: Client) -> None:
+def test_all_that_is_known_of_each_is_told(root: ApiTestClient) -> None:
     answer = root.get("/v1/policies")
     idle, nights, limits = answer["policies"]
     assert (idle["place"], idle["took_s"], idle["failed_at"], idle["settings"]) == (
@@ -34,44 +34,44 @@ def test_all_that_is_known_of_each_is_told(root: Client) -> None:
     assert root.get("/v1/status")["policies"] == [{"name": "idle", "took_s": 0.0021}]
 
 
-def test_a_try_is_one_command(root: Client, office: FakeOffice) -> None:
-    status, answer = root.ask("POST", "/v1/policies/test")
-    assert (status, office.asked) == (200, [TryPolicies(f"user:{ME}")])
+def test_a_try_is_one_command(root: ApiTestClient, backend: FakeBackend) -> None:
+    status, answer = root.request("POST", "/v1/policies/test")
+    assert (status, backend.commands) == (200, [TryPolicies(f"user:{ME}")])
     [change] = answer["changes"]
     assert (change["change"], change["jobs"], change["nodes_before"], change["by"], change["reason"]) == (
         "goes", ["104"], 2, "nights", "it is night",
     )  # fmt: skip
 
 
-def test_a_broken_file_is_told_as_such(root: Client, office: FakeOffice) -> None:
-    office.answer = lambda _: CommandResult("/etc/burstd/policies/nights.py:12: NameError", done=False)
-    assert root.ask("POST", "/v1/policies/test") == (
+def test_a_broken_file_is_told_as_such(root: ApiTestClient, backend: FakeBackend) -> None:
+    backend.answer = lambda _: CommandResult("/etc/burstd/policies/nights.py:12: NameError", done=False)
+    assert root.request("POST", "/v1/policies/test") == (
         409, {"error": "/etc/burstd/policies/nights.py:12: NameError", "known": []},
     )  # fmt: skip
 
 
 @pytest.fixture
-def nobody(control: Path) -> Iterator[Client]:
-    with Client(control, NOBODY) as client:
+def nobody(control: Path) -> Iterator[ApiTestClient]:
+    with ApiTestClient(control, NOBODY) as client:
         yield client
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 @pytest.mark.parametrize(("method", "path"), [("GET", "/v1/policies"), ("POST", "/v1/policies/test")])
-def test_policies_are_the_administrators(nobody: Client, office: FakeOffice, method: str, path: str) -> None:
-    assert nobody.ask(method, path)[0] == 403
-    assert office.asked == []
+def test_policies_are_the_administrators(nobody: ApiTestClient, backend: FakeBackend, method: str, path: str) -> None:
+    assert nobody.request(method, path)[0] == 403
+    assert backend.commands == []
 
 
 def want(*jobs: str, nodes: int = 1, cause: Cause = Cause.DEMAND) -> Want:
     return Want("gpu", nodes, cause, f"for {','.join(jobs)}", (G4, G8), jobs)
 
 
-def plan(wants: tuple[Want, ...] = (), releases: tuple[Release, ...] = (), *remarks: Remark) -> Plan:
+def plan(wants: tuple[Want, ...] = (), releases: tuple[NodeRelease, ...] = (), *remarks: Remark) -> Plan:
     return Plan((), Target(wants, releases, remarks), remarks)
 
 
-LETS_GO = (Release("c-gpu1", "gpu", "gpu1 is idle"),)
+LETS_GO = (NodeRelease("c-gpu1", "gpu", "gpu1 is idle"),)
 MOVED = replace(want("1"), offers=(G8,))
 LIMIT = Remark("limits", "job:2", "wait", "ada has 8 nodes")
 
@@ -113,7 +113,7 @@ def test_what_would_be_otherwise(force: Plan, disk: Plan, found: list[tuple[obje
 
 def test_policies_that_fail_are_named_on_both_sides() -> None:
     broken = plan()
-    broken = replace(broken, target=replace(broken.target, failed=(PolicyFailed("nights", "x.py:3: no"),)))
+    broken = replace(broken, target=replace(broken.target, failed_policies=(PolicyFailed("nights", "x.py:3: no"),)))
     view = policy_test_view(SNAPSHOT, broken, plan(), NOW)
     assert (view.failing, view.failed) == (["policy nights: x.py:3: no"], [])
     assert policy_test_view(SNAPSHOT, plan(), broken, NOW).failed == ["policy nights: x.py:3: no"]

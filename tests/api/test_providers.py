@@ -13,8 +13,8 @@ import pytest
 from burstd.domain.cloud.offer import Hardware, Offer, OfferRule
 from burstd.domain.snapshot import CloudView
 
-from .client import ME, Client
-from .office import PLAN, FakeOffice
+from .client import ME, ApiTestClient
+from .office import PLAN, FakeBackend
 from .world import CLOUDS, G4, G8, GPU, NOW, SMALL, SNAPSHOT, V100
 
 NOBODY = 65534
@@ -24,7 +24,7 @@ RICH = Offer(
 )  # fmt: skip
 
 
-def test_the_state_of_each_cloud(root: Client) -> None:
+def test_the_state_of_each_cloud(root: ApiTestClient) -> None:
     sandbox, sky = root.get("/v1/providers")["providers"]
     assert (sandbox["name"], sandbox["ok"], sandbox["instances"], sandbox["calls"]) == (
         "sandbox", True, {"running": 6}, 2,
@@ -38,8 +38,8 @@ def test_the_state_of_each_cloud(root: Client) -> None:
     ]  # fmt: skip
 
 
-def test_a_cloud_that_was_not_read_yet_is_named(office: FakeOffice, root: Client) -> None:
-    office.last = (replace(SNAPSHOT, clouds={}), PLAN)
+def test_a_cloud_that_was_not_read_yet_is_named(backend: FakeBackend, root: ApiTestClient) -> None:
+    backend.loop = (replace(SNAPSHOT, clouds={}), PLAN)
     assert [(p["name"], p["ok"]) for p in root.get("/v1/providers")["providers"]] == [
         ("sandbox", False),
         ("sky", False),
@@ -47,15 +47,15 @@ def test_a_cloud_that_was_not_read_yet_is_named(office: FakeOffice, root: Client
     assert root.get("/v1/providers/sandbox/offers")["error"] == "it has not been read yet"
 
 
-def offers(root: Client, query: str = "") -> tuple[dict[str, dict[str, Any]], int]:
+def offers(root: ApiTestClient, query: str = "") -> tuple[dict[str, dict[str, Any]], int]:
     answer = root.get(f"/v1/providers/sandbox/offers{query}")
     return {o["instance_type"]: o for o in answer["offers"]}, answer["hidden"]
 
 
-def test_offers_with_what_is_known_of_each(office: FakeOffice, root: Client) -> None:
+def test_offers_with_what_is_known_of_each(backend: FakeBackend, root: ApiTestClient) -> None:
     clouds = {**CLOUDS, "sandbox": CloudView((G4, G8, RICH, replace(RICH, instance_type="tiny", shape=SMALL)), ())}
     gpu = replace(GPU, rules=(OfferRule("sandbox", markets=("on-demand", "spot")),))
-    office.last = (replace(SNAPSHOT, clouds=clouds, pools={"gpu": gpu}), PLAN)
+    backend.loop = (replace(SNAPSHOT, clouds=clouds, pools={"gpu": gpu}), PLAN)
     found, hidden = offers(root)
     assert (list(found), hidden) == (["g16", "g4", "g8"], 1)
     rich = found["g16"]
@@ -75,32 +75,32 @@ def test_offers_with_what_is_known_of_each(office: FakeOffice, root: Client) -> 
     )  # fmt: skip
 
 
-def test_a_check_asks_with_the_images_of_the_pools(office: FakeOffice, root: Client) -> None:
+def test_a_check_asks_with_the_images_of_the_pools(backend: FakeBackend, root: ApiTestClient) -> None:
     named = replace(
         GPU, rules=(OfferRule("sky", image="ubuntu"), OfferRule("sandbox", image="debian"), OfferRule("sky"))
     )
-    office.last = (replace(SNAPSHOT, pools={"gpu": named}), PLAN)
-    status, answer = root.ask("POST", "/v1/providers/sky/check")
+    backend.loop = (replace(SNAPSHOT, pools={"gpu": named}), PLAN)
+    status, answer = root.request("POST", "/v1/providers/sky/check")
     assert (status, answer["ok"], answer["user"]) == (200, False, ME)
     assert [f["ok"] for f in answer["findings"]] == [True, False, None, True]
     assert answer["findings"][-1]["subject"] == "image ubuntu"
     assert answer["findings"][1]["remedy"] == "ask for more"
 
 
-def test_a_no_is_said_in_a_sentence(office: FakeOffice, root: Client) -> None:
-    office.checks.busy = True
-    assert root.ask("POST", "/v1/providers/sky/check") == (
+def test_a_no_is_said_in_a_sentence(backend: FakeBackend, root: ApiTestClient) -> None:
+    backend.checks.busy = True
+    assert root.request("POST", "/v1/providers/sky/check") == (
         409, {"error": "a check of provider sky is under way.", "known": []}
     )  # fmt: skip
-    status, answer = root.ask("POST", "/v1/providers/sandbox/check")
+    status, answer = root.request("POST", "/v1/providers/sandbox/check")
     assert (status, answer["error"]) == (409, "Provider sandbox has no check of its own: its kind does not offer one.")
     for method, path in (("POST", "check"), ("GET", "offers")):
-        status, answer = root.ask(method, f"/v1/providers/moon/{path}")
+        status, answer = root.request(method, f"/v1/providers/moon/{path}")
         assert (status, answer["known"]) == (404, ["sandbox", "sky"])
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can connect as another user")
-def test_others_see_clouds_and_have_none_checked(control: Path, office: FakeOffice) -> None:
-    with Client(control, NOBODY) as nobody:
+def test_others_see_clouds_and_have_none_checked(control: Path, backend: FakeBackend) -> None:
+    with ApiTestClient(control, NOBODY) as nobody:
         assert nobody.get("/v1/providers/sandbox/offers")["offers"]
-        assert nobody.ask("POST", "/v1/providers/sky/check")[0] == 403
+        assert nobody.request("POST", "/v1/providers/sky/check")[0] == 403

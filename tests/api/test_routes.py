@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from burstd.api.backend import HeldRoute
+from burstd.api.backend import ProviderRoute
 from burstd.domain.errors import BadRequest, CloudUnavailable, NotFound
 from burstd.domain.plugins.provider import Route
 from burstd.domain.slurm.job import JobState
 
-from .client import Client
-from .office import PLAN, FakeOffice
-from .world import MINE, SLURM, SNAPSHOT, job
+from .client import ApiTestClient
+from .office import PLAN, FakeBackend
+from .world import SLURM, SNAPSHOT, USER, job
 
 NOBODY = 65534
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can connect as another user")
@@ -27,29 +27,31 @@ OPENED = {
 
 
 @pytest.fixture
-def nobody(control: Path) -> Iterator[Client]:
-    with Client(control, NOBODY) as client:
+def nobody(control: Path) -> Iterator[ApiTestClient]:
+    with ApiTestClient(control, NOBODY) as client:
         yield client
 
 
 @needs_root
-def test_the_owner_opens_sees_and_closes_his_own(nobody: Client, root: Client, office: FakeOffice) -> None:
+def test_the_owner_opens_sees_and_closes_his_own(
+    nobody: ApiTestClient, root: ApiTestClient, backend: FakeBackend
+) -> None:
     for _ in range(2):
-        assert nobody.ask("POST", "/v1/jobs/101/routes", {"port": 8888}) == (200, OPENED)
-    assert root.ask("POST", "/v1/jobs/102/routes", {"port": 9000})[0] == 200
+        assert nobody.request("POST", "/v1/jobs/101/routes", {"port": 8888}) == (200, OPENED)
+    assert root.request("POST", "/v1/jobs/102/routes", {"port": 9000})[0] == 200
     assert nobody.get("/v1/routes")["routes"] == [OPENED]
     assert [(r["job"], r["node"]) for r in root.get("/v1/routes")["routes"]] == [("101", "gpu1"), ("102", "gpu2")]
-    assert nobody.ask("DELETE", "/v1/jobs/102/routes")[0] == 403
-    status, answer = nobody.ask("DELETE", "/v1/jobs/101/routes?port=8888")
+    assert nobody.request("DELETE", "/v1/jobs/102/routes")[0] == 403
+    status, answer = nobody.request("DELETE", "/v1/jobs/101/routes?port=8888")
     assert (status, answer["text"]) == (200, "Closed https://job101-8888.apps.example.")
-    assert [held.route.job_id for held in office.routes.held()] == ["102"]
+    assert [held.route.job_id for held in backend.routes.list_routes()] == ["102"]
 
 
 @needs_root
 @pytest.mark.parametrize(
     ("path", "wish", "status", "says"),
     [
-        ("102", {"port": 8888}, 403, f"You are {MINE}, and job 102 is not yours."),
+        ("102", {"port": 8888}, 403, f"You are {USER}, and job 102 is not yours."),
         ("105", {"port": 8888}, 409, "Job 105 does not run: burstd saw it pending 1 s ago"),
         ("999", {"port": 8888}, 404, "Job 999 is not in the queue."),
         ("101", {"port": 22}, 422, "greater than or equal to 1024"),
@@ -58,17 +60,17 @@ def test_the_owner_opens_sees_and_closes_his_own(nobody: Client, root: Client, o
     ],
 )
 def test_the_rest_is_denied_with_a_sentence(
-    nobody: Client, office: FakeOffice, path: str, wish: object, status: int, says: str
+    nobody: ApiTestClient, backend: FakeBackend, path: str, wish: object, status: int, says: str
 ) -> None:
-    found, answer = nobody.ask("POST", f"/v1/jobs/{path}/routes", wish)
+    found, answer = nobody.request("POST", f"/v1/jobs/{path}/routes", wish)
     assert found == status
     assert says in answer["error"]
-    assert office.routes.held() == []
+    assert backend.routes.list_routes() == []
 
 
-def test_a_cloud_without_them_names_what_there_is(root: Client, office: FakeOffice) -> None:
-    office.routes.none = True
-    status, answer = root.ask("POST", "/v1/jobs/101/routes", {"port": 8888})
+def test_a_cloud_without_them_names_what_there_is(root: ApiTestClient, backend: FakeBackend) -> None:
+    backend.routes.unsupported = True
+    status, answer = root.request("POST", "/v1/jobs/101/routes", {"port": 8888})
     assert status == 409
     assert answer["error"] == (
         "Provider sandbox has no routes. burstctl port-forward 101 8888 brings the port to this host."
@@ -84,28 +86,28 @@ def test_a_cloud_without_them_names_what_there_is(root: Client, office: FakeOffi
     ],
 )
 def test_what_the_cloud_says_is_told(
-    root: Client, office: FakeOffice, error: Exception, status: int, says: str
+    root: ApiTestClient, backend: FakeBackend, error: Exception, status: int, says: str
 ) -> None:
-    office.routes.refuses = error
-    found, answer = root.ask("POST", "/v1/jobs/101/routes", {"port": 8888})
+    backend.routes.refuses = error
+    found, answer = root.request("POST", "/v1/jobs/101/routes", {"port": 8888})
     assert (found, answer["error"]) == (status, says)
 
 
-def test_all_of_a_job_are_closed_at_once(root: Client, office: FakeOffice) -> None:
+def test_all_of_a_job_are_closed_at_once(root: ApiTestClient, backend: FakeBackend) -> None:
     for port in (8000, 8001):
-        assert root.ask("POST", "/v1/jobs/101/routes", {"port": port})[0] == 200
-    assert root.ask("DELETE", "/v1/jobs/101/routes")[0] == 200
-    assert office.routes.held() == []
-    assert root.ask("DELETE", "/v1/jobs/101/routes")[0] == 404
+        assert root.request("POST", "/v1/jobs/101/routes", {"port": port})[0] == 200
+    assert root.request("DELETE", "/v1/jobs/101/routes")[0] == 200
+    assert backend.routes.list_routes() == []
+    assert root.request("DELETE", "/v1/jobs/101/routes")[0] == 404
 
 
-def test_one_of_an_array_is_its_tasks(root: Client, office: FakeOffice) -> None:
+def test_one_of_an_array_is_its_tasks(root: ApiTestClient, backend: FakeBackend) -> None:
     rows: Any = (
-        job("7", MINE, array_job_id="7", array_tasks="2-9", tasks=8),
-        job("7_1", MINE, JobState.RUNNING, array_job_id="7", node_list=("gpu1",)),
+        job("7", USER, array_job_id="7", array_tasks="2-9", tasks=8),
+        job("7_1", USER, JobState.RUNNING, array_job_id="7", node_list=("gpu1",)),
     )
-    office.last = (replace(SNAPSHOT, slurm=replace(SLURM, jobs=rows)), PLAN)
-    assert root.ask("POST", "/v1/jobs/7/routes", {"port": 8888})[1]["job"] == "7_1"
-    office.routes.open_ones.append(HeldRoute("sandbox", Route("8", 8888, "i-gpu2", "https://other.example")))
-    assert root.ask("DELETE", "/v1/jobs/7/routes")[0] == 200
-    assert [held.route.job_id for held in office.routes.held()] == ["8"]
+    backend.loop = (replace(SNAPSHOT, slurm=replace(SLURM, jobs=rows)), PLAN)
+    assert root.request("POST", "/v1/jobs/7/routes", {"port": 8888})[1]["job"] == "7_1"
+    backend.routes.routes.append(ProviderRoute("sandbox", Route("8", 8888, "i-gpu2", "https://other.example")))
+    assert root.request("DELETE", "/v1/jobs/7/routes")[0] == 200
+    assert [held.route.job_id for held in backend.routes.list_routes()] == ["8"]

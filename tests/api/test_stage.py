@@ -10,27 +10,27 @@ import pytest
 
 from burstd.domain.command import Command, DiscardOutput, Evict, RetryStage
 
-from .client import ME, Client
-from .office import FakeOffice
-from .stages import GIB, FakeStage
-from .world import MINE, OTHER
+from .client import ME, ApiTestClient
+from .office import FakeBackend
+from .stages import GIB, FakeStagingBackend
+from .world import OTHER_USER, USER
 
 NOBODY = 65534
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can connect as another user")
 
 
 @pytest.fixture(autouse=True)
-def _staging(office: FakeOffice) -> None:
-    office.stage = FakeStage()
+def _staging(backend: FakeBackend) -> None:
+    backend.stage = FakeStagingBackend()
 
 
 @pytest.fixture
-def nobody(control: Path) -> Iterator[Client]:
-    with Client(control, NOBODY) as client:
+def nobody(control: Path) -> Iterator[ApiTestClient]:
+    with ApiTestClient(control, NOBODY) as client:
         yield client
 
 
-def test_what_is_on_its_way_and_what_is_held(root: Client) -> None:
+def test_what_is_on_its_way_and_what_is_held(root: ApiTestClient) -> None:
     answer = root.get("/v1/stage")
     assert (answer["on"], answer["more"]) == (True, "")
     jobs = {job["job"]: job for job in answer["jobs"]}
@@ -58,12 +58,12 @@ def test_what_is_on_its_way_and_what_is_held(root: Client) -> None:
     assert {e["subject"] for e in root.get("/v1/events?job=101")["events"]} >= {"stage:101", "claim:c-gpu1"}
 
 
-def test_status_has_the_data_at_a_glance(root: Client, office: FakeOffice) -> None:
+def test_status_has_the_data_at_a_glance(root: ApiTestClient, backend: FakeBackend) -> None:
     assert root.get("/v1/status")["data"] == {
         "store": "site", "error": "", "jobs": 3, "states": {"waiting": 1, "sending": 1, "held": 1},
         "rate": 100 * 1024**2, "kept": 1,
     }  # fmt: skip
-    office.stage = None
+    backend.stage = None
     assert root.get("/v1/status")["data"] is None
     answer = root.get("/v1/stage")
     assert (answer["on"], answer["store"], len(answer["jobs"])) == (False, None, 3)
@@ -72,7 +72,7 @@ def test_status_has_the_data_at_a_glance(root: Client, office: FakeOffice) -> No
     }  # fmt: skip
 
 
-def test_history_comes_in_pages(root: Client) -> None:
+def test_history_comes_in_pages(root: ApiTestClient) -> None:
     found: list[str] = []
     before = ""
     while True:
@@ -82,18 +82,18 @@ def test_history_comes_in_pages(root: Client) -> None:
         if not before:
             break
     assert found == ["104", "103", "101", "90"]
-    assert root.ask("GET", "/v1/stage?all=true&before=yesterday")[0] == 422
+    assert root.request("GET", "/v1/stage?all=true&before=yesterday")[0] == 422
 
 
 @needs_root
-def test_another_user_sees_his_own(nobody: Client, root: Client) -> None:
+def test_another_user_sees_his_own(nobody: ApiTestClient, root: ApiTestClient) -> None:
     assert [job["job"] for job in nobody.get("/v1/stage")["jobs"]] == ["101", "104"]
     assert [job["job"] for job in nobody.get("/v1/stage?all=true")["jobs"]] == ["104", "101", "90"]
     assert nobody.get("/v1/stage/101") == root.get("/v1/stage/101")
     usage = nobody.get("/v1/stage/usage")
-    assert usage["users"] == [{"name": MINE, "bytes": 3 * GIB, "quota": 4 * GIB}]
+    assert usage["users"] == [{"name": USER, "bytes": 3 * GIB, "quota": 4 * GIB}]
     assert usage["projects"] == [{"name": "proj", "bytes": 5 * GIB, "quota": None}]
-    assert {u["name"] for u in root.get("/v1/stage/usage")["users"]} == {MINE, OTHER}
+    assert {u["name"] for u in root.get("/v1/stage/usage")["users"]} == {USER, OTHER_USER}
 
 
 @needs_root
@@ -108,31 +108,31 @@ def test_another_user_sees_his_own(nobody: Client, root: Client) -> None:
     ],
 )
 def test_the_rest_is_denied_with_a_sentence(
-    nobody: Client, office: FakeOffice, method: str, path: str, body: object
+    nobody: ApiTestClient, backend: FakeBackend, method: str, path: str, body: object
 ) -> None:
-    status, answer = nobody.ask(method, path, body)
+    status, answer = nobody.request(method, path, body)
     assert status == 403
-    assert MINE in answer["error"]
-    assert office.asked == []
+    assert USER in answer["error"]
+    assert backend.commands == []
 
 
 @needs_root
 @pytest.mark.parametrize(
     ("path", "body", "command"),
     [
-        ("101/retry", None, RetryStage("101", f"user:{MINE}")),
-        ("101/discard", None, DiscardOutput("101", f"user:{MINE}")),
+        ("101/retry", None, RetryStage("101", f"user:{USER}")),
+        ("101/discard", None, DiscardOutput("101", f"user:{USER}")),
     ],
 )
 def test_the_owner_acts_upon_his_own(
-    nobody: Client, office: FakeOffice, path: str, body: object, command: Command
+    nobody: ApiTestClient, backend: FakeBackend, path: str, body: object, command: Command
 ) -> None:
-    assert nobody.ask("POST", f"/v1/stage/{path}", body)[0] == 200
-    assert office.asked == [command]
+    assert nobody.request("POST", f"/v1/stage/{path}", body)[0] == 200
+    assert backend.commands == [command]
 
 
 @pytest.mark.parametrize(
-    ("wish", "status"),
+    ("body", "status"),
     [
         ({"kind": "dataset", "name": "imagenet@2021"}, 200),
         ({"kind": "unneeded"}, 200),
@@ -141,10 +141,10 @@ def test_the_owner_acts_upon_his_own(
         ({"kind": "all"}, 422),
     ],
 )
-def test_eviction(root: Client, office: FakeOffice, wish: dict[str, str], status: int) -> None:
-    assert root.ask("POST", "/v1/stage/evict", wish)[0] == status
-    evict = Evict(wish["kind"], wish.get("name", ""), f"user:{ME}")
-    assert office.asked == ([evict] if status == 200 else [])
+def test_eviction(root: ApiTestClient, backend: FakeBackend, body: dict[str, str], status: int) -> None:
+    assert root.request("POST", "/v1/stage/evict", body)[0] == status
+    evict = Evict(body["kind"], body.get("name", ""), f"user:{ME}")
+    assert backend.commands == ([evict] if status == 200 else [])
 
 
 @pytest.mark.parametrize(
@@ -157,9 +157,9 @@ def test_eviction(root: Client, office: FakeOffice, wish: dict[str, str], status
     ],
 )
 def test_what_cannot_be_is_said(
-    root: Client, office: FakeOffice, method: str, path: str, status: int, says: str
+    root: ApiTestClient, backend: FakeBackend, method: str, path: str, status: int, says: str
 ) -> None:
-    found, answer = root.ask(method, f"/v1/stage/{path}")
-    assert (found, office.asked) == (status, [])
+    found, answer = root.request(method, f"/v1/stage/{path}")
+    assert (found, backend.commands) == (status, [])
     assert says in answer["error"]
     assert answer["known"] == (["101", "103", "104"] if status == 404 else [])

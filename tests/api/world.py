@@ -13,11 +13,11 @@ from burstd.domain.cloud.offer import Offer, OfferRule, Pool
 from burstd.domain.slurm.job import Job, JobState
 from burstd.domain.slurm.node import Node, Reservation
 from burstd.domain.slurm.shape import Gres, Shape
-from burstd.domain.snapshot import Breaker, CloudView, Pin, SlurmView, Snapshot, Unavailable
+from burstd.domain.snapshot import CircuitBreaker, CloudView, Pin, SlurmView, Snapshot, Unavailable
 
 NOW = 1_790_000_000.0
 CLUSTER = "ada"
-MINE, OTHER = "nobody", "daemon"
+USER, OTHER_USER = "nobody", "daemon"
 """Two accounts that every Debian has: the user who asks, and another one."""
 
 V100 = Shape(8, 65536, (Gres("gpu", "v100", 4),))
@@ -56,12 +56,20 @@ def claim(slot: str, state: S, age: float, **fields: Any) -> Claim:
 
 
 CLAIMS = (
-    claim("gpu1", S.OPEN, 600, jobs=("101",), users=(MINE,), opened=NOW - 600, reason="for job 101"),
-    claim("gpu2", S.OPEN, 300, jobs=("102", "101"), users=(OTHER, MINE), opened=NOW - 300, reason="for jobs 102, 101"),
-    claim("gpu3", S.BOOTING, 12, jobs=("103",), users=(OTHER,), reason="the cloud has made i-gpu3", gang="103"),
-    claim("gpu4", S.READY, 3, jobs=("103",), users=(OTHER,), reason="registered", gang="103"),
+    claim("gpu1", S.IN_SERVICE, 600, jobs=("101",), users=(USER,), opened=NOW - 600, reason="for job 101"),
+    claim(
+        "gpu2",
+        S.IN_SERVICE,
+        300,
+        jobs=("102", "101"),
+        users=(OTHER_USER, USER),
+        opened=NOW - 300,
+        reason="for jobs 102, 101",
+    ),
+    claim("gpu3", S.BOOTING, 12, jobs=("103",), users=(OTHER_USER,), reason="the cloud has made i-gpu3", gang="103"),
+    claim("gpu4", S.READY, 3, jobs=("103",), users=(OTHER_USER,), reason="registered", gang="103"),
     claim("gpu5", S.TERMINATING, 4, error="boot_timeout", reason="the machine never answered"),
-    claim("cpu1", S.CLOSING, 8, cause=Cause.FLOOR, reason="idle for 300 s"),
+    claim("cpu1", S.DRAINING, 8, cause=Cause.FLOOR, reason="idle for 300 s"),
 )
 
 
@@ -72,13 +80,13 @@ def job(job_id: str, user: str, state: JobState = JobState.PENDING, **fields: An
 
 
 JOBS = (
-    job("101", MINE, JobState.RUNNING, node_list=("gpu1",), name="train"),
-    job("102", OTHER, JobState.RUNNING, node_list=("gpu2",), name="secret-project"),
-    job("103", OTHER, nodes=2, cpus=16, name="gang"),
-    job("104", MINE, array_job_id="104", array_tasks="1-3", tasks=3, cpus=1, name="sweep"),
-    job("105", MINE, reason="JobHeldUser"),
-    job("106", OTHER, gres_per_node=(Gres("gpu", "h100", 1),), name="impossible"),
-    job("107", OTHER, partitions=("onprem",)),
+    job("101", USER, JobState.RUNNING, node_list=("gpu1",), name="train"),
+    job("102", OTHER_USER, JobState.RUNNING, node_list=("gpu2",), name="secret-project"),
+    job("103", OTHER_USER, nodes=2, cpus=16, name="gang"),
+    job("104", USER, array_job_id="104", array_tasks="1-3", tasks=3, cpus=1, name="sweep"),
+    job("105", USER, reason="JobHeldUser"),
+    job("106", OTHER_USER, gres_per_node=(Gres("gpu", "h100", 1),), name="impossible"),
+    job("107", OTHER_USER, partitions=("onprem",)),
 )
 
 
@@ -102,7 +110,7 @@ INSTANCES = tuple(
     Instance(f"i-{c.slot}", "sandbox", InstanceState.RUNNING, c.id) for c in CLAIMS if c.state is not S.PLANNED
 )
 CLOUDS = {
-    "sandbox": CloudView((G4, G8, C4), INSTANCES, (), listed=NOW - 2),
+    "sandbox": CloudView((G4, G8, C4), INSTANCES, (), instances_listed=NOW - 2),
     "sky": CloudView(
         Unavailable("no answer from keystone within 10 s", NOW - 300), Unavailable("no answer", NOW - 300)
     ),
@@ -115,6 +123,6 @@ SNAPSHOT = Snapshot(
     clouds=CLOUDS,
     claims=CLAIMS,
     pins=(Pin("gpu", 4, "floor", NOW + 7200, "user:root", NOW - 60),),
-    held_slots=frozenset({"gpu8"}),
-    breakers=(Breaker("sandbox/local/b/g8/on-demand", "capacity", 3, NOW + 240, "zone b has no g8"),),
+    drained_slots=frozenset({"gpu8"}),
+    breakers=(CircuitBreaker("sandbox/local/b/g8/on-demand", "capacity", 3, NOW + 240, "zone b has no g8"),),
 )

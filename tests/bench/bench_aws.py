@@ -23,16 +23,16 @@ from burstd.domain.cloud.instance import TAG_CLAIM, TAG_CLUSTER, Instance
 from burstd.domain.plugins.provider import LaunchRequest
 from burstd.domain.slurm.shape import Shape
 from burstd.runtime import logs
-from providers.aws.calls import Calls
+from providers.aws.calls import AwsCalls
 from providers.aws.provider import AwsProvider
 from providers.aws.settings import AwsSettings
-from tests.bench.burst import CLUSTER, Alone, Library, Whole
+from tests.bench.burst import CLUSTER, DaemonBench, LibraryMeter, ProviderBench
 from tests.lab.aws.mock import Account, Ec2Mock, policy_for
 
 TYPES = {"c5.large": Decimal("0.10"), "m5.large": Decimal("0.12")}
 
 
-class MockSide:
+class MockMeter:
     """An account of the mock."""
 
     def __init__(self, mock: Ec2Mock, account: Account) -> None:
@@ -48,10 +48,10 @@ class MockSide:
         return self._mock.calls(self._account)
 
 
-class TimedCalls(Calls):
+class TimedCalls(AwsCalls):
     """Knows what boto3 has used."""
 
-    def __init__(self, settings: AwsSettings, library: Library) -> None:
+    def __init__(self, settings: AwsSettings, library: LibraryMeter) -> None:
         super().__init__(settings)
         self._library = library
 
@@ -76,12 +76,12 @@ def account_for(mock: Ec2Mock) -> Account:
     return account
 
 
-def alone(mock: Ec2Mock, machines: int, batch: int) -> None:
+def bench_provider(mock: Ec2Mock, machines: int, batch: int) -> None:
     """The provider's calls without a daemon."""
-    account, library = account_for(mock), Library()
+    account, library = account_for(mock), LibraryMeter()
     settings = settings_for(mock, account, batch)
     provider = AwsProvider("aws", CLUSTER, settings, TimedCalls(settings, library))
-    row = Alone(MockSide(mock, account), library, "boto3", "mock").row
+    row = ProviderBench(MockMeter(mock, account), library, "boto3", "mock").row
     cheapest, *others = sorted((o for o in row("offers", provider.offers) if not o.spot), key=lambda o: o.price)
     requests = [
         LaunchRequest(
@@ -100,14 +100,14 @@ def alone(mock: Ec2Mock, machines: int, batch: int) -> None:
     provider.close()
 
 
-def whole(mock: Ec2Mock, machines: int, batch: int, quiet_s: float) -> None:
+def bench_daemon(mock: Ec2Mock, machines: int, batch: int, quiet_s: float) -> None:
     """The same with the daemon's loop."""
     account = account_for(mock)
     settings = settings_for(mock, account, batch)
-    provider = AwsProvider("aws", CLUSTER, settings, Calls(settings))
+    provider = AwsProvider("aws", CLUSTER, settings, AwsCalls(settings))
     shape = Shape(2, 3000, (), frozenset({"cloud"}))
     with tempfile.TemporaryDirectory(prefix="burstd-bench-") as folder:
-        bench = Whole(provider, MockSide(mock, account), Path(folder), machines, shape)
+        bench = DaemonBench(provider, MockMeter(mock, account), Path(folder), machines, shape)
         try:
             bench.run(quiet_s, "boto3", "mock")
         finally:
@@ -124,10 +124,10 @@ def main() -> None:
     logs.set_up("text", "error")
     gc.freeze()  # as the daemon does
     with Ec2Mock() as mock:
-        alone(mock, arguments.machines, arguments.batch)
+        bench_provider(mock, arguments.machines, arguments.batch)
     sys.stdout.write("\n")
     with Ec2Mock() as mock:
-        whole(mock, arguments.machines, arguments.batch, arguments.quiet)
+        bench_daemon(mock, arguments.machines, arguments.batch, arguments.quiet)
 
 
 if __name__ == "__main__":

@@ -41,7 +41,7 @@ SHAPES = (
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class QueueCase:
     """A queue: so many kinds of jobs, on so many nodes each, and the share of the slots that is open."""
 
     name: str
@@ -53,13 +53,13 @@ class Case:
 
 
 CASES = (
-    Case("50 kinds, all slots free", 50, lambda _: 1, 0.0),
-    Case("50 kinds, half of the slots open", 50, lambda _: 1, 0.5),
-    Case("50 kinds, every slot open", 50, lambda _: 1, 1.0),
-    Case("1,000 kinds, half of the slots open", 1000, lambda _: 1, 0.5),
-    Case("50 kinds, one in ten on 4 nodes", 50, lambda n: 4 if n % 10 == 0 else 1, 0.5),
-    Case("50 kinds, all on 2 nodes", 50, lambda _: 2, 0.5),
-    Case("half open, with backlog, idle, limits", 50, lambda _: 1, 0.5, chain=True),
+    QueueCase("50 kinds, all slots free", 50, lambda _: 1, 0.0),
+    QueueCase("50 kinds, half of the slots open", 50, lambda _: 1, 0.5),
+    QueueCase("50 kinds, every slot open", 50, lambda _: 1, 1.0),
+    QueueCase("1,000 kinds, half of the slots open", 1000, lambda _: 1, 0.5),
+    QueueCase("50 kinds, one in ten on 4 nodes", 50, lambda n: 4 if n % 10 == 0 else 1, 0.5),
+    QueueCase("50 kinds, all on 2 nodes", 50, lambda _: 2, 0.5),
+    QueueCase("half open, with backlog, idle, limits", 50, lambda _: 1, 0.5, chain=True),
 )
 
 
@@ -79,7 +79,7 @@ def queue(kinds: int, jobs: int, nodes: Callable[[int], int]) -> tuple[Job, ...]
     return tuple(rows)
 
 
-def world(jobs: tuple[Job, ...], slots: int, open_share: float) -> Snapshot:
+def queue_snapshot(jobs: tuple[Job, ...], slots: int, open_share: float) -> Snapshot:
     """Four pools, a share of the slots open and half busy, sixteen nodes of the site, all busy."""
     pools, nodes, claims, offers = {}, {}, [], []
     for p, shape in enumerate(SHAPES):
@@ -94,7 +94,9 @@ def world(jobs: tuple[Job, ...], slots: int, open_share: float) -> Snapshot:
             node = Node(name, "IDLE", flags, ("burst",), shape.cpus, 0, shape.memory_mib, 0, shape.gres,
                         features=shape.features)  # fmt: skip
             if is_open:
-                claims.append(Claim(f"c-{name}", "x", pool.name, name, offer, Cause.DEMAND, ClaimState.OPEN, NOW, NOW))
+                claims.append(
+                    Claim(f"c-{name}", "x", pool.name, name, offer, Cause.DEMAND, ClaimState.IN_SERVICE, NOW, NOW)
+                )
                 if n % 2:
                     node = replace(node, state="ALLOCATED", cpus_allocated=shape.cpus)
             nodes[name] = node
@@ -135,8 +137,8 @@ def _ended(snapshot: Snapshot) -> Snapshot:
     """A node of the pools becomes idle, or, where none is busy, is busy."""
     assert isinstance(snapshot.slurm, SlurmView)
     nodes = dict(snapshot.slurm.nodes)
-    ours = [nodes[claim.slot] for claim in snapshot.claims]
-    busy = next((node for node in reversed(ours) if node.busy), None)
+    pool_nodes = [nodes[claim.slot] for claim in snapshot.claims]
+    busy = next((node for node in reversed(pool_nodes) if node.busy), None)
     if busy is not None:
         nodes[busy.name] = replace(busy, state="IDLE", cpus_allocated=0)
     return replace(snapshot, now=snapshot.now + 1, slurm=replace(snapshot.slurm, nodes=nodes))
@@ -154,7 +156,7 @@ CHANGES: dict[str, Callable[[Snapshot], Snapshot]] = {
 HEADS = f"{'queue':38} {'cold':>9} " + " ".join(f"{name:>9}" for name in CHANGES) + f" {'MB':>5} {'wants':>6}\n"
 
 
-def shipped() -> tuple[Policy, ...]:
+def shipped_policies() -> tuple[Policy, ...]:
     """The common chain, with a limit that nothing reaches."""
     some: tuple[tuple[PolicyPlugin, dict[str, int]], ...] = (
         (backlog.plugin, {}),
@@ -164,10 +166,10 @@ def shipped() -> tuple[Policy, ...]:
     return tuple(plugin.make(plugin.settings(**given)) for plugin, given in some)
 
 
-def measure(case: Case, slots: int, jobs: int) -> str:
+def measure(case: QueueCase, slots: int, jobs: int) -> str:
     """A line of the table; for a process of its own."""
-    snapshot = world(queue(case.kinds, jobs, case.nodes), slots, case.open_share)
-    policies = shipped() if case.chain else ()
+    snapshot = queue_snapshot(queue(case.kinds, jobs, case.nodes), slots, case.open_share)
+    policies = shipped_policies() if case.chain else ()
     gc.collect()
     gc.freeze()  # as the daemon does after its start
 

@@ -29,14 +29,14 @@ from burstd.domain.plugins.policy import Policy
 from burstd.domain.plugins.provider import Idempotency, LaunchOutcome, LaunchRequest
 from burstd.domain.slurm.shape import Gres, Shape
 from burstd.planner.timeouts import Tuning
-from burstd.reconciler.decisions import Rules
-from burstd.reconciler.observer import Pace
+from burstd.reconciler.decisions import RuntimeConfig
+from burstd.reconciler.observer import PollIntervals
 from burstd.reconciler.reconciler import Reconciler
 from burstd.runtime import logs
 from burstd.runtime.clock import SteadyClock
 from burstd.runtime.wake import Wake
 from burstd.runtime.workers import ThreadWorkers
-from burstd.slurm.commands.run import Commands
+from burstd.slurm.commands.run import SlurmCommands
 from burstd.slurm.scheduler import CommandScheduler
 from policies import backlog, idle, limits
 from tests.lab import slurm_files
@@ -55,7 +55,7 @@ KINDS = (
 )  # fmt: skip
 
 
-class Cloud:
+class InstantCloud:
     """Starts whatever is asked for, at once, and for nothing."""
 
     idempotency = Idempotency.TOKEN
@@ -96,24 +96,26 @@ class Cloud:
     def close(self) -> None: ...
 
 
-class Machines:
+class InstantMachines:
     """Proves every machine at once; their slurmds never register, as there are none."""
 
-    def prove(self, claim: Claim, _pool: Pool, _console: Callable[[], str] | None, reached: Callable[[], None]) -> str:
+    def validate(
+        self, claim: Claim, _pool: Pool, _console: Callable[[], str] | None, reached: Callable[[], None]
+    ) -> str:
         reached()
         return f"{claim.address} is as it should be"
 
-    def start(self, claim: Claim, pool: Pool, watch: str = "") -> None: ...
+    def start_slurmd(self, claim: Claim, pool: Pool, watch: str = "") -> None: ...
 
-    def reach(self, claim: Claim) -> None: ...
+    def probe(self, claim: Claim) -> None: ...
 
-    def keep(self, claim_ids: Collection[str]) -> None: ...
+    def retain_only(self, claim_ids: Collection[str]) -> None: ...
 
     def alarms(self) -> tuple[str, ...]:
         return ()
 
 
-class Meter:
+class SlurmMeter:
     """Runs Slurm's commands in the head's box, and remembers which and how long they took."""
 
     def __init__(self, cluster: Cluster) -> None:
@@ -131,7 +133,7 @@ class Meter:
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class LoopSample:
     """One loop, in milliseconds."""
 
     whole: float
@@ -140,34 +142,43 @@ class Sample:
     commands: int
 
 
-class Bench:
+class LoopBench:
     """One burstd beside one cluster."""
 
     def __init__(self, cluster: Cluster, folder: Path, nodes_allowed: int) -> None:
-        self.meter = Meter(cluster)
+        self.meter = SlurmMeter(cluster)
         pools = {p.name: replace(p, rules=(OfferRule("fast"),)) for p in cluster.pools}
-        limit = limits.Settings(nodes=nodes_allowed)
+        limit = limits.LimitsSettings(nodes=nodes_allowed)
         policies: list[Policy] = [
-            backlog.Backlog(backlog.Settings()), idle.Idle(idle.Settings()), limits.Limits(limit)
-        ]  # fmt: skip
+            backlog.BacklogPolicy(backlog.BacklogSettings()),
+            idle.IdlePolicy(idle.IdleSettings()),
+            limits.LimitsPolicy(limit),
+        ]
         clock, number = SteadyClock(), itertools.count()
         self.store = Store.open(folder / "burstd.db", clock)
         self.workers = ThreadWorkers(Wake(), 4)
         self.reconciler = Reconciler(
-            cluster="bench", rules=Rules(pools, policies, Tuning()), pace=Pace(), store=self.store,
-            scheduler=CommandScheduler(Commands(self.meter)), providers={"fast": Cloud("fast", cluster.pools)},
-            prover=Machines(), workers=self.workers, clock=clock, user_data=lambda _pool, _provider: "#cloud-config\n",
+            cluster="bench",
+            config=RuntimeConfig(pools, policies, Tuning()),
+            intervals=PollIntervals(),
+            store=self.store,
+            scheduler=CommandScheduler(SlurmCommands(self.meter)),
+            providers={"fast": InstantCloud("fast", cluster.pools)},
+            validator=InstantMachines(),
+            workers=self.workers,
+            clock=clock,
+            user_data=lambda _pool, _provider: "#cloud-config\n",
             new_id=lambda: f"c{next(number)}",
-            made_here=lambda _: True,
-        )  # fmt: skip
+            is_authentic=lambda _: True,
+        )
 
-    def loop(self) -> Sample:
+    def loop(self) -> LoopSample:
         """One."""
         self.meter.seconds.clear()
         begun, cpu = time.perf_counter(), time.process_time()
         self.reconciler.step()
         whole, cpu = time.perf_counter() - begun, time.process_time() - cpu
-        return Sample(1000 * whole, 1000 * sum(self.meter.seconds), 1000 * cpu, len(self.meter.seconds))
+        return LoopSample(1000 * whole, 1000 * sum(self.meter.seconds), 1000 * cpu, len(self.meter.seconds))
 
     def floor(self) -> float:
         """Milliseconds that squeue and 'scontrol show node' take."""
@@ -176,9 +187,9 @@ class Bench:
             self.meter(argv, {}, 60.0)
         return 1000 * (time.perf_counter() - begun)
 
-    def quiet(self) -> None:
+    def wait_idle(self) -> None:
         """Waits until no call to the cloud or a machine is under way."""
-        while self.workers.under_way():
+        while self.workers.calls_under_way():
             time.sleep(0.01)
 
     def states(self) -> dict[str, int]:
@@ -219,11 +230,13 @@ def slurm(slots: int, release: str = "bookworm") -> Iterator[Cluster]:
     extra = "MaxJobCount=30000\nSchedulerParameters=defer,batch_sched_delay=0,bf_interval=300\n"
     with Cluster(release, pools=pools_of(slots), onprem=1, extra_conf=extra) as cluster:
         # Else slurmctld would boot nodes by itself before burstd has come.
-        CommandScheduler(Commands(Meter(cluster))).set_gate([slot for pool in cluster.pools for slot in pool.slots])
+        CommandScheduler(SlurmCommands(SlurmMeter(cluster))).set_gate(
+            [slot for pool in cluster.pools for slot in pool.slots]
+        )
         yield cluster
 
 
-def row(what: str, floor: list[float], samples: Sequence[Sample]) -> None:
+def row(what: str, floor: list[float], samples: Sequence[LoopSample]) -> None:
     """A line of the table."""
     middle = statistics.median
     whole, under = middle(s.whole for s in samples), middle(floor)
@@ -235,7 +248,7 @@ def row(what: str, floor: list[float], samples: Sequence[Sample]) -> None:
     sys.stdout.flush()
 
 
-def measure(bench: Bench, what: str, rounds: int) -> None:
+def measure(bench: LoopBench, what: str, rounds: int) -> None:
     """Loops and floor in turn."""
     floor, samples = [], []
     for _ in range(rounds):
@@ -248,24 +261,24 @@ def run(cluster: Cluster, what: str, rounds: int) -> None:
     """One queue: all jobs wait for a limit; then machines for all slots are started, and are awaited."""
     sys.stdout.write(f"{what}; squeue shows {cluster.sh('squeue -h | wc -l').strip()}\n")
     with tempfile.TemporaryDirectory(prefix="burstd-bench-") as folder:
-        bench = Bench(cluster, Path(folder), 0)
+        bench = LoopBench(cluster, Path(folder), 0)
         try:
             bench.loop()
-            bench.quiet()
+            bench.wait_idle()
             row("  first look, every word new", [bench.floor()], [bench.loop()])
             measure(bench, "  all wait for a limit", rounds)
         finally:
             bench.close()
     with tempfile.TemporaryDirectory(prefix="burstd-bench-") as folder:
-        bench = Bench(cluster, Path(folder), 100_000)
+        bench = LoopBench(cluster, Path(folder), 100_000)
         try:
             bench.loop()
-            bench.quiet()
+            bench.wait_idle()
             row("  all machines are asked for", [bench.floor()], [bench.loop()])
-            bench.quiet()
+            bench.wait_idle()
             settling = [bench.loop()]
-            while bench.states().keys() != {"proving"} or bench.workers.under_way():
-                bench.quiet()
+            while bench.states().keys() != {"proving"} or bench.workers.calls_under_way():
+                bench.wait_idle()
                 settling.append(bench.loop())
             row("  all answers come at once", [bench.floor()], settling)
             measure(bench, "  all machines are awaited", rounds)

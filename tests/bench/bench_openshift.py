@@ -25,10 +25,10 @@ import urllib3
 
 from burstd.domain.slurm.shape import Shape
 from burstd.runtime import logs
-from providers.openshift.client.calls import Calls
+from providers.openshift.client.calls import OpenShiftCalls
 from providers.openshift.provider import OpenShiftProvider
 from providers.openshift.settings import OpenShiftSettings
-from tests.bench.burst import CLUSTER, Alone, Library, Whole
+from tests.bench.burst import CLUSTER, DaemonBench, LibraryMeter, ProviderBench
 from tests.lab.kubernetes.api import Api
 from tests.lab.kubernetes.hollow import HollowNodes
 from tests.lab.kubernetes.plane import KubernetesPlane
@@ -38,10 +38,10 @@ NODES, MEMORY_MIB, LIBRARY, CLOUD = 8, 3072, "http", "plane"
 _PATIENCE_S = 300.0
 
 
-class PlaneSide:
+class OpenShiftMeter:
     """A control plane, as one provider uses it."""
 
-    def __init__(self, plane: KubernetesPlane, calls: Calls) -> None:
+    def __init__(self, plane: KubernetesPlane, calls: OpenShiftCalls) -> None:
         self._plane = plane
         self._calls = calls
 
@@ -51,11 +51,11 @@ class PlaneSide:
 
     def calls(self) -> Counter[str]:
         """The provider's own count of what it sends."""
-        return Counter(self._calls.made)
+        return Counter(self._calls.call_counts)
 
 
 @contextmanager
-def http_counted(library: Library) -> Iterator[None]:
+def http_counted(library: LibraryMeter) -> Iterator[None]:
     """What is used to send requests and to receive the heads of answers."""
     real = urllib3.PoolManager.request
 
@@ -74,15 +74,15 @@ def http_counted(library: Library) -> Iterator[None]:
 def hollow_nodes(plane: KubernetesPlane) -> Iterator[None]:
     """In a process of their own, which ends with this one."""
     fork = multiprocessing.get_context("fork")
-    ours, theirs = fork.Pipe()
-    process = fork.Process(target=_nodes, args=(plane, ours, theirs))
+    read_end, theirs = fork.Pipe()
+    process = fork.Process(target=_nodes, args=(plane, read_end, theirs))
     process.start()
     theirs.close()
     try:
-        ours.recv()
+        read_end.recv()
         yield
     finally:
-        ours.close()
+        read_end.close()
         process.join()
 
 
@@ -97,30 +97,32 @@ def _nodes(plane: KubernetesPlane, ours: Connection, theirs: Connection) -> None
         theirs.poll(None)
 
 
-def provider_for(plane: KubernetesPlane, namespace: str) -> tuple[OpenShiftProvider, Calls]:
+def provider_for(plane: KubernetesPlane, namespace: str) -> tuple[OpenShiftProvider, OpenShiftCalls]:
     """Of a site with this namespace, with the rights that the project asks for."""
     kubeconfig = plane.user(namespace, role("role.yaml"), name="burstd")
     plane.grant(namespace, "burstd", role("clusterrole-nodes.yaml"), everywhere=True)
     words = {"kubeconfig": kubeconfig, "namespace": namespace, "image": "registry.lab/node:1", "groups": {"cpu": CPUS}}
     settings = OpenShiftSettings.model_validate(words)
-    calls = Calls(settings)
+    calls = OpenShiftCalls(settings)
     return OpenShiftProvider("openshift", CLUSTER, settings, calls), calls
 
 
-def alone(plane: KubernetesPlane, machines: int) -> None:
+def bench_provider(plane: KubernetesPlane, machines: int) -> None:
     """The provider's calls without a daemon."""
     provider, calls = provider_for(plane, "alone")
-    library = Library()
-    table = Alone(PlaneSide(plane, calls), library, LIBRARY, CLOUD)
+    library = LibraryMeter()
+    table = ProviderBench(OpenShiftMeter(plane, calls), library, LIBRARY, CLOUD)
     with http_counted(library):
-        table.life(provider, machines, _PATIENCE_S, 0.1, " from the watch")
+        table.bench_life(provider, machines, _PATIENCE_S, 0.1, " from the watch")
     provider.close()
 
 
-def whole(plane: KubernetesPlane, folder: Path, machines: int, quiet_s: float) -> None:
+def bench_daemon(plane: KubernetesPlane, folder: Path, machines: int, quiet_s: float) -> None:
     """The same with the daemon's loop."""
     provider, calls = provider_for(plane, "whole")
-    bench = Whole(provider, PlaneSide(plane, calls), folder, machines, Shape(2, MEMORY_MIB, (), frozenset({"cloud"})))
+    bench = DaemonBench(
+        provider, OpenShiftMeter(plane, calls), folder, machines, Shape(2, MEMORY_MIB, (), frozenset({"cloud"}))
+    )
     try:
         bench.run(quiet_s, LIBRARY, CLOUD)
     finally:
@@ -140,9 +142,9 @@ def main() -> None:
         plane = up.enter_context(KubernetesPlane())
         up.enter_context(hollow_nodes(plane))
         folder = Path(up.enter_context(tempfile.TemporaryDirectory(prefix="burstd-bench-")))
-        alone(plane, arguments.machines)
+        bench_provider(plane, arguments.machines)
         sys.stdout.write("\n")
-        whole(plane, folder, arguments.machines, arguments.quiet)
+        bench_daemon(plane, folder, arguments.machines, arguments.quiet)
 
 
 if __name__ == "__main__":

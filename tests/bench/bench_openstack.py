@@ -23,20 +23,20 @@ import requests
 
 from burstd.domain.slurm.shape import Shape
 from burstd.runtime import logs
-from providers.openstack.calls import Calls
+from providers.openstack.calls import OpenStackCalls
 from providers.openstack.provider import OpenStackProvider
 from providers.openstack.settings import OpenStackSettings
-from tests.bench.burst import CLUSTER, Alone, Library, Whole
+from tests.bench.burst import CLUSTER, DaemonBench, LibraryMeter, ProviderBench
 from tests.lab.openstack.plane import ControlPlane
 from tests.lab.openstack.projects import SECURITY_GROUP, Project
 
 FLAVOR, MEMORY_MIB, LIBRARY, CLOUD = "cpu.small", 3000, "http", "plane"
 
 
-class PlaneSide:
+class OpenStackMeter:
     """A control plane, as one provider uses it."""
 
-    def __init__(self, plane: ControlPlane, calls: Calls) -> None:
+    def __init__(self, plane: ControlPlane, calls: OpenStackCalls) -> None:
         self._plane = plane
         self._calls = calls
 
@@ -46,11 +46,11 @@ class PlaneSide:
 
     def calls(self) -> Counter[str]:
         """The provider's own count of what it sends."""
-        return Counter(self._calls.made)
+        return Counter(self._calls.call_counts)
 
 
 @contextmanager
-def http_counted(library: Library) -> Iterator[None]:
+def http_counted(library: LibraryMeter) -> Iterator[None]:
     """What is used to send requests and to receive answers; what openstacksdk does with them is counted as ours."""
     real = requests.Session.request
 
@@ -68,7 +68,7 @@ def http_counted(library: Library) -> Iterator[None]:
 _PATIENCE_S = 600.0
 
 
-def provider_for(plane: ControlPlane, project: Project, folder: Path) -> tuple[OpenStackProvider, Calls]:
+def provider_for(plane: ControlPlane, project: Project, folder: Path) -> tuple[OpenStackProvider, OpenStackCalls]:
     """Of a site with this project."""
     clouds = folder / "clouds.yaml"
     clouds.write_text(project.clouds_yaml(), encoding="utf-8")
@@ -76,24 +76,26 @@ def provider_for(plane: ControlPlane, project: Project, folder: Path) -> tuple[O
         cloud="burst", clouds_yaml=clouds, networks=(project.network,), security_groups=(SECURITY_GROUP,),
         flavors=(FLAVOR,), image="node", prices={"*": Decimal("0.10")}, unused_s=0, timeout_s=300,
     )  # fmt: skip
-    calls = Calls(settings)
+    calls = OpenStackCalls(settings)
     return OpenStackProvider("openstack", CLUSTER, settings, calls), calls
 
 
-def alone(plane: ControlPlane, project: Project, folder: Path, machines: int) -> None:
+def bench_provider(plane: ControlPlane, project: Project, folder: Path, machines: int) -> None:
     """The provider's calls without a daemon."""
     provider, calls = provider_for(plane, project, folder)
-    library = Library()
-    table = Alone(PlaneSide(plane, calls), library, LIBRARY, CLOUD)
+    library = LibraryMeter()
+    table = ProviderBench(OpenStackMeter(plane, calls), library, LIBRARY, CLOUD)
     with http_counted(library):
-        table.life(provider, machines, _PATIENCE_S, 1.0)
+        table.bench_life(provider, machines, _PATIENCE_S, 1.0)
     provider.close()
 
 
-def whole(plane: ControlPlane, project: Project, folder: Path, machines: int, quiet_s: float) -> None:
+def bench_daemon(plane: ControlPlane, project: Project, folder: Path, machines: int, quiet_s: float) -> None:
     """The same with the daemon's loop."""
     provider, calls = provider_for(plane, project, folder)
-    bench = Whole(provider, PlaneSide(plane, calls), folder, machines, Shape(2, MEMORY_MIB, (), frozenset({"cloud"})))
+    bench = DaemonBench(
+        provider, OpenStackMeter(plane, calls), folder, machines, Shape(2, MEMORY_MIB, (), frozenset({"cloud"}))
+    )
     try:
         bench.run(quiet_s, LIBRARY, CLOUD)
     finally:
@@ -116,9 +118,9 @@ def main() -> None:
         for project in projects:
             plane.quota(project, instances=-1, cores=-1, ram=-1, ports=-1)
         with plane.reach():
-            alone(plane, projects[0], Path(folder), arguments.machines)
+            bench_provider(plane, projects[0], Path(folder), arguments.machines)
             sys.stdout.write("\n")
-            whole(plane, projects[1], Path(folder), arguments.machines, arguments.quiet)
+            bench_daemon(plane, projects[1], Path(folder), arguments.machines, arguments.quiet)
 
 
 if __name__ == "__main__":

@@ -17,8 +17,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from burstd.simulate.report.result import Figures
-from burstd.simulate.study import Study, prepare
-from burstd.simulate.traces.read import read
+from burstd.simulate.study import Study, prepare_study
+from burstd.simulate.traces.read import read_trace
 from burstd.simulate.traces.trace_job import Trace
 
 STARTS = ("2017-10-02", "2017-10-16", "2017-10-30", "2017-11-13")
@@ -33,7 +33,7 @@ def window(path: Path, start: str, load: float, chains: Sequence[str], found: Tr
     """The figures of each chain."""
     at = datetime.fromisoformat(start).replace(tzinfo=UTC).timestamp()
     study = Study(path, chains=tuple(chains), start=at, load=load, days=14.0 if found is None else None)
-    return [result.figures for result in prepare(study, trace=found).answer().results]
+    return [result.figures for result in prepare_study(study, trace=found).run_study().results]
 
 
 def year(trace: Trace) -> Trace:
@@ -91,7 +91,7 @@ def _windows(path: Path, chains: Sequence[str], processes: int) -> None:
 
 
 def _year(path: Path, chains: Sequence[str]) -> None:
-    whole = year(read(path))
+    whole = year(read_trace(path))
     for chain in chains:
         (one,) = window(path, "2017-09-04", 1.0, [chain], whole)
         _say(f"a year of {len(whole.jobs)} jobs, {chain}: {one.elapsed_s:.0f} s, {one.decisions} decisions")

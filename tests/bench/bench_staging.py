@@ -22,8 +22,8 @@ from burstd.domain.plugins.stager import Stager
 from burstd.domain.staging import Tree
 from staging.objects.s3 import S3Settings, S3Stager
 from staging.ssh.stager import SshSettings, SshStager
-from tests.bench.staging_contest import Contest, Way, table
-from tests.bench.staging_ours import USER, Counting, Node, new_sender, send, send_at_once
+from tests.bench.staging_contest import Contest, Contestant, table
+from tests.bench.staging_ours import USER, BenchNode, CountingStager, new_sender, send, send_concurrently
 from tests.bench.staging_peers import S3Peers, rsync, shell, ssh
 from tests.lab.s3_server import S3Server
 from tests.lab.ssh_store import DATA, SshStore
@@ -35,7 +35,7 @@ IN_A_FOLDER = 100
 USERS = 10
 
 
-class Ground:
+class BenchSources:
     """Sources, and room for what the contestants make, below a folder of its own."""
 
     def __init__(self, top: Path, size_mb: int, files: int) -> None:
@@ -71,10 +71,10 @@ class Ground:
             (self.small / str(number // IN_A_FOLDER) / f"{number}.dat").write_bytes(os.urandom(SMALL_BYTES))
 
 
-class OverSsh:
+class SshBench:
     """What is measured with the storage node. All of it within ``node.reach()``."""
 
-    def __init__(self, ground: Ground, node: SshStore) -> None:
+    def __init__(self, ground: BenchSources, node: SshStore) -> None:
         self.ground = ground
         self.node = node
         self.disk = node.folder / "data"
@@ -91,7 +91,7 @@ class OverSsh:
         )
         return SshStager("store", "lab", settings)
 
-    def sends(self, source: Path, *, connected: bool = True) -> Way:
+    def sends(self, source: Path, *, connected: bool = True) -> Contestant:
         """With an index and a store that hold nothing."""
 
         def begin() -> Callable[[], object]:
@@ -101,11 +101,11 @@ class OverSsh:
             sender = new_sender(self.last, self.ground.index())
             return lambda: send(sender, source)
 
-        return Way(begin, self.clear)
+        return Contestant(begin, self.clear)
 
-    def makes(self, command: str) -> Way:
+    def makes(self, command: str) -> Contestant:
         """A pipeline of shells that fills TARGET on the node."""
-        return Way(lambda: lambda: shell(command), self.clear)
+        return Contestant(lambda: lambda: shell(command), self.clear)
 
     def clear(self) -> None:
         """Nothing is left on the node but burstd's program."""
@@ -116,7 +116,7 @@ class OverSsh:
             if path.name != ".programs":
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
 
-    def large(self) -> Contest:
+    def bench_large_file(self) -> Contest:
         """One file of random bytes."""
         pipe = f"{ssh(self.node, f'cat > {DATA}/f')} < {self.ground.large}"
         ways = {
@@ -127,19 +127,19 @@ class OverSsh:
         title = f"a file of {self.ground.size_mb} MB to the storage node"
         return Contest(title, OURS, ways, {"ssh cat": 0.9}, self.ground.size_mb)
 
-    def small(self) -> Contest:
+    def bench_small_files(self) -> Contest:
         """Many small files."""
         ground = self.ground
         far = f"mkdir {DATA}/t && tar x -C {DATA}/t"
         ways = {
             OURS: self.sends(ground.small),
             "tar over ssh": self.makes(f"tar c -C {ground.small} . | {ssh(self.node, far)}"),
-            "rsync -a": Way(lambda: rsync(self.node, ground.small, f"{DATA}/r"), self.clear),
+            "rsync -a": Contestant(lambda: rsync(self.node, ground.small, f"{DATA}/r"), self.clear),
         }
         title = f"{ground.files} files of 4 KB to the storage node"
         return Contest(title, OURS, ways, {"tar over ssh": 0.9, "rsync -a": 3.0}, ground.small_mb)
 
-    def again(self) -> Iterator[Contest]:
+    def bench_resend(self) -> Iterator[Contest]:
         """The same tree once more, and changed by one file in a hundred."""
         ground = self.ground
         stager = self.stager()
@@ -147,18 +147,18 @@ class OverSsh:
         copy = rsync(self.node, ground.small, f"{DATA}/r")
         send(sender, ground.small)
         copy()
-        ways = {OURS: Way(lambda: lambda: send(sender, ground.small)), "rsync -a": Way(lambda: copy)}
+        ways = {OURS: Contestant(lambda: lambda: send(sender, ground.small)), "rsync -a": Contestant(lambda: copy)}
         bars = {"rsync -a": 1.0}
         yield Contest(f"{ground.files} files, nothing has changed", OURS, ways, bars)
         yield Contest(f"{ground.files} files, 1 % has changed", OURS, ways, bars, before_turn=ground.change)
         stager.close()
         self.clear()
 
-    def to_node(self, source: Path, title: str, peer: tuple[str, str], size_mb: float) -> Contest:
+    def bench_to_node(self, source: Path, title: str, peer: tuple[str, str], size_mb: float) -> Contest:
         """From the storage node to a node's disk, which is this machine's."""
         stager = self.stager()
         tree = send(new_sender(stager, self.ground.index()), source)
-        agent = Node(self.ground.top)
+        agent = BenchNode(self.ground.top)
         target = self.ground.top / "fetched"
         name, command = peer
 
@@ -167,13 +167,13 @@ class OverSsh:
             return lambda: shell(f"cd {target} && {command}")
 
         ways = {
-            OURS: Way(lambda: agent.place(stager, tree), agent.clear),
-            name: Way(piped, lambda: shutil.rmtree(target)),
+            OURS: Contestant(lambda: agent.deliver(stager, tree), agent.clear),
+            name: Contestant(piped, lambda: shutil.rmtree(target)),
         }
         self.last = stager
         return Contest(title, OURS, ways, {}, size_mb)
 
-    def at_once(self) -> tuple[Contest, list[str]]:
+    def bench_concurrent(self) -> tuple[Contest, list[str]]:
         """One transfer, ten of one user, ten of ten users; and what the counters say."""
         said: list[str] = []
         unique = self.ground.large.stat().st_size
@@ -181,19 +181,19 @@ class OverSsh:
         def begin(uids: Sequence[int]) -> Callable[[], object]:
             self.last = self.stager()
             self.last.free_bytes()
-            counting = Counting(self.last)
+            counting = CountingStager(self.last)
             sender = new_sender(counting, self.ground.index())
 
             def run() -> None:
-                told = send_at_once(sender, self.ground.large, uids)
+                told = send_concurrently(sender, self.ground.large, uids)
                 extra = counting.bytes_put - unique
                 said.append(f"{len(uids)} transfers of {len(set(uids))} users: {unique} bytes of content, "
                             f"{counting.bytes_put} put ({extra} of manifests), {told} counted as sent")  # fmt: skip
 
             return run
 
-        def of(uids: Sequence[int]) -> Way:
-            return Way(lambda: begin(uids), self.clear)
+        def of(uids: Sequence[int]) -> Contestant:
+            return Contestant(lambda: begin(uids), self.clear)
 
         ways = {
             "one job": of([USER]),
@@ -204,10 +204,10 @@ class OverSsh:
         return Contest(title, "one job", ways, {}, self.ground.size_mb), said
 
 
-class OverS3:
+class S3Bench:
     """What is measured with an S3 server."""
 
-    def __init__(self, ground: Ground, server: S3Server) -> None:
+    def __init__(self, ground: BenchSources, server: S3Server) -> None:
         self.ground = ground
         self.server = server
         self.keys = ground.top / "s3.keys"
@@ -247,8 +247,8 @@ class OverS3:
                 return lambda: send(sender, self.ground.large)
             return S3Peers(self.server, held[-1], self.ground.top).puts(self.ground.large)[who]
 
-        def way(who: str) -> Way:
-            return Way(lambda: begin(who), lambda: self.drop(held.pop()))
+        def way(who: str) -> Contestant:
+            return Contestant(lambda: begin(who), lambda: self.drop(held.pop()))
 
         names = (OURS, "boto3", "rclone", "s5cmd")
         title = f"a file of {self.ground.size_mb} MB into S3"
@@ -261,24 +261,24 @@ class OverS3:
         tree: Tree = send(new_sender(stager, self.ground.index()), self.ground.large)
         peers = S3Peers(self.server, bucket, self.ground.top)
         peers.puts(self.ground.large)["boto3"]()
-        agent = Node(self.ground.top)
+        agent = BenchNode(self.ground.top)
         target = self.ground.top / "fetched"
-        ways = {OURS: Way(lambda: agent.place(stager, tree), agent.clear)}
+        ways = {OURS: Contestant(lambda: agent.deliver(stager, tree), agent.clear)}
         for name, get in peers.gets(target).items():
-            ways[name] = Way(lambda get=get: get, target.unlink)  # type: ignore[misc]
+            ways[name] = Contestant(lambda get=get: get, target.unlink)  # type: ignore[misc]
         title = f"a file of {self.ground.size_mb} MB from S3 to a node"
         return Contest(title, OURS, ways, dict.fromkeys(list(ways)[1:], 1.0), self.ground.size_mb)
 
 
-def contests_ssh(ground: Ground, node: SshStore, wanted: Sequence[str], notes: list[str]) -> Iterator[Contest]:
+def contests_ssh(ground: BenchSources, node: SshStore, wanted: Sequence[str], notes: list[str]) -> Iterator[Contest]:
     """One after the other; each is held before the next is made."""
-    this = OverSsh(ground, node)
+    this = SshBench(ground, node)
     if "large" in wanted:
-        yield this.large()
+        yield this.bench_large_file()
     if "small" in wanted:
-        yield this.small()
+        yield this.bench_small_files()
     if "again" in wanted:
-        yield from this.again()
+        yield from this.bench_resend()
     if "node" in wanted:
         far = this.disk / "source"
         for source, what, size in ((ground.small, "tree", ground.small_mb), (ground.large, "file", ground.size_mb)):
@@ -290,17 +290,19 @@ def contests_ssh(ground: Ground, node: SshStore, wanted: Sequence[str], notes: l
                 shutil.copy(source, far / "f")
             back = ssh(node, f"tar c -C {DATA}/source .") + " | tar x"
             shell(f"chmod -R a+rX {far}")
-            yield this.to_node(source, f"that {what} from the storage node to a node", ("tar over ssh", back), size)
+            yield this.bench_to_node(
+                source, f"that {what} from the storage node to a node", ("tar over ssh", back), size
+            )
             this.clear()
     if "many" in wanted:
-        contest, said = this.at_once()
+        contest, said = this.bench_concurrent()
         yield contest
         notes += said
 
 
-def contests_s3(ground: Ground, server: S3Server, wanted: Sequence[str]) -> Iterator[Contest]:
+def contests_s3(ground: BenchSources, server: S3Server, wanted: Sequence[str]) -> Iterator[Contest]:
     """See contests_ssh."""
-    this = OverS3(ground, server)
+    this = S3Bench(ground, server)
     if "put" in wanted:
         yield this.puts()
     if "get" in wanted:
@@ -335,12 +337,12 @@ def main() -> int:
 
     def hold(contests: Iterator[Contest]) -> None:
         for contest in contests:
-            contest.hold(options.turns)
+            contest.run_turns(options.turns)
             rows.extend(contest.rows())
 
     with ExitStack() as stack:
         top = stack.enter_context(folder(options.folder))
-        ground = Ground(top, options.size_mb, options.files)
+        ground = BenchSources(top, options.size_mb, options.files)
         if set(SSH) & set(options.only):
             with SshStore(top / "node") as node, node.reach():
                 hold(contests_ssh(ground, node, options.only, notes))

@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
-from burstd.daemon.loop import LEAST_S
+from burstd.daemon.loop import MIN_PAUSE_S
 from burstd.db import Store
 from burstd.domain.claim import Claim, ClaimState
 from burstd.domain.cloud.instance import TAG_CLAIM, TAG_CLUSTER, Instance, InstanceState
@@ -27,8 +27,8 @@ from burstd.domain.plugins.policy import Policy
 from burstd.domain.plugins.provider import LaunchRequest, Provider
 from burstd.domain.slurm.shape import Shape
 from burstd.planner.timeouts import Tuning
-from burstd.reconciler.decisions import Rules
-from burstd.reconciler.observer import Pace
+from burstd.reconciler.decisions import RuntimeConfig
+from burstd.reconciler.observer import PollIntervals
 from burstd.reconciler.reconciler import Reconciler
 from burstd.runtime.wake import Wake
 from burstd.runtime.workers import ThreadWorkers
@@ -42,7 +42,7 @@ KEEP_ALIVE_S = 2.0
 _LONG_S = 36000.0
 
 
-class Theirs(Protocol):
+class CloudMeter(Protocol):
     """The cloud's side of a bench."""
 
     def cpu_s(self) -> float:
@@ -54,12 +54,12 @@ class Theirs(Protocol):
         ...
 
 
-def said(calls: Counter[str]) -> str:
+def format_calls(calls: Counter[str]) -> str:
     """The most frequent first."""
     return ", ".join(f"{n} {name}" for name, n in sorted(calls.items(), key=lambda c: (-c[1], c[0])))
 
 
-class Library:
+class LibraryMeter:
     """Adds up what a library has used of the processor, in seconds, over all threads."""
 
     def __init__(self) -> None:
@@ -77,30 +77,30 @@ class Library:
                 self.used_s += time.thread_time() - begun
 
 
-class Alone:
+class ProviderBench:
     """A table of a provider's calls without a daemon: processor seconds of its own code, its library and the cloud."""
 
-    def __init__(self, theirs: Theirs, library: Library, library_name: str, cloud_name: str) -> None:
-        self._theirs = theirs
+    def __init__(self, cloud: CloudMeter, library: LibraryMeter, library_name: str, cloud_name: str) -> None:
+        self._cloud = cloud
         self._library = library
         heads = f"{'own':>8} {library_name:>8} {cloud_name:>8} {'own/' + cloud_name:>8}"
         sys.stdout.write(f"{'call':34} {'seconds':>7} {heads}  calls\n")
 
     def row(self, what: str, work: Callable[[], Any]) -> Any:
         """Does it, and prints what it took."""
-        counted, library_s, theirs = self._theirs.calls(), self._library.used_s, self._theirs.cpu_s()
+        counted, library_s, theirs = self._cloud.calls(), self._library.used_s, self._cloud.cpu_s()
         begun, used = time.perf_counter(), time.process_time()
         result = work()
         used, wall = time.process_time() - used, time.perf_counter() - begun
-        library_s, theirs = self._library.used_s - library_s, self._theirs.cpu_s() - theirs
+        library_s, theirs = self._library.used_s - library_s, self._cloud.cpu_s() - theirs
         own = max(0.0, used - library_s)
         ratio = f"{100 * own / theirs:.1f} %" if theirs > 0.05 else "-"
-        calls = said(self._theirs.calls() - counted)
+        calls = format_calls(self._cloud.calls() - counted)
         sys.stdout.write(f"{what:34} {wall:7.2f} {own:8.3f} {library_s:8.3f} {theirs:8.2f} {ratio:>8}  {calls}\n")
         sys.stdout.flush()
         return result
 
-    def life(self, provider: Provider, machines: int, patience_s: float, poll_s: float, listed: str = "") -> None:
+    def bench_life(self, provider: Provider, machines: int, patience_s: float, poll_s: float, listed: str = "") -> None:
         """A row for each call in the life of one machine, and of so many; ``listed``: how they are listed."""
         offers = self.row("offers", provider.offers)
         requests = [
@@ -132,7 +132,7 @@ def _until(provider: Provider, patience_s: float, poll_s: float, states: Collect
         time.sleep(poll_s)
 
 
-class Simulated:
+class SimulatedSite:
     """Slurm and what is in the machines, by the real time, with its own processor time counted apart.
 
     Everything is called in the main thread but ``start``, which the workers call.
@@ -149,13 +149,13 @@ class Simulated:
         call = getattr(self.slurm, name)
 
         def counted(*words: Any, **more: Any) -> Any:
-            with self.apart():
+            with self.not_counted():
                 return call(*words, **more)
 
         return counted
 
     @contextmanager
-    def apart(self) -> Iterator[None]:
+    def not_counted(self) -> Iterator[None]:
         """What is done here is not burstd's."""
         begun = time.thread_time()
         try:
@@ -163,21 +163,23 @@ class Simulated:
         finally:
             self.cpu_s += time.thread_time() - begun
 
-    def prove(self, claim: Claim, _pool: Pool, console: Callable[[], str] | None, reached: Callable[[], None]) -> str:
+    def validate(
+        self, claim: Claim, _pool: Pool, console: Callable[[], str] | None, reached: Callable[[], None]
+    ) -> str:
         """Every machine is as it should be, once it has shown its console."""
         if console is not None:
             console()
         reached()
         return f"{claim.address} is as it should be"
 
-    def start(self, claim: Claim, _pool: Pool, _watch: str = "") -> None:
+    def start_slurmd(self, claim: Claim, _pool: Pool, _watch: str = "") -> None:
         """slurmd registers with the next ``tick``."""
         self._started.put((claim.slot, claim.address))
 
-    def reach(self, claim: Claim) -> None:
+    def probe(self, claim: Claim) -> None:
         """Every machine answers."""
 
-    def keep(self, claim_ids: Collection[str]) -> None:
+    def retain_only(self, claim_ids: Collection[str]) -> None:
         """Nothing was learned."""
 
     def alarms(self) -> tuple[str, ...]:
@@ -190,76 +192,84 @@ class Simulated:
 
     def tick(self) -> None:
         """Lets the time that has passed pass."""
-        with self.apart():
+        with self.not_counted():
             self.clock.advance_to(time.time())
             while not self._started.empty():
                 self.slurm.register(*self._started.get(), self.clock.now())
 
 
 @dataclass(frozen=True, slots=True)
-class Used:
+class UsedTime:
     """What was used, in seconds: by the clock, and of the processor."""
 
     wall: float
     loop: float
     """By the thread that decides, without what is simulated."""
-    lanes: float
+    pools: float
     """By the threads that call the cloud: the cloud's library, most of it reading its answers."""
-    theirs: float
+    cloud: float
     calls: Counter[str]
 
 
-class Meter:
+class UsageMeter:
     """Reads what was used since it was read last. Called in the main thread."""
 
-    def __init__(self, theirs: Theirs, simulated: Simulated) -> None:
-        self._theirs = theirs
+    def __init__(self, cloud: CloudMeter, simulated: SimulatedSite) -> None:
+        self._cloud = cloud
         self._simulated = simulated
         self._last = self._now()
 
-    def read(self) -> Used:
+    def read(self) -> UsedTime:
         """Since the last call."""
         now, last = self._now(), self._last
         self._last = now
-        return Used(
-            now.wall - last.wall, now.loop - last.loop, now.lanes - last.lanes, now.theirs - last.theirs,
+        return UsedTime(
+            now.wall - last.wall, now.loop - last.loop, now.pools - last.pools, now.cloud - last.cloud,
             now.calls - last.calls,
         )  # fmt: skip
 
-    def _now(self) -> Used:
+    def _now(self) -> UsedTime:
         main = time.thread_time()
-        calls = self._theirs.calls()
-        return Used(
-            time.perf_counter(), main - self._simulated.cpu_s, time.process_time() - main, self._theirs.cpu_s(), calls
+        calls = self._cloud.calls()
+        return UsedTime(
+            time.perf_counter(), main - self._simulated.cpu_s, time.process_time() - main, self._cloud.cpu_s(), calls
         )
 
 
-class Whole:
+class DaemonBench:
     """One burstd, one account, one cluster of ``machines`` slots of one shape."""
 
-    def __init__(self, provider: Provider, theirs: Theirs, folder: Path, machines: int, shape: Shape) -> None:
+    def __init__(self, provider: Provider, cloud: CloudMeter, folder: Path, machines: int, shape: Shape) -> None:
         slots = tuple(f"c{i}" for i in range(1, machines + 1))
         number = itertools.count()
         policies: list[Policy] = [
-            backlog.Backlog(backlog.Settings()), idle.Idle(idle.Settings(keep_alive_s=KEEP_ALIVE_S)),
-            limits.Limits(limits.Settings()),
-        ]  # fmt: skip
+            backlog.BacklogPolicy(backlog.BacklogSettings()),
+            idle.IdlePolicy(idle.IdleSettings(keep_alive_s=KEEP_ALIVE_S)),
+            limits.LimitsPolicy(limits.LimitsSettings()),
+        ]
         self._provider = provider.name
         self._machines = machines
         self._shape = shape
-        self.simulated = Simulated(slots, shape)
-        self.meter = Meter(theirs, self.simulated)
+        self.simulated = SimulatedSite(slots, shape)
+        self.meter = UsageMeter(cloud, self.simulated)
         self.store = Store.open(folder / "burstd.db", self.simulated.clock)
         self.wake = Wake()
         self.workers = ThreadWorkers(self.wake, 8)
         pool = Pool("cpu", slots, ("burst",), shape, (OfferRule(provider.name),))
         self.reconciler = Reconciler(
-            cluster=CLUSTER, rules=Rules({"cpu": pool}, policies, Tuning()), pace=Pace(), store=self.store,
-            scheduler=self.simulated, providers={provider.name: provider}, prover=self.simulated, workers=self.workers,
-            clock=self.simulated.clock, user_data=lambda _pool, _provider: "#cloud-config\n",
+            cluster=CLUSTER,
+            config=RuntimeConfig({"cpu": pool}, policies, Tuning()),
+            intervals=PollIntervals(),
+            store=self.store,
+            scheduler=self.simulated,
+            providers={provider.name: provider},
+            validator=self.simulated,
+            workers=self.workers,
+            clock=self.simulated.clock,
+            user_data=lambda _pool, _provider: "#cloud-config\n",
             new_id=lambda: f"c{next(number):06}",
-            made_here=lambda _: True,
-        )  # fmt: skip
+            is_authentic=lambda _: True,
+        )
 
     def until(self, what: str, condition: Callable[[], bool], limit_s: float = 600.0) -> None:
         """Loops as the daemon does until the condition holds, and prints what it took."""
@@ -272,10 +282,10 @@ class Whole:
             pause = self.reconciler.step()
             longest = max(longest, time.perf_counter() - begun)
             loops += 1
-            self.wake.wait(max(LEAST_S, min(pause, self.simulated.quiet_s())))
+            self.wake.wait(max(MIN_PAUSE_S, min(pause, self.simulated.quiet_s())))
         used = self.meter.read()
-        numbers = f"{used.wall:7.1f} {loops:6} {longest:8.2f} {used.loop:8.2f} {used.lanes:8.2f} {used.theirs:8.2f}"
-        sys.stdout.write(f"{what:34} {numbers}  {said(used.calls)}\n")
+        numbers = f"{used.wall:7.1f} {loops:6} {longest:8.2f} {used.loop:8.2f} {used.pools:8.2f} {used.cloud:8.2f}"
+        sys.stdout.write(f"{what:34} {numbers}  {format_calls(used.calls)}\n")
         sys.stdout.flush()
 
     def states(self) -> dict[str, int]:
@@ -292,7 +302,7 @@ class Whole:
             JobSpec(exclusive=True, array=self._machines, run_s=_LONG_S, cpus_per_node=self._shape.cpus)
         )
         self.until("all are asked for and made", lambda: self._all(ClaimState.BOOTING))
-        self.until("all are proven and open", lambda: self._all(ClaimState.OPEN))
+        self.until("all are proven and open", lambda: self._all(ClaimState.IN_SERVICE))
         done = time.monotonic() + quiet_s
         self.until(f"{quiet_s:.0f} s in which jobs run", lambda: time.monotonic() > done)
         self.simulated.slurm.cancel(job)

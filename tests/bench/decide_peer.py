@@ -14,9 +14,9 @@ from pathlib import Path
 
 from burstd.domain.cloud.offer import Pool
 from burstd.domain.slurm.shape import Shape
-from providers.sandbox.boxes.description import Bind
+from providers.sandbox.boxes.description import BindMount
 from providers.sandbox.boxes.machine import default_cache, need_space, remove_tree
-from providers.sandbox.boxes.rootfs import locked
+from providers.sandbox.boxes.rootfs import file_lock
 from tests.lab.cluster import Cluster
 
 PACKAGE = "aws-parallelcluster-node==3.16.0"
@@ -28,7 +28,7 @@ def installed() -> Path:
     """The peer and what it needs, kept in the cache and made where it is missing."""
     folder = default_cache() / "tools" / PACKAGE.replace("==", "-")
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with locked(folder.with_name(folder.name + ".lock"), lambda: None):
+    with file_lock(folder.with_name(folder.name + ".lock"), lambda: None):
         if not folder.exists():
             need_space(folder.parent, _MIB)
             unfinished = folder.with_name(folder.name + ".unfinished")
@@ -44,7 +44,7 @@ def run(slots: int) -> str:
     """A line: medians of some loops."""
     pool = Pool("burst", tuple(f"burst-dy-c5-{n}" for n in range(1, slots + 1)), ("burst",), Shape(4, 8000))
     here, there = Path(__file__).parent, "/opt/peer"
-    binds = (Bind(installed(), f"{there}/packages"), Bind(here, f"{there}/bench"))
+    binds = (BindMount(installed(), f"{there}/packages"), BindMount(here, f"{there}/bench"))
     with Cluster("bookworm", pools=[pool], onprem=1, head_binds=binds) as cluster:
         words = ["python3", f"{there}/bench/decide_peer_loop.py", str(slots), str(ROUNDS)]
         environment = {

@@ -10,12 +10,12 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-_ROOM = 2
+_MEMORY_FACTOR = 2
 """How many times the size of what is sent is memory that is ready when a contestant starts."""
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class Contestant:
     """One contestant. ``begin`` and ``end`` are not timed; ``begin`` returns what is."""
 
     begin: Callable[[], Callable[[], object]]
@@ -27,28 +27,28 @@ class Contest:
     """``bars``: contestant -> how many times as fast as it ours is to be; an empty one: for information only."""
 
     title: str
-    ours: str
-    ways: Mapping[str, Way]
+    burstd: str
+    contestants: Mapping[str, Contestant]
     bars: Mapping[str, float]
     size_mb: float = 0.0
     before_turn: Callable[[], object] = lambda: None
     seconds: dict[str, list[float]] = field(default_factory=dict)
 
-    def hold(self, turns: int) -> None:
+    def run_turns(self, turns: int) -> None:
         """All of them in each turn, each time another first; nothing is left to be written when one starts."""
-        names = list(self.ways)
+        names = list(self.contestants)
         for turn in range(turns):
             self.before_turn()
             for at in range(len(names)):
                 name = names[(at + turn) % len(names)]
-                way = self.ways[name]
-                run = way.begin()
+                contestant = self.contestants[name]
+                run = contestant.begin()
                 os.sync()
-                back_memory(int(_ROOM * self.size_mb) << 20)
+                back_memory(int(_MEMORY_FACTOR * self.size_mb) << 20)
                 began = time.perf_counter()
                 run()
                 taken = time.perf_counter() - began
-                way.end()
+                contestant.end()
                 self.seconds.setdefault(name, []).append(taken)
                 sys.stderr.write(f"  {self.title}: {name}: {taken:.2f} s\n")
 
@@ -58,12 +58,12 @@ class Contest:
 
     def rows(self) -> Sequence[Sequence[str]]:
         """Of the table: what, who, median, slowest to quickest, rate, how many times as fast ours is, the bar."""
-        ours = self.median(self.ours)
+        ours = self.median(self.burstd)
         made = []
-        for name in self.ways:
+        for name in self.contestants:
             all_of = sorted(self.seconds[name])
             rate = f"{self.size_mb / self.median(name):.0f}" if self.size_mb else ""
-            ratio = "" if name == self.ours else f"{self.median(name) / ours:.2f}"
+            ratio = "" if name == self.burstd else f"{self.median(name) / ours:.2f}"
             bar = self.bars.get(name)
             shown = "" if bar is None else f"{bar:g}{'' if self.median(name) / ours >= bar else ' MISSED'}"
             spread = f"{all_of[0]:.2f}-{all_of[-1]:.2f}"

@@ -13,16 +13,16 @@ from typing import Any
 
 from burstd.domain.plugins.stager import Stager
 from burstd.domain.staging import Tree
-from burstd.transfer.content_store.index import Index
-from burstd.transfer.privsep.client import open_hand
-from burstd.transfer.protocol.bundle import agent_bundle
-from burstd.transfer.trees.progress import Progress
-from burstd.transfer.trees.upload import Owner, Sender
+from burstd.transfer.content_store.index import ContentIndex
+from burstd.transfer.privsep.client import start_user_worker
+from burstd.transfer.protocol.bundle import agent_zipapp
+from burstd.transfer.trees.progress import UploadProgress
+from burstd.transfer.trees.upload import StagedFor, TreeUploader
 
 USER = 61001
 
 
-class Counting:
+class CountingStager:
     """A stager that counts the bytes of what is put."""
 
     def __init__(self, stager: Stager) -> None:
@@ -40,18 +40,18 @@ class Counting:
             self.bytes_put += len(body)
 
 
-def send(sender: Sender, source: Path, uid: int = USER, progress: Progress | None = None) -> Tree:
+def send(sender: TreeUploader, source: Path, uid: int = USER, progress: UploadProgress | None = None) -> Tree:
     """The whole way: a hand is started, the source walked, read, hashed, and put."""
-    with open_hand(uid, uid) as hand:
-        return sender.send(hand, str(source), owner=Owner(uid), progress=progress)
+    with start_user_worker(uid, uid) as hand:
+        return sender.upload(hand, str(source), owner=StagedFor(uid), progress=progress)
 
 
-def send_at_once(sender: Sender, source: Path, uids: Sequence[int]) -> int:
+def send_concurrently(sender: TreeUploader, source: Path, uids: Sequence[int]) -> int:
     """By a thread for each; returns the bytes that they say they have sent, together. Raises what one raises."""
-    counters = [Progress() for _ in uids]
+    counters = [UploadProgress() for _ in uids]
     faults: list[BaseException] = []
 
-    def one(uid: int, progress: Progress) -> None:
+    def one(uid: int, progress: UploadProgress) -> None:
         try:
             send(sender, source, uid, progress)
         except BaseException as error:  # noqa: BLE001 - raised below
@@ -67,21 +67,21 @@ def send_at_once(sender: Sender, source: Path, uids: Sequence[int]) -> int:
     return sum(counter.bytes_sent for counter in counters)
 
 
-class Node:
+class BenchNode:
     """A folder as a node's disk, in which the agent places trees."""
 
     def __init__(self, top: Path) -> None:
         self.top = top
         self.program = top / "agent.pyz"
-        self.program.write_bytes(agent_bundle())
+        self.program.write_bytes(agent_zipapp())
         self._jobs = 0
 
-    def place(self, stager: Stager, tree: Tree) -> Callable[[], dict[str, Any]]:
+    def deliver(self, stager: Stager, tree: Tree) -> Callable[[], dict[str, Any]]:
         """What places it for a job of its own, nothing being there."""
         self._jobs += 1
         spool = self.top / f"spool-{self._jobs}"
         spool.mkdir(mode=0o755)
-        reach = stager.reach()
+        reach = stager.node_access()
         row = {
             "name": "data", "access": "read_only", "prefix": tree.prefix, "digest": tree.digest, "single": tree.single,
             "manifest": [[p.key, p.offset, p.length] for p in tree.manifest], "size": tree.size,
@@ -91,14 +91,14 @@ class Node:
             "dir": str(spool / "1"), "reach": {"kind": reach.kind, "facts": dict(reach.facts)}, "trees": [row],
             "scratch": 0, "cache": {"dir": str(spool / "cache"), "keep_free": 0},
         }  # fmt: skip
-        return lambda: self._talk(request, stager)
+        return lambda: self._run_agent(request, stager)
 
     def clear(self) -> None:
         """Removes what was placed."""
         for spool in self.top.glob("spool-*"):
             shutil.rmtree(spool)
 
-    def _talk(self, request: Mapping[str, Any], stager: Stager) -> dict[str, Any]:
+    def _run_agent(self, request: Mapping[str, Any], stager: Stager) -> dict[str, Any]:
         words = [sys.executable, "-I", "-S", str(self.program)]
         with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
             assert process.stdin is not None
@@ -121,7 +121,7 @@ class Node:
         raise RuntimeError("the agent ended without an answer")
 
 
-def new_sender(stager: Stager, index: Path) -> Sender:
+def new_sender(stager: Stager, index: Path) -> TreeUploader:
     """One whose index knows nothing."""
     index.unlink(missing_ok=True)
-    return Sender(Index(index), stager)
+    return TreeUploader(ContentIndex(index), stager)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from providers.sandbox.boxes.rootfs import ensure
+from providers.sandbox.boxes.rootfs import ensure_rootfs
 from tests.lab import tools
 from tests.lab.s3_server import REGION, S3Server
 from tests.lab.ssh_store import SshStore
@@ -28,7 +28,7 @@ def ssh(node: SshStore, command: str) -> str:
 
 def rsync(node: SshStore, source: Path, target: str) -> Callable[[], None]:
     """``rsync -a`` over the same ssh. The program is that of the node, which this machine may lack."""
-    root = ensure(node.release).path
+    root = ensure_rootfs(node.release).path
     libraries = ":".join(str(root / part / "x86_64-linux-gnu") for part in ("lib", "usr/lib"))
     words = [str(root / "lib64/ld-linux-x86-64.so.2"), "--library-path", libraries, str(root / "usr/bin/rsync")]
     *way, who = node.ssh(*CIPHER)

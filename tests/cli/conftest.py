@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from burstd.cli.main import app
-from tests.api.office import FakeOffice, record_of_the_world, serving
+from tests.api.office import FakeBackend, sample_database, serving_api
 
 Run = Callable[..., "Outcome"]
 NOBODY = 65534
@@ -26,26 +26,26 @@ class Outcome:
 
 
 @pytest.fixture(scope="session")
-def served() -> Iterator[tuple[FakeOffice, Path]]:
-    with record_of_the_world() as record, serving(record) as found:
+def served() -> Iterator[tuple[FakeBackend, Path]]:
+    with sample_database() as record, serving_api(record) as found:
         yield found
 
 
 @pytest.fixture
-def office(served: tuple[FakeOffice, Path]) -> FakeOffice:
+def backend(served: tuple[FakeBackend, Path]) -> FakeBackend:
     served[0].reset()
     return served[0]
 
 
 @pytest.fixture
-def control(served: tuple[FakeOffice, Path]) -> Path:
+def control(served: tuple[FakeBackend, Path]) -> Path:
     return served[1]
 
 
 @pytest.fixture
-def run(control: Path, office: FakeOffice, monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
+def run(control: Path, backend: FakeBackend, monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
     """Runs burstctl in this process, its output in a pipe, in UTC."""
-    assert office.asked == []
+    assert backend.commands == []
     monkeypatch.setenv("TZ", "UTC")
     time.tzset()
 

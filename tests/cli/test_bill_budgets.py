@@ -12,9 +12,9 @@ import pytest
 
 from burstd.domain.billing.costs import BudgetLine
 from burstd.domain.snapshot import SlurmView
-from tests.api.client import Client
-from tests.api.office import PLAN, FakeOffice
-from tests.api.world import MINE, OTHER, SNAPSHOT
+from tests.api.client import ApiTestClient
+from tests.api.office import PLAN, FakeBackend
+from tests.api.world import OTHER_USER, SNAPSHOT, USER
 from tests.cli.conftest import NOBODY, Run
 
 
@@ -22,17 +22,23 @@ def line(kind: str, name: str, fault: str = "") -> BudgetLine:
     return BudgetLine(kind, name, "month", "EUR", Decimal(100), Decimal("12.5"), Decimal("3.25"), fault)
 
 
-BUDGETS = (line("", ""), line("project", "atlas"), line("project", "belle"), line("user", MINE), line("user", OTHER))
+BUDGETS = (
+    line("", ""),
+    line("project", "atlas"),
+    line("project", "belle"),
+    line("user", USER),
+    line("user", OTHER_USER),
+)
 
 
 @pytest.fixture
-def budgets(office: FakeOffice) -> None:
+def budgets(backend: FakeBackend) -> None:
     """Jobs of the caller are of atlas."""
     slurm = SNAPSHOT.slurm
     assert isinstance(slurm, SlurmView)
-    jobs = tuple(replace(job, account="atlas" if job.user == MINE else "belle") for job in slurm.jobs)
+    jobs = tuple(replace(job, account="atlas" if job.user == USER else "belle") for job in slurm.jobs)
     snapshot = replace(SNAPSHOT, slurm=replace(slurm, jobs=jobs))
-    office.last = (snapshot, replace(PLAN, target=replace(PLAN.target, budgets=BUDGETS)))
+    backend.loop = (snapshot, replace(PLAN, target=replace(PLAN.target, budgets=BUDGETS)))
 
 
 @pytest.mark.usefixtures("budgets")
@@ -50,9 +56,9 @@ def test_an_administrator_sees_all(run: Run) -> None:
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can connect as another user")
 @pytest.mark.usefixtures("budgets")
 def test_others_see_their_own_and_those_of_their_projects(control: Path) -> None:
-    with Client(control, NOBODY) as client:
+    with ApiTestClient(control, NOBODY) as client:
         answer = client.get("/v1/bill")
-    assert [(b["kind"], b["name"]) for b in answer["budgets"]] == [("project", "atlas"), ("user", MINE)]
+    assert [(b["kind"], b["name"]) for b in answer["budgets"]] == [("project", "atlas"), ("user", USER)]
 
 
 def test_without_budgets_the_bill_says_nothing_of_them(run: Run) -> None:

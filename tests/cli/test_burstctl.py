@@ -19,17 +19,17 @@ from burstd.domain.command import (
     ClearPin,
     Command,
     CommandResult,
-    HoldSlot,
+    DrainSlots,
     Pause,
     PlanNow,
-    ReleaseSlot,
+    ReleaseSlots,
     Resume,
     SetPin,
 )
 from burstd.domain.snapshot import SlurmView
-from tests.api.client import ME, Client
-from tests.api.office import PLAN, FakeOffice
-from tests.api.world import MINE, NOW, SNAPSHOT
+from tests.api.client import ME, ApiTestClient
+from tests.api.office import PLAN, FakeBackend
+from tests.api.world import NOW, SNAPSHOT, USER
 
 from .conftest import NOBODY, Run, as_user
 
@@ -109,7 +109,7 @@ def test_a_pipe_gets_whole_lines_without_colours(run: Run) -> None:
 @pytest.mark.parametrize("before", [True, False])
 def test_json_is_the_answer_itself(run: Run, control: Path, words: str, path: str, before: bool) -> None:
     outcome = run("--json", *words.split()) if before else run(*words.split(), "--json")
-    with Client(control) as client:
+    with ApiTestClient(control) as client:
         assert json.loads(outcome.out) == client.get(path)
     assert (outcome.code, outcome.err) == (0, "")
 
@@ -147,18 +147,18 @@ def test_what_people_read(run: Run, words: str, says: str) -> None:
         ),
         (("scale", "cpu", "0", "--ceiling"), SetPin("cpu", 0, "ceiling", None, f"user:{ME}")),
         (("scale", "gpu", "--clear"), ClearPin("gpu", f"user:{ME}")),
-        (("node", "drain", "gpu[1-2]", "cpu1", "-r", "hot"), HoldSlot(("gpu1", "gpu2", "cpu1"), "hot", f"user:{ME}")),
-        (("node", "release", "gpu8"), ReleaseSlot(("gpu8",), f"user:{ME}")),
+        (("node", "drain", "gpu[1-2]", "cpu1", "-r", "hot"), DrainSlots(("gpu1", "gpu2", "cpu1"), "hot", f"user:{ME}")),
+        (("node", "release", "gpu8"), ReleaseSlots(("gpu8",), f"user:{ME}")),
         (("hold", "audit of the cloud account"), Pause("audit of the cloud account", f"user:{ME}")),
         (("unhold",), Resume(f"user:{ME}")),
         (("plan",), PlanNow(f"user:{ME}")),
     ],
 )
 def test_what_is_asked_for_reaches_the_daemon(
-    run: Run, office: FakeOffice, words: tuple[str, ...], command: Command
+    run: Run, backend: FakeBackend, words: tuple[str, ...], command: Command
 ) -> None:
     outcome = run(*words)
-    assert (outcome.code, outcome.err, office.asked) == (0, "", [command])
+    assert (outcome.code, outcome.err, backend.commands) == (0, "", [command])
 
 
 @pytest.mark.parametrize(
@@ -179,9 +179,9 @@ def test_what_is_asked_for_reaches_the_daemon(
         ("nosuch", 2, "nosuch"),
     ],
 )
-def test_what_cannot_be_ends_with_its_code(run: Run, office: FakeOffice, words: str, code: int, says: str) -> None:
+def test_what_cannot_be_ends_with_its_code(run: Run, backend: FakeBackend, words: str, code: int, says: str) -> None:
     outcome = run(*words.split())
-    assert (outcome.code, outcome.out, office.asked) == (code, "", [])
+    assert (outcome.code, outcome.out, backend.commands) == (code, "", [])
     assert says in outcome.err
 
 
@@ -190,32 +190,32 @@ def test_errors_in_json(run: Run) -> None:
     assert json.loads(outcome.err) == {"error": "There is no pool 'tpu'; there are: gpu, cpu.", "code": 5}
 
 
-def test_the_daemon_refuses(run: Run, office: FakeOffice) -> None:
-    office.answer = lambda _: CommandResult("pools.gpu.cpus: must be set", done=False)
+def test_the_daemon_refuses(run: Run, backend: FakeBackend) -> None:
+    backend.answer = lambda _: CommandResult("pools.gpu.cpus: must be set", done=False)
     outcome = run("config", "reload")
     assert (outcome.code, outcome.err) == (1, "burstctl: pools.gpu.cpus: must be set\n")
 
 
-def test_hold_and_failed_policies_are_seen(run: Run, office: FakeOffice) -> None:
-    office.last = (replace(SNAPSHOT, paused="audit"), PLAN)
-    office.alarms = ("the record cannot be written: no space is left",)
+def test_hold_and_failed_policies_are_seen(run: Run, backend: FakeBackend) -> None:
+    backend.loop = (replace(SNAPSHOT, paused="audit"), PLAN)
+    backend.alarms = ("the record cannot be written: no space is left",)
     out = run("status").out
     assert "on hold, nothing is booted or closed (burstctl unhold): audit" in out
     assert "! the record cannot be written: no space is left" in out
 
 
-def test_a_name_cannot_steer_the_terminal(run: Run, office: FakeOffice) -> None:
+def test_a_name_cannot_steer_the_terminal(run: Run, backend: FakeBackend) -> None:
     assert isinstance(SNAPSHOT.slurm, SlurmView)
     evil = replace(SNAPSHOT.slurm.jobs[0], name="x\x1b]0;owned\x07\x9b31m[bold]y", reason="\x1b[2J")
-    office.last = (replace(SNAPSHOT, slurm=replace(SNAPSHOT.slurm, jobs=(evil,))), PLAN)
+    backend.loop = (replace(SNAPSHOT, slurm=replace(SNAPSHOT.slurm, jobs=(evil,))), PLAN)
     for words in ("job show 101", "job list", "explain 101", "status"):
         out = run(*words.split()).out
         assert not {"\x1b", "\x07", "\x9b"} & set(out)
     assert "[bold]y" in run("job", "show", "101").out
 
 
-def test_before_the_first_loop(run: Run, office: FakeOffice) -> None:
-    office.last = None
+def test_before_the_first_loop(run: Run, backend: FakeBackend) -> None:
+    backend.loop = None
     assert "has not looked yet" in run("status").out
     outcome = run("node", "list")
     assert outcome.code == 3
@@ -226,12 +226,12 @@ def test_before_the_first_loop(run: Run, office: FakeOffice) -> None:
 def test_other_users(run: Run) -> None:
     assert run("status").code == run("explain", "104").code == 0
     with as_user(NOBODY):
-        assert f"Only jobs of {MINE} are shown." in run("status").out
+        assert f"Only jobs of {USER} are shown." in run("status").out
         assert run("explain", "104").code == 0
         for words in ("explain 103", "scale gpu 1", "event list", "plan"):
             denied = run(*words.split())
             assert (words, denied.code, denied.out) == (words, 4, "")
-            assert MINE in denied.err
+            assert USER in denied.err
 
 
 def dead(path: Path) -> None:

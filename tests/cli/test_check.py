@@ -139,7 +139,7 @@ def staged_slurm(folder: Path, store: Path) -> Path:
     return file
 
 
-def said(run: Run, file: Path) -> dict[str, dict[str, Any]]:
+def staging_faults(run: Run, file: Path) -> dict[str, dict[str, Any]]:
     """What is wrong with staging, by its subject; the pools are not looked at here."""
     outcome = run("check", "--json", "--config", str(file))
     found = {f["subject"]: f for f in json.loads(outcome.out)["findings"]}
@@ -151,13 +151,13 @@ def test_staging_is_looked_at(run: Run, tmp_path: Path) -> None:
     store = tmp_path / "store"
     store.mkdir()
     file = staged_slurm(tmp_path, store)
-    assert said(run, file) == {}
+    assert staging_faults(run, file) == {}
 
     (tmp_path / "config").write_text(f"SLURM_VERSION = 22.05.8\nSLURM_CONF = {tmp_path}/slurm.conf\n")
     (tmp_path / "burst_buffer.lua").write_text("-- mine\n")
     (tmp_path / "burst_buffer.conf").write_text("Directive=BB\n")
     shutil.rmtree(store)
-    found = said(run, file)
+    found = staging_faults(run, file)
     assert found.pop("BurstBufferType")["found"] == "not set"
     assert found.pop(f"{tmp_path}/burst_buffer.lua")["advice"]
     assert found.pop(f"{tmp_path}/burst_buffer.conf")["wanted"] == "Directive=BURST"
@@ -166,7 +166,7 @@ def test_staging_is_looked_at(run: Run, tmp_path: Path) -> None:
 
     (tmp_path / "burst_buffer.conf").unlink()
     os.chown(tmp_path / "state", 65534, 65534)
-    found = said(run, file)
+    found = staging_faults(run, file)
     assert found[f"{tmp_path}/burst_buffer.conf"]["found"] == "not there"
     assert found["/run/burstd/hand.sock"]["remedy"] == "systemctl enable --now burstd-hand.socket"
 
@@ -175,6 +175,6 @@ def test_staging_is_looked_at(run: Run, tmp_path: Path) -> None:
 def test_the_store_is_not_looked_at_by_just_anybody(run: Run, tmp_path: Path) -> None:
     file = staged_slurm(tmp_path, tmp_path / "store")
     let_others_in(tmp_path)
-    said(run, file)
+    staging_faults(run, file)
     with as_user(NOBODY):
-        assert set(said(run, file)) == {"hand and store"}
+        assert set(staging_faults(run, file)) == {"hand and store"}

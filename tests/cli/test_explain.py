@@ -11,28 +11,28 @@ from typing import Any
 import pytest
 
 from burstd.api.backend import NoAnswer
-from burstd.cli.times import about
+from burstd.cli.times import rough_duration_text
 from burstd.domain.command import Command, CommandResult, WhatIf
-from burstd.domain.plugins.policy import Target, dropped
+from burstd.domain.plugins.policy import Target, remarks_on_dropped_want
 from burstd.domain.slurm.job import Job
-from burstd.domain.slurm.option_change import Change
+from burstd.domain.slurm.option_change import OptionChange
 from burstd.domain.slurm.outlook import Outlook
 from burstd.domain.slurm.shape import Gres
 from burstd.domain.snapshot import SlurmView, Snapshot
-from burstd.domain.staging import DataView, StageState
+from burstd.domain.staging import StageState, StagingView
 from burstd.planner.decide import decide
 from burstd.planner.timeouts import Tuning
 from tests.api.client import ME
-from tests.api.office import FakeOffice
+from tests.api.office import FakeBackend
 from tests.api.world import G4, NOW, SLURM, SNAPSHOT
 
 from .conftest import Run
 
-TYPE = Change(
+TYPE = OptionChange(
     "--gres=gpu:h100:1", "--gres=gpu:1", "scontrol update JobId=106 TresPerNode=gres/gpu:1", 240.0, ("gpu6", "gpu7"),
     G4.id, Decimal("6.12"), "EUR",
 )  # fmt: skip
-SHARED = Change("--exclusive", "no --exclusive", "", 0.0, ("gpu2",))
+SHARED = OptionChange("--exclusive", "no --exclusive", "", 0.0, ("gpu2",))
 LOCAL = Outlook(NOW + 3 * 3600, "queue", 7200.0, "history of 12 jobs of ada", 250.0, 100.0)
 
 
@@ -40,20 +40,24 @@ class Thrift:
     name = "thrift"
 
     def evaluate(self, _snapshot: Snapshot, target: Target) -> Target:
-        remarks = tuple(r for want in target.wants for r in dropped(want, self.name, "3.06 EUR/h are too much"))
+        remarks = tuple(
+            r for want in target.wants for r in remarks_on_dropped_want(want, self.name, "3.06 EUR/h are too much")
+        )
         return replace(target, wants=(), remarks=(*target.remarks, *remarks))
 
 
-def seen(office: FakeOffice, *policies: Any, jobs: Callable[[Job], Job] = lambda job: job, **fields: Any) -> None:
+def set_latest_loop(
+    backend: FakeBackend, *policies: Any, jobs: Callable[[Job], Job] = lambda job: job, **fields: Any
+) -> None:
     """The last loop of the world with these policies and other jobs; no open node has room."""
     full = replace(SLURM.nodes["gpu2"], state="ALLOCATED", cpus_allocated=8)
     slurm: SlurmView = replace(SLURM, jobs=tuple(map(jobs, SLURM.jobs)), nodes={**SLURM.nodes, "gpu2": full})
     snapshot = replace(SNAPSHOT, slurm=slurm, **fields)
-    office.last = (snapshot, decide(snapshot, policies, Tuning()))
+    backend.loop = (snapshot, decide(snapshot, policies, Tuning()))
 
 
-def answering(*changes: Change) -> Callable[[Command], CommandResult]:
-    return lambda command: CommandResult("", changes=changes if isinstance(command, WhatIf) else ())
+def answering(*changes: OptionChange) -> Callable[[Command], CommandResult]:
+    return lambda command: CommandResult("", option_changes=changes if isinstance(command, WhatIf) else ())
 
 
 def timed(job: Job) -> Job:
@@ -92,15 +96,15 @@ Job 104 of nobody: wait: 3.06 EUR/h are too much.
 """
 
 
-def test_an_impossible_job_and_what_would_start_it(run: Run, office: FakeOffice) -> None:
-    office.answer = answering(TYPE, SHARED)
-    seen(office)
+def test_an_impossible_job_and_what_would_start_it(run: Run, backend: FakeBackend) -> None:
+    backend.answer = answering(TYPE, SHARED)
+    set_latest_loop(backend)
     assert run("explain", "106", columns=80).out == IMPOSSIBLE
-    assert office.asked == [WhatIf("106", f"user:{ME}")] * 1
+    assert backend.commands == [WhatIf("106", f"user:{ME}")] * 1
 
 
-def test_a_job_that_a_policy_keeps(run: Run, office: FakeOffice) -> None:
-    seen(office, Thrift(), jobs=timed, outlook={"104": LOCAL})
+def test_a_job_that_a_policy_keeps(run: Run, backend: FakeBackend) -> None:
+    set_latest_loop(backend, Thrift(), jobs=timed, outlook={"104": LOCAL})
     out = run("explain", "104", columns=80).out
     first, _, rest = out.partition("SAID BY")
     assert first == REFUSED
@@ -113,9 +117,9 @@ def test_a_job_that_a_policy_keeps(run: Run, office: FakeOffice) -> None:
 @pytest.mark.parametrize(
     ("fields", "jobs", "says"),
     [
-        ({"data": {"104": DataView(StageState.SENDING, NOW + 180, size=8 << 30, left=2 << 30)}}, timed,
+        ({"data": {"104": StagingView(StageState.UPLOADING, NOW + 180, size=8 << 30, bytes_left=2 << 30)}}, timed,
          "Its data: sending (2.0 GiB of 8.0 GiB to go), there in about 3 min."),
-        ({"data": {"104": DataView(StageState.HELD, 0, error="no such file")}}, timed,
+        ({"data": {"104": StagingView(StageState.HELD, 0, error="no such file")}}, timed,
          "Its data: held; no such file."),
         ({"outlook": {"104": replace(LOCAL, local_start=float("inf"))}}, timed,
          "It would start on premises: never; in the cloud: in about 4 min."),
@@ -129,41 +133,41 @@ def test_a_job_that_a_policy_keeps(run: Run, office: FakeOffice) -> None:
     ids=["sending", "held", "never", "now", "no cloud", "no limit"],
 )  # fmt: skip
 def test_what_is_expected(
-    run: Run, office: FakeOffice, fields: dict[str, Any], jobs: Callable[[Job], Job], says: str
+    run: Run, backend: FakeBackend, fields: dict[str, Any], jobs: Callable[[Job], Job], says: str
 ) -> None:
-    seen(office, jobs=jobs, **fields)
+    set_latest_loop(backend, jobs=jobs, **fields)
     assert says in run("explain", "104").out
 
 
-def test_a_job_whose_nodes_come(run: Run, office: FakeOffice) -> None:
-    seen(office, outlook={"103": LOCAL})
+def test_a_job_whose_nodes_come(run: Run, backend: FakeBackend) -> None:
+    set_latest_loop(backend, outlook={"103": LOCAL})
     out = run("explain", "103").out
     assert "  Nodes gpu3, gpu4 are booting.\n" in out
     assert "on premises" not in out
     assert "AT MOST" not in out
     paid = tuple(replace(c, reserved=Decimal("9.5")) if c.slot == "gpu3" else c for c in SNAPSHOT.claims)
-    seen(office, claims=paid)
+    set_latest_loop(backend, claims=paid)
     assert re.search(r"AT MOST.*\ngpu3 +booting +12 s ago +9.50 EUR +the cloud", run("explain", "103").out)
 
 
-def test_nothing_is_asked_for_jobs_that_get_nodes_or_run(run: Run, office: FakeOffice) -> None:
+def test_nothing_is_asked_for_jobs_that_get_nodes_or_run(run: Run, backend: FakeBackend) -> None:
     for job in ("101", "103", "104"):
         assert run("explain", job).code == 0
-    assert office.asked == []
+    assert backend.commands == []
 
 
-def test_a_daemon_that_has_no_time_leaves_the_rest(run: Run, office: FakeOffice) -> None:
+def test_a_daemon_that_has_no_time_leaves_the_rest(run: Run, backend: FakeBackend) -> None:
     def busy(_: Command) -> CommandResult:
         raise NoAnswer("burstd is busy")
 
-    office.answer = busy
+    backend.answer = busy
     outcome = run("explain", "106")
     assert outcome.code == 0
     assert "impossible" in outcome.out
 
 
-def test_another_type_is_found_by_the_answer_in_json(run: Run, office: FakeOffice) -> None:
-    office.answer = answering(TYPE)
+def test_another_type_is_found_by_the_answer_in_json(run: Run, backend: FakeBackend) -> None:
+    backend.answer = answering(TYPE)
     out = run("explain", "106", "--json").out
     assert '"after": "--gres=gpu:1"' in out
     assert Gres("gpu", "h100", 1) in SLURM.jobs[5].gres_per_node
@@ -175,4 +179,4 @@ def test_another_type_is_found_by_the_answer_in_json(run: Run, office: FakeOffic
      (10_800, "in about 3 h"), (200_000, "in about 2 d")],
 )  # fmt: skip
 def test_a_forecast_is_round(seconds: float, text: str) -> None:
-    assert about(seconds) == text
+    assert rough_duration_text(seconds) == text

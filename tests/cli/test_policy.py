@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from burstd.domain.command import CommandResult, Reload, TryPolicies
-from tests.api.client import ME, Client
-from tests.api.office import FakeOffice
+from tests.api.client import ME, ApiTestClient
+from tests.api.office import FakeBackend
 
 from .conftest import NOBODY, Run, as_user
 
@@ -29,7 +29,7 @@ LIST = """\
 POLICY = """\
 from dataclasses import dataclass, replace
 from pydantic import BaseModel, ConfigDict
-from burstd.domain.plugins.policy import PolicyPlugin, dropped
+from burstd.domain.plugins.policy import PolicyPlugin, remarks_on_dropped_want
 
 class Settings(BaseModel):
     model_config = ConfigDict(extra="forbid")
@@ -41,7 +41,7 @@ class Nights:
     name: str = "nights"
 
     def evaluate(self, snapshot, target):
-        remarks = [r for w in target.wants for r in dropped(w, self.name, self.settings.why)]
+        remarks = [r for w in target.wants for r in remarks_on_dropped_want(w, self.name, self.settings.why)]
         return replace(target, wants=(), remarks=(*target.remarks, *remarks))
 
 plugin = PolicyPlugin("nights", Settings, Nights)
@@ -50,28 +50,28 @@ plugin = PolicyPlugin("nights", Settings, Nights)
 
 def test_list(run: Run, control: Path) -> None:
     assert run("policy", "list").out == LIST
-    with Client(control) as client:
+    with ApiTestClient(control) as client:
         assert json.loads(run("policy", "list", "--json").out) == client.get("/v1/policies")
 
 
-def test_test_shows_what_would_be_otherwise(run: Run, office: FakeOffice) -> None:
+def test_test_shows_what_would_be_otherwise(run: Run, backend: FakeBackend) -> None:
     outcome = run("policy", "test")
-    assert (outcome.code, office.asked) == (0, [TryPolicies(f"user:{ME}")])
+    assert (outcome.code, backend.commands) == (0, [TryPolicies(f"user:{ME}")])
     assert "-  want  gpu       2  104   nights: it is night" in outcome.out
     assert json.loads(run("policy", "test", "--json").out)["changes"][0]["nodes_before"] == 2
 
 
 @pytest.mark.parametrize("word", ["test", "reload"])
-def test_a_broken_file_is_refused_with_its_line(run: Run, office: FakeOffice, word: str) -> None:
-    office.answer = lambda _: CommandResult("/etc/burstd/policies/nights.py:12: NameError", done=False)
+def test_a_broken_file_is_refused_with_its_line(run: Run, backend: FakeBackend, word: str) -> None:
+    backend.answer = lambda _: CommandResult("/etc/burstd/policies/nights.py:12: NameError", done=False)
     outcome = run("policy", word)
     assert (outcome.code, outcome.err) == (1, "burstctl: /etc/burstd/policies/nights.py:12: NameError\n")
 
 
-def test_reload_is_that_of_the_settings(run: Run, office: FakeOffice) -> None:
-    office.answer = lambda _: CommandResult("policy nights is read anew: x.py has changed")
+def test_reload_is_that_of_the_settings(run: Run, backend: FakeBackend) -> None:
+    backend.answer = lambda _: CommandResult("policy nights is read anew: x.py has changed")
     outcome = run("policy", "reload")
-    assert (outcome.out, office.asked) == ("policy nights is read anew: x.py has changed\n", [Reload(f"user:{ME}")])
+    assert (outcome.out, backend.commands) == ("policy nights is read anew: x.py has changed\n", [Reload(f"user:{ME}")])
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")

@@ -17,11 +17,11 @@ from pathlib import Path
 
 import pytest
 
-from burstd.api.auth import Rights
-from burstd.api.port_forward import ForwardServer
-from burstd.cli.forward import is_mine
-from tests.api.office import PLAN, FakeOffice
-from tests.api.test_forward import PORT, Nodes, serving_nodes
+from burstd.api.auth import Authorizer
+from burstd.api.port_forward import PortForwardServer
+from burstd.cli.forward import peer_is_same_user
+from tests.api.office import PLAN, FakeBackend
+from tests.api.test_forward import PORT, FakeNodes, serving_nodes
 from tests.api.world import JOBS, SLURM, SNAPSHOT
 
 from .conftest import NOBODY, Run
@@ -34,21 +34,23 @@ CODE = f"import signal; signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture
-def nodes() -> Iterator[Nodes]:
+def nodes() -> Iterator[FakeNodes]:
     with serving_nodes() as made:
         yield made
 
 
 @pytest.fixture
-def door(control: Path, office: FakeOffice, nodes: Nodes) -> Iterator[None]:
-    server = ForwardServer(control.parent / "forward.sock", office, Rights(""), nodes.enter, look_s=0.05)
+def forward_server(control: Path, backend: FakeBackend, nodes: FakeNodes) -> Iterator[None]:
+    server = PortForwardServer(
+        control.parent / "forward.sock", backend, Authorizer(""), nodes.open_shell, check_interval_s=0.05
+    )
     server.start()
     yield
     server.close()
 
 
 @pytest.fixture
-def forward(control: Path, door: None) -> Iterator[subprocess.Popen[str]]:
+def forward(control: Path, forward_server: None) -> Iterator[subprocess.Popen[str]]:
     process = burstctl(control, "--json", "port-forward", "101", str(PORT), "--local", "0", code=CODE)
     yield process
     process.kill()
@@ -62,7 +64,7 @@ def address(process: subprocess.Popen[str]) -> tuple[str, int]:
     return said["host"], said["port"]
 
 
-def test_a_port_is_brought_here_until_the_job_ends(forward: subprocess.Popen[str], office: FakeOffice) -> None:
+def test_a_port_is_brought_here_until_the_job_ends(forward: subprocess.Popen[str], backend: FakeBackend) -> None:
     there = address(forward)
     for said in (b"abc", os.urandom(1 << 20)):
         with socket.create_connection(there, 20) as wire:
@@ -70,7 +72,7 @@ def test_a_port_is_brought_here_until_the_job_ends(forward: subprocess.Popen[str
             wire.shutdown(socket.SHUT_WR)
             assert b"".join(iter(lambda w=wire: w.recv(1 << 16), b"")) == said[::-1]  # type: ignore[misc]
     with socket.create_connection(there, 20) as wire:
-        office.last = (replace(SNAPSHOT, slurm=replace(SLURM, jobs=JOBS[1:])), PLAN)
+        backend.loop = (replace(SNAPSHOT, slurm=replace(SLURM, jobs=JOBS[1:])), PLAN)
         assert wire.recv(1) == b""
     _, err = forward.communicate(timeout=20)
     assert forward.returncode == 1
@@ -110,7 +112,7 @@ def test_others_on_this_host_are_not_let_through(forward: subprocess.Popen[str])
 
 
 @needs_root
-def test_a_request_whose_sender_has_gone_is_not_let_through(forward: subprocess.Popen[str], nodes: Nodes) -> None:
+def test_a_request_whose_sender_has_gone_is_not_let_through(forward: subprocess.Popen[str], nodes: FakeNodes) -> None:
     there, table = address(forward), Path("/proc/net/tcp")
     # Its sender is gone before burstctl can look who it was.
     forward.send_signal(signal.SIGSTOP)
@@ -124,7 +126,7 @@ def test_a_request_whose_sender_has_gone_is_not_let_through(forward: subprocess.
     assert forward.stderr is not None
     assert select.select([forward.stderr], [], [], 20)[0]
     assert forward.stderr.readline() == NOT_YOURS
-    assert nodes.entered == []
+    assert nodes.opened == []
 
 
 @contextlib.contextmanager
@@ -148,7 +150,7 @@ def server() -> Iterator[socket.socket]:
 def mine(server: socket.socket) -> bool:
     connection, client = server.accept()
     with connection:
-        return is_mine(connection, client)
+        return peer_is_same_user(connection, client)
 
 
 @needs_root
@@ -160,7 +162,7 @@ def test_a_connection_is_not_taken_for_another_of_the_same_port(server: socket.s
             other.connect(server.getsockname())
             os.seteuid(0)
             assert not mine(server)
-            assert is_mine(accepted, own.getsockname())
+            assert peer_is_same_user(accepted, own.getsockname())
 
 
 @needs_root
@@ -195,7 +197,7 @@ def test_not_even_root_acts_for_others(server: socket.socket) -> None:
         ("route close 101", 5, "Job 101 has no route."),
     ],
 )
-def test_what_cannot_be_ends_with_its_code(run: Run, door: None, words: str, code: int, says: str) -> None:
+def test_what_cannot_be_ends_with_its_code(run: Run, forward_server: None, words: str, code: int, says: str) -> None:
     outcome = run(*words.split())
     assert (outcome.code, outcome.out) == (code, "")
     assert says in outcome.err
@@ -207,7 +209,7 @@ def test_without_a_daemon_it_says_so(run: Run, tmp_path: Path) -> None:
     assert f"There is no socket {tmp_path / 'forward.sock'}" in outcome.err
 
 
-def test_a_port_that_is_taken_here(run: Run, door: None) -> None:
+def test_a_port_that_is_taken_here(run: Run, forward_server: None) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         outcome = run("port-forward", "101", str(PORT), "--local", str(port))
@@ -215,7 +217,7 @@ def test_a_port_that_is_taken_here(run: Run, door: None) -> None:
     assert f"Port {port} of 127.0.0.1 cannot be used here: Address already in use." in outcome.err
 
 
-def test_routes(run: Run, office: FakeOffice) -> None:
+def test_routes(run: Run, backend: FakeBackend) -> None:
     opened = run("route", "open", "101", "8888")
     assert "https://job101-8888.apps.example" in opened.out
     assert "must have a token or password of its own" in " ".join(opened.out.split())

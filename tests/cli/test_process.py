@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.api.office import FakeOffice
+from tests.api.office import FakeBackend
 
 BURSTCTL = "import sys; sys.argv[0] = 'burstctl'; from burstd.cli.main import main; main()"
 HEAVY = ("fastapi", "uvicorn", "sqlmodel", "sqlalchemy", "alembic", "paramiko", "burstd.settings",
@@ -27,7 +27,7 @@ def burstctl(control: Path, *words: str, code: str = BURSTCTL, **env: str) -> su
 
 
 @pytest.mark.parametrize(("word", "more"), [("status", ()), ("--help", ("httpx",)), ("--version", ("httpx",))])
-def test_it_loads_little(control: Path, office: FakeOffice, word: str, more: tuple[str, ...]) -> None:
+def test_it_loads_little(control: Path, backend: FakeBackend, word: str, more: tuple[str, ...]) -> None:
     look = f"print([m for m in {(*HEAVY, *more)} if m in sys.modules], file=sys.stderr)"
     process = burstctl(control, word, code=BURSTCTL.replace("; main()", f"\ntry: main()\nfinally: {look}"))
     out, err = process.communicate(timeout=60)
@@ -35,7 +35,7 @@ def test_it_loads_little(control: Path, office: FakeOffice, word: str, more: tup
     assert "burstd" in out or "burstctl" in out
 
 
-def test_events_are_followed_until_ctrl_c(control: Path, office: FakeOffice) -> None:
+def test_events_are_followed_until_ctrl_c(control: Path, backend: FakeBackend) -> None:
     # A shell that started the tests in the background had them ignore the signal.
     code = f"import signal; signal.signal(signal.SIGINT, signal.default_int_handler); {BURSTCTL}"
     process = burstctl(control, "event", "follow", "--json", "-n", "3", code=code)
@@ -47,7 +47,7 @@ def test_events_are_followed_until_ctrl_c(control: Path, office: FakeOffice) -> 
     assert (process.returncode, out, err) == (0, "", "")
 
 
-def test_a_reader_that_goes_away_sees_no_traceback(control: Path, office: FakeOffice) -> None:
+def test_a_reader_that_goes_away_sees_no_traceback(control: Path, backend: FakeBackend) -> None:
     process = burstctl(control, "event", "follow", "--json", "-n", "10000")
     assert process.stdout is not None
     process.stdout.close()
@@ -57,7 +57,7 @@ def test_a_reader_that_goes_away_sees_no_traceback(control: Path, office: FakeOf
     assert "Traceback" not in err
 
 
-def test_a_bug_becomes_a_sentence(control: Path, office: FakeOffice) -> None:
+def test_a_bug_becomes_a_sentence(control: Path, backend: FakeBackend) -> None:
     code = BURSTCTL.replace("main()", "import burstd.cli.status as s; s.ago = None; main()")
     process = burstctl(control, "status", code=code)
     out, err = process.communicate(timeout=30)
@@ -76,7 +76,7 @@ def test_a_bug_becomes_a_sentence(control: Path, office: FakeOffice) -> None:
         ("burstctl node dr", ["drain"]),
     ],
 )
-def test_the_shell_completes(control: Path, office: FakeOffice, line: str, words: list[str]) -> None:
+def test_the_shell_completes(control: Path, backend: FakeBackend, line: str, words: list[str]) -> None:
     parts = line.split(" ")
     env = {"_BURSTCTL_COMPLETE": "complete_bash", "COMP_WORDS": line, "COMP_CWORD": str(len(parts) - 1)}
     process = burstctl(control, **env)

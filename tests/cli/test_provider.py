@@ -12,9 +12,9 @@ import pytest
 from pydantic import BaseModel, ConfigDict
 
 from burstd.domain.plugins.provider import Finding, ProviderPlugin
-from burstd.settings import Plugins
-from tests.api.client import ME, Client
-from tests.api.office import PLAN, FakeOffice
+from burstd.settings import PluginRegistry
+from tests.api.client import ME, ApiTestClient
+from tests.api.office import PLAN, FakeBackend
 from tests.api.test_providers import RICH
 from tests.api.world import CLOUDS, G4, SNAPSHOT
 
@@ -50,9 +50,9 @@ def test_offers_cheapest_first_and_what_keeps_one_away(run: Run) -> None:
     assert " ".join(lines[3][9:]) == "left alone for 4 min after 3 failures (capacity: zone b has no g8)"
 
 
-def test_an_offer_with_all_that_is_known_of_it(run: Run, office: FakeOffice) -> None:
+def test_an_offer_with_all_that_is_known_of_it(run: Run, backend: FakeBackend) -> None:
     cloud = replace(CLOUDS["sandbox"], offers=(RICH, G4))
-    office.last = (replace(SNAPSHOT, clouds={**CLOUDS, "sandbox": cloud}), PLAN)
+    backend.loop = (replace(SNAPSHOT, clouds={**CLOUDS, "sandbox": cloud}), PLAN)
     out = run("provider", "offers", "sandbox", "--all").out
     assert "v100:4 (32 GiB)  x86_64  efa     900 GiB  2.5000 USD  spot history, 90 s ago  no pool names it" in out
     assert "and 1 offer that no pool can use (--all)" in run("provider", "offers", "sandbox").out
@@ -70,10 +70,10 @@ def test_offers_that_cannot_be_read(run: Run) -> None:
     assert (outcome.code, json.loads(outcome.out)["ok"]) == (3, False)
 
 
-def test_what_the_daemon_found(run: Run, office: FakeOffice) -> None:
+def test_what_the_daemon_found(run: Run, backend: FakeBackend) -> None:
     outcome = run("provider", "check", "sky")
     assert (outcome.out, outcome.code) == (CHECK, 1)
-    office.checks.found = office.checks.found[:1] + office.checks.found[2:]
+    backend.checks.findings = backend.checks.findings[:1] + backend.checks.findings[2:]
     outcome = run("provider", "check", "sky")
     assert outcome.out.endswith("Nothing is known to be wrong, 1 thing could not be told.\n")
     assert outcome.code == 0
@@ -87,7 +87,7 @@ def test_what_the_daemon_found(run: Run, office: FakeOffice) -> None:
     [("provider list", "/v1/providers"), ("provider offers sandbox --all", "/v1/providers/sandbox/offers?all=true")],
 )
 def test_json_is_the_answer_itself(run: Run, control: Path, words: str, path: str) -> None:
-    with Client(control) as client:
+    with ApiTestClient(control) as client:
         assert json.loads(run(*words.split(), "--json").out) == client.get(path)
     answer = json.loads(run("provider", "check", "sky", "--json").out)
     assert (answer["ok"], len(answer["findings"])) == (False, 3)
@@ -102,11 +102,11 @@ class Moon:
     """Says with which settings and images it was asked."""
 
     def __init__(self, name: str, cluster: str, settings: MoonSettings) -> None:
-        self.told = f"{name} of {cluster} in {settings.region}"
+        self.description = f"{name} of {cluster} in {settings.region}"
         self.closed = False
 
     def check(self, images: Sequence[str]) -> Iterator[Finding]:
-        yield Finding("settings", True, self.told)
+        yield Finding("settings", True, self.description)
         yield Finding("images", not images, ", ".join(images), "name another image")
 
     def close(self) -> None:
@@ -134,7 +134,7 @@ def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     file = tmp_path / "burstd.toml"
     file.write_text(SETTINGS, encoding="utf-8")
     plugin: Any = ProviderPlugin("moon", MoonSettings, Moon)  # type: ignore[arg-type]
-    monkeypatch.setattr(Plugins, "installed", lambda: Plugins({"providers": {"moon": lambda: plugin}}))
+    monkeypatch.setattr(PluginRegistry, "installed", lambda: PluginRegistry({"providers": {"moon": lambda: plugin}}))
     return file
 
 

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from burstd.cli.output import Paper
-from burstd.cli.stage_pages import overview
+from burstd.cli.output import ConsoleOutput
+from burstd.cli.stage_pages import print_staging_list
 from burstd.domain.command import Command, CommandResult, DiscardOutput, Evict, RetryStage
-from tests.api.client import ME, Client
-from tests.api.office import FakeOffice
-from tests.api.stages import FakeStage
-from tests.api.world import MINE
+from tests.api.client import ME, ApiTestClient
+from tests.api.office import FakeBackend
+from tests.api.stages import FakeStagingBackend
+from tests.api.world import USER
 
 from .conftest import NOBODY, Run, as_user
 
@@ -24,8 +24,8 @@ needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become 
 
 
 @pytest.fixture(autouse=True)
-def _staging(office: FakeOffice) -> None:
-    office.stage = FakeStage()
+def _staging(backend: FakeBackend) -> None:
+    backend.stage = FakeStagingBackend()
 
 
 STATUS = """\
@@ -90,7 +90,7 @@ def test_what_people_read(run: Run, words: str, says: str) -> None:
 )
 def test_json_is_the_answer_itself(run: Run, control: Path, words: str, path: str) -> None:
     outcome = run(*words.split(), "--json")
-    with Client(control) as client:
+    with ApiTestClient(control) as client:
         assert json.loads(outcome.out) == client.get(path)
 
 
@@ -109,13 +109,13 @@ def test_watching_ends_when_the_data_has_come_to_an_end(run: Run) -> None:
     assert len(run("stage", "status", "101", "--watch", "--json").out.splitlines()) == 1
 
 
-def test_on_a_terminal_a_page_takes_the_place_of_the_one_before(control: Path, office: FakeOffice) -> None:
-    with Client(control) as client:
+def test_on_a_terminal_a_page_takes_the_place_of_the_one_before(control: Path, backend: FakeBackend) -> None:
+    with ApiTestClient(control) as client:
         answer = client.get("/v1/stage")
     written = io.StringIO()
-    paper = Paper()
+    paper = ConsoleOutput()
     paper._console = Console(file=written, force_terminal=True, width=100)
-    paper.redrawn((lambda p: overview(p, answer)) for _ in range(3))
+    paper.live_pages((lambda p: print_staging_list(p, answer)) for _ in range(3))
     pages = written.getvalue().split("\x1b[1A\x1b[2K" * (len(answer["jobs"]) + 4))
     # Rich draws the last one once more when it lets the terminal go.
     assert [page.count("the store is full") for page in pages] == [2, 2, 2, 2]
@@ -132,9 +132,9 @@ def test_on_a_terminal_a_page_takes_the_place_of_the_one_before(control: Path, o
         ("stage evict --unneeded", Evict("unneeded", "", f"user:{ME}")),
     ],
 )
-def test_what_is_asked_for_reaches_the_daemon(run: Run, office: FakeOffice, words: str, command: Command) -> None:
+def test_what_is_asked_for_reaches_the_daemon(run: Run, backend: FakeBackend, words: str, command: Command) -> None:
     outcome = run(*words.split())
-    assert (outcome.code, outcome.err, office.asked) == (0, "", [command])
+    assert (outcome.code, outcome.err, backend.commands) == (0, "", [command])
 
 
 @pytest.mark.parametrize(
@@ -149,30 +149,30 @@ def test_what_is_asked_for_reaches_the_daemon(run: Run, office: FakeOffice, word
         ("stage discard 101 --json", 2, "say --yes"),
     ],
 )
-def test_what_cannot_be_ends_with_its_code(run: Run, office: FakeOffice, words: str, code: int, says: str) -> None:
+def test_what_cannot_be_ends_with_its_code(run: Run, backend: FakeBackend, words: str, code: int, says: str) -> None:
     outcome = run(*words.split())
-    assert (outcome.code, outcome.out, office.asked) == (code, "", [])
+    assert (outcome.code, outcome.out, backend.commands) == (code, "", [])
     assert says in outcome.err
 
 
 @pytest.mark.parametrize(("answer", "code"), [("y\n", 0), ("n\n", 1)])
-def test_output_is_given_up_only_after_a_yes(run: Run, office: FakeOffice, answer: str, code: int) -> None:
+def test_output_is_given_up_only_after_a_yes(run: Run, backend: FakeBackend, answer: str, code: int) -> None:
     outcome = run("stage", "discard", "101", typed=answer)
     assert "Output of job 101 on gpu1 that is not home yet will be lost. Give it up?" in outcome.err
-    assert (outcome.code, len(office.asked)) == (code, 1 - code)
+    assert (outcome.code, len(backend.commands)) == (code, 1 - code)
 
 
-def test_where_nothing_is_staged_it_is_said(run: Run, office: FakeOffice) -> None:
-    office.stage = None
+def test_where_nothing_is_staged_it_is_said(run: Run, backend: FakeBackend) -> None:
+    backend.stage = None
     assert "burstd stages nothing: its settings have no table [staging]." in run("stage", "status").out
     assert run("stage", "usage").out == "burstd stages nothing: its settings have no table [staging].\n"
-    office.answer = lambda _: CommandResult("jobs' data is not staged", done=False)
+    backend.answer = lambda _: CommandResult("jobs' data is not staged", done=False)
     outcome = run("stage", "retry", "101")
     assert (outcome.code, outcome.err) == (1, "burstctl: jobs' data is not staged\n")
 
 
-def test_a_store_that_cannot_be_used_is_seen(run: Run, office: FakeOffice) -> None:
-    office.stage = FakeStage("the bucket is gone")
+def test_a_store_that_cannot_be_used_is_seen(run: Run, backend: FakeBackend) -> None:
+    backend.stage = FakeStagingBackend("the bucket is gone")
     assert "! the store site cannot be used: the bucket is gone" in run("status").out
     assert "! the bucket is gone" in run("stage", "usage").out
 
@@ -187,4 +187,4 @@ def test_other_users(run: Run) -> None:
         for words in ("stage status 103", "stage discard 103 --yes", "stage evict --unneeded"):
             denied = run(*words.split())
             assert (words, denied.code, denied.out) == (words, 4, "")
-            assert MINE in denied.err
+            assert USER in denied.err

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from burstd.cli.times import age, ago, clock, length, parse_length, parse_time
+from burstd.cli.times import ago, duration_text, elapsed_text, local_time_text, parse_duration, parse_time
 
 
 @pytest.mark.parametrize(
@@ -17,13 +17,13 @@ from burstd.cli.times import age, ago, clock, length, parse_length, parse_time
      ("1w", 604800), ("2 H", 7200)],
 )  # fmt: skip
 def test_lengths(text: str, seconds: float) -> None:
-    assert parse_length(text) == seconds
+    assert parse_duration(text) == seconds
 
 
 @pytest.mark.parametrize("text", ["", "2", "h", "2x", "-2h", "2h!", "1h foo"])
 def test_what_is_no_length(text: str) -> None:
     with pytest.raises(ValueError, match="is no length of time"):
-        parse_length(text)
+        parse_duration(text)
 
 
 @pytest.mark.parametrize(
@@ -32,13 +32,13 @@ def test_what_is_no_length(text: str) -> None:
      (86400, "1 d"), (90000, "1 d 1 h")],
 )  # fmt: skip
 def test_a_length_in_words(span: float, text: str) -> None:
-    assert length(span) == text
+    assert duration_text(span) == text
 
 
 @given(st.floats(0, 10**7))
 def test_words_say_the_length_to_their_last_unit(span: float) -> None:
     unit = 1 if span < 120 else 60 if span < 86400 else 3600
-    assert abs(parse_length(length(span)) - span) <= unit
+    assert abs(parse_duration(duration_text(span)) - span) <= unit
 
 
 def test_times_are_counted_from_the_daemons_now(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -47,9 +47,9 @@ def test_times_are_counted_from_the_daemons_now(monkeypatch: pytest.MonkeyPatch)
     now = "2026-09-21T14:13:20Z"
     assert ago("2026-09-21T14:13:08.400000Z", now) == "12 s ago"
     assert ago(None, now) == "never"
-    assert age("2026-09-21T14:13:30Z", now) == "0 s"
-    assert clock("2026-09-21T14:13:08Z", now) == "14:13:08"
-    assert clock("2026-09-20T14:13:08Z", now) == "20 Sep 14:13:08"
-    assert clock("2025-09-20T14:13:08Z", now) == "20 Sep 2025 14:13:08"
+    assert elapsed_text("2026-09-21T14:13:30Z", now) == "0 s"
+    assert local_time_text("2026-09-21T14:13:08Z", now) == "14:13:08"
+    assert local_time_text("2026-09-20T14:13:08Z", now) == "20 Sep 14:13:08"
+    assert local_time_text("2025-09-20T14:13:08Z", now) == "20 Sep 2025 14:13:08"
     assert parse_time("2h", 10_000) == 2800
     assert parse_time("2026-09-21T14:00", 0) == parse_time("2026-09-21 14:00Z", 0) == 1_790_000_000 - 800

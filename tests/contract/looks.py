@@ -8,36 +8,36 @@ from collections.abc import Sequence
 from burstd.domain.cloud.instance import Instance, InstanceState
 from burstd.domain.errors import ProviderError
 from burstd.domain.plugins.provider import Provider
-from burstd.testing.cloud_world import CloudWorld, launch, request, serve, verdict
+from burstd.testing.cloud_world import CloudWorld, launch_and_wait, launch_request, prepare_and_launch, settled_outcome
 
 
-def shown(provider: Provider, instance: Instance) -> Instance | None:
+def listed_instance(provider: Provider, instance: Instance) -> Instance | None:
     """As the list has it; None: it is not there."""
     return next((one for one in provider.instances() if one.id == instance.id), None)
 
 
-def state(provider: Provider, instance: Instance) -> InstanceState | None:
+def listed_state(provider: Provider, instance: Instance) -> InstanceState | None:
     """Of one that may be gone."""
-    found = shown(provider, instance)
+    found = listed_instance(provider, instance)
     return None if found is None else found.state
 
 
-def running(world: CloudWorld, provider: Provider, *claims: str) -> list[Instance]:
+def launch_until_running(world: CloudWorld, provider: Provider, *claims: str) -> list[Instance]:
     """Machines of these claims, when all run."""
-    made = launch(world, provider, *claims)
-    world.until(lambda: {state(provider, one) for one in made} == {InstanceState.RUNNING})
+    made = launch_and_wait(world, provider, *claims)
+    world.until(lambda: {listed_state(provider, one) for one in made} == {InstanceState.RUNNING})
     return made
 
 
-def comes_to(world: CloudWorld, provider: Provider, instance: Instance, wanted: InstanceState) -> Instance:
+def wait_for_state(world: CloudWorld, provider: Provider, instance: Instance, wanted: InstanceState) -> Instance:
     """The instance when it is in that state."""
-    world.until(lambda: state(provider, instance) is wanted)
-    found = shown(provider, instance)
+    world.until(lambda: listed_state(provider, instance) is wanted)
+    found = listed_instance(provider, instance)
     assert found is not None
     return found
 
 
-def sweep(world: CloudWorld, provider: Provider) -> None:
+def remove_everything(world: CloudWorld, provider: Provider) -> None:
     """As burstd does: ends all, and removes what is left of it, until there is nothing."""
 
     def nothing() -> bool:
@@ -48,12 +48,12 @@ def sweep(world: CloudWorld, provider: Provider) -> None:
     world.until(nothing)
 
 
-def results(world: CloudWorld, provider: Provider, *claims: str) -> list[Instance | ProviderError]:
+def launch_results(world: CloudWorld, provider: Provider, *claims: str) -> list[Instance | ProviderError]:
     """What becomes of claims of one call, at once or later."""
-    outcomes = serve(provider, [request(world, provider, claim) for claim in claims])
-    return [verdict(world, provider, one.result) for one in outcomes]
+    outcomes = prepare_and_launch(provider, [launch_request(world, provider, claim) for claim in claims])
+    return [settled_outcome(world, provider, one.result) for one in outcomes]
 
 
-def kinds(found: Sequence[Instance | ProviderError]) -> Counter[str]:
+def count_by_type(found: Sequence[Instance | ProviderError]) -> Counter[str]:
     """How many there are of each."""
     return Counter(type(one).__name__ for one in found)

@@ -18,13 +18,13 @@ from typing import Any
 import yaml
 
 from burstd.domain.plugins.stager import Stager
-from burstd.testing.store_world import OURS, Line, LineWorld
+from burstd.testing.store_world import CLUSTER, FaultyProxy, ProxiedStoreWorld
 from providers.sandbox.boxes.lab import Lab
-from providers.sandbox.boxes.network import Network
-from providers.sandbox.boxes.rootfs import ensure
+from providers.sandbox.boxes.network import LabNetwork
+from providers.sandbox.boxes.rootfs import ensure_rootfs
 from staging.pvc.settings import PvcSettings
 from staging.pvc.stager import PvcStager
-from tests.lab.guard import Guard
+from tests.lab.guard import LabWatchdog
 from tests.lab.kubernetes.images import Image
 from tests.lab.kubernetes.node import REPOSITORY, Node, pod_layers
 from tests.lab.kubernetes.plane import KubernetesPlane
@@ -51,18 +51,18 @@ class ClaimSite:
     path: Path
     """Where pods have the claim, and this process too: a link into the node."""
 
-    def claim(self, name: str, mode: str, path: str = FOLDER, *, open_to_all: bool = True) -> None:
+    def create_claim(self, name: str, mode: str, path: str = FOLDER, *, open_to_all: bool = True) -> None:
         """Makes one of a folder of the node."""
         folder = self.node.box.path(path)
         folder.mkdir(exist_ok=True)
         folder.chmod(0o777 if open_to_all else 0o755)
-        room = {"storage": "1Gi"}
+        capacity = {"storage": "1Gi"}
         common = {"accessModes": [mode], "storageClassName": "folders"}
-        volume = {**common, "capacity": room, "hostPath": {"path": path}}
+        volume = {**common, "capacity": capacity, "hostPath": {"path": path}}
         volume["claimRef"] = {"namespace": NAMESPACE, "name": name}
         api = self.plane.api
         api.post(PVS, {"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": name}, "spec": volume})
-        spec = {**common, "resources": {"requests": room}, "volumeName": name}
+        spec = {**common, "resources": {"requests": capacity}, "volumeName": name}
         made = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": name}, "spec": spec}
         api.post(PVCS, made)
         self.plane.wait(lambda: api.get(f"{PVCS}/{name}")["status"].get("phase") == "Bound", f"{name} is bound")
@@ -76,7 +76,7 @@ class ClaimSite:
 
     def movers(self, store: str) -> list[dict[str, Any]]:
         """Those of a store of our cluster."""
-        wanted = {"burstd-cluster": OURS, "burstd-store": store}
+        wanted = {"burstd-cluster": CLUSTER, "burstd-store": store}
         return [pod for pod in self.plane.api.get(PODS)["items"] if pod["metadata"]["labels"] == wanted]
 
 
@@ -84,19 +84,19 @@ class ClaimSite:
 def claim_site() -> Iterator[ClaimSite]:
     """One from nothing. Use it within ``plane.reach()``."""
     folder = Path(tempfile.mkdtemp(prefix="burstd-claims-"))
-    guard = Guard(folder)
-    lab = Lab(folder, Network(f"c{secrets.token_hex(4)}"))
+    guard = LabWatchdog(folder)
+    lab = Lab(folder, LabNetwork(f"c{secrets.token_hex(4)}"))
     try:
         lab.up()
         _, role, _ = yaml.safe_load_all((CONFIG / "role.yaml").read_text(encoding="utf-8"))
-        image = Image(REPOSITORY, "1", pod_layers(ensure("bookworm")))
+        image = Image(REPOSITORY, "1", pod_layers(ensure_rootfs("bookworm")))
         with KubernetesPlane(lab=lab, openshift=True) as plane, Node(plane, lab, images=[image]) as node:
             site = ClaimSite(plane, node, plane.user(NAMESPACE, role["rules"], name=ACCOUNT), folder / "claim")
             site.path.symlink_to(node.box.path(FOLDER))
             with plane.reach():
-                site.claim("data", "ReadWriteMany")
-                site.claim("one-node", "ReadWriteOnce")
-                site.claim("roots", "ReadWriteMany", "/srv/roots", open_to_all=False)
+                site.create_claim("data", "ReadWriteMany")
+                site.create_claim("one-node", "ReadWriteOnce")
+                site.create_claim("roots", "ReadWriteMany", "/srv/roots", open_to_all=False)
             yield site
     finally:
         lab.down()
@@ -105,7 +105,7 @@ def claim_site() -> Iterator[ClaimSite]:
 
 
 @dataclass
-class PvcWorld(LineWorld):
+class PvcWorld(ProxiedStoreWorld):
     """The claim."""
 
     site: ClaimSite
@@ -130,23 +130,25 @@ class PvcWorld(LineWorld):
         }
         return PvcStager(name, cluster, PvcSettings.model_validate(settings | changes))
 
-    def through(self, line: Line) -> Stager:
-        return self.stager(OURS, kubeconfig=self._changed(f"line-{line.port}", line.port), timeout_s=self.timeout_s)
+    def stager_through(self, proxy: FaultyProxy) -> Stager:
+        return self.stager(
+            CLUSTER, kubeconfig=self._changed(f"line-{proxy.port}", proxy.port), timeout_s=self.timeout_s
+        )
 
-    def refused(self) -> Mapping[str, tuple[Stager, str]]:
+    def stagers_refused(self) -> Mapping[str, tuple[Stager, str]]:
         token = secrets.token_urlsafe(40)
         return {
-            "another token": (self.stager(OURS, kubeconfig=self._changed("stranger", token=token)), token),
-            "no kubeconfig": (self.stager(OURS, kubeconfig=self.folder / "none"), ""),
-            "no claim": (self.stager(OURS, "none", claim="none"), ""),
-            "one node's claim": (self.stager(OURS, "one-node", claim="one-node"), ""),
-            "another's folder": (self.stager(OURS, "roots", claim="roots"), ""),
+            "another token": (self.stager(CLUSTER, kubeconfig=self._changed("stranger", token=token)), token),
+            "no kubeconfig": (self.stager(CLUSTER, kubeconfig=self.folder / "none"), ""),
+            "no claim": (self.stager(CLUSTER, "none", claim="none"), ""),
+            "one node's claim": (self.stager(CLUSTER, "one-node", claim="one-node"), ""),
+            "another's folder": (self.stager(CLUSTER, "roots", claim="roots"), ""),
         }
 
-    def begin(self, key: str) -> bool:
-        self.stager(OURS).free_bytes()
+    def begin_put(self, key: str) -> bool:
+        self.stager(CLUSTER).free_bytes()
         name = f"{time.time_ns() // 1_000_000}.abcdef.{key.replace('/', '~')}"
-        (self.site.path / OURS / ".tmp" / name).write_bytes(b"half")
+        (self.site.path / CLUSTER / ".tmp" / name).write_bytes(b"half")
         return True
 
     def _changed(self, name: str, port: int = 0, token: str = "") -> Path:

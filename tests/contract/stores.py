@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 from burstd.domain.plugins.stager import Stager
 from burstd.node.ssh.key_pair import ensure_ssh_key
-from burstd.testing.store_world import OURS, Line, LineWorld, StoreWorld
+from burstd.testing.store_world import CLUSTER, FaultyProxy, ProxiedStoreWorld, StoreWorld
 from staging.objects.s3 import S3Settings, S3Stager
 from staging.objects.swift import SwiftSettings, SwiftStager
 from staging.shared import SharedSettings, SharedStager
@@ -31,20 +31,22 @@ class SharedWorld(StoreWorld):
     def stager(self, cluster: str) -> Stager:
         return SharedStager("disk", cluster, SharedSettings(path=PurePosixPath(self.path)))
 
-    def refused(self) -> Mapping[str, tuple[Stager, str]]:
+    def stagers_refused(self) -> Mapping[str, tuple[Stager, str]]:
         missing = SharedSettings(path=PurePosixPath(self.path / "unmounted"))
-        return {"no folder": (SharedStager("disk", OURS, missing), "")}
+        return {"no folder": (SharedStager("disk", CLUSTER, missing), "")}
 
-    def begin(self, key: str) -> bool:
+    def begin_put(self, key: str) -> bool:
         # Entered and never left, as where the process is killed.
-        writing = SharedStager("disk", OURS, SharedSettings(path=PurePosixPath(self.path)))._folder.writing(key)
+        writing = SharedStager("disk", CLUSTER, SharedSettings(path=PurePosixPath(self.path)))._folder.open_for_writing(
+            key
+        )
         self._held = writing.__enter__()
         self._writing = writing
         return True
 
 
 @dataclass
-class SshWorld(LineWorld):
+class SshWorld(ProxiedStoreWorld):
     """A storage node in a box. Used within its network."""
 
     node: SshStore
@@ -65,38 +67,38 @@ class SshWorld(LineWorld):
         }
         return SshStager("node", cluster, SshSettings.model_validate(settings | changes))
 
-    def through(self, line: Line) -> Stager:
-        known = self.folder / f"known-{line.port}"
+    def stager_through(self, proxy: FaultyProxy) -> Stager:
+        known = self.folder / f"known-{proxy.port}"
         lines = self.node.known_hosts.read_text(encoding="ascii").splitlines()
-        known.write_text("".join(f"[127.0.0.1]:{line.port} {entry.split(' ', 1)[1]}\n" for entry in lines))
-        return self.stager(OURS, host="127.0.0.1", port=line.port, known_hosts_file=known, timeout_s=self.timeout_s)
+        known.write_text("".join(f"[127.0.0.1]:{proxy.port} {entry.split(' ', 1)[1]}\n" for entry in lines))
+        return self.stager(CLUSTER, host="127.0.0.1", port=proxy.port, known_hosts_file=known, timeout_s=self.timeout_s)
 
-    def refused(self) -> Mapping[str, tuple[Stager, str]]:
+    def stagers_refused(self) -> Mapping[str, tuple[Stager, str]]:
         stranger, other = self.folder / f"stranger-{secrets.token_hex(4)}", self.folder / "other_hosts"
         ensure_ssh_key(stranger)
         key = ensure_ssh_key(self.folder / f"impostor-{secrets.token_hex(4)}")
         other.write_text(f"{self.node.address} {key.rsplit(' ', 1)[0]}\n", encoding="ascii")
         secret = stranger.read_text(encoding="ascii").splitlines()[2]
         return {
-            "another key": (self.stager(OURS, key_file=stranger), secret),
-            "no key": (self.stager(OURS, key_file=self.folder / "none"), ""),
-            "another host key": (self.stager(OURS, known_hosts_file=other), ""),
-            "no host key": (self.stager(OURS, known_hosts_file=self.folder / "none"), ""),
-            "no folder": (self.stager(OURS, path=f"{DATA}/unmounted"), ""),
-            "another's folder": (self.stager(OURS, path="/root"), ""),
-            "no Python": (self.stager(OURS, python="python9"), ""),
+            "another key": (self.stager(CLUSTER, key_file=stranger), secret),
+            "no key": (self.stager(CLUSTER, key_file=self.folder / "none"), ""),
+            "another host key": (self.stager(CLUSTER, known_hosts_file=other), ""),
+            "no host key": (self.stager(CLUSTER, known_hosts_file=self.folder / "none"), ""),
+            "no folder": (self.stager(CLUSTER, path=f"{DATA}/unmounted"), ""),
+            "another's folder": (self.stager(CLUSTER, path="/root"), ""),
+            "no Python": (self.stager(CLUSTER, python="python9"), ""),
         }
 
-    def begin(self, key: str) -> bool:
+    def begin_put(self, key: str) -> bool:
         name = f"{time.time_ns() // 1_000_000}.abcdef.{key.replace('/', '~')}"
-        self.stager(OURS).free_bytes()
-        half = self.node.folder / "data" / OURS / ".tmp" / name
+        self.stager(CLUSTER).free_bytes()
+        half = self.node.folder / "data" / CLUSTER / ".tmp" / name
         half.write_bytes(b"half")
         return True
 
 
 @dataclass
-class S3World(LineWorld):
+class S3World(ProxiedStoreWorld):
     """A bucket."""
 
     server: S3Server
@@ -122,38 +124,38 @@ class S3World(LineWorld):
         }
         return S3Stager("bucket", cluster, S3Settings.model_validate(settings | changes))
 
-    def through(self, line: Line) -> Stager:
+    def stager_through(self, proxy: FaultyProxy) -> Stager:
         return self.stager(
-            OURS,
-            endpoint=f"http://127.0.0.1:{line.port}",
+            CLUSTER,
+            endpoint=f"http://127.0.0.1:{proxy.port}",
             timeout_s=self.timeout_s / 2,
             connect_timeout_s=self.timeout_s / 2,
         )
 
-    def refused(self) -> Mapping[str, tuple[Stager, str]]:
+    def stagers_refused(self) -> Mapping[str, tuple[Stager, str]]:
         wrong = secrets.token_urlsafe(30)
         right = self.server.keys[self.bucket].secret_key
         return {
-            "another secret": (self.stager(OURS, access_key_file=self._keys("wrong", wrong)), wrong),
-            "another's bucket": (self.stager(OURS, bucket="not-ours"), right),
-            "no file of keys": (self.stager(OURS, access_key_file=self.folder / "none"), ""),
+            "another secret": (self.stager(CLUSTER, access_key_file=self._keys("wrong", wrong)), wrong),
+            "another's bucket": (self.stager(CLUSTER, bucket="not-ours"), right),
+            "no file of keys": (self.stager(CLUSTER, access_key_file=self.folder / "none"), ""),
         }
 
     def nowhere(self) -> S3Stager:
         """For a bucket that is not there, with a key that may do everything."""
         file = self.folder / "admin.key"
         file.write_text(f"{self.server.access_key}\n{self.server.secret_key}\n", encoding="ascii")
-        return self.stager(OURS, bucket="burst-none", access_key_file=file)
+        return self.stager(CLUSTER, bucket="burst-none", access_key_file=file)
 
-    def begin(self, key: str) -> bool:
+    def begin_put(self, key: str) -> bool:
         client = self.server.client(self.server.keys[self.bucket])
-        client.create_multipart_upload(Bucket=self.bucket, Key=f"burstd/{OURS}/{key}")
+        client.create_multipart_upload(Bucket=self.bucket, Key=f"burstd/{CLUSTER}/{key}")
         client.close()
         return True
 
 
 @dataclass
-class SwiftWorld(LineWorld):
+class SwiftWorld(ProxiedStoreWorld):
     """A container, entered by tempauth."""
 
     server: SwiftServer
@@ -179,21 +181,21 @@ class SwiftWorld(LineWorld):
         }
         return SwiftStager("container", cluster, SwiftSettings.model_validate(settings | changes))
 
-    def through(self, line: Line) -> Stager:
+    def stager_through(self, proxy: FaultyProxy) -> Stager:
         return self.stager(
-            OURS,
-            auth_url=f"http://127.0.0.1:{line.port}/auth/v1.0",
-            endpoint=f"http://127.0.0.1:{line.port}",
+            CLUSTER,
+            auth_url=f"http://127.0.0.1:{proxy.port}/auth/v1.0",
+            endpoint=f"http://127.0.0.1:{proxy.port}",
             timeout_s=self.timeout_s,
         )
 
-    def refused(self) -> Mapping[str, tuple[Stager, str]]:
+    def stagers_refused(self) -> Mapping[str, tuple[Stager, str]]:
         wrong = secrets.token_urlsafe(24)
         return {
-            "another key": (self.stager(OURS, key_file=self._key("wrong", wrong)), wrong),
-            "no key": (self.stager(OURS, key_file=self.folder / "none"), ""),
-            "no container": (self.stager(OURS, container="none"), self.server.key),
+            "another key": (self.stager(CLUSTER, key_file=self._key("wrong", wrong)), wrong),
+            "no key": (self.stager(CLUSTER, key_file=self.folder / "none"), ""),
+            "no container": (self.stager(CLUSTER, container="none"), self.server.key),
         }
 
-    def begin(self, key: str) -> bool:  # noqa: ARG002 - see StoreWorld
+    def begin_put(self, key: str) -> bool:  # noqa: ARG002 - see StoreWorld
         return False

@@ -17,6 +17,7 @@ from burstd.domain.cloud.offer import Offer
 from burstd.domain.errors import (
     AuthFailed,
     BadRequest,
+    ClientTokenSpent,
     InsufficientCapacity,
     NotAllowed,
     NotFound,
@@ -24,13 +25,21 @@ from burstd.domain.errors import (
     ProviderError,
     QuotaExceeded,
     RateLimited,
-    TokenSpent,
 )
 from burstd.domain.plugins.provider import LaunchOutcome, LaunchRequest, NoticeKind
-from burstd.testing.cloud_world import OURS, THEIRS, end_all, launch, live, request, requests_of, serve
+from burstd.testing.cloud_world import (
+    CLUSTER,
+    OTHER_CLUSTER,
+    launch_and_wait,
+    launch_request,
+    live_instances,
+    prepare_and_launch,
+    recorded_requests,
+    terminate_all,
+)
 from burstd.testing.provider_contract import FaultContract, ProviderContract
 from providers.aws.calls import _READ_ATTEMPTS
-from providers.aws.launch.launch import SIDE_BY_SIDE
+from providers.aws.launch.launch import MAX_PARALLEL_BATCHES
 from providers.aws.provider import AwsProvider
 from tests.lab.aws.mock import THROTTLED, Ec2Mock
 from tests.lab.aws.world import AwsWorld
@@ -65,21 +74,21 @@ class TestAws(ProviderContract, FaultContract):
         return world
 
 
-def given(outcomes: list[LaunchOutcome]) -> list[Instance]:
+def launched_offers(outcomes: list[LaunchOutcome]) -> list[Instance]:
     return [one.result for one in outcomes if isinstance(one.result, Instance)]
 
 
-def kinds(outcomes: list[LaunchOutcome]) -> Counter[str]:
+def count_by_type(outcomes: list[LaunchOutcome]) -> Counter[str]:
     return Counter(type(one.result).__name__ for one in outcomes)
 
 
-def asked(world: AwsWorld, provider: AwsProvider, count: int, **words: Any) -> list[LaunchRequest]:
+def launch_requests(world: AwsWorld, provider: AwsProvider, count: int, **words: Any) -> list[LaunchRequest]:
     """Requests for the first offer, written down."""
-    made = provider.prepare([replace(request(world, provider, f"c{n}"), **words) for n in range(count)])
+    made = provider.prepare([replace(launch_request(world, provider, f"c{n}"), **words) for n in range(count)])
     return [one for one in made if isinstance(one, LaunchRequest)]
 
 
-def owner(world: AwsWorld, service: str = "ec2") -> Any:
+def resource_owner(world: AwsWorld, service: str = "ec2") -> Any:
     return boto3.client(service, **world.mock.client_words(world.account))
 
 
@@ -89,62 +98,62 @@ def launches(world: AwsWorld) -> int:
 
 class TestNewInstances:
     def test_one_that_is_not_found_yet_is_no_error(self, world: AwsWorld) -> None:
-        provider = world.provider(OURS)
+        provider = world.provider(CLUSTER)
         world.mock.faults(world.account, hide_s=60)
-        (made,) = given(serve(provider, [request(world, provider, "c1")]))
+        (made,) = launched_offers(prepare_and_launch(provider, [launch_request(world, provider, "c1")]))
         assert list(provider.instances()) == []
         with pytest.raises(NotFound):
             provider.console(made.id)
         provider.terminate([made.id])
         world.mock.clear(world.account)
-        assert [one.id for one in live(provider)] == [made.id]
-        end_all(world, provider)
+        assert [one.id for one in live_instances(provider)] == [made.id]
+        terminate_all(world, provider)
 
     def test_one_without_an_address_is_still_known(self, world: AwsWorld) -> None:
-        provider = world.provider(OURS)
+        provider = world.provider(CLUSTER)
         world.mock.faults(world.account, noip_s=60)
-        (made,) = launch(world, provider, "c1")
-        world.until(lambda: live(provider)[0].state is InstanceState.RUNNING)
-        assert [(one.id, one.address) for one in live(provider)] == [(made.id, "")]
+        (made,) = launch_and_wait(world, provider, "c1")
+        world.until(lambda: live_instances(provider)[0].state is InstanceState.RUNNING)
+        assert [(one.id, one.address) for one in live_instances(provider)] == [(made.id, "")]
         world.mock.clear(world.account)
-        assert live(provider)[0].address.startswith("10.77.")
+        assert live_instances(provider)[0].address.startswith("10.77.")
 
     def test_one_that_switches_itself_off_is_gone(self, world: AwsWorld) -> None:
-        provider = world.provider(OURS)
-        (made,) = launch(world, provider, "c1")
+        provider = world.provider(CLUSTER)
+        (made,) = launch_and_wait(world, provider, "c1")
         world.mock.halt(world.account, made.id)
-        world.until(lambda: not live(provider))
+        world.until(lambda: not live_instances(provider))
         assert list(provider.leftovers()) == []
 
 
 class TestThrottling:
     def test_an_empty_fleet_is_no_stockout_and_spends_the_token(self, world: AwsWorld) -> None:
-        provider = world.provider(OURS)
+        provider = world.provider(CLUSTER)
         world.empty_fleet("RequestLimitExceeded")
-        first = asked(world, provider, 3)
+        first = launch_requests(world, provider, 3)
         for _ in range(2):
-            assert kinds(list(provider.launch(first))) == {"TokenSpent": 3}
-        anew = requests_of(world, provider, "n0", "n1", "n2")
-        assert len(given(list(provider.launch(anew)))) == 3
-        end_all(world, provider)
+            assert count_by_type(list(provider.launch(first))) == {"TokenSpent": 3}
+        anew = recorded_requests(world, provider, "n0", "n1", "n2")
+        assert len(launched_offers(list(provider.launch(anew)))) == 3
+        terminate_all(world, provider)
 
     def test_a_refused_batch_is_one_call(self, world: AwsWorld) -> None:
-        provider = world.provider(OURS)
+        provider = world.provider(CLUSTER)
         world.mock.refuse(world.account, "CreateFleet", **THROTTLED, times=100)
-        assert kinds(list(provider.launch(asked(world, provider, 6)))) == {"RateLimited": 6}
+        assert count_by_type(list(provider.launch(launch_requests(world, provider, 6)))) == {"RateLimited": 6}
         assert launches(world) == 1
 
     def test_batches_behind_a_refused_one_are_not_asked_for(self, world: AwsWorld) -> None:
-        provider = world.provider(OURS, batch=1)
+        provider = world.provider(CLUSTER, batch=1)
         world.mock.refuse(world.account, "CreateFleet", **THROTTLED, times=100)
-        assert kinds(list(provider.launch(asked(world, provider, 40)))) == {"RateLimited": 40}
-        assert launches(world) <= 2 * SIDE_BY_SIDE
+        assert count_by_type(list(provider.launch(launch_requests(world, provider, 40)))) == {"RateLimited": 40}
+        assert launches(world) <= 2 * MAX_PARALLEL_BATCHES
 
     def test_reads_are_repeated_a_few_times_and_no_more(self, world: AwsWorld) -> None:
-        provider = world.provider(OURS)
-        launch(world, provider, "c1")
+        provider = world.provider(CLUSTER)
+        launch_and_wait(world, provider, "c1")
         world.mock.refuse(world.account, "DescribeInstances", **THROTTLED, times=2)
-        assert len(live(provider)) == 1
+        assert len(live_instances(provider)) == 1
         world.mock.refuse(world.account, "DescribeInstances", **THROTTLED, times=100)
         before = world.calls()
         with pytest.raises(RateLimited):
@@ -158,41 +167,43 @@ class TestFleets:
         return first, tuple(rest)
 
     def test_another_zone_then_another_type(self, world: AwsWorld) -> None:
-        provider = world.provider(OURS)
+        provider = world.provider(CLUSTER)
         first, others = self.others(world, provider)
         world.mock.faults(world.account, ice=[f"{first.instance_type}@{first.zone}"])
-        outcomes = list(provider.launch(asked(world, provider, 2, offer=first, others=others)))
+        outcomes = list(provider.launch(launch_requests(world, provider, 2, offer=first, others=others)))
         assert [one.offer for one in outcomes] == [others[0]] * 2
         assert [(offer, type(error)) for offer, error in outcomes[0].warnings] == [(first, InsufficientCapacity)]
         assert outcomes[1].warnings == ()
         world.mock.faults(world.account, ice=[first.instance_type])
-        more = [replace(request(world, provider, "d1"), offer=first, others=others)]
-        (outcome,) = serve(provider, more)
+        more = [replace(launch_request(world, provider, "d1"), offer=first, others=others)]
+        (outcome,) = prepare_and_launch(provider, more)
         assert outcome.offer is not None
         assert outcome.offer.instance_type != first.instance_type
         assert {offer.instance_type for offer, _ in outcome.warnings} == {first.instance_type}
-        listed = {one.id: (one.instance_type, one.zone) for one in live(provider)}
-        assert listed[given([outcome])[0].id] == (outcome.offer.instance_type, outcome.offer.zone)
+        listed = {one.id: (one.instance_type, one.zone) for one in live_instances(provider)}
+        assert listed[launched_offers([outcome])[0].id] == (outcome.offer.instance_type, outcome.offer.zone)
 
     def test_one_fleet_of_several_offers(self, world: AwsWorld) -> None:
-        provider = world.provider(OURS)
+        provider = world.provider(CLUSTER)
         first, others = self.others(world, provider)
         world.mock.faults(world.account, cap={f"{first.instance_type}@{first.zone}": 1})
-        outcomes = list(provider.launch(asked(world, provider, 3, offer=first, others=others)))
+        outcomes = list(provider.launch(launch_requests(world, provider, 3, offer=first, others=others)))
         assert Counter((one.offer or first).zone for one in outcomes) == {first.zone: 1, others[0].zone: 2}
-        where = {one.id: one.zone for one in live(provider)}
-        assert all(where[i.id] == (o.offer or first).zone for o, i in zip(outcomes, given(outcomes), strict=True))
+        where = {one.id: one.zone for one in live_instances(provider)}
+        assert all(
+            where[i.id] == (o.offer or first).zone for o, i in zip(outcomes, launched_offers(outcomes), strict=True)
+        )
         assert launches(world) == 1
 
     def test_a_part_of_what_was_asked_for(self, world: AwsWorld) -> None:
-        provider = world.provider(OURS)
+        provider = world.provider(CLUSTER)
         world.mock.faults(world.account, cap={world.offer(provider).instance_type: 2})
-        wanted = asked(world, provider, 5)
+        wanted = launch_requests(world, provider, 5)
         outcomes = list(provider.launch(wanted))
         assert [isinstance(one.result, Instance) for one in outcomes] == [True, True, False, False, False]
-        again = list(world.provider(OURS).launch(wanted[1:]))
-        assert [one.id for one in given(again)] == [given(outcomes)[1].id]
-        assert kinds(again) == {"Instance": 1, "InsufficientCapacity": 3}
+        again = list(world.provider(CLUSTER).launch(wanted[1:]))
+        assert [one.id for one in launched_offers(again)] == [launched_offers(outcomes)[1].id]
+        assert count_by_type(again) == {"Instance": 1, "InsufficientCapacity": 3}
 
     @pytest.mark.parametrize(
         ("code", "spot", "error"),
@@ -203,46 +214,48 @@ class TestFleets:
             ("InvalidSubnetID.NotFound", False, InsufficientCapacity),
             ("UnauthorizedOperation", False, NotAllowed),
             ("AuthFailure", False, AuthFailed),
-            ("InvalidLaunchTemplateName.NotFoundException", False, TokenSpent),
+            ("InvalidLaunchTemplateName.NotFoundException", False, ClientTokenSpent),
         ],
     )
     def test_errors_of_an_empty_fleet(self, world: AwsWorld, code: str, spot: bool, error: type[ProviderError]) -> None:
-        provider = world.provider(OURS)
+        provider = world.provider(CLUSTER)
         world.empty_fleet(code)
-        (wanted,) = asked(world, provider, 1, offer=world.offers(provider, spot=spot)[0])
+        (wanted,) = launch_requests(world, provider, 1, offer=world.offers(provider, spot=spot)[0])
         (outcome,) = provider.launch([wanted])
         assert type(outcome.result) is error, repr(outcome.result)
 
     def test_a_gang_is_all_in_one_zone_or_nothing(self, world: AwsWorld) -> None:
-        provider = world.provider(OURS)
+        provider = world.provider(CLUSTER)
         first, others = self.others(world, provider)
         words: dict[str, Any] = {"offer": first, "others": others, "gang": "job 7"}
         world.mock.faults(world.account, cap={first.instance_type: 3, others[-1].instance_type: 3})
-        outcomes = list(provider.launch(asked(world, provider, 4, **words)))
-        assert kinds(outcomes) == {"InsufficientCapacity": 4}
+        outcomes = list(provider.launch(launch_requests(world, provider, 4, **words)))
+        assert count_by_type(outcomes) == {"InsufficientCapacity": 4}
         assert list(provider.instances()) == []
         world.mock.clear(world.account)
         world.mock.faults(world.account, cap={f"{first.instance_type}@{first.zone}": 3})
-        anew = [replace(request(world, provider, f"n{n}"), **words) for n in range(4)]
-        made = given(serve(provider, anew))
+        anew = [replace(launch_request(world, provider, f"n{n}"), **words) for n in range(4)]
+        made = launched_offers(prepare_and_launch(provider, anew))
         assert len(made) == 4
-        assert {one.zone for one in live(provider)} == {others[0].zone}
-        shown = owner(world).describe_instances(InstanceIds=[one.id for one in made])["Reservations"]
+        assert {one.zone for one in live_instances(provider)} == {others[0].zone}
+        shown = resource_owner(world).describe_instances(InstanceIds=[one.id for one in made])["Reservations"]
         groups = {one["Placement"]["GroupName"] for r in shown for one in r["Instances"]}
         assert len(groups) == 1
         assert groups != {""}
 
     def test_what_a_machine_is_made_of(self, world: AwsWorld) -> None:
         """Encrypted root that goes with it, IMDSv2, its role, tags on all that was made."""
-        provider = world.provider(OURS)
-        (made,) = given(
-            serve(provider, [replace(request(world, provider, "c1"), offer=world.offers(provider, spot=True)[0])])
+        provider = world.provider(CLUSTER)
+        (made,) = launched_offers(
+            prepare_and_launch(
+                provider, [replace(launch_request(world, provider, "c1"), offer=world.offers(provider, spot=True)[0])]
+            )
         )
-        ec2 = owner(world)
+        ec2 = resource_owner(world)
         one = ec2.describe_instances(InstanceIds=[made.id])["Reservations"][0]["Instances"][0]
         assert one["MetadataOptions"]["HttpTokens"] == "required"
         assert one["MetadataOptions"]["HttpPutResponseHopLimit"] == 1
-        assert one["IamInstanceProfile"]["Arn"].endswith(world.user(OURS).role)
+        assert one["IamInstanceProfile"]["Arn"].endswith(world.user(CLUSTER).role)
         assert [group["GroupId"] for group in one["NetworkInterfaces"][0]["Groups"]] == [world.account.security_group]
         (volume,) = ec2.describe_volumes()["Volumes"]
         assert volume["Encrypted"]
@@ -251,59 +264,61 @@ class TestFleets:
         (spot,) = ec2.describe_spot_instance_requests()["SpotInstanceRequests"]
         (template,) = ec2.describe_launch_templates()["LaunchTemplates"]
         for tags in (one["Tags"], volume["Tags"], interface["TagSet"], spot["Tags"], template["Tags"]):
-            assert {"Key": TAG_CLUSTER, "Value": OURS} in tags
+            assert {"Key": TAG_CLUSTER, "Value": CLUSTER} in tags
 
     @pytest.mark.parametrize("block", [False, True])
     def test_a_reservation_is_launched_in(self, world: AwsWorld, block: bool) -> None:
         kind, zone = "c5.large", "us-east-1b"
         reserved = world.mock.reserve(world.account, kind, zone, 2, block=block)
-        provider = world.provider(OURS, reservations=[reserved])
+        provider = world.provider(CLUSTER, reservations=[reserved])
         offer = next(o for o in world.offers(provider) if (o.instance_type, o.zone) == (kind, zone))
-        outcomes = list(provider.launch(asked(world, provider, 3, offer=offer)))
-        assert kinds(outcomes) == {"Instance": 2, "InsufficientCapacity": 1}
+        outcomes = list(provider.launch(launch_requests(world, provider, 3, offer=offer)))
+        assert count_by_type(outcomes) == {"Instance": 2, "InsufficientCapacity": 1}
         calls = world.mock.calls(world.account)
         assert (calls["RunInstances"], calls["CreateFleet"]) == (1, 0)
-        shown = owner(world).describe_instances()["Reservations"]
+        shown = resource_owner(world).describe_instances()["Reservations"]
         assert {one["CapacityReservationId"] for r in shown for one in r["Instances"]} == {reserved}
 
 
 class TestRepeats:
     @pytest.mark.parametrize("how", ["cut", "InternalError"])
     def test_word_for_word_by_another_process(self, world: AwsWorld, how: str) -> None:
-        provider = world.provider(OURS)
+        provider = world.provider(CLUSTER)
         world.mock.faults(world.account, lost=[{"action": "CreateFleet", "code": how}])
-        wanted = asked(world, provider, 3)
-        assert kinds(list(provider.launch(wanted))) == {"OutcomeUnknown": 3}
-        first = given(list(world.provider(OURS).launch(wanted)))
-        assert [one.id for one in first] == [one.id for one in given(list(provider.launch(wanted)))]
-        assert {one.id for one in live(provider)} == {one.id for one in first}
-        assert {one.batch for one in live(provider)} == {wanted[0].claim_id}
+        wanted = launch_requests(world, provider, 3)
+        assert count_by_type(list(provider.launch(wanted))) == {"OutcomeUnknown": 3}
+        first = launched_offers(list(world.provider(CLUSTER).launch(wanted)))
+        assert [one.id for one in first] == [one.id for one in launched_offers(list(provider.launch(wanted)))]
+        assert {one.id for one in live_instances(provider)} == {one.id for one in first}
+        assert {one.batch for one in live_instances(provider)} == {wanted[0].claim_id}
 
     def test_with_other_words_makes_none(self, world: AwsWorld) -> None:
-        provider = world.provider(OURS)
-        (wanted,) = asked(world, provider, 1)
-        (made,) = given(list(provider.launch([wanted])))
+        provider = world.provider(CLUSTER)
+        (wanted,) = launch_requests(world, provider, 1)
+        (made,) = launched_offers(list(provider.launch([wanted])))
         recipe = json.loads(wanted.recipe)
         recipe["words"]["TargetCapacitySpecification"].update(TotalTargetCapacity=2, OnDemandTargetCapacity=2)
         changed = replace(wanted, recipe=json.dumps(recipe))
-        (outcome,) = world.provider(OURS).launch([changed])
+        (outcome,) = world.provider(CLUSTER).launch([changed])
         assert isinstance(outcome.result, OutcomeUnknown), repr(outcome.result)
-        assert [one.id for one in live(provider)] == [made.id]
+        assert [one.id for one in live_instances(provider)] == [made.id]
 
     def test_a_template_that_vanished_is_made_again(self, world: AwsWorld) -> None:
-        provider = world.provider(OURS)
-        launch(world, provider, "c1")
-        ec2 = owner(world)
+        provider = world.provider(CLUSTER)
+        launch_and_wait(world, provider, "c1")
+        ec2 = resource_owner(world)
         for one in ec2.describe_launch_templates()["LaunchTemplates"]:
             ec2.delete_launch_template(LaunchTemplateId=one["LaunchTemplateId"])
-        assert len(launch(world, provider, "c2")) == 1
+        assert len(launch_and_wait(world, provider, "c2")) == 1
 
 
 class TestSpot:
     def test_an_interruption_is_announced_and_then_shown(self, world: AwsWorld) -> None:
-        provider = world.provider(OURS)
+        provider = world.provider(CLUSTER)
         spot = world.offers(provider, spot=True)[0]
-        (made,) = given(serve(provider, [replace(request(world, provider, "c1"), offer=spot)]))
+        (made,) = launched_offers(
+            prepare_and_launch(provider, [replace(launch_request(world, provider, "c1"), offer=spot)])
+        )
         world.mock.send(world.account, "no event at all")
         world.mock.interrupt(world.account, [made.id], kind="rebalance")
         world.mock.interrupt(world.account, [made.id], notice_s=120)
@@ -317,9 +332,9 @@ class TestSpot:
 
         world.until(both)
         assert heard[NoticeKind.INTERRUPTION] is not None
-        assert live(provider)[0].error == ""
+        assert live_instances(provider)[0].error == ""
         world.mock.interrupt(world.account, [made.id])
-        world.until(lambda: not live(provider))
+        world.until(lambda: not live_instances(provider))
         (ended,) = provider.instances()
         assert (ended.id, ended.spot) == (made.id, True)
         assert "spot" in ended.error.lower()
@@ -327,17 +342,17 @@ class TestSpot:
 
 
 class TestNeighbours:
-    STRANGERS = (THEIRS, f"{OURS}-2", f" {OURS}", OURS.upper(), None)
+    STRANGERS = (OTHER_CLUSTER, f"{CLUSTER}-2", f" {CLUSTER}", CLUSTER.upper(), None)
     """Tags of others: two that begin as ours, one that looks alike, one of other letters, none."""
 
     def make(self, world: AwsWorld, tag: str | None) -> set[str]:
         """A volume, an interface, a template, a group and an instance of somebody; their ids."""
-        ec2, account = owner(world), world.account
+        ec2, account = resource_owner(world), world.account
         zone, subnet = next(iter(account.subnets.items()))
-        word = f"burstd-{OURS}-{abs(hash(tag)):x}"
+        word = f"burstd-{CLUSTER}-{abs(hash(tag)):x}"
 
         def tags(kind: str) -> list[dict[str, Any]]:
-            said = [{"Key": TAG_CLUSTER, "Value": tag}] if tag is not None else [{"Key": "owner", "Value": OURS}]
+            said = [{"Key": TAG_CLUSTER, "Value": tag}] if tag is not None else [{"Key": "owner", "Value": CLUSTER}]
             return [{"ResourceType": kind, "Tags": [*said, {"Key": TAG_BATCH, "Value": "c1"}]}]
 
         volume = ec2.create_volume(AvailabilityZone=zone, Size=1, TagSpecifications=tags("volume"))["VolumeId"]
@@ -356,7 +371,7 @@ class TestNeighbours:
 
     def seen(self, world: AwsWorld) -> set[str]:
         """All that the account holds and that is not gone."""
-        ec2 = owner(world)
+        ec2 = resource_owner(world)
         found = {one["VolumeId"] for one in ec2.describe_volumes()["Volumes"]}
         found |= {one["NetworkInterfaceId"] for one in ec2.describe_network_interfaces()["NetworkInterfaces"]}
         found |= {one["LaunchTemplateName"] for one in ec2.describe_launch_templates()["LaunchTemplates"]}
@@ -373,14 +388,16 @@ class TestNeighbours:
         strangers = set().union(*(self.make(world, tag) for tag in self.STRANGERS))
         before = self.seen(world)
         assert strangers <= before
-        provider = world.provider(OURS, unused_s=0)
+        provider = world.provider(CLUSTER, unused_s=0)
         words: dict[str, Any] = {"gang": "job 7", "offer": world.offers(provider, spot=True)[0]}
-        outcomes = serve(provider, [replace(request(world, provider, f"c{n}"), **words) for n in range(2)])
-        ids = [one.id for one in given(outcomes)]
+        outcomes = prepare_and_launch(
+            provider, [replace(launch_request(world, provider, f"c{n}"), **words) for n in range(2)]
+        )
+        ids = [one.id for one in launched_offers(outcomes)]
         kinds = {"volume": 1, "network-interface": 1, "spot-instances-request": 1}
         world.mock.faults(world.account, leak=kinds)
         provider.terminate(ids)
-        world.until(lambda: not live(provider) and len({one.kind for one in provider.leftovers()}) == 5)
+        world.until(lambda: not live_instances(provider) and len({one.kind for one in provider.leftovers()}) == 5)
         left = list(provider.leftovers())
         assert all(one.attached_to == "" for one in left)
         provider.remove(left)
@@ -390,11 +407,11 @@ class TestNeighbours:
 
     def test_theirs_are_refused(self, lawless: AwsWorld) -> None:
         world = lawless
-        provider, neighbour = world.provider(OURS), world.provider(THEIRS, unused_s=0)
-        (theirs,) = launch(world, neighbour, "t1", cluster=THEIRS)
+        provider, neighbour = world.provider(CLUSTER), world.provider(OTHER_CLUSTER, unused_s=0)
+        (theirs,) = launch_and_wait(world, neighbour, "t1", cluster=OTHER_CLUSTER)
         world.mock.faults(world.account, leak={"volume": 1, "network-interface": 1})
         neighbour.terminate([theirs.id])
-        world.until(lambda: not live(neighbour))
+        world.until(lambda: not live_instances(neighbour))
         before = self.seen(world)
         for left in neighbour.leftovers():
             with pytest.raises(BadRequest):
@@ -402,8 +419,8 @@ class TestNeighbours:
         assert self.seen(world) == before
 
     def test_the_policy_keeps_a_cluster_from_anothers_machines(self, world: AwsWorld) -> None:
-        provider, neighbour = world.provider(OURS), world.provider(THEIRS)
-        (theirs,) = launch(world, neighbour, "t1", cluster=THEIRS)
+        provider, neighbour = world.provider(CLUSTER), world.provider(OTHER_CLUSTER)
+        (theirs,) = launch_and_wait(world, neighbour, "t1", cluster=OTHER_CLUSTER)
         with pytest.raises(ProviderError):
             provider.terminate([theirs.id])
-        assert [one.id for one in live(neighbour)] == [theirs.id]
+        assert [one.id for one in live_instances(neighbour)] == [theirs.id]

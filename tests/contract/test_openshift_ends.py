@@ -14,13 +14,13 @@ import pytest
 from burstd.domain.cloud.instance import TAG_CLAIM, TAG_CLUSTER, Instance, InstanceState, Leftover
 from burstd.domain.errors import BadRequest, OutcomeUnknown
 from burstd.domain.plugins.provider import NoticeKind
-from burstd.testing.cloud_world import OURS, THEIRS, outcome_of
+from burstd.testing.cloud_world import CLUSTER, OTHER_CLUSTER, launch_outcome
 from providers.openshift.provider import OpenShiftProvider
-from tests.contract.looks import comes_to, running, state, sweep
+from tests.contract.looks import launch_until_running, listed_state, remove_everything, wait_for_state
 from tests.lab.kubernetes import orders
 from tests.lab.kubernetes.orders import Order
 from tests.lab.kubernetes.world import CLAIMS, CPUS, KEEPER, KIND, LAUNCH, PATIENT, Ground, OpenShiftWorld
-from tests.lab.proxy import cut
+from tests.lab.proxy import drop_connection
 
 pytestmark = pytest.mark.clouds
 
@@ -45,8 +45,8 @@ def deserted(kubernetes_ground: Ground, tmp_path_factory: pytest.TempPathFactory
     """From the beginning of the file: what comes of it takes as long as the other tests."""
     world = OpenShiftWorld(kubernetes_ground, tmp_path_factory.mktemp("deserted"))
     world.hollow.add("deserted", labels={KIND: "deserted"})
-    provider = world.provider(OURS, groups={"own": {**CPUS, "selector": {KIND: "deserted"}}}, **PATIENT)
-    (made,) = running(world, provider, "c1")
+    provider = world.provider(CLUSTER, groups={"own": {**CPUS, "selector": {KIND: "deserted"}}}, **PATIENT)
+    (made,) = launch_until_running(world, provider, "c1")
     world.hollow.remove("deserted")
     yield Deserted(world, provider, made)
     world.close()
@@ -55,15 +55,15 @@ def deserted(kubernetes_ground: Ground, tmp_path_factory: pytest.TempPathFactory
 class TestEnds:
     def test_an_eviction(self, world: OpenShiftWorld) -> None:
         """It is announced with its time, so that jobs are requeued and output comes home; then the pod is gone."""
-        provider = world.provider(OURS, **PATIENT)
-        world.hollow.default(orders.running().ending(4.0))
-        evicted, ended = running(world, provider, "c1", "c2")
+        provider = world.provider(CLUSTER, **PATIENT)
+        world.hollow.default(orders.running().with_end_time(4.0))
+        evicted, ended = launch_until_running(world, provider, "c1", "c2")
         world.evict(evicted.id)
         provider.terminate([ended.id])
-        comes_to(world, provider, ended, STOPPING)
+        wait_for_state(world, provider, ended, STOPPING)
         world.until(lambda: bool(provider.notices()))
         # It works on as long as it has time.
-        assert state(provider, evicted) is RUNNING
+        assert listed_state(provider, evicted) is RUNNING
         (notice,) = provider.notices()
         assert (notice.instance_id, notice.kind) == (evicted.id, NoticeKind.INTERRUPTION)
         assert notice.deadline is not None
@@ -83,10 +83,10 @@ class TestEnds:
     )
     def test_a_pod_that_ends_by_itself(self, world: OpenShiftWorld, order: Order, words: str) -> None:
         """The machine is gone, and it is said why. What is left of it is removed, by its owner only."""
-        provider, neighbour = world.provider(OURS, **PATIENT), world.provider(THEIRS)
-        (made,) = running(world, provider, "c1")
+        provider, neighbour = world.provider(CLUSTER, **PATIENT), world.provider(OTHER_CLUSTER)
+        (made,) = launch_until_running(world, provider, "c1")
         world.hollow.become(world.namespace, made.id, order)
-        found = comes_to(world, provider, made, TERMINATED)
+        found = wait_for_state(world, provider, made, TERMINATED)
         assert words in found.error
         assert found.error
         (left,) = (one for one in provider.leftovers() if not one.attached_to)
@@ -98,20 +98,20 @@ class TestEnds:
 
     def test_a_pod_that_somebody_else_deletes(self, world: OpenShiftWorld) -> None:
         """At once and by force: it is missed, with a watch and without."""
-        listing, watching = world.provider(OURS), world.provider(OURS, **PATIENT)
-        gone, kept = running(world, watching, "c1", "c2")
+        listing, watching = world.provider(CLUSTER), world.provider(CLUSTER, **PATIENT)
+        gone, kept = launch_until_running(world, watching, "c1", "c2")
         world.api.delete(f"{world.path}/pods/{gone.id}", grace_s=0)
         for provider in (listing, watching):
             world.until(lambda provider=provider: [one.id for one in provider.instances()] == [kept.id])  # type: ignore[misc]
-        sweep(world, watching)
+        remove_everything(world, watching)
 
     def test_a_finalizer_of_somebody_else(self, world: OpenShiftWorld) -> None:
         """The pod is ending until whoever set it lets it go, and it is said whose it is."""
-        provider = world.provider(OURS, force_after_s=0)
-        (made,) = running(world, provider, "c1")
-        with world.kept(made.id):
+        provider = world.provider(CLUSTER, force_after_s=0)
+        (made,) = launch_until_running(world, provider, "c1")
+        with world.with_finalizer(made.id):
             provider.terminate([made.id])
-            world.until(lambda: KEEPER in comes_to(world, provider, made, STOPPING).error)
+            world.until(lambda: KEEPER in wait_for_state(world, provider, made, STOPPING).error)
             provider.terminate([made.id])
             assert world.pods() == [made.id]
         world.until(lambda: list(provider.instances()) == [])
@@ -121,14 +121,14 @@ class TestEnds:
         """Its pods are ending by Kubernetes' hand, and nobody confirms it. burstd may end them for good."""
         with world.node("lost") as node:
             group = {**CPUS, "selector": {KIND: node}}
-            provider = world.provider(OURS, groups={"own": group}, grace_s=1, force_after_s=600, **PATIENT)
-            (made,) = running(world, provider, "c1")
+            provider = world.provider(CLUSTER, groups={"own": group}, grace_s=1, force_after_s=600, **PATIENT)
+            (made,) = launch_until_running(world, provider, "c1")
             world.hollow.silence(node)
-            comes_to(world, provider, made, STOPPING)
+            wait_for_state(world, provider, made, STOPPING)
             assert [one.instance_id for one in provider.notices()] == [made.id]
             provider.terminate([made.id])
-            assert state(provider, made) is STOPPING
-            sure = world.provider(OURS, groups={"own": group}, force_after_s=0)
+            assert listed_state(provider, made) is STOPPING
+            sure = world.provider(CLUSTER, groups={"own": group}, force_after_s=0)
 
             def is_gone() -> bool:
                 sure.terminate([made.id])
@@ -141,9 +141,9 @@ class TestEnds:
 class TestWhatIsLeft:
     def test_of_a_launch_that_was_cut_short(self, world: OpenShiftWorld) -> None:
         """A scratch volume whose pod never came: found by its claim, removed as often as one likes, by its owner."""
-        provider, neighbour = world.provider(OURS, scratch={"storage_class": ""}), world.provider(THEIRS)
-        world.proxy.order(LAUNCH, cut)
-        assert isinstance(outcome_of(world, provider, "c1"), OutcomeUnknown)
+        provider, neighbour = world.provider(CLUSTER, scratch={"storage_class": ""}), world.provider(OTHER_CLUSTER)
+        world.proxy.order(LAUNCH, drop_connection)
+        assert isinstance(launch_outcome(world, provider, "c1"), OutcomeUnknown)
         (left,) = provider.leftovers()
         assert (left.claim_id, left.attached_to) == ("c1", "")
         assert list(neighbour.leftovers()) == []
@@ -157,13 +157,13 @@ class TestWhatIsLeft:
     def test_neighbours_of_all_kinds_stay_as_they_are(self, world: OpenShiftWorld) -> None:
         """Field by field, when all that we made and left is gone."""
         strange(world)
-        before = world.held()
+        before = world.resources()
         assert {kind: len(things) for kind, things in before.items()}["pods"] == 6
-        provider = world.provider(OURS, scratch={"storage_class": ""}, **PATIENT)
-        made = running(world, provider, "c1", "c2", "c3")
+        provider = world.provider(CLUSTER, scratch={"storage_class": ""}, **PATIENT)
+        made = launch_until_running(world, provider, "c1", "c2", "c3")
         assert {one.id for one in provider.instances()} == {one.id for one in made}
         world.hollow.become(world.namespace, made[0].id, orders.out_of_memory())
-        comes_to(world, provider, made[0], TERMINATED)
+        wait_for_state(world, provider, made[0], TERMINATED)
         world.api.patch(f"{world.path}/{CLAIMS}/{made[1].id}", {"metadata": {"ownerReferences": []}})
         own = [left for left in provider.leftovers() if not left.attached_to]
         assert [left.id for left in own if left.kind == "pod"] == [made[0].id]
@@ -174,8 +174,8 @@ class TestWhatIsLeft:
                     provider.remove([*own, forged])
         assert made[0].id in world.pods(), "nothing is removed where one of them is not ours"
         provider.terminate([one.id for one in made[1:]])
-        sweep(world, provider)
-        world.until(lambda: world.held() == before)
+        remove_everything(world, provider)
+        world.until(lambda: world.resources() == before)
 
 
 def strange(world: OpenShiftWorld) -> None:
@@ -183,10 +183,10 @@ def strange(world: OpenShiftWorld) -> None:
     labels: list[dict[str, str]] = [
         {},
         {TAG_CLAIM: "c1"},
-        {TAG_CLUSTER: OURS},
-        {TAG_CLUSTER: THEIRS, TAG_CLAIM: "c1"},
-        {TAG_CLUSTER: OURS, "burstd-store": "bench"},
-        {f"x-{TAG_CLUSTER}": OURS, f"x-{TAG_CLAIM}": "c1"},
+        {TAG_CLUSTER: CLUSTER},
+        {TAG_CLUSTER: OTHER_CLUSTER, TAG_CLAIM: "c1"},
+        {TAG_CLUSTER: CLUSTER, "burstd-store": "bench"},
+        {f"x-{TAG_CLUSTER}": CLUSTER, f"x-{TAG_CLAIM}": "c1"},
     ]
     for number, one in enumerate(labels):
         name = f"ours-x{number}"
@@ -195,14 +195,14 @@ def strange(world: OpenShiftWorld) -> None:
         port = {"ports": [{"port": 80}]}
         world.create("services", "Service", name, port, labels=one)
         world.create("configmaps", "ConfigMap", name, {}, labels=one)
-    held = world.held
+    held = world.resources
     world.until(lambda: {one["status"]["phase"] for one in held()[CLAIMS]} == {"Bound"})
 
 
 def test_a_node_that_is_deleted(deserted: Deserted) -> None:
     """Kubernetes removes its pods when it has looked for the node for forty seconds; until then nobody knows."""
     world, provider, made = deserted
-    assert state(provider, made) in (RUNNING, None)
+    assert listed_state(provider, made) in (RUNNING, None)
     world.until(lambda: list(provider.instances()) == [], patience_s=90)
     assert world.pods() == []
     assert list(provider.leftovers()) == []

@@ -22,7 +22,7 @@ from burstd.domain.cloud.instance import TAG_CLAIM, TAG_CLUSTER, InstanceState
 from burstd.domain.errors import NodeNotReady, ProviderError
 from burstd.domain.plugins.provider import Finding, LaunchRequest
 from burstd.share import share_path
-from providers.openshift.client.calls import Calls
+from providers.openshift.client.calls import OpenShiftCalls
 from providers.openshift.provider import OpenShiftProvider, plugin
 from providers.openshift.settings import OpenShiftSettings
 from tests.lab.kubernetes.hollow import HollowNodes
@@ -90,7 +90,7 @@ class Site:
         }  # fmt: skip
         return OpenShiftSettings.model_validate(settings)
 
-    def asked(self, who: str) -> set[tuple[str, str, bool]]:
+    def audited_requests(self, who: str) -> set[tuple[str, str, bool]]:
         """Verb and resource of what an account has asked so far, and whether that was allowed."""
         found = set()
         for line in self.log.read_text(encoding="utf-8").splitlines():
@@ -103,7 +103,7 @@ class Site:
         return found
 
 
-def opened(settings: OpenShiftSettings) -> OpenShiftProvider:
+def open_provider(settings: OpenShiftSettings) -> OpenShiftProvider:
     made = plugin.make("ocp", "ada", settings)
     assert isinstance(made, OpenShiftProvider)
     return made
@@ -164,7 +164,7 @@ def live(site: Site, provider: OpenShiftProvider, settings: OpenShiftSettings) -
     with pytest.raises((NodeNotReady, ProviderError)) as no_kubelet:
         provider.shell(instance.id, 5.0).run(["true"])
     assert "forbidden" not in str(no_kubelet.value)
-    with closing(Calls(settings)) as calls, pytest.raises(ProviderError) as no_kubelet:
+    with closing(OpenShiftCalls(settings)) as calls, pytest.raises(ProviderError) as no_kubelet:
         calls.forward_socket(instance.id, 8888)  # as the shell's dial, once it has seen that somebody listens
     assert "forbidden" not in str(no_kubelet.value)
     for _ in range(2):
@@ -180,7 +180,7 @@ def live(site: Site, provider: OpenShiftProvider, settings: OpenShiftSettings) -
 def test_burstd_needs_all_rights_of_the_files_and_no_other(site: Site, space: str) -> None:
     kubeconfig = account(site, space, ROLE, NODES)
     settings = site.settings(space, kubeconfig)
-    with closing(opened(settings)) as provider:
+    with closing(open_provider(settings)) as provider:
         findings = list(provider.check([]))
         provider.quotas()
         live(site, provider, settings)
@@ -190,8 +190,8 @@ def test_burstd_needs_all_rights_of_the_files_and_no_other(site: Site, space: st
     who = f"system:serviceaccount:{space}:{kubeconfig.stem.removeprefix(f'{space}-')}"
     # Of a watch it is told when the API server has seen its end.
     last = {("list", "services", True), ("watch", "pods", True)}
-    site.plane.wait(lambda: last <= site.asked(who), "the audit log has it")
-    asked = site.asked(who)
+    site.plane.wait(lambda: last <= site.audited_requests(who), "the audit log has it")
+    asked = site.audited_requests(who)
     assert sorted(one for one in asked if not one[2]) == []
     given = set(flat(ROLE)) | {(verb, f"{thing} everywhere") for verb, thing in flat(NODES)}
     assert sorted(given - LATER - INSIDE - {(verb, thing) for verb, thing, _ in asked}) == []
@@ -221,7 +221,7 @@ def findings_of(provider: OpenShiftProvider) -> Sequence[Finding]:
 def test_a_rule_that_lacks_is_named(site: Site, space: str, number: int) -> None:
     dropped = ROLE[number]
     kubeconfig = account(site, space, [*ROLE[:number], *ROLE[number + 1 :]], NODES)
-    found = findings_of(opened(site.settings(space, kubeconfig)))
+    found = findings_of(open_provider(site.settings(space, kubeconfig)))
     missing = [f for f in found if f.subject.startswith("right ")]
     assert [f.subject.removeprefix("right ") for f in missing] == dropped["resources"]
     assert all("config/openshift/role.yaml" in f.remedy for f in missing)
@@ -230,7 +230,7 @@ def test_a_rule_that_lacks_is_named(site: Site, space: str, number: int) -> None
 @pytest.mark.parametrize("number", range(len(NODES)), ids=["+".join(rule["resources"]) for rule in NODES])
 def test_without_a_look_at_the_cluster_the_settings_are_trusted(site: Site, space: str, number: int) -> None:
     kubeconfig = account(site, space, ROLE, [*NODES[:number], *NODES[number + 1 :]])
-    provider = opened(site.settings(space, kubeconfig))
+    provider = open_provider(site.settings(space, kubeconfig))
     assert [offer.instance_type for offer in provider.offers()] == ["one"]
     found = findings_of(provider)
     missing = [f for f in found if f.subject.startswith("right ")]
@@ -256,7 +256,7 @@ def test_a_pod_as_root_takes_the_constraints_of_the_file(site: Site, space: str)
     kubeconfig = account(site, space, ROLE, NODES)
 
     def tried() -> Finding:
-        found = findings_of(opened(site.settings(space, kubeconfig, security="root")))
+        found = findings_of(open_provider(site.settings(space, kubeconfig, security="root")))
         return next(f for f in found if f.subject == "pod of group gpu")
 
     refused = tried()

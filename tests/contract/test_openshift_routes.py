@@ -13,7 +13,7 @@ import yaml
 from burstd.domain.errors import BadRequest, NotFound
 from burstd.domain.plugins.provider import Route
 from providers.openshift import labels
-from providers.openshift.client.calls import Calls
+from providers.openshift.client.calls import OpenShiftCalls
 from providers.openshift.routes import PodRoutes
 from providers.openshift.settings import OpenShiftSettings
 from tests.lab.kubernetes.hollow import HollowNodes
@@ -36,17 +36,17 @@ def plane() -> Iterator[KubernetesPlane]:
 
 
 @pytest.fixture(scope="module")
-def calls(plane: KubernetesPlane) -> Iterator[Calls]:
+def calls(plane: KubernetesPlane) -> Iterator[OpenShiftCalls]:
     text = (PROJECT / "config" / "openshift" / "role.yaml").read_text(encoding="utf-8")
     rules = [rule for part in yaml.safe_load_all(text) for rule in part.get("rules", ())]
     group = {"cpu": {"sizes": {"small": {"cpus": 1, "memory": "1G", "price": "0"}}}}
     settings = {"kubeconfig": plane.user(NS, rules, name="burstd"), "namespace": NS, "groups": group}
-    with closing(Calls(OpenShiftSettings.model_validate(settings))) as made:
+    with closing(OpenShiftCalls(OpenShiftSettings.model_validate(settings))) as made:
         yield made
 
 
 @pytest.fixture
-def routes(calls: Calls) -> PodRoutes:
+def routes(calls: OpenShiftCalls) -> PodRoutes:
     return PodRoutes(calls, CLUSTER, "apps.example.org")
 
 
@@ -54,7 +54,7 @@ def routes(calls: Calls) -> PodRoutes:
 def pod(plane: KubernetesPlane) -> Iterator[str]:
     """One of ours that runs."""
     name = f"mysite-node-{secrets.token_hex(3)}"
-    make_pod(plane, name, labels.labels(CLUSTER, f"claim-{name}"))
+    make_pod(plane, name, labels.claim_labels(CLUSTER, f"claim-{name}"))
     yield name
     plane.api.delete(f"{PODS}/{name}?gracePeriodSeconds=0")
     plane.wait(lambda: not names(plane, ROUTES) and names(plane, SERVICES) == [], "everything of the pod is gone")
@@ -112,7 +112,7 @@ def test_they_end_with_the_pod_without_burstd(plane: KubernetesPlane, routes: Po
     # The end of the fixture waits for it.
 
 
-def test_what_is_not_ours_is_left_alone(plane: KubernetesPlane, calls: Calls, pod: str) -> None:
+def test_what_is_not_ours_is_left_alone(plane: KubernetesPlane, calls: OpenShiftCalls, pod: str) -> None:
     mine, theirs = PodRoutes(calls, CLUSTER, ""), PodRoutes(calls, "other", "")
     assert mine.open_route(pod, "123", 8888).url == ""
     with pytest.raises(NotFound, match="is not one of cluster other"):

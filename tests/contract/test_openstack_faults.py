@@ -20,20 +20,30 @@ from burstd.domain.errors import (
     OutcomeUnknown,
     QuotaExceeded,
 )
-from burstd.testing.cloud_world import OURS, THEIRS, launch, live, outcome_of, request, requests_of, serve, verdict
-from tests.contract.looks import kinds, results, shown, state, sweep
+from burstd.testing.cloud_world import (
+    CLUSTER,
+    OTHER_CLUSTER,
+    launch_and_wait,
+    launch_outcome,
+    launch_request,
+    live_instances,
+    prepare_and_launch,
+    recorded_requests,
+    settled_outcome,
+)
+from tests.contract.looks import count_by_type, launch_results, listed_instance, listed_state, remove_everything
 from tests.lab.openstack import conf, seed
 from tests.lab.openstack.proxy import says
 from tests.lab.openstack.world import FREE, LAUNCH, LOGIN, NO_ID, Account, OpenStackWorld
-from tests.lab.proxy import cut, held, lost
+from tests.lab.proxy import delay_until, drop_connection, lose_answer
 
 pytestmark = pytest.mark.clouds
 
 PORTS = "neutron POST /ports"
 COMPUTES = tuple(f"nova-compute{number}" for number in range(1, len(conf.COMPUTES) + 1))
-MINE = {TAG_CLUSTER: OURS, TAG_CLAIM: "c1"}
-MARK = f"{TAG_CLUSTER}={OURS} {TAG_CLAIM}=c1"
-THEIR = {TAG_CLUSTER: THEIRS, TAG_CLAIM: "c1"}
+MINE = {TAG_CLUSTER: CLUSTER, TAG_CLAIM: "c1"}
+MARK = f"{TAG_CLUSTER}={CLUSTER} {TAG_CLAIM}=c1"
+THEIR = {TAG_CLUSTER: OTHER_CLUSTER, TAG_CLAIM: "c1"}
 
 
 @pytest.fixture
@@ -48,141 +58,147 @@ class TestQuotas:
     @pytest.mark.parametrize(("name", "limit"), [("instances", 1), ("cores", 2), ("ram", 4096)])
     def test_of_servers(self, world: OpenStackWorld, name: str, limit: int) -> None:
         """One small machine is all there is room for. Nova says of what, and how much is left."""
-        provider = world.provider(OURS)
+        provider = world.provider(CLUSTER)
         world.limit(**{name: limit})
-        (first,) = launch(world, provider, "c1")
-        refused = outcome_of(world, provider, "c2")
+        (first,) = launch_and_wait(world, provider, "c1")
+        refused = launch_outcome(world, provider, "c2")
         assert type(refused) is QuotaExceeded, repr(refused)
         assert f"{limit} of {limit} {name}" in str(refused)
-        assert [one.id for one in live(provider)] == [first.id]
-        assert [port["device_id"] for port in world.held()["ports"]] in ([first.id], [""])
+        assert [one.id for one in live_instances(provider)] == [first.id]
+        assert [port["device_id"] for port in world.resources()["ports"]] in ([first.id], [""])
         quota = next(one for one in provider.quotas() if one.name == name)
         assert (quota.limit, quota.used) == (limit, limit)
-        sweep(world, provider)
+        remove_everything(world, provider)
         assert world.is_empty()
 
     def test_of_servers_when_some_are_asked_for_at_once(self, world: OpenStackWorld) -> None:
         """Nova may take them first and find out then, that they are too many."""
-        provider = world.provider(OURS)
+        provider = world.provider(CLUSTER)
         world.limit(instances=1)
-        found = kinds(results(world, provider, "c1", "c2", "c3"))
+        found = count_by_type(launch_results(world, provider, "c1", "c2", "c3"))
         assert found["Instance"] <= 1
         assert found["QuotaExceeded"] == 3 - found["Instance"]
-        sweep(world, provider)
+        remove_everything(world, provider)
         assert world.is_empty()
 
     def test_of_ports(self, world: OpenStackWorld) -> None:
         """As many as there is room for are served."""
-        provider = world.provider(OURS)
+        provider = world.provider(CLUSTER)
         world.limit(ports=1)
         before = world.asked[LAUNCH]
-        found = results(world, provider, "c1", "c2")
-        assert kinds(found) == {"Instance": 1, "QuotaExceeded": 1}
+        found = launch_results(world, provider, "c1", "c2")
+        assert count_by_type(found) == {"Instance": 1, "QuotaExceeded": 1}
         assert world.asked[LAUNCH] == before + 1
-        assert [port["name"] for port in world.held()["ports"]] == [one.name for one in live(provider)]
-        sweep(world, provider)
+        assert [port["name"] for port in world.resources()["ports"]] == [one.name for one in live_instances(provider)]
+        remove_everything(world, provider)
         assert world.is_empty()
 
 
 def test_no_gpu_left(world: OpenStackWorld) -> None:
     """Two hosts of eight: the fifth machine of four is taken, comes to nothing, and is ended."""
-    provider = world.provider(OURS, flavors=["gpu.4"])
+    provider = world.provider(CLUSTER, flavors=["gpu.4"])
     offers = {one.zone: one for one in provider.offers()}
     assert {str(offer.shape.gres[0]) for offer in offers.values()} == {"gpu:h100:4"}
-    asked = [replace(request(world, provider, f"c{n}"), offer=offers[f"az{n % 2 + 1}"]) for n in range(5)]
-    made = [one.result for one in serve(provider, asked)]
-    assert kinds(made) == {"Instance": 5}
-    world.until(lambda: all(one.state is not InstanceState.PENDING for one in live(provider)))
-    (refused,) = (one for one in live(provider) if one.state is InstanceState.ERROR)
+    asked = [replace(launch_request(world, provider, f"c{n}"), offer=offers[f"az{n % 2 + 1}"]) for n in range(5)]
+    made = [one.result for one in prepare_and_launch(provider, asked)]
+    assert count_by_type(made) == {"Instance": 5}
+    world.until(lambda: all(one.state is not InstanceState.PENDING for one in live_instances(provider)))
+    (refused,) = (one for one in live_instances(provider) if one.state is InstanceState.ERROR)
     assert refused.cause == "capacity"
     assert refused.claim_id in {"c0", "c2", "c4"}, "of the zone that was asked for more"
     assert refused.error
-    found = [verdict(world, provider, one) for one in made]
-    assert kinds(found) == {"Instance": 4, "InsufficientCapacity": 1}
-    world.until(lambda: len(world.held()["ports"]) == 4)
-    sweep(world, provider)
+    found = [settled_outcome(world, provider, one) for one in made]
+    assert count_by_type(found) == {"Instance": 4, "InsufficientCapacity": 1}
+    world.until(lambda: len(world.resources()["ports"]) == 4)
+    remove_everything(world, provider)
     assert world.is_empty()
 
 
 class TestBuilds:
     def test_a_slow_one_is_pending_and_then_runs(self, world: OpenStackWorld) -> None:
-        provider = world.provider(OURS)
+        provider = world.provider(CLUSTER)
         world.cloud.faults(spawn_delay=4)
-        (made,) = launch(world, provider, "c1")
-        assert state(provider, made) is InstanceState.PENDING
-        world.until(lambda: state(provider, made) is not InstanceState.PENDING)
-        assert state(provider, made) is InstanceState.RUNNING
-        sweep(world, provider)
+        (made,) = launch_and_wait(world, provider, "c1")
+        assert listed_state(provider, made) is InstanceState.PENDING
+        world.until(lambda: listed_state(provider, made) is not InstanceState.PENDING)
+        assert listed_state(provider, made) is InstanceState.RUNNING
+        remove_everything(world, provider)
         assert world.is_empty()
 
     def test_one_that_is_ended_meanwhile_leaves_nothing(self, world: OpenStackWorld) -> None:
-        provider = world.provider(OURS)
+        provider = world.provider(CLUSTER)
         world.cloud.faults(spawn_delay=4)
-        (made,) = launch(world, provider, "c1")
+        (made,) = launch_and_wait(world, provider, "c1")
         provider.terminate([made.id])
-        world.until(lambda: state(provider, made) is None)
-        sweep(world, provider)
+        world.until(lambda: listed_state(provider, made) is None)
+        remove_everything(world, provider)
         assert world.is_empty()
 
     @pytest.mark.parametrize(("fault", "cause"), [("spawn_fail", ""), ("spawn_reschedule", "capacity")])
     def test_a_failed_one_is_in_error_until_it_is_ended(self, world: OpenStackWorld, fault: str, cause: str) -> None:
         """One that was given up on its host is of that machine alone; one that no host could build is a stockout."""
-        provider = world.provider(OURS)
+        provider = world.provider(CLUSTER)
         world.cloud.faults(**{fault: ".*-c1"})
-        bad, good = launch(world, provider, "c1", "c2")
-        world.until(lambda: state(provider, good) is InstanceState.RUNNING)
-        world.until(lambda: state(provider, bad) is InstanceState.ERROR)
-        found = shown(provider, bad)
+        bad, good = launch_and_wait(world, provider, "c1", "c2")
+        world.until(lambda: listed_state(provider, good) is InstanceState.RUNNING)
+        world.until(lambda: listed_state(provider, bad) is InstanceState.ERROR)
+        found = listed_instance(provider, bad)
         assert found is not None
         assert found.error
         assert found.cause == cause
         provider.terminate([bad.id])
-        world.until(lambda: [one["name"] for one in world.held()["ports"]] == [good.name])
+        world.until(lambda: [one["name"] for one in world.resources()["ports"]] == [good.name])
         assert [one.id for one in provider.instances()] == [good.id]
-        sweep(world, provider)
+        remove_everything(world, provider)
         assert world.is_empty()
 
 
 def test_a_failed_end_is_in_error_and_may_be_repeated(world: OpenStackWorld) -> None:
     """It costs until it is gone: it is listed, and its port is not taken for a leftover of nobody's."""
-    provider = world.provider(OURS)
-    (made,) = launch(world, provider, "c1")
-    world.until(lambda: state(provider, made) is InstanceState.RUNNING)
+    provider = world.provider(CLUSTER)
+    (made,) = launch_and_wait(world, provider, "c1")
+    world.until(lambda: listed_state(provider, made) is InstanceState.RUNNING)
     world.cloud.faults(destroy_fail=".*")
     provider.terminate([made.id])
-    world.until(lambda: state(provider, made) is InstanceState.ERROR)
-    found = shown(provider, made)
+    world.until(lambda: listed_state(provider, made) is InstanceState.ERROR)
+    found = listed_instance(provider, made)
     assert found is not None
     assert (found.cause, found.claim_id) == ("", "c1")
     assert {left.attached_to for left in provider.leftovers()} <= {made.id}
     world.cloud.faults()
     provider.terminate([made.id])
-    world.until(lambda: state(provider, made) is None)
-    sweep(world, provider)
+    world.until(lambda: listed_state(provider, made) is None)
+    remove_everything(world, provider)
     assert world.is_empty()
 
 
 def test_computes_that_stop(world: OpenStackWorld) -> None:
     """Nothing is taken for what it is not, and when they go on all that was ended is gone."""
-    provider = world.provider(OURS)
-    (old,) = launch(world, provider, "c1")
-    world.until(lambda: state(provider, old) is InstanceState.RUNNING)
+    provider = world.provider(CLUSTER)
+    (old,) = launch_and_wait(world, provider, "c1")
+    world.until(lambda: listed_state(provider, old) is InstanceState.RUNNING)
     with world.cloud.frozen(*COMPUTES):
-        (stuck,) = launch(world, provider, "c2")
+        (stuck,) = launch_and_wait(world, provider, "c2")
         provider.terminate([old.id])
-        assert (state(provider, old), state(provider, stuck)) == (InstanceState.STOPPING, InstanceState.PENDING)
+        assert (listed_state(provider, old), listed_state(provider, stuck)) == (
+            InstanceState.STOPPING,
+            InstanceState.PENDING,
+        )
         world.until(lambda: all(computes_down(world)))
-        assert (state(provider, old), state(provider, stuck)) == (InstanceState.STOPPING, InstanceState.PENDING)
-        refused = verdict(world, provider, outcome_of(world, provider, "c3"))
+        assert (listed_state(provider, old), listed_state(provider, stuck)) == (
+            InstanceState.STOPPING,
+            InstanceState.PENDING,
+        )
+        refused = settled_outcome(world, provider, launch_outcome(world, provider, "c3"))
         assert type(refused) is InsufficientCapacity, repr(refused)
         provider.terminate([stuck.id])
     world.until(lambda: list(provider.instances()) == [])
-    sweep(world, provider)
+    remove_everything(world, provider)
     assert world.is_empty()
     world.until(lambda: not any(computes_down(world)))
     # What an older list of zones says must not keep the next machine from them.
-    assert isinstance(verdict(world, provider, outcome_of(world, provider, "c4")), Instance)
-    sweep(world, provider)
+    assert isinstance(settled_outcome(world, provider, launch_outcome(world, provider, "c4")), Instance)
+    remove_everything(world, provider)
 
 
 def computes_down(world: OpenStackWorld) -> list[bool]:
@@ -194,99 +210,99 @@ def computes_down(world: OpenStackWorld) -> list[bool]:
 class TestAnswersThatDoNotCome:
     def test_a_frozen_api_makes_no_orphan(self, world: OpenStackWorld) -> None:
         """The server that it makes later is found by its claim; asked for again, it is not made again."""
-        provider, patient = world.provider(OURS, timeout_s=5), world.provider(OURS)
-        asked = requests_of(world, provider, "c1")
-        launch(world, provider, "c0")
+        provider, patient = world.provider(CLUSTER, timeout_s=5), world.provider(CLUSTER)
+        asked = recorded_requests(world, provider, "c1")
+        launch_and_wait(world, provider, "c0")
         with world.cloud.frozen("nova-api"):
             (outcome,) = provider.launch(asked)
             assert isinstance(outcome.result, OutcomeUnknown), repr(outcome.result)
             with pytest.raises(CloudUnavailable):
                 list(provider.instances())
-        world.until(lambda: [one.claim_id for one in live(patient)] == ["c0", "c1"])
+        world.until(lambda: [one.claim_id for one in live_instances(patient)] == ["c0", "c1"])
         (again,) = patient.launch(asked)
         assert isinstance(again.result, OutcomeUnknown), repr(again.result)
-        assert [one.claim_id for one in live(patient)] == ["c0", "c1"]
-        sweep(world, patient)
+        assert [one.claim_id for one in live_instances(patient)] == ["c0", "c1"]
+        remove_everything(world, patient)
         assert world.is_empty()
 
     def test_a_call_that_is_carried_out_after_its_repeat_makes_no_second_machine(self, world: OpenStackWorld) -> None:
         """However late it comes: the first server finds no port, and the second keeps its own."""
-        provider = world.provider(OURS, timeout_s=5)
-        asked = requests_of(world, provider, "c1")
+        provider = world.provider(CLUSTER, timeout_s=5)
+        asked = recorded_requests(world, provider, "c1")
         late, done = threading.Event(), threading.Event()
-        world.proxy.order(LAUNCH, held(late, done))
+        world.proxy.order(LAUNCH, delay_until(late, done))
         (first,) = provider.launch(asked)
         assert isinstance(first.result, OutcomeUnknown), repr(first.result)
-        patient = world.provider(OURS)
+        patient = world.provider(CLUSTER)
         (second,) = patient.launch(asked)
         assert isinstance(second.result, Instance), repr(second.result)
         made = second.result
         late.set()
         assert done.wait(60)
-        world.until(lambda: all(one.state is not InstanceState.PENDING for one in live(patient)))
-        assert [one.id for one in live(patient) if one.state is not InstanceState.ERROR] == [made.id]
-        found = shown(patient, made)
+        world.until(lambda: all(one.state is not InstanceState.PENDING for one in live_instances(patient)))
+        assert [one.id for one in live_instances(patient) if one.state is not InstanceState.ERROR] == [made.id]
+        found = listed_instance(patient, made)
         assert found is not None
         assert found.address
-        sweep(world, patient)
+        remove_everything(world, patient)
         assert world.is_empty()
 
     def test_several_that_are_asked_for_again_before_they_are_built(self, world: OpenStackWorld) -> None:
         """Nova has given none of them its port yet. Each is seen all the same, and made once."""
-        provider = world.provider(OURS)
-        asked = requests_of(world, provider, "c1", "c2", "c3")
+        provider = world.provider(CLUSTER)
+        asked = recorded_requests(world, provider, "c1", "c2", "c3")
         with world.cloud.frozen("nova-conductor"):
-            assert kinds([one.result for one in provider.launch(asked)]) == {"Instance": 3}
-            assert [port["device_id"] for port in world.held()["ports"]] == [""] * 3
-            again = world.provider(OURS).launch(asked)
-            assert kinds([one.result for one in again]) == {"OutcomeUnknown": 3}, again
-        world.until(lambda: [one.state for one in live(provider)] == [InstanceState.RUNNING] * 3)
-        assert len(world.held()["ports"]) == 3
-        sweep(world, provider)
+            assert count_by_type([one.result for one in provider.launch(asked)]) == {"Instance": 3}
+            assert [port["device_id"] for port in world.resources()["ports"]] == [""] * 3
+            again = world.provider(CLUSTER).launch(asked)
+            assert count_by_type([one.result for one in again]) == {"OutcomeUnknown": 3}, again
+        world.until(lambda: [one.state for one in live_instances(provider)] == [InstanceState.RUNNING] * 3)
+        assert len(world.resources()["ports"]) == 3
+        remove_everything(world, provider)
         assert world.is_empty()
 
     def test_a_frozen_neutron_leaves_ports_that_are_found(self, world: OpenStackWorld) -> None:
         """No server was asked for, and that is said; what it makes later bears its claim."""
-        provider = world.provider(OURS, timeout_s=2)
-        launch(world, provider, "c0")
-        sweep(world, provider)
-        world.proxy.order(PORTS, lost)
-        lost_ports = outcome_of(world, provider, "c1")
+        provider = world.provider(CLUSTER, timeout_s=2)
+        launch_and_wait(world, provider, "c0")
+        remove_everything(world, provider)
+        world.proxy.order(PORTS, lose_answer)
+        lost_ports = launch_outcome(world, provider, "c1")
         with world.cloud.frozen("neutron"):
-            frozen = outcome_of(world, provider, "c2")
+            frozen = launch_outcome(world, provider, "c2")
         assert [type(one) for one in (lost_ports, frozen)] == [CloudUnavailable, CloudUnavailable]
         world.until(lambda: "c1" in {left.claim_id for left in provider.leftovers()})
-        assert world.held()["servers"] == []
-        patient = world.provider(OURS)
-        launch(world, patient, "c1")
-        assert len([one for one in world.held()["ports"] if one["name"] == "ours-c1"]) == 1
-        sweep(world, patient)
+        assert world.resources()["servers"] == []
+        patient = world.provider(CLUSTER)
+        launch_and_wait(world, patient, "c1")
+        assert len([one for one in world.resources()["ports"] if one["name"] == "ours-c1"]) == 1
+        remove_everything(world, patient)
         assert world.is_empty()
 
 
 class TestCredentials:
     def test_a_token_that_is_worth_nothing_any_more_is_replaced(self, world: OpenStackWorld) -> None:
         """In good time: the very call that found out is made again, once."""
-        provider = world.provider(OURS)
-        launch(world, provider, "c1")
+        provider = world.provider(CLUSTER)
+        launch_and_wait(world, provider, "c1")
         token = world.token(provider)
         with world.cloud.admin() as admin:
             admin.identity.delete("/auth/tokens", headers={"X-Subject-Token": token})
         world.until(lambda: not any(is_good(world, token, port) for port in (conf.NOVA, conf.NEUTRON)))
         logins = world.asked[LOGIN]
-        assert isinstance(outcome_of(world, provider, "c2"), Instance)
+        assert isinstance(launch_outcome(world, provider, "c2"), Instance)
         assert world.asked[LOGIN] == logins + 1
         world.proxy.order(LAUNCH, says(401, "The request you have made requires authentication."))
-        assert isinstance(outcome_of(world, provider, "c3"), Instance)
-        world.until(lambda: [one.claim_id for one in live(provider)] == ["c1", "c2", "c3"])
-        sweep(world, provider)
+        assert isinstance(launch_outcome(world, provider, "c3"), Instance)
+        world.until(lambda: [one.claim_id for one in live_instances(provider)] == ["c1", "c2", "c3"])
+        remove_everything(world, provider)
         assert world.is_empty()
 
     @pytest.mark.parametrize("password", [True, False])
     def test_wrong_ones_are_told_without_them(self, world: OpenStackWorld, password: bool) -> None:
         key = "password" if password else "application_credential_secret"
         file = world.clouds_yaml({key: "not-the-secret"}, password=password)
-        provider = world.provider(OURS, clouds_yaml=file)
+        provider = world.provider(CLUSTER, clouds_yaml=file)
         with pytest.raises(AuthFailed) as caught:
             list(provider.instances())
         assert "clouds.yaml" in str(caught.value)
@@ -294,10 +310,10 @@ class TestCredentials:
         assert any(one.ok is False and one.remedy for one in provider.check([world.image]))
 
     def test_a_keystone_that_does_not_answer_says_nothing_of_credentials(self, world: OpenStackWorld) -> None:
-        provider = world.provider(OURS, timeout_s=1)
+        provider = world.provider(CLUSTER, timeout_s=1)
         with world.cloud.frozen("keystone"), pytest.raises(CloudUnavailable):
             list(provider.instances())
-        assert list(world.provider(OURS).instances()) == []
+        assert list(world.provider(CLUSTER).instances()) == []
 
 
 def is_good(world: OpenStackWorld, token: str, port: int) -> bool:
@@ -313,12 +329,12 @@ def is_good(world: OpenStackWorld, token: str, port: int) -> bool:
 class TestWhatIsLeft:
     def test_a_port_of_a_launch_that_was_cut_short(self, world: OpenStackWorld) -> None:
         """It is found by its mark and removed, as often as one likes."""
-        provider = world.provider(OURS)
-        world.proxy.order(LAUNCH, cut)
-        assert isinstance(outcome_of(world, provider, "c1"), OutcomeUnknown)
+        provider = world.provider(CLUSTER)
+        world.proxy.order(LAUNCH, drop_connection)
+        assert isinstance(launch_outcome(world, provider, "c1"), OutcomeUnknown)
         (left,) = provider.leftovers()
         assert (left.kind, left.claim_id, left.attached_to) == ("port", "c1", "")
-        neighbour = world.provider(THEIRS)
+        neighbour = world.provider(OTHER_CLUSTER)
         assert list(neighbour.leftovers()) == []
         with pytest.raises(BadRequest):
             neighbour.remove([left])
@@ -328,7 +344,7 @@ class TestWhatIsLeft:
 
     def test_what_a_server_that_is_gone_still_holds(self, world: OpenStackWorld) -> None:
         """Neither Neutron nor Cinder lets it go: not before it is freed."""
-        provider = world.provider(OURS)
+        provider = world.provider(CLUSTER)
         with world.owner() as owner:
             port = owner.network.create_port(
                 network_id=world.project.network_id, name="ours-c1", description=MARK, device_id=NO_ID,
@@ -347,7 +363,7 @@ class TestWhatIsLeft:
 
     def test_ports_that_another_project_has_on_our_network(self, world: OpenStackWorld, tmp_path: Path) -> None:
         """Who owns the network sees them, and Neutron would delete them. They may be of our very claim."""
-        provider, other = world.provider(OURS), OpenStackWorld(world.account, tmp_path)
+        provider, other = world.provider(CLUSTER), OpenStackWorld(world.account, tmp_path)
         network = world.project.network_id
         with world.owner() as owner, other.owner() as guest:
             owner.network.create_rbac_policy(
@@ -358,8 +374,8 @@ class TestWhatIsLeft:
         assert list(provider.leftovers()) == []
         with pytest.raises(BadRequest, match=port):
             provider.remove([Leftover("port", port, provider.name, "c1", "")])
-        launch(world, provider, "c1")
-        sweep(world, provider)
+        launch_and_wait(world, provider, "c1")
+        remove_everything(world, provider)
         with other.owner() as guest:
             guest.network.delete_port(port, ignore_missing=False)
         other.close()
@@ -368,25 +384,29 @@ class TestWhatIsLeft:
         """Field by field, when all that we made and leaked is gone."""
         world = OpenStackWorld(openstack_account, tmp_path, router=True)
         strange(world)
-        before = world.held()
+        before = world.resources()
         assert {kind: len(things) for kind, things in before.items()}["servers"] == 2
         provider = world.provider(
-            OURS, flavors=["cpu.small"], floating_network=seed.EXTERNAL, root={"gib": 1}, gang_policy="soft-affinity",
+            CLUSTER,
+            flavors=["cpu.small"],
+            floating_network=seed.EXTERNAL,
+            root={"gib": 1},
+            gang_policy="soft-affinity",
             unused_s=0,
-        )  # fmt: skip
-        asked = [replace(request(world, provider, f"c{n}"), gang="job 7") for n in range(2)]
-        made = [one.result for one in serve(provider, asked)]
-        assert kinds(made) == {"Instance": 2}, made
-        world.until(lambda: [one.state for one in live(provider)] == [InstanceState.RUNNING] * 2)
-        assert len({one.address for one in live(provider)} - {""}) == 2
-        assert {left.attached_to for left in provider.leftovers()} == {one.id for one in live(provider)}
+        )
+        asked = [replace(launch_request(world, provider, f"c{n}"), gang="job 7") for n in range(2)]
+        made = [one.result for one in prepare_and_launch(provider, asked)]
+        assert count_by_type(made) == {"Instance": 2}, made
+        world.until(lambda: [one.state for one in live_instances(provider)] == [InstanceState.RUNNING] * 2)
+        assert len({one.address for one in live_instances(provider)} - {""}) == 2
+        assert {left.attached_to for left in provider.leftovers()} == {one.id for one in live_instances(provider)}
         for kind in (FREE, "neutron DELETE /floatingips/ID"):
             world.proxy.order(kind, says(204))
-        provider.terminate([one.id for one in live(provider)])
+        provider.terminate([one.id for one in live_instances(provider)])
         world.until(lambda: list(provider.instances()) == [])
         assert {left.kind for left in provider.leftovers()} >= {"port", "floating-ip", "server-group"}
-        sweep(world, provider)
-        assert world.held() == before
+        remove_everything(world, provider)
+        assert world.resources() == before
         world.close()
 
 
@@ -397,7 +417,7 @@ def strange(world: OpenStackWorld) -> None:
         flavor = owner.compute.find_flavor("cpu.small", ignore_missing=False).id
         networks = [{"uuid": world.project.network_id}]
         outside = owner.network.find_network(seed.EXTERNAL, ignore_missing=False).id
-        for text in ("", MARK.replace(OURS, THEIRS), f"not {MARK}", f"{MARK} any more"):
+        for text in ("", MARK.replace(CLUSTER, OTHER_CLUSTER), f"not {MARK}", f"{MARK} any more"):
             owner.network.create_port(network_id=world.project.network_id, name="ours-c1", description=text)
             owner.network.create_ip(floating_network_id=outside, description=text)
         for number, metadata in enumerate((THEIR, {f"x-{key}": value for key, value in MINE.items()})):
@@ -405,7 +425,7 @@ def strange(world: OpenStackWorld) -> None:
                 name=f"ours-c{number}", image_id=image, flavor_id=flavor, networks=networks, metadata=metadata
             )
             owner.block_storage.create_volume(name="ours-c1", size=1, metadata=metadata)
-        for name in (f"burstd/{THEIRS}/1/job 7", f"burstd-{OURS}", f"burstd/{OURS}"):
+        for name in (f"burstd/{OTHER_CLUSTER}/1/job 7", f"burstd-{CLUSTER}", f"burstd/{CLUSTER}"):
             owner.compute.create_server_group(name=name, policy="soft-affinity")
 
         def is_done() -> bool:

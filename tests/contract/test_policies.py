@@ -22,11 +22,11 @@ import policies.throttle
 import policies.wait_aware
 from burstd.domain.claim import Cause, Claim, ClaimState
 from burstd.domain.cloud.offer import Offer, Pool
-from burstd.domain.plugins.policy import PolicyPlugin, Release, Target, Want
+from burstd.domain.plugins.policy import NodeRelease, PolicyPlugin, Target, Want
 from burstd.domain.slurm.node import Node
 from burstd.domain.slurm.shape import Shape
 from burstd.domain.snapshot import SlurmView, Snapshot
-from burstd.testing.policy.policy_contract import PolicyContract, check
+from burstd.testing.policy.policy_contract import PolicyContract, check_policy
 from burstd.testing.policy.policy_samples import samples
 from burstd.testing.policy.strategies import situations
 
@@ -100,7 +100,7 @@ class TestBroker(PolicyContract):
     tried = ({}, {"own_machines": False, "offers": {"sky/*": {"tags": ["eu"], "gpu_memory": "40G"}}})
 
 
-REACHED: tuple[tuple[PolicyPlugin, dict[str, object]], ...] = (
+ACTIVE_SETTINGS: tuple[tuple[PolicyPlugin, dict[str, object]], ...] = (
     (policies.backlog.plugin, {"min_jobs": 9}),
     (policies.broker.plugin, {"offers": {"sky/*": {"tags": ["eu"]}}}),
     (policies.budget.plugin, {"limit": 1}),
@@ -114,21 +114,21 @@ REACHED: tuple[tuple[PolicyPlugin, dict[str, object]], ...] = (
 )
 
 
-RARE = ("broker", "budget", "data_locality", "wait_aware")
+RARELY_ACTIVE = ("broker", "budget", "data_locality", "wait_aware")
 """Those that look at what only some worlds have."""
 
 
 @pytest.mark.filterwarnings("ignore:Generating overly large repr")
-@pytest.mark.parametrize(("plugin", "given_"), REACHED, ids=[plugin.name for plugin, _ in REACHED])
+@pytest.mark.parametrize(("plugin", "given_"), ACTIVE_SETTINGS, ids=[plugin.name for plugin, _ in ACTIVE_SETTINGS])
 def test_the_samples_and_the_drawn_worlds_try_it(plugin: PolicyPlugin, given_: dict[str, object]) -> None:
     policy = plugin.make(plugin.settings(**given_))
-    told = [s.title for s in samples() if check(policy, s.snapshot, s.target).remarks != s.target.remarks]
+    told = [s.title for s in samples() if check_policy(policy, s.snapshot, s.target).remarks != s.target.remarks]
     assert told
-    if plugin.name not in RARE:
+    if plugin.name not in RARELY_ACTIVE:
         return
     find(
         situations(),
-        lambda s: check(policy, *s).remarks != s[1].remarks,
+        lambda s: check_policy(policy, *s).remarks != s[1].remarks,
         settings=settings(max_examples=1000, database=None, phases=[Phase.generate]),
     )
 
@@ -138,7 +138,7 @@ OFFER = Offer("sky", "r", "a", "t", spot=False, shape=SHAPE, price=Decimal(1))
 FREE = Offer("sky", "r", "a", "t", spot=False, shape=SHAPE, price=Decimal(0))
 BUSY = Node("n3", "MIXED", frozenset({"CLOUD"}), ("burst",), 4, 1)
 OFF = [Node(f"n{n}", "IDLE", frozenset({"CLOUD", "POWERED_DOWN"}), ("burst",), 4) for n in (1, 2)]
-CLAIM = Claim("c3", "x", "cpu", "n3", OFFER, Cause.DEMAND, ClaimState.OPEN, 0.0, 0.0)
+CLAIM = Claim("c3", "x", "cpu", "n3", OFFER, Cause.DEMAND, ClaimState.IN_SERVICE, 0.0, 0.0)
 SNAPSHOT = Snapshot(
     now=100.0,
     cluster="x",
@@ -153,44 +153,56 @@ clock = count()
 
 
 @dataclass(frozen=True)
-class Bad:
-    do: Callable[[Target], Target]
+class BrokenPolicy:
+    change: Callable[[Target], Target]
     name: str = "bad"
 
     def evaluate(self, _: Snapshot, target: Target) -> Target:
-        return self.do(target)
+        return self.change(target)
 
 
-def said(target: Target, reason: str = "because") -> Target:
+def with_remark_of_bad(target: Target, reason: str = "because") -> Target:
     return target.with_remark("bad", "pool:cpu", "drop", reason)
 
 
 @pytest.mark.parametrize(
     ("do", "rule"),
     [
-        (lambda t: said(t, str(next(clock))), "another answer"),
+        (lambda t: with_remark_of_bad(t, str(next(clock))), "another answer"),
         (lambda t: replace(t, wants=()), "each change comes with a remark"),
         (lambda t: replace(t, remarks=()), "remarks of others stay"),
         (lambda t: t.with_remark("limits", "pool:cpu", "drop", "x"), "remarks bear the policy's name"),
-        (lambda t: said(t, "No."), "without a full stop"),
-        (lambda t: said(replace(t, wants=(replace(WANT, offers=(FREE,)),))), "offers that are not to be had"),
-        (lambda t: said(replace(t, offers={"cpu": (FREE,)})), "offers of pool cpu that are not to be had"),
-        (lambda t: said(replace(t, wants=(WANT, WANT))), "two wants name one slot"),
-        (lambda t: said(replace(t, wants=(replace(WANT, nodes=1, slots=("n1",)),))), "gang 1 was split"),
+        (lambda t: with_remark_of_bad(t, "No."), "without a full stop"),
         (
-            lambda t: said(replace(t, wants=(WANT, replace(WANT, gang="2", slots=())))),
+            lambda t: with_remark_of_bad(replace(t, wants=(replace(WANT, offers=(FREE,)),))),
+            "offers that are not to be had",
+        ),
+        (
+            lambda t: with_remark_of_bad(replace(t, offers={"cpu": (FREE,)})),
+            "offers of pool cpu that are not to be had",
+        ),
+        (lambda t: with_remark_of_bad(replace(t, wants=(WANT, WANT))), "two wants name one slot"),
+        (lambda t: with_remark_of_bad(replace(t, wants=(replace(WANT, nodes=1, slots=("n1",)),))), "gang 1 was split"),
+        (
+            lambda t: with_remark_of_bad(replace(t, wants=(WANT, replace(WANT, gang="2", slots=())))),
             "4 machines are wanted for the 2",
         ),
-        (lambda t: said(replace(t, wants=(replace(WANT, slots=("n1", "n3")),))), "a slot is named that is not free"),
-        (lambda t: said(replace(t, wants=(replace(WANT, pool="gpu"),))), "pool gpu does not exist"),
-        (lambda t: said(replace(t, releases=(Release("c3", "cpu", "go"),))), "n3 is busy"),
-        (lambda t: said(replace(t, placed={"1": ("n1",)})), "placed and failed are not a policy's"),
+        (
+            lambda t: with_remark_of_bad(replace(t, wants=(replace(WANT, slots=("n1", "n3")),))),
+            "a slot is named that is not free",
+        ),
+        (lambda t: with_remark_of_bad(replace(t, wants=(replace(WANT, pool="gpu"),))), "pool gpu does not exist"),
+        (lambda t: with_remark_of_bad(replace(t, releases=(NodeRelease("c3", "cpu", "go"),))), "n3 is busy"),
+        (
+            lambda t: with_remark_of_bad(replace(t, placements={"1": ("n1",)})),
+            "placements and failed_policies are not a policy's",
+        ),
     ],
 )
 def test_the_contract_catches(do: Callable[[Target], Target], rule: str) -> None:
     with pytest.raises(AssertionError, match=rule):
-        check(Bad(do), SNAPSHOT, TARGET)
+        check_policy(BrokenPolicy(do), SNAPSHOT, TARGET)
 
 
 def test_the_contract_lets_good_ones_pass() -> None:
-    assert check(Bad(lambda t: said(replace(t, wants=()))), SNAPSHOT, TARGET).wants == ()
+    assert check_policy(BrokenPolicy(lambda t: with_remark_of_bad(replace(t, wants=()))), SNAPSHOT, TARGET).wants == ()

@@ -18,8 +18,8 @@ from burstd.domain.cloud.offer import Offer, Pool
 from burstd.domain.plugins.policy import PolicyPlugin, Target, Want
 from burstd.domain.slurm.shape import Shape
 from burstd.domain.snapshot import SlurmView, Snapshot
-from burstd.settings import Plugins
-from burstd.testing.policy.policy_contract import PolicyContract, check
+from burstd.settings import PluginRegistry
+from burstd.testing.policy.policy_contract import PolicyContract, check_policy
 
 GUIDE = Path(__file__).parents[2] / "docs" / "policies.md"
 
@@ -55,7 +55,7 @@ def test_it_does_what_the_guide_says(zones: ModuleType, places: str, account: st
     snapshot = Snapshot(0.0, "x", {"cpu": pool}, SlurmView((), {}, ()), {}, ())
     want = Want("cpu", 1, Cause.FLOOR, "job 1", offers, accounts=(account,) if account else ())
     policy: Any = zones.plugin.make(zones.plugin.settings(out_of={"atlas": ["b"]}))
-    found = check(policy, snapshot, Target(wants=(want,), offers={"cpu": offers}))
+    found = check_policy(policy, snapshot, Target(wants=(want,), offers={"cpu": offers}))
     assert [offer.zone for w in found.wants for offer in w.offers] == left
     assert bool(found.remarks) is (len(left) < len(places))
 
@@ -71,9 +71,9 @@ def test_its_own_test_passes(zones: ModuleType, monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.parametrize("table", re.findall(r"```toml\n(.*?)```", GUIDE.read_text(), re.DOTALL))
 def test_its_settings_are_taken(table: str) -> None:
     tables = tomllib.loads(table).get("policies", {})
-    plugins = Plugins.installed()
+    plugins = PluginRegistry.installed()
     for name in plugins.names("policies"):
-        plugins.load("policies", name).settings.model_validate(tables.pop(name, {}))
+        plugins.load_plugin("policies", name).settings.model_validate(tables.pop(name, {}))
     known = {*plugins.names("policies"), "zones", "nights"}
     assert set(tables.pop("chain", ())) <= known
     assert set(tables) <= {"zones", "nights"}

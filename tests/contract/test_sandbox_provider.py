@@ -17,30 +17,30 @@ import pytest
 from burstd.domain.cloud.instance import Instance
 from burstd.domain.errors import AuthFailed, CloudUnavailable, OutcomeUnknown
 from burstd.domain.plugins.provider import Provider
-from burstd.testing.cloud_world import OURS, Breakage, FaultWorld, live, outcome_of, request
+from burstd.testing.cloud_world import CLUSTER, Breakage, FaultWorld, launch_outcome, launch_request, live_instances
 from burstd.testing.provider_contract import FaultContract, ProviderContract
 from providers.sandbox.boxes import rootfs
 from providers.sandbox.boxes.lab import Lab
-from providers.sandbox.boxes.network import Network
+from providers.sandbox.boxes.network import LabNetwork
 from providers.sandbox.client import DirectApi, HttpApi
-from providers.sandbox.cloud.catalog import Catalog, InstanceType
-from providers.sandbox.cloud.cloud import Cloud
-from providers.sandbox.cloud.control import Control, start_server, stop_server
-from providers.sandbox.cloud.faults import Fault, Kind
-from providers.sandbox.cloud.resources import Machine
+from providers.sandbox.cloud.catalog import SandboxCatalog, SandboxInstanceType
+from providers.sandbox.cloud.cloud import SandboxCloud
+from providers.sandbox.cloud.control import CloudServerClient, start_server, stop_server
+from providers.sandbox.cloud.faults import FaultKind, SandboxFault
+from providers.sandbox.cloud.resources import SandboxMachine
 from providers.sandbox.provider import SandboxProvider, SandboxSettings, plugin
 
 FAULTS = {
-    Breakage.CAPACITY: Fault(Kind.CAPACITY, count=1),
-    Breakage.QUOTA: Fault(Kind.QUOTA, count=1),
-    Breakage.RATE: Fault(Kind.RATE_LIMIT, count=1, seconds=3),
-    Breakage.AUTH: Fault(Kind.AUTH, count=1),
-    Breakage.IMAGE: Fault(Kind.BAD_IMAGE, count=1),
-    Breakage.DOWN: Fault(Kind.UNAVAILABLE, count=1),
-    Breakage.LOST: Fault(Kind.LOSE_ANSWER, count=1),
-    Breakage.LIST_DOWN: Fault(Kind.UNAVAILABLE, calls=("list",), count=1),
-    Breakage.TERMINATE: Fault(Kind.ERROR, calls=("terminate",), count=1),
-    Breakage.LEAK: Fault(Kind.LEAK_VOLUME, count=1),
+    Breakage.CAPACITY: SandboxFault(FaultKind.CAPACITY, count=1),
+    Breakage.QUOTA: SandboxFault(FaultKind.QUOTA, count=1),
+    Breakage.RATE: SandboxFault(FaultKind.RATE_LIMIT, count=1, seconds=3),
+    Breakage.AUTH: SandboxFault(FaultKind.AUTH, count=1),
+    Breakage.IMAGE: SandboxFault(FaultKind.BAD_IMAGE, count=1),
+    Breakage.DOWN: SandboxFault(FaultKind.UNAVAILABLE, count=1),
+    Breakage.LOST: SandboxFault(FaultKind.LOSE_ANSWER, count=1),
+    Breakage.LIST_DOWN: SandboxFault(FaultKind.UNAVAILABLE, calls=("list",), count=1),
+    Breakage.TERMINATE: SandboxFault(FaultKind.ERROR, calls=("terminate",), count=1),
+    Breakage.LEAK: SandboxFault(FaultKind.LEAK_VOLUME, count=1),
 }
 
 
@@ -48,13 +48,13 @@ FAULTS = {
 class NoBoxes:
     """Machines that exist in name only."""
 
-    def start(self, machine: Machine) -> None:
+    def start(self, machine: SandboxMachine) -> None:
         """Nothing to start."""
 
-    def stop(self, machine: Machine) -> None:
+    def stop(self, machine: SandboxMachine) -> None:
         """Nothing to stop."""
 
-    def console(self, machine: Machine) -> str:
+    def console(self, machine: SandboxMachine) -> str:
         return f"{machine.request.name} has booted\n"
 
 
@@ -65,16 +65,16 @@ class VirtualWorld(FaultWorld):
     image: str = "debian"
     page: int = 2
     time: float = 1_800_000_000.0
-    cloud: Cloud = field(init=False)
+    cloud: SandboxCloud = field(init=False)
 
     def __post_init__(self) -> None:
         types = (
-            InstanceType("gpu4", 8, 16000, Decimal("3.06"), Decimal("0.92"), "v100", 4),
-            InstanceType("small", 2, 2000, Decimal("0.10")),
+            SandboxInstanceType("gpu4", 8, 16000, Decimal("3.06"), Decimal("0.92"), "v100", 4),
+            SandboxInstanceType("small", 2, 2000, Decimal("0.10")),
         )
         capacity = {"a": {"gpu4": 6, "small": 6}, "b": {"gpu4": 6}}
-        catalog = Catalog(types, capacity, boot_s=3.0, stop_s=2.0, list_lag_s=4.0, ended_shown_s=5.0)
-        self.cloud = Cloud(catalog, lambda: self.time, NoBoxes())
+        catalog = SandboxCatalog(types, capacity, boot_s=3.0, stop_s=2.0, list_lag_s=4.0, ended_shown_s=5.0)
+        self.cloud = SandboxCloud(catalog, lambda: self.time, NoBoxes())
 
     def provider(self, cluster: str) -> Provider:
         return SandboxProvider("sky", cluster, DirectApi(self.cloud), page=self.page)
@@ -92,8 +92,8 @@ class VirtualWorld(FaultWorld):
     def user_data(self, instance_id: str) -> str:
         return next(m.request.user_data for m in self.cloud.machines() if m.id == instance_id)
 
-    def breaks(self, how: Breakage) -> None:
-        self.cloud.order(FAULTS[how])
+    def inject_fault(self, how: Breakage) -> None:
+        self.cloud.inject_fault(FAULTS[how])
 
 
 class TestVirtual(ProviderContract, FaultContract):
@@ -105,15 +105,15 @@ class TestVirtual(ProviderContract, FaultContract):
 
     def test_unclear_answers_to_a_launch_are_unknown_outcomes(self, world: VirtualWorld) -> None:
         """An internal error and an answer that takes too long."""
-        provider = world.provider(OURS)
-        for fault in (Fault(Kind.ERROR, count=1), Fault(Kind.DELAY, count=1, seconds=60)):
-            world.cloud.order(fault)
-            assert isinstance(outcome_of(world, provider, "c1"), OutcomeUnknown)
+        provider = world.provider(CLUSTER)
+        for fault in (SandboxFault(FaultKind.ERROR, count=1), SandboxFault(FaultKind.DELAY, count=1, seconds=60)):
+            world.cloud.inject_fault(fault)
+            assert isinstance(launch_outcome(world, provider, "c1"), OutcomeUnknown)
 
     def test_patience_is_told(self, world: VirtualWorld) -> None:
         """Retry-After comes through."""
-        world.breaks(Breakage.RATE)
-        result = outcome_of(world, world.provider(OURS), "c1")
+        world.inject_fault(Breakage.RATE)
+        result = launch_outcome(world, world.provider(CLUSTER), "c1")
         assert getattr(result, "retry_after_s", 0) == 3
 
 
@@ -127,7 +127,7 @@ class BoxWorld(FaultWorld):
     page: int = 2
 
     def __post_init__(self) -> None:
-        self.control = Control(self.lab.state)
+        self.control = CloudServerClient(self.lab.state)
         self.salt = uuid.uuid4().hex[:8]
 
     def claim(self, word: str) -> str:
@@ -151,8 +151,8 @@ class BoxWorld(FaultWorld):
         self.until(lambda: any(b.name == instance_id and b.alive and b.booted for b in self.lab.boxes()))
         return self.lab.box(instance_id).run(["cat", "/var/lib/cloud/instance/user-data.txt"]).stdout
 
-    def breaks(self, how: Breakage) -> None:
-        self.control.order(FAULTS[how])
+    def inject_fault(self, how: Breakage) -> None:
+        self.control.inject_fault(FAULTS[how])
 
 
 CONFIG = """\
@@ -176,11 +176,11 @@ def box_lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Lab, Pat
     """One lab and server for all tests; each test leaves it empty."""
     if os.geteuid() != 0:
         pytest.skip("boxes need root")
-    rootfs.ensure("bookworm")
+    rootfs.ensure_rootfs("bookworm")
     directory = tmp_path_factory.mktemp("w")
     token = directory / "token"
     token.write_text("s3cret", encoding="utf-8")
-    lab = Lab(directory / "lab", Network(f"w{uuid.uuid4().hex[:8]}"))
+    lab = Lab(directory / "lab", LabNetwork(f"w{uuid.uuid4().hex[:8]}"))
     config = directory / "cloud.toml"
     config.write_text(CONFIG.format(state=lab.state, token=token, name=lab.network.name), encoding="utf-8")
     start_server(config)
@@ -198,17 +198,17 @@ class TestBoxes(ProviderContract, FaultContract):
     def world(self, box_lab: tuple[Lab, Path]) -> Iterator[BoxWorld]:
         world = BoxWorld(*box_lab)
         yield world
-        world.control.cancel()
-        provider = world.provider(OURS)
-        provider.terminate([i.id for i in live(provider)])
-        world.until(lambda: not live(provider) and not list(provider.instances()))
+        world.control.cancel_fault()
+        provider = world.provider(CLUSTER)
+        provider.terminate([i.id for i in live_instances(provider)])
+        world.until(lambda: not live_instances(provider) and not list(provider.instances()))
 
     def test_a_server_that_is_down_and_one_that_comes_back(self, world: BoxWorld) -> None:
         """Nothing was sent, so nothing was done; the machines live on."""
-        provider = world.provider(OURS)
-        first = outcome_of(world, provider, "c1")
+        provider = world.provider(CLUSTER)
+        first = launch_outcome(world, provider, "c1")
         assert isinstance(first, Instance)
-        asked = request(world, provider, "c2")
+        asked = launch_request(world, provider, "c2")
         stop_server(world.lab.state)
         try:
             with pytest.raises(CloudUnavailable):
@@ -217,7 +217,7 @@ class TestBoxes(ProviderContract, FaultContract):
             assert isinstance(outcome.result, CloudUnavailable)
         finally:
             start_server(world.config)
-        world.until(lambda: [i.id for i in live(provider)] == [first.id])
+        world.until(lambda: [i.id for i in live_instances(provider)] == [first.id])
 
     def test_a_client_on_the_hub_needs_the_token(self, world: BoxWorld, tmp_path: Path) -> None:
         """By TCP, as burstd on the head node comes."""
@@ -238,7 +238,7 @@ class TestBoxes(ProviderContract, FaultContract):
 
 def test_the_plugin_makes_it() -> None:
     assert plugin.settings is SandboxSettings
-    made = plugin.make("sky", OURS, SandboxSettings(url="http://127.0.0.1:9", timeout_s=1))
+    made = plugin.make("sky", CLUSTER, SandboxSettings(url="http://127.0.0.1:9", timeout_s=1))
     assert made.name == "sky"
     with pytest.raises((AuthFailed, CloudUnavailable)):
         made.offers()

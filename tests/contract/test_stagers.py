@@ -10,8 +10,8 @@ import httpx
 import pytest
 
 from burstd.domain.plugins.stager import StoreRefused
-from burstd.testing.stager_contract import LineContract, StagerContract
-from burstd.testing.store_world import OURS
+from burstd.testing.stager_contract import ConnectionContract, StagerContract
+from burstd.testing.store_world import CLUSTER
 from staging.shared import SharedSettings, SharedStager
 from tests.contract.stores import S3World, SharedWorld, SshWorld, SwiftWorld
 from tests.lab.s3_server import S3Server
@@ -53,7 +53,7 @@ class TestShared(StagerContract):
     def test_roots_lie_in_place(self, tmp_path: Path) -> None:
         """By whole parts of a path; the innermost root decides."""
         roots = {"/home": "/home", "/export/data": "/data", "/export/data/raw": "/raw"}
-        stager = SharedStager("disk", OURS, SharedSettings.model_validate({"path": tmp_path, "roots": roots}))
+        stager = SharedStager("disk", CLUSTER, SharedSettings.model_validate({"path": tmp_path, "roots": roots}))
         seen = {
             "/home/ada/x y\udcff": "/home/ada/x y\udcff",
             "/home": "/home",
@@ -67,22 +67,22 @@ class TestShared(StagerContract):
 
     def test_a_link_in_the_store_leads_nowhere(self, tmp_path: Path) -> None:
         """What someone else may have put there is no object."""
-        stager = SharedStager("disk", OURS, SharedSettings(path=PurePosixPath(tmp_path)))
+        stager = SharedStager("disk", CLUSTER, SharedSettings(path=PurePosixPath(tmp_path)))
         stager.put("in/ab/x", b"x")
-        (tmp_path / OURS / "in/ab/link").symlink_to("/etc/passwd")
+        (tmp_path / CLUSTER / "in/ab/link").symlink_to("/etc/passwd")
         assert [o.key for o in stager.objects("")] == ["in/ab/x"]
         assert stager.present(["in/ab/link"]) == {}
 
 
 @pytest.mark.boxes
-class TestSsh(StagerContract, LineContract):
+class TestSsh(StagerContract, ConnectionContract):
     @pytest.fixture
     def world(self, node: SshStore, tmp_path: Path) -> Iterator[SshWorld]:
         with node.reach():
             yield SshWorld(node, tmp_path)
 
 
-class TestS3(StagerContract, LineContract):
+class TestS3(StagerContract, ConnectionContract):
     @pytest.fixture
     def world(self, s3: S3Server, tmp_path: Path) -> S3World:
         return S3World(s3, "burst", tmp_path)
@@ -97,7 +97,7 @@ class TestS3(StagerContract, LineContract):
 
 
 @pytest.mark.boxes
-class TestSwift(StagerContract, LineContract):
+class TestSwift(StagerContract, ConnectionContract):
     @pytest.fixture
     def world(self, swift: SwiftServer, tmp_path: Path) -> SwiftWorld:
         return SwiftWorld(swift, "burst", tmp_path)

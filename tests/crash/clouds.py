@@ -14,13 +14,13 @@ from burstd.domain.plugins.provider import Idempotency, LaunchRequest, Notice, N
 from burstd.domain.slurm.shape import Gres, Shape
 from providers.sandbox.client import DirectApi
 from providers.sandbox.cloud import faults as sandbox
-from providers.sandbox.cloud.catalog import Catalog, InstanceType
-from providers.sandbox.cloud.cloud import Cloud
-from providers.sandbox.cloud.resources import Machine, Request, State
+from providers.sandbox.cloud.catalog import SandboxCatalog, SandboxInstanceType
+from providers.sandbox.cloud.cloud import SandboxCloud
+from providers.sandbox.cloud.resources import SandboxInstanceState, SandboxLaunchRequest, SandboxMachine
 from providers.sandbox.provider import SandboxProvider
 from tests.virtual.batches import BatchProvider
 from tests.virtual.clock import Alarm, VirtualClock
-from tests.virtual.cloud import Fate, SimCloud, SimInstance, Stock
+from tests.virtual.cloud import LaunchFault, SimCloud, SimInstance, Stock
 from tests.virtual.machines import Machines
 from tests.virtual.provider import Faults, SimProvider
 
@@ -33,7 +33,7 @@ _NEIGHBOURS = {TAG_CLUSTER: NEIGHBOUR, TAG_CLAIM: "claim-0001"}
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
+class KitInstance:
     """One of our instances, alive or not."""
 
     id: str
@@ -55,23 +55,23 @@ class CloudKit(Protocol):
         """burstd's side of it."""
         ...
 
-    def made(self) -> list[Made]:
+    def launched_instances(self) -> list[KitInstance]:
         """All our instances that ever were."""
         ...
 
-    def things(self) -> list[str]:
+    def leftovers(self) -> list[str]:
         """Our volumes, ports ... that there are."""
         ...
 
-    def neighbour_lives(self) -> bool:
+    def neighbour_untouched(self) -> bool:
         """The neighbour's instance has not been touched."""
         ...
 
-    def lose(self, instance_id: str) -> None:
+    def end_instance(self, instance_id: str) -> None:
         """The cloud ends it by its own hand."""
         ...
 
-    def take_back(self, instance_id: str, notice_s: float | None) -> None:
+    def interrupt_spot(self, instance_id: str, notice_s: float | None) -> None:
         """It announces that it ends in so many seconds (None: that it may end soon), and ends it then."""
         ...
 
@@ -93,7 +93,7 @@ FAULTS = (
     "ending fails", "ending ignored", "things leak",
 )  # fmt: skip
 _REFUSALS = (InsufficientCapacity("none left"), QuotaExceeded("no more of it"), RateLimited("slower", retry_after_s=7))
-_FATES = (Fate(hangs=True), Fate(error="no host found"), Fate(refused="1 GPU"))
+_LAUNCH_FAULTS = (LaunchFault(hangs=True), LaunchFault(error="no host found"), LaunchFault(validation_error="1 GPU"))
 
 
 class SimKit:
@@ -104,9 +104,9 @@ class SimKit:
         clock: VirtualClock,
         machines: Machines,
         name: str,
-        ends: Callable[[str, str], None],
+        on_terminate: Callable[[str, str], None],
         *,
-        way: Idempotency,
+        idempotency: Idempotency,
         lag_s: float,
         capacity: tuple[int, int] = (4, 3),
         prices: tuple[str, str] = ("1.5", "5.0"),
@@ -114,8 +114,8 @@ class SimKit:
         spot: bool = False,
     ) -> None:
         stocks = [
-            Stock(Offer(name, "r1", "z1", f"{kind}.m", False, shape, Decimal(price)), room, boot_s=boot_s)
-            for kind, shape, price, room, boot_s in zip(
+            Stock(Offer(name, "r1", "z1", f"{kind}.m", False, shape, Decimal(price)), capacity_left, boot_s=boot_s)
+            for kind, shape, price, capacity_left, boot_s in zip(
                 ("cpu", "gpu"), (CPU, GPU), prices, capacity, (25.0, 30.0), strict=True
             )
         ]
@@ -126,23 +126,23 @@ class SimKit:
             cheap = [replace(s, offer=replace(s.offer, spot=True, price=s.offer.price / 2)) for s in stocks]
             stocks += cheap
         self.cloud = SimCloud(clock, machines, stocks, name, net="10.1" if name == "alpha" else "10.2")
-        self._watch = ends
+        self._watch = on_terminate
         self._lag_s = lag_s
         kind = BatchProvider if batches else SimProvider
-        self.provider = kind(self.cloud, CLUSTER, idempotency=way, watch=self._ends)
+        self.provider = kind(self.cloud, CLUSTER, idempotency=idempotency, watch=self._on_terminate)
         self.provider.faults.list_lag_s = lag_s
         self._neighbour = self.cloud.launch(LaunchRequest("claim-0001", "n", stocks[0].offer, "", "", _NEIGHBOURS))
 
-    def _ends(self, instance: SimInstance) -> None:
+    def _on_terminate(self, instance: SimInstance) -> None:
         self._watch(instance.id, instance.address)
 
-    def made(self) -> list[Made]:
+    def launched_instances(self) -> list[KitInstance]:
         """See CloudKit."""
         return [
-            Made(
+            KitInstance(
                 i.id,
                 self.cloud.name,
-                i.claim_id or i.meant_for,
+                i.claim_id or i.launched_for,
                 i.address,
                 bool(i.address),
                 i.ended is None,
@@ -152,28 +152,28 @@ class SimKit:
             if i.cluster == CLUSTER
         ]
 
-    def things(self) -> list[str]:
+    def leftovers(self) -> list[str]:
         """See CloudKit."""
-        return [t.id for t in self.cloud.things.values() if t.tags[TAG_CLUSTER] == CLUSTER]
+        return [t.id for t in self.cloud.leftovers.values() if t.tags[TAG_CLUSTER] == CLUSTER]
 
-    def neighbour_lives(self) -> bool:
+    def neighbour_untouched(self) -> bool:
         """See CloudKit."""
         return self._neighbour.ended is None
 
-    def lose(self, instance_id: str) -> None:
+    def end_instance(self, instance_id: str) -> None:
         """See CloudKit."""
         self.cloud.end(instance_id, "spot interruption")
 
-    def take_back(self, instance_id: str, notice_s: float | None) -> None:
+    def interrupt_spot(self, instance_id: str, notice_s: float | None) -> None:
         """See CloudKit."""
-        self.cloud.take_back(instance_id, notice_s)
+        self.cloud.interrupt_spot(instance_id, notice_s)
 
     def misreport(self, instance_id: str, state: str) -> bool:
         """See CloudKit."""
         if state == "omitted":
             self.provider.faults.omitted.add(instance_id)
             return True
-        self.provider.faults.claimed[instance_id] = InstanceState(state)
+        self.provider.faults.misreported_states[instance_id] = InstanceState(state)
         return False
 
     def fail(self, kind: str, n: int) -> None:
@@ -193,7 +193,7 @@ class SimKit:
             case "launch refused":
                 faults.refuse.append(_REFUSALS[n - 1])
             case "bad boot":
-                self.cloud.fates.append(_FATES[n - 1])
+                self.cloud.launch_faults.append(_LAUNCH_FAULTS[n - 1])
             case "ending fails":
                 faults.terminate_errors = n
             case "ending ignored":
@@ -206,7 +206,7 @@ class SimKit:
     def heal(self) -> None:
         """See CloudKit."""
         self.provider.faults = Faults(list_lag_s=self._lag_s)
-        self.cloud.fates.clear()
+        self.cloud.launch_faults.clear()
         self.cloud.leaks = 0
 
 
@@ -218,7 +218,7 @@ class SandboxKit:
         clock: VirtualClock,
         machines: Machines,
         name: str,
-        ends: Callable[[str, str], None],
+        on_terminate: Callable[[str, str], None],
         *,
         lag_s: float,
         capacity: tuple[int, int] = (3, 2),
@@ -226,10 +226,10 @@ class SandboxKit:
     ) -> None:
         cheap = (Decimal("0.5"), Decimal("2.0")) if spot else (None, None)
         types = (
-            InstanceType("cpu.m", CPU.cpus, CPU.memory_mib, Decimal("1.0"), spot_price=cheap[0]),
-            InstanceType("gpu.m", GPU.cpus, GPU.memory_mib, Decimal("4.0"), cheap[1], gpu_type="v100", gpus=2),
+            SandboxInstanceType("cpu.m", CPU.cpus, CPU.memory_mib, Decimal("1.0"), spot_price=cheap[0]),
+            SandboxInstanceType("gpu.m", GPU.cpus, GPU.memory_mib, Decimal("4.0"), cheap[1], gpu_type="v100", gpus=2),
         )
-        catalog = Catalog(
+        catalog = SandboxCatalog(
             types, {"z1": dict(zip(("cpu.m", "gpu.m"), capacity, strict=True))}, addresses="10.3.0.0/20",
             boot_s=2.0, stop_s=3.0, list_lag_s=lag_s, ended_shown_s=20.0,
         )  # fmt: skip
@@ -237,24 +237,24 @@ class SandboxKit:
         self._machines = machines
         self._alarm: Alarm | None = None
         self._name = name
-        self.cloud = Cloud(catalog, clock.now, self, changed=self._changed)
+        self.cloud = SandboxCloud(catalog, clock.now, self, changed=self._changed)
         self.provider: SandboxProvider = SandboxProvider(
-            name, CLUSTER, _Watched(self.cloud, ends), settle_s=10.0, page=2
+            name, CLUSTER, _TerminateWatchingApi(self.cloud, on_terminate), settle_s=10.0, page=2
         )
-        place = Request("neighbour", "n", "z1", "cpu.m", "debian", tags=_NEIGHBOURS)
+        place = SandboxLaunchRequest("neighbour", "n", "z1", "cpu.m", "debian", tags=_NEIGHBOURS)
         self._neighbour = self.cloud.launch(place).id
 
     # What a Backend does.
 
-    def start(self, machine: Machine) -> None:
+    def start(self, machine: SandboxMachine) -> None:
         """A virtual machine boots."""
         self._machines.boot(machine.address, float("inf") if machine.hangs else 20.0)
 
-    def stop(self, machine: Machine) -> None:
+    def stop(self, machine: SandboxMachine) -> None:
         """It is switched off."""
         self._machines.end(machine.address)
 
-    def console(self, machine: Machine) -> str:
+    def console(self, machine: SandboxMachine) -> str:
         """It writes nothing."""
         del machine
         return ""
@@ -275,36 +275,41 @@ class SandboxKit:
 
     # What a test sees and orders.
 
-    def made(self) -> list[Made]:
+    def launched_instances(self) -> list[KitInstance]:
         """See CloudKit."""
         return [
-            Made(
-                m.id, self._name, m.request.tags[TAG_CLAIM], m.address, m.started is not None,
-                m.state not in (State.STOPPING, State.TERMINATED), (m.request.zone, m.request.type),
+            KitInstance(
+                m.id,
+                self._name,
+                m.request.tags[TAG_CLAIM],
+                m.address,
+                m.started is not None,
+                m.state not in (SandboxInstanceState.STOPPING, SandboxInstanceState.TERMINATED),
+                (m.request.zone, m.request.type),
             )
             for m in self.cloud.machines()
             if m.request.tags[TAG_CLUSTER] == CLUSTER
-        ]  # fmt: skip
+        ]
 
-    def things(self) -> list[str]:
+    def leftovers(self) -> list[str]:
         """See CloudKit."""
         ours = {TAG_CLUSTER: CLUSTER}
-        return [p.id for kind in ("volume", "port") for p in self.cloud.parts(kind, ours, limit=1000).items]
+        return [p.id for kind in ("volume", "port") for p in self.cloud.list_resources(kind, ours, limit=1000).items]
 
-    def neighbour_lives(self) -> bool:
+    def neighbour_untouched(self) -> bool:
         """See CloudKit."""
-        return any(m.id == self._neighbour and m.state is State.RUNNING for m in self.cloud.machines()) or (
-            self._clock.now() < 1_800_000_000.0 + 2.0
-        )
+        return any(
+            m.id == self._neighbour and m.state is SandboxInstanceState.RUNNING for m in self.cloud.machines()
+        ) or (self._clock.now() < 1_800_000_000.0 + 2.0)
 
-    def lose(self, instance_id: str) -> None:
+    def end_instance(self, instance_id: str) -> None:
         """See CloudKit."""
         self.cloud.interrupt(instance_id)
 
-    def take_back(self, instance_id: str, notice_s: float | None) -> None:
+    def interrupt_spot(self, instance_id: str, notice_s: float | None) -> None:
         """See CloudKit."""
         if notice_s is None:
-            self.cloud.hint(instance_id)
+            self.cloud.recommend_rebalance(instance_id)
             notice = Notice(instance_id, NoticeKind.REBALANCE)
         else:
             self.cloud.interrupt(instance_id, notice_s)
@@ -319,15 +324,15 @@ class SandboxKit:
 
     def fail(self, kind: str, n: int) -> None:
         """See CloudKit. What the sandbox cannot do is left out."""
-        fault, k = sandbox.Fault, sandbox.Kind
-        orders: Sequence[sandbox.Fault] = ()
+        fault, k = sandbox.SandboxFault, sandbox.FaultKind
+        orders: Sequence[sandbox.SandboxFault] = ()
         match kind:
             case "down" | "list down":
                 if n > 1:
                     calls = ("*",) if kind == "down" else ("list", "volumes")
                     orders = [fault(k.UNAVAILABLE, calls=calls, id=kind)]
                 else:
-                    self.cloud.cancel(kind)
+                    self.cloud.cancel_fault(kind)
             case "answers lost":
                 orders = [fault(k.LOSE_ANSWER, count=n)]
             case "requests lost":
@@ -343,15 +348,15 @@ class SandboxKit:
             case _:
                 orders = ()
         for one in orders:
-            self.cloud.order(one)
+            self.cloud.inject_fault(one)
 
     def heal(self) -> None:
         """See CloudKit."""
-        self.cloud.cancel()
+        self.cloud.cancel_fault()
 
 
-class _Watched(DirectApi):
-    def __init__(self, cloud: Cloud, ends: Callable[[str, str], None]) -> None:
+class _TerminateWatchingApi(DirectApi):
+    def __init__(self, cloud: SandboxCloud, ends: Callable[[str, str], None]) -> None:
         super().__init__(cloud)
         self._ends = ends
         self._watched = cloud
@@ -359,6 +364,6 @@ class _Watched(DirectApi):
     def terminate(self, instance_id: str) -> None:
         """See CloudApi; whose end it is, is looked at first."""
         for machine in self._watched.machines():
-            if machine.id == instance_id and machine.state is State.RUNNING:
+            if machine.id == instance_id and machine.state is SandboxInstanceState.RUNNING:
                 self._ends(machine.id, machine.address)
         super().terminate(instance_id)

@@ -16,22 +16,22 @@ T = TypeVar("T")
 WRITES = frozenset(
     {
         "make_claims",
-        "move",
-        "touch",
-        "record_request",
-        "append",
-        "set_meta",
-        "set_pin",
-        "remove_pins",
-        "expire_pins",
-        "hold",
-        "release",
+        "transition_claim",
+        "update_claim",
+        "record_launch_request",
+        "log_event",
+        "set_metadata",
+        "set_scale_override",
+        "remove_scale_overrides",
+        "expire_scale_overrides",
+        "drain_slots",
+        "undrain_slots",
         "save_breaker",
         "clear_breakers",
         "record_remarks",
         "make_staging",
-        "move_staging",
-        "touch_staging",
+        "transition_staging",
+        "update_staging",
         "purge",
     }
 )
@@ -59,7 +59,7 @@ class Crash(BaseException):
 
 
 @dataclass(slots=True)
-class Bomb:
+class CrashPoints:
     """Goes off at the n-th place that is passed after it was armed: before or after an outside call or a commit."""
 
     left: int | None = None
@@ -123,7 +123,7 @@ class Disk:
             self.writes_left -= 1
 
 
-def store_that_may_die(store: T, bomb: Bomb, disk: Disk) -> T:
+def crashing_store(store: T, bomb: CrashPoints, disk: Disk) -> T:
     """A crash before or after every commit, and a disk that may be full."""
 
     def wrap(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
@@ -152,13 +152,13 @@ def store_that_may_die(store: T, bomb: Bomb, disk: Disk) -> T:
     return cast("T", _Proxy(store, wrap))
 
 
-def with_claims(store: T, find: Callable[..., Any]) -> T:
+def store_with_claims(store: T, find: Callable[..., Any]) -> T:
     """A store whose history of claims is another's."""
     return cast("T", _Proxy(store, lambda name, call: find if name == "find" else call))
 
 
 @dataclass(slots=True)
-class Line:
+class SlurmLine:
     """The line to slurmctld."""
 
     clock: VirtualClock
@@ -173,7 +173,7 @@ class Line:
             self.clock.advance(self.call_s / 2)
 
 
-def slurm_that_may_die(slurm: T, bomb: Bomb, line: Line) -> T:
+def crashing_slurm(slurm: T, bomb: CrashPoints, line: SlurmLine) -> T:
     """A crash before or after every call, and answers that are lost."""
 
     def wrap(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
@@ -196,7 +196,7 @@ def slurm_that_may_die(slurm: T, bomb: Bomb, line: Line) -> T:
     return cast("T", _Proxy(slurm, wrap))
 
 
-def dying_calls(target: T, bomb: Bomb, label: str, names: frozenset[str], made: list[str]) -> T:
+def crashing_calls(target: T, bomb: CrashPoints, label: str, names: frozenset[str], made: list[str]) -> T:
     """A crash before or after each of these calls; what a call yields is all taken first. ``made`` gets each call."""
 
     def wrap(name: str, call: Callable[..., Any]) -> Callable[..., Any]:

@@ -8,7 +8,15 @@ from dataclasses import dataclass, field
 from burstd.domain.claim import Claim
 from burstd.domain.staging import Tree
 from burstd.slurm.commands.job_facts import JobFacts
-from burstd.staging.controller.tasks import Cancelled, Collected, Ended, Looked, Sent, StageFailed, Task
+from burstd.staging.controller.tasks import (
+    Cancelled,
+    CollectedOutput,
+    InputSize,
+    JobSummary,
+    StageFailed,
+    StagingTask,
+    UploadedInput,
+)
 from tests.crash.stage_slurm import BurstSlurm
 
 SLOTS = ("c1", "c2", "c3", "c4")
@@ -24,7 +32,7 @@ class Output:
 
 
 @dataclass(slots=True)
-class Ground:
+class DataLocations:
     """Where everything is. Bytes are there or not."""
 
     inputs: set[tuple[str, str]] = field(default_factory=set)
@@ -35,46 +43,46 @@ class Ground:
     """Claim -> job with a folder there -> its output."""
     premises: dict[str, set[Output]] = field(default_factory=dict)
     """Job with a folder on premises -> its output."""
-    home: set[Output] = field(default_factory=set)
-    ended: dict[str, list[Ended]] = field(default_factory=dict)
-    died: set[Output] = field(default_factory=set)
+    delivered: set[Output] = field(default_factory=set)
+    ended: dict[str, list[JobSummary]] = field(default_factory=dict)
+    lost_with_machine: set[Output] = field(default_factory=set)
     """Lost with its machine."""
-    unwanted: set[str] = field(default_factory=set)
+    discarded_jobs: set[str] = field(default_factory=set)
     """Jobs whose owner gave the output up."""
     written: set[Output] = field(default_factory=set)
     faults: dict[tuple[str, str], Exception] = field(default_factory=dict)
     """(kind, job or empty for any) -> how its next transfer fails."""
-    moved: list[tuple[str, str, str]] = field(default_factory=list)
+    completed_transfers: list[tuple[str, str, str]] = field(default_factory=list)
     """Transfers that came to their end: kind, job, claim."""
-    nudged: list[str] = field(default_factory=list)
+    woken_jobs: list[str] = field(default_factory=list)
     violations: list[str] = field(default_factory=list)
 
 
 class FakeTransfers:
     """See burstd.staging.controller.tasks.Transfers."""
 
-    def __init__(self, ground: Ground, slurm: BurstSlurm) -> None:
-        self._ground = ground
+    def __init__(self, ground: DataLocations, slurm: BurstSlurm) -> None:
+        self._locations = ground
         self._slurm = slurm
-        self._done: set[tuple[object, ...]] = set()
+        self._completed: set[tuple[object, ...]] = set()
         """What this process has been told that it is complete."""
 
-    def facts(self, job_id: str) -> JobFacts | None:
+    def query_job(self, job_id: str) -> JobFacts | None:
         """See Transfers."""
         return self._slurm.facts(job_id)
 
-    def nudge(self, job_id: str) -> None:
+    def nudge_scheduler(self, job_id: str) -> None:
         """See Transfers."""
-        self._ground.nudged.append(job_id)
+        self._locations.woken_jobs.append(job_id)
 
-    def release(self, job_id: str) -> None:
+    def release_hold(self, job_id: str) -> None:
         """See Transfers."""
         self._slurm.release(job_id)
 
-    def _enter(self, task: Task, kind: str, place: str = "") -> None:
-        ground, job = self._ground, task.job
+    def _begin_transfer(self, task: StagingTask, kind: str, place: str = "") -> None:
+        ground, job = self._locations, task.job
         what = (job.job_id, job.created, kind, place)
-        if what in self._done:
+        if what in self._completed:
             ground.violations.append(f"{kind} of job {job.job_id} {place} was complete and is repeated")
         if task.cancelled.is_set():
             raise Cancelled("it was told to stop")
@@ -83,53 +91,53 @@ class FakeTransfers:
             if getattr(fault, "resend", False):
                 ground.inputs = {(who, name) for who, name in ground.inputs if who != job.job_id}
             raise fault
-        ground.moved.append((kind, job.job_id, place))
-        self._done.add(what)
+        ground.completed_transfers.append((kind, job.job_id, place))
+        self._completed.add(what)
 
-    def look(self, task: Task) -> Looked:
+    def measure_sources(self, task: StagingTask) -> InputSize:
         """See Transfers."""
-        self._enter(task, "look")
-        return Looked(1000, 2, True)
+        self._begin_transfer(task, "look")
+        return InputSize(1000, 2, True)
 
-    def send(self, task: Task) -> Sent:
+    def upload_input(self, task: StagingTask) -> UploadedInput:
         """See Transfers."""
         job, trees, sent = task.job, {}, 0
-        if job.attempts and not any(who == job.job_id for who, _ in self._ground.inputs):
+        if job.attempts and not any(who == job.job_id for who, _ in self._locations.inputs):
             # What the store has lost is sent and placed once more.
-            self._done = {one for one in self._done if one[0] != job.job_id}
-        self._enter(task, "send")
+            self._completed = {one for one in self._completed if one[0] != job.job_id}
+        self._begin_transfer(task, "send")
         for wanted in job.directives.stage_in:
-            if (job.job_id, wanted.name) not in self._ground.inputs:
-                self._ground.inputs.add((job.job_id, wanted.name))
+            if (job.job_id, wanted.name) not in self._locations.inputs:
+                self._locations.inputs.add((job.job_id, wanted.name))
                 sent += 500
             trees[wanted.name] = Tree("in", f"{job.job_id}-{wanted.name}", (), 1, 500)
-        return Sent(trees, 500 * len(trees), sent, 1.0)
+        return UploadedInput(trees, 500 * len(trees), sent, 1.0)
 
     def _disk(self, claim: Claim) -> dict[str, set[Output]]:
-        disk = self._ground.disks.get(claim.id)
+        disk = self._locations.disks.get(claim.id)
         if disk is None:
-            raise StageFailed(f"{claim.slot} does not answer", again=True)
+            raise StageFailed(f"{claim.slot} does not answer", retryable=True)
         return disk
 
-    def place(self, task: Task, claim: Claim) -> None:
+    def fetch_input(self, task: StagingTask, claim: Claim) -> None:
         """See Transfers."""
         disk = self._disk(claim)
-        self._enter(task, "place", claim.id)
+        self._begin_transfer(task, "place", claim.id)
         job = task.job
         for wanted in job.directives.stage_in:
-            assert (job.job_id, wanted.name) in self._ground.inputs, f"{wanted.name} of {job.job_id} is not there"
+            assert (job.job_id, wanted.name) in self._locations.inputs, f"{wanted.name} of {job.job_id} is not there"
             assert wanted.name in job.trees
         disk.setdefault(job.job_id, set())
 
-    def link(self, task: Task) -> None:
+    def link_on_premises(self, task: StagingTask) -> None:
         """See Transfers."""
-        self._enter(task, "link")
-        self._ground.premises.setdefault(task.job.job_id, set())
+        self._begin_transfer(task, "link")
+        self._locations.premises.setdefault(task.job.job_id, set())
 
-    def collect(self, task: Task, claim: Claim, files: Sequence[str]) -> Collected:
+    def collect_output(self, task: StagingTask, claim: Claim, files: Sequence[str]) -> CollectedOutput:
         """See Transfers."""
         job, disk = task.job, self._disk(claim)
-        self._enter(task, "collect", claim.id)
+        self._begin_transfer(task, "collect", claim.id)
         known = self._slurm.jobs.get(job.job_id)
         if files != (f"/home/{job.user}/slurm-{job.job_id}.out",):
             assert not files
@@ -137,31 +145,31 @@ class FakeTransfers:
         found = disk.get(job.job_id, set())
         prefix = f"out/{job.job_id}/{claim.slot}"
         if not found:
-            return Collected({}, 0, 1.0)
-        self._ground.outputs[job.job_id, claim.slot] = set(found)
-        return Collected({"0": Tree(prefix, "d", (), len(found), 10)}, 10, 1.0)
+            return CollectedOutput({}, 0, 1.0)
+        self._locations.outputs[job.job_id, claim.slot] = set(found)
+        return CollectedOutput({"0": Tree(prefix, "d", (), len(found), 10)}, 10, 1.0)
 
-    def bring(self, task: Task, ended: Ended) -> int:
+    def deliver_output(self, task: StagingTask, summary: JobSummary) -> int:
         """See Transfers."""
-        self._enter(task, "bring")
+        self._begin_transfer(task, "bring")
         job = task.job
         fetched = {key.partition("/")[0] for key in job.outputs}
-        assert not fetched & set(ended.lost)
-        assert fetched | set(ended.lost) == set(job.nodes) & set(SLOTS), (job, ended)
+        assert not fetched & set(summary.lost_nodes)
+        assert fetched | set(summary.lost_nodes) == set(job.nodes) & set(SLOTS), (job, summary)
         for node in fetched:
-            self._ground.home |= self._ground.outputs.get((job.job_id, node), set())
-        if ended.on_premises:
-            self._ground.home |= self._ground.premises.get(job.job_id, set())
-        self._ground.ended.setdefault(job.job_id, []).append(ended)
+            self._locations.delivered |= self._locations.outputs.get((job.job_id, node), set())
+        if summary.on_premises:
+            self._locations.delivered |= self._locations.premises.get(job.job_id, set())
+        self._locations.ended.setdefault(job.job_id, []).append(summary)
         return 10
 
-    def clear(self, task: Task, claims: Sequence[Claim]) -> None:
+    def remove_job_data(self, task: StagingTask, claims: Sequence[Claim]) -> None:
         """See Transfers."""
         disks = [self._disk(claim) for claim in claims]
-        self._enter(task, "clear")
+        self._begin_transfer(task, "clear")
         job_id = task.job.job_id
-        for key in [key for key in self._ground.outputs if key[0] == job_id]:
-            del self._ground.outputs[key]
+        for key in [key for key in self._locations.outputs if key[0] == job_id]:
+            del self._locations.outputs[key]
         for disk in disks:
             disk.pop(job_id, None)
-        self._ground.premises.pop(job_id, None)
+        self._locations.premises.pop(job_id, None)

@@ -72,14 +72,14 @@ class Client:
     """Slurm has heard its answer, or has killed it."""
 
 
-class Site(Protocol):
+class StagingSite(Protocol):
     """What surrounds Slurm."""
 
-    def ask(self, call: StageCall, tell: Callable[[StageReply], None]) -> bool:
+    def send_call(self, call: StageCall, deliver: Callable[[StageReply], None]) -> bool:
         """Puts a question to burstd; False: it does not run."""
         ...
 
-    def free(self, partition: str) -> tuple[str, ...]:
+    def available_nodes(self, partition: str) -> tuple[str, ...]:
         """Nodes of a partition that are up."""
         ...
 
@@ -91,7 +91,7 @@ class Site(Protocol):
         """A job runs and writes output."""
         ...
 
-    def unwanted(self, job: BurstJob) -> None:
+    def output_discarded(self, job: BurstJob) -> None:
         """Its owner does not want the output."""
         ...
 
@@ -99,7 +99,7 @@ class Site(Protocol):
 class BurstSlurm:
     """slurmctld with burst_buffer.lua, Flags=TeardownFailure."""
 
-    def __init__(self, clock: VirtualClock, site: Site) -> None:
+    def __init__(self, clock: VirtualClock, site: StagingSite) -> None:
         self._clock = clock
         self._site = site
         self.jobs: dict[str, BurstJob] = {}
@@ -109,7 +109,7 @@ class BurstSlurm:
         """burstd-stage can read them."""
         self.silent = False
         """It does not answer commands."""
-        self.answers: list[tuple[str, str, str]] = []
+        self.hook_replies: list[tuple[str, str, str]] = []
         """(job, hook, result), as burstd said it."""
 
     # Users.
@@ -139,13 +139,13 @@ class BurstSlurm:
                 job.state = job.end_as = "CANCELLED"
                 job.requeued = False
                 if hurry:
-                    self._site.unwanted(job)
+                    self._site.output_discarded(job)
                     self._post_run(job, lambda: self._teardown(job, hurry=True))
                 else:
                     self._post_run(job, lambda: self._data_out(job))
             case "data_out" if hurry:
                 # data_out goes on, and its end brings a second teardown.
-                self._site.unwanted(job)
+                self._site.output_discarded(job)
                 job.requeued, job.end_as = False, "CANCELLED"
                 self._client(job, "teardown", lambda _reply: None, hurry=True)
             case _:
@@ -233,7 +233,7 @@ class BurstSlurm:
         return JobFacts(
             job_id, job.queue_id, job.user, job.uid, job.uid, "", (job.partition,), self._state(job), "0:0",
             job.nodes if job.shown else (), f"/home/{job.user}", f"/home/{job.user}/slurm-{job_id}.out", "",
-            seconds=job.run_s,
+            run_seconds=job.run_s,
         )  # fmt: skip
 
     def _state(self, job: BurstJob) -> str:
@@ -265,7 +265,7 @@ class BurstSlurm:
 
     def _allocate(self, job: BurstJob, avoid: tuple[str, ...] = ()) -> None:
         taken = {n for j in self.jobs.values() if j is not job and j.phase in ("pre_run", "running") for n in j.nodes}
-        free = [n for n in self._site.free(job.partition) if n not in taken]
+        free = [n for n in self._site.available_nodes(job.partition) if n not in taken]
         free.sort(key=lambda n: n in avoid)
         if len(free) < job.size:
             self._after(job, 5.0, self._allocate)
@@ -354,9 +354,9 @@ class BurstSlurm:
         call = StageCall(hook, job.id, job.uid, job.uid, f"/spool/job.{job.id}/script", hurry, info, text)
         client = Client(call, then)
         job.clients = [*(c for c in job.clients if not c.over), client]
-        self._ask(client)
+        self._send_call(client)
 
-    def _ask(self, client: Client) -> None:
+    def _send_call(self, client: Client) -> None:
         if client.answered:
             return
         client.tries += 1
@@ -367,7 +367,7 @@ class BurstSlurm:
             if client.answered or client.tries != number:
                 return
             client.answered = True
-            self.answers.append((client.call.job_id, client.call.hook, reply.result))
+            self.hook_replies.append((client.call.job_id, client.call.hook, reply.result))
             self._clock.at(self._clock.now() + 0.02, lambda: hear(reply))
 
         def hear(reply: StageReply) -> None:
@@ -375,11 +375,11 @@ class BurstSlurm:
                 client.over = True
                 client.then(reply)
 
-        there = self._site.ask(client.call, tell)
+        there = self._site.send_call(client.call, tell)
         if not client.answered:
             self._clock.at(
                 self._clock.now() + (AGAIN_S if there else PAUSE_S),
-                lambda: self._ask(client) if client.tries == number else None,
+                lambda: self._send_call(client) if client.tries == number else None,
             )
 
     def burstd_died(self) -> None:
@@ -391,7 +391,7 @@ class BurstSlurm:
                     number = client.tries
                     self._clock.at(
                         self._clock.now() + PAUSE_S,
-                        lambda c=client, n=number: self._ask(c) if c.tries == n else None,  # type: ignore[misc]
+                        lambda c=client, n=number: self._send_call(c) if c.tries == n else None,  # type: ignore[misc]
                     )
 
     def _kill(self, job: BurstJob) -> None:

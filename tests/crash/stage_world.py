@@ -17,13 +17,13 @@ from burstd.domain.snapshot import SlurmView, Unavailable
 from burstd.domain.staging import OUTPUT_ON_NODES, StageState
 from burstd.planner.staging.transfer_schedule import TransferLimits
 from burstd.slurm.hooks.stage_server import StageCall, StageReply
-from burstd.staging.controller.controller import StageDesk, StageRules
-from burstd.staging.controller.decision import owed
-from burstd.staging.controller.job_runs import ACTIVE
+from burstd.staging.controller.controller import StageRules, StagingController
+from burstd.staging.controller.decision import has_undelivered_output
+from burstd.staging.controller.job_runs import ACTIVE_STATES
 from burstd.staging.movement.job_folders import JobFolders
-from burstd.staging.submission.quota import Quotas, unlimited
-from tests.crash.faults import Bomb, Crash, Disk, dying_calls, store_that_may_die, with_claims
-from tests.crash.stage_ground import SLOTS, FakeTransfers, Ground, Output
+from burstd.staging.submission.quota import FindQuotaUsage, no_quota
+from tests.crash.faults import Crash, CrashPoints, Disk, crashing_calls, crashing_store, store_with_claims
+from tests.crash.stage_ground import SLOTS, DataLocations, FakeTransfers, Output
 from tests.crash.stage_slurm import BurstJob, BurstSlurm
 from tests.crash.workers import Delay, QueuedWorkers
 from tests.virtual.clock import VirtualClock
@@ -31,7 +31,7 @@ from tests.virtual.clock import VirtualClock
 SHAPE = Shape(4, 8000)
 POOLS = {"cpu": Pool("cpu", SLOTS, ("burst",), SHAPE)}
 LIMITS = TransferLimits(site=2, per_user=1)
-LANES = ("stage:slurm", "stage:look", "stage:in", "stage:nodes", "stage:home", "stage:clear")
+WORKER_QUEUES = ("stage:slurm", "stage:look", "stage:in", "stage:nodes", "stage:home", "stage:clear")
 SCRIPT = """#!/bin/sh
 #BURST stage_in /data/{user}/a as a
 #BURST stage_in /data/b as b copy
@@ -39,7 +39,17 @@ SCRIPT = """#!/bin/sh
 """
 TICK_S = 10.0
 LISTING_S = 5.0
-MOVES = frozenset({"look", "send", "place", "link", "collect", "bring", "clear"})
+TRANSFER_CALLS = frozenset(
+    {
+        "measure_sources",
+        "upload_input",
+        "fetch_input",
+        "link_on_premises",
+        "collect_output",
+        "deliver_output",
+        "remove_job_data",
+    }
+)
 
 
 class StageWorld:
@@ -47,24 +57,24 @@ class StageWorld:
 
     def __init__(self, folder: Path, *, template: Path | None = None, retries: int = 4) -> None:
         self.clock = VirtualClock()
-        self.ground = Ground()
+        self.locations = DataLocations()
         self.slurm = BurstSlurm(self.clock, self)
-        self.bomb, self.disk = Bomb(), Disk()
+        self.crash_points, self.disk = CrashPoints(), Disk()
         self.delays: dict[str, Delay] = {}
         self.claims: dict[str, Claim] = {}
         self.history: dict[str, Claim] = {}
         """All claims that there were, by id."""
-        self.unknown: set[str] = set()
+        self.unrecorded: set[str] = set()
         """Those that a lost record does not know."""
-        self._made = self._generation = 0
-        self.quotas: Quotas = unlimited
+        self._claims_made = self._generation = 0
+        self.quotas: FindQuotaUsage = no_quota
         self._rules = StageRules(JobFolders("/scratch", b"key"), "store", LIMITS, retries)
         self._path = folder / "burstd.db"
         if template is not None:
             shutil.copy(template, self._path)
         self._view: SlurmView | Unavailable = Unavailable("", 0.0)
         self._listed = self.due = 0.0
-        self.desk: StageDesk | None = None
+        self.controller: StagingController | None = None
         self.workers = QueuedWorkers(self.clock, self.delays)
         self._store: Store | None = None
         for slot in SLOTS:
@@ -76,30 +86,30 @@ class StageWorld:
 
     def boot(self, slot: str) -> None:
         """A new machine on a slot."""
-        self._made += 1
+        self._claims_made += 1
         now = self.clock.now()
         offer = Offer("sim", "r", "z", "t", False, SHAPE, Decimal(1))
         self.claims[slot] = Claim(
-            f"claim-{self._made}", "site", "cpu", slot, offer, Cause.DEMAND, ClaimState.OPEN, now, now
+            f"claim-{self._claims_made}", "site", "cpu", slot, offer, Cause.DEMAND, ClaimState.IN_SERVICE, now, now
         )
         self._note(self.claims[slot])
-        self.ground.disks[self.claims[slot].id] = {}
+        self.locations.disks[self.claims[slot].id] = {}
 
     def _note(self, claim: Claim) -> None:
         self.claims[claim.slot] = self.history[claim.id] = claim
 
     def find(self, *, slot: str, since: float, limit: int) -> tuple[Claim, ...]:
         """See Store.find."""
-        found = [claim for claim in self.history.values() if claim.slot == slot and claim.id not in self.unknown]
+        found = [claim for claim in self.history.values() if claim.slot == slot and claim.id not in self.unrecorded]
         return tuple(c for c in found if c.state is not ClaimState.GONE or c.since >= since)[:limit]
 
     def break_node(self, slot: str, *, requeue: bool = False, noticed_s: float = 5.0, again_s: float = 60.0) -> None:
         """A machine is gone; burstd notices it later, and starts another one later still."""
         claim = self.claims.get(slot)
-        if claim is None or claim.id not in self.ground.disks:
+        if claim is None or claim.id not in self.locations.disks:
             return
-        for outputs in self.ground.disks.pop(claim.id).values():
-            self.ground.died |= outputs
+        for outputs in self.locations.disks.pop(claim.id).values():
+            self.locations.lost_with_machine |= outputs
         self.slurm.fail_node(slot, requeue=requeue)
         now = self.clock.now()
         self.clock.at(now + noticed_s, lambda: self._note(replace(claim, state=ClaimState.LOST)))
@@ -107,69 +117,73 @@ class StageWorld:
 
     # For Slurm: see Site.
 
-    def ask(self, call: StageCall, tell: Callable[[StageReply], None]) -> bool:
+    def send_call(self, call: StageCall, deliver: Callable[[StageReply], None]) -> bool:
         """See Site."""
-        if self.desk is None:
+        if self.controller is None:
             return False
-        desk, generation = self.desk, self._generation
+        desk, generation = self.controller, self._generation
 
         def told(reply: StageReply) -> None:
             if generation == self._generation:
                 self._check_answer(call, reply)
-                tell(reply)
+                deliver(reply)
 
-        self.workers.post(lambda: desk.hear(call, told))
+        self.workers.post(lambda: desk.handle_hook(call, told))
         return True
 
-    def free(self, partition: str) -> tuple[str, ...]:
+    def available_nodes(self, partition: str) -> tuple[str, ...]:
         """See Site."""
         if partition == "onprem":
             return ("op1",)
-        return tuple(s for s in SLOTS if self.claims[s].id in self.ground.disks)
+        return tuple(s for s in SLOTS if self.claims[s].id in self.locations.disks)
 
     def allocated(self, job: BurstJob) -> None:
         """See Site: Slurm allocates nothing before the input is in the store."""
-        if job.partition == "burst" and job.id not in {j for j, _ in self.ground.inputs}:
-            self.ground.violations.append(f"job {job.id} was allocated before its input was in the store")
+        if job.partition == "burst" and job.id not in {j for j, _ in self.locations.inputs}:
+            self.locations.violations.append(f"job {job.id} was allocated before its input was in the store")
 
     def started(self, job: BurstJob) -> None:
         """See Site."""
         for node in job.nodes:
             output = Output(job.id, job.runs, node)
-            self.ground.written.add(output)
+            self.locations.written.add(output)
             if node not in SLOTS:
-                places: dict[str, set[Output]] | None = self.ground.premises
+                places: dict[str, set[Output]] | None = self.locations.premises
             else:
-                places = self.ground.disks.get(self.claims[node].id)
+                places = self.locations.disks.get(self.claims[node].id)
             if places is None:
-                self.ground.died.add(output)
+                self.locations.lost_with_machine.add(output)
             elif job.id not in places:
-                self.ground.violations.append(f"job {job.id} started on {node} without its input")
+                self.locations.violations.append(f"job {job.id} started on {node} without its input")
             else:
                 places[job.id].add(output)
 
-    def unwanted(self, job: BurstJob) -> None:
+    def output_discarded(self, job: BurstJob) -> None:
         """See Site."""
-        self.ground.unwanted.add(job.id)
+        self.locations.discarded_jobs.add(job.id)
 
     def _check_answer(self, call: StageCall, reply: StageReply) -> None:
         if call.hook == "data_out" and reply.result != "ok":
-            self.ground.violations.append(f"data_out of {call.job_id} was answered {reply}")
+            self.locations.violations.append(f"data_out of {call.job_id} was answered {reply}")
 
     # The process.
 
     def start(self) -> None:
         """burstd starts; nothing where it runs."""
-        if self.desk is not None:
+        if self.controller is not None:
             return
         self._generation += 1
         self._store = Store.open(self._path, self.clock)
         self.workers = QueuedWorkers(self.clock, self.delays)
-        transfers = dying_calls(
-            FakeTransfers(self.ground, self.slurm), self.bomb, "stage", MOVES | {"facts", "nudge", "release"}, []
+        transfers = crashing_calls(
+            FakeTransfers(self.locations, self.slurm),
+            self.crash_points,
+            "stage",
+            TRANSFER_CALLS | {"query_job", "nudge_scheduler", "release_hold"},
+            [],
         )
-        self.desk = StageDesk(
-            store=with_claims(store_that_may_die(self._store, self.bomb, self.disk), self.find),
+        self.controller = StagingController(
+            store=store_with_claims(crashing_store(self._store, self.crash_points, self.disk), self.find),
             workers=self.workers, clock=self.clock,
             transfers=transfers, pools=lambda: POOLS, rules=self._rules, quotas=self.quotas,
         )  # fmt: skip
@@ -185,8 +199,8 @@ class StageWorld:
         if kept is not None:
             shutil.copy(kept, self._path)
         else:
-            self.unknown |= self.history.keys()
-        self.clock.at(self.clock.now() + adopted_s, self.unknown.clear)
+            self.unrecorded |= self.history.keys()
+        self.clock.at(self.clock.now() + adopted_s, self.unrecorded.clear)
         self.start()
 
     def copy_record(self, to: Path) -> Path:
@@ -198,9 +212,9 @@ class StageWorld:
 
     def kill(self) -> None:
         """burstd is killed: all but the database file is lost."""
-        if self.desk is None:
+        if self.controller is None:
             return
-        self.desk = None
+        self.controller = None
         self._generation += 1
         self.workers = QueuedWorkers(self.clock, self.delays)
         if self._store is not None:
@@ -210,16 +224,16 @@ class StageWorld:
 
     def step(self) -> None:
         """One loop of burstd, where it runs."""
-        if self.desk is None:
+        if self.controller is None:
             return
         now = self.clock.now()
         if now >= self._listed + LISTING_S:
             self._listed = now
             self._view = Unavailable("silent", now) if self.slurm.silent else self.slurm.view()
         try:
-            changed = self.workers.drain()
-            known = tuple(claim for claim in self.claims.values() if claim.id not in self.unknown)
-            due = self.desk.step(self._view, known)
+            changed = self.workers.run_callbacks()
+            known = tuple(claim for claim in self.claims.values() if claim.id not in self.unrecorded)
+            due = self.controller.step(self._view, known)
             self.due = now if changed else max(now, min(due, now + TICK_S))
             self._check_views()
         except StoreError:
@@ -230,7 +244,7 @@ class StageWorld:
     def work(self, which: int = 0) -> bool:
         """One piece of queued work, any that is due; False: there is none."""
         try:
-            return self.workers.run(which)
+            return self.workers.run_one(which)
         except Crash:
             self.kill()
             return False
@@ -241,13 +255,13 @@ class StageWorld:
             self.step()
         while self.work():
             pass
-        if self.workers.answered:
+        if self.workers.has_results:
             self.due = self.clock.now()
-        if self.desk is None:
+        if self.controller is None:
             self.clock.advance(min(1.0, most_s))
         else:
             now = self.clock.now()
-            goal = min(self.due, self.workers.due(), self.clock.next_alarm(), now + most_s)
+            goal = min(self.due, self.workers.next_due(), self.clock.next_alarm(), now + most_s)
             self.clock.advance_to(max(now, goal))
 
     def run(self, seconds: float, until: Callable[[], bool] = lambda: False) -> None:
@@ -284,7 +298,7 @@ class StageWorld:
 
     def count(self, kind: str, job_id: str) -> int:
         """How often a transfer came to its end."""
-        return sum(1 for moved in self.ground.moved if moved[:2] == (kind, job_id))
+        return sum(1 for moved in self.locations.completed_transfers if moved[:2] == (kind, job_id))
 
     def submit(
         self, job_id: str, *, nodes: int = 1, run_s: float = 30.0, user: str = "ada", partition: str = "burst",
@@ -293,43 +307,43 @@ class StageWorld:
         """A job with input and output."""
         uid = {"ada": 1001, "bob": 1002}[user]
         job = BurstJob(job_id, queue_id or job_id, user, uid, SCRIPT.format(user=user), nodes, run_s, partition, end_as)
-        self.ground.inputs -= {(job_id, name) for name in ("a", "b")}
+        self.locations.inputs -= {(job_id, name) for name in ("a", "b")}
         return self.slurm.submit(job)
 
     def _check_views(self) -> None:
         """Output that is nowhere but on a node keeps it."""
-        assert self.desk is not None
-        ground, rows = self.ground, {row.job_id: row for row in self.store.stagings()}
+        assert self.controller is not None
+        ground, rows = self.locations, {row.job_id: row for row in self.store.stagings()}
         jobs = () if isinstance(self._view, Unavailable) else self._view.jobs
-        busy = {node for job in jobs if job.state.value in ACTIVE for node in job.node_list}
+        busy = {node for job in jobs if job.state.value in ACTIVE_STATES for node in job.node_list}
         only_here = [
             (slot, job_id, left)
             for slot, claim in self.claims.items()
             for job_id, outputs in ground.disks.get(claim.id, {}).items()
-            if (left := outputs - ground.home - ground.outputs.get((job_id, slot), set()))
-            and job_id not in ground.unwanted
+            if (left := outputs - ground.delivered - ground.outputs.get((job_id, slot), set()))
+            and job_id not in ground.discarded_jobs
             and slot not in busy
             and job_id in rows
         ]
-        views = self.desk.views() if only_here else {}
+        views = self.controller.data_views() if only_here else {}
         for slot, job_id, left in only_here:
             view = views.get(job_id)
             if view is None or view.state not in OUTPUT_ON_NODES or slot not in view.nodes:
                 ground.violations.append(f"{slot} is not kept for {left}: {view}")
-        sending = [row for row in rows.values() if row.state is StageState.SENDING]
+        sending = [row for row in rows.values() if row.state is StageState.UPLOADING]
         users = Counter(row.user for row in sending)
         if len(sending) > LIMITS.site or any(n > LIMITS.per_user for n in users.values()):
-            self.ground.violations.append(f"too many are sent at once: {[r.job_id for r in sending]}")
+            self.locations.violations.append(f"too many are sent at once: {[r.job_id for r in sending]}")
 
     def check(self) -> None:
         """Raises AssertionError with what is wrong."""
-        assert not self.ground.violations, "\n".join([*self.ground.violations, self.report()])
+        assert not self.locations.violations, "\n".join([*self.locations.violations, self.report()])
 
     def heal(self) -> None:
         """Every fault is over, and burstd runs."""
-        self.bomb.disarm()
+        self.crash_points.disarm()
         self.delays.clear()
-        self.ground.faults.clear()
+        self.locations.faults.clear()
         self.disk.writes_left = None
         self.slurm.silent = False
         self.start()
@@ -339,10 +353,10 @@ class StageWorld:
         end = self.clock.now() + hours * 3600
         while not self.at_rest():
             assert self.clock.now() < end, self.report()
-            assert self.desk is not None
+            assert self.controller is not None
             for row in self.store.stagings():
                 if row.state is StageState.HELD:
-                    self.desk.retry(row.job_id, "root")
+                    self.controller.retry(row.job_id, "root")
             for job in self.slurm.jobs.values():
                 self.slurm.release(job.id)
             self.run(30.0)
@@ -354,12 +368,12 @@ class StageWorld:
 
     def check_end(self) -> None:
         """Output is home, and nothing of any job is left; the log gives the rows."""
-        ground = self.ground
-        for output in ground.written - ground.home:
-            if output.job_id in ground.unwanted:
+        ground = self.locations
+        for output in ground.written - ground.delivered:
+            if output.job_id in ground.discarded_jobs:
                 continue
-            told = {node for ended in ground.ended.get(output.job_id, []) for node in ended.lost}
-            assert output in ground.died, f"{output} was dropped\n{self.report()}"
+            told = {node for ended in ground.ended.get(output.job_id, []) for node in ended.lost_nodes}
+            assert output in ground.lost_with_machine, f"{output} was dropped\n{self.report()}"
             assert output.node in told, f"nobody was told that {output} is lost\n{self.report()}"
         assert not ground.outputs, ground.outputs
         assert not any(ground.disks.values()), ground.disks
@@ -371,16 +385,20 @@ class StageWorld:
         rows = {row.job_id: row for row in self.store.stagings(live=False)}
         assert replay_stagings(self.store.events(subject="stage:", limit=1_000_000)) == rows
 
-    def held(self) -> list[str]:
+    def jobs_needing_attention(self) -> list[str]:
         """Jobs whose output waits for a person."""
-        return [row.job_id for row in self.store.stagings() if owed(row)]
+        return [row.job_id for row in self.store.stagings() if has_undelivered_output(row)]
 
     def report(self) -> str:
         """What is left, for a person."""
         lines = [f"{j.id} {j.queue_id}: {j.phase} {j.state} life {j.life} {j.nodes}" for j in self.slurm.jobs.values()]
-        lines.append(f"answers: {self.slurm.answers[-30:]}")
-        lines.append(f"machines: {[(c.slot, c.id, c.state.value) for c in self.claims.values()]} {self.ground.disks}")
-        lines.append(f"written {self.ground.written} home {self.ground.home} died {self.ground.died}")
+        lines.append(f"answers: {self.slurm.hook_replies[-30:]}")
+        lines.append(
+            f"machines: {[(c.slot, c.id, c.state.value) for c in self.claims.values()]} {self.locations.disks}"
+        )
+        lines.append(
+            f"written {self.locations.written} home {self.locations.delivered} died {self.locations.lost_with_machine}"
+        )
         if self._store is not None:
             events = self.store.events(subject="stage:", limit=100_000)[-60:]
             lines += [f"{e.time - 1_800_000_000:.2f} {e.subject} {e.old}>{e.new} {e.reason}" for e in events]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from burstd.domain.claim import ClaimState
-from burstd.domain.errors import CloudUnavailable, RateLimited, TokenSpent
+from burstd.domain.errors import ClientTokenSpent, CloudUnavailable, RateLimited
 from burstd.domain.slurm.job import JobState
 from tests.crash.clouds import SimKit
 from tests.crash.world import World
@@ -50,10 +50,10 @@ def test_three_machines_come_from_one_call_and_are_told_apart(world: World) -> N
     claims = world.claims()
     assert len({c.batch for c in claims}) == 1
     assert sorted(c.offer.zone for c in claims) == ["z1", "z1", "z2"], "each bears the offer that it was given"
-    truth = {one.claim_id: one.id for one in world.living()}
+    truth = {one.claim_id: one.id for one in world.running_instances()}
     assert {c.id: c.instance_id for c in claims} == truth
     ends_well(world, job)
-    assert len(world.made()) == 3
+    assert len(world.launched_instances()) == 3
 
 
 @pytest.mark.parametrize("died", [False, True])
@@ -70,7 +70,7 @@ def test_a_lost_answer_is_asked_for_again_for_all_at_once(world: World, died: bo
     until(world, JobState.RUNNING, job)
     assert launches(world) == 2
     ends_well(world, job)
-    assert len(world.made()) == 3
+    assert len(world.launched_instances()) == 3
 
 
 def test_machines_whose_answer_never_comes_are_ended_and_paid_for(world: World) -> None:
@@ -85,7 +85,7 @@ def test_machines_whose_answer_never_comes_are_ended_and_paid_for(world: World) 
     assert {claim.error for claim in first} == {"unknown"}
     until(world, JobState.COMPLETED, job, 3000)
     ends_well(world, job)
-    lost = [one for one in world.made() if one.claim_id in {c.id for c in first}]
+    lost = [one for one in world.launched_instances() if one.claim_id in {c.id for c in first}]
     assert len(lost) == 3
     assert {c.instance_id for c in world.all_claims() if c.cost(world.clock.now())} >= {one.id for one in lost}
 
@@ -98,7 +98,7 @@ def test_a_batch_that_comes_short_goes_on_with_the_next_offer(world: World) -> N
     until(world, JobState.RUNNING, gang)
     mine = [c for c in world.claims() if c.gang]
     assert sorted(c.offer.provider for c in mine) == ["alpha", "beta"]
-    assert all(c.state is ClaimState.OPEN for c in mine)
+    assert all(c.state is ClaimState.IN_SERVICE for c in mine)
     ends_well(world, *taken, gang)
 
 
@@ -106,7 +106,7 @@ def test_a_spent_token_is_not_used_again(world: World) -> None:
     world.run(5)
     alpha = world.kits["alpha"]
     assert isinstance(alpha, SimKit)
-    alpha.provider.faults.refuse.append(TokenSpent("busy inside"))
+    alpha.provider.faults.refuse.append(ClientTokenSpent("busy inside"))
     job = world.slurm.submit(THREE)
     until(world, JobState.RUNNING, job)
     spent = [c for c in world.all_claims() if c.error == "rate"]
@@ -144,11 +144,13 @@ def test_a_cloud_that_ends_machines_while_they_boot_is_left_for_the_other(world:
     job = world.slurm.submit(JobSpec(run_s=60, cpus_per_node=4))
     for _ in range(300):
         world.run(1)
-        for one in world.living():
+        for one in world.running_instances():
             if one.provider == "alpha":
-                alpha.lose(one.id)
+                alpha.end_instance(one.id)
     until(world, JobState.COMPLETED, job, 300)
-    assert sum(one.provider == "alpha" for one in world.made()) <= 3, "each zone once or twice, then the other cloud"
+    assert sum(one.provider == "alpha" for one in world.launched_instances()) <= 3, (
+        "each zone once or twice, then the other cloud"
+    )
     ends_well(world, job)
 
 
@@ -165,7 +167,7 @@ def test_leftovers_that_cannot_be_listed_keep_no_machine_and_no_slot(world: Worl
     job = world.slurm.submit(THREE)
     until(world, JobState.COMPLETED, job)
     world.run(600)
-    assert not world.living()
+    assert not world.running_instances()
     assert not world.claims()
     monkeypatch.undo()
     ends_well(world, job)

@@ -38,7 +38,7 @@ FAULTS = ("launch refused", "answers lost", "requests lost", "requests late", "b
 """Not those that keep a machine from being ended: what it costs then is beyond anybody's reach."""
 OVERHEAD_S = 480.0
 """Boot, proof and gang of the world (120 + 60 + 180 s), and the end."""
-IDLE = idle.plugin.make(idle.Settings(keep_alive_s=60))
+IDLE = idle.plugin.make(idle.IdleSettings(keep_alive_s=60))
 
 
 def limits(**given: Any) -> Policy:
@@ -60,7 +60,7 @@ def world(tmp_path: Path, template: Path) -> Iterator[World]:
         made.kill()
 
 
-def paid(world: World) -> dict[tuple[str, str], Decimal]:
+def spent_by_payer(world: World) -> dict[tuple[str, str], Decimal]:
     """What each payer has spent, and what machines that are not gone have cost or hold, whichever is more."""
     sums: dict[tuple[str, str], Decimal] = defaultdict(Decimal)
     now = world.clock.now()
@@ -75,24 +75,24 @@ def paid(world: World) -> dict[tuple[str, str], Decimal]:
 
 
 def test_the_second_job_waits_for_money_and_starts_when_the_limit_is_raised(world: World) -> None:
-    world.obey((IDLE, limits(projects={"atlas": {"limit": "0.45"}})))
+    world.set_policies((IDLE, limits(projects={"atlas": {"limit": "0.45"}})))
     first, second = (world.slurm.submit(spec) for spec in (atlas(run_s=500), atlas()))
     world.run(200)
     assert world.states(first) == [JobState.RUNNING]
     assert world.states(second) == [JobState.PENDING]
     *_, why = world.store.remarks(f"job:{second}")
     assert why.remark.reason == "project atlas has 0.15 of 0.45 EUR left this month, and this may cost up to 0.30"
-    world.obey((IDLE, limits(projects={"atlas": {"limit": "0.90"}})))
+    world.set_policies((IDLE, limits(projects={"atlas": {"limit": "0.90"}})))
     world.run(300)
     assert world.states(second) == [JobState.COMPLETED]
     world.calm()
-    assert sum(s.amount for s in world.store.spent() if s.name == "atlas") == sum(
+    assert sum(s.amount for s in world.store.spending() if s.name == "atlas") == sum(
         line.cost for line in world.store.bill("account", 0) if line.key == "atlas"
     )
 
 
 def test_nobody_rides_along(world: World) -> None:
-    world.obey((IDLE, limits(projects={"atlas": {"limit": 1}, "belle": {"limit": 0}})))
+    world.set_policies((IDLE, limits(projects={"atlas": {"limit": 1}, "belle": {"limit": 0}})))
     mine = world.slurm.submit(atlas(cpus_per_node=1, run_s=300))
     # It is first in the queue, fits beside the other, would run for a day, and has no money.
     rider = world.slurm.submit(
@@ -120,7 +120,7 @@ def test_nobody_rides_along(world: World) -> None:
     ids=["gang", "array", "array one at a time", "array of gangs", "het"],
 )
 def test_jobs_of_all_kinds_run_on_machines_of_their_own(world: World, specs: tuple[JobSpec, ...]) -> None:
-    world.obey((IDLE, limits(limit=50)))
+    world.set_policies((IDLE, limits(limit=50)))
     job = world.slurm.submit(*specs)
     world.run(1500)
     assert set(world.states(job)) == {JobState.COMPLETED}
@@ -129,7 +129,7 @@ def test_jobs_of_all_kinds_run_on_machines_of_their_own(world: World, specs: tup
 
 
 def test_an_array_goes_on_where_its_first_task_was_as_long_as_the_money_does(world: World) -> None:
-    world.obey((IDLE, limits(limit="0.35")))
+    world.set_policies((IDLE, limits(limit="0.35")))
     job = world.slurm.submit(atlas(array=8, run_s=60, time_limit_s=120))
     world.run(1500)
     assert set(world.states(job)) == {JobState.COMPLETED}
@@ -138,7 +138,7 @@ def test_an_array_goes_on_where_its_first_task_was_as_long_as_the_money_does(wor
 
 
 def test_a_machine_that_comes_too_late_for_its_job_is_given_back(world: World) -> None:
-    world.obey((IDLE, limits(limit=50)))
+    world.set_policies((IDLE, limits(limit=50)))
     job = world.slurm.submit(atlas())
     world.run(60)
     world.slurm.limit(job, "JobHeldUser")
@@ -152,7 +152,7 @@ def test_a_machine_that_comes_too_late_for_its_job_is_given_back(world: World) -
 
 
 def test_a_job_that_slurm_starts_by_itself_holds_nobody_up(world: World) -> None:
-    world.obey((IDLE, limits(limit=50)))
+    world.set_policies((IDLE, limits(limit=50)))
     world.run(20)
     world.kill()
     world.slurm.lose_reservations()
@@ -167,8 +167,8 @@ def test_a_job_that_slurm_starts_by_itself_holds_nobody_up(world: World) -> None
 
 
 def test_a_node_of_nobody_costs_little_more_than_is_reserved_for_it(world: World) -> None:
-    world.obey((IDLE, limits(limit=1, unlimited_s=600)))
-    world.store.set_pin(Pin("cpu", 1, "floor", None, "root", world.clock.now()))
+    world.set_policies((IDLE, limits(limit=1, unlimited_s=600)))
+    world.store.set_scale_override(Pin("cpu", 1, "floor", None, "root", world.clock.now()))
     world.run(200)
     for _ in range(10):
         world.slurm.submit(atlas(run_s=590))
@@ -177,7 +177,7 @@ def test_a_node_of_nobody_costs_little_more_than_is_reserved_for_it(world: World
     assert spare.state is ClaimState.GONE
     # One job of ten minutes began before it was used up.
     assert spare.reserved < spare.cost(world.clock.now()) < spare.reserved + Decimal("0.2")
-    assert paid(world)["", ""] <= 1
+    assert spent_by_payer(world)["", ""] <= 1
 
 
 def test_machines_that_boot_too_long_are_not_tried_for_ever(tmp_path: Path, template: Path) -> None:
@@ -185,11 +185,11 @@ def test_machines_that_boot_too_long_are_not_tried_for_ever(tmp_path: Path, temp
         world = World(folder, template=template, alpha="sandbox", tuning=replace(TUNING, boot_timeout_s=1800))
         boot = world.machines.boot
 
-        def slow(address: str, answers_in_s: float, *, refused: str = "") -> Machine:
-            return boot(address, answers_in_s + 690, refused=refused)
+        def slow(address: str, answers_in_s: float, *, validation_error: str = "") -> Machine:
+            return boot(address, answers_in_s + 690, validation_error=validation_error)
 
         world.machines.boot = slow  # type: ignore[method-assign]
-        world.obey((IDLE, limits(limit=5, overhead_s=600)))
+        world.set_policies((IDLE, limits(limit=5, overhead_s=600)))
         world.slurm.submit(atlas())
         world.run(900)
         [late] = [breaker for breaker in world.store.breakers() if breaker.cause == "too_late"]
@@ -197,7 +197,7 @@ def test_machines_that_boot_too_long_are_not_tried_for_ever(tmp_path: Path, temp
         world.kill()
 
 
-class Rubbish:
+class RandomPolicy:
     """A policy that does something else each time, hardly ever anything sensible."""
 
     def __init__(self, seed: int, *, hard: bool) -> None:
@@ -285,8 +285,8 @@ class Spending(RuleBasedStateMachine):
         self.folder = ExitStack()
         folder = self.folder.enter_context(memory_folder())
         self.world = World(folder, template=self.template, alpha=alpha, spot=spot)
-        first, last = ([Rubbish(seed, hard=hard) for seed, hard in some] for some in (before, after))
-        self.world.obey((*first, IDLE, LIMITS, *last))
+        first, last = ([RandomPolicy(seed, hard=hard) for seed, hard in some] for some in (before, after))
+        self.world.set_policies((*first, IDLE, LIMITS, *last))
         self.jobs: list[str] = []
 
     @precondition(lambda self: len(self.jobs) < 12)
@@ -317,7 +317,7 @@ class Spending(RuleBasedStateMachine):
 
     @rule(nodes=st.integers(0, 3), pool=st.sampled_from(["cpu", "gpu"]), kind=st.sampled_from(["floor", "exact"]))
     def scale(self, nodes: int, pool: str, kind: str) -> None:
-        self.world.store.set_pin(Pin(pool, nodes, kind, None, "root", self.world.clock.now()))
+        self.world.store.set_scale_override(Pin(pool, nodes, kind, None, "root", self.world.clock.now()))
 
     @rule(cloud=st.sampled_from(["alpha", "beta"]), kind=st.sampled_from(FAULTS), n=st.integers(1, 3))
     def cloud_refuses(self, cloud: str, kind: str, n: int) -> None:
@@ -331,7 +331,7 @@ class Spending(RuleBasedStateMachine):
     def no_limit_is_passed(self) -> None:
         if not hasattr(self, "world"):
             return
-        for key, amount in paid(self.world).items():
+        for key, amount in spent_by_payer(self.world).items():
             # A share is cut to millionths.
             if key in KEYS and amount > Decimal(KEYS[key]) + Decimal("0.001"):
                 stories = "\n".join(self.world.story(claim) for claim in self.world.all_claims())

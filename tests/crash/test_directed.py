@@ -12,7 +12,7 @@ from burstd.domain.claim import Claim, ClaimState
 from burstd.domain.plugins.provider import Idempotency
 from burstd.domain.slurm.job import JobState
 from tests.crash.workers import Delay
-from tests.crash.world import ADMINS, KEEP_ALIVE_S, SLOTS, SLURM, SLURM_PATIENT, TUNING, World
+from tests.crash.world import ADMIN_REASON, KEEP_ALIVE_S, SLOTS, SLURM, SLURM_PATIENT, TUNING, World
 from tests.virtual.job import JobSpec
 
 pytestmark = pytest.mark.crash
@@ -69,8 +69,8 @@ def test_while_every_cloud_is_down_jobs_wait_and_machines_stay(world: World) -> 
     world.run(400)
     assert world.states(job) == [RUNNING]
     assert world.states(waiting) == [PENDING]
-    assert world.claim_on(claim.slot).state is ClaimState.OPEN
-    assert [i.claim_id for i in world.living()] == [claim.id]
+    assert world.claim_on(claim.slot).state is ClaimState.IN_SERVICE
+    assert [i.claim_id for i in world.running_instances()] == [claim.id]
     for kit in world.kits.values():
         kit.heal()
     world.run_until(lambda: RUNNING in world.states(waiting), 900)
@@ -87,7 +87,7 @@ def test_a_slow_cloud_holds_up_itself_only(world: World) -> None:
     world.run(600)
     assert set(world.states(slow)) == {COMPLETED}
     ends_well(world, slow, quick)
-    assert len({i.claim_id for i in world.made()}) == len(world.made())
+    assert len({i.claim_id for i in world.launched_instances()}) == len(world.launched_instances())
 
 
 def test_a_full_cloud_costs_the_job_nothing_but_the_call(world: World) -> None:
@@ -132,7 +132,7 @@ def test_a_machine_that_a_cloud_denies_and_a_person_sets_down_is_ended_for_good(
     w.kits["alpha"].misreport(claim.instance_id, "omitted")
     w.run(60)
     w.slurm.down([claim.slot], "burstd: gone")
-    w.run_until(lambda: not any(i.id == claim.instance_id and i.alive for i in w.made()), 120)
+    w.run_until(lambda: not any(i.id == claim.instance_id and i.alive for i in w.launched_instances()), 120)
     assert running(w, job, 300).id != claim.id
     ends_well(w, job)
 
@@ -154,12 +154,12 @@ def test_a_machine_in_error_works_on_as_long_as_it_is_a_node(tmp_path: Path, tem
     claim = running(w, job)
     w.kits["alpha"].misreport(claim.instance_id, "error")
     w.run(120)
-    assert (w.states(job), w.claim_on(claim.slot).state) == ([RUNNING], ClaimState.OPEN)
+    assert (w.states(job), w.claim_on(claim.slot).state) == ([RUNNING], ClaimState.IN_SERVICE)
     w.machines.end(claim.address)
     w.run_until(lambda: w.slurm.node(claim.slot).down or "NOT_RESPONDING" in w.slurm.node(claim.slot).flags, 400)
     w.run_until(lambda: w.store.claim(claim.id).error == "lost", 20)
     assert "in error" in w.store.claim(claim.id).reason
-    w.run_until(lambda: not any(i.id == claim.instance_id and i.alive for i in w.made()), 60)
+    w.run_until(lambda: not any(i.id == claim.instance_id and i.alive for i in w.launched_instances()), 60)
     assert running(w, job, 300).id != claim.id
     ends_well(w, job)
 
@@ -169,7 +169,7 @@ def test_an_end_that_is_promised_and_does_not_come_is_asked_for_again(tmp_path: 
     job = w.slurm.submit(JobSpec(run_s=30))
     running(w, job)
     w.kits["alpha"].fail("ending ignored", 3)
-    w.run_until(lambda: not w.living(), 400)
+    w.run_until(lambda: not w.running_instances(), 400)
     w.calm(1.0)
     ends_well(w, job)
 
@@ -178,12 +178,12 @@ def test_an_end_that_is_promised_and_does_not_come_is_asked_for_again(tmp_path: 
 def test_slurmctld_that_is_down_stops_nothing_that_runs_and_starts_nothing(world: World, after_s: float) -> None:
     job = world.slurm.submit(JOB)
     world.run(after_s)
-    made = len(world.made())
+    made = len(world.launched_instances())
     world.slurm.stop()
     world.run(500)
     world.slurm.start()
-    assert len(world.made()) == made
-    assert len(world.living()) == made or after_s < 60, "no machine is ended blindly"
+    assert len(world.launched_instances()) == made
+    assert len(world.running_instances()) == made or after_s < 60, "no machine is ended blindly"
     world.run_until(lambda: world.states(job)[0] in (RUNNING, COMPLETED), 200)
     ends_well(world, job)
     assert world.slurm.job(job).restarts == 0
@@ -192,13 +192,13 @@ def test_slurmctld_that_is_down_stops_nothing_that_runs_and_starts_nothing(world
 def test_a_full_disk_means_no_launch_and_harms_no_job(world: World) -> None:
     job = world.slurm.submit(JobSpec(run_s=400))
     running(world, job)
-    made = len(world.made())
+    made = len(world.launched_instances())
     world.disk.writes_left = 0
     waiting = world.slurm.submit(JobSpec(nodes=2, exclusive=True))
     world.run(300)
     assert world.reconciler is not None
     assert "No space" in world.reconciler.alarm
-    assert len(world.made()) == made
+    assert len(world.launched_instances()) == made
     assert world.states(job) == [RUNNING]
     world.disk.writes_left = None
     world.run_until(lambda: set(world.states(waiting)) == {RUNNING}, 120)
@@ -227,9 +227,9 @@ def test_a_clock_that_jumps_ends_nothing_early_and_keeps_nothing_longer(
     w.run(after_s)
     w.clock.jump(hours * 3600)
     w.run_until(lambda: w.states(job) == [COMPLETED], 400)
-    assert len(w.made()) == 1
+    assert len(w.launched_instances()) == 1
     assert w.slurm.job(job).restarts == 0
-    w.run_until(lambda: not w.living(), KEEP_ALIVE_S + 60)
+    w.run_until(lambda: not w.running_instances(), KEEP_ALIVE_S + 60)
 
 
 @pytest.mark.parametrize("hours", [-5.0, 5.0])
@@ -240,15 +240,15 @@ def test_a_jump_leaves_an_idle_node_its_keep_alive_and_no_more(tmp_path: Path, t
     w.run(KEEP_ALIVE_S / 3)
     w.clock.jump(hours * 3600)
     w.run(KEEP_ALIVE_S / 3)
-    assert len(w.living()) == 1, "the jump did not make it old"
-    w.run_until(lambda: not w.living(), KEEP_ALIVE_S + 60)
+    assert len(w.running_instances()) == 1, "the jump did not make it old"
+    w.run_until(lambda: not w.running_instances(), KEEP_ALIVE_S + 60)
 
 
 def test_a_machine_that_dies_under_its_job_is_replaced_and_the_job_runs_again(world: World) -> None:
     job = world.slurm.submit(JOB)
     claim = running(world, job)
     one = world.instance_of(claim)
-    world.kits[one.provider].lose(one.id)
+    world.kits[one.provider].end_instance(one.id)
     world.run_until(lambda: world.states(job) == [PENDING], 60)
     assert world.store.claim(claim.id).error == "lost"
     assert running(world, job, 120).id != claim.id
@@ -262,8 +262,8 @@ def test_a_boot_that_hangs_or_fails_is_given_up_and_the_next_offer_taken(world: 
     job = world.slurm.submit(JOB)
     claim = running(world, job, TUNING.boot_timeout_s + 90)
     assert claim.offer.provider == "beta"
-    assert [c.state for c in world.all_claims() if c.id != claim.id and c.instance_id] != [ClaimState.OPEN]
-    world.run_until(lambda: len(world.living()) == 1, 60)
+    assert [c.state for c in world.all_claims() if c.id != claim.id and c.instance_id] != [ClaimState.IN_SERVICE]
+    world.run_until(lambda: len(world.running_instances()) == 1, 60)
     ends_well(world, job)
 
 
@@ -273,7 +273,7 @@ def test_a_machine_that_is_not_as_promised_is_never_given_to_slurm(tmp_path: Pat
     job = w.slurm.submit(JOB)
     assert running(w, job, 120).offer.provider == "beta"
     failed = next(c for c in w.all_claims() if c.offer.provider == "alpha")
-    assert "1 GPU" in " ".join(e.reason for e in w.store.history(failed.id))
+    assert "1 GPU" in " ".join(e.reason for e in w.store.claim_events(failed.id))
     ends_well(w, job)
 
 
@@ -291,13 +291,13 @@ def test_a_launch_without_an_answer_makes_one_machine(
     w.delays["beta"] = delay
     job = w.slurm.submit(JOB)
     if crash:
-        w.run_until(lambda: w.asked("beta"), 60)
+        w.run_until(lambda: w.launch_sent("beta"), 60)
         w.kill()
         w.start()
     running(w, job, 300)
-    assert len([i for i in w.made() if i.alive]) == 1
+    assert len([i for i in w.launched_instances() if i.alive]) == 1
     ends_well(w, job)
-    assert len(w.made()) == 1
+    assert len(w.launched_instances()) == 1
 
 
 def test_a_pool_that_is_taken_away_lets_its_jobs_end_and_its_machines_go(world: World) -> None:
@@ -306,9 +306,9 @@ def test_a_pool_that_is_taken_away_lets_its_jobs_end_and_its_machines_go(world: 
     booting = world.slurm.submit(JobSpec(cpus_per_node=4, run_s=10))
     world.run_until(lambda: len(world.claims()) == 2, 20)
     assert world.reconciler is not None
-    rules = world.reconciler.rules
+    rules = world.reconciler.config
     world.reconciler.reload(replace(rules, pools={}))
-    world.run_until(lambda: len(world.living()) <= 1, 60)
+    world.run_until(lambda: len(world.running_instances()) <= 1, 60)
     assert world.states(job) == [RUNNING]
     world.run_until(lambda: not world.claims(), 300)
     assert world.states(job) == [COMPLETED]
@@ -322,9 +322,9 @@ def test_user_data_that_cannot_be_made_keeps_nothing_else_from_being_done(world:
     running(world, job)
     world.template_fault = PermissionError(13, "Permission denied", "/etc/burstd/node.yaml")
     waiting = world.slurm.submit(JobSpec(nodes=2, exclusive=True))
-    world.run_until(lambda: not world.living(), KEEP_ALIVE_S + 100)
+    world.run_until(lambda: not world.running_instances(), KEEP_ALIVE_S + 100)
     assert world.states(waiting) == [PENDING]
-    assert len(world.made()) == 1
+    assert len(world.launched_instances()) == 1
     [*_, last] = sorted(world.all_claims(), key=lambda c: c.created)
     assert (last.state, last.error) == (ClaimState.GONE, "user_data")
     world.template_fault = None
@@ -357,10 +357,10 @@ def test_a_node_that_an_administrator_takes_away_does_not_stay_and_cost(world: W
         case "off":
             world.slurm.power_down([claim.slot], force=True)
         case "down":
-            world.slurm.down([claim.slot], ADMINS)
+            world.slurm.down([claim.slot], ADMIN_REASON)
         case _:
-            world.slurm.drain([claim.slot], ADMINS)
-    world.run_until(lambda: not world.living(), 300)
+            world.slurm.drain([claim.slot], ADMIN_REASON)
+    world.run_until(lambda: not world.running_instances(), 300)
     ends_well(world, job)
 
 
@@ -377,10 +377,10 @@ def test_a_job_that_slurm_never_starts_is_not_given_machine_after_machine(
     w = World(tmp_path, template=template)
     job = w.slurm.submit(JobSpec(nodes=nodes, limited_by="Resources"))
     w.run(3600)
-    assert len(w.made()) == nodes
-    assert not w.living()
+    assert len(w.launched_instances()) == nodes
+    assert not w.running_instances()
     w.run(3600)
-    assert len(w.made()) == 2 * nodes, "tried again after an hour"
+    assert len(w.launched_instances()) == 2 * nodes, "tried again after an hour"
     ends_well(w, job)
 
 
@@ -391,7 +391,7 @@ def test_a_machine_behind_a_node_that_a_cold_start_took_for_powered_down_gets_th
     world.slurm.start_cold()
     job = world.slurm.submit(JOB)
     assert running(world, job, 30).id == claim.id, world.report()
-    assert len(world.made()) == 1
+    assert len(world.launched_instances()) == 1
     ends_well(world, before, job)
 
 
@@ -399,14 +399,14 @@ def test_a_machine_that_was_open_is_not_given_back_where_it_is_refused_once_more
     before = world.slurm.submit(JobSpec(run_s=30))
     claim = running(world, before)
     world.run_until(lambda: world.states(before) == [COMPLETED], 60)
-    machine = world.machines.at(claim.address)
+    machine = world.machines.running_at(claim.address)
     assert machine is not None
-    machine.refused = "its disk is full"
+    machine.validation_error = "its disk is full"
     world.slurm.start_cold()
     job = world.slurm.submit(JOB)
-    world.run_until(lambda: world.claim_on(claim.slot).state is ClaimState.PROVING, 30)
+    world.run_until(lambda: world.claim_on(claim.slot).state is ClaimState.VALIDATING, 30)
     world.run(20)
-    machine.refused = ""
+    machine.validation_error = ""
     assert running(world, job, 30).id == claim.id, world.report()
     ends_well(world, before, job)
 
@@ -416,5 +416,5 @@ def test_an_idle_machine_behind_a_node_that_a_cold_start_took_for_powered_down_i
     running(world, before)
     world.run_until(lambda: world.states(before) == [COMPLETED], 60)
     world.slurm.start_cold()
-    world.run_until(lambda: not world.living(), 60)
+    world.run_until(lambda: not world.running_instances(), 60)
     ends_well(world, before)

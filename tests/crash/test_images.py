@@ -15,16 +15,16 @@ from tests.crash.test_directed import ends_well, running
 from tests.crash.world import PACE, World
 from tests.virtual.job import JobSpec
 from tests.virtual.provider import SimProvider
-from tests.virtual.validator import SimProver
+from tests.virtual.validator import SimValidator
 
 pytestmark = pytest.mark.crash
 LONG = JobSpec(exclusive=True, run_s=1500, time_limit_s=20 * 3600)
-LOOK_S = PACE.image_polls * PACE.cloud_poll_s + 10
+IMAGE_POLL_S = PACE.image_polls * PACE.cloud_poll_s + 10
 """Until a new version has been seen."""
 SHORT = JobSpec(exclusive=True, run_s=120, time_limit_s=20 * 3600)
 
 
-class Shelf:
+class FakeImageVersions:
     """The versions of the one image, newest first, and those of which no machine becomes a node."""
 
     def __init__(self) -> None:
@@ -39,62 +39,62 @@ class Shelf:
 
 
 @pytest.fixture
-def shelf(monkeypatch: pytest.MonkeyPatch) -> Shelf:
-    shelf = Shelf()
-    prove = SimProver.prove
+def shelf(monkeypatch: pytest.MonkeyPatch) -> FakeImageVersions:
+    shelf = FakeImageVersions()
+    prove = SimValidator.validate
 
     def proved(
-        self: SimProver, claim: Claim, pool: Pool, console: Callable[[], str] | None, reached: Callable[[], None]
+        self: SimValidator, claim: Claim, pool: Pool, console: Callable[[], str] | None, reached: Callable[[], None]
     ) -> str:
         if claim.image in shelf.bad:
             raise NodeRefused(f"{claim.image} has no slurmd", cause="slurm")
         return prove(self, claim, pool, console, reached)
 
-    monkeypatch.setattr(SimProver, "prove", proved)
+    monkeypatch.setattr(SimValidator, "validate", proved)
     monkeypatch.setattr(SimProvider, "images", shelf.images, raising=False)
     return shelf
 
 
 @pytest.fixture
-def world(shelf: Shelf, tmp_path: Path, template: Path) -> World:
+def world(shelf: FakeImageVersions, tmp_path: Path, template: Path) -> World:
     w = World(tmp_path, template=template, alpha="sim")
     w.run(20)
     return w
 
 
-def tried(w: World, version: str) -> list[str]:
+def attempts_of_version(w: World, version: str) -> list[str]:
     """The clouds that were asked for machines of a version, one for each claim."""
     claims = sorted(w.all_claims(), key=lambda c: c.created)
     return [claim.offer.provider for claim in claims if claim.image == version]
 
 
-def test_a_new_version_that_fails_is_left_for_the_one_before_it(world: World, shelf: Shelf) -> None:
+def test_a_new_version_that_fails_is_left_for_the_one_before_it(world: World, shelf: FakeImageVersions) -> None:
     running(world, world.slurm.submit(LONG))
     shelf.versions.insert(0, "v2")
     shelf.bad.add("v2")
-    world.run(LOOK_S)
+    world.run(IMAGE_POLL_S)
     second = world.slurm.submit(SHORT)
     assert running(world, second, 200).image == "v1"
     # Each cloud was asked for a machine of it once.
-    assert tried(world, "v2") == ["alpha", "beta"]
+    assert attempts_of_version(world, "v2") == ["alpha", "beta"]
     # Nor after a crash, and the offer that it was tried with is not to blame.
     world.kill()
     world.start()
     world.run(20)
     third = world.slurm.submit(SHORT)
     assert running(world, third, 200).image == "v1"
-    assert tried(world, "v2") == ["alpha", "beta"]
+    assert attempts_of_version(world, "v2") == ["alpha", "beta"]
     assert {b.cause for b in world.store.breakers()} <= {"version", "capacity"}
     shelf.versions.insert(0, "v3")
-    world.run(LOOK_S)
+    world.run(IMAGE_POLL_S)
     fourth = world.slurm.submit(SHORT)
     assert running(world, fourth, 200).image == "v3"
     ends_well(world, second, third, fourth)
 
 
-def test_a_version_of_which_there_was_a_node_is_not_to_blame(world: World, shelf: Shelf) -> None:
+def test_a_version_of_which_there_was_a_node_is_not_to_blame(world: World, shelf: FakeImageVersions) -> None:
     shelf.versions.insert(0, "v2")
-    world.run(LOOK_S)
+    world.run(IMAGE_POLL_S)
     ends_well(world, world.slurm.submit(SHORT))
     world.calm()
     world.kill()
@@ -108,27 +108,31 @@ def test_a_version_of_which_there_was_a_node_is_not_to_blame(world: World, shelf
     ends_well(world, job)
 
 
-def test_an_idle_node_of_an_old_version_goes_before_its_time_and_a_busy_one_stays(world: World, shelf: Shelf) -> None:
+def test_an_idle_node_of_an_old_version_goes_before_its_time_and_a_busy_one_stays(
+    world: World, shelf: FakeImageVersions
+) -> None:
     busy, idle = running(world, world.slurm.submit(LONG)), running(world, world.slurm.submit(SHORT))
     shelf.versions.insert(0, "v2")
     done = idle.id
-    world.run_until(lambda: world.store.claim(done).state is not ClaimState.OPEN, 200)
-    reason = next(e.reason for e in world.store.history(done) if e.new == "closing")
+    world.run_until(lambda: world.store.claim(done).state is not ClaimState.IN_SERVICE, 200)
+    reason = next(e.reason for e in world.store.claim_events(done) if e.new == "closing")
     assert "it runs v1, and new nodes start from v2" in reason
-    assert world.store.claim(busy.id).state is ClaimState.OPEN
+    assert world.store.claim(busy.id).state is ClaimState.IN_SERVICE
 
 
-def test_an_image_that_cannot_be_looked_up_any_more_is_told_and_changes_nothing(world: World, shelf: Shelf) -> None:
+def test_an_image_that_cannot_be_looked_up_any_more_is_told_and_changes_nothing(
+    world: World, shelf: FakeImageVersions
+) -> None:
     running(world, world.slurm.submit(LONG))
     shelf.down = True
-    world.run(LOOK_S)
+    world.run(IMAGE_POLL_S)
     assert world.reconciler is not None
     assert "there is no such image" in world.reconciler.alarm
     assert running(world, world.slurm.submit(SHORT), 200).image == "v1"
 
 
 def test_nothing_is_launched_before_an_image_is_known_and_it_is_asked_for_soon_again(
-    shelf: Shelf, tmp_path: Path, template: Path
+    shelf: FakeImageVersions, tmp_path: Path, template: Path
 ) -> None:
     shelf.down = True
     world = World(tmp_path, template=template, alpha="sim")
@@ -140,19 +144,19 @@ def test_nothing_is_launched_before_an_image_is_known_and_it_is_asked_for_soon_a
 
 
 def test_an_image_whose_slurmd_does_not_start_is_left(
-    world: World, shelf: Shelf, monkeypatch: pytest.MonkeyPatch
+    world: World, shelf: FakeImageVersions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    start = SimProver.start
+    start = SimValidator.start_slurmd
 
-    def started(self: SimProver, claim: Claim, pool: Pool, watch: str = "") -> None:
+    def started(self: SimValidator, claim: Claim, pool: Pool, watch: str = "") -> None:
         if claim.image == "v2":
             raise SlurmdNotStarted("slurmd: fatal: no plug-in")
         start(self, claim, pool, watch)
 
-    monkeypatch.setattr(SimProver, "start", started)
+    monkeypatch.setattr(SimValidator, "start_slurmd", started)
     shelf.versions.insert(0, "v2")
-    world.run(LOOK_S)
+    world.run(IMAGE_POLL_S)
     job = world.slurm.submit(SHORT)
     assert running(world, job, 400).image == "v1"
-    assert tried(world, "v2")
+    assert attempts_of_version(world, "v2")
     assert {claim.error for claim in world.all_claims() if claim.image == "v2"} == {"slurmd"}

@@ -28,7 +28,7 @@ from burstd.domain.slurm.shape import Gres
 from policies import budget
 from tests.crash.clouds import FAULTS
 from tests.crash.workers import Delay
-from tests.crash.world import ADMINS, SLOTS, World, memory_folder
+from tests.crash.world import ADMIN_REASON, SLOTS, World, memory_folder
 from tests.doubles.lying_cloud import ALL
 from tests.virtual.job import JobSpec
 
@@ -58,7 +58,7 @@ JOBS = {
     "last": (JobSpec(run_s=30, priority=1),),
 }
 
-BUDGET = budget.plugin.make(budget.Settings(limit=Decimal(10**6), overhead_s=480))
+BUDGET = budget.plugin.make(budget.BudgetSettings(limit=Decimal(10**6), overhead_s=480))
 clouds = st.sampled_from(["alpha", "beta"])
 
 
@@ -91,7 +91,7 @@ class Crashes(RuleBasedStateMachine):
             # Then every machine is its own jobs' only (core/private.py).
             policies=(BUDGET,) if paid else (),
         )
-        self.world.line.call_s = call_s
+        self.world.slurm_line.call_s = call_s
         self.jobs: list[str] = []
 
     # Users.
@@ -138,7 +138,7 @@ class Crashes(RuleBasedStateMachine):
 
     @rule(places=st.integers(1, 40), s=seconds, back=st.booleans())
     def crash(self, places: int, s: float, back: bool) -> None:
-        self.world.bomb.arm(places)
+        self.world.crash_points.arm(places)
         self.world.run(s)
         if back:
             self.world.start()
@@ -165,20 +165,20 @@ class Crashes(RuleBasedStateMachine):
     @precondition(lambda self: self.world.living())
     @rule(which=st.integers(0, 7), kind=st.sampled_from(["lost", "taken", "hint", "omitted", "unknown", "pending"]))
     def machine_fault(self, which: int, kind: str) -> None:
-        living = self.world.living()
+        living = self.world.running_instances()
         one = living[which % len(living)]
         kit = self.world.kits[one.provider]
         if kind == "lost":
-            kit.lose(one.id)
+            kit.end_instance(one.id)
         elif kind in ("taken", "hint"):
-            kit.take_back(one.id, 20.0 * which if kind == "taken" else None)
+            kit.interrupt_spot(one.id, 20.0 * which if kind == "taken" else None)
         else:
             kit.misreport(one.id, kind)
 
     @rule(cloud=clouds, lie=st.sampled_from(["", *ALL]))
     def lie(self, cloud: str, lie: str) -> None:
-        if cloud in self.world.liars:
-            self.world.liars[cloud].lie = lie
+        if cloud in self.world.lying_clouds:
+            self.world.lying_clouds[cloud].lie = lie
 
     @rule(
         lane=st.sampled_from(["alpha", "beta", "alpha:list", "beta:list", "nodes"]),
@@ -198,7 +198,7 @@ class Crashes(RuleBasedStateMachine):
             case "start":
                 self.world.slurm.start()
             case "lose answers":
-                self.world.line.lost_answers = n
+                self.world.slurm_line.lost_answers = n
             case _ if self.world.slurm.running:
                 self.world.slurm.lose_reservations()
 
@@ -210,11 +210,11 @@ class Crashes(RuleBasedStateMachine):
             case "up":
                 slurm.power_up([slot])
             case "down":
-                slurm.down([slot], ADMINS)
+                slurm.down([slot], ADMIN_REASON)
             case "off":
                 slurm.power_down([slot], force=True)
             case "drain":
-                slurm.drain([slot], ADMINS)
+                slurm.drain([slot], ADMIN_REASON)
             case _:
                 slurm.resume([slot])
 

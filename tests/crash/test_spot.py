@@ -14,7 +14,7 @@ from burstd.domain.plugins.provider import Notice
 from burstd.domain.slurm.job import JobState
 from burstd.reconciler.reconciler import Reconciler
 from tests.crash.test_directed import COMPLETED, PENDING, RUNNING, ends_well, running
-from tests.crash.world import ADMINS, PACE, SLURM, TUNING, World
+from tests.crash.world import ADMIN_REASON, PACE, SLURM, TUNING, World
 from tests.virtual.job import JobSpec
 from tests.virtual.provider import SimProvider
 
@@ -34,7 +34,7 @@ def take_back(w: World, job: str, notice_s: float | None) -> str:
     """Has the cloud announce the end of the machine under a job; returns the slot."""
     slot = w.slurm.job(job).nodes[0]
     one = w.instance_of(w.claim_on(slot))
-    w.kits[one.provider].take_back(one.id, notice_s)
+    w.kits[one.provider].interrupt_spot(one.id, notice_s)
     return slot
 
 
@@ -69,7 +69,7 @@ def test_after_enough_interruptions_a_job_gets_a_machine_on_demand(world: World)
         world.run_until(lambda: world.states(job) == [PENDING], 15)
     last = running(world, job, 120)
     assert (offers, last.offer.spot) == ([True] * TUNING.spot_interruptions, False)
-    assert "on demand: its machines were taken back 2 times" in world.store.history(last.id)[0].reason
+    assert "on demand: its machines were taken back 2 times" in world.store.claim_events(last.id)[0].reason
     ends_well(world, job)
 
 
@@ -77,7 +77,7 @@ def test_a_machine_lost_without_a_word_counts_as_well(world: World) -> None:
     job = world.slurm.submit(JOB)
     for run in range(TUNING.spot_interruptions):
         one = world.instance_of(running(world, job, 120))
-        world.kits[one.provider].lose(one.id)
+        world.kits[one.provider].end_instance(one.id)
         world.run_until(lambda: world.states(job) == [PENDING], 60)
         assert interruptions(world, job) == list(range(run + 1))
     assert not running(world, job, 60).offer.spot
@@ -164,7 +164,7 @@ def test_a_node_drains_itself_while_burstd_is_dead(world: World) -> None:
     job = world.slurm.submit(JOB)
     one = world.instance_of(running(world, job))
     world.kill()
-    world.kits[one.provider].take_back(one.id, 100.0)
+    world.kits[one.provider].interrupt_spot(one.id, 100.0)
     world.clock.advance(20)
     assert "DRAIN" in world.slurm.node(world.slurm.job(job).nodes[0]).flags
     world.start()
@@ -206,7 +206,7 @@ def test_a_queue_without_news_costs_no_loop_and_none_is_not_asked(
         w = World(folder, template=template, alpha="sim", spot=True)
         running(w, w.slurm.submit(replace(JOB, run_s=5000)))
         assert w.reconciler is not None
-        w.reconciler.watching = True
+        w.reconciler.queue_is_watched = True
         begun.clear()
         w.run(300)
         seen.append((begun["loops"], begun["asked"]))
@@ -229,13 +229,13 @@ def test_a_queue_that_cannot_be_read_is_an_alarm_and_no_more(tmp_path: Path, tem
 @pytest.mark.parametrize("after_s", [1.0, 5.0, 14.0])
 def test_a_machine_that_is_no_node_yet_is_given_up(world: World, after_s: float) -> None:
     job = world.slurm.submit(JOB)
-    world.run_until(lambda: bool(world.living()), 10)
-    [one] = world.living()
+    world.run_until(lambda: bool(world.running_instances()), 10)
+    [one] = world.running_instances()
     world.run(after_s)
-    world.kits[one.provider].take_back(one.id, 300.0)
+    world.kits[one.provider].interrupt_spot(one.id, 300.0)
     claim = running(world, job, 120)
     assert claim.id != one.claim_id
-    world.run_until(lambda: not any(i.id == one.id for i in world.living()), 60)
+    world.run_until(lambda: not any(i.id == one.id for i in world.running_instances()), 60)
     assert world.store.claim(one.claim_id).error == "interrupted"
     ends_well(world, job)
 
@@ -244,12 +244,12 @@ def test_a_person_s_drain_and_words_stay(world: World) -> None:
     job = world.slurm.submit(JOB)
     running(world, job)
     slot = world.slurm.job(job).nodes[0]
-    world.slurm.drain([slot], ADMINS)
+    world.slurm.drain([slot], ADMIN_REASON)
     take_back(world, job, 120.0)
     world.run_until(lambda: world.states(job) == [PENDING], 12)
-    assert world.slurm.node(slot).reason.startswith(f"{ADMINS}; burstd: interruption")
+    assert world.slurm.node(slot).reason.startswith(f"{ADMIN_REASON}; burstd: interruption")
     world.run_until(lambda: world.slurm.node(slot).view(0.0).powered_down, 90)
-    world.slurm.drain([slot], f"{ADMINS}; burstd: rebalance hint")
+    world.slurm.drain([slot], f"{ADMIN_REASON}; burstd: rebalance hint")
     world.run(60)
     assert "DRAIN" in world.slurm.node(slot).flags
     world.slurm.resume([slot])
@@ -282,10 +282,10 @@ def test_whatever_dies_on_the_way_the_run_counts_once(tmp_path: Path, template: 
     job = w.slurm.submit(JOB)
     running(w, job)
     take_back(w, job, 60.0)
-    w.bomb.arm(places)
+    w.crash_points.arm(places)
     w.run(5)
     w.run(10)
-    w.bomb.disarm()
+    w.crash_points.disarm()
     w.start()
     w.run_until(lambda: w.slurm.job(job).restarts == 1 and w.states(job) == [RUNNING], 300)
     assert interruptions(w, job) == [0]

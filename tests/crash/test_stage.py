@@ -10,7 +10,7 @@ import pytest
 from burstd.domain.staging import StageState as S
 from burstd.slurm.hooks.stage_server import StageCall, StageReply
 from burstd.staging.controller.tasks import StageFailed
-from tests.crash.stage_world import LANES, StageWorld
+from tests.crash.stage_world import WORKER_QUEUES, StageWorld
 from tests.crash.workers import Delay
 
 pytestmark = pytest.mark.crash
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.crash
 def world(tmp_path: Path, template: Path) -> Iterator[StageWorld]:
     """Transfers take three seconds each."""
     made = StageWorld(tmp_path, template=template)
-    made.delays.update({lane: Delay(3.0) for lane in LANES if lane != "stage:slurm"})
+    made.delays.update({lane: Delay(3.0) for lane in WORKER_QUEUES if lane != "stage:slurm"})
     yield made
     made.kill()
 
@@ -96,8 +96,8 @@ WHEN = ["setup", "looking", "sending", "ready", "placing", "running", "post_run"
 def reach(world: StageWorld, job: str, when: str) -> None:
     """The world as it is in the midst of a step."""
     place = {
-        "looking": S.WAITING, "sending": S.SENDING, "placing": S.PLACING, "collecting": S.COLLECTING,
-        "bringing": S.BRINGING, "home": S.HOME,
+        "looking": S.WAITING, "sending": S.UPLOADING, "placing": S.FETCHING, "collecting": S.COLLECTING,
+        "bringing": S.DELIVERING, "home": S.DELIVERED,
     }.get(when)  # fmt: skip
     until = world.is_(job, place) if place else world.phase(job, when)
     world.run(600, until)
@@ -129,47 +129,47 @@ def test_in_the_midst(world: StageWorld, trouble: Trouble, when: str, burstd: st
     world.run(2.0)
     world.start()
     finish(world)
-    assert not world.held()
+    assert not world.jobs_needing_attention()
 
 
-AGAIN = StageFailed("the store does not answer", again=True)
-NEVER = StageFailed("nobody may read /data/b", again=False)
+AGAIN = StageFailed("the store does not answer", retryable=True)
+NEVER = StageFailed("nobody may read /data/b", retryable=False)
 
 
 def test_a_job_goes_through_once(world: StageWorld) -> None:
     job = world.submit("7", nodes=2)
     finish(world)
-    assert [kind for kind, _, _ in world.ground.moved] == [
+    assert [kind for kind, _, _ in world.locations.completed_transfers] == [
         "look", "send", "place", "place", "collect", "collect", "bring", "clear",
     ]  # fmt: skip
-    assert world.ground.nudged == [job]
-    assert {o.node for o in world.ground.home} == {"c1", "c2"}
+    assert world.locations.woken_jobs == [job]
+    assert {o.node for o in world.locations.delivered} == {"c1", "c2"}
 
 
 def test_refused_input_holds_the_job_until_somebody_releases_it(world: StageWorld) -> None:
     job = world.submit("7")
-    world.ground.faults["send", job] = NEVER
+    world.locations.faults["send", job] = NEVER
     world.run(60, world.phase(job, "held"))
     world.kill()
     world.start()
     world.run(120)
-    assert ("7", "data_in", "refused") in world.slurm.answers
+    assert ("7", "data_in", "refused") in world.slurm.hook_replies
     row = world.store.staging(job)
     assert (row.state, row.error) == (S.HELD, str(NEVER))
-    assert world.desk is not None
-    assert world.desk.retry(job, "root")
+    assert world.controller is not None
+    assert world.controller.retry(job, "root")
     finish(world)
-    assert world.ground.home
+    assert world.locations.delivered
 
 
 def test_one_node_of_two_is_tried_again_alone_and_after_its_pause(world: StageWorld) -> None:
     job = world.submit("7", nodes=2)
     reach(world, job, "ready")
     for kind in ("place", "collect"):
-        world.ground.faults[kind, job] = AGAIN
+        world.locations.faults[kind, job] = AGAIN
     reach(world, job, "running")
     assert world.count("place", job) == 2
-    world.run(600, world.is_(job, S.BRINGING))
+    world.run(600, world.is_(job, S.DELIVERING))
     assert world.count("collect", job) == 2
     pauses = [e for e in world.store.events(subject="stage:7") if "tried again" in e.reason]
     assert len(pauses) == 2
@@ -182,8 +182,8 @@ def test_one_user_s_slow_looks_keep_nobody_else_waiting(world: StageWorld) -> No
         world.submit(job)
     world.submit("6", user="bob")
     world.run(20)
-    assert world.desk is not None
-    looked_at = [job for job, readings in world.desk.readings().items() if readings]
+    assert world.controller is not None
+    looked_at = [job for job, readings in world.controller.progress_by_job().items() if readings]
     assert (len(looked_at), "6" in looked_at) == (3, True)
     finish(world)
 
@@ -191,7 +191,7 @@ def test_one_user_s_slow_looks_keep_nobody_else_waiting(world: StageWorld) -> No
 def test_damaged_input_is_sent_again_while_the_job_keeps_its_nodes(world: StageWorld) -> None:
     job = world.submit("7", nodes=2)
     reach(world, job, "ready")
-    world.ground.faults["place", job] = StageFailed("an object is damaged", again=True, resend=True)
+    world.locations.faults["place", job] = StageFailed("an object is damaged", retryable=True, resend=True)
     reach(world, job, "running")
     assert (world.count("send", job), world.count("place", job)) == (2, 3)
     finish(world)
@@ -201,37 +201,37 @@ def test_damaged_input_is_sent_again_while_the_job_keeps_its_nodes(world: StageW
 @pytest.mark.parametrize("dies", [False, True])
 def test_held_output_keeps_its_nodes_until_it_is_home_or_given_up(world: StageWorld, kind: str, dies: bool) -> None:
     job = world.submit("7")
-    world.ground.faults[kind, job] = NEVER
+    world.locations.faults[kind, job] = NEVER
     world.run(600, world.is_(job, S.HELD))
     if dies:
         world.kill()
         world.start()
     world.run(300)  # the world looks whether the node is kept
     world.check()
-    assert world.held() == [job]
+    assert world.jobs_needing_attention() == [job]
     assert world.phase(job, "data_out")()
-    assert world.desk is not None
+    assert world.controller is not None
     if kind == "bring":
-        assert world.desk.retry(job, "root")
+        assert world.controller.retry(job, "root")
     else:
-        world.ground.unwanted.add(job)
-        assert world.desk.discard(job, "root")
+        world.locations.discarded_jobs.add(job)
+        assert world.controller.discard(job, "root")
     finish(world)
-    assert bool(world.ground.home) is (kind == "bring")
+    assert bool(world.locations.delivered) is (kind == "bring")
 
 
 def test_nothing_is_given_up_of_a_job_that_runs(world: StageWorld) -> None:
     job = world.submit("7")
     reach(world, job, "running")
-    assert world.desk is not None
-    assert "has not ended" in world.desk.discard(job, "root")
+    assert world.controller is not None
+    assert "has not ended" in world.controller.discard(job, "root")
     finish(world)
-    assert world.ground.home
+    assert world.locations.delivered
 
 
 def test_a_full_disk_repeats_no_transfer(world: StageWorld) -> None:
     job = world.submit("7", nodes=2)
-    for state in (S.SENDING, S.PLACING, S.COLLECTING, S.BRINGING):
+    for state in (S.UPLOADING, S.FETCHING, S.COLLECTING, S.DELIVERING):
         world.run(600, world.is_(job, state))
         world.disk.writes_left = 0
         world.run(30)
@@ -249,7 +249,7 @@ def test_a_silent_slurm_is_asked_again_for_a_job_that_is_not_on_record(world: St
     assert world.state(job) is None
     world.slurm.silent = False
     finish(world)
-    assert world.ground.home
+    assert world.locations.delivered
 
 
 def test_a_slow_slurm_loses_no_task_of_an_array(world: StageWorld) -> None:
@@ -260,7 +260,7 @@ def test_a_slow_slurm_loses_no_task_of_an_array(world: StageWorld) -> None:
     world.delays["stage:slurm"] = Delay(90.0)
     world.start()
     world.run(80)
-    assert world.state(job) is S.PLACED
+    assert world.state(job) is S.FETCHED
     finish(world)
 
 
@@ -272,7 +272,7 @@ def test_a_job_whose_stage_out_slurm_forgot_is_brought_home(world: StageWorld) -
     world.start()
     world.run(60)
     assert world.phase(job, "stuck")()
-    assert world.state(job) is S.HOME
+    assert world.state(job) is S.DELIVERED
     finish(world)
 
 
@@ -281,14 +281,14 @@ def test_a_job_that_runs_twice_brings_both_home(world: StageWorld) -> None:
     reach(world, job, "running")
     world.slurm.requeue(job)
     finish(world)
-    assert {(o.run, o.node) for o in world.ground.home} == {(1, "c1"), (1, "c2"), (2, "c1"), (2, "c2")}
+    assert {(o.run, o.node) for o in world.locations.delivered} == {(1, "c1"), (1, "c2"), (2, "c1"), (2, "c2")}
 
 
 def test_polling_slurm_is_not_told_of_data_that_is_not_there(world: StageWorld) -> None:
     job = world.submit("7")
     reach(world, job, "sending")
     said: list[StageReply] = []
-    world.ask(StageCall("test_data_in", job, 1001, 1001), said.append)
+    world.send_call(StageCall("test_data_in", job, 1001, 1001), said.append)
     world.run(1.0)
     assert not said
     finish(world)
@@ -303,7 +303,7 @@ def test_a_job_moved_from_premises_to_the_cloud_has_its_input_sent(world: StageW
     world.run(600, world.phase(job, "running"))
     assert world.count("send", job) == 1
     # Nobody could have known.
-    assert world.ground.violations.pop() == "job 7 was allocated before its input was in the store"
+    assert world.locations.violations.pop() == "job 7 was allocated before its input was in the store"
     finish(world)
 
 
@@ -311,16 +311,16 @@ def test_few_are_sent_at_once(world: StageWorld) -> None:
     for n in range(8):
         world.submit(str(n), user="ada" if n % 2 else "bob", run_s=1)
     finish(world)
-    assert len(world.ground.home) == 8
+    assert len(world.locations.delivered) == 8
 
 
 def test_a_node_that_went_costs_what_it_cost_and_is_told(world: StageWorld) -> None:
     job = world.submit("7", nodes=2, run_s=180)
     reach(world, job, "collecting")
     world.break_node("c1", noticed_s=0.5, again_s=0.5)
-    world.run(600, world.is_(job, S.HOME))
-    (ended,) = world.ground.ended[job]
-    assert (ended.lost, ended.cost) == (("c1",), "0.1000")
+    world.run(600, world.is_(job, S.DELIVERED))
+    (ended,) = world.locations.ended[job]
+    assert (ended.lost_nodes, ended.cost) == (("c1",), "0.1000")
     finish(world)
 
 
@@ -345,7 +345,7 @@ def test_nobody_stages_for_a_client_that_slurm_has_killed(world: StageWorld) -> 
 def test_cancelling_the_next_run_does_not_give_up_the_output_of_the_last(world: StageWorld) -> None:
     job = world.submit("7")
     reach(world, job, "running")
-    world.ground.faults["collect", job] = NEVER
+    world.locations.faults["collect", job] = NEVER
     world.slurm.restart(recent=True, other_nodes=True)
     world.run(600, world.phase(job, "held"))
     world.kill()
@@ -353,6 +353,6 @@ def test_cancelling_the_next_run_does_not_give_up_the_output_of_the_last(world: 
     world.slurm.cancel(job)
     world.run(60)
     assert world.phase(job, "gone")()
-    assert world.held() == [job]
+    assert world.jobs_needing_attention() == [job]
     finish(world)
-    assert len(world.ground.home) == 1
+    assert len(world.locations.delivered) == 1

@@ -24,7 +24,7 @@ from hypothesis.stateful import (
 
 from burstd.staging.controller.tasks import StageFailed
 from tests.crash.stage_ground import SLOTS
-from tests.crash.stage_world import LANES, StageWorld
+from tests.crash.stage_world import WORKER_QUEUES, StageWorld
 from tests.crash.workers import Delay
 from tests.crash.world import memory_folder
 
@@ -39,9 +39,9 @@ _LONG = settings(_SHORT, derandomize=False, max_examples=1500, stateful_step_cou
 seconds = st.sampled_from([0.1, 1.0, 3.0, 10.0, 25.0, 60.0])
 kinds = st.sampled_from(["look", "send", "place", "link", "collect", "bring", "clear"])
 FAULTS: dict[str, Callable[[], Exception]] = {
-    "again": lambda: StageFailed("the store does not answer", again=True),
-    "later": lambda: StageFailed("the store is busy", again=True, retry_after_s=30.0),
-    "for good": lambda: StageFailed("nobody may read /data/b", again=False),
+    "again": lambda: StageFailed("the store does not answer", retryable=True),
+    "later": lambda: StageFailed("the store is busy", retryable=True, retry_after_s=30.0),
+    "for good": lambda: StageFailed("nobody may read /data/b", retryable=False),
     "broken": lambda: RuntimeError("a bug"),
 }
 
@@ -56,7 +56,7 @@ class StageCrashes(RuleBasedStateMachine):
         self.folder = ExitStack()
         self.world = StageWorld(self.folder.enter_context(memory_folder()), template=self.template)
         if slow:
-            self.world.delays.update({lane: Delay(2.0) for lane in LANES})
+            self.world.delays.update({lane: Delay(2.0) for lane in WORKER_QUEUES})
         self.numbers = 0
 
     # Users.
@@ -91,8 +91,8 @@ class StageCrashes(RuleBasedStateMachine):
     @rule(which=st.integers(0, 5))
     def retry(self, which: int) -> None:
         rows = self.world.store.stagings()
-        if self.world.disk.writes_left is None and self.world.desk is not None:
-            self.world.desk.retry(rows[which % len(rows)].job_id, "root")
+        if self.world.disk.writes_left is None and self.world.controller is not None:
+            self.world.controller.retry(rows[which % len(rows)].job_id, "root")
 
     # burstd and time.
 
@@ -111,7 +111,7 @@ class StageCrashes(RuleBasedStateMachine):
 
     @rule(places=st.integers(1, 25), s=seconds, back=st.booleans())
     def crash(self, places: int, s: float, back: bool) -> None:
-        self.world.bomb.arm(places)
+        self.world.crash_points.arm(places)
         self.world.run(s)
         if back:
             self.world.start()
@@ -131,9 +131,11 @@ class StageCrashes(RuleBasedStateMachine):
 
     @rule(kind=kinds, fault=st.sampled_from(sorted(FAULTS)), which=st.sampled_from(["", "1", "2", "3"]))
     def transfer_fails(self, kind: str, fault: str, which: str) -> None:
-        self.world.ground.faults[kind, which] = FAULTS[fault]()
+        self.world.locations.faults[kind, which] = FAULTS[fault]()
 
-    @rule(lane=st.sampled_from(LANES), before=st.sampled_from([0.0, 2.0, 20.0]), after=st.sampled_from([0.0, 2.0]))
+    @rule(
+        lane=st.sampled_from(WORKER_QUEUES), before=st.sampled_from([0.0, 2.0, 20.0]), after=st.sampled_from([0.0, 2.0])
+    )
     def slow(self, lane: str, before: float, after: float) -> None:
         self.world.delays[lane] = Delay(before, after)
 

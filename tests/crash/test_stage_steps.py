@@ -14,17 +14,17 @@ from burstd.db import Store
 from burstd.domain.snapshot import SlurmView
 from burstd.domain.staging import Directives, StageIn, StageOut, Staging
 from burstd.domain.staging import StageState as S
-from burstd.planner.staging.transfer_schedule import Measured, Rates, TransferLimits, Use
+from burstd.planner.staging.transfer_schedule import DecayedThroughput, StorageUse, TransferLimits, TransferRates
 from burstd.slurm.commands.job_facts import JobFacts
 from burstd.slurm.hooks.stage_server import StageCall
-from burstd.staging.controller.controller import StageDesk, StageRules
-from burstd.staging.controller.job_runs import Life, Run
-from burstd.staging.controller.snapshot_view import views
-from burstd.staging.controller.tasks import StageFailed, Task
+from burstd.staging.controller.controller import StageRules, StagingController
+from burstd.staging.controller.job_runs import StagingCycle, StagingRun
+from burstd.staging.controller.snapshot_view import data_views
+from burstd.staging.controller.tasks import StageFailed, StagingTask
 from burstd.staging.movement.job_folders import JobFolders
 from burstd.staging.movement.progress import Meter
-from burstd.staging.submission.job_chains import Chain
-from burstd.staging.submission.quota import Taken, too_much, unlimited
+from burstd.staging.submission.job_chains import OutputDependencies
+from burstd.staging.submission.quota import QuotaUsage, no_quota, over_quota
 from burstd.transfer.privsep.client import Account
 from tests.crash.stage_ground import FakeTransfers
 from tests.crash.stage_world import POOLS, StageWorld
@@ -52,8 +52,8 @@ def account(user: str) -> Account:
         ("/p/a/b", {"to": "/p/a"}, True),
         ("${HOME}/a", {"to": "/home/ada/a/b/c/"}, True),
         ("/p/ab", {"to": "/p/a"}, False),
-        ("/p/a", {"to": "/p/a", "state": S.PLACED, "ending": True}, True),
-        ("/p/a", {"to": "/p/a", "state": S.PLACED}, False),
+        ("/p/a", {"to": "/p/a", "state": S.FETCHED, "ending": True}, True),
+        ("/p/a", {"to": "/p/a", "state": S.FETCHED}, False),
         ("/p/a", {"to": "/p/a", "state": S.HELD, "resume": "bringing"}, False),
         ("/p/a", {"to": "/p/a", "user": "bob"}, False),
         ("/p/a", {"to": "/p/a", "created": 5.0}, False),
@@ -64,13 +64,13 @@ def account(user: str) -> Account:
 def test_input_waits_for_output_of_the_same_user_from_before(source: str, other: dict[str, Any], waits: bool) -> None:
     ending = other.pop("ending", False)
     row = staging("9", S.WAITING, source=source, created=5.0)
-    before = staging("1", other.pop("state", S.BRINGING), **{"created": 4.0, **other})
-    chain = Chain(account)
-    chain.see([row, before], lambda _job: ending, 10.0)
-    assert chain.awaited(row) == ("1" if waits else "")
+    before = staging("1", other.pop("state", S.DELIVERING), **{"created": 4.0, **other})
+    chain = OutputDependencies(account)
+    chain.update([row, before], lambda _job: ending, 10.0)
+    assert chain.awaited_job(row) == ("1" if waits else "")
 
 
-class Counting:
+class CountingStore:
     """A store that counts what it is asked for."""
 
     def __init__(self, store: Store, calls: Counter[str]) -> None:
@@ -81,7 +81,7 @@ class Counting:
         return getattr(self._store, name)
 
 
-class Lookers:
+class InlineWorkers:
     """Workers that look and ask Slurm at once, and never come to the end of a transfer."""
 
     def submit(
@@ -102,15 +102,15 @@ class Lookers:
         """See Workers."""
         done()
 
-    def drain(self, _broke: object = None) -> int:
+    def run_callbacks(self, _broke: object = None) -> int:
         """See Workers."""
         return 0
 
 
-class Pending(FakeTransfers):
+class PendingTransfers(FakeTransfers):
     """All jobs wait, for Slurm."""
 
-    def facts(self, job_id: str) -> JobFacts | None:
+    def query_job(self, job_id: str) -> JobFacts | None:
         """See Transfers."""
         return JobFacts(
             job_id, job_id, "ada", 1001, 1001, "", ("burst",), "PENDING", "0:0", (), "", "", "", 0
@@ -125,32 +125,32 @@ def test_a_step_reads_the_record_once_and_no_accounts_however_many_wait(tmp_path
         asked[user] += 1
         return account(user)
 
-    desk = StageDesk(
-        store=cast("Store", Counting(store, calls)), workers=Lookers(), clock=world.clock,
-        transfers=Pending(world.ground, world.slurm), pools=lambda: POOLS,
-        rules=StageRules(JobFolders("/scratch", b"key"), "store", TransferLimits(4, 2)), accounts=who,
+    desk = StagingController(
+        store=cast("Store", CountingStore(store, calls)), workers=InlineWorkers(), clock=world.clock,
+        transfers=PendingTransfers(world.locations, world.slurm), pools=lambda: POOLS,
+        rules=StageRules(JobFolders("/scratch", b"key"), "store", TransferLimits(4, 2)), find_account=who,
     )  # fmt: skip
     with store.batch():
         store.make_staging(staging("0", S.WAITING, to="/home/ada/x"))
-        store.move_staging("0", S.WAITING, S.STAGED, "")
-        store.move_staging("0", S.STAGED, S.PLACING, "", nodes=("c1",))
-        store.move_staging("0", S.PLACING, S.PLACED, "")
-        store.move_staging("0", S.PLACED, S.COLLECTING, "")
-        store.move_staging("0", S.COLLECTING, S.BRINGING, "")
+        store.transition_staging("0", S.WAITING, S.STAGED, "")
+        store.transition_staging("0", S.STAGED, S.FETCHING, "", nodes=("c1",))
+        store.transition_staging("0", S.FETCHING, S.FETCHED, "")
+        store.transition_staging("0", S.FETCHED, S.COLLECTING, "")
+        store.transition_staging("0", S.COLLECTING, S.DELIVERING, "")
         for n in range(1, 3000):
             store.make_staging(staging(str(n), S.WAITING, source=f"/data/{n}", created=1.0))
     for n in range(3000):
-        desk.hear(StageCall("data_out" if not n else "data_in", str(n), 1001, 1001), lambda _reply: None)
+        desk.handle_hook(StageCall("data_out" if not n else "data_in", str(n), 1001, 1001), lambda _reply: None)
     view = SlurmView((), {}, (), world.clock.now())
     for _ in range(4):
         world.clock.advance(1)
         desk.step(view, ())
-    assert len([row for row in desk.rows() if row.state is S.SENDING]) == 2
-    desk.views()
+    assert len([row for row in desk.recorded_stagings() if row.state is S.UPLOADING]) == 2
+    desk.data_views()
     calls.clear()
     world.clock.advance(1)
     desk.step(view, ())
-    assert len(desk.views()) == 3000
+    assert len(desk.data_views()) == 3000
     assert calls == {"stagings": 1}
     assert asked == {"ada": 1}
     world.kill()
@@ -161,24 +161,24 @@ def test_a_step_reads_the_record_once_and_no_accounts_however_many_wait(tmp_path
     [
         (S.WAITING, "", 0, 0, True),
         (S.WAITING, "the store does not answer", 0, 0, False),
-        (S.SENDING, "", 50, 100, True),
-        (S.SENDING, "", 50, 130, False),
-        (S.SENDING, "the store does not answer", 50, 0, True),
-        (S.SENDING, "the store does not answer", 0, 0, False),
+        (S.UPLOADING, "", 50, 100, True),
+        (S.UPLOADING, "", 50, 130, False),
+        (S.UPLOADING, "the store does not answer", 50, 0, True),
+        (S.UPLOADING, "the store does not answer", 0, 0, False),
     ],
 )
 def test_no_node_is_started_for_input_that_does_not_move(
     state: S, error: str, moved: int, still_s: float, known: bool
 ) -> None:
-    row, run, now = replace(staging("1", state, source="/data"), error=error), Run("1"), 0.0
-    run.life.size = 100
+    row, run, now = replace(staging("1", state, source="/data"), error=error), StagingRun("1"), 0.0
+    run.cycle.input_bytes = 100
     meter = Meter("in", "in", lambda: now)
-    meter.at(done=40 + moved, sent=moved, hits=40)
-    run.begin("in", Task(row, meter))
-    run.read("in")
+    meter.set_counts(done=40 + moved, sent=moved, hits=40)
+    run.add_task("in", StagingTask(row, meter))
+    run.task_progress("in")
     now = still_s
-    rates = Rates({("store", "in"): Measured(1000.0, 1.0)})
-    (view,) = views([row], lambda _job: run, rates, 1e9, lambda _row, _run: 0.0).values()
+    rates = TransferRates({("store", "in"): DecayedThroughput(1000.0, 1.0)})
+    (view,) = data_views([row], lambda _job: run, rates, 1e9, lambda _row, _run: 0.0).values()
     assert bool(view.ready_at) is known
 
 
@@ -187,7 +187,7 @@ def test_a_store_that_is_away_while_sending_is_told_and_gives_its_turn_to_others
 ) -> None:
     world = StageWorld(tmp_path, template=template)
     job = world.submit("7")
-    world.ground.faults["send", job] = StageFailed("the store does not answer", again=True, retry_after_s=500)
+    world.locations.faults["send", job] = StageFailed("the store does not answer", retryable=True, retry_after_s=500)
     world.run(60, lambda: world.state(job) is S.WAITING and bool(world.store.staging(job).error))
     other = world.submit("8")
     world.run(60, world.phase(other, "running"))
@@ -198,38 +198,40 @@ def test_a_store_that_is_away_while_sending_is_told_and_gives_its_turn_to_others
     world.kill()
 
 
-def sized(job_id: str, state: S, size: int, source: str, **fields: Any) -> tuple[Staging, Life]:
+def staging_of_size(job_id: str, state: S, size: int, source: str, **fields: Any) -> tuple[Staging, StagingCycle]:
     row = replace(staging(job_id, state, source=source), **{"account": "p", **fields})
-    return row, Life(size=size, sources=(source,))
+    return row, StagingCycle(input_bytes=size, sources=(source,))
 
 
 @pytest.mark.parametrize(
     ("others", "there", "more", "sure"),
     [
         ([], 0, True, True),
-        ([sized("1", S.SENDING, 40, "/b")], 0, False, True),
-        ([sized("1", S.SENDING, 40, "/a")], 0, True, True),
-        ([sized("1", S.SENDING, 40, "/b", uid=2, account="q")], 0, True, True),
-        ([sized("1", S.SENDING, 40, "/b", uid=2)], 0, False, True),
-        ([sized("1", S.WAITING, 40, "/b")], 0, True, True),
-        ([sized("1", S.STAGED, 40, "/b", bytes_in=40, staged=990.0)], 0, False, False),
-        ([sized("1", S.STAGED, 40, "/b", bytes_in=40, staged=900.0)], 0, True, True),
-        ([sized("1", S.SENDING, 40, "/b")], 40, True, True),
-        ([sized("1", S.SENDING, 20, "/b")], 10, True, True),
+        ([staging_of_size("1", S.UPLOADING, 40, "/b")], 0, False, True),
+        ([staging_of_size("1", S.UPLOADING, 40, "/a")], 0, True, True),
+        ([staging_of_size("1", S.UPLOADING, 40, "/b", uid=2, account="q")], 0, True, True),
+        ([staging_of_size("1", S.UPLOADING, 40, "/b", uid=2)], 0, False, True),
+        ([staging_of_size("1", S.WAITING, 40, "/b")], 0, True, True),
+        ([staging_of_size("1", S.STAGED, 40, "/b", bytes_in=40, staged=990.0)], 0, False, False),
+        ([staging_of_size("1", S.STAGED, 40, "/b", bytes_in=40, staged=900.0)], 0, True, True),
+        ([staging_of_size("1", S.UPLOADING, 40, "/b")], 40, True, True),
+        ([staging_of_size("1", S.UPLOADING, 20, "/b")], 10, True, True),
     ],
 )
 def test_a_quota_counts_what_is_being_sent_and_the_same_source_once(
-    others: list[tuple[Staging, Life]], there: int, more: bool, sure: bool
+    others: list[tuple[Staging, StagingCycle]], there: int, more: bool, sure: bool
 ) -> None:
-    row, life = sized("9", S.WAITING, 40, "/a")
-    taken = Taken(Use("ada", 50, 100), Use("p", 50, 100), there)
-    text, is_sure = too_much(row, life, [(row, life), *others], taken, 1000.0)
+    row, life = staging_of_size("9", S.WAITING, 40, "/a")
+    taken = QuotaUsage(StorageUse("ada", 50, 100), StorageUse("p", 50, 100), there)
+    text, is_sure = over_quota(row, life, [(row, life), *others], taken, 1000.0)
     assert (not text, is_sure) == (more, sure)
 
 
 def test_input_beyond_the_quota_is_held_before_it_is_sent(tmp_path: Path, template: Path) -> None:
     world = StageWorld(tmp_path, template=template)
-    world.quotas = lambda row, _sources: Taken(Use(row.user, 0, 1500 if row.user == "ada" else 500), Use("", 0, None))
+    world.quotas = lambda row, _sources: QuotaUsage(
+        StorageUse(row.user, 0, 1500 if row.user == "ada" else 500), StorageUse("", 0, None)
+    )
     world.kill()
     world.start()
     few, many = world.submit("7"), world.submit("8", user="bob")
@@ -238,7 +240,7 @@ def test_input_beyond_the_quota_is_held_before_it_is_sent(tmp_path: Path, templa
     row = world.store.staging(many)
     assert (row.state, world.count("send", many)) == (S.HELD, 0)
     assert "user bob may stage 500 B more" in row.error
-    world.quotas = unlimited
+    world.quotas = no_quota
     world.kill()
     world.start()
     world.calm()

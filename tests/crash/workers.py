@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from burstd.runtime.workers import finish, raised
+from burstd.runtime.workers import reraise, run_callback
 from tests.virtual.clock import VirtualClock
 
 T = TypeVar("T")
@@ -34,55 +34,55 @@ class QueuedWorkers:
     """By lane."""
     _queued: list[_Call] = field(default_factory=list)
     _results: list[tuple[float, Callable[[], None], str]] = field(default_factory=list)
-    _quiet: list[tuple[float, Callable[[], None], str]] = field(default_factory=list)
+    _quiet_results: list[tuple[float, Callable[[], None], str]] = field(default_factory=list)
     """Results that are no news."""
 
     def submit(
         self,
-        lane: str,
+        queue_name: str,
         work: Callable[[], T],
         done: Callable[[T | Exception], None],
         quiet: Callable[[T], bool] | None = None,
         user: int | None = None,  # noqa: ARG002  there is no lane to fill
     ) -> None:
         """See Workers."""
-        due = self.clock.now() + self.delays.get(lane, _NONE).before_s
-        self._queued.append((due, lane, work, done, quiet))
+        due = self.clock.now() + self.delays.get(queue_name, _NONE).before_s
+        self._queued.append((due, queue_name, work, done, quiet))
 
     def post(self, done: Callable[[], None]) -> None:
         """See Workers."""
         self._results.append((self.clock.now(), done, ""))
 
-    def drain(self, broke: Callable[[str, Exception], None] = raised) -> int:
+    def run_callbacks(self, on_error: Callable[[str, Exception], None] = reraise) -> int:
         """See Workers."""
-        come = [one for one in self._quiet if one[0] <= self.clock.now()]
-        self._quiet = [one for one in self._quiet if one[0] > self.clock.now()]
-        for _, done, lane in come:
-            finish(lane, done, broke)
+        come = [one for one in self._quiet_results if one[0] <= self.clock.now()]
+        self._quiet_results = [one for one in self._quiet_results if one[0] > self.clock.now()]
+        for _, done, queue_name in come:
+            run_callback(queue_name, done, on_error)
         count = 0
         while True:
             index = next((i for i, (due, _, _) in enumerate(self._results) if due <= self.clock.now()), None)
             if index is None:
                 return count
-            _, done, lane = self._results.pop(index)
-            finish(lane, done, broke)
+            _, done, queue_name = self._results.pop(index)
+            run_callback(queue_name, done, on_error)
             count += 1
 
     @property
-    def waiting(self) -> bool:
+    def has_work(self) -> bool:
         """True while something is queued, or has come back and was not drained."""
-        return bool(self._queued or self._results or self._quiet)
+        return bool(self._queued or self._results or self._quiet_results)
 
     @property
-    def answered(self) -> bool:
+    def has_results(self) -> bool:
         """True while an answer is here that was not drained: the daemon is woken by it."""
         return any(one[0] <= self.clock.now() for one in self._results)
 
-    def due(self) -> float:
+    def next_due(self) -> float:
         """When there is something to do next, or an answer is here; infinite: nothing is under way."""
         return min([item[0] for item in self._queued] + [item[0] for item in self._results], default=float("inf"))
 
-    def run(self, which: int = 0) -> bool:
+    def run_one(self, which: int = 0) -> bool:
         """Does one piece of queued work that is due, any of them; False: there is none."""
         ready = [i for i, item in enumerate(self._queued) if item[0] <= self.clock.now()]
         if not ready:
@@ -93,6 +93,6 @@ class QueuedWorkers:
             news = quiet is None or not quiet(result)
         except Exception as error:  # noqa: BLE001  as in ThreadWorkers
             result, news = error, True
-        back = self._results if news else self._quiet
+        back = self._results if news else self._quiet_results
         back.append((self.clock.now() + self.delays.get(lane, _NONE).after_s, lambda: done(result), lane))
         return True

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import policies.idle as policies_idle
-from burstd.db import Store, replay
+from burstd.db import Store, replay_claims
 from burstd.db.record_mark import RecordMark
 from burstd.domain.claim import Claim, ClaimState
 from burstd.domain.cloud.offer import OfferRule, Pool
@@ -20,20 +20,20 @@ from burstd.domain.plugins.provider import Idempotency
 from burstd.domain.slurm.job import JobState
 from burstd.domain.slurm.shape import Shape
 from burstd.planner.timeouts import Tuning
-from burstd.reconciler.decisions import Rules
-from burstd.reconciler.observer import Pace
-from burstd.reconciler.reconciler import Data, Reconciler
-from tests.crash.clouds import CLUSTER, CPU, GPU, CloudKit, Made, SandboxKit, SimKit
-from tests.crash.faults import Bomb, Crash, Disk, Line, dying_calls, slurm_that_may_die, store_that_may_die
+from burstd.reconciler.decisions import RuntimeConfig
+from burstd.reconciler.observer import PollIntervals
+from burstd.reconciler.reconciler import Reconciler, StagingSubsystem
+from tests.crash.clouds import CLUSTER, CPU, GPU, CloudKit, KitInstance, SandboxKit, SimKit
+from tests.crash.faults import Crash, CrashPoints, Disk, SlurmLine, crashing_calls, crashing_slurm, crashing_store
 from tests.crash.workers import Delay, QueuedWorkers
 from tests.doubles.lying_cloud import LyingCloud
 from tests.virtual.clock import VirtualClock
 from tests.virtual.machines import Machines
 from tests.virtual.power import SlurmConf
 from tests.virtual.slurm import NodeSpec, SimSlurm
-from tests.virtual.validator import SimProver
+from tests.virtual.validator import SimValidator
 
-ADMINS = "looks bad"
+ADMIN_REASON = "looks bad"
 """The reason that administrators give."""
 CPU_SLOTS = tuple(f"c{i}" for i in range(1, 5))
 GPU_SLOTS = tuple(f"g{i}" for i in range(1, 4))
@@ -42,15 +42,15 @@ TUNING = Tuning(
     boot_timeout_s=120, prove_timeout_s=60, gang_timeout_s=240, orphan_grace_s=60, node_down_grace_s=30,
     bind_timeout_s=40, tidy_every_s=20,
 )  # fmt: skip
-PACE = Pace(tick_s=20, poll_s=10, slurm_fast_s=2, cloud_poll_s=30, cloud_fast_s=4, prove_retry_s=3)
+PACE = PollIntervals(tick_s=20, poll_s=10, slurm_fast_s=2, cloud_poll_s=30, cloud_fast_s=4, validation_retry_s=3)
 SLURM = SlurmConf(resume_timeout_s=200, suspend_timeout_s=8, ping_s=10, slurmd_timeout_s=60, requeue_delay_s=15)
 SLURM_PATIENT = replace(SLURM, resume_timeout_s=24 * 3600.0, suspend_timeout_s=8.0)
 KEEP_ALIVE_S = 60.0
-LISTINGS_S = 3 * PACE.cloud_poll_s
+THREE_LISTINGS_S = 3 * PACE.cloud_poll_s
 _PROVIDER_CALLS = frozenset(
     ["prepare", "launch", "instances", "terminate", "leftovers", "remove", "offers", "notices", "acknowledge"]
 )
-_PROVER_CALLS = frozenset({"prove", "start"})
+_VALIDATOR_CALLS = frozenset({"validate", "start_slurmd"})
 
 
 @contextmanager
@@ -85,7 +85,7 @@ class World:
         beta: Idempotency = Idempotency.SETTLE,
         lag_s: float = 0.0,
         conf: SlurmConf = SLURM,
-        stage: Data | None = None,
+        stage: StagingSubsystem | None = None,
         spot: bool = False,
     ) -> None:
         """``spot``: both clouds sell spot machines as well, at half the price."""
@@ -102,23 +102,25 @@ class World:
             conf,
         )
         self.machines = Machines(self.clock, self.slurm)
-        self._foremost = 0.0
+        self._furthest_clock_jump = 0.0
         self.violations: list[str] = []
         self.exempt: set[str] = set()
         """Instances about which a cloud lied for so long that burstd may believe it."""
-        self.kits: dict[str, CloudKit] = {"beta": self._sim("beta", beta, lag_s)}
+        self.kits: dict[str, CloudKit] = {"beta": self._sim_kit("beta", beta, lag_s)}
         match alpha:
             case "sandbox":
-                self.kits["alpha"] = SandboxKit(self.clock, self.machines, "alpha", self._ends, lag_s=lag_s, spot=spot)
+                self.kits["alpha"] = SandboxKit(
+                    self.clock, self.machines, "alpha", self._check_no_job_running, lag_s=lag_s, spot=spot
+                )
             case "sim":
-                self.kits["alpha"] = self._sim("alpha", Idempotency.TOKEN, lag_s, (3, 2), ("1.0", "4.0"))
+                self.kits["alpha"] = self._sim_kit("alpha", Idempotency.TOKEN, lag_s, (3, 2), ("1.0", "4.0"))
             case "batches":
                 prices = ("1.0", "4.0")
-                self.kits["alpha"] = self._sim("alpha", Idempotency.TOKEN, lag_s, (3, 2), prices, batches=True)
+                self.kits["alpha"] = self._sim_kit("alpha", Idempotency.TOKEN, lag_s, (3, 2), prices, batches=True)
             case _:
                 pass
-        self.liars = {name: LyingCloud(kit.provider) for name, kit in self.kits.items()}
-        self.bomb, self.disk, self.line = Bomb(), Disk(), Line(self.clock)
+        self.lying_clouds = {name: LyingCloud(kit.provider) for name, kit in self.kits.items()}
+        self.crash_points, self.disk, self.slurm_line = CrashPoints(), Disk(), SlurmLine(self.clock)
         self.delays: dict[str, Delay] = {}
         """How slow the lanes of the workers are: ``alpha``, ``alpha:list``, ``nodes``."""
         self.workers = QueuedWorkers(self.clock, self.delays)
@@ -126,8 +128,8 @@ class World:
         self.reconciler: Reconciler | None = None
         self.calls: list[str] = []
         """Calls to clouds and machines that were made: ``alpha.launch``."""
-        keep = policies_idle.plugin.make(policies_idle.Settings(keep_alive_s=KEEP_ALIVE_S))
-        self._rules = Rules(pools(spot=spot), (keep, *policies), tuning)
+        keep = policies_idle.plugin.make(policies_idle.IdleSettings(keep_alive_s=KEEP_ALIVE_S))
+        self._rules = RuntimeConfig(pools(spot=spot), (keep, *policies), tuning)
         self.path = folder / "burstd.db"
         if template is not None:
             shutil.copy(template, self.path)
@@ -136,13 +138,13 @@ class World:
         self._claims_made = 0
         self.template_fault: Exception | None = None
         """What is wrong with the site's cloud-init template; None: nothing."""
-        self.slurm.programs.resume = self.slurm.programs.suspend = self.slurm.programs.resume_fail = self._woken
+        self.slurm.programs.resume = self.slurm.programs.suspend = self.slurm.programs.resume_fail = self._wake
         self.start()
 
-    def _sim(
+    def _sim_kit(
         self,
         name: str,
-        way: Idempotency,
+        idempotency: Idempotency,
         lag_s: float,
         capacity: tuple[int, int] = (4, 3),
         prices: tuple[str, str] = ("1.5", "5.0"),
@@ -150,16 +152,16 @@ class World:
         batches: bool = False,
     ) -> SimKit:
         return SimKit(
-            self.clock, self.machines, name, self._ends,
-            way=way, lag_s=lag_s, capacity=capacity, prices=prices, batches=batches, spot=self._spot,
+            self.clock, self.machines, name, self._check_no_job_running,
+            idempotency=idempotency, lag_s=lag_s, capacity=capacity, prices=prices, batches=batches, spot=self._spot,
         )  # fmt: skip
 
-    def _woken(self, _nodes: Sequence[str]) -> None:
+    def _wake(self, _nodes: Sequence[str]) -> None:
         self.due = min(self.due, self.clock.now())
 
-    def _ends(self, instance_id: str, address: str) -> None:
+    def _check_no_job_running(self, instance_id: str, address: str) -> None:
         """burstd ends a machine: no job may run on it."""
-        machine = self.machines.at(address)
+        machine = self.machines.running_at(address)
         if machine is None or not machine.node or instance_id in self.exempt:
             return
         node = self.slurm.node(machine.node)
@@ -178,24 +180,27 @@ class World:
             return
         self._store = Store.open(self.path, self.clock)
         self._mark = RecordMark(self.path.with_name("record.mark"), self._store)
-        self._mark.compare()
+        self._mark.doubt_record()
         self.workers = QueuedWorkers(self.clock, self.delays)
         self.reconciler = Reconciler(
             cluster=CLUSTER,
-            rules=self._rules,
-            pace=PACE,
-            store=store_that_may_die(self._store, self.bomb, self.disk),
-            scheduler=slurm_that_may_die(self.slurm, self.bomb, self.line),
+            config=self._rules,
+            intervals=PACE,
+            store=crashing_store(self._store, self.crash_points, self.disk),
+            scheduler=crashing_slurm(self.slurm, self.crash_points, self.slurm_line),
             providers={
-                n: dying_calls(liar, self.bomb, n, _PROVIDER_CALLS, self.calls) for n, liar in self.liars.items()
+                n: crashing_calls(liar, self.crash_points, n, _PROVIDER_CALLS, self.calls)
+                for n, liar in self.lying_clouds.items()
             },
-            prover=dying_calls(SimProver(self.machines), self.bomb, "prover", _PROVER_CALLS, self.calls),
+            validator=crashing_calls(
+                SimValidator(self.machines), self.crash_points, "prover", _VALIDATOR_CALLS, self.calls
+            ),
             workers=self.workers,
             clock=self.clock,
             user_data=self._user_data,
             new_id=self._new_id,
-            made_here=self.made_here,
-            stage=self._stage,
+            is_authentic=self.made_here,
+            staging=self._stage,
         )
         self.due = self.clock.now()
 
@@ -212,7 +217,7 @@ class World:
         """Every id is, but those of somebody else."""
         return bool(claim_id) and not claim_id.startswith("foreign-")
 
-    def obey(self, policies: Sequence[Policy]) -> None:
+    def set_policies(self, policies: Sequence[Policy]) -> None:
         """Other policies, from the next loop on."""
         self._rules = replace(self._rules, policies=tuple(policies))
         if self.reconciler is not None:
@@ -222,7 +227,7 @@ class World:
     def jump(self, seconds: float) -> None:
         """Sets the system's clock forward, or back."""
         self.clock.jump(seconds)
-        self._foremost = max(self._foremost, self.clock.wall() - self.clock.now())
+        self._furthest_clock_jump = max(self._furthest_clock_jump, self.clock.wall() - self.clock.now())
 
     def kill(self) -> None:
         """burstd is killed: all but the database file is lost."""
@@ -250,14 +255,14 @@ class World:
         try:
             self.due = self.clock.now() + self.reconciler.step()
             assert self._mark is not None
-            self._mark.keep()
+            self._mark.update_mark()
         except Crash:
             self.kill()
 
     def work(self, which: int = 0) -> bool:
         """One piece of queued work, any that is due; False: there is none."""
         try:
-            return self.workers.run(which)
+            return self.workers.run_one(which)
         except Crash:
             self.kill()
             return False
@@ -268,13 +273,13 @@ class World:
             self.step()
         while self.work():
             pass
-        if self.workers.answered:
+        if self.workers.has_results:
             self.due = self.clock.now()
         if self.reconciler is None:
             self.clock.advance(min(1.0, most_s))
         else:
             now = self.clock.now()
-            self.clock.advance_to(max(now, min(self.due, self.workers.due(), now + most_s)))
+            self.clock.advance_to(max(now, min(self.due, self.workers.next_due(), now + most_s)))
 
     def run(self, seconds: float) -> None:
         """Lets the world go its way for so long."""
@@ -310,7 +315,7 @@ class World:
 
     def all_claims(self) -> tuple[Claim, ...]:
         """All that ever were."""
-        return self.store.find(limit=100_000)
+        return self.store.find_claims(limit=100_000)
 
     def claim_on(self, slot: str) -> Claim:
         """The live claim of a slot."""
@@ -321,21 +326,21 @@ class World:
         """Providers whose instances were listed, in order."""
         return [call.partition(".")[0] for call in self.calls if call.endswith(".instances")]
 
-    def asked(self, cloud: str) -> bool:
+    def launch_sent(self, cloud: str) -> bool:
         """A launch has gone out to this cloud."""
         return f"{cloud}.launch" in self.calls
 
-    def made(self) -> list[Made]:
+    def launched_instances(self) -> list[KitInstance]:
         """Our instances that ever were, in all clouds."""
-        return [one for kit in self.kits.values() for one in kit.made()]
+        return [one for kit in self.kits.values() for one in kit.launched_instances()]
 
-    def living(self) -> list[Made]:
+    def running_instances(self) -> list[KitInstance]:
         """Those that have not ended."""
-        return [one for one in self.made() if one.alive]
+        return [one for one in self.launched_instances() if one.alive]
 
-    def instance_of(self, claim: Claim) -> Made:
+    def instance_of(self, claim: Claim) -> KitInstance:
         """The living instance of a claim."""
-        return next(i for i in self.living() if i.claim_id == claim.id)
+        return next(i for i in self.running_instances() if i.claim_id == claim.id)
 
     def states(self, job_id: str) -> list[JobState]:
         """Of the job, the tasks of the array or the components of the het job."""
@@ -347,8 +352,8 @@ class World:
         """Raises AssertionError with what is wrong."""
         assert not self.violations, "\n".join(self.violations)
         for name, kit in self.kits.items():
-            assert kit.neighbour_lives(), f"the neighbour's machine in {name} was ended"
-        twice = [c for c, n in Counter(i.claim_id for i in self.living()).items() if n > 1]
+            assert kit.neighbour_untouched(), f"the neighbour's machine in {name} was ended"
+        twice = [c for c, n in Counter(i.claim_id for i in self.running_instances()).items() if n > 1]
         assert not twice, f"two machines for {twice}"
         if self.reconciler is not None:
             slots = Counter(c.slot for c in self.claims())
@@ -357,7 +362,7 @@ class World:
     def check_replay(self) -> None:
         """The log gives the rows."""
         rows = {c.id: c for c in self.all_claims()}
-        assert replay(self.store.events(subject="claim:", limit=1_000_000)) == rows
+        assert replay_claims(self.store.events(subject="claim:", limit=1_000_000)) == rows
 
     # The end.
 
@@ -365,16 +370,16 @@ class World:
         """Every fault is over, nobody holds anything back, and burstd runs."""
         for kit in self.kits.values():
             kit.heal()
-        for liar in self.liars.values():
+        for liar in self.lying_clouds.values():
             liar.lie = ""
-        self.bomb.disarm()
+        self.crash_points.disarm()
         self.delays.clear()
         self.disk.writes_left = None
-        self.line.lost_answers = 0
+        self.slurm_line.lost_answers = 0
         # What Slurm was told to do by the foremost clock comes to its end.
-        self.jump(max(0.0, self._foremost - (self.clock.wall() - self.clock.now())))
+        self.jump(max(0.0, self._furthest_clock_jump - (self.clock.wall() - self.clock.now())))
         self.slurm.start()
-        self.slurm.resume([n.name for n in self.slurm.nodes() if "DRAIN" in n.flags or n.reason == ADMINS])
+        self.slurm.resume([n.name for n in self.slurm.nodes() if "DRAIN" in n.flags or n.reason == ADMIN_REASON])
         for job in self.slurm.active:
             if job.limited_by:
                 self.slurm.limit(job.id, "")
@@ -383,7 +388,7 @@ class World:
     def calm(self, hours: float = 4.0) -> None:
         """Lets a healed world go on until nothing is left to do; raises AssertionError where that does not come."""
         began = self.clock.now()
-        orphans_by = began + self._rules.tuning.orphan_grace_s + LISTINGS_S + max(
+        orphans_by = began + self._rules.tuning.orphan_grace_s + THREE_LISTINGS_S + max(
             k.provider.settle_s for k in self.kits.values()
         )  # fmt: skip
         while not self.at_rest():
@@ -393,7 +398,7 @@ class World:
             self.check()
             if self.clock.now() > orphans_by:
                 owned = {c.id for c in self.claims()} | {c.instance_id for c in self.claims()}
-                strays = [i.id for i in self.living() if owned.isdisjoint((i.claim_id, i.id))]
+                strays = [i.id for i in self.running_instances() if owned.isdisjoint((i.claim_id, i.id))]
                 assert not strays, f"{strays} had no claim for longer than the grace period\n{self.report()}"
 
     def at_rest(self) -> bool:
@@ -403,8 +408,8 @@ class World:
         return (
             not self.slurm.active
             and not self.claims()
-            and not self.living()
-            and not any(kit.things() for kit in self.kits.values())
+            and not self.running_instances()
+            and not any(kit.leftovers() for kit in self.kits.values())
             and all(n.powered_down and n.state == "IDLE" and not n.drained for n in slots)
             and gate == SLOTS
             and len(self.slurm.reservations()) == 1
@@ -413,9 +418,9 @@ class World:
     def check_bill(self) -> None:
         """Every machine that ran is billed to its claim; a claim that never had one costs nothing."""
         now = self.clock.now()
-        made = {one.claim_id: one for one in self.made()}
+        made = {one.claim_id: one for one in self.launched_instances()}
         paid = {claim.instance_id for claim in self.all_claims() if claim.cost(now)}
-        where = {one.id: one.where for one in self.made()}
+        where = {one.id: one.where for one in self.launched_instances()}
         for claim in self.all_claims():
             assert claim.state is ClaimState.GONE
             if claim.instance_id:
@@ -433,7 +438,7 @@ class World:
         lines = [f"{claim.id} on {claim.slot}"]
         lines += [
             f"{e.time - claim.created:.1f} {e.old}>{e.new} {e.reason} {e.data.get('set', '')}"
-            for e in self.store.history(claim.id)
+            for e in self.store.claim_events(claim.id)
         ]
         return "\n".join(lines)
 
@@ -442,8 +447,8 @@ class World:
         lines = [f"jobs: {[(j.id, j.state.value, j.spec) for j in self.slurm.active]}"]
         lines += [f"job row: {j}" for j in self.slurm.jobs()]
         lines += [f"claim: {self.story(c)}" for c in self.claims()]
-        lines += [f"instance: {i}" for i in self.living()]
-        lines += [f"thing: {thing}" for kit in self.kits.values() for thing in kit.things()]
+        lines += [f"instance: {i}" for i in self.running_instances()]
+        lines += [f"thing: {thing}" for kit in self.kits.values() for thing in kit.leftovers()]
         lines += [f"node: {n.name} {n.state} {sorted(n.flags)} {n.reason} {n.address}" for n in self.slurm.nodes()]
         lines += [f"reservation: {r}" for r in self.slurm.reservations()]
         lines += [f"breaker: {b}" for b in self.store.breakers()]

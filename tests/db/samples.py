@@ -8,7 +8,7 @@ from decimal import Decimal
 from hypothesis import strategies as st
 
 from burstd.domain.claim import Cause, Claim, ClaimState
-from burstd.domain.cloud.bounds import CPUS, GRES, MEMORY_MIB
+from burstd.domain.cloud.bounds import MAX_CPUS, MAX_GRES, MAX_MEMORY_MIB
 from burstd.domain.cloud.offer import Offer
 from burstd.domain.plugins.provider import LaunchRequest
 from burstd.domain.slurm.shape import Gres, Shape
@@ -51,9 +51,9 @@ counts = st.integers(0, 2**31 - 1)
 prices = st.decimals(0, 1000, allow_nan=False, places=4)
 shapes = st.builds(
     Shape,
-    st.integers(0, CPUS),
-    st.integers(0, MEMORY_MIB),
-    st.lists(st.builds(Gres, words, words, st.integers(0, GRES)), max_size=3).map(tuple),
+    st.integers(0, MAX_CPUS),
+    st.integers(0, MAX_MEMORY_MIB),
+    st.lists(st.builds(Gres, words, words, st.integers(0, MAX_GRES)), max_size=3).map(tuple),
     st.frozensets(words, max_size=3),
 )
 names = st.text(st.characters(categories=("L", "N", "P")), max_size=12).filter(lambda text: not text.startswith("-"))

@@ -7,7 +7,7 @@ import signal
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from burstd.db import Store, replay
+from burstd.db import Store, replay_claims
 from burstd.domain.claim import TRANSITIONS, Claim, ClaimState
 
 from .samples import ManualClock, planned, request_for
@@ -32,12 +32,12 @@ def work(place: str, say: Connection, seed: int) -> None:
             if free and chance.random() < 0.5:
                 claim = planned(f"c{seed}-{number}", free[0])
                 store.make_claims([claim])
-                store.record_request(claim.id, request_for(claim))
+                store.record_launch_request(claim.id, request_for(claim))
             for claim in live:
                 if claim.state is S.GONE or chance.random() < 0.3:
                     continue
                 new = chance.choice(sorted(TRANSITIONS[claim.state]))
-                store.move(claim.id, claim.state, new, f"step {number}", billed_from=clock.now())
+                store.transition_claim(claim.id, claim.state, new, f"step {number}", billed_from=clock.now())
         say.send((max((e.seq for e in store.events(newest=True, limit=1)), default=0), store.claims()))
 
 
@@ -68,9 +68,9 @@ def test_killed_at_any_moment_the_rows_follow_from_the_log_and_nothing_confirmed
         seq, live = last
         with Store.open(place, ManualClock()) as store:
             events = store.events(limit=10**6)
-            claims = store.find(limit=10**6)
-            assert replay(events) == {c.id: c for c in claims}
-            then = replay(e for e in events if e.seq <= seq)
+            claims = store.find_claims(limit=10**6)
+            assert replay_claims(events) == {c.id: c for c in claims}
+            then = replay_claims(e for e in events if e.seq <= seq)
             assert {c.id: c for c in live} == {i: c for i, c in then.items() if c.state is not S.GONE}
-            assert all(store.request(c.id) == request_for(c) for c in claims if c.attempts)
+            assert all(store.launch_request(c.id) == request_for(c) for c in claims if c.attempts)
     assert confirmed_steps > CRASHES

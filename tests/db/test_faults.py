@@ -11,18 +11,18 @@ import pytest
 from sqlalchemy import create_engine, text
 
 from burstd.db import (
-    Reader,
     Store,
     StoreBroken,
     StoreFull,
     StoreLocked,
     StoreNewer,
+    StoreReader,
     StoreReadOnly,
     StoreUnavailable,
-    replay,
+    replay_claims,
 )
-from burstd.db.engine import database_url, shown
-from burstd.db.migrate import HEAD
+from burstd.db.engine import database_url, display_url
+from burstd.db.migrate import SCHEMA_VERSION
 from burstd.domain.claim import ClaimState
 
 from .samples import ManualClock, planned, request_for
@@ -36,7 +36,7 @@ def fill(store: Store) -> int:
     with pytest.raises(StoreFull, match="No space is left for the database"):  # noqa: PT012
         while True:
             store.make_claims([planned(f"c{written}", f"n{written}")])
-            store.record_request(f"c{written}", request_for(planned(f"c{written}"), f"{written:08}" * 4000))
+            store.record_launch_request(f"c{written}", request_for(planned(f"c{written}"), f"{written:08}" * 4000))
             written += 1
     return len(store.claims())
 
@@ -44,8 +44,8 @@ def fill(store: Store) -> int:
 def usable_again(store: Store, written: int) -> None:
     claims = store.claims()
     assert len(claims) == written
-    assert replay(store.events(limit=10**6)) == {c.id: c for c in claims}
-    store.move("c0", S.LAUNCHING, S.BOOTING, "answered", instance_id="i-0")
+    assert replay_claims(store.events(limit=10**6)) == {c.id: c for c in claims}
+    store.transition_claim("c0", S.LAUNCHING, S.BOOTING, "answered", instance_id="i-0")
     store.make_claims([planned("new", "free")])
     assert len(store.claims()) == written + 1
 
@@ -63,7 +63,7 @@ def test_a_full_database_refuses_and_works_again_when_there_is_space(tmp_path: P
 
 def fill_batch(store: Store) -> None:
     for i in range(10_000):
-        store.append("daemon", new="noise", reason="x" * 500, data={"i": i})
+        store.log_event("daemon", new="noise", reason="x" * 500, data={"i": i})
 
 
 def limit(store: Store, pages: int) -> None:
@@ -113,7 +113,7 @@ def test_a_database_that_may_only_be_read_refuses_changes_and_answers_questions(
         with store._engine.connect() as connection:
             connection.execute(text("PRAGMA query_only=ON"))
         with pytest.raises(StoreReadOnly, match="writable for burstd's user"):
-            store.touch("c1", address="10.0.0.1")
+            store.update_claim("c1", address="10.0.0.1")
         assert store.claims() == (planned(),)
 
 
@@ -168,10 +168,12 @@ def test_a_newer_database_is_refused_and_left_alone(place: str) -> None:
     engine = create_engine(database_url(place))
     with engine.begin() as connection:
         connection.execute(text("UPDATE alembic_version SET version_num='9999'"))
-    with pytest.raises(StoreNewer, match=rf"written by a newer burstd \(schema 9999; this one knows up to {HEAD}\)"):
+    with pytest.raises(
+        StoreNewer, match=rf"written by a newer burstd \(schema 9999; this one knows up to {SCHEMA_VERSION}\)"
+    ):
         Store.open(place, ManualClock())
     with pytest.raises(StoreNewer):
-        Reader.open(place, ManualClock())
+        StoreReader.open(place, ManualClock())
     with engine.connect() as connection:
         assert connection.execute(text("SELECT version_num FROM alembic_version")).scalar() == "9999"
     engine.dispose()
@@ -204,14 +206,14 @@ def test_a_place_that_cannot_be_opened(tmp_path: Path, where: str, says: str) ->
 
 def test_a_reader_needs_a_database(tmp_path: Path) -> None:
     with pytest.raises(StoreUnavailable, match="burstd makes it at its first start"):
-        Reader.open(tmp_path / "burstd.db", ManualClock())
+        StoreReader.open(tmp_path / "burstd.db", ManualClock())
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_reader_works_without_the_daemon_and_cannot_write(place: str) -> None:
     with Store.open(place, ManualClock()) as store:
         store.make_claims([planned()])
-    with Reader.open(place, ManualClock()) as reader:
+    with StoreReader.open(place, ManualClock()) as reader:
         assert reader.claims() == (planned(),)
         with pytest.raises(StoreReadOnly), reader._reading() as connection:
             connection.execute(text("DELETE FROM claim"))
@@ -222,20 +224,20 @@ def test_a_connection_that_was_cut_is_made_again_with_its_lock(postgresql_server
     cut = text("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid()")
     engine = create_engine(database_url(postgresql_server))
     with Store.open(postgresql_server, ManualClock()) as store:
-        store.set_meta("cluster", "site")
+        store.set_metadata("cluster", "site")
         with engine.begin() as connection:
             connection.execute(cut)
-        assert store.meta("cluster") == "site"
+        assert store.metadata("cluster") == "site"
         with pytest.raises(StoreUnavailable, match="see that the server runs"), store.batch():  # noqa: PT012
-            store.set_meta("cluster", "other")
+            store.set_metadata("cluster", "other")
             with engine.begin() as connection:
                 connection.execute(cut)
-            store.set_meta("cluster", "third")
-        assert store.meta("cluster") == "site"
+            store.set_metadata("cluster", "third")
+        assert store.metadata("cluster") == "site"
         with pytest.raises(StoreLocked):
             Store.open(postgresql_server, ManualClock())
     engine.dispose()
 
 
 def test_passwords_are_not_shown() -> None:
-    assert shown(database_url("postgresql://u:hunter2@h/db")) == "postgresql+psycopg://u:***@h/db"
+    assert display_url(database_url("postgresql://u:hunter2@h/db")) == "postgresql+psycopg://u:***@h/db"

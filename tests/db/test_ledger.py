@@ -14,17 +14,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sqlalchemy import text
 
-from burstd.db import Event, Reader, Refused, Store, replay
-from burstd.db.codec import dump, plain_claim
+from burstd.db import ChangeRefused, LoggedEvent, Store, StoreReader, replay_claims
+from burstd.db.codec import claim_to_json, to_json_text
 from burstd.db.engine import database_url, open_engine
-from burstd.db.migrate import config
+from burstd.db.migrate import alembic_config
 from burstd.domain.billing.costs import by_month, cost_of
 from burstd.domain.claim import Claim, ClaimState
 from burstd.domain.cloud.offer import Offer
 from burstd.domain.staging import StageState
 
 from .samples import OFFER, START, ManualClock, offers, planned, words
-from .test_stagings import waiting, way
+from .test_stagings import transitions_to, waiting
 
 S = ClaimState
 ONE = replace(OFFER, price=Decimal(1))
@@ -41,14 +41,14 @@ def life(store: Store, clock: ManualClock, claim: Claim, begin: float, end: floa
     """From launch to GONE, billed from ``begin`` to ``end``."""
     clock.time = begin
     store.make_claims([claim])
-    store.move(claim.id, S.PLANNED, S.LAUNCHING, "asked", billed_from=begin)
-    store.move(claim.id, S.LAUNCHING, S.TERMINATING, "over")
+    store.transition_claim(claim.id, S.PLANNED, S.LAUNCHING, "asked", billed_from=begin)
+    store.transition_claim(claim.id, S.LAUNCHING, S.TERMINATING, "over")
     clock.time = end
-    store.move(claim.id, S.TERMINATING, S.GONE, "gone")
+    store.transition_claim(claim.id, S.TERMINATING, S.GONE, "gone")
 
 
-def sums(store: Reader) -> dict[tuple[str, str, str], str]:
-    return {(s.kind, s.name, s.month): f"{s.amount:.2f}" for s in store.spent()}
+def sums(store: StoreReader) -> dict[tuple[str, str, str], str]:
+    return {(s.kind, s.name, s.month): f"{s.amount:.2f}" for s in store.spending()}
 
 
 def test_a_life_over_new_year_is_booked_by_month_for_each_who_pays(place: str, clock: ManualClock) -> None:
@@ -69,7 +69,7 @@ def test_a_life_over_new_year_is_booked_by_month_for_each_who_pays(place: str, c
         life(store, clock, shared, at("2026-12-31T22:00"), at("2027-01-01T01:00"))
         assert sums(store) == expected
         with store.reader() as reader:
-            assert reader.spent() == store.spent()
+            assert reader.spending() == store.spending()
     with Store.open(place, clock) as store:
         assert sums(store) == expected
         assert store.purge(clock.time + 1) == 1
@@ -78,55 +78,55 @@ def test_a_life_over_new_year_is_booked_by_month_for_each_who_pays(place: str, c
 
 def test_what_is_put_right_after_the_end_is_put_right_in_the_sums(store: Store, clock: ManualClock) -> None:
     life(store, clock, planned(offer=ONE), START, START + HOUR)
-    store.touch("c1", billed_until=START + 1800)
-    assert {s.amount for s in store.spent()} == {Decimal("0.500000")}
+    store.update_claim("c1", billed_until=START + 1800)
+    assert {s.amount for s in store.spending()} == {Decimal("0.500000")}
 
 
 def test_a_machine_that_never_was_costs_nothing(store: Store) -> None:
     store.make_claims([planned()])
-    store.move("c1", S.PLANNED, S.GONE, "not wanted")
-    assert store.spent() == ()
+    store.transition_claim("c1", S.PLANNED, S.GONE, "not wanted")
+    assert store.spending() == ()
 
 
 def test_a_batch_that_breaks_books_nothing(store: Store, clock: ManualClock) -> None:
     with pytest.raises(KeyboardInterrupt), store.batch():  # noqa: PT012
         life(store, clock, planned(offer=ONE), START, START + HOUR)
-        assert store.spent() != ()
+        assert store.spending() != ()
         raise KeyboardInterrupt
-    assert store.spent() == ()
-    assert store.gone(START) == ()
+    assert store.spending() == ()
+    assert store.gone_claims(START) == ()
 
 
 def test_a_loop_in_which_nothing_ended_gets_the_same_answer(store: Store, clock: ManualClock) -> None:
     life(store, clock, planned(offer=ONE), START, START + HOUR)
-    first = store.spent()
+    first = store.spending()
     store.make_claims([planned("c2", "gpu002")])
-    assert store.spent() is first
+    assert store.spending() is first
 
 
 def test_what_ended_lately(store: Store, clock: ManualClock) -> None:
     life(store, clock, planned("c1", offer=ONE), START, START + 100)
-    assert [gone.claim.id for gone in store.gone(START)] == ["c1"]
+    assert [gone.claim.id for gone in store.gone_claims(START)] == ["c1"]
     life(store, clock, planned("c2", offer=ONE), START + 200, START + 300)
-    found = store.gone(START)
+    found = store.gone_claims(START)
     assert [(gone.at, gone.claim) for gone in found] == [
         (START + 100, store.claim("c1")),
         (START + 300, store.claim("c2")),
     ]
     with store.reader() as reader:
-        assert reader.gone(START) == found
-    assert [gone.claim.id for gone in store.gone(START + 200)] == ["c2"]
-    assert [gone.claim.id for gone in store.gone(START)] == ["c1", "c2"]
+        assert reader.gone_claims(START) == found
+    assert [gone.claim.id for gone in store.gone_claims(START + 200)] == ["c2"]
+    assert [gone.claim.id for gone in store.gone_claims(START)] == ["c1", "c2"]
 
 
 def test_output_that_is_home_is_booked_once_for_the_cloud_that_it_left(store: Store, clock: ManualClock) -> None:
     store.make_claims([planned("c1", "gpu001", jobs=("17",))])
     store.make_staging(waiting())
-    states = way(StageState.HOME)
+    states = transitions_to(StageState.DELIVERED)
     for old, new in pairwise(states):
-        store.move_staging("17", old, new, "so", nodes=("gpu001",), bytes_out=5 << 30)
+        store.transition_staging("17", old, new, "so", nodes=("gpu001",), bytes_out=5 << 30)
     month = datetime.fromtimestamp(clock.time, UTC).strftime("%Y-%m")
-    assert [(s.kind, s.name, s.month, s.provider, s.bytes_out, s.amount) for s in store.spent()] == [
+    assert [(s.kind, s.name, s.month, s.provider, s.bytes_out, s.amount) for s in store.spending()] == [
         ("", "", month, "sandbox", 5 << 30, Decimal(0)),
         ("project", "proj", month, "sandbox", 5 << 30, Decimal(0)),
         ("user", "ann", month, "sandbox", 5 << 30, Decimal(0)),
@@ -135,34 +135,36 @@ def test_output_that_is_home_is_booked_once_for_the_cloud_that_it_left(store: St
 
 def test_an_older_database_keeps_its_claims_and_gets_its_sums(place: str, clock: ManualClock) -> None:
     engine = open_engine(database_url(place), writer=True)
-    old = [name for name in plain_claim(planned()) if name not in ("accounts", "reserved", "egress", "alone")]
+    old = [name for name in claim_to_json(planned()) if name not in ("accounts", "reserved", "egress", "alone")]
     gone = replace(planned("c1", offer=ONE, users=("ann", "bob")), state=S.GONE, billed_from=START,
                    billed_until=START + HOUR)  # fmt: skip
     live = replace(planned("c2", "gpu002", offer=ONE), billed_from=START)
     with engine.begin() as connection:
-        ready = config()
+        ready = alembic_config()
         ready.attributes["connection"] = connection
         command.upgrade(ready, "0003")
         for claim in (gone, live):
-            plain = plain_claim(claim)
+            plain = claim_to_json(claim)
             row = {name: plain[name] for name in old} | {"provider": claim.offer.provider}
-            row |= {name: dump(plain[name]) for name in ("offer", "jobs", "users")}
+            row |= {name: to_json_text(plain[name]) for name in ("offer", "jobs", "users")}
             names = ", ".join(f'"{name}"' for name in row)
             values = ", ".join(f":{name}" for name in row)
             connection.execute(text(f"INSERT INTO claim ({names}) VALUES ({values})"), row)  # noqa: S608
     engine.dispose()
     with Store.open(place, clock) as store:
-        assert {c.id: c for c in store.find()} == {"c1": gone, "c2": live}
-        assert {(s.kind, s.name): s.amount for s in store.spent()} == {
+        assert {c.id: c for c in store.find_claims()} == {"c1": gone, "c2": live}
+        assert {(s.kind, s.name): s.amount for s in store.spending()} == {
             ("", ""): 1, ("user", "ann"): Decimal("0.5"), ("user", "bob"): Decimal("0.5"),
         }  # fmt: skip
 
 
 def test_a_log_of_before_is_replayed() -> None:
-    plain = plain_claim(planned())
+    plain = claim_to_json(planned())
     for name in ("accounts", "reserved", "egress"):
         del plain[name]
-    assert replay([Event(1, START, "claim:c1", "", "planned", "", "demand", {"claim": plain})]) == {"c1": planned()}
+    assert replay_claims([LoggedEvent(1, START, "claim:c1", "", "planned", "", "demand", {"claim": plain})]) == {
+        "c1": planned()
+    }
 
 
 @settings(max_examples=60, deadline=None)
@@ -179,16 +181,16 @@ def test_the_sums_are_what_the_claims_have_cost(lives: list[Lived], forget: bool
         for number, (offer, payers, wait, length) in enumerate(lives):
             claim = replace(planned(f"c{number}", f"n{number}", offer=offer), accounts=payers)
             begin = clock.time + wait
-            with suppress(Refused):
+            with suppress(ChangeRefused):
                 life(store, clock, claim, begin, begin + length)
             for month, seconds in by_month(begin, begin + length):
                 key = month, offer.currency.replace("\0", "\N{REPLACEMENT CHARACTER}")
                 expected[key] = expected.get(key, Decimal(0)) + cost_of(offer.price, seconds)
         if forget:
             store.purge(clock.time + 1)
-        total = {(s.month, s.currency): s.amount for s in store.spent() if not s.kind}
+        total = {(s.month, s.currency): s.amount for s in store.spending() if not s.kind}
         assert total == {key: amount for key, amount in expected.items() if amount}
-        by_project = sum(s.amount for s in store.spent() if s.kind == "project")
+        by_project = sum(s.amount for s in store.spending() if s.kind == "project")
         named = sum(amount for amount in total.values()) if all(payers for _, payers, _, _ in lives) else by_project
         assert by_project == named
 

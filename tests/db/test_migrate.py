@@ -11,8 +11,8 @@ from sqlalchemy import inspect
 
 from burstd.db import Store, StoreNewer, migrate
 from burstd.db.engine import database_url, open_engine
-from burstd.db.migrate import HEAD, config, upgrade
-from burstd.db.tables import Row
+from burstd.db.migrate import SCHEMA_VERSION, alembic_config, upgrade_schema
+from burstd.db.tables import TableRow
 
 from .samples import ManualClock, planned
 
@@ -20,14 +20,14 @@ from .samples import ManualClock, planned
 def test_the_migrations_lead_to_the_rows(place: str) -> None:
     with Store.open(place, ManualClock()) as store, store._engine.connect() as connection:
         context = MigrationContext.configure(connection, opts={"compare_type": True, "compare_server_default": True})
-        assert compare_metadata(context, Row.metadata) == []
+        assert compare_metadata(context, TableRow.metadata) == []
 
 
 def test_a_migration_that_is_cut_short_leaves_nothing(place: str) -> None:
     url = database_url(place)
     engine = open_engine(url, writer=True)
     with pytest.raises(KeyboardInterrupt), engine.begin() as connection:  # noqa: PT012
-        upgrade(connection)
+        upgrade_schema(connection)
         assert inspect(connection).has_table("claim")
         raise KeyboardInterrupt
     with engine.connect() as connection:
@@ -36,16 +36,16 @@ def test_a_migration_that_is_cut_short_leaves_nothing(place: str) -> None:
 
 
 def test_there_is_one_head_and_the_program_knows_it() -> None:
-    assert ScriptDirectory.from_config(config()).get_heads() == [HEAD]
+    assert ScriptDirectory.from_config(alembic_config()).get_heads() == [SCHEMA_VERSION]
 
 
 def test_opening_again_changes_nothing(place: str) -> None:
     with Store.open(place, ManualClock()) as store:
         store.make_claims([planned()])
-        store.set_meta("cluster", "site")
+        store.set_metadata("cluster", "site")
     with Store.open(place, ManualClock()) as store:
         assert store.claims() == (planned(),)
-        assert store.meta("cluster") == "site"
+        assert store.metadata("cluster") == "site"
 
 
 def test_a_burstd_that_wrote_the_clocks_times_refuses_what_this_one_has_written(
@@ -57,13 +57,13 @@ def test_a_burstd_that_wrote_the_clocks_times_refuses_what_this_one_has_written(
             script.unlink()
     with monkeypatch.context() as older:
         older.setattr(migrate, "_SCRIPTS", before)
-        older.setattr(migrate, "HEAD", "0005")
+        older.setattr(migrate, "SCHEMA_VERSION", "0005")
         with Store.open(place, ManualClock()) as store:
             store.make_claims([planned()])
     with Store.open(place, ManualClock()) as store:
         assert store.claims() == (planned(),)
     with monkeypatch.context() as older:
         older.setattr(migrate, "_SCRIPTS", before)
-        older.setattr(migrate, "HEAD", "0005")
+        older.setattr(migrate, "SCHEMA_VERSION", "0005")
         with pytest.raises(StoreNewer, match="written by a newer burstd"):
             Store.open(place, ManualClock())

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from burstd.db import Store
-from burstd.db.repositories.bill import bill, cost_between
+from burstd.db.repositories.bill import bill_lines, cost_between
 from burstd.domain.claim import Claim, ClaimState
 
 from .samples import OFFER, START, ManualClock, planned, prices
@@ -47,7 +47,7 @@ def test_shares_add_up_to_the_whole(claims: list[Claim], since: float, length: f
     until = since + length
     whole = sum((cost_between(c, since, until)[0] for c in claims), Decimal(0))
     for group in ("user", "job", "pool", "provider", "claim"):
-        lines = bill(claims, group, since, until)
+        lines = bill_lines(claims, group, since, until)
         assert sum((line.cost for line in lines), Decimal(0)) == whole
         assert all(line.cost == line.cost.quantize(Decimal("0.000001")) for line in lines)
 
@@ -60,7 +60,7 @@ def test_a_node_shared_by_users_is_shared_equally_and_currencies_are_kept_apart(
         [planned("c1", "n1", users=("ann", "bob")), planned("c2", "n2", offer=dollars), planned("c3", "n3", users=())]
     )
     for claim_id in ("c1", "c2", "c3"):
-        store.move(claim_id, S.PLANNED, S.LAUNCHING, "asked", billed_from=START)
+        store.transition_claim(claim_id, S.PLANNED, S.LAUNCHING, "asked", billed_from=START)
     clock.time += 3600
     assert [(b.key, b.currency, b.cost, b.seconds, b.claims) for b in store.bill("user", START)] == [
         ("", "EUR", Decimal("3.06"), 3600, 1),

@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import pytest
 
-from burstd.db import Held, Noted, Store, UnknownClaim, replay
+from burstd.db import DrainedSlot, RecordedRemark, Store, UnknownClaim, replay_claims
 from burstd.domain.claim import ClaimState
 from burstd.domain.plugins.policy import Remark
-from burstd.domain.snapshot import Breaker, Pin
+from burstd.domain.snapshot import CircuitBreaker, Pin
 
 from .samples import START, ManualClock, planned, request_for
 
@@ -28,19 +28,19 @@ def pin(kind: str, nodes: int, until: float | None = None, pool: str = "gpu") ->
 )
 def test_pins_replace_those_that_they_contradict(store: Store, given: list[Pin], kept: list[Pin]) -> None:
     for each in given:
-        store.set_pin(each)
-    assert list(store.pins()) == kept
+        store.set_scale_override(each)
+    assert list(store.scale_overrides()) == kept
 
 
 def test_a_pin_ends_by_itself(store: Store, clock: ManualClock) -> None:
-    store.set_pin(pin("exact", 2, until=START + 60))
-    store.set_pin(pin("exact", 1, pool="cpu"))
-    assert store.expire_pins() == ()
+    store.set_scale_override(pin("exact", 2, until=START + 60))
+    store.set_scale_override(pin("exact", 1, pool="cpu"))
+    assert store.expire_scale_overrides() == ()
     clock.time += 60
-    assert [p.pool for p in store.pins()] == ["cpu"]
-    assert store.expire_pins() == (pin("exact", 2, until=START + 60),)
-    assert store.remove_pins("cpu", "user:root") == 1
-    assert store.remove_pins("cpu", "user:root") == 0
+    assert [p.pool for p in store.scale_overrides()] == ["cpu"]
+    assert store.expire_scale_overrides() == (pin("exact", 2, until=START + 60),)
+    assert store.remove_scale_overrides("cpu", "user:root") == 1
+    assert store.remove_scale_overrides("cpu", "user:root") == 0
     assert [(e.subject, e.new, e.reason, e.cause) for e in store.events(subject="pool:")] == [
         ("pool:gpu", "pinned", "exact 2", "user:root"),
         ("pool:cpu", "pinned", "exact 1", "user:root"),
@@ -50,20 +50,20 @@ def test_a_pin_ends_by_itself(store: Store, clock: ManualClock) -> None:
 
 
 def test_slots_are_held_and_released(store: Store) -> None:
-    assert store.hold(["n2", "n1"], "user:root", "fan is loud") == ("n1", "n2")
-    assert store.hold(["n1"], "user:eve", "mine") == ()
-    assert store.held()[0] == Held("n1", "user:root", "fan is loud", START)
-    assert [h.slot for h in store.release(["n1", "n7"], "user:root")] == ["n1"]
-    assert [h.slot for h in store.held()] == ["n2"]
+    assert store.drain_slots(["n2", "n1"], "user:root", "fan is loud") == ("n1", "n2")
+    assert store.drain_slots(["n1"], "user:eve", "mine") == ()
+    assert store.drained_slots()[0] == DrainedSlot("n1", "user:root", "fan is loud", START)
+    assert [h.slot for h in store.undrain_slots(["n1", "n7"], "user:root")] == ["n1"]
+    assert [h.slot for h in store.drained_slots()] == ["n2"]
 
 
 def test_breakers_are_kept_by_key_and_cause(store: Store) -> None:
-    store.save_breaker(Breaker("p/z/t/spot", "capacity", 1, START + 60))
-    store.save_breaker(Breaker("p/z/t/spot", "capacity", 2, START + 120, "none left"))
-    store.save_breaker(Breaker("p/*/*/*", "auth", 1, START + 60))
+    store.save_breaker(CircuitBreaker("p/z/t/spot", "capacity", 1, START + 60))
+    store.save_breaker(CircuitBreaker("p/z/t/spot", "capacity", 2, START + 120, "none left"))
+    store.save_breaker(CircuitBreaker("p/*/*/*", "auth", 1, START + 60))
     assert store.breakers() == (
-        Breaker("p/*/*/*", "auth", 1, START + 60),
-        Breaker("p/z/t/spot", "capacity", 2, START + 120, "none left"),
+        CircuitBreaker("p/*/*/*", "auth", 1, START + 60),
+        CircuitBreaker("p/z/t/spot", "capacity", 2, START + 120, "none left"),
     )
     assert store.clear_breakers("user:root", "p/z/t/spot") == 1
     assert store.clear_breakers("user:root") == 1
@@ -71,35 +71,39 @@ def test_breakers_are_kept_by_key_and_cause(store: Store) -> None:
 
 
 def test_words_about_the_cluster(store: Store) -> None:
-    assert store.meta("paused") == ""
-    store.set_meta("paused", "maintenance", "user:root")
-    store.set_meta("paused", "maintenance", "user:root")
-    assert store.meta("paused") == "maintenance"
-    store.set_meta("paused", "", "user:root")
-    assert store.meta("paused") == ""
+    assert store.metadata("paused") == ""
+    store.set_metadata("paused", "maintenance", "user:root")
+    store.set_metadata("paused", "maintenance", "user:root")
+    assert store.metadata("paused") == "maintenance"
+    store.set_metadata("paused", "", "user:root")
+    assert store.metadata("paused") == ""
     assert [(e.old, e.new) for e in store.events(subject="meta:paused")] == [("", "maintenance"), ("maintenance", "")]
 
 
-def waits(job: str, reason: str, verdict: str = "wait", by: str = "demand") -> Remark:
+def waiting_remark(job: str, reason: str, verdict: str = "wait", by: str = "demand") -> Remark:
     return Remark(by, f"job:{job}", verdict, reason)
 
 
 def test_remarks_are_kept_where_they_change(place: str, clock: ManualClock) -> None:
     with Store.open(place, clock) as store:
-        first = [waits("1", "no room"), waits("1", "sandbox is full", by="placement"), waits("2", "no room")]
+        first = [
+            waiting_remark("1", "no room"),
+            waiting_remark("1", "sandbox is full", by="placement"),
+            waiting_remark("2", "no room"),
+        ]
         assert store.record_remarks(first) == 3
         clock.time += 15
         assert store.record_remarks(first) == 0
-        assert store.record_remarks([waits("1", "boots for it", "boot"), first[1]]) == 1
+        assert store.record_remarks([waiting_remark("1", "boots for it", "boot"), first[1]]) == 1
     # A restart knows what was said before.
     with Store.open(place, clock) as store:
         clock.time += 15
-        assert store.record_remarks([waits("1", "boots for it", "boot"), first[1], first[2]]) == 0
+        assert store.record_remarks([waiting_remark("1", "boots for it", "boot"), first[1], first[2]]) == 0
         assert store.remarks("job:1") == (
-            Noted(waits("1", "boots for it", "boot"), START + 15),
-            Noted(first[1], START),
+            RecordedRemark(waiting_remark("1", "boots for it", "boot"), START + 15),
+            RecordedRemark(first[1], START),
         )
-        assert store.remarks("job:2") == (Noted(first[2], START),)
+        assert store.remarks("job:2") == (RecordedRemark(first[2], START),)
         assert [(e.old, e.new, e.cause) for e in store.events(job="1")] == [
             ("", "wait", "demand"),
             ("", "wait", "placement"),
@@ -109,10 +113,17 @@ def test_remarks_are_kept_where_they_change(place: str, clock: ManualClock) -> N
 
 def test_whose_job_it_was_is_known_when_it_has_long_left(store: Store) -> None:
     users = {"job:7": "ada", "job:70": "bob", "job:8+0": "eve"}
-    store.record_remarks([waits("7", "no room"), waits("70", "no room"), waits("8+0", "x"), waits("9", "y")],
-                         lambda subject: users.get(subject, ""))  # fmt: skip
-    store.append("job:7", new="interrupted")
-    assert [store.owner(j) for j in ("7", "7_3", "70", "8", "8+1", "9", "1")] == [
+    store.record_remarks(
+        [
+            waiting_remark("7", "no room"),
+            waiting_remark("70", "no room"),
+            waiting_remark("8+0", "x"),
+            waiting_remark("9", "y"),
+        ],
+        lambda subject: users.get(subject, ""),
+    )
+    store.log_event("job:7", new="interrupted")
+    assert [store.job_owner(j) for j in ("7", "7_3", "70", "8", "8+1", "9", "1")] == [
         "ada",
         "ada",
         "bob",
@@ -121,31 +132,33 @@ def test_whose_job_it_was_is_known_when_it_has_long_left(store: Store) -> None:
         "",
         "",
     ]
-    store.record_remarks([waits("7", "another's by now")], lambda _: "eve")
-    assert store.owner("7") == "eve"
+    store.record_remarks([waiting_remark("7", "another's by now")], lambda _: "eve")
+    assert store.job_owner("7") == "eve"
 
 
 def test_remarks_that_only_count_do_not_fill_the_log(store: Store, clock: ManualClock) -> None:
     for second in range(0, 150, 15):
-        store.record_remarks([waits("1", f"waits for {second} s")])
+        store.record_remarks([waiting_remark("1", f"waits for {second} s")])
         clock.time += 15
     assert len(store.events(job="1")) == 1
     (noted,) = store.remarks("job:1")
-    assert noted == Noted(waits("1", "waits for 120 s"), START)
+    assert noted == RecordedRemark(waiting_remark("1", "waits for 120 s"), START)
 
 
 def test_remarks_of_a_batch_that_failed_are_said_again(store: Store) -> None:
     with pytest.raises(UnknownClaim), store.batch():  # noqa: PT012
-        store.record_remarks([waits("1", "no room")])
+        store.record_remarks([waiting_remark("1", "no room")])
         store.claim("nobody")
     assert store.remarks("job:1") == ()
-    assert store.record_remarks([waits("1", "no room")]) == 1
+    assert store.record_remarks([waiting_remark("1", "no room")]) == 1
 
 
 def test_events_by_subject_job_and_order(store: Store) -> None:
-    store.append("daemon", new="started", data={"version": "1"})
+    store.log_event("daemon", new="started", data={"version": "1"})
     store.make_claims([planned("c1", "n1", jobs=("7_3",)), planned("c2", "n2", jobs=("70",))])
-    store.record_remarks([waits("7", "no room"), waits("7_3", "no room"), waits("70", "no room")])
+    store.record_remarks(
+        [waiting_remark("7", "no room"), waiting_remark("7_3", "no room"), waiting_remark("70", "no room")]
+    )
 
     def subjects(**query: str | int | bool) -> list[str]:
         return [e.subject for e in store.events(**query)]  # type: ignore[arg-type]
@@ -159,26 +172,26 @@ def test_events_by_subject_job_and_order(store: Store) -> None:
     assert subjects(after=third, limit=1) == ["job:7"]
     assert store.events(subject="daemon")[0].data == {"version": "1"}
     with pytest.raises(AssertionError, match="replay"):
-        store.append("claim:c1", new="booting")
+        store.log_event("claim:c1", new="booting")
 
 
 def test_a_purge_forgets_what_ended_and_nothing_that_lives(store: Store, clock: ManualClock) -> None:
     store.make_claims([planned("old", "n1"), planned("alive", "n2"), planned("young", "n3")])
     for claim_id in ("old", "alive", "young"):
-        store.record_request(claim_id, request_for(planned(claim_id), user_data=f"for {claim_id}"))
+        store.record_launch_request(claim_id, request_for(planned(claim_id), user_data=f"for {claim_id}"))
     for claim_id in ("old", "young"):
         clock.time += 100
-        store.move(claim_id, S.LAUNCHING, S.TERMINATING, "not needed")
-        store.move(claim_id, S.TERMINATING, S.GONE, "gone")
-    store.record_remarks([waits("17", "no room")])
+        store.transition_claim(claim_id, S.LAUNCHING, S.TERMINATING, "not needed")
+        store.transition_claim(claim_id, S.TERMINATING, S.GONE, "gone")
+    store.record_remarks([waiting_remark("17", "no room")])
     assert store.purge(START + 150) == 1
-    assert {c.id for c in store.find()} == {"alive", "young"}
-    assert store.request("old") is None
-    assert store.request("alive") == request_for(planned("alive"), user_data="for alive")
-    assert replay(store.events(limit=1000)) == {c.id: c for c in store.find()}
+    assert {c.id for c in store.find_claims()} == {"alive", "young"}
+    assert store.launch_request("old") is None
+    assert store.launch_request("alive") == request_for(planned("alive"), user_data="for alive")
+    assert replay_claims(store.events(limit=1000)) == {c.id: c for c in store.find_claims()}
     assert len(store.remarks("job:17")) == 1
     newest = store.events(newest=True, limit=1)[0].seq
     assert store.purge(clock.time + 1) == 1
-    store.append("daemon", new="goes on")
+    store.log_event("daemon", new="goes on")
     assert store.remarks("job:17") == ()
     assert min(e.seq for e in store.events(subject="daemon")) > newest

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from burstd.db import Event, Refused, Store, replay
+from burstd.db import ChangeRefused, LoggedEvent, Store, replay_claims
 from burstd.domain.claim import TRANSITIONS, Cause, Claim, ClaimState
 from burstd.domain.cloud.offer import Offer
 from burstd.domain.plugins.policy import Remark
@@ -44,16 +44,16 @@ def test_the_rows_follow_from_the_log(script: list[tuple], lapses: list[float]) 
     with Store.open(":memory:", clock) as store:
         for step, lapse in zip(script, lapses, strict=False):
             clock.time += lapse
-            with suppress(Refused):
+            with suppress(ChangeRefused):
                 play(store, clock, step)
-            rows = {c.id: c for c in store.find(limit=1000)}
-            assert replay(store.events(limit=10**6)) == rows
+            rows = {c.id: c for c in store.find_claims(limit=1000)}
+            assert replay_claims(store.events(limit=10**6)) == rows
             live = [c.slot for c in store.claims()]
             assert len(live) == len(set(live))
 
 
 def play(store: Store, clock: ManualClock, step: tuple) -> None:  # type: ignore[type-arg]
-    claims = store.find(limit=1000)
+    claims = store.find_claims(limit=1000)
     match step:
         case ("make", slot, offer, word):
             store.make_claims([planned(f"c{clock.time!r}", slot, offer=offer, jobs=(word,), at=clock.time)])
@@ -65,17 +65,17 @@ def play(store: Store, clock: ManualClock, step: tuple) -> None:  # type: ignore
             claim = claims[which % len(claims)]
             allowed = sorted(TRANSITIONS[claim.state])
             if allowed:
-                moved = store.move(claim.id, claim.state, allowed[where % len(allowed)], reason, **fields)
+                moved = store.transition_claim(claim.id, claim.state, allowed[where % len(allowed)], reason, **fields)
                 assert moved == store.claim(claim.id)
         case ("touch", which, fields):
             claim = claims[which % len(claims)]
-            assert store.touch(claim.id, **fields) == store.claim(claim.id)
+            assert store.update_claim(claim.id, **fields) == store.claim(claim.id)
         case ("remark", which, word):
             store.record_remarks([Remark("idle", f"claim:{claims[which % len(claims)].id}", "keep", word)])
         case ("request", which, word):
             claim = claims[which % len(claims)]
-            store.record_request(claim.id, request_for(claim, word), word)
-            assert store.request(claim.id) == request_for(claim, word)
+            store.record_launch_request(claim.id, request_for(claim, word), word)
+            assert store.launch_request(claim.id) == request_for(claim, word)
 
 
 @settings(max_examples=100, deadline=None)
@@ -92,13 +92,13 @@ def test_a_log_with_a_hole_is_refused() -> None:
     clock = ManualClock()
     with Store.open(":memory:", clock) as store:
         store.make_claims([planned()])
-        store.move("c1", S.PLANNED, S.LAUNCHING, "asked")
-        store.move("c1", S.LAUNCHING, S.BOOTING, "answered")
+        store.transition_claim("c1", S.PLANNED, S.LAUNCHING, "asked")
+        store.transition_claim("c1", S.LAUNCHING, S.BOOTING, "answered")
         first, _, last = store.events()
     for log in ([last], [first, last]):
         with pytest.raises(ValueError, match="takes claim c1 out of launching"):
-            replay(log)
+            replay_claims(log)
 
 
 def test_events_of_other_subjects_are_passed_over() -> None:
-    assert replay([Event(1, START, "daemon", "", "started", "", "systemd")]) == {}
+    assert replay_claims([LoggedEvent(1, START, "daemon", "", "started", "", "systemd")]) == {}

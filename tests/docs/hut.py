@@ -138,7 +138,7 @@ class HutWorld(FaultWorld):
     def user_data(self, instance_id: str) -> str:
         return str(self.cloud.servers[instance_id]["user_data"])
 
-    def breaks(self, how: Breakage) -> None:
+    def inject_fault(self, how: Breakage) -> None:
         self.cloud.orders.append(how)
 
 

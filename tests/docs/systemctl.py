@@ -112,7 +112,7 @@ def start(unit: str) -> None:
         return
     notified.setblocking(False)
 
-    def told() -> bool:
+    def notified_ready() -> bool:
         if child.poll() is not None:
             log = Path(f"/var/log/{name}.log").read_text(encoding="utf-8")
             sys.exit(f"systemctl: {unit} ended with {child.returncode}: {log[-1500:]}")
@@ -121,7 +121,7 @@ def start(unit: str) -> None:
         except BlockingIOError:
             return False
 
-    wait(told, f"{unit} ready")
+    wait(notified_ready, f"{unit} ready")
 
 
 def listening(unit: str) -> "socket.socket | None":

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from providers.sandbox.boxes.description import Bind, File
-from providers.sandbox.boxes.rootfs import ensure
+from providers.sandbox.boxes.description import BindMount, BoxFile
+from providers.sandbox.boxes.rootfs import ensure_rootfs
 from tests.docs.blocks import Block, shell_blocks
 from tests.lab import programs, slurm_files
 from tests.lab.cluster import Cluster
@@ -48,31 +48,31 @@ PartitionName=onprem Nodes=op1 Default=YES MaxTime=INFINITE State=UP
 class PlainCluster(Cluster):
     """A cluster without a burst partition."""
 
-    def _conf_files(self) -> list[File]:
-        files = [File("/etc/slurm/slurm.conf", PLAIN), File("/etc/slurm/gres.conf", "")]
+    def _conf_files(self) -> list[BoxFile]:
+        files = [BoxFile("/etc/slurm/slurm.conf", PLAIN), BoxFile("/etc/slurm/gres.conf", "")]
         cgroup = slurm_files.cgroup_text(self.release)
-        return files if cgroup is None else [*files, File("/etc/slurm/cgroup.conf", cgroup)]
+        return files if cgroup is None else [*files, BoxFile("/etc/slurm/cgroup.conf", cgroup)]
 
-    def _program_binds(self) -> list[Bind]:
+    def _program_binds(self) -> list[BindMount]:
         return []
 
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
     """With the wheel in /root, what it needs installed already (a box has no network), and boxes' image cached."""
-    rootfs, wheel = ensure("bookworm"), programs.wheel()
+    rootfs, wheel = ensure_rootfs("bookworm"), programs.wheel()
     setup = [["rm", "-rf", "/run/burstd", "/var/spool/burstd"], ["mkdir", "-p", "/var/cache/burstd/rootfs"]]
     with PlainCluster(
         "bookworm",
         onprem=1,
         head_layers=[programs.needs(rootfs)],
         head_binds=[
-            Bind(wheel, f"/root/{wheel.name}"),
-            Bind(rootfs.path, f"/var/cache/burstd/rootfs/{rootfs.key}"),
+            BindMount(wheel, f"/root/{wheel.name}"),
+            BindMount(rootfs.path, f"/var/cache/burstd/rootfs/{rootfs.key}"),
         ],
         head_files=[
-            File("/usr/local/bin/systemctl", Path(__file__).with_name("systemctl.py").read_text("utf-8"), 0o755),
-            File("/etc/pip.conf", "[global]\nno-index = true\ndisable-pip-version-check = true\n"),
+            BoxFile("/usr/local/bin/systemctl", Path(__file__).with_name("systemctl.py").read_text("utf-8"), 0o755),
+            BoxFile("/etc/pip.conf", "[global]\nno-index = true\ndisable-pip-version-check = true\n"),
         ],
         head_setup=setup,
     ) as made:

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from burstd.cli.main import app
 from burstd.share import share_path
-from providers.aws.settings import AwsSettings, RootVolume
+from providers.aws.settings import AwsRootVolume, AwsSettings
 from tests.docs.blocks import shell_blocks
 from tests.lab.aws.mock import Account, Ec2Mock, User, policy_for
 from tests.lab.programs import PROJECT
@@ -73,7 +73,7 @@ def test_every_key_is_described() -> None:
         r"^\| ((?:`[\w.]+`(?:, )?)+) \|", TEXT.partition("| key of `[providers.NAME]` |")[2], re.MULTILINE
     )
     keys = {key for cell in table for key in re.findall(r"`([\w.]+)`", cell)}
-    fields = {*AwsSettings.model_fields, *(f"root.{key}" for key in RootVolume.model_fields), "kind"} - {"root"}
+    fields = {*AwsSettings.model_fields, *(f"root.{key}" for key in AwsRootVolume.model_fields), "kind"} - {"root"}
     assert fields <= keys
     assert {key for key in keys if key.islower() and key.partition(".")[0] in fields | {"root"}} == fields
 

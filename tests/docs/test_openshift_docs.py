@@ -18,10 +18,10 @@ from typer.testing import CliRunner
 from burstd.cli.main import app
 from burstd.domain.cloud.instance import TAG_CLAIM, TAG_CLUSTER, Instance, InstanceState
 from burstd.domain.cloud.offer import OfferRule, Pool
-from burstd.domain.plugins.provider import LaunchRequest, Provider, Routes
+from burstd.domain.plugins.provider import LaunchRequest, Provider, RouteProvider
 from burstd.domain.slurm.shape import Gres, Shape
-from burstd.settings import Plugins, load, resolve
-from providers.openshift.settings import Group, OpenShiftSettings, Scratch
+from burstd.settings import PluginRegistry, load_settings, resolve_plugins
+from providers.openshift.settings import NodeGroup, OpenShiftSettings, ScratchSettings
 from tests.docs.blocks import Block, shell_blocks
 from tests.lab.kubernetes.hollow import HollowNodes
 from tests.lab.kubernetes.images import Layer
@@ -56,23 +56,25 @@ def described(heading: str) -> set[str]:
 
 
 def test_every_key_is_described() -> None:
-    scratch = {f"scratch.{key}" for key in Scratch.model_fields}
+    scratch = {f"scratch.{key}" for key in ScratchSettings.model_fields}
     keys = described("| key of `[providers.NAME]` |")
     assert keys == {*OpenShiftSettings.model_fields, *scratch, "kind"} - {"scratch"}
-    assert described("| key of `[providers.NAME.groups.GROUP]` |") == {*Group.model_fields, "sizes.SIZE"} - {"sizes"}
+    assert described("| key of `[providers.NAME.groups.GROUP]` |") == {*NodeGroup.model_fields, "sizes.SIZE"} - {
+        "sizes"
+    }
 
 
 def test_the_defaults_are_as_described() -> None:
     """Where a table gives a value."""
     said = dict(re.findall(r'^\| `(\w+)` \| `("[^`]*"|[\d.]+|true|false)` \|', TEXT, re.MULTILINE))
-    fields = Group.model_fields | OpenShiftSettings.model_fields
+    fields = NodeGroup.model_fields | OpenShiftSettings.model_fields
     sizes = {"shm": 1024}
     assert {name: sizes.get(name, json.loads(value)) for name, value in said.items()} == {
         name: fields[name].default for name in said
     }
     assert len(said) > 15
     path, size = re.findall(r"^\| `scratch\.(?:path|size)` \| `\"(.*?)\"`", TEXT, re.MULTILINE)
-    assert Scratch(path=path, size=size) == Scratch()
+    assert ScratchSettings(path=path, size=size) == ScratchSettings()
 
 
 @pytest.mark.parametrize("more", ["", DATA, SHARED], ids=["alone", "data", "shared"])
@@ -85,7 +87,7 @@ def test_the_settings_are_right(tmp_path: Path, more: str) -> None:
     assert right in " ".join(said.stdout.split())
 
 
-class Reader:
+class OpenShiftReader:
     """Who types the document's blocks, each into a shell that knows what was set in those before.
 
     He administers the project; his context ``operator`` is the cluster's administrator. kubectl is his ``oc``.
@@ -134,8 +136,8 @@ class Reader:
 
     def provider(self) -> Provider:
         """Of those settings."""
-        settings = load(self.burstd_toml(), check_files=False)
-        chosen = resolve(settings, Plugins.installed()).providers["openshift"]
+        settings = load_settings(self.burstd_toml(), check_files=False)
+        chosen = resolve_plugins(settings, PluginRegistry.installed()).providers["openshift"]
         made: Provider = chosen.plugin.make("openshift", settings.cluster, chosen.settings)
         return made
 
@@ -162,13 +164,13 @@ def _merged(mine: dict[str, Any], theirs: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.fixture
-def reader(tmp_path: Path) -> Iterator[Reader]:
+def reader(tmp_path: Path) -> Iterator[OpenShiftReader]:
     with KubernetesPlane(openshift=True) as cluster, HollowNodes(cluster) as nodes:
         nodes.add("worker1", cpus=64, memory_gib=256, labels={"node-role.kubernetes.io/worker": ""})
         gpu = {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3"}
         nodes.add("gpu1", cpus=64, memory_gib=512, gpus=4, labels=gpu,
                   taints=[{"key": "nvidia.com/gpu", "effect": "NoSchedule"}])  # fmt: skip
-        yield Reader(cluster, tmp_path)
+        yield OpenShiftReader(cluster, tmp_path)
 
 
 def machine(provider: Provider, claim: str = CLAIM) -> Instance:
@@ -192,7 +194,7 @@ def until(condition: Callable[[], bool]) -> None:
 @pytest.mark.clouds
 @pytest.mark.boxes
 @pytest.mark.timeout(600)
-def test_the_document_from_its_first_command_to_its_last(reader: Reader) -> None:
+def test_the_document_from_its_first_command_to_its_last(reader: OpenShiftReader) -> None:
     for section in ("1. Project, rights and quotas", "2. Network", "3. Account", "4. Image"):
         reader.types(section)
     reader.build()
@@ -215,11 +217,11 @@ def test_the_document_from_its_first_command_to_its_last(reader: Reader) -> None
         assert [one["metadata"]["name"] for one in left if not one["metadata"]["name"].startswith("me-")] == [], path
 
 
-def _while_it_runs(reader: Reader, provider: Provider) -> None:
+def _while_it_runs(reader: OpenShiftReader, provider: Provider) -> None:
     assert {(offer.zone, offer.instance_type) for offer in provider.offers()} == {("cpu", "eight"), ("h100", "one")}
     made = machine(provider)
     until(lambda: [one.state for one in provider.instances()] == [InstanceState.RUNNING])
-    assert isinstance(provider, Routes)
+    assert isinstance(provider, RouteProvider)
     route = provider.open_route(made.id, "4711", 8888)
     shown = reader.types("What burstd makes in the project")
     assert f"pod/{made.name} " in shown
@@ -299,7 +301,7 @@ def _types(site: OpenShiftSite, block: Block, job: str = "4711") -> str:
 def _notebook(site: OpenShiftSite) -> None:
     begin, forward, route = _section("8. A notebook", "ada", "ada", "ada")
     job = _types(site, begin).split()[-1]
-    site.wait(lambda: site.ask("job", "list")["jobs"][0]["state"] == "RUNNING", 60, "burstd sees it run")
+    site.wait(lambda: site.burstctl_json("job", "list")["jobs"][0]["state"] == "RUNNING", 60, "burstd sees it run")
     words = ["bash", "-c", _words(forward, job)]
     with site.cluster.head.popen(words, user="ada", stdout=subprocess.PIPE, stderr=subprocess.PIPE) as carries:
         assert carries.stdout is not None

@@ -20,8 +20,8 @@ from burstd.cli.main import app
 from burstd.domain.cloud.instance import TAG_CLAIM, TAG_CLUSTER, Instance, InstanceState
 from burstd.domain.errors import AuthFailed
 from burstd.domain.plugins.provider import LaunchRequest, Provider
-from burstd.settings import Plugins, load, resolve
-from providers.openstack.settings import OpenStackSettings, RootVolume
+from burstd.settings import PluginRegistry, load_settings, resolve_plugins
+from providers.openstack.settings import OpenStackRootVolume, OpenStackSettings
 from tests.docs.blocks import Block, shell_blocks
 from tests.lab.openstack import conf
 from tests.lab.openstack.plane import ControlPlane
@@ -49,7 +49,7 @@ def test_every_key_is_described() -> None:
         r"^\| ((?:`[\w.]+`(?:, )?)+) \|", TEXT.partition("| key of `[providers.NAME]` |")[2], re.MULTILINE
     )
     keys = {key for cell in table for key in re.findall(r"`([\w.]+)`", cell)}
-    root = {f"root.{key}" for key in RootVolume.model_fields}
+    root = {f"root.{key}" for key in OpenStackRootVolume.model_fields}
     assert keys == {*OpenStackSettings.model_fields, *root, "kind"} - {"root"}
 
 
@@ -68,7 +68,7 @@ def test_the_settings_are_right(tmp_path: Path) -> None:
     assert "is right: 2 pools, 20 slots, 1 provider, policies backlog, idle, limits." in " ".join(said.stdout.split())
 
 
-class Reader:
+class OpenStackReader:
     """Who types the document's blocks, each into a shell that knows what was set in those before."""
 
     def __init__(self, cloud: ControlPlane, folder: Path) -> None:
@@ -114,8 +114,8 @@ class Reader:
 
     def provider(self) -> Provider:
         """Of those settings."""
-        settings = load(self.burstd_toml(), check_files=False)
-        chosen = resolve(settings, Plugins.installed()).providers["openstack"]
+        settings = load_settings(self.burstd_toml(), check_files=False)
+        chosen = resolve_plugins(settings, PluginRegistry.installed()).providers["openstack"]
         made: Provider = chosen.plugin.make("openstack", settings.cluster, chosen.settings)
         return made
 
@@ -128,9 +128,9 @@ class Reader:
 
 
 @pytest.fixture
-def reader(tmp_path: Path) -> Iterator[Reader]:
+def reader(tmp_path: Path) -> Iterator[OpenStackReader]:
     with ControlPlane() as cloud:
-        yield Reader(cloud, tmp_path)
+        yield OpenStackReader(cloud, tmp_path)
 
 
 def qcow2(file: Path) -> None:
@@ -176,7 +176,7 @@ def ends(provider: Provider) -> None:
 @pytest.mark.clouds
 @pytest.mark.boxes
 @pytest.mark.timeout(1200)
-def test_the_document_from_its_first_command_to_its_last(reader: Reader) -> None:
+def test_the_document_from_its_first_command_to_its_last(reader: OpenStackReader) -> None:
     qcow2(reader.folder / "slurm-node.qcow2")
     for section in ("1. Project and quotas", "2. Network", "3. Credential"):
         reader.types(section)
@@ -206,7 +206,7 @@ def test_the_document_from_its_first_command_to_its_last(reader: Reader) -> None
     assert images == []
 
 
-def _while_it_runs(reader: Reader, provider: Provider) -> None:
+def _while_it_runs(reader: OpenStackReader, provider: Provider) -> None:
     with reader.cloud.reach():
         assert {offer.instance_type for offer in provider.offers()} == {"burst.cpu", "burst.h100"}
         made = machine(provider)

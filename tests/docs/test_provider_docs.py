@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from burstd.domain.plugins.provider import Provider
-from burstd.settings import Plugins, SettingsError, load, resolve
+from burstd.settings import PluginRegistry, SettingsError, load_settings, resolve_plugins
 from burstd.testing.provider_contract import FaultContract, ProviderContract
 from tests.docs.hut import HutWorld, token_file
 from tests.lab.programs import PROJECT
@@ -62,12 +62,12 @@ def test_burstd_finds_it_and_checks_its_settings(installed: Path) -> None:
     table = blocks("toml")[1].replace("/etc/burstd/hut.token", str(token_file(installed)))
     file = installed / "burstd.toml"
     file.write_text(f'cluster = "x"\n{table}', encoding="utf-8")
-    settings = load(file, check_files=False)
-    chosen = resolve(settings, Plugins.installed()).providers["north"]
+    settings = load_settings(file, check_files=False)
+    chosen = resolve_plugins(settings, PluginRegistry.installed()).providers["north"]
     assert chosen.plugin.make("north", "x", chosen.settings).name == "north"
     (installed / "hut.token").chmod(0o644)
     with pytest.raises(SettingsError, match=r"hut\.token is open to everybody"):
-        resolve(settings, Plugins.installed())
+        resolve_plugins(settings, PluginRegistry.installed())
 
 
 def test_the_world_of_the_document_is_one() -> None:

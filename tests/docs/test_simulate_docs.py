@@ -15,8 +15,8 @@ import pytest
 import typer
 
 from burstd.cli.simulate import simulate
-from burstd.simulate.report.columns import columns
-from burstd.simulate.report.report import Report
+from burstd.simulate.report.columns import report_columns
+from burstd.simulate.report.report import SimulationReport
 from tests.docs.blocks import shell_blocks
 from tests.lab.programs import PROJECT
 
@@ -103,7 +103,7 @@ def test_the_page_is_there(folder: Path) -> None:
 def test_own_pools_and_offers_are_used(folder: Path) -> None:
     own = (folder / "said-2").read_text(encoding="utf-8")
     assert "12.4 EUR/h" in own
-    report = Report.model_validate_json((folder / "simulate.json").read_text(encoding="utf-8"))
+    report = SimulationReport.model_validate_json((folder / "simulate.json").read_text(encoding="utf-8"))
     assert "p4d.24xlarge spot 9.6 EUR/h" in report.cloud
     assert [chain.chain for chain in report.chains] == ["wait_aware,spot,idle"]
     assert 0 < report.chains[0].jobs < 120
@@ -122,8 +122,8 @@ def test_every_option_stands_in_the_document() -> None:
 
 def test_every_column_stands_in_the_document(folder: Path) -> None:
     (section,) = re.findall(r"^## Reading the table\n(.*?)^## ", TEXT, re.MULTILINE | re.DOTALL)
-    report = Report.model_validate_json((folder / "simulate.json").read_text(encoding="utf-8"))
-    heads = [column.head for column in columns(report) if column.chief and not column.only_page]
+    report = SimulationReport.model_validate_json((folder / "simulate.json").read_text(encoding="utf-8"))
+    heads = [column.head for column in report_columns(report) if column.in_main_table and not column.only_page]
     for head in heads:
         assert re.search(rf"^\| ([^|]*, )?{re.escape(re.sub(r' [(].*[)]$', '', head))}[, ]", section, re.MULTILINE), (
             head

@@ -36,7 +36,7 @@ for i in 1 2 3; do seq $i >samples/$i.txt; done
 
 
 @dataclass(slots=True)
-class Reader:
+class StagingReader:
     """A person who does what the page says."""
 
     site: Site
@@ -63,7 +63,7 @@ class Reader:
         script = f"exec 2>&1; PATH=$PATH:/opt/burstd/bin\n{commands}"
         words = ["timeout", "50", "bash", "-eu", "-o", "pipefail", "-c", script]
         done = self.site.cluster.head.run(words, user="ada", cwd="/home/ada", check=False)
-        log = self.site.said()[-3000:]
+        log = self.site.daemon_log()[-3000:]
         assert done.returncode == 0, f"{commands} ended with {done.returncode}:\n{done.stdout}\n{log}"
         return done.stdout
 
@@ -92,7 +92,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 
 
 def test_the_page_from_its_first_script_to_its_last(site: Site) -> None:
-    reader = Reader(site)
+    reader = StagingReader(site)
     reader.follow(DOCUMENT)
     cloud, home = sorted(reader.jobs["count.sh"], key=int)
     counts = reader.cat(f"results/{cloud}/counts.txt")

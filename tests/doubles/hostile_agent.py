@@ -14,11 +14,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
-from burstd.domain.plugins.shell import Result, Wire
+from burstd.domain.plugins.shell import CompletedCommand, PortConnection
 from burstd.transfer.content_store.manifest import object_key
 from tests.transfer.memory import MemoryStager
 
-Row = dict[str, Any]
+ManifestRow = dict[str, Any]
 """An entry as a manifest has it: p(ath) t(ype) m(ode) n(anoseconds) s(ize) c(ontent) h(ard link) l(ink) d(igest)."""
 HUGE = 1 << 70
 DEEP = "[" * 200_000
@@ -38,33 +38,33 @@ class Forger:
         self.store.put(object_key(self.prefix, key), body)
         return key
 
-    def file(self, path: str, body: bytes = b"evil", **more: Any) -> Row:
+    def file(self, path: str, body: bytes = b"evil", **more: Any) -> ManifestRow:
         """An entry of a file."""
         key = self.put(body)
         return {"p": path, "t": "f", "m": 0o644, "n": 5, "s": len(body), "c": [[key, 0, len(body)]], **more}
 
-    def text(self, manifest: bytes, **more: Any) -> Row:
+    def text(self, manifest: bytes, **more: Any) -> ManifestRow:
         """A tree whose manifest is any text."""
         return self.deflated(zlib.compress(manifest, 9), **more)
 
-    def deflated(self, body: bytes, **more: Any) -> Row:
+    def deflated(self, body: bytes, **more: Any) -> ManifestRow:
         """A tree whose manifest's object is any bytes."""
         return {
             "digest": hashlib.sha256(body).hexdigest(), "manifest": [[self.put(body), 0, len(body)]], "entries": 100,
             "size": 1 << 30, "single": False, **more,
         }  # fmt: skip
 
-    def tree(self, *rows: Row, **more: Any) -> Row:
+    def tree(self, *rows: ManifestRow, **more: Any) -> ManifestRow:
         """A tree of these entries, with a root before them."""
         root = [] if more.get("single") else [directory("")]
         lines = [json.dumps(row, separators=(",", ":")).encode() + b"\n" for row in (*root, *rows)]
         return self.text(b"".join(lines), **more)
 
-    def empty(self) -> Row:
+    def empty(self) -> ManifestRow:
         """A tree that was not found."""
         return self.deflated(zlib.compress(b""), entries=0, size=0)
 
-    def done(self, tree: Row | None = None, **more: Any) -> Row:
+    def done(self, tree: ManifestRow | None = None, **more: Any) -> ManifestRow:
         """The answer of an agent: its first line matched ``tree``."""
         trees = [tree or self.empty(), *(self.empty() for _ in self.request["patterns"])][
             : len(self.request["patterns"])
@@ -75,29 +75,29 @@ class Forger:
         }  # fmt: skip
 
 
-def directory(path: str, mode: int = 0o755) -> Row:
+def directory(path: str, mode: int = 0o755) -> ManifestRow:
     """An entry of a directory."""
     return {"p": path, "t": "d", "m": mode, "n": 5}
 
 
-def link(path: str, target: str) -> Row:
+def link(path: str, target: str) -> ManifestRow:
     """An entry of a symbolic link."""
     return {"p": path, "t": "l", "m": 0o777, "n": 5, "l": target}
 
 
-Lie = Callable[[Forger], Iterable[bytes | Row]]
+Lie = Callable[[Forger], Iterable[bytes | ManifestRow]]
 """The lines that an agent says, as bytes or JSON; a row without ``done`` or ``error`` goes on."""
 
 
-def _tree(make: Callable[[Forger], Sequence[Row]], **more: Any) -> Lie:
+def _tree(make: Callable[[Forger], Sequence[ManifestRow]], **more: Any) -> Lie:
     return lambda f: [{"done": f.done(f.tree(*make(f), **more))}]
 
 
-def _rows(*rows: Row, **more: Any) -> Lie:
+def _rows(*rows: ManifestRow, **more: Any) -> Lie:
     return lambda f: [{"done": f.done(f.tree(*rows, **more))}]
 
 
-def _lines(*lines: bytes | Row) -> Lie:
+def _lines(*lines: bytes | ManifestRow) -> Lie:
     return lambda _f: lines
 
 
@@ -105,12 +105,12 @@ def _text(manifest: bytes, **more: Any) -> Lie:
     return lambda f: [{"done": f.done(f.text(manifest, **more))}]
 
 
-def _said(**more: Any) -> Lie:
+def _answer_with(**more: Any) -> Lie:
     """A number or a list of the answer itself."""
     return lambda f: [{"done": f.done(f.tree(f.file("x")), **more)}]
 
 
-def _told(**more: Any) -> Lie:
+def _tree_with(**more: Any) -> Lie:
     """... of a tree in it."""
     return lambda f: [{"done": f.done({**f.tree(f.file("x")), **more})}]
 
@@ -209,31 +209,31 @@ REFUSED: dict[str, Lie] = {
     "goes on": lambda f: [{"done": f.done(f.deflated(zlib.compress(b'{"p":"","t":"d","m":1,"n":5}\n') + b"more"))}],
     "empty lines": _text(b"\n" * 1_000_000),
     # The answer.
-    "no lines": _said(trees=[]),
+    "no lines": _answer_with(trees=[]),
     "more lines": lambda f: [{"done": f.done(trees=[f.tree(f.file("x"))] * 9)}],
-    "lines of no list": _said(trees={"0": 1}),
+    "lines of no list": _answer_with(trees={"0": 1}),
     "more files": lambda f: [{"done": f.done(files=[f.tree(f.file("x"))] * 9)}],
     "files by name": lambda f: [{"done": f.done(files={"/etc/passwd": f.tree(f.file("x"))})}],
-    "sent too much": _said(sent=HUGE),
-    "sent below 0": _said(sent=-1),
+    "sent too much": _answer_with(sent=HUGE),
+    "sent below 0": _answer_with(sent=-1),
     "seconds for ever": lambda f: [json.dumps({"done": f.done(seconds=float("inf"))}).encode()],
     "seconds of no number": lambda f: [json.dumps({"done": f.done(seconds=float("nan"))}).encode()],
-    "seconds below 0": _said(seconds=-1.0),
-    "warnings of numbers": _said(warnings=[1]),
-    "warnings of no list": _said(warnings="x"),
-    "tree too large": _told(size=HUGE),
-    "tree of 2^63": _told(size=1 << 63),
-    "tree below 0": _told(size=-1),
-    "entries too many": _told(entries=HUGE),
-    "entries true": _told(entries=True),
-    "digest with a path": _told(digest="../../../etc/passwd"),
-    "single of no kind": _told(single="yes"),
-    "manifest of no list": _told(manifest="x"),
-    "manifest of another place": _told(manifest=[["../" * 21 + "x", 0, 4]]),
-    "manifest from within": _told(manifest=[["ab" * 32, 1, 4]]),
-    "manifest too long": _told(manifest=[["ab" * 32, 0, HUGE]]),
-    "manifest of too many": _told(manifest=[["ab" * 32, 0, 4]] * 5000),
-    "manifest of two": _told(manifest=[["ab" * 32, 0]]),
+    "seconds below 0": _answer_with(seconds=-1.0),
+    "warnings of numbers": _answer_with(warnings=[1]),
+    "warnings of no list": _answer_with(warnings="x"),
+    "tree too large": _tree_with(size=HUGE),
+    "tree of 2^63": _tree_with(size=1 << 63),
+    "tree below 0": _tree_with(size=-1),
+    "entries too many": _tree_with(entries=HUGE),
+    "entries true": _tree_with(entries=True),
+    "digest with a path": _tree_with(digest="../../../etc/passwd"),
+    "single of no kind": _tree_with(single="yes"),
+    "manifest of no list": _tree_with(manifest="x"),
+    "manifest of another place": _tree_with(manifest=[["../" * 21 + "x", 0, 4]]),
+    "manifest from within": _tree_with(manifest=[["ab" * 32, 1, 4]]),
+    "manifest too long": _tree_with(manifest=[["ab" * 32, 0, HUGE]]),
+    "manifest of too many": _tree_with(manifest=[["ab" * 32, 0, 4]] * 5000),
+    "manifest of two": _tree_with(manifest=[["ab" * 32, 0]]),
     # Lines.
     "no JSON": _lines(b"\xff\xfe"),
     "a list": _lines(b"[]"),
@@ -283,7 +283,7 @@ HARMLESS: dict[str, Lie] = {
             )
         }
     ],
-    "many warnings": _said(warnings=["\x1b[2J\n" + "x" * 10_000] * 20_000),
+    "many warnings": _answer_with(warnings=["\x1b[2J\n" + "x" * 10_000] * 20_000),
 }
 """Each of these comes home without what is a lie in it."""
 
@@ -304,38 +304,38 @@ class HostileNode:
         self._lines: list[bytes] = []
         self.requests: list[dict[str, Any]] = []
 
-    def run(self, argv: Sequence[str], *, input: bytes = b"", timeout_s: float = 30.0) -> Result:  # noqa: A002, ARG002
+    def run(self, argv: Sequence[str], *, input: bytes = b"", timeout_s: float = 30.0) -> CompletedCommand:  # noqa: A002, ARG002
         """As if it had been done."""
-        return Result(0, "", "")
+        return CompletedCommand(0, "", "")
 
-    def script(self, text: str, *args: str, input: bytes = b"", timeout_s: float = 30.0) -> Result:  # noqa: A002, ARG002
+    def script(self, text: str, *args: str, input: bytes = b"", timeout_s: float = 30.0) -> CompletedCommand:  # noqa: A002, ARG002
         """As if it had been done."""
-        return Result(0, "", "")
+        return CompletedCommand(0, "", "")
 
-    def talk(self, argv: Sequence[str], *, timeout_s: float = 30.0) -> Self:  # noqa: ARG002
+    def start_process(self, argv: Sequence[str], *, timeout_s: float = 30.0) -> Self:  # noqa: ARG002
         """Itself."""
         return self
 
-    def dial(self, port: int, timeout_s: float = 30.0) -> Wire:  # noqa: ARG002
+    def dial(self, port: int, timeout_s: float = 30.0) -> PortConnection:  # noqa: ARG002
         """There is none."""
         raise AssertionError("nobody asks a node of staging for a port")
 
-    def say(self, data: bytes) -> None:
+    def write_line(self, data: bytes) -> None:
         """The first is the request."""
-        said = json.loads(data)
+        request = json.loads(data)
         if self.requests:
             return
-        self.requests.append(said)
+        self.requests.append(request)
         self._lines = [
             line if isinstance(line, bytes) else json.dumps(line).encode()
-            for line in self._lie(Forger(self._store, said))
+            for line in self._lie(Forger(self._store, request))
         ]
 
-    def hear(self, quiet_s: float, cancelled: threading.Event) -> bytes | None:  # noqa: ARG002
+    def read_line(self, quiet_s: float, cancelled: threading.Event) -> bytes | None:  # noqa: ARG002
         """The next lie; empty: it has hung up."""
         return self._lines.pop(0) if self._lines else b""
 
-    def complaint(self) -> str:
+    def stderr_tail(self) -> str:
         """Nothing."""
         return ""
 

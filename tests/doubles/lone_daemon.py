@@ -65,13 +65,13 @@ class LoneDaemon:
     def wait_for(self, words: str) -> None:
         """Until its log has the words."""
         end = time.monotonic() + 60
-        while words not in self.said():
+        while words not in self.log_text():
             ended = self._process is None or self._process.poll() is not None
-            assert not ended or words in self.said(), f"it ended\n{self.said()}"
-            assert time.monotonic() < end, self.said()
+            assert not ended or words in self.log_text(), f"it ended\n{self.log_text()}"
+            assert time.monotonic() < end, self.log_text()
             time.sleep(0.02)
 
-    def said(self) -> str:
+    def log_text(self) -> str:
         """Its log so far."""
         return self.log.read_text(errors="replace")
 

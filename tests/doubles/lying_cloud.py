@@ -19,7 +19,7 @@ def _all_as(state: InstanceState) -> _Lie:
     return lambda true: [replace(i, state=state, error="Server.InternalError") for i in true]
 
 
-def _someone_elses(true: Sequence[Instance]) -> list[Instance]:
+def _claims_of_others(true: Sequence[Instance]) -> list[Instance]:
     """Our machines under a claim that we never made, and a neighbour's beside them."""
     strange = [replace(i, claim_id=f"not-{i.claim_id}", tags=dict(i.tags) | {TAG_CLAIM: f"not-{i.claim_id}"})
                for i in true]  # fmt: skip
@@ -53,7 +53,7 @@ LIES: dict[str, _Lie] = {
     "error": _all_as(InstanceState.ERROR),
     "unknown": _all_as(InstanceState.UNKNOWN),
     "pending": _all_as(InstanceState.PENDING),
-    "someone else's": _someone_elses,
+    "someone else's": _claims_of_others,
     "doubled": _doubled,
     "untagged": _untagged,
     "without addresses": _without_addresses,

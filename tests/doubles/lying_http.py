@@ -11,7 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import NamedTuple
 
 
-class Lie(NamedTuple):
+class HttpLie(NamedTuple):
     """An answer. Without a Content-Length in ``headers`` the connection's end is the body's."""
 
     status: int = 200
@@ -22,7 +22,7 @@ class Lie(NamedTuple):
 class LyingServer:
     """``asked``: method and path of each request; ``tokens``: all headers that may hold credentials."""
 
-    def __init__(self, answer: Callable[[str], Lie]) -> None:
+    def __init__(self, answer: Callable[[str], HttpLie]) -> None:
         self.asked: list[str] = []
         self.tokens: list[str] = []
         self.sent = 0
@@ -67,7 +67,7 @@ class LyingServer:
 
 
 @contextmanager
-def lying(answer: Callable[[str], Lie]) -> Iterator[LyingServer]:
+def lying_server(answer: Callable[[str], HttpLie]) -> Iterator[LyingServer]:
     """One for a while."""
     made = LyingServer(answer)
     try:
@@ -76,18 +76,18 @@ def lying(answer: Callable[[str], Lie]) -> Iterator[LyingServer]:
         made.close()
 
 
-def endless(piece: bytes = b" " * 65536) -> Lie:
+def endless(piece: bytes = b" " * 65536) -> HttpLie:
     """A body without an end."""
-    return Lie(headers={"Content-Type": "application/json"}, body=itertools.repeat(piece))
+    return HttpLie(headers={"Content-Type": "application/json"}, body=itertools.repeat(piece))
 
 
-def bomb(size: int = 1 << 30) -> Lie:
+def bomb(size: int = 1 << 30) -> HttpLie:
     """A body that unpacks to so many bytes."""
     packed = gzip.compress(b" " * (1 << 20), 9)
     headers = {"Content-Type": "application/json", "Content-Encoding": "gzip"}
-    return Lie(headers=headers, body=itertools.repeat(packed, size >> 20))
+    return HttpLie(headers=headers, body=itertools.repeat(packed, size >> 20))
 
 
-def deep(depth: int = 1_000_000) -> Lie:
+def deep(depth: int = 1_000_000) -> HttpLie:
     """JSON of nothing but beginnings."""
-    return Lie(headers={"Content-Type": "application/json"}, body=[b"[" * depth])
+    return HttpLie(headers={"Content-Type": "application/json"}, body=[b"[" * depth])

@@ -43,7 +43,7 @@ def whole_site() -> Iterator[Site]:
 def site(whole_site: Site) -> Site:
     """The site without jobs, machines and a hold, whatever a test before has left."""
     whole_site.cluster.sh("scancel -u ada; scancel -u bob")
-    if whole_site.ask("status")["daemon"]["paused"]:
+    if whole_site.burstctl_json("status")["daemon"]["paused"]:
         whole_site.burstctl("unhold")
     if any(node["held"] for node in whole_site.api("/v1/nodes")["nodes"]):
         whole_site.burstctl("node", "release", "solo1")

@@ -13,7 +13,7 @@ from typing import Any
 
 import httpx
 
-from burstd.db import Event, Reader, replay
+from burstd.db import LoggedEvent, StoreReader, replay_claims
 from burstd.domain.claim import Claim
 from burstd.runtime.clock import SteadyClock
 from providers.sandbox.cloud import wire
@@ -43,7 +43,7 @@ def site_up(release: str = "bookworm", **settings: Any) -> Iterator[Site]:
 
 
 @dataclass(frozen=True, slots=True)
-class Books:
+class CloudInventory:
     """Everything that the cloud ever made, and what is there now, leftovers included."""
 
     by_claim: Mapping[str, Sequence[str]]
@@ -63,28 +63,28 @@ def ask_cloud(site: Site, method: str, path: str, **parts: Any) -> httpx.Respons
     return answer
 
 
-def parts(site: Site) -> list[wire.PartView]:
+def parts(site: Site) -> list[wire.ResourceView]:
     """All volumes and ports."""
-    found: list[wire.PartView] = []
+    found: list[wire.ResourceView] = []
     for kind in ("volumes", "ports"):
         answer = ask_cloud(site, "GET", f"/{kind}", params={"limit": 1000}).json()
-        found += wire.PageView[wire.PartView].model_validate(answer).items
+        found += wire.PageView[wire.ResourceView].model_validate(answer).items
     return found
 
 
-def books(site: Site) -> Books:
+def cloud_inventory(site: Site) -> CloudInventory:
     """The cloud's own account of the site's machines."""
     by_claim: dict[str, list[str]] = {}
     for row in site.cloud.bill().rows:
         by_claim.setdefault(row.tags.get("burstd-claim", ""), []).append(row.instance)
-    return Books(by_claim, tuple(site.instances()), tuple(f"{p.kind} {p.id}" for p in parts(site)))
+    return CloudInventory(by_claim, tuple(site.instances()), tuple(f"{p.kind} {p.id}" for p in parts(site)))
 
 
-def wait_all_gone(site: Site, timeout_s: float = 60.0) -> Books:
+def wait_all_gone(site: Site, timeout_s: float = 60.0) -> CloudInventory:
     """Waits until nodes, machines, volumes and ports are gone; then no claim ever had two machines."""
     site.wait_empty(timeout_s)
-    site.wait(lambda: not books(site).parts, timeout_s, "no volume and no port")
-    account = books(site)
+    site.wait(lambda: not cloud_inventory(site).parts, timeout_s, "no volume and no port")
+    account = cloud_inventory(site)
     doubles = {claim: made for claim, made in account.by_claim.items() if len(made) > 1}
     assert not doubles, f"claims with two machines: {doubles}"
     assert account.alive == ()
@@ -119,7 +119,7 @@ class Record:
     """What the database holds."""
 
     claims: Mapping[str, Claim]
-    events: tuple[Event, ...]
+    events: tuple[LoggedEvent, ...]
 
 
 def record(site: BaseSite) -> Record:
@@ -128,10 +128,10 @@ def record(site: BaseSite) -> Record:
     with tempfile.TemporaryDirectory() as folder:
         for file in site.cluster.head.path(STATE).glob("burstd.db*"):
             shutil.copy(file, folder)
-        with Reader.open(Path(folder) / "burstd.db", SteadyClock()) as reader:
-            rows = {c.id: c for c in reader.find(limit=10_000)}
+        with StoreReader.open(Path(folder) / "burstd.db", SteadyClock()) as reader:
+            rows = {c.id: c for c in reader.find_claims(limit=10_000)}
             log = tuple(reader.events(limit=10**6))
-    assert replay(log) == rows
+    assert replay_claims(log) == rows
     assert [e.seq for e in log] == sorted({e.seq for e in log})
     return Record(rows, log)
 
@@ -160,14 +160,14 @@ def restarts(site: BaseSite, jobs: Sequence[str]) -> dict[str, int]:
     return {job: int(site.job(job)["Restarts"]) for job in jobs}
 
 
-def moment(site: BaseSite, what: Callable[[], bool], timeout_s: float, name: str) -> float:
+def seconds_until(site: BaseSite, what: Callable[[], bool], timeout_s: float, name: str) -> float:
     """Waits for something; the seconds it took."""
     begun = time.monotonic()
     site.wait(what, timeout_s, name)
     return time.monotonic() - begun
 
 
-TELL = (
+SET_COMMENT = (
     "me=${SLURM_ARRAY_TASK_ID:+${SLURM_ARRAY_JOB_ID}_}${SLURM_ARRAY_TASK_ID:-$SLURM_JOB_ID}; "
     'scontrol update jobid=$me comment="$(%s)"'
 )
@@ -182,6 +182,6 @@ echo "$CUDA_VISIBLE_DEVICES" > "$BURST_OUT/gpus.txt"
 """A job that takes a file in and brings it home, and tells of its GPUs."""
 
 
-def told(site: BaseSite, job: str) -> list[str]:
+def comments_of(site: BaseSite, job: str) -> list[str]:
     """The comments of a job and its array tasks."""
     return site.cluster.sh(f"squeue -h -r -t all -j {job} -o %k").split("\n")[:-1]

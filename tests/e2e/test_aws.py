@@ -14,7 +14,7 @@ import pytest
 
 from burstd.domain.cloud.offer import OfferRule, Pool
 from burstd.domain.slurm.shape import Gres, Shape
-from tests.e2e.sites import COPY, QUICK, TELL, claims_of, events, restarts, told
+from tests.e2e.sites import COPY, QUICK, SET_COMMENT, claims_of, comments_of, events, restarts
 from tests.lab.aws.site import AwsSite
 from tests.lab.remains import remains
 
@@ -113,7 +113,7 @@ def pair(site: AwsSite, theirs: Things) -> str:
     """Asks for two nodes where each zone has room for one; when it was refused, there is room, and a minute's rest."""
     zones = site.account.subnets
     site.faults(cap={f"c5n.large@{zone}": 1 for zone in zones})
-    job = site.submit("-p burst -C pair -N2 --exclusive -t5", TELL % "srun hostname | sort | xargs")
+    job = site.submit("-p burst -C pair -N2 --exclusive -t5", SET_COMMENT % "srun hostname | sort | xargs")
     site.wait(lambda: _refused(site, job) >= 2, 30, "the pair is refused")
     assert instances(site, "pair") == [], "not even for a moment"
     assert site.api("/v1/bill")["lines"] == []
@@ -216,7 +216,7 @@ def test_the_job_of_the_spot_machine_begins_anew(site: AwsSite, spot: Spot) -> N
 def test_two_nodes_or_none(site: AwsSite, pair: str) -> None:
     """First none (see ``pair``), then both, close to each other."""
     site.wait_job(pair, timeout_s=120)
-    (hosts,) = told(site, pair)
+    (hosts,) = comments_of(site, pair)
     assert len(set(hosts.split())) == 2, hosts
     first, second = instances(site, "pair")
     assert first["Placement"]["AvailabilityZone"] == second["Placement"]["AvailabilityZone"]
@@ -227,4 +227,4 @@ def test_in_the_end_only_the_neighbours_things_are_left(site: AwsSite, theirs: T
     site.wait_empty()
     site.wait(lambda: things(site).keys() <= theirs.keys(), 60, "nothing of ours is left")
     assert things(site) == theirs
-    assert "UnauthorizedOperation" not in site.said(), "the policy that burstd ships is enough"
+    assert "UnauthorizedOperation" not in site.daemon_log(), "the policy that burstd ships is enough"

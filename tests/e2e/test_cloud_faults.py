@@ -16,8 +16,18 @@ import pytest
 from burstd.domain.cloud.offer import OfferRule, Pool
 from burstd.domain.slurm.shape import Gres, Shape
 from burstd.reconciler.machines.claim_ids import ClaimIds
-from providers.sandbox.cloud.faults import Fault, Kind
-from tests.e2e.sites import QUICK, ask_cloud, books, claims_of, events, parts, restarts, site_up, wait_all_gone
+from providers.sandbox.cloud.faults import FaultKind, SandboxFault
+from tests.e2e.sites import (
+    QUICK,
+    ask_cloud,
+    claims_of,
+    cloud_inventory,
+    events,
+    parts,
+    restarts,
+    site_up,
+    wait_all_gone,
+)
 from tests.lab.site import Site
 
 pytestmark = [pytest.mark.boxes, pytest.mark.slurm]
@@ -71,8 +81,8 @@ def submit(site: Site, name: str, script: str = "true") -> str:
     return site.submit(f"-p burst -C {name} -c1 --mem=100 -t5{gres}", script)
 
 
-def order(site: Site, kind: Kind, name: str, **more: Any) -> str:
-    return site.cloud.order(Fault(kind, types=f"t.{name}", **more))
+def order(site: Site, kind: FaultKind, name: str, **more: Any) -> str:
+    return site.cloud.inject_fault(SandboxFault(kind, types=f"t.{name}", **more))
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,9 +96,9 @@ class Slow:
 
 @pytest.fixture(scope="module", autouse=True)
 def slow(site: Site) -> Slow:
-    order(site, Kind.BOOT_HANG, "hang", zones="north")
-    order(site, Kind.LIE, "lie", seconds=9, count=1)
-    order(site, Kind.ERROR, "stuck", calls=("terminate",), count=2)
+    order(site, FaultKind.BOOT_HANG, "hang", zones="north")
+    order(site, FaultKind.LIE, "lie", seconds=9, count=1)
+    order(site, FaultKind.ERROR, "stuck", calls=("terminate",), count=2)
     return Slow(submit(site, "hang"), submit(site, "lie", "sleep 20"), submit(site, "stuck"))
 
 
@@ -103,7 +113,7 @@ def why(site: Site, claim: str, state: str) -> str:
 
 
 def test_a_zone_without_capacity_is_left_for_another(site: Site) -> None:
-    order(site, Kind.CAPACITY, "stockout", zones="north")
+    order(site, FaultKind.CAPACITY, "stockout", zones="north")
     job = submit(site, "stockout")
     site.wait_job(job)
     assert outcomes(site, job) == [("north", "capacity"), ("south", "")]
@@ -113,17 +123,17 @@ def test_a_zone_without_capacity_is_left_for_another(site: Site) -> None:
 
 
 def test_a_lost_answer_makes_one_machine(site: Site) -> None:
-    order(site, Kind.LOSE_ANSWER, "lost", count=1, seconds=0.3)
+    order(site, FaultKind.LOSE_ANSWER, "lost", count=1, seconds=0.3)
     job = submit(site, "lost")
     site.wait_job(job)
     (claim,) = claims_of(site, job)
-    assert len(books(site).by_claim[claim["claim"]]) == 1
+    assert len(cloud_inventory(site).by_claim[claim["claim"]]) == 1
     unanswered = [e for e in events(site, "slot:lost1") if e["new"] == "unanswered"]
     assert len(unanswered) == 1
 
 
 def test_a_machine_that_cannot_be_built_is_replaced(site: Site) -> None:
-    order(site, Kind.BOOT_FAIL, "fail", zones="north")
+    order(site, FaultKind.BOOT_FAIL, "fail", zones="north")
     job = submit(site, "fail")
     site.wait_job(job)
     assert outcomes(site, job) == [("north", "boot"), ("south", "")]
@@ -161,8 +171,8 @@ def again(site: Site, job: str) -> None:
 
 
 def test_volume_and_port_that_an_ended_machine_leaves_are_removed(site: Site) -> None:
-    order(site, Kind.LEAK_VOLUME, "leak", count=1)
-    order(site, Kind.LEAK_PORT, "leak", count=1)
+    order(site, FaultKind.LEAK_VOLUME, "leak", count=1)
+    order(site, FaultKind.LEAK_PORT, "leak", count=1)
     job = submit(site, "leak")
     site.wait_job(job)
     (claim,) = (n["claim"] for n in claims_of(site, job))
@@ -180,7 +190,7 @@ def test_a_machine_of_ours_without_a_claim_goes_and_a_neighbours_stays(site: Sit
         body = {"token": token, "name": token, "zone": zone, "type": "t.kept", "image": "node", "tags": tags}
         return str(ask_cloud(site, "POST", "/instances", json=body).json()["id"])
 
-    given = ClaimIds(site.cluster.sh("cat /var/lib/burstd/ssh_key").encode()).new()
+    given = ClaimIds(site.cluster.sh("cat /var/lib/burstd/ssh_key").encode()).new_claim_id()
     orphan = made("orphan", {"burstd-cluster": "lab", "burstd-claim": given})
     forged = made("forged", {"burstd-cluster": "lab", "burstd-claim": "nobody-knows", "burstd-slot": "kept1"}, "north")
     neighbour = made("neighbour", {"burstd-cluster": "other", "burstd-claim": "theirs"})
@@ -192,7 +202,7 @@ def test_a_machine_of_ours_without_a_claim_goes_and_a_neighbours_stays(site: Sit
     assert float(ended) - begun >= GRACE_S, "not before the grace period is over"
     assert neighbour in site.instances()
     assert forged in site.instances()
-    assert any(f"burstd did not launch ({forged})" in alarm for alarm in site.ask("status")["alarms"])
+    assert any(f"burstd did not launch ({forged})" in alarm for alarm in site.burstctl_json("status")["alarms"])
     theirs = [p for p in parts(site) if p.tags.get("burstd-cluster") == "other"]
     assert {p.attached_to for p in theirs} == {neighbour}
     for one in (neighbour, forged):
@@ -207,7 +217,7 @@ def test_a_machine_that_never_answers_is_replaced(site: Site, slow: Slow) -> Non
 def test_a_machine_that_is_ended_in_vain_is_ended_again(site: Site, slow: Slow) -> None:
     site.wait_job(slow.stuck)
     site.wait(lambda: claims_of(site, slow.stuck)[0]["state"] == "gone", 40, "gone in the end")
-    assert "the cloud did not end it" in site.said()
+    assert "the cloud did not end it" in site.daemon_log()
 
 
 def test_a_machine_that_died_while_the_cloud_says_it_runs(site: Site, slow: Slow) -> None:
@@ -224,21 +234,21 @@ def test_a_machine_that_died_while_the_cloud_says_it_runs(site: Site, slow: Slow
 def test_a_cloud_that_is_down_for_a_while(site: Site) -> None:
     running = submit(site, "kept", "sleep 12")
     site.wait_job(running, ["RUNNING"])
-    fault = site.cloud.order(Fault(Kind.ERROR, ("*",)))
-    site.wait(lambda: any("cannot be read" in a for a in site.ask("status")["alarms"]), 20, "an alarm")
+    fault = site.cloud.inject_fault(SandboxFault(FaultKind.ERROR, ("*",)))
+    site.wait(lambda: any("cannot be read" in a for a in site.burstctl_json("status")["alarms"]), 20, "an alarm")
     job = submit(site, "down")
     site.wait(lambda: bool(claims_of(site, job)), 10, "a claim is made")
     site.wait_job(running)
     assert [c["state"] for c in claims_of(site, running)] == ["open"], "nothing is given up for a silent cloud"
-    site.cloud.cancel(fault)
+    site.cloud.cancel_fault(fault)
     site.wait_job(job, timeout_s=90)
     assert restarts(site, [running, job]) == {running: 0, job: 0}
-    site.wait(lambda: not site.ask("status")["alarms"], 20, "the alarm is over")
+    site.wait(lambda: not site.burstctl_json("status")["alarms"], 20, "the alarm is over")
 
 
 def test_in_the_end_nothing_is_left(site: Site) -> None:
     """After all the trouble above."""
-    site.cloud.cancel()
+    site.cloud.cancel_fault()
     account = wait_all_gone(site)
     named = [c for c in account.by_claim if c and c not in ("nobody-knows", "theirs")]
     assert named

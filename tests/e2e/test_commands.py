@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from burstd.cli.session import Code
+from burstd.cli.session import ExitCode
 from tests.e2e.sites import claims_of, events, wait_all_gone
 from tests.lab.base_site import CONFIG
 from tests.lab.programs import PREFIX
@@ -22,7 +22,7 @@ def states(site: Site, pool: str) -> list[str]:
 def test_a_floor_brings_nodes_without_jobs(site: Site) -> None:
     site.burstctl("scale", "cpu", "2", "--floor", "--for", "1h")
     site.wait(lambda: states(site, "cpu") == ["open", "open"], 60, "two nodes without a job")
-    (pin,) = next(p["pins"] for p in site.ask("status")["pools"] if p["name"] == "cpu")
+    (pin,) = next(p["pins"] for p in site.burstctl_json("status")["pools"] if p["name"] == "cpu")
     assert (pin["kind"], pin["nodes"], pin["by"]) == ("floor", 2, "root")
     assert {n["cause"] for n in site.api("/v1/nodes")["nodes"]} == {"pin"}
     job = site.submit("-p burst -c2 --mem=200 -t5 -C cloud")
@@ -52,10 +52,12 @@ def test_a_drained_node_ends_its_job_and_is_not_used_until_released(site: Site) 
 def test_on_hold_nothing_is_booted(site: Site) -> None:
     site.burstctl("hold", "the chiller is off")
     job = site.submit("-p burst -C solo -c1 --mem=100 -t5")
-    site.wait(lambda: any(j["id"] == job for j in site.ask("job", "list")["jobs"]), 10, "burstd knows the job")
+    site.wait(
+        lambda: any(j["id"] == job for j in site.burstctl_json("job", "list")["jobs"]), 10, "burstd knows the job"
+    )
     assert "the chiller is off" in site.burstctl("status").stdout
     assert claims_of(site, job) == []
-    assert site.ask("plan")["paused"] == "the chiller is off"
+    assert site.burstctl_json("plan")["paused"] == "the chiller is off"
     assert site.instances() == []
     site.burstctl("unhold")
     site.wait_job(job)
@@ -64,10 +66,10 @@ def test_on_hold_nothing_is_booted(site: Site) -> None:
 def test_explain_names_why_a_job_waits(site: Site) -> None:
     limited = site.submit("-p burst -C solo -c1 --mem=100 -t5", user="bob")
     held = site.submit("-p burst -C solo -c1 --mem=100 -t5 --hold", user="bob")
-    site.wait(lambda: len(site.ask("job", "list")["jobs"]) == 2, 10, "burstd knows the jobs")
+    site.wait(lambda: len(site.burstctl_json("job", "list")["jobs"]) == 2, 10, "burstd knows the jobs")
     limit = "the limit of user bob is 0 node(s)"
     site.wait(lambda: limit in site.burstctl("explain", limited).stdout, 20, "the limit is named")
-    said = site.ask("explain", held)
+    said = site.burstctl_json("explain", held)
     assert "its user holds it" in said["slurm"]
     assert any("scontrol release" in remedy for remedy in said["remedies"])
     assert site.instances() == []
@@ -88,11 +90,11 @@ def test_others_see_their_own_only(site: Site) -> None:
         text = site.burstctl(*words, "--json", user="bob", check=False).stdout
         assert "secret" not in text
         assert f"job {adas}" not in text, f"{words} tells bob of ada's job"
-    assert site.burstctl("job", "show", adas, user="bob", check=False).returncode == Code.FORBIDDEN
-    assert site.burstctl("explain", adas, user="bob", check=False).returncode == Code.FORBIDDEN
+    assert site.burstctl("job", "show", adas, user="bob", check=False).returncode == ExitCode.FORBIDDEN
+    assert site.burstctl("explain", adas, user="bob", check=False).returncode == ExitCode.FORBIDDEN
     for command in (("scale", "cpu", "1"), ("hold", "no"), ("unhold",), ("node", "drain", "solo1")):
         refused = site.burstctl(*command, user="bob", check=False)
-        assert refused.returncode == Code.FORBIDDEN, f"{command}: {refused.stdout}{refused.stderr}"
+        assert refused.returncode == ExitCode.FORBIDDEN, f"{command}: {refused.stdout}{refused.stderr}"
 
 
 _SERVER = "cd $(mktemp -d) && echo a notebook >index.html && exec python3 -m http.server --bind 127.0.0.1 8123"
@@ -112,12 +114,12 @@ tail -n 1 forward; echo "code $code"
 
 def test_a_port_of_a_job_is_brought_to_its_owner(site: Site) -> None:
     job = site.submit("-p burst -C solo -c1 --mem=200 -t5", _SERVER)
-    site.wait(lambda: site.ask("job", "list")["jobs"][0]["state"] == "RUNNING", 60, "burstd sees it run")
-    for user, code in (("bob", Code.FORBIDDEN), ("root", Code.NO)):
+    site.wait(lambda: site.burstctl_json("job", "list")["jobs"][0]["state"] == "RUNNING", 60, "burstd sees it run")
+    for user, code in (("bob", ExitCode.FORBIDDEN), ("root", ExitCode.NEGATIVE)):
         refused = site.burstctl("route", "open", job, "8123", user=user, check=False)
         assert refused.returncode == code, refused.stderr
     assert f"burstctl port-forward {job} 8123" in refused.stderr
-    assert site.burstctl("port-forward", job, "8123", user="bob", check=False).returncode == Code.FORBIDDEN
+    assert site.burstctl("port-forward", job, "8123", user="bob", check=False).returncode == ExitCode.FORBIDDEN
     said = site.cluster.sh(f"PATH={PREFIX}/bin:$PATH\n{_VISIT.format(job=job)}", "ada", timeout_s=60)
     assert "b'a notebook\\n'" in said
     assert f"Job {job} does not run any more." in said
@@ -131,8 +133,8 @@ def test_broken_settings_leave_the_old_ones_in_force(site: Site) -> None:
     lines[at] = "keep_alife_s = 2"
     site.write(CONFIG, "\n".join(lines))
     site.signal_burstd("HUP")
-    site.wait(lambda: "settings not taken" in site.said(), 10, "burstd says that it does not take them")
-    said = site.said().partition("settings not taken")[2]
+    site.wait(lambda: "settings not taken" in site.daemon_log(), 10, "burstd says that it does not take them")
+    said = site.daemon_log().partition("settings not taken")[2]
     assert f"line {at + 1}: policies.idle.keep_alife_s" in said, said
     assert "did you mean 'keep_alive_s'" in said, said
     job = site.submit("-p burst -C solo -c1 --mem=100 -t5")
@@ -144,7 +146,7 @@ def test_broken_settings_leave_the_old_ones_in_force(site: Site) -> None:
     site.wait(lambda: any(e["new"] == "reloaded" for e in events(site, "daemon")), 10, "they are taken")
 
     def in_force() -> bool:
-        (idle,) = (p for p in site.ask("policy", "list")["policies"] if p["name"] == "idle")
+        (idle,) = (p for p in site.burstctl_json("policy", "list")["policies"] if p["name"] == "idle")
         return bool(idle["settings"]["keep_alive_s"] == 60)
 
     try:

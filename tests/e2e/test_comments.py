@@ -39,7 +39,7 @@ def test_a_job_is_told_what_becomes_of_it(site: Site) -> None:
 def test_a_job_that_can_never_run_is_told_at_once_and_what_would_run(site: Site) -> None:
     job = site.submit("-p burst -C closed -c1 --mem=100 -t5")
     site.wait(lambda: comments(site)[job].startswith("burstd: never starts as it is: "), 10, "it is told")
-    said = site.ask("explain", job)
+    said = site.burstctl_json("explain", job)
     assert said["verdict"] == "impossible"
     change = next(c for c in said["changes"] if c["before"] == "-C closed")
     site.cluster.sh(change["command"], user="ada")

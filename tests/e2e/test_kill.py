@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from providers.sandbox.cloud.faults import Fault, Kind
+from providers.sandbox.cloud.faults import FaultKind, SandboxFault
 from tests.e2e.sites import QUICK, record, restarts, site_up, wait_all_gone, wait_done
 from tests.lab.site import Site
 
@@ -37,20 +37,20 @@ def test_killed_at_random_moments(site: Site, figure: Callable[[str], None]) -> 
     figure(f"kills: seed {seed} (BURSTD_TEST_SEED={seed} plays it again)")
     chance = random.Random(seed)  # noqa: S311 - nothing secret
     # Slow answers, some of them lost: many kills fall between a cloud's deed and burstd's note of it.
-    site.cloud.order(Fault(Kind.LOSE_ANSWER, ("launch", "terminate"), count=3, seconds=0.3))
-    site.cloud.order(Fault(Kind.DELAY, ("launch", "terminate"), seconds=0.4))
+    site.cloud.inject_fault(SandboxFault(FaultKind.LOSE_ANSWER, ("launch", "terminate"), count=3, seconds=0.3))
+    site.cloud.inject_fault(SandboxFault(FaultKind.DELAY, ("launch", "terminate"), seconds=0.4))
     jobs: list[str] = []
     for kill in range(KILLS):
         if kill < SUBMIT_UNTIL:
             jobs.append(site.submit(chance.choice(WORK), f"sleep {chance.choice((0, 1, 3))}"))
         if chance.random() < 0.75:
-            site.wait(site.answers, 20, "burstd answers")
+            site.wait(site.api_answers, 20, "burstd answers")
         # The moment is the point of the test: it is drawn, not waited for.
         time.sleep(chance.uniform(0.0, 1.5))
-        assert site.burstd_runs(), f"burstd ended by itself: {site.said()[-3000:]}"
+        assert site.burstd_runs(), f"burstd ended by itself: {site.daemon_log()[-3000:]}"
         site.kill_burstd("KILL")
         site.spawn_burstd()
-    site.wait(site.answers, 30, "burstd answers")
+    site.wait(site.api_answers, 30, "burstd answers")
     wait_done(site, jobs, 120)
     assert restarts(site, jobs) == dict.fromkeys(jobs, 0)
     account = wait_all_gone(site)

@@ -11,8 +11,18 @@ from decimal import Decimal
 import pytest
 
 from providers.sandbox.boxes.errors import SandboxError
-from providers.sandbox.boxes.rootfs import ensure
-from tests.e2e.sites import TELL, books, claims_of, queue, record, site_up, told, wait_all_gone, wait_done
+from providers.sandbox.boxes.rootfs import ensure_rootfs
+from tests.e2e.sites import (
+    SET_COMMENT,
+    claims_of,
+    cloud_inventory,
+    comments_of,
+    queue,
+    record,
+    site_up,
+    wait_all_gone,
+    wait_done,
+)
 from tests.lab.site import Site
 
 pytestmark = [pytest.mark.boxes, pytest.mark.slurm]
@@ -23,7 +33,7 @@ def site(request: pytest.FixtureRequest) -> Iterator[Site]:
     release = request.param
     if release != "bookworm":
         try:
-            ensure(release)
+            ensure_rootfs(release)
         except SandboxError as error:
             pytest.skip(f"no root file system of {release}: {error}")
     with site_up(release) as up:
@@ -34,12 +44,12 @@ def test_a_burst_from_sbatch_to_the_bill(site: Site, figure: Callable[[str], Non
     whole = site.release == "bookworm"
     with pytest.raises(RuntimeError, match="Requested node configuration is not available"):
         site.submit("-p burst --gres=gpu:h100:1 -t5")
-    cpu = site.submit("-p burst -c2 --mem=200 -t5", f"{TELL % 'echo $SLURMD_NODENAME'}; sleep 1")
+    cpu = site.submit("-p burst -c2 --mem=200 -t5", f"{SET_COMMENT % 'echo $SLURMD_NODENAME'}; sleep 1")
     array = site.submit(
         f"-p burst --gres=gpu:v100:2 --mem=100 --array=1-{6 if whole else 2} -t5",
-        f"{TELL % 'echo $CUDA_VISIBLE_DEVICES'}; sleep 1",
+        f"{SET_COMMENT % 'echo $CUDA_VISIBLE_DEVICES'}; sleep 1",
     )
-    gang = site.submit("-p burst -N2 --exclusive --gres=gpu:4 -t5", TELL % "srun hostname | sort | xargs")
+    gang = site.submit("-p burst -N2 --exclusive --gres=gpu:4 -t5", SET_COMMENT % "srun hostname | sort | xargs")
     either = site.submit("-p onprem,burst -t5", "sleep 1")
     jobs = [cpu, array, gang, either]
     wait_done(site, jobs)
@@ -49,11 +59,11 @@ def test_a_burst_from_sbatch_to_the_bill(site: Site, figure: Callable[[str], Non
     assert ran_on[either].startswith("op"), "it ran where it could start at once"
     assert all(ran_on[f"{array}_{task}"].startswith("gpu") for task in (1, 2))
     # Two tasks may share a node of four GPUs, and each sees two of its own.
-    assert set(told(site, array)) <= {"0,1", "2,3"}
-    assert len(told(site, array)) == (6 if whole else 2)
-    hosts = told(site, gang)[0].split()
+    assert set(comments_of(site, array)) <= {"0,1", "2,3"}
+    assert len(comments_of(site, array)) == (6 if whole else 2)
+    hosts = comments_of(site, gang)[0].split()
     assert len(hosts) == len(set(hosts)) == 2
-    assert told(site, cpu) == [ran_on[cpu]]
+    assert comments_of(site, cpu) == [ran_on[cpu]]
 
     account = wait_all_gone(site)
     needed = 1 + (3 if whole else 1) + 2
@@ -83,6 +93,6 @@ def _the_bill_is_the_clouds(site: Site) -> None:
     total = Decimal(site.api("/v1/bill", group="job")["total"][0]["amount"])
     theirs = site.cloud.bill().total
     assert 0 < theirs <= total
-    machines = len(books(site).by_claim)
+    machines = len(cloud_inventory(site).by_claim)
     dearest = max(row.price for row in site.cloud.bill().rows)
     assert total - theirs < machines * dearest * 60 / 3600, "not more than a minute a machine beside it"

@@ -16,7 +16,7 @@ import pytest
 
 from burstd.domain.cloud.offer import OfferRule, Pool
 from burstd.domain.slurm.shape import Gres, Shape
-from tests.e2e.sites import COPY, QUICK, TELL, claims_of, events, queue, restarts, told
+from tests.e2e.sites import COPY, QUICK, SET_COMMENT, claims_of, comments_of, events, queue, restarts
 from tests.lab import programs
 from tests.lab.boxes import ip
 from tests.lab.kubernetes import openshift
@@ -148,7 +148,7 @@ def publish(site: OpenShiftSite, tag: str) -> None:
     """Waits until burstd knows of it."""
     site.publish(tag)
     version = f"version={site.images[tag].reference}"
-    site.wait(lambda: version in site.said(), PATIENCE_S, f"burstd sees the image {tag}")
+    site.wait(lambda: version in site.daemon_log(), PATIENCE_S, f"burstd sees the image {tag}")
 
 
 def image_of(pod: Mapping[str, Any]) -> str:
@@ -212,9 +212,11 @@ def _asked(site: OpenShiftSite) -> bool:
 
 
 def test_two_pods_of_one_job(site: OpenShiftSite) -> None:
-    job = site.submit("-p burst -C pair -N2 --exclusive -t5", TELL % "srun printenv SLURMD_NODENAME | sort | xargs")
+    job = site.submit(
+        "-p burst -C pair -N2 --exclusive -t5", SET_COMMENT % "srun printenv SLURMD_NODENAME | sort | xargs"
+    )
     site.wait_job(job, timeout_s=PATIENCE_S)
-    assert told(site, job) == ["pair1 pair2"]
+    assert comments_of(site, job) == ["pair1 pair2"]
     assert len(site.ever("pair")) == 2
 
 
@@ -268,9 +270,9 @@ def test_a_pod_without_any_rights(site: OpenShiftSite) -> None:
         *["-p", "burst", "-C", "restricted", "-c1", "--mem=100", "-t5"],
     ]
     # Its slurmd cannot become anybody else.
-    job = site.cluster.head.run([*words, "--wrap", TELL % "id -u"], user="slurm").stdout.strip()
+    job = site.cluster.head.run([*words, "--wrap", SET_COMMENT % "id -u"], user="slurm").stdout.strip()
     site.wait_job(job, timeout_s=PATIENCE_S)
-    assert told(site, job) == [str(SLURM_UID)]
+    assert comments_of(site, job) == [str(SLURM_UID)]
     (pod,) = site.ever("restricted")
     assert pod["metadata"]["namespace"] == STUDENTS
     assert pod["metadata"]["annotations"]["openshift.io/scc"] == "restricted-v2"

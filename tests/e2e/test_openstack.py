@@ -16,7 +16,7 @@ import pytest
 
 from burstd.domain.cloud.offer import OfferRule, Pool
 from burstd.domain.slurm.shape import Gres, Shape
-from tests.e2e.sites import COPY, QUICK, TELL, claims_of, events, restarts, told
+from tests.e2e.sites import COPY, QUICK, SET_COMMENT, claims_of, comments_of, events, restarts
 from tests.lab.openstack import conf, seed
 from tests.lab.openstack.site import OpenStackSite
 from tests.lab.remains import remains
@@ -186,12 +186,12 @@ def _unread(site: OpenStackSite, port: int) -> int:
 
 
 def test_two_nodes_close_to_each_other(site: OpenStackSite) -> None:
-    job = site.submit("-p burst -C pair -N2 --exclusive -t5", TELL % "srun hostname | sort | xargs")
+    job = site.submit("-p burst -C pair -N2 --exclusive -t5", SET_COMMENT % "srun hostname | sort | xargs")
     site.wait(
         lambda: 2 in [len(group["members"]) for group in things(site, "group").values()], PATIENCE_S, "a group of both"
     )
     site.wait_job(job, timeout_s=PATIENCE_S)
-    (names,) = told(site, job)
+    (names,) = comments_of(site, job)
     assert len(set(names.split())) == 2, names
     first, second = ever(site, "pair")
     assert first["OS-EXT-SRV-ATTR:host"] == second["OS-EXT-SRV-ATTR:host"]

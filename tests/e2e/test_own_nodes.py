@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.e2e.sites import claims_of, site_up, told, wait_all_gone
+from tests.e2e.sites import claims_of, comments_of, site_up, wait_all_gone
 from tests.lab.site import CPU, Site
 
 pytestmark = [pytest.mark.boxes, pytest.mark.slurm]
@@ -42,7 +42,7 @@ def at_once(site: Site, *words: str, run: str) -> list[str]:
     """Jobs that one decision sees together for the first time."""
     site.burstctl("hold", "they are to come together")
     jobs = [site.submit(w, run) for w in words]
-    site.wait(lambda: all(told(site, job) for job in jobs), 15, "burstd has seen both")
+    site.wait(lambda: all(comments_of(site, job) for job in jobs), 15, "burstd has seen both")
     site.burstctl("unhold")
     return jobs
 

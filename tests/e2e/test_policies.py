@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from burstd.cli.session import Code
+from burstd.cli.session import ExitCode
 from burstd.domain.cloud.offer import OfferRule, Pool
 from burstd.domain.slurm.shape import Gres, Shape
-from tests.e2e.sites import claims_of, events, site_up, told, wait_all_gone
+from tests.e2e.sites import claims_of, comments_of, events, site_up, wait_all_gone
 from tests.lab.base_site import CONFIG
 from tests.lab.site import CPU, Site
 
@@ -99,8 +99,8 @@ def test_a_budget_stops_the_second_job_and_raising_it_starts_it(site: Site) -> N
     first = site.submit(words, "sleep 300")
     site.wait_job(first, ["RUNNING"])
     second = site.submit(words, "sleep 1")
-    site.wait(lambda: "project atlas has" in " ".join(told(site, second)), 15, "squeue -o %k names the budget")
-    [comment] = told(site, second)
+    site.wait(lambda: "project atlas has" in " ".join(comments_of(site, second)), 15, "squeue -o %k names the budget")
+    [comment] = comments_of(site, second)
     assert comment.startswith("burstd: waits: ")
     assert "1.00 EUR" in comment
     why = explained(site, second)
@@ -115,7 +115,7 @@ def test_a_budget_stops_the_second_job_and_raising_it_starts_it(site: Site) -> N
     settings(site, "limit = 1.00", "limit = 2.00")
     site.burstctl("policy", "reload")
     site.wait_job(second)
-    assert told(site, second) != [comment]
+    assert comments_of(site, second) != [comment]
     site.cluster.sh(f"scancel {first}")
     wait_all_gone(site)
     spent = Decimal(site.api("/v1/bill", group="account")["total"][0]["amount"])
@@ -130,8 +130,8 @@ def test_what_can_never_be_is_told_at_once(site: Site) -> None:
     dream = site.submit("-p burst --gres=gpu:b300:1 -t5")
     poor = site.submit("-p burst -A belle -c1 --mem=100 -t600")
     for job, why in ((dream, "no offer can ever fill the slots of pool dream"), (poor, "can never")):
-        site.wait(lambda job=job, why=why: why in " ".join(told(site, job)), 15, f"{why}, in squeue")  # type: ignore[misc]
-        [comment] = told(site, job)
+        site.wait(lambda job=job, why=why: why in " ".join(comments_of(site, job)), 15, f"{why}, in squeue")  # type: ignore[misc]
+        [comment] = comments_of(site, job)
         assert comment.startswith("burstd: never starts as it is: ")
         assert why in explained(site, job)
     assert site.instances() == []
@@ -162,27 +162,29 @@ def _onprem(site: Site) -> list[dict[str, str]]:
 
 
 def policies(site: Site) -> dict[str, Any]:
-    return {p["name"]: p for p in site.ask("policy", "list")["policies"]}
+    return {p["name"]: p for p in site.burstctl_json("policy", "list")["policies"]}
 
 
 def test_a_broken_module_changes_nothing(site: Site) -> None:
     site.write(f"{FOLDER}/names.py", GOOD)
     settings(site, '"idle", "budget"]', '"idle", "names", "budget"]')
     checked = site.burstctl("policy", "check", check=False)
-    assert checked.returncode == Code.OK, checked.stdout
+    assert checked.returncode == ExitCode.OK, checked.stdout
     site.burstctl("policy", "reload")
     assert policies(site)["names"]["origin"] == f"{FOLDER}/names.py"
     secret = site.submit("-p burst -c1 --mem=100 -t5 -J secret")
-    site.wait(lambda: "its name is not allowed" in " ".join(told(site, secret)), 15, "the new policy is in force")
+    site.wait(
+        lambda: "its name is not allowed" in " ".join(comments_of(site, secret)), 15, "the new policy is in force"
+    )
 
     site.write(f"{FOLDER}/names.py", NO_SYNTAX)
     line = next(n for n, text in enumerate(NO_SYNTAX.splitlines(), 1) if "def evaluate" in text)
     for words in (("policy", "check"), ("policy", "reload")):
         refused = site.burstctl(*words, check=False)
-        assert refused.returncode == Code.NO
+        assert refused.returncode == ExitCode.NEGATIVE
         assert f"{FOLDER}/names.py:{line}" in " ".join((refused.stdout + refused.stderr).split())
     site.signal_burstd("HUP")
-    site.wait(lambda: "settings not taken" in site.said(), 10, "SIGHUP is refused as well")
+    site.wait(lambda: "settings not taken" in site.daemon_log(), 10, "SIGHUP is refused as well")
     other = site.submit("-p burst -c1 --mem=100 -t5")
     site.wait_job(other)
     assert claims_of(site, secret) == [], "the old one is in force"

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from burstd.domain.cloud.offer import OfferRule
-from tests.e2e.sites import claims_of, events, moment, queue, record, restarts, site_up, wait_all_gone
+from tests.e2e.sites import claims_of, events, queue, record, restarts, seconds_until, site_up, wait_all_gone
 from tests.e2e.test_staging import manifest, submit, wait_over
 from tests.lab.site import CPU, TYPES, Site
 
@@ -48,10 +48,10 @@ def reason(site: Site, slot: str) -> str:
 def taken_back(site: Site, job: str, claim: dict[str, str], number: int) -> tuple[float, float]:
     """Waits until the node is drained for the notice that its machine got; then until the job is requeued."""
     slot = claim["slot"]
-    drained = moment(site, lambda: reason(site, slot).startswith("burstd: interruption, ends "), 15, "drained")
+    drained = seconds_until(site, lambda: reason(site, slot).startswith("burstd: interruption, ends "), 15, "drained")
     if not site.burstd_runs():
         site.start_burstd()
-    return drained, moment(site, lambda: restarts(site, [job])[job] == number, 15, "the job requeued")
+    return drained, seconds_until(site, lambda: restarts(site, [job])[job] == number, 15, "the job requeued")
 
 
 def test_a_job_outlives_its_spot_machines(site: Site, figure: Callable[[str], None]) -> None:
@@ -91,7 +91,7 @@ def test_a_hint_lets_the_job_end(site: Site) -> None:
     wait_all_gone(site)
     job = site.submit("-p burst -c2 -t5", "sleep 15")
     claim = running(site, job)
-    site.cloud.hint(claim["instance"])
+    site.cloud.recommend_rebalance(claim["instance"])
     site.wait(lambda: reason(site, claim["slot"]) == "burstd: rebalance hint", 15, "drained")
     site.wait_job(job, timeout_s=60)
     assert restarts(site, [job]) == {job: 0}

@@ -59,11 +59,11 @@ def stage(site: Site, job: str) -> dict[str, Any]:
 def wait_stage(
     site: Site, job: str, condition: Callable[[dict[str, Any]], bool], what: str, limit_s: float = 60
 ) -> None:
-    def holds() -> bool:
+    def condition_met() -> bool:
         shown = site.burstctl("stage", "status", job, "--json", check=False)
         return shown.returncode == 0 and condition(json.loads(shown.stdout)["job"])
 
-    site.wait(holds, limit_s, f"job {job}: {what}")
+    site.wait(condition_met, limit_s, f"job {job}: {what}")
 
 
 def wait_over(site: Site, job: str, limit_s: float = 40) -> None:

@@ -70,7 +70,7 @@ def test_it_comes_for_a_job_and_goes_when_its_output_is_home(site: Site) -> None
         lambda: "waits for the storage node" in site.burstctl("stage", "status", job, check=False).stdout, 30, "waits"
     )
     site.wait(lambda: is_open(site), 60, "the storage node is there")
-    [pool] = [p for p in site.ask("status")["pools"] if p["name"] == NODE]
+    [pool] = [p for p in site.burstctl_json("status")["pools"] if p["name"] == NODE]
     assert (pool["partitions"], pool["slots"], pool["open"]) == ([], 1, 1)
     assert NODE not in site.cluster.sh("sinfo -N -h -o %N")
     ends_well(site, job)
@@ -79,7 +79,7 @@ def test_it_comes_for_a_job_and_goes_when_its_output_is_home(site: Site) -> None
     assert moves["sending", "staged"] <= moves["staged", "placing"], "allocated before its input was there"
     early = [e["reason"] for e in events(site, f"stage:{job}") if e["old"] in ("", "waiting", "sending")]
     assert not any("tried again" in reason for reason in early), f"waiting is no failure: {early}"
-    lines = {line["key"]: line for line in site.ask("bill", "--by", "pool")["lines"]}
+    lines = {line["key"]: line for line in site.burstctl_json("bill", "--by", "pool")["lines"]}
     assert float(lines[NODE]["cost"]["amount"]) > 0
     assert lines[NODE]["claims"] >= 1
 

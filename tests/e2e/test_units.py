@@ -42,9 +42,9 @@ def test_a_job_with_data_runs_and_its_output_comes_home(site: UnitsSite) -> None
 OBJECTS = """
 from pathlib import Path
 from burstd.transfer.privsep.client import account
-from burstd.transfer.privsep.object_workers import object_hand
+from burstd.transfer.privsep.object_workers import object_worker_for
 for kind in ("s3", "swift"):
-    with object_hand(account("ada"), kind, socket_path=Path("/run/burstd/object-hand.sock"), timeout_s=60.0):
+    with object_worker_for(account("ada"), kind, socket_path=Path("/run/burstd/object-hand.sock"), timeout_s=60.0):
         print(kind)
 """
 
@@ -69,10 +69,10 @@ def test_a_reload_that_is_refused_fails_and_says_where(site: UnitsSite) -> None:
     site.write(CONFIG, good.replace("tick_s = 2.0", "tick_s = -2.0"))
     refused = site.systemd.run(["systemctl", "reload", "burstd.service"], check=False)
     assert refused.returncode != 0
-    assert "line 3: daemon.tick_s: must be greater than 0" in site.said()
+    assert "line 3: daemon.tick_s: must be greater than 0" in site.daemon_log()
     site.write(CONFIG, good + "[policies.idle.pools.cpu]\nkeep_alive_s = 3\n")
     site.systemd.systemctl("reload", "burstd.service")
-    assert (site.main_pid(), site.answers()) == (pid, True)
+    assert (site.main_pid(), site.api_answers()) == (pid, True)
 
 
 def test_it_comes_back_by_itself_and_loses_nothing(site: UnitsSite) -> None:

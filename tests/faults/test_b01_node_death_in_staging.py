@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 
 from burstd.domain.staging import StageState as S
-from tests.crash.stage_world import LANES, StageWorld
+from tests.crash.stage_world import WORKER_QUEUES, StageWorld
 from tests.crash.workers import Delay
 from tests.crash.world import memory_folder
 
 pytestmark = pytest.mark.crash
 
 STATES = {
-    "looking": S.WAITING, "sending": S.SENDING, "placing": S.PLACING, "collecting": S.COLLECTING,
-    "bringing": S.BRINGING, "clearing": S.HOME,
+    "looking": S.WAITING, "sending": S.UPLOADING, "placing": S.FETCHING, "collecting": S.COLLECTING,
+    "bringing": S.DELIVERING, "clearing": S.DELIVERED,
 }  # fmt: skip
 PHASES = ["setup", *STATES, "ready", "cleaning", "running", "post_run"]
 
@@ -26,7 +26,7 @@ def world(template: Path) -> Iterator[StageWorld]:
     """Transfers take three seconds each."""
     with memory_folder() as folder:
         made = StageWorld(folder, template=template)
-        made.delays.update({lane: Delay(3.0) for lane in LANES if lane != "stage:slurm"})
+        made.delays.update({lane: Delay(3.0) for lane in WORKER_QUEUES if lane != "stage:slurm"})
         yield made
         made.kill()
 
@@ -41,7 +41,7 @@ def reach(world: StageWorld, job: str, when: str) -> None:
 
 
 def refusals(world: StageWorld, job: str) -> int:
-    return world.slurm.answers.count((job, "pre_run", "refused"))
+    return world.slurm.hook_replies.count((job, "pre_run", "refused"))
 
 
 def finish(world: StageWorld) -> None:
@@ -75,7 +75,7 @@ def test_a_job_whose_nodes_are_lost_while_its_input_is_placed_starts_again(
     world.run(600, world.phase(job, "running"))
     assert world.slurm.jobs[job].life == 2
     finish(world)
-    assert {output.run for output in world.ground.home} == {1}
+    assert {output.run for output in world.locations.delivered} == {1}
 
 
 def test_a_job_that_is_not_requeued_ends(world: StageWorld) -> None:
@@ -99,7 +99,7 @@ def test_no_word_of_slurm_no_refusal(world: StageWorld) -> None:
     world.slurm.silent = False
     world.run(60, lambda: refusals(world, job) > 0)
     finish(world)
-    assert world.ground.home
+    assert world.locations.delivered
 
 
 @pytest.mark.parametrize("when", PHASES)
@@ -112,4 +112,4 @@ def test_in_every_phase(world: StageWorld, when: str, trouble: str) -> None:
     else:
         world.slurm.cancel(job, hurry=trouble == "hurry")
     finish(world)
-    assert not world.held()
+    assert not world.jobs_needing_attention()

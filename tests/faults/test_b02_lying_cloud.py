@@ -38,7 +38,7 @@ def world(tmp_path: Path, template: Path) -> Iterator[World]:
         w = World(folder, template=template, alpha="sim")
         for _ in range(JOBS):
             w.slurm.submit(JobSpec(run_s=3000, cpus_per_node=4))
-        w.run_until(lambda: len(busy(w)) == JOBS and all(c.state is S.OPEN for c in w.claims()), 300)
+        w.run_until(lambda: len(busy(w)) == JOBS and all(c.state is S.IN_SERVICE for c in w.claims()), 300)
         yield w
         w.kill()
 
@@ -52,20 +52,20 @@ def busy(w: World) -> list[str]:
 def test_nothing_that_works_is_ended_and_no_job_begins_anew(world: World, lie: str) -> None:
     before = {c.id: c.instance_id for c in world.claims()}
     alarms: list[str] = []
-    for liar in world.liars.values():
+    for liar in world.lying_clouds.values():
         liar.lie = lie
     for _ in range(int(LIE_S / 5)):
         world.run(5.0)
         world.check()
         assert world.reconciler is not None
         alarms.append(world.reconciler.alarm)
-    for liar in world.liars.values():
+    for liar in world.lying_clouds.values():
         liar.lie = ""
     world.run(LIE_S)
     world.check()
     assert {c.id: c.instance_id for c in world.claims() if c.id in before} == before
     assert [job.restarts for job in world.slurm.jobs() if job.state is JobState.RUNNING] == [0] * JOBS
-    assert all(one.alive for one in world.made() if one.claim_id in before)
+    assert all(one.alive for one in world.launched_instances() if one.claim_id in before)
     if lie in LACKING:
         assert any("the list of alpha lacks" in alarm for alarm in alarms), alarms[-1]
     assert world.reconciler is not None

@@ -17,7 +17,7 @@ from burstd.domain.slurm.job import JobState
 from tests.crash.conftest import quiet, template
 from tests.crash.world import TUNING, World
 from tests.virtual.job import JobSpec
-from tests.virtual.validator import SimProver
+from tests.virtual.validator import SimValidator
 
 __all__ = ["quiet", "template"]
 
@@ -27,13 +27,13 @@ SLOW = replace(TUNING, boot_timeout_s=400, prove_timeout_s=400)
 JOBS = 2
 
 
-class _Unready(SimProver):
+class _NeverReadyValidator(SimValidator):
     """Machines answer, and are not what they should be yet."""
 
     ready = False
 
-    def prove(self, claim: Claim, pool: Pool, console: Callable[[], str] | None, reached: Callable[[], None]) -> str:
-        done = super().prove(claim, pool, console, reached)
+    def validate(self, claim: Claim, pool: Pool, console: Callable[[], str] | None, reached: Callable[[], None]) -> str:
+        done = super().validate(claim, pool, console, reached)
         if not self.ready:
             raise NodeNotReady("munge does not run")
         return done
@@ -51,11 +51,11 @@ def states(w: World) -> list[S]:
 
 
 @pytest.fixture
-def proving(tmp_path: Path, template: Path, monkeypatch: pytest.MonkeyPatch) -> World:
+def validating(tmp_path: Path, template: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     """Machines that have answered, and are not proven so far."""
-    monkeypatch.setattr("tests.crash.world.SimProver", _Unready)
+    monkeypatch.setattr("tests.crash.world.SimValidator", _NeverReadyValidator)
     w = world(tmp_path, template)
-    w.run_until(lambda: states(w) == [S.PROVING] * JOBS, 120)
+    w.run_until(lambda: states(w) == [S.VALIDATING] * JOBS, 120)
     return w
 
 
@@ -63,9 +63,9 @@ def proving(tmp_path: Path, template: Path, monkeypatch: pytest.MonkeyPatch) -> 
 def booting(tmp_path: Path, template: Path) -> World:
     """Machines that were listed, and whose sshd comes after three minutes."""
     w = world(tmp_path, template)
-    w.run_until(lambda: len(w.living()) == JOBS and all(m.address for m in w.living()), 60)
-    for made in w.living():
-        machine = w.machines.at(made.address)
+    w.run_until(lambda: len(w.running_instances()) == JOBS and all(m.address for m in w.running_instances()), 60)
+    for made in w.running_instances():
+        machine = w.machines.running_at(made.address)
         assert machine is not None
         machine.answers_from = w.clock.now() + 200
     w.run(20)
@@ -78,10 +78,10 @@ def test_what_had_answered_and_answers_no_more_is_given_up_soon(
 ) -> None:
     w = proving
     first = {claim.id for claim in w.claims()}
-    for made in w.living():
-        w.kits[made.provider].lose(made.id)
+    for made in w.running_instances():
+        w.kits[made.provider].end_instance(made.id)
         w.kits[made.provider].misreport(made.id, "omitted")
-    monkeypatch.setattr(_Unready, "ready", True)
+    monkeypatch.setattr(_NeverReadyValidator, "ready", True)
     w.run_until(lambda: not first & {claim.id for claim in w.claims()}, 180)
     w.run_until(lambda: not w.slurm.active, 600)
     assert all(job.state is JobState.COMPLETED for job in w.slurm.jobs())
@@ -91,13 +91,13 @@ def test_what_had_answered_and_answers_no_more_is_given_up_soon(
 def test_what_answers_is_kept_for_as_long_as_the_list_lacks_it(proving: World, monkeypatch: pytest.MonkeyPatch) -> None:
     w = proving
     first = {claim.id for claim in w.claims()}
-    for liar in w.liars.values():
+    for liar in w.lying_clouds.values():
         liar.lie = "empty"
     w.run(300)
     assert "lacks 2 of 2 machines" in w.alarm
-    for liar in w.liars.values():
+    for liar in w.lying_clouds.values():
         liar.lie = ""
-    monkeypatch.setattr(_Unready, "ready", True)
+    monkeypatch.setattr(_NeverReadyValidator, "ready", True)
     w.run_until(lambda: not w.slurm.active, 600)
     assert {claim.id for claim in w.all_claims()} == first
 
@@ -106,7 +106,7 @@ def test_the_silence_of_a_machine_that_boots_proves_nothing(booting: World) -> N
     w = booting
     first = {claim.id for claim in w.claims()}
     launched = max(claim.since for claim in w.claims())
-    for liar in w.liars.values():
+    for liar in w.lying_clouds.values():
         liar.lie = "empty"
     w.run(100)
     assert states(w) == [S.BOOTING] * JOBS
@@ -114,7 +114,7 @@ def test_the_silence_of_a_machine_that_boots_proves_nothing(booting: World) -> N
     assert said is not None, w.alarm
     at = (launched + SLOW.boot_timeout_s) % 86400 // 60
     assert int(said[1]) * 60 + int(said[2]) == at
-    for liar in w.liars.values():
+    for liar in w.lying_clouds.values():
         liar.lie = ""
     w.run_until(lambda: not w.slurm.active, 900)
     assert {claim.id for claim in w.all_claims()} == first
@@ -122,12 +122,12 @@ def test_the_silence_of_a_machine_that_boots_proves_nothing(booting: World) -> N
 
 def test_what_is_given_up_at_last_does_not_run_on(booting: World) -> None:
     w = booting
-    first = {made.id for made in w.living()}
-    for liar in w.liars.values():
+    first = {made.id for made in w.running_instances()}
+    for liar in w.lying_clouds.values():
         liar.lie = "empty"
-    for made in w.living():
-        machine = w.machines.at(made.address)
+    for made in w.running_instances():
+        machine = w.machines.running_at(made.address)
         assert machine is not None
         machine.answers_from = float("inf")
     w.run(SLOW.boot_timeout_s + 60)
-    assert not first & {made.id for made in w.living()}
+    assert not first & {made.id for made in w.running_instances()}

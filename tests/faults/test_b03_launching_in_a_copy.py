@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from burstd.db import backup
+from burstd.db import back_up_database
 from burstd.domain.claim import ClaimState
 from burstd.domain.slurm.job import JobState
 from tests.crash.conftest import quiet, template, tmp_path
@@ -33,9 +33,9 @@ def world(request: pytest.FixtureRequest, tmp_path: Path, template: Path) -> Wor
 def copied_while_launching(w: World, run_s: float) -> tuple[str, Path]:
     """A job whose machine the cloud has just made, which the record does not know so far."""
     job = w.slurm.submit(JobSpec(run_s=run_s, time_limit_s=20 * 3600, cpus_per_node=4))
-    w.run_until(lambda: [c.state for c in w.claims()] == [ClaimState.LAUNCHING] and bool(w.living()), 60)
+    w.run_until(lambda: [c.state for c in w.claims()] == [ClaimState.LAUNCHING] and bool(w.running_instances()), 60)
     saved = w.path.with_name("backup.db")
-    backup(w.path, saved)
+    back_up_database(w.path, saved)
     w.delays.clear()
     return job, saved
 
@@ -51,29 +51,29 @@ def test_its_machine_that_is_at_work_is_found_and_bought_once(world: World) -> N
     w = world
     job, saved = copied_while_launching(w, 1500)
     w.run_until(lambda: w.states(job) == [JobState.RUNNING], 200)
-    machines = [one.id for one in w.living()]
+    machines = [one.id for one in w.running_instances()]
     put_back(w, saved)
     w.run(300)
-    assert [one.id for one in w.made()] == machines
+    assert [one.id for one in w.launched_instances()] == machines
     assert [claim.instance_id for claim in w.claims()] == machines
     w.calm(2.0)
     assert w.states(job) == [JobState.COMPLETED]
     assert w.slurm.job(job).restarts == 0
-    assert [one.id for one in w.made()] == machines
+    assert [one.id for one in w.launched_instances()] == machines
 
 
 def test_its_machine_that_has_ended_is_not_bought_again(world: World) -> None:
     w = world
     job, saved = copied_while_launching(w, 60)
-    w.run_until(lambda: not w.claims() and not w.living(), 900)
+    w.run_until(lambda: not w.claims() and not w.running_instances(), 900)
     assert w.states(job) == [JobState.COMPLETED]
-    machines = [one.id for one in w.made()]
+    machines = [one.id for one in w.launched_instances()]
     w.run(600)
     calls = len(w.calls)
     put_back(w, saved)
     w.run(600)
     w.calm(2.0)
-    assert [one.id for one in w.made()] == machines
+    assert [one.id for one in w.launched_instances()] == machines
     assert not [call for call in w.calls[calls:] if call.endswith(".launch")], "a cloud forgets its tokens"
     assert not w.store.breakers()
 
@@ -81,13 +81,13 @@ def test_its_machine_that_has_ended_is_not_bought_again(world: World) -> None:
 def test_a_job_that_still_waits_gets_its_machine(world: World) -> None:
     w = world
     job, saved = copied_while_launching(w, 60)
-    (one,) = w.living()
+    (one,) = w.running_instances()
     w.kill()
-    w.kits[one.provider].lose(one.id)
+    w.kits[one.provider].end_instance(one.id)
     w.clock.advance(900)
     w.lose_record()
     shutil.copy(saved, w.path)
     w.start()
     w.run_until(lambda: w.states(job) == [JobState.COMPLETED], 900)
     w.calm(2.0)
-    assert len(w.made()) == 2
+    assert len(w.launched_instances()) == 2

@@ -14,19 +14,19 @@ from burstd.domain.claim import Claim
 from burstd.domain.claim import ClaimState as S
 from burstd.domain.slurm.job import JobState
 from burstd.node.errors import HostKeyMismatch, HostKeyUnknown, HostKeyUnobtainable
-from burstd.node.ssh.host_keys import HostKeys, Pins, Trust
+from burstd.node.ssh.host_keys import HostKeyFiles, HostKeyPolicy, HostKeys
 from burstd.node.ssh.key_pair import ensure_ssh_key
-from burstd.node.validator import NodeProver, Site
+from burstd.node.validator import SlurmNodeValidator, ValidatorConfig
 from tests.crash.conftest import quiet, template
 from tests.crash.world import World
 from tests.db.samples import planned
 from tests.doubles.sshd import ADDRESS, Sshd
 from tests.virtual.job import JobSpec
-from tests.virtual.validator import SimProver
+from tests.virtual.validator import SimValidator
 
 __all__ = ["quiet", "template"]
 
-OPEN = replace(planned(), state=S.OPEN, instance_id="i-1", address=ADDRESS)
+OPEN = replace(planned(), state=S.IN_SERVICE, instance_id="i-1", address=ADDRESS)
 OTHER = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIBgFpYsIvbJXrDmYrUvVbN7S5m+uPaVMqNQ1ROFrUfW2"
 
 
@@ -43,63 +43,67 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Sshd]:
 
 
 @pytest.fixture
-def enter(tmp_path: Path, machine: Sshd) -> Callable[..., NodeProver]:
+def enter(tmp_path: Path, machine: Sshd) -> Callable[..., SlurmNodeValidator]:
     ensure_ssh_key(tmp_path / "key")
 
-    def made(console: str | None, trust: Trust = Trust.CONSOLE) -> NodeProver:
-        site = Site(tmp_path / "key", tmp_path / "host_keys", tmp_path / "none", "", ssh_port=machine.port,
-                    trust={OPEN.offer.provider: trust})  # fmt: skip
+    def made(console: str | None, trust: HostKeyPolicy = HostKeyPolicy.CONSOLE) -> SlurmNodeValidator:
+        site = ValidatorConfig(tmp_path / "key", tmp_path / "host_keys", tmp_path / "none", "", ssh_port=machine.port,
+                    host_key_policies={OPEN.offer.provider: trust})  # fmt: skip
         consoles = {} if console is None else {OPEN.offer.provider: {"i-1": console}.__getitem__}
-        return NodeProver(site, slurm_version=lambda: (22, 5), wall=time.time, consoles=consoles)
+        return SlurmNodeValidator(site, slurm_version=lambda: (22, 5), wall=time.time, consoles=consoles)
 
     return made
 
 
-@pytest.mark.parametrize("trust", Trust)
+@pytest.mark.parametrize("trust", HostKeyPolicy)
 def test_a_lost_host_key_is_read_from_the_console_again(
-    enter: Callable[..., NodeProver], machine: Sshd, tmp_path: Path, trust: Trust
+    enter: Callable[..., SlurmNodeValidator], machine: Sshd, tmp_path: Path, trust: HostKeyPolicy
 ) -> None:
     prover = enter(shown(machine.host_key), trust)
     prover.connect(OPEN).close()
-    kept = Pins(tmp_path / "host_keys").get(OPEN.id)
+    kept = HostKeyFiles(tmp_path / "host_keys").load_keys(OPEN.id)
     assert kept is not None
     assert kept.keys == {machine.host_key}
     assert not prover.alarms()
 
 
-@pytest.mark.parametrize("trust", Trust)
-def test_another_machine_at_the_address_is_not_entered(enter: Callable[..., NodeProver], trust: Trust) -> None:
+@pytest.mark.parametrize("trust", HostKeyPolicy)
+def test_another_machine_at_the_address_is_not_entered(
+    enter: Callable[..., SlurmNodeValidator], trust: HostKeyPolicy
+) -> None:
     with pytest.raises(HostKeyMismatch):
         enter(shown(OTHER), trust).connect(OPEN)
 
 
-@pytest.mark.parametrize("trust", Trust)
+@pytest.mark.parametrize("trust", HostKeyPolicy)
 @pytest.mark.parametrize(("console", "error"), [(None, HostKeyUnobtainable), ("m1 login: ", HostKeyUnknown)])
 def test_without_it_on_the_console_an_alarm_names_the_remedy(
-    enter: Callable[..., NodeProver],
+    enter: Callable[..., SlurmNodeValidator],
     machine: Sshd,
     tmp_path: Path,
-    trust: Trust,
+    trust: HostKeyPolicy,
     console: str | None,
     error: type[Exception],
 ) -> None:
     prover = enter(console, trust)
     with pytest.raises(error, match="back from a backup"):
         prover.connect(OPEN)
-    prover.reach(OPEN)
+    prover.probe(OPEN)
     (alarm,) = prover.alarms()
     assert OPEN.slot in alarm
     assert str(tmp_path / "host_keys") in alarm
-    Pins(tmp_path / "host_keys").put(OPEN.id, HostKeys(Trust.CONSOLE, frozenset({machine.host_key})))
+    HostKeyFiles(tmp_path / "host_keys").save_keys(
+        OPEN.id, HostKeys(HostKeyPolicy.CONSOLE, frozenset({machine.host_key}))
+    )
     prover.connect(OPEN).close()
     assert not prover.alarms()
 
 
-def test_the_alarm_ends_with_the_machine(enter: Callable[..., NodeProver]) -> None:
+def test_the_alarm_ends_with_the_machine(enter: Callable[..., SlurmNodeValidator]) -> None:
     prover = enter(None)
-    prover.reach(OPEN)
+    prover.probe(OPEN)
     assert prover.alarms()
-    prover.keep(())
+    prover.retain_only(())
     assert not prover.alarms()
 
 
@@ -109,11 +113,11 @@ def test_a_machine_that_is_adopted_at_work_is_entered_at_once(
 ) -> None:
     reached: list[str] = []
 
-    def reach(_: SimProver, claim: Claim) -> None:
+    def reach(_: SimValidator, claim: Claim) -> None:
         reached.append(claim.slot)
 
-    monkeypatch.setattr(SimProver, "reach", reach)
-    monkeypatch.setattr(SimProver, "alarms", lambda _: [f"{slot} cannot be entered" for slot in reached])
+    monkeypatch.setattr(SimValidator, "probe", reach)
+    monkeypatch.setattr(SimValidator, "alarms", lambda _: [f"{slot} cannot be entered" for slot in reached])
     w = World(tmp_path, template=template, alpha="sim")
     w.slurm.submit(JobSpec(run_s=2000, cpus_per_node=4))
     w.run(150)
@@ -123,6 +127,6 @@ def test_a_machine_that_is_adopted_at_work_is_entered_at_once(
     w.lose_record()
     w.start()
     w.run(150)
-    assert [(claim.slot, claim.state) for claim in w.claims()] == [(slot, S.OPEN)]
+    assert [(claim.slot, claim.state) for claim in w.claims()] == [(slot, S.IN_SERVICE)]
     assert reached == [slot]
     assert f"{slot} cannot be entered" in w.alarm

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from burstd.db import backup
+from burstd.db import back_up_database
 from burstd.domain.claim import Claim, ClaimState
 from burstd.domain.slurm.job import JobState
 from tests.crash.conftest import quiet, template, tmp_path
@@ -18,7 +18,7 @@ from tests.virtual.job import JobSpec
 __all__ = ["quiet", "template", "tmp_path"]
 
 LONG = JobSpec(run_s=1500, time_limit_s=20 * 3600, cpus_per_node=4)
-OPEN, GONE = ClaimState.OPEN, ClaimState.GONE
+OPEN, GONE = ClaimState.IN_SERVICE, ClaimState.GONE
 
 
 @pytest.fixture(params=["sandbox", "batches"])
@@ -40,7 +40,7 @@ def finishes(w: World, *jobs: str) -> None:
 
 
 def adopted(w: World) -> list[Claim]:
-    return [c for c in w.claims() if "adopted" in w.store.history(c.id)[0].reason]
+    return [c for c in w.claims() if "adopted" in w.store.claim_events(c.id)[0].reason]
 
 
 @pytest.mark.crash
@@ -71,12 +71,12 @@ def test_a_lost_record_adopts_machines_that_still_boot(world: World) -> None:
     w = world
     job = w.slurm.submit(LONG)
     w.run_until(lambda: any(c.state is ClaimState.BOOTING and c.instance_id for c in w.claims()), 60)
-    machines = {one.id for one in w.living()}
+    machines = {one.id for one in w.running_instances()}
     w.slurm.cancel(job)
     w.kill()
     w.lose_record()
     w.start()
-    w.run_until(lambda: bool(adopted(w)) or not w.living(), 120)
+    w.run_until(lambda: bool(adopted(w)) or not w.running_instances(), 120)
     finishes(w)
     assert machines <= {c.instance_id for c in w.all_claims()} or world.kits["alpha"].provider.name == "batches"
 
@@ -86,13 +86,13 @@ def test_a_lost_record_adopts_machines_that_still_boot(world: World) -> None:
 def test_an_older_copy_adopts_before_it_acts(world: World, marked: bool) -> None:
     """The copy has a claim for the slot of a machine that came after it: only its claim is taken off the record."""
     w = world
-    w.store.hold(SLOTS - {"c1"}, "user:root", "one slot is enough")
+    w.store.drain_slots(SLOTS - {"c1"}, "user:root", "one slot is enough")
     first = w.slurm.submit(JobSpec(run_s=60, cpus_per_node=4))
     w.run_until(lambda: runs(w, first), 120)
     slot = w.slurm.job(first).nodes[0]
     old = w.claim_on(slot)
     saved = w.path.with_name("backup.db")
-    backup(w.path, saved)
+    back_up_database(w.path, saved)
     w.run_until(lambda: w.store.claim(old.id).state is GONE, 600)
     later = w.slurm.submit(LONG)
     w.run_until(lambda: runs(w, later), 120)
@@ -147,7 +147,7 @@ def test_while_a_cloud_cannot_be_listed_the_doubt_stays_until_it_is_confirmed(wo
     w.run(300)
     assert "is not the one" in w.alarm
     assert w.states(waiting) == [JobState.PENDING], "nothing is launched while the record is in doubt"
-    assert not w.made()
+    assert not w.launched_instances()
     assert w.reconciler is not None
     w.reconciler.confirm_record("user:root")
     w.run_until(lambda: runs(w, waiting), 120)
@@ -181,27 +181,27 @@ def test_a_list_that_lies_while_the_record_is_in_doubt(
     saved = w.path.with_name("backup.db")
     first = [w.slurm.submit(JobSpec(run_s=60, cpus_per_node=4)) for _ in range(2)] if older else []
     w.run_until(lambda: runs(w, *first), 120)
-    backup(w.path, saved)
-    w.run_until(lambda: not w.living(), 900)
+    back_up_database(w.path, saved)
+    w.run_until(lambda: not w.running_instances(), 900)
     jobs = [w.slurm.submit(LONG) for _ in range(4)]
     w.run_until(lambda: runs(w, *jobs) and all(c.state is OPEN for c in w.claims()), 200)
-    machines = sorted(one.id for one in w.living())
+    machines = sorted(one.id for one in w.running_instances())
     w.kill()
     w.lose_record()
     if older:
         shutil.copy(saved, w.path)
-    for liar in w.liars.values():
+    for liar in w.lying_clouds.values():
         liar.lie = lie
     w.start()
     w.run(90.0)
     w.check()
-    for liar in w.liars.values():
+    for liar in w.lying_clouds.values():
         liar.lie = ""
     w.run_until(lambda: machines == sorted(c.instance_id for c in w.claims() if c.instance_id in machines), 120)
     assert runs(w, *jobs)
     assert {w.slurm.job(job).restarts for job in jobs} == {0}
-    assert {one.id for one in w.living()} >= {*machines}
-    addresses = {one.id: one.address for one in w.living()}
+    assert {one.id for one in w.running_instances()} >= {*machines}
+    addresses = {one.id: one.address for one in w.running_instances()}
     for claim in w.claims():
         assert claim.instance_id not in machines or addresses[claim.instance_id] == claim.address
     w.kill()

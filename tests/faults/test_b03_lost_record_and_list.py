@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from burstd.db import backup
+from burstd.db import back_up_database
 from burstd.domain.claim import ClaimState as S
 from burstd.domain.slurm.job import JobState
 from tests.crash.conftest import quiet, template
@@ -30,11 +30,11 @@ def world(tmp_path: Path, template: Path) -> Iterator[World]:
         w = World(folder, alpha="sim", template=template)
         for _ in range(JOBS):
             w.slurm.submit(JobSpec(run_s=1500, cpus_per_node=4))
-        while not any(claim.state is S.PROVING for claim in w.claims()):
+        while not any(claim.state is S.VALIDATING for claim in w.claims()):
             w.run(1.0)
-        backup(w.path, copy_of(w))
+        back_up_database(w.path, copy_of(w))
         end = w.clock.now() + 300
-        while not all(claim.state is S.OPEN for claim in w.claims()) or len(running(w)) < JOBS:
+        while not all(claim.state is S.IN_SERVICE for claim in w.claims()) or len(running(w)) < JOBS:
             assert w.clock.now() < end, w.report()
             w.run(1.0)
         yield w
@@ -53,12 +53,12 @@ def running(w: World) -> list[str]:
 @pytest.mark.parametrize("lie", ["empty", "terminated"])
 def test_the_doubt_lasts_until_lists_show_every_node_that_slurm_hears(world: World, lie: str, older: bool) -> None:
     w = world
-    machines = {one.id for one in w.living()}
+    machines = {one.id for one in w.running_instances()}
     w.kill()
     w.lose_record()
     if older:
         shutil.copy(copy_of(w), w.path)
-    for liar in w.liars.values():
+    for liar in w.lying_clouds.values():
         liar.lie = lie
     w.start()
     calls = len(w.calls)
@@ -68,14 +68,14 @@ def test_the_doubt_lasts_until_lists_show_every_node_that_slurm_hears(world: Wor
     if not older:
         assert "and no cloud lists the machine: if it is gone, set its node down" in w.alarm
     assert not [call for call in w.calls[calls:] if call.endswith((".launch", ".terminate", ".remove"))]
-    for liar in w.liars.values():
+    for liar in w.lying_clouds.values():
         liar.lie = ""
     w.run(120)
     assert not w.alarm
-    assert {c.instance_id for c in w.claims() if c.state is S.OPEN} == machines
+    assert {c.instance_id for c in w.claims() if c.state is S.IN_SERVICE} == machines
     w.run(2 * TUNING.orphan_grace_s)
     assert [job.restarts for job in w.slurm.jobs()] == [0] * JOBS
-    assert {one.id for one in w.living()} == machines
+    assert {one.id for one in w.running_instances()} == machines
     w.heal()
     w.calm(2.0)
     w.check_replay()
@@ -85,7 +85,7 @@ def test_a_machine_that_is_gone_with_the_record_ends_the_doubt_when_slurm_misses
     w = world
     w.kill()
     w.lose_record()
-    w.kits["alpha"].lose(w.kits["alpha"].made()[0].id)
+    w.kits["alpha"].end_instance(w.kits["alpha"].launched_instances()[0].id)
     w.start()
     w.run(15)
     assert w.alarm

@@ -32,12 +32,12 @@ def test_output_of_the_run_that_the_copy_does_not_know_comes_home(
     world.run(600, world.is_(job, S.CLEARED))
     if then == "cleared":
         world.copy_record(copy)
-    assert world.ground.home == {Output(job, 1, "c1")}
+    assert world.locations.delivered == {Output(job, 1, "c1")}
     world.break_node("c1", again_s=3600.0)
     world.run(600, lambda: world.slurm.jobs[job].runs == 2 and world.slurm.jobs[job].phase == now)
     assert world.slurm.jobs[job].nodes == ("c2",)
     world.lose_record(5.0, kept=copy)
     world.calm()
     world.check_end()
-    assert world.ground.home == {Output(job, 1, "c1"), Output(job, 2, "c2")}
-    assert world.ground.ended[job][-1].lost == ()
+    assert world.locations.delivered == {Output(job, 1, "c1"), Output(job, 2, "c2")}
+    assert world.locations.ended[job][-1].lost_nodes == ()

@@ -7,10 +7,10 @@ from dataclasses import replace
 from burstd.domain.claim import ClaimState
 from burstd.domain.cloud.instance import Instance, InstanceState
 from burstd.domain.snapshot import Snapshot
-from burstd.planner.lifecycle.lifecycle import advance
-from burstd.planner.snapshot_view import look
+from burstd.planner.lifecycle.lifecycle import advance_claims
+from burstd.planner.snapshot_view import build_view
 from burstd.planner.timeouts import Tuning
-from tests.planner.worlds import claim, pool, slot_node, world
+from tests.planner.worlds import claim, make_snapshot, pool, slot_node
 from tests.security.test_a04_linear import steps
 
 
@@ -27,9 +27,11 @@ def test_a_stray_machine_costs_no_look_at_all_others_for_each_claim() -> None:
         )
         stray = Instance("i-stray", "sky", InstanceState.RUNNING, "strange", address="10.9.9.9")
         nodes = tuple(replace(slot_node(slots, c.slot, up=True), address="10.8.8.8") for c in claims)
-        seen = world(pools=(slots,), claims=claims, nodes=nodes, unknown=frozenset({("sky", "i-stray")}))
+        seen = make_snapshot(
+            pools=(slots,), claims=claims, nodes=nodes, unrecorded_instances=frozenset({("sky", "i-stray")})
+        )
         return replace(seen, clouds={"sky": replace(seen.clouds["sky"], instances=(*listed, stray))})
 
-    advance(look(ending(4), "gate"), Tuning())
-    small, large = (look(ending(number), "gate") for number in (50, 200))
-    assert steps(lambda: advance(large, Tuning())) < 6 * steps(lambda: advance(small, Tuning()))
+    advance_claims(build_view(ending(4), "gate"), Tuning())
+    small, large = (build_view(ending(number), "gate") for number in (50, 200))
+    assert steps(lambda: advance_claims(large, Tuning())) < 6 * steps(lambda: advance_claims(small, Tuning()))

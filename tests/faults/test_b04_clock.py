@@ -12,19 +12,19 @@ import pytest
 from typer.testing import CliRunner
 
 from burstd.cli.main import app
-from burstd.db import Reader, Store, replay
+from burstd.db import Store, StoreReader, replay_claims
 from burstd.domain.claim import Claim, ClaimState
 from burstd.domain.cloud.offer import Pool
 from burstd.domain.slurm.job import JobState
 from burstd.node.errors import ClockNotSet
-from burstd.runtime.clock import CLOCK, ClockMark, HeadClock
+from burstd.runtime.clock import CLOCK_KEY, ClockCheckpoint, HeadClockMonitor
 from tests.crash.conftest import quiet, template
 from tests.crash.workers import Delay
 from tests.crash.world import World
 from tests.db.samples import ManualClock, planned
 from tests.doubles.lone_daemon import LoneDaemon
 from tests.virtual.job import JobSpec
-from tests.virtual.validator import SimProver
+from tests.virtual.validator import SimValidator
 
 __all__ = ["quiet", "template"]
 
@@ -47,15 +47,15 @@ def machine(store: Store, clock: ManualClock, claim_id: str = "c1") -> None:
     store.make_claims(
         [replace(claim, offer=replace(claim.offer, provider="alpha", price=Decimal(10)), created=clock.time)]
     )
-    store.move(claim_id, S.PLANNED, S.LAUNCHING, "asked", launch_called=clock.time)
-    store.move(claim_id, S.LAUNCHING, S.BOOTING, "made", instance_id="i-1", billed_from=clock.time)
-    for old, new in ((S.BOOTING, S.PROVING), (S.PROVING, S.READY), (S.READY, S.OPEN)):
-        store.move(claim_id, old, new, "on its way")
+    store.transition_claim(claim_id, S.PLANNED, S.LAUNCHING, "asked", launch_called=clock.time)
+    store.transition_claim(claim_id, S.LAUNCHING, S.BOOTING, "made", instance_id="i-1", billed_from=clock.time)
+    for old, new in ((S.BOOTING, S.VALIDATING), (S.VALIDATING, S.READY), (S.READY, S.IN_SERVICE)):
+        store.transition_claim(claim_id, old, new, "on its way")
     clock.time += 3600
 
 
 def total(daemon: LoneDaemon) -> Decimal:
-    with Reader.open(daemon.database, ManualClock(time.time())) as reader:
+    with StoreReader.open(daemon.database, ManualClock(time.time())) as reader:
         return sum((line.cost for line in reader.bill("claim", 0.0)), Decimal(0))
 
 
@@ -70,9 +70,9 @@ def test_forty_days_ahead_at_one_restart_leave_time_and_bill_right(daemon: LoneD
     assert daemon.stop() == 0
     daemon.start()
     daemon.stop()
-    assert "40.0 d" not in daemon.said()
-    with Reader.open(daemon.database, ManualClock(time.time())) as reader:
-        assert abs(reader.last_time() - time.time()) < 60
+    assert "40.0 d" not in daemon.log_text()
+    with StoreReader.open(daemon.database, ManualClock(time.time())) as reader:
+        assert abs(reader.last_event_time() - time.time()) < 60
     assert Decimal("9.9") < total(daemon) < Decimal("10.5")
 
 
@@ -80,7 +80,7 @@ def test_a_record_ahead_of_the_clock_is_an_alarm_and_put_right_when_it_is_confir
     clock = ManualClock(time.time() + 40 * DAY)
     with Store.open(daemon.database, clock) as store:
         machine(store, clock)
-        store.append("daemon", new="stopped")
+        store.log_event("daemon", new="stopped")
     daemon.start()
     daemon.wait_for("40.0 d behind the time that burstd has counted")
     control = str(daemon.settings.parent / "run" / "control.sock")
@@ -91,11 +91,11 @@ def test_a_record_ahead_of_the_clock_is_an_alarm_and_put_right_when_it_is_confir
     daemon.start()
     daemon.stop()
     now = time.time()
-    with Reader.open(daemon.database, ManualClock(now)) as reader:
+    with StoreReader.open(daemon.database, ManualClock(now)) as reader:
         (claim,) = reader.claims()
-        assert reader.last_time() <= now
+        assert reader.last_event_time() <= now
         assert all(t is None or t <= now for t in (claim.created, claim.since, claim.billed_from, claim.opened))
-        assert replay(reader.events(subject="claim:", limit=1000)) == {claim.id: claim}
+        assert replay_claims(reader.events(subject="claim:", limit=1000)) == {claim.id: claim}
     assert Decimal("9.9") < total(daemon) < Decimal("10.5")
 
 
@@ -105,18 +105,18 @@ def test_an_ended_machine_whose_end_was_written_ahead_is_booked_anew(tmp_path: P
     with Store.open(tmp_path / "burstd.db", clock) as store:
         machine(store, clock)
         clock.time = now + 40 * DAY
-        for old, new in ((S.OPEN, S.CLOSING), (S.CLOSING, S.TERMINATING), (S.TERMINATING, S.GONE)):
-            store.move("c1", old, new, "over")
-        wrong = sum((s.amount for s in store.spent() if not s.kind), Decimal(0))
+        for old, new in ((S.IN_SERVICE, S.DRAINING), (S.DRAINING, S.TERMINATING), (S.TERMINATING, S.GONE)):
+            store.transition_claim("c1", old, new, "over")
+        wrong = sum((s.amount for s in store.spending() if not s.kind), Decimal(0))
         assert wrong > 9000
         clock.time = now
-        store.set_back(now, 40 * DAY)
-        assert {(s.amount, s.month) for s in store.spent() if not s.kind and s.amount} == {(Decimal(10), "2027-01")}
+        store.shift_late_times(now, 40 * DAY)
+        assert {(s.amount, s.month) for s in store.spending() if not s.kind and s.amount} == {(Decimal(10), "2027-01")}
         (line,) = store.bill("claim", 0.0)
         assert line.cost == Decimal(10)
-        assert replay(store.events(subject="claim:", limit=1000)) == {"c1": store.claim("c1")}
+        assert replay_claims(store.events(subject="claim:", limit=1000)) == {"c1": store.claim("c1")}
     with Store.open(tmp_path / "burstd.db", clock) as store:
-        assert sum((s.amount for s in store.spent() if not s.kind), Decimal(0)) == Decimal(10)
+        assert sum((s.amount for s in store.spending() if not s.kind), Decimal(0)) == Decimal(10)
 
 
 @pytest.mark.parametrize(
@@ -132,19 +132,19 @@ def test_an_ended_machine_whose_end_was_written_ahead_is_booked_anew(tmp_path: P
     ],
 )
 def test_a_head_is_wrong_where_machines_agree(seen: list[tuple[str, float]], says: str) -> None:
-    head = HeadClock()
+    head = HeadClockMonitor()
     for number, (offer, off) in enumerate(seen):
-        head.refused(f"c{number}", offer, off)
-    assert (says in head.wrong()) if says else head.wrong() == ""
-    head.right()
-    assert head.wrong() == ""
+        head.record_offset(f"c{number}", offer, off)
+    assert (says in head.why_wrong()) if says else head.why_wrong() == ""
+    head.confirm()
+    assert head.why_wrong() == ""
 
 
-class _OffProver(SimProver):
+class _WrongClockValidator(SimValidator):
     off_s = 3600.0
 
-    def prove(self, claim: Claim, pool: Pool, console: Callable[[], str] | None, reached: Callable[[], None]) -> str:
-        done = super().prove(claim, pool, console, reached)
+    def validate(self, claim: Claim, pool: Pool, console: Callable[[], str] | None, reached: Callable[[], None]) -> str:
+        done = super().validate(claim, pool, console, reached)
         if self.off_s:
             raise ClockNotSet(f"{claim.address} has a clock that is off", self.off_s)
         return done
@@ -156,20 +156,20 @@ def test_a_head_whose_clock_is_wrong_buys_no_machine_after_machine(
     template: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("tests.crash.world.SimProver", _OffProver)
+    monkeypatch.setattr("tests.crash.world.SimValidator", _WrongClockValidator)
     w = World(tmp_path, template=template)
     jobs = [w.slurm.submit(JobSpec(run_s=60, cpus_per_node=4)) for _ in range(4)]
     w.run(150)
-    first = len(w.made())
+    first = len(w.launched_instances())
     assert "the clock of this head is 60 min behind those of" in w.alarm
     w.run(600)
-    assert len(w.made()) == first
+    assert len(w.launched_instances()) == first
     w.run(3600)
     # An hour after those are gone others are tried, and say the same; the next wait is of two.
-    assert first < len(w.made()) <= 2 * first
+    assert first < len(w.launched_instances()) <= 2 * first
     assert "the clock of this head is 60 min behind those of" in w.alarm
     assert "gone for 2.0 h" in w.alarm
-    monkeypatch.setattr(_OffProver, "off_s", 0.0)
+    monkeypatch.setattr(_WrongClockValidator, "off_s", 0.0)
     w.calm(4.0)
     assert all(w.states(job) == [JobState.COMPLETED] for job in jobs)
     assert not w.alarm
@@ -183,36 +183,36 @@ def test_a_wrong_clock_of_the_head_holds_launches_back_and_nothing_else(tmp_path
     assert w.states(job) == [JobState.RUNNING]
     assert w.reconciler is not None
     for number in range(3):
-        w.reconciler.head.refused(f"gone-{number}", "alpha/x", 3600.0)
+        w.reconciler.head_clock.record_offset(f"gone-{number}", "alpha/x", 3600.0)
     late = w.slurm.submit(JobSpec(run_s=60, cpus_per_node=4, exclusive=True))
     w.run(900)
     assert w.states(job) == [JobState.COMPLETED]
     assert "the clock of this head" in w.alarm
     assert not w.claims(), "the idle machine goes"
-    assert not w.living()
+    assert not w.running_instances()
     w.run(7200)
     assert w.states(late) == [JobState.COMPLETED]
     assert not w.alarm
 
 
 def test_what_machines_said_of_the_head_s_clock_is_forgotten_with_them() -> None:
-    head = HeadClock()
+    head = HeadClockMonitor()
     for number in range(3):
-        head.refused(f"c{number}", "a", 3600.0)
+        head.record_offset(f"c{number}", "a", 3600.0)
     for now in (0.0, 40_000.0):
-        head.forget({"c0", "c1", "c2"}, now)
-        assert head.wrong()
-    head.forget({"c2"}, 43_000.0)
-    assert head.wrong()
-    head.forget({"c2"}, 44_000.0)
-    assert not head.wrong()
+        head.forget_machines({"c0", "c1", "c2"}, now)
+        assert head.why_wrong()
+    head.forget_machines({"c2"}, 43_000.0)
+    assert head.why_wrong()
+    head.forget_machines({"c2"}, 44_000.0)
+    assert not head.why_wrong()
     for number in range(3):
-        head.refused(f"d{number}", "a", 3600.0)
-    head.forget({"d0", "d1", "d2"}, 50_000.0)
-    head.forget((), 50_000.0 + 7100)
-    assert "2.0 h" in head.wrong()
-    head.forget((), 50_000.0 + 7300)
-    assert not head.wrong()
+        head.record_offset(f"d{number}", "a", 3600.0)
+    head.forget_machines({"d0", "d1", "d2"}, 50_000.0)
+    head.forget_machines((), 50_000.0 + 7100)
+    assert "2.0 h" in head.why_wrong()
+    head.forget_machines((), 50_000.0 + 7300)
+    assert not head.why_wrong()
 
 
 @pytest.mark.crash
@@ -248,8 +248,8 @@ def test_a_power_cut_after_a_quiet_day_does_not_set_the_time_back(daemon: LoneDa
     end = time.monotonic() + 20
     while True:
         assert time.monotonic() < end, "no mark was written"
-        with Reader.open(daemon.database, ManualClock(time.time())) as reader:
-            mark, events = ClockMark.parse(reader.meta(CLOCK)), reader.last_time()
+        with StoreReader.open(daemon.database, ManualClock(time.time())) as reader:
+            mark, events = ClockCheckpoint.parse(reader.metadata(CLOCK_KEY)), reader.last_event_time()
         if mark is not None and mark.time > time.time() + DAY:
             break
         time.sleep(0.1)
@@ -258,6 +258,6 @@ def test_a_power_cut_after_a_quiet_day_does_not_set_the_time_back(daemon: LoneDa
     moved.write_text(str(1.25 * DAY + 600))
     daemon.start(before=MOVED.format(moved=str(moved), boot="second"))
     daemon.stop()
-    assert "the time that burstd has counted" not in daemon.said()
-    with Reader.open(daemon.database, ManualClock(time.time())) as reader:
-        assert reader.last_time() == pytest.approx(time.time() + 1.25 * DAY + 600, abs=60)
+    assert "the time that burstd has counted" not in daemon.log_text()
+    with StoreReader.open(daemon.database, ManualClock(time.time())) as reader:
+        assert reader.last_event_time() == pytest.approx(time.time() + 1.25 * DAY + 600, abs=60)

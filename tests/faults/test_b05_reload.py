@@ -16,69 +16,69 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from burstd.cli.check import _wishes
+from burstd.cli.check import _render_options
 from burstd.daemon import app
-from burstd.daemon.policy_reloader import PolicyDesk
-from burstd.daemon.settings_in_force import prepare
-from burstd.settings import Settings, load
+from burstd.daemon.policy_reloader import PolicyReloader
+from burstd.daemon.settings_in_force import load_and_check
+from burstd.settings import Settings, load_settings
 
 GIB = 1 << 30
 
 
 @dataclass
-class Daemon:
+class AssembledDaemon:
     """The parts, and what reloads them."""
 
-    parts: Any
-    desk: PolicyDesk
+    components: Any
+    reloader: PolicyReloader
     toml: Path
 
     @property
-    def rules(self) -> Any:
-        return self.parts.reconciler.rules
+    def config(self) -> Any:
+        return self.components.reconciler.config
 
     @property
     def pool(self) -> Any:
-        return self.rules.pools["gpu"]
+        return self.config.pools["gpu"]
 
     @property
-    def room(self) -> Any:
-        return self.parts.room
+    def staging(self) -> Any:
+        return self.components.staging
 
     def user_data(self) -> str:
-        return str(self.parts.reconciler._executor._launcher._user_data(self.pool, "sky"))
+        return str(self.components.reconciler._executor._launcher._user_data(self.pool, "sky"))
 
-    def wishes(self) -> Any:
+    def site_requirements(self) -> Any:
         """burstctl slurm-config and check read the file anew at each call."""
-        return _wishes(load(self.toml, check_files=False))
+        return _render_options(load_settings(self.toml, check_files=False))
 
 
-Look = Callable[[Daemon], object]
+ReadValue = Callable[[AssembledDaemon], object]
 
 
-def tuning(name: str) -> Look:
-    return lambda d: getattr(d.rules.tuning, name)
+def tuning(name: str) -> ReadValue:
+    return lambda d: getattr(d.config.tuning, name)
 
 
-def site(name: str) -> Look:
-    return lambda d: getattr(d.parts.nodes.site, name)
+def site(name: str) -> ReadValue:
+    return lambda d: getattr(d.components.node_validator.config, name)
 
 
-def in_user_data(word: str) -> Look:
+def in_user_data(word: str) -> ReadValue:
     return lambda d: word in d.user_data()
 
 
-def dataset(d: Daemon) -> object:
-    return d.room._check.rules.datasets("maps"), d.room._dataset("maps@v1")
+def dataset(d: AssembledDaemon) -> object:
+    return d.staging._check.rules.datasets("maps"), d.staging._dataset("maps@v1")
 
 
 # Key -> in the first file, in the second, what the daemon holds then, and where. Of wishes: the same with the first.
-TABLE: dict[str, tuple[str, str, object, Look]] = {
-    "daemon.retention_days": ("400", "30", 30 * 86400.0, lambda d: d.parts.keep_s()),
+TABLE: dict[str, tuple[str, str, object, ReadValue]] = {
+    "daemon.retention_days": ("400", "30", 30 * 86400.0, lambda d: d.components.retention_s()),
     "daemon.log_level": ('"info"', '"error"', logging.ERROR, lambda _: logging.getLogger().level),
-    "daemon.tick_s": ("15", "7", 7.0, lambda d: d.parts.reconciler._pace.tick_s),
-    "daemon.poll_s": ("2", "3", 3.0, lambda d: d.parts.reconciler._pace.poll_s),
-    "daemon.cloud_poll_s": ("15", "9", 9.0, lambda d: d.parts.reconciler._observer._pace.cloud_poll_s),
+    "daemon.tick_s": ("15", "7", 7.0, lambda d: d.components.reconciler._intervals.tick_s),
+    "daemon.poll_s": ("2", "3", 3.0, lambda d: d.components.reconciler._intervals.poll_s),
+    "daemon.cloud_poll_s": ("15", "9", 9.0, lambda d: d.components.reconciler._observer._intervals.cloud_poll_s),
     "daemon.boot_timeout_s": ("600", "500", 500.0, tuning("boot_timeout_s")),
     "daemon.prove_timeout_s": ("180", "170", 170.0, tuning("prove_timeout_s")),
     "daemon.gang_timeout_s": ("900", "800", 800.0, tuning("gang_timeout_s")),
@@ -91,33 +91,66 @@ TABLE: dict[str, tuple[str, str, object, Look]] = {
     "slurm.conf_server": ('"head"', '"other:7000"', "other:7000", site("conf_server")),
     "slurm.bind_depth": ("50", "51", 51, tuning("bind_depth")),
     "slurm.bind_timeout_s": ("60", "62", 62.0, tuning("bind_timeout_s")),
-    "slurm.programs": ('"/usr/bin"', '"/opt/bin"', "/opt/bin", lambda d: d.wishes().programs),
-    "slurm.keep_partitions": ("[]", '["main"]', ("main",), lambda d: d.wishes().keep_partitions),
-    "slurm.resume_timeout_s": ("900", "901", 901, lambda d: d.wishes().resume_timeout_s),
-    "slurm.suspend_timeout_s": ("30", "32", 32, lambda d: d.wishes().suspend_timeout_s),
-    "slurm.devices": ('{gpu="/dev/a{}"}', '{gpu="/dev/b{}"}', {"gpu": "/dev/b{}"}, lambda d: d.wishes().devices),
+    "slurm.programs": ('"/usr/bin"', '"/opt/bin"', "/opt/bin", lambda d: d.site_requirements().programs),
+    "slurm.keep_partitions": ("[]", '["main"]', ("main",), lambda d: d.site_requirements().onprem_partitions),
+    "slurm.resume_timeout_s": ("900", "901", 901, lambda d: d.site_requirements().resume_timeout_s),
+    "slurm.suspend_timeout_s": ("30", "32", 32, lambda d: d.site_requirements().suspend_timeout_s),
+    "slurm.devices": (
+        '{gpu="/dev/a{}"}',
+        '{gpu="/dev/b{}"}',
+        {"gpu": "/dev/b{}"},
+        lambda d: d.site_requirements().devices,
+    ),
     "pools.gpu.nodes": ('"g[1-2]"', '"g[1-3]"', ("g1", "g2", "g3"), lambda d: d.pool.slots),
     "pools.gpu.partitions": ('["p"]', '["q"]', ("q",), lambda d: d.pool.partitions),
     "pools.gpu.cpus": ("1", "2", 2, lambda d: d.pool.shape.cpus),
     "pools.gpu.memory": ("1", "2", 2, lambda d: d.pool.shape.memory_mib),
     "pools.gpu.gres": ('"gpu:a:1"', '"gpu:b:1"', "b", lambda d: d.pool.shape.gres[0].type),
     "pools.gpu.features": ('["x"]', '["y"]', {"y"}, lambda d: d.pool.shape.features),
-    "pools.gpu.offers": ('[{provider="sky"}]', '[{provider="sky", zones=["z"]}]', ("z",),
-                         lambda d: d.pool.rules[0].zones),
-    "policies.chain": ('["idle"]', '["idle", "limits"]', 2, lambda d: len(d.rules.policies)),
-    "policies.folder": ('"FOLDER/one"', '"FOLDER/two"', "two", lambda d: d.desk.states().folder.rpartition("/")[2]),
-    "policies.timeout_s": ("5", "6", 6.0, lambda d: d.rules.policies[0]._timeout_s),
-    "policies.idle.keep_alive_s": ("300", "301", 301.0, lambda d: d.desk.states().policies[0].settings["keep_alive_s"]),
+    "pools.gpu.offers": (
+        '[{provider="sky"}]',
+        '[{provider="sky", zones=["z"]}]',
+        ("z",),
+        lambda d: d.pool.rules[0].zones,
+    ),
+    "policies.chain": ('["idle"]', '["idle", "limits"]', 2, lambda d: len(d.config.policies)),
+    "policies.folder": (
+        '"FOLDER/one"',
+        '"FOLDER/two"',
+        "two",
+        lambda d: d.reloader.policy_states().folder.rpartition("/")[2],
+    ),
+    "policies.timeout_s": ("5", "6", 6.0, lambda d: d.config.policies[0]._timeout_s),
+    "policies.idle.keep_alive_s": (
+        "300",
+        "301",
+        301.0,
+        lambda d: d.reloader.policy_states().policies[0].settings["keep_alive_s"],
+    ),
     "node.ssh_user": ('"root"', '"admin"', "admin", site("ssh_user")),
     "node.ssh_port": ("22", "23", 23, site("ssh_port")),
     "node.connect_timeout_s": ("10", "11", 11.0, site("connect_timeout_s")),
-    "node.host_keys": ('"console"', '"first_use"', "first_use", lambda d: d.parts.nodes.site.trust["wind"].value),
-    "node.host_keys_of": ('{sky="console"}', '{sky="first_use"}', "first_use",
-                          lambda d: d.parts.nodes.site.trust["sky"].value),
-    "node.munge_key": ('"FOLDER/key"', '"FOLDER/key2"', "key2", lambda d: d.parts.nodes.site.munge_key.name),
+    "node.host_keys": (
+        '"console"',
+        '"first_use"',
+        "first_use",
+        lambda d: d.components.node_validator.config.host_key_policies["wind"].value,
+    ),
+    "node.host_keys_of": (
+        '{sky="console"}',
+        '{sky="first_use"}',
+        "first_use",
+        lambda d: d.components.node_validator.config.host_key_policies["sky"].value,
+    ),
+    "node.munge_key": (
+        '"FOLDER/key"',
+        '"FOLDER/key2"',
+        "key2",
+        lambda d: d.components.node_validator.config.munge_key.name,
+    ),
     "node.munge_socket": ('"/run/a"', '"/run/b"', "/run/b", site("munge_socket")),
     "node.slurmd_options": ("[]", '["-vv"]', ("-vv",), site("slurmd_options")),
-    "node.skip_checks": ("[]", '["os"]', {"os"}, site("skip")),
+    "node.skip_checks": ("[]", '["os"]', {"os"}, site("skip_checks")),
     "node.users": ('["slurm"]', '["munge"]', ("munge",), site("users")),
     "node.compare_job_users": ("true", "false", False, site("compare_job_users")),
     "node.os": ('""', '"debian 12"', "debian 12", site("os")),
@@ -126,31 +159,44 @@ TABLE: dict[str, tuple[str, str, object, Look]] = {
     "node.clock_tolerance_s": ("30", "33", 33.0, site("clock_tolerance_s")),
     "node.free_mib": ("256", "257", 257, site("free_mib")),
     "node.tmp_mib": ("0", "9", 9, site("tmp_mib")),
-    "node.check_commands": ("{}", '{c="true"}', {"c": "true"}, site("commands")),
+    "node.check_commands": ("{}", '{c="true"}', {"c": "true"}, site("check_commands")),
     "node.start_command": ("[]", '["go"]', ("go",), site("start_command")),
     "node.user_data": ('"FOLDER/one.in"', '"FOLDER/two.in"', True, in_user_data("# template two")),
     "node.timezone": ('"Etc/UTC"', '"Europe/Paris"', True, in_user_data("Europe/Paris")),
     "node.packages": ("[]", '["jq"]', True, in_user_data('"jq"')),
     "node.commands": ("[]", '["date -u"]', True, in_user_data("date -u")),
-    "staging.transfers": ("4", "5", 5, lambda d: d.room.desk.rules.limits.site),
-    "staging.transfers_per_user": ("2", "3", 3, lambda d: d.room.desk.rules.limits.per_user),
-    "staging.bandwidth": ('"1G"', '"2G"', 2.0 * GIB, lambda d: d.room._limits._site.bytes_per_s),
-    "staging.user_bandwidth": ('"1G"', '"2G"', 2.0 * GIB, lambda d: d.room._limits._user(1).bytes_per_s),
-    "staging.cache_size": ('"1G"', '"2G"', 2 * GIB, lambda d: d.room._sweep.rules.keep_bytes),
-    "staging.lifetime_days": ("30", "2", 2 * 86400.0, lambda d: d.room._sweep.rules.lifetime_s),
-    "staging.keep_node_h": ("24", "1", (3600.0, 1.0),
-                            lambda d: (d.rules.tuning.keep_node_s, d.room._settings.keep_node_h)),
-    "staging.keep_node_cost": ("20", "3.5", Decimal("3.5"), lambda d: d.rules.tuning.keep_node_cost),
-    "staging.retries": ("8", "9", 9, lambda d: d.room.desk._moves._retries()),
-    "staging.check_s": ("1", "2", 2.0, lambda d: d.room._check.rules.seconds),
-    "staging.scratch_max": ('"1G"', '"2G"', 2 * GIB, lambda d: d.room._check.rules.scratch_max),
-    "staging.quota.user": ('"1G"', '"2G"', 2 * GIB, lambda d: d.room._may("eve", 9, "p")[0].limit_bytes),
-    "staging.quota.project": ('"1G"', '"2G"', 2 * GIB, lambda d: d.room.use().quota.project),
-    "staging.quota.users": ("{}", '{ada="3G"}', 3 * GIB, lambda d: d.room._may("ada", 9, "p")[0].limit_bytes),
-    "staging.quota.projects": ("{}", '{phys="3G"}', 3 * GIB, lambda d: d.room._may("eve", 9, "phys")[1].limit_bytes),
-    "staging.datasets": ('{maps={versions={v1="/a"}, latest="v1"}}', '{maps={versions={v1="/b"}, latest="v1"}}',
-                         ("/b", "/b"), dataset),
-}  # fmt: skip
+    "staging.transfers": ("4", "5", 5, lambda d: d.staging.controller.rules.limits.site),
+    "staging.transfers_per_user": ("2", "3", 3, lambda d: d.staging.controller.rules.limits.per_user),
+    "staging.bandwidth": ('"1G"', '"2G"', 2.0 * GIB, lambda d: d.staging._limits._site.bytes_per_s),
+    "staging.user_bandwidth": ('"1G"', '"2G"', 2.0 * GIB, lambda d: d.staging._limits._user_bucket(1).bytes_per_s),
+    "staging.cache_size": ('"1G"', '"2G"', 2 * GIB, lambda d: d.staging._garbage_collector.rules.cache_limit_bytes),
+    "staging.lifetime_days": ("30", "2", 2 * 86400.0, lambda d: d.staging._garbage_collector.rules.lifetime_s),
+    "staging.keep_node_h": (
+        "24",
+        "1",
+        (3600.0, 1.0),
+        lambda d: (d.config.tuning.keep_node_s, d.staging._settings.keep_node_h),
+    ),
+    "staging.keep_node_cost": ("20", "3.5", Decimal("3.5"), lambda d: d.config.tuning.keep_node_cost),
+    "staging.retries": ("8", "9", 9, lambda d: d.staging.controller._dispatcher._retries()),
+    "staging.check_s": ("1", "2", 2.0, lambda d: d.staging._check.rules.seconds),
+    "staging.scratch_max": ('"1G"', '"2G"', 2 * GIB, lambda d: d.staging._check.rules.scratch_max),
+    "staging.quota.user": ('"1G"', '"2G"', 2 * GIB, lambda d: d.staging._quota_uses("eve", 9, "p")[0].limit_bytes),
+    "staging.quota.project": ('"1G"', '"2G"', 2 * GIB, lambda d: d.staging.usage().quota.project),
+    "staging.quota.users": ("{}", '{ada="3G"}', 3 * GIB, lambda d: d.staging._quota_uses("ada", 9, "p")[0].limit_bytes),
+    "staging.quota.projects": (
+        "{}",
+        '{phys="3G"}',
+        3 * GIB,
+        lambda d: d.staging._quota_uses("eve", 9, "phys")[1].limit_bytes,
+    ),
+    "staging.datasets": (
+        '{maps={versions={v1="/a"}, latest="v1"}}',
+        '{maps={versions={v1="/b"}, latest="v1"}}',
+        ("/b", "/b"),
+        dataset,
+    ),
+}
 OF_FILE = {"slurm.programs", "slurm.keep_partitions", "slurm.resume_timeout_s", "slurm.suspend_timeout_s",
            "slurm.devices"}  # fmt: skip
 """What burstctl alone uses."""
@@ -211,20 +257,20 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def daemon(folder: Path) -> Iterator[Daemon]:
+def daemon(folder: Path) -> Iterator[AssembledDaemon]:
     toml = folder / "burstd.toml"
     toml.touch(mode=0o644)
     toml.write_text(text(folder, second=False))
-    ready = prepare(toml)
+    ready = load_and_check(toml)
     with ExitStack() as stack:
         level = logging.getLogger().level
         stack.callback(logging.getLogger().setLevel, level)
         parts = app.assemble(ready, stack)
-        yield Daemon(parts, PolicyDesk(ready, parts.reconciler, parts.store, parts.reload), toml)
+        yield AssembledDaemon(parts, PolicyReloader(ready, parts.reconciler, parts.store, parts.reload), toml)
 
 
 @pytest.fixture(scope="module")
-def said(daemon: Daemon, folder: Path) -> str:
+def said(daemon: AssembledDaemon, folder: Path) -> str:
     """What the reload says, after which all is looked at."""
     before = {key: row[3](daemon) for key, row in TABLE.items()}
     assert not [key for key, row in TABLE.items() if before[key] == row[2]], "what is there before shows nothing"
@@ -232,13 +278,13 @@ def said(daemon: Daemon, folder: Path) -> str:
         text(folder, second=True).replace("\n[daemon]\n", "\n[daemon]\ntick_s = 0\n", 1).replace("tick_s = 7\n", "")
     )
     daemon.toml.write_text(broken)
-    refused = daemon.desk.reload("test")
+    refused = daemon.reloader.reload("test")
     assert not refused.done
     assert refused.text.startswith(f"{daemon.toml} has 1 fault:\n  line 3: daemon.tick_s: ")
     of_daemon = {key: value for key, value in before.items() if key not in OF_FILE}
     assert {key: TABLE[key][3](daemon) for key in of_daemon} == of_daemon
     daemon.toml.write_text(text(folder, second=True))
-    taken = daemon.desk.reload("test")
+    taken = daemon.reloader.reload("test")
     assert taken.done, taken.text
     return taken.text
 
@@ -264,7 +310,7 @@ def test_the_table_has_every_setting_that_does_not_wait() -> None:
 
 
 @pytest.mark.parametrize("key", TABLE)
-def test_a_reload_puts_it_in_force(daemon: Daemon, said: str, key: str) -> None:
+def test_a_reload_puts_it_in_force(daemon: AssembledDaemon, said: str, key: str) -> None:
     _, _, wanted, look = TABLE[key]
     assert look(daemon) == wanted
     assert key in said

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from burstd.daemon import app
-from burstd.daemon.policy_reloader import PolicyDesk
-from burstd.daemon.settings_in_force import prepare
+from burstd.daemon.policy_reloader import PolicyReloader
+from burstd.daemon.settings_in_force import load_and_check
 from burstd.domain.staging import Directives, Staging
 from burstd.domain.staging import StageState as S
 from burstd.settings import SettingsError
@@ -44,8 +44,8 @@ def test_burstd_neither_reloads_nor_starts_without_staging_while_a_job_has_data(
     without, whole = (text.format(folder=tmp_path) for text in (SETTINGS, SETTINGS + STAGING))
     toml.write_text(whole)
     with ExitStack() as stack:
-        parts = app.assemble(prepare(toml), stack)
-        desk = PolicyDesk(prepare(toml), parts.reconciler, parts.store, parts.reload)
+        parts = app.assemble(load_and_check(toml), stack)
+        desk = PolicyReloader(load_and_check(toml), parts.reconciler, parts.store, parts.reload)
         parts.store.make_staging(Staging("7", "ada", 1, 1, Directives(), S.WAITING, 1.0, 1.0, store="near"))
         toml.write_text(without)
         told = desk.reload("test")
@@ -55,14 +55,14 @@ def test_burstd_neither_reloads_nor_starts_without_staging_while_a_job_has_data(
         assert desk.reload("test").done
         toml.write_text(without)
     with ExitStack() as stack, pytest.raises(SettingsError) as refused:
-        app.assemble(prepare(toml), stack)
+        app.assemble(load_and_check(toml), stack)
     assert REFUSED in str(refused.value)
     toml.write_text(whole)
     with ExitStack() as stack:
-        parts = app.assemble(prepare(toml), stack)
-        parts.store.move_staging("7", S.WAITING, S.CLEARED, "test")
-        desk = PolicyDesk(prepare(toml), parts.reconciler, parts.store, parts.reload)
+        parts = app.assemble(load_and_check(toml), stack)
+        parts.store.transition_staging("7", S.WAITING, S.CLEARED, "test")
+        desk = PolicyReloader(load_and_check(toml), parts.reconciler, parts.store, parts.reload)
         toml.write_text(without)
         assert desk.reload("test").done
     with ExitStack() as stack:
-        assert app.assemble(prepare(toml), stack).room is None
+        assert app.assemble(load_and_check(toml), stack).staging is None

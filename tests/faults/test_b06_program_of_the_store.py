@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from burstd.testing.store_world import OURS
-from burstd.transfer.protocol.ssh_objects import SshTransport
+from burstd.testing.store_world import CLUSTER
+from burstd.transfer.protocol.ssh_objects import SshObjectTransport
 from tests.contract.stores import SshWorld
 from tests.lab.ssh_store import DATA, SshStore
 
@@ -32,20 +32,20 @@ def node() -> Iterator[SshStore]:
 )
 def test_the_program_goes_while_the_connection_lives(node: SshStore, tmp_path: Path, loss: str) -> None:
     with node.reach():
-        stager = SshWorld(node, tmp_path).stager(OURS)
+        stager = SshWorld(node, tmp_path).stager(CLUSTER)
         try:
             stager.put("in/ab/x", b"x")
-            stager.reach()
+            stager.node_access()
             node.box.run(["sh", "-c", loss])
             stager.put("in/ab/y", b"y")  # the connection lives
             deadline = time.monotonic() + 20
             whole = f"cd {PROGRAMS} && for f in *.pyz; do python3 -I $f 2>&1 | grep -q usage: || exit 1; done"
-            reach = stager.reach()
+            reach = stager.node_access()
             while node.box.run(["sh", "-c", whole], check=False).returncode:
                 assert time.monotonic() < deadline, "nobody has put the program there again"
                 time.sleep(0.5)
-                reach = stager.reach()
-            transport = SshTransport(reach.facts)
+                reach = stager.node_access()
+            transport = SshObjectTransport(reach.facts)
             try:
                 assert transport.get("in/ab/y") == b"y"
             finally:

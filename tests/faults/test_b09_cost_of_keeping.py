@@ -9,17 +9,17 @@ import pytest
 
 from burstd.domain.claim import ClaimState
 from burstd.domain.snapshot import Snapshot
-from burstd.domain.staging import DataView, StageState
-from burstd.planner.lifecycle.output_retention import alarm, kept
-from tests.planner.worlds import NOW, claim, offer, world
+from burstd.domain.staging import StageState, StagingView
+from burstd.planner.lifecycle.output_retention import retained_nodes, retention_alarm
+from tests.planner.worlds import NOW, claim, make_snapshot, offer
 
 
 def behind_a_cut_line(hours: float, limit: str | None) -> Snapshot:
     """A machine at 20 EUR/h, whose job ended so many hours ago with output that is not off it."""
-    one = claim("cpu1", ClaimState.OPEN, offer=offer(price="20"), created=NOW - 90_000, billed_from=NOW - 90_000)
+    one = claim("cpu1", ClaimState.IN_SERVICE, offer=offer(price="20"), created=NOW - 90_000, billed_from=NOW - 90_000)
     ended = NOW - hours * 3600
-    data = {"7": DataView(StageState.COLLECTING, 0.0, ("cpu1",), since=ended, ended=ended, error="no answer")}
-    return replace(world(claims=(one,), data=data), keep_cost=Decimal(limit) if limit else None)
+    data = {"7": StagingView(StageState.COLLECTING, 0.0, ("cpu1",), since=ended, ended=ended, error="no answer")}
+    return replace(make_snapshot(claims=(one,), data=data), output_retention_cost=Decimal(limit) if limit else None)
 
 
 @pytest.mark.parametrize(
@@ -34,9 +34,11 @@ def behind_a_cut_line(hours: float, limit: str | None) -> Snapshot:
     ],
 )
 def test_it_is_kept_no_longer_than_the_time_and_the_money_last(hours: float, limit: str | None, is_kept: bool) -> None:
-    assert bool(kept(behind_a_cut_line(hours, limit))) == is_kept
+    assert bool(retained_nodes(behind_a_cut_line(hours, limit))) == is_kept
 
 
 def test_the_alarm_says_what_it_has_cost_and_costs() -> None:
-    assert "which has cost 100.00 EUR since their jobs ended and costs 20.00 EUR/h" in alarm(behind_a_cut_line(5, None))
-    assert "which has cost 40.00 EUR since their jobs ended:" in alarm(behind_a_cut_line(5, "40"))
+    assert "which has cost 100.00 EUR since their jobs ended and costs 20.00 EUR/h" in retention_alarm(
+        behind_a_cut_line(5, None)
+    )
+    assert "which has cost 40.00 EUR since their jobs ended:" in retention_alarm(behind_a_cut_line(5, "40"))

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from burstd.domain.staging import StageState as S
-from tests.crash.stage_world import LANES, StageWorld
+from tests.crash.stage_world import WORKER_QUEUES, StageWorld
 from tests.crash.workers import Delay
 from tests.crash.world import memory_folder
 
 pytestmark = pytest.mark.crash
 
-STATES = {"looking": S.WAITING, "sending": S.SENDING, "placing": S.PLACING}
+STATES = {"looking": S.WAITING, "sending": S.UPLOADING, "placing": S.FETCHING}
 
 
 @pytest.fixture
@@ -22,7 +22,7 @@ def world(template: Path) -> Iterator[StageWorld]:
     """Transfers take three seconds each."""
     with memory_folder() as folder:
         made = StageWorld(folder, template=template)
-        made.delays.update({lane: Delay(3.0) for lane in LANES if lane != "stage:slurm"})
+        made.delays.update({lane: Delay(3.0) for lane in WORKER_QUEUES if lane != "stage:slurm"})
         yield made
         made.kill()
 
@@ -39,7 +39,7 @@ def test_its_data_is_cleared_and_the_remedy_told(world: StageWorld, when: str, d
         world.start()
     world.run(180, world.is_(job, S.CLEARED))
     assert world.is_(job, S.CLEARED)(), world.report()
-    assert not any(answer[1] == "teardown" for answer in world.slurm.answers)
+    assert not any(answer[1] == "teardown" for answer in world.slurm.hook_replies)
     told = [e.reason for e in world.store.events(subject="stage:7")]
     assert any("'scontrol requeuehold 7', then 'scancel 7'" in reason for reason in told)
     world.check_end()
@@ -47,7 +47,7 @@ def test_its_data_is_cleared_and_the_remedy_told(world: StageWorld, when: str, d
 
 def test_a_teardown_that_comes_is_not_said_to_be_lost(world: StageWorld) -> None:
     job = world.submit("7", nodes=2)
-    world.run(600, world.is_(job, S.SENDING))
+    world.run(600, world.is_(job, S.UPLOADING))
     world.slurm.cancel(job)
     world.run(180, world.is_(job, S.CLEARED))
     assert not any("lost" in e.reason for e in world.store.events(subject="stage:7"))

@@ -13,18 +13,18 @@ from pathlib import Path
 import pytest
 
 from burstd.slurm.hooks import stage_client
-from burstd.slurm.hooks.stage_client import AWAY_S, patience
+from burstd.slurm.hooks.stage_client import RESTART_WAIT_S, remaining_restart_wait
 from burstd.slurm.hooks.stage_server import StageReply, StageServer
 
 
 @pytest.fixture
-def places(tmp_path: Path) -> dict[str, str]:
+def hook_env(tmp_path: Path) -> dict[str, str]:
     return {"BURSTD_STAGE_SOCKET": str(tmp_path / "s"), "BURSTD_STAGE_SPOOL": str(tmp_path / "spool")}
 
 
-def check(places: dict[str, str]) -> subprocess.Popen[bytes]:
+def check(env: dict[str, str]) -> subprocess.Popen[bytes]:
     argv = [sys.executable, "-S", "-E", str(stage_client.__file__), "check", "job=7"]
-    return subprocess.Popen(argv, env=places, stdout=subprocess.PIPE)
+    return subprocess.Popen(argv, env=env, stdout=subprocess.PIPE)
 
 
 def answer(process: subprocess.Popen[bytes]) -> str:
@@ -38,8 +38,8 @@ def wait(path: Path, process: subprocess.Popen[bytes]) -> None:
         time.sleep(0.01)
 
 
-def test_a_check_waits_until_burstd_listens_again(places: dict[str, str], tmp_path: Path) -> None:
-    asking = check(places)
+def test_a_check_waits_until_burstd_listens_again(hook_env: dict[str, str], tmp_path: Path) -> None:
+    asking = check(hook_env)
     mark = tmp_path / "spool" / "away.env"
     wait(mark, asking)
     server = StageServer(tmp_path / "s", lambda _uid: True, lambda _call: StageReply("ok"))
@@ -51,35 +51,35 @@ def test_a_check_waits_until_burstd_listens_again(places: dict[str, str], tmp_pa
         server.close()
 
 
-def test_a_check_waits_at_a_socket_that_somebody_else_holds(places: dict[str, str], tmp_path: Path) -> None:
+def test_a_check_waits_at_a_socket_that_somebody_else_holds(hook_env: dict[str, str], tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as held:
-        held.bind(places["BURSTD_STAGE_SOCKET"])
+        held.bind(hook_env["BURSTD_STAGE_SOCKET"])
         held.listen(8)
-        asking = check(places)
+        asking = check(hook_env)
         wait(tmp_path / "spool" / "away.env", asking)
         # burstd takes the socket over: the first connection is one that its client has given up.
         held.accept()[0].close()
         wire, _ = held.accept()
         with wire:
             assert wire.recv(1 << 16).endswith(b"\n")
-            wire.sendall(StageReply("ok").line())
+            wire.sendall(StageReply("ok").encode())
         assert answer(asking) == "ok\n"
 
 
 def test_who_comes_later_does_not_wait_as_long(tmp_path: Path) -> None:
     spool, mark = str(tmp_path / "spool"), tmp_path / "spool" / "away.env"
-    assert patience(spool) == AWAY_S
-    first = patience(spool)
-    assert 0 < first <= AWAY_S
+    assert remaining_restart_wait(spool) == RESTART_WAIT_S
+    first = remaining_restart_wait(spool)
+    assert 0 < first <= RESTART_WAIT_S
     os.utime(mark, (time.time() - 20, time.time() - 20))
-    assert patience(spool) == 0
+    assert remaining_restart_wait(spool) == 0
     os.utime(mark, (time.time() - 600, time.time() - 600))
-    assert patience(spool) == AWAY_S
+    assert remaining_restart_wait(spool) == RESTART_WAIT_S
     (tmp_path / "file").touch()
-    assert patience(str(tmp_path / "file")) == 0, "what cannot be noted is not waited for"
+    assert remaining_restart_wait(str(tmp_path / "file")) == 0, "what cannot be noted is not waited for"
 
 
-def test_a_check_gives_up_on_busy(places: dict[str, str], tmp_path: Path) -> None:
+def test_a_check_gives_up_on_busy(hook_env: dict[str, str], tmp_path: Path) -> None:
     asked = threading.Semaphore(0)
 
     def busy(_call: object) -> StageReply:
@@ -89,7 +89,7 @@ def test_a_check_gives_up_on_busy(places: dict[str, str], tmp_path: Path) -> Non
     server = StageServer(tmp_path / "s", lambda _uid: True, busy)
     server.start()
     try:
-        assert answer(check(places)).startswith("absent\n")
+        assert answer(check(hook_env)).startswith("absent\n")
         assert asked.acquire(blocking=False)
         assert asked.acquire(blocking=False), "it has asked more than once"
     finally:

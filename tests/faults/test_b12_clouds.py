@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 import structlog
 
-from burstd.api.answers.status import status as status_view
+from burstd.api.answers.status import status_view
 from burstd.api.auth import Caller
-from burstd.api.backend import Facts
-from burstd.domain.billing.commitments import Committed
+from burstd.api.backend import DaemonInfo
+from burstd.domain.billing.commitments import Commitments
 from burstd.domain.claim import ClaimState as S
 from burstd.domain.slurm.job import JobState
 from tests.crash.clouds import SimKit
@@ -91,7 +91,7 @@ def test_b07_such_a_machine_counts_in_the_cost_per_hour_and_against_budgets(worl
     sim(world).provider.faults.terminate_ignored = 10**6
     world.run_until(lambda: [c.billed_until is not None for c in world.claims()] == [True], 200)
     world.run(300)
-    facts = Facts("1", "site", 0.0)
+    facts = DaemonInfo("1", "site", 0.0)
     for over in (False, True):
         assert world.reconciler is not None
         assert world.reconciler.latest is not None
@@ -101,7 +101,7 @@ def test_b07_such_a_machine_counts_in_the_cost_per_hour_and_against_budgets(worl
         costs = [claim.offer.price for claim in snapshot.claims]
         assert [money.amount for money in said.cost_per_hour] == costs
         assert [money.amount for money in pool.cost_per_hour] == costs
-        assert all(Committed(snapshot, 600.0).rest_s(claim) > 0 for claim in snapshot.claims)
+        assert all(Commitments(snapshot, 600.0).remaining_s(claim) > 0 for claim in snapshot.claims)
         assert len(costs) == (0 if over else 1)
         if not over:
             ends_well(world, job)
@@ -117,7 +117,7 @@ def test_b08_a_daemon_that_slept_looks_before_it_ends_what_boots(world: World, s
     world.run_until(lambda: world.states(job) == [RUNNING], 60)
     assert world.claim_on(claim.slot).id == claim.id
     ends_well(world, job)
-    assert len(world.made()) == 1
+    assert len(world.launched_instances()) == 1
 
 
 def test_b12_an_interface_that_fails_for_three_minutes_harms_no_job(world: World) -> None:
@@ -138,7 +138,7 @@ def test_b12_a_list_that_lags_by_a_minute_doubles_and_loses_nothing(world: World
     jobs = [world.slurm.submit(JobSpec(run_s=60, cpus_per_node=4)) for _ in range(3)]
     world.run_until(lambda: all(set(world.states(job)) <= {RUNNING, COMPLETED} for job in jobs), 200)
     ends_well(world, *jobs)
-    assert len(world.made()) == 3
+    assert len(world.launched_instances()) == 3
 
 
 def test_b12_capacity_that_flaps_serves_every_job_in_the_end(world: World) -> None:

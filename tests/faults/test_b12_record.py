@@ -15,7 +15,7 @@ import pytest
 
 import policies.schedule as policies_schedule
 import tests.crash.world as crash_world
-from burstd.db import Store, backup, restore
+from burstd.db import Store, back_up_database, restore_database
 from burstd.domain.claim import ClaimState
 from burstd.domain.plugins.provider import Idempotency
 from burstd.domain.slurm.job import JobState
@@ -65,7 +65,7 @@ def ends_well(w: World, *jobs: str) -> None:
     w.check_bill()
 
 
-PHASES = (S.PLANNED, S.LAUNCHING, S.BOOTING, S.PROVING, S.READY, S.OPEN, S.CLOSING, S.TERMINATING)
+PHASES = (S.PLANNED, S.LAUNCHING, S.BOOTING, S.VALIDATING, S.READY, S.IN_SERVICE, S.DRAINING, S.TERMINATING)
 
 
 def reach(w: World, phase: ClaimState) -> str:
@@ -73,7 +73,7 @@ def reach(w: World, phase: ClaimState) -> str:
     job = w.slurm.submit(JobSpec(run_s=60, time_limit_s=20 * 3600, cpus_per_node=4))
 
     def there() -> bool:
-        return any(e.new == phase for c in w.all_claims() for e in w.store.history(c.id))
+        return any(e.new == phase for c in w.all_claims() for e in w.store.claim_events(c.id))
 
     until(w, there, 600)
     return job
@@ -84,7 +84,7 @@ def reach(w: World, phase: ClaimState) -> str:
 def test_a_full_disk_in_any_phase_costs_time_only(world: World, phase: ClaimState) -> None:
     w = world
     job = reach(w, phase)
-    made, calls = len(w.made()), len(w.calls)
+    made, calls = len(w.launched_instances()), len(w.calls)
     w.disk.writes_left = 0
     w.slurm.submit(JobSpec(run_s=60, cpus_per_node=4))
     w.run(200)
@@ -92,7 +92,7 @@ def test_a_full_disk_in_any_phase_costs_time_only(world: World, phase: ClaimStat
     assert "the record cannot be written" in w.alarm
     assert "free some" in w.alarm
     assert not [c for c in w.calls[calls:] if c.endswith(".launch")] or phase in (S.PLANNED, S.LAUNCHING)
-    assert len(w.made()) <= made + 1, "nothing is launched that is not on record"
+    assert len(w.launched_instances()) <= made + 1, "nothing is launched that is not on record"
     w.kill()
     ends_well(w, job)
     assert not w.alarm
@@ -106,7 +106,7 @@ def test_an_end_in_any_phase_is_taken_up_where_it_was(world: World, phase: Claim
     world.kill()
     world.clock.advance(30)
     ends_well(world, job)
-    assert len({one.id for one in world.made()}) <= 2
+    assert len({one.id for one in world.launched_instances()}) <= 2
 
 
 @pytest.mark.crash
@@ -116,7 +116,7 @@ def test_slots_that_are_renamed_while_machines_live_keep_their_jobs_then_go(worl
     until(w, lambda: w.states(job) == [JobState.RUNNING], 120)
     slot = w.slurm.job(job).nodes[0]
     assert w.reconciler is not None
-    rules = w.reconciler.rules
+    rules = w.reconciler.config
     cpu = rules.pools["cpu"]
     renamed = replace(cpu, slots=tuple(f"new-{name}" if name == slot else name for name in cpu.slots))
     w.reconciler.reload(replace(rules, pools={**rules.pools, "cpu": renamed}))
@@ -131,14 +131,14 @@ def test_slots_that_are_renamed_while_machines_live_keep_their_jobs_then_go(worl
 @pytest.mark.crash
 def test_a_pin_of_a_pool_that_goes_leaves_no_machine(world: World) -> None:
     w = world
-    w.store.set_pin(Pin("gpu", 1, "floor", None, "user:root", w.clock.now()))
-    until(w, lambda: any(c.pool == "gpu" and c.state is S.OPEN for c in w.claims()), 200)
+    w.store.set_scale_override(Pin("gpu", 1, "floor", None, "user:root", w.clock.now()))
+    until(w, lambda: any(c.pool == "gpu" and c.state is S.IN_SERVICE for c in w.claims()), 200)
     assert w.reconciler is not None
-    rules = w.reconciler.rules
+    rules = w.reconciler.config
     w.reconciler.reload(replace(rules, pools={"cpu": rules.pools["cpu"]}))
     until(w, lambda: not w.claims(), 600)
     w.reconciler.reload(rules)
-    w.store.remove_pins("gpu", "user:root")
+    w.store.remove_scale_overrides("gpu", "user:root")
     ends_well(w)
 
 
@@ -146,15 +146,15 @@ def test_a_pin_of_a_pool_that_goes_leaves_no_machine(world: World) -> None:
 def test_a_policy_that_is_removed_while_it_keeps_machines_lets_them_go(world: World) -> None:
     w = world
     assert w.reconciler is not None
-    (idle,) = w.reconciler.rules.policies
-    settings = policies_schedule.Settings.model_validate(
+    (idle,) = w.reconciler.config.policies
+    settings = policies_schedule.ScheduleSettings.model_validate(
         {"windows": {"warm": {"cron": "* * * * *", "length": "1h", "pools": ["cpu"], "min_nodes": 2}}}
     )
-    w.obey([idle, policies_schedule.plugin.make(settings)])
-    until(w, lambda: len([c for c in w.claims() if c.state is S.OPEN]) == 2, 200)
+    w.set_policies([idle, policies_schedule.plugin.make(settings)])
+    until(w, lambda: len([c for c in w.claims() if c.state is S.IN_SERVICE]) == 2, 200)
     w.run(600)
-    assert len(w.living()) == 2, "the policy keeps them"
-    w.obey([idle])
+    assert len(w.running_instances()) == 2, "the policy keeps them"
+    w.set_policies([idle])
     until(w, lambda: not w.claims(), 300)
     ends_well(w)
 
@@ -170,7 +170,7 @@ def test_kills_with_a_hundred_slots(
     names = tuple(f"c{i}" for i in range(1, SLOTS + 1))
     monkeypatch.setattr(crash_world, "CPU_SLOTS", names)
     monkeypatch.setattr(crash_world, "SLOTS", frozenset(names + crash_world.GPU_SLOTS))
-    w = _Large(tmp_path, template=template, alpha="sim")
+    w = LargeWorld(tmp_path, template=template, alpha="sim")
     chance = random.Random(11)  # noqa: S311 - a repeatable order
     jobs: list[str] = []
     for _ in range(kills):
@@ -178,22 +178,22 @@ def test_kills_with_a_hundred_slots(
             spec = JobSpec(run_s=chance.choice((30, 120, 600)), time_limit_s=20 * 3600, cpus_per_node=4)
             jobs += [w.slurm.submit(spec) for _ in range(chance.randint(1, 12))]
         w.start()
-        w.bomb.arm(chance.randint(1, 400))
+        w.crash_points.arm(chance.randint(1, 400))
         w.run(chance.uniform(1.0, 40.0))
-        w.bomb.disarm()
+        w.crash_points.disarm()
         w.kill()
         w.check()
     ends_well(w, *jobs)
 
 
-class _Large(World):
+class LargeWorld(World):
     """Clouds with room for all slots."""
 
-    def _sim(
+    def _sim_kit(
         self, name: str, way: Idempotency, lag_s: float, _few: tuple[int, int] = (4, 3),
         prices: tuple[str, str] = ("1.5", "5.0"), *, batches: bool = False,
     ) -> SimKit:  # fmt: skip
-        return super()._sim(name, way, lag_s, (SLOTS, 3), prices, batches=batches)
+        return super()._sim_kit(name, way, lag_s, (SLOTS, 3), prices, batches=batches)
 
 
 def test_a_damaged_page_ends_the_start_with_place_and_remedy_and_a_restore_mends_it(daemon: LoneDaemon) -> None:
@@ -201,7 +201,7 @@ def test_a_damaged_page_ends_the_start_with_place_and_remedy_and_a_restore_mends
     with Store.open(daemon.database, clock) as store:
         store.make_claims([planned(f"c{i}", f"n{i}") for i in range(200)])
     copy = daemon.state / "copy.db"
-    backup(daemon.database, copy)
+    back_up_database(daemon.database, copy)
     content = bytearray(daemon.database.read_bytes())
     content[4096 * 9 : 4096 * 12] = os.urandom(4096 * 3)
     daemon.database.write_bytes(content)
@@ -212,7 +212,7 @@ def test_a_damaged_page_ends_the_start_with_place_and_remedy_and_a_restore_mends
         assert "burstctl restore" in said
         assert "Traceback" not in said
         assert daemon.database.read_bytes() == content, "it is kept for .recover"
-    restore(daemon.database, copy)
+    restore_database(daemon.database, copy)
     daemon.start()
     assert daemon.stop() == 0
 
@@ -231,7 +231,7 @@ def test_a_page_that_is_damaged_under_a_running_burstd_is_an_alarm_and_no_end(da
         file.write(bytes([255]) * 4096)
     daemon.wait_for("is damaged")
     daemon.stop()
-    assert "Traceback" not in daemon.said()
+    assert "Traceback" not in daemon.log_text()
     assert daemon.run()[0] == EX_UNAVAILABLE
 
 

@@ -32,9 +32,9 @@ def test_output_of_a_slot_that_is_removed_comes_home(
         world.start()
     world.calm()
     world.check_end()
-    assert SLOTS[0] in {output.node for output in world.ground.written}
-    assert world.ground.home == world.ground.written
-    assert [ended.on_premises for ended in world.ground.ended[job]] == [False]
+    assert SLOTS[0] in {output.node for output in world.locations.written}
+    assert world.locations.delivered == world.locations.written
+    assert [ended.on_premises for ended in world.locations.ended[job]] == [False]
 
 
 def test_output_that_died_with_the_machine_of_a_removed_slot_is_told(
@@ -47,4 +47,4 @@ def test_output_that_died_with_the_machine_of_a_removed_slot_is_told(
     world.break_node(SLOTS[0])
     world.calm()
     world.check_end()
-    assert [ended.lost for ended in world.ground.ended[job]] == [(SLOTS[0],)]
+    assert [ended.lost_nodes for ended in world.locations.ended[job]] == [(SLOTS[0],)]

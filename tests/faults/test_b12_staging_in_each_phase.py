@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 
 from burstd.domain.staging import StageState as S
-from tests.crash.stage_world import LANES, StageWorld
+from tests.crash.stage_world import WORKER_QUEUES, StageWorld
 from tests.crash.workers import Delay
 from tests.crash.world import memory_folder
 
 pytestmark = pytest.mark.crash
 
 STATES = {
-    "looking": S.WAITING, "sending": S.SENDING, "placing": S.PLACING, "collecting": S.COLLECTING,
-    "bringing": S.BRINGING, "clearing": S.HOME,
+    "looking": S.WAITING, "sending": S.UPLOADING, "placing": S.FETCHING, "collecting": S.COLLECTING,
+    "bringing": S.DELIVERING, "clearing": S.DELIVERED,
 }  # fmt: skip
 PHASES = ["new", "setup", *STATES, "ready", "running", "post_run"]
 
@@ -26,7 +26,7 @@ def world(template: Path) -> Iterator[StageWorld]:
     """Transfers take three seconds each."""
     with memory_folder() as folder:
         made = StageWorld(folder, template=template)
-        made.delays.update({lane: Delay(3.0) for lane in LANES if lane != "stage:slurm"})
+        made.delays.update({lane: Delay(3.0) for lane in WORKER_QUEUES if lane != "stage:slurm"})
         yield made
         made.kill()
 
@@ -51,7 +51,7 @@ def test_a_full_disk_of_the_record_loses_and_repeats_nothing(world: StageWorld, 
     world.disk.writes_left = None
     world.calm()
     world.check_end()
-    assert world.ground.home == world.ground.written
+    assert world.locations.delivered == world.locations.written
     assert world.slurm.jobs[job].runs == 1
     if not dies:
         assert [world.count(kind, job) for kind in ("send", "place", "collect", "bring")] == [1, 2, 2, 1]
@@ -66,8 +66,8 @@ def test_a_cold_start_of_slurmctld_leaves_nothing_and_brings_home_what_there_is(
     world.run(600, lambda: not world.store.stagings())
     assert not world.store.stagings(), world.report()
     world.check_end()
-    assert world.ground.home == world.ground.written
+    assert world.locations.delivered == world.locations.written
     again = world.submit("7")
     world.calm()
     world.check_end()
-    assert {output.job_id for output in world.ground.home} >= {again}
+    assert {output.job_id for output in world.locations.delivered} >= {again}

@@ -15,8 +15,8 @@ from typing import Any, Self
 import httpx
 
 from burstd.domain.cloud.offer import OfferRule, Pool
-from providers.sandbox.boxes.description import Bind, File
-from providers.sandbox.boxes.rootfs import ensure
+from providers.sandbox.boxes.description import BindMount, BoxFile
+from providers.sandbox.boxes.rootfs import ensure_rootfs
 from tests.lab import programs
 from tests.lab.cluster import Cluster
 from tests.lab.slurm_files import USERS
@@ -84,7 +84,7 @@ class BaseSite(ABC):
 
     def up(self) -> Self:
         """Brings everything up; returns when burstd answers."""
-        rootfs = ensure(self.release, progress=self._progress)
+        rootfs = ensure_rootfs(self.release, progress=self._progress)
         self._progress("building burstd's wheel")
         wheel = programs.wheel()
         self._progress("installing what burstd needs")
@@ -95,7 +95,7 @@ class BaseSite(ABC):
             self.release,
             pools=self.pools,
             head_layers=[needs],
-            head_binds=[Bind(wheel, f"/opt/{wheel.name}"), *shared],
+            head_binds=[BindMount(wheel, f"/opt/{wheel.name}"), *shared],
             onprem_binds=shared,
             head_setup=[_pip(f"/opt/{wheel.name}")],
             head_files=_burst_buffer() if self._staging is not None else (),
@@ -201,14 +201,14 @@ class BaseSite(ABC):
         deadline = time.monotonic() + timeout_s
         while self.burstctl("status", "--json", check=False).returncode != 0:
             if not self.burstd_runs() or time.monotonic() > deadline:
-                raise AssertionError(f"burstd did not come up: {self.said()[-3000:]}")
+                raise AssertionError(f"burstd did not come up: {self.daemon_log()[-3000:]}")
             time.sleep(0.05)
 
     def burstd_runs(self) -> bool:
         """Whether the process that was started last is there."""
         return self._burstd is not None and self._burstd.poll() is None
 
-    def answers(self) -> bool:
+    def api_answers(self) -> bool:
         """Whether the control interface answers."""
         try:
             self.api("/v1/status")
@@ -230,7 +230,7 @@ class BaseSite(ABC):
                 raise AssertionError("the shell that starts burstd did not come up")
             time.sleep(0.005)
 
-    def said(self) -> str:
+    def daemon_log(self) -> str:
         """burstd's log so far."""
         return self.cluster.sh(f"cat {LOG}", check=False)
 
@@ -249,7 +249,7 @@ class BaseSite(ABC):
         """Runs burstctl on the head."""
         return self.cluster.head.run([f"{programs.PREFIX}/bin/burstctl", *words], user=user, check=check, timeout=60)
 
-    def ask(self, *words: str) -> Any:
+    def burstctl_json(self, *words: str) -> Any:
         """What ``burstctl ... --json`` answers."""
         return json.loads(self.burstctl(*words, "--json").stdout)
 
@@ -292,7 +292,9 @@ class BaseSite(ABC):
             if time.monotonic() > deadline:
                 slurm = self.cluster.sh(_SHOW, check=False)
                 status = self.burstctl("status", check=False).stdout
-                raise AssertionError(f"not within {timeout_s:.0f} s: {what}\n{slurm}\n{status}\n{self.said()[-4000:]}")
+                raise AssertionError(
+                    f"not within {timeout_s:.0f} s: {what}\n{slurm}\n{status}\n{self.daemon_log()[-4000:]}"
+                )
             time.sleep(0.1)
 
     def wait_job(self, job_id: str, states: Sequence[str] = ("COMPLETED",), timeout_s: float = 60.0) -> None:
@@ -306,21 +308,21 @@ class BaseSite(ABC):
         )
 
 
-def _burst_buffer() -> tuple[File, ...]:
+def _burst_buffer() -> tuple[BoxFile, ...]:
     """What docs/admin.md has an administrator put beside slurm.conf."""
     folder = programs.PROJECT / "config" / "slurm"
     names = ("burst_buffer.lua", "burst_buffer.conf")
-    return tuple(File(f"/etc/slurm/{name}", (folder / name).read_text(encoding="utf-8")) for name in names)
+    return tuple(BoxFile(f"/etc/slurm/{name}", (folder / name).read_text(encoding="utf-8")) for name in names)
 
 
-def _shared_binds(folder: Path) -> tuple[Bind, ...]:
+def _shared_binds(folder: Path) -> tuple[BindMount, ...]:
     for name, uid in USERS.items():
         home = folder / "home" / name
         home.mkdir(parents=True, exist_ok=True)
         os.chown(home, uid, uid)
     (folder / "burst").mkdir(exist_ok=True)
     (folder / "burst").chmod(0o1777)
-    return Bind(folder / "home", "/home", read_only=False), Bind(folder / "burst", JOB_DIR, read_only=False)
+    return BindMount(folder / "home", "/home", read_only=False), BindMount(folder / "burst", JOB_DIR, read_only=False)
 
 
 def _pip(wheel: str) -> list[str]:

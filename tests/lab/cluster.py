@@ -20,10 +20,10 @@ from typing import Self
 
 from burstd.domain.cloud.offer import Pool
 from providers.sandbox.boxes.box import Box, BoxSpec
-from providers.sandbox.boxes.description import Bind, File
+from providers.sandbox.boxes.description import BindMount, BoxFile
 from providers.sandbox.boxes.lab import Lab
-from providers.sandbox.boxes.network import Network
-from providers.sandbox.boxes.rootfs import Rootfs, ensure
+from providers.sandbox.boxes.network import LabNetwork
+from providers.sandbox.boxes.rootfs import Rootfs, ensure_rootfs
 from tests.lab import slurm_files
 
 _PROJECT = Path(__file__).parents[2]
@@ -48,9 +48,9 @@ class Cluster:
         pools: Sequence[Pool] = (),
         onprem: int = 2,
         head_layers: Sequence[Path] = (),
-        head_binds: Sequence[Bind] = (),
-        onprem_binds: Sequence[Bind] = (),
-        head_files: Sequence[File] = (),
+        head_binds: Sequence[BindMount] = (),
+        onprem_binds: Sequence[BindMount] = (),
+        head_files: Sequence[BoxFile] = (),
         head_setup: Sequence[Sequence[str]] = (),
         programs: str = "",
         extra_conf: str = "",
@@ -61,7 +61,7 @@ class Cluster:
         self.pools = tuple(pools) or (slurm_files.burst_pool(),)
         self.onprem = [(f"op{i}", f"10.77.0.{10 + i}") for i in range(1, onprem + 1)]
         self.state = state or Path(tempfile.mkdtemp(prefix="burstd-cluster-"))
-        self.lab = Lab.open(self.state) or Lab(self.state, Network(f"c{secrets.token_hex(4)}"))
+        self.lab = Lab.open(self.state) or Lab(self.state, LabNetwork(f"c{secrets.token_hex(4)}"))
         self._head_layers = tuple(head_layers)
         self._head_binds = tuple(head_binds)
         self._onprem_binds = tuple(onprem_binds)
@@ -71,7 +71,7 @@ class Cluster:
         self._extra = extra_conf
         self._keep = keep
         self._progress = progress
-        self._guard: subprocess.Popen[bytes] | None = None
+        self._watchdog: subprocess.Popen[bytes] | None = None
         self._rootfs: Rootfs | None = None
 
     def __enter__(self) -> Self:
@@ -90,7 +90,7 @@ class Cluster:
     def rootfs(self) -> Rootfs:
         """The release's root file system, built when it is not cached."""
         if self._rootfs is None:
-            self._rootfs = ensure(self.release, progress=self._progress)
+            self._rootfs = ensure_rootfs(self.release, progress=self._progress)
         return self._rootfs
 
     @property
@@ -102,7 +102,7 @@ class Cluster:
         """Starts head and on-premise nodes; returns when slurmctld answers and the nodes are registered."""
         layers = [*self._head_layers, self.rootfs.path]
         if not self._keep:
-            self._start_guard()
+            self._start_watchdog()
         self.lab.up()
         key = secrets.token_bytes(128)
         (self.state / "munge.key").touch(mode=0o600)
@@ -133,15 +133,15 @@ class Cluster:
         """Ends and removes everything. May be repeated."""
         self.lab.down()
         shutil.rmtree(self.state, ignore_errors=True)
-        if self._guard is not None and self._guard.stdin is not None:
-            self._guard.stdin.close()
-            self._guard.wait(30)
-            self._guard = None
+        if self._watchdog is not None and self._watchdog.stdin is not None:
+            self._watchdog.stdin.close()
+            self._watchdog.wait(30)
+            self._watchdog = None
 
-    def _start_guard(self) -> None:
+    def _start_watchdog(self) -> None:
         """A process that takes the lab down when this one is gone, however it went."""
         words = [sys.executable, "-m", "tests.lab.cluster", "--state", str(self.state), "guard"]
-        self._guard = subprocess.Popen(
+        self._watchdog = subprocess.Popen(
             words, stdin=subprocess.PIPE, cwd=_PROJECT, start_new_session=True, env={**os.environ, "PYTHONPATH": "."}
         )
 
@@ -180,7 +180,7 @@ class Cluster:
         index = slots.index(slot)
         return f"10.77.{1 + index // 250}.{1 + index % 250}"
 
-    def boot_machine(self, name: str, address: str, gpus: int = 0, binds: Sequence[Bind] = ()) -> Box:
+    def boot_machine(self, name: str, address: str, gpus: int = 0, binds: Sequence[BindMount] = ()) -> Box:
         """Starts a box that is ready for slurmd: the cluster's users and munge key, a name for the head."""
         services = [slurm_files.prepare(), slurm_files.MUNGED]
         spec = BoxSpec(
@@ -206,31 +206,31 @@ class Cluster:
         """Ends a box as a power cut would."""
         self.lab.box(name).stop()
 
-    def _common_files(self) -> list[File]:
+    def _common_files(self) -> list[BoxFile]:
         return [
-            File("/etc/munge/munge.key", (self.state / "munge.key").read_bytes(), 0o400, "munge:munge"),
-            File("/etc/hosts", slurm_files.hosts([("head", _HEAD), *self.onprem])),
+            BoxFile("/etc/munge/munge.key", (self.state / "munge.key").read_bytes(), 0o400, "munge:munge"),
+            BoxFile("/etc/hosts", slurm_files.hosts([("head", _HEAD), *self.onprem])),
         ]
 
-    def _conf_files(self) -> list[File]:
+    def _conf_files(self) -> list[BoxFile]:
         conf = slurm_files.slurm_conf(
             self.release, self.pools, self.onprem, _HEAD, self._programs or "/usr/local/bin", self._extra
         )
         files = [
-            File("/etc/slurm/slurm.conf", conf),
-            File("/etc/slurm/gres.conf", slurm_files.gres_text(self.release, self.pools)),
+            BoxFile("/etc/slurm/slurm.conf", conf),
+            BoxFile("/etc/slurm/gres.conf", slurm_files.gres_text(self.release, self.pools)),
         ]
         cgroup = slurm_files.cgroup_text(self.release)
         if cgroup is not None:
-            files.append(File("/etc/slurm/cgroup.conf", cgroup))
+            files.append(BoxFile("/etc/slurm/cgroup.conf", cgroup))
         if not self._programs:
             for kind in ("resume", "suspend", "resumefail"):
                 script = f'#!/bin/sh\nexec /usr/bin/python3 -SE {_POWER_CLIENT} {kind} "$@"\n'
-                files.append(File(f"/usr/local/bin/burstd-{kind}", script, 0o755))
+                files.append(BoxFile(f"/usr/local/bin/burstd-{kind}", script, 0o755))
         return files
 
-    def _program_binds(self) -> list[Bind]:
-        return [] if self._programs else [Bind(_PROJECT / "burstd/slurm/hooks/power_client.py", _POWER_CLIENT)]
+    def _program_binds(self) -> list[BindMount]:
+        return [] if self._programs else [BindMount(_PROJECT / "burstd/slurm/hooks/power_client.py", _POWER_CLIENT)]
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -45,7 +45,7 @@ _ENDED = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "BOOT_FAIL
 
 
 @dataclass(slots=True)
-class Told:
+class DemoJob:
     """A job, or one task of an array, as the demo saw it."""
 
     id: str
@@ -59,13 +59,13 @@ class Told:
 
 
 @dataclass(slots=True)
-class Story:
+class DemoRun:
     """Tells what happens, from Slurm's queue and burstd's event log."""
 
     site: Site
     console: Console
     began: float = field(default_factory=time.time)
-    jobs: dict[str, Told] = field(default_factory=dict)
+    jobs: dict[str, DemoJob] = field(default_factory=dict)
     what: dict[str, tuple[str, float]] = field(default_factory=dict)
     """What a job is and when it was submitted, by its bare number."""
     slots: dict[str, str] = field(default_factory=dict)
@@ -105,36 +105,36 @@ class Story:
         self.what[job] = (what, at)
         self.say("ada", f"$ {command}    -> job {job}", at)
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Tells what is new."""
-        self._look_at_events()
-        self._look_at_queue()
+        self._poll_events()
+        self._poll_queue()
 
-    def _look_at_queue(self) -> None:
+    def _poll_queue(self) -> None:
         now = time.time()
         for line in self.site.cluster.sh("squeue -h -a -t all -u ada -o '%i|%T|%N|%r'").splitlines():
             job_id, state, nodes, reason = line.split("|", 3)
             bare = job_id.split("_")[0]
             if bare not in self.what or "[" in job_id:
                 continue
-            told = self.jobs.setdefault(job_id, Told(job_id, self.what[bare][0], self.what[bare][1]))
-            if state == "PENDING" and reason.startswith("BurstBuffer") and reason not in told.reasons:
-                told.reasons.append(reason)
+            demo_job = self.jobs.setdefault(job_id, DemoJob(job_id, self.what[bare][0], self.what[bare][1]))
+            if state == "PENDING" and reason.startswith("BurstBuffer") and reason not in demo_job.reasons:
+                demo_job.reasons.append(reason)
                 self.say("slurm", f"job {job_id} waits: {reason}", now)
-            if state == told.state:
+            if state == demo_job.state:
                 continue
-            told.state, told.nodes = state, nodes or told.nodes
-            if state in ("RUNNING", "COMPLETING", "STAGE_OUT", "COMPLETED") and told.started is None:
-                told.started = now
-                waited = now - told.submitted
+            demo_job.state, demo_job.nodes = state, nodes or demo_job.nodes
+            if state in ("RUNNING", "COMPLETING", "STAGE_OUT", "COMPLETED") and demo_job.started is None:
+                demo_job.started = now
+                waited = now - demo_job.submitted
                 self.say("slurm", f"job {job_id} starts on {nodes}, {waited:.1f} s after sbatch", now)
             if state == "STAGE_OUT":
                 self.say("slurm", f"job {job_id} has ended, and is to stay until its output is home: {state}", now)
-            if state in _ENDED and told.ended is None:
-                told.ended = now
+            if state in _ENDED and demo_job.ended is None:
+                demo_job.ended = now
                 self.say("slurm", f"job {job_id} {state.lower()}", now)
 
-    def _look_at_events(self) -> None:
+    def _poll_events(self) -> None:
         page = self.site.api("/v1/events", after=self.last, limit=1000)
         self.last = page["last"]
         # What happens to several nodes at once, for one reason, is one line.
@@ -186,7 +186,7 @@ def _seconds(stamp: str) -> float:
     return datetime.fromisoformat(stamp).timestamp()
 
 
-def play(story: Story) -> None:
+def play(story: DemoRun) -> None:
     """Submits, watches, ends."""
     story.submit("CPU job", "-p burst -c2 --mem=200 -t5", "hostname; sleep 6")
     story.submit(
@@ -199,7 +199,7 @@ def play(story: Story) -> None:
     explained = shown = again = False
     deadline = time.time() + PATIENCE_S
     while True:
-        story.look()
+        story.poll()
         if not explained and any(j.started for j in story.jobs.values()):
             explained = True
             _show(story, "burstctl", "status")
@@ -213,10 +213,10 @@ def play(story: Story) -> None:
         if jobs_done and demo_data.over(story.site) and _no_machine(story.site):
             break
         if time.time() > deadline:
-            look = story.site.cluster.sh("squeue; sinfo") + story.site.burstctl("stage", "status").stdout
-            raise TimeoutError(f"the demo did not end within {PATIENCE_S:.0f} s:\n{look}")
+            poll = story.site.cluster.sh("squeue; sinfo") + story.site.burstctl("stage", "status").stdout
+            raise TimeoutError(f"the demo did not end within {PATIENCE_S:.0f} s:\n{poll}")
         time.sleep(POLL_S)
-    story.look()
+    story.poll()
     for job in story.data:
         _ask(story, f"cat results/{job}/sums.txt; cd corpus && sha256sum -c ../results/{job}/sums.txt")
     if left := demo_data.left_of(story.site):
@@ -227,20 +227,20 @@ def _no_machine(site: Site) -> bool:
     return not site.instances() and not site.api("/v1/nodes")["nodes"]
 
 
-def _ask(story: Story, command: str) -> None:
+def _ask(story: DemoRun, command: str) -> None:
     """A command of ada's on the head; its failure ends the demo."""
     story.console.print(f"\n[bold]ada $ {command}[/]", highlight=False, soft_wrap=True)
     said = story.site.cluster.sh(command, "ada").rstrip()
     story.console.print(said, markup=False, highlight=False, soft_wrap=True)
 
 
-def _show(story: Story, *words: str) -> None:
+def _show(story: DemoRun, *words: str) -> None:
     story.console.print(f"\n[bold]$ {' '.join(words)}[/]")
     text = story.site.burstctl(*words[1:]).stdout
     story.console.print(text, markup=False, highlight=False)
 
 
-def summary(story: Story) -> None:
+def summary(story: DemoRun) -> None:
     """Submit to start for each job, nodes, the bill."""
     table = Table(title="What became of the jobs", title_justify="left")
     for column in ("job", "what", "sbatch to start", "ran on", "outcome"):
@@ -270,7 +270,7 @@ def summary(story: Story) -> None:
     )
 
 
-def _delay(story: Story) -> str:
+def _delay(story: DemoRun) -> str:
     """From sbatch to the call that launched the job's first machine."""
     launches = {launch.token: launch.time for launch in story.site.cloud.calls().launches}
     delays = []
@@ -342,7 +342,7 @@ def main() -> int:
             if arguments.shell:
                 shell(site, console)
             else:
-                story = Story(site, console)
+                story = DemoRun(site, console)
                 play(story)
                 console.print()
                 summary(story)

@@ -10,7 +10,7 @@ from pathlib import Path
 _PROJECT = Path(__file__).parents[2]
 
 
-class Guard:
+class LabWatchdog:
     """Watches over the lab of a state directory, and removes that directory with the lab, from now until ``end``."""
 
     def __init__(self, state: Path) -> None:

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 
-class Keeper:
+class Supervisor:
     """Starts and reaps."""
 
     def __init__(self) -> None:
@@ -31,7 +31,7 @@ class Keeper:
         self._ended: dict[int, int] = {}
         self._changed = threading.Condition()
 
-    def do(self, words: dict[str, Any]) -> dict[str, Any]:
+    def handle(self, words: dict[str, Any]) -> dict[str, Any]:
         """One request."""
         match words["do"]:
             case "start":
@@ -109,11 +109,11 @@ def main() -> None:
     """Until the end of the input."""
     if os.getpid() != 1:
         sys.exit("keeper.py would end every process of this machine: run it as the first one of a PID namespace")
-    keeper = Keeper()
+    keeper = Supervisor()
     threading.Thread(target=keeper.reap, daemon=True).start()
     for line in sys.stdin:
         try:
-            answer = keeper.do(json.loads(line))
+            answer = keeper.handle(json.loads(line))
         except (OSError, ValueError, KeyError) as error:
             answer = {"error": repr(error)}
         try:

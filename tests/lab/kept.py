@@ -13,9 +13,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from providers.sandbox.boxes.machine import tool
+from providers.sandbox.boxes.machine import tool_path
 
-_KEEPER = Path(__file__).parent / "keeper.py"
+_SUPERVISOR = Path(__file__).parent / "keeper.py"
 _RUN_S = 600.0
 _CLOSE_S = 60.0
 
@@ -24,7 +24,7 @@ class LabFailed(RuntimeError):
     """The lab did not do what it was told."""
 
 
-class Kept:
+class ProcessSupervisor:
     """The processes of ``state``, whose logs are in ``state``/log. ``prefix`` goes before the keeper's command line.
 
     ``environment`` is all that they get, but for PATH and the like of ours.
@@ -43,7 +43,7 @@ class Kept:
         self.state = state
         self._prefix = tuple(prefix)
         self._patience_s = patience_s
-        self._keeper: subprocess.Popen[str] | None = None
+        self._supervisor: subprocess.Popen[str] | None = None
         self._asking = threading.Lock()
         self._lasting: dict[str, bool] = {}
         self._again: dict[str, tuple[Sequence[str], Mapping[str, str] | None]] = {}
@@ -54,9 +54,18 @@ class Kept:
     def open(self, *, keep: bool = False) -> None:
         """Starts the keeper, without any processes yet; with ``keep`` the state is not removed."""
         folders = [] if keep else [str(self.state)]
-        words = [tool("unshare"), "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "--", sys.executable]
-        self._keeper = subprocess.Popen(
-            [*self._prefix, *words, "-I", str(_KEEPER), *folders],
+        words = [
+            tool_path("unshare"),
+            "--mount",
+            "--pid",
+            "--fork",
+            "--kill-child",
+            "--mount-proc",
+            "--",
+            sys.executable,
+        ]
+        self._supervisor = subprocess.Popen(
+            [*self._prefix, *words, "-I", str(_SUPERVISOR), *folders],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -66,9 +75,9 @@ class Kept:
 
     def close(self) -> None:
         """Ends all at once. May be repeated."""
-        if self._keeper is None:
+        if self._supervisor is None:
             return
-        keeper, self._keeper = self._keeper, None
+        keeper, self._supervisor = self._supervisor, None
         assert keeper.stdin is not None
         assert keeper.stdout is not None
         with suppress(BrokenPipeError):
@@ -81,16 +90,16 @@ class Kept:
             keeper.wait()
         keeper.stdout.close()
 
-    def ask(self, do: str, **words: Any) -> Any:
+    def request(self, do: str, **words: Any) -> Any:
         """Of the keeper. Raises LabFailed."""
-        assert self._keeper is not None, "it is not up"
-        assert self._keeper.stdin is not None
-        assert self._keeper.stdout is not None
+        assert self._supervisor is not None, "it is not up"
+        assert self._supervisor.stdin is not None
+        assert self._supervisor.stdout is not None
         with self._asking:
             try:
-                self._keeper.stdin.write(json.dumps({"do": do, **words}) + "\n")
-                self._keeper.stdin.flush()
-                line = self._keeper.stdout.readline()
+                self._supervisor.stdin.write(json.dumps({"do": do, **words}) + "\n")
+                self._supervisor.stdin.flush()
+                line = self._supervisor.stdout.readline()
             except BrokenPipeError:
                 line = ""
         answer = json.loads(line) if line else {"error": "its process has ended"}
@@ -102,7 +111,7 @@ class Kept:
         """What a process has said."""
         return self.state / "log" / f"{name}.log"
 
-    def said(self, name: str) -> str:
+    def read_log(self, name: str) -> str:
         """The end of its log."""
         file = self.log(name)
         return file.read_text(encoding="utf-8", errors="replace")[-3000:] if file.exists() else "(nothing)"
@@ -124,7 +133,7 @@ class Kept:
             self._again[name] = (words, more)
         self.log(name).parent.mkdir(exist_ok=True)
         environment = {**self._environment, **(more or {})}
-        self.ask("start", name=name, words=list(words), environment=environment, log=str(self.log(name)))
+        self.request("start", name=name, words=list(words), environment=environment, log=str(self.log(name)))
         self._lasting[name] = lasting
 
     def run(self, name: str, words: Sequence[str]) -> None:
@@ -134,56 +143,56 @@ class Kept:
 
     def succeed(self, name: str) -> None:
         """Waits for the end of a process. Raises LabFailed where it is no good one, or does not come."""
-        status = self.ask("wait", name=name, timeout_s=_RUN_S)["status"]
+        status = self.request("wait", name=name, timeout_s=_RUN_S)["status"]
         if status is None:
-            raise LabFailed(f"{name} has not ended within {_RUN_S:.0f} s: {self.said(name)}")
+            raise LabFailed(f"{name} has not ended within {_RUN_S:.0f} s: {self.read_log(name)}")
         if status != 0:
-            raise LabFailed(f"{name} ended with {status}: {self.said(name)}")
+            raise LabFailed(f"{name} ended with {status}: {self.read_log(name)}")
 
     def end(self, name: str, how: str = "SIGKILL") -> None:
         """Ends a process; returns when it is gone. Raises LabFailed where it does not go."""
         self._lasting.pop(name, None)
         self.signal(how, name)
-        if self.ask("wait", name=name, timeout_s=_CLOSE_S)["status"] is None:
+        if self.request("wait", name=name, timeout_s=_CLOSE_S)["status"] is None:
             raise LabFailed(f"{name} did not end within {_CLOSE_S:.0f} s after {how}")
 
     def signal(self, how: str, *names: str) -> None:
         """Sends one, ``SIGSTOP``, to all of these processes."""
         for name in names:
-            self.ask("signal", name=name, signal=how)
+            self.request("signal", name=name, signal=how)
 
     def wait(self, condition: Callable[[], bool], what: str) -> None:
         """Returns when the condition holds. Raises LabFailed when a process ends before, or it takes too long."""
         deadline = time.monotonic() + self._patience_s
         while not condition():
-            for name, status in self.ask("ended")["ended"].items():
+            for name, status in self.request("ended")["ended"].items():
                 if status and name in self._again:
                     self.start(name, *self._again.pop(name))
                 elif self._lasting.get(name) or (name in self._lasting and status):
-                    raise LabFailed(f"{name} ended with {status}: {self.said(name)}")
+                    raise LabFailed(f"{name} ended with {status}: {self.read_log(name)}")
             if time.monotonic() > deadline:
                 raise LabFailed(f"not within {self._patience_s:.0f} s: {what}; see the logs in {self.state / 'log'}")
             time.sleep(self.poll_s)
 
     def cpu_s(self) -> float:
         """Processor time that all of them have used so far, in seconds."""
-        return float(self.ask("cpu")["seconds"])
+        return float(self.request("cpu")["seconds"])
 
 
-class KeptPlane:
+class SupervisedPlane:
     """A control plane whose programs are kept: what can be done to all such."""
 
     @property
-    def _kept(self) -> Kept:
+    def _processes(self) -> ProcessSupervisor:
         raise NotImplementedError
 
     def freeze(self, *names: str) -> None:
         """These programs take connections and do not answer, until ``thaw``."""
-        self._kept.signal("SIGSTOP", *names)
+        self._processes.signal("SIGSTOP", *names)
 
     def thaw(self, *names: str) -> None:
         """They go on where they were."""
-        self._kept.signal("SIGCONT", *names)
+        self._processes.signal("SIGCONT", *names)
 
     @contextmanager
     def frozen(self, *names: str) -> Iterator[None]:
@@ -196,4 +205,4 @@ class KeptPlane:
 
     def cpu_s(self) -> float:
         """Processor time that all of it has used so far, in seconds."""
-        return self._kept.cpu_s()
+        return self._processes.cpu_s()

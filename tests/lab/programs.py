@@ -9,9 +9,9 @@ import tomllib
 from collections.abc import Callable
 from pathlib import Path
 
-from providers.sandbox.boxes.layer import layer
+from providers.sandbox.boxes.layer import ensure_layer
 from providers.sandbox.boxes.machine import default_cache
-from providers.sandbox.boxes.rootfs import Rootfs, locked
+from providers.sandbox.boxes.rootfs import Rootfs, file_lock
 from tests.lab import slurm_files
 
 PROJECT = Path(__file__).parents[2]
@@ -31,7 +31,7 @@ def wheel() -> Path:
                 digest.update(f"{file.relative_to(PROJECT)}\0".encode() + file.read_bytes())
     folder = default_cache() / "wheels" / digest.hexdigest()[:16]
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with locked(folder.with_suffix(".lock"), lambda: None):
+    with file_lock(folder.with_suffix(".lock"), lambda: None):
         built = sorted(folder.glob("*.whl"))
         if not built:
             words = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
@@ -63,10 +63,10 @@ cd /tmp
 {PREFIX}/bin/pip install --quiet --disable-pip-version-check --no-cache-dir -r requirements.txt -c constraints.txt
 rm -rf /tmp/* /root/.cache
 """
-    return layer(rootfs, script, ["sh", "-c", script], progress=progress)
+    return ensure_layer(rootfs, script, ["sh", "-c", script], progress=progress)
 
 
 def site_image(rootfs: Rootfs, progress: Callable[[str], None] = lambda _step: None) -> Path:
     """What a site adds to a plain Debian before it calls it a node image: its users, and folders for Slurm."""
     script = slurm_files.prepare()
-    return layer(rootfs, " ".join(script), script, progress=progress)
+    return ensure_layer(rootfs, " ".join(script), script, progress=progress)

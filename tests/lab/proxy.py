@@ -74,7 +74,7 @@ Act = Callable[[Asked, Forward], Answer | None]
 """What is done with a request; None: the connection ends without an answer."""
 
 
-def answers(words: Any, status: int = 200, **headers: str) -> Act:
+def respond(words: Any, status: int = 200, **headers: str) -> Act:
     """It is not passed on. ``words``: JSON; None: no body."""
     said = {name.replace("_", "-"): value for name, value in headers.items()}
     if words is None:
@@ -84,16 +84,16 @@ def answers(words: Any, status: int = 200, **headers: str) -> Act:
     )
 
 
-def cut(_asked: Asked, _forward: Forward) -> None:
+def drop_connection(_asked: Asked, _forward: Forward) -> None:
     """It is not passed on, and not answered."""
 
 
-def lost(asked: Asked, forward: Forward) -> None:
+def lose_answer(asked: Asked, forward: Forward) -> None:
     """It is carried out; nobody hears the answer."""
     forward(asked)
 
 
-def held(until: threading.Event, done: threading.Event) -> Act:
+def delay_until(until: threading.Event, done: threading.Event) -> Act:
     """It is passed on only then, and its answer is for whoever still listens; ``done``: there is one."""
 
     def act(asked: Asked, forward: Forward) -> Answer:

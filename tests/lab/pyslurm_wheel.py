@@ -14,10 +14,10 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from providers.sandbox.boxes.description import Bind
-from providers.sandbox.boxes.layer import layer
+from providers.sandbox.boxes.description import BindMount
+from providers.sandbox.boxes.layer import ensure_layer
 from providers.sandbox.boxes.machine import default_cache, remove_tree
-from providers.sandbox.boxes.rootfs import Rootfs, ensure, locked
+from providers.sandbox.boxes.rootfs import Rootfs, ensure_rootfs, file_lock
 
 RELEASE = "forky"
 VERSION = "25.11.2"
@@ -57,11 +57,11 @@ def wheel(rootfs: Rootfs, progress: Callable[[str], None] = lambda _step: None) 
     store.mkdir(parents=True, exist_ok=True)
     key = hashlib.sha256(f"{_BUILD}\n{_versions(rootfs)}".encode()).hexdigest()[:16]
     folder = store / f"pyslurm-{key}"
-    with locked(folder.with_suffix(".lock"), lambda: progress("waiting for another builder")):
+    with file_lock(folder.with_suffix(".lock"), lambda: progress("waiting for another builder")):
         if not folder.is_dir():
             progress(f"building pyslurm {VERSION} (about three minutes)")
             # The layer also holds the compiler; only the wheel is kept.
-            built = layer(rootfs, f"pyslurm {key}", ["sh", "-c", _BUILD], progress=progress)
+            built = ensure_layer(rootfs, f"pyslurm {key}", ["sh", "-c", _BUILD], progress=progress)
             unfinished = folder.with_suffix(".unfinished")
             remove_tree(unfinished)
             unfinished.mkdir()
@@ -76,8 +76,8 @@ def installed(rootfs: Rootfs, progress: Callable[[str], None] = lambda _step: No
     """A layer with pyslurm where Debian's own Python finds it. Raises SandboxError."""
     built = wheel(rootfs, progress)
     script = f"python3 -m zipfile -e {FOLDER}/{built.name} /usr/lib/python3/dist-packages"
-    binds = [Bind(built, f"{FOLDER}/{built.name}")]
-    return layer(rootfs, f"{script} {built.parent.name}", ["sh", "-c", script], binds, progress=progress)
+    binds = [BindMount(built, f"{FOLDER}/{built.name}")]
+    return ensure_layer(rootfs, f"{script} {built.parent.name}", ["sh", "-c", script], binds, progress=progress)
 
 
 def _versions(rootfs: Rootfs) -> str:
@@ -90,7 +90,7 @@ def _versions(rootfs: Rootfs) -> str:
 
 def main() -> int:
     """Builds the wheel and says where it is."""
-    print(wheel(ensure(RELEASE, progress=print), progress=print))
+    print(wheel(ensure_rootfs(RELEASE, progress=print), progress=print))
     return 0
 
 

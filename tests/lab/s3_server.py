@@ -22,8 +22,8 @@ from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
 from providers.sandbox.boxes.errors import BoxFailed
-from providers.sandbox.boxes.machine import SYSTEM_PATH, tool
-from providers.sandbox.boxes.network import Network
+from providers.sandbox.boxes.machine import SYSTEM_PATH, tool_path
+from providers.sandbox.boxes.network import LabNetwork
 from tests.lab import tools
 from tests.node.conftest import on_network
 
@@ -53,7 +53,7 @@ class S3Server:
     It ends, with all its data, at the end of ``with`` or with the thread that started it, however that ended.
     """
 
-    def __init__(self, folder: Path, *, network: Network | None = None, own_keys: Sequence[str] = ()) -> None:
+    def __init__(self, folder: Path, *, network: LabNetwork | None = None, own_keys: Sequence[str] = ()) -> None:
         self.folder = folder / "seaweedfs"
         self.address = "127.0.0.1" if network is None else network.gateway
         self.admin = S3Key()
@@ -188,7 +188,7 @@ class S3Server:
     def _launch(self, program: Path) -> None:
         """Its settings go through memory, so that no secret is in a file or on a command line."""
         words = [] if self._network is None else self._network.enter()
-        words += [tool("setpriv"), "--pdeathsig=KILL", str(program), "server", "-s3"]
+        words += [tool_path("setpriv"), "--pdeathsig=KILL", str(program), "server", "-s3"]
         words += [f"-dir={self.folder}", f"-ip={self.address}", f"-ip.bind={self.address}"]
         words += [f"-{name}={port}" for name, port in self._ports.items()]
         words += ["-s3.port.iceberg=0", "-s3.port.lance=0", "-master.telemetry=false"]

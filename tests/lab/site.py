@@ -12,7 +12,7 @@ from typing import Any
 
 from burstd.domain.cloud.offer import OfferRule, Pool
 from burstd.domain.slurm.shape import Gres, Shape
-from providers.sandbox.cloud.control import Control, start_server, stop_server
+from providers.sandbox.cloud.control import CloudServerClient, start_server, stop_server
 from tests.lab.base_site import BaseSite
 
 _PORT = 8470
@@ -107,9 +107,9 @@ class Site(BaseSite):
         return (OfferRule("sandbox", ("g4*" if pool.shape.gres else "c2*",), image="node"),)
 
     @property
-    def cloud(self) -> Control:
+    def cloud(self) -> CloudServerClient:
         """The lab's hand on the cloud."""
-        return Control(self.cluster.state)
+        return CloudServerClient(self.cluster.state)
 
     def instances(self) -> list[str]:
         """Ids of the cloud's instances that are not terminated."""

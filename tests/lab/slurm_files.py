@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from burstd.domain.cloud.offer import Pool
 from burstd.domain.slurm.shape import Gres, Shape
-from burstd.slurm.config.render import Wishes, fragment, gres_conf
+from burstd.slurm.config.render import SlurmConfOptions, gres_conf_lines, slurm_conf_fragment
 
 VERSIONS = {"bookworm": (22, 5, 8), "trixie": (24, 11, 5), "forky": (26, 5, 5)}
 """The Slurm of each Debian release, as far as it decides how slurm.conf is written."""
@@ -51,12 +51,14 @@ def slurm_conf(
     ``onprem`` are pairs of node name and address, ``head`` is the head's address, ``extra`` more lines of the same
     kind: a setting that is there already is replaced.
     """
-    wishes = Wishes(VERSIONS[release], programs, keep_partitions=("onprem",), resume_timeout_s=60, suspend_timeout_s=5)
+    wishes = SlurmConfOptions(
+        VERSIONS[release], programs, onprem_partitions=("onprem",), resume_timeout_s=60, suspend_timeout_s=5
+    )
     values = {key: value.format(head=head) for key, value in _BASE.items()}
     objects = [f"NodeName={name} NodeAddr={address} CPUs=2 RealMemory=1000" for name, address in onprem]
     names = ",".join(name for name, _ in onprem)
     objects.append(f"PartitionName=onprem Nodes={names} Default=YES MaxTime=INFINITE State=UP")
-    for text, replace in ((fragment(pools, wishes), False), (extra, True)):
+    for text, replace in ((slurm_conf_fragment(pools, wishes), False), (extra, True)):
         for line in text.splitlines():
             key, _, value = line.partition("=")
             if not line.strip() or line.startswith("#"):
@@ -72,7 +74,7 @@ def slurm_conf(
 
 def gres_text(release: str, pools: Sequence[Pool]) -> str:
     """gres.conf; the boxes' fake GPUs are /dev/nvidia0 and so on."""
-    return gres_conf(pools, Wishes(VERSIONS[release]))
+    return gres_conf_lines(pools, SlurmConfOptions(VERSIONS[release]))
 
 
 def cgroup_text(release: str) -> str | None:

@@ -11,15 +11,15 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from burstd.node.ssh.host_keys import keys_of_console
+from burstd.node.ssh.host_keys import parse_console_host_keys
 from burstd.node.ssh.key_pair import ensure_ssh_key
 from providers.sandbox.boxes.box import Box, BoxSpec
-from providers.sandbox.boxes.description import Bind, File
+from providers.sandbox.boxes.description import BindMount, BoxFile
 from providers.sandbox.boxes.errors import BoxFailed
 from providers.sandbox.boxes.lab import Lab
-from providers.sandbox.boxes.network import Network
-from providers.sandbox.boxes.rootfs import ensure
-from tests.lab.guard import Guard
+from providers.sandbox.boxes.network import LabNetwork
+from providers.sandbox.boxes.rootfs import ensure_rootfs
+from tests.lab.guard import LabWatchdog
 from tests.node.conftest import on_network
 
 _NAME = "store"
@@ -53,8 +53,8 @@ class SshStore:
         self.folder = folder.resolve() / "ssh-store" if folder else Path(tempfile.mkdtemp(prefix="burstd-store-"))
         self._disk_mib = disk_mib
         self._own = lab is None
-        self._lab = lab or Lab(self.folder, Network(f"s{secrets.token_hex(4)}"))
-        self._guard: Guard | None = None
+        self._lab = lab or Lab(self.folder, LabNetwork(f"s{secrets.token_hex(4)}"))
+        self._watchdog: LabWatchdog | None = None
 
     @property
     def key(self) -> Path:
@@ -77,7 +77,7 @@ class SshStore:
         return self._lab.box(_NAME)
 
     @property
-    def network(self) -> Network:
+    def network(self) -> LabNetwork:
         """Where the node is."""
         return self._lab.network
 
@@ -95,26 +95,26 @@ class SshStore:
 
     def up(self) -> Self:
         """Starts it; returns when sshd answers and the user is there. Raises SandboxError."""
-        rootfs = ensure(self.release)
+        rootfs = ensure_rootfs(self.release)
         (self.folder / "data").mkdir(parents=True)
         public = ensure_ssh_key(self.key)
         ensure_ssh_key(self.node_key)
         if self._own:
-            self._guard = Guard(self.folder)
+            self._watchdog = LabWatchdog(self.folder)
             self._lab.up()
         spec = BoxSpec(
             _NAME,
             self.address,
             [rootfs.path],
             services=[["sh", "-ec", self._welcome()]],
-            binds=[Bind(self.folder / "data", DATA, read_only=False)],
-            files=[File(_PUBLIC, f"{public}\n"), File("/root/.ssh/authorized_keys", f"{public}\n", 0o600)],
+            binds=[BindMount(self.folder / "data", DATA, read_only=False)],
+            files=[BoxFile(_PUBLIC, f"{public}\n"), BoxFile("/root/.ssh/authorized_keys", f"{public}\n", 0o600)],
             disk_mib=self._disk_mib,
         )
         box = self._lab.start(spec)
         box.wait_booted()
         box.wait_ssh()
-        keys = keys_of_console(box.console())
+        keys = parse_console_host_keys(box.console())
         if not keys:
             raise BoxFailed("the storage node showed no host key", f"look at {box.directory / 'console.log'}")
         lines = "".join(f"{self.address} {key}\n" for key in sorted(keys))
@@ -128,9 +128,9 @@ class SshStore:
         elif (self._lab.boxes_directory / _NAME).exists():
             self.box.stop()
         shutil.rmtree(self.folder, ignore_errors=True)
-        if self._guard is not None:
-            self._guard.end()
-            self._guard = None
+        if self._watchdog is not None:
+            self._watchdog.end()
+            self._watchdog = None
 
     @contextmanager
     def reach(self) -> Iterator[None]:

@@ -14,21 +14,21 @@ from typing import Self
 
 import httpx
 
-from providers.sandbox.boxes.bootscript import ROOM, base_files, boot_script
+from providers.sandbox.boxes.bootscript import RUN_DIR, base_files, boot_script
 from providers.sandbox.boxes.box import Box, BoxSpec
-from providers.sandbox.boxes.description import Bind, Description, File, launch
+from providers.sandbox.boxes.description import BindMount, BoxDescription, BoxFile, start_init
 from providers.sandbox.boxes.errors import BoxFailed
 from providers.sandbox.boxes.lab import Lab
-from providers.sandbox.boxes.layer import layer
-from providers.sandbox.boxes.network import Network
-from providers.sandbox.boxes.rootfs import Rootfs, ensure
-from tests.lab.guard import Guard
+from providers.sandbox.boxes.layer import ensure_layer
+from providers.sandbox.boxes.network import LabNetwork
+from providers.sandbox.boxes.rootfs import Rootfs, ensure_rootfs
+from tests.lab.guard import LabWatchdog
 
 _SUITE = "bookworm"
 _PATIENCE_S = 60.0
 _NAME = "swift"
 _DISK = "/srv/node"
-_READY = f"{ROOM}/swift-ready"
+_READY = f"{RUN_DIR}/swift-ready"
 _SERVERS = ("account", "container", "object")
 _PORTS = (*_SERVERS, "memcached", "proxy")
 
@@ -151,20 +151,22 @@ def _start(address: str, ports: dict[str, int], user: str) -> str:
         "set -e; cd /etc/swift",
         f"mkdir -p {_DISK}/d1 /var/cache/swift /var/log/swift",
         f"chown -R swift:swift {_DISK} /var/cache/swift",
-        f"python3 {ROOM}/rings.py {address} {' '.join(str(ports[kind]) for kind in _SERVERS)}",
+        f"python3 {RUN_DIR}/rings.py {address} {' '.join(str(ports[kind]) for kind in _SERVERS)}",
         f"memcached -u nobody -l {address} -p {ports['memcached']} -U 0 -m 32 >/var/log/swift/memcached.log 2>&1 &",
     ]
     lines += [
         f"swift-{kind}-server {kind}-server.conf -v </dev/null >/var/log/swift/{kind}.log 2>&1 &"
         for kind in (*_SERVERS, "proxy")
     ]
-    lines.append(f"timeout {_PATIENCE_S:.0f} python3 {ROOM}/check.py http://{address}:{ports['proxy']} {user} {_READY}")
+    lines.append(
+        f"timeout {_PATIENCE_S:.0f} python3 {RUN_DIR}/check.py http://{address}:{ports['proxy']} {user} {_READY}"
+    )
     return "\n".join(lines)
 
 
 def programs(rootfs: Rootfs, progress: Callable[[str], None] = lambda _step: None) -> Path:
     """A layer with Swift's servers and memcached (140 MB), built when it is not cached."""
-    return layer(rootfs, _INSTALL, ["sh", "-c", _INSTALL], progress=progress)
+    return ensure_layer(rootfs, _INSTALL, ["sh", "-c", _INSTALL], progress=progress)
 
 
 class SwiftServer:
@@ -189,11 +191,11 @@ class SwiftServer:
         self.address = "127.0.0.1" if lab is None else at
         self.key = secrets.token_urlsafe(24)
         self._hosts = lab
-        self._lab = lab or Lab(self.folder, Network(f"w{secrets.token_hex(4)}"))
+        self._lab = lab or Lab(self.folder, LabNetwork(f"w{secrets.token_hex(4)}"))
         self._progress = progress
         self._ports: dict[str, int] = {}
         self._process: subprocess.Popen[bytes] | None = None
-        self._guard: Guard | None = None
+        self._watchdog: LabWatchdog | None = None
 
     @property
     def auth_url(self) -> str:
@@ -206,7 +208,7 @@ class SwiftServer:
         return f"http://{self.address}:{self._ports['proxy']}/v1/AUTH_test"
 
     @property
-    def network(self) -> Network:
+    def network(self) -> LabNetwork:
         """The network of the lab that it is in; it is not attached to one of its own."""
         return self._lab.network
 
@@ -235,13 +237,13 @@ class SwiftServer:
 
     def up(self) -> Self:
         """Starts it; returns when it has taken an object. Raises SandboxError."""
-        rootfs = ensure(_SUITE, progress=self._progress)
+        rootfs = ensure_rootfs(_SUITE, progress=self._progress)
         layers = [programs(rootfs, self._progress), rootfs.path]
         (self.folder / "disk").mkdir(parents=True)
-        binds = [Bind(self.folder / "disk", _DISK, read_only=False)]
+        binds = [BindMount(self.folder / "disk", _DISK, read_only=False)]
         if self._hosts is None:
             self._ports = _free_ports(self.address)
-            self._guard = Guard(self.folder)
+            self._watchdog = LabWatchdog(self.folder)
             self._lab.up()
             self._launch(layers, binds)
         else:
@@ -264,9 +266,9 @@ class SwiftServer:
             self._process.wait()
             self._process = None
         shutil.rmtree(self.folder, ignore_errors=True)
-        if self._guard is not None:
-            self._guard.end()
-            self._guard = None
+        if self._watchdog is not None:
+            self._watchdog.end()
+            self._watchdog = None
 
     def log(self, kind: str) -> str:
         """What a server has said: ``proxy``, ``account``, ``container`` or ``object``. Raises BoxFailed."""
@@ -278,13 +280,13 @@ class SwiftServer:
             raise BoxFailed(f"Swift did not start: {box.console()[-800:]}", "look at its logs in /var/log/swift")
         return box.path(_READY).exists()
 
-    def _launch(self, layers: list[Path], binds: list[Bind]) -> None:
+    def _launch(self, layers: list[Path], binds: list[BindMount]) -> None:
         """A box like any other, but on the machine's own network."""
         directory = self._lab.boxes_directory / _NAME
         directory.mkdir(mode=0o700, parents=True)
         box = Box(_NAME, self.address, self._lab.network, directory)
         box._save()
-        description = Description(
+        description = BoxDescription(
             layers=layers,
             scratch=directory / "root",
             console=directory / "console.log",
@@ -296,15 +298,15 @@ class SwiftServer:
                 boot_script(self._services(), ssh=False, cloud_init=False),
                 *self._files(),
             ],
-            boot=f"{ROOM}/boot",
+            boot=f"{RUN_DIR}/boot",
         )
         with (directory / "start.log").open("wb") as log:
-            self._process = launch(description, None, log)
+            self._process = start_init(description, None, log)
 
     def _services(self) -> list[list[str]]:
         return [["bash", "-c", _start(self.address, self._ports, self.user)]]
 
-    def _files(self) -> list[File]:
+    def _files(self) -> list[BoxFile]:
         proxy = _PROXY_CONF.format(
             address=self.address,
             proxy=self._ports["proxy"],
@@ -314,14 +316,14 @@ class SwiftServer:
         )
         proxy += "".join(f"[filter:{name}]\nuse = egg:swift#{name}\n" for name in _PLAIN)
         files = [
-            File("/etc/swift/swift.conf", _SWIFT_CONF),
-            File("/etc/swift/proxy-server.conf", proxy, 0o600, "swift:swift"),
-            File(f"{ROOM}/rings.py", _RINGS),
-            File(f"{ROOM}/check.py", _CHECK),
+            BoxFile("/etc/swift/swift.conf", _SWIFT_CONF),
+            BoxFile("/etc/swift/proxy-server.conf", proxy, 0o600, "swift:swift"),
+            BoxFile(f"{RUN_DIR}/rings.py", _RINGS),
+            BoxFile(f"{RUN_DIR}/check.py", _CHECK),
         ]
         for kind in _SERVERS:
             conf = _SERVER_CONF.format(kind=kind, address=self.address, port=self._ports[kind], disk=_DISK)
-            files.append(File(f"/etc/swift/{kind}-server.conf", conf))
+            files.append(BoxFile(f"/etc/swift/{kind}-server.conf", conf))
         return files
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from providers.sandbox.boxes.errors import BuildFailed
 from providers.sandbox.boxes.machine import default_cache, need_space, remove_tree
-from providers.sandbox.boxes.rootfs import locked
+from providers.sandbox.boxes.rootfs import file_lock
 
 _MIB = 500
 
@@ -40,7 +40,7 @@ def _program(name: str, distribution: str, version: str) -> Path:
     if (folder / name).exists():
         return folder / name
     store.mkdir(parents=True, exist_ok=True)
-    with locked(folder.with_name(folder.name + ".lock"), lambda: None):
+    with file_lock(folder.with_name(folder.name + ".lock"), lambda: None):
         if not (folder / name).exists():
             need_space(store, _MIB)
             unfinished = folder.with_name(folder.name + ".unfinished")

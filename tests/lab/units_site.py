@@ -51,7 +51,7 @@ class UnitsSite(Site):
     def start_burstd(self, timeout_s: float = 60.0) -> None:
         """Starts burstd by its units and returns when burstctl reaches it."""
         self.spawn_burstd()
-        self.wait(self.answers, timeout_s, "burstd answering")
+        self.wait(self.api_answers, timeout_s, "burstd answering")
 
     def spawn_burstd(self) -> None:
         """Starts burstd and does not wait for it."""
@@ -76,7 +76,7 @@ class UnitsSite(Site):
         """Sends burstd's main process a signal."""
         self.systemd.systemctl("kill", f"--signal={signal}", "--kill-whom=main", "burstd.service", check=False)
 
-    def said(self) -> str:
+    def daemon_log(self) -> str:
         """What burstd and its hands have said so far."""
         return "" if self._systemd is None else self.systemd.journal("burstd*")
 
@@ -84,6 +84,6 @@ class UnitsSite(Site):
         """The process of burstd, among those of systemd, once it is another one."""
         deadline = time.monotonic() + timeout_s
         while (pid := self.systemd.shows("burstd.service", "MainPID")) in ("0", other_than):
-            assert time.monotonic() < deadline, self.said()[-3000:]
+            assert time.monotonic() < deadline, self.daemon_log()[-3000:]
             time.sleep(0.1)
         return pid

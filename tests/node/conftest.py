@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from burstd.node.ssh.host_keys import keys_of_console
+from burstd.node.ssh.host_keys import parse_console_host_keys
 from burstd.node.ssh.key_pair import ensure_ssh_key
-from burstd.node.user_data import UserData, render
+from burstd.node.user_data import UserDataValues, render_user_data
 from providers.sandbox.boxes.box import Box, BoxSpec
-from providers.sandbox.boxes.description import File
+from providers.sandbox.boxes.description import BoxFile
 from tests.lab.cluster import Cluster
 
 _CLONE_NEWNET = 0x40000000
@@ -55,16 +55,23 @@ class Machines:
         *,
         gpus: int = 4,
         public: str = "",
-        files: tuple[File, ...] = (),
+        files: tuple[BoxFile, ...] = (),
         ssh: bool = True,
     ) -> Box:
         """Starts one with the template's user data; ``public``: another key than ours."""
-        values = UserData("lab", "gpu", "sandbox", public or self.public)
+        values = UserDataValues("lab", "gpu", "sandbox", public or self.public)
         # A machine finds the head by name, as it would by DNS.
-        hosts = File("/etc/hosts", "127.0.0.1 localhost\n10.77.0.2 head\n")
+        hosts = BoxFile("/etc/hosts", "127.0.0.1 localhost\n10.77.0.2 head\n")
         layers = [self.cluster.rootfs.path]
         spec = BoxSpec(
-            name, address, layers, gpus=gpus, user_data=render(values), files=[hosts, *files], ssh=ssh, disk_mib=512
+            name,
+            address,
+            layers,
+            gpus=gpus,
+            user_data=render_user_data(values),
+            files=[hosts, *files],
+            ssh=ssh,
+            disk_mib=512,
         )
         return self.cluster.lab.start(spec)
 
@@ -74,7 +81,7 @@ class Machines:
 
     def console_of(self, box: Box) -> Callable[[], str]:
         """Its console once the keys are there: what a later try of burstd would see."""
-        box.wait(lambda b: bool(keys_of_console(b.console())), 60, "done with cloud-init")
+        box.wait(lambda b: bool(parse_console_host_keys(b.console())), 60, "done with cloud-init")
         return box.console
 
 

@@ -10,24 +10,29 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from burstd.domain.slurm.shape import Gres, Shape
-from burstd.node.checks import NAMES, Expected, judge, reference
-from burstd.node.facts import Facts, Ids, parse
+from burstd.node.checks import CHECK_NAMES, ExpectedMachine, failed_checks, head_user_ids
+from burstd.node.facts import MachineFacts, UserIds, parse_facts
 
 A100 = "NVIDIA A100-SXM4-40GB"
-GOOD = Facts(
+GOOD = MachineFacts(
     hostname="m1", kernel="6.1.0", os="debian 12", cpus=8, memory_mib=16000, tmp_mib=5000, free_mib=4000,
     gpu_devices=("/dev/nvidia0", "/dev/nvidia1"), gpu_names=(A100, A100), slurm_version=(22, 5, 8),
-    munge="munge-0.5.15", users={"slurm": Ids(64030, 64030), "ada": Ids(3001, 3001)},
+    munge="munge-0.5.15", users={"slurm": UserIds(64030, 64030), "ada": UserIds(3001, 3001)},
     clock=1000.0, asked=999.9, answered=1000.2,
 )  # fmt: skip
-WANTED = Expected(
-    shape=Shape(8, 16000, (Gres("gpu", "a100", 2),)), slurm_version=(22, 5, 8), gpu_names={"a100": "A100-SXM4"},
-    users={"slurm": Ids(64030, 64030), "ada": Ids(3001, 3001)}, tmp_mib=5000, os="debian 12", clock_tolerance_s=2.0,
-)  # fmt: skip
+EXPECTED_MACHINE = ExpectedMachine(
+    shape=Shape(8, 16000, (Gres("gpu", "a100", 2),)),
+    slurm_version=(22, 5, 8),
+    gpu_names={"a100": "A100-SXM4"},
+    users={"slurm": UserIds(64030, 64030), "ada": UserIds(3001, 3001)},
+    tmp_mib=5000,
+    os="debian 12",
+    clock_tolerance_s=2.0,
+)
 
 
 def test_a_machine_as_it_should_be() -> None:
-    assert judge(GOOD, WANTED) == []
+    assert failed_checks(GOOD, EXPECTED_MACHINE) == []
 
 
 @pytest.mark.parametrize(
@@ -51,9 +56,9 @@ def test_a_machine_as_it_should_be() -> None:
         ({"slurm_version": (23, 11, 4)}, "slurm", "slurmd 22.05.8", "slurmd 23.11.4"),
         ({"slurm_version": None}, "slurm", "slurmd 22.05.8", "no slurmd"),
         ({"munge": ""}, "munge", "munge", "no munge"),
-        ({"users": {"slurm": Ids(64030, 64030), "ada": Ids(3002, 3001)}}, "users",
+        ({"users": {"slurm": UserIds(64030, 64030), "ada": UserIds(3002, 3001)}}, "users",
          "user ada with uid 3001, gid 3001", "uid 3002, gid 3001"),
-        ({"users": {"slurm": Ids(64030, 64030), "ada": None}}, "users",
+        ({"users": {"slurm": UserIds(64030, 64030), "ada": None}}, "users",
          "user ada with uid 3001, gid 3001", "no such user"),
         ({"clock": 1002.3}, "clock", "the head's time within 2 s", "a clock 2 s ahead"),
         ({"clock": 940.0}, "clock", "the head's time within 2 s", "a clock 60 s behind"),
@@ -61,11 +66,11 @@ def test_a_machine_as_it_should_be() -> None:
     ],
 )  # fmt: skip
 def test_a_difference_is_named(change: dict[str, object], name: str, expected: str, found: str) -> None:
-    failures = judge(replace(GOOD, **change), WANTED)  # type: ignore[arg-type]
+    failures = failed_checks(replace(GOOD, **change), EXPECTED_MACHINE)  # type: ignore[arg-type]
     assert [(f.name, f.expected, f.found) for f in failures] == [(name, expected, found)]
     assert failures[0].remedy.endswith(tuple("abcdefghijklmnopqrstuvwxyz)"))
-    assert name in NAMES
-    assert judge(replace(GOOD, **change), replace(WANTED, skip=frozenset({name}))) == []  # type: ignore[arg-type]
+    assert name in CHECK_NAMES
+    assert failed_checks(replace(GOOD, **change), replace(EXPECTED_MACHINE, skip=frozenset({name}))) == []  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -77,23 +82,23 @@ def test_a_difference_is_named(change: dict[str, object], name: str, expected: s
         ({"gpu_names": None}, {}),
         ({"gpu_devices": (), "gpu_names": (), "gpu_error": "no devices"}, {"shape": Shape(8, 16000)}),
         ({"clock": 1002.1}, {}),  # the answer took 0.3 s, so it may be no more than 1.9 s ahead
-        ({"users": {"slurm": Ids(64030, 64030), "ada": None}},
-         {"users": {"slurm": Ids(64030, 64030), "ada": None}}),
+        ({"users": {"slurm": UserIds(64030, 64030), "ada": None}},
+         {"users": {"slurm": UserIds(64030, 64030), "ada": None}}),
         ({"users": {"slurm": None, "ada": None}, "uid": 1000680000}, {}),
         ({"cpus": 16, "memory_mib": 64000, "gpu_devices": ("/dev/nvidia0",) * 4, "gpu_names": (A100,) * 4}, {}),
     ],
 )  # fmt: skip
 def test_what_makes_no_difference(change: dict[str, object], wanted: dict[str, object]) -> None:
-    assert judge(replace(GOOD, **change), replace(WANTED, **wanted)) == []  # type: ignore[arg-type]
+    assert failed_checks(replace(GOOD, **change), replace(EXPECTED_MACHINE, **wanted)) == []  # type: ignore[arg-type]
 
 
 def test_an_empty_machine_fails_in_everything_but_the_types_of_what_it_lacks() -> None:
-    assert {f.name for f in judge(Facts(), WANTED)} == NAMES - {"gpu_type"}
+    assert {f.name for f in failed_checks(MachineFacts(), EXPECTED_MACHINE)} == CHECK_NAMES - {"gpu_type"}
 
 
 @given(clock=st.floats(0, 2e9), asked=st.floats(0, 2e9), took=st.floats(0, 60))
 def test_a_clock_is_off_by_no_more_than_is_certain(clock: float, asked: float, took: float) -> None:
-    off = Facts(clock=clock, asked=asked, answered=asked + took).clock_off_s
+    off = MachineFacts(clock=clock, asked=asked, answered=asked + took).clock_off_s
     assert off is not None
     if asked <= clock <= asked + took:
         assert off == 0
@@ -122,18 +127,32 @@ a line that some profile printed
 systemd=1
 end=1
 """
-    assert parse(text, asked=1.0, answered=2.0) == Facts(
-        hostname="m1", os="debian 12", cpus=8, memory_mib=16000, free_mib=4000, gpu_devices=("/dev/nvidia0",),
-        gpu_names=(A100,), gpu_error="Unable to determine the device handle for gpu 0000:02:00.0: Unknown Error",
-        slurm_version=(22, 5, 8), munge="munge-0.5.15 (2022-06-22)", users={"slurm": Ids(64030, 64030), "ghost": None},
-        systemd=True, clock=1700000000.123456789, asked=1.0, answered=2.0,
-    )  # fmt: skip
+    assert parse_facts(text, asked=1.0, answered=2.0) == MachineFacts(
+        hostname="m1",
+        os="debian 12",
+        cpus=8,
+        memory_mib=16000,
+        free_mib=4000,
+        gpu_devices=("/dev/nvidia0",),
+        gpu_names=(A100,),
+        gpu_error="Unable to determine the device handle for gpu 0000:02:00.0: Unknown Error",
+        slurm_version=(22, 5, 8),
+        munge="munge-0.5.15 (2022-06-22)",
+        users={"slurm": UserIds(64030, 64030), "ghost": None},
+        systemd=True,
+        clock=1700000000.123456789,
+        asked=1.0,
+        answered=2.0,
+    )
 
 
 def test_half_an_answer_is_none() -> None:
-    assert parse("clock=1700000000.1\ncpus=8\n", asked=1.0, answered=2.0) is None
+    assert parse_facts("clock=1700000000.1\ncpus=8\n", asked=1.0, answered=2.0) is None
 
 
 def test_the_reference_is_this_machine() -> None:
     root = pwd.getpwuid(0)
-    assert reference([root.pw_name, "no-such-user"]) == {root.pw_name: Ids(0, root.pw_gid), "no-such-user": None}
+    assert head_user_ids([root.pw_name, "no-such-user"]) == {
+        root.pw_name: UserIds(0, root.pw_gid),
+        "no-such-user": None,
+    }

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from burstd.node.ssh.host_keys import HostKeys, Pins, Trust, keys_of_console
+from burstd.node.ssh.host_keys import HostKeyFiles, HostKeyPolicy, HostKeys, parse_console_host_keys
 from burstd.node.ssh.key_pair import KeyUnusable, ensure_ssh_key
 
 ED = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIFwfrPGWuoLnWLEcyLEHyHJRvY0Iqm9HCjhDL+vCdFtP"
@@ -37,34 +37,34 @@ BEGIN, END = "-----BEGIN SSH HOST KEY KEYS-----", "-----END SSH HOST KEY KEYS---
     ],
 )
 def test_keys_of_a_console(console: str, keys: set[str]) -> None:
-    assert keys_of_console(console) == keys
+    assert parse_console_host_keys(console) == keys
 
 
 def test_which_keys_are_accepted() -> None:
-    assert not HostKeys(Trust.CONSOLE).accepts(ED)
-    assert HostKeys(Trust.FIRST_USE).accepts(ED)
-    assert not HostKeys(Trust.FIRST_USE, frozenset({OLD})).accepts(ED)
-    assert HostKeys(Trust.CONSOLE, frozenset({OLD, ED})).accepts(ED)
+    assert not HostKeys(HostKeyPolicy.CONSOLE).accepts_key(ED)
+    assert HostKeys(HostKeyPolicy.FIRST_USE).accepts_key(ED)
+    assert not HostKeys(HostKeyPolicy.FIRST_USE, frozenset({OLD})).accepts_key(ED)
+    assert HostKeys(HostKeyPolicy.CONSOLE, frozenset({OLD, ED})).accepts_key(ED)
 
 
 def test_pins_outlive_the_process_and_end_with_the_claim(tmp_path: Path) -> None:
-    pins = Pins(tmp_path / "pins")
-    assert pins.get("c1") is None
-    pins.keep(["c1"])
-    known = HostKeys(Trust.CONSOLE, frozenset({ED, EC}))
-    pins.put("c1", known)
-    pins.put("c2", HostKeys(Trust.FIRST_USE, frozenset({ED})))
-    assert Pins(tmp_path / "pins").get("c1") == known
-    pins.keep(["c2"])
-    assert pins.get("c1") is None
+    pins = HostKeyFiles(tmp_path / "pins")
+    assert pins.load_keys("c1") is None
+    pins.retain_only(["c1"])
+    known = HostKeys(HostKeyPolicy.CONSOLE, frozenset({ED, EC}))
+    pins.save_keys("c1", known)
+    pins.save_keys("c2", HostKeys(HostKeyPolicy.FIRST_USE, frozenset({ED})))
+    assert HostKeyFiles(tmp_path / "pins").load_keys("c1") == known
+    pins.retain_only(["c2"])
+    assert pins.load_keys("c1") is None
     half, dead = tmp_path / "pins" / f".c3.{os.getpid()}", tmp_path / "pins" / ".c4.1"
     half.touch()
     dead.touch()
-    pins.keep(["c2"])
+    pins.retain_only(["c2"])
     assert (half.exists(), dead.exists()) == (True, False), "what a thread writes this moment is left alone"
-    assert pins.get("c2") == HostKeys(Trust.FIRST_USE, frozenset({ED}))
+    assert pins.load_keys("c2") == HostKeys(HostKeyPolicy.FIRST_USE, frozenset({ED}))
     with pytest.raises(ValueError, match="no claim id"):
-        pins.get("../c2")
+        pins.load_keys("../c2")
 
 
 def test_our_key_is_made_once(tmp_path: Path) -> None:

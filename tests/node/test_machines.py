@@ -26,20 +26,20 @@ from burstd.node.errors import (
     NotAuthorizedYet,
     NotReachable,
     SlurmdNotStarted,
-    Unlike,
+    ValidationFailed,
 )
-from burstd.node.ssh.host_keys import Trust, keys_of_console
+from burstd.node.ssh.host_keys import HostKeyPolicy, parse_console_host_keys
 from burstd.node.ssh.key_pair import ensure_ssh_key
-from burstd.node.validator import NodeProver, Site
+from burstd.node.validator import SlurmNodeValidator, ValidatorConfig
 from providers.sandbox.boxes.box import Box
-from providers.sandbox.boxes.description import File
+from providers.sandbox.boxes.description import BoxFile
 from tests.lab.slurm_files import VERSIONS
 from tests.node.conftest import Machines
 
 pytestmark = [pytest.mark.boxes, pytest.mark.slurm, pytest.mark.usefixtures("head_network")]
 
 
-class Bench:
+class ValidationBench:
     """A prover, and claims for it to prove."""
 
     def __init__(self, machines: Machines, directory: Path) -> None:
@@ -48,19 +48,23 @@ class Bench:
         self.pool = cluster.pools[0]
         self.cluster = cluster
         # Boxes have the machine's CPUs and memory, not their type's.
-        self.site = Site(
+        self.config = ValidatorConfig(
             users=("root",),  # whom this machine has, which stands for the head, and the boxes
-            key=machines.key, pins=directory / "pins", munge_key=cluster.state / "munge.key", conf_server="head",
-            connect_timeout_s=3.0, skip=frozenset({"cpus", "memory"}),
-        )  # fmt: skip
+            ssh_key=machines.key,
+            host_keys_dir=directory / "pins",
+            munge_key=cluster.state / "munge.key",
+            conf_server="head",
+            connect_timeout_s=3.0,
+            skip_checks=frozenset({"cpus", "memory"}),
+        )
         self.version: tuple[int, ...] = VERSIONS[cluster.release][:2]
         self.late_s = 0.0
         self.reached: list[str] = []
 
-    def prover(self, **changes: object) -> NodeProver:
-        site = replace(self.site, **changes)  # type: ignore[arg-type]
-        return NodeProver(
-            site, slurm_version=lambda: self.version, wall=lambda: time.time() + self.late_s,
+    def validator(self, **changes: object) -> SlurmNodeValidator:
+        config = replace(self.config, **changes)  # type: ignore[arg-type]
+        return SlurmNodeValidator(
+            config, slurm_version=lambda: self.version, wall=lambda: time.time() + self.late_s,
             credential=self.machines.credential,
         )  # fmt: skip
 
@@ -71,13 +75,13 @@ class Bench:
             users=users, instance_id=f"i-{slot}", address=address,
         )  # fmt: skip
 
-    def prove(self, claim: Claim, console: Callable[[], str] | None, **changes: object) -> str:
-        return self.prover(**changes).prove(claim, self.pool, console, lambda: self.reached.append(claim.id))
+    def validate(self, claim: Claim, console: Callable[[], str] | None, **changes: object) -> str:
+        return self.validator(**changes).validate(claim, self.pool, console, lambda: self.reached.append(claim.id))
 
 
 @pytest.fixture
-def bench(machines: Machines, tmp_path: Path) -> Bench:
-    return Bench(machines, tmp_path)
+def bench(machines: Machines, tmp_path: Path) -> ValidationBench:
+    return ValidationBench(machines, tmp_path)
 
 
 def pids(box: Box, program: str) -> list[str]:
@@ -89,11 +93,13 @@ def has_key(box: Box) -> bool:
 
 
 @pytest.mark.parametrize("cluster", ["bookworm", "trixie", "forky"], indirect=True)
-def test_a_machine_becomes_a_node_and_every_step_may_be_repeated(bench: Bench, boot: Callable[..., Box]) -> None:
+def test_a_machine_becomes_a_node_and_every_step_may_be_repeated(
+    bench: ValidationBench, boot: Callable[..., Box]
+) -> None:
     cluster, claim = bench.cluster, bench.claim("cl1", "10.77.1.1")
     box = boot("cl1", claim.address)
     console = bench.machines.console_of(box)
-    said = bench.prove(claim, console)
+    said = bench.validate(claim, console)
     assert "4 GPUs" in said
     assert bench.reached == [claim.id]
     key = box.path("/etc/munge/munge.key")
@@ -107,18 +113,18 @@ def test_a_machine_becomes_a_node_and_every_step_may_be_repeated(bench: Bench, b
     munged = pids(box, "munged")
 
     # The next try has forgotten everything but the pin: no console is asked any more.
-    bench.prove(claim, None)
-    bench.prover().reach(claim)
+    bench.validate(claim, None)
+    bench.validator().probe(claim)
     with pytest.raises(NotReachable):
-        bench.prover().reach(replace(claim, address="10.77.1.250"))
+        bench.validator().probe(replace(claim, address="10.77.1.250"))
     assert pids(box, "munged") == munged
 
     cluster.sh("scontrol update nodename=cl1 state=power_up && scontrol update nodename=cl1 nodeaddr=10.77.1.1")
-    bench.prover().start(claim, bench.pool)
+    bench.validator().start_slurmd(claim, bench.pool)
     # slurmd's first process goes when its daemon is up.
     box.wait(lambda b: len(pids(b, "slurmd")) == 1, 10, "running one slurmd")
     slurmd = pids(box, "slurmd")
-    bench.prover().start(claim, bench.pool)
+    bench.validator().start_slurmd(claim, bench.pool)
     assert pids(box, "slurmd") == slurmd
     cluster.wait(lambda: cluster.sh("sinfo -hn cl1 -o %t").split() == ["idle"], 30, "cl1 idle")
     job = [
@@ -135,12 +141,14 @@ def test_a_machine_becomes_a_node_and_every_step_may_be_repeated(bench: Bench, b
     assert cluster.head.run(job, user="nobody", timeout=30).stdout.split() == ["cl1", "nobody", "0,1"]
 
 
-def test_differences_are_named_and_such_a_machine_is_given_nothing(bench: Bench, boot: Callable[..., Box]) -> None:
+def test_differences_are_named_and_such_a_machine_is_given_nothing(
+    bench: ValidationBench, boot: Callable[..., Box]
+) -> None:
     claim = bench.claim("cl2", "10.77.1.2", users=("ada",))
     box = boot("cl2", claim.address, gpus=3)
     bench.version = (21, 8, 1)
-    with pytest.raises(Unlike) as caught:
-        bench.prove(claim, bench.machines.console_of(box), skip=frozenset(), users=("slurm", "root"))
+    with pytest.raises(ValidationFailed) as caught:
+        bench.validate(claim, bench.machines.console_of(box), skip=frozenset(), users=("slurm", "root"))
     said = str(caught.value)
     assert caught.value.cause == "gpus"
     assert not caught.value.again
@@ -151,34 +159,34 @@ def test_differences_are_named_and_such_a_machine_is_given_nothing(bench: Bench,
     assert pids(box, "munged") == []
 
 
-def test_a_clock_that_is_off_may_still_be_set(bench: Bench, boot: Callable[..., Box]) -> None:
+def test_a_clock_that_is_off_may_still_be_set(bench: ValidationBench, boot: Callable[..., Box]) -> None:
     claim = bench.claim("cl2", "10.77.1.2")
     box = boot("cl2", claim.address)
     bench.late_s = 3600.0
     with pytest.raises(ClockNotSet, match="clock: a clock 3600 s behind where the head's time") as caught:
-        bench.prove(claim, bench.machines.console_of(box))
+        bench.validate(claim, bench.machines.console_of(box))
     assert caught.value.again
     assert not has_key(box)
 
 
-def test_the_sites_own_checks(bench: Bench, boot: Callable[..., Box]) -> None:
+def test_the_sites_own_checks(bench: ValidationBench, boot: Callable[..., Box]) -> None:
     claim = bench.claim("cl2", "10.77.1.2")
     box = boot("cl2", claim.address)
     console = bench.machines.console_of(box)
-    with pytest.raises(Unlike, match=r"'ls: cannot access '/scratch'.*' \(exit status 2\)") as caught:
-        bench.prove(claim, console, commands={"scratch": "ls -d /scratch"})
+    with pytest.raises(ValidationFailed, match=r"'ls: cannot access '/scratch'.*' \(exit status 2\)") as caught:
+        bench.validate(claim, console, commands={"scratch": "ls -d /scratch"})
     assert caught.value.cause == "scratch"
     box.run(["mkdir", "/scratch"])
-    bench.prove(claim, console, commands={"scratch": "ls -d /scratch"})
+    bench.validate(claim, console, commands={"scratch": "ls -d /scratch"})
 
 
-def test_another_machine_at_the_address_is_told_nothing(bench: Bench, boot: Callable[..., Box]) -> None:
+def test_another_machine_at_the_address_is_told_nothing(bench: ValidationBench, boot: Callable[..., Box]) -> None:
     claim = bench.claim("cl2", "10.77.1.2")
     ours = boot("ours", "10.77.1.3")
     other = boot("other", claim.address)
     bench.machines.console_of(other)
     with pytest.raises(HostKeyMismatch, match="another machine answers at this address") as caught:
-        bench.prove(claim, bench.machines.console_of(ours))
+        bench.validate(claim, bench.machines.console_of(ours))
     assert not caught.value.again
     assert caught.value.cause == "hostkey"
     assert "Accepted" not in other.run(["cat", "/var/log/sshd.log"]).stdout
@@ -186,25 +194,25 @@ def test_another_machine_at_the_address_is_told_nothing(bench: Bench, boot: Call
     assert bench.reached == []
 
 
-def test_first_use_is_pinned_for_the_claim_and_for_no_longer(bench: Bench, boot: Callable[..., Box]) -> None:
+def test_first_use_is_pinned_for_the_claim_and_for_no_longer(bench: ValidationBench, boot: Callable[..., Box]) -> None:
     claim = bench.claim("cl2", "10.77.1.2")
-    trust = {"sandbox": Trust.FIRST_USE}
+    trust = {"sandbox": HostKeyPolicy.FIRST_USE}
     first = boot("first", claim.address)
     bench.machines.console_of(first)
-    bench.prove(claim, None, trust=trust)
+    bench.validate(claim, None, trust=trust)
     first.stop()
     second = boot("second", claim.address)
     bench.machines.console_of(second)
     for _ in range(2):  # what the wrong one showed is not learned
         with pytest.raises(HostKeyMismatch, match="of its first connection"):
-            bench.prove(claim, None, trust=trust)
+            bench.validate(claim, None, trust=trust)
     assert not has_key(second)
-    bench.prover().keep([])
-    bench.prove(claim, None, trust=trust)
+    bench.validator().retain_only([])
+    bench.validate(claim, None, trust=trust)
     assert has_key(second)
 
 
-def test_a_machine_that_is_not_ready_is_tried_again(bench: Bench, boot: Callable[..., Box]) -> None:
+def test_a_machine_that_is_not_ready_is_tried_again(bench: ValidationBench, boot: Callable[..., Box]) -> None:
     asked: list[int] = []
 
     def console() -> str:
@@ -213,96 +221,98 @@ def test_a_machine_that_is_not_ready_is_tried_again(bench: Bench, boot: Callable
 
     claim = bench.claim("cl2", "10.77.1.2")
     with pytest.raises(NotReachable, match="told no address"):
-        bench.prove(replace(claim, address=""), console)
+        bench.validate(replace(claim, address=""), console)
     with pytest.raises(NotReachable, match="does not answer on port 22") as caught:
-        bench.prove(claim, console, connect_timeout_s=0.3)  # nobody is there
+        bench.validate(claim, console, connect_timeout_s=0.3)  # nobody is there
     assert caught.value.again
     box = boot("cl2", claim.address, ssh=False)
     box.wait_booted()
     with pytest.raises(NotReachable, match="does not answer on port 22"):
-        bench.prove(claim, console)  # the machine is there, sshd is not
+        bench.validate(claim, console)  # the machine is there, sshd is not
     assert asked == []  # no call to the cloud so far
     box.run(["sh", "-c", "mkdir -p /run/sshd; /usr/sbin/sshd"])
     with pytest.raises(HostKeyUnknown, match="shows no host keys so far"):
-        bench.prove(claim, console)
+        bench.validate(claim, console)
 
     def broken() -> str:
         raise CloudUnavailable("503")
 
     with pytest.raises(HostKeyUnknown, match="cannot be read now: 503"):
-        bench.prove(claim, broken)
+        bench.validate(claim, broken)
     with pytest.raises(HostKeyUnobtainable, match="first_use"):
-        bench.prove(claim, None)
-    bench.prove(claim, bench.machines.console_of(box))
+        bench.validate(claim, None)
+    bench.validate(claim, bench.machines.console_of(box))
 
 
-def test_a_port_that_speaks_no_ssh(bench: Bench, boot: Callable[..., Box]) -> None:
+def test_a_port_that_speaks_no_ssh(bench: ValidationBench, boot: Callable[..., Box]) -> None:
     claim = bench.claim("cl2", "10.77.1.2")
     box = boot("cl2", claim.address, ssh=False)
     server = box.popen(["python3", "-m", "http.server", "22"], stderr=-3)
     box.wait_ssh()
     with pytest.raises(NotReachable, match="but not as sshd does"):
-        bench.prove(claim, None, trust={"sandbox": Trust.FIRST_USE}, connect_timeout_s=1.0)
+        bench.validate(claim, None, trust={"sandbox": HostKeyPolicy.FIRST_USE}, connect_timeout_s=1.0)
     server.kill()
     server.wait()
 
 
-def test_a_machine_that_refuses_our_key(bench: Bench, boot: Callable[..., Box], tmp_path: Path) -> None:
+def test_a_machine_that_refuses_our_key(bench: ValidationBench, boot: Callable[..., Box], tmp_path: Path) -> None:
     claim = bench.claim("cl2", "10.77.1.2")
     box = boot("cl2", claim.address, public=ensure_ssh_key(tmp_path / "other"))
     console = bench.machines.console_of(box)
     # The console says that cloud-init is done; without it the key may still come.
     with pytest.raises(NotAuthorizedYet, match="may not have installed it so far"):
-        bench.prove(claim, None, trust={"sandbox": Trust.FIRST_USE})
+        bench.validate(claim, None, trust={"sandbox": HostKeyPolicy.FIRST_USE})
     with pytest.raises(AuthRefused, match="refuses burstd's key for root") as caught:
-        bench.prove(claim, console)
+        bench.validate(claim, console)
     assert caught.value.cause == "auth"
 
 
-def test_an_ordinary_user_with_sudo_will_do(bench: Bench, boot: Callable[..., Box]) -> None:
-    files = (File("/etc/sudoers.d/cloud", "nobody ALL=(ALL) NOPASSWD:ALL\n", 0o440),)
+def test_an_ordinary_user_with_sudo_will_do(bench: ValidationBench, boot: Callable[..., Box]) -> None:
+    files = (BoxFile("/etc/sudoers.d/cloud", "nobody ALL=(ALL) NOPASSWD:ALL\n", 0o440),)
     claim = bench.claim("cl2", "10.77.1.2")
     box = boot("cl2", claim.address, files=files)
     console = bench.machines.console_of(box)
     box.run(["usermod", "-s", "/bin/sh", "-d", "/home/nobody", "nobody"])
     keys = ["/root/.ssh/authorized_keys", "/home/nobody/.ssh/authorized_keys"]
     box.run(["install", "-D", "-o", "nobody", "-m", "600", *keys])
-    bench.prove(claim, console, ssh_user="nobody")
+    bench.validate(claim, console, ssh_user="nobody")
     assert box.run(["stat", "-c", "%U:%G %a", "/etc/munge/munge.key"]).stdout == "munge:munge 400\n"
     assert "Accepted publickey for root" not in box.run(["cat", "/var/log/sshd.log"]).stdout
 
 
-def test_a_key_of_the_image_and_a_dead_munged_are_replaced(bench: Bench, boot: Callable[..., Box]) -> None:
+def test_a_key_of_the_image_and_a_dead_munged_are_replaced(bench: ValidationBench, boot: Callable[..., Box]) -> None:
     claim = bench.claim("cl2", "10.77.1.2")
-    box = boot("cl2", claim.address, files=(File("/etc/munge/munge.key", b"x" * 64, 0o400, "munge:munge"),))
+    box = boot("cl2", claim.address, files=(BoxFile("/etc/munge/munge.key", b"x" * 64, 0o400, "munge:munge"),))
     console = bench.machines.console_of(box)
     box.run(["sh", "-c", "install -d -o munge -g munge /run/munge; runuser -u munge -- munged"])
     before = pids(box, "munged")
-    bench.prove(claim, console)
+    bench.validate(claim, console)
     assert set(pids(box, "munged")).isdisjoint(before)
     box.run(["pkill", "-9", "-x", "munged"])
-    bench.prove(claim, console)
+    bench.validate(claim, console)
     # One that has another key than the file has now, as when we were killed between the two steps.
     other = "head -c 64 /dev/zero > /etc/munge/munge.key; runuser -u munge -- munged"
     key = "/etc/munge/munge.key"
     box.run(["sh", "-c", f"munged --stop; cp -p {key} /tmp/k; {other}; cat /tmp/k > {key}; rm /tmp/k"])
-    bench.prove(claim, console)
+    bench.validate(claim, console)
     assert box.run(["sh", "-c", "ls -A /etc/munge"]).stdout == "munge.key\n"
 
 
-def test_a_munge_that_cannot_work_is_refused(bench: Bench, boot: Callable[..., Box]) -> None:
+def test_a_munge_that_cannot_work_is_refused(bench: ValidationBench, boot: Callable[..., Box]) -> None:
     claim = bench.claim("cl2", "10.77.1.2")
     box = boot("cl2", claim.address)
     console = bench.machines.console_of(box)
     box.run(["sh", "-c", "rm -rf /var/log/munge; ln -s /nonexistent/x /var/log/munge"])
     with pytest.raises(CommandFailed, match=r"the machine's munge does not work: .*munge") as caught:
-        bench.prove(claim, console)
+        bench.validate(claim, console)
     assert caught.value.cause == "munge"
     assert isinstance(caught.value, NodeRefused)
 
 
 @pytest.mark.parametrize("after_ms", [100, 200, 300, 400, 500])
-def test_killed_while_it_proves_and_starts_then_repeated(bench: Bench, boot: Callable[..., Box], after_ms: int) -> None:
+def test_killed_while_it_proves_and_starts_then_repeated(
+    bench: ValidationBench, boot: Callable[..., Box], after_ms: int
+) -> None:
     claim = bench.claim("cl3", "10.77.1.3")
     box = boot("cl3", claim.address)
     console = bench.machines.console_of(box)
@@ -310,100 +320,100 @@ def test_killed_while_it_proves_and_starts_then_repeated(bench: Bench, boot: Cal
     for _ in range(2):
         child = os.fork()
         if child == 0:
-            bench.prove(claim, console)
-            bench.prover().start(claim, bench.pool)
+            bench.validate(claim, console)
+            bench.validator().start_slurmd(claim, bench.pool)
             os._exit(0)
         # No condition to wait for: the point is to strike wherever it happens to be.
         time.sleep(after_ms / 1000)
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
-    bench.prove(claim, console)
-    bench.prover().start(claim, bench.pool)
+    bench.validate(claim, console)
+    bench.validator().start_slurmd(claim, bench.pool)
     assert len(pids(box, "munged")) == 1
     box.wait(lambda b: len(pids(b, "slurmd")) == 1, 10, "running one slurmd")
     assert box.run(["sh", "-c", "ls -A /etc/munge"]).stdout == "munge.key\n"
 
 
-def test_slurmd_under_another_name_is_replaced(bench: Bench, boot: Callable[..., Box]) -> None:
+def test_slurmd_under_another_name_is_replaced(bench: ValidationBench, boot: Callable[..., Box]) -> None:
     claim = bench.claim("cl4", "10.77.1.4")
     box = boot("cl4", claim.address)
-    bench.prove(claim, bench.machines.console_of(box))
+    bench.validate(claim, bench.machines.console_of(box))
     box.run(["slurmd", "-N", "cl5", "--conf-server", "head", "-b"])
-    bench.prover().start(claim, bench.pool)
+    bench.validator().start_slurmd(claim, bench.pool)
     box.wait(lambda b: len(pids(b, "slurmd")) == 1, 10, "running one slurmd")
     (pid,) = pids(box, "slurmd")
     assert "-N\0cl4\0" in box.path(f"/proc/{pid}/cmdline").read_text(encoding="ascii")
 
 
-def test_slurmd_that_does_not_start_is_tried_again(bench: Bench, boot: Callable[..., Box]) -> None:
+def test_slurmd_that_does_not_start_is_tried_again(bench: ValidationBench, boot: Callable[..., Box]) -> None:
     claim = bench.claim("cl4", "10.77.1.4")
     box = boot("cl4", claim.address)
-    bench.prove(claim, bench.machines.console_of(box))
+    bench.validate(claim, bench.machines.console_of(box))
     with pytest.raises(SlurmdNotStarted, match="slurmd did not start as cl4: slurmd does not start:") as caught:
-        bench.prover(slurmd_options=("--no-such-option",)).start(claim, bench.pool)
+        bench.validator(slurmd_options=("--no-such-option",)).start_slurmd(claim, bench.pool)
     assert caught.value.again
     with pytest.raises(ValueError, match="cannot be given to slurmd"):
-        bench.prover(slurmd_options=("a b",)).start(claim, bench.pool)
+        bench.validator(slurmd_options=("a b",)).start_slurmd(claim, bench.pool)
     own = ("touch", "/started-{slot}-from-{conf_server}")
-    bench.prover(start_command=own).start(claim, bench.pool)
+    bench.validator(start_command=own).start_slurmd(claim, bench.pool)
     assert box.path("/started-cl4-from-head").exists()
 
 
 @pytest.mark.parametrize("cluster", ["bookworm", "trixie"], indirect=True)
-def test_slurmctld_is_down_while_a_node_starts(bench: Bench, boot: Callable[..., Box]) -> None:
+def test_slurmctld_is_down_while_a_node_starts(bench: ValidationBench, boot: Callable[..., Box]) -> None:
     claim = bench.claim("cl6", "10.77.1.6")
     box = boot("cl6", claim.address)
-    bench.prove(claim, bench.machines.console_of(box))
+    bench.validate(claim, bench.machines.console_of(box))
     cluster = bench.cluster
     cluster.sh("scontrol update nodename=cl6 state=power_up && scontrol update nodename=cl6 nodeaddr=10.77.1.6")
     cluster.stop_slurmctld()
     # slurmd 22.05 gives up; 24.11 goes on asking, but says that it booted before slurmctld, now, began to wait for it.
     with contextlib.suppress(NodeNotReady):
-        bench.prover().start(claim, bench.pool)
+        bench.validator().start_slurmd(claim, bench.pool)
     cluster.start_slurmctld()
 
     def idle() -> bool:
-        bench.prover().start(claim, bench.pool)
+        bench.validator().start_slurmd(claim, bench.pool)
         return cluster.sh("sinfo -hn cl6 -o %t").split() == ["idle"]
 
     cluster.wait(idle, 50, "cl6 idle")
     slurmd = pids(box, "slurmd")
-    bench.prover().start(claim, bench.pool)
+    bench.validator().start_slurmd(claim, bench.pool)
     assert pids(box, "slurmd") == slurmd
 
 
-def test_a_slurmd_that_slurmctld_takes_no_notice_of(bench: Bench, boot: Callable[..., Box]) -> None:
+def test_a_slurmd_that_slurmctld_takes_no_notice_of(bench: ValidationBench, boot: Callable[..., Box]) -> None:
     """As after a start of slurmctld: slurmd says that it booted earlier (without -b: when the kernel did)."""
     claim = bench.claim("cl7", "10.77.1.7")
     box = boot("cl7", claim.address)
-    bench.prove(claim, bench.machines.console_of(box))
+    bench.validate(claim, bench.machines.console_of(box))
     cluster = bench.cluster
     cluster.sh("scontrol update nodename=cl7 state=power_up && scontrol update nodename=cl7 nodeaddr=10.77.1.7")
     cluster.wait(lambda: "POWERING_UP" in cluster.sh("scontrol -o show node cl7"), 10, "cl7 powering up")
     box.run(["slurmd", "-N", "cl7", "--conf-server", "head"])
     box.wait(lambda b: len(pids(b, "slurmd")) == 1, 10, "running one slurmd")
     slurmd = pids(box, "slurmd")
-    bench.prover().start(claim, bench.pool)
+    bench.validator().start_slurmd(claim, bench.pool)
     assert pids(box, "slurmd") == slurmd  # it may be on its way
 
     def idle() -> bool:
-        bench.prover().start(claim, bench.pool)
+        bench.validator().start_slurmd(claim, bench.pool)
         return cluster.sh("sinfo -hn cl7 -o %t").split() == ["idle"]
 
     cluster.wait(idle, 30, "cl7 idle")
     assert set(pids(box, "slurmd")).isdisjoint(slurmd)
 
 
-def test_a_slurmd_whose_node_slurm_has_powered_down(bench: Bench, boot: Callable[..., Box]) -> None:
+def test_a_slurmd_whose_node_slurm_has_powered_down(bench: ValidationBench, boot: Callable[..., Box]) -> None:
     """As where the machine was not on record for a while: Slurm hears it no more, and 22.05 keeps its address."""
     claim = bench.claim("cl7", "10.77.1.7")
     box = boot("cl7", claim.address)
-    bench.prove(claim, bench.machines.console_of(box))
+    bench.validate(claim, bench.machines.console_of(box))
     cluster = bench.cluster
     cluster.sh("scontrol update nodename=cl7 nodeaddr=10.77.1.7")
 
     def idle() -> bool:
-        bench.prover().start(claim, bench.pool)
+        bench.validator().start_slurmd(claim, bench.pool)
         return cluster.sh("sinfo -hn cl7 -o %t").split() == ["idle"]
 
     cluster.wait(idle, 30, "cl7 idle")
@@ -413,8 +423,8 @@ def test_a_slurmd_whose_node_slurm_has_powered_down(bench: Bench, boot: Callable
     cluster.wait(idle, 40, "cl7 idle again")
 
 
-def test_keys_shown_on_the_console_are_the_machines(bench: Bench, boot: Callable[..., Box]) -> None:
+def test_keys_shown_on_the_console_are_the_machines(bench: ValidationBench, boot: Callable[..., Box]) -> None:
     box = boot("cl5", "10.77.1.5")
-    shown = keys_of_console(bench.machines.console_of(box)())
+    shown = parse_console_host_keys(bench.machines.console_of(box)())
     file = box.run(["cat", "/etc/ssh/ssh_host_ed25519_key.pub"]).stdout.split()
     assert shown == {" ".join(file[:2])}

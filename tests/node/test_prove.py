@@ -8,11 +8,11 @@ from typing import Self, cast
 
 import pytest
 
-from burstd.domain.plugins.shell import CommandTimedOut, ConnectionLost, Result, Shell
+from burstd.domain.plugins.shell import CommandTimedOut, CompletedCommand, ConnectionLost, Shell
 from burstd.domain.slurm.shape import Shape
-from burstd.node.checks import Expected
+from burstd.node.checks import ExpectedMachine
 from burstd.node.errors import CommandFailed
-from burstd.node.validation import ProofRequest, prove, start
+from burstd.node.validation import ValidationRequest, start_slurmd, validate_machine
 
 KEY = b"the cluster's munge key: 32 bytes"
 CREDENTIAL = "MUNGE:AwQFAACredential:"
@@ -22,11 +22,11 @@ FACTS = "clock=1000.0\nuid=1000\ncpus=2\nmemory_mib=1000\nfree_mib=1000\nslurmd=
 class Recorder:
     """Answers scripts from a list and remembers what it was asked."""
 
-    def __init__(self, answers: Sequence[Result | Exception]) -> None:
+    def __init__(self, answers: Sequence[CompletedCommand | Exception]) -> None:
         self.answers = list(answers)
         self.asked: list[tuple[str, bytes]] = []
 
-    def script(self, text: str, *args: str, input: bytes = b"", timeout_s: float = 30.0) -> Result:  # noqa: A002, ARG002 - Session's
+    def script(self, text: str, *args: str, input: bytes = b"", timeout_s: float = 30.0) -> CompletedCommand:  # noqa: A002, ARG002 - Session's
         self.asked.append((" ".join([text, *args]), input))
         answer = self.answers.pop(0)
         if isinstance(answer, Exception):
@@ -42,14 +42,16 @@ class Recorder:
         pass
 
 
-def request(cpus: int = 2, commands: dict[str, str] | None = None) -> ProofRequest:
-    expected = Expected(Shape(cpus, 1000), (22, 5, 8))
-    return ProofRequest(expected, KEY, lambda uid: f"{CREDENTIAL}{uid}\n", lambda: 1000.0, commands=commands or {})
+def request(cpus: int = 2, commands: dict[str, str] | None = None) -> ValidationRequest:
+    expected = ExpectedMachine(Shape(cpus, 1000), (22, 5, 8))
+    return ValidationRequest(
+        expected, KEY, lambda uid: f"{CREDENTIAL}{uid}\n", lambda: 1000.0, check_commands=commands or {}
+    )
 
 
 def test_secrets_travel_on_standard_input_alone() -> None:
-    recorder = Recorder([Result(0, FACTS, ""), Result(0, "", "")])
-    proof = prove(request(), lambda: cast("Shell", recorder))
+    recorder = Recorder([CompletedCommand(0, FACTS, ""), CompletedCommand(0, "", "")])
+    proof = validate_machine(request(), lambda: cast("Shell", recorder))
     assert proof.failures == ()
     (_, asking), (said, given) = recorder.asked
     assert asking == b""
@@ -62,33 +64,41 @@ def test_secrets_travel_on_standard_input_alone() -> None:
 @pytest.mark.parametrize(
     ("asked", "answers", "name"),
     [
-        (request(cpus=3), [Result(0, FACTS, "")], "cpus"),
-        (request(commands={"scratch": "ls /scratch"}), [Result(0, FACTS, ""), Result(2, "", "ls: no")], "scratch"),
+        (request(cpus=3), [CompletedCommand(0, FACTS, "")], "cpus"),
+        (
+            request(commands={"scratch": "ls /scratch"}),
+            [CompletedCommand(0, FACTS, ""), CompletedCommand(2, "", "ls: no")],
+            "scratch",
+        ),
     ],
 )
-def test_a_machine_that_differs_is_asked_nothing_more(asked: ProofRequest, answers: list[Result], name: str) -> None:
+def test_a_machine_that_differs_is_asked_nothing_more(
+    asked: ValidationRequest, answers: list[CompletedCommand], name: str
+) -> None:
     recorder = Recorder(answers)
-    proof = prove(asked, lambda: cast("Shell", recorder))
+    proof = validate_machine(asked, lambda: cast("Shell", recorder))
     assert [f.name for f in proof.failures] == [name]
     assert recorder.answers == []
     assert all(given == b"" for _, given in recorder.asked)
 
 
 def test_a_machine_that_cannot_say_what_it_is() -> None:
-    recorder = Recorder([Result(127, "", "sh: awk: not found")])
+    recorder = Recorder([CompletedCommand(127, "", "sh: awk: not found")])
     with pytest.raises(CommandFailed, match="could not say what it is: sh: awk: not found") as caught:
-        prove(request(), lambda: cast("Shell", recorder))
+        validate_machine(request(), lambda: cast("Shell", recorder))
     assert caught.value.rc == 127
 
 
-@pytest.mark.parametrize("answer", [CommandTimedOut("slow"), ConnectionLost("gone"), Result(1, "", "no /run")])
-def test_a_machine_that_cannot_watch_is_a_node_all_the_same(answer: Result | Exception) -> None:
-    recorder = Recorder([Result(0, "", ""), answer])
-    start("cl1", lambda: cast("Shell", recorder), watch="true")
+@pytest.mark.parametrize(
+    "answer", [CommandTimedOut("slow"), ConnectionLost("gone"), CompletedCommand(1, "", "no /run")]
+)
+def test_a_machine_that_cannot_watch_is_a_node_all_the_same(answer: CompletedCommand | Exception) -> None:
+    recorder = Recorder([CompletedCommand(0, "", ""), answer])
+    start_slurmd("cl1", lambda: cast("Shell", recorder), watch="true")
     assert recorder.answers == []
     assert recorder.asked[1][1].endswith(b"true")
 
 
 def test_a_machine_that_cannot_start_slurmd_in_time_is_none() -> None:
     with pytest.raises(CommandTimedOut):
-        start("cl1", lambda: cast("Shell", Recorder([CommandTimedOut("slow")])), watch="true")
+        start_slurmd("cl1", lambda: cast("Shell", Recorder([CommandTimedOut("slow")])), watch="true")

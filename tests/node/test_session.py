@@ -14,8 +14,8 @@ import pytest
 
 from burstd.domain.plugins.shell import CommandTimedOut, ConnectionLost, NotListening
 from burstd.node.errors import CommandFailed
-from burstd.node.ssh.host_keys import HostKeys, Trust, keys_of_console
-from burstd.node.ssh.session import Session, Target, connect
+from burstd.node.ssh.host_keys import HostKeyPolicy, HostKeys, parse_console_host_keys
+from burstd.node.ssh.session import SshSession, SshTarget, open_ssh_session
 from providers.sandbox.boxes.box import Box
 from tests.node.conftest import Machines
 
@@ -29,19 +29,19 @@ def box(boot: Callable[..., Box]) -> Box:
 
 
 @pytest.fixture
-def session(box: Box, machines: Machines) -> Iterator[Session]:
-    keys = keys_of_console(machines.console_of(box)())
-    with connect(Target(ADDRESS, machines.key), HostKeys(Trust.CONSOLE, keys)) as made:
+def session(box: Box, machines: Machines) -> Iterator[SshSession]:
+    keys = parse_console_host_keys(machines.console_of(box)())
+    with open_ssh_session(SshTarget(ADDRESS, machines.key), HostKeys(HostKeyPolicy.CONSOLE, keys)) as made:
         assert {made.host_key} == keys
         yield made
 
 
-def test_commands_arguments_and_streams(session: Session) -> None:
+def test_commands_arguments_and_streams(session: SshSession) -> None:
     odd = "a 'b' \"c\" $HOME ; `id` \n x"
     assert session.run(["printf", "%s|", odd, ""]).out == f"{odd}||"
     done = session.script("cat; echo oops >&2; exit 3", input=b"\xff in")
-    assert (done.rc, done.out, done.err, done.complaint) == (3, "\ufffd in", "oops\n", "oops")
-    assert session.run(["false"]).complaint == "exit status 1"
+    assert (done.rc, done.out, done.err, done.last_line) == (3, "\ufffd in", "oops\n", "oops")
+    assert session.run(["false"]).last_line == "exit status 1"
     assert session.run(["sh", "-c", "kill -9 $$"]).rc != 0
     assert session.run(["no-such-command"]).rc == 127
     assert session.run(["true"], input=b"x" * (8 << 20)).rc == 0  # it ends without reading
@@ -50,21 +50,21 @@ def test_commands_arguments_and_streams(session: Session) -> None:
     assert session.run(["sh", "-c", "seq 100000 >&2; seq 100000"]).out.endswith("100000\n")
 
 
-def test_a_file_is_put_whole_or_not_at_all(session: Session, box: Box) -> None:
+def test_a_file_is_put_whole_or_not_at_all(session: SshSession, box: Box) -> None:
     content = os.urandom(100_000)
     for _ in range(2):
-        session.put("/etc/some file", content, mode=0o440, owner="munge:adm")
+        session.put_file("/etc/some file", content, mode=0o440, owner="munge:adm")
     assert box.path("/etc/some file").read_bytes() == content
     assert box.run(["stat", "-c", "%U:%G %a", "/etc/some file"]).stdout == "munge:adm 440\n"
     with pytest.raises(CommandFailed, match=r"/nonexistent/x could not be written on .*No such file"):
-        session.put("/nonexistent/x", b"x")
+        session.put_file("/nonexistent/x", b"x")
     with pytest.raises(CommandFailed, match="nobody-at-all"):
-        session.put("/etc/some file", b"new", owner="nobody-at-all:adm")
+        session.put_file("/etc/some file", b"new", owner="nobody-at-all:adm")
     assert box.path("/etc/some file").read_bytes() == content
     assert box.run(["sh", "-c", "ls /etc | grep '^some'"]).stdout == "some file\n"
 
 
-def test_a_command_that_hangs(session: Session) -> None:
+def test_a_command_that_hangs(session: SshSession) -> None:
     before = time.monotonic()
     with pytest.raises(CommandTimedOut, match="more than 1 s for sleep"):
         session.run(["sleep", "60"], timeout_s=1.0)
@@ -73,20 +73,20 @@ def test_a_command_that_hangs(session: Session) -> None:
         session.run(["true"])
 
 
-def test_a_command_that_keeps_talking_is_cut_off(session: Session) -> None:
+def test_a_command_that_keeps_talking_is_cut_off(session: SshSession) -> None:
     with pytest.raises(ConnectionLost, match="more than 1048576 bytes of output"):
         session.run(["yes"], timeout_s=20.0)
 
 
-def test_a_line_without_an_end_is_cut_off(session: Session) -> None:
+def test_a_line_without_an_end_is_cut_off(session: SshSession) -> None:
     never = threading.Event()
-    with session.talk(["sh", "-c", "printf 'one\\ntwo\\n'; exec cat /dev/zero"]) as talk:
-        assert [talk.hear(20.0, never), talk.hear(20.0, never)] == [b"one\n", b"two\n"]
+    with session.start_process(["sh", "-c", "printf 'one\\ntwo\\n'; exec cat /dev/zero"]) as talk:
+        assert [talk.read_line(20.0, never), talk.read_line(20.0, never)] == [b"one\n", b"two\n"]
         with pytest.raises(ConnectionLost, match="without an end of line"):
-            talk.hear(20.0, never)
+            talk.read_line(20.0, never)
 
 
-def test_a_machine_that_dies_under_a_command(session: Session, box: Box) -> None:
+def test_a_machine_that_dies_under_a_command(session: SshSession, box: Box) -> None:
     killer = threading.Thread(target=lambda: box.run(["pkill", "-9", "-f", "sshd: root"], check=False))
     killer.start()
     with pytest.raises(ConnectionLost, match="hung up while it ran sh"):
@@ -107,7 +107,7 @@ def _echo(box: Box) -> None:
     box.wait(lambda b: ":8888 " in b.run(["ss", "-Hltn"]).stdout, 20, "listening")
 
 
-def test_a_port_is_dialled(session: Session, box: Box) -> None:
+def test_a_port_is_dialled(session: SshSession, box: Box) -> None:
     with pytest.raises(NotListening, match=f"nothing listens at {ADDRESS} port 8888 so far"):
         session.dial(8888)
     _echo(box)
@@ -116,7 +116,7 @@ def test_a_port_is_dialled(session: Session, box: Box) -> None:
     try:
         for wire in wires[:2]:
             wire.sendall(said)
-            wire.finish()
+            wire.shutdown_write()
         assert [b"".join(iter(partial(wire.recv, 1 << 16), b"")) for wire in wires[:2]] == [said, said]
         heard: list[bytes] = []
         waits = threading.Thread(target=lambda: heard.append(wires[2].recv(1)))
@@ -135,18 +135,18 @@ def test_a_port_is_dialled(session: Session, box: Box) -> None:
         session.dial(8888)
 
 
-def test_a_port_that_is_stuck_ends_no_other_connection(session: Session, box: Box) -> None:
+def test_a_port_that_is_stuck_ends_no_other_connection(session: SshSession, box: Box) -> None:
     _echo(box)
     program = (
         "import socket, time; s = socket.create_server(('127.0.0.1', 8889), backlog=0)\n"
         "full = socket.create_connection(('127.0.0.1', 8889)); print('full', flush=True); time.sleep(600)\n"
     )
-    with session.talk(["python3", "-c", program]) as holds, contextlib.closing(session.dial(8888)) as wire:
-        assert holds.hear(20.0, threading.Event()) == b"full\n"
+    with session.start_process(["python3", "-c", program]) as holds, contextlib.closing(session.dial(8888)) as wire:
+        assert holds.read_line(20.0, threading.Event()) == b"full\n"
         with pytest.raises(
             NotListening, match=f"{ADDRESS} port 8889 takes no connection within 1 s: it is busy or stuck"
         ):
             session.dial(8889, timeout_s=1.0)
         wire.sendall(b"abc")
-        wire.finish()
+        wire.shutdown_write()
         assert wire.recv(10) == b"abc"

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from burstd.node.user_data import TemplateUnusable, UserData, default_template, render
+from burstd.node.user_data import TemplateUnusable, UserDataValues, default_template, render_user_data
 from burstd.share import share_path
 
 PUBLIC = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIFwfrPGWuoLnWLEcyLEHyHJRvY0Iqm9HCjhDL+vCdFtP burstd"
-VALUES = UserData("lab", "gpu", "sandbox", PUBLIC)
+VALUES = UserDataValues("lab", "gpu", "sandbox", PUBLIC)
 SECRET = bytes(range(7, 135))
 
 
@@ -25,8 +25,8 @@ def settings(text: str) -> dict[str, str]:
 
 
 def test_the_template_that_comes_with_burstd() -> None:
-    text = render(VALUES)
-    assert text == render(VALUES)  # word for word: a launch that is repeated must be the same
+    text = render_user_data(VALUES)
+    assert text == render_user_data(VALUES)  # word for word: a launch that is repeated must be the same
     assert text.startswith("#cloud-config\n")
     keys = settings(text)
     assert keys["disable_root"] == "false"
@@ -39,11 +39,11 @@ def test_the_template_that_comes_with_burstd() -> None:
 
 def test_what_a_site_adds_cannot_break_out_of_its_place() -> None:
     odd = 'a: b\n- "$HOME" {x}\nruncmd: [evil]'
-    values = UserData(
+    values = UserDataValues(
         "lab", "gpu", "sandbox", PUBLIC, timezone="Europe/Berlin", packages=["jq"],
         mounts=[["head:/home", "/home", "nfs"]], commands=[["sh", "-c", odd], "plain"], extra={"swap": {"size": 0}},
     )  # fmt: skip
-    keys = settings(render(values))
+    keys = settings(render_user_data(values))
     assert json.loads(keys["timezone"]) == "Europe/Berlin"
     assert json.loads(keys["packages"]) == ["jq"]
     assert json.loads(keys["mounts"]) == [["head:/home", "/home", "nfs"]]
@@ -70,7 +70,7 @@ PRIVATE = "-----BEGIN OPENSSH PRIVATE KEY-----\nb3BlbnNzaC1rZXktdjEAAAAA\n-----E
 )
 def test_secrets_are_refused_and_not_repeated(extra: Mapping[str, object]) -> None:
     with pytest.raises(TemplateUnusable, match="secret") as caught:
-        render(UserData("lab", "gpu", "sandbox", PUBLIC, extra=extra), secrets=[SECRET])
+        render_user_data(UserDataValues("lab", "gpu", "sandbox", PUBLIC, extra=extra), secrets=[SECRET])
     said = str(caught.value)
     assert PRIVATE not in said
     assert SECRET.hex() not in said
@@ -78,8 +78,8 @@ def test_secrets_are_refused_and_not_repeated(extra: Mapping[str, object]) -> No
 
 def test_a_secret_of_plain_text_is_found() -> None:
     with pytest.raises(TemplateUnusable, match="a secret of the cluster"):
-        render(
-            UserData("lab", "gpu", "sandbox", PUBLIC, extra={"bootcmd": ["correct horse"]}),
+        render_user_data(
+            UserDataValues("lab", "gpu", "sandbox", PUBLIC, extra={"bootcmd": ["correct horse"]}),
             secrets=[b"correct horse\n"],
         )
 
@@ -97,12 +97,12 @@ def test_a_template_that_cannot_be_used(tmp_path: Path, text: str, message: str)
     file = tmp_path / "own.yaml.in"
     file.write_text(text, encoding="utf-8")
     with pytest.raises(TemplateUnusable, match=message):
-        render(VALUES, file)
+        render_user_data(VALUES, file)
 
 
 def test_a_template_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(TemplateUnusable, match="cannot be read"):
-        render(VALUES, tmp_path / "missing")
+        render_user_data(VALUES, tmp_path / "missing")
 
 
 def test_files_that_come_with_burstd() -> None:

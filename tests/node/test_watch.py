@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from burstd.planner.lifecycle.spot_notices import read
+from burstd.planner.lifecycle.spot_notices import parse_reason
 
 ENDS = "interruption, ends 2026-11-21T12:02:00Z"
 AT = "interruption 1795262520"
@@ -33,7 +33,7 @@ sed -i 1d "$0.notices"
 """
 
 
-class Played:
+class WatchedMachine:
     """One machine whose cloud says these words, one each round."""
 
     def __init__(self, folder: Path, said: Sequence[str], node: str, refusals: int = 0) -> None:
@@ -98,10 +98,10 @@ class Played:
     ],
 )
 def test_what_a_machine_tells_slurm(tmp_path: Path, said: list[str], node: str, told: list[str]) -> None:
-    played = Played(tmp_path, said, node)
+    played = WatchedMachine(tmp_path, said, node)
     played.run()
     assert played.reasons == told
-    assert all(read(reason) for reason in told)
+    assert all(parse_reason(reason) for reason in told)
 
 
 @pytest.mark.parametrize(
@@ -111,7 +111,7 @@ def test_what_a_machine_tells_slurm(tmp_path: Path, said: list[str], node: str, 
 def test_a_slurm_that_forgot_an_interruption_is_told_again(
     tmp_path: Path, said: str, forgotten: str, times: int
 ) -> None:
-    played = Played(tmp_path, [said] * 4, "allocated|none")
+    played = WatchedMachine(tmp_path, [said] * 4, "allocated|none")
     (tmp_path / "sleep.forgets").write_text(forgotten + "\n", encoding="utf-8")
     played.run()
     assert len(played.reasons) == times
@@ -119,14 +119,14 @@ def test_a_slurm_that_forgot_an_interruption_is_told_again(
 
 
 def test_slurm_is_told_until_it_has_heard(tmp_path: Path) -> None:
-    played = Played(tmp_path, [AT] * 7, "allocated|none", refusals=5)
+    played = WatchedMachine(tmp_path, [AT] * 7, "allocated|none", refusals=5)
     played.run()
     assert played.reasons == [f"burstd: {ENDS}"] * 6
     assert played.rounds == [5, 10, 20, 30, 30, 30, 30]
 
 
 def test_a_slurm_that_is_not_there_ends_nothing(tmp_path: Path) -> None:
-    played = Played(tmp_path, [AT] * 3, "")
+    played = WatchedMachine(tmp_path, [AT] * 3, "")
     (tmp_path / "sinfo.broken").touch()
     played.run()
     assert played.reasons == []
@@ -135,7 +135,7 @@ def test_a_slurm_that_is_not_there_ends_nothing(tmp_path: Path) -> None:
 
 def test_machines_that_hear_of_their_end_at_once_do_not_come_at_once(tmp_path: Path) -> None:
     """A pause at the start, and one each time before slurmctld is told something new."""
-    played = Played(tmp_path, ["", *[AT] * 40], "allocated|none", refusals=38)
+    played = WatchedMachine(tmp_path, ["", *[AT] * 40], "allocated|none", refusals=38)
     played.run()
     assert len(played.by_chance) == 1 + 39
     assert len(set(played.by_chance)) > 10

@@ -13,12 +13,12 @@ import pytest
 from burstd.domain.claim import Cause, Claim, ClaimState
 from burstd.domain.cloud.offer import Offer
 from burstd.node.errors import SlurmdNotStarted
-from burstd.node.ssh.host_keys import keys_of_console
-from burstd.node.user_data import UserData, render
-from burstd.node.validator import NodeProver, Site
+from burstd.node.ssh.host_keys import parse_console_host_keys
+from burstd.node.user_data import UserDataValues, render_user_data
+from burstd.node.validator import SlurmNodeValidator, ValidatorConfig
 from providers.sandbox.boxes.bootscript import cloud_init_files
 from providers.sandbox.boxes.box import BoxSpec
-from providers.sandbox.boxes.description import File
+from providers.sandbox.boxes.description import BoxFile
 from tests.lab.slurm_files import VERSIONS
 from tests.node.conftest import Machines
 from tests.systemd.pid1 import SystemdBox, cgroup2, systemd_box
@@ -36,12 +36,12 @@ ADDRESS = "10.77.1.1"
 @pytest.fixture
 def machine(machines: Machines) -> Iterator[SystemdBox]:
     """One that has booted from our user data."""
-    values = UserData("lab", "gpu", "sandbox", machines.public)
+    values = UserDataValues("lab", "gpu", "sandbox", machines.public)
     files = [
-        *cloud_init_files("cl1", render(values), {}),
-        File("/etc/hosts", "127.0.0.1 localhost\n10.77.0.2 head\n"),
+        *cloud_init_files("cl1", render_user_data(values), {}),
+        BoxFile("/etc/hosts", "127.0.0.1 localhost\n10.77.0.2 head\n"),
         # As in the lab's other boxes, which have no cgroups of their own.
-        File("/etc/slurm/cgroup.conf", "CgroupPlugin=disabled\n"),
+        BoxFile("/etc/slurm/cgroup.conf", "CgroupPlugin=disabled\n"),
     ]
     layers = [machines.cluster.rootfs.path]
     with systemd_box(machines.cluster.lab, BoxSpec("cl1", ADDRESS, layers, gpus=4, files=files, ssh=False)) as made:
@@ -55,37 +55,40 @@ def test_units_start_what_is_started_by_hand_elsewhere(machines: Machines, machi
     claim = Claim(
         "claim-1", "lab", "gpu", "cl1", offer, Cause.DEMAND, ClaimState.BOOTING, 0.0, 0.0, address=ADDRESS
     )  # fmt: skip
-    site = Site(
+    site = ValidatorConfig(
         users=("root",),  # whom this machine has, which stands for the head, and the boxes
-        key=machines.key, pins=tmp_path / "pins", munge_key=cluster.state / "munge.key", conf_server="head",
-        skip=frozenset({"cpus", "memory"}),
-    )  # fmt: skip
+        ssh_key=machines.key,
+        host_keys_dir=tmp_path / "pins",
+        munge_key=cluster.state / "munge.key",
+        conf_server="head",
+        skip_checks=frozenset({"cpus", "memory"}),
+    )
 
-    def prover(site: Site = site) -> NodeProver:
+    def prover(site: ValidatorConfig = site) -> SlurmNodeValidator:
         version = VERSIONS[cluster.release][:2]
-        return NodeProver(site, slurm_version=lambda: version, wall=time.time, credential=machines.credential)
+        return SlurmNodeValidator(site, slurm_version=lambda: version, wall=time.time, credential=machines.credential)
 
     # slurmd, which the packages enable, must not hold up the boot until it has a configuration.
     assert machine.shows("slurmd", "ActiveState") == "inactive"
-    assert keys_of_console(machine.box.console())
+    assert parse_console_host_keys(machine.box.console())
     for _ in range(2):
-        prover().prove(claim, pool, machine.box.console, lambda: None)
+        prover().validate(claim, pool, machine.box.console, lambda: None)
     assert machine.shows("munge", "ActiveState") == "active"
     assert machine.systemctl("is-enabled", "munge") == "enabled"
 
     cluster.sh(f"scontrol update nodename=cl1 state=power_up && scontrol update nodename=cl1 nodeaddr={ADDRESS}")
     with pytest.raises(SlurmdNotStarted, match=r"slurmd does not start: .*no-such-option"):
-        prover(replace(site, slurmd_options=("--no-such-option",))).start(claim, pool)
-    prover().start(claim, pool)
+        prover(replace(site, slurmd_options=("--no-such-option",))).start_slurmd(claim, pool)
+    prover().start_slurmd(claim, pool)
     assert machine.shows("slurmd", "ActiveState") == "active"
     pid = machine.shows("slurmd", "MainPID")
-    prover().start(claim, pool)
+    prover().start_slurmd(claim, pool)
     assert machine.shows("slurmd", "MainPID") == pid
     cluster.wait(lambda: cluster.sh("sinfo -hn cl1 -o %t").split() == ["idle"], 30, "cl1 idle")
 
     # It watches for its own end, in one unit however often it is told to.
     for _ in range(2):
-        prover().start(claim, pool, "cat /run/notice 2>/dev/null")
+        prover().start_slurmd(claim, pool, "cat /run/notice 2>/dev/null")
     assert machine.shows("burstd-watch", "ActiveState") == "active"
     machine.run(["sh", "-c", "echo rebalance >/run/notice"])
     cluster.wait(lambda: "rebalance hint" in cluster.sh("sinfo -hn cl1 -o %E"), 20, "cl1 drained by itself")

@@ -14,14 +14,14 @@ from hypothesis import strategies as st
 
 from burstd.domain.claim import Cause
 from burstd.domain.plan import MakeClaim
-from burstd.domain.plugins.policy import Policy, PolicyPlugin, Release, Remark, Target, Want
+from burstd.domain.plugins.policy import NodeRelease, Policy, PolicyPlugin, Remark, Target, Want
 from burstd.domain.snapshot import Snapshot
 from burstd.planner.decide import decide
-from burstd.planner.demand.demand import demand
-from burstd.planner.demand.job_requirements import need
-from burstd.planner.placement.placement import place
+from burstd.planner.demand.demand import pending_demand
+from burstd.planner.demand.job_requirements import resource_requirements
+from burstd.planner.placement.placement import placement_target
 from burstd.planner.timeouts import Tuning
-from burstd.settings.plugins.registry import Plugins
+from burstd.settings.plugins.registry import PluginRegistry
 from burstd.testing.policy.strategies import snapshots
 
 Act = Callable[[Snapshot, Target], Any]
@@ -79,7 +79,7 @@ def a_hundred_more(_: Snapshot, target: Target) -> Target:
 
 
 def everything_goes(snapshot: Snapshot, target: Target) -> Target:
-    return replace(target, releases=tuple(Release(c.id, c.pool, "away") for c in snapshot.claims))
+    return replace(target, releases=tuple(NodeRelease(c.id, c.pool, "away") for c in snapshot.claims))
 
 
 def silent(_: Snapshot, target: Target) -> Target:
@@ -139,15 +139,16 @@ def half_a_gang_renamed(_: Snapshot, target: Target) -> Target:
 ACTS: tuple[Act, ...] = (
     raising, for_everyone, nothing, twice, no_slots, swapped, a_hundred_more, everything_goes, silent, no_target,
     half_a_gang, half_a_gang_renamed, remarks_only, without_payers, of_eve, three_for_one, twice_elsewhere, half,
-    speechless, slip(users=None), slip(reason=None), slip(gang=None, alone=None), slip(left_out=("x",), offers=()),
+    speechless, slip(users=None), slip(reason=None), slip(gang=None, dedicated=None),
+    slip(excluded_offers=("x",), offers=()),
 )  # fmt: skip
 WELL: tuple[Act, ...] = (nothing, no_slots, a_hundred_more, everything_goes, half_a_gang, without_payers, of_eve)
 """Those that may get through, so that others are asked after them."""
-PLUGINS = Plugins.installed()
+PLUGINS = PluginRegistry.installed()
 
 
 def shipped(name: str, **given_: Any) -> Policy:
-    plugin = PLUGINS.load("policies", name)
+    plugin = PLUGINS.load_plugin("policies", name)
     assert isinstance(plugin, PolicyPlugin)
     made: Policy = plugin.make(plugin.settings(**given_))
     return made
@@ -172,8 +173,8 @@ def test_no_chain_boots_for_a_job_that_cannot_run(
     chain.insert(at, Broken(act, "strange", hard))
     plan = decide(snapshot, chain, Tuning())
     made = [a for a in plan.actions if isinstance(a, MakeClaim) and a.cause is not Cause.SLURM]
-    counted = {job.id: job for ask in demand(snapshot).asks for job in ask.jobs}
-    placed = machines(place(snapshot, demand(snapshot)).wants)
+    counted = {job.id: job for ask in pending_demand(snapshot).pending_jobs for job in ask.jobs}
+    placed = machines(placement_target(snapshot, pending_demand(snapshot)).wants)
     assert all(nodes <= placed[key] for key, nodes in machines(plan.target.wants).items() if key[2] is not Cause.SLURM)
     for action in made:
         if action.jobs:
@@ -182,12 +183,12 @@ def test_no_chain_boots_for_a_job_that_cannot_run(
         for job_id in action.jobs:
             job = counted[job_id]
             assert not set(pool.partitions).isdisjoint(job.partitions)
-            assert isinstance(need(job).nodes_of(pool.shape), int)
+            assert isinstance(resource_requirements(job).nodes_needed(pool.shape), int)
         assert action.offer in plan.target.offers[action.pool]
     slots = [action.slot for action in made]
     assert len(slots) == len(set(slots))
     assert set(slots) <= {slot for pool in snapshot.pools.values() for slot in snapshot.free_slots(pool)}
-    if plan.target.failed or snapshot.paused:
+    if plan.target.failed_policies or snapshot.paused:
         assert (made, plan.target.releases) == ([], ())
 
 

@@ -9,17 +9,17 @@ from hypothesis import HealthCheck, event, given, settings
 import policies.limits
 from burstd.domain.plan import Plan
 from burstd.domain.plugins.policy import Target
-from burstd.domain.slurm.comment import split
+from burstd.domain.slurm.comment import split_comment
 from burstd.domain.slurm.job import Job, JobState
 from burstd.domain.snapshot import SlurmView, Snapshot
-from burstd.planner.explain.explain import explain
-from burstd.planner.explain.job_comment import MOST_LETTERS, Lines
-from burstd.planner.explain.job_options import options
-from burstd.planner.explain.what_if import what_if
+from burstd.planner.explain.explain import explain_job
+from burstd.planner.explain.job_comment import MAX_COMMENT_LENGTH, JobComments
+from burstd.planner.explain.job_options import job_variants
+from burstd.planner.explain.what_if import helpful_changes
 from burstd.planner.policy_chain import make_target
 from burstd.testing.policy.strategies import snapshots
 
-LIMITED = policies.limits.plugin.make(policies.limits.Settings(nodes=3))
+LIMITED = policies.limits.plugin.make(policies.limits.LimitsSettings(nodes=3))
 
 
 def decide(snapshot: Snapshot) -> Target:
@@ -28,27 +28,29 @@ def decide(snapshot: Snapshot) -> Target:
 
 def served(snapshot: Snapshot, job: Job) -> bool:
     target = decide(snapshot)
-    return any(job.id in want.jobs for want in target.wants) or bool({job.id, job.het_job_id} & target.placed.keys())
+    return any(job.id in want.jobs for want in target.wants) or bool(
+        {job.id, job.het_job_id} & target.placements.keys()
+    )
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 @given(snapshots())
-def test_in_any_world(snapshot: Snapshot) -> None:
+def test_in_any_situation(snapshot: Snapshot) -> None:
     target = decide(snapshot)
     plan = Plan((), target, target.remarks)
-    lines = Lines(snapshot, plan)
+    lines = JobComments(snapshot, plan)
     for job in snapshot.slurm.jobs if isinstance(snapshot.slurm, SlurmView) else ():
-        found = explain(snapshot, plan, job.id)
+        found = explain_job(snapshot, plan, job.id)
         assert found.summary
-        line = lines.of(job, split(job.comment)[1])
-        assert line is None or (len(line.text) <= MOST_LETTERS and line.text == " ".join(line.text.split()))
+        line = lines.comment_for(job, split_comment(job.comment)[1])
+        assert line is None or (len(line.text) <= MAX_COMMENT_LENGTH and line.text == " ".join(line.text.split()))
     waiting = [r.subject.removeprefix("job:") for r in target.remarks if r.verdict in ("impossible", "wait")]
     for job in snapshot.slurm.jobs if isinstance(snapshot.slurm, SlurmView) else ():
         if job.id in waiting[-1:]:
-            _changes_hold(snapshot, plan, job)
+            _changes_help(snapshot, plan, job)
 
 
-def _changes_hold(snapshot: Snapshot, plan: Plan, job: Job) -> None:
+def _changes_help(snapshot: Snapshot, plan: Plan, job: Job) -> None:
     assert isinstance(snapshot.slurm, SlurmView)
     tried = 0
 
@@ -57,18 +59,20 @@ def _changes_hold(snapshot: Snapshot, plan: Plan, job: Job) -> None:
         tried += 1
         return decide(given_)
 
-    found = what_if(snapshot, plan, job.id, counted)
+    found = helpful_changes(snapshot, plan, job.id, counted)
     assert tried <= 60
     event(f"{len(found)} changes")
-    asked = {o.update: o.job for some in options(job, snapshot, snapshot.slurm, by_time=True) for o in some if o.update}
+    asked = {
+        o.update: o.job for some in job_variants(job, snapshot, snapshot.slurm, by_time=True) for o in some if o.update
+    }
     for change in found:
         assert job.state is JobState.PENDING
         assert change.where
         assert change.start_s >= 0
         if not change.command:
             continue
-        words = change.command.partition(" ")[2].split(" ", 2)[2]
-        changed = replace(asked[words], reason="" if job.reason == "BadConstraints" else job.reason)
+        updates = change.command.partition(" ")[2].split(" ", 2)[2]
+        changed = replace(asked[updates], reason="" if job.reason == "BadConstraints" else job.reason)
         assert [f.name for f in fields(job) if f.name != "reason" and getattr(job, f.name) != getattr(changed, f.name)]
         # With the whole queue behind it, as it will be.
         jobs = tuple(changed if j.id == job.id else j for j in snapshot.slurm.jobs)

@@ -10,13 +10,21 @@ import pytest
 
 from burstd.domain.claim import Cause
 from burstd.domain.claim import ClaimState as S
-from burstd.domain.plugins.policy import LeftOut, Release, Remark, Target, Want, dropped, narrowed
+from burstd.domain.plugins.policy import (
+    ExcludedOffer,
+    NodeRelease,
+    Remark,
+    Target,
+    Want,
+    remarks_on_dropped_want,
+    without_refused_offers,
+)
 from burstd.domain.slurm.job import JobState
 from burstd.domain.snapshot import Pin, Snapshot
-from burstd.domain.staging import DataView, StageState
-from burstd.planner.demand.stuck_jobs import covered_since
+from burstd.domain.staging import StageState, StagingView
+from burstd.planner.demand.stuck_jobs import stuck_since
 
-from .worlds import NOW, claim, job, node, offer, pool, said, slot_node, target, wants, world
+from .worlds import NOW, claim, job, last_verdict, make_snapshot, node, offer, pool, slot_node, target, wants
 
 
 @dataclass(frozen=True)
@@ -52,7 +60,10 @@ def changing(**fields: Any) -> Callable[[Target], Target]:
         (raising, "ZeroDivisionError: no nodes"),
         (lambda _: None, "it returned NoneType, not a Target"),
         (lambda t: replace(t, remarks=()), "it removed or changed remarks of others"),
-        (lambda t: replace(t, placed={"1": ("x",)}), "it changed what is not a policy's to change (placed, failed)"),
+        (
+            lambda t: replace(t, placements={"1": ("x",)}),
+            "it changed what is not a policy's to change (placements, failed_policies)",
+        ),
         (
             lambda t: replace(t, offers={"cpu": (offer("free", "0"),)}),
             "it allows offers for pool 'cpu' that are not to be had",
@@ -80,15 +91,18 @@ def changing(**fields: Any) -> Callable[[Target], Target]:
         (adding(want(jobs="12")), "it wants nodes of pool cpu with '12' for jobs, which is no tuple of texts"),
         (
             adding(want(reason=None)),
-            "it wants nodes of pool cpu with (None, '', False) for reason, gang and alone: a text, one, and a bool",
+            "it wants nodes of pool cpu with (None, '', False) for reason, gang and dedicated: a text, one, and a bool",
         ),
         (
-            adding(want(gang=None, alone=1)),
-            "it wants nodes of pool cpu with ('a floor', None, 1) for reason, gang and alone: a text, one, and a bool",
+            adding(want(gang=None, dedicated=1)),
+            (
+                "it wants nodes of pool cpu with ('a floor', None, 1) for reason, gang and dedicated: "
+                "a text, one, and a bool"
+            ),
         ),
         (
-            changing(left_out=("x",), offers=()),
-            "it wants nodes of pool cpu with ('x',) for left_out, which is no tuple of LeftOut",
+            changing(excluded_offers=("x",), offers=()),
+            "it wants nodes of pool cpu with ('x',) for excluded_offers, which is no tuple of ExcludedOffer",
         ),
         (changing(offers=[]), "it wants nodes of pool cpu by offers that are not to be had"),
         (
@@ -113,25 +127,25 @@ def changing(**fields: Any) -> Callable[[Target], Target]:
         ),
         (lambda t: replace(t, releases=("c-cpu2",)), "it releases str, not a Release"),
         (
-            lambda t: replace(t, releases=(Release("c-cpu2", "cpu", None),)),  # type: ignore[arg-type]
+            lambda t: replace(t, releases=(NodeRelease("c-cpu2", "cpu", None),)),  # type: ignore[arg-type]
             "it releases c-cpu2 with None for a reason, which is no text",
         ),
         (lambda t: replace(t, wants=None), "TypeError: 'NoneType' object is not iterable"),
         (lambda t: replace(t, remarks=(*t.remarks, "done")), "it remarks str, not a Remark"),
         (
-            lambda t: replace(t, releases=(Release("c-cpu3", "cpu", "go"),)),
+            lambda t: replace(t, releases=(NodeRelease("c-cpu3", "cpu", "go"),)),
             "it releases 'c-cpu3', which is no idle node",
         ),
     ],
 )
 def test_a_policy_that_fails_holds_everything(do: Callable[[Target], Any], error: str) -> None:
     busy = replace(slot_node(pool(), "cpu3", up=True), state="MIXED", cpus_allocated=1)
-    claims = (claim("cpu2", S.OPEN, opened=NOW - 10), claim("cpu3", S.OPEN))
+    claims = (claim("cpu2", S.IN_SERVICE, opened=NOW - 10), claim("cpu3", S.IN_SERVICE))
     found = target(job(exclusive=True), job("2", exclusive=True), policies=(Doing(do),), claims=claims, nodes=(busy,))
     assert (found.wants, found.releases) == ((), ())
-    [failed] = found.failed
+    [failed] = found.failed_policies
     assert (failed.name, failed.error) == ("doing", error)
-    assert said(found, "2") == ("wait", f"the policy failed: {error}")
+    assert last_verdict(found, "2") == ("wait", f"the policy failed: {error}")
 
 
 @dataclass(frozen=True)
@@ -141,20 +155,20 @@ class Hard(Doing):
 
 def test_what_is_added_after_a_hard_policy_does_not_get_past_it() -> None:
     def nothing(t: Target) -> Target:
-        out = [r for w in t.wants for r in dropped(w, "hard", "no money")]
+        out = [r for w in t.wants for r in remarks_on_dropped_want(w, "hard", "no money")]
         return replace(t, wants=(), remarks=(*t.remarks, *out))
 
     more = (Doing(adding(want())), Doing(lambda t: replace(t, remarks=t.remarks)))
     found = target(job(), policies=(Hard(nothing, "hard"), *more), pins=(pin(3, "floor"),))
     assert found.wants == ()
-    assert said(found) == ("wait", "no money")
-    assert [(r.want.jobs, r.by) for r in found.refused] == [(("1",), "hard")]
+    assert last_verdict(found) == ("wait", "no money")
+    assert [(r.want.jobs, r.by) for r in found.dropped_wants] == [(("1",), "hard")]
 
 
 def test_a_hard_policy_that_adds_holds_everything() -> None:
     found = target(job(), policies=(Hard(adding(want()), "hard"),))
     assert found.wants == ()
-    assert [f.error for f in found.failed] == [
+    assert [f.error for f in found.failed_policies] == [
         "it is hard and must only take away, and wants more nodes of pool cpu than there were"
     ]
 
@@ -162,14 +176,14 @@ def test_a_hard_policy_that_adds_holds_everything() -> None:
 def test_no_hard_policy_lets_a_node_with_output_go() -> None:
     def money_is_out(t: Target) -> Target:
         known = {r.claim_id for r in t.releases}
-        more = tuple(Release(c, "cpu", "no money") for c in ("c-cpu1", "c-cpu2") if c not in known)
+        more = tuple(NodeRelease(c, "cpu", "no money") for c in ("c-cpu1", "c-cpu2") if c not in known)
         said = tuple(Remark("hard", f"claim:{r.claim_id}", "release", r.reason) for r in more)
         return replace(t, releases=(*t.releases, *more), remarks=(*t.remarks, *said))
 
-    holding = DataView(StageState.COLLECTING, NOW, since=NOW - 60, nodes=("cpu1",))
+    holding = StagingView(StageState.COLLECTING, NOW, since=NOW - 60, nodes=("cpu1",))
     found = target(
         policies=(Hard(money_is_out, "hard"),),
-        claims=(claim("cpu1", S.OPEN), claim("cpu2", S.OPEN)),
+        claims=(claim("cpu1", S.IN_SERVICE), claim("cpu2", S.IN_SERVICE)),
         data={"9": holding},
     )
     assert [r.claim_id for r in found.releases] == ["c-cpu2"]
@@ -232,14 +246,16 @@ def test_a_hard_policy_that_fails_at_last_holds_everything() -> None:
         return t
 
     found = target(job(), policies=(Hard(no_pins, "hard"),), pins=(pin(3, "floor"),))
-    assert (found.wants, [f.name for f in found.failed]) == ((), ["hard"])
+    assert (found.wants, [f.name for f in found.failed_policies]) == ((), ["hard"])
 
 
 def test_offers_that_a_policy_takes_out_are_put_down_to_it() -> None:
     dear, cheap = offer("dear", "2"), offer("cheap", "1")
 
     def told(t: Target) -> Target:
-        wants = tuple(narrowed(w, "told", lambda o: "too dear" if o.id == dear.id else "") for w in t.wants)
+        wants = tuple(
+            without_refused_offers(w, "told", lambda o: "too dear" if o.id == dear.id else "") for w in t.wants
+        )
         return replace(t, wants=wants).with_remark("told", "pool:cpu", "drop", "not dear")
 
     def silent(t: Target) -> Target:
@@ -247,11 +263,11 @@ def test_offers_that_a_policy_takes_out_are_put_down_to_it() -> None:
         return replace(t, wants=wants).with_remark("silent", "pool:cpu", "drop", "not cheap")
 
     found = target(job(), policies=(Doing(told, "told"),), offers=(dear, cheap))
-    assert [(w.offers, w.left_out) for w in found.wants] == [
-        ((cheap,), (LeftOut(dear.id, "told", "too dear"),)),
+    assert [(w.offers, w.excluded_offers) for w in found.wants] == [
+        ((cheap,), (ExcludedOffer(dear.id, "told", "too dear"),)),
     ]
     found = target(job(), policies=(Doing(silent, "silent"),), offers=(dear, cheap))
-    assert [w.left_out for w in found.wants] == [(LeftOut(cheap.id, "silent", ""),)]
+    assert [w.excluded_offers for w in found.wants] == [(ExcludedOffer(cheap.id, "silent", ""),)]
 
 
 def test_policies_narrow_and_widen_in_order() -> None:
@@ -263,8 +279,8 @@ def test_policies_narrow_and_widen_in_order() -> None:
 
 
 def test_a_policy_may_release_an_idle_node_that_a_job_was_placed_on() -> None:
-    give_up = Doing(lambda t: replace(t, releases=(Release("c-cpu1", "cpu", "too dear"),)))
-    found = target(job(), policies=(give_up,), claims=(claim("cpu1", S.OPEN),))
+    give_up = Doing(lambda t: replace(t, releases=(NodeRelease("c-cpu1", "cpu", "too dear"),)))
+    found = target(job(), policies=(give_up,), claims=(claim("cpu1", S.IN_SERVICE),))
     assert [r.reason for r in found.releases] == ["too dear"]
 
 
@@ -280,7 +296,7 @@ def test_never_beyond_the_free_slots() -> None:
 def test_a_want_without_offers_is_dropped() -> None:
     found = target(job(), policies=(Doing(lambda t: replace(t, wants=(replace(t.wants[0], offers=()),))),))
     assert found.wants == ()
-    assert said(found) == ("wait", "no offer for pool cpu can be used now")
+    assert last_verdict(found) == ("wait", "no offer for pool cpu can be used now")
 
 
 def test_a_torn_gang_is_dropped_whole() -> None:
@@ -288,7 +304,7 @@ def test_a_torn_gang_is_dropped_whole() -> None:
     second = job("5+1", het_job_id="5", het_offset=1, nodes=2, cpus=2)
     found = target(first, second, policies=(Doing(lambda t: replace(t, wants=t.wants[:1])),))
     assert found.wants == ()
-    assert said(found, "5") == ("wait", "a part of its gang was taken away")
+    assert last_verdict(found, "5") == ("wait", "a part of its gang was taken away")
 
 
 @pytest.mark.parametrize(("gang", "left"), [("other", 1), ("", 2)])
@@ -297,7 +313,7 @@ def test_a_gang_keeps_its_name(gang: str, left: int) -> None:
     first = job("5", het_job_id="5", cpus=4)
     second = job("5+1", het_job_id="5", het_offset=1, nodes=2, cpus=2)
     names = Doing(lambda t: replace(t, wants=tuple(replace(w, gang=gang) for w in t.wants[:left])))
-    (failed,) = target(first, second, policies=(names,)).failed
+    (failed,) = target(first, second, policies=(names,)).failed_policies
     assert failed.error == f"it wants nodes of pool cpu for jobs 5 as the gang {gang!r}, which they are not"
 
 
@@ -305,14 +321,16 @@ def test_a_gang_keeps_its_name(gang: str, left: int) -> None:
 def test_what_is_for_no_job_may_be_a_gang_of_its_own(gang: str, failed: int) -> None:
     more = Doing(lambda t: replace(t, wants=(*t.wants, want(gang=gang), want(gang=gang))))
     found = target(job("5", nodes=2, cpus=8), policies=(more,))
-    assert len(found.failed) == failed
+    assert len(found.failed_policies) == failed
     assert sum(w.nodes for w in found.wants if not w.jobs) == (0 if failed else 2)
 
 
 def test_a_hold_keeps_everything_as_it_is() -> None:
-    found = target(job(exclusive=True), claims=(claim("cpu1", S.OPEN), claim("cpu2")), paused="maintenance (by root)")
+    found = target(
+        job(exclusive=True), claims=(claim("cpu1", S.IN_SERVICE), claim("cpu2")), paused="maintenance (by root)"
+    )
     assert (found.wants, found.releases) == ((), ())
-    assert said(found) == ("covered", "it has room on cpu1, which is up and open to it")
+    assert last_verdict(found) == ("covered", "it has room on cpu1, which is up and open to it")
     assert [(r.subject, r.verdict) for r in found.remarks if r.by == "hold"] == [
         ("claim:c-cpu2", "keep"),
         ("plan", "hold"),
@@ -323,7 +341,7 @@ def pin(nodes: int, kind: str = "exact", **fields: Any) -> Pin:
     return replace(Pin("cpu", nodes, kind, None, "root", NOW - 10), **fields)
 
 
-IDLE = (claim("cpu1", S.OPEN), claim("cpu2", S.OPEN), claim("cpu3"))
+IDLE = (claim("cpu1", S.IN_SERVICE), claim("cpu2", S.IN_SERVICE), claim("cpu3"))
 
 
 @pytest.mark.parametrize(
@@ -359,27 +377,27 @@ def test_pins(case: str, pins: tuple[Pin, ...], jobs: int, there: tuple[Any, ...
 def test_a_ceiling_never_splits_a_gang() -> None:
     found = target(job("1", exclusive=True, priority=2), job("2", nodes=2, cpus=2), pins=(pin(2, "ceiling"),))
     assert wants(found) == [("cpu", 1, ("1",))]
-    assert said(found, "2") == ("wait", "burstctl scale cpu 2 (ceiling, by root)")
+    assert last_verdict(found, "2") == ("wait", "burstctl scale cpu 2 (ceiling, by root)")
 
 
 def test_a_drained_node_does_not_count_as_kept() -> None:
     drained = replace(slot_node(pool(), "cpu1", up=True), flags=frozenset({"CLOUD", "DRAIN"}))
-    found = target(claims=(claim("cpu1", S.OPEN),), nodes=(drained,), pins=(pin(1, "floor"),))
+    found = target(claims=(claim("cpu1", S.IN_SERVICE),), nodes=(drained,), pins=(pin(1, "floor"),))
     assert [r.claim_id for r in found.releases] == ["c-cpu1"]
     assert [w.cause for w in found.wants] == [Cause.PIN]
 
 
 def test_since_when_a_job_has_had_room() -> None:
     both = job(partitions=("onprem", "burst"))
-    snapshot = world(both, nodes=(node("op1"),))
+    snapshot = make_snapshot(both, nodes=(node("op1"),))
     found = target(both, nodes=(node("op1"),))
-    first = covered_since({}, snapshot, found)
+    first = stuck_since({}, snapshot, found)
     assert first == {"1": NOW}
     later = replace(snapshot, now=NOW + 60)
-    assert covered_since(first, later, found) == {"1": NOW}
-    assert covered_since(first, later, Target()) == {}, "the node was taken: it starts anew"
-    assert covered_since({"1": NOW - 130}, snapshot, Target()) == {"1": NOW - 130}, "given up: it stays so"
-    assert covered_since({"1": NOW - 3601}, snapshot, Target()) == {}, "for an hour"
-    assert covered_since({"9": NOW - 130}, snapshot, Target()) == {}, "or until it is gone"
+    assert stuck_since(first, later, found) == {"1": NOW}
+    assert stuck_since(first, later, Target()) == {}, "the node was taken: it starts anew"
+    assert stuck_since({"1": NOW - 130}, snapshot, Target()) == {"1": NOW - 130}, "given up: it stays so"
+    assert stuck_since({"1": NOW - 3601}, snapshot, Target()) == {}, "for an hour"
+    assert stuck_since({"9": NOW - 130}, snapshot, Target()) == {}, "or until it is gone"
     booting = target(job(), claims=(claim("cpu1", S.BOOTING),))
-    assert covered_since({}, world(job(), claims=(claim("cpu1", S.BOOTING),)), booting) == {}
+    assert stuck_since({}, make_snapshot(job(), claims=(claim("cpu1", S.BOOTING),)), booting) == {}

@@ -8,13 +8,13 @@ import pytest
 
 from burstd.domain.claim import Cause, Claim, ClaimState
 from burstd.domain.cloud.offer import Offer
-from burstd.domain.plugins.policy import Refused, Target, Want
+from burstd.domain.plugins.policy import DroppedWant, Target, Want
 from burstd.domain.slurm.shape import Shape
 from burstd.domain.snapshot import SlurmView, Snapshot
-from burstd.planner.demand.stuck_jobs import covered_since, tried_since
+from burstd.planner.demand.stuck_jobs import stuck_on_burst_since, stuck_since
 
 OFFER = Offer("sky", "r", "z", "t", spot=False, shape=Shape(8, 1024), price=Decimal(1))
-CLAIM = Claim("c1", "x", "gpu", "gpu-1", OFFER, Cause.DEMAND, ClaimState.OPEN, 0.0, 0.0)
+CLAIM = Claim("c1", "x", "gpu", "gpu-1", OFFER, Cause.DEMAND, ClaimState.IN_SERVICE, 0.0, 0.0)
 SNAPSHOT = Snapshot(100.0, "x", {}, SlurmView((), {}, ()), {}, (CLAIM,))
 REST = Want("gpu", 1, Cause.DEMAND, "job 7", (OFFER,), ("7",), gang="7")
 
@@ -22,11 +22,13 @@ REST = Want("gpu", 1, Cause.DEMAND, "job 7", (OFFER,), ("7",), gang="7")
 @pytest.mark.parametrize(
     ("target", "counted"),
     [
-        pytest.param(Target(placed={"7": ("gpu-1",)}), {"7": 100.0}, id="all of its nodes are open"),
-        pytest.param(Target(placed={"7": ("gpu-1",)}, wants=(REST,)), {}, id="one is to be started"),
-        pytest.param(Target(placed={"7": ("gpu-1",)}, refused=(Refused(REST, "backlog"),)), {}, id="one is refused"),
+        pytest.param(Target(placements={"7": ("gpu-1",)}), {"7": 100.0}, id="all of its nodes are open"),
+        pytest.param(Target(placements={"7": ("gpu-1",)}, wants=(REST,)), {}, id="one is to be started"),
+        pytest.param(
+            Target(placements={"7": ("gpu-1",)}, dropped_wants=(DroppedWant(REST, "backlog"),)), {}, id="one is refused"
+        ),
     ],
 )
-def test_a_gang_has_room_where_all_of_its_nodes_are_open(target: Target, counted: dict[str, float]) -> None:
-    assert covered_since({}, SNAPSHOT, target) == counted
-    assert tried_since({}, SNAPSHOT, target) == counted
+def test_a_gang_has_capacity_where_all_of_its_nodes_are_in_service(target: Target, counted: dict[str, float]) -> None:
+    assert stuck_since({}, SNAPSHOT, target) == counted
+    assert stuck_on_burst_since({}, SNAPSHOT, target) == counted

@@ -8,14 +8,17 @@ import pytest
 
 from burstd.domain.slurm.job import Job, JobState
 from burstd.domain.snapshot import Unavailable
-from burstd.planner.demand.demand import demand, task_ids
-from burstd.planner.demand.pending_reasons import EXACT, meaning
+from burstd.planner.demand.demand import pending_demand, task_ids
+from burstd.planner.demand.pending_reasons import PENDING_REASONS, pending_reason
 
-from .worlds import NOW, job, world
+from .worlds import NOW, job, make_snapshot
 
 
 def counted(*jobs: Job, **fields: Any) -> dict[str, int]:
-    return {ask.gang(): ask.tasks for ask in demand(world(*jobs, **fields)).asks}
+    return {
+        pending_job.gang_id(): pending_job.tasks
+        for pending_job in pending_demand(make_snapshot(*jobs, **fields)).pending_jobs
+    }
 
 
 @pytest.mark.parametrize(
@@ -53,16 +56,16 @@ def counted(*jobs: Job, **fields: Any) -> dict[str, int]:
     ],
 )
 def test_reasons(reason: str, counts: bool) -> None:
-    found = demand(world(job(reason=reason, eligible=0.0)))
-    assert bool(found.asks) is counts
+    found = pending_demand(make_snapshot(job(reason=reason, eligible=0.0)))
+    assert bool(found.pending_jobs) is counts
     assert [(r.subject, r.verdict) for r in found.remarks] == ([] if counts else [("job:1", "wait")])
 
 
-def test_every_reason_that_keeps_a_job_says_so_in_words() -> None:
-    for name, reason in EXACT.items():
+def test_every_reason_that_blocks_a_job_has_a_text() -> None:
+    for name, reason in PENDING_REASONS.items():
         assert reason.text, name
         assert not reason.text.endswith("."), name
-    assert meaning("NeverSeen").text == "Slurm gives a reason that burstd does not know: NeverSeen"
+    assert pending_reason("NeverSeen").text == "Slurm gives a reason that burstd does not know: NeverSeen"
 
 
 @pytest.mark.parametrize(
@@ -79,9 +82,9 @@ def test_every_reason_that_keeps_a_job_says_so_in_words() -> None:
         ("held by its user", {"reason": "JobHeldUser"}, "its user holds it (Slurm: JobHeldUser)"),
     ],
 )
-def test_what_else_keeps_a_job(case: str, fields: dict[str, Any], why: str) -> None:
-    found = demand(world(job(**fields)))
-    assert found.asks == (), case
+def test_what_else_blocks_a_job(case: str, fields: dict[str, Any], why: str) -> None:
+    found = pending_demand(make_snapshot(job(**fields)))
+    assert found.pending_jobs == (), case
     assert [r.reason for r in found.remarks] == [why]
 
 
@@ -111,27 +114,29 @@ def test_priority_then_age() -> None:
     assert list(counted(*jobs)) == ["3", "2", "1"]
 
 
-def test_het_jobs_are_one_ask() -> None:
+def test_het_jobs_are_one_pending_job() -> None:
     first = job("5", het_job_id="5", priority=2)
     second = job("5+1", het_job_id="5", het_offset=1, partitions=("onprem",))
-    [ask] = demand(world(second, first)).asks
-    assert [j.id for j in ask.jobs] == ["5", "5+1"]
-    assert ask.gang() == "5"
-    held = demand(world(first, job("5+1", het_job_id="5", het_offset=1, reason="Licenses")))
-    assert held.asks == ()
+    [pending_job] = pending_demand(make_snapshot(second, first)).pending_jobs
+    assert [j.id for j in pending_job.jobs] == ["5", "5+1"]
+    assert pending_job.gang_id() == "5"
+    held = pending_demand(make_snapshot(first, job("5+1", het_job_id="5", het_offset=1, reason="Licenses")))
+    assert held.pending_jobs == ()
     assert [r.subject for r in held.remarks] == ["job:5", "job:5+1"]
 
 
-def test_jobs_of_other_partitions_compete_and_are_told_nothing() -> None:
-    found = demand(world(job(partitions=("onprem",)), job("2", partitions=("onprem",), reason="Licenses")))
-    assert [ask.burst for ask in found.asks] == [False]
+def test_jobs_of_other_partitions_compete_and_get_no_remark() -> None:
+    found = pending_demand(
+        make_snapshot(job(partitions=("onprem",)), job("2", partitions=("onprem",), reason="Licenses"))
+    )
+    assert [pending_job.burst for pending_job in found.pending_jobs] == [False]
     assert found.remarks == ()
 
 
 def test_nothing_is_known_without_slurm() -> None:
     from dataclasses import replace
 
-    assert demand(replace(world(job()), slurm=Unavailable("down", 0))).asks == ()
+    assert pending_demand(replace(make_snapshot(job()), slurm=Unavailable("down", 0))).pending_jobs == ()
 
 
 @pytest.mark.parametrize(

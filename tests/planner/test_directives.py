@@ -10,26 +10,34 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from burstd.domain.staging import Access, Directives, StageIn, StageOut, When
-from burstd.staging.directives.lexer import canonical, escape, literal, quote, resolve, split, written
-from burstd.staging.directives.parser import help_text, parse, unparse
+from burstd.domain.staging import Access, Directives, OutputCondition, StageIn, StageOut
+from burstd.staging.directives.lexer import (
+    canonical,
+    escape_pattern,
+    literal_text,
+    quote_pattern,
+    quote_token,
+    resolve_pattern,
+    tokenize,
+)
+from burstd.staging.directives.parser import directive_help, format_directives, parse_directives
 
 R, C = Access.READ_ONLY, Access.COPY
 
 
 def read(*lines: str) -> Directives:
-    found, faults = parse("#!/bin/sh\n" + "\n".join(lines) + "\necho hello\n")
+    found, faults = parse_directives("#!/bin/sh\n" + "\n".join(lines) + "\necho hello\n")
     assert faults == ()
     return found
 
 
 def wrong(*lines: str) -> str:
     """What is wrong in the one line that is."""
-    [fault] = parse("#!/bin/sh\n" + "\n".join(lines) + "\n")[1]
+    [fault] = parse_directives("#!/bin/sh\n" + "\n".join(lines) + "\n")[1]
     assert fault.line == len(lines) + 1
     assert fault.text == lines[-1]
-    assert fault.allowed
-    return fault.wrong
+    assert fault.expected
+    return fault.problem
 
 
 @pytest.mark.parametrize(
@@ -75,17 +83,17 @@ def test_stage_in(line: str, source: str, name: str, access: Access) -> None:
 @pytest.mark.parametrize(
     ("line", "pattern", "destination", "when"),
     [
-        ("results/*.csv to out", "results/*.csv", "out", When.ALWAYS),
-        (". to results/%j on success", ".", "results/${j}", When.SUCCESS),
-        ("$BURST_OUT to ~", ".", "${HOME}", When.ALWAYS),
-        ("$BURST_OUT/a//./b/ to x/ on failure", "a/b", "x/", When.FAILURE),
-        ('"${BURST_OUT}/a b" to /x on always', "a b", "/x", When.ALWAYS),
-        ("x to s3://lab/job-%j", "x", "s3://lab/job-${j}", When.ALWAYS),
-        ("x to s3://lab", "x", "s3://lab", When.ALWAYS),
-        ("to to 'a*'", "to", "a[*]", When.ALWAYS),
+        ("results/*.csv to out", "results/*.csv", "out", OutputCondition.ALWAYS),
+        (". to results/%j on success", ".", "results/${j}", OutputCondition.SUCCESS),
+        ("$BURST_OUT to ~", ".", "${HOME}", OutputCondition.ALWAYS),
+        ("$BURST_OUT/a//./b/ to x/ on failure", "a/b", "x/", OutputCondition.FAILURE),
+        ('"${BURST_OUT}/a b" to /x on always', "a b", "/x", OutputCondition.ALWAYS),
+        ("x to s3://lab/job-%j", "x", "s3://lab/job-${j}", OutputCondition.ALWAYS),
+        ("x to s3://lab", "x", "s3://lab", OutputCondition.ALWAYS),
+        ("to to 'a*'", "to", "a[*]", OutputCondition.ALWAYS),
     ],
 )
-def test_stage_out(line: str, pattern: str, destination: str, when: When) -> None:
+def test_stage_out(line: str, pattern: str, destination: str, when: OutputCondition) -> None:
     assert read(f"#BURST stage_out {line}").stage_out == (StageOut(pattern, destination, when, 2),)
 
 
@@ -105,20 +113,20 @@ def test_the_lines_that_count_are_slurms() -> None:
  #BURST stage_in never
 #BURST stage_in late
 """
-    found, faults = parse(script)
+    found, faults = parse_directives(script)
     assert (found.stage_in, faults) == ((StageIn("a", "a", R, 4),), ())
-    assert parse("   \n#BURST nonsense") == (Directives(), ())
-    assert parse("cat <<EOF >job.sh\n#BURST nonsense\nEOF") == (Directives(), ())
+    assert parse_directives("   \n#BURST nonsense") == (Directives(), ())
+    assert parse_directives("cat <<EOF >job.sh\n#BURST nonsense\nEOF") == (Directives(), ())
     assert not Directives()
 
 
 def test_a_line_goes_on_where_slurm_says_so() -> None:
-    found, faults = parse("#BURST stage_in \\\n#BURST   /data/a\\\n#BURST  as b\n#BURST scratch 1G\n")
+    found, faults = parse_directives("#BURST stage_in \\\n#BURST   /data/a\\\n#BURST  as b\n#BURST scratch 1G\n")
     assert faults == ()
     assert found == Directives((StageIn("/data/a", "b", R, 1),), (), 1 << 30)
     for rest in ("", "\n# no directive", "\nsleep 1"):
-        [fault] = parse("#BURST stage_in a \\" + rest)[1]
-        assert (fault.line, fault.wrong) == (1, "it ends in a backslash")
+        [fault] = parse_directives("#BURST stage_in a \\" + rest)[1]
+        assert (fault.line, fault.problem) == (1, "it ends in a backslash")
 
 
 @pytest.mark.parametrize(
@@ -204,7 +212,7 @@ def test_lines_that_contradict_each_other() -> None:
 
 
 def test_every_fault_is_told_and_what_is_right_is_kept() -> None:
-    found, faults = parse("#BURST stage_in\n#BURST stage_in ok\n#BURST scratch x\n")
+    found, faults = parse_directives("#BURST stage_in\n#BURST stage_in ok\n#BURST scratch x\n")
     assert [f.line for f in faults] == [1, 3]
     assert str(faults[0]) == (
         "line 1: #BURST stage_in: it names no source; write #BURST stage_in SOURCE [as NAME] [read_only|copy]"
@@ -213,16 +221,16 @@ def test_every_fault_is_told_and_what_is_right_is_kept() -> None:
 
 
 def test_help_is_whole_and_its_examples_are_right() -> None:
-    [fault] = parse("#BURST help")[1]
-    assert fault.allowed == help_text()
-    examples = [line.strip() for line in help_text().splitlines() if line.startswith("  #BURST")][-4:]
+    [fault] = parse_directives("#BURST help")[1]
+    assert fault.expected == directive_help()
+    examples = [line.strip() for line in directive_help().splitlines() if line.startswith("  #BURST")][-4:]
     found = read(*examples)
     assert [s.name for s in found.stage_in] == ["hg38.fa", "runs"]
     assert [s.destination for s in found.stage_out] == ["results/${j}", "s3://lab/job-${j}"]
 
 
 def test_where_slurm_has_put_its_symbols_in() -> None:
-    [one] = parse("#!/bin/sh\n#BURST stage_in 100%.csv\n", replaced=True)[0].stage_in
+    [one] = parse_directives("#!/bin/sh\n#BURST stage_in 100%.csv\n", symbols_replaced=True)[0].stage_in
     assert one.source == "100%.csv"
 
 
@@ -242,13 +250,13 @@ def test_where_slurm_has_put_its_symbols_in() -> None:
     ],
 )
 def test_resolve(pattern: str, work_dir: str, expected: str | None) -> None:
-    assert resolve(pattern, {"HOME": "/home/ada", "j": "7", "u": "a[d]a"}, work_dir) == expected
+    assert resolve_pattern(pattern, {"HOME": "/home/ada", "j": "7", "u": "a[d]a"}, work_dir) == expected
 
 
 @given(st.text(), st.booleans())
 def test_parse_never_raises(text: str, replaced: bool) -> None:
-    parse(text, replaced=replaced)
-    parse("#BURST " + text, replaced=replaced)
+    parse_directives(text, symbols_replaced=replaced)
+    parse_directives("#BURST " + text, symbols_replaced=replaced)
 
 
 NASTY = st.text(st.sampled_from("ab /'\"\\$`*?[]!-^~#%{}=\n\t\x00:@.é\udcff\ud800" + "stage_in"), max_size=40)
@@ -257,8 +265,8 @@ DIRECTIVE = st.sampled_from(["stage_in", "stage_out", "dataset", "scratch", "hel
 
 @given(DIRECTIVE, NASTY)
 def test_nor_on_nasty_lines_and_what_is_right_reads_back(directive: str, text: str) -> None:
-    found, _ = parse(f"#BURST {directive} {text}")
-    again, faults = parse(unparse(found))
+    found, _ = parse_directives(f"#BURST {directive} {text}")
+    again, faults = parse_directives(format_directives(found))
     assert faults == ()
     assert again == _unnumbered(found, again)
 
@@ -281,18 +289,18 @@ names = (
 
 @given(names)
 def test_any_name_can_be_written(name: str) -> None:
-    [word] = split(quote(name))
+    [word] = tokenize(quote_token(name))
     assert word.text == name == canonical(name)
-    assert word.pattern == escape(name)
-    assert literal(word.pattern) == name
-    [again] = split(written(escape(name)))
-    assert again.pattern == escape(name)
-    line = f"#BURST stage_in {quote('/data/' + name)} as x\n"
-    assert parse(line) == (Directives((StageIn(escape("/data/" + name), "x", R, 1),)), ())
+    assert word.pattern == escape_pattern(name)
+    assert literal_text(word.pattern) == name
+    [again] = tokenize(quote_pattern(escape_pattern(name)))
+    assert again.pattern == escape_pattern(name)
+    line = f"#BURST stage_in {quote_token('/data/' + name)} as x\n"
+    assert parse_directives(line) == (Directives((StageIn(escape_pattern("/data/" + name), "x", R, 1),)), ())
 
 
 @given(st.text(string.ascii_letters + "*?[]!-. ", max_size=12), st.text(string.ascii_letters + "*?[]!-. ", max_size=12))
 def test_an_unquoted_pattern_means_what_fnmatch_means(pattern: str, name: str) -> None:
-    words = split(pattern.replace(" ", "\\ "))
+    words = tokenize(pattern.replace(" ", "\\ "))
     if words:
         assert fnmatch.fnmatchcase(name, words[0].pattern) == fnmatch.fnmatchcase(name, pattern)

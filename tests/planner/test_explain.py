@@ -14,29 +14,31 @@ from burstd.domain.plan import Plan
 from burstd.domain.plugins.policy import Policy
 from burstd.domain.slurm.job import Job, JobState
 from burstd.domain.snapshot import Snapshot, Unavailable
-from burstd.planner.explain.explain import Explanation, explain
+from burstd.planner.explain.explain import Explanation, explain_job
 from burstd.planner.offers.offers import next_breaker
 from burstd.planner.policy_chain import make_target
 
-from .worlds import NOW, claim, job, node, offer, world
+from .worlds import NOW, claim, job, make_snapshot, node, offer
 
 RESTS = next_breaker(None, offer(), "capacity", NOW)
 
 
-def told(snapshot: Snapshot, job_id: str = "1", policies_: tuple[Policy, ...] = ()) -> Explanation:
+def explanation_of(snapshot: Snapshot, job_id: str = "1", policies_: tuple[Policy, ...] = ()) -> Explanation:
     found = make_target(snapshot, policies_)
-    return explain(snapshot, Plan((), found, found.remarks), job_id)
+    return explain_job(snapshot, Plan((), found, found.remarks), job_id)
 
 
 def test_a_job_that_gets_a_node() -> None:
     dear = offer("large", "3")
     broken = offer("cheap", "0.1")
     breaker = next_breaker(None, broken, "capacity", NOW, "none left")
-    found = told(world(job(cpus=2, memory_mib=100), offers=(dear, broken, offer()), breakers=(breaker,)))
-    assert (found.verdict, found.asks, found.remedies) == ("boot", "1 node, 2 CPUs, 100 MiB per node", ())
-    [way] = found.ways
-    assert (way.pool, way.lacks, way.slots, way.free) == ("cpu", "", 4, 4)
-    assert [(c.subject.split("/")[3], c.chosen, bool(c.refused)) for c in way.candidates] == [
+    found = explanation_of(
+        make_snapshot(job(cpus=2, memory_mib=100), offers=(dear, broken, offer()), breakers=(breaker,))
+    )
+    assert (found.verdict, found.request_text, found.remedies) == ("boot", "1 node, 2 CPUs, 100 MiB per node", ())
+    [pool] = found.pool_candidates
+    assert (pool.pool, pool.lacks, pool.slots, pool.free) == ("cpu", "", 4, 4)
+    assert [(c.subject.split("/")[3], c.chosen, bool(c.rejected_because)) for c in pool.candidates] == [
         ("small", True, False),
         ("large", False, False),
         ("cheap", False, True),
@@ -45,17 +47,17 @@ def test_a_job_that_gets_a_node() -> None:
 
 def test_claims_and_nodes_that_serve_it() -> None:
     coming = claim("cpu1", S.BOOTING, jobs=("1",), reason="instance i-1 exists")
-    found = told(world(job(), claims=(coming,)))
+    found = explanation_of(make_snapshot(job(), claims=(coming,)))
     assert found.verdict == "covered"
     assert [(s.claim_id, s.slot, s.state, s.reason) for s in found.serving] == [
         ("c-cpu1", "cpu1", "booting", "instance i-1 exists")
     ]
-    home = told(world(job(partitions=("onprem", "burst")), nodes=(node("op1"),)))
+    home = explanation_of(make_snapshot(job(partitions=("onprem", "burst")), nodes=(node("op1"),)))
     assert [(s.claim_id, s.slot, s.state) for s in home.serving] == [("", "op1", "idle")]
 
 
 @pytest.mark.parametrize(
-    ("case", "asked", "world_", "verdict", "remedy"),
+    ("case", "fields", "snapshot_fields", "verdict", "remedy"),
     [
         ("held", {"reason": "JobHeldUser"}, {}, "wait", "scontrol release 1"),
         ("dependent", {"reason": "Dependency"}, {}, "wait", ""),
@@ -68,19 +70,21 @@ def test_claims_and_nodes_that_serve_it() -> None:
             "name offers that are as large as its slots in the pool's rules, in burstd.toml",
         ),
         ("it rests", {}, {"breakers": (RESTS,)}, "wait", "wait: offers that failed are tried again by themselves"),
-        ("no slot", {}, {"held_slots": frozenset({"cpu1", "cpu2", "cpu3", "cpu4"})}, "wait", "wait for a slot"),
+        ("no slot", {}, {"drained_slots": frozenset({"cpu1", "cpu2", "cpu3", "cpu4"})}, "wait", "wait for a slot"),
         ("on hold", {}, {"paused": "burstctl hold by root"}, "wait", "burstctl unhold"),
     ],
 )
-def test_what_would_help(case: str, asked: dict[str, Any], world_: dict[str, Any], verdict: str, remedy: str) -> None:
-    found = told(world(job(**asked), **world_))
+def test_what_would_help(
+    case: str, fields: dict[str, Any], snapshot_fields: dict[str, Any], verdict: str, remedy: str
+) -> None:
+    found = explanation_of(make_snapshot(job(**fields), **snapshot_fields))
     assert (found.verdict, (*found.remedies, "")[0]) == (verdict, remedy), case
     assert found.summary
 
 
 def test_the_last_word_is_the_policys() -> None:
-    limited = policies.limits.plugin.make(policies.limits.Settings(nodes=0))
-    found = told(world(job()), policies_=(limited,))
+    limited = policies.limits.plugin.make(policies.limits.LimitsSettings(nodes=0))
+    found = explanation_of(make_snapshot(job()), policies_=(limited,))
     assert [(r.by, r.verdict) for r in found.remarks] == [("placement", "boot"), ("limits", "wait")]
     assert found.verdict == "wait"
     assert found.remedies[0] == "wait until other nodes end"
@@ -88,16 +92,16 @@ def test_the_last_word_is_the_policys() -> None:
 
 def test_what_a_budget_can_never_pay_has_the_budgets_remedy() -> None:
     budget = policies.budget.plugin.make(policies.budget.plugin.settings(users={"ada": {"limit": "0.01"}}))
-    found = told(world(job(time_limit_s=600.0)), policies_=(budget,))
+    found = explanation_of(make_snapshot(job(time_limit_s=600.0)), policies_=(budget,))
     assert found.verdict == "impossible"
     assert found.remedies == ("raise the limit in [policies.budget] of burstd.toml",)
 
 
 def test_pools_that_cannot_run_it_say_what_they_lack() -> None:
-    found = told(world(job(constraint="fast")))
-    assert [way.lacks for way in found.ways] == ["the features fast"]
-    odd = told(world(job(constraint="fast!")))
-    assert odd.ways[0].lacks.startswith("the constraint 'fast!' is not understood")
+    found = explanation_of(make_snapshot(job(constraint="fast")))
+    assert [pool.lacks for pool in found.pool_candidates] == ["the features fast"]
+    odd = explanation_of(make_snapshot(job(constraint="fast!")))
+    assert odd.pool_candidates[0].lacks.startswith("the constraint 'fast!' is not understood")
 
 
 @pytest.mark.parametrize(
@@ -111,22 +115,28 @@ def test_the_row_that_stands_for_it(asked: str, row: str) -> None:
         job("5", het_job_id="5"),
         job("5+1", het_job_id="5", het_offset=1),
     )
-    found = told(world(*rows), asked)
+    found = explanation_of(make_snapshot(*rows), asked)
     assert found.job is not None
     assert found.job.id == row
 
 
 def test_jobs_that_have_started_or_are_not_there() -> None:
     running = job(state=JobState.RUNNING, node_list=("cpu1",))
-    found = told(world(running, claims=(claim("cpu1", S.OPEN),)))
+    found = explanation_of(make_snapshot(running, claims=(claim("cpu1", S.IN_SERVICE),)))
     assert (found.verdict, found.summary) == ("running", "it is running on cpu1")
     assert [s.slot for s in found.serving] == ["cpu1"]
-    assert told(world(), "9").summary == "Slurm's queue has no such job; sacct knows those that have ended"
-    blind = replace(world(job()), slurm=Unavailable("timed out", 0))
-    assert told(blind).summary == "Slurm could not be read: timed out"
+    assert (
+        explanation_of(make_snapshot(), "9").summary
+        == "Slurm's queue has no such job; sacct knows those that have ended"
+    )
+    blind = replace(make_snapshot(job()), slurm=Unavailable("timed out", 0))
+    assert explanation_of(blind).summary == "Slurm could not be read: timed out"
 
 
 def test_jobs_that_no_plan_speaks_of() -> None:
-    assert told(world(job(partitions=("onprem",)))).summary == "no pool serves onprem; the burst partitions are burst"
-    late = explain(world(job()), Plan(), "1")
+    assert (
+        explanation_of(make_snapshot(job(partitions=("onprem",)))).summary
+        == "no pool serves onprem; the burst partitions are burst"
+    )
+    late = explain_job(make_snapshot(job()), Plan(), "1")
     assert (late.verdict, late.summary) == ("unknown", "the last plan was made before it was seen")

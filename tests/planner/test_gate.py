@@ -12,15 +12,15 @@ from burstd.domain.claim import Cause, Claim
 from burstd.domain.claim import ClaimState as S
 from burstd.domain.cloud.instance import Instance, InstanceState, Leftover
 from burstd.domain.cloud.offer import Offer, Pool
-from burstd.domain.plan import Bind, Move, PowerDown, RemoveOrphans, SetGate, Unbind
-from burstd.domain.plugins.policy import Release, Target
+from burstd.domain.plan import BindJob, ChangeClaimState, PowerDown, RemoveOrphans, SetGate, UnbindJob
+from burstd.domain.plugins.policy import NodeRelease, Target
 from burstd.domain.slurm.job import Job, JobState
 from burstd.domain.slurm.node import Node, Reservation
 from burstd.domain.slurm.shape import Shape
-from burstd.domain.snapshot import CloudView, Progress, Sighting, SlurmView, Snapshot
-from burstd.planner.lifecycle.gate import hold_ready, move_gate
-from burstd.planner.lifecycle.orphans import asked_by_slurm, remove_orphans, reset_slots
-from burstd.planner.snapshot_view import look
+from burstd.domain.snapshot import CloudView, RuntimeState, Sighting, SlurmView, Snapshot
+from burstd.planner.lifecycle.gate import drain_unwanted_ready, gate_steps
+from burstd.planner.lifecycle.orphans import remove_orphans, reset_slots, wants_of_slurm
+from burstd.planner.snapshot_view import build_view
 from burstd.planner.timeouts import Tuning
 
 NOW = 10_000.0
@@ -49,7 +49,9 @@ def off(slot: str) -> Node:
 
 
 def snap(*claims: Claim, jobs: tuple[Job, ...] = (job(),), gated: tuple[str, ...] = SLOTS, **fields: Any) -> Snapshot:
-    nodes = {s: off(s) for s in SLOTS} | {c.slot: up(c.slot) for c in claims if c.state in (S.READY, S.OPEN, S.CLOSING)}
+    nodes = {s: off(s) for s in SLOTS} | {
+        c.slot: up(c.slot) for c in claims if c.state in (S.READY, S.IN_SERVICE, S.DRAINING)
+    }
     nodes |= fields.pop("nodes", {})
     gate = (Reservation("burstd", frozenset(gated)),)
     base = Snapshot(NOW, "x", {"gpu": POOL}, SlurmView(jobs, nodes, gate, NOW - 0.1), {}, claims)
@@ -57,7 +59,7 @@ def snap(*claims: Claim, jobs: tuple[Job, ...] = (job(),), gated: tuple[str, ...
 
 
 def moved(snapshot: Snapshot, target: Target | None = None) -> list[object]:
-    return list(move_gate(look(snapshot, "burstd"), target or Target(), TUNING))
+    return list(gate_steps(build_view(snapshot, "burstd"), target or Target(), TUNING))
 
 
 def test_the_gate_is_made_where_it_is_missing() -> None:
@@ -77,7 +79,7 @@ def test_the_gate_is_renewed_before_slurm_ends_it() -> None:
 
 
 def test_nothing_to_do_costs_no_call() -> None:
-    assert moved(snap(claim("cl1", S.OPEN), gated=SLOTS[1:])) == []
+    assert moved(snap(claim("cl1", S.IN_SERVICE), gated=SLOTS[1:])) == []
 
 
 def test_slots_that_slurm_does_not_know_are_not_named() -> None:
@@ -94,29 +96,29 @@ def test_all_that_is_ready_opens_in_one_update() -> None:
     [step] = moved(snap(claim("cl1", S.READY), claim("cl2", S.READY), claim("cl3", S.BOOTING)))
     assert isinstance(step, SetGate)
     assert step.nodes == {"cl3", "cl4"}
-    assert step.opens == ("c-cl1", "c-cl2")
+    assert step.into_service == ("c-cl1", "c-cl2")
 
 
 def test_a_job_deep_in_the_queue_gets_its_node_bound() -> None:
     ahead = tuple(job(str(n), priority=200) for n in range(100, 105))
     [step] = moved(snap(claim("cl1", S.READY), jobs=(*ahead, job())))
-    assert isinstance(step, Bind)
+    assert isinstance(step, BindJob)
     assert (step.job_id, step.user, step.nodes) == ("7", "ada", ("cl1",))
 
 
 def test_a_gang_waits_for_its_last_node_and_is_then_bound() -> None:
     big = job(nodes=2)
-    first, second = claim("cl1", S.READY, gang="7"), claim("cl2", S.PROVING, gang="7")
+    first, second = claim("cl1", S.READY, gang="7"), claim("cl2", S.VALIDATING, gang="7")
     assert moved(snap(first, second, jobs=(big,))) == []
     [step] = moved(snap(first, replace(second, state=S.READY), jobs=(big,)))
-    assert isinstance(step, Bind)
+    assert isinstance(step, BindJob)
     assert step.nodes == ("cl1", "cl2")
 
 
 def test_a_gang_waits_for_a_node_that_becomes_ready_in_the_same_plan() -> None:
-    members = (claim("cl1", S.READY, gang="7"), claim("cl2", S.PROVING, gang="7"))
-    view = look(snap(*members, jobs=(job(nodes=2),)), "burstd")
-    assert move_gate(view, Target(), TUNING, frozenset({"c-cl2"})) == []
+    members = (claim("cl1", S.READY, gang="7"), claim("cl2", S.VALIDATING, gang="7"))
+    view = build_view(snap(*members, jobs=(job(nodes=2),)), "burstd")
+    assert gate_steps(view, Target(), TUNING, frozenset({"c-cl2"})) == []
 
 
 def test_a_gang_waits_for_the_replacement_of_a_failed_node() -> None:
@@ -125,114 +127,120 @@ def test_a_gang_waits_for_the_replacement_of_a_failed_node() -> None:
     patient = replace(first, since=NOW - 901)
     [step] = moved(snap(patient, failed, jobs=(job(nodes=2),)))
     assert isinstance(step, SetGate)
-    assert step.opens == ("c-cl1",)
+    assert step.into_service == ("c-cl1",)
 
 
 def test_the_nodes_of_an_array_task_open_together() -> None:
     tasks = job(nodes=2, array_job_id="7", array_tasks="1-9", tasks=9)
-    first, second = claim("cl1", S.READY, gang="7_4"), claim("cl2", S.PROVING, gang="7_4")
+    first, second = claim("cl1", S.READY, gang="7_4"), claim("cl2", S.VALIDATING, gang="7_4")
     assert moved(snap(first, second, jobs=(tasks,))) == []
     [step] = moved(snap(first, replace(second, state=S.READY), jobs=(tasks,)))
     assert isinstance(step, SetGate)
-    assert step.opens == ("c-cl1", "c-cl2")
+    assert step.into_service == ("c-cl1", "c-cl2")
 
 
 def test_a_gang_whose_job_is_gone_opens_for_all() -> None:
     members = [claim(s, S.READY, gang="7") for s in ("cl1", "cl2")]
     [step] = moved(snap(*members, jobs=()))
     assert isinstance(step, SetGate)
-    assert step.opens == ("c-cl1", "c-cl2")
+    assert step.into_service == ("c-cl1", "c-cl2")
 
 
 def test_bound_nodes_stay_behind_the_gate_until_their_job_runs() -> None:
     bound = {"7": frozenset({"cl1"})}
-    since = Progress(bound_since={"7": NOW - 1})
-    assert moved(snap(claim("cl1", S.OPEN), bound=bound, progress=since)) == []
-    gate, unbind = moved(snap(claim("cl1", S.OPEN), bound=bound, jobs=(job(state=JobState.RUNNING),), progress=since))
+    since = RuntimeState(bound_since={"7": NOW - 1})
+    assert moved(snap(claim("cl1", S.IN_SERVICE), bound=bound, runtime_state=since)) == []
+    gate, unbind = moved(
+        snap(claim("cl1", S.IN_SERVICE), bound=bound, jobs=(job(state=JobState.RUNNING),), runtime_state=since)
+    )
     assert isinstance(gate, SetGate)
     assert gate.nodes == {"cl2", "cl3", "cl4"}
-    assert isinstance(unbind, Unbind)
+    assert isinstance(unbind, UnbindJob)
 
 
 def test_a_binding_that_does_not_take_ends() -> None:
-    late = Progress(bound_since={"7": NOW - 61})
-    steps = moved(snap(claim("cl1", S.OPEN), bound={"7": frozenset({"cl1"})}, progress=late))
-    assert [type(s) for s in steps] == [SetGate, Unbind]
+    late = RuntimeState(bound_since={"7": NOW - 61})
+    steps = moved(snap(claim("cl1", S.IN_SERVICE), bound={"7": frozenset({"cl1"})}, runtime_state=late))
+    assert [type(s) for s in steps] == [SetGate, UnbindJob]
 
 
 def test_a_job_that_slurm_will_not_bind_has_its_nodes_opened_to_all() -> None:
     members = [claim(s, S.READY, gang="7") for s in ("cl1", "cl2")]
-    [step] = moved(snap(*members, jobs=(job(nodes=2),), progress=Progress(unbindable=frozenset({"7"}))))
+    [step] = moved(snap(*members, jobs=(job(nodes=2),), runtime_state=RuntimeState(unbindable=frozenset({"7"}))))
     assert isinstance(step, SetGate)
-    assert step.opens == ("c-cl1", "c-cl2")
+    assert step.into_service == ("c-cl1", "c-cl2")
 
 
 def test_a_binding_that_was_broken_off_half_way_is_made_again() -> None:
     members = [claim(s, S.READY, gang="7") for s in ("cl1", "cl2")]
     bound = {"7": frozenset({"cl1", "cl2"})}
     [step] = moved(snap(*members, jobs=(job(nodes=2),), bound=bound))
-    assert isinstance(step, Bind), "the reservation is there, and the job is not in it"
+    assert isinstance(step, BindJob), "the reservation is there, and the job is not in it"
 
 
 def test_a_binding_ends_before_its_node_goes() -> None:
-    claims = (claim("cl1", S.CLOSING), claim("cl2", S.OPEN))
+    claims = (claim("cl1", S.DRAINING), claim("cl2", S.IN_SERVICE))
     gate, unbind = moved(snap(*claims, bound={"7": frozenset({"cl1", "cl2"})}))
     assert isinstance(gate, SetGate)
     assert gate.nodes == {"cl1", "cl3", "cl4"}
-    assert unbind == Unbind("7", "its node cl1 is being closed")
+    assert unbind == UnbindJob("7", "its node cl1 is being closed")
 
 
-@pytest.mark.parametrize("state", [S.READY, S.OPEN])
+@pytest.mark.parametrize("state", [S.READY, S.IN_SERVICE])
 @pytest.mark.parametrize("busy", [False, True])
 def test_nodes_of_a_pool_that_was_taken_away_close_when_idle(state: S, busy: bool) -> None:
     nodes = {"cl1": up("cl1", cpus_allocated=2 if busy else 0)}
     snapshot = snap(claim("cl1", state), gated=("cl1",) if state is S.READY else (), nodes=nodes, pools={})
-    view = look(snapshot, "burstd")
-    held = hold_ready(view, Target())
-    moving = frozenset(step.claim_id for step in held if isinstance(step, Move))
-    steps = [*held, *move_gate(view, Target(), TUNING, moving)]
-    closed = [s for s in steps if isinstance(s, Move) or (isinstance(s, SetGate) and s.closes and s.nodes == {"cl1"})]
+    view = build_view(snapshot, "burstd")
+    held = drain_unwanted_ready(view, Target())
+    moving = frozenset(step.claim_id for step in held if isinstance(step, ChangeClaimState))
+    steps = [*held, *gate_steps(view, Target(), TUNING, moving)]
+    closed = [
+        s
+        for s in steps
+        if isinstance(s, ChangeClaimState) or (isinstance(s, SetGate) and s.into_drain and s.nodes == {"cl1"})
+    ]
     assert len(closed) == (0 if busy else 1)
 
 
 def test_released_nodes_close_but_not_on_hold() -> None:
-    release = Target(releases=(Release("c-cl1", "gpu", "idle for 300 s"),))
-    [step] = moved(snap(claim("cl1", S.OPEN), gated=SLOTS[1:]), release)
+    release = Target(releases=(NodeRelease("c-cl1", "gpu", "idle for 300 s"),))
+    [step] = moved(snap(claim("cl1", S.IN_SERVICE), gated=SLOTS[1:]), release)
     assert isinstance(step, SetGate)
-    assert step.closes == ("c-cl1",)
+    assert step.into_drain == ("c-cl1",)
     assert step.nodes == set(SLOTS)
-    assert moved(snap(claim("cl1", S.OPEN), gated=SLOTS[1:], paused="maintenance"), release) == []
+    assert moved(snap(claim("cl1", S.IN_SERVICE), gated=SLOTS[1:], paused="maintenance"), release) == []
 
 
 def test_a_held_or_dead_node_closes() -> None:
-    held = snap(claim("cl1", S.OPEN), gated=SLOTS[1:], held_slots=frozenset({"cl1"}))
-    dead = snap(claim("cl1", S.OPEN), gated=SLOTS[1:], nodes={"cl1": up("cl1", state="DOWN")})
+    held = snap(claim("cl1", S.IN_SERVICE), gated=SLOTS[1:], drained_slots=frozenset({"cl1"}))
+    dead = snap(claim("cl1", S.IN_SERVICE), gated=SLOTS[1:], nodes={"cl1": up("cl1", state="DOWN")})
     for snapshot in (held, dead):
         [step] = moved(snapshot)
         assert isinstance(step, SetGate)
-        assert step.closes == ("c-cl1",)
+        assert step.into_drain == ("c-cl1",)
 
 
 def test_a_ready_node_that_is_held_never_opens() -> None:
-    snapshot = snap(claim("cl1", S.READY), held_slots=frozenset({"cl1"}))
+    snapshot = snap(claim("cl1", S.READY), drained_slots=frozenset({"cl1"}))
     assert moved(snapshot) == []
-    [step] = hold_ready(look(snapshot, "burstd"), Target())
-    assert isinstance(step, Move)
-    assert step.new is S.CLOSING
+    [step] = drain_unwanted_ready(build_view(snapshot, "burstd"), Target())
+    assert isinstance(step, ChangeClaimState)
+    assert step.new is S.DRAINING
 
 
 def test_slurm_waking_a_slot_by_itself_is_served() -> None:
     waking = replace(off("cl2"), flags=frozenset({"CLOUD", "POWERING_UP"}))
-    view = look(snap(nodes={"cl2": waking}), "burstd")
+    view = build_view(snap(nodes={"cl2": waking}), "burstd")
     assert view.slurm is not None
-    [want] = asked_by_slurm(view.snapshot, view.slurm, Target(offers={"gpu": (OFFER,)}))
+    [want] = wants_of_slurm(view.snapshot, view.slurm, Target(offers={"gpu": (OFFER,)}))
     assert (want.slots, want.cause) == (("cl2",), Cause.SLURM)
     assert reset_slots(view, TUNING) == []
 
 
 def test_a_slot_that_is_up_or_down_without_a_machine_is_reset_unless_a_job_is_on_it() -> None:
     nodes = {"cl1": up("cl1"), "cl2": up("cl2", state="DOWN"), "cl3": up("cl3", cpus_allocated=2)}
-    [step] = reset_slots(look(snap(nodes=nodes), "burstd"), TUNING)
+    [step] = reset_slots(build_view(snap(nodes=nodes), "burstd"), TUNING)
     assert isinstance(step, PowerDown)
     assert step.nodes == ("cl1", "cl2")
     assert step.force
@@ -244,7 +252,7 @@ def test_a_slot_that_is_up_or_down_without_a_machine_is_reset_unless_a_job_is_on
 def test_a_slot_that_is_down_while_off_is_reset_unless_a_person_set_it_down(reason: str, reset: bool) -> None:
     down = replace(off("cl1"), state="DOWN", reason=reason)
     snapshot = snap(nodes={"cl1": down})
-    steps = reset_slots(look(snapshot, "burstd"), TUNING)
+    steps = reset_slots(build_view(snapshot, "burstd"), TUNING)
     assert [step.nodes for step in steps if isinstance(step, PowerDown)] == ([("cl1",)] if reset else [])
     assert "cl1" not in snapshot.free_slots(POOL)
 
@@ -252,8 +260,8 @@ def test_a_slot_that_is_down_while_off_is_reset_unless_a_person_set_it_down(reas
 def stray(instances: tuple[Instance, ...], seen: Sighting, **fields: Any) -> list[object]:
     keys = {f"sky/{i.id}": seen for i in instances} | {"sky/v1": seen}
     cloud = CloudView((), instances, (Leftover("volume", "v1", "sky", "old"),), NOW - 1)
-    snapshot = snap(clouds={"sky": cloud}, progress=Progress(strays=keys), **fields)
-    return list(remove_orphans(snapshot, look(snapshot, "burstd"), TUNING))
+    snapshot = snap(clouds={"sky": cloud}, runtime_state=RuntimeState(orphan_sightings=keys), **fields)
+    return list(remove_orphans(snapshot, build_view(snapshot, "burstd"), TUNING))
 
 
 def test_orphans_go_after_two_sightings_and_the_grace_period() -> None:

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from burstd.domain.slurm import job_history
-from burstd.domain.slurm.job_history import ENOUGH, RECENT, RUNS, EndedJob, History
+from burstd.domain.slurm.job_history import MIN_RUNS, RECENT, RUNS, EndedJob, JobHistory
 from burstd.domain.slurm.shape import Gres
 
 from .worlds import job
@@ -26,7 +26,7 @@ def ended(run_s: float = 100.0, number: int = 1, **fields: Any) -> EndedJob:
     return replace(base, **{"ended": 50.0 + run_s, **fields})
 
 
-def several(run_s: float, count: int = ENOUGH, **fields: Any) -> list[EndedJob]:
+def several(run_s: float, count: int = MIN_RUNS, **fields: Any) -> list[EndedJob]:
     return [ended(run_s, number, **fields) for number in range(count)]
 
 
@@ -43,20 +43,20 @@ def several(run_s: float, count: int = ENOUGH, **fields: Any) -> list[EndedJob]:
     ],
 )
 def test_the_closest_jobs_of_which_enough_are_known_tell(differs: dict[str, Any], basis: str) -> None:
-    found = History.of(several(300, **differs)).run_s(ASKS)
+    found = JobHistory.from_jobs(several(300, **differs)).run_s(ASKS)
     assert found is not None
     assert found.seconds == pytest.approx(300)
-    assert (found.jobs, found.basis) == (ENOUGH, basis)
+    assert (found.jobs, found.basis) == (MIN_RUNS, basis)
 
 
 def test_too_few_tell_nothing() -> None:
-    assert History.of(several(300, ENOUGH - 1)).run_s(ASKS) is None
-    assert History().run_s(ASKS) is None
-    assert History().wait_s(ASKS) is None
+    assert JobHistory.from_jobs(several(300, MIN_RUNS - 1)).run_s(ASKS) is None
+    assert JobHistory().run_s(ASKS) is None
+    assert JobHistory().wait_s(ASKS) is None
 
 
 def test_jobs_without_gpus_are_alike_by_their_cpus() -> None:
-    known = History.of(several(300, gpus=0, cpus=12, user="", account="", time_limit_s=0.0))
+    known = JobHistory.from_jobs(several(300, gpus=0, cpus=12, user="", account="", time_limit_s=0.0))
     asks = job("1", user="", cpus=16)
     found = known.run_s(asks)
     assert found is not None
@@ -70,13 +70,13 @@ def test_jobs_without_gpus_are_alike_by_their_cpus() -> None:
 def test_what_has_run_long_will_run_long(elapsed: float, expected: float) -> None:
     runs = [*several(100, 4), *several(1000, 1), *several(2000, 12)]
     mean = (4 * 100 + 1000 + 12 * 2000) / 17
-    found = History.of(runs).run_s(ASKS, elapsed)
+    found = JobHistory.from_jobs(runs).run_s(ASKS, elapsed)
     assert found is not None
     assert found.seconds == pytest.approx(mean if expected == 1450 else expected)
 
 
 def test_no_job_is_expected_to_run_beyond_its_limit() -> None:
-    found = History.of(several(9000)).run_s(ASKS)
+    found = JobHistory.from_jobs(several(9000)).run_s(ASKS)
     assert found is not None
     assert found.seconds == 7200
 
@@ -85,17 +85,17 @@ def test_waits_are_those_of_late_and_of_the_site() -> None:
     burst = several(10, 20, burst=True, eligible=-10_000.0)
     long_ago = several(10, 2 * RECENT, eligible=-1000.0)
     of_late = several(10, RECENT, eligible=20.0)
-    found = History.of([*long_ago, *of_late, *burst]).wait_s(ASKS)
+    found = JobHistory.from_jobs([*long_ago, *of_late, *burst]).wait_s(ASKS)
     assert found is not None
     assert (found.seconds, found.jobs) == (30, RECENT)
-    assert History.of(burst).wait_s(ASKS) is None
+    assert JobHistory.from_jobs(burst).wait_s(ASKS) is None
 
 
 def test_it_does_not_grow_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(job_history, "GROUPS", 4)
-    known = History.of(ended(number=n, user=f"u{n}", account=f"a{n}", gpus=n) for n in range(3000))
+    known = JobHistory.from_jobs(ended(number=n, user=f"u{n}", account=f"a{n}", gpus=n) for n in range(3000))
     assert all(len(shelf) <= 4 for shelf in known._shelves)
-    same = History.of(several(100, 5 * RUNS))
+    same = JobHistory.from_jobs(several(100, 5 * RUNS))
     found = same.run_s(ASKS)
     assert found is not None
     assert RUNS <= found.jobs < RUNS + job_history.FRESH
@@ -113,9 +113,9 @@ _jobs = st.lists(
 @settings(max_examples=50, deadline=None)
 @given(jobs=_jobs, cuts=st.lists(st.integers(0, 80), max_size=3))
 def test_in_pieces_it_is_the_same_and_older_ones_stay_as_they_were(jobs: list[EndedJob], cuts: list[int]) -> None:
-    known, seen = History(), []
+    known, seen = JobHistory(), []
     for start, end in zip([0, *sorted(cuts)], [*sorted(cuts), len(jobs)], strict=True):
         known = known.with_ended(jobs[start:end])
         seen.append((known, jobs[:end]))
     for value, some in seen:
-        assert value == History.of(some)
+        assert value == JobHistory.from_jobs(some)

@@ -10,14 +10,20 @@ from burstd.domain.claim import Claim
 from burstd.domain.claim import ClaimState as S
 from burstd.domain.cloud.offer import OfferRule
 from burstd.domain.plan import MakeClaim, SetGate
-from burstd.domain.snapshot import Breaker, Pin, SlurmView, Snapshot
+from burstd.domain.snapshot import CircuitBreaker, Pin, SlurmView, Snapshot
 from burstd.planner.decide import decide
-from burstd.planner.offers.image_rollout import CAUSE, at_fault, breaker_key, chosen, outdated
-from burstd.planner.offers.offers import Covering
+from burstd.planner.offers.image_rollout import (
+    VERSION_CAUSE,
+    choose_version,
+    image_at_fault,
+    image_breaker_key,
+    newer_version,
+)
+from burstd.planner.offers.offers import BreakerIndex
 from burstd.planner.offers.offers import breaker_key as offer_key
 from burstd.planner.timeouts import Tuning
 
-from .worlds import NOW, claim, job, offer, pool, slot_node, world
+from .worlds import NOW, claim, job, make_snapshot, offer, pool, slot_node
 
 NEW, OLD, OLDEST = "reg/node@sha256:3", "reg/node@sha256:2", "reg/node@sha256:1"
 VERSIONS = (NEW, OLD, OLDEST)
@@ -25,27 +31,27 @@ POOL = replace(pool(), rules=(OfferRule("sky", image="stream:node"),))
 IMAGES = {"sky": {"stream:node": VERSIONS}}
 
 
-def broken(version: str, until: float = NOW + 60) -> Breaker:
-    return Breaker(breaker_key("sky", version), CAUSE, 1, until, "no slurmd")
+def failed_version(version: str, until: float = NOW + 60) -> CircuitBreaker:
+    return CircuitBreaker(image_breaker_key("sky", version), VERSION_CAUSE, 1, until, "no slurmd")
 
 
 @pytest.mark.parametrize(
     ("breakers", "taken"),
     [
         ((), NEW),
-        ((broken(NEW),), OLD),
-        ((broken(NEW), broken(OLD)), OLDEST),
-        ((broken(NEW, until=NOW - 1),), NEW),
-        (tuple(map(broken, VERSIONS)), NEW),
-        ((replace(broken(NEW), cause="capacity"),), NEW),
+        ((failed_version(NEW),), OLD),
+        ((failed_version(NEW), failed_version(OLD)), OLDEST),
+        ((failed_version(NEW, until=NOW - 1),), NEW),
+        (tuple(map(failed_version, VERSIONS)), NEW),
+        ((replace(failed_version(NEW), cause="capacity"),), NEW),
     ],
 )
-def test_the_newest_version_that_has_not_failed_is_taken(breakers: tuple[Breaker, ...], taken: str) -> None:
-    assert chosen(VERSIONS, "sky", breakers, NOW) == taken
+def test_the_newest_version_that_has_not_failed_is_taken(breakers: tuple[CircuitBreaker, ...], taken: str) -> None:
+    assert choose_version(VERSIONS, "sky", breakers, NOW) == taken
 
 
 def test_a_version_s_breaker_covers_no_offer() -> None:
-    assert Covering([broken("a"), broken("a/b/c@d")]).of(offer()) == []
+    assert BreakerIndex([failed_version("a"), failed_version("a/b/c@d")]).breakers_for(offer()) == []
 
 
 @pytest.mark.parametrize(
@@ -68,12 +74,12 @@ def test_a_version_s_breaker_covers_no_offer() -> None:
 def test_a_version_is_to_blame_for_what_may_be_its_fault_until_there_was_a_node_of_it(
     image: str, cause: str, proved: bool, guilty: bool
 ) -> None:
-    one = replace(claim("cpu1", S.PROVING), image=image)
-    assert at_fault(one, cause, VERSIONS, proved=proved) is guilty
+    one = replace(claim("cpu1", S.VALIDATING), image=image)
+    assert image_at_fault(one, cause, VERSIONS, validated=proved) is guilty
 
 
 def test_the_only_version_is_not_given_up() -> None:
-    assert not at_fault(replace(claim("cpu1", S.PROVING), image=NEW), "slurm", (NEW,), proved=False)
+    assert not image_at_fault(replace(claim("cpu1", S.VALIDATING), image=NEW), "slurm", (NEW,), validated=False)
 
 
 def seen(*claims: Claim, busy: tuple[str, ...] = (), **fields: object) -> Snapshot:
@@ -81,48 +87,48 @@ def seen(*claims: Claim, busy: tuple[str, ...] = (), **fields: object) -> Snapsh
         replace(slot_node(POOL, c.slot, up=True), address=c.address, state="ALLOCATED" if c.slot in busy else "IDLE")
         for c in claims
     ]
-    base = world(pools=(POOL,), claims=claims, nodes=tuple(nodes))
+    base = make_snapshot(pools=(POOL,), claims=claims, nodes=tuple(nodes))
     return replace(base, images=IMAGES, **fields)  # type: ignore[arg-type]
 
 
-def closed(snapshot: Snapshot) -> set[str]:
+def draining_claims(snapshot: Snapshot) -> set[str]:
     """The claims that the plan closes."""
     plan = decide(snapshot, (), Tuning())
     gates = [action for action in plan.actions if isinstance(action, SetGate)]
-    return {claim_id for gate in gates for claim_id in gate.closes}
+    return {claim_id for gate in gates for claim_id in gate.into_drain}
 
 
-def opened(slot: str, image: str) -> Claim:
-    return replace(claim(slot, S.OPEN), image=image, opened=NOW - 10)
+def in_service(slot: str, image: str) -> Claim:
+    return replace(claim(slot, S.IN_SERVICE), image=image, opened=NOW - 10)
 
 
 def test_a_claim_is_made_from_the_version() -> None:
-    snapshot = replace(world(job(), pools=(POOL,)), images=IMAGES, breakers=(broken(NEW),))
+    snapshot = replace(make_snapshot(job(), pools=(POOL,)), images=IMAGES, breakers=(failed_version(NEW),))
     made = [a for a in decide(snapshot, (), Tuning()).actions if isinstance(a, MakeClaim)]
     assert [a.image for a in made] == [OLD]
 
 
 def test_nothing_is_started_before_the_versions_are_known() -> None:
-    snapshot = replace(world(job(), pools=(POOL,)), images={"sky": {"stream:node": ()}})
+    snapshot = replace(make_snapshot(job(), pools=(POOL,)), images={"sky": {"stream:node": ()}})
     assert not [a for a in decide(snapshot, (), Tuning()).actions if isinstance(a, MakeClaim)]
 
 
 def test_idle_nodes_of_another_version_go_one_at_a_time_whatever_a_pin_says() -> None:
-    old1, old2, new = opened("cpu1", OLD), opened("cpu2", OLD), opened("cpu3", NEW)
+    old1, old2, new = in_service("cpu1", OLD), in_service("cpu2", OLD), in_service("cpu3", NEW)
     pins = (Pin("cpu", 3, "exact", None, "root", NOW),)
-    assert closed(seen(old1, old2, new, pins=pins)) == {old1.id}
-    assert closed(seen(old1, old2, new, pins=pins, busy=("cpu1",))) == {old2.id}
-    assert closed(seen(old1, old2, new, pins=pins, busy=("cpu1", "cpu2"))) == set()
-    shut = Breaker(offer_key(offer(), "denied"), "denied", 1, NOW + 60, "403")
-    assert closed(seen(old1, old2, new, pins=pins, breakers=(shut,))) == set()
+    assert draining_claims(seen(old1, old2, new, pins=pins)) == {old1.id}
+    assert draining_claims(seen(old1, old2, new, pins=pins, busy=("cpu1",))) == {old2.id}
+    assert draining_claims(seen(old1, old2, new, pins=pins, busy=("cpu1", "cpu2"))) == set()
+    shut = CircuitBreaker(offer_key(offer(), "denied"), "denied", 1, NOW + 60, "403")
+    assert draining_claims(seen(old1, old2, new, pins=pins, breakers=(shut,))) == set()
     coming = replace(claim("cpu4", S.BOOTING), image=NEW)
-    assert closed(seen(old1, old2, coming, pins=(replace(pins[0], nodes=3),))) == set()
+    assert draining_claims(seen(old1, old2, coming, pins=(replace(pins[0], nodes=3),))) == set()
 
 
 def test_a_version_that_failed_makes_no_node_of_the_one_before_it_go() -> None:
-    old, new = opened("cpu1", OLD), opened("cpu2", NEW)
-    assert outdated(seen(old), old) == NEW
-    assert outdated(seen(old, breakers=(broken(NEW),)), old) == ""
-    assert outdated(replace(seen(old), images={}), old) == ""
-    assert outdated(seen(new), replace(new, image="stream:node")) == ""
+    old, new = in_service("cpu1", OLD), in_service("cpu2", NEW)
+    assert newer_version(seen(old), old) == NEW
+    assert newer_version(seen(old, breakers=(failed_version(NEW),)), old) == ""
+    assert newer_version(replace(seen(old), images={}), old) == ""
+    assert newer_version(seen(new), replace(new, image="stream:node")) == ""
     assert isinstance(seen(old).slurm, SlurmView)

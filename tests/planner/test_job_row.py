@@ -6,7 +6,7 @@ import pytest
 
 from burstd.domain.slurm.job import JobState
 from burstd.domain.slurm.shape import Gres
-from burstd.planner.explain.job_lookup import asks, row_of
+from burstd.planner.explain.job_lookup import find_job, request_text
 
 from .worlds import job
 
@@ -35,7 +35,7 @@ QUEUE = (
     ],
 )
 def test_which_row_an_id_stands_for(job_id: str, row: str | None) -> None:
-    found = row_of(QUEUE, job_id)
+    found = find_job(QUEUE, job_id)
     assert (found.id if found is not None else None) == row
 
 
@@ -44,7 +44,7 @@ def test_what_it_asks_for() -> None:
         nodes=2, cpus=16, memory_mib=2048, memory_per_cpu=True, gres_per_job=(Gres("gpu", "a100", 4),), exclusive=True,
         constraint="ib", tasks=3, time_limit_s=5400.0, dependency="afterok:5",
     )  # fmt: skip
-    assert asks(asked) == (
+    assert request_text(asked) == (
         "2 nodes, 16 CPUs in all, 2 GiB per CPU, gpu:a100:4 in all, constraint ib, whole nodes, 3 array tasks, 90 min,"
         " after afterok:5"
     )

@@ -13,39 +13,39 @@ import policies.idle
 from burstd.domain.claim import Claim
 from burstd.domain.claim import ClaimState as S
 from burstd.domain.cloud.instance import Instance, InstanceState
-from burstd.domain.plan import Move, Plan, PowerDown, SetGate, Terminate, Unbind
+from burstd.domain.plan import ChangeClaimState, Plan, PowerDown, SetGate, TerminateMachines, UnbindJob
 from burstd.domain.slurm.job import Job, JobState
 from burstd.domain.slurm.node import Node, Reservation
-from burstd.domain.snapshot import CloudView, Pin, Progress, Sighting, SlurmView, Snapshot
-from burstd.domain.staging import OUTPUT_ON_NODES, DataView, StageState
+from burstd.domain.snapshot import CloudView, Pin, RuntimeState, Sighting, SlurmView, Snapshot
+from burstd.domain.staging import OUTPUT_ON_NODES, StageState, StagingView
 from burstd.planner.decide import decide
-from burstd.planner.explain.explain import explain
-from burstd.planner.lifecycle.output_retention import alarm, kept
+from burstd.planner.explain.explain import explain_job
+from burstd.planner.lifecycle.output_retention import retained_nodes, retention_alarm
 from burstd.planner.timeouts import Tuning
 from burstd.testing.policy.strategies import NOW as THEN
 from burstd.testing.policy.strategies import snapshots
 
-from .worlds import NOW, claim, job, offer, pool, slot_node, target, wants, world
+from .worlds import NOW, claim, job, make_snapshot, offer, pool, slot_node, target, wants
 
 IDLE = policies.idle.plugin.make(policies.idle.plugin.settings(keep_alive_s=0))
 TUNING = Tuning()
 CPU = pool()
 
 
-def held(state: StageState = StageState.COLLECTING, **fields: Any) -> dict[str, DataView]:
-    return {"12": replace(DataView(state, 0.0, ("cpu1",), since=NOW - 50), **fields)}
+def held(state: StageState = StageState.COLLECTING, **fields: Any) -> dict[str, StagingView]:
+    return {"12": replace(StagingView(state, 0.0, ("cpu1",), since=NOW - 50), **fields)}
 
 
-def seen(one: Claim, data: dict[str, DataView], *jobs: Job, **fields: Any) -> Snapshot:
+def seen(one: Claim, data: dict[str, StagingView], *jobs: Job, **fields: Any) -> Snapshot:
     """A world with this claim, its instance, and a gate over every slot that is not open."""
     nodes = fields.pop("nodes", (replace(slot_node(CPU, one.slot, up=True), address=one.address),))
-    base = world(*jobs, claims=(one,), data=data, nodes=nodes, **fields)
+    base = make_snapshot(*jobs, claims=(one,), data=data, nodes=nodes, **fields)
     assert isinstance(base.slurm, SlurmView)
-    gate = Reservation("burstd", frozenset(s for s in CPU.slots if s != one.slot or one.state is not S.OPEN))
+    gate = Reservation("burstd", frozenset(s for s in CPU.slots if s != one.slot or one.state is not S.IN_SERVICE))
     instance = Instance("i1", "sky", InstanceState.RUNNING, one.id, address=one.address)
     return replace(
         base,
-        slurm=replace(base.slurm, reservations=(gate, *fields.pop("reservations", ())), read=NOW - 1),
+        slurm=replace(base.slurm, reservations=(gate, *fields.pop("reservations", ())), read_at=NOW - 1),
         clouds={"sky": CloudView((offer(),), (instance,), (), NOW - 1)},
     )
 
@@ -55,19 +55,19 @@ def done(snapshot: Snapshot) -> list[str]:
     words = []
     for action in decide(snapshot, (IDLE,), TUNING).actions:
         match action:
-            case SetGate(closes=(_,)):
+            case SetGate(into_drain=(_,)):
                 words.append("close")
-            case PowerDown(ends=(_,)):
+            case PowerDown(terminating=(_,)):
                 words.append("power down")
-            case Terminate():
+            case TerminateMachines():
                 words.append("terminate")
-            case Move():
+            case ChangeClaimState():
                 words.append(action.new.value)
     return words
 
 
-OPEN = claim("cpu1", S.OPEN, address="a1", instance_id="i1")
-CLOSING = claim("cpu1", S.CLOSING, address="a1", instance_id="i1")
+OPEN = claim("cpu1", S.IN_SERVICE, address="a1", instance_id="i1")
+CLOSING = claim("cpu1", S.DRAINING, address="a1", instance_id="i1")
 READY = claim("cpu1", S.READY, address="a1", instance_id="i1")
 ENDING = claim("cpu1", S.TERMINATING, address="a1", instance_id="i1")
 DOWN: dict[str, Any] = {"nodes": (Node("cpu1", "DOWN", address="a1"),)}
@@ -77,8 +77,8 @@ CEILING: dict[str, Any] = {"pins": (Pin("cpu", 0, "ceiling", None, "root", NOW),
 
 def lost(since_s: float) -> dict[str, Any]:
     """Neither lists nor Slurm nor a shell has the machine."""
-    progress = Progress(absent={OPEN.id: Sighting(2, NOW - since_s)}, silent={OPEN.id: NOW})
-    return {"progress": progress, "nodes": (Node("cpu1", "IDLE", frozenset({"NOT_RESPONDING"}), address="a1"),)}
+    progress = RuntimeState(missing_sightings={OPEN.id: Sighting(2, NOW - since_s)}, unreachable_at={OPEN.id: NOW})
+    return {"runtime_state": progress, "nodes": (Node("cpu1", "IDLE", frozenset({"NOT_RESPONDING"}), address="a1"),)}
 
 
 @pytest.mark.parametrize(
@@ -86,15 +86,15 @@ def lost(since_s: float) -> dict[str, Any]:
     [
         ("idle, with nothing of anybody", OPEN, {}, {}, ["close"]),
         ("idle, its output is being collected", OPEN, held(), {}, []),
-        ("idle, the end of its job is not known yet", OPEN, held(StageState.PLACED), {}, []),
-        ("its input is being brought", OPEN, held(StageState.PLACING), {}, []),
-        ("all is in the store", OPEN, held(StageState.BRINGING), {}, ["close"]),
-        ("all is home", OPEN, held(StageState.HOME), {}, ["close"]),
+        ("idle, the end of its job is not known yet", OPEN, held(StageState.FETCHED), {}, []),
+        ("its input is being brought", OPEN, held(StageState.FETCHING), {}, []),
+        ("all is in the store", OPEN, held(StageState.DELIVERING), {}, ["close"]),
+        ("all is home", OPEN, held(StageState.DELIVERED), {}, ["close"]),
         ("of another node", OPEN, held(nodes=("cpu2",)), {}, ["close"]),
         ("of an earlier machine on the slot", OPEN, held(since=NOW - 5000), {}, ["close"]),
         ("a machine made before the job ended, tried again since", OPEN, held(ended=NOW - 70), {}, []),
         ("kept for long enough", OPEN, held(ended=NOW - 90_000), {}, ["close"]),
-        ("an administrator holds the slot", OPEN, held(), {"held_slots": frozenset({"cpu1"})}, ["close"]),
+        ("an administrator holds the slot", OPEN, held(), {"drained_slots": frozenset({"cpu1"})}, ["close"]),
         ("an administrator scales to none", OPEN, held(), CEILING, ["close"]),
         ("down in Slurm", OPEN, held(), DOWN, ["close"]),
         ("the machine is gone", OPEN, {}, lost(60), ["lost"]),
@@ -103,17 +103,23 @@ def lost(since_s: float) -> dict[str, Any]:
         ("closed, with nothing of anybody", CLOSING, {}, {}, ["power down"]),
         ("closed", CLOSING, held(), {}, []),
         ("closed and down", CLOSING, held(), DOWN, []),
-        ("a job got in", CLOSING, held(StageState.PLACED), AT_WORK, ["ready"]),
+        ("a job got in", CLOSING, held(StageState.FETCHED), AT_WORK, ["ready"]),
         ("ready and down, with nothing", READY, {}, DOWN, ["failed", "closing"]),
         ("ready and down", READY, held(), DOWN, []),
         ("being ended, with nothing", ENDING, {}, {}, ["terminate"]),
         ("a job got in at the last moment and left output", ENDING, held(), {}, []),
-        ("already asked for", ENDING, held(), {"progress": Progress(ended=frozenset({OPEN.id}))}, ["terminate"]),
+        (
+            "already asked for",
+            ENDING,
+            held(),
+            {"runtime_state": RuntimeState(termination_accepted=frozenset({OPEN.id}))},
+            ["terminate"],
+        ),
         ("broken", replace(ENDING, error="node_down"), held(), {}, ["terminate"]),
     ],
 )
 def test_what_becomes_of_a_node(
-    case: str, one: Claim, data: dict[str, DataView], fields: dict[str, Any], expected: list[str]
+    case: str, one: Claim, data: dict[str, StagingView], fields: dict[str, Any], expected: list[str]
 ) -> None:
     one = replace(one, created=NOW - 100 if data and next(iter(data.values())).ended == 0 else NOW - 100_000)
     assert done(seen(one, data, **fields)) == expected, case
@@ -125,21 +131,21 @@ def test_the_limit_is_counted_from_the_end_of_the_job() -> None:
         (held(since=NOW - 10, ended=NOW - 80_000), NOW + 6400),
         (held(since=NOW - 80_000), NOW + 6400),
         # A job that runs on is no reason to count; where it was last seen at work is.
-        (held(StageState.PLACED, since=NOW - 300_000), NOW - 100 + 86400),
+        (held(StageState.FETCHED, since=NOW - 300_000), NOW - 100 + 86400),
     ):
-        assert kept(seen(old, data))[old.id].until == until
-    running = kept(seen(old, held(StageState.PLACED, since=NOW - 300_000), **AT_WORK))
+        assert retained_nodes(seen(old, data))[old.id].until == until
+    running = retained_nodes(seen(old, held(StageState.FETCHED, since=NOW - 300_000), **AT_WORK))
     assert running[old.id].until == NOW + 86400
-    assert kept(seen(old, held(ended=NOW - 80_000)), keep_s=3600) == {}
+    assert retained_nodes(seen(old, held(ended=NOW - 80_000)), retention_s=3600) == {}
 
 
 def test_other_jobs_may_use_a_kept_node() -> None:
     found = target(job(), claims=(OPEN,), data=held())
-    assert (wants(found), found.placed) == ([], {"1": ("cpu1",)})
+    assert (wants(found), found.placements) == ([], {"1": ("cpu1",)})
 
 
 def test_a_ceiling_closes_others_first() -> None:
-    other = claim("cpu2", S.OPEN)
+    other = claim("cpu2", S.IN_SERVICE)
     found = target(claims=(OPEN, other), data=held(), policies=(IDLE,), pins=(Pin("cpu", 1, "exact", None, "r", NOW),))
     assert [r.claim_id for r in found.releases] == [other.id]
 
@@ -152,24 +158,24 @@ def test_it_is_told() -> None:
         " kept until 1970-01-13 13:45 UTC"
     )
     assert says in [r.reason for r in plan.remarks if r.subject == f"claim:{OPEN.id}"]
-    assert [r.reason for r in explain(snapshot, plan, "12").remarks] == [says]
-    assert alarm(snapshot) == (
+    assert [r.reason for r in explain_job(snapshot, plan, "12").remarks] == [says]
+    assert retention_alarm(snapshot) == (
         "1 node(s) are kept for output that is not in the store,"
         " which has cost 0.01 EUR since their jobs ended and costs 1.00 EUR/h: cpu1 for job 12"
         " (until 1970-01-13 13:45 UTC, ssh: no route to host); see burstctl stage status"
     )
-    assert alarm(seen(OPEN, held())) == ""
-    assert "given up" in alarm(seen(replace(OPEN, created=NOW - 200_000), held(ended=NOW - 90_000)))
+    assert retention_alarm(seen(OPEN, held())) == ""
+    assert "given up" in retention_alarm(seen(replace(OPEN, created=NOW - 200_000), held(ended=NOW - 90_000)))
 
 
 def test_a_job_whose_input_is_brought_to_its_nodes_keeps_its_binding() -> None:
     """It is CONFIGURING for as long as that takes."""
-    bound = {"bound": {"12": frozenset({"cpu1"})}, "progress": Progress(bound_since={"12": NOW - 500})}
+    bound = {"bound": {"12": frozenset({"cpu1"})}, "runtime_state": RuntimeState(bound_since={"12": NOW - 500})}
     waits = job("12", state=JobState.CONFIGURING, reservation="burstd-12", node_list=("cpu1",))
 
     def unbinds(one: Job) -> list[str]:
-        plan: Plan = decide(seen(OPEN, held(StageState.PLACING), one, **bound), (), TUNING)
-        return [a.reason for a in plan.actions if isinstance(a, Unbind)]
+        plan: Plan = decide(seen(OPEN, held(StageState.FETCHING), one, **bound), (), TUNING)
+        return [a.reason for a in plan.actions if isinstance(a, UnbindJob)]
 
     assert unbinds(waits) == []
     assert unbinds(replace(waits, state=JobState.PENDING)) == ["the job did not start within 60 s"]
@@ -181,7 +187,7 @@ def test_a_job_whose_input_is_brought_to_its_nodes_keeps_its_binding() -> None:
 def test_no_plan_ends_a_machine_with_output_on_it(snapshot: Snapshot, draw: st.DataObject) -> None:
     slots = [c.slot for c in snapshot.claims]
     views = st.builds(
-        DataView,
+        StagingView,
         st.sampled_from(list(StageState)),
         st.just(0.0),
         st.lists(st.sampled_from(slots), max_size=2).map(tuple) if slots else st.just(()),
@@ -192,17 +198,17 @@ def test_no_plan_ends_a_machine_with_output_on_it(snapshot: Snapshot, draw: st.D
         snapshot, data=draw.draw(jobs), claims=tuple(replace(c, instance_id=f"i-{c.slot}") for c in snapshot.claims)
     )
     if isinstance(snapshot.slurm, SlurmView):
-        gate = Reservation("burstd", frozenset(c.slot for c in snapshot.claims if c.state is not S.OPEN))
+        gate = Reservation("burstd", frozenset(c.slot for c in snapshot.claims if c.state is not S.IN_SERVICE))
         snapshot = replace(snapshot, slurm=replace(snapshot.slurm, reservations=(gate,)))
-    holding = kept(snapshot)
+    holding = retained_nodes(snapshot)
     claims = {c.id: c for c in snapshot.claims}
     for action in decide(snapshot, (IDLE,), TUNING).actions:
         match action:
-            case PowerDown(ends=ends):
+            case PowerDown(terminating=ends):
                 assert holding.keys().isdisjoint(ends)
-            case Terminate(claims=ended):
+            case TerminateMachines(claims=ended):
                 assert all(claims[one].error for one in holding.keys() & set(ended))
-            case Move(claim_id=one, new=S.FAILED | S.TERMINATING):
+            case ChangeClaimState(claim_id=one, new=S.FAILED | S.TERMINATING):
                 assert one not in holding
     on_nodes = {name for view in snapshot.data.values() if view.state in OUTPUT_ON_NODES for name in view.nodes}
     assert {one.claim.slot for one in holding.values()} <= on_nodes

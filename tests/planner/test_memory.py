@@ -15,13 +15,13 @@ from burstd.domain.plan import MakeClaim, Plan
 from burstd.domain.slurm.job import Job, JobState
 from burstd.domain.slurm.shape import Shape
 from burstd.domain.snapshot import SlurmView, Snapshot
-from burstd.domain.staging import DataView, StageState
+from burstd.domain.staging import StageState, StagingView
 from burstd.planner.decide import Decider, decide
 from burstd.planner.timeouts import Tuning
 from burstd.testing.policy import strategies
 from policies import backlog, idle, limits
 
-from .worlds import NOW, job, offer, pool, world
+from .worlds import NOW, job, make_snapshot, offer, pool
 
 CHAIN = (
     backlog.plugin.make(backlog.plugin.settings(min_jobs=2, max_age_s=300)),
@@ -124,12 +124,12 @@ def wait(data: st.DataObject, snapshot: Snapshot, _plan: Plan) -> Snapshot:
 
 def believe(data: st.DataObject, snapshot: Snapshot, plan: Plan) -> Snapshot:
     """Room has been there for jobs for some time."""
-    words = sorted(plan.target.placed)
+    words = sorted(plan.target.placements)
     since = {word: snapshot.now - data.draw(st.sampled_from((0, 100, 500))) for word in words}
     fields: dict[str, Any] = data.draw(
-        st.sampled_from(({"covered_since": since}, {"tried_since": since}, {"covered_since": {}}))
+        st.sampled_from(({"stuck_since": since}, {"stuck_on_burst_since": since}, {"stuck_since": {}}))
     )
-    return replace(snapshot, progress=replace(snapshot.progress, **fields))
+    return replace(snapshot, runtime_state=replace(snapshot.runtime_state, **fields))
 
 
 def stage(data: st.DataObject, snapshot: Snapshot, _plan: Plan) -> Snapshot:
@@ -137,8 +137,8 @@ def stage(data: st.DataObject, snapshot: Snapshot, _plan: Plan) -> Snapshot:
     if not jobs:
         return snapshot
     row = data.draw(st.sampled_from(jobs))
-    state = data.draw(st.sampled_from((StageState.SENDING, StageState.STAGED, StageState.HELD)))
-    view = DataView(state, snapshot.now + data.draw(st.sampled_from((0, 30, 3000))), since=snapshot.now)
+    state = data.draw(st.sampled_from((StageState.UPLOADING, StageState.STAGED, StageState.HELD)))
+    view = StagingView(state, snapshot.now + data.draw(st.sampled_from((0, 30, 3000))), since=snapshot.now)
     return replace(snapshot, data=data.draw(st.sampled_from(({}, {row.id: view}))))
 
 
@@ -150,7 +150,7 @@ def other(data: st.DataObject, snapshot: Snapshot, _plan: Plan) -> Snapshot:
     fields: dict[str, Any] = data.draw(
         st.sampled_from(
             (
-                {"held_slots": slots}, {"held_slots": frozenset()}, {"interruptions": cut}, {"interruptions": {}},
+                {"drained_slots": slots}, {"drained_slots": frozenset()}, {"interruptions": cut}, {"interruptions": {}},
                 {"paused": "held"}, {"paused": ""}, {"breakers": ()}, {"bound": {}},
                 {"bound": {row.id: frozenset({c.slot for c in snapshot.claims[:1]}) for row in jobs[:1]}},
             )
@@ -190,7 +190,7 @@ def test_long_queues_of_few_kinds(kinds: list[tuple[int, int]], slots: int, data
     jobs = tuple(job(str(n), cpus=cpus, priority=priority) for n, (cpus, priority) in enumerate(kinds))
     pools = (pool(slots=slots), pool("big", slots, Shape(8, 16_000)))
     offers = (offer(price="1"), offer("large", data.draw(st.sampled_from(("1.9", "2", "2.1"))), pools[1].shape))
-    check(data, world(*jobs, pools=pools, offers=offers), Decider(), (submit, cancel, change, wait, claim), 8)
+    check(data, make_snapshot(*jobs, pools=pools, offers=offers), Decider(), (submit, cancel, change, wait, claim), 8)
 
 
 def queue(count: int) -> tuple[Job, ...]:
@@ -222,7 +222,7 @@ def test_what_need_not_be_placed_anew(
     case: str, after: Callable[[tuple[Job, ...]], tuple[Job, ...]], same: bool
 ) -> None:
     decider, jobs = Decider(), queue(100)
-    snapshot = world(*jobs)
+    snapshot = make_snapshot(*jobs)
     before = decider.decide(snapshot, (), Tuning())
     later = replace(seen(snapshot, jobs=after(jobs)), now=NOW + 1)
     plan = decider.decide(later, (), Tuning())

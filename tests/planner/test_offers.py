@@ -12,31 +12,31 @@ from hypothesis import strategies as st
 
 from burstd.domain.cloud.offer import OfferRule, Pool
 from burstd.domain.slurm.shape import Gres, Shape
-from burstd.domain.snapshot import Breaker, CloudView, Snapshot, Unavailable
+from burstd.domain.snapshot import CircuitBreaker, CloudView, Snapshot, Unavailable
 from burstd.planner.offers.offers import (
     BACKOFF,
     TOO_LATE,
-    Covering,
+    BreakerIndex,
     breaker_key,
-    candidates,
-    image_word,
-    mended_by,
+    breakers_closed_by,
+    configured_image,
+    evaluate_offers,
     next_breaker,
+    no_offer_reason,
     usable_offers,
-    why_none,
 )
 
-from .worlds import NOW, V100, offer, pool, world
+from .worlds import NOW, V100, make_snapshot, offer, pool
 
 GPU = Shape(16, 64_000, V100)
 
 
 def usable(of: Pool, *offers: Any, **fields: Any) -> list[str]:
-    return [o.instance_type for o in usable_offers(world(pools=(of,), offers=offers, **fields), of)]
+    return [o.instance_type for o in usable_offers(make_snapshot(pools=(of,), offers=offers, **fields), of)]
 
 
 def refusals(snapshot: Snapshot, of: Pool) -> dict[str, str]:
-    return {j.subject: j.refused for j in candidates(snapshot, of) if j.refused}
+    return {j.subject: j.rejected_because for j in evaluate_offers(snapshot, of) if j.rejected_because}
 
 
 def test_by_price_then_on_demand_then_rule_then_name() -> None:
@@ -74,8 +74,8 @@ def test_larger_ones_and_typed_gpus_for_untyped_slots_will_do() -> None:
 def test_each_refusal_has_its_reason() -> None:
     of = pool("gpu", shape=GPU, rules=(OfferRule("sky", ("p*",)), OfferRule("sea"), OfferRule("fog")))
     small, good = offer("p1"), offer("p3", shape=GPU)
-    closed = Breaker(breaker_key(good, "capacity"), "capacity", 3, NOW + 240, "none left")
-    snapshot = world(pools=(of,), offers=(small, good, offer("x")), breakers=(closed,))
+    closed = CircuitBreaker(breaker_key(good, "capacity"), "capacity", 3, NOW + 240, "none left")
+    snapshot = make_snapshot(pools=(of,), offers=(small, good, offer("x")), breakers=(closed,))
     snapshot = replace(snapshot, clouds={**snapshot.clouds, "sea": CloudView(Unavailable("timed out", 0), ())})
     assert refusals(snapshot, of) == {
         "sky/r1/a/p1/on-demand": "smaller than the pool's slots: 4 CPUs of 16",
@@ -84,13 +84,13 @@ def test_each_refusal_has_its_reason() -> None:
         "sea": "its offers could not be read: timed out",
         "fog": "the provider has not been read yet",
     }
-    told = why_none(candidates(snapshot, of))
-    assert told.endswith("and 1 more")
-    assert "leave it out" not in told
+    reasons = no_offer_reason(evaluate_offers(snapshot, of))
+    assert reasons.endswith("and 1 more")
+    assert "leave it out" not in reasons
 
 
 def test_a_breaker_that_has_run_out_keeps_nothing() -> None:
-    over = Breaker("sky/*/*/*/*", "auth", 1, NOW)
+    over = CircuitBreaker("sky/*/*/*/*", "auth", 1, NOW)
     assert usable(pool(), offer(), breakers=(over,)) == ["small"]
     assert usable(pool(), offer(), breakers=(replace(over, until=NOW + 1),)) == []
 
@@ -123,7 +123,7 @@ def test_failures_that_were_under_way_together_count_once() -> None:
 
 
 def test_an_old_failure_is_forgotten() -> None:
-    old = Breaker("sky/r1/a/small/on-demand", "capacity", 7, NOW - 3601)
+    old = CircuitBreaker("sky/r1/a/small/on-demand", "capacity", 7, NOW - 3601)
     assert next_breaker(old, offer(), "capacity", NOW).failures == 1
 
 
@@ -144,29 +144,29 @@ def test_success_ends_what_it_disproves() -> None:
     quota, capacity, boot = (next_breaker(None, offer(), cause, NOW) for cause in ("quota", "capacity", "boot"))
     elsewhere = next_breaker(None, offer(zone="b"), "capacity", NOW)
     breakers = (quota, capacity, boot, elsewhere)
-    assert mended_by(breakers, offer(), ready=False) == (quota,)
+    assert breakers_closed_by(breakers, offer(), ready=False) == (quota,)
     # Some clouds find later that they have none.
-    assert mended_by(breakers, offer(), ready=True) == (capacity, boot)
+    assert breakers_closed_by(breakers, offer(), ready=True) == (capacity, boot)
     late = next_breaker(None, offer(), TOO_LATE, NOW)
-    assert [mended_by((late,), offer(), ready=ready) for ready in (False, True)] == [(), ()]
+    assert [breakers_closed_by((late,), offer(), ready=ready) for ready in (False, True)] == [(), ()]
 
 
-_WORDS = [
+_KEY_FIELDS = [
     st.sampled_from(words)
     for words in (["sky", "sea"], ["r1", "r2"], ["a", "b", ""], ["x", "y%2Fz"], ["spot", "on-demand"])
 ]
-_KEYS = st.tuples(*(st.one_of(st.just("*"), words) for words in _WORDS)).map("/".join) | st.sampled_from(
+_KEYS = st.tuples(*(st.one_of(st.just("*"), words) for words in _KEY_FIELDS)).map("/".join) | st.sampled_from(
     ["", "a/*", "*"]
 )
 
 
-@given(st.lists(_KEYS, max_size=30), st.tuples(*_WORDS))
+@given(st.lists(_KEYS, max_size=30), st.tuples(*_KEY_FIELDS))
 def test_what_covers_an_offer_is_found_as_if_each_were_looked_at(keys: list[str], words: tuple[str, ...]) -> None:
     provider, region, zone, kind, market = words
     kind = kind.replace("%2F", "/")
     one = offer(kind, provider=provider, region=region, zone=zone, spot=market == "spot")
-    breakers = [Breaker(key, "quota", number, NOW) for number, key in enumerate(keys)]
-    assert Covering(breakers).of(one) == list(mended_by(breakers, one, ready=False))
+    breakers = [CircuitBreaker(key, "quota", number, NOW) for number, key in enumerate(keys)]
+    assert BreakerIndex(breakers).breakers_for(one) == list(breakers_closed_by(breakers, one, ready=False))
 
 
 def test_names_with_slashes_stay_one_field() -> None:
@@ -177,5 +177,5 @@ def test_names_with_slashes_stay_one_field() -> None:
 
 def test_the_image_word_the_first_rule_that_allows_it() -> None:
     of = pool(rules=(OfferRule("sky", ("g*",), image="gpu"), OfferRule("sky", image="plain")))
-    assert image_word(of, offer("g5")) == "gpu"
-    assert image_word(of, offer("m5", price=str(Decimal(2)))) == "plain"
+    assert configured_image(of, offer("g5")) == "gpu"
+    assert configured_image(of, offer("m5", price=str(Decimal(2)))) == "plain"

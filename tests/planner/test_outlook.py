@@ -11,16 +11,16 @@ from hypothesis import given, settings
 from burstd.domain.claim import ClaimState
 from burstd.domain.plugins.policy import Target
 from burstd.domain.slurm.job import Job, JobState
-from burstd.domain.slurm.job_history import EndedJob, History
+from burstd.domain.slurm.job_history import EndedJob, JobHistory
 from burstd.domain.slurm.node import Node, Reservation
 from burstd.domain.slurm.outlook import Outlook
 from burstd.domain.slurm.shape import Gres
-from burstd.domain.snapshot import Progress, SlurmView, Snapshot, Unavailable
-from burstd.domain.staging import DataView, StageState
-from burstd.planner.forecast.outlook import outlooks
+from burstd.domain.snapshot import RuntimeState, SlurmView, Snapshot, Unavailable
+from burstd.domain.staging import StageState, StagingView
+from burstd.planner.forecast.outlook import job_outlooks
 from burstd.testing.policy.strategies import situations
 
-from .worlds import NOW, claim, job, node, pool, world
+from .worlds import NOW, claim, job, make_snapshot, node, pool
 
 INF = float("inf")
 BOTH = ("onprem", "burst")
@@ -41,8 +41,8 @@ def full(name: str, **fields: Any) -> Node:
     return node(name, state="ALLOCATED", cpus_allocated=4, **fields)
 
 
-def look(*jobs: Job, nodes: tuple[Node, ...] = (full("a"),), **fields: Any) -> Outlook:
-    return outlooks(world(*jobs, nodes=nodes, **fields))["1"]
+def outlook_of(*jobs: Job, nodes: tuple[Node, ...] = (full("a"),), **fields: Any) -> Outlook:
+    return job_outlooks(make_snapshot(*jobs, nodes=nodes, **fields))["1"]
 
 
 TWO = (full("a"), full("b"))
@@ -73,14 +73,14 @@ BUSY = (runs(1, "a", 600), runs(2, "b", 900))
     ],
 )  # fmt: skip
 def test_the_queue(case: str, jobs: tuple[Job, ...], nodes: tuple[Node, ...], start: float) -> None:
-    assert look(*jobs, nodes=nodes).local_start == NOW + start, case
+    assert outlook_of(*jobs, nodes=nodes).local_start == NOW + start, case
 
 
 def test_short_jobs_start_before_one_that_must_wait_where_they_do_not_delay_it() -> None:
     large = waits("2", nodes=2, cpus=8, priority=9)
     nodes = (node("a"), full("b"))
     held_back, let_through = (
-        outlooks(world(large, waits(time_limit_s=limit), *BUSY[1:], nodes=nodes)) for limit in (901, 900)
+        job_outlooks(make_snapshot(large, waits(time_limit_s=limit), *BUSY[1:], nodes=nodes)) for limit in (901, 900)
     )
     assert held_back["1"].local_start > NOW + 900
     assert let_through["1"].local_start == NOW
@@ -88,17 +88,19 @@ def test_short_jobs_start_before_one_that_must_wait_where_they_do_not_delay_it()
 
 def test_burst_slots_and_reserved_nodes_are_no_nodes_of_the_site() -> None:
     one = pool(slots=1)
-    assert look(waits(), nodes=(), pools=(one,), claims=(claim("cpu1", ClaimState.OPEN),)).local_start == INF
-    snapshot = world(waits(), nodes=(node("a"),))
+    assert (
+        outlook_of(waits(), nodes=(), pools=(one,), claims=(claim("cpu1", ClaimState.IN_SERVICE),)).local_start == INF
+    )
+    snapshot = make_snapshot(waits(), nodes=(node("a"),))
     assert isinstance(snapshot.slurm, SlurmView)
     kept = replace(snapshot.slurm, reservations=(Reservation("maint", frozenset({"a"})),))
-    assert outlooks(replace(snapshot, slurm=kept))["1"].local_start == INF
+    assert job_outlooks(replace(snapshot, slurm=kept))["1"].local_start == INF
 
 
 def test_jobs_with_a_machine_on_its_way_do_not_wait_for_the_site() -> None:
     first = waits("2", priority=9)
     coming = claim("cpu1", ClaimState.BOOTING, jobs=("2",))
-    assert look(waits(), first, *BUSY, nodes=TWO, claims=(coming,)).local_start == NOW + 600
+    assert outlook_of(waits(), first, *BUSY, nodes=TWO, claims=(coming,)).local_start == NOW + 600
 
 
 @pytest.mark.parametrize(
@@ -113,7 +115,7 @@ def test_jobs_with_a_machine_on_its_way_do_not_wait_for_the_site() -> None:
 def test_whom_to_believe(
     case: str, said: float, jobs: tuple[Job, ...], nodes: tuple[Node, ...], expected: tuple[float, str]
 ) -> None:
-    found = look(waits(start=said, eligible=NOW - 300, submitted=NOW - 300), *jobs, nodes=nodes)
+    found = outlook_of(waits(start=said, eligible=NOW - 300, submitted=NOW - 300), *jobs, nodes=nodes)
     assert (found.local_start - NOW, found.local_basis) == expected, case
 
 
@@ -123,52 +125,52 @@ def ended(number: int, run_s: float, wait_s: float = 0.0) -> EndedJob:
 
 
 def test_history_tells_how_long_jobs_run_and_wait() -> None:
-    known = History.of([*(ended(n, 200, 500) for n in range(8)), *(ended(n, 1300, 500) for n in range(8))])
+    known = JobHistory.from_jobs([*(ended(n, 200, 500) for n in range(8)), *(ended(n, 1300, 500) for n in range(8))])
     running = runs(1, "a", 0, time_limit_s=0.0)
-    found = look(waits(), running, history=known)
+    found = outlook_of(waits(), running, history=known)
     # It has run for 1000 s: only the long ones tell.
     assert (found.local_start, found.local_basis) == (NOW + 300, "queue")
     assert (found.run_s, found.run_basis) == (750, "16 jobs of ada with up to 4 CPUs")
-    idle = look(waits(eligible=NOW - 300, submitted=NOW - 300), nodes=(node("a"),), history=known)
+    idle = outlook_of(waits(eligible=NOW - 300, submitted=NOW - 300), nodes=(node("a"),), history=known)
     assert (idle.local_start, idle.local_basis) == (NOW + 200, "history")
 
 
 @pytest.mark.parametrize(("limit", "expected"), [(0.0, (3600, "none")), (900.0, (900, "time limit"))])
 def test_without_history_the_time_limit_counts(limit: float, expected: tuple[float, str]) -> None:
-    found = look(waits(time_limit_s=limit))
+    found = outlook_of(waits(time_limit_s=limit))
     assert (found.run_s, found.run_basis) == expected
 
 
 def test_what_it_would_be_in_the_cloud() -> None:
-    booted = Progress(booted={"cpu": (100.0, 140.0, 120.0)})
-    data = {"1": DataView(StageState.SENDING, NOW + 400)}
-    found = look(waits(), progress=booted, data=data)
+    booted = RuntimeState(boot_durations={"cpu": (100.0, 140.0, 120.0)})
+    data = {"1": StagingView(StageState.UPLOADING, NOW + 400)}
+    found = outlook_of(waits(), runtime_state=booted, data=data)
     assert (found.boot_s, found.staging_s, found.ready_s) == (120, 400, 400)
-    staging = look(waits(reason="BurstBufferStageIn"), nodes=(node("a"),), data=data)
+    staging = outlook_of(waits(reason="BurstBufferStageIn"), nodes=(node("a"),), data=data)
     assert staging.local_start == NOW + 400
 
 
 def test_an_array_is_put_task_by_task() -> None:
     array = waits(tasks=3, array_tasks="1-3", array_job_id="1", time_limit_s=100.0)
-    found = look(array, *BUSY, nodes=TWO)
+    found = outlook_of(array, *BUSY, nodes=TWO)
     assert (found.local_start, found.last_start) == (NOW + 600, NOW + 800)
 
 
 def test_what_leaves_gives_its_place_to_the_next() -> None:
-    both = outlooks(world(waits("2", priority=9), waits(), *BUSY, nodes=TWO))
+    both = job_outlooks(make_snapshot(waits("2", priority=9), waits(), *BUSY, nodes=TWO))
     assert both["1"].local_start == NOW + 900
     without = both.assuming(lambda job_id, _: job_id == "2")
     assert [without[i].local_start - NOW for i in ("1", "2")] == [600, 600]
 
 
 def test_a_slurm_that_cannot_be_read_has_no_queue() -> None:
-    assert dict(outlooks(replace(world(waits()), slurm=Unavailable("no", NOW)))) == {}
+    assert dict(job_outlooks(replace(make_snapshot(waits()), slurm=Unavailable("no", NOW)))) == {}
 
 
 def test_behind_many_jobs_only_the_work_before_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("burstd.planner.forecast.site_queue.EXACT", 2)
+    monkeypatch.setattr("burstd.planner.forecast.site_queue.MAX_EXACT_JOBS", 2)
     many = [waits(str(n), priority=9, time_limit_s=100.0) for n in range(2, 8)]
-    found = look(waits(), *many, runs(1, "a", 600))
+    found = outlook_of(waits(), *many, runs(1, "a", 600))
     # Two are put in, which end at 800; four more take 400 s of the one node.
     assert 1000 <= found.local_start - NOW <= 1200
 
@@ -177,7 +179,7 @@ def test_behind_many_jobs_only_the_work_before_counts(monkeypatch: pytest.Monkey
 @given(situation=situations())
 def test_nothing_starts_before_now(situation: tuple[Snapshot, Target]) -> None:
     snapshot, _ = situation
-    for found in outlooks(snapshot).values():
+    for found in job_outlooks(snapshot).values():
         assert snapshot.now <= found.local_start <= max(found.local_start, found.last_start)
         assert found.run_s >= 0
         assert found.ready_s >= 0

@@ -7,48 +7,50 @@ from dataclasses import replace
 import pytest
 
 from burstd.domain.claim import ClaimState
-from burstd.domain.plan import Bind, MakeClaim, Move, SetGate
+from burstd.domain.plan import BindJob, ChangeClaimState, MakeClaim, SetGate
 from burstd.domain.plugins.policy import Target
 from burstd.domain.snapshot import Snapshot
 from burstd.planner.decide import decide
 from burstd.planner.policy_chain import make_target
 from burstd.planner.timeouts import Tuning
 
-from .worlds import claim, job, wants, world
+from .worlds import claim, job, make_snapshot, wants
 
 
-class Alone:
+class DedicatingPolicy:
     name = "alone"
 
     def evaluate(self, _: Snapshot, target: Target) -> Target:
-        some = tuple(replace(want, alone=True) for want in target.wants)
+        some = tuple(replace(want, dedicated=True) for want in target.wants)
         return replace(target, wants=some).with_remark("alone", "plan", "keep", "for its own jobs")
 
 
-OURS = claim("cpu1", ClaimState.READY, jobs=("2",), alone=True)
+DEDICATED_CLAIM = claim("cpu1", ClaimState.READY, jobs=("2",), alone=True)
 
 
 def test_the_claim_bears_it() -> None:
-    made = [a for a in decide(world(job()), (Alone(),), Tuning()).actions if isinstance(a, MakeClaim)]
-    assert [a.alone for a in made] == [True]
+    made = [
+        a for a in decide(make_snapshot(job()), (DedicatingPolicy(),), Tuning()).actions if isinstance(a, MakeClaim)
+    ]
+    assert [a.dedicated_by_policy for a in made] == [True]
 
 
 def test_it_is_bound_to_its_job_and_not_opened_to_the_first_of_the_queue() -> None:
-    actions = decide(world(job("1", priority=9), job("2"), claims=(OURS,)), (), Tuning()).actions
-    assert [(a.job_id, a.nodes) for a in actions if isinstance(a, Bind)] == [("2", ("cpu1",))]
-    assert not [a for a in actions if isinstance(a, SetGate) and a.opens]
+    actions = decide(make_snapshot(job("1", priority=9), job("2"), claims=(DEDICATED_CLAIM,)), (), Tuning()).actions
+    assert [(a.job_id, a.nodes) for a in actions if isinstance(a, BindJob)] == [("2", ("cpu1",))]
+    assert not [a for a in actions if isinstance(a, SetGate) and a.into_service]
 
 
 def test_others_do_not_count_on_it() -> None:
-    found = make_target(world(job("1", priority=9), job("2"), claims=(OURS,)), ())
+    found = make_target(make_snapshot(job("1", priority=9), job("2"), claims=(DEDICATED_CLAIM,)), ())
     assert wants(found) == [("cpu", 1, ("1",))]
 
 
-@pytest.mark.parametrize("state", [ClaimState.READY, ClaimState.OPEN])
+@pytest.mark.parametrize("state", [ClaimState.READY, ClaimState.IN_SERVICE])
 def test_it_goes_when_its_jobs_are_over(state: ClaimState) -> None:
     ours = claim("cpu1", state, jobs=("2",), alone=True)
-    actions = decide(world(job("1"), claims=(ours,)), (), Tuning()).actions
-    closed = [a.reason for a in actions if isinstance(a, Move)]
-    closed += [why for a in actions if isinstance(a, SetGate) and a.closes for why in a.why]
+    actions = decide(make_snapshot(job("1"), claims=(ours,)), (), Tuning()).actions
+    closed = [a.reason for a in actions if isinstance(a, ChangeClaimState)]
+    closed += [why for a in actions if isinstance(a, SetGate) and a.into_drain for why in a.claim_reasons]
     assert len(closed) == 1
     assert closed[0].startswith("its jobs are done")

@@ -15,7 +15,7 @@ from burstd.domain.slurm.shape import Shape
 from burstd.planner.lifecycle.ownership import Ownership
 
 OFFER = Offer("sky", "here", "a", "big", spot=False, shape=Shape(4, 8000), price=Decimal(1))
-CLAIM = Claim("c1", "x", "gpu", "cl1", OFFER, Cause.DEMAND, S.OPEN, 0.0, 0.0, instance_id="i1")
+CLAIM = Claim("c1", "x", "gpu", "cl1", OFFER, Cause.DEMAND, S.IN_SERVICE, 0.0, 0.0, instance_id="i1")
 MACHINE = Instance("i1", "sky", InstanceState.RUNNING, "c1")
 
 
@@ -37,4 +37,4 @@ MACHINE = Instance("i1", "sky", InstanceState.RUNNING, "c1")
     ],
 )
 def test_strays(case: str, claim: Claim, machine: Instance, stray: bool) -> None:
-    assert Ownership([claim], [machine]).is_stray(machine) is stray, case
+    assert Ownership([claim], [machine]).is_orphan(machine) is stray, case

@@ -16,23 +16,23 @@ from burstd.domain.slurm.shape import Gres, Shape
 from burstd.domain.snapshot import Snapshot
 from burstd.planner.policy_chain import make_target
 
-from .worlds import job, offer, pool, world
+from .worlds import job, make_snapshot, offer, pool
 
-Ask = tuple[int, int, int]
+JobSize = tuple[int, int, int]
 """CPUs, MiB, GPUs of a job."""
 
 
-def room(shape: Shape) -> Ask:
+def size_of(shape: Shape) -> JobSize:
     return shape.cpus, shape.memory_mib, shape.gpus()
 
 
-def fits(asked: Ask, shape: Shape) -> bool:
-    return all(a <= there for a, there in zip(asked, room(shape), strict=True))
+def fits(size: JobSize, shape: Shape) -> bool:
+    return all(a <= there for a, there in zip(size, size_of(shape), strict=True))
 
 
-def rows(asks: Mapping[Ask, int], seed: int) -> list[Job]:
+def queue_of(sizes: Mapping[JobSize, int], seed: int) -> list[Job]:
     """The jobs, their order in the queue drawn by lot."""
-    every = [asked for asked, count in asks.items() for _ in range(count)]
+    every = [size for size, count in sizes.items() for _ in range(count)]
     Random(seed).shuffle(every)  # noqa: S311
     return [
         job(str(n), cpus=cpus, memory_mib=memory, priority=-n, gres_per_node=(Gres("gpu", "", gpus),) if gpus else ())
@@ -46,7 +46,7 @@ def site(types: Sequence[tuple[Shape, str]], jobs: Sequence[Job]) -> Snapshot:
     for n, (shape, price) in enumerate(types):
         pools.append(pool(f"p{n}-", 1 + 3 * len(jobs) // 4, shape, rules=(OfferRule("sky", (f"t{n}",)),)))
         offers.append(offer(f"t{n}", price, shape))
-    return world(*jobs, pools=tuple(pools), offers=tuple(offers))
+    return make_snapshot(*jobs, pools=tuple(pools), offers=tuple(offers))
 
 
 def cost(snapshot: Snapshot) -> float:
@@ -63,21 +63,21 @@ def solver() -> highspy.Highs:
     return model
 
 
-def least(types: Sequence[tuple[Shape, str]], asks: Mapping[Ask, int]) -> float:
+def lower_bound(types: Sequence[tuple[Shape, str]], sizes: Mapping[JobSize, int]) -> float:
     """Machines bought whole, jobs poured into them as if they were liquid: no packing costs less."""
     model = solver()
     model.setOptionValue("mip_rel_gap", 1e-3)
     machines = [model.addIntegral(lb=0) for _ in types]
-    parts = {
+    shares = {
         (n, asked): model.addVariable(lb=0)
-        for (n, (shape, _)), asked in product(enumerate(types), asks)
+        for (n, (shape, _)), asked in product(enumerate(types), sizes)
         if fits(asked, shape)
     }
-    for asked, count in asks.items():
-        model.addConstr(sum(part for (_, one), part in parts.items() if one == asked) == count)
+    for size, count in sizes.items():
+        model.addConstr(sum(part for (_, one), part in shares.items() if one == size) == count)
     for n, (shape, _) in enumerate(types):
-        mine = [(asked, part) for (one, asked), part in parts.items() if one == n]
-        for resource, there in enumerate(room(shape)):
+        mine = [(asked, part) for (one, asked), part in shares.items() if one == n]
+        for resource, there in enumerate(size_of(shape)):
             used = [asked[resource] * part for asked, part in mine if asked[resource]]
             if used:
                 model.addConstr(sum(used) <= there * machines[n])
@@ -85,32 +85,32 @@ def least(types: Sequence[tuple[Shape, str]], asks: Mapping[Ask, int]) -> float:
     return float(model.getInfo().mip_dual_bound)
 
 
-def least_in_patterns(types: Sequence[tuple[Shape, str]], asks: Mapping[Ask, int]) -> float:
+def lower_bound_by_columns(types: Sequence[tuple[Shape, str]], sizes: Mapping[JobSize, int]) -> float:
     """Over all ways to fill a machine: exact but for the last machine of each way. For few kinds of jobs."""
     model = solver()
     columns = [
         (model.addVariable(lb=0), float(price), filling)
         for shape, price in types
-        for filling in fillings(shape, list(asks))
+        for filling in machine_packings(shape, list(sizes))
     ]
-    for asked, count in asks.items():
-        model.addConstr(sum(filling[asked] * many for many, _, filling in columns if filling[asked]) >= count)
+    for size, count in sizes.items():
+        model.addConstr(sum(filling[size] * many for many, _, filling in columns if filling[size]) >= count)
     model.minimize(sum(price * many for many, price, _ in columns))
     return float(model.getObjectiveValue())
 
 
-def fillings(shape: Shape, asks: list[Ask]) -> list[Counter[Ask]]:
+def machine_packings(shape: Shape, sizes: list[JobSize]) -> list[Counter[JobSize]]:
     """All ways to put such jobs on a machine."""
-    if not asks:
+    if not sizes:
         return [Counter()]
     found = []
-    cpus, memory, gpus = room(shape)
-    for many in range(1 + cpus // asks[0][0]):
-        left = [there - many * asked for there, asked in zip((cpus, memory, gpus), asks[0], strict=True)]
+    cpus, memory, gpus = size_of(shape)
+    for many in range(1 + cpus // sizes[0][0]):
+        left = [there - many * asked for there, asked in zip((cpus, memory, gpus), sizes[0], strict=True)]
         if min(left) < 0:
             break
         rest = Shape(left[0], left[1], (Gres("gpu", "", left[2]),))
-        found += [Counter({asks[0]: many}) + more for more in fillings(rest, asks[1:])]
+        found += [Counter({sizes[0]: many}) + more for more in machine_packings(rest, sizes[1:])]
     return found
 
 
@@ -126,7 +126,7 @@ def catalogue(seed: int, per_cpu: Sequence[int]) -> list[tuple[Shape, str]]:
     return types
 
 
-def shapes(seed: int, jobs: int, per_cpu: Sequence[int]) -> Counter[Ask]:
+def shapes(seed: int, jobs: int, per_cpu: Sequence[int]) -> Counter[JobSize]:
     """49 shapes of jobs, few large ones."""
     lot = Random(seed)  # noqa: S311
     some = [(cpus, cpus * memory, 0) for cpus, memory in product((1, 2, 3, 4, 6, 8, 12), per_cpu)]
@@ -149,7 +149,7 @@ def test_many_types_and_shapes(
     most: float, jobs: int, machines_per_cpu: Sequence[int], jobs_per_cpu: Sequence[int], seed: int
 ) -> None:
     types, asks = catalogue(seed, machines_per_cpu), shapes(seed, jobs, jobs_per_cpu)
-    assert cost(site(types, rows(asks, seed))) <= most * least(types, asks)
+    assert cost(site(types, queue_of(asks, seed))) <= most * lower_bound(types, asks)
 
 
 @pytest.mark.parametrize(
@@ -161,6 +161,6 @@ def test_many_types_and_shapes(
         (1.03, {(11, 2000, 0): 400, (5, 2000, 0): 400, (4, 20_000, 0): 400}),
     ],
 )
-def test_awkward_shapes(most: float, asks: dict[Ask, int]) -> None:
+def test_awkward_shapes(most: float, asks: dict[JobSize, int]) -> None:
     types = [(Shape(16, 64_000), "1"), (Shape(64, 256_000), "3.8")]
-    assert cost(site(types, rows(asks, 1))) <= most * least_in_patterns(types, asks)
+    assert cost(site(types, queue_of(asks, 1))) <= most * lower_bound_by_columns(types, asks)

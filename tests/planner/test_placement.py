@@ -12,10 +12,10 @@ from burstd.domain.cloud.offer import Offer
 from burstd.domain.slurm.job import Job, JobState
 from burstd.domain.slurm.node import Reservation
 from burstd.domain.slurm.shape import Gres, Shape
-from burstd.domain.snapshot import Breaker, CloudView, Progress, SlurmView, Unavailable
+from burstd.domain.snapshot import CircuitBreaker, CloudView, RuntimeState, SlurmView, Unavailable
 from burstd.planner.policy_chain import make_target
 
-from .worlds import NOW, V100, claim, job, node, offer, pool, said, slot_node, target, wants, world
+from .worlds import NOW, V100, claim, job, last_verdict, make_snapshot, node, offer, pool, slot_node, target, wants
 
 
 def test_a_waiting_job_gets_a_new_node() -> None:
@@ -23,7 +23,7 @@ def test_a_waiting_job_gets_a_new_node() -> None:
     [want] = found.wants
     assert (want.pool, want.nodes, want.jobs, want.users, want.slots) == ("cpu", 1, ("1",), ("ada",), ("cpu1",))
     assert want.offers == (offer(),)
-    assert said(found) == ("boot", "it gets a new node in pool cpu: cpu1, sky/r1/a/small/on-demand")
+    assert last_verdict(found) == ("boot", "it gets a new node in pool cpu: cpu1, sky/r1/a/small/on-demand")
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,7 @@ def test_gpus_are_packed_by_name_and_type() -> None:
     jobs = [job(str(n), gres_per_node=(Gres("gpu", "", 2),)) for n in range(3)]
     found = target(*jobs, job("9", gres_per_node=(Gres("gpu", "a100", 1),)), pools=(pool(), gpu), offers=offers)
     assert wants(found) == [("gpu", 1, ("0", "1")), ("gpu", 1, ("2",))]
-    assert said(found, "9") == (
+    assert last_verdict(found, "9") == (
         "impossible",
         "no pool and no other node of burst can run it: "
         + "; ".join(f"pool {name} lacks gpu:a100:1 (it has none)" for name in ("cpu", "gpu")),
@@ -67,8 +67,8 @@ def test_the_pool_that_holds_all_for_the_least_money() -> None:
 def test_a_free_node_on_premises_comes_first() -> None:
     found = target(job(partitions=("onprem", "burst")), nodes=(node("op1"),))
     assert wants(found) == []
-    assert said(found) == ("covered", "it has room on op1, which is up and open to it")
-    assert found.placed == {"1": ("op1",)}
+    assert last_verdict(found) == ("covered", "it has room on op1, which is up and open to it")
+    assert found.placements == {"1": ("op1",)}
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ def test_higher_jobs_of_other_partitions_take_the_node_first() -> None:
 
 
 def test_a_reserved_node_is_not_free() -> None:
-    snapshot = world(job(partitions=("onprem", "burst")), nodes=(node("op1"),))
+    snapshot = make_snapshot(job(partitions=("onprem", "burst")), nodes=(node("op1"),))
     assert isinstance(snapshot.slurm, SlurmView)
     kept = replace(snapshot.slurm, reservations=(Reservation("maint", frozenset({"op1"}), end=NOW + 60),))
     assert len(make_target(replace(snapshot, slurm=kept), ()).wants) == 1
@@ -103,23 +103,23 @@ def test_a_reserved_node_is_not_free() -> None:
     assert make_target(replace(snapshot, slurm=over), ()).wants == ()
 
 
-@pytest.mark.parametrize("state", [S.PLANNED, S.LAUNCHING, S.BOOTING, S.PROVING, S.READY, S.OPEN])
-def test_a_claim_on_its_way_covers_its_job(state: S) -> None:
+@pytest.mark.parametrize("state", [S.PLANNED, S.LAUNCHING, S.BOOTING, S.VALIDATING, S.READY, S.IN_SERVICE])
+def test_a_claim_in_flight_serves_its_job(state: S) -> None:
     found = target(*(job(str(n)) for n in range(4)), claims=(claim("cpu1", state),))
     assert found.wants == ()
-    assert said(found, "0")[0] == "covered"
+    assert last_verdict(found, "0")[0] == "covered"
     assert found.releases == ()
 
 
-@pytest.mark.parametrize("state", [S.CLOSING, S.FAILED, S.LOST, S.TERMINATING])
-def test_a_claim_on_its_way_out_neither_covers_nor_gives_its_slot(state: S) -> None:
+@pytest.mark.parametrize("state", [S.DRAINING, S.FAILED, S.LOST, S.TERMINATING])
+def test_a_draining_claim_neither_serves_nor_frees_its_slot(state: S) -> None:
     found = target(job(), claims=(claim("cpu1", state),))
     assert [w.slots for w in found.wants] == [("cpu2",)]
 
 
 def test_idle_nodes_that_nothing_needs_are_released() -> None:
     busy = replace(slot_node(pool(), "cpu2", up=True), state="MIXED", cpus_allocated=1)
-    claims = (claim("cpu1", S.OPEN), claim("cpu2", S.OPEN), claim("cpu3"), claim("cpu4", S.BOOTING))
+    claims = (claim("cpu1", S.IN_SERVICE), claim("cpu2", S.IN_SERVICE), claim("cpu3"), claim("cpu4", S.BOOTING))
     found = target(claims=claims, nodes=(busy,))
     assert [r.claim_id for r in found.releases] == ["c-cpu1", "c-cpu3"]
 
@@ -131,11 +131,11 @@ def test_gang_is_all_or_nothing() -> None:
     short = target(job(nodes=3, cpus=6), claims=(claim("cpu1", S.TERMINATING), claim("cpu2", S.TERMINATING)))
     assert short.wants == ()
     taken = "2 in use, on their way or leaving"
-    assert said(short) == (
+    assert last_verdict(short) == (
         "wait",
         f"pool cpu: 2 free slot(s) are left where 3 are needed ({taken}, 0 for jobs before it; 4 in all)",
     )
-    assert said(target(job(nodes=5, cpus=5))) == (
+    assert last_verdict(target(job(nodes=5, cpus=5))) == (
         "impossible",
         "it takes 5 node(s) at once, and there are 4 slots in pool cpu",
     )
@@ -146,16 +146,16 @@ def test_a_gangs_claims_are_its_own() -> None:
     small, gang = job("1", priority=9), job("2", nodes=3, cpus=3)
     found = target(small, gang, claims=mine)
     assert wants(found) == [("cpu", 1, ("1",)), ("cpu", 1, ("2",))]
-    assert found.placed == {"2": ("cpu1", "cpu2")}
+    assert found.placements == {"2": ("cpu1", "cpu2")}
     assert found.wants[1].gang == "2"
     freed = target(small, claims=mine)
     assert freed.wants == (), "its job is gone: anyone may use them"
 
 
 def test_a_gang_uses_open_nodes_and_boots_the_rest() -> None:
-    found = target(job(nodes=3, cpus=3), claims=(claim("cpu1", S.OPEN),))
+    found = target(job(nodes=3, cpus=3), claims=(claim("cpu1", S.IN_SERVICE),))
     assert wants(found) == [("cpu", 2, ("1",))]
-    assert found.placed == {"1": ("cpu1",)}
+    assert found.placements == {"1": ("cpu1",)}
 
 
 def test_a_gang_that_waits_for_a_node_keeps_those_that_are_ready() -> None:
@@ -168,15 +168,17 @@ def test_a_gang_that_waits_for_a_node_keeps_those_that_are_ready() -> None:
 def test_tasks_are_spread_where_no_node_is_large_enough() -> None:
     [want] = target(job(cpus=10)).wants
     assert (want.nodes, want.gang) == (3, "1")
-    assert said(target(job(cpus=10, nodes_max=1)))[0] == "impossible"
-    assert said(target(job(cpus=10, cpus_per_node=10)))[0] == "impossible"
+    assert last_verdict(target(job(cpus=10, nodes_max=1)))[0] == "impossible"
+    assert last_verdict(target(job(cpus=10, cpus_per_node=10)))[0] == "impossible"
 
 
 def test_array_of_gangs() -> None:
     row = job("7", nodes=2, cpus=2, tasks=3, array_job_id="7", array_tasks="4-6")
     found = target(row)
     assert [(w.gang, w.jobs, w.nodes) for w in found.wants] == [("7_4", ("7",), 2), ("7_5", ("7",), 2)]
-    assert said(found, "7")[1].startswith("2 task(s) have 4 new node(s): cpu1, cpu2, cpu3, cpu4; 1 task(s) wait: ")
+    assert last_verdict(found, "7")[1].startswith(
+        "2 task(s) have 4 new node(s): cpu1, cpu2, cpu3, cpu4; 1 task(s) wait: "
+    )
     later = target(row, claims=tuple(claim(f"cpu{n}", S.BOOTING, gang="7_4") for n in (1, 2)))
     assert [w.gang for w in later.wants] == ["7_5"]
 
@@ -193,7 +195,9 @@ def test_het_components_start_together_or_not_at_all() -> None:
     ]
     full = target(first, second, pools=(pool(), gpu), offers=offers, claims=(claim("gpu1", S.TERMINATING),))
     assert full.wants == ()
-    assert said(full, "5")[1].startswith("its components start together, and 5+1 cannot: pool gpu: 1 free slot(s)")
+    assert last_verdict(full, "5")[1].startswith(
+        "its components start together, and 5+1 cannot: pool gpu: 1 free slot(s)"
+    )
     alone = target(
         first, second, job("9"), pools=(pool("cpu", 1), gpu), offers=offers, claims=(claim("gpu1", S.FAILED),)
     )
@@ -204,7 +208,7 @@ def test_nodes_that_a_job_names_or_excludes() -> None:
     assert [w.slots for w in target(job(excluded_nodes=("cpu1", "cpu2"))).wants] == [("cpu3",)]
     assert [w.slots for w in target(job(node_list=("cpu4",))).wants] == [("cpu4",)]
     assert [w.slots for w in target(job(nodes=2, cpus=2, node_list=("cpu3",))).wants] == [("cpu3", "cpu1")]
-    assert said(target(job(node_list=("op1",)), nodes=(node("op1"),)))[0] == "impossible"
+    assert last_verdict(target(job(node_list=("op1",)), nodes=(node("op1"),)))[0] == "impossible"
 
 
 def test_constraints_choose_pools_and_mix_them() -> None:
@@ -215,8 +219,8 @@ def test_constraints_choose_pools_and_mix_them() -> None:
     assert [w.pool for w in target(job(nodes=2, cpus=2, constraint="[fast|slow]"), pools=pools).wants] == ["fast"]
     mixed = target(job(nodes=3, cpus=3, constraint="[fast*1&slow*2]"), pools=pools)
     assert sorted((w.pool, w.nodes, w.gang) for w in mixed.wants) == [("fast", 1, "1"), ("slow", 2, "1")]
-    assert said(target(job(nodes=3, cpus=3, constraint="[fast|slow]"), pools=pools))[0] == "impossible"
-    assert said(target(job(constraint="!fast"), pools=pools)) == (
+    assert last_verdict(target(job(nodes=3, cpus=3, constraint="[fast|slow]"), pools=pools))[0] == "impossible"
+    assert last_verdict(target(job(constraint="!fast"), pools=pools)) == (
         "impossible", "the constraint '!fast' is not understood: unexpected '!'",
     )  # fmt: skip
 
@@ -225,39 +229,41 @@ def test_a_job_that_only_the_site_can_run_waits_for_it() -> None:
     busy = node("op1", cpus=64, cpus_allocated=64, state="ALLOCATED")
     found = target(job(cpus=32, cpus_per_node=32, partitions=("onprem", "burst")), nodes=(busy,))
     assert found.wants == ()
-    assert said(found)[0] == "wait"
+    assert last_verdict(found)[0] == "wait"
 
 
-def test_bound_nodes_are_for_their_job_alone() -> None:
+def test_bound_nodes_are_dedicated_to_their_job() -> None:
     second = job("2", reservation="burstd-2", reason="Reservation")
     found = target(job("1", priority=5), second, claims=(claim("cpu1"),), bound={"2": frozenset({"cpu1"})})
     assert wants(found) == [("cpu", 1, ("1",))]
-    assert found.placed == {"2": ("cpu1",)}
+    assert found.placements == {"2": ("cpu1",)}
 
 
 def test_slots_that_are_not_free() -> None:
     off = frozenset({"CLOUD", "POWERED_DOWN", "DRAIN"})
     drained = replace(slot_node(pool(), "cpu1", up=False), flags=off)
     going = replace(drained, name="cpu2", flags=frozenset({"CLOUD", "POWERING_DOWN"}))
-    found = target(job(nodes=2, cpus=2), nodes=(drained, going), held_slots=frozenset({"cpu3"}))
+    found = target(job(nodes=2, cpus=2), nodes=(drained, going), drained_slots=frozenset({"cpu3"}))
     assert found.wants == ()
-    assert said(found)[1].startswith("pool cpu: 1 free slot(s) are left where 2 are needed (0 in use")
+    assert last_verdict(found)[1].startswith("pool cpu: 1 free slot(s) are left where 2 are needed (0 in use")
 
 
 def test_no_offer_no_node() -> None:
     found = target(job(), offers=())
     assert found.wants == ()
-    assert said(found) == (
+    assert last_verdict(found) == (
         "impossible",
         "no offer can ever fill the slots of pool cpu: no provider has an offer that the pool's rules allow",
     )
 
 
 def test_unreadable_clouds_and_slurm() -> None:
-    snapshot = world(job(), claims=(claim("cpu4", S.OPEN),))
+    snapshot = make_snapshot(job(), claims=(claim("cpu4", S.IN_SERVICE),))
     dark = replace(snapshot, clouds={"sky": CloudView(Unavailable("timed out", 0), ())})
     assert make_target(dark, ()).wants == ()
-    assert said(make_target(replace(dark, claims=()), ()))[1].endswith("sky: its offers could not be read: timed out")
+    assert last_verdict(make_target(replace(dark, claims=()), ()))[1].endswith(
+        "sky: its offers could not be read: timed out"
+    )
     blind = make_target(replace(snapshot, slurm=Unavailable("slurmctld does not answer", 0)), ())
     assert (blind.wants, blind.releases) == ((), ())
     assert blind.remarks[0].reason == "Slurm could not be read: slurmctld does not answer"
@@ -265,14 +271,16 @@ def test_unreadable_clouds_and_slurm() -> None:
 
 def test_a_free_node_that_slurm_does_not_use_is_not_trusted_for_ever() -> None:
     waiting = job(partitions=("onprem", "burst"))
-    patient = target(waiting, nodes=(node("op1"),), progress=Progress(covered_since={"1": NOW - 100}))
+    patient = target(waiting, nodes=(node("op1"),), runtime_state=RuntimeState(stuck_since={"1": NOW - 100}))
     assert patient.wants == ()
-    tired = target(waiting, nodes=(node("op1"),), progress=Progress(covered_since={"1": NOW - 130}))
+    tired = target(waiting, nodes=(node("op1"),), runtime_state=RuntimeState(stuck_since={"1": NOW - 130}))
     assert wants(tired) == [("cpu", 1, ("1",))]
-    stuck = target(waiting, claims=(claim("cpu1", S.OPEN),), progress=Progress(covered_since={"1": NOW - 700}))
+    stuck = target(
+        waiting, claims=(claim("cpu1", S.IN_SERVICE),), runtime_state=RuntimeState(stuck_since={"1": NOW - 700})
+    )
     assert stuck.wants == ()
     assert [r.claim_id for r in stuck.releases] == ["c-cpu1"]
-    assert said(stuck)[1].startswith("it fits cpu1, which is open, but Slurm has not started it there")
+    assert last_verdict(stuck)[1].startswith("it fits cpu1, which is open, but Slurm has not started it there")
 
 
 def test_running_jobs_want_nothing() -> None:
@@ -286,7 +294,7 @@ def test_a_job_with_a_choice_leaves_others_what_was_made_for_them() -> None:
     claims = (claim("cpu1", S.BOOTING, jobs=("2",)), claim("other1", S.PLANNED, jobs=("1",)))
     found = target(free, bound_to_burst, pools=(pool(), other), claims=claims)
     assert found.wants == ()
-    assert found.placed == {"1": ("other1",), "2": ("cpu1",)}
+    assert found.placements == {"1": ("other1",), "2": ("cpu1",)}
 
 
 def test_a_gang_does_not_take_what_was_made_for_others() -> None:
@@ -297,16 +305,16 @@ def test_a_gang_does_not_take_what_was_made_for_others() -> None:
     assert [w.slots for w in nobodys.wants] == [("cpu2",)], "nobody waits for it any more"
 
 
-def test_what_is_open_comes_before_what_is_on_its_way() -> None:
-    claims = (claim("cpu1", S.BOOTING, jobs=("9",)), claim("cpu2", S.OPEN))
-    assert target(job(), claims=claims).placed == {"1": ("cpu2",)}
+def test_nodes_in_service_come_before_claims_in_flight() -> None:
+    claims = (claim("cpu1", S.BOOTING, jobs=("9",)), claim("cpu2", S.IN_SERVICE))
+    assert target(job(), claims=claims).placements == {"1": ("cpu2",)}
 
 
 def test_what_was_made_for_a_job_comes_before_what_is_open_to_all() -> None:
     """Else the first node that opens is counted for the first job, and another is started for the job it was for."""
-    claims = (claim("cpu1", S.BOOTING, jobs=("1",)), claim("cpu2", S.OPEN, jobs=("2",)))
+    claims = (claim("cpu1", S.BOOTING, jobs=("1",)), claim("cpu2", S.IN_SERVICE, jobs=("2",)))
     made = target(job(), job("2"), claims=claims)
-    assert made.placed == {"1": ("cpu1",), "2": ("cpu2",)}
+    assert made.placements == {"1": ("cpu1",), "2": ("cpu2",)}
     assert made.wants == ()
 
 
@@ -321,13 +329,15 @@ def test_what_was_made_for_a_job_comes_before_what_is_open_to_all() -> None:
 def test_a_job_that_no_offer_can_ever_run_is_told_so(
     case: str, offers: tuple[Offer, ...], verdict: str, why: str
 ) -> None:
-    rests = Breaker(offer().id, "capacity", 1, NOW + 100)
-    found = said(target(job(), offers=offers, breakers=(rests,)))
+    rests = CircuitBreaker(offer().id, "capacity", 1, NOW + 100)
+    found = last_verdict(target(job(), offers=offers, breakers=(rests,)))
     assert found[0] == verdict, case
     assert why in found[1]
     both = job(partitions=("onprem", "burst"))
     busy = node("op1", state="ALLOCATED", cpus_allocated=4)
-    assert said(target(both, offers=offers, nodes=(busy,), breakers=(rests,)))[0] == "wait", "the site may run it"
+    assert last_verdict(target(both, offers=offers, nodes=(busy,), breakers=(rests,)))[0] == "wait", (
+        "the site may run it"
+    )
     there = replace(slot_node(pool(), "cpu1", up=True), state="ALLOCATED", cpus_allocated=4)
-    waits = target(job(), offers=offers, nodes=(there,), claims=(claim("cpu1", S.OPEN),), breakers=(rests,))
-    assert said(waits)[0] == "wait", "a node that is there may run it later"
+    waits = target(job(), offers=offers, nodes=(there,), claims=(claim("cpu1", S.IN_SERVICE),), breakers=(rests,))
+    assert last_verdict(waits)[0] == "wait", "a node that is there may run it later"

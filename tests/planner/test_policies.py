@@ -15,22 +15,22 @@ from burstd.domain.claim import Cause
 from burstd.domain.claim import ClaimState as S
 from burstd.domain.cloud.offer import OfferRule
 from burstd.domain.plugins.policy import Policy
-from burstd.domain.snapshot import CloudView, Launched
+from burstd.domain.snapshot import CloudView, RecentLaunch
 from burstd.planner.policy_chain import make_target
 
-from .worlds import NOW, claim, job, offer, pool, said, slot_node, target, wants, world
+from .worlds import NOW, claim, job, last_verdict, make_snapshot, offer, pool, slot_node, target, wants
 
 
 def backlog(**given: Any) -> Policy:
-    return policies.backlog.plugin.make(policies.backlog.Settings(**given))
+    return policies.backlog.plugin.make(policies.backlog.BacklogSettings(**given))
 
 
 def idle(**given: Any) -> Policy:
-    return policies.idle.plugin.make(policies.idle.Settings(**given))
+    return policies.idle.plugin.make(policies.idle.IdleSettings(**given))
 
 
 def limits(**given: Any) -> Policy:
-    return policies.limits.plugin.make(policies.limits.Settings(**given))
+    return policies.limits.plugin.make(policies.limits.LimitsSettings(**given))
 
 
 def jobs(count: int, age: float = 60, **fields: Any) -> list[Any]:
@@ -58,7 +58,7 @@ def test_backlog(case: str, given: dict[str, Any], waiting: list[Any], nodes: in
 
 def test_backlog_tells_the_job_how_long() -> None:
     found = target(*jobs(1), policies=(backlog(min_age_s=90),))
-    assert said(found) == (
+    assert last_verdict(found) == (
         "wait",
         "jobs wait 90 s before machines of pool cpu are started for them: until 1970-01-12 13:47 UTC",
     )
@@ -72,10 +72,10 @@ def test_backlog_wants_its_ages_in_order(given: dict[str, Any]) -> None:
         backlog(**given)
 
 
-def at(slot: str, idle_s: float, state: S = S.OPEN) -> tuple[Any, Any]:
+def at(slot: str, idle_s: float, state: S = S.IN_SERVICE) -> tuple[Any, Any]:
     """A claim and its node, idle for so many seconds."""
     node = replace(slot_node(pool(), slot, up=True), last_busy=NOW - idle_s)
-    return claim(slot, state, opened=NOW - 5000 if state is S.OPEN else None, since=NOW - idle_s), node
+    return claim(slot, state, opened=NOW - 5000 if state is S.IN_SERVICE else None, since=NOW - idle_s), node
 
 
 @pytest.mark.parametrize(
@@ -120,7 +120,10 @@ def test_drained_and_held_nodes_are_not_kept() -> None:
     drained = replace(node, flags=frozenset({"CLOUD", "DRAIN"}))
     other, up = at("cpu2", 10)
     found = target(
-        claims=(there, other), nodes=(drained, up), held_slots=frozenset({"cpu2"}), policies=(idle(keep_alive_s=900),)
+        claims=(there, other),
+        nodes=(drained, up),
+        drained_slots=frozenset({"cpu2"}),
+        policies=(idle(keep_alive_s=900),),
     )
     assert [r.claim_id for r in found.releases] == ["c-cpu1", "c-cpu2"]
 
@@ -156,39 +159,39 @@ def test_limits(case: str, given: dict[str, Any], there: int, nodes: int) -> Non
 def test_a_user_at_his_limit_does_not_keep_others_from_the_node_that_he_would_share() -> None:
     found = target(job("1"), job("2", user="eve"), policies=(limits(users={"eve": {"nodes": 0}}),))
     assert [(w.jobs, w.users) for w in found.wants] == [(("1",), ("ada",))]
-    assert said(found, "2") == ("wait", "the limit of user eve is 0 node(s), and 0 are there or coming")
+    assert last_verdict(found, "2") == ("wait", "the limit of user eve is 0 node(s), and 0 are there or coming")
 
 
 def test_launches_of_the_last_minute_count() -> None:
-    past = tuple(Launched(NOW - s, "cpu", "sky", ("eve",)) for s in (10, 50, 70))
-    found = target(*jobs(4), launched=past, policies=(limits(launches_per_minute=3),))
+    past = tuple(RecentLaunch(NOW - s, "cpu", "sky", ("eve",)) for s in (10, 50, 70))
+    found = target(*jobs(4), recent_launches=past, policies=(limits(launches_per_minute=3),))
     assert len(found.wants) == 1
     planned = claim("cpu4", S.PLANNED, jobs=("9",), launch_called=None)
-    both = target(*jobs(5), launched=past, claims=(planned,), policies=(limits(launches_per_minute=3),))
+    both = target(*jobs(5), recent_launches=past, claims=(planned,), policies=(limits(launches_per_minute=3),))
     assert both.wants == ()
 
 
 def test_the_next_provider_where_one_is_full() -> None:
     two = pool(rules=(OfferRule("sky"), OfferRule("sea")))
-    snapshot = world(*jobs(3), pools=(two,))
+    snapshot = make_snapshot(*jobs(3), pools=(two,))
     sea = replace(offer(price="5"), provider="sea")
     snapshot = replace(snapshot, clouds={**snapshot.clouds, "sea": CloudView((sea,), ())})
     found = make_target(snapshot, (limits(providers={"sky": {"nodes": 1}, "sea": {"nodes": 1}}),))
     assert [[o.provider for o in w.offers] for w in found.wants] == [["sky", "sea"], ["sea"]]
     full = "the limit of provider {} is 1 node(s), and 1 are there or coming"
-    assert said(found, "3") == ("wait", f"{full.format('sky')}; {full.format('sea')}")
+    assert last_verdict(found, "3") == ("wait", f"{full.format('sky')}; {full.format('sea')}")
 
 
 def test_a_gang_is_never_split() -> None:
     small, gang, last = job("1", priority=3, exclusive=True), job("2", priority=2, nodes=3, cpus=3), job("3", cpus=4)
     found = target(small, gang, last, policies=(limits(nodes=3),), pools=(pool(slots=6),))
     assert wants(found) == [("cpu", 1, ("1",)), ("cpu", 1, ("3",))]
-    assert said(found, "2") == ("wait", "the limit is 3 node(s), and 1 are there or coming")
+    assert last_verdict(found, "2") == ("wait", "the limit is 3 node(s), and 1 are there or coming")
 
 
 def test_a_gang_larger_than_the_rate_goes_alone() -> None:
     gang = job("2", nodes=3, cpus=3)
     assert wants(target(gang, policies=(limits(launches_per_minute=2),))) == [("cpu", 3, ("2",))]
-    just = (Launched(NOW - 30, "cpu", "sky", ()),)
-    assert wants(target(gang, launched=just, policies=(limits(launches_per_minute=2),))) == []
+    just = (RecentLaunch(NOW - 30, "cpu", "sky", ()),)
+    assert wants(target(gang, recent_launches=just, policies=(limits(launches_per_minute=2),))) == []
     assert wants(target(gang, policies=(limits(launches_per_minute=0),))) == [], "none is none"

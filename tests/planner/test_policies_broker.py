@@ -13,9 +13,9 @@ from burstd.domain.plugins.policy import Policy, Target
 from burstd.domain.slurm.job import Job
 from burstd.domain.slurm.shape import Gres, Shape
 from burstd.planner.policy_chain import make_target
-from policies.job_requirements import Wishes, parse
+from policies.job_requirements import JobRequirement, parse_requirement
 
-from .worlds import job, offer, pool, said, wants, world
+from .worlds import job, last_verdict, make_snapshot, offer, pool, wants
 
 BOX = Shape(4, 8000)
 A100 = offer("p4", "3", Shape(16, 64_000, (Gres("gpu", "a100", 4),)), hardware=Hardware("x86_64", 40 * 1024))
@@ -34,12 +34,12 @@ SITE: dict[str, Any] = {
 
 
 def broker(**given: Any) -> Policy:
-    return policies.broker.plugin.make(policies.broker.Settings.model_validate(given or SITE))
+    return policies.broker.plugin.make(policies.broker.BrokerSettings.model_validate(given or SITE))
 
 
 def decided(*jobs: Job, **given: Any) -> Target:
-    found = make_target(world(*jobs, pools=(pool(shape=BOX),), offers=ALL), (broker(**given),))
-    assert not found.failed
+    found = make_target(make_snapshot(*jobs, pools=(pool(shape=BOX),), offers=ALL), (broker(**given),))
+    assert not found.failed_policies
     return found
 
 
@@ -101,7 +101,7 @@ def test_who_speaks_to_the_broker(comment: str, free: bool) -> None:
 
 
 def test_a_wish_that_nobody_meets_is_told() -> None:
-    verdict, reason = said(decided(job(comment="burst: gpu-model=v100")))
+    verdict, reason = last_verdict(decided(job(comment="burst: gpu-model=v100")))
     assert verdict == "wait"
     assert reason == (
         "no offer of pool cpu is left: it has no GPU, let alone v100; its GPUs are a100, not v100;"
@@ -124,7 +124,7 @@ def test_a_wish_that_nobody_meets_is_told() -> None:
 def test_what_cannot_be_read_is_told_and_not_burst(comment: str, fault: str) -> None:
     found = decided(job(comment=comment), job("2"))
     assert wants(found) == [("cpu", 1, ("2",))]
-    verdict, reason = said(found)
+    verdict, reason = last_verdict(found)
     assert verdict == "wait"
     assert reason.startswith(fault)
 
@@ -138,7 +138,7 @@ def test_of_jobs_whose_wishes_clash_the_first_has_its_way() -> None:
     found = decided(job("1", comment="burst: arch=arm64"), job("2", comment="burst: gpu=1"), job("3"))
     assert wants(found) == [("cpu", 1, ("1", "3"))]
     assert [o.instance_type for o in found.wants[0].offers] == ["arm"]
-    assert said(found, "2") == (
+    assert last_verdict(found, "2") == (
         "wait",
         "it wishes gpu=1, which the machine for job 1 will not have, for that job wishes arch=arm64",
     )
@@ -147,17 +147,17 @@ def test_of_jobs_whose_wishes_clash_the_first_has_its_way() -> None:
 def test_one_that_nobody_meets_does_not_keep_others_from_their_machine() -> None:
     found = decided(job("1", comment="burst: gpu=99"), job("2"))
     assert wants(found) == [("cpu", 1, ("2",))]
-    assert said(found)[1].startswith(
+    assert last_verdict(found)[1].startswith(
         "no offer of pool cpu has what it wishes (gpu=99): it has 0 GPUs, and 99 are wished"
     )
 
 
 def test_machines_with_something_special_are_for_those_who_wish_it() -> None:
     rows = (job("1", comment="burst: gpu=1", exclusive=True), job("2", exclusive=True))
-    assert [(w.jobs, w.alone) for w in decided(*rows).wants] == [(("1",), True), (("2",), False)]
+    assert [(w.jobs, w.dedicated) for w in decided(*rows).wants] == [(("1",), True), (("2",), False)]
     shared = decided(job("1", comment="burst: gpu=1"), job("2"))
-    assert [(w.jobs, w.alone) for w in shared.wants] == [(("1", "2"), True)]
-    assert [(w.jobs, w.alone) for w in decided(*rows, **SITE, own_machines=False).wants] == [
+    assert [(w.jobs, w.dedicated) for w in shared.wants] == [(("1", "2"), True)]
+    assert [(w.jobs, w.dedicated) for w in decided(*rows, **SITE, own_machines=False).wants] == [
         (("1",), False), (("2",), False),
     ]  # fmt: skip
 
@@ -177,11 +177,11 @@ def test_what_is_not_known_is_not_taken() -> None:
 def test_like_wishes_are_read_and_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[str] = []
 
-    def reading(text: str) -> Wishes:
+    def reading(text: str) -> JobRequirement:
         read.append(text)
-        return parse(text)
+        return parse_requirement(text)
 
-    monkeypatch.setattr("policies.broker.parse", reading)
+    monkeypatch.setattr("policies.broker.parse_requirement", reading)
     rows = [job(str(n), exclusive=True, comment="burst: gpu=1") for n in range(4)]
     found = decided(*rows)
     assert (len(found.wants), len(read)) == (4, 1)

@@ -23,7 +23,7 @@ from burstd.planner.decide import Decider, decide
 from burstd.planner.policy_chain import make_target
 from burstd.planner.timeouts import Tuning
 from policies.budget import plugin
-from tests.planner.worlds import NOW, claim, job, node, offer, pool, said, wants, world
+from tests.planner.worlds import NOW, claim, job, last_verdict, make_snapshot, node, offer, pool, wants
 
 HOUR = 3600.0
 MONTH = datetime.fromtimestamp(NOW, UTC).strftime("%Y-%m")
@@ -45,7 +45,7 @@ def atlas(job_id: str = "1", **fields: Any) -> Job:
 
 
 def asked(policy: Policy, *jobs: Job, **fields: Any) -> Target:
-    return make_target(world(*jobs, **fields), (policy,))
+    return make_target(make_snapshot(*jobs, **fields), (policy,))
 
 
 def spent(amount: str, kind: str = "project", name: str = "atlas", **fields: Any) -> Spent:
@@ -56,7 +56,7 @@ def test_what_fits_is_reserved_and_what_does_not_waits_with_the_figures() -> Non
     found = asked(project("1.60"), atlas("1"), atlas("2"), job("3", exclusive=True))
     assert wants(found) == [("cpu", 1, ("1",)), ("cpu", 1, ("3",))]
     assert [w.reserved for w in found.wants] == [(Reserve(offer().id, Decimal("1.000000")),), ()]
-    assert said(found, "2") == (
+    assert last_verdict(found, "2") == (
         "wait", "project atlas has 0.60 of 1.60 EUR left this month, and this may cost up to 1.00",
     )  # fmt: skip
 
@@ -103,9 +103,9 @@ def test_verdicts(
     settings: Mapping[str, Any], jobs: list[Job], fields: Mapping[str, Any], verdict: str, reason: str
 ) -> None:
     found = asked(budget(**settings), *jobs, **fields)
-    assert not found.failed
-    assert said(found)[0] == verdict
-    assert verdict == "boot" or said(found)[1] == reason
+    assert not found.failed_policies
+    assert last_verdict(found)[0] == verdict
+    assert verdict == "boot" or last_verdict(found)[1] == reason
 
 
 def test_a_dearer_offer_that_does_not_fit_is_left_out() -> None:
@@ -113,14 +113,14 @@ def test_a_dearer_offer_that_does_not_fit_is_left_out() -> None:
     found = asked(project("2"), atlas(), offers=(dear, cheap))
     [want] = found.wants
     assert want.offers == (cheap,)
-    [out] = want.left_out
+    [out] = want.excluded_offers
     assert (out.offer, out.by) == (dear.id, "budget")
     assert out.reason == "project atlas has 2.00 of 2.00 EUR left this month, and this may cost up to 3.00"
 
 
 def test_the_dearest_offer_that_a_launch_may_take_is_reserved() -> None:
     cheap, dear, other = offer("small", "1"), offer("fast", "3"), offer("x", "5", provider="sea")
-    snapshot = world(atlas(), offers=(cheap, dear, other))
+    snapshot = make_snapshot(atlas(), offers=(cheap, dear, other))
     [made] = [a for a in decide(snapshot, (project("10"),), Tuning()).actions if isinstance(a, MakeClaim)]
     assert (made.offer, made.accounts, made.reserved) == (cheap, ("atlas",), Decimal(3))
 
@@ -130,7 +130,7 @@ def test_a_gang_is_paid_whole_or_not_at_all() -> None:
     assert [w.nodes for w in asked(project("3"), big).wants] == [3]
     found = asked(project("2.99"), big)
     assert found.wants == ()
-    assert said(found)[0] == "impossible"
+    assert last_verdict(found)[0] == "impossible"
 
 
 def test_a_shared_machine_is_started_for_those_who_can_pay() -> None:
@@ -139,7 +139,7 @@ def test_a_shared_machine_is_started_for_those_who_can_pay() -> None:
     found = asked(policy, mine, theirs)
     [want] = found.wants
     assert (want.jobs, want.accounts, want.users) == (("2",), ("belle",), ("bob",))
-    assert said(found, "1")[0] == "impossible"
+    assert last_verdict(found, "1")[0] == "impossible"
 
 
 @pytest.mark.parametrize(
@@ -166,13 +166,13 @@ def test_nobody_pays_for_a_longer_job_of_somebody_else() -> None:
     for queue in ((long,), (long, short), (short, long)):
         found = asked(policy, *queue)
         assert [w.jobs for w in found.wants] == [("2",)][: len(queue) - 1]
-        assert said(found, "1")[0] == "impossible"
-    made = [a for a in decide(world(long, short), (policy,), Tuning()).actions if isinstance(a, MakeClaim)]
+        assert last_verdict(found, "1")[0] == "impossible"
+    made = [a for a in decide(make_snapshot(long, short), (policy,), Tuning()).actions if isinstance(a, MakeClaim)]
     assert [(m.users, m.reserved) for m in made] == [(("ada",), Decimal("0.516667"))]
 
 
 def test_a_policy_that_is_reloaded_with_other_payers_is_heeded_at_once() -> None:
-    decider, snapshot = Decider(), world(atlas("1", exclusive=False), atlas("2", user="bob", exclusive=False))
+    decider, snapshot = Decider(), make_snapshot(atlas("1", exclusive=False), atlas("2", user="bob", exclusive=False))
     for settings, count in (({"limit": 9}, 1), ({"users": {"*": {"limit": 9}}}, 2), ({"limit": 9}, 1)):
         assert len(decider.decide(snapshot, (budget(**settings),), Tuning()).target.wants) == count
 
@@ -183,7 +183,7 @@ def test_what_slurm_powers_up_for_several_is_paid_only_where_each_could() -> Non
         for number, user in (("1", "ada"), ("2", "bob"))
     ]
     nodes = (node("cpu1", flags=frozenset({"POWERING_UP", "CLOUD"})),)
-    snapshot = world(*jobs, nodes=nodes)
+    snapshot = make_snapshot(*jobs, nodes=nodes)
     policy = budget(users={"*": {"limit": 1}})
     assert not asked(policy, *jobs, nodes=nodes).wants
     assert make_target(snapshot, (budget(users={"*": {"limit": 2}}),)).wants
@@ -193,7 +193,7 @@ def test_of_jobs_that_share_a_machine_the_longest_waits_first() -> None:
     short, long = atlas("1", exclusive=False), atlas("2", exclusive=False, time_limit_s=9 * HOUR)
     found = asked(project("1"), short, long)
     assert [w.jobs for w in found.wants] == [("1",)]
-    assert said(found, "2")[0] == "impossible"
+    assert last_verdict(found, "2")[0] == "impossible"
 
 
 def test_a_job_is_not_told_never_because_of_a_longer_one_beside_it() -> None:
@@ -231,7 +231,7 @@ def test_many_users_without_money_cost_few_looks_at_prices(monkeypatch: pytest.M
     assert len(reckoned) < 3 * 64
 
 
-def held(state: S = S.OPEN, **fields: Any) -> Claim:
+def held(state: S = S.IN_SERVICE, **fields: Any) -> Claim:
     """Of atlas, ten minutes old."""
     base = claim("cpu1", state, jobs=("9",), accounts=("atlas",), users=("ada",), billed_from=NOW - 600)
     return replace(base, **fields)
@@ -280,7 +280,7 @@ def test_pins_and_spares_count_in_the_total_and_have_no_worst_case_of_their_own(
 
 
 def test_idle_nodes_of_nobody_go_when_the_site_has_spent_all() -> None:
-    spare = claim("cpu1", S.OPEN, cause=Cause.PIN, billed_from=NOW - HOUR)
+    spare = claim("cpu1", S.IN_SERVICE, cause=Cause.PIN, billed_from=NOW - HOUR)
     pins = (Pin("cpu", 1, "floor", None, "root", NOW),)
     for limit, gone in ((2, []), (1, ["c-cpu1"])):
         policy = budget(limit=limit, unlimited_s=1800)
@@ -300,8 +300,8 @@ def test_payers_follow_from_the_jobs_whatever_others_wrote() -> None:
             )
 
     for chain in ((Forger(), project("0.5")), (project("0.5"), Forger())):
-        assert make_target(world(atlas()), chain).wants == ()
-    [want] = make_target(world(atlas()), (project("5"), Forger())).wants
+        assert make_target(make_snapshot(atlas()), chain).wants == ()
+    [want] = make_target(make_snapshot(atlas()), (project("5"), Forger())).wants
     assert (want.accounts, want.reserved[0].amount) == (("atlas",), Decimal(1))
 
 
@@ -311,7 +311,7 @@ def test_what_the_cloud_can_never_do_is_not_the_last_word_where_premises_start_i
                time_limit_s=300.0)  # fmt: skip
     for partitions, verdict in ((("onprem", "burst"), "wait"), (("burst",), "impossible")):
         one = atlas(time_limit_s=600.0, partitions=partitions)
-        found = make_target(world(one, runs, nodes=(there,)), (project("0.01"),))
+        found = make_target(make_snapshot(one, runs, nodes=(there,)), (project("0.01"),))
         assert [r.verdict for r in found.remarks if r.by == "budget" and r.subject == "job:1"] == [verdict]
 
 

@@ -14,18 +14,18 @@ from burstd.domain.claim import Claim
 from burstd.domain.claim import ClaimState as S
 from burstd.domain.plugins.policy import Policy, Target
 from burstd.domain.slurm.node import Node
-from burstd.domain.snapshot import Progress
+from burstd.domain.snapshot import RuntimeState
 
 from .worlds import NOW, claim, offer, pool, slot_node, target, wants
 
 
 def idle(**given: Any) -> Policy:
-    return policies.idle.plugin.make(policies.idle.Settings(**given))
+    return policies.idle.plugin.make(policies.idle.IdleSettings(**given))
 
 
 def node(slot: str, idle_s: float, price: str = "1", paid_s: float = 5000) -> tuple[Claim, Node]:
     """A node idle for so long, of a machine that was first paid so long ago."""
-    one = claim(slot, S.OPEN, opened=NOW - 4000, billed_from=NOW - paid_s, offer=offer(price=price))
+    one = claim(slot, S.IN_SERVICE, opened=NOW - 4000, billed_from=NOW - paid_s, offer=offer(price=price))
     return one, replace(slot_node(pool(), slot, up=True), last_busy=NOW - idle_s)
 
 
@@ -64,8 +64,8 @@ def test_dear_nodes_go_sooner(case: str, given: dict[str, Any], price: str, idle
 def test_nodes_that_boot_slowly_stay_longer(
     case: str, given: dict[str, Any], boots: tuple[float, ...], stays: bool
 ) -> None:
-    progress = Progress(booted={"cpu": boots})
-    found = decided(idle(**given), node("cpu1", 400), progress=progress)
+    progress = RuntimeState(boot_durations={"cpu": boots})
+    found = decided(idle(**given), node("cpu1", 400), runtime_state=progress)
     assert (found.releases == ()) == stays, case
 
 
@@ -100,7 +100,7 @@ def test_it_says_why_a_node_stays() -> None:
         == "cpu1 stays without a job until 1970-01-12 13:48 UTC, for 180 s (idle it costs 0.05 EUR by then)"
     )
     assert reason(idle(billing_s={"sky": 3600})) == "cpu1 is paid for until 1970-01-12 14:16 UTC"
-    assert reason(idle(boots=2), progress=Progress(booted={"cpu": (300.0,)})) == (
+    assert reason(idle(boots=2), runtime_state=RuntimeState(boot_durations={"cpu": (300.0,)})) == (
         "cpu1 stays without a job until 1970-01-12 13:55 UTC, for 600 s (2 times as long as it takes to boot)"
     )
 
@@ -131,5 +131,5 @@ def test_a_node_for_its_own_jobs_is_neither_minimum_nor_spare(given: dict[str, i
 
 
 def test_nodes_of_a_pool_that_is_no_more_are_nobodys_minimum() -> None:
-    old = claim("old1", S.OPEN, opened=NOW - 4000)
+    old = claim("old1", S.IN_SERVICE, opened=NOW - 4000)
     assert wants(target(claims=(old,), policies=(idle(min_nodes=1),))) == [("cpu", 1, ())]

@@ -15,7 +15,7 @@ import policies.limits
 import policies.schedule
 from burstd.domain.claim import Cause, ClaimState
 from burstd.domain.plugins.policy import Policy, Remark, Target, Want
-from burstd.domain.snapshot import Launched, Pin, Snapshot
+from burstd.domain.snapshot import Pin, RecentLaunch, Snapshot
 from burstd.planner.policy_chain import make_target
 from burstd.testing.policy.strategies import snapshots
 
@@ -30,8 +30,8 @@ def test_asking_twice_changes_and_says_nothing_more() -> None:
 
 
 def test_a_machine_that_is_left_alone_counts() -> None:
-    alone = (claim("cpu4", ClaimState.OPEN),)
-    assert len(target(*jobs(4), left_alone=alone, policies=(limits(nodes=3),)).wants) == 2
+    alone = (claim("cpu4", ClaimState.IN_SERVICE),)
+    assert len(target(*jobs(4), quarantined_claims=alone, policies=(limits(nodes=3),)).wants) == 2
 
 
 def test_a_job_larger_than_the_rate_still_goes_alone() -> None:
@@ -40,9 +40,9 @@ def test_a_job_larger_than_the_rate_still_goes_alone() -> None:
 
 def test_a_job_that_can_never_go_holds_nobody_back() -> None:
     rows = (job("9", nodes=3, cpus=3, user="eve", priority=9), job("1", priority=1))
-    recent = (Launched(NOW - 30, "cpu", "sky", ()),)
+    recent = (RecentLaunch(NOW - 30, "cpu", "sky", ()),)
     policy = limits(launches_per_minute=2, users={"eve": {"nodes": 2}})
-    assert wants(target(*rows, launched=recent, policies=(policy,))) == [("cpu", 1, ("1",))]
+    assert wants(target(*rows, recent_launches=recent, policies=(policy,))) == [("cpu", 1, ("1",))]
 
 
 @pytest.mark.parametrize("policy", [limits(nodes=0), backlog(min_jobs=999)], ids=["limits", "backlog"])
@@ -61,7 +61,7 @@ def test_an_administrator_is_held_to_the_limit() -> None:
 
 
 def test_spare_nodes_after_it_in_the_chain_are_held_to_it() -> None:
-    spare = policies.idle.plugin.make(policies.idle.Settings(spare_nodes=4))
+    spare = policies.idle.plugin.make(policies.idle.IdleSettings(spare_nodes=4))
     found = target(*jobs(1), policies=(limits(nodes=2), spare), claims=(claim("cpu4", ClaimState.TERMINATING),))
     assert sum(w.nodes for w in found.wants) == 1
 
@@ -89,7 +89,7 @@ class _Greedy:
 greedy = st.builds(_Greedy, more=st.integers(0, 3), backwards=st.booleans())
 warm = st.builds(
     lambda least: policies.schedule.plugin.make(
-        policies.schedule.Settings.model_validate(
+        policies.schedule.ScheduleSettings.model_validate(
             {"windows": {"all": {"cron": "* * * * *", "length": "1h", "min_nodes": least}}}
         )
     ),
@@ -109,13 +109,13 @@ LIMITED = limits(
 @given(snapshot=snapshots(), before=st.lists(greedy | warm, max_size=2), after=st.lists(greedy | warm, max_size=2))
 def test_no_chain_exceeds_a_limit(snapshot: Snapshot, before: list[Policy], after: list[Policy]) -> None:
     found = make_target(snapshot, (*before, LIMITED, *after))
-    assert not found.failed
+    assert not found.failed_policies
     there = _counted((c.pool, c.offer.provider, c.users, 1) for c in snapshot.claims)
     more = _counted((w.pool, w.offers[0].provider, w.users, w.nodes) for w in found.wants)
     most = {"all": NODES, "pool": OF_POOL, "provider": OF_PROVIDER, "user": OF_USER}
     for (kind, name), nodes in more.items():
         assert there[kind, name] + nodes <= most[kind], (kind, name)
-    recent = sum(1 for launch in snapshot.launched if launch.at > snapshot.now - 60)
+    recent = sum(1 for launch in snapshot.recent_launches if launch.at > snapshot.now - 60)
     recent += sum(1 for c in snapshot.claims if c.state is ClaimState.PLANNED and c.launch_called is None)
     started = sum(w.nodes for w in found.wants)
     alone = len({w.gang or index for index, w in enumerate(found.wants)}) == 1 and not recent

@@ -18,14 +18,14 @@ from burstd.domain.plugins.policy import Policy, Target
 from burstd.domain.snapshot import CloudView, Pin, Unavailable
 from burstd.planner.policy_chain import make_target
 
-from .worlds import NOW, claim, job, offer, pool, said, wants, world
+from .worlds import NOW, claim, job, last_verdict, make_snapshot, offer, pool, wants
 
 OFFICE = {"cron": "0 8 * * mon-fri", "length": "10h"}
 ALWAYS = {"cron": "* * * * *", "length": "1h"}
 
 
 def schedule(timezone: str = "Europe/Berlin", **windows: dict[str, Any]) -> Policy:
-    settings = policies.schedule.Settings.model_validate({"timezone": timezone, "windows": windows})
+    settings = policies.schedule.ScheduleSettings.model_validate({"timezone": timezone, "windows": windows})
     return policies.schedule.plugin.make(settings)
 
 
@@ -36,7 +36,7 @@ def moment(text: str, zone: str = "Europe/Berlin") -> float:
 def at(now: float, policy: Policy, jobs: int = 2, **fields: Any) -> Target:
     """A world at another moment, with jobs that would each get a machine."""
     waiting = [job(str(n), exclusive=True, submitted=now - 60, eligible=now - 60) for n in range(1, jobs + 1)]
-    return make_target(replace(world(*waiting, **fields), now=now), (policy,))
+    return make_target(replace(make_snapshot(*waiting, **fields), now=now), (policy,))
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,7 @@ def test_no_window_starts_nodes_against_another(bound: dict[str, Any], order: in
 
 
 def test_a_node_of_a_jobs_own_is_none_of_the_warm_ones() -> None:
-    own = claim("cpu1", S.OPEN, jobs=("7",), alone=True)
+    own = claim("cpu1", S.IN_SERVICE, jobs=("7",), alone=True)
     found = at(NOW, schedule(warm={**ALWAYS, "min_nodes": 1}), jobs=0, claims=(own,))
     assert [w.cause for w in found.wants] == [Cause.FLOOR]
 
@@ -114,12 +114,12 @@ def test_a_node_of_a_jobs_own_is_none_of_the_warm_ones() -> None:
 )
 def test_a_job_is_told_until_when(now: str, until: str) -> None:
     found = at(moment(now), schedule(office={**OFFICE, "burst": False}))
-    assert said(found) == ("wait", f"window office of the schedule lets nothing be started until {until}")
+    assert last_verdict(found) == ("wait", f"window office of the schedule lets nothing be started until {until}")
 
 
 def test_a_window_that_opens_again_while_it_is_open_lasts_longer() -> None:
     found = at(moment("2026-11-23T08:50"), schedule(all={"cron": "*/20 * * * *", "length": "2h", "burst": False}))
-    assert said(found)[1].endswith("until Mon 2026-11-23 10:40 CET")
+    assert last_verdict(found)[1].endswith("until Mon 2026-11-23 10:40 CET")
 
 
 @pytest.mark.parametrize(
@@ -147,47 +147,47 @@ def test_only_some_users_and_accounts() -> None:
         job("1", account="phys-a"), job("2", account="phys-students"), job("3", account="chem"),
         job("4", account="phys-a", user="eve"),
     ]  # fmt: skip
-    found = make_target(world(*rows), (policy,))
+    found = make_target(make_snapshot(*rows), (policy,))
     assert [(w.jobs, w.users, w.accounts) for w in found.wants] == [(("1",), ("ada",), ("phys-a",))]
-    assert "starts no machines for account phys-students" in said(found, "2")[1]
-    assert "starts no machines for account chem" in said(found, "3")[1]
-    assert "starts no machines for user eve" in said(found, "4")[1]
+    assert "starts no machines for account phys-students" in last_verdict(found, "2")[1]
+    assert "starts no machines for account chem" in last_verdict(found, "3")[1]
+    assert "starts no machines for user eve" in last_verdict(found, "4")[1]
 
 
 def test_the_next_provider_where_one_is_left_out() -> None:
     two = pool(rules=(OfferRule("sky"), OfferRule("sea")))
-    snapshot = world(job(), pools=(two,))
+    snapshot = make_snapshot(job(), pools=(two,))
     sea = replace(offer(price="5"), provider="sea")
     snapshot = replace(snapshot, clouds={**snapshot.clouds, "sea": CloudView((sea,), ())})
     found = make_target(snapshot, (schedule(day={**ALWAYS, "providers": ["sea"]}),))
     assert [[o.provider for o in w.offers] for w in found.wants] == [["sea"]]
-    assert [(out.offer, out.by) for out in found.wants[0].left_out] == [("sky/r1/a/small/on-demand", "schedule")]
+    assert [(out.offer, out.by) for out in found.wants[0].excluded_offers] == [("sky/r1/a/small/on-demand", "schedule")]
 
 
 def test_warm_nodes_are_kept_and_started() -> None:
-    there = claim("cpu1", S.OPEN)
-    found = make_target(world(claims=(there,)), (schedule(warm={**ALWAYS, "min_nodes": 2}),))
+    there = claim("cpu1", S.IN_SERVICE)
+    found = make_target(make_snapshot(claims=(there,)), (schedule(warm={**ALWAYS, "min_nodes": 2}),))
     assert (found.releases, [(w.cause, w.nodes) for w in found.wants]) == ((), [(Cause.FLOOR, 1)])
     assert [(r.subject, r.verdict) for r in found.remarks if r.by == "schedule"] == [
         ("claim:c-cpu1", "keep"), ("pool:cpu", "add"),
     ]  # fmt: skip
-    enough = make_target(world(claims=(there,)), (schedule(warm={**ALWAYS, "min_nodes": 1}),))
+    enough = make_target(make_snapshot(claims=(there,)), (schedule(warm={**ALWAYS, "min_nodes": 1}),))
     assert (enough.releases, enough.wants) == ((), ())
 
 
 def test_an_administrator_has_the_last_word() -> None:
     pin = Pin("cpu", 1, "floor", None, "root", NOW)
-    found = make_target(world(pins=(pin,)), (schedule(shut={**ALWAYS, "burst": False}),))
+    found = make_target(make_snapshot(pins=(pin,)), (schedule(shut={**ALWAYS, "burst": False}),))
     assert [w.cause for w in found.wants] == [Cause.PIN]
 
 
 def test_a_gang_is_not_split() -> None:
-    found = make_target(world(job(nodes=3, cpus=3)), (schedule(all={**ALWAYS, "max_nodes": 2}),))
+    found = make_target(make_snapshot(job(nodes=3, cpus=3)), (schedule(all={**ALWAYS, "max_nodes": 2}),))
     assert wants(found) == []
 
 
 def test_nothing_is_done_while_slurm_is_silent() -> None:
-    silent = replace(world(job()), slurm=Unavailable("slurmctld does not answer", NOW - 30))
+    silent = replace(make_snapshot(job()), slurm=Unavailable("slurmctld does not answer", NOW - 30))
     assert make_target(silent, (schedule(all={**ALWAYS, "min_nodes": 2}),)).wants == ()
 
 

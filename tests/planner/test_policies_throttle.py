@@ -14,27 +14,27 @@ from burstd.domain.claim import ClaimState as S
 from burstd.domain.plugins.policy import Policy, Target
 from burstd.domain.slurm.job import Job
 from burstd.domain.slurm.node import Node
-from burstd.domain.snapshot import Breaker, Gone, Launched
+from burstd.domain.snapshot import CircuitBreaker, EndedClaim, RecentLaunch
 from burstd.planner.policy_chain import make_target
 
 from .test_policies import limits
-from .worlds import NOW, claim, job, offer, pool, said, slot_node, target, wants, world
+from .worlds import NOW, claim, job, last_verdict, make_snapshot, offer, pool, slot_node, target, wants
 
 TEN = pool(slots=10)
 GOOD = offer(zone="b", price="2")
 BAD = offer(zone="a", price="1")
-OVER = Breaker("sky/r1/a/small/on-demand", "capacity", 3, NOW - 10, "no room")
+OVER = CircuitBreaker("sky/r1/a/small/on-demand", "capacity", 3, NOW - 10, "no room")
 
 
 def throttle(**given: Any) -> Policy:
-    return policies.throttle.plugin.make(policies.throttle.Settings(**given))
+    return policies.throttle.plugin.make(policies.throttle.ThrottleSettings(**given))
 
 
 def jobs(count: int) -> list[Job]:
     return [job(str(n), exclusive=True) for n in range(1, count + 1)]
 
 
-def busy(count: int, state: S = S.OPEN) -> tuple[tuple[Claim, ...], tuple[Node, ...]]:
+def busy(count: int, state: S = S.IN_SERVICE) -> tuple[tuple[Claim, ...], tuple[Node, ...]]:
     """Nodes with a job each."""
     slots = [f"cpu{n}" for n in range(1, count + 1)]
     nodes = tuple(replace(slot_node(TEN, s, up=True), state="ALLOCATED", cpus_allocated=4) for s in slots)
@@ -55,9 +55,9 @@ def busy(count: int, state: S = S.OPEN) -> tuple[tuple[Claim, ...], tuple[Node, 
 )
 def test_a_pool_grows_slowly(case: str, given: dict[str, Any], there: int, started: int, nodes: int) -> None:
     claims, up = busy(there)
-    past = tuple(Launched(NOW - s, "cpu", "sky", ()) for s in [*([30] * started), 70, 80])
+    past = tuple(RecentLaunch(NOW - s, "cpu", "sky", ()) for s in [*([30] * started), 70, 80])
     found = target(
-        *jobs(10), pools=(TEN,), claims=claims, nodes=up, launched=past, policies=(throttle(**given),)
+        *jobs(10), pools=(TEN,), claims=claims, nodes=up, recent_launches=past, policies=(throttle(**given),)
     )  # fmt: skip
     assert sum(w.nodes for w in found.wants) == nodes, case
 
@@ -65,22 +65,22 @@ def test_a_pool_grows_slowly(case: str, given: dict[str, Any], there: int, start
 def test_a_job_of_more_nodes_goes_alone() -> None:
     gang = job("2", nodes=3, cpus=3)
     assert wants(target(gang, pools=(TEN,), policies=(throttle(start_nodes=2),))) == [("cpu", 3, ("2",))]
-    just = (Launched(NOW - 30, "cpu", "sky", ()),)
-    late = target(gang, pools=(TEN,), launched=just, policies=(throttle(start_nodes=2),))
+    just = (RecentLaunch(NOW - 30, "cpu", "sky", ()),)
+    late = target(gang, pools=(TEN,), recent_launches=just, policies=(throttle(start_nodes=2),))
     assert wants(late) == []
-    assert said(late, "2") == ("wait", "pool cpu grows by 2 node(s) a minute at its size, and 1 were started")
+    assert last_verdict(late, "2") == ("wait", "pool cpu grows by 2 node(s) a minute at its size, and 1 were started")
 
 
 @pytest.mark.parametrize(
     "policy", [throttle(start_nodes=2, growth_percent=0), limits(launches_per_minute=2)], ids=["throttle", "limits"]
 )
 def test_small_jobs_do_not_starve_one_of_more_nodes_in_front_of_them(policy: Policy) -> None:
-    now, launched, started = NOW, [Launched(NOW - 40, "cpu", "sky", ("ada",))], list[str]()
+    now, launched, started = NOW, [RecentLaunch(NOW - 40, "cpu", "sky", ("ada",))], list[str]()
     while "9" not in started and now < NOW + 600:
         rows = (job("9", nodes=4, cpus=4, priority=1000), job(str(now), exclusive=True, priority=1))
-        snapshot = replace(world(*rows, pools=(TEN,), launched=tuple(launched)), now=now)
+        snapshot = replace(make_snapshot(*rows, pools=(TEN,), recent_launches=tuple(launched)), now=now)
         for want in make_target(snapshot, (policy,)).wants:
-            launched += [Launched(now, want.pool, "sky", want.users)] * want.nodes
+            launched += [RecentLaunch(now, want.pool, "sky", want.users)] * want.nodes
             started += want.jobs
         now += 20
     assert started == ["9"]
@@ -89,7 +89,7 @@ def test_small_jobs_do_not_starve_one_of_more_nodes_in_front_of_them(policy: Pol
 def idle(count: int, idle_s: float = 100) -> tuple[tuple[Claim, ...], tuple[Node, ...]]:
     slots = [f"cpu{n}" for n in range(1, count + 1)]
     nodes = tuple(replace(slot_node(TEN, s, up=True), last_busy=NOW - idle_s) for s in slots)
-    return tuple(claim(s, S.OPEN, opened=NOW - 5000) for s in slots), nodes
+    return tuple(claim(s, S.IN_SERVICE, opened=NOW - 5000) for s in slots), nodes
 
 
 def shrunk(count: int, policy: Policy, idle_s: float = 100, going: tuple[Claim, ...] = (), **fields: Any) -> Target:
@@ -100,12 +100,12 @@ def shrunk(count: int, policy: Policy, idle_s: float = 100, going: tuple[Claim, 
 def test_a_pool_shrinks_slowly() -> None:
     assert len(shrunk(4, throttle()).releases) == 4
     assert len(shrunk(4, throttle(release_per_minute=3)).releases) == 3
-    leaving = (claim("cpu9", S.CLOSING, since=NOW - 20), claim("cpu10", S.TERMINATING, since=NOW - 90))
+    leaving = (claim("cpu9", S.DRAINING, since=NOW - 20), claim("cpu10", S.TERMINATING, since=NOW - 90))
     found = shrunk(4, throttle(release_per_minute=3), going=leaving)
     assert len(found.releases) == 2
     assert [r.reason for r in found.remarks if r.by == "throttle"] == ["pool cpu lets 3 node(s) go a minute"] * 2
-    ended = tuple(Gone(NOW - s, claim("cpu8", S.GONE, opened=NOW - 900)) for s in (10, 100))
-    assert len(shrunk(4, throttle(release_per_minute=3), gone=ended).releases) == 2
+    ended = tuple(EndedClaim(NOW - s, claim("cpu8", S.GONE, opened=NOW - 900)) for s in (10, 100))
+    assert len(shrunk(4, throttle(release_per_minute=3), ended_claims=ended).releases) == 2
 
 
 @pytest.mark.parametrize(
@@ -123,16 +123,16 @@ def test_a_pool_shrinks_slowly() -> None:
 def test_a_flapping_pool_keeps_its_idle_nodes(
     case: str, ended: tuple[int, ...], started: tuple[int, ...], given: dict[str, Any], stays: bool
 ) -> None:
-    past = tuple(Gone(NOW - s, claim("cpu8", S.GONE, opened=NOW - 2000)) for s in ended)
-    launches = tuple(Launched(NOW - s, "cpu", "sky", ()) for s in started)
-    found = shrunk(2, throttle(**given), idle_s=120, gone=past, launched=launches)
+    past = tuple(EndedClaim(NOW - s, claim("cpu8", S.GONE, opened=NOW - 2000)) for s in ended)
+    launches = tuple(RecentLaunch(NOW - s, "cpu", "sky", ()) for s in started)
+    found = shrunk(2, throttle(**given), idle_s=120, ended_claims=past, recent_launches=launches)
     assert (found.releases == ()) == stays, case
 
 
 def test_it_says_why_a_flapping_pool_keeps_them() -> None:
-    past = tuple(Gone(NOW - s, claim("cpu8", S.GONE, opened=NOW - 2000)) for s in (300, 200, 100))
-    launches = tuple(Launched(NOW - s, "cpu", "sky", ()) for s in (250, 150, 50))
-    found = shrunk(1, throttle(), gone=past, launched=launches)
+    past = tuple(EndedClaim(NOW - s, claim("cpu8", S.GONE, opened=NOW - 2000)) for s in (300, 200, 100))
+    launches = tuple(RecentLaunch(NOW - s, "cpu", "sky", ()) for s in (250, 150, 50))
+    found = shrunk(1, throttle(), ended_claims=past, recent_launches=launches)
     assert [r.reason for r in found.remarks if r.by == "throttle"] == [
         "pool cpu let 3 node(s) go and started as many again within 30 min: cpu1 stays for 30 min"
     ]
@@ -156,7 +156,7 @@ def trial(age_s: float) -> Claim:
     ],
 )  # fmt: skip
 def test_one_machine_tries_an_offer_that_failed(
-    case: str, breaker: tuple[Breaker, ...], claims: tuple[Claim, ...], zones: list[str]
+    case: str, breaker: tuple[CircuitBreaker, ...], claims: tuple[Claim, ...], zones: list[str]
 ) -> None:
     found = target(
         *jobs(3 + len(claims)),
@@ -166,14 +166,14 @@ def test_one_machine_tries_an_offer_that_failed(
         breakers=breaker,
         policies=(throttle(),),
     )
-    assert not found.failed
+    assert not found.failed_policies
     assert ["".join(o.zone for o in w.offers) for w in found.wants] == [z for z in zones if z], case
 
 
 def test_those_who_wait_for_it_are_told() -> None:
     found = target(*jobs(2), offers=(BAD,), breakers=(OVER,), policies=(throttle(),))
     assert wants(found) == [("cpu", 1, ("1",))]
-    assert said(found, "2")[1] == (
+    assert last_verdict(found, "2")[1] == (
         "no offer of pool cpu is left: sky/r1/a/small/on-demand failed 3 time(s) (capacity: no room);"
         " the machine for job 1 is to try it first"
     )
@@ -202,26 +202,26 @@ def test_a_job_of_many_nodes_tries_it_only_where_nothing_else_is_left() -> None:
 def test_what_failed_too_often_rests(
     case: str, given: dict[str, Any], errors: list[str], last: float, zones: list[str]
 ) -> None:
-    past = tuple(Gone(NOW - last - n, claim("cpu8", S.GONE, offer=BAD, error=e)) for n, e in enumerate(errors))
-    found = target(job(), offers=(BAD, GOOD), gone=past, policies=(throttle(**given),))
+    past = tuple(EndedClaim(NOW - last - n, claim("cpu8", S.GONE, offer=BAD, error=e)) for n, e in enumerate(errors))
+    found = target(job(), offers=(BAD, GOOD), ended_claims=past, policies=(throttle(**given),))
     assert ["".join(o.zone for o in w.offers) for w in found.wants] == zones, case
 
 
 @pytest.mark.parametrize("error", ["interrupted", "lost", "ended"])
 def test_what_the_spot_market_took_back_is_no_failure(error: str) -> None:
-    past = (Gone(NOW - 10, claim("cpu8", S.GONE, offer=offer(spot=True), error=error)),)
-    assert wants(target(job(), gone=past, policies=(throttle(pool_failures=1, offer_failures=1),))) != []
+    past = (EndedClaim(NOW - 10, claim("cpu8", S.GONE, offer=offer(spot=True), error=error)),)
+    assert wants(target(job(), ended_claims=past, policies=(throttle(pool_failures=1, offer_failures=1),))) != []
 
 
 def test_a_resting_pool_says_so() -> None:
-    past = tuple(Gone(NOW - 30, claim("cpu8", S.GONE, error="boot")) for _ in range(3))
-    assert said(target(job(), gone=past, policies=(throttle(pool_failures=3),)))[1] == (
+    past = tuple(EndedClaim(NOW - 30, claim("cpu8", S.GONE, error="boot")) for _ in range(3))
+    assert last_verdict(target(job(), ended_claims=past, policies=(throttle(pool_failures=3),)))[1] == (
         "pool cpu rests until 1970-01-12 13:56 UTC, for 3 machines failed within the hour"
     )
 
 
 def test_idle_and_throttle_do_not_fight() -> None:
-    keep = policies.idle.plugin.make(policies.idle.Settings(keep_alive_s=0, min_nodes=1))
+    keep = policies.idle.plugin.make(policies.idle.IdleSettings(keep_alive_s=0, min_nodes=1))
     claims, nodes = idle(3)
-    found = make_target(world(pools=(TEN,), claims=claims, nodes=nodes), (keep, throttle(release_per_minute=1)))
+    found = make_target(make_snapshot(pools=(TEN,), claims=claims, nodes=nodes), (keep, throttle(release_per_minute=1)))
     assert len(found.releases) == 1

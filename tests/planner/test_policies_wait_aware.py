@@ -12,11 +12,11 @@ import policies.idle
 import policies.wait_aware
 from burstd.domain.plugins.policy import Policy, Target
 from burstd.domain.slurm.job import Job, JobState
-from burstd.domain.slurm.outlook import Leaves, Outlook, Outlooks
+from burstd.domain.slurm.outlook import LeavesForCloud, Outlook, Outlooks
 from burstd.domain.slurm.shape import Gres, Shape
 from burstd.planner.policy_chain import make_target
 
-from .worlds import NOW, job, node, offer, pool, said, wants, world
+from .worlds import NOW, job, last_verdict, make_snapshot, node, offer, pool, wants
 
 HOUR = 3600.0
 INF = float("inf")
@@ -32,7 +32,7 @@ class Known(dict[str, Outlook], Outlooks):
         super().__init__(found)
         self.tasks = tasks
 
-    def assuming(self, leaves: Leaves) -> Mapping[str, Outlook]:
+    def assuming(self, leaves: LeavesForCloud) -> Mapping[str, Outlook]:
         for job_id, found in self.items():
             for one in self.tasks.get(job_id, (found,)):
                 leaves(job_id, one)
@@ -49,15 +49,15 @@ def by_slurm(seconds: float, run_h: float) -> Outlook:
 
 def policy(**given: Any) -> Policy:
     settings = {"value": 2.0, "idle_s": 300.0, **given}
-    return policies.wait_aware.plugin.make(policies.wait_aware.Settings(**settings))
+    return policies.wait_aware.plugin.make(policies.wait_aware.WaitAwareSettings(**settings))
 
 
 def decided(
     found: Mapping[str, Outlook], *jobs: Job, tasks: Mapping[str, tuple[Outlook, ...]] | None = None, **given: Any
 ) -> Target:
     fields: dict[str, Any] = {"pools": (GPU,), "offers": (PAIR,)} if any(j.gres_per_node for j in jobs) else {}
-    target = make_target(world(*jobs, outlook=Known(found, tasks or {}), **fields), (policy(**given),))
-    assert not target.failed, target.failed
+    target = make_target(make_snapshot(*jobs, outlook=Known(found, tasks or {}), **fields), (policy(**given),))
+    assert not target.failed_policies, target.failed_policies
     return target
 
 
@@ -93,20 +93,23 @@ def gpu_job(job_id: str = "1", gpus: int = 2, **fields: Any) -> Job:
 def test_bursts_or_waits(case: str, outlook: Outlook, given: dict[str, Any], bursts: bool) -> None:
     found = decided({"1": outlook}, gpu_job(), **given)
     assert wants(found) == ([("gpu", 1, ("1",))] if bursts else []), case
-    assert all(want.alone for want in found.wants)
-    assert said(found)[0] == ("boot" if bursts else "wait")
+    assert all(want.dedicated for want in found.wants)
+    assert last_verdict(found)[0] == ("boot" if bursts else "wait")
 
 
 def test_what_users_read_does_not_change_with_every_look() -> None:
     found = decided({"1": ahead(0.25 + 20 / HOUR, 5.9)}, gpu_job())
-    assert said(found)[1] == (
+    assert last_verdict(found)[1] == (
         "it is expected to start on premises in about 15 min; a machine would be open to it in about 5 min"
         " and cost about 12 GPU-hours"
     )
     found = decided({"1": ahead(3.1)}, gpu_job(), price=Decimal(10))
-    assert said(found)[1] == "it would start on premises in about 3 h, and a machine for it alone costs about 7.0 EUR"
+    assert (
+        last_verdict(found)[1]
+        == "it would start on premises in about 3 h, and a machine for it alone costs about 7.0 EUR"
+    )
     found = decided({"1": ahead(0.003)}, job())
-    assert said(found)[1] == (
+    assert last_verdict(found)[1] == (
         "it is expected to start on premises at any moment; a machine would be open to it in about 5 min"
         " and cost about 0.3 machine-hours"
     )
@@ -126,7 +129,7 @@ def test_jobs_that_share_a_machine_are_weighed_one_by_one() -> None:
     some = gpu_job("1", 1), gpu_job("2", 1)
     found = decided({"1": ahead(2.5), "2": ahead(0.1)}, *some)
     assert wants(found) == [("gpu", 1, ("1",))]
-    assert said(found, "2")[0] == "wait"
+    assert last_verdict(found, "2")[0] == "wait"
     assert "2" not in found.wants[0].reason.partition(",")[0]
     assert wants(decided({"1": ahead(0.8), "2": ahead(0.8)}, *some)) == [("gpu", 1, ("1", "2"))]
 
@@ -135,7 +138,7 @@ def test_one_job_does_not_pay_for_a_machine_that_stays_half_empty() -> None:
     # Its own half would be worth it.
     found = decided({"1": ahead(0.8)}, gpu_job("1", 1))
     assert wants(found) == []
-    assert "be used in part only" in said(found)[1]
+    assert "be used in part only" in last_verdict(found)[1]
     assert wants(decided({"1": ahead(1.3)}, gpu_job("1", 1))) == [("gpu", 1, ("1",))]
 
 
@@ -160,7 +163,7 @@ def test_a_short_wait_stays_and_a_long_one_bursts_by_the_queue_itself() -> None:
     running = job("r", state=JobState.RUNNING, cpus=4, node_list=("a",), start=NOW - 100, time_limit_s=400.0)
     busy = node("a", state="ALLOCATED", cpus_allocated=4, partitions=("burst",))
     jobs = [job(str(n), cpus=4, time_limit_s=2 * HOUR, priority=9 - n) for n in (1, 2)]
-    found = make_target(world(running, *jobs, nodes=(busy,)), (policy(),))
+    found = make_target(make_snapshot(running, *jobs, nodes=(busy,)), (policy(),))
     # The first starts in five minutes, the second two hours later.
     assert wants(found) == [("cpu", 1, ("2",))]
 
@@ -170,9 +173,9 @@ def test_a_job_that_bursts_is_not_in_the_way_of_the_next() -> None:
     running = job("r", state=JobState.RUNNING, cpus=4, node_list=("a",), start=NOW - 100, time_limit_s=100 + HOUR)
     quick = [job(str(n), cpus=4, time_limit_s=600.0, priority=9 - n) for n in (1, 2)]
     long = job("3", cpus=4, time_limit_s=3 * HOUR)
-    found = make_target(world(running, *quick, long, nodes=(busy,)), (policy(),))
+    found = make_target(make_snapshot(running, *quick, long, nodes=(busy,)), (policy(),))
     assert wants(found) == [("cpu", 1, ("1",)), ("cpu", 1, ("2",))]
-    assert said(found, "3")[1].startswith("it is expected to start on premises in about 60 min")
+    assert last_verdict(found, "3")[1].startswith("it is expected to start on premises in about 60 min")
 
 
 def test_without_any_word_on_a_job_it_bursts_after_a_while() -> None:
@@ -180,7 +183,9 @@ def test_without_any_word_on_a_job_it_bursts_after_a_while() -> None:
     bursts = [
         bool(
             make_target(
-                world(job(eligible=NOW - waited, submitted=NOW - waited), nodes=(free,), progress=_stale(waited)),
+                make_snapshot(
+                    job(eligible=NOW - waited, submitted=NOW - waited), nodes=(free,), runtime_state=_stale(waited)
+                ),
                 (policy(),),
             ).wants
         )
@@ -190,19 +195,19 @@ def test_without_any_word_on_a_job_it_bursts_after_a_while() -> None:
 
 
 def _stale(waited: float) -> Any:
-    from burstd.domain.snapshot import Progress
+    from burstd.domain.snapshot import RuntimeState
 
-    return Progress(covered_since={"1": NOW - waited})
+    return RuntimeState(stuck_since={"1": NOW - waited})
 
 
 def test_others_policies_and_other_causes_are_left_alone() -> None:
-    spare = policies.idle.plugin.make(policies.idle.Settings(spare_nodes=1))
-    found = make_target(world(outlook=Known({}, {})), (spare, policy()))
+    spare = policies.idle.plugin.make(policies.idle.IdleSettings(spare_nodes=1))
+    found = make_target(make_snapshot(outlook=Known({}, {})), (spare, policy()))
     assert wants(found) == [("cpu", 1, ())]
-    assert not found.wants[0].alone
+    assert not found.wants[0].dedicated
 
 
 def test_machines_may_be_for_all() -> None:
     found = decided({"1": ahead(5)}, gpu_job(), own_machines=False)
     assert wants(found) == [("gpu", 1, ("1",))]
-    assert not found.wants[0].alone
+    assert not found.wants[0].dedicated

@@ -13,7 +13,7 @@ from burstd.domain.claim import USABLE, Cause, Claim, ClaimState
 from burstd.domain.plugins.policy import Policy, Target
 from burstd.domain.slurm.job import Job, JobState
 from burstd.domain.snapshot import SlurmView, Snapshot
-from burstd.planner.demand.job_requirements import need
+from burstd.planner.demand.job_requirements import resource_requirements
 from burstd.planner.policy_chain import make_target
 from burstd.testing.policy.strategies import snapshots
 
@@ -38,7 +38,7 @@ def verdicts(found: Target, by: str) -> dict[str, str]:
 def wants_take_free_slots_once_and_have_offers(snapshot: Snapshot) -> None:
     for chain in ((), CHAIN):
         found = make_target(snapshot, chain)
-        assert not found.failed
+        assert not found.failed_policies
         slots = [slot for want in found.wants for slot in want.slots]
         assert len(slots) == len(set(slots))
         for want in found.wants:
@@ -65,7 +65,7 @@ def gangs_get_all_nodes_or_none(snapshot: Snapshot) -> None:
             if not want.gang:
                 assert want.nodes == 1
                 continue
-            there = len(found.placed.get(want.gang, ()))
+            there = len(found.placements.get(want.gang, ()))
             members = [jobs[job] for w in found.wants if w.gang == want.gang for job in w.jobs]
             assert new[want.gang] + there >= max(job.nodes for job in members)
 
@@ -88,7 +88,7 @@ def what_is_packed_on_a_new_node_fits(snapshot: Snapshot) -> None:
     jobs = queue(snapshot)
     for want in (w for w in make_target(snapshot, ()).wants if w.cause is Cause.DEMAND):
         shape = snapshot.pools[want.pool].shape
-        shares = [need(jobs[job]).share(1) for job in want.jobs] if not want.gang else []
+        shares = [resource_requirements(jobs[job]).share_per_node(1) for job in want.jobs] if not want.gang else []
         assert sum(share.cpus for share in shares) <= shape.cpus
         assert sum(share.memory_mib for share in shares) <= shape.memory_mib
         assert len(shares) <= 1 or not any(share.exclusive for share in shares)
@@ -108,11 +108,11 @@ def released_nodes_are_idle_and_nobodys(snapshot: Snapshot) -> None:
     found = make_target(snapshot, ())
     claims = {claim.id: claim for claim in snapshot.claims}
     pinned = {pin.pool for pin in snapshot.pins}
-    placed = {name for names in found.placed.values() for name in names}
+    placed = {name for names in found.placements.values() for name in names}
     assert isinstance(snapshot.slurm, SlurmView) or not found.releases
     for release in found.releases:
         claim = claims[release.claim_id]
-        assert claim.state in (ClaimState.OPEN, ClaimState.READY)
+        assert claim.state in (ClaimState.IN_SERVICE, ClaimState.READY)
         assert isinstance(snapshot.slurm, SlurmView)
         assert not snapshot.slurm.nodes[claim.slot].busy
         assert claim.pool in pinned or claim.slot not in placed
@@ -123,7 +123,7 @@ def nothing_is_placed_beyond_what_there_is(snapshot: Snapshot) -> None:
     found = make_target(snapshot, ())
     coming = {claim.slot for claim in snapshot.claims if claim.state in USABLE}
     slots = {slot for pool in snapshot.pools.values() for slot in pool.slots}
-    for names in found.placed.values():
+    for names in found.placements.values():
         for name in names:
             assert name in coming or (name not in slots and isinstance(snapshot.slurm, SlurmView))
 

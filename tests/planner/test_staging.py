@@ -10,17 +10,17 @@ from burstd.domain.units import parse_size, size_text, span_text
 from burstd.planner.staging.transfer_schedule import (
     BOOT_S,
     CachedTree,
-    Rates,
+    PendingTransfer,
+    StorageUse,
     TransferLimits,
-    Use,
-    Waiting,
+    TransferRates,
     boot_estimate,
-    boot_in_time,
     evictable,
-    quota,
+    latest_boot_start,
+    next_transfers,
+    quota_fault,
     ready_at,
-    seen,
-    turns,
+    with_measurement,
 )
 
 NOW = 1_000_000.0
@@ -28,8 +28,8 @@ GB = 1 << 30
 LIMITS = TransferLimits(site=3, per_user=2)
 
 
-def one(name: str, user: str = "ada", size: int = GB, age: float = 0.0) -> Waiting:
-    return Waiting(name, user, size, NOW - age)
+def one(name: str, user: str = "ada", size: int = GB, age: float = 0.0) -> PendingTransfer:
+    return PendingTransfer(name, user, size, NOW - age)
 
 
 @pytest.mark.parametrize(
@@ -52,36 +52,42 @@ def one(name: str, user: str = "ada", size: int = GB, age: float = 0.0) -> Waiti
         ("age outweighs size", [one("big", size=GB, age=30_000), one("small", size=GB // 10)], [], ("big", "small")),
     ],
 )
-def test_turns(case: str, waiting: list[Waiting], under_way: list[Waiting], expected: tuple[str, ...]) -> None:
-    assert turns(waiting, under_way, LIMITS) == expected, case
+def test_turns(
+    case: str, waiting: list[PendingTransfer], under_way: list[PendingTransfer], expected: tuple[str, ...]
+) -> None:
+    assert next_transfers(waiting, under_way, LIMITS) == expected, case
 
 
 def test_what_a_user_moved_of_late_counts() -> None:
     waiting = [one("a"), one("b", "bob")]
-    assert turns(waiting, [], TransferLimits(1, 1)) == ("a",)
-    assert turns(waiting, [], TransferLimits(1, 1), {"ada": 50 * GB}) == ("b",)
+    assert next_transfers(waiting, [], TransferLimits(1, 1)) == ("a",)
+    assert next_transfers(waiting, [], TransferLimits(1, 1), {"ada": 50 * GB}) == ("b",)
 
 
 def test_nobody_waits_for_ever_while_newcomers_keep_coming() -> None:
     """One lane; a user who has moved much against a stream of users who have moved nothing."""
     hog = one("hog", "ada", 10 * GB)
     for minute in range(24 * 60):
-        stream = Waiting(f"s{minute}", f"u{minute}", 1, NOW + 60 * minute)
-        if turns([hog, stream], [], TransferLimits(1, 1), {"ada": 100 * GB}) == ("hog",):
+        stream = PendingTransfer(f"s{minute}", f"u{minute}", 1, NOW + 60 * minute)
+        if next_transfers([hog, stream], [], TransferLimits(1, 1), {"ada": 100 * GB}) == ("hog",):
             return
     pytest.fail("it waited for a day")
 
 
 waitings = st.builds(
-    Waiting, st.uuids().map(str), st.sampled_from(["ada", "bob", "eve"]), st.integers(0, 1 << 50), st.floats(0, 1e9)
+    PendingTransfer,
+    st.uuids().map(str),
+    st.sampled_from(["ada", "bob", "eve"]),
+    st.integers(0, 1 << 50),
+    st.floats(0, 1e9),
 )
 
 
 @given(st.lists(waitings, max_size=12), st.lists(waitings, max_size=6), st.integers(1, 6), st.integers(1, 3))
 def test_turns_keep_within_the_limits_and_leave_no_lane_empty(
-    waiting: list[Waiting], under_way: list[Waiting], site: int, per_user: int
+    waiting: list[PendingTransfer], under_way: list[PendingTransfer], site: int, per_user: int
 ) -> None:
-    begun = turns(waiting, under_way, TransferLimits(site, per_user))
+    begun = next_transfers(waiting, under_way, TransferLimits(site, per_user))
     user = {w.id: w.user for w in waiting}
     assert len(begun) == len(set(begun))
     assert len(begun) <= max(0, site - len(under_way))
@@ -96,34 +102,34 @@ MIB = 1 << 20
 
 
 def test_rates_follow_what_is_seen() -> None:
-    rates = seen(Rates(), "s3", "in", 1000 * MIB, 10.0)
-    assert rates.of("s3", "in") == pytest.approx(100.0 * MIB)
-    assert (rates.of("s3", "home"), rates.of("ssh", "in")) == (0.0, 0.0)
-    assert seen(seen(rates, "s3", "in", 0, 5.0), "s3", "in", 7 * MIB, 600.0) == rates, (
+    rates = with_measurement(TransferRates(), "s3", "in", 1000 * MIB, 10.0)
+    assert rates.rate("s3", "in") == pytest.approx(100.0 * MIB)
+    assert (rates.rate("s3", "home"), rates.rate("ssh", "in")) == (0.0, 0.0)
+    assert with_measurement(with_measurement(rates, "s3", "in", 0, 5.0), "s3", "in", 7 * MIB, 600.0) == rates, (
         "small ones tell of their beginnings"
     )
-    faster = seen(rates, "s3", "in", 240_000 * MIB, 240.0)
-    assert 950 * MIB < faster.of("s3", "in") < 1000 * MIB
-    blip = seen(faster, "s3", "in", 8 * MIB, 1.0)
-    assert blip.of("s3", "in") > 0.98 * faster.of("s3", "in")
+    faster = with_measurement(rates, "s3", "in", 240_000 * MIB, 240.0)
+    assert 950 * MIB < faster.rate("s3", "in") < 1000 * MIB
+    blip = with_measurement(faster, "s3", "in", 8 * MIB, 1.0)
+    assert blip.rate("s3", "in") > 0.98 * faster.rate("s3", "in")
 
 
 @given(st.lists(st.tuples(st.integers(8 * MIB, 1 << 40), st.floats(0.001, 1e5)), min_size=1))
 def test_a_rate_lies_between_what_was_seen(moved: list[tuple[int, float]]) -> None:
-    rates = Rates()
+    rates = TransferRates()
     for size, seconds in moved:
-        rates = seen(rates, "s", "in", size, seconds)
+        rates = with_measurement(rates, "s", "in", size, seconds)
     each = [size / seconds for size, seconds in moved]
-    assert min(each) * 0.999 <= rates.of("s", "in") <= max(each) * 1.001
+    assert min(each) * 0.999 <= rates.rate("s", "in") <= max(each) * 1.001
 
 
 def test_estimates() -> None:
     assert ready_at(NOW, 900, 100, 10.0) == NOW + 100
     assert ready_at(NOW, 900, 0, 0.0) == 0.0
     assert ready_at(NOW, 0, 0, 0.0) == NOW
-    assert boot_in_time(NOW, NOW + 180, 40) == NOW + 140
-    assert boot_in_time(NOW, NOW + 10, 40) == NOW
-    assert boot_in_time(NOW, 0.0, 40) == NOW
+    assert latest_boot_start(NOW, NOW + 180, 40) == NOW + 140
+    assert latest_boot_start(NOW, NOW + 10, 40) == NOW
+    assert latest_boot_start(NOW, 0.0, 40) == NOW
     assert boot_estimate([]) == BOOT_S
     assert boot_estimate([40, 45, 900]) == 45
 
@@ -150,9 +156,11 @@ def test_evictable(
 
 
 def test_quota() -> None:
-    assert quota(10, Use("ada", 5, 15), Use("chem", 5, None)) == ""
-    assert quota(1, Use("ada", 5, None), Use("chem", 5, 5)).startswith("the input is 1 B, and project chem may stage 0")
-    said = quota(3 * GB, Use("ada", 8 * GB, 10 * GB), Use("chem", 0, 0))
+    assert quota_fault(10, StorageUse("ada", 5, 15), StorageUse("chem", 5, None)) == ""
+    assert quota_fault(1, StorageUse("ada", 5, None), StorageUse("chem", 5, 5)).startswith(
+        "the input is 1 B, and project chem may stage 0"
+    )
+    said = quota_fault(3 * GB, StorageUse("ada", 8 * GB, 10 * GB), StorageUse("chem", 0, 0))
     assert said.startswith("the input is 3.0 GiB, and user ada may stage 2.0 GiB more (8.0 GiB of 10.0 GiB are in use)")
 
 

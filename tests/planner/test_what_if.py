@@ -13,18 +13,18 @@ import policies.limits
 from burstd.domain.claim import ClaimState as S
 from burstd.domain.cloud.offer import OfferRule
 from burstd.domain.plan import Plan
-from burstd.domain.plugins.policy import Policy, Target, dropped
+from burstd.domain.plugins.policy import Policy, Target, remarks_on_dropped_want
 from burstd.domain.slurm.job import JobState
-from burstd.domain.slurm.option_change import Change
+from burstd.domain.slurm.option_change import OptionChange
 from burstd.domain.slurm.shape import Gres, Shape
 from burstd.domain.snapshot import Snapshot, Unavailable
-from burstd.domain.staging import DataView, StageState
+from burstd.domain.staging import StageState, StagingView
 from burstd.planner.explain import what_if as what_if_
-from burstd.planner.explain.job_options import time_words
-from burstd.planner.explain.what_if import what_if
+from burstd.planner.explain.job_options import time_limit_text
+from burstd.planner.explain.what_if import helpful_changes
 from burstd.planner.policy_chain import make_target
 
-from .worlds import NOW, claim, job, node, offer, pool, world
+from .worlds import NOW, claim, job, make_snapshot, node, offer, pool
 
 A100 = Shape(16, 64_000, (Gres("gpu", "a100", 4),), frozenset({"a100", "cloud"}))
 V100 = Shape(8, 32_000, (Gres("gpu", "v100", 2),), frozenset({"v100", "cloud"}))
@@ -36,12 +36,12 @@ V_ONLY = (offer("v1", "2", V100),)
 BOTH = (*V_ONLY, offer("a1", "9", A100))
 
 
-def asked(snapshot: Snapshot, *policies_: Policy, job_id: str = "1") -> tuple[Change, ...]:
+def changes_for(snapshot: Snapshot, *policies_: Policy, job_id: str = "1") -> tuple[OptionChange, ...]:
     found = make_target(snapshot, policies_)
-    return what_if(snapshot, Plan((), found, found.remarks), job_id, lambda s: make_target(s, policies_))
+    return helpful_changes(snapshot, Plan((), found, found.remarks), job_id, lambda s: make_target(s, policies_))
 
 
-def words(changes: Sequence[Change]) -> list[tuple[str, str]]:
+def before_and_after(changes: Sequence[OptionChange]) -> list[tuple[str, str]]:
     return [(c.before, c.after) for c in changes]
 
 
@@ -69,7 +69,7 @@ KINDS: list[tuple[str, dict[str, Any], str, str, str]] = [
 
 @pytest.mark.parametrize(("fields", "before", "after", "update"), [k[1:] for k in KINDS], ids=[k[0] for k in KINDS])
 def test_each_kind_of_change(fields: dict[str, Any], before: str, after: str, update: str) -> None:
-    first, *_ = asked(world(job(**fields), pools=POOLS, offers=V_ONLY))
+    first, *_ = changes_for(make_snapshot(job(**fields), pools=POOLS, offers=V_ONLY))
     assert (first.before, first.after) == (before, after)
     assert first.command == (f"scontrol update JobId=1 {update}" if update else "")
     assert first.offer == V_ONLY[0].id
@@ -79,14 +79,14 @@ def test_each_kind_of_change(fields: dict[str, Any], before: str, after: str, up
 
 def test_a_burst_partition_more() -> None:
     onprem = job(partitions=("gpu",), gres_per_node=gpus(4))
-    found = asked(world(onprem, pools=POOLS, offers=BOTH, nodes=(node("op1", partitions=("gpu",)),)))
-    assert words(found) == [("-p gpu", "-p gpu,burst"), ("--gres=gpu:4", "--gres=gpu:2")]
+    found = changes_for(make_snapshot(onprem, pools=POOLS, offers=BOTH, nodes=(node("op1", partitions=("gpu",)),)))
+    assert before_and_after(found) == [("-p gpu", "-p gpu,burst"), ("--gres=gpu:4", "--gres=gpu:2")]
     assert found[0].command == "scontrol update JobId=1 Partition=gpu,burst"
 
 
 def test_what_is_there_is_at_once() -> None:
     busy = node("op1", partitions=("onprem",), cpus_allocated=1, state="MIXED")
-    found = asked(world(job(partitions=("onprem", "burst"), exclusive=True), nodes=(busy,), offers=()))
+    found = changes_for(make_snapshot(job(partitions=("onprem", "burst"), exclusive=True), nodes=(busy,), offers=()))
     assert [(c.before, c.after, c.start_s, c.where, c.offer, c.price) for c in found] == [
         ("--exclusive", "no --exclusive", 0, ("op1",), "", None)
     ]
@@ -94,10 +94,10 @@ def test_what_is_there_is_at_once() -> None:
 
 def test_a_node_on_its_way_is_there_the_sooner_and_input_may_be_later() -> None:
     coming = claim("v1001", S.BOOTING, created=NOW - 40, pool="v100", offer=V_ONLY[0])
-    snapshot = world(job(gres_per_node=gpus(3)), pools=POOLS, offers=(), claims=(coming,))
-    assert [c.start_s for c in asked(snapshot)] == [20]
-    late = replace(snapshot, data={"1": DataView(StageState.STAGED, NOW + 500)})
-    assert [c.start_s for c in asked(late)] == [500]
+    snapshot = make_snapshot(job(gres_per_node=gpus(3)), pools=POOLS, offers=(), claims=(coming,))
+    assert [c.start_s for c in changes_for(snapshot)] == [20]
+    late = replace(snapshot, data={"1": StagingView(StageState.STAGED, NOW + 500)})
+    assert [c.start_s for c in changes_for(late)] == [500]
 
 
 class NoLongJobs:
@@ -109,7 +109,7 @@ class NoLongJobs:
         assert not isinstance(snapshot.slurm, Unavailable)
         limits = {j.id: j.time_limit_s for j in snapshot.slurm.jobs}
         bad = [w for w in target.wants if w.nodes > 2 or any(not 0 < limits[j] <= 5 * 3600 for j in w.jobs)]
-        remarks = tuple(r for want in bad for r in dropped(want, self.name, "too much"))
+        remarks = tuple(r for want in bad for r in remarks_on_dropped_want(want, self.name, "too much"))
         return replace(
             target, wants=tuple(w for w in target.wants if w not in bad), remarks=(*target.remarks, *remarks)
         )
@@ -120,28 +120,30 @@ class NoLongJobs:
     [(10 * 3600, "-t 10:00:00", "-t 5:00:00"), (86400 * 2, "-t 2-00:00:00", "-t 2:00:00"), (0, "no -t", "-t 4:00:00")],
 )
 def test_less_time_is_tried_where_a_policy_keeps_it(limit_s: float, before: str, after: str) -> None:
-    [change] = asked(world(job(time_limit_s=limit_s), pools=POOLS, offers=BOTH), NoLongJobs())
+    [change] = changes_for(make_snapshot(job(time_limit_s=limit_s), pools=POOLS, offers=BOTH), NoLongJobs())
     assert (change.before, change.after) == (before, after)
     assert change.command == f"scontrol update JobId=1 TimeLimit={after[3:]}"
 
 
 def test_the_policies_in_force_are_asked() -> None:
     wide = job(nodes=4, nodes_max=4, cpus=32, time_limit_s=3600, cpus_per_node=8)
-    assert words(asked(world(wide, pools=POOLS, offers=BOTH), NoLongJobs())) == [("-N 4", "-N 2")]
-    none = policies.limits.plugin.make(policies.limits.Settings(nodes=0))
-    assert asked(world(wide, pools=POOLS, offers=BOTH), none) == ()
+    assert before_and_after(changes_for(make_snapshot(wide, pools=POOLS, offers=BOTH), NoLongJobs())) == [
+        ("-N 4", "-N 2")
+    ]
+    none = policies.limits.plugin.make(policies.limits.LimitsSettings(nodes=0))
+    assert changes_for(make_snapshot(wide, pools=POOLS, offers=BOTH), none) == ()
 
 
 def test_jobs_before_it_keep_their_nodes() -> None:
     others = [job(str(n), priority=9, cpus=8) for n in range(2, 5)]
     gang = job(nodes=4, cpus=32, cpus_per_node=8, priority=1)
-    snapshot = world(*others, gang, job("9", priority=0, cpus=8), pools=POOLS[:1], offers=V_ONLY)
-    [change] = asked(snapshot)
+    snapshot = make_snapshot(*others, gang, job("9", priority=0, cpus=8), pools=POOLS[:1], offers=V_ONLY)
+    [change] = changes_for(snapshot)
     assert (change.after, change.where) == ("-N 1", ("v1004",))
 
 
 def test_jobs_that_are_left_out_keep_their_nodes_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(what_if_, "BEFORE", 0)
+    monkeypatch.setattr(what_if_, "MAX_JOBS_BEFORE", 0)
     test_jobs_before_it_keep_their_nodes()
 
 
@@ -158,20 +160,20 @@ def test_jobs_that_are_left_out_keep_their_nodes_as_well(monkeypatch: pytest.Mon
     ids=["gets a node", "held", "runs", "paused", "nothing to be had", "two things at once"],
 )
 def test_nothing_is_said_where_no_change_helps(fields: dict[str, Any], around: dict[str, Any]) -> None:
-    assert asked(world(job(**fields), pools=POOLS, **around)) == ()
-    assert asked(world(job(**fields), pools=POOLS, **around), job_id="7") == ()
+    assert changes_for(make_snapshot(job(**fields), pools=POOLS, **around)) == ()
+    assert changes_for(make_snapshot(job(**fields), pools=POOLS, **around), job_id="7") == ()
 
 
 def test_what_slurm_calls_a_bad_constraint_may_be_asked_for_otherwise() -> None:
-    found = asked(world(job(constraint="x", reason="BadConstraints"), pools=POOLS, offers=BOTH))
-    assert ("-C x", "-C 'x|v100'") in words(found)
+    found = changes_for(make_snapshot(job(constraint="x", reason="BadConstraints"), pools=POOLS, offers=BOTH))
+    assert ("-C x", "-C 'x|v100'") in before_and_after(found)
 
 
 def test_tries_are_bounded_by_what_there_is_to_look_at(monkeypatch: pytest.MonkeyPatch) -> None:
     features = frozenset(f"f{n:03}" for n in range(90))
     odd = tuple(node(f"op{n}", partitions=("burst",), features=frozenset({f})) for n, f in enumerate(sorted(features)))
     down = tuple(replace(n, state="DOWN") for n in odd)
-    snapshot = world(job(constraint="x"), pools=POOLS, offers=(), nodes=down)
+    snapshot = make_snapshot(job(constraint="x"), pools=POOLS, offers=(), nodes=down)
     target = make_target(snapshot, ())
     tried: list[Snapshot] = []
 
@@ -179,16 +181,16 @@ def test_tries_are_bounded_by_what_there_is_to_look_at(monkeypatch: pytest.Monke
         tried.append(given)
         return make_target(given, ())
 
-    assert what_if(snapshot, Plan((), target, target.remarks), "1", decide) == ()
-    assert len(tried) == what_if_.MOST_TRIES
+    assert helpful_changes(snapshot, Plan((), target, target.remarks), "1", decide) == ()
+    assert len(tried) == what_if_.MAX_ATTEMPTS
     tried.clear()
-    monkeypatch.setattr(what_if_, "WORK", 500)
-    assert what_if(snapshot, Plan((), target, target.remarks), "1", decide) == ()
-    assert len(tried) == what_if_.LEAST_TRIES
+    monkeypatch.setattr(what_if_, "MAX_WORK", 500)
+    assert helpful_changes(snapshot, Plan((), target, target.remarks), "1", decide) == ()
+    assert len(tried) == what_if_.MIN_ATTEMPTS
 
 
 @pytest.mark.parametrize(
     ("seconds", "text"), [(60, "0:01:00"), (5400, "1:30:00"), (90_000, "1-01:00:00"), (36_000, "10:00:00")]
 )
 def test_times_are_slurms(seconds: float, text: str) -> None:
-    assert time_words(seconds) == text
+    assert time_limit_text(seconds) == text

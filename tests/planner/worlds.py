@@ -12,7 +12,7 @@ from burstd.domain.cloud.offer import Offer, OfferRule, Pool
 from burstd.domain.plugins.policy import Policy, Target
 from burstd.domain.slurm.job import Job, JobState
 from burstd.domain.slurm.node import Node
-from burstd.domain.slurm.outlook import Leaves, Outlook, Outlooks
+from burstd.domain.slurm.outlook import LeavesForCloud, Outlook, Outlooks
 from burstd.domain.slurm.shape import Gres, Shape
 from burstd.domain.snapshot import CloudView, SlurmView, Snapshot
 from burstd.planner.policy_chain import make_target
@@ -47,7 +47,7 @@ def node(name: str, **fields: Any) -> Node:
 def claim(slot: str, state: ClaimState = ClaimState.READY, **fields: Any) -> Claim:
     base = Claim(
         f"c-{slot}", "x", slot.rstrip("0123456789"), slot, offer(), Cause.DEMAND, state, NOW - 300, NOW - 100,
-        opened=NOW - 90 if state is ClaimState.OPEN else None,
+        opened=NOW - 90 if state is ClaimState.IN_SERVICE else None,
     )  # fmt: skip
     return replace(base, **fields)
 
@@ -62,7 +62,7 @@ def slot_node(of: Pool, name: str, *, up: bool) -> Node:
     )  # fmt: skip
 
 
-def world(
+def make_snapshot(
     *jobs: Job,
     pools: tuple[Pool, ...] = (pool(),),
     claims: tuple[Claim, ...] = (),
@@ -71,7 +71,7 @@ def world(
     **fields: Any,
 ) -> Snapshot:
     """A snapshot. Slots are powered down but for those of claims from PROVING on; ``nodes`` come on top."""
-    on = {c.slot for c in claims if c.state in (ClaimState.READY, ClaimState.OPEN, ClaimState.CLOSING)}
+    on = {c.slot for c in claims if c.state in (ClaimState.READY, ClaimState.IN_SERVICE, ClaimState.DRAINING)}
     slots = {s: slot_node(p, s, up=s in on) for p in pools for s in p.slots}
     return Snapshot(
         now=NOW,
@@ -84,19 +84,19 @@ def world(
     )
 
 
-class Known(dict[str, Outlook], Outlooks):
+class FixedOutlooks(dict[str, Outlook], Outlooks):
     """Outlooks that are as a test says, whatever the queue is."""
 
-    def assuming(self, leaves: Leaves) -> Mapping[str, Outlook]:
+    def assuming(self, leaves: LeavesForCloud) -> Mapping[str, Outlook]:
         del leaves
         return self
 
 
 def target(*jobs: Job, policies: tuple[Policy, ...] = (), **fields: Any) -> Target:
-    return make_target(world(*jobs, **fields), policies)
+    return make_target(make_snapshot(*jobs, **fields), policies)
 
 
-def said(found: Target, job_id: str = "1") -> tuple[str, str]:
+def last_verdict(found: Target, job_id: str = "1") -> tuple[str, str]:
     """The last verdict on a job and its reason."""
     remark = [r for r in found.remarks if r.subject == f"job:{job_id}"][-1]
     return remark.verdict, remark.reason

@@ -14,16 +14,16 @@ from burstd.domain.errors import SchedulerRefused, SchedulerUnavailable
 from burstd.domain.plan import Plan
 from burstd.domain.plugins.policy import PolicyFailed, Remark
 from burstd.domain.plugins.scheduler import Scheduler
-from burstd.domain.slurm.comment import joined, split
+from burstd.domain.slurm.comment import join_comment, split_comment
 from burstd.domain.slurm.job import Job, JobState
 from burstd.domain.snapshot import SlurmView, Snapshot, Unavailable
-from burstd.planner.explain.job_comment import MOST_LETTERS, Line, Lines, price_text
+from burstd.planner.explain.job_comment import MAX_COMMENT_LENGTH, JobComment, JobComments, price_text
 from burstd.planner.offers.offers import next_breaker
 from burstd.planner.policy_chain import make_target
 from burstd.reconciler.pollers import job_comments
-from burstd.reconciler.pollers.job_comments import Comments
-from burstd.reconciler.quarantine import Holds
-from tests.planner.worlds import NOW, claim, job, node, offer, world
+from burstd.reconciler.pollers.job_comments import JobCommentWriter
+from burstd.reconciler.quarantine import Quarantine
+from tests.planner.worlds import NOW, claim, job, make_snapshot, node, offer
 from tests.virtual.clock import VirtualClock
 
 
@@ -39,41 +39,41 @@ from tests.virtual.clock import VirtualClock
     ],
 )
 def test_whose_words_are_whose(comment: str, users: str, ours: str) -> None:
-    assert split(comment) == (users, ours)
-    assert joined(users, ours) == comment
-    assert joined(users, "") == users
+    assert split_comment(comment) == (users, ours)
+    assert join_comment(users, ours) == comment
+    assert join_comment(users, "") == users
 
 
-def line(snapshot: Snapshot, job_id: str = "1", ours: str = "") -> Line | None:
+def line(snapshot: Snapshot, job_id: str = "1", own_part: str = "") -> JobComment | None:
     found = make_target(snapshot, ())
     assert isinstance(snapshot.slurm, SlurmView)
     row = next(j for j in snapshot.slurm.jobs if j.id == job_id)
-    return Lines(snapshot, Plan((), found, found.remarks)).of(row, ours)
+    return JobComments(snapshot, Plan((), found, found.remarks)).comment_for(row, own_part)
 
 
-GANG = tuple(claim(f"cpu{n}", S.BOOTING if n < 3 else S.PROVING, jobs=("1",), gang="1") for n in (1, 2, 3, 4))
+GANG = tuple(claim(f"cpu{n}", S.BOOTING if n < 3 else S.VALIDATING, jobs=("1",), gang="1") for n in (1, 2, 3, 4))
 BROKEN = next_breaker(None, offer(), "capacity", NOW, "none left")
 STOCKOUT = (
     "waits: no offer for pool cpu can be used now: sky/r1/a/small/on-demand: failed 1 time(s) (capacity),"
     " tried again at 13:48 UTC"
 )
 LINES: list[tuple[str, Snapshot, str, str]] = [
-    ("new", world(job()), "coming", "node cpu1 is being started, about 1 min"),
-    ("booting", world(job(), claims=(claim("cpu2", S.BOOTING, jobs=("1",), created=NOW - 5),)), "coming",
+    ("new", make_snapshot(job()), "coming", "node cpu1 is being started, about 1 min"),
+    ("booting", make_snapshot(job(), claims=(claim("cpu2", S.BOOTING, jobs=("1",), created=NOW - 5),)), "coming",
      "node cpu2 is booting, about 1 min"),
-    ("late", world(job(), claims=(claim("cpu2", S.PROVING, jobs=("1",), created=NOW - 900),)), "coming",
+    ("late", make_snapshot(job(), claims=(claim("cpu2", S.VALIDATING, jobs=("1",), created=NOW - 900),)), "coming",
      "node cpu2 is being checked"),
-    ("gang", world(job(nodes=4, cpus=16), claims=GANG), "coming",
+    ("gang", make_snapshot(job(nodes=4, cpus=16), claims=GANG), "coming",
      "nodes cpu1, cpu2, cpu3 and 1 more are booting"),
-    ("open", world(job(), claims=(claim("cpu2", S.OPEN),)), "soon",
+    ("open", make_snapshot(job(), claims=(claim("cpu2", S.IN_SERVICE),)), "soon",
      "starts soon: it has room on cpu2, which is up and open to it"),
-    ("held", world(job(reason="JobHeldUser")), "waits", "waits: its user holds it (Slurm: JobHeldUser)"),
-    ("begin", world(job(eligible=NOW + 90)), "waits", "waits: its begin time is at 13:49 UTC"),
-    ("stockout", world(job(), breakers=(BROKEN,)), "waits",
+    ("held", make_snapshot(job(reason="JobHeldUser")), "waits", "waits: its user holds it (Slurm: JobHeldUser)"),
+    ("begin", make_snapshot(job(eligible=NOW + 90)), "waits", "waits: its begin time is at 13:49 UTC"),
+    ("stockout", make_snapshot(job(), breakers=(BROKEN,)), "waits",
      STOCKOUT),
-    ("impossible", world(job(cpus=9, cpus_per_node=9)), "never",
+    ("impossible", make_snapshot(job(cpus=9, cpus_per_node=9)), "never",
      "never starts as it is: no pool and no other node of burst can run it: pool cpu lacks 9 CPUs (it has 4)"),
-    ("array", world(job(tasks=9, array_tasks="1-9", cpus=4)), "soon",
+    ("array", make_snapshot(job(tasks=9, array_tasks="1-9", cpus=4)), "soon",
      "starts soon: 4 task(s) have 4 new node(s): cpu1, cpu2, cpu3, cpu4; 5 task(s) wait: "),
 ]  # fmt: skip
 
@@ -87,8 +87,8 @@ def test_what_a_waiting_job_is_told(snapshot: Snapshot, kind: str, text: str) ->
 
 
 def started(state: JobState = JobState.RUNNING, **fields: Any) -> Snapshot:
-    on = (claim("cpu1", S.OPEN), claim("cpu2", S.OPEN, offer=offer(price="0.25")))
-    return world(job(state=state, reason="", **fields), claims=on, nodes=(node("op1"),))
+    on = (claim("cpu1", S.IN_SERVICE), claim("cpu2", S.IN_SERVICE, offer=offer(price="0.25")))
+    return make_snapshot(job(state=state, reason="", **fields), claims=on, nodes=(node("op1"),))
 
 
 @pytest.mark.parametrize(
@@ -103,40 +103,40 @@ def started(state: JobState = JobState.RUNNING, **fields: Any) -> Snapshot:
     ],
 )
 def test_what_stands_there_once_it_has_started(snapshot: Snapshot, ours: str, text: str | None) -> None:
-    found = line(snapshot, ours=ours)
+    found = line(snapshot, own_part=ours)
     assert (found.text if found is not None else None) == text
 
 
 def test_what_a_cloud_answered_is_not_for_everybody() -> None:
     words = "User: arn:aws:iam::1:user/burstd may not do ec2:RunInstances in 5 min"
     broken = next_breaker(None, offer(), "auth", NOW, words)
-    found = line(world(job(), breakers=(broken,)))
+    found = line(make_snapshot(job(), breakers=(broken,)))
     assert found is not None
     assert "failed 1 time(s) (auth), tried again at" in found.text
     assert "arn" not in found.text
 
-    base = world(job())
+    base = make_snapshot(job())
     silent = replace(base, clouds={"sky": replace(base.clouds["sky"], offers=Unavailable(words, NOW))})
     found = line(silent)
     assert found is not None
     assert found.text.endswith("sky: its offers could not be read")
 
-    failed = replace(make_target(base, ()), failed=(PolicyFailed("names", words),))
+    failed = replace(make_target(base, ()), failed_policies=(PolicyFailed("names", words),))
     held = Remark("names", "job:1", "wait", f"the policy failed: {words}")
-    told = Lines(base, Plan((), failed, (held,))).of(job(), "")
+    told = JobComments(base, Plan((), failed, (held,))).comment_for(job(), "")
     assert told is not None
     assert told.text == "waits: the policy failed"
 
 
 def test_a_line_is_one_and_not_too_long() -> None:
-    snapshot = world(job())
+    snapshot = make_snapshot(job())
     said = Remark("x", "job:1", "wait", "a\n" + "b" * 500)
-    found = Lines(snapshot, Plan(remarks=(said,))).of(job(), "")
+    found = JobComments(snapshot, Plan(remarks=(said,))).comment_for(job(), "")
     assert found is not None
     assert found.text.startswith("waits: a bbb")
     assert found.text.endswith("...")
-    assert len(found.text) == MOST_LETTERS
-    assert Lines(snapshot, Plan()).of(job(), "") is None
+    assert len(found.text) == MAX_COMMENT_LENGTH
+    assert JobComments(snapshot, Plan()).comment_for(job(), "") is None
 
 
 @pytest.mark.parametrize(
@@ -150,7 +150,9 @@ def test_a_line_is_one_and_not_too_long() -> None:
     ],
 )
 def test_times_are_of_the_clock(reason: str, text: str) -> None:
-    found = Lines(world(job()), Plan(remarks=(Remark("x", "job:1", "wait", reason),))).of(job(), "")
+    found = JobComments(make_snapshot(job()), Plan(remarks=(Remark("x", "job:1", "wait", reason),))).comment_for(
+        job(), ""
+    )
     assert found is not None
     assert found.text == f"waits: {text}"
 
@@ -162,7 +164,7 @@ def test_a_price_is_short(price: str, text: str) -> None:
     assert price_text(Decimal(price)) == text
 
 
-class Slurm:
+class FakeSlurm:
     """Takes comments, and what the queue shows is kept by the test."""
 
     def __init__(self) -> None:
@@ -179,7 +181,7 @@ class Slurm:
             raise self.raises
 
 
-class Lane:
+class ManualWorkers:
     """Workers that work when ``go`` is called."""
 
     def __init__(self) -> None:
@@ -201,39 +203,39 @@ class Lane:
     def post(self, _done: Callable[[], None]) -> None:
         raise AssertionError
 
-    def drain(self, _broke: object = None) -> int:
+    def run_callbacks(self, _on_error: object = None) -> int:
         raise AssertionError
 
-    def go(self) -> None:
+    def run_waiting(self) -> None:
         for work, done in self.waiting:
             done(work())
         self.waiting.clear()
 
 
-class Desk:
+class CommentWriterRig:
     """Comments on a Slurm whose queue shows what was written."""
 
     def __init__(self, *jobs: Job) -> None:
-        self.slurm, self.lane = Slurm(), Lane()
+        self.slurm, self.workers = FakeSlurm(), ManualWorkers()
         self.jobs = jobs
         self.meanwhile: dict[str, str] = {}
         """What users write between burstd's look and its command."""
-        self.anew()
+        self.restart()
 
-    def anew(self) -> None:
+    def restart(self) -> None:
         """As after a restart of burstd."""
-        self.desk = Comments(cast("Scheduler", self.slurm), self.lane, Holds(VirtualClock()))
+        self.writer = JobCommentWriter(cast("Scheduler", self.slurm), self.workers, Quarantine(VirtualClock()))
 
     def loop(self, at: float, **words: str) -> Sequence[tuple[tuple[str, ...], str]]:
         """One loop at this time, in which the jobs are said to wait for these reasons; what was written."""
         self.slurm.calls.clear()
         remarks = tuple(Remark("x", f"job:{name.removeprefix('j')}", *_verdict(text)) for name, text in words.items())
-        snapshot = world(*self.jobs)
+        snapshot = make_snapshot(*self.jobs)
         assert isinstance(snapshot.slurm, SlurmView)
-        snapshot = replace(snapshot, now=NOW + at, slurm=replace(snapshot.slurm, read=NOW + at - 0.1))
-        self.desk.step(snapshot, Plan(remarks=remarks))
+        snapshot = replace(snapshot, now=NOW + at, slurm=replace(snapshot.slurm, read_at=NOW + at - 0.1))
+        self.writer.step(snapshot, Plan(remarks=remarks))
         self.slurm.there = {j.id: j.comment for j in self.jobs} | self.meanwhile
-        self.lane.go()
+        self.workers.run_waiting()
         if self.slurm.raises is None:
             texts = {job_id.partition("_[")[0]: text for ids, text in self.slurm.calls for job_id in ids}
             self.jobs = tuple(replace(j, comment=texts.get(j.id, j.comment)) for j in self.jobs)
@@ -246,7 +248,7 @@ def _verdict(text: str) -> tuple[str, str]:
 
 
 def test_jobs_with_the_same_line_share_a_command() -> None:
-    desk = Desk(
+    desk = CommentWriterRig(
         job("1", priority=1), job("2", priority=9), job("3", array_tasks="4-6,9", tasks=4, priority=5),
         job("4", comment="burst: mem=3", priority=8), job("5", comment="my own"), job("6", partitions=("onprem",)),
     )  # fmt: skip
@@ -258,27 +260,27 @@ def test_jobs_with_the_same_line_share_a_command() -> None:
 
 
 def test_the_same_kind_of_line_is_written_seldom() -> None:
-    desk = Desk(job("1"))
+    desk = CommentWriterRig(job("1"))
     assert desk.loop(0, j1="5 before it")
-    assert not desk.loop(job_comments.NUMBERS_S - 1, j1="4 before it")
-    assert desk.loop(job_comments.NUMBERS_S, j1="4 before it")
-    assert not desk.loop(job_comments.NUMBERS_S + job_comments.WORDS_S - 1, j1="a limit")
-    assert desk.loop(job_comments.NUMBERS_S + job_comments.WORDS_S, j1="a limit")
-    assert desk.loop(job_comments.NUMBERS_S + job_comments.WORDS_S + 1, j1="impossible!too big") == [
+    assert not desk.loop(job_comments.MIN_NUMBERS_REWRITE_S - 1, j1="4 before it")
+    assert desk.loop(job_comments.MIN_NUMBERS_REWRITE_S, j1="4 before it")
+    assert not desk.loop(job_comments.MIN_NUMBERS_REWRITE_S + job_comments.MIN_REWRITE_S - 1, j1="a limit")
+    assert desk.loop(job_comments.MIN_NUMBERS_REWRITE_S + job_comments.MIN_REWRITE_S, j1="a limit")
+    assert desk.loop(job_comments.MIN_NUMBERS_REWRITE_S + job_comments.MIN_REWRITE_S + 1, j1="impossible!too big") == [
         (("1",), "burstd: never starts as it is: too big")
     ]
 
 
 def test_a_restart_writes_nothing_anew() -> None:
-    desk = Desk(job("1"), job("2"))
+    desk = CommentWriterRig(job("1"), job("2"))
     desk.loop(0, j1="5 before it", j2="a limit")
-    desk.anew()
+    desk.restart()
     assert desk.loop(2, j1="4 before it", j2="a limit") == []
     assert desk.loop(4, j1="4 before it", j2="full") == [(("2",), "burstd: waits: full")]
 
 
 def test_a_comment_that_its_user_sets_is_his_from_then_on() -> None:
-    desk = Desk(job("1"))
+    desk = CommentWriterRig(job("1"))
     desk.loop(0, j1="full")
     desk.jobs = (replace(desk.jobs[0], comment="mine"),)
     assert desk.loop(2, j1="a limit") == []
@@ -288,7 +290,7 @@ def test_a_comment_that_its_user_sets_is_his_from_then_on() -> None:
 
 
 def test_what_somebody_writes_meanwhile_stays() -> None:
-    desk = Desk(job("1"), job("2"), job("3"))
+    desk = CommentWriterRig(job("1"), job("2"), job("3"))
     desk.meanwhile = {"2": "step 1 of 3"}
     assert desk.loop(0, j1="full", j2="full", j3="full") == [(("1", "3"), "burstd: waits: full")]
     desk.jobs = tuple(replace(j, comment=desk.meanwhile.get(j.id, j.comment)) for j in desk.jobs)
@@ -303,7 +305,7 @@ def test_what_somebody_writes_meanwhile_stays() -> None:
 
 def test_a_task_that_has_left_its_arrays_row_keeps_its_comment() -> None:
     """What is written to a task that is named in brackets reaches it wherever it stands."""
-    desk = Desk(job("9", array_tasks="1-3", tasks=3, array_job_id="9"))
+    desk = CommentWriterRig(job("9", array_tasks="1-3", tasks=3, array_job_id="9"))
     desk.meanwhile = {"9_2": "mine"}
     assert desk.loop(0, j9="full") == []
     desk.jobs = (
@@ -314,18 +316,18 @@ def test_a_task_that_has_left_its_arrays_row_keeps_its_comment() -> None:
 
 
 def test_where_nothing_was_written_nothing_is_known_of_slurms_speed() -> None:
-    desk = Desk(*(job(str(n), priority=-n) for n in range(99)))
+    desk = CommentWriterRig(*(job(str(n), priority=-n) for n in range(99)))
     words = {f"j{n}": chr(ord("a") + n) for n in range(99)}
     desk.meanwhile = {str(n): "mine" for n in range(99)}
     assert desk.loop(0, **words) == []
     desk.meanwhile = {}
-    assert len(desk.loop(2, **words)) == job_comments.FEWEST_COMMANDS
+    assert len(desk.loop(2, **words)) == job_comments.MIN_COMMANDS
 
 
 def test_a_loop_writes_so_many_and_the_most_urgent_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(job_comments, "FEWEST_COMMANDS", 2)
-    monkeypatch.setattr(job_comments, "MOST_JOBS", 3)
-    desk = Desk(*(job(str(n), priority=n) for n in range(1, 7)))
+    monkeypatch.setattr(job_comments, "MIN_COMMANDS", 2)
+    monkeypatch.setattr(job_comments, "MAX_JOBS_WRITTEN", 3)
+    desk = CommentWriterRig(*(job(str(n), priority=n) for n in range(1, 7)))
     words = {"j1": "impossible!no", "j2": "a", "j3": "b", "j4": "b", "j5": "b", "j6": "c"}
     assert desk.loop(0, **words) == [(("1",), "burstd: never starts as it is: no"), (("6",), "burstd: waits: c")]
     assert desk.loop(2, **words) == [(("5", "4", "3"), "burstd: waits: b")]
@@ -333,22 +335,22 @@ def test_a_loop_writes_so_many_and_the_most_urgent_first(monkeypatch: pytest.Mon
     assert desk.loop(6, **words) == []
 
 
-@pytest.mark.parametrize(("each_s", "more"), [(0.02, 25), (0.3, job_comments.FEWEST_COMMANDS)])
+@pytest.mark.parametrize(("each_s", "more"), [(0.02, 25), (0.3, job_comments.MIN_COMMANDS)])
 def test_as_many_commands_as_there_is_time_for(each_s: float, more: int, monkeypatch: pytest.MonkeyPatch) -> None:
     read_s = 0.25
-    clock = iter((0.0, read_s, read_s + job_comments.FEWEST_COMMANDS * each_s, 0.0, read_s, read_s + 1.0))
+    clock = iter((0.0, read_s, read_s + job_comments.MIN_COMMANDS * each_s, 0.0, read_s, read_s + 1.0))
     monkeypatch.setattr("burstd.reconciler.pollers.job_comments.perf_counter", lambda: next(clock))
-    desk = Desk(*(job(str(n)) for n in range(99)))
+    desk = CommentWriterRig(*(job(str(n)) for n in range(99)))
     words = {f"j{n}": chr(ord("a") + n) for n in range(99)}
-    assert len(desk.loop(0, **words)) == job_comments.FEWEST_COMMANDS
+    assert len(desk.loop(0, **words)) == job_comments.MIN_COMMANDS
     assert not desk.loop(2, **words), "slurmctld has a rest after it was asked"
-    assert len(desk.loop(1 + job_comments.PAUSES * read_s, **words)) == more
+    assert len(desk.loop(1 + job_comments.READ_PAUSE_FACTOR * read_s, **words)) == more
 
 
 def test_a_long_queue_is_looked_at_seldom_and_the_hopeless_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(job_comments, "PAUSE_S", 10.0)
-    monkeypatch.setattr(job_comments, "MOST_LOOKED_AT", 1)
-    desk = Desk(job("1", priority=1), job("2", priority=2), job("3", priority=3))
+    monkeypatch.setattr(job_comments, "PAUSE_PER_JOB_S", 10.0)
+    monkeypatch.setattr(job_comments, "MAX_JOBS_CHECKED", 1)
+    desk = CommentWriterRig(job("1", priority=1), job("2", priority=2), job("3", priority=3))
     assert desk.loop(0, j1="a", j2="b", j3="c") == [(("3",), "burstd: waits: c")]
     assert desk.loop(29, j1="a", j2="b", j3="c") == []
     assert desk.loop(29.5, j1="impossible!no", j2="b", j3="c") == [(("1",), "burstd: never starts as it is: no")]
@@ -357,19 +359,19 @@ def test_a_long_queue_is_looked_at_seldom_and_the_hopeless_at_once(monkeypatch: 
 
 
 def test_one_batch_at_a_time_and_a_refusal_stops_nothing() -> None:
-    desk = Desk(job("1"), job("2"))
+    desk = CommentWriterRig(job("1"), job("2"))
     desk.slurm.raises = SchedulerRefused("Invalid job id specified")
     assert len(desk.loop(0, j1="a", j2="b")) == 2
     desk.slurm.raises = SchedulerUnavailable("no answer")
-    assert len(desk.loop(job_comments.NUMBERS_S, j1="a", j2="b")) == 1
+    assert len(desk.loop(job_comments.MIN_NUMBERS_REWRITE_S, j1="a", j2="b")) == 1
     desk.slurm.raises = None
-    assert len(desk.loop(2 * job_comments.NUMBERS_S, j1="a", j2="b")) == 2
+    assert len(desk.loop(2 * job_comments.MIN_NUMBERS_REWRITE_S, j1="a", j2="b")) == 2
     desk.slurm.there = {"3": ""}
     for at, name in ((5000, "3"), (6000, "4")):
-        later = replace(world(job(name)), now=NOW + at)
-        desk.desk.step(later, Plan(remarks=(Remark("x", f"job:{name}", "wait", "c"),)))
-    assert len(desk.lane.waiting) == 1
-    desk.lane.go()
-    blind = replace(world(), slurm=Unavailable("timed out", 0))
-    desk.desk.step(blind, Plan())
-    assert not desk.lane.waiting
+        later = replace(make_snapshot(job(name)), now=NOW + at)
+        desk.writer.step(later, Plan(remarks=(Remark("x", f"job:{name}", "wait", "c"),)))
+    assert len(desk.workers.waiting) == 1
+    desk.workers.run_waiting()
+    blind = replace(make_snapshot(), slurm=Unavailable("timed out", 0))
+    desk.writer.step(blind, Plan())
+    assert not desk.workers.waiting

@@ -18,11 +18,10 @@ from burstd.domain.plugins.policy import Target
 from burstd.domain.snapshot import SlurmView, Snapshot
 from burstd.planner.decide import decide
 from burstd.planner.timeouts import Tuning
-from burstd.reconciler.policy_guard import REST_S, Guarded, for_trial
+from burstd.reconciler.policy_guard import OVERRUN_PAUSE_S, IsolatedPolicy, copies_for_trial
 from burstd.testing.policy.policy_samples import NOW, samples
 from burstd.testing.policy.strategies import snapshots
-from policies.idle import Idle
-from policies.idle import Settings as IdleSettings
+from policies.idle import IdlePolicy, IdleSettings
 
 SAMPLES = tuple(samples())
 BUSY = replace(SAMPLES[2], snapshot=replace(SAMPLES[2].snapshot, images={"sky": {"base": ("1",)}}))
@@ -41,8 +40,8 @@ class Does:
         return found
 
 
-def guarded(act: Callable[[Snapshot, Target], Any], limit_s: float = 5.0, *, hard: bool = False) -> Guarded:
-    return Guarded(Does(act), limit_s, name="wild", hard=hard)
+def isolated(act: Callable[[Snapshot, Target], Any], limit_s: float = 5.0, *, hard: bool = False) -> IsolatedPolicy:
+    return IsolatedPolicy(Does(act), limit_s, name="wild", hard=hard)
 
 
 def fails(error: type[BaseException]) -> Callable[[Snapshot, Target], Target]:
@@ -99,14 +98,14 @@ MUTATES: tuple[Callable[[Snapshot, Target], Any], ...] = (
     lambda s, _: s.clouds.pop("sky"),  # type: ignore[attr-defined]
     lambda s, _: s.slurm.nodes.update(x=1),  # type: ignore[union-attr]
     lambda _, t: t.offers.__setitem__("cpu", ()),  # type: ignore[index]
-    lambda s, _: s.progress.absent.update(c=1),  # type: ignore[attr-defined]
+    lambda s, _: s.runtime_state.missing_sightings.update(c=1),  # type: ignore[attr-defined]
     lambda s, _: s.images["sky"].update(base=("2",)),  # type: ignore[attr-defined]
     lambda _, t: t.wants.append(1),  # type: ignore[attr-defined]
     lambda s, _: setattr(s, "now", 0.0),
 )
 RUBBISH: tuple[Any, ...] = (
     None, 0, "target", (), {}, Target, Snapshot, Target(wants=None), Target(remarks=(1,)), Target(wants=(None,)),  # type: ignore[arg-type]
-    Target(offers=3), Target(releases="c-1"), Target(placed=None), Target(wants={1: 2}),  # type: ignore[arg-type]
+    Target(offers=3), Target(releases="c-1"), Target(placements=None), Target(wants={1: 2}),  # type: ignore[arg-type]
 )  # fmt: skip
 
 
@@ -122,32 +121,36 @@ def ctrl_c_is_handled() -> Any:
 @pytest.mark.parametrize("error", ERRORS)
 def test_whatever_it_raises_is_a_failure_of_the_policy(error: type[BaseException]) -> None:
     with pytest.raises(PolicyBroken, match=error.__name__):
-        guarded(fails(error)).evaluate(BUSY.snapshot, BUSY.target)
+        isolated(fails(error)).evaluate(BUSY.snapshot, BUSY.target)
 
 
 @pytest.mark.parametrize("act", [recurses, swallows, endless_wants, slow_offers, *MUTATES])
 def test_it_is_stopped(act: Callable[[Snapshot, Target], Target]) -> None:
     pools, offers = dict(BUSY.snapshot.pools), dict(BUSY.target.offers)
     with pytest.raises(PolicyBroken):
-        guarded(act, LIMIT_S).evaluate(BUSY.snapshot, BUSY.target)
+        isolated(act, LIMIT_S).evaluate(BUSY.snapshot, BUSY.target)
     assert (BUSY.snapshot.pools, BUSY.target.offers, BUSY.snapshot.now) == (pools, offers, NOW)
 
 
 def test_one_that_works_changes_nothing_by_being_watched() -> None:
-    idle = Idle(IdleSettings(min_nodes=2))
+    idle = IdlePolicy(IdleSettings(min_nodes=2))
     for sample in SAMPLES:
         if isinstance(sample.snapshot.slurm, SlurmView):
-            guard = Guarded(idle, 5.0, name="idle")
+            guard = IsolatedPolicy(idle, 5.0, name="idle")
             found = guard.evaluate(sample.snapshot, sample.target)
             assert found == idle.evaluate(sample.snapshot, sample.target)
             assert type(found.offers) is type(sample.target.offers)
-            assert (guard.asked.at, guard.asked.failing, guard.asked.error) == (NOW, False, "")
-    whole = decide(BUSY.snapshot, [Guarded(idle, 5.0, name="idle")], Tuning())
+            assert (guard.last_evaluation.evaluated_at, guard.last_evaluation.failing, guard.last_evaluation.error) == (
+                NOW,
+                False,
+                "",
+            )
+    whole = decide(BUSY.snapshot, [IsolatedPolicy(idle, 5.0, name="idle")], Tuning())
     assert whole == decide(BUSY.snapshot, [idle], Tuning())
 
 
 def test_lists_are_taken_for_what_they_mean() -> None:
-    found = guarded(lambda _, t: replace(t, wants=list(t.wants))).evaluate(  # type: ignore[arg-type]
+    found = isolated(lambda _, t: replace(t, wants=list(t.wants))).evaluate(  # type: ignore[arg-type]
         BUSY.snapshot, BUSY.target
     )
     assert found == BUSY.target
@@ -161,20 +164,24 @@ def test_after_an_overrun_it_rests_for_a_minute() -> None:
         asked.append(snapshot.now)
         return swallows(snapshot, target) if slow else target
 
-    guard = guarded(act, LIMIT_S)
+    guard = isolated(act, LIMIT_S)
     said: list[str] = []
-    for later in (0.0, 1.0, REST_S - 1, REST_S, REST_S + 1):
-        if later == REST_S + 1:
+    for later in (0.0, 1.0, OVERRUN_PAUSE_S - 1, OVERRUN_PAUSE_S, OVERRUN_PAUSE_S + 1):
+        if later == OVERRUN_PAUSE_S + 1:
             slow = False
         with pytest.raises(PolicyBroken) as raised:
             guard.evaluate(replace(BUSY.snapshot, now=NOW + later), BUSY.target)
         said.append(str(raised.value))
-    assert asked == [NOW, NOW + REST_S]
+    assert asked == [NOW, NOW + OVERRUN_PAUSE_S]
     assert len(set(said)) == 1, "an alarm that changes with each loop is a new alarm each time"
     assert said[0].endswith(f"it took longer than {LIMIT_S:g} s and was interrupted; it is asked again after 60 s")
-    rested = replace(BUSY.snapshot, now=NOW + 3 * REST_S)
+    rested = replace(BUSY.snapshot, now=NOW + 3 * OVERRUN_PAUSE_S)
     assert guard.evaluate(rested, BUSY.target) == BUSY.target
-    assert (guard.asked.failing, guard.asked.failed_at, guard.asked.error) == (False, NOW + REST_S, said[0])
+    assert (guard.last_evaluation.failing, guard.last_evaluation.failed_at, guard.last_evaluation.error) == (
+        False,
+        NOW + OVERRUN_PAUSE_S,
+        said[0],
+    )
 
 
 def test_one_that_raises_is_asked_again_at_once() -> None:
@@ -185,12 +192,12 @@ def test_one_that_raises_is_asked_again_at_once() -> None:
             raise error
         return target
 
-    guard = guarded(act)
+    guard = isolated(act)
     with pytest.raises(PolicyBroken, match="ValueError: no"):
         guard.evaluate(BUSY.snapshot, BUSY.target)
-    assert guard.asked.failing
+    assert guard.last_evaluation.failing
     assert guard.evaluate(BUSY.snapshot, BUSY.target) == BUSY.target
-    assert not guard.asked.failing
+    assert not guard.last_evaluation.failing
 
 
 def test_the_time_of_a_hard_policy_is_that_of_both_answers() -> None:
@@ -200,21 +207,21 @@ def test_the_time_of_a_hard_policy_is_that_of_both_answers() -> None:
             pass
         return target
 
-    guard = guarded(act, hard=True)
+    guard = isolated(act, hard=True)
     decide(BUSY.snapshot, [guard], Tuning())
-    assert guard.asked.took_s >= 0.004
+    assert guard.last_evaluation.took_s >= 0.004
 
 
 def test_what_comes_of_a_trial_is_not_held_against_a_policy() -> None:
     hangs = True
-    guard = guarded(lambda s, t: swallows(s, t) if hangs else t, LIMIT_S)
+    guard = isolated(lambda s, t: swallows(s, t) if hangs else t, LIMIT_S)
     with pytest.raises(PolicyBroken):
-        for_trial([guard])[0].evaluate(BUSY.snapshot, BUSY.target)
+        copies_for_trial([guard])[0].evaluate(BUSY.snapshot, BUSY.target)
     hangs = False
     assert guard.evaluate(BUSY.snapshot, BUSY.target) == BUSY.target
-    took = guard.asked.took_s
-    for_trial([guard])[0].evaluate(BUSY.snapshot, BUSY.target)
-    assert guard.asked.took_s == took
+    took = guard.last_evaluation.took_s
+    copies_for_trial([guard])[0].evaluate(BUSY.snapshot, BUSY.target)
+    assert guard.last_evaluation.took_s == took
 
 
 def breaking() -> st.SearchStrategy[Callable[[Snapshot, Target], Any]]:
@@ -228,10 +235,10 @@ def breaking() -> st.SearchStrategy[Callable[[Snapshot, Target], Any]]:
 def test_nothing_is_booted_or_let_go_beside_a_broken_policy(
     snapshot: Snapshot, act: Callable[[Snapshot, Target], Any], hard: bool, place: int
 ) -> None:
-    chain: list[Any] = [Idle(IdleSettings(min_nodes=1))]
-    chain.insert(place, guarded(act, hard=hard))
+    chain: list[Any] = [IdlePolicy(IdleSettings(min_nodes=1))]
+    chain.insert(place, isolated(act, hard=hard))
     plan = decide(snapshot, chain, Tuning())
     if isinstance(snapshot.slurm, SlurmView):
-        assert [failed.name for failed in plan.target.failed] == ["wild"]
+        assert [failed.name for failed in plan.target.failed_policies] == ["wild"]
     assert (plan.target.wants, plan.target.releases) == ((), ())
     assert not any(isinstance(action, MakeClaim) for action in plan.actions)

@@ -14,8 +14,8 @@ from burstd.domain.slurm.job import Job, JobState
 from burstd.domain.slurm.job_history import EndedJob
 from burstd.domain.slurm.shape import Gres
 from burstd.domain.snapshot import SlurmView, Unavailable
-from burstd.reconciler.pollers.job_history import HistoryDesk
-from burstd.reconciler.quarantine import Holds
+from burstd.reconciler.pollers.job_history import JobHistoryRecorder
+from burstd.reconciler.quarantine import Quarantine
 from tests.db.samples import ManualClock
 from tests.virtual.clock import VirtualClock
 
@@ -41,19 +41,19 @@ def queue(at_s: float, *jobs: Job) -> SlurmView:
     return SlurmView(jobs, {}, (), BORN + at_s)
 
 
-def desk(store: Store) -> HistoryDesk:
-    return HistoryDesk(store, lambda: {"burst1", "b"}, Holds(VirtualClock()))
+def recorder(store: Store) -> JobHistoryRecorder:
+    return JobHistoryRecorder(store, lambda: {"burst1", "b"}, Quarantine(VirtualClock()))
 
 
-def learned(store: Store, *looks: SlurmView | Unavailable) -> tuple[EndedJob, ...]:
-    of = desk(store)
+def recorded(store: Store, *looks: SlurmView | Unavailable) -> tuple[EndedJob, ...]:
+    job_recorder = recorder(store)
     for slurm in looks:
-        of.look(slurm)
+        job_recorder.record_ended_jobs(slurm)
     return store.ended_jobs(99)
 
 
 def test_a_job_that_ran_and_is_gone_has_ended(store: Store) -> None:
-    (found,) = learned(store, queue(0, runs()), queue(10))
+    (found,) = recorded(store, queue(0, runs()), queue(10))
     assert found == EndedJob(
         "1", "ada", "lab", "train", ("gpu",), 2, 8, 4, 3600.0, BORN - 400, BORN - 300, BORN + 10, burst=True
     )  # fmt: skip
@@ -77,15 +77,15 @@ def test_a_job_that_ran_and_is_gone_has_ended(store: Store) -> None:
 def test_what_is_learned(
     store: Store, case: str, looks: tuple[SlurmView | Unavailable, ...], ends: list[float]
 ) -> None:
-    assert [job.ended - BORN for job in learned(store, *looks)] == ends, case
+    assert [job.ended - BORN for job in recorded(store, *looks)] == ends, case
 
 
 def test_predictions_survive_a_restart(store: Store) -> None:
     some = [runs(str(n)) for n in range(20)]
-    before = desk(store)
-    before.look(queue(0, *some))
-    known = before.look(queue(10))
-    after = desk(store).history()
+    before = recorder(store)
+    before.record_ended_jobs(queue(0, *some))
+    known = before.record_ended_jobs(queue(10))
+    after = recorder(store).history()
     assert known == after
     found = after.run_s(some[0])
     assert found is not None
@@ -94,13 +94,13 @@ def test_predictions_survive_a_restart(store: Store) -> None:
 
 
 def test_what_cannot_be_written_is_tried_again(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    of = desk(store)
-    of.look(queue(0, runs()))
+    of = recorder(store)
+    of.record_ended_jobs(queue(0, runs()))
     with monkeypatch.context() as full:
-        full.setattr(store, "record_ended", _full)
+        full.setattr(store, "record_ended_jobs", _full)
         with pytest.raises(StoreFull):
-            of.look(queue(10))
-    assert of.look(queue(12)) == desk(store).history()
+            of.record_ended_jobs(queue(10))
+    assert of.record_ended_jobs(queue(12)) == recorder(store).history()
     assert [job.ended for job in store.ended_jobs(9)] == [BORN + 12]
 
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from burstd.api.answers.policies import policy_test_view
-from burstd.daemon.policy_reloader import PolicyDesk
-from burstd.daemon.settings_in_force import prepare, rules
+from burstd.daemon.policy_reloader import PolicyReloader
+from burstd.daemon.settings_in_force import load_and_check, runtime_config
 from burstd.domain.slurm.job import JobState
-from burstd.reconciler.policy_guard import for_trial
+from burstd.reconciler.policy_guard import copies_for_trial
 from burstd.reconciler.reconciler import Reconciler
 from tests.crash.clouds import CLUSTER
 from tests.crash.world import World
@@ -51,7 +51,7 @@ offers = [{{ provider = "alpha", instance_types = ["gpu.*"] }}, {{ provider = "b
 NIGHTS = """\
 from dataclasses import dataclass, replace
 from pydantic import BaseModel
-from burstd.domain.plugins.policy import PolicyPlugin, dropped
+from burstd.domain.plugins.policy import PolicyPlugin, remarks_on_dropped_want
 
 class Settings(BaseModel):
     shut: bool = True
@@ -64,14 +64,14 @@ class Nights:
     def evaluate(self, snapshot, target):
         if not self.settings.shut:
             return target
-        remarks = [r for want in target.wants for r in dropped(want, self.name, "nothing is booted at night")]
+        remarks = [r for w in target.wants for r in remarks_on_dropped_want(w, self.name, "nothing is booted at night")]
         return replace(target, wants=(), remarks=(*target.remarks, *remarks))
 
 plugin = PolicyPlugin("nights", Settings, Nights)
 """
 
 
-class Site:
+class PolicySite:
     """A virtual site, and burstd's settings and policies on a real disk."""
 
     def __init__(self, folder: Path) -> None:
@@ -82,9 +82,9 @@ class Site:
         (folder / "munge.key").touch(mode=0o600)
         self.write(self.toml, SETTINGS.format(cluster=CLUSTER, folder=folder))
         self.write(self.nights, NIGHTS)
-        ready = prepare(self.toml)
-        self.reconciler.reload(rules(ready))
-        self.desk = PolicyDesk(ready, self.reconciler, self.world.store)
+        ready = load_and_check(self.toml)
+        self.reconciler.reload(runtime_config(ready))
+        self.reloader = PolicyReloader(ready, self.reconciler, self.world.store)
 
     @property
     def reconciler(self) -> Reconciler:
@@ -103,8 +103,8 @@ class Site:
 
 
 @pytest.fixture
-def site(tmp_path: Path) -> Iterator[Site]:
-    made = Site(tmp_path)
+def site(tmp_path: Path) -> Iterator[PolicySite]:
+    made = PolicySite(tmp_path)
     yield made
     made.world.kill()
 
@@ -121,68 +121,68 @@ def site(tmp_path: Path) -> Iterator[Site]:
         ("shut: bool", "shut: int", "policies.nights.shut: must be a whole number"),
     ],
 )
-def test_a_reload_of_a_broken_module_changes_nothing(site: Site, old: str, new: str, says: str) -> None:
+def test_a_reload_of_a_broken_module_changes_nothing(site: PolicySite, old: str, new: str, says: str) -> None:
     world = site.world
     site.change(site.toml, "[policies.idle]", "[policies.nights]\nshut = true\n[policies.idle]")
-    assert site.desk.reload("user:root").done
+    assert site.reloader.reload("user:root").done
     job = world.slurm.submit(JobSpec(run_s=60))
     world.run(120)
-    before, modules = site.reconciler.rules, {n for n in sys.modules if n.startswith("_burstd_policies")}
+    before, modules = site.reconciler.config, {n for n in sys.modules if n.startswith("_burstd_policies")}
     site.change(site.nights, old, new)
     site.change(site.toml, "keep_alive_s = 60", "keep_alive_s = 1")
     if "shut: int" in new:
         site.change(site.toml, "shut = true", "shut = 'x'")
-    result = site.desk.reload("user:root")
+    result = site.reloader.reload("user:root")
     assert (result.done, result.changed) == (False, False)
     assert says in result.text
-    assert site.reconciler.rules is before
+    assert site.reconciler.config is before
     assert {n for n in sys.modules if n.startswith("_burstd_policies")} == modules
-    assert [state.name for state in site.desk.states().policies[:2]] == ["idle", "nights"]
+    assert [state.name for state in site.reloader.policy_states().policies[:2]] == ["idle", "nights"]
     # The old one goes on with its work.
     world.run(300)
     assert (world.states(job), world.claims(), site.reconciler.alarm) == ([JobState.PENDING], (), "")
     site.write(site.nights, NIGHTS.replace("= True", "= False"))
     site.change(site.toml, "shut = true" if "shut: int" not in new else "shut = 'x'", "shut = false")
-    assert site.desk.reload("user:root").done
+    assert site.reloader.reload("user:root").done
     world.run(300)
     assert world.states(job) == [JobState.COMPLETED]
 
 
-def test_what_those_on_disk_would_decide_is_told_and_not_done(site: Site) -> None:
+def test_what_those_on_disk_would_decide_is_told_and_not_done(site: PolicySite) -> None:
     world = site.world
     world.slurm.submit(JobSpec(run_s=60))
     world.run(30)
     site.write(site.nights, NIGHTS.replace("= True", "= False"))
-    in_force = site.reconciler.rules
-    result = site.desk.attempt()
-    assert result.compared is not None
-    [change] = policy_test_view(*result.compared, world.clock.now()).changes
+    in_force = site.reconciler.config
+    result = site.reloader.dry_run()
+    assert result.policy_comparison is not None
+    [change] = policy_test_view(*result.policy_comparison, world.clock.now()).changes
     assert (change.kind, change.change, change.pool, change.nodes) == ("want", "comes", "cpu", 1)
     world.run(60)
-    assert site.reconciler.rules is in_force
-    assert not world.made()
+    assert site.reconciler.config is in_force
+    assert not world.launched_instances()
     site.change(site.nights, "return target\n", "return 1 / 0\n")
-    result = site.desk.attempt()
-    assert result.compared is not None
-    view = policy_test_view(*result.compared, world.clock.now())
+    result = site.reloader.dry_run()
+    assert result.policy_comparison is not None
+    view = policy_test_view(*result.policy_comparison, world.clock.now())
     assert view.failed == [f"policy nights: {site.nights}:15: ZeroDivisionError: division by zero"]
     site.change(site.nights, "class", "klass")
-    assert f"{site.nights}:5: SyntaxError" in site.desk.attempt().text
+    assert f"{site.nights}:5: SyntaxError" in site.reloader.dry_run().text
 
 
-def test_what_is_tried_may_import_when_it_is_asked(site: Site) -> None:
+def test_what_is_tried_may_import_when_it_is_asked(site: PolicySite) -> None:
     package = site.nights.parent / "dusk"
     package.mkdir(mode=0o755)
     text = NIGHTS.replace("nights", "dusk").replace("        if not", "        from .words import WORD\n        if not")
     site.write(package / "__init__.py", text)
     site.write(package / "words.py", "WORD = 1\n")
     site.change(site.toml, '"nights"]', '"dusk"]')
-    result = site.desk.attempt()
-    assert result.compared is not None
-    assert result.compared[2].target.failed == ()
+    result = site.reloader.dry_run()
+    assert result.policy_comparison is not None
+    assert result.policy_comparison[2].target.failed_policies == ()
 
 
-def test_its_name_is_asked_for_once(site: Site) -> None:
+def test_its_name_is_asked_for_once(site: PolicySite) -> None:
     names = """
     @property
     def name(self):
@@ -190,9 +190,9 @@ def test_its_name_is_asked_for_once(site: Site) -> None:
 """
     site.change(site.nights, '    name: str = "nights"\n', names)
     site.change(site.nights, "class Settings", 'NAMES = ["nights"]\n\nclass Settings')
-    assert site.desk.reload("user:root").done
+    assert site.reloader.reload("user:root").done
     site.reconciler.step()
-    assert (site.desk.states().policies[1].name, site.reconciler.alarm) == ("nights", "")
+    assert (site.reloader.policy_states().policies[1].name, site.reconciler.alarm) == ("nights", "")
 
 
 @pytest.mark.parametrize(
@@ -202,7 +202,7 @@ def test_its_name_is_asked_for_once(site: Site) -> None:
         ("when: Broken = Broken()", "RuntimeError: no words for it"),
     ],
 )
-def test_settings_that_json_does_not_know_can_be_shown(site: Site, field: str, shown: str) -> None:
+def test_settings_that_json_does_not_know_can_be_shown(site: PolicySite, field: str, shown: str) -> None:
     broken = "class Broken:\n    def __str__(self):\n        raise RuntimeError('no words for it')\n\n"
     site.change(site.nights, "class Settings", broken + "class Settings")
     site.change(
@@ -210,64 +210,64 @@ def test_settings_that_json_does_not_know_can_be_shown(site: Site, field: str, s
         "    shut: bool",
         f"    model_config = {{'arbitrary_types_allowed': True}}\n    {field}\n    shut: bool",
     )
-    assert site.desk.reload("user:root").done
-    assert shown in str(site.desk.states().policies[1].settings)
+    assert site.reloader.reload("user:root").done
+    assert shown in str(site.reloader.policy_states().policies[1].settings)
 
 
-def test_one_that_hangs_holds_everything_and_is_told_with_its_line(site: Site) -> None:
+def test_one_that_hangs_holds_everything_and_is_told_with_its_line(site: PolicySite) -> None:
     world = site.world
     first = world.slurm.submit(JobSpec(run_s=60))
     site.change(site.nights, "        if not", "        while snapshot.slurm.jobs: pass\n        if not")
-    assert site.desk.reload("signal:HUP").done
+    assert site.reloader.reload("signal:HUP").done
     site.reconciler.step()
     assert site.reconciler.alarm == (
         f"policy nights failed: {site.nights}:14: it took longer than 1 s and was interrupted; "
         "it is asked again after 60 s"
     )
-    state = site.desk.states().policies[1]
-    assert (state.name, state.place, state.failing) == ("nights", 2, True)
+    state = site.reloader.policy_states().policies[1]
+    assert (state.name, state.chain_position, state.failing) == ("nights", 2, True)
     assert state.took_s is not None
     assert state.took_s >= 1.0
     # A mended one is asked at once, not after the minute.
     site.write(site.nights, NIGHTS.replace("= True", "= False"))
-    assert site.desk.reload("signal:HUP").done
+    assert site.reloader.reload("signal:HUP").done
     world.run(300)
     assert (world.states(first), site.reconciler.alarm) == ([JobState.COMPLETED], "")
 
 
-def test_policies_are_listed_as_they_are_asked(site: Site) -> None:
+def test_policies_are_listed_as_they_are_asked(site: PolicySite) -> None:
     """Those that count machines are asked after those that take machines away."""
     site.change(site.toml, 'chain = ["idle", "nights"]', 'chain = ["limits", "idle", "nights"]')
-    assert site.desk.reload("user:root").done
-    found = [(s.name, s.place, s.hard) for s in site.desk.states().policies[:3]]
+    assert site.reloader.reload("user:root").done
+    found = [(s.name, s.chain_position, s.hard) for s in site.reloader.policy_states().policies[:3]]
     assert found == [("idle", 1, False), ("nights", 2, False), ("limits", 3, True)]
 
 
-def test_the_answer_says_what_has_changed(site: Site) -> None:
-    assert site.desk.reload("user:root").text == "nothing has changed"
+def test_the_answer_says_what_has_changed(site: PolicySite) -> None:
+    assert site.reloader.reload("user:root").text == "nothing has changed"
     site.change(site.toml, "keep_alive_s = 60", "keep_alive_s = 30")
     site.change(site.toml, "[policies]", "[daemon]\nworkers = 3\n[policies]")
     site.change(site.nights, "is booted", "starts")
-    states = site.desk.states()
+    states = site.reloader.policy_states()
     assert states.unread == (str(site.nights),)
-    assert [(s.name, s.place, s.hard) for s in states.policies[:3]] == [
+    assert [(s.name, s.chain_position, s.hard) for s in states.policies[:3]] == [
         ("idle", 1, False), ("nights", 2, False), ("backlog", 0, False),
     ]  # fmt: skip
-    found = site.desk.reload("user:root")
+    found = site.reloader.reload("user:root")
     assert found.text == (
         "policies.idle.keep_alive_s: 60 -> 30; daemon.workers: 8 -> 3 (waits for a restart); "
         f"policy nights is read anew: {site.nights} has changed"
     )
     assert site.world.store.events(newest=True, limit=1)[0].reason == found.text
-    assert site.desk.states().unread == ()
+    assert site.reloader.policy_states().unread == ()
     # What waits for a restart is still to come.
-    assert site.desk.alarms == ("settings wait for 'systemctl restart burstd': daemon.workers",)
-    assert site.desk.reload("user:root").text == "daemon.workers: 8 -> 3 (waits for a restart)"
+    assert site.reloader.alarms == ("settings wait for 'systemctl restart burstd': daemon.workers",)
+    assert site.reloader.reload("user:root").text == "daemon.workers: 8 -> 3 (waits for a restart)"
     site.write(site.nights.with_name("days.py"), "oops\n")
     site.change(site.toml, "workers = 3\n", "")
-    site.desk.reload("user:root")
-    assert not [*site.desk.alarms]
-    assert site.desk.states().warnings == (
+    site.reloader.reload("user:root")
+    assert not [*site.reloader.alarms]
+    assert site.reloader.policy_states().warnings == (
         f"{site.nights.with_name('days.py')}:1: NameError: name 'oops' is not defined",
     )
 
@@ -285,31 +285,31 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         (told / "entry_points.txt", "[burstd.policies]\ndusk = site_of_ours.dusk:plugin\n"),
     ):
         path.parent.mkdir(exist_ok=True)
-        Site.write(path, text)
+        PolicySite.write(path, text)
     monkeypatch.syspath_prepend(str(place))
     yield module
     for name in [n for n in sys.modules if n.partition(".")[0] == "site_of_ours"]:
         del sys.modules[name]
 
 
-def test_of_an_upgraded_package_it_says_that_only_a_restart_takes_it(package: Path, site: Site) -> None:
+def test_of_an_upgraded_package_it_says_that_only_a_restart_takes_it(package: Path, site: PolicySite) -> None:
     site.change(site.toml, '"nights"]', '"dusk"]')
-    assert site.desk.reload("user:root").done
-    assert [(s.name, s.origin) for s in site.desk.states().policies[:2]][1] == ("dusk", "site-of-ours 2.1")
-    assert site.desk.states().restart == ()
-    Site.write(package, package.read_text() + "# upgraded\n")
+    assert site.reloader.reload("user:root").done
+    assert [(s.name, s.origin) for s in site.reloader.policy_states().policies[:2]][1] == ("dusk", "site-of-ours 2.1")
+    assert site.reloader.policy_states().restart == ()
+    PolicySite.write(package, package.read_text() + "# upgraded\n")
     says = (
         f"{package} has changed since burstd started, and dusk goes on as it was; 'systemctl restart burstd' takes it"
     )
-    assert site.desk.states().restart == (says,)
-    assert site.desk.reload("user:root").text == says
+    assert site.reloader.policy_states().restart == (says,)
+    assert site.reloader.reload("user:root").text == says
 
 
-def test_a_reload_tells_whose_jobs_share_no_machine(site: Site) -> None:
+def test_a_reload_tells_whose_jobs_share_no_machine(site: PolicySite) -> None:
     site.change(site.toml, '["idle", "nights"]', '["idle", "budget"]')
     site.change(site.toml, "[policies.idle]", '[policies.budget.users."*"]\nlimit = 25\n[policies.idle]')
-    assert site.desk.reload("user:root").done
-    chain = for_trial(site.reconciler.rules.policies)
+    assert site.reloader.reload("user:root").done
+    chain = copies_for_trial(site.reconciler.config.policies)
     assert [getattr(policy, "payers", None) for policy in chain] == [
         {"account": frozenset(), "user": frozenset()},
         {"account": frozenset(), "user": frozenset("*")},

@@ -9,14 +9,14 @@ from contextlib import contextmanager
 
 import pytest
 
-from burstd.api.backend import CheckOffice, CheckUnderWay, NoAnswer
+from burstd.api.backend import CheckInProgress, NoAnswer, ProviderCheckBackend
 from burstd.domain.plugins.provider import Finding
 from burstd.reconciler.pollers.provider_checks import ProviderChecks
 from burstd.runtime.wake import Wake
 from burstd.runtime.workers import ThreadWorkers
 
 
-class Looking:
+class CheckedProvider:
     """A provider of which only the check matters. It waits for ``go`` after its first finding; ``begun`` says so."""
 
     def __init__(self) -> None:
@@ -34,7 +34,7 @@ class Looking:
 
 
 @contextmanager
-def deciding(provider: Looking) -> Iterator[ProviderChecks]:
+def deciding(provider: CheckedProvider) -> Iterator[ProviderChecks]:
     """With a thread that does what the deciding one does for it."""
     drained = threading.Event()
     ended = threading.Event()
@@ -45,7 +45,7 @@ def deciding(provider: Looking) -> Iterator[ProviderChecks]:
         while not ended.is_set():
             assert drained.wait(20)
             drained.clear()
-            workers.drain()
+            workers.run_callbacks()
 
     thread = threading.Thread(target=decide)
     thread.start()
@@ -60,45 +60,45 @@ def deciding(provider: Looking) -> Iterator[ProviderChecks]:
 
 
 def test_all_that_was_found_in_its_own_lane() -> None:
-    looking = Looking()
+    looking = CheckedProvider()
     looking.go.set()
     with deciding(looking) as checks:
-        as_office: CheckOffice = checks
-        found = as_office.run("sky", ("debian", "ubuntu"))
+        as_office: ProviderCheckBackend = checks
+        found = as_office.run_check("sky", ("debian", "ubuntu"))
     assert [(f.subject, f.ok, f.text) for f in found] == [
         ("images", True, "debian, ubuntu"), ("lane", True, "sky:check"), ("quota", False, "none left")
     ]  # fmt: skip
 
 
 def test_one_at_a_time_and_what_was_found_in_time() -> None:
-    looking = Looking()
+    looking = CheckedProvider()
     with deciding(looking) as checks, ThreadPoolExecutor(1) as other:
-        first = other.submit(checks.run, "sky", (), 0.2)
+        first = other.submit(checks.run_check, "sky", (), 0.2)
         assert looking.begun.wait(20)
-        with pytest.raises(CheckUnderWay, match="provider sky is under way"):
-            checks.run("sky", ())
+        with pytest.raises(CheckInProgress, match="provider sky is under way"):
+            checks.run_check("sky", ())
         found = first.result()
         assert [f.subject for f in found] == ["images", "the rest"]
         assert (found[1].ok, "did not end within 0 s" in found[1].text) == (None, True)
         # Nobody waits for it any more, and it still is under way.
-        with pytest.raises(CheckUnderWay):
-            checks.run("sky", ())
+        with pytest.raises(CheckInProgress):
+            checks.run_check("sky", ())
 
 
 def test_a_check_that_breaks_off_says_so_and_may_be_repeated() -> None:
-    looking = Looking()
+    looking = CheckedProvider()
     looking.go.set()
     looking.error = RuntimeError("bug")
     with deciding(looking) as checks:
         for _ in range(2):
-            found = checks.run("sky", ())
+            found = checks.run_check("sky", ())
             assert (found[-1].ok, "broke off (RuntimeError)" in found[-1].text) == (None, True)
 
 
 def test_nobody_is_left_waiting_when_the_daemon_ends() -> None:
-    looking = Looking()
+    looking = CheckedProvider()
     with deciding(looking) as checks, ThreadPoolExecutor(1) as other:
-        waiting = other.submit(checks.run, "sky", ())
+        waiting = other.submit(checks.run_check, "sky", ())
         assert looking.begun.wait(20)
         checks.close()
         with pytest.raises(NoAnswer, match="is ending"):
@@ -107,5 +107,5 @@ def test_nobody_is_left_waiting_when_the_daemon_ends() -> None:
 
 def test_a_provider_without_a_check_is_named_as_such() -> None:
     checks = ProviderChecks({"sim": object()}, ThreadWorkers(Wake(), 1))  # type: ignore[dict-item]
-    assert checks.able() == {"sim": False}
-    assert checks.run("sim", ()) == ()
+    assert checks.self_check_support() == {"sim": False}
+    assert checks.run_check("sim", ()) == ()

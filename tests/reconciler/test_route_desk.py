@@ -9,18 +9,18 @@ from typing import Any, cast
 
 import pytest
 
-from burstd.api.backend import HeldRoute
+from burstd.api.backend import ProviderRoute
 from burstd.domain.errors import BadRequest, CloudUnavailable, OutcomeUnknown
 from burstd.domain.plugins.provider import Provider, Route
 from burstd.domain.snapshot import Snapshot, Unavailable
-from burstd.reconciler.pollers.ingress import MOST, RouteDesk
+from burstd.reconciler.pollers.ingress import MAX_ROUTES_PER_JOB, JobIngress
 from tests.api.office import PLAN
 from tests.api.world import CLAIMS, JOBS, NOW, SLURM, SNAPSHOT
 
 ENDED = replace(SNAPSHOT, slurm=replace(SLURM, jobs=JOBS[1:]))
 
 
-class Cloud:
+class FakeRouteProvider:
     """Routes of machines, and the calls that were made. ``down``: every call fails; ``mute``: opens without a word."""
 
     def __init__(self, *routes: Route) -> None:
@@ -52,51 +52,55 @@ class Cloud:
         self.there = [one for one in self.there if one not in routes]
 
 
-class World:
+class IngressRig:
     def __init__(self, *routes: Route) -> None:
-        self.cloud = Cloud(*routes)
+        self.cloud = FakeRouteProvider(*routes)
         self.seen: Snapshot | None = SNAPSHOT
-        self.desk = self.born()
+        self.ingress = self.start_anew()
 
-    def born(self) -> RouteDesk:
+    def start_anew(self) -> JobIngress:
         providers = {"sandbox": cast("Provider", self.cloud), "sky": cast("Provider", SimpleNamespace())}
-        return RouteDesk(providers, lambda: (self.seen, PLAN) if self.seen is not None else None)
+        return JobIngress(providers, lambda: (self.seen, PLAN) if self.seen is not None else None)
 
 
 OF_101 = Route("101", 8888, "i-gpu1", "https://here.example")
 
 
 def test_open_kept_and_closed_with_the_job() -> None:
-    world = World()
-    assert (world.desk.able("sandbox"), world.desk.able("sky"), world.desk.able("nosuch")) == (True, False, False)
-    world.desk.tend()
-    assert world.desk.open(CLAIMS[0], "101", 8888) == HeldRoute("sandbox", OF_101)
-    world.desk.open(CLAIMS[0], "101", 8888)
-    assert world.desk.held() == (HeldRoute("sandbox", OF_101),)
+    world = IngressRig()
+    assert (
+        world.ingress.supports_routes("sandbox"),
+        world.ingress.supports_routes("sky"),
+        world.ingress.supports_routes("nosuch"),
+    ) == (True, False, False)
+    world.ingress.close_finished()
+    assert world.ingress.open_route(CLAIMS[0], "101", 8888) == ProviderRoute("sandbox", OF_101)
+    world.ingress.open_route(CLAIMS[0], "101", 8888)
+    assert world.ingress.list_routes() == (ProviderRoute("sandbox", OF_101),)
     world.cloud.calls.clear()
     for _ in range(3):
-        world.desk.tend()
+        world.ingress.close_finished()
     assert (world.cloud.there, world.cloud.calls) == ([OF_101], [])
     world.seen = ENDED
     for _ in range(3):
-        world.desk.tend()
-    assert (world.cloud.there, world.cloud.calls, world.desk.held()) == ([], ["close"], ())
+        world.ingress.close_finished()
+    assert (world.cloud.there, world.cloud.calls, world.ingress.list_routes()) == ([], ["close"], ())
 
 
 def test_none_costs_one_call_a_start() -> None:
-    world = World()
+    world = IngressRig()
     for _ in range(3):
-        world.desk.tend()
+        world.ingress.close_finished()
     assert world.cloud.calls == ["list"]
 
 
 def test_what_a_dead_burstd_left_is_found() -> None:
-    world = World(OF_101, Route("90", 8888, "i-gpu7", "https://old.example"))
+    world = IngressRig(OF_101, Route("90", 8888, "i-gpu7", "https://old.example"))
     world.seen = None
-    world.desk.tend()
+    world.ingress.close_finished()
     assert world.cloud.calls == []
     world.seen = SNAPSHOT
-    world.desk.tend()
+    world.ingress.close_finished()
     assert (world.cloud.there, world.cloud.calls) == ([OF_101], ["list", "close"])
 
 
@@ -108,9 +112,9 @@ def test_what_a_dead_burstd_left_is_found() -> None:
     ],
 )
 def test_what_cannot_be_told_closes_nothing(changes: dict[str, Any]) -> None:
-    world = World(OF_101)
+    world = IngressRig(OF_101)
     world.seen = replace(SNAPSHOT, **changes)
-    world.desk.tend()
+    world.ingress.close_finished()
     assert world.cloud.there == [OF_101]
 
 
@@ -123,33 +127,33 @@ def test_what_cannot_be_told_closes_nothing(changes: dict[str, Any]) -> None:
     ],
 )
 def test_the_job_must_run_on_that_machine(route: Route) -> None:
-    world = World(route, OF_101)
-    world.desk.tend()
+    world = IngressRig(route, OF_101)
+    world.ingress.close_finished()
     assert world.cloud.there == [OF_101]
 
 
 def test_a_cloud_that_is_down_is_left_alone_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1000.0
     monkeypatch.setattr("burstd.reconciler.pollers.ingress.time", SimpleNamespace(monotonic=lambda: now))
-    world = World(OF_101)
+    world = IngressRig(OF_101)
     world.seen, world.cloud.down = ENDED, CloudUnavailable("no answer")
     for _ in range(3):
-        world.desk.tend()
+        world.ingress.close_finished()
     assert world.cloud.calls == ["list"]
     now, world.cloud.down = 1031.0, None
-    world.desk.tend()
+    world.ingress.close_finished()
     assert (world.cloud.calls, world.cloud.there) == (["list", "list", "close"], [])
 
 
 def test_one_that_vanished_is_forgotten_at_the_next_list(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1000.0
     monkeypatch.setattr("burstd.reconciler.pollers.ingress.time", SimpleNamespace(monotonic=lambda: now))
-    world = World(OF_101)
-    world.desk.tend()
+    world = IngressRig(OF_101)
+    world.ingress.close_finished()
     world.cloud.there.clear()
     now = 1301.0
-    world.desk.tend()
-    assert (world.cloud.calls, world.desk.held()) == (["list", "list"], ())
+    world.ingress.close_finished()
+    assert (world.cloud.calls, world.ingress.list_routes()) == (["list", "list"], ())
 
 
 @pytest.mark.parametrize("others", [(), (9000,)])
@@ -158,32 +162,32 @@ def test_one_whose_opening_had_no_answer_ends_with_its_job(
 ) -> None:
     now = 1000.0
     monkeypatch.setattr("burstd.reconciler.pollers.ingress.time", SimpleNamespace(monotonic=lambda: now))
-    world = World()
-    world.desk.tend()
+    world = IngressRig()
+    world.ingress.close_finished()
     for port in others:
-        world.desk.open(CLAIMS[0], "101", port)
+        world.ingress.open_route(CLAIMS[0], "101", port)
     world.cloud.mute = True
     with pytest.raises(OutcomeUnknown):
-        world.desk.open(CLAIMS[0], "101", 8888)
-    world.desk.end([one for one in world.desk.held() if one.route.port in others])
+        world.ingress.open_route(CLAIMS[0], "101", 8888)
+    world.ingress.close_routes([one for one in world.ingress.list_routes() if one.route.port in others])
     assert world.cloud.there == [OF_101]
     now, world.seen = 1031.0, ENDED
-    world.desk.tend()
+    world.ingress.close_finished()
     assert world.cloud.there == []
     world.cloud.calls.clear()
     now = 1400.0
-    world.desk.tend()
+    world.ingress.close_finished()
     assert world.cloud.calls == []
 
 
 def test_a_job_has_a_few_only() -> None:
-    world = World()
-    for port in range(8000, 8000 + MOST):
-        world.desk.open(CLAIMS[0], "101", port)
-    world.desk.open(CLAIMS[0], "101", 8000)
+    world = IngressRig()
+    for port in range(8000, 8000 + MAX_ROUTES_PER_JOB):
+        world.ingress.open_route(CLAIMS[0], "101", port)
+    world.ingress.open_route(CLAIMS[0], "101", 8000)
     # The same port on another of its machines is one more.
     for claim, port in ((CLAIMS[0], 9000), (CLAIMS[1], 8000)):
-        with pytest.raises(BadRequest, match=f"Job 101 has {MOST} routes; close one"):
-            world.desk.open(claim, "101", port)
-    world.desk.open(CLAIMS[1], "102", 8000)
-    assert len(world.cloud.there) == MOST + 1
+        with pytest.raises(BadRequest, match=f"Job 101 has {MAX_ROUTES_PER_JOB} routes; close one"):
+            world.ingress.open_route(claim, "101", port)
+    world.ingress.open_route(CLAIMS[1], "102", 8000)
+    assert len(world.cloud.there) == MAX_ROUTES_PER_JOB + 1

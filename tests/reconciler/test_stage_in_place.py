@@ -12,29 +12,29 @@ from burstd.domain.claim import Cause, Claim, ClaimState
 from burstd.domain.cloud.offer import Offer
 from burstd.domain.slurm.shape import Shape
 from burstd.domain.staging import StageState, Staging
-from burstd.planner.staging.transfer_schedule import Use
-from burstd.slurm.commands.run import Commands
+from burstd.planner.staging.transfer_schedule import StorageUse
+from burstd.slurm.commands.run import SlurmCommands
 from burstd.slurm.hooks.stage_server import StageCall
-from burstd.staging.controller.tasks import StageFailed, Task
-from burstd.staging.directives.parser import parse
-from burstd.staging.movement.garbage_collection import named
+from burstd.staging.controller.tasks import StageFailed, StagingTask
+from burstd.staging.directives.parser import parse_directives
+from burstd.staging.movement.garbage_collection import recorded_digests
 from burstd.staging.movement.job_folders import JobFolders
-from burstd.staging.movement.output_delivery import Homeward
+from burstd.staging.movement.output_delivery import OutputDelivery
 from burstd.staging.movement.progress import Meter
 from burstd.staging.movement.transfers import HeadTransfers
-from burstd.staging.submission.locations import in_place
-from burstd.staging.submission.submit_check import Check, CheckRules
-from burstd.transfer.content_store.index import Index
-from burstd.transfer.privsep.client import Account, hand_of
-from burstd.transfer.privsep.object_workers import ObjectHand, object_hand
-from burstd.transfer.trees.rate_limit import Limits
-from burstd.transfer.trees.upload import Sender
-from tests.transfer.ground import OTHER, USER, ground, own, root_only
+from burstd.staging.submission.locations import in_place_path
+from burstd.staging.submission.submit_check import SubmitCheck, SubmitCheckRules
+from burstd.transfer.content_store.index import ContentIndex
+from burstd.transfer.privsep.client import Account, user_worker_for
+from burstd.transfer.privsep.object_workers import ObjectWorker, object_worker_for
+from burstd.transfer.trees.rate_limit import BandwidthLimits
+from burstd.transfer.trees.upload import TreeUploader
+from tests.transfer.ground import OTHER, USER, give_to_user, root_only, user_folder
 from tests.transfer.memory import MemoryStager
 
 SHAPE = Shape(4, 8000)
 OFFER = Offer("sky", "r", "a", "t", spot=False, shape=SHAPE, price=Decimal(1))
-CLAIM = Claim("c3", "x", "cpu", "n3", OFFER, Cause.DEMAND, ClaimState.OPEN, 0.0, 0.0)
+CLAIM = Claim("c3", "x", "cpu", "n3", OFFER, Cause.DEMAND, ClaimState.IN_SERVICE, 0.0, 0.0)
 pytestmark = [pytest.mark.boxes, root_only]
 TEXT = """#!/bin/sh
 #BURST stage_in /claims/genomes/hg38 as hg38
@@ -43,14 +43,14 @@ TEXT = """#!/bin/sh
 """
 
 
-class Seen(MemoryStager):
+class InPlaceStager(MemoryStager):
     """A store whose nodes see /claims as /data."""
 
     def in_place(self, path: str) -> str | None:
         return path.replace("/claims", "/data", 1) if path.startswith("/claims/") else None
 
 
-class Agent:
+class RecordingAgent:
     """A node's, that is told what to place."""
 
     def __init__(self) -> None:
@@ -65,7 +65,7 @@ def _account(_user: str | int) -> Account:
     return Account("ada", USER, USER, (USER,), "/")
 
 
-def _no_objects(_who: Account, _kind: str, _timeout_s: float) -> ObjectHand:
+def _no_objects(_who: Account, _kind: str, _timeout_s: float) -> ObjectWorker:
     raise AssertionError("no object is asked for")
 
 
@@ -73,38 +73,45 @@ def _datasets(name: str) -> str | None:
     return "/claims/words/v2" if name == "words" else None
 
 
-def _transfers(stager: MemoryStager, agent: Agent, folder: Path) -> HeadTransfers:
-    limits = Limits()
+def _transfers(stager: MemoryStager, agent: RecordingAgent, folder: Path) -> HeadTransfers:
+    limits = BandwidthLimits()
     folders = JobFolders(str(folder), b"key")
     return HeadTransfers(
-        commands=Commands(), stager=stager, sender=Sender(Index(None), stager, limits), agent=agent,  # type: ignore[arg-type]
-        homeward=Homeward(stager, limits, lambda *_: None, folders), hand=hand_of, objects=object_hand,
-        folders=folders, cache_dir=str(folder), datasets=_datasets,
-    )  # fmt: skip
+        commands=SlurmCommands(),
+        stager=stager,
+        uploader=TreeUploader(ContentIndex(None), stager, limits),
+        agent=agent,  # type: ignore[arg-type]
+        output_delivery=OutputDelivery(stager, limits, lambda *_: None, folders),
+        open_worker=user_worker_for,
+        open_object_worker=object_worker_for,
+        folders=folders,
+        cache_dir=str(folder),
+        datasets=_datasets,
+    )
 
 
 def test_only_what_is_not_seen_there_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
-    stager, agent = Seen(), Agent()
-    with ground(OTHER) as place:
+    stager, agent = InPlaceStager(), RecordingAgent()
+    with user_folder(OTHER) as place:
         (place / "small").write_bytes(b"small")
-        own(place)
-        directives, wrong = parse(TEXT.format(place=place))
+        give_to_user(place)
+        directives, wrong = parse_directives(TEXT.format(place=place))
         assert not wrong
         for module in ("transfers", "check"):
             monkeypatch.setattr(f"burstd.staging.{module}.account", _account)
-        row = Staging("7", "ada", USER, USER, directives, StageState.SENDING, 0, 0, work_dir="/")
+        row = Staging("7", "ada", USER, USER, directives, StageState.UPLOADING, 0, 0, work_dir="/")
         work = _transfers(stager, agent, place)
 
-        looked = work.look(Task(row, Meter("7", "in")))
+        looked = work.measure_sources(StagingTask(row, Meter("7", "in")))
         assert (looked.size, looked.sources) == (5, (f"{place}/small",))
-        sent = work.send(Task(row, Meter("7", "in")))
-        assert {name: tree.place for name, tree in sent.trees.items()} == {
+        sent = work.upload_input(StagingTask(row, Meter("7", "in")))
+        assert {name: tree.node_path for name, tree in sent.trees.items()} == {
             "hg38": "/data/genomes/hg38", "words": "/data/words/v2", "small": "",
         }  # fmt: skip
         assert sent.size == 5
-        there = Staging("7", "ada", USER, USER, directives, StageState.PLACING, 0, 0, work_dir="/", trees=sent.trees)
-        assert named([there]) == {sent.trees["small"].digest}
-        work.place(Task(there, Meter("7", "in")), CLAIM)
+        there = Staging("7", "ada", USER, USER, directives, StageState.FETCHING, 0, 0, work_dir="/", trees=sent.trees)
+        assert recorded_digests([there]) == {sent.trees["small"].digest}
+        work.fetch_input(StagingTask(there, Meter("7", "in")), CLAIM)
         (asked,) = agent.asked
         assert [tree["name"] for tree in asked["trees"]] == ["small"]
         assert asked["links"] == [
@@ -114,15 +121,15 @@ def test_only_what_is_not_seen_there_is_sent(monkeypatch: pytest.MonkeyPatch) ->
         # On premises there is no such place, which nobody has looked for so far.
         place.chmod(0o1777)
         with pytest.raises(StageFailed, match="/claims/genomes/hg38"):
-            work.link(Task(row, Meter("7", "in")))
+            work.link_on_premises(StagingTask(row, Meter("7", "in")))
 
         # And a job is taken that asks for it.
-        rules = CheckRules(30.0, None, _datasets, lambda asked, origin: in_place(stager, asked, origin))
-        use = Use("ada", 0, None), Use("", 0, None)
+        rules = SubmitCheckRules(30.0, None, _datasets, lambda asked, origin: in_place_path(stager, asked, origin))
+        use = StorageUse("ada", 0, None), StorageUse("", 0, None)
         call = StageCall("check", "", uid=USER, gid=USER, text=TEXT.format(place=place), info={"work_dir": "/"})
-        assert Check(rules, hand_of, _no_objects, lambda *_: use)(call).result == "ok"
+        assert SubmitCheck(rules, user_worker_for, _no_objects, lambda *_: use)(call).result == "ok"
         call = StageCall("check", "", uid=USER, gid=USER, text=TEXT.format(place="/claimed"), info={"work_dir": "/"})
-        said = Check(rules, hand_of, _no_objects, lambda *_: use)(call)
+        said = SubmitCheck(rules, user_worker_for, _no_objects, lambda *_: use)(call)
         assert said.text.startswith("line 4: stage_in /claimed/small: ")
 
 
@@ -137,7 +144,7 @@ def test_only_what_is_not_seen_there_is_sent(monkeypatch: pytest.MonkeyPatch) ->
     ],
 )
 def test_what_can_be_used_where_it_is(line: str, seen: bool) -> None:
-    directives, _ = parse(f"#!/bin/sh\n#BURST {line}\n")
+    directives, _ = parse_directives(f"#!/bin/sh\n#BURST {line}\n")
     (asked,) = directives.stage_in
-    assert in_place(Seen(), asked, asked.source) == ("/data/a" if seen else None)
-    assert in_place(MemoryStager(), asked, asked.source) is None
+    assert in_place_path(InPlaceStager(), asked, asked.source) == ("/data/a" if seen else None)
+    assert in_place_path(MemoryStager(), asked, asked.source) is None

@@ -15,24 +15,24 @@ from pathlib import Path
 import pytest
 
 from burstd.domain.staging import StageState, Staging
-from burstd.planner.staging.transfer_schedule import Use
+from burstd.planner.staging.transfer_schedule import StorageUse
 from burstd.slurm.hooks.stage_server import StageCall, StageReply
-from burstd.staging.controller.tasks import Ended, Task
-from burstd.staging.directives.parser import parse
+from burstd.staging.controller.tasks import JobSummary, StagingTask
+from burstd.staging.directives.parser import parse_directives
 from burstd.staging.movement.job_folders import JobFolders
-from burstd.staging.movement.output_delivery import Homeward
+from burstd.staging.movement.output_delivery import OutputDelivery
 from burstd.staging.movement.progress import Meter
-from burstd.staging.movement.user_workers import UserHands
-from burstd.staging.submission.submit_check import Check, CheckRules
-from burstd.transfer.content_store.index import Index
-from burstd.transfer.privsep.client import Account, hand_of
-from burstd.transfer.privsep.object_workers import ObjectHand, object_hand
-from burstd.transfer.privsep.relayed_copy import carry
-from burstd.transfer.trees.rate_limit import Limits
-from burstd.transfer.trees.upload import Owner, Sender
+from burstd.staging.movement.user_workers import UserWorkers
+from burstd.staging.submission.submit_check import SubmitCheck, SubmitCheckRules
+from burstd.transfer.content_store.index import ContentIndex
+from burstd.transfer.privsep.client import Account, user_worker_for
+from burstd.transfer.privsep.object_workers import ObjectWorker, object_worker_for
+from burstd.transfer.privsep.relayed_copy import relay_copy
+from burstd.transfer.trees.rate_limit import BandwidthLimits
+from burstd.transfer.trees.upload import StagedFor, TreeUploader
 from tests.lab.s3_server import S3Server
 from tests.transfer.memory import MemoryStager
-from tests.transfer.object_worlds import UID, World, files_of, s3_world
+from tests.transfer.object_worlds import UID, ObjectServerWorld, file_worker_of, s3_world
 
 pytestmark = [pytest.mark.boxes, pytest.mark.skipif(os.geteuid() != 0, reason="needs root")]
 
@@ -48,28 +48,30 @@ ASKS = """#!/bin/sh
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObjectServerWorld]:
     with S3Server(tmp_path_factory.mktemp("s3"), own_keys=["mine"]) as server:
         made = s3_world(server)
         made.put("in/a", b"a" * 1000)
         yield made
 
 
-def _checked(world: World, files: Mapping[str, str] | None, text: str, seconds: float, port: int = 0) -> StageReply:
+def _checked(
+    world: ObjectServerWorld, files: Mapping[str, str] | None, text: str, seconds: float, port: int = 0
+) -> StageReply:
     with world.user(files, port) as who:
         for path in Path(who.home).rglob("*"):
             os.chown(path, NOBODY, NOBODY)
 
-        def objects(asked: Account, kind: str, timeout_s: float) -> ObjectHand:
-            return object_hand(replace(asked, home=who.home), kind, timeout_s=timeout_s, loopback=True)
+        def objects(asked: Account, kind: str, timeout_s: float) -> ObjectWorker:
+            return object_worker_for(replace(asked, home=who.home), kind, timeout_s=timeout_s, loopback=True)
 
-        rules = CheckRules(seconds, None, lambda _name: None)
-        usage = Use("nobody", 0, 500), Use("lab", 0, None)
-        check = Check(rules, hand_of, objects, lambda _user, _uid, _project: usage)
+        rules = SubmitCheckRules(seconds, None, lambda _name: None)
+        usage = StorageUse("nobody", 0, 500), StorageUse("lab", 0, None)
+        check = SubmitCheck(rules, user_worker_for, objects, lambda _user, _uid, _project: usage)
         return check(StageCall("check", "", uid=NOBODY, gid=NOBODY, text=text, info={"work_dir": "/"}))
 
 
-def test_what_is_said_at_sbatch(world: World) -> None:
+def test_what_is_said_at_sbatch(world: ObjectServerWorld) -> None:
     said = _checked(world, None, ASKS, 30)
     lines = said.text.splitlines()
     starts = [
@@ -86,19 +88,19 @@ def test_what_is_said_at_sbatch(world: World) -> None:
     assert not {name for name in world.names() if "probe" in name}
 
 
-def test_a_silent_server_keeps_nobody_from_submitting(world: World) -> None:
+def test_a_silent_server_keeps_nobody_from_submitting(world: ObjectServerWorld) -> None:
     with socket.create_server(("127.0.0.1", 0)) as deaf:
         began = time.monotonic()
         said = _checked(world, None, "#!/bin/sh\n#BURST stage_in s3://mine/in/ as all\n", 1.5, deaf.getsockname()[1])
         assert (said.result, time.monotonic() - began < 5) == ("ok", True)
 
 
-def test_outputs_of_a_job_on_premises_and_of_nodes(world: World) -> None:
+def test_outputs_of_a_job_on_premises_and_of_nodes(world: ObjectServerWorld) -> None:
     stager = MemoryStager()
     text = "#!/bin/sh\n#BURST stage_out . to s3://mine/runs/%j\n#BURST stage_out one to s3://mine/one.bin\n"
-    directives, wrong = parse(text.replace("%j", "7"))
+    directives, wrong = parse_directives(text.replace("%j", "7"))
     assert not wrong
-    with world.user() as who, files_of(who) as (files, folder):
+    with world.user() as who, file_worker_of(who) as (files, folder):
         out = folder / "7/out"
         (out / "sub").mkdir(parents=True)
         (out / "sub/b").write_bytes(b"b" * 10)
@@ -106,17 +108,17 @@ def test_outputs_of_a_job_on_premises_and_of_nodes(world: World) -> None:
         (out / "link").symlink_to("one")
         for path in (folder / "7", *(folder / "7").rglob("*")):
             os.lchown(path, UID, UID)
-        tree = Sender(Index(None), stager).send(files, str(out), owner=Owner(UID))
-        single = Sender(Index(None), stager).send(files, str(out / "one"), owner=Owner(UID))
+        tree = TreeUploader(ContentIndex(None), stager).upload(files, str(out), owner=StagedFor(UID))
+        single = TreeUploader(ContentIndex(None), stager).upload(files, str(out / "one"), owner=StagedFor(UID))
         job = Staging(
-            "7", "someone", UID, UID, directives, StageState.BRINGING, 0, 0,
+            "7", "someone", UID, UID, directives, StageState.DELIVERING, 0, 0,
             job_state="FAILED", exit_code="1:0", work_dir="/",
         )  # fmt: skip
         onnode = replace(job, nodes=("n1",), outputs={"n1/0": tree, "n1/1": single})
-        for asked, ended in ((job, Ended(on_premises=True)), (onnode, Ended())):
-            with UserHands(who, hand_of(who), partial(object_hand, loopback=True)) as hands:
-                home = Homeward(stager, Limits(), lambda *_: None, JobFolders(str(folder), b"key"))
-                assert home.bring(Task(asked, Meter("7", "home")), hands, ended) == 12
+        for asked, ended in ((job, JobSummary(on_premises=True)), (onnode, JobSummary())):
+            with UserWorkers(who, user_worker_for(who), partial(object_worker_for, loopback=True)) as user_workers:
+                home = OutputDelivery(stager, BandwidthLimits(), lambda *_: None, JobFolders(str(folder), b"key"))
+                assert home.deliver(StagingTask(asked, Meter("7", "home")), user_workers, ended) == 12
             told = json.loads(world.get("runs/7/burst-7.json")[0])
             assert told["complete"] is False
             assert {row["path"] for row in told["files"]} == {
@@ -126,18 +128,22 @@ def test_outputs_of_a_job_on_premises_and_of_nodes(world: World) -> None:
             assert world.get("one.bin")[0] == b"1"
             assert b"did not end well" in world.get("runs/7/burst-7.PARTIAL")[0]
         well = replace(onnode, job_state="COMPLETED", exit_code="0:0")
-        with UserHands(who, hand_of(who), partial(object_hand, loopback=True)) as hands:
-            Homeward(stager, Limits(), lambda *_: None, JobFolders("/", b"key")).bring(
-                Task(well, Meter("7", "home")), hands, Ended()
+        with UserWorkers(who, user_worker_for(who), partial(object_worker_for, loopback=True)) as user_workers:
+            OutputDelivery(stager, BandwidthLimits(), lambda *_: None, JobFolders("/", b"key")).deliver(
+                StagingTask(well, Meter("7", "home")), user_workers, JobSummary()
             )
         assert "runs/7/burst-7.PARTIAL" not in world.names()
 
 
-def test_input_of_a_job_on_premises(world: World) -> None:
+def test_input_of_a_job_on_premises(world: ObjectServerWorld) -> None:
     world.put("set/x/y", b"y" * 70)
-    with world.user() as who, files_of(who) as (files, folder), object_hand(who, "s3", loopback=True) as hand:
+    with (
+        world.user() as who,
+        file_worker_of(who) as (files, folder),
+        object_worker_for(who, "s3", loopback=True) as worker,
+    ):
         going = threading.Event()
-        assert carry(hand, "s3://mine/set/", files, str(folder), "set", job="7", cancelled=going) == 70
-        assert carry(hand, "s3://mine/set/x/y", files, str(folder), "one", job="7", cancelled=going) == 70
+        assert relay_copy(worker, "s3://mine/set/", files, str(folder), "set", job="7", cancelled=going) == 70
+        assert relay_copy(worker, "s3://mine/set/x/y", files, str(folder), "one", job="7", cancelled=going) == 70
         assert sorted(str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file()) == ["one", "set/x/y"]
         assert (folder / "set/x/y").stat().st_uid == UID

@@ -17,24 +17,24 @@ from burstd.db import Store
 from burstd.domain.command import Evict
 from burstd.domain.plugins.stager import StagerPlugin
 from burstd.domain.snapshot import SlurmView, Unavailable
-from burstd.domain.staging import Piece, Tree
+from burstd.domain.staging import ObjectRange, Tree
 from burstd.node.agent import NodeAgent
 from burstd.runtime.clock import SteadyClock
 from burstd.runtime.workers import ThreadWorkers
-from burstd.settings import Plugins, loads, resolve
+from burstd.settings import PluginRegistry, parse_settings, resolve_plugins
 from burstd.slurm.commands.job_facts import JobFacts
-from burstd.slurm.commands.run import Commands
+from burstd.slurm.commands.run import SlurmCommands
 from burstd.slurm.hooks.stage_server import StageCall
-from burstd.staging.controller.service import Around, StageRoom
-from burstd.staging.controller.tasks import Looked, Sent, StageFailed, Task
-from burstd.transfer.content_store.index import Index
+from burstd.staging.controller.service import StagingContext, StagingService
+from burstd.staging.controller.tasks import InputSize, StageFailed, StagingTask, UploadedInput
+from burstd.transfer.content_store.index import ContentIndex
 from burstd.transfer.content_store.manifest import object_key
 from staging.shared import SharedSettings
 from tests.crash.stage_world import POOLS
 from tests.transfer.memory import MemoryStager
 
 KEY = "ab" * 32
-TREE = Tree("in", KEY, (Piece(KEY, 0, 5),), 1, 5)
+TREE = Tree("in", KEY, (ObjectRange(KEY, 0, 5),), 1, 5)
 DISK = 'kind = "shared"\npath = "{folder}"\n'
 LAUNCHED = (
     'kind = "ssh"\npath = "/srv/burst"\nlaunch = [{{ provider = "sky", instance_types = ["c2.*"], image = "node" }}]\n'
@@ -46,59 +46,59 @@ LAUNCHED = (
 def test_an_index_that_cannot_be_used_is_an_alarm(tmp_path: Path, store: str) -> None:
     path = tmp_path / "stage-index.db"
     (tmp_path / "store").mkdir()
-    settings = loads(
+    settings = parse_settings(
         f'cluster = "x"\n[daemon]\nstate_dir = "{tmp_path}"\nruntime_dir = "{tmp_path}"\n'
         f'[staging]\nstore = "near"\n[staging.stores.near]\n{store.format(folder=tmp_path / "store")}'
     )
-    index = Index(path)
-    index.put("near", "in", {KEY: 5})
+    index = ContentIndex(path)
+    index.record_put("near", "in", {KEY: 5})
     index.add_tree("near", TREE, [KEY], uid=4242, account="phys")
     index.close()
-    chosen = resolve(settings, Plugins.installed(), check_files=False).stores["near"]
+    chosen = resolve_plugins(settings, PluginRegistry.installed(), check_files=False).stores["near"]
     clock, wake = SteadyClock(), threading.Event()
     with ExitStack() as stack:
         record = stack.enter_context(Store.open(tmp_path / "burstd.db", clock))
         workers = ThreadWorkers(wake.set, 4)
         stack.callback(workers.close)
-        nobody = cast("Commands", None), cast("NodeAgent", None)  # no job has data, so nobody is asked
-        around = Around(record, workers, clock, *nobody, dict, lambda: None)
-        room = StageRoom(settings, chosen, around, stack)
+        nobody = cast("SlurmCommands", None), cast("NodeAgent", None)  # no job has data, so nobody is asked
+        around = StagingContext(record, workers, clock, *nobody, dict, lambda: None)
+        service = StagingService(settings, chosen, around, stack)
         # Another program at work on the file, or a disk without room, is told as an OperationalError like this one.
         with closing(sqlite3.connect(path)) as db:
             db.execute("alter table trees rename to away")
         unheard = Unavailable("not asked", 0.0)
-        room.step(unheard, ())
+        service.step(unheard, ())
         drained = 0
         while drained < 2:
             assert wake.wait(20)
             wake.clear()
-            drained += workers.drain()
-        assert any("cannot be used" in text for text in room.alarms()), room.alarms()
-        said = room.do(Evict("unneeded", "", "ada"))
+            drained += workers.run_callbacks()
+        assert any("cannot be used" in text for text in service.alarms()), service.alarms()
+        said = service.execute_command(Evict("unneeded", "", "ada"))
         assert not said.done
         assert "cannot be used" in said.text
         with closing(sqlite3.connect(path)) as db:
             db.execute("alter table away rename to trees")
-        assert room.do(Evict("user", "4242", "ada")).text == "1 trees leave the store"
-        while any("cannot be used" in text for text in room.alarms()):
+        assert service.execute_command(Evict("user", "4242", "ada")).text == "1 trees leave the store"
+        while any("cannot be used" in text for text in service.alarms()):
             assert wake.wait(20)
             wake.clear()
-            workers.drain()
-            room.step(unheard, ())
+            workers.run_callbacks()
+            service.step(unheard, ())
 
 
-class Sleeper(MemoryStager):
+class SleepingStager(MemoryStager):
     """A store that is woken by who asks it; counts how often it was looked through."""
 
     awake = False
-    looked = 0
+    times_listed = 0
 
     def free_bytes(self) -> int | None:
-        self.looked += 1
+        self.times_listed += 1
         return None
 
 
-class Now:
+class SettableClock:
     """A clock that is set."""
 
     def __init__(self) -> None:
@@ -111,29 +111,31 @@ class Now:
 
 
 def test_a_store_that_sleeps_is_looked_through_once_a_day(tmp_path: Path) -> None:
-    stager, clock, wake = Sleeper(), Now(), threading.Event()
-    settings = loads(
+    stager, clock, wake = SleepingStager(), SettableClock(), threading.Event()
+    settings = parse_settings(
         f'cluster = "x"\n[daemon]\nstate_dir = "{tmp_path}"\nruntime_dir = "{tmp_path}"\n'
         f'[staging]\nstore = "near"\n[staging.stores.near]\n{DISK.format(folder=tmp_path)}'
     )
-    chosen = resolve(settings, Plugins.installed(), check_files=False).stores["near"]
+    chosen = resolve_plugins(settings, PluginRegistry.installed(), check_files=False).stores["near"]
     chosen = replace(chosen, plugin=StagerPlugin("pod", SharedSettings, lambda *_: stager))
     with ExitStack() as stack:
         record = stack.enter_context(Store.open(tmp_path / "burstd.db", clock))
         workers = ThreadWorkers(wake.set, 4)
         stack.callback(workers.close)
-        nobody = cast("Commands", None), cast("NodeAgent", None)
-        room = StageRoom(settings, chosen, Around(record, workers, clock, *nobody, dict, lambda: None), stack)
+        nobody = cast("SlurmCommands", None), cast("NodeAgent", None)
+        service = StagingService(
+            settings, chosen, StagingContext(record, workers, clock, *nobody, dict, lambda: None), stack
+        )
 
         def looked(later_s: float, *, awake: bool = False) -> int:
             clock.at += later_s
             stager.awake = awake
-            room.step(Unavailable("not asked", 0.0), ())
-            while room._sweeping:
+            service.step(Unavailable("not asked", 0.0), ())
+            while service._sweeping:
                 assert wake.wait(20)
                 wake.clear()
-                workers.drain()
-            return stager.looked
+                workers.run_callbacks()
+            return stager.times_listed
 
         assert looked(0) == 1
         assert looked(700) == 1
@@ -142,43 +144,43 @@ def test_a_store_that_sleeps_is_looked_through_once_a_day(tmp_path: Path) -> Non
         assert looked(86400) == 3
 
 
-class NoRoom:
+class FullStoreTransfers:
     """Transfers to a store that is ``full``; of job 7."""
 
     full = True
 
-    def facts(self, job_id: str) -> JobFacts:
+    def query_job(self, job_id: str) -> JobFacts:
         """See Transfers."""
         return JobFacts(job_id, job_id, "bob", 3001, 3001, "", ("burst",), "PENDING", "0:0", (), "/home/bob", "", "")
 
-    def look(self, _task: Task) -> Looked:
+    def measure_sources(self, _task: StagingTask) -> InputSize:
         """See Transfers."""
-        return Looked(5, 1, True)
+        return InputSize(5, 1, True)
 
-    def send(self, _task: Task) -> Sent:
+    def upload_input(self, _task: StagingTask) -> UploadedInput:
         """See Transfers."""
         if self.full:
-            raise StageFailed("near: no space left on device", again=True, full=True)
-        return Sent({"x": TREE}, 5, 5, 1.0)
+            raise StageFailed("near: no space left on device", retryable=True, full=True)
+        return UploadedInput({"x": TREE}, 5, 5, 1.0)
 
-    def nudge(self, _job_id: str) -> None:
+    def nudge_scheduler(self, _job_id: str) -> None:
         """See Transfers."""
 
 
 def test_a_store_without_room_loses_what_nobody_needs_and_where_that_is_nothing_it_is_an_alarm(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stager, transfers, clock, wake = MemoryStager("near"), NoRoom(), Now(), threading.Event()
-    settings = loads(
+    stager, transfers, clock, wake = MemoryStager("near"), FullStoreTransfers(), SettableClock(), threading.Event()
+    settings = parse_settings(
         f'cluster = "x"\n[daemon]\nstate_dir = "{tmp_path}"\nruntime_dir = "{tmp_path}"\n'
         f'[staging]\nstore = "near"\n[staging.stores.near]\n{DISK.format(folder=tmp_path)}'
     )
-    chosen = resolve(settings, Plugins.installed(), check_files=False).stores["near"]
+    chosen = resolve_plugins(settings, PluginRegistry.installed(), check_files=False).stores["near"]
     chosen = replace(chosen, plugin=StagerPlugin("shared", SharedSettings, lambda *_: stager))
     monkeypatch.setattr("burstd.staging.controller.service.HeadTransfers", lambda **_: transfers)
     stager.put(object_key("in", KEY), b"cache")
-    index = Index(tmp_path / "stage-index.db")
-    index.put("near", "in", {KEY: 5})
+    index = ContentIndex(tmp_path / "stage-index.db")
+    index.record_put("near", "in", {KEY: 5})
     index.add_tree("near", TREE, [KEY], uid=4242)
     index.close()
     with closing(sqlite3.connect(tmp_path / "stage-index.db")) as db:
@@ -189,25 +191,27 @@ def test_a_store_without_room_loses_what_nobody_needs_and_where_that_is_nothing_
         record = stack.enter_context(Store.open(tmp_path / "burstd.db", clock))
         workers = ThreadWorkers(wake.set, 4)
         stack.callback(workers.close)
-        nobody = cast("Commands", None), cast("NodeAgent", None)
-        around = Around(record, workers, clock, *nobody, lambda: POOLS, lambda: None)
-        room = StageRoom(settings, chosen, around, stack)
+        nobody = cast("SlurmCommands", None), cast("NodeAgent", None)
+        around = StagingContext(record, workers, clock, *nobody, lambda: POOLS, lambda: None)
+        service = StagingService(settings, chosen, around, stack)
         text = "#!/bin/sh\n#BURST stage_in /x as x\n"
-        room.desk.hear(StageCall("data_in", "7", 3001, 3001, script="/s/job.7/script", text=text), lambda _: None)
+        service.controller.handle_hook(
+            StageCall("data_in", "7", 3001, 3001, script="/s/job.7/script", text=text), lambda _: None
+        )
 
         def until(what: Callable[[], bool]) -> None:
             end = time.monotonic() + 20
             while not what():
-                assert time.monotonic() < end, (room.alarms(), record.stagings())
+                assert time.monotonic() < end, (service.alarms(), record.stagings())
                 clock.at += 1
-                room.step(SlurmView((), {}, (), clock.at), ())
+                service.step(SlurmView((), {}, (), clock.at), ())
                 wake.wait(0.02)
-                workers.drain()
+                workers.run_callbacks()
 
         def alarm() -> bool:
-            return any("no room for job 7" in text for text in room.alarms())
+            return any("no room for job 7" in text for text in service.alarms())
 
-        until(lambda: not stager.held)
+        until(lambda: not stager.stored)
         assert not alarm(), "there was something to evict"
         until(alarm)
         transfers.full = False

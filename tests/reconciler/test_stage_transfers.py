@@ -13,22 +13,22 @@ import pytest
 from burstd.domain.plugins.stager import NoSuchObject, StoreBusy, StoreSpaceGone
 from burstd.domain.staging import StageState, Staging, Tree
 from burstd.node.agent import AgentError, NodeAgent
-from burstd.slurm.commands.run import Commands
-from burstd.staging.controller.tasks import StageFailed, Task
-from burstd.staging.directives.parser import parse
-from burstd.staging.movement.agent_requests import answer, repair
+from burstd.slurm.commands.run import SlurmCommands
+from burstd.staging.controller.tasks import StageFailed, StagingTask
+from burstd.staging.directives.parser import parse_directives
+from burstd.staging.movement.agent_requests import answer_agent_request, repair_objects
 from burstd.staging.movement.job_folders import JobFolders
-from burstd.staging.movement.output_delivery import Homeward
+from burstd.staging.movement.output_delivery import OutputDelivery
 from burstd.staging.movement.progress import Meter
 from burstd.staging.movement.transfers import HeadTransfers
-from burstd.transfer.content_store.index import Index
+from burstd.transfer.content_store.index import ContentIndex
 from burstd.transfer.content_store.manifest import object_key
-from burstd.transfer.privsep.client import Account, hand_of, open_hand
-from burstd.transfer.privsep.object_workers import object_hand
-from burstd.transfer.trees.rate_limit import Limits
-from burstd.transfer.trees.upload import Owner, Sender
+from burstd.transfer.privsep.client import Account, start_user_worker, user_worker_for
+from burstd.transfer.privsep.object_workers import object_worker_for
+from burstd.transfer.trees.rate_limit import BandwidthLimits
+from burstd.transfer.trees.upload import StagedFor, TreeUploader
 from tests.db.samples import planned
-from tests.transfer.ground import OTHER, USER, ground, in_store, own, root_only
+from tests.transfer.ground import OTHER, USER, give_to_user, in_store, root_only, user_folder
 from tests.transfer.memory import MemoryStager
 
 pytestmark = [pytest.mark.boxes, root_only]
@@ -57,90 +57,97 @@ def test_an_agent_gets_what_is_of_its_job(
     may: tuple[str, ...], prefix: str, asked: dict[str, Any], given: bool
 ) -> None:
     if given:
-        assert "error" not in answer(MemoryStager(), "n1", may, prefix, asked)
+        assert "error" not in answer_agent_request(MemoryStager(), "n1", may, prefix, asked)
         return
     with pytest.raises(StageFailed, match="n1: its agent asked for objects that are not of its job") as caught:
-        answer(MemoryStager(), "n1", may, prefix, asked)
-    assert not caught.value.again
+        answer_agent_request(MemoryStager(), "n1", may, prefix, asked)
+    assert not caught.value.retryable
 
 
 def test_a_node_s_word_removes_only_what_is_damaged() -> None:
-    stager, index = MemoryStager(), Index(None)
-    sender = Sender(index, stager)
-    with ground() as place, open_hand(USER, USER) as hand:
+    stager, index = MemoryStager(), ContentIndex(None)
+    sender = TreeUploader(index, stager)
+    with user_folder() as place, start_user_worker(USER, USER) as worker:
         for name in ("a", "b"):
             (place / name).mkdir()
             (place / name / "large").write_bytes(os.urandom(3 << 20))
             (place / name / "small").write_bytes(os.urandom(100))
-        own(place)
+        give_to_user(place)
 
         def send(name: str) -> Tree:
-            return sender.send(hand, str(place / name), owner=Owner(USER))
+            return sender.upload(worker, str(place / name), owner=StagedFor(USER))
 
         mine, other = send("a"), send("b")
-        whole = dict(stager.held)
+        whole = dict(stager.stored)
         keys = [name.rpartition("/")[2] for name in whole]
-        assert repair(stager, index, [mine], [*keys, "0" * 64, "../x"], NEVER) is False, "all are sound"
-        assert stager.held == whole
+        assert repair_objects(stager, index, [mine], [*keys, "0" * 64, "../x"], NEVER) is False, "all are sound"
+        assert stager.stored == whole
 
         manifests = {object_key("in", piece.key) for tree in (mine, other) for piece in tree.manifest}
         of_mine = [n for n in whole if n not in manifests and _within(stager, mine, n)]
         of_other = [n for n in whole if n not in manifests and n not in of_mine]
         # Wrong with the right size, gone, the manifest, and what is another's.
         for broken, lost in ((of_mine[0], ""), ("", of_mine[1]), (object_key("in", mine.manifest[0].key), "")):
-            stager.held[broken or lost] = bytes(len(whole[broken or lost]))
-            stager.held[of_other[0]] = b"wrong"
+            stager.stored[broken or lost] = bytes(len(whole[broken or lost]))
+            stager.stored[of_other[0]] = b"wrong"
             if lost:
-                del stager.held[lost]
-            assert repair(stager, index, [mine], keys, NEVER) is True
-            assert stager.held.keys() == whole.keys() - {broken or lost}
+                del stager.stored[lost]
+            assert repair_objects(stager, index, [mine], keys, NEVER) is True
+            assert stager.stored.keys() == whole.keys() - {broken or lost}
             assert send("a") == mine
-            assert {n: stager.held[n] for n in of_mine} == {n: whole[n] for n in of_mine}
+            assert {n: stager.stored[n] for n in of_mine} == {n: whole[n] for n in of_mine}
             assert {path for path in in_store(stager, mine) if path} == {b"large", b"small"}
-        assert stager.held[of_other[0]] == b"wrong"
+        assert stager.stored[of_other[0]] == b"wrong"
 
 
 def _within(stager: MemoryStager, tree: Tree, name: str) -> bool:
-    kept = stager.held.pop(name)
+    kept = stager.stored.pop(name)
     try:
         in_store(stager, tree)
     except NoSuchObject:
         return True
     finally:
-        stager.held[name] = kept
+        stager.stored[name] = kept
     return False
 
 
 def test_what_a_user_left_goes_without_his_account() -> None:
     stager = MemoryStager()
     text = "#!/bin/sh\n#BURST stage_out . to /nowhere\n"
-    directives, _ = parse(text)
-    row = Staging("7", "gone-from-here", USER, USER, directives, StageState.HOME, 0, 0)
-    with ground(OTHER) as place:
+    directives, _ = parse_directives(text)
+    row = Staging("7", "gone-from-here", USER, USER, directives, StageState.DELIVERED, 0, 0)
+    with user_folder(OTHER) as place:
         place.chmod(0o1777)
         (place / "7" / "out").mkdir(parents=True)
         (place / "7" / "out" / "x").write_text("x")
-        own(place / "7")
+        give_to_user(place / "7")
         stager.put(f"out/7/n1/{KEY}", b"x")
         work = _transfers(stager, place)
         for _ in range(2):
-            work.clear(Task(row, Meter("7", "clear")), [])
-        assert (list(place.iterdir()), stager.held) == ([], {})
+            work.remove_job_data(StagingTask(row, Meter("7", "clear")), [])
+        assert (list(place.iterdir()), stager.stored) == ([], {})
         with pytest.raises(StageFailed, match="no account gone-from-here"):
-            work.look(Task(replace(row, state=StageState.WAITING), Meter("7", "in")))
+            work.measure_sources(StagingTask(replace(row, state=StageState.WAITING), Meter("7", "in")))
 
 
 def _transfers(stager: MemoryStager, folder: Path) -> HeadTransfers:
     def nobody(_claim: object) -> Any:
         raise AssertionError("no node is to be asked")
 
-    index, limits = Index(None), Limits()
+    index, limits = ContentIndex(None), BandwidthLimits()
     folders = JobFolders(str(folder), b"key")
     return HeadTransfers(
-        commands=Commands(), stager=stager, sender=Sender(index, stager, limits), agent=NodeAgent(nobody),
-        homeward=Homeward(stager, limits, lambda *_: None, folders), hand=hand_of, objects=object_hand,
-        folders=folders, cache_dir=str(folder), datasets=lambda _name: None,
-    )  # fmt: skip
+        commands=SlurmCommands(),
+        stager=stager,
+        uploader=TreeUploader(index, stager, limits),
+        agent=NodeAgent(nobody),
+        output_delivery=OutputDelivery(stager, limits, lambda *_: None, folders),
+        open_worker=user_worker_for,
+        open_object_worker=object_worker_for,
+        folders=folders,
+        cache_dir=str(folder),
+        datasets=lambda _name: None,
+    )
 
 
 @pytest.mark.parametrize("full", [True, False])
@@ -158,12 +165,12 @@ def test_that_the_store_had_no_room_is_told_apart(full: bool, tmp_path: Path, mo
 
     monkeypatch.setattr(NodeAgent, "run", fails)
     monkeypatch.setattr(stager, "objects", refuses)
-    directives, _ = parse("#!/bin/sh\n#BURST stage_out . to /nowhere\n")
+    directives, _ = parse_directives("#!/bin/sh\n#BURST stage_out . to /nowhere\n")
     row = Staging("7", "ada", USER, USER, directives, StageState.COLLECTING, 0, 0)
     claim = planned()
     with pytest.raises(StageFailed) as collected:
-        work.collect(Task(row, Meter("7", "collect")), claim, [])
+        work.collect_output(StagingTask(row, Meter("7", "collect")), claim, [])
     with pytest.raises(StageFailed) as cleared:
-        work.clear(Task(row, Meter("7", "clear")), [])
-    told = [(one.value.again, one.value.full) for one in (collected, cleared)]
+        work.remove_job_data(StagingTask(row, Meter("7", "clear")), [])
+    told = [(one.value.retryable, one.value.full) for one in (collected, cleared)]
     assert told == [(full, full), (True, full)], "a node's own disk is its job's affair"

@@ -25,14 +25,14 @@ def manager(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[so
 def test_what_systemd_hears(manager: tuple[socket.socket, dict[str, str]]) -> None:
     listening, environ = manager
     notifier = Notifier(environ)
-    assert notifier.listens
+    assert notifier.is_supervised
 
     def heard() -> str:
         return listening.recv(4096).decode()
 
     assert notifier.ready("3 nodes open")
     assert heard() == "READY=1\nSTATUS=3 nodes open"
-    notifier.alive()
+    notifier.feed_watchdog()
     assert heard() == "WATCHDOG=1"
     notifier.status("a\nREADY=1")
     assert heard() == "STATUS=a READY=1"
@@ -54,15 +54,15 @@ def test_a_manager_that_does_not_read_or_is_gone_does_not_hold_burstd_up(tmp_pat
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listening:
         listening.bind(path)
         notifier = Notifier({"NOTIFY_SOCKET": path})
-        sent = sum(notifier.alive() for _ in range(10_000))
+        sent = sum(notifier.feed_watchdog() for _ in range(10_000))
         assert 0 < sent < 10_000
-    assert not notifier.alive()
+    assert not notifier.feed_watchdog()
     assert not notifier.ready()
 
 
 def test_nobody_listens() -> None:
     notifier = Notifier({})
-    assert not notifier.listens
+    assert not notifier.is_supervised
     assert not notifier.ready("fine")
 
 

@@ -8,34 +8,34 @@ from types import SimpleNamespace
 
 import pytest
 
-from burstd.api.shell_pool import Ways
+from burstd.api.shell_pool import ShellPool
 from burstd.domain.claim import Claim
 from burstd.domain.errors import NodeNotReady
 from burstd.domain.plugins.shell import Shell
-from tests.api.world import CLAIMS, MINE
+from tests.api.world import CLAIMS, USER
 
 
 def test_a_machine_that_is_away_is_tried_once_for_all_who_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     came, go = threading.Semaphore(0), threading.Event()
     tried: list[str] = []
-    told: list[str] = []
+    errors: list[str] = []
 
     def monotonic() -> float:
         came.release()
         return time.monotonic()
 
-    def enter(claim: Claim) -> Shell:
+    def open_shell(claim: Claim) -> Shell:
         assert go.wait(20)
         tried.append(claim.slot)
         raise NodeNotReady(f"{claim.slot} does not answer")
 
     def ask() -> None:
-        with pytest.raises(NodeNotReady) as error, ways.wire(CLAIMS[0], 8888, MINE):
+        with pytest.raises(NodeNotReady) as error, pool.dial(CLAIMS[0], 8888, USER):
             pass
-        told.append(str(error.value))
+        errors.append(str(error.value))
 
     monkeypatch.setattr("burstd.api.shell_pool.time", SimpleNamespace(monotonic=monotonic))
-    ways = Ways(enter)
+    pool = ShellPool(open_shell)
     threads = [threading.Thread(target=ask) for _ in range(5)]
     for thread in threads:
         thread.start()
@@ -45,6 +45,6 @@ def test_a_machine_that_is_away_is_tried_once_for_all_who_wait(monkeypatch: pyte
     go.set()
     for thread in threads:
         thread.join(20)
-    assert (tried, told) == (["gpu1"], ["gpu1 does not answer"] * 5)
+    assert (tried, errors) == (["gpu1"], ["gpu1 does not answer"] * 5)
     ask()
     assert tried == ["gpu1", "gpu1"]

@@ -33,7 +33,7 @@ def test_what_is_no_news_wakes_nobody_and_comes_with_the_next_news(
     workers.submit("cloud:list", lambda: "", heard.append, lambda said: not said)
     workers.submit("cloud:list", lambda: asleep.append(not woken.is_set()), lambda _: heard.append("asleep"))
     assert woken.wait(WAIT_S)
-    assert workers.drain() == 1
+    assert workers.run_callbacks() == 1
     assert heard == ["", "asleep"]
     assert asleep == [True]
 
@@ -49,5 +49,5 @@ def test_news_and_errors_wake(workers: ThreadWorkers, woken: threading.Event, sa
 
     workers.submit("cloud:list", work, heard.append, lambda word: not word)
     assert woken.wait(WAIT_S)
-    assert workers.drain() == 1
+    assert workers.run_callbacks() == 1
     assert len(heard) == 1

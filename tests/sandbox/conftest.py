@@ -11,7 +11,7 @@ import pytest
 
 from providers.sandbox.boxes import rootfs
 from providers.sandbox.boxes.lab import Lab
-from providers.sandbox.boxes.network import Network
+from providers.sandbox.boxes.network import LabNetwork
 from providers.sandbox.boxes.rootfs import SUITES, Rootfs
 
 
@@ -27,7 +27,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def root_of() -> Callable[[str], Rootfs]:
     """The root file system of a suite, built on first use."""
-    return rootfs.ensure
+    return rootfs.ensure_rootfs
 
 
 @pytest.fixture(params=SUITES)
@@ -46,7 +46,7 @@ def bookworm(root_of: Callable[[str], Rootfs]) -> Rootfs:
 @pytest.fixture
 def lab(tmp_path: Path) -> Iterator[Lab]:
     """A lab that is up."""
-    made = Lab(tmp_path / "lab", Network(f"t{uuid.uuid4().hex[:8]}"))
+    made = Lab(tmp_path / "lab", LabNetwork(f"t{uuid.uuid4().hex[:8]}"))
     made.up()
     try:
         yield made

@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 from providers.sandbox.boxes.box import Box, BoxSpec
-from providers.sandbox.boxes.description import Bind, File
+from providers.sandbox.boxes.description import BindMount, BoxFile
 from providers.sandbox.boxes.errors import BoxFailed
 from providers.sandbox.boxes.lab import Lab
-from providers.sandbox.boxes.layer import layer
-from providers.sandbox.boxes.network import Network
+from providers.sandbox.boxes.layer import ensure_layer
+from providers.sandbox.boxes.network import LabNetwork
 from providers.sandbox.boxes.processes import Process
 from providers.sandbox.boxes.rootfs import Rootfs
 
@@ -37,7 +37,7 @@ def ssh(lab: Lab, key: Path, address: str, command: str, user: str = "root") -> 
 
 def test_a_box_answers_by_ssh_within_a_second(lab: Lab, base: Rootfs, tmp_path: Path) -> None:
     key, public = key_pair(tmp_path)
-    keys = File("/root/.ssh/authorized_keys", public + "\n", 0o600)
+    keys = BoxFile("/root/.ssh/authorized_keys", public + "\n", 0o600)
     before = time.monotonic()
     box = lab.start(BoxSpec("one", "10.77.0.9", [base.path], files=[keys]))
     box.wait_ssh()
@@ -99,10 +99,10 @@ PartitionName=all Nodes=node Default=YES State=UP
 
 def test_slurm_with_fake_gpus(lab: Lab, base: Rootfs) -> None:
     files = [
-        File("/etc/munge/munge.key", b"k" * 128, 0o400, "munge:munge"),
-        File("/etc/hosts", "127.0.0.1 localhost\n10.77.0.2 head\n10.77.0.3 node\n"),
-        File("/etc/slurm/slurm.conf", SLURM_CONF),
-        File("/etc/slurm/gres.conf", "Name=gpu Type=v100 File=/dev/nvidia[0-3]\n"),
+        BoxFile("/etc/munge/munge.key", b"k" * 128, 0o400, "munge:munge"),
+        BoxFile("/etc/hosts", "127.0.0.1 localhost\n10.77.0.2 head\n10.77.0.3 node\n"),
+        BoxFile("/etc/slurm/slurm.conf", SLURM_CONF),
+        BoxFile("/etc/slurm/gres.conf", "Name=gpu Type=v100 File=/dev/nvidia[0-3]\n"),
     ]
     prepare = ["sh", "-c", "mkdir -p /run/munge /var/spool/slurmctld /var/spool/slurmd; chown munge: /run/munge"]
     munged = ["setpriv", "--reuid=munge", "--regid=munge", "--clear-groups", "munged"]
@@ -142,7 +142,9 @@ def test_run_as_root_and_as_a_user(lab: Lab, bookworm: Rootfs) -> None:
 
 
 def test_a_box_cannot_touch_the_machines_switches(lab: Lab, bookworm: Rootfs) -> None:
-    box = lab.start(BoxSpec("four", "10.77.0.9", [bookworm.path], gpus=2, binds=[Bind(Path("/etc/passwd"), "/mnt/p")]))
+    box = lab.start(
+        BoxSpec("four", "10.77.0.9", [bookworm.path], gpus=2, binds=[BindMount(Path("/etc/passwd"), "/mnt/p")])
+    )
     tries = ["echo 1 > /proc/sys/kernel/panic", "date -s 2001-01-01", "echo x > /mnt/p", "mount -o remount,rw /sys/x"]
     for attempt in tries:
         assert box.run(["sh", "-c", attempt], check=False).returncode != 0, attempt
@@ -261,7 +263,7 @@ def test_nobody_else_is_killed_for_a_pid_used_again(lab: Lab) -> None:
 
 
 def test_two_labs_share_a_subnet(lab: Lab, bookworm: Rootfs, tmp_path: Path) -> None:
-    other = Lab(tmp_path / "other", Network(lab.network.name + "-b"))
+    other = Lab(tmp_path / "other", LabNetwork(lab.network.name + "-b"))
     other.up()
     try:
         one = lab.start(BoxSpec("same", "10.77.0.9", [bookworm.path]))
@@ -281,8 +283,8 @@ import socket, subprocess
 from pathlib import Path
 from providers.sandbox.boxes.box import BoxSpec
 from providers.sandbox.boxes.lab import Lab
-from providers.sandbox.boxes.network import Network
-lab = Lab(Path({str(tmp_path / "lab")!r}), Network("m{os.getpid()}", namespace=None))
+from providers.sandbox.boxes.network import LabNetwork
+lab = Lab(Path({str(tmp_path / "lab")!r}), LabNetwork("m{os.getpid()}", namespace=None))
 lab.up(); lab.up()
 links = lambda: subprocess.run(["ip", "-br", "link"], capture_output=True, text=True).stdout.count("\\n")
 try:
@@ -304,12 +306,12 @@ def test_a_layer_is_built_once_and_lies_over_the_root(lab: Lab, bookworm: Rootfs
     (source / "word").write_text("burst\n", encoding="utf-8")
     steps: list[str] = []
     build = ["sh", "-ec", "echo begun; mkdir /opt/it; cp /mnt/src/word /opt/it; rm /usr/bin/less; cat /etc/resolv.conf"]
-    binds = [Bind(source, "/mnt/src")]
-    made = layer(bookworm, "v1", build, binds, cache, steps.append)
+    binds = [BindMount(source, "/mnt/src")]
+    made = ensure_layer(bookworm, "v1", build, binds, cache, steps.append)
     assert "begun" in steps
-    assert layer(bookworm, "v1", ["false"], binds, cache) == made
-    kept = sorted(str(p.relative_to(made)) for p in made.rglob("*") if not p.is_dir())
-    assert kept == ["opt/it/word", "usr/bin/less"], "only what was changed is kept"
+    assert ensure_layer(bookworm, "v1", ["false"], binds, cache) == made
+    remaining = sorted(str(p.relative_to(made)) for p in made.rglob("*") if not p.is_dir())
+    assert remaining == ["opt/it/word", "usr/bin/less"], "only what was changed is kept"
     box = lab.start(BoxSpec("eight", "10.77.0.9", [made, bookworm.path]))
     assert box.run(["cat", "/opt/it/word"]).stdout == "burst\n"
     assert box.run(["ls", "/usr/bin/less"], check=False).returncode != 0

@@ -12,7 +12,7 @@ import pytest
 
 from providers.sandbox.boxes import apt, machine, rootfs
 from providers.sandbox.boxes.errors import BuildFailed, MissingTool, NetworkFailed, NoMirror, NoSpace, NotRoot
-from providers.sandbox.boxes.network import Network
+from providers.sandbox.boxes.network import LabNetwork
 from providers.sandbox.boxes.pip_settings import config_files, local_paths, machine_pip, merged
 from providers.sandbox.boxes.processes import Process
 
@@ -95,33 +95,33 @@ def test_the_cache_belongs_to_the_user_behind_sudo(monkeypatch: pytest.MonkeyPat
 
 def test_each_hindrance_is_a_sentence_with_a_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(MissingTool, match=r"the program no-such-tool is not installed \(apt install no-such-tool\)"):
-        machine.tool("no-such-tool")
+        machine.tool_path("no-such-tool")
     with pytest.raises(NoSpace, match="MiB are needed"):
         machine.need_space(tmp_path, 1 << 40)
     with pytest.raises(BuildFailed, match="choose one of bookworm"):
-        rootfs.ensure("woody", tmp_path)
+        rootfs.ensure_rootfs("woody", tmp_path)
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     with pytest.raises(NotRoot, match="run it with sudo"):
-        rootfs.ensure("bookworm", tmp_path)
+        rootfs.ensure_rootfs("bookworm", tmp_path)
 
 
 def test_a_cached_root_needs_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "rootfs" / rootfs.key_of("bookworm")
+    path = tmp_path / "rootfs" / rootfs.rootfs_key("bookworm")
     path.mkdir(parents=True)
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    assert rootfs.ensure("bookworm", tmp_path).path == path
-    assert rootfs.key_of("bookworm") != rootfs.key_of("bookworm", (*rootfs.PACKAGES, "more"))
+    assert rootfs.ensure_rootfs("bookworm", tmp_path).path == path
+    assert rootfs.rootfs_key("bookworm") != rootfs.rootfs_key("bookworm", (*rootfs.PACKAGES, "more"))
 
 
 def test_names_and_addresses_of_a_network() -> None:
-    network = Network("lab", "10.9.0.0/24")
+    network = LabNetwork("lab", "10.9.0.0/24")
     assert (network.gateway, network.prefix_length, network.hub) == ("10.9.0.1", 24, "burstd-lab.hub")
     assert len(network.bridge) <= 15
-    assert Network("lab", namespace=None).hub is None
-    assert Network("lab", namespace=None).enter() == []
+    assert LabNetwork("lab", namespace=None).hub is None
+    assert LabNetwork("lab", namespace=None).enter() == []
     for name in ("Lab", "a.b", "", "-a", "a/b"):
         with pytest.raises(NetworkFailed):
-            Network(name)
+            LabNetwork(name)
     for host, address in (("hub", "10.9.0.2"), ("A", "10.9.0.2"), ("a", "10.8.0.2"), ("a", "10.9.0.1")):
         with pytest.raises(NetworkFailed):
             network.attach(host, address)
@@ -180,16 +180,16 @@ def fake_builder(directory: Path, monkeypatch: pytest.MonkeyPatch, extra: str) -
 @pytest.mark.boxes
 def test_a_root_is_built_once_by_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     runs = fake_builder(tmp_path / "bin", monkeypatch, "sleep 0.3")
-    (tmp_path / "rootfs" / f"{rootfs.key_of('trixie')}.unfinished" / "old").mkdir(parents=True)
+    (tmp_path / "rootfs" / f"{rootfs.rootfs_key('trixie')}.unfinished" / "old").mkdir(parents=True)
     words = "import sys; from pathlib import Path; from providers.sandbox.boxes import rootfs"
-    script = f"{words}; rootfs.ensure('trixie', Path(sys.argv[1]))"
+    script = f"{words}; rootfs.ensure_rootfs('trixie', Path(sys.argv[1]))"
     builders = [subprocess.Popen([sys.executable, "-c", script, str(tmp_path)]) for _ in range(2)]
     steps: list[str] = []
-    rootfs.ensure("trixie", tmp_path, steps.append)
+    rootfs.ensure_rootfs("trixie", tmp_path, steps.append)
     assert [b.wait() for b in builders] == [0, 0]
     assert runs.read_text(encoding="utf-8") == "x\n"
-    kept = sorted(p.name for p in (tmp_path / "rootfs").iterdir())
-    assert kept == [rootfs.key_of("trixie"), f"{rootfs.key_of('trixie')}.lock"]
+    remaining = sorted(p.name for p in (tmp_path / "rootfs").iterdir())
+    assert remaining == [rootfs.rootfs_key("trixie"), f"{rootfs.rootfs_key('trixie')}.lock"]
 
 
 @pytest.mark.boxes
@@ -202,5 +202,5 @@ def test_a_failed_build_leaves_nothing(
 ) -> None:
     fake_builder(tmp_path / "bin", monkeypatch, f"echo '{said}' >&2; exit 1")
     with pytest.raises(error, match=r"could not be built: E: Unable|filled up"):
-        rootfs.ensure("trixie", tmp_path)
+        rootfs.ensure_rootfs("trixie", tmp_path)
     assert [p.suffix for p in (tmp_path / "rootfs").iterdir()] == [".lock"]

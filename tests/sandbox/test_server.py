@@ -16,8 +16,8 @@ from providers.sandbox.boxes.errors import SandboxError
 from providers.sandbox.boxes.lab import Lab
 from providers.sandbox.boxes.processes import Process
 from providers.sandbox.boxes.rootfs import Rootfs
-from providers.sandbox.cloud.control import Control, start_server, stop_server
-from providers.sandbox.cloud.faults import Fault, Kind
+from providers.sandbox.cloud.control import CloudServerClient, start_server, stop_server
+from providers.sandbox.cloud.faults import FaultKind, SandboxFault
 
 pytestmark = pytest.mark.boxes
 
@@ -51,9 +51,9 @@ def config(lab: Lab, bookworm: Rootfs, tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def control(lab: Lab, config: Path) -> Iterator[Control]:
+def control(lab: Lab, config: Path) -> Iterator[CloudServerClient]:
     start_server(config, 30)
-    made = Control(lab.state)
+    made = CloudServerClient(lab.state)
     yield made
     made.close()
     stop_server(lab.state)
@@ -70,7 +70,7 @@ BODY = {
 }
 
 
-def launch(control: Control, **changes: object) -> str:
+def launch(control: CloudServerClient, **changes: object) -> str:
     made: str = control._call("POST", "/instances", json={**BODY, **changes}).json()["id"]
     return made
 
@@ -87,7 +87,7 @@ def box_of(lab: Lab, instance: str) -> Box:
     return lab.box(instance)
 
 
-def test_an_instance_is_a_box(lab: Lab, control: Control) -> None:
+def test_an_instance_is_a_box(lab: Lab, control: CloudServerClient) -> None:
     before = time.monotonic()
     instance = launch(control)
     box = box_of(lab, instance)
@@ -106,7 +106,7 @@ def test_an_instance_is_a_box(lab: Lab, control: Control) -> None:
     assert control.calls().launches[0].outcome == instance
 
 
-def test_clients_come_by_the_hub_with_a_token(lab: Lab, control: Control) -> None:
+def test_clients_come_by_the_hub_with_a_token(lab: Lab, control: CloudServerClient) -> None:
     script = """
 import sys, httpx
 http = httpx.Client(base_url="http://10.77.0.1:8470/v1")
@@ -120,31 +120,31 @@ print(http.get("/offers").json()[0]["type"], http.put("/faults", json={"kind": "
     assert done.stdout.split() == ["401", "small", "404"]
 
 
-def test_faults_over_http(lab: Lab, control: Control) -> None:
-    control.order(Fault(Kind.RATE_LIMIT, count=1, seconds=7))
+def test_faults_over_http(lab: Lab, control: CloudServerClient) -> None:
+    control.inject_fault(SandboxFault(FaultKind.RATE_LIMIT, count=1, seconds=7))
     with pytest.raises(httpx.HTTPStatusError) as no:
         launch(control)
     assert no.value.response.status_code == 429
     assert no.value.response.headers["retry-after"] == "7"
     assert no.value.response.json()["error"]["code"] == "RateLimited"
-    control.order(Fault(Kind.LOSE_ANSWER, count=1))
+    control.inject_fault(SandboxFault(FaultKind.LOSE_ANSWER, count=1))
     with pytest.raises(httpx.RemoteProtocolError):
         launch(control)
-    control.order(Fault(Kind.LOSE_ANSWER, count=1, seconds=60))
+    control.inject_fault(SandboxFault(FaultKind.LOSE_ANSWER, count=1, seconds=60))
     with pytest.raises(httpx.ReadTimeout):
-        Control(lab.state, timeout_s=0.3)._call("POST", "/instances", json={**BODY, "token": "t2"})
+        CloudServerClient(lab.state, timeout_s=0.3)._call("POST", "/instances", json={**BODY, "token": "t2"})
     assert len(control.instances()) == 2
     assert launch(control) == "i-0000001"
-    control.order(Fault(Kind.DELAY, calls=("list",), count=1, seconds=0.3))
+    control.inject_fault(SandboxFault(FaultKind.DELAY, calls=("list",), count=1, seconds=0.3))
     before = time.monotonic()
     control.instances()
     assert time.monotonic() - before >= 0.3
     assert control._call("GET", "/faults").json() == []
 
 
-def test_boxes_that_hang_die_and_lie(lab: Lab, control: Control) -> None:
-    control.order(Fault(Kind.BOOT_HANG, names="hang", count=1))
-    control.order(Fault(Kind.LIE, names="lie", count=1, seconds=0.3))
+def test_boxes_that_hang_die_and_lie(lab: Lab, control: CloudServerClient) -> None:
+    control.inject_fault(SandboxFault(FaultKind.BOOT_HANG, names="hang", count=1))
+    control.inject_fault(SandboxFault(FaultKind.LIE, names="lie", count=1, seconds=0.3))
     hang = launch(control, token="h", name="hang")
     lie = launch(control, token="l", name="lie")
     dies = launch(control, token="d", name="dies")
@@ -161,7 +161,9 @@ def test_boxes_that_hang_die_and_lie(lab: Lab, control: Control) -> None:
 
 
 @pytest.mark.parametrize("kindly", [True, False])
-def test_a_restarted_server_finds_its_boxes(lab: Lab, control: Control, config: Path, *, kindly: bool) -> None:
+def test_a_restarted_server_finds_its_boxes(
+    lab: Lab, control: CloudServerClient, config: Path, *, kindly: bool
+) -> None:
     instance = launch(control)
     box = box_of(lab, instance)
     box.wait_booted()
@@ -180,7 +182,7 @@ def test_a_restarted_server_finds_its_boxes(lab: Lab, control: Control, config: 
     until(lambda: not box.alive)
 
 
-def test_only_one_server_serves_a_lab(lab: Lab, control: Control, config: Path) -> None:
+def test_only_one_server_serves_a_lab(lab: Lab, control: CloudServerClient, config: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "providers.sandbox.cloud.server", "--config", str(config)],
         capture_output=True,
@@ -191,7 +193,7 @@ def test_only_one_server_serves_a_lab(lab: Lab, control: Control, config: Path) 
     assert "served already" in done.stderr
 
 
-def test_the_lab_takes_its_server_down(lab: Lab, control: Control) -> None:
+def test_the_lab_takes_its_server_down(lab: Lab, control: CloudServerClient) -> None:
     box_of(lab, launch(control)).wait_ssh()
     server = Process.load(lab.processes_directory / "cloud.json")
     lab.down()

@@ -6,16 +6,16 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any
 
-from providers.sandbox.cloud.catalog import Catalog, InstanceType
-from providers.sandbox.cloud.cloud import Cloud
-from providers.sandbox.cloud.resources import Machine, Request
+from providers.sandbox.cloud.catalog import SandboxCatalog, SandboxInstanceType
+from providers.sandbox.cloud.cloud import SandboxCloud
+from providers.sandbox.cloud.resources import SandboxLaunchRequest, SandboxMachine
 
 START = 1_800_000_000.0
 FIRST = "t1"
 
 
 @dataclass
-class Hand:
+class ManualClock:
     """A clock that a test moves."""
 
     time: float = START
@@ -25,44 +25,44 @@ class Hand:
 
 
 @dataclass
-class NoBoxes:
+class RecordingBackend:
     """A backend that only remembers."""
 
-    running: dict[str, Machine] = field(default_factory=dict)
+    running: dict[str, SandboxMachine] = field(default_factory=dict)
     log: list[tuple[str, str]] = field(default_factory=list)
 
-    def start(self, machine: Machine) -> None:
+    def start(self, machine: SandboxMachine) -> None:
         assert machine.id not in self.running
         self.running[machine.id] = machine
         self.log.append(("start", machine.id))
 
-    def stop(self, machine: Machine) -> None:
+    def stop(self, machine: SandboxMachine) -> None:
         self.running.pop(machine.id, None)
         self.log.append(("stop", machine.id))
 
-    def console(self, machine: Machine) -> str:
+    def console(self, machine: SandboxMachine) -> str:
         return f"booting {machine.request.name}\n" if machine.id in self.running else ""
 
 
-def catalog(**changes: Any) -> Catalog:
+def catalog(**changes: Any) -> SandboxCatalog:
     fields: dict[str, Any] = {
         "types": (
-            InstanceType("small", 2, 2000, Decimal("0.10")),
-            InstanceType("gpu4", 8, 16000, Decimal("3.06"), Decimal("0.92"), "v100", 4),
+            SandboxInstanceType("small", 2, 2000, Decimal("0.10")),
+            SandboxInstanceType("gpu4", 8, 16000, Decimal("3.06"), Decimal("0.92"), "v100", 4),
         ),
         "capacity": {"a": {"small": 4, "gpu4": 2}, "b": {"gpu4": 1}},
         "quota": 6,
         "boot_s": 10.0,
     }
-    return Catalog(**{**fields, **changes})
+    return SandboxCatalog(**{**fields, **changes})
 
 
-def cloud(**changes: Any) -> tuple[Cloud, Hand, NoBoxes]:
-    hand, boxes = Hand(), NoBoxes()
-    return Cloud(catalog(**changes), hand.now, boxes), hand, boxes
+def cloud(**changes: Any) -> tuple[SandboxCloud, ManualClock, RecordingBackend]:
+    manual_clock, boxes = ManualClock(), RecordingBackend()
+    return SandboxCloud(catalog(**changes), manual_clock.now, boxes), manual_clock, boxes
 
 
-def request(token: str = FIRST, **changes: Any) -> Request:
+def request(token: str = FIRST, **changes: Any) -> SandboxLaunchRequest:
     fields: dict[str, Any] = {
         "token": token,
         "name": f"n-{token}",
@@ -72,4 +72,4 @@ def request(token: str = FIRST, **changes: Any) -> Request:
         "user_data": "#cloud-config\n",
         "tags": {"cluster": "ours"},
     }
-    return Request(**{**fields, **changes})
+    return SandboxLaunchRequest(**{**fields, **changes})

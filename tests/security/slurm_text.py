@@ -11,7 +11,7 @@ from pathlib import Path
 
 from hypothesis import strategies as st
 
-from burstd.slurm.commands.delimiters import Drawn
+from burstd.slurm.commands.delimiters import RandomDelimiters
 
 VERSIONS = ("22.05", "24.11", "26.05")
 _FOLDER = Path(__file__).with_suffix("")
@@ -37,11 +37,11 @@ hostile = st.one_of(
 """A value that a user can write into any field that takes text."""
 
 
-def real(version: str, what: str, written: Mapping[str, str], drawn: Drawn | None = None) -> str:
+def real(version: str, what: str, written: Mapping[str, str], drawn: RandomDelimiters | None = None) -> str:
     """The output of ``what`` on a real Slurm of that version, had people written this: by placeholders' names."""
     text = (_FOLDER / f"{version}.{what}").read_text(encoding="utf-8")
     if drawn is not None:
-        text = text.replace("<F>", drawn.field).replace("<R>", drawn.row)
+        text = text.replace("<F>", drawn.field_delimiter).replace("<R>", drawn.row_delimiter)
     for name, value in written.items():
         text = text.replace(f"@{name}@", value)
     return text

@@ -17,14 +17,14 @@ from burstd.domain.errors import SchedulerRefused, SchedulerUnavailable
 from burstd.domain.slurm.job import JobState
 from burstd.planner.demand import feature_expression
 from burstd.simulate.traces import philly, sacct, swf
-from burstd.simulate.traces.trace_job import Lines, Trace, TraceError
+from burstd.simulate.traces.trace_job import Trace, TraceError, TraceLines
 from burstd.slurm import hostlist, reservations
 from burstd.slurm.commands import controller, job_facts, jobs, nodes, parsing
-from burstd.slurm.commands.delimiters import Drawn
+from burstd.slurm.commands.delimiters import RandomDelimiters
 from burstd.slurm.commands.reasons import short_reason
-from burstd.slurm.commands.run import Commands
+from burstd.slurm.commands.run import SlurmCommands
 from burstd.slurm.config import check
-from burstd.slurm.config.render import Wishes
+from burstd.slurm.config.render import SlurmConfOptions
 from burstd.slurm.hooks import power_server, stage_server  # fmt: skip
 from tests.crash.stage_world import POOLS
 from tests.security.fuzz import fuzzed
@@ -43,18 +43,18 @@ def written(*names: str) -> st.SearchStrategy[Mapping[str, str]]:
 
 
 @fuzzed
-@given(field=st.sampled_from(jobs.FIELDS), value=hostile, version=st.sampled_from(VERSIONS))
+@given(field=st.sampled_from(jobs.QUEUE_FIELDS), value=hostile, version=st.sampled_from(VERSIONS))
 def test_fuzz_a_field_of_the_queue_changes_no_other_job(field: str, value: str, version: str) -> None:
-    drawn = Drawn()
-    first, *rest = drawn.rows(real(version, "queue", {}, drawn))
-    cells = drawn.cells(first, jobs.FIELDS)
-    hit = drawn.field.join((cells | {field: value}).values()) + drawn.row + "\n"
-    others = "".join(row + drawn.row + "\n" for row in rest)
+    drawn = RandomDelimiters()
+    first, *rest = drawn.split_rows(real(version, "queue", {}, drawn))
+    cells = drawn.split_fields(first, jobs.QUEUE_FIELDS)
+    hit = drawn.field_delimiter.join((cells | {field: value}).values()) + drawn.row_delimiter + "\n"
+    others = "".join(row + drawn.row_delimiter + "\n" for row in rest)
     found = jobs.parse_jobs(hit + others, drawn, same)
     assert found[1:] == jobs.parse_jobs(others, drawn, same)
-    job, plain = found[0], jobs.parse_jobs(first + drawn.row + "\n", drawn, same)[0]
+    job, plain = found[0], jobs.parse_jobs(first + drawn.row_delimiter + "\n", drawn, same)[0]
     assert job.user == (value if field == "UserName" else "ada")
-    assert max(job.nodes, job.nodes_max, job.cpus, job.memory_mib, job.priority) <= parsing.MOST
+    assert max(job.nodes, job.nodes_max, job.cpus, job.memory_mib, job.priority) <= parsing.MAX_COUNT
     assert min(job.submitted, job.start, job.end, job.time_limit_s) >= 0
     assert max(job.submitted, job.start, job.end, job.eligible) < 2**33
     if field in ("Name", "Comment", "Account", "QOS", "Licenses", "Dependency", "Reservation", "Feature"):
@@ -63,12 +63,14 @@ def test_fuzz_a_field_of_the_queue_changes_no_other_job(field: str, value: str, 
 
 
 @fuzzed
-@given(field=st.sampled_from(job_facts.FIELDS), value=hostile, version=st.sampled_from(VERSIONS))
+@given(field=st.sampled_from(job_facts.JOB_FACTS_FIELDS), value=hostile, version=st.sampled_from(VERSIONS))
 def test_fuzz_a_field_of_one_job_is_read_or_refused(field: str, value: str, version: str) -> None:
-    drawn = Drawn()
-    cells = drawn.cells(drawn.rows(real(version, "facts", {}, drawn))[0], job_facts.FIELDS)
+    drawn = RandomDelimiters()
+    cells = drawn.split_fields(drawn.split_rows(real(version, "facts", {}, drawn))[0], job_facts.JOB_FACTS_FIELDS)
     try:
-        (facts,) = job_facts.parse(drawn.field.join((cells | {field: value}).values()) + drawn.row + "\n", drawn)
+        (facts,) = job_facts.parse_job_facts(
+            drawn.field_delimiter.join((cells | {field: value}).values()) + drawn.row_delimiter + "\n", drawn
+        )
     except SchedulerUnavailable:
         assert field in ("UserID", "GroupID", "NodeList")
         return
@@ -79,20 +81,22 @@ def test_fuzz_a_field_of_one_job_is_read_or_refused(field: str, value: str, vers
 @fuzzed
 @given(values=st.lists(hostile, min_size=1, max_size=4))
 def test_fuzz_comments_and_excluded_nodes_stay_their_jobs(values: list[str]) -> None:
-    drawn = Drawn()
-    rows = [drawn.field.join((str(n), "0", value)) + drawn.row + "\n" for n, value in enumerate(values)]
+    drawn = RandomDelimiters()
+    rows = [
+        drawn.field_delimiter.join((str(n), "0", value)) + drawn.row_delimiter + "\n" for n, value in enumerate(values)
+    ]
     found = jobs.parse_comments("".join(rows), drawn)
-    assert found == {str(n): parsing.word(value) for n, value in enumerate(values)}
-    rows = [str(n) + drawn.field + value + drawn.row + "\n" for n, value in enumerate(values)]
-    excluded = jobs.parse_excluded("".join(rows), drawn)
-    assert set(excluded) == {str(n) for n, value in enumerate(values) if parsing.word(value)}
+    assert found == {str(n): parsing.text_or_empty(value) for n, value in enumerate(values)}
+    rows = [str(n) + drawn.field_delimiter + value + drawn.row_delimiter + "\n" for n, value in enumerate(values)]
+    excluded = jobs.parse_excluded_nodes("".join(rows), drawn)
+    assert set(excluded) == {str(n) for n, value in enumerate(values) if parsing.text_or_empty(value)}
 
 
 def test_a_job_that_cannot_be_read_is_passed_over_and_says_so() -> None:
-    drawn = Drawn()
-    first, second, *_ = drawn.rows(real("24.11", "queue", {}, drawn))
-    cells = drawn.cells(first, jobs.FIELDS) | {"JobArrayID": "17_[3]", "ArrayTaskID": "1-"}
-    rows = drawn.field.join(cells.values()) + drawn.row + "\n" + second + drawn.row + "\n"
+    drawn = RandomDelimiters()
+    first, second, *_ = drawn.split_rows(real("24.11", "queue", {}, drawn))
+    cells = drawn.split_fields(first, jobs.QUEUE_FIELDS) | {"JobArrayID": "17_[3]", "ArrayTaskID": "1-"}
+    rows = drawn.field_delimiter.join(cells.values()) + drawn.row_delimiter + "\n" + second + drawn.row_delimiter + "\n"
     bad, good = jobs.parse_jobs(rows, drawn, same)
     assert (bad.id, bad.user, bad.state, good.state) == ("17", "ada", JobState.UNKNOWN, JobState.PENDING)
     assert "cannot read" in bad.reason
@@ -142,22 +146,24 @@ def test_fuzz_records_of_nodes_and_reservations_end_nothing(said: Mapping[str, s
 @fuzzed
 @given(value=hostile)
 def test_fuzz_words_and_lists(value: str) -> None:
-    for read in (parsing.number, parsing.mebibytes, parsing.seconds):
-        assert 0 <= read(value) <= parsing.MOST
-    assert 0 <= parsing.instant(value, same) < 2**33
-    assert len(parsing.hosts(value)) <= hostlist.MAX_HOSTS
-    for gres in (*parsing.gres_of_job(value), *parsing.gres_of_node(value)):
-        assert 0 <= gres.count <= parsing.MOST
-    parsing.tres(value)
+    for read in (parsing.parse_count, parsing.parse_mebibytes, parsing.parse_duration):
+        assert 0 <= read(value) <= parsing.MAX_COUNT
+    assert 0 <= parsing.parse_timestamp(value, same) < 2**33
+    assert len(parsing.expand_hosts(value)) <= hostlist.MAX_HOSTS
+    for gres in (*parsing.parse_job_gres(value), *parsing.parse_node_gres(value)):
+        assert 0 <= gres.count <= parsing.MAX_COUNT
+    parsing.parse_tres(value)
     short_reason(value)
-    job_facts.exit_code(value)
+    job_facts.format_exit_code(value)
     for lists in (hostlist.expand, hostlist.task_count, hostlist.task_ranges):
         with contextlib.suppress(hostlist.HostlistError):
             lists(value)
     hostlist.task_limit(value)
-    controller.version_of(controller.config_of(value))
-    config = controller.config_of(f"SuspendTime = {value}\nSlurmctldParameters = {value}\n")
-    check.compare(list(POOLS.values()), Wishes(), check.Running(config, {"burst": {"Nodes": value}}, ()))
+    controller.slurmctld_version(controller.parse_config(value))
+    config = controller.parse_config(f"SuspendTime = {value}\nSlurmctldParameters = {value}\n")
+    check.compare_slurm_conf(
+        list(POOLS.values()), SlurmConfOptions(), check.RunningSlurm(config, {"burst": {"Nodes": value}}, ())
+    )
 
 
 _features = st.one_of(
@@ -171,11 +177,11 @@ _features = st.one_of(
 @fuzzed
 @given(value=_features)
 def test_fuzz_constraints(value: str) -> None:
-    found = feature_expression.parse(value)
-    found.of_one_node({"a"})
+    found = feature_expression.parse_constraint(value)
+    found.met_by_one_node({"a"})
     found.may_use({"a", "b1"})
     hash(found)
-    assert found.fewest_nodes <= 65_533
+    assert found.min_nodes <= 65_533
     assert len(found.problem) < 1000
 
 
@@ -189,20 +195,20 @@ def test_fuzz_constraints(value: str) -> None:
 )  # fmt: skip
 def test_a_constraint_of_any_depth_is_read_or_refused(value: str) -> None:
     began = time.process_time()
-    found = feature_expression.parse(value)
-    found.of_one_node({"a"})
+    found = feature_expression.parse_constraint(value)
+    found.met_by_one_node({"a"})
     found.may_use({"a"})
-    assert hash(found) == hash(feature_expression.parse(value))
+    assert hash(found) == hash(feature_expression.parse_constraint(value))
     assert bool(found.problem) != bool(found.alternatives)
     assert time.process_time() - began < 2
 
 
 def test_a_long_row_of_features_is_flat() -> None:
     row = "|".join(f"f{n}" for n in range(700))
-    assert feature_expression.parse(row).of_one_node({"f699"})
+    assert feature_expression.parse_constraint(row).met_by_one_node({"f699"})
     row = "&".join(f"f{n}" for n in range(700))
-    assert feature_expression.parse(row).of_one_node({f"f{n}" for n in range(700)})
-    assert not feature_expression.parse(row).of_one_node({f"f{n}" for n in range(699)})
+    assert feature_expression.parse_constraint(row).met_by_one_node({f"f{n}" for n in range(700)})
+    assert not feature_expression.parse_constraint(row).met_by_one_node({f"f{n}" for n in range(699)})
 
 
 @pytest.mark.parametrize(
@@ -218,12 +224,12 @@ def test_a_host_list_is_counted_before_it_is_made(value: str) -> None:
     with pytest.raises(hostlist.HostlistError):
         hostlist.expand(value)
     assert time.process_time() - began < 2
-    assert len(parsing.hosts(value)) == 1
+    assert len(parsing.expand_hosts(value)) == 1
 
 
 def test_a_comment_that_no_command_can_take_is_refused_for_its_job() -> None:
     with pytest.raises(SchedulerRefused, match="longer than a command may be"):
-        Commands()("true", "Comment=" + "x" * 200_000)
+        SlurmCommands()("true", "Comment=" + "x" * 200_000)
 
 
 # Histories.
@@ -236,7 +242,7 @@ ROW = ("7", "2026-03-01T00:00:00", "2026-03-01T00:00:00", "2026-03-01T01:00:00",
 def replayed(reader: str, lines: list[str]) -> Trace | None:
     read = {"sacct": sacct.read, "swf": swf.read, "philly": philly.read}[reader]
     try:
-        return read(Lines(Path("trace"), lines))
+        return read(TraceLines(Path("trace"), lines))
     except TraceError:
         return None
 
@@ -298,7 +304,7 @@ def test_fuzz_calls_of_hooks(said: dict[str, object], hook: str, raw: bytes) -> 
         json.dumps(said).encode(),
         json.dumps({"kind": "resume", "job": "7", **said, "hook": hook}).encode(),
     ):
-        call = stage_server.parse(line)
+        call = stage_server.parse_stage_call(line)
         assert call is None or (call.job_id.isdecimal() or not call.job_id)
-        power = power_server.parse(line)
+        power = power_server.parse_power_call(line)
         assert power is None or 0 <= power.time < 2**40

@@ -12,12 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from burstd.domain.slurm.node import Node
-from burstd.planner.isolation import node as subject
-from burstd.reconciler.observer import Observer, Pace
-from burstd.reconciler.quarantine import Holds
+from burstd.planner.isolation import node_subject as subject
+from burstd.reconciler.observer import Observer, PollIntervals
+from burstd.reconciler.quarantine import Quarantine
 from burstd.slurm.commands.nodes import NodeReader
-from burstd.slurm.commands.parsing import mebibytes
-from burstd.slurm.commands.run import Commands
+from burstd.slurm.commands.parsing import parse_mebibytes
+from burstd.slurm.commands.run import SlurmCommands
 from burstd.slurm.hostlist import expand
 from burstd.slurm.scheduler import CommandScheduler
 from tests.security.slurm_text import VERSIONS, hostile, real
@@ -54,20 +54,20 @@ class Slurm:
         return subprocess.CompletedProcess(argv, 0, "".join(self.texts[name] for name in names), "")
 
     def reader(self) -> NodeReader:
-        return NodeReader(Commands(self.run), lambda wall: wall)
+        return NodeReader(SlurmCommands(self.run), lambda wall: wall)
 
 
 def doubted(found: Sequence[Node]) -> list[str]:
-    return [node.name for node in found if node.doubt]
+    return [node.name for node in found if node.unreliable_because]
 
 
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("whom", ["n03", "n30", "ghost"])
 def test_the_imitator_is_named_whomever_it_imitates(version: str, whom: str) -> None:
-    plain = Slurm(version, 40, {}).reader().all()
+    plain = Slurm(version, 40, {}).reader().read_all()
     slurm = Slurm(version, 40, {"n17": FAKE.format(whom), "n20": "Linux 6.1 NodeName=n03 State=DOWN"})
     reader = slurm.reader()
-    found = reader.all()
+    found = reader.read_all()
     assert doubted(found) == ["n17"]
     assert [node for node in found if node.name not in ("n17", "n20")] == [
         node for node in plain if node.name not in ("n17", "n20")
@@ -80,37 +80,37 @@ def test_the_imitator_is_named_whomever_it_imitates(version: str, whom: str) -> 
         assert getattr(evil, name) == getattr(honest, name)
     # From then on it is asked for alone, and as soon as it is gone nothing is out of the ordinary.
     slurm.asked.clear()
-    assert doubted(reader.all()) == ["n17"]
+    assert doubted(reader.read_all()) == ["n17"]
     assert len(slurm.asked) == 4
     slurm.texts["n17"] = slurm.texts["n16"].replace("n16", "n17")
-    assert doubted(reader.all()) == []
+    assert doubted(reader.read_all()) == []
     slurm.asked.clear()
-    assert len(reader.all()) == 40
+    assert len(reader.read_all()) == 40
     assert len(slurm.asked) == 1
 
 
 def test_honest_nodes_cost_one_command() -> None:
     slurm = Slurm("24.11", 5, {})
     reader = slurm.reader()
-    reader.all()
+    reader.read_all()
     slurm.asked.clear()
-    assert [node.name for node in reader.all()] == [f"n{n:02}" for n in range(5)]
+    assert [node.name for node in reader.read_all()] == [f"n{n:02}" for n in range(5)]
     assert len(slurm.asked) == 1
 
 
 def test_many_imitators_and_one_that_goes_away() -> None:
     said = {f"n{n:02}": FAKE.format(f"n{n + 1:02}") for n in range(0, 20, 4)}
     slurm = Slurm("24.11", 21, said)
-    assert doubted(slurm.reader().all()) == sorted(said)
-    assert doubted(slurm.reader().these(["n00", "n01", "gone", "n02"])) == ["n00"]
-    assert [node.name for node in slurm.reader().these(["n01", "gone", "n02"])] == ["n01", "n02"]
+    assert doubted(slurm.reader().read_all()) == sorted(said)
+    assert doubted(slurm.reader().read_named(["n00", "n01", "gone", "n02"])) == ["n00"]
+    assert [node.name for node in slurm.reader().read_named(["n01", "gone", "n02"])] == ["n01", "n02"]
 
 
 @given(os=hostile, version=st.sampled_from(VERSIONS), tail=hostile)
 def test_whatever_a_slurmd_says_other_nodes_are_read_as_they_are(os: str, version: str, tail: str) -> None:
-    plain = Slurm(version, 4, {}).reader().all()
+    plain = Slurm(version, 4, {}).reader().read_all()
     for said in (os, FAKE.format("n03") + tail, f"{os}\nNodeName={tail}"):
-        found = Slurm(version, 4, {"n02": said}).reader().all()
+        found = Slurm(version, 4, {"n02": said}).reader().read_all()
         assert [node for node in found if node.name != "n02"] == [node for node in plain if node.name != "n02"]
         assert [node.name for node in found] == [node.name for node in plain]
 
@@ -119,13 +119,13 @@ def test_one_node_that_cannot_be_read_leaves_the_others(monkeypatch: pytest.Monk
     def memory(value: str) -> int:
         if value == "1001":
             raise ValueError("no memory")
-        return mebibytes(value)
+        return parse_mebibytes(value)
 
-    monkeypatch.setattr("burstd.slurm.commands.nodes.mebibytes", memory)
+    monkeypatch.setattr("burstd.slurm.commands.nodes.parse_mebibytes", memory)
     slurm = Slurm("24.11", 3, {})
     slurm.texts["n01"] = slurm.texts["n01"].replace("RealMemory=1000", "RealMemory=1001")
-    found = slurm.reader().all()
-    assert [(node.name, node.memory_mib, bool(node.doubt)) for node in found] == [
+    found = slurm.reader().read_all()
+    assert [(node.name, node.memory_mib, bool(node.unreliable_because)) for node in found] == [
         ("n00", 1000, False), ("n01", 0, True), ("n02", 1000, False),
     ]  # fmt: skip
 
@@ -140,12 +140,12 @@ class Clock:
 
 
 def test_bursting_goes_on_and_an_alarm_names_the_node() -> None:
-    holds = Holds(Clock())
+    holds = Quarantine(Clock())
     slurm = Slurm("24.11", 4, {"n02": FAKE.format("n01")})
-    scheduler = CommandScheduler(Commands(slurm.run))
-    observer = Observer({}, scheduler, None, Clock(), Pace(), tuple, holds)  # type: ignore[arg-type]
+    scheduler = CommandScheduler(SlurmCommands(slurm.run))
+    observer = Observer({}, scheduler, None, Clock(), PollIntervals(), tuple, holds)  # type: ignore[arg-type]
     for _ in range(2):
-        seen = observer.slurm()
+        seen = observer.read_slurm()
         assert hasattr(seen, "nodes"), seen
         assert set(seen.nodes) == {"n00", "n01", "n02", "n03"}
     assert subject("n02") in holds

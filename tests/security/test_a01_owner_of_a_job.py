@@ -16,11 +16,11 @@ from burstd.domain.snapshot import SlurmView
 from burstd.planner.staging.transfer_schedule import TransferLimits
 from burstd.runtime.workers import Workers
 from burstd.slurm.commands import job_facts, jobs
-from burstd.slurm.commands.delimiters import Drawn
+from burstd.slurm.commands.delimiters import RandomDelimiters
 from burstd.slurm.commands.job_facts import JobFacts
-from burstd.slurm.commands.run import Commands
+from burstd.slurm.commands.run import SlurmCommands
 from burstd.slurm.hooks.stage_server import StageCall, StageReply
-from burstd.staging.controller.controller import StageDesk, StageRules
+from burstd.staging.controller.controller import StageRules, StagingController
 from burstd.staging.movement.job_folders import JobFolders
 from tests.crash.stage_ground import FakeTransfers
 from tests.crash.stage_world import POOLS, StageWorld
@@ -32,9 +32,9 @@ BOB = "x UserId=bob(3002) GroupId=bob(3002)\n   WorkDir=/home/bob\n\nJobId=1 Use
 @pytest.mark.parametrize("version", VERSIONS)
 @given(written=st.fixed_dictionaries(dict.fromkeys(("Comment", "Name", "StdOut", "StdErr"), hostile)))
 def test_owner_nodes_state_and_folder_are_slurms_whatever_is_written(version: str, written: Mapping[str, str]) -> None:
-    drawn = Drawn()
-    plain = job_facts.parse(real(version, "facts", {}, drawn), drawn)
-    found = job_facts.parse(real(version, "facts", written, drawn), drawn)
+    drawn = RandomDelimiters()
+    plain = job_facts.parse_job_facts(real(version, "facts", {}, drawn), drawn)
+    found = job_facts.parse_job_facts(real(version, "facts", written, drawn), drawn)
     assert len(found) == len(plain) == 4
     for facts, expected in zip(found, plain, strict=True):
         for name in ("job_id", "queue_id", "user", "uid", "gid", "account", "partitions", "state", "exit_code"):
@@ -50,7 +50,7 @@ def test_owner_nodes_state_and_folder_are_slurms_whatever_is_written(version: st
     ]
 
 
-def answered(version: str, asked: list[tuple[Sequence[str], Mapping[str, str]]]) -> Commands:
+def answered(version: str, asked: list[tuple[Sequence[str], Mapping[str, str]]]) -> SlurmCommands:
     """A squeue that prints with the words that it was given, and knows jobs up to 99."""
 
     def run(argv: Sequence[str], environment: Mapping[str, str], timeout_s: float) -> subprocess.CompletedProcess[str]:
@@ -60,7 +60,7 @@ def answered(version: str, asked: list[tuple[Sequence[str], Mapping[str, str]]])
         field, row = shown.removeprefix("JobID:0").split(",")[0], shown.split(",Name:0")[1]
         return subprocess.CompletedProcess(argv, 0, text.replace("<F>", field).replace("<R>", row), "")
 
-    return Commands(run)
+    return SlurmCommands(run)
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -68,7 +68,7 @@ def test_the_words_are_new_for_each_call_and_only_the_command_sees_them(version:
     asked: list[tuple[Sequence[str], Mapping[str, str]]] = []
     commands = answered(version, asked)
     for _ in range(2):
-        facts = job_facts.job_facts(commands, "20")
+        facts = job_facts.read_job_facts(commands, "20")
         assert facts is not None
         assert (facts.uid, facts.work_dir) == (3001, "/home/ada")
     (argv, first), (_, second) = asked
@@ -93,14 +93,14 @@ def test_the_words_are_new_for_each_call_and_only_the_command_sees_them(version:
     ],
 )
 def test_files_of_the_job_are_named_as_slurmstepd_names_them(pattern: str, path: str) -> None:
-    drawn = Drawn()
-    values = dict.fromkeys(job_facts.FIELDS, "") | {
+    drawn = RandomDelimiters()
+    values = dict.fromkeys(job_facts.JOB_FACTS_FIELDS, "") | {
         "JobID": "21", "JobArrayID": "18_4", "ArrayJobID": "18", "ArrayTaskID": "4", "UserID": "3001",
         "GroupID": "3001", "UserName": "ada", "NodeList": "op[1-2]", "WorkDir": "/home/ada", "STDOUT": pattern,
         "exit_code": "768", "State": "STAGE_OUT", "Name": "a%jb",
     }  # fmt: skip
-    text = drawn.field.join(values.values()) + drawn.row + "\n"
-    (facts,) = job_facts.parse(text, drawn)
+    text = drawn.field_delimiter.join(values.values()) + drawn.row_delimiter + "\n"
+    (facts,) = job_facts.parse_job_facts(text, drawn)
     assert (facts.std_out, facts.state, facts.exit_code, facts.queue_id) == (path, "FAILED", "3:0", "18_4")
 
 
@@ -108,17 +108,17 @@ def test_files_of_the_job_are_named_as_slurmstepd_names_them(pattern: str, path:
     ("field", "value"), [("UserID", ""), ("UserID", "nobody"), ("GroupID", "-"), ("NodeList", "n[1-999999999]")]
 )
 def test_a_job_without_a_plain_owner_is_not_known(field: str, value: str) -> None:
-    drawn = Drawn()
-    values = dict.fromkeys(job_facts.FIELDS, "0") | {field: value}
+    drawn = RandomDelimiters()
+    values = dict.fromkeys(job_facts.JOB_FACTS_FIELDS, "0") | {field: value}
     with pytest.raises(SchedulerUnavailable):
-        job_facts.parse(drawn.field.join(values.values()) + drawn.row + "\n", drawn)
+        job_facts.parse_job_facts(drawn.field_delimiter.join(values.values()) + drawn.row_delimiter + "\n", drawn)
 
 
 @pytest.mark.parametrize("cut", [1, 5, 40, 300])
 def test_an_output_that_is_cut_off_is_none(cut: int) -> None:
-    drawn = Drawn()
+    drawn = RandomDelimiters()
     with pytest.raises(SchedulerUnavailable):
-        job_facts.parse(real("24.11", "facts", {}, drawn)[:-cut], drawn)
+        job_facts.parse_job_facts(real("24.11", "facts", {}, drawn)[:-cut], drawn)
 
 
 class AtOnce:
@@ -129,12 +129,12 @@ class AtOnce:
         done(work())
 
 
-class Says(FakeTransfers):
+class FixedOwnerTransfers(FakeTransfers):
     """squeue says that the job is this user's."""
 
     owner = (0, 0)
 
-    def facts(self, job_id: str) -> JobFacts:
+    def query_job(self, job_id: str) -> JobFacts:
         """See Transfers."""
         return JobFacts(job_id, job_id, "bob", *self.owner, "", ("onprem",), "PENDING", "0:0", (), "/home/bob", "", "")
 
@@ -153,16 +153,16 @@ def test_hook_and_queue_must_name_the_same_owner(
     hook: tuple[int | None, int | None], squeue: tuple[int, int], refused: bool, tmp_path: Path, template: Path
 ) -> None:
     world = StageWorld(tmp_path, template=template)
-    transfers = Says(world.ground, world.slurm)
+    transfers = FixedOwnerTransfers(world.locations, world.slurm)
     transfers.owner = squeue
-    desk = StageDesk(
+    controller = StagingController(
         store=world.store, workers=cast("Workers", AtOnce()), clock=world.clock, transfers=transfers,
         pools=lambda: POOLS, rules=StageRules(JobFolders("/scratch", b"key"), "store", TransferLimits(4, 2)),
     )  # fmt: skip
     said: list[StageReply] = []
     text = "#!/bin/sh\n#BURST stage_out x to /home/bob/x\n"
-    desk.hear(StageCall("data_in", "7", *hook, script="/s/job.7/script", text=text), said.append)
-    desk.step(SlurmView((), {}, (), world.clock.now()), ())
+    controller.handle_hook(StageCall("data_in", "7", *hook, script="/s/job.7/script", text=text), said.append)
+    controller.step(SlurmView((), {}, (), world.clock.now()), ())
     assert [reply.result for reply in said] == (["refused"] if refused else ["ok"])
     assert [row.uid for row in world.store.stagings()] == ([] if refused else [3001])
     assert not refused or "squeue that it is user" in said[0].text

@@ -15,17 +15,25 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from burstd.domain.plugins.stager import OBJECT_BYTES, StagerError, StoreBusy
-from burstd.domain.staging import Piece, Tree
-from burstd.node.agent import AgentError, _message
+from burstd.domain.staging import ObjectRange, Tree
+from burstd.node.agent import AgentError, _parse_line
 from burstd.staging.controller.tasks import StageFailed
-from burstd.staging.movement.agent_requests import answer, collected
-from burstd.staging.movement.output_delivery import FILE, MISSING
-from burstd.transfer.content_store.index import Identity, Index
-from burstd.transfer.content_store.manifest import ENTRIES, LARGEST, TREE_BYTES, Entry, ManifestDamaged, decode, encode
-from burstd.transfer.protocol.client import WireClient
-from burstd.transfer.protocol.frames import HEADER, MAGIC, Ask, Say
-from burstd.transfer.protocol.server import serve
-from burstd.transfer.trees.admission import admitted
+from burstd.staging.movement.agent_requests import answer_agent_request, parse_collected_output
+from burstd.staging.movement.output_delivery import FILE_PREFIX, MISSING_KEY
+from burstd.transfer.content_store.index import ContentIndex, FileIdentity
+from burstd.transfer.content_store.manifest import (
+    MAX_ENTRIES,
+    MAX_FILE_BYTES,
+    MAX_TREE_BYTES,
+    ManifestDamaged,
+    ManifestEntry,
+    decode_manifest,
+    encode_manifest,
+)
+from burstd.transfer.protocol.client import ObjectServerClient
+from burstd.transfer.protocol.frames import HEADER, MAGIC, ReplyStatus, RequestKind
+from burstd.transfer.protocol.server import serve_objects
+from burstd.transfer.trees.admission import admitted_entries
 from tests.security.fuzz import fuzzed
 from tests.transfer.memory import MemoryStager
 
@@ -65,16 +73,16 @@ def cut(body: bytes, at: list[int]) -> list[bytes]:
     return [body[first:last] for first, last in pairwise(places)]
 
 
-def sound(entry: Entry) -> None:
+def sound(entry: ManifestEntry) -> None:
     assert entry.kind in ("d", "f", "l")
-    assert b"\0" not in entry.path + entry.target + entry.hard
+    assert b"\0" not in entry.path + entry.link_target + entry.hardlink_to
     assert 0 <= entry.mode <= 0o777
-    assert 0 <= entry.size <= LARGEST
+    assert 0 <= entry.size <= MAX_FILE_BYTES
     assert abs(entry.mtime_ns) <= 1 << 64
-    assert entry.hard or sum(piece.length for piece in entry.pieces) == entry.size
+    assert entry.hardlink_to or sum(piece.length for piece in entry.pieces) == entry.size
     for piece in entry.pieces:
-        assert 0 <= piece.offset <= LARGEST
-        assert 0 <= piece.length <= LARGEST
+        assert 0 <= piece.offset <= MAX_FILE_BYTES
+        assert 0 <= piece.length <= MAX_FILE_BYTES
         assert not piece.key or piece.offset + piece.length <= OBJECT_BYTES
 
 
@@ -83,14 +91,14 @@ def sound(entry: Entry) -> None:
     st.lists(ROWS | GOOD | JSON, max_size=4).map(lines) | st.binary(max_size=50), st.lists(st.integers(0), max_size=3)
 )
 def test_fuzz_a_manifest_has_sound_entries_or_is_damaged(text: bytes, at: list[int]) -> None:
-    found: list[Entry] = []
+    found: list[ManifestEntry] = []
     try:
-        for entry in decode(cut(zlib.compress(text), at)):
+        for entry in decode_manifest(cut(zlib.compress(text), at)):
             sound(entry)
             found.append(entry)
     except ManifestDamaged as error:
         assert len(str(error)) < 1000  # noqa: PT017 - one of two ends
-    again = list(decode([b"".join(encode(found))]))
+    again = list(decode_manifest([b"".join(encode_manifest(found))]))
     assert again == found
 
 
@@ -101,7 +109,7 @@ def test_fuzz_an_object_that_is_no_manifest_is_damaged(body: bytes, at: list[int
     whole[where % len(whole)] = byte
     for each in (body, bytes(whole), bytes(whole) + body, bytes(whole)[: where % len(whole)]):
         try:
-            for entry in decode(cut(each, at)):
+            for entry in decode_manifest(cut(each, at)):
                 sound(entry)
         except ManifestDamaged:
             continue
@@ -116,16 +124,18 @@ def test_fuzz_what_is_admitted_can_be_made_and_leads_nowhere(rows: list[Any], si
         top = Path(folder) / "above" / "top"
         top.mkdir(parents=True)
         try:
-            for entry in admitted(decode([zlib.compress(lines([*root, *rows]))]), tree, named=named):
+            for entry in admitted_entries(
+                decode_manifest([zlib.compress(lines([*root, *rows]))]), tree, single_file_name=named
+            ):
                 place = top / ("named" if named and single else os.fsdecode(entry.path))
                 assert not os.path.lexists(place) or place == top
                 if entry.kind == "d":
                     place.mkdir(exist_ok=place == top)
                 elif entry.kind == "l":
                     assert not named
-                    place.symlink_to(os.fsdecode(entry.target))
-                elif entry.hard:
-                    place.hardlink_to(top / os.fsdecode(entry.hard))
+                    place.symlink_to(os.fsdecode(entry.link_target))
+                elif entry.hardlink_to:
+                    place.hardlink_to(top / os.fsdecode(entry.hardlink_to))
                 else:
                     place.touch()
         except ManifestDamaged:
@@ -144,17 +154,17 @@ def test_fuzz_a_line_of_an_agent(line: bytes, question: Any) -> None:
         json.dumps({"error": "x", "keys": question}).encode(),
     ):
         try:
-            said = _message(each)
+            said = _parse_line(each)
         except AgentError as error:
             assert len(str(error)) < 2000  # noqa: PT017 - one of two ends
             continue
-        assert said.progress is None or 0 <= said.progress.bytes <= LARGEST
+        assert said.progress is None or 0 <= said.progress.bytes <= MAX_FILE_BYTES
         assert all(isinstance(key, str) for key in said.keys)
     for asked in ({"sign": question}, {"present": question}, question if isinstance(question, dict) else {}):
         try:
-            answer(MemoryStager(), "n1", ("GET", "PUT"), "out/7/n1", asked)
+            answer_agent_request(MemoryStager(), "n1", ("GET", "PUT"), "out/7/n1", asked)
         except StageFailed as error:
-            assert not error.again  # noqa: PT017 - one of two ends
+            assert not error.retryable  # noqa: PT017 - one of two ends
 
 
 TREES = st.fixed_dictionaries(
@@ -177,16 +187,16 @@ GOOD_TREE = {"digest": KEY, "manifest": [[KEY, 0, 5]], "entries": 1, "size": 5, 
 )  # fmt: skip
 def test_fuzz_what_was_collected(said: dict[str, Any]) -> None:
     try:
-        found = collected("n1", "out/7/n1", [0], ["/home/a/o"], said)
+        found = parse_collected_output("n1", "out/7/n1", [0], ["/home/a/o"], said)
     except StageFailed as error:
         assert str(error).isprintable()  # noqa: PT017 - one of two ends
         return
-    assert set(found.trees) <= {"0", f"{FILE}/home/a/o", MISSING}
-    assert 0 <= sum(tree.size for tree in found.trees.values()) <= TREE_BYTES
-    assert 0 <= found.sent <= TREE_BYTES
+    assert set(found.trees) <= {"0", f"{FILE_PREFIX}/home/a/o", MISSING_KEY}
+    assert 0 <= sum(tree.size for tree in found.trees.values()) <= MAX_TREE_BYTES
+    assert 0 <= found.sent <= MAX_TREE_BYTES
     assert 0 <= found.seconds <= 1e9
     for tree in found.trees.values():
-        assert 0 <= tree.entries <= ENTRIES
+        assert 0 <= tree.entries <= MAX_ENTRIES
         assert all(len(piece.key) == 64 and not piece.offset and piece.length > 0 for piece in tree.manifest)
 
 
@@ -195,17 +205,17 @@ def test_fuzz_what_was_collected(said: dict[str, Any]) -> None:
 @given(st.binary(max_size=60), st.sampled_from([0, 1, 2, 1 << 31]), st.integers(0, 255), JSON)
 def test_fuzz_frames_of_a_storage_node(noise: bytes, number: int, say: int, said: Any) -> None:
     body = json.dumps(said).encode()
-    greeting = MAGIC + HEADER.pack(0, Say.OK, 0, 0)
+    greeting = MAGIC + HEADER.pack(0, ReplyStatus.OK, 0, 0)
     for answer_of in (noise, greeting + noise, greeting + HEADER.pack(number, say, 0, len(body)) + body + noise):
         asked, out = os.pipe()
         back, says = os.pipe()
         os.write(says, answer_of)
         os.close(says)
-        client = WireClient(os.fdopen(back, "rb", 0), os.fdopen(out, "wb", 0), patience_s=5)
+        client = ObjectServerClient(os.fdopen(back, "rb", 0), os.fdopen(out, "wb", 0), timeout_s=5)
         try:
             found = client.present(["in/a"])
             assert set(found) <= {"in/a"}
-            assert all(0 <= size <= LARGEST for size in found.values())
+            assert all(0 <= size <= MAX_FILE_BYTES for size in found.values())
         except StagerError as error:
             assert len(str(error)) < 2000  # noqa: PT017 - one of two ends
         finally:
@@ -215,7 +225,7 @@ def test_fuzz_frames_of_a_storage_node(noise: bytes, number: int, say: int, said
 
 PATHS = ["in/a", "../x", "/etc/x", "a/../../x", ".programs/x", "", "x" * 300, "in/a\nin/b", "in/a\n../../x", "\0"]
 KEYS = st.sampled_from(PATHS)
-REQUESTS = st.lists(st.tuples(st.sampled_from([*Ask, 0, 77]), KEYS, KEYS | st.text(max_size=9)), max_size=6)
+REQUESTS = st.lists(st.tuples(st.sampled_from([*RequestKind, 0, 77]), KEYS, KEYS | st.text(max_size=9)), max_size=6)
 
 
 @fuzzed
@@ -231,7 +241,7 @@ def test_fuzz_frames_of_a_client(asked: list[tuple[int, str, str]], noise: bytes
         with tempfile.TemporaryFile() as come, tempfile.TemporaryFile() as go:
             come.write(frames + noise)
             come.seek(0)
-            serve(f"{folder}/root", come, go)
+            serve_objects(f"{folder}/root", come, go)
         assert {path.name for path in Path(folder).iterdir()} <= {"kept", "root"}
         assert (Path(folder) / "kept").read_text() == "kept"
 
@@ -242,16 +252,16 @@ def test_fuzz_frames_of_a_client(asked: list[tuple[int, str, str]], noise: bytes
 def test_fuzz_a_damaged_index_is_begun_anew(where: int, noise: bytes, short: bool) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "index.db"
-        index = Index(path)
-        index.put("s", "in", {KEY: 5}, {b"c" * 32: [Piece(KEY, 0, 5)]})
-        index.add_tree("s", Tree("in", KEY, (Piece(KEY, 0, 5),), 1, 5), [KEY], uid=1)
+        index = ContentIndex(path)
+        index.record_put("s", "in", {KEY: 5}, {b"c" * 32: [ObjectRange(KEY, 0, 5)]})
+        index.add_tree("s", Tree("in", KEY, (ObjectRange(KEY, 0, 5),), 1, 5), [KEY], uid=1)
         index.close()
         whole = bytearray(path.read_bytes())
         at = where % len(whole)
         whole[at : at + len(noise)] = noise
         path.write_bytes(whole[:at] if short else whole)
         for _ in range(2):
-            index = Index(path)
+            index = ContentIndex(path)
             for ask in _asked(index):
                 try:
                     ask()
@@ -260,10 +270,10 @@ def test_fuzz_a_damaged_index_is_begun_anew(where: int, noise: bytes, short: boo
             index.close()
 
 
-def _asked(index: Index) -> Iterator[Any]:
-    yield lambda: index.there("s", "in", [KEY])
-    yield lambda: index.pieces("s", "in", [b"c" * 32])
+def _asked(index: ContentIndex) -> Iterator[Any]:
+    yield lambda: index.present_objects("s", "in", [KEY])
+    yield lambda: index.content_pieces("s", "in", [b"c" * 32])
     yield index.trees
     yield index.usage_by_uid
-    yield lambda: index.seen(1, [Identity(1, 1, 1, 1, 1)])
-    yield lambda: index.put("s", "in", {KEY: 5})
+    yield lambda: index.known_contents(1, [FileIdentity(1, 1, 1, 1, 1)])
+    yield lambda: index.record_put("s", "in", {KEY: 5})

@@ -18,12 +18,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from burstd.domain.plugins.stager import OBJECT_BYTES
-from burstd.domain.staging import Piece
-from burstd.transfer.agent.packing import Gathering, Outgoing
-from burstd.transfer.agent.user_process import AgentFault, Line, Slots
+from burstd.domain.staging import ObjectRange
+from burstd.transfer.agent.packing import OutgoingBuffers, TreePacker
+from burstd.transfer.agent.user_process import AgentFault, PacketChannel, SharedBuffers
 from burstd.transfer.content_store import manifest, sparse
-from burstd.transfer.content_store.manifest import Entry, ManifestDamaged, decode, encode
-from burstd.transfer.content_store.objects import Fetched
+from burstd.transfer.content_store.manifest import ManifestDamaged, ManifestEntry, decode_manifest, encode_manifest
+from burstd.transfer.content_store.objects import ObjectFetcher
 from burstd.transfer.trees.untrusted_read import extents
 
 RUNS, BLOCK = 3000, 4096
@@ -48,16 +48,16 @@ def sparse_file(tmp_path: Path) -> Path:
 @pytest.fixture
 def lowered(monkeypatch: pytest.MonkeyPatch) -> None:
     """A border that has room for a thousand runs."""
-    monkeypatch.setattr(manifest, "LINE_BYTES", 200_000)
-    monkeypatch.setattr(sparse, "RUNS", 1000, raising=False)
+    monkeypatch.setattr(manifest, "MAX_LINE_BYTES", 200_000)
+    monkeypatch.setattr(sparse, "MAX_EXTENTS", 1000, raising=False)
 
 
-def collected(path: Path) -> tuple[Entry, dict[str, bytes]]:
+def collected(path: Path) -> tuple[ManifestEntry, dict[str, bytes]]:
     """What the node makes of a file, and its objects."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with ours, theirs:
-        slots, objects = Slots(), {}
-        other = Line(theirs)
+        slots, objects = SharedBuffers(), {}
+        other = PacketChannel(theirs)
 
         def put() -> None:
             while "over" not in (message := other.receive()[0]):
@@ -68,12 +68,12 @@ def collected(path: Path) -> tuple[Entry, dict[str, bytes]]:
 
         putting = threading.Thread(target=put)
         putting.start()
-        line = Line(ours)
-        gathering = Gathering(Outgoing(line, slots))
-        told = gathering.tree(iter([gathering.file(b"sparse", os.open(path, os.O_RDONLY))]))
+        line = PacketChannel(ours)
+        gathering = TreePacker(OutgoingBuffers(line, slots))
+        told = gathering.pack_tree(iter([gathering.pack_file(b"sparse", os.open(path, os.O_RDONLY))]))
         line.send({"over": True})
         putting.join()
-    [entry] = decode(objects[key][:length] for key, _, length in told["manifest"])
+    [entry] = decode_manifest(objects[key][:length] for key, _, length in told["manifest"])
     return entry, objects
 
 
@@ -98,7 +98,7 @@ def test_few_holes_are_kept_as_they_are(sparse_file: Path) -> None:
 
 
 def test_an_input_has_as_few(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sparse, "RUNS", 20, raising=False)
+    monkeypatch.setattr(sparse, "MAX_EXTENTS", 20, raising=False)
     path = tmp_path / "sparse"
     with path.open("wb") as file:
         for n in range(100):
@@ -122,39 +122,41 @@ def test_no_data_is_left_out(steps: list[tuple[int, int]], gap: int, most: int) 
     for hole, length in steps:
         runs.append((at + hole, at + hole + length))
         at += hole + length
-    found = sparse.joined(runs, gap, most)
+    found = sparse.merge_extents(runs, gap, most)
     assert len(found) <= most
     assert all(before[1] + gap <= after[0] for before, after in pairwise(found))
     assert all(any(start <= run[0] and run[1] <= end for start, end in found) for run in runs)
     assert {start for start, _ in found} <= {start for start, _ in runs}
     assert {end for _, end in found} <= {end for _, end in runs}
-    if len(few := sparse.joined(runs, gap, 1000)) <= most:
+    if len(few := sparse.merge_extents(runs, gap, 1000)) <= most:
         assert found == few, "no more is joined than need be"
 
 
 def test_the_longest_list_passes_the_border(monkeypatch: pytest.MonkeyPatch) -> None:
-    def length(*pieces: Piece) -> int:
+    def length(*pieces: ObjectRange) -> int:
         return len(json.dumps([[p.key, p.offset, p.length] for p in pieces], separators=(",", ":")))
 
     key = "0" * 64
-    run = length(Piece("", 0, manifest.LARGEST), Piece(key, OBJECT_BYTES - 1, OBJECT_BYTES - 1))
+    run = length(ObjectRange("", 0, manifest.MAX_FILE_BYTES), ObjectRange(key, OBJECT_BYTES - 1, OBJECT_BYTES - 1))
     # A run's last piece may begin anywhere in an object; all others are whole objects.
-    most = sparse.RUNS * run + (manifest.PIECES - 2 * sparse.RUNS) * length(Piece(key, 0, OBJECT_BYTES))
-    assert most + manifest.TEXT_BYTES < manifest.LINE_BYTES
-    monkeypatch.setattr(manifest, "PIECES", 10)
+    most = sparse.MAX_EXTENTS * run + (manifest.MAX_PIECES - 2 * sparse.MAX_EXTENTS) * length(
+        ObjectRange(key, 0, OBJECT_BYTES)
+    )
+    assert most + manifest.MAX_TEXT_BYTES < manifest.MAX_LINE_BYTES
+    monkeypatch.setattr(manifest, "MAX_PIECES", 10)
     for count in (10, 11):
-        entry = Entry(b"a", "f", 0o644, 0, count, pieces=(Piece("", 0, 1),) * count)
+        entry = ManifestEntry(b"a", "f", 0o644, 0, count, pieces=(ObjectRange("", 0, 1),) * count)
         if count == 10:
-            assert list(decode(encode([entry]))) == [entry]
+            assert list(decode_manifest(encode_manifest([entry]))) == [entry]
             continue
         with pytest.raises(ManifestDamaged, match="more than 10 pieces"):
-            list(decode(encode([entry])))
+            list(decode_manifest(encode_manifest([entry])))
 
 
 def test_more_data_than_a_manifest_lists_is_said_before_it_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sparse, "PIECES", 3)
+    monkeypatch.setattr(sparse, "MAX_PIECES", 3)
     path = tmp_path / "data"
     path.write_bytes(b"x" * (4 << 20))
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -163,16 +165,16 @@ def test_more_data_than_a_manifest_lists_is_said_before_it_is_read(
         with pytest.raises(OSError, match="split it") as caught:
             list(extents(file.fileno(), 4 << 20))
         assert caught.value.errno == errno.EFBIG
-        gathering = Gathering(Outgoing(Line(ours), Slots()))
+        gathering = TreePacker(OutgoingBuffers(PacketChannel(ours), SharedBuffers()))
         with pytest.raises(AgentFault, match=r"more data than one file can .*splits or removes it, then: burstctl"):
-            gathering.file(b"/out/data", os.open(path, os.O_RDONLY))
+            gathering.pack_file(b"/out/data", os.open(path, os.O_RDONLY))
 
 
 def test_many_pieces_of_one_object_cost_no_more_than_their_number() -> None:
     body = zlib.compress(b"x")
     key = hashlib.sha256(body).hexdigest()
-    pieces = [Piece(key, 0, 1), Piece("", 0, 1)] * 30_000
+    pieces = [ObjectRange(key, 0, 1), ObjectRange("", 0, 1)] * 30_000
     began = time.process_time()
-    with Fetched(lambda _key: body, "out", "the store") as objects:
-        assert sum(len(view) for _, view in objects.each(pieces)) == 30_000
+    with ObjectFetcher(lambda _key: body, "out", "the store") as objects:
+        assert sum(len(view) for _, view in objects.read_pieces(pieces)) == 30_000
     assert time.process_time() - began < 10

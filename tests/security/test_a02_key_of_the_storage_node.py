@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from burstd.domain.plugins.stager import StagerError, StoreRefused, Unfinished
-from burstd.domain.storage_node import NodePlace
-from burstd.node.ssh.key_pair import public_key
-from burstd.testing.store_world import OURS
+from burstd.domain.plugins.stager import StagerError, StoreRefused, UnfinishedUpload
+from burstd.domain.storage_node import StorageNodeAddress
+from burstd.node.ssh.key_pair import read_public_key
+from burstd.testing.store_world import CLUSTER
 from burstd.transfer.content_store.manifest import object_key
-from burstd.transfer.protocol.client import WireClient
-from burstd.transfer.protocol.ssh_objects import SshTransport
+from burstd.transfer.protocol.client import ObjectServerClient
+from burstd.transfer.protocol.ssh_objects import SshObjectTransport
 from staging.ssh.stager import SshSettings, SshStager
 from staging.ssh.storage_node import LaunchedSshStager
 from tests.contract.stores import SshWorld
@@ -39,7 +39,7 @@ def storage() -> Iterator[SshStore]:
 
 @pytest.fixture
 def stager(storage: SshStore, tmp_path: Path) -> Iterator[SshStager]:
-    made = SshWorld(storage, tmp_path).stager(OURS)
+    made = SshWorld(storage, tmp_path).stager(CLUSTER)
     assert isinstance(made, SshStager)
     with closing(made):
         made.put(OTHERS, b"of another job")
@@ -52,7 +52,7 @@ def stolen(stager: SshStager, storage: SshStore, tmp_path: Path) -> Callable[...
     """The words of an OpenSSH program with the key that a node was given."""
     key = tmp_path / "stolen"
     key.touch(0o600)
-    key.write_text(str(stager.reach().facts["key"]), encoding="ascii")
+    key.write_text(str(stager.node_access().facts["key"]), encoding="ascii")
 
     def words(program: str, *options: str) -> list[str]:
         return [
@@ -83,12 +83,12 @@ def test_a_node_lists_removes_and_replaces_nothing(stager: SshStager, stolen: Ca
     process = subprocess.Popen([*stolen("ssh"), "any"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert process.stdin is not None
     assert process.stdout is not None
-    client = WireClient(process.stdout, process.stdin)
+    client = ObjectServerClient(process.stdout, process.stdin)
     asked: list[Callable[[], object]] = [
         lambda: list(client.objects("")),
         lambda: list(client.unfinished()),
         lambda: client.delete([OTHERS]),
-        lambda: client.abort([Unfinished("x", "", 0.0)]),
+        lambda: client.abort([UnfinishedUpload("x", "", 0.0)]),
         lambda: client.copy(INPUT, OTHERS),
         lambda: client.put(OTHERS, b"a lie"),
         lambda: client.put(OTHERS, b""),
@@ -110,7 +110,7 @@ def test_a_node_lists_removes_and_replaces_nothing(stager: SshStager, stolen: Ca
 
 
 def test_placing_and_collecting_work(stager: SshStager) -> None:
-    transport = SshTransport(stager.reach().facts)
+    transport = SshObjectTransport(stager.node_access().facts)
     with closing(transport):
         key = object_key("out/8/n1", hashlib.sha256(b"made").hexdigest())
         transport.put(key, b"made")
@@ -124,20 +124,22 @@ def test_placing_and_collecting_work(stager: SshStager) -> None:
 @pytest.mark.parametrize("before", ["", "other", "whole"])
 def test_its_line_is_kept_and_no_other_with_that_key(storage: SshStore, tmp_path: Path, before: str) -> None:
     """An update of burstd, another's lines and one that the site has written by hand: one line, one restricted."""
-    keys = public_key(storage.key)
+    keys = read_public_key(storage.key)
     storage.box.run(["sh", "-c", f"cat >{HOME}"], input=f"{keys} head\n")
     stale = {"": "", "other": 'command="old \\"x\\"" ', "whole": ""}[before]
     if before:
-        storage.box.run(["sh", "-c", f'printf %s "$1" >>{HOME}', "sh", f"{stale}{public_key(storage.node_key)} mine"])
-    with closing(SshWorld(storage, tmp_path).stager(OURS)) as made:
+        storage.box.run(
+            ["sh", "-c", f'printf %s "$1" >>{HOME}', "sh", f"{stale}{read_public_key(storage.node_key)} mine"]
+        )
+    with closing(SshWorld(storage, tmp_path).stager(CLUSTER)) as made:
         assert isinstance(made, SshStager)
         for _ in range(2):
-            made.reach()
-            made._prepare_now()
+            made.node_access()
+            made._prepare_server()
         first, second = storage.box.run(["cat", HOME]).stdout.splitlines()
         assert first == f"{keys} head"
         assert second.startswith('restrict,command="python3 -I ')
-        assert public_key(storage.node_key) in second
+        assert read_public_key(storage.node_key) in second
         assert "/serve-" not in second, "the line must outlive versions"
 
 
@@ -149,18 +151,18 @@ def test_a_key_that_does_more_is_refused(storage: SshStore, tmp_path: Path) -> N
         ({"node_key_file": storage.key}, "same key"),
         ({"node_key_file": tmp_path / "none"}, "cannot be read"),
     ):
-        with closing(world.stager(OURS, **how)) as made:
+        with closing(world.stager(CLUSTER, **how)) as made:
             made.put(INPUT, b"input")  # the head itself needs no key of nodes
             with pytest.raises(StoreRefused, match=told):
-                made.reach()
+                made.node_access()
     elsewhere = f"{HOME}2"  # sshd reads it too
     storage.box.run(
         ["sh", "-c", f"cat >{elsewhere}; mv {HOME} {HOME}.away; ln -s /dev/null {HOME}"],
-        input=f"{public_key(storage.node_key)}\n{public_key(storage.key)}\n",
+        input=f"{read_public_key(storage.node_key)}\n{read_public_key(storage.key)}\n",
     )
     try:
-        with closing(world.stager(OURS)) as made, pytest.raises(StagerError, match="restrict,command=") as caught:
-            made.reach()
+        with closing(world.stager(CLUSTER)) as made, pytest.raises(StagerError, match="restrict,command=") as caught:
+            made.node_access()
         assert "PRIVATE" not in str(caught.value)
     finally:
         storage.box.run(["sh", "-c", f"rm {elsewhere} {HOME}; mv {HOME}.away {HOME}"])
@@ -169,10 +171,10 @@ def test_a_key_that_does_more_is_refused(storage: SshStore, tmp_path: Path) -> N
 def test_a_launched_node_gives_nodes_the_key_that_is_theirs(storage: SshStore) -> None:
     settings = SshSettings.model_validate({"path": DATA, "launch": [{"provider": "sky"}]})
     assert settings.wish is not None
-    place = NodePlace(
+    place = StorageNodeAddress(
         storage.address, storage.port, storage.user, str(storage.key), str(storage.node_key), str(storage.known_hosts)
     )
-    with closing(LaunchedSshStager("near", OURS, settings, settings.wish)) as made:
-        made.here(place)
-        reach = made.reach()
+    with closing(LaunchedSshStager("near", CLUSTER, settings, settings.wish)) as made:
+        made.node_ready(place)
+        reach = made.node_access()
     assert reach.facts["key"] == storage.node_key.read_text(encoding="ascii")

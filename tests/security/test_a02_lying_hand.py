@@ -17,24 +17,24 @@ from typing import Any
 import pytest
 
 from burstd.transfer.privsep import descriptor_channel, worker_answers
-from burstd.transfer.privsep.client import Hand, HandError, open_hand
-from burstd.transfer.privsep.worker import Server
+from burstd.transfer.privsep.client import UserWorker, UserWorkerError, start_user_worker
+from burstd.transfer.privsep.worker import WorkerServer
 from tests.transfer.ground import USER, root_only
 
 HUGE = 10**30
-Act = Callable[[Hand], object]
+Act = Callable[[UserWorker], object]
 ACTS: dict[str, Act] = {
-    "begin": lambda hand: hand.begin({}),
+    "begin": lambda hand: hand.handshake({}),
     "walk": lambda hand: list(islice(hand.walk("/x"), 9)),
-    "look": lambda hand: hand.look("/x"),
-    "free": lambda hand: hand.free("/x"),
-    "make": lambda hand: hand.make("/x", ["a"]),
-    "facts": lambda hand: hand.facts("/x", ["a"]),
-    "sweep": lambda hand: hand.sweep("/x", ["a"], job="7"),
+    "look": lambda hand: hand.measure_source("/x"),
+    "free": lambda hand: hand.destination_space("/x"),
+    "make": lambda hand: hand.make_directories("/x", ["a"]),
+    "facts": lambda hand: hand.file_facts("/x", ["a"]),
+    "sweep": lambda hand: hand.remove_unfinished("/x", ["a"], job="7"),
     "move": lambda hand: hand.move("/x", "a", "/y", "b", job="7"),
-    "open": lambda hand: hand.open("/x", ["a"]),
-    "create": lambda hand: hand.create("/x", ["a"], job="7"),
-    "fetch": lambda hand: hand.fetch("/x", [["o", "a", 1, 1, "t", "0" * 64]]),
+    "open": lambda hand: hand.open_files("/x", ["a"]),
+    "create": lambda hand: hand.create_files("/x", ["a"], job="7"),
+    "fetch": lambda hand: hand.fetch_objects("/x", [["o", "a", 1, 1, "t", "0" * 64]]),
 }
 LOOK: dict[str, Any] = {"size": 1, "entries": 1, "whole": True, "single": True, "unreadable": []}
 ROOM: dict[str, Any] = {"free": 1, "inodes": 1, "writable": True, "there": True, "nearest": "/x"}
@@ -65,14 +65,14 @@ ANY: list[Any] = [
 CASES = [(what, lie) for what, lies in LIES.items() for lie in [*lies, *ANY]]
 
 
-class Liar:
+class LyingWorker:
     """The other end: answers each request with the same."""
 
     def __init__(self, *answers: tuple[object, list[int]] | bytes) -> None:
         ours, self._sock = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         ours.settimeout(10)
         self._answers = answers
-        self.hand = Hand(ours)
+        self.worker = UserWorker(ours)
         self._thread = threading.Thread(target=self._serve)
         self._thread.start()
 
@@ -88,7 +88,7 @@ class Liar:
                         descriptor_channel.send(self._sock, *answer)
 
     def close(self) -> None:
-        self.hand.close()
+        self.worker.close()
         self._sock.close()
         self._thread.join(10)
         assert not self._thread.is_alive()
@@ -98,14 +98,14 @@ def _fds() -> set[str]:
     return {each.name for each in Path("/proc/self/fd").iterdir()}
 
 
-def test_every_lie_is_a_hand_error() -> None:
+def test_every_lie_is_a_worker_error() -> None:
     gc.collect()  # descriptors that earlier tests have left
     before = _fds()
     for what, lie in CASES:
-        liar = Liar((lie, []))
+        liar = LyingWorker((lie, []))
         try:
-            with pytest.raises(HandError) as caught:
-                ACTS[what](liar.hand)
+            with pytest.raises(UserWorkerError) as caught:
+                ACTS[what](liar.worker)
             assert len(str(caught.value)) < 3000, (what, lie)
         finally:
             liar.close()
@@ -130,13 +130,13 @@ def test_descriptors_that_were_not_asked_for_are_closed(tmp_path: Path, what: st
         opened = [os.open(path, flags) for path, flags in kind]
         before = _fds()
         message: object = {"items": ["a"], **ROOM}
-        liar = Liar(([["f", "a"]] if what == "walk" else message, opened))
+        liar = LyingWorker(([["f", "a"]] if what == "walk" else message, opened))
         try:
             if what == "free":
-                ACTS[what](liar.hand)
+                ACTS[what](liar.worker)
             else:
-                with pytest.raises(HandError):
-                    ACTS[what](liar.hand)
+                with pytest.raises(UserWorkerError):
+                    ACTS[what](liar.worker)
         finally:
             liar.close()
         assert _fds() == before, kind
@@ -145,34 +145,34 @@ def test_descriptors_that_were_not_asked_for_are_closed(tmp_path: Path, what: st
 
 
 def test_an_answer_has_a_length() -> None:
-    liar = Liar(struct.pack("!II", 9 << 20, 0))
+    liar = LyingWorker(struct.pack("!II", 9 << 20, 0))
     try:
-        with pytest.raises(HandError):
-            liar.hand.free("/x")
+        with pytest.raises(UserWorkerError):
+            liar.worker.destination_space("/x")
     finally:
         liar.close()
 
 
 def test_a_walk_that_does_not_end_when_it_is_told_to() -> None:
     row: tuple[object, list[int]] = ([["x", "a", "b"]], [])
-    liar = Liar(row, row)
+    liar = LyingWorker(row, row)
     try:
-        walk = liar.hand.walk("/x")
+        walk = liar.worker.walk("/x")
         next(walk)
         walk.close()
-        with pytest.raises(HandError):
-            liar.hand.free("/x")
+        with pytest.raises(UserWorkerError):
+            liar.worker.destination_space("/x")
     finally:
         liar.close()
 
 
 @root_only
 @pytest.mark.boxes
-def test_a_user_cannot_take_his_hand_over() -> None:
+def test_a_user_cannot_take_his_worker_over() -> None:
     """Its memory, its descriptors and its threads are not his, though it has his rights."""
-    with open_hand(USER, USER) as hand:
-        assert hand._child is not None
-        folder = f"/proc/{hand._child.pid}"
+    with start_user_worker(USER, USER) as worker:
+        assert worker._child is not None
+        folder = f"/proc/{worker._child.pid}"
         assert f"\nUid:\t{USER}\t{USER}\t{USER}\t" in Path(folder, "status").read_text()
         tries = f"cat {folder}/mem; ls {folder}/fd; readlink {folder}/exe; cat {folder}/environ"
         done = subprocess.run(["sh", "-c", tries], user=USER, capture_output=True, timeout=30, check=False)
@@ -189,6 +189,6 @@ def test_a_file_system_that_counts_nothing_has_room(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(descriptor_channel, "send", lambda _sock, said: sent.append(said))
     ours, others = socket.socketpair()
     with ours, others:
-        Server(ours)._free({"path": "/"})
-    found = worker_answers.room(sent[0])
-    assert (found.inodes, found.free) == (-1, (1 << 63) - 1)
+        WorkerServer(ours)._destination_space({"path": "/"})
+    found = worker_answers.destination_space(sent[0])
+    assert (found.free_inodes, found.free_bytes) == (-1, (1 << 63) - 1)

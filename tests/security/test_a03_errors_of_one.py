@@ -28,7 +28,7 @@ from tests.virtual.job import JobSpec
 
 pytestmark = pytest.mark.crash
 
-_ROOMS = ("/burstd/planner/", "/burstd/reconciler/", "/burstd/staging/", "/burstd/daemon/")
+_STEP_FOLDERS = ("/burstd/planner/", "/burstd/reconciler/", "/burstd/staging/", "/burstd/daemon/")
 # The mechanism itself, and what only compares, hashes or copies.
 _NOT_STEPS = ("/planner/isolation.py", "/reconciler/quarantine.py", "/runtime/workers.py")
 VICTIM_JOB, VICTIM_NODE = "1", "c1"
@@ -59,7 +59,7 @@ def about_node(value: object) -> bool:
 
 @cache
 def _is_step(code: CodeType) -> bool:
-    if not any(room in code.co_filename for room in _ROOMS) or code.co_filename.endswith(_NOT_STEPS):
+    if not any(room in code.co_filename for room in _STEP_FOLDERS) or code.co_filename.endswith(_NOT_STEPS):
         return False
     return not code.co_name.startswith(("<", "__"))
 
@@ -118,7 +118,7 @@ def test_every_step(concerns: Callable[[object], bool], name: str, tmp_path: Pat
 
     with memory_folder(tmp_path) as folder:
         w = play(folder, template, observed, lambda _: False)
-        assert {c.state for c in w.claims()} <= {S.OPEN, S.CLOSING, S.TERMINATING}
+        assert {c.state for c in w.claims()} <= {S.IN_SERVICE, S.DRAINING, S.TERMINATING}
         assert w.states("1") == w.states("2") == [JobState.COMPLETED]
         w.kill()
     assert len(steps) > 10, sorted(code.co_qualname for code in steps)

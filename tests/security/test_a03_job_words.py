@@ -10,9 +10,9 @@ from burstd.domain.plan import Plan
 from burstd.domain.plugins.policy import Remark
 from burstd.domain.slurm.shape import Gres
 from burstd.domain.snapshot import SlurmView
-from burstd.planner.explain.job_comment import MOST_LETTERS, Lines
-from burstd.planner.explain.job_options import options
-from tests.planner.worlds import job, world
+from burstd.planner.explain.job_comment import MAX_COMMENT_LENGTH, JobComments
+from burstd.planner.explain.job_options import job_variants
+from tests.planner.worlds import job, make_snapshot
 from tests.security.fuzz import fuzzed
 
 _TEXT = st.text(max_size=60) | st.sampled_from(
@@ -22,7 +22,9 @@ _NUMBER = st.integers(0, 2**70)
 
 
 def line(reason: str, verdict: str = "wait") -> str:
-    found = Lines(world(job()), Plan(remarks=(Remark("x", "job:1", verdict, reason),))).of(job(), "")
+    found = JobComments(make_snapshot(job()), Plan(remarks=(Remark("x", "job:1", verdict, reason),))).comment_for(
+        job(), ""
+    )
     return found.text if found else ""
 
 
@@ -35,7 +37,7 @@ def test_a_time_that_no_calendar_has_is_left_as_it_is(digits: int) -> None:
 @given(_TEXT, st.sampled_from(["wait", "impossible", "boot", "covered"]))
 def test_fuzz_job_line(reason: str, verdict: str) -> None:
     text = line(reason, verdict)
-    assert len(text) <= MOST_LETTERS
+    assert len(text) <= MAX_COMMENT_LENGTH
     assert "\n" not in text
 
 
@@ -52,14 +54,14 @@ def test_fuzz_job_options(
         constraint=constraint, gres_per_node=tuple(Gres(*one) for one in gres), memory_mib=memory, nodes=nodes,
         cpus=cpus, time_limit_s=limit,
     )  # fmt: skip
-    snapshot = world(asked)
+    snapshot = make_snapshot(asked)
     assert isinstance(snapshot.slurm, SlurmView)
-    for some in options(asked, snapshot, snapshot.slurm, by_time=True):
+    for some in job_variants(asked, snapshot, snapshot.slurm, by_time=True):
         assert 0 < len(some) < 100
 
 
 def test_a_long_constraint_has_few_options() -> None:
     asked = job(constraint="&".join(f"f{n}" for n in range(2000)))
-    snapshot = world(asked)
+    snapshot = make_snapshot(asked)
     assert isinstance(snapshot.slurm, SlurmView)
-    assert sum(len(some) for some in options(asked, snapshot, snapshot.slurm, by_time=False)) < 20
+    assert sum(len(some) for some in job_variants(asked, snapshot, snapshot.slurm, by_time=False)) < 20

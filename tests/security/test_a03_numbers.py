@@ -12,9 +12,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from burstd.planner.staging.transfer_schedule import LONGEST_S, MOST_BYTES, Rates, ready_at, seen
+from burstd.planner.staging.transfer_schedule import (
+    MAX_ESTIMATE_S,
+    MAX_INPUT_BYTES,
+    TransferRates,
+    ready_at,
+    with_measurement,
+)
 from burstd.staging.controller.tasks import StageFailed
-from burstd.staging.movement.transfers import _bounded
+from burstd.staging.movement.transfers import _check_size
 from burstd.transfer.trees.walk import Walk
 
 NOW = 1_800_000_000.0
@@ -24,18 +30,18 @@ SECONDS = st.floats() | st.sampled_from([5e-324, 1e-9, 1e300])
 
 @given(sizes=st.lists(st.tuples(SIZES, SECONDS), max_size=5), left=SIZES, ahead=SIZES)
 def test_an_estimated_time_is_one_that_a_calendar_has(sizes: list[tuple[int, float]], left: int, ahead: int) -> None:
-    rates = Rates()
+    rates = TransferRates()
     for size, seconds in sizes:
-        rates = seen(rates, "store", "in", size, seconds)
-    ready = ready_at(NOW, left, ahead, rates.of("store", "in"))
-    assert ready == 0.0 or NOW <= ready <= NOW + LONGEST_S + 1
+        rates = with_measurement(rates, "store", "in", size, seconds)
+    ready = ready_at(NOW, left, ahead, rates.rate("store", "in"))
+    assert ready == 0.0 or NOW <= ready <= NOW + MAX_ESTIMATE_S + 1
     datetime.fromtimestamp(ready, UTC)
 
 
 def test_a_slow_rate_gives_no_time_in_a_far_year() -> None:
-    rates = seen(Rates(), "store", "in", 8 << 20, 3600.0)
-    assert ready_at(NOW, 2**62, 0, rates.of("store", "in")) == 0.0
-    assert ready_at(NOW, 1 << 20, 0, rates.of("store", "in")) > NOW
+    rates = with_measurement(TransferRates(), "store", "in", 8 << 20, 3600.0)
+    assert ready_at(NOW, 2**62, 0, rates.rate("store", "in")) == 0.0
+    assert ready_at(NOW, 1 << 20, 0, rates.rate("store", "in")) > NOW
 
 
 @pytest.fixture
@@ -62,9 +68,9 @@ def test_a_file_that_can_only_be_sparse_is_not_read(sparse: Path) -> None:
 
 
 def test_sums_of_sizes_fit_the_record() -> None:
-    _bounded(MOST_BYTES)
+    _check_size(MAX_INPUT_BYTES)
     with pytest.raises(StageFailed, match="sparse files") as caught:
-        _bounded(MOST_BYTES + 1)
-    assert not caught.value.again
+        _check_size(MAX_INPUT_BYTES + 1)
+    assert not caught.value.retryable
     # What another job of the user has is added to it here and there.
-    assert 7 * MOST_BYTES < 2**63
+    assert 7 * MAX_INPUT_BYTES < 2**63

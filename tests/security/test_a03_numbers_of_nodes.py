@@ -13,19 +13,19 @@ import pytest
 from burstd.domain.claim import Cause, Claim, ClaimState
 from burstd.domain.cloud.offer import Pool
 from burstd.domain.errors import NodeRefused
-from burstd.domain.plugins.shell import Result
+from burstd.domain.plugins.shell import CompletedCommand
 from burstd.domain.plugins.stager import StoredObject, StoreRefused
 from burstd.domain.slurm.shape import Shape
-from burstd.domain.storage_node import NodeWish
-from burstd.node.storage_node import StorageProver
-from burstd.node.validator import NodeProver
+from burstd.domain.storage_node import StorageNodeSpec
+from burstd.node.storage_node import StorageNodeValidator
+from burstd.node.validator import SlurmNodeValidator
 from burstd.staging.controller.tasks import StageFailed
-from burstd.staging.movement.agent_requests import collected
-from burstd.staging.movement.garbage_collection import Sweep, SweepRules
-from burstd.transfer.content_store.index import Index
-from burstd.transfer.content_store.manifest import TREE_BYTES
-from burstd.transfer.protocol.client import WireClient
-from burstd.transfer.protocol.frames import PAGE, Say
+from burstd.staging.movement.agent_requests import parse_collected_output
+from burstd.staging.movement.garbage_collection import GarbageCollectionRules, GarbageCollector
+from burstd.transfer.content_store.index import ContentIndex
+from burstd.transfer.content_store.manifest import MAX_TREE_BYTES
+from burstd.transfer.protocol.client import ObjectServerClient
+from burstd.transfer.protocol.frames import LIST_PAGE_SIZE, ReplyStatus
 from tests.doubles.hostile_storage import HostileStorage
 from tests.security.test_a02_what_a_node_writes import OFFER
 from tests.transfer.memory import MemoryStager
@@ -35,11 +35,11 @@ DEEP = b"[" * 100_000
 LONG = b"9" * 10_000
 
 
-def objects(client: WireClient) -> list[Any]:
+def objects(client: ObjectServerClient) -> list[Any]:
     return list(client.objects("in/"))
 
 
-def present(client: WireClient) -> dict[str, int]:
+def present(client: ObjectServerClient) -> dict[str, int]:
     return dict(client.present([KEY]))
 
 
@@ -50,15 +50,20 @@ def present(client: WireClient) -> dict[str, int]:
         (present, {KEY: None}), (present, {"in/another": 5}), (present, [KEY]), (present, 7),
         (objects, [[KEY, 1 << 63, 5]]), (objects, [[KEY, 5, float("nan")]]), (objects, [[KEY, 5, float("inf")]]),
         (objects, [[KEY, 5, 10**300]]), (objects, [[KEY, 5]]), (objects, [[KEY, 5, 5, 5]]), (objects, [[7, 5, 5]]),
-        (objects, [["out/7/n1/x", 5, 5]]), (objects, [[KEY, 5, 5]] * PAGE), (objects, [7]), (objects, {"a": 1}),
+        (objects, [["out/7/n1/x", 5, 5]]), (objects, [[KEY, 5, 5]] * LIST_PAGE_SIZE), (objects, [7]),
+        (objects, {"a": 1}),
         (objects, [["in/b", 5, 5], ["in/a", 5, 5]]),
         (lambda c: list(c.unfinished()), [["x", "y", "z"]]), (lambda c: list(c.unfinished()), [["x", 7, 1.0]]),
-        (WireClient.free_bytes, 1 << 63), (WireClient.free_bytes, -1), (WireClient.free_bytes, "5"),
-        (WireClient.free_bytes, 0.5), (WireClient.free_bytes, None),
-        (present, DEEP), (objects, DEEP), (WireClient.free_bytes, LONG), (WireClient.free_bytes, b"\xff"),
+        (ObjectServerClient.free_bytes, 1 << 63), (ObjectServerClient.free_bytes, -1),
+        (ObjectServerClient.free_bytes, "5"),
+        (ObjectServerClient.free_bytes, 0.5), (ObjectServerClient.free_bytes, None),
+        (present, DEEP), (objects, DEEP), (ObjectServerClient.free_bytes, LONG),
+        (ObjectServerClient.free_bytes, b"\xff"),
     ],
 )  # fmt: skip
-def test_a_storage_node_answers_in_the_form_of_burstds_program(ask: Callable[[WireClient], Any], said: Any) -> None:
+def test_a_storage_node_answers_in_the_form_of_burstds_program(
+    ask: Callable[[ObjectServerClient], Any], said: Any
+) -> None:
     body = said if isinstance(said, bytes) else json.dumps(said).encode()
     with (
         HostileStorage(body) as node,
@@ -68,7 +73,7 @@ def test_a_storage_node_answers_in_the_form_of_burstds_program(ask: Callable[[Wi
 
 
 def test_a_list_without_end_ends() -> None:
-    page = json.dumps([[f"in/{n:04}", 5, 5] for n in range(PAGE)]).encode()
+    page = json.dumps([[f"in/{n:04}", 5, 5] for n in range(LIST_PAGE_SIZE)]).encode()
     with HostileStorage(page) as node, pytest.raises(StoreRefused):
         objects(node.client)
     assert node.requests == 2
@@ -76,7 +81,7 @@ def test_a_list_without_end_ends() -> None:
 
 def test_an_error_is_one_line_of_bounded_length() -> None:
     words = b"\x1b[2J\nno" + b"x" * (1 << 20)
-    with HostileStorage(words, say=Say.REFUSED) as node, pytest.raises(StoreRefused) as caught:
+    with HostileStorage(words, status=ReplyStatus.REFUSED) as node, pytest.raises(StoreRefused) as caught:
         node.client.free_bytes()
     assert len(str(caught.value)) < 1100
     assert str(caught.value).isprintable()
@@ -88,17 +93,17 @@ def test_objects_of_strange_names_do_not_end_the_sweep() -> None:
             return iter([StoredObject(f"{prefix}{name}", 5, 0) for name in ("x", "ab/not hex", "7/n1/ab/" + "²" * 64)])
 
     store = Strange()
-    index = Index(None)
-    Sweep("s", store, index, SweepRules(1.0, None)).run([], 1e9)
+    index = ContentIndex(None)
+    GarbageCollector("s", store, index, GarbageCollectionRules(1.0, None)).sweep([], 1e9)
     index.close()
 
 
 def test_all_trees_of_a_node_are_a_number_that_can_be_stored() -> None:
-    tree = {"digest": "ab" * 32, "manifest": [], "entries": 1, "size": TREE_BYTES, "single": False}
+    tree = {"digest": "ab" * 32, "manifest": [], "entries": 1, "size": MAX_TREE_BYTES, "single": False}
     said = {"trees": [tree], "files": [], "missing": None, "sent": 0, "seconds": 1.0, "warnings": []}
-    assert collected("n1", "out/7/n1", [0], [], said).trees["0"].size == TREE_BYTES
+    assert parse_collected_output("n1", "out/7/n1", [0], [], said).trees["0"].size == MAX_TREE_BYTES
     with pytest.raises(StageFailed, match="more bytes than any node has"):
-        collected("n1", "out/7/n1", [0, 1], [], {**said, "trees": [tree, tree]})
+        parse_collected_output("n1", "out/7/n1", [0, 1], [], {**said, "trees": [tree, tree]})
 
 
 @pytest.mark.parametrize("out", ["", "²", "-5", "9" * 5000, "much", "1e9"])
@@ -106,8 +111,8 @@ def test_a_storage_node_says_its_room_as_a_number(out: str, tmp_path: Path) -> N
     class Said:
         host_key = "ssh-ed25519 AAAA"
 
-        def script(self, *_: Any, **__: Any) -> Result:
-            return Result(0, out, "")
+        def script(self, *_: Any, **__: Any) -> CompletedCommand:
+            return CompletedCommand(0, out, "")
 
         def __enter__(self) -> Self:
             return self
@@ -118,11 +123,11 @@ def test_a_storage_node_says_its_room_as_a_number(out: str, tmp_path: Path) -> N
             return
 
     class Nodes:
-        def session(self, *_: Any) -> Said:
+        def ssh_session(self, *_: Any) -> Said:
             return Said()
 
-    wish = NodeWish((), "/srv/burst", 1, "python3", 600.0)
-    prover = StorageProver(cast("NodeProver", Nodes()), tmp_path, lambda: {"storage": wish})
+    wish = StorageNodeSpec((), "/srv/burst", 1, "python3", 600.0)
+    prover = StorageNodeValidator(cast("SlurmNodeValidator", Nodes()), tmp_path, lambda: {"storage": wish})
     claim = Claim("c", "x", "storage", "storage", OFFER, Cause.STORAGE, ClaimState.BOOTING, 0.0, 0.0, address="h")
     with pytest.raises(NodeRefused, match="cannot say how much room it has"):
-        prover.prove(claim, Pool("storage", ("storage",), (), Shape(1, 1)), None, lambda: None)
+        prover.validate(claim, Pool("storage", ("storage",), (), Shape(1, 1)), None, lambda: None)

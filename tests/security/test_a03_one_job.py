@@ -17,21 +17,21 @@ from structlog.testing import capture_logs
 import burstd.staging as package
 from burstd.db import Store
 from burstd.domain.staging import StageState as S
-from burstd.staging.controller.controller import StageDesk
-from burstd.staging.controller.job_runs import Run, Runs
-from burstd.staging.movement.moves import Moves
-from burstd.staging.submission.job_chains import Chain
+from burstd.staging.controller.controller import StagingController
+from burstd.staging.controller.job_runs import StagingRun, StagingRuns
+from burstd.staging.movement.moves import TransferDispatcher
+from burstd.staging.submission.job_chains import OutputDependencies
 from tests.crash.stage_world import StageWorld
 
 pytestmark = pytest.mark.crash
 VICTIM, OTHER = "1", "2"
 _NAMES = frozenset({"row", "run", "job_id", "call", "staging"})
 """A function with a parameter of such a name works for one job."""
-_PERSONS = frozenset({"retry", "discard"})
+_USER_COMMANDS = frozenset({"retry", "discard"})
 """Commands of a person, who is told the error."""
-_TOO_SMALL = frozenset({"of", "hear", "begin", "end", "owed"})
+_NOT_STEPS = frozenset({"run_of", "handle_hook", "add_task", "remove_task", "has_undelivered_output"})
 """What the mechanism itself is made of: a look into a mapping, a change of one, two comparisons."""
-_STORE = ("make_staging", "move_staging", "touch_staging", "find_staging")
+_STORE = ("make_staging", "transition_staging", "update_staging", "find_staging")
 _MODULES = (
     "submission.quota",
     "controller.decision",
@@ -52,18 +52,18 @@ def of_one_job(function: Any) -> bool:
 
 def steps() -> Iterator[tuple[Any, str]]:
     """Every function and method that the deciding thread calls for one job."""
-    for owner in (StageDesk, Moves, Chain, Runs):
+    for owner in (StagingController, TransferDispatcher, OutputDependencies, StagingRuns):
         for name, member in vars(owner).items():
-            if of_one_job(member) and not name.startswith("__") and name not in _PERSONS | _TOO_SMALL:
+            if of_one_job(member) and not name.startswith("__") and name not in _USER_COMMANDS | _NOT_STEPS:
                 yield owner, name
-    for name, member in vars(Run).items():
-        if name not in _TOO_SMALL and not name.startswith("__") and isinstance(member, FunctionType | property):
-            yield Run, name
+    for name, member in vars(StagingRun).items():
+        if name not in _NOT_STEPS and not name.startswith("__") and isinstance(member, FunctionType | property):
+            yield StagingRun, name
     for name in _STORE:
         yield next(owner for owner in Store.__mro__ if name in vars(owner)), name
     for module in (importlib.import_module(f"{package.__name__}.{name}") for name in _MODULES):
         for name, member in vars(module).items():
-            if name not in _TOO_SMALL and of_one_job(member) and member.__module__ == module.__name__:
+            if name not in _NOT_STEPS and of_one_job(member) and member.__module__ == module.__name__:
                 yield module, name
 
 
@@ -107,7 +107,17 @@ class Fault:
         return breaking
 
 
-_LATER = frozenset({"settle", "_advance", "fate", "reply", "move_staging", "touch_staging", "came"})
+_LATER = frozenset(
+    {
+        "record_results",
+        "_advance",
+        "staging_decision",
+        "hook_reply",
+        "transition_staging",
+        "update_staging",
+        "entered_at",
+    }
+)
 """Steps that are taken many times, to different ends."""
 
 
@@ -133,18 +143,28 @@ def _break(owner: Any, name: str, after: int, monkeypatch: pytest.MonkeyPatch, w
     assert world.phase(OTHER, "gone")(), world.report()
     if fault.raised:
         row = world.store.find_staging(VICTIM)
-        held = row is not None and row.state in (S.HELD, S.PLACED) and "nobody foresaw this" in row.error
-        over = row is not None and row.state in (S.HOME, S.CLEARED)
-        refused = (VICTIM, "refused") in {(job, said) for job, _, said in world.slurm.answers}
+        held = row is not None and row.state in (S.HELD, S.FETCHED) and "nobody foresaw this" in row.error
+        over = row is not None and row.state in (S.DELIVERED, S.CLEARED)
+        refused = (VICTIM, "refused") in {(job, said) for job, _, said in world.slurm.hook_replies}
         assert held or over or refused, world.report()
     monkeypatch.setattr(world, "check", lambda: None)
     world.heal()
     world.calm()
     world.check_end()
     # Work whose result could not be written down is done again.
-    assert all("was complete and is repeated" in one for one in world.ground.violations), world.ground.violations
+    assert all("was complete and is repeated" in one for one in world.locations.violations), world.locations.violations
 
 
 def test_steps_are_found() -> None:
     found = {name for _, name in STEPS}
-    assert {"_bring_on", "_send", "_answer", "settle", "awaited", "too_much", "fate", "reply", "told"} <= found
+    assert {
+        "_advance_as_far_as_possible",
+        "_upload_within_quota",
+        "_answer_hooks",
+        "record_results",
+        "awaited_job",
+        "over_quota",
+        "staging_decision",
+        "hook_reply",
+        "record_answer",
+    } <= found

@@ -10,57 +10,63 @@ from pathlib import Path
 
 import pytest
 
-from burstd.planner.staging.transfer_schedule import Use
+from burstd.planner.staging.transfer_schedule import StorageUse
 from burstd.slurm.hooks.stage_server import StageCall
 from burstd.staging.submission import submit_check as module
-from burstd.staging.submission.submit_check import AT_ONCE_S, RESTS, Check, CheckRules, Turns
-from burstd.transfer.privsep.client import Account, Hand, HandLate, open_hand
-from tests.transfer.ground import USER, ground, own, root_only
+from burstd.staging.submission.submit_check import (
+    BURST_S,
+    REST_FACTOR,
+    SubmitCheck,
+    SubmitCheckRules,
+    SubmitCheckThrottle,
+)
+from burstd.transfer.privsep.client import Account, UserWorker, UserWorkerTimeout, start_user_worker
+from tests.transfer.ground import USER, give_to_user, root_only, user_folder
 
 
 def test_one_look_at_a_time_and_a_tenth_of_the_time() -> None:
     now = 1000.0
-    turns = Turns(lambda: now)
-    with turns.of(1) as first, turns.of(1) as second, turns.of(2) as other:
+    turns = SubmitCheckThrottle(lambda: now)
+    with turns.admit(1) as first, turns.admit(1) as second, turns.admit(2) as other:
         assert (first, second, other) == (True, False, True)
     looked = 0.0
     for _ in range(1000):
-        with turns.of(1) as may:
+        with turns.admit(1) as may:
             now += 0.5 if may else 0.1
             looked += 0.5 * may
-    assert looked <= AT_ONCE_S + (now - 1000.0) / RESTS + 0.5
-    with turns.of(2) as other:
+    assert looked <= BURST_S + (now - 1000.0) / REST_FACTOR + 0.5
+    with turns.admit(2) as other:
         assert other
     now += 3600
-    with turns.of(1) as may:
+    with turns.admit(1) as may:
         assert may
 
 
-def looks(hand: Callable[[Account, float], Hand], seconds: float) -> Check:
-    use = Use("x", 0, None)
-    rules = CheckRules(seconds, None, lambda _name: None)
-    return Check(rules, hand, lambda *_: pytest.fail("no objects"), lambda *_: (use, use))
+def make_submit_check(open_worker: Callable[[Account, float], UserWorker], seconds: float) -> SubmitCheck:
+    use = StorageUse("x", 0, None)
+    rules = SubmitCheckRules(seconds, None, lambda _name: None)
+    return SubmitCheck(rules, open_worker, lambda *_: pytest.fail("no objects"), lambda *_: (use, use))
 
 
 @root_only
 @pytest.mark.boxes
-def test_a_hand_that_its_user_stops_costs_the_deadline_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_that_its_user_stops_costs_the_deadline_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "account", lambda _uid: Account("someone", USER, USER, (USER,), "/"))
-    opened: list[Hand] = []
+    opened: list[UserWorker] = []
 
-    def stopped(who: Account, deadline: float) -> Hand:
-        hand = open_hand(who.uid, who.gid, home="/", deadline=deadline)
-        assert hand._child is not None
-        os.kill(hand._child.pid, signal.SIGSTOP)
-        opened.append(hand)
-        return hand
+    def stopped(who: Account, deadline: float) -> UserWorker:
+        worker = start_user_worker(who.uid, who.gid, home="/", deadline=deadline)
+        assert worker._child is not None
+        os.kill(worker._child.pid, signal.SIGSTOP)
+        opened.append(worker)
+        return worker
 
-    with ground() as place:
+    with user_folder() as place:
         (place / "a").write_text("a")
-        own(place)
+        give_to_user(place)
         lines = "".join(f"#BURST stage_in {place}/a as a{n}\n" for n in range(200))
         began = time.monotonic()
-        said = looks(stopped, 0.5)(StageCall("check", "1", USER, USER, text=lines))
+        said = make_submit_check(stopped, 0.5)(StageCall("check", "1", USER, USER, text=lines))
     assert said.result == "ok", "it is looked at again when it is staged"
     assert time.monotonic() - began < 0.5 * 200
     assert len(opened) == 1
@@ -69,39 +75,39 @@ def test_a_hand_that_its_user_stops_costs_the_deadline_and_no_more(monkeypatch: 
 
 @root_only
 @pytest.mark.boxes
-def test_all_requests_of_a_hand_have_one_deadline() -> None:
-    with ground() as place:
-        own(place)
-        with open_hand(USER, USER, deadline=time.monotonic() + 30) as hand:
-            hand.free(str(place))
-            hand.end_by(time.monotonic() - 1)
-            assert hand._child is not None
-            os.kill(hand._child.pid, signal.SIGSTOP)
-            with pytest.raises(HandLate):
-                hand.free(str(place))
+def test_all_requests_of_a_worker_have_one_deadline() -> None:
+    with user_folder() as place:
+        give_to_user(place)
+        with start_user_worker(USER, USER, deadline=time.monotonic() + 30) as worker:
+            worker.destination_space(str(place))
+            worker.set_deadline(time.monotonic() - 1)
+            assert worker._child is not None
+            os.kill(worker._child.pid, signal.SIGSTOP)
+            with pytest.raises(UserWorkerTimeout):
+                worker.destination_space(str(place))
 
 
 def test_nothing_is_looked_at_while_the_user_rests(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(module, "account", lambda _uid: Account("someone", USER, USER, (USER,), "/"))
 
-    def none(_who: Account, _deadline: float) -> Hand:
+    def none(_who: Account, _deadline: float) -> UserWorker:
         raise AssertionError("no hand is needed")
 
-    check = looks(none, 0.5)
-    with check._turns.of(USER):
+    check = make_submit_check(none, 0.5)
+    with check._throttle.admit(USER):
         text = f"#BURST stage_in {tmp_path}/none\n#BURST stage_out a to /there\n"
         assert check(StageCall("check", "1", USER, USER, text=text)).result == "ok"
-    assert check._promised(USER, "/there/a"), "what it brings is counted on all the same"
+    assert check._is_announced(USER, "/there/a"), "what it brings is counted on all the same"
 
 
 @root_only
 @pytest.mark.boxes
 def test_nobody_learns_what_anothers_jobs_will_bring(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "account", lambda uid: Account(f"u{uid}", uid, uid, (uid,), "/"))
-    with ground() as place:
-        own(place)
+    with user_folder() as place:
+        give_to_user(place)
         place.chmod(0o777)
-        check = looks(lambda who, _deadline: open_hand(who.uid, who.gid, home="/"), 5.0)
+        check = make_submit_check(lambda who, _deadline: start_user_worker(who.uid, who.gid, home="/"), 5.0)
         his = StageCall("check", "1", USER, USER, text=f"#BURST stage_out a to {place}/b\n")
         assert check(his).result == "ok"
         after = f"#BURST stage_in {place}/b/a\n"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from burstd.daemon.command_queue import DaemonOffice
+from burstd.daemon.command_queue import DaemonBackend
 from burstd.domain.command import Command, CommandResult, WhatIf
 
 MOST = 100
@@ -12,14 +12,14 @@ MOST = 100
 
 def test_who_asks_while_another_is_answered_waits_for_the_next_loop() -> None:
     nothing = cast("Any", None)
-    office = DaemonOffice(
-        reader=nothing, clock=nothing, facts=nothing, latest=lambda: None, wake=lambda: None, checks=nothing,
+    backend = DaemonBackend(
+        reader=nothing, clock=nothing, daemon_info=nothing, latest_loop=lambda: None, wake=lambda: None, checks=nothing,
         routes=nothing, policies=nothing,
     )  # fmt: skip
     done = 0
 
     def ask() -> None:
-        office.begin(WhatIf("7", "user:ada"))
+        backend.enqueue(WhatIf("7", "user:ada"))
 
     def answer(_command: Command) -> CommandResult:
         nonlocal done
@@ -30,6 +30,6 @@ def test_who_asks_while_another_is_answered_waits_for_the_next_loop() -> None:
 
     ask()
     ask()
-    assert office.serve(answer) == 2
-    assert office.serve(answer) == 2
+    assert backend.run_queued(answer) == 2
+    assert backend.run_queued(answer) == 2
     assert done == 4

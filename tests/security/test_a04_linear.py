@@ -11,8 +11,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from burstd.staging.directives.lexer import Misquoted, fill, literal, resolve, split, wild, written
-from burstd.staging.directives.parser import MOST_FAULTS, MOST_LETTERS, MOST_LINES, parse, unparse
+from burstd.staging.directives.lexer import (
+    DirectiveSyntaxError,
+    has_wildcards,
+    literal_text,
+    quote_pattern,
+    resolve_pattern,
+    substitute_variables,
+    tokenize,
+)
+from burstd.staging.directives.parser import MAX_FAULTS, MAX_LINE_CHARS, MAX_LINES, format_directives, parse_directives
 from tests.security.fuzz import fuzzed
 
 _CHARS = st.sampled_from("ab/*?[]!^-$%{}~'\"\\# \t\n=:@.,\x00\udcff")
@@ -59,38 +67,38 @@ def steps(work: Callable[[], object]) -> int:
 def test_twice_the_length_is_twice_the_work(script: Callable[[int], str], submitted: bool) -> None:
     # A text that is made before is no part of it.
     small, large = "#!/bin/sh\n" + script(400), "#!/bin/sh\n" + script(1600)
-    parse("#BURST stage_in x\n")
-    first = steps(lambda: parse(small, submitted=submitted))
-    assert steps(lambda: parse(large, submitted=submitted)) < 6 * first
+    parse_directives("#BURST stage_in x\n")
+    first = steps(lambda: parse_directives(small, submitted=submitted))
+    assert steps(lambda: parse_directives(large, submitted=submitted)) < 6 * first
 
 
 def test_a_script_has_so_many_lines() -> None:
-    lines = "".join(f"#BURST stage_out a{i}{_TO}" for i in range(MOST_LINES))
-    assert parse(lines)[1] == ()
-    [fault] = parse(lines + "#BURST stage_out b" + _TO * 2)[1]
-    assert fault.line == MOST_LINES + 1
-    assert "256 #BURST lines at most" in fault.wrong
-    directives, faults = parse(lines + "#BURST stage_out b" + _TO, submitted=True)
-    assert (len(directives.stage_out), faults) == (MOST_LINES + 1, ())
+    lines = "".join(f"#BURST stage_out a{i}{_TO}" for i in range(MAX_LINES))
+    assert parse_directives(lines)[1] == ()
+    [fault] = parse_directives(lines + "#BURST stage_out b" + _TO * 2)[1]
+    assert fault.line == MAX_LINES + 1
+    assert "256 #BURST lines at most" in fault.problem
+    directives, faults = parse_directives(lines + "#BURST stage_out b" + _TO, submitted=True)
+    assert (len(directives.stage_out), faults) == (MAX_LINES + 1, ())
 
 
 def test_a_line_has_so_many_letters_and_what_is_said_of_it_is_short() -> None:
-    [fault] = parse("#BURST stage_in " + "x" * MOST_LETTERS)[1]
-    assert fault.wrong == "it is too long"
+    [fault] = parse_directives("#BURST stage_in " + "x" * MAX_LINE_CHARS)[1]
+    assert fault.problem == "it is too long"
     assert len(str(fault)) < 1000
-    [fault] = parse("#BURST stage_in a " + "x" * 10_000)[1]
+    [fault] = parse_directives("#BURST stage_in a " + "x" * 10_000)[1]
     assert len(str(fault)) < 2000
-    faults = parse("#BURST nonsense\n" * 10_000)[1]
-    assert len(faults) == MOST_FAULTS + 1
-    assert faults[-1].wrong == "it was not read"
+    faults = parse_directives("#BURST nonsense\n" * 10_000)[1]
+    assert len(faults) == MAX_FAULTS + 1
+    assert faults[-1].problem == "it was not read"
 
 
 @fuzzed
 @given(st.lists(_LINE | _LINE.map(lambda text: f"#BURST stage_in {text}") | _LINE.map(lambda t: f"#BURST {t}\\")))
 def test_fuzz_directives(lines: list[str]) -> None:
     script = "\n".join(lines)
-    directives, _ = parse(script)
-    again, faults = parse(unparse(directives))
+    directives, _ = parse_directives(script)
+    again, faults = parse_directives(format_directives(directives))
     assert faults == ()
     assert [(i.source, i.name, i.access) for i in again.stage_in] == [
         (i.source, i.name, i.access) for i in directives.stage_in
@@ -105,15 +113,15 @@ def test_fuzz_directives(lines: list[str]) -> None:
 def test_fuzz_words(line: str) -> None:
     known = {"HOME": "/home/[a]", "USER": "a$b", **dict.fromkeys("Aadjux", "*")}
     try:
-        patterns = [word.pattern for word in split(line)]
-    except Misquoted:
+        patterns = [word.pattern for word in tokenize(line)]
+    except DirectiveSyntaxError:
         return
     for pattern in patterns:
-        [word] = split(written(pattern)) if pattern else [None]
+        [word] = tokenize(quote_pattern(pattern)) if pattern else [None]
         assert word is None or word.pattern == pattern
-        literal(pattern)
-        wild(pattern)
-        filled = fill(pattern, {**known, "BURST_OUT": "/out"})
+        literal_text(pattern)
+        has_wildcards(pattern)
+        filled = substitute_variables(pattern, {**known, "BURST_OUT": "/out"})
         assert filled is not None
-        assert wild(filled) == wild(pattern), "a value adds no wildcard"
-        resolve(pattern, known, "/work [dir]")
+        assert has_wildcards(filled) == has_wildcards(pattern), "a value adds no wildcard"
+        resolve_pattern(pattern, known, "/work [dir]")

@@ -7,7 +7,7 @@ from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any, cast
 
-from burstd.daemon.loop import LEAST_S, Loop
+from burstd.daemon.loop import MIN_PAUSE_S, DaemonLoop
 from burstd.runtime.wake import Wake
 
 STEPS = 10
@@ -29,15 +29,17 @@ def test_questions_do_not_take_the_pause_between_two_looks() -> None:
         return 1
 
     wake = Wake()
-    loop = Loop(**cast("Any", {
-        "reconciler": SimpleNamespace(step=step, alarm="", watching=False, head=None),
-        "office": SimpleNamespace(serve=asked),
-        "commands": SimpleNamespace(do=nothing), "store": SimpleNamespace(purge=nothing),
-        "clock": SimpleNamespace(now=time.monotonic, jumped=lambda: 0.0), "wake": wake,
-        "hints": SimpleNamespace(tend=lambda: True),
-        "notifier": SimpleNamespace(watchdog_s=0.0, ready=nothing, alive=nothing, status=nothing, stopping=nothing),
-        "keep_s": lambda: 1.0, "mark": SimpleNamespace(keep=nothing),
+    loop = DaemonLoop(**cast("Any", {
+        "reconciler": SimpleNamespace(step=step, alarm="", queue_is_watched=False, head_clock=None),
+        "backend": SimpleNamespace(run_queued=asked),
+        "commands": SimpleNamespace(execute=nothing), "store": SimpleNamespace(purge=nothing),
+        "clock": SimpleNamespace(now=time.monotonic, seconds_jumped=lambda: 0.0), "wake": wake,
+        "wake_sources": SimpleNamespace(set_up_missing=lambda: True),
+        "notifier": SimpleNamespace(
+            watchdog_s=0.0, ready=nothing, feed_watchdog=nothing, status=nothing, stopping=nothing
+        ),
+        "retention_s": lambda: 1.0, "record_mark": SimpleNamespace(update_mark=nothing),
     }))  # fmt: skip
     loop.run(nothing)
     assert len(looked) == STEPS
-    assert min(after - before for before, after in pairwise(looked)) >= LEAST_S
+    assert min(after - before for before, after in pairwise(looked)) >= MIN_PAUSE_S

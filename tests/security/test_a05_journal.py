@@ -30,12 +30,12 @@ def test_a_hostile_journal_takes_no_memory(text: str) -> None:
 
 def test_names_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     out = io.StringIO()
-    monkeypatch.setattr(output_journal, "MOST_NAMES", 10)
+    monkeypatch.setattr(output_journal, "MAX_NAMES", 10)
     write(out, {0: (False, (str(n) for n in itertools.count()))})
     assert out.getvalue().count("\n") == 10
     out.write(out.getvalue())
     assert len(read(io.StringIO(out.getvalue()))[0][1]) == 10
-    monkeypatch.setattr(output_journal, "MOST_BYTES", 50)
+    monkeypatch.setattr(output_journal, "MAX_BYTES", 50)
     assert len(read(io.StringIO(out.getvalue()))[0][1]) == 3
 
 

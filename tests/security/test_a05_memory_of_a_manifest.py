@@ -15,20 +15,20 @@ from collections.abc import Sequence
 
 import pytest
 
-from burstd.domain.staging import Piece, Tree
-from burstd.transfer.content_store.manifest import ManifestDamaged, decode, object_key
-from burstd.transfer.privsep.client import Hand
-from burstd.transfer.trees.restore import Bringer, Stopped, _inner_first
+from burstd.domain.staging import ObjectRange, Tree
+from burstd.transfer.content_store.manifest import ManifestDamaged, decode_manifest, object_key
+from burstd.transfer.privsep.client import UserWorker
+from burstd.transfer.trees.restore import TransferStopped, TreeRestorer, _inner_first
 from tests.transfer.memory import MemoryStager
 
 _MEASURED = """
 import resource, sys, time
-from burstd.transfer.content_store.manifest import ManifestDamaged, decode
+from burstd.transfer.content_store.manifest import ManifestDamaged, decode_manifest
 from tests.doubles.hostile_agent import endless
 body = endless(1 << 30)
 before, began = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
 try:
-    list(decode([body]))
+    list(decode_manifest([body]))
 except ManifestDamaged as error:
     print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before, time.process_time() - began, error)
 """
@@ -48,7 +48,7 @@ def test_an_object_that_inflates_a_thousandfold_is_read_in_one_pass() -> None:
     deflate = zlib.compressobj(0)
     body = deflate.compress(line * 1_000_000) + deflate.flush()
     began = time.process_time()
-    for count, _ in enumerate(decode([body]), 1):
+    for count, _ in enumerate(decode_manifest([body]), 1):
         if count == 100_000:
             break
     assert time.process_time() - began < 20
@@ -57,7 +57,7 @@ def test_an_object_that_inflates_a_thousandfold_is_read_in_one_pass() -> None:
 @pytest.mark.parametrize("text", [b"[" * 60_000 + b"\n", b'{"p":' * 10_000 + b"\n", b'{"p":"' + b"\\" * 60_000 + b"\n"])
 def test_deep_lines_are_damaged(text: bytes) -> None:
     with pytest.raises(ManifestDamaged):
-        list(decode([zlib.compress(text)]))
+        list(decode_manifest([zlib.compress(text)]))
 
 
 def test_who_brings_heeds_that_it_is_told_to_stop() -> None:
@@ -65,11 +65,11 @@ def test_who_brings_heeds_that_it_is_told_to_stop() -> None:
     lines = b"".join(b'{"p":"%s","t":"d","m":493,"n":5}\n' % (b"%07d" % n if n else b"") for n in range(1_000_000))
     body = zlib.compress(lines)
 
-    class Counts(Hand):
+    class Counts(UserWorker):
         def __init__(self) -> None:
             self.made = 0
 
-        def make(self, root: str, items: object) -> list[bool]:  # noqa: ARG002
+        def make_directories(self, root: str, items: object) -> list[bool]:  # noqa: ARG002
             self.made += 1
             if self.made == 3:
                 stop.set()
@@ -77,23 +77,23 @@ def test_who_brings_heeds_that_it_is_told_to_stop() -> None:
 
     key = hashlib.sha256(body).hexdigest()
     store.put(object_key("out", key), body)
-    tree = Tree("out", key, (Piece(key, 0, len(body)),), 1_000_000, 0)
-    hand = Counts()
-    with pytest.raises(Stopped):
-        Bringer(store.get, "memory").bring(hand, tree, "/nowhere", job="7", cancelled=stop)
-    assert hand.made == 3
+    tree = Tree("out", key, (ObjectRange(key, 0, len(body)),), 1_000_000, 0)
+    worker = Counts()
+    with pytest.raises(TransferStopped):
+        TreeRestorer(store.get, "memory").restore(worker, tree, "/nowhere", job="7", cancelled=stop)
+    assert worker.made == 3
 
 
-class Quiet(Hand):
+class CountingWorker(UserWorker):
     """Makes nothing, and counts what it is asked to settle."""
 
     def __init__(self) -> None:
         self.settled = 0
 
-    def make(self, root: str, items: Sequence[str]) -> list[bool]:  # noqa: ARG002
+    def make_directories(self, root: str, items: Sequence[str]) -> list[bool]:  # noqa: ARG002
         return []
 
-    def settle(self, root: str, items: Sequence[tuple[str, int, int]]) -> None:  # noqa: ARG002
+    def finalize_directories(self, root: str, items: Sequence[tuple[str, int, int]]) -> None:  # noqa: ARG002
         self.settled += len(items)
 
 
@@ -102,15 +102,15 @@ def test_directories_wait_on_the_disk() -> None:
     names = (b"%07d" % n if n else b"" for n in range(count))
     body = zlib.compress(b"".join(b'{"p":"%s","t":"d","m":0,"n":5}\n' % name for name in names))
     key = hashlib.sha256(body).hexdigest()
-    tree = Tree("out", key, (Piece(key, 0, len(body)),), count, 0)
-    hand, bringer = Quiet(), Bringer({object_key("out", key): body}.__getitem__, "memory")
+    tree = Tree("out", key, (ObjectRange(key, 0, len(body)),), count, 0)
+    worker, restorer = CountingWorker(), TreeRestorer({object_key("out", key): body}.__getitem__, "memory")
     tracemalloc.start()
     try:
-        bringer.bring(hand, tree, "/", job="7", cancelled=threading.Event())
+        restorer.restore(worker, tree, "/", job="7", cancelled=threading.Event())
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    assert hand.settled == count - 1
+    assert worker.settled == count - 1
     assert peak < 5 << 20, peak
 
 

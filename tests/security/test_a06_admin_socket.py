@@ -16,12 +16,12 @@ from pathlib import Path
 
 import pytest
 
-from burstd.api.server import ControlServer
-from burstd.cli.forward import _Door
-from burstd.cli.session import Session
-from burstd.runtime.sockets import Shares, listen, listen_for_admins
-from tests.api.client import Client
-from tests.api.office import FakeOffice, record_of_the_world
+from burstd.api.server import ApiServer
+from burstd.cli.forward import _ForwardSocket
+from burstd.cli.session import ApiClient
+from burstd.runtime.sockets import ConnectionLimiter, listen, listen_for_admins
+from tests.api.client import ApiTestClient
+from tests.api.office import FakeBackend, sample_database
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can start a process of another user")
 
@@ -84,14 +84,14 @@ def burstctl(control: Path, uid: int, *words: str, gid: int = 0) -> subprocess.C
 
 
 def test_who_may_use_the_administrators_socket_is_answered_while_others_fill_the_queue() -> None:
-    with record_of_the_world() as record, open_folder() as folder:
+    with sample_database() as record, open_folder() as folder:
         control, own = folder / "control.sock", folder / "admin.sock"
-        server = ControlServer(FakeOffice(record), "", listen(control, {}), listen_for_admins(own, GROUP))
+        server = ApiServer(FakeBackend(record), "", listen(control, {}), listen_for_admins(own, GROUP))
         server.start()
         try:
             with crowd(control):
                 for _ in range(ANSWERS):
-                    with Client(own) as client:
+                    with ApiTestClient(own) as client:
                         assert client.get("/v1/status")["you"]["admin"]
                 for uid, gid in ((0, 0), (MEMBER, GID)):
                     said = burstctl(own, uid, "status", gid=gid)
@@ -112,14 +112,14 @@ def test_it_is_the_groups_alone() -> None:
 
 
 def test_who_comes_to_a_full_queue_waits_for_room() -> None:
-    with record_of_the_world() as record, open_folder() as folder, ThreadPoolExecutor(2) as elsewhere:
+    with sample_database() as record, open_folder() as folder, ThreadPoolExecutor(2) as elsewhere:
         place = folder / "control.sock"
         listener = listen(place, {}, backlog=1)
         others = full(place)
-        status = elsewhere.submit(Session(place, as_json=True).talk, "GET", "/status")
+        status = elsewhere.submit(ApiClient(place, as_json=True).request_status, "GET", "/status")
         with pytest.raises(TimeoutError):
             status.result(1.0)
-        server = ControlServer(FakeOffice(record), "", listener)
+        server = ApiServer(FakeBackend(record), "", listener)
         server.start()
         assert status.result(30)[0] == 200
         server.stop()
@@ -127,7 +127,7 @@ def test_who_comes_to_a_full_queue_waits_for_room() -> None:
             ports.bind(str(folder / "forward.sock"))
             ports.listen(1)
             others += full(folder / "forward.sock")
-            door = elsewhere.submit(_Door(folder / "forward.sock", {"job": "1"}).ask, hold=True)
+            door = elsewhere.submit(_ForwardSocket(folder / "forward.sock", {"job": "1"}).connect, monitor_only=True)
             with pytest.raises(TimeoutError):
                 door.result(1.0)
             for _ in range(len(others) // 2 + 1):
@@ -151,16 +151,16 @@ def full(path: Path) -> list[socket.socket]:
 
 
 def test_few_users_together_leave_room_for_others() -> None:
-    shares = Shares(256)
+    shares = ConnectionLimiter(256)
     held = []
     for uid in range(1000, 1016):
-        while shares.take(uid):
+        while shares.acquire(uid):
             held.append(uid)
     assert held.count(1000) == 52, "a fifth"
-    assert shares.take(2000)
-    assert shares.take(0)
+    assert shares.acquire(2000)
+    assert shares.acquire(0)
     for uid in held:
-        shares.give_back(uid)
-    shares.give_back(2000)
-    shares.give_back(0)
+        shares.release(uid)
+    shares.release(2000)
+    shares.release(0)
     assert not shares._open

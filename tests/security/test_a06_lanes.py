@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from burstd.runtime.workers import BEYOND, TURN_S, ThreadWorkers
+from burstd.runtime.workers import MAX_EXTRA_THREADS, MAX_USER_WAIT_S, ThreadWorkers
 
 WAIT_S = 20.0
 
@@ -35,13 +35,13 @@ def test_eight_that_stand_still_hold_nobody_else_up(workers: ThreadWorkers, lane
     workers.submit(lane, came.set, lambda _: None, user=1002)
     assert came.wait(WAIT_S), "it has its turn while the other stands still"
     assert not stopped.acquire(blocking=False), "four of eight are his"
-    assert workers.under_way()[lane] in (40, 41)
+    assert workers.calls_under_way()[lane] in (40, 41)
     go.set()
     for _ in range(36):
         assert stopped.acquire(timeout=WAIT_S), "what waited has its turn in the end"
 
 
-@pytest.mark.parametrize(("users", "bound"), [(2, True), (BEYOND, True), (BEYOND + 8, False)])
+@pytest.mark.parametrize(("users", "bound"), [(2, True), (MAX_EXTRA_THREADS, True), (MAX_EXTRA_THREADS + 8, False)])
 def test_many_who_stand_still_together_hold_another_up_for_so_long(users: int, bound: bool) -> None:
     clock = [0.0]
     workers = ThreadWorkers(lambda: None, 8, lambda: clock[0])
@@ -59,12 +59,12 @@ def test_many_who_stand_still_together_hold_another_up_for_so_long(users: int, b
         for _ in range(8):
             assert stopped.acquire(timeout=WAIT_S), "they fill the lane"
         workers.submit("stage:home", came.set, lambda _: None, user=9999)
-        clock[0] = TURN_S - 0.1
-        workers.drain()
+        clock[0] = MAX_USER_WAIT_S - 0.1
+        workers.run_callbacks()
         assert not stopped.acquire(timeout=0.1), "nobody else is begun"
         assert not came.is_set()
-        clock[0] = TURN_S
-        workers.drain()
+        clock[0] = MAX_USER_WAIT_S
+        workers.run_callbacks()
         assert came.wait(WAIT_S if bound else 0.1) is bound
     finally:
         go.set()
@@ -77,7 +77,7 @@ def test_nothing_is_kept_of_users_whose_work_is_done(workers: ThreadWorkers) -> 
         workers.submit("stage:in", lambda: None, lambda _: ended.release(), user=n % 3)
     done = 0
     while done < 30:
-        done += workers.drain()
-    (lane,) = workers._lanes.values()
+        done += workers.run_callbacks()
+    (lane,) = workers._queues.values()
     assert not lane.running
     assert not lane.waiting

@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 from burstd.domain.claim import ClaimState
 from burstd.domain.plugins.policy import Target
 from burstd.domain.slurm.job import Job
-from burstd.domain.snapshot import Progress, Snapshot
+from burstd.domain.snapshot import RuntimeState, Snapshot
 from burstd.planner.demand import demand as demands
 from burstd.planner.placement.first_fit import Packer
-from burstd.planner.placement.gangs import place_gang
+from burstd.planner.placement.gangs import assign_gang
 from burstd.planner.policy_chain import make_target
-from burstd.planner.snapshot_view import look
-from tests.planner.worlds import NOW, claim, job, node, pool, world
+from burstd.planner.snapshot_view import build_view
+from tests.planner.worlds import NOW, claim, job, make_snapshot, node, pool
 
 TASKS = 4_000_001
 _MOST = 100
@@ -47,11 +47,11 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     def place(*args: object) -> object:
         note("gang")
-        return place_gang(*args)  # type: ignore[arg-type]
+        return assign_gang(*args)  # type: ignore[arg-type]
 
-    for module in ("demand", "placement"):
+    for module in ("demand.demand", "placement.placement"):
         monkeypatch.setattr(f"burstd.planner.{module}.task_ids", task_ids, raising=False)
-    monkeypatch.setattr("burstd.planner.placement.placement.place_gang", place)
+    monkeypatch.setattr("burstd.planner.placement.placement.assign_gang", place)
     return told
 
 
@@ -60,29 +60,29 @@ def gangs(found: Target) -> list[str]:
 
 
 def test_what_is_full_is_not_tried_again(counted: list[str]) -> None:
-    assert gangs(make_target(world(array()), ())) == ["7_0", "7_1"]
+    assert gangs(make_target(make_snapshot(array()), ())) == ["7_0", "7_1"]
     assert counted.count("gang") == 3
 
 
 def test_a_claim_of_a_late_task_is_found_without_the_others(counted: list[str]) -> None:
     ready = [claim(f"cpu{n}", gang=f"7_{TASKS - 1}", jobs=("7",)) for n in (1, 2)]
-    found = make_target(world(array(), claims=tuple(ready)), ())
+    found = make_target(make_snapshot(array(), claims=tuple(ready)), ())
     assert gangs(found) == ["7_0"]
-    assert found.placed[f"7_{TASKS - 1}"] == ("cpu1", "cpu2")
+    assert found.placements[f"7_{TASKS - 1}"] == ("cpu1", "cpu2")
     assert not found.releases
     assert counted.count("gang") <= 3
 
 
 def test_an_array_that_slurm_does_not_start_on_open_nodes_is_tried_once(counted: list[str]) -> None:
-    opened = [claim(f"cpu{n}", ClaimState.OPEN, opened=NOW - 5000) for n in (1, 2)]
-    late = Progress(covered_since={"7": NOW - 4000})
-    found = make_target(world(array(), claims=tuple(opened), progress=late), ())
+    opened = [claim(f"cpu{n}", ClaimState.IN_SERVICE, opened=NOW - 5000) for n in (1, 2)]
+    late = RuntimeState(stuck_since={"7": NOW - 4000})
+    found = make_target(make_snapshot(array(), claims=tuple(opened), runtime_state=late), ())
     assert not found.wants
     assert counted.count("gang") == 1
 
 
 def test_a_task_is_found_in_its_row_without_the_others(counted: list[str]) -> None:
-    view = look(world(array()), "gate")
+    view = build_view(make_snapshot(array()), "gate")
     assert view.job(f"7_{TASKS - 1}") is not None
     assert view.job(f"7_{TASKS}") is None
     assert view.job("7_01") is None
@@ -128,12 +128,12 @@ def scene(lot: Random) -> Snapshot:
             if lot.random() < 0.2:
                 tried[f"{number}_{task}"] = NOW - lot.choice((10, 4000))
     covered = {number: NOW - lot.choice((10, 200, 4000)) for number in "789" if lot.random() < 0.3}
-    claims += [claim(slot, ClaimState.OPEN, opened=NOW - 4000) for slot in free[: lot.randint(0, 2)]]
+    claims += [claim(slot, ClaimState.IN_SERVICE, opened=NOW - 4000) for slot in free[: lot.randint(0, 2)]]
     rows += [job(str(n), cpus=lot.randint(1, 4), priority=lot.randint(0, 3)) for n in range(lot.randint(0, 4))]
     nodes = tuple(node(f"on{n}", partitions=("burst",)) for n in range(lot.randint(0, 2)))
-    return world(
+    return make_snapshot(
         *sorted(rows, key=lambda row: -row.priority), pools=(pool(slots=10),), claims=tuple(claims), nodes=nodes,
-        progress=Progress(covered_since=covered, tried_since=tried),
+        runtime_state=RuntimeState(stuck_since=covered, stuck_on_burst_since=tried),
     )  # fmt: skip
 
 
@@ -147,7 +147,7 @@ def test_the_plan_is_that_of_trying_every_task(monkeypatch: pytest.MonkeyPatch) 
 
     def init(self: Packer, *args: object) -> None:
         made(self, *args)  # type: ignore[arg-type]
-        self.named = every
+        self.tracked_tasks = every
 
     monkeypatch.setattr(Packer, "__init__", init)
     assert [make_target(one, ()) for one in scenes] == short

@@ -48,7 +48,7 @@ def test_only_slurm_connects_for_hooks_of_data(folder: Path) -> None:
     server.start()
     try:
         assert not connects(path, SLURM), "nobody knows so far who SlurmUser is"
-        server.admit(SLURM)
+        server.allow_connect(SLURM)
         assert connects(path, SLURM)
         assert not connects(path, OTHER)
         with connect_as(path, SLURM, SLURM) as wire:
@@ -65,7 +65,7 @@ def test_only_slurm_connects_for_power(folder: Path) -> None:
     try:
         assert connects(path, SLURM)
         assert not connects(path, OTHER)
-        server.allow(OTHER)
+        server.allow_caller(OTHER)
         assert connects(path, OTHER), "SlurmUser is another now"
     finally:
         server.stop()

@@ -16,13 +16,13 @@ import pytest
 
 from burstd.transfer.privsep import client as module
 from burstd.transfer.privsep import worker as program
-from burstd.transfer.privsep.client import HandError, open_hand
+from burstd.transfer.privsep.client import UserWorkerError, start_user_worker
 from tests.transfer.ground import OTHER, USER, root_only
 
 pytestmark = [pytest.mark.boxes, root_only]
 
 
-class Started:
+class SocketActivatedWorkers:
     """What systemd does for burstd-hand.socket: one process a connection."""
 
     def __init__(self, path: Path) -> None:
@@ -54,26 +54,28 @@ class Started:
 
 
 @pytest.fixture
-def started(tmp_path: Path) -> Iterator[Started]:
-    made = Started(tmp_path / "hand.sock")
+def started(tmp_path: Path) -> Iterator[SocketActivatedWorkers]:
+    made = SocketActivatedWorkers(tmp_path / "hand.sock")
     yield made
     made.close()
 
 
-def test_a_user_has_so_many_hands(started: Started, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MOST_HANDS", 3)
+def test_a_user_has_so_many_workers(
+    started: SocketActivatedWorkers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "MAX_WORKERS_PER_USER", 3)
     path = tmp_path / "hand.sock"
     for number in range(3):
-        with open_hand(USER, USER, socket_path=path):
+        with start_user_worker(USER, USER, socket_path=path):
             os.kill(started.children[number].pid, signal.SIGSTOP)
-    with pytest.raises(HandError, match=f"user {USER} has 3 hands already that have not ended") as caught:
-        open_hand(USER, USER, socket_path=path)
+    with pytest.raises(UserWorkerError, match=f"user {USER} has 3 hands already that have not ended") as caught:
+        start_user_worker(USER, USER, socket_path=path)
     assert caught.value.errno, "it is tried again"
     assert len(started.children) == 3
-    open_hand(OTHER, OTHER, socket_path=path).close()
+    start_user_worker(OTHER, OTHER, socket_path=path).close()
     os.kill(started.children[0].pid, signal.SIGCONT)
     started.children[0].wait(20)
     until = time.monotonic() + 20
-    while module.processes.count(USER) == 3:
+    while module.worker_processes.count(USER) == 3:
         assert time.monotonic() < until
-    open_hand(USER, USER, socket_path=path).close()
+    start_user_worker(USER, USER, socket_path=path).close()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from burstd.db import Store, backup
+from burstd.db import Store, back_up_database
 from tests.db.samples import ManualClock, planned
 from tests.doubles.lone_daemon import LoneDaemon
 
@@ -58,7 +58,7 @@ def test_a_backup_is_its_users_only(tmp_path: Path) -> None:
     copy.touch(0o644)
     before = os.umask(0)
     try:
-        backup(place, copy)
+        back_up_database(place, copy)
     finally:
         os.umask(before)
     assert modes(tmp_path)["copy.db"] == "0o600"

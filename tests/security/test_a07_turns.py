@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from burstd.api.app import AT_ONCE
-from tests.api.client import Client
-from tests.api.office import record_of_the_world, serving
+from burstd.api.app import MAX_CONCURRENT_REQUESTS
+from tests.api.client import ApiTestClient
+from tests.api.office import sample_database, serving_api
 
 USER = "games"
 MANY = 8
@@ -44,26 +44,27 @@ class _Slow:
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can connect as another user")
 def test_few_requests_of_one_user_are_answered_at_a_time() -> None:
     who = pwd.getpwnam(USER)
-    with record_of_the_world() as record, serving(record) as (office, path):
+    with sample_database() as record, serving_api(record) as (backend, path):
         slow = _Slow(record)
-        office.reader = slow
-        clients = [Client(path, who.pw_uid, who.pw_gid) for _ in range(MANY)]
+        backend.reader = slow
+        clients = [ApiTestClient(path, who.pw_uid, who.pw_gid) for _ in range(MANY)]
         answers: list[int] = []
         threads = [
-            threading.Thread(target=lambda c=client: answers.append(c.ask("GET", "/v1/bill")[0])) for client in clients
+            threading.Thread(target=lambda c=client: answers.append(c.request("GET", "/v1/bill")[0]))
+            for client in clients
         ]
         for thread in threads:
             thread.start()
-        for _ in range(AT_ONCE):
+        for _ in range(MAX_CONCURRENT_REQUESTS):
             assert slow.begun.acquire(timeout=30.0)
-        with Client(path) as admin:
+        with ApiTestClient(path) as admin:
             for _ in range(MANY):
                 admin.get("/v1/status")
         other = pwd.getpwnam("bin")
-        with Client(path, other.pw_uid, other.pw_gid) as another:
+        with ApiTestClient(path, other.pw_uid, other.pw_gid) as another:
             another.get("/v1/status")
         slow.go.set()
         for thread in threads:
             thread.join(30.0)
         assert answers == [200] * MANY
-        assert slow.most == AT_ONCE
+        assert slow.most == MAX_CONCURRENT_REQUESTS

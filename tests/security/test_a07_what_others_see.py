@@ -18,10 +18,10 @@ from pathlib import Path
 
 import pytest
 
-from burstd.api.app import make_app
-from burstd.api.auth import Rights
-from burstd.api.backend import HeldRoute, KeptNode
-from burstd.db import Reader, Store
+from burstd.api.app import create_api_app
+from burstd.api.auth import Authorizer
+from burstd.api.backend import ProviderRoute, RetainedNode
+from burstd.db import Store, StoreReader
 from burstd.domain.billing.costs import BudgetLine
 from burstd.domain.claim import ClaimState as S
 from burstd.domain.plan import Plan
@@ -32,11 +32,11 @@ from burstd.domain.staging import Directives, StageIn, StageOut, Staging
 from burstd.domain.staging import StageState as T
 from burstd.planner.decide import decide
 from burstd.planner.timeouts import Tuning
-from burstd.staging.movement.progress import Reading
-from tests.api.client import Client
-from tests.api.office import FakeOffice, serving
-from tests.api.stages import FakeStage
-from tests.api.world import MINE, NOW, OTHER, SLURM, SNAPSHOT, FixedClock, claim, job
+from burstd.staging.movement.progress import MeterReading
+from tests.api.client import ApiTestClient
+from tests.api.office import FakeBackend, serving_api
+from tests.api.stages import FakeStagingBackend
+from tests.api.world import NOW, OTHER_USER, SLURM, SNAPSHOT, USER, FixedClock, claim, job
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can connect as another user")
 
@@ -48,50 +48,74 @@ GROUP = "games"
 """A group of Debian's own, made the administrators'."""
 THIRD = "bin"
 CLAIMS = (
-    claim("gpu1", S.OPEN, 600, jobs=(OWN,), users=(MINE,), opened=NOW - 600, reason=f"for job {OWN}"),
-    claim("gpu2", S.OPEN, 300, jobs=(WHOLE,), users=(OTHER,), opened=NOW - 300, reason=f"{SECRET} of job {WHOLE}",
-          reserved=Decimal("77.77"), accounts=(SECRET,)),
-    claim("gpu3", S.BOOTING, 9, jobs=(SHARED, OWN), users=(OTHER, MINE), gang=SHARED, reason=f"{SECRET}, job {SHARED}"),
-)  # fmt: skip
-JOBS = (
-    job(OWN, MINE, JobState.RUNNING, node_list=("gpu1",), name="own"),
-    job(WHOLE, OTHER, JobState.RUNNING, node_list=("gpu2",), name=SECRET, account=SECRET),
-    job(SHARED, OTHER, nodes=2, cpus=16, name=SECRET),
-    job(WAITS, OTHER, name=SECRET, comment=SECRET),
+    claim("gpu1", S.IN_SERVICE, 600, jobs=(OWN,), users=(USER,), opened=NOW - 600, reason=f"for job {OWN}"),
+    claim(
+        "gpu2",
+        S.IN_SERVICE,
+        300,
+        jobs=(WHOLE,),
+        users=(OTHER_USER,),
+        opened=NOW - 300,
+        reason=f"{SECRET} of job {WHOLE}",
+        reserved=Decimal("77.77"),
+        accounts=(SECRET,),
+    ),
+    claim(
+        "gpu3",
+        S.BOOTING,
+        9,
+        jobs=(SHARED, OWN),
+        users=(OTHER_USER, USER),
+        gang=SHARED,
+        reason=f"{SECRET}, job {SHARED}",
+    ),
 )
-WORLD = replace(SNAPSHOT, claims=CLAIMS, slurm=replace(SLURM, jobs=JOBS), breakers=(), held_slots=frozenset())
+JOBS = (
+    job(OWN, USER, JobState.RUNNING, node_list=("gpu1",), name="own"),
+    job(WHOLE, OTHER_USER, JobState.RUNNING, node_list=("gpu2",), name=SECRET, account=SECRET),
+    job(SHARED, OTHER_USER, nodes=2, cpus=16, name=SECRET),
+    job(WAITS, OTHER_USER, name=SECRET, comment=SECRET),
+)
+WORLD = replace(SNAPSHOT, claims=CLAIMS, slurm=replace(SLURM, jobs=JOBS), breakers=(), drained_slots=frozenset())
 _DECIDED = decide(WORLD, (), Tuning())
 _SAID = Remark("data_locality", f"job:{WAITS}", "wait", f"/data/{SECRET} is not there")
-_BUDGET = BudgetLine("user", OTHER, "month", "USD", Decimal(3), Decimal(1), Decimal(1), SECRET)
+_BUDGET = BudgetLine("user", OTHER_USER, "month", "USD", Decimal(3), Decimal(1), Decimal(1), SECRET)
 PLAN = Plan((), replace(
     _DECIDED.target, remarks=(*_DECIDED.target.remarks, _SAID), budgets=(_BUDGET, replace(_BUDGET, kind="project")),
-    failed=(PolicyFailed("nights", f"KeyError: '{SECRET}'"),),
+    failed_policies=(PolicyFailed("nights", f"KeyError: '{SECRET}'"),),
 ), (*_DECIDED.remarks, _SAID))  # fmt: skip
-ALARM = f"the data of job {WAITS} ({OTHER}) is held: /data/{SECRET} cannot be read"
+ALARM = f"the data of job {WAITS} ({OTHER_USER}) is held: /data/{SECRET} cannot be read"
 ANSWERS = {
     "/v1/status": ["/v1/status"],
     "/v1/nodes": ["/v1/nodes", "/v1/nodes?all=true"],
     "/v1/nodes/{name}": [f"/v1/nodes/{n}" for n in ("gpu1", "gpu2", "gpu3", "c-gpu2", "c-gpu3")],
-    "/v1/jobs": ["/v1/jobs", f"/v1/jobs?user={OTHER}", f"/v1/jobs?user={MINE}"],
+    "/v1/jobs": ["/v1/jobs", f"/v1/jobs?user={OTHER_USER}", f"/v1/jobs?user={USER}"],
     "/v1/jobs/{job_id}": [f"/v1/jobs/{j}" for j in (OWN, WHOLE, SHARED, WAITS, LEFT)],
     "/v1/jobs/{job_id}/explanation": [f"/v1/jobs/{j}/explanation" for j in (OWN, WHOLE, SHARED, WAITS, LEFT)],
     "/v1/events": [
-        "/v1/events", *(f"/v1/events?job={j}" for j in (OWN, WHOLE, SHARED, WAITS, LEFT)),
-        *(f"/v1/events?node={n}" for n in ("gpu1", "gpu2", "gpu3")), "/v1/events?claim=c-gpu2",
+        "/v1/events",
+        *(f"/v1/events?job={j}" for j in (OWN, WHOLE, SHARED, WAITS, LEFT)),
+        *(f"/v1/events?node={n}" for n in ("gpu1", "gpu2", "gpu3")),
+        "/v1/events?claim=c-gpu2",
         "/v1/events?claim=c-gpu3",
     ],
     "/v1/bill": [f"/v1/bill?group={g}" for g in ("user", "account", "job", "pool", "provider", "claim")],
-    "/v1/stage": ["/v1/stage", "/v1/stage?all=true", f"/v1/stage?user={OTHER}", f"/v1/stage?all=true&user={OTHER}"],
+    "/v1/stage": [
+        "/v1/stage",
+        "/v1/stage?all=true",
+        f"/v1/stage?user={OTHER_USER}",
+        f"/v1/stage?all=true&user={OTHER_USER}",
+    ],
     "/v1/stage/usage": ["/v1/stage/usage"],
     "/v1/stage/{job_id}": [f"/v1/stage/{j}" for j in (WHOLE, WAITS, LEFT)],
     "/v1/providers": ["/v1/providers"],
     "/v1/providers/{name}/offers": ["/v1/providers/sandbox/offers?all=true"],
     "/v1/routes": ["/v1/routes"],
     "/v1/policies": ["/v1/policies"],
-}  # fmt: skip
+}
 """Every route that reads, and what of it is asked for."""
 BODIES: dict[str, object] = {
-    "/v1/stage/evict": {"kind": "user", "name": OTHER},
+    "/v1/stage/evict": {"kind": "user", "name": OTHER_USER},
     "/v1/jobs/{job_id}/routes": {"port": 8888},
     "/v1/pools/{pool}/pin": {"nodes": 1, "kind": "floor"},
     "/v1/nodes/hold": {"nodes": ["gpu2"], "reason": "x"},
@@ -100,49 +124,65 @@ BODIES: dict[str, object] = {
 }
 
 
-class _Stage(FakeStage):
-    def progress(self) -> dict[str, tuple[Reading, ...]]:
-        return {WAITS: (Reading(SECRET, "in", 1, 2, 1, 0, 1.0, None, 0.1),)}
+class _Stage(FakeStagingBackend):
+    def transfer_progress(self) -> dict[str, tuple[MeterReading, ...]]:
+        return {WAITS: (MeterReading(SECRET, "in", 1, 2, 1, 0, 1.0, None, 0.1),)}
 
-    def kept(self) -> tuple[KeptNode, ...]:
-        return (KeptNode("gpu2", WHOLE, OTHER, NOW + 7200, SECRET),)
+    def retained_nodes(self) -> tuple[RetainedNode, ...]:
+        return (RetainedNode("gpu2", WHOLE, OTHER_USER, NOW + 7200, SECRET),)
 
 
 @pytest.fixture(scope="module")
-def reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reader]:
+def reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StoreReader]:
     """A record in which all this has happened."""
     path, clock = tmp_path_factory.mktemp("record") / "burstd.db", FixedClock(NOW - 9000)
     asked = Directives((StageIn(f"/data/{SECRET}", SECRET),), (StageOut(f"*.{SECRET}", f"/home/{SECRET}"),))
     with Store.open(path, clock) as store:
         store.make_claims([replace(c, state=S.PLANNED, opened=None, billed_until=None) for c in CLAIMS])
         for c in CLAIMS:
-            store.move(c.id, S.PLANNED, S.LAUNCHING, c.reason)
-            store.move(c.id, S.LAUNCHING, S.BOOTING, c.reason, billed_from=clock.time)
+            store.transition_claim(c.id, S.PLANNED, S.LAUNCHING, c.reason)
+            store.transition_claim(c.id, S.LAUNCHING, S.BOOTING, c.reason, billed_from=clock.time)
         for number in (WHOLE, WAITS, LEFT):
-            store.make_staging(Staging(number, OTHER, 1, 1, asked, T.WAITING, clock.time, clock.time, "site", SECRET,
-                                       f"/home/{SECRET}", reason=SECRET))  # fmt: skip
-            store.move_staging(number, T.WAITING, T.SENDING, SECRET)
-            store.move_staging(
-                number, T.SENDING, T.HELD, SECRET, error=f"/data/{SECRET} cannot be read", resume="sending"
+            store.make_staging(
+                Staging(
+                    number,
+                    OTHER_USER,
+                    1,
+                    1,
+                    asked,
+                    T.WAITING,
+                    clock.time,
+                    clock.time,
+                    "site",
+                    SECRET,
+                    f"/home/{SECRET}",
+                    reason=SECRET,
+                )
             )
-        users = {f"job:{j.id}": j.user for j in JOBS} | {f"job:{LEFT}": OTHER}
+            store.transition_staging(number, T.WAITING, T.UPLOADING, SECRET)
+            store.transition_staging(
+                number, T.UPLOADING, T.HELD, SECRET, error=f"/data/{SECRET} cannot be read", resume="sending"
+            )
+        users = {f"job:{j.id}": j.user for j in JOBS} | {f"job:{LEFT}": OTHER_USER}
         store.record_remarks([*PLAN.remarks, replace(_SAID, subject=f"job:{LEFT}")], lambda s: users.get(s, ""))
         clock.time = NOW
-    with Reader.open(path, FixedClock()) as opened:
+    with StoreReader.open(path, FixedClock()) as opened:
         yield opened
 
 
 @pytest.fixture(scope="module")
-def served(reader: Reader) -> Iterator[tuple[FakeOffice, Path]]:
-    with serving(reader, GROUP) as (office, path):
-        office.last, office.stage, office.alarms = (WORLD, PLAN), _Stage(), (ALARM,)
-        office.routes.open_ones = [HeldRoute("sandbox", Route(WHOLE, 8888, "i-gpu2", f"https://{SECRET}.example"))]
-        yield office, path
+def served(reader: StoreReader) -> Iterator[tuple[FakeBackend, Path]]:
+    with serving_api(reader, GROUP) as (backend, path):
+        backend.loop, backend.stage, backend.alarms = (WORLD, PLAN), _Stage(), (ALARM,)
+        backend.routes.routes = [ProviderRoute("sandbox", Route(WHOLE, 8888, "i-gpu2", f"https://{SECRET}.example"))]
+        yield backend, path
 
 
-def paths(office: FakeOffice) -> dict[str, set[str]]:
+def paths(backend: FakeBackend) -> dict[str, set[str]]:
     """Every route of the interface, with its methods."""
-    return {path: set(methods) for path, methods in make_app(office, Rights(GROUP)).openapi()["paths"].items()}
+    return {
+        path: set(methods) for path, methods in create_api_app(backend, Authorizer(GROUP)).openapi()["paths"].items()
+    }
 
 
 def answers(path: Path, user: str, group: str = "") -> dict[str, tuple[int, str]]:
@@ -152,18 +192,18 @@ def answers(path: Path, user: str, group: str = "") -> dict[str, tuple[int, str]
     gid = grp.getgrnam(group).gr_gid if group else account.pw_gid
     for urls in ANSWERS.values():
         for url in urls:
-            with Client(path, account.pw_uid, gid) as client:
-                status, said = client.ask("GET", url)
+            with ApiTestClient(path, account.pw_uid, gid) as client:
+                status, said = client.request("GET", url)
             found[url] = status, json.dumps(said)
     return found
 
 
-def test_every_route_is_asked(served: tuple[FakeOffice, Path]) -> None:
+def test_every_route_is_asked(served: tuple[FakeBackend, Path]) -> None:
     assert {path for path, methods in paths(served[0]).items() if "get" in methods} == ANSWERS.keys()
 
 
-@pytest.mark.parametrize("user", [MINE, THIRD])
-def test_another_user_learns_nothing_of_a_job(served: tuple[FakeOffice, Path], user: str) -> None:
+@pytest.mark.parametrize("user", [USER, THIRD])
+def test_another_user_learns_nothing_of_a_job(served: tuple[FakeBackend, Path], user: str) -> None:
     numbers = re.compile(rf"\b({WHOLE}|{SHARED}|{WAITS}|{LEFT})\b|77\.77")
     for url, (status, text) in answers(served[1], user).items():
         assert status in (200, 403, 404), (url, text)
@@ -173,7 +213,7 @@ def test_another_user_learns_nothing_of_a_job(served: tuple[FakeOffice, Path], u
 
 
 @pytest.mark.parametrize(("user", "group"), [("root", ""), (THIRD, GROUP)])
-def test_administrators_see_all_of_it(served: tuple[FakeOffice, Path], user: str, group: str) -> None:
+def test_administrators_see_all_of_it(served: tuple[FakeBackend, Path], user: str, group: str) -> None:
     said = answers(served[1], user, group)
     assert {status for status, _ in said.values()} == {200}
     assert ALARM in said["/v1/status"][1]
@@ -182,8 +222,8 @@ def test_administrators_see_all_of_it(served: tuple[FakeOffice, Path], user: str
                        "/v1/stage", f"/v1/stage/{WAITS}", "/v1/routes"}  # fmt: skip
 
 
-def test_the_owner_sees_his_own(served: tuple[FakeOffice, Path]) -> None:
-    said = answers(served[1], OTHER)
+def test_the_owner_sees_his_own(served: tuple[FakeBackend, Path]) -> None:
+    said = answers(served[1], OTHER_USER)
     telling = {url for url, (_, text) in said.items() if SECRET in text}
     assert telling >= {"/v1/status", "/v1/nodes", "/v1/jobs", f"/v1/jobs/{LEFT}", f"/v1/events?job={WHOLE}",
                        "/v1/stage", f"/v1/stage/{WAITS}", "/v1/routes", "/v1/bill?group=user"}  # fmt: skip
@@ -193,16 +233,16 @@ def test_the_owner_sees_his_own(served: tuple[FakeOffice, Path]) -> None:
     assert ALARM not in alarms  # it names others as well
 
 
-@pytest.mark.parametrize("user", [MINE, THIRD])
-def test_nobody_acts_on_what_is_anothers(served: tuple[FakeOffice, Path], user: str) -> None:
-    office, path = served
-    held = list(office.routes.open_ones)
-    office.asked.clear()
-    for route, methods in paths(office).items():
+@pytest.mark.parametrize("user", [USER, THIRD])
+def test_nobody_acts_on_what_is_anothers(served: tuple[FakeBackend, Path], user: str) -> None:
+    backend, path = served
+    held = list(backend.routes.routes)
+    backend.commands.clear()
+    for route, methods in paths(backend).items():
         for method in sorted(methods - {"get"}):
             url = re.sub(r"\{(\w+)\}", lambda part: {"job_id": WHOLE, "pool": "gpu"}.get(part[1], "sandbox"), route)
-            with Client(path, pwd.getpwnam(user).pw_uid) as client:
-                status, said = client.ask(method.upper(), url, BODIES.get(route))
+            with ApiTestClient(path, pwd.getpwnam(user).pw_uid) as client:
+                status, said = client.request(method.upper(), url, BODIES.get(route))
             assert status in (403, 404), (method, url, status, said)
             assert SECRET not in json.dumps(said), (method, url, said)
-    assert (office.asked, office.routes.open_ones) == ([], held)
+    assert (backend.commands, backend.routes.routes) == ([], held)

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from burstd.slurm.commands.run import Commands
+from burstd.slurm.commands.run import SlurmCommands
 from burstd.slurm.config import check
-from burstd.slurm.config.render import Wishes
+from burstd.slurm.config.render import SlurmConfOptions
 from tests.lab import slurm_files
 from tests.lab.cluster import Cluster
 from tests.slurm.rig import Rig, rig
@@ -47,9 +47,9 @@ def on_node(cluster: Cluster, command: str, user: str = "root") -> str:
 
 def advice(site: Rig) -> list[str]:
     version = slurm_files.VERSIONS[site.cluster.release]
-    wishes = Wishes(version, keep_partitions=("onprem",), resume_timeout_s=7, suspend_timeout_s=2)
-    running = check.ask(Commands(site.run))
-    return [f.found for f in check.compare(site.cluster.pools, wishes, running) if f.subject == "AllocNodes"]
+    wishes = SlurmConfOptions(version, onprem_partitions=("onprem",), resume_timeout_s=7, suspend_timeout_s=2)
+    running = check.read_running_slurm(SlurmCommands(site.run))
+    return [f.found for f in check.compare_slurm_conf(site.cluster.pools, wishes, running) if f.subject == "AllocNodes"]
 
 
 def test_alloc_nodes_keeps_the_users_of_a_node_from_submitting_and_check_says_so(site: Rig) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from burstd.slurm.hooks import power_server, stage_server
-from burstd.slurm.hooks.power_client import TAKEN
+from burstd.slurm.hooks.power_client import ACKNOWLEDGED
 
 SERVERS = """
 import os, resource, select, sys
@@ -73,7 +73,7 @@ def test_servers_of_the_hooks_go_on_after_accept_has_failed(tmp_path: Path) -> N
             with connect(tmp_path / "power") as power, connect(tmp_path / "stage") as stage:
                 power.sendall(json.dumps({"kind": "resume", "nodes": "cl1", "time": 1.0}).encode())
                 power.shutdown(socket.SHUT_WR)
-                assert power.recv(16) == TAKEN
+                assert power.recv(16) == ACKNOWLEDGED
                 stage.sendall(json.dumps({"hook": "setup", "job": "7"}).encode() + b"\n")
                 assert json.loads(stage.recv(1 << 16))["result"] == "ok"
         finally:
@@ -93,7 +93,7 @@ def test_servers_of_the_hooks_go_on_after_accept_has_failed(tmp_path: Path) -> N
     ],
 )  # fmt: skip
 def test_a_power_call_that_is_none_ends_nothing(line: bytes) -> None:
-    assert power_server.parse(line) is None
+    assert power_server.parse_power_call(line) is None
 
 
 @pytest.mark.parametrize(
@@ -111,4 +111,4 @@ def test_a_power_call_that_is_none_ends_nothing(line: bytes) -> None:
     ],
 )
 def test_a_hook_that_is_none_ends_nothing(line: bytes) -> None:
-    assert stage_server.parse(line) is None
+    assert stage_server.parse_stage_call(line) is None

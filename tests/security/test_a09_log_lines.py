@@ -7,7 +7,7 @@ import io
 import structlog
 
 from burstd.runtime import logs
-from burstd.runtime.logs import EVERY_S, MOST, Sparing, set_up
+from burstd.runtime.logs import MAX_LINES, WINDOW_S, UserRateLimit, set_up
 
 
 def test_a_flood_of_one_user_is_a_few_lines() -> None:
@@ -25,14 +25,14 @@ def test_a_flood_of_one_user_is_a_few_lines() -> None:
     finally:
         structlog.configure(**before)
     lines = out.getvalue().splitlines()
-    assert sum("uid=1001" in line for line in lines) == MOST
+    assert sum("uid=1001" in line for line in lines) == MAX_LINES
     assert sum("uid=1002" in line for line in lines) == 5
     assert sum("a claim has moved" in line for line in lines) == 50
 
 
 def test_what_was_left_out_is_told_and_users_are_forgotten() -> None:
     now = 0.0
-    sparing = Sparing(lambda: now)
+    sparing = UserRateLimit(lambda: now)
     kept = 0
     for _ in range(100):
         try:
@@ -40,10 +40,10 @@ def test_what_was_left_out_is_told_and_users_are_forgotten() -> None:
             kept += 1
         except structlog.DropEvent:
             pass
-    assert kept == MOST
-    now = EVERY_S
-    assert sparing(None, "", {"event": "x", "uid": 1})["left_out"] == 100 - MOST
+    assert kept == MAX_LINES
+    now = WINDOW_S
+    assert sparing(None, "", {"event": "x", "uid": 1})["left_out"] == 100 - MAX_LINES
     assert "left_out" not in sparing(None, "", {"event": "x", "uid": 1})
-    for uid in range(3 * logs._KNOWN):
+    for uid in range(3 * logs._MAX_KEYS):
         sparing(None, "", {"event": "x", "uid": uid})
-    assert len(sparing._said) <= logs._KNOWN
+    assert len(sparing._counts) <= logs._MAX_KEYS

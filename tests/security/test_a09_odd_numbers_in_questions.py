@@ -14,13 +14,13 @@ import pytest
 import structlog
 from fastapi import FastAPI
 
-from burstd.api.app import make_app
-from burstd.api.auth import Rights
-from burstd.api.dependencies import Denied
-from burstd.api.port_forward import _read
-from burstd.runtime.logs import EVERY_S, MOST, Tracebacks, set_up
-from tests.api.client import Client
-from tests.api.office import FakeOffice, record_of_the_world, serving
+from burstd.api.app import create_api_app
+from burstd.api.auth import Authorizer
+from burstd.api.dependencies import ApiError
+from burstd.api.port_forward import _read_request
+from burstd.runtime.logs import MAX_LINES, WINDOW_S, TracebackLimit, set_up
+from tests.api.client import ApiTestClient
+from tests.api.office import FakeBackend, sample_database, serving_api
 from tests.api.world import JOBS
 
 ODD = ("nan", "inf", "-inf", "1e300", str(10**20), "-1", "1" * 5000)
@@ -38,9 +38,9 @@ BODIES: dict[str, dict[str, Any]] = {
 
 
 @pytest.fixture(scope="module")
-def served() -> Iterator[tuple[Client, FakeOffice]]:
-    with record_of_the_world() as record, serving(record) as (office, path), Client(path) as client:
-        yield client, office
+def served() -> Iterator[tuple[ApiTestClient, FakeBackend]]:
+    with sample_database() as record, serving_api(record) as (backend, path), ApiTestClient(path) as client:
+        yield client, backend
 
 
 def numeric(schema: dict[str, Any]) -> bool:
@@ -57,15 +57,15 @@ def operations(app: FastAPI) -> Iterator[tuple[str, str, dict[str, Any], dict[st
             yield method.upper(), path, about, said["components"]["schemas"][name]["properties"] if name else {}
 
 
-def raw(client: Client, method: str, path: str, text: str | None = None) -> int:
+def raw(client: ApiTestClient, method: str, path: str, text: str | None = None) -> int:
     client._http.request(method, path, text, {"content-type": "application/json"} if text else {})
     answer = client._http.getresponse()
     answer.read()
     return answer.status
 
 
-def test_every_parameter_of_every_route(served: tuple[Client, FakeOffice]) -> None:
-    client, office = served
+def test_every_parameter_of_every_route(served: tuple[ApiTestClient, FakeBackend]) -> None:
+    client, backend = served
     tried, wrong = set(), []
 
     def note(status: int, numbers: bool, *what: str) -> None:
@@ -73,7 +73,7 @@ def test_every_parameter_of_every_route(served: tuple[Client, FakeOffice]) -> No
         if status >= 500 or (numbers and status < 400):
             wrong.append((status, *what))
 
-    for method, path, about, fields in operations(make_app(office, Rights(""))):
+    for method, path, about, fields in operations(create_api_app(backend, Authorizer(""))):
         good = path.format(**PATHS)
         assert not fields or path in BODIES, f"write down a body for {path}"
         body = BODIES[path] if fields else None
@@ -108,14 +108,14 @@ def test_the_socket_for_ports(line: str) -> None:
     with ours, theirs:
         theirs.sendall(f'{{"job": "1", {line}}}\n'.encode())
         ours.settimeout(5)
-        with pytest.raises(Denied) as caught:
-            _read(ours)
+        with pytest.raises(ApiError) as caught:
+            _read_request(ours)
     assert caught.value.status == 422
     assert len(caught.value.text) < 200
 
 
-def test_one_traceback_of_a_kind(served: tuple[Client, FakeOffice]) -> None:
-    client, office = served
+def test_one_traceback_of_a_kind(served: tuple[ApiTestClient, FakeBackend]) -> None:
+    client, backend = served
     root = logging.getLogger()
     handlers, level, before = root.handlers[:], root.level, structlog.get_config()
     out = io.StringIO()
@@ -125,27 +125,27 @@ def test_one_traceback_of_a_kind(served: tuple[Client, FakeOffice]) -> None:
 
     try:
         set_up(stream=out, environ={})
-        office.answer = broken
-        for _ in range(3 * MOST):
-            assert client.ask("POST", "/v1/reload")[0] == 500
+        backend.answer = broken
+        for _ in range(3 * MAX_LINES):
+            assert client.request("POST", "/v1/reload")[0] == 500
     finally:
-        office.reset()
+        backend.reset()
         structlog.configure(**before)
         root.handlers[:] = handlers
         root.setLevel(level)
     text = out.getvalue()
     assert text.count("Traceback (most recent call last)") == 1
-    assert text.count("a request failed unexpectedly") == MOST
+    assert text.count("a request failed unexpectedly") == MAX_LINES
     assert "request='POST /v1/reload'" in text
 
 
 def test_another_traceback_after_a_while() -> None:
     now = 0.0
-    processor = Tracebacks(lambda: now)
+    processor = TracebackLimit(lambda: now)
 
     def said(kind: type[Exception]) -> bool:
         return "exc_info" in processor(None, "", {"event": "x", "exc_info": kind("x")})
 
     assert [said(KeyError), said(KeyError), said(ValueError)] == [True, False, True]
-    now = EVERY_S
+    now = WINDOW_S
     assert said(KeyError)

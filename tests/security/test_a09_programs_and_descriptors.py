@@ -10,40 +10,40 @@ from typing import cast
 
 import pytest
 
-from burstd.domain.plugins.shell import Result, Shell
+from burstd.domain.plugins.shell import CompletedCommand, Shell
 from burstd.node.agent import NodeAgent
-from burstd.transfer.content_store.manifest import Entry
-from burstd.transfer.protocol.bundle import agent_bundle
+from burstd.transfer.content_store.manifest import ManifestEntry
+from burstd.transfer.protocol.bundle import agent_zipapp
 from staging.ssh.stager import SshSettings, SshStager
 from tests.reach import let_others_in
-from tests.transfer.agent_rig import Rig, directory
+from tests.transfer.agent_rig import AgentRig, directory
 from tests.transfer.ground import root_only
 
-_OTHERS = (b"", b"evil", b"#" * len(agent_bundle()))
+_OTHERS = (b"", b"evil", b"#" * len(agent_zipapp()))
 
 
 class Here:
     """A shell on this machine."""
 
-    def script(self, text: str, *args: str, input: bytes = b"", timeout_s: float = 30.0) -> Result:  # noqa: A002
+    def script(self, text: str, *args: str, input: bytes = b"", timeout_s: float = 30.0) -> CompletedCommand:  # noqa: A002
         done = subprocess.run(
             ["sh", "-c", text, "sh", *args], input=input, capture_output=True, timeout=timeout_s, check=False
         )
-        return Result(done.returncode, done.stdout.decode(), done.stderr.decode())
+        return CompletedCommand(done.returncode, done.stdout.decode(), done.stderr.decode())
 
 
 @pytest.mark.parametrize("other", _OTHERS, ids=len)
 def test_an_agent_that_is_another_is_replaced(tmp_path: Path, other: bytes) -> None:
     shell = cast("Shell", Here())
     agent = NodeAgent(lambda _claim: shell, str(tmp_path / "folder"))
-    agent._deliver(shell)
+    agent._install_agent(shell)
     (file,) = (tmp_path / "folder").iterdir()
-    assert file.read_bytes() == agent_bundle()
+    assert file.read_bytes() == agent_zipapp()
     file.write_bytes(other)
-    agent._deliver(shell)
-    assert file.read_bytes() == agent_bundle()
+    agent._install_agent(shell)
+    assert file.read_bytes() == agent_zipapp()
     before = file.stat()
-    agent._deliver(shell)
+    agent._install_agent(shell)
     assert file.stat().st_ino == before.st_ino
 
 
@@ -62,11 +62,11 @@ def test_a_program_of_a_store_that_is_another_is_replaced(
         return ["sh", "-c", command]
 
     monkeypatch.setattr(stager, "_argv", here)
-    stager._prepare_now()
+    stager._prepare_server()
     (file,) = (tmp_path / "store/.programs").iterdir()
     good = file.read_bytes()
     file.write_bytes(b"#" * len(good) if other is None else other)
-    stager._prepare_now()
+    stager._prepare_server()
     assert file.read_bytes() == good
 
 
@@ -74,7 +74,7 @@ def test_a_program_of_a_store_that_is_another_is_replaced(
 @pytest.mark.boxes
 def test_empty_files_hold_no_descriptor(tmp_path: Path) -> None:
     let_others_in(tmp_path)
-    rig = Rig(tmp_path / "node", python=("prlimit", "--nofile=200:200", sys.executable))
+    rig = AgentRig(tmp_path / "node", python=("prlimit", "--nofile=200:200", sys.executable))
     names = [b"%04d" % n for n in range(500)]
-    rig.place("1", rig.tree([directory(), *(Entry(name, "f", 0o644, 5) for name in names)]))
+    rig.deliver("1", rig.tree([directory(), *(ManifestEntry(name, "f", 0o644, 5) for name in names)]))
     assert len([*(rig.job("1") / "in/data/").iterdir()]) == len(names)

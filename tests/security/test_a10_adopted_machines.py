@@ -8,11 +8,11 @@ import pytest
 
 from burstd.domain.claim import ClaimState as S
 from burstd.domain.cloud.instance import TAG_POOL, TAG_SLOT, Instance, InstanceState
-from burstd.domain.plan import Adopt
+from burstd.domain.plan import AdoptMachine
 from burstd.domain.snapshot import CloudView, SlurmView, Snapshot
-from burstd.planner.lifecycle.adoption import BILLED_S, adopt, adoptable, unlisted
-from burstd.planner.snapshot_view import View
-from tests.planner.worlds import NOW, claim, offer, pool, slot_node, world
+from burstd.planner.lifecycle.adoption import MAX_BACKDATED_S, adoptable_machines, plan_adoptions, unlisted_slots
+from burstd.planner.snapshot_view import SnapshotView
+from tests.planner.worlds import NOW, claim, make_snapshot, offer, pool, slot_node
 
 MACHINE = Instance(
     "i-1", "sky", InstanceState.RUNNING, "abc-1", {TAG_SLOT: "cpu1", TAG_POOL: "cpu"}, address="10.0.0.7",
@@ -21,7 +21,7 @@ MACHINE = Instance(
 
 
 def listed(*machines: Instance) -> Snapshot:
-    seen = world(unknown=frozenset((m.provider, m.id) for m in machines))
+    seen = make_snapshot(unrecorded_instances=frozenset((m.provider, m.id) for m in machines))
     clouds = {
         name: CloudView((replace(offer(), provider=name),), tuple(m for m in machines if m.provider == name))
         for name in ("sky", "storm")
@@ -29,14 +29,14 @@ def listed(*machines: Instance) -> Snapshot:
     return replace(seen, clouds=clouds)
 
 
-def _view(seen: Snapshot) -> View:
+def _view(seen: Snapshot) -> SnapshotView:
     assert isinstance(seen.slurm, SlurmView)
-    return View(seen, seen.slurm)
+    return SnapshotView(seen, seen.slurm)
 
 
-def adopted(*machines: Instance) -> list[Adopt]:
+def adopted(*machines: Instance) -> list[AdoptMachine]:
     seen = listed(*machines)
-    return adopt(seen, _view(seen))
+    return plan_adoptions(seen, _view(seen))
 
 
 def test_a_machine_of_a_cloud_that_fills_the_slot_is_adopted() -> None:
@@ -51,7 +51,7 @@ def test_a_cloud_has_no_say_in_slots_that_it_may_not_fill() -> None:
     ]
     assert adopted(*false) == []
     seen = listed(*false)
-    assert not adoptable(seen, _view(seen))
+    assert not adoptable_machines(seen, _view(seen))
 
 
 @pytest.mark.parametrize("said", ["../../spool/x", "a/b", "a\nb", ".hidden", "-x", "a" * 64, "\udc80", "a b"])
@@ -62,16 +62,21 @@ def test_an_id_that_no_claim_has_is_not_taken_over(said: str) -> None:
 @pytest.mark.parametrize("said", [1.0, 1.8e9 - 400 * 86400.0])
 def test_no_word_of_a_cloud_is_billed_for_years(said: float) -> None:
     seen = replace(listed(replace(MACHINE, launched=said)), now=1.8e9)
-    (one,) = adopt(seen, _view(seen))
-    assert one.claim.billed_from == one.claim.created == 1.8e9 - BILLED_S
+    (one,) = plan_adoptions(seen, _view(seen))
+    assert one.claim.billed_from == one.claim.created == 1.8e9 - MAX_BACKDATED_S
 
 
 def test_a_node_whose_machine_is_listed_for_a_claim_without_an_address_keeps_no_doubt() -> None:
     """The copy that was put back was made while the machine booted."""
     cpu = pool()
     seen = replace(
-        listed(MACHINE), claims=(claim("cpu1", S.LAUNCHING, id="abc-1"),), unknown=frozenset(), doubt="older",
-        slurm=SlurmView((), {"cpu1": replace(slot_node(cpu, "cpu1", up=True), address=MACHINE.address)}, (), read=NOW),
-    )  # fmt: skip
-    assert unlisted(seen) == ()
-    assert unlisted(replace(seen, clouds=listed().clouds)) == ("cpu1",)
+        listed(MACHINE),
+        claims=(claim("cpu1", S.LAUNCHING, id="abc-1"),),
+        unrecorded_instances=frozenset(),
+        record_doubt="older",
+        slurm=SlurmView(
+            (), {"cpu1": replace(slot_node(cpu, "cpu1", up=True), address=MACHINE.address)}, (), read_at=NOW
+        ),
+    )
+    assert unlisted_slots(seen) == ()
+    assert unlisted_slots(replace(seen, clouds=listed().clouds)) == ("cpu1",)

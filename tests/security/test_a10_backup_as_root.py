@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from burstd.db import Store, StoreError, backup, restore
+from burstd.db import Store, StoreError, back_up_database, restore_database
 from tests.db.samples import ManualClock, planned
 
 pytestmark = [pytest.mark.boxes, pytest.mark.skipif(os.geteuid() != 0, reason="needs root")]
@@ -39,7 +39,7 @@ def record(path: Path) -> Path:
 
 
 def test_a_copy_goes_into_a_users_folder_as_his(place: Path) -> None:
-    backup(record(place / "burstd.db"), place / "his" / "copy.db")
+    back_up_database(record(place / "burstd.db"), place / "his" / "copy.db")
     about = (place / "his" / "copy.db").stat()
     assert (about.st_uid, about.st_gid, about.st_mode & 0o777) == (USER, USER, 0o600)
     assert os.geteuid() == os.getegid() == 0
@@ -53,14 +53,14 @@ def test_a_record_is_not_put_back_through_a_users_link(place: Path, link: str) -
     copy.chmod(0o600)
     (place / "his" / link).symlink_to(place / "secret")
     with pytest.raises(StoreError):
-        restore(place / "his" / "burstd.db", copy)
+        restore_database(place / "his" / "burstd.db", copy)
     assert os.geteuid() == os.getegid() == 0
 
 
 def test_a_record_is_put_back_as_its_users(place: Path) -> None:
     copy = record(place / "copy.db")
     copy.chmod(0o600)
-    assert restore(place / "his" / "burstd.db", copy) is None
+    assert restore_database(place / "his" / "burstd.db", copy) is None
     assert {(f.name, f.stat().st_uid) for f in (place / "his").iterdir()} == {
         ("burstd.db", USER), ("burstd.db.lock", USER),
     }  # fmt: skip

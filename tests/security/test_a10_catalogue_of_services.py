@@ -11,15 +11,15 @@ import pytest
 from keystoneauth1.token_endpoint import Token
 
 from burstd.domain.errors import CloudUnavailable, ProviderError
-from providers.openstack.access import Chosen, _Session
-from providers.openstack.calls import Calls
+from providers.openstack.access import TrustedEndpoints, _Session
+from providers.openstack.calls import OpenStackCalls
 from providers.openstack.settings import OpenStackSettings
 from staging.objects.swift import plugin as swift
-from tests.doubles.lying_http import Lie, LyingServer, lying
+from tests.doubles.lying_http import HttpLie, LyingServer, lying_server
 from tests.providers.openstack.stub import Said, Stub, serving
 
 _JSON = {"Content-Type": "application/json"}
-Make = Callable[..., Calls]
+Make = Callable[..., OpenStackCalls]
 
 
 @pytest.fixture
@@ -36,9 +36,9 @@ def stub(monkeypatch: pytest.MonkeyPatch) -> Iterator[Stub]:
 def make(stub: Stub, tmp_path: Path) -> Iterator[Make]:
     made = []
 
-    def calls(**more: object) -> Calls:
+    def calls(**more: object) -> OpenStackCalls:
         made.append(
-            Calls(
+            OpenStackCalls(
                 OpenStackSettings(
                     cloud="stub",
                     clouds_yaml=stub.clouds_yaml(tmp_path, **more),
@@ -59,13 +59,13 @@ def make(stub: Stub, tmp_path: Path) -> Iterator[Make]:
 def elsewhere() -> Iterator[LyingServer]:
     """Nova in its own words, and whoever is asked for anything else."""
 
-    def answer(path: str) -> Lie:
+    def answer(path: str) -> HttpLie:
         about: dict[str, object] = {"id": "v2.1", "status": "CURRENT", "version": "2.96", "min_version": "2.1"}
         about["links"] = [{"rel": "self", "href": "/compute/v2.1/"}]
         version = path.rstrip("/").endswith("/v2.1")
-        return Lie(headers=_JSON, body=[json.dumps({"version": about} if version else {"servers": []}).encode()])
+        return HttpLie(headers=_JSON, body=[json.dumps({"version": about} if version else {"servers": []}).encode()])
 
-    with lying(answer) as found:
+    with lying_server(answer) as found:
         yield found
 
 
@@ -74,7 +74,7 @@ def url_of(server: LyingServer, host: str) -> str:
     return f"http://{host}:{urlsplit(server.url).port}/compute/v2.1"
 
 
-def listed(calls: Calls) -> list[object]:
+def listed(calls: OpenStackCalls) -> list[object]:
     return list(calls.pages("compute", "/servers", "servers", "list servers"))
 
 
@@ -85,7 +85,7 @@ def test_the_catalogue_leads_not_to_this_machine(stub: Stub, make: Make, elsewhe
     with pytest.raises(ProviderError):
         listed(calls)
     with pytest.raises(ProviderError):
-        calls.tell("compute", "POST", "/servers", "make a server", body={})
+        calls.mutate("compute", "POST", "/servers", "make a server", body={})
     assert (elsewhere.asked, elsewhere.tokens) == ([], [])
 
 
@@ -108,8 +108,10 @@ def test_a_document_of_versions_leads_nowhere_else(stub: Stub, make: Make, elsew
 
 
 def test_where_keystone_has_tls_nothing_goes_without(elsewhere: LyingServer) -> None:
-    chosen = Chosen()
-    chosen.learn({"auth": {"auth_url": "https://keystone.example/v3"}, "image_endpoint_override": "http://localhost/"})
+    chosen = TrustedEndpoints()
+    chosen.read_config(
+        {"auth": {"auth_url": "https://keystone.example/v3"}, "image_endpoint_override": "http://localhost/"}
+    )
     session = _Session(lambda *_: None, 10.0, chosen, auth=Token("http://x", "t"))
     with pytest.raises(CloudUnavailable, match=r"has 127\.0\.0\.1 without TLS: .*compute_endpoint_override"):
         session.get(elsewhere.url)

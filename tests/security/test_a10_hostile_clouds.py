@@ -12,17 +12,17 @@ from typing import Any
 
 import pytest
 
-from burstd.domain.cloud.read_limits import ANSWER_BYTES, TooMuch, whole
+from burstd.domain.cloud.read_limits import ANSWER_BYTES, AnswerTooLarge, read_bounded
 from burstd.domain.errors import CloudUnavailable, OutcomeUnknown, ProviderError
-from providers.aws.calls import Calls as AwsCalls
+from providers.aws.calls import AwsCalls
 from providers.aws.provider import AwsProvider
-from providers.openshift.client.calls import Calls as OpenShiftCalls
-from providers.openshift.client.quantities import quantity
+from providers.openshift.client.calls import OpenShiftCalls
+from providers.openshift.client.quantities import parse_quantity
 from providers.openshift.provider import OpenShiftProvider
-from providers.openstack.calls import Calls as OpenStackCalls
+from providers.openstack.calls import OpenStackCalls
 from providers.openstack.provider import OpenStackProvider
 from providers.openstack.settings import OpenStackSettings
-from tests.doubles.lying_http import Lie, LyingServer, bomb, deep, endless, lying
+from tests.doubles.lying_http import HttpLie, LyingServer, bomb, deep, endless, lying_server
 from tests.providers.aws.ec2 import settings as aws_settings
 from tests.providers.openshift.things import settings as openshift_settings
 from tests.providers.openstack.stub import serving
@@ -52,7 +52,7 @@ def _openstack(server: LyingServer, folder: Path, monkeypatch: pytest.MonkeyPatc
 
         def ask(changes: bool) -> object:
             if changes:
-                return calls.tell("compute", "POST", "/servers", "make a server", body={})
+                return calls.mutate("compute", "POST", "/servers", "make a server", body={})
             return list(calls.pages("compute", "/servers", "servers", "list servers"))
 
         yield ask
@@ -73,8 +73,8 @@ def _openshift(server: LyingServer, folder: Path, monkeypatch: pytest.MonkeyPatc
 
     def ask(changes: bool) -> object:
         if changes:
-            return calls.ask("POST", calls.place("pods"), {}, what="make a pod")
-        return calls.listed(calls.place("pods"), what="list pods")
+            return calls.request_json("POST", calls.path_of("pods"), {}, what="make a pod")
+        return calls.list_objects(calls.path_of("pods"), what="list pods")
 
     yield ask
     calls.close()
@@ -92,19 +92,21 @@ def _aws(server: LyingServer, folder: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
     def ask(changes: bool) -> object:
         if changes:
-            return calls.tell("ec2", "terminate_instances", InstanceIds=["i-12345678"])
+            return calls.mutate("ec2", "terminate_instances", InstanceIds=["i-12345678"])
         return list(calls.pages("ec2", "describe_instances", "Reservations"))
 
     yield ask
     calls.close()
 
 
-def _lying(lie: Callable[[], Lie]) -> AbstractContextManager[LyingServer]:
+def _lying(lie: Callable[[], HttpLie]) -> AbstractContextManager[LyingServer]:
     """What Nova has is told as it is: else nothing is asked of it."""
     link = {"rel": "self", "href": "/compute/v2.1/"}
     about = {"id": "v2.1", "status": "CURRENT", "links": [link], "version": "2.96", "min_version": "2.1"}
     honest = json.dumps({"version": about}).encode()
-    return lying(lambda path: Lie(headers=_JSON, body=[honest]) if path.rstrip("/").endswith("/v2.1") else lie())
+    return lying_server(
+        lambda path: HttpLie(headers=_JSON, body=[honest]) if path.rstrip("/").endswith("/v2.1") else lie()
+    )
 
 
 READERS = {"openstack": _openstack, "openshift": _openshift, "aws": _aws}
@@ -117,7 +119,7 @@ def ask_of(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.M
 
 @pytest.mark.parametrize("lie", [endless, bomb, deep], ids=["endless", "bomb", "deep"])
 @pytest.mark.parametrize("changes", [False, True], ids=["read", "change"])
-def test_an_answer_without_a_limit(ask_of: AskOf, lie: Callable[[], Lie], *, changes: bool) -> None:
+def test_an_answer_without_a_limit(ask_of: AskOf, lie: Callable[[], HttpLie], *, changes: bool) -> None:
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with _lying(lie) as server, ask_of(server) as ask:
         with pytest.raises(OutcomeUnknown if changes else CloudUnavailable) as refused:
@@ -130,8 +132,8 @@ def test_an_answer_without_a_limit(ask_of: AskOf, lie: Callable[[], Lie], *, cha
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
 def test_a_redirect_is_given_no_credentials(ask_of: AskOf, status: int) -> None:
-    with lying(lambda _: Lie(body=[b"{}"])) as elsewhere:
-        away = Lie(status, {"Location": f"{elsewhere.url}/there", "Content-Length": "0"})
+    with lying_server(lambda _: HttpLie(body=[b"{}"])) as elsewhere:
+        away = HttpLie(status, {"Location": f"{elsewhere.url}/there", "Content-Length": "0"})
         with _lying(lambda: away) as server, ask_of(server) as ask:
             for changes in (False, True):
                 with pytest.raises(ProviderError):
@@ -162,7 +164,7 @@ def test_a_list_that_comes_back_to_its_beginning(
     page = {"openstack": _servers, "openshift": _pods, "aws": _reservations}[name]
     turn = itertools.cycle(tokens)
     with (
-        _lying(lambda: Lie(headers=_JSON, body=[page(next(turn))])) as server,
+        _lying(lambda: HttpLie(headers=_JSON, body=[page(next(turn))])) as server,
         READERS[name](server, tmp_path, monkeypatch) as ask,
     ):
         with pytest.raises(CloudUnavailable, match=r"no end|is the same"):
@@ -185,9 +187,9 @@ def test_a_list_whose_pages_are_always_new(
     turn = itertools.count()
     last = 500
 
-    def page() -> Lie:
+    def page() -> HttpLie:
         at = next(turn)
-        return Lie(headers=_JSON, body=[_PAGE_OF[name](f"t{at}" if at < last else "")])
+        return HttpLie(headers=_JSON, body=[_PAGE_OF[name](f"t{at}" if at < last else "")])
 
     with _lying(page) as server, READERS[name](server, tmp_path, monkeypatch) as ask:
         with pytest.raises(CloudUnavailable, match=r"the list has|takes more than"):
@@ -209,7 +211,7 @@ def test_a_list_of_too_many_things(name: str, tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr("burstd.domain.cloud.read_limits.LIST_THINGS", 10, raising=False)
     sizes = iter([10, 11])
     with (
-        _lying(lambda: Lie(headers=_JSON, body=[_many(name, next(sizes))])) as server,
+        _lying(lambda: HttpLie(headers=_JSON, body=[_many(name, next(sizes))])) as server,
         READERS[name](server, tmp_path, monkeypatch) as ask,
     ):
         ask(False)
@@ -221,7 +223,7 @@ def test_a_list_of_too_many_things(name: str, tmp_path: Path, monkeypatch: pytes
 def test_an_answer_of_very_many_parts(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """They are counted before anything is made of them: some four MiB."""
     piece = b"<a/>" if name == "aws" else b"[],"
-    lie = Lie(headers=_JSON, body=[b"<R>" if name == "aws" else b"[", piece * (1 << 20)])
+    lie = HttpLie(headers=_JSON, body=[b"<R>" if name == "aws" else b"[", piece * (1 << 20)])
     loaded = _counted(monkeypatch)
     with (
         _lying(lambda: lie) as server,
@@ -260,7 +262,7 @@ _STRANGE = [[], [[]], "x", [1], {"servers": [[]], "items": [[]]}, {"servers": ["
 @pytest.mark.parametrize("said", _STRANGE, ids=json.dumps)
 @pytest.mark.parametrize("name", ["openstack", "openshift"])
 def test_an_answer_of_another_form(name: str, said: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    lie = Lie(headers=_JSON, body=[json.dumps(said).encode()])
+    lie = HttpLie(headers=_JSON, body=[json.dumps(said).encode()])
     with (
         _lying(lambda: lie) as server,
         READERS[name](server, tmp_path, monkeypatch) as ask,
@@ -279,7 +281,7 @@ def test_a_thing_of_another_form(kind: Any, error: type[Exception]) -> None:
             yield 1
             raise error("said")
 
-        listed = instances
+        list_leftovers = instances
 
         def offers(self) -> object:
             raise error("said")
@@ -296,13 +298,13 @@ def test_a_thing_of_another_form(kind: Any, error: type[Exception]) -> None:
 @pytest.mark.parametrize("said", ["1e999999", "9" * 5000, "1e-999999", "1E99999999999", "nan", "inf", "²", "1_0"])
 def test_quantities_that_are_none(said: str) -> None:
     with pytest.raises(CloudUnavailable) as refused:
-        quantity(said)
+        parse_quantity(said)
     assert len(str(refused.value)) < 1100
 
 
 def test_an_answer_that_takes_its_time() -> None:
-    with pytest.raises(TooMuch):
-        whole([b"x", b"y"], seconds=-1.0)
-    assert whole([b"x", b"y"], most=2) == b"xy"
-    with pytest.raises(TooMuch):
-        whole([b"x", b"y"], most=1)
+    with pytest.raises(AnswerTooLarge):
+        read_bounded([b"x", b"y"], seconds=-1.0)
+    assert read_bounded([b"x", b"y"], most=2) == b"xy"
+    with pytest.raises(AnswerTooLarge):
+        read_bounded([b"x", b"y"], most=1)

@@ -15,7 +15,7 @@ import pytest
 
 from burstd.domain.plugins.shell import CommandTimedOut, ConnectionLost, NotListening
 from providers.openshift.client import shell as pod_shell
-from providers.openshift.client.calls import Calls
+from providers.openshift.client.calls import OpenShiftCalls
 from providers.openshift.client.shell import PodShell
 from providers.openshift.client.websocket import STATUS, STDERR, STDOUT
 from tests.providers.openshift.peer import frame
@@ -43,7 +43,7 @@ class _Endless:
     def close(self) -> None: ...
 
 
-class _Pods(Calls):
+class _Pods(OpenShiftCalls):
     def __init__(self, made: Any) -> None:
         super().__init__(settings())
         self._made = made
@@ -91,10 +91,10 @@ def test_a_status_that_is_none(status: bytes) -> None:
 
 
 def test_complaints_without_an_end() -> None:
-    with PodShell(_Pods(_Endless((STDOUT, b"\n"), (STDERR, b"no\n"))), "n1").talk(["true"]) as talk:
-        assert talk.hear(1.0, _NEVER) == b"\n"
+    with PodShell(_Pods(_Endless((STDOUT, b"\n"), (STDERR, b"no\n"))), "n1").start_process(["true"]) as talk:
+        assert talk.read_line(1.0, _NEVER) == b"\n"
         began = time.monotonic()
-        assert talk.complaint() == "no"
+        assert talk.stderr_tail() == "no"
         assert time.monotonic() - began < _SLACK_S
 
 

@@ -19,10 +19,10 @@ from burstd.domain.errors import NodeRefused
 from burstd.domain.plugins.shell import OUTPUT_BYTES, CommandTimedOut, ConnectionLost
 from burstd.domain.slurm.shape import Shape
 from burstd.node.errors import HostKeyMismatch, NotReachable
-from burstd.node.ssh.host_keys import HostKeys, Trust
+from burstd.node.ssh.host_keys import HostKeyPolicy, HostKeys
 from burstd.node.ssh.key_pair import ensure_ssh_key
-from burstd.node.ssh.session import Session, Target, connect
-from burstd.node.validator import NodeProver, Site
+from burstd.node.ssh.session import SshSession, SshTarget, open_ssh_session
+from burstd.node.validator import SlurmNodeValidator, ValidatorConfig
 from tests.doubles.sshd import ADDRESS, Served, Sshd, sshd
 
 _TIME_S = 1.0
@@ -39,9 +39,9 @@ def key(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def _enter(there: Sshd, key: Path, timeout_s: float = 10.0) -> Session:
-    known = HostKeys(Trust.CONSOLE, frozenset({there.host_key}))
-    return connect(Target(ADDRESS, key, port=there.port), known, timeout_s)
+def _enter(there: Sshd, key: Path, timeout_s: float = 10.0) -> SshSession:
+    known = HostKeys(HostKeyPolicy.CONSOLE, frozenset({there.host_key}))
+    return open_ssh_session(SshTarget(ADDRESS, key, port=there.port), known, timeout_s)
 
 
 @pytest.fixture
@@ -99,9 +99,9 @@ def test_what_comes_before_the_handshake(
 
 def test_another_key_is_told_nothing(key: Path) -> None:
     with sshd() as there, sshd() as other:
-        known = HostKeys(Trust.CONSOLE, frozenset({other.host_key}))
+        known = HostKeys(HostKeyPolicy.CONSOLE, frozenset({other.host_key}))
         with pytest.raises(HostKeyMismatch):
-            connect(Target(ADDRESS, key, port=there.port), known, 5.0)
+            open_ssh_session(SshTarget(ADDRESS, key, port=there.port), known, 5.0)
         assert not there.served[0].transport.is_authenticated()
 
 
@@ -115,7 +115,7 @@ def test_a_command_whose_request_is_never_answered(key: Path, patience: Callable
             session.run(["true"], timeout_s=_TIME_S)
         assert patience() < _TIME_S + _SLACK_S
     with sshd(begun=_never_answers) as there, _enter(there, key) as session, pytest.raises(ConnectionLost):
-        session.talk(["true"], timeout_s=_TIME_S)
+        session.start_process(["true"], timeout_s=_TIME_S)
 
 
 def test_a_node_that_takes_no_input(key: Path, patience: Callable[[], float]) -> None:
@@ -158,9 +158,9 @@ def test_complaints_of_a_talk_are_cut(key: Path) -> None:
         served.channel.sendall_stderr(b"\x1b[31m" + b"no " * 600_000 + b"\nlast \x1b[2J word")
         served.channel.sendall(b"\n")
 
-    with sshd(conduct=conduct) as there, _enter(there, key) as session, session.talk(["true"]) as talk:
-        talk.hear(10.0, threading.Event())
-        assert len(talk.complaint()) <= 400
+    with sshd(conduct=conduct) as there, _enter(there, key) as session, session.start_process(["true"]) as talk:
+        talk.read_line(10.0, threading.Event())
+        assert len(talk.stderr_tail()) <= 400
 
 
 @pytest.mark.parametrize("status", [None, 1, 255, 2**31, 2**32 - 1])
@@ -191,9 +191,9 @@ def test_the_server_is_given_no_way_back(key: Path, kind: str) -> None:
 
 def test_the_head_is_no_node_whatever_a_cloud_says(key: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as own:
-        target = Target("127.0.0.1", key, port=own.getsockname()[1])
+        target = SshTarget("127.0.0.1", key, port=own.getsockname()[1])
         with pytest.raises(HostKeyMismatch, match="this machine's own address"):
-            connect(target, HostKeys(Trust.FIRST_USE), 5.0)
+            open_ssh_session(target, HostKeys(HostKeyPolicy.FIRST_USE), 5.0)
         own.settimeout(5)
         said, _ = own.accept()
         with said:
@@ -207,7 +207,9 @@ def test_the_head_is_no_node_whatever_a_cloud_says(key: Path) -> None:
 )  # fmt: skip
 def test_addresses_that_no_machine_has(key: Path, tmp_path: Path, address: str) -> None:
     claim = replace(CLAIM, address=address)
-    prover = NodeProver(Site(key, tmp_path, tmp_path / "none", ""), slurm_version=lambda: (22, 5), wall=time.time)
+    prover = SlurmNodeValidator(
+        ValidatorConfig(key, tmp_path, tmp_path / "none", ""), slurm_version=lambda: (22, 5), wall=time.time
+    )
     with pytest.raises(NodeRefused, match="which no machine has") as refused:
         prover.connect(claim)
     assert str(refused.value).isprintable()

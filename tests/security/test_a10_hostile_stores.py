@@ -11,7 +11,7 @@ import pytest
 
 from burstd.domain.plugins.stager import OBJECT_BYTES, StagerError
 from staging.objects.s3 import S3Settings, S3Stager
-from tests.doubles.lying_http import Lie, LyingServer, lying
+from tests.doubles.lying_http import HttpLie, LyingServer, lying_server
 
 _BEFORE = "burstd/here/"
 
@@ -27,18 +27,18 @@ def _store(server: LyingServer, folder: Path) -> Iterator[S3Stager]:
     made.close()
 
 
-def _page(keys: list[str], more: str) -> Lie:
+def _page(keys: list[str], more: str) -> HttpLie:
     rows = "".join(
         f"<Contents><Key>{key}</Key><Size>1</Size><LastModified>2020-01-01T00:00:00Z</LastModified></Contents>"
         for key in keys
     )
     end = f"<IsTruncated>true</IsTruncated><NextContinuationToken>{more}</NextContinuationToken>" if more else ""
-    return Lie(body=[f"<ListBucketResult>{rows}{end}</ListBucketResult>".encode()])
+    return HttpLie(body=[f"<ListBucketResult>{rows}{end}</ListBucketResult>".encode()])
 
 
 def test_an_object_without_an_end(tmp_path: Path) -> None:
-    lie = Lie(headers={"Content-Length": str(1 << 40)}, body=itertools.repeat(b"x" * 65536))
-    with lying(lambda _: lie) as server, _store(server, tmp_path) as store:
+    lie = HttpLie(headers={"Content-Length": str(1 << 40)}, body=itertools.repeat(b"x" * 65536))
+    with lying_server(lambda _: lie) as server, _store(server, tmp_path) as store:
         with pytest.raises(StagerError, match="more than"):
             store.get("data/aa")
         assert server.sent < OBJECT_BYTES + (16 << 20)
@@ -51,7 +51,7 @@ def test_an_object_without_an_end(tmp_path: Path) -> None:
 )  # fmt: skip
 def test_a_list_that_is_none(tmp_path: Path, keys: list[str], more: str) -> None:
     with (
-        lying(lambda _: _page(keys, more)) as server,
+        lying_server(lambda _: _page(keys, more)) as server,
         _store(server, tmp_path) as store,
         pytest.raises(StagerError),
     ):
@@ -59,8 +59,8 @@ def test_a_list_that_is_none(tmp_path: Path, keys: list[str], more: str) -> None
 
 
 def test_a_redirect_is_given_no_signature(tmp_path: Path) -> None:
-    with lying(lambda _: Lie()) as elsewhere:
-        away = Lie(307, {"Location": f"{elsewhere.url}/mine/x", "Content-Length": "0"})
-        with lying(lambda _: away) as server, _store(server, tmp_path) as store, pytest.raises(StagerError):
+    with lying_server(lambda _: HttpLie()) as elsewhere:
+        away = HttpLie(307, {"Location": f"{elsewhere.url}/mine/x", "Content-Length": "0"})
+        with lying_server(lambda _: away) as server, _store(server, tmp_path) as store, pytest.raises(StagerError):
             store.get("data/aa")
         assert (elsewhere.asked, elsewhere.tokens) == ([], [])

@@ -10,15 +10,15 @@ import pytest
 
 from burstd.domain.plugins.stager import StoreBusy
 from burstd.transfer.content_store.object_folder import ObjectFolder
-from burstd.transfer.protocol.client import WireClient
-from burstd.transfer.protocol.frames import HEADER, MAGIC, Say
-from burstd.transfer.protocol.transports import FolderTransport, HttpTransport
+from burstd.transfer.protocol.client import ObjectServerClient
+from burstd.transfer.protocol.frames import HEADER, MAGIC, ReplyStatus
+from burstd.transfer.protocol.transports import FolderObjectTransport, HttpObjectTransport
 from staging.objects import user_s3, user_swift
 from staging.objects.s3 import S3Settings, S3Stager
 from staging.objects.swift import SwiftSettings, SwiftStager
-from staging.objects.user_store import Found, Place, Tally
+from staging.objects.user_store import ByteCounter, UserObject, UserStore
 from staging.objects.user_worker import _download
-from tests.doubles.lying_http import Lie, LyingServer, lying
+from tests.doubles.lying_http import HttpLie, LyingServer, lying_server
 
 DUE, TAG = 100_000, "0" * 32
 Get = Callable[[LyingServer, Path], int]
@@ -46,18 +46,20 @@ def swift(server: LyingServer, folder: Path) -> int:
 
 
 def node(server: LyingServer, folder: Path) -> int:
-    transport = HttpTransport(lambda asked: {"urls": {key: f"{server.url}/{key}" for key in asked["sign"]["keys"]}})
+    transport = HttpObjectTransport(
+        lambda asked: {"urls": {key: f"{server.url}/{key}" for key in asked["sign"]["keys"]}}
+    )
     transport._wait_s = 0.01
     try:
-        return transport.fetch("in/aa", memoryview(bytearray(2 * DUE)))
+        return transport.get_into("in/aa", memoryview(bytearray(2 * DUE)))
     finally:
         transport.close()
 
 
-def of_a_user(place: Place, folder: Path) -> int:
+def of_a_user(place: UserStore, folder: Path) -> int:
     with (folder / "came").open("w+b") as file:
         try:
-            _download(place, Found("aa", DUE, 0, TAG), file.fileno(), 0, Tally())
+            _download(place, UserObject("aa", DUE, 0, TAG), file.fileno(), 0, ByteCounter())
         finally:
             assert os.fstat(file.fileno()).st_size <= DUE, "no more is written than the object has"
         return os.fstat(file.fileno()).st_size
@@ -92,13 +94,13 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def fetched(get: Get, folder: Path, told: int, came: int) -> int:
     """From a server that says how long a body is, and sends another number of bytes."""
 
-    def answer(path: str) -> Lie:
+    def answer(path: str) -> HttpLie:
         if path.startswith("/auth"):
-            return Lie(headers={"X-Storage-Url": f"{server.url}/v1/a", "X-Auth-Token": "t", "Content-Length": "0"})
+            return HttpLie(headers={"X-Storage-Url": f"{server.url}/v1/a", "X-Auth-Token": "t", "Content-Length": "0"})
         headers = {"ETag": f'"{TAG}"', "Last-Modified": "Wed, 01 Jan 2020 00:00:00 GMT", "Content-Length": str(told)}
-        return Lie(headers=headers, body=[b"x" * came])
+        return HttpLie(headers=headers, body=[b"x" * came])
 
-    with lying(answer) as server:
+    with lying_server(answer) as server:
         return get(server, folder)
 
 
@@ -124,8 +126,12 @@ def test_a_body_that_is_whole(get: Get, home: Path) -> None:
 def test_an_answer_of_a_storage_node_that_ends_early() -> None:
     asked, to_node = os.pipe()
     from_node, says = os.pipe()
-    client = WireClient(os.fdopen(from_node, "rb", 0), os.fdopen(to_node, "wb", 0), name="the node", patience_s=20)
-    os.write(says, MAGIC + HEADER.pack(0, Say.OK, 0, 0) + HEADER.pack(1, Say.OK, 0, DUE) + b"x" * (DUE // 2))
+    client = ObjectServerClient(
+        os.fdopen(from_node, "rb", 0), os.fdopen(to_node, "wb", 0), name="the node", timeout_s=20
+    )
+    os.write(
+        says, MAGIC + HEADER.pack(0, ReplyStatus.OK, 0, 0) + HEADER.pack(1, ReplyStatus.OK, 0, DUE) + b"x" * (DUE // 2)
+    )
     os.close(says)
     try:
         with pytest.raises(StoreBusy):
@@ -148,6 +154,6 @@ def test_a_file_that_shrinks_while_it_is_read(tmp_path: Path, monkeypatch: pytes
         return about
 
     monkeypatch.setattr(os, "fstat", fstat_then_shrink)
-    node = FolderTransport(str(tmp_path / "store"))
+    node = FolderObjectTransport(str(tmp_path / "store"))
     with pytest.raises(StoreBusy, match="changed its size"):
-        node.fetch("in/aa", memoryview(bytearray(DUE))) if by_node else folder.get("in/aa")
+        node.get_into("in/aa", memoryview(bytearray(DUE))) if by_node else folder.get("in/aa")

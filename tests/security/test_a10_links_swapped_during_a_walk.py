@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from burstd.transfer.privsep.client import HandError, open_hand
-from tests.transfer.ground import OTHER, USER, ground, own, root_only
+from burstd.transfer.privsep.client import UserWorkerError, start_user_worker
+from tests.transfer.ground import OTHER, USER, give_to_user, root_only, user_folder
 
 pytestmark = [pytest.mark.boxes, root_only]
 TURNS, REFUSED = 100, 5
@@ -52,12 +52,12 @@ def swap(place: Path, name: str, target: Path) -> None:
 @pytest.fixture
 def place() -> Iterator[Path]:
     """``open``: where all may write and rename; ``own``: the user's, closed."""
-    with ground() as made:
+    with user_folder() as made:
         for name in ("open/sub", "own/deep"):
             (made / name).mkdir(parents=True)
         (made / "own/secret").write_text("secret")
         (made / "own/secret").chmod(0o600)
-        own(made)
+        give_to_user(made)
         for name in ("open", "open/sub"):
             (made / name).chmod(0o777)
         (made / "own").chmod(0o700)
@@ -77,7 +77,7 @@ def turns(act: Callable[[int], object]) -> Iterator[int]:
         turn += 1
         try:
             act(turn)
-        except HandError as error:
+        except UserWorkerError as error:
             refused += error.errno != 0
         yield refused
 
@@ -86,17 +86,17 @@ def test_writing_goes_through_no_link_that_is_swapped_in(place: Path) -> None:
     before, root = owned(place), str(place / "open")
 
     def write(turn: int) -> None:
-        hand.make(root, ["sub", f"sub/d{turn}"])
-        ((new, fd),) = hand.create(root, [f"sub/f{turn}"], job="7")
+        worker.make_directories(root, ["sub", f"sub/d{turn}"])
+        ((new, fd),) = worker.create_files(root, [f"sub/f{turn}"], job="7")
         os.close(fd)
-        hand.finish(root, [(new, f"sub/f{turn}", 0o644, 5)])
-        hand.symlink(root, [("x", f"sub/l{turn}", 5)], job="7")
-        hand.settle(root, [(f"sub/d{turn}", 0o755, 5)])
-        hand.sweep(root, ["sub"], job="7")
-        hand.remove(root, [f"sub/f{turn}", "sub/secret"])
-        hand.remove_tree(root, [f"sub/d{turn}", "sub/deep"])
+        worker.commit_files(root, [(new, f"sub/f{turn}", 0o644, 5)])
+        worker.symlink(root, [("x", f"sub/l{turn}", 5)], job="7")
+        worker.finalize_directories(root, [(f"sub/d{turn}", 0o755, 5)])
+        worker.remove_unfinished(root, ["sub"], job="7")
+        worker.remove_files(root, [f"sub/f{turn}", "sub/secret"])
+        worker.remove_tree(root, [f"sub/d{turn}", "sub/deep"])
 
-    with open_hand(USER, USER) as hand, racing(lambda: swap(place / "open", "sub", place / "own")):
+    with start_user_worker(USER, USER) as worker, racing(lambda: swap(place / "open", "sub", place / "own")):
         *_, refused = turns(write)
     assert owned(place) == before
     assert refused >= REFUSED
@@ -104,16 +104,16 @@ def test_writing_goes_through_no_link_that_is_swapped_in(place: Path) -> None:
 
 def test_reading_goes_through_no_link_that_is_swapped_in(place: Path) -> None:
     (place / "open/sub/mine").write_text("mine")
-    own(place / "open")
+    give_to_user(place / "open")
     names: set[str] = set()
 
     def walk(_turn: int) -> None:
-        found = [row for rows in hand.walk(str(place / "open")) for row in rows.rows]
+        found = [row for rows in worker.walk(str(place / "open")) for row in rows.rows]
         names.update(str(row[1]) for row in found)
         if any(row[0] != "d" and row[1] == "sub" for row in found):
-            raise HandError("sub", 40, "it met a link")
+            raise UserWorkerError("sub", 40, "it met a link")
 
-    with open_hand(USER, USER) as hand, racing(lambda: swap(place / "open", "sub", place / "own")):
+    with start_user_worker(USER, USER) as worker, racing(lambda: swap(place / "open", "sub", place / "own")):
         *_, refused = turns(walk)
     assert not any("secret" in name or "deep" in name for name in names)
     assert refused >= REFUSED
@@ -123,14 +123,14 @@ def test_a_file_that_is_exchanged_while_it_is_written_keeps_its_mode(place: Path
     """The other one moves a file of the user's, which he may not read, to the place of the one that is written."""
     closed = place / "open/closed"
     closed.write_text("closed")
-    own(place / "open")
+    give_to_user(place / "open")
     closed.chmod(0o600)
-    with open_hand(USER, USER) as hand:
-        ((new, fd),) = hand.create(str(place / "open"), ["result"], job="7")
+    with start_user_worker(USER, USER) as worker:
+        ((new, fd),) = worker.create_files(str(place / "open"), ["result"], job="7")
         os.close(fd)
         closed.rename(place / "open" / new)
-        with pytest.raises(HandError, match="was exchanged while it was written"):
-            hand.finish(str(place / "open"), [(new, "result", 0o644, 5)])
+        with pytest.raises(UserWorkerError, match="was exchanged while it was written"):
+            worker.commit_files(str(place / "open"), [(new, "result", 0o644, 5)])
     assert not (place / "open/result").exists()
     assert (place / "open" / new).stat().st_mode & 0o777 == 0o600
     # And as fast as can be, by renames to whatever is being written.
@@ -147,11 +147,11 @@ def test_a_file_that_is_exchanged_while_it_is_written_keeps_its_mode(place: Path
                 path.rename(secret)
 
     def write(_turn: int) -> None:
-        ((new, fd),) = hand.create(str(place / "open"), ["result"], job="7")
+        ((new, fd),) = worker.create_files(str(place / "open"), ["result"], job="7")
         os.close(fd)
-        hand.finish(str(place / "open"), [(new, "result", 0o644, 5)])
+        worker.commit_files(str(place / "open"), [(new, "result", 0o644, 5)])
 
-    with open_hand(USER, USER) as hand, racing(exchange):
+    with start_user_worker(USER, USER) as worker, racing(exchange):
         *_, refused = turns(write)
     assert refused >= REFUSED
     for path in (place / "open").iterdir():

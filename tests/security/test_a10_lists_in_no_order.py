@@ -17,10 +17,10 @@ import pytest
 from burstd.domain.plugins.stager import StoreBusy
 from burstd.transfer.privsep import descriptor_channel
 from staging.objects import user_s3, user_store, user_worker
-from staging.objects.listing import rows
+from staging.objects.listing import object_rows
 from staging.objects.s3 import S3Settings, S3Stager
-from staging.objects.user_worker import Server
-from tests.doubles.lying_http import Lie, LyingServer, lying
+from staging.objects.user_worker import ObjectWorkerServer
+from tests.doubles.lying_http import HttpLie, LyingServer, lying_server
 
 _WHEN = "2020-01-01T00:00:00Z"
 _ITEM = f"<Contents><Key>burstd/here/a</Key><Size>1</Size><LastModified>{_WHEN}</LastModified></Contents>"
@@ -33,11 +33,11 @@ class Shuffled:
         self.keys = keys
         self._page = page
 
-    def __call__(self, path: str) -> Lie:
+    def __call__(self, path: str) -> HttpLie:
         asked = {name: values[0] for name, values in parse_qs(urlsplit(path).query).items()}
         if "list-type" not in asked:
             there = urlsplit(path).path.removeprefix("/mine/") in self.keys
-            return Lie(200 if there else 404, {"ETag": '"t"', "Last-Modified": "Wed, 01 Jan 2020 00:00:00 GMT",
+            return HttpLie(200 if there else 404, {"ETag": '"t"', "Last-Modified": "Wed, 01 Jan 2020 00:00:00 GMT",
                                                "Content-Length": "1"}, [b"x"] if there else [])  # fmt: skip
         turn = int(asked.get("continuation-token", "0"))
         below = [key for key in self.keys if key.startswith(asked.get("prefix", ""))]
@@ -49,7 +49,7 @@ class Shuffled:
             for key in part
         )
         end = f"<IsTruncated>true</IsTruncated><NextContinuationToken>{turn + 1}</NextContinuationToken>"
-        return Lie(body=[f"<ListBucketResult>{items}{end if more else ''}</ListBucketResult>".encode()])
+        return HttpLie(body=[f"<ListBucketResult>{items}{end if more else ''}</ListBucketResult>".encode()])
 
 
 def mixed(keys: Sequence[str]) -> list[str]:
@@ -67,7 +67,10 @@ def site(server: LyingServer, folder: Path, bucket: str = "mine") -> Iterator[S3
 
 def test_the_sites_store(tmp_path: Path) -> None:
     keys = [f"in/{n:02x}/{n:064x}" for n in range(100)]
-    with lying(Shuffled([f"burstd/here/{key}" for key in mixed(keys)])) as server, site(server, tmp_path) as store:
+    with (
+        lying_server(Shuffled([f"burstd/here/{key}" for key in mixed(keys)])) as server,
+        site(server, tmp_path) as store,
+    ):
         assert sorted(stored.key for stored in store.objects("in/")) == keys
         wanted = [*keys[10:60], *(f"in/no/{n:064x}" for n in range(30))]
         assert store.present(wanted) == dict.fromkeys(keys[10:60], 1)
@@ -75,7 +78,7 @@ def test_the_sites_store(tmp_path: Path) -> None:
 
 def test_a_directory_bucket_is_asked_for_each_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It refuses a list that is to start after a key."""
-    with lying(Shuffled([])) as server, site(server, tmp_path, "mine--x-s3") as store:
+    with lying_server(Shuffled([])) as server, site(server, tmp_path, "mine--x-s3") as store:
         monkeypatch.setattr(store, "_size", {f"in/{n}": 1 for n in range(25)}.get)
         assert store.present([f"in/{n}" for n in range(50)]) == {f"in/{n}": 1 for n in range(25)}
         assert server.asked == []
@@ -86,7 +89,7 @@ def test_a_directory_bucket_is_asked_for_each_key(tmp_path: Path, monkeypatch: p
 def test_a_list_without_an_end(tmp_path: Path, token: str, items: str) -> None:
     page = f"<ListBucketResult>{items}<IsTruncated>true</IsTruncated>{token}</ListBucketResult>".encode()
     with (
-        lying(lambda _: Lie(body=[page])) as server,
+        lying_server(lambda _: HttpLie(body=[page])) as server,
         site(server, tmp_path) as store,
         pytest.raises(StoreBusy, match="without an end"),
     ):
@@ -97,7 +100,7 @@ def test_a_list_without_an_end(tmp_path: Path, token: str, items: str) -> None:
 def test_a_list_of_uploads_without_an_end(tmp_path: Path, marker: str) -> None:
     page = f"<ListMultipartUploadsResult><IsTruncated>true</IsTruncated>{marker}</ListMultipartUploadsResult>".encode()
     with (
-        lying(lambda _: Lie(body=[page])) as server,
+        lying_server(lambda _: HttpLie(body=[page])) as server,
         site(server, tmp_path) as store,
         pytest.raises(StoreBusy, match="without an end"),
     ):
@@ -114,8 +117,8 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @contextmanager
-def bucket(keys: Sequence[str], home: Path) -> Iterator[user_s3.S3Bucket]:
-    with lying(Shuffled(keys)) as server:
+def bucket(keys: Sequence[str], home: Path) -> Iterator[user_s3.UserS3Bucket]:
+    with lying_server(Shuffled(keys)) as server:
         (home / ".aws/config").write_text(
             f"[profile burst]\nendpoint_url = {server.url}\nregion = x\ns3 =\n    addressing_style = path\n"
         )
@@ -127,31 +130,31 @@ KEYS = sorted(f"data/{n % 7}/{n % 5}.d/{n:03}" for n in range(100))
 
 def test_a_users_bucket(home: Path) -> None:
     with bucket(mixed(KEYS), home) as place:
-        assert [found.key for found in place.listed("data/")] == KEYS
-        found = list(rows(place, "data/"))
+        assert [found.key for found in place.list_sorted("data/")] == KEYS
+        found = list(object_rows(place, "data/"))
     directories = [row[1] for row in found if row[0] == "d"]
     assert len(directories) == len(set(directories)) == 1 + 7 + 35, "each is once, before what is in it"
     with bucket(KEYS, home) as place:
-        assert [row[:5] for row in rows(place, "data/")] == [row[:5] for row in found], (
+        assert [row[:5] for row in object_rows(place, "data/")] == [row[:5] for row in found], (
             "a pass sees the same whatever the order"
         )
 
 
 @pytest.mark.parametrize("ahead", [20, 5000], ids=["later", "at once"])
 def test_too_many_to_be_sorted(home: Path, monkeypatch: pytest.MonkeyPatch, ahead: int) -> None:
-    monkeypatch.setattr(user_store, "SORTED", 50, raising=False)
+    monkeypatch.setattr(user_store, "MAX_SORTED", 50, raising=False)
     monkeypatch.setattr(user_store, "_AHEAD", ahead, raising=False)
     keys = [*KEYS[:20], *mixed(KEYS[20:])] if ahead == 20 else mixed(KEYS)
     with bucket(keys, home) as place, pytest.raises(OSError, match="name a folder of at most 50 objects"):
-        list(place.listed("data/"))
+        list(place.list_sorted("data/"))
 
 
-def looked_at(place: user_s3.S3Bucket) -> dict[str, Any]:
+def looked_at(place: user_s3.UserS3Bucket) -> dict[str, Any]:
     """What the look at sbatch is told."""
     ours, theirs = socket.socketpair()
     with ours, theirs, ThreadPoolExecutor(1) as pool:
         request = {"do": "look", "source": "s3://mine/data/", "seconds": 20, "entries": 1000}
-        Server(ours, "s3", lambda _: place, pool)._act(request)
+        ObjectWorkerServer(ours, "s3", lambda _: place, pool)._handle_request(request)
         told: dict[str, Any] = descriptor_channel.receive(theirs)[0]
         return told
 
@@ -160,7 +163,7 @@ def test_the_look_at_sbatch(home: Path, monkeypatch: pytest.MonkeyPatch) -> None
     with bucket(mixed(KEYS), home) as place:
         about = looked_at(place)
         assert (about["size"], about["entries"], about["whole"]) == (100, 100, True)
-        monkeypatch.setattr(user_worker, "SORTED", 50, raising=False)
+        monkeypatch.setattr(user_worker, "MAX_SORTED", 50, raising=False)
         assert "name a folder of at most" in looked_at(place)["error"]
     with bucket(KEYS, home) as place:
         assert looked_at(place)["whole"] is False
@@ -168,19 +171,19 @@ def test_the_look_at_sbatch(home: Path, monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_an_object_that_comes_twice(home: Path) -> None:
     with bucket([*mixed(KEYS), KEYS[3]], home) as place, pytest.raises(OSError, match="twice"):
-        list(place.listed("data/"))
+        list(place.list_sorted("data/"))
 
 
 def test_what_is_in_order_is_not_held(home: Path) -> None:
     many = [f"{n:07}" for n in range(20_000)]
     drawn = 0
 
-    def listed() -> Iterator[user_store.Found]:
+    def listed() -> Iterator[user_store.UserObject]:
         nonlocal drawn
         for drawn, key in enumerate(many, 1):  # noqa: B007 - it is looked at below
-            yield user_store.Found(key, 1, 0, "t")
+            yield user_store.UserObject(key, 1, 0, "t")
 
-    found = user_store.in_order(listed())
+    found = user_store.sorted_by_key(listed())
     assert next(found).key == many[0]
     assert drawn < len(many) // 2
     assert all(before.key < after.key for before, after in pairwise(found))

@@ -14,21 +14,23 @@ from burstd.domain.plugins.policy import Policy
 from burstd.domain.slurm.job import JobState
 from burstd.planner.policy_chain import make_target
 from policies import broker, budget, idle, limits
-from policies.budget_balance import Limit
+from policies.budget_balance import BudgetLimit
 from tests.crash.world import World, memory_folder
 from tests.planner.worlds import job as row
+from tests.planner.worlds import make_snapshot as seen
 from tests.planner.worlds import offer, wants
-from tests.planner.worlds import world as seen
 from tests.virtual.job import JobSpec
 
 _DAY_S = 86_400.0
 _LIMIT = Decimal("0.32")
 """For 1152 s of a machine; a job of ten minutes needs 1080."""
 _CHAIN: tuple[Policy, ...] = (
-    idle.plugin.make(idle.Settings(keep_alive_s=60)),
-    limits.plugin.make(limits.Settings(users={"*": limits.Limit(nodes=2)})),
+    idle.plugin.make(idle.IdleSettings(keep_alive_s=60)),
+    limits.plugin.make(limits.LimitsSettings(users={"*": limits.NodeLimit(nodes=2)})),
     budget.plugin.make(
-        budget.Settings(overhead_s=480, projects={"*": Limit(limit=_LIMIT)}, users={"*": Limit(limit=1)})
+        budget.BudgetSettings(
+            overhead_s=480, projects={"*": BudgetLimit(limit=_LIMIT)}, users={"*": BudgetLimit(limit=1)}
+        )
     ),
 )
 _TEN_MINUTES = JobSpec(user="ann", account="atlas", cpus_per_node=4, run_s=30 * _DAY_S, time_limit_s=600)
@@ -79,7 +81,7 @@ def _het(world: World) -> list[str]:
     ids=lambda trick: trick.__name__.strip("_"),
 )
 def test_no_more_is_spent_than_there_is(world: World, trick: Trick) -> None:
-    world.obey(_CHAIN)
+    world.set_policies(_CHAIN)
     jobs = trick(world)
     world.run(1600)
     for job in jobs:
@@ -95,8 +97,10 @@ def test_no_more_is_spent_than_there_is(world: World, trick: Trick) -> None:
 
 @pytest.mark.crash
 def test_nobody_gets_on_the_machines_of_a_het_job(world: World) -> None:
-    rich = budget.Settings(overhead_s=480, projects={"atlas": Limit(limit=5), "belle": Limit(limit=0)})
-    world.obey((*_CHAIN[:-1], budget.plugin.make(rich)))
+    rich = budget.BudgetSettings(
+        overhead_s=480, projects={"atlas": BudgetLimit(limit=5), "belle": BudgetLimit(limit=0)}
+    )
+    world.set_policies((*_CHAIN[:-1], budget.plugin.make(rich)))
     short = replace(_TEN_MINUTES, cpus_per_node=1)
     mine = world.slurm.submit(short, short)
     # First in the queue, for a month, beside the other's components, and with no money of its own.
@@ -135,10 +139,12 @@ _POOR = {"account": "atlas", "exclusive": True, "time_limit_s": 1800.0}
 )
 def test_what_a_job_says_of_itself_takes_no_more(most: int, fields: dict[str, Any]) -> None:
     """Money for one job of atlas, none for one without an end or with a dearer machine; ``rich`` may spend all."""
-    rules = budget.Settings(overhead_s=1800, projects={"*": Limit(limit=Decimal("1.60")), "rich": Limit(limit=99)})
+    rules = budget.BudgetSettings(
+        overhead_s=1800, projects={"*": BudgetLimit(limit=Decimal("1.60")), "rich": BudgetLimit(limit=99)}
+    )
     one = row(**{"job_id": "1", **_POOR, **{("job_id" if key == "id" else key): fields[key] for key in fields}})
     snapshot = seen(one, offers=(offer(), replace(offer(), zone="z2", instance_type="h100", price=Decimal(50))))
-    target = make_target(snapshot, (broker.plugin.make(broker.Settings()), budget.plugin.make(rules)))
+    target = make_target(snapshot, (broker.plugin.make(broker.BrokerSettings()), budget.plugin.make(rules)))
     assert sum(nodes for _, nodes, _ in wants(target)) <= most
     assert {account for want in target.wants for account in want.accounts} <= {"atlas"}
     assert sum((r.amount for want in target.wants for r in want.reserved), Decimal(0)) <= Decimal("1.60")

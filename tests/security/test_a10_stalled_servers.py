@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from burstd.transfer.privsep.client import Hand, HandError
+from burstd.transfer.privsep.client import UserWorker, UserWorkerError
 
 SIZE = 100_000
 # A hand whose patience is short; the user's configuration is in HOME.
@@ -26,7 +26,7 @@ user_worker.STALL_S = 0.5
 sock = socket.socket(fileno=int(sys.argv[1]))
 opener = user_worker._opener("s3")
 with ThreadPoolExecutor(8) as pool:
-    user_worker.Server(sock, "s3", opener, pool).serve()
+    user_worker.ObjectWorkerServer(sock, "s3", opener, pool).serve()
 """
 HEAD = f'HTTP/1.1 206 x\r\nETag: "t"\r\nContent-Length: {SIZE}\r\n\r\n'.encode()
 
@@ -98,8 +98,8 @@ def child(tmp_path: Path, server: Dripping) -> Iterator[tuple[subprocess.Popen[b
 def test_what_is_fetched(child: tuple[subprocess.Popen[bytes], socket.socket]) -> None:
     process, sock = child
     row = ["o", "aa", SIZE, 0, "t", "0"]
-    with pytest.raises(HandError, match="less than 1048576 bytes") as caught:
-        Hand(sock).fetch("s3://mine/", [row, row])
+    with pytest.raises(UserWorkerError, match="less than 1048576 bytes") as caught:
+        UserWorker(sock).fetch_objects("s3://mine/", [row, row])
     assert caught.value.errno == errno.EAGAIN, "it is tried again"
     assert process.wait(10) == 0, "and its files are gone with it"
 
@@ -108,10 +108,10 @@ def test_what_is_fetched(child: tuple[subprocess.Popen[bytes], socket.socket]) -
 @pytest.mark.parametrize("size", [SIZE, 40 << 20], ids=["one call", "in parts"])
 def test_what_is_put(child: tuple[subprocess.Popen[bytes], socket.socket], size: int) -> None:
     process, sock = child
-    hand = Hand(sock)
-    [(new, fd)] = hand.create("s3://mine/", ["aa"], job="7")
+    worker = UserWorker(sock)
+    [(new, fd)] = worker.create_files("s3://mine/", ["aa"], job="7")
     os.truncate(fd, size)
     os.close(fd)
-    with pytest.raises(HandError, match="less than 1048576 bytes"):
-        hand.finish("s3://mine/", [(new, "aa", 0o644, 0)])
+    with pytest.raises(UserWorkerError, match="less than 1048576 bytes"):
+        worker.commit_files("s3://mine/", [(new, "aa", 0o644, 0)])
     assert process.wait(10) == 0

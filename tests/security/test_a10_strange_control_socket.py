@@ -18,8 +18,8 @@ from pathlib import Path
 
 import pytest
 
-from burstd.cli.forward import _Door
-from burstd.cli.session import Unreachable
+from burstd.cli.forward import _ForwardSocket
+from burstd.cli.session import DaemonUnreachable
 
 BURSTCTL = "import sys; sys.argv[0] = 'burstctl'; from burstd.cli.main import main; main()"
 MEMORY_BYTES = 1 << 30
@@ -97,8 +97,11 @@ def test_its_answer(answer: Answer, code: int, says: str) -> None:
 
 @pytest.mark.parametrize("line", [b"[" * 60_000 + b"\n", b"x" * (1 << 20)], ids=["deep", "endless"])
 def test_its_answer_about_a_port(line: bytes) -> None:
-    with strange(lambda: [line], "forward.sock") as (path, _), pytest.raises(Unreachable, match="without an answer"):
-        _Door(path, {"job": "1"}).ask(hold=True)
+    with (
+        strange(lambda: [line], "forward.sock") as (path, _),
+        pytest.raises(DaemonUnreachable, match="without an answer"),
+    ):
+        _ForwardSocket(path, {"job": "1"}).connect(monitor_only=True)
 
 
 def test_the_socket_that_is_named_is_the_one_that_is_asked() -> None:

@@ -8,16 +8,16 @@ from typing import Any, cast
 import pytest
 
 from burstd.domain.cloud.instance import TAG_CLAIM, TAG_CLUSTER
-from burstd.testing.cloud_world import launch
+from burstd.testing.cloud_world import launch_and_wait
 from providers.aws import tags as aws_tags
-from providers.aws.listing import Listing as AwsListing
+from providers.aws.listing import InstanceListing as AwsListing
 from providers.openshift import labels as openshift_marks
 from providers.openstack import metadata as openstack_marks
 from providers.sandbox.client import CloudApi, DirectApi
 from providers.sandbox.cloud import wire
 from providers.sandbox.provider import SandboxProvider
 from tests.contract.test_sandbox_provider import VirtualWorld
-from tests.providers.aws.ec2 import Ec2
+from tests.providers.aws.ec2 import FakeEc2
 from tests.providers.aws.ec2 import settings as aws_settings
 from tests.providers.openstack.test_listing import listing as openstack_listing
 from tests.providers.openstack.test_listing import page, server
@@ -53,11 +53,11 @@ def test_aws_tags_that_are_said_twice(other: str, *, first: bool) -> None:
     both = [{"Key": TAG_CLUSTER, "Value": OURS}, {"Key": TAG_CLUSTER, "Value": other}]
     assert _aws(both if first else both[::-1]) == []
     assert _aws([both[0], both[0]]) == ["i-1"]
-    assert aws_tags.of_aws([{"Key": TAG_CLAIM, "Value": one} for one in ("c1", "c2", "c1")]) == {}
+    assert aws_tags.from_aws([{"Key": TAG_CLAIM, "Value": one} for one in ("c1", "c2", "c1")]) == {}
 
 
 def _aws(said: list[dict[str, Any]]) -> list[str]:
-    ec2 = Ec2(describe_instances=[{"Reservations": [{"Instances": [{"InstanceId": "i-1", "Tags": said}]}]}])
+    ec2 = FakeEc2(describe_instances=[{"Reservations": [{"Instances": [{"InstanceId": "i-1", "Tags": said}]}]}])
     return [one.id for one in AwsListing("aws", OURS, aws_settings(page=7), ec2).instances()]
 
 
@@ -65,9 +65,9 @@ def _aws(said: list[dict[str, Any]]) -> list[str]:
 def test_openstack(labels: Mapping[str, Any]) -> None:
     assert list(openstack_listing(page(server(metadata=dict(labels))))[0].instances()) == []
     words = " ".join(f"{key}={value}" for key, value in labels.items())
-    assert not openstack_marks.is_ours(openstack_marks.of_description(words), OURS)
+    assert not openstack_marks.belongs_to_cluster(openstack_marks.parse_description(words), OURS)
     name = f"burstd/{labels.get(TAG_CLUSTER, 'x')}/1/gang"
-    assert not openstack_marks.is_ours(openstack_marks.of_group(name), OURS)
+    assert not openstack_marks.belongs_to_cluster(openstack_marks.parse_group_name(name), OURS)
 
 
 @pytest.mark.parametrize("claim", [None, 0, "", ["c1"], {"a": "b"}, "c1\n", "x" * 65536, "../c1", "\x1b[2J"], ids=ascii)
@@ -82,7 +82,7 @@ def test_openshift(labels: Mapping[str, Any]) -> None:
     pod = {
         "metadata": {"name": "p", "labels": dict(labels), "annotations": {"burstd/tags": '{"burstd-cluster":"ours"}'}}
     }
-    assert not openshift_marks.is_ours(pod, OURS)
+    assert not openshift_marks.belongs_to_cluster(pod, OURS)
 
 
 class _NoFilter:
@@ -97,15 +97,17 @@ class _NoFilter:
     def instances(self, _tags: Mapping[str, str], size: int, marker: str) -> wire.PageView[wire.InstanceView]:
         return self._api.instances({}, size, marker)  # type: ignore[no-any-return]
 
-    def parts(self, kind: str, _tags: Mapping[str, str], size: int, marker: str) -> wire.PageView[wire.PartView]:
-        return self._api.parts(kind, {}, size, marker)  # type: ignore[no-any-return]
+    def list_resources(
+        self, kind: str, _tags: Mapping[str, str], size: int, marker: str
+    ) -> wire.PageView[wire.ResourceView]:
+        return self._api.list_resources(kind, {}, size, marker)  # type: ignore[no-any-return]
 
 
 @pytest.fixture
 def sky() -> SandboxProvider:
     world = VirtualWorld()
     for number, cluster in enumerate(("our", "ours2", "OURS", "ours-", " ours", "\u043eurs")):
-        launch(world, world.provider(cluster), f"c{number}", cluster=cluster)
+        launch_and_wait(world, world.provider(cluster), f"c{number}", cluster=cluster)
     return SandboxProvider("sky", OURS, cast("CloudApi", _NoFilter(DirectApi(world.cloud))), page=2)
 
 

@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
-from burstd.transfer.privsep.client import HandError
-from burstd.transfer.privsep.object_workers import ObjectHand, object_hand
-from staging.objects.user_worker import _METADATA, outside_only
-from tests.transfer.object_worlds import World
+from burstd.transfer.privsep.client import UserWorkerError
+from burstd.transfer.privsep.object_workers import ObjectWorker, object_worker_for
+from staging.objects.user_worker import _METADATA, refuse_own_addresses
+from tests.transfer.object_worlds import ObjectServerWorld
 
 _KEYS = "[burst]\naws_access_key_id = A\naws_secret_access_key = B\n"
 _root_only = [pytest.mark.boxes, pytest.mark.skipif(os.geteuid() != 0, reason="needs root")]
@@ -32,26 +32,26 @@ _root_only = [pytest.mark.boxes, pytest.mark.skipif(os.geteuid() != 0, reason="n
 )  # fmt: skip
 def test_where_a_users_server_may_not_be(address: tuple[Any, ...]) -> None:
     with pytest.raises(ValueError, match="this machine's own or its cloud's"):
-        outside_only("socket.connect", (None, address))
+        refuse_own_addresses("socket.connect", (None, address))
 
 
 @pytest.mark.parametrize("address", [("192.0.2.7", 443), ("10.77.1.1", 9000), ("2001:db8::1", 443, 0, 0), "/run/x"])
 def test_where_it_may_be(address: Any) -> None:
-    outside_only("socket.connect", (None, address))
-    outside_only("open", (address,))
+    refuse_own_addresses("socket.connect", (None, address))
+    refuse_own_addresses("open", (address,))
 
 
 _OWN = """
 import socket, sys
-from staging.objects.user_worker import outside_only
+from staging.objects.user_worker import refuse_own_addresses
 for address in (("198.51.100.7", 80), ("::ffff:198.51.100.7", 80, 0, 0), ("2001:db8::7", 80, 0, 0)):
     try:
-        outside_only("socket.connect", (None, address))
+        refuse_own_addresses("socket.connect", (None, address))
     except ValueError:
         continue
     sys.exit(f"{address} is let through")
-outside_only("socket.connect", (None, ("198.51.100.8", 80)))
-sys.addaudithook(outside_only)
+refuse_own_addresses("socket.connect", (None, ("198.51.100.8", 80)))
+sys.addaudithook(refuse_own_addresses)
 try:
     socket.create_connection(("198.51.100.7", 80), 5)
 except ValueError as error:
@@ -76,8 +76,8 @@ def test_programs_that_a_user_names_do_not_reach_metadata_either() -> None:
 
 _RUNS = (
     "import sys, os, subprocess\n"
-    "from staging.objects.user_worker import no_programs\n"
-    "sys.addaudithook(no_programs)\n"
+    "from staging.objects.user_worker import refuse_programs\n"
+    "sys.addaudithook(refuse_programs)\n"
     "try:\n"
     "    {}\n"
     "except PermissionError as error:\n"
@@ -140,14 +140,16 @@ _other = pytest.fixture(_serving, name="other")
 
 
 @contextmanager
-def _hand(server: _Answers, *, loopback: bool, keys: str = _KEYS) -> Iterator[ObjectHand]:
+def _worker(server: _Answers, *, loopback: bool, keys: str = _KEYS) -> Iterator[ObjectWorker]:
     config = (
         f"[profile burst]\nregion = r\nendpoint_url = http://127.0.0.1:{server.port}\ns3 =\n addressing_style = path\n"
     )
     files = {".aws/config": config, ".aws/credentials": keys}
-    world = World("s3", ("127.0.0.1", server.port), lambda *_: None, lambda _: (b"", {}), set, "B", lambda _: files)
-    with world.user() as who, object_hand(who, "s3", timeout_s=30.0, loopback=loopback) as hand:
-        yield hand
+    world = ObjectServerWorld(
+        "s3", ("127.0.0.1", server.port), lambda *_: None, lambda _: (b"", {}), set, "B", lambda _: files
+    )
+    with world.user() as who, object_worker_for(who, "s3", timeout_s=30.0, loopback=loopback) as worker:
+        yield worker
 
 
 def _page(*keys: str, size: str = "1", more: str = "") -> bytes:
@@ -160,51 +162,51 @@ def _page(*keys: str, size: str = "1", more: str = "") -> bytes:
     return f"<ListBucketResult>{rows}{end}</ListBucketResult>".encode()
 
 
-class TestHands:
+class TestUserObjectWorker:
     pytestmark = _root_only
 
     def test_the_head_itself_is_not_reached(self, server: _Answers) -> None:
         server.answers = [(200, {}, _page("secret"))]
-        with _hand(server, loopback=False) as hand, pytest.raises(HandError, match="this machine's own"):
-            list(hand.walk("s3://latest/meta-data/"))
+        with _worker(server, loopback=False) as worker, pytest.raises(UserWorkerError, match="this machine's own"):
+            list(worker.walk("s3://latest/meta-data/"))
         assert server.asked == []
 
     def test_a_redirect_is_not_followed(self, server: _Answers, other: _Answers) -> None:
         other.answers = [(200, {}, _page("x"))]
         server.answers = [(307, {"Location": f"http://127.0.0.1:{other.port}/"}, b"")]
-        with _hand(server, loopback=True) as hand, pytest.raises(HandError):
-            list(hand.walk("s3://mine/"))
+        with _worker(server, loopback=True) as worker, pytest.raises(UserWorkerError):
+            list(worker.walk("s3://mine/"))
         assert server.asked
         assert other.asked == []
 
     @pytest.mark.parametrize("size", ["-1", str(2**63), str(2**80)])
     def test_sizes_that_no_object_has(self, server: _Answers, size: str) -> None:
         server.answers = [(200, {}, _page("a", size=size))]
-        with _hand(server, loopback=True) as hand, pytest.raises(HandError):
-            list(hand.walk("s3://mine/"))
+        with _worker(server, loopback=True) as worker, pytest.raises(UserWorkerError):
+            list(worker.walk("s3://mine/"))
 
     def test_keys_outside_of_what_was_asked_for(self, server: _Answers) -> None:
         server.answers = [(200, {}, _page("other/b"))]
-        with _hand(server, loopback=True) as hand, pytest.raises(HandError, match="was not asked for"):
-            list(hand.walk("s3://mine/dir/"))
+        with _worker(server, loopback=True) as worker, pytest.raises(UserWorkerError, match="was not asked for"):
+            list(worker.walk("s3://mine/dir/"))
 
     def test_pages_without_an_end(self, server: _Answers) -> None:
         server.answers = [(200, {}, _page("a", more="t"))]
         began = time.monotonic()
-        with _hand(server, loopback=True) as hand, pytest.raises(HandError, match="twice"):
-            list(hand.walk("s3://mine/"))
+        with _worker(server, loopback=True) as worker, pytest.raises(UserWorkerError, match="twice"):
+            list(worker.walk("s3://mine/"))
         assert time.monotonic() - began < 20.0
 
     def test_empty_pages_without_an_end(self, server: _Answers) -> None:
         server.answers = [(200, {}, _page(more="t"))]
-        with _hand(server, loopback=True) as hand, pytest.raises(HandError, match="where they begin"):
-            list(hand.walk("s3://mine/"))
+        with _worker(server, loopback=True) as worker, pytest.raises(UserWorkerError, match="where they begin"):
+            list(worker.walk("s3://mine/"))
 
     def test_a_program_that_has_his_keys_is_not_run(self, server: _Answers) -> None:
         """It would reach from the head what he does not."""
         server.answers = [(200, {}, _page("a"))]
         said = '{"Version": 1, "AccessKeyId": "A", "SecretAccessKey": "B"}'
         keys = f"[burst]\ncredential_process = echo '{said}'\n"
-        with _hand(server, loopback=True, keys=keys) as hand, pytest.raises(HandError, match="does not run"):
-            list(hand.walk("s3://mine/"))
+        with _worker(server, loopback=True, keys=keys) as worker, pytest.raises(UserWorkerError, match="does not run"):
+            list(worker.walk("s3://mine/"))
         assert server.asked == []

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from burstd.domain.cloud.quoting import MOST, one_line
 from burstd.domain.errors import NodeNotReady, NodeRefused, ProviderError
 from burstd.domain.slurm.shape import Shape
-from burstd.node.checks import Expected, judge
+from burstd.node.checks import ExpectedMachine, failed_checks
 from burstd.node.errors import CommandFailed
-from burstd.node.facts import parse
-from burstd.node.ssh.host_keys import keys_of_console
+from burstd.node.facts import parse_facts
+from burstd.node.ssh.host_keys import parse_console_host_keys
 
 _BEGIN, _END = "-----BEGIN SSH HOST KEY KEYS-----", "-----END SSH HOST KEY KEYS-----"
 _HONEST = (
@@ -39,16 +39,16 @@ _LINES = st.builds(lambda key, value: f"{key}={value}", st.sampled_from([*_HONES
 
 @given(st.lists(_LINES, max_size=12))
 def test_facts_of_any_form_are_judged(lines: list[str]) -> None:
-    facts = parse("\n".join([*lines, "end=1"]), asked=10.0, answered=11.0)
+    facts = parse_facts("\n".join([*lines, "end=1"]), asked=10.0, answered=11.0)
     assert facts is not None
-    said = [str(one) for one in judge(facts, Expected(Shape(1, 1), (22, 5), users={"ada": None}))]
+    said = [str(one) for one in failed_checks(facts, ExpectedMachine(Shape(1, 1), (22, 5), users={"ada": None}))]
     words = str(NodeRefused(" ".join(said)))
     assert words.isprintable()
     assert len(words) <= MOST + 4
 
 
 def test_facts_without_an_end_are_not_kept() -> None:
-    facts = parse(
+    facts = parse_facts(
         "\n".join(["gpu_name=GPU 0: A100"] * 100_000 + ["user=a 1 1"] * 100_000 + ["end=1"]), asked=0, answered=0
     )
     assert facts is not None
@@ -61,7 +61,7 @@ def test_facts_without_an_end_are_not_kept() -> None:
 def test_a_console_of_nothing_but_beginnings_is_read_in_one_pass(piece: str) -> None:
     console = _BEGIN + "\n" + piece * ((1 << 20) // len(piece)) + "\n" + _END
     began = time.process_time()
-    keys_of_console(console)
+    parse_console_host_keys(console)
     assert time.process_time() - began < 2.0
 
 
@@ -73,14 +73,14 @@ def test_a_console_has_a_few_keys_of_bounded_length() -> None:
         return f"ssh-ed25519 {base64.b64encode(blob).decode()}"
 
     lines = "\n".join(key(number) for number in range(1000))
-    assert 0 < len(keys_of_console(f"{_BEGIN}\n{lines}\n{_END}")) <= 16
-    assert keys_of_console(f"{_BEGIN}\n{key(1, 32)}\n{key(2, 100_000)}\n{_END}") == {key(1, 32)}
+    assert 0 < len(parse_console_host_keys(f"{_BEGIN}\n{lines}\n{_END}")) <= 16
+    assert parse_console_host_keys(f"{_BEGIN}\n{key(1, 32)}\n{key(2, 100_000)}\n{_END}") == {key(1, 32)}
 
 
 def test_empty_fields_of_a_key_are_read_in_one_pass() -> None:
     blob = base64.b64encode(b"\0\0\0\x0bssh-ed25519" + b"\0\0\0\0" * 200_000).decode()
     began = time.process_time()
-    keys_of_console(f"{_BEGIN}\nssh-ed25519 {blob}\n{_END}")
+    parse_console_host_keys(f"{_BEGIN}\nssh-ed25519 {blob}\n{_END}")
     assert time.process_time() - began < 1.0
 
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from burstd.settings import diff, loads, until_restart
+from burstd.settings import diff_settings, parse_settings, settings_until_restart
 
 BASE = """cluster = "x"
 [pools.a]
@@ -41,18 +41,21 @@ gate = "g"
     ],
 )
 def test_what_changes_at_once_and_what_waits(old: str, new: str, at_once: list[str], at_restart: list[str]) -> None:
-    before, after = loads(BASE), loads(BASE.replace(old, new, 1))
-    found = diff(before, after)
-    assert [str(c) for c in found.at_once] == at_once
+    before, after = parse_settings(BASE), parse_settings(BASE.replace(old, new, 1))
+    found = diff_settings(before, after)
+    assert [str(c) for c in found.applied_now] == at_once
     assert [str(c) for c in found.at_restart] == at_restart
-    kept = until_restart(before, after)
-    assert [str(c) for c in diff(before, kept).at_once] == at_once
-    assert diff(before, kept).at_restart == ()
+    kept = settings_until_restart(before, after)
+    assert [str(c) for c in diff_settings(before, kept).applied_now] == at_once
+    assert diff_settings(before, kept).at_restart == ()
 
 
 def test_what_waits_keeps_its_old_value_in_what_is_derived_from_it_too() -> None:
-    before, after = loads(BASE), loads(BASE.replace('"g"', '"h"').replace("tick_s = 5", "boot_timeout_s = 5"))
-    kept = until_restart(before, after)
+    before, after = (
+        parse_settings(BASE),
+        parse_settings(BASE.replace('"g"', '"h"').replace("tick_s = 5", "boot_timeout_s = 5")),
+    )
+    kept = settings_until_restart(before, after)
     assert (after.tuning.gate, kept.tuning.gate, kept.tuning.boot_timeout_s) == ("h", "g", 5.0)
     assert kept.source == after.source
 
@@ -60,6 +63,6 @@ def test_what_waits_keeps_its_old_value_in_what_is_derived_from_it_too() -> None
 def test_a_new_pool_comes_at_once() -> None:
     more = BASE.replace("[providers.c]", '[pools.b]\nnodes = "b1"\npartitions = ["p"]\ncpus = 1\nmemory = 1\n'
                         'offers = [{ provider = "c" }]\n[providers.c]')  # fmt: skip
-    found = diff(loads(BASE), loads(more))
-    assert {c.key for c in found.at_once} >= {"pools.b.nodes", "pools.b.cpus"}
+    found = diff_settings(parse_settings(BASE), parse_settings(more))
+    assert {c.key for c in found.applied_now} >= {"pools.b.nodes", "pools.b.cpus"}
     assert found.at_restart == ()

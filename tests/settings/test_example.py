@@ -11,10 +11,20 @@ from typing import get_args
 import pytest
 
 import policies
-from burstd.node.checks import NAMES
-from burstd.node.ssh.host_keys import Trust
+from burstd.node.checks import CHECK_NAMES
+from burstd.node.ssh.host_keys import HostKeyPolicy
 from burstd.planner.timeouts import Tuning
-from burstd.settings import Daemon, NodeSettings, Quota, Settings, Slurm, Staging, load, loads, pools
+from burstd.settings import (
+    DaemonSettings,
+    NodeSettings,
+    QuotaSettings,
+    Settings,
+    SlurmSettings,
+    StagingSettings,
+    build_pools,
+    load_settings,
+    parse_settings,
+)
 from burstd.settings.fields import Section
 from burstd.settings.sections import HostKeyTrust, NodeCheck
 from burstd.share import share_path
@@ -35,20 +45,24 @@ SHOWN_ONLY = {"bin_dir", "conf", "ssh_key", "munge_socket", "user_data"}
 
 
 def test_the_example_loads_as_it_is() -> None:
-    settings = load(EXAMPLE, check_files=False)
+    settings = load_settings(EXAMPLE, check_files=False)
     assert settings.database == "/var/lib/burstd/burstd.db"
-    made = pools(settings, expand)
+    made = build_pools(settings, expand)
     assert (len(made["cpu"].slots), made["cpu"].shape.memory_mib) == (16, 30720)
     assert (made["gpu"].slots[-1], made["gpu"].shape.gpus()) == ("burst-gpu008", 4)
     assert made["gpu"].rules[0].markets == ("on-demand", "spot")
 
 
-@pytest.mark.parametrize(("table", "model"), [("daemon", Daemon), ("slurm", Slurm), ("node", NodeSettings)])
-def test_the_example_shows_every_key_with_its_default(table: str, model: type[Daemon | Slurm | NodeSettings]) -> None:
+@pytest.mark.parametrize(
+    ("table", "model"), [("daemon", DaemonSettings), ("slurm", SlurmSettings), ("node", NodeSettings)]
+)
+def test_the_example_shows_every_key_with_its_default(
+    table: str, model: type[DaemonSettings | SlurmSettings | NodeSettings]
+) -> None:
     shown = tomllib.loads(ALL_SET)[table]
     assert set(shown) == set(model.model_fields)
     assert not set(tomllib.loads(EXAMPLE.read_text())[table]), "the example must not set what is the default"
-    defaults, set_all = getattr(loads(EXAMPLE.read_text()), table), getattr(loads(ALL_SET), table)
+    defaults, set_all = getattr(parse_settings(EXAMPLE.read_text()), table), getattr(parse_settings(ALL_SET), table)
     for key in set(shown) - SHOWN_ONLY:
         assert getattr(set_all, key) == getattr(defaults, key), key
     for key in SHOWN_ONLY & set(shown):
@@ -56,15 +70,15 @@ def test_the_example_shows_every_key_with_its_default(table: str, model: type[Da
 
 
 def test_the_example_shows_every_key_of_staging_and_leaves_it_off() -> None:
-    assert not load(EXAMPLE, check_files=False).staging.on
-    shown, staging = tomllib.loads(ALL_SET)["staging"], loads(ALL_SET).staging
-    assert set(shown) == set(Staging.model_fields)
+    assert not load_settings(EXAMPLE, check_files=False).staging.enabled
+    shown, staging = tomllib.loads(ALL_SET)["staging"], parse_settings(ALL_SET).staging
+    assert set(shown) == set(StagingSettings.model_fields)
     assert staging.store in staging.stores
     for key in set(shown) - {"store", "stores", "quota", "datasets"}:
-        default = Staging.model_fields[key].default
+        default = StagingSettings.model_fields[key].default
         assert default is None or getattr(staging, key) == default, key
-    assert set(shown["quota"]) == set(Quota.model_fields)
-    assert staging.datasets["imagenet"].source() == "s3://site-data/imagenet-2021"
+    assert set(shown["quota"]) == set(QuotaSettings.model_fields)
+    assert staging.datasets["imagenet"].version_source() == "s3://site-data/imagenet-2021"
 
 
 @pytest.mark.parametrize("model", [AwsSettings, OpenStackSettings])
@@ -86,7 +100,7 @@ def test_the_example_shows_every_key_of_each_policy(name: str) -> None:
 
 def test_the_example_marks_what_waits_for_a_restart() -> None:
     text = EXAMPLE.read_text()
-    for model in (Daemon, Slurm, NodeSettings, Staging, Settings):
+    for model in (DaemonSettings, SlurmSettings, NodeSettings, StagingSettings, Settings):
         for key, info in model.model_fields.items():
             if isinstance(info.default, Section):
                 continue
@@ -99,12 +113,12 @@ def test_the_example_marks_what_waits_for_a_restart() -> None:
 
 
 def test_every_time_and_limit_of_the_core_can_be_set() -> None:
-    settings = loads('cluster = "x"')
+    settings = parse_settings('cluster = "x"')
     assert settings.tuning == Tuning()
-    changed = loads('cluster = "x"\n[slurm]\ngate = "g"\nbind_depth = 7\n[daemon]\nboot_timeout_s = 9\n')
+    changed = parse_settings('cluster = "x"\n[slurm]\ngate = "g"\nbind_depth = 7\n[daemon]\nboot_timeout_s = 9\n')
     assert (changed.tuning.gate, changed.tuning.bind_depth, changed.tuning.boot_timeout_s) == ("g", 7, 9.0)
 
 
 def test_words_that_other_rooms_know_too_are_the_same() -> None:
-    assert set(get_args(NodeCheck)) == NAMES
-    assert set(get_args(HostKeyTrust)) == {t.value for t in Trust}
+    assert set(get_args(NodeCheck)) == CHECK_NAMES
+    assert set(get_args(HostKeyTrust)) == {t.value for t in HostKeyPolicy}

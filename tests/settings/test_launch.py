@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from burstd.domain.storage_node import OnNode
-from burstd.settings import Plugins, SettingsError, loads, resolve
+from burstd.domain.storage_node import NodeBackedStore
+from burstd.settings import PluginRegistry, SettingsError, parse_settings, resolve_plugins
 
 HEAD = 'cluster = "x"\n[providers.sky]\nkind = "sandbox"\nurl = "http://10.0.0.1:1"\ntoken_file = "/t"\n'
 STORE = '[staging]\nstore = "near"\n[staging.stores.near]\nkind = "ssh"\npath = "/srv/burst"\n'
@@ -13,13 +13,13 @@ OFFER = 'launch = [{ provider = "sky", instance_types = ["c2.*"], image = "node"
 
 
 def test_a_table_with_launch_makes_a_store_that_wants_a_node() -> None:
-    settings = loads(HEAD + STORE + OFFER + "idle_s = 30\nfree_gib = 2\n")
-    chosen = resolve(settings, Plugins.installed(), check_files=False).stores["near"]
+    settings = parse_settings(HEAD + STORE + OFFER + "idle_s = 30\nfree_gib = 2\n")
+    chosen = resolve_plugins(settings, PluginRegistry.installed(), check_files=False).stores["near"]
     store = chosen.plugin.make("near", "x", chosen.settings)
-    assert isinstance(store, OnNode)
-    assert store.wish is not None
-    assert (store.wish.path, store.wish.free_bytes, store.wish.idle_s) == ("/srv/burst", 2 << 30, 30.0)
-    [rule] = store.wish.offers
+    assert isinstance(store, NodeBackedStore)
+    assert store.node_spec is not None
+    assert (store.node_spec.path, store.node_spec.free_bytes, store.node_spec.idle_s) == ("/srv/burst", 2 << 30, 30.0)
+    [rule] = store.node_spec.offers
     assert (rule.provider, rule.instance_types, rule.markets, rule.image) == ("sky", ("c2.*",), ("on-demand",), "node")
 
 
@@ -42,5 +42,5 @@ def test_a_table_with_launch_makes_a_store_that_wants_a_node() -> None:
 )
 def test_faults_are_named(text: str, says: str) -> None:
     with pytest.raises(SettingsError) as raised:
-        resolve(loads(HEAD + text), Plugins.installed(), check_files=False)
+        resolve_plugins(parse_settings(HEAD + text), PluginRegistry.installed(), check_files=False)
     assert says in str(raised.value)

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from burstd.domain.slurm.shape import Gres
-from burstd.settings import SettingsError, load, loads, pools
+from burstd.settings import SettingsError, build_pools, load_settings, parse_settings
 from burstd.settings.load import secret_faults
-from burstd.settings.toml_source import KeyPath, find_lines
+from burstd.settings.toml_source import KeyPath, key_lines
 from burstd.slurm.hostlist import expand
 
 HEAD = 'cluster = "site"\n'
@@ -29,7 +29,7 @@ kind = "sandbox"
 
 def faults(text: str) -> list[str]:
     with pytest.raises(SettingsError) as raised:
-        loads(text)
+        parse_settings(text)
     return [str(f) for f in raised.value.faults]
 
 
@@ -79,7 +79,7 @@ def test_every_fault_is_named_at_once_in_the_order_of_the_file() -> None:
     found = faults(text)
     assert [f.split(":")[0] for f in found] == ["line 3", "line 4", "line 6", "line 8"]
     with pytest.raises(SettingsError, match=r"^burstd.toml has 4 faults:\n  line 3: "):
-        loads(text)
+        parse_settings(text)
 
 
 def test_a_password_is_refused_and_not_repeated() -> None:
@@ -92,7 +92,7 @@ def test_a_password_is_refused_and_not_repeated() -> None:
     ("memory", "mib"), [("1000", 1000), ("'512M'", 512), ("'16G'", 16384), ("'16 GiB'", 16384), ("'1.5g'", 1536)]
 )
 def test_memory_in_slurms_units(memory: str, mib: int) -> None:
-    assert loads(HEAD + POOL.replace("1000", memory)).pools["gpu"].memory == mib
+    assert parse_settings(HEAD + POOL.replace("1000", memory)).pools["gpu"].memory == mib
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ def test_memory_in_slurms_units(memory: str, mib: int) -> None:
     ],
 )
 def test_gres_as_slurm_writes_them(gres: str, found: tuple[Gres, ...]) -> None:
-    assert loads(HEAD + POOL.replace("cpus = 4", f"cpus = 4\ngres = {gres}")).pools["gpu"].gres == found
+    assert parse_settings(HEAD + POOL.replace("cpus = 4", f"cpus = 4\ngres = {gres}")).pools["gpu"].gres == found
 
 
 @pytest.mark.parametrize(
@@ -117,11 +117,11 @@ def test_gres_as_slurm_writes_them(gres: str, found: tuple[Gres, ...]) -> None:
 )
 def test_a_slot_stands_in_one_pool_once(nodes: str, says: str) -> None:
     first = POOL.replace("pools.gpu", "pools.cpu").replace("gpu[1-2]", "cpu[3-4]").partition("[providers")[0]
-    settings = loads(HEAD + POOL.replace("gpu[1-2]", nodes) + first.replace("\n\n", "\n"))
+    settings = parse_settings(HEAD + POOL.replace("gpu[1-2]", nodes) + first.replace("\n\n", "\n"))
     reordered = settings.model_copy(update={"pools": dict(reversed(settings.pools.items()))})
     reordered._source = settings.source
     with pytest.raises(SettingsError) as raised:
-        pools(reordered, expand)
+        build_pools(reordered, expand)
     assert says in str(raised.value)
 
 
@@ -130,26 +130,26 @@ def test_files_that_hold_secrets_are_looked_at(tmp_path: Path) -> None:
     file = tmp_path / "burstd.toml"
     file.write_text(f'{HEAD}[node]\nmunge_key = "{key}"\n')
     with pytest.raises(SettingsError, match=r"line 3: node.munge_key: the file .* cannot be used \(No such file"):
-        load(file)
+        load_settings(file)
     key.write_text("k")
     for mode, fine in ((0o400, True), (0o640, True), (0o644, False), (0o602, False)):
         key.chmod(mode)
         if fine:
-            assert load(file).node.munge_key == key
+            assert load_settings(file).node.munge_key == key
         else:
             with pytest.raises(SettingsError, match=f"open to everybody \\(mode {mode:04o}\\); 'chmod o= {key}'"):
-                load(file)
+                load_settings(file)
     key.chmod(0o600)
     file.chmod(0o666)
     with pytest.raises(SettingsError, match="can be written by everybody"):
-        load(file)
-    assert load(file, check_files=False).cluster == "site"
+        load_settings(file)
+    assert load_settings(file, check_files=False).cluster == "site"
 
 
 def test_a_key_that_this_user_cannot_read_is_named(tmp_path: Path) -> None:
     key = tmp_path / "munge.key"
     key.touch(mode=0)
-    settings = loads(f'{HEAD}[node]\nmunge_key = "{key}"\n')
+    settings = parse_settings(f'{HEAD}[node]\nmunge_key = "{key}"\n')
     me = os.geteuid()
     if me == 0:
         os.seteuid(65534)
@@ -162,12 +162,12 @@ def test_a_key_that_this_user_cannot_read_is_named(tmp_path: Path) -> None:
 
 def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match=r"there is no such file; copy the example"):
-        load(tmp_path / "burstd.toml")
+        load_settings(tmp_path / "burstd.toml")
     with pytest.raises(SettingsError, match="cannot be read"):
-        load(tmp_path)
+        load_settings(tmp_path)
     (tmp_path / "latin").write_bytes(b'# a\ncluster = "\xe4"\n')
     with pytest.raises(SettingsError, match="line 2: is not UTF-8"):
-        load(tmp_path / "latin")
+        load_settings(tmp_path / "latin")
 
 
 def test_lines_of_keys_of_every_kind() -> None:
@@ -193,7 +193,7 @@ p = [
 n = -1.5e3
 '''
     tomllib.loads(text)
-    lines = find_lines(text)
+    lines = key_lines(text)
     expected: dict[KeyPath, int] = {
         ("a",): 1, ("q.x",): 2, ("d", "e"): 6, ("d", "e", 1, 1): 7, ("d", "e", 2, "f"): 7, ("d", "e", 2, "g", "h"): 7,
         ("t",): 8, ("t", "ij"): 9, ("l", "m", 0, "n"): 13, ("l", "m", 0, "o", "p", 0): 17, ("l", "m", 1, "n"): 20,
@@ -238,6 +238,6 @@ def test_every_key_that_tomllib_finds_has_a_line(data: dict[str, object]) -> Non
         starts[key] = text.count("\n") + 1
         text += f"{basic(key)} = {write(value)}\n"
     assert tomllib.loads(text) == data
-    lines = find_lines(text)
+    lines = key_lines(text)
     assert set(lines) == paths(data)
     assert {k: lines[k,] for k in data} == starts

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, ConfigDict, Field
 
-from burstd.settings import Plugins, Settings, SettingsError, loads, make_policies, resolve
-from burstd.settings.plugins.registry import Group, _loader
+from burstd.settings import PluginRegistry, Settings, SettingsError, make_policies, parse_settings, resolve_plugins
+from burstd.settings.plugins.registry import PluginGroup, _loader
 from policies import budget
 
 
@@ -40,7 +40,7 @@ def broken() -> object:
     raise RuntimeError("no moon tonight")
 
 
-LOADERS: dict[Group, dict[str, Callable[[], object]]] = {
+LOADERS: dict[PluginGroup, dict[str, Callable[[], object]]] = {
     "providers": {
         "cloud": lambda: Plugin("cloud", CloudSettings),
         "aws": missing_sdk,
@@ -51,15 +51,15 @@ LOADERS: dict[Group, dict[str, Callable[[], object]]] = {
     "stagers": {"shared": lambda: Plugin("shared", CloudSettings)},
     "policies": {"idle": lambda: Plugin("idle", Careless), "limits": lambda: Plugin("limits", Careless)},
 }
-PLUGINS = Plugins(LOADERS)
+PLUGINS = PluginRegistry(LOADERS)
 
 
 def settings(text: str, chain: str = "[]") -> Settings:
-    return loads(f'cluster = "x"\npolicies.chain = {chain}\n{text}')
+    return parse_settings(f'cluster = "x"\npolicies.chain = {chain}\n{text}')
 
 
 def test_settings_reach_the_plug_ins_in_the_order_of_the_chain() -> None:
-    found = resolve(
+    found = resolve_plugins(
         settings("policies.idle.after_s = 5\n[providers.here]\nkind = 'cloud'\nregion = 'a'", "['limits', 'idle']"),
         PLUGINS,
     )
@@ -67,7 +67,7 @@ def test_settings_reach_the_plug_ins_in_the_order_of_the_chain() -> None:
     assert found.providers["here"].settings == CloudSettings(region="a")
     assert found.providers["here"].plugin.name == "cloud"
     stored = settings("[staging]\nstore = 's'\n[staging.stores.s]\nkind = 'shared'\nregion = 'b'")
-    assert resolve(stored, PLUGINS).stores["s"].settings == CloudSettings(region="b")
+    assert resolve_plugins(stored, PLUGINS).stores["s"].settings == CloudSettings(region="b")
 
 
 @pytest.mark.parametrize(
@@ -102,12 +102,12 @@ def test_settings_reach_the_plug_ins_in_the_order_of_the_chain() -> None:
 )
 def test_what_does_not_fit_is_named_at_its_line(text: str, chain: str, says: str) -> None:
     with pytest.raises(SettingsError) as raised:
-        resolve(settings(text, chain), PLUGINS)
+        resolve_plugins(settings(text, chain), PLUGINS)
     assert says in str(raised.value)
 
 
 def test_a_policy_that_is_off_keeps_its_table_and_an_unused_plug_in_is_not_imported() -> None:
-    assert resolve(settings("[policies.idle]\nafter_s = 3"), PLUGINS).policies == ()
+    assert resolve_plugins(settings("[policies.idle]\nafter_s = 3"), PLUGINS).policies == ()
 
 
 def test_all_faults_of_all_plug_ins_come_together(tmp_path: Path) -> None:
@@ -116,7 +116,7 @@ def test_all_faults_of_all_plug_ins_come_together(tmp_path: Path) -> None:
     secret.chmod(0o604)
     text = f"[providers.a]\nkind = 'cloud'\nregion = 'a'\ncredentials_file = '{secret}'\n[providers.b]\nkind = 'aws'"
     with pytest.raises(SettingsError) as raised:
-        resolve(settings(text, "['idel']"), PLUGINS)
+        resolve_plugins(settings(text, "['idel']"), PLUGINS)
     assert [f.line for f in raised.value.faults] == [2, 6, 8]
     assert "open to everybody (mode 0604)" in str(raised.value)
 
@@ -141,7 +141,7 @@ def test_code_that_others_could_have_written_is_not_run(
     change(module)
     point = EntryPoint("site", f"{name}.policy:plugin", "burstd.policies")
     with pytest.raises(SettingsError) as raised:
-        resolve(settings("", "['site']"), Plugins({"policies": {"site": _loader(point)}}))
+        resolve_plugins(settings("", "['site']"), PluginRegistry({"policies": {"site": _loader(point)}}))
     assert (says or "'site' is no plug-in") in str(raised.value)
     assert (tmp_path / "ran").exists() == (not says)
 
@@ -166,7 +166,9 @@ def test_a_packaged_policy_that_breaks_when_it_is_imported_is_named_with_its_lin
     point = EntryPoint("site", f"{name}.policy:plugin", "burstd.policies")
     limit_s = 0.1 if "took longer" in says else 5.0
     with pytest.raises(SettingsError) as raised:
-        resolve(settings("", "['site']"), Plugins({"policies": {"site": _loader(point)}}, timeout_s=limit_s))
+        resolve_plugins(
+            settings("", "['site']"), PluginRegistry({"policies": {"site": _loader(point)}}, timeout_s=limit_s)
+        )
     assert f"line 2: policies.chain[0]: the plug-in 'site' fails when it is loaded: {tmp_path / name}/{says}" in str(
         raised.value
     )
@@ -182,13 +184,13 @@ def test_a_packaged_policy_that_breaks_when_it_is_imported_is_named_with_its_lin
     ids=["shorter than the default", "the default too short for a long boot", "long enough"],
 )
 def test_a_machine_may_not_come_too_late_for_what_is_reserved(text: str, fault: str) -> None:
-    plugins = Plugins({**LOADERS, "policies": {"budget": lambda: budget.plugin}})
+    plugins = PluginRegistry({**LOADERS, "policies": {"budget": lambda: budget.plugin}})
     given = settings(text, '["budget"]')
     if not fault:
-        assert make_policies(given, resolve(given, plugins), plugins)
+        assert make_policies(given, resolve_plugins(given, plugins), plugins)
         return
     with pytest.raises(SettingsError) as found:
-        make_policies(given, resolve(given, plugins), plugins)
+        make_policies(given, resolve_plugins(given, plugins), plugins)
     [one] = found.value.faults
     assert one.path == ("policies", "budget", "overhead_s")
     assert one.text.startswith(fault)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from burstd.domain.plugins.policy import Policy, Target
-from burstd.settings import Plugins, SettingsError, loads, make_policies, resolve
+from burstd.settings import PluginRegistry, SettingsError, make_policies, parse_settings, resolve_plugins
 from burstd.testing.policy.policy_samples import samples
 
 GOOD = """\
@@ -51,12 +51,12 @@ def write(path: Path, text: str = GOOD, name: str = "nights") -> Path:
 
 def chain(folder: Path, *names: str, more: str = "", timeout_s: float = 5.0) -> list[Policy]:
     """The policies that a daemon would have."""
-    settings = loads(f"cluster = 'x'\n[policies]\nchain = {list(names)}\n{more}", "burstd.toml")
-    plugins = Plugins.installed(folder, timeout_s)
-    return [made.policy for made in make_policies(settings, resolve(settings, plugins), plugins)]
+    settings = parse_settings(f"cluster = 'x'\n[policies]\nchain = {list(names)}\n{more}", "burstd.toml")
+    plugins = PluginRegistry.installed(folder, timeout_s)
+    return [made.policy for made in make_policies(settings, resolve_plugins(settings, plugins), plugins)]
 
 
-def said(policy: Policy) -> str:
+def first_remark_reason(policy: Policy) -> str:
     found: Target = policy.evaluate(SAMPLE.snapshot, SAMPLE.target)
     return found.remarks[-1].reason
 
@@ -70,7 +70,7 @@ def refused(folder: Path, *names: str, more: str = "", timeout_s: float = 5.0) -
 def test_a_file_is_a_policy_with_settings_of_its_own(folder: Path) -> None:
     write(folder / "nights.py")
     [nights, idle] = chain(folder, "nights", "idle", more="[policies.nights]\nword = 'day'")
-    assert (nights.name, idle.name, said(nights)) == ("nights", "idle", "day")
+    assert (nights.name, idle.name, first_remark_reason(nights)) == ("nights", "idle", "day")
     assert "line 5: policies.nights.wrod: there is no such key" in refused(
         folder, "nights", more="[policies.nights]\nwrod = 'day'"
     )
@@ -78,7 +78,7 @@ def test_a_file_is_a_policy_with_settings_of_its_own(folder: Path) -> None:
 
 def test_without_a_folder_there_are_the_packages_alone(tmp_path: Path) -> None:
     assert [policy.name for policy in chain(tmp_path / "none", "idle")] == ["idle"]
-    plugins = Plugins.installed(tmp_path / "none")
+    plugins = PluginRegistry.installed(tmp_path / "none")
     assert (plugins.faults(), "idle" in plugins.names("policies")) == ([], True)
 
 
@@ -88,7 +88,7 @@ def test_a_package_may_import_from_itself(folder: Path) -> None:
     write(folder / "nights" / "inner" / "one.py", GOOD + "from ..words import WORD\nSettings.word = WORD\n")
     write(folder / "nights" / "words.py", "WORD = 'x'\n")
     write(folder / "_helpers.py", "raise SystemExit\n")
-    assert said(chain(folder, "nights")[0]) == "night"
+    assert first_remark_reason(chain(folder, "nights")[0]) == "night"
     (folder / "nights" / "words.py").unlink()
     assert f"{folder}/nights/inner/one.py:17: ModuleNotFoundError" in refused(folder, "nights")
 
@@ -100,7 +100,7 @@ def test_each_time_it_is_read_afresh_and_nothing_is_written(folder: Path) -> Non
     write(file, GOOD.replace("night", "dawn!"))
     os.utime(file, ns=(stamp.st_atime_ns, stamp.st_mtime_ns))
     [new] = chain(folder, "nights")
-    assert (said(old), said(new)) == ("night", "dawn!")
+    assert (first_remark_reason(old), first_remark_reason(new)) == ("night", "dawn!")
     assert [path.name for path in folder.iterdir()] == ["nights.py"]
 
 
@@ -111,7 +111,7 @@ def test_modules_go_with_the_plug_ins_that_they_were_read_for(folder: Path) -> N
 
     before, finders = there(), len(sys.meta_path)
     write(folder / "nights.py")
-    plugins = Plugins.installed(folder)
+    plugins = PluginRegistry.installed(folder)
     assert plugins.names("policies")
     assert len(there() - before) == 2
     del plugins
@@ -170,7 +170,7 @@ def test_a_broken_file_that_no_chain_names_is_a_warning(folder: Path) -> None:
     write(folder / "days.py", "oops\n")
     assert [policy.name for policy in chain(folder, "nights")] == ["nights"]
     fault = f"{folder}/days.py:1: NameError: name 'oops' is not defined"
-    assert Plugins.installed(folder).faults() == [fault]
+    assert PluginRegistry.installed(folder).faults() == [fault]
     # Which of them was meant nobody knows.
     assert f"there is no policy 'evenings'; installed: {_known('nights')}; not loaded: {fault}" in refused(
         folder, "evenings"
@@ -178,7 +178,7 @@ def test_a_broken_file_that_no_chain_names_is_a_warning(folder: Path) -> None:
 
 
 def _known(*more: str) -> str:
-    return ", ".join(sorted([*Plugins.installed().names("policies"), *more]))
+    return ", ".join(sorted([*PluginRegistry.installed().names("policies"), *more]))
 
 
 def test_one_name_is_one_policy(folder: Path) -> None:
@@ -192,7 +192,7 @@ def test_one_name_is_one_policy(folder: Path) -> None:
     assert f" and {folder}/c.py" in found
     # Nobody who is in no chain keeps the others from work.
     assert [policy.name for policy in chain(folder, "limits")] == ["limits"]
-    assert twice in Plugins.installed(folder).faults()
+    assert twice in PluginRegistry.installed(folder).faults()
 
 
 @pytest.fixture
@@ -244,10 +244,10 @@ def test_a_module_of_a_package_is_looked_at_as_well(folder: Path) -> None:
 
 def test_what_changed_since_is_told(folder: Path) -> None:
     first, second = write(folder / "a.py", name="a"), write(folder / "b.py", name="b")
-    plugins = Plugins.installed(folder)
+    plugins = PluginRegistry.installed(folder)
     assert plugins.files is not None
-    assert plugins.files.changed() == []
+    assert plugins.files.changed_paths() == []
     write(first, GOOD + "# more\n", "a")
     second.unlink()
     third = write(folder / "c.py", name="c")
-    assert plugins.files.changed() == [first, second, third]
+    assert plugins.files.changed_paths() == [first, second, third]

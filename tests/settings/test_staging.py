@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from burstd.settings import SettingsError, diff, loads, until_restart
+from burstd.settings import SettingsError, diff_settings, parse_settings, settings_until_restart
 
 HEAD = 'cluster = "x"\n'
 STAGING = HEAD + '[staging]\nstore = "a"\n'
@@ -53,13 +53,13 @@ STORE = '[staging.stores.a]\nkind = "shared"\npath = "/s"\n'
 )
 def test_a_fault_is_named_with_place_and_remedy(text: str, says: str) -> None:
     with pytest.raises(SettingsError) as raised:
-        loads(text)
+        parse_settings(text)
     assert says in str(raised.value)
 
 
 def test_without_the_table_nothing_is_staged() -> None:
-    assert not loads(HEAD).staging.on
-    assert loads(STAGING + STORE).staging.on
+    assert not parse_settings(HEAD).staging.enabled
+    assert parse_settings(STAGING + STORE).staging.enabled
 
 
 @pytest.mark.parametrize(
@@ -74,23 +74,27 @@ def test_without_the_table_nothing_is_staged() -> None:
     ],
 )
 def test_sizes_have_the_units_of_job_scripts(size: str, count: int) -> None:
-    assert loads(f"{STAGING}bandwidth = {size}\n{STORE}").staging.bandwidth == count
+    assert parse_settings(f"{STAGING}bandwidth = {size}\n{STORE}").staging.bandwidth == count
 
 
 def test_quotas_and_data_sets() -> None:
-    staging = loads(
+    staging = parse_settings(
         STAGING + STORE + "[staging.quota]\nuser = '1K'\nusers.ada = '2K'\nprojects.p = 7\n"
         "[staging.datasets.x]\nversions = { '1' = '/x-1', '1.5' = 's3://b/x' }\nlatest = '1'"
     ).staging
-    assert (staging.quota.of_user("ada"), staging.quota.of_user("bob")) == (2048, 1024)
-    assert (staging.quota.of_project("p"), staging.quota.of_project("q")) == (7, None)
+    assert (staging.quota.user_limit("ada"), staging.quota.user_limit("bob")) == (2048, 1024)
+    assert (staging.quota.project_limit("p"), staging.quota.project_limit("q")) == (7, None)
     found = staging.datasets["x"]
-    assert (found.source(), found.source("1.5"), found.source("2")) == ("/x-1", "s3://b/x", None)
+    assert (found.version_source(), found.version_source("1.5"), found.version_source("2")) == (
+        "/x-1",
+        "s3://b/x",
+        None,
+    )
 
 
 def test_sockets_follow_the_daemons_folder() -> None:
-    settings = loads(STAGING + "socket = '/s'\n" + STORE + "[daemon]\nruntime_dir = '/r'")
-    assert (settings.stage_socket, settings.hand_socket) == (Path("/s"), Path("/r/hand.sock"))
+    settings = parse_settings(STAGING + "socket = '/s'\n" + STORE + "[daemon]\nruntime_dir = '/r'")
+    assert (settings.stage_socket, settings.worker_socket) == (Path("/s"), Path("/r/hand.sock"))
 
 
 @pytest.mark.parametrize(
@@ -103,13 +107,13 @@ def test_sockets_follow_the_daemons_folder() -> None:
 )
 def test_what_a_reload_changes(old: str, new: str, at_once: list[str], at_restart: list[str]) -> None:
     base = STAGING + "retries = 2\n" + STORE + "[staging.quota]\nuser = 1\n"
-    before, after = loads(base), loads(base.replace(old, new))
-    found = diff(before, after)
-    assert ([str(c) for c in found.at_once], [str(c) for c in found.at_restart]) == (at_once, at_restart)
+    before, after = parse_settings(base), parse_settings(base.replace(old, new))
+    found = diff_settings(before, after)
+    assert ([str(c) for c in found.applied_now], [str(c) for c in found.at_restart]) == (at_once, at_restart)
 
 
 def test_staging_begins_and_ends_with_a_restart() -> None:
-    on, off = loads(STAGING + STORE), loads(HEAD)
-    assert until_restart(off, on).staging.on is False
-    assert until_restart(on, off).staging.on is True
-    assert {c.key for c in diff(off, on).at_restart} >= {"staging.store", "staging.stores.a.kind"}
+    on, off = parse_settings(STAGING + STORE), parse_settings(HEAD)
+    assert settings_until_restart(off, on).staging.enabled is False
+    assert settings_until_restart(on, off).staging.enabled is True
+    assert {c.key for c in diff_settings(off, on).at_restart} >= {"staging.store", "staging.stores.a.kind"}

@@ -13,7 +13,7 @@ from types import FrameType
 
 import pytest
 
-from burstd.settings.plugins.time_limit import Overrun, within
+from burstd.settings.plugins.time_limit import TimeLimitExceeded, call_with_time_limit
 
 LIMIT_S = 0.05
 
@@ -68,14 +68,14 @@ def searches() -> None:
 
 @pytest.mark.parametrize("call", [spins, sleeps, swallows, swallows_twice, keeps, never_leaves, searches])
 def test_it_is_ended(call: Callable[[], None]) -> None:
-    with pytest.raises(Overrun):
-        within(LIMIT_S, call)
+    with pytest.raises(TimeLimitExceeded):
+        call_with_time_limit(LIMIT_S, call)
 
 
 def test_what_it_does_in_time_is_its_own_affair() -> None:
-    assert within(10, lambda: "done") == "done"
+    assert call_with_time_limit(10, lambda: "done") == "done"
     with pytest.raises(ZeroDivisionError):
-        within(10, lambda: 1 // 0)
+        call_with_time_limit(10, lambda: 1 // 0)
 
 
 def test_handler_timer_and_tracer_are_as_before() -> None:
@@ -90,15 +90,15 @@ def test_handler_timer_and_tracer_are_as_before() -> None:
     try:
         signal.setitimer(signal.ITIMER_REAL, 500, 7)
         for call in (swallows, lambda: None):
-            with contextlib.suppress(Overrun):
-                within(LIMIT_S, call)
+            with contextlib.suppress(TimeLimitExceeded):
+                call_with_time_limit(LIMIT_S, call)
             delay, every = signal.getitimer(signal.ITIMER_REAL)
             assert (signal.getsignal(signal.SIGALRM), every, sys.gettrace()) == (bell, 7, tracer)
             assert 400 < delay < 500
         # One that fell due meanwhile is not lost.
         signal.setitimer(signal.ITIMER_REAL, LIMIT_S / 2)
-        with pytest.raises(Overrun):
-            within(LIMIT_S, sleeps)
+        with pytest.raises(TimeLimitExceeded):
+            call_with_time_limit(LIMIT_S, sleeps)
         while not rung:
             signal.pause()
     finally:
@@ -111,8 +111,8 @@ def test_signals_of_the_process_are_served_while_it_hangs() -> None:
     before = signal.signal(signal.SIGTERM, lambda number, _: asked.append(number))
     try:
         threading.Timer(LIMIT_S, signal.raise_signal, (signal.SIGTERM,)).start()
-        with pytest.raises(Overrun):
-            within(LIMIT_S * 4, swallows)
+        with pytest.raises(TimeLimitExceeded):
+            call_with_time_limit(LIMIT_S * 4, swallows)
     finally:
         signal.signal(signal.SIGTERM, before)
     assert asked == [signal.SIGTERM]
@@ -129,9 +129,9 @@ def test_another_thread_is_judged_afterwards() -> None:
     def run() -> None:
         for call in (late, lambda: None):
             try:
-                within(LIMIT_S, call)
+                call_with_time_limit(LIMIT_S, call)
                 ends.append("in time")
-            except Overrun:
+            except TimeLimitExceeded:
                 ends.append("too late")
 
     thread = threading.Thread(target=run)

@@ -10,17 +10,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from burstd.simulate.traces.window import ReplayJob
-from burstd.simulate.world.queue import Queue
-from burstd.simulate.world.site import Hold, Site
+from burstd.simulate.world.queue import BackfillQueue
+from burstd.simulate.world.site import BackfillReservation, OnPremSite
 
 
 class NoMachines:
     """Nothing of the cloud is open."""
 
-    def find(self, nodes: int, units: int) -> tuple[str, ...]:  # noqa: ARG002
+    def find_slots(self, nodes: int, units: int) -> tuple[str, ...]:  # noqa: ARG002
         return ()
 
-    def take(self, slots: tuple[str, ...], job: ReplayJob, now: float) -> None:  # noqa: ARG002
+    def allocate(self, slots: tuple[str, ...], job: ReplayJob, now: float) -> None:  # noqa: ARG002
         raise AssertionError("there are none")
 
 
@@ -28,23 +28,23 @@ def job(number: int, at: float, run: float, limit: float, nodes: int = 1, units:
     return ReplayJob(number, f"j{number}", at, run, limit, nodes, units, "ada", "proj", "")
 
 
-class Site1:
+class SiteRig:
     """A site with nothing beside it, run from event to event."""
 
     def __init__(self, nodes: int, size: int) -> None:
-        self.site = Site(nodes, size)
-        self.queue = Queue(self.site, NoMachines(), 0.0, self._started)
+        self.site = OnPremSite(nodes, size)
+        self.queue = BackfillQueue(self.site, NoMachines(), 0.0, self._on_started)
         self.now = 0.0
         self.starts: dict[int, float] = {}
         self.promises: dict[int, float] = {}
         """When the first reservation of each head was to begin."""
         self._ends: list[tuple[float, int, ReplayJob, tuple[int, ...]]] = []
 
-    def _started(self, one: ReplayJob, places: tuple[int, ...], slots: tuple[str, ...]) -> None:
+    def _on_started(self, one: ReplayJob, site_nodes: tuple[int, ...], slots: tuple[str, ...]) -> None:
         assert not slots
-        assert len(set(places)) == one.nodes
+        assert len(set(site_nodes)) == one.nodes
         self.starts[one.number] = self.now
-        heappush(self._ends, (self.now + one.run_s, one.number, one, places))
+        heappush(self._ends, (self.now + one.run_s, one.number, one, site_nodes))
 
     def run(self, jobs: Sequence[ReplayJob]) -> dict[int, float]:
         coming = list(jobs)
@@ -53,19 +53,19 @@ class Site1:
             freed = False
             while self._ends and self._ends[0][0] <= self.now:
                 _, number, one, places = heappop(self._ends)
-                self.site.give(places, one.units, self.starts[number] + one.limit_s)
+                self.site.deallocate(places, one.units, self.starts[number] + one.limit_s)
                 freed = True
             fresh = [one for one in coming if one.submitted <= self.now]
             coming = coming[len(fresh) :]
             for one in fresh:
                 self.queue.add(one)
             if freed:
-                self.queue.work_off(self.now)
+                self.queue.backfill_pass(self.now)
             else:
                 for one in fresh:
-                    self.queue.try_one(one, self.now)
-            if self.queue.head is not None and self.queue.hold is not None:
-                self.promises.setdefault(self.queue.head.number, self.queue.hold.at)
+                    self.queue.start_if_possible(one, self.now)
+            if self.queue.head is not None and self.queue.reservation is not None:
+                self.promises.setdefault(self.queue.head.number, self.queue.reservation.shadow_time)
             assert min(self.site.free) >= 0
         return self.starts
 
@@ -107,7 +107,7 @@ class Site1:
     ],
 )  # fmt: skip
 def test_easy(nodes: int, size: int, jobs: list[ReplayJob], starts: list[float]) -> None:
-    assert list(dict(sorted(Site1(nodes, size).run(jobs).items())).values()) == starts
+    assert list(dict(sorted(SiteRig(nodes, size).run(jobs).items())).values()) == starts
 
 
 @st.composite
@@ -125,7 +125,7 @@ def _jobs(draw: st.DrawFn) -> list[ReplayJob]:
 @settings(max_examples=100, deadline=None)
 @given(_jobs())
 def test_backfill_never_delays_the_head_and_every_job_starts(jobs: list[ReplayJob]) -> None:
-    site = Site1(3, 4)
+    site = SiteRig(3, 4)
     starts = site.run(jobs)
     assert sorted(starts) == [one.number for one in jobs]
     assert site.site.busy == 0
@@ -134,10 +134,10 @@ def test_backfill_never_delays_the_head_and_every_job_starts(jobs: list[ReplayJo
 
 
 def test_a_hold_knows_what_the_head_leaves() -> None:
-    site = Site(2, 4)
-    site.take((0,), 3, 100.0, None)
-    site.take((1,), 4, 50.0, None)
-    assert site.hold(1, 2) == Hold(50.0, {1: 2})
-    assert site.hold(2, 2) == Hold(100.0, {0: 2, 1: 2})
-    assert site.find(1, 1, 99.0, Hold(100.0, {0: 0})) == (0,)
-    assert site.find(1, 1, 101.0, Hold(100.0, {0: 0})) == ()
+    site = OnPremSite(2, 4)
+    site.allocate((0,), 3, 100.0, None)
+    site.allocate((1,), 4, 50.0, None)
+    assert site.reserve(1, 2) == BackfillReservation(50.0, {1: 2})
+    assert site.reserve(2, 2) == BackfillReservation(100.0, {0: 2, 1: 2})
+    assert site.find_nodes(1, 1, 99.0, BackfillReservation(100.0, {0: 0})) == (0,)
+    assert site.find_nodes(1, 1, 101.0, BackfillReservation(100.0, {0: 0})) == ()

@@ -11,24 +11,24 @@ import pytest
 
 from burstd.domain.plugins.policy import Policy, Target
 from burstd.domain.snapshot import SlurmView, Snapshot
-from burstd.settings import Plugins, Settings, SettingsError
-from burstd.simulate.policy_chains import BASELINES, Chain, ChainError, make_chain
-from burstd.simulate.replay import replay
-from burstd.simulate.report.result import Result
-from burstd.simulate.run import ReplayError, Run, World
+from burstd.settings import PluginRegistry, Settings, SettingsError
+from burstd.simulate.policy_chains import BASELINES, PolicyChain, PolicyChainError, make_policy_chain
+from burstd.simulate.replay import replay_chains
+from burstd.simulate.report.result import ChainResult
+from burstd.simulate.run import ReplayError, ReplayRun, Scenario
 from burstd.simulate.traces.trace_job import Trace, TraceJob
-from burstd.simulate.traces.window import Workload, common_limit, cut, seeded
-from burstd.simulate.world.market import Terms, Weather, plain_market
+from burstd.simulate.traces.window import Workload, common_limit, cut_window, seeded_random
+from burstd.simulate.world.market import OfferTerms, StockoutModel, default_market
 
 START = 1_507_420_800.0  # 2017-10-08 00:00 UTC
-PLUGINS = Plugins.installed()
-TERMS = Terms(Decimal("2.50"))
+PLUGINS = PluginRegistry.installed()
+TERMS = OfferTerms(Decimal("2.50"))
 GPUS = (1, 1, 1, 1, 2, 4, 8, 16)
 
 
 def trace(count: int = 300, seed: int = 1) -> Trace:
     """Jobs of a few users, more than the site can take at once."""
-    random = seeded(seed, "trace")
+    random = seeded_random(seed, "trace")
     at, jobs = START, []
     for number in range(count):
         at += random.expovariate(1 / 300)
@@ -38,25 +38,25 @@ def trace(count: int = 300, seed: int = 1) -> Trace:
 
 
 def work(found: Trace | None = None, seed: int = 1) -> Workload:
-    return cut(found or trace(), None, None, 8, "gpu", seed)
+    return cut_window(found or trace(), None, None, 8, "gpu", seed)
 
 
-def world(terms: Terms = TERMS, **changed: object) -> World:
-    return replace(World(3, 8, plain_market("gpu", terms)), **changed)  # type: ignore[arg-type]
+def world(terms: OfferTerms = TERMS, **changed: object) -> Scenario:
+    return replace(Scenario(3, 8, default_market("gpu", terms)), **changed)  # type: ignore[arg-type]
 
 
-def chain(text: str) -> Chain:
-    return make_chain(text, Settings(cluster="replay"), (), PLUGINS)
+def chain(text: str) -> PolicyChain:
+    return make_policy_chain(text, Settings(cluster="replay"), (), PLUGINS)
 
 
-def one(text: str, workload: Workload | None = None, where: World | None = None) -> Result:
-    return replay(workload or work(), where or world(), [chain(text)])[0]
+def one(text: str, workload: Workload | None = None, where: Scenario | None = None) -> ChainResult:
+    return replay_chains(workload or work(), where or world(), [chain(text)])[0]
 
 
 @pytest.mark.parametrize("text", [*BASELINES, "idle,limits", "wait_aware,idle"])
 def test_every_job_ends_once_and_what_was_used_was_paid(text: str) -> None:
     workload = work()
-    result = one(text, workload, world(Terms(Decimal("2.50"), spot_price=Decimal(1), losses_per_hour=0.5)))
+    result = one(text, workload, world(OfferTerms(Decimal("2.50"), spot_price=Decimal(1), losses_per_hour=0.5)))
     assert [job.id for job in result.jobs] == [job.id for job in workload.jobs]
     for job, given in zip(result.jobs, workload.jobs, strict=True):
         assert given.submitted <= job.started < inf
@@ -72,7 +72,7 @@ def test_every_job_ends_once_and_what_was_used_was_paid(text: str) -> None:
 
 
 def test_the_same_seed_gives_the_same() -> None:
-    terms = Terms(Decimal("2.50"), stockout=0.3, spot_price=Decimal(1), losses_per_hour=0.2)
+    terms = OfferTerms(Decimal("2.50"), stockout=0.3, spot_price=Decimal(1), losses_per_hour=0.2)
     first, second = (one("wait_aware,idle", work(seed=7), world(terms, seed=7)) for _ in range(2))
     other = one("wait_aware,idle", work(seed=8), world(terms, seed=8))
     assert replace(first, figures=replace(first.figures, elapsed_s=0)) == replace(
@@ -82,7 +82,7 @@ def test_the_same_seed_gives_the_same() -> None:
 
 
 @dataclass(slots=True)
-class _Watching:
+class RecordingPolicy:
     """Writes down what the decision code is shown."""
 
     name: str = "watching"
@@ -96,10 +96,10 @@ class _Watching:
 
 
 def _shown(workload: Workload) -> list[tuple[float, object]]:
-    watching = _Watching()
+    watching = RecordingPolicy()
     policies = chain("wait_aware,idle").policies
     assert policies is not None
-    Run(workload, world(), [watching, *policies()]).run()
+    ReplayRun(workload, world(), [watching, *policies()]).run()
     return watching.seen
 
 
@@ -144,19 +144,19 @@ def test_baselines() -> None:
 
 def test_stockouts_move_on_to_other_offers() -> None:
     plain = world().market
-    out = plain_market("gpu", replace(TERMS, stockout=1.0), provider="empty")
+    out = default_market("gpu", replace(TERMS, stockout=1.0), provider="empty")
     both = replace(
         plain,
-        wares=(*out.wares, *plain.wares),
+        market_offers=(*out.market_offers, *plain.market_offers),
         pools=tuple(
             replace(pool, rules=(*pool.rules, *empty.rules)) for pool, empty in zip(plain.pools, out.pools, strict=True)
         ),
     )
     # Cheaper, so that it is asked first.
     cheaper = tuple(
-        replace(w, offer=replace(w.offer, price=w.offer.price / 2)) if w.stockout else w for w in both.wares
+        replace(w, offer=replace(w.offer, price=w.offer.price / 2)) if w.stockout else w for w in both.market_offers
     )
-    result = one("immediate", where=world(market=replace(both, wares=cheaper)))
+    result = one("immediate", where=world(market=replace(both, market_offers=cheaper)))
     alone = one("immediate")
     assert result.figures.stockouts > 0
     assert [job.started for job in result.jobs] == [job.started for job in alone.jobs]
@@ -165,18 +165,18 @@ def test_stockouts_move_on_to_other_offers() -> None:
 
 
 def test_offers_are_sold_out_for_their_share_of_the_time() -> None:
-    market = plain_market("gpu", replace(TERMS, stockout=0.25))
-    offer = market.wares[0].offer
+    market = default_market("gpu", replace(TERMS, stockout=0.25))
+    offer = market.market_offers[0].offer
     times = [START + 60.0 * n for n in range(200_000)]
-    one_way = Weather(market.wares, 3, START)
-    sold = [one_way.sold_out(offer, at) for at in times]
+    one_way = StockoutModel(market.market_offers, 3, START)
+    sold = [one_way.is_sold_out(offer, at) for at in times]
     assert 0.2 < sum(sold) / len(sold) < 0.3
-    other_way = Weather(market.wares, 3, START)
-    assert [other_way.sold_out(offer, at) for at in reversed(times[:500])] == sold[:500][::-1]
+    other_way = StockoutModel(market.market_offers, 3, START)
+    assert [other_way.is_sold_out(offer, at) for at in reversed(times[:500])] == sold[:500][::-1]
 
 
 def test_spot_machines_that_are_taken_back_have_their_jobs_begin_anew() -> None:
-    terms = Terms(Decimal("2.50"), spot_price=Decimal(1), losses_per_hour=2.0)
+    terms = OfferTerms(Decimal("2.50"), spot_price=Decimal(1), losses_per_hour=2.0)
     result = one("immediate", where=world(terms))
     lost = [job for job in result.jobs if job.interruptions]
     assert result.figures.interruptions >= len(lost) > 5
@@ -205,12 +205,12 @@ def test_a_policy_that_fails_ends_the_replay() -> None:
 
     policies: Sequence[Policy] = [Broken()]
     with pytest.raises(ReplayError, match=r"policy broken failed on 2017-10-08 at .*KeyError"):
-        replay(work(), world(), [Chain("broken", lambda: policies)])
+        replay_chains(work(), world(), [PolicyChain("broken", lambda: policies)])
 
 
 def test_jobs_that_nothing_can_run_are_not_counted() -> None:
     jobs = (*trace(20).jobs, TraceJob("huge", START + 1e5, 10.0, nodes=1, gpus=16))
-    few = replace(world(), market=replace(world().market, pools=(), wares=()))
+    few = replace(world(), market=replace(world().market, pools=(), market_offers=()))
     result = one("never", work(Trace(jobs, "philly")), replace(few, nodes=1))
     huge = sum(job.gpus > 8 for job in jobs)
     assert (result.figures.impossible, result.figures.jobs) == (huge, len(jobs) - huge)
@@ -220,7 +220,7 @@ def test_settings_of_a_chain() -> None:
     idle = Settings.model_validate({"cluster": "x", "policies": {"idle": {"keep_alive_s": 50}}})
 
     def kept(text: str, *sets: str) -> object:
-        made = make_chain(text, idle, sets, PLUGINS).policies
+        made = make_policy_chain(text, idle, sets, PLUGINS).policies
         assert made is not None
         policy = made()[-1]
         return policy.settings.keep_alive_s  # type: ignore[attr-defined]
@@ -243,6 +243,6 @@ def test_settings_of_a_chain() -> None:
     ],
 )
 def test_faulty_chains(text: str, sets: list[str], error: str) -> None:
-    with pytest.raises((ChainError, SettingsError)) as found:
-        make_chain(text, Settings(cluster="replay"), sets, PLUGINS)
+    with pytest.raises((PolicyChainError, SettingsError)) as found:
+        make_policy_chain(text, Settings(cluster="replay"), sets, PLUGINS)
     assert error in str(found.value)

@@ -6,7 +6,7 @@ from decimal import Decimal
 
 import policies.budget
 import policies.idle
-from burstd.simulate.run import Run
+from burstd.simulate.run import ReplayRun
 
 from .test_replay import trace, work, world
 
@@ -15,7 +15,7 @@ def test_a_replay_spends_no_more_than_its_budgets() -> None:
     limits = {"limit": 150, "projects": {"p0": {"limit": 50}, "p1": {"limit": "0.5"}}}
     budget = policies.budget.plugin.make(policies.budget.plugin.settings(**limits))
     idle = policies.idle.plugin.make(policies.idle.plugin.settings(keep_alive_s=600))
-    run = Run(work(trace(120)), world(), [idle, budget])
+    run = ReplayRun(work(trace(120)), world(), [idle, budget])
     run.run()
     spent = {(s.kind, s.name): Decimal(0) for s in run.fleet.spent.spent()}
     for part in run.fleet.spent.spent():

@@ -14,12 +14,19 @@ import pytest
 
 from burstd.simulate.plots import axes
 from burstd.simulate.plots.frame import Frame
-from burstd.simulate.plots.labels import Box, places
-from burstd.simulate.plots.wording import amount, length
+from burstd.simulate.plots.labels import LabelBox, place_labels
+from burstd.simulate.plots.wording import format_amount, format_duration
 from burstd.simulate.report import columns
-from burstd.simulate.report.page import page
-from burstd.simulate.report.report import Chain, Report, course, pareto, report
-from burstd.simulate.report.result import Figures, JobRun, Replay, Result, Sample, Window
+from burstd.simulate.report.page import render_page
+from burstd.simulate.report.report import ChainReport, SimulationReport, build_report, build_timeline, pareto_front
+from burstd.simulate.report.result import (
+    ChainResult,
+    Figures,
+    ReplayResult,
+    SimulatedJobRun,
+    TimelineSample,
+    TraceWindow,
+)
 
 START = 1_507_420_800.0  # 2017-10-08 00:00 UTC
 DAY = 86_400.0
@@ -33,17 +40,20 @@ FIGURES = Figures(
 
 
 def result(
-    chain: str, waits: Sequence[float] = WAITS, timeline: Sequence[Sample] | None = None, **figures: object
-) -> Result:
+    chain: str, waits: Sequence[float] = WAITS, timeline: Sequence[TimelineSample] | None = None, **figures: object
+) -> ChainResult:
     if timeline is None:
-        timeline = [Sample(START + n * 3600, n % 7, 200 + n % 48, n % 5, n % 4) for n in range(24 * 15)]
-    jobs = [JobRun(str(n), START, START + wait, START + wait + 60, 1, 1, burst=False) for n, wait in enumerate(waits)]
-    return Result(chain, replace(FIGURES, **figures), tuple(timeline), tuple(jobs))  # type: ignore[arg-type]
+        timeline = [TimelineSample(START + n * 3600, n % 7, 200 + n % 48, n % 5, n % 4) for n in range(24 * 15)]
+    jobs = [
+        SimulatedJobRun(str(n), START, START + wait, START + wait + 60, 1, 1, burst=False)
+        for n, wait in enumerate(waits)
+    ]
+    return ChainResult(chain, replace(FIGURES, **figures), tuple(timeline), tuple(jobs))  # type: ignore[arg-type]
 
 
-def replay(*results: Result, **changed: object) -> Replay:
-    made = Replay(
-        "philly", "philly.csv.gz (philly)", "31 nodes with 8 GPUs", "one pool", Window(START, START + 14 * DAY), 1,
+def replay(*results: ChainResult, **changed: object) -> ReplayResult:
+    made = ReplayResult(
+        "philly", "philly.csv.gz (philly)", "31 nodes with 8 GPUs", "one pool", TraceWindow(START, START + 14 * DAY), 1,
         results, ("times are UTC",), 248,
     )  # fmt: skip
     return replace(made, **changed)  # type: ignore[arg-type]
@@ -98,13 +108,13 @@ class Reader(HTMLParser):
         return [text for inside, text in self.texts if inside == tag]
 
 
-def chains(*results: Result) -> dict[str, Chain]:
-    return {chain.chain: chain for chain in report(replay(*results)).chains}
+def chains(*results: ChainResult) -> dict[str, ChainReport]:
+    return {chain.chain: chain for chain in build_report(replay(*results)).chains}
 
 
 def test_json_keeps_its_keys_and_has_no_number_that_json_lacks() -> None:
     lost = result("wait_aware", [math.inf, 1.0], max_wait_s=math.inf, unfinished=1)
-    text = report(replay(IMMEDIATE, lost)).json_text()
+    text = build_report(replay(IMMEDIATE, lost)).json_text()
     found = json.loads(text, parse_constant=pytest.fail)
     assert list(found) == [
         "version", "title", "trace", "site", "site_size", "site_unit", "cloud", "window", "seed", "notes", "chains",
@@ -113,16 +123,16 @@ def test_json_keeps_its_keys_and_has_no_number_that_json_lacks() -> None:
     chain = found["chains"][1]
     assert set(Figures.__dataclass_fields__) - {"elapsed_s"} < set(chain)
     assert (chain["cost"], chain["max_wait_s"], chain["waits"]["wait_s"][-1]) == ("2910.01", None, None)
-    assert Report.model_validate_json(text).json_text() == text
+    assert SimulationReport.model_validate_json(text).json_text() == text
 
 
 def test_the_report_is_the_same_whatever_the_real_clock_said() -> None:
     slower = tuple(replace(r, figures=replace(r.figures, elapsed_s=99.0)) for r in FOUR.results)
-    assert report(replace(FOUR, results=slower)).json_text() == report(FOUR).json_text()
+    assert build_report(replace(FOUR, results=slower)).json_text() == build_report(FOUR).json_text()
 
 
 def test_baselines_the_front_and_what_is_best() -> None:
-    found = {chain.chain: chain for chain in report(FOUR).chains}
+    found = {chain.chain: chain for chain in build_report(FOUR).chains}
     assert [chain.baseline for chain in found.values()] == [True, True, True, False]
     assert [chain.pareto for chain in found.values()] == [True, True, False, True]
     assert "mean_wait_s" in found["immediate"].best
@@ -145,7 +155,7 @@ def test_baselines_the_front_and_what_is_best() -> None:
     ids=["all", "as-good-in-one", "equal", "never-done"],
 )
 def test_pareto(points: list[tuple[float, float]], front: list[bool]) -> None:
-    assert pareto(points) == front
+    assert pareto_front(points) == front
 
 
 def test_waits_are_those_of_the_jobs() -> None:
@@ -156,15 +166,15 @@ def test_waits_are_those_of_the_jobs() -> None:
 
 def test_timelines_are_thinned_and_keep_their_peaks() -> None:
     peak = 7777
-    samples = [Sample(float(n), 0, 0, peak if n == 5003 else 1, 0) for n in range(10_000)]
-    thin = course(samples)
+    samples = [TimelineSample(float(n), 0, 0, peak if n == 5003 else 1, 0) for n in range(10_000)]
+    thin = build_timeline(samples)
     assert len(thin.time) <= 240
     assert max(thin.cloud_nodes) == peak
     assert thin.time[thin.cloud_nodes.index(peak)] == pytest.approx(5003, abs=42)
 
 
 def test_the_page_needs_nothing_from_elsewhere_and_runs_nothing() -> None:
-    text = page(report(FOUR))
+    text = render_page(build_report(FOUR))
     read = Reader(text)
     assert not re.search(r"https?:|//[a-z]|@import|url\(|javascript:", text.lower())
     assert not {"script", "link", "img", "iframe", "object", "embed", "base", "form", "use", "image"} & {
@@ -178,8 +188,8 @@ def test_the_page_needs_nothing_from_elsewhere_and_runs_nothing() -> None:
 
 
 def test_figures_of_the_page_are_those_of_the_json() -> None:
-    read = Reader(page(report(FOUR)))
-    found = json.loads(report(FOUR).json_text())["chains"]
+    read = Reader(render_page(build_report(FOUR)))
+    found = json.loads(build_report(FOUR).json_text())["chains"]
     head, *rows = read.tables[0]
     by_head = [dict(zip(head, row, strict=True)) for row in rows]
     assert [row["chain"] for row in by_head] == [chain["chain"] for chain in found]
@@ -199,7 +209,7 @@ def test_figures_of_the_page_are_those_of_the_json() -> None:
 
 
 def test_every_plot_has_every_chain() -> None:
-    read = Reader(page(report(FOUR)))
+    read = Reader(render_page(build_report(FOUR)))
     tips = read.of("title")
     labels = [text for text in read.of("text") if text]
     for chain in ("never", "immediate", "aged:600", "wait_aware,idle"):
@@ -215,7 +225,7 @@ def test_every_plot_has_every_chain() -> None:
 def test_texts_from_outside_stay_texts() -> None:
     evil = '<script>alert("x")</script>&amp;\x1b[31m'
     bad = replay(result(evil), IMMEDIATE, title=evil, trace=evil, site=evil, cloud=evil, notes=(evil,), site_unit=evil)
-    text = page(report(bad))
+    text = render_page(build_report(bad))
     read = Reader(text)
     assert "script" not in {tag for tag, _ in read.seen}
     assert "\x1b" not in text
@@ -226,12 +236,12 @@ def test_texts_from_outside_stay_texts() -> None:
 
 
 def test_ten_chains_make_a_page_that_can_be_sent() -> None:
-    samples = [Sample(START + n * 60, n * 7 % 997, n * 5 % 248, n * 3 % 101, n * 3 % 89) for n in range(20_000)]
+    samples = [TimelineSample(START + n * 60, n * 7 % 997, n * 5 % 248, n * 3 % 101, n * 3 % 89) for n in range(20_000)]
     ten = [
         result(f"chain_{n},wait_aware(value={n}),idle,throttle", timeline=samples, mean_wait_s=60.0 * n + 1)
         for n in range(10)
     ]
-    assert len(page(report(replay(*ten))).encode()) < 1_000_000
+    assert len(render_page(build_report(replay(*ten))).encode()) < 1_000_000
 
 
 @pytest.mark.parametrize(
@@ -239,7 +249,7 @@ def test_ten_chains_make_a_page_that_can_be_sent() -> None:
     [
         (),
         (result("x", [], []),),
-        (result("x", [0.0], [Sample(START, 0, 0, 0, 0)], mean_wait_s=0.0, max_wait_s=0.0, p95_wait_s=0.0),),
+        (result("x", [0.0], [TimelineSample(START, 0, 0, 0, 0)], mean_wait_s=0.0, max_wait_s=0.0, p95_wait_s=0.0),),
         (
             result(
                 "x",
@@ -254,28 +264,28 @@ def test_ten_chains_make_a_page_that_can_be_sent() -> None:
     ],
     ids=["none", "no-jobs", "nobody-waited", "nothing-started", "without-gpus-and-prices"],
 )
-def test_little_to_show(results: tuple[Result, ...]) -> None:
-    made = report(replay(*results))
-    read = Reader(page(made))
+def test_little_to_show(results: tuple[ChainResult, ...]) -> None:
+    made = build_report(replay(*results))
+    read = Reader(render_page(made))
     assert [row[0] for row in read.tables[0][1:]] == [r.chain for r in results]
-    assert len(list(columns.rows(made))) == len(results)
+    assert len(list(columns.table_rows(made))) == len(results)
 
 
 def test_without_gpus_nodes_count() -> None:
-    made = report(
+    made = build_report(
         replay(result("x", cloud_gpu_hours=0.0), result("immediate", cloud_gpu_hours=0.0, cloud_node_hours=500.0))
     )
-    assert "cloud node-h>" in columns.heads(made)
-    assert "cloud GPU-h>" not in columns.heads(made)
+    assert "cloud node-h>" in columns.table_heads(made)
+    assert "cloud GPU-h>" not in columns.table_heads(made)
     assert made.chains[0].against_immediate is not None
     assert made.chains[0].against_immediate.cloud_gpu_hours == -0.75
-    assert next(columns.summary(made)).startswith("x: 75 % fewer cloud node-hours than immediate")
+    assert next(columns.summary_sentences(made)).startswith("x: 75 % fewer cloud node-hours than immediate")
 
 
 def test_the_table_of_a_terminal() -> None:
-    made = report(FOUR)
-    assert columns.heads(made)[:3] == ("chain", "mean wait (min)>", "p50 (s)>")
-    rows = [dict(zip(columns.heads(made), row, strict=True)) for row in columns.rows(made)]
+    made = build_report(FOUR)
+    assert columns.table_heads(made)[:3] == ("chain", "mean wait (min)>", "p50 (s)>")
+    rows = [dict(zip(columns.table_heads(made), row, strict=True)) for row in columns.table_rows(made)]
     assert [row["mean wait (min)>"] for row in rows] == ["150 ", "1.0*", "13.3 ", "3.0 "]
     assert [row["cost (EUR)>"] for row in rows] == ["0.00 ", "5,820.00 ", "4,365.00 ", "2,910.01*"]
 
@@ -310,8 +320,8 @@ def test_ticks(ticks: list[axes.Tick], expected: tuple[float, str]) -> None:
 def test_labels_cover_neither_points_nor_each_other() -> None:
     frame = Frame(60, 40, 470, 280, (0, 1), (0, 1))
     points = [(100.0 + 30 * n, 200.0 + 6 * (n % 3)) for n in range(10)]
-    boxes = places(frame, points, [f"chain_{n},idle" for n in range(10)], [])
-    around = [Box(x - 5, y - 5, x + 5, y + 5) for x, y in points]
+    boxes = place_labels(frame, points, [f"chain_{n},idle" for n in range(10)], [])
+    around = [LabelBox(x - 5, y - 5, x + 5, y + 5) for x, y in points]
     assert not [1 for n, box in enumerate(boxes) for other in (*boxes[:n], *around) if box.overlap(other)]
     assert all(box.left >= frame.left and box.right <= frame.right + 8 for box in boxes)
 
@@ -319,9 +329,11 @@ def test_labels_cover_neither_points_nor_each_other() -> None:
 @pytest.mark.parametrize(
     ("shown", "expected"),
     [
-        (length(0.0), "0 s"), (length(64.0), "64 s"), (length(214.0), "3.6 min"), (length(11_220.0), "3.1 h"),
-        (length(2_600_000.0), "30.1 d"), (length(None), "never"), (amount(0.0), "0"), (amount(0.424), "0.42"),
-        (amount(12.34), "12.3"), (amount(27_314.6), "27,315"),
+        (format_duration(0.0), "0 s"), (format_duration(64.0), "64 s"), (format_duration(214.0), "3.6 min"),
+        (format_duration(11_220.0), "3.1 h"),
+        (format_duration(2_600_000.0), "30.1 d"), (format_duration(None), "never"),
+        (format_amount(0.0), "0"), (format_amount(0.424), "0.42"),
+        (format_amount(12.34), "12.3"), (format_amount(27_314.6), "27,315"),
     ],
     ids=["zero", "seconds", "minutes", "hours", "days", "never", "nothing", "small", "middle", "large"],
 )  # fmt: skip

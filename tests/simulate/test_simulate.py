@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from burstd.cli.main import app
-from burstd.cli.session import Code
+from burstd.cli.session import ExitCode
 
 SHORT, LONG = 600.0, 7200.0
 CONFIG = """
@@ -94,7 +94,7 @@ def test_offers_of_a_file(trace: Path, tmp_path: Path) -> None:
     assert (chain["currency"], chain["stockouts"] > 0, chain["launches"] > 0) == ("USD", True, True)
     offers.write_text('[[offers]]\ngpus = 0\nprice = "3"\nzon = "a"\n')
     fault = simulate(trace, "--offers", str(offers))
-    assert fault.exit_code == Code.NO
+    assert fault.exit_code == ExitCode.NEGATIVE
     assert "line 2: offers[0].gpus" in fault.output
     assert "line 4: offers[0].zon: there is no such key; did you mean 'zone'?" in fault.output
 
@@ -102,18 +102,26 @@ def test_offers_of_a_file(trace: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("more", "code", "says"),
     [
-        (["--policy", "idel"], Code.NO, "there is no policy 'idel'; did you mean 'idle'?"),
-        (["--policy", "idle,"], Code.OK, ""),
-        (["--policy", "idle", "--set", "idle.keep_alive_s=soon"], Code.NO, "policies.idle.keep_alive_s"),
-        (["--window", "2027-01-01"], Code.NO, "no job of the trace was submitted in the window of 2027-01-01"),
-        (["--window", "soon"], Code.USAGE, "--window 'soon' is no date"),
-        (["--load", "1"], Code.USAGE, "--load and --nodes are both the size of the site"),
-        (["--price", "cheap"], Code.USAGE, "--price 'cheap' is no price"),
-        (["--config", "nowhere.toml"], Code.NO, "nowhere.toml has 1 fault"),
-        (["--html", "nowhere/page.html", "--policy", "never"], Code.NO, "nowhere/page.html cannot be written"),
+        (["--policy", "idel"], ExitCode.NEGATIVE, "there is no policy 'idel'; did you mean 'idle'?"),
+        (["--policy", "idle,"], ExitCode.OK, ""),
+        (["--policy", "idle", "--set", "idle.keep_alive_s=soon"], ExitCode.NEGATIVE, "policies.idle.keep_alive_s"),
+        (
+            ["--window", "2027-01-01"],
+            ExitCode.NEGATIVE,
+            "no job of the trace was submitted in the window of 2027-01-01",
+        ),
+        (["--window", "soon"], ExitCode.USAGE, "--window 'soon' is no date"),
+        (["--load", "1"], ExitCode.USAGE, "--load and --nodes are both the size of the site"),
+        (["--price", "cheap"], ExitCode.USAGE, "--price 'cheap' is no price"),
+        (["--config", "nowhere.toml"], ExitCode.NEGATIVE, "nowhere.toml has 1 fault"),
+        (
+            ["--html", "nowhere/page.html", "--policy", "never"],
+            ExitCode.NEGATIVE,
+            "nowhere/page.html cannot be written",
+        ),
     ],
 )
-def test_faults(trace: Path, more: list[str], code: Code, says: str) -> None:
+def test_faults(trace: Path, more: list[str], code: ExitCode, says: str) -> None:
     done = simulate(trace, *more)
     assert done.exit_code == code, done.output
     assert says in done.output
@@ -121,5 +129,5 @@ def test_faults(trace: Path, more: list[str], code: Code, says: str) -> None:
 
 def test_no_trace(tmp_path: Path) -> None:
     done = simulate(tmp_path / "none.csv")
-    assert done.exit_code == Code.NO
+    assert done.exit_code == ExitCode.NEGATIVE
     assert "none.csv cannot be read: No such file or directory" in done.output

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from burstd.simulate.traces.read import AUTO, Trace, TraceError, TraceJob, read
+from burstd.simulate.traces.read import AUTO, Trace, TraceError, TraceJob, read_trace
 
 PHILLY = "timestamp,duration,num_gpus,gpu_time,cluster\n"
 SACCT = "JobID|Submit|Eligible|Elapsed|State|AllocTRES|ReqTRES|Timelimit|User|Account|Partition|Constraints|JobName\n"
@@ -18,10 +18,10 @@ MIDNIGHT = 1_772_323_200.0  # 2026-03-01 00:00 UTC
 SWF_HEAD = "; Version: 2.2\n; UnixStartTime: 1000\n; MaxNodes: 128 (4 of them for login)\n; MaxProcs: 512\n"
 
 
-def of(text: str, folder: Path, kind: str = AUTO) -> Trace:
+def read_text(text: str, folder: Path, kind: str = AUTO) -> Trace:
     file = folder / "trace"
     file.write_text(text, encoding="utf-8")
-    return read(file, kind)
+    return read_trace(file, kind)
 
 
 def sacct_row(job: str = "7", **values: str) -> str:
@@ -49,14 +49,14 @@ def test_csv_with_gpus_in_the_order_of_submission(tmp_path: Path) -> None:
     rows = (
         "2017-10-09 07:01:55,66.0,8,528.0,11cb48\n2017-10-09 06:13:03,0.0,1,0.0,6214e9\n2017-10-09 06:00:00,5,1,5,x\n"
     )
-    trace = of(PHILLY + rows, tmp_path)
+    trace = read_text(PHILLY + rows, tmp_path)
     assert (trace.format, trace.notes) == ("philly", ("1 jobs with a duration of 0 left out",))
     assert [job.account for job in trace.jobs] == ["x", "11cb48"]
     assert trace.jobs[1] == TraceJob("1", 1_507_532_515.0, 66.0, gpus=8, account="11cb48")
 
 
 def test_swf(tmp_path: Path) -> None:
-    trace = of(SWF_HEAD + "; Queue: 2 batch\n" + swf_row(), tmp_path)
+    trace = read_text(SWF_HEAD + "; Queue: 2 batch\n" + swf_row(), tmp_path)
     assert (trace.format, trace.nodes, trace.cpus, trace.notes) == ("swf", 128, 512, ())
     assert one(trace) == TraceJob(
         "1", 1060.0, 3600.0, cpus=16, memory_mib=32, time_limit_s=7200.0, user="3", account="4", name="9",
@@ -77,13 +77,13 @@ def test_swf(tmp_path: Path) -> None:
     ids=["requested", "unknown-size", "unknown", "failed", "cancelled-while-running", "fraction"],
 )
 def test_swf_rows(changed: list[tuple[int, str]], expected: dict[str, object], tmp_path: Path) -> None:
-    job = one(of(SWF_HEAD + swf_row(*changed), tmp_path))
+    job = one(read_text(SWF_HEAD + swf_row(*changed), tmp_path))
     assert {name: getattr(job, name) for name in expected} == expected
 
 
 def test_swf_leaves_out_pieces_and_jobs_that_never_ran(tmp_path: Path) -> None:
     rows = [swf_row(), swf_row((1, "2"), (4, "-1"), (11, "5")), *(swf_row((11, status)) for status in "234")]
-    trace = of("".join(rows), tmp_path)
+    trace = read_text("".join(rows), tmp_path)
     assert one(trace).submitted == 60.0
     assert trace.notes == (
         "no UnixStartTime in the head: the first second of the trace is taken as 1970-01-01 UTC",
@@ -94,7 +94,7 @@ def test_swf_leaves_out_pieces_and_jobs_that_never_ran(tmp_path: Path) -> None:
 
 def test_sacct(tmp_path: Path) -> None:
     tres = "billing=9,cpu=8,gres/gpu:a100=4,gres/gpu=4,mem=1.50G,node=2"
-    trace = of(SACCT + sacct_row(AllocTRES=tres, Constraints="nvme", JobName="a|b"), tmp_path)
+    trace = read_text(SACCT + sacct_row(AllocTRES=tres, Constraints="nvme", JobName="a|b"), tmp_path)
     assert (trace.format, trace.notes) == ("sacct", ())
     assert one(trace) == TraceJob(
         "7", MIDNIGHT, 3600.0, nodes=2, cpus=8, gpus=4, memory_mib=1536, time_limit_s=7200.0, user="ada",
@@ -136,7 +136,7 @@ def test_sacct(tmp_path: Path) -> None:
     ],
 )
 def test_sacct_rows(values: dict[str, str], expected: dict[str, object], tmp_path: Path) -> None:
-    job = one(of(SACCT + sacct_row(**values), tmp_path))
+    job = one(read_text(SACCT + sacct_row(**values), tmp_path))
     assert {name: getattr(job, name) for name in expected} == expected
 
 
@@ -152,7 +152,7 @@ def test_sacct_rows(values: dict[str, str], expected: dict[str, object], tmp_pat
     ids=["start-and-end", "seconds", "memory-of-nodes", "memory", "limit"],
 )  # fmt: skip
 def test_sacct_columns(columns: str, row: str, expected: dict[str, object], tmp_path: Path) -> None:
-    trace = of(f"{columns}\n{row.format('2026-03-01T00:00:00')}\n", tmp_path)
+    trace = read_text(f"{columns}\n{row.format('2026-03-01T00:00:00')}\n", tmp_path)
     job = one(trace)
     assert {name: getattr(job, name) for name in expected} == expected
     assert any("without GPUs" in note for note in trace.notes)
@@ -169,7 +169,7 @@ def test_sacct_leaves_out_what_did_not_run_and_joins_what_is_one_job(tmp_path: P
         sacct_row("5+0", AllocTRES="cpu=8,gres/gpu:a100=2,node=1"), sacct_row("5+1", AllocTRES="cpu=4,node=3"),
         sacct_row("6", State="RUNNING"),
     ]  # fmt: skip
-    trace = of(SACCT + "".join(rows), tmp_path)
+    trace = read_text(SACCT + "".join(rows), tmp_path)
     jobs = {job.id: job for job in trace.jobs}
     assert sorted(jobs) == ["1_3", "3", "4", "5", "6"]
     assert (jobs["3"].submitted, jobs["3"].run_s) == (MIDNIGHT + 3720, 3600.0)
@@ -184,13 +184,13 @@ def test_a_job_that_shrank_ran_from_its_first_start_to_its_end(began: str, tmp_p
         "3|2026-03-01T00:00:00|2026-03-01T00:00:10|2026-03-01T00:04:10|RESIZING|cpu=2,gres/gpu=2,node=2",
         f"3|2026-03-01T00:04:10|2026-03-01T{began}|2026-03-01T00:20:10|COMPLETED|cpu=1,gres/gpu=1,node=1",
     )
-    job = one(of("JobID|Submit|Start|End|State|AllocTRES\n" + "\n".join(rows), tmp_path))
+    job = one(read_text("JobID|Submit|Start|End|State|AllocTRES\n" + "\n".join(rows), tmp_path))
     assert (job.submitted, job.run_s, job.gpus, job.nodes) == (MIDNIGHT, 1200.0, 2, 2)
 
 
 def test_a_job_is_not_eligible_after_its_start(tmp_path: Path) -> None:
     row = "2|2026-03-01T00:00:00|2026-03-01T00:07:00|2026-03-01T00:05:00|REQUEUED|60"
-    assert one(of(f"JobID|Submit|Eligible|Start|State|ElapsedRaw\n{row}", tmp_path)).submitted == MIDNIGHT + 300
+    assert one(read_text(f"JobID|Submit|Eligible|Start|State|ElapsedRaw\n{row}", tmp_path)).submitted == MIDNIGHT + 300
 
 
 @pytest.mark.parametrize("kind", [AUTO, "philly"])
@@ -200,15 +200,15 @@ def test_compressed_files_and_pipes(kind: str, tmp_path: Path) -> None:
     os.mkfifo(pipe)
     writer = threading.Thread(target=pipe.write_bytes, args=[packed])
     writer.start()
-    assert one(read(pipe, kind)).submitted == MIDNIGHT
+    assert one(read_trace(pipe, kind)).submitted == MIDNIGHT
     writer.join()
     (tmp_path / "cut.csv.gz").write_bytes(packed[:-9])
     with pytest.raises(TraceError, match=r"cut\.csv\.gz is damaged: .* was it copied whole"):
-        read(tmp_path / "cut.csv.gz", kind)
+        read_trace(tmp_path / "cut.csv.gz", kind)
 
 
 def test_few_lines_that_cannot_be_read_are_told(tmp_path: Path) -> None:
-    trace = of(SACCT + sacct_row() + "8|2026-03-01T0", tmp_path)
+    trace = read_text(SACCT + sacct_row() + "8|2026-03-01T0", tmp_path)
     assert one(trace).id == "7"
     told = f"1 lines cannot be read and are left out, the first: {tmp_path}/trace:3: expected 13 values, "
     assert trace.notes[0].startswith(told)
@@ -238,21 +238,21 @@ def test_few_lines_that_cannot_be_read_are_told(tmp_path: Path) -> None:
 )  # fmt: skip
 def test_messages_name_file_line_and_what_was_expected(text: str, message: str, tmp_path: Path) -> None:
     with pytest.raises(TraceError, match=message):
-        of(text, tmp_path)
+        read_text(text, tmp_path)
 
 
 def test_a_format_that_is_named_is_taken(tmp_path: Path) -> None:
     with pytest.raises(TraceError, match=r"trace:1: the first line must name the columns; missing: timestamp"):
-        of(SACCT + sacct_row(), tmp_path, "philly")
+        read_text(SACCT + sacct_row(), tmp_path, "philly")
     with pytest.raises(TraceError, match=r"no format 'slurm' of traces; there are auto, swf, sacct, philly"):
-        of(SACCT, tmp_path, "slurm")
+        read_text(SACCT, tmp_path, "slurm")
     with pytest.raises(TraceError, match=r"nowhere cannot be read: No such file"):
-        read(tmp_path / "nowhere")
+        read_trace(tmp_path / "nowhere")
 
 
 def test_a_hundred_thousand_rows_take_seconds(tmp_path: Path) -> None:
     rows = (sacct_row(str(n), Submit=f"2026-03-{n % 28 + 1:02}T00:00:{n % 60:02}") for n in range(100_000))
     text = SACCT + "".join(rows)
     begun = time.process_time()
-    assert len(of(text, tmp_path).jobs) == 100_000
+    assert len(read_text(text, tmp_path).jobs) == 100_000
     assert time.process_time() - begun < 5.0  # 1.3 s on an idle machine

@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 
 from burstd.domain.plugins.scheduler import Scheduler
-from burstd.slurm.commands.run import Commands
+from burstd.slurm.commands.run import SlurmCommands
 from burstd.slurm.hooks.power_server import PowerCall, PowerServer
 from burstd.slurm.hostlist import expand
 from burstd.slurm.scheduler import CommandScheduler
 from burstd.testing.slurm.cluster import ClusterUnderTest
-from providers.sandbox.boxes.description import Bind
+from providers.sandbox.boxes.description import BindMount
 from providers.sandbox.boxes.errors import SandboxError
-from providers.sandbox.boxes.rootfs import ensure
+from providers.sandbox.boxes.rootfs import ensure_rootfs
 from tests.lab import pyslurm_wheel, slurm_files
 from tests.lab.cluster import Cluster
 from tests.slurm.remote import Remote
@@ -43,7 +43,7 @@ class Rig(ClusterUnderTest):
         self.cluster = cluster
         self.slots = cluster.pools[0].slots
         self._power = power
-        self._scheduler: Scheduler = CommandScheduler(Commands(self.run))
+        self._scheduler: Scheduler = CommandScheduler(SlurmCommands(self.run))
 
     @property
     def scheduler(self) -> Scheduler:
@@ -90,10 +90,10 @@ class Rig(ClusterUnderTest):
     def start_slurmctld(self) -> None:
         self.cluster.start_slurmctld()
 
-    def calls(self) -> Sequence[tuple[str, frozenset[str]]]:
+    def power_calls(self) -> Sequence[tuple[str, frozenset[str]]]:
         return [(call.kind, frozenset(expand(call.nodes))) for call in list(self._power)]
 
-    def say(self, text: str) -> None:
+    def report(self, text: str) -> None:
         sys.stdout.write(f"{self.cluster.release}: {text}\n")
 
 
@@ -104,14 +104,14 @@ def rig(release: str, state: Path, *, pyslurm: bool = False) -> Iterator[Rig]:
     Where the root file system of a newer release, or pyslurm, cannot be had, the tests are skipped and say why.
     """
     try:
-        rootfs = ensure(release)
+        rootfs = ensure_rootfs(release)
         layers = [pyslurm_wheel.installed(rootfs)] if pyslurm else []
     except SandboxError as error:
         if release == "bookworm":
             raise
         pytest.skip(f"{release}: {error}")
     power: list[PowerCall] = []
-    binds = [Bind(PROJECT / name, f"/opt/project/{name}") for name in ("burstd", "tests")]
+    binds = [BindMount(PROJECT / name, f"/opt/project/{name}") for name in ("burstd", "tests")]
     with Cluster(
         release,
         state=state,

@@ -13,11 +13,11 @@ import pytest
 
 from burstd.domain.slurm.job import Job
 from burstd.slurm.commands import jobs
-from burstd.slurm.commands.run import Commands
+from burstd.slurm.commands.run import SlurmCommands
 from burstd.slurm.hooks.stage_server import StageCall, StageReply, StageServer
-from providers.sandbox.boxes.description import Bind, File
+from providers.sandbox.boxes.description import BindMount, BoxFile
 from providers.sandbox.boxes.errors import SandboxError
-from providers.sandbox.boxes.rootfs import ensure
+from providers.sandbox.boxes.rootfs import ensure_rootfs
 from tests.lab.cluster import Cluster
 
 PROJECT = Path(__file__).parents[2]
@@ -27,35 +27,35 @@ _EXTRA = "BurstBufferType=burst_buffer/lua\nSchedulerParameters=batch_sched_dela
 
 
 @dataclass
-class Answers:
+class HookAnswers:
     """What burstd says, by hook; a hook that is not in ``say`` is answered at once. All calls are noted."""
 
-    say: dict[str, Callable[[StageCall], StageReply]] = field(default_factory=dict)
+    replies: dict[str, Callable[[StageCall], StageReply]] = field(default_factory=dict)
     calls: list[StageCall] = field(default_factory=list)
     again: int = 0
     _change: threading.Condition = field(default_factory=threading.Condition)
-    _held: set[str] = field(default_factory=set)
+    _blocked: set[str] = field(default_factory=set)
 
-    def hold(self, hook: str) -> None:
+    def block(self, hook: str) -> None:
         """This hook waits from now on."""
-        self._held.add(hook)
+        self._blocked.add(hook)
 
-    def let_go(self, hook: str) -> None:
+    def unblock(self, hook: str) -> None:
         with self._change:
-            self._held.discard(hook)
+            self._blocked.discard(hook)
             self._change.notify_all()
 
     def __call__(self, call: StageCall) -> StageReply:
         with self._change:
             self.calls.append(call)
             self._change.notify_all()
-            if not self._change.wait_for(lambda: call.hook not in self._held, 1.0):
+            if not self._change.wait_for(lambda: call.hook not in self._blocked, 1.0):
                 self.again += 1
                 return StageReply("again")
-        reply = self.say.get(call.hook)
+        reply = self.replies.get(call.hook)
         return reply(call) if reply is not None else StageReply("ok", env=variables(call.job_id))
 
-    def of(self, job: str) -> list[str]:
+    def hooks_of_job(self, job: str) -> list[str]:
         """The hooks of a job in turn, each once where it asked again."""
         with self._change:
             hooks = [call.hook for call in self.calls if call.job_id == job]
@@ -78,8 +78,8 @@ class StageRig:
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
-        self.answers = Answers()
-        self.commands = Commands(lambda argv, env, s: cluster.head.run(argv, env=env, timeout=s, check=False))
+        self.answers = HookAnswers()
+        self.commands = SlurmCommands(lambda argv, env, s: cluster.head.run(argv, env=env, timeout=s, check=False))
         self._allowed = int(cluster.sh("id -u slurm"))
         self._server: StageServer | None = None
 
@@ -88,7 +88,7 @@ class StageRig:
         path = self.cluster.head.path("/run/burstd/stage.sock")
         self._server = StageServer(path, lambda uid: uid == self._allowed, self.answers)
         self._server.start()
-        self._server.admit(self._allowed)
+        self._server.allow_connect(self._allowed)
 
     def stop(self) -> None:
         """burstd is away."""
@@ -99,7 +99,7 @@ class StageRig:
     def fresh(self) -> None:
         """burstd is there and has heard nothing yet."""
         self.stop()
-        self.answers = Answers()
+        self.answers = HookAnswers()
         self.start()
 
     def submit(
@@ -119,7 +119,7 @@ class StageRig:
         """The job when the condition holds of it."""
         deadline = time.monotonic() + timeout_s
         while not condition(found := self.job(number)):
-            assert time.monotonic() < deadline, (found, self.answers.of(number))
+            assert time.monotonic() < deadline, (found, self.answers.hooks_of_job(number))
             time.sleep(0.05)
         return found
 
@@ -156,21 +156,21 @@ class StageRig:
 def stage_rig(release: str, state: Path) -> Iterator[StageRig]:
     """A cluster whose burst_buffer.lua, burst_buffer.conf and job_submit.lua are those that burstd brings."""
     try:
-        ensure(release)
+        ensure_rootfs(release)
     except SandboxError as error:
         if release == "bookworm":
             raise
         pytest.skip(f"{release}: {error}")
     files = ["burst_buffer.lua", "burst_buffer.conf", *(["job_submit.lua"] if release == "bookworm" else [])]
-    head_files = [File(f"/etc/slurm/{name}", (PROJECT / "config/slurm" / name).read_text("utf-8")) for name in files]
+    head_files = [BoxFile(f"/etc/slurm/{name}", (PROJECT / "config/slurm" / name).read_text("utf-8")) for name in files]
     head_files.append(
-        File("/usr/local/bin/burstd-stage", f'#!/bin/sh\nexec /usr/bin/python3 -SE {_CLIENT} "$@"\n', 0o755)
+        BoxFile("/usr/local/bin/burstd-stage", f'#!/bin/sh\nexec /usr/bin/python3 -SE {_CLIENT} "$@"\n', 0o755)
     )
     with Cluster(
         release,
         state=state,
         head_files=head_files,
-        head_binds=[Bind(PROJECT / "burstd/slurm/hooks/stage_client.py", _CLIENT)],
+        head_binds=[BindMount(PROJECT / "burstd/slurm/hooks/stage_client.py", _CLIENT)],
         extra_conf=_EXTRA + ("JobSubmitPlugins=lua\n" if release == "bookworm" else ""),
     ) as cluster:
         rig = StageRig(cluster)

@@ -10,10 +10,10 @@ import pytest
 from burstd.domain.cloud.offer import Pool
 from burstd.domain.slurm.node import Node
 from burstd.domain.slurm.shape import Gres, Shape
-from burstd.settings import load, pools
-from burstd.slurm.commands.controller import config_of
-from burstd.slurm.config.check import Running, compare
-from burstd.slurm.config.render import Wishes, fragment, gres_conf
+from burstd.settings import build_pools, load_settings
+from burstd.slurm.commands.controller import parse_config
+from burstd.slurm.config.check import RunningSlurm, compare_slurm_conf
+from burstd.slurm.config.render import SlurmConfOptions, gres_conf_lines, slurm_conf_fragment
 from burstd.slurm.hostlist import expand
 
 GPU = Pool(
@@ -23,7 +23,7 @@ GPU = Pool(
     Shape(16, 64000, (Gres("gpu", "a100", 4), Gres("gpu", "t4", 1), Gres("nvme", "", 2)), frozenset({"cloud", "a100"})),
 )
 CPU = Pool("cpu", ("cpu1",), ("burst",), Shape(8, 32000))
-WISHES = Wishes(version=(24, 11, 5), programs="/opt/burstd/bin", keep_partitions=("main",))
+OPTIONS = SlurmConfOptions(version=(24, 11, 5), programs="/opt/burstd/bin", onprem_partitions=("main",))
 
 CONFIG = """\
 Configuration data as of 2026-11-21T05:36:29
@@ -57,8 +57,8 @@ def node(pool: Pool, name: str) -> Node:
     )  # fmt: skip
 
 
-GOOD = Running(
-    config_of(CONFIG),
+MATCHING_SLURM = RunningSlurm(
+    parse_config(CONFIG),
     {
         "burst": {"Nodes": "cpu1,gpu[01-10]", "State": "UP", "SuspendTime": "GLOBAL"},
         "gpu": {"Nodes": "gpu[01-10],main[1-4]", "State": "UP"},
@@ -67,12 +67,12 @@ GOOD = Running(
 )
 
 
-def changed(setting: str, value: str) -> Running:
-    return replace(GOOD, config={**GOOD.config, setting: value})
+def changed(setting: str, value: str) -> RunningSlurm:
+    return replace(MATCHING_SLURM, config={**MATCHING_SLURM.config, setting: value})
 
 
 def test_the_lines_for_slurm_conf() -> None:
-    lines = fragment([GPU, CPU], WISHES).splitlines()
+    lines = slurm_conf_fragment([GPU, CPU], OPTIONS).splitlines()
     assert (
         "NodeName=gpu[01-10] CPUs=16 RealMemory=64000 Gres=gpu:a100:4,gpu:t4:1,nvme:2 Feature=a100,cloud State=CLOUD"
         in lines
@@ -84,12 +84,12 @@ def test_the_lines_for_slurm_conf() -> None:
     assert "GresTypes=gpu,nvme" in lines
     assert "SuspendExcParts=main" in lines
     assert not [line for line in lines if line.startswith("PrivateData")]
-    assert "PrivateData=cloud" in fragment([CPU], Wishes(version=(22, 5, 8))).splitlines()
-    assert not [line for line in fragment([CPU], Wishes()).splitlines() if line.startswith("Gres")]
+    assert "PrivateData=cloud" in slurm_conf_fragment([CPU], SlurmConfOptions(version=(22, 5, 8))).splitlines()
+    assert not [line for line in slurm_conf_fragment([CPU], SlurmConfOptions()).splitlines() if line.startswith("Gres")]
 
 
 def test_the_lines_for_gres_conf() -> None:
-    assert gres_conf([GPU, CPU], WISHES).splitlines() == [
+    assert gres_conf_lines([GPU, CPU], OPTIONS).splitlines() == [
         "NodeName=gpu[01-10] Name=gpu Type=a100 File=/dev/nvidia[0-3]",
         "NodeName=gpu[01-10] Name=gpu Type=t4 File=/dev/nvidia4",
         "NodeName=gpu[01-10] Name=nvme Count=2",
@@ -97,10 +97,10 @@ def test_the_lines_for_gres_conf() -> None:
 
 
 def test_nothing_is_found_where_all_is_well() -> None:
-    assert compare([GPU, CPU], WISHES, GOOD) == []
+    assert compare_slurm_conf([GPU, CPU], OPTIONS, MATCHING_SLURM) == []
     # The folder of the programs is the site's choice; the settings of other things are none of ours.
     elsewhere = changed("ResumeProgram", "/usr/local/sbin/burstd-resume")
-    assert compare([GPU, CPU], WISHES, elsewhere) == []
+    assert compare_slurm_conf([GPU, CPU], OPTIONS, elsewhere) == []
 
 
 @pytest.mark.parametrize(
@@ -127,38 +127,40 @@ def test_nothing_is_found_where_all_is_well() -> None:
     ],
 )  # fmt: skip
 def test_a_setting_that_differs_is_named(setting: str, value: str, wanted: str, *, advice: bool) -> None:
-    (found,) = compare([GPU, CPU], WISHES, changed(setting, value))
-    assert (found.subject, found.wanted, found.advice) == (setting, wanted, advice)
-    assert found.breaks
+    (found,) = compare_slurm_conf([GPU, CPU], OPTIONS, changed(setting, value))
+    assert (found.subject, found.wanted, found.recommended) == (setting, wanted, advice)
+    assert found.consequence
     assert setting in found.remedy
 
 
 def test_nodes_without_a_configuration_of_their_own_need_slurmctld_to_give_it() -> None:
     power_saving_only = changed("SlurmctldParameters", "idle_on_node_suspend,power_save_interval=1")
-    assert compare([GPU, CPU], WISHES, power_saving_only) == []
-    (found,) = compare([GPU, CPU], replace(WISHES, configless=True), power_saving_only)
-    assert (found.subject, found.wanted, found.advice) == ("SlurmctldParameters", "enable_configless", False)
+    assert compare_slurm_conf([GPU, CPU], OPTIONS, power_saving_only) == []
+    (found,) = compare_slurm_conf([GPU, CPU], replace(OPTIONS, configless=True), power_saving_only)
+    assert (found.subject, found.wanted, found.recommended) == ("SlurmctldParameters", "enable_configless", False)
 
 
 def test_staging_needs_its_plugin() -> None:
-    assert "BurstBufferType=burst_buffer/lua" in fragment([CPU], replace(WISHES, staging=True)).splitlines()
-    assert "BurstBufferType" not in fragment([CPU], WISHES)
-    wishes = replace(WISHES, staging=True)
-    assert compare([GPU, CPU], wishes, changed("BurstBufferType", "burst_buffer/lua")) == []
-    (found,) = compare([GPU, CPU], wishes, changed("BurstBufferType", "(null)"))
+    assert "BurstBufferType=burst_buffer/lua" in slurm_conf_fragment([CPU], replace(OPTIONS, staging=True)).splitlines()
+    assert "BurstBufferType" not in slurm_conf_fragment([CPU], OPTIONS)
+    wishes = replace(OPTIONS, staging=True)
+    assert compare_slurm_conf([GPU, CPU], wishes, changed("BurstBufferType", "burst_buffer/lua")) == []
+    (found,) = compare_slurm_conf([GPU, CPU], wishes, changed("BurstBufferType", "(null)"))
     assert (found.subject, found.wanted, found.found) == ("BurstBufferType", "burst_buffer/lua", "not set")
 
 
 def test_old_versions_hide_slots_without_machines() -> None:
     old = changed("SLURM_VERSION", "22.05.8")
-    (found,) = compare([GPU, CPU], WISHES, old)
+    (found,) = compare_slurm_conf([GPU, CPU], OPTIONS, old)
     assert (found.subject, found.wanted, found.found) == ("PrivateData", "cloud", "none")
 
 
 def test_nodes_that_differ_are_named_together() -> None:
-    nodes = [replace(n, memory_mib=1) if "gpu" <= n.name < "gpu04" else n for n in GOOD.nodes if n.name != "gpu10"]
+    nodes = [
+        replace(n, memory_mib=1) if "gpu" <= n.name < "gpu04" else n for n in MATCHING_SLURM.nodes if n.name != "gpu10"
+    ]
     nodes = [replace(n, flags=frozenset(), gres=(), features=frozenset()) if n.name == "gpu05" else n for n in nodes]
-    found = compare([GPU, CPU], WISHES, replace(GOOD, nodes=nodes))
+    found = compare_slurm_conf([GPU, CPU], OPTIONS, replace(MATCHING_SLURM, nodes=nodes))
     assert [(f.subject, f.wanted.split(" ")[0], f.found) for f in found] == [
         ("nodes gpu10", "NodeName=gpu[01-10]", "not there"),
         ("nodes gpu[01-03]", "RealMemory=64000", "RealMemory=1"),
@@ -170,7 +172,7 @@ def test_nodes_that_differ_are_named_together() -> None:
 
 def test_partitions_that_differ_are_named() -> None:
     partitions = {"burst": {"Nodes": "gpu[01-09],cpu1", "State": "DOWN", "SuspendTime": "300"}}
-    found = compare([GPU, CPU], WISHES, replace(GOOD, partitions=partitions))
+    found = compare_slurm_conf([GPU, CPU], OPTIONS, replace(MATCHING_SLURM, partitions=partitions))
     assert [(f.subject, f.found) for f in found] == [
         ("partition burst", "Nodes=gpu[01-09],cpu1"),
         ("partition burst", "State=DOWN"),
@@ -185,11 +187,11 @@ EXAMPLES = ("slurm.conf", "gres.conf")
 
 def example(name: str) -> str:
     """What config/slurm must hold: the lines for the pools of the example burstd.toml."""
-    settings = load(CONFIG_FOLDER / "burstd.toml", check_files=False)
-    wanted = list(pools(settings, expand).values())
-    wishes = Wishes(programs="/opt/burstd/bin", keep_partitions=("main",))
+    settings = load_settings(CONFIG_FOLDER / "burstd.toml", check_files=False)
+    wanted = list(build_pools(settings, expand).values())
+    wishes = SlurmConfOptions(programs="/opt/burstd/bin", onprem_partitions=("main",))
     source = f"# As printed by 'burstctl slurm-config{' --gres' * (name == 'gres.conf')}' for config/burstd.toml.\n"
-    return source + (fragment(wanted, wishes) if name == "slurm.conf" else gres_conf(wanted, wishes))
+    return source + (slurm_conf_fragment(wanted, wishes) if name == "slurm.conf" else gres_conf_lines(wanted, wishes))
 
 
 @pytest.mark.parametrize("name", EXAMPLES)

@@ -15,13 +15,13 @@ from burstd.domain.slurm.job import Job, JobState
 from burstd.domain.slurm.node import Node
 from burstd.domain.slurm.shape import Gres
 from burstd.slurm.commands import jobs, parsing
-from burstd.slurm.commands.delimiters import Drawn
+from burstd.slurm.commands.delimiters import RandomDelimiters
 from burstd.slurm.commands.nodes import parse_nodes, parse_state
 from burstd.slurm.commands.reasons import short_reason
-from burstd.slurm.commands.run import Commands
+from burstd.slurm.commands.run import SlurmCommands
 from burstd.slurm.reservations import parse_reservations
 
-WORD = Drawn()
+DELIMITERS = RandomDelimiters()
 
 
 def later(wall: float) -> float:
@@ -44,8 +44,8 @@ def row(**fields: str) -> str:
     }  # fmt: skip
     # squeue is asked with underscored names here only.
     values = plain | {k.replace("_", "-"): v for k, v in fields.items()}
-    assert set(jobs.FIELDS) == set(values)
-    return WORD.field.join(values[name] for name in jobs.FIELDS) + WORD.row + "\n"
+    assert set(jobs.QUEUE_FIELDS) == set(values)
+    return DELIMITERS.field_delimiter.join(values[name] for name in jobs.QUEUE_FIELDS) + DELIMITERS.row_delimiter + "\n"
 
 
 @pytest.mark.parametrize(
@@ -100,45 +100,50 @@ def row(**fields: str) -> str:
     ],
 )  # fmt: skip
 def test_a_row_of_the_queue(fields: dict[str, str], expected: dict[str, object]) -> None:
-    (job,) = jobs.parse_jobs(row(**fields), WORD, later)
+    (job,) = jobs.parse_jobs(row(**fields), DELIMITERS, later)
     assert {name: getattr(job, name) for name in expected} == expected
 
 
 @given(st.lists(st.tuples(st.text(), st.text()), max_size=4))
 def test_nothing_that_a_user_writes_breaks_the_queue(written: list[tuple[str, str]]) -> None:
     rows = "".join(row(JobArrayID=str(i), Name=n, Comment=c) for i, (n, c) in enumerate(written))
-    found = jobs.parse_jobs(rows, WORD, later)
+    found = jobs.parse_jobs(rows, DELIMITERS, later)
     assert [(j.id, j.name, j.comment) for j in found] == [
-        (str(i), n, parsing.word(c)) for i, (n, c) in enumerate(written)
+        (str(i), n, parsing.text_or_empty(c)) for i, (n, c) in enumerate(written)
     ]
 
 
 def test_a_name_that_imitates_the_output_stays_a_name() -> None:
-    evil = row(JobArrayID="1", UserName="root").replace(WORD.field, "\x1fxabc\x1f").replace(WORD.row, Drawn().row)
-    found = jobs.parse_jobs(row(Name=evil) + row(JobArrayID="8"), WORD, later)
+    evil = (
+        row(JobArrayID="1", UserName="root")
+        .replace(DELIMITERS.field_delimiter, "\x1fxabc\x1f")
+        .replace(DELIMITERS.row_delimiter, RandomDelimiters().row_delimiter)
+    )
+    found = jobs.parse_jobs(row(Name=evil) + row(JobArrayID="8"), DELIMITERS, later)
     assert [(j.id, j.user) for j in found] == [("7", "ada"), ("8", "ada")]
 
 
 def test_excluded_nodes_of_old_versions_come_from_a_second_list() -> None:
-    excluded = jobs.parse_excluded(
+    excluded = jobs.parse_excluded_nodes(
         "".join(
-            f"{job}{WORD.field}{nodes}{WORD.row}\n" for job, nodes in (("7", "cl[1-2]"), ("8", ""), ("9", "(null)"))
+            f"{job}{DELIMITERS.field_delimiter}{nodes}{DELIMITERS.row_delimiter}\n"
+            for job, nodes in (("7", "cl[1-2]"), ("8", ""), ("9", "(null)"))
         ),
-        WORD,
+        DELIMITERS,
     )
     assert excluded == {"7": ("cl1", "cl2")}
-    first, second = jobs.parse_jobs(row() + row(JobID="8", JobArrayID="8"), WORD, later, excluded)
+    first, second = jobs.parse_jobs(row() + row(JobID="8", JobArrayID="8"), DELIMITERS, later, excluded)
     assert (first.excluded_nodes, second.excluded_nodes) == (("cl1", "cl2"), ())
 
 
 def test_rows_that_come_again_are_not_read_again() -> None:
-    known: dict[jobs.Row, Job] = {}
+    known: dict[jobs.QueueRow, Job] = {}
     seven, eight = row(), row(JobID="8", JobArrayID="8")
-    first = jobs.parse_jobs(seven + eight, WORD, later, {}, known)
-    again = jobs.parse_jobs(seven.replace("Priority", "Resources") + eight, WORD, later, {}, known)
+    first = jobs.parse_jobs(seven + eight, DELIMITERS, later, {}, known)
+    again = jobs.parse_jobs(seven.replace("Priority", "Resources") + eight, DELIMITERS, later, {}, known)
     assert [j.reason for j in again] == ["Resources", "Priority"]
     assert again[1] is first[1]
-    (gone,) = jobs.parse_jobs(eight, WORD, later, {"8": ("cl1",)}, known)
+    (gone,) = jobs.parse_jobs(eight, DELIMITERS, later, {"8": ("cl1",)}, known)
     assert gone.excluded_nodes == ("cl1",)
     assert len(known) == 1
 
@@ -237,7 +242,7 @@ def test_errors_are_told_apart(said: str, error: type[Exception], message: str) 
         return subprocess.CompletedProcess(argv, 1, "", said)
 
     with pytest.raises(error, match=message):
-        Commands(run)("scontrol", "x")
+        SlurmCommands(run)("scontrol", "x")
 
 
 def test_where_the_commands_and_their_configuration_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -246,12 +251,12 @@ def test_where_the_commands_and_their_configuration_are(tmp_path: Path, monkeypa
     program.chmod(0o755)
     monkeypatch.setenv("SLURM_CONF", "/from/the/environment")
     monkeypatch.setenv("SQUEUE_USERS", "ada")
-    assert Commands(bin_dir=tmp_path)("squeue") == "/from/the/environment||C.UTF-8\n"
-    assert Commands(bin_dir=tmp_path, conf=Path("/etc/x.conf"))("squeue") == "/etc/x.conf||C.UTF-8\n"
+    assert SlurmCommands(bin_dir=tmp_path)("squeue") == "/from/the/environment||C.UTF-8\n"
+    assert SlurmCommands(bin_dir=tmp_path, conf=Path("/etc/x.conf"))("squeue") == "/etc/x.conf||C.UTF-8\n"
 
 
 def test_a_missing_program_and_a_hanging_one_are_unavailable() -> None:
     with pytest.raises(SchedulerUnavailable, match="not installed"):
-        Commands()("no-such-program-of-slurm")
+        SlurmCommands()("no-such-program-of-slurm")
     with pytest.raises(SchedulerUnavailable, match="no answer within"):
-        Commands(timeout_s=0.1)("sleep", "10")
+        SlurmCommands(timeout_s=0.1)("sleep", "10")

@@ -116,9 +116,9 @@ def test_it_never_fails_slurmctld(places: dict[str, str], tmp_path: Path) -> Non
 def test_settings_come_from_the_environment_then_the_file(tmp_path: Path) -> None:
     file = tmp_path / "power.conf"
     file.write_text("# where burstd is\nsocket = /run/x.sock\nother=1\n", encoding="utf-8")
-    assert power_client.settings({}, str(file)) == ("/run/x.sock", power_client.SPOOL)
-    assert power_client.settings({"BURSTD_POWER_SOCKET": "/e"}, str(file)) == ("/e", power_client.SPOOL)
-    assert power_client.settings({}, str(tmp_path / "none")) == (power_client.SOCKET, power_client.SPOOL)
+    assert power_client.socket_and_spool({}, str(file)) == ("/run/x.sock", power_client.SPOOL)
+    assert power_client.socket_and_spool({"BURSTD_POWER_SOCKET": "/e"}, str(file)) == ("/e", power_client.SPOOL)
+    assert power_client.socket_and_spool({}, str(tmp_path / "none")) == (power_client.SOCKET, power_client.SPOOL)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can call as somebody else")
@@ -132,7 +132,7 @@ def test_a_stranger_is_not_heard(server: PowerServer, places: dict[str, str], he
         code = 2
         try:
             os.setuid(65534)
-            code = power_client.hand_over(path, b'{"kind": "resume", "nodes": "cl1", "time": 1}\n')
+            code = power_client.send_power_call(path, b'{"kind": "resume", "nodes": "cl1", "time": 1}\n')
         finally:
             os._exit(code)
     assert os.waitpid(child, 0)[1] == 0

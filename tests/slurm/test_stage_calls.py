@@ -108,7 +108,7 @@ def test_who_comes_on_top_is_put_off_unless_there_is_an_answer(start: Start, pla
     def handle(got: StageCall) -> StageReply:
         if got.hook == "data_in" and got.job_id not in there:
             full.set()
-            if not got.patient:
+            if not got.may_wait:
                 return StageReply("again")
             assert go.wait(20)
         return StageReply("ok")

@@ -14,7 +14,7 @@ import pytest
 from burstd.domain.slurm.job import JobState
 from burstd.slurm.commands import job_facts
 from burstd.slurm.hooks.stage_server import StageCall, StageReply
-from burstd.staging.controller.decision import DEALLOCATED, ended_as
+from burstd.staging.controller.decision import DEALLOCATED_REPLY, end_state_name
 from tests.slurm.stage_rig import StageRig, stage_rig, variables
 
 pytestmark = [pytest.mark.boxes, pytest.mark.slurm]
@@ -46,7 +46,7 @@ def in_stage_in(rig: StageRig, number: str) -> None:
 
 def test_what_is_wrong_is_said_at_sbatch(rig: StageRig) -> None:
     text = "line 2: #BURST stage_in: 'it' is 100% wrong\nallowed: é, a source; see $HOME"
-    rig.answers.say["check"] = lambda call: StageReply("refused" if "#BURST stage_in" in call.text else "ok", text)
+    rig.answers.replies["check"] = lambda call: StageReply("refused" if "#BURST stage_in" in call.text else "ok", text)
     said = rig.submit(directives="#BURST stage_in")
     for line in text.splitlines():
         assert line in said
@@ -80,12 +80,12 @@ def test_sbatch_waits_for_a_burstd_that_is_being_restarted(rig: StageRig) -> Non
 
 
 def test_data_first_then_the_node_then_home(rig: StageRig) -> None:
-    rig.answers.hold("data_in")
-    rig.answers.hold("data_out")
+    rig.answers.block("data_in")
+    rig.answers.block("data_out")
     number = rig.submit("env | grep BURST_; srun env | grep BURST_")
     in_stage_in(rig, number)
     assert "#BURST stage_in /data" in rig.answers.wait("data_in", number).text
-    rig.answers.let_go("data_in")
+    rig.answers.unblock("data_in")
     start = time.monotonic()
     rig.allocated(number)
     assert time.monotonic() - start < 3
@@ -94,19 +94,19 @@ def test_data_first_then_the_node_then_home(rig: StageRig) -> None:
     job = rig.wait_job(number, lambda j: j is not None and j.state is JobState.STAGE_OUT)
     assert job is not None
     assert (job.reason, len(job.node_list)) == ("BurstBufferStageOut", 1)
-    rig.answers.let_go("data_out")
+    rig.answers.unblock("data_out")
     teardown = rig.answers.wait("teardown", number)
     assert not teardown.hurry
     rig.wait_job(number, lambda j: j is None)
     polled = ["test_data_out"] if rig.cluster.release != "bookworm" else []
     before, after = ["check", "setup", "data_in", "paths", "pre_run"], ["post_run", "data_out", *polled, "teardown"]
-    assert rig.answers.of(number) == before + after
+    assert rig.answers.hooks_of_job(number) == before + after
     assert rig.output(number) == sorted(2 * [f"{name}={value}" for name, value in variables(number).items()])
     setup = rig.answers.wait("setup", number)
     assert (setup.uid, setup.gid) == (3001, 3001)
     ended = rig.answers.wait("post_run", number)
     if rig.cluster.release != "bookworm":
-        assert (ended.uid, ended_as(ended.info["job_state"])) == (3001, "COMPLETED")
+        assert (ended.uid, end_state_name(ended.info["job_state"])) == (3001, "COMPLETED")
     assert not list(rig.cluster.head.path("/var/spool/burstd/stage").iterdir())
 
 
@@ -121,7 +121,7 @@ def test_nobody_sees_folders_and_accounts_of_others_in_arguments(rig: StageRig) 
         return StageReply("ok", env=variables(call.job_id))
 
     hooks = ("check", "setup", "data_in", "paths", "pre_run", "post_run", "data_out", "teardown")
-    rig.answers.say = dict.fromkeys(hooks, note_arguments)
+    rig.answers.replies = dict.fromkeys(hooks, note_arguments)
     number = rig.submit("true", "-A secrets")
     rig.answers.wait("data_in", number)
     rig.allocated(number)
@@ -144,12 +144,12 @@ def test_what_a_user_writes_makes_nobody_else_of_him(rig: StageRig) -> None:
     name = EVIL.replace("/", "_")
     rig.cluster.head.path("/home/ada/evil").write_text(EVIL, encoding="utf-8")
     rig.cluster.head.path("/home/ada/evil_name").write_text(name, encoding="utf-8")
-    rig.answers.hold("data_in")
+    rig.answers.block("data_in")
     for field in ("comment", "job-name", "output", "error", "wckey"):
         value = '"$(cat evil_name)"' if field in ("job-name", "output", "error") else '"$(cat evil)"'
         number = rig.submit("exit 3", f"--{field}={value} -e '%5j_%x' --array=4")
         call = rig.answers.wait("data_in", number)
-        facts = job_facts.job_facts(rig.commands, number)
+        facts = job_facts.read_job_facts(rig.commands, number)
         assert facts is not None
         assert (facts.user, facts.uid, facts.gid) == ("ada", 3001, 3001)
         assert (facts.partitions, facts.work_dir, facts.queue_id) == (("onprem",), "/home/ada", f"{number}_4")
@@ -166,14 +166,14 @@ def test_what_a_user_writes_makes_nobody_else_of_him(rig: StageRig) -> None:
 
 
 def test_a_burstd_that_comes_back_is_asked_again(rig: StageRig) -> None:
-    rig.answers.hold("data_in")
+    rig.answers.block("data_in")
     number = rig.submit()
     in_stage_in(rig, number)
     rig.stop()
     rig.answers.calls.clear()
     rig.start()
     rig.answers.wait("data_in", number)
-    rig.answers.let_go("data_in")
+    rig.answers.unblock("data_in")
     file = rig.cluster.head.path(f"/var/spool/burstd/stage/{number}.env")
     rig.cluster.wait(file.exists, 10, "the job's variables kept")
     # Away again: the job gets its variables, and waits on its node until burstd lets it run.
@@ -187,7 +187,7 @@ def test_a_burstd_that_comes_back_is_asked_again(rig: StageRig) -> None:
 
 def test_a_job_cancelled_in_stage_in_is_cleared_at_once(rig: StageRig) -> None:
     """slurmctld may kill the teardown of one that is cancelled in a hook together with that hook."""
-    rig.answers.hold("data_in")
+    rig.answers.block("data_in")
     number = rig.submit()
     in_stage_in(rig, number)
     rig.cluster.sh(f"scancel {number}", "ada")
@@ -195,16 +195,16 @@ def test_a_job_cancelled_in_stage_in_is_cleared_at_once(rig: StageRig) -> None:
         assert rig.answers.wait("teardown", number).hurry
     except AssertionError:
         assert "BurstBufferState=teardown" in rig.cluster.sh(f"scontrol show job {number}")
-        # As burstd.staging.controller.decision.lost_teardown says.
+        # As burstd.staging.controller.decision.lost_teardown_advice says.
         rig.cluster.sh(f"scontrol requeuehold {number}; scancel {number}")
         rig.answers.wait("teardown", number)
     rig.wait_job(number, lambda j: j is None)
-    assert "post_run" not in rig.answers.of(number)
+    assert "post_run" not in rig.answers.hooks_of_job(number)
 
 
 @pytest.mark.parametrize("options", ["--requeue", "--no-requeue"])
 def test_slurm_waits_for_the_pre_run_of_a_dead_node_and_needs_a_refusal(rig: StageRig, options: str) -> None:
-    rig.answers.hold("pre_run")
+    rig.answers.block("pre_run")
     number = rig.submit("sleep 1", options)
     rig.answers.wait("data_in", number)
     rig.allocated(number)
@@ -217,10 +217,10 @@ def test_slurm_waits_for_the_pre_run_of_a_dead_node_and_needs_a_refusal(rig: Sta
         assert rig.answers.wait("teardown", number).hurry
         rig.answers.calls.clear()
         rig.answers.wait("pre_run", number)  # it asks again
-        rig.answers.say["pre_run"] = lambda _call: DEALLOCATED
-        rig.answers.let_go("pre_run")
+        rig.answers.replies["pre_run"] = lambda _call: DEALLOCATED_REPLY
+        rig.answers.unblock("pre_run")
         assert rig.answers.wait("teardown", number).hurry
-        rig.answers.say.clear()
+        rig.answers.replies.clear()
     finally:
         # Refused where its slurmd has brought it back meanwhile.
         rig.cluster.sh(f"scontrol update nodename={node} state=resume", check=False)
@@ -235,14 +235,14 @@ def test_slurm_waits_for_the_pre_run_of_a_dead_node_and_needs_a_refusal(rig: Sta
 
 
 def test_a_job_that_cannot_be_staged_is_held_and_may_be_released(rig: StageRig) -> None:
-    rig.answers.say["data_in"] = lambda _call: StageReply("refused", "no such bucket: s3://b; make it")
+    rig.answers.replies["data_in"] = lambda _call: StageReply("refused", "no such bucket: s3://b; make it")
     number = rig.submit()
     rig.answers.wait("teardown", number)
     job = rig.wait_job(number, lambda j: j is not None and j.reason == "BurstBufferOperation")
     assert job is not None
     assert job.priority == 0
     assert "no_such_bucket:_s3://b;_make_it" in rig.cluster.sh(f"scontrol show job {number}")
-    rig.answers.say.clear()
+    rig.answers.replies.clear()
     rig.answers.calls.clear()
     rig.cluster.sh(f"scontrol release {number}")
     rig.answers.wait("data_in", number)
@@ -266,15 +266,19 @@ def test_a_requeued_job_brings_its_output_home_first(rig: StageRig) -> None:
     rig.answers.wait("data_in", number)
     rig.allocated(number)
     rig.wait_job(number, lambda j: j is not None and j.state is JobState.RUNNING)
-    rig.answers.hold("data_out")
+    rig.answers.block("data_out")
     rig.cluster.sh(f"scontrol requeue {number}")
     rig.answers.wait("data_out", number)
     job = rig.wait_job(number, lambda j: j is not None and j.state is JobState.PENDING)
     assert job is not None
     assert job.node_list == ()
     rig.answers.calls.clear()
-    rig.answers.let_go("data_out")
+    rig.answers.unblock("data_out")
     rig.answers.wait("teardown", number)
     rig.cluster.sh(f"scontrol update jobid={number} starttime=now")
     rig.answers.wait("data_in", number)
-    assert [h for h in rig.answers.of(number) if not h.startswith("test_")][-3:] == ["teardown", "setup", "data_in"]
+    assert [h for h in rig.answers.hooks_of_job(number) if not h.startswith("test_")][-3:] == [
+        "teardown",
+        "setup",
+        "data_in",
+    ]

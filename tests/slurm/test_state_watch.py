@@ -13,7 +13,7 @@ import pytest
 from burstd.slurm.state_watch import StateWatch
 
 
-class Ear:
+class WakeListener:
     """Counts hints, and waits for one."""
 
     def __init__(self) -> None:
@@ -22,15 +22,15 @@ class Ear:
     def __call__(self) -> None:
         self._rang.set()
 
-    def heard(self, timeout_s: float = 5.0) -> bool:
+    def wakes(self, timeout_s: float = 5.0) -> bool:
         found = self._rang.wait(timeout_s)
         self._rang.clear()
         return found
 
 
 @pytest.fixture
-def ear() -> Ear:
-    return Ear()
+def ear() -> WakeListener:
+    return WakeListener()
 
 
 @pytest.fixture
@@ -41,28 +41,28 @@ def state(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def watch(state: Path, ear: Ear) -> Iterator[StateWatch]:
+def watch(state: Path, ear: WakeListener) -> Iterator[StateWatch]:
     found = StateWatch(state, ear)
     assert found.start() == ""
     yield found
     found.stop()
 
 
-def test_a_job_that_comes_or_goes_is_heard(watch: StateWatch, state: Path, ear: Ear) -> None:
+def test_a_job_that_comes_or_goes_is_heard(watch: StateWatch, state: Path, ear: WakeListener) -> None:
     (state / "hash.1" / "job.11").mkdir()
-    assert ear.heard()
+    assert ear.wakes()
     shutil.rmtree(state / "hash.1" / "job.11")
-    assert ear.heard()
+    assert ear.wakes()
 
 
-def test_the_state_that_is_rewritten_all_the_time_is_not(watch: StateWatch, state: Path, ear: Ear) -> None:
+def test_the_state_that_is_rewritten_all_the_time_is_not(watch: StateWatch, state: Path, ear: WakeListener) -> None:
     for _ in range(3):
         (state / "job_state.new").write_text("x", encoding="utf-8")
         (state / "job_state.new").rename(state / "job_state")
-    assert not ear.heard(0.2)
+    assert not ear.wakes(0.2)
 
 
-def test_a_folder_that_is_made_later_is_watched_too(watch: StateWatch, state: Path, ear: Ear) -> None:
+def test_a_folder_that_is_made_later_is_watched_too(watch: StateWatch, state: Path, ear: WakeListener) -> None:
     (state / "hash.7").mkdir()
     (state / "hash.2").rmdir()
     (state / "hash.2").mkdir()
@@ -71,8 +71,8 @@ def test_a_folder_that_is_made_later_is_watched_too(watch: StateWatch, state: Pa
         assert any(_job_comes(state / folder, number, ear) for number in range(50))
 
 
-def test_a_folder_that_is_put_in_place_anew_is_taken_up(state: Path, ear: Ear) -> None:
-    watch = StateWatch(state, ear, look_again_s=0.05)
+def test_a_folder_that_is_put_in_place_anew_is_taken_up(state: Path, ear: WakeListener) -> None:
+    watch = StateWatch(state, ear, rescan_s=0.05)
     assert watch.start() == ""
     state.rename(state.with_name("old"))
     (state / "hash.1").mkdir(parents=True)
@@ -80,17 +80,17 @@ def test_a_folder_that_is_put_in_place_anew_is_taken_up(state: Path, ear: Ear) -
     watch.stop()
 
 
-def _job_comes(folder: Path, number: int, ear: Ear) -> bool:
+def _job_comes(folder: Path, number: int, ear: WakeListener) -> bool:
     (folder / f"job.{number}").mkdir()
-    return ear.heard(0.1)
+    return ear.wakes(0.1)
 
 
-def test_why_it_cannot_is_said(tmp_path: Path, ear: Ear) -> None:
+def test_why_it_cannot_is_said(tmp_path: Path, ear: WakeListener) -> None:
     assert "is not on this host" in StateWatch(tmp_path / "none", ear).start()
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody who may not")
-def test_a_lacking_right_is_said(state: Path, ear: Ear) -> None:
+def test_a_lacking_right_is_said(state: Path, ear: WakeListener) -> None:
     state.chmod(0o700)
     reading, writing = os.pipe()
     child = os.fork()

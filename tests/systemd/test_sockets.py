@@ -13,7 +13,14 @@ from pathlib import Path
 
 import pytest
 
-from burstd.runtime.sockets import AlreadyRunning, Peer, SocketFailed, listen, peer, single_instance
+from burstd.runtime.sockets import (
+    AlreadyRunning,
+    PeerCredentials,
+    SocketFailed,
+    listen,
+    peer_credentials,
+    single_instance,
+)
 
 
 def connect(path: Path) -> socket.socket:
@@ -39,7 +46,7 @@ def test_anyone_may_connect_and_is_known_by_the_kernel(tmp_path: Path) -> None:
         os.umask(before)
     assert stat.S_IMODE(path.stat().st_mode) == 0o666
     with listener, connect(path), listener.accept()[0] as server:
-        assert peer(server) == Peer(os.geteuid(), os.getegid(), os.getpid())
+        assert peer_credentials(server) == PeerCredentials(os.geteuid(), os.getegid(), os.getpid())
 
 
 def test_a_dead_socket_is_replaced_and_a_live_one_is_left_alone(tmp_path: Path) -> None:
@@ -86,12 +93,12 @@ def test_descriptors_for_another_process_are_not_ours(tmp_path: Path) -> None:
 ACTIVATED = """
 import os
 from pathlib import Path
-from burstd.runtime.sockets import listen, peer
+from burstd.runtime.sockets import listen, peer_credentials
 listener = listen(Path("/nonexistent/control.sock"))
 assert not any(name.startswith("LISTEN_") for name in os.environ)
 assert not listener.get_inheritable()
 connection, _ = listener.accept()
-connection.sendall(f"{listener.getsockname()} {peer(connection).uid}".encode())
+connection.sendall(f"{listener.getsockname()} {peer_credentials(connection).uid}".encode())
 """
 
 

@@ -16,9 +16,9 @@ from burstd.share import share_path
 from burstd.transfer.privsep.worker import MEMORY_BYTES
 from providers.sandbox.boxes import rootfs
 from providers.sandbox.boxes.box import BoxSpec
-from providers.sandbox.boxes.description import Bind, File
+from providers.sandbox.boxes.description import BindMount, BoxFile
 from providers.sandbox.boxes.lab import Lab
-from providers.sandbox.boxes.network import Network
+from providers.sandbox.boxes.network import LabNetwork
 from tests.systemd.pid1 import SystemdBox, cgroup2, systemd_box
 
 UNITS = (
@@ -78,7 +78,7 @@ PROBE = """#!/usr/bin/python3
 import os, signal, socket, subprocess, sys
 sys.path.insert(0, "/opt/burstd/src")
 from pathlib import Path
-from burstd.runtime.sockets import listen, listen_for_admins, peer, single_instance
+from burstd.runtime.sockets import listen, listen_for_admins, peer_credentials, single_instance
 
 def told(what):
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notify:
@@ -128,7 +128,7 @@ while True:
     except InterruptedError:
         continue
     with connection:
-        answers["peer"] = str(peer(connection).uid)
+        answers["peer"] = str(peer_credentials(connection).uid)
         answers["reloads"] = str(len(reloads))
         connection.sendall("".join(f"{key}={value}\\n" for key, value in answers.items()).encode())
 """
@@ -151,22 +151,22 @@ def head(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
         pytest.skip("needs root")
     if cgroup2() is None:
         pytest.skip("systemd needs cgroup v2, and this machine has none mounted")
-    lab = Lab(tmp_path_factory.mktemp("lab"), Network(f"u{uuid.uuid4().hex[:8]}"))
+    lab = Lab(tmp_path_factory.mktemp("lab"), LabNetwork(f"u{uuid.uuid4().hex[:8]}"))
     lab.up()
     try:
         files = [
-            *(File(f"/etc/systemd/system/{n}", share_path("systemd", n).read_text(encoding="utf-8")) for n in UNITS),
-            File("/etc/burstd/burstd.toml", "cluster = 'lab'\n"),
-            File("/etc/burstd/policies/nights.py", "plugin = None\n"),
-            File("/etc/munge/munge.key", "k" * 64, 0o400, "munge:munge"),
-            File("/opt/burstd/bin/burstd", PROBE, 0o755),
-            File("/opt/burstd/bin/burstctl", RELOADING, 0o755),
-            File("/var/lib/slurm/node_state", "x", 0o600, "slurm"),
-            File("/etc/slurm/slurm.conf", "ClusterName=lab\nSlurmctldHost=head\n"),
+            *(BoxFile(f"/etc/systemd/system/{n}", share_path("systemd", n).read_text(encoding="utf-8")) for n in UNITS),
+            BoxFile("/etc/burstd/burstd.toml", "cluster = 'lab'\n"),
+            BoxFile("/etc/burstd/policies/nights.py", "plugin = None\n"),
+            BoxFile("/etc/munge/munge.key", "k" * 64, 0o400, "munge:munge"),
+            BoxFile("/opt/burstd/bin/burstd", PROBE, 0o755),
+            BoxFile("/opt/burstd/bin/burstctl", RELOADING, 0o755),
+            BoxFile("/var/lib/slurm/node_state", "x", 0o600, "slurm"),
+            BoxFile("/etc/slurm/slurm.conf", "ClusterName=lab\nSlurmctldHost=head\n"),
         ]
         # The probe's own code, in a place of its own.
-        binds = [Bind(_PROJECT / "burstd", "/opt/burstd/src/burstd")]
-        layers = [rootfs.ensure(request.param).path]
+        binds = [BindMount(_PROJECT / "burstd", "/opt/burstd/src/burstd")]
+        layers = [rootfs.ensure_rootfs(request.param).path]
         spec = BoxSpec("head", "10.77.0.2", layers, files=files, binds=binds, gpus=1, ssh=False)
         with systemd_box(lab, spec) as made:
             made.systemctl("mask", "--now", "slurmd", "slurmctld")

@@ -12,16 +12,16 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from burstd.domain.staging import Piece
-from burstd.transfer.content_store.manifest import Entry, decode, encode, object_key
+from burstd.domain.staging import ObjectRange
+from burstd.transfer.content_store.manifest import ManifestEntry, decode_manifest, encode_manifest, object_key
 from burstd.transfer.content_store.object_folder import ObjectFolder
-from burstd.transfer.protocol.bundle import agent_bundle
+from burstd.transfer.protocol.bundle import agent_zipapp
 
 ADA, BOB = 41001, 41002
 """Users of tests: numbers suffice."""
 
 
-def as_user(uid: int, do: Callable[[], object]) -> int:
+def as_user(uid: int, action: Callable[[], object]) -> int:
     """Exit status of a process of the user that does it: 0, or the errno of what it raised."""
     pid = os.fork()
     if pid == 0:
@@ -30,7 +30,7 @@ def as_user(uid: int, do: Callable[[], object]) -> int:
             os.setgroups([])
             os.setresgid(uid, uid, uid)
             os.setresuid(uid, uid, uid)
-            do()
+            action()
             status = 0
         except OSError as error:
             status = error.errno or 98
@@ -39,7 +39,7 @@ def as_user(uid: int, do: Callable[[], object]) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
-class Answered(Exception):
+class AgentAnsweredError(Exception):
     """The agent's error."""
 
     def __init__(self, row: dict[str, Any]) -> None:
@@ -50,7 +50,7 @@ class Answered(Exception):
 
 
 @dataclass
-class Rig:
+class AgentRig:
     """A node's disk and a store, in a folder that users can pass."""
 
     top: Path
@@ -63,11 +63,11 @@ class Rig:
         self.top.mkdir(mode=0o755, exist_ok=True)
         self.store_path = self.top / "store"
         self.store = ObjectFolder(self.store_path)
-        self.store.check()
+        self.store.ensure_root()
         self.spool = self.top / "spool"
         self.spool.mkdir(mode=0o755, exist_ok=True)
         self.program = self.top / "agent.pyz"
-        self.program.write_bytes(agent_bundle())
+        self.program.write_bytes(agent_zipapp())
         self.reach = self.reach or {"kind": "dir", "facts": {"path": str(self.store_path)}}
         self.progress: list[dict[str, int]] = []
         self.uid = ADA
@@ -81,10 +81,10 @@ class Rig:
         self.store.put(object_key(prefix, key), body)
         return key
 
-    def tree(self, entries: Iterable[Entry], name: str = "data", **more: Any) -> dict[str, Any]:
+    def tree(self, entries: Iterable[ManifestEntry], name: str = "data", **more: Any) -> dict[str, Any]:
         """Puts a manifest; returns the tree as a request has it."""
         listed = list(entries)
-        bodies = list(encode(listed))
+        bodies = list(encode_manifest(listed))
         manifest = [[self.put(body), 0, len(body)] for body in bodies]
         return {
             "name": name, "access": "read_only", "prefix": "in", "single": False, "manifest": manifest,
@@ -100,7 +100,7 @@ class Rig:
         process.stdin.flush()
         return process
 
-    def follow(self, process: subprocess.Popen[str]) -> dict[str, Any]:
+    def read_answers(self, process: subprocess.Popen[str]) -> dict[str, Any]:
         assert process.stdin is not None
         assert process.stdout is not None
         with process, process.stdin, process.stdout:
@@ -109,7 +109,7 @@ class Rig:
                 if "progress" in row:
                     self.progress.append(row["progress"])
                 elif "error" in row:
-                    raise Answered(row)
+                    raise AgentAnsweredError(row)
                 elif "done" in row:
                     return dict(row["done"])
                 else:
@@ -119,17 +119,17 @@ class Rig:
         raise AssertionError(f"the agent ended without an answer: {process.wait()}")
 
     def run(self, request: dict[str, Any]) -> dict[str, Any]:
-        return self.follow(self.start(request))
+        return self.read_answers(self.start(request))
 
-    def place_request(self, job: str, *trees: dict[str, Any], **more: Any) -> dict[str, Any]:
+    def delivery_request(self, job: str, *trees: dict[str, Any], **more: Any) -> dict[str, Any]:
         return {
             "do": "place", "job": job, "user": "ada", "uid": self.uid, "gid": self.uid, "groups": [self.uid],
             "dir": str(self.job(job)), "reach": self.reach, "trees": list(trees), "scratch": 0,
             "cache": {"dir": str(self.spool / "cache"), "keep_free": self.keep_free}, **more,
         }  # fmt: skip
 
-    def place(self, job: str, *trees: dict[str, Any], **more: Any) -> dict[str, Any]:
-        return self.run(self.place_request(job, *trees, **more))
+    def deliver(self, job: str, *trees: dict[str, Any], **more: Any) -> dict[str, Any]:
+        return self.run(self.delivery_request(job, *trees, **more))
 
     def collect(self, job: str, patterns: list[str], files: list[str] | None = None, **more: Any) -> dict[str, Any]:
         return self.run(
@@ -143,7 +143,7 @@ class Rig:
     def clear(self, job: str) -> dict[str, Any]:
         return self.run({"do": "clear", "job": job, "dir": str(self.job(job))})
 
-    def entries(self, tree: dict[str, Any], prefix: str) -> list[Entry]:
+    def entries(self, tree: dict[str, Any], prefix: str) -> list[ManifestEntry]:
         """Of a tree that was collected; its manifest is what its digest says."""
         bodies = []
         for key, offset, length in tree["manifest"]:
@@ -151,9 +151,9 @@ class Rig:
             assert hashlib.sha256(body).hexdigest() == key
             bodies.append(body[offset : offset + length])
         assert hashlib.sha256(b"".join(bodies)).hexdigest() == tree["digest"]
-        return list(decode(bodies))
+        return list(decode_manifest(bodies))
 
-    def content(self, entry: Entry, prefix: str) -> bytes:
+    def content(self, entry: ManifestEntry, prefix: str) -> bytes:
         """Of a file that was collected."""
         out = b""
         for piece in entry.pieces:
@@ -171,13 +171,15 @@ class Rig:
         return {**row, "name": name, "access": access, "prefix": prefix}
 
 
-def small(path: bytes, key: str, offset: int, length: int, mode: int = 0o644, mtime_ns: int = 10**18 + 7) -> Entry:
-    return Entry(path, "f", mode, mtime_ns, length, pieces=(Piece(key, offset, length),))
+def small(
+    path: bytes, key: str, offset: int, length: int, mode: int = 0o644, mtime_ns: int = 10**18 + 7
+) -> ManifestEntry:
+    return ManifestEntry(path, "f", mode, mtime_ns, length, pieces=(ObjectRange(key, offset, length),))
 
 
-def directory(path: bytes = b"", mode: int = 0o755, mtime_ns: int = 10**18) -> Entry:
-    return Entry(path, "d", mode, mtime_ns)
+def directory(path: bytes = b"", mode: int = 0o755, mtime_ns: int = 10**18) -> ManifestEntry:
+    return ManifestEntry(path, "d", mode, mtime_ns)
 
 
-def renamed(entry: Entry, path: bytes) -> Entry:
+def renamed(entry: ManifestEntry, path: bytes) -> ManifestEntry:
     return replace(entry, path=path)

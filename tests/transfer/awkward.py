@@ -9,15 +9,15 @@ import os
 import stat
 from pathlib import Path
 
-from burstd.domain.staging import Piece
-from burstd.transfer.content_store.manifest import Entry
-from tests.transfer.agent_rig import ADA, Rig, directory, small
+from burstd.domain.staging import ObjectRange
+from burstd.transfer.content_store.manifest import ManifestEntry
+from tests.transfer.agent_rig import ADA, AgentRig, directory, small
 
 MIB = 1 << 20
 NEW_YEAR = 1_700_000_000_123_456_789
 
 
-def awkward(rig: Rig) -> list[Entry]:
+def awkward(rig: AgentRig) -> list[ManifestEntry]:
     large = [os.urandom(MIB), os.urandom(2 * MIB)]
     words = b"firstsecondthird"
     pack, *rest = rig.put(words), *(rig.put(body) for body in large)
@@ -27,19 +27,35 @@ def awkward(rig: Rig) -> list[Entry]:
         small(b"sub dir/new\nline", pack, 0, 5, 0o644, NEW_YEAR + 2),
         small(b"not \xff utf-8", pack, 5, 6, 0o755, 5),
         small(b"-rf", pack, 11, 5, 0o640),
-        Entry(b"empty", "f", 0o600, NEW_YEAR),
-        Entry(b"large", "f", 0o644, NEW_YEAR, 3 * MIB, pieces=(Piece(rest[0], 0, MIB), Piece(rest[1], 0, 2 * MIB))),
-        Entry(
-            b"sparse", "f", 0o644, NEW_YEAR, 65 * MIB + 5,
-            pieces=(Piece("", 0, 32 * MIB), Piece(rest[0], 0, MIB), Piece("", 0, 32 * MIB), Piece(pack, 0, 5)),
+        ManifestEntry(b"empty", "f", 0o600, NEW_YEAR),
+        ManifestEntry(
+            b"large",
+            "f",
+            0o644,
+            NEW_YEAR,
+            3 * MIB,
+            pieces=(ObjectRange(rest[0], 0, MIB), ObjectRange(rest[1], 0, 2 * MIB)),
         ),
-        Entry(b"all hole", "f", 0o644, NEW_YEAR, 9 * MIB, pieces=(Piece("", 0, 9 * MIB),)),
-        Entry(b"sub dir/hard", "f", 0o644, NEW_YEAR, 5, hard=b"sub dir/new\nline"),
-        Entry(b"link", "l", 0o777, NEW_YEAR, target=b"/etc/\xfe nowhere"),
+        ManifestEntry(
+            b"sparse",
+            "f",
+            0o644,
+            NEW_YEAR,
+            65 * MIB + 5,
+            pieces=(
+                ObjectRange("", 0, 32 * MIB),
+                ObjectRange(rest[0], 0, MIB),
+                ObjectRange("", 0, 32 * MIB),
+                ObjectRange(pack, 0, 5),
+            ),
+        ),
+        ManifestEntry(b"all hole", "f", 0o644, NEW_YEAR, 9 * MIB, pieces=(ObjectRange("", 0, 9 * MIB),)),
+        ManifestEntry(b"sub dir/hard", "f", 0o644, NEW_YEAR, 5, hardlink_to=b"sub dir/new\nline"),
+        ManifestEntry(b"link", "l", 0o777, NEW_YEAR, link_target=b"/etc/\xfe nowhere"),
         directory(b"locked", 0o500, NEW_YEAR + 3),
         small(b"locked/in", pack, 0, 5, 0o400),
         directory(b"empty dir", 0o711, NEW_YEAR + 4),
-    ]  # fmt: skip
+    ]
 
 
 def check_awkward(root: bytes, *, read_only: bool, owner: int = ADA) -> None:

@@ -13,8 +13,8 @@ from urllib.parse import quote, urlsplit
 
 import httpx
 
-from burstd.transfer.privsep.client import Account, Hand, hand_of
-from burstd.transfer.privsep.object_workers import ObjectHand, object_hand
+from burstd.transfer.privsep.client import Account, UserWorker, user_worker_for
+from burstd.transfer.privsep.object_workers import ObjectWorker, object_worker_for
 from tests.lab.s3_server import S3Server
 from tests.lab.swift_server import SwiftServer
 
@@ -22,7 +22,7 @@ UID = 61007
 
 
 @dataclass
-class World:
+class ObjectServerWorld:
     """One kind of server, with a bucket of a user's own."""
 
     kind: str
@@ -58,12 +58,12 @@ class World:
             shutil.rmtree(home)
 
     @contextmanager
-    def hand(self, files: Mapping[str, str] | None = None, port: int = 0) -> Iterator[ObjectHand]:
-        with self.user(files, port) as who, object_hand(who, self.kind, loopback=True) as hand:
-            yield hand
+    def object_worker(self, files: Mapping[str, str] | None = None, port: int = 0) -> Iterator[ObjectWorker]:
+        with self.user(files, port) as who, object_worker_for(who, self.kind, loopback=True) as worker:
+            yield worker
 
 
-def s3_world(server: S3Server) -> World:
+def s3_world(server: S3Server) -> ObjectServerWorld:
     server.make_bucket("mine")
     server.make_bucket("other")
     server.client().put_object(Bucket="other", Key="theirs", Body=b"secret")
@@ -85,13 +85,13 @@ def s3_world(server: S3Server) -> World:
         keys = f"[burst]\naws_access_key_id = {key.access_key}\naws_secret_access_key = {key.secret_key}\n"
         return {".aws/config": config, ".aws/credentials": keys}
 
-    return World(
+    return ObjectServerWorld(
         "s3", (str(place.hostname), int(place.port or 80)),
         lambda name, body: client.put_object(Bucket="mine", Key=name, Body=body), get, keys, key.secret_key, files,
     )  # fmt: skip
 
 
-def swift_world(server: SwiftServer) -> World:
+def swift_world(server: SwiftServer) -> ObjectServerWorld:
     client = httpx.Client(headers={"X-Auth-Token": server.token()}, trust_env=False, timeout=60)
     base = server.storage_url
     client.put(f"{base}/mine").raise_for_status()
@@ -125,7 +125,7 @@ def swift_world(server: SwiftServer) -> World:
 """
         return {".config/openstack/clouds.yaml": text}
 
-    return World(
+    return ObjectServerWorld(
         "swift", (str(place.hostname), int(place.port or 80)),
         lambda name, body: client.put(f"{base}/mine/{quote(name)}", content=body).raise_for_status(),
         get, keys, server.key, files,
@@ -133,10 +133,10 @@ def swift_world(server: SwiftServer) -> World:
 
 
 @contextmanager
-def files_of(who: Account) -> Iterator[tuple[Hand, Path]]:
+def file_worker_of(who: Account) -> Iterator[tuple[UserWorker, Path]]:
     """A hand for files, and a folder of the user's."""
     folder = Path(who.home) / "work"
     folder.mkdir()
     os.chown(folder, who.uid, who.gid)
-    with hand_of(who) as hand:
-        yield hand, folder
+    with user_worker_for(who) as worker:
+        yield worker, folder

@@ -12,22 +12,22 @@ from pathlib import Path
 
 import pytest
 
-from burstd.transfer.agent.packing import Gathering, Outgoing
-from burstd.transfer.agent.user_process import AgentFault, Line, Slots
-from burstd.transfer.content_store.manifest import Entry
-from burstd.transfer.trees.walk import Row
+from burstd.transfer.agent.packing import OutgoingBuffers, TreePacker
+from burstd.transfer.agent.user_process import AgentFault, PacketChannel, SharedBuffers
+from burstd.transfer.content_store.manifest import ManifestEntry
+from burstd.transfer.trees.walk import WalkRow
 from tests.reach import let_others_in
-from tests.transfer.agent_rig import ADA, BOB, Answered, Rig, as_user, directory
+from tests.transfer.agent_rig import ADA, BOB, AgentAnsweredError, AgentRig, as_user, directory
 from tests.transfer.awkward import MIB, NEW_YEAR, awkward, check_awkward
 
 pytestmark = [pytest.mark.boxes, pytest.mark.skipif(os.geteuid() != 0, reason="needs root")]
 
 
 @pytest.fixture
-def rig(tmp_path: Path) -> Rig:
+def rig(tmp_path: Path) -> AgentRig:
     let_others_in(tmp_path)
-    rig = Rig(tmp_path / "node")
-    rig.place("12", rig.tree([directory()]))
+    rig = AgentRig(tmp_path / "node")
+    rig.deliver("12", rig.tree([directory()]))
     return rig
 
 
@@ -38,7 +38,7 @@ def give(path: Path) -> None:
             os.chown(Path(above) / name, ADA, ADA, follow_symlinks=False)
 
 
-def write(rig: Rig, **files: bytes) -> Path:
+def write(rig: AgentRig, **files: bytes) -> Path:
     out = rig.job("12") / "out"
     for name, content in files.items():
         path = out / name.replace("__", "/")
@@ -48,12 +48,12 @@ def write(rig: Rig, **files: bytes) -> Path:
     return out
 
 
-def names(entries: list[Entry]) -> list[str]:
+def names(entries: list[ManifestEntry]) -> list[str]:
     return sorted(os.fsdecode(e.path) for e in entries)
 
 
-def test_an_awkward_tree_there_and_back(rig: Rig) -> None:
-    rig.place("12", rig.tree(awkward(rig), "mine", access="copy"))
+def test_an_awkward_tree_there_and_back(rig: AgentRig) -> None:
+    rig.deliver("12", rig.tree(awkward(rig), "mine", access="copy"))
     out = rig.job("12") / "out"
     out.rmdir()
     (rig.job("12") / "in/mine").rename(out)
@@ -62,20 +62,20 @@ def test_an_awkward_tree_there_and_back(rig: Rig) -> None:
     prefix = "out/12/gpu1"
     entries = rig.entries(tree, prefix)
     assert (tree["entries"], tree["single"], done["warnings"], done["files"]) == (14, False, [], [])
-    assert tree["size"] == sum(e.size for e in entries if not e.hard)
+    assert tree["size"] == sum(e.size for e in entries if not e.hardlink_to)
     for entry in entries:
-        if entry.kind == "f" and not entry.hard:
+        if entry.kind == "f" and not entry.hardlink_to:
             content = rig.content(entry, prefix)
             assert hashlib.sha256(content).hexdigest() == entry.digest
             path = Path(os.fsdecode(os.fsencode(out) + b"/" + entry.path))
             assert content == path.read_bytes()
     assert done["sent"] < 5 * MIB
     for access in ("read_only", "copy"):
-        rig.place("13", rig.back(tree, prefix, access, access))
+        rig.deliver("13", rig.back(tree, prefix, access, access))
         check_awkward(os.fsencode(rig.job("13") / "in" / access), read_only=access == "read_only")
 
 
-def test_nothing_is_sent_again(rig: Rig) -> None:
+def test_nothing_is_sent_again(rig: AgentRig) -> None:
     write(rig, a=os.urandom(40 * MIB), b=os.urandom(3000), c=b"", d__e=os.urandom(2 * MIB))
     first = rig.collect("12", ["."], [])
     assert first["sent"] > 42 * MIB
@@ -99,7 +99,7 @@ def test_nothing_is_sent_again(rig: Rig) -> None:
         ("link", ["link"], True),
     ],
 )
-def test_patterns(rig: Rig, pattern: str, paths: list[str], single: bool) -> None:
+def test_patterns(rig: AgentRig, pattern: str, paths: list[str], single: bool) -> None:
     out = write(
         rig, **{"results__a.csv": b"a", "results__b.csv": b"b", "results__x.txt": b"x", "results__.hidden.csv": b"h"},
         **{"results__deep__c.csv": b"c", "odd [x]*": b"o"},
@@ -111,16 +111,16 @@ def test_patterns(rig: Rig, pattern: str, paths: list[str], single: bool) -> Non
     entries = rig.entries(tree, "out/12/gpu1")
     assert names(entries) == paths
     if pattern == "link":
-        assert (entries[0].kind, entries[0].target) == ("l", b"/etc")
+        assert (entries[0].kind, entries[0].link_target) == ("l", b"/etc")
 
 
-def test_what_a_pattern_may_not_do(rig: Rig) -> None:
+def test_what_a_pattern_may_not_do(rig: AgentRig) -> None:
     out = write(rig, x=b"x")
     (out / "link").symlink_to("/etc")
     (out / "dir").mkdir()
     (out / "dir/inner").symlink_to("/etc")
     for pattern in ("../in", "a/../../in", "/etc"):
-        with pytest.raises(Answered, match="leads out"):
+        with pytest.raises(AgentAnsweredError, match="leads out"):
             rig.collect("12", [pattern])
     done = rig.collect("12", ["link/passwd", "link/pass*", "l*/passwd", "**/passwd", "none", "none/*"])
     assert [tree["entries"] for tree in done["trees"]] == [0] * 6
@@ -128,10 +128,10 @@ def test_what_a_pattern_may_not_do(rig: Rig) -> None:
     assert "link is a link, which is kept and not followed" in done["warnings"][0]
     assert "none names nothing" in done["warnings"][4]
     everything = rig.entries(rig.collect("12", ["."])["trees"][0], "out/12/gpu1")
-    assert {e.path: e.target for e in everything if e.kind == "l"} == {b"link": b"/etc", b"dir/inner": b"/etc"}
+    assert {e.path: e.link_target for e in everything if e.kind == "l"} == {b"link": b"/etc", b"dir/inner": b"/etc"}
 
 
-def test_only_what_its_user_may_read(rig: Rig) -> None:
+def test_only_what_its_user_may_read(rig: AgentRig) -> None:
     out = write(rig, mine=b"mine", closed=b"closed")
     (out / "closed").chmod(0)
     (out / "locked/deep").mkdir(parents=True)
@@ -156,7 +156,7 @@ def test_only_what_its_user_may_read(rig: Rig) -> None:
     told = " | ".join(done["warnings"])
     for part in ("pipe was left out: pipe", "s was left out: socket", "home was left out: it is no file"):
         assert part in told
-    lost = {e.path: e.target for e in rig.entries(done["missing"], "out/12/gpu1")}
+    lost = {e.path: e.link_target for e in rig.entries(done["missing"], "out/12/gpu1")}
     assert lost == {
         os.fsencode(path): b"Permission denied" for path in (out / "roots", out / "roots too", home / "bobs")
     }
@@ -174,7 +174,7 @@ def test_only_what_its_user_may_read(rig: Rig) -> None:
     assert not any(b"secret" in file.read_bytes() for file in rig.store_path.rglob("*") if file.is_file())
 
 
-def test_many_small_files_large_ones_and_nearly_empty_sparse_ones(rig: Rig) -> None:
+def test_many_small_files_large_ones_and_nearly_empty_sparse_ones(rig: AgentRig) -> None:
     out = rig.job("12") / "out"
 
     def make() -> None:
@@ -206,7 +206,7 @@ def test_many_small_files_large_ones_and_nearly_empty_sparse_ones(rig: Rig) -> N
     assert len(entries[b"large"].pieces) == 3
     # Few objects: files are packed, one pack holds parts of the sparse one too.
     assert sum(file.is_file() for file in (rig.store_path / "out").rglob("*")) < 15
-    rig.place("13", rig.back(tree, "out/12/gpu1"))
+    rig.deliver("13", rig.back(tree, "out/12/gpu1"))
     back = rig.job("13") / "in/back"
     assert (back / "large").read_bytes() == (out / "large").read_bytes()
     assert (back / "sparse").stat().st_blocks < 2 * (out / "sparse").stat().st_blocks
@@ -216,7 +216,7 @@ def test_many_small_files_large_ones_and_nearly_empty_sparse_ones(rig: Rig) -> N
     assert back.stat().st_mtime_ns == NEW_YEAR
 
 
-def test_a_store_that_is_full_or_gone(rig: Rig) -> None:
+def test_a_store_that_is_full_or_gone(rig: AgentRig) -> None:
     write(rig, **{f"f{n}": os.urandom(2 * MIB) for n in range(20)})
     shutil.rmtree(rig.store_path)
     small = rig.top / "small"
@@ -225,13 +225,13 @@ def test_a_store_that_is_full_or_gone(rig: Rig) -> None:
     try:
         rig.reach = {"kind": "dir", "facts": {"path": str(small / "store")}}
         (small / "store").mkdir()
-        with pytest.raises(Answered, match="No space left") as caught:
+        with pytest.raises(AgentAnsweredError, match="No space left") as caught:
             rig.collect("12", ["."])
         assert caught.value.kind == "full"
     finally:
         subprocess.run(["umount", small], check=True)
     rig.reach = {"kind": "dir", "facts": {"path": str(rig.top / "gone/store")}}
-    with pytest.raises(Answered) as caught:
+    with pytest.raises(AgentAnsweredError) as caught:
         rig.collect("12", ["."])
     assert caught.value.kind == "store"
 
@@ -239,17 +239,17 @@ def test_a_store_that_is_full_or_gone(rig: Rig) -> None:
 def test_what_fails_to_be_read_is_not_left_behind(tmp_path: Path) -> None:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with ours, theirs:
-        gathering = Gathering(Outgoing(Line(ours), Slots()))
+        gathering = TreePacker(OutgoingBuffers(PacketChannel(ours), SharedBuffers()))
         # A descriptor that cannot be read, as that of a file on a bad disk.
         with pytest.raises(AgentFault, match=r"^a cannot be read: .*burstctl stage retry") as caught:
-            gathering.file(b"a", os.open(tmp_path, os.O_RDONLY))
-        rows: list[tuple[Row, int]] = [(["e", "res", errno.EIO], -1)]
+            gathering.pack_file(b"a", os.open(tmp_path, os.O_RDONLY))
+        rows: list[tuple[WalkRow, int]] = [(["e", "res", errno.EIO], -1)]
         with pytest.raises(AgentFault, match=r"^/out/res cannot be read: Input/output error"):
-            list(gathering.rows(iter(rows), "/out"))
+            list(gathering.pending_entries(iter(rows), "/out"))
     assert (caught.value.kind, gathering.warnings, gathering.missing) == ("agent", [], [])
 
 
-def test_a_name_with_wildcards_in_it(rig: Rig) -> None:
+def test_a_name_with_wildcards_in_it(rig: AgentRig) -> None:
     write(rig, **{"run[1]__a": b"a", "run1__b": b"b", "x?": b"x", "xy": b"y"})
     done = rig.collect("12", ["run[[]1]", "x[?]", "run[[]1]/*", "none[*]"])
     kept = [names(rig.entries(tree, "out/12/gpu1")) for tree in done["trees"]]
@@ -257,15 +257,15 @@ def test_a_name_with_wildcards_in_it(rig: Rig) -> None:
     assert [tree["single"] for tree in done["trees"]] == [False, True, False, False]
 
 
-def test_the_folder_of_another_job(rig: Rig) -> None:
-    with pytest.raises(Answered, match=r"not the folder of job 13 .*put it back from the backup"):
+def test_the_folder_of_another_job(rig: AgentRig) -> None:
+    with pytest.raises(AgentAnsweredError, match=r"not the folder of job 13 .*put it back from the backup"):
         rig.collect("13", ["."], dir=str(rig.job("12")))
     rig.uid = BOB
-    with pytest.raises(Answered, match=f"not the folder of job 12 of uid {BOB}"):
+    with pytest.raises(AgentAnsweredError, match=f"not the folder of job 12 of uid {BOB}"):
         rig.collect("12", ["."])
 
 
-def test_objects_are_their_owners_who_is_burstd_on_the_head(rig: Rig) -> None:
+def test_objects_are_their_owners_who_is_burstd_on_the_head(rig: AgentRig) -> None:
     os.chown(rig.store_path, BOB, BOB)
     write(rig, a=b"text")
     rig.collect("12", ["a"])

@@ -21,12 +21,12 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from cryptography.x509.oid import NameOID
 
 from burstd.domain.plugins.stager import NoSuchObject, StagerError, StoreBusy, StoreRefused, StoreSpaceGone
-from burstd.domain.staging import Piece
-from burstd.transfer.content_store.manifest import Entry
+from burstd.domain.staging import ObjectRange
+from burstd.transfer.content_store.manifest import ManifestEntry
 from burstd.transfer.content_store.object_folder import ObjectFolder
-from burstd.transfer.protocol.transports import HttpTransport
+from burstd.transfer.protocol.transports import HttpObjectTransport
 from tests.reach import let_others_in
-from tests.transfer.agent_rig import Answered, Rig, directory, small
+from tests.transfer.agent_rig import AgentAnsweredError, AgentRig, directory, small
 
 MIB = 1 << 20
 
@@ -125,7 +125,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[Server]:
     folder = ObjectFolder(tmp_path / "store")
-    folder.check()
+    folder.ensure_root()
     with Server(folder) as made:
         serving = threading.Thread(target=made.serve_forever, args=(0.02,))
         serving.start()
@@ -137,14 +137,16 @@ def server(tmp_path: Path) -> Iterator[Server]:
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 def test_there_and_back_through_all_that_passes(server: Server, tmp_path: Path) -> None:
     let_others_in(tmp_path)
-    rig = Rig(tmp_path / "node", {"kind": "http"}, server.answer)
+    rig = AgentRig(tmp_path / "node", {"kind": "http"}, server.answer)
     rig.store = server.folder
     bodies = [os.urandom(MIB + n) for n in range(30)]
-    pieces = tuple(Piece(rig.put(body), 0, len(body)) for body in bodies)
+    pieces = tuple(ObjectRange(rig.put(body), 0, len(body)) for body in bodies)
     size = sum(map(len, bodies))
-    tree = rig.tree([directory(), Entry(b"f", "f", 0o644, 5, size, pieces=pieces), small(b"s", pieces[0].key, 3, 9)])
+    tree = rig.tree(
+        [directory(), ManifestEntry(b"f", "f", 0o644, 5, size, pieces=pieces), small(b"s", pieces[0].key, 3, 9)]
+    )
     server.failures = ["cut", "", "", "", "500", "", "", "hangup", "403", "", "", "429", "cut", "", "503"]
-    done = rig.place("1", tree)
+    done = rig.deliver("1", tree)
     assert (rig.job("1") / "in/data/f").read_bytes() == b"".join(bodies)
     assert done["fetched"] < size + 5000
     # URLs are asked for together, connections are kept.
@@ -165,8 +167,8 @@ def test_there_and_back_through_all_that_passes(server: Server, tmp_path: Path) 
 
     server.folder.delete([f"in/{pieces[7].key[:2]}/{pieces[7].key}"])
     rig.uid += 1
-    with pytest.raises(Answered) as caught:
-        rig.place("2", tree)
+    with pytest.raises(AgentAnsweredError) as caught:
+        rig.deliver("2", tree)
     assert (caught.value.kind, caught.value.keys) == ("damaged", [pieces[7].key])
 
 
@@ -182,7 +184,7 @@ def test_there_and_back_through_all_that_passes(server: Server, tmp_path: Path) 
     ],
 )
 def test_what_does_not_pass(server: Server, failures: list[str], error: type[StagerError], says: str) -> None:
-    transport = HttpTransport(server.answer, wait_s=0.001)
+    transport = HttpObjectTransport(server.answer, wait_s=0.001)
     server.failures = list(failures)
     with pytest.raises(error, match=says) as caught:
         transport.get("in/ab/abcd")
@@ -194,7 +196,7 @@ def test_what_does_not_pass(server: Server, failures: list[str], error: type[Sta
 
 
 def test_an_object_that_is_too_large_and_a_server_that_is_gone(server: Server) -> None:
-    transport = HttpTransport(server.answer, wait_s=0.001)
+    transport = HttpObjectTransport(server.answer, wait_s=0.001)
     server.others["in/ab/large"] = bytes(33 * MIB)
     with pytest.raises(StoreRefused, match="larger than 33554432 bytes"):
         transport.get("in/ab/large")
@@ -223,7 +225,7 @@ def test_a_certificate_that_nobody_vouches_for(server: Server, tmp_path: Path) -
     server.socket = context.wrap_socket(server.socket, server_side=True)
     server.scheme = "https"
     server.folder.put("in/ab/abcd", hashlib.sha256(b"").digest())
-    transport = HttpTransport(server.answer, wait_s=0.001)
+    transport = HttpObjectTransport(server.answer, wait_s=0.001)
     with pytest.raises(StoreRefused, match="is not to be trusted"):
         transport.get("in/ab/abcd")
     assert server.seen["GET"] == 0

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.reach import let_others_in
-from tests.transfer.agent_rig import ADA, Answered, Rig, directory, small
+from tests.transfer.agent_rig import ADA, AgentAnsweredError, AgentRig, directory, small
 from tests.transfer.awkward import awkward, check_awkward
 
 pytestmark = [pytest.mark.boxes, pytest.mark.skipif(os.geteuid() != 0, reason="needs root")]
@@ -19,9 +19,9 @@ NEEDED = ("chown", "dac_override", "fowner", "setgid", "setuid")
 PYTHON = "/usr/bin/python3"
 
 
-def ordinary(folder: Path) -> Rig:
+def ordinary(folder: Path) -> AgentRig:
     """As a restricted cluster runs it. Its volumes are root's, and open to all of the pod."""
-    rig = Rig(folder)
+    rig = AgentRig(folder)
     rig.python = (
         "setpriv", f"--reuid={POD}", "--regid=0", f"--groups={VOLUMES}", "--inh-caps=-all", "--bounding-set=-all",
         "--no-new-privs", PYTHON,
@@ -32,16 +32,16 @@ def ordinary(folder: Path) -> Rig:
     shutil.rmtree(rig.store_path)
     rig.store_path.mkdir()
     os.chown(rig.store_path, POD, VOLUMES)
-    rig.store.check()
+    rig.store.ensure_root()
     for each in (rig.store_path, *rig.store_path.iterdir()):
         os.chown(each, POD, VOLUMES)
     return rig
 
 
-def confined(folder: Path, rights: tuple[str, ...]) -> Rig:
+def confined(folder: Path, rights: tuple[str, ...]) -> AgentRig:
     """Root with some rights only."""
     bounds = ",".join(["-all", *(f"+{right}" for right in rights)])
-    rig = Rig(folder)
+    rig = AgentRig(folder)
     rig.python = ("setpriv", f"--bounding-set={bounds}", "--no-new-privs", PYTHON)
     return rig
 
@@ -62,7 +62,7 @@ def test_input_comes_and_output_goes(rights: str, tmp_path: Path) -> None:
     shared, own = rig.tree(entries), rig.tree(entries, "mine", access="copy")
     if rights == "ordinary":
         belongs_to_pod(rig.store_path)
-    assert rig.place("12", shared, own)["hits"] == 1
+    assert rig.deliver("12", shared, own)["hits"] == 1
     assert oct(os.lstat(rig.job("12")).st_mode) == "0o40700"
     check_awkward(os.fsencode(rig.job("12") / "in/data"), read_only=True, owner=owner)
     check_awkward(os.fsencode(rig.job("12") / "in/mine"), read_only=False, owner=owner)
@@ -74,7 +74,7 @@ def test_input_comes_and_output_goes(rights: str, tmp_path: Path) -> None:
     tree = done["trees"][0]
     assert (tree["entries"], done["warnings"], done["missing"]) == (14, [], None)
     # What the head brings home comes out as it was; whose it is there is not the pod's to say.
-    assert rig.place("13", rig.back(tree, "out/12/gpu1"))["fetched"] > 0
+    assert rig.deliver("13", rig.back(tree, "out/12/gpu1"))["fetched"] > 0
     check_awkward(os.fsencode(rig.job("13") / "in/back"), read_only=True, owner=owner)
 
     for job in ("12", "13"):
@@ -83,8 +83,8 @@ def test_input_comes_and_output_goes(rights: str, tmp_path: Path) -> None:
     # Used by no job any more, it makes room.
     free = os.statvfs(rig.spool)
     rig.keep_free = free.f_bavail * free.f_frsize
-    with pytest.raises(Answered, match="no tree is left that no job uses"):
-        rig.place("14", rig.tree([directory(), small(b"f", rig.put(b"x"), 0, 1)], size=1 << 50))
+    with pytest.raises(AgentAnsweredError, match="no tree is left that no job uses"):
+        rig.deliver("14", rig.tree([directory(), small(b"f", rig.put(b"x"), 0, 1)], size=1 << 50))
     assert [p.name for p in (rig.spool / f"cache/{ADA}").iterdir() if len(p.name) == 64] == []
 
 
@@ -95,8 +95,8 @@ def test_each_right_is_needed(lacks: str, tmp_path: Path) -> None:
     tree = rig.tree(awkward(rig))
 
     def stage() -> None:
-        rig.place("1", tree)
+        rig.deliver("1", tree)
         rig.clear("1")
 
-    with pytest.raises(Answered, match=r"denied|not permitted"):
+    with pytest.raises(AgentAnsweredError, match=r"denied|not permitted"):
         stage()

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from burstd.transfer.protocol.bundle import agent_bundle
-from staging.served import serve_program
+from burstd.transfer.protocol.bundle import agent_zipapp
+from staging.served import server_zipapp
 
 
-@pytest.mark.parametrize("program", [agent_bundle(), serve_program()], ids=["agent", "serve"])
+@pytest.mark.parametrize("program", [agent_zipapp(), server_zipapp()], ids=["agent", "serve"])
 def test_a_program_lacks_no_module(program: bytes, tmp_path: Path) -> None:
     file = tmp_path / "program.pyz"
     file.write_bytes(program)

@@ -81,8 +81,8 @@ def test_why_it_has_ended(said: list[tuple[int, bytes]], complaint: str) -> None
     pipe = far.pipe()
     assert pipe.read.read() == b""
     pipe.wait(20)
-    assert pipe.complaint.endswith(complaint)
-    assert bool(pipe.complaint) == bool(complaint)
+    assert pipe.error_text.endswith(complaint)
+    assert bool(pipe.error_text) == bool(complaint)
     pipe.read.close()
     pipe.write.close()
 

@@ -16,29 +16,29 @@ from typing import Any
 import pytest
 
 from burstd.transfer.privsep import descriptor_channel
-from burstd.transfer.privsep.client import Hand, HandError, open_hand, printable
-from burstd.transfer.trees.untrusted_read import readable_facts
+from burstd.transfer.privsep.client import UserWorker, UserWorkerError, printable, start_user_worker
+from burstd.transfer.trees.untrusted_read import readable_file_facts
 from burstd.transfer.trees.walk import Walk
-from tests.transfer.ground import OTHER, USER, ground, on_disk, own, root_only
+from tests.transfer.ground import OTHER, USER, give_to_user, on_disk, root_only, user_folder
 
 pytestmark = [pytest.mark.boxes, root_only]
 
 
 @pytest.fixture
 def place() -> Iterator[Path]:
-    with ground() as made:
+    with user_folder() as made:
         yield made
 
 
 @pytest.fixture
-def hand() -> Iterator[Hand]:
-    with open_hand(USER, USER, home="/home/none") as opened:
+def hand() -> Iterator[UserWorker]:
+    with start_user_worker(USER, USER, home="/home/none") as opened:
         yield opened
 
 
-def walked(hand: Hand, source: str) -> list[list[Any]]:
+def walked(worker: UserWorker, source: str) -> list[list[Any]]:
     rows: list[list[Any]] = []
-    for message in hand.walk(source):
+    for message in worker.walk(source):
         assert len(message.fds) == sum(row[0] == "f" for row in message.rows) <= descriptor_channel.FDS_AT_ONCE
         rows += message.rows
     return rows
@@ -64,7 +64,7 @@ NAMES = [
 ]
 
 
-def test_walks_in_order_and_passes_files_open(hand: Hand, place: Path) -> None:
+def test_walks_in_order_and_passes_files_open(hand: UserWorker, place: Path) -> None:
     for name in NAMES:
         (place / os.fsdecode(name)).write_bytes(name)
     (place / "deep").mkdir()
@@ -73,7 +73,7 @@ def test_walks_in_order_and_passes_files_open(hand: Hand, place: Path) -> None:
     (place / "folder-link").symlink_to("/etc")
     os.mkfifo(place / "pipe")
     os.link(place / "plain", place / "zz-again")
-    own(place)
+    give_to_user(place)
     before = open_files()
     read: dict[bytes, bytes] = {}
     rows: list[list[Any]] = []
@@ -107,29 +107,29 @@ def test_walks_in_order_and_passes_files_open(hand: Hand, place: Path) -> None:
         ("b.[c]sv", ["", "b.csv"]),
     ],
 )
-def test_patterns(hand: Hand, place: Path, pattern: str, expected: list[str]) -> None:
+def test_patterns(hand: UserWorker, place: Path, pattern: str, expected: list[str]) -> None:
     for name in ("a.csv", "b.csv", ".c.csv", "run1/a.csv", "run1/sub/b.csv", "run2/a.csv"):
         (place / name).parent.mkdir(parents=True, exist_ok=True)
         (place / name).write_text(name)
     (place / "run3").symlink_to("run1")
-    own(place)
+    give_to_user(place)
     rows = walked(hand, f"{place}/{pattern}")
     assert [row[1] for row in rows if row[0] != "l"] == expected
 
 
-def test_what_the_user_cannot_read_is_told_and_not_opened(hand: Hand, place: Path) -> None:
+def test_what_the_user_cannot_read_is_told_and_not_opened(hand: UserWorker, place: Path) -> None:
     (place / "mine").write_text("mine")
     (place / "closed").mkdir()
-    own(place)
+    give_to_user(place)
     (place / "secret").write_text("root's")
     (place / "secret").chmod(0o600)
     (place / "closed").chmod(0)
     rows = walked(hand, str(place))
     assert [row for row in rows if row[0] == "e"] == [["e", "closed", errno.EACCES], ["e", "secret", errno.EACCES]]
-    found = hand.look(str(place))
+    found = hand.measure_source(str(place))
     assert (found.size, found.unreadable) == (4, (("closed", errno.EACCES), ("secret", errno.EACCES)))
     for source in (str(place / "secret"), "/root/x", str(place / "none"), f"{place}/*.none"):
-        with pytest.raises(HandError, match=r"Permission denied|No such file|matches nothing") as told:
+        with pytest.raises(UserWorkerError, match=r"Permission denied|No such file|matches nothing") as told:
             walked(hand, source)
         assert told.value.path
     assert walked(hand, str(place / "mine")) == [["f", "mine"]], "a hand works on after an error"
@@ -152,7 +152,7 @@ def test_a_directory_swapped_for_a_link_does_not_lead_out(place: Path) -> None:
     assert seen == [("d", ""), ("d", "a"), ("f", "a/file"), ("e", "b"), ("d", "c"), ("f", "c/file")]
 
 
-def test_a_walk_may_be_left_and_the_hand_ends_with_its_connection(hand: Hand, place: Path) -> None:
+def test_a_walk_may_be_left_and_the_worker_ends_with_its_connection(hand: UserWorker, place: Path) -> None:
     for number in range(2000):
         (place / f"{number:04}").touch()
     before = open_files()
@@ -169,17 +169,17 @@ def test_a_walk_may_be_left_and_the_hand_ends_with_its_connection(hand: Hand, pl
     assert child.wait(10) == 0
 
 
-def test_it_is_the_user_and_cannot_be_anybody_else(hand: Hand, place: Path) -> None:
+def test_it_is_the_user_and_cannot_be_anybody_else(hand: UserWorker, place: Path) -> None:
     assert hand._child is not None
     status = Path(f"/proc/{hand._child.pid}/status").read_text()
     lines = dict(line.split(":\t", 1) for line in status.splitlines() if ":\t" in line)
     assert lines["Uid"].split() == lines["Gid"].split() == [str(USER)] * 4
     assert lines["Groups"].split() == [str(USER)]
     assert (lines["CapEff"], lines["CapPrm"]) == ("0" * 16, "0" * 16)
-    with pytest.raises(HandError, match="uid 999 is below 1000"):
-        open_hand(999, 999)
-    with pytest.raises(HandError, match="no hand can be had at"):
-        open_hand(USER, USER, socket_path=place / "none")
+    with pytest.raises(UserWorkerError, match="uid 999 is below 1000"):
+        start_user_worker(999, 999)
+    with pytest.raises(UserWorkerError, match="no hand can be had at"):
+        start_user_worker(USER, USER, socket_path=place / "none")
 
 
 def test_as_systemd_starts_it_groups_are_those_of_the_account_database() -> None:
@@ -213,43 +213,43 @@ def test_an_account_that_is_gone_clears_what_its_number_owns(place: Path) -> Non
     command = [sys.executable, "-I", "-S", str(program.__file__), "--accounts", "--fd", str(theirs.fileno())]
     with ours, subprocess.Popen(command, pass_fds=(theirs.fileno(),)) as child:
         theirs.close()
-        with Hand(ours) as hand:
-            hand.begin({"uid": USER, "gid": 0, "groups": [0], "home": "/root", "gone": True})
+        with UserWorker(ours) as user_worker:
+            user_worker.handshake({"uid": USER, "gid": 0, "groups": [0], "home": "/root", "gone": True})
             status = Path(f"/proc/{child.pid}/status").read_text()
             assert f"Uid:\t{USER}\t{USER}" in status
             assert "Gid:\t65534\t65534" in status
             assert "Groups:\t \n" in status
             (place / "x" / "y").mkdir(parents=True)
-            own(place)
-            hand.remove_tree(str(place), ["x"])
+            give_to_user(place)
+            user_worker.remove_tree(str(place), ["x"])
         assert list(place.iterdir()) == []
 
 
-def test_a_hand_that_hangs_is_given_up_and_killed(place: Path) -> None:
+def test_a_worker_that_hangs_is_given_up_and_killed(place: Path) -> None:
     for number in range(2000):
         (place / f"{number}").touch()
-    own(place)
+    give_to_user(place)
     stop = threading.Event()
-    acts: list[tuple[Callable[[Hand], object], str]] = [
-        (lambda hand: hand.look(str(place)), "told to stop"),
+    acts: list[tuple[Callable[[UserWorker], object], str]] = [
+        (lambda hand: hand.measure_source(str(place)), "told to stop"),
         (lambda hand: walked(hand, str(place)), "told to stop"),
         (lambda hand: hand.copy(str(place), str(place), "copy", job="7"), "told to stop"),
-        (lambda hand: hand.free(str(place)), "has not answered for 1 s"),
+        (lambda hand: hand.destination_space(str(place)), "has not answered for 1 s"),
     ]
     for act, said in acts:
-        with open_hand(USER, USER) as hand:
-            hand._sock.settimeout(1.0 if "1 s" in said else 30.0)
-            child = hand._child
+        with start_user_worker(USER, USER) as worker:
+            worker._sock.settimeout(1.0 if "1 s" in said else 30.0)
+            child = worker._child
             assert child is not None
             os.kill(child.pid, signal.SIGSTOP)  # as a file system that does not answer
             stop.set() if "told" in said else stop.clear()
-            hand.heed(stop)
+            worker.set_cancel_event(stop)
             began = time.monotonic()
-            with pytest.raises(HandError, match=said) as caught:
-                act(hand)
+            with pytest.raises(UserWorkerError, match=said) as caught:
+                act(worker)
             assert (caught.value.errno, time.monotonic() - began < 5) == (0, True)
-            with pytest.raises(HandError, match="the hand is gone"):
-                hand.make(str(place), ["new"])
+            with pytest.raises(UserWorkerError, match="the hand is gone"):
+                worker.make_directories(str(place), ["new"])
         assert child.returncode == -signal.SIGKILL
 
 
@@ -263,30 +263,30 @@ def test_only_a_descriptor_open_for_reading_proves_the_right_to_read(tmp_path: P
         try:
             if (path, flags) in bad:
                 with pytest.raises(OSError, match="did not open this file for reading"):
-                    readable_facts(fd)
+                    readable_file_facts(fd)
             else:
-                assert readable_facts(fd).st_size == 1
+                assert readable_file_facts(fd).st_size == 1
         finally:
             os.close(fd)
 
 
-def write(hand: Hand, root: str, path: str, data: bytes, mode: int = 0o640, mtime_ns: int = 10**18) -> None:
-    ((new, fd),) = hand.create(root, [path], job="7")
+def write(worker: UserWorker, root: str, path: str, data: bytes, mode: int = 0o640, mtime_ns: int = 10**18) -> None:
+    ((new, fd),) = worker.create_files(root, [path], job="7")
     facts = os.fstat(fd)
     assert (facts.st_uid, stat.S_IMODE(facts.st_mode)) == (USER, 0o600)
     os.write(fd, data)
     os.close(fd)
-    hand.finish(root, [(new, path, mode, mtime_ns)])
+    worker.commit_files(root, [(new, path, mode, mtime_ns)])
 
 
-def test_brings_a_tree_home(hand: Hand, place: Path) -> None:
+def test_brings_a_tree_home(hand: UserWorker, place: Path) -> None:
     root = f"{place}/new/home"
-    assert hand.make(root, ["", "d", "d/e"]) == [True, True, True]
-    assert hand.make(root, ["", "d"]) == [False, False]
+    assert hand.make_directories(root, ["", "d", "d/e"]) == [True, True, True]
+    assert hand.make_directories(root, ["", "d"]) == [False, False]
     write(hand, root, "d/e/\udcff", b"data", mode=0o751)
     hand.symlink(root, [("../x", "d/l", 5), ("again", "d/l", 6)], job="7")
     hand.hardlink(root, [("d/e/\udcff", "d/hard"), ("d/e/\udcff", "d/hard")], job="7")
-    hand.settle(root, [("d/e", 0o500, 7), ("d", 0o2755, 8)])
+    hand.finalize_directories(root, [("d/e", 0o500, 7), ("d", 0o2755, 8)])
     found = on_disk(Path(root))
     del found[b""]
     assert found == {
@@ -296,7 +296,7 @@ def test_brings_a_tree_home(hand: Hand, place: Path) -> None:
         b"d/hard": ("f", 0o751, 10**18, b"data"),
         b"d/l": ("l", 0o777, 6, b"again"),
     }
-    a, b, none = hand.facts(root, ["d/hard", "d/l", "none"])
+    a, b, none = hand.file_facts(root, ["d/hard", "d/l", "none"])
     assert a is not None
     assert b is not None
     assert (a.kind, a.nlink, a.size, b.kind, none) == ("f", 2, 4, "l", None)
@@ -305,36 +305,36 @@ def test_brings_a_tree_home(hand: Hand, place: Path) -> None:
     assert list((place / "new").iterdir()) == []
 
 
-def test_never_writes_through_a_link_nor_above_the_root(hand: Hand, place: Path) -> None:
+def test_never_writes_through_a_link_nor_above_the_root(hand: UserWorker, place: Path) -> None:
     (place / "outside").mkdir()
     (place / "outside" / "kept").write_text("kept")
     (place / "home").mkdir()
     (place / "home" / "link").symlink_to(place / "outside" / "kept")
     (place / "home" / "folder").symlink_to(place / "outside")
-    own(place)
+    give_to_user(place)
     root = str(place / "home")
     write(hand, root, "link", b"new")
     assert (place / "home" / "link").read_bytes() == b"new"
     assert not (place / "home" / "link").is_symlink()
     for path in ("folder/kept", "../outside/kept", "/etc/passwd", "a/../../outside/x", ".", "x//y"):
-        with pytest.raises(HandError, match=r"Not a directory|no path below"):
-            hand.create(root, [path], job="7")
-        with pytest.raises(HandError, match=r"Not a directory|no path below"):
-            hand.remove(root, [path])
+        with pytest.raises(UserWorkerError, match=r"Not a directory|no path below"):
+            hand.create_files(root, [path], job="7")
+        with pytest.raises(UserWorkerError, match=r"Not a directory|no path below"):
+            hand.remove_files(root, [path])
     hand.remove_tree(root, ["folder"])
     assert (place / "outside" / "kept").read_text() == "kept"
-    ((_, fd),) = hand.create(root, ["left"], job="7")
+    ((_, fd),) = hand.create_files(root, ["left"], job="7")
     os.close(fd)
-    assert (hand.sweep(root, [""], job="8"), hand.sweep(root, [""], job="7")) == (0, 1)
-    with pytest.raises(HandError, match="Permission denied"):
-        hand.make("/usr/burst-test", [""])
+    assert (hand.remove_unfinished(root, [""], job="8"), hand.remove_unfinished(root, [""], job="7")) == (0, 1)
+    with pytest.raises(UserWorkerError, match="Permission denied"):
+        hand.make_directories("/usr/burst-test", [""])
 
 
-def test_a_folder_that_somebody_laid_in_wait_is_not_taken(place: Path, hand: Hand) -> None:
+def test_a_folder_that_somebody_laid_in_wait_is_not_taken(place: Path, hand: UserWorker) -> None:
     place.chmod(0o1777)
     parts = ["", "in", "out"]
     for _ in range(2):
-        hand.make_own(f"{place}/7", parts)
+        hand.make_private_directories(f"{place}/7", parts)
     assert {stat.S_IMODE(p.stat().st_mode) for p in (place / "7", place / "7/in", place / "7/out")} == {0o700}
 
     def lay(name: str, mode: int, uid: int = OTHER) -> None:
@@ -346,20 +346,22 @@ def test_a_folder_that_somebody_laid_in_wait_is_not_taken(place: Path, hand: Han
     for name, mode, uid in (("", 0o777, OTHER), ("", 0o700, OTHER), ("", 0o770, USER), ("out", 0o777, OTHER)):
         lay("", 0o700, USER)
         lay(name, mode, uid)
-        with pytest.raises(HandError, match=f"{place}/8/{name}.*uid {uid}'s with mode {mode:04o}.*remove it") as caught:
-            hand.make_own(f"{place}/8", parts)
+        with pytest.raises(
+            UserWorkerError, match=f"{place}/8/{name}.*uid {uid}'s with mode {mode:04o}.*remove it"
+        ) as caught:
+            hand.make_private_directories(f"{place}/8", parts)
         assert caught.value.errno == errno.EPERM
     (place / "9").symlink_to(place / "7")
-    with pytest.raises(HandError, match="Not a directory"):
-        hand.make_own(f"{place}/9", parts)
+    with pytest.raises(UserWorkerError, match="Not a directory"):
+        hand.make_private_directories(f"{place}/9", parts)
     place.chmod(0o777)
-    with pytest.raises(HandError, match="everybody can rename"):
-        hand.make_own(f"{place}/10", parts)
+    with pytest.raises(UserWorkerError, match="everybody can rename"):
+        hand.make_private_directories(f"{place}/10", parts)
     assert not (place / "10").exists()
 
 
-def test_moves_within_a_file_system_and_copies_to_another(hand: Hand, place: Path) -> None:
-    with ground(where="/dev/shm") as far:  # noqa: S108 - another file system
+def test_moves_within_a_file_system_and_copies_to_another(hand: UserWorker, place: Path) -> None:
+    with user_folder(where="/dev/shm") as far:  # noqa: S108 - another file system
         for there, copied in ((place / "to", False), (far / "to", True)):
             tree = place / "from" / "out"
             (tree / "sub").mkdir(parents=True)
@@ -371,11 +373,11 @@ def test_moves_within_a_file_system_and_copies_to_another(hand: Hand, place: Pat
                 sparse.truncate(16 << 20)
             os.utime(tree / "sub" / "file", ns=(5, 5))
             (tree / "sub").chmod(0o750)
-            own(place)
+            give_to_user(place)
             expected, inode = on_disk(tree), (tree / "sub" / "file").stat().st_ino
             there.mkdir()
             (there / "out").mkdir()
-            own(there)
+            give_to_user(there)
             moved = hand.move(str(place / "from"), "out", str(there), "out", job="7")
             assert moved > 0
             assert on_disk(there / "out") == expected
@@ -384,14 +386,14 @@ def test_moves_within_a_file_system_and_copies_to_another(hand: Hand, place: Pat
             assert not tree.exists()
 
 
-def test_copies_a_source(hand: Hand, place: Path) -> None:
+def test_copies_a_source(hand: UserWorker, place: Path) -> None:
     (place / "data" / "sub").mkdir(parents=True)
     (place / "data" / "a").write_bytes(b"a")
     os.link(place / "data" / "a", place / "data" / "sub" / "b")
     (place / "data" / "sub" / "l").symlink_to("b")
-    own(place)
+    give_to_user(place)
     (place / "job").mkdir()
-    own(place / "job")
+    give_to_user(place / "job")
     assert hand.copy(f"{place}/data", f"{place}/job", "x", job="7") == 1
     assert on_disk(place / "job" / "x") == on_disk(place / "data")
     assert (place / "job/x/a").stat().st_nlink == 2
@@ -399,25 +401,25 @@ def test_copies_a_source(hand: Hand, place: Path) -> None:
     assert (place / "job/one").read_bytes() == b"a"
     (place / "data" / "no").write_bytes(b"root's")
     (place / "data" / "no").chmod(0o600)
-    with pytest.raises(HandError, match=f"{place}/data/no: Permission denied"):
+    with pytest.raises(UserWorkerError, match=f"{place}/data/no: Permission denied"):
         hand.copy(f"{place}/data", f"{place}/job", "y", job="7")
 
 
-def test_tells_of_room_and_of_what_it_cannot_do(hand: Hand, place: Path) -> None:
-    room = hand.free(f"{place}/not/yet")
+def test_tells_of_room_and_of_what_it_cannot_do(hand: UserWorker, place: Path) -> None:
+    room = hand.destination_space(f"{place}/not/yet")
     assert room.writable
-    assert not room.there
+    assert not room.exists
     assert room.nearest == str(place)
-    assert 0 < room.free < 1 << 60
-    assert not hand.free("/etc").writable
-    with open_hand(OTHER, OTHER) as other:
-        assert not other.free(str(place)).writable
+    assert 0 < room.free_bytes < 1 << 60
+    assert not hand.destination_space("/etc").writable
+    with start_user_worker(OTHER, OTHER) as other:
+        assert not other.destination_space(str(place)).writable
     for number in range(50):
         (place / f"{number}").write_bytes(b"12")
-    found = hand.look(str(place), entries=10)
-    assert (found.entries, found.whole, found.size) == (10, False, 18)
-    with pytest.raises(HandError, match="no absolute path"):
-        hand.look("relative")
-    with pytest.raises(HandError, match="different versions"):
-        hand._ask({"do": "fly"})
+    found = hand.measure_source(str(place), entries=10)
+    assert (found.entries, found.complete, found.size) == (10, False, 18)
+    with pytest.raises(UserWorkerError, match="no absolute path"):
+        hand.measure_source("relative")
+    with pytest.raises(UserWorkerError, match="different versions"):
+        hand._request({"do": "fly"})
     assert printable("a\nb\udcff") == "a\\nb\\xff"

@@ -8,8 +8,8 @@ from pathlib import Path, PurePosixPath
 import pytest
 
 from burstd.domain.plugins.stager import StoreRefused
-from burstd.testing.store_world import node
-from staging.names import mark_of
+from burstd.testing.store_world import node_transport
+from staging.names import store_marker
 from staging.shared import SharedSettings, SharedStager
 
 
@@ -33,7 +33,7 @@ def test_what_is_not_mounted_is_no_store(there: str, tmp_path: Path) -> None:
     before = sorted(on_node.rglob("*"))
     store = shared(on_head, on_node)
     store.put("in/ab/x", b"x")
-    with node(store) as agent:
+    with node_transport(store) as agent:
         for use in (
             lambda: agent.put("out/7/n1/ab/y", b"y"),
             lambda: agent.get("in/ab/none"),
@@ -45,7 +45,7 @@ def test_what_is_not_mounted_is_no_store(there: str, tmp_path: Path) -> None:
     # It is mounted by now.
     on_node.rename(tmp_path / "image")
     on_node.symlink_to(on_head)
-    with node(store) as agent:
+    with node_transport(store) as agent:
         agent.put("out/7/n1/ab/y", b"y")
     assert store.get("out/7/n1/ab/y") == b"y"
     assert [o.key for o in store.objects("")] == ["in/ab/x", "out/7/n1/ab/y"]
@@ -53,4 +53,4 @@ def test_what_is_not_mounted_is_no_store(there: str, tmp_path: Path) -> None:
 
 def test_each_place_has_a_mark_of_its_own() -> None:
     places = [("a", "b"), ("ab", ""), ("a b",), ("a", "c"), (None, "b")]
-    assert len({mark_of(*place) for place in places}) == len(places)
+    assert len({store_marker(*place) for place in places}) == len(places)

@@ -11,7 +11,7 @@ import pytest
 import providers.openshift.client.calls
 from burstd.domain.errors import CloudUnavailable, RateLimited
 from burstd.domain.plugins.stager import StoreBusy
-from staging.pvc.mover_pod import pod, pod_name
+from staging.pvc.mover_pod import mover_pod_manifest, mover_pod_name
 from staging.pvc.settings import PvcSettings
 from staging.pvc.stager import PvcStager
 
@@ -26,12 +26,12 @@ class Api:
         self.slow: threading.Barrier | None = None
         self.closed = False
 
-    def ask(self, *_: object, **_more: object) -> Any:
+    def request_json(self, *_: object, **_more: object) -> Any:
         if self.slow is not None:
             self.slow.wait(20)
             self.slow.wait(20)
             raise RateLimited("too many requests", retry_after_s=7.0)
-        found = pod(pod_name("lab", "near"), "lab", "near", SETTINGS)
+        found = mover_pod_manifest(mover_pod_name("lab", "near"), "lab", "near", SETTINGS)
         return {**found, "status": {"phase": "Running"}}
 
     def exec_socket(self, _pod: str, _argv: Sequence[str], *, container: str = "") -> Any:
@@ -50,7 +50,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[Api]:
         made.append(Api())
         return made[-1]
 
-    monkeypatch.setattr(providers.openshift.client.calls, "Calls", make)
+    monkeypatch.setattr(providers.openshift.client.calls, "OpenShiftCalls", make)
     return made
 
 
@@ -73,7 +73,7 @@ def test_nothing_is_asked_when_it_was_closed(stager: PvcStager, made: list[Api])
     with pytest.raises(StoreBusy):
         stager.get("in/ab/x")
     stager.close()
-    stager._tidy()
+    stager._clean_up()
     assert [api.closed for api in made] == [True]
 
 
@@ -90,7 +90,7 @@ def test_those_who_share_a_failure_wait_as_long_as_it_says(stager: PvcStager, ma
         except StoreBusy as busy:
             pauses.append(busy.retry_after_s)
 
-    turn = stager._preparing = _Turn()  # type: ignore[assignment]
+    turn = stager._prepare_lock = _Turn()  # type: ignore[assignment]
     threads = [threading.Thread(target=get) for _ in range(2)]
     threads[0].start()
     made[0].slow.wait(20)

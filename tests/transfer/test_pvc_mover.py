@@ -16,8 +16,8 @@ from pydantic import ValidationError
 import staging.pvc.mover
 from burstd.domain.errors import CloudUnavailable, NotAllowed, NotFound, OutcomeUnknown, QuotaExceeded
 from burstd.domain.plugins.stager import StagerError, StoreBusy, StoreRefused
-from providers.openshift.errors import AlreadyExists, Conflict
-from staging.pvc.mover_pod import CONTAINER, Mover, claim_fault, pod, pod_name
+from providers.openshift.errors import KubernetesAlreadyExists, KubernetesConflict
+from staging.pvc.mover_pod import CONTAINER, MoverPod, mover_pod_manifest, mover_pod_name, pvc_fault
 from staging.pvc.settings import PvcSettings
 
 SHARED = {"spec": {"accessModes": ["ReadWriteMany"]}, "status": {"phase": "Bound"}}
@@ -44,7 +44,7 @@ class Cluster:
         """It is raised each time."""
         self.asked: list[str] = []
 
-    def ask(self, method: str, path: str, body: Any = None, **more: object) -> Any:  # noqa: ARG002 - as Calls.ask
+    def request_json(self, method: str, path: str, body: Any = None, **more: object) -> Any:  # noqa: ARG002 - as Calls.ask
         self.asked.append(method)
         if "persistentvolumeclaims" in path:
             if isinstance(self.claim, Exception):
@@ -64,8 +64,8 @@ class Cluster:
             return {**self.found, "status": status}
         return {}
 
-    def mover(self, **changes: Any) -> Mover:
-        return Mover("near", "lab", settings(**changes), lambda: self)  # type: ignore[arg-type, return-value]
+    def mover(self, **changes: Any) -> MoverPod:
+        return MoverPod("near", "lab", settings(**changes), lambda: self)  # type: ignore[arg-type, return-value]
 
     def changes(self) -> list[str]:
         return [method for method in self.asked if method != "GET"]
@@ -88,20 +88,20 @@ def unscheduled(message: str) -> dict[str, Any]:
 
 def test_it_is_made_once_and_taken_from_then_on() -> None:
     cluster = Cluster(PENDING, waiting("ContainerCreating"), RUNNING)
-    cluster.mover(start_s=20.0).up(threading.Event())
-    cluster.mover(start_s=20.0).up(threading.Event())
+    cluster.mover(start_s=20.0).ensure_running(threading.Event())
+    cluster.mover(start_s=20.0).ensure_running(threading.Event())
     assert cluster.changes() == ["POST"]
 
 
-@pytest.mark.parametrize("error", [AlreadyExists("there"), OutcomeUnknown("no answer")])
+@pytest.mark.parametrize("error", [KubernetesAlreadyExists("there"), OutcomeUnknown("no answer")])
 def test_one_that_another_has_made_or_that_may_be_there_is_looked_for(error: Exception) -> None:
     cluster = Cluster(RUNNING)
     cluster.wrong["POST"] = error
-    cluster.mover(start_s=20.0).up(threading.Event())
+    cluster.mover(start_s=20.0).ensure_running(threading.Event())
     assert cluster.changes() == ["POST", "POST"]
 
 
-@pytest.mark.parametrize("error", [AlreadyExists("there"), OutcomeUnknown("no answer")])
+@pytest.mark.parametrize("error", [KubernetesAlreadyExists("there"), OutcomeUnknown("no answer")])
 def test_one_that_never_shows_is_waited_for_no_longer_than_any(error: Exception) -> None:
     cluster = Cluster(RUNNING)
     cluster.wrong["POST"], cluster.lasts = error, True
@@ -109,7 +109,7 @@ def test_one_that_never_shows_is_waited_for_no_longer_than_any(error: Exception)
 
     def up(stop: threading.Event) -> None:
         try:
-            cluster.mover().up(stop)
+            cluster.mover().ensure_running(stop)
         except StoreBusy as busy:
             done.append(busy)
 
@@ -130,43 +130,45 @@ def test_it_has_ended_when_its_own_container_has(name: str) -> None:
         {"name": name, "state": {"terminated": {"exitCode": 0}}},
         {"name": CONTAINER + name, "state": {"running": {}}},
     ]}, RUNNING)  # fmt: skip
-    cluster.found = pod(pod_name("lab", "near"), "lab", "near", settings())
+    cluster.found = mover_pod_manifest(mover_pod_name("lab", "near"), "lab", "near", settings())
     cluster.found["metadata"]["uid"] = "0"
-    cluster.mover(start_s=20.0).up(threading.Event())
+    cluster.mover(start_s=20.0).ensure_running(threading.Event())
     assert cluster.changes() == (["DELETE", "POST"] if name == CONTAINER else [])
     cluster.statuses = [{"phase": "Running", "containerStatuses": ended(0)["containerStatuses"]}]
-    assert not cluster.mover(start_s=20.0).tidy()
+    assert not cluster.mover(start_s=20.0).delete_if_ended()
     assert cluster.found is None
 
 
 def test_one_that_has_ended_or_is_of_other_settings_is_made_anew() -> None:
     cluster = Cluster({"phase": "Succeeded"}, RUNNING)
-    cluster.found = pod(pod_name("lab", "near"), "lab", "near", settings())
+    cluster.found = mover_pod_manifest(mover_pod_name("lab", "near"), "lab", "near", settings())
     cluster.found["metadata"]["uid"] = "0"
-    cluster.mover(start_s=20.0).up(threading.Event())
+    cluster.mover(start_s=20.0).ensure_running(threading.Event())
     assert cluster.changes() == ["DELETE", "POST"]
-    cluster.wrong["DELETE"] = Conflict("another one by now")
-    cluster.mover(image="node:2", start_s=20.0).up(threading.Event())
+    cluster.wrong["DELETE"] = KubernetesConflict("another one by now")
+    cluster.mover(image="node:2", start_s=20.0).ensure_running(threading.Event())
     assert cluster.changes()[2:] == ["DELETE", "DELETE", "POST"]
 
 
 def test_one_that_has_ended_is_tidied_away_and_no_other() -> None:
     cluster = Cluster(RUNNING)
     mover = cluster.mover()
-    mover.up(threading.Event())
-    assert mover.tidy()
+    mover.ensure_running(threading.Event())
+    assert mover.delete_if_ended()
     cluster.statuses = [{"phase": "Succeeded"}]
-    assert not mover.tidy()
+    assert not mover.delete_if_ended()
     assert cluster.found is None
-    assert not mover.tidy()
+    assert not mover.delete_if_ended()
 
 
 def test_somebody_elses_is_let_alone() -> None:
     cluster = Cluster(RUNNING)
-    cluster.found = {"metadata": {"name": pod_name("lab", "near"), "uid": "0", "labels": {"burstd-cluster": "other"}}}
+    cluster.found = {
+        "metadata": {"name": mover_pod_name("lab", "near"), "uid": "0", "labels": {"burstd-cluster": "other"}}
+    }
     with pytest.raises(StoreRefused, match="not this store's"):
-        cluster.mover().up(threading.Event())
-    cluster.mover().tidy()
+        cluster.mover().ensure_running(threading.Event())
+    cluster.mover().delete_if_ended()
     assert cluster.changes() == []
 
 
@@ -192,7 +194,7 @@ def test_somebody_elses_is_let_alone() -> None:
 )
 def test_why_it_does_not_come_up(status: Mapping[str, Any], kind: type[StagerError], says: str) -> None:
     with pytest.raises(kind, match=says) as told:
-        Cluster(status).mover().up(threading.Event())
+        Cluster(status).mover().ensure_running(threading.Event())
     assert "the store near (claim data in burst)" in str(told.value)
 
 
@@ -208,7 +210,7 @@ def test_what_the_api_server_says(error: Exception, kind: type[StagerError]) -> 
     cluster = Cluster(RUNNING)
     cluster.wrong["POST"] = error
     with pytest.raises(kind, match=str(error)) as told:
-        cluster.mover().up(threading.Event())
+        cluster.mover().ensure_running(threading.Event())
     if isinstance(told.value, StoreBusy):
         assert told.value.retry_after_s == getattr(error, "retry_after_s", 0.0)
 
@@ -217,10 +219,10 @@ def test_a_claim_that_is_not_there_or_may_not_be_read() -> None:
     cluster = Cluster(RUNNING)
     cluster.claim = NotFound("none")
     with pytest.raises(StoreRefused, match=r"make a PersistentVolumeClaim data \(ReadWriteMany\) in burst"):
-        cluster.mover().up(threading.Event())
+        cluster.mover().ensure_running(threading.Event())
     assert cluster.changes() == []
     cluster.claim = NotAllowed("no right")
-    cluster.mover().up(threading.Event())
+    cluster.mover().ensure_running(threading.Event())
 
 
 @pytest.mark.parametrize(
@@ -237,13 +239,15 @@ def test_a_claim_that_is_not_there_or_may_not_be_read() -> None:
     ],
 )
 def test_which_claims_pods_can_share(claim: Mapping[str, Any], one_node: bool, says: str) -> None:
-    fault = claim_fault(claim, one_node=one_node)
+    fault = pvc_fault(claim, one_node=one_node)
     assert says in fault
     assert bool(says) == bool(fault)
 
 
 def test_the_pod_is_what_a_restricted_cluster_takes() -> None:
-    made = pod("name", "lab", "near", settings(security="restricted", run_as=1007, sub_path="burst", memory="1G"))
+    made = mover_pod_manifest(
+        "name", "lab", "near", settings(security="restricted", run_as=1007, sub_path="burst", memory="1G")
+    )
     spec = made["spec"]
     (container,) = spec["containers"]
     assert spec["securityContext"] == {
@@ -258,7 +262,7 @@ def test_the_pod_is_what_a_restricted_cluster_takes() -> None:
 
 def test_names_are_those_of_pods_and_never_two_stores_the_same() -> None:
     stores = [("lab", "near"), ("lab-near", "x"), ("lab", "near-x"), ("Lab", "near"), ("l" * 80, "n" * 80), ("_", "-")]
-    names = [pod_name(cluster, store) for cluster, store in stores]
+    names = [mover_pod_name(cluster, store) for cluster, store in stores]
     assert len(set(names)) == len(stores)
     for name in names:
         assert len(name) <= 63

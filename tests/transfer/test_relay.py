@@ -15,7 +15,7 @@ from burstd.transfer.protocol.relay import SocketWire, relay
 QUIET_S = 0.3
 
 
-class Rig:
+class RelayRig:
     """A relay between two pairs of sockets; the test has the outer ends. ``near`` is the user, ``far`` the node."""
 
     def __init__(self, *, tells: bool, quiet_s: float) -> None:
@@ -25,7 +25,7 @@ class Rig:
         self.far.settimeout(20)
         wire = SocketWire(outer)
         if not tells:
-            wire.finish = lambda: None  # type: ignore[method-assign]
+            wire.shutdown_write = lambda: None  # type: ignore[method-assign]
         self._thread = threading.Thread(target=self._run, args=(inner, outer, wire, quiet_s))
         self._thread.start()
 
@@ -47,14 +47,14 @@ class Rig:
 
 
 @pytest.fixture(params=[True, False], ids=["tells", "cannot tell"])
-def rig(request: pytest.FixtureRequest) -> Iterator[Rig]:
+def rig(request: pytest.FixtureRequest) -> Iterator[RelayRig]:
     """Of a way that can tell the node that the user has said all, and of one that cannot."""
-    made = Rig(tells=request.param, quiet_s=QUIET_S)
+    made = RelayRig(tells=request.param, quiet_s=QUIET_S)
     yield made
     made.close()
 
 
-def test_all_comes_through_both_ways(rig: Rig) -> None:
+def test_all_comes_through_both_ways(rig: RelayRig) -> None:
     there, back = os.urandom(300_000), os.urandom(200_000)
     sending = [
         threading.Thread(target=side.sendall, args=(data,)) for side, data in ((rig.near, there), (rig.far, back))
@@ -74,7 +74,7 @@ def _read(side: socket.socket, size: int) -> bytes:
     return bytes(heard)
 
 
-def test_the_node_may_answer_after_the_user_has_said_all(rig: Rig) -> None:
+def test_the_node_may_answer_after_the_user_has_said_all(rig: RelayRig) -> None:
     rig.near.sendall(b"question")
     rig.near.shutdown(socket.SHUT_WR)
     assert rig.far.recv(100) == b"question"
@@ -86,14 +86,14 @@ def test_the_node_may_answer_after_the_user_has_said_all(rig: Rig) -> None:
 
 
 def test_a_user_who_has_gone_is_not_waited_for() -> None:
-    rig = Rig(tells=False, quiet_s=60.0)
+    rig = RelayRig(tells=False, quiet_s=60.0)
     rig.near.close()
     assert rig.ends() < 10
     assert rig.far.recv(1) == b""
     rig.close()
 
 
-def test_silence_ends_what_has_half_ended(rig: Rig) -> None:
+def test_silence_ends_what_has_half_ended(rig: RelayRig) -> None:
     rig.far.shutdown(socket.SHUT_WR)
     assert rig.near.recv(1) == b""
     rig.near.sendall(b"still heard")
@@ -101,7 +101,7 @@ def test_silence_ends_what_has_half_ended(rig: Rig) -> None:
     assert rig.ends() < 10
 
 
-def test_a_wire_that_breaks_ends_it(rig: Rig) -> None:
+def test_a_wire_that_breaks_ends_it(rig: RelayRig) -> None:
     rig.far.close()
     assert rig.near.recv(1) == b""
     rig.near.close()

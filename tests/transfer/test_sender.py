@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 
 from burstd.domain.plugins.stager import OBJECT_BYTES, StoreBusy, StoreSpaceGone
 from burstd.domain.staging import Tree
-from burstd.transfer.content_store.index import Index
+from burstd.transfer.content_store.index import ContentIndex
 from burstd.transfer.content_store.manifest import object_key
-from burstd.transfer.privsep.client import HandError, open_hand
-from burstd.transfer.trees.progress import Progress
-from burstd.transfer.trees.rate_limit import Limits
-from burstd.transfer.trees.upload import Owner, Sender, TransferCancelled
-from tests.transfer.ground import OTHER, USER, entries, ground, in_store, on_disk, own, root_only
+from burstd.transfer.privsep.client import UserWorkerError, start_user_worker
+from burstd.transfer.trees.progress import UploadProgress
+from burstd.transfer.trees.rate_limit import BandwidthLimits
+from burstd.transfer.trees.upload import StagedFor, TransferCancelled, TreeUploader
+from tests.transfer.ground import OTHER, USER, entries, give_to_user, in_store, on_disk, root_only, user_folder
 from tests.transfer.memory import MemoryStager
 
 pytestmark = [pytest.mark.boxes, root_only]
@@ -29,7 +29,7 @@ MIB = 1 << 20
 
 @pytest.fixture
 def place() -> Iterator[Path]:
-    with ground() as made:
+    with user_folder() as made:
         yield made
 
 
@@ -39,20 +39,20 @@ def stager() -> MemoryStager:
 
 
 @pytest.fixture
-def sender(stager: MemoryStager) -> Sender:
-    return Sender(Index(None), stager)
+def sender(stager: MemoryStager) -> TreeUploader:
+    return TreeUploader(ContentIndex(None), stager)
 
 
 def send(
-    sender: Sender,
+    sender: TreeUploader,
     source: Path,
     *,
     uid: int = USER,
-    progress: Progress | None = None,
+    progress: UploadProgress | None = None,
     cancelled: threading.Event | None = None,
 ) -> Tree:
-    with open_hand(uid, uid) as hand:
-        return sender.send(hand, str(source), owner=Owner(uid, "phys"), progress=progress, cancelled=cancelled)
+    with start_user_worker(uid, uid) as worker:
+        return sender.upload(worker, str(source), owner=StagedFor(uid, "phys"), progress=progress, cancelled=cancelled)
 
 
 def data(size: int, seed: int = 0) -> bytes:
@@ -61,7 +61,7 @@ def data(size: int, seed: int = 0) -> bytes:
 
 def age(place: Path) -> None:
     """Lets the clock of the file system tick, so that what was written before is told from what is written later."""
-    own(place)
+    give_to_user(place)
     newest = max(os.lstat(p).st_ctime_ns for p in [place, *place.rglob("*")])
     while True:
         clock = place.parent / f"{place.name}.tick"
@@ -75,7 +75,7 @@ def age(place: Path) -> None:
 def objects_of(stager: MemoryStager, trees: list[Tree]) -> int:
     """Bytes in the store, manifests left out."""
     manifests = {object_key(t.prefix, p.key) for t in trees for p in t.manifest}
-    return sum(len(body) for name, body in stager.held.items() if name not in manifests)
+    return sum(len(body) for name, body in stager.stored.items() if name not in manifests)
 
 
 names = st.binary(min_size=1, max_size=12).filter(lambda b: b"/" not in b and b"\0" not in b and b not in (b".", b".."))
@@ -119,8 +119,8 @@ def make(place: Path, what: object, made: list[Path]) -> None:
 @given(trees)
 def test_any_tree_arrives_as_it_is(tree: dict[bytes, object]) -> None:
     stager = MemoryStager()
-    sender = Sender(Index(None), stager)
-    with ground() as place:
+    sender = TreeUploader(ContentIndex(None), stager)
+    with user_folder() as place:
         source = place / "tree"
         make(source, tree, [])
         sent = send(sender, source)
@@ -128,7 +128,7 @@ def test_any_tree_arrives_as_it_is(tree: dict[bytes, object]) -> None:
         expected = {name: (kind, mode & 0o777, *rest) for name, (kind, mode, *rest) in on_disk(source).items()}
         assert in_store(stager, sent) == expected
         assert sent.entries == len(expected)
-        linked = [e for e in entries(stager, sent) if e.hard]
+        linked = [e for e in entries(stager, sent) if e.hardlink_to]
         files = [(source / os.fsdecode(path)).lstat() for path, what in expected.items() if what[0] == "f"]
         assert len(linked) == len(files) - len({f.st_ino for f in files})
         before = stager.bytes_put
@@ -136,7 +136,7 @@ def test_any_tree_arrives_as_it_is(tree: dict[bytes, object]) -> None:
         assert stager.bytes_put == before
 
 
-def test_holes_are_not_sent_and_links_keep_one_content(place: Path, sender: Sender, stager: MemoryStager) -> None:
+def test_holes_are_not_sent_and_links_keep_one_content(place: Path, sender: TreeUploader, stager: MemoryStager) -> None:
     source = place / "tree"
     source.mkdir()
     with (source / "sparse").open("wb") as sparse:
@@ -150,11 +150,11 @@ def test_holes_are_not_sent_and_links_keep_one_content(place: Path, sender: Send
     (source / "file").write_bytes(data(3 * MIB))
     os.link(source / "file", source / "same")
     os.mkfifo(source / "pipe")
-    progress = Progress()
-    own(place)
+    progress = UploadProgress()
+    give_to_user(place)
     tree = send(sender, source, progress=progress)
     found = {e.path: e for e in entries(stager, tree)}
-    assert found[b"same"].hard == b"file"
+    assert found[b"same"].hardlink_to == b"file"
     assert found[b"empty"].pieces == ()
     assert [(p.key, p.length) for p in found[b"void"].pieces] == [("", 3 << 40)]
     assert sum(p.length for p in found[b"sparse"].pieces) == found[b"sparse"].size == 1000 * MIB
@@ -168,7 +168,7 @@ def test_holes_are_not_sent_and_links_keep_one_content(place: Path, sender: Send
     assert not tree.single
 
 
-def test_what_changed_is_what_is_sent(place: Path, sender: Sender, stager: MemoryStager) -> None:
+def test_what_changed_is_what_is_sent(place: Path, sender: TreeUploader, stager: MemoryStager) -> None:
     source = place / "tree"
     source.mkdir()
     for number in range(300):
@@ -182,44 +182,44 @@ def test_what_changed_is_what_is_sent(place: Path, sender: Sender, stager: Memor
     (source / "moved").write_bytes(data(4096, 8))
     (source / "008").unlink()
     age(source)
-    progress = Progress()
+    progress = UploadProgress()
     second = send(sender, source, progress=progress)
     assert second.digest != first.digest
     assert in_store(stager, second) == on_disk(source)
     assert stager.calls["put"] == reads + 3, "a pack of one, the first part of the big one, the manifest"
     assert OBJECT_BYTES + 4096 < progress.bytes_sent < OBJECT_BYTES + 4096 + 40_000
     assert progress.bytes_hits == progress.bytes_total - OBJECT_BYTES - 4096
-    third = Progress()
+    third = UploadProgress()
     assert send(sender, source, progress=third) == second
     assert (third.bytes_sent, third.bytes_hits, third.bytes_done) == (0, third.bytes_total, third.bytes_total)
 
 
 def test_many_at_once_send_each_content_once(place: Path, stager: MemoryStager) -> None:
-    sender = Sender(Index(None), stager)
+    sender = TreeUploader(ContentIndex(None), stager)
     first = place / "0"
     first.mkdir()
     for number in range(500):
         (first / f"{number}").write_bytes(data(3000, number))
     (first / "big").write_bytes(data(2 * OBJECT_BYTES, 9))
     unique = 500 * 3000 + 2 * OBJECT_BYTES
-    own(first)
+    give_to_user(first)
     for copy in ("1", "2"):
         shutil.copytree(first, place / copy)
-    own(place)
+    give_to_user(place)
     with ThreadPoolExecutor(8) as pool:
-        progress = [Progress() for _ in range(8)]
+        progress = [UploadProgress() for _ in range(8)]
         sent = list(
             pool.map(
                 lambda n: send(sender, place / str(n % 3), uid=(USER, OTHER)[n % 2], progress=progress[n]), range(8)
             )
         )
     assert objects_of(stager, sent) == unique
-    assert sum(p.bytes_sent for p in progress) == stager.bytes_put == sum(map(len, stager.held.values()))
+    assert sum(p.bytes_sent for p in progress) == stager.bytes_put == sum(map(len, stager.stored.values()))
     assert {p.bytes_done for p in progress} == {unique}
     for n, tree in enumerate(sent[:3]):
         files = {path: what for path, what in in_store(stager, tree).items() if what[0] == "f"}
         assert files == {path: what for path, what in on_disk(place / str(n % 3)).items() if what[0] == "f"}
-    assert list(sender.index.unreferenced(stager.name)) == []
+    assert list(sender.index.take_unreferenced(stager.name)) == []
     assert set(sender.index.usage_by_uid()) == {USER, OTHER}
 
 
@@ -228,7 +228,7 @@ def test_whoever_waits_for_a_transfer_that_fails_takes_over(place: Path) -> None
         (place / name).mkdir()
         (place / name / "small").write_bytes(b"s" * 1000)
         (place / name / "big").write_bytes(data(OBJECT_BYTES + 1))
-    own(place)
+    give_to_user(place)
     begun, others = threading.Event(), threading.Event()
     first = threading.Lock()
 
@@ -239,11 +239,11 @@ def test_whoever_waits_for_a_transfer_that_fails_takes_over(place: Path) -> None
             raise StoreSpaceGone("memory is full")
 
     stager = MemoryStager(before_put=full)
-    sender = Sender(Index(None), stager, Limits(lanes=1))
+    sender = TreeUploader(ContentIndex(None), stager, BandwidthLimits(parallel_uploads=1))
     with ThreadPoolExecutor(2) as pool:
         a = pool.submit(send, sender, place / "a")
         assert begun.wait(20)
-        progress = Progress()
+        progress = UploadProgress()
         b = pool.submit(send, sender, place / "b", uid=OTHER, progress=progress)
         wait_until(lambda: progress.files == 2)
         others.set()
@@ -265,7 +265,7 @@ def wait_until(true: Callable[[], bool]) -> None:
 def test_a_busy_store_is_asked_again_and_a_cancelled_transfer_goes_on_later(place: Path) -> None:
     source = place / "big"
     source.write_bytes(data(4 * OBJECT_BYTES))
-    own(place)
+    give_to_user(place)
     cancelled = threading.Event()
     calls: list[str] = []
 
@@ -278,12 +278,12 @@ def test_a_busy_store_is_asked_again_and_a_cancelled_transfer_goes_on_later(plac
             raise StoreBusy("much later", retry_after_s=1000)
 
     stager = MemoryStager(before_put=busy)
-    sender = Sender(Index(None), stager, Limits(lanes=1))
+    sender = TreeUploader(ContentIndex(None), stager, BandwidthLimits(parallel_uploads=1))
     with pytest.raises(TransferCancelled):
         send(sender, source, cancelled=cancelled)
     assert (calls[0], stager.calls["put"]) == (calls[1], 2)
     stager.before_put = None
-    progress = Progress()
+    progress = UploadProgress()
     tree = send(sender, source, progress=progress)
     assert in_store(stager, tree)[b"big"][3] == source.read_bytes()
     assert (stager.calls["put"], progress.bytes_hits) == (5, 2 * OBJECT_BYTES)
@@ -292,23 +292,25 @@ def test_a_busy_store_is_asked_again_and_a_cancelled_transfer_goes_on_later(plac
 def test_a_store_that_stays_away_is_told_and_what_was_sent_stays(place: Path) -> None:
     source = place / "big"
     source.write_bytes(data(3 * OBJECT_BYTES))
-    own(place)
+    give_to_user(place)
 
     def away(_key: str) -> None:
         if store.calls["put"]:
             raise StoreBusy("the store does not answer")
 
     store = MemoryStager(before_put=away)
-    sender = Sender(Index(None), store, Limits(lanes=1), patience_s=0.6)
+    sender = TreeUploader(ContentIndex(None), store, BandwidthLimits(parallel_uploads=1), patience_s=0.6)
     with pytest.raises(StoreBusy, match="does not answer"):
         send(sender, source)
     store.before_put = None
-    progress = Progress()
+    progress = UploadProgress()
     assert in_store(store, send(sender, source, progress=progress))[b"big"][3] == source.read_bytes()
     assert progress.bytes_hits == OBJECT_BYTES
 
 
-def test_the_index_and_the_store_may_lose_what_they_know(place: Path, sender: Sender, stager: MemoryStager) -> None:
+def test_the_index_and_the_store_may_lose_what_they_know(
+    place: Path, sender: TreeUploader, stager: MemoryStager
+) -> None:
     source = place / "tree"
     source.mkdir()
     for number in range(3):
@@ -316,24 +318,24 @@ def test_the_index_and_the_store_may_lose_what_they_know(place: Path, sender: Se
     (source / "small").write_bytes(b"small")
     age(source)
     tree = send(sender, source)
-    before = dict(stager.held)
-    for lost in list(stager.held):
-        del stager.held[lost]
+    before = dict(stager.stored)
+    for lost in list(stager.stored):
+        del stager.stored[lost]
         puts = stager.calls["put"]
         assert send(sender, source) == tree
-        assert (stager.held, stager.calls["put"]) == (before, puts + 1)
+        assert (stager.stored, stager.calls["put"]) == (before, puts + 1)
     put = stager.bytes_put
-    assert send(Sender(Index(None), stager), source) == tree
+    assert send(TreeUploader(ContentIndex(None), stager), source) == tree
     assert stager.bytes_put == put
 
 
-def test_what_cannot_be_read_is_not_sent(place: Path, sender: Sender, stager: MemoryStager) -> None:
+def test_what_cannot_be_read_is_not_sent(place: Path, sender: TreeUploader, stager: MemoryStager) -> None:
     (place / "tree" / "sub").mkdir(parents=True)
     (place / "tree" / "a").write_text("mine")
-    own(place)
+    give_to_user(place)
     (place / "tree" / "sub" / "secret\n").write_text("root's")
     (place / "tree" / "sub" / "secret\n").chmod(0o600)
-    with pytest.raises(HandError) as told:
+    with pytest.raises(UserWorkerError) as told:
         send(sender, place / "tree")
     assert str(told.value) == f"{place}/tree/sub/secret\\n: Permission denied"
     assert (
@@ -343,8 +345,8 @@ def test_what_cannot_be_read_is_not_sent(place: Path, sender: Sender, stager: Me
     assert stager.calls["put"] == 0
 
 
-def send_root_file(sender: Sender, path: Path) -> str:
-    with pytest.raises(HandError) as told:
+def send_root_file(sender: TreeUploader, path: Path) -> str:
+    with pytest.raises(UserWorkerError) as told:
         send(sender, path)
     return str(told.value)
 
@@ -353,7 +355,7 @@ def send_root_file(sender: Sender, path: Path) -> str:
 def test_a_file_that_changes_while_it_is_read(place: Path, times: int) -> None:
     source = place / "big"
     source.write_bytes(data(3 * OBJECT_BYTES))
-    own(place)
+    give_to_user(place)
     left = [times]
 
     def change(_key: str) -> None:
@@ -363,11 +365,11 @@ def test_a_file_that_changes_while_it_is_read(place: Path, times: int) -> None:
                 file.write(data(OBJECT_BYTES + left[0]))
 
     stager = MemoryStager(before_put=change)
-    sender = Sender(Index(None), stager, Limits(lanes=1))
+    sender = TreeUploader(ContentIndex(None), stager, BandwidthLimits(parallel_uploads=1))
     if times == 1:
         tree = send(sender, source)
         assert in_store(stager, tree)[b"big"][3] == source.read_bytes()
         assert tree.size == source.stat().st_size
     else:
-        with pytest.raises(HandError, match=f"{source}: changes while it is read"):
+        with pytest.raises(UserWorkerError, match=f"{source}: changes while it is read"):
             send(sender, source)

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from burstd.domain.plugins.stager import OBJECT_BYTES
-from burstd.transfer.content_store.index import Index
-from burstd.transfer.trees.progress import Progress
-from burstd.transfer.trees.upload import Sender
-from tests.transfer.ground import USER, ground, in_store, on_disk, own, root_only
+from burstd.transfer.content_store.index import ContentIndex
+from burstd.transfer.trees.progress import UploadProgress
+from burstd.transfer.trees.upload import TreeUploader
+from tests.transfer.ground import USER, give_to_user, in_store, on_disk, root_only, user_folder
 from tests.transfer.memory import MemoryStager
 from tests.transfer.test_sender import data, send, wait_until
 
@@ -24,10 +24,10 @@ pytestmark = [pytest.mark.boxes, root_only]
 KILLED = """
 import sys, threading
 from pathlib import Path
-from burstd.transfer.privsep.client import open_hand
-from burstd.transfer.content_store.index import Index
-from burstd.transfer.trees.rate_limit import Limits
-from burstd.transfer.trees.upload import Owner, Sender
+from burstd.transfer.privsep.client import start_user_worker
+from burstd.transfer.content_store.index import ContentIndex
+from burstd.transfer.trees.rate_limit import BandwidthLimits
+from burstd.transfer.trees.upload import StagedFor, TreeUploader
 from tests.transfer.test_sender_process import FolderStager
 
 def wait(key, left=[int(sys.argv[3])]):
@@ -37,9 +37,10 @@ def wait(key, left=[int(sys.argv[3])]):
         threading.Event().wait()
 
 folder, source = Path(sys.argv[1]), sys.argv[2]
-sender = Sender(Index(folder / "index.db"), FolderStager(folder / "store", wait), Limits(lanes=1))
-with open_hand(int(sys.argv[4]), int(sys.argv[4])) as hand:
-    sender.send(hand, source, owner=Owner(int(sys.argv[4])))
+limits = BandwidthLimits(parallel_uploads=1)
+uploader = TreeUploader(ContentIndex(folder / "index.db"), FolderStager(folder / "store", wait), limits)
+with start_user_worker(int(sys.argv[4]), int(sys.argv[4])) as worker:
+    uploader.upload(worker, source, owner=StagedFor(int(sys.argv[4])))
 """
 
 
@@ -50,7 +51,7 @@ class FolderStager(MemoryStager):
         super().__init__("folder", before_put)
         self.folder = folder
         folder.mkdir(exist_ok=True)
-        self.held = {p.name.replace("_", "/"): p.read_bytes() for p in folder.iterdir()}
+        self.stored = {p.name.replace("_", "/"): p.read_bytes() for p in folder.iterdir()}
 
     def put(self, key: str, body: bytes | memoryview) -> None:
         super().put(key, body)
@@ -59,7 +60,7 @@ class FolderStager(MemoryStager):
 
 @pytest.fixture
 def place() -> Iterator[Path]:
-    with ground() as made:
+    with user_folder() as made:
         yield made
 
 
@@ -70,54 +71,54 @@ def test_a_killed_transfer_goes_on_where_it_was(place: Path, tmp_path: Path) -> 
         (source / f"big{number}").write_bytes(data(OBJECT_BYTES, number))
     for number in range(50):
         (source / f"small{number}").write_bytes(data(1000, number))
-    own(place)
+    give_to_user(place)
     words = [sys.executable, "-c", KILLED, str(tmp_path), str(source), "3", str(USER)]
     with subprocess.Popen(words, stdout=subprocess.PIPE, cwd=Path(__file__).parents[2]) as child:
         assert child.stdout is not None
         assert child.stdout.readline() == b"now\n"
         before = list((tmp_path / "store").iterdir())
-        hands = Path(f"/proc/{child.pid}/task/{child.pid}/children").read_text().split()
+        user_workers = Path(f"/proc/{child.pid}/task/{child.pid}/children").read_text().split()
         child.send_signal(signal.SIGKILL)
     assert len(before) == 3
-    wait_until(lambda: not any(Path(f"/proc/{pid}/fd/0").exists() for pid in hands))
+    wait_until(lambda: not any(Path(f"/proc/{pid}/fd/0").exists() for pid in user_workers))
     stager = FolderStager(tmp_path / "store")
-    sender = Sender(Index(tmp_path / "index.db"), stager)
-    progress = Progress()
+    sender = TreeUploader(ContentIndex(tmp_path / "index.db"), stager)
+    progress = UploadProgress()
     tree = send(sender, source, progress=progress)
     assert in_store(stager, tree) == on_disk(source)
-    assert stager.bytes_put == sum(map(len, stager.held.values())) - 3 * OBJECT_BYTES
+    assert stager.bytes_put == sum(map(len, stager.stored.values())) - 3 * OBJECT_BYTES
     assert progress.bytes_sent == stager.bytes_put
 
 
 SIZED = """
 import resource, sys
-from burstd.transfer.privsep.client import open_hand
-from burstd.transfer.content_store.index import Index
-from burstd.transfer.trees.upload import Owner, Sender
+from burstd.transfer.privsep.client import start_user_worker
+from burstd.transfer.content_store.index import ContentIndex
+from burstd.transfer.trees.upload import StagedFor, TreeUploader
 from tests.transfer.memory import MemoryStager
 
 def peak(who):
     return next(int(line.split()[1]) for line in open(f"/proc/{who}/status") if line.startswith("VmHWM"))
 
 uid = int(sys.argv[2])
-sender = Sender(Index(None), MemoryStager())
-with open_hand(uid, uid) as hand:
-    before, hands = peak("self"), peak(hand._child.pid)
-    tree = sender.send(hand, sys.argv[1], owner=Owner(uid))
-    print(tree.entries, peak("self") - before, peak(hand._child.pid) - hands)
+uploader = TreeUploader(ContentIndex(None), MemoryStager())
+with start_user_worker(uid, uid) as worker:
+    before, workers = peak("self"), peak(worker._child.pid)
+    tree = uploader.upload(worker, sys.argv[1], owner=StagedFor(uid))
+    print(tree.entries, peak("self") - before, peak(worker._child.pid) - workers)
 """
 
 
 def test_memory_does_not_grow_with_the_tree() -> None:
-    with ground(where="/dev/shm") as shm:  # noqa: S108 - 60,000 files are made quickly there
+    with user_folder(where="/dev/shm") as shm:  # noqa: S108 - 60,000 files are made quickly there
         for folder in range(20):
             (shm / f"{folder}").mkdir()
             for number in range(3000):
                 os.close(os.open(shm / f"{folder}" / f"{number}", os.O_CREAT | os.O_WRONLY, 0o644))
-        own(shm)
+        give_to_user(shm)
         words = [sys.executable, "-c", SIZED, str(shm), str(USER)]
         done = subprocess.run(words, stdout=subprocess.PIPE, check=True, cwd=Path(__file__).parents[2])
-    found, ours, hands = map(int, done.stdout.split())
+    found, ours, user_workers = map(int, done.stdout.split())
     assert found == 60_021
     assert ours < 80_000, "KiB; 40,000 entries may wait"
-    assert hands < 8_000
+    assert user_workers < 8_000

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from burstd.domain.plugins.stager import NoSuchObject, StoreBusy, StoreRefused
-from burstd.transfer.protocol.client import WireClient
-from burstd.transfer.protocol.frames import HEADER, MAGIC, Ask, Say, read_exactly
-from burstd.transfer.protocol.server import serve
+from burstd.transfer.protocol.client import ObjectServerClient
+from burstd.transfer.protocol.frames import HEADER, MAGIC, ReplyStatus, RequestKind, read_exactly
+from burstd.transfer.protocol.server import serve_objects
 
 SIZE = 3 << 20
 
@@ -26,7 +26,7 @@ class Ends:
     def __init__(self) -> None:
         self.asked, out = os.pipe()
         back, self.says = os.pipe()
-        self.client = WireClient(os.fdopen(back, "rb", 0), os.fdopen(out, "wb", 0), patience_s=20)
+        self.client = ObjectServerClient(os.fdopen(back, "rb", 0), os.fdopen(out, "wb", 0), timeout_s=20)
 
     def close(self) -> None:
         self.client.close()
@@ -35,10 +35,10 @@ class Ends:
 
     def begin_answer(self, content: bytes, length: int) -> None:
         """Greets, takes one request, and answers with a part of ``length`` bytes."""
-        os.write(self.says, MAGIC + HEADER.pack(0, Say.OK, 0, 0))
+        os.write(self.says, MAGIC + HEADER.pack(0, ReplyStatus.OK, 0, 0))
         number, _, text, _ = HEADER.unpack(read_exactly(self.asked, HEADER.size))
         read_exactly(self.asked, text)
-        os.write(self.says, HEADER.pack(number, Say.OK, 0, length) + content)
+        os.write(self.says, HEADER.pack(number, ReplyStatus.OK, 0, length) + content)
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ def ends() -> Iterator[Ends]:
 
 def test_a_room_takes_an_object_or_says_why_not(ends: Ends, tmp_path: Path) -> None:
     with os.fdopen(ends.asked, "rb", 0, closefd=False) as read, os.fdopen(ends.says, "wb", 0, closefd=False) as write:
-        program = threading.Thread(target=serve, args=(str(tmp_path / "objects"), read, write))
+        program = threading.Thread(target=serve_objects, args=(str(tmp_path / "objects"), read, write))
         program.start()
         client, content = ends.client, os.urandom(SIZE)
         client.put("in/a", content)
@@ -108,9 +108,9 @@ def test_what_takes_the_disk_long_is_not_taken_for_idle(tmp_path: Path) -> None:
             def objects(self, *of):
                 time.sleep(1)
                 return super().objects(*of)
-            def _place(self, *of):
+            def _rename_into_place(self, *of):
                 time.sleep(1)
-                super()._place(*of)
+                super()._rename_into_place(*of)
         serve.ObjectFolder = Slow
         serve.main(sys.argv[1:])
     """
@@ -118,7 +118,7 @@ def test_what_takes_the_disk_long_is_not_taken_for_idle(tmp_path: Path) -> None:
     with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as program:
         assert program.stdin is not None
         assert program.stdout is not None
-        client = WireClient(program.stdout, program.stdin)
+        client = ObjectServerClient(program.stdout, program.stdin)
         client.put("in/a", b"x")
         assert [o.key for o in client.objects("in/")] == ["in/a"]
         assert program.wait(20) == 0
@@ -128,7 +128,7 @@ def test_what_takes_the_disk_long_is_not_taken_for_idle(tmp_path: Path) -> None:
 def test_a_program_that_nobody_asks_ends_by_itself(tmp_path: Path) -> None:
     """Also amid a request, of which nothing is left then."""
     argv = [sys.executable, "-m", "burstd.transfer.protocol.server", "--idle", "0.3", str(tmp_path / "objects")]
-    for begun in (b"", HEADER.pack(1, Ask.PUT, 4, 100) + b"in/a" + b"half"):
+    for begun in (b"", HEADER.pack(1, RequestKind.PUT, 4, 100) + b"in/a" + b"half"):
         with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as program:
             assert program.stdin is not None
             program.stdin.write(begun)

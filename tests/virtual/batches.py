@@ -16,11 +16,11 @@ _BATCH = 3
 
 
 class BatchProvider(SimProvider):
-    """See burstd.domain.plugins.provider.Preparing. A batch's id is its token."""
+    """See burstd.domain.plugins.provider.LaunchPreparer. A batch's id is its token."""
 
     def prepare(self, requests: Sequence[LaunchRequest]) -> Sequence[LaunchRequest]:
         """Puts at most three alike together; a call to the cloud, as where an image is looked up."""
-        self._answer()
+        self._check_up()
         batches: dict[str, list[LaunchRequest]] = {}
         for request in requests:
             batches.setdefault(f"{request.offer.id} {request.gang}", []).append(request)
@@ -34,12 +34,12 @@ class BatchProvider(SimProvider):
 
     def launch(self, requests: Sequence[LaunchRequest]) -> Sequence[LaunchOutcome]:
         """See Provider."""
-        self._answer()
+        self._check_up()
         answers = {request.batch: request for request in requests}
-        served = {batch: self._serve(request) for batch, request in answers.items()}
-        return tuple(self._part(r, served[r.batch]) for r in requests)
+        served = {batch: self._serve_batch(request) for batch, request in answers.items()}
+        return tuple(self._outcome_for(r, served[r.batch]) for r in requests)
 
-    def _part(self, request: LaunchRequest, answer: Sequence[SimInstance] | ProviderError) -> LaunchOutcome:
+    def _outcome_for(self, request: LaunchRequest, answer: Sequence[SimInstance] | ProviderError) -> LaunchOutcome:
         if isinstance(answer, ProviderError):
             return LaunchOutcome(request.claim_id, answer)
         given = {one.offer for one in answer}
@@ -52,9 +52,9 @@ class BatchProvider(SimProvider):
         place = json.loads(request.recipe).index(request.claim_id)
         if place >= len(answer):
             return LaunchOutcome(request.claim_id, none_left, warnings=warnings)
-        return LaunchOutcome(request.claim_id, self._seen(answer[place]), answer[place].offer, warnings)
+        return LaunchOutcome(request.claim_id, self._listed(answer[place]), answer[place].offer, warnings)
 
-    def _serve(self, request: LaunchRequest) -> Sequence[SimInstance] | ProviderError:
+    def _serve_batch(self, request: LaunchRequest) -> Sequence[SimInstance] | ProviderError:
         if request.tags.get(TAG_CLUSTER) != self._cluster or not request.batch:
             return BadRequest(f"the request for claim {request.claim_id} was not prepared")
         faults = self.faults
@@ -102,6 +102,6 @@ class BatchProvider(SimProvider):
                 made = self.cloud.launch(replace(request, offer=offer))
             except InsufficientCapacity:
                 continue
-            made.meant_for = request.claim_id
+            made.launched_for = request.claim_id
             return made
         return None

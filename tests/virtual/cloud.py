@@ -27,14 +27,14 @@ class Stock:
 
 
 @dataclass(frozen=True, slots=True)
-class Fate:
+class LaunchFault:
     """What becomes of one launch that goes wrong."""
 
     hangs: bool = False
     """It is RUNNING and never answers."""
     error: str = ""
     """It ends in ERROR with these words."""
-    refused: str = ""
+    validation_error: str = ""
     """It answers, and a proof finds this wrong with it."""
 
 
@@ -47,12 +47,12 @@ class SimInstance:
     tags: Mapping[str, str]
     name: str
     launched: float
-    fate: Fate
+    launch_fault: LaunchFault
     state: InstanceState = InstanceState.PENDING
     address: str = ""
     ended: float | None = None
     error: str = ""
-    meant_for: str = ""
+    launched_for: str = ""
     """The claim that it was launched for, where no tag says so."""
 
     @property
@@ -71,7 +71,7 @@ class SimInstance:
 
 
 @dataclass(slots=True)
-class Thing:
+class SimLeftover:
     """A volume, port ... of an instance. ``attached_to`` empty: its instance is gone and it was left behind."""
 
     kind: str
@@ -92,14 +92,14 @@ class SimCloud:
     linger_s: float = 20.0
     """How long an instance that has ended is still listed."""
     net: str = "10.1"
-    fates: deque[Fate] = field(default_factory=deque)
+    launch_faults: deque[LaunchFault] = field(default_factory=deque)
     """Of the next launches, in order; where there is none a launch goes well."""
     leaks: int = 0
     """So many of the next instances to end leave their volume behind."""
     instances: dict[str, SimInstance] = field(default_factory=dict)
     """All that ever were."""
-    things: dict[str, Thing] = field(default_factory=dict)
-    announced: list[Notice] = field(default_factory=list)
+    leftovers: dict[str, SimLeftover] = field(default_factory=dict)
+    pending_notices: list[Notice] = field(default_factory=list)
     """What waits in the queue of notices."""
     _made: int = 0
 
@@ -112,31 +112,31 @@ class SimCloud:
             raise InsufficientCapacity(f"{self.name} has no {request.offer.instance_type} left in {request.offer.zone}")
         self._made += 1
         number = self._made
-        fate = self.fates.popleft() if self.fates else Fate()
+        fate = self.launch_faults.popleft() if self.launch_faults else LaunchFault()
         made = SimInstance(
             f"i-{self.name}-{number}", stock.offer, dict(request.tags), request.name, self.clock.now(), fate
         )
         self.instances[made.id] = made
-        volume = Thing("volume", f"vol-{self.name}-{number}", made.tags, made.id)
-        self.things[volume.id] = volume
+        volume = SimLeftover("volume", f"vol-{self.name}-{number}", made.tags, made.id)
+        self.leftovers[volume.id] = volume
         self.clock.at(self.clock.now() + stock.pending_s, lambda: self._runs(made, number, stock.boot_s))
         return made
 
     def _runs(self, instance: SimInstance, number: int, boot_s: float) -> None:
         if instance.state is not InstanceState.PENDING:
             return
-        if instance.fate.error:
-            instance.state, instance.error = InstanceState.ERROR, instance.fate.error
+        if instance.launch_fault.error:
+            instance.state, instance.error = InstanceState.ERROR, instance.launch_fault.error
             return
         instance.state = InstanceState.RUNNING
         instance.address = f"{self.net}.{number // 250}.{number % 250 + 1}"
-        answers_in = float("inf") if instance.fate.hangs else boot_s
-        self.machines.boot(instance.address, answers_in, refused=instance.fate.refused)
-        for notice in self.announced:
+        answers_in = float("inf") if instance.launch_fault.hangs else boot_s
+        self.machines.boot(instance.address, answers_in, validation_error=instance.launch_fault.validation_error)
+        for notice in self.pending_notices:
             if notice.instance_id == instance.id:
                 self.machines.announce(instance.address, notice)
 
-    def take_back(self, instance_id: str, notice_s: float | None) -> None:
+    def interrupt_spot(self, instance_id: str, notice_s: float | None) -> None:
         """Announces that an instance ends in so many seconds, and ends it then; None: that it may end, no more."""
         instance, now = self.instances[instance_id], self.clock.now()
         if notice_s is None:
@@ -144,7 +144,7 @@ class SimCloud:
         else:
             notice = Notice(instance_id, NoticeKind.INTERRUPTION, self.clock.wall() + notice_s)
             self.clock.at(now + notice_s, lambda: self.end(instance_id, "spot interruption"))
-        self.announced.append(notice)
+        self.pending_notices.append(notice)
         self.machines.announce(instance.address, notice)
 
     def end(self, instance_id: str, error: str = "") -> None:
@@ -157,18 +157,18 @@ class SimCloud:
         instance.state = InstanceState.TERMINATED if error else InstanceState.STOPPING
         if not error:
             self.clock.at(self.clock.now() + self.stop_s, lambda: self._stopped(instance))
-        self._drop_things(instance)
+        self._drop_leftovers(instance)
 
     def _stopped(self, instance: SimInstance) -> None:
         instance.state = InstanceState.TERMINATED
 
-    def _drop_things(self, instance: SimInstance) -> None:
-        for thing in [t for t in self.things.values() if t.attached_to == instance.id]:
+    def _drop_leftovers(self, instance: SimInstance) -> None:
+        for thing in [t for t in self.leftovers.values() if t.attached_to == instance.id]:
             if self.leaks > 0:
                 self.leaks -= 1
                 thing.attached_to = ""
             else:
-                del self.things[thing.id]
+                del self.leftovers[thing.id]
 
     def living(self, cluster: str) -> list[SimInstance]:
         """The cluster's instances that have not ended."""

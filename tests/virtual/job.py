@@ -79,7 +79,7 @@ class SimJob:
     behind: float = 0.0
     """How far the system's clock was behind burstd's when it was submitted; ``behind_start``: when it started."""
     behind_start: float = 0.0
-    _seen: tuple[str, float, Job] | None = None
+    _cached_view: tuple[str, float, Job] | None = None
 
     @property
     def order(self) -> tuple[int, int]:
@@ -97,15 +97,15 @@ class SimJob:
 
     def changed(self) -> None:
         """Forgets the view that was made of it."""
-        self._seen = None
+        self._cached_view = None
 
     def view(self, reason: str, behind: float) -> Job:
         """As burstd sees it, alone, with the system's clock so far behind burstd's by now: jumps shift what was."""
-        if self._seen is None or self._seen[:2] != (reason, behind):
-            self._seen = (reason, behind, self._look(reason, behind))
-        return self._seen[2]
+        if self._cached_view is None or self._cached_view[:2] != (reason, behind):
+            self._cached_view = (reason, behind, self._build_view(reason, behind))
+        return self._cached_view[2]
 
-    def _look(self, reason: str, behind: float) -> Job:
+    def _build_view(self, reason: str, behind: float) -> Job:
         shift = behind - self.behind
         s = self.spec
         running = self.state is not JobState.PENDING

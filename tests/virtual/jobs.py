@@ -10,7 +10,7 @@ from tests.virtual.clock import VirtualClock
 from tests.virtual.job import ACTIVE, TOP_PRIORITY, JobSpec, Signature, SimJob
 from tests.virtual.node import SimNode
 from tests.virtual.power import PowerSaving, SlurmConf
-from tests.virtual.queue import Queue, Shadow, cast_shadow, choose
+from tests.virtual.queue import Queue, Shadow, cast_shadow, choose_nodes
 
 REVOKED_S = 2.0
 """A job that was requeued is killed on a node of its last run for so long: "Job credential revoked" (Slurm 24.11)."""
@@ -142,9 +142,9 @@ class Jobs:
             self._clock.at(job.eligible, lambda: self._wait(job))
         else:
             self._queue.add(job)
-            self.look()
+            self.request_scheduling_pass()
 
-    def look(self) -> None:
+    def request_scheduling_pass(self) -> None:
         """Something has changed: a scheduling pass is due."""
         if not self._pass_due:
             self._pass_due = True
@@ -154,7 +154,7 @@ class Jobs:
         self._pass_due = False
         if self.power.alive():
             self._shadows = {}
-            self._queue.run(self._try)
+            self._queue.scheduling_pass(self._try)
 
     def _try(self, job: SimJob) -> str:
         members = [m for m in self.named(job.het_job_id) if m.state in ACTIVE] if job.het_job_id else [job]
@@ -166,7 +166,7 @@ class Jobs:
                 return "JobArrayTaskLimit"
         placed: list[tuple[SimJob, list[SimNode]]] = []
         for member in members:
-            found = self._place(member)
+            found = self._find_nodes(member)
             if isinstance(found, str):
                 for other, nodes in placed:
                     for node in nodes:
@@ -179,7 +179,7 @@ class Jobs:
             self._allocated(member, nodes)
         return ""
 
-    def _place(self, job: SimJob) -> list[SimNode] | str:
+    def _find_nodes(self, job: SimJob) -> list[SimNode] | str:
         """Nodes for the job, or the reason why it has none now."""
         spec, now = job.spec, self._clock.now()
         reason = "Reservation" if job.reservation else "ReqNodeNotAvail"
@@ -188,13 +188,14 @@ class Jobs:
             seen = [
                 node
                 for node in fitting[partition]
-                if (not node.held_by if not job.reservation else job.reservation in node.held_by) and node.open_to_jobs
+                if (not node.reserved_by if not job.reservation else job.reservation in node.reserved_by)
+                and node.open_to_jobs
             ]
             if len(seen) < spec.nodes:
                 continue
             seen.sort(key=lambda node: "POWERED_DOWN" in node.flags)
             shadow = self._shadows.get(partition)
-            chosen = choose(spec, seen, shadow, now + spec.time_limit_s)
+            chosen = choose_nodes(spec, seen, shadow, now + spec.time_limit_s)
             if chosen is not None:
                 return chosen
             reason = "Priority" if shadow is not None else "Resources"
@@ -231,7 +232,7 @@ class Jobs:
             if job.state is JobState.CONFIGURING:
                 job.waiting_for.discard(node.name)
                 self._configured(job)
-        self.look()
+        self.request_scheduling_pass()
 
     def _configured(self, job: SimJob) -> None:
         if job.waiting_for:
@@ -242,7 +243,7 @@ class Jobs:
             self._end(job, JobState.FAILED)
             return
         job.state, job.started, job.behind_start = JobState.RUNNING, now, now - self._clock.wall()
-        job.end_alarm = self._clock.at(now + job.spec.run_s, lambda: self._ran(job))
+        job.end_alarm = self._clock.at(now + job.spec.run_s, lambda: self._run_time_over(job))
         self._limit(job)
         job.changed()
 
@@ -262,9 +263,9 @@ class Jobs:
         deferred, self._deferred = self._deferred, []
         for action in deferred:
             action()
-        self.look()
+        self.request_scheduling_pass()
 
-    def _ran(self, job: SimJob) -> None:
+    def _run_time_over(self, job: SimJob) -> None:
         if all(self._nodes[name].slurmd for name in job.nodes):
             self._when_alive(lambda: self._finish(job))
 
@@ -296,7 +297,7 @@ class Jobs:
             node.free(job.number, self._clock.wall())
             if not node.shares:
                 self.power.idle(node)
-        self.look()
+        self.request_scheduling_pass()
 
     def _over(self, job: SimJob, final: JobState) -> None:
         _stop_alarms(job)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from burstd.domain.errors import NodeNotReady, SchedulerUnavailable
 from burstd.domain.plugins.provider import Notice
-from burstd.planner.lifecycle.spot_notices import to_write
+from burstd.planner.lifecycle.spot_notices import missing_reason
 from tests.virtual.clock import VirtualClock
 from tests.virtual.slurm import SimSlurm
 
@@ -23,7 +23,7 @@ class Machine:
     address: str
     booted: float
     answers_from: float
-    refused: str = ""
+    validation_error: str = ""
     """What a proof finds wrong with it; empty: nothing."""
     node: str = ""
     """The name under which its slurmd runs; empty: none does."""
@@ -40,10 +40,10 @@ class Machines:
         self._slurm = slurm
         self._running: dict[str, Machine] = {}
 
-    def boot(self, address: str, answers_in_s: float, *, refused: str = "") -> Machine:
+    def boot(self, address: str, answers_in_s: float, *, validation_error: str = "") -> Machine:
         """Switches a machine on."""
         now = self._clock.now()
-        machine = self._running[address] = Machine(address, now, now + answers_in_s, refused)
+        machine = self._running[address] = Machine(address, now, now + answers_in_s, validation_error)
         return machine
 
     def end(self, address: str) -> None:
@@ -52,11 +52,11 @@ class Machines:
         if machine is not None and machine.node:
             self._slurm.silence(machine.node, address)
 
-    def at(self, address: str) -> Machine | None:
+    def running_at(self, address: str) -> Machine | None:
         """The machine that runs at this address, whether it answers or not."""
         return self._running.get(address)
 
-    def reach(self, address: str) -> Machine:
+    def answering(self, address: str) -> Machine:
         """The machine, where it answers. Raises NodeNotReady."""
         machine = self._running.get(address)
         if machine is None or self._clock.now() < machine.answers_from:
@@ -76,7 +76,7 @@ class Machines:
         if not machine.watches or not machine.node:
             return  # Seen when its watch begins.
         try:
-            reason = to_write(next(n for n in self._slurm.nodes() if n.name == machine.node), machine.notice)
+            reason = missing_reason(next(n for n in self._slurm.nodes() if n.name == machine.node), machine.notice)
             if reason:
                 self._slurm.drain([machine.node], reason)
         except SchedulerUnavailable:

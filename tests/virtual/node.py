@@ -8,7 +8,7 @@ from functools import lru_cache
 
 from burstd.domain.slurm.node import Node
 from burstd.domain.slurm.shape import Gres, Shape
-from burstd.planner.demand.feature_expression import parse
+from burstd.planner.demand.feature_expression import parse_constraint
 from tests.virtual.clock import Alarm
 from tests.virtual.job import JobSpec
 
@@ -36,7 +36,7 @@ class SimNode:
     slurmd: bool = False
     reason: str = ""
     address: str = ""
-    held_by: set[str] = field(default_factory=set)
+    reserved_by: set[str] = field(default_factory=set)
     """Reservations that hold it."""
     boot_time: float = 0.0
     last_response: float = 0.0
@@ -51,7 +51,7 @@ class SimNode:
     cpus_used: int = 0
     memory_used: int = 0
     gres_used: dict[Gres, int] = field(default_factory=dict)
-    _seen: tuple[float, Node] | None = None
+    _cached_view: tuple[float, Node] | None = None
 
     def __post_init__(self) -> None:
         if not self.address:
@@ -71,7 +71,7 @@ class SimNode:
 
     def changed(self) -> None:
         """Forgets the view that was made of it."""
-        self._seen = None
+        self._cached_view = None
 
     def could_fit(self, spec: JobSpec) -> bool:
         """True where an empty node of this kind could take the job's part."""
@@ -80,7 +80,7 @@ class SimNode:
             shape.cpus >= spec.cpus_per_node
             and shape.memory_mib >= spec.memory_mib
             and _has_features(spec.constraint, shape.features)
-            and _take(shape.gres, {}, spec.gres_per_node) is not None
+            and _allocatable_gres(shape.gres, {}, spec.gres_per_node) is not None
         )
 
     def fits(self, spec: JobSpec) -> bool:
@@ -90,7 +90,7 @@ class SimNode:
         return (
             self.shape.cpus - self.cpus_used >= spec.cpus_per_node
             and self.shape.memory_mib - self.memory_used >= spec.memory_mib
-            and _take(self.shape.gres, self.gres_used, spec.gres_per_node) is not None
+            and _allocatable_gres(self.shape.gres, self.gres_used, spec.gres_per_node) is not None
         )
 
     def allocate(self, job: int, spec: JobSpec) -> None:
@@ -99,7 +99,7 @@ class SimNode:
             gres = {g: g.count for g in self.shape.gres}
             share = _Share(self.shape.cpus, self.shape.memory_mib, gres, exclusive=True)
         else:
-            taken = _take(self.shape.gres, self.gres_used, spec.gres_per_node)
+            taken = _allocatable_gres(self.shape.gres, self.gres_used, spec.gres_per_node)
             if taken is None:
                 raise ValueError(f"{self.name} has not got {spec.gres_per_node}")
             share = _Share(spec.cpus_per_node, spec.memory_mib, taken, exclusive=False)
@@ -124,7 +124,7 @@ class SimNode:
 
     def view(self, behind: float) -> Node:
         """As burstd sees it, with the system's clock so far behind burstd's by now."""
-        if self._seen is None or self._seen[0] != behind:
+        if self._cached_view is None or self._cached_view[0] != behind:
             if self.down:
                 state = "DOWN"
             elif not self.shares:
@@ -132,7 +132,7 @@ class SimNode:
             else:
                 state = "ALLOCATED" if self.cpus_used >= self.shape.cpus else "MIXED"
             flags = set(self.flags) | ({"CLOUD"} if self.cloud else set())
-            if self.held_by:
+            if self.reserved_by:
                 flags.add("RESERVED")
             if self.completing:
                 flags.add("COMPLETING")
@@ -142,14 +142,14 @@ class SimNode:
                 memory_allocated_mib=self.memory_used, gres=self.shape.gres,
                 gres_used=tuple(Gres(g.name, g.type, n) for g, n in self.gres_used.items() if n),
                 features=self.shape.features, reason=self.reason, address=self.address, hostname=self.address,
-                reservation=min(self.held_by, default=""), version="22.05.8", boot_time=self.boot_time,
+                reservation=min(self.reserved_by, default=""), version="22.05.8", boot_time=self.boot_time,
                 slurmd_start=self.boot_time, last_busy=self.last_busy + behind if self.last_busy else 0.0,
             )  # fmt: skip
-            self._seen = (behind, seen)
-        return self._seen[1]
+            self._cached_view = (behind, seen)
+        return self._cached_view[1]
 
 
-def _take(there: Iterable[Gres], used: dict[Gres, int], wanted: tuple[Gres, ...]) -> dict[Gres, int] | None:
+def _allocatable_gres(there: Iterable[Gres], used: dict[Gres, int], wanted: tuple[Gres, ...]) -> dict[Gres, int] | None:
     """How many of which of a node's GRES a request gets; None: it has not enough left."""
     taken: dict[Gres, int] = {}
     for want in wanted:
@@ -167,4 +167,4 @@ def _take(there: Iterable[Gres], used: dict[Gres, int], wanted: tuple[Gres, ...]
 
 @lru_cache(maxsize=4096)
 def _has_features(constraint: str, features: frozenset[str]) -> bool:
-    return not constraint or parse(constraint).may_use(features)
+    return not constraint or parse_constraint(constraint).may_use(features)

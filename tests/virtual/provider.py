@@ -37,7 +37,7 @@ class Faults:
     """How long a new instance is missing in listings."""
     omitted: set[str] = field(default_factory=set)
     """Instances that listings leave out."""
-    claimed: dict[str, InstanceState] = field(default_factory=dict)
+    misreported_states: dict[str, InstanceState] = field(default_factory=dict)
     """What listings say of instances instead of the truth."""
 
 
@@ -59,17 +59,17 @@ class SimProvider:
         self.faults = Faults()
         self.cloud = cloud
         self._cluster = cluster
-        self._watch = watch
+        self._on_terminate = watch
         self._tokens: dict[str, str] = {}
 
     def offers(self) -> Sequence[Offer]:
         """See Provider."""
-        self._answer()
+        self._check_up()
         return tuple(stock.offer for stock in self.cloud.stocks)
 
     def launch(self, requests: Sequence[LaunchRequest]) -> Sequence[LaunchOutcome]:
         """See Provider."""
-        self._answer()
+        self._check_up()
         return tuple(LaunchOutcome(r.claim_id, self._outcome(r)) for r in requests)
 
     def _outcome(self, request: LaunchRequest) -> Instance | ProviderError:
@@ -92,7 +92,7 @@ class SimProvider:
         if faults.lost_answers:
             faults.lost_answers -= 1
             return OutcomeUnknown("the connection was reset")
-        return self._seen(made)
+        return self._listed(made)
 
     def _late(self, request: LaunchRequest) -> None:
         try:
@@ -113,55 +113,64 @@ class SimProvider:
 
     def instances(self) -> Iterator[Instance]:
         """See Provider."""
-        self._answer()
+        self._check_up()
         for place, one in enumerate(self.cloud.listed(self._cluster, self.faults.list_lag_s)):
             if self.faults.list_down and place:
                 break
             if one.id not in self.faults.omitted:
-                yield self._seen(one)
-        self._list_answer()
+                yield self._listed(one)
+        self._check_list_up()
 
-    def _seen(self, one: SimInstance) -> Instance:
+    def _listed(self, one: SimInstance) -> Instance:
         return Instance(
-            id=one.id, provider=self.name, state=self.faults.claimed.get(one.id, one.state), claim_id=one.claim_id,
-            tags=one.tags, name=one.name, zone=one.offer.zone, instance_type=one.offer.instance_type,
-            spot=one.offer.spot, address=one.address, launched=one.launched, error=one.error,
+            id=one.id,
+            provider=self.name,
+            state=self.faults.misreported_states.get(one.id, one.state),
+            claim_id=one.claim_id,
+            tags=one.tags,
+            name=one.name,
+            zone=one.offer.zone,
+            instance_type=one.offer.instance_type,
+            spot=one.offer.spot,
+            address=one.address,
+            launched=one.launched,
+            error=one.error,
             batch=one.tags.get(TAG_BATCH, ""),
-        )  # fmt: skip
+        )
 
     def terminate(self, instance_ids: Sequence[str]) -> None:
         """See Provider."""
-        self._answer()
+        self._check_up()
         known = [self.cloud.instances[i] for i in instance_ids if i in self.cloud.instances]
         for one in known:
-            self._ours(one.cluster, one.id)
+            self._check_cluster_tag(one.cluster, one.id)
         if self._ends_nothing():
             return
         for one in known:
             if one.ended is None:
-                self._watch(one)
+                self._on_terminate(one)
                 self.cloud.end(one.id)
 
     def leftovers(self) -> Iterator[Leftover]:
         """See Provider."""
-        self._answer()
-        self._list_answer()
-        for thing in list(self.cloud.things.values()):
+        self._check_up()
+        self._check_list_up()
+        for thing in list(self.cloud.leftovers.values()):
             if thing.tags.get(TAG_CLUSTER) == self._cluster:
                 yield Leftover(thing.kind, thing.id, self.name, thing.tags.get(TAG_CLAIM, ""), thing.attached_to)
 
     def remove(self, leftovers: Sequence[Leftover]) -> None:
         """See Provider."""
-        self._answer()
-        known = [self.cloud.things[left.id] for left in leftovers if left.id in self.cloud.things]
+        self._check_up()
+        known = [self.cloud.leftovers[left.id] for left in leftovers if left.id in self.cloud.leftovers]
         for thing in known:
-            self._ours(thing.tags.get(TAG_CLUSTER, ""), thing.id)
+            self._check_cluster_tag(thing.tags.get(TAG_CLUSTER, ""), thing.id)
             if thing.attached_to:
                 raise BadRequest(f"{thing.id} is attached to {thing.attached_to}")
         if self._ends_nothing():
             return
         for thing in known:
-            del self.cloud.things[thing.id]
+            del self.cloud.leftovers[thing.id]
 
     @property
     def notice_markets(self) -> frozenset[str]:
@@ -170,26 +179,28 @@ class SimProvider:
 
     def notices(self) -> Sequence[Notice]:
         """See Notices."""
-        self._answer()
-        return tuple(n for n in self.cloud.announced if self.cloud.instances[n.instance_id].cluster == self._cluster)
+        self._check_up()
+        return tuple(
+            n for n in self.cloud.pending_notices if self.cloud.instances[n.instance_id].cluster == self._cluster
+        )
 
     def acknowledge(self, notices: Sequence[Notice]) -> None:
         """See Notices."""
-        self._answer()
-        self.cloud.announced = [n for n in self.cloud.announced if n not in notices]
+        self._check_up()
+        self.cloud.pending_notices = [n for n in self.cloud.pending_notices if n not in notices]
 
-    def watch(self) -> str:
+    def watch_script(self) -> str:
         """See NodeWatch. What is done with it: tests.virtual.machines."""
         return "look"
 
     def close(self) -> None:
         """See Provider."""
 
-    def _answer(self) -> None:
+    def _check_up(self) -> None:
         if self.faults.down:
             raise CloudUnavailable(f"{self.name} does not answer")
 
-    def _list_answer(self) -> None:
+    def _check_list_up(self) -> None:
         if self.faults.list_down:
             raise CloudUnavailable(f"{self.name} answers the request for a list with 'internal error'")
 
@@ -202,6 +213,6 @@ class SimProvider:
             return True
         return False
 
-    def _ours(self, cluster: str, what: str) -> None:
+    def _check_cluster_tag(self, cluster: str, what: str) -> None:
         if cluster != self._cluster:
             raise BadRequest(f"{what} does not bear the tag of cluster {self._cluster}; it is not touched")

@@ -57,7 +57,7 @@ class Queue:
         self._reasons.pop(signature, None)
         return None
 
-    def run(self, start: Callable[[SimJob], str]) -> int:
+    def scheduling_pass(self, start: Callable[[SimJob], str]) -> int:
         """One pass. ``start`` starts a job and returns "", or returns why it cannot. Returns how many started."""
         heads = []
         for signature in list(self._groups):
@@ -84,7 +84,7 @@ class Queue:
         return started
 
 
-def choose(spec: JobSpec, seen: Sequence[SimNode], shadow: Shadow | None, ends: float) -> list[SimNode] | None:
+def choose_nodes(spec: JobSpec, seen: Sequence[SimNode], shadow: Shadow | None, ends: float) -> list[SimNode] | None:
     """As many nodes as the job needs, without keeping ``shadow``'s job waiting longer; None: not now."""
     chosen: list[SimNode] = []
     for node in seen:

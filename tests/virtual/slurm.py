@@ -49,10 +49,16 @@ class SimSlurm:
                 self._nodes[name] = node
         self._reservations: dict[str, Reservation] = {}
         self._running = True
-        self._told: list[tuple[str, str, float]] = []
+        self._pending_registrations: list[tuple[str, str, float]] = []
         self._jobs = Jobs(clock, self.conf, self._nodes)
         self._power = PowerSaving(
-            clock, self.conf, self._nodes, self.programs, lambda: self._running, self._jobs.kill_on, self._jobs.look
+            clock,
+            self.conf,
+            self._nodes,
+            self.programs,
+            lambda: self._running,
+            self._jobs.kill_on,
+            self._jobs.request_scheduling_pass,
         )
         self._jobs.power = self._power
 
@@ -60,23 +66,23 @@ class SimSlurm:
 
     def version(self) -> tuple[int, int, int]:
         """See Scheduler."""
-        self._answer()
+        self._check_running()
         return self.conf.version
 
     def jobs(self) -> Sequence[Job]:
         """See Scheduler."""
-        self._answer()
+        self._check_running()
         return tuple(self._jobs.views())
 
     def nodes(self) -> Sequence[Node]:
         """See Scheduler."""
-        self._answer()
+        self._check_running()
         behind = self.clock.now() - self.clock.wall()
         return tuple(node.view(behind) for node in self._nodes.values())
 
     def reservations(self) -> Sequence[Reservation]:
         """See Scheduler."""
-        self._answer()
+        self._check_running()
         return tuple(self._reservations.values())
 
     def set_gate(self, nodes: Collection[str]) -> None:
@@ -97,7 +103,7 @@ class SimSlurm:
 
     def unbind(self, job_id: str) -> None:
         """See Scheduler."""
-        self._answer()
+        self._check_running()
         name = self._name(job_id)
         for job in self._jobs.active.values():
             if job.reservation == name:
@@ -142,7 +148,7 @@ class SimSlurm:
 
     def requeue_jobs(self, job_ids: Collection[str]) -> None:
         """See Scheduler."""
-        self._answer()
+        self._check_running()
         refused: list[str] = []
         for job_id in job_ids:
             try:
@@ -156,7 +162,7 @@ class SimSlurm:
 
     def limit_time(self, job_id: str, limit_s: float) -> None:
         """See Scheduler."""
-        self._answer()
+        self._check_running()
         for job in self._named(job_id):
             self._jobs.limit_time(job, max(60.0, limit_s // 60 * 60))
 
@@ -171,7 +177,7 @@ class SimSlurm:
 
     def set_comment(self, job_ids: Collection[str], text: str) -> None:
         """See Scheduler."""
-        self._answer()
+        self._check_running()
         refused: SchedulerRefused | None = None
         for job_id in job_ids:
             try:
@@ -188,18 +194,18 @@ class SimSlurm:
                 job.comment = text
                 job.changed()
 
-    def _answer(self) -> None:
+    def _check_running(self) -> None:
         if not self._running:
             raise SchedulerUnavailable("slurmctld does not answer: Unable to contact slurm controller")
 
     def _known(self, nodes: Iterable[str]) -> None:
-        self._answer()
+        self._check_running()
         for name in nodes:
             if name not in self._nodes:
                 raise SchedulerRefused(f"Invalid node name specified: {name}")
 
     def _named(self, job_id: str) -> list[SimJob]:
-        self._answer()
+        self._check_running()
         try:
             jobs = self._jobs.named(job_id)
         except KeyError:
@@ -214,9 +220,9 @@ class SimSlurm:
     def _reserve(self, name: str, nodes: frozenset[str], like: Reservation) -> None:
         before = self._reservations[name].nodes if name in self._reservations else frozenset()
         for node in before - nodes:
-            self._nodes[node].held_by.discard(name)
+            self._nodes[node].reserved_by.discard(name)
         for node in nodes - before:
-            self._nodes[node].held_by.add(name)
+            self._nodes[node].reserved_by.add(name)
         for node in before ^ nodes:
             self._nodes[node].changed()
         if nodes:
@@ -226,7 +232,7 @@ class SimSlurm:
             )
         else:
             self._reservations.pop(name, None)
-        self._jobs.look()
+        self._jobs.request_scheduling_pass()
 
     # What users and administrators do.
 
@@ -235,7 +241,7 @@ class SimSlurm:
 
         Raises SchedulerRefused where the nodes could never do it.
         """
-        self._answer()
+        self._check_running()
         try:
             return self._jobs.submit(specs)
         except ValueError as error:
@@ -243,17 +249,17 @@ class SimSlurm:
 
     def cancel(self, job_id: str) -> None:
         """``scancel``; nothing for a job that is over."""
-        self._answer()
+        self._check_running()
         self._jobs.cancel(job_id)
 
     def requeue(self, job_id: str) -> None:
         """``scontrol requeue``; nothing for a job that does not run."""
-        self._answer()
+        self._check_running()
         self._jobs.requeue(job_id)
 
     def limit(self, job_id: str, reason: str) -> None:
         """Keeps the job pending for one of Slurm's reasons (``JobHeldUser``); empty: releases it."""
-        self._answer()
+        self._check_running()
         self._jobs.limit(job_id, reason)
 
     def job(self, job_id: str) -> SimJob:
@@ -283,7 +289,7 @@ class SimSlurm:
     def register(self, node: str, address: str, boot_time: float) -> None:
         """A slurmd on the machine of this address says that it is ``node``; told again while slurmctld is down."""
         if not self._running:
-            self._told.append((node, address, boot_time))
+            self._pending_registrations.append((node, address, boot_time))
             return
         one = self._nodes[node]
         if one.slurmd and one.address != address:
@@ -298,7 +304,7 @@ class SimSlurm:
 
     def silence(self, node: str, address: str) -> None:
         """The slurmd that called itself ``node`` from this address is dead."""
-        self._told = [t for t in self._told if t[:2] != (node, address)]
+        self._pending_registrations = [t for t in self._pending_registrations if t[:2] != (node, address)]
         one = self._nodes[node]
         if one.slurmd and one.address == address:
             self._power.silenced(one)
@@ -319,7 +325,7 @@ class SimSlurm:
         if self._running:
             return
         self._running = True
-        told, self._told = self._told, []
+        told, self._pending_registrations = self._pending_registrations, []
         for node, address, boot_time in told:
             self.register(node, address, boot_time)
         self._power.restarted()

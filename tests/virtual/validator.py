@@ -10,31 +10,31 @@ from burstd.domain.errors import NodeRefused
 from tests.virtual.machines import Machines
 
 
-class SimProver:
-    """See burstd.domain.plugins.validator.Prover."""
+class SimValidator:
+    """See burstd.domain.plugins.validator.NodeValidator."""
 
     def __init__(self, machines: Machines) -> None:
         self._machines = machines
 
-    def prove(self, claim: Claim, pool: Pool, console: Callable[[], str] | None, reached: Callable[[], None]) -> str:
+    def validate(self, claim: Claim, pool: Pool, console: Callable[[], str] | None, reached: Callable[[], None]) -> str:
         """See Prover."""
         del console
-        machine = self._machines.reach(claim.address)
+        machine = self._machines.answering(claim.address)
         reached()
-        if machine.refused:
-            raise NodeRefused(f"{claim.slot} on {claim.address}: {machine.refused}")
+        if machine.validation_error:
+            raise NodeRefused(f"{claim.slot} on {claim.address}: {machine.validation_error}")
         return f"{pool.shape.cpus} CPUs, {pool.shape.memory_mib} MiB, {pool.shape.gpus()} GPUs as promised"
 
-    def start(self, claim: Claim, pool: Pool, watch: str = "") -> None:
+    def start_slurmd(self, claim: Claim, pool: Pool, watch: str = "") -> None:
         """See Prover."""
         del pool
-        self._machines.start_slurmd(self._machines.reach(claim.address), claim.slot, watch=bool(watch))
+        self._machines.start_slurmd(self._machines.answering(claim.address), claim.slot, watch=bool(watch))
 
-    def reach(self, claim: Claim) -> None:
+    def probe(self, claim: Claim) -> None:
         """See Prover."""
-        self._machines.reach(claim.address)
+        self._machines.answering(claim.address)
 
-    def keep(self, claim_ids: Collection[str]) -> None:
+    def retain_only(self, claim_ids: Collection[str]) -> None:
         """See Prover. Nothing was learned."""
 
     def alarms(self) -> tuple[str, ...]:

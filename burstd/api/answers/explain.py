@@ -6,21 +6,21 @@ import math
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 
-from burstd.api.answers.jobs import JobView, Queue, RemarkView, remarks
-from burstd.api.answers.money import money
-from burstd.api.answers.types import Money, View, when, when_set
+from burstd.api.answers.jobs import AnnotatedQueue, JobView, RemarkView, remark_views
+from burstd.api.answers.money import money_view
+from burstd.api.answers.types import AnswerView, Money, utc_datetime, utc_datetime_or_none
 from burstd.api.auth import Caller
-from burstd.db import Noted
+from burstd.db import RecordedRemark
 from burstd.domain.slurm.job import Job
-from burstd.domain.slurm.option_change import Change
+from burstd.domain.slurm.option_change import OptionChange
 from burstd.domain.slurm.outlook import Outlook
-from burstd.domain.staging import DataView
-from burstd.planner.explain.explain import Serving, explain
-from burstd.planner.explain.job_comment import Lines
-from burstd.planner.offers.candidates import Candidate, Cost, Way, first_choice
+from burstd.domain.staging import StagingView
+from burstd.planner.explain.explain import ServingNode, explain_job
+from burstd.planner.explain.job_comment import JobComments
+from burstd.planner.offers.candidates import JobCost, OfferCandidate, PoolCandidates, preferred_candidate
 
 
-class CostView(View):
+class CostView(AnswerView):
     """What the machines for a job would cost; machines that it shares are counted whole."""
 
     nodes: int
@@ -30,7 +30,7 @@ class CostView(View):
     """If it runs to its time limit; None: it has none."""
 
 
-class CandidateView(View):
+class CandidateView(AnswerView):
     """One offer that was looked at, or a provider that could not be read.
 
     ``refused`` says why it is not used, empty: it may be. ``by`` is the policy that refuses it, ``note`` why it comes
@@ -46,7 +46,7 @@ class CandidateView(View):
     cost: CostView | None
 
 
-class WayView(View):
+class PoolCandidatesView(AnswerView):
     """One pool as a way to start the job; ``lacks`` says why it is none, empty: it is one."""
 
     pool: str
@@ -56,7 +56,7 @@ class WayView(View):
     candidates: list[CandidateView]
 
 
-class ServingView(View):
+class ServingView(AnswerView):
     """A claim made for the job, or (``claim`` empty) a node of the site on which the plan gave it room."""
 
     slot: str
@@ -68,7 +68,7 @@ class ServingView(View):
     """The most that the machine may cost, as it was reserved before its launch; None: no budget pays for it."""
 
 
-class OutlookView(View):
+class OutlookView(AnswerView):
     """What is expected of a waiting job."""
 
     premises_at: datetime | None
@@ -84,7 +84,7 @@ class OutlookView(View):
     """``history of 12 jobs of ada``, or ``time limit``."""
 
 
-class JobDataView(View):
+class JobDataView(AnswerView):
     """How the data of the job stands. Sizes in bytes."""
 
     state: str
@@ -95,7 +95,7 @@ class JobDataView(View):
     error: str
 
 
-class ChangeView(View):
+class OptionChangeView(AnswerView):
     """A change of one option with which the job would start."""
 
     before: str
@@ -109,7 +109,7 @@ class ChangeView(View):
     price_per_hour: Money | None
 
 
-class ExplainView(View):
+class ExplainView(AnswerView):
     """``burstctl explain``. ``verdict`` is ``gone`` for a job that has left the queue."""
 
     now: datetime
@@ -126,7 +126,7 @@ class ExplainView(View):
     remedies: list[str]
     """What would help; empty: nothing needs to be done."""
     remarks: list[RemarkView]
-    ways: list[WayView]
+    ways: list[PoolCandidatesView]
     serving: list[ServingView]
     outlook: OutlookView | None
     """None: nothing is expected of it, or it has started."""
@@ -134,91 +134,111 @@ class ExplainView(View):
     """None: it has none."""
     cost: CostView | None
     """By the offer that is chosen, or would be."""
-    changes: list[ChangeView]
+    changes: list[OptionChangeView]
     """The smallest first; empty: none is needed, or none was found."""
 
 
-def explanation(
-    queue: Queue, job: Job, asked: str, noted: Iterable[Noted], caller: Caller, now: float, changes: Sequence[Change]
+def explain_view(
+    queue: AnnotatedQueue,
+    job: Job,
+    requested_id: str,
+    noted: Iterable[RecordedRemark],
+    caller: Caller,
+    now: float,
+    changes: Sequence[OptionChange],
 ) -> ExplainView:
     """Why a job does or does not start. ``asked`` is the id that was asked for: the job's, or that of one task."""
-    found = explain(queue.snapshot, queue.plan, asked)
+    found = explain_job(queue.snapshot, queue.plan, requested_id)
     if found.job != job:
-        found = explain(queue.snapshot, queue.plan, job.id)
+        found = explain_job(queue.snapshot, queue.plan, job.id)
     users = {claim.id: claim.users for claim in queue.snapshot.claims}
-    first = first_choice(found.ways) if not found.serving else None
+    chosen = preferred_candidate(found.pool_candidates) if not found.serving else None
     return ExplainView(
-        now=when(now),
-        id=asked,
-        job=queue.view(job),
+        now=utc_datetime(now),
+        id=requested_id,
+        job=queue.to_view(job),
         verdict=found.verdict,
         summary=found.summary,
-        line=line.text if (line := Lines(queue.snapshot, queue.plan).of(job, "")) is not None else "",
+        line=line.text if (line := JobComments(queue.snapshot, queue.plan).comment_for(job, "")) is not None else "",
         slurm=found.slurm,
-        asks=found.asks,
+        asks=found.request_text,
         remedies=list(found.remedies),
-        remarks=remarks(found.remarks, noted),
-        ways=[_way(way) for way in found.ways],
+        remarks=remark_views(found.remarks, noted),
+        ways=[_pool_candidates(way) for way in found.pool_candidates],
         serving=[
             ServingView(
                 slot=s.slot,
                 claim=s.claim_id,
                 state=s.state,
-                since=when_set(s.since),
-                reason=s.reason if caller.alone(users.get(s.claim_id, ())) else "",
-                reserved=_reserved(s) if caller.alone(users.get(s.claim_id, ())) else None,
+                since=utc_datetime_or_none(s.since),
+                reason=s.reason if caller.can_see_claim_for(users.get(s.claim_id, ())) else "",
+                reserved=_reserved(s) if caller.can_see_claim_for(users.get(s.claim_id, ())) else None,
             )
             for s in found.serving
         ],
         outlook=_outlook(found.outlook),
         data=_data(found.data),
-        cost=_cost(first) if first is not None else None,
-        changes=[_change(change) for change in changes],
+        cost=_cost(chosen) if chosen is not None else None,
+        changes=[_option_change(change) for change in changes],
     )
 
 
-def gone(job_id: str, summary: str, said: list[RemarkView], now: float) -> ExplainView:
+def past_job_view(job_id: str, summary: str, remark_list: list[RemarkView], now: float) -> ExplainView:
     """The same for a job that has left the queue."""
     return ExplainView(
-        now=when(now), id=job_id, job=None, verdict="gone", summary=summary, line="", slurm="", asks="", remedies=[],
-        remarks=said, ways=[], serving=[], outlook=None, data=None, cost=None, changes=[],
-    )  # fmt: skip
+        now=utc_datetime(now),
+        id=job_id,
+        job=None,
+        verdict="gone",
+        summary=summary,
+        line="",
+        slurm="",
+        asks="",
+        remedies=[],
+        remarks=remark_list,
+        ways=[],
+        serving=[],
+        outlook=None,
+        data=None,
+        cost=None,
+        changes=[],
+    )
 
 
-def _way(way: Way) -> WayView:
-    return WayView(
-        pool=way.pool,
-        lacks=way.lacks,
-        slots=way.slots,
-        free=way.free,
+def _pool_candidates(candidates: PoolCandidates) -> PoolCandidatesView:
+    return PoolCandidatesView(
+        pool=candidates.pool,
+        lacks=candidates.lacks,
+        slots=candidates.slots,
+        free=candidates.free,
         candidates=[
             CandidateView(
                 offer=c.subject,
-                price_per_hour=money(c.offer.price, c.offer.currency) if c.offer else None,
-                refused=c.refused,
-                by=c.by,
+                price_per_hour=money_view(c.offer.price, c.offer.currency) if c.offer else None,
+                refused=c.rejected_because,
+                by=c.rejected_by,
                 note=c.note,
                 chosen=c.chosen,
                 cost=_cost(c),
             )
-            for c in way.candidates
+            for c in candidates.candidates
         ],
     )
 
 
-def _reserved(serving: Serving) -> Money | None:
-    return money(serving.reserved, serving.currency) if serving.reserved else None
+def _reserved(serving: ServingNode) -> Money | None:
+    return money_view(serving.reserved, serving.currency) if serving.reserved else None
 
 
-def _cost(candidate: Candidate) -> CostView | None:
-    cost: Cost | None = candidate.cost
+def _cost(candidate: OfferCandidate) -> CostView | None:
+    cost: JobCost | None = candidate.cost
     if cost is None or candidate.offer is None:
         return None
     currency = candidate.offer.currency
     return CostView(
         nodes=cost.nodes,
-        expected=money(cost.expected, currency) if cost.expected is not None else None,
-        worst=money(cost.worst, currency) if cost.worst is not None else None,
+        expected=money_view(cost.expected, currency) if cost.expected is not None else None,
+        worst=money_view(cost.worst, currency) if cost.worst is not None else None,
     )
 
 
@@ -226,7 +246,7 @@ def _outlook(outlook: Outlook | None) -> OutlookView | None:
     if outlook is None:
         return None
     return OutlookView(
-        premises_at=when(outlook.local_start) if math.isfinite(outlook.local_start) else None,
+        premises_at=utc_datetime(outlook.local_start) if math.isfinite(outlook.local_start) else None,
         premises_basis=outlook.local_basis,
         cloud_s=round(outlook.ready_s, 3),
         boot_s=round(outlook.boot_s, 3),
@@ -236,21 +256,21 @@ def _outlook(outlook: Outlook | None) -> OutlookView | None:
     )
 
 
-def _data(data: DataView | None) -> JobDataView | None:
+def _data(data: StagingView | None) -> JobDataView | None:
     if data is None:
         return None
-    ready = when_set(data.ready_at)
-    return JobDataView(state=data.state.value, ready_at=ready, size=data.size, left=data.left, error=data.error)
+    ready = utc_datetime_or_none(data.ready_at)
+    return JobDataView(state=data.state.value, ready_at=ready, size=data.size, left=data.bytes_left, error=data.error)
 
 
-def _change(change: Change) -> ChangeView:
+def _option_change(change: OptionChange) -> OptionChangeView:
     price = change.price
-    return ChangeView(
+    return OptionChangeView(
         before=change.before,
         after=change.after,
         command=change.command,
         start_s=round(change.start_s, 3),
         where=list(change.where),
         offer=change.offer,
-        price_per_hour=money(price, change.currency) if price is not None else None,
+        price_per_hour=money_view(price, change.currency) if price is not None else None,
     )

@@ -4,47 +4,47 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
-from burstd.api.answers.money import money, total
+from burstd.api.answers.money import money_view, sum_by_currency
 from burstd.api.answers.types import (
     BillLineView,
     BillView,
     BudgetView,
-    LeftOutView,
     PlanView,
+    PolicyDecisionView,
+    RejectedOfferView,
     StepView,
     WantView,
-    WordView,
-    when,
+    utc_datetime,
 )
 from burstd.db import BillLine
 from burstd.domain.billing.costs import BudgetLine
 from burstd.domain.claim import Claim
 from burstd.domain.plan import (
     Action,
-    Adopt,
-    Bind,
-    Drain,
-    Interrupted,
+    AdoptMachine,
+    BindJob,
+    ChangeClaimState,
+    DrainNodes,
     JobRun,
-    Launch,
-    Learn,
-    LimitTime,
+    LaunchMachine,
+    LimitJobTime,
     MakeClaim,
-    Move,
-    NodeDown,
     Plan,
     PowerDown,
-    Prove,
-    Reach,
-    Register,
+    ProbeMachine,
+    RecordAddress,
+    RecordInterruptions,
+    RegisterNodes,
     RemoveOrphans,
-    Requeue,
+    RequeueJobs,
     SetGate,
-    Start,
-    StartNow,
-    Terminate,
-    Unbind,
-    Undrain,
+    SetNodesDown,
+    StartJobsNow,
+    StartSlurmd,
+    TerminateMachines,
+    UnbindJob,
+    UndrainNodes,
+    ValidateNode,
 )
 from burstd.domain.plugins.policy import Remark
 from burstd.domain.snapshot import Snapshot
@@ -53,15 +53,15 @@ from burstd.slurm.hostlist import compress
 
 def plan_view(snapshot: Snapshot, plan: Plan, now: float) -> PlanView:
     """What the next loop would do. Claims that are made alike are one step."""
-    claims = {claim.id: claim for claim in (*snapshot.claims, *snapshot.storage)}
-    made = [action for action in plan.actions if isinstance(action, MakeClaim)]
+    claims = {claim.id: claim for claim in (*snapshot.claims, *snapshot.storage_claims)}
+    new_claims = [action for action in plan.actions if isinstance(action, MakeClaim)]
     return PlanView(
-        now=when(now),
-        seen=when(snapshot.now),
+        now=utc_datetime(now),
+        seen=utc_datetime(snapshot.now),
         paused=snapshot.paused,
-        failed=[f"policy {f.name}: {f.error}" for f in plan.target.failed],
+        failed=[f"policy {f.name}: {f.error}" for f in plan.target.failed_policies],
         steps=[
-            *_makings(made),
+            *_claim_steps(new_claims),
             *(_step(action, claims) for action in plan.actions if not isinstance(action, MakeClaim)),
         ],
         wants=[
@@ -73,27 +73,34 @@ def plan_view(snapshot: Snapshot, plan: Plan, now: float) -> PlanView:
                 offer=want.offers[0].id if want.offers else "",
                 jobs=list(want.jobs),
                 slots=list(want.slots),
-                left_out=[LeftOutView(offer=out.offer, by=out.by, reason=out.reason) for out in want.left_out],
+                left_out=[
+                    RejectedOfferView(offer=out.offer, by=out.by, reason=out.reason) for out in want.excluded_offers
+                ],
             )
             for want in plan.target.wants
         ],
-        words=_words(plan.target.remarks),
+        words=_policy_decisions(plan.target.remarks),
     )
 
 
-def _words(remarks: Sequence[Remark]) -> list[WordView]:
+def _policy_decisions(remarks: Sequence[Remark]) -> list[PolicyDecisionView]:
     """What was decided after placement. Of a want that was taken away its jobs are told, else its pool."""
     decided = [r for r in remarks if r.by not in ("demand", "placement")]
     to_jobs = {(r.by, r.reason) for r in decided if r.subject.startswith("job:")}
-    about: dict[tuple[str, str, str], list[str]] = {}
+    subjects: dict[tuple[str, str, str], list[str]] = {}
     for remark in decided:
-        twice = remark.verdict == "drop" and any((remark.by, why) in to_jobs for why in _endings(remark.reason))
-        if not twice and remark.subject != "plan":
-            about.setdefault((remark.by, remark.verdict, remark.reason), []).append(remark.subject)
-    return [WordView(by=by, verdict=verdict, about=names, reason=why) for (by, verdict, why), names in about.items()]
+        already_on_jobs = remark.verdict == "drop" and any(
+            (remark.by, why) in to_jobs for why in _suffixes(remark.reason)
+        )
+        if not already_on_jobs and remark.subject != "plan":
+            subjects.setdefault((remark.by, remark.verdict, remark.reason), []).append(remark.subject)
+    return [
+        PolicyDecisionView(by=by, verdict=verdict, about=names, reason=why)
+        for (by, verdict, why), names in subjects.items()
+    ]
 
 
-def _endings(reason: str) -> Iterator[str]:
+def _suffixes(reason: str) -> Iterator[str]:
     """What follows each ``: `` of a sentence: ``1 node(s) (job 1): too dear`` tells of the reason ``too dear``."""
     rest = reason
     while ": " in rest:
@@ -101,14 +108,14 @@ def _endings(reason: str) -> Iterator[str]:
         yield rest
 
 
-def _makings(made: Iterable[MakeClaim]) -> list[StepView]:
+def _claim_steps(new_claims: Iterable[MakeClaim]) -> list[StepView]:
     groups: dict[tuple[str, str, str], list[MakeClaim]] = {}
-    for action in made:
+    for action in new_claims:
         groups.setdefault((action.pool, action.offer.id, action.reason), []).append(action)
-    return [_making(group) for group in groups.values()]
+    return [_claim_step(group) for group in groups.values()]
 
 
-def _making(group: Sequence[MakeClaim]) -> StepView:
+def _claim_step(group: Sequence[MakeClaim]) -> StepView:
     offer, nodes = group[0].offer, [action.slot for action in group]
     machines = "a machine" if len(group) == 1 else f"{len(group)} machines"
     price = f"{offer.price:f} {offer.currency}/h" + (" each" if len(group) > 1 else "")
@@ -118,80 +125,80 @@ def _making(group: Sequence[MakeClaim]) -> StepView:
 
 
 def _step(action: Action, claims: dict[str, Claim]) -> StepView:
-    text, ids, nodes = _say(action, claims)
+    text, ids, nodes = _step_text(action, claims)
     match action:
-        case Bind() | Unbind() | LimitTime():
+        case BindJob() | UnbindJob() | LimitJobTime():
             jobs = [action.job_id]
-        case Requeue() | Interrupted():
+        case RequeueJobs() | RecordInterruptions():
             jobs = [run.job_id for run in action.runs]
-        case StartNow():
+        case StartJobsNow():
             jobs = list(action.jobs)
         case _:
             jobs = []
     return StepView(action=type(action).__name__, text=text, claims=list(ids), nodes=list(nodes), jobs=jobs)
 
 
-def _reasons(runs: Sequence[JobRun]) -> str:
+def _reasons_text(runs: Sequence[JobRun]) -> str:
     reasons = list(dict.fromkeys(run.reason for run in runs))
     return reasons[0] + (f", and {len(reasons) - 1} more such" if len(reasons) > 1 else "")
 
 
-def _say(action: Action, claims: dict[str, Claim]) -> tuple[str, Collection[str], Collection[str]]:
+def _step_text(action: Action, claims: dict[str, Claim]) -> tuple[str, Collection[str], Collection[str]]:
     """The sentence, the claims and the nodes of a step."""
 
-    def named(claim_ids: Iterable[str]) -> list[str]:
+    def slots_of(claim_ids: Iterable[str]) -> list[str]:
         return [claims[i].slot if i in claims else i for i in claim_ids]
 
     match action:
-        case Adopt(claim):
+        case AdoptMachine(claim):
             where = f"instance {claim.instance_id} at {claim.offer.provider}"
             return f"adopt {where} as {claim.slot}, {claim.state.value}: {claim.reason}", [claim.id], [claim.slot]
-        case Launch(claim_id, reason):
-            [slot] = named([claim_id])
+        case LaunchMachine(claim_id, reason):
+            [slot] = slots_of([claim_id])
             return f"ask the cloud for the machine of {slot} again: {reason}", [claim_id], [slot]
-        case Move(claim_id, old, new, reason):
-            [slot] = named([claim_id])
+        case ChangeClaimState(claim_id, old, new, reason):
+            [slot] = slots_of([claim_id])
             return f"note that {slot} goes from {old.value} to {new.value}: {reason}", [claim_id], [slot]
-        case Learn(claim_id, address):
-            [slot] = named([claim_id])
+        case RecordAddress(claim_id, address):
+            [slot] = slots_of([claim_id])
             return f"note that {slot} has the address {address}", [claim_id], [slot]
-        case Prove(claim_id, reason):
-            [slot] = named([claim_id])
+        case ValidateNode(claim_id, reason):
+            [slot] = slots_of([claim_id])
             return f"reach and check the machine of {slot}: {reason}", [claim_id], [slot]
-        case Reach(claim_id):
-            [slot] = named([claim_id])
+        case ProbeMachine(claim_id):
+            [slot] = slots_of([claim_id])
             return f"find out whether the machine of {slot} answers, which its cloud lists no more", [claim_id], [slot]
-        case Register(addresses):
+        case RegisterNodes(addresses):
             known = [name for name, _ in addresses]
             return f"tell Slurm the address{'es' if len(addresses) > 1 else ''} of {compress(known)}", [], known
-        case Start(claim_id):
-            [slot] = named([claim_id])
+        case StartSlurmd(claim_id):
+            [slot] = slots_of([claim_id])
             return f"start slurmd on {slot}", [claim_id], [slot]
         case SetGate():
-            return _gate(action, named(action.opens), named(action.closes))
-        case Bind(job_id, user, ids, nodes, reason):
+            return _gate_text(action, slots_of(action.into_service), slots_of(action.into_drain))
+        case BindJob(job_id, user, ids, nodes, reason):
             return f"let job {job_id} of {user}, and no other, start on {compress(nodes)}: {reason}", ids, nodes
-        case Unbind(job_id, reason):
+        case UnbindJob(job_id, reason):
             return f"let other jobs than {job_id} use its nodes again: {reason}", [], []
         case PowerDown(nodes, force, reason, ends):
             how = "power down (jobs on them are requeued)" if force else "power down"
             return f"{how} {compress(nodes)} in Slurm: {reason}", ends, nodes
-        case NodeDown(nodes, reason):
+        case SetNodesDown(nodes, reason):
             return f"set {compress(nodes)} down in Slurm: {reason}", [], nodes
-        case Drain(ids, nodes, reason):
+        case DrainNodes(ids, nodes, reason):
             return f"drain {compress(nodes)} in Slurm: {reason}", ids, nodes
-        case Undrain(nodes):
+        case UndrainNodes(nodes):
             return f"take burstd's drain off {compress(nodes)}: no machine stands behind it", [], nodes
-        case Requeue(runs):
-            return f"requeue {_jobs(run.job_id for run in runs)}: {_reasons(runs)}", [], []
-        case Interrupted(runs):
-            return f"note that {_jobs(run.job_id for run in runs)} lost a machine: {_reasons(runs)}", [], []
-        case LimitTime(job_id, limit_s, reason):
+        case RequeueJobs(runs):
+            return f"requeue {_jobs_text(run.job_id for run in runs)}: {_reasons_text(runs)}", [], []
+        case RecordInterruptions(runs):
+            return f"note that {_jobs_text(run.job_id for run in runs)} lost a machine: {_reasons_text(runs)}", [], []
+        case LimitJobTime(job_id, limit_s, reason):
             return f"give job {job_id} a time limit of {limit_s / 60:.0f} min: {reason}", [], []
-        case StartNow(jobs):
-            return f"let {_jobs(jobs)} start again at once", [], []
-        case Terminate(ids, reason):
-            slots = named(ids)
+        case StartJobsNow(jobs):
+            return f"let {_jobs_text(jobs)} start again at once", [], []
+        case TerminateMachines(ids, reason):
+            slots = slots_of(ids)
             return f"end the machine{'s' if len(ids) > 1 else ''} of {compress(slots)}: {reason}", ids, slots
         case RemoveOrphans(provider, instances, leftovers, reason):
             what = ", ".join([*(f"instance {i.id}" for i in instances), *(f"{x.kind} {x.id}" for x in leftovers)])
@@ -200,12 +207,14 @@ def _say(action: Action, claims: dict[str, Claim]) -> tuple[str, Collection[str]
             raise TypeError(f"no such step: {action!r}")
 
 
-def _jobs(ids: Iterable[str]) -> str:
+def _jobs_text(ids: Iterable[str]) -> str:
     jobs = list(ids)
     return f"job{'s' if len(jobs) > 1 else ''} {', '.join(jobs)}"
 
 
-def _gate(action: SetGate, opens: Sequence[str], closes: Sequence[str]) -> tuple[str, Collection[str], Collection[str]]:
+def _gate_text(
+    action: SetGate, opens: Sequence[str], closes: Sequence[str]
+) -> tuple[str, Collection[str], Collection[str]]:
     parts = []
     if opens:
         parts.append(f"open {compress(opens)} to jobs")
@@ -213,7 +222,7 @@ def _gate(action: SetGate, opens: Sequence[str], closes: Sequence[str]) -> tuple
         parts.append(f"close {compress(closes)} to new jobs")
     if not parts:
         parts.append(f"put the gate right: it holds {len(action.nodes)} slots")
-    return f"{' and '.join(parts)}: {action.reason}", (*action.opens, *action.closes), (*opens, *closes)
+    return f"{' and '.join(parts)}: {action.reason}", (*action.into_service, *action.into_drain), (*opens, *closes)
 
 
 def bill_view(
@@ -226,31 +235,31 @@ def bill_view(
     budgets: Iterable[BudgetLine] = (),
 ) -> BillView:
     """The bill; with ``keys`` only theirs."""
-    mine = [line for line in lines if keys is None or line.key in keys]
+    visible = [line for line in lines if keys is None or line.key in keys]
     return BillView(
-        now=when(now),
-        since=when(since),
-        until=when(until),
+        now=utc_datetime(now),
+        since=utc_datetime(since),
+        until=utc_datetime(until),
         group=group,
         lines=[
             BillLineView(
                 key=line.key,
-                cost=money(line.cost, line.currency),
+                cost=money_view(line.cost, line.currency),
                 machine_s=round(line.seconds, 3),
                 claims=line.claims,
             )
-            for line in mine
+            for line in visible
         ],
-        total=total((line.cost, line.currency) for line in mine),
+        total=sum_by_currency((line.cost, line.currency) for line in visible),
         budgets=[
             BudgetView(
                 kind=b.kind,
                 name=b.name,
                 period=b.period,
-                limit=money(b.limit, b.currency),
-                spent=money(b.spent, b.currency),
-                committed=money(b.committed, b.currency),
-                left=money(b.left, b.currency),
+                limit=money_view(b.limit, b.currency),
+                spent=money_view(b.spent, b.currency),
+                committed=money_view(b.committed, b.currency),
+                left=money_view(b.left, b.currency),
                 fault=b.fault,
             )
             for b in budgets

@@ -6,18 +6,18 @@ from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from typing import Any, Literal
 
-from burstd.api.answers.types import View, when, when_set
+from burstd.api.answers.types import AnswerView, utc_datetime, utc_datetime_or_none
 from burstd.api.backend import PolicyState, PolicyStates
 from burstd.domain.plan import Plan
-from burstd.domain.plugins.policy import Release, Remark, Want
+from burstd.domain.plugins.policy import NodeRelease, Remark, Want
 from burstd.domain.snapshot import Snapshot
 from burstd.runtime import logs
 
-Kind = Literal["want", "release"]
-How = Literal["comes", "goes", "changes"]
+PolicyChangeSubject = Literal["want", "release"]
+PolicyChangeKind = Literal["comes", "goes", "changes"]
 
 
-class PolicyView(View):
+class PolicyView(AnswerView):
     """A policy. ``place``: as which of the chain it is asked, from 1; None: not in it, nothing more is known of it."""
 
     name: str
@@ -31,7 +31,7 @@ class PolicyView(View):
     error: str
 
 
-class PoliciesView(View):
+class PoliciesView(AnswerView):
     """``burstctl policy list``."""
 
     now: datetime
@@ -45,11 +45,11 @@ class PoliciesView(View):
     """What only a restart takes."""
 
 
-class ChangeView(View):
+class PolicyChangeView(AnswerView):
     """A want or a release that the policies on disk would have otherwise. Nodes and offer of a release: none."""
 
-    kind: Kind
-    change: How
+    kind: PolicyChangeSubject
+    change: PolicyChangeKind
     pool: str
     nodes: int
     nodes_before: int
@@ -62,7 +62,7 @@ class ChangeView(View):
     reason: str
 
 
-class PolicyTestView(View):
+class PolicyTestView(AnswerView):
     """``burstctl policy test``."""
 
     now: datetime
@@ -75,13 +75,13 @@ class PolicyTestView(View):
     wants: int
     releases: int
     """By the policies on disk, in all."""
-    changes: list[ChangeView]
+    changes: list[PolicyChangeView]
 
 
 def policies_view(states: PolicyStates, now: float) -> PoliciesView:
     """All policies."""
     return PoliciesView(
-        now=when(now),
+        now=utc_datetime(now),
         folder=states.folder,
         timeout_s=states.timeout_s,
         policies=[_policy(state) for state in states.policies],
@@ -95,34 +95,34 @@ def _policy(state: PolicyState) -> PolicyView:
     return PolicyView(
         name=state.name,
         origin=state.origin,
-        place=state.place or None,
+        place=state.chain_position or None,
         hard=state.hard,
         settings=dict(logs.redact(None, "", dict(state.settings))),
         took_s=None if state.took_s is None else round(state.took_s, 6),
         failing=state.failing,
-        failed_at=when_set(state.failed_at),
+        failed_at=utc_datetime_or_none(state.failed_at),
         error=state.error,
     )
 
 
-def policy_test_view(snapshot: Snapshot, force: Plan, disk: Plan, now: float) -> PolicyTestView:
+def policy_test_view(snapshot: Snapshot, in_force: Plan, on_disk: Plan, now: float) -> PolicyTestView:
     """How the second plan differs from the first one."""
     slots = {claim.id: claim.slot for claim in snapshot.claims}
     return PolicyTestView(
-        now=when(now),
-        seen=when(snapshot.now),
+        now=utc_datetime(now),
+        seen=utc_datetime(snapshot.now),
         paused=snapshot.paused,
-        failed=[f"policy {f.name}: {f.error}" for f in disk.target.failed],
-        failing=[f"policy {f.name}: {f.error}" for f in force.target.failed],
-        wants=len(disk.target.wants),
-        releases=len(disk.target.releases),
-        changes=[*_merged(_wants(force, disk)), *_releases(force, disk, slots)],
+        failed=[f"policy {f.name}: {f.error}" for f in on_disk.target.failed_policies],
+        failing=[f"policy {f.name}: {f.error}" for f in in_force.target.failed_policies],
+        wants=len(on_disk.target.wants),
+        releases=len(on_disk.target.releases),
+        changes=[*_merge_alike(_want_changes(in_force, on_disk)), *_release_changes(in_force, on_disk, slots)],
     )
 
 
-def _merged(changes: Iterable[ChangeView]) -> Iterator[ChangeView]:
+def _merge_alike(changes: Iterable[PolicyChangeView]) -> Iterator[PolicyChangeView]:
     """What is alike but for its nodes is one, as the tasks of an array are."""
-    alike: dict[object, list[ChangeView]] = {}
+    alike: dict[object, list[PolicyChangeView]] = {}
     for one in changes:
         key = one.change, one.pool, tuple(one.jobs), one.offer, one.offer_before, one.by, one.reason
         alike.setdefault(key, []).append(one)
@@ -134,26 +134,26 @@ def _merged(changes: Iterable[ChangeView]) -> Iterator[ChangeView]:
         })  # fmt: skip
 
 
-def _wants(force: Plan, disk: Plan) -> Iterator[ChangeView]:
-    said = _last(disk.remarks)
-    for want, other in _pairs(force.target.wants, disk.target.wants):
+def _want_changes(in_force: Plan, on_disk: Plan) -> Iterator[PolicyChangeView]:
+    last_remarks = _last_remark_by_subject(on_disk.remarks)
+    for want, other in _matching_wants(in_force.target.wants, on_disk.target.wants):
         if want is None or other is None:
-            yield _want("comes" if want is None else "goes", want, other, said)
-        elif (want.nodes, want.jobs, _offer(want)) != (other.nodes, other.jobs, _offer(other)):
-            yield _want("changes", want, other, said)
+            yield _want_change("comes" if want is None else "goes", want, other, last_remarks)
+        elif (want.nodes, want.jobs, _first_offer(want)) != (other.nodes, other.jobs, _first_offer(other)):
+            yield _want_change("changes", want, other, last_remarks)
 
 
-def _pairs(before: Sequence[Want], after: Sequence[Want]) -> Iterator[tuple[Want | None, Want | None]]:
+def _matching_wants(before: Sequence[Want], after: Sequence[Want]) -> Iterator[tuple[Want | None, Want | None]]:
     """Each want with the one that takes its place: for the same jobs, or for some of them."""
     same: dict[object, list[int]] = {}
     of_job: dict[tuple[str, str], int] = {}
     for index, want in enumerate(after):
-        same.setdefault(_key(want), []).append(index)
+        same.setdefault(_want_key(want), []).append(index)
         of_job |= {(want.pool, job): index for job in want.jobs}
     left = dict.fromkeys(range(len(after)))
     gone: list[Want] = []
     for want in before:
-        if indexes := same.get(_key(want)):
+        if indexes := same.get(_want_key(want)):
             index = indexes.pop(0)
             del left[index]
             yield want, after[index]
@@ -168,47 +168,53 @@ def _pairs(before: Sequence[Want], after: Sequence[Want]) -> Iterator[tuple[Want
         yield None, after[index]
 
 
-def _key(want: Want) -> object:
+def _want_key(want: Want) -> object:
     return want.pool, want.cause, want.jobs, want.gang
 
 
-def _offer(want: Want | None) -> str:
+def _first_offer(want: Want | None) -> str:
     return want.offers[0].id if want is not None and want.offers else ""
 
 
-def _want(change: How, before: Want | None, after: Want | None, said: dict[str, Remark]) -> ChangeView:
-    [one, *_] = [want for want in (after, before) if want is not None]
+def _want_change(
+    change: PolicyChangeKind, before: Want | None, after: Want | None, last_remarks: dict[str, Remark]
+) -> PolicyChangeView:
+    [either, *_] = [want for want in (after, before) if want is not None]
     lost = [job for want in (before, after) if want for job in want.jobs if after is None or job not in after.jobs]
-    remark = next((said[s] for s in (*(f"job:{job}" for job in lost), f"pool:{one.pool}") if s in said), None)
-    told = remark if remark is not None and (after is None or lost) else None
-    return ChangeView(
-        kind="want", change=change, pool=one.pool,
+    remark = next(
+        (last_remarks[s] for s in (*(f"job:{job}" for job in lost), f"pool:{either.pool}") if s in last_remarks), None
+    )
+    deciding = remark if remark is not None and (after is None or lost) else None
+    return PolicyChangeView(
+        kind="want", change=change, pool=either.pool,
         nodes=after.nodes if after else 0, nodes_before=before.nodes if before else 0,
-        offer=_offer(after), offer_before=_offer(before), jobs=list(one.jobs), slots=list(one.slots),
-        by=told.by if told else "", reason=told.reason if told else one.reason,
+        offer=_first_offer(after), offer_before=_first_offer(before), jobs=list(either.jobs), slots=list(either.slots),
+        by=deciding.by if deciding else "", reason=deciding.reason if deciding else either.reason,
     )  # fmt: skip
 
 
-def _releases(force: Plan, disk: Plan, slots: dict[str, str]) -> Iterator[ChangeView]:
-    said = _last(disk.remarks)
-    before = {release.claim_id: release for release in force.target.releases}
-    after = {release.claim_id: release for release in disk.target.releases}
+def _release_changes(in_force: Plan, on_disk: Plan, slots: dict[str, str]) -> Iterator[PolicyChangeView]:
+    last_remarks = _last_remark_by_subject(on_disk.remarks)
+    before = {release.claim_id: release for release in in_force.target.releases}
+    after = {release.claim_id: release for release in on_disk.target.releases}
     for claim, release in before.items():
         if claim not in after:
-            yield _release("goes", release, slots, said.get(f"claim:{claim}"))
+            yield _release_change("goes", release, slots, last_remarks.get(f"claim:{claim}"))
     for claim, release in after.items():
         if claim not in before:
-            yield _release("comes", release, slots, None)
+            yield _release_change("comes", release, slots, None)
 
 
-def _release(change: How, release: Release, slots: dict[str, str], remark: Remark | None) -> ChangeView:
-    return ChangeView(
+def _release_change(
+    change: PolicyChangeKind, release: NodeRelease, slots: dict[str, str], remark: Remark | None
+) -> PolicyChangeView:
+    return PolicyChangeView(
         kind="release", change=change, pool=release.pool, nodes=0, nodes_before=0, offer="", offer_before="", jobs=[],
         slots=[slots.get(release.claim_id, release.claim_id)],
         by=remark.by if remark else "", reason=remark.reason if remark else release.reason,
     )  # fmt: skip
 
 
-def _last(remarks: Sequence[Remark]) -> dict[str, Remark]:
+def _last_remark_by_subject(remarks: Sequence[Remark]) -> dict[str, Remark]:
     """The last remark about each subject."""
     return {remark.subject: remark for remark in remarks}

@@ -6,14 +6,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 
-from burstd.api.answers.money import money
+from burstd.api.answers.money import money_view
 from burstd.api.answers.status import breaker_view, provider_view
-from burstd.api.answers.types import BreakerView, Money, ProviderView, ReachView, View, when, when_set
-from burstd.api.backend import Facts
+from burstd.api.answers.types import (
+    AnswerView,
+    BreakerView,
+    Money,
+    ProviderView,
+    ReachabilityView,
+    utc_datetime,
+    utc_datetime_or_none,
+)
+from burstd.api.backend import DaemonInfo
 from burstd.domain.cloud.offer import Offer, Pool
 from burstd.domain.plugins.provider import Finding
 from burstd.domain.snapshot import CloudView, Snapshot, Unavailable
-from burstd.planner.offers.offers import candidates, closed_now, usable_offers
+from burstd.planner.offers.offers import evaluate_offers, open_breakers, usable_offers
 
 
 class ProviderStateView(ProviderView):
@@ -32,14 +40,14 @@ class ProviderStateView(ProviderView):
     """Whether ``burstctl provider check`` can ask it."""
 
 
-class ProvidersView(View):
+class ProvidersView(AnswerView):
     """``burstctl provider list``."""
 
     now: datetime
     providers: list[ProviderStateView]
 
 
-class GpuView(View):
+class GpuView(AnswerView):
     """GPUs of one type, as slurm.conf names it; ``memory_mib`` of each, 0: not said."""
 
     type: str
@@ -47,7 +55,7 @@ class GpuView(View):
     memory_mib: int
 
 
-class OfferView(View):
+class OfferView(AnswerView):
     """One way to get a machine. Texts are empty and numbers 0 where the provider says nothing."""
 
     id: str
@@ -73,7 +81,7 @@ class OfferView(View):
     """What keeps it from being tried."""
 
 
-class OffersView(ReachView):
+class OffersView(ReachabilityView):
     """``burstctl provider offers``, cheapest first."""
 
     now: datetime
@@ -83,7 +91,7 @@ class OffersView(ReachView):
     """How many more there are that no pool can use (``all`` shows them)."""
 
 
-class FindingView(View):
+class FindingView(AnswerView):
     """One thing that was looked at. ``ok`` None: it could not be told."""
 
     subject: str
@@ -92,7 +100,7 @@ class FindingView(View):
     remedy: str
 
 
-class CheckView(View):
+class CheckView(AnswerView):
     """``burstctl provider check``. ``ok``: nothing is known to be wrong."""
 
     now: datetime
@@ -103,48 +111,61 @@ class CheckView(View):
     findings: list[FindingView]
 
 
-def providers_view(facts: Facts, snapshot: Snapshot, able: Mapping[str, bool], now: float) -> ProvidersView:
+def providers_view(
+    facts: DaemonInfo, snapshot: Snapshot, self_check_support: Mapping[str, bool], now: float
+) -> ProvidersView:
     """All that are configured; one that was not read yet is not ok."""
     return ProvidersView(
-        now=when(now),
+        now=utc_datetime(now),
         providers=[
-            _state(name, snapshot.clouds.get(name), facts, snapshot, checks=checks)
-            for name, checks in sorted(able.items())
+            _provider_state(name, snapshot.clouds.get(name), facts, snapshot, checks=checks)
+            for name, checks in sorted(self_check_support.items())
         ],
     )
 
 
-def offers_view(name: str, snapshot: Snapshot, now: float, *, every: bool) -> OffersView:
+def offers_view(name: str, snapshot: Snapshot, now: float, *, include_unusable: bool) -> OffersView:
     """The offers that some pool could use, or ``every`` one."""
     cloud = snapshot.clouds.get(name)
     offers: tuple[Offer, ...] | Unavailable = Unavailable(_NOT_READ, 0.0) if cloud is None else cloud.offers
     if isinstance(offers, Unavailable):
         return OffersView(
-            ok=False, error=offers.error, last_known=when_set(offers.since), now=when(now), provider=name, offers=[],
+            ok=False,
+            error=offers.error,
+            last_known=utc_datetime_or_none(offers.since),
+            now=utc_datetime(now),
+            provider=name,
+            offers=[],
             hidden=0,
-        )  # fmt: skip
-    users = _users(name, snapshot)
-    willing = replace(snapshot, breakers=())
-    could = {pool.name: {o.id for o in usable_offers(willing, pool)} for pool in users}
-    said = {pool.name: {j.subject: j.refused for j in candidates(snapshot, pool)} for pool in users}
-    closed = closed_now(snapshot)
+        )
+    provider_pools = _provider_pools(name, snapshot)
+    without_breakers = replace(snapshot, breakers=())
+    usable = {pool.name: {o.id for o in usable_offers(without_breakers, pool)} for pool in provider_pools}
+    rejections = {
+        pool.name: {j.subject: j.rejected_because for j in evaluate_offers(snapshot, pool)} for pool in provider_pools
+    }
+    breakers = open_breakers(snapshot)
     views = []
     for offer in sorted(offers, key=lambda o: (o.price, o.id)):
-        pools = [pool.name for pool in users if offer.id in could[pool.name]]
-        if pools or every:
-            named = [pool.name for pool in users if any(rule.allows(offer) for rule in pool.rules)]
-            refused = {pool: why for pool in named if (why := said[pool].get(offer.id, ""))}
-            views.append(_offer(offer, pools, refused, [breaker_view(b) for b in closed.of(offer)]))
+        pools = [pool.name for pool in provider_pools if offer.id in usable[pool.name]]
+        if pools or include_unusable:
+            named = [pool.name for pool in provider_pools if any(rule.allows(offer) for rule in pool.rules)]
+            refused = {pool: why for pool in named if (why := rejections[pool].get(offer.id, ""))}
+            views.append(_offer(offer, pools, refused, [breaker_view(b) for b in breakers.breakers_for(offer)]))
     return OffersView(
-        ok=True, last_known=when_set(cloud.listed if cloud else None), now=when(now), provider=name, offers=views,
+        ok=True,
+        last_known=utc_datetime_or_none(cloud.instances_listed if cloud else None),
+        now=utc_datetime(now),
+        provider=name,
+        offers=views,
         hidden=len(offers) - len(views),
-    )  # fmt: skip
+    )
 
 
 def check_view(name: str, findings: Sequence[Finding], user: str, now: float) -> CheckView:
     """What was found, in the order in which it was looked at."""
     return CheckView(
-        now=when(now),
+        now=utc_datetime(now),
         provider=name,
         ok=all(finding.ok is not False for finding in findings),
         user=user,
@@ -155,26 +176,28 @@ def check_view(name: str, findings: Sequence[Finding], user: str, now: float) ->
 _NOT_READ = "it has not been read yet"
 
 
-def _state(name: str, cloud: CloudView | None, facts: Facts, snapshot: Snapshot, *, checks: bool) -> ProviderStateView:
-    unread = cloud or CloudView(Unavailable(_NOT_READ, 0.0), Unavailable(_NOT_READ, 0.0))
-    offers = () if isinstance(unread.offers, Unavailable) else unread.offers
-    parts = (("instances", unread.instances), ("offers", unread.offers), ("leftovers", unread.leftovers))
-    glance = provider_view(name, unread, snapshot, facts.calls)
+def _provider_state(
+    name: str, cloud: CloudView | None, facts: DaemonInfo, snapshot: Snapshot, *, checks: bool
+) -> ProviderStateView:
+    known = cloud or CloudView(Unavailable(_NOT_READ, 0.0), Unavailable(_NOT_READ, 0.0))
+    offers = () if isinstance(known.offers, Unavailable) else known.offers
+    parts = (("instances", known.instances), ("offers", known.offers), ("leftovers", known.leftovers))
+    glance = provider_view(name, known, snapshot, facts.calls_in_flight)
     return ProviderStateView(
         **glance.model_dump(),
-        listed=when_set(unread.listed),
+        listed=utc_datetime_or_none(known.instances_listed),
         instance_types=len({o.instance_type for o in offers}),
         zones=sorted({o.zone for o in offers}),
         markets=sorted({_market(o) for o in offers}),
-        pools=[pool.name for pool in _users(name, snapshot)],
+        pools=[pool.name for pool in _provider_pools(name, snapshot)],
         alarms=[f"{what} cannot be read: {part.error}" for what, part in parts if isinstance(part, Unavailable)],
         checks_itself=checks,
     )
 
 
-def _users(name: str, snapshot: Snapshot) -> list[Pool]:
+def _provider_pools(name: str, snapshot: Snapshot) -> list[Pool]:
     """The pools, storage nodes' included, whose rules name the provider."""
-    pools = (*snapshot.pools.values(), *(node.pool for node in snapshot.store_nodes))
+    pools = (*snapshot.pools.values(), *(node.pool for node in snapshot.storage_nodes))
     return [pool for pool in pools if any(rule.provider == name for rule in pool.rules)]
 
 
@@ -195,9 +218,9 @@ def _offer(offer: Offer, pools: list[str], refused: dict[str, str], breakers: li
         architecture=hardware.architecture,
         fabric=hardware.fabric,
         local_disk_gib=hardware.local_disk_gib,
-        price_per_hour=money(offer.price, offer.currency),
+        price_per_hour=money_view(offer.price, offer.currency),
         price_source=offer.price_source,
-        price_at=when_set(offer.price_at),
+        price_at=utc_datetime_or_none(offer.price_at),
         pools=pools,
         refused=refused,
         breakers=breakers,

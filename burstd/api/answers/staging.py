@@ -7,16 +7,16 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 from datetime import datetime
 
-from burstd.api.answers.types import EventView, StageStatusView, View, when, when_set
+from burstd.api.answers.types import AnswerView, EventView, StageStatusView, utc_datetime, utc_datetime_or_none
 from burstd.api.auth import Caller
-from burstd.api.backend import KeptNode, Records, StageOffice, StageUse, TransferProgress
+from burstd.api.backend import ClaimRecords, RetainedNode, StagingBackend, StagingUsage, TransferProgress
 from burstd.domain.staging import StageState, Staging
 
-_HELD = 5
+_MAX_HELD_ALARMS = 5
 """So many held ones are told of at a glance."""
 
 
-class TransferView(View):
+class TransferView(AnswerView):
     """A transfer under way. Bytes, bytes a second, seconds; ``bytes_total`` 0: not known yet."""
 
     name: str
@@ -33,7 +33,7 @@ class TransferView(View):
     since_s: float
 
 
-class StageInView(View):
+class StageInView(AnswerView):
     """One input. ``bytes`` and ``entries`` are None until it is in the store."""
 
     name: str
@@ -48,7 +48,7 @@ class StageInView(View):
     """Its path on nodes, which see it as it is; empty: it is sent."""
 
 
-class StageOutView(View):
+class StageOutView(AnswerView):
     """One output, as the script asks for it."""
 
     pattern: str
@@ -56,7 +56,7 @@ class StageOutView(View):
     when: str
 
 
-class CollectedView(View):
+class CollectedView(AnswerView):
     """Output that has been brought from one node to the store."""
 
     node: str
@@ -66,7 +66,7 @@ class CollectedView(View):
     entries: int
 
 
-class StageJobView(View):
+class JobStagingView(AnswerView):
     """The data of one job. Sizes in bytes; ``bytes_sent`` is what of the input had to be sent to the store."""
 
     job: str
@@ -97,7 +97,7 @@ class StageJobView(View):
     transfers: list[TransferView]
 
 
-class KeptNodeView(View):
+class RetainedNodeView(AnswerView):
     """A node that stays only because a job's output is on it; at ``until`` it is let go and the output is lost."""
 
     node: str
@@ -106,7 +106,7 @@ class KeptNodeView(View):
     reason: str
 
 
-class StoreView(View):
+class StoreView(AnswerView):
     """The store in use, as it was last looked at. ``free`` None: it cannot tell."""
 
     name: str
@@ -119,7 +119,7 @@ class StoreView(View):
     error: str
 
 
-class UseView(View):
+class UsageView(AnswerView):
     """What one user, or one Slurm account, takes up. Bytes; ``quota`` None: no limit."""
 
     name: str
@@ -127,110 +127,150 @@ class UseView(View):
     quota: int | None
 
 
-class StageView(View):
+class StagingListView(AnswerView):
     """``burstctl stage status``. ``on`` False: burstd stages nothing, what is shown is of before."""
 
     now: datetime
     on: bool
     store: StoreView | None
-    jobs: list[StageJobView]
-    kept: list[KeptNodeView]
+    jobs: list[JobStagingView]
+    kept: list[RetainedNodeView]
     more: str
     """With ``all``, where there may be more: what to send as ``before``; else empty."""
 
 
-class StageDetailView(View):
+class StagingDetailView(AnswerView):
     """``burstctl stage status JOB``."""
 
     now: datetime
     on: bool
-    job: StageJobView
-    kept: list[KeptNodeView]
+    job: JobStagingView
+    kept: list[RetainedNodeView]
     history: list[EventView]
 
 
-class StageUseView(View):
+class StagingUsageView(AnswerView):
     """``burstctl stage usage``. Who is no administrator sees himself and the accounts of his jobs."""
 
     now: datetime
     on: bool
     store: StoreView | None
-    users: list[UseView]
-    projects: list[UseView]
+    users: list[UsageView]
+    projects: list[UsageView]
 
 
-def at_a_glance(record: Records, stage: StageOffice | None) -> StageStatusView | None:
+def staging_summary(record: ClaimRecords, stage: StagingBackend | None) -> StageStatusView | None:
     """For ``burstctl status``."""
     if stage is None:
         return None
     states = Counter(s.state for s in record.stagings())
-    store = stage.use().store
+    store = stage.usage().store
     return StageStatusView(
         store=store.name,
         error=store.error,
         jobs=sum(states.values()),
         states={state.value: states[state] for state in StageState if states[state]},
-        rate=sum(t.rate for transfers in stage.progress().values() for t in transfers),
-        kept=len(stage.kept()),
+        rate=sum(t.rate for transfers in stage.transfer_progress().values() for t in transfers),
+        kept=len(stage.retained_nodes()),
     )
 
 
-def held_alarms(record: Records, caller: Caller) -> list[str]:
+def held_staging_alarms(record: ClaimRecords, caller: Caller) -> list[str]:
     """What of the caller's own data needs him."""
-    held = [s for s in record.stagings() if s.user == caller.user and s.needs_person]
-    return [f"the data of job {s.job_id} is held: {s.needed}" for s in held[:_HELD]]
+    held_stagings = [s for s in record.stagings() if s.user == caller.user and s.needs_attention]
+    return [f"the data of job {s.job_id} is held: {s.attention_text}" for s in held_stagings[:_MAX_HELD_ALARMS]]
 
 
-def job_view(staging: Staging, transfers: Sequence[TransferProgress]) -> StageJobView:
+def staging_view(staging: Staging, transfers: Sequence[TransferProgress]) -> JobStagingView:
     """The data of one job."""
     asked = staging.directives
     hits = max(0, staging.bytes_in - staging.bytes_sent) if staging.staged else 0
-    return StageJobView(
-        job=staging.job_id, user=staging.user, account=staging.account, state=staging.state.value,
-        since=when(staging.since), created=when(staging.created), reason=staging.reason, error=staging.error,
-        resume=staging.resume, attempts=staging.attempts, store=staging.store, nodes=list(staging.nodes),
-        job_state=staging.job_state, exit_code=staging.exit_code, bytes_in=staging.bytes_in,
-        bytes_sent=staging.bytes_sent, bytes_hits=hits, bytes_out=staging.bytes_out, scratch_bytes=asked.scratch_bytes,
-        estimated_ready=when_set(staging.estimated_ready), staged=when_set(staging.staged),
+    return JobStagingView(
+        job=staging.job_id,
+        user=staging.user,
+        account=staging.account,
+        state=staging.state.value,
+        since=utc_datetime(staging.since),
+        created=utc_datetime(staging.created),
+        reason=staging.reason,
+        error=staging.error,
+        resume=staging.resume,
+        attempts=staging.attempts,
+        store=staging.store,
+        nodes=list(staging.nodes),
+        job_state=staging.job_state,
+        exit_code=staging.exit_code,
+        bytes_in=staging.bytes_in,
+        bytes_sent=staging.bytes_sent,
+        bytes_hits=hits,
+        bytes_out=staging.bytes_out,
+        scratch_bytes=asked.scratch_bytes,
+        estimated_ready=utc_datetime_or_none(staging.estimated_ready),
+        staged=utc_datetime_or_none(staging.staged),
         inputs=[
-            StageInView(name=shown(i.name), source=shown(i.source), access=i.access.value, dataset=shown(i.dataset),
-                        bytes=tree.size if tree else None, entries=tree.entries if tree else None,
-                        digest=tree.digest if tree else "", place=shown(tree.place) if tree else "")
-            for i in asked.stage_in for tree in (staging.trees.get(i.name),)
+            StageInView(
+                name=printable_path(i.name),
+                source=printable_path(i.source),
+                access=i.access.value,
+                dataset=printable_path(i.dataset),
+                bytes=tree.size if tree else None,
+                entries=tree.entries if tree else None,
+                digest=tree.digest if tree else "",
+                place=printable_path(tree.node_path) if tree else "",
+            )
+            for i in asked.stage_in
+            for tree in (staging.trees.get(i.name),)
         ],
         outputs=[
-            StageOutView(pattern=shown(o.pattern), destination=shown(o.destination), when=o.when.value)
+            StageOutView(
+                pattern=printable_path(o.pattern), destination=printable_path(o.destination), when=o.when.value
+            )
             for o in asked.stage_out
         ],
         collected=[
-            CollectedView(node=shown(key.partition("/")[0]), what=shown(key.partition("/")[2]), bytes=tree.size,
-                          entries=tree.entries)
+            CollectedView(
+                node=printable_path(key.partition("/")[0]),
+                what=printable_path(key.partition("/")[2]),
+                bytes=tree.size,
+                entries=tree.entries,
+            )
             for key, tree in sorted(staging.outputs.items())
         ],
         transfers=[
-            TransferView(name=shown(t.name), direction=t.direction, bytes_done=t.done, bytes_total=t.total,
-                         bytes_sent=t.sent, bytes_hits=t.hits, rate=t.rate, eta_s=t.eta_s, since_s=t.seconds)
+            TransferView(
+                name=printable_path(t.name),
+                direction=t.direction,
+                bytes_done=t.done,
+                bytes_total=t.total,
+                bytes_sent=t.sent,
+                bytes_hits=t.hits,
+                rate=t.rate,
+                eta_s=t.eta_s,
+                since_s=t.seconds,
+            )
             for t in transfers
         ],
-    )  # fmt: skip
+    )
 
 
-def kept_views(kept: Sequence[KeptNode], caller: Caller, job_id: str = "", user: str = "") -> list[KeptNodeView]:
+def retained_node_views(
+    retained: Sequence[RetainedNode], caller: Caller, job_id: str = "", user: str = ""
+) -> list[RetainedNodeView]:
     """Those that the caller may see, of one job, one user or all."""
     return [
-        KeptNodeView(node=k.node, job=k.job_id, until=when(k.until), reason=k.reason)
-        for k in sorted(kept, key=lambda k: (k.until, k.node))
-        if caller.owns(k.user) and job_id in ("", k.job_id) and user in ("", k.user)
+        RetainedNodeView(node=k.node, job=k.job_id, until=utc_datetime(k.until), reason=k.reason)
+        for k in sorted(retained, key=lambda k: (k.until, k.node))
+        if caller.can_see_user(k.user) and job_id in ("", k.job_id) and user in ("", k.user)
     ]
 
 
-def store_view(use: StageUse) -> StoreView:
+def store_view(use: StagingUsage) -> StoreView:
     """The store in use."""
     store = use.store
     return StoreView(
         name=store.name,
         kind=store.kind,
-        looked=when_set(store.looked),
+        looked=utc_datetime_or_none(store.measured_at),
         objects=store.objects,
         bytes=store.bytes,
         free=store.free,
@@ -239,18 +279,18 @@ def store_view(use: StageUse) -> StoreView:
     )
 
 
-def users_view(use: StageUse, caller: Caller) -> list[UseView]:
+def users_view(use: StagingUsage, caller: Caller) -> list[UsageView]:
     """All users who take up something or have a quota of their own, for administrators; else the caller."""
     names = {*use.users, *use.quota.users} if caller.admin else {caller.user}
-    return [UseView(name=n, bytes=use.users.get(n, 0), quota=use.quota.of_user(n)) for n in sorted(names)]
+    return [UsageView(name=n, bytes=use.users.get(n, 0), quota=use.quota.user_limit(n)) for n in sorted(names)]
 
 
-def projects_view(use: StageUse, caller: Caller, accounts: Collection[str]) -> list[UseView]:
+def projects_view(use: StagingUsage, caller: Caller, accounts: Collection[str]) -> list[UsageView]:
     """All accounts, for administrators; else those named."""
     names = {*use.projects, *use.quota.projects} if caller.admin else set(accounts) - {""}
-    return [UseView(name=n, bytes=use.projects.get(n, 0), quota=use.quota.of_project(n)) for n in sorted(names)]
+    return [UsageView(name=n, bytes=use.projects.get(n, 0), quota=use.quota.project_limit(n)) for n in sorted(names)]
 
 
-def shown(text: str) -> str:
+def printable_path(text: str) -> str:
     """A path for JSON: bytes that are no UTF-8 as ``\\xe9``."""
     return os.fsencode(text).decode("utf-8", "backslashreplace")

@@ -6,9 +6,10 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from burstd.api.answers.money import per_hour
+from burstd.api.answers.money import cost_per_hour
 from burstd.api.answers.types import (
     BreakerView,
+    CallerView,
     DaemonView,
     PinView,
     PolicyTimeView,
@@ -19,12 +20,11 @@ from burstd.api.answers.types import (
     StatusView,
     WaitingGroup,
     WaitingView,
-    YouView,
-    when,
-    when_set,
+    utc_datetime,
+    utc_datetime_or_none,
 )
 from burstd.api.auth import Caller
-from burstd.api.backend import Facts
+from burstd.api.backend import DaemonInfo
 from burstd.domain.claim import USABLE, Claim
 from burstd.domain.claim import ClaimState as S
 from burstd.domain.cloud.offer import Pool
@@ -32,49 +32,57 @@ from burstd.domain.plan import Plan
 from burstd.domain.plugins.policy import Remark
 from burstd.domain.slurm.job import Job
 from burstd.domain.slurm.shape import Shape
-from burstd.domain.snapshot import Breaker, CloudView, SlurmView, Snapshot, Unavailable
-from burstd.domain.storage_node import StoreNode
+from burstd.domain.snapshot import CircuitBreaker, CloudView, SlurmView, Snapshot, Unavailable
+from burstd.domain.storage_node import StorageNodeView
 from burstd.domain.units import memory_text
-from burstd.planner.offers.offers import mended_by
+from burstd.planner.offers.offers import breakers_closed_by
 
 STALE_S = 120.0
 """A last loop older than this is an alarm: the slowest tick is far shorter."""
-_GROUPS = 12
-_EXAMPLES = 5
+_MAX_GROUPS = 12
+_MAX_EXAMPLES = 5
 _DIGITS = re.compile(r"\d+")
-_BOOTING = frozenset({S.PLANNED, S.LAUNCHING, S.BOOTING, S.PROVING})
+_BOOTING = frozenset({S.PLANNED, S.LAUNCHING, S.BOOTING, S.VALIDATING})
 
 
-def status(
-    facts: Facts,
+def status_view(
+    facts: DaemonInfo,
     latest: tuple[Snapshot, Plan] | None,
     caller: Caller,
     now: float,
     data: StageStatusView | None = None,
-    held: Sequence[str] = (),
+    held_staging_alarms: Sequence[str] = (),
 ) -> StatusView:
     """Everything at a glance; without others' jobs for those who may not see them. ``held``: see ``held_alarms``."""
     snapshot, plan = latest or (Snapshot(now, facts.cluster, {}, Unavailable("not looked yet", 0.0), {}, ()), Plan())
     return StatusView(
-        now=when(now),
-        seen=when(snapshot.now) if latest else None,
-        you=YouView(user=caller.user, admin=caller.admin),
-        alarms=_alarms(facts, latest, caller, held, now),
+        now=utc_datetime(now),
+        seen=utc_datetime(snapshot.now) if latest else None,
+        you=CallerView(user=caller.user, admin=caller.admin),
+        alarms=_alarms(facts, latest, caller, held_staging_alarms, now),
         daemon=DaemonView(
-            version=facts.version, cluster=facts.cluster, since=when(facts.started), up_s=round(now - facts.started, 3),
-            settings=facts.settings, paused=snapshot.paused,
+            version=facts.version,
+            cluster=facts.cluster,
+            since=utc_datetime(facts.started),
+            up_s=round(now - facts.started, 3),
+            settings=facts.settings,
+            paused=snapshot.paused,
         ),
-        slurm=_slurm(snapshot.slurm, facts.slurm_version),
-        providers=[provider_view(n, cloud, snapshot, facts.calls) for n, cloud in sorted(snapshot.clouds.items())],
+        slurm=_slurm_state(snapshot.slurm, facts.slurm_version),
+        providers=[
+            provider_view(n, cloud, snapshot, facts.calls_in_flight) for n, cloud in sorted(snapshot.clouds.items())
+        ],
         pools=[
             *(_pool(pool, snapshot, plan) for pool in snapshot.pools.values()),
-            *(_storage(node, snapshot) for node in snapshot.store_nodes),
+            *(_storage_pool(node, snapshot) for node in snapshot.storage_nodes),
         ],
-        cost_per_hour=per_hour((*snapshot.claims, *snapshot.storage, *snapshot.left_alone), snapshot.still_paid()),
+        cost_per_hour=cost_per_hour(
+            (*snapshot.claims, *snapshot.storage_claims, *snapshot.quarantined_claims), snapshot.still_billed()
+        ),
         waiting=_waiting(snapshot, plan, caller),
         data=data,
-        policies=[PolicyTimeView(name=name, took_s=round(took, 6)) for name, took in facts.policies_s.items()],
-    )  # fmt: skip
+        policies=[PolicyTimeView(name=name, took_s=round(took, 6)) for name, took in facts.policy_durations_s.items()],
+    )
 
 
 def shape_text(shape: Shape) -> str:
@@ -83,16 +91,20 @@ def shape_text(shape: Shape) -> str:
     return ", ".join([cpus, memory_text(shape.memory_mib), *map(str, shape.gres)])
 
 
-def last_words(remarks: Sequence[Remark]) -> dict[str, Remark]:
+def last_remarks(remarks: Sequence[Remark]) -> dict[str, Remark]:
     """The last remark about each job, by the job's id: each link of the chain has the word after the one before."""
     return {r.subject.removeprefix("job:"): r for r in remarks if r.subject.startswith("job:")}
 
 
 def _alarms(
-    facts: Facts, latest: tuple[Snapshot, Plan] | None, caller: Caller, held: Sequence[str], now: float
+    facts: DaemonInfo,
+    latest: tuple[Snapshot, Plan] | None,
+    caller: Caller,
+    held_staging_alarms: Sequence[str],
+    now: float,
 ) -> list[str]:
     """What needs a person. What the daemon found names jobs, their users and paths: administrators see the words."""
-    found = list(facts.alarms if caller.admin else held)
+    found = list(facts.alarms if caller.admin else held_staging_alarms)
     if facts.alarms and not caller.admin:
         found.append("burstd has an alarm; its administrators see the words of it")
     if latest is None:
@@ -110,15 +122,21 @@ def _alarms(
         elif isinstance(cloud.offers, Unavailable):
             found.append(f"the offers of provider {name} cannot be read: {cloud.offers.error}")
     # Its words are of foreign code, which may have put a job into them.
-    found += [f"policy {f.name} failed{f': {f.error}' if caller.admin else ''}" for f in plan.target.failed]
+    found += [f"policy {f.name} failed{f': {f.error}' if caller.admin else ''}" for f in plan.target.failed_policies]
     return list(dict.fromkeys(found))
 
 
-def _slurm(slurm: SlurmView | Unavailable, version: str) -> SlurmStateView:
+def _slurm_state(slurm: SlurmView | Unavailable, version: str) -> SlurmStateView:
     if isinstance(slurm, Unavailable):
-        return SlurmStateView(ok=False, error=slurm.error, last_known=when_set(slurm.since), version=version)
+        return SlurmStateView(
+            ok=False, error=slurm.error, last_known=utc_datetime_or_none(slurm.since), version=version
+        )
     return SlurmStateView(
-        ok=True, last_known=when_set(slurm.read), version=version, nodes=len(slurm.nodes), jobs=len(slurm.jobs)
+        ok=True,
+        last_known=utc_datetime_or_none(slurm.read_at),
+        version=version,
+        nodes=len(slurm.nodes),
+        jobs=len(slurm.jobs),
     )
 
 
@@ -129,35 +147,35 @@ def provider_view(name: str, cloud: CloudView, snapshot: Snapshot, calls: Mappin
     return ProviderView(
         ok=bad is None,
         error=bad.error if bad else "",
-        last_known=when_set(bad.since if bad else cloud.listed),
+        last_known=utc_datetime_or_none(bad.since if bad else cloud.instances_listed),
         name=name,
         instances=dict(sorted(Counter(i.state.value for i in instances).items())),
         offers=0 if isinstance(cloud.offers, Unavailable) else len(cloud.offers),
         leftovers=0 if isinstance(cloud.leftovers, Unavailable) else len(cloud.leftovers),
         calls=calls.get(name, 0),
-        breakers=[breaker_view(b) for b in closed(snapshot) if b.key.partition("/")[0] == name],
+        breakers=[breaker_view(b) for b in open_breakers(snapshot) if b.key.partition("/")[0] == name],
     )
 
 
-def closed(snapshot: Snapshot) -> list[Breaker]:
+def open_breakers(snapshot: Snapshot) -> list[CircuitBreaker]:
     """Breakers whose time is not over."""
     return [b for b in snapshot.breakers if b.until > snapshot.now]
 
 
-def breaker_view(breaker: Breaker) -> BreakerView:
+def breaker_view(breaker: CircuitBreaker) -> BreakerView:
     """A breaker as it is shown."""
     return BreakerView(
         key=breaker.key,
         cause=breaker.cause,
         failures=breaker.failures,
-        until=when(breaker.until),
+        until=utc_datetime(breaker.until),
         error=breaker.error,
     )
 
 
 def _pool(pool: Pool, snapshot: Snapshot, plan: Plan) -> PoolView:
     claims = [c for c in snapshot.claims if c.pool == pool.name]
-    sorts = Counter(_sort(claim, snapshot) for claim in claims)
+    phases = Counter(_claim_phase(claim, snapshot) for claim in claims)
     usable = sum(c.state in USABLE for c in claims)
     wanted = sum(w.nodes for w in plan.target.wants if w.pool == pool.name)
     released = sum(r.pool == pool.name for r in plan.target.releases)
@@ -167,29 +185,32 @@ def _pool(pool: Pool, snapshot: Snapshot, plan: Plan) -> PoolView:
         shape=shape_text(pool.shape),
         slots=len(pool.slots),
         free=len(snapshot.free_slots(pool)),
-        held=sum(slot in snapshot.held_slots for slot in pool.slots),
+        held=sum(slot in snapshot.drained_slots for slot in pool.slots),
         wanted=usable + wanted - released,
-        booting=sorts["booting"],
-        ready=sorts["ready"],
-        open=sorts["busy"] + sorts["idle"],
-        busy=sorts["busy"],
-        idle=sorts["idle"],
-        leaving=sorts["leaving"],
-        failed=sorts["failed"],
+        booting=phases["booting"],
+        ready=phases["ready"],
+        open=phases["busy"] + phases["idle"],
+        busy=phases["busy"],
+        idle=phases["idle"],
+        leaving=phases["leaving"],
+        failed=phases["failed"],
         pins=[
-            PinView(kind=p.kind, nodes=p.nodes, until=when_set(p.until), by=p.by.removeprefix("user:"),
-                    created=when(p.created))
+            PinView(kind=p.kind, nodes=p.nodes, until=utc_datetime_or_none(p.until), by=p.by.removeprefix("user:"),
+                    created=utc_datetime(p.created))
             for p in snapshot.pins if p.pool == pool.name
         ],
-        breakers=[breaker_view(b) for b in closed(snapshot) if _bears_on(b, pool, snapshot)],
-        cost_per_hour=per_hour(claims, snapshot.still_paid()),
+        breakers=[breaker_view(b) for b in open_breakers(snapshot) if _affects_pool(b, pool, snapshot)],
+        cost_per_hour=cost_per_hour(claims, snapshot.still_billed()),
     )  # fmt: skip
 
 
-def _storage(node: StoreNode, snapshot: Snapshot) -> PoolView:
+def _storage_pool(node: StorageNodeView, snapshot: Snapshot) -> PoolView:
     """The storage node of a store, as a pool of one that Slurm knows nothing of."""
-    claims = [c for c in snapshot.storage if c.pool == node.pool.name]
-    sorts = Counter("idle" if c.state is S.OPEN and not node.keep + node.start else _sort(c, snapshot) for c in claims)
+    claims = [c for c in snapshot.storage_claims if c.pool == node.pool.name]
+    phases = Counter(
+        "idle" if c.state is S.IN_SERVICE and not node.keep_reason + node.start_reason else _claim_phase(c, snapshot)
+        for c in claims
+    )
     return PoolView(
         name=node.pool.name,
         partitions=[],
@@ -197,33 +218,33 @@ def _storage(node: StoreNode, snapshot: Snapshot) -> PoolView:
         slots=len(node.pool.slots),
         free=len(node.pool.slots) - len(claims),
         held=0,
-        wanted=int(bool(node.keep or node.start)),
-        booting=sorts["booting"],
-        ready=sorts["ready"],
-        open=sorts["busy"] + sorts["idle"],
-        busy=sorts["busy"],
-        idle=sorts["idle"],
-        leaving=sorts["leaving"],
-        failed=sorts["failed"],
+        wanted=int(bool(node.keep_reason or node.start_reason)),
+        booting=phases["booting"],
+        ready=phases["ready"],
+        open=phases["busy"] + phases["idle"],
+        busy=phases["busy"],
+        idle=phases["idle"],
+        leaving=phases["leaving"],
+        failed=phases["failed"],
         pins=[],
-        breakers=[breaker_view(b) for b in closed(snapshot) if _bears_on(b, node.pool, snapshot)],
-        cost_per_hour=per_hour(claims, snapshot.still_paid()),
+        breakers=[breaker_view(b) for b in open_breakers(snapshot) if _affects_pool(b, node.pool, snapshot)],
+        cost_per_hour=cost_per_hour(claims, snapshot.still_billed()),
     )
 
 
-def _sort(claim: Claim, snapshot: Snapshot) -> str:
+def _claim_phase(claim: Claim, snapshot: Snapshot) -> str:
     if claim.state in _BOOTING:
         return "booting"
     if claim.state is S.READY:
         return "ready"
-    if claim.state is S.OPEN:
+    if claim.state is S.IN_SERVICE:
         node = snapshot.slurm.nodes.get(claim.slot) if isinstance(snapshot.slurm, SlurmView) else None
         return "busy" if node is None or node.busy else "idle"
     # A claim keeps the word for its failure until it is gone.
     return "failed" if claim.state is S.FAILED or claim.error else "leaving"
 
 
-def _bears_on(breaker: Breaker, pool: Pool, snapshot: Snapshot) -> bool:
+def _affects_pool(breaker: CircuitBreaker, pool: Pool, snapshot: Snapshot) -> bool:
     """True where the breaker closes an offer that the pool's rules name, as far as the offers are known."""
     provider = breaker.key.partition("/")[0]
     rules = [rule for rule in pool.rules if rule.provider == provider]
@@ -232,7 +253,7 @@ def _bears_on(breaker: Breaker, pool: Pool, snapshot: Snapshot) -> bool:
         return bool(rules)
     # What a success of the offer would disprove is what keeps the offer from being tried.
     return any(
-        mended_by((breaker,), offer, ready=ready)
+        breakers_closed_by((breaker,), offer, ready=ready)
         for offer in cloud.offers
         if any(rule.allows(offer) for rule in rules)
         for ready in (False, True)
@@ -240,30 +261,32 @@ def _bears_on(breaker: Breaker, pool: Pool, snapshot: Snapshot) -> bool:
 
 
 def _waiting(snapshot: Snapshot, plan: Plan, caller: Caller) -> WaitingView:
-    words = last_words(plan.remarks)
+    last_remark = last_remarks(plan.remarks)
     jobs = snapshot.slurm.jobs if isinstance(snapshot.slurm, SlurmView) else ()
-    said = [(job, words[job.id]) for job in jobs if job.id in words]
+    decided = [(job, last_remark[job.id]) for job in jobs if job.id in last_remark]
     groups: dict[tuple[str, str], list[tuple[Job, Remark]]] = {}
-    gists: dict[str, str] = {}
-    for job, remark in said:
-        if caller.owns(job.user):
+    normalized: dict[str, str] = {}
+    for job, remark in decided:
+        if caller.can_see_user(job.user):
             # What differs in numbers and names of nodes only is the same to a person. Thousands share their reason.
-            gist = gists.get(remark.reason) or gists.setdefault(remark.reason, _DIGITS.sub("#", remark.reason))
-            groups.setdefault((remark.verdict, gist), []).append((job, remark))
+            normalized_reason = normalized.get(remark.reason) or normalized.setdefault(
+                remark.reason, _DIGITS.sub("#", remark.reason)
+            )
+            groups.setdefault((remark.verdict, normalized_reason), []).append((job, remark))
     ranked = sorted(groups.values(), key=lambda g: -len(g))
     return WaitingView(
-        jobs=len(said),
-        tasks=sum(job.tasks for job, _ in said),
-        verdicts=dict(sorted(Counter(remark.verdict for _, remark in said).items())),
+        jobs=len(decided),
+        tasks=sum(job.tasks for job, _ in decided),
+        verdicts=dict(sorted(Counter(remark.verdict for _, remark in decided).items())),
         groups=[
             WaitingGroup(
                 verdict=group[0][1].verdict,
                 reason=group[0][1].reason,
                 jobs=len(group),
                 tasks=sum(job.tasks for job, _ in group),
-                examples=[job.id for job, _ in group[:_EXAMPLES]],
+                examples=[job.id for job, _ in group[:_MAX_EXAMPLES]],
             )
-            for group in ranked[:_GROUPS]
+            for group in ranked[:_MAX_GROUPS]
         ],
-        more_groups=max(0, len(ranked) - _GROUPS),
+        more_groups=max(0, len(ranked) - _MAX_GROUPS),
     )

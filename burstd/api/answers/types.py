@@ -12,37 +12,37 @@ from decimal import Decimal
 from pydantic import BaseModel, ConfigDict
 
 
-def when(seconds: float) -> datetime:
+def utc_datetime(seconds: float) -> datetime:
     """burstd's seconds since 1970 as a time, to a millisecond."""
     return datetime.fromtimestamp(round(seconds, 3), UTC)
 
 
-def when_set(seconds: float | None) -> datetime | None:
+def utc_datetime_or_none(seconds: float | None) -> datetime | None:
     """The same; None (or 0) where there is none."""
-    return when(seconds) if seconds else None
+    return utc_datetime(seconds) if seconds else None
 
 
-class View(BaseModel):
+class AnswerView(BaseModel):
     """Base of all answers."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class Money(View):
+class Money(AnswerView):
     """An amount."""
 
     amount: Decimal
     currency: str
 
 
-class YouView(View):
+class CallerView(AnswerView):
     """Who asks."""
 
     user: str
     admin: bool
 
 
-class DaemonView(View):
+class DaemonView(AnswerView):
     """burstd itself. ``paused`` says why nothing is booted or closed; empty: not so."""
 
     version: str
@@ -53,7 +53,7 @@ class DaemonView(View):
     paused: str
 
 
-class ReachView(View):
+class ReachabilityView(AnswerView):
     """Whether something outside answers; if not, why, and when it was last known."""
 
     ok: bool
@@ -61,7 +61,7 @@ class ReachView(View):
     last_known: datetime | None = None
 
 
-class SlurmStateView(ReachView):
+class SlurmStateView(ReachabilityView):
     """slurmctld."""
 
     version: str = ""
@@ -69,7 +69,7 @@ class SlurmStateView(ReachView):
     jobs: int = 0
 
 
-class BreakerView(View):
+class BreakerView(AnswerView):
     """An offer, or a part of a cloud, that is left alone until ``until`` because it failed."""
 
     key: str
@@ -79,7 +79,7 @@ class BreakerView(View):
     error: str
 
 
-class ProviderView(ReachView):
+class ProviderView(ReachabilityView):
     """One cloud. ``instances`` counts those with our tag by state; ``calls`` are under way."""
 
     name: str
@@ -90,7 +90,7 @@ class ProviderView(ReachView):
     breakers: list[BreakerView] = []
 
 
-class PinView(View):
+class PinView(AnswerView):
     """``burstctl scale``."""
 
     kind: str
@@ -100,7 +100,7 @@ class PinView(View):
     created: datetime
 
 
-class PoolView(View):
+class PoolView(AnswerView):
     """One pool, counted in nodes. ``open`` is ``busy`` + ``idle``; every claim counts in exactly one of
     ``booting``, ``ready``, ``busy``, ``idle``, ``leaving``, ``failed``."""
 
@@ -127,7 +127,7 @@ class PoolView(View):
     cost_per_hour: list[Money]
 
 
-class WaitingGroup(View):
+class WaitingGroup(AnswerView):
     """Pending jobs about which the same is said. ``reason`` is that of the first of them."""
 
     verdict: str
@@ -138,7 +138,7 @@ class WaitingGroup(View):
     examples: list[str]
 
 
-class WaitingView(View):
+class WaitingView(AnswerView):
     """Pending jobs that burstd looks at. ``groups`` hold only those that the caller may see."""
 
     jobs: int
@@ -149,7 +149,7 @@ class WaitingView(View):
     more_groups: int
 
 
-class StageStatusView(View):
+class StageStatusView(AnswerView):
     """Jobs' data at a glance. ``rate`` in bytes/s, of all transfers under way."""
 
     store: str
@@ -163,19 +163,19 @@ class StageStatusView(View):
     """Nodes that stay only because output is on them."""
 
 
-class PolicyTimeView(View):
+class PolicyTimeView(AnswerView):
     """How long one policy of the chain took for the last decision."""
 
     name: str
     took_s: float
 
 
-class StatusView(View):
+class StatusView(AnswerView):
     """``burstctl status``. ``seen`` is when the loop looked; everything but ``daemon`` and ``calls`` is as of then."""
 
     now: datetime
     seen: datetime | None
-    you: YouView
+    you: CallerView
     alarms: list[str]
     daemon: DaemonView
     slurm: SlurmStateView
@@ -189,7 +189,7 @@ class StatusView(View):
     """Those of the chain that were asked, in its order."""
 
 
-class SlurmNodeView(View):
+class SlurmNodeView(AnswerView):
     """The node as Slurm has it."""
 
     state: str
@@ -199,7 +199,7 @@ class SlurmNodeView(View):
     cpus_allocated: int
 
 
-class HeldView(View):
+class HeldView(AnswerView):
     """``burstctl node drain``."""
 
     by: str
@@ -207,7 +207,7 @@ class HeldView(View):
     since: datetime
 
 
-class NodeView(View):
+class NodeView(AnswerView):
     """A slot and the claim on it, or (``claim`` empty) the slot alone.
 
     ``state`` is the claim's, or ``free``, ``held``, ``drained``, ``unready`` (Slurm does not have it powered down)
@@ -241,14 +241,14 @@ class NodeView(View):
     held: HeldView | None = None
 
 
-class NodesView(View):
+class NodesView(AnswerView):
     """``burstctl node list``."""
 
     now: datetime
     nodes: list[NodeView]
 
 
-class EventView(View):
+class EventView(AnswerView):
     """One entry of the log."""
 
     seq: int
@@ -263,7 +263,7 @@ class EventView(View):
     by: str
 
 
-class EventsView(View):
+class EventsView(AnswerView):
     """Events, oldest first. Ask for more with ``after=`` the greatest ``seq`` read."""
 
     now: datetime
@@ -272,7 +272,7 @@ class EventsView(View):
     """The greatest ``seq`` looked at, whether or not it is among them."""
 
 
-class NodeDetailView(View):
+class NodeDetailView(AnswerView):
     """``burstctl node show``."""
 
     now: datetime
@@ -280,7 +280,7 @@ class NodeDetailView(View):
     history: list[EventView]
 
 
-class StepView(View):
+class StepView(AnswerView):
     """One step that the next loop would take."""
 
     action: str
@@ -290,7 +290,7 @@ class StepView(View):
     jobs: list[str] = []
 
 
-class LeftOutView(View):
+class RejectedOfferView(AnswerView):
     """An offer that a policy took out of a want, and why; an empty ``reason``: it did not say."""
 
     offer: str
@@ -298,7 +298,7 @@ class LeftOutView(View):
     reason: str
 
 
-class WordView(View):
+class PolicyDecisionView(AnswerView):
     """What a policy (or a pin, or a hold) decided, and about what: ``job:104``, ``pool:gpu``, ``claim:...``."""
 
     by: str
@@ -307,7 +307,7 @@ class WordView(View):
     reason: str
 
 
-class WantView(View):
+class WantView(AnswerView):
     """Machines wanted, and why."""
 
     pool: str
@@ -318,10 +318,10 @@ class WantView(View):
     """The first that would be tried."""
     jobs: list[str]
     slots: list[str]
-    left_out: list[LeftOutView]
+    left_out: list[RejectedOfferView]
 
 
-class PlanView(View):
+class PlanView(AnswerView):
     """``burstctl plan``: what the next loop would do. Nothing of it was done."""
 
     now: datetime
@@ -331,11 +331,11 @@ class PlanView(View):
     """Policies that failed; while there is one, nothing is wanted and nothing let go."""
     steps: list[StepView]
     wants: list[WantView]
-    words: list[WordView]
+    words: list[PolicyDecisionView]
     """What policies, pins and a hold took away, added or kept, and why."""
 
 
-class BillLineView(View):
+class BillLineView(AnswerView):
     """What one user (account, job, pool, provider, claim) owes; an empty ``key``: machines made for nobody."""
 
     key: str
@@ -344,7 +344,7 @@ class BillLineView(View):
     claims: int
 
 
-class BudgetView(View):
+class BudgetView(AnswerView):
     """How a budget stood in the last loop."""
 
     kind: str
@@ -362,7 +362,7 @@ class BudgetView(View):
     """Why it cannot be reckoned, and nothing is started on it; empty: it can."""
 
 
-class BillView(View):
+class BillView(AnswerView):
     """``burstctl bill``. Running machines count up to ``until``."""
 
     now: datetime
@@ -375,14 +375,14 @@ class BillView(View):
     """Those that the caller may see, whatever the bill's time and group."""
 
 
-class DoneView(View):
+class CommandResultView(AnswerView):
     """What came of a command."""
 
     text: str
     changed: bool
 
 
-class ErrorView(View):
+class ErrorView(AnswerView):
     """What goes with a status of 400 and above: a sentence, and for what was not found the names that there are."""
 
     error: str

@@ -5,23 +5,23 @@ from __future__ import annotations
 from fastapi import APIRouter
 
 from burstd.api.answers.policies import PoliciesView, PolicyTestView, policies_view, policy_test_view
-from burstd.api.dependencies import Admin, Daemon, Denied
+from burstd.api.dependencies import AdminDep, ApiError, BackendDep
 from burstd.domain.command import TryPolicies
 
 router = APIRouter(prefix="/v1/policies")
 
 
 @router.get("")
-def get_policies(you: Admin, office: Daemon) -> PoliciesView:
+def get_policies(caller: AdminDep, backend: BackendDep) -> PoliciesView:
     """All policies, those of the chain first."""
-    del you
-    return policies_view(office.policies.states(), office.now())
+    del caller
+    return policies_view(backend.policies.policy_states(), backend.now())
 
 
 @router.post("/test")
-def post_policies_test(you: Admin, office: Daemon) -> PolicyTestView:
+def post_policies_test(caller: AdminDep, backend: BackendDep) -> PolicyTestView:
     """Asks the policies as they are on disk, beside those in force; does nothing of what they say."""
-    result = office.command(TryPolicies(you.by))
-    if result.compared is None:
-        raise Denied(409, result.text)
-    return policy_test_view(*result.compared, office.now())
+    result = backend.command(TryPolicies(caller.actor))
+    if result.policy_comparison is None:
+        raise ApiError(409, result.text)
+    return policy_test_view(*result.policy_comparison, backend.now())

@@ -9,54 +9,56 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 
 from burstd.api.answers.providers import CheckView, OffersView, ProvidersView, check_view, offers_view, providers_view
-from burstd.api.backend import CheckUnderWay, Office
-from burstd.api.dependencies import Admin, Daemon, Denied, You, looked
-from burstd.planner.offers.named_images import images_named
+from burstd.api.backend import Backend, CheckInProgress
+from burstd.api.dependencies import AdminDep, ApiError, BackendDep, CallerDep, require_latest_loop
+from burstd.planner.offers.named_images import explicit_images
 
 router = APIRouter(prefix="/v1/providers")
 
 
 @router.get("")
-def get_providers(you: You, office: Daemon) -> ProvidersView:
+def get_providers(caller: CallerDep, backend: BackendDep) -> ProvidersView:
     """All clouds with their state."""
-    del you
-    return providers_view(office.facts(), looked(office)[0], office.checks.able(), office.now())
+    del caller
+    return providers_view(
+        backend.daemon_info(), require_latest_loop(backend)[0], backend.checks.self_check_support(), backend.now()
+    )
 
 
 @router.get("/{name}/offers")
 def get_offers(
-    name: str, you: You, office: Daemon, *, every: Annotated[bool, Query(alias="all")] = False
+    name: str, caller: CallerDep, backend: BackendDep, *, include_unusable: Annotated[bool, Query(alias="all")] = False
 ) -> OffersView:
     """What one cloud can start and some pool can use; with ``all`` everything."""
-    del you
-    _known(name, office)
-    return offers_view(name, looked(office)[0], office.now(), every=every)
+    del caller
+    _require_provider(name, backend)
+    return offers_view(name, require_latest_loop(backend)[0], backend.now(), include_unusable=include_unusable)
 
 
 @router.post("/{name}/check")
-def post_check(name: str, you: Admin, office: Daemon) -> CheckView:
+def post_check(name: str, caller: AdminDep, backend: BackendDep) -> CheckView:
     """Has one cloud look whether launching would work."""
-    del you
-    if not _known(name, office):
-        raise Denied(409, f"Provider {name} has no check of its own: its kind does not offer one.")
-    snapshot, _ = looked(office)
-    pools = (*snapshot.pools.values(), *(node.pool for node in snapshot.store_nodes))
+    del caller
+    if not _require_provider(name, backend):
+        raise ApiError(409, f"Provider {name} has no check of its own: its kind does not offer one.")
+    snapshot, _ = require_latest_loop(backend)
+    pools = (*snapshot.pools.values(), *(node.pool for node in snapshot.storage_nodes))
     try:
-        found = office.checks.run(name, images_named(name, pools))
-    except CheckUnderWay as error:
-        raise Denied(409, f"{error}.") from None
-    return check_view(name, found, _me(), office.now())
+        found = backend.checks.run_check(name, explicit_images(name, pools))
+    except CheckInProgress as error:
+        raise ApiError(409, f"{error}.") from None
+    return check_view(name, found, _daemon_user(), backend.now())
 
 
-def _known(name: str, office: Office) -> bool:
+def _require_provider(name: str, backend: Backend) -> bool:
     """Whether it can look at itself; denied where there is no such provider."""
-    able = office.checks.able()
+    able = backend.checks.self_check_support()
     if name not in able:
-        raise Denied(404, f"There is no provider {name!r}; there are: {', '.join(sorted(able))}.", sorted(able))
+        raise ApiError(404, f"There is no provider {name!r}; there are: {', '.join(sorted(able))}.", sorted(able))
     return able[name]
 
 
-def _me() -> str:
+def _daemon_user() -> str:
     """The name of the user that burstd runs as, whose credentials clouds are asked with."""
     try:
         return pwd.getpwuid(os.geteuid()).pw_name

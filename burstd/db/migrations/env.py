@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from alembic import context
 
-from burstd.db.tables import Row
+from burstd.db.tables import TableRow
 
 context.configure(
     connection=context.config.attributes["connection"],
-    target_metadata=Row.metadata,
+    target_metadata=TableRow.metadata,
     # SQLite cannot alter much: Alembic then makes a new table and copies.
     render_as_batch=True,
     transactional_ddl=True,

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Literal
 
-from burstd.domain.billing.costs import cost_of, shares
+from burstd.domain.billing.costs import cost_of, equal_shares
 from burstd.domain.claim import Claim
 
-Group = Literal["user", "account", "job", "pool", "provider", "claim"]
+BillGrouping = Literal["user", "account", "job", "pool", "provider", "claim"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ def cost_between(claim: Claim, since: float, until: float) -> tuple[Decimal, flo
     return cost_of(claim.offer.price, seconds), seconds
 
 
-def bill(claims: Iterable[Claim], group: Group, since: float, until: float) -> tuple[BillLine, ...]:
+def bill_lines(claims: Iterable[Claim], group: BillGrouping, since: float, until: float) -> tuple[BillLine, ...]:
     """The bill for a window, dearest first.
 
     A claim that was made for several jobs or users is shared equally among them, however long each used it.
@@ -52,21 +52,21 @@ def bill(claims: Iterable[Claim], group: Group, since: float, until: float) -> t
     seconds: dict[tuple[str, str], float] = defaultdict(float)
     number: dict[tuple[str, str], int] = defaultdict(int)
     for claim in claims:
-        whole, lasted = cost_between(claim, since, until)
-        if not lasted:
+        total, billed_seconds = cost_between(claim, since, until)
+        if not billed_seconds:
             continue
         payers = _payers(claim, group)
-        for payer, share in zip(payers, shares(whole, len(payers)), strict=True):
+        for payer, share in zip(payers, equal_shares(total, len(payers)), strict=True):
             key = (payer, claim.offer.currency)
             cost[key] += share
-            seconds[key] += lasted / len(payers)
+            seconds[key] += billed_seconds / len(payers)
             number[key] += 1
     lines = (BillLine(key, currency, cost[key, currency], seconds[key, currency], number[key, currency])
              for key, currency in cost)  # fmt: skip
     return tuple(sorted(lines, key=lambda line: (-line.cost, line.key, line.currency)))
 
 
-def _payers(claim: Claim, group: Group) -> tuple[str, ...]:
+def _payers(claim: Claim, group: BillGrouping) -> tuple[str, ...]:
     match group:
         case "user":
             return tuple(dict.fromkeys(claim.users)) or ("",)

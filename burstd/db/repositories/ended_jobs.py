@@ -8,20 +8,20 @@ from typing import Any
 
 from sqlalchemy import RowMapping, delete, insert, select
 
-from burstd.db.codec import clean, dump
+from burstd.db.codec import storable_text, to_json_text
 from burstd.db.repositories.ledger import Ledger
 from burstd.db.tables import ENDED_JOB
 from burstd.db.writer import chunks
 from burstd.domain.slurm.job_history import EndedJob
 
-KEPT = 200_000
+MAX_ENDED_JOBS = 200_000
 """So many rows stay at most, however long history is kept."""
 
 
-class EndedJobs(Ledger):
+class EndedJobRecords(Ledger):
     """Writing and reading them."""
 
-    def record_ended(self, some: Iterable[EndedJob]) -> None:
+    def record_ended_jobs(self, some: Iterable[EndedJob]) -> None:
         """Writes runs down; one that is on record already (the job and its start) is written anew."""
         rows = {(row["id"], row["started"]): row for row in map(_columns, some)}
         if not rows:
@@ -49,7 +49,7 @@ class EndedJobs(Ledger):
         with self._writing() as connection:
             connection.execute(delete(ENDED_JOB).where(ENDED_JOB.c.ended < before))
             newest = select(ENDED_JOB.c.ended).order_by(ENDED_JOB.c.ended.desc())
-            last = connection.execute(newest.offset(KEPT).limit(1)).scalar()
+            last = connection.execute(newest.offset(MAX_ENDED_JOBS).limit(1)).scalar()
             if last is not None:
                 connection.execute(delete(ENDED_JOB).where(ENDED_JOB.c.ended <= last))
             return super().purge(before)
@@ -57,11 +57,20 @@ class EndedJobs(Ledger):
 
 def _columns(job: EndedJob) -> dict[str, Any]:
     return {
-        "id": clean(job.id), "user": clean(job.user), "account": clean(job.account), "name": clean(job.name),
-        "partitions": dump([clean(p) for p in job.partitions]), "nodes": job.nodes, "cpus": job.cpus, "gpus": job.gpus,
-        "time_limit_s": job.time_limit_s, "eligible": job.eligible, "started": job.started, "ended": job.ended,
+        "id": storable_text(job.id),
+        "user": storable_text(job.user),
+        "account": storable_text(job.account),
+        "name": storable_text(job.name),
+        "partitions": to_json_text([storable_text(p) for p in job.partitions]),
+        "nodes": job.nodes,
+        "cpus": job.cpus,
+        "gpus": job.gpus,
+        "time_limit_s": job.time_limit_s,
+        "eligible": job.eligible,
+        "started": job.started,
+        "ended": job.ended,
         "burst": int(job.burst),
-    }  # fmt: skip
+    }
 
 
 def _ended(row: RowMapping) -> EndedJob:

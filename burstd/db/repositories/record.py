@@ -7,55 +7,69 @@ from typing import Any
 
 from sqlalchemy import URL, Connection, delete, insert, not_, select
 
-from burstd.db.codec import clean
-from burstd.db.events import REMARKED, USER, claim_subject
-from burstd.db.reader import Held, starts
-from burstd.db.repositories.remarks import Said, news
-from burstd.db.tables import BREAKER, CLAIM, CLAIM_JOB, CLAIM_USER, EVENT, HELD, META, PIN, REMARK, REQUEST, USER_DATA
-from burstd.db.writer import Writer, chunks
+from burstd.db.codec import storable_text
+from burstd.db.events import REMARK_KEY, USER_KEY, claim_subject
+from burstd.db.reader import DrainedSlot, has_prefix
+from burstd.db.repositories.remarks import RemarksOnSubject, remark_changes
+from burstd.db.tables import (
+    BREAKER,
+    CLAIM,
+    CLAIM_JOB,
+    CLAIM_USER,
+    DRAINED_SLOT,
+    EVENT,
+    LAUNCH_REQUEST,
+    METADATA,
+    REMARK,
+    SCALE_OVERRIDE,
+    USER_DATA,
+)
+from burstd.db.writer import StoreWriter, chunks
 from burstd.domain.claim import ClaimState
 from burstd.domain.clock import Clock
 from burstd.domain.plugins.policy import Remark
-from burstd.domain.snapshot import Breaker, Pin
+from burstd.domain.snapshot import CircuitBreaker, Pin
 
 
-def _nobody(_: str) -> str:
+def _no_user(_: str) -> str:
     return ""
 
 
-def _marks(user: str) -> dict[str, Any]:
-    return {REMARKED: True, USER: user} if user else {REMARKED: True}
+def _remark_data(user: str) -> dict[str, Any]:
+    return {REMARK_KEY: True, USER_KEY: user} if user else {REMARK_KEY: True}
 
 
-class Record(Writer):
+class OperationalRecords(StoreWriter):
     """Everything that is written and is no claim."""
 
     def __init__(self, url: URL, clock: Clock) -> None:
         super().__init__(url, clock)
-        self._said: dict[str, Said] | None = None
+        self._last_remarks: dict[str, RemarksOnSubject] | None = None
 
-    def _forget(self) -> None:
-        self._said = None
+    def _drop_caches(self) -> None:
+        self._last_remarks = None
 
-    def set_meta(self, key: str, value: str, by: str = "burstd", *, logged: bool = True) -> None:
+    def set_metadata(self, key: str, value: str, by: str = "burstd", *, logged: bool = True) -> None:
         """Sets a single word about the cluster; an empty value takes it away. ``logged`` False: without an event."""
         with self._writing() as connection:
-            old = str(connection.execute(select(META.c.value).where(META.c.key == key)).scalar() or "")
+            old = str(connection.execute(select(METADATA.c.value).where(METADATA.c.key == key)).scalar() or "")
             if old == value:
                 return
-            connection.execute(delete(META).where(META.c.key == key))
+            connection.execute(delete(METADATA).where(METADATA.c.key == key))
             if value:
-                connection.execute(insert(META).values(key=key, value=value))
+                connection.execute(insert(METADATA).values(key=key, value=value))
             if logged:
                 self._log(connection, self._entry(f"meta:{key}", old, value, "", by, {}))
 
-    def set_pin(self, pin: Pin) -> None:
+    def set_scale_override(self, pin: Pin) -> None:
         """``burstctl scale``. An exact pin replaces all pins of its pool, a floor or ceiling the exact one."""
         with self._writing() as connection:
             replaced = (pin.kind, "exact") if pin.kind != "exact" else ("exact", "floor", "ceiling")
-            connection.execute(delete(PIN).where(PIN.c.pool == pin.pool, PIN.c.kind.in_(replaced)))
             connection.execute(
-                insert(PIN).values(
+                delete(SCALE_OVERRIDE).where(SCALE_OVERRIDE.c.pool == pin.pool, SCALE_OVERRIDE.c.kind.in_(replaced))
+            )
+            connection.execute(
+                insert(SCALE_OVERRIDE).values(
                     pool=pin.pool, kind=pin.kind, nodes=pin.nodes, until=pin.until, by=pin.by, created=pin.created
                 )
             )
@@ -64,22 +78,22 @@ class Record(Writer):
                 connection, self._entry(f"pool:{pin.pool}", "", "pinned", f"{pin.kind} {pin.nodes}", pin.by, data)
             )
 
-    def remove_pins(self, pool: str, by: str) -> int:
+    def remove_scale_overrides(self, pool: str, by: str) -> int:
         """Takes all pins of a pool back; returns how many there were."""
         with self._writing() as connection:
-            gone = connection.execute(delete(PIN).where(PIN.c.pool == pool)).rowcount
+            gone = connection.execute(delete(SCALE_OVERRIDE).where(SCALE_OVERRIDE.c.pool == pool)).rowcount
             if gone:
                 self._log(connection, self._entry(f"pool:{pool}", "pinned", "", "taken back", by, {}))
             return gone
 
-    def expire_pins(self) -> tuple[Pin, ...]:
+    def expire_scale_overrides(self) -> tuple[Pin, ...]:
         """Removes pins whose time is over; returns them."""
         now = self._clock.now()
         with self._writing() as connection:
-            rows = connection.execute(select(PIN).where(PIN.c.until <= now)).mappings().all()
+            rows = connection.execute(select(SCALE_OVERRIDE).where(SCALE_OVERRIDE.c.until <= now)).mappings().all()
             if not rows:
                 return ()
-            connection.execute(delete(PIN).where(PIN.c.until <= now))
+            connection.execute(delete(SCALE_OVERRIDE).where(SCALE_OVERRIDE.c.until <= now))
             over = tuple(Pin(r["pool"], r["nodes"], r["kind"], r["until"], r["by"], r["created"]) for r in rows)
             self._log(
                 connection,
@@ -90,36 +104,38 @@ class Record(Writer):
             )
             return over
 
-    def hold(self, slots: Collection[str], by: str, reason: str) -> tuple[str, ...]:
+    def drain_slots(self, slots: Collection[str], by: str, reason: str) -> tuple[str, ...]:
         """Keeps slots out of use; returns those that were not held before (the others keep who and why)."""
         now = self._clock.now()
         with self._writing() as connection:
-            known = set(connection.execute(select(HELD.c.slot)).scalars())
+            known = set(connection.execute(select(DRAINED_SLOT.c.slot)).scalars())
             new = tuple(sorted(set(slots) - known))
             if new:
-                why = clean(reason)
-                connection.execute(insert(HELD), [{"slot": s, "by": by, "reason": why, "since": now} for s in new])
+                why = storable_text(reason)
+                connection.execute(
+                    insert(DRAINED_SLOT), [{"slot": s, "by": by, "reason": why, "since": now} for s in new]
+                )
                 self._log(connection, *(self._entry(f"slot:{s}", "", "held", reason, by, {}) for s in new))
             return new
 
-    def release(self, slots: Collection[str], by: str) -> tuple[Held, ...]:
+    def undrain_slots(self, slots: Collection[str], by: str) -> tuple[DrainedSlot, ...]:
         """Lets slots back into use; returns those that were held."""
         wanted = set(slots)
         with self._writing() as connection:
-            rows = connection.execute(select(HELD).order_by(HELD.c.slot)).mappings().all()
-            freed = [Held(r["slot"], r["by"], r["reason"], r["since"]) for r in rows if r["slot"] in wanted]
+            rows = connection.execute(select(DRAINED_SLOT).order_by(DRAINED_SLOT.c.slot)).mappings().all()
+            freed = [DrainedSlot(r["slot"], r["by"], r["reason"], r["since"]) for r in rows if r["slot"] in wanted]
             for held in freed:
-                connection.execute(delete(HELD).where(HELD.c.slot == held.slot))
+                connection.execute(delete(DRAINED_SLOT).where(DRAINED_SLOT.c.slot == held.slot))
             self._log(connection, *(self._entry(f"slot:{h.slot}", "held", "", "released", by, {}) for h in freed))
             return tuple(freed)
 
-    def save_breaker(self, breaker: Breaker) -> None:
+    def save_breaker(self, breaker: CircuitBreaker) -> None:
         """Writes a breaker, in place of the one with its key and cause."""
         with self._writing() as connection:
             same = (BREAKER.c.key == breaker.key, BREAKER.c.cause == breaker.cause)
             was = connection.execute(select(BREAKER.c.failures).where(*same)).scalar()
             connection.execute(delete(BREAKER).where(*same))
-            error = clean(breaker.error)
+            error = storable_text(breaker.error)
             connection.execute(
                 insert(BREAKER).values(
                     key=breaker.key, cause=breaker.cause, failures=breaker.failures, until=breaker.until, error=error
@@ -138,7 +154,7 @@ class Record(Writer):
             self._log(connection, *(self._entry(f"breaker:{k}", "open", "", "cleared", by, {}) for k in keys))
             return len(keys)
 
-    def record_remarks(self, remarks: Sequence[Remark], user_of: Callable[[str], str] = _nobody) -> int:
+    def record_remarks(self, remarks: Sequence[Remark], user_of: Callable[[str], str] = _no_user) -> int:
         """Keeps the remarks of one decision where they differ from the last ones; returns how many are new.
 
         Each new one is an event of its subject: ``old`` and ``new`` are verdicts, ``cause`` is who said it. See
@@ -147,15 +163,15 @@ class Record(Writer):
         """
         now = self._clock.now()
         with self._writing() as connection:
-            if self._said is None:
-                self._said = _what_was_said(connection)
-            found = news(remarks, self._said, now)
-            for some in chunks(list(found.changed)):
+            if self._last_remarks is None:
+                self._last_remarks = _last_remarks(connection)
+            found = remark_changes(remarks, self._last_remarks, now)
+            for some in chunks(list(found.changed_subjects)):
                 connection.execute(delete(REMARK).where(REMARK.c.subject.in_(some)))
             rows = [
-                {"subject": subject, "position": i, "by": r.by, "verdict": r.verdict, "reason": clean(r.reason),
+                {"subject": subject, "position": i, "by": r.by, "verdict": r.verdict, "reason": storable_text(r.reason),
                  "since": since, "written": said.written}
-                for subject, said in found.changed.items()
+                for subject, said in found.changed_subjects.items()
                 for i, (r, since) in enumerate(said.remarks)
             ]  # fmt: skip
             if rows:
@@ -163,12 +179,12 @@ class Record(Writer):
             self._log(
                 connection,
                 *(
-                    self._entry(r.subject, old, r.verdict, r.reason, r.by, _marks(user_of(r.subject)))
-                    for r, old in found.fresh
+                    self._entry(r.subject, old, r.verdict, r.reason, r.by, _remark_data(user_of(r.subject)))
+                    for r, old in found.new_remarks
                 ),
             )
-            self._said.update(found.changed)
-            return len(found.fresh)
+            self._last_remarks.update(found.changed_subjects)
+            return len(found.new_remarks)
 
     def purge(self, before: float) -> int:
         """Forgets what ended before ``before``: GONE claims with all that hangs on them, old events and remarks.
@@ -181,26 +197,26 @@ class Record(Writer):
             for some in chunks(ids):
                 subjects = [claim_subject(i) for i in some]
                 connection.execute(delete(EVENT).where(EVENT.c.subject.in_(subjects)))
-                for table in (CLAIM_JOB, CLAIM_USER, REQUEST):
+                for table in (CLAIM_JOB, CLAIM_USER, LAUNCH_REQUEST):
                     connection.execute(delete(table).where(table.c.claim_id.in_(some)))
                 connection.execute(delete(CLAIM).where(CLAIM.c.id.in_(some)))
-            connection.execute(delete(USER_DATA).where(USER_DATA.c.digest.not_in(select(REQUEST.c.user_data))))
+            connection.execute(delete(USER_DATA).where(USER_DATA.c.digest.not_in(select(LAUNCH_REQUEST.c.user_data))))
             connection.execute(
                 delete(EVENT).where(
-                    EVENT.c.time < before, *(not_(starts(EVENT.c.subject, kind)) for kind in ("claim:", "stage:"))
+                    EVENT.c.time < before, *(not_(has_prefix(EVENT.c.subject, kind)) for kind in ("claim:", "stage:"))
                 )
             )
             connection.execute(delete(REMARK).where(REMARK.c.written < before))
-            self._said = None
+            self._last_remarks = None
             if ids:
                 self._log(connection, self._entry("daemon", "", "purged", f"{len(ids)} claims", "timer", {}))
             return len(ids)
 
 
-def _what_was_said(connection: Connection) -> dict[str, Said]:
-    said: dict[str, Said] = {}
+def _last_remarks(connection: Connection) -> dict[str, RemarksOnSubject]:
+    said: dict[str, RemarksOnSubject] = {}
     for r in connection.execute(select(REMARK).order_by(REMARK.c.subject, REMARK.c.position)).mappings():
         before = said[r["subject"]].remarks if r["subject"] in said else ()
         remark = Remark(r["by"], r["subject"], r["verdict"], r["reason"])
-        said[r["subject"]] = Said((*before, (remark, r["since"])), r["written"])
+        said[r["subject"]] = RemarksOnSubject((*before, (remark, r["since"])), r["written"])
     return said

@@ -7,16 +7,16 @@ from typing import Any, TypedDict, Unpack
 
 from sqlalchemy import Connection, delete, insert, not_, select, update
 
-from burstd.db.errors import IllegalMove, StagingExists, StaleState
+from burstd.db.errors import IllegalTransition, StagingExists, StaleState
 from burstd.db.events import stage_subject
-from burstd.db.reader import staging_of, starts
-from burstd.db.repositories.ended_jobs import EndedJobs
-from burstd.db.staging_codec import plain_staging, staging_columns, staging_from_plain, staging_to_plain
+from burstd.db.reader import has_prefix, select_staging
+from burstd.db.repositories.ended_jobs import EndedJobRecords
+from burstd.db.staging_codec import staging_columns, staging_field_to_json, staging_from_json, staging_to_json
 from burstd.db.tables import EVENT, STAGING
 from burstd.db.writer import chunks
 from burstd.domain.staging import STAGE_TRANSITIONS, Directives, StageState, Staging, Tree
 
-_AGAIN: Mapping[str, Any] = {
+_CLEARED_ON_RESTART: Mapping[str, Any] = {
     "staged": 0.0,
     "estimated_ready": 0.0,
     "job_state": "",
@@ -25,7 +25,7 @@ _AGAIN: Mapping[str, Any] = {
     "bytes_out": 0,
 }
 """What a job that starts over has not got yet."""
-_RESUMED: Mapping[str, Any] = {"error": "", "resume": "", "attempts": 0}
+_CLEARED_ON_RESUME: Mapping[str, Any] = {"error": "", "resume": "", "attempts": 0}
 
 
 class StagingFields(TypedDict, total=False):
@@ -50,7 +50,7 @@ class StagingFields(TypedDict, total=False):
     resume: str
 
 
-class Stagings(EndedJobs):
+class StagingRecords(EndedJobRecords):
     """Writing what is known of the data of jobs; each change with its event in one transaction."""
 
     def make_staging(self, staging: Staging, cause: str = "slurm") -> Staging:
@@ -60,11 +60,11 @@ class Stagings(EndedJobs):
         Raises StagingExists where the job has data that is not cleared, IllegalMove.
         """
         if staging.state is not StageState.WAITING:
-            raise IllegalMove(
+            raise IllegalTransition(
                 f"The data of job {staging.job_id} begins as {staging.state.value}; it begins as waiting."
             )
         with self._writing() as connection:
-            plain = plain_staging(staging)
+            plain = staging_to_json(staging)
             job_id = plain["job_id"]
             known = connection.execute(select(STAGING.c.state).where(STAGING.c.job_id == job_id)).scalar()
             if known is not None and known != StageState.CLEARED.value:
@@ -76,9 +76,9 @@ class Stagings(EndedJobs):
                 self._entry(stage_subject(job_id), "", plain["state"], plain["reason"], cause, {"staging": plain}),
             )
         # Through JSON and back, so that it is what a replay of the log gives.
-        return staging_from_plain(plain)
+        return staging_from_json(plain)
 
-    def move_staging(
+    def transition_staging(
         self,
         job_id: str,
         old: StageState,
@@ -95,24 +95,24 @@ class Stagings(EndedJobs):
         Raises StaleState, IllegalMove, UnknownStaging.
         """
         with self._writing() as connection:
-            staging = staging_of(connection, job_id, lock=True)
+            staging = select_staging(connection, job_id, lock=True)
             if staging.state is not old:
                 raise StaleState(f"The data of job {job_id} is {staging.state.value}, not {old.value}; look again.")
             if new not in STAGE_TRANSITIONS[old]:
                 allowed = ", ".join(sorted(s.value for s in STAGE_TRANSITIONS[old])) or "nothing"
-                raise IllegalMove(
+                raise IllegalTransition(
                     f"The data of job {job_id} cannot go from {old.value} to {new.value}; allowed: {allowed}."
                 )
             implied: dict[str, Any] = {}
             if new is StageState.WAITING:
-                implied |= _AGAIN
+                implied |= _CLEARED_ON_RESTART
             if new is StageState.STAGED:
                 implied["staged"] = self._clock.now()
             if old is StageState.HELD and new is not StageState.CLEARED:
-                implied |= _RESUMED
+                implied |= _CLEARED_ON_RESUME
             return self._change_staging(connection, staging, new, reason, cause, implied | dict(fields))
 
-    def touch_staging(
+    def update_staging(
         self, job_id: str, reason: str = "", cause: str = "burstd", **fields: Unpack[StagingFields]
     ) -> Staging:
         """Changes fields without a change of state; returns it. Nothing is written where nothing differs.
@@ -120,13 +120,13 @@ class Stagings(EndedJobs):
         Raises UnknownStaging.
         """
         with self._writing() as connection:
-            staging = staging_of(connection, job_id, lock=True)
+            staging = select_staging(connection, job_id, lock=True)
             return self._change_staging(connection, staging, staging.state, reason, cause, dict(fields))
 
-    def tell_staging(self, job_id: str, reason: str, cause: str = "burstd") -> Staging:
+    def set_staging_reason(self, job_id: str, reason: str, cause: str = "burstd") -> Staging:
         """Writes down why it stays in its state. Nothing is written where that is the reason already."""
         with self._writing() as connection:
-            staging = staging_of(connection, job_id, lock=True)
+            staging = select_staging(connection, job_id, lock=True)
             return self._change_staging(connection, staging, staging.state, reason, cause, {"reason": reason})
 
     def _change_staging(
@@ -140,24 +140,24 @@ class Stagings(EndedJobs):
     ) -> Staging:
         """Writes the row and its event; the caller has looked that it may."""
         now = self._clock.now()
-        before = plain_staging(staging)
-        plain = {name: staging_to_plain(name, value) for name, value in fields.items()}
+        before = staging_to_json(staging)
+        plain = {name: staging_field_to_json(name, value) for name, value in fields.items()}
         plain = {name: value for name, value in plain.items() if value != before[name]}
         if not plain and new is staging.state:
             return staging
         moved = (
             {}
             if new is staging.state
-            else {"state": new.value, "since": now, "reason": staging_to_plain("reason", reason)}
+            else {"state": new.value, "since": now, "reason": staging_field_to_json("reason", reason)}
         )
         changes = {**plain, **moved}
         connection.execute(update(STAGING).where(STAGING.c.job_id == staging.job_id).values(**staging_columns(changes)))
         data = {"set": plain} if plain else {}
         subject = stage_subject(staging.job_id)
         self._log(connection, self._entry(subject, staging.state.value, new.value, reason, cause, data, time=now))
-        after = staging_from_plain({**before, **changes})
-        if new is StageState.HOME and staging.state is not StageState.HOME:
-            self._sent_home(connection, after)
+        after = staging_from_json({**before, **changes})
+        if new is StageState.DELIVERED and staging.state is not StageState.DELIVERED:
+            self._book_output(connection, after)
         return after
 
     def purge(self, before: float) -> int:
@@ -173,7 +173,7 @@ class Stagings(EndedJobs):
             known = select("stage:" + STAGING.c.job_id)
             connection.execute(
                 delete(EVENT).where(
-                    EVENT.c.time < before, starts(EVENT.c.subject, "stage:"), not_(EVENT.c.subject.in_(known))
+                    EVENT.c.time < before, has_prefix(EVENT.c.subject, "stage:"), not_(EVENT.c.subject.in_(known))
                 )
             )
             return super().purge(before)

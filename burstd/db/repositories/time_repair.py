@@ -9,49 +9,62 @@ from typing import Any
 
 from sqlalchemy import delete, or_, select, update
 
-from burstd.db.codec import claim_from_row, columns, dump, to_plain
-from burstd.db.repositories.stagings import Stagings
-from burstd.db.tables import BREAKER, CLAIM, EVENT, HELD, PIN, REMARK, REQUEST, STAGING
+from burstd.db.codec import claim_columns, claim_field_to_json, claim_from_row, to_json_text
+from burstd.db.repositories.stagings import StagingRecords
+from burstd.db.tables import BREAKER, CLAIM, DRAINED_SLOT, EVENT, LAUNCH_REQUEST, REMARK, SCALE_OVERRIDE, STAGING
 from burstd.domain.claim import Claim
 
 _CLAIM = ("created", "since", "launch_called", "billed_from", "billed_until", "opened")
 _STAGING = ("created", "since", "staged", "estimated_ready")
-_REST = ((REQUEST, "recorded"), (HELD, "since"), (REMARK, "since"), (REMARK, "written"),
+_REST = ((LAUNCH_REQUEST, "recorded"), (DRAINED_SLOT, "since"), (REMARK, "since"), (REMARK, "written"),
          *((STAGING, name) for name in _STAGING))  # fmt: skip
 
 
-class Times(Stagings):
+class TimeRepair(StagingRecords):
     """See ``set_back``."""
 
-    def set_back(self, limit: float, by: float) -> int:
+    def shift_late_times(self, true_time: float, ahead_s: float) -> int:
         """Makes all times after ``limit`` earlier by ``by`` seconds, and books anew what ended claims have cost.
 
         A clock that ran ahead by ``by`` wrote what lies after the true time ``limit``. Events too: a replay gives the
         rows as ever. Returns the number of claims that were changed. History that Slurm wrote is left as it is.
         """
         with self._writing() as connection:
-            late = or_(*(CLAIM.c[name] > limit for name in _CLAIM))
+            late = or_(*(CLAIM.c[name] > true_time for name in _CLAIM))
             claims = [claim_from_row(row) for row in connection.execute(select(CLAIM).where(late)).mappings()]
             for before in claims:
-                after = _earlier(before, limit, by)
-                changed = {name: to_plain(name, getattr(after, name)) for name in _CLAIM}
-                connection.execute(update(CLAIM).where(CLAIM.c.id == before.id).values(**columns(changed)))
-                self._settle(connection, before, after)
-            events = connection.execute(select(EVENT.c.seq, EVENT.c.time, EVENT.c.data).where(EVENT.c.time > limit))
+                after = _earlier(before, true_time, ahead_s)
+                changed = {name: claim_field_to_json(name, getattr(after, name)) for name in _CLAIM}
+                connection.execute(update(CLAIM).where(CLAIM.c.id == before.id).values(**claim_columns(changed)))
+                self._book_claim(connection, before, after)
+            events = connection.execute(select(EVENT.c.seq, EVENT.c.time, EVENT.c.data).where(EVENT.c.time > true_time))
             for seq, time, data in events.all():
-                values = {"time": time - by, "data": dump(_data(json.loads(data), limit, by))}
+                values = {
+                    "time": time - ahead_s,
+                    "data": to_json_text(_shifted_data(json.loads(data), true_time, ahead_s)),
+                }
                 connection.execute(update(EVENT).where(EVENT.c.seq == seq).values(**values))
             for table, name in _REST:
                 column = table.c[name]
-                connection.execute(update(table).where(column > limit).values({name: column - by}))
-            pins = update(PIN).where(PIN.c.created > limit)
-            connection.execute(pins.values(created=PIN.c.created - by, until=PIN.c.until - by))
+                connection.execute(update(table).where(column > true_time).values({name: column - ahead_s}))
+            pins = update(SCALE_OVERRIDE).where(SCALE_OVERRIDE.c.created > true_time)
+            connection.execute(
+                pins.values(created=SCALE_OVERRIDE.c.created - ahead_s, until=SCALE_OVERRIDE.c.until - ahead_s)
+            )
             # They only say when something is tried again.
-            connection.execute(delete(BREAKER).where(BREAKER.c.until > limit))
-            self._forget()
-            self._log(connection, self._entry(
-                "daemon", "", "clock", f"times after the system's were {by:.0f} s ahead and are put right", "clock", {}
-            ))  # fmt: skip
+            connection.execute(delete(BREAKER).where(BREAKER.c.until > true_time))
+            self._drop_caches()
+            self._log(
+                connection,
+                self._entry(
+                    "daemon",
+                    "",
+                    "clock",
+                    f"times after the system's were {ahead_s:.0f} s ahead and are put right",
+                    "clock",
+                    {},
+                ),
+            )
             return len(claims)
 
 
@@ -60,7 +73,7 @@ def _earlier(claim: Claim, limit: float, by: float) -> Claim:
     return replace(claim, **times)
 
 
-def _data(data: Mapping[str, Any], limit: float, by: float) -> dict[str, Any]:
+def _shifted_data(data: Mapping[str, Any], limit: float, by: float) -> dict[str, Any]:
     """The data of an event: the fields of a claim or a staging that it holds."""
     names = {*_CLAIM, *_STAGING}
     return {

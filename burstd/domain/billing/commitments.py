@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable
 from decimal import Decimal
 
-from burstd.domain.billing.costs import END_S, worst_case
+from burstd.domain.billing.costs import SHUTDOWN_S, worst_case
 from burstd.domain.claim import Claim, ClaimState
 from burstd.domain.slurm.job import Job, JobState
 from burstd.domain.snapshot import SlurmView, Snapshot
 
-_AT_WORK = frozenset({JobState.RUNNING, JobState.SUSPENDED, JobState.CONFIGURING, JobState.COMPLETING})
-_GOING = frozenset({ClaimState.FAILED, ClaimState.LOST, ClaimState.TERMINATING})
-_COMING = frozenset({ClaimState.PLANNED, ClaimState.LAUNCHING, ClaimState.BOOTING, ClaimState.PROVING})
+_RUNNING = frozenset({JobState.RUNNING, JobState.SUSPENDED, JobState.CONFIGURING, JobState.COMPLETING})
+_ENDING = frozenset({ClaimState.FAILED, ClaimState.LOST, ClaimState.TERMINATING})
+_STARTING = frozenset({ClaimState.PLANNED, ClaimState.LAUNCHING, ClaimState.BOOTING, ClaimState.VALIDATING})
 
 
-class Committed:
+class Commitments:
     """Reads a snapshot once. ``unlimited_s`` stands in for the time limit of jobs without one, in seconds.
 
     ``overhead_s`` is how long a machine may be paid for around its jobs.
@@ -25,10 +25,10 @@ class Committed:
         self._now = snapshot.now
         self._overhead_s = overhead_s
         self._unlimited_s = unlimited_s
-        self._still_paid = snapshot.still_paid()
+        self._still_paid = snapshot.still_billed()
         self._waiting: dict[str, Job] = {}
         self._until: dict[str, float] = {}
-        claims = (*snapshot.claims, *snapshot.storage)
+        claims = (*snapshot.claims, *snapshot.storage_claims)
         slots = {claim.slot for claim in claims}
         wanted = {job for claim in claims for job in claim.jobs} | set(snapshot.bound)
         self._bound: dict[str, list[str]] = {}
@@ -39,7 +39,7 @@ class Committed:
 
     def _read(self, jobs: Iterable[Job], slots: set[str], wanted: set[str]) -> None:
         for job in jobs:
-            if job.state in _AT_WORK:
+            if job.state in _RUNNING:
                 end = self._end(job)
                 for slot in slots.intersection(job.node_list):
                     self._until[slot] = max(self._until.get(slot, 0.0), end)
@@ -51,20 +51,20 @@ class Committed:
         began = job.start or self._now
         return max(began + (job.time_limit_s or self._unlimited_s), self._now)
 
-    def rest_s(self, claim: Claim) -> float:
+    def remaining_s(self, claim: Claim) -> float:
         """How long it may be paid for from now on."""
         if claim.billed_until is not None and claim.id not in self._still_paid:
             return 0.0
         running = max(0.0, self._until.get(claim.slot, 0.0) - self._now)
-        if claim.state in _GOING:
-            return running + END_S
+        if claim.state in _ENDING:
+            return running + SHUTDOWN_S
         due = [self._waiting[j] for j in (*claim.jobs, *self._bound.get(claim.slot, ())) if j in self._waiting]
         limit = max((job.time_limit_s or self._unlimited_s for job in due), default=0.0)
         # What is reserved holds the time of its boot; where nothing is, it is to be counted here.
-        boot = self._overhead_s if claim.state in _COMING and not claim.reserved else 0.0
-        return max(running, limit) + boot + END_S
+        boot = self._overhead_s if claim.state in _STARTING and not claim.reserved else 0.0
+        return max(running, limit) + boot + SHUTDOWN_S
 
-    def of(self, claim: Claim) -> Decimal:
+    def committed_cost(self, claim: Claim) -> Decimal:
         """What it will have cost at most when it is gone, in the offer's currency."""
         cost = claim.cost(self._now)
-        return max(claim.reserved, cost + worst_case(claim.offer.price, self.rest_s(claim), claim.egress))
+        return max(claim.reserved, cost + worst_case(claim.offer.price, self.remaining_s(claim), claim.egress))

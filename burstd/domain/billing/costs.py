@@ -9,7 +9,7 @@ from decimal import ROUND_CEILING, ROUND_HALF_EVEN, Decimal
 
 MICRO = Decimal("0.000001")
 """Amounts of money are kept to a millionth of the currency."""
-END_S = 120.0
+SHUTDOWN_S = 120.0
 """How long a machine may be paid for after the time limit of its last job: Slurm's KillWait (30 s), the epilog, the
 node's powering down and the cloud's call."""
 
@@ -80,16 +80,16 @@ def cost_of(price: Decimal, seconds: float) -> Decimal:
     return (price * Decimal(f"{seconds:.3f}") / 3600).quantize(MICRO, ROUND_HALF_EVEN)
 
 
-def shares(whole: Decimal, parts: int) -> list[Decimal]:
+def equal_shares(whole: Decimal, parts: int) -> list[Decimal]:
     """Equal shares in millionths; the millionths that are left over go to the first ones."""
     units, left = divmod(int(whole / MICRO), parts)
     return [(units + (1 if i < left else 0)) * MICRO for i in range(parts)]
 
 
-def shared(whole: Decimal, payers: Sequence[str]) -> dict[str, Decimal]:
+def cost_shares(whole: Decimal, payers: Sequence[str]) -> dict[str, Decimal]:
     """What each payer of a machine pays of it: equal shares, however long each used it; empty where nobody pays."""
     names = tuple(dict.fromkeys(payers))
-    return dict(zip(names, shares(whole, len(names)), strict=True)) if names else {}
+    return dict(zip(names, equal_shares(whole, len(names)), strict=True)) if names else {}
 
 
 def month_of(time: float) -> str:

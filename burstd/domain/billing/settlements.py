@@ -6,37 +6,37 @@ from collections import defaultdict
 from collections.abc import Mapping
 from decimal import Decimal
 
-from burstd.domain.billing.costs import Spent, by_month, cost_of, shared
+from burstd.domain.billing.costs import Spent, by_month, cost_of, cost_shares
 from burstd.domain.claim import Claim
 
-Key = tuple[str, str, str, str]
+SpentKey = tuple[str, str, str, str]
 """Kind, name, month and currency, as in Spent."""
 
 
-def parts_of(claim: Claim) -> Mapping[Key, Decimal]:
+def cost_by_payer_and_month(claim: Claim) -> Mapping[SpentKey, Decimal]:
     """Its cost by payer and month; empty where it never cost anything, or still does."""
     if claim.billed_from is None or claim.billed_until is None:
         return {}
-    found: dict[Key, Decimal] = defaultdict(Decimal)
+    found: dict[SpentKey, Decimal] = defaultdict(Decimal)
     for month, seconds in by_month(claim.billed_from, claim.billed_until):
         whole, currency = cost_of(claim.offer.price, seconds), claim.offer.currency
         found["", "", month, currency] += whole
         for kind, names in (("project", claim.accounts), ("user", claim.users)):
-            for name, amount in shared(whole, names).items():
+            for name, amount in cost_shares(whole, names).items():
                 found[kind, name, month, currency] += amount
     return found
 
 
-class Sums:
+class SpendTotals:
     """The sums over many claims, in memory."""
 
     def __init__(self) -> None:
-        self._sums: dict[Key, Decimal] = defaultdict(Decimal)
+        self._sums: dict[SpentKey, Decimal] = defaultdict(Decimal)
         self._spent: tuple[Spent, ...] | None = None
 
     def add(self, claim: Claim) -> None:
         """One that is gone."""
-        for key, amount in parts_of(claim).items():
+        for key, amount in cost_by_payer_and_month(claim).items():
             self._sums[key] += amount
         self._spent = None
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from burstd.domain.cloud.bounds import NAME, address, moment, named, word
+from burstd.domain.cloud.bounds import MAX_NAME_LENGTH, normal_address, valid_name, valid_tag_value, valid_time
 from burstd.domain.cloud.quoting import one_line
 
 TAG_CLUSTER = "burstd-cluster"
@@ -62,14 +62,14 @@ class Instance:
 
     def __post_init__(self) -> None:
         """A time, claim or address that cannot be one is not known. Raises ValueError for an id that cannot be."""
-        if not named(self.id, "the id of an instance"):
+        if not valid_name(self.id, "the id of an instance"):
             raise ValueError(f"{self.provider} lists an instance without an id")
-        object.__setattr__(self, "launched", moment(self.launched))
+        object.__setattr__(self, "launched", valid_time(self.launched))
         for name in ("claim_id", "batch"):
-            object.__setattr__(self, name, word(getattr(self, name)))
+            object.__setattr__(self, name, valid_tag_value(getattr(self, name)))
         for name in ("name", "zone", "instance_type", "cause"):
-            object.__setattr__(self, name, one_line(getattr(self, name), NAME))
-        object.__setattr__(self, "address", address(self.address))
+            object.__setattr__(self, name, one_line(getattr(self, name), MAX_NAME_LENGTH))
+        object.__setattr__(self, "address", normal_address(self.address))
         object.__setattr__(self, "error", one_line(self.error))
 
 
@@ -86,5 +86,5 @@ class Leftover:
 
     def __post_init__(self) -> None:
         """Raises ValueError for an id that cannot be."""
-        named(self.id, "the id of a leftover")
-        object.__setattr__(self, "claim_id", word(self.claim_id))
+        valid_name(self.id, "the id of a leftover")
+        object.__setattr__(self, "claim_id", valid_tag_value(self.claim_id))

@@ -6,7 +6,16 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from fnmatch import fnmatchcase
 
-from burstd.domain.cloud.bounds import CPUS, GRES, MEMORY_MIB, PLACING_S, PRICE, bounded, moment, named
+from burstd.domain.cloud.bounds import (
+    MAX_CAPACITY_WAIT_S,
+    MAX_CPUS,
+    MAX_GRES,
+    MAX_MEMORY_MIB,
+    MAX_PRICE,
+    clamped,
+    valid_name,
+    valid_time,
+)
 from burstd.domain.slurm.shape import Shape
 
 
@@ -40,7 +49,7 @@ class Offer:
     price: Decimal
     currency: str = "EUR"
     hardware: Hardware = Hardware()
-    placing_s: float = field(default=0.0, compare=False)
+    capacity_wait_s: float = field(default=0.0, compare=False)
     """How long its cloud may look for a place before the machine begins to boot; then it says so itself. In seconds."""
     price_source: str = field(default="", compare=False)
     """Where the price comes from: ``settings``, ``price list``, ``spot history`` ..."""
@@ -50,15 +59,15 @@ class Offer:
     def __post_init__(self) -> None:
         """Raises ValueError for a name, price or size that cannot be; times are brought within their bounds."""
         for what in ("region", "zone", "instance_type", "currency"):
-            named(getattr(self, what), f"the {what} of an offer")
-        if not (self.price.is_finite() and 0 <= self.price <= PRICE):
+            valid_name(getattr(self, what), f"the {what} of an offer")
+        if not (self.price.is_finite() and 0 <= self.price <= MAX_PRICE):
             raise ValueError(f"{self.id}: a price of {str(self.price)[:40]} for an hour cannot be")
-        sizes = [(self.shape.cpus, CPUS), (self.shape.memory_mib, MEMORY_MIB)]
-        sizes += [(gres.count, GRES) for gres in self.shape.gres]
+        sizes = [(self.shape.cpus, MAX_CPUS), (self.shape.memory_mib, MAX_MEMORY_MIB)]
+        sizes += [(gres.count, MAX_GRES) for gres in self.shape.gres]
         if any(not 0 <= size <= most for size, most in sizes):
             raise ValueError(f"{self.id}: a machine of {str(self.shape)[:200]} cannot be")
-        object.__setattr__(self, "placing_s", bounded(self.placing_s, PLACING_S))
-        object.__setattr__(self, "price_at", moment(self.price_at))
+        object.__setattr__(self, "capacity_wait_s", clamped(self.capacity_wait_s, MAX_CAPACITY_WAIT_S))
+        object.__setattr__(self, "price_at", valid_time(self.price_at))
 
     @property
     def market(self) -> str:

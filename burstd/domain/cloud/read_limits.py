@@ -28,22 +28,22 @@ _BEGINNINGS = b"<,[{"
 """Of parts, in XML and JSON."""
 
 
-class TooMuch(ValueError):
+class AnswerTooLarge(ValueError):
     """It goes on beyond the limit. The message tells the limit, and nothing of what was said."""
 
 
-class WholeList:
+class BoundedList:
     """One list while its pages are read: it ends within the bounds, or it is none.
 
     ``what``, in the infinitive, is for people. ``kept``: False where whoever reads it keeps nothing of a thing but
     what it adds up to, so that bytes and parts cost nothing.
     """
 
-    def __init__(self, what: str, *, kept: bool = True) -> None:
+    def __init__(self, what: str, *, keeps_items: bool = True) -> None:
         self._what = what
-        self._kept = kept
+        self._keeps_items = keeps_items
         self._until = time.monotonic() + LIST_S
-        self._pages = self._things = self._bytes = self._parts = 0
+        self._pages = self._items = self._bytes = self._parts = 0
 
     @contextmanager
     def page(self) -> Iterator[None]:
@@ -56,19 +56,19 @@ class WholeList:
             _reading.reset(token)
         self._pages += 1
         self._within(self._pages, LIST_PAGES, "pages")
-        if self._kept:
+        if self._keeps_items:
             self._within(self._bytes, LIST_BYTES, "bytes")
             self._within(self._parts, LIST_PARTS, "parts")
         self._in_time()
 
-    def things(self, said: object) -> list[dict[str, Any]]:
+    def items(self, said: object) -> list[dict[str, Any]]:
         """Those of a page. Raises CloudUnavailable beyond the bounds, and where they are no JSON objects."""
         if not isinstance(said, list) or not all(isinstance(one, dict) for one in said):
             raise CloudUnavailable(
                 f"cannot {self._what}: the answer is no list of objects: is there a proxy in between?"
             )
-        self._things += len(said)
-        self._within(self._things, LIST_THINGS, "things")
+        self._items += len(said)
+        self._within(self._items, LIST_THINGS, "things")
         return said
 
     @property
@@ -92,10 +92,10 @@ class WholeList:
             )
 
 
-_reading: ContextVar[WholeList | None] = ContextVar("reading", default=None)
+_reading: ContextVar[BoundedList | None] = ContextVar("reading", default=None)
 
 
-def whole(pieces: Iterable[bytes], most: int = ANSWER_BYTES, seconds: float = ANSWER_S) -> bytes:
+def read_bounded(pieces: Iterable[bytes], most: int = ANSWER_BYTES, seconds: float = ANSWER_S) -> bytes:
     """All pieces in one. Raises TooMuch."""
     reading = _reading.get()
     if reading is not None:
@@ -106,14 +106,16 @@ def whole(pieces: Iterable[bytes], most: int = ANSWER_BYTES, seconds: float = AN
     for piece in pieces:
         size += len(piece)
         if size > most:
-            raise TooMuch(f"the answer has more than {most} bytes: if it is a page of a list, set page lower")
+            raise AnswerTooLarge(f"the answer has more than {most} bytes: if it is a page of a list, set page lower")
         if time.monotonic() > until:
-            raise TooMuch(f"the answer takes more than {seconds:.0f} s")
+            raise AnswerTooLarge(f"the answer takes more than {seconds:.0f} s")
         got.append(piece)
     answer = b"".join(got)
     parts = sum(map(answer.count, _BEGINNINGS))
     if parts > ANSWER_PARTS:
-        raise TooMuch(f"the answer has more than {ANSWER_PARTS} parts: if it is a page of a list, set page lower")
+        raise AnswerTooLarge(
+            f"the answer has more than {ANSWER_PARTS} parts: if it is a page of a list, set page lower"
+        )
     if reading is not None:
         reading.count(size, parts)
     return answer

@@ -15,7 +15,7 @@ from burstd.domain.snapshot import SlurmView, Snapshot
 
 
 @dataclass(frozen=True, slots=True)
-class LeftOut:
+class ExcludedOffer:
     """An offer that a policy took out of a want, and why."""
 
     offer: str
@@ -46,16 +46,16 @@ class Want:
     """The slots to fill, one a node. A policy that adds a want leaves it empty; the end of the chain fills it in."""
     accounts: tuple[str, ...] = ()
     """The projects (Slurm accounts) of its jobs."""
-    left_out: tuple[LeftOut, ...] = ()
+    excluded_offers: tuple[ExcludedOffer, ...] = ()
     """Offers that policies have taken out of it (see ``narrowed``)."""
     reserved: tuple[Reserve, ...] = ()
     """What is held back for one of its machines, by offer; empty: no budget pays for it. A budget's to set."""
-    alone: bool = False
+    dedicated: bool = False
     """For its jobs only: others would take the machines and had better wait on premises. They end with these jobs."""
 
 
 @dataclass(frozen=True, slots=True)
-class Release:
+class NodeRelease:
     """An idle node that nothing needs: its claim is to be closed, unless a policy keeps it."""
 
     claim_id: str
@@ -77,7 +77,7 @@ class Remark:
     """A sentence for a person, without a full stop."""
 
 
-def dropped(want: Want, by: str, reason: str) -> tuple[Remark, ...]:
+def remarks_on_dropped_want(want: Want, by: str, reason: str) -> tuple[Remark, ...]:
     """The remarks that go with taking a want away: one for the pool, one for each job that now waits."""
     return (
         Remark(by, f"pool:{want.pool}", "drop", f"{want.nodes} node(s) ({want.reason}): {reason}"),
@@ -85,17 +85,20 @@ def dropped(want: Want, by: str, reason: str) -> tuple[Remark, ...]:
     )
 
 
-def all_dropped(wants: Iterable[tuple[Want, str]], by: str) -> tuple[Remark, ...]:
+def remarks_on_dropped_wants(wants: Iterable[tuple[Want, str]], by: str) -> tuple[Remark, ...]:
     """The remarks that go with taking many wants away, each for its reason: what is alike is said once."""
-    gone = tuple(wants)
+    dropped_wants = tuple(wants)
     jobs: dict[str, str] = {}
-    for want, reason in gone:
+    for want, reason in dropped_wants:
         for job in want.jobs:
             jobs.setdefault(job, reason)
-    return (*_of_pools(gone, by), *(Remark(by, f"job:{job}", "wait", reason) for job, reason in jobs.items()))
+    return (
+        *_remarks_by_pool(dropped_wants, by),
+        *(Remark(by, f"job:{job}", "wait", reason) for job, reason in jobs.items()),
+    )
 
 
-def _of_pools(gone: Iterable[tuple[Want, str]], by: str) -> tuple[Remark, ...]:
+def _remarks_by_pool(gone: Iterable[tuple[Want, str]], by: str) -> tuple[Remark, ...]:
     nodes: dict[tuple[str, str, str], int] = {}
     for want, reason in gone:
         key = (want.pool, want.reason, reason)
@@ -103,20 +106,20 @@ def _of_pools(gone: Iterable[tuple[Want, str]], by: str) -> tuple[Remark, ...]:
     return tuple(Remark(by, f"pool:{p}", "drop", f"{n} node(s) ({of}): {why}") for (p, of, why), n in nodes.items())
 
 
-def narrowed(want: Want, by: str, refusal: Callable[[Offer], str]) -> Want:
+def without_refused_offers(want: Want, by: str, refusal: Callable[[Offer], str]) -> Want:
     """The want with those of its offers for which ``refusal`` has no reason; it may be left without any.
 
     The others are on its record, so that ``burstctl explain`` can tell why they were not taken.
     """
     reasons = [(offer, refusal(offer)) for offer in want.offers]
-    out = tuple(LeftOut(offer.id, by, reason) for offer, reason in reasons if reason)
+    out = tuple(ExcludedOffer(offer.id, by, reason) for offer, reason in reasons if reason)
     if not out:
         return want
     offers = tuple(offer for offer, reason in reasons if not reason)
-    return replace(want, offers=offers, left_out=(*want.left_out, *out))
+    return replace(want, offers=offers, excluded_offers=(*want.excluded_offers, *out))
 
 
-def units(wants: Iterable[Want]) -> tuple[tuple[Want, ...], ...]:
+def gang_units(wants: Iterable[Want]) -> tuple[tuple[Want, ...], ...]:
     """The wants in their order, those of one gang together: what stands or falls as a whole."""
     found: dict[str, list[Want]] = {}
     for index, want in enumerate(wants):
@@ -128,7 +131,7 @@ def without_offers(
     target: Target,
     by: str,
     refusal: Callable[[Want, Offer], str],
-    alike: Callable[[Want], Hashable] | None = None,
+    grouping_key: Callable[[Want], Hashable] | None = None,
 ) -> Target:
     """The target without the offers against which ``refusal(want, offer)`` has a reason, and with remarks on that.
 
@@ -137,22 +140,26 @@ def without_offers(
     """
     wants: list[Want] = []
     out: list[tuple[Want, str]] = []
-    told: dict[tuple[str, str], list[str]] = {}
+    refusals: dict[tuple[str, str], list[str]] = {}
     known: dict[tuple[int, Hashable], Want] = {}
 
     def narrow(want: Want) -> Want:
-        if alike is None:
-            return narrowed(want, by, partial(refusal, want))
-        key = (id(want.offers), alike(want))
+        if grouping_key is None:
+            return without_refused_offers(want, by, partial(refusal, want))
+        key = (id(want.offers), grouping_key(want))
         if key not in known:
             # Without what others left out of it, so that it serves for all.
-            known[key] = narrowed(replace(want, left_out=()), by, partial(refusal, want))
+            known[key] = without_refused_offers(replace(want, excluded_offers=()), by, partial(refusal, want))
         like = known[key]
-        return replace(want, offers=like.offers, left_out=(*want.left_out, *like.left_out)) if like.left_out else want
+        return (
+            replace(want, offers=like.offers, excluded_offers=(*want.excluded_offers, *like.excluded_offers))
+            if like.excluded_offers
+            else want
+        )
 
-    for unit in units(target.wants):
+    for unit in gang_units(target.wants):
         left = [narrow(want) for want in unit]
-        why = [_why(old, new) for old, new in zip(unit, left, strict=True)]
+        why = [_refusal_reasons(old, new) for old, new in zip(unit, left, strict=True)]
         stuck = next((i for i, new in enumerate(left) if why[i] and not new.offers), None)
         if stuck is not None:
             reason = f"no offer of pool {unit[stuck].pool} is left: {why[stuck]}"
@@ -160,11 +167,11 @@ def without_offers(
             continue
         for want, reason in zip(left, why, strict=True):
             if reason:
-                told.setdefault((want.pool, reason), []).append(want.reason)
+                refusals.setdefault((want.pool, reason), []).append(want.reason)
         wants += left
-    remarks = all_dropped(out, by) + tuple(
-        Remark(by, f"pool:{pool}", "drop", f"offers left out for {_some(whose)}: {reason}")
-        for (pool, reason), whose in told.items()
+    remarks = remarks_on_dropped_wants(out, by) + tuple(
+        Remark(by, f"pool:{pool}", "drop", f"offers left out for {_first_names(whose)}: {reason}")
+        for (pool, reason), whose in refusals.items()
     )
     return replace(target, wants=tuple(wants), remarks=(*target.remarks, *remarks)) if remarks else target
 
@@ -177,53 +184,56 @@ def without_jobs(target: Target, by: str, snapshot: Snapshot, refusal: Callable[
     asked = {job for want in target.wants for job in want.jobs}
     if not asked or not isinstance(snapshot.slurm, SlurmView):
         return target
-    rows = {job.id: job for job in snapshot.slurm.jobs if job.id in asked}
+    jobs_by_id = {job.id: job for job in snapshot.slurm.jobs if job.id in asked}
     wants: list[Want] = []
-    gone: list[tuple[Want, str]] = []
-    told: dict[str, str] = {}
-    for unit in units(target.wants):
+    dropped_wants: list[tuple[Want, str]] = []
+    refusals: dict[str, str] = {}
+    for unit in gang_units(target.wants):
         out = {
             job: reason
             for want in unit
             for job in want.jobs
-            if job in rows and (reason := refusal(want, rows[job]))
+            if job in jobs_by_id and (reason := refusal(want, jobs_by_id[job]))
         }  # fmt: skip
         first = unit[0]
         if not out:
             wants += unit
         elif len(unit) > 1 or first.gang or len(out) == len(first.jobs):
             reason = next(iter(out.values()))
-            gone += [(want, reason) for want in unit]
+            dropped_wants += [(want, reason) for want in unit]
             jobs = dict.fromkeys(job for want in unit for job in want.jobs)
-            told |= {job: out.get(job, reason) for job in jobs if job not in told}
+            refusals |= {job: out.get(job, reason) for job in jobs if job not in refusals}
         else:
-            wants.append(_for_others(first, out, rows))
-            told |= {job: reason for job, reason in out.items() if job not in told}
-    remarks = (*_of_pools(gone, by), *(Remark(by, f"job:{job}", "wait", reason) for job, reason in told.items()))
+            wants.append(_for_others(first, out, jobs_by_id))
+            refusals |= {job: reason for job, reason in out.items() if job not in refusals}
+    remarks = (
+        *_remarks_by_pool(dropped_wants, by),
+        *(Remark(by, f"job:{job}", "wait", reason) for job, reason in refusals.items()),
+    )
     return replace(target, wants=tuple(wants), remarks=(*target.remarks, *remarks)) if remarks else target
 
 
-def _for_others(want: Want, out: Mapping[str, str], rows: Mapping[str, Job]) -> Want:
+def _for_others(want: Want, out: Mapping[str, str], jobs_by_id: Mapping[str, Job]) -> Want:
     """The want for those of its jobs that are not out."""
     jobs = tuple(job for job in want.jobs if job not in out)
-    left = [rows[job] for job in jobs if job in rows]
+    left = [jobs_by_id[job] for job in jobs if job in jobs_by_id]
     users, accounts = {job.user for job in left}, {job.account for job in left}
     return replace(
         want,
         jobs=jobs,
         users=tuple(user for user in want.users if user in users),
         accounts=tuple(account for account in want.accounts if account in accounts),
-        reason=f"{want.reason}, without {_some(tuple(out))}",
+        reason=f"{want.reason}, without {_first_names(tuple(out))}",
     )
 
 
-def _why(old: Want, new: Want, most: int = 3) -> str:
+def _refusal_reasons(old: Want, new: Want, most: int = 3) -> str:
     """The reasons against the offers that went from one to the other."""
-    reasons = tuple(dict.fromkeys(out.reason for out in new.left_out[len(old.left_out) :]))
+    reasons = tuple(dict.fromkeys(out.reason for out in new.excluded_offers[len(old.excluded_offers) :]))
     return "; ".join(reasons[:most]) + (f" and {len(reasons) - most} more" if len(reasons) > most else "")
 
 
-def _some(names: Sequence[str], most: int = 3) -> str:
+def _first_names(names: Sequence[str], most: int = 3) -> str:
     return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
@@ -236,7 +246,7 @@ class PolicyFailed:
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class DroppedWant:
     """A want that a policy took away, as it was before. The chain notes it, not the policy."""
 
     want: Want
@@ -248,17 +258,17 @@ class Target:
     """What is to come: machines wanted, idle ones to release, and the remarks that led there."""
 
     wants: tuple[Want, ...] = ()
-    releases: tuple[Release, ...] = ()
+    releases: tuple[NodeRelease, ...] = ()
     remarks: tuple[Remark, ...] = ()
     offers: Mapping[str, tuple[Offer, ...]] = field(default_factory=dict)
     """For each pool the offers that may fill it now, best first: cheapest, without those behind a breaker."""
-    placed: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    placements: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Nodes and slots, there already or on their way, that each pending job (or gang) was given in the plan."""
-    failed: tuple[PolicyFailed, ...] = ()
+    failed_policies: tuple[PolicyFailed, ...] = ()
     """Policies that failed; where there is one, ``wants`` and ``releases`` are empty."""
-    look_at: float = float("inf")
+    wake_at: float = float("inf")
     """When the next job begins to count that does not count yet, in burstd's time. Not a policy's to change."""
-    refused: tuple[Refused, ...] = ()
+    dropped_wants: tuple[DroppedWant, ...] = ()
     """Wants that policies took away. Not a policy's to change."""
 
     budgets: tuple[BudgetLine, ...] = ()

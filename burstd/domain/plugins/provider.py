@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Protocol, runtime_checkable
 
-from burstd.domain.cloud.bounds import moment
+from burstd.domain.cloud.bounds import valid_time
 from burstd.domain.cloud.instance import Instance, Leftover
 from burstd.domain.cloud.offer import Offer
 from burstd.domain.errors import ProviderError
@@ -105,7 +105,7 @@ class Provider(Protocol):
 
 
 @runtime_checkable
-class Preparing(Protocol):
+class LaunchPreparer(Protocol):
     """Optional ability: to serve many requests by one call, or to need more for a call than the request says."""
 
     def prepare(self, requests: Sequence[LaunchRequest]) -> Sequence[LaunchRequest | ProviderError]:
@@ -139,11 +139,11 @@ class Notice:
     def __post_init__(self) -> None:
         """A deadline that cannot be one was not said."""
         if self.deadline is not None:
-            object.__setattr__(self, "deadline", moment(self.deadline) or None)
+            object.__setattr__(self, "deadline", valid_time(self.deadline) or None)
 
 
 @runtime_checkable
-class Notices(Protocol):
+class NoticeSource(Protocol):
     """Optional ability: the cloud's announcements, by a queue of its own."""
 
     @property
@@ -164,10 +164,10 @@ class Notices(Protocol):
 
 
 @runtime_checkable
-class NodeWatch(Protocol):
+class NoticeWatch(Protocol):
     """Optional ability: a machine can learn by itself that it will be taken back."""
 
-    def watch(self) -> str:
+    def watch_script(self) -> str:
         """A POSIX shell script for the machine, run as root every few seconds; says nothing while there is no notice.
 
         A notice is one line: ``interruption SECONDS`` (its end, in seconds since 1970) or ``rebalance``.
@@ -176,7 +176,7 @@ class NodeWatch(Protocol):
 
 
 @runtime_checkable
-class Shells(Protocol):
+class ShellProvider(Protocol):
     """Optional ability: machines are entered by the cloud's own interface; without it they are by ssh."""
 
     def shell(self, instance_id: str, timeout_s: float) -> Shell:
@@ -185,7 +185,7 @@ class Shells(Protocol):
 
 
 @runtime_checkable
-class Images(Protocol):
+class VersionedImages(Protocol):
     """Optional ability: an image's word stands for versions that come and go, and the cloud remembers earlier ones."""
 
     def images(self, word: str) -> Sequence[str]:
@@ -208,7 +208,7 @@ class Route:
 
 
 @runtime_checkable
-class Routes(Protocol):
+class RouteProvider(Protocol):
     """Optional ability: a web address for a port of a machine (a notebook). It ends with the machine at the latest."""
 
     def open_route(self, instance_id: str, job_id: str, port: int) -> Route:

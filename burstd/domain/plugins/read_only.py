@@ -7,23 +7,23 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 from burstd.domain.plugins.policy import Target
-from burstd.domain.snapshot import Progress, SlurmView, Snapshot
+from burstd.domain.snapshot import RuntimeState, SlurmView, Snapshot
 
-V = TypeVar("V", Snapshot, Target, SlurmView, Progress)
+V = TypeVar("V", Snapshot, Target, SlurmView, RuntimeState)
 
 
-def shielded_snapshot(snapshot: Snapshot) -> Snapshot:
+def read_only_snapshot(snapshot: Snapshot) -> Snapshot:
     """The same, for reading only."""
-    slurm = _shielded(snapshot.slurm) if isinstance(snapshot.slurm, SlurmView) else snapshot.slurm
-    return replace(_shielded(snapshot), slurm=slurm, progress=_shielded(snapshot.progress))
+    slurm = _read_only(snapshot.slurm) if isinstance(snapshot.slurm, SlurmView) else snapshot.slurm
+    return replace(_read_only(snapshot), slurm=slurm, runtime_state=_read_only(snapshot.runtime_state))
 
 
-def shielded_target(target: Target) -> Target:
+def read_only_target(target: Target) -> Target:
     """The same, for reading only."""
-    return _shielded(target)
+    return _read_only(target)
 
 
-def _shielded(value: V) -> V:
+def _read_only(value: V) -> V:
     changes: dict[str, Any] = {}
     for field in fields(value):
         one = getattr(value, field.name)

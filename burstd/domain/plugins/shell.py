@@ -29,7 +29,7 @@ class CommandTimedOut(NodeNotReady):
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class CompletedCommand:
     """What a command came to: exit status, standard output and standard error."""
 
     rc: int
@@ -37,27 +37,27 @@ class Result:
     err: str
 
     @property
-    def complaint(self) -> str:
+    def last_line(self) -> str:
         """The last line that it said, for an error message."""
         lines = [*self.out.strip().splitlines(), *self.err.strip().splitlines()]
         return lines[-1][-400:] if lines else f"exit status {self.rc}"
 
 
-class Talk(Protocol):
+class RemoteProcess(Protocol):
     """A command that runs on a machine, to be spoken with. It ends, or loses its standard input, with ``close``."""
 
-    def say(self, line: bytes) -> None:
+    def write_line(self, line: bytes) -> None:
         """Sends to its standard input. Raises ConnectionLost."""
         ...
 
-    def hear(self, quiet_s: float, cancelled: threading.Event) -> bytes | None:
+    def read_line(self, quiet_s: float, cancelled: threading.Event) -> bytes | None:
         """The next line of its standard output; empty: it has ended; None: ``cancelled`` was set.
 
         Raises CommandTimedOut where it says nothing for ``quiet_s``, ConnectionLost, also for a line without an end.
         """
         ...
 
-    def complaint(self) -> str:
+    def stderr_tail(self) -> str:
         """The end of what it wrote to its standard error."""
         ...
 
@@ -72,7 +72,7 @@ class Talk(Protocol):
     ) -> None: ...
 
 
-class Wire(Protocol):
+class PortConnection(Protocol):
     """A connection to a port of the machine. Both directions may be used by a thread each."""
 
     def recv(self, most: int) -> bytes:
@@ -83,7 +83,7 @@ class Wire(Protocol):
         """Raises OSError."""
         ...
 
-    def finish(self) -> None:
+    def shutdown_write(self) -> None:
         """Nothing more is sent; what the other side says can still be received. Where that cannot be told, nothing."""
         ...
 
@@ -98,7 +98,7 @@ class Shell(Protocol):
     Close it, or use ``with``. What burstd will never be allowed to do there raises NodeRefused.
     """
 
-    def run(self, argv: Sequence[str], *, input: bytes = b"", timeout_s: float = 30.0) -> Result:  # noqa: A002 - as in subprocess.run
+    def run(self, argv: Sequence[str], *, input: bytes = b"", timeout_s: float = 30.0) -> CompletedCommand:  # noqa: A002 - as in subprocess.run
         """Runs a command, with the end of its standard input after ``input``. Secrets belong into ``input`` only.
 
         Raises ConnectionLost, CommandTimedOut; the shell is of no use after either. An exit status other than 0 is no
@@ -106,15 +106,15 @@ class Shell(Protocol):
         """
         ...
 
-    def script(self, text: str, *args: str, input: bytes = b"", timeout_s: float = 30.0) -> Result:  # noqa: A002 - see run
+    def script(self, text: str, *args: str, input: bytes = b"", timeout_s: float = 30.0) -> CompletedCommand:  # noqa: A002 - see run
         """Runs a POSIX sh script with arguments, in one round trip; otherwise as ``run``."""
         ...
 
-    def talk(self, argv: Sequence[str], *, timeout_s: float = 30.0) -> Talk:
+    def start_process(self, argv: Sequence[str], *, timeout_s: float = 30.0) -> RemoteProcess:
         """Starts a command and talks with it line by line. Raises ConnectionLost."""
         ...
 
-    def dial(self, port: int, timeout_s: float = 30.0) -> Wire:
+    def dial(self, port: int, timeout_s: float = 30.0) -> PortConnection:
         """Connects to a TCP port that something on the machine listens at, on all addresses or on 127.0.0.1 only.
 
         Raises NotListening, ConnectionLost; neither ends the wires that there are. The wire ends with the shell.

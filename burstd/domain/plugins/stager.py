@@ -53,16 +53,16 @@ class StoredObject:
 
 
 @dataclass(frozen=True, slots=True)
-class Unfinished:
+class UnfinishedUpload:
     """A put that never ended: a multipart upload, a temporary file. ``begun`` in seconds since 1970."""
 
     id: str
     key: str
-    begun: float
+    started: float
 
 
 @dataclass(frozen=True, slots=True)
-class Reach:
+class NodeAccess:
     """How an agent on a node gets and puts objects. ``facts`` may hold secrets: they go to the agent's standard input.
 
     ``dir``: facts ``path``, the folder with the objects as the node sees it, and ``mark``, a word: the agent uses the
@@ -82,14 +82,14 @@ def is_key(text: str) -> bool:
     return len(text) <= KEY_LENGTH and _KEY.fullmatch(text) is not None
 
 
-def checked(key: str) -> str:
+def valid_key(key: str) -> str:
     """The key, if it is one. Raises StoreRefused."""
     if not is_key(key):
         raise StoreRefused(f"{key!r} is no key of an object")
     return key
 
 
-def too_large(key: str) -> ObjectTooLarge:
+def object_too_large(key: str) -> ObjectTooLarge:
     """The error for an object that is larger than any of ours."""
     return ObjectTooLarge(f"the object {key} is larger than {OBJECT_BYTES} bytes, so it is none of burstd's")
 
@@ -127,11 +127,11 @@ class Stager(Protocol):
         """All objects whose key begins so, page by page; ends early only by raising."""
         ...
 
-    def unfinished(self) -> Iterator[Unfinished]:
+    def unfinished(self) -> Iterator[UnfinishedUpload]:
         """Puts of ours that have begun and not ended, those that are under way now among them."""
         ...
 
-    def abort(self, unfinished: Sequence[Unfinished]) -> None:
+    def abort(self, unfinished: Sequence[UnfinishedUpload]) -> None:
         """Removes them; what is gone already is no error."""
         ...
 
@@ -139,7 +139,7 @@ class Stager(Protocol):
         """Room left, where the store can tell."""
         ...
 
-    def reach(self) -> Reach:
+    def node_access(self) -> NodeAccess:
         """How nodes get at it; asked in worker threads."""
         ...
 

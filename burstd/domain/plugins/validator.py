@@ -9,10 +9,10 @@ from burstd.domain.claim import Claim
 from burstd.domain.cloud.offer import Pool
 
 
-class Prover(Protocol):
+class NodeValidator(Protocol):
     """Proves and starts nodes. Calls block, come from several threads, and may be repeated after a crash."""
 
-    def prove(self, claim: Claim, pool: Pool, console: Callable[[], str] | None, reached: Callable[[], None]) -> str:
+    def validate(self, claim: Claim, pool: Pool, console: Callable[[], str] | None, reached: Callable[[], None]) -> str:
         """Reaches the claim's machine, compares it with what the pool promises, hands over the cluster's secrets.
 
         ``console`` reads the instance's console log, where the provider has one; ``reached`` is called once the
@@ -21,18 +21,18 @@ class Prover(Protocol):
         """
         ...
 
-    def start(self, claim: Claim, pool: Pool, watch: str = "") -> None:
+    def start_slurmd(self, claim: Claim, pool: Pool, watch: str = "") -> None:
         """Starts slurmd under the slot's name; slurmctld expects it by now. Raises as ``prove`` does.
 
         ``watch``: a script of the provider's (NodeWatch) by which the machine is to learn of its end, and drain itself.
         """
         ...
 
-    def reach(self, claim: Claim) -> None:
+    def probe(self, claim: Claim) -> None:
         """Returns once the claim's own machine answers, whatever it says. Raises NodeNotReady where it does not."""
         ...
 
-    def keep(self, claim_ids: Collection[str]) -> None:
+    def retain_only(self, claim_ids: Collection[str]) -> None:
         """Forgets what was learned of the machines of all claims but these, which live."""
         ...
 

@@ -9,30 +9,30 @@ there burstd's line follows behind his words. Where he has left none the comment
 
 from __future__ import annotations
 
-OURS = "burstd: "
+STATUS_PREFIX = "burstd: "
 """How burstd's line begins."""
-WISHES = "burst:"
+REQUEST_PREFIX = "burst:"
 """How a user's comment begins that speaks to burstd, in upper or lower case."""
-_BETWEEN = f" -- {OURS}"
+_BETWEEN = f" -- {STATUS_PREFIX}"
 
 
-def split(comment: str) -> tuple[str, str]:
+def split_comment(comment: str) -> tuple[str, str]:
     """What the user wrote, and burstd's line without its beginning; each may be empty."""
-    if comment.startswith(OURS):
-        return "", comment.removeprefix(OURS)
-    if not speaks(comment):
+    if comment.startswith(STATUS_PREFIX):
+        return "", comment.removeprefix(STATUS_PREFIX)
+    if not is_for_burstd(comment):
         return comment, ""
-    users, _, ours = comment.rpartition(_BETWEEN) if _BETWEEN in comment else (comment, "", "")
-    return users, ours
+    users, _, status = comment.rpartition(_BETWEEN) if _BETWEEN in comment else (comment, "", "")
+    return users, status
 
 
-def joined(users: str, ours: str) -> str:
+def join_comment(users: str, status: str) -> str:
     """The comment with both. Words of the user's that do not speak to burstd stay alone; no line: his words."""
     if not users:
-        return OURS + ours if ours else ""
-    return f"{users}{_BETWEEN}{ours}" if ours and speaks(users) else users
+        return STATUS_PREFIX + status if status else ""
+    return f"{users}{_BETWEEN}{status}" if status and is_for_burstd(users) else users
 
 
-def speaks(comment: str) -> bool:
+def is_for_burstd(comment: str) -> bool:
     """True for a comment that speaks to burstd."""
-    return comment[: len(WISHES)].lower() == WISHES
+    return comment[: len(REQUEST_PREFIX)].lower() == REQUEST_PREFIX

@@ -24,9 +24,9 @@ RUNS = 256
 FRESH = 32
 SHELVES, GROUPS = 256, 160
 """... and so many groups on each of so many shelves: about 40,000 in all, those that were longest without news go."""
-ENOUGH = 8
+MIN_RUNS = 8
 """So many runs make an estimate."""
-ENOUGH_LONGER = 3
+MIN_LONGER_RUNS = 3
 """So many runs that lasted longer make one of a job that runs already."""
 RECENT = 50
 """Waits change with the queue: only so many of the latest count."""
@@ -68,7 +68,7 @@ class EndedJob:
 
 
 @dataclass(frozen=True, slots=True)
-class Estimate:
+class DurationEstimate:
     """A length of time that is expected of a job, in seconds, and from how many jobs like it that comes."""
 
     seconds: float
@@ -77,7 +77,7 @@ class Estimate:
     """Which jobs count as like it: ``jobs of ada with 2 GPUs``."""
 
 
-Key = tuple[str, ...]
+GroupKey = tuple[str, ...]
 """A degree of likeness and its words: ``("user", "ada", "2 GPUs")``."""
 _NONE: tuple[float, ...] = ()
 
@@ -136,7 +136,7 @@ class _Group:
         first = self._first(elapsed)
         runs = self._sorted
         count = len(runs) - first
-        if not count or (elapsed > 0 and count < ENOUGH_LONGER):
+        if not count or (elapsed > 0 and count < MIN_LONGER_RUNS):
             return []
         return [runs[first + int(share * count)] for share in QUANTILES]
 
@@ -151,18 +151,18 @@ class _Group:
 
 
 @dataclass(frozen=True, slots=True)
-class Like:
+class SimilarJobs:
     """The groups of one job, the closest first."""
 
-    _groups: tuple[tuple[Key, _Group], ...]
+    _groups: tuple[tuple[GroupKey, _Group], ...]
     _limit_s: float
 
-    def run_s(self, elapsed_s: float = 0.0) -> Estimate | None:
+    def run_s(self, elapsed_s: float = 0.0) -> DurationEstimate | None:
         """As History.run_s."""
         if not self._groups:
             return None
-        seconds, count, key = self._told(elapsed_s)
-        return Estimate(seconds, count, _words(key))
+        seconds, count, key = self._run_estimate(elapsed_s)
+        return DurationEstimate(seconds, count, _basis_text(key))
 
     def spread(self, elapsed_s: float = 0.0) -> tuple[float, ...]:
         """How long in all it may run that has run for so long: a time for each of QUANTILES; empty: no job tells.
@@ -184,12 +184,12 @@ class Like:
             found = [min(run, limit) for run in found]
         return tuple(found)
 
-    def _told(self, elapsed_s: float) -> tuple[float, int, Key]:
+    def _run_estimate(self, elapsed_s: float) -> tuple[float, int, GroupKey]:
         unit, (key, group) = self._limit_s or 1.0, self._groups[0]
         seconds, count = (unit * group.mean(), group.runs) if elapsed_s <= 0 else (2 * elapsed_s, 0)
         for longer_key, longer in self._groups if elapsed_s > 0 else ():
             ran_longer, mean = longer.longer_than(elapsed_s / unit)
-            if ran_longer >= ENOUGH_LONGER:
+            if ran_longer >= MIN_LONGER_RUNS:
                 key, seconds, count = longer_key, unit * mean, ran_longer
                 break
         if 0 < self._limit_s < seconds:
@@ -198,11 +198,11 @@ class Like:
 
 
 _EMPTY = _Group()
-_Shelf = dict[Key, _Group]
+_Shelf = dict[GroupKey, _Group]
 
 
 @dataclass(frozen=True, slots=True)
-class History:
+class JobHistory:
     """What jobs that have ended tell. Immutable and of bounded size; an empty one tells nothing.
 
     ``with_ended`` copies the shelves that it changes and shares the others.
@@ -214,11 +214,11 @@ class History:
         return bool(self._shelves)
 
     @classmethod
-    def of(cls, ended: Iterable[EndedJob]) -> History:
+    def from_jobs(cls, ended: Iterable[EndedJob]) -> JobHistory:
         """From jobs in the order in which they ended."""
         return cls().with_ended(ended)
 
-    def with_ended(self, some: Iterable[EndedJob]) -> History:
+    def with_ended(self, some: Iterable[EndedJob]) -> JobHistory:
         """The same and more jobs, in the order in which they ended."""
         shelves = list(self._shelves) or [_Shelf() for _ in range(SHELVES)]
         own: set[int] = set()
@@ -227,41 +227,43 @@ class History:
             none = False
             run, wait_s = job.run_s / (job.time_limit_s or 1.0), () if job.burst else (job.wait_s,)
             size = _size(job.gpus, job.cpus)
-            for place, key in _keys(job.user, job.account, job.name, size, job.nodes, job.time_limit_s):
-                if place not in own:
-                    shelves[place] = dict(shelves[place])
-                    own.add(place)
-                _add(shelves[place], key, run, wait_s)
-        return self if none else History(tuple(shelves))
+            for shelf, key in _keys(job.user, job.account, job.name, size, job.nodes, job.time_limit_s):
+                if shelf not in own:
+                    shelves[shelf] = dict(shelves[shelf])
+                    own.add(shelf)
+                _add(shelves[shelf], key, run, wait_s)
+        return self if none else JobHistory(tuple(shelves))
 
-    def run_s(self, job: Job, elapsed_s: float = 0.0) -> Estimate | None:
+    def run_s(self, job: Job, elapsed_s: float = 0.0) -> DurationEstimate | None:
         """How long the job will run in all, given that it has run for so long; None: no job tells.
 
         Not more than its time limit. What all have outlived that are known is as likely to double its age as not.
         """
-        return self.like(job).run_s(elapsed_s)
+        return self.similar_jobs(job).run_s(elapsed_s)
 
-    def like(self, job: Job) -> Like:
+    def similar_jobs(self, job: Job) -> SimilarJobs:
         """What is known of jobs like this one, for many questions about the same request."""
-        return Like(tuple([known for known in self._known(job) if known[1].runs >= ENOUGH]), job.time_limit_s)
+        return SimilarJobs(
+            tuple([known for known in self._groups_of(job) if known[1].runs >= MIN_RUNS]), job.time_limit_s
+        )
 
-    def wait_s(self, job: Job) -> Estimate | None:
+    def wait_s(self, job: Job) -> DurationEstimate | None:
         """How long jobs like it waited of late for nodes of the site; None: no job tells."""
-        for key, group in self._known(job):
-            if len(group.waits) >= ENOUGH:
-                return Estimate(group.mean_wait(), len(group.waits), _words(key))
+        for key, group in self._groups_of(job):
+            if len(group.waits) >= MIN_RUNS:
+                return DurationEstimate(group.mean_wait(), len(group.waits), _basis_text(key))
         return None
 
-    def _known(self, job: Job) -> list[tuple[Key, _Group]]:
+    def _groups_of(self, job: Job) -> list[tuple[GroupKey, _Group]]:
         """The groups of which there are any, the closest first."""
         if not self._shelves:
             return []
-        size, shelves = _size(gpus_of(job), job.cpus), self._shelves
+        size, shelves = _size(requested_gpus(job), job.cpus), self._shelves
         keys = _keys(job.user, job.account, job.name, size, job.nodes, job.time_limit_s)
         return [(key, group) for place, key in keys if (group := shelves[place].get(key)) is not None]
 
 
-def gpus_of(job: Job) -> int:
+def requested_gpus(job: Job) -> int:
     """GPUs that a job asks for, over all its nodes."""
     each = sum(g.count for g in job.gres_per_node if g.name == "gpu")
     return each * max(1, job.nodes) + sum(g.count for g in job.gres_per_job if g.name == "gpu")
@@ -273,13 +275,15 @@ def _size(gpus: int, cpus: int) -> str:
 
 
 @lru_cache(maxsize=8192)
-def _keys(user: str, account: str, name: str, size: str, nodes: int, limit_s: float) -> tuple[tuple[int, Key], ...]:
+def _keys(
+    user: str, account: str, name: str, size: str, nodes: int, limit_s: float
+) -> tuple[tuple[int, GroupKey], ...]:
     """The groups of a job, the closest first, each with the number of its shelf.
 
     Numbers in names say which of many alike it is: they do not count.
     """
     on, limit, kind = f"{max(1, nodes)} nodes", f"{limit_s:.0f}", "limited" if limit_s else "unlimited"
-    keys: list[Key] = []
+    keys: list[GroupKey] = []
     if user and name:
         keys.append(("name", user, size, on, limit, _DIGITS.sub("#", name)))
     if user and limit_s:
@@ -291,15 +295,15 @@ def _keys(user: str, account: str, name: str, size: str, nodes: int, limit_s: fl
     if account:
         keys.append(("account", account, size, kind))
     keys += (("size", size, on, kind), ("all", kind))
-    return tuple((_place(key), key) for key in keys)
+    return tuple((_shelf_number(key), key) for key in keys)
 
 
-def _place(key: Key) -> int:
+def _shelf_number(key: GroupKey) -> int:
     """The same in every process, unlike ``hash``: which groups are forgotten hangs on it."""
     return crc32("\0".join(key).encode("utf-8", "surrogateescape")) % SHELVES
 
 
-def _words(key: Key) -> str:
+def _basis_text(key: GroupKey) -> str:
     kind, *words = key
     if kind == "name":
         return f"jobs {words[4]} of {words[0]} with {words[1]}"
@@ -312,7 +316,7 @@ def _words(key: Key) -> str:
     return f"jobs with {words[0]}" if kind == "size" else "all jobs"
 
 
-def _add(shelf: _Shelf, key: Key, run: float, wait_s: tuple[float, ...]) -> None:
+def _add(shelf: _Shelf, key: GroupKey, run: float, wait_s: tuple[float, ...]) -> None:
     group = shelf.pop(key, None)
     if group is None:
         if len(shelf) >= GROUPS:

@@ -36,7 +36,7 @@ class Node:
     boot_time: float = 0.0
     slurmd_start: float = 0.0
     last_busy: float = 0.0
-    doubt: str = ""
+    unreliable_because: str = ""
     """Why what is said of it is not to be trusted, and the remedy; empty: it is."""
 
     @property
@@ -59,7 +59,7 @@ class Node:
         }  # fmt: skip
 
     @property
-    def answers(self) -> bool:
+    def responding(self) -> bool:
         """slurmctld hears its slurmd: it is registered, not silent, and not being powered up or down."""
         return self.state in ("IDLE", "ALLOCATED", "MIXED") and not self.flags & {
             "POWERED_DOWN", "POWERING_UP", "POWERING_DOWN", "NOT_RESPONDING",

@@ -7,7 +7,7 @@ from decimal import Decimal
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class OptionChange:
     """What to ask for instead, and what would come of it."""
 
     before: str

@@ -33,7 +33,7 @@ class Outlook:
         return max(self.boot_s, self.staging_s)
 
 
-Leaves = Callable[[str, Outlook], bool]
+LeavesForCloud = Callable[[str, Outlook], bool]
 """Asked of each pending job, of an array for each task, in the order of the queue: will it leave for the cloud?"""
 
 
@@ -41,7 +41,7 @@ class Outlooks(Mapping[str, Outlook]):
     """The outlooks of all pending jobs that wait for nodes, by job id. Worked out when first asked for."""
 
     @abstractmethod
-    def assuming(self, leaves: Leaves) -> Mapping[str, Outlook]:
+    def assuming(self, leaves: LeavesForCloud) -> Mapping[str, Outlook]:
         """The same where jobs of which ``leaves`` is true take no node of the site: those behind them start sooner.
 
         A task that leaves is not counted in the outlook of its array; an array all of whose tasks leave, and a job

@@ -33,11 +33,11 @@ def ensure_ssh_key(path: Path, comment: str = "burstd") -> str:
         if not path.exists():
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             private = Ed25519PrivateKey.generate().private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption())
-            write_new(path, private, 0o600)
-        line = f"{public_key(path)} {comment}"
+            write_new_file(path, private, 0o600)
+        line = f"{read_public_key(path)} {comment}"
         beside = path.with_name(path.name + ".pub")
         if not beside.exists():
-            write_new(beside, f"{line}\n".encode(), 0o644)
+            write_new_file(beside, f"{line}\n".encode(), 0o644)
     except OSError as error:
         raise KeyUnusable(
             f"the ssh key {path} cannot be made or read: {error.strerror}. burstd needs to own its directory"
@@ -45,7 +45,7 @@ def ensure_ssh_key(path: Path, comment: str = "burstd") -> str:
     return line
 
 
-def public_key(path: Path) -> str:
+def read_public_key(path: Path) -> str:
     """``TYPE BASE64`` of a private key without a passphrase. Raises KeyUnusable, OSError."""
     mode = path.stat().st_mode
     if mode & (stat.S_IRWXG | stat.S_IRWXO):
@@ -59,7 +59,7 @@ def public_key(path: Path) -> str:
     return private.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode("ascii")
 
 
-def write_new(path: Path, content: bytes, mode: int) -> None:
+def write_new_file(path: Path, content: bytes, mode: int) -> None:
     """Writes a new file whole. One that came into being meanwhile is left as it is. Raises OSError."""
     unfinished = path.with_name(f".{path.name}.{os.getpid()}")
     unfinished.unlink(missing_ok=True)

@@ -19,7 +19,14 @@ from typing import Self
 
 import paramiko
 
-from burstd.domain.plugins.shell import LINE_BYTES, OUTPUT_BYTES, CommandTimedOut, ConnectionLost, NotListening, Result
+from burstd.domain.plugins.shell import (
+    LINE_BYTES,
+    OUTPUT_BYTES,
+    CommandTimedOut,
+    CompletedCommand,
+    ConnectionLost,
+    NotListening,
+)
 from burstd.node.errors import (
     AuthRefused,
     CommandFailed,
@@ -29,16 +36,16 @@ from burstd.node.errors import (
     NotAuthorizedYet,
     NotReachable,
 )
-from burstd.node.ssh.host_keys import HostKeys, Trust
+from burstd.node.ssh.host_keys import HostKeyPolicy, HostKeys
 from burstd.node.ssh.key_pair import KeyUnusable
-from burstd.node.ssh.transport import Transport
+from burstd.node.ssh.transport import LimitedTransport
 
 # paramiko's threads log a traceback for every host that does not answer so far; all of it reaches us as exceptions.
 _CHANNEL = "burstd.node.ssh.transport"
-_LISTEN_S = 0.5
+_POLL_S = 0.5
 _PROHIBITED = 1  # SSH_OPEN_ADMINISTRATIVELY_PROHIBITED of RFC 4254, 5.1
 _STATUS_S = 5.0
-_SAY_S = 60.0
+_SEND_TIMEOUT_S = 60.0
 _COMPLAINT_BYTES = 1 << 16
 _GRACE_S = 1.0
 """So long after its time a call that waits on the other side is cut off."""
@@ -56,7 +63,7 @@ mv -f "$new" "$1"
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class SshTarget:
     """Where a machine answers. ``key``: the file of our private key. A ``user`` other than root acts through sudo."""
 
     address: str
@@ -65,12 +72,12 @@ class Target:
     port: int = 22
 
 
-def answers(target: Target, timeout_s: float) -> None:
+def check_port_listening(target: SshTarget, timeout_s: float) -> None:
     """Returns when something listens at the target's port. Raises NotReachable."""
     _tcp(target, timeout_s).close()
 
 
-def _tcp(target: Target, timeout_s: float) -> socket.socket:
+def _tcp(target: SshTarget, timeout_s: float) -> socket.socket:
     try:
         return socket.create_connection((target.address, target.port), timeout_s)
     except OSError as error:
@@ -81,7 +88,7 @@ def _tcp(target: Target, timeout_s: float) -> socket.socket:
         ) from None
 
 
-def connect(target: Target, known: HostKeys, timeout_s: float = 10.0) -> Session:
+def open_ssh_session(target: SshTarget, known: HostKeys, timeout_s: float = 10.0) -> SshSession:
     """Connects, checks the host key against ``known``, then authenticates with our key.
 
     ``timeout_s`` bounds each of the three. Raises NotReachable, HostKeyMismatch, Incompatible, AuthRefused or
@@ -101,18 +108,18 @@ def connect(target: Target, known: HostKeys, timeout_s: float = 10.0) -> Session
             "cloud says of the machine"
         )
     logging.getLogger(_CHANNEL).setLevel(logging.CRITICAL + 1)
-    transport = Transport(wire)
+    transport = LimitedTransport(wire)
     transport.set_log_channel(_CHANNEL)
     transport.banner_timeout = transport.handshake_timeout = transport.auth_timeout = timeout_s
     try:
         if known.keys:
-            _ask_for(transport, known)
+            _request_known_key_types(transport, known)
         shown = _shake_hands(transport, target, known, timeout_s)
         _authenticate(transport, target, private, known)
     except BaseException:
         transport.close()
         raise
-    return Session(transport, target, shown)
+    return SshSession(transport, target, shown)
 
 
 def _private_key(path: Path) -> paramiko.PKey:
@@ -122,7 +129,7 @@ def _private_key(path: Path) -> paramiko.PKey:
         raise KeyUnusable(f"burstd's ssh key {path} cannot be read: {error}") from None
 
 
-def _ask_for(transport: Transport, known: HostKeys) -> None:
+def _request_known_key_types(transport: LimitedTransport, known: HostKeys) -> None:
     """Has the machine show a key of a type that we know; it may have several."""
     types = {key.split(" ")[0] for key in known.keys}
     options = transport.get_security_options()
@@ -132,7 +139,7 @@ def _ask_for(transport: Transport, known: HostKeys) -> None:
         options.key_types = wanted
 
 
-def _shake_hands(transport: Transport, target: Target, known: HostKeys, timeout_s: float) -> str:
+def _shake_hands(transport: LimitedTransport, target: SshTarget, known: HostKeys, timeout_s: float) -> str:
     """Agrees on keys and returns the machine's host key, having checked it."""
     try:
         transport.start_client(timeout=timeout_s)
@@ -146,26 +153,26 @@ def _shake_hands(transport: Transport, target: Target, known: HostKeys, timeout_
         # A port that answers with anything but ssh is a machine in the middle of its boot, or a proxy before it.
         raise NotReachable(f"{target.address} answers on port {target.port}, but not as sshd does: {error}") from None
     shown = f"{key.get_name()} {key.get_base64()}"
-    if not known.accepts(shown):
+    if not known.accepts_key(shown):
         raise _mismatch(target, known, f"shows {key.fingerprint} ({key.get_name()})")
     return shown
 
 
-def _mismatch(target: Target, known: HostKeys, what: str) -> HostKeyMismatch:
-    learned = "its console log" if known.trust is Trust.CONSOLE else "its first connection"
+def _mismatch(target: SshTarget, known: HostKeys, what: str) -> HostKeyMismatch:
+    learned = "its console log" if known.trust is HostKeyPolicy.CONSOLE else "its first connection"
     return HostKeyMismatch(
         f"{target.address} {what}, which is none of the host keys of {learned}: another machine answers at this "
         "address. Nothing was sent to it. Look for a second owner of the address"
     )
 
 
-def _authenticate(transport: Transport, target: Target, private: paramiko.PKey, known: HostKeys) -> None:
+def _authenticate(transport: LimitedTransport, target: SshTarget, private: paramiko.PKey, known: HostKeys) -> None:
     try:
         left = transport.auth_publickey(target.user, private)
     except paramiko.AuthenticationException as error:
         what = f"{target.address} refuses burstd's key for {target.user} ({error})"
         # cloud-init shows the host keys when it is done. An ordinary user is kept out even longer (pam_nologin).
-        if known.trust is Trust.CONSOLE and target.user == "root":
+        if known.trust is HostKeyPolicy.CONSOLE and target.user == "root":
             raise AuthRefused(
                 f"{what}: its image does not run cloud-init's user data, or its sshd does not let {target.user} in"
             ) from None
@@ -176,16 +183,16 @@ def _authenticate(transport: Transport, target: Target, private: paramiko.PKey, 
         raise AuthRefused(f"{target.address} wants more than a key of {target.user}: {', '.join(left)}")
 
 
-class Session:
+class SshSession:
     """A connection to a machine that is the right one. Not for several threads at once. Close it, or use ``with``."""
 
-    def __init__(self, transport: Transport, target: Target, host_key: str) -> None:
+    def __init__(self, transport: LimitedTransport, target: SshTarget, host_key: str) -> None:
         self._transport = transport
         self._target = target
         self.host_key = host_key
         """The key it showed: ``ssh-ed25519 AAAA...``."""
 
-    def run(self, argv: Sequence[str], *, input: bytes = b"", timeout_s: float = 30.0) -> Result:  # noqa: A002 - as in subprocess.run
+    def run(self, argv: Sequence[str], *, input: bytes = b"", timeout_s: float = 30.0) -> CompletedCommand:  # noqa: A002 - as in subprocess.run
         """Runs a command as root. Secrets belong into ``input``, never into ``argv``.
 
         Raises ConnectionLost, CommandTimedOut; the connection is of no use after either. An exit status other than 0
@@ -194,7 +201,7 @@ class Session:
         words = argv if self._target.user == "root" else ["sudo", "-n", "--", *argv]
         deadline = time.monotonic() + timeout_s
         try:
-            with self._transport.within(timeout_s + _GRACE_S):
+            with self._transport.close_after(timeout_s + _GRACE_S):
                 channel = self._transport.open_session(timeout=timeout_s)
                 channel.settimeout(timeout_s)
                 channel.exec_command(shlex.join(words))
@@ -217,28 +224,28 @@ class Session:
             raise self._timed_out(argv, timeout_s)
         if rc < 0 and not self._transport.is_active():
             raise ConnectionLost(f"{self._target.address} hung up while it ran {argv[0]}")
-        return Result(rc, out, err)
+        return CompletedCommand(rc, out, err)
 
     def _timed_out(self, argv: Sequence[str], timeout_s: float) -> CommandTimedOut:
         return CommandTimedOut(f"{self._target.address} took more than {timeout_s:.0f} s for {argv[0]}")
 
-    def script(self, text: str, *args: str, input: bytes = b"", timeout_s: float = 30.0) -> Result:  # noqa: A002 - see run
+    def script(self, text: str, *args: str, input: bytes = b"", timeout_s: float = 30.0) -> CompletedCommand:  # noqa: A002 - see run
         """Runs a POSIX sh script with arguments, in one round trip; otherwise as ``run``."""
         return self.run(["sh", "-c", text, "sh", *args], input=input, timeout_s=timeout_s)
 
-    def talk(self, argv: Sequence[str], *, timeout_s: float = 30.0) -> Talk:
+    def start_process(self, argv: Sequence[str], *, timeout_s: float = 30.0) -> SshCommandStream:
         """Starts a command as root and talks with it line by line. Raises ConnectionLost."""
         words = argv if self._target.user == "root" else ["sudo", "-n", "--", *argv]
         try:
-            with self._transport.within(timeout_s):
+            with self._transport.close_after(timeout_s):
                 channel = self._transport.open_session(timeout=timeout_s)
                 channel.exec_command(shlex.join(words))
         except (paramiko.SSHException, OSError, EOFError) as error:
             self.close()
             raise ConnectionLost(f"{self._target.address} hung up before it ran {argv[0]}: {error}") from None
-        return Talk(self._transport, channel, self._target.address)
+        return SshCommandStream(self._transport, channel, self._target.address)
 
-    def dial(self, port: int, timeout_s: float = 30.0) -> Wire:
+    def dial(self, port: int, timeout_s: float = 30.0) -> SshPortStream:
         """Connects to a TCP port of the machine's 127.0.0.1. Raises NotListening, ConnectionLost, ForwardingForbidden.
 
         The wire ends with the session.
@@ -257,14 +264,14 @@ class Session:
             raise NotListening(f"nothing listens at {there} so far ({error.text})") from None
         except (paramiko.SSHException, OSError, EOFError) as error:
             # The session goes on where it can: others' wires are in it.
-            if self._answers():
+            if self._is_alive():
                 raise NotListening(
                     f"{there} takes no connection within {timeout_s:.0f} s: it is busy or stuck"
                 ) from None
             raise ConnectionLost(f"{self._target.address} hung up before burstd was at port {port}: {error}") from None
-        return Wire(channel)
+        return SshPortStream(channel)
 
-    def _answers(self) -> bool:
+    def _is_alive(self) -> bool:
         """Whether its sshd still says anything, be it no."""
         try:
             self._transport.open_session(timeout=_STATUS_S).close()
@@ -274,7 +281,7 @@ class Session:
             return False
         return True
 
-    def put(self, path: str, content: bytes, *, mode: int = 0o644, owner: str = "root:root") -> None:
+    def put_file(self, path: str, content: bytes, *, mode: int = 0o644, owner: str = "root:root") -> None:
         """Writes a file whole: it is there with all its content, mode and owner (``user:group``), or as before.
 
         Raises CommandFailed, and what ``run`` raises.
@@ -282,7 +289,7 @@ class Session:
         done = self.script(_PUT, path, f"{mode:04o}", owner, str(len(content)), input=content)
         if done.rc != 0:
             raise CommandFailed(
-                f"{path} could not be written on {self._target.address}: {done.complaint}", rc=done.rc, err=done.err
+                f"{path} could not be written on {self._target.address}: {done.last_line}", rc=done.rc, err=done.err
             )
 
     def close(self) -> None:
@@ -298,39 +305,39 @@ class Session:
         self.close()
 
 
-class Talk:
+class SshCommandStream:
     """A command that runs on a machine, to be spoken with. It ends, or loses its standard input, with ``close``."""
 
-    def __init__(self, transport: Transport, channel: paramiko.Channel, address: str) -> None:
+    def __init__(self, transport: LimitedTransport, channel: paramiko.Channel, address: str) -> None:
         self._transport = transport
         self._channel = channel
         self._address = address
-        self._heard = bytearray()
+        self._buffer = bytearray()
 
-    def say(self, line: bytes) -> None:
+    def write_line(self, line: bytes) -> None:
         """Sends to its standard input. Raises ConnectionLost."""
         try:
-            self._channel.settimeout(_SAY_S)
-            with self._transport.within(_SAY_S + _GRACE_S):
+            self._channel.settimeout(_SEND_TIMEOUT_S)
+            with self._transport.close_after(_SEND_TIMEOUT_S + _GRACE_S):
                 self._channel.sendall(line)
         except (paramiko.SSHException, OSError, EOFError) as error:
             raise ConnectionLost(f"{self._address} hung up in the middle: {error}") from None
 
-    def hear(self, quiet_s: float, cancelled: threading.Event) -> bytes | None:
+    def read_line(self, quiet_s: float, cancelled: threading.Event) -> bytes | None:
         """The next line of its standard output; empty: it has ended; None: ``cancelled`` was set.
 
         Raises CommandTimedOut where it says nothing for ``quiet_s``, ConnectionLost, also for a line without an end.
         """
         deadline = time.monotonic() + quiet_s
         looked = 0
-        while (end := self._heard.find(b"\n", looked)) < 0:
-            looked = len(self._heard)
+        while (end := self._buffer.find(b"\n", looked)) < 0:
+            looked = len(self._buffer)
             if looked > LINE_BYTES:
                 raise ConnectionLost(f"{self._address} said more than {LINE_BYTES} bytes without an end of line")
             if cancelled.is_set():
                 return None
             try:
-                self._channel.settimeout(_LISTEN_S)
+                self._channel.settimeout(_POLL_S)
                 piece = self._channel.recv(1 << 16)
             except TimeoutError:
                 if time.monotonic() > deadline:
@@ -343,13 +350,13 @@ class Talk:
                 if not self._channel.status_event.wait(_STATUS_S) or self._channel.recv_exit_status() < 0:
                     raise ConnectionLost(f"{self._address} hung up in the middle")
                 return b""
-            self._heard += piece
+            self._buffer += piece
             deadline = time.monotonic() + quiet_s
-        line = bytes(self._heard[: end + 1])
-        del self._heard[: end + 1]
+        line = bytes(self._buffer[: end + 1])
+        del self._buffer[: end + 1]
         return line
 
-    def complaint(self) -> str:
+    def stderr_tail(self) -> str:
         """The end of what it wrote to its standard error."""
         said, left = b"", OUTPUT_BYTES
         while left > 0 and self._channel.recv_stderr_ready() and (piece := self._channel.recv_stderr(1 << 16)):
@@ -371,8 +378,8 @@ class Talk:
         self.close()
 
 
-class Wire:
-    """A connection to a port of a machine; see ``burstd.domain.plugins.shell.Wire``."""
+class SshPortStream:
+    """A connection to a port of a machine; see ``burstd.domain.plugins.shell.PortConnection``."""
 
     def __init__(self, channel: paramiko.Channel) -> None:
         channel.settimeout(None)
@@ -386,7 +393,7 @@ class Wire:
         """Raises OSError."""
         self._channel.sendall(data)
 
-    def finish(self) -> None:
+    def shutdown_write(self) -> None:
         """Nothing more is sent; what the other side says can still be received."""
         # Where the machine is gone there is nobody left to be told.
         with contextlib.suppress(EOFError, OSError):

@@ -51,7 +51,7 @@ def _bounded(take: Any) -> Any:
     return taken
 
 
-class Transport(paramiko.Transport):
+class LimitedTransport(paramiko.Transport):
     """See the module."""
 
     _channel_handler_table = {  # noqa: RUF012 - paramiko's
@@ -64,7 +64,7 @@ class Transport(paramiko.Transport):
         super().__init__(socket, packetizer_class=_Packetizer)
 
     @contextmanager
-    def within(self, seconds: float) -> Iterator[None]:
+    def close_after(self, seconds: float) -> Iterator[None]:
         """Hangs up where what is inside takes longer, which ends it by an exception."""
         timer = threading.Timer(seconds, self.close)
         timer.daemon = True

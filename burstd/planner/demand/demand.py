@@ -11,56 +11,56 @@ from operator import is_
 from burstd.domain.plugins.policy import Remark
 from burstd.domain.slurm.job import Job, JobState
 from burstd.domain.snapshot import SlurmView, Snapshot
-from burstd.planner.demand.pending_queue import Queue
-from burstd.planner.demand.pending_reasons import Reason, meaning
-from burstd.planner.demand.request import Payers, Request, Requests
-from burstd.planner.demand.requeued_jobs import begins_anew
-from burstd.planner.staging.input_deadlines import STAGING, Inputs, data_of
+from burstd.planner.demand.pending_queue import PendingQueue
+from burstd.planner.demand.pending_reasons import PendingReason, pending_reason
+from burstd.planner.demand.request import Payers, RequestIndex, ResourceRequest
+from burstd.planner.demand.requeued_jobs import restarts_after_interruption
+from burstd.planner.staging.input_deadlines import STAGE_IN_REASONS, InputDeadlines, data_of_job
 
 _STARTED = frozenset({JobState.RUNNING, JobState.CONFIGURING, JobState.SUSPENDED, JobState.COMPLETING})
-_UNSETTLED = STAGING | {"BeginTime", "Reservation"}
+_CONTEXT_DEPENDENT = STAGE_IN_REASONS | {"BeginTime", "Reservation"}
 """Reasons with which it is not the job alone that says whether it counts."""
-_MOST_REQUESTS = 50_000
+_MAX_REQUESTS = 50_000
 """So many are kept in mind."""
-_DIGITS = 10
+_MAX_TASK_DIGITS = 10
 """More than any array task has."""
 
 
 @dataclass(slots=True, eq=False)
-class Ask:
+class PendingJob:
     """Jobs that start together (the components of a het job) or one job, ``tasks`` times (an array)."""
 
     job: Job
     """The job, or the leader of the het job."""
-    request: Request
+    request: ResourceRequest
     tasks: int = 1
     burst: bool = True
     """False: no pool serves its partitions; it is here because it competes for the other nodes."""
-    plain: bool = False
+    single_task: bool = False
     """One task of one job, and no array: its id is all that anything can be known by."""
-    more: tuple[tuple[Job, Request], ...] = ()
+    other_components: tuple[tuple[Job, ResourceRequest], ...] = ()
     """The other components of the het job."""
-    placed: bool = False
+    takes_capacity: bool = False
     """It takes room, or may (all but plain ones that were left out do)."""
-    said: Remark | None = None
+    last_remark: Remark | None = None
     """What placement said of it last: said again where it is the same."""
 
     @property
-    def parts(self) -> tuple[tuple[Job, Request], ...]:
+    def components(self) -> tuple[tuple[Job, ResourceRequest], ...]:
         """All that start together."""
-        return ((self.job, self.request), *self.more)
+        return ((self.job, self.request), *self.other_components)
 
     @property
     def jobs(self) -> tuple[Job, ...]:
         """All that start together."""
-        return (self.job, *(job for job, _ in self.more))
+        return (self.job, *(job for job, _ in self.other_components))
 
-    def asks_alike(self, job: Job, request: Request) -> bool:
+    def equivalent_to(self, job: Job, request: ResourceRequest) -> bool:
         """True where this is all that placement need know of another look at the job, of which it is one task."""
-        mine = self.job
-        return self.plain and self.request is request and (mine.user, mine.account) == (job.user, job.account)
+        own = self.job
+        return self.single_task and self.request is request and (own.user, own.account) == (job.user, job.account)
 
-    def gang(self, task: str = "") -> str:
+    def gang_id(self, task: str = "") -> str:
         """The word that the claims of its nodes bear: the job's id, the array task's id, the het job's id."""
         if self.job.het_job_id:
             return self.job.het_job_id
@@ -75,24 +75,24 @@ class Ask:
 
 
 @dataclass(slots=True, eq=False)
-class _Out:
+class _NotCounted:
     """What is said of jobs that do not count."""
 
     remarks: tuple[Remark, ...] = ()
 
 
-_NOTHING = _Out()
+_NOTHING = _NotCounted()
 
 
 @dataclass(frozen=True, slots=True)
 class Demand:
     """What counts, highest priority first, and a remark for each pending job of a burst partition that does not."""
 
-    asks: tuple[Ask, ...]
+    pending_jobs: tuple[PendingJob, ...]
     remarks: tuple[Remark, ...]
-    look_at: float = float("inf")
+    wake_at: float = float("inf")
     """When the next of those that do not count yet begins to, in burstd's time."""
-    het: bool = False
+    has_het_jobs: bool = False
     """There are het jobs among them."""
 
 
@@ -104,7 +104,7 @@ def task_ids(text: str) -> Iterator[str]:
 
 def tasks_among(text: str, tasks: Iterable[str]) -> list[str]:
     """Those of them that are in Slurm's notation, in its order; no others are looked at."""
-    numbers = sorted(int(task) for task in set(tasks) if task.isdecimal() and len(task) <= _DIGITS)
+    numbers = sorted(int(task) for task in set(tasks) if task.isdecimal() and len(task) <= _MAX_TASK_DIGITS)
     return [str(number) for span in _spans(text) for number in numbers if number in span]
 
 
@@ -121,130 +121,141 @@ def _spans(text: str) -> Iterator[range]:
             yield range(int(first), int(last or first) + 1, int(step or 1))
 
 
-class DemandMemory:
+class DemandCache:
     """What need not be found out again of jobs that are the very same as at the last look."""
 
     def __init__(self) -> None:
-        self.forget(())
+        self.reset(())
 
-    def forget(self, payers: Payers) -> None:
+    def reset(self, payers: Payers) -> None:
         """Begins anew."""
-        self.queue = Queue[Ask | _Out]()
-        self.requests = Requests(payers)
-        self.unsettled: dict[int, Ask] = {}
+        self.queue = PendingQueue[PendingJob | _NotCounted]()
+        self.requests = RequestIndex(payers)
+        self.unsettled: dict[int, PendingJob] = {}
         """By the job's identity, the asks of the last look that were none of its notes."""
-        self.settled: Demand | None = None
+        self.last_demand: Demand | None = None
         """The last answer, where it stands until a job changes."""
         self.now = 0.0
         self.context: frozenset[str] = frozenset()
         """The partitions for which they hold."""
 
 
-def demand(snapshot: Snapshot, memory: DemandMemory | None = None, payers: Payers = ()) -> Demand:
+def pending_demand(snapshot: Snapshot, cache: DemandCache | None = None, payers: Payers = ()) -> Demand:
     """Reads the queue. Empty where Slurm could not be read. Jobs of different ``payers`` share no new machine."""
     if not isinstance(snapshot.slurm, SlurmView):
         return Demand((), ())
-    return _Look(snapshot, snapshot.slurm, memory or DemandMemory()).run(payers)
+    return _QueueScan(snapshot, snapshot.slurm, cache or DemandCache()).scan(payers)
 
 
-class _Look:
+class _QueueScan:
     """One look at the queue."""
 
-    def __init__(self, snapshot: Snapshot, slurm: SlurmView, memory: DemandMemory) -> None:
+    def __init__(self, snapshot: Snapshot, slurm: SlurmView, cache: DemandCache) -> None:
         self._snapshot = snapshot
         self._slurm = slurm
-        self._memory = memory
+        self._cache = cache
         self._now = snapshot.now
         self._data = snapshot.data
-        self._inputs = Inputs(snapshot)
+        self._staging_inputs = InputDeadlines(snapshot)
         self._pools = frozenset(partition for pool in snapshot.pools.values() for partition in pool.partitions)
         self._burst: dict[tuple[str, ...], bool] = {}
-        self._reasons: dict[str, Reason] = {}
-        self._look_at = float("inf")
+        self._reasons_by_text: dict[str, PendingReason] = {}
+        self._wake_at = float("inf")
         self._running: Counter[str] | None = None
         self._components: dict[str, tuple[Job, ...]] | None = None
 
-    def run(self, payers: Payers) -> Demand:
-        requests = self._memory.requests
-        if self._now < self._memory.now or len(requests) > _MOST_REQUESTS or requests.payers != payers:
+    def scan(self, payers: Payers) -> Demand:
+        requests = self._cache.requests
+        if self._now < self._cache.now or len(requests) > _MAX_REQUESTS or requests.payers != payers:
             # What counted by then need not count now.
-            self._memory.forget(payers)
-        self._memory.now = self._now
-        queue, before = self._memory.queue, self._memory.unsettled
-        same = queue.look(self._slurm.jobs, (self._pools, frozenset(self._data)))
-        if same and self._memory.settled is not None:
-            return self._memory.settled
+            self._cache.reset(payers)
+        self._cache.now = self._now
+        queue, before = self._cache.queue, self._cache.unsettled
+        same = queue.update(self._slurm.jobs, (self._pools, frozenset(self._data)))
+        if same and self._cache.last_demand is not None:
+            return self._cache.last_demand
         found = list(queue.notes)
-        self._memory.unsettled = {}
-        if self._memory.context != self._pools:
-            self._memory.context, before = self._pools, {}
+        self._cache.unsettled = {}
+        if self._cache.context != self._pools:
+            self._cache.context, before = self._pools, {}
         others = self._settle(queue.pending, queue.notes, found)
         for at in others:
             job = queue.pending[at]
-            jobs = self._together(job)
-            note = self._note(jobs) if jobs else _NOTHING
-            if isinstance(note, Ask):
+            jobs = self._components_of(job)
+            note = self._classify(jobs) if jobs else _NOTHING
+            if isinstance(note, PendingJob):
                 known = before.get(id(job))
                 if known is not None and known.tasks == note.tasks and _same(known.jobs, jobs):
                     note = known
-                self._memory.unsettled[id(job)] = note
+                self._cache.unsettled[id(job)] = note
             found[at] = note
-        asks = tuple([note for note in found if type(note) is Ask])
-        out = [note.remarks for note in found if type(note) is _Out] if len(asks) < len(found) else []
-        demand = Demand(asks, tuple(chain.from_iterable(out)), self._look_at, self._components is not None)
-        self._memory.settled = None if others else demand
+        pending_jobs = tuple([note for note in found if type(note) is PendingJob])
+        out = [note.remarks for note in found if type(note) is _NotCounted] if len(pending_jobs) < len(found) else []
+        demand = Demand(pending_jobs, tuple(chain.from_iterable(out)), self._wake_at, self._components is not None)
+        self._cache.last_demand = None if others else demand
         return demand
 
-    def _settle(self, pending: list[Job], notes: list[Ask | _Out | None], found: list[Ask | _Out | None]) -> list[int]:
+    def _settle(
+        self,
+        pending: list[Job],
+        notes: list[PendingJob | _NotCounted | None],
+        found: list[PendingJob | _NotCounted | None],
+    ) -> list[int]:
         """Notes down those whose answer hangs on the job alone, and is the same at the next look; returns the others.
 
         These are most of a long queue: it is gone through once, with nothing called that need not be.
         """
-        now, data, requests, serves, meanings = self._now, self._data, self._memory.requests, self._burst, self._reasons
-        former = self._memory.queue.former
+        now, data, requests, serves, meanings = (
+            self._now,
+            self._data,
+            self._cache.requests,
+            self._burst,
+            self._reasons_by_text,
+        )
+        former = self._cache.queue.former_notes
         others: list[int] = []
         for at in list(compress(count(), map(is_, notes, repeat(None)))):
             job = pending[at]
             if (
                 job.eligible > now or job.het_job_id or job.tasks_limit or job.reservation
-                or job.reason in _UNSETTLED or (data and data_of(data, job) is not None)
+                or job.reason in _CONTEXT_DEPENDENT or (data and data_of_job(data, job) is not None)
             ):  # fmt: skip
                 others.append(at)
                 continue
             partitions, reason = job.partitions, job.reason
             burst = serves[partitions] if partitions in serves else self._serves(partitions)
-            meant = meanings.get(reason) or self._meaning(reason)
-            if meant.counts and not job.dependency and job.state is JobState.PENDING:
+            meant = meanings.get(reason) or self._pending_reason(reason)
+            if meant.needs_nodes and not job.dependency and job.state is JobState.PENDING:
                 plain = job.tasks <= 1 and not job.array_tasks
-                request = requests.of(job)
+                request = requests.request_for(job)
                 known = former.get(job.id) if plain else None
-                if type(known) is Ask and known.asks_alike(job, request):
+                if type(known) is PendingJob and known.equivalent_to(job, request):
                     known.job = job
                     notes[at] = found[at] = known
                 else:
-                    notes[at] = found[at] = Ask(job, request, job.tasks or 1, burst, plain)
+                    notes[at] = found[at] = PendingJob(job, request, job.tasks or 1, burst, plain)
             elif burst:
-                out = Remark("demand", f"job:{job.id}", "wait", self._keeps(job))
-                notes[at] = found[at] = _Out((out,))
+                out = Remark("demand", f"job:{job.id}", "wait", self._blocking_reason(job))
+                notes[at] = found[at] = _NotCounted((out,))
             else:
                 notes[at] = found[at] = _NOTHING
         return others
 
-    def _together(self, job: Job) -> tuple[Job, ...]:
+    def _components_of(self, job: Job) -> tuple[Job, ...]:
         """The components of a het job, with the first of them; none with the others."""
         if not job.het_job_id:
             return (job,)
         if self._components is None:
-            self._components = _components(self._memory.queue.pending)
+            self._components = _components(self._cache.queue.pending)
         return self._components.pop(job.het_job_id, ())
 
-    def _note(self, jobs: tuple[Job, ...]) -> Ask | _Out:
+    def _classify(self, jobs: tuple[Job, ...]) -> PendingJob | _NotCounted:
         burst = any(self._serves(job.partitions) for job in jobs)
         tasks, why = self._tasks(jobs)
         if tasks:
-            (job, request), *more = [(job, self._memory.requests.of(job)) for job in jobs]
-            return Ask(job, request, tasks, burst, tasks == 1 and not (job.array_tasks or more), tuple(more))
-        return _Out(tuple(Remark("demand", f"job:{j.id}", "wait", why) for j in jobs)) if burst else _NOTHING
+            (job, request), *more = [(job, self._cache.requests.request_for(job)) for job in jobs]
+            return PendingJob(job, request, tasks, burst, tasks == 1 and not (job.array_tasks or more), tuple(more))
+        return _NotCounted(tuple(Remark("demand", f"job:{j.id}", "wait", why) for j in jobs)) if burst else _NOTHING
 
     def _serves(self, partitions: tuple[str, ...]) -> bool:
         known = self._burst.get(partitions)
@@ -252,23 +263,23 @@ class _Look:
             known = self._burst[partitions] = not self._pools.isdisjoint(partitions)
         return known
 
-    def _meaning(self, reason: str) -> Reason:
-        known = self._reasons.get(reason)
+    def _pending_reason(self, reason: str) -> PendingReason:
+        known = self._reasons_by_text.get(reason)
         if known is None:
-            known = self._reasons[reason] = meaning(reason)
+            known = self._reasons_by_text[reason] = pending_reason(reason)
         return known
 
     def _tasks(self, jobs: tuple[Job, ...]) -> tuple[int, str]:
         """How many tasks of these jobs count, and why none does."""
         for job in jobs:
-            why = self._keeps(job)
+            why = self._blocking_reason(job)
             if why:
                 return 0, why if len(jobs) == 1 else f"component {job.id}: {why}"
         job = jobs[0]
         if not job.tasks_limit:
             return max(1, job.tasks), ""
         if self._running is None:
-            self._running = _started(self._slurm.jobs)
+            self._running = _running_tasks(self._slurm.jobs)
         left = job.tasks_limit - self._running[job.array_job_id or job.id]
         if left <= 0:
             return 0, f"as many tasks of its array run as its % throttle allows ({job.tasks_limit})"
@@ -276,21 +287,23 @@ class _Look:
         self._running[job.array_job_id or job.id] += tasks
         return tasks, ""
 
-    def _keeps(self, job: Job) -> str:
+    def _blocking_reason(self, job: Job) -> str:
         """Why more nodes would not start it; empty: they would."""
         if job.state is not JobState.PENDING:
             return f"it is {job.state.value.lower().replace('_', ' ')}"
-        found = self._meaning(job.reason)
+        found = self._pending_reason(job.reason)
         bound = job.id in self._snapshot.bound or job.het_job_id in self._snapshot.bound
         # The machine of one that begins anew boots while Slurm keeps it from starting.
-        begun = begins_anew(job, self._snapshot) or (job.reason == "BeginTime" and 0 < job.eligible <= self._now)
+        begun = restarts_after_interruption(job, self._snapshot) or (
+            job.reason == "BeginTime" and 0 < job.eligible <= self._now
+        )
         if job.eligible > self._now:
-            self._look_at = min(self._look_at, job.eligible)
-        data = self._inputs.of(job)
-        if data is not None and data.held:
-            return data.why
-        staging = data is not None and job.reason in STAGING
-        if not found.counts and not begun and not staging and not (bound and job.reason == "Reservation"):
+            self._wake_at = min(self._wake_at, job.eligible)
+        data = self._staging_inputs.input_verdict(job)
+        if data is not None and data.is_held:
+            return data.wait_reason
+        staging = data is not None and job.reason in STAGE_IN_REASONS
+        if not found.needs_nodes and not begun and not staging and not (bound and job.reason == "Reservation"):
             return f"{found.text} (Slurm: {job.reason})"
         if job.dependency:
             return f"it depends on another job ({job.dependency})"
@@ -298,9 +311,9 @@ class _Look:
             return f"its begin time is in {job.eligible - self._now:.0f} s"
         if job.reservation and not bound:
             return f"it asks for the reservation {job.reservation}, which has nodes of its own"
-        if data is not None and data.why:
-            self._look_at = min(self._look_at, data.due)
-            return data.why
+        if data is not None and data.wait_reason:
+            self._wake_at = min(self._wake_at, data.due)
+            return data.wait_reason
         return ""
 
 
@@ -316,7 +329,7 @@ def _components(queue: list[Job]) -> dict[str, tuple[Job, ...]]:
     return {het: tuple(sorted(jobs, key=lambda j: j.het_offset)) for het, jobs in found.items()}
 
 
-def _started(jobs: tuple[Job, ...]) -> Counter[str]:
+def _running_tasks(jobs: tuple[Job, ...]) -> Counter[str]:
     """How many tasks of each array run."""
     running: Counter[str] = Counter()
     for job in jobs:

@@ -15,11 +15,11 @@ from functools import lru_cache
 from itertools import chain
 
 _TOKEN = re.compile(r"\s*(?:(?P<name>[A-Za-z0-9_.:=/%+#@-]+)|(?P<sign>[&|*()\[\]]))")
-_MOST_ALTERNATIVES = 64
-_DEEPEST = 64
+_MAX_ALTERNATIVES = 64
+_MAX_DEPTH = 64
 """Parentheses, and changes between ``&`` and ``|``, in one expression."""
-_LONGEST = 4096
-_MOST_NODES = 65_533
+_MAX_LENGTH = 4096
+_MAX_NODES = 65_533
 """Slurm can have no more."""
 _SHOWN = 200
 
@@ -36,39 +36,39 @@ class Feature:
 
 
 @dataclass(frozen=True, slots=True)
-class Every:
+class AllOf:
     """All of them; of none: true."""
 
-    of: tuple[Expression, ...] = ()
+    terms: tuple[Expression, ...] = ()
 
     def holds(self, features: AbstractSet[str]) -> bool:
         """True where a node with these features meets all."""
-        return all(e.holds(features) for e in self.of)
+        return all(e.holds(features) for e in self.terms)
 
 
 @dataclass(frozen=True, slots=True)
-class Some:
+class AnyOf:
     """At least one of them."""
 
-    of: tuple[Expression, ...]
+    terms: tuple[Expression, ...]
 
     def holds(self, features: AbstractSet[str]) -> bool:
         """True where a node with these features meets one."""
-        return any(e.holds(features) for e in self.of)
+        return any(e.holds(features) for e in self.terms)
 
 
-Expression = Feature | Every | Some
+Expression = Feature | AllOf | AnyOf
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class FeatureCount:
     """``count`` nodes for which ``wanted`` holds; 0: every node."""
 
     count: int
-    wanted: Expression
+    expression: Expression
 
 
-Alternative = tuple[Group, ...]
+Alternative = tuple[FeatureCount, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,41 +79,41 @@ class Constraint:
     alternatives: tuple[Alternative, ...] = ((),)
     problem: str = ""
     """Why it cannot be understood; then no node meets it."""
-    fewest_nodes: int = field(default=1)
+    min_nodes: int = field(default=1)
     """Fewest nodes that can meet it: the counts of its smallest alternative."""
 
-    def of_one_node(self, features: AbstractSet[str]) -> bool:
+    def met_by_one_node(self, features: AbstractSet[str]) -> bool:
         """True where a node with these features alone meets it."""
-        return self.fewest_nodes == 1 and any(
-            sum(g.count for g in alternative) <= 1 and all(g.wanted.holds(features) for g in alternative)
+        return self.min_nodes == 1 and any(
+            sum(g.count for g in alternative) <= 1 and all(g.expression.holds(features) for g in alternative)
             for alternative in self.alternatives
         )
 
     def may_use(self, features: AbstractSet[str]) -> bool:
         """True where a node with these features can be one of the nodes that meet it together."""
-        return any(any(e.holds(features) for _, e in split(a, self.fewest_nodes)) for a in self.alternatives)
+        return any(any(e.holds(features) for _, e in node_counts(a, self.min_nodes)) for a in self.alternatives)
 
 
-def split(alternative: Alternative, nodes: int) -> list[tuple[int, Expression]]:
+def node_counts(alternative: Alternative, nodes: int) -> list[tuple[int, Expression]]:
     """The alternative as exact numbers of nodes that make up ``nodes``, or its own counts where these are more."""
-    every = tuple(g.wanted for g in alternative if g.count == 0)
+    every = tuple(g.expression for g in alternative if g.count == 0)
     parts: list[tuple[int, Expression]] = [
-        (g.count, Every((g.wanted, *every)) if every else g.wanted) for g in alternative if g.count
+        (g.count, AllOf((g.expression, *every)) if every else g.expression) for g in alternative if g.count
     ]
     rest = nodes - sum(count for count, _ in parts)
     if rest > 0 or not parts:
-        parts.append((max(rest, 1), every[0] if len(every) == 1 else Every(every)))
+        parts.append((max(rest, 1), every[0] if len(every) == 1 else AllOf(every)))
     return parts
 
 
-class _Unclear(ValueError):
+class _ParseError(ValueError):
     """The expression is not one that Slurm documents."""
 
 
-def parse(text: str) -> Constraint:
+def parse_constraint(text: str) -> Constraint:
     """Parses an expression; empty: every node will do."""
-    if len(text) > _LONGEST:
-        why = f"it is longer than {_LONGEST} letters"
+    if len(text) > _MAX_LENGTH:
+        why = f"it is longer than {_MAX_LENGTH} letters"
         return Constraint(text[:_SHOWN], (), f"the constraint {text[:_SHOWN]!r}... is not understood: {why}")
     return _parse(text)
 
@@ -123,8 +123,8 @@ def _parse(text: str) -> Constraint:
     if not text.strip():
         return Constraint()
     try:
-        alternatives = _Parser(_tokens(text)).whole()
-    except _Unclear as unclear:
+        alternatives = _Parser(_tokens(text)).parse()
+    except _ParseError as unclear:
         return Constraint(text, (), f"the constraint {text[:_SHOWN]!r} is not understood: {unclear}")
     fewest = min(sum(g.count for g in a) for a in alternatives)
     return Constraint(text, alternatives, "", max(1, fewest))
@@ -137,7 +137,7 @@ def _tokens(text: str) -> list[str]:
     while at < len(text):
         found = _TOKEN.match(text, at)
         if found is None:
-            raise _Unclear(f"unexpected {text[at:].strip()[:1]!r}")
+            raise _ParseError(f"unexpected {text[at:].strip()[:1]!r}")
         tokens.append(found["name"] or found["sign"])
         at = found.end()
     return tokens
@@ -151,12 +151,12 @@ class _Parser:
         self._at = 0
         self._depth = 0
 
-    def whole(self) -> tuple[Alternative, ...]:
+    def parse(self) -> tuple[Alternative, ...]:
         found = self._chain(matching=False)
         if self._at < len(self._tokens):
-            raise _Unclear(f"unexpected {self._tokens[self._at][:_SHOWN]!r}")
-        if any(sum(g.count for g in alternative) > _MOST_NODES for alternative in found):
-            raise _Unclear("it asks for more nodes than Slurm can have")
+            raise _ParseError(f"unexpected {self._tokens[self._at][:_SHOWN]!r}")
+        if any(sum(g.count for g in alternative) > _MAX_NODES for alternative in found):
+            raise _ParseError("it asks for more nodes than Slurm can have")
         return found
 
     def _peek(self) -> str:
@@ -165,14 +165,14 @@ class _Parser:
     def _next(self) -> str:
         token = self._peek()
         if not token:
-            raise _Unclear("it ends too early")
+            raise _ParseError("it ends too early")
         self._at += 1
         return token
 
     def _deeper(self) -> None:
         self._depth += 1
-        if self._depth > _DEEPEST:
-            raise _Unclear("it is nested too deeply")
+        if self._depth > _MAX_DEPTH:
+            raise _ParseError("it is nested too deeply")
 
     def _chain(self, *, matching: bool) -> tuple[Alternative, ...]:
         self._deeper()
@@ -185,13 +185,13 @@ class _Parser:
             last = sign
             right = self._term()
             if sign == "&":
-                left = tuple(_both(a, b) for a in left for b in right)
+                left = tuple(_conjunction(a, b) for a in left for b in right)
             elif matching:
                 left += right
             else:
-                left = _either(left, right)
-            if len(left) > _MOST_ALTERNATIVES:
-                raise _Unclear("it has too many alternatives")
+                left = _disjunction(left, right)
+            if len(left) > _MAX_ALTERNATIVES:
+                raise _ParseError("it has too many alternatives")
         return left
 
     def _term(self) -> tuple[Alternative, ...]:
@@ -203,44 +203,50 @@ class _Parser:
             inner = self._chain(matching=True)
             self._expect("]")
         elif token in "&|*)]":
-            raise _Unclear(f"unexpected {token!r}")
+            raise _ParseError(f"unexpected {token!r}")
         else:
-            inner = ((Group(0, Feature(token)),),)
+            inner = ((FeatureCount(0, Feature(token)),),)
         if self._peek() != "*":
             return inner
         self._next()
         count = self._next()
-        if not count.isdecimal() or len(count) > len(str(_MOST_NODES)) or int(count) < 1:
-            raise _Unclear(f"{count[:_SHOWN]!r} is not a number of nodes")
+        if not count.isdecimal() or len(count) > len(str(_MAX_NODES)) or int(count) < 1:
+            raise _ParseError(f"{count[:_SHOWN]!r} is not a number of nodes")
         if any(g.count for a in inner for g in a):
-            raise _Unclear("a count of counts")
-        return tuple((Group(int(count), _merged(a)),) for a in inner)
+            raise _ParseError("a count of counts")
+        return tuple((FeatureCount(int(count), _merged(a)),) for a in inner)
 
     def _expect(self, token: str) -> None:
         got = self._next()
         if got != token:
-            raise _Unclear(f"{token!r} expected, not {got!r}")
+            raise _ParseError(f"{token!r} expected, not {got!r}")
 
 
 def _merged(alternative: Alternative) -> Expression:
     if len(alternative) == 1:
-        return alternative[0].wanted
+        return alternative[0].expression
     # Flat, so that a thousand features in a row are not a thousand levels.
-    parts = (g.wanted.of if isinstance(g.wanted, Every) else (g.wanted,) for g in alternative)
-    return Every(tuple(chain.from_iterable(parts)))
+    parts = (g.expression.terms if isinstance(g.expression, AllOf) else (g.expression,) for g in alternative)
+    return AllOf(tuple(chain.from_iterable(parts)))
 
 
-def _both(a: Alternative, b: Alternative) -> Alternative:
+def _conjunction(a: Alternative, b: Alternative) -> Alternative:
     """Groups that bear on every node become one."""
     groups = a + b
     every = tuple(g for g in groups if g.count == 0)
     counted = tuple(g for g in groups if g.count)
-    return (*counted, Group(0, _merged(every))) if every else counted
+    return (*counted, FeatureCount(0, _merged(every))) if every else counted
 
 
-def _either(left: tuple[Alternative, ...], right: tuple[Alternative, ...]) -> tuple[Alternative, ...]:
+def _disjunction(left: tuple[Alternative, ...], right: tuple[Alternative, ...]) -> tuple[Alternative, ...]:
     """Each node may take either side, where neither side counts nodes."""
     if all(len(a) == 1 and a[0].count == 0 for a in left + right) and len(left) == len(right) == 1:
-        sides = (side[0][0].wanted for side in (left, right))
-        return ((Group(0, Some(tuple(chain.from_iterable(s.of if isinstance(s, Some) else (s,) for s in sides)))),),)
+        sides = (side[0][0].expression for side in (left, right))
+        return (
+            (
+                FeatureCount(
+                    0, AnyOf(tuple(chain.from_iterable(s.terms if isinstance(s, AnyOf) else (s,) for s in sides)))
+                ),
+            ),
+        )
     return left + right

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from burstd.domain.slurm.shape import Gres
 
 
-class GresCount(dict[tuple[str, str], int]):
+class GresCounts(dict[tuple[str, str], int]):
     """How many there are of each (name, type); the type is empty for untyped ones."""
 
     def __init__(self, gres: Iterable[Gres] = ()) -> None:
@@ -15,9 +15,9 @@ class GresCount(dict[tuple[str, str], int]):
         for g in gres:
             self[g.name, g.type] = self.get((g.name, g.type), 0) + g.count
 
-    def copy(self) -> GresCount:
+    def copy(self) -> GresCounts:
         """An independent copy."""
-        same = GresCount()
+        same = GresCounts()
         same.update(self)
         return same
 
@@ -27,45 +27,45 @@ class GresCount(dict[tuple[str, str], int]):
             self[g.name, g.type] = max(0, self.get((g.name, g.type), 0) + sign * g.count)
 
 
-def available(there: GresCount, name: str, kind: str) -> int:
+def available_gres(counts: GresCounts, name: str, kind: str) -> int:
     """How many of the name and type there are; any type where ``kind`` is empty."""
     if kind:
-        return there.get((name, kind), 0)
-    return sum(count for (n, _), count in there.items() if n == name)
+        return counts.get((name, kind), 0)
+    return sum(count for (n, _), count in counts.items() if n == name)
 
 
-def lacking_gres(there: GresCount, wanted: tuple[Gres, ...]) -> str:
+def lacking_gres(counts: GresCounts, wanted: tuple[Gres, ...]) -> str:
     """The first request that cannot be met, for a person; empty: all can.
 
     A request without a type takes what requests with a type leave over.
     """
     for g in wanted:
         named = 0 if g.type else sum(w.count for w in wanted if w.name == g.name and w.type)
-        count = available(there, g.name, g.type)
+        count = available_gres(counts, g.name, g.type)
         if g.count + named > count:
             return f"{g} (it has {count or 'none'})"
     return ""
 
 
-def has_gres(there: GresCount, wanted: tuple[Gres, ...]) -> bool:
+def has_gres(counts: GresCounts, wanted: tuple[Gres, ...]) -> bool:
     """True where every request can be met."""
     if len(wanted) == 1:
-        return available(there, wanted[0].name, wanted[0].type) >= wanted[0].count
-    return not lacking_gres(there, wanted)
+        return available_gres(counts, wanted[0].name, wanted[0].type) >= wanted[0].count
+    return not lacking_gres(counts, wanted)
 
 
-def without(there: GresCount, wanted: tuple[Gres, ...], times: int = 1) -> GresCount:
+def subtract_gres(counts: GresCounts, wanted: tuple[Gres, ...], times: int = 1) -> GresCounts:
     """What a request that fits leaves, taken so often: requests with a type are served first."""
-    left = there.copy()
+    left = counts.copy()
     for g in wanted if len(wanted) == 1 else sorted(wanted, key=lambda w: not w.type):
         count = g.count * times
-        for key in [(g.name, g.type)] if g.type else sorted(k for k in there if k[0] == g.name):
+        for key in [(g.name, g.type)] if g.type else sorted(k for k in counts if k[0] == g.name):
             part = min(count, left.get(key, 0))
             left[key] = left.get(key, 0) - part
             count -= part
     return left
 
 
-def describe(gres: Iterable[Gres]) -> str:
+def gres_text(gres: Iterable[Gres]) -> str:
     """``gpu:v100:2, nvme:1``."""
     return ", ".join(str(g) for g in gres)

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 
 from burstd.domain.slurm.job import Job
 from burstd.domain.slurm.shape import Gres, Shape
-from burstd.planner.demand.feature_expression import Constraint, parse
-from burstd.planner.demand.gres import GresCount, available, describe, lacking_gres
+from burstd.planner.demand.feature_expression import Constraint, parse_constraint
+from burstd.planner.demand.gres import GresCounts, available_gres, gres_text, lacking_gres
 
 
 @dataclass(frozen=True, slots=True)
-class Defaults:
+class PartitionDefaults:
     """What the partition gives a job that asks for no memory. MiB, for each CPU or each node; 0: nothing."""
 
     memory_mib: int = 0
@@ -23,7 +23,7 @@ class Defaults:
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class NodeShare:
     """What one node must give a job: CPUs, MiB, GRES; the whole node where exclusive."""
 
     cpus: int
@@ -37,15 +37,15 @@ class Share:
             return f"{self.cpus} CPUs (it has {shape.cpus})"
         if self.memory_mib > shape.memory_mib:
             return f"{self.memory_mib} MiB of memory (it has {shape.memory_mib})"
-        return lacking_gres(GresCount(shape.gres), self.gres)
+        return lacking_gres(GresCounts(shape.gres), self.gres)
 
     def __str__(self) -> str:
-        parts = [f"{self.cpus} CPUs", f"{self.memory_mib} MiB" if self.memory_mib else "", describe(self.gres)]
+        parts = [f"{self.cpus} CPUs", f"{self.memory_mib} MiB" if self.memory_mib else "", gres_text(self.gres)]
         return ", ".join(p for p in parts if p) + (", whole nodes" if self.exclusive else "")
 
 
 @dataclass(frozen=True, slots=True)
-class Need:
+class ResourceRequirements:
     """What a job (or one task of an array, or one component of a het job) needs."""
 
     nodes: int
@@ -64,14 +64,14 @@ class Need:
     constraint: Constraint
     exclusive: bool
 
-    def share(self, nodes: int) -> Share:
+    def share_per_node(self, nodes: int) -> NodeShare:
         """What each of so many nodes gives, spread evenly."""
         cpus = max(1, self.cpus_per_node, -(-self.cpus // nodes))
         spread = tuple(Gres(g.name, g.type, -(-g.count // nodes)) for g in self.gres_per_job if g.count)
         memory = self.memory_mib * cpus if self.memory_per_cpu else self.memory_mib
-        return Share(cpus, memory, self.gres_per_node + spread, self.exclusive)
+        return NodeShare(cpus, memory, self.gres_per_node + spread, self.exclusive)
 
-    def nodes_of(self, shape: Shape) -> int | str:
+    def nodes_needed(self, shape: Shape) -> int | str:
         """How many empty nodes of this shape it takes, or what one of them lacks."""
         usable = shape.cpus
         if self.memory_per_cpu and self.memory_mib:
@@ -80,25 +80,27 @@ class Need:
                 return f"{self.memory_mib} MiB for each CPU (it has {shape.memory_mib} MiB)"
         if usable < 1:
             return f"{self.cpus} CPUs (it has {shape.cpus})"
-        nodes = max(self.nodes, self.constraint.fewest_nodes, -(-self.cpus // usable))
-        there = GresCount(shape.gres)
+        nodes = max(self.nodes, self.constraint.min_nodes, -(-self.cpus // usable))
+        gres_counts = GresCounts(shape.gres)
         for gres in self.gres_per_job:
-            count = available(there, gres.name, gres.type)
+            count = available_gres(gres_counts, gres.name, gres.type)
             if gres.count and not count:
                 return f"{gres} (it has none)"
             nodes = max(nodes, -(-gres.count // count) if gres.count else 0)
         if self.nodes_max and nodes > max(self.nodes_max, self.nodes):
-            return f"{self.share(max(self.nodes_max, self.nodes))} on {max(self.nodes_max, self.nodes)} node(s)"
-        return self.share(nodes).lacking(shape) or nodes
+            return (
+                f"{self.share_per_node(max(self.nodes_max, self.nodes))} on {max(self.nodes_max, self.nodes)} node(s)"
+            )
+        return self.share_per_node(nodes).lacking(shape) or nodes
 
 
-_NONE = Defaults()
+_NONE = PartitionDefaults()
 
 
-def need(job: Job, defaults: Defaults = _NONE) -> Need:
+def resource_requirements(job: Job, defaults: PartitionDefaults = _NONE) -> ResourceRequirements:
     """What the job needs; ``defaults`` are its partition's."""
     asked = job.memory_mib > 0
-    return Need(
+    return ResourceRequirements(
         nodes=max(1, job.nodes),
         nodes_max=job.nodes_max,
         cpus=max(1, job.cpus, job.cpus_per_node * max(1, job.nodes)),
@@ -107,7 +109,7 @@ def need(job: Job, defaults: Defaults = _NONE) -> Need:
         memory_per_cpu=job.memory_per_cpu if asked else defaults.memory_per_cpu,
         gres_per_node=tuple(g for g in job.gres_per_node if g.count),
         gres_per_job=tuple(g for g in job.gres_per_job if g.count),
-        constraint=parse(job.constraint),
+        constraint=parse_constraint(job.constraint),
         # With all of a node's memory it leaves nothing that another job could run in.
         exclusive=job.exclusive or job.memory_whole,
     )

@@ -10,19 +10,19 @@ from operator import attrgetter
 from typing import Generic, TypeVar
 
 from burstd.domain.slurm.job import Job, JobState
-from burstd.planner.changes import Changes, changed
+from burstd.planner.changes import SequenceChanges, sequence_changes
 
 _PENDING = frozenset({JobState.PENDING, JobState.REQUEUED, JobState.REQUEUE_HOLD, JobState.SPECIAL_EXIT})
-_MANY = 1000
+_MAX_CHANGES = 1000
 """So many changes are not put in one by one."""
 T = TypeVar("T")
 
 
-def _rank(job: Job) -> tuple[int, float]:
+def _priority_key(job: Job) -> tuple[int, float]:
     return -job.priority, job.submitted
 
 
-def _by_place(some: Iterable[tuple[int, Job]]) -> dict[int, list[Job]]:
+def _by_position(some: Iterable[tuple[int, Job]]) -> dict[int, list[Job]]:
     """By where each stands among the jobs that stayed."""
     found: dict[int, list[Job]] = {}
     for before, (n, job) in enumerate(some):
@@ -30,7 +30,7 @@ def _by_place(some: Iterable[tuple[int, Job]]) -> dict[int, list[Job]]:
     return found
 
 
-def in_order(jobs: tuple[Job, ...]) -> list[Job]:
+def pending_in_order(jobs: tuple[Job, ...]) -> list[Job]:
     """Those that are pending, by priority, then by time, then as Slurm lists them."""
     pending = [job for job in jobs if job.state in _PENDING]
     # Two sorts by one field each take half the time of one by both.
@@ -40,65 +40,65 @@ def in_order(jobs: tuple[Job, ...]) -> list[Job]:
 
 
 @dataclass(slots=True)
-class Queue(Generic[T]):
+class PendingQueue(Generic[T]):
     """``notes`` has what somebody noted of each of ``pending``; None: nothing, or what does not hold any more."""
 
     jobs: tuple[Job, ...] = ()
     pending: list[Job] = field(default_factory=list)
     notes: list[T | None] = field(default_factory=list)
-    former: dict[str, T] = field(default_factory=dict)
+    former_notes: dict[str, T] = field(default_factory=dict)
     """By the job's id, what had been noted of those that the last look found changed, and in their old place."""
     context: Hashable = None
     """What the notes hold for besides the jobs."""
 
-    def look(self, jobs: tuple[Job, ...], context: Hashable) -> bool:
+    def update(self, jobs: tuple[Job, ...], context: Hashable) -> bool:
         """Brings it up to date. Notes of jobs that are the very same stay, as long as the context is the same.
 
         True where nothing changed.
         """
         same = context == self.context
-        self.former = {}
+        self.former_notes = {}
         if not same:
             self.notes, self.context = [None] * len(self.pending), context
-        found = changed(self.jobs, jobs) if self.jobs else None
-        if found is None or len(found) > _MANY or not self._mended(found):
-            kept = dict(zip(map(id, self.pending), self.notes, strict=True))
-            fresh = in_order(jobs)
-            self.notes = list(map(kept.get, map(id, fresh)))
+        found = sequence_changes(self.jobs, jobs) if self.jobs else None
+        if found is None or len(found) > _MAX_CHANGES or not self._apply_changes(found):
+            known_notes = dict(zip(map(id, self.pending), self.notes, strict=True))
+            fresh = pending_in_order(jobs)
+            self.notes = list(map(known_notes.get, map(id, fresh)))
             self.pending = fresh
         if found is None or len(found):
             # Else they may be equal and yet others: those in ``pending`` must be these very ones.
             self.jobs = jobs
         return same and found is not None and not len(found)
 
-    def _mended(self, found: Changes[Job]) -> bool:
+    def _apply_changes(self, found: SequenceChanges[Job]) -> bool:
         """Puts a few changes in; False, and all is to be sorted anew, where the jobs' fields do not tell where to."""
-        gone = _by_place((n, job) for n, job in found.gone if job.state in _PENDING)
-        come = _by_place((n, job) for n, job in found.come if job.state in _PENDING)
-        for place, jobs in come.items():
-            before = gone.get(place, ())
-            if len(jobs) == len(before) == 1 and _rank(jobs[0]) == _rank(before[0]):
+        gone = _by_position((n, job) for n, job in found.removed if job.state in _PENDING)
+        come = _by_position((n, job) for n, job in found.added if job.state in _PENDING)
+        for position, jobs in come.items():
+            before = gone.get(position, ())
+            if len(jobs) == len(before) == 1 and _priority_key(jobs[0]) == _priority_key(before[0]):
                 # Most often the same job with another reason.
                 at = self._index(before[0])
                 note = self.notes[at]
                 if note is not None and before[0].id == jobs[0].id:
-                    self.former[jobs[0].id] = note
+                    self.former_notes[jobs[0].id] = note
                 self.pending[at], self.notes[at] = jobs[0], None
-                gone.pop(place)
+                gone.pop(position)
                 jobs.clear()
         for job in chain.from_iterable(gone.values()):
             at = self._index(job)
             del self.pending[at], self.notes[at]
         for job in chain.from_iterable(come.values()):
-            at = bisect_right(self.pending, _rank(job), key=_rank)
-            if at and _rank(self.pending[at - 1]) == _rank(job):
+            at = bisect_right(self.pending, _priority_key(job), key=_priority_key)
+            if at and _priority_key(self.pending[at - 1]) == _priority_key(job):
                 return False
             self.pending.insert(at, job)
             self.notes.insert(at, None)
         return True
 
     def _index(self, job: Job) -> int:
-        at = bisect_left(self.pending, _rank(job), key=_rank)
+        at = bisect_left(self.pending, _priority_key(job), key=_priority_key)
         while self.pending[at] is not job:
             at += 1
         return at

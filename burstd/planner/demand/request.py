@@ -8,7 +8,7 @@ from operator import attrgetter
 
 from burstd.domain.cloud.offer import Pool
 from burstd.domain.slurm.job import Job
-from burstd.planner.demand.job_requirements import Need, Share, need
+from burstd.planner.demand.job_requirements import NodeShare, ResourceRequirements, resource_requirements
 
 _KEY = attrgetter(
     "partitions", "nodes", "nodes_max", "cpus", "cpus_per_node", "memory_mib", "memory_per_cpu", "memory_whole",
@@ -26,57 +26,64 @@ def payers_of(given: Iterable[Mapping[str, Collection[str]]]) -> Payers:
 
 
 @dataclass(frozen=True, slots=True)
-class Fit:
+class PoolFit:
     """How a request fits the empty slots of a pool."""
 
     nodes: int
     """How many of them it takes."""
-    share: Share
+    share: NodeShare
     """What each of them gives."""
-    room: int
+    shares_per_node: int
     """How many shares fit on one."""
 
 
 @dataclass(slots=True, eq=False)
-class Request:
+class ResourceRequest:
     """What jobs that are alike ask for. Holds of every snapshot."""
 
-    need: Need
+    requirements: ResourceRequirements
     partitions: tuple[str, ...]
-    excluded: frozenset[str]
-    named: frozenset[str]
-    alone: Share
+    excluded_nodes: frozenset[str]
+    required_nodes: frozenset[str]
+    single_node_share: NodeShare
     """What one node gives that takes all of it."""
     payer: tuple[str, ...] = ()
     """Whose machines these jobs may share; empty: anybody's."""
-    fits: dict[str, tuple[Pool, Fit | str]] = field(default_factory=dict)
+    fits: dict[str, tuple[Pool, PoolFit | str]] = field(default_factory=dict)
     """By the pool's name what was worked out for it, or what one of its slots lacks."""
 
-    def allows(self, name: str) -> bool:
+    def allows_node(self, name: str) -> bool:
         """True where the job may run on the node of this name (``--exclude``, ``--nodelist`` of one node)."""
-        return name not in self.excluded and (not self.named or self.need.nodes > 1 or name in self.named)
+        return name not in self.excluded_nodes and (
+            not self.required_nodes or self.requirements.nodes > 1 or name in self.required_nodes
+        )
 
 
-class Requests:
+class RequestIndex:
     """Sorts jobs into requests."""
 
     def __init__(self, payers: Payers = ()) -> None:
         """Jobs of different ``payers`` make different requests."""
         self.payers = payers
-        self._known: dict[tuple[object, ...], Request] = {}
+        self._by_key: dict[tuple[object, ...], ResourceRequest] = {}
 
     def __len__(self) -> int:
-        return len(self._known)
+        return len(self._by_key)
 
-    def of(self, job: Job) -> Request:
+    def request_for(self, job: Job) -> ResourceRequest:
         """The job's request: the very same for jobs that ask for the same."""
         payer = tuple([self._payer(getattr(job, kind), names) for kind, names in self.payers])
         key = (_KEY(job), payer) if payer else _KEY(job)
-        found = self._known.get(key)
+        found = self._by_key.get(key)
         if found is None:
-            wanted = need(job)
-            found = self._known[key] = Request(
-                wanted, job.partitions, frozenset(job.excluded_nodes), frozenset(job.node_list), wanted.share(1), payer
+            wanted = resource_requirements(job)
+            found = self._by_key[key] = ResourceRequest(
+                wanted,
+                job.partitions,
+                frozenset(job.excluded_nodes),
+                frozenset(job.node_list),
+                wanted.share_per_node(1),
+                payer,
             )
         return found
 

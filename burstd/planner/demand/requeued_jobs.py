@@ -8,21 +8,21 @@ from burstd.domain.cloud.offer import Offer
 from burstd.domain.slurm.job import Job, JobState
 from burstd.domain.snapshot import Snapshot
 
-REQUEUE_S = 130.0
+REQUEUE_DELAY_S = 130.0
 """Slurm keeps a job that was requeued from starting for 121 s: a begin time later than this is somebody's wish."""
 
 
-def begins_anew(job: Job, snapshot: Snapshot) -> bool:
+def restarts_after_interruption(job: Job, snapshot: Snapshot) -> bool:
     """Whether a job waits for nothing but the time for which Slurm keeps it after a run that was cut short."""
     return (
         job.state is JobState.PENDING
         and job.reason == "BeginTime"
-        and job.eligible <= snapshot.now + REQUEUE_S
+        and job.eligible <= snapshot.now + REQUEUE_DELAY_S
         and job.restarts - 1 in snapshot.interruptions.get(job.id, ())
     )
 
 
-def wary(snapshot: Snapshot, jobs: Iterable[str], limit: int) -> int:
+def interruptions_over_limit(snapshot: Snapshot, jobs: Iterable[str], limit: int) -> int:
     """How often machines were taken from under one of these jobs, where that is often enough to avoid spot; else 0."""
     if not limit or not snapshot.interruptions:
         return 0
@@ -30,12 +30,12 @@ def wary(snapshot: Snapshot, jobs: Iterable[str], limit: int) -> int:
     return most if most >= limit else 0
 
 
-def steady_first(offers: tuple[Offer, ...]) -> tuple[Offer, ...]:
+def on_demand_first(offers: tuple[Offer, ...]) -> tuple[Offer, ...]:
     """On-demand offers first, else in their order."""
     return tuple(sorted(offers, key=lambda offer: offer.spot))
 
 
-def why_steady(offers: tuple[Offer, ...], times: int, whose: str = "its machines") -> str:
+def on_demand_reason(offers: tuple[Offer, ...], times: int, whose: str = "its machines") -> str:
     """What is said of the choice for a job, or jobs that share a machine, of which one has lost so many machines."""
     if not times:
         return ""

@@ -15,16 +15,16 @@ from burstd.domain.plugins.policy import Remark
 from burstd.domain.slurm.job import Job, JobState
 from burstd.domain.slurm.outlook import Outlook
 from burstd.domain.snapshot import SlurmView, Snapshot
-from burstd.domain.staging import DataView
-from burstd.planner.demand.pending_reasons import meaning
-from burstd.planner.explain.job_lookup import asks, row_of
-from burstd.planner.forecast.outlook import outlooks
-from burstd.planner.offers.candidates import Way, ways
-from burstd.planner.staging.input_deadlines import data_of
+from burstd.domain.staging import StagingView
+from burstd.planner.demand.pending_reasons import pending_reason
+from burstd.planner.explain.job_lookup import find_job, request_text
+from burstd.planner.forecast.outlook import job_outlooks
+from burstd.planner.offers.candidates import PoolCandidates, offer_candidates
+from burstd.planner.staging.input_deadlines import data_of_job
 
 
 @dataclass(frozen=True, slots=True)
-class Serving:
+class ServingNode:
     """A claim that is made for the job, or a node that the plan gave it room on."""
 
     claim_id: str
@@ -45,7 +45,7 @@ class Explanation:
     job_id: str
     job: Job | None
     """The row of the queue that stands for it; None: there is none."""
-    asks: str
+    request_text: str
     """What it asks for, in a line."""
     verdict: str
     """The last word: ``boot``, ``covered``, ``wait``, ``impossible``, ``unknown``, or its state once it has started."""
@@ -55,40 +55,40 @@ class Explanation:
     """What Slurm says, in words."""
     remarks: tuple[Remark, ...] = ()
     """Every remark on it, in the order in which it was decided."""
-    ways: tuple[Way, ...] = ()
-    serving: tuple[Serving, ...] = ()
+    pool_candidates: tuple[PoolCandidates, ...] = ()
+    serving: tuple[ServingNode, ...] = ()
     remedies: tuple[str, ...] = ()
     """What would help; empty: nothing needs to be done."""
     outlook: Outlook | None = None
     """What is expected of it; None: nothing is, or it has started."""
-    data: DataView | None = None
+    data: StagingView | None = None
     """How its data stands; None: it has none."""
 
 
-def explain(snapshot: Snapshot, plan: Plan, job_id: str) -> Explanation:
+def explain_job(snapshot: Snapshot, plan: Plan, job_id: str) -> Explanation:
     """Explains a job: ``123``, an array task ``123_7`` or a component ``123+1``. Unknown ones get a verdict as well."""
     if not isinstance(snapshot.slurm, SlurmView):
         return _nothing(job_id, f"Slurm could not be read: {snapshot.slurm.error}")
-    job = row_of(snapshot.slurm.jobs, job_id)
+    job = find_job(snapshot.slurm.jobs, job_id)
     if job is None:
         return _nothing(job_id, "Slurm's queue has no such job; sacct knows those that have ended")
     remarks = tuple(r for r in plan.remarks if r.subject == f"job:{job.id}")
-    serving, data = _serving(snapshot, snapshot.slurm, plan, job, job_id), data_of(snapshot.data, job)
+    serving, data = _serving(snapshot, snapshot.slurm, plan, job, job_id), data_of_job(snapshot.data, job)
     if job.state is not JobState.PENDING:
         where = f" on {', '.join(job.node_list)}" if job.node_list else ""
         verdict, summary = job.state.value.lower(), f"it is {job.state.value.lower()}{where}"
-        return Explanation(job_id, job, asks(job), verdict, summary, "", remarks, (), serving, data=data)
+        return Explanation(job_id, job, request_text(job), verdict, summary, "", remarks, (), serving, data=data)
     last = remarks[-1] if remarks else _unserved(snapshot, job)
-    outlook = snapshot.outlook.get(job.id) or outlooks(snapshot).get(job.id)
+    outlook = snapshot.outlook.get(job.id) or job_outlooks(snapshot).get(job.id)
     return Explanation(
         job_id=job_id,
         job=job,
-        asks=asks(job),
+        request_text=request_text(job),
         verdict=last.verdict,
         summary=last.reason,
-        slurm=meaning(job.reason).text,
+        slurm=pending_reason(job.reason).text,
         remarks=remarks,
-        ways=ways(snapshot, plan, job, outlook),
+        pool_candidates=offer_candidates(snapshot, plan, job, outlook),
         serving=serving,
         remedies=_remedies(job, last),
         outlook=outlook,
@@ -100,15 +100,15 @@ def _nothing(job_id: str, why: str) -> Explanation:
     return Explanation(job_id, None, "", "unknown", why)
 
 
-def _serving(snapshot: Snapshot, slurm: SlurmView, plan: Plan, job: Job, job_id: str) -> tuple[Serving, ...]:
-    words = {job.id, job_id, job.het_job_id} - {""}
-    given = {name for word in words for name in plan.target.placed.get(word, ())}
+def _serving(snapshot: Snapshot, slurm: SlurmView, plan: Plan, job: Job, job_id: str) -> tuple[ServingNode, ...]:
+    ids = {job.id, job_id, job.het_job_id} - {""}
+    assigned = {name for job_or_gang in ids for name in plan.target.placements.get(job_or_gang, ())}
     if job.state is not JobState.PENDING:
-        given |= set(job.node_list)
-    claims = [c for c in snapshot.claims if job.id in c.jobs or c.gang in words or c.slot in given]
-    found = [Serving(c.id, c.slot, c.state.value, c.since, c.reason, c.reserved, c.offer.currency) for c in claims]
-    others = sorted(given - {c.slot for c in claims})
-    return (*found, *(Serving("", n, slurm.nodes[n].state.lower(), 0.0, "") for n in others if n in slurm.nodes))
+        assigned |= set(job.node_list)
+    claims = [c for c in snapshot.claims if job.id in c.jobs or c.gang in ids or c.slot in assigned]
+    found = [ServingNode(c.id, c.slot, c.state.value, c.since, c.reason, c.reserved, c.offer.currency) for c in claims]
+    others = sorted(assigned - {c.slot for c in claims})
+    return (*found, *(ServingNode("", n, slurm.nodes[n].state.lower(), 0.0, "") for n in others if n in slurm.nodes))
 
 
 def _unserved(snapshot: Snapshot, job: Job) -> Remark:
@@ -120,7 +120,7 @@ def _unserved(snapshot: Snapshot, job: Job) -> Remark:
     return Remark("explain", f"job:{job.id}", "unknown", why)
 
 
-_BY_POLICY: Mapping[str, tuple[str, ...]] = {
+_POLICY_REMEDIES: Mapping[str, tuple[str, ...]] = {
     "backlog": ("wait", "lower min_jobs or min_age_s in [policies.backlog] of burstd.toml"),
     "broker": ("change the wishes in its comment (scontrol update JobId=JOBID Comment='burst: ...')",),
     "budget": ("wait until machines under the budget end", "raise the limit in [policies.budget] of burstd.toml"),
@@ -142,10 +142,10 @@ def _remedies(job: Job, last: Remark) -> tuple[str, ...]:
     if last.reason.startswith("its data is held"):
         return (f"burstctl stage status {job.id}",)
     if last.by == "demand":
-        remedy = meaning(job.reason).remedy.replace("JOBID", job.id)
+        remedy = pending_reason(job.reason).remedy.replace("JOBID", job.id)
         return (remedy,) if remedy else ()
     if last.by != "placement":
-        known = _BY_POLICY.get(last.by, (f"see the policy {last.by} in burstd.toml",))
+        known = _POLICY_REMEDIES.get(last.by, (f"see the policy {last.by} in burstd.toml",))
         never = last.verdict == "impossible"
         return tuple(r.replace("JOBID", job.id) for r in known if not (never and r.startswith("wait")))
     if last.verdict == "impossible" and "no offer" in last.reason:

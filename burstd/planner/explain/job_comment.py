@@ -19,22 +19,22 @@ from burstd.domain.plan import Plan
 from burstd.domain.plugins.policy import Remark
 from burstd.domain.slurm.job import Job, JobState
 from burstd.domain.snapshot import Snapshot, Unavailable
-from burstd.planner.staging.input_deadlines import boots
+from burstd.planner.staging.input_deadlines import boot_durations
 from burstd.planner.staging.transfer_schedule import boot_estimate
 
-MOST_LETTERS = 240
+MAX_COMMENT_LENGTH = 240
 _SHOWN = 3
 # A reason may quote what a user has written: no more digits than a calendar has days for.
 _SPAN = re.compile(r"\bin ([0-9]{1,6}) (d|h|min|s)(?: ([0-9]{1,6}) (h|min|s))?\b")
 _SECONDS = {"d": 86400, "h": 3600, "min": 60, "s": 1}
 _BEING_STARTED = "being started"
-_DOING = {ClaimState.BOOTING: "booting", ClaimState.PROVING: "being checked", ClaimState.READY: "ready"}
-_HOW_FAR = (_BEING_STARTED, "booting", "being checked", "ready")
+_CLAIM_PROGRESS = {ClaimState.BOOTING: "booting", ClaimState.VALIDATING: "being checked", ClaimState.READY: "ready"}
+_PROGRESS_ORDER = (_BEING_STARTED, "booting", "being checked", "ready")
 _STARTED = frozenset({JobState.RUNNING, JobState.CONFIGURING, JobState.SUSPENDED})
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class JobComment:
     """What a job's comment shall say. ``kind``: a change of it is news; within one kind the words may wait."""
 
     kind: str
@@ -43,50 +43,52 @@ class Line:
     """Empty: nothing of burstd's."""
 
 
-_OFF_PREMISES = Line("on", "")
-_BEGINS = ("waits: ", "never starts as it is: ", "node ", "nodes ", "starts soon: ")
+_NO_COMMENT = JobComment("on", "")
+_PREFIXES = ("waits: ", "never starts as it is: ", "node ", "nodes ", "starts soon: ")
 """How a line begins that is out of date once the job has started."""
 
 
-class Lines:
+class JobComments:
     """Makes the lines of one snapshot and its plan."""
 
     def __init__(self, snapshot: Snapshot, plan: Plan) -> None:
         self._snapshot = snapshot
-        self._words = {r.subject: r for r in plan.remarks}
-        self._placed = plan.target.placed
+        self._last_remarks = {r.subject: r for r in plan.remarks}
+        self._assigned = plan.target.placements
         self._claims = {claim.slot: claim for claim in snapshot.claims}
         self._coming: dict[str, dict[str, str]] = {}
         for want in plan.target.wants:
             for job in want.jobs:
                 self._coming.setdefault(job, {}).update(dict.fromkeys(want.slots, want.pool))
         self._boots: Mapping[str, Sequence[float]] | None = None
-        self._private = tuple(f": {words}" for words in _answers(snapshot, plan) if words)
+        self._error_texts = tuple(f": {error}" for error in _provider_errors(snapshot, plan) if error)
 
-    def word(self, job: Job) -> Remark | None:
+    def last_remark(self, job: Job) -> Remark | None:
         """The plan's last word on a job."""
-        return self._words.get(f"job:{job.id}")
+        return self._last_remarks.get(f"job:{job.id}")
 
-    def of(self, job: Job, ours: str) -> Line | None:
+    def comment_for(self, job: Job, current: str) -> JobComment | None:
         """Its line; None: what stands there stays. ``ours`` is burstd's line so far."""
         if job.state is not JobState.PENDING:
-            return self._started(job, ours)
-        word = self.word(job)
-        if word is None:
+            return self._started(job, current)
+        remark = self.last_remark(job)
+        if remark is None:
             return None
-        if word.verdict in ("boot", "covered"):
-            return self._served(job, word)
-        if word.verdict == "impossible":
-            return self._line("never", f"never starts as it is: {word.reason}")
-        return self._line("waits", f"waits: {word.reason}")
+        if remark.verdict in ("boot", "covered"):
+            return self._served(job, remark)
+        if remark.verdict == "impossible":
+            return self._comment("never", f"never starts as it is: {remark.reason}")
+        return self._comment("waits", f"waits: {remark.reason}")
 
-    def _line(self, kind: str, text: str) -> Line:
-        for words in self._private:
-            text = text.replace(words, "")
+    def _comment(self, kind: str, text: str) -> JobComment:
+        for error in self._error_texts:
+            text = text.replace(error, "")
         if "in " in text:
             text = _SPAN.sub(self._clock, text)
         text = " ".join(text.split())
-        return Line(kind, text if len(text) <= MOST_LETTERS else text[: MOST_LETTERS - 3].rstrip() + "...")
+        return JobComment(
+            kind, text if len(text) <= MAX_COMMENT_LENGTH else text[: MAX_COMMENT_LENGTH - 3].rstrip() + "..."
+        )
 
     def _clock(self, span: re.Match[str]) -> str:
         """The time of the clock of ``in 57 s``, ``in 2 min 20 s``."""
@@ -95,51 +97,51 @@ class Lines:
         same = seconds < 20 * 3600
         return datetime.fromtimestamp(at, UTC).strftime("at %H:%M UTC" if same else "on %F at %H:%M UTC")
 
-    def _started(self, job: Job, ours: str) -> Line | None:
-        if job.state not in _STARTED or not (ours.startswith(_BEGINS) or not ours):
+    def _started(self, job: Job, current: str) -> JobComment | None:
+        if job.state not in _STARTED or not (current.startswith(_PREFIXES) or not current):
             return None
         claims = [self._claims[name] for name in job.node_list if name in self._claims]
         if not claims:
-            return _OFF_PREMISES if ours else None
+            return _NO_COMMENT if current else None
         clouds = ", ".join(dict.fromkeys(claim.offer.provider for claim in claims))
         sums: dict[str, Decimal] = {}
         for claim in claims:
             sums[claim.offer.currency] = sums.get(claim.offer.currency, Decimal(0)) + claim.offer.price
         cost = " + ".join(f"{price_text(amount)} {currency}/h" for currency, amount in sums.items())
-        return Line("on", f"on {_names(job.node_list)} ({clouds}, {cost})")
+        return JobComment("on", f"on {_names(job.node_list)} ({clouds}, {cost})")
 
-    def _served(self, job: Job, word: Remark) -> Line:
+    def _served(self, job: Job, remark: Remark) -> JobComment:
         new = self._coming.get(job.id, {})
-        names = [*self._placed.get(job.id, ()), *self._placed.get(job.het_job_id, ())] if not new else list(new)
+        names = [*self._assigned.get(job.id, ()), *self._assigned.get(job.het_job_id, ())] if not new else list(new)
         claims = {name: self._claims.get(name) for name in names}
-        late = [n for n, c in claims.items() if n in new or (c is not None and c.state is not ClaimState.OPEN)]
+        late = [n for n, c in claims.items() if n in new or (c is not None and c.state is not ClaimState.IN_SERVICE)]
         if not late or job.tasks > 1:
-            return self._line("soon", f"starts soon: {word.reason}")
-        doing = min((_doing(claims[name]) for name in late), key=_HOW_FAR.index)
+            return self._comment("soon", f"starts soon: {remark.reason}")
+        doing = min((_claim_progress(claims[name]) for name in late), key=_PROGRESS_ORDER.index)
         left = max(self._left(claims[name], new.get(name, "")) for name in late)
         about = f", about {ceil(left / 60)} min" if left > 0 else ""
         are = "are" if len(late) > 1 else "is"
-        return Line("coming", f"node{'s' if len(late) > 1 else ''} {_names(late)} {are} {doing}{about}")
+        return JobComment("coming", f"node{'s' if len(late) > 1 else ''} {_names(late)} {are} {doing}{about}")
 
     def _left(self, claim: Claim | None, pool: str) -> float:
         """How long until a node is ready that is coming, in seconds; 0 or less: it is late."""
         if self._boots is None:
-            self._boots = boots(self._snapshot)
+            self._boots = boot_durations(self._snapshot)
         takes = boot_estimate(self._boots.get(claim.pool if claim is not None else pool, ()))
         return takes - (self._snapshot.now - claim.created if claim is not None else 0.0)
 
 
-def _answers(snapshot: Snapshot, plan: Plan) -> list[str]:
+def _provider_errors(snapshot: Snapshot, plan: Plan) -> list[str]:
     """What others answered when they failed, the longest first as one may be a part of another."""
     found = {breaker.error for breaker in snapshot.breakers}
-    found |= {failed.error for failed in plan.target.failed}
+    found |= {failed.error for failed in plan.target.failed_policies}
     found |= {view.error for view in snapshot.data.values()}
     for cloud in snapshot.clouds.values():
         found |= {part.error for part in (cloud.offers, cloud.instances) if isinstance(part, Unavailable)}
-    return sorted(found, key=lambda words: (-len(words), words))
+    return sorted(found, key=lambda error: (-len(error), error))
 
 
-def named(job: Job) -> str:
+def scontrol_job_id(job: Job) -> str:
     """As scontrol takes it: the number of an array alone would mean its running tasks as well."""
     return f"{job.id}_[{job.array_tasks}]" if job.array_tasks else job.id
 
@@ -149,8 +151,8 @@ def price_text(price: Decimal) -> str:
     return f"{price:.2f}" if price >= Decimal("0.1") or not price else f"{price.normalize():f}"
 
 
-def _doing(claim: Claim | None) -> str:
-    return _DOING.get(claim.state, _BEING_STARTED) if claim is not None else _BEING_STARTED
+def _claim_progress(claim: Claim | None) -> str:
+    return _CLAIM_PROGRESS.get(claim.state, _BEING_STARTED) if claim is not None else _BEING_STARTED
 
 
 def _names(names: Iterable[str]) -> str:

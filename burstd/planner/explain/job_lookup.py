@@ -9,7 +9,7 @@ from burstd.domain.units import memory_text
 from burstd.planner.demand.demand import has_task
 
 
-def row_of(jobs: Sequence[Job], job_id: str) -> Job | None:
+def find_job(jobs: Sequence[Job], job_id: str) -> Job | None:
     """The row of a job, or the one that it is in: ``123_7`` as long as it waits with the others of its array.
 
     For the bare number of an array or a het job, the row that waits, else the first; None: there is none.
@@ -19,13 +19,13 @@ def row_of(jobs: Sequence[Job], job_id: str) -> Job | None:
         return exact
     number, _, task = job_id.partition("_")
     if task:
-        rows = [job for job in jobs if job.id == number and has_task(job.array_tasks, task)]
+        matches = [job for job in jobs if job.id == number and has_task(job.array_tasks, task)]
     else:
-        rows = [job for job in jobs if job_id and job_id in (job.array_job_id, job.het_job_id)]
-    return next((job for job in rows if job.state is JobState.PENDING), rows[0] if rows else None)
+        matches = [job for job in jobs if job_id and job_id in (job.array_job_id, job.het_job_id)]
+    return next((job for job in matches if job.state is JobState.PENDING), matches[0] if matches else None)
 
 
-def asks(job: Job) -> str:
+def request_text(job: Job) -> str:
     """What a job asks for: ``1 node, 8 CPUs, 30 GiB per node, gpu:a100:2 per node``."""
     cpus = f"{job.cpus} CPU{'s' if job.cpus != 1 else ''}"
     parts = [f"{job.nodes} nodes", f"{cpus} in all"] if job.nodes > 1 else ["1 node", cpus]

@@ -14,20 +14,20 @@ from dataclasses import dataclass, replace
 from burstd.domain.slurm.job import Job
 from burstd.domain.slurm.shape import Gres, Shape
 from burstd.domain.snapshot import SlurmView, Snapshot
-from burstd.planner.demand.gres import GresCount, available
-from burstd.planner.demand.job_requirements import need
+from burstd.planner.demand.gres import GresCounts, available_gres
+from burstd.planner.demand.job_requirements import resource_requirements
 from burstd.planner.placement.bins import shape_of
 
-_WORD = re.compile(r"[A-Za-z0-9_.:=/%+#@-]+")
-_MOST_WORDS = 16
+_PLAIN_TEXT = re.compile(r"[A-Za-z0-9_.:=/%+#@-]+")
+_MAX_FEATURES = 16
 """Of a constraint, of which one is left out."""
-_SHORTER = (2, 4, 8, 24)
+_TIME_LIMIT_DIVISORS = (2, 4, 8, 24)
 """Parts of a time limit that are tried."""
-_INSTEAD_OF_NONE_S = (86400.0, 4 * 3600.0, 3600.0)
+_TIME_LIMITS_TO_TRY_S = (86400.0, 4 * 3600.0, 3600.0)
 
 
 @dataclass(frozen=True, slots=True)
-class Option:
+class JobVariant:
     """One option, asked for differently. ``update``: the words for ``scontrol update``; empty: there are none."""
 
     before: str
@@ -36,64 +36,64 @@ class Option:
     job: Job
 
 
-def options(job: Job, snapshot: Snapshot, slurm: SlurmView, *, by_time: bool) -> Iterator[list[Option]]:
+def job_variants(job: Job, snapshot: Snapshot, slurm: SlurmView, *, by_time: bool) -> Iterator[list[JobVariant]]:
     """One list an option, its smallest change first. ``by_time``: whether a shorter time limit may matter."""
-    grounds = _Grounds(job, snapshot, slurm)
-    every: tuple[Iterable[Option], ...] = (
-        _constraint(job, grounds.shapes),
+    shapes = _PartitionShapes(job, snapshot, slurm)
+    every: tuple[Iterable[JobVariant], ...] = (
+        _constraint(job, shapes.shapes),
         _partitions(job, snapshot),
         _nodes_named(job),
-        *(_gres(job, index, grounds.shapes, of_job=of_job) for of_job, index in _places(job)),
+        *(_gres(job, index, shapes.shapes, of_job=of_job) for of_job, index in _gres_positions(job)),
         _exclusive(job),
-        _memory(job, grounds.shapes),
+        _memory(job, shapes.shapes),
         _nodes(job, snapshot),
-        _cpus(job, grounds.shapes),
+        _cpus(job, shapes.shapes),
         _time(job) if by_time else (),
     )
     for some in every:
-        found = [option for option in some if grounds.fit(option.job)]
+        found = [option for option in some if shapes.could_run(option.job)]
         if found:
             yield found
 
 
-class _Grounds:
+class _PartitionShapes:
     """The shapes that a job's partitions have, and those of every partition."""
 
     def __init__(self, job: Job, snapshot: Snapshot, slurm: SlurmView) -> None:
         slots = {slot for pool in snapshot.pools.values() for slot in pool.slots}
         self._all = {(pool.partitions, pool.shape) for pool in snapshot.pools.values()}
         self._all |= {(node.partitions, shape_of(node)) for node in slurm.nodes.values() if node.name not in slots}
-        self.shapes = self._of(job)
+        self.shapes = self._shapes_for(job)
 
-    def _of(self, job: Job) -> list[Shape]:
+    def _shapes_for(self, job: Job) -> list[Shape]:
         mine = set(job.partitions)
         found = {shape for partitions, shape in self._all if not mine.isdisjoint(partitions)}
         return sorted(found, key=lambda s: (s.gpus(), s.cpus, s.memory_mib, s.gres, sorted(s.features)))
 
-    def fit(self, job: Job) -> bool:
+    def could_run(self, job: Job) -> bool:
         """Whether nodes of one shape could run it, if there are enough."""
-        wanted = need(job)
+        wanted = resource_requirements(job)
         return any(
-            wanted.constraint.may_use(shape.features) and not isinstance(wanted.nodes_of(shape), str)
-            for shape in self._of(job)
+            wanted.constraint.may_use(shape.features) and not isinstance(wanted.nodes_needed(shape), str)
+            for shape in self._shapes_for(job)
         )
 
 
-def _constraint(job: Job, shapes: Iterable[Shape]) -> Iterator[Option]:
+def _constraint(job: Job, shapes: Iterable[Shape]) -> Iterator[JobVariant]:
     if not job.constraint:
         return
-    words = _WORD.findall(job.constraint)
+    feature_names = _PLAIN_TEXT.findall(job.constraint)
 
-    def option(text: str) -> Option:
+    def option(text: str) -> JobVariant:
         after = f"-C {_quoted(text)}" if text else "no -C"
         changed = replace(job, constraint=text)
-        return Option(f"-C {_quoted(job.constraint)}", after, f"Features={_quoted(text)}", changed)
+        return JobVariant(f"-C {_quoted(job.constraint)}", after, f"Features={_quoted(text)}", changed)
 
-    if job.constraint == "&".join(words) and 1 < len(words) <= _MOST_WORDS:
-        for left_out in range(len(words)):
-            yield option("&".join(w for i, w in enumerate(words) if i != left_out))
-    elif job.constraint == "|".join(words):
-        others = [shape.features for shape in shapes if shape.features and shape.features.isdisjoint(words)]
+    if job.constraint == "&".join(feature_names) and 1 < len(feature_names) <= _MAX_FEATURES:
+        for left_out in range(len(feature_names)):
+            yield option("&".join(w for i, w in enumerate(feature_names) if i != left_out))
+    elif job.constraint == "|".join(feature_names):
+        others = [shape.features for shape in shapes if shape.features and shape.features.isdisjoint(feature_names)]
         # A feature that few kinds of nodes have names them best.
         common = Counter(feature for shape in shapes for feature in shape.features)
         # Small nodes first: they cost the least.
@@ -102,39 +102,39 @@ def _constraint(job: Job, shapes: Iterable[Shape]) -> Iterator[Option]:
     yield option("")
 
 
-def _partitions(job: Job, snapshot: Snapshot) -> Iterator[Option]:
+def _partitions(job: Job, snapshot: Snapshot) -> Iterator[JobVariant]:
     burst = sorted({p for pool in snapshot.pools.values() for p in pool.partitions} - set(job.partitions))
     before = ",".join(job.partitions)
     for partition in burst:
         after = f"{before},{partition}"
         changed = replace(job, partitions=(*job.partitions, partition))
-        yield Option(f"-p {before}", f"-p {after}", f"Partition={after}", changed)
+        yield JobVariant(f"-p {before}", f"-p {after}", f"Partition={after}", changed)
 
 
-def _nodes_named(job: Job) -> Iterator[Option]:
+def _nodes_named(job: Job) -> Iterator[JobVariant]:
     if job.node_list:
-        yield Option(f"-w {','.join(job.node_list)}", "no -w", "ReqNodeList=", replace(job, node_list=()))
+        yield JobVariant(f"-w {','.join(job.node_list)}", "no -w", "ReqNodeList=", replace(job, node_list=()))
     if job.excluded_nodes:
-        yield Option(f"-x {','.join(job.excluded_nodes)}", "no -x", "ExcNodeList=", replace(job, excluded_nodes=()))
+        yield JobVariant(f"-x {','.join(job.excluded_nodes)}", "no -x", "ExcNodeList=", replace(job, excluded_nodes=()))
 
 
-def _places(job: Job) -> Iterator[tuple[bool, int]]:
+def _gres_positions(job: Job) -> Iterator[tuple[bool, int]]:
     """Each GRES of the job: whether it is asked for the job as a whole, and which of them it is."""
     yield from ((False, index) for index in range(len(job.gres_per_node)))
     yield from ((True, index) for index in range(len(job.gres_per_job)))
 
 
-def _gres(job: Job, index: int, shapes: Iterable[Shape], *, of_job: bool) -> Iterator[Option]:
+def _gres(job: Job, index: int, shapes: Iterable[Shape], *, of_job: bool) -> Iterator[JobVariant]:
     """Any type, another type, fewer of it."""
     asked = job.gres_per_job if of_job else job.gres_per_node
     old = asked[index]
 
-    def option(new: Gres) -> Option:
+    def option(new: Gres) -> JobVariant:
         now = (*asked[:index], new, *asked[index + 1 :])
         changed = replace(job, gres_per_job=now) if of_job else replace(job, gres_per_node=now)
         field = "TresPerJob" if of_job else "TresPerNode"
-        words = f"{field}={','.join(f'gres/{g}' for g in now)}"
-        return Option(_gres_words(asked, of_job=of_job), _gres_words(now, of_job=of_job), words, changed)
+        update = f"{field}={','.join(f'gres/{g}' for g in now)}"
+        return JobVariant(_gres_flag(asked, of_job=of_job), _gres_flag(now, of_job=of_job), update, changed)
 
     if old.type:
         yield option(replace(old, type=""))
@@ -142,34 +142,34 @@ def _gres(job: Job, index: int, shapes: Iterable[Shape], *, of_job: bool) -> Ite
         for kind in sorted(types):
             yield option(replace(old, type=kind))
     nodes = max(1, job.nodes) if of_job else 1
-    counts = {available(GresCount(shape.gres), old.name, old.type) * nodes for shape in shapes} | {1}
+    counts = {available_gres(GresCounts(shape.gres), old.name, old.type) * nodes for shape in shapes} | {1}
     for count in sorted((c for c in counts if 0 < c < old.count), reverse=True):
         yield option(replace(old, count=count))
 
 
-def _gres_words(asked: tuple[Gres, ...], *, of_job: bool) -> str:
+def _gres_flag(asked: tuple[Gres, ...], *, of_job: bool) -> str:
     if of_job and all(g.name == "gpu" for g in asked):
         return "--gpus=" + ",".join(str(g).removeprefix("gpu:") for g in asked)
     return "--gres=" + ",".join(map(str, asked))
 
 
-def _exclusive(job: Job) -> Iterator[Option]:
+def _exclusive(job: Job) -> Iterator[JobVariant]:
     if job.exclusive:
-        yield Option("--exclusive", "no --exclusive", "", replace(job, exclusive=False))
+        yield JobVariant("--exclusive", "no --exclusive", "", replace(job, exclusive=False))
 
 
-def _memory(job: Job, shapes: Iterable[Shape]) -> Iterator[Option]:
+def _memory(job: Job, shapes: Iterable[Shape]) -> Iterator[JobVariant]:
     if not job.memory_mib:
         return
-    parts = need(job).share(max(1, job.nodes)).cpus if job.memory_per_cpu else 1
+    parts = resource_requirements(job).share_per_node(max(1, job.nodes)).cpus if job.memory_per_cpu else 1
     flag, field = ("--mem-per-cpu", "MinMemoryCPU") if job.memory_per_cpu else ("--mem", "MinMemoryNode")
     sizes = {shape.memory_mib // parts for shape in shapes}
     for size in sorted((s for s in sizes if 0 < s < job.memory_mib), reverse=True):
         changed = replace(job, memory_mib=size)
-        yield Option(f"{flag}={_mib(job.memory_mib)}", f"{flag}={_mib(size)}", f"{field}={size}", changed)
+        yield JobVariant(f"{flag}={_mib(job.memory_mib)}", f"{flag}={_mib(size)}", f"{field}={size}", changed)
 
 
-def _nodes(job: Job, snapshot: Snapshot) -> Iterator[Option]:
+def _nodes(job: Job, snapshot: Snapshot) -> Iterator[JobVariant]:
     if job.nodes < 2:
         return
     pools = [pool for pool in snapshot.pools.values() if not set(pool.partitions).isdisjoint(job.partitions)]
@@ -178,29 +178,29 @@ def _nodes(job: Job, snapshot: Snapshot) -> Iterator[Option]:
     for nodes in sorted(counts, reverse=True):
         most = nodes if job.nodes_max == job.nodes else job.nodes_max
         changed = replace(job, nodes=nodes, nodes_max=most, cpus=max(1, -(-job.cpus * nodes // job.nodes)))
-        yield Option(f"-N {job.nodes}", f"-N {nodes}", "", changed)
+        yield JobVariant(f"-N {job.nodes}", f"-N {nodes}", "", changed)
 
 
-def _cpus(job: Job, shapes: Iterable[Shape]) -> Iterator[Option]:
+def _cpus(job: Job, shapes: Iterable[Shape]) -> Iterator[JobVariant]:
     nodes = max(1, job.nodes)
     asked = max(job.cpus, job.cpus_per_node * nodes)
     for cpus in sorted({shape.cpus * nodes for shape in shapes} - {0}, reverse=True):
         if cpus < asked:
             changed = replace(job, cpus=cpus, cpus_per_node=min(job.cpus_per_node, cpus // nodes))
-            yield Option(f"{asked} CPUs (-n, -c)", f"{cpus} CPUs", "", changed)
+            yield JobVariant(f"{asked} CPUs (-n, -c)", f"{cpus} CPUs", "", changed)
 
 
-def _time(job: Job) -> Iterator[Option]:
+def _time(job: Job) -> Iterator[JobVariant]:
     limit = job.time_limit_s
-    shorter = [limit / part for part in _SHORTER] if limit else list(_INSTEAD_OF_NONE_S)
-    before = f"-t {time_words(limit)}" if limit else "no -t"
+    shorter = [limit / part for part in _TIME_LIMIT_DIVISORS] if limit else list(_TIME_LIMITS_TO_TRY_S)
+    before = f"-t {time_limit_text(limit)}" if limit else "no -t"
     for seconds in dict.fromkeys(max(60.0, s // 60 * 60) for s in shorter):
         if not limit or seconds < limit:
-            after = time_words(seconds)
-            yield Option(before, f"-t {after}", f"TimeLimit={after}", replace(job, time_limit_s=seconds))
+            after = time_limit_text(seconds)
+            yield JobVariant(before, f"-t {after}", f"TimeLimit={after}", replace(job, time_limit_s=seconds))
 
 
-def time_words(seconds: float) -> str:
+def time_limit_text(seconds: float) -> str:
     """As Slurm writes a length of time: ``4:00:00``, ``2-00:00:00``."""
     minutes = round(seconds / 60)
     days, hours = divmod(minutes // 60, 24)
@@ -212,4 +212,4 @@ def _mib(size: int) -> str:
 
 
 def _quoted(text: str) -> str:
-    return text if not text or _WORD.fullmatch(text) else f"'{text}'"
+    return text if not text or _PLAIN_TEXT.fullmatch(text) else f"'{text}'"

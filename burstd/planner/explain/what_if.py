@@ -15,57 +15,59 @@ from burstd.domain.claim import ClaimState
 from burstd.domain.plan import Plan
 from burstd.domain.plugins.policy import Remark, Target, Want
 from burstd.domain.slurm.job import Job, JobState
-from burstd.domain.slurm.option_change import Change
+from burstd.domain.slurm.option_change import OptionChange
 from burstd.domain.snapshot import SlurmView, Snapshot
-from burstd.planner.explain.job_comment import named
-from burstd.planner.explain.job_options import Option, options
-from burstd.planner.staging.input_deadlines import boots, data_of
+from burstd.planner.explain.job_comment import scontrol_job_id
+from burstd.planner.explain.job_options import JobVariant, job_variants
+from burstd.planner.staging.input_deadlines import boot_durations, data_of_job
 from burstd.planner.staging.transfer_schedule import boot_estimate
 
-MOST = 3
+MAX_CHANGES = 3
 """So many changes are named."""
-BEFORE = 1000
+MAX_JOBS_BEFORE = 1000
 """So many of the waiting jobs before it are looked at, those that get nodes first."""
-WORK = 120_000
+MAX_WORK = 120_000
 """Jobs, nodes and claims that may be looked at in all."""
-LEAST_TRIES = 8
-MOST_TRIES = 60
-_REFUSED_AS_ASKED = "BadConstraints"
+MIN_ATTEMPTS = 8
+MAX_ATTEMPTS = 60
+_BAD_CONSTRAINTS = "BadConstraints"
 """Slurm's reason for what no node of the partition has: asked for something else it goes away."""
 
 
-def what_if(snapshot: Snapshot, plan: Plan, job_id: str, decide: Callable[[Snapshot], Target]) -> tuple[Change, ...]:
+def helpful_changes(
+    snapshot: Snapshot, plan: Plan, job_id: str, decide: Callable[[Snapshot], Target]
+) -> tuple[OptionChange, ...]:
     """Changes that would start it, smallest first; none for a job that gets a node, or that something else keeps.
 
     ``job_id`` is that of a row of the queue; ``decide`` makes the target of a snapshot by the policies in force.
     """
     slurm = snapshot.slurm
-    if not isinstance(slurm, SlurmView) or snapshot.paused or plan.target.failed:
+    if not isinstance(slurm, SlurmView) or snapshot.paused or plan.target.failed_policies:
         return ()
     job = next((j for j in slurm.jobs if j.id == job_id), None)
     if job is None or job.state is not JobState.PENDING:
         return ()
     last = next((r for r in reversed(plan.remarks) if r.subject == f"job:{job.id}"), None)
-    if last is not None and (last.verdict in ("boot", "covered") or _kept_by_slurm(job, last)):
+    if last is not None and (last.verdict in ("boot", "covered") or _blocked_by_slurm(job, last)):
         return ()
-    trial = _Trial(snapshot, slurm, plan, job, decide)
+    attempts = _WhatIf(snapshot, slurm, plan, job, decide)
     by_policy = last is not None and last.by not in ("demand", "placement")
-    found: list[Change] = []
-    for some in options(job, snapshot, slurm, by_time=by_policy):
-        change = next((c for option in some if (c := trial.of(option)) is not None), None)
+    found: list[OptionChange] = []
+    for some in job_variants(job, snapshot, slurm, by_time=by_policy):
+        change = next((c for option in some if (c := attempts.change_from(option)) is not None), None)
         if change is not None:
             found.append(change)
-        if len(found) == MOST or not trial.left:
+        if len(found) == MAX_CHANGES or not attempts.attempts_left:
             break
     return tuple(found)
 
 
-def _kept_by_slurm(job: Job, last: Remark) -> bool:
-    return last.by == "demand" and job.reason != _REFUSED_AS_ASKED
+def _blocked_by_slurm(job: Job, last: Remark) -> bool:
+    return last.by == "demand" and job.reason != _BAD_CONSTRAINTS
 
 
 @dataclass(slots=True)
-class _Trial:
+class _WhatIf:
     """Tries changes while there are tries left."""
 
     snapshot: Snapshot
@@ -73,38 +75,38 @@ class _Trial:
     plan: Plan
     job: Job
     decide: Callable[[Snapshot], Target]
-    left: int = 0
+    attempts_left: int = 0
 
     def __post_init__(self) -> None:
-        jobs, held = _around(self.slurm, self.plan, self.job)
+        jobs, held = _relevant_jobs(self.slurm, self.plan, self.job)
         self.slurm = replace(self.slurm, jobs=jobs)
-        self.snapshot = replace(self.snapshot, held_slots=self.snapshot.held_slots | held, outlook={})
+        self.snapshot = replace(self.snapshot, drained_slots=self.snapshot.drained_slots | held, outlook={})
         work = len(jobs) + len(self.slurm.nodes) + len(self.snapshot.claims)
-        self.left = min(MOST_TRIES, max(LEAST_TRIES, WORK // max(1, work)))
+        self.attempts_left = min(MAX_ATTEMPTS, max(MIN_ATTEMPTS, MAX_WORK // max(1, work)))
 
-    def of(self, option: Option) -> Change | None:
+    def change_from(self, option: JobVariant) -> OptionChange | None:
         """What would come of it; None: no node, or no try was left."""
-        if not self.left:
+        if not self.attempts_left:
             return None
-        self.left -= 1
+        self.attempts_left -= 1
         asked = option.job
-        changed = replace(asked, reason="") if asked.reason == _REFUSED_AS_ASKED else asked
+        changed = replace(asked, reason="") if asked.reason == _BAD_CONSTRAINTS else asked
         jobs = tuple(changed if j.id == changed.id else j for j in self.slurm.jobs)
         target = self.decide(replace(self.snapshot, slurm=replace(self.slurm, jobs=jobs)))
         wants = [want for want in target.wants if changed.id in want.jobs]
-        names = [slot for want in wants for slot in want.slots] or _placed(target, changed)
-        if target.failed:
+        names = [slot for want in wants for slot in want.slots] or _assigned_nodes(target, changed)
+        if target.failed_policies:
             # A policy that overruns its time would do so again.
-            self.left = 0
+            self.attempts_left = 0
             return None
         if not names:
             return None
         return self._change(option, wants, names)
 
-    def _change(self, option: Option, wants: list[Want], names: list[str]) -> Change:
+    def _change(self, option: JobVariant, wants: list[Want], names: list[str]) -> OptionChange:
         first = wants[0].offers[0] if wants else None
-        update = f"scontrol update JobId={named(self.job)} {option.update}" if option.update else ""
-        return Change(
+        update = f"scontrol update JobId={scontrol_job_id(self.job)} {option.update}" if option.update else ""
+        return OptionChange(
             before=option.before,
             after=option.after,
             command=update,
@@ -116,35 +118,37 @@ class _Trial:
         )
 
     def _ready_s(self, wants: list[Want], names: list[str]) -> float:
-        known = boots(self.snapshot)
+        known = boot_durations(self.snapshot)
         waits = [boot_estimate(known.get(want.pool, ())) for want in wants]
-        coming = [c for c in self.snapshot.claims if c.slot in names and c.state is not ClaimState.OPEN]
+        coming = [c for c in self.snapshot.claims if c.slot in names and c.state is not ClaimState.IN_SERVICE]
         waits += [boot_estimate(known.get(c.pool, ())) - (self.snapshot.now - c.created) for c in coming]
         return max(0.0, *waits) if waits else 0.0
 
     def _data_s(self) -> float:
-        data = data_of(self.snapshot.data, self.job)
+        data = data_of_job(self.snapshot.data, self.job)
         return max(0.0, data.ready_at - self.snapshot.now) if data is not None and data.ready_at else 0.0
 
 
-def _placed(target: Target, job: Job) -> list[str]:
-    return [*target.placed.get(job.id, ()), *target.placed.get(job.het_job_id, ())]
+def _assigned_nodes(target: Target, job: Job) -> list[str]:
+    return [*target.placements.get(job.id, ()), *target.placements.get(job.het_job_id, ())]
 
 
-def _around(slurm: SlurmView, plan: Plan, job: Job) -> tuple[tuple[Job, ...], frozenset[str]]:
+def _relevant_jobs(slurm: SlurmView, plan: Plan, job: Job) -> tuple[tuple[Job, ...], frozenset[str]]:
     """The jobs that matter to it, in the queue's order, and the slots of those before it that are left out."""
-    served = {j for want in plan.target.wants for j in want.jobs} | plan.target.placed.keys()
+    served = {j for want in plan.target.wants for j in want.jobs} | plan.target.placements.keys()
     waiting = [(-j.priority, j.submitted, at, j) for at, j in enumerate(slurm.jobs) if j.state is JobState.PENDING]
-    mine = next(one[:3] for one in waiting if one[3].id == job.id)
-    earlier = sorted((one for one in waiting if one[:3] < mine), key=lambda one: (one[3].id not in served, one[:3]))
+    own_rank = next(one[:3] for one in waiting if one[3].id == job.id)
+    earlier = sorted((one for one in waiting if one[:3] < own_rank), key=lambda one: (one[3].id not in served, one[:3]))
     before = [one[3] for one in earlier]
-    kept = {j.id for j in before[:BEFORE]} | {j.id for j in _parts(slurm, job)}
-    jobs = tuple(j for j in slurm.jobs if j.state is not JobState.PENDING or j.id in kept)
-    left_out = {j.id for j in before[BEFORE:]}
-    held = {slot for want in plan.target.wants if want.jobs and left_out.issuperset(want.jobs) for slot in want.slots}
-    return jobs, frozenset(held)
+    included = {j.id for j in before[:MAX_JOBS_BEFORE]} | {j.id for j in _components(slurm, job)}
+    jobs = tuple(j for j in slurm.jobs if j.state is not JobState.PENDING or j.id in included)
+    left_out = {j.id for j in before[MAX_JOBS_BEFORE:]}
+    excluded_slots = {
+        slot for want in plan.target.wants if want.jobs and left_out.issuperset(want.jobs) for slot in want.slots
+    }
+    return jobs, frozenset(excluded_slots)
 
 
-def _parts(slurm: SlurmView, job: Job) -> Iterator[Job]:
+def _components(slurm: SlurmView, job: Job) -> Iterator[Job]:
     """The job, or all components of its het job."""
     yield from (j for j in slurm.jobs if j.id == job.id or (job.het_job_id and j.het_job_id == job.het_job_id))

@@ -17,32 +17,32 @@ from dataclasses import dataclass, replace
 
 from burstd.domain.claim import USABLE, ClaimState
 from burstd.domain.slurm.job import Job, JobState
-from burstd.domain.slurm.job_history import Like, gpus_of
+from burstd.domain.slurm.job_history import SimilarJobs, requested_gpus
 from burstd.domain.slurm.node import Node
-from burstd.domain.slurm.outlook import Leaves, Outlook, Outlooks
+from burstd.domain.slurm.outlook import LeavesForCloud, Outlook, Outlooks
 from burstd.domain.snapshot import SlurmView, Snapshot
 from burstd.domain.staging import StageState
 from burstd.planner.demand.demand import task_ids
-from burstd.planner.demand.job_requirements import need
-from burstd.planner.demand.pending_reasons import meaning
-from burstd.planner.demand.requeued_jobs import begins_anew
-from burstd.planner.forecast.site_queue import Fit, Kind, Room, kind_key
+from burstd.planner.demand.job_requirements import resource_requirements
+from burstd.planner.demand.pending_reasons import pending_reason
+from burstd.planner.demand.requeued_jobs import restarts_after_interruption
+from burstd.planner.forecast.site_queue import NodeResources, NodeTypeFit, SiteNodeType, node_type_key
 from burstd.planner.placement.bins import shape_of
-from burstd.planner.placement.first_fit import NODE_TRUST_S
-from burstd.planner.staging.input_deadlines import STAGING, boots, data_of
+from burstd.planner.placement.first_fit import SITE_START_GRACE_S
+from burstd.planner.staging.input_deadlines import STAGE_IN_REASONS, boot_durations, data_of_job
 from burstd.planner.staging.transfer_schedule import boot_estimate
 
-RUN_S = 3600.0
+DEFAULT_RUN_S = 3600.0
 """How long a job is taken to run of which nothing at all is known."""
 NEVER = float("inf")
-_RUNS = frozenset({JobState.RUNNING, JobState.COMPLETING, JobState.SUSPENDED, JobState.CONFIGURING})
-_ON_ITS_WAY = frozenset({StageState.WAITING, StageState.SENDING})
-_Request = tuple[object, ...]
+_ON_NODES = frozenset({JobState.RUNNING, JobState.COMPLETING, JobState.SUSPENDED, JobState.CONFIGURING})
+_UPLOADING = frozenset({StageState.WAITING, StageState.UPLOADING})
+_Key = tuple[object, ...]
 
 
-def outlooks(snapshot: Snapshot) -> Outlooks:
+def job_outlooks(snapshot: Snapshot) -> Outlooks:
     """Of every pending job that waits for nodes. Empty where Slurm could not be read."""
-    return _Outlooks(snapshot)
+    return _LazyOutlooks(snapshot)
 
 
 @dataclass(slots=True)
@@ -52,7 +52,7 @@ class _Entry:
     job: Job
     tasks: int
     """Those still to be put into the queue."""
-    fits: tuple[tuple[Kind, Fit], ...]
+    node_type_fits: tuple[tuple[SiteNodeType, NodeTypeFit], ...]
     run_s: float
     run_basis: str
     runs: tuple[float, ...]
@@ -62,10 +62,10 @@ class _Entry:
     staging_s: float
 
 
-class _Outlooks(Outlooks):
+class _LazyOutlooks(Outlooks):
     def __init__(self, snapshot: Snapshot) -> None:
         self._snapshot = snapshot
-        self._found: Mapping[str, Outlook] | None = None
+        self._by_job: Mapping[str, Outlook] | None = None
 
     def __getitem__(self, job_id: str) -> Outlook:
         return self._all()[job_id]
@@ -76,154 +76,156 @@ class _Outlooks(Outlooks):
     def __len__(self) -> int:
         return len(self._all())
 
-    def assuming(self, leaves: Leaves) -> Mapping[str, Outlook]:
-        return _look(self._snapshot, leaves)
+    def assuming(self, leaves: LeavesForCloud) -> Mapping[str, Outlook]:
+        return _forecast(self._snapshot, leaves)
 
     def _all(self) -> Mapping[str, Outlook]:
-        if self._found is None:
-            self._found = _look(self._snapshot, None)
-        return self._found
+        if self._by_job is None:
+            self._by_job = _forecast(self._snapshot, None)
+        return self._by_job
 
 
-def _look(snapshot: Snapshot, leaves: Leaves | None) -> Mapping[str, Outlook]:
+def _forecast(snapshot: Snapshot, leaves: LeavesForCloud | None) -> Mapping[str, Outlook]:
     if not isinstance(snapshot.slurm, SlurmView):
         return {}
     pending = _pending(snapshot, snapshot.slurm)
     if not pending:
         return {}
-    site = _Site(snapshot, snapshot.slurm)
+    site = _SiteForecast(snapshot, snapshot.slurm)
     served = _served(snapshot)
     found: dict[str, Outlook] = {}
     for job in pending:
-        found[job.id] = _one(snapshot.now, site, site.entry(job), leaves, served)
+        found[job.id] = _forecast_job(snapshot.now, site, site.entry(job), leaves, served)
     return found
 
 
-def _one(now: float, site: _Site, entry: _Entry, leaves: Leaves | None, served: Counter[str]) -> Outlook:
+def _forecast_job(
+    now: float, site: _SiteForecast, entry: _Entry, leaves: LeavesForCloud | None, served: Counter[str]
+) -> Outlook:
     """Puts a job, or each task of an array, into the queue; machines on their way serve the first tasks."""
     job = entry.job
-    stays: list[Outlook] = []
+    staying: list[Outlook] = []
     while True:
-        kind, fit, start = site.start(entry)
-        said = _said(now, site, entry, start)
+        node_type, fit, start = site.earliest_start(entry)
+        outlook = _outlook(now, site, entry, start)
         entry.tasks -= 1
-        if served and (word := next((w for w in (job.id, job.het_job_id) if served[w] > 0), "")):
-            served[word] -= 1
-        elif leaves is None or not leaves(job.id, said):
-            stays = [stays[0] if stays else said, said]
-            if kind is not None and fit is not None:
-                kind.put(fit, entry.limit_s, entry.runs, start)
+        if served and (job_id := next((w for w in (job.id, job.het_job_id) if served[w] > 0), "")):
+            served[job_id] -= 1
+        elif leaves is None or not leaves(job.id, outlook):
+            staying = [staying[0] if staying else outlook, outlook]
+            if node_type is not None and fit is not None:
+                node_type.add_pending(fit, entry.limit_s, entry.runs, start)
         if not entry.tasks:
             break
-    first, last = stays or (said, said)
+    first, last = staying or (outlook, outlook)
     return first if first is last else replace(first, last_start=last.local_start)
 
 
-def _said(now: float, site: _Site, entry: _Entry, start: float) -> Outlook:
+def _outlook(now: float, site: _SiteForecast, entry: _Entry, start: float) -> Outlook:
     """Chooses which of the ways to believe."""
     job, basis = entry.job, "queue"
     waited = max(0.0, now - max(job.submitted, job.eligible))
-    staged = entry.staging_s if job.reason in STAGING else 0.0
+    staged = entry.staging_s if job.reason in STAGE_IN_REASONS else 0.0
     if start < NEVER:
         # It has room, and has had it for long, and Slurm does not start it: there is something that is not seen here.
-        unexplained = start <= now and waited - staged > NODE_TRUST_S and not staged
+        unexplained = start <= now and waited - staged > SITE_START_GRACE_S and not staged
         if job.start > now and (job.start < start or unexplained):
             start, basis = job.start, "slurm"
         elif unexplained:
-            start, basis = site.by_others(job, waited)
+            start, basis = site.start_by_history(job, waited)
     else:
         basis = "none"
     start = max(start, now + staged)
     return Outlook(start, basis, entry.run_s, entry.run_basis, entry.boot_s, entry.staging_s, start)
 
 
-class _Site:
+class _SiteForecast:
     """The nodes of the site with what runs on them, and what is known of jobs by what they ask for."""
 
     def __init__(self, snapshot: Snapshot, slurm: SlurmView) -> None:
         self._snapshot = snapshot
         self._now = snapshot.now
         self._history = snapshot.history
-        self._fits: dict[_Request, tuple[tuple[Kind, Fit], ...]] = {}
-        self._runs_for: dict[_Request, tuple[float, str, tuple[float, ...]]] = {}
-        self._running: dict[_Request, tuple[Like, Room, Room, Job]] = {}
-        self._boots = boots(snapshot)
-        self._boot: dict[tuple[str, ...], float] = {}
-        self._kinds, kind_of = _kinds(snapshot, slurm)
+        self._fits: dict[_Key, tuple[tuple[SiteNodeType, NodeTypeFit], ...]] = {}
+        self._runs_for: dict[_Key, tuple[float, str, tuple[float, ...]]] = {}
+        self._running: dict[_Key, tuple[SimilarJobs, NodeResources, NodeResources, Job]] = {}
+        self._boot_samples = boot_durations(snapshot)
+        self._boot_by_partitions: dict[tuple[str, ...], float] = {}
+        self._node_types, type_of = _site_node_types(snapshot, slurm)
         for job in slurm.jobs:
-            if job.state in _RUNS and job.node_list and job.node_list[0] in kind_of:
-                self._runs(job, kind_of)
-        for kind in self._kinds:
-            kind.begin(self._now)
+            if job.state in _ON_NODES and job.node_list and job.node_list[0] in type_of:
+                self._add_running(job, type_of)
+        for node_type in self._node_types:
+            node_type.start_forecast(self._now)
 
-    def _runs(self, job: Job, kind_of: Mapping[str, Kind]) -> None:
+    def _add_running(self, job: Job, type_of: Mapping[str, SiteNodeType]) -> None:
         # All but the time for which it has run is the same for many.
-        whose = _whose(job)
-        known = self._running.get(whose)
+        history_key = _history_key(job)
+        known = self._running.get(history_key)
         if known is None or known[3].exclusive is not job.exclusive:
-            each = _each(job, kind_of[job.node_list[0]])
-            known = self._running[whose] = self._history.like(job), each, each.part(), job
-        like, each, part, _ = known
+            per_node = _per_node(job, type_of[job.node_list[0]])
+            known = self._running[history_key] = self._history.similar_jobs(job), per_node, per_node.per_quantile(), job
+        like, per_node, per_quantile, _ = known
         elapsed = max(0.0, self._now - job.start) if job.start else 0.0
         runs = like.spread(elapsed)
         if not runs:
-            runs, part = (job.time_limit_s or elapsed + max(elapsed, RUN_S),), each
+            runs, per_quantile = (job.time_limit_s or elapsed + max(elapsed, DEFAULT_RUN_S),), per_node
         now = self._now
         ends = [now + (run_s - elapsed) for run_s in runs]
         if ends[0] < now:  # The first is the earliest.
             ends = [max(now, end) for end in ends]
         for name in job.node_list:
-            if name in kind_of:
-                kind_of[name].runs(name, each, part, ends)
+            if name in type_of:
+                type_of[name].add_running(name, per_node, per_quantile, ends)
 
     def entry(self, job: Job) -> _Entry:
         """What a pending job takes."""
-        shape: _Request = (
+        shape: _Key = (
             job.partitions, job.nodes, job.nodes_max, job.cpus, job.cpus_per_node, job.memory_mib, job.memory_per_cpu,
             job.memory_whole, job.gres_per_node, job.gres_per_job, job.constraint, job.exclusive,
         )  # fmt: skip
         fits = self._fits.get(shape)
         if fits is None:
-            wanted = need(job)
-            found = ((kind, kind.fit(job.partitions, wanted)) for kind in self._kinds)
+            wanted = resource_requirements(job)
+            found = ((kind, kind.fit(job.partitions, wanted)) for kind in self._node_types)
             fits = self._fits[shape] = tuple((kind, fit) for kind, fit in found if fit is not None)
-        whose = _whose(job)
-        run = self._runs_for.get(whose)
+        history_key = _history_key(job)
+        run = self._runs_for.get(history_key)
         if run is None:
-            run = self._runs_for[whose] = self._run(job)
-        view = data_of(self._snapshot.data, job) if self._snapshot.data else None
-        late = view is not None and view.state in _ON_ITS_WAY
+            run = self._runs_for[history_key] = self._run_estimate(job)
+        view = data_of_job(self._snapshot.data, job) if self._snapshot.data else None
+        late = view is not None and view.state in _UPLOADING
         staging_s = max(0.0, view.ready_at - self._now) if view is not None and late else 0.0
         boot_s = self._boot_s(job.partitions)
         return _Entry(job, max(1, job.tasks), fits, *run, job.time_limit_s or NEVER, boot_s, staging_s)
 
-    def _run(self, job: Job) -> tuple[float, str, tuple[float, ...]]:
-        like = self._history.like(job)
+    def _run_estimate(self, job: Job) -> tuple[float, str, tuple[float, ...]]:
+        like = self._history.similar_jobs(job)
         known = like.run_s()
         if known is not None:
             return known.seconds, f"{known.jobs} {known.basis}", like.spread()
-        length, basis = (job.time_limit_s, "time limit") if job.time_limit_s else (RUN_S, "none")
+        length, basis = (job.time_limit_s, "time limit") if job.time_limit_s else (DEFAULT_RUN_S, "none")
         return length, basis, (length,)
 
     def _boot_s(self, partitions: tuple[str, ...]) -> float:
-        found = self._boot.get(partitions)
+        found = self._boot_by_partitions.get(partitions)
         if found is None:
             serving = [n for n, p in self._snapshot.pools.items() if not set(p.partitions).isdisjoint(partitions)]
-            found = boot_estimate([seconds for name in serving for seconds in self._boots.get(name, ())])
-            self._boot[partitions] = found
+            found = boot_estimate([seconds for name in serving for seconds in self._boot_samples.get(name, ())])
+            self._boot_by_partitions[partitions] = found
         return found
 
     @staticmethod
-    def start(entry: _Entry) -> tuple[Kind | None, Fit | None, float]:
+    def earliest_start(entry: _Entry) -> tuple[SiteNodeType | None, NodeTypeFit | None, float]:
         """Where the job starts first, and when; infinite: nowhere."""
-        best: tuple[Kind | None, Fit | None, float] = None, None, NEVER
-        for kind, fit in entry.fits:
-            start = kind.earliest(fit, entry.limit_s)
+        best: tuple[SiteNodeType | None, NodeTypeFit | None, float] = None, None, NEVER
+        for node_type, fit in entry.node_type_fits:
+            start = node_type.earliest_start(fit, entry.limit_s)
             if start < best[2]:
-                best = kind, fit, start
+                best = node_type, fit, start
         return best
 
-    def by_others(self, job: Job, waited: float) -> tuple[float, str]:
+    def start_by_history(self, job: Job, waited: float) -> tuple[float, str]:
         """When it would start that has waited for so long, and nothing is seen that keeps it."""
         known = self._history.wait_s(job)
         if known is not None and known.seconds > waited:
@@ -231,16 +233,18 @@ class _Site:
         return self._now + waited, "none"
 
 
-def _each(job: Job, kind: Kind) -> Room:
+def _per_node(job: Job, node_type: SiteNodeType) -> NodeResources:
     """What a running job takes of each of its nodes."""
     if job.exclusive:
-        return kind.whole()
+        return node_type.node_capacity()
     nodes = len(job.node_list)
     cpus = max(1.0, job.cpus / nodes)
-    return Room(cpus, job.memory_mib * cpus if job.memory_per_cpu else job.memory_mib, gpus_of(job) / nodes)
+    return NodeResources(
+        cpus, job.memory_mib * cpus if job.memory_per_cpu else job.memory_mib, requested_gpus(job) / nodes
+    )
 
 
-def _whose(job: Job) -> _Request:
+def _history_key(job: Job) -> _Key:
     """Jobs of which this is the same have the same history."""
     return (
         job.user, job.account, job.name, job.nodes, job.cpus, job.memory_mib, job.gres_per_node, job.gres_per_job,
@@ -257,8 +261,8 @@ def _pending(snapshot: Snapshot, slurm: SlurmView) -> list[Job]:
             continue
         known = counts.get(job.reason)
         if known is None:
-            known = counts[job.reason] = meaning(job.reason).counts or job.reason in STAGING
-        if (known and job.eligible <= snapshot.now) or begins_anew(job, snapshot):
+            known = counts[job.reason] = pending_reason(job.reason).needs_nodes or job.reason in STAGE_IN_REASONS
+        if (known and job.eligible <= snapshot.now) or restarts_after_interruption(job, snapshot):
             found.append((-job.priority, job.submitted, index, job))
     found.sort(key=lambda p: p[:3])
     return [job for *_, job in found]
@@ -269,7 +273,7 @@ def _served(snapshot: Snapshot) -> Counter[str]:
     served: Counter[str] = Counter()
     gangs: set[str] = set()
     for claim in snapshot.claims:
-        if claim.state not in USABLE or claim.state is ClaimState.OPEN:
+        if claim.state not in USABLE or claim.state is ClaimState.IN_SERVICE:
             continue
         if claim.gang:
             gangs.add(claim.gang)
@@ -281,31 +285,31 @@ def _served(snapshot: Snapshot) -> Counter[str]:
     return served
 
 
-def _kinds(snapshot: Snapshot, slurm: SlurmView) -> tuple[list[Kind], dict[str, Kind]]:
+def _site_node_types(snapshot: Snapshot, slurm: SlurmView) -> tuple[list[SiteNodeType], dict[str, SiteNodeType]]:
     """The nodes of the site that take jobs now or once theirs have ended, by kind, and the kind of each."""
-    ours = {slot for pool in snapshot.pools.values() for slot in pool.slots}
-    kept = {
+    burst_slots = {slot for pool in snapshot.pools.values() for slot in pool.slots}
+    reserved = {
         name for r in slurm.reservations if r.start <= snapshot.now and (not r.end or snapshot.now < r.end)
         for name in r.nodes
     }  # fmt: skip
-    kinds: dict[tuple[object, ...], Kind] = {}
-    kind_of: dict[str, Kind] = {}
+    node_types: dict[tuple[object, ...], SiteNodeType] = {}
+    type_of: dict[str, SiteNodeType] = {}
     for node in slurm.nodes.values():
-        if node.name in ours or node.name in kept or not _serves(node):
+        if node.name in burst_slots or node.name in reserved or not _takes_jobs(node):
             continue
-        key = kind_key(node)
-        kind = kinds.get(key)
-        if kind is None:
-            kind = kinds[key] = Kind(frozenset(node.partitions), shape_of(node))
-        kind.nodes[node.name] = _free(node)
-        kind_of[node.name] = kind
-    return list(kinds.values()), kind_of
+        key = node_type_key(node)
+        node_type = node_types.get(key)
+        if node_type is None:
+            node_type = node_types[key] = SiteNodeType(frozenset(node.partitions), shape_of(node))
+        node_type.nodes[node.name] = _free(node)
+        type_of[node.name] = node_type
+    return list(node_types.values()), type_of
 
 
-def _serves(node: Node) -> bool:
+def _takes_jobs(node: Node) -> bool:
     return node.up and not node.drained and not node.flags & {"MAINTENANCE", "FAIL", "REBOOT_REQUESTED"}
 
 
-def _free(node: Node) -> Room:
+def _free(node: Node) -> NodeResources:
     gpus = sum(g.count for g in node.gres if g.name == "gpu") - sum(g.count for g in node.gres_used if g.name == "gpu")
-    return Room(node.cpus - node.cpus_allocated, node.memory_mib - node.memory_allocated_mib, max(0, gpus))
+    return NodeResources(node.cpus - node.cpus_allocated, node.memory_mib - node.memory_allocated_mib, max(0, gpus))

@@ -14,39 +14,39 @@ from heapq import heapify, heappop, heappush, nsmallest
 from burstd.domain.slurm.job_history import QUANTILES
 from burstd.domain.slurm.node import Node
 from burstd.domain.slurm.shape import Shape
-from burstd.planner.demand.job_requirements import Need
+from burstd.planner.demand.job_requirements import ResourceRequirements
 
-EXACT = 10_000
+MAX_EXACT_JOBS = 10_000
 """So many jobs are put one by one into each kind of nodes; for those behind them only the work before them counts."""
-HOLES = 8
+MAX_HOLES = 8
 """So many gaps before jobs that wait are kept in mind."""
-LARGE = 0.25
+LARGE_SHARE = 0.25
 """A job that takes more than such a share of a node waits for a node that has so much at once."""
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class NodeResources:
     """CPUs, MiB and GPUs."""
 
     cpus: float = 0.0
     memory: float = 0.0
     gpus: float = 0.0
 
-    def holds(self, other: Room) -> bool:
+    def contains(self, other: NodeResources) -> bool:
         """True where the other fits in."""
         return other.cpus <= self.cpus and other.gpus <= self.gpus and other.memory <= self.memory
 
-    def plus(self, other: Room, times: float = 1.0) -> Room:
+    def plus(self, other: NodeResources, times: float = 1.0) -> NodeResources:
         """This and so many of the other."""
-        return Room(
+        return NodeResources(
             self.cpus + times * other.cpus, self.memory + times * other.memory, self.gpus + times * other.gpus
         )  # fmt: skip
 
-    def part(self) -> Room:
+    def per_quantile(self) -> NodeResources:
         """What comes free at each of the times at which a job may end."""
-        return Room().plus(self, 1 / len(QUANTILES))
+        return NodeResources().plus(self, 1 / len(QUANTILES))
 
-    def share_of(self, whole: Room) -> float:
+    def share_of(self, whole: NodeResources) -> float:
         """The largest share that this takes of anything of the whole."""
         return max(
             self.cpus / whole.cpus if whole.cpus else 0.0,
@@ -56,96 +56,100 @@ class Room:
 
 
 @dataclass(frozen=True, slots=True)
-class Fit:
+class NodeTypeFit:
     """What a job takes of one kind of nodes."""
 
     nodes: int
-    each: Room
+    per_node: NodeResources
     """Of every node."""
-    all: Room
+    total: NodeResources
     """Of all of them."""
-    quarter: Room
+    per_quantile: NodeResources
     """A part of that for each of QUANTILES."""
-    large: bool
+    takes_large_share: bool
 
 
 @dataclass(slots=True)
-class _Hole:
+class _BackfillHole:
     begin: float
     end: float
-    room: Room
+    free: NodeResources
 
 
 @dataclass(slots=True, eq=False)
-class Kind:
+class SiteNodeType:
     """Nodes of the site of one shape in the same partitions. Filled in place; never leaves core/."""
 
     partitions: frozenset[str]
     shape: Shape
-    nodes: dict[str, Room] = field(default_factory=dict)
+    nodes: dict[str, NodeResources] = field(default_factory=dict)
     """What is free on each now."""
     now: float = 0.0
     _at: float = 0.0
     """Before this nobody who is put in now can start, but in a hole."""
-    _free: Room = field(default_factory=Room)
+    _free: NodeResources = field(default_factory=NodeResources)
     """Free at that time."""
-    _ends: list[tuple[float, int, Room]] = field(default_factory=list)
-    _running: dict[str, list[tuple[float, Room]]] = field(default_factory=dict)
-    _holes: list[_Hole] = field(default_factory=list)
-    _large: dict[tuple[int, Room], float] = field(default_factory=dict)
-    _put: int = 0
-    _behind: float = 0.0
+    _ends: list[tuple[float, int, NodeResources]] = field(default_factory=list)
+    _running: dict[str, list[tuple[float, NodeResources]]] = field(default_factory=dict)
+    _holes: list[_BackfillHole] = field(default_factory=list)
+    _large_share_times: dict[tuple[int, NodeResources], float] = field(default_factory=dict)
+    _pending_count: int = 0
+    _backlog_node_s: float = 0.0
     """Node seconds of jobs beyond EXACT."""
 
-    def whole(self) -> Room:
+    def node_capacity(self) -> NodeResources:
         """All of one node."""
-        return Room(self.shape.cpus, self.shape.memory_mib, self.shape.gpus())
+        return NodeResources(self.shape.cpus, self.shape.memory_mib, self.shape.gpus())
 
-    def begin(self, now: float) -> None:
+    def start_forecast(self, now: float) -> None:
         """Once all nodes and running jobs are in."""
         self.now = self._at = now
-        rooms = self.nodes.values()
-        self._free = Room(sum(r.cpus for r in rooms), sum(r.memory for r in rooms), sum(r.gpus for r in rooms))
+        free = self.nodes.values()
+        self._free = NodeResources(sum(r.cpus for r in free), sum(r.memory for r in free), sum(r.gpus for r in free))
         heapify(self._ends)
 
-    def runs(self, name: str, each: Room, part: Room, ends: Sequence[float]) -> None:
+    def add_running(
+        self, name: str, per_node: NodeResources, per_quantile: NodeResources, ends: Sequence[float]
+    ) -> None:
         """A job runs on this node, and may end at these times, with the same chance each: a part of it then.
 
         A whole node is the one of many on which jobs end soon: there each counts as a whole, with an early end.
         """
         known = len(self._ends)
-        self._ends += [(end, number, part) for number, end in enumerate(ends, known)]
-        self._running.setdefault(name, []).append((ends[(len(ends) - 1) // 2], each))
+        self._ends += [(end, number, per_quantile) for number, end in enumerate(ends, known)]
+        self._running.setdefault(name, []).append((ends[(len(ends) - 1) // 2], per_node))
 
-    def fit(self, partitions: Iterable[str], need: Need) -> Fit | None:
+    def fit(self, partitions: Iterable[str], requirements: ResourceRequirements) -> NodeTypeFit | None:
         """What such a job takes here; None: it cannot run here."""
         if self.partitions.isdisjoint(partitions):
             return None
-        single = need.nodes == 1 and need.constraint.fewest_nodes == 1
-        holds = need.constraint.of_one_node if single else need.constraint.may_use
-        nodes = need.nodes_of(self.shape) if holds(self.shape.features) else ""
+        single = requirements.nodes == 1 and requirements.constraint.min_nodes == 1
+        matches = requirements.constraint.met_by_one_node if single else requirements.constraint.may_use
+        nodes = requirements.nodes_needed(self.shape) if matches(self.shape.features) else ""
         if isinstance(nodes, str) or nodes > len(self.nodes):
             return None
-        share, whole = need.share(nodes), self.whole()
-        each = Room(share.cpus, share.memory_mib, sum(g.count for g in share.gres if g.name == "gpu"))
+        share, whole = requirements.share_per_node(nodes), self.node_capacity()
+        per_node = NodeResources(share.cpus, share.memory_mib, sum(g.count for g in share.gres if g.name == "gpu"))
         if share.exclusive:
-            each = whole
-        every = each.plus(each, nodes - 1)
-        return Fit(nodes, each, every, every.part(), each.share_of(whole) > LARGE or nodes > 1)
+            per_node = whole
+        every = per_node.plus(per_node, nodes - 1)
+        return NodeTypeFit(
+            nodes, per_node, every, every.per_quantile(), per_node.share_of(whole) > LARGE_SHARE or nodes > 1
+        )
 
-    def earliest(self, fit: Fit, limit_s: float) -> float:
+    def earliest_start(self, fit: NodeTypeFit, limit_s: float) -> float:
         """When a job of so many seconds at most would start. ``put`` takes the room."""
-        if self._behind or self._put >= EXACT:
-            return self._at + self._behind / len(self.nodes)
-        hole = self._hole(fit.all, limit_s)
+        if self._backlog_node_s or self._pending_count >= MAX_EXACT_JOBS:
+            return self._at + self._backlog_node_s / len(self.nodes)
+        hole = self._hole(fit.total, limit_s)
         if hole is not None:
             return hole.begin
-        at = max(self._at, self._large_at(fit)) if fit.large else self._at
+        at = max(self._at, self._nodes_free_at(fit)) if fit.takes_large_share else self._at
         free, ends = self._free, self._ends
-        if free.holds(fit.all):
+        if free.contains(fit.total):
             return at
         popped = []
-        while ends and not free.holds(fit.all):
+        while ends and not free.contains(fit.total):
             end = heappop(ends)
             popped.append(end)
             free = free.plus(end[2])
@@ -153,56 +157,56 @@ class Kind:
             heappush(ends, end)
         return max(at, popped[-1][0]) if popped else at
 
-    def put(self, fit: Fit, limit_s: float, runs: tuple[float, ...], start: float) -> None:
+    def add_pending(self, fit: NodeTypeFit, limit_s: float, runs: tuple[float, ...], start: float) -> None:
         """Puts a job in at ``start``, as ``earliest`` said. ``runs``: as long as it may run, with the same chance."""
-        if self._behind or self._put >= EXACT:
-            self._behind += fit.all.share_of(self.whole()) * sum(runs) / len(runs)
+        if self._backlog_node_s or self._pending_count >= MAX_EXACT_JOBS:
+            self._backlog_node_s += fit.total.share_of(self.node_capacity()) * sum(runs) / len(runs)
             return
-        hole = self._hole(fit.all, limit_s)
+        hole = self._hole(fit.total, limit_s)
         if hole is not None:
-            hole.room = hole.room.plus(fit.all, -1.0)
+            hole.free = hole.free.plus(fit.total, -1.0)
             return
-        before: list[_Hole] = []
-        while self._ends and not self._free.holds(fit.all):
-            at, _, room = heappop(self._ends)
+        before: list[_BackfillHole] = []
+        while self._ends and not self._free.contains(fit.total):
+            at, _, freed = heappop(self._ends)
             if self._free.cpus > 0:
-                before.append(_Hole(self._at, 0.0, self._free if not before else room))
+                before.append(_BackfillHole(self._at, 0.0, self._free if not before else freed))
             self._at = max(self._at, at)
-            self._free = self._free.plus(room)
+            self._free = self._free.plus(freed)
         for found in before:
             found.end = self._at
         if before:
-            self._holes = [h for h in (*self._holes, *before) if h.end > h.begin][-HOLES:]
-        self._free = self._free.plus(fit.all, -1.0)
-        self._put += 1
-        part = fit.all if len(runs) == 1 else fit.quarter
+            self._holes = [h for h in (*self._holes, *before) if h.end > h.begin][-MAX_HOLES:]
+        self._free = self._free.plus(fit.total, -1.0)
+        self._pending_count += 1
+        part = fit.total if len(runs) == 1 else fit.per_quantile
         for run_s in runs:
-            heappush(self._ends, (start + run_s, -self._put, part))
+            heappush(self._ends, (start + run_s, -self._pending_count, part))
 
-    def _hole(self, room: Room, limit_s: float) -> _Hole | None:
-        return next((h for h in self._holes if limit_s <= h.end - h.begin and h.room.holds(room)), None)
+    def _hole(self, needed: NodeResources, limit_s: float) -> _BackfillHole | None:
+        return next((h for h in self._holes if limit_s <= h.end - h.begin and h.free.contains(needed)), None)
 
-    def _large_at(self, fit: Fit) -> float:
+    def _nodes_free_at(self, fit: NodeTypeFit) -> float:
         """When enough nodes have so much at once, by what runs there now."""
-        found = self._large.get((fit.nodes, fit.each))
+        found = self._large_share_times.get((fit.nodes, fit.per_node))
         if found is None:
-            times = (self._node_at(name, free, fit.each) for name, free in self.nodes.items())
+            times = (self._node_free_at(name, free, fit.per_node) for name, free in self.nodes.items())
             found = max(nsmallest(fit.nodes, times))
-            self._large[fit.nodes, fit.each] = found
+            self._large_share_times[fit.nodes, fit.per_node] = found
         return found
 
-    def _node_at(self, name: str, free: Room, each: Room) -> float:
+    def _node_free_at(self, name: str, free: NodeResources, each: NodeResources) -> float:
         at = self.now
-        if free.holds(each):
+        if free.contains(each):
             return at
-        for end, room in sorted(self._running.get(name, ()), key=lambda r: r[0]):
-            free, at = free.plus(room), max(at, end)
-            if free.holds(each):
+        for end, freed in sorted(self._running.get(name, ()), key=lambda r: r[0]):
+            free, at = free.plus(freed), max(at, end)
+            if free.contains(each):
                 return at
         # Something runs there that the queue does not show.
         return at
 
 
-def kind_key(node: Node) -> tuple[object, ...]:
+def node_type_key(node: Node) -> tuple[object, ...]:
     """Nodes with the same key are of one kind."""
     return node.partitions, node.cpus, node.memory_mib, node.gres, node.features

@@ -17,52 +17,54 @@ from burstd.domain.claim import Cause, Claim
 from burstd.domain.claim import ClaimState as S
 from burstd.domain.cloud.instance import TAG_POOL, TAG_SLOT, Instance, InstanceState
 from burstd.domain.cloud.offer import Offer, Pool
-from burstd.domain.plan import Adopt
+from burstd.domain.plan import AdoptMachine
 from burstd.domain.slurm.job import Job, JobState
 from burstd.domain.snapshot import CloudView, SlurmView, Snapshot, Unavailable
-from burstd.planner.lifecycle.listing import some
-from burstd.planner.snapshot_view import View
+from burstd.planner.lifecycle.listing import abbreviated_list
+from burstd.planner.snapshot_view import SnapshotView
 
-_THERE = frozenset({InstanceState.PENDING, InstanceState.RUNNING, InstanceState.UNKNOWN})
+_EXISTING = frozenset({InstanceState.PENDING, InstanceState.RUNNING, InstanceState.UNKNOWN})
 _STARTED = frozenset({JobState.CONFIGURING, JobState.RUNNING})
 _OFF = frozenset({"POWERED_DOWN", "POWERING_DOWN"})
-BILLED_S = 31 * 86400.0
+MAX_BACKDATED_S = 31 * 86400.0
 """A machine that is adopted is billed for no longer than this before: no cloud's word uses a budget of years up."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
+class _UnknownMachine:
     """A machine that the record does not know, and the slot that it is for."""
 
     instance: Instance
     pool: Pool
     slot: str
-    at_work: bool
+    is_node: bool
     """Slurm's node of the slot is at its address, and up or busy."""
-    holder: Claim | None
+    current_claim: Claim | None
     """The live claim of the slot, whose machine is not listed."""
     cause: Cause
 
 
-def adoptable(snapshot: Snapshot, view: View) -> frozenset[tuple[str, str]]:
+def adoptable_machines(snapshot: Snapshot, view: SnapshotView) -> frozenset[tuple[str, str]]:
     """Provider and id of the machines that are, or are still to be, adopted: nobody may remove them."""
-    return frozenset((found.instance.provider, found.instance.id) for found in _found(snapshot, view))
+    return frozenset((found.instance.provider, found.instance.id) for found in _unknown_machines(snapshot, view))
 
 
-def adopt(snapshot: Snapshot, view: View) -> list[Adopt]:
+def plan_adoptions(snapshot: Snapshot, view: SnapshotView) -> list[AdoptMachine]:
     """A claim for each of them whose slot is free, and whose price can be known."""
-    made: dict[str, Adopt] = {}
-    for found in sorted(_found(snapshot, view), key=lambda one: (not one.at_work, one.instance.id)):
+    adoptions: dict[str, AdoptMachine] = {}
+    for found in sorted(_unknown_machines(snapshot, view), key=lambda one: (not one.is_node, one.instance.id)):
         cloud = snapshot.clouds[found.instance.provider]
         # A record that is in no doubt is believed: its claim ends like any other, and then the slot is free.
-        waits = found.holder is not None and not (found.at_work and snapshot.doubt)
-        if found.slot in made or waits or isinstance(cloud.offers, Unavailable):
+        must_wait = found.current_claim is not None and not (found.is_node and snapshot.record_doubt)
+        if found.slot in adoptions or must_wait or isinstance(cloud.offers, Unavailable):
             continue
-        made[found.slot] = Adopt(_claim(found, cloud, snapshot), found.holder.id if found.holder else "")
-    return list(made.values())
+        adoptions[found.slot] = AdoptMachine(
+            _claim(found, cloud, snapshot), found.current_claim.id if found.current_claim else ""
+        )
+    return list(adoptions.values())
 
 
-def unlisted(snapshot: Snapshot) -> tuple[str, ...]:
+def unlisted_slots(snapshot: Snapshot) -> tuple[str, ...]:
     """Slots whose node Slurm hears while no machine on record is at its address: a cloud does not list it (yet).
 
     While the record is in doubt one list is no witness that all machines are on record again.
@@ -70,24 +72,25 @@ def unlisted(snapshot: Snapshot) -> tuple[str, ...]:
     if not isinstance(snapshot.slurm, SlurmView):
         return ()
     # Of a claim from before its machine had an address the list says it.
-    here = {claim.address for claim in snapshot.claims} | {
+    known_addresses = {claim.address for claim in snapshot.claims} | {
         one.address
         for cloud in snapshot.clouds.values()
         for one in (() if isinstance(cloud.instances, Unavailable) else cloud.instances)
-        if not one.state.ended and (one.provider, one.id) not in snapshot.unknown
+        if not one.state.ended and (one.provider, one.id) not in snapshot.unrecorded_instances
     }
-    here.discard("")
+    known_addresses.discard("")
     nodes = ((slot, snapshot.slurm.nodes.get(slot)) for pool in snapshot.pools.values() for slot in pool.slots)
-    return tuple(slot for slot, node in nodes if node and node.answers and node.address not in here)
+    return tuple(slot for slot, node in nodes if node and node.responding and node.address not in known_addresses)
 
 
 def doubt_alarm(snapshot: Snapshot) -> str:
     """Why the record is in doubt, and which nodes keep it there; empty: it is not."""
-    slots = unlisted(snapshot) if snapshot.doubt else ()
+    slots = unlisted_slots(snapshot) if snapshot.record_doubt else ()
     if not slots:
-        return snapshot.doubt
+        return snapshot.record_doubt
     return (
-        f"{snapshot.doubt}; Slurm hears {some(slots)}, and no cloud lists the machine: if it is gone, set its node "
+        f"{snapshot.record_doubt}; Slurm hears {abbreviated_list(slots)}, and no cloud lists the machine: "
+        f"if it is gone, set its node "
         "down in Slurm (scontrol update nodename=NODE state=down reason=REASON)"
     )
 
@@ -96,55 +99,58 @@ def foreign_alarms(snapshot: Snapshot) -> list[str]:
     """Sentences on machines that somebody else has given our tags."""
     alarms = []
     for name, cloud in snapshot.clouds.items():
-        listed = () if isinstance(cloud.instances, Unavailable) or not snapshot.foreign else cloud.instances
-        theirs = [
+        listed = () if isinstance(cloud.instances, Unavailable) or not snapshot.foreign_tags else cloud.instances
+        foreign = [
             one.id
             for one in listed
             if not one.state.ended
-            and (one.claim_id or one.batch) in snapshot.foreign
+            and (one.claim_id or one.batch) in snapshot.foreign_tags
             and (one.claim_id or one.batch) not in {claim.id for claim in snapshot.claims}
         ]
-        if theirs:
+        if foreign:
             alarms.append(
                 f"{name} lists machines with the tags of cluster {snapshot.cluster} that burstd did not launch "
-                f"({some(theirs)}): they are neither used nor ended. Take the tags off them; if they are burstd's, of "
+                f"({abbreviated_list(foreign)}): they are neither used nor ended. Take the tags off them; "
+                f"if they are burstd's, of "
                 "before its ssh_key was replaced, end them by the cloud's own means"
             )
     return alarms
 
 
-def _found(snapshot: Snapshot, view: View) -> Iterator[_Found]:
-    if not snapshot.unknown or view.slurm is None:
+def _unknown_machines(snapshot: Snapshot, view: SnapshotView) -> Iterator[_UnknownMachine]:
+    if not snapshot.unrecorded_instances or view.slurm is None:
         return
     pools = {slot: (pool, Cause.DEMAND) for pool in snapshot.pools.values() for slot in pool.slots}
-    pools |= {slot: (n.pool, Cause.STORAGE) for n in snapshot.store_nodes for slot in n.pool.slots}
-    holders = {claim.slot: claim for claim in (*snapshot.claims, *snapshot.storage)}
-    at = {node.address: name for name, node in view.slurm.nodes.items() if node.address}
+    pools |= {slot: (n.pool, Cause.STORAGE) for n in snapshot.storage_nodes for slot in n.pool.slots}
+    claims_by_slot = {claim.slot: claim for claim in (*snapshot.claims, *snapshot.storage_claims)}
+    by_address = {node.address: name for name, node in view.slurm.nodes.items() if node.address}
     for cloud in snapshot.clouds.values():
         for instance in () if isinstance(cloud.instances, Unavailable) else cloud.instances:
-            if (instance.provider, instance.id) not in snapshot.unknown or instance.state not in _THERE:
+            if (instance.provider, instance.id) not in snapshot.unrecorded_instances or instance.state not in _EXISTING:
                 continue
             tagged = instance.tags.get(TAG_SLOT, "")
-            slot = at.get(instance.address, "") or tagged
+            slot = by_address.get(instance.address, "") or tagged
             if tagged in pools and slot != tagged:
                 continue  # Its address is another node's: one of the two is not so, and which one nobody can tell.
             if slot not in pools or instance.tags.get(TAG_POOL, pools[slot][0].name) != pools[slot][0].name:
                 continue
             # A cloud has no say in slots that it may not fill, and what bears no id of a launch was none of ours.
-            may = {rule.provider for rule in pools[slot][0].rules}
-            if (may and instance.provider not in may) or not (instance.claim_id or instance.batch):
+            allowed_providers = {rule.provider for rule in pools[slot][0].rules}
+            if (allowed_providers and instance.provider not in allowed_providers) or not (
+                instance.claim_id or instance.batch
+            ):
                 continue
-            node, holder = view.node(slot), holders.get(slot)
-            at_work = node is not None and node.address == instance.address and (node.up or node.busy)
-            at_work = at_work and node is not None and not node.flags & _OFF
-            if holder is not None and not _unlisted(holder, view):
+            node, current_claim = view.node(slot), claims_by_slot.get(slot)
+            is_node = node is not None and node.address == instance.address and (node.up or node.busy)
+            is_node = is_node and node is not None and not node.flags & _OFF
+            if current_claim is not None and not _machine_is_unlisted(current_claim, view):
                 continue
-            if node is not None and node.up and not at_work:
+            if node is not None and node.up and not is_node:
                 continue  # Another machine is this node.
-            yield _Found(instance, pools[slot][0], slot, at_work, holder, pools[slot][1])
+            yield _UnknownMachine(instance, pools[slot][0], slot, is_node, current_claim, pools[slot][1])
 
 
-def _unlisted(claim: Claim, view: View) -> bool:
+def _machine_is_unlisted(claim: Claim, view: SnapshotView) -> bool:
     cloud = view.cloud(claim)
     if cloud is None or isinstance(cloud.instances, Unavailable):
         return False
@@ -152,23 +158,23 @@ def _unlisted(claim: Claim, view: View) -> bool:
     return instance is None or instance.state.ended
 
 
-def _claim(found: _Found, cloud: CloudView, snapshot: Snapshot) -> Claim:
+def _claim(found: _UnknownMachine, cloud: CloudView, snapshot: Snapshot) -> Claim:
     instance, jobs = found.instance, _jobs(found.slot, snapshot)
-    launched = min(max(instance.launched or snapshot.now, snapshot.now - BILLED_S), snapshot.now)
+    launched = min(max(instance.launched or snapshot.now, snapshot.now - MAX_BACKDATED_S), snapshot.now)
     offer = _offer(found, cloud)
     price = "" if offer.price else "; what it costs is not known"
     return Claim(
         id=instance.claim_id, cluster=snapshot.cluster, pool=found.pool.name, slot=found.slot, offer=offer,
-        cause=found.cause, state=S.OPEN if found.at_work else S.BOOTING, created=launched, since=snapshot.now,
+        cause=found.cause, state=S.IN_SERVICE if found.is_node else S.BOOTING, created=launched, since=snapshot.now,
         reason=f"instance {instance.id} bears our tag and was not on record: adopted{price}",
         jobs=tuple(job.id for job in jobs), users=tuple(dict.fromkeys(job.user for job in jobs)),
         batch=instance.batch, instance_id=instance.id, address=instance.address, launch_called=launched,
-        billed_from=launched, opened=snapshot.now if found.at_work else None, attempts=1,
+        billed_from=launched, opened=snapshot.now if found.is_node else None, attempts=1,
         accounts=tuple(dict.fromkeys(job.account for job in jobs if job.account)),
     )  # fmt: skip
 
 
-def _offer(found: _Found, cloud: CloudView) -> Offer:
+def _offer(found: _UnknownMachine, cloud: CloudView) -> Offer:
     one, offers = found.instance, () if isinstance(cloud.offers, Unavailable) else cloud.offers
     for offer in offers:
         if (offer.zone, offer.instance_type, offer.spot) == (one.zone, one.instance_type, one.spot):

@@ -16,25 +16,25 @@ from decimal import Decimal
 from burstd.domain.claim import Claim
 from burstd.domain.claim import ClaimState as S
 from burstd.domain.cloud.instance import InstanceState
-from burstd.domain.snapshot import Breaker, SlurmView, Snapshot, Unavailable
+from burstd.domain.snapshot import CircuitBreaker, SlurmView, Snapshot, Unavailable
 
-CAUSE = "list"
+LISTING_CAUSE = "list"
 """Of the breaker that keeps launches off a cloud whose list is doubted."""
-MANY = 2
-SHARE = 4
+MIN_MISSING = 2
+MIN_MISSING_SHARE = 4
 """So many machines, and one in so many of those that a list should show, are not lost in one moment."""
-LONG_S = 300.0
+LISTING_ALARM_S = 300.0
 """Slurm takes up to a third of SlurmdTimeout to miss a node; a list that is contradicted for longer is an alarm."""
-YOUNG = frozenset({S.LAUNCHING, S.BOOTING, S.PROVING})
+NOT_REGISTERED_YET = frozenset({S.LAUNCHING, S.BOOTING, S.VALIDATING})
 """States of claims whose machine is none of Slurm's nodes so far."""
-_BOOTS = frozenset({S.LAUNCHING, S.BOOTING})
+_BEFORE_FIRST_ANSWER = frozenset({S.LAUNCHING, S.BOOTING})
 """Of these, those whose machine has not answered so far."""
-_LISTED = YOUNG | {S.READY, S.OPEN, S.CLOSING}
-_SHOWN = 5
+_LISTED = NOT_REGISTERED_YET | {S.READY, S.IN_SERVICE, S.DRAINING}
+_MAX_SHOWN = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Doubt:
+class DoubtedList:
     """A list that lacks ``slots`` out of so many machines, which nothing else says are gone."""
 
     provider: str
@@ -46,14 +46,15 @@ class Doubt:
     def __str__(self) -> str:
         return (
             f"the list of {self.provider} lacks {len(self.slots)} of {self.expected} machines that nothing else says "
-            f"are gone ({some(self.slots)}): nothing is launched or ended there until it shows them, or their nodes "
+            f"are gone ({abbreviated_list(self.slots)}): nothing is launched or ended there until it shows "
+            f"them, or their nodes "
             "are set down in Slurm (scontrol update nodename=NODE state=down reason=REASON)"
         )
 
 
-def doubted(snapshot: Snapshot) -> dict[str, Doubt]:
+def doubted_lists(snapshot: Snapshot) -> dict[str, DoubtedList]:
     """By provider, the lists that are not believed now."""
-    if not snapshot.progress.absent:
+    if not snapshot.runtime_state.missing_sightings:
         return {}
     ended = {
         instance.id
@@ -64,82 +65,92 @@ def doubted(snapshot: Snapshot) -> dict[str, Doubt]:
     }
     expected: dict[str, int] = {}
     lacking: dict[str, list[Claim]] = {}
-    for claim in {c.id: c for c in (*snapshot.claims, *snapshot.storage)}.values():
+    for claim in {c.id: c for c in (*snapshot.claims, *snapshot.storage_claims)}.values():
         if claim.state not in _LISTED or not claim.instance_id:
             continue
         name = claim.offer.provider
         expected[name] = expected.get(name, 0) + 1
         # Of a machine that is no node yet the cloud's word that it has ended is taken: nothing but a boot is lost.
-        if not confirmed(claim, snapshot) and not (claim.state in YOUNG and claim.instance_id in ended):
+        if not is_accounted_for(claim, snapshot) and not (
+            claim.state in NOT_REGISTERED_YET and claim.instance_id in ended
+        ):
             lacking.setdefault(name, []).append(claim)
-    born = snapshot.progress.born
+    born = snapshot.runtime_state.process_start
     return {
-        name: Doubt(
-            name, tuple(claim.slot for claim in claims), expected[name],
-            max((max(c.since, born) + c.offer.placing_s for c in claims if c.state in _BOOTS), default=0.0),
+        name: DoubtedList(
+            name,
+            tuple(claim.slot for claim in claims),
+            expected[name],
+            max(
+                (max(c.since, born) + c.offer.capacity_wait_s for c in claims if c.state in _BEFORE_FIRST_ANSWER),
+                default=0.0,
+            ),
         )
         for name, claims in lacking.items()
-        if len(claims) >= MANY and len(claims) * SHARE >= expected[name]
-    }  # fmt: skip
+        if len(claims) >= MIN_MISSING and len(claims) * MIN_MISSING_SHARE >= expected[name]
+    }
 
 
-def confirmed(claim: Claim, snapshot: Snapshot) -> bool:
+def is_accounted_for(claim: Claim, snapshot: Snapshot) -> bool:
     """True where the machine is not missing in lists, or a second source says that it is gone."""
-    if claim.id not in snapshot.progress.absent:
+    if claim.id not in snapshot.runtime_state.missing_sightings:
         return True
-    if claim in snapshot.storage or claim.state is S.PROVING:
-        return answers_no_more(claim, snapshot) and not heard(claim, snapshot)
-    return claim.state not in YOUNG and heard(claim, snapshot) is False
+    if claim in snapshot.storage_claims or claim.state is S.VALIDATING:
+        return stopped_answering(claim, snapshot) and not slurm_hears(claim, snapshot)
+    return claim.state not in NOT_REGISTERED_YET and slurm_hears(claim, snapshot) is False
 
 
-def answers_no_more(claim: Claim, snapshot: Snapshot) -> bool:
+def stopped_answering(claim: Claim, snapshot: Snapshot) -> bool:
     """Whether the shell of a machine that had answered was reached for in vain since lists lack it."""
-    seen = snapshot.progress.absent.get(claim.id)
-    silent = snapshot.progress.silent.get(claim.id)
-    return seen is not None and silent is not None and silent >= seen.first and claim.state not in _BOOTS
+    seen = snapshot.runtime_state.missing_sightings.get(claim.id)
+    silent = snapshot.runtime_state.unreachable_at.get(claim.id)
+    return seen is not None and silent is not None and silent >= seen.first and claim.state not in _BEFORE_FIRST_ANSWER
 
 
-def heard(claim: Claim, snapshot: Snapshot) -> bool | None:
+def slurm_hears(claim: Claim, snapshot: Snapshot) -> bool | None:
     """Whether Slurm hears the node on the claim's machine; None: Slurm cannot be read."""
     if not isinstance(snapshot.slurm, SlurmView):
         return None
     node = snapshot.slurm.nodes.get(claim.slot)
-    return node is not None and node.answers and (not claim.address or node.address == claim.address)
+    return node is not None and node.responding and (not claim.address or node.address == claim.address)
 
 
-def closed_to_launches(snapshot: Snapshot) -> tuple[Breaker, ...]:
+def listing_breakers(snapshot: Snapshot) -> tuple[CircuitBreaker, ...]:
     """A breaker for each cloud whose list is doubted: policies, offers and explanations treat it as any other."""
     return tuple(
-        Breaker(f"{name.replace('/', '%2F')}/*/*/*/*", CAUSE, 0, snapshot.now + LONG_S, str(doubt))
-        for name, doubt in doubted(snapshot).items()
+        CircuitBreaker(
+            f"{name.replace('/', '%2F')}/*/*/*/*", LISTING_CAUSE, 0, snapshot.now + LISTING_ALARM_S, str(doubt)
+        )
+        for name, doubt in doubted_lists(snapshot).items()
     )
 
 
 def listing_alarms(snapshot: Snapshot, boot_timeout_s: float) -> list[str]:
     """Sentences on lists that are contradicted: by many machines at once, or by one for long."""
-    doubts = doubted(snapshot)
-    alarms = [f"{doubt}{_until(doubt, boot_timeout_s)}" for doubt in doubts.values()]
+    doubts = doubted_lists(snapshot)
+    alarms = [f"{doubt}{_given_up_at(doubt, boot_timeout_s)}" for doubt in doubts.values()]
     long: dict[str, list[str]] = {}
-    for claim in (*snapshot.claims, *snapshot.storage):
-        seen = snapshot.progress.absent.get(claim.id)
-        if seen is not None and claim.offer.provider not in doubts and snapshot.now - seen.first > LONG_S:
+    for claim in (*snapshot.claims, *snapshot.storage_claims):
+        seen = snapshot.runtime_state.missing_sightings.get(claim.id)
+        if seen is not None and claim.offer.provider not in doubts and snapshot.now - seen.first > LISTING_ALARM_S:
             long.setdefault(claim.offer.provider, []).append(claim.slot)
     alarms += [
-        f"the list of {name} has lacked the machine of {some(slots)} for minutes, and Slurm or its shell still "
+        f"the list of {name} has lacked the machine of {abbreviated_list(slots)} for minutes, and Slurm or "
+        f"its shell still "
         "answers: it is kept. If it is gone, set its node down in Slurm"
         for name, slots in long.items()
     ]
     return alarms
 
 
-def _until(doubt: Doubt, boot_timeout_s: float) -> str:
+def _given_up_at(doubt: DoubtedList, boot_timeout_s: float) -> str:
     if not doubt.boots_since:
         return ""
     end = datetime.fromtimestamp(doubt.boots_since + boot_timeout_s, UTC)
     return f"; those that boot are given up by {end:%H:%M} UTC, and ended"
 
 
-def ending_alarms(snapshot: Snapshot) -> list[str]:
+def termination_alarms(snapshot: Snapshot) -> list[str]:
     """Sentences on machines that cost money though they were to be ended long ago."""
     listed = {
         (i.provider, i.id)
@@ -149,10 +160,15 @@ def ending_alarms(snapshot: Snapshot) -> list[str]:
         if not i.state.ended
     }
     alarms = []
-    for claim in (*snapshot.claims, *snapshot.storage):
+    for claim in (*snapshot.claims, *snapshot.storage_claims):
         late = snapshot.now - claim.since
         there = (claim.offer.provider, claim.instance_id) in listed
-        if claim.state is S.TERMINATING and claim.id in snapshot.progress.ended and there and late > LONG_S:
+        if (
+            claim.state is S.TERMINATING
+            and claim.id in snapshot.runtime_state.termination_accepted
+            and there
+            and late > LISTING_ALARM_S
+        ):
             hours = Decimal(max(0.0, snapshot.now - (claim.billed_from or claim.since))) / 3600
             alarms.append(
                 f"{claim.offer.provider} has taken the order to end instance {claim.instance_id} of {claim.slot} "
@@ -162,7 +178,7 @@ def ending_alarms(snapshot: Snapshot) -> list[str]:
     return alarms
 
 
-def some(slots: list[str] | tuple[str, ...]) -> str:
+def abbreviated_list(slots: list[str] | tuple[str, ...]) -> str:
     """The first of these names, and how many there are besides."""
-    more = f" and {len(slots) - _SHOWN} more" if len(slots) > _SHOWN else ""
-    return f"{', '.join(sorted(slots)[:_SHOWN])}{more}"
+    more = f" and {len(slots) - _MAX_SHOWN} more" if len(slots) > _MAX_SHOWN else ""
+    return f"{', '.join(sorted(slots)[:_MAX_SHOWN])}{more}"

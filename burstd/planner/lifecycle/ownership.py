@@ -44,7 +44,7 @@ class Ownership:
         key = _key(instance)
         return self._recorded.get(key) or self._adopted.get(key) or instance.claim_id
 
-    def is_stray(self, instance: Instance) -> bool:
+    def is_orphan(self, instance: Instance) -> bool:
         """No live claim, or a second machine of a claim that has one."""
         if self._on_record(instance) or _key(instance) in self._adopted:
             return False

@@ -16,33 +16,33 @@ from burstd.domain.claim import ClaimState as S
 from burstd.domain.plugins.provider import Notice, NoticeKind
 from burstd.domain.slurm.node import Node
 
-_OURS = re.compile(r"burstd: (?:(interruption)(?:, ends (\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ))?|rebalance hint)$")
-_BETWEEN = "; "
+_NOTICE_REASON = re.compile(r"burstd: (?:(interruption)(?:, ends (\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ))?|rebalance hint)$")
+_SEPARATOR = "; "
 _TIME = "%Y-%m-%dT%H:%M:%SZ"
 INTERRUPTED = "interrupted"
 """Error of a claim whose machine was taken back, once it is given up or gone; state of a job's event for a cut run."""
 TAKEN_BACK = "its machine is taken back"
 """How the reason of a claim begins that is closed, or given up, for that."""
-NOT_A_NODE = frozenset({S.LAUNCHING, S.BOOTING, S.PROVING, S.READY})
+NOT_IN_SERVICE_YET = frozenset({S.LAUNCHING, S.BOOTING, S.VALIDATING, S.READY})
 """States of claims whose machine is given up on a notice unless a job is on it all the same."""
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class NodeNotice:
     """What a node's reason says of its machine's end. ``before``: what a person wrote, and was left in front."""
 
     kind: NoticeKind
-    words: str
+    text: str
     """Without the ``burstd:`` of the reason."""
-    before: str = ""
+    admin_reason: str = ""
 
     @property
-    def timed(self) -> bool:
+    def has_deadline(self) -> bool:
         """Whether it says when the machine ends."""
-        return ", ends " in self.words
+        return ", ends " in self.text
 
 
-def words(notice: Notice) -> str:
+def notice_reason(notice: Notice) -> str:
     """The reason for a node on whose machine this notice came."""
     if notice.kind is NoticeKind.REBALANCE:
         return "burstd: rebalance hint"
@@ -51,34 +51,34 @@ def words(notice: Notice) -> str:
     return f"burstd: interruption, ends {datetime.fromtimestamp(notice.deadline, UTC).strftime(_TIME)}"
 
 
-def read(reason: str) -> Told | None:
+def parse_reason(reason: str) -> NodeNotice | None:
     """What a reason says; None: it is no notice."""
-    found = _OURS.search(reason)
+    found = _NOTICE_REASON.search(reason)
     if found is None:
         return None
     kind = NoticeKind.INTERRUPTION if found[1] else NoticeKind.REBALANCE
-    return Told(kind, found[0].removeprefix("burstd: "), reason[: found.start()].removesuffix(_BETWEEN))
+    return NodeNotice(kind, found[0].removeprefix("burstd: "), reason[: found.start()].removesuffix(_SEPARATOR))
 
 
-def told_of(node: Node | None) -> Told | None:
+def notice_of_node(node: Node | None) -> NodeNotice | None:
     """The notice that a node bears; None: none."""
-    return read(node.reason) if node is not None and node.drained else None
+    return parse_reason(node.reason) if node is not None and node.drained else None
 
 
-def to_write(node: Node, notice: Notice) -> str:
+def missing_reason(node: Node, notice: Notice) -> str:
     """The reason that the node is still to bear for the notice; empty: it says so, or worse, already."""
-    told = told_of(node)
-    if told is not None and (told.kind is NoticeKind.INTERRUPTION or notice.kind is NoticeKind.REBALANCE):
+    current = notice_of_node(node)
+    if current is not None and (current.kind is NoticeKind.INTERRUPTION or notice.kind is NoticeKind.REBALANCE):
         return ""
-    person = (told.before if told is not None else node.reason) if node.drained else ""
-    return f"{person}{_BETWEEN}{words(notice)}" if person else words(notice)
+    admin_reason = (current.admin_reason if current is not None else node.reason) if node.drained else ""
+    return f"{admin_reason}{_SEPARATOR}{notice_reason(notice)}" if admin_reason else notice_reason(notice)
 
 
-def settled(notice: Notice, claim: Claim | None, node: Node | None) -> bool:
+def notice_is_settled(notice: Notice, claim: Claim | None, node: Node | None) -> bool:
     """Whether nothing is left to be done for a notice of this claim's machine; ``node`` is as Slurm showed it."""
     if claim is None or claim.state in (S.FAILED, S.LOST, S.TERMINATING, S.GONE):
         return True
-    if claim.state in NOT_A_NODE and (node is None or not node.up):
+    if claim.state in NOT_IN_SERVICE_YET and (node is None or not node.up):
         return False
     # A storage node is no node of Slurm's: nobody can be told.
-    return node is None or not to_write(node, notice)
+    return node is None or not missing_reason(node, notice)

@@ -9,16 +9,16 @@ from decimal import Decimal
 from burstd.domain.billing.costs import cost_of
 from burstd.domain.cloud.offer import Offer, Pool
 from burstd.domain.plan import Plan
-from burstd.domain.plugins.policy import LeftOut, Refused, Want
+from burstd.domain.plugins.policy import DroppedWant, ExcludedOffer, Want
 from burstd.domain.slurm.job import Job
 from burstd.domain.slurm.outlook import Outlook
 from burstd.domain.snapshot import Snapshot
-from burstd.planner.demand.job_requirements import need
-from burstd.planner.offers.offers import Judged, candidates
+from burstd.planner.demand.job_requirements import resource_requirements
+from burstd.planner.offers.offers import OfferEvaluation, evaluate_offers
 
 
 @dataclass(frozen=True, slots=True)
-class Cost:
+class JobCost:
     """What the machines for one job would cost, in the offer's currency; machines that it shares are counted whole."""
 
     nodes: int
@@ -29,25 +29,25 @@ class Cost:
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class OfferCandidate:
     """One offer that was looked at, or a provider whose offers could not be read."""
 
     subject: str
     """The offer's id, or the provider's name."""
     offer: Offer | None
-    refused: str
+    rejected_because: str
     """Why it is not used; empty: it may be."""
     chosen: bool
     """A want of the plan takes it first for this job."""
-    by: str = ""
+    rejected_by: str = ""
     """The policy that refuses it; empty: none does."""
     note: str = ""
     """Why it comes after the one that is chosen."""
-    cost: Cost | None = None
+    cost: JobCost | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class PoolCandidates:
     """One pool as a way to start the job."""
 
     pool: str
@@ -56,26 +56,26 @@ class Way:
     slots: int
     free: int
     """Slots free when the plan was made."""
-    candidates: tuple[Candidate, ...] = ()
+    candidates: tuple[OfferCandidate, ...] = ()
     """Usable ones first, best first."""
 
 
-def ways(snapshot: Snapshot, plan: Plan, job: Job, outlook: Outlook | None) -> tuple[Way, ...]:
+def offer_candidates(snapshot: Snapshot, plan: Plan, job: Job, outlook: Outlook | None) -> tuple[PoolCandidates, ...]:
     """One for each pool that serves a partition of the job's."""
-    found: list[Way] = []
+    found: list[PoolCandidates] = []
     for name, pool in snapshot.pools.items():
         if set(pool.partitions).isdisjoint(job.partitions):
             continue
         nodes = _nodes(job, pool)
-        lacks, cost = (nodes, None) if isinstance(nodes, str) else ("", _Costs(nodes, job, outlook))
-        verdict = _Verdict(plan, job, pool)
+        lacks, cost = (nodes, None) if isinstance(nodes, str) else ("", _CostEstimator(nodes, job, outlook))
+        verdict = _PlanVerdict(plan, job, pool)
         found.append(
-            Way(
+            PoolCandidates(
                 pool=name,
                 lacks=lacks,
                 slots=len(pool.slots),
                 free=len(snapshot.free_slots(pool)),
-                candidates=tuple(verdict.of(judged, cost) for judged in candidates(snapshot, pool)),
+                candidates=tuple(verdict.candidate(judged, cost) for judged in evaluate_offers(snapshot, pool)),
             )
         )
     return tuple(found)
@@ -83,53 +83,61 @@ def ways(snapshot: Snapshot, plan: Plan, job: Job, outlook: Outlook | None) -> t
 
 def _nodes(job: Job, pool: Pool) -> int | str:
     """How many nodes of the pool it takes, or what one of them lacks."""
-    wanted = need(job)
+    wanted = resource_requirements(job)
     if wanted.constraint.problem:
         return wanted.constraint.problem
     if not wanted.constraint.may_use(pool.shape.features):
         return f"the features {job.constraint}"
-    return wanted.nodes_of(pool.shape)
+    return wanted.nodes_needed(pool.shape)
 
 
 @dataclass(frozen=True, slots=True)
-class _Costs:
+class _CostEstimator:
     nodes: int
     job: Job
     outlook: Outlook | None
 
-    def of(self, offer: Offer) -> Cost:
+    def estimate(self, offer: Offer) -> JobCost:
         whole, limit = offer.price * self.nodes, self.job.time_limit_s
         run = self.outlook.run_s if self.outlook is not None else 0.0
-        return Cost(self.nodes, cost_of(whole, run) if run else None, cost_of(whole, limit) if limit else None)
+        return JobCost(self.nodes, cost_of(whole, run) if run else None, cost_of(whole, limit) if limit else None)
 
 
-class _Verdict:
+class _PlanVerdict:
     """What the plan says of the offers of one pool for one job."""
 
     def __init__(self, plan: Plan, job: Job, pool: Pool) -> None:
         target = plan.target
-        wants = [want for want in target.wants if _for(want, job, pool)]
-        lost = [refused for refused in target.refused if _for(refused.want, job, pool)]
+        wants = [want for want in target.wants if _is_for(want, job, pool)]
+        lost = [refused for refused in target.dropped_wants if _is_for(refused.want, job, pool)]
         self._chosen = next((want.offers[0] for want in wants if want.offers), None)
-        self._left_out = {out.offer: out for want in (*(r.want for r in lost), *wants) for out in want.left_out}
-        self._lost = lost[-1] if lost and not wants else None
-        self._why = _why_lost(plan, job, self._lost)
+        self._left_out = {out.offer: out for want in (*(r.want for r in lost), *wants) for out in want.excluded_offers}
+        self._refused = lost[-1] if lost and not wants else None
+        self._refusal_reason = _reason_refused(plan, job, self._refused)
         self._allowed = {offer.id for offer in target.offers.get(pool.name, ())}
 
-    def of(self, judged: Judged, costs: _Costs | None) -> Candidate:
-        offer = judged.offer
-        by, refused = ("", judged.refused) if judged.refused or offer is None else self._refusal(offer)
+    def candidate(self, evaluation: OfferEvaluation, costs: _CostEstimator | None) -> OfferCandidate:
+        offer = evaluation.offer
+        by, refused = (
+            ("", evaluation.rejected_because)
+            if evaluation.rejected_because or offer is None
+            else self._rejection(offer)
+        )
         chosen = not refused and offer is not None and self._chosen is not None and offer.id == self._chosen.id
         note = self._note(offer) if offer is not None and not refused and not chosen else ""
-        cost = costs.of(offer) if costs is not None and offer is not None and not judged.refused else None
-        return Candidate(judged.subject, offer, refused, chosen, by, note, cost)
+        cost = (
+            costs.estimate(offer)
+            if costs is not None and offer is not None and not evaluation.rejected_because
+            else None
+        )
+        return OfferCandidate(evaluation.subject, offer, refused, chosen, by, note, cost)
 
-    def _refusal(self, offer: Offer) -> tuple[str, str]:
-        out: LeftOut | None = self._left_out.get(offer.id)
+    def _rejection(self, offer: Offer) -> tuple[str, str]:
+        out: ExcludedOffer | None = self._left_out.get(offer.id)
         if out is not None:
             return out.by, out.reason or "left out"
-        if self._lost is not None:
-            return self._lost.by, self._why
+        if self._refused is not None:
+            return self._refused.by, self._refusal_reason
         return "", "" if offer.id in self._allowed else "a policy leaves it out for this pool"
 
     def _note(self, offer: Offer) -> str:
@@ -141,18 +149,18 @@ class _Verdict:
         return "spot, after on-demand" if offer.spot and not first.spot else "after the chosen one"
 
 
-def _for(want: Want, job: Job, pool: Pool) -> bool:
+def _is_for(want: Want, job: Job, pool: Pool) -> bool:
     return want.pool == pool.name and job.id in want.jobs
 
 
-def _why_lost(plan: Plan, job: Job, lost: Refused | None) -> str:
-    if lost is None:
+def _reason_refused(plan: Plan, job: Job, refused: DroppedWant | None) -> str:
+    if refused is None:
         return ""
-    said = [r.reason for r in plan.remarks if r.by == lost.by and r.subject == f"job:{job.id}"]
+    said = [r.reason for r in plan.remarks if r.by == refused.by and r.subject == f"job:{job.id}"]
     return said[-1] if said else "no machine for this job"
 
 
-def first_choice(found: Sequence[Way]) -> Candidate | None:
+def preferred_candidate(pools: Sequence[PoolCandidates]) -> OfferCandidate | None:
     """The offer that is chosen, or the first that may be used, or that only a policy refuses; None: there is none."""
-    usable = [c for way in found for c in way.candidates if c.cost is not None]
-    return min(usable, key=lambda c: (not c.chosen, bool(c.refused)), default=None)
+    usable = [c for pool in pools for c in pool.candidates if c.cost is not None]
+    return min(usable, key=lambda c: (not c.chosen, bool(c.rejected_because)), default=None)

@@ -17,35 +17,36 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from math import inf
 
-from burstd.domain.billing.costs import END_S
+from burstd.domain.billing.costs import SHUTDOWN_S
 from burstd.domain.claim import Claim
 from burstd.domain.claim import ClaimState as S
-from burstd.domain.plan import Bind, LimitTime
+from burstd.domain.plan import BindJob, LimitJobTime
 from burstd.domain.slurm.job import Job, JobState
 from burstd.domain.snapshot import SlurmView, Snapshot
 from burstd.planner.demand.demand import task_ids
-from burstd.planner.snapshot_view import View
+from burstd.planner.snapshot_view import SnapshotView
 
 _STARTED = frozenset({JobState.RUNNING, JobState.CONFIGURING, JobState.COMPLETING})
-LEAST_S = 60.0
+MIN_TIME_LIMIT_S = 60.0
 """Slurm's unit for time limits."""
-REASON, ALONE = "a budget pays for it", "a policy keeps others off it"
+BUDGET_REASON, POLICY_REASON = "a budget pays for it", "a policy keeps others off it"
 
 
-def affordable(claim: Claim, view: View) -> list[Job]:
+def affordable_jobs(claim: Claim, view: SnapshotView) -> list[Job]:
     """The jobs of a claim that wait and that what is reserved for it covers, in its order."""
     own = (view.job(job_id) for job_id in dict.fromkeys(claim.jobs))
-    return _covered(claim, (job for job in own if job is not None), view.snapshot)
+    return _affordable(claim, (job for job in own if job is not None), view.snapshot)
 
 
-def _covered(claim: Claim, jobs: Iterable[Job], snapshot: Snapshot) -> list[Job]:
+def _affordable(claim: Claim, jobs: Iterable[Job], snapshot: Snapshot) -> list[Job]:
     waiting = [job for job in jobs if job.state is JobState.PENDING]
     if not claim.reserved:
         return waiting
     return [
         job
         for job in waiting
-        if claim.covers(job.time_limit_s + END_S, snapshot.now) and (job.time_limit_s or _unused(claim, snapshot))
+        if claim.budget_covers(job.time_limit_s + SHUTDOWN_S, snapshot.now)
+        and (job.time_limit_s or _unused(claim, snapshot))
     ]
 
 
@@ -54,67 +55,67 @@ def _unused(claim: Claim, snapshot: Snapshot) -> bool:
     return claim.opened is None or any(claim.slot in names for names in snapshot.bound.values())
 
 
-def used_up(claim: Claim, now: float) -> bool:
+def reserve_used_up(claim: Claim, now: float) -> bool:
     """A node for no job of which all that a budget has reserved for it is spent: no job is to start on it any more."""
-    return bool(claim.reserved) and not claim.jobs and not claim.covers(END_S, now)
+    return bool(claim.reserved) and not claim.jobs and not claim.budget_covers(SHUTDOWN_S, now)
 
 
-def words_of(snapshot: Snapshot, slurm: SlurmView) -> dict[str, tuple[str, ...]]:
+def dedicated_consumers(snapshot: Snapshot, slurm: SlurmView) -> dict[str, tuple[str, ...]]:
     """By private claim the words (jobs, tasks, its gang) of those that may use its room now; none: nobody may."""
-    claims = [claim for claim in snapshot.claims if claim.private or used_up(claim, snapshot.now)]
+    claims = [claim for claim in snapshot.claims if claim.dedicated or reserve_used_up(claim, snapshot.now)]
     if not claims:
         return {}
     wanted = {job for claim in claims for job in claim.jobs}
-    rows: dict[str, list[Job]] = {}
+    jobs_by_id: dict[str, list[Job]] = {}
     for job in slurm.jobs:
         if job.id in wanted:
-            rows.setdefault(job.id, []).append(job)
+            jobs_by_id.setdefault(job.id, []).append(job)
         # A task that was bound or requeued stands alone in the queue, and is its array's all the same.
         if job.array_job_id in wanted and job.array_job_id != job.id:
-            rows.setdefault(job.array_job_id, []).append(job)
+            jobs_by_id.setdefault(job.array_job_id, []).append(job)
     bound: dict[str, list[str]] = {}
     for job_id, names in snapshot.bound.items():
         for name in names:
             bound.setdefault(name, []).append(job_id)
     found: dict[str, tuple[str, ...]] = {}
     for claim in claims:
-        its_jobs = [job for word in dict.fromkeys(claim.jobs) for job in rows.get(word, ())]
-        own = [job.id for job in _covered(claim, its_jobs, snapshot)]
-        words = dict.fromkeys((*bound.get(claim.slot, ()), claim.gang, *own))
-        words.pop("", None)
-        found[claim.id] = tuple(words)
+        its_jobs = [job for claim_job in dict.fromkeys(claim.jobs) for job in jobs_by_id.get(claim_job, ())]
+        own = [job.id for job in _affordable(claim, its_jobs, snapshot)]
+        consumers = dict.fromkeys((*bound.get(claim.slot, ()), claim.gang, *own))
+        consumers.pop("", None)
+        found[claim.id] = tuple(consumers)
     return found
 
 
-def left_alone(claim: Claim, view: View) -> str:
+def dedicated_drain_reason(claim: Claim, view: SnapshotView) -> str:
     """Why an idle machine of a budget is to go; empty: it is not, or is no such machine."""
     node = view.node(claim.slot)
     if node is None or node.busy:
         return ""
-    if used_up(claim, view.now):
-        return f"the {_held(claim)} reserved for it are used up"
-    if not claim.private or affordable(claim, view):
+    if reserve_used_up(claim, view.now):
+        return f"the {_reserved_text(claim)} reserved for it are used up"
+    if not claim.dedicated or affordable_jobs(claim, view):
         return ""
     # Nodes are read before jobs: one that a job has just started on may still look idle.
     if view.slurm is not None and any(claim.slot in j.node_list and j.state in _STARTED for j in view.slurm.jobs):
         return ""
     # An administrator's hold keeps it, but not for more than is reserved.
-    if view.snapshot.paused and claim.covers(END_S, view.now):
+    if view.snapshot.paused and claim.budget_covers(SHUTDOWN_S, view.now):
         return ""
-    waits = [job_id for job_id in claim.jobs if view.waits(job_id)]
+    waits = [job_id for job_id in claim.jobs if view.is_waiting(job_id)]
     if waits:
-        return f"what is left of the {_held(claim)} reserved for it does not cover job {waits[0]}"
-    return f"its jobs are done, and {why(claim)}"
+        return f"what is left of the {_reserved_text(claim)} reserved for it does not cover job {waits[0]}"
+    return f"its jobs are done, and {dedicated_reason(claim)}"
 
 
-def came_too_late(claim: Claim, view: View) -> bool:
+def ready_too_late(claim: Claim, view: SnapshotView) -> bool:
     """Whether what is reserved for a READY machine covered none of its jobs when it became ready: the boot was long."""
-    waits = [job for job_id in claim.jobs if view.waits(job_id) and (job := view.job(job_id)) is not None]
+    waits = [job for job_id in claim.jobs if view.is_waiting(job_id) and (job := view.job(job_id)) is not None]
     late = bool(claim.reserved) and claim.opened is None and bool(waits)
-    return late and not any(claim.covers(job.time_limit_s + END_S, claim.since) for job in waits)
+    return late and not any(claim.budget_covers(job.time_limit_s + SHUTDOWN_S, claim.since) for job in waits)
 
 
-def kept_to_its_time(view: View) -> list[LimitTime]:
+def enforce_time_limits(view: SnapshotView) -> list[LimitJobTime]:
     """Gives jobs that run on machines of a budget for longer than is reserved the time that is.
 
     A user may lengthen the time limit of his own job until it starts, also when it has been bound, and may start others
@@ -129,110 +130,122 @@ def kept_to_its_time(view: View) -> list[LimitTime]:
         if job.state is not JobState.RUNNING or not job.start:
             continue
         own = [c for slot in job.node_list if (c := paid.get(slot)) and (job.id in c.jobs or job.user in c.users)]
-        left_s = min((claim.left_s(view.now) for claim in own), default=inf)
+        left_s = min((claim.budget_left_s(view.now) for claim in own), default=inf)
         end = job.start + (job.time_limit_s or inf)
-        if end > view.now + left_s + END_S:
-            claim = min(own, key=lambda one: one.left_s(view.now))
-            limit_s = max(view.now - job.start + left_s, LEAST_S)
-            reason = f"{_held(claim)} are reserved for {claim.slot}, and it has more time than that pays for"
+        if end > view.now + left_s + SHUTDOWN_S:
+            claim = min(own, key=lambda one: one.budget_left_s(view.now))
+            limit_s = max(view.now - job.start + left_s, MIN_TIME_LIMIT_S)
+            reason = f"{_reserved_text(claim)} are reserved for {claim.slot}, and it has more time than that pays for"
             # What it has is not lengthened, and what Slurm rounds is not told in every loop.
-            if not job.time_limit_s or limit_s + LEAST_S < job.time_limit_s:
-                found.append(LimitTime(job.id, limit_s, reason))
+            if not job.time_limit_s or limit_s + MIN_TIME_LIMIT_S < job.time_limit_s:
+                found.append(LimitJobTime(job.id, limit_s, reason))
     return found
 
 
-def _held(claim: Claim) -> str:
+def _reserved_text(claim: Claim) -> str:
     return f"{claim.reserved:.2f} {claim.offer.currency}"
 
 
-def stranded(claim: Claim, view: View, after_s: float) -> str:
+def gang_timeout_reason(claim: Claim, view: SnapshotView, after_s: float) -> str:
     """Why an idle machine of a gang is to go while its job waits: for ``after_s`` seconds it has not started on it."""
     node = view.node(claim.slot)
-    if not (claim.private and claim.gang and view.now - claim.since > after_s) or view.snapshot.paused:
+    if not (claim.dedicated and claim.gang and view.now - claim.since > after_s) or view.snapshot.paused:
         return ""
-    if node is None or node.busy or not view.waits(claim.gang) or open_to_all(claim, view):
+    if node is None or node.busy or not view.is_waiting(claim.gang) or opens_to_all(claim, view):
         return ""
     if any(claim.slot in names for names in view.snapshot.bound.values()):
         return ""
     return f"job {claim.gang} has not got all of its nodes within {after_s:.0f} s"
 
 
-def why(claim: Claim) -> str:
+def dedicated_reason(claim: Claim) -> str:
     """Why the machine is for its own jobs only."""
-    return REASON if claim.reserved else ALONE
+    return BUDGET_REASON if claim.reserved else POLICY_REASON
 
 
-def open_to_all(claim: Claim, view: View) -> bool:
+def opens_to_all(claim: Claim, view: SnapshotView) -> bool:
     """Whether its node opens because Slurm cannot bind a job that it waits for."""
-    return any(_refused(job, view) for job in affordable(claim, view))
+    return any(_unbindable(job, view) for job in affordable_jobs(claim, view))
 
 
-def _refused(job: Job, view: View) -> bool:
+def _unbindable(job: Job, view: SnapshotView) -> bool:
     array = job.array_job_id or (job.id if job.array_tasks else "")
-    refused = view.snapshot.progress.unbindable
-    return job.id in refused or (bool(array) and any(word.partition("_")[0] == array for word in refused))
+    refused = view.snapshot.runtime_state.unbindable
+    return job.id in refused or (bool(array) and any(job_id.partition("_")[0] == array for job_id in refused))
 
 
-def _bindable(job: Job, view: View) -> bool:
+def _bindable(job: Job, view: SnapshotView) -> bool:
     """A job in a reservation of somebody's stays there."""
-    ours = {r.name for r in view.slurm.reservations if r.job_id} if view.slurm and job.reservation else set()
-    return not _refused(job, view) and (not job.reservation or job.reservation in ours)
+    own_reservations = (
+        {r.name for r in view.slurm.reservations if r.job_id} if view.slurm and job.reservation else set()
+    )
+    return not _unbindable(job, view) and (not job.reservation or job.reservation in own_reservations)
 
 
 @dataclass(slots=True)
 class Binder:
     """Binds the jobs of private claims to their nodes; no task of an array twice."""
 
-    view: View
-    placed: Mapping[str, Collection[str]]
+    view: SnapshotView
+    assigned: Mapping[str, Collection[str]]
     """Where placement sees room for jobs (Target.placed)."""
-    given: set[str] = field(default_factory=set)
+    bound_ids: set[str] = field(default_factory=set)
     _tasks: dict[str, Iterator[str]] = field(default_factory=dict)
     """By array the ids of the tasks that have not been looked at."""
 
-    def binds(self, claim: Claim) -> Iterator[Bind]:
+    def bind_actions(self, claim: Claim) -> Iterator[BindJob]:
         """Of a claim that is READY, or OPEN with room for one more."""
-        for job in affordable(claim, self.view):
-            fits = claim.state is S.READY or claim.slot in self.placed.get(job.id, ())
-            if fits and job.nodes <= 1 and _bindable(job, self.view) and (word := self._word(job)):
+        for job in affordable_jobs(claim, self.view):
+            fits = claim.state is S.READY or claim.slot in self.assigned.get(job.id, ())
+            if fits and job.nodes <= 1 and _bindable(job, self.view) and (bind_id := self._next_id(job)):
                 claims = (claim.id,) if claim.state is S.READY else ()
-                yield Bind(word, job.user, claims, (claim.slot,), f"for job {word} alone: {why(claim)}")
+                yield BindJob(
+                    bind_id, job.user, claims, (claim.slot,), f"for job {bind_id} alone: {dedicated_reason(claim)}"
+                )
 
-    def gang(self, claims: list[Claim], job: Job) -> Bind | None:
+    def bind_gang(self, claims: list[Claim], job: Job) -> BindJob | None:
         """Of the nodes of one job, all of them ready."""
-        if any(job not in affordable(claim, self.view) for claim in claims):
+        if any(job not in affordable_jobs(claim, self.view) for claim in claims):
             return None
-        word = claims[0].gang if job.array_tasks else job.id
-        if not _bindable(job, self.view) or self._bound(word):
+        bind_id = claims[0].gang if job.array_tasks else job.id
+        if not _bindable(job, self.view) or self._is_bound(bind_id):
             return None
         slots = tuple(claim.slot for claim in claims)
-        return Bind(word, job.user, tuple(c.id for c in claims), slots, f"for job {word} alone: {why(claims[0])}")
+        return BindJob(
+            bind_id,
+            job.user,
+            tuple(c.id for c in claims),
+            slots,
+            f"for job {bind_id} alone: {dedicated_reason(claims[0])}",
+        )
 
-    def components(self, claims: list[Claim]) -> Iterator[Bind]:
+    def bind_components(self, claims: list[Claim]) -> Iterator[BindJob]:
         """Of the nodes of one het job: each component to its own."""
         for claim in claims:
-            yield from self.binds(claim)
-        rows = {job.id: job for claim in claims for job in affordable(claim, self.view) if job.nodes > 1}
-        for job in rows.values():
+            yield from self.bind_actions(claim)
+        multi_node_jobs = {
+            job.id: job for claim in claims for job in affordable_jobs(claim, self.view) if job.nodes > 1
+        }
+        for job in multi_node_jobs.values():
             own = [claim for claim in claims if job.id in claim.jobs]
-            if len(own) >= job.nodes and (bind := self.gang(own, job)) is not None:
+            if len(own) >= job.nodes and (bind := self.bind_gang(own, job)) is not None:
                 yield bind
 
-    def _word(self, job: Job) -> str:
+    def _next_id(self, job: Job) -> str:
         """The id by which the job, or the next task of the array, is bound; empty: it is already."""
-        words: Iterator[str] = iter((job.id,))
+        ids: Iterator[str] = iter((job.id,))
         if job.array_tasks:
             array = job.array_job_id or job.id
-            words = self._tasks.setdefault(array, (f"{array}_{task}" for task in task_ids(job.array_tasks)))
-        word = next((w for w in words if not self._bound(w)), "")
-        self.given.add(word)
-        return word
+            ids = self._tasks.setdefault(array, (f"{array}_{task}" for task in task_ids(job.array_tasks)))
+        bind_id = next((w for w in ids if not self._is_bound(w)), "")
+        self.bound_ids.add(bind_id)
+        return bind_id
 
-    def _bound(self, word: str) -> bool:
-        if word in self.given:
+    def _is_bound(self, bind_id: str) -> bool:
+        if bind_id in self.bound_ids:
             return True
-        if word not in self.view.snapshot.bound:
+        if bind_id not in self.view.snapshot.bound:
             return False
-        row = self.view.job(word)
+        job = self.view.job(bind_id)
         # A binding that was broken off half-way has the nodes and not the job: it is made again.
-        return row is not None and bool(row.reservation)
+        return job is not None and bool(job.reservation)

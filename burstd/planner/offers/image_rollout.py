@@ -12,16 +12,16 @@ from dataclasses import replace
 
 from burstd.domain.claim import Claim, ClaimState
 from burstd.domain.cloud.offer import Offer, Pool
-from burstd.domain.plugins.policy import Release, Remark, Target
-from burstd.domain.snapshot import Breaker, SlurmView, Snapshot
-from burstd.planner.lifecycle.output_retention import kept
-from burstd.planner.offers.offers import BY_LAUNCH, closed_now, image_word, longer
+from burstd.domain.plugins.policy import NodeRelease, Remark, Target
+from burstd.domain.snapshot import CircuitBreaker, SlurmView, Snapshot
+from burstd.planner.lifecycle.output_retention import retained_nodes
+from burstd.planner.offers.offers import LAUNCH_CAUSES, configured_image, extended_breaker, open_breakers
 
-CAUSE = "version"
+VERSION_CAUSE = "version"
 """Cause of a breaker that names a version of an image."""
-FIRST_S = 3600.0
-MOST_S = 86400.0
-_NOT_THE_IMAGE = (BY_LAUNCH - {"image"}) | {
+FIRST_BACKOFF_S = 3600.0
+MAX_BACKOFF_S = 86400.0
+_NOT_THE_IMAGE = (LAUNCH_CAUSES - {"image"}) | {
     "auth",
     "boot_timeout",
     "clock",
@@ -34,43 +34,54 @@ _NOT_THE_IMAGE = (BY_LAUNCH - {"image"}) | {
 }
 """Causes that clouds, networks and slurmctld bring about too."""
 _COMING = frozenset(
-    {ClaimState.PLANNED, ClaimState.LAUNCHING, ClaimState.BOOTING, ClaimState.PROVING, ClaimState.READY}
+    {ClaimState.PLANNED, ClaimState.LAUNCHING, ClaimState.BOOTING, ClaimState.VALIDATING, ClaimState.READY}
 )
-_GOING = frozenset({ClaimState.CLOSING, ClaimState.FAILED, ClaimState.LOST, ClaimState.TERMINATING})
+_GOING = frozenset({ClaimState.DRAINING, ClaimState.FAILED, ClaimState.LOST, ClaimState.TERMINATING})
 
 
 def image_for(snapshot: Snapshot, pool: Pool, offer: Offer) -> str:
     """What a machine of this offer is to be launched from for the pool: a version, or the word where none are known."""
-    word = image_word(pool, offer)
-    return chosen(_versions(snapshot, offer.provider, word), offer.provider, snapshot.breakers, snapshot.now) or word
+    image = configured_image(pool, offer)
+    return (
+        choose_version(_versions(snapshot, offer.provider, image), offer.provider, snapshot.breakers, snapshot.now)
+        or image
+    )
 
 
-def chosen(versions: Sequence[str], provider: str, breakers: Sequence[Breaker], now: float) -> str:
+def choose_version(versions: Sequence[str], provider: str, breakers: Sequence[CircuitBreaker], now: float) -> str:
     """The newest version that has not failed lately; where all have, the newest; empty: there is none."""
-    shut = {b.key for b in breakers if b.cause == CAUSE and b.until > now}
-    good = (version for version in versions if breaker_key(provider, version) not in shut)
+    open_keys = {b.key for b in breakers if b.cause == VERSION_CAUSE and b.until > now}
+    good = (version for version in versions if image_breaker_key(provider, version) not in open_keys)
     return next(good, next(iter(versions), ""))
 
 
-def breaker_key(provider: str, version: str) -> str:
+def image_breaker_key(provider: str, version: str) -> str:
     """Of a version's breaker. It has no more than three parts, so that it never covers an offer."""
     return f"{provider}/image/{version.replace('/', '%2F')}"
 
 
-def at_fault(claim: Claim, cause: str, versions: Sequence[str], *, proved: bool) -> bool:
+def image_at_fault(claim: Claim, cause: str, versions: Sequence[str], *, validated: bool) -> bool:
     """Whether a machine that did not become a node speaks against its image's version, and not against its offer.
 
     ``versions``: of its word; ``proved``: there was a node of the claim's version.
     """
-    return claim.image in versions and len(versions) > 1 and not proved and cause not in _NOT_THE_IMAGE
+    return claim.image in versions and len(versions) > 1 and not validated and cause not in _NOT_THE_IMAGE
 
 
-def next_version_breaker(known: Breaker | None, claim: Claim, now: float, error: str) -> Breaker:
+def next_version_breaker(known: CircuitBreaker | None, claim: Claim, now: float, error: str) -> CircuitBreaker:
     """The breaker of the claim's version after one more failure; ``known``: the one that there is."""
-    return longer(known, breaker_key(claim.offer.provider, claim.image), CAUSE, FIRST_S, MOST_S, now, error)
+    return extended_breaker(
+        known,
+        image_breaker_key(claim.offer.provider, claim.image),
+        VERSION_CAUSE,
+        FIRST_BACKOFF_S,
+        MAX_BACKOFF_S,
+        now,
+        error,
+    )
 
 
-def roll(snapshot: Snapshot, target: Target, keep_s: float) -> Target:
+def drain_outdated_nodes(snapshot: Snapshot, target: Target, retention_s: float) -> Target:
     """Lets idle nodes of another version go, one of a pool at a time, while no node of the pool comes or goes.
 
     None goes whose like cannot be had now.
@@ -79,37 +90,37 @@ def roll(snapshot: Snapshot, target: Target, keep_s: float) -> Target:
     if not isinstance(slurm, SlurmView) or not snapshot.images:
         return target
     going = {release.claim_id for release in target.releases}
-    placed = {name for names in target.placed.values() for name in names}
+    assigned = {name for names in target.placements.values() for name in names}
     bound = frozenset().union(*snapshot.bound.values()) if snapshot.bound else frozenset()
-    held = kept(snapshot, keep_s)
-    closed = closed_now(snapshot)
+    retained = retained_nodes(snapshot, retention_s)
+    breakers = open_breakers(snapshot)
     moving = {c.pool for c in snapshot.claims if c.state in _COMING | _GOING or c.id in going}
     releases, remarks = [], []
     for claim in snapshot.claims:
         # What costs least to look at comes first: there may be thousands of claims.
-        if claim.state is not ClaimState.OPEN or claim.pool in moving:
+        if claim.state is not ClaimState.IN_SERVICE or claim.pool in moving:
             continue
         node = slurm.nodes.get(claim.slot)
-        if node is None or node.busy or claim.slot in placed or claim.slot in bound or claim.id in held:
+        if node is None or node.busy or claim.slot in assigned or claim.slot in bound or claim.id in retained:
             continue
-        newer = outdated(snapshot, claim)
-        if newer and target.offers.get(claim.pool) and not closed.of(claim.offer):
+        newer = newer_version(snapshot, claim)
+        if newer and target.offers.get(claim.pool) and not breakers.breakers_for(claim.offer):
             moving.add(claim.pool)
             why = f"it runs {claim.image}, and new nodes start from {newer}"
-            releases.append(Release(claim.id, claim.pool, why))
+            releases.append(NodeRelease(claim.id, claim.pool, why))
             remarks.append(Remark("images", f"claim:{claim.id}", "release", why))
     return replace(target, releases=(*target.releases, *releases), remarks=(*target.remarks, *remarks))
 
 
-def outdated(snapshot: Snapshot, claim: Claim) -> str:
+def newer_version(snapshot: Snapshot, claim: Claim) -> str:
     """The version that a new machine in the claim's place would start from, where that is another; empty: it is not."""
     pool = snapshot.pools.get(claim.pool)
     if pool is None or not claim.image:
         return ""
-    versions = _versions(snapshot, claim.offer.provider, image_word(pool, claim.offer))
-    best = chosen(versions, claim.offer.provider, snapshot.breakers, snapshot.now)
-    return best if best and best != claim.image and claim.image != image_word(pool, claim.offer) else ""
+    versions = _versions(snapshot, claim.offer.provider, configured_image(pool, claim.offer))
+    best = choose_version(versions, claim.offer.provider, snapshot.breakers, snapshot.now)
+    return best if best and best != claim.image and claim.image != configured_image(pool, claim.offer) else ""
 
 
-def _versions(snapshot: Snapshot, provider: str, word: str) -> Sequence[str]:
-    return snapshot.images.get(provider, {}).get(word, ())
+def _versions(snapshot: Snapshot, provider: str, image: str) -> Sequence[str]:
+    return snapshot.images.get(provider, {}).get(image, ())

@@ -16,48 +16,48 @@ from decimal import Decimal
 
 from burstd.domain.cloud.offer import Offer, Pool
 from burstd.domain.slurm.shape import Gres
-from burstd.domain.snapshot import Breaker, Snapshot, Unavailable
+from burstd.domain.snapshot import CircuitBreaker, Snapshot, Unavailable
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class OfferEvaluation:
     """An offer, or what stands for the offers of a provider that could not be read, and whether it may be used."""
 
     subject: str
     """The offer's id, or the provider's name."""
     offer: Offer | None
-    refused: str
+    rejected_because: str
     """Why not; empty: it may be used."""
-    ever: bool = True
+    ever_usable: bool = True
     """False: as the settings and the cloud's offers are, it can never be used."""
 
 
-class Covering:
+class BreakerIndex:
     """Breakers, kept so that those of one offer are found without a look at all of them: both may be thousands."""
 
-    def __init__(self, breakers: Iterable[Breaker]) -> None:
-        self._forms: dict[tuple[int, ...], dict[tuple[str, ...], list[tuple[int, Breaker]]]] = {}
-        for place, breaker in enumerate(breakers):
+    def __init__(self, breakers: Iterable[CircuitBreaker]) -> None:
+        self._by_named_fields: dict[tuple[int, ...], dict[tuple[str, ...], list[tuple[int, CircuitBreaker]]]] = {}
+        for position, breaker in enumerate(breakers):
             wanted = breaker.key.split("/")
             if len(wanted) == _FIELDS:
-                named = tuple(field for field, word in enumerate(wanted) if word != "*")
-                alike = self._forms.setdefault(named, {})
-                alike.setdefault(tuple(wanted[field] for field in named), []).append((place, breaker))
+                named = tuple(field for field, value in enumerate(wanted) if value != "*")
+                alike = self._by_named_fields.setdefault(named, {})
+                alike.setdefault(tuple(wanted[field] for field in named), []).append((position, breaker))
 
-    def of(self, offer: Offer) -> list[Breaker]:
+    def breakers_for(self, offer: Offer) -> list[CircuitBreaker]:
         """Those that name the offer, or what it is part of, in the order in which they were given."""
-        if not self._forms:
+        if not self._by_named_fields:
             return []
-        parts = _parts(offer)
-        found: list[tuple[int, Breaker]] = []
-        for named, alike in self._forms.items():
+        parts = _key_fields(offer)
+        found: list[tuple[int, CircuitBreaker]] = []
+        for named, alike in self._by_named_fields.items():
             found += alike.get(tuple(parts[field] for field in named), ())
         return [breaker for _, breaker in sorted(found, key=lambda f: f[0])]
 
 
-def closed_now(snapshot: Snapshot) -> Covering:
+def open_breakers(snapshot: Snapshot) -> BreakerIndex:
     """The breakers whose time is not over."""
-    return Covering(b for b in snapshot.breakers if b.until > snapshot.now)
+    return BreakerIndex(b for b in snapshot.breakers if b.until > snapshot.now)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,15 +72,15 @@ _FIELDS = 5
 """Of a breaker's key: provider, region, zone, type, market."""
 _PROVIDER = (False, False, False, False)
 _TYPE = (False, False, True, False)
-_PLACE_AND_TYPE = (True, True, True, False)
+_ZONE_AND_TYPE = (True, True, True, False)
 _TYPE_AND_MARKET = (False, False, True, True)
-_WHOLE = (True, True, True, True)
+_OFFER = (True, True, True, True)
 
 TOO_LATE = "too_late"
 """A machine was ready when what a budget has reserved for it did not cover its jobs any more: that it is ready, or its
 launch carried out, disproves nothing; the wait ends by itself, and is long, as each try is paid for."""
 BACKOFF: dict[str, _Backoff] = {
-    "capacity": _Backoff(_WHOLE, 60, 3600),
+    "capacity": _Backoff(_OFFER, 60, 3600),
     "quota": _Backoff(_TYPE_AND_MARKET, 60, 3600),
     "rate": _Backoff(_PROVIDER, 15, 600),
     "auth": _Backoff(_PROVIDER, 60, 1800),
@@ -89,15 +89,15 @@ BACKOFF: dict[str, _Backoff] = {
     "request": _Backoff(_TYPE, 300, 4 * 3600),
     "image": _Backoff(_TYPE, 300, 4 * 3600),
     "user_data": _Backoff(_PROVIDER, 30, 300),
-    "interrupted": _Backoff(_WHOLE, 120, 3600),
-    TOO_LATE: _Backoff(_PLACE_AND_TYPE, 1800, 4 * 3600),
+    "interrupted": _Backoff(_OFFER, 120, 3600),
+    TOO_LATE: _Backoff(_ZONE_AND_TYPE, 1800, 4 * 3600),
 }
 """By the cause of an error (ProviderError.cause, Claim.error)."""
-OTHERS = 30
+MAX_ALTERNATIVES = 30
 """Most of them in one request: what a cloud's call takes, and what a reader of the record can bear."""
-_BOOT = _Backoff(_PLACE_AND_TYPE, 120, 3600)
+_BOOT = _Backoff(_ZONE_AND_TYPE, 120, 3600)
 """Every other cause (boot, boot_timeout, proof, node_down ...): this place does not bring up this type."""
-BY_LAUNCH = frozenset(
+LAUNCH_CAUSES = frozenset(
     {
         "capacity",
         "quota",
@@ -113,86 +113,90 @@ BY_LAUNCH = frozenset(
     }
 )
 """Causes that a launch which was carried out disproves; the others are disproved by a node that is ready."""
-LATE = frozenset({"capacity", "image", "request"})
+LATE_LAUNCH_CAUSES = frozenset({"capacity", "image", "request"})
 """Of these, what some clouds find only after they have taken the launch: a node that is ready disproves it."""
 
 
-def candidates(snapshot: Snapshot, pool: Pool) -> tuple[Judged, ...]:
+def evaluate_offers(snapshot: Snapshot, pool: Pool) -> tuple[OfferEvaluation, ...]:
     """Every offer of the providers that the pool's rules name: the usable ones first, best first, then the others."""
-    usable: list[tuple[tuple[Decimal, bool, int, str], Judged]] = []
-    refused: list[Judged] = []
-    closed = closed_now(snapshot)
+    usable: list[tuple[tuple[Decimal, bool, int, str], OfferEvaluation]] = []
+    rejected: list[OfferEvaluation] = []
+    breakers = open_breakers(snapshot)
     for provider in dict.fromkeys(rule.provider for rule in pool.rules):
         cloud = snapshot.clouds.get(provider)
         if cloud is None:
-            refused.append(Judged(provider, None, "the provider has not been read yet"))
+            rejected.append(OfferEvaluation(provider, None, "the provider has not been read yet"))
         elif isinstance(cloud.offers, Unavailable):
-            refused.append(Judged(provider, None, f"its offers could not be read: {cloud.offers.error}"))
+            rejected.append(OfferEvaluation(provider, None, f"its offers could not be read: {cloud.offers.error}"))
         else:
             for offer in cloud.offers:
-                if why := _misfit(pool, offer):
-                    refused.append(Judged(offer.id, offer, why, ever=False))
-                elif why := _refusal(pool, offer, closed, snapshot):
-                    refused.append(Judged(offer.id, offer, why))
+                if reason := _mismatch(pool, offer):
+                    rejected.append(OfferEvaluation(offer.id, offer, reason, ever_usable=False))
+                elif reason := _rejection(pool, offer, breakers, snapshot):
+                    rejected.append(OfferEvaluation(offer.id, offer, reason))
                 else:
-                    usable.append((_order(pool, offer), Judged(offer.id, offer, "")))
+                    usable.append((_order(pool, offer), OfferEvaluation(offer.id, offer, "")))
     usable.sort(key=lambda u: u[0])
-    return (*(judged for _, judged in usable), *sorted(refused, key=lambda j: j.subject))
+    return (*(judged for _, judged in usable), *sorted(rejected, key=lambda j: j.subject))
 
 
 def usable_offers(snapshot: Snapshot, pool: Pool) -> tuple[Offer, ...]:
     """The offers that may fill the pool now, best first."""
-    return tuple(j.offer for j in candidates(snapshot, pool) if j.offer is not None and not j.refused)
+    return tuple(j.offer for j in evaluate_offers(snapshot, pool) if j.offer is not None and not j.rejected_because)
 
 
-def hopeless(judged: Iterable[Judged]) -> bool:
+def none_ever_usable(evaluations: Iterable[OfferEvaluation]) -> bool:
     """True where the clouds have been read and none of their offers can ever fill the pool."""
-    return all(j.refused and not j.ever for j in judged)
+    return all(j.rejected_because and not j.ever_usable for j in evaluations)
 
 
-def why_none(judged: Iterable[Judged], most: int = 3) -> str:
+def no_offer_reason(evaluations: Iterable[OfferEvaluation], most: int = 3) -> str:
     """Why no offer is left, in a sentence. Offers that the rules leave out say nothing here."""
-    told = [f"{j.subject}: {j.refused}" for j in judged if j.refused and j.refused != _BY_RULE]
-    if not told:
+    reasons = [
+        f"{j.subject}: {j.rejected_because}"
+        for j in evaluations
+        if j.rejected_because and j.rejected_because != _BY_RULE
+    ]
+    if not reasons:
         return "no provider has an offer that the pool's rules allow"
-    more = f" and {len(told) - most} more" if len(told) > most else ""
-    return "; ".join(told[:most]) + more
+    more = f" and {len(reasons) - most} more" if len(reasons) > most else ""
+    return "; ".join(reasons[:most]) + more
 
 
-def image_word(pool: Pool, offer: Offer) -> str:
+def configured_image(pool: Pool, offer: Offer) -> str:
     """The image that the pool names for the offer: that of the first rule that allows it; empty: the provider's."""
     return next((rule.image for rule in pool.rules if rule.allows(offer)), "")
 
 
-def others_of(pool: Pool, offers: tuple[Offer, ...]) -> tuple[Offer, ...]:
+def alternative_offers(pool: Pool, offers: tuple[Offer, ...]) -> tuple[Offer, ...]:
     """The offers that one launch call may take in place of the first: those of its provider, market and image."""
     first = offers[0]
-    image = image_word(pool, first)
+    image = configured_image(pool, first)
     alike = (o for o in offers[1:] if (o.provider, o.spot, o.currency) == (first.provider, first.spot, first.currency))
-    return tuple(o for o in alike if image_word(pool, o) == image)[:OTHERS]
+    return tuple(o for o in alike if configured_image(pool, o) == image)[:MAX_ALTERNATIVES]
 
 
 def breaker_key(offer: Offer, cause: str) -> str:
     """The key under which a failure of this cause is kept: the offer's id with ``*`` where the cause says nothing."""
     names = BACKOFF.get(cause, _BOOT).scope
-    parts = _parts(offer)
+    parts = _key_fields(offer)
     return "/".join([parts[0], *(part if named else "*" for part, named in zip(parts[1:], names, strict=True))])
 
 
 def next_breaker(
-    breaker: Breaker | None, offer: Offer, cause: str, now: float, error: str = "", retry_after_s: float = 0.0
-) -> Breaker:
+    breaker: CircuitBreaker | None, offer: Offer, cause: str, now: float, error: str = "", retry_after_s: float = 0.0
+) -> CircuitBreaker:
     """The breaker after one more failure. ``breaker`` is the one of the same key and cause, if there is one.
 
     Failures while it is still closed (launches that were under way together) do not double the wait. One whose
     last failure is long past (the longest wait after its end) starts anew.
     """
     backoff, key = BACKOFF.get(cause, _BOOT), breaker_key(offer, cause)
-    return longer(breaker, key, cause, backoff.first_s, backoff.most_s, now, error, retry_after_s)
+    return extended_breaker(breaker, key, cause, backoff.first_s, backoff.most_s, now, error, retry_after_s)
 
 
-def longer(
-    breaker: Breaker | None,
+def extended_breaker(
+    breaker: CircuitBreaker | None,
     key: str,
     cause: str,
     first_s: float,
@@ -200,22 +204,22 @@ def longer(
     now: float,
     error: str,
     retry_after_s: float = 0.0,
-) -> Breaker:
+) -> CircuitBreaker:
     """The breaker of a key and cause after one more failure, as ``next_breaker`` has it; its wait in seconds."""
     failures = breaker.failures if breaker is not None and now < breaker.until + most_s else 0
     if breaker is None or now >= breaker.until:
         failures += 1
     wait = max(min(first_s * 2.0 ** (failures - 1), most_s), retry_after_s)
     until = max(now + wait, breaker.until) if breaker is not None and now < breaker.until else now + wait
-    return Breaker(key, cause, failures, until, error)
+    return CircuitBreaker(key, cause, failures, until, error)
 
 
-def mended_by(breakers: Iterable[Breaker], offer: Offer, *, ready: bool) -> tuple[Breaker, ...]:
+def breakers_closed_by(breakers: Iterable[CircuitBreaker], offer: Offer, *, ready: bool) -> tuple[CircuitBreaker, ...]:
     """Breakers that a success of this offer disproves: of a launch, or (``ready``) of booting and proving a node."""
-    parts = _parts(offer)
-    proofs = BY_LAUNCH - LATE
+    parts = _key_fields(offer)
+    launch_causes = LAUNCH_CAUSES - LATE_LAUNCH_CAUSES
     return tuple(
-        b for b in breakers if b.cause != TOO_LATE and ready == (b.cause not in proofs) and _covers(b.key, parts)
+        b for b in breakers if b.cause != TOO_LATE and ready == (b.cause not in launch_causes) and _covers(b.key, parts)
     )
 
 
@@ -230,20 +234,20 @@ def free_slots_reason(snapshot: Snapshot, pool: Pool, free: int) -> str:
 _BY_RULE = "the pool's rules leave it out"
 
 
-def _misfit(pool: Pool, offer: Offer) -> str:
+def _mismatch(pool: Pool, offer: Offer) -> str:
     if not any(rule.allows(offer) for rule in pool.rules):
         return _BY_RULE
     lacking = _too_small(pool, offer)
     return f"smaller than the pool's slots: {lacking}" if lacking else ""
 
 
-def _refusal(pool: Pool, offer: Offer, breakers: Covering, snapshot: Snapshot) -> str:
-    word = image_word(pool, offer)
-    if snapshot.images.get(offer.provider, {}).get(word) == ():
-        return f"the versions of image {word or 'of the settings'} have not been read yet"
-    closed = breakers.of(offer)
-    if closed:
-        last = max(closed, key=lambda b: b.until)
+def _rejection(pool: Pool, offer: Offer, breakers: BreakerIndex, snapshot: Snapshot) -> str:
+    image = configured_image(pool, offer)
+    if snapshot.images.get(offer.provider, {}).get(image) == ():
+        return f"the versions of image {image or 'of the settings'} have not been read yet"
+    failures = breakers.breakers_for(offer)
+    if failures:
+        last = max(failures, key=lambda b: b.until)
         if not last.failures:
             return last.error
         error = f": {last.error}" if last.error else ""
@@ -273,7 +277,7 @@ def _order(pool: Pool, offer: Offer) -> tuple[Decimal, bool, int, str]:
     return offer.price, offer.spot, rule, offer.id
 
 
-def _parts(offer: Offer) -> list[str]:
+def _key_fields(offer: Offer) -> list[str]:
     """A name with a slash in it must not shift the fields of a key."""
     fields = (offer.provider, offer.region, offer.zone, offer.instance_type, offer.market)
     return [field.replace("/", "%2F") for field in fields]

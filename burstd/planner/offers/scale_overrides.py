@@ -6,11 +6,11 @@ from collections.abc import Container
 from dataclasses import replace
 
 from burstd.domain.claim import USABLE, Cause, Claim, ClaimState
-from burstd.domain.plugins.policy import Release, Remark, Target, Want, dropped
+from burstd.domain.plugins.policy import NodeRelease, Remark, Target, Want, remarks_on_dropped_want
 from burstd.domain.snapshot import Pin, SlurmView, Snapshot
 
 
-def pin(snapshot: Snapshot, target: Target, kept: Container[str] = ()) -> Target:
+def apply_scale_overrides(snapshot: Snapshot, target: Target, retained: Container[str] = ()) -> Target:
     """Applies the pins that are in force, pool by pool: ceilings first, then floors.
 
     ``kept`` are claims that cost until their output is off them, closed or not: a ceiling closes others first.
@@ -19,7 +19,7 @@ def pin(snapshot: Snapshot, target: Target, kept: Container[str] = ()) -> Target
         pins = [p for p in snapshot.pins if p.pool == pool and (p.until is None or p.until > snapshot.now)]
         least, most = _bounds(pins)
         if most is not None:
-            target = _ceiling(snapshot, target, pool, most, kept)
+            target = _ceiling(snapshot, target, pool, most, retained)
         if least is not None:
             target = _floor(snapshot, target, pool, least)
     return target
@@ -37,13 +37,13 @@ def _bounds(pins: list[Pin]) -> tuple[Pin | None, Pin | None]:
 
 def _floor(snapshot: Snapshot, target: Target, pool: str, least: Pin) -> Target:
     missing = least.nodes - _count(snapshot, target, pool)
-    why = _who(least)
-    kept: list[Release] = []
+    why = _override_text(least)
+    cancelled: list[NodeRelease] = []
     for release in target.releases:
-        if len(kept) < missing and release.pool == pool and not _shut(snapshot, release.claim_id):
-            kept.append(release)
-    missing -= len(kept)
-    remarks = [Remark("pin", f"claim:{r.claim_id}", "keep", why) for r in kept]
+        if len(cancelled) < missing and release.pool == pool and not _unavailable(snapshot, release.claim_id):
+            cancelled.append(release)
+    missing -= len(cancelled)
+    remarks = [Remark("pin", f"claim:{r.claim_id}", "keep", why) for r in cancelled]
     wants: list[Want] = []
     offers = target.offers.get(pool, ())
     if missing > 0 and offers:
@@ -54,14 +54,14 @@ def _floor(snapshot: Snapshot, target: Target, pool: str, least: Pin) -> Target:
     return replace(
         target,
         wants=(*target.wants, *wants),
-        releases=tuple(r for r in target.releases if r not in kept),
+        releases=tuple(r for r in target.releases if r not in cancelled),
         remarks=(*target.remarks, *remarks),
     )
 
 
-def _ceiling(snapshot: Snapshot, target: Target, pool: str, most: Pin, kept: Container[str]) -> Target:
+def _ceiling(snapshot: Snapshot, target: Target, pool: str, most: Pin, retained: Container[str]) -> Target:
     excess = _count(snapshot, target, pool) - most.nodes
-    why = _who(most)
+    why = _override_text(most)
     wants = list(target.wants)
     remarks: list[Remark] = []
     while excess > 0:
@@ -70,14 +70,14 @@ def _ceiling(snapshot: Snapshot, target: Target, pool: str, most: Pin, kept: Con
             break
         together = [want for want in wants if want is last or (last.gang and want.gang == last.gang)]
         wants = [want for want in wants if not any(want is one for one in together)]
-        remarks += [remark for want in together for remark in dropped(want, "pin", why)]
+        remarks += [remark for want in together for remark in remarks_on_dropped_want(want, "pin", why)]
         excess -= sum(want.nodes for want in together if want.pool == pool)
     released = {release.claim_id for release in target.releases}
-    placed = {name for names in target.placed.values() for name in names}
+    assigned = {name for names in target.placements.values() for name in names}
     idle = [c for c in snapshot.claims if c.pool == pool and c.id not in released and _idle(snapshot, c)]
     # Nodes that no pending job was placed on go first.
-    idle.sort(key=lambda c: (c.id in kept, c.slot in placed))
-    more = [Release(c.id, pool, why) for c in idle[: max(0, excess)]]
+    idle.sort(key=lambda c: (c.id in retained, c.slot in assigned))
+    more = [NodeRelease(c.id, pool, why) for c in idle[: max(0, excess)]]
     remarks += [Remark("pin", f"claim:{r.claim_id}", "release", why) for r in more]
     return replace(target, wants=tuple(wants), releases=(*target.releases, *more), remarks=(*target.remarks, *remarks))
 
@@ -89,10 +89,10 @@ def _count(snapshot: Snapshot, target: Target, pool: str) -> int:
     return there - gone + sum(want.nodes for want in target.wants if want.pool == pool)
 
 
-def _shut(snapshot: Snapshot, claim_id: str) -> bool:
+def _unavailable(snapshot: Snapshot, claim_id: str) -> bool:
     """A drained or held node is none that the administrator asked for."""
     claim = next((c for c in snapshot.claims if c.id == claim_id), None)
-    if claim is None or claim.slot in snapshot.held_slots:
+    if claim is None or claim.slot in snapshot.drained_slots:
         return True
     node = snapshot.slurm.nodes.get(claim.slot) if isinstance(snapshot.slurm, SlurmView) else None
     return node is None or node.drained
@@ -100,8 +100,8 @@ def _shut(snapshot: Snapshot, claim_id: str) -> bool:
 
 def _idle(snapshot: Snapshot, claim: Claim) -> bool:
     node = snapshot.slurm.nodes.get(claim.slot) if isinstance(snapshot.slurm, SlurmView) else None
-    return claim.state in (ClaimState.OPEN, ClaimState.READY) and node is not None and not node.busy
+    return claim.state in (ClaimState.IN_SERVICE, ClaimState.READY) and node is not None and not node.busy
 
 
-def _who(pin_: Pin) -> str:
+def _override_text(pin_: Pin) -> str:
     return f"burstctl scale {pin_.pool} {pin_.nodes} ({pin_.kind}, by {pin_.by})"

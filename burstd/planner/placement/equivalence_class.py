@@ -12,34 +12,34 @@ from burstd.domain.claim import USABLE
 from burstd.domain.cloud.offer import Offer, Pool
 from burstd.domain.slurm.shape import Shape
 from burstd.domain.snapshot import SlurmView, Snapshot
-from burstd.planner.demand.feature_expression import Expression, split
-from burstd.planner.demand.job_requirements import Need, Share
-from burstd.planner.demand.request import Fit, Request
-from burstd.planner.placement.bins import Bin, Kind, Site, Stencils, shape_of
+from burstd.planner.demand.feature_expression import Expression, node_counts
+from burstd.planner.demand.job_requirements import NodeShare, ResourceRequirements
+from burstd.planner.demand.request import PoolFit, ResourceRequest
+from burstd.planner.placement.bins import Bin, BinFactory, BinKind, NodeTraits, shape_of
 
 
 @dataclass(frozen=True, slots=True)
-class Route:
+class EligiblePool:
     """A pool whose slots can run the pattern."""
 
     pool: Pool
     nodes: int
     """How many empty ones it takes."""
-    share: Share
+    share: NodeShare
     """What each of them gives."""
-    room: int
+    shares_per_node: int
     """How many shares fit on an empty one."""
     price: Decimal | None
     """Of the best offer, for an hour; None: there is no offer now."""
 
     @property
-    def usable(self) -> bool:
+    def takes_single_node_jobs(self) -> bool:
         """A new slot of it takes one of one node."""
-        return self.price is not None and self.nodes == 1 and self.room > 0
+        return self.price is not None and self.nodes == 1 and self.shares_per_node > 0
 
 
 @dataclass(slots=True, eq=False)
-class Part:
+class NodeGroup:
     """So many of the nodes of a way: those for which the expression holds. ``cursors`` as in Pattern."""
 
     count: int
@@ -48,48 +48,48 @@ class Part:
 
 
 @dataclass(slots=True, eq=False)
-class Way:
+class GangLayout:
     """One way to start a job of several nodes: in one partition, by one alternative of the constraint."""
 
     partition: str
-    share: Share
-    parts: tuple[Part, ...]
+    share: NodeShare
+    node_groups: tuple[NodeGroup, ...]
 
 
 @dataclass(slots=True, eq=False)
-class Pattern:
+class EquivalenceClass:
     """One request, and what was found out about it while placing. Never leaves core/."""
 
-    request: Request
-    routes: tuple[Route, ...]
+    request: ResourceRequest
+    eligible_pools: tuple[EligiblePool, ...]
     """Cheapest node first; those without an offer last."""
-    lacking: Mapping[str, str]
+    lacking_by_pool: Mapping[str, str]
     """What each other pool of its partitions lacks, by the pool's name."""
-    gang: bool
+    is_gang: bool
     """It takes more than one node."""
-    choosy: bool
+    names_nodes: bool
     """It names nodes, or excludes some."""
-    left: int = 0
+    remaining: int = 0
     """How many of it are still to be placed."""
     cursors: list[int] = field(default_factory=lambda: [0, 0, 0])
     """Index, in each of the packer's rows, of the first bin that may have room for one of it: room only shrinks."""
-    full: bool = False
+    exhausted: bool = False
     """No room was found for one of it; there will be none for the next."""
-    full_at: int = 0
+    exhausted_at: int = 0
     """The place in the queue of the first for which there was none."""
-    choices: list[tuple[int, list[Route], Route]] = field(default_factory=list)
+    pool_choices: list[tuple[int, list[EligiblePool], EligiblePool]] = field(default_factory=list)
     """For each new slot, where several pools would do: how many were left, the pools, and the one that was chosen."""
     shift: int = 0
     """How many more there are now than at first: what the choices have for the number left is without them."""
-    why: tuple[str, str] | None = None
+    rejection: tuple[str, str] | None = None
     """Verdict and reason, once one of it was left out."""
-    ways: tuple[Way, ...] = ()
-    _usable: dict[Site, bool] = field(default_factory=dict)
+    layouts: tuple[GangLayout, ...] = ()
+    _accepted: dict[NodeTraits, bool] = field(default_factory=dict)
 
     @property
-    def need(self) -> Need:
+    def requirements(self) -> ResourceRequirements:
         """What one of it needs."""
-        return self.request.need
+        return self.request.requirements
 
     @property
     def partitions(self) -> tuple[str, ...]:
@@ -97,115 +97,129 @@ class Pattern:
         return self.request.partitions
 
     @property
-    def excluded(self) -> frozenset[str]:
+    def excluded_nodes(self) -> frozenset[str]:
         """Nodes that it must not run on."""
-        return self.request.excluded
+        return self.request.excluded_nodes
 
     @property
-    def named(self) -> frozenset[str]:
+    def required_nodes(self) -> frozenset[str]:
         """Nodes that it asks for."""
-        return self.request.named
+        return self.request.required_nodes
 
-    def allows(self, name: str) -> bool:
+    def allows_node(self, name: str) -> bool:
         """See Request."""
-        return self.request.allows(name)
+        return self.request.allows_node(name)
 
-    def usable(self, found: Bin) -> bool:
+    def accepts_bin(self, found: Bin) -> bool:
         """True where partition, features, name and who pays are right for a job of one node."""
         if found.payer and found.payer != self.request.payer:
             return False
-        known = self._usable.get(found.site)
+        known = self._accepted.get(found.traits)
         if known is None:
-            holds = self.need.constraint.of_one_node
-            site = found.site
-            known = self._usable[site] = not site.partitions.isdisjoint(self.partitions) and holds(site.features)
-        return known and (not self.choosy or self.allows(found.name))
+            matches = self.requirements.constraint.met_by_one_node
+            traits = found.traits
+            known = self._accepted[traits] = not traits.partitions.isdisjoint(self.partitions) and matches(
+                traits.features
+            )
+        return known and (not self.names_nodes or self.allows_node(found.name))
 
 
-class Patterns:
+class EquivalenceClasses:
     """The patterns of one world."""
 
     def __init__(self, snapshot: Snapshot, slurm: SlurmView, offers: Mapping[str, tuple[Offer, ...]]) -> None:
         self._snapshot = snapshot
         self._slurm = slurm
         self._offers = offers
-        self.known: dict[Request, Pattern] = {}
-        self._others: Counter[tuple[tuple[str, ...], Shape]] | None = None
+        self.by_request: dict[ResourceRequest, EquivalenceClass] = {}
+        self._site_shapes: Counter[tuple[tuple[str, ...], Shape]] | None = None
 
-    def of(self, request: Request) -> Pattern:
+    def class_of(self, request: ResourceRequest) -> EquivalenceClass:
         """The request's pattern."""
-        found = self.known.get(request)
+        found = self.by_request.get(request)
         if found is None:
-            found = self.known[request] = self._new(request)
+            found = self.by_request[request] = self._new_class(request)
         return found
 
-    def _new(self, request: Request) -> Pattern:
-        wanted = request.need
-        routes: list[Route] = []
-        lacking: dict[str, str] = {}
+    def _new_class(self, request: ResourceRequest) -> EquivalenceClass:
+        wanted = request.requirements
+        eligible_pools: list[EligiblePool] = []
+        lacking_by_pool: dict[str, str] = {}
         for pool in self._snapshot.pools.values():
             if set(pool.partitions).isdisjoint(request.partitions):
                 continue
-            fit = fit_of(request, pool)
+            fit = pool_fit(request, pool)
             if isinstance(fit, str):
-                lacking[pool.name] = fit
+                lacking_by_pool[pool.name] = fit
                 continue
             offers = self._offers.get(pool.name, ())
-            routes.append(Route(pool, fit.nodes, fit.share, fit.room, offers[0].price if offers else None))
-        routes.sort(key=lambda r: (r.price is None, r.price or Decimal(0), r.pool.name))
-        several = wanted.nodes > 1 or wanted.constraint.fewest_nodes > 1
-        gang = several or (bool(routes) and all(route.nodes > 1 for route in routes))
-        return Pattern(request, tuple(routes), lacking, gang, bool(request.excluded or request.named))
-
-    def elsewhere(self, pattern: Pattern) -> bool:
-        """True where nodes that are in no pool, in whatever state, could run it, alone or with the pools' slots."""
-        others = self._nodes_of_others()
-        return any(self._possible(pattern, partition, others) for partition in pattern.partitions)
-
-    def _nodes_of_others(self) -> Counter[tuple[tuple[str, ...], Shape]]:
-        if self._others is None:
-            ours = {slot for pool in self._snapshot.pools.values() for slot in pool.slots}
-            self._others = Counter(
-                (node.partitions, shape_of(node)) for node in self._slurm.nodes.values() if node.name not in ours
+            eligible_pools.append(
+                EligiblePool(pool, fit.nodes, fit.share, fit.shares_per_node, offers[0].price if offers else None)
             )
-        return self._others
+        eligible_pools.sort(key=lambda r: (r.price is None, r.price or Decimal(0), r.pool.name))
+        several = wanted.nodes > 1 or wanted.constraint.min_nodes > 1
+        gang = several or (bool(eligible_pools) and all(route.nodes > 1 for route in eligible_pools))
+        return EquivalenceClass(
+            request,
+            tuple(eligible_pools),
+            lacking_by_pool,
+            gang,
+            bool(request.excluded_nodes or request.required_nodes),
+        )
 
-    def without(self, pattern: Pattern, pools: AbstractSet[str]) -> bool:
+    def fits_with_site_nodes(self, job_class: EquivalenceClass) -> bool:
+        """True where nodes that are in no pool, in whatever state, could run it, alone or with the pools' slots."""
+        site_shapes = self._count_site_shapes()
+        return any(self._fits_partition(job_class, partition, site_shapes) for partition in job_class.partitions)
+
+    def _count_site_shapes(self) -> Counter[tuple[tuple[str, ...], Shape]]:
+        if self._site_shapes is None:
+            burst_slots = {slot for pool in self._snapshot.pools.values() for slot in pool.slots}
+            self._site_shapes = Counter(
+                (node.partitions, shape_of(node)) for node in self._slurm.nodes.values() if node.name not in burst_slots
+            )
+        return self._site_shapes
+
+    def fits_without_pools(self, job_class: EquivalenceClass, pools: AbstractSet[str]) -> bool:
         """True where it could run without new machines of these pools: on their nodes that are there, or elsewhere."""
         if any(claim.pool in pools and claim.state in USABLE for claim in self._snapshot.claims):
             return True
         left = {name: pool for name, pool in self._snapshot.pools.items() if name not in pools}
-        rest = Patterns(replace(self._snapshot, pools=left), self._slurm, self._offers)
-        rest._others = self._nodes_of_others()
-        return rest.elsewhere(pattern)
+        rest = EquivalenceClasses(replace(self._snapshot, pools=left), self._slurm, self._offers)
+        rest._site_shapes = self._count_site_shapes()
+        return rest.fits_with_site_nodes(job_class)
 
-    def possible(self, pattern: Pattern) -> bool:
+    def fits_pools(self, job_class: EquivalenceClass) -> bool:
         """True where the pools' slots alone could run it, all of them free."""
-        return any(self._possible(pattern, partition, Counter()) for partition in pattern.partitions)
+        return any(self._fits_partition(job_class, partition, Counter()) for partition in job_class.partitions)
 
-    def _possible(self, pattern: Pattern, partition: str, others: Counter[tuple[tuple[str, ...], Shape]]) -> bool:
+    def _fits_partition(
+        self, job_class: EquivalenceClass, partition: str, site_shapes: Counter[tuple[tuple[str, ...], Shape]]
+    ) -> bool:
         shapes: Counter[Shape] = Counter()
         names: set[str] = set()
         for pool in self._snapshot.pools.values():
             if partition in pool.partitions:
-                named = bool(pattern.excluded or pattern.named)
-                shapes[pool.shape] += sum(map(pattern.allows, pool.slots)) if named else len(pool.slots)
-                names |= pattern.named.intersection(pool.slots) if named else set()
-        for (partitions, shape), count in others.items():
+                named = bool(job_class.excluded_nodes or job_class.required_nodes)
+                shapes[pool.shape] += sum(map(job_class.allows_node, pool.slots)) if named else len(pool.slots)
+                names |= job_class.required_nodes.intersection(pool.slots) if named else set()
+        for (partitions, shape), count in site_shapes.items():
             if partition in partitions:
                 shapes[shape] += count
-        if others:
+        if site_shapes:
             names |= {
-                n for n in pattern.named if n in self._slurm.nodes and partition in self._slurm.nodes[n].partitions
+                n
+                for n in job_class.required_nodes
+                if n in self._slurm.nodes and partition in self._slurm.nodes[n].partitions
             }
-        if names != pattern.named:
+        if names != job_class.required_nodes:
             return False
-        wanted = pattern.need
-        fitting = {shape: nodes for shape in shapes if isinstance(nodes := wanted.nodes_of(shape), int)}
+        wanted = job_class.requirements
+        fitting = {shape: nodes for shape in shapes if isinstance(nodes := wanted.nodes_needed(shape), int)}
         return any(
             all(
                 sum(shapes[s] for s in fitting if expression.holds(s.features)) >= count
-                for count, expression in split(alternative, nodes)
+                for count, expression in node_counts(alternative, nodes)
             )
             and sum(shapes[s] for s, n in fitting.items() if n <= nodes) >= nodes
             for alternative in wanted.constraint.alternatives
@@ -213,47 +227,51 @@ class Patterns:
         )
 
 
-def ways(pattern: Pattern) -> tuple[Way, ...]:
+def gang_layouts(job_class: EquivalenceClass) -> tuple[GangLayout, ...]:
     """The ways to start it, for jobs of several nodes: those that it may be spread over the fewest nodes come first."""
-    if not pattern.ways:
-        wanted = pattern.need
-        pattern.ways = tuple(
-            Way(partition, share, tuple(Part(count, expression) for count, expression in split(alternative, nodes)))
-            for partition in pattern.partitions
+    if not job_class.layouts:
+        wanted = job_class.requirements
+        job_class.layouts = tuple(
+            GangLayout(
+                partition,
+                share,
+                tuple(NodeGroup(count, expression) for count, expression in node_counts(alternative, nodes)),
+            )
+            for partition in job_class.partitions
             for alternative in wanted.constraint.alternatives
-            for nodes, share in _splits(pattern, partition, max(wanted.nodes, sum(g.count for g in alternative)))
+            for nodes, share in _node_splits(job_class, partition, max(wanted.nodes, sum(g.count for g in alternative)))
         )
-    return pattern.ways
+    return job_class.layouts
 
 
-def _splits(pattern: Pattern, partition: str, fewest: int) -> list[tuple[int, Share]]:
+def _node_splits(job_class: EquivalenceClass, partition: str, fewest: int) -> list[tuple[int, NodeShare]]:
     """The numbers of nodes that it may be spread over: the fewest, and what each pool makes of it."""
-    counts = {fewest} | {max(fewest, r.nodes) for r in pattern.routes if partition in r.pool.partitions}
-    return [(nodes, pattern.need.share(nodes)) for nodes in sorted(counts)]
+    counts = {fewest} | {max(fewest, r.nodes) for r in job_class.eligible_pools if partition in r.pool.partitions}
+    return [(nodes, job_class.requirements.share_per_node(nodes)) for nodes in sorted(counts)]
 
 
-def fit_of(request: Request, pool: Pool) -> Fit | str:
+def pool_fit(request: ResourceRequest, pool: Pool) -> PoolFit | str:
     """How it fits the pool's slots, or what one of them lacks."""
     known = request.fits.get(pool.name)
     if known is None or known[0] is not pool:
-        nodes = _missing(request.need, pool)
-        fit: Fit | str
+        nodes = _nodes_needed(request.requirements, pool)
+        fit: PoolFit | str
         if isinstance(nodes, str):
             fit = nodes
         else:
-            share = request.need.share(nodes)
-            fit = Fit(nodes, share, Stencils().of_shape(pool, "", Kind.NEW).room(share))
+            share = request.requirements.share_per_node(nodes)
+            fit = PoolFit(nodes, share, BinFactory().slot_bin(pool, "", BinKind.NEW).shares_that_fit(share))
         known = request.fits[pool.name] = (pool, fit)
     return known[1]
 
 
-def _missing(wanted: Need, pool: Pool) -> int | str:
+def _nodes_needed(wanted: ResourceRequirements, pool: Pool) -> int | str:
     """How many of the pool's slots it takes, or what one of them lacks."""
     constraint = wanted.constraint
     if constraint.problem:
         return constraint.problem
-    single = wanted.nodes == 1 and constraint.fewest_nodes == 1
-    holds = constraint.of_one_node if single else constraint.may_use
-    if not holds(pool.shape.features):
+    single = wanted.nodes == 1 and constraint.min_nodes == 1
+    matches = constraint.met_by_one_node if single else constraint.may_use
+    if not matches(pool.shape.features):
         return f"the features {constraint.text}"
-    return wanted.nodes_of(pool.shape)
+    return wanted.nodes_needed(pool.shape)

@@ -10,188 +10,192 @@ from decimal import Decimal
 
 from burstd.domain.slurm.job import Job
 from burstd.domain.snapshot import Snapshot
-from burstd.planner.placement.bins import Bin, Capacity, Kind, Row, Taken
-from burstd.planner.placement.equivalence_class import Pattern, Route
+from burstd.planner.placement.bins import Bin, BinCheckpoint, BinIndex, BinKind, Capacity
+from burstd.planner.placement.equivalence_class import EligiblePool, EquivalenceClass
 
-NODE_TRUST_S = 120.0
+SITE_START_GRACE_S = 120.0
 """How long a node of the site that has room for a job is trusted to get it, before a machine is started for it."""
-OPEN_TRUST_S = 600.0
+BURST_START_GRACE_S = 600.0
 """How long an open burst node is kept for a job that fits it and that Slurm does not start."""
 
 
 @dataclass(slots=True)
-class Outcome:
+class PlacementOutcome:
     """Where the tasks of an ask went."""
 
-    there: list[Bin] = field(default_factory=list)
+    existing: list[Bin] = field(default_factory=list)
     """Bins that are there or on their way, one entry a bin."""
-    tasks_there: int = 0
+    tasks_on_existing: int = 0
     new: list[Bin] = field(default_factory=list)
-    tasks_new: int = 0
-    left: int = 0
-    stuck: str = ""
+    tasks_on_new: int = 0
+    tasks_left: int = 0
+    stuck_on: str = ""
     """The open node that fits it and on which Slurm does not start it."""
     given_up: bool = False
     """Open burst nodes were there for it for long, and Slurm did not start it: it gets no new ones for an hour."""
-    lacking: int = 0
+    lacking_member: int = 0
     """Which part of a gang found no room."""
 
 
 class Packer:
     """The bins while they are filled."""
 
-    def __init__(self, doubts: Doubts, capacity: Capacity, waiting: AbstractSet[str]) -> None:
+    def __init__(self, stuck_jobs: StuckJobs, capacity: Capacity, waiting: AbstractSet[str]) -> None:
         """``waiting`` are the ids of the jobs that count."""
         self.reserved: Mapping[str, list[Bin]] = capacity.reserved
-        self.site = Row([found for found in capacity.common if found.kind is Kind.NODE])
+        self.site_nodes = BinIndex([found for found in capacity.shared if found.kind is BinKind.SITE_NODE])
         """Nodes of the site on which a job starts at once."""
-        self.open = Row([found for found in capacity.common if found.kind is Kind.OPEN])
+        self.in_service = BinIndex([found for found in capacity.shared if found.kind is BinKind.IN_SERVICE])
         """Burst nodes on which a job starts at once."""
-        self.later = Row([found for found in capacity.common if found.kind is Kind.COMING])
+        self.in_flight = BinIndex([found for found in capacity.shared if found.kind is BinKind.IN_FLIGHT])
         """Claims on their way; new slots of single jobs are added at the end."""
-        self.rows = (self.site, self.open, self.later)
-        self.made_for: dict[str, list[Bin]] = {}
+        self.indexes = (self.site_nodes, self.in_service, self.in_flight)
+        self.launched_for: dict[str, list[Bin]] = {}
         self.promised: set[str] = set()
         """Claims on their way for a job that still waits. Others may fill what it leaves, but no gang takes them."""
-        for found in (*self.later.bins, *self.open.bins):
+        for found in (*self.in_flight.bins, *self.in_service.bins):
             for job in found.claim.jobs if found.claim is not None else ():
                 if job in waiting:
-                    if found.kind is Kind.COMING:
+                    if found.kind is BinKind.IN_FLIGHT:
                         self.promised.add(found.name)
-                    self.made_for.setdefault(job, []).append(found)
-        self.gangs: list[tuple[str, list[Bin]]] = []
+                    self.launched_for.setdefault(job, []).append(found)
+        self.gang_bins: list[tuple[str, list[Bin]]] = []
         """New slots of gangs, by gang."""
-        self.special = doubts.nodes | doubts.given_up | self.reserved.keys() | self.made_for.keys()
+        self.tracked_jobs = (
+            stuck_jobs.on_site_nodes | stuck_jobs.given_up | self.reserved.keys() | self.launched_for.keys()
+        )
         """Jobs of which more is to be known than their pattern."""
-        self.named: dict[str, set[str]] = {}
+        self.tracked_tasks: dict[str, set[str]] = {}
         """By array, the tasks that claims are for, or that are given up: the others of an array are alike."""
-        for word in self.reserved.keys() | doubts.given_up:
-            array, _, task = word.partition("_")
+        for consumer in self.reserved.keys() | stuck_jobs.given_up:
+            array, _, task = consumer.partition("_")
             if task:
-                self.named.setdefault(array, set()).add(task)
-        self._stencils = capacity.stencils
-        self._free = {pool: deque(slots) for pool, slots in capacity.free.items()}
-        self._doubts = doubts
+                self.tracked_tasks.setdefault(array, set()).add(task)
+        self._bin_factory = capacity.bin_factory
+        self._free_slots = {pool: deque(slots) for pool, slots in capacity.free_slots.items()}
+        self._stuck_jobs = stuck_jobs
 
-    def place_one(self, job: Job, pattern: Pattern, order: int) -> Bin | None:
+    def assign_one(self, job: Job, job_class: EquivalenceClass, queue_position: int) -> Bin | None:
         """Places one of which nothing is known but its pattern: the short way for most of a long queue."""
-        pattern.left -= 1
-        share, usable, cursors = pattern.request.alone, pattern.usable, pattern.cursors
-        for number, row in enumerate(self.rows):
+        job_class.remaining -= 1
+        share, accepts, cursors = job_class.request.single_node_share, job_class.accepts_bin, job_class.cursors
+        for number, index in enumerate(self.indexes):
             at = cursors[number]
-            if at < len(row.bins):
-                at = cursors[number] = row.find(at, share, usable)
-                if at < len(row.bins):
-                    found = row.bins[at]
+            if at < len(index.bins):
+                at = cursors[number] = index.find(at, share, accepts)
+                if at < len(index.bins):
+                    found = index.bins[at]
                     break
         else:
-            fresh = self._new_bin(pattern, 1, order)
+            fresh = self._cheapest_new_bin(job_class, 1, queue_position)
             if fresh is None:
                 return None
             found = fresh
-        found.put(share)
-        if found.kind is Kind.NEW:
+        found.allocate(share)
+        if found.kind is BinKind.NEW:
             found.jobs.append(job)
         return found
 
-    def place_single(self, job: Job, pattern: Pattern, tasks: int, order: int) -> Outcome:
+    def assign_tasks(self, job: Job, job_class: EquivalenceClass, tasks: int, queue_position: int) -> PlacementOutcome:
         """Places jobs of one node: as many of the tasks as there is room for."""
-        done = Outcome(left=tasks)
-        pattern.left -= tasks
-        self._fill(self.reserved.get(job.id, ()), job, pattern, done)
-        self._fill_row(0, job, pattern, done)
+        outcome = PlacementOutcome(tasks_left=tasks)
+        job_class.remaining -= tasks
+        self._first_fit(self.reserved.get(job.id, ()), job, job_class, outcome)
+        self._first_fit_in(0, job, job_class, outcome)
         # What was made for it, open or not, comes before what is open for all: else the first node that opens would be
         # counted for a job that has one of its own on the way, and another be started for the job that needs it.
-        self._fill(self.made_for.get(job.id, ()), job, pattern, done)
-        self._fill_row(1, job, pattern, done)
-        self._fill_row(2, job, pattern, done)
-        done.given_up = self.given_up(job.id)
-        while done.left and not done.stuck and not done.given_up:
-            found = self._new_bin(pattern, done.left, order)
+        self._first_fit(self.launched_for.get(job.id, ()), job, job_class, outcome)
+        self._first_fit_in(1, job, job_class, outcome)
+        self._first_fit_in(2, job, job_class, outcome)
+        outcome.given_up = self.is_given_up(job.id)
+        while outcome.tasks_left and not outcome.stuck_on and not outcome.given_up:
+            found = self._cheapest_new_bin(job_class, outcome.tasks_left, queue_position)
             if found is None:
                 break
-            self._fill((found,), job, pattern, done)
-        return done
+            self._first_fit((found,), job, job_class, outcome)
+        return outcome
 
-    def _fill_row(self, number: int, job: Job, pattern: Pattern, done: Outcome) -> None:
-        if done.left:
-            row, share = self.rows[number], pattern.request.alone
-            start = pattern.cursors[number] = row.find(pattern.cursors[number], share, pattern.usable)
-            self._fill(row.rest(start, share, pattern.usable), job, pattern, done)
+    def _first_fit_in(self, number: int, job: Job, job_class: EquivalenceClass, outcome: PlacementOutcome) -> None:
+        if outcome.tasks_left:
+            index, share = self.indexes[number], job_class.request.single_node_share
+            start = job_class.cursors[number] = index.find(job_class.cursors[number], share, job_class.accepts_bin)
+            self._first_fit(index.find_all(start, share, job_class.accepts_bin), job, job_class, outcome)
 
-    def _fill(self, bins: Iterable[Bin], job: Job, pattern: Pattern, done: Outcome) -> None:
+    def _first_fit(self, bins: Iterable[Bin], job: Job, job_class: EquivalenceClass, outcome: PlacementOutcome) -> None:
         """First fit."""
-        share = pattern.request.alone
-        for found in bins if done.left else ():
-            room = found.room(share) if pattern.usable(found) else 0
-            while room and done.left and not self.stale(job, found, done):
-                times = min(room, done.left)
-                found.put(share, times)
-                self._note(found, job, times, done)
-                room = found.room(share)
-            if not done.left:
+        share = job_class.request.single_node_share
+        for found in bins if outcome.tasks_left else ():
+            count = found.shares_that_fit(share) if job_class.accepts_bin(found) else 0
+            while count and outcome.tasks_left and not self.is_stuck_on(job, found, outcome):
+                times = min(count, outcome.tasks_left)
+                found.allocate(share, times)
+                self._record(found, job, times, outcome)
+                count = found.shares_that_fit(share)
+            if not outcome.tasks_left:
                 break
 
-    def _note(self, found: Bin, job: Job, times: int, done: Outcome) -> None:
-        done.left -= times
-        bins = done.new if found.kind is Kind.NEW else done.there
+    def _record(self, found: Bin, job: Job, times: int, outcome: PlacementOutcome) -> None:
+        outcome.tasks_left -= times
+        bins = outcome.new if found.kind is BinKind.NEW else outcome.existing
         if not bins or bins[-1] is not found:
             bins.append(found)
-        if found.kind is Kind.NEW:
-            done.tasks_new += times
+        if found.kind is BinKind.NEW:
+            outcome.tasks_on_new += times
             found.jobs.append(job)
         else:
-            done.tasks_there += times
+            outcome.tasks_on_existing += times
 
-    def stale(self, job: Job, found: Bin, done: Outcome) -> bool:
+    def is_stuck_on(self, job: Job, found: Bin, outcome: PlacementOutcome) -> bool:
         """True where open room has long been there for the job, and Slurm does not start it."""
-        if found.kind is Kind.NODE:
-            return job.id in self._doubts.nodes
-        if found.kind is Kind.OPEN and job.id in self._doubts.open:
-            done.stuck = found.name
+        if found.kind is BinKind.SITE_NODE:
+            return job.id in self._stuck_jobs.on_site_nodes
+        if found.kind is BinKind.IN_SERVICE and job.id in self._stuck_jobs.on_burst_nodes:
+            outcome.stuck_on = found.name
             return True
         return False
 
-    def given_up(self, job: str) -> bool:
+    def is_given_up(self, job: str) -> bool:
         """True for a job or gang that open burst nodes have not helped."""
-        return job in self._doubts.given_up
+        return job in self._stuck_jobs.given_up
 
-    def _new_bin(self, pattern: Pattern, tasks: int, order: int) -> Bin | None:
+    def _cheapest_new_bin(self, job_class: EquivalenceClass, tasks: int, queue_position: int) -> Bin | None:
         """A new slot of the pool that holds all that is left of the pattern for the least money."""
-        routes = [r for r in pattern.routes if r.usable and self.has_slot(r, pattern)]
-        if not routes:
+        eligible_pools = [
+            r for r in job_class.eligible_pools if r.takes_single_node_jobs and self.has_slot(r, job_class)
+        ]
+        if not eligible_pools:
             return None
-        chosen = routes[0]
-        if len(routes) > 1:
-            left = pattern.left + tasks
-            chosen = cheapest(routes, left)
-            pattern.choices.append((left - pattern.shift, routes, chosen))
-        found = self.new_bin(chosen, self.take_slot(chosen, pattern))
-        found.order, found.payer = order, pattern.request.payer
-        self.later.add(found)
+        chosen = eligible_pools[0]
+        if len(eligible_pools) > 1:
+            left = job_class.remaining + tasks
+            chosen = cheapest_pool(eligible_pools, left)
+            job_class.pool_choices.append((left - job_class.shift, eligible_pools, chosen))
+        found = self.new_bin(chosen, self.take_slot(chosen, job_class))
+        found.queue_position, found.payer = queue_position, job_class.request.payer
+        self.in_flight.add(found)
         return found
 
-    def new_bin(self, route: Route, slot: str) -> Bin:
+    def new_bin(self, eligible: EligiblePool, slot: str) -> Bin:
         """The room that a new machine on this slot will have."""
-        return self._stencils.of_shape(route.pool, slot, Kind.NEW)
+        return self._bin_factory.slot_bin(eligible.pool, slot, BinKind.NEW)
 
-    def has_slot(self, route: Route, pattern: Pattern) -> bool:
+    def has_slot(self, eligible: EligiblePool, job_class: EquivalenceClass) -> bool:
         """True where the pool has a free slot that the pattern allows."""
-        free = self._free[route.pool.name]
-        return any(map(pattern.allows, free)) if pattern.choosy else bool(free)
+        free = self._free_slots[eligible.pool.name]
+        return any(map(job_class.allows_node, free)) if job_class.names_nodes else bool(free)
 
-    def slots(self, route: Route, pattern: Pattern) -> Iterable[str]:
+    def allowed_slots(self, eligible: EligiblePool, job_class: EquivalenceClass) -> Iterable[str]:
         """The free slots that the pattern allows, named ones first. To be used up before a slot is taken."""
-        free = self._free[route.pool.name]
-        if not pattern.choosy:
+        free = self._free_slots[eligible.pool.name]
+        if not job_class.names_nodes:
             return free
-        allowed = [slot for slot in free if slot not in pattern.excluded]
-        return sorted(allowed, key=lambda slot: slot not in pattern.named)
+        allowed = [slot for slot in free if slot not in job_class.excluded_nodes]
+        return sorted(allowed, key=lambda slot: slot not in job_class.required_nodes)
 
-    def take_slot(self, route: Route, pattern: Pattern, slot: str = "") -> str:
+    def take_slot(self, eligible: EligiblePool, job_class: EquivalenceClass, slot: str = "") -> str:
         """Takes a slot, by default the first that the pattern allows."""
-        free = self._free[route.pool.name]
-        slot = slot or (next(filter(pattern.allows, free)) if pattern.choosy else free[0])
+        free = self._free_slots[eligible.pool.name]
+        slot = slot or (next(filter(job_class.allows_node, free)) if job_class.names_nodes else free[0])
         if free[0] == slot:
             free.popleft()
         else:
@@ -200,47 +204,51 @@ class Packer:
 
     def give_back(self, pool: str, slots: list[str]) -> None:
         """Undoes take_slot; the slots come first again."""
-        self._free[pool].extendleft(reversed(slots))
+        self._free_slots[pool].extendleft(reversed(slots))
 
-    def free_count(self, pool: str) -> int:
+    def free_slot_count(self, pool: str) -> int:
         """How many slots of the pool are still free."""
-        return len(self._free[pool])
+        return len(self._free_slots[pool])
 
 
-def cheapest(routes: Sequence[Route], left: int) -> Route:
+def cheapest_pool(eligible_pools: Sequence[EligiblePool], left: int) -> EligiblePool:
     """Which of them holds so many for the least money, as many on each machine as fit."""
 
-    def cost(route: Route) -> tuple[Decimal, Decimal, str]:
-        price = route.price or Decimal(0)
-        return price * left / route.room if left > route.room else price, price, route.pool.name
+    def cost(eligible: EligiblePool) -> tuple[Decimal, Decimal, str]:
+        price = eligible.price or Decimal(0)
+        return (
+            price * left / eligible.shares_per_node if left > eligible.shares_per_node else price,
+            price,
+            eligible.pool.name,
+        )
 
-    return min(routes, key=cost)
+    return min(eligible_pools, key=cost)
 
 
 @dataclass(frozen=True, slots=True)
-class Doubts:
+class StuckJobs:
     """Jobs, and gangs, for which what is there is trusted no longer."""
 
-    nodes: frozenset[str]
+    on_site_nodes: frozenset[str]
     """Nodes of the site."""
-    open: frozenset[str]
+    on_burst_nodes: frozenset[str]
     """Open burst nodes."""
     given_up: frozenset[str]
     """Open burst nodes were there for long in vain: no more are started for it."""
 
 
-def doubts(snapshot: Snapshot) -> Doubts:
+def find_stuck_jobs(snapshot: Snapshot) -> StuckJobs:
     """At the moment of the snapshot."""
-    now, progress = snapshot.now, snapshot.progress
-    late = {job: now - since for job, since in progress.covered_since.items() if now - since > NODE_TRUST_S}
-    return Doubts(
+    now, progress = snapshot.now, snapshot.runtime_state
+    late = {job: now - since for job, since in progress.stuck_since.items() if now - since > SITE_START_GRACE_S}
+    return StuckJobs(
         frozenset(late),
-        frozenset([job for job, waited in late.items() if waited > OPEN_TRUST_S]),
-        frozenset([job for job, since in progress.tried_since.items() if now - since > OPEN_TRUST_S]),
+        frozenset([job for job, waited in late.items() if waited > BURST_START_GRACE_S]),
+        frozenset([job for job, since in progress.stuck_on_burst_since.items() if now - since > BURST_START_GRACE_S]),
     )
 
 
-def undo(taken: list[Taken]) -> None:
+def restore_all(checkpoints: list[BinCheckpoint]) -> None:
     """Gives back what was taken, the last first."""
-    while taken:
-        taken.pop().undo()
+    while checkpoints:
+        checkpoints.pop().restore()

@@ -12,73 +12,81 @@ from dataclasses import dataclass
 from decimal import Decimal
 
 from burstd.domain.slurm.job import Job
-from burstd.planner.demand.job_requirements import Share
-from burstd.planner.placement.bins import Bin, Kind, Taken
-from burstd.planner.placement.equivalence_class import Part, Pattern, Route, Way, ways
-from burstd.planner.placement.first_fit import Outcome, Packer, undo
+from burstd.planner.demand.job_requirements import NodeShare
+from burstd.planner.placement.bins import Bin, BinCheckpoint, BinKind
+from burstd.planner.placement.equivalence_class import (
+    EligiblePool,
+    EquivalenceClass,
+    GangLayout,
+    NodeGroup,
+    gang_layouts,
+)
+from burstd.planner.placement.first_fit import Packer, PlacementOutcome, restore_all
 
-Member = tuple[Job, Pattern]
-Pick = Bin | tuple[Route, str]
+GangMember = tuple[Job, EquivalenceClass]
+NodePick = Bin | tuple[EligiblePool, str]
 
 
 @dataclass(slots=True)
-class _Found:
+class _LayoutFit:
     """Nodes to start a job on, and what the new ones cost an hour."""
 
-    picks: list[Pick]
-    share: Share
+    picks: list[NodePick]
+    share: NodeShare
     cost: Decimal
 
 
-def place_gang(packer: Packer, gang: str, members: Sequence[Member]) -> Outcome:
+def assign_gang(packer: Packer, gang: str, members: Sequence[GangMember]) -> PlacementOutcome:
     """Places every member or none: one job of several nodes, or the components of a het job."""
-    done = Outcome(left=1, given_up=packer.given_up(gang))
-    taken: list[Taken] = []
+    outcome = PlacementOutcome(tasks_left=1, given_up=packer.is_given_up(gang))
+    checkpoints: list[BinCheckpoint] = []
     slots: list[tuple[str, str]] = []
     bins: list[Bin] = []
-    for index, (job, pattern) in enumerate(members):
-        found = _best(packer, gang, job, pattern, done)
+    for index, (job, job_class) in enumerate(members):
+        found = _cheapest_layout(packer, gang, job, job_class, outcome)
         if found is None:
-            if taken:
-                undo(taken)
+            if checkpoints:
+                restore_all(checkpoints)
                 # What was looked at while others of the gang stood there is to be looked at again.
                 for _, one in members:
-                    one.ways = ()
+                    one.layouts = ()
             for pool, slot in reversed(slots):
                 packer.give_back(pool, [slot])
-            done.there.clear()
-            done.lacking = index
+            outcome.existing.clear()
+            outcome.lacking_member = index
             # What is ready waits for the rest (until gate.py opens it to all); it is neither free nor idle.
-            for kept in packer.reserved.get(gang, ()):
-                kept.used = True
-            return done
+            for reserved_bin in packer.reserved.get(gang, ()):
+                reserved_bin.used = True
+            return outcome
         for pick in found.picks:
             if isinstance(pick, Bin):
                 at = pick
-                done.there.append(at)
+                outcome.existing.append(at)
             else:
-                route, slot = pick
-                at = packer.new_bin(route, packer.take_slot(route, pattern, slot))
+                eligible, slot = pick
+                at = packer.new_bin(eligible, packer.take_slot(eligible, job_class, slot))
                 at.jobs.append(job)
-                slots.append((route.pool.name, slot))
+                slots.append((eligible.pool.name, slot))
                 bins.append(at)
-            taken.append(Taken.of(at))
-            at.put(found.share)
-    done.new = bins
-    done.left = 0
+            checkpoints.append(BinCheckpoint.save(at))
+            at.allocate(found.share)
+    outcome.new = bins
+    outcome.tasks_left = 0
     if bins:
-        done.tasks_new = 1
-        packer.gangs.append((gang, bins))
+        outcome.tasks_on_new = 1
+        packer.gang_bins.append((gang, bins))
     else:
-        done.tasks_there = 1
-    return done
+        outcome.tasks_on_existing = 1
+    return outcome
 
 
-def _best(packer: Packer, gang: str, job: Job, pattern: Pattern, done: Outcome) -> _Found | None:
-    best: _Found | None = None
-    own = _own(packer, gang, job)
-    for way in ways(pattern):
-        found = _fill(packer, _Try(job, pattern, way), own, done)
+def _cheapest_layout(
+    packer: Packer, gang: str, job: Job, job_class: EquivalenceClass, outcome: PlacementOutcome
+) -> _LayoutFit | None:
+    best: _LayoutFit | None = None
+    own = _reserved_bins(packer, gang, job)
+    for layout in gang_layouts(job_class):
+        found = _fit_layout(packer, _LayoutAttempt(job, job_class, layout), own, outcome)
         if found is not None and (best is None or found.cost < best.cost):
             best = found
         if best is not None and not best.cost:
@@ -86,7 +94,7 @@ def _best(packer: Packer, gang: str, job: Job, pattern: Pattern, done: Outcome) 
     return best
 
 
-def _own(packer: Packer, gang: str, job: Job) -> list[Bin]:
+def _reserved_bins(packer: Packer, gang: str, job: Job) -> list[Bin]:
     """Bins that are kept for the gang, those made for this component first."""
     own = packer.reserved.get(gang, [])
     if job.id != gang:
@@ -95,21 +103,23 @@ def _own(packer: Packer, gang: str, job: Job) -> list[Bin]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Try:
+class _LayoutAttempt:
     """One way to be tried for a job."""
 
     job: Job
-    pattern: Pattern
-    way: Way
+    job_class: EquivalenceClass
+    layout: GangLayout
 
 
-def _fill(packer: Packer, this: _Try, own: Sequence[Bin], done: Outcome) -> _Found | None:
-    picks: list[Pick] = []
+def _fit_layout(
+    packer: Packer, attempt: _LayoutAttempt, own: Sequence[Bin], outcome: PlacementOutcome
+) -> _LayoutFit | None:
+    picks: list[NodePick] = []
     used: set[str] = set()
     cost = Decimal(0)
-    for part in this.way.parts:
-        missing = part.count
-        for pick, name, price in _candidates(packer, this, part, own, done):
+    for node_group in attempt.layout.node_groups:
+        missing = node_group.count
+        for pick, name, price in _candidate_nodes(packer, attempt, node_group, own, outcome):
             if name in used:
                 continue
             used.add(name)
@@ -120,52 +130,62 @@ def _fill(packer: Packer, this: _Try, own: Sequence[Bin], done: Outcome) -> _Fou
                 break
         if missing:
             return None
-    return _Found(picks, this.way.share, cost) if this.pattern.named <= used else None
+    return _LayoutFit(picks, attempt.layout.share, cost) if attempt.job_class.required_nodes <= used else None
 
 
-def _candidates(
-    packer: Packer, this: _Try, part: Part, own: Sequence[Bin], done: Outcome
-) -> Iterator[tuple[Pick, str, Decimal]]:
+def _candidate_nodes(
+    packer: Packer, attempt: _LayoutAttempt, node_group: NodeGroup, own: Sequence[Bin], outcome: PlacementOutcome
+) -> Iterator[tuple[NodePick, str, Decimal]]:
     """Nodes that can take one share, in the order in which they are to be taken."""
-    pattern, share = this.pattern, this.way.share
-    right = _right(this, part)
-    yield from ((b, b.name, Decimal(0)) for b in own if b.fits(share) and right(b))
-    usable: Iterable[Bin] = (b for b in _common(packer, share, part, right) if not packer.stale(this.job, b, done))
-    if pattern.named:
-        usable = sorted(usable, key=lambda b: b.name not in pattern.named)
+    job_class, share = attempt.job_class, attempt.layout.share
+    accepts = _bin_filter(attempt, node_group)
+    yield from ((b, b.name, Decimal(0)) for b in own if b.fits(share) and accepts(b))
+    usable: Iterable[Bin] = (
+        b for b in _shared_bins(packer, share, node_group, accepts) if not packer.is_stuck_on(attempt.job, b, outcome)
+    )
+    if job_class.required_nodes:
+        usable = sorted(usable, key=lambda b: b.name not in job_class.required_nodes)
     yield from ((b, b.name, Decimal(0)) for b in usable)
-    if done.stuck or done.given_up:
+    if outcome.stuck_on or outcome.given_up:
         return
-    for route in pattern.routes:
-        pool = route.pool
-        if route.price is None or this.way.partition not in pool.partitions:
+    for eligible in job_class.eligible_pools:
+        pool = eligible.pool
+        if eligible.price is None or attempt.layout.partition not in pool.partitions:
             continue
-        if not part.expression.holds(pool.shape.features) or share.lacking(pool.shape):
+        if not node_group.expression.holds(pool.shape.features) or share.lacking(pool.shape):
             continue
-        for slot in packer.slots(route, pattern):
-            yield (route, slot), slot, route.price
+        for slot in packer.allowed_slots(eligible, job_class):
+            yield (eligible, slot), slot, eligible.price
 
 
-def _right(this: _Try, part: Part) -> Callable[[Bin], bool]:
+def _bin_filter(attempt: _LayoutAttempt, node_group: NodeGroup) -> Callable[[Bin], bool]:
     """Tells of a bin with room whether it may be taken."""
-    partition, excluded, holds = this.way.partition, this.pattern.excluded, part.expression.holds
+    partition, excluded, matches = (
+        attempt.layout.partition,
+        attempt.job_class.excluded_nodes,
+        node_group.expression.holds,
+    )
 
-    def right(found: Bin) -> bool:
+    def accepts(found: Bin) -> bool:
         # What this plan fills for others is theirs, and so is a claim on its way that others wait for.
-        if found.kind is Kind.NEW:
+        if found.kind is BinKind.NEW:
             return False
-        return partition in found.site.partitions and found.name not in excluded and holds(found.site.features)
+        return partition in found.traits.partitions and found.name not in excluded and matches(found.traits.features)
 
-    return right
+    return accepts
 
 
-def _common(packer: Packer, share: Share, part: Part, right: Callable[[Bin], bool]) -> Iterator[Bin]:
+def _shared_bins(
+    packer: Packer, share: NodeShare, node_group: NodeGroup, accepts: Callable[[Bin], bool]
+) -> Iterator[Bin]:
     """The nodes that are nobody's, in the order in which they are filled."""
 
     def free(found: Bin) -> bool:
-        return right(found) and (found.kind is not Kind.COMING or (found.whole and found.name not in packer.promised))
+        return accepts(found) and (
+            found.kind is not BinKind.IN_FLIGHT or (found.empty and found.name not in packer.promised)
+        )
 
-    for number, row in enumerate(packer.rows):
+    for number, index in enumerate(packer.indexes):
         # What has no room now has none for the next one either.
-        start = part.cursors[number] = row.find(part.cursors[number], share, free)
-        yield from row.rest(start, share, free)
+        start = node_group.cursors[number] = index.find(node_group.cursors[number], share, free)
+        yield from index.find_all(start, share, free)

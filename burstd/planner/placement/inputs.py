@@ -10,58 +10,60 @@ from burstd.domain.claim import Claim
 from burstd.domain.cloud.offer import Offer, Pool
 from burstd.domain.slurm.node import Node
 from burstd.domain.snapshot import SlurmView, Snapshot
-from burstd.planner.offers.dedicated import words_of
-from burstd.planner.offers.offers import Judged, candidates
-from burstd.planner.placement.first_fit import Doubts, doubts
+from burstd.planner.offers.dedicated import dedicated_consumers
+from burstd.planner.offers.offers import OfferEvaluation, evaluate_offers
+from burstd.planner.placement.first_fit import StuckJobs, find_stuck_jobs
 
 _CLAIM = attrgetter("id", "pool", "slot", "state", "created", "since", "opened", "jobs", "gang")
 
 
 @dataclass(frozen=True, slots=True)
-class World:
+class PlacementInputs:
     """One of them. ``same`` says whether another would be answered alike."""
 
     pools: Mapping[str, Pool]
-    judged: Mapping[str, tuple[Judged, ...]]
+    evaluations: Mapping[str, tuple[OfferEvaluation, ...]]
     nodes: Mapping[str, Node]
     reserved: frozenset[str]
     """Nodes that a reservation holds now."""
     claims: tuple[Claim, ...]
-    held: frozenset[str]
+    held_slots: frozenset[str]
     bound: Mapping[str, frozenset[str]]
-    private: Mapping[str, tuple[str, ...]]
-    doubts: Doubts
+    dedicated: Mapping[str, tuple[str, ...]]
+    stuck_jobs: StuckJobs
     interruptions: Mapping[str, frozenset[int]]
     spot_interruptions: int
-    told: tuple[object, ...]
+    evaluated_from: tuple[object, ...]
     """What ``judged`` was made from."""
 
-    def same(self, other: World) -> bool:
+    def equivalent_to(self, other: PlacementInputs) -> bool:
         """True where placement answers alike, given the same queue. Neither waits for anything that time brings."""
         return (
-            (self.spot_interruptions, self.held, self.reserved, self.doubts)
-            == (other.spot_interruptions, other.held, other.reserved, other.doubts)
+            (self.spot_interruptions, self.held_slots, self.reserved, self.stuck_jobs)
+            == (other.spot_interruptions, other.held_slots, other.reserved, other.stuck_jobs)
             and self.bound == other.bound
-            and self.private == other.private
+            and self.dedicated == other.dedicated
             and self.interruptions == other.interruptions
-            and self.judged == other.judged
+            and self.evaluations == other.evaluations
             and self.pools == other.pools
             and self.nodes == other.nodes
             and _alike(self.claims, other.claims)
         )
 
 
-def world_of(snapshot: Snapshot, slurm: SlurmView, spot_interruptions: int, last: World | None) -> World:
+def placement_inputs(
+    snapshot: Snapshot, slurm: SlurmView, spot_interruptions: int, previous: PlacementInputs | None
+) -> PlacementInputs:
     """The world of a snapshot."""
     clouds = {name: cloud.offers for name, cloud in snapshot.clouds.items()}
-    told = (snapshot.pools, snapshot.images, clouds)
-    if last is not None and not snapshot.breakers and told == last.told:
-        judged = last.judged
+    evaluated_from = (snapshot.pools, snapshot.images, clouds)
+    if previous is not None and not snapshot.breakers and evaluated_from == previous.evaluated_from:
+        evaluations = previous.evaluations
     else:
-        judged = {name: candidates(snapshot, pool) for name, pool in snapshot.pools.items()}
-    return World(
+        evaluations = {name: evaluate_offers(snapshot, pool) for name, pool in snapshot.pools.items()}
+    return PlacementInputs(
         pools=snapshot.pools,
-        judged=judged,
+        evaluations=evaluations,
         nodes=slurm.nodes,
         reserved=frozenset(
             name
@@ -70,20 +72,22 @@ def world_of(snapshot: Snapshot, slurm: SlurmView, spot_interruptions: int, last
             for name in r.nodes
         ),
         claims=snapshot.claims,
-        held=snapshot.held_slots,
+        held_slots=snapshot.drained_slots,
         bound=snapshot.bound,
-        private=words_of(snapshot, slurm),
-        doubts=doubts(snapshot),
+        dedicated=dedicated_consumers(snapshot, slurm),
+        stuck_jobs=find_stuck_jobs(snapshot),
         interruptions=snapshot.interruptions,
         spot_interruptions=spot_interruptions,
         # What a breaker says changes with every second.
-        told=() if snapshot.breakers else told,
+        evaluated_from=() if snapshot.breakers else evaluated_from,
     )
 
 
-def usable(judged: Mapping[str, tuple[Judged, ...]]) -> dict[str, tuple[Offer, ...]]:
+def usable_by_pool(evaluations: Mapping[str, tuple[OfferEvaluation, ...]]) -> dict[str, tuple[Offer, ...]]:
     """By pool the offers that may fill it, best first."""
-    return {name: tuple(j.offer for j in some if j.offer and not j.refused) for name, some in judged.items()}
+    return {
+        name: tuple(j.offer for j in some if j.offer and not j.rejected_because) for name, some in evaluations.items()
+    }
 
 
 def _alike(some: tuple[Claim, ...], others: tuple[Claim, ...]) -> bool:

@@ -14,34 +14,34 @@ from functools import cached_property
 from operator import attrgetter
 
 from burstd.domain.claim import Cause
-from burstd.domain.plugins.policy import Release, Remark, Target, Want
+from burstd.domain.plugins.policy import NodeRelease, Remark, Target, Want
 from burstd.domain.snapshot import SlurmView, Snapshot
-from burstd.planner.changes import Changes, changed
-from burstd.planner.demand.demand import Ask, Demand, tasks_among
-from burstd.planner.demand.request import Request
-from burstd.planner.demand.requeued_jobs import steady_first, wary, why_steady
-from burstd.planner.offers.offers import candidates
-from burstd.planner.placement.bins import Bin, Kind, capacity
-from burstd.planner.placement.equivalence_class import Pattern, Patterns
-from burstd.planner.placement.first_fit import Outcome, Packer, cheapest
-from burstd.planner.placement.gangs import place_gang
-from burstd.planner.placement.inputs import World, usable, world_of
-from burstd.planner.placement.verdicts import Wording
+from burstd.planner.changes import SequenceChanges, sequence_changes
+from burstd.planner.demand.demand import Demand, PendingJob, tasks_among
+from burstd.planner.demand.request import ResourceRequest
+from burstd.planner.demand.requeued_jobs import interruptions_over_limit, on_demand_first, on_demand_reason
+from burstd.planner.offers.offers import evaluate_offers
+from burstd.planner.placement.bins import Bin, BinKind, read_capacity
+from burstd.planner.placement.equivalence_class import EquivalenceClass, EquivalenceClasses
+from burstd.planner.placement.first_fit import Packer, PlacementOutcome, cheapest_pool
+from burstd.planner.placement.gangs import assign_gang
+from burstd.planner.placement.inputs import PlacementInputs, placement_inputs, usable_by_pool
+from burstd.planner.placement.verdicts import VerdictWriter
 
 
-class PlacementMemory:
+class PlacementCache:
     """The last placement, where there was one."""
 
     def __init__(self) -> None:
         self.last: Placement | None = None
 
-    def free(self) -> Mapping[str, Sequence[str]]:
+    def free_slots(self) -> Mapping[str, Sequence[str]]:
         """By pool, the slots on which there was nothing before it."""
-        return self.last.free if self.last is not None else {}
+        return self.last.free_slots if self.last is not None else {}
 
 
-def place(
-    snapshot: Snapshot, demand: Demand, spot_interruptions: int = 0, memory: PlacementMemory | None = None
+def placement_target(
+    snapshot: Snapshot, demand: Demand, spot_interruptions: int = 0, cache: PlacementCache | None = None
 ) -> Target:
     """What is wanted for the jobs that count, what is idle, and a remark for each job of a burst partition.
 
@@ -49,298 +49,326 @@ def place(
     answer is the same without it.
     """
     if not isinstance(snapshot.slurm, SlurmView):
-        offers = usable({name: candidates(snapshot, pool) for name, pool in snapshot.pools.items()})
+        offers = usable_by_pool({name: evaluate_offers(snapshot, pool) for name, pool in snapshot.pools.items()})
         why = f"Slurm could not be read: {snapshot.slurm.error}"
         return Target(offers=offers, remarks=(Remark("placement", "slurm", "wait", why),))
-    last = memory.last if memory is not None else None
-    world = world_of(snapshot, snapshot.slurm, spot_interruptions, last.world if last is not None else None)
-    if last is not None and world.same(last.world):
-        last.world = world
-        found = changed(last.asks, demand.asks)
-        if found is not None and last.bears(found, len(demand.asks)):
-            return last.again(demand, found)
-    fresh = Placement(snapshot, snapshot.slurm, world)
-    if memory is not None:
-        memory.last = fresh
-    return fresh.run(demand)
+    last = cache.last if cache is not None else None
+    inputs = placement_inputs(snapshot, snapshot.slurm, spot_interruptions, last.inputs if last is not None else None)
+    if last is not None and inputs.equivalent_to(last.inputs):
+        last.inputs = inputs
+        changes = sequence_changes(last.pending_jobs, demand.pending_jobs)
+        if changes is not None and last.supports_increment(changes, len(demand.pending_jobs)):
+            return last.incremental_target(demand, changes)
+    placement = Placement(snapshot, snapshot.slurm, inputs)
+    if cache is not None:
+        cache.last = placement
+    return placement.full_target(demand)
 
 
 _SHARED = "machines of a job that shares it"
-_MANY = 1000
+_MAX_CHANGES = 1000
 """So many changes are not looked at one by one."""
 
 
 class Placement:
     """One run over the queue, and what can be told of the next from it."""
 
-    def __init__(self, snapshot: Snapshot, slurm: SlurmView, world: World) -> None:
-        self.world = world
-        self.asks: tuple[Ask, ...] = ()
+    def __init__(self, snapshot: Snapshot, slurm: SlurmView, inputs: PlacementInputs) -> None:
+        self.inputs = inputs
+        self.pending_jobs: tuple[PendingJob, ...] = ()
         self._snapshot = snapshot
         self._slurm = slurm
-        self._offers = usable(world.judged)
+        self._offers = usable_by_pool(inputs.evaluations)
         # Without interruptions nobody's machines need be counted.
-        self._most = world.spot_interruptions if snapshot.interruptions else 0
-        self._patterns = Patterns(snapshot, slurm, self._offers)
-        self.free: Mapping[str, Sequence[str]] = {}
-        self._placed: dict[str, tuple[str, ...]] = {}
-        self._said: list[Remark] | None = None
-        self._order = 0
+        self._spot_interruptions = inputs.spot_interruptions if snapshot.interruptions else 0
+        self._classes = EquivalenceClasses(snapshot, slurm, self._offers)
+        self.free_slots: Mapping[str, Sequence[str]] = {}
+        self._assigned: dict[str, tuple[str, ...]] = {}
+        self._last_remarks: list[Remark] | None = None
+        self._queue_position = 0
         self._wants: tuple[Want, ...] = ()
-        self._releases: tuple[Release, ...] = ()
+        self._releases: tuple[NodeRelease, ...] = ()
 
-    def run(self, demand: Demand) -> Target:
+    def full_target(self, demand: Demand) -> Target:
         """Places every ask."""
-        self.asks = demand.asks
-        self._count(demand)
-        self._room = capacity(self._snapshot, self._slurm, self._gangs(demand), self.world.private)
-        self.free = self._room.free
-        self._packer = Packer(self.world.doubts, self._room, self._waiting(demand))
-        self._wording = Wording(self._snapshot, self.world.judged, self._patterns, self._packer)
-        alone = self._fill(demand.asks)
-        for ask, found in alone if self._most else ():
+        self.pending_jobs = demand.pending_jobs
+        self._count_classes(demand)
+        self._capacity = read_capacity(self._snapshot, self._slurm, self._waiting_gangs(demand), self.inputs.dedicated)
+        self.free_slots = self._capacity.free_slots
+        self._packer = Packer(self.inputs.stuck_jobs, self._capacity, self._waiting(demand))
+        self._verdicts = VerdictWriter(self._snapshot, self.inputs.evaluations, self._classes, self._packer)
+        on_new_node = self._assign_all(demand.pending_jobs)
+        for pending, found in on_new_node if self._spot_interruptions else ():
             # Which offer comes first for a new node hangs on all the jobs that share it.
-            times = self._times(job.id for job in found.jobs)
-            if times:
-                whose = "its machines" if self._times(job.id for job in ask.jobs) else _SHARED
-                _say(ask, self._wording.new_node(found, times, whose))
+            interruptions = self._interruptions(job.id for job in found.jobs)
+            if interruptions:
+                whose = "its machines" if self._interruptions(job.id for job in pending.jobs) else _SHARED
+                _set_remark(pending, self._verdicts.verdict_on_new_node(found, interruptions, whose))
         self._sum_up()
         return self._target(demand)
 
-    def bears(self, found: Changes[Ask], length: int) -> bool:
+    def supports_increment(self, changes: SequenceChanges[PendingJob], length: int) -> bool:
         """True where the changes leave everything else in its place: what is gone had none, what has come gets none.
 
         What has come at the end of the queue may get one.
         """
-        if len(found) > _MANY:
+        if len(changes) > _MAX_CHANGES:
             return False
-        known, special = self._patterns.known, self._packer.special
-        changes: Counter[Request] = Counter()
-        for at, ask in found.gone:
-            if not ask.plain or ask.placed or ask.job.id in special or known[ask.request].full_at == at:
+        classes, tracked_jobs = self._classes.by_request, self._packer.tracked_jobs
+        count_changes: Counter[ResourceRequest] = Counter()
+        for at, pending in changes.removed:
+            if (
+                not pending.single_task
+                or pending.takes_capacity
+                or pending.job.id in tracked_jobs
+                or classes[pending.request].exhausted_at == at
+            ):
                 return False
-            changes[ask.request] -= 1
+            count_changes[pending.request] -= 1
         last = length
-        for at, ask in reversed(found.come):
-            if not ask.plain or ask.job.id in special or ask.job.id in self._words:
+        for at, pending in reversed(changes.added):
+            if not pending.single_task or pending.job.id in tracked_jobs or pending.job.id in self._claim_consumers:
                 return False
-            pattern = known.get(ask.request)
-            left_out = pattern is not None and pattern.full and at > _shifted(pattern.full_at, found)
-            if not left_out and (at != last - 1 or self._most):
+            job_class = classes.get(pending.request)
+            left_out = job_class is not None and job_class.exhausted and at > _shifted(job_class.exhausted_at, changes)
+            if not left_out and (at != last - 1 or self._spot_interruptions):
                 return False
             if at == last - 1:
                 last = at
-            changes[ask.request] += 1
-        return all(_chosen_alike(known[request], more) for request, more in changes.items() if request in known)
+            count_changes[pending.request] += 1
+        return all(
+            _same_pool_choices(classes[request], more) for request, more in count_changes.items() if request in classes
+        )
 
-    def again(self, demand: Demand, found: Changes[Ask]) -> Target:
+    def incremental_target(self, demand: Demand, changes: SequenceChanges[PendingJob]) -> Target:
         """The target after such changes."""
-        if not len(found):
+        if not len(changes):
             return self._target(demand)
-        self.asks = demand.asks
-        self._said = None
-        for pattern in self._patterns.known.values():
-            if pattern.full:
-                pattern.full_at = _shifted(pattern.full_at, found)
-        for _, ask in found.gone:
-            self._patterns.known[ask.request].shift -= 1
-        unfilled: set[Pattern] = set()
-        for _, ask in found.come:
-            pattern = self._patterns.of(ask.request)
-            pattern.shift += 1
-            if not pattern.full:
-                pattern.left += 1
-                unfilled.add(pattern)
-        if found.come:
-            self._placed = dict(self._placed)
-            self._fill([ask for _, ask in found.come])
-        for at, ask in reversed(found.come):
-            pattern = self._patterns.of(ask.request)
-            if pattern in unfilled and not ask.placed:
-                pattern.full_at = at
-        if any(ask.placed for _, ask in found.come):
+        self.pending_jobs = demand.pending_jobs
+        self._last_remarks = None
+        for job_class in self._classes.by_request.values():
+            if job_class.exhausted:
+                job_class.exhausted_at = _shifted(job_class.exhausted_at, changes)
+        for _, pending in changes.removed:
+            self._classes.by_request[pending.request].shift -= 1
+        unfilled: set[EquivalenceClass] = set()
+        for _, pending in changes.added:
+            job_class = self._classes.class_of(pending.request)
+            job_class.shift += 1
+            if not job_class.exhausted:
+                job_class.remaining += 1
+                unfilled.add(job_class)
+        if changes.added:
+            self._assigned = dict(self._assigned)
+            self._assign_all([ask for _, ask in changes.added])
+        for at, pending in reversed(changes.added):
+            job_class = self._classes.class_of(pending.request)
+            if job_class in unfilled and not pending.takes_capacity:
+                job_class.exhausted_at = at
+        if any(ask.takes_capacity for _, ask in changes.added):
             self._sum_up()
         return self._target(demand)
 
     def _sum_up(self) -> None:
         self._wants = self._all_wants()
         self._releases = tuple(
-            Release(claim.id, claim.pool, f"{claim.slot} is idle and no pending job needs it")
-            for claim, found in self._room.idle
+            NodeRelease(claim.id, claim.pool, f"{claim.slot} is idle and no pending job needs it")
+            for claim, found in self._capacity.idle_claims
             if found is None or not found.used
         )
 
     def _target(self, demand: Demand) -> Target:
-        if self._said is None:
-            self._said = _remarks(demand)
+        if self._last_remarks is None:
+            self._last_remarks = _remarks(demand)
         return Target(
             wants=self._wants,
             releases=self._releases,
-            remarks=(*demand.remarks, *self._said),
+            remarks=(*demand.remarks, *self._last_remarks),
             offers=self._offers,
-            placed=self._placed,
-            look_at=demand.look_at,
+            placements=self._assigned,
+            wake_at=demand.wake_at,
         )
 
     @cached_property
-    def _words(self) -> frozenset[str]:
+    def _claim_consumers(self) -> frozenset[str]:
         """All jobs and gangs that claims are for, or that nodes are bound to."""
-        claims = self.world.claims
-        return frozenset(word for claim in claims for word in (*claim.jobs, claim.gang)) | self.world.bound.keys()
+        claims = self.inputs.claims
+        return (
+            frozenset(consumer for claim in claims for consumer in (*claim.jobs, claim.gang)) | self.inputs.bound.keys()
+        )
 
-    def _count(self, demand: Demand) -> None:
+    def _count_classes(self, demand: Demand) -> None:
         """How many of each pattern there are."""
-        for request, times in Counter(map(attrgetter("request"), demand.asks)).items():
-            self._patterns.of(request).left = times
-        for ask in demand.asks:
-            if ask.tasks > 1 or ask.more:
-                self._patterns.of(ask.request).left += ask.tasks - 1
-                for _, request in ask.more:
-                    self._patterns.of(request).left += ask.tasks
+        for request, times in Counter(map(attrgetter("request"), demand.pending_jobs)).items():
+            self._classes.class_of(request).remaining = times
+        for pending in demand.pending_jobs:
+            if pending.tasks > 1 or pending.other_components:
+                self._classes.class_of(pending.request).remaining += pending.tasks - 1
+                for _, request in pending.other_components:
+                    self._classes.class_of(request).remaining += pending.tasks
 
-    def _fill(self, asks: Sequence[Ask]) -> list[tuple[Ask, Bin]]:
+    def _assign_all(self, pending_jobs: Sequence[PendingJob]) -> list[tuple[PendingJob, Bin]]:
         """Places asks, in their order, and says so; returns those that get one new node, and the node."""
-        packer, wording = self._packer, self._wording
-        patterns, special, placed = self._patterns.known, packer.special, self._placed
-        alone: list[tuple[Ask, Bin]] = []
-        for order, ask in enumerate(asks, self._order):
-            pattern = patterns[ask.request]
-            if not ask.plain or (pattern.gang and not pattern.full) or (special and ask.job.id in special):
-                ask.placed = True
-                self._place(packer, wording, ask, order, alone)
+        packer, verdicts = self._packer, self._verdicts
+        classes, tracked_jobs, assigned = self._classes.by_request, packer.tracked_jobs, self._assigned
+        on_new_node: list[tuple[PendingJob, Bin]] = []
+        for queue_position, pending in enumerate(pending_jobs, self._queue_position):
+            job_class = classes[pending.request]
+            if (
+                not pending.single_task
+                or (job_class.is_gang and not job_class.exhausted)
+                or (tracked_jobs and pending.job.id in tracked_jobs)
+            ):
+                pending.takes_capacity = True
+                self._assign(packer, verdicts, pending, queue_position, on_new_node)
                 continue
-            found = None if pattern.full else packer.place_one(ask.job, pattern, order)
+            found = None if job_class.exhausted else packer.assign_one(pending.job, job_class, queue_position)
             if found is None:
-                if not pattern.full:
-                    pattern.full, pattern.full_at = True, order
-                ask.placed = False
-                words = pattern.why or wording.left_out(pattern)
+                if not job_class.exhausted:
+                    job_class.exhausted, job_class.exhausted_at = True, queue_position
+                pending.takes_capacity = False
+                verdict = job_class.rejection or verdicts.rejection(job_class)
             else:
-                ask.placed = True
-                words = found.words or wording.on(found)
-                if found.kind is not Kind.NEW:
-                    placed[ask.job.id] = (found.name,)
-                elif ask.burst:
-                    alone.append((ask, found))
-            if ask.burst:
-                said = ask.said
+                pending.takes_capacity = True
+                verdict = found.verdict or verdicts.verdict_on_bin(found)
+                if found.kind is not BinKind.NEW:
+                    assigned[pending.job.id] = (found.name,)
+                elif pending.burst:
+                    on_new_node.append((pending, found))
+            if pending.burst:
+                remark = pending.last_remark
                 # What is said again is the same remark.
-                if said is None or said.reason != words[1] or said.verdict != words[0]:
-                    ask.said = Remark("placement", "job:" + ask.job.id, words[0], words[1])
-        self._order += len(asks)
-        return alone
+                if remark is None or remark.reason != verdict[1] or remark.verdict != verdict[0]:
+                    pending.last_remark = Remark("placement", "job:" + pending.job.id, verdict[0], verdict[1])
+        self._queue_position += len(pending_jobs)
+        return on_new_node
 
-    def _place(self, packer: Packer, wording: Wording, ask: Ask, order: int, alone: list[tuple[Ask, Bin]]) -> None:
-        patterns = [self._patterns.of(request) for _, request in ask.parts]
-        if not ask.more and not patterns[0].gang:
-            done = packer.place_single(ask.job, patterns[0], ask.tasks, order)
-            if done.there:
-                self._placed[ask.job.id] = tuple(b.name for b in done.there)
+    def _assign(
+        self,
+        packer: Packer,
+        verdicts: VerdictWriter,
+        pending: PendingJob,
+        queue_position: int,
+        on_new_node: list[tuple[PendingJob, Bin]],
+    ) -> None:
+        job_classes = [self._classes.class_of(request) for _, request in pending.components]
+        if not pending.other_components and not job_classes[0].is_gang:
+            outcome = packer.assign_tasks(pending.job, job_classes[0], pending.tasks, queue_position)
+            if outcome.existing:
+                self._assigned[pending.job.id] = tuple(b.name for b in outcome.existing)
         else:
-            done = self._place_gangs(packer, ask, patterns, order)
-        if ask.burst:
-            _say(ask, wording.of(ask, patterns, done))
-            if ask.tasks == 1 and not done.left and not done.there and len(done.new) == 1:
-                alone.append((ask, done.new[0]))
+            outcome = self._assign_gangs(packer, pending, job_classes, queue_position)
+        if pending.burst:
+            _set_remark(pending, verdicts.verdict_for(pending, job_classes, outcome))
+            if pending.tasks == 1 and not outcome.tasks_left and not outcome.existing and len(outcome.new) == 1:
+                on_new_node.append((pending, outcome.new[0]))
 
     def _waiting(self, demand: Demand) -> AbstractSet[str]:
         """The jobs that count, where claims were made for any."""
         if not any(claim.jobs for claim in self._snapshot.claims):
             return frozenset()
-        return {job.id for ask in demand.asks for job in (ask.jobs if ask.more else (ask.job,))}
+        return {
+            job.id
+            for pending in demand.pending_jobs
+            for job in (pending.jobs if pending.other_components else (pending.job,))
+        }
 
-    def _gangs(self, demand: Demand) -> frozenset[str]:
+    def _waiting_gangs(self, demand: Demand) -> frozenset[str]:
         """The words of claims' gangs whose job still waits and counts, and the jobs that nodes are bound to."""
-        words = {claim.gang for claim in self._snapshot.claims if claim.gang} | set(self._snapshot.bound)
-        if not words:
+        consumers = {claim.gang for claim in self._snapshot.claims if claim.gang} | set(self._snapshot.bound)
+        if not consumers:
             return frozenset()
         waiting: set[str] = set()
-        for ask in demand.asks:
-            job = ask.job
+        for pending in demand.pending_jobs:
+            job = pending.job
             waiting.add(job.id)
             if job.het_job_id:
-                waiting.update((ask.gang(), *(job.id for job in ask.jobs)))
+                waiting.update((pending.gang_id(), *(job.id for job in pending.jobs)))
             if job.array_tasks:
                 prefix = job.array_job_id or job.id
-                named = [word.removeprefix(prefix + "_") for word in words if word.startswith(prefix + "_")]
+                named = [
+                    consumer.removeprefix(prefix + "_") for consumer in consumers if consumer.startswith(prefix + "_")
+                ]
                 waiting.update(f"{prefix}_{task}" for task in tasks_among(job.array_tasks, named))
-        return frozenset(words & waiting)
+        return frozenset(consumers & waiting)
 
-    def _place_gangs(self, packer: Packer, ask: Ask, patterns: list[Pattern], order: int) -> Outcome:
+    def _assign_gangs(
+        self, packer: Packer, pending: PendingJob, job_classes: list[EquivalenceClass], queue_position: int
+    ) -> PlacementOutcome:
         """Each task of an array of multi-node jobs is a gang of its own."""
-        done = Outcome(left=ask.tasks)
-        members = [(job, pattern) for (job, _), pattern in zip(ask.parts, patterns, strict=True)]
-        for pattern in patterns:
-            pattern.left -= ask.tasks
-        job = ask.job
-        named = tasks_among(job.array_tasks, packer.named.get(job.array_job_id or job.id, ()))
-        full = False
+        outcome = PlacementOutcome(tasks_left=pending.tasks)
+        members = [(job, pattern) for (job, _), pattern in zip(pending.components, job_classes, strict=True)]
+        for job_class in job_classes:
+            job_class.remaining -= pending.tasks
+        job = pending.job
+        tracked_tasks = tasks_among(job.array_tasks, packer.tracked_tasks.get(job.array_job_id or job.id, ()))
+        exhausted = False
 
-        def tries() -> Iterator[str]:
+        def task_order() -> Iterator[str]:
             # All tasks are alike but those of which more is known: once one finds no room, no other does.
-            apart = dict.fromkeys(named)
-            for task in ask.task_ids():
-                if full or (not ask.more and patterns[0].full):
+            tracked = dict.fromkeys(tracked_tasks)
+            for task in pending.task_ids():
+                if exhausted or (not pending.other_components and job_classes[0].exhausted):
                     break
-                apart.pop(task, None)
+                tracked.pop(task, None)
                 yield task
-            yield from apart
+            yield from tracked
 
-        for task in tries():
-            if not done.left:
+        for task in task_order():
+            if not outcome.tasks_left:
                 break
-            gang = ask.gang(task)
-            if not ask.more and patterns[0].full and gang not in packer.reserved:
+            gang = pending.gang_id(task)
+            if not pending.other_components and job_classes[0].exhausted and gang not in packer.reserved:
                 continue
-            one = place_gang(packer, gang, members)
-            done.stuck = done.stuck or one.stuck
-            done.given_up = done.given_up or one.given_up
-            if one.left:
-                if not ask.more and not one.stuck and not one.given_up:
-                    patterns[0].full, patterns[0].full_at = True, order
-                done.lacking = one.lacking
-                full = full or bool(ask.more) or task not in named
+            gang_outcome = assign_gang(packer, gang, members)
+            outcome.stuck_on = outcome.stuck_on or gang_outcome.stuck_on
+            outcome.given_up = outcome.given_up or gang_outcome.given_up
+            if gang_outcome.tasks_left:
+                if not pending.other_components and not gang_outcome.stuck_on and not gang_outcome.given_up:
+                    job_classes[0].exhausted, job_classes[0].exhausted_at = True, queue_position
+                outcome.lacking_member = gang_outcome.lacking_member
+                exhausted = exhausted or bool(pending.other_components) or task not in tracked_tasks
                 continue
-            for found in one.new:
-                found.order = order
-            done.left -= 1
-            done.there += one.there
-            done.new += one.new
-            done.tasks_there += one.tasks_there
-            done.tasks_new += one.tasks_new
-            if one.there:
-                self._placed[gang] = tuple(b.name for b in one.there)
-        return done
+            for found in gang_outcome.new:
+                found.queue_position = queue_position
+            outcome.tasks_left -= 1
+            outcome.existing += gang_outcome.existing
+            outcome.new += gang_outcome.new
+            outcome.tasks_on_existing += gang_outcome.tasks_on_existing
+            outcome.tasks_on_new += gang_outcome.tasks_on_new
+            if gang_outcome.existing:
+                self._assigned[gang] = tuple(b.name for b in gang_outcome.existing)
+        return outcome
 
     def _all_wants(self) -> tuple[Want, ...]:
         """One for each new node of single jobs, one for each pool of a gang, in the order of their first jobs."""
-        units = [("", [found]) for found in self._packer.later.bins if found.kind is Kind.NEW]
-        for gang, bins in self._packer.gangs:
+        units = [("", [found]) for found in self._packer.in_flight.bins if found.kind is BinKind.NEW]
+        for gang, bins in self._packer.gang_bins:
             alike: dict[tuple[str, str], list[Bin]] = {}
             for found in bins:
                 alike.setdefault((found.pool, found.jobs[0].id), []).append(found)
             units += [(gang, some) for some in alike.values()]
-        units.sort(key=lambda unit: unit[1][0].order)
+        units.sort(key=lambda unit: unit[1][0].queue_position)
         return tuple(self._want(bins, gang) for gang, bins in units)
 
-    def _times(self, jobs: Iterable[str]) -> int:
-        return wary(self._snapshot, jobs, self._most)
+    def _interruptions(self, jobs: Iterable[str]) -> int:
+        return interruptions_over_limit(self._snapshot, jobs, self._spot_interruptions)
 
     def _want(self, bins: list[Bin], gang: str) -> Want:
         first = bins[0]
         jobs = tuple(dict.fromkeys([job.id for job in first.jobs]))
-        times, steady = self._times(jobs) if self._most else 0, self._offers[first.pool]
+        interruptions, ordered = self._interruptions(jobs) if self._spot_interruptions else 0, self._offers[first.pool]
         why = ""
-        if times:
-            steady = steady_first(steady)
-            why = why_steady(steady, times, _SHARED if len(jobs) > 1 else "its machines")
+        if interruptions:
+            ordered = on_demand_first(ordered)
+            why = on_demand_reason(ordered, interruptions, _SHARED if len(jobs) > 1 else "its machines")
         shown = ", ".join(jobs[:3]) + (f" and {len(jobs) - 3} more" if len(jobs) > 3 else "")
         return Want(
             pool=first.pool,
             nodes=len(bins),
             cause=Cause.DEMAND,
             reason=f"{'jobs' if len(jobs) > 1 else 'job'} {shown}{why}",
-            offers=steady,
+            offers=ordered,
             jobs=jobs,
             users=tuple(dict.fromkeys([job.user for job in first.jobs])),
             gang=gang,
@@ -349,37 +377,42 @@ class Placement:
         )
 
 
-def _shifted(at: int, found: Changes[Ask]) -> int:
+def _shifted(at: int, changes: SequenceChanges[PendingJob]) -> int:
     """Where in the new queue what stood there in the old one stands."""
-    at -= sum(gone < at for gone, _ in found.gone)
-    for come, _ in found.come:
+    at -= sum(gone < at for gone, _ in changes.removed)
+    for come, _ in changes.added:
         if come > at:
             break
         at += 1
     return at
 
 
-def _chosen_alike(pattern: Pattern, more: int) -> bool:
+def _same_pool_choices(job_class: EquivalenceClass, more: int) -> bool:
     """True where the pools for it would be the same if there were so many more of it."""
-    more += pattern.shift
-    return all(cheapest(routes, left + more) is chosen for left, routes, chosen in pattern.choices)
+    more += job_class.shift
+    return all(
+        cheapest_pool(eligible_pools, left + more) is chosen for left, eligible_pools, chosen in job_class.pool_choices
+    )
 
 
-def _say(ask: Ask, words: tuple[str, str]) -> None:
+def _set_remark(pending: PendingJob, verdict_and_reason: tuple[str, str]) -> None:
     """Leaves the remark with the ask; the one that it has where it says the same."""
-    known, (verdict, reason) = ask.said, words
+    known, (verdict, reason) = pending.last_remark, verdict_and_reason
     if known is None or known.reason != reason or known.verdict != verdict:
-        ask.said = Remark("placement", f"job:{ask.job.id}", verdict, reason)
+        pending.last_remark = Remark("placement", f"job:{pending.job.id}", verdict, reason)
 
 
 def _remarks(demand: Demand) -> list[Remark]:
     """What was said, of each component of a het job as well."""
     # Those that are none of our business have none.
-    remarks = list(filter(None, map(attrgetter("said"), demand.asks)))
-    if not demand.het:
+    remarks = list(filter(None, map(attrgetter("last_remark"), demand.pending_jobs)))
+    if not demand.has_het_jobs:
         return remarks
     every: list[Remark] = []
-    for ask in demand.asks:
-        if ask.burst and ask.said is not None:
-            every += [ask.said, *(replace(ask.said, subject=f"job:{job.id}") for job, _ in ask.more)]
+    for pending in demand.pending_jobs:
+        if pending.burst and pending.last_remark is not None:
+            every += [
+                pending.last_remark,
+                *(replace(pending.last_remark, subject=f"job:{job.id}") for job, _ in pending.other_components),
+            ]
     return every

@@ -6,136 +6,154 @@ from collections.abc import Mapping, Sequence
 
 from burstd.domain.claim import ClaimState
 from burstd.domain.snapshot import Snapshot
-from burstd.planner.demand.demand import Ask
-from burstd.planner.demand.requeued_jobs import steady_first, why_steady
-from burstd.planner.offers.offers import Judged, free_slots_reason, hopeless, why_none
-from burstd.planner.placement.bins import Bin, Kind
-from burstd.planner.placement.equivalence_class import Pattern, Patterns, Route
-from burstd.planner.placement.first_fit import OPEN_TRUST_S, Outcome, Packer
+from burstd.planner.demand.demand import PendingJob
+from burstd.planner.demand.requeued_jobs import on_demand_first, on_demand_reason
+from burstd.planner.offers.offers import OfferEvaluation, free_slots_reason, no_offer_reason, none_ever_usable
+from burstd.planner.placement.bins import Bin, BinKind
+from burstd.planner.placement.equivalence_class import EligiblePool, EquivalenceClass, EquivalenceClasses
+from burstd.planner.placement.first_fit import BURST_START_GRACE_S, Packer, PlacementOutcome
 
-_COMING = {
+_CLAIM_PROGRESS = {
     ClaimState.PLANNED: "planned",
     ClaimState.LAUNCHING: "being launched",
     ClaimState.BOOTING: "booting",
-    ClaimState.PROVING: "being proven",
+    ClaimState.VALIDATING: "being proven",
     ClaimState.READY: "ready",
 }
 _SHOWN = 4
 
 
-class Wording:
+class VerdictWriter:
     """Puts outcomes into words; what holds for a whole pattern is worked out once."""
 
     def __init__(
-        self, snapshot: Snapshot, judged: Mapping[str, tuple[Judged, ...]], patterns: Patterns, packer: Packer
+        self,
+        snapshot: Snapshot,
+        evaluations: Mapping[str, tuple[OfferEvaluation, ...]],
+        classes: EquivalenceClasses,
+        packer: Packer,
     ) -> None:
-        self._judged = judged
-        self._patterns = patterns
+        self._evaluations = evaluations
+        self._classes = classes
         self._packer = packer
-        self._free = {name: packer.free_count(name) for name in snapshot.pools}
-        self._slots = {n: free_slots_reason(snapshot, pool, self._free[n]) for n, pool in snapshot.pools.items()}
+        self._free_slots = {name: packer.free_slot_count(name) for name in snapshot.pools}
+        self._slot_reasons = {
+            n: free_slots_reason(snapshot, pool, self._free_slots[n]) for n, pool in snapshot.pools.items()
+        }
 
-    def of(self, ask: Ask, patterns: Sequence[Pattern], done: Outcome) -> tuple[str, str]:
+    def verdict_for(
+        self, pending: PendingJob, job_classes: Sequence[EquivalenceClass], outcome: PlacementOutcome
+    ) -> tuple[str, str]:
         """Verdict and reason; see ``new_node`` for a job that gets one new node."""
-        if ask.tasks == 1 and not done.left and len(done.there) + len(done.new) == 1:
-            return self.on((done.there or done.new)[0])
-        if not done.left and not done.new:
-            return "covered", f"it has room on {_names(done.there)}"
-        if not done.left and not done.there:
-            return "boot", f"it gets {len(done.new)} new node(s): {_names(done.new)}"
-        if done.left == ask.tasks:
-            return self._left_out(ask, patterns, done)
+        if pending.tasks == 1 and not outcome.tasks_left and len(outcome.existing) + len(outcome.new) == 1:
+            return self.verdict_on_bin((outcome.existing or outcome.new)[0])
+        if not outcome.tasks_left and not outcome.new:
+            return "covered", f"it has room on {_names(outcome.existing)}"
+        if not outcome.tasks_left and not outcome.existing:
+            return "boot", f"it gets {len(outcome.new)} new node(s): {_names(outcome.new)}"
+        if outcome.tasks_left == pending.tasks:
+            return self._unassigned(pending, job_classes, outcome)
         parts = []
-        if done.there:
-            parts.append(f"{_tasks(ask, done.tasks_there)} room on {_names(done.there)}")
-        if done.new:
-            parts.append(f"{_tasks(ask, done.tasks_new)} {len(done.new)} new node(s): {_names(done.new)}")
-        if done.left:
-            parts.append(f"{done.left} task(s) wait: {self._left_out(ask, patterns, done)[1]}")
-        return "boot" if done.new else "covered", "; ".join(parts)
+        if outcome.existing:
+            parts.append(f"{_tasks(pending, outcome.tasks_on_existing)} room on {_names(outcome.existing)}")
+        if outcome.new:
+            parts.append(
+                f"{_tasks(pending, outcome.tasks_on_new)} {len(outcome.new)} new node(s): {_names(outcome.new)}"
+            )
+        if outcome.tasks_left:
+            parts.append(f"{outcome.tasks_left} task(s) wait: {self._unassigned(pending, job_classes, outcome)[1]}")
+        return "boot" if outcome.new else "covered", "; ".join(parts)
 
-    def new_node(self, found: Bin, times: int, whose: str = "its machines") -> tuple[str, str]:
+    def verdict_on_new_node(self, found: Bin, times: int, whose: str = "its machines") -> tuple[str, str]:
         """The words for a job on this new node once all jobs that share it are placed.
 
         ``times``: how often machines were taken from one of them, if it avoids spot for it.
         """
-        offers = tuple(j.offer for j in self._judged[found.pool] if j.offer is not None and not j.refused)
-        offers = steady_first(offers) if times else offers
-        why = why_steady(offers, times, whose)
+        offers = tuple(j.offer for j in self._evaluations[found.pool] if j.offer is not None and not j.rejected_because)
+        offers = on_demand_first(offers) if times else offers
+        why = on_demand_reason(offers, times, whose)
         return "boot", f"it gets a new node in pool {found.pool}: {found.name}, {offers[0].id}{why}"
 
-    def on(self, found: Bin) -> tuple[str, str]:
+    def verdict_on_bin(self, found: Bin) -> tuple[str, str]:
         """Verdict and reason for a job that is placed on this bin alone; the same for all of them."""
-        if found.words is None:
-            found.words = self._on(found)
-        return found.words
+        if found.verdict is None:
+            found.verdict = self._make_verdict(found)
+        return found.verdict
 
-    def left_out(self, pattern: Pattern) -> tuple[str, str]:
+    def rejection(self, job_class: EquivalenceClass) -> tuple[str, str]:
         """Verdict and reason for a job for which nothing is left: as for the first of its kind."""
-        if pattern.why is None:
-            pattern.why = self._why(pattern)
-        return pattern.why
+        if job_class.rejection is None:
+            job_class.rejection = self._make_rejection(job_class)
+        return job_class.rejection
 
-    def _on(self, found: Bin) -> tuple[str, str]:
-        if found.kind is Kind.NEW:
-            return self.new_node(found, 0)
-        if found.claim is not None and found.kind is Kind.COMING:
-            return "covered", f"it has room on {found.name}, which is {_COMING[found.claim.state]}"
+    def _make_verdict(self, found: Bin) -> tuple[str, str]:
+        if found.kind is BinKind.NEW:
+            return self.verdict_on_new_node(found, 0)
+        if found.claim is not None and found.kind is BinKind.IN_FLIGHT:
+            return "covered", f"it has room on {found.name}, which is {_CLAIM_PROGRESS[found.claim.state]}"
         return "covered", f"it has room on {found.name}, which is up and open to it"
 
-    def _left_out(self, ask: Ask, patterns: Sequence[Pattern], done: Outcome) -> tuple[str, str]:
-        if done.stuck:
+    def _unassigned(
+        self, pending: PendingJob, job_classes: Sequence[EquivalenceClass], outcome: PlacementOutcome
+    ) -> tuple[str, str]:
+        if outcome.stuck_on:
             return "wait", (
-                f"it fits {done.stuck}, which is open, but Slurm has not started it there for more than"
-                f" {OPEN_TRUST_S / 60:.0f} min; no machine is started for it meanwhile"
+                f"it fits {outcome.stuck_on}, which is open, but Slurm has not started it there for more than"
+                f" {BURST_START_GRACE_S / 60:.0f} min; no machine is started for it meanwhile"
             )
-        if done.given_up:
+        if outcome.given_up:
             return "wait", (
-                f"open nodes that fit it were there for more than {OPEN_TRUST_S / 60:.0f} min and Slurm did not start"
+                f"open nodes that fit it were there for more than {BURST_START_GRACE_S / 60:.0f} min and "
+                f"Slurm did not start"
                 " it; for an hour no machine is started for it"
             )
-        words = [self.left_out(pattern) for pattern in patterns]
-        worst = next((i for i, (verdict, _) in enumerate(words) if verdict == "impossible"), done.lacking)
-        verdict, reason = words[worst]
-        if len(patterns) == 1:
+        verdicts = [self.rejection(job_class) for job_class in job_classes]
+        worst = next((i for i, (verdict, _) in enumerate(verdicts) if verdict == "impossible"), outcome.lacking_member)
+        verdict, reason = verdicts[worst]
+        if len(job_classes) == 1:
             return verdict, reason
-        return verdict, f"its components start together, and {ask.jobs[worst].id} cannot: {reason}"
+        return verdict, f"its components start together, and {pending.jobs[worst].id} cannot: {reason}"
 
-    def _why(self, pattern: Pattern) -> tuple[str, str]:
-        if pattern.need.constraint.problem:
-            return "impossible", pattern.need.constraint.problem
-        if not pattern.routes:
-            lacking = "; ".join(f"pool {name} lacks {what}" for name, what in pattern.lacking.items())
-            if self._patterns.elsewhere(pattern):
-                return "wait", f"it waits for the other nodes of {_partitions(pattern)}" + (
+    def _make_rejection(self, job_class: EquivalenceClass) -> tuple[str, str]:
+        if job_class.requirements.constraint.problem:
+            return "impossible", job_class.requirements.constraint.problem
+        if not job_class.eligible_pools:
+            lacking = "; ".join(f"pool {name} lacks {what}" for name, what in job_class.lacking_by_pool.items())
+            if self._classes.fits_with_site_nodes(job_class):
+                return "wait", f"it waits for the other nodes of {_partitions(job_class)}" + (
                     f": {lacking}" if lacking else ", no pool serves it"
                 )
-            return "impossible", f"no pool and no other node of {_partitions(pattern)} can run it: {lacking}"
-        if not self._patterns.possible(pattern):
-            pools = ", ".join(f"{len(r.pool.slots)} slots in pool {r.pool.name}" for r in pattern.routes)
-            wanted = f"it takes {min(r.nodes for r in pattern.routes)} node(s) at once"
-            if pattern.excluded or pattern.named:
+            return "impossible", f"no pool and no other node of {_partitions(job_class)} can run it: {lacking}"
+        if not self._classes.fits_pools(job_class):
+            pools = ", ".join(f"{len(r.pool.slots)} slots in pool {r.pool.name}" for r in job_class.eligible_pools)
+            wanted = f"it takes {min(r.nodes for r in job_class.eligible_pools)} node(s) at once"
+            if job_class.excluded_nodes or job_class.required_nodes:
                 wanted += " of those that it names or does not exclude"
-            if self._patterns.elsewhere(pattern):
+            if self._classes.fits_with_site_nodes(job_class):
                 return "wait", f"{wanted}, and there are {pools}; it waits for other nodes as well"
             return "impossible", f"{wanted}, and there are {pools}"
-        names = {route.pool.name for route in pattern.routes}
-        if all(hopeless(self._judged[name]) for name in names) and not self._patterns.without(pattern, names):
+        names = {route.pool.name for route in job_class.eligible_pools}
+        if all(none_ever_usable(self._evaluations[name]) for name in names) and not self._classes.fits_without_pools(
+            job_class, names
+        ):
             pools = ", ".join(sorted(names))
-            why = why_none(judged for route in pattern.routes for judged in self._judged[route.pool.name])
+            why = no_offer_reason(
+                judged for route in job_class.eligible_pools for judged in self._evaluations[route.pool.name]
+            )
             return "impossible", f"no offer can ever fill the slots of pool {pools}: {why}"
-        return "wait", "; ".join(self._closed(route, pattern) for route in pattern.routes)
+        return "wait", "; ".join(self._no_slot_reason(route, job_class) for route in job_class.eligible_pools)
 
-    def _closed(self, route: Route, pattern: Pattern) -> str:
+    def _no_slot_reason(self, eligible: EligiblePool, job_class: EquivalenceClass) -> str:
         """Why a pool that could run it gives no new slot now."""
-        pool = route.pool
-        if route.price is None:
-            return f"no offer for pool {pool.name} can be used now: {why_none(self._judged[pool.name])}"
-        free = len(list(self._packer.slots(route, pattern)))
-        given = self._free[pool.name] - self._packer.free_count(pool.name)
-        left = f"{free} free slot(s) are left where {route.nodes} are needed" if free else "no slot is left"
+        pool = eligible.pool
+        if eligible.price is None:
+            return f"no offer for pool {pool.name} can be used now: {no_offer_reason(self._evaluations[pool.name])}"
+        free = len(list(self._packer.allowed_slots(eligible, job_class)))
+        given = self._free_slots[pool.name] - self._packer.free_slot_count(pool.name)
+        left = f"{free} free slot(s) are left where {eligible.nodes} are needed" if free else "no slot is left"
         return (
-            f"pool {pool.name}: {left} ({self._slots[pool.name]}, {given} for jobs before it; {len(pool.slots)} in all)"
+            f"pool {pool.name}: {left} ({self._slot_reasons[pool.name]}, {given} for jobs before it; "
+            f"{len(pool.slots)} in all)"
         )
 
 
@@ -145,9 +163,9 @@ def _names(bins: Sequence[Bin]) -> str:
     return ", ".join(names[:_SHOWN]) + more
 
 
-def _partitions(pattern: Pattern) -> str:
-    return ", ".join(pattern.partitions)
+def _partitions(job_class: EquivalenceClass) -> str:
+    return ", ".join(job_class.partitions)
 
 
-def _tasks(ask: Ask, count: int) -> str:
-    return f"{count} task(s) have" if ask.tasks > 1 else "it has"
+def _tasks(pending: PendingJob, count: int) -> str:
+    return f"{count} task(s) have" if pending.tasks > 1 else "it has"

@@ -7,78 +7,82 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from burstd.domain.claim import USABLE, ClaimState
-from burstd.domain.plan import Action, Move
+from burstd.domain.plan import Action, ChangeClaimState
 from burstd.domain.slurm.job import Job
 from burstd.domain.snapshot import Snapshot
-from burstd.domain.staging import DataView, StageState
+from burstd.domain.staging import StageState, StagingView
 from burstd.domain.units import span_text
-from burstd.planner.staging.transfer_schedule import boot_estimate, boot_in_time
+from burstd.planner.staging.transfer_schedule import boot_estimate, latest_boot_start
 
-SLIP_S = 300.0
+TOLERATED_DELAY_S = 300.0
 """A node that is there or on its way for a job is kept for it where its input comes so much later than it was to."""
-BOOTS = 20
+MAX_BOOT_SAMPLES = 20
 """So many of a pool's latest boots are kept in mind."""
-STAGING = frozenset({"BurstBufferStageIn", "BurstBufferResources"})
+STAGE_IN_REASONS = frozenset({"BurstBufferStageIn", "BurstBufferResources"})
 """Slurm's reasons while a job's input is not in the store."""
-_ON_ITS_WAY = frozenset({StageState.WAITING, StageState.SENDING})
-_GOING_HOME = frozenset({StageState.COLLECTING, StageState.BRINGING, StageState.HOME})
+_INPUT_PENDING = frozenset({StageState.WAITING, StageState.UPLOADING})
+_OUTPUT_PENDING = frozenset({StageState.COLLECTING, StageState.DELIVERING, StageState.DELIVERED})
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class InputVerdict:
     """What a job's input says to a node for it. ``why``: none now, for this reason; empty: let there be one."""
 
-    why: str
+    wait_reason: str
     due: float = float("inf")
     """When the answer will be another, if all goes as expected."""
-    held: bool = False
+    is_held: bool = False
 
 
-def data_of(data: Mapping[str, DataView], job: Job) -> DataView | None:
+def data_of_job(data: Mapping[str, StagingView], job: Job) -> StagingView | None:
     """The data of a job, or of the array or het job that it belongs to."""
     return data.get(job.id) or data.get(job.array_job_id) or data.get(job.het_job_id)
 
 
-class Inputs:
+class InputDeadlines:
     """Answers for the jobs of one snapshot."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         self._now = snapshot.now
         self._data = snapshot.data
         self._pools = snapshot.pools
-        self._boots = boots(snapshot) if snapshot.data else {}
+        self._boots = boot_durations(snapshot) if snapshot.data else {}
         self._estimates: dict[tuple[str, ...], float] = {}
         usable = [claim for claim in snapshot.claims if claim.state in USABLE] if snapshot.data else []
-        self._served = {word for claim in usable for word in (*claim.jobs, claim.gang) if word}
+        self._jobs_with_nodes = {
+            job_or_gang for claim in usable for job_or_gang in (*claim.jobs, claim.gang) if job_or_gang
+        }
 
-    def of(self, job: Job) -> Standing | None:
+    def input_verdict(self, job: Job) -> InputVerdict | None:
         """None: its data says neither yes nor no."""
-        view = data_of(self._data, job)
+        view = data_of_job(self._data, job)
         if view is None:
-            if job.reason in STAGING:
-                return Standing("its input is being staged in, and nothing is known of it so far")
+            if job.reason in STAGE_IN_REASONS:
+                return InputVerdict("its input is being staged in, and nothing is known of it so far")
             return None
         if view.state is StageState.HELD:
-            return Standing(f"its data is held: {view.error or 'no reason is known'}", held=True)
-        if view.state in _ON_ITS_WAY:
+            return InputVerdict(f"its data is held: {view.error or 'no reason is known'}", is_held=True)
+        if view.state in _INPUT_PENDING:
             return self._on_its_way(job, view)
-        if view.state in _GOING_HOME:
-            return Standing("what its last run left is on its way home first")
-        return Standing("") if view.state is StageState.STAGED else None
+        if view.state in _OUTPUT_PENDING:
+            return InputVerdict("what its last run left is on its way home first")
+        return InputVerdict("") if view.state is StageState.STAGED else None
 
-    def _on_its_way(self, job: Job, view: DataView) -> Standing:
+    def _on_its_way(self, job: Job, view: StagingView) -> InputVerdict:
         if not view.ready_at:
-            return Standing("its input is on its way, and nobody can say yet when it will be there")
+            return InputVerdict("its input is on its way, and nobody can say yet when it will be there")
         boot = self._boot(job)
-        start = boot_in_time(self._now, view.ready_at, boot)
+        start = latest_boot_start(self._now, view.ready_at, boot)
         if start <= self._now or (
-            start - self._now <= SLIP_S and not self._served.isdisjoint((job.id, job.array_job_id, job.het_job_id))
+            start - self._now <= TOLERATED_DELAY_S
+            and not self._jobs_with_nodes.isdisjoint((job.id, job.array_job_id, job.het_job_id))
         ):
-            return Standing("")
+            return InputVerdict("")
         at = datetime.fromtimestamp(view.ready_at, UTC).strftime("%H:%M UTC")
-        return Standing(
-            f"its input is expected at {at} ({_about(view.ready_at - self._now)}); a node takes {_about(boot)}:"
-            f" one is started in {_about(start - self._now)}",
+        return InputVerdict(
+            f"its input is expected at {at} ({_rounded_span(view.ready_at - self._now)}); a node takes "
+            f"{_rounded_span(boot)}:"
+            f" one is started in {_rounded_span(start - self._now)}",
             start,
         )
 
@@ -93,15 +97,15 @@ class Inputs:
         return found
 
 
-def boots(snapshot: Snapshot) -> dict[str, list[float]]:
+def boot_durations(snapshot: Snapshot) -> dict[str, list[float]]:
     """How long nodes of each pool took from their claim until they were ready, as far as is known now. Seconds.
 
     Besides what this process has seen (Progress.booted) the claims that live tell, but for gangs, which wait for the
     last of them.
     """
-    found = {pool: list(seconds) for pool, seconds in snapshot.progress.booted.items()}
+    found = {pool: list(seconds) for pool, seconds in snapshot.runtime_state.boot_durations.items()}
     for claim in snapshot.claims:
-        if claim.gang or claim.pool in snapshot.progress.booted:
+        if claim.gang or claim.pool in snapshot.runtime_state.boot_durations:
             continue
         ready = claim.opened or (claim.since if claim.state is ClaimState.READY else None)
         if ready is not None:
@@ -109,19 +113,22 @@ def boots(snapshot: Snapshot) -> dict[str, list[float]]:
     return found
 
 
-def booted(
+def updated_boot_durations(
     known: Mapping[str, tuple[float, ...]], snapshot: Snapshot, actions: Sequence[Action]
 ) -> dict[str, tuple[float, ...]]:
     """The new ``Progress.booted`` from the one before and the steps of a plan: the latest BOOTS of each pool."""
-    claims = {claim.id: claim for claim in (*snapshot.claims, *snapshot.storage)}
+    claims = {claim.id: claim for claim in (*snapshot.claims, *snapshot.storage_claims)}
     found = dict(known)
     for action in actions:
-        if isinstance(action, Move) and (action.old, action.new) == (ClaimState.PROVING, ClaimState.READY):
+        if isinstance(action, ChangeClaimState) and (action.old, action.new) == (
+            ClaimState.VALIDATING,
+            ClaimState.READY,
+        ):
             claim = claims[action.claim_id]
-            found[claim.pool] = (*found.get(claim.pool, ()), snapshot.now - claim.created)[-BOOTS:]
+            found[claim.pool] = (*found.get(claim.pool, ()), snapshot.now - claim.created)[-MAX_BOOT_SAMPLES:]
     return found
 
 
-def _about(seconds: float) -> str:
+def _rounded_span(seconds: float) -> str:
     """In steps of ten seconds, so that the sentence does not change with every look."""
     return span_text(seconds if seconds < 60 else round(seconds, -1))

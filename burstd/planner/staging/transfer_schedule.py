@@ -12,23 +12,23 @@ from types import MappingProxyType
 
 from burstd.domain.units import size_text
 
-AGE_S = 600.0
+AGING_S = 600.0
 """Waiting so long counts a transfer for a quarter of its size, twice so long for a ninth, and so on."""
 NEWCOMER_BYTES = 1 << 30
 """What every user is taken to have moved, so that age weighs against users who have moved nothing as well."""
 SMALL_BYTES = 1 << 20
 """Transfers smaller than this are much alike: the older one comes first."""
-LEAST_BYTES = 8 << 20
+MIN_MEASURED_BYTES = 8 << 20
 """A transfer of less tells how long it takes to begin, and nothing of the rate."""
 HALF_LIFE_S = 120.0
 """After so many seconds of transfer what was measured before counts half."""
 BOOT_S = 60.0
 """How long a node takes from its claim until it is ready, as long as none has been seen to."""
-LONGEST_S = 366 * 86400.0
+MAX_ESTIMATE_S = 366 * 86400.0
 """What would take longer than this has no time at which it will be done, and no measurement takes so long."""
-MOST_BYTES = 1 << 60
+MAX_INPUT_BYTES = 1 << 60
 """Of all inputs of a job together: sums of more sizes than one still fit a signed 64-bit number."""
-_NOBODY: Mapping[str, int] = MappingProxyType({})
+_NO_RECENT_BYTES: Mapping[str, int] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class TransferLimits:
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class PendingTransfer:
     """A transfer that waits or is under way. ``since``: when it was asked for, seconds since 1970 in burstd's time."""
 
     id: str
@@ -49,11 +49,11 @@ class Waiting:
     since: float
 
 
-def turns(
-    waiting: Sequence[Waiting],
-    under_way: Sequence[Waiting],
+def next_transfers(
+    waiting: Sequence[PendingTransfer],
+    under_way: Sequence[PendingTransfer],
     limits: TransferLimits,
-    recent: Mapping[str, int] = _NOBODY,
+    recent: Mapping[str, int] = _NO_RECENT_BYTES,
 ) -> tuple[str, ...]:
     """The ids of the transfers that begin now, in this order.
 
@@ -66,16 +66,16 @@ def turns(
     load: Counter[str] = Counter(recent)
     for one in under_way:
         load[one.user] += one.size_bytes
-    groups: dict[str, list[Waiting]] = {}
+    groups: dict[str, list[PendingTransfer]] = {}
     for one in waiting:
         groups.setdefault(one.user, []).append(one)
     oldest = {user: min(one.since for one in group) for user, group in groups.items()}
-    queues: dict[str, list[Waiting]] = {}
+    queues: dict[str, list[PendingTransfer]] = {}
     for user, group in groups.items():
-        room = min(limits.per_user - busy[user], limits.site - len(under_way))
-        if room > 0:
+        free_slots = min(limits.per_user - busy[user], limits.site - len(under_way))
+        if free_slots > 0:
             queues[user] = heapq.nsmallest(
-                room, group, key=lambda w: (_aged(w.size_bytes + SMALL_BYTES, newest - w.since), w.id)
+                free_slots, group, key=lambda w: (_aged(w.size_bytes + SMALL_BYTES, newest - w.since), w.id)
             )
     begun: list[str] = []
     while queues and len(under_way) + len(begun) < limits.site:
@@ -89,11 +89,11 @@ def turns(
 
 
 def _aged(size: int, waited: float) -> float:
-    return size / (1 + waited / AGE_S) ** 2
+    return size / (1 + waited / AGING_S) ** 2
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class DecayedThroughput:
     """Bytes and seconds of transfer, older ones decayed."""
 
     size: float
@@ -101,30 +101,30 @@ class Measured:
 
 
 @dataclass(frozen=True, slots=True)
-class Rates:
+class TransferRates:
     """How fast each store was of late in each direction (``in``, ``place``, ``collect``, ``home``)."""
 
-    measured: Mapping[tuple[str, str], Measured] = field(default_factory=dict)
+    measured: Mapping[tuple[str, str], DecayedThroughput] = field(default_factory=dict)
 
-    def of(self, store: str, direction: str) -> float:
+    def rate(self, store: str, direction: str) -> float:
         """Bytes/s; 0: nothing has been measured."""
         found = self.measured.get((store, direction))
         return found.size / found.seconds if found else 0.0
 
 
-def seen(rates: Rates, store: str, direction: str, size: int, seconds: float) -> Rates:
+def with_measurement(rates: TransferRates, store: str, direction: str, size: int, seconds: float) -> TransferRates:
     """The rates after a transfer of so many bytes in so many seconds. One of less than LEAST_BYTES teaches nothing.
 
     Nor does one of more than MOST_BYTES or LONGEST_S, or of a time that is none.
 
     Exponentially weighted by time spent, so that a long transfer counts for more than many short ones.
     """
-    if not (LEAST_BYTES <= size <= MOST_BYTES and 0 < seconds <= LONGEST_S):
+    if not (MIN_MEASURED_BYTES <= size <= MAX_INPUT_BYTES and 0 < seconds <= MAX_ESTIMATE_S):
         return rates
-    before = rates.measured.get((store, direction), Measured(0.0, 0.0))
+    before = rates.measured.get((store, direction), DecayedThroughput(0.0, 0.0))
     decay = 0.5 ** (seconds / HALF_LIFE_S)
-    after = Measured(before.size * decay + size, before.seconds * decay + seconds)
-    return Rates({**rates.measured, (store, direction): after})
+    after = DecayedThroughput(before.size * decay + size, before.seconds * decay + seconds)
+    return TransferRates({**rates.measured, (store, direction): after})
 
 
 def ready_at(now: float, left_bytes: int, ahead_bytes: int, rate: float) -> float:
@@ -135,7 +135,7 @@ def ready_at(now: float, left_bytes: int, ahead_bytes: int, rate: float) -> floa
     left = max(0, left_bytes) + max(0, ahead_bytes)
     if not left:
         return now
-    return now + left / rate if rate * LONGEST_S >= left else 0.0
+    return now + left / rate if rate * MAX_ESTIMATE_S >= left else 0.0
 
 
 def boot_estimate(seconds: Sequence[float]) -> float:
@@ -143,7 +143,7 @@ def boot_estimate(seconds: Sequence[float]) -> float:
     return median(seconds) if seconds else BOOT_S
 
 
-def boot_in_time(now: float, ready_at: float, boot_s: float) -> float:
+def latest_boot_start(now: float, ready_at: float, boot_s: float) -> float:
     """When to start a node that takes ``boot_s``, so that it is ready about when the input is; ``now`` at the soonest.
 
     ``ready_at`` 0 (it is there) means now.
@@ -180,7 +180,7 @@ def evictable(
 
 
 @dataclass(frozen=True, slots=True)
-class Use:
+class StorageUse:
     """What a user, or the jobs of a project (a Slurm account), have staged, and may. Bytes; limit None: no limit."""
 
     name: str
@@ -188,7 +188,7 @@ class Use:
     limit_bytes: int | None
 
 
-def quota(more_bytes: int, user: Use, project: Use) -> str:
+def quota_fault(more_bytes: int, user: StorageUse, project: StorageUse) -> str:
     """Why so many bytes more would be too many, in a sentence; empty: they are not."""
     for kind, use in (("user", user), ("project", project)):
         if use.limit_bytes is None or use.size_bytes + more_bytes <= use.limit_bytes:

@@ -10,7 +10,7 @@ import structlog
 from burstd.db import Store
 from burstd.domain.claim import Claim
 from burstd.domain.claim import ClaimState as S
-from burstd.domain.plan import Adopt
+from burstd.domain.plan import AdoptMachine
 from burstd.domain.snapshot import CloudView, Unavailable
 
 log = structlog.get_logger(__name__)
@@ -20,7 +20,7 @@ _TO_GONE = {S.FAILED: S.TERMINATING, S.PLANNED: S.GONE, S.LOST: S.GONE, S.TERMIN
 
 
 @dataclass(frozen=True, slots=True)
-class Strangers:
+class UnknownMachines:
     """What clouds list with our tag and the record does not know; see Snapshot."""
 
     unknown: frozenset[tuple[str, str]]
@@ -30,14 +30,14 @@ class Strangers:
 class Adopter:
     """Tells unknown machines from those whose claim is GONE, and from those of others; carries Adopt out."""
 
-    def __init__(self, store: Store, new_id: Callable[[], str], made_here: Callable[[str], bool]) -> None:
+    def __init__(self, store: Store, new_id: Callable[[], str], is_authentic: Callable[[str], bool]) -> None:
         self._store = store
         self._new_id = new_id
-        self._made_here = made_here
+        self._is_authentic = is_authentic
         self._on_record: set[tuple[str, str]] = set()
         """Claim and batch of machines without a live claim whose claim was on record once."""
 
-    def strangers(self, clouds: Mapping[str, CloudView], claims: Collection[Claim]) -> Strangers:
+    def find_unknown(self, clouds: Mapping[str, CloudView], claims: Collection[Claim]) -> UnknownMachines:
         """``claims``: those on record now."""
         live = {claim.id for claim in claims} | {claim.instance_id for claim in claims}
         batches = {claim.batch for claim in claims if claim.batch}
@@ -48,38 +48,38 @@ class Adopter:
                 if instance.state.ended or not live.isdisjoint((instance.claim_id or instance.id, instance.id)):
                     continue
                 awaited = not instance.claim_id and instance.batch in batches
-                if awaited or self._knew(instance.claim_id, instance.batch):
+                if awaited or self._was_on_record(instance.claim_id, instance.batch):
                     continue
-                if self._made_here(instance.claim_id or instance.batch):
+                if self._is_authentic(instance.claim_id or instance.batch):
                     unknown.add((instance.provider, instance.id))
                 else:
                     foreign.add(instance.claim_id or instance.batch)
             for left in () if isinstance(cloud.leftovers, Unavailable) else cloud.leftovers:
-                ours = not left.claim_id or left.claim_id in live or self._made_here(left.claim_id)
-                if not ours and not self._knew(left.claim_id, ""):
+                is_ours = not left.claim_id or left.claim_id in live or self._is_authentic(left.claim_id)
+                if not is_ours and not self._was_on_record(left.claim_id, ""):
                     foreign.add(left.claim_id)
-        return Strangers(frozenset(unknown), frozenset(foreign))
+        return UnknownMachines(frozenset(unknown), frozenset(foreign))
 
-    def _knew(self, claim_id: str, batch: str) -> bool:
+    def _was_on_record(self, claim_id: str, batch: str) -> bool:
         key = (claim_id, batch)
-        if any(key) and key not in self._on_record and self._store.knows(*key):
+        if any(key) and key not in self._on_record and self._store.has_claim(*key):
             self._on_record.add(key)
         return key in self._on_record
 
-    def adopt(self, action: Adopt) -> int:
+    def adopt(self, action: AdoptMachine) -> int:
         """Writes the claim down, and the end of the one that it replaces. Returns how many were written."""
         claim = action.claim if action.claim.id else replace(action.claim, id=self._new_id())
         with self._store.batch():
             if action.replaces:
-                self._end(self._store.claim(action.replaces))
-            if self._store.knows(claim.id) or any(claim.slot == other.slot for other in self._store.claims()):
+                self._end_claim(self._store.claim(action.replaces))
+            if self._store.has_claim(claim.id) or any(claim.slot == other.slot for other in self._store.claims()):
                 return 0
-            self._store.adopt(claim)
+            self._store.adopt_claim(claim)
         log.warning("machine is adopted", provider=claim.offer.provider, instance=claim.instance_id, slot=claim.slot,
                     state=claim.state.value, jobs=list(claim.jobs))  # fmt: skip
         return 1
 
-    def _end(self, claim: Claim) -> None:
+    def _end_claim(self, claim: Claim) -> None:
         why = f"the record is older than the world: another machine is {claim.slot}"
         while claim.state is not S.GONE:
-            claim = self._store.move(claim.id, claim.state, _TO_GONE.get(claim.state, S.LOST), why)
+            claim = self._store.transition_claim(claim.id, claim.state, _TO_GONE.get(claim.state, S.LOST), why)

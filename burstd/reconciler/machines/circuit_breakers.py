@@ -10,14 +10,14 @@ from burstd.db import Store
 from burstd.domain.claim import Claim
 from burstd.domain.clock import Clock
 from burstd.domain.cloud.offer import Offer
-from burstd.domain.snapshot import Breaker
+from burstd.domain.snapshot import CircuitBreaker
 from burstd.planner.offers import image_rollout
-from burstd.planner.offers.offers import breaker_key, mended_by, next_breaker
+from burstd.planner.offers.offers import breaker_key, breakers_closed_by, next_breaker
 
 log = structlog.get_logger(__name__)
 
 
-class Trust:
+class CircuitBreakers:
     """Notes failures and successes of offers and images."""
 
     def __init__(
@@ -27,45 +27,49 @@ class Trust:
         self._store = store
         self._clock = clock
         self._versions = versions
-        self._proved: set[str] = set()
+        self._validated_images: set[str] = set()
         """Versions of which a node came up since this process began."""
 
-    def failed(self, claim: Claim, cause: str, error: str) -> None:
+    def record_machine_failure(self, claim: Claim, cause: str, error: str) -> None:
         """A machine did not become a node: its image's version is to blame if it is a new one, else its offer."""
         known = self._versions().get(claim.offer.provider, {}).values()
         versions = next((some for some in known if claim.image in some), ())
-        if not versions or not image_rollout.at_fault(claim, cause, versions, proved=self._was_node(claim.image)):
-            self.broke(claim.offer, cause, error)
+        if not versions or not image_rollout.image_at_fault(
+            claim, cause, versions, validated=self._was_node(claim.image)
+        ):
+            self.record_offer_failure(claim.offer, cause, error)
             return
-        key, now = image_rollout.breaker_key(claim.offer.provider, claim.image), self._clock.now()
-        breaker = image_rollout.next_version_breaker(self._known(key, image_rollout.CAUSE), claim, now, error)
+        key, now = image_rollout.image_breaker_key(claim.offer.provider, claim.image), self._clock.now()
+        breaker = image_rollout.next_version_breaker(
+            self._find_breaker(key, image_rollout.VERSION_CAUSE), claim, now, error
+        )
         self._store.save_breaker(breaker)
         log.error("image failed, an earlier version is taken", image=claim.image, cause=cause, error=error,
                   again_in_s=round(breaker.until - now))  # fmt: skip
 
-    def proved(self, claim: Claim) -> None:
+    def record_machine_success(self, claim: Claim) -> None:
         """A machine became a node: neither its offer nor its image is bad."""
-        self.worked(claim.offer, ready=True)
+        self.record_offer_success(claim.offer, ready=True)
         if claim.image:
-            self._proved.add(claim.image)
-            key = image_rollout.breaker_key(claim.offer.provider, claim.image)
-            if self._known(key, image_rollout.CAUSE) is not None:
-                self._store.clear_breakers("burstd", key, image_rollout.CAUSE)
+            self._validated_images.add(claim.image)
+            key = image_rollout.image_breaker_key(claim.offer.provider, claim.image)
+            if self._find_breaker(key, image_rollout.VERSION_CAUSE) is not None:
+                self._store.clear_breakers("burstd", key, image_rollout.VERSION_CAUSE)
 
     def _was_node(self, image: str) -> bool:
-        return image in self._proved or self._store.was_node(image)
+        return image in self._validated_images or self._store.image_was_in_service(image)
 
-    def _known(self, key: str, cause: str) -> Breaker | None:
+    def _find_breaker(self, key: str, cause: str) -> CircuitBreaker | None:
         return next((b for b in self._store.breakers() if b.key == key and b.cause == cause), None)
 
-    def broke(self, offer: Offer, cause: str, error: str, retry_after_s: float = 0.0) -> None:
+    def record_offer_failure(self, offer: Offer, cause: str, error: str, retry_after_s: float = 0.0) -> None:
         """An offer failed: the next loop leaves it, and what the cause says of its like, alone for a while."""
         now, key = self._clock.now(), breaker_key(offer, cause)
-        breaker = next_breaker(self._known(key, cause), offer, cause, now, error, retry_after_s)
+        breaker = next_breaker(self._find_breaker(key, cause), offer, cause, now, error, retry_after_s)
         self._store.save_breaker(breaker)
         log.warning("offer failed", offer=offer.id, cause=cause, error=error, again_in_s=round(breaker.until - now))
 
-    def worked(self, offer: Offer, *, ready: bool) -> None:
+    def record_offer_success(self, offer: Offer, *, ready: bool) -> None:
         """A launch went well, or (``ready``) brought a proven node."""
-        for breaker in mended_by(self._store.breakers(), offer, ready=ready):
+        for breaker in breakers_closed_by(self._store.breakers(), offer, ready=ready):
             self._store.clear_breakers("burstd", breaker.key, breaker.cause)

@@ -7,9 +7,9 @@ import hmac
 import secrets
 import time
 
-_PLAIN = 8
+_RANDOM_CHARS = 8
 """Letters that are drawn."""
-_MARK = 12
+_SIGNATURE_CHARS = 12
 """Letters of the mark, of 4 bits each: who guesses starts a machine for each try."""
 
 
@@ -19,15 +19,15 @@ class ClaimIds:
     def __init__(self, key: bytes) -> None:
         self._key = hashlib.sha256(b"burstd claim ids\0" + key).digest()
 
-    def new(self) -> str:
+    def new_claim_id(self) -> str:
         """Short, valid in host names and tags; later ones sort after earlier ones."""
-        plain = f"{int(time.time()):x}-{secrets.token_hex(_PLAIN // 2)}"
-        return plain + self._mark(plain)
+        plain = f"{int(time.time()):x}-{secrets.token_hex(_RANDOM_CHARS // 2)}"
+        return plain + self._signature(plain)
 
-    def made_here(self, claim_id: str) -> bool:
+    def is_authentic(self, claim_id: str) -> bool:
         """True for an id that ``new`` gave, in this process or an earlier one."""
-        plain, mark = claim_id[:-_MARK], claim_id[-_MARK:]
-        return plain.isascii() and mark.isascii() and hmac.compare_digest(self._mark(plain), mark)
+        plain, signature = claim_id[:-_SIGNATURE_CHARS], claim_id[-_SIGNATURE_CHARS:]
+        return plain.isascii() and signature.isascii() and hmac.compare_digest(self._signature(plain), signature)
 
-    def _mark(self, plain: str) -> str:
-        return hmac.new(self._key, plain.encode(), hashlib.sha256).hexdigest()[:_MARK]
+    def _signature(self, plain: str) -> str:
+        return hmac.new(self._key, plain.encode(), hashlib.sha256).hexdigest()[:_SIGNATURE_CHARS]

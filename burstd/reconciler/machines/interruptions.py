@@ -19,8 +19,8 @@ from burstd.domain.slurm import comment
 from burstd.domain.slurm.job import Job
 from burstd.planner import isolation
 from burstd.planner.lifecycle.spot_notices import INTERRUPTED
-from burstd.reconciler.memory import Memory
-from burstd.reconciler.quarantine import Holds
+from burstd.reconciler.memory import LoopState
+from burstd.reconciler.quarantine import Quarantine
 
 log = structlog.get_logger(__name__)
 
@@ -34,23 +34,29 @@ INTERRUPTED_AT_LAST = "interrupted at last"
 class Interruptions:
     """Used in the deciding thread only. All methods raise SchedulerUnavailable and StoreError."""
 
-    def __init__(self, store: Store, scheduler: Scheduler, memory: Memory, holds: Holds) -> None:
+    def __init__(self, store: Store, scheduler: Scheduler, loop_state: LoopState, quarantine: Quarantine) -> None:
         self._store = store
         self._scheduler = scheduler
-        self._memory = memory
-        self._holds = holds
+        self._loop_state = loop_state
+        self._quarantine = quarantine
         self._runs: dict[str, frozenset[int]] = {}
 
-    def of(self, jobs: Sequence[Job]) -> Mapping[str, frozenset[int]]:
+    def interrupted_runs(self, jobs: Sequence[Job]) -> Mapping[str, frozenset[int]]:
         """The runs of these jobs that were cut short. Reads what is not known so far of those started before."""
         if not jobs:
             return {}
         here = {job.id for job in jobs}
         self._runs = {job: runs for job, runs in self._runs.items() if job in here}
-        memory = self._memory
-        words = {job.het_job_id or job.id for job in jobs} if memory.requeued or memory.unmoved else set()
-        memory.requeued = {run for run in memory.requeued if run[0] in words}
-        memory.unmoved = {run: at for run, at in memory.unmoved.items() if run[0] in words}
+        loop_state = self._loop_state
+        job_ids = (
+            {job.het_job_id or job.id for job in jobs}
+            if loop_state.requeued or loop_state.requeue_refused_at
+            else set()
+        )
+        loop_state.requeued = {run for run in loop_state.requeued if run[0] in job_ids}
+        loop_state.requeue_refused_at = {
+            run: at for run, at in loop_state.requeue_refused_at.items() if run[0] in job_ids
+        }
         self._read([job.id for job in jobs if job.restarts])
         return {job: runs for job, runs in self._runs.items() if runs}
 
@@ -58,77 +64,83 @@ class Interruptions:
         unknown = {job for job in jobs if job not in self._runs}
         if not unknown:
             return
-        cut = self._store.cut_runs(unknown, INTERRUPTED)
-        stayed = self._store.cut_runs(cut, NOT_REQUEUED)
-        late = self._store.cut_runs(stayed, INTERRUPTED_AT_LAST)
+        cut = self._store.runs_with_event(unknown, INTERRUPTED)
+        not_requeued = self._store.runs_with_event(cut, NOT_REQUEUED)
+        late = self._store.runs_with_event(not_requeued, INTERRUPTED_AT_LAST)
         for job in unknown:
-            with self._holds.guard("interruptions", isolation.job(job)):
-                runs = cut.get(job, _NONE) - stayed.get(job, _NONE)
+            with self._quarantine.contain_errors("interruptions", isolation.job_subject(job)):
+                runs = cut.get(job, _NONE) - not_requeued.get(job, _NONE)
                 self._runs[job] = runs | late.get(job, _NONE)
 
-    def note(self, runs: Iterable[JobRun]) -> int:
+    def record_runs(self, runs: Iterable[JobRun]) -> int:
         """Writes down that these runs end with their machine, those that are not on record; returns how many."""
         runs = tuple(runs)
-        self._read([row for run in runs for row in run.rows])
-        news = [(row, run) for run in runs for row in run.rows if run.number not in self._runs[row]]
+        self._read([row for run in runs for row in run.queue_ids])
+        news = [(row, run) for run in runs for row in run.queue_ids if run.restarts not in self._runs[row]]
         with self._store.batch():
             for row, run in news:
-                new = INTERRUPTED_AT_LAST if (run.job_id, run.number) in self._memory.unmoved else INTERRUPTED
-                self._store.append(f"job:{row}", new=new, reason=run.reason, cause="spot", data={"run": run.number})
+                new = (
+                    INTERRUPTED_AT_LAST
+                    if (run.job_id, run.restarts) in self._loop_state.requeue_refused_at
+                    else INTERRUPTED
+                )
+                self._store.log_event(
+                    f"job:{row}", new=new, reason=run.reason, cause="spot", data={"run": run.restarts}
+                )
         for row, run in news:
-            self._runs[row] |= {run.number}
+            self._runs[row] |= {run.restarts}
         return len(news)
 
     def requeue(self, runs: Sequence[JobRun], now: float) -> int:
         """Has the jobs begin anew; returns how many do. One that Slurm does not requeue runs on, and says why."""
-        known = self._memory.unmoved.keys()
-        again = [run for run in runs if (run.job_id, run.number) in known]
-        fresh = [run for run in runs if (run.job_id, run.number) not in known]
-        self.note(fresh)
-        refused = self._ask(fresh)
+        known = self._loop_state.requeue_refused_at.keys()
+        again = [run for run in runs if (run.job_id, run.restarts) in known]
+        fresh = [run for run in runs if (run.job_id, run.restarts) not in known]
+        self.record_runs(fresh)
+        refused = self._requeue_by_halves(fresh)
         for run, error in refused.items():
-            self._stays(run, error)
-        refused |= {run: still for run in again if (still := self._refusal([run])) is not None}
-        taken = [run for run in runs if run not in refused]
-        self.note(taken)  # Those that were refused before are not on record.
-        self._memory.requeued.update((run.job_id, run.number) for run in taken)
-        for run in taken:
-            self._memory.unmoved.pop((run.job_id, run.number), None)
-        self._memory.unmoved.update(((run.job_id, run.number), now) for run in refused)
-        if taken:
-            log.info("jobs are requeued", jobs=[run.job_id for run in taken])
-        return len(taken)
+            self._record_not_requeued(run, error)
+        refused |= {run: still for run in again if (still := self._try_requeue([run])) is not None}
+        requeued = [run for run in runs if run not in refused]
+        self.record_runs(requeued)  # Those that were refused before are not on record.
+        self._loop_state.requeued.update((run.job_id, run.restarts) for run in requeued)
+        for run in requeued:
+            self._loop_state.requeue_refused_at.pop((run.job_id, run.restarts), None)
+        self._loop_state.requeue_refused_at.update(((run.job_id, run.restarts), now) for run in refused)
+        if requeued:
+            log.info("jobs are requeued", jobs=[run.job_id for run in requeued])
+        return len(requeued)
 
-    def _refusal(self, runs: Sequence[JobRun]) -> SchedulerRefused | None:
+    def _try_requeue(self, runs: Sequence[JobRun]) -> SchedulerRefused | None:
         try:
             self._scheduler.requeue_jobs([run.job_id for run in runs])
         except SchedulerRefused as error:
             return error
         return None
 
-    def _ask(self, runs: Sequence[JobRun]) -> dict[JobRun, SchedulerRefused]:
+    def _requeue_by_halves(self, runs: Sequence[JobRun]) -> dict[JobRun, SchedulerRefused]:
         """Asks for all at once; where Slurm refuses, by halves: what begins anew by then is left so."""
-        error = self._refusal(runs) if runs else None
+        error = self._try_requeue(runs) if runs else None
         if error is None:
             return {}
         if len(runs) == 1:
             return {runs[0]: error}
         half = len(runs) // 2
-        return self._ask(runs[:half]) | self._ask(runs[half:])
+        return self._requeue_by_halves(runs[:half]) | self._requeue_by_halves(runs[half:])
 
-    def _stays(self, run: JobRun, error: SchedulerRefused) -> None:
+    def _record_not_requeued(self, run: JobRun, error: SchedulerRefused) -> None:
         log.warning("job is not requeued", job=run.job_id, reason=run.reason, error=str(error))
-        data = {"run": run.number}
-        for row in run.rows:
+        data = {"run": run.restarts}
+        for row in run.queue_ids:
             text = f"{run.reason}; {error}"
-            self._store.append(f"job:{row}", new=NOT_REQUEUED, reason=text, cause="spot", data=data)
-            self._runs[row] -= {run.number}
-        there = self._scheduler.comments(run.rows[:1]).get(run.rows[0])
+            self._store.log_event(f"job:{row}", new=NOT_REQUEUED, reason=text, cause="spot", data=data)
+            self._runs[row] -= {run.restarts}
+        there = self._scheduler.comments(run.queue_ids[:1]).get(run.queue_ids[0])
         if there is None:
             log.info("job has gone before it was told", job=run.job_id)
             return
-        users, _ = comment.split(there)
-        text = comment.joined(users, f"{run.reason}; Slurm does not requeue it: {error}")
+        users, _ = comment.split_comment(there)
+        text = comment.join_comment(users, f"{run.reason}; Slurm does not requeue it: {error}")
         if text != users:
             try:
                 self._scheduler.set_comment([run.job_id], text)

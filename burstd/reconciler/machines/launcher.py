@@ -12,18 +12,25 @@ from burstd.domain.claim import ClaimState as S
 from burstd.domain.clock import Clock
 from burstd.domain.cloud.instance import TAG_CLAIM, TAG_CLUSTER, TAG_POOL, TAG_SLOT, Instance
 from burstd.domain.cloud.offer import Offer, Pool
-from burstd.domain.errors import BurstdError, CloudUnavailable, OutcomeUnknown, ProviderError, RateLimited, TokenSpent
-from burstd.domain.plan import Launch, MakeClaim
-from burstd.domain.plugins.provider import LaunchOutcome, LaunchRequest, Preparing, Provider
-from burstd.planner.isolation import concerned, node
-from burstd.reconciler.machines.circuit_breakers import Trust
-from burstd.reconciler.memory import Memory
-from burstd.reconciler.quarantine import Holds
+from burstd.domain.errors import (
+    BurstdError,
+    ClientTokenSpent,
+    CloudUnavailable,
+    OutcomeUnknown,
+    ProviderError,
+    RateLimited,
+)
+from burstd.domain.plan import LaunchMachine, MakeClaim
+from burstd.domain.plugins.provider import LaunchOutcome, LaunchPreparer, LaunchRequest, Provider
+from burstd.planner.isolation import action_subjects, node_subject
+from burstd.reconciler.machines.circuit_breakers import CircuitBreakers
+from burstd.reconciler.memory import LoopState
+from burstd.reconciler.quarantine import Quarantine
 from burstd.runtime.workers import Workers
 
 log = structlog.get_logger(__name__)
 
-_NOT_SAID = OutcomeUnknown("the provider did not say")
+_NO_OUTCOME = OutcomeUnknown("the provider did not say")
 THROTTLED_S = 30.0
 """A request that a cloud does not take up for so long is given up for the next offer."""
 
@@ -39,26 +46,26 @@ class Launcher:
         providers: Mapping[str, Provider],
         workers: Workers,
         clock: Clock,
-        memory: Memory,
+        loop_state: LoopState,
         user_data: Callable[[Pool, str], str],
         pools: Callable[[], Mapping[str, Pool]],
         new_id: Callable[[], str],
-        trust: Trust,
-        holds: Holds,
+        breakers: CircuitBreakers,
+        quarantine: Quarantine,
     ) -> None:
         self._cluster = cluster
         self._store = store
         self._providers = providers
         self._workers = workers
         self._clock = clock
-        self._memory = memory
+        self._loop_state = loop_state
         self._user_data = user_data
         self._pools = pools
         self._new_id = new_id
-        self._trust = trust
-        self._holds = holds
+        self._breakers = breakers
+        self._quarantine = quarantine
 
-    def make(self, actions: Iterable[MakeClaim]) -> None:
+    def make_claims(self, actions: Iterable[MakeClaim]) -> None:
         """Writes the claims down in one transaction, then launches them."""
         now = self._clock.now()
         taken = {c.slot for c in self._store.claims()}
@@ -67,35 +74,35 @@ class Launcher:
             if a.slot in taken:
                 continue
             taken.add(a.slot)
-            with self._holds.guard("MakeClaim", *concerned(a, {})):
+            with self._quarantine.contain_errors("MakeClaim", *action_subjects(a, {})):
                 claims.append(self._claim(a, now))
                 others[claims[-1].id] = a.others
         if claims:
             self._store.make_claims(claims)
-            self._begin(claims, others)
+            self._make_requests(claims, others)
 
     def _claim(self, a: MakeClaim, now: float) -> Claim:
         return Claim(
                 id=self._new_id(), cluster=self._cluster, pool=a.pool, slot=a.slot, offer=a.offer, cause=a.cause,
                 state=S.PLANNED, created=now, since=now, reason=a.reason, jobs=a.jobs, users=a.users,
                 gang=a.gang, image=a.image, accounts=a.accounts, reserved=a.reserved, egress=a.egress,
-                alone=a.alone,
+                alone=a.dedicated_by_policy,
             )  # fmt: skip
 
-    def again(self, actions: Iterable[Launch]) -> None:
+    def retry_launches(self, actions: Iterable[LaunchMachine]) -> None:
         """Launches claims that are still PLANNED, and repeats calls whose answer was lost, all of a batch together."""
         claims = [self._store.claim(action.claim_id) for action in actions]
-        idle = [claim for claim in claims if claim.id not in self._memory.calling]
-        self._begin([claim for claim in idle if claim.state is S.PLANNED], {})
+        idle = [claim for claim in claims if claim.id not in self._loop_state.in_flight]
+        self._make_requests([claim for claim in idle if claim.state is S.PLANNED], {})
         asked = [claim for claim in idle if claim.state is S.LAUNCHING]
-        self._launch([request for claim in asked if (request := self._store.request(claim.id)) is not None])
+        self._launch([request for claim in asked if (request := self._store.launch_request(claim.id)) is not None])
 
-    def _begin(self, claims: Sequence[Claim], others: Mapping[str, tuple[Offer, ...]]) -> None:
+    def _make_requests(self, claims: Sequence[Claim], others: Mapping[str, tuple[Offer, ...]]) -> None:
         """Makes the requests; a provider that serves many by one call puts them together first."""
         by_provider: dict[str, list[LaunchRequest]] = {}
         with self._store.batch():
             for claim in claims:
-                with self._holds.guard("Launch", node(claim.slot)):
+                with self._quarantine.contain_errors("Launch", node_subject(claim.slot)):
                     try:
                         request = self._request(claim, others.get(claim.id, ()))
                     except (BurstdError, OSError) as error:
@@ -104,14 +111,14 @@ class Launcher:
                     by_provider.setdefault(claim.offer.provider, []).append(request)
         for name, requests in by_provider.items():
             provider = self._providers[name]
-            if isinstance(provider, Preparing):
+            if isinstance(provider, LaunchPreparer):
                 self._prepare(name, provider, requests)
             else:
                 self._launch(requests)
 
-    def _prepare(self, name: str, provider: Preparing, requests: Sequence[LaunchRequest]) -> None:
+    def _prepare(self, name: str, provider: LaunchPreparer, requests: Sequence[LaunchRequest]) -> None:
         def done(result: Sequence[LaunchRequest | ProviderError] | Exception) -> None:
-            self._memory.calling.difference_update(request.claim_id for request in requests)
+            self._loop_state.in_flight.difference_update(request.claim_id for request in requests)
             if isinstance(result, Exception) and not isinstance(result, ProviderError):
                 log.error("provider broke while preparing a launch", provider=name, exc_info=result)
                 # Nothing was asked for; the next offer is tried, and this cloud again after a while.
@@ -123,14 +130,14 @@ class Launcher:
                     claim = self._store.claim(request.claim_id)
                     if claim.state is not S.PLANNED:
                         continue
-                    with self._holds.guard("Launch", node(claim.slot)):
+                    with self._quarantine.contain_errors("Launch", node_subject(claim.slot)):
                         if isinstance(answer, LaunchRequest):
                             ready.append(answer)
                         else:
                             self._give_up(claim, answer.cause, str(answer), answer.retry_after_s)
             self._launch(ready)
 
-        self._memory.calling.update(request.claim_id for request in requests)
+        self._loop_state.in_flight.update(request.claim_id for request in requests)
         self._workers.submit(name, lambda: provider.prepare(requests), done)
 
     def _launch(self, requests: Sequence[LaunchRequest]) -> None:
@@ -139,7 +146,7 @@ class Launcher:
         with self._store.batch():
             for request in requests:
                 # The request is on record before the cloud hears of it; a repeat is word for word the same.
-                self._store.record_request(request.claim_id, request)
+                self._store.record_launch_request(request.claim_id, request)
                 by_provider.setdefault(request.offer.provider, []).append(request)
         for name, some in by_provider.items():
             self._call(name, some)
@@ -147,8 +154,8 @@ class Launcher:
     def _give_up(self, claim: Claim, cause: str, reason: str, retry_after_s: float = 0.0) -> None:
         """It cannot be asked for as things are, which must not keep the rest of the plan from being done."""
         log.error("machine cannot be asked for", slot=claim.slot, pool=claim.pool, reason=reason)
-        self._store.move(claim.id, S.PLANNED, S.GONE, reason, error=cause)
-        self._trust.broke(claim.offer, cause, reason, retry_after_s)
+        self._store.transition_claim(claim.id, S.PLANNED, S.GONE, reason, error=cause)
+        self._breakers.record_offer_failure(claim.offer, cause, reason, retry_after_s)
 
     def _request(self, claim: Claim, others: tuple[Offer, ...]) -> LaunchRequest:
         tags = {TAG_CLUSTER: self._cluster, TAG_CLAIM: claim.id, TAG_SLOT: claim.slot, TAG_POOL: claim.pool}
@@ -161,7 +168,7 @@ class Launcher:
 
         def done(result: Sequence[LaunchOutcome] | Exception) -> None:
             for request in requests:
-                self._memory.calling.discard(request.claim_id)
+                self._loop_state.in_flight.discard(request.claim_id)
             if isinstance(result, Exception):
                 if not isinstance(result, ProviderError):
                     log.error("provider broke while launching", provider=name, exc_info=result)
@@ -172,48 +179,50 @@ class Launcher:
             with self._store.batch():
                 for request in requests:
                     claim_id = request.claim_id
-                    with self._holds.guard("answer to a launch", node(self._store.claim(claim_id).slot)):
-                        self._settle(request, answered.get(claim_id, LaunchOutcome(claim_id, _NOT_SAID)))
+                    with self._quarantine.contain_errors(
+                        "answer to a launch", node_subject(self._store.claim(claim_id).slot)
+                    ):
+                        self._apply_outcome(request, answered.get(claim_id, LaunchOutcome(claim_id, _NO_OUTCOME)))
 
         # Not before: where the record of a later claim fails, these were never asked for and must be taken up again.
-        self._memory.calling.update(request.claim_id for request in requests)
+        self._loop_state.in_flight.update(request.claim_id for request in requests)
         self._workers.submit(name, lambda: provider.launch(requests), done)
 
-    def _settle(self, request: LaunchRequest, outcome: LaunchOutcome) -> None:
+    def _apply_outcome(self, request: LaunchRequest, outcome: LaunchOutcome) -> None:
         for offer, error in outcome.warnings:
-            self._trust.broke(offer, error.cause, str(error), error.retry_after_s)
+            self._breakers.record_offer_failure(offer, error.cause, str(error), error.retry_after_s)
         claim, result = self._store.claim(request.claim_id), outcome.result
         now = self._clock.now()
         if claim.state is not S.LAUNCHING:
             # A listing was faster, or the claim was ended meanwhile: then its machine must be found all the same.
             if isinstance(result, Instance) and not claim.instance_id and claim.state is not S.GONE:
                 given = outcome.offer or claim.offer
-                self._store.touch(claim.id, offer=given, instance_id=result.id, address=result.address,
-                                  billed_from=self._began(claim, result))  # fmt: skip
+                self._store.update_claim(claim.id, offer=given, instance_id=result.id, address=result.address,
+                                  billed_from=self._billing_start(claim, result))  # fmt: skip
             return
         if isinstance(result, Instance):
-            self._memory.succeeded(claim.id)
+            self._loop_state.reset_back_off(claim.id)
             given = outcome.offer or claim.offer
-            self._store.move(
+            self._store.transition_claim(
                 claim.id, S.LAUNCHING, S.BOOTING, f"{given.id} gave instance {result.id}", offer=given,
-                instance_id=result.id, address=result.address, billed_from=self._began(claim, result),
+                instance_id=result.id, address=result.address, billed_from=self._billing_start(claim, result),
                 launch_called=now,
             )  # fmt: skip
-            self._trust.worked(given, ready=False)
+            self._breakers.record_offer_success(given, ready=False)
             return
-        if isinstance(result, RateLimited) and not isinstance(result, TokenSpent):
+        if isinstance(result, RateLimited) and not isinstance(result, ClientTokenSpent):
             # It was not carried out, and is no attempt; whatever else is to be launched goes elsewhere for a while.
-            self._trust.broke(claim.offer, result.cause, str(result), result.retry_after_s)
-            claim = self._store.touch(claim.id, attempts=max(0, claim.attempts - 1))
+            self._breakers.record_offer_failure(claim.offer, result.cause, str(result), result.retry_after_s)
+            claim = self._store.update_claim(claim.id, attempts=max(0, claim.attempts - 1))
             if claim.attempts or now - claim.since < THROTTLED_S:
-                self._later(claim, "throttled", result)
+                self._retry_later(claim, "throttled", result)
                 return
         elif isinstance(result, OutcomeUnknown):
-            self._later(claim, "unanswered", result)
+            self._retry_later(claim, "unanswered", result)
             return
-        self._refused(claim, result)
+        self._record_refusal(claim, result)
 
-    def _began(self, claim: Claim, made: Instance) -> float:
+    def _billing_start(self, claim: Claim, made: Instance) -> float:
         """When its cloud began to bill it: the answer may have come, or been read, long after that."""
         now = self._clock.now()
         if not made.launched:
@@ -221,20 +230,20 @@ class Launcher:
         launched = made.launched + now - self._clock.wall()
         return min(max(launched, claim.launch_called or launched), now)
 
-    def _later(self, claim: Claim, what: str, error: ProviderError) -> None:
+    def _retry_later(self, claim: Claim, what: str, error: ProviderError) -> None:
         """The same request is sent again after a pause: those of a batch together, others at other times."""
         now = self._clock.now()
-        self._memory.back_off(claim.id, now, error.retry_after_s, spread=claim.batch or claim.id)
+        self._loop_state.back_off(claim.id, now, error.retry_after_s, spread=claim.batch or claim.id)
         # It waited in its lane: the cloud may have heard of it as late as now.
-        self._store.touch(claim.id, launch_called=now)
+        self._store.update_claim(claim.id, launch_called=now)
         data = {"claim": claim.id}
-        self._store.append(f"slot:{claim.slot}", new=what, reason=str(error), cause=error.cause, data=data)
+        self._store.log_event(f"slot:{claim.slot}", new=what, reason=str(error), cause=error.cause, data=data)
 
-    def _refused(self, claim: Claim, error: ProviderError) -> None:
-        self._memory.succeeded(claim.id)
-        self._store.move(claim.id, S.LAUNCHING, S.FAILED, str(error), error=error.cause)
+    def _record_refusal(self, claim: Claim, error: ProviderError) -> None:
+        self._loop_state.reset_back_off(claim.id)
+        self._store.transition_claim(claim.id, S.LAUNCHING, S.FAILED, str(error), error=error.cause)
         if claim.attempts <= 1:
             # Nothing was made and nothing is on its way: the slot is free for the next offer at once.
-            self._store.move(claim.id, S.FAILED, S.TERMINATING, "the cloud refused it")
-            self._store.move(claim.id, S.TERMINATING, S.GONE, "the cloud refused it, nothing was made")
-        self._trust.broke(claim.offer, error.cause, str(error), error.retry_after_s)
+            self._store.transition_claim(claim.id, S.FAILED, S.TERMINATING, "the cloud refused it")
+            self._store.transition_claim(claim.id, S.TERMINATING, S.GONE, "the cloud refused it, nothing was made")
+        self._breakers.record_offer_failure(claim.offer, error.cause, str(error), error.retry_after_s)

@@ -13,13 +13,13 @@ from burstd.domain.claim import ClaimState as S
 from burstd.domain.clock import Clock
 from burstd.domain.cloud.instance import InstanceState
 from burstd.domain.errors import BurstdError
-from burstd.domain.plan import RemoveOrphans, Terminate
+from burstd.domain.plan import RemoveOrphans, TerminateMachines
 from burstd.domain.plugins.provider import Provider
 from burstd.domain.snapshot import CloudView, Unavailable
-from burstd.planner.isolation import node
-from burstd.reconciler.memory import Memory
+from burstd.planner.isolation import node_subject
+from burstd.reconciler.memory import LoopState
 from burstd.reconciler.observer import Observer
-from burstd.reconciler.quarantine import Holds
+from burstd.reconciler.quarantine import Quarantine
 from burstd.runtime.workers import Workers
 
 log = structlog.get_logger(__name__)
@@ -35,55 +35,62 @@ class Terminator:
         providers: Mapping[str, Provider],
         workers: Workers,
         clock: Clock,
-        memory: Memory,
+        loop_state: LoopState,
         observer: Observer,
-        holds: Holds,
+        quarantine: Quarantine,
     ) -> None:
         self._store = store
         self._providers = providers
         self._workers = workers
         self._clock = clock
-        self._memory = memory
+        self._loop_state = loop_state
         self._observer = observer
-        self._holds = holds
+        self._quarantine = quarantine
 
-    def terminate(self, action: Terminate) -> int:
+    def terminate(self, action: TerminateMachines) -> int:
         """Asks for the end of every instance that bears one of the claims' ids."""
         by_provider: dict[str, list[Claim]] = {}
         for claim_id in action.claims:
             claim = self._store.claim(claim_id)
-            if claim.state is S.TERMINATING and claim.id not in self._memory.calling:
+            if claim.state is S.TERMINATING and claim.id not in self._loop_state.in_flight:
                 by_provider.setdefault(claim.offer.provider, []).append(claim)
         for name, claims in by_provider.items():
             wanted = {c.id for c in claims}
-            view = self._observer.clouds()[name]
+            view = self._observer.cloud_views()[name]
             ids = tuple(sorted(_instance_ids(view, wanted) | {c.instance_id for c in claims if c.instance_id}))
-            vain = {c.id for c in claims if _in_vain(view, c)}
-            self._call(name, tuple(wanted), lambda p, i=ids: p.terminate(i), partial(self._ended, in_vain=vain))  # type: ignore[misc]
+            still_running = {c.id for c in claims if _is_still_running(view, c)}
+            self._call(
+                name,
+                tuple(wanted),
+                lambda p, i=ids: p.terminate(i),  # type: ignore[misc]
+                partial(self._termination_accepted, still_running=still_running),
+            )
         return 0
 
-    def _ended(self, claims: Sequence[str], in_vain: Collection[str]) -> None:
-        self._memory.ended.update(claims)
+    def _termination_accepted(self, claims: Sequence[str], still_running: Collection[str]) -> None:
+        self._loop_state.termination_accepted.update(claims)
         with self._store.batch():
             for claim_id in claims:
                 claim = self._store.claim(claim_id)
-                with self._holds.guard("end of a machine", node(claim.slot)):
-                    if claim.billed_from is not None and (claim.billed_until is None or claim_id in in_vain):
-                        self._store.touch(claim.id, billed_until=self._clock.now())
+                with self._quarantine.contain_errors("end of a machine", node_subject(claim.slot)):
+                    if claim.billed_from is not None and (claim.billed_until is None or claim_id in still_running):
+                        self._store.update_claim(claim.id, billed_until=self._clock.now())
 
-    def remove(self, action: RemoveOrphans) -> int:
+    def remove_orphans(self, action: RemoveOrphans) -> int:
         """Removes instances and leftovers; what a live claim has on record by now is left alone."""
         live = {c.instance_id for c in self._store.claims() if c.state is not S.TERMINATING}
         instances = tuple(i.id for i in action.instances if i.id not in live)
         keys = [f"{action.provider}/{thing}" for thing in (*instances, *(left.id for left in action.leftovers))]
-        keys = [key for key in keys if key not in self._memory.calling and key not in self._memory.resting]
+        keys = [
+            key for key in keys if key not in self._loop_state.in_flight and key not in self._loop_state.backoff_until
+        ]
         if not keys:
             return 0
         for instance in action.instances:
-            self._store.append(f"orphan:{instance.id}", new="removed", reason=action.reason)
+            self._store.log_event(f"orphan:{instance.id}", new="removed", reason=action.reason)
             log.warning("orphan is removed", provider=action.provider, instance=instance.id, reason=action.reason)
         for left in action.leftovers:
-            self._store.append(f"orphan:{left.id}", new="removed", reason=f"{left.kind}: {action.reason}")
+            self._store.log_event(f"orphan:{left.id}", new="removed", reason=f"{left.kind}: {action.reason}")
 
         def work(provider: Provider) -> None:
             if instances:
@@ -99,24 +106,24 @@ class Terminator:
         name: str,
         keys: Sequence[str],
         work: Callable[[Provider], None],
-        then: Callable[[Sequence[str]], None],
+        on_success: Callable[[Sequence[str]], None],
     ) -> None:
         provider = self._providers[name]
-        self._memory.calling.update(keys)
+        self._loop_state.in_flight.update(keys)
 
         def done(result: Exception | None) -> None:
-            self._memory.calling.difference_update(keys)
+            self._loop_state.in_flight.difference_update(keys)
             self._observer.list_soon(name)
             now = self._clock.now()
             if result is None:
                 for key in keys:
-                    self._memory.succeeded(key)
+                    self._loop_state.reset_back_off(key)
                     # The listing needs a moment to show it.
-                    self._memory.rest(key, now, self._memory.pace.call_retry_s)
-                then(keys)
+                    self._loop_state.wait_before_retry(key, now, self._loop_state.intervals.call_retry_s)
+                on_success(keys)
                 return
             for key in keys:
-                self._memory.back_off(key, now, getattr(result, "retry_after_s", 0.0))
+                self._loop_state.back_off(key, now, getattr(result, "retry_after_s", 0.0))
             if isinstance(result, BurstdError):
                 log.warning("the cloud did not end it", provider=name, things=list(keys), error=str(result))
             else:
@@ -125,11 +132,11 @@ class Terminator:
         self._workers.submit(name, lambda: work(provider), done)
 
 
-def _in_vain(view: CloudView, claim: Claim) -> bool:
+def _is_still_running(view: CloudView, claim: Claim) -> bool:
     """Whether a machine whose end was taken is still listed as running: it is paid for until now."""
     if claim.billed_until is None or isinstance(view.instances, Unavailable):
         return False
-    if view.listed <= claim.billed_until + view.settle_s:
+    if view.instances_listed <= claim.billed_until + view.settle_s:
         return False
     return any(i.id == claim.instance_id and i.state is InstanceState.RUNNING for i in view.instances)
 

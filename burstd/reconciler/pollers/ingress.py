@@ -13,141 +13,141 @@ from dataclasses import dataclass, field
 
 import structlog
 
-from burstd.api.backend import HeldRoute, NoAnswer
-from burstd.api.job_nodes import has
+from burstd.api.backend import NoAnswer, ProviderRoute
+from burstd.api.job_nodes import job_uses_machine
 from burstd.domain.claim import Claim
 from burstd.domain.errors import BadRequest, ProviderError
 from burstd.domain.plan import Plan
-from burstd.domain.plugins.provider import Provider, Route, Routes
+from burstd.domain.plugins.provider import Provider, Route, RouteProvider
 from burstd.domain.snapshot import Snapshot
 
 log = structlog.get_logger(__name__)
 
-LOOK_S = 2.0
+CHECK_EVERY_S = 2.0
 """How often it is seen, without a call, whether the jobs still run."""
 RELIST_S = 300.0
 """How often a provider that has some is asked which."""
 RETRY_S = 30.0
-_TURN_S = 20.0
-MOST = 8
+_LOCK_TIMEOUT_S = 20.0
+MAX_ROUTES_PER_JOB = 8
 """Of one job."""
 
 
 @dataclass(slots=True)
-class _Side:
-    source: Routes
+class _ProviderRoutes:
+    source: RouteProvider
     lock: threading.Lock = field(default_factory=threading.Lock)
     """One call at a time, so that no listing misses what is being opened."""
     routes: tuple[Route, ...] = ()
     complete: bool = False
     """Whether there are no others: they were listed, and each that was asked for since was answered."""
-    relist: float = 0.0
+    relist_at: float = 0.0
     """When it is to be listed, if there are any or nobody knows; by the monotonic clock."""
-    rest: float = 0.0
+    paused_until: float = 0.0
     """Left alone until then, after an error."""
-    told: str = ""
+    last_error: str = ""
 
     def list(self) -> None:
         self.routes, self.complete = tuple(self.source.routes()), True
-        self.relist = time.monotonic() + RELIST_S
+        self.relist_at = time.monotonic() + RELIST_S
 
     def close(self, routes: Sequence[Route]) -> None:
         self.source.close_routes(routes)
         self.routes = tuple(route for route in self.routes if route not in routes)
 
 
-class RouteDesk:
-    """Implements ``burstd.api.backend.RouteOffice``."""
+class JobIngress:
+    """Implements ``burstd.api.backend.IngressBackend``."""
 
     def __init__(self, providers: Mapping[str, Provider], latest: Callable[[], tuple[Snapshot, Plan] | None]) -> None:
-        self._sides = {name: _Side(p) for name, p in providers.items() if isinstance(p, Routes)}
+        self._routes_of = {name: _ProviderRoutes(p) for name, p in providers.items() if isinstance(p, RouteProvider)}
         self._latest = latest
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="routes", daemon=True)
 
     def start(self) -> None:
         """Closes what is over from now on. There is no thread where no provider has routes."""
-        if self._sides:
+        if self._routes_of:
             self._thread.start()
 
     def stop(self) -> None:
         """Ends the thread. What is open stays; the next burstd finds it."""
         self._stop.set()
         if self._thread.is_alive():
-            self._thread.join(LOOK_S)
+            self._thread.join(CHECK_EVERY_S)
 
-    def able(self, provider: str) -> bool:
-        """See RouteOffice."""
-        return provider in self._sides
+    def supports_routes(self, provider: str) -> bool:
+        """See IngressBackend."""
+        return provider in self._routes_of
 
-    def open(self, claim: Claim, job_id: str, port: int) -> HeldRoute:
-        """See RouteOffice."""
+    def open_route(self, claim: Claim, job_id: str, port: int) -> ProviderRoute:
+        """See IngressBackend."""
         name, at = claim.offer.provider, claim.instance_id
-        with self._turn(name) as side:
+        with self._locked(name) as side:
             if not side.complete:
                 side.list()
-            others = [one for one in side.routes if one.job_id == job_id and _way(one) != (job_id, at, port)]
-            if len(others) >= MOST:
+            others = [one for one in side.routes if one.job_id == job_id and _endpoints(one) != (job_id, at, port)]
+            if len(others) >= MAX_ROUTES_PER_JOB:
                 raise BadRequest(f"Job {job_id} has {len(others)} routes; close one before you open another.")
             try:
                 route = side.source.open_route(at, job_id, port)
             except BaseException:
                 # It may be there all the same, now or once the cloud has done what it did not answer.
-                side.complete, side.relist = False, time.monotonic() + RETRY_S
+                side.complete, side.relist_at = False, time.monotonic() + RETRY_S
                 raise
             # Its address may have come since.
-            side.routes = (*(one for one in side.routes if _way(one) != _way(route)), route)
+            side.routes = (*(one for one in side.routes if _endpoints(one) != _endpoints(route)), route)
         log.info("a route was opened", provider=name, job=job_id, port=port, url=route.url)
-        return HeldRoute(name, route)
+        return ProviderRoute(name, route)
 
-    def held(self) -> Sequence[HeldRoute]:
-        """See RouteOffice."""
-        return tuple(HeldRoute(name, route) for name, side in self._sides.items() for route in side.routes)
+    def list_routes(self) -> Sequence[ProviderRoute]:
+        """See IngressBackend."""
+        return tuple(ProviderRoute(name, route) for name, side in self._routes_of.items() for route in side.routes)
 
-    def end(self, held: Sequence[HeldRoute]) -> None:
-        """See RouteOffice."""
-        for name in self._sides:
-            routes = [one.route for one in held if one.provider == name]
-            if routes:
-                with self._turn(name) as side:
-                    side.close(routes)
+    def close_routes(self, routes: Sequence[ProviderRoute]) -> None:
+        """See IngressBackend."""
+        for name in self._routes_of:
+            own = [one.route for one in routes if one.provider == name]
+            if own:
+                with self._locked(name) as side:
+                    side.close(own)
 
-    def tend(self) -> None:
+    def close_finished(self) -> None:
         """One look: lists what is due, closes what is over."""
         latest = self._latest()
         if latest is None:
             return
-        for name, side in self._sides.items():
+        for name, side in self._routes_of.items():
             # Who asks for a route is served first; the next look comes soon.
-            if time.monotonic() >= side.rest and side.lock.acquire(blocking=False):
+            if time.monotonic() >= side.paused_until and side.lock.acquire(blocking=False):
                 try:
-                    self._tend(name, side, latest[0])
+                    self._refresh(name, side, latest[0])
                 finally:
                     side.lock.release()
 
-    def _tend(self, name: str, side: _Side, snapshot: Snapshot) -> None:
+    def _refresh(self, name: str, side: _ProviderRoutes, snapshot: Snapshot) -> None:
         try:
-            if (side.routes or not side.complete) and time.monotonic() >= side.relist:
+            if (side.routes or not side.complete) and time.monotonic() >= side.relist_at:
                 side.list()
-            done = [r for r in side.routes if not has(snapshot, r.job_id, name, r.instance_id)]
+            done = [r for r in side.routes if not job_uses_machine(snapshot, r.job_id, name, r.instance_id)]
             if done:
                 side.close(done)
                 log.info("routes were closed, their jobs run no more", provider=name, jobs=[r.job_id for r in done])
-            side.told = ""
+            side.last_error = ""
         except ProviderError as error:
-            side.rest = time.monotonic() + max(RETRY_S, error.retry_after_s)
-            if str(error) != side.told:
+            side.paused_until = time.monotonic() + max(RETRY_S, error.retry_after_s)
+            if str(error) != side.last_error:
                 log.warning("routes cannot be looked after", provider=name, error=str(error))
-            side.told = str(error)
+            side.last_error = str(error)
         except Exception:
             # Foreign code; those of other providers are looked after all the same.
-            side.rest = time.monotonic() + RELIST_S
+            side.paused_until = time.monotonic() + RELIST_S
             log.exception("provider broke over its routes", provider=name)
 
     @contextmanager
-    def _turn(self, name: str) -> Iterator[_Side]:
-        side = self._sides[name]
-        if not side.lock.acquire(timeout=_TURN_S):
+    def _locked(self, name: str) -> Iterator[_ProviderRoutes]:
+        side = self._routes_of[name]
+        if not side.lock.acquire(timeout=_LOCK_TIMEOUT_S):
             raise NoAnswer(f"{name} is slow with the routes of others; nothing was done, try again")
         try:
             yield side
@@ -155,10 +155,10 @@ class RouteDesk:
             side.lock.release()
 
     def _run(self) -> None:
-        while not self._stop.wait(LOOK_S):
-            self.tend()
+        while not self._stop.wait(CHECK_EVERY_S):
+            self.close_finished()
 
 
-def _way(route: Route) -> tuple[str, str, int]:
+def _endpoints(route: Route) -> tuple[str, str, int]:
     """From where to where, whatever its address."""
     return route.job_id, route.instance_id, route.port

@@ -23,36 +23,36 @@ import structlog
 from burstd.domain.errors import SchedulerRefused, SchedulerUnavailable
 from burstd.domain.plan import Plan
 from burstd.domain.plugins.scheduler import Scheduler
-from burstd.domain.slurm.comment import joined, split
+from burstd.domain.slurm.comment import join_comment, split_comment
 from burstd.domain.slurm.job import Job, JobState
 from burstd.domain.snapshot import SlurmView, Snapshot
 from burstd.planner import isolation
 from burstd.planner.demand.demand import tasks_among
-from burstd.planner.explain.job_comment import Line, Lines, named
-from burstd.reconciler.quarantine import Holds
+from burstd.planner.explain.job_comment import JobComment, JobComments, scontrol_job_id
+from burstd.reconciler.quarantine import Quarantine
 from burstd.runtime.workers import Workers
 
 log = structlog.get_logger(__name__)
 
-WORDS_S = 60.0
-NUMBERS_S = 300.0
-FEWEST_COMMANDS = 5
+MIN_REWRITE_S = 60.0
+MIN_NUMBERS_REWRITE_S = 300.0
+MIN_COMMANDS = 5
 """In one loop, however long they take."""
-COMMANDS_S = 0.5
+MAX_COMMANDS_S = 0.5
 """So long the commands of one loop may take together, by how long the last ones took."""
-MOST_JOBS = 500
+MAX_JOBS_WRITTEN = 500
 """Written in one loop: slurmctld takes most of a millisecond for each."""
-MOST_LOOKED_AT = 1000
+MAX_JOBS_CHECKED = 1000
 """In one loop, of the jobs about which something has changed."""
-PAUSE_S = 0.0002
+PAUSE_PER_JOB_S = 0.0002
 """For each job of the queue, between two looks at all of it: two seconds with ten thousand."""
-PAUSES = 20
+READ_PAUSE_FACTOR = 20
 """So many times as long as reading the comments again took: for that too slurmctld goes through its whole queue."""
-LANE = "comments"
+QUEUE_NAME = "comments"
 _DIGITS = re.compile(r"\d+")
 
 
-class Commenting(Protocol):
+class JobCommenting(Protocol):
     """What writes comments, as the reconciler sees it."""
 
     def step(self, snapshot: Snapshot, plan: Plan) -> None:
@@ -61,7 +61,7 @@ class Commenting(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class _Told:
+class _LastComment:
     """What was written last, or found there."""
 
     verdict: str
@@ -70,34 +70,34 @@ class _Told:
     kind: str
     """Of the line; empty: there was none to be written."""
     comment: str
-    written: float
-    again: float
+    written_at: float
+    check_after: float
     """Until then it is not looked at, unless the verdict changes."""
 
 
 @dataclass(frozen=True, slots=True)
-class _News:
+class _NewComment:
     job: Job
-    found: str
+    found_comment: str
     """The comment that it was made from."""
-    told: _Told
+    planned: _LastComment
 
 
 _Changed = tuple[Job, str, str]
 """A job with the verdict and the reason that are new."""
 
 
-class Comments:
+class JobCommentWriter:
     """Used in the deciding thread; the commands run in a lane of their own, one batch at a time."""
 
-    def __init__(self, scheduler: Scheduler, workers: Workers, holds: Holds) -> None:
-        self._holds = holds
+    def __init__(self, scheduler: Scheduler, workers: Workers, quarantine: Quarantine) -> None:
+        self._quarantine = quarantine
         self._scheduler = scheduler
         self._workers = workers
-        self._told: dict[str, _Told] = {}
+        self._last_comments: dict[str, _LastComment] = {}
         self._writing = False
-        self._most = FEWEST_COMMANDS
-        self._hopeless: set[str] = set()
+        self._max_commands = MIN_COMMANDS
+        self._impossible: set[str] = set()
         self._due = 0.0
         self._reading_s = 0.0
 
@@ -106,80 +106,82 @@ class Comments:
         slurm, now = snapshot.slurm, snapshot.now
         if self._writing or not isinstance(slurm, SlurmView):
             return
-        words = {r.subject: r for r in plan.remarks}
-        hopeless = {subject for subject, word in words.items() if word.verdict == "impossible"}
-        if now < self._due + PAUSES * self._reading_s and hopeless <= self._hopeless:
+        remarks = {r.subject: r for r in plan.remarks}
+        impossible = {subject for subject, remark in remarks.items() if remark.verdict == "impossible"}
+        if now < self._due + READ_PAUSE_FACTOR * self._reading_s and impossible <= self._impossible:
             return
-        self._hopeless = hopeless
-        self._due = now + PAUSE_S * len(slurm.jobs)
-        lines = Lines(snapshot, plan)
-        changed = heapq.nsmallest(MOST_LOOKED_AT, self._changed(snapshot, slurm, lines), key=_urgency)
-        news: list[_News] = []
+        self._impossible = impossible
+        self._due = now + PAUSE_PER_JOB_S * len(slurm.jobs)
+        lines = JobComments(snapshot, plan)
+        changed = heapq.nsmallest(MAX_JOBS_CHECKED, self._changed(snapshot, slurm, lines), key=_urgency)
+        new_comments: list[_NewComment] = []
         for one in changed:
-            with self._holds.guard("comments", isolation.job(one[0].id)):
-                if (found := self._look(one, lines, slurm, now)) is not None:
-                    news.append(found)
-        batch = [*self._batch(news)]
+            with self._quarantine.contain_errors("comments", isolation.job_subject(one[0].id)):
+                if (found := self._new_comment(one, lines, slurm, now)) is not None:
+                    new_comments.append(found)
+        batch = [*self._batch(new_comments)]
         if batch:
             self._writing = True
-            self._workers.submit(LANE, lambda: self._write(batch), self._written, quiet=lambda _: True)
+            self._workers.submit(QUEUE_NAME, lambda: self._write(batch), self._written, quiet=lambda _: True)
 
-    def _changed(self, snapshot: Snapshot, slurm: SlurmView, lines: Lines) -> Iterator[_Changed]:
+    def _changed(self, snapshot: Snapshot, slurm: SlurmView, lines: JobComments) -> Iterator[_Changed]:
         """The jobs to be looked at."""
         burst = {partition for pool in snapshot.pools.values() for partition in pool.partitions}
-        known, self._told = self._told, {}
+        known, self._last_comments = self._last_comments, {}
         for job in slurm.jobs:
             if burst.isdisjoint(job.partitions):
                 continue
-            with self._holds.guard("comments", isolation.job(job.id)):
+            with self._quarantine.contain_errors("comments", isolation.job_subject(job.id)):
                 if (one := self._differs(job, known.get(job.id), lines, snapshot.now)) is not None:
                     yield one
 
-    def _differs(self, job: Job, told: _Told | None, lines: Lines, now: float) -> _Changed | None:
-        word = lines.word(job) if job.state is JobState.PENDING else None
-        verdict, reason = (word.verdict, word.reason) if word is not None else (job.state.value, "")
-        if told is not None:
-            self._told[job.id] = told
-            if told.verdict == verdict and (now < told.again or _same(told, reason, job)):
+    def _differs(self, job: Job, last: _LastComment | None, lines: JobComments, now: float) -> _Changed | None:
+        remark = lines.last_remark(job) if job.state is JobState.PENDING else None
+        verdict, reason = (remark.verdict, remark.reason) if remark is not None else (job.state.value, "")
+        if last is not None:
+            self._last_comments[job.id] = last
+            if last.verdict == verdict and (now < last.check_after or _same(last, reason, job)):
                 return None
         return job, verdict, reason
 
-    def _look(self, changed: _Changed, lines: Lines, slurm: SlurmView, now: float) -> _News | None:
+    def _new_comment(self, changed: _Changed, lines: JobComments, slurm: SlurmView, now: float) -> _NewComment | None:
         """What is to be written; None: nothing now."""
         job, verdict, reason = changed
-        told = self._told.get(job.id)
-        written = told.written if told is not None else 0.0
+        last = self._last_comments.get(job.id)
+        written = last.written_at if last is not None else 0.0
         # The queue may have been read before the last batch was written.
-        comment = told.comment if told is not None and written >= slurm.read else job.comment
-        users, ours = split(comment)
-        line = lines.of(job, ours)
-        wanted = joined(users, line.text) if line is not None else comment
+        comment = last.comment if last is not None and written >= slurm.read_at else job.comment
+        users_part, own_part = split_comment(comment)
+        line = lines.comment_for(job, own_part)
+        wanted = join_comment(users_part, line.text) if line is not None else comment
         if line is None:
-            kind, due = "", now + WORDS_S
+            kind, due = "", now + MIN_REWRITE_S
         elif wanted == comment:
-            kind, due = line.kind, written + WORDS_S
+            kind, due = line.kind, written + MIN_REWRITE_S
         else:
-            due = _due(line, told, ours, now)
+            due = _due(line, last, own_part, now)
             if due <= now:
-                return _News(job, comment, _Told(verdict, reason, line.kind, wanted, now, now + WORDS_S))
-            kind, reason = (told.kind, told.reason) if told is not None else (line.kind, "")
-        self._told[job.id] = _Told(verdict, reason, kind, comment, written, due)
+                return _NewComment(
+                    job, comment, _LastComment(verdict, reason, line.kind, wanted, now, now + MIN_REWRITE_S)
+                )
+            kind, reason = (last.kind, last.reason) if last is not None else (line.kind, "")
+        self._last_comments[job.id] = _LastComment(verdict, reason, kind, comment, written, due)
         return None
 
-    def _batch(self, news: Sequence[_News]) -> Iterator[list[_News]]:
+    def _batch(self, new_comments: Sequence[_NewComment]) -> Iterator[list[_NewComment]]:
         """Jobs that get the same comment, as many as one loop may write. ``news`` has the most urgent first."""
-        groups: dict[str, list[_News]] = {}
-        for one in news:
-            groups.setdefault(one.told.comment, []).append(one)
-        left = MOST_JOBS
-        for some in [*groups.values()][: self._most]:
+        groups: dict[str, list[_NewComment]] = {}
+        for one in new_comments:
+            groups.setdefault(one.planned.comment, []).append(one)
+        left = MAX_JOBS_WRITTEN
+        for some in [*groups.values()][: self._max_commands]:
             if not left:
                 return
             chosen, left = some[:left], max(0, left - len(some))
-            self._told.update({one.job.id: one.told for one in chosen})
+            self._last_comments.update({one.job.id: one.planned for one in chosen})
             yield chosen
 
-    def _write(self, batch: Sequence[Sequence[_News]]) -> frozenset[str]:
+    def _write(self, batch: Sequence[Sequence[_NewComment]]) -> frozenset[str]:
         """Returns the jobs that were not written: somebody wrote to them meanwhile, or they have left the queue."""
         left = {one.job.id for some in batch for one in some}
         asked, given = perf_counter(), 0
@@ -188,18 +190,18 @@ class Comments:
             began = perf_counter()
             self._reading_s = began - asked
             for some in batch:
-                mine = [one for one in some if _as_found(one, there)]
+                mine = [one for one in some if _is_unchanged(one, there)]
                 if mine:
-                    self._set([named(one.job) for one in mine], mine[0].told.comment)
+                    self._set([scontrol_job_id(one.job) for one in mine], mine[0].planned.comment)
                     given += 1
                     left -= {one.job.id for one in mine}
         except SchedulerUnavailable as error:
             log.info("comments wait, Slurm does not answer", error=str(error))
-            self._most = FEWEST_COMMANDS
+            self._max_commands = MIN_COMMANDS
             return frozenset(left)
         if given:
             each = (perf_counter() - began) / given
-            self._most = max(FEWEST_COMMANDS, min(MOST_JOBS, int(COMMANDS_S / max(each, 1e-6))))
+            self._max_commands = max(MIN_COMMANDS, min(MAX_JOBS_WRITTEN, int(MAX_COMMANDS_S / max(each, 1e-6))))
         return frozenset(left)
 
     def _set(self, ids: Sequence[str], comment: str) -> None:
@@ -215,20 +217,22 @@ class Comments:
             log.error("comments could not be written", error=repr(result))
             return
         for job_id in result:
-            self._told.pop(job_id, None)
+            self._last_comments.pop(job_id, None)
 
 
-def _as_found(news: _News, there: Mapping[str, str]) -> bool:
+def _is_unchanged(new_comment: _NewComment, there: Mapping[str, str]) -> bool:
     """Whether the comment is still the one that was found, and no task of the array has a row of its own by now."""
-    job = news.job
-    if there.get(job.id) != news.found:
+    job = new_comment.job
+    if there.get(job.id) != new_comment.found_comment:
         return False
     prefix = f"{job.id}_"
-    return not tasks_among(job.array_tasks, [word.removeprefix(prefix) for word in there if word.startswith(prefix)])
+    return not tasks_among(
+        job.array_tasks, [row_id.removeprefix(prefix) for row_id in there if row_id.startswith(prefix)]
+    )
 
 
-def _same(told: _Told, reason: str, job: Job) -> bool:
-    return told.reason == reason and told.kind != "coming" and told.comment == job.comment
+def _same(last: _LastComment, reason: str, job: Job) -> bool:
+    return last.reason == reason and last.kind != "coming" and last.comment == job.comment
 
 
 def _urgency(changed: _Changed) -> tuple[bool, int, float]:
@@ -236,15 +240,15 @@ def _urgency(changed: _Changed) -> tuple[bool, int, float]:
     return verdict != "impossible", -job.priority, job.submitted
 
 
-def _due(line: Line, told: _Told | None, ours: str, now: float) -> float:
+def _due(line: JobComment, last: _LastComment | None, own_part: str, now: float) -> float:
     """When what differs may be written."""
-    same = line.kind != "coming" and _gist(line.text) == _gist(ours)
-    if told is None:
-        return now + NUMBERS_S if same else now
-    if told.kind != line.kind:
+    same = line.kind != "coming" and _without_digits(line.text) == _without_digits(own_part)
+    if last is None:
+        return now + MIN_NUMBERS_REWRITE_S if same else now
+    if last.kind != line.kind:
         return now
-    return max(now, told.written + (NUMBERS_S if same else WORDS_S))
+    return max(now, last.written_at + (MIN_NUMBERS_REWRITE_S if same else MIN_REWRITE_S))
 
 
-def _gist(text: str) -> str:
+def _without_digits(text: str) -> str:
     return _DIGITS.sub("0", text)

@@ -13,73 +13,73 @@ import structlog
 
 from burstd.db import Store
 from burstd.domain.slurm.job import Job, JobState
-from burstd.domain.slurm.job_history import EndedJob, History, gpus_of
+from burstd.domain.slurm.job_history import EndedJob, JobHistory, requested_gpus
 from burstd.domain.snapshot import SlurmView, Unavailable
 from burstd.planner import isolation
-from burstd.reconciler.quarantine import Holds
+from burstd.reconciler.quarantine import Quarantine
 
 log = structlog.get_logger(__name__)
 
 READ_ROWS = 50_000
 """So many of the latest runs on record are read when burstd starts."""
-LOOK_S = 60.0
+MAX_GAP_S = 60.0
 """After a longer time without a look, when a job ended is not known well, ..."""
-BLUR = 0.25
+MAX_UNCERTAINTY = 0.25
 """... and it is left out where that is more than such a share of its run."""
-_RUNS = frozenset({JobState.RUNNING, JobState.COMPLETING, JobState.SUSPENDED, JobState.STAGE_OUT})
+_RUNNING = frozenset({JobState.RUNNING, JobState.COMPLETING, JobState.SUSPENDED, JobState.STAGE_OUT})
 
 
-class HistoryDesk:
+class JobHistoryRecorder:
     """Used in the deciding thread only. ``look`` and ``history`` raise StoreError."""
 
-    def __init__(self, store: Store, slots: Callable[[], Collection[str]], holds: Holds) -> None:
+    def __init__(self, store: Store, slots: Callable[[], Collection[str]], quarantine: Quarantine) -> None:
         """``slots`` tells which nodes are burstd's."""
         self._store = store
         self._slots = slots
-        self._holds = holds
-        self._history: History | None = None
-        self._ran: dict[str, Job] = {}
-        self._read = 0.0
+        self._quarantine = quarantine
+        self._history: JobHistory | None = None
+        self._running: dict[str, Job] = {}
+        self._last_read = 0.0
 
-    def history(self) -> History:
+    def history(self) -> JobHistory:
         """All that is known; read from the record at the first call."""
         if self._history is None:
             ended = self._store.ended_jobs(READ_ROWS)
             log.info("runs of jobs are read for predictions", jobs=len(ended))
-            self._history = History.of(ended)
+            self._history = JobHistory.from_jobs(ended)
         return self._history
 
-    def look(self, slurm: SlurmView | Unavailable) -> History:
+    def record_ended_jobs(self, slurm: SlurmView | Unavailable) -> JobHistory:
         """Notes which jobs have ended since the last look; returns all that is known."""
-        if isinstance(slurm, Unavailable) or slurm.read <= self._read:
+        if isinstance(slurm, Unavailable) or slurm.read_at <= self._last_read:
             return self.history()
-        runs = {job.id: job for job in slurm.jobs if job.state in _RUNS and job.start}
-        left = [job for id_, job in self._ran.items() if id_ not in runs]
+        runs = {job.id: job for job in slurm.jobs if job.state in _RUNNING and job.start}
+        left = [job for id_, job in self._running.items() if id_ not in runs]
         if left:
             here = {job.id for job in slurm.jobs}
             slots = frozenset(self._slots())
             known: list[EndedJob] = []
             for job in left:
-                with self._holds.guard("history", isolation.job(job.id)):
-                    if job.id not in here and (ended := self._ended(job, slurm.read, slots)) is not None:
+                with self._quarantine.contain_errors("history", isolation.job_subject(job.id)):
+                    if job.id not in here and (ended := self._ended_job(job, slurm.read_at, slots)) is not None:
                         known.append(ended)
             # Kept in mind only once it is on record: a write that fails is tried again at the next look.
-            self._store.record_ended(known)
+            self._store.record_ended_jobs(known)
             self._history = self.history().with_ended(known)
-        self._ran, self._read = runs, slurm.read
+        self._running, self._last_read = runs, slurm.read_at
         return self.history()
 
-    def _ended(self, job: Job, read: float, slots: frozenset[str]) -> EndedJob | None:
-        end, blur = read, read - self._read
+    def _ended_job(self, job: Job, read: float, slots: frozenset[str]) -> EndedJob | None:
+        end, uncertainty_s = read, read - self._last_read
         if job.state is not JobState.RUNNING and job.start < job.end <= read:
             end = job.end
-        elif blur > LOOK_S:
-            if blur > BLUR * (read - job.start):
+        elif uncertainty_s > MAX_GAP_S:
+            if uncertainty_s > MAX_UNCERTAINTY * (read - job.start):
                 return None
-            end = (read + self._read) / 2
+            end = (read + self._last_read) / 2
         return EndedJob(
             id=job.id, user=job.user, account=job.account, name=job.name, partitions=job.partitions, nodes=job.nodes,
-            cpus=job.cpus, gpus=gpus_of(job), time_limit_s=job.time_limit_s,
+            cpus=job.cpus, gpus=requested_gpus(job), time_limit_s=job.time_limit_s,
             eligible=min(max(job.submitted, job.eligible), job.start), started=job.start, ended=max(end, job.start),
             burst=not slots.isdisjoint(job.node_list),
         )  # fmt: skip

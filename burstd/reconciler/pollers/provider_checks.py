@@ -9,7 +9,7 @@ from concurrent.futures import TimeoutError as FutureTimeoutError
 
 import structlog
 
-from burstd.api.backend import CHECK_TIMEOUT_S, CheckUnderWay, NoAnswer
+from burstd.api.backend import PROVIDER_CHECK_TIMEOUT_S, CheckInProgress, NoAnswer
 from burstd.domain.plugins.provider import Finding, Provider, SelfCheck
 from burstd.runtime.workers import Workers
 
@@ -17,7 +17,7 @@ log = structlog.get_logger(__name__)
 
 
 class ProviderChecks:
-    """Implements ``burstd.api.backend.CheckOffice``."""
+    """Implements ``burstd.api.backend.ProviderCheckBackend``."""
 
     def __init__(self, providers: Mapping[str, Provider], workers: Workers) -> None:
         self._able = {name: p if isinstance(p, SelfCheck) else None for name, p in providers.items()}
@@ -25,24 +25,26 @@ class ProviderChecks:
         self._lock = threading.Lock()
         self._under_way: dict[str, Future[str]] = {}
 
-    def able(self) -> Mapping[str, bool]:
-        """See CheckOffice."""
+    def self_check_support(self) -> Mapping[str, bool]:
+        """See ProviderCheckBackend."""
         return {name: check is not None for name, check in self._able.items()}
 
-    def run(self, name: str, images: Sequence[str], timeout_s: float = CHECK_TIMEOUT_S) -> tuple[Finding, ...]:
-        """See CheckOffice."""
+    def run_check(
+        self, name: str, images: Sequence[str], timeout_s: float = PROVIDER_CHECK_TIMEOUT_S
+    ) -> tuple[Finding, ...]:
+        """See ProviderCheckBackend."""
         provider = self._able[name]
         if provider is None:
             return ()
         ended: Future[str] = Future()
         with self._lock:
             if name in self._under_way:
-                raise CheckUnderWay(f"a check of provider {name} is under way; try again when it has ended")
+                raise CheckInProgress(f"a check of provider {name} is under way; try again when it has ended")
             self._under_way[name] = ended
         found: list[Finding] = []
         enough = threading.Event()
 
-        def look() -> str:
+        def run_checks() -> str:
             for finding in provider.check(images):
                 found.append(finding)
                 if enough.is_set():
@@ -60,7 +62,7 @@ class ProviderChecks:
                     ended.set_result(broken)
 
         # Lanes are the deciding thread's.
-        self._workers.post(lambda: self._workers.submit(f"{name}:check", look, done))
+        self._workers.post(lambda: self._workers.submit(f"{name}:check", run_checks, done))
         try:
             cut_off = ended.result(timeout_s)
         except FutureTimeoutError:

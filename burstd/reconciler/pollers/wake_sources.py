@@ -14,20 +14,20 @@ from burstd.domain.clock import Clock
 from burstd.domain.errors import SchedulerRefused, SchedulerUnavailable
 from burstd.runtime.wake import Wake
 from burstd.settings import Settings
-from burstd.slurm.commands.controller import ask
-from burstd.slurm.commands.run import Commands
+from burstd.slurm.commands.controller import read_controller_config
+from burstd.slurm.commands.run import SlurmCommands
 from burstd.slurm.hooks.power_server import PowerServer
 from burstd.slurm.state_watch import StateWatch
 
 log = structlog.get_logger(__name__)
 
-AGAIN_S = 15.0
+RETRY_S = 15.0
 
 
-class Hints:
+class WakeSources:
     """Started once, tended at every loop."""
 
-    def __init__(self, settings: Settings, commands: Commands, clock: Clock, wake: Wake) -> None:
+    def __init__(self, settings: Settings, commands: SlurmCommands, clock: Clock, wake: Wake) -> None:
         self._settings = settings
         self._commands = commands
         self._clock = clock
@@ -36,7 +36,7 @@ class Hints:
         self._power = PowerServer(settings.daemon.runtime_dir / "power.sock", self._spool, lambda _call: wake())
         self._watch: StateWatch | None = None
         self._due = 0.0
-        self._told = ""
+        self._last_problem = ""
         self.slurm_uid: int | None = None
         """SlurmUser's, once slurmctld has told it."""
 
@@ -51,11 +51,11 @@ class Hints:
         if self._watch is not None:
             self._watch.stop()
 
-    def tend(self) -> bool:
+    def set_up_missing(self) -> bool:
         """Sets up what is missing, reads the spool now and then; True where the state folder is watched."""
         now = self._clock.now()
         if now >= self._due:
-            self._due = now + AGAIN_S
+            self._due = now + RETRY_S
             self._power.read_spool()
             if self._watch is None or not self._watch.alive:
                 self._set_up()
@@ -63,11 +63,11 @@ class Hints:
 
     def _set_up(self) -> None:
         try:
-            controller = ask(self._commands)
+            controller = read_controller_config(self._commands)
         except (SchedulerUnavailable, SchedulerRefused):
             return  # The loop says so already.
         self.slurm_uid = controller.slurm_uid
-        self._power.allow(controller.slurm_uid)
+        self._power.allow_caller(controller.slurm_uid)
         if os.geteuid() == 0:
             os.chown(self._spool, controller.slurm_uid, -1)
         location: Path = self._settings.slurm.state_save_location or controller.state_save_location
@@ -75,9 +75,9 @@ class Hints:
             self._watch.stop()
         self._watch = StateWatch(location, self._wake)
         problem = self._watch.start()
-        if problem and problem != self._told:
+        if problem and problem != self._last_problem:
             log.info("the queue is polled", every_s=self._settings.daemon.poll_s, reason=problem)
-        self._told = problem
+        self._last_problem = problem
 
 
 def _make_folders(spool: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 _BURSTD = Path(__file__)
 
 
-def untrusted(place: Path) -> str:
+def untrusted_because(place: Path) -> str:
     """Why a file or folder, by itself, is not to be trusted; empty: it is. Raises OSError where it cannot be seen."""
     own, found = _BURSTD.stat(), place.stat()
     if found.st_uid not in {0, os.geteuid(), own.st_uid}:
@@ -22,20 +22,20 @@ def untrusted(place: Path) -> str:
     return ""
 
 
-def untrusted_way(place: Path) -> str:
+def path_untrusted_because(place: Path) -> str:
     """The same of a file and of every folder on the way to it, those that links lead through as well."""
     seen: set[Path] = set()
-    ways = [Path(os.path.abspath(place))]  # noqa: PTH100  # resolve() would leave out the links themselves
-    while ways:
-        way = ways.pop()
-        for step in (way, *way.parents):
+    paths = [Path(os.path.abspath(place))]  # noqa: PTH100  # resolve() would leave out the links themselves
+    while paths:
+        path = paths.pop()
+        for step in (path, *path.parents):
             if step in seen:
                 continue
             seen.add(step)
             try:
                 if step.is_symlink():
-                    ways.append(step.parent / step.readlink())
-                fault = untrusted(step)
+                    paths.append(step.parent / step.readlink())
+                fault = untrusted_because(step)
             except OSError as error:
                 return f"{step} cannot be looked at ({error.strerror})"
             if fault:

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import TypeVar
 
 from burstd.domain.errors import BurstdError, PolicyBroken
-from burstd.settings.plugins.time_limit import Overrun, within
+from burstd.settings.plugins.time_limit import TimeLimitExceeded, call_with_time_limit
 
 T = TypeVar("T")
 
 
-class Overran(PolicyBroken):
+class PolicyTimedOut(PolicyBroken):
     """It took too long and was interrupted."""
 
 
@@ -24,11 +24,11 @@ _LONGEST = 400
 """Characters of what an error says."""
 
 
-def call_foreign(
+def call_plugin_code(
     call: Callable[[], T],
     timeout_s: float,
     home: Path | None = None,
-    passing: type[Exception] | tuple[type[Exception], ...] = (),
+    pass_through: type[Exception] | tuple[type[Exception], ...] = (),
 ) -> T:
     """What the call returns. ``home``: the file, or the folder of the package, whose lines are named; None: any.
 
@@ -37,20 +37,20 @@ def call_foreign(
     this process.
     """
     try:
-        return within(timeout_s, call)
-    except passing:
+        return call_with_time_limit(timeout_s, call)
+    except pass_through:
         raise
-    except Overrun as error:
+    except TimeLimitExceeded as error:
         line = _line(error, home)
         text = f"it took longer than {timeout_s:g} s and was interrupted"
-        raise Overran(f"{line}: {text}" if line else text) from None
+        raise PolicyTimedOut(f"{line}: {text}" if line else text) from None
     except BaseException as error:
         if isinstance(error, KeyboardInterrupt) and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
             raise
-        raise PolicyBroken(what_broke(error, home)) from error
+        raise PolicyBroken(describe_plugin_error(error, home)) from error
 
 
-def what_broke(error: BaseException, home: Path | None = None) -> str:
+def describe_plugin_error(error: BaseException, home: Path | None = None) -> str:
     """``/etc/burstd/policies/nights.py:12: NameError: name 'foo' is not defined``."""
     if isinstance(error, BurstdError):
         return str(error)

@@ -20,18 +20,18 @@ from pathlib import Path
 from types import CodeType, ModuleType
 
 from burstd.domain.errors import BurstdError, PolicyBroken
-from burstd.settings.plugins.file_trust import untrusted_way
-from burstd.settings.plugins.foreign_code import call_foreign
-from burstd.settings.sections import Policies
+from burstd.settings.plugins.file_trust import path_untrusted_because
+from burstd.settings.plugins.foreign_code import call_plugin_code
+from burstd.settings.sections import PolicyChainSettings
 
-RESERVED = frozenset(Policies.model_fields)
+RESERVED_POLICY_NAMES = frozenset(PolicyChainSettings.model_fields)
 """Keys of ``[policies]``, which no policy can have for a name."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,31}")
 _ENDS = "it has no 'plugin'; it must end with: plugin = PolicyPlugin(\"NAME\", Settings, Policy)"
 _NUMBERS = count(1)
 _MISSING = object()
 
-Stamp = tuple[int, int]
+FileStamp = tuple[int, int]
 """Of a file: when it was changed, and its size."""
 
 
@@ -62,24 +62,24 @@ class PolicyFiles:
         sys.modules[self._root] = root
         sys.meta_path.insert(0, self._finder)
         # The policies in force need their modules as long as somebody holds these files.
-        weakref.finalize(self, _forget, self._root, self._finder)
+        weakref.finalize(self, _unload_modules, self._root, self._finder)
         importlib.invalidate_caches()
         broken = [PolicyFile(folder, fault=fault)] if fault else []
-        self.found: Sequence[PolicyFile] = [*broken, *(self._load(path) for path in self._entries)]
+        self.policy_files: Sequence[PolicyFile] = [*broken, *(self._load(path) for path in self._entries)]
 
-    def changed(self) -> list[Path]:
+    def changed_paths(self) -> list[Path]:
         """What is not on disk as it was read: changed, gone, or new."""
-        changed = [path for path, stamp in self._finder.read.items() if stamp_of(path) != stamp]
+        changed = [path for path, stamp in self._finder.read.items() if file_stamp(path) != stamp]
         changed += [path for path in _entries(self.folder)[0] if path not in self._entries]
         return sorted(set(changed))
 
-    def stamps(self, path: Path) -> dict[Path, Stamp | None]:
+    def stamps(self, path: Path) -> dict[Path, FileStamp | None]:
         """Of what was read of one file or package."""
         return {file: stamp for file, stamp in self._finder.read.items() if file == path or path in file.parents}
 
     def _load(self, path: Path) -> PolicyFile:
         try:
-            name, plugin = call_foreign(lambda: self._import(path.name.removesuffix(".py")), self._timeout_s, path)
+            name, plugin = call_plugin_code(lambda: self._import(path.name.removesuffix(".py")), self._timeout_s, path)
         except PolicyBroken as error:
             said = str(error)
             return PolicyFile(path, fault=said if said.startswith(str(path)) else f"{path}: {said}")
@@ -92,15 +92,15 @@ class PolicyFiles:
         if plugin is _MISSING:
             raise PolicyBroken(_ENDS)
         name = getattr(plugin, "name", None)
-        if not isinstance(name, str) or not _NAME.fullmatch(name) or name in RESERVED:
+        if not isinstance(name, str) or not _NAME.fullmatch(name) or name in RESERVED_POLICY_NAMES:
             raise PolicyBroken(
                 f"the plug-in's name {name!r} cannot be used: it must be 1 to 32 letters, digits, '-' and '_', "
-                f"and none of {', '.join(sorted(RESERVED))}"
+                f"and none of {', '.join(sorted(RESERVED_POLICY_NAMES))}"
             )
         return name, plugin
 
 
-def stamp_of(path: Path) -> Stamp | None:
+def file_stamp(path: Path) -> FileStamp | None:
     """As the file is now; None: it is not there."""
     try:
         found = path.stat()
@@ -121,7 +121,7 @@ def _entries(folder: Path) -> tuple[list[Path], str]:
     return [path for path in paths if path.suffix == ".py" or (path / "__init__.py").is_file()], ""
 
 
-def _forget(root: str, finder: MetaPathFinder) -> None:
+def _unload_modules(root: str, finder: MetaPathFinder) -> None:
     """Plain values: nothing here may hold the files."""
     if finder in sys.meta_path:
         sys.meta_path.remove(finder)
@@ -136,7 +136,7 @@ class _Finder(MetaPathFinder):
         self._root = root
         self._folder = folder
         self._trusted = trusted
-        self.read: dict[Path, Stamp | None] = {}
+        self.read: dict[Path, FileStamp | None] = {}
 
     def find_spec(
         self, fullname: str, _path: Sequence[str] | None = None, _target: ModuleType | None = None
@@ -149,21 +149,21 @@ class _Finder(MetaPathFinder):
         file = package if package.is_file() else base.with_name(f"{base.name}.py")
         if not file.is_file():
             return None
-        fault = untrusted_way(file) if self._trusted else ""
+        fault = path_untrusted_because(file) if self._trusted else ""
         if fault:
-            raise Untrusted(f"it is not loaded: {fault}")
-        self.read[file] = stamp_of(file)
+            raise UntrustedPolicyFile(f"it is not loaded: {fault}")
+        self.read[file] = file_stamp(file)
         places = [str(base)] if file == package else None
         return spec_from_file_location(
-            fullname, file, loader=_Source(fullname, str(file)), submodule_search_locations=places
+            fullname, file, loader=_SourceOnlyLoader(fullname, str(file)), submodule_search_locations=places
         )
 
 
-class Untrusted(BurstdError):
+class UntrustedPolicyFile(BurstdError):
     """Somebody may have written it who could not have altered burstd itself."""
 
 
-class _Source(SourceFileLoader):
+class _SourceOnlyLoader(SourceFileLoader):
     def get_code(self, fullname: str) -> CodeType:
         """From the source alone."""
         path = self.get_filename(fullname)

@@ -12,12 +12,12 @@ from typing import Any, Literal, Protocol, Self, runtime_checkable
 from pydantic import BaseModel
 
 from burstd.domain.errors import BurstdError, PolicyBroken
-from burstd.settings.plugins.file_trust import untrusted
-from burstd.settings.plugins.foreign_code import call_foreign
+from burstd.settings.plugins.file_trust import untrusted_because
+from burstd.settings.plugins.foreign_code import call_plugin_code
 from burstd.settings.plugins.policy_files import PolicyFile, PolicyFiles
-from burstd.settings.sections import Policies
+from burstd.settings.sections import PolicyChainSettings
 
-Group = Literal["providers", "policies", "stagers"]
+PluginGroup = Literal["providers", "policies", "stagers"]
 
 
 class PluginUnusable(BurstdError):
@@ -45,7 +45,7 @@ class Plugin(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Origin:
+class PluginOrigin:
     """Where a plug-in comes from: a package with its version, or a file of the site (or a package's folder there)."""
 
     package: str = ""
@@ -56,15 +56,15 @@ class Origin:
         return str(self.path) if self.path else f"{self.package} {self.version}".strip()
 
 
-class Plugins:
+class PluginRegistry:
     """The plug-ins there are, each imported when it is first asked for; a site's own files when a policy is."""
 
     def __init__(
         self,
-        loaders: Mapping[Group, Mapping[str, Callable[[], object]]],
-        origins: Mapping[str, Origin] | None = None,
+        loaders: Mapping[PluginGroup, Mapping[str, Callable[[], object]]],
+        origins: Mapping[str, PluginOrigin] | None = None,
         files: Callable[[], PolicyFiles] | None = None,
-        timeout_s: float = Policies().timeout_s,
+        timeout_s: float = PolicyChainSettings().timeout_s,
     ) -> None:
         self._loaders = loaders
         self._origins = dict(origins or {})
@@ -74,13 +74,16 @@ class Plugins:
         """For the code of policies, whenever it is called."""
 
     @classmethod
-    def installed(cls, folder: Path | None = None, timeout_s: float = Policies().timeout_s) -> Self:
+    def installed(cls, folder: Path | None = None, timeout_s: float = PolicyChainSettings().timeout_s) -> Self:
         """Those of all installed packages, by their entry points, and the policies of a folder as it is now."""
-        groups: tuple[Group, ...] = ("providers", "policies", "stagers")
+        groups: tuple[PluginGroup, ...] = ("providers", "policies", "stagers")
         points = {group: tuple(entry_points(group=f"burstd.{group}")) for group in groups}
         return cls(
             {group: {point.name: _loader(point) for point in some} for group, some in points.items()},
-            {p.name: Origin(p.dist.name, p.dist.version) if p.dist else Origin() for p in points["policies"]},
+            {
+                p.name: PluginOrigin(p.dist.name, p.dist.version) if p.dist else PluginOrigin()
+                for p in points["policies"]
+            },
             None if folder is None else lambda: PolicyFiles(folder, timeout_s),
             timeout_s,
         )
@@ -92,36 +95,38 @@ class Plugins:
             self._files = self._read()
         return self._files
 
-    def names(self, group: Group) -> list[str]:
+    def names(self, group: PluginGroup) -> list[str]:
         """The names of a group."""
-        own = [file.name for file in self._of_site()] if group == "policies" else []
+        own = [file.name for file in self._site_files()] if group == "policies" else []
         return sorted({*self._loaders.get(group, {}), *own} - {""})
 
-    def origins(self, name: str) -> list[Origin]:
+    def origins(self, name: str) -> list[PluginOrigin]:
         """Where policies of this name come from; more than one is a fault."""
-        own = [Origin(path=file.path) for file in self._of_site() if file.name == name]
+        own = [PluginOrigin(path=file.path) for file in self._site_files() if file.name == name]
         packaged = name in self._loaders.get("policies", {})
-        return [*([self._origins.get(name, Origin())] if packaged else []), *own]
+        return [*([self._origins.get(name, PluginOrigin())] if packaged else []), *own]
 
     def faults(self) -> list[str]:
         """What is wrong with the policies' files, used or not, one sentence each."""
-        found = [file.fault for file in self.broken()]
-        return found + [_twice(name, o) for name in self.names("policies") if len(o := self.origins(name)) > 1]
+        found = [file.fault for file in self.broken_files()]
+        return found + [
+            _duplicate_policy_message(name, o) for name in self.names("policies") if len(o := self.origins(name)) > 1
+        ]
 
-    def broken(self) -> list[PolicyFile]:
+    def broken_files(self) -> list[PolicyFile]:
         """Files of policies that cannot be loaded."""
-        return [file for file in self._of_site() if file.fault]
+        return [file for file in self._site_files() if file.fault]
 
-    def load(self, group: Group, name: str) -> Plugin:
+    def load_plugin(self, group: PluginGroup, name: str) -> Plugin:
         """Imports one. Raises PluginUnusable."""
         origins = self.origins(name) if group == "policies" else []
         if len(origins) > 1:
-            raise PluginUnusable(_twice(name, origins))
-        own = next((f for f in self._of_site() if f.name == name), None) if group == "policies" else None
+            raise PluginUnusable(_duplicate_policy_message(name, origins))
+        own = next((f for f in self._site_files() if f.name == name), None) if group == "policies" else None
         try:
             loader = self._loaders[group][name] if own is None else lambda: own.plugin
             passing = (PluginUnusable, ModuleNotFoundError)
-            plugin = call_foreign(loader, self.timeout_s, None, passing) if group == "policies" else loader()
+            plugin = call_plugin_code(loader, self.timeout_s, None, passing) if group == "policies" else loader()
         except PluginUnusable:
             raise
         except PolicyBroken as error:
@@ -139,23 +144,23 @@ class Plugins:
             raise PluginUnusable(f"the plug-in {name!r} has settings that are no pydantic model")
         return plugin
 
-    def _of_site(self) -> Sequence[PolicyFile]:
-        return self.files.found if self.files is not None else ()
+    def _site_files(self) -> Sequence[PolicyFile]:
+        return self.files.policy_files if self.files is not None else ()
 
 
-def _twice(name: str, origins: Sequence[Origin]) -> str:
+def _duplicate_policy_message(name: str, origins: Sequence[PluginOrigin]) -> str:
     return f"more than one policy is called {name!r}: {' and '.join(map(str, origins))}; rename or remove one"
 
 
 def _loader(point: EntryPoint) -> Callable[[], object]:
     def load() -> object:
-        _trusted(point)
+        _check_trusted(point)
         return point.load()
 
     return load
 
 
-def _trusted(point: EntryPoint) -> None:
+def _check_trusted(point: EntryPoint) -> None:
     """Refuses code that somebody could have put there who could not have altered burstd itself.
 
     Each package on the way is looked at before it is imported. Raises PluginUnusable.
@@ -167,6 +172,6 @@ def _trusted(point: EntryPoint) -> None:
         if spec is None:
             raise PluginUnusable(f"the plug-in {point.name!r} names the module {module}, which is not there")
         places = [spec.origin] if spec.has_location and spec.origin else list(spec.submodule_search_locations or ())
-        fault = next((found for place in places if (found := untrusted(Path(place)))), "")
+        fault = next((found for place in places if (found := untrusted_because(Path(place)))), "")
         if fault:
             raise PluginUnusable(f"the plug-in {point.name!r} is not loaded: {fault}")

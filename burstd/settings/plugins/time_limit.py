@@ -17,11 +17,11 @@ from typing import Any, Final, TypeVar
 
 T = TypeVar("T")
 
-TICK_S = 0.05
+INTERRUPT_INTERVAL_S = 0.05
 """Between two tries to end it."""
 
 
-class Overrun(BaseException):
+class TimeLimitExceeded(BaseException):
     """The time is over. No Exception, so that what handles those lets it pass.
 
     A bare ``except`` does not: when it lets go of the error, or at the next tick where it keeps it, the next line of
@@ -32,17 +32,17 @@ class Overrun(BaseException):
         _again(sys._getframe(0))  # noqa: SLF001  # there is no other way to the frame
 
 
-def within(seconds: float, call: Callable[[], T]) -> T:
+def call_with_time_limit(seconds: float, call: Callable[[], T]) -> T:
     """What the call returns. Raises Overrun, and whatever the call raises."""
     if threading.current_thread() is not threading.main_thread():
         began = time.monotonic()
         found = call()
         if time.monotonic() - began > seconds:
-            raise Overrun
+            raise TimeLimitExceeded
         return found
     tracer, handler = sys.gettrace(), signal.signal(signal.SIGALRM, _ticks())
     began = time.monotonic()
-    left, every = signal.setitimer(signal.ITIMER_REAL, seconds, TICK_S)
+    left, every = signal.setitimer(signal.ITIMER_REAL, seconds, INTERRUPT_INTERVAL_S)
     try:
         return _inside(call)
     finally:
@@ -76,7 +76,7 @@ def _ticks() -> Callable[[int, FrameType | None], None]:
         if raised:
             _again(frame)
         raised = True
-        raise Overrun
+        raise TimeLimitExceeded
 
     return tick
 
@@ -95,7 +95,7 @@ def _raise(frame: FrameType, event: str, _argument: Any) -> Any:
     if event == "exception":
         return _raise  # raised here, it would be the same handler's
     if _foreign(frame) and _may_break(frame):
-        raise Overrun
+        raise TimeLimitExceeded
     return None
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from burstd.simulate.plots.wording import amount
+from burstd.simulate.plots.wording import format_amount
 
 _STEPS = (1.0, 2.0, 2.5, 5.0, 10.0)
 _WHOLE_STEPS = (1.0, 2.0, 5.0, 10.0)
@@ -33,7 +33,7 @@ def from_zero(largest: float, wanted: int = 5, steps: Sequence[float] = _STEPS) 
     most = largest if math.isfinite(largest) and largest > 0 else 1.0
     power = 10.0 ** math.floor(math.log10(most / wanted))
     step = next(s * power for s in steps if s * power >= most / wanted * (1 - 1e-9))
-    return [Tick(n * step, amount(round(n * step, 10))) for n in range(math.ceil(most / step - 1e-9) + 1)]
+    return [Tick(n * step, format_amount(round(n * step, 10))) for n in range(math.ceil(most / step - 1e-9) + 1)]
 
 
 def whole_from_zero(largest: int, wanted: int = 3) -> list[Tick]:
@@ -53,7 +53,7 @@ def powers(largest: int) -> list[Tick]:
     return [Tick(0.0, "0"), *(Tick(float(10**n), f"{10**n:,}") for n in range(top >= 3, top + 1))]
 
 
-def squeezed(value: float) -> float:
+def logarithmic(value: float) -> float:
     """A logarithm that has a zero: near 0 it is linear."""
     return math.log10(1 + value)
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from burstd.simulate.plots import axes, marks
 from burstd.simulate.plots.frame import Frame, Scale, drawing
 from burstd.simulate.plots.markup import Markup, number, tag
-from burstd.simulate.plots.wording import date
+from burstd.simulate.plots.wording import format_time
 
 _WIDTH, _HEIGHT = 1140.0, 158.0
 _CELLS, _SITE = 3, 2
@@ -17,10 +17,10 @@ _TIPS = 60
 
 
 @dataclass(frozen=True, slots=True)
-class Slices:
+class TimelineData:
     """One chain, slice of time by slice. Times in seconds since 1970, the last slice as long as the others."""
 
-    place: int
+    chain_index: int
     name: str
     time: Sequence[float]
     pending: Sequence[int]
@@ -35,7 +35,7 @@ class Slices:
 
 
 @dataclass(frozen=True, slots=True)
-class Scales:
+class TimelineScales:
     """What all chains share: times, and the largest of each number."""
 
     start: float
@@ -49,7 +49,7 @@ class Scales:
     """How much the site has; 0: not known."""
 
     @classmethod
-    def of(cls, chains: Sequence[Slices], window_end: float, site: int, site_unit: str) -> Scales:
+    def for_chains(cls, chains: Sequence[TimelineData], window_end: float, site: int, site_unit: str) -> TimelineScales:
         """``site``: how much it has; 0: not known."""
         return cls(
             start=min(chain.time[0] for chain in chains), end=max(chain.end for chain in chains),
@@ -59,14 +59,14 @@ class Scales:
         )  # fmt: skip
 
 
-def course(chain: Slices, scales: Scales) -> Markup:
+def timeline_chart(chain: TimelineData, scales: TimelineScales) -> Markup:
     """Three plots side by side."""
-    colour = marks.colour(chain.place)
+    colour = marks.colour(chain.chain_index)
     all_of_it = f" (line: all {scales.full:,})" if scales.full else ""
     cells = (
         ("cloud nodes paid for (solid: with a job)", axes.whole_from_zero(scales.nodes), None,
          ((chain.nodes, f"area {colour}"), (chain.busy, f"area dark {colour}"))),
-        ("pending jobs (logarithmic)", axes.powers(scales.pending), axes.squeezed,
+        ("pending jobs (logarithmic)", axes.powers(scales.pending), axes.logarithmic,
          ((chain.pending, f"area {colour}"),)),
         (f"{scales.site_unit} in use on the site{all_of_it}", axes.whole_from_zero(scales.site), None,
          ((chain.site, f"area {colour}"),)),
@@ -87,7 +87,7 @@ def course(chain: Slices, scales: Scales) -> Markup:
     return drawing(_WIDTH, _HEIGHT, f"Cloud nodes, pending jobs and the site over time: {chain.name}", parts)
 
 
-def _frame(place: int, scales: Scales, top: float, scale: Scale | None) -> Frame:
+def _frame(place: int, scales: TimelineScales, top: float, scale: Scale | None) -> Frame:
     width = (_WIDTH - _LEFT - 26 - (_CELLS - 1) * _GAP) / _CELLS
     left, high = _LEFT + place * (width + _GAP), _HEIGHT - _TOP - _BELOW
     times = (scales.start, scales.end)
@@ -96,7 +96,7 @@ def _frame(place: int, scales: Scales, top: float, scale: Scale | None) -> Frame
     return Frame(left, _TOP, width, high, times, (0, top), y_scale=scale)
 
 
-def _steps(frame: Frame, chain: Slices, values: Sequence[int]) -> str:
+def _steps(frame: Frame, chain: TimelineData, values: Sequence[int]) -> str:
     """Level within a slice; corners only where the level changes."""
     path, level = f"M{number(frame.at_x(chain.time[0]))} {number(frame.bottom)}", -1
     for when, value in zip(chain.time, values, strict=True):
@@ -106,14 +106,14 @@ def _steps(frame: Frame, chain: Slices, values: Sequence[int]) -> str:
     return f"{path}H{number(frame.at_x(chain.end))}V{number(frame.bottom)}Z"
 
 
-def _tips(frame: Frame, chain: Slices, scales: Scales) -> Iterator[Markup]:
+def _tips(frame: Frame, chain: TimelineData, scales: TimelineScales) -> Iterator[Markup]:
     size = -(-len(chain.time) // _TIPS)
     for at in range(0, len(chain.time), size):
         part = slice(at, at + size)
         left = frame.at_x(chain.time[at])
         right = frame.at_x(chain.time[at + size] if at + size < len(chain.time) else chain.end)
         text = (
-            f"{date(chain.time[at])}: {max(chain.nodes[part])} cloud nodes, {max(chain.busy[part])} with a job; "
+            f"{format_time(chain.time[at])}: {max(chain.nodes[part])} cloud nodes, {max(chain.busy[part])} with a job; "
             f"{max(chain.pending[part])} jobs pending; {max(chain.site[part])} {scales.site_unit} in use on the site"
         )
         tip = tag("title", text)

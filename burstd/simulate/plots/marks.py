@@ -37,7 +37,7 @@ def marker(place: int, x: float, y: float, *, hollow: bool, size: float = 6.0) -
     return tag("polygon", points=points, class_=look)
 
 
-def sample(place: int, *, hollow: bool) -> Markup:
+def legend_sample(place: int, *, hollow: bool) -> Markup:
     """For legends: a piece of its line with its point."""
     line = tag("line", x1=1, y1=8, x2=35, y2=8, class_=f"line {colour(place)}", stroke_dasharray=dashes(place))
     point = marker(place, 18, 8, hollow=hollow, size=5)

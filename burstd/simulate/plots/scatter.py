@@ -10,8 +10,8 @@ from itertools import pairwise
 from burstd.simulate.plots import axes, labels, marks
 from burstd.simulate.plots.frame import Frame, drawing, shortened
 from burstd.simulate.plots.markup import Markup, joined, number, tag
-from burstd.simulate.plots.wording import length, unit_for
-from burstd.simulate.report.report import pareto
+from burstd.simulate.plots.wording import format_duration, unit_for
+from burstd.simulate.report.report import pareto_front
 
 _WIDTH, _HEIGHT = 560.0, 380.0
 _FAR = 3.0
@@ -19,10 +19,10 @@ _FAR = 3.0
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class ScatterPoint:
     """A chain: ``x`` as the axis has it, the wait in seconds, infinite where it is not known."""
 
-    place: int
+    chain_index: int
     name: str
     x: float
     wait_s: float
@@ -30,7 +30,7 @@ class Point:
     tip: str
 
 
-def scatter(points: Sequence[Point], wait: str, against: str) -> Markup:
+def scatter_chart(points: Sequence[ScatterPoint], wait: str, against: str) -> Markup:
     """``wait`` and ``against``: what the axes show, the latter with its unit."""
     top = _top(sorted(point.wait_s for point in points if math.isfinite(point.wait_s)))
     unit, size = unit_for(top)
@@ -48,13 +48,15 @@ def scatter(points: Sequence[Point], wait: str, against: str) -> Markup:
         path = "M" + "L".join(f"{number(x)} {number(y)}" for x, y in steps)
         parts.append(tag("path", tag("title", "Pareto front: no chain is better in both"), d=path, class_="front"))
     lines = [_around(*pair) for pair in pairwise(steps)]
-    for point, spot, text, box in zip(points, spots, texts, labels.places(frame, spots, texts, lines), strict=True):
+    for point, spot, text, box in zip(
+        points, spots, texts, labels.place_labels(frame, spots, texts, lines), strict=True
+    ):
         parts.append(_drawn(point, spot, text, box))
     return drawing(_WIDTH, _HEIGHT, f"{wait} against {against}, a point for each chain; lower left is better", parts)
 
 
 def _far(wait_s: float) -> str:
-    return length(wait_s if math.isfinite(wait_s) else None)
+    return format_duration(wait_s if math.isfinite(wait_s) else None)
 
 
 def _top(waits: Sequence[float]) -> float:
@@ -65,9 +67,9 @@ def _top(waits: Sequence[float]) -> float:
     return max(left[-1] if left else 0.0, 1.0)
 
 
-def _steps(frame: Frame, points: Sequence[Point], spots: Sequence[labels.Spot]) -> list[labels.Spot]:
+def _steps(frame: Frame, points: Sequence[ScatterPoint], spots: Sequence[labels.PixelPoint]) -> list[labels.PixelPoint]:
     """The corners of the front: what can be had for so much is what the best chain that costs no more gives."""
-    on_it = pareto([(point.x, point.wait_s) for point in points])
+    on_it = pareto_front([(point.x, point.wait_s) for point in points])
     best = sorted({spot for spot, first in zip(spots, on_it, strict=True) if first})
     if len(best) < 2:
         return []
@@ -77,13 +79,13 @@ def _steps(frame: Frame, points: Sequence[Point], spots: Sequence[labels.Spot]) 
     return [*corners, (frame.right, corners[-1][1])]
 
 
-def _around(one: labels.Spot, other: labels.Spot) -> labels.Box:
+def _around(one: labels.PixelPoint, other: labels.PixelPoint) -> labels.LabelBox:
     left, right = sorted((one[0], other[0]))
     top, bottom = sorted((one[1], other[1]))
-    return labels.Box(left - 3, top - 3, right + 3, bottom + 3)
+    return labels.LabelBox(left - 3, top - 3, right + 3, bottom + 3)
 
 
-def _drawn(point: Point, spot: tuple[float, float], text: str, box: labels.Box) -> Markup:
+def _drawn(point: ScatterPoint, spot: tuple[float, float], text: str, box: labels.LabelBox) -> Markup:
     x, y = spot
     anchor, at = "middle", (box.left + box.right) / 2
     if box.left >= x:
@@ -95,6 +97,6 @@ def _drawn(point: Point, spot: tuple[float, float], text: str, box: labels.Box) 
     lead = []
     if math.dist(near, spot) > 16:
         lead.append(tag("line", x1=x, y1=y, x2=near[0], y2=near[1], class_="lead"))
-    mark = marks.marker(point.place, x, y, hollow=point.hollow)
-    word = tag("text", text, x=at, y=middle + 4, text_anchor=anchor, class_=f"label {marks.colour(point.place)}")
+    mark = marks.marker(point.chain_index, x, y, hollow=point.hollow)
+    word = tag("text", text, x=at, y=middle + 4, text_anchor=anchor, class_=f"label {marks.colour(point.chain_index)}")
     return tag("g", tag("title", point.tip), joined(*lead), mark, word)

@@ -15,17 +15,17 @@ _SHARES = [axes.Tick(n / 5, f"{n * 20} %") for n in range(6)]
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class DistributionLine:
     """A chain: shares of its jobs and the longest wait of each share, in seconds; None: it never started."""
 
-    place: int
+    chain_index: int
     hollow: bool
     shares: Sequence[float]
     waits_s: Sequence[float | None]
     tip: str
 
 
-def spread(lines: Sequence[Line]) -> Markup:
+def distribution_chart(lines: Sequence[DistributionLine]) -> Markup:
     """One line a chain, on a logarithmic axis."""
     longest = max((wait for line in lines for wait in line.waits_s if wait is not None), default=0.0)
     ticks = axes.waits(longest)
@@ -44,7 +44,7 @@ def _log(value: float) -> float:
     return math.log10(max(value, 1.0))
 
 
-def _drawn(frame: Frame, line: Line) -> list[Markup]:
+def _drawn(frame: Frame, line: DistributionLine) -> list[Markup]:
     """From the share that waited no more than a second to the share that ever started."""
     pairs = [(wait, part) for part, wait in zip(line.shares, line.waits_s, strict=True) if wait is not None]
     if not pairs:
@@ -53,7 +53,7 @@ def _drawn(frame: Frame, line: Line) -> list[Markup]:
     later = [(frame.at_x(wait), frame.at_y(part)) for wait, part in pairs if wait > 1.0]
     path = f"M{number(frame.left)} {number(frame.at_y(at_once))}"
     path += "".join(f"L{number(x)} {number(y)}" for x, y in later) + f"H{number(frame.right)}"
-    look, title = f"line {marks.colour(line.place)}", tag("title", line.tip)
-    drawn = [tag("path", title, d=path, class_=look, stroke_dasharray=marks.dashes(line.place))]
+    look, title = f"line {marks.colour(line.chain_index)}", tag("title", line.tip)
+    drawn = [tag("path", title, d=path, class_=look, stroke_dasharray=marks.dashes(line.chain_index))]
     marked = [later[len(later) * n // 4] for n in (1, 2, 3)] if len(later) > 8 else []
-    return drawn + [marks.marker(line.place, x, y, hollow=line.hollow, size=4.5) for x, y in marked]
+    return drawn + [marks.marker(line.chain_index, x, y, hollow=line.hollow, size=4.5) for x, y in marked]

@@ -8,7 +8,7 @@ NEVER = "never"
 _UNITS = (("s", 1.0), ("min", 60.0), ("h", 3600.0), ("d", 86400.0))
 
 
-def amount(value: float) -> str:
+def format_amount(value: float) -> str:
     """Three digits that tell: ``0.42``, ``3.6``, ``27,315``."""
     size = abs(value)
     digits = 1 if size >= 10 else 2
@@ -16,7 +16,7 @@ def amount(value: float) -> str:
     return f"{value:,.{places}f}"
 
 
-def length(seconds: float | None) -> str:
+def format_duration(seconds: float | None) -> str:
     """In the unit that suits it: ``4 s``, ``3.6 min``, ``2.5 h``, ``12 d``."""
     if seconds is None:
         return NEVER
@@ -38,26 +38,26 @@ def in_unit(seconds: float | None, size: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 100 or value == 0 or size == 1 else f"{value:,.1f}"
 
 
-def share(value: float) -> str:
+def format_share(value: float) -> str:
     """``0.421``: ``42 %``."""
     return f"{value * 100:.0f} %"
 
 
-def change(value: float) -> str:
+def format_change(value: float) -> str:
     """``-0.421``: ``\N{MINUS SIGN}42 %``."""
     return f"{_sign(value)}{abs(value) * 100:.0f} %"
 
 
-def longer(seconds: float) -> str:
+def format_duration_change(seconds: float) -> str:
     """``+2.1 min``."""
-    return f"{_sign(seconds)}{length(abs(seconds))}"
+    return f"{_sign(seconds)}{format_duration(abs(seconds))}"
 
 
 def _sign(value: float) -> str:
     return "+" if value > 0 else "\N{MINUS SIGN}" if value < 0 else ""
 
 
-def date(seconds: float) -> str:
+def format_time(seconds: float) -> str:
     """To the minute, UTC."""
     return day_and_time(datetime.fromtimestamp(seconds, UTC))
 

@@ -7,52 +7,55 @@ from dataclasses import dataclass
 from statistics import median
 
 from burstd.simulate.plots import wording
-from burstd.simulate.report.report import Chain, Report
+from burstd.simulate.report.report import ChainReport, SimulationReport
 
-_Cell = Callable[[Chain], str]
+_Cell = Callable[[ChainReport], str]
 _NOTHING = "\N{EN DASH}"
 _ALWAYS = {"mean_wait_s", "p50_wait_s", "p95_wait_s", "max_wait_s", "bounded_slowdown", "cost", "waste", "cloud_jobs"}
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class ReportColumn:
     """A figure of the report, for people. ``about`` explains it."""
 
     figure: str
     head: str
-    about: str
+    description: str
     cell: _Cell
-    chief: bool = True
+    in_main_table: bool = True
     """In the terminal's table, and in the first one of the page."""
     only_page: bool = False
 
 
-def columns(report: Report) -> list[Column]:
+def report_columns(report: SimulationReport) -> list[ReportColumn]:
     """Those that say something: none for spot machines where none was lost."""
     chains = report.chains
     return [column for column in _all(report) if column.figure in _ALWAYS or any(map(_says(column), chains))]
 
 
-def heads(report: Report) -> tuple[str, ...]:
+def table_heads(report: SimulationReport) -> tuple[str, ...]:
     """Of the table for a terminal; ``>`` stands behind what is flush right."""
-    return ("chain", *(f"{column.head}>" for column in columns(report) if column.chief and not column.only_page))
+    return (
+        "chain",
+        *(f"{column.head}>" for column in report_columns(report) if column.in_main_table and not column.only_page),
+    )
 
 
-def rows(report: Report) -> Iterator[tuple[str, ...]]:
+def table_rows(report: SimulationReport) -> Iterator[tuple[str, ...]]:
     """Of the same table; the best values have a star."""
-    shown = [column for column in columns(report) if column.chief and not column.only_page]
+    shown = [column for column in report_columns(report) if column.in_main_table and not column.only_page]
     for chain in report.chains:
         yield (chain.chain, *(f"{c.cell(chain)}{'*' if c.figure in chain.best else ' '}" for c in shown))
 
 
-def summary(report: Report) -> Iterator[str]:
+def summary_sentences(report: SimulationReport) -> Iterator[str]:
     """Each chain that is no baseline beside ``immediate``, in a sentence."""
     immediate = next((chain for chain in report.chains if chain.chain == "immediate"), None)
     for chain in report.chains:
         against = chain.against_immediate
         if immediate is None or chain.baseline or against is None or against.cloud_gpu_hours is None:
             continue
-        p95, its_p95 = wording.length(chain.p95_wait_s), wording.length(immediate.p95_wait_s)
+        p95, its_p95 = wording.format_duration(chain.p95_wait_s), wording.format_duration(immediate.p95_wait_s)
         yield (
             f"{chain.chain}: {_used(against.cloud_gpu_hours, _hours(report.chains))}, "
             f"mean wait {_by(against.mean_wait_s)}; p95 {p95}, that of immediate {its_p95}"
@@ -68,21 +71,21 @@ def _used(share: float, hours: str) -> str:
 def _by(seconds: float) -> str:
     if abs(seconds) < 0.5:
         return "the same"
-    return f"{wording.length(abs(seconds))} {'longer' if seconds > 0 else 'shorter'}"
+    return f"{wording.format_duration(abs(seconds))} {'longer' if seconds > 0 else 'shorter'}"
 
 
-def _hours(chains: Sequence[Chain]) -> str:
+def _hours(chains: Sequence[ChainReport]) -> str:
     return "GPU-hours" if any(chain.cloud_gpu_hours for chain in chains) else "node-hours"
 
 
-def _says(column: Column) -> Callable[[Chain], bool]:
-    def says(chain: Chain) -> bool:
+def _says(column: ReportColumn) -> Callable[[ChainReport], bool]:
+    def says(chain: ChainReport) -> bool:
         return bool(getattr(chain, column.figure))
 
     return says
 
 
-def _all(report: Report) -> list[Column]:
+def _all(report: SimulationReport) -> list[ReportColumn]:
     chains = report.chains
     currency = next((f" ({chain.currency})" for chain in chains if chain.currency), "")
     return [
@@ -90,20 +93,27 @@ def _all(report: Report) -> list[Column]:
         _wait(chains, "p50_wait_s", "p50", "half of the jobs waited at most so long"),
         _wait(chains, "p95_wait_s", "p95", "95 % of the jobs waited at most so long"),
         _wait(chains, "max_wait_s", "max", "the longest wait"),
-        Column(
-            "bounded_slowdown", "slowdown", "bounded slowdown: mean of (wait + run) / run, runs under 10 s as 10 s",
+        ReportColumn(
+            "bounded_slowdown",
+            "slowdown",
+            "bounded slowdown: mean of (wait + run) / run, runs under 10 s as 10 s",
             lambda c: "\N{INFINITY}" if c.bounded_slowdown is None else f"{c.bounded_slowdown:,.2f}",
         ),
-        Column(
-            "cloud_gpu_hours", "cloud GPU-h", "paid for, from launch to end, with boot and idle time",
-            lambda c: wording.amount(c.cloud_gpu_hours),
+        ReportColumn(
+            "cloud_gpu_hours",
+            "cloud GPU-h",
+            "paid for, from launch to end, with boot and idle time",
+            lambda c: wording.format_amount(c.cloud_gpu_hours),
         ),
-        Column(
-            "cloud_node_hours", "cloud node-h", "the same, in machines", lambda c: wording.amount(c.cloud_node_hours),
-            chief=not any(chain.cloud_gpu_hours for chain in chains),
+        ReportColumn(
+            "cloud_node_hours",
+            "cloud node-h",
+            "the same, in machines",
+            lambda c: wording.format_amount(c.cloud_node_hours),
+            in_main_table=not any(chain.cloud_gpu_hours for chain in chains),
         ),
-        Column("cost", f"cost{currency}", "of the cloud machines", lambda c: f"{c.cost:,.2f}"),
-        Column("waste", "waste", "share of the paid time without a job on the machine", _share("waste")),
+        ReportColumn("cost", f"cost{currency}", "of the cloud machines", lambda c: f"{c.cost:,.2f}"),
+        ReportColumn("waste", "waste", "share of the paid time without a job on the machine", _share("waste")),
         _more("against_immediate", f"{_hours(chains)} to immediate", "used beside immediate", _against_hours),
         _more("against_immediate", "mean wait to immediate", "mean wait beside that of immediate", _against_wait),
         _counted("cloud_jobs", "cloud jobs", "jobs that ran on cloud machines"),
@@ -112,33 +122,43 @@ def _all(report: Report) -> list[Column]:
         _counted("launches", "launches", "cloud machines started", chief=False),
         _counted("stockouts", "stockouts", "launches that the cloud had no machine for", chief=False),
         _counted("interruptions", "taken back", "spot machines that were taken back", chief=False),
-        Column("used_site", "site used", "share of the site that was in use", _share("used_site"), chief=False),
-    ]  # fmt: skip
+        ReportColumn(
+            "used_site", "site used", "share of the site that was in use", _share("used_site"), in_main_table=False
+        ),
+    ]
 
 
-def _wait(chains: Sequence[Chain], figure: str, head: str, about: str) -> Column:
+def _wait(chains: Sequence[ChainReport], figure: str, head: str, about: str) -> ReportColumn:
     found = [getattr(chain, figure) for chain in chains]
     unit, size = wording.unit_for(median([wait for wait in found if wait] or [0.0]))
-    return Column(figure, f"{head} ({unit})", about, lambda c: wording.in_unit(getattr(c, figure), size))
+    return ReportColumn(figure, f"{head} ({unit})", about, lambda c: wording.in_unit(getattr(c, figure), size))
 
 
-def _counted(figure: str, head: str, about: str, *, chief: bool = True) -> Column:
-    return Column(figure, head, about, lambda chain: f"{getattr(chain, figure):,}", chief)
+def _counted(figure: str, head: str, about: str, *, chief: bool = True) -> ReportColumn:
+    return ReportColumn(figure, head, about, lambda chain: f"{getattr(chain, figure):,}", chief)
 
 
-def _more(figure: str, head: str, about: str, cell: _Cell) -> Column:
+def _more(figure: str, head: str, about: str, cell: _Cell) -> ReportColumn:
     """For the page only."""
-    return Column(figure, head, about, cell, only_page=True)
+    return ReportColumn(figure, head, about, cell, only_page=True)
 
 
 def _share(figure: str) -> _Cell:
-    return lambda chain: wording.share(getattr(chain, figure))
+    return lambda chain: wording.format_share(getattr(chain, figure))
 
 
-def _against_hours(chain: Chain) -> str:
+def _against_hours(chain: ChainReport) -> str:
     against = chain.against_immediate
-    return _NOTHING if against is None or against.cloud_gpu_hours is None else wording.change(against.cloud_gpu_hours)
+    return (
+        _NOTHING
+        if against is None or against.cloud_gpu_hours is None
+        else wording.format_change(against.cloud_gpu_hours)
+    )
 
 
-def _against_wait(chain: Chain) -> str:
-    return _NOTHING if chain.against_immediate is None else wording.longer(chain.against_immediate.mean_wait_s)
+def _against_wait(chain: ChainReport) -> str:
+    return (
+        _NOTHING
+        if chain.against_immediate is None
+        else wording.format_duration_change(chain.against_immediate.mean_wait_s)
+    )

@@ -6,20 +6,20 @@ from collections.abc import Sequence
 from decimal import Decimal
 from math import ceil, inf
 
-from burstd.simulate.report.result import Figures, JobRun
-from burstd.simulate.run import Course, World
+from burstd.simulate.report.result import Figures, SimulatedJobRun
+from burstd.simulate.run import ReplayOutcome, Scenario
 from burstd.simulate.traces.window import HOUR_S, Workload
 
 SHORTEST_S = 10.0
 """Of a bounded slowdown: shorter jobs count as so long."""
 
 
-def figures(course: Course, workload: Workload, world: World) -> Figures:
+def compute_figures(course: ReplayOutcome, workload: Workload, world: Scenario) -> Figures:
     """The figures of a chain."""
     started = [job for job in course.jobs if job.started < inf]
     waits = sorted(job.wait_s for job in started)
     bill, window = course.fleet.bill, workload.window
-    able_s = world.nodes * world.size * (window.end - window.start)
+    capacity_s = world.nodes * world.node_size * (window.end - window.start)
     return Figures(
         jobs=len(course.jobs),
         mean_wait_s=_mean(waits),
@@ -39,7 +39,7 @@ def figures(course: Course, workload: Workload, world: World) -> Figures:
         cloud_jobs=sum(1 for job in course.jobs if job.burst),
         unfinished=sum(1 for job in course.jobs if job.ended == inf),
         impossible=course.impossible,
-        used_site=course.site_unit_s / able_s,
+        used_site=course.site_unit_s / capacity_s,
         decisions=course.decisions,
         elapsed_s=course.elapsed_s,
     )
@@ -54,6 +54,6 @@ def _mean(values: Sequence[float]) -> float:
     return sum(values) / len(values) if values else 0.0
 
 
-def _slowdown(job: JobRun) -> float:
+def _slowdown(job: SimulatedJobRun) -> float:
     run_s = job.ended - job.started
     return max(1.0, (job.wait_s + run_s) / max(run_s, SHORTEST_S))

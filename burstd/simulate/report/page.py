@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterator, Sequence
 from importlib.resources import files
 
 from burstd.simulate.plots import marks
-from burstd.simulate.plots.course import Scales, Slices, course
+from burstd.simulate.plots.course import TimelineData, TimelineScales, timeline_chart
 from burstd.simulate.plots.markup import Markup, joined, tag
-from burstd.simulate.plots.scatter import Point, scatter
-from burstd.simulate.plots.spread import Line, spread
-from burstd.simulate.plots.wording import amount, day_and_time, length
-from burstd.simulate.report.columns import Column, columns, summary
-from burstd.simulate.report.report import Chain, Report
+from burstd.simulate.plots.scatter import ScatterPoint, scatter_chart
+from burstd.simulate.plots.spread import DistributionLine, distribution_chart
+from burstd.simulate.plots.wording import day_and_time, format_amount, format_duration
+from burstd.simulate.report.columns import ReportColumn, report_columns, summary_sentences
+from burstd.simulate.report.report import ChainReport, SimulationReport
 
 _HOW = (
     (
@@ -39,7 +39,7 @@ _SCALES = (
 )
 
 
-def page(report: Report) -> str:
+def render_page(report: SimulationReport) -> str:
     """The whole document."""
     chains = list(enumerate(report.chains))
     body = [
@@ -68,10 +68,10 @@ def _section(title: str, *parts: Markup) -> Iterator[Markup]:
         yield from parts
 
 
-def _head(report: Report) -> Markup:
+def _head(report: SimulationReport) -> Markup:
     window = report.window
     days = (window.end - window.start).total_seconds() / 86400
-    dates = f"{day_and_time(window.start)} to {day_and_time(window.end)} UTC ({amount(days)} days)"
+    dates = f"{day_and_time(window.start)} to {day_and_time(window.end)} UTC ({format_amount(days)} days)"
     facts = (
         ("trace", report.trace),
         ("window", f"{dates}, {_jobs(report)}"),
@@ -87,31 +87,33 @@ def _head(report: Report) -> Markup:
     return joined(tag("h1", report.title), tag("dl", *listed, class_="facts"), tag("div", *halves, class_="pair"))
 
 
-def _jobs(report: Report) -> str:
+def _jobs(report: SimulationReport) -> str:
     return f"{max((chain.jobs for chain in report.chains), default=0):,} jobs"
 
 
-def _short(report: Report) -> Markup:
-    items = [tag("li", text) for text in summary(report)]
+def _short(report: SimulationReport) -> Markup:
+    items = [tag("li", text) for text in summary_sentences(report)]
     return tag("ul", *items) if items else Markup()
 
 
-def _tables(report: Report, chains: list[tuple[int, Chain]]) -> Iterator[Markup]:
-    shown = columns(report)
+def _tables(report: SimulationReport, chains: list[tuple[int, ChainReport]]) -> Iterator[Markup]:
+    shown = report_columns(report)
     for chief, caption in ((True, _BEST), (False, "")):
-        part = [column for column in shown if column.chief is chief]
+        part = [column for column in shown if column.in_main_table is chief]
         if part:
             yield tag("div", _table(part, chains, caption), class_="wide")
-    meanings = [part for column in shown for part in (tag("dt", column.head), tag("dd", column.about))]
+    meanings = [part for column in shown for part in (tag("dt", column.head), tag("dd", column.description))]
     yield tag("details", tag("summary", "What the columns mean"), tag("dl", *meanings, class_="facts"))
 
 
-def _table(shown: Sequence[Column], chains: list[tuple[int, Chain]], caption: str) -> Markup:
-    head = tag("tr", tag("th", "chain", scope="col"), *(tag("th", c.head, scope="col", title=c.about) for c in shown))
+def _table(shown: Sequence[ReportColumn], chains: list[tuple[int, ChainReport]], caption: str) -> Markup:
+    head = tag(
+        "tr", tag("th", "chain", scope="col"), *(tag("th", c.head, scope="col", title=c.description) for c in shown)
+    )
     rows = []
     for place, chain in chains:
         cells = [tag("td", c.cell(chain), class_="best" if c.figure in chain.best else None) for c in shown]
-        name = tag("div", marks.sample(place, hollow=chain.baseline), tag("span", _breakable(chain.chain)))
+        name = tag("div", marks.legend_sample(place, hollow=chain.baseline), tag("span", _breakable(chain.chain)))
         rows.append(tag("tr", tag("th", name, scope="row"), *cells))
     captions = [tag("caption", caption)] if caption else []
     return tag("table", *captions, tag("thead", head), tag("tbody", *rows))
@@ -123,10 +125,10 @@ def _breakable(name: str) -> Markup:
     return joined(first, *(joined(",", tag("wbr"), other) for other in others))
 
 
-def _scatters(chains: list[tuple[int, Chain]]) -> Iterator[Markup]:
+def _scatters(chains: list[tuple[int, ChainReport]]) -> Iterator[Markup]:
     in_gpus = any(chain.cloud_gpu_hours for _, chain in chains)
     currency = next((chain.currency for _, chain in chains if chain.currency), "")
-    against: list[tuple[str, Callable[[Chain], float]]] = [
+    against: list[tuple[str, Callable[[ChainReport], float]]] = [
         ("cloud GPU-hours", lambda c: c.cloud_gpu_hours)
         if in_gpus
         else ("cloud node-hours", lambda c: c.cloud_node_hours)
@@ -135,20 +137,20 @@ def _scatters(chains: list[tuple[int, Chain]]) -> Iterator[Markup]:
         against.append(
             (f"cost of the cloud ({currency})" if currency else "cost of the cloud", lambda c: float(c.cost))
         )
-    waits: list[tuple[str, Callable[[Chain], float | None]]] = [
+    waits: list[tuple[str, Callable[[ChainReport], float | None]]] = [
         ("mean wait", lambda c: c.mean_wait_s), ("p95 of waits", lambda c: c.p95_wait_s),
     ]  # fmt: skip
     for title, x in against:
         plots = []
         for wait, y in waits:
             points = [
-                Point(
+                ScatterPoint(
                     place, c.chain, x(c), _finite(y(c)), c.baseline,
-                    f"{c.chain}: {wait} {length(y(c))}, {amount(x(c))} {title}",
+                    f"{c.chain}: {wait} {format_duration(y(c))}, {format_amount(x(c))} {title}",
                 )
                 for place, c in chains
             ]  # fmt: skip
-            plots.append(scatter(points, wait, title))
+            plots.append(scatter_chart(points, wait, title))
         yield tag("div", *plots, class_="pair")
 
 
@@ -156,9 +158,9 @@ def _finite(value: float | None) -> float:
     return math.inf if value is None else value
 
 
-def _courses(report: Report, chains: list[tuple[int, Chain]]) -> Iterator[Markup]:
+def _courses(report: SimulationReport, chains: list[tuple[int, ChainReport]]) -> Iterator[Markup]:
     slices = [
-        Slices(
+        TimelineData(
             place, c.chain, c.course.time, c.course.pending_jobs, c.course.site_busy, c.course.cloud_nodes,
             c.course.cloud_busy,
         )
@@ -166,23 +168,27 @@ def _courses(report: Report, chains: list[tuple[int, Chain]]) -> Iterator[Markup
     ]  # fmt: skip
     if not slices:
         return
-    scales = Scales.of(slices, report.window.end.timestamp(), report.site_size, report.site_unit)
+    scales = TimelineScales.for_chains(slices, report.window.end.timestamp(), report.site_size, report.site_unit)
     yield tag("p", _SCALES)
     for one in slices:
-        baseline = report.chains[one.place].baseline
-        name = tag("h3", marks.sample(one.place, hollow=baseline), one.name)
-        yield tag("div", name, tag("div", course(one, scales), class_="wide"), class_="whole")
+        baseline = report.chains[one.chain_index].baseline
+        name = tag("h3", marks.legend_sample(one.chain_index, hollow=baseline), one.name)
+        yield tag("div", name, tag("div", timeline_chart(one, scales), class_="wide"), class_="whole")
 
 
-def _spread(chains: list[tuple[int, Chain]]) -> Iterator[Markup]:
-    lines = [Line(place, c.baseline, c.waits.share, c.waits.wait_s, _waited(c)) for place, c in chains if c.waits.share]
+def _spread(chains: list[tuple[int, ChainReport]]) -> Iterator[Markup]:
+    lines = [
+        DistributionLine(place, c.baseline, c.waits.share, c.waits.wait_s, _waited(c))
+        for place, c in chains
+        if c.waits.share
+    ]
     if not lines:
         return
-    items = [tag("li", marks.sample(place, hollow=c.baseline), c.chain) for place, c in chains if c.waits.share]
+    items = [tag("li", marks.legend_sample(place, hollow=c.baseline), c.chain) for place, c in chains if c.waits.share]
     key = tag("ul", *items, class_="key")
-    yield tag("div", key, tag("div", spread(lines), class_="wide"), class_="whole")
+    yield tag("div", key, tag("div", distribution_chart(lines), class_="wide"), class_="whole")
 
 
-def _waited(chain: Chain) -> str:
-    half, most = length(chain.p50_wait_s), length(chain.p95_wait_s)
+def _waited(chain: ChainReport) -> str:
+    half, most = format_duration(chain.p50_wait_s), format_duration(chain.p95_wait_s)
     return f"{chain.chain}: half of the jobs waited at most {half}, 95 % of them at most {most}"

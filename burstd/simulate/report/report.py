@@ -13,7 +13,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from burstd.simulate.report.result import Figures, Replay, Result, Sample
+from burstd.simulate.report.result import ChainResult, Figures, ReplayResult, TimelineSample
 
 BASELINES = ("never", "immediate", "aged")
 """Chains to compare others with, by the word before their colon."""
@@ -24,11 +24,11 @@ _WAITS = ("mean_wait_s", "p50_wait_s", "p95_wait_s", "max_wait_s", "bounded_slow
 _PAID = ("cloud_gpu_hours", "cloud_node_hours", "cost", "waste", "launches", "interruptions", "stockouts")
 
 
-class _Part(BaseModel):
+class _ReportModel(BaseModel):
     model_config = ConfigDict(frozen=True, ser_json_inf_nan="null")
 
 
-class Against(_Part):
+class ComparisonToImmediate(_ReportModel):
     """A chain beside ``immediate``."""
 
     cloud_gpu_hours: float | None
@@ -37,14 +37,14 @@ class Against(_Part):
     p95_wait_s: float
 
 
-class Waits(_Part):
+class WaitDistribution(_ReportModel):
     """How many of the jobs waited at most how long. A null wait: the job never started."""
 
     share: tuple[float, ...]
     wait_s: tuple[float | None, ...]
 
 
-class Course(_Part):
+class ChainTimeline(_ReportModel):
     """How things went, in slices of time: the most that a slice saw. Each list has an entry for each slice."""
 
     time: tuple[float, ...]
@@ -55,7 +55,7 @@ class Course(_Part):
     cloud_busy: tuple[int, ...]
 
 
-class Chain(_Part):
+class ChainReport(_ReportModel):
     """One chain. Figures are as result.Figures has them; lengths of time in seconds, null: it never came."""
 
     chain: str
@@ -64,7 +64,7 @@ class Chain(_Part):
     """The figures in which no chain is better; of those about the cloud, no chain that used it."""
     pareto: bool
     """No other chain is better in mean wait and cloud GPU-hours (node-hours where there are no GPUs)."""
-    against_immediate: Against | None
+    against_immediate: ComparisonToImmediate | None
     jobs: int
     mean_wait_s: float | None
     p50_wait_s: float | None
@@ -85,18 +85,18 @@ class Chain(_Part):
     impossible: int
     used_site: float
     decisions: int
-    waits: Waits
-    course: Course
+    waits: WaitDistribution
+    course: ChainTimeline
 
 
-class Span(_Part):
+class ReportWindow(_ReportModel):
     """The part of the trace that was replayed."""
 
     start: datetime
     end: datetime
 
 
-class Report(_Part):
+class SimulationReport(_ReportModel):
     """All of it."""
 
     version: Literal[1] = 1
@@ -109,31 +109,31 @@ class Report(_Part):
     site_unit: str
     """What ``site_busy`` counts: GPUs or CPUs."""
     cloud: str
-    window: Span
+    window: ReportWindow
     seed: int
     notes: tuple[str, ...]
-    chains: tuple[Chain, ...] = Field(description="in the order asked for")
+    chains: tuple[ChainReport, ...] = Field(description="in the order asked for")
 
     def json_text(self) -> str:
         """For programs; ends with a line end."""
         return self.model_dump_json(indent=1) + "\n"
 
 
-def report(replay: Replay) -> Report:
+def build_report(replay: ReplayResult) -> SimulationReport:
     """The report of a replay."""
     results = replay.results
     immediate = next((r.figures for r in results if r.chain == "immediate"), None)
-    front = pareto([(_used(r.figures), r.figures.mean_wait_s) for r in results])
+    front = pareto_front([(_used(r.figures), r.figures.mean_wait_s) for r in results])
     best = _best([r.figures for r in results])
-    return Report(
+    return SimulationReport(
         title=replay.title, trace=replay.trace, site=replay.site, site_size=replay.site_size,
         site_unit=replay.site_unit, cloud=replay.cloud, seed=replay.seed,
-        window=Span(start=_date(replay.window.start), end=_date(replay.window.end)), notes=replay.notes,
+        window=ReportWindow(start=_date(replay.window.start), end=_date(replay.window.end)), notes=replay.notes,
         chains=tuple(map(_chain, results, best, front, [immediate] * len(results))),
     )  # fmt: skip
 
 
-def pareto(points: Sequence[tuple[float, float]]) -> list[bool]:
+def pareto_front(points: Sequence[tuple[float, float]]) -> list[bool]:
     """Which of the points no other one beats: less or equal in both, and less in one."""
     return [
         all(math.isfinite(part) for part in one)
@@ -166,18 +166,18 @@ def _any(_: Figures) -> bool:
     return True
 
 
-def _chain(result: Result, best: tuple[str, ...], front: bool, immediate: Figures | None) -> Chain:
+def _chain(result: ChainResult, best: tuple[str, ...], front: bool, immediate: Figures | None) -> ChainReport:
     figures = result.figures
     values = {
         name: _rounded(getattr(figures, name))
         for name in Figures.__dataclass_fields__
         if name not in {"elapsed_s", "currency"}
     }
-    return Chain.model_validate(values | {
+    return ChainReport.model_validate(values | {
         "chain": result.chain, "baseline": result.chain.partition(":")[0] in BASELINES, "best": best, "pareto": front,
         "against_immediate": None if immediate is None or result.chain == "immediate" else _against(figures, immediate),
         "currency": figures.currency, "waits": _waits(sorted(job.wait_s for job in result.jobs)),
-        "course": course(result.timeline),
+        "course": build_timeline(result.timeline),
     })  # fmt: skip
 
 
@@ -189,37 +189,37 @@ def _rounded(value: float | Decimal) -> float | Decimal | None:
     return round(value, 4)
 
 
-def _against(figures: Figures, immediate: Figures) -> Against | None:
+def _against(figures: Figures, immediate: Figures) -> ComparisonToImmediate | None:
     waits = (figures.mean_wait_s - immediate.mean_wait_s, figures.p95_wait_s - immediate.p95_wait_s)
     if not all(map(math.isfinite, waits)):
         return None
     share = _used(figures) / _used(immediate) - 1 if _used(immediate) else None
-    return Against(
+    return ComparisonToImmediate(
         cloud_gpu_hours=share if share is None else round(share, 4),
         mean_wait_s=round(waits[0], 4), p95_wait_s=round(waits[1], 4),
     )  # fmt: skip
 
 
-def _waits(ordered: Sequence[float]) -> Waits:
+def _waits(ordered: Sequence[float]) -> WaitDistribution:
     if not ordered:
-        return Waits(share=(), wait_s=())
+        return WaitDistribution(share=(), wait_s=())
     places = [max(0, math.ceil(share * len(ordered)) - 1) for share in _SHARES]
-    return Waits(share=_SHARES, wait_s=tuple(_limited(ordered[place]) for place in places))
+    return WaitDistribution(share=_SHARES, wait_s=tuple(_limited(ordered[place]) for place in places))
 
 
 def _limited(wait_s: float) -> float | None:
     return round(wait_s, 1) if math.isfinite(wait_s) else None
 
 
-def course(samples: Sequence[Sample]) -> Course:
+def build_timeline(samples: Sequence[TimelineSample]) -> ChainTimeline:
     """Samples joined to slices of equal length, few enough to be drawn; peaks stay."""
     size = max(1, math.ceil(len(samples) / _SAMPLES))
     slices = [samples[at : at + size] for at in range(0, len(samples), size)]
 
-    def most(value: Callable[[Sample], int]) -> tuple[int, ...]:
+    def most(value: Callable[[TimelineSample], int]) -> tuple[int, ...]:
         return tuple(max(map(value, part)) for part in slices)
 
-    return Course(
+    return ChainTimeline(
         time=tuple(part[0].time for part in slices),
         pending_jobs=most(lambda s: s.pending_jobs), site_busy=most(lambda s: s.site_busy),
         cloud_nodes=most(lambda s: s.cloud_nodes), cloud_busy=most(lambda s: s.cloud_busy),

@@ -51,7 +51,7 @@ class Figures:
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class TimelineSample:
     """The state of things at one moment."""
 
     time: float
@@ -65,7 +65,7 @@ class Sample:
 
 
 @dataclass(frozen=True, slots=True)
-class JobRun:
+class SimulatedJobRun:
     """One job of the window. ``started`` is of the run that it ended with; infinite where it never did."""
 
     id: str
@@ -85,20 +85,20 @@ class JobRun:
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class ChainResult:
     """One chain of policies."""
 
     chain: str
     """As it was asked for: ``wait_aware,idle``, ``immediate``, ``aged:600``."""
     figures: Figures
-    timeline: tuple[Sample, ...]
+    timeline: tuple[TimelineSample, ...]
     """At even distances over the window and what comes after it, at most a few hundred."""
-    jobs: tuple[JobRun, ...]
+    jobs: tuple[SimulatedJobRun, ...]
     """In the order of their submission."""
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class TraceWindow:
     """The part of the trace that was replayed."""
 
     start: float
@@ -106,7 +106,7 @@ class Window:
 
 
 @dataclass(frozen=True, slots=True)
-class Replay:
+class ReplayResult:
     """Several chains over one window of one trace."""
 
     title: str
@@ -116,9 +116,9 @@ class Replay:
     """``31 nodes with 8 GPUs (load 1.00)``."""
     cloud: str
     """Pools and prices, in words."""
-    window: Window
+    window: TraceWindow
     seed: int
-    results: tuple[Result, ...]
+    results: tuple[ChainResult, ...]
     notes: tuple[str, ...] = ()
     """What was assumed, in sentences."""
     site_size: int = 0

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from burstd.simulate.traces.trace_job import BadLine, Lines, Trace, TraceJob, moment
+from burstd.simulate.traces.trace_job import Trace, TraceJob, TraceLines, UnreadableLine, parse_trace_time
 
 FORMAT = "philly"
 _NEEDED = ("timestamp", "duration", "num_gpus")
@@ -21,7 +21,7 @@ def is_header(line: str) -> bool:
     return set(_NEEDED) <= {column.strip() for column in line.split(",")}
 
 
-def read(lines: Lines) -> Trace:
+def read(lines: TraceLines) -> Trace:
     """Raises TraceError, see ``Lines.trace``."""
     rows = iter(lines)
     columns = [column.strip() for column in next(rows, "").split(",")]
@@ -31,27 +31,29 @@ def read(lines: Lines) -> Trace:
     jobs = []
     for row in rows:
         try:
-            job = _job(columns, row, lines.at - 1)
-        except BadLine as error:
-            lines.bad(str(error))
+            job = _job(columns, row, lines.line_number - 1)
+        except UnreadableLine as error:
+            lines.reject_line(str(error))
         except (ValueError, OverflowError):
-            lines.bad(f"expected a time, seconds and a number of GPUs like {_EXAMPLE}, found {row[:60]!r}")
+            lines.reject_line(f"expected a time, seconds and a number of GPUs like {_EXAMPLE}, found {row[:60]!r}")
         else:
             if job.run_s:
                 jobs.append(job)
             else:
-                lines.count(_NEVER_RAN)
-    return lines.trace(FORMAT, jobs)
+                lines.count_note(_NEVER_RAN)
+    return lines.build_trace(FORMAT, jobs)
 
 
 def _job(columns: Sequence[str], row: str, number: int) -> TraceJob:
     values = row.split(",")
     if len(values) != len(columns):
-        raise BadLine(f"expected {len(columns)} values, as many as columns, found {len(values)}")
+        raise UnreadableLine(f"expected {len(columns)} values, as many as columns, found {len(values)}")
     found = dict(zip(columns, values, strict=True))
     run_s, gpus = float(found["duration"]), int(found["num_gpus"])
     if not 0 <= run_s < 1e9:
-        raise BadLine(f"expected a duration in seconds, found {found['duration']!r}")
+        raise UnreadableLine(f"expected a duration in seconds, found {found['duration']!r}")
     if gpus < 0:
-        raise BadLine(f"expected a number of GPUs, found {found['num_gpus']!r}")
-    return TraceJob(str(number), moment(found["timestamp"]), run_s, gpus=gpus, account=found.get("cluster", ""))
+        raise UnreadableLine(f"expected a number of GPUs, found {found['num_gpus']!r}")
+    return TraceJob(
+        str(number), parse_trace_time(found["timestamp"]), run_s, gpus=gpus, account=found.get("cluster", "")
+    )

@@ -12,12 +12,12 @@ from types import MappingProxyType
 from typing import IO
 
 from burstd.simulate.traces import philly, sacct, swf
-from burstd.simulate.traces.trace_job import Lines, Trace, TraceError, TraceJob
+from burstd.simulate.traces.trace_job import Trace, TraceError, TraceJob, TraceLines
 
-__all__ = ["AUTO", "FORMATS", "Trace", "TraceError", "TraceJob", "read"]
+__all__ = ["AUTO", "FORMATS", "Trace", "TraceError", "TraceJob", "read_trace"]
 
 AUTO = "auto"
-_READERS: Mapping[str, Callable[[Lines], Trace]] = MappingProxyType(
+_READERS: Mapping[str, Callable[[TraceLines], Trace]] = MappingProxyType(
     {swf.FORMAT: swf.read, sacct.FORMAT: sacct.read, philly.FORMAT: philly.read}
 )
 FORMATS = (AUTO, *_READERS)
@@ -26,7 +26,7 @@ _LOOKED_AT = 200
 """Lines from the beginning that tell the format: headers of SWF are long."""
 
 
-def read(path: Path, format: str = AUTO) -> Trace:  # noqa: A002 - as the option is called
+def read_trace(path: Path, format: str = AUTO) -> Trace:  # noqa: A002 - as the option is called
     """The jobs of a trace. Raises TraceError, which names the file, the line and what was expected."""
     if format not in FORMATS:
         raise TraceError(f"there is no format {format!r} of traces; there are {', '.join(FORMATS)}")
@@ -35,7 +35,7 @@ def read(path: Path, format: str = AUTO) -> Trace:  # noqa: A002 - as the option
             text = _text(stream, path)
             head = list(islice(text, _LOOKED_AT))
             reader = _READERS[_format_of(head, path) if format == AUTO else format]
-            return reader(Lines(path, chain(head, text)))
+            return reader(TraceLines(path, chain(head, text)))
     except OSError as error:
         raise TraceError(f"{path} cannot be read: {error.strerror or error}") from None
 

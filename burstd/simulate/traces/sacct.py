@@ -22,7 +22,7 @@ from dataclasses import replace
 from functools import cache
 from typing import NamedTuple
 
-from burstd.simulate.traces.trace_job import BadLine, Lines, Trace, TraceJob, moment
+from burstd.simulate.traces.trace_job import Trace, TraceJob, TraceLines, UnreadableLine, parse_trace_time
 
 FORMAT = "sacct"
 _DELIMITER = "|"
@@ -47,7 +47,7 @@ _HET = "{} components of heterogeneous jobs joined to one job each"
 _NO_GPUS = "neither AllocTRES nor ReqTRES among the columns: all jobs count as jobs without GPUs"
 
 
-class _Row(NamedTuple):
+class _SacctRow(NamedTuple):
     job: TraceJob
     state: str
     start: float
@@ -59,29 +59,29 @@ def is_header(line: str) -> bool:
     return delimiter_of(line) in line and "jobid" in _columns(line)
 
 
-def read(lines: Lines) -> Trace:
+def read(lines: TraceLines) -> Trace:
     """Raises TraceError, see ``Lines.trace``."""
     rows = iter(lines)
     header = next(rows, "")
     delimiter, columns = delimiter_of(header), _columns(header)
     if delimiter != _DELIMITER:
-        rows = _whole(rows, delimiter, len(columns))
+        rows = _join_line_ends(rows, delimiter, len(columns))
     for names in _NEEDED:
         if not set(names) & set(columns):
             wanted = "sacct -X -P --format=JobID,Submit,Eligible,Start,End,Elapsed,State,... (with its header line)"
             raise lines.error(f"expected a column {' or '.join(names)}, as {wanted} writes them")
-    jobs: dict[str, _Row] = {}
+    jobs: dict[str, _SacctRow] = {}
     for line in rows:
         try:
             found = _job(dict(zip(columns, _values(line, columns, delimiter), strict=True)), lines)
         except (ValueError, OverflowError) as error:
-            lines.bad(str(error))
+            lines.reject_line(str(error))
             continue
         if found is not None:
             known = jobs.get(found.job.id)
             jobs[found.job.id] = found if known is None else _joined(known, found, lines)
     notes = [] if {"alloctres", "reqtres"} & set(columns) else [_NO_GPUS]
-    return lines.trace(FORMAT, _het_joined((row.job for row in jobs.values()), lines), notes)
+    return lines.build_trace(FORMAT, _het_joined((row.job for row in jobs.values()), lines), notes)
 
 
 def delimiter_of(header: str) -> str:
@@ -94,7 +94,7 @@ def _columns(header: str) -> list[str]:
     return [re.sub(r"%-?[0-9]+$", "", column.strip()).lower() for column in header.split(delimiter_of(header))]
 
 
-def _whole(lines: Iterable[str], delimiter: str, columns: int) -> Iterator[str]:
+def _join_line_ends(lines: Iterable[str], delimiter: str, columns: int) -> Iterator[str]:
     """Rows of which the values hold line ends, which only a delimiter that nobody could foresee makes plain."""
     row, size = "", 0
     for line in lines:
@@ -110,35 +110,35 @@ def _values(row: str, columns: Sequence[str], delimiter: str) -> list[str]:
     """A job's name may have a ``|`` in it: the row is whole where that column is the last."""
     values = row.split(delimiter, len(columns) - 1)
     if len(values) != len(columns):
-        raise BadLine(f"expected {len(columns)} values, as many as columns, found {len(values)}")
+        raise UnreadableLine(f"expected {len(columns)} values, as many as columns, found {len(values)}")
     return values
 
 
-def _job(row: Mapping[str, str], lines: Lines) -> _Row | None:
+def _job(row: Mapping[str, str], lines: TraceLines) -> _SacctRow | None:
     """None: it is no job that ran."""
     name = row["jobid"]
     if _STEP.fullmatch(name):
-        lines.count(_STEPS)
+        lines.count_note(_STEPS)
         return None
     state = row["state"].partition(" ")[0]
     if state == "PENDING" or _REST_OF_ARRAY.fullmatch(name):
-        lines.count(_NEVER_RAN)
+        lines.count_note(_NEVER_RAN)
         return None
     if _JOB.fullmatch(name) is None:
-        raise BadLine(f"expected a job's number as JobID, found {name!r}")
+        raise UnreadableLine(f"expected a job's number as JobID, found {name!r}")
     run_s = _run_s(row)
     if run_s <= 0:
-        lines.count(_NEVER_RAN)
+        lines.count_note(_NEVER_RAN)
         return None
     submitted, eligible, start = (_moment(row, column) for column in ("submit", "eligible", "start"))
     if not submitted:
-        raise BadLine(f"expected the time of submission as Submit, found {row['submit']!r}")
+        raise UnreadableLine(f"expected the time of submission as Submit, found {row['submit']!r}")
     if eligible > submitted:
-        lines.count(_LATER)
+        lines.count_note(_LATER)
         # The row of a run that was requeued tells when the job is eligible again.
         submitted = min(eligible, start or eligible)
     if state == "RUNNING":
-        lines.count(_RUNNING)
+        lines.count_note(_RUNNING)
     had = _tres(row.get("alloctres", "")) or _tres(row.get("reqtres", ""))
     nodes = _first(row, "allocnodes", "nnodes", "reqnodes") or int(had.get("node", 0))
     cpus = _first(row, "alloccpus", "ncpus", "reqcpus") or int(had.get("cpu", 0))
@@ -151,7 +151,7 @@ def _job(row: Mapping[str, str], lines: Lines) -> _Row | None:
         partition=row.get("partition", "").partition(",")[0], name=row.get("jobname", ""),
         gpu_type=types[0] if len(types) == 1 else "", constraint=row.get("constraints", ""),
     )  # fmt: skip
-    return _Row(job, state, start)
+    return _SacctRow(job, state, start)
 
 
 def _run_s(row: Mapping[str, str]) -> float:
@@ -172,7 +172,7 @@ def _limit_s(row: Mapping[str, str]) -> float:
 
 def _seconds(text: str) -> float:
     if not text.isdecimal():
-        raise BadLine(f"expected seconds as ElapsedRaw, found {text!r}")
+        raise UnreadableLine(f"expected seconds as ElapsedRaw, found {text!r}")
     return float(text)
 
 
@@ -181,7 +181,7 @@ def _length_s(text: str) -> float:
     """``MM:SS``, ``HH:MM:SS``, ``DD-HH:MM:SS``."""
     found = _LENGTH.fullmatch(text)
     if found is None:
-        raise BadLine(f"expected a length of time like 1-02:03:04, found {text!r}")
+        raise UnreadableLine(f"expected a length of time like 1-02:03:04, found {text!r}")
     days, hours, minutes, seconds = (int(part or 0) for part in found.groups())
     return float(((days * 24 + hours) * 60 + minutes) * 60 + seconds)
 
@@ -194,9 +194,11 @@ def _moment(row: Mapping[str, str], column: str) -> float:
     if text.isdecimal():
         return float(text)
     try:
-        return moment(text)
+        return parse_trace_time(text)
     except ValueError:
-        raise BadLine(f"expected a time like 2026-03-01T09:30:00 as {column.capitalize()}, found {text!r}") from None
+        raise UnreadableLine(
+            f"expected a time like 2026-03-01T09:30:00 as {column.capitalize()}, found {text!r}"
+        ) from None
 
 
 def _first(row: Mapping[str, str], *columns: str) -> int:
@@ -221,7 +223,7 @@ def _count(value: str, part: str) -> float:
     except ValueError:
         if not part.startswith(("cpu=", "node=", "gres/gpu")):
             return 0.0
-        raise BadLine(f"expected TRES like cpu=8,gres/gpu=2, found {part!r}") from None
+        raise UnreadableLine(f"expected TRES like cpu=8,gres/gpu=2, found {part!r}") from None
 
 
 def _memory(text: str, nodes: int, cpus: int) -> int:
@@ -230,30 +232,30 @@ def _memory(text: str, nodes: int, cpus: int) -> int:
         return 0
     found = _MEMORY.fullmatch(text)
     if found is None:
-        raise BadLine(f"expected memory like 4000M, found {text!r}")
+        raise UnreadableLine(f"expected memory like 4000M, found {text!r}")
     times = {"": 1, "n": max(1, nodes), "c": max(1, cpus)}[found[3]]
     return int(float(found[1]) * _MIB[found[2]] * times)
 
 
-def _joined(known: _Row, again: _Row, lines: Lines) -> _Row:
+def _joined(known: _SacctRow, again: _SacctRow, lines: TraceLines) -> _SacctRow:
     """Two rows of one id: a job that was requeued (``sacct -D``), or one that changed its size while it ran.
 
     Of the latter the second row is submitted when the size changed, and begins, in Slurm 22.05, when the job began.
     """
     if "RESIZING" not in {known.state, again.state}:
-        lines.count(_AGAIN)
+        lines.count_note(_AGAIN)
         return known if known.job.submitted > again.job.submitted else again
-    lines.count(_RESIZED)
+    lines.count_note(_RESIZED)
     rows = (known, again)
     larger = max((row.job for row in rows), key=lambda job: (job.gpus, job.cpus))
     run_s, start = max(row.job.run_s for row in rows), min(row.start for row in rows)
     if start:
         run_s = max(row.start + row.job.run_s for row in rows) - start
     whole = replace(larger, submitted=min(row.job.submitted for row in rows), run_s=run_s)
-    return _Row(whole, again.state if known.state == "RESIZING" else known.state, start)
+    return _SacctRow(whole, again.state if known.state == "RESIZING" else known.state, start)
 
 
-def _het_joined(jobs: Iterable[TraceJob], lines: Lines) -> Iterator[TraceJob]:
+def _het_joined(jobs: Iterable[TraceJob], lines: TraceLines) -> Iterator[TraceJob]:
     """The components of a heterogeneous job (``123+0``, ``123+1``) start together: one job of the sum of them."""
     leaders: dict[str, TraceJob] = {}
     for job in jobs:
@@ -261,7 +263,7 @@ def _het_joined(jobs: Iterable[TraceJob], lines: Lines) -> Iterator[TraceJob]:
         if not plus:
             yield job
             continue
-        lines.count(_HET)
+        lines.count_note(_HET)
         one = leaders.get(leader)
         leaders[leader] = replace(job, id=leader) if one is None else _sum(one, job)
     yield from leaders.values()

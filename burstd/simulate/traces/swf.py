@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import re
 
-from burstd.simulate.traces.trace_job import MOST, BadLine, Lines, Trace, TraceJob
+from burstd.simulate.traces.trace_job import MAX_VALUE, Trace, TraceJob, TraceLines, UnreadableLine
 
 FORMAT = "swf"
 _FIELDS = 18
@@ -33,7 +33,7 @@ def is_row(line: str) -> bool:
     return len(values) >= _FIELDS and all(re.fullmatch(r"-?[\d.]+", value) for value in values[:_FIELDS])
 
 
-def read(lines: Lines) -> Trace:
+def read(lines: TraceLines) -> Trace:
     """Raises TraceError, see ``Lines.trace``."""
     head: dict[str, str] = {}
     queues: dict[str, str] = {}
@@ -47,15 +47,15 @@ def read(lines: Lines) -> Trace:
         try:
             job = _job(line, start, queues, lines)
         except (ValueError, OverflowError) as error:
-            lines.bad(str(error))
+            lines.reject_line(str(error))
             continue
         if job is not None and job.id in jobs:
-            lines.bad(f"expected each job once, found job {job.id} again")
+            lines.reject_line(f"expected each job once, found job {job.id} again")
         elif job is not None:
             jobs[job.id] = job
     notes = [] if start else ["no UnixStartTime in the head: the first second of the trace is taken as 1970-01-01 UTC"]
     nodes, cpus = (int(_number(head.get(key, ""))) for key in ("MaxNodes", "MaxProcs"))
-    return lines.trace(FORMAT, jobs.values(), notes, nodes=nodes, cpus=cpus)
+    return lines.build_trace(FORMAT, jobs.values(), notes, nodes=nodes, cpus=cpus)
 
 
 def _note(line: str, head: dict[str, str], queues: dict[str, str]) -> None:
@@ -71,30 +71,30 @@ def _note(line: str, head: dict[str, str], queues: dict[str, str]) -> None:
 def _number(text: str) -> float:
     """Of a header; 0: there is none (``-1``, or words)."""
     found = re.match(r"[0-9]+", text)
-    return min(float(found[0]), MOST) if found else 0.0
+    return min(float(found[0]), MAX_VALUE) if found else 0.0
 
 
-def _job(line: str, start: float, queues: dict[str, str], lines: Lines) -> TraceJob | None:
+def _job(line: str, start: float, queues: dict[str, str], lines: TraceLines) -> TraceJob | None:
     values = line.split()
     if len(values) < _FIELDS:
-        raise BadLine(f"expected {_FIELDS} numbers, found {len(values)} words")
+        raise UnreadableLine(f"expected {_FIELDS} numbers, found {len(values)} words")
     try:
         number = [float(value) for value in values[:_FIELDS]]
     except ValueError:
-        raise BadLine(f"expected {_FIELDS} numbers, found {line[:60]!r}") from None
+        raise UnreadableLine(f"expected {_FIELDS} numbers, found {line[:60]!r}") from None
     submitted, run_s, had, asked = number[1], number[3], number[4], number[7]
     if submitted < 0:
-        raise BadLine(f"expected the second of submission as second number, found {values[1]}")
+        raise UnreadableLine(f"expected the second of submission as second number, found {values[1]}")
     if number[10] in _PIECES:
-        lines.count(_LEFT_OUT_PIECES)
+        lines.count_note(_LEFT_OUT_PIECES)
         return None
     if run_s <= 0:
-        lines.count(_NEVER_RAN)
+        lines.count_note(_NEVER_RAN)
         return None
     cpus = int(had if had > 0 else max(0.0, asked))
     memory = number[9] if number[9] > 0 else 0.0
     if number[16] > 0:
-        lines.count(_FOLLOWERS)
+        lines.count_note(_FOLLOWERS)
     return TraceJob(
         id=values[0], submitted=start + submitted, run_s=run_s, cpus=cpus,
         memory_mib=-int(-memory * max(1, cpus) // 1024), time_limit_s=max(0.0, number[8]),

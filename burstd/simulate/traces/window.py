@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from random import Random
 from typing import Literal
 
-from burstd.simulate.report.result import Window
+from burstd.simulate.report.result import TraceWindow
 from burstd.simulate.traces.trace_job import Trace, TraceJob
 
 Unit = Literal["gpu", "cpu"]
@@ -47,7 +47,7 @@ class ReplayJob:
     name: str
 
     @property
-    def total(self) -> int:
+    def total_units(self) -> int:
         """GPUs (or CPUs) on all nodes."""
         return self.nodes * self.units
 
@@ -58,7 +58,7 @@ class Workload:
 
     jobs: tuple[ReplayJob, ...]
     unit: Unit
-    window: Window
+    window: TraceWindow
     before: tuple[ReplayJob, ...]
     """Jobs of the trace that had ended when the window began, by their end: what a site knows then."""
     notes: tuple[str, ...]
@@ -66,7 +66,7 @@ class Workload:
     @property
     def work_s(self) -> float:
         """GPU (or CPU) seconds of all jobs."""
-        return sum(job.run_s * job.total for job in self.jobs)
+        return sum(job.run_s * job.total_units for job in self.jobs)
 
 
 def unit_of(trace: Trace) -> Unit:
@@ -74,7 +74,7 @@ def unit_of(trace: Trace) -> Unit:
     return "gpu" if any(job.gpus for job in trace.jobs) else "cpu"
 
 
-def cut(trace: Trace, start: float | None, days: float | None, size: int, unit: Unit, seed: int) -> Workload:
+def cut_window(trace: Trace, start: float | None, days: float | None, size: int, unit: Unit, seed: int) -> Workload:
     """The jobs submitted within ``days`` from ``start`` (None: from the trace's first to its last job).
 
     ``size`` is how many GPUs (or CPUs) a node has: larger jobs take several nodes. Raises WindowError.
@@ -86,7 +86,7 @@ def cut(trace: Trace, start: float | None, days: float | None, size: int, unit: 
     end = jobs[-1].submitted + 1.0 if days is None else begin + days * DAY_S
     last = bisect_left(jobs, end, key=lambda job: job.submitted)
     notes: list[str] = []
-    made = _made(jobs[:last], begin, size, unit, seed, notes)
+    made = _replay_jobs(jobs[:last], begin, size, unit, seed, notes)
     first = bisect_left(made, begin, key=lambda job: job.submitted)
     if first == len(made):
         raise WindowError(
@@ -95,15 +95,15 @@ def cut(trace: Trace, start: float | None, days: float | None, size: int, unit: 
         )
     before = sorted((j for j in made[:first] if j.submitted + j.run_s <= begin), key=lambda j: j.submitted + j.run_s)
     inside = tuple(replace(job, number=number) for number, job in enumerate(made[first:], 1))
-    return Workload(inside, unit, Window(begin, end), tuple(before), tuple(notes))
+    return Workload(inside, unit, TraceWindow(begin, end), tuple(before), tuple(notes))
 
 
-def _made(
+def _replay_jobs(
     jobs: Sequence[TraceJob], begin: float, size: int, unit: Unit, seed: int, notes: list[str]
 ) -> list[ReplayJob]:
     """``notes`` gets what was assumed of the jobs from ``begin`` on."""
     made: list[ReplayJob] = []
-    random = seeded(seed, "limits")
+    random = seeded_random(seed, "limits")
     left_out = guessed = raised = 0
     for job in jobs:
         # One draw for each job, used or not: what comes later in a trace changes nothing before it.
@@ -137,7 +137,7 @@ def _made(
     return made
 
 
-def seeded(seed: int, what: str) -> Random:
+def seeded_random(seed: int, what: str) -> Random:
     """Random numbers that hang on the seed and on what they are for."""
     return Random(f"{seed} {what}")  # noqa: S311  # dice, no secrets
 

@@ -29,11 +29,11 @@ from typing import Annotated
 from pydantic import Field, ValidationError
 
 from burstd.domain.cloud.offer import Offer, OfferRule, Pool
-from burstd.settings.faults import Fault, SettingsError, faults_of
+from burstd.settings.faults import SettingsError, SettingsFault, faults_of_validation
 from burstd.settings.fields import Count, Seconds, Section
-from burstd.settings.toml_source import Source, find_lines
+from burstd.settings.toml_source import TomlSource, key_lines
 from burstd.simulate.traces.window import Unit
-from burstd.simulate.world.market import PARTITION, Market, Ware, shape_of
+from burstd.simulate.world.market import PARTITION, Market, MarketOffer, shape_of
 
 Share = Annotated[float, Field(ge=0, le=1)]
 
@@ -63,53 +63,53 @@ class OffersFile(Section):
     offers: Annotated[tuple[OfferTable, ...], Field(min_length=1)]
 
 
-def market_of(path: Path, unit: Unit, boot_s: float, pools: Mapping[str, Pool] | None = None) -> Market:
+def read_market(path: Path, unit: Unit, boot_s: float, pools: Mapping[str, Pool] | None = None) -> Market:
     """What is sold, and the pools that it fills: those of burstd.toml, or one for each size.
 
     ``boot_s``: of offers that do not say. Raises SettingsError.
     """
     source, table = _read(path)
     made: dict[str, Pool] = dict(pools or {})
-    wares: list[Ware] = []
-    faults: list[Fault] = []
+    market_offers: list[MarketOffer] = []
+    faults: list[SettingsFault] = []
     for place, offer in enumerate(table.offers):
         fault = _fault(offer, unit, pools)
         if fault:
-            faults.append(Fault(("offers", place), fault))
+            faults.append(SettingsFault(("offers", place), fault))
             continue
         size = offer.gpus if unit == "gpu" else offer.cpus
         name = offer.pool or f"{unit}{size}"
         if pools is None:
             made.setdefault(name, Pool(name, (), (PARTITION,), shape_of(size or 1, unit)))
         pool = made[name]
-        ware = _ware(offer, table.currency, pool, boot_s)
+        ware = _market_offer(offer, table.currency, pool, boot_s)
         if pools is None:
             rule = OfferRule(offer.provider, (ware.offer.instance_type,), (offer.zone,), (ware.offer.market,))
             made[name] = pool = replace(pool, rules=(*pool.rules, rule))
         if not any(rule.allows(ware.offer) for rule in pool.rules):
-            faults.append(Fault(("offers", place), f"pool {name} has no rule that allows {ware.offer.id}"))
-        if ware.offer.id in {other.offer.id for other in wares}:
-            faults.append(Fault(("offers", place), f"{ware.offer.id} stands there twice"))
-        wares.append(ware)
+            faults.append(SettingsFault(("offers", place), f"pool {name} has no rule that allows {ware.offer.id}"))
+        if ware.offer.id in {other.offer.id for other in market_offers}:
+            faults.append(SettingsFault(("offers", place), f"{ware.offer.id} stands there twice"))
+        market_offers.append(ware)
     if faults:
         raise SettingsError(source, faults)
-    return Market(tuple(made.values()), tuple(wares))
+    return Market(tuple(made.values()), tuple(market_offers))
 
 
-def _read(path: Path) -> tuple[Source, OffersFile]:
-    source = Source(str(path))
+def _read(path: Path) -> tuple[TomlSource, OffersFile]:
+    source = TomlSource(str(path))
     try:
         text = path.read_text(encoding="utf-8")
         data = tomllib.loads(text)
     except OSError as error:
-        raise SettingsError(source, [Fault((), f"cannot be read ({error.strerror})")]) from None
+        raise SettingsError(source, [SettingsFault((), f"cannot be read ({error.strerror})")]) from None
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise SettingsError(source, [Fault((), f"is no TOML: {error}")]) from None
-    source = Source(str(path), find_lines(text))
+        raise SettingsError(source, [SettingsFault((), f"is no TOML: {error}")]) from None
+    source = TomlSource(str(path), key_lines(text))
     try:
         return source, OffersFile.model_validate(data)
     except ValidationError as error:
-        raise SettingsError(source, faults_of(error, OffersFile, data)) from None
+        raise SettingsError(source, faults_of_validation(error, OffersFile, data)) from None
 
 
 def _fault(offer: OfferTable, unit: Unit, pools: Mapping[str, Pool] | None) -> str:
@@ -123,7 +123,7 @@ def _fault(offer: OfferTable, unit: Unit, pools: Mapping[str, Pool] | None) -> s
     return ""
 
 
-def _ware(offer: OfferTable, currency: str, pool: Pool, boot_s: float) -> Ware:
+def _market_offer(offer: OfferTable, currency: str, pool: Pool, boot_s: float) -> MarketOffer:
     kind = offer.instance_type or pool.name
     made = Offer(offer.provider, offer.region, offer.zone, kind, offer.spot, pool.shape, offer.price, currency)
-    return Ware(made, offer.boot_s or boot_s, offer.stockout, offer.stockout_s, offer.losses_per_hour)
+    return MarketOffer(made, offer.boot_s or boot_s, offer.stockout, offer.stockout_s, offer.losses_per_hour)

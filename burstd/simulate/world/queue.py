@@ -16,38 +16,38 @@ from heapq import heapify, heappop, heappush
 from typing import Protocol
 
 from burstd.simulate.traces.window import ReplayJob
-from burstd.simulate.world.site import Hold, Site
+from burstd.simulate.world.site import BackfillReservation, OnPremSite
 
 _Class = tuple[int, int, float]
-Started = Callable[[ReplayJob, tuple[int, ...], tuple[str, ...]], None]
+OnJobStarted = Callable[[ReplayJob, tuple[int, ...], tuple[str, ...]], None]
 """Told of each start: the job, its nodes of the site, or its machines."""
 
 
-class Machines(Protocol):
+class OpenMachines(Protocol):
     """The machines of the cloud that are open to all."""
 
-    def find(self, nodes: int, units: int) -> tuple[str, ...]:
+    def find_slots(self, nodes: int, units: int) -> tuple[str, ...]:
         """Slots with room for such a job; empty: none."""
         ...
 
-    def take(self, slots: tuple[str, ...], job: ReplayJob, now: float) -> None:
+    def allocate(self, slots: tuple[str, ...], job: ReplayJob, now: float) -> None:
         """Puts the job there."""
         ...
 
 
-class Queue:
+class BackfillQueue:
     """Pending jobs."""
 
-    def __init__(self, site: Site, machines: Machines, staging_s: float, started: Started) -> None:
+    def __init__(self, site: OnPremSite, machines: OpenMachines, staging_s: float, on_started: OnJobStarted) -> None:
         """``staging_s``: how long after its submission the input of a job is in the store."""
         self.waiting: dict[int, ReplayJob] = {}
         self.head: ReplayJob | None = None
         """For whom ``hold`` is."""
-        self.hold: Hold | None = None
+        self.reservation: BackfillReservation | None = None
         self._site = site
         self._machines = machines
         self._staging_s = staging_s
-        self._started = started
+        self._on_started = on_started
         self._classes: dict[_Class, list[int]] = {}
         self.wanted: Counter[int] = Counter()
         """How many nodes all of them ask for, by the units that they ask of each."""
@@ -63,19 +63,19 @@ class Queue:
         del self.waiting[job.number]
         self.wanted[job.units] -= job.nodes
         if job is self.head:
-            self.head = self.hold = None
+            self.head = self.reservation = None
 
-    def try_one(self, job: ReplayJob, now: float) -> bool:
+    def start_if_possible(self, job: ReplayJob, now: float) -> bool:
         """Starts this job if that can be. Enough where room has not grown since the last pass and the head waits."""
         if self._start(job, now):
             return True
-        if self.head is None and self._site.can_ever(job.nodes, job.units):
-            self._keep_for(job)
+        if self.head is None and self._site.fits_when_empty(job.nodes, job.units):
+            self._reserve_for(job)
         return False
 
-    def work_off(self, now: float) -> None:
+    def backfill_pass(self, now: float) -> None:
         """One pass: starts all that can be started."""
-        self.head = self.hold = None
+        self.head = self.reservation = None
         first = [(number, key) for key in list(self._classes) if (number := self._first(key))]
         heapify(first)
         while first:
@@ -85,11 +85,11 @@ class Queue:
                 number = self._first(key)
                 if number:
                     heappush(first, (number, key))
-            elif self.head is None and self._site.can_ever(job.nodes, job.units):
-                self._keep_for(job)
+            elif self.head is None and self._site.fits_when_empty(job.nodes, job.units):
+                self._reserve_for(job)
 
-    def _keep_for(self, job: ReplayJob) -> None:
-        self.head, self.hold = job, self._site.hold(job.nodes, job.units)
+    def _reserve_for(self, job: ReplayJob) -> None:
+        self.head, self.reservation = job, self._site.reserve(job.nodes, job.units)
 
     def _first(self, key: _Class) -> int:
         """The first of a class that still waits; 0: none does."""
@@ -103,14 +103,14 @@ class Queue:
 
     def _start(self, job: ReplayJob, now: float) -> bool:
         until = now + job.limit_s
-        places = self._site.find(job.nodes, job.units, until, self.hold)
+        site_nodes = self._site.find_nodes(job.nodes, job.units, until, self.reservation)
         slots: tuple[str, ...] = ()
-        if places:
-            self._site.take(places, job.units, until, self.hold)
-        elif now >= job.submitted + self._staging_s and (slots := self._machines.find(job.nodes, job.units)):
-            self._machines.take(slots, job, now)
+        if site_nodes:
+            self._site.allocate(site_nodes, job.units, until, self.reservation)
+        elif now >= job.submitted + self._staging_s and (slots := self._machines.find_slots(job.nodes, job.units)):
+            self._machines.allocate(slots, job, now)
         else:
             return False
         self.remove(job)
-        self._started(job, places, slots)
+        self._on_started(job, site_nodes, slots)
         return True

@@ -9,16 +9,16 @@ _FREE_NOW = float("-inf")
 
 
 @dataclass(frozen=True, slots=True)
-class Hold:
+class BackfillReservation:
     """What EASY keeps for the head of the queue: when it will start, and on which nodes."""
 
-    at: float
+    shadow_time: float
     spare: dict[int, int]
     """By node of the head's, the units that will be free there beyond what the head takes. Jobs that run on past ``at``
     use them up."""
 
 
-class Site:
+class OnPremSite:
     """Nodes of one size. Units are GPUs or CPUs."""
 
     def __init__(self, nodes: int, size: int) -> None:
@@ -37,17 +37,19 @@ class Site:
         """Units in use."""
         return self.nodes * self.size - sum(self.free)
 
-    def can_ever(self, nodes: int, units: int) -> bool:
+    def fits_when_empty(self, nodes: int, units: int) -> bool:
         """Whether such a job could run here when all else is gone."""
         return nodes <= self.nodes and units <= self.size
 
-    def find(self, nodes: int, units: int, until: float, hold: Hold | None) -> tuple[int, ...]:
+    def find_nodes(
+        self, nodes: int, units: int, until: float, reservation: BackfillReservation | None
+    ) -> tuple[int, ...]:
         """Nodes for a job that ends at ``until`` at the latest, the fullest first; empty: there are none.
 
         It delays nobody for whom ``hold`` is.
         """
         found: list[int] = []
-        binding = hold.spare if hold is not None and until > hold.at else {}
+        binding = reservation.spare if reservation is not None and until > reservation.shadow_time else {}
         for free in range(units, self.size + 1):
             for node in self._by_free[free]:
                 if binding.get(node, units) >= units:
@@ -56,31 +58,33 @@ class Site:
                         return tuple(found)
         return ()
 
-    def take(self, places: tuple[int, ...], units: int, until: float, hold: Hold | None) -> None:
+    def allocate(
+        self, nodes: tuple[int, ...], units: int, until: float, reservation: BackfillReservation | None
+    ) -> None:
         """Puts a job there."""
-        for node in places:
-            self._move(node, self.free[node] - units)
+        for node in nodes:
+            self._set_free(node, self.free[node] - units)
             self._running[node].append((until, units))
-            if hold is not None and until > hold.at and node in hold.spare:
-                hold.spare[node] -= units
+            if reservation is not None and until > reservation.shadow_time and node in reservation.spare:
+                reservation.spare[node] -= units
 
-    def give(self, places: tuple[int, ...], units: int, until: float) -> None:
+    def deallocate(self, nodes: tuple[int, ...], units: int, until: float) -> None:
         """Takes it away again."""
-        for node in places:
-            self._move(node, self.free[node] + units)
+        for node in nodes:
+            self._set_free(node, self.free[node] + units)
             self._running[node].remove((until, units))
 
-    def hold(self, nodes: int, units: int) -> Hold:
+    def reserve(self, nodes: int, units: int) -> BackfillReservation:
         """Where and when such a job will start, going by the time limits of what runs. It must fit the site."""
-        soonest = nsmallest(nodes, ((self._times(node)[units], node) for node in range(self.nodes)))
+        soonest = nsmallest(nodes, ((self._free_times(node)[units], node) for node in range(self.nodes)))
         at = soonest[-1][0]
         spare: dict[int, int] = {}
         for _, node in soonest:
-            times = self._times(node)
+            times = self._free_times(node)
             spare[node] = max(free for free in range(units, self.size + 1) if times[free] <= at) - units
-        return Hold(at, spare)
+        return BackfillReservation(at, spare)
 
-    def _times(self, node: int) -> list[float]:
+    def _free_times(self, node: int) -> list[float]:
         """For each number of units, when so many will be free on the node."""
         times = self._free_at[node]
         if times is None:
@@ -92,7 +96,7 @@ class Site:
             self._free_at[node] = times
         return times
 
-    def _move(self, node: int, free: int) -> None:
+    def _set_free(self, node: int, free: int) -> None:
         del self._by_free[self.free[node]][node]
         self._by_free[free][node] = None
         self.free[node] = free

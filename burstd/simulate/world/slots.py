@@ -12,13 +12,13 @@ from burstd.domain.slurm.shape import Gres, Shape
 from burstd.simulate.traces.window import Unit
 from burstd.simulate.world.market import size_of
 
-LEAST = 8
+SPARE_SLOTS = 8
 """Slots that a pool which grows has beyond what is needed."""
 _OFF = frozenset({"CLOUD", "POWERED_DOWN"})
 _UP = frozenset({"CLOUD"})
 
 
-class Slots:
+class SimulatedSlots:
     """All slots, by pool."""
 
     def __init__(self, pools: Sequence[Pool], unit: Unit) -> None:
@@ -31,7 +31,7 @@ class Slots:
         for pool in pools:
             self._declare(pool, pool.slots)
 
-    def fit(self, wanted: Mapping[int, int], claimed: Mapping[str, int], taken: Container[str]) -> None:
+    def resize_pools(self, wanted: Mapping[int, int], claimed: Mapping[str, int], taken: Container[str]) -> None:
         """Gives pools that grow the slots that ``wanted`` nodes (by their units) need; lets go of very many.
 
         ``claimed``: how many slots of each pool have machines; ``taken``: these slots.
@@ -46,11 +46,11 @@ class Slots:
             pool = self.pools[name]
             enough = claimed[name] + more
             if enough > len(pool.slots) or not pool.slots:
-                self._resize(pool, LEAST + enough + enough // 4)
-            elif len(pool.slots) > 4 * LEAST + 2 * enough:
-                self._shrink(pool, LEAST + enough + enough // 4, taken)
+                self._resize(pool, SPARE_SLOTS + enough + enough // 4)
+            elif len(pool.slots) > 4 * SPARE_SLOTS + 2 * enough:
+                self._shrink(pool, SPARE_SLOTS + enough + enough // 4, taken)
 
-    def up(self, slot: str, pool: str, used: int, last_busy: float) -> None:
+    def mark_in_service(self, slot: str, pool: str, used: int, last_busy: float) -> None:
         """Its machine is open; so many units are in use."""
         shape = self.pools[pool].shape
         state = "MIXED" if used else "IDLE"
@@ -61,7 +61,7 @@ class Slots:
             last_busy=last_busy,
         )  # fmt: skip
 
-    def down(self, slot: str) -> None:
+    def mark_powered_down(self, slot: str) -> None:
         """It has no machine any more."""
         self.nodes[slot] = self._off[slot]
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from burstd.domain.errors import SchedulerUnavailable
-from burstd.slurm.commands.run import Commands
+from burstd.slurm.commands.run import SlurmCommands
 
 _LINE = re.compile(r"^(\w[\w-]*)\s*=\s?(.*)$", re.MULTILINE)
 _VERSION = re.compile(r"(\d+)\.(\d+)\.(\d+)")
@@ -16,7 +16,7 @@ _UID = re.compile(r".*\((\d+)\)$")
 
 
 @dataclass(frozen=True, slots=True)
-class Controller:
+class ControllerConfig:
     """The parts of slurmctld's configuration that burstd itself works with."""
 
     state_save_location: Path
@@ -24,26 +24,26 @@ class Controller:
     """SlurmUser, who runs ResumeProgram."""
 
 
-def config_of(text: str) -> dict[str, str]:
+def parse_config(text: str) -> dict[str, str]:
     """The settings in the output of ``scontrol show config``, by name."""
     return {key: value.strip() for key, value in _LINE.findall(text)}
 
 
-def version_of(config: Mapping[str, str]) -> tuple[int, int, int] | None:
+def slurmctld_version(config: Mapping[str, str]) -> tuple[int, int, int] | None:
     """slurmctld's version; None where it is not told."""
     match = _VERSION.match(config.get("SLURM_VERSION", ""))
     return (int(match[1]), int(match[2]), int(match[3])) if match else None
 
 
-def parse(text: str) -> Controller:
+def parse_controller_config(text: str) -> ControllerConfig:
     """The output of ``scontrol show config``. Raises SchedulerUnavailable where it does not say what is needed."""
-    found = config_of(text)
+    found = parse_config(text)
     user = _UID.match(found.get("SlurmUser", ""))
     if user is None or not found.get("StateSaveLocation"):
         raise SchedulerUnavailable("'scontrol show config' does not tell SlurmUser and StateSaveLocation")
-    return Controller(Path(found["StateSaveLocation"]), int(user[1]))
+    return ControllerConfig(Path(found["StateSaveLocation"]), int(user[1]))
 
 
-def ask(commands: Commands) -> Controller:
+def read_controller_config(commands: SlurmCommands) -> ControllerConfig:
     """Asks slurmctld. Raises SchedulerUnavailable."""
-    return parse(commands("scontrol", "show", "config"))
+    return parse_controller_config(commands("scontrol", "show", "config"))

@@ -11,14 +11,14 @@ from collections.abc import Sequence
 from burstd.domain.errors import SchedulerUnavailable
 
 
-class Drawn:
+class RandomDelimiters:
     """The words of one call: a new one for each."""
 
     def __init__(self) -> None:
         token = secrets.token_hex(12)
-        self.field = f"\x1f{token}\x1f"
+        self.field_delimiter = f"\x1f{token}\x1f"
         """Ends each field of a row but the last."""
-        self.row = f"\x1e{token}\x1e"
+        self.row_delimiter = f"\x1e{token}\x1e"
         """Ends the last."""
 
     def long_format(self, fields: Sequence[str]) -> dict[str, str]:
@@ -33,19 +33,19 @@ class Drawn:
         """The same for fields such as ``%A``."""
         return {"SQUEUE_FORMAT": "".join(name + end for name, end in zip(fields, self._ends(fields), strict=True))}
 
-    def rows(self, text: str) -> list[str]:
+    def split_rows(self, text: str) -> list[str]:
         """The rows of such an output. Raises SchedulerUnavailable where it is cut off."""
-        *rows, rest = text.split(self.row + "\n")
+        *rows, rest = text.split(self.row_delimiter + "\n")
         if rest:
             raise SchedulerUnavailable("what Slurm printed ends within a row: the command was cut off")
         return rows
 
-    def cells(self, row: str, fields: Sequence[str]) -> dict[str, str]:
+    def split_fields(self, row: str, fields: Sequence[str]) -> dict[str, str]:
         """The values of one row by their fields. Raises SchedulerUnavailable where some are missing."""
-        values = row.split(self.field)
+        values = row.split(self.field_delimiter)
         if len(values) != len(fields):
             raise SchedulerUnavailable(f"a row that Slurm printed has {len(values)} fields, not {len(fields)}")
         return dict(zip(fields, values, strict=True))
 
     def _ends(self, fields: Sequence[str]) -> list[str]:
-        return [self.field] * (len(fields) - 1) + [self.row]
+        return [self.field_delimiter] * (len(fields) - 1) + [self.row_delimiter]

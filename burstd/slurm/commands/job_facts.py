@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from burstd.domain.errors import SchedulerRefused, SchedulerUnavailable
-from burstd.slurm.commands.delimiters import Drawn
-from burstd.slurm.commands.parsing import number, seconds, word
-from burstd.slurm.commands.run import Commands
+from burstd.slurm.commands.delimiters import RandomDelimiters
+from burstd.slurm.commands.parsing import parse_count, parse_duration, text_or_empty
+from burstd.slurm.commands.run import SlurmCommands
 from burstd.slurm.hostlist import HostlistError, expand
 
-FIELDS = (
+JOB_FACTS_FIELDS = (
     "JobID", "JobArrayID", "ArrayJobID", "ArrayTaskID", "HetJobID", "HetJobOffset", "State", "exit_code", "RestartCnt",
     "TimeUsed", "UserID", "UserName", "GroupID", "NodeList", "Partition", "Account", "Reason", "WorkDir", "STDOUT",
     "STDERR", "Name",
@@ -51,29 +51,29 @@ class JobFacts:
     """Absolute; empty where it has none of its own, or its path is longer than a path can be."""
     restarts: int = 0
     name: str = ""
-    seconds: float = 0.0
+    run_seconds: float = 0.0
     """How long it ran, or has been running."""
 
 
-def job_facts(commands: Commands, job_id: str) -> JobFacts | None:
+def read_job_facts(commands: SlurmCommands, job_id: str) -> JobFacts | None:
     """Asks Slurm; None: it does not know the job (any more). Raises SchedulerUnavailable."""
     if re.fullmatch(r"[0-9]{1,10}", job_id) is None:
         return None
-    drawn = Drawn()
-    words = ("squeue", "--all", "--noheader", "--states=all", f"--jobs={job_id}")
+    delimiters = RandomDelimiters()
+    argv = ("squeue", "--all", "--noheader", "--states=all", f"--jobs={job_id}")
     try:
-        text = commands(*words, environment=drawn.long_format(FIELDS))
+        text = commands(*argv, environment=delimiters.long_format(JOB_FACTS_FIELDS))
     except SchedulerRefused as error:
         if _UNKNOWN in str(error).lower():
             return None
         raise SchedulerUnavailable(str(error)) from None
     # Of an array all tasks are shown.
-    return next((facts for facts in parse(text, drawn) if facts.job_id == job_id), None)
+    return next((facts for facts in parse_job_facts(text, delimiters) if facts.job_id == job_id), None)
 
 
-def parse(text: str, drawn: Drawn) -> list[JobFacts]:
+def parse_job_facts(text: str, delimiters: RandomDelimiters) -> list[JobFacts]:
     """Every job that such a squeue shows. Raises SchedulerUnavailable where one has no owner or its nodes are none."""
-    return [_facts(drawn.cells(row, FIELDS)) for row in drawn.rows(text)]
+    return [_facts(delimiters.split_fields(row, JOB_FACTS_FIELDS)) for row in delimiters.split_rows(text)]
 
 
 def _facts(f: Mapping[str, str]) -> JobFacts:
@@ -83,58 +83,58 @@ def _facts(f: Mapping[str, str]) -> JobFacts:
     elif f["HetJobID"].isdecimal() and f["HetJobID"] != "0":
         queue_id = f"{f['HetJobID']}+{f['HetJobOffset']}"
     try:
-        uid, gid, nodes = int(f["UserID"]), int(f["GroupID"]), tuple(expand(word(f["NodeList"])))
+        uid, gid, nodes = int(f["UserID"]), int(f["GroupID"]), tuple(expand(text_or_empty(f["NodeList"])))
     except (ValueError, HostlistError):
         raise SchedulerUnavailable(f"squeue does not tell owner and nodes of job {job_id} as expected") from None
-    status = exit_code(f["exit_code"])
+    status = format_exit_code(f["exit_code"])
     return JobFacts(
         job_id=job_id,
         queue_id=queue_id,
         user=f["UserName"],
         uid=uid,
         gid=gid,
-        account=word(f["Account"]),
+        account=text_or_empty(f["Account"]),
         partitions=tuple(p for p in f["Partition"].split(",") if p),
-        state=_end(f["State"], f["Reason"], status),
+        state=_final_state(f["State"], f["Reason"], status),
         exit_code=status,
         nodes=nodes,
         work_dir=f["WorkDir"],
-        std_out=_file(f["STDOUT"], f, nodes),
-        std_err=_file(f["STDERR"], f, nodes),
-        restarts=number(f["RestartCnt"]),
+        std_out=_output_path(f["STDOUT"], f, nodes),
+        std_err=_output_path(f["STDERR"], f, nodes),
+        restarts=parse_count(f["RestartCnt"]),
         name=f["Name"],
-        seconds=seconds(f["TimeUsed"]),
+        run_seconds=parse_duration(f["TimeUsed"]),
     )
 
 
-def exit_code(text: str) -> str:
+def format_exit_code(text: str) -> str:
     """``3:0``, also of the wait status (``768``) that Slurm 22.05 shows."""
     if not text.isdecimal():
         return text
-    status = number(text)
+    status = parse_count(text)
     return f"{status >> 8 & 0xFF}:{status & 0x7F}"
 
 
-def _end(state: str, reason: str, exit_code: str) -> str:
+def _final_state(state: str, reason: str, exit_code: str) -> str:
     """The job's state. While its output is staged out, Slurm shows only that; exit and reason tell how it ended."""
     if state != "STAGE_OUT":
         return state
     status, _, signal = exit_code.partition(":")
-    if reason in _ENDS:
-        return _ENDS[reason]
+    if reason in _STATE_BY_REASON:
+        return _STATE_BY_REASON[reason]
     return "FAILED" if status != "0" else "COMPLETED" if signal in ("", "0") else "CANCELLED"
 
 
-_ENDS = {"TimeLimit": "TIMEOUT", "NodeDown": "NODE_FAIL", "OutOfMemory": "OUT_OF_MEMORY"}
+_STATE_BY_REASON = {"TimeLimit": "TIMEOUT", "NodeDown": "NODE_FAIL", "OutOfMemory": "OUT_OF_MEMORY"}
 
 
-def _file(pattern: str, f: Mapping[str, str], nodes: tuple[str, ...]) -> str:
+def _output_path(pattern: str, f: Mapping[str, str], nodes: tuple[str, ...]) -> str:
     """A file of the batch script, as slurmstepd names it (fname_create2): squeue shows its pattern."""
     if pattern in ("", "(null)"):
         return ""
-    array, task, job = number(f["ArrayJobID"]), _NO_TASK, number(f["JobID"])
+    array, task, job = parse_count(f["ArrayJobID"]), _NO_TASK, parse_count(f["JobID"])
     if f["ArrayTaskID"].isdecimal():
-        task = number(f["ArrayTaskID"])
+        task = parse_count(f["ArrayTaskID"])
     texts = {"N": nodes[0] if nodes else "", "s": "batch", "u": f["UserName"], "x": f["Name"]}
     numbers = {"A": array or job, "J": job, "a": task, "b": task % 10, "j": job, "n": 0, "t": 0}
 

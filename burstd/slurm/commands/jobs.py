@@ -8,15 +8,25 @@ from collections.abc import Callable, Mapping
 
 from burstd.domain.slurm.job import Job, JobState
 from burstd.domain.slurm.shape import Gres
-from burstd.slurm.commands.delimiters import Drawn
-from burstd.slurm.commands.parsing import gres_of_job, hosts, instant, mebibytes, number, seconds, times, tres, word
+from burstd.slurm.commands.delimiters import RandomDelimiters
+from burstd.slurm.commands.parsing import (
+    expand_hosts,
+    multiply_gres,
+    parse_count,
+    parse_duration,
+    parse_job_gres,
+    parse_mebibytes,
+    parse_timestamp,
+    parse_tres,
+    text_or_empty,
+)
 from burstd.slurm.commands.reasons import short_reason
-from burstd.slurm.commands.run import Commands
+from burstd.slurm.commands.run import SlurmCommands
 from burstd.slurm.hostlist import task_count, task_limit
 
 log = logging.getLogger(__name__)
 
-FIELDS = (
+QUEUE_FIELDS = (
     "JobID", "JobArrayID", "ArrayJobID", "ArrayTaskID", "HetJobID", "HetJobOffset", "State", "PriorityLong",
     "Partition", "NumNodes", "MaxNodes", "NumCPUs", "MinCPUs", "NumTasks", "NTPerNode", "MinMemory",
     "tres-per-job", "tres-per-node", "tres-per-socket", "tres-per-task", "tres-alloc", "mem-per-tres", "Sockets",
@@ -25,61 +35,61 @@ FIELDS = (
     "Licenses", "Dependency", "Comment", "Name",
 )  # fmt: skip
 
-EXCLUDED_IN_FORMAT = (24, 5, 0)
+EXCLUDED_NODES_SINCE = (24, 5, 0)
 """From this version on squeue's long format knows excluded nodes; before, only its short format does."""
 _EXCLUDED = ("%A", "%x")
 
 _COMMENTS = ("JobArrayID", "ArrayJobID", "Comment")
-Row = tuple[str, tuple[str, ...]]
+QueueRow = tuple[str, tuple[str, ...]]
 """The text of a row, then the nodes that its job excludes, where those are told apart."""
 _STATES = {state.value: state for state in JobState}
-_KEPT = "\x1f" + secrets.token_hex(12)
+_CACHE_DELIMITER = "\x1f" + secrets.token_hex(12)
 """Between the fields of rows that are kept; no other process ever sees it."""
 _REASON = 200
 
 
 def read_jobs(
-    commands: Commands,
+    commands: SlurmCommands,
     translate: Callable[[float], float],
     excluded: Mapping[str, tuple[str, ...]] | None = None,
-    known: dict[Row, Job] | None = None,
+    cached: dict[QueueRow, Job] | None = None,
 ) -> tuple[Job, ...]:
     """Asks Slurm for the whole queue, see ``parse_jobs``. Raises SchedulerUnavailable."""
-    drawn = Drawn()
-    text = commands("squeue", "--all", "--noheader", "--noconvert", environment=drawn.long_format(FIELDS))
-    return parse_jobs(text, drawn, translate, excluded, known)
+    delimiters = RandomDelimiters()
+    text = commands("squeue", "--all", "--noheader", "--noconvert", environment=delimiters.long_format(QUEUE_FIELDS))
+    return parse_jobs(text, delimiters, translate, excluded, cached)
 
 
-def read_excluded(commands: Commands) -> dict[str, tuple[str, ...]]:
+def read_excluded_nodes(commands: SlurmCommands) -> dict[str, tuple[str, ...]]:
     """Asks Slurm for excluded nodes by its job numbers, of jobs that exclude any. Raises SchedulerUnavailable."""
-    drawn = Drawn()
-    text = commands("squeue", "--all", "--noheader", "--states=PENDING", environment=drawn.short_format(_EXCLUDED))
-    return parse_excluded(text, drawn)
+    delimiters = RandomDelimiters()
+    text = commands("squeue", "--all", "--noheader", "--states=PENDING", environment=delimiters.short_format(_EXCLUDED))
+    return parse_excluded_nodes(text, delimiters)
 
 
-def read_comments(commands: Commands, job_ids: str) -> dict[str, str]:
+def read_comments(commands: SlurmCommands, job_ids: str) -> dict[str, str]:
     """Asks Slurm for the comments of jobs with commas between, by their ids. Raises SchedulerError."""
-    drawn = Drawn()
-    text = commands("squeue", "--all", "--noheader", f"--jobs={job_ids}", environment=drawn.long_format(_COMMENTS))
-    return parse_comments(text, drawn)
+    delimiters = RandomDelimiters()
+    text = commands("squeue", "--all", "--noheader", f"--jobs={job_ids}", environment=delimiters.long_format(_COMMENTS))
+    return parse_comments(text, delimiters)
 
 
-def parse_excluded(text: str, drawn: Drawn) -> dict[str, tuple[str, ...]]:
+def parse_excluded_nodes(text: str, delimiters: RandomDelimiters) -> dict[str, tuple[str, ...]]:
     """Excluded nodes by Slurm's job number, for jobs that exclude any."""
     found = {}
-    for row in drawn.rows(text):
-        job, nodes = drawn.cells(row, _EXCLUDED).values()
-        if word(nodes):
-            found[job] = hosts(nodes)
+    for row in delimiters.split_rows(text):
+        job, nodes = delimiters.split_fields(row, _EXCLUDED).values()
+        if text_or_empty(nodes):
+            found[job] = expand_hosts(nodes)
     return found
 
 
 def parse_jobs(
     text: str,
-    drawn: Drawn,
+    delimiters: RandomDelimiters,
     translate: Callable[[float], float],
     excluded: Mapping[str, tuple[str, ...]] | None = None,
-    known: dict[Row, Job] | None = None,
+    cached: dict[QueueRow, Job] | None = None,
 ) -> tuple[Job, ...]:
     """The queue. ``excluded``: what ``parse_excluded`` gave, where it is needed.
 
@@ -87,99 +97,101 @@ def parse_jobs(
     of a long queue; it is left with the rows of this call. A job of which a value cannot be read is UNKNOWN, with what
     is wrong as its reason. Raises SchedulerUnavailable where the output is cut off.
     """
-    before, excluded = known or {}, excluded or {}
-    now: dict[Row, Job] = {}
+    before, excluded = cached or {}, excluded or {}
+    now: dict[QueueRow, Job] = {}
     found = []
-    for shown in drawn.rows(text):
+    for shown in delimiters.split_rows(text):
         # The words of this call are not those of the next.
-        plain = shown.replace(drawn.field, _KEPT)
-        row = (plain, excluded.get(plain.partition(_KEPT)[0], ()))
-        job = now[row] = before.get(row) or _job(drawn.cells(shown, FIELDS), translate, row[1])
+        plain = shown.replace(delimiters.field_delimiter, _CACHE_DELIMITER)
+        row = (plain, excluded.get(plain.partition(_CACHE_DELIMITER)[0], ()))
+        job = now[row] = before.get(row) or _job_or_unreadable(
+            delimiters.split_fields(shown, QUEUE_FIELDS), translate, row[1]
+        )
         found.append(job)
-    if known is not None:
-        known.clear()
-        known.update(now)
+    if cached is not None:
+        cached.clear()
+        cached.update(now)
     return tuple(found)
 
 
-def parse_comments(text: str, drawn: Drawn) -> dict[str, str]:
+def parse_comments(text: str, delimiters: RandomDelimiters) -> dict[str, str]:
     """Comments by the jobs' ids."""
-    rows = (drawn.cells(row, _COMMENTS) for row in drawn.rows(text))
-    return {_id(f["JobArrayID"], f["ArrayJobID"]): word(f["Comment"]) for f in rows}
+    rows = (delimiters.split_fields(row, _COMMENTS) for row in delimiters.split_rows(text))
+    return {_queue_id(f["JobArrayID"], f["ArrayJobID"]): text_or_empty(f["Comment"]) for f in rows}
 
 
-def _id(shown: str, array_job: str) -> str:
+def _queue_id(shown: str, array_job: str) -> str:
     """Of the pending rest of an array, ``3_[5-7]``, the number of the array."""
     return array_job if "[" in shown else shown
 
 
-def _job(f: Mapping[str, str], translate: Callable[[float], float], excluded: tuple[str, ...]) -> Job:
+def _job_or_unreadable(f: Mapping[str, str], translate: Callable[[float], float], excluded: tuple[str, ...]) -> Job:
     try:
-        return _read(f, translate, excluded)
+        return _parse_job(f, translate, excluded)
     except (ValueError, ArithmeticError) as error:
-        return unreadable(_id(f["JobArrayID"], f["ArrayJobID"]), f["UserName"], error)
+        return unreadable_job(_queue_id(f["JobArrayID"], f["ArrayJobID"]), f["UserName"], error)
 
 
-def unreadable(job_id: str, user: str, error: Exception) -> Job:
+def unreadable_job(job_id: str, user: str, error: Exception) -> Job:
     """Stands for a job of which a value cannot be read: nothing is booted for it."""
     why = str(error)[:_REASON]
     log.warning("job %s is passed over: what it asks for cannot be read: %s", job_id, why)
     return Job(job_id, user, JobState.UNKNOWN, (), 0.0, reason=f"burstd cannot read what it asks for: {why}")
 
 
-def _read(f: Mapping[str, str], translate: Callable[[float], float], excluded: tuple[str, ...]) -> Job:
+def _parse_job(f: Mapping[str, str], translate: Callable[[float], float], excluded: tuple[str, ...]) -> Job:
     shown = f["JobArrayID"]
     array_job, tasks = "", ""
     if "_" in shown:
         array_job = f["ArrayJobID"]
         # "3_[5]" is the pending rest of an array with one task left, "3_5" is that task on its own.
-        tasks = word(f["ArrayTaskID"]) if "[" in shown else ""
-    asked = tres(f["tres-alloc"])
+        tasks = text_or_empty(f["ArrayTaskID"]) if "[" in shown else ""
+    asked = parse_tres(f["tres-alloc"])
     nodes, nodes_max = _nodes(f, asked)
-    cpus = max(1, number(f["NumCPUs"]), number(asked.get("cpu", "")))
+    cpus = max(1, parse_count(f["NumCPUs"]), parse_count(asked.get("cpu", "")))
     per_node, per_job = _gres(f)
     memory, per_cpu = _memory(
-        f, max(1, number(asked.get("node", ""))), cpus, mebibytes(asked.get("mem", "")), (per_node, per_job)
+        f, max(1, parse_count(asked.get("node", ""))), cpus, parse_mebibytes(asked.get("mem", "")), (per_node, per_job)
     )
     return Job(
-        id=_id(shown, array_job),
+        id=_queue_id(shown, array_job),
         user=f["UserName"],
         state=_STATES.get(f["State"], JobState.UNKNOWN),
         partitions=tuple(filter(None, f["Partition"].split(","))),
-        submitted=instant(f["SubmitTime"], translate),
+        submitted=parse_timestamp(f["SubmitTime"], translate),
         name=f["Name"],
-        account=word(f["Account"]),
-        qos=word(f["QOS"]),
-        reason=short_reason(word(f["Reason"])),
-        priority=number(f["PriorityLong"]),
+        account=text_or_empty(f["Account"]),
+        qos=text_or_empty(f["QOS"]),
+        reason=short_reason(text_or_empty(f["Reason"])),
+        priority=parse_count(f["PriorityLong"]),
         array_job_id=array_job,
         array_tasks=tasks.partition("%")[0],
         tasks=task_count(tasks) if tasks else 1,
         tasks_limit=task_limit(tasks),
-        het_job_id=word(f["HetJobID"]),
-        het_offset=number(f["HetJobOffset"]),
+        het_job_id=text_or_empty(f["HetJobID"]),
+        het_offset=parse_count(f["HetJobOffset"]),
         nodes=nodes,
         nodes_max=nodes_max,
         cpus=cpus,
-        cpus_per_node=number(f["MinCPUs"]),
+        cpus_per_node=parse_count(f["MinCPUs"]),
         memory_mib=memory,
         memory_per_cpu=per_cpu,
-        memory_whole=not memory and mebibytes(asked.get("mem", "")) > 0,
+        memory_whole=not memory and parse_mebibytes(asked.get("mem", "")) > 0,
         gres_per_node=per_node,
         gres_per_job=per_job,
-        constraint=word(f["Feature"]),
+        constraint=text_or_empty(f["Feature"]),
         exclusive=_exclusive(f),
-        time_limit_s=seconds(f["TimeLimit"]),
-        start=instant(f["StartTime"], translate),
-        end=instant(f["EndTime"], translate),
-        eligible=instant(f["EligibleTime"], translate),
-        node_list=hosts(f["NodeList"]) or hosts(f["ReqNodes"]),
-        excluded_nodes=hosts(f["ExcNodes"]) or excluded,
-        reservation=word(f["Reservation"]),
-        licenses=word(f["Licenses"]),
-        dependency=word(f["Dependency"]),
-        comment=word(f["Comment"]),
-        restarts=number(f["RestartCnt"]),
+        time_limit_s=parse_duration(f["TimeLimit"]),
+        start=parse_timestamp(f["StartTime"], translate),
+        end=parse_timestamp(f["EndTime"], translate),
+        eligible=parse_timestamp(f["EligibleTime"], translate),
+        node_list=expand_hosts(f["NodeList"]) or expand_hosts(f["ReqNodes"]),
+        excluded_nodes=expand_hosts(f["ExcNodes"]) or excluded,
+        reservation=text_or_empty(f["Reservation"]),
+        licenses=text_or_empty(f["Licenses"]),
+        dependency=text_or_empty(f["Dependency"]),
+        comment=text_or_empty(f["Comment"]),
+        restarts=parse_count(f["RestartCnt"]),
         requeue=f["Requeue"] != "0",
     )
 
@@ -191,8 +203,8 @@ def _nodes(f: Mapping[str, str], asked: Mapping[str, str]) -> tuple[int, int]:
     the guess where no limit was given, so a limit of the same number cannot be told from none: it counts as one where
     the guess is no more than what was asked for, since one node then is enough.
     """
-    guess, most, per_node = number(f["NumNodes"]), number(f["MaxNodes"]), number(f["NTPerNode"])
-    fewest = max(1, number(asked.get("node", "")), -(-number(f["NumTasks"]) // per_node) if per_node else 0)
+    guess, most, per_node = parse_count(f["NumNodes"]), parse_count(f["MaxNodes"]), parse_count(f["NTPerNode"])
+    fewest = max(1, parse_count(asked.get("node", "")), -(-parse_count(f["NumTasks"]) // per_node) if per_node else 0)
     return fewest, 0 if most == guess and guess > fewest else max(most, fewest)
 
 
@@ -203,12 +215,12 @@ def _exclusive(f: Mapping[str, str]) -> bool:
 
 def _gres(f: Mapping[str, str]) -> tuple[tuple[Gres, ...], tuple[Gres, ...]]:
     """GRES for each node and for the whole job. Slurm takes --gpus-per-socket only with --sockets-per-node."""
-    sockets = max(1, number(f["Sockets"]))
-    per_node = gres_of_job(f["tres-per-node"]) + times(gres_of_job(f["tres-per-socket"]), sockets)
-    per_job = gres_of_job(f["tres-per-job"])
+    sockets = max(1, parse_count(f["Sockets"]))
+    per_node = parse_job_gres(f["tres-per-node"]) + multiply_gres(parse_job_gres(f["tres-per-socket"]), sockets)
+    per_job = parse_job_gres(f["tres-per-job"])
     # --ntasks-per-gpu and --gpus-per-task both give the number for a job that names it already.
     if not per_node and not per_job:
-        per_job = times(gres_of_job(f["tres-per-task"]), max(1, number(f["NumTasks"])))
+        per_job = multiply_gres(parse_job_gres(f["tres-per-task"]), max(1, parse_count(f["NumTasks"])))
     return per_node, per_job
 
 
@@ -219,8 +231,8 @@ def _memory(
 
     MinMemory is no help with --mem-per-gpu: 22.05 leaves it at 0, later versions show the memory of one GPU.
     """
-    for of_each in gres_of_job(f["mem-per-tres"]):
+    for of_each in parse_job_gres(f["mem-per-tres"]):
         per_node, per_job = (sum(g.count for g in some if g.name == of_each.name) for some in gres)
         return of_each.count * (per_node or -(-per_job // nodes)), False
-    asked = mebibytes(f["MinMemory"])
+    asked = parse_mebibytes(f["MinMemory"])
     return asked, total != asked * nodes and total >= asked * cpus

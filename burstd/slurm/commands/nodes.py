@@ -8,23 +8,31 @@ from dataclasses import replace
 
 from burstd.domain.errors import SchedulerRefused, SchedulerUnavailable
 from burstd.domain.slurm.node import Node
-from burstd.slurm.commands.parsing import blocks, fields_of, gres_of_node, instant, mebibytes, number, word
-from burstd.slurm.commands.run import Commands
+from burstd.slurm.commands.parsing import (
+    parse_count,
+    parse_fields,
+    parse_mebibytes,
+    parse_node_gres,
+    parse_timestamp,
+    split_records,
+    text_or_empty,
+)
+from burstd.slurm.commands.run import SlurmCommands
 from burstd.slurm.hostlist import compress
 
-COMMAND = ("scontrol", "--all", "--oneliner", "--detail", "show", "node")
+SHOW_NODES = ("scontrol", "--all", "--oneliner", "--detail", "show", "node")
 """Detailed, because only then GresUsed is told; all, because of hidden partitions."""
-NAMES = ("sinfo", "--all", "--noheader", "--Node")
+LIST_NODE_NAMES = ("sinfo", "--all", "--noheader", "--Node")
 _NAMES_ONLY = {"SINFO_FORMAT": "%N"}
-_DOUBT = (
+_IMITATES_OTHERS = (
     "what its slurmd reports of itself (Arch, Version, OS) imitates other nodes in 'scontrol show node': "
     "its slurmd is not Slurm's; power that node down"
 )
 
 _SHOWN = 100
-_MARKS = "*~#!%$@^+-"
+_STATE_SUFFIXES = "*~#!%$@^+-"
 # Names that some version or command uses for the same thing.
-_SAME = {
+_STATE_ALIASES = {
     "POWER_SAVING": "POWERED_DOWN",
     "POWERED_OFF": "POWERED_DOWN",
     "POWERING_OFF": "POWERING_DOWN",
@@ -37,14 +45,17 @@ _SAME = {
 
 
 def parse_nodes(
-    text: str, translate: Callable[[float], float], known: dict[str, Node] | None = None
+    text: str, translate: Callable[[float], float], cached: dict[str, Node] | None = None
 ) -> tuple[Node, ...]:
     """The output of COMMAND, with SLURM_TIME_FORMAT=%s. Raises SchedulerUnavailable where a node has two records.
 
     ``known``: the nodes of the last call by their text, which need not be read again; left with those of this call.
     """
-    before = known or {}
-    now = {block: before.get(block) or _read(_fields(block), translate) for block in blocks(text, "NodeName")}
+    before = cached or {}
+    now = {
+        block: before.get(block) or _node_or_unreadable(_fields(block), translate)
+        for block in split_records(text, "NodeName")
+    }
     found = tuple(now.values())
     names: set[str] = set()
     for previous, node in zip((None, *found), found, strict=False):
@@ -55,9 +66,9 @@ def parse_nodes(
                 "power that node down"
             )
         names.add(node.name)
-    if known is not None:
-        known.clear()
-        known.update(now)
+    if cached is not None:
+        cached.clear()
+        cached.update(now)
     return found
 
 
@@ -68,59 +79,61 @@ class NodeReader:
     imitates others is found by asking for fewer at a time; it then is asked for alone, at every look.
     """
 
-    def __init__(self, commands: Commands, translate: Callable[[float], float]) -> None:
+    def __init__(self, commands: SlurmCommands, translate: Callable[[float], float]) -> None:
         self._commands = commands
         self._translate = translate
-        self._known: frozenset[str] = frozenset()
+        self._listed_names: frozenset[str] = frozenset()
         """Names that are Slurm's own, as far as was found out."""
         self._imitators: frozenset[str] = frozenset()
-        self._blocks: dict[str, Node] = {}
+        self._cache: dict[str, Node] = {}
 
-    def all(self) -> Sequence[Node]:
+    def read_all(self) -> Sequence[Node]:
         """Raises SchedulerUnavailable, SchedulerRefused."""
-        text = self._commands(*COMMAND)
+        text = self._commands(*SHOW_NODES)
         names = _names(text)
-        if len(names) > len(set(names)) or not self._known.issuperset(names):
-            told = self._commands(*NAMES, environment=_NAMES_ONLY).split()
-            if len(names) > len(set(names)) or not set(told).issuperset(names):
-                found = self._apart(set(told))
-                self._imitators = frozenset(node.name for node in found if node.doubt == _DOUBT)
+        if len(names) > len(set(names)) or not self._listed_names.issuperset(names):
+            listed = self._commands(*LIST_NODE_NAMES, environment=_NAMES_ONLY).split()
+            if len(names) > len(set(names)) or not set(listed).issuperset(names):
+                found = self._read_with_imitators(set(listed))
+                self._imitators = frozenset(node.name for node in found if node.unreliable_because == _IMITATES_OTHERS)
                 if self._imitators:
                     return found
             # What sinfo does not know, and nobody imitates, is in no partition.
-            self._known = frozenset((*told, *names))
-        return parse_nodes(text, self._translate, self._blocks)
+            self._listed_names = frozenset((*listed, *names))
+        return parse_nodes(text, self._translate, self._cache)
 
-    def these(self, names: Collection[str]) -> list[Node]:
+    def read_named(self, names: Collection[str]) -> list[Node]:
         """Those of these nodes that are there; what imitates others has ``doubt``. Raises SchedulerUnavailable."""
         if not names:
             return []
         try:
-            text = self._commands(*COMMAND, compress(names))
+            text = self._commands(*SHOW_NODES, compress(names))
         except SchedulerRefused:
             # One of them is gone.
-            return self._halves(names) if len(names) > 1 else []
+            return self._read_in_halves(names) if len(names) > 1 else []
         if sorted(_names(text)) == sorted(names):
             return list(parse_nodes(text, self._translate))
         if len(names) > 1:
-            return self._halves(names)
+            return self._read_in_halves(names)
         # All of it is this node's: what slurmctld prints itself stands behind what slurmd says.
         (name,) = names
-        return [replace(_read(_fields(text), self._translate), name=name, doubt=_DOUBT)]
+        return [
+            replace(_node_or_unreadable(_fields(text), self._translate), name=name, unreliable_because=_IMITATES_OTHERS)
+        ]
 
-    def _apart(self, names: AbstractSet[str]) -> list[Node]:
-        alone = [node for name in sorted(names & self._imitators) for node in self.these([name])]
-        return sorted([*alone, *self.these(names - self._imitators)], key=lambda node: node.name)
+    def _read_with_imitators(self, names: AbstractSet[str]) -> list[Node]:
+        separate = [node for name in sorted(names & self._imitators) for node in self.read_named([name])]
+        return sorted([*separate, *self.read_named(names - self._imitators)], key=lambda node: node.name)
 
-    def _halves(self, names: Collection[str]) -> list[Node]:
+    def _read_in_halves(self, names: Collection[str]) -> list[Node]:
         ordered = sorted(names)
         middle = len(ordered) // 2
-        return self.these(ordered[:middle]) + self.these(ordered[middle:])
+        return self.read_named(ordered[:middle]) + self.read_named(ordered[middle:])
 
 
 def _names(text: str) -> list[str]:
     """Of its records, in their order."""
-    return [block.removeprefix("NodeName=").partition(" ")[0].strip() for block in blocks(text, "NodeName")]
+    return [block.removeprefix("NodeName=").partition(" ")[0].strip() for block in split_records(text, "NodeName")]
 
 
 def _fields(block: str) -> dict[str, str]:
@@ -130,14 +143,14 @@ def _fields(block: str) -> dict[str, str]:
     counts as Slurm itself says it.
     """
     head, real_memory, tail = block.rpartition(" RealMemory=")
-    return fields_of(head) | fields_of(real_memory + tail) if head else fields_of(block)
+    return parse_fields(head) | parse_fields(real_memory + tail) if head else parse_fields(block)
 
 
 def parse_state(text: str) -> tuple[str, frozenset[str]]:
     """``IDLE*+CLOUD+POWERED_DOWN``: the base state and the flags."""
     base, *rest = text.strip().split("+")
-    flags = {_SAME.get(flag, flag) for flag in rest if flag}
-    plain = base.rstrip(_MARKS)
+    flags = {_STATE_ALIASES.get(flag, flag) for flag in rest if flag}
+    plain = base.rstrip(_STATE_SUFFIXES)
     if "*" in base[len(plain) :]:
         flags.add("NOT_RESPONDING")
     base = plain
@@ -147,19 +160,19 @@ def parse_state(text: str) -> tuple[str, frozenset[str]]:
     return base, frozenset(flags)
 
 
-def unreadable(name: str, error: Exception) -> Node:
+def unreadable_node(name: str, error: Exception) -> Node:
     """Stands for a node of which a value cannot be read."""
-    return Node(name, "UNKNOWN", doubt=f"what Slurm says of it cannot be read: {str(error)[:_SHOWN]}")
+    return Node(name, "UNKNOWN", unreliable_because=f"what Slurm says of it cannot be read: {str(error)[:_SHOWN]}")
 
 
-def _read(fields: dict[str, str], translate: Callable[[float], float]) -> Node:
+def _node_or_unreadable(fields: dict[str, str], translate: Callable[[float], float]) -> Node:
     try:
-        return _node(fields, translate)
+        return _parse_node(fields, translate)
     except (ValueError, ArithmeticError) as error:
-        return unreadable(fields.get("NodeName", ""), error)
+        return unreadable_node(fields.get("NodeName", ""), error)
 
 
-def _node(fields: dict[str, str], translate: Callable[[float], float]) -> Node:
+def _parse_node(fields: dict[str, str], translate: Callable[[float], float]) -> Node:
     def get(key: str) -> str:
         return fields.get(key, "")
 
@@ -168,22 +181,22 @@ def _node(fields: dict[str, str], translate: Callable[[float], float]) -> Node:
         name=get("NodeName"),
         state=state,
         flags=flags,
-        partitions=tuple(filter(None, word(get("Partitions")).split(","))),
-        cpus=number(get("CPUEfctv")) or number(get("CPUTot")),
-        cpus_allocated=number(get("CPUAlloc")),
-        memory_mib=mebibytes(get("RealMemory")),
-        memory_allocated_mib=mebibytes(get("AllocMem")),
-        gres=gres_of_node(get("Gres")),
-        gres_used=gres_of_node(get("GresUsed")),
-        features=frozenset(filter(None, word(get("ActiveFeatures")).split(","))),
-        reason=_reason(word(get("Reason"))),
-        address=word(get("NodeAddr")),
-        hostname=word(get("NodeHostName")),
-        reservation=word(get("ReservationName")),
-        version=word(get("Version")),
-        boot_time=instant(get("BootTime"), translate),
-        slurmd_start=instant(get("SlurmdStartTime"), translate),
-        last_busy=instant(get("LastBusyTime"), translate),
+        partitions=tuple(filter(None, text_or_empty(get("Partitions")).split(","))),
+        cpus=parse_count(get("CPUEfctv")) or parse_count(get("CPUTot")),
+        cpus_allocated=parse_count(get("CPUAlloc")),
+        memory_mib=parse_mebibytes(get("RealMemory")),
+        memory_allocated_mib=parse_mebibytes(get("AllocMem")),
+        gres=parse_node_gres(get("Gres")),
+        gres_used=parse_node_gres(get("GresUsed")),
+        features=frozenset(filter(None, text_or_empty(get("ActiveFeatures")).split(","))),
+        reason=_reason(text_or_empty(get("Reason"))),
+        address=text_or_empty(get("NodeAddr")),
+        hostname=text_or_empty(get("NodeHostName")),
+        reservation=text_or_empty(get("ReservationName")),
+        version=text_or_empty(get("Version")),
+        boot_time=parse_timestamp(get("BootTime"), translate),
+        slurmd_start=parse_timestamp(get("SlurmdStartTime"), translate),
+        last_busy=parse_timestamp(get("LastBusyTime"), translate),
     )
 
 

@@ -19,66 +19,66 @@ _SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)([KMGTP]?)[cn]?", re.IGNORECASE | re.A
 _COUNT = re.compile(r"([0-9]+)([KMGTP]?)", re.IGNORECASE | re.ASCII)
 _TIMES = {"K": 1024, "M": 1024**2, "G": 1024**3, "T": 1024**4, "P": 1024**5}
 _DURATION = re.compile(r"(?:([0-9]+)-)?(?:([0-9]+):)?([0-9]+):([0-9]+)")
-MOST = 10**15
+MAX_COUNT = 10**15
 """The largest count or size that is taken from Slurm: users write these, and a larger one stands for this."""
-LONGEST_S = 100 * 366 * 86400.0
+MAX_DURATION_S = 100 * 366 * 86400.0
 _LATEST = 7_258_118_400.0
 """The year 2200, in seconds since 1970."""
 _OUTSIDE_PARENTHESES = re.compile(r",(?![^()]*\))")
 # Ten thousand jobs ask for a handful of different things.
-_kept = lru_cache(maxsize=4096)
+_cached = lru_cache(maxsize=4096)
 
 
-def word(text: str) -> str:
+def text_or_empty(text: str) -> str:
     """The text, or ``""`` for Slurm's many ways to say that there is none."""
     text = text.strip()
     return "" if text in _NONE else text
 
 
-@_kept
-def number(text: str) -> int:
+@_cached
+def parse_count(text: str) -> int:
     """A whole number, 0 where there is none. ``2-4`` (a range of nodes) is its lower end."""
     match = _NUMBER.match(text.strip())
-    return _whole(match[0]) if match else 0
+    return _parse_digits(match[0]) if match else 0
 
 
-def _whole(digits: str) -> int:
+def _parse_digits(digits: str) -> int:
     """No more than MOST. Python itself refuses to read more than 4,300 digits."""
     digits = digits.lstrip("0") or "0"
-    return min(int(digits), MOST) if len(digits) <= 16 else MOST
+    return min(int(digits), MAX_COUNT) if len(digits) <= 16 else MAX_COUNT
 
 
-@_kept
-def mebibytes(text: str) -> int:
+@_cached
+def parse_mebibytes(text: str) -> int:
     """``100M``, ``1.5G``, ``2000``: MiB, rounded up; 0 where there is none."""
     match = _SIZE.fullmatch(text.strip())
     if match is None:
         return 0
-    exact = min(float(match[1]) * _UNITS[match[2].upper() or "M"], float(MOST))
+    exact = min(float(match[1]) * _UNITS[match[2].upper() or "M"], float(MAX_COUNT))
     return int(exact) + (exact > int(exact))
 
 
-@_kept
-def seconds(text: str) -> float:
+@_cached
+def parse_duration(text: str) -> float:
     """``1-02:03:04``, ``05:00``: seconds, 100 years at most; 0 for UNLIMITED, NOT_SET and none."""
     match = _DURATION.fullmatch(text.strip())
     if match is None:
         return 0.0
-    days, hours, minutes, secs = (_whole(g or "0") for g in match.groups())
-    return min(float(((days * 24 + hours) * 60 + minutes) * 60 + secs), LONGEST_S)
+    days, hours, minutes, secs = (_parse_digits(g or "0") for g in match.groups())
+    return min(float(((days * 24 + hours) * 60 + minutes) * 60 + secs), MAX_DURATION_S)
 
 
-def instant(text: str, translate: Callable[[float], float]) -> float:
+def parse_timestamp(text: str, translate: Callable[[float], float]) -> float:
     """A time as SLURM_TIME_FORMAT=%s prints it, in burstd's time, before 2200; 0 where there is none."""
     text = text.strip()
-    found = _whole(text) if _NUMBER.fullmatch(text) else 0
+    found = _parse_digits(text) if _NUMBER.fullmatch(text) else 0
     return translate(min(float(found), _LATEST)) if found else 0.0
 
 
 @lru_cache(maxsize=512)
-def hosts(text: str) -> tuple[str, ...]:
+def expand_hosts(text: str) -> tuple[str, ...]:
     """The names of a host list; a text that is none stands for itself."""
-    found = word(text)
+    found = text_or_empty(text)
     try:
         # Thousands of jobs may each exclude thousands of the same nodes.
         return tuple(map(intern, expand(found)))
@@ -86,22 +86,22 @@ def hosts(text: str) -> tuple[str, ...]:
         return (found,)
 
 
-@_kept
-def gres_of_node(text: str) -> tuple[Gres, ...]:
+@_cached
+def parse_node_gres(text: str) -> tuple[Gres, ...]:
     """``gpu:v100:4(S:0-1),shard:8``, also GresUsed (``gpu:v100:2(IDX:0,2)``); those counted 0 are left out."""
     found = []
-    for part in _OUTSIDE_PARENTHESES.split(word(text)):
+    for part in _OUTSIDE_PARENTHESES.split(text_or_empty(text)):
         parsed = _gres(re.sub(r"\(.*\)", "", part))
         if parsed is not None and parsed.count:
             found.append(parsed)
     return tuple(found)
 
 
-@_kept
-def gres_of_job(text: str) -> tuple[Gres, ...]:
+@_cached
+def parse_job_gres(text: str) -> tuple[Gres, ...]:
     """``gres:gpu:v100:2`` (22.05), ``gres/gpu:v100:2,cpu=1`` (later), ``gres/gpu=1``; what is no GRES is left out."""
     found = []
-    for part in word(text).split(","):
+    for part in text_or_empty(text).split(","):
         kind, _, rest = part.replace("=", ":").replace("/", ":", 1).partition(":")
         parsed = _gres(rest) if kind == "gres" else None
         if parsed is not None:
@@ -117,38 +117,38 @@ def _gres(text: str) -> Gres | None:
     count = 1
     match = _COUNT.fullmatch(words[-1]) if len(words) > 1 else None
     if match is not None:
-        count = min(_whole(match[1]) * _TIMES.get(match[2].upper(), 1), MOST)
+        count = min(_parse_digits(match[1]) * _TIMES.get(match[2].upper(), 1), MAX_COUNT)
         words.pop()
     return Gres(words[0], ":".join(words[1:]), count)
 
 
-def times(gres: Iterable[Gres], factor: int) -> tuple[Gres, ...]:
+def multiply_gres(gres: Iterable[Gres], factor: int) -> tuple[Gres, ...]:
     """The same GRES, ``factor`` times."""
-    return tuple(Gres(g.name, g.type, min(g.count * factor, MOST)) for g in gres)
+    return tuple(Gres(g.name, g.type, min(g.count * factor, MAX_COUNT)) for g in gres)
 
 
-@_kept
-def tres(text: str) -> Mapping[str, str]:
+@_cached
+def parse_tres(text: str) -> Mapping[str, str]:
     """``cpu=2,mem=300M,node=1``: by name."""
-    return MappingProxyType(dict(part.split("=", 1) for part in word(text).split(",") if "=" in part))
+    return MappingProxyType(dict(part.split("=", 1) for part in text_or_empty(text).split(",") if "=" in part))
 
 
-def records(text: str, first_key: str) -> Iterator[dict[str, str]]:
+def parse_records(text: str, first_key: str) -> Iterator[dict[str, str]]:
     """The lines of ``scontrol -o show ...``, each beginning with ``first_key=``.
 
     A value goes on to the next ``Key=`` that was not there before, so that one with spaces, line ends or the like of
     ``State=`` in it (a reason) stays whole.
     """
-    return map(fields_of, blocks(text, first_key))
+    return map(parse_fields, split_records(text, first_key))
 
 
-def blocks(text: str, first_key: str) -> list[str]:
+def split_records(text: str, first_key: str) -> list[str]:
     """The text of each record, see ``records``."""
     found = re.split(rf"^(?={first_key}=)", text, flags=re.MULTILINE)
     return [block for block in found if block.startswith(first_key + "=")]
 
 
-def fields_of(block: str) -> dict[str, str]:
+def parse_fields(block: str) -> dict[str, str]:
     """The values of one record by their keys, see ``records``."""
     found: dict[str, re.Match[str]] = {}
     for match in _KEY.finditer(block):

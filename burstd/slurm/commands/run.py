@@ -12,7 +12,7 @@ from types import MappingProxyType
 
 from burstd.domain.errors import SchedulerRefused, SchedulerUnavailable
 
-Runner = Callable[[Sequence[str], Mapping[str, str], float], "subprocess.CompletedProcess[str]"]
+CommandRunner = Callable[[Sequence[str], Mapping[str, str], float], "subprocess.CompletedProcess[str]"]
 """Runs an argument list with this environment and a limit in seconds, and gives its output as text.
 
 Raises FileNotFoundError where there is no such program, subprocess.TimeoutExpired past the limit.
@@ -43,7 +43,9 @@ _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _VERSION = re.compile(r"SLURM_VERSION\s*=\s*(\d+)\.(\d+)\.(\d+)")
 
 
-def run_here(argv: Sequence[str], environment: Mapping[str, str], timeout_s: float) -> subprocess.CompletedProcess[str]:
+def run_locally(
+    argv: Sequence[str], environment: Mapping[str, str], timeout_s: float
+) -> subprocess.CompletedProcess[str]:
     """A Runner on this machine. Bytes that are no UTF-8 become replacement characters."""
     return subprocess.run(
         argv,
@@ -57,7 +59,7 @@ def run_here(argv: Sequence[str], environment: Mapping[str, str], timeout_s: flo
     )
 
 
-class Commands:
+class SlurmCommands:
     """squeue, scontrol and sinfo. ``timeout_s``: a slurmctld that is down is reported after about ten seconds.
 
     Nothing of burstd's own environment reaches them but PATH and SLURM_CONF: variables such as SQUEUE_USERS would
@@ -65,7 +67,12 @@ class Commands:
     """
 
     def __init__(
-        self, run: Runner = run_here, timeout_s: float = 30.0, *, bin_dir: Path | None = None, conf: Path | None = None
+        self,
+        run: CommandRunner = run_locally,
+        timeout_s: float = 30.0,
+        *,
+        bin_dir: Path | None = None,
+        conf: Path | None = None,
     ) -> None:
         """``bin_dir``: the commands' folder, else PATH counts. ``conf``: slurm.conf, else SLURM_CONF or Slurm's own."""
         self._run = run
@@ -98,7 +105,7 @@ class Commands:
             raise SchedulerUnavailable(f"{argv[0]} gave no answer within {self._timeout_s:.0f} s") from None
         except OSError as error:
             if error.errno == errno.E2BIG:
-                raise SchedulerRefused(f"'{_shown(argv)}' is longer than a command may be") from None
+                raise SchedulerRefused(f"'{_display_command(argv)}' is longer than a command may be") from None
             raise SchedulerUnavailable(f"{argv[0]} cannot be run: {error.strerror}") from None
         if done.returncode == 0:
             return done.stdout
@@ -108,7 +115,7 @@ class Commands:
             # It may come back as another version.
             self._version = None
             raise SchedulerUnavailable(f"slurmctld does not answer {argv[0]}: {said}")
-        raise SchedulerRefused(f"Slurm refused '{_shown(argv)}': {said}")
+        raise SchedulerRefused(f"Slurm refused '{_display_command(argv)}': {said}")
 
     def version(self) -> tuple[int, int, int]:
         """slurmctld's version; asked once, and again after it was away. Raises SchedulerUnavailable."""
@@ -125,6 +132,6 @@ def _last_line(text: str) -> str:
     return lines[-1].strip() if lines else ""
 
 
-def _shown(argv: Sequence[str]) -> str:
+def _display_command(argv: Sequence[str]) -> str:
     text = " ".join(argv)
     return text if len(text) <= 160 else text[:157] + "..."

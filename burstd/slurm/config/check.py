@@ -8,14 +8,14 @@ from dataclasses import dataclass, replace
 from burstd.domain.cloud.offer import Pool
 from burstd.domain.slurm.node import Node
 from burstd.slurm.commands import nodes
-from burstd.slurm.commands.controller import config_of, version_of
-from burstd.slurm.commands.parsing import hosts, number, records, word
-from burstd.slurm.commands.run import Commands
-from burstd.slurm.config.render import Setting, Wishes, node_line, settings
+from burstd.slurm.commands.controller import parse_config, slurmctld_version
+from burstd.slurm.commands.parsing import expand_hosts, parse_count, parse_records, text_or_empty
+from burstd.slurm.commands.run import SlurmCommands
+from burstd.slurm.config.render import SlurmConfOptions, SlurmConfSetting, node_line, required_settings
 from burstd.slurm.hostlist import compress
 
-PARTITIONS = ("scontrol", "--all", "--oneliner", "show", "partition")
-CONFIG = ("scontrol", "show", "config")
+SHOW_PARTITIONS = ("scontrol", "--all", "--oneliner", "show", "partition")
+SHOW_CONFIG = ("scontrol", "show", "config")
 
 # Settings and words that may be larger, or smaller, than what burstd would write; all others must be equal.
 _AT_LEAST = {"ResumeTimeout", "SuspendTime", "TreeWidth", "default_queue_depth", "bf_max_job_test"}
@@ -23,22 +23,22 @@ _AT_MOST = {"SuspendTimeout", "bf_interval", "power_save_interval"}
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class SlurmConfFinding:
     """One difference. ``advice``: burstd works, only slower or less comfortably."""
 
     subject: str
     """``SuspendTime``, ``partition burst``, ``nodes gpu[1-8]``."""
     wanted: str
     found: str
-    breaks: str
+    consequence: str
     """What does not work, without a full stop."""
     remedy: str
     """What to do about it, without a full stop."""
-    advice: bool = False
+    recommended: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class Running:
+class RunningSlurm:
     """What slurmctld says of itself: its settings, its partitions' by name, its nodes."""
 
     config: Mapping[str, str]
@@ -46,71 +46,77 @@ class Running:
     nodes: Sequence[Node]
 
 
-def ask(commands: Commands) -> Running:
+def read_running_slurm(commands: SlurmCommands) -> RunningSlurm:
     """Asks slurmctld, with three commands. Raises SchedulerUnavailable."""
-    return Running(
-        config_of(commands(*CONFIG)),
-        {f["PartitionName"]: f for f in records(commands(*PARTITIONS), "PartitionName")},
-        nodes.NodeReader(commands, lambda wall: wall).all(),
+    return RunningSlurm(
+        parse_config(commands(*SHOW_CONFIG)),
+        {f["PartitionName"]: f for f in parse_records(commands(*SHOW_PARTITIONS), "PartitionName")},
+        nodes.NodeReader(commands, lambda wall: wall).read_all(),
     )
 
 
-def compare(pools: Sequence[Pool], wishes: Wishes, running: Running) -> list[Finding]:
+def compare_slurm_conf(
+    pools: Sequence[Pool], options: SlurmConfOptions, running: RunningSlurm
+) -> list[SlurmConfFinding]:
     """Every difference, those that break something first. The version is the running one's."""
-    known = replace(wishes, version=version_of(running.config) or wishes.version)
+    known = replace(options, version=slurmctld_version(running.config) or options.version)
     found = [
-        *(f for setting in settings(pools, known) for f in _setting(setting, running)),
+        *(f for setting in required_settings(pools, known) for f in _setting(setting, running)),
         *_selection(pools, running),
         *(f for pool in pools for f in _nodes(pool, running)),
         *_partitions(pools, running),
         *_submission(running),
     ]
-    return sorted(found, key=lambda f: f.advice)
+    return sorted(found, key=lambda f: f.recommended)
 
 
-def _setting(setting: Setting, running: Running) -> Iterator[Finding]:
-    value = word(running.config.get(setting.name, ""))
+def _setting(setting: SlurmConfSetting, running: RunningSlurm) -> Iterator[SlurmConfFinding]:
+    value = text_or_empty(running.config.get(setting.name, ""))
     if not setting.merge:
-        wanted = setting.words[0]
+        wanted = setting.values[0]
         shown = value.removesuffix(" sec").removesuffix(" nodes/min")
-        if not _good(setting.name, wanted, shown):
+        if not _value_matches(setting.name, wanted, shown):
             more = " or more" if setting.name in _AT_LEAST else " or less" if setting.name in _AT_MOST else ""
             remedy = f"set {setting.line}{more}"
-            yield Finding(setting.name, wanted + more, value or "not set", setting.breaks, remedy, setting.advice)
+            yield SlurmConfFinding(
+                setting.name, wanted + more, value or "not set", setting.consequence, remedy, setting.recommended
+            )
         return
-    there = dict(_pair(w) for w in value.split(","))
-    lacking = [w for w in setting.words if not _word_good(w, there)]
+    there = dict(_key_and_value(w) for w in value.split(","))
+    lacking = [w for w in setting.values if not _entry_matches(w, there)]
     if lacking:
         missing = ",".join(lacking)
         remedy = f"add {missing} to {setting.name}, in place of other values of the same words"
-        yield Finding(setting.name, missing, value or "not set", setting.breaks, remedy, setting.advice)
+        yield SlurmConfFinding(
+            setting.name, missing, value or "not set", setting.consequence, remedy, setting.recommended
+        )
 
 
-def _pair(text: str) -> tuple[str, str]:
+def _key_and_value(text: str) -> tuple[str, str]:
     name, _, value = text.strip().partition("=")
     return name, value
 
 
-def _word_good(wanted: str, there: Mapping[str, str]) -> bool:
-    name, value = _pair(wanted)
-    return name in there and (not value or _good(name, value, there[name]))
+def _entry_matches(wanted: str, there: Mapping[str, str]) -> bool:
+    name, value = _key_and_value(wanted)
+    return name in there and (not value or _value_matches(name, value, there[name]))
 
 
-def _good(name: str, wanted: str, found: str) -> bool:
+def _value_matches(name: str, wanted: str, found: str) -> bool:
     if name in _AT_LEAST:
-        return found.isdecimal() and number(found) >= number(wanted)
+        return found.isdecimal() and parse_count(found) >= parse_count(wanted)
     if name in _AT_MOST:
-        return found.isdecimal() and number(found) <= number(wanted)
+        return found.isdecimal() and parse_count(found) <= parse_count(wanted)
     if name.endswith("Program"):
         # In whichever folder it lies.
         return found.rpartition("/")[2] == wanted.rpartition("/")[2]
     return found == wanted
 
 
-def _selection(pools: Sequence[Pool], running: Running) -> Iterator[Finding]:
-    select = word(running.config.get("SelectType", ""))
+def _selection(pools: Sequence[Pool], running: RunningSlurm) -> Iterator[SlurmConfFinding]:
+    select = text_or_empty(running.config.get("SelectType", ""))
     if any(p.shape.gpus() for p in pools) and select != "select/cons_tres":
-        yield Finding(
+        yield SlurmConfFinding(
             "SelectType",
             "select/cons_tres",
             select or "not set",
@@ -119,11 +125,11 @@ def _selection(pools: Sequence[Pool], running: Running) -> Iterator[Finding]:
         )
 
 
-def _nodes(pool: Pool, running: Running) -> Iterator[Finding]:
+def _nodes(pool: Pool, running: RunningSlurm) -> Iterator[SlurmConfFinding]:
     known = {n.name: n for n in running.nodes}
     missing = [s for s in pool.slots if s not in known]
     if missing:
-        yield Finding(
+        yield SlurmConfFinding(
             f"nodes {compress(missing)}",
             node_line(pool),
             "not there",
@@ -136,7 +142,7 @@ def _nodes(pool: Pool, running: Running) -> Iterator[Finding]:
             for difference in _differences(pool, known[slot]):
                 wrong.setdefault(difference, []).append(slot)
     for (wanted, found, breaks), slots in wrong.items():
-        yield Finding(
+        yield SlurmConfFinding(
             f"nodes {compress(slots)}",
             wanted,
             found,
@@ -170,21 +176,21 @@ def _differences(pool: Pool, node: Node) -> Iterator[tuple[str, str, str]]:
         )
 
 
-def _submission(running: Running) -> Iterator[Finding]:
+def _submission(running: RunningSlurm) -> Iterator[SlurmConfFinding]:
     """slurmctld takes jobs from any host with the cluster's key, which rented nodes have."""
     unlimited = sorted(name for name, fields in running.partitions.items() if fields.get("AllocNodes") == "ALL")
     if unlimited:
-        yield Finding(
+        yield SlurmConfFinding(
             "AllocNodes",
             "the hosts where users log in, in each partition",
             f"ALL in {', '.join(unlimited)}",
             "what runs on a rented node can submit jobs to the site's own partitions",
             "set AllocNodes=HOSTS in each PartitionName line; jobs on other hosts then cannot submit jobs",
-            advice=True,
+            recommended=True,
         )
 
 
-def _partitions(pools: Sequence[Pool], running: Running) -> Iterator[Finding]:
+def _partitions(pools: Sequence[Pool], running: RunningSlurm) -> Iterator[SlurmConfFinding]:
     wanted: dict[str, list[str]] = {}
     for pool in pools:
         for name in pool.partitions:
@@ -192,7 +198,7 @@ def _partitions(pools: Sequence[Pool], running: Running) -> Iterator[Finding]:
     for name, slots in wanted.items():
         fields = running.partitions.get(name)
         if fields is None:
-            yield Finding(
+            yield SlurmConfFinding(
                 f"partition {name}",
                 f"PartitionName={name} Nodes={compress(slots)}",
                 "not there",
@@ -200,9 +206,9 @@ def _partitions(pools: Sequence[Pool], running: Running) -> Iterator[Finding]:
                 "add the line to slurm.conf and run scontrol reconfigure",
             )
             continue
-        missing = set(slots) - set(hosts(fields.get("Nodes", "")))
+        missing = set(slots) - set(expand_hosts(fields.get("Nodes", "")))
         if missing:
-            yield Finding(
+            yield SlurmConfFinding(
                 f"partition {name}",
                 f"Nodes={compress(slots)}",
                 f"Nodes={fields.get('Nodes', '')}",
@@ -210,7 +216,7 @@ def _partitions(pools: Sequence[Pool], running: Running) -> Iterator[Finding]:
                 "add them to the partition's Nodes",
             )
         if fields.get("State", "UP") != "UP":
-            yield Finding(
+            yield SlurmConfFinding(
                 f"partition {name}",
                 "State=UP",
                 f"State={fields['State']}",
@@ -218,8 +224,8 @@ def _partitions(pools: Sequence[Pool], running: Running) -> Iterator[Finding]:
                 f"scontrol update partitionname={name} state=up",
             )
         idle = fields.get("SuspendTime", "")
-        if number(idle) and not _good("SuspendTime", "31536000", idle):
-            yield Finding(
+        if parse_count(idle) and not _value_matches("SuspendTime", "31536000", idle):
+            yield SlurmConfFinding(
                 f"partition {name}",
                 "no SuspendTime of its own",
                 f"SuspendTime={idle}",

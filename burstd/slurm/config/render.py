@@ -10,12 +10,12 @@ from burstd.slurm.hostlist import compress
 
 YEAR_S = 31_536_000
 """SuspendTime: long enough that slurmctld never powers a node down by itself, yet power saving is on."""
-SHOWS_CLOUD_NODES = (23, 2, 0)
+CLOUD_NODES_SHOWN_SINCE = (23, 2, 0)
 """From this version on powered-down CLOUD nodes are always shown."""
 
 
 @dataclass(frozen=True, slots=True)
-class Wishes:
+class SlurmConfOptions:
     """What the fragment is made from, beside the pools. Times in seconds.
 
     ``version`` is slurmctld's. ``programs`` are the folder with burstd-resume, burstd-suspend and burstd-resumefail.
@@ -26,7 +26,7 @@ class Wishes:
 
     version: tuple[int, int, int] = (22, 5, 0)
     programs: str = "/usr/bin"
-    keep_partitions: tuple[str, ...] = ()
+    onprem_partitions: tuple[str, ...] = ()
     resume_timeout_s: int = 900
     suspend_timeout_s: int = 30
     devices: Mapping[str, str] = field(default_factory=lambda: {"gpu": "/dev/nvidia{}"})
@@ -35,7 +35,7 @@ class Wishes:
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class SlurmConfSetting:
     """One global setting of slurm.conf.
 
     ``words`` are what the value must hold, among others where ``merge`` is True: the site's own words stay. ``breaks``
@@ -43,77 +43,87 @@ class Setting:
     """
 
     name: str
-    words: tuple[str, ...]
-    breaks: str
+    values: tuple[str, ...]
+    consequence: str
     merge: bool = False
-    advice: bool = False
+    recommended: bool = False
 
     @property
     def line(self) -> str:
         """As slurm.conf has it."""
-        return f"{self.name}={','.join(self.words)}"
+        return f"{self.name}={','.join(self.values)}"
 
 
-def settings(pools: Sequence[Pool], wishes: Wishes) -> tuple[Setting, ...]:
+def required_settings(pools: Sequence[Pool], options: SlurmConfOptions) -> tuple[SlurmConfSetting, ...]:
     """The global settings that burstd needs or recommends."""
     gres = tuple(sorted({g.name for p in pools for g in p.shape.gres}))
-    folder = wishes.programs.rstrip("/")
+    folder = options.programs.rstrip("/")
     asked = "what Slurm asks for by itself (an administrator's power_up, a lost gate) is not served"
     off = f"{asked}, and with no such program power saving is off and no slot is ever free again"
     found = [
-        Setting("ResumeProgram", (f"{folder}/burstd-resume",), off),
-        Setting("SuspendProgram", (f"{folder}/burstd-suspend",), off),
-        Setting(
+        SlurmConfSetting("ResumeProgram", (f"{folder}/burstd-resume",), off),
+        SlurmConfSetting("SuspendProgram", (f"{folder}/burstd-suspend",), off),
+        SlurmConfSetting(
             "ResumeFailProgram",
             (f"{folder}/burstd-resumefail",),
             "burstd hears only at its next look that Slurm gave a node up",
         ),
-        Setting(
+        SlurmConfSetting(
             "ResumeTimeout",
-            (str(wishes.resume_timeout_s),),
+            (str(options.resume_timeout_s),),
             "Slurm gives nodes up that are still booting, or waits too long for dead ones",
         ),
-        Setting(
-            "SuspendTimeout", (str(wishes.suspend_timeout_s),), "a slot is not free again as soon as its node went"
+        SlurmConfSetting(
+            "SuspendTimeout", (str(options.suspend_timeout_s),), "a slot is not free again as soon as its node went"
         ),
-        Setting(
+        SlurmConfSetting(
             "SuspendTime", (str(YEAR_S),), "slurmctld powers nodes down by itself; when nodes go is burstd's to decide"
         ),
-        Setting("SuspendRate", ("0",), "of many nodes that go at once, Slurm lets one a second go", advice=True),
-        Setting("ResumeRate", ("0",), "Slurm asks for no more than 300 nodes a minute by itself", advice=True),
-        Setting(
+        SlurmConfSetting(
+            "SuspendRate", ("0",), "of many nodes that go at once, Slurm lets one a second go", recommended=True
+        ),
+        SlurmConfSetting(
+            "ResumeRate", ("0",), "Slurm asks for no more than 300 nodes a minute by itself", recommended=True
+        ),
+        SlurmConfSetting(
             "SlurmctldParameters",
-            ("idle_on_node_suspend", "power_save_interval=1", *(["enable_configless"] if wishes.configless else [])),
+            ("idle_on_node_suspend", "power_save_interval=1", *(["enable_configless"] if options.configless else [])),
             "a slot is stuck after its node went, and power changes take ten seconds longer"
-            + (", or slurmd does not start, as it gets no configuration" if wishes.configless else ""),
+            + (", or slurmd does not start, as it gets no configuration" if options.configless else ""),
             merge=True,
         ),
-        Setting("TreeWidth", ("65533",), "messages to cloud nodes go through other cloud nodes that may be gone"),
-        Setting(
+        SlurmConfSetting(
+            "TreeWidth", ("65533",), "messages to cloud nodes go through other cloud nodes that may be gone"
+        ),
+        SlurmConfSetting(
             "SchedulerParameters",
             ("batch_sched_delay=0", "default_queue_depth=10000", "bf_max_job_test=10000", "bf_interval=5"),
             "a job deep in the queue waits up to minutes after its node is ready",
             merge=True,
-            advice=True,
+            recommended=True,
         ),
-        Setting("ReturnToService", ("2",), "a node that was set down stays down when it comes back", advice=True),
+        SlurmConfSetting(
+            "ReturnToService", ("2",), "a node that was set down stays down when it comes back", recommended=True
+        ),
     ]
-    if wishes.version < SHOWS_CLOUD_NODES:
+    if options.version < CLOUD_NODES_SHOWN_SINCE:
         found.append(
-            Setting("PrivateData", ("cloud",), "neither burstd nor users see a slot that has no machine", merge=True)
+            SlurmConfSetting(
+                "PrivateData", ("cloud",), "neither burstd nor users see a slot that has no machine", merge=True
+            )
         )
-    if wishes.keep_partitions:
+    if options.onprem_partitions:
         found.append(
-            Setting(
+            SlurmConfSetting(
                 "SuspendExcParts",
-                wishes.keep_partitions,
+                options.onprem_partitions,
                 "power saving may switch the site's own machines off",
                 merge=True,
             )
         )
-    if wishes.staging:
+    if options.staging:
         found.append(
-            Setting(
+            SlurmConfSetting(
                 "BurstBufferType",
                 ("burst_buffer/lua",),
                 "jobs with #BURST lines start without their data; burst_buffer.lua and burst_buffer.conf must lie "
@@ -121,7 +131,7 @@ def settings(pools: Sequence[Pool], wishes: Wishes) -> tuple[Setting, ...]:
             )
         )
     if gres:
-        found.append(Setting("GresTypes", gres, "slurmctld does not know the slots' GRES", merge=True))
+        found.append(SlurmConfSetting("GresTypes", gres, "slurmctld does not know the slots' GRES", merge=True))
     return tuple(found)
 
 
@@ -145,16 +155,16 @@ def partition_lines(pools: Sequence[Pool]) -> list[str]:
     return [f"PartitionName={name} Nodes={compress(nodes)} MaxTime=INFINITE State=UP" for name, nodes in slots.items()]
 
 
-def fragment(pools: Sequence[Pool], wishes: Wishes) -> str:
+def slurm_conf_fragment(pools: Sequence[Pool], options: SlurmConfOptions) -> str:
     """The lines to put into slurm.conf, with comments for the administrator."""
     lines = [
         "# For burstd. A setting that slurm.conf has already must stand there once only:",
         "# where the lines below say 'merge', add the words to those that are there.",
     ]
-    for setting in settings(pools, wishes):
+    for setting in required_settings(pools, options):
         note = " merge:" if setting.merge else ""
-        note += " recommended:" if setting.advice else ""
-        lines.append(f"#{note} without it {setting.breaks}")
+        note += " recommended:" if setting.recommended else ""
+        lines.append(f"#{note} without it {setting.consequence}")
         lines.append(setting.line)
     for pool in pools:
         lines.append(f"# pool {pool.name}")
@@ -164,7 +174,7 @@ def fragment(pools: Sequence[Pool], wishes: Wishes) -> str:
     return "\n".join(lines) + "\n"
 
 
-def gres_conf(pools: Sequence[Pool], wishes: Wishes) -> str:
+def gres_conf_lines(pools: Sequence[Pool], options: SlurmConfOptions) -> str:
     """The lines to put into gres.conf."""
     lines = []
     for pool in pools:
@@ -173,7 +183,7 @@ def gres_conf(pools: Sequence[Pool], wishes: Wishes) -> str:
             words = [f"NodeName={compress(pool.slots)}", f"Name={gres.name}"]
             if gres.type:
                 words.append(f"Type={gres.type}")
-            device = wishes.devices.get(gres.name)
+            device = options.devices.get(gres.name)
             if device is None:
                 words.append(f"Count={gres.count}")
             else:

@@ -17,7 +17,7 @@ _PAUSE_S = 0.2
 _UCRED = struct.Struct("3i")
 
 
-def listen(path: Path, backlog: int, mode: int = 0o600) -> socket.socket:
+def listen_for_hooks(path: Path, backlog: int, mode: int = 0o600) -> socket.socket:
     """Listens at ``path``, where burstd's user and root may connect, and whom ``admit`` lets in. Raises OSError.
 
     Who may call is decided by who the kernel says it is; but whoever may connect can fill the queue of those that wait.
@@ -35,7 +35,7 @@ def listen(path: Path, backlog: int, mode: int = 0o600) -> socket.socket:
     return listener
 
 
-def admit(path: Path, uid: int) -> None:
+def allow_connect(path: Path, uid: int) -> None:
     """Lets this user connect as well: SlurmUser. Nobody else, unless burstd is neither root nor SlurmUser."""
     try:
         if os.geteuid() == 0:
@@ -46,7 +46,7 @@ def admit(path: Path, uid: int) -> None:
         log.warning("SlurmUser cannot be let in", socket=str(path), uid=uid, error=error.strerror)
 
 
-def connections(listener: socket.socket, closing: threading.Event, what: str) -> Iterator[socket.socket]:
+def accept_connections(listener: socket.socket, closing: threading.Event, what: str) -> Iterator[socket.socket]:
     """Each connection in turn, until ``closing`` is set and the listener shut down.
 
     An error of accept() is of one connection, or of a machine that is short of descriptors or memory for a while: it is
@@ -69,7 +69,7 @@ def connections(listener: socket.socket, closing: threading.Event, what: str) ->
         yield wire
 
 
-def caller(wire: socket.socket) -> int:
+def peer_uid(wire: socket.socket) -> int:
     """The uid at the other end. Raises OSError."""
     _, uid, _ = _UCRED.unpack(wire.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
     return int(uid)

@@ -19,14 +19,14 @@ import time
 SOCKET = "/run/burstd/power.sock"
 SPOOL = "/var/spool/burstd/power"
 SETTINGS = "/etc/burstd/power.conf"
-KINDS = ("resumefail", "suspend", "resume")
-TAKEN = b"taken\n"
+POWER_CALLS = ("resumefail", "suspend", "resume")
+ACKNOWLEDGED = b"taken\n"
 _CONNECT_S = 0.5
 _ANSWER_S = 2.0
 _LARGEST_RESUME_FILE = 16 * 1024 * 1024
 
 
-def settings(environment: "os._Environ[str] | dict[str, str]", file: str = SETTINGS) -> "tuple[str, str]":
+def socket_and_spool(environment: "os._Environ[str] | dict[str, str]", file: str = SETTINGS) -> "tuple[str, str]":
     """Path of the socket and of the spool folder."""
     found = {"socket": SOCKET, "spool": SPOOL}
     try:
@@ -43,7 +43,7 @@ def settings(environment: "os._Environ[str] | dict[str, str]", file: str = SETTI
     )
 
 
-def resume_file(path: "str | None") -> object:
+def read_resume_file(path: "str | None") -> object:
     """What SLURM_RESUME_FILE says of the jobs behind the call; None where there is none that can be read."""
     if not path:
         return None
@@ -54,7 +54,7 @@ def resume_file(path: "str | None") -> object:
         return None
 
 
-def hand_over(path: str, line: bytes) -> bool:
+def send_power_call(path: str, line: bytes) -> bool:
     """True where burstd said that it has taken the call."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as wire:
         wire.settimeout(_CONNECT_S)
@@ -63,12 +63,12 @@ def hand_over(path: str, line: bytes) -> bool:
             wire.settimeout(_ANSWER_S)
             wire.sendall(line)
             wire.shutdown(socket.SHUT_WR)
-            return wire.recv(len(TAKEN), socket.MSG_WAITALL) == TAKEN
+            return wire.recv(len(ACKNOWLEDGED), socket.MSG_WAITALL) == ACKNOWLEDGED
         except OSError:
             return False
 
 
-def leave(spool: str, line: bytes) -> None:
+def spool_call(spool: str, line: bytes) -> None:
     """Puts the call into the spool under a name that sorts by time. Raises OSError."""
     name = f"{time.time_ns():020d}-{os.getpid()}"
     unfinished = os.path.join(spool, "." + name)  # noqa: PTH118
@@ -81,20 +81,20 @@ def leave(spool: str, line: bytes) -> None:
     os.rename(unfinished, os.path.join(spool, name + ".json"))  # noqa: PTH104, PTH118
 
 
-def run(kind: str, hosts: str) -> None:
+def send_or_spool(kind: str, hosts: str) -> None:
     """Hands over, or else leaves in the spool; what cannot even be left is said in the system's log."""
     call = {
         "kind": kind,
         "nodes": hosts,
-        "resume_file": resume_file(os.environ.get("SLURM_RESUME_FILE")),
+        "resume_file": read_resume_file(os.environ.get("SLURM_RESUME_FILE")),
         "time": time.time(),
     }
     line = json.dumps(call).encode() + b"\n"
-    path, spool = settings(os.environ)
-    if hand_over(path, line):
+    path, spool = socket_and_spool(os.environ)
+    if send_power_call(path, line):
         return
     try:
-        leave(spool, line)
+        spool_call(spool, line)
     except OSError as error:
         import syslog  # noqa: PLC0415 - only where all else failed
 
@@ -106,14 +106,14 @@ def main(argv: "list[str] | None" = None) -> int:
     """The console script. Always 0: slurmctld could do nothing with another code."""
     words = sys.argv if argv is None else argv
     called = words[0].rpartition("/")[2]
-    kind = next((k for k in KINDS if called.endswith(k)), "")
+    kind = next((k for k in POWER_CALLS if called.endswith(k)), "")
     rest = words[1:]
-    if not kind and rest and rest[0] in KINDS:
+    if not kind and rest and rest[0] in POWER_CALLS:
         kind, rest = rest[0], rest[1:]
     if not kind or not rest:
         sys.stderr.write("usage: burstd-power resume|suspend|resumefail HOSTLIST\n")
         return 0
-    run(kind, rest[0])
+    send_or_spool(kind, rest[0])
     return 0
 
 

@@ -16,13 +16,13 @@ from pathlib import Path
 import structlog
 
 from burstd.domain.errors import BurstdError
-from burstd.slurm.hooks.hook_socket import admit, caller, connections, listen
-from burstd.slurm.hooks.power_client import KINDS, TAKEN
+from burstd.slurm.hooks.hook_socket import accept_connections, allow_connect, listen_for_hooks, peer_uid
+from burstd.slurm.hooks.power_client import ACKNOWLEDGED, POWER_CALLS
 
 log = structlog.get_logger(__name__)
 
-_LARGEST = 32 * 1024 * 1024
-_PATIENCE_S = 2.0
+_MAX_CALL_BYTES = 32 * 1024 * 1024
+_IO_TIMEOUT_S = 2.0
 _SHOWN = 500
 _LATEST = float(1 << 40)
 """Seconds since 1970: no call is later."""
@@ -43,13 +43,13 @@ class PowerCall:
     """What SLURM_RESUME_FILE said of the jobs behind a resume; None where there was none."""
 
 
-def parse(line: bytes) -> PowerCall | None:
+def parse_power_call(line: bytes) -> PowerCall | None:
     """One line as the client writes it; None where it is none of ours."""
     try:
         said = json.loads(line)
         kind, nodes = said["kind"], said["nodes"]
         time = float(said["time"])
-        if kind not in KINDS or not isinstance(nodes, str) or not 0 <= time < _LATEST:
+        if kind not in POWER_CALLS or not isinstance(nodes, str) or not 0 <= time < _LATEST:
             return None
         return PowerCall(kind, nodes, time, said.get("resume_file"))
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
@@ -60,12 +60,12 @@ class PowerServer:
     """``taken`` is called, in the server's thread, for each call from the socket and, at the start, from the spool."""
 
     def __init__(
-        self, path: Path, spool: Path, taken: Callable[[PowerCall], None], allowed: frozenset[int] = frozenset()
+        self, path: Path, spool: Path, on_call: Callable[[PowerCall], None], allowed: frozenset[int] = frozenset()
     ) -> None:
         """``allowed``: SlurmUser's uid, where it is known so far; root and burstd's own may always call."""
         self._path = path
         self._spool = spool
-        self._taken = taken
+        self._on_call = on_call
         self._allowed = allowed | {0, os.geteuid()}
         self._socket: socket.socket | None = None
         self._thread: threading.Thread | None = None
@@ -74,14 +74,14 @@ class PowerServer:
     def start(self) -> None:
         """Listens, then reads what was left while burstd was down. Raises PowerSocketFailed."""
         try:
-            listener = listen(self._path, 128)
+            listener = listen_for_hooks(self._path, 128)
         except OSError as error:
             raise PowerSocketFailed(
                 f"the socket {self._path} for Slurm's calls cannot be made: {error.strerror}; does its folder exist?"
             ) from error
         self._socket = listener
         for uid in self._allowed - {0, os.geteuid()}:
-            admit(self._path, uid)
+            allow_connect(self._path, uid)
         self._closing.clear()
         self._thread = threading.Thread(target=self._serve, args=(listener,), name="power", daemon=True)
         self._thread.start()
@@ -96,36 +96,36 @@ class PowerServer:
             self._socket.close()
             self._socket = None
         if self._thread is not None:
-            self._thread.join(_PATIENCE_S)
+            self._thread.join(_IO_TIMEOUT_S)
 
     def _serve(self, listener: socket.socket) -> None:
-        for wire in connections(listener, self._closing, "Slurm's power programs"):
+        for wire in accept_connections(listener, self._closing, "Slurm's power programs"):
             with wire:
-                self._take(wire)
+                self._receive_call(wire)
 
-    def _take(self, wire: socket.socket) -> None:
-        wire.settimeout(_PATIENCE_S)
+    def _receive_call(self, wire: socket.socket) -> None:
+        wire.settimeout(_IO_TIMEOUT_S)
         try:
-            uid = caller(wire)
+            uid = peer_uid(wire)
             if uid not in self._allowed:
                 log.warning("a power call was not taken: only Slurm may make it", uid=uid)
                 return
             pieces: list[bytes] = []
-            while sum(map(len, pieces)) < _LARGEST and (piece := wire.recv(1 << 16)):
+            while sum(map(len, pieces)) < _MAX_CALL_BYTES and (piece := wire.recv(1 << 16)):
                 pieces.append(piece)
-            call = parse(b"".join(pieces))
+            call = parse_power_call(b"".join(pieces))
             if call is None:
                 log.warning("a power call was not understood", uid=uid)
                 return
             self._handle(call)
-            wire.sendall(TAKEN)
+            wire.sendall(ACKNOWLEDGED)
         except OSError as error:
             log.debug("a power call broke off; it is in the spool", error=str(error))
 
-    def allow(self, uid: int) -> None:
+    def allow_caller(self, uid: int) -> None:
         """SlurmUser may call as well."""
         self._allowed |= {uid}
-        admit(self._path, uid)
+        allow_connect(self._path, uid)
 
     def read_spool(self) -> None:
         """Takes the calls that were left because nobody answered in time."""
@@ -137,7 +137,7 @@ class PowerServer:
         for file in files:
             try:
                 with file.open("rb") as opened:
-                    call = parse(opened.read(_LARGEST))
+                    call = parse_power_call(opened.read(_MAX_CALL_BYTES))
                 file.unlink()
             except OSError as error:
                 log.warning("a spooled call cannot be read", file=str(file), error=str(error))
@@ -147,4 +147,4 @@ class PowerServer:
 
     def _handle(self, call: PowerCall) -> None:
         log.info("slurm called", kind=call.kind, nodes=call.nodes[:_SHOWN])
-        self._taken(call)
+        self._on_call(call)

@@ -27,17 +27,17 @@ import time
 SOCKET = "/run/burstd/stage.sock"
 SPOOL = "/var/spool/burstd/stage"
 SETTINGS = "/etc/burstd/stage.conf"
-WAITING = ("data_in", "test_data_in", "data_out", "test_data_out")
+POLLED_HOOKS = ("data_in", "test_data_in", "data_out", "test_data_out")
 """Hooks that may be answered ``busy`` where Slurm polls."""
-LASTING = ("setup", "pre_run", "post_run", "teardown", *WAITING)
+PERSISTENT_HOOKS = ("setup", "pre_run", "post_run", "teardown", *POLLED_HOOKS)
 """Hooks that wait for burstd."""
-HOOKS = ("check", "paths", "status", *LASTING)
-TELLING = ("check", "setup", "data_in", "data_out", "test_data_out")
+HOOKS = ("check", "paths", "status", *PERSISTENT_HOOKS)
+SCRIPT_HOOKS = ("check", "setup", "data_in", "data_out", "test_data_out")
 """Hooks that bring the script's text along."""
-CODES = {"ok": 0, "refused": 1, "busy": 2, "absent": 3}
+EXIT_STATUSES = {"ok": 0, "refused": 1, "busy": 2, "absent": 3}
 _CONNECT_S = 0.5
 _SOON_S = 2.0  # while slurmctld answers nobody else
-AWAY_S = 8.0
+RESTART_WAIT_S = 8.0
 """How long sbatch waits for a burstd that is away; it gives up itself after MessageTimeout, 10 s by default."""
 _AWAY_AGAIN_S = 120.0
 """So long after it was found away nobody else waits that long: slurmctld must not stand still for as long as it is."""
@@ -50,15 +50,15 @@ _LARGEST_INPUT = 64 * 1024
 _AWAY = "away"
 
 
-class Absent(Exception):
+class DaemonUnavailable(Exception):
     """burstd does not answer, or not in time."""
 
 
-class Away(Absent):
+class DaemonAway(DaemonUnavailable):
     """Nobody listens, or whoever listens ends or does not answer: burstd is not running, or has just begun."""
 
 
-def settings(environment: "os._Environ[str] | dict[str, str]", file: str = SETTINGS) -> "tuple[str, str]":
+def socket_and_spool(environment: "os._Environ[str] | dict[str, str]", file: str = SETTINGS) -> "tuple[str, str]":
     """Path of the socket and of the spool folder."""
     found = {"socket": SOCKET, "spool": SPOOL}
     try:
@@ -75,7 +75,7 @@ def settings(environment: "os._Environ[str] | dict[str, str]", file: str = SETTI
     )
 
 
-def tell(wire: socket.socket, line: bytes) -> None:
+def send_hook_call(wire: socket.socket, line: bytes) -> None:
     """Sends the question. Raises OSError."""
     try:
         wire.sendall(line)
@@ -83,7 +83,7 @@ def tell(wire: socket.socket, line: bytes) -> None:
         return
 
 
-def ask(path: str, line: bytes, limit_s: float) -> "dict[str, object]":
+def exchange_call(path: str, line: bytes, limit_s: float) -> "dict[str, object]":
     """One question, one answer. Raises Absent."""
     end = time.monotonic() + limit_s
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as wire:
@@ -91,9 +91,9 @@ def ask(path: str, line: bytes, limit_s: float) -> "dict[str, object]":
         try:
             wire.connect(path)
         except OSError as error:
-            raise Away(error.strerror or "it does not listen") from None
+            raise DaemonAway(error.strerror or "it does not listen") from None
         try:
-            tell(wire, line)
+            send_hook_call(wire, line)
             answer = b""
             while not answer.endswith(b"\n") and len(answer) < _LARGEST_ANSWER:
                 wire.settimeout(max(0.01, end - time.monotonic()))
@@ -103,49 +103,49 @@ def ask(path: str, line: bytes, limit_s: float) -> "dict[str, object]":
                 answer += piece
             said = json.loads(answer)
         except OSError as error:
-            raise Away(error.strerror or "it did not answer in time") from None
+            raise DaemonAway(error.strerror or "it did not answer in time") from None
         except ValueError:
-            raise Away("it closed the connection without an answer") from None
-    if not isinstance(said, dict) or said.get("result") not in (*CODES, "again"):
-        raise Absent("what answers there is not burstd")
+            raise DaemonAway("it closed the connection without an answer") from None
+    if not isinstance(said, dict) or said.get("result") not in (*EXIT_STATUSES, "again"):
+        raise DaemonUnavailable("what answers there is not burstd")
     return said
 
 
-def converse(path: str, hook: str, line: bytes, *, polls: bool, away_s: float = 0.0) -> "dict[str, object]":
+def ask_until_answered(path: str, hook: str, line: bytes, *, polls: bool, away_s: float = 0.0) -> "dict[str, object]":
     """Asks until there is an answer that Slurm can use. Raises Absent, for hooks that do not wait.
 
     ``away_s``: how long one of those waits all the same for a burstd that is away.
     """
-    lasting = hook in LASTING
+    persistent = hook in PERSISTENT_HOOKS
     pause = _FIRST_PAUSE_S
     soon = time.monotonic() + _SOON_S
     late = time.monotonic() + (away_s or _SOON_S)
     while True:
         try:
-            said = ask(path, line, _ANSWER_S if lasting else max(0.01, late - time.monotonic()))
-        except Absent as reason:
-            waits = isinstance(reason, Away) and away_s > 0 and time.monotonic() + pause < late
-            if not lasting and not waits:
+            said = exchange_call(path, line, _ANSWER_S if persistent else max(0.01, late - time.monotonic()))
+        except DaemonUnavailable as reason:
+            waits = isinstance(reason, DaemonAway) and away_s > 0 and time.monotonic() + pause < late
+            if not persistent and not waits:
                 raise
         else:
             if said["result"] == "again":
                 pause = _FIRST_PAUSE_S
                 continue
-            if said["result"] != "busy" or (polls and hook in WAITING):
+            if said["result"] != "busy" or (polls and hook in POLLED_HOOKS):
                 return said
-            if not lasting and time.monotonic() + pause > soon:
-                raise Absent("it is busy")
+            if not persistent and time.monotonic() + pause > soon:
+                raise DaemonUnavailable("it is busy")
         time.sleep(pause)
-        pause = min(2 * pause, _LONGEST_PAUSE_S if lasting else 4 * _FIRST_PAUSE_S)
+        pause = min(2 * pause, _LONGEST_PAUSE_S if persistent else 4 * _FIRST_PAUSE_S)
 
 
-def patience(spool: str) -> float:
+def remaining_restart_wait(spool: str) -> float:
     """How long a ``check`` may wait for a burstd that is away, by when one found it so; notes that it is."""
     mark = os.path.join(spool, f"{_AWAY}.env")  # noqa: PTH118
     try:
         since = time.time() - os.stat(mark).st_mtime  # noqa: PTH116
         if 0 <= since < _AWAY_AGAIN_S:
-            return max(0.0, AWAY_S - since)
+            return max(0.0, RESTART_WAIT_S - since)
     except OSError:  # nobody has found it away of late
         pass
     try:
@@ -154,25 +154,25 @@ def patience(spool: str) -> float:
             os.utime(mark)
     except OSError:  # without the note every call would wait
         return 0.0
-    return AWAY_S
+    return RESTART_WAIT_S
 
 
-def variables(said: "dict[str, object]") -> str:
+def environment_lines(said: "dict[str, object]") -> str:
     """The answer's variables as Slurm reads them, a line each."""
     env = said.get("env")
     return "".join(f"{name}={value}\n" for name, value in env.items()) if isinstance(env, dict) else ""
 
 
-def keep(spool: str, job: str, text: str) -> None:
+def save_variables(spool: str, job: str, text: str) -> None:
     """Leaves the variables for ``paths``, which must do without burstd if need be."""
-    place = os.path.join(spool, f"{job}.env")  # noqa: PTH118
-    unfinished = f"{place}.{os.getpid()}"
+    file_path = os.path.join(spool, f"{job}.env")  # noqa: PTH118
+    unfinished = f"{file_path}.{os.getpid()}"
     try:
         os.makedirs(spool, 0o750, exist_ok=True)  # noqa: PTH103
         descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
         with os.fdopen(descriptor, "w", encoding="utf-8", errors="surrogateescape") as file:
             file.write(text)
-        os.replace(unfinished, place)  # noqa: PTH105
+        os.replace(unfinished, file_path)  # noqa: PTH105
     except OSError as error:
         import syslog  # noqa: PLC0415 - only where something is wrong
 
@@ -180,7 +180,7 @@ def keep(spool: str, job: str, text: str) -> None:
         syslog.syslog(syslog.LOG_ERR, f"{said}; if burstd is away when the job starts, it is held")
 
 
-def kept(spool: str, job: str) -> "str | None":
+def saved_variables(spool: str, job: str) -> "str | None":
     """What ``keep`` left; None where there is nothing."""
     try:
         with open(os.path.join(spool, f"{job}.env"), encoding="utf-8", errors="surrogateescape") as file:  # noqa: PTH118, PTH123
@@ -189,7 +189,7 @@ def kept(spool: str, job: str) -> "str | None":
         return None
 
 
-def forget(spool: str, job: str) -> None:
+def remove_variables(spool: str, job: str) -> None:
     """Removes what ``keep`` left."""
     try:
         os.unlink(os.path.join(spool, f"{job}.env"))  # noqa: PTH108, PTH118
@@ -197,16 +197,16 @@ def forget(spool: str, job: str) -> None:
         return
 
 
-def head(script: str, array: str) -> str:
+def read_script_head(script: str, array: str) -> str:
     """The beginning of a job script, where its directives are. burstd need not be let into Slurm's state folder.
 
     Slurm 24.11 and later name, for most tasks of an array, a file that is not there: then it is the array's.
     """
-    places = [script]
+    candidates = [script]
     if array.isdigit() and array != "0":
         state = script.rpartition("/hash.")[0]
-        places.append(f"{state}/hash.{int(array) % 10}/job.{array}/script")
-    for place in places:
+        candidates.append(f"{state}/hash.{int(array) % 10}/job.{array}/script")
+    for place in candidates:
         try:
             with open(place, "rb") as file:  # noqa: PTH123
                 return os.fsdecode(file.read(_LARGEST_HEAD))
@@ -215,7 +215,7 @@ def head(script: str, array: str) -> str:
     return ""  # burstd sees that there is no text, and says so
 
 
-def question(hook: str, words: "dict[str, str]") -> bytes:
+def encode_call(hook: str, words: "dict[str, str]") -> bytes:
     """The line that burstd reads."""
     call = {
         "hook": hook,
@@ -226,44 +226,44 @@ def question(hook: str, words: "dict[str, str]") -> bytes:
         "hurry": words.get("hurry") == "true",
         "info": {key[5:]: value for key, value in words.items() if key.startswith("info.")},
     }
-    if hook in TELLING and call["script"]:
-        call["text"] = head(words["script"], words.get("info.array_job_id", ""))
+    if hook in SCRIPT_HOOKS and call["script"]:
+        call["text"] = read_script_head(words["script"], words.get("info.array_job_id", ""))
     return json.dumps(call).encode() + b"\n"
 
 
-def run(hook: str, words: "dict[str, str]") -> "tuple[str, str]":
+def run_hook(hook: str, words: "dict[str, str]") -> "tuple[str, str]":
     """What to tell Slurm: the word and the text."""
-    path, spool = settings(os.environ)
+    path, spool = socket_and_spool(os.environ)
     job = words.get("job", "")
     if hook == "data_in":
-        forget(spool, job)
-    elif hook == "test_data_in" and kept(spool, job) is not None:
+        remove_variables(spool, job)
+    elif hook == "test_data_in" and saved_variables(spool, job) is not None:
         return "ok", ""
-    line, polls = question(hook, words), words.get("polls") == "yes"
+    line, polls = encode_call(hook, words), words.get("polls") == "yes"
     try:
         began = time.monotonic()
         try:
-            said = converse(path, hook, line, polls=polls)
-        except Away:
-            rest = patience(spool) - (time.monotonic() - began) if hook == "check" else 0.0
+            said = ask_until_answered(path, hook, line, polls=polls)
+        except DaemonAway:
+            rest = remaining_restart_wait(spool) - (time.monotonic() - began) if hook == "check" else 0.0
             if rest <= 0:
                 raise
-            said = converse(path, hook, line, polls=polls, away_s=rest)
-        forget(spool, _AWAY)
-    except Absent as reason:
-        left = kept(spool, job) if hook == "paths" else None
+            said = ask_until_answered(path, hook, line, polls=polls, away_s=rest)
+        remove_variables(spool, _AWAY)
+    except DaemonUnavailable as reason:
+        left = saved_variables(spool, job) if hook == "paths" else None
         if left is None:
             why = f"burstd does not answer at {path} ({reason}), so nobody can look after the data of this job"
             return "absent", f"{why}: try again in a minute; if it stays so, tell your administrator"
         said = {"result": "ok"}
         text = left
     else:
-        text = variables(said)
+        text = environment_lines(said)
     if said["result"] == "ok":
         if hook in ("data_in", "test_data_in"):
-            keep(spool, job, text)
+            save_variables(spool, job, text)
         elif hook == "teardown":
-            forget(spool, job)
+            remove_variables(spool, job)
         elif hook == "paths":
             # Slurm 24.11 and later make no folder for most tasks of an array, and read the file all the same.
             os.makedirs(os.path.dirname(words["file"]), 0o700, exist_ok=True)  # noqa: PTH103, PTH120
@@ -281,9 +281,9 @@ def main(argv: "list[str] | None" = None) -> int:
     if hook not in HOOKS or (hook == "paths" and "file" not in words):
         sys.stderr.write(f"usage: burstd-stage {'|'.join(HOOKS)} [-] [KEY=VALUE]...\n")
         return 64
-    word, text = run(hook, words)
+    word, text = run_hook(hook, words)
     sys.stdout.buffer.write(os.fsencode(f"{word}\n{text}"))
-    return CODES[word]
+    return EXIT_STATUSES[word]
 
 
 if __name__ == "__main__":

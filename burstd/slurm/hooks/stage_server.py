@@ -14,22 +14,22 @@ from typing import Literal
 import structlog
 
 from burstd.domain.errors import BurstdError
-from burstd.slurm.hooks.hook_socket import admit, caller, connections, listen
-from burstd.slurm.hooks.stage_client import HOOKS, WAITING
+from burstd.slurm.hooks.hook_socket import accept_connections, allow_connect, listen_for_hooks, peer_uid
+from burstd.slurm.hooks.stage_client import HOOKS, POLLED_HOOKS
 
 log = structlog.get_logger(__name__)
 
-_LARGEST = 8 * 1024 * 1024
-_PATIENCE_S = 2.0
+_MAX_CALL_BYTES = 8 * 1024 * 1024
+_IO_TIMEOUT_S = 2.0
 _CONNECTIONS = 512
 _WAITING = 100
-_AFTER = ("post_run", "data_out", "test_data_out", "teardown")
+_HOOKS_AFTER_JOB = ("post_run", "data_out", "test_data_out", "teardown")
 _JOB = re.compile(r"[0-9]{0,10}")
 _NO_ID = 0xFFFFFFFF
 """What the kernel takes for no uid or gid."""
 _NAME = re.compile(r"[A-Z_][A-Z0-9_]*")
 
-Result = Literal["ok", "refused", "busy", "again"]
+HookResult = Literal["ok", "refused", "busy", "again"]
 
 
 class StageSocketFailed(BurstdError):
@@ -58,7 +58,7 @@ class StageCall:
     hurry: bool = False
     info: Mapping[str, str] = field(default_factory=dict)
     text: str = ""
-    patient: bool = True
+    may_wait: bool = True
     """Its answer may take its time; False: so many others wait that this one is to say what is known now."""
 
 
@@ -72,7 +72,7 @@ class StageReply:
     Raises ValueError for a variable that Slurm could not pass on.
     """
 
-    result: Result
+    result: HookResult
     text: str = ""
     env: Mapping[str, str] = field(default_factory=dict)
 
@@ -81,12 +81,12 @@ class StageReply:
             if not _NAME.fullmatch(name) or "\n" in value or "\0" in value:
                 raise ValueError(f"Slurm cannot pass the variable {name!r} on: its name or a line break in it forbids")
 
-    def line(self) -> bytes:
+    def encode(self) -> bytes:
         """As the client reads it."""
         return json.dumps({"result": self.result, "text": self.text, "env": dict(self.env)}).encode() + b"\n"
 
 
-def parse(line: bytes) -> StageCall | None:
+def parse_stage_call(line: bytes) -> StageCall | None:
     """One line as the client writes it; None where it is none of ours."""
     try:
         said = json.loads(line)
@@ -132,12 +132,12 @@ class StageServer:
         self._listener: socket.socket | None = None
         self._thread: threading.Thread | None = None
         self._closing = threading.Event()
-        self._admitted: int | None = None
+        self._allowed_uid: int | None = None
 
     def start(self) -> None:
         """Listens. Raises StageSocketFailed."""
         try:
-            listener = listen(self._path, 512)
+            listener = listen_for_hooks(self._path, 512)
         except OSError as error:
             raise StageSocketFailed(
                 f"the socket {self._path} for the hooks of burst_buffer/lua cannot be made: {error.strerror}; "
@@ -148,11 +148,11 @@ class StageServer:
         self._thread = threading.Thread(target=self._serve, args=(listener,), name="stage", daemon=True)
         self._thread.start()
 
-    def admit(self, uid: int) -> None:
+    def allow_connect(self, uid: int) -> None:
         """SlurmUser may connect as well. Harmless when repeated."""
-        if uid != self._admitted:
-            admit(self._path, uid)
-            self._admitted = uid
+        if uid != self._allowed_uid:
+            allow_connect(self._path, uid)
+            self._allowed_uid = uid
 
     def close(self) -> None:
         """Takes no more questions. Those being answered get their answer if it comes before this process ends."""
@@ -163,22 +163,22 @@ class StageServer:
             self._listener.close()
             self._listener = None
         if self._thread is not None:
-            self._thread.join(_PATIENCE_S)
+            self._thread.join(_IO_TIMEOUT_S)
 
     def _serve(self, listener: socket.socket) -> None:
-        for wire in connections(listener, self._closing, "the hooks of burst_buffer/lua"):
+        for wire in accept_connections(listener, self._closing, "the hooks of burst_buffer/lua"):
             if not self._open.acquire(blocking=False):
-                self._put_off(wire, "too many hooks of burst_buffer/lua at once; one is put off")
+                self._reply_busy(wire, "too many hooks of burst_buffer/lua at once; one is put off")
                 continue
             try:
                 threading.Thread(target=self._take, args=(wire,), name="stage call", daemon=True).start()
             except RuntimeError:
                 self._open.release()
-                self._put_off(wire, "no thread can be started for a hook of burst_buffer/lua; it is put off")
+                self._reply_busy(wire, "no thread can be started for a hook of burst_buffer/lua; it is put off")
 
-    def _put_off(self, wire: socket.socket, why: str) -> None:
+    def _reply_busy(self, wire: socket.socket, why: str) -> None:
         try:
-            log.warning(why, uid=caller(wire))
+            log.warning(why, uid=peer_uid(wire))
         except OSError as error:
             log.debug("a hook of burst_buffer/lua broke off; it comes again", error=str(error))
         self._send(wire, StageReply("busy"))
@@ -192,9 +192,9 @@ class StageServer:
             self._open.release()
 
     def _answer(self, wire: socket.socket) -> None:
-        wire.settimeout(_PATIENCE_S)
+        wire.settimeout(_IO_TIMEOUT_S)
         try:
-            uid = caller(wire)
+            uid = peer_uid(wire)
             allowed = self._allowed(uid)
             if allowed is None:
                 log.info("a hook of burst_buffer/lua is too early: slurmctld has not told SlurmUser yet", uid=uid)
@@ -204,22 +204,22 @@ class StageServer:
                 self._send(wire, StageReply("refused", f"user {uid} may not speak for Slurm"))
                 return
             line = b""
-            while not line.endswith(b"\n") and len(line) < _LARGEST and (piece := wire.recv(1 << 16)):
+            while not line.endswith(b"\n") and len(line) < _MAX_CALL_BYTES and (piece := wire.recv(1 << 16)):
                 line += piece
         except OSError as error:
             log.debug("a hook of burst_buffer/lua broke off; it comes again", error=str(error))
             return
-        call = parse(line)
+        call = parse_stage_call(line)
         if call is None:
             log.warning("a hook of burst_buffer/lua was not understood", uid=uid)
             self._send(
                 wire, StageReply("refused", "burstd does not understand this burstd-stage: are both of one version?")
             )
             return
-        waits = call.hook in WAITING
+        waits = call.hook in POLLED_HOOKS
         if waits and not self._waiting.acquire(blocking=False):
             # Others who wait long must not keep one from its answer that has it by now.
-            reply = self._reply(replace(call, patient=False))
+            reply = self._reply(replace(call, may_wait=False))
             self._send(wire, StageReply("busy") if reply.result == "again" else reply)
             return
         try:
@@ -237,11 +237,11 @@ class StageServer:
         except Exception:
             log.exception("a hook of burst_buffer/lua failed", hook=call.hook, job=call.job_id)
             text = f"burstd failed at {call.hook}: its log says why (journalctl -u burstd)"
-        return StageReply("busy" if call.hook in _AFTER else "refused", text)
+        return StageReply("busy" if call.hook in _HOOKS_AFTER_JOB else "refused", text)
 
     def _send(self, wire: socket.socket, reply: StageReply) -> None:
         try:
-            wire.settimeout(_PATIENCE_S)
-            wire.sendall(reply.line())
+            wire.settimeout(_IO_TIMEOUT_S)
+            wire.sendall(reply.encode())
         except OSError as error:  # the client is gone: Slurm killed it, or it asks again
             log.debug("nobody waits for the answer to a hook of burst_buffer/lua", error=str(error))

@@ -7,142 +7,155 @@ from enum import Enum, auto
 from burstd.domain.staging import StageState as S
 from burstd.domain.staging import Staging
 from burstd.slurm.hooks.stage_server import StageReply
-from burstd.staging.controller.job_runs import AFTER, Run
+from burstd.staging.controller.job_runs import OUTPUT_HOOKS, StagingRun
 
-OK = StageReply("ok")
-DEALLOCATED = StageReply("refused", "its nodes are gone: Slurm starts the job again, unless that was not wanted")
+OK_REPLY = StageReply("ok")
+DEALLOCATED_REPLY = StageReply("refused", "its nodes are gone: Slurm starts the job again, unless that was not wanted")
 """For a pre_run: an ``ok`` would leave a requeued job pending for good, for its data would count as a running job's."""
 REQUEUED = "REQUEUED"
 """As a job's last state: it will start again."""
-_OUTPUT = (S.PLACED, S.COLLECTING, S.BRINGING)
-BEFORE = ("data_in", "test_data_in")
-_ENDED_AS = {
+_OUTPUT_STATES = (S.FETCHED, S.COLLECTING, S.DELIVERING)
+INPUT_HOOKS = ("data_in", "test_data_in")
+_END_STATE_NAMES = {
     3: "COMPLETED", 4: "CANCELLED", 5: "FAILED", 6: "TIMEOUT", 7: "NODE_FAIL", 8: "PREEMPTED", 9: "BOOT_FAIL",
     10: "DEADLINE", 11: "OUT_OF_MEMORY",
 }  # fmt: skip
 """enum job_states in slurm.h, the base states that are an end."""
-_BASE = 256
+_STATE_BASE = 256
 """What lies above in a job's state are flags."""
-STARTING = ("setup", *BEFORE, "pre_run")
+START_HOOKS = ("setup", *INPUT_HOOKS, "pre_run")
 """Hooks of a job that is to have its input."""
 
 
-class Fate(Enum):
+class StagingDecision(Enum):
     """Where the data of a job goes."""
 
-    ON = auto()
+    CONTINUE = auto()
     """On its way."""
     COLLECT = auto()
     """The job has stopped: its output is due."""
-    GIVE_UP = auto()
+    DISCARD_OUTPUT = auto()
     """Its output is not wanted."""
     CLEAR = auto()
     """Nothing of it is needed."""
-    RAN = auto()
+    RECOVER = auto()
     """It has run, and the record does not know that."""
-    OTHER = auto()
+    SUPERSEDED = auto()
     """The record is of a run before the one whose output is due."""
 
 
-def owed(row: Staging) -> bool:
+def has_undelivered_output(row: Staging) -> bool:
     """Whether a held one has output that is not home."""
-    return row.state is S.HELD and row.resume in (S.COLLECTING, S.BRINGING)
+    return row.state is S.HELD and row.resume in (S.COLLECTING, S.DELIVERING)
 
 
-def ending(run: Run) -> bool:
+def output_requested(run: StagingRun) -> bool:
     """Whether Slurm asks for its output."""
-    return any(hook in run.hooks for hook in AFTER)
+    return any(hook in run.waiting_hooks for hook in OUTPUT_HOOKS)
 
 
-def fate(row: Staging, run: Run) -> Fate:
+def staging_decision(row: Staging, run: StagingRun) -> StagingDecision:
     """``run`` must be fresh."""
-    life = run.life
-    if row.state in _OUTPUT or owed(row):
+    life = run.cycle
+    if row.state in _OUTPUT_STATES or has_undelivered_output(row):
         # A hurried teardown tells that its owner gives the output up, unless the job goes on: then Slurm starts it
         # over by itself, and the hurry is not about this run.
-        if life.hurry and not run.queued and not life.again and (ending(run) or row.job_state != REQUEUED):
-            return Fate.GIVE_UP
-        if run.ran_elsewhere(row):
-            return Fate.OTHER
-        if row.state is S.PLACED and (life.over or life.again or ending(run) or not run.active or run.elsewhere(row)):
-            return Fate.COLLECT
-        return Fate.ON
-    if ending(run) and not run.unknown and row.state is not S.HOME:
-        return Fate.RAN
-    if row.state is S.HOME and run.ran_elsewhere(row):
-        return Fate.OTHER
+        if (
+            life.hurry
+            and not run.queued
+            and not life.restarted
+            and (output_requested(run) or row.job_state != REQUEUED)
+        ):
+            return StagingDecision.DISCARD_OUTPUT
+        if run.ran_on_other_nodes(row):
+            return StagingDecision.SUPERSEDED
+        if row.state is S.FETCHED and (
+            life.torn_down
+            or life.restarted
+            or output_requested(run)
+            or not run.active
+            or run.starts_on_other_nodes(row)
+        ):
+            return StagingDecision.COLLECT
+        return StagingDecision.CONTINUE
+    if output_requested(run) and not run.unknown_to_slurm and row.state is not S.DELIVERED:
+        return StagingDecision.RECOVER
+    if row.state is S.DELIVERED and run.ran_on_other_nodes(row):
+        return StagingDecision.SUPERSEDED
     if row.state is S.HELD:
         # Slurm tears a job down whose input was refused, and holds it: the reason stays on record meanwhile.
-        return Fate.CLEAR if life.again or run.ended else Fate.ON
-    if row.state is S.PLACING and (run.queued or run.elsewhere(row)):
-        return Fate.CLEAR
-    return Fate.CLEAR if life.over or life.again or run.ended else Fate.ON
+        return StagingDecision.CLEAR if life.restarted or run.ended else StagingDecision.CONTINUE
+    if row.state is S.FETCHING and (run.queued or run.starts_on_other_nodes(row)):
+        return StagingDecision.CLEAR
+    return StagingDecision.CLEAR if life.torn_down or life.restarted or run.ended else StagingDecision.CONTINUE
 
 
-def lost_teardown(run: Run) -> str:
+def lost_teardown_advice(run: StagingRun) -> str:
     """What to do where Slurm killed the teardown of a job together with the hook that it was cancelled in.
 
     Slurm does not call it again before it is started anew. Empty: it was called.
     """
-    if run.state != "CANCELLED" or run.life.over or run.life.again:
+    if run.state != "CANCELLED" or run.cycle.torn_down or run.cycle.restarted:
         return ""
     commands = f"'scontrol requeuehold {run.job_id}', then 'scancel {run.job_id}'"
     return f"it was cancelled, and Slurm has lost its teardown; {commands} end it where it shows up for ever"
 
 
-def ended_as(told: str) -> str:
+def end_state_name(state_number: str) -> str:
     """The name of an end that a hook tells as a number; empty: it is none."""
-    return _ENDED_AS.get(int(told) % _BASE, "") if told.isdigit() else ""
+    return _END_STATE_NAMES.get(int(state_number) % _STATE_BASE, "") if state_number.isdigit() else ""
 
 
-def outcome(row: Staging, run: Run) -> str:
+def job_end_state(row: Staging, run: StagingRun) -> str:
     """How a job that has stopped ended, by Slurm's name; empty: nobody knows."""
-    if run.queued or run.life.again or run.elsewhere(row):
+    if run.queued or run.cycle.restarted or run.starts_on_other_nodes(row):
         return REQUEUED
-    return run.life.ended_as or run.state
+    return run.cycle.end_state or run.state
 
 
-def starts_over(row: Staging, run: Run) -> bool:
+def begins_next_cycle(row: Staging, run: StagingRun) -> bool:
     """Whether a hook that waits tells that Slurm has begun another life of the job than the one on record."""
-    left = row.state in (S.COLLECTING, S.BRINGING, S.HOME) or owed(row)
-    if any(hook in run.hooks for hook in BEFORE) and (left or row.state in (S.PLACING, S.PLACED)):
+    output_left = row.state in (S.COLLECTING, S.DELIVERING, S.DELIVERED) or has_undelivered_output(row)
+    if any(hook in run.waiting_hooks for hook in INPUT_HOOKS) and (output_left or row.state in (S.FETCHING, S.FETCHED)):
         return True
-    if "pre_run" in run.hooks and (left or (row.state is S.PLACED and run.elsewhere(row))):
+    if "pre_run" in run.waiting_hooks and (output_left or (row.state is S.FETCHED and run.starts_on_other_nodes(row))):
         return True
     # A Slurm that lost its newest jobs gives their numbers again.
-    other = run.facts is not None and run.facts_of(row) is None
+    other = run.facts is not None and run.facts_of_record(row) is None
     changed = run.directives is not None and run.directives != row.directives
-    return (other or changed) and any(hook in run.hooks for hook in STARTING)
+    return (other or changed) and any(hook in run.waiting_hooks for hook in START_HOOKS)
 
 
-def reply(row: Staging | None, run: Run, hook: str, env: dict[str, str]) -> StageReply | None:
+def hook_reply(row: Staging | None, run: StagingRun, hook: str, env: dict[str, str]) -> StageReply | None:
     """What a hook that waits is told now; None: it waits on."""
-    if hook in AFTER:
+    if hook in OUTPUT_HOOKS:
         # Never refused: Slurm would forget the job, and ask no more.
-        if row is None or (run.unknown and row.state not in _OUTPUT and not owed(row)):
-            return OK if run.fresh else None
-        return OK if row.state is S.HOME and run.fresh and not run.ran_elsewhere(row) else None
+        if row is None or (
+            run.unknown_to_slurm and row.state not in _OUTPUT_STATES and not has_undelivered_output(row)
+        ):
+            return OK_REPLY if run.fresh else None
+        return OK_REPLY if row.state is S.DELIVERED and run.fresh and not run.ran_on_other_nodes(row) else None
     if row is None:
         if not run.fresh:
             return None
-        return OK if hook == "setup" else StageReply("refused", _why_none(run))
+        return OK_REPLY if hook == "setup" else StageReply("refused", _missing_record_reason(run))
     if hook == "setup":
         # Where another life has to end first, data_in waits for that.
-        return OK
+        return OK_REPLY
     if not run.fresh:
         return None
     if row.state is S.HELD:
-        if owed(row):
+        if has_undelivered_output(row):
             return StageReply("refused", f"what the job left in its last run is not home: {row.error}")
-        return None if run.life.again else StageReply("refused", row.error)
-    if run.life.again or run.life.over:
+        return None if run.cycle.restarted else StageReply("refused", row.error)
+    if run.cycle.restarted or run.cycle.torn_down:
         return None
-    if hook in BEFORE:
+    if hook in INPUT_HOOKS:
         return StageReply("ok", env=env) if row.state is S.STAGED else None
-    return OK if row.state is S.PLACED and not run.elsewhere(row) else None
+    return OK_REPLY if row.state is S.FETCHED and not run.starts_on_other_nodes(row) else None
 
 
-def _why_none(run: Run) -> str:
+def _missing_record_reason(run: StagingRun) -> str:
     if run.ended:
         return "Slurm does not want to start this job any more"
     return "burstd does not know the job's script: requeue the job"

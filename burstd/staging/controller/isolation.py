@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import structlog
 
-from burstd.db import Refused, Store, StoreError
+from burstd.db import ChangeRefused, Store, StoreError
 from burstd.domain.clock import Clock
 from burstd.domain.staging import STAGE_TRANSITIONS, Staging
 from burstd.domain.staging import StageState as S
@@ -16,11 +16,11 @@ from burstd.domain.staging import StageState as S
 log = structlog.get_logger(__name__)
 
 FIRST_PAUSE_S = 2.0
-LONGEST_PAUSE_S = 300.0
-_BEFORE_RUN = (S.WAITING, S.SENDING, S.STAGED, S.PLACING)
+MAX_PAUSE_S = 300.0
+_BEFORE_RUN_STATES = (S.WAITING, S.UPLOADING, S.STAGED, S.FETCHING)
 
 
-class Isolation:
+class StagingQuarantine:
     """All that the desk does for one job, it does within ``job``."""
 
     def __init__(self, store: Store, clock: Clock) -> None:
@@ -29,17 +29,17 @@ class Isolation:
         self._pauses: dict[str, tuple[float, float]] = {}
         """How long a job is left alone, and until when."""
         self._reasons: dict[str, str] = {}
-        self.broken = 0
+        self.failure_count = 0
         """How often a step broke."""
 
-    def hold(self, row: Staging, error: str) -> Staging:
+    def hold_staging(self, row: Staging, error: str) -> Staging:
         """Until a person has it tried again."""
-        resume = S.WAITING if row.state in _BEFORE_RUN else row.state
+        resume = S.WAITING if row.state in _BEFORE_RUN_STATES else row.state
         log.error("a job's data is held", job=row.job_id, state=row.state.value, error=error)
-        return self._store.move_staging(row.job_id, row.state, S.HELD, error, error=error, resume=resume.value)
+        return self._store.transition_staging(row.job_id, row.state, S.HELD, error, error=error, resume=resume.value)
 
     @contextmanager
-    def job(self, job_id: str) -> Iterator[None]:
+    def contain_errors(self, job_id: str) -> Iterator[None]:
         """What is raised within is about this job: it is held, and left alone for a while that grows.
 
         Raises StoreError where the record as a whole cannot be had.
@@ -47,43 +47,45 @@ class Isolation:
         try:
             yield
         except Exception as error:
-            if isinstance(error, StoreError) and not isinstance(error, Refused):
+            if isinstance(error, StoreError) and not isinstance(error, ChangeRefused):
                 raise
-            self.broken += 1
-            if self.rests(job_id):
+            self.failure_count += 1
+            if self.quarantine_reason(job_id):
                 return
             log.exception("a step for a job's data broke", job=job_id)
-            self._broke(job_id, f"burstd failed at its data ({type(error).__name__}: {str(error)[:200]}); see its log")
+            self._quarantine_job(
+                job_id, f"burstd failed at its data ({type(error).__name__}: {str(error)[:200]}); see its log"
+            )
 
-    def rests(self, job_id: str) -> str:
+    def quarantine_reason(self, job_id: str) -> str:
         """Why a job is left alone now; empty: it is not."""
         _, until = self._pauses.get(job_id, (0.0, 0.0))
         return self._reasons[job_id] if self._clock.now() < until else ""
 
-    def due(self, now: float) -> float:
+    def next_release(self, now: float) -> float:
         """When the next of them is looked at again."""
         return min((until for _, until in self._pauses.values() if until > now), default=float("inf"))
 
-    def keep(self, alive: AbstractSet[str]) -> None:
+    def forget_except(self, alive: AbstractSet[str]) -> None:
         """Forgets jobs that are not there any more."""
         for job_id in [job_id for job_id in self._pauses if job_id not in alive]:
-            self.forget(job_id)
+            self.lift(job_id)
 
-    def forget(self, job_id: str) -> None:
+    def lift(self, job_id: str) -> None:
         """A person has it tried again."""
         self._pauses.pop(job_id, None)
         self._reasons.pop(job_id, None)
 
-    def _broke(self, job_id: str, reason: str) -> None:
-        before, _ = self._pauses.get(job_id, (0.0, 0.0))
-        pause = min(2 * before, LONGEST_PAUSE_S) or FIRST_PAUSE_S
+    def _quarantine_job(self, job_id: str, reason: str) -> None:
+        previous_pause, _ = self._pauses.get(job_id, (0.0, 0.0))
+        pause = min(2 * previous_pause, MAX_PAUSE_S) or FIRST_PAUSE_S
         self._pauses[job_id], self._reasons[job_id] = (pause, self._clock.now() + pause), reason
         try:
             row = self._store.find_staging(job_id)
-            if row is not None and row.state is S.PLACED:
+            if row is not None and row.state is S.FETCHED:
                 # The job may be at work: its output is fetched when it has ended, whatever a person does before.
-                self._store.touch_staging(job_id, reason, error=reason)
+                self._store.update_staging(job_id, reason, error=reason)
             elif row is not None and S.HELD in STAGE_TRANSITIONS[row.state]:
-                self.hold(row, reason)
+                self.hold_staging(row, reason)
         except Exception as error:  # noqa: BLE001  the pause holds it as well, and after it this is tried again
             log.error("a job whose data broke is not on record as held", job=job_id, error=str(error))

@@ -10,7 +10,7 @@ from functools import partial
 
 import structlog
 
-from burstd.api.backend import KeptNode, StageUse, StoreUse
+from burstd.api.backend import RetainedNode, StagingUsage, StoreUsage
 from burstd.db import Store
 from burstd.domain.claim import Claim
 from burstd.domain.clock import Clock
@@ -18,330 +18,367 @@ from burstd.domain.cloud.offer import Pool
 from burstd.domain.command import CommandResult, DiscardOutput, Evict, RetryStage, StageCommand
 from burstd.domain.plugins.stager import OnDemand, Stager, StagerError
 from burstd.domain.snapshot import SlurmView, Unavailable
-from burstd.domain.staging import OUTPUT_ON_NODES, DataView, Staging
-from burstd.domain.storage_node import NodeWish, OnNode, StoreNode
+from burstd.domain.staging import OUTPUT_ON_NODES, Staging, StagingView
+from burstd.domain.storage_node import NodeBackedStore, StorageNodeSpec, StorageNodeView
 from burstd.node.agent import NodeAgent
-from burstd.planner.staging.transfer_schedule import TransferLimits, Use
+from burstd.planner.staging.transfer_schedule import StorageUse, TransferLimits
 from burstd.runtime.workers import Workers
-from burstd.settings import Chosen, Settings
-from burstd.settings import Staging as StagingSettings
-from burstd.slurm.commands.run import Commands
+from burstd.settings import ResolvedPlugin, Settings, StagingSettings
+from burstd.slurm.commands.run import SlurmCommands
 from burstd.slurm.hooks.stage_server import StageServer
-from burstd.staging.controller.controller import StageDesk, StageRules
-from burstd.staging.controller.hook_queue import Hooks
-from burstd.staging.movement.garbage_collection import Sweep, SweepRules, Swept, Usage, needed, usage, user_name
+from burstd.staging.controller.controller import StageRules, StagingController
+from burstd.staging.controller.hook_queue import HookQueue
+from burstd.staging.movement.garbage_collection import (
+    GarbageCollectionRules,
+    GarbageCollector,
+    SweepResult,
+    UsageCounts,
+    count_usage,
+    needed_digests,
+    user_name_of,
+)
 from burstd.staging.movement.job_folders import JobFolders, folder_key
-from burstd.staging.movement.output_delivery import Homeward
-from burstd.staging.movement.output_reuse import Adoption
-from burstd.staging.movement.progress import Reading
+from burstd.staging.movement.output_delivery import OutputDelivery
+from burstd.staging.movement.output_reuse import OutputReuse
+from burstd.staging.movement.progress import MeterReading
 from burstd.staging.movement.transfers import HeadTransfers
-from burstd.staging.storage_node.controller import NodeDesk
-from burstd.staging.storage_node.follower import StorageNode
-from burstd.staging.submission.locations import in_place
-from burstd.staging.submission.quota import Taken
-from burstd.staging.submission.submit_check import Check, CheckRules
-from burstd.transfer.content_store.index import Index
-from burstd.transfer.privsep.client import Account, Hand, hand_of
-from burstd.transfer.privsep.object_workers import ObjectHand, object_hand
-from burstd.transfer.trees.rate_limit import Limits
-from burstd.transfer.trees.upload import Sender
+from burstd.staging.storage_node.controller import StorageNodeController
+from burstd.staging.storage_node.follower import StorageNodeFollower
+from burstd.staging.submission.locations import in_place_path
+from burstd.staging.submission.quota import QuotaUsage
+from burstd.staging.submission.submit_check import SubmitCheck, SubmitCheckRules
+from burstd.transfer.content_store.index import ContentIndex
+from burstd.transfer.privsep.client import Account, UserWorker, user_worker_for
+from burstd.transfer.privsep.object_workers import ObjectWorker, object_worker_for
+from burstd.transfer.trees.rate_limit import BandwidthLimits
+from burstd.transfer.trees.upload import TreeUploader
 
 log = structlog.get_logger(__name__)
 
-SWEEP_EVERY_S = 600.0
-SWEEP_AGAIN_S = 60.0
+SWEEP_INTERVAL_S = 600.0
+SWEEP_RETRY_S = 60.0
 DAY_S = 86400.0
 HOUR_S = 3600.0
-COUNT_EVERY_S = 10.0
+USAGE_COUNT_INTERVAL_S = 10.0
 """How often at most it is counted who takes up how much."""
 
 
 @dataclass(frozen=True, slots=True)
-class Around:
+class StagingContext:
     """What staging needs of the daemon."""
 
     store: Store
     workers: Workers
     clock: Clock
-    commands: Commands
+    commands: SlurmCommands
     agent: NodeAgent
     pools: Callable[[], Mapping[str, Pool]]
     slurm_uid: Callable[[], int | None]
     """SlurmUser's, once it is known."""
 
 
-def _sweep_rules(staging: StagingSettings) -> SweepRules:
-    return SweepRules(staging.lifetime_days * DAY_S, staging.cache_size)
+def _sweep_rules(staging: StagingSettings) -> GarbageCollectionRules:
+    return GarbageCollectionRules(staging.lifetime_days * DAY_S, staging.cache_size)
 
 
-class StageRoom:
+class StagingService:
     """Implements what the reconciler, the control interface and the commands ask of staging."""
 
-    def __init__(self, settings: Settings, chosen: Chosen, around: Around, stack: ExitStack) -> None:
+    def __init__(self, settings: Settings, chosen: ResolvedPlugin, context: StagingContext, stack: ExitStack) -> None:
         """Calls no store yet. Raises BurstdError where its socket cannot be made."""
         staging = settings.staging
         self._settings = staging
-        self._around = around
-        self._kind = chosen.plugin.name
+        self._context = context
+        self._store_kind = chosen.plugin.name
         stager: Stager = chosen.plugin.make(chosen.name, settings.cluster, chosen.settings)
         stack.callback(stager.close)
         self._stager = stager
-        self._index = Index(settings.daemon.state_dir / "stage-index.db")
+        self._index = ContentIndex(settings.daemon.state_dir / "stage-index.db")
         stack.callback(self._index.close)
-        limits = Limits(site_bytes_s=staging.bandwidth, user_bytes_s=staging.user_bandwidth)
+        limits = BandwidthLimits(site_bytes_s=staging.bandwidth, user_bytes_s=staging.user_bandwidth)
         self._limits = limits
 
         # Root starts hands itself; who is not root has systemd do it.
-        at = None if os.geteuid() == 0 else settings.hand_socket
+        worker_socket = None if os.geteuid() == 0 else settings.worker_socket
 
-        def hand(who: Account, deadline: float = float("inf")) -> Hand:
-            return hand_of(who, deadline, socket_path=at, min_uid=staging.min_uid)
+        def open_worker(who: Account, deadline: float = float("inf")) -> UserWorker:
+            return user_worker_for(who, deadline, socket_path=worker_socket, min_uid=staging.min_uid)
 
-        def objects(who: Account, kind: str, timeout_s: float | None = None) -> ObjectHand:
-            beside = at.with_name("object-hand.sock") if at else None
-            return object_hand(who, kind, socket_path=beside, min_uid=staging.min_uid, timeout_s=timeout_s)
+        def open_object_worker(who: Account, kind: str, timeout_s: float | None = None) -> ObjectWorker:
+            beside = worker_socket.with_name("object-hand.sock") if worker_socket else None
+            return object_worker_for(who, kind, socket_path=beside, min_uid=staging.min_uid, timeout_s=timeout_s)
 
-        key = folder_key(settings.folder_key)
+        key = folder_key(settings.job_folder_key)
         self._folders = folders = JobFolders(str(staging.job_dir), key)
         transfers = HeadTransfers(
-            commands=around.commands, stager=stager, sender=Sender(self._index, stager, limits), agent=around.agent,
-            homeward=Homeward(stager, limits, Adoption(stager, self._index), folders), hand=hand, objects=objects,
-            folders=folders, cache_dir=f"{staging.job_dir}/cache", datasets=self._dataset,
+            commands=context.commands,
+            stager=stager,
+            uploader=TreeUploader(self._index, stager, limits),
+            agent=context.agent,
+            output_delivery=OutputDelivery(stager, limits, OutputReuse(stager, self._index), folders),
+            open_worker=open_worker,
+            open_object_worker=open_object_worker,
+            folders=folders,
+            cache_dir=f"{staging.job_dir}/cache",
+            datasets=self._dataset,
+        )
+        node_spec = stager.node_spec if isinstance(stager, NodeBackedStore) else None
+        controller_class = StorageNodeController if node_spec is not None else StagingController
+        self.controller = controller_class(
+            store=context.store, workers=context.workers, clock=context.clock, transfers=transfers, pools=context.pools,
+            rules=self._stage_rules(staging), quotas=self._quota_usage,
         )  # fmt: skip
-        wish = stager.wish if isinstance(stager, OnNode) else None
-        desk = NodeDesk if wish is not None else StageDesk
-        self.desk = desk(
-            store=around.store, workers=around.workers, clock=around.clock, transfers=transfers, pools=around.pools,
-            rules=self._stage_rules(staging), quotas=self._taken,
-        )  # fmt: skip
-        self._node: StorageNode | None = None
-        if wish is not None and isinstance(stager, OnNode):
-            self._node = StorageNode(around.store, self._index, stager, wish, chosen.name, settings.storage_folder)
-        self._sweep = Sweep(stager.name, stager, self._index, _sweep_rules(staging))
-        self._swept: Swept | None = None
-        self._looked = 0.0
+        self._storage_node: StorageNodeFollower | None = None
+        if node_spec is not None and isinstance(stager, NodeBackedStore):
+            self._storage_node = StorageNodeFollower(
+                context.store, self._index, stager, node_spec, chosen.name, settings.storage_keys_dir
+            )
+        self._garbage_collector = GarbageCollector(stager.name, stager, self._index, _sweep_rules(staging))
+        self._swept: SweepResult | None = None
+        self._swept_at = 0.0
         self._sweep_due = 0.0
         self._sweeping = False
         self._error = ""
         self._index_error = ""
-        self._short: frozenset[str] = frozenset()
+        self._out_of_space_jobs: frozenset[str] = frozenset()
         """Jobs whose data the store has no room for, and nothing was left to evict for them."""
-        self._usage = Usage()
+        self._usage = UsageCounts()
         self._counting = False
         self._count_due = 0.0
-        self._use = StageUse(StoreUse(stager.name, self._kind, 0.0), quota=staging.quota)
-        self._kept: tuple[KeptNode, ...] = ()
-        self._check = Check(self._check_rules(staging), hand, objects, self._may)
-        hooks = Hooks(self.desk, around.workers, self._check)
-        self._server = StageServer(settings.stage_socket, self._may_call, hooks.handle)
+        self._stage_use = StagingUsage(StoreUsage(stager.name, self._store_kind, 0.0), quota=staging.quota)
+        self._retained_nodes: tuple[RetainedNode, ...] = ()
+        self._check = SubmitCheck(self._check_rules(staging), open_worker, open_object_worker, self._quota_uses)
+        hook_queue = HookQueue(self.controller, context.workers, self._check)
+        self._server = StageServer(settings.stage_socket, self._caller_allowed, hook_queue.handle_call)
         self._server.start()
         stack.callback(self._server.close)
-        log.info("jobs' data is staged", store=stager.name, kind=self._kind, job_dir=str(staging.job_dir))
+        log.info("jobs' data is staged", store=stager.name, kind=self._store_kind, job_dir=str(staging.job_dir))
 
     def reload(self, staging: StagingSettings) -> None:
         """Goes by other settings, but for what waits for a restart; in the deciding thread."""
         self._settings = staging
-        self.desk.rules = self._stage_rules(staging)
+        self.controller.rules = self._stage_rules(staging)
         self._check.rules = self._check_rules(staging)
-        self._sweep.rules = _sweep_rules(staging)
-        self._limits.set(staging.bandwidth, staging.user_bandwidth)
-        self._tell_use()
+        self._garbage_collector.rules = _sweep_rules(staging)
+        self._limits.set_rates(staging.bandwidth, staging.user_bandwidth)
+        self._publish_usage()
 
     def _stage_rules(self, staging: StagingSettings) -> StageRules:
         limits = TransferLimits(staging.transfers, staging.transfers_per_user)
         return StageRules(self._folders, self._stager.name, limits, staging.retries)
 
-    def _check_rules(self, staging: StagingSettings) -> CheckRules:
-        return CheckRules(staging.check_s, staging.scratch_max, self._dataset, partial(in_place, self._stager))
+    def _check_rules(self, staging: StagingSettings) -> SubmitCheckRules:
+        return SubmitCheckRules(
+            staging.check_s, staging.scratch_max, self._dataset, partial(in_place_path, self._stager)
+        )
 
     def _dataset(self, name: str) -> str | None:
         title, _, version = name.partition("@")
         found = self._settings.datasets.get(title)
-        return found.source(version) if found else None
+        return found.version_source(version) if found else None
 
-    def _may(self, user: str, uid: int, project: str) -> tuple[Use, Use]:
+    def _quota_uses(self, user: str, uid: int, project: str) -> tuple[StorageUse, StorageUse]:
         quota = self._settings.quota
         # From memory: slurmctld waits.
-        used, shared = self._usage.uids.get(uid, 0), self._usage.accounts.get(project, 0) if project else 0
-        return Use(user, used, quota.of_user(user)), Use(project, shared, quota.of_project(project))
+        user_bytes, project_bytes = self._usage.uids.get(uid, 0), self._usage.accounts.get(project, 0) if project else 0
+        return StorageUse(user, user_bytes, quota.user_limit(user)), StorageUse(
+            project, project_bytes, quota.project_limit(project)
+        )
 
-    def _taken(self, row: Staging, sources: Sequence[str]) -> Taken | None:
-        user, project = self._may(row.user, row.uid, row.account)
+    def _quota_usage(self, row: Staging, sources: Sequence[str]) -> QuotaUsage | None:
+        user, project = self._quota_uses(row.user, row.uid, row.account)
         if user.limit_bytes is None and project.limit_bytes is None:
             return None
-        there: dict[str, int] = {}
+        bytes_by_source: dict[str, int] = {}
         try:
             for known in self._index.trees(row.store):
                 if known.uid == row.uid and known.source in sources:
-                    there[known.source] = max(known.tree.size, there.get(known.source, 0))
+                    bytes_by_source[known.source] = max(known.tree.size, bytes_by_source.get(known.source, 0))
         except StagerError as error:
             log.warning("a quota was not looked at", job=row.job_id, error=str(error))
             return None
-        return Taken(user, project, sum(there.values()))
+        return QuotaUsage(user, project, sum(bytes_by_source.values()))
 
     # For the reconciler.
 
     def step(self, slurm: SlurmView | Unavailable, claims: Sequence[Claim]) -> float:
         """One loop's share; returns when the next is due, in burstd's time."""
-        if (slurm_uid := self._around.slurm_uid()) is not None:
-            self._server.admit(slurm_uid)
-        if self._node is not None and isinstance(self.desk, NodeDesk):
+        if (slurm_uid := self._context.slurm_uid()) is not None:
+            self._server.allow_connect(slurm_uid)
+        if self._storage_node is not None and isinstance(self.controller, StorageNodeController):
             try:
-                self._node.follow(claims, self.desk, self._around.clock.now())
+                self._storage_node.follow_claims(claims, self.controller, self._context.clock.now())
                 self._index_error = ""
             except StagerError as error:
                 self._index_error = str(error)
-        due = self.desk.step(slurm, claims)
-        if short := self.desk.short_of_room():
-            self._make_room(short)
-        now = self._around.clock.now()
+        due = self.controller.step(slurm, claims)
+        if out_of_space := self.controller.pop_out_of_space():
+            self._free_space(out_of_space)
+        now = self._context.clock.now()
         if now >= self._sweep_due and not self._sweeping:
-            if self._sleeps(now):
-                self._sweep_due = now + SWEEP_EVERY_S
+            if self._store_sleeps(now):
+                self._sweep_due = now + SWEEP_INTERVAL_S
             else:
                 self._begin_sweep()
-        if self._counts_are_old() and now >= self._count_due and not self._counting:
-            self._count()
-        self._kept = tuple(
-            KeptNode(
+        if self._usage_is_stale() and now >= self._count_due and not self._counting:
+            self._count_usage()
+        self._retained_nodes = tuple(
+            RetainedNode(
                 node, row.job_id, row.user, row.since + self._settings.keep_node_h * HOUR_S, row.error or row.reason
             )
-            for row in self.desk.rows()
+            for row in self.controller.recorded_stagings()
             if row.job_state and (row.state in OUTPUT_ON_NODES or row.resume in OUTPUT_ON_NODES)
             for node in row.nodes
         )
-        if self._counts_are_old() and not self._counting:
+        if self._usage_is_stale() and not self._counting:
             due = min(due, self._count_due)
         return min(due, self._sweep_due)
 
-    def views(self) -> dict[str, DataView]:
+    def views(self) -> dict[str, StagingView]:
         """See StageDesk."""
-        found = self.desk.views()
-        return self._node.delayed(found, self._around.clock.now()) if self._node is not None else found
+        found = self.controller.data_views()
+        return (
+            self._storage_node.delayed_views(found, self._context.clock.now())
+            if self._storage_node is not None
+            else found
+        )
 
-    def store_nodes(self) -> Sequence[StoreNode]:
+    def store_nodes(self) -> Sequence[StorageNodeView]:
         """See Data."""
-        return (self._node.node,) if self._node is not None else ()
+        return (self._storage_node.store_node,) if self._storage_node is not None else ()
 
-    def wishes(self) -> Mapping[str, NodeWish]:
+    def storage_node_specs(self) -> Mapping[str, StorageNodeSpec]:
         """What storage nodes shall be, by pool."""
-        return {self._node.node.pool.name: self._node.wish} if self._node is not None else {}
+        return (
+            {self._storage_node.store_node.pool.name: self._storage_node.spec} if self._storage_node is not None else {}
+        )
 
     def alarms(self) -> list[str]:
         """What needs a person."""
         found = [f"the store of staged data: {e}" for e in dict.fromkeys((self._error, self._index_error)) if e]
-        held = [row for row in self.desk.rows() if row.needs_person]
-        if waits := next((row for row in self.desk.rows() if row.error and row.job_id in self._short), None):
+        held = [row for row in self.controller.recorded_stagings() if row.needs_attention]
+        if waits := next(
+            (row for row in self.controller.recorded_stagings() if row.error and row.job_id in self._out_of_space_jobs),
+            None,
+        ):
             found.append(
                 f"the store of staged data has no room for job {waits.job_id}; jobs need all burstd has there: "
                 f"make room ('burstctl stage usage'): {waits.error}"
             )
-        return found + [f"the data of job {row.job_id} ({row.user}) is held: {row.needed}" for row in held[:5]]
+        return found + [f"the data of job {row.job_id} ({row.user}) is held: {row.attention_text}" for row in held[:5]]
 
-    def _sleeps(self, now: float) -> bool:
+    def _store_sleeps(self, now: float) -> bool:
         """Whether the store is not to be woken for a look."""
         asleep = isinstance(self._stager, OnDemand) and not self._stager.awake
-        return asleep and not self._error and self._swept is not None and now - self._looked < DAY_S
+        return asleep and not self._error and self._swept is not None and now - self._swept_at < DAY_S
 
     def _begin_sweep(self) -> None:
-        live = self._around.store.stagings()
-        wall, ahead = self._around.clock.wall(), self._ahead()
+        live = self._context.store.stagings()
+        wall, clock_offset = self._context.clock.wall(), self._clock_offset()
         self._sweeping = True
 
-        def done(result: Swept | Exception) -> None:
+        def done(result: SweepResult | Exception) -> None:
             self._sweeping = False
-            now = self._around.clock.now()
+            now = self._context.clock.now()
             if isinstance(result, Exception):
                 if not isinstance(result, StagerError):
                     log.error("sweeping the store broke", exc_info=result)
                 self._error = str(result)
-                self._sweep_due = now + SWEEP_AGAIN_S
+                self._sweep_due = now + SWEEP_RETRY_S
             else:
                 self._error = ""
                 self._swept = result
-                self._looked = now
-                self._sweep_due = now + SWEEP_EVERY_S
-            self._tell_use()
+                self._swept_at = now
+                self._sweep_due = now + SWEEP_INTERVAL_S
+            self._publish_usage()
 
-        self._around.workers.submit("stage:sweep", lambda: self._sweep.run(live, wall, ahead), done)
+        self._context.workers.submit(
+            "stage:sweep", lambda: self._garbage_collector.sweep(live, wall, clock_offset), done
+        )
 
-    def _make_room(self, short: Sequence[Staging]) -> None:
+    def _free_space(self, out_of_space: Sequence[Staging]) -> None:
         """The puts are tried again in any case."""
-        jobs = frozenset(row.job_id for row in short)
-        live = [*short, *(row for row in self._around.store.stagings() if row.job_id not in jobs)]
-        wall, ahead = self._around.clock.wall(), self._ahead()
+        jobs = frozenset(row.job_id for row in out_of_space)
+        live = [*out_of_space, *(row for row in self._context.store.stagings() if row.job_id not in jobs)]
+        wall, clock_offset = self._context.clock.wall(), self._clock_offset()
 
         def done(result: int | Exception) -> None:
             if isinstance(result, Exception):
                 log.error("no room could be made in the store", error=str(result))
-            self._short = self._short - jobs if result and not isinstance(result, Exception) else self._short | jobs
+            self._out_of_space_jobs = (
+                self._out_of_space_jobs - jobs
+                if result and not isinstance(result, Exception)
+                else self._out_of_space_jobs | jobs
+            )
             self._sweep_due = 0.0
 
-        self._around.workers.submit("stage:sweep", lambda: self._sweep.make_room(live, wall, ahead), done)
+        self._context.workers.submit(
+            "stage:sweep", lambda: self._garbage_collector.free_space(live, wall, clock_offset), done
+        )
 
-    def _ahead(self) -> float:
-        return self._around.clock.wall() - self._around.clock.now()
+    def _clock_offset(self) -> float:
+        return self._context.clock.wall() - self._context.clock.now()
 
-    def _counts_are_old(self) -> bool:
+    def _usage_is_stale(self) -> bool:
         return self._usage.changes != self._index.changes
 
-    def _count(self) -> None:
+    def _count_usage(self) -> None:
         """Who takes up how much; elsewhere, because of large stores this takes a second."""
         self._counting = True
 
-        def done(result: Usage | Exception) -> None:
+        def done(result: UsageCounts | Exception) -> None:
             self._counting = False
-            self._count_due = self._around.clock.now() + COUNT_EVERY_S
+            self._count_due = self._context.clock.now() + USAGE_COUNT_INTERVAL_S
             if isinstance(result, Exception):
                 log.warning("what users take up was not counted", error=str(result))
             else:
                 self._usage = result
-                self._tell_use()
+                self._publish_usage()
 
-        self._around.workers.submit("stage:sweep", lambda: usage(self._index), done)
+        self._context.workers.submit("stage:sweep", lambda: count_usage(self._index), done)
 
-    def _tell_use(self) -> None:
+    def _publish_usage(self) -> None:
         swept = self._swept
-        store = StoreUse(
-            self._use.store.name, self._kind, self._looked, swept.objects if swept else 0,
+        store = StoreUsage(
+            self._stage_use.store.name, self._store_kind, self._swept_at, swept.objects if swept else 0,
             swept.bytes if swept else 0, swept.free if swept else None, 0, self._error,
         )  # fmt: skip
-        self._use = StageUse(store, self._usage.users, self._usage.accounts, self._settings.quota)
+        self._stage_use = StagingUsage(store, self._usage.users, self._usage.accounts, self._settings.quota)
 
     # For the control interface; from any thread.
 
-    def progress(self) -> Mapping[str, Sequence[Reading]]:
+    def transfer_progress(self) -> Mapping[str, Sequence[MeterReading]]:
         """See StageOffice."""
-        return self.desk.readings()
+        return self.controller.progress_by_job()
 
-    def _may_call(self, uid: int) -> bool | None:
+    def _caller_allowed(self, uid: int) -> bool | None:
         """For StageServer: root, burstd itself, and SlurmUser once slurmctld has told who that is."""
-        slurm_uid = self._around.slurm_uid()
+        slurm_uid = self._context.slurm_uid()
         if uid in (0, os.geteuid(), slurm_uid):
             return True
         return None if slurm_uid is None else False
 
-    def use(self) -> StageUse:
+    def usage(self) -> StagingUsage:
         """See StageOffice."""
-        return self._use
+        return self._stage_use
 
-    def kept(self) -> Sequence[KeptNode]:
+    def retained_nodes(self) -> Sequence[RetainedNode]:
         """See StageOffice."""
-        return self._kept
+        return self._retained_nodes
 
     # What a person asks; in the deciding thread.
 
-    def do(self, command: StageCommand) -> CommandResult:
+    def execute_command(self, command: StageCommand) -> CommandResult:
         """Carries it out."""
         match command:
             case RetryStage():
-                text = self.desk.retry(command.job_id, command.by)
-                said = text or f"the data of job {command.job_id} is not held"
-                return CommandResult(said, done=bool(text), changed=bool(text))
+                text = self.controller.retry(command.job_id, command.by)
+                reply_text = text or f"the data of job {command.job_id} is not held"
+                return CommandResult(reply_text, done=bool(text), changed=bool(text))
             case DiscardOutput():
-                text = self.desk.discard(command.job_id, command.by)
-                said = text or f"job {command.job_id} has no data"
-                return CommandResult(said, done=bool(text), changed=bool(text))
+                text = self.controller.discard(command.job_id, command.by)
+                reply_text = text or f"job {command.job_id} has no data"
+                return CommandResult(reply_text, done=bool(text), changed=bool(text))
             case Evict():
                 return self._evict(command)
 
@@ -349,7 +386,7 @@ class StageRoom:
         source = self._dataset(command.name) if command.kind == "dataset" else None
         if command.kind == "dataset" and source is None:
             return CommandResult(f"there is no dataset {command.name}", done=False, changed=False)
-        live, now = self._around.store.stagings(), self._around.clock.wall()
+        live, now = self._context.store.stagings(), self._context.clock.wall()
         try:
             trees = self._index.trees()
         except StagerError as error:
@@ -360,17 +397,17 @@ class StageRoom:
             if command.kind == "unneeded"
             or (command.kind == "dataset" and known.source == source)
             or (command.kind == "tree" and known.tree.digest.startswith(command.name))
-            or (command.kind == "user" and user_name(known.uid) == command.name)
+            or (command.kind == "user" and user_name_of(known.uid) == command.name)
         ]
-        in_use = needed(trees, live, now, self._ahead())
-        gone = [known for known in chosen if known.tree.digest not in in_use]
+        in_use = needed_digests(trees, live, now, self._clock_offset())
+        evicted = [known for known in chosen if known.tree.digest not in in_use]
 
         def done(result: int | Exception) -> None:
             if isinstance(result, Exception):
                 log.error("eviction failed", error=str(result))
             self._sweep_due = 0.0
 
-        if gone:
-            self._around.workers.submit("stage:sweep", lambda: self._sweep.evict(gone), done)
-        stay = f"; {len(chosen) - len(gone)} that jobs need stay" if len(chosen) > len(gone) else ""
-        return CommandResult(f"{len(gone)} trees leave the store{stay}", changed=bool(gone))
+        if evicted:
+            self._context.workers.submit("stage:sweep", lambda: self._garbage_collector.evict(evicted), done)
+        stay = f"; {len(chosen) - len(evicted)} that jobs need stay" if len(chosen) > len(evicted) else ""
+        return CommandResult(f"{len(evicted)} trees leave the store{stay}", changed=bool(evicted))

@@ -7,70 +7,72 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 
 from burstd.domain.slurm.job import Job
-from burstd.domain.staging import DataView, Staging
 from burstd.domain.staging import StageState as S
-from burstd.planner.staging.transfer_schedule import Rates, ready_at
-from burstd.staging.controller.decision import owed
-from burstd.staging.controller.job_runs import Run
-from burstd.staging.movement.progress import Reading
+from burstd.domain.staging import Staging, StagingView
+from burstd.planner.staging.transfer_schedule import TransferRates, ready_at
+from burstd.staging.controller.decision import has_undelivered_output
+from burstd.staging.controller.job_runs import StagingRun
+from burstd.staging.movement.progress import MeterReading
 
-_AFTER_RUN = (S.COLLECTING, S.BRINGING)
-_BEFORE_END = (S.WAITING, S.SENDING, S.STAGED, S.PLACING, S.HELD)
-STILL_S = 120.0
+_OUTPUT_STATES = (S.COLLECTING, S.DELIVERING)
+_BEFORE_END_STATES = (S.WAITING, S.UPLOADING, S.STAGED, S.FETCHING, S.HELD)
+STALLED_AFTER_S = 120.0
 """Input that has not moved for so long comes nobody knows when."""
 
 
-def views(
+def data_views(
     rows: Sequence[Staging],
-    run_of: Callable[[str], Run],
-    rates: Rates,
+    run_of: Callable[[str], StagingRun],
+    rates: TransferRates,
     now: float,
-    ended: Callable[[Staging, Run], float],
-    each: Callable[[str], AbstractContextManager[None]] = lambda _job_id: nullcontext(),
-) -> dict[str, DataView]:
+    ended: Callable[[Staging, StagingRun], float],
+    contain_errors: Callable[[str], AbstractContextManager[None]] = lambda _job_id: nullcontext(),
+) -> dict[str, StagingView]:
     """By the job's id in the queue, and by its number where that is another. ``ended``: when a job's output was due.
 
     ``each``: within what a job is looked at. Of one for which that fails there is what its record says.
     """
-    found: dict[str, DataView] = {}
-    ahead = 0
+    found: dict[str, StagingView] = {}
+    queued_bytes = 0
     for row in sorted(rows, key=lambda r: r.created):
         # Output that is owed keeps its nodes, whether somebody is at it or not.
-        state = S(row.resume) if owed(row) else row.state
-        view = DataView(state, 0.0, row.nodes, row.since, row.error, 0.0, row.store, row.bytes_in, 0)
+        state = S(row.resume) if has_undelivered_output(row) else row.state
+        view = StagingView(state, 0.0, row.nodes, row.since, row.error, 0.0, row.store, row.bytes_in, 0)
         found[row.job_id] = view
-        with each(row.job_id):
+        with contain_errors(row.job_id):
             run = run_of(row.job_id)
-            ready, rate = 0.0, rates.of(row.store, "in")
-            size, left = run.life.size or 0, 0
+            ready, rate = 0.0, rates.rate(row.store, "in")
+            size, left = run.cycle.input_bytes or 0, 0
             if row.state is S.WAITING:
                 # What failed, or waits for another job, has no time at which it will be there.
-                ready = ready_at(now, size, ahead, rate) if size and not row.error else 0.0
+                ready = ready_at(now, size, queued_bytes, rate) if size and not row.error else 0.0
                 left = size
-            elif row.state is S.SENDING:
-                reading = run.read("in")
+            elif row.state is S.UPLOADING:
+                reading = run.task_progress("in")
                 left = max(size - reading.done, 0) if reading else size
-                ready = ready_at(now, left, 0, rate) if _moves(row, reading) else 0.0
-            ahead += left
-            over = ended(row, run) if state in _AFTER_RUN else 0.0
-            view = replace(view, ready_at=ready, ended=over, size=size or row.bytes_in, left=left)
+                ready = ready_at(now, left, 0, rate) if _is_progressing(row, reading) else 0.0
+            queued_bytes += left
+            over = ended(row, run) if state in _OUTPUT_STATES else 0.0
+            view = replace(view, ready_at=ready, ended=over, size=size or row.bytes_in, bytes_left=left)
             for job_id in {row.job_id, run.facts.queue_id if run.facts else row.job_id}:
                 found[job_id] = view
     return found
 
 
-def unheard(found: Mapping[str, DataView], leaving: Iterable[tuple[Job, float]]) -> dict[str, DataView]:
+def unrecorded_stage_outs(
+    found: Mapping[str, StagingView], staging_out: Iterable[tuple[Job, float]]
+) -> dict[str, StagingView]:
     """Jobs that stage out, and since when, of which or of whose nodes the record does not know: they are not let go."""
     news = {}
-    for job, since in leaving:
+    for job, since in staging_out:
         known = found.get(job.id)
-        if known is None or known.state in _BEFORE_END or not set(job.node_list) <= set(known.nodes):
-            news[job.id] = DataView(S.COLLECTING, 0.0, job.node_list, since, ended=since)
+        if known is None or known.state in _BEFORE_END_STATES or not set(job.node_list) <= set(known.nodes):
+            news[job.id] = StagingView(S.COLLECTING, 0.0, job.node_list, since, ended=since)
     return news
 
 
-def _moves(row: Staging, reading: Reading | None) -> bool:
+def _is_progressing(row: Staging, reading: MeterReading | None) -> bool:
     """Whether input that is being sent gets on: where the last try failed, this one must have sent something first."""
     if reading is None:
         return not row.error
-    return reading.still_s < STILL_S and bool(reading.sent or not row.error)
+    return reading.still_s < STALLED_AFTER_S and bool(reading.sent or not row.error)

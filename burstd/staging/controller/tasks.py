@@ -23,10 +23,10 @@ class StageFailed(BurstdError):
     """
 
     def __init__(
-        self, message: str, *, again: bool, retry_after_s: float = 0.0, resend: bool = False, full: bool = False
+        self, message: str, *, retryable: bool, retry_after_s: float = 0.0, resend: bool = False, full: bool = False
     ) -> None:
         super().__init__(message)
-        self.again = again
+        self.retryable = retryable
         self.retry_after_s = retry_after_s
         self.resend = resend
         self.full = full
@@ -37,19 +37,19 @@ class Cancelled(BurstdError):
 
 
 @dataclass(frozen=True, slots=True)
-class Looked:
+class InputSize:
     """What a look at a job's sources found: at least so many bytes and entries."""
 
     size: int
     entries: int
-    whole: bool
+    complete: bool
     """False: the look was cut short, there is more."""
     sources: tuple[str, ...] = ()
     """What was looked at, as absolute paths or URLs."""
 
 
 @dataclass(frozen=True, slots=True)
-class Sent:
+class UploadedInput:
     """Input that is in the store now. Bytes."""
 
     trees: Mapping[str, Tree]
@@ -59,7 +59,7 @@ class Sent:
 
 
 @dataclass(frozen=True, slots=True)
-class Collected:
+class CollectedOutput:
     """Output of one node that is in the store now: ``INDEX`` of the stage_out line, or ``files`` -> tree."""
 
     trees: Mapping[str, Tree]
@@ -69,10 +69,10 @@ class Collected:
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class JobSummary:
     """How the job's story ended, for its manifest."""
 
-    lost: tuple[str, ...] = ()
+    lost_nodes: tuple[str, ...] = ()
     """Nodes that were gone before their output was fetched."""
     cost: str = ""
     """What its nodes cost while they were the job's, in the site's currency; empty: not known."""
@@ -81,7 +81,7 @@ class Ended:
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
+class StagingTask:
     """What every piece of work gets: its job as recorded, a meter, and whether it shall stop."""
 
     job: Staging
@@ -92,45 +92,45 @@ class Task:
 class Transfers(Protocol):
     """Moves the bytes. Every method blocks, may be called from several threads, and raises StageFailed or Cancelled."""
 
-    def facts(self, job_id: str) -> JobFacts | None:
+    def query_job(self, job_id: str) -> JobFacts | None:
         """What Slurm knows of the job now; None: nothing (any more)."""
         ...
 
-    def nudge(self, job_id: str) -> None:
+    def nudge_scheduler(self, job_id: str) -> None:
         """Has Slurm see at once that the job may start, a moment after its data_in was answered.
 
         Nothing where this version of Slurm sees it by itself.
         """
         ...
 
-    def release(self, job_id: str) -> None:
+    def release_hold(self, job_id: str) -> None:
         """Takes the hold away that Slurm puts on a job whose input was refused; nothing where there is none."""
         ...
 
-    def look(self, task: Task) -> Looked:
+    def measure_sources(self, task: StagingTask) -> InputSize:
         """How much the job's sources are."""
         ...
 
-    def send(self, task: Task) -> Sent:
+    def upload_input(self, task: StagingTask) -> UploadedInput:
         """Sources to the store, with the owner's rights."""
         ...
 
-    def place(self, task: Task, claim: Claim) -> None:
+    def fetch_input(self, task: StagingTask, claim: Claim) -> None:
         """From the store to the disk of one node."""
         ...
 
-    def link(self, task: Task) -> None:
+    def link_on_premises(self, task: StagingTask) -> None:
         """For nodes on premises: links to the sources, folders for the output."""
         ...
 
-    def collect(self, task: Task, claim: Claim, files: Sequence[str]) -> Collected:
+    def collect_output(self, task: StagingTask, claim: Claim, files: Sequence[str]) -> CollectedOutput:
         """From the disk of one node to the store; ``files``: the job's own output files, by absolute path."""
         ...
 
-    def bring(self, task: Task, ended: Ended) -> int:
+    def deliver_output(self, task: StagingTask, summary: JobSummary) -> int:
         """From the store (or the job's folder on premises) to the destinations; writes the manifest. Bytes."""
         ...
 
-    def clear(self, task: Task, claims: Sequence[Claim]) -> None:
+    def remove_job_data(self, task: StagingTask, claims: Sequence[Claim]) -> None:
         """Removes what is left of the job in the store, on these nodes and on premises."""
         ...

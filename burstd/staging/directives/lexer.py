@@ -33,16 +33,16 @@ _LETTERS = {b"a": b"\a", b"b": b"\b", b"e": b"\x1b", b"f": b"\f", b"n": b"\n", b
 _CODES = {value: "\\" + key.decode() for key, value in _LETTERS.items()} | {b"\\": r"\\", b"'": r"\'"}
 
 
-class Misquoted(Exception):
+class DirectiveSyntaxError(Exception):
     """A line cannot be cut into words, or a word is not what it must be: what is wrong, and what is allowed."""
 
-    def __init__(self, wrong: str, allowed: str) -> None:
-        super().__init__(wrong)
-        self.wrong = wrong
-        self.allowed = allowed
+    def __init__(self, problem: str, expected: str) -> None:
+        super().__init__(problem)
+        self.problem = problem
+        self.expected = expected
 
 
-class Kind(Enum):
+class TokenKind(Enum):
     """What a part of a word is."""
 
     BARE = "bare"
@@ -51,20 +51,20 @@ class Kind(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Word:
+class Token:
     """One word, as parts: a character, or the name of a variable, and how it was written."""
 
-    parts: tuple[tuple[str, Kind], ...]
+    parts: tuple[tuple[str, TokenKind], ...]
 
     @property
     def text(self) -> str:
         """The word without its quotes; a variable is ``${NAME}``."""
-        return canonical("".join(f"${{{text}}}" if kind is Kind.VARIABLE else text for text, kind in self.parts))
+        return canonical("".join(f"${{{text}}}" if kind is TokenKind.VARIABLE else text for text, kind in self.parts))
 
     @property
     def variables(self) -> tuple[str, ...]:
         """Names of the variables in it."""
-        return tuple(text for text, kind in self.parts if kind is Kind.VARIABLE)
+        return tuple(text for text, kind in self.parts if kind is TokenKind.VARIABLE)
 
     @property
     def pattern(self) -> str:
@@ -74,15 +74,15 @@ class Word:
         stops = self._stops()
         while index < len(self.parts):
             text, kind = self.parts[index]
-            if kind is Kind.VARIABLE:
+            if kind is TokenKind.VARIABLE:
                 out.append(f"${{{text}}}")
-            elif kind is Kind.BARE and text in "*?":
+            elif kind is TokenKind.BARE and text in "*?":
                 out.append(text)
-            elif kind is Kind.BARE and text == "[" and (end := self._class_end(index, stops)):
+            elif kind is TokenKind.BARE and text == "[" and (end := self._class_end(index, stops)):
                 out += [t for t, _ in self.parts[index : end + 1]]
                 index = end
             else:
-                out.append(escape(text))
+                out.append(escape_pattern(text))
             index += 1
         return canonical("".join(out))
 
@@ -95,7 +95,7 @@ class Word:
         stops = [stop] * (len(self.parts) + 3)
         for index in range(len(self.parts) - 1, -1, -1):
             text, kind = self.parts[index]
-            if kind is Kind.VARIABLE or text in "/]" or (kind is Kind.QUOTED and text in "!^-"):
+            if kind is TokenKind.VARIABLE or text in "/]" or (kind is TokenKind.QUOTED and text in "!^-"):
                 stop = index
             stops[index] = stop
         return stops
@@ -103,15 +103,17 @@ class Word:
     def _class_end(self, start: int, stops: Sequence[int]) -> int:
         """Index of the bracket that closes a class such as ``[a-z]``; 0: none does."""
         first = start + 1
-        if self.parts[first : first + 1] == (("!", Kind.BARE),):
+        if self.parts[first : first + 1] == (("!", TokenKind.BARE),):
             first += 1
-        closing = ("]", Kind.BARE)
+        closing = ("]", TokenKind.BARE)
         end = stops[first + 1] if self.parts[first : first + 1] == (closing,) else stops[first]
-        if end == len(self.parts) or self.parts[end][1] is Kind.VARIABLE or self.parts[end][0] == "/":
+        if end == len(self.parts) or self.parts[end][1] is TokenKind.VARIABLE or self.parts[end][0] == "/":
             return 0
         if self.parts[end] == closing:
             return end
-        raise Misquoted(f"a quoted {self.parts[end][0]} stands in [...]", "write ? for one character, or several lines")
+        raise DirectiveSyntaxError(
+            f"a quoted {self.parts[end][0]} stands in [...]", "write ? for one character, or several lines"
+        )
 
 
 def canonical(text: str) -> str:
@@ -119,45 +121,45 @@ def canonical(text: str) -> str:
     return text.encode("utf-8", "surrogateescape").decode("utf-8", "surrogateescape")
 
 
-def escape(text: str) -> str:
+def escape_pattern(text: str) -> str:
     """A pattern that means this text and nothing else."""
     return "".join(f"[{c}]" if c in _SPECIAL else c for c in text)
 
 
-def literal(pattern: str) -> str | None:
+def literal_text(pattern: str) -> str | None:
     """The text that a pattern without wildcards and variables means; None: it has some."""
     if any(c in _SPECIAL for c in _ESCAPED.sub("", pattern)):
         return None
     return _ESCAPED.sub(r"\1", pattern)
 
 
-def wild(pattern: str) -> bool:
+def has_wildcards(pattern: str) -> bool:
     """Whether a pattern may match several paths."""
     return any(c in "*?[" for c in _ESCAPED.sub("", pattern))
 
 
-def fill(pattern: str, values: Mapping[str, str]) -> str | None:
+def substitute_variables(pattern: str, values: Mapping[str, str]) -> str | None:
     """The pattern with its variables (``HOME``, ``USER``, ``j`` ...) filled in; None: one has no value so far."""
     if any(name not in values for name in _VARIABLE.findall(pattern)):
         return None
-    return _VARIABLE.sub(lambda found: escape(values[found[1]]), pattern)
+    return _VARIABLE.sub(lambda found: escape_pattern(values[found[1]]), pattern)
 
 
-def resolve(pattern: str, values: Mapping[str, str], work_dir: str = "") -> str | None:
+def resolve_pattern(pattern: str, values: Mapping[str, str], work_dir: str = "") -> str | None:
     """Where a source, destination or output lies: absolute, or a URL, or as it is where ``work_dir`` is empty.
 
     The plain path where it has no wildcards, else a pattern with ``[*]`` for what was quoted. None: as for ``fill``.
     """
-    filled = fill(pattern, values)
+    filled = substitute_variables(pattern, values)
     if filled is None:
         return None
     if work_dir and not filled.startswith(("/", "s3://", "swift://")):
-        filled = f"{escape(work_dir)}/{filled}"
-    plain = literal(filled)
+        filled = f"{escape_pattern(work_dir)}/{filled}"
+    plain = literal_text(filled)
     return filled if plain is None else plain
 
 
-def quote(text: str) -> str:
+def quote_token(text: str) -> str:
     """A word of a line that means this text."""
     text = text.replace("%", "%%")
     if _SAFE.fullmatch(text):
@@ -172,22 +174,22 @@ def _coded(char: str) -> str:
     return _CODES.get(data) or "".join(f"\\x{byte:02x}" for byte in data)
 
 
-def written(pattern: str) -> str:
+def quote_pattern(pattern: str) -> str:
     """A word of a line that means this pattern, which is one of ``Word.pattern``."""
     out: list[str] = []
-    held: list[str] = []
+    literal_chars: list[str] = []
 
     def raw(text: str) -> None:
-        if held:
-            out.append(quote("".join(held)))
-            held.clear()
+        if literal_chars:
+            out.append(quote_token("".join(literal_chars)))
+            literal_chars.clear()
         out.append(text)
 
     index = 0
     while index < len(pattern):
         char = pattern[index]
         if found := _ESCAPED.match(pattern, index):
-            held.append(found[1])
+            literal_chars.append(found[1])
             index = found.end()
             continue
         if found := _VARIABLE.match(pattern, index):
@@ -196,59 +198,59 @@ def written(pattern: str) -> str:
             continue
         if char == "[":
             end = pattern.index("]", index + (3 if pattern[index + 1 : index + 2] == "!" else 2))
-            raw("[" + "".join(c if c in "!]-^*?[" else quote(c) for c in pattern[index + 1 : end]) + "]")
+            raw("[" + "".join(c if c in "!]-^*?[" else quote_token(c) for c in pattern[index + 1 : end]) + "]")
             index = end
         elif char in "*?":
             raw(char)
         else:
-            held.append(char)
+            literal_chars.append(char)
         index += 1
     raw("")
     return "".join(out) or "''"
 
 
-def split(line: str, *, symbols: bool = True) -> list[Word]:
+def tokenize(line: str, *, symbols: bool = True) -> list[Token]:
     """Cuts a line into words. ``symbols``: ``%j`` and the like are variables, and ``%%`` is a percent sign.
 
     Raises Misquoted.
     """
-    return _Splitter(line, symbols=symbols).run()
+    return _Lexer(line, symbols=symbols).tokens()
 
 
-class _Splitter:
+class _Lexer:
     """One pass over a line."""
 
     def __init__(self, line: str, *, symbols: bool) -> None:
         self._line = line
         self._symbols = symbols
         self._at = 0
-        self._parts: list[tuple[str, Kind]] = []
-        self._words: list[Word] = []
-        self._within = False
+        self._parts: list[tuple[str, TokenKind]] = []
+        self._tokens: list[Token] = []
+        self._in_token = False
         """A word has begun, if only with empty quotes."""
 
-    def run(self) -> list[Word]:
+    def tokens(self) -> list[Token]:
         while self._at < len(self._line):
             char = self._line[self._at]
             if char in BLANKS:
-                self._end()
+                self._end_token()
                 self._at += 1
-            elif char == "#" and not self._within:
+            elif char == "#" and not self._in_token:
                 break
             else:
-                self._piece(char)
-        self._end()
-        return self._words
+                self._scan(char)
+        self._end_token()
+        return self._tokens
 
-    def _end(self) -> None:
-        if self._within:
+    def _end_token(self) -> None:
+        if self._in_token:
             if any(text == "\0" for text, _ in self._parts):
-                raise Misquoted("a word has a NUL byte", "no file name can have one")
-            self._words.append(Word(tuple(self._parts)))
-        self._parts, self._within = [], False
+                raise DirectiveSyntaxError("a word has a NUL byte", "no file name can have one")
+            self._tokens.append(Token(tuple(self._parts)))
+        self._parts, self._in_token = [], False
 
-    def _piece(self, char: str) -> None:
-        first, self._within = not self._within, True
+    def _scan(self, char: str) -> None:
+        first, self._in_token = not self._in_token, True
         if char == "'":
             self._quoted(self._until("'", self._at + 1))
         elif self._line.startswith("$'", self._at):
@@ -258,19 +260,23 @@ class _Splitter:
             self._double()
         elif char == "\\":
             if self._at + 1 == len(self._line):
-                raise Misquoted("it ends in a backslash", "a line goes on only where the next is a #BURST line too")
+                raise DirectiveSyntaxError(
+                    "it ends in a backslash", "a line goes on only where the next is a #BURST line too"
+                )
             self._quoted(self._line[self._at + 1])
             self._at += 2
         elif char == "~" and first:
             self._home()
         else:
-            self._char(char, Kind.BARE)
+            self._char(char, TokenKind.BARE)
 
     def _until(self, end: str, start: int) -> str:
         """The text up to a closing quote, and past it."""
         stop = self._line.find(end, start)
         if stop < 0:
-            raise Misquoted(f"the quote {end} is not closed", f"write {end} at the end, or \\{end} for the character")
+            raise DirectiveSyntaxError(
+                f"the quote {end} is not closed", f"write {end} at the end, or \\{end} for the character"
+            )
         self._at = stop + 1
         return self._line[start:stop]
 
@@ -281,18 +287,18 @@ class _Splitter:
                 self._symbol(text[index : index + 2])
                 index += 2
             else:
-                self._parts.append((text[index], Kind.QUOTED))
+                self._parts.append((text[index], TokenKind.QUOTED))
                 index += 1
 
     def _symbol(self, pair: str) -> None:
         """Slurm puts these in whether they are quoted or not, and leaves out those that it does not know."""
         if pair == "%%":
-            self._parts.append(("%", Kind.QUOTED))
+            self._parts.append(("%", TokenKind.QUOTED))
         elif pair[1:] in SYMBOLS:
-            self._parts.append((pair[1:], Kind.VARIABLE))
+            self._parts.append((pair[1:], TokenKind.VARIABLE))
         else:
             known = ", ".join(f"%{symbol} ({means})" for symbol, means in SYMBOLS.items())
-            raise Misquoted(f"{pair} means nothing", f"write %% for a percent sign; there are {known}")
+            raise DirectiveSyntaxError(f"{pair} means nothing", f"write %% for a percent sign; there are {known}")
 
     def _coded(self) -> None:
         """``$'...'``."""
@@ -300,7 +306,7 @@ class _Splitter:
         while stop < len(self._line) and self._line[stop] != "'":
             stop += 2 if self._line[stop] == "\\" else 1
         if stop >= len(self._line):
-            raise Misquoted("the quote $' is not closed", "write ' at the end, or \\' for the character")
+            raise DirectiveSyntaxError("the quote $' is not closed", "write ' at the end, or \\' for the character")
         self._at = stop + 1
         text = self._line[start:stop]
         for index, piece in enumerate(re.split(r"(%.?)", text) if self._symbols else [text]):
@@ -308,7 +314,7 @@ class _Splitter:
                 self._symbol(piece)
                 continue
             data = _CODE.sub(_decoded, piece.encode("utf-8", "surrogateescape"))
-            self._parts += [(c, Kind.QUOTED) for c in data.decode("utf-8", "surrogateescape")]
+            self._parts += [(c, TokenKind.QUOTED) for c in data.decode("utf-8", "surrogateescape")]
 
     def _double(self) -> None:
         while self._at < len(self._line):
@@ -317,20 +323,22 @@ class _Splitter:
                 self._at += 1
                 return
             if char == "\\" and self._line[self._at + 1 : self._at + 2] in ("$", "`", '"', "\\"):
-                self._parts.append((self._line[self._at + 1], Kind.QUOTED))
+                self._parts.append((self._line[self._at + 1], TokenKind.QUOTED))
                 self._at += 2
             else:
-                self._char(char, Kind.QUOTED)
-        raise Misquoted('the quote " is not closed', 'write " at the end, or \\" for the character')
+                self._char(char, TokenKind.QUOTED)
+        raise DirectiveSyntaxError('the quote " is not closed', 'write " at the end, or \\" for the character')
 
-    def _char(self, char: str, kind: Kind) -> None:
+    def _char(self, char: str, kind: TokenKind) -> None:
         """One character outside of quotes, or within double ones."""
         if char == "%" and self._symbols:
             self._symbol(self._line[self._at : self._at + 2])
             self._at += 2
             return
         if char == "`" or self._line.startswith("$(", self._at):
-            raise Misquoted("no command is run here", "write what it would print, or quote the character with \\")
+            raise DirectiveSyntaxError(
+                "no command is run here", "write what it would print, or quote the character with \\"
+            )
         if char == "$":
             self._variable()
             return
@@ -343,15 +351,17 @@ class _Splitter:
         if found is None or name not in VARIABLES:
             wrong = f"${name} is not known before the job runs" if name else "a dollar sign names no variable"
             job = "; %j is the job's id" if name in ("SLURM_JOB_ID", "SLURM_JOBID") else ""
-            raise Misquoted(wrong, f"there are $HOME and $USER{job}; write \\$ for a dollar sign")
-        self._parts.append((name, Kind.VARIABLE))
+            raise DirectiveSyntaxError(wrong, f"there are $HOME and $USER{job}; write \\$ for a dollar sign")
+        self._parts.append((name, TokenKind.VARIABLE))
         self._at = found.end()
 
     def _home(self) -> None:
         follows = self._line[self._at + 1 : self._at + 2]
         if follows and follows not in "/" + BLANKS:
-            raise Misquoted("the home of another user is not looked up", "write its path, or \\~ for the character")
-        self._parts.append(("HOME", Kind.VARIABLE))
+            raise DirectiveSyntaxError(
+                "the home of another user is not looked up", "write its path, or \\~ for the character"
+            )
+        self._parts.append(("HOME", TokenKind.VARIABLE))
         self._at += 1
 
 
@@ -366,4 +376,4 @@ def _decoded(found: re.Match[bytes]) -> bytes:
     if found[3] in _LETTERS:
         return _LETTERS[found[3]]
     shown = found[0].decode("utf-8", "replace")
-    raise Misquoted(f"{shown} means nothing in $'...'", r"write \n, \t, \\, \', \xHH, \OOO and the like")
+    raise DirectiveSyntaxError(f"{shown} means nothing in $'...'", r"write \n, \t, \\, \', \xHH, \OOO and the like")

@@ -13,16 +13,26 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 
-from burstd.domain.staging import Access, DirectiveFault, Directives, StageIn, StageOut, When
-from burstd.domain.units import SIZES, parse_size
-from burstd.staging.directives.lexer import BLANKS, SYMBOLS, Misquoted, Word, literal, quote, split, wild, written
+from burstd.domain.staging import Access, DirectiveFault, Directives, OutputCondition, StageIn, StageOut
+from burstd.domain.units import SIZE_FORMAT, parse_size
+from burstd.staging.directives.lexer import (
+    BLANKS,
+    SYMBOLS,
+    DirectiveSyntaxError,
+    Token,
+    has_wildcards,
+    literal_text,
+    quote_pattern,
+    quote_token,
+    tokenize,
+)
 
 PREFIX = "#BURST"
-MOST_LINES = 256
+MAX_LINES = 256
 """Of a script, those that go on in the next one counted once."""
-MOST_LETTERS = 16384
+MAX_LINE_CHARS = 16384
 """Of a line: two paths of the greatest length, quoted."""
-MOST_FAULTS = 20
+MAX_FAULTS = 20
 USAGE = {
     "stage_in": "stage_in SOURCE [as NAME] [read_only|copy]",
     "stage_out": "stage_out PATTERN to DESTINATION [on success|failure|always]",
@@ -31,7 +41,9 @@ USAGE = {
     "help": "help",
 }
 _SCHEMES = ("s3", "swift")
-_PLACES = "a path on premises (absolute, from the job's working directory, or from ~), s3://BUCKET/KEY or swift://..."
+_LOCATIONS = (
+    "a path on premises (absolute, from the job's working directory, or from ~), s3://BUCKET/KEY or swift://..."
+)
 _STRAY = re.compile("[\ud800-\udc7f\udd00-\udfff]")
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://(.*)", re.DOTALL)
 _HOST = re.compile(r"[A-Za-z0-9_.@-]+:/")
@@ -39,14 +51,14 @@ _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,254}")
 _DATASET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}(?:@[A-Za-z0-9][A-Za-z0-9._-]{0,63})?")
 
 
-def help_text() -> str:
+def directive_help() -> str:
     """What can be written, for a person: the answer to ``#BURST help``."""
     return f"""\
 Lines that begin with #BURST, above the first command of the script:
 
   #BURST {USAGE["stage_in"]}
       Brings SOURCE near the cloud nodes before the job starts; the job finds it as $BURST_IN/NAME.
-      SOURCE: {_PLACES};
+      SOURCE: {_LOCATIONS};
       a file, a directory, or a pattern with *, ? and [...]. NAME: by default the last part of SOURCE.
       read_only (the default): shared with other jobs; copy: the job's own, which it may change.
   #BURST {USAGE["stage_out"]}
@@ -68,8 +80,8 @@ stand for {", ".join(SYMBOLS.values())}; %% is a percent sign.
   #BURST stage_out . to s3://lab/job-%j"""
 
 
-def parse(
-    script: str, *, replaced: bool = False, submitted: bool = False
+def parse_directives(
+    script: str, *, symbols_replaced: bool = False, submitted: bool = False
 ) -> tuple[Directives, tuple[DirectiveFault, ...]]:
     """What a script asks for, and its faults, MOST_FAULTS at most, in the order of its lines. Never raises.
 
@@ -78,30 +90,32 @@ def parse(
     ``submitted``: the job was let in, so MOST_LINES and MOST_LETTERS are not looked at again. Takes a time in
     proportion to the script.
     """
-    read = _Reading(replaced)
+    reading = _ScriptParser(symbols_replaced)
     for count, (number, text, dangling) in enumerate(_lines(_STRAY.sub("\ufffd", script))):
-        if not submitted and count == MOST_LINES:
-            wrong = f"it is one too many: a script has {MOST_LINES} {PREFIX} lines at most"
-            read.faults.append(DirectiveFault(number, text, wrong, "name a directory, or a pattern, for many files"))
+        if not submitted and count == MAX_LINES:
+            wrong = f"it is one too many: a script has {MAX_LINES} {PREFIX} lines at most"
+            reading.faults.append(DirectiveFault(number, text, wrong, "name a directory, or a pattern, for many files"))
             break
-        if len(read.faults) == MOST_FAULTS:
-            read.faults.append(DirectiveFault(number, text, "it was not read", "mend the lines above first"))
+        if len(reading.faults) == MAX_FAULTS:
+            reading.faults.append(DirectiveFault(number, text, "it was not read", "mend the lines above first"))
             break
         try:
-            read.line(number, text, dangling=dangling, most=len(text) if submitted else MOST_LETTERS)
-        except Misquoted as fault:
-            read.faults.append(DirectiveFault(number, text, fault.wrong, fault.allowed))
-    return Directives(tuple(read.stage_in), tuple(read.stage_out), read.scratch), tuple(read.faults)
+            reading.parse_line(number, text, dangling=dangling, max_chars=len(text) if submitted else MAX_LINE_CHARS)
+        except DirectiveSyntaxError as fault:
+            reading.faults.append(DirectiveFault(number, text, fault.problem, fault.expected))
+    return Directives(tuple(reading.stage_in), tuple(reading.stage_out), reading.scratch), tuple(reading.faults)
 
 
-def unparse(directives: Directives) -> str:
+def format_directives(directives: Directives) -> str:
     """Lines that ``parse`` reads as these directives, one for each."""
     lines: list[str] = []
     for wanted in directives.stage_in:
-        what = f"dataset {quote(wanted.dataset)}" if wanted.dataset else f"stage_in {written(wanted.source)}"
-        lines.append(f"{PREFIX} {what} as {quote(wanted.name)} {wanted.access.value}")
+        what = (
+            f"dataset {quote_token(wanted.dataset)}" if wanted.dataset else f"stage_in {quote_pattern(wanted.source)}"
+        )
+        lines.append(f"{PREFIX} {what} as {quote_token(wanted.name)} {wanted.access.value}")
     lines += [
-        f"{PREFIX} stage_out {written(left.pattern)} to {written(left.destination)} on {left.when.value}"
+        f"{PREFIX} stage_out {quote_pattern(left.pattern)} to {quote_pattern(left.destination)} on {left.when.value}"
         for left in directives.stage_out
     ]
     if directives.scratch_bytes:
@@ -141,10 +155,10 @@ def _lines(script: str) -> Iterator[tuple[int, str, bool]]:
 
 
 @dataclass(slots=True)
-class _Reading:
+class _ScriptParser:
     """What has been read so far."""
 
-    replaced: bool
+    symbols_replaced: bool
     stage_in: list[StageIn] = field(default_factory=list)
     stage_out: list[StageOut] = field(default_factory=list)
     scratch: int = 0
@@ -154,140 +168,157 @@ class _Reading:
     outputs: set[tuple[str, str]] = field(default_factory=set)
     faults: list[DirectiveFault] = field(default_factory=list)
 
-    def line(self, number: int, text: str, *, dangling: bool, most: int) -> None:
+    def parse_line(self, number: int, text: str, *, dangling: bool, max_chars: int) -> None:
         """Reads one line of ``most`` letters at most; ``dangling``: it promises another. Raises Misquoted."""
-        if len(text) > most:
-            raise Misquoted("it is too long", f"a line has {most} characters at most")
+        if len(text) > max_chars:
+            raise DirectiveSyntaxError("it is too long", f"a line has {max_chars} characters at most")
         rest = text.removeprefix(PREFIX)
         if dangling:
-            raise Misquoted("it ends in a backslash", "a line goes on only where the next is a #BURST line too")
+            raise DirectiveSyntaxError(
+                "it ends in a backslash", "a line goes on only where the next is a #BURST line too"
+            )
         if rest and rest[0] not in BLANKS:
-            raise Misquoted("there is no blank after #BURST", "write '#BURST DIRECTIVE ...', or '# ' before a comment")
-        words = split(rest, symbols=not self.replaced)
-        if not words:
-            raise Misquoted("it names no directive", _every())
-        readers: dict[str, Callable[[int, Sequence[Word]], None]] = {
+            raise DirectiveSyntaxError(
+                "there is no blank after #BURST", "write '#BURST DIRECTIVE ...', or '# ' before a comment"
+            )
+        tokens = tokenize(rest, symbols=not self.symbols_replaced)
+        if not tokens:
+            raise DirectiveSyntaxError("it names no directive", _known_directives())
+        readers: dict[str, Callable[[int, Sequence[Token]], None]] = {
             "stage_in": self._stage_in, "stage_out": self._stage_out, "dataset": self._dataset,
             "scratch": self._scratch, "help": self._help,
         }  # fmt: skip
-        reader = readers.get(words[0].text)
+        reader = readers.get(tokens[0].text)
         if reader is None:
-            meant = _meant(words[0].text.replace("-", "_"), readers)
-            raise Misquoted(f"there is no directive {quote(words[0].text)}{meant}", _every())
-        reader(number, words[1:])
+            meant = _did_you_mean(tokens[0].text.replace("-", "_"), readers)
+            raise DirectiveSyntaxError(
+                f"there is no directive {quote_token(tokens[0].text)}{meant}", _known_directives()
+            )
+        reader(number, tokens[1:])
 
-    def _stage_in(self, number: int, words: Sequence[Word]) -> None:
-        if not words:
-            raise Misquoted("it names no source", _usage("stage_in"))
-        source = _place(words[0], "source")
-        name, access = _tail(words[1:], "stage_in")
-        self._input(StageIn(source, name or _base(source), access, number))
+    def _stage_in(self, number: int, tokens: Sequence[Token]) -> None:
+        if not tokens:
+            raise DirectiveSyntaxError("it names no source", _usage("stage_in"))
+        source = _location_pattern(tokens[0], "source")
+        name, access = _parse_options(tokens[1:], "stage_in")
+        self._input(StageIn(source, name or _default_name(source), access, number))
 
-    def _dataset(self, number: int, words: Sequence[Word]) -> None:
-        if not words:
-            raise Misquoted("it names no dataset", _usage("dataset"))
-        dataset = words[0].text
+    def _dataset(self, number: int, tokens: Sequence[Token]) -> None:
+        if not tokens:
+            raise DirectiveSyntaxError("it names no dataset", _usage("dataset"))
+        dataset = tokens[0].text
         if not _DATASET.fullmatch(dataset):
             allowed = f"{_usage('dataset')}; both are letters, digits, '.', '-' and '_'"
-            raise Misquoted(f"{quote(dataset)} is no name of a dataset", allowed)
-        name, access = _tail(words[1:], "dataset")
+            raise DirectiveSyntaxError(f"{quote_token(dataset)} is no name of a dataset", allowed)
+        name, access = _parse_options(tokens[1:], "dataset")
         self._input(StageIn("", name or dataset.partition("@")[0], access, number, dataset))
 
     def _input(self, wanted: StageIn) -> None:
         other = self.names.setdefault(wanted.name, wanted.line)
         if other != wanted.line:
-            named = f"line {other} has an input {quote(wanted.name)} already"
-            raise Misquoted(named, "give one of them another name with 'as NAME'")
+            named = f"line {other} has an input {quote_token(wanted.name)} already"
+            raise DirectiveSyntaxError(named, "give one of them another name with 'as NAME'")
         self.stage_in.append(wanted)
 
-    def _stage_out(self, number: int, words: Sequence[Word]) -> None:
-        if not words:
-            raise Misquoted("it names no output", _usage("stage_out"))
-        pattern = _output(words[0])
-        if len(words) < 3 or words[1].text != "to":
+    def _stage_out(self, number: int, tokens: Sequence[Token]) -> None:
+        if not tokens:
+            raise DirectiveSyntaxError("it names no output", _usage("stage_out"))
+        pattern = _output_pattern(tokens[0])
+        if len(tokens) < 3 or tokens[1].text != "to":
             what = "it does not say where"
-            if len(words) > 1:
-                said = words[1].text
-                what = "'to' names no destination" if said == "to" else f"after {written(pattern)} comes {quote(said)}"
-            raise Misquoted(what, f"{_usage('stage_out')}; quote a path with blanks")
-        destination = _place(words[2], "destination")
-        when, rest = When.ALWAYS, list(words[3:])
+            if len(tokens) > 1:
+                token_text = tokens[1].text
+                what = (
+                    "'to' names no destination"
+                    if token_text == "to"
+                    else f"after {quote_pattern(pattern)} comes {quote_token(token_text)}"
+                )
+            raise DirectiveSyntaxError(what, f"{_usage('stage_out')}; quote a path with blanks")
+        destination = _location_pattern(tokens[2], "destination")
+        when, rest = OutputCondition.ALWAYS, list(tokens[3:])
         if rest and rest[0].text == "on":
-            said = rest[1].text if len(rest) > 1 else ""
-            if said not in [w.value for w in When]:
-                what = f"'on' is followed by {quote(said)}" if said else "'on' is followed by nothing"
-                raise Misquoted(what + _meant(said, [w.value for w in When]), "on success, on failure or on always")
-            when, rest = When(said), rest[2:]
+            token_text = rest[1].text if len(rest) > 1 else ""
+            if token_text not in [w.value for w in OutputCondition]:
+                what = f"'on' is followed by {quote_token(token_text)}" if token_text else "'on' is followed by nothing"
+                raise DirectiveSyntaxError(
+                    what + _did_you_mean(token_text, [w.value for w in OutputCondition]),
+                    "on success, on failure or on always",
+                )
+            when, rest = OutputCondition(token_text), rest[2:]
         if rest:
             _unexpected(rest[0], ("on",), "stage_out")
         if (pattern, destination) in self.outputs:
-            raise Misquoted("an earlier line says the same", "leave one of them out")
+            raise DirectiveSyntaxError("an earlier line says the same", "leave one of them out")
         self.outputs.add((pattern, destination))
         self.stage_out.append(StageOut(pattern, destination, when, number))
 
-    def _scratch(self, number: int, words: Sequence[Word]) -> None:
-        text = " ".join(word.text for word in words)
+    def _scratch(self, number: int, tokens: Sequence[Token]) -> None:
+        text = " ".join(token.text for token in tokens)
         size = parse_size(text)
         if not size:
-            wrong = f"{quote(text)} is no size" if text else "it names no size"
-            raise Misquoted(wrong, f"{_usage('scratch')}; a size is {SIZES}; at least 1 B, at most 8 EiB")
+            wrong = f"{quote_token(text)} is no size" if text else "it names no size"
+            raise DirectiveSyntaxError(
+                wrong, f"{_usage('scratch')}; a size is {SIZE_FORMAT}; at least 1 B, at most 8 EiB"
+            )
         if self.scratch:
-            raise Misquoted(f"line {self.scratch_line} asks for scratch already", "leave one of them out")
+            raise DirectiveSyntaxError(f"line {self.scratch_line} asks for scratch already", "leave one of them out")
         self.scratch, self.scratch_line = size, number
 
-    def _help(self, number: int, words: Sequence[Word]) -> None:
-        del number, words
-        raise Misquoted("the job is not submitted, here is the help", help_text())
+    def _help(self, number: int, tokens: Sequence[Token]) -> None:
+        del number, tokens
+        raise DirectiveSyntaxError("the job is not submitted, here is the help", directive_help())
 
 
 def _usage(directive: str) -> str:
     return f"write {PREFIX} {USAGE[directive]}"
 
 
-def _every() -> str:
+def _known_directives() -> str:
     return f"there are {', '.join(USAGE)}; {PREFIX} help tells about them"
 
 
-def _meant(word: str, known: Sequence[str] | dict[str, Callable[[int, Sequence[Word]], None]]) -> str:
+def _did_you_mean(word: str, known: Sequence[str] | dict[str, Callable[[int, Sequence[Token]], None]]) -> str:
     close = get_close_matches(word[:40].lower(), list(known), 1, 0.6)
     return f", did you mean {close[0]}?" if close else ""
 
 
-def _unexpected(word: Word, known: Sequence[str], directive: str) -> None:
-    wrong = f"{quote(word.text)} is not expected there{_meant(word.text, known)}"
-    raise Misquoted(wrong, f"{_usage(directive)}; quote a path with blanks")
+def _unexpected(token: Token, known: Sequence[str], directive: str) -> None:
+    wrong = f"{quote_token(token.text)} is not expected there{_did_you_mean(token.text, known)}"
+    raise DirectiveSyntaxError(wrong, f"{_usage(directive)}; quote a path with blanks")
 
 
-def _tail(words: Sequence[Word], directive: str) -> tuple[str, Access]:
+def _parse_options(tokens: Sequence[Token], directive: str) -> tuple[str, Access]:
     """``[as NAME] [read_only|copy]``, in either order; the name is empty where none is given."""
     name, access = "", None
-    rest = list(words)
+    rest = list(tokens)
     while rest:
-        said = rest[0].text
-        if said == "as" and not name and len(rest) > 1:
-            name = _name(rest[1])
+        token_text = rest[0].text
+        if token_text == "as" and not name and len(rest) > 1:
+            name = _input_name(rest[1])
             rest = rest[2:]
-        elif said == "as":
-            raise Misquoted("'as' names nothing" if not name else "it is named twice", _usage(directive))
-        elif said in [a.value for a in Access]:
+        elif token_text == "as":
+            raise DirectiveSyntaxError("'as' names nothing" if not name else "it is named twice", _usage(directive))
+        elif token_text in [a.value for a in Access]:
             if access is not None:
-                raise Misquoted("it is said twice how it is used", _usage(directive))
-            access = Access(said)
+                raise DirectiveSyntaxError("it is said twice how it is used", _usage(directive))
+            access = Access(token_text)
             rest = rest[1:]
         else:
             _unexpected(rest[0], ("as", *(a.value for a in Access)), directive)
     return name, access or Access.READ_ONLY
 
 
-_PLAIN = "a name is that of one file in $BURST_IN: no '/', not '.' or '..', at most 255 bytes"
+_NAME_RULE = "a name is that of one file in $BURST_IN: no '/', not '.' or '..', at most 255 bytes"
 
 
-def _name(word: Word) -> str:
-    name = literal(word.pattern)
+def _input_name(token: Token) -> str:
+    name = literal_text(token.pattern)
     if name is None:
-        raise Misquoted(f"{written(word.pattern)} is no plain name", f"{_PLAIN}; quote *, ?, [ and $")
+        raise DirectiveSyntaxError(
+            f"{quote_pattern(token.pattern)} is no plain name", f"{_NAME_RULE}; quote *, ?, [ and $"
+        )
     if fault := _name_fault(name):
-        raise Misquoted(f"{quote(name)} {fault}", _PLAIN)
+        raise DirectiveSyntaxError(f"{quote_token(name)} {fault}", _NAME_RULE)
     return name
 
 
@@ -299,56 +330,65 @@ def _name_fault(name: str) -> str:
     return "is too long" if len(name.encode("utf-8", "surrogateescape")) > 255 else ""
 
 
-def _base(source: str) -> str:
+def _default_name(source: str) -> str:
     """The name that an input has where none is given: the last part of its source."""
-    if wild(source):
-        raise Misquoted(f"{written(source)} gives the input no name", "write 'as NAME' after it")
-    last = literal(source.rpartition("/")[2])
+    if has_wildcards(source):
+        raise DirectiveSyntaxError(f"{quote_pattern(source)} gives the input no name", "write 'as NAME' after it")
+    last = literal_text(source.rpartition("/")[2])
     if last is None or _name_fault(last):
-        raise Misquoted(f"{written(source)} ends in no name", "write 'as NAME' after it")
+        raise DirectiveSyntaxError(f"{quote_pattern(source)} ends in no name", "write 'as NAME' after it")
     return last
 
 
-def _place(word: Word, what: str) -> str:
+def _location_pattern(token: Token, what: str) -> str:
     """A source or destination, as a pattern."""
-    pattern = word.pattern
+    pattern = token.pattern
     if not pattern:
-        raise Misquoted(f"the {what} is empty", f"a {what} is {_PLACES}")
-    if "BURST_OUT" in word.variables:
-        raise Misquoted(f"$BURST_OUT cannot be in a {what}", f"it is known to the job only; a {what} is {_PLACES}")
-    if wild(pattern) and what == "destination":
-        raise Misquoted("a destination has no wildcards", "quote *, ? and [ where they are meant as they are")
+        raise DirectiveSyntaxError(f"the {what} is empty", f"a {what} is {_LOCATIONS}")
+    if "BURST_OUT" in token.variables:
+        raise DirectiveSyntaxError(
+            f"$BURST_OUT cannot be in a {what}", f"it is known to the job only; a {what} is {_LOCATIONS}"
+        )
+    if has_wildcards(pattern) and what == "destination":
+        raise DirectiveSyntaxError(
+            "a destination has no wildcards", "quote *, ? and [ where they are meant as they are"
+        )
     url = _URL.fullmatch(pattern)
     if url is None:
         if _HOST.match(pattern):
-            raise Misquoted(
-                f"{written(word.pattern)} looks like a path on another host", f"a {what} is {_PLACES}; or write ./..."
+            raise DirectiveSyntaxError(
+                f"{quote_pattern(token.pattern)} looks like a path on another host",
+                f"a {what} is {_LOCATIONS}; or write ./...",
             )
         return pattern
     scheme, rest = url.groups()
     if scheme not in _SCHEMES:
-        raise Misquoted(f"{quote(scheme)}:// is not known{_meant(scheme, _SCHEMES)}", f"a {what} is {_PLACES}")
-    if wild(pattern):
-        raise Misquoted("wildcards are for paths on premises", "end a prefix of many objects in '/', and name it")
+        raise DirectiveSyntaxError(
+            f"{quote_token(scheme)}:// is not known{_did_you_mean(scheme, _SCHEMES)}", f"a {what} is {_LOCATIONS}"
+        )
+    if has_wildcards(pattern):
+        raise DirectiveSyntaxError(
+            "wildcards are for paths on premises", "end a prefix of many objects in '/', and name it"
+        )
     bucket, _, key = rest.partition("/")
     if not _BUCKET.fullmatch(bucket):
-        raise Misquoted(f"{quote(bucket)} is no name of a bucket", f"write {scheme}://BUCKET/KEY")
+        raise DirectiveSyntaxError(f"{quote_token(bucket)} is no name of a bucket", f"write {scheme}://BUCKET/KEY")
     if not key and what == "source":
-        raise Misquoted("it names a whole bucket", f"write {scheme}://BUCKET/KEY, or .../PREFIX/ as NAME")
+        raise DirectiveSyntaxError("it names a whole bucket", f"write {scheme}://BUCKET/KEY, or .../PREFIX/ as NAME")
     return pattern
 
 
-def _output(word: Word) -> str:
+def _output_pattern(token: Token) -> str:
     """The pattern of an output: relative to $BURST_OUT."""
-    pattern, allowed = word.pattern, "outputs are what the job leaves below $BURST_OUT; write results/*.csv or '.'"
-    below = pattern.removeprefix("${BURST_OUT}")
-    if below != pattern:
-        pattern = below.lstrip("/") if below[:1] in ("", "/") else pattern
-    elif pattern.startswith("/") or "HOME" in word.variables or _URL.fullmatch(pattern):
-        raise Misquoted(f"{written(word.pattern)} is not below $BURST_OUT", allowed)
+    pattern, allowed = token.pattern, "outputs are what the job leaves below $BURST_OUT; write results/*.csv or '.'"
+    relative_part = pattern.removeprefix("${BURST_OUT}")
+    if relative_part != pattern:
+        pattern = relative_part.lstrip("/") if relative_part[:1] in ("", "/") else pattern
+    elif pattern.startswith("/") or "HOME" in token.variables or _URL.fullmatch(pattern):
+        raise DirectiveSyntaxError(f"{quote_pattern(token.pattern)} is not below $BURST_OUT", allowed)
     if "${BURST_OUT}" in pattern or "${HOME}" in pattern:
-        raise Misquoted(f"{written(word.pattern)} has a variable within", allowed)
+        raise DirectiveSyntaxError(f"{quote_pattern(token.pattern)} has a variable within", allowed)
     parts = [part for part in pattern.split("/") if part not in ("", ".")]
-    if any(literal(part) == ".." for part in parts):
-        raise Misquoted(f"{written(word.pattern)} leads out of $BURST_OUT by '..'", allowed)
+    if any(literal_text(part) == ".." for part in parts):
+        raise DirectiveSyntaxError(f"{quote_pattern(token.pattern)} leads out of $BURST_OUT by '..'", allowed)
     return "/".join(parts) or "."

@@ -14,10 +14,10 @@ from errno import ENOENT
 from pathlib import Path
 
 from burstd.domain.errors import BurstdError
-from burstd.node.ssh.key_pair import write_new
-from burstd.transfer.privsep.client import Hand, HandError
+from burstd.node.ssh.key_pair import write_new_file
+from burstd.transfer.privsep.client import UserWorker, UserWorkerError
 
-_LETTERS = 16
+_SUFFIX_CHARS = 16
 """Of 4 bits each."""
 _KEY_BYTES = 32
 
@@ -30,36 +30,38 @@ class FolderKeyUnusable(BurstdError):
 class JobFolders:
     """``above`` is staging's job_dir; ``key`` is secret and has to stay the same while jobs run."""
 
-    above: str
+    parent: str
     key: bytes = field(repr=False)
 
-    def path(self, job_id: str) -> str:
+    def folder_path(self, job_id: str) -> str:
         """The folder of a job, the same on all of its nodes."""
-        drawn = hmac.new(self.key, job_id.encode(), hashlib.sha256).hexdigest()[:_LETTERS]
-        return f"{self.above}/{job_id}-{drawn}"
+        drawn = hmac.new(self.key, job_id.encode(), hashlib.sha256).hexdigest()[:_SUFFIX_CHARS]
+        return f"{self.parent}/{job_id}-{drawn}"
 
-    def before(self, job_id: str) -> str:
+    def legacy_folder_path(self, job_id: str) -> str:
         """The name that a burstd gave which drew none: a job that such a one has started has it still."""
-        return f"{self.above}/{job_id}"
+        return f"{self.parent}/{job_id}"
 
-    def there(self, hand: Hand, uid: int, job_id: str) -> str:
+    def existing_folder_path(self, worker: UserWorker, uid: int, job_id: str) -> str:
         """The folder on this machine: that of the older name only where it is the owner's, ``uid``.
 
         Raises HandError.
         """
-        path, before = self.path(job_id), self.before(job_id)
+        path, legacy_path = self.folder_path(job_id), self.legacy_folder_path(job_id)
         try:
-            now, then = hand.facts(self.above, [path.rpartition("/")[2], before.rpartition("/")[2]])
-        except HandError as error:
+            current_facts, legacy_facts = worker.file_facts(
+                self.parent, [path.rpartition("/")[2], legacy_path.rpartition("/")[2]]
+            )
+        except UserWorkerError as error:
             if error.errno == ENOENT:
                 return path
             raise
-        own = then is not None and then.kind == "d" and then.uid == uid
-        return before if own and now is None else path
+        is_owners = legacy_facts is not None and legacy_facts.kind == "d" and legacy_facts.uid == uid
+        return legacy_path if is_owners and current_facts is None else path
 
-    def environment(self, job_id: str) -> dict[str, str]:
+    def job_environment(self, job_id: str) -> dict[str, str]:
         """What a job finds in its environment, the same everywhere."""
-        home = self.path(job_id)
+        home = self.folder_path(job_id)
         return {"BURST_IN": f"{home}/in", "BURST_OUT": f"{home}/out", "BURST_SCRATCH": f"{home}/scratch"}
 
 
@@ -67,7 +69,7 @@ def folder_key(path: Path) -> bytes:
     """The key in a file of mode 0600, which is made where it is missing. Raises FolderKeyUnusable."""
     try:
         if not path.exists():
-            write_new(path, secrets.token_bytes(_KEY_BYTES), 0o600)
+            write_new_file(path, secrets.token_bytes(_KEY_BYTES), 0o600)
         mode, key = stat.S_IMODE(path.stat().st_mode), path.read_bytes()
     except OSError as error:
         raise FolderKeyUnusable(f"{path}, which names the folders of jobs, cannot be read: {error.strerror}") from None

@@ -9,22 +9,22 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import IO
 
-NAME = ".burst-home"
-MOST_BYTES = 64 << 20
-MOST_NAMES = 500_000
+JOURNAL_NAME = ".burst-home"
+MAX_BYTES = 64 << 20
+MAX_NAMES = 500_000
 _LINE = 32 << 10
 """Characters of a line: the longest path, each of its bytes escaped."""
-Names = dict[str, None]
+JournalNames = dict[str, None]
 
 
-def read(file: IO[str]) -> dict[int, tuple[bool, Names]]:
+def read(file: IO[str]) -> dict[int, tuple[bool, JournalNames]]:
     """Of each stage_out line: whether it names a single file, and names. Up to the first line that is none of ours.
 
     Takes no more memory than MOST_NAMES names, whatever the file is.
     """
-    found: dict[int, tuple[bool, Names]] = {}
-    left = MOST_BYTES
-    for _ in range(MOST_NAMES):
+    found: dict[int, tuple[bool, JournalNames]] = {}
+    left = MAX_BYTES
+    for _ in range(MAX_NAMES):
         line = file.readline(_LINE)
         left -= len(line)
         if not line.endswith("\n") or left < 0:
@@ -41,7 +41,7 @@ def read(file: IO[str]) -> dict[int, tuple[bool, Names]]:
 
 def write(out: IO[str], lines: Mapping[int, tuple[bool, Iterable[str]]]) -> None:
     """The reverse of ``read``, of MOST_NAMES names at most. Raises OSError."""
-    left = MOST_NAMES
+    left = MAX_NAMES
     for number, (single, names) in lines.items():
         for name in names:
             if left == 0:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class MeterReading:
     """A meter at one moment. Bytes and bytes/s; ``total`` 0: not known so far."""
 
     name: str
@@ -42,30 +42,30 @@ class Meter:
         self._done = self._total = self._sent = self._hits = 0
         self._source: Callable[[], tuple[int, int, int]] | None = None
 
-    def expect(self, total: int) -> None:
+    def expect_total(self, total: int) -> None:
         """So many bytes in all."""
         with self._lock:
             self._total = max(self._total, total)
 
-    def follow(self, source: Callable[[], tuple[int, int, int]]) -> None:
+    def follow_source(self, source: Callable[[], tuple[int, int, int]]) -> None:
         """Reads bytes done, sent and hit elsewhere from now on; called by any thread."""
         with self._lock:
             self._source = source
 
-    def at(self, *, done: int, sent: int, hits: int, total: int = 0) -> None:
+    def set_counts(self, *, done: int, sent: int, hits: int, total: int = 0) -> None:
         """So far."""
         with self._lock:
             self._done, self._sent, self._hits = done, sent, hits
             self._total = max(self._total, total, done)
 
-    def add(self, size: int) -> None:
+    def add_moved(self, size: int) -> None:
         """So many more bytes have been moved."""
         with self._lock:
             self._done += size
             self._sent += size
             self._total = max(self._total, self._done)
 
-    def read(self) -> Reading:
+    def current_progress(self) -> MeterReading:
         """Now."""
         with self._lock:
             if self._source is not None:
@@ -78,7 +78,7 @@ class Meter:
             rate = self._done / seconds
             left = self._total - self._done
             eta = left / rate if rate > 0 and self._total else None
-            return Reading(
+            return MeterReading(
                 self.name, self.direction, self._done, self._total, self._sent, self._hits, rate, eta, seconds,
                 now - self._moved,
             )  # fmt: skip

@@ -7,45 +7,51 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
-from burstd.transfer.privsep.client import Account, Hand
-from burstd.transfer.privsep.object_workers import ObjectHand, scheme
+from burstd.transfer.privsep.client import Account, UserWorker
+from burstd.transfer.privsep.object_workers import ObjectWorker, object_scheme
 
-Objects = Callable[[Account, str], ObjectHand]
+OpenObjectWorker = Callable[[Account, str], ObjectWorker]
 """Takes whose and of what: ``s3`` or ``swift``. Raises HandError."""
 
 
-class UserHands:
+class UserWorkers:
     """For one thread at a time. Use it with ``with``."""
 
-    def __init__(self, who: Account, files: Hand, objects: Objects, cancelled: threading.Event | None = None) -> None:
+    def __init__(
+        self,
+        who: Account,
+        files: UserWorker,
+        open_object_worker: OpenObjectWorker,
+        cancelled: threading.Event | None = None,
+    ) -> None:
         """Takes the hand for files over. ``cancelled``: all of them heed it."""
         self.who = who
         self.files = files
         self._cancelled = cancelled or threading.Event()
-        files.heed(self._cancelled)
-        self._start = objects
-        self._objects: dict[str, ObjectHand] = {}
+        files.set_cancel_event(self._cancelled)
+        self._open_object_worker = open_object_worker
+        self._object_workers: dict[str, ObjectWorker] = {}
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        for hand in (self.files, *self._objects.values()):
-            hand.close()
+        for worker in (self.files, *self._object_workers.values()):
+            worker.close()
 
-    def at(self, place: str) -> Hand:
+    def worker_for_location(self, location: str) -> UserWorker:
         """The hand that reaches a path or a URL. Raises HandError."""
-        kind = scheme(place)
+        kind = object_scheme(location)
         if not kind:
             return self.files
-        if kind not in self._objects:
-            self._objects[kind] = self._start(self.who, kind)
-            self._objects[kind].heed(self._cancelled)
-        return self._objects[kind]
+        if kind not in self._object_workers:
+            self._object_workers[kind] = self._open_object_worker(self.who, kind)
+            self._object_workers[kind].set_cancel_event(self._cancelled)
+        return self._object_workers[kind]
 
-    def left_out(self) -> list[str]:
+    def pop_left_out(self) -> list[str]:
         """What objects cannot be and was to be written, since this was asked last."""
-        found = [path for hand in self._objects.values() for path in hand.left_out]
-        for hand in self._objects.values():
-            hand.left_out.clear()
+        found = [path for hand in self._object_workers.values() for path in hand.left_out]
+        for worker in self._object_workers.values():
+            worker.left_out.clear()
         return found

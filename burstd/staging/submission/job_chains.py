@@ -11,93 +11,98 @@ from contextlib import AbstractContextManager, nullcontext
 
 from burstd.domain.staging import StageState as S
 from burstd.domain.staging import Staging
-from burstd.staging.submission.locations import place, values
-from burstd.transfer.privsep.client import Account, HandError, account
+from burstd.staging.submission.locations import directive_variables, resolve_location
+from burstd.transfer.privsep.client import Account, UserWorkerError, account
 
 _KNOWN_S = 600.0
 """How long an account is not looked up again: its database may be slow, and the deciding thread asks it."""
 
 
-class Chain:
+class OutputDependencies:
     """Answers for the rows of one step, which are seen once: asking costs nothing that grows with their number."""
 
     def __init__(self, accounts: Callable[[str], Account] = account) -> None:
         """``accounts`` raises HandError."""
         self._accounts = accounts
         self._known: dict[str, tuple[float, Account | None]] = {}
-        self._owed: dict[str, _Owed] = {}
+        self._pending_outputs: dict[str, _PendingOutputs] = {}
         self._now = 0.0
 
-    def see(
+    def update(
         self,
         rows: Iterable[Staging],
-        ending: Callable[[str], bool],
+        output_requested: Callable[[str], bool],
         now: float,
-        each: Callable[[str], AbstractContextManager[None]] = lambda _job_id: nullcontext(),
+        contain_errors: Callable[[str], AbstractContextManager[None]] = lambda _job_id: nullcontext(),
     ) -> None:
         """``ending``: whether a PLACED job is known to have ended. ``each``: within what a job is looked at."""
         self._now = now
-        self._owed = {}
+        self._pending_outputs = {}
         for row in rows:
             if not row.directives.stage_out:
                 continue
-            with each(row.job_id):
-                if row.state in (S.COLLECTING, S.BRINGING) or (row.state is S.PLACED and ending(row.job_id)):
+            with contain_errors(row.job_id):
+                if row.state in (S.COLLECTING, S.DELIVERING) or (
+                    row.state is S.FETCHED and output_requested(row.job_id)
+                ):
                     for path in self._paths(row, (o.destination for o in row.directives.stage_out)):
-                        self._owed.setdefault(row.user, _Owed()).add(path, row)
+                        self._pending_outputs.setdefault(row.user, _PendingOutputs()).add(path, row)
 
-    def awaited(self, row: Staging) -> str:
+    def awaited_job(self, row: Staging) -> str:
         """The id of a job whose output is on its way to where this one's input comes from; empty: there is none.
 
         A job of the same user, asked for before this one: nobody waits for what others bring, or what comes later.
         """
-        owed = self._owed.get(row.user)
-        if owed is None:
+        pending = self._pending_outputs.get(row.user)
+        if pending is None:
             return ""
         sources = self._paths(row, (i.source for i in row.directives.stage_in if not i.dataset))
-        return next((found for path in sources if (found := owed.before(path, row.created))), "")
+        return next((found for path in sources if (found := pending.earliest_job_before(path, row.created))), "")
 
     def _paths(self, row: Staging, patterns: Iterable[str]) -> list[str]:
         since, who = self._known.get(row.user, (float("-inf"), None))
         if self._now - since > _KNOWN_S:
             try:
                 who = self._accounts(row.user)
-            except HandError:
+            except UserWorkerError:
                 who = None
             self._known[row.user] = (self._now, who)
         if who is None:
             return []
-        found = (place(pattern, values(who, row.job_id), row.work_dir) for pattern in patterns)
+        found = (resolve_location(pattern, directive_variables(who, row.job_id), row.work_dir) for pattern in patterns)
         return [path.rstrip("/") for path in found if path]
 
 
-class _Owed:
+class _PendingOutputs:
     """Destinations of one user's output, and the first job for each."""
 
     def __init__(self) -> None:
-        self._at: dict[str, tuple[float, str]] = {}
-        self._below: dict[str, tuple[float, str]] = {}
+        self._at_destination: dict[str, tuple[float, str]] = {}
+        self._above_destination: dict[str, tuple[float, str]] = {}
         """Every directory on the way to a destination, itself included."""
 
     def add(self, path: str, row: Staging) -> None:
-        mine = (row.created, row.job_id)
-        self._at[path] = min(mine, self._at.get(path, mine))
-        for above in _upwards(path):
-            self._below[above] = min(mine, self._below.get(above, mine))
+        creation = (row.created, row.job_id)
+        self._at_destination[path] = min(creation, self._at_destination.get(path, creation))
+        for above in _path_and_ancestors(path):
+            self._above_destination[above] = min(creation, self._above_destination.get(above, creation))
 
-    def before(self, source: str, created: float) -> str:
+    def earliest_job_before(self, source: str, created: float) -> str:
         """A job asked for before then whose destination is the source, lies in it or has it in it."""
-        found = [self._below.get(source), *(self._at.get(above) for above in _upwards(source))]
+        found = [
+            self._above_destination.get(source),
+            *(self._at_destination.get(above) for above in _path_and_ancestors(source)),
+        ]
         return min((one for one in found if one is not None and one[0] < created), default=(0.0, ""))[1]
 
 
-def _upwards(path: str) -> Iterator[str]:
+def _path_and_ancestors(path: str) -> Iterator[str]:
     yield path
     while path:
         path = path.rpartition("/")[0]
         yield path
 
 
-def meet(source: str, destination: str) -> bool:
+def paths_overlap(source: str, destination: str) -> bool:
     """One lies in the other."""
     return source == destination or source.startswith(f"{destination}/") or destination.startswith(f"{source}/")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from burstd.domain.slurm.outlook import Leaves, Outlook, Outlooks
+from burstd.domain.slurm.outlook import LeavesForCloud, Outlook, Outlooks
 
 
-class Foreseen(Outlooks):
+class FixedOutlooks(Outlooks):
     """They are the same whoever leaves."""
 
     def __init__(self, outlooks: Mapping[str, Outlook]) -> None:
@@ -22,7 +22,7 @@ class Foreseen(Outlooks):
     def __len__(self) -> int:
         return len(self._outlooks)
 
-    def assuming(self, leaves: Leaves) -> Mapping[str, Outlook]:
+    def assuming(self, leaves: LeavesForCloud) -> Mapping[str, Outlook]:
         """All of them, each asked about."""
         for job, outlook in self._outlooks.items():
             leaves(job, outlook)

@@ -21,10 +21,10 @@ from pydantic import ValidationError
 
 from burstd.domain.plugins.policy import Policy, PolicyPlugin, Target
 from burstd.domain.snapshot import Snapshot
-from burstd.testing.policy.policy_rules import check
+from burstd.testing.policy.policy_rules import check_policy
 from burstd.testing.policy.strategies import situations
 
-__all__ = ["PolicyContract", "check"]
+__all__ = ["PolicyContract", "check_policy"]
 
 
 class PolicyContract:
@@ -51,7 +51,7 @@ class PolicyContract:
         @given(situation=situations())
         def holds(situation: tuple[Snapshot, Target]) -> None:
             for policy in self._policies():
-                check(policy, *situation)
+                check_policy(policy, *situation)
 
         holds()
 

@@ -6,42 +6,50 @@ from dataclasses import replace
 
 from burstd.domain.claim import ClaimState
 from burstd.domain.plugins.policy import Policy, Target, Want
-from burstd.domain.plugins.read_only import shielded_snapshot, shielded_target
+from burstd.domain.plugins.read_only import read_only_snapshot, read_only_target
 from burstd.domain.slurm.outlook import Outlooks
 from burstd.domain.snapshot import SlurmView, Snapshot
-from burstd.testing.policy.outlooks import Foreseen
+from burstd.testing.policy.outlooks import FixedOutlooks
 
 
-def check(policy: Policy, snapshot: Snapshot, target: Target) -> Target:
+def check_policy(policy: Policy, snapshot: Snapshot, target: Target) -> Target:
     """One evaluation against the whole contract. Returns its answer; raises AssertionError with the broken rule."""
     if not isinstance(snapshot.outlook, Outlooks):
         # As in force: what is expected of jobs can always be asked for.
-        snapshot = replace(snapshot, outlook=Foreseen(snapshot.outlook))
-    snapshot, target = shielded_snapshot(snapshot), shielded_target(target)
+        snapshot = replace(snapshot, outlook=FixedOutlooks(snapshot.outlook))
+    snapshot, target = read_only_snapshot(snapshot), read_only_target(target)
     found = policy.evaluate(snapshot, target)
     assert found == policy.evaluate(snapshot, target), "the same arguments gave another answer: no clock, no memory"
     assert isinstance(found, Target), "evaluate() returns a Target"
     assert found.remarks[: len(target.remarks)] == target.remarks, "remarks of others stay as they are, in front"
-    assert (found.placed, found.failed) == (target.placed, target.failed), "placed and failed are not a policy's"
+    assert (found.placements, found.failed_policies) == (target.placements, target.failed_policies), (
+        "placements and failed_policies are not a policy's"
+    )
     _check_wants(snapshot, target, found)
     _check_releases(snapshot, target, found)
-    changed = (_told(found), found.releases, found.offers) != (_told(target), target.releases, target.offers)
+    changed = (_comparable_wants(found), found.releases, found.offers) != (
+        _comparable_wants(target),
+        target.releases,
+        target.offers,
+    )
     new = found.remarks[len(target.remarks) :]
-    reasons = [out for want in found.wants for out in want.left_out if out.by == policy.name and out.reason]
+    reasons = [out for want in found.wants for out in want.excluded_offers if out.by == policy.name and out.reason]
     assert new or reasons or not changed, "each change comes with a remark"
     assert all(remark.by == policy.name for remark in new), "remarks bear the policy's name"
     assert all(r.reason and not r.reason.endswith(".") for r in new), "a reason is a sentence without a full stop"
     return found
 
 
-def _told(target: Target) -> tuple[Want, ...]:
+def _comparable_wants(target: Target) -> tuple[Want, ...]:
     """The wants, as far as a change of them must be told: not what is held back for them, and who pays."""
     return tuple(replace(want, reserved=(), users=(), accounts=()) for want in target.wants)
 
 
 def _check_wants(snapshot: Snapshot, target: Target, found: Target) -> None:
-    for kept, offers in found.offers.items():
-        assert set(offers) <= set(target.offers.get(kept, ())), f"offers of pool {kept} that are not to be had"
+    for pool_name, offers in found.offers.items():
+        assert set(offers) <= set(target.offers.get(pool_name, ())), (
+            f"offers of pool {pool_name} that are not to be had"
+        )
     for want in found.wants:
         assert want.pool in snapshot.pools, f"pool {want.pool} does not exist"
         assert want.nodes > 0, "a want of no nodes"
@@ -67,7 +75,7 @@ def _check_releases(snapshot: Snapshot, target: Target, found: Target) -> None:
         if release.claim_id in known:
             continue
         claim = claims[release.claim_id]
-        assert claim.state in (ClaimState.OPEN, ClaimState.READY), f"{claim.id} is {claim.state.value}"
+        assert claim.state in (ClaimState.IN_SERVICE, ClaimState.READY), f"{claim.id} is {claim.state.value}"
         assert claim.slot in nodes, f"{claim.slot} is not known to Slurm"
         assert not nodes[claim.slot].busy, f"{claim.slot} is busy"
 

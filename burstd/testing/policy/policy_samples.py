@@ -14,14 +14,23 @@ from typing import Any
 from burstd.domain.billing.costs import Spent
 from burstd.domain.claim import Cause, Claim, ClaimState
 from burstd.domain.cloud.offer import Offer, OfferRule, Pool
-from burstd.domain.plugins.policy import Release, Remark, Target, Want
+from burstd.domain.plugins.policy import NodeRelease, Remark, Target, Want
 from burstd.domain.slurm.job import Job, JobState
 from burstd.domain.slurm.node import Node, Reservation
 from burstd.domain.slurm.outlook import Outlook
 from burstd.domain.slurm.shape import Gres, Shape
-from burstd.domain.snapshot import Breaker, CloudView, Gone, Launched, Pin, SlurmView, Snapshot, Unavailable
-from burstd.domain.staging import DataView, StageState
-from burstd.testing.policy.outlooks import Foreseen
+from burstd.domain.snapshot import (
+    CircuitBreaker,
+    CloudView,
+    EndedClaim,
+    Pin,
+    RecentLaunch,
+    SlurmView,
+    Snapshot,
+    Unavailable,
+)
+from burstd.domain.staging import StageState, StagingView
+from burstd.testing.policy.outlooks import FixedOutlooks
 
 NOW = 1_772_452_800.0
 """A Monday in March 2026, at noon (UTC)."""
@@ -47,7 +56,7 @@ OFFERS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class PolicySample:
     """One situation. ``title`` goes on from "with"."""
 
     title: str
@@ -55,7 +64,7 @@ class Sample:
     target: Target
 
 
-def samples() -> Iterator[Sample]:
+def samples() -> Iterator[PolicySample]:
     """All of them."""
     yield _sample("nothing to do")
     yield _sample("one job that waits", (_job("101"),))
@@ -73,7 +82,7 @@ def samples() -> Iterator[Sample]:
         (_job("301", state=JobState.RUNNING, node_list=("cpu-1",), start=NOW - 600), _job("302"), _job("303")),
         (_claim("cpu-1", jobs=("301",), users=("ada",), accounts=("atlas",), reserved=Decimal("2.40")),
          _claim("cpu-2"), _claim("cpu-3", state=ClaimState.BOOTING, jobs=("302",), users=("ada",)),
-         _claim("gpu-1", state=ClaimState.CLOSING)),
+         _claim("gpu-1", state=ClaimState.DRAINING)),
         busy=("cpu-1",),
     )  # fmt: skip
     yield _sample("every slot taken", (_job("401"),), tuple(_claim(slot) for slot in POOLS["cpu"].slots))
@@ -81,15 +90,15 @@ def samples() -> Iterator[Sample]:
         _sample("a job of which spot machines were taken away", (_job("501", restarts=2),)),
         snapshot=replace(_snapshot((_job("501", restarts=2),)), interruptions={"501": frozenset({0, 1})}),
     )
-    yield _foreseen()
-    yield _gone()
-    yield _worried()
+    yield _with_outlooks()
+    yield _with_ended_claims()
+    yield _with_limits()
     yield _without_offers()
     yield _unread()
     yield _sample("hundreds of jobs", tuple(_job(str(n), user=f"u{n % 40}", tasks=n % 3 + 1) for n in range(600, 1000)))
 
 
-def _foreseen() -> Sample:
+def _with_outlooks() -> PolicySample:
     """The site's own nodes start some soon, some late and some never; the input of two is in a store."""
     jobs = (
         _job("511"), _job("512", user="bob", account="belle", submitted=NOW - 90_000, time_limit_s=864_000.0),
@@ -106,14 +115,14 @@ def _foreseen() -> Sample:
         "515": Outlook(NOW + 7200, "history", 3600.0, "time limit", 240.0, 0.0, NOW + 7200),
     }
     data = {
-        "511": DataView(StageState.STAGED, 0.0, since=NOW - 60, store="s3", size=2**30),
-        "513": DataView(StageState.SENDING, NOW + 1800, since=NOW - 60, store="s3", size=2**40, left=2**39),
-        "515": DataView(StageState.STAGED, 0.0, since=NOW - 60, store="s3", size=2**40),
+        "511": StagingView(StageState.STAGED, 0.0, since=NOW - 60, store="s3", size=2**30),
+        "513": StagingView(StageState.UPLOADING, NOW + 1800, since=NOW - 60, store="s3", size=2**40, bytes_left=2**39),
+        "515": StagingView(StageState.STAGED, 0.0, since=NOW - 60, store="s3", size=2**40),
     }
-    return replace(found, snapshot=replace(found.snapshot, outlook=Foreseen(outlook), data=data))
+    return replace(found, snapshot=replace(found.snapshot, outlook=FixedOutlooks(outlook), data=data))
 
 
-def _gone() -> Sample:
+def _with_ended_claims() -> PolicySample:
     """Machines that ended a moment ago: taken back by the cloud, never ready, and as they should."""
     found = _sample("machines that were lost, and some that nobody used", (_job("521"), _job("522", user="bob")))
     claims = [
@@ -122,19 +131,19 @@ def _gone() -> Sample:
         for error in ("boot", "interrupted")
     ]
     unused = [_claim("gpu-1", state=ClaimState.GONE), _claim("gpu-2", state=ClaimState.GONE)]
-    gone = tuple(Gone(NOW - 30 * n, claim) for n, claim in enumerate([*claims, *unused], 1))
-    return replace(found, snapshot=replace(found.snapshot, gone=gone))
+    gone = tuple(EndedClaim(NOW - 30 * n, claim) for n, claim in enumerate([*claims, *unused], 1))
+    return replace(found, snapshot=replace(found.snapshot, ended_claims=gone))
 
 
-def _worried() -> Sample:
+def _with_limits() -> PolicySample:
     """All that limits and administrators put in the way."""
     found = _sample("pins, breakers, a held node, money spent, and much launched", (_job("701"), _job("702")))
     snapshot = replace(
         found.snapshot,
         pins=(Pin("gpu", 1, "floor", NOW + 3600, "user:root", NOW - 60),),
-        held_slots=frozenset({"cpu-6"}),
-        breakers=(Breaker("sea/north/1/small/on-demand", "capacity", 3, NOW + 240, "none left"),),
-        launched=tuple(Launched(NOW - 5 * n, "cpu", "sky", ("ada",)) for n in range(30)),
+        drained_slots=frozenset({"cpu-6"}),
+        breakers=(CircuitBreaker("sea/north/1/small/on-demand", "capacity", 3, NOW + 240, "none left"),),
+        recent_launches=tuple(RecentLaunch(NOW - 5 * n, "cpu", "sky", ("ada",)) for n in range(30)),
         spent=(Spent("", "", "2026-03", "EUR", Decimal("412.50")),
                Spent("project", "atlas", "2026-03", "EUR", Decimal("300.00")),
                Spent("user", "ada", "2026-03", "EUR", Decimal("99.10"))),
@@ -142,21 +151,21 @@ def _worried() -> Sample:
     return replace(found, snapshot=snapshot)
 
 
-def _without_offers() -> Sample:
+def _without_offers() -> PolicySample:
     found = _sample("clouds that cannot be read", (_job("801"),))
     clouds = {name: CloudView(Unavailable("timed out", NOW - 60), ()) for name in ("sky", "sea")}
     snapshot = replace(found.snapshot, clouds=clouds)
     return replace(found, snapshot=snapshot, target=Target(offers=dict.fromkeys(POOLS, ())))
 
 
-def _unread() -> Sample:
+def _unread() -> PolicySample:
     snapshot = replace(_snapshot(), slurm=Unavailable("slurmctld does not answer", NOW - 30))
-    return Sample("a Slurm that cannot be read", snapshot, Target(offers=OFFERS))
+    return PolicySample("a Slurm that cannot be read", snapshot, Target(offers=OFFERS))
 
 
 def _sample(
     title: str, jobs: tuple[Job, ...] = (), claims: tuple[Claim, ...] = (), busy: tuple[str, ...] = ()
-) -> Sample:
+) -> PolicySample:
     snapshot = _snapshot(jobs, claims, busy)
     free = {name: list(snapshot.free_slots(pool)) for name, pool in POOLS.items()}
     wants: list[Want] = []
@@ -175,20 +184,23 @@ def _sample(
         )  # fmt: skip
         remarks.append(Remark("placement", f"job:{job.id}", "boot", f"it gets {job.nodes} new node(s)"))
     releases = tuple(
-        Release(claim.id, claim.pool, f"{claim.slot} is idle")
+        NodeRelease(claim.id, claim.pool, f"{claim.slot} is idle")
         for claim in claims
-        if claim.state is ClaimState.OPEN and claim.slot not in busy
+        if claim.state is ClaimState.IN_SERVICE and claim.slot not in busy
     )
-    return Sample(title, snapshot, Target(tuple(wants), releases, tuple(remarks), OFFERS))
+    return PolicySample(title, snapshot, Target(tuple(wants), releases, tuple(remarks), OFFERS))
 
 
 def _snapshot(jobs: tuple[Job, ...] = (), claims: tuple[Claim, ...] = (), busy: tuple[str, ...] = ()) -> Snapshot:
-    up = {claim.slot for claim in claims if claim.state is ClaimState.OPEN}
+    up = {claim.slot for claim in claims if claim.state is ClaimState.IN_SERVICE}
     nodes = {slot: _node(slot, up=slot in up, busy=slot in busy) for pool in POOLS.values() for slot in pool.slots}
     nodes["op-1"] = Node("op-1", "ALLOCATED", partitions=("onprem",), cpus=64, cpus_allocated=64, memory_mib=256_000)
     closed = Reservation("burstd", frozenset(slot for slot in nodes if slot not in up and slot != "op-1"))
     every = [offer for some in OFFERS.values() for offer in some]
-    clouds = {name: CloudView(tuple(o for o in every if o.provider == name), (), listed=NOW) for name in ("sky", "sea")}
+    clouds = {
+        name: CloudView(tuple(o for o in every if o.provider == name), (), instances_listed=NOW)
+        for name in ("sky", "sea")
+    }
     return Snapshot(NOW, "samples", POOLS, SlurmView(jobs, nodes, (closed,), NOW), clouds, claims)
 
 
@@ -203,11 +215,21 @@ def _job(job_id: str, **fields: Any) -> Job:
 def _claim(slot: str, **fields: Any) -> Claim:
     pool = slot.partition("-")[0]
     base = Claim(
-        f"c-{slot}", "samples", pool, slot, OFFERS[pool][0], Cause.DEMAND, ClaimState.OPEN, NOW - 4000, NOW - 3600,
-        launch_called=NOW - 3990, billed_from=NOW - 3990, instance_id=f"i-{slot}",
-    )  # fmt: skip
+        f"c-{slot}",
+        "samples",
+        pool,
+        slot,
+        OFFERS[pool][0],
+        Cause.DEMAND,
+        ClaimState.IN_SERVICE,
+        NOW - 4000,
+        NOW - 3600,
+        launch_called=NOW - 3990,
+        billed_from=NOW - 3990,
+        instance_id=f"i-{slot}",
+    )
     made = replace(base, **fields)
-    return replace(made, opened=made.since if made.state is ClaimState.OPEN else None)
+    return replace(made, opened=made.since if made.state is ClaimState.IN_SERVICE else None)
 
 
 def _node(slot: str, *, up: bool, busy: bool) -> Node:

@@ -14,14 +14,23 @@ from hypothesis import strategies as st
 from burstd.domain.billing.costs import Spent
 from burstd.domain.claim import USABLE, Cause, Claim, ClaimState
 from burstd.domain.cloud.offer import Offer, OfferRule, Pool
-from burstd.domain.plugins.policy import Release, Remark, Target, Want
+from burstd.domain.plugins.policy import NodeRelease, Remark, Target, Want
 from burstd.domain.slurm.job import Job, JobState
 from burstd.domain.slurm.node import Node, Reservation
 from burstd.domain.slurm.outlook import Outlook
 from burstd.domain.slurm.shape import Gres, Shape
-from burstd.domain.snapshot import Breaker, CloudView, Gone, Launched, Pin, SlurmView, Snapshot, Unavailable
-from burstd.domain.staging import DataView, StageState
-from burstd.testing.policy.outlooks import Foreseen
+from burstd.domain.snapshot import (
+    CircuitBreaker,
+    CloudView,
+    EndedClaim,
+    Pin,
+    RecentLaunch,
+    SlurmView,
+    Snapshot,
+    Unavailable,
+)
+from burstd.domain.staging import StageState, StagingView
+from burstd.testing.policy.outlooks import FixedOutlooks
 
 NOW = 1_700_000_000.0
 USERS = ("ada", "bob", "eve")
@@ -172,7 +181,7 @@ def claims(draw: st.DrawFn, pool: Pool, slot: str, some: tuple[Offer, ...], wait
         jobs=tuple(dict.fromkeys(job.id for job in made_for)),
         users=tuple(dict.fromkeys(job.user for job in made_for)),
         gang=made_for[0].id if made_for and together else "",
-        opened=since if state is ClaimState.OPEN else None,
+        opened=since if state is ClaimState.IN_SERVICE else None,
         launch_called=None if state is ClaimState.PLANNED else since - 40,
         billed_from=None if state is ClaimState.PLANNED else since - 40,
         accounts=tuple(dict.fromkeys(job.account for job in made_for if job.account)),
@@ -213,17 +222,17 @@ def snapshots(draw: st.DrawFn) -> Snapshot:
         clouds=clouds,
         claims=tuple(made),
         pins=tuple(draw(st.lists(_pins(tuple(some)), max_size=2))),
-        held_slots=frozenset(draw(st.lists(st.sampled_from(slots), max_size=1))),
+        drained_slots=frozenset(draw(st.lists(st.sampled_from(slots), max_size=1))),
         breakers=tuple(draw(st.lists(_breakers(every), max_size=2))) if every else (),
-        launched=tuple(draw(st.lists(_launches(tuple(some)), max_size=4))),
+        recent_launches=tuple(draw(st.lists(_launches(tuple(some)), max_size=4))),
         paused=draw(st.sampled_from(("",) * 9 + ("burstctl hold by ada",))),
         bound={row.id: frozenset({made[0].slot}) for row in rows[:1] if made and draw(st.integers(0, 4)) == 0},
         spent=tuple(draw(st.lists(_spendings(), max_size=3, unique_by=lambda s: (s.kind, s.name, s.month)))),
-        gone=tuple(draw(_gone(claim)) for claim in made[:2] if draw(st.booleans())),
+        ended_claims=tuple(draw(_gone(claim)) for claim in made[:2] if draw(st.booleans())),
         data={row.id: draw(_data()) for row in rows[:3] if draw(st.integers(0, 3)) == 0},
         interruptions={row.id: frozenset(range(draw(st.integers(1, 3)))) for row in rows[-1:] if draw(st.booleans())},
     )
-    return replace(seen_now, outlook=Foreseen({row.id: draw(_outlooks()) for row in rows if draw(st.booleans())}))
+    return replace(seen_now, outlook=FixedOutlooks({row.id: draw(_outlooks()) for row in rows if draw(st.booleans())}))
 
 
 def _outlooks() -> st.SearchStrategy[Outlook]:
@@ -259,9 +268,9 @@ def situations(draw: st.DrawFn) -> tuple[Snapshot, Target]:
             )  # fmt: skip
             remarks.append(Remark("placement", f"job:{job.id}", "boot", f"it gets {nodes_} new node(s)"))
     releases = tuple(
-        Release(claim.id, claim.pool, f"{claim.slot} is idle")
+        NodeRelease(claim.id, claim.pool, f"{claim.slot} is idle")
         for claim in snapshot.claims
-        if claim.state in (ClaimState.OPEN, ClaimState.READY)
+        if claim.state in (ClaimState.IN_SERVICE, ClaimState.READY)
         and (node := snapshot.slurm.nodes.get(claim.slot)) is not None
         and not node.busy
         and draw(st.booleans())
@@ -293,18 +302,20 @@ def _pins(names: tuple[str, ...]) -> st.SearchStrategy[Pin]:
 
 
 @st.composite
-def _gone(draw: st.DrawFn, claim: Claim) -> Gone:
+def _gone(draw: st.DrawFn, claim: Claim) -> EndedClaim:
     error = draw(st.sampled_from(("", "interrupted", "boot")))
-    return Gone(NOW - draw(st.sampled_from((10, 900, 3000))), replace(claim, state=ClaimState.GONE, error=error))
+    return EndedClaim(NOW - draw(st.sampled_from((10, 900, 3000))), replace(claim, state=ClaimState.GONE, error=error))
 
 
 @st.composite
-def _data(draw: st.DrawFn) -> DataView:
+def _data(draw: st.DrawFn) -> StagingView:
     """Input of 10 GiB that is in the store, or on its way."""
-    state = draw(st.sampled_from((StageState.STAGED, StageState.STAGED, StageState.SENDING)))
-    left = 2**33 if state is StageState.SENDING else 0
+    state = draw(st.sampled_from((StageState.STAGED, StageState.STAGED, StageState.UPLOADING)))
+    left = 2**33 if state is StageState.UPLOADING else 0
     ready = NOW + draw(st.sampled_from((0.0, 60.0))) if left else 0.0
-    return DataView(state, ready, since=NOW - 60, store=draw(st.sampled_from(("s3", ""))), size=10 * 2**30, left=left)
+    return StagingView(
+        state, ready, since=NOW - 60, store=draw(st.sampled_from(("s3", ""))), size=10 * 2**30, bytes_left=left
+    )
 
 
 @st.composite
@@ -314,9 +325,9 @@ def _spendings(draw: st.DrawFn) -> Spent:
     return Spent(kind, name, month, "EUR", Decimal(draw(st.integers(0, 100))) / 10)
 
 
-def _breakers(every: tuple[Offer, ...]) -> st.SearchStrategy[Breaker]:
+def _breakers(every: tuple[Offer, ...]) -> st.SearchStrategy[CircuitBreaker]:
     return st.builds(
-        Breaker,
+        CircuitBreaker,
         key=st.sampled_from([offer.id for offer in every] + ["sky/*/*/*/*"]),
         cause=st.sampled_from(("capacity", "boot", "auth")),
         failures=st.integers(1, 5),
@@ -324,9 +335,9 @@ def _breakers(every: tuple[Offer, ...]) -> st.SearchStrategy[Breaker]:
     )
 
 
-def _launches(names: tuple[str, ...]) -> st.SearchStrategy[Launched]:
+def _launches(names: tuple[str, ...]) -> st.SearchStrategy[RecentLaunch]:
     return st.builds(
-        Launched,
+        RecentLaunch,
         at=st.sampled_from((NOW - 10, NOW - 59, NOW - 600)),
         pool=st.sampled_from(names),
         provider=st.sampled_from(PROVIDERS),

@@ -10,7 +10,7 @@ from burstd.domain.plugins.scheduler import Scheduler
 from burstd.domain.slurm.job import Job, JobState
 from burstd.domain.slurm.node import Node
 
-PATIENCE_S = 30.0
+SLURM_TIMEOUT_S = 30.0
 """Nothing here takes so long on a machine that is not drowned in other work."""
 
 
@@ -58,15 +58,15 @@ class ClusterUnderTest(ABC):
         """Starts it again; returns when it answers."""
 
     @abstractmethod
-    def calls(self) -> Sequence[tuple[str, frozenset[str]]]:
+    def power_calls(self) -> Sequence[tuple[str, frozenset[str]]]:
         """Calls of Slurm's power programs that came in so far: kind and nodes."""
 
     @abstractmethod
-    def say(self, text: str) -> None:
+    def report(self, text: str) -> None:
         """Shows a measurement."""
 
 
-def until(condition: Callable[[], object], what: str, timeout_s: float = PATIENCE_S) -> float:
+def wait_until(condition: Callable[[], object], what: str, timeout_s: float = SLURM_TIMEOUT_S) -> float:
     """Waits for a condition; the seconds it took. Fails the test when the time is over."""
     start = time.monotonic()
     while not condition():
@@ -75,23 +75,23 @@ def until(condition: Callable[[], object], what: str, timeout_s: float = PATIENC
     return time.monotonic() - start
 
 
-def submit(cluster: ClusterUnderTest, options: str, *, user: str = "ada", seconds: int = 300) -> str:
+def submit_job(cluster: ClusterUnderTest, options: str, *, user: str = "ada", seconds: int = 300) -> str:
     """Submits a job to the partition ``burst`` (unless the options name another) and gives its id."""
     partition = "" if "-p " in options else "-p burst "
     return cluster.shell(f"sbatch --parsable -o /dev/null {partition}{options} --wrap 'sleep {seconds}'", user).strip()
 
 
-def job(cluster: ClusterUnderTest, job_id: str) -> Job | None:
+def find_job(cluster: ClusterUnderTest, job_id: str) -> Job | None:
     """The row of a job; None where it is not in the queue."""
     return next((j for j in cluster.scheduler.jobs() if j.id == job_id), None)
 
 
-def running(cluster: ClusterUnderTest, job_id: str) -> bool:
+def is_running(cluster: ClusterUnderTest, job_id: str) -> bool:
     """Whether a job is on its nodes."""
-    found = job(cluster, job_id)
+    found = find_job(cluster, job_id)
     return found is not None and found.state is JobState.RUNNING
 
 
-def node(cluster: ClusterUnderTest, name: str) -> Node:
+def find_node(cluster: ClusterUnderTest, name: str) -> Node:
     """The node of a name."""
     return next(n for n in cluster.scheduler.nodes() if n.name == name)

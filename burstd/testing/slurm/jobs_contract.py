@@ -11,7 +11,7 @@ import pytest
 from burstd.domain.errors import SchedulerRefused
 from burstd.domain.slurm.job import Job, JobState
 from burstd.domain.slurm.shape import Gres
-from burstd.testing.slurm.cluster import ClusterUnderTest, job, running, submit, until
+from burstd.testing.slurm.cluster import ClusterUnderTest, find_job, is_running, submit_job, wait_until
 from burstd.testing.slurm.slurm_tests import SlurmTests
 
 V100 = (Gres("gpu", "v100", 2),)
@@ -79,10 +79,10 @@ class JobsContract(SlurmTests):
     def test_times_dependencies_and_components_are_seen(self, cluster: ClusterUnderTest) -> None:
         """Times are the system clock's, reasons have their short names, a het job has a row for each component."""
         now = time.time()
-        first = submit(cluster, "")
-        later = submit(cluster, "--begin=now+1hour")
-        after = submit(cluster, f"-d afterok:{first}")
-        het = submit(cluster, "-p burst --gres=gpu:1 : -p burst -N2")
+        first = submit_job(cluster, "")
+        later = submit_job(cluster, "--begin=now+1hour")
+        after = submit_job(cluster, f"-d afterok:{first}")
+        het = submit_job(cluster, "-p burst --gres=gpu:1 : -p burst -N2")
         rows = {j.id: j for j in cluster.scheduler.jobs()}
         assert set(rows) == {first, later, after, f"{het}+0", f"{het}+1"}
         assert abs(rows[first].submitted - now) < 5
@@ -90,18 +90,20 @@ class JobsContract(SlurmTests):
         assert rows[after].dependency.startswith(f"afterok:{first}")
         parts = [rows[f"{het}+{i}"] for i in range(2)]
         assert [(p.het_job_id, p.het_offset, p.nodes) for p in parts] == [(het, 0, 1), (het, 1, 2)]
-        until(lambda: (row := job(cluster, later)) and row.reason == "BeginTime", "the reason BeginTime")
-        until(lambda: (row := job(cluster, after)) and row.reason == "Dependency", "the reason Dependency")
-        until(lambda: (row := job(cluster, first)) and row.reason == "ReqNodeNotAvail", "the reason ReqNodeNotAvail")
+        wait_until(lambda: (row := find_job(cluster, later)) and row.reason == "BeginTime", "the reason BeginTime")
+        wait_until(lambda: (row := find_job(cluster, after)) and row.reason == "Dependency", "the reason Dependency")
+        wait_until(
+            lambda: (row := find_job(cluster, first)) and row.reason == "ReqNodeNotAvail", "the reason ReqNodeNotAvail"
+        )
 
     def test_many_jobs_get_one_comment(self, cluster: ClusterUnderTest) -> None:
         """Also components, and the tasks of an array that are pending: those that run keep theirs, and it stays one."""
         scheduler = cluster.scheduler
-        slots = self.up(cluster, 1)
-        one, array = submit(cluster, "--begin=now+1hour"), submit(cluster, "--array=1-6 --gres=gpu:v100:4")
-        het = submit(cluster, "-p burst -N2 : -p burst --gres=gpu:1")
+        slots = self.registered_slots(cluster, 1)
+        one, array = submit_job(cluster, "--begin=now+1hour"), submit_job(cluster, "--array=1-6 --gres=gpu:v100:4")
+        het = submit_job(cluster, "-p burst -N2 : -p burst --gres=gpu:1")
         scheduler.set_gate([slot for slot in cluster.slots if slot not in slots])
-        until(lambda: running(cluster, f"{array}_1"), "its first task running")
+        wait_until(lambda: is_running(cluster, f"{array}_1"), "its first task running")
         scheduler.set_gate(cluster.slots)
         cluster.shell(f"scancel {array}_3")
         pending = f"{array}_[2,4-6]"
@@ -127,61 +129,65 @@ class JobsContract(SlurmTests):
     def test_running_jobs_begin_anew_and_need_not_wait(self, cluster: ClusterUnderTest) -> None:
         """Of several those that may are requeued, though the call is refused; then they start when they are told to."""
         scheduler = cluster.scheduler
-        slots = self.up(cluster, 4)
+        slots = self.registered_slots(cluster, 4)
         scheduler.set_gate([slot for slot in cluster.slots if slot not in slots])
-        one, stays, array = (submit(cluster, f"-c1 {words}") for words in ("", "--no-requeue", "--array=5-6"))
+        one, stays, array = (submit_job(cluster, f"-c1 {words}") for words in ("", "--no-requeue", "--array=5-6"))
         task = f"{array}_5"
-        until(lambda: all(running(cluster, j) for j in (one, stays, task, f"{array}_6")), "the jobs running")
+        wait_until(lambda: all(is_running(cluster, j) for j in (one, stays, task, f"{array}_6")), "the jobs running")
         with pytest.raises(SchedulerRefused, match=f"job {stays}"):
             scheduler.requeue_jobs([one, stays, task])
-        assert running(cluster, stays)
-        assert running(cluster, f"{array}_6")
+        assert is_running(cluster, stays)
+        assert is_running(cluster, f"{array}_6")
         rows: list[Job] = []
 
         def paused() -> bool:
             rows[:] = [row for row in scheduler.jobs() if row.id in (one, task) and row.reason == "BeginTime"]
             return len(rows) == 2
 
-        until(paused, "Slurm's pause")
+        wait_until(paused, "Slurm's pause")
         assert {(row.state, row.restarts) for row in rows} == {(JobState.PENDING, 1)}
         assert all(60 < row.eligible - time.time() < 130 for row in rows)
         scheduler.requeue_jobs([one, task])
         assert {row.restarts for row in scheduler.jobs() if row.id in (one, task)} == {1}
-        until(lambda: all(row.eligible - time.time() < 117 for row in rows), "their credentials out of date")
+        wait_until(lambda: all(row.eligible - time.time() < 117 for row in rows), "their credentials out of date")
         scheduler.start_now([one, task])
-        until(lambda: running(cluster, one) and running(cluster, task), "both running again")
+        wait_until(lambda: is_running(cluster, one) and is_running(cluster, task), "both running again")
         with pytest.raises(SchedulerRefused):
             scheduler.requeue_jobs(["999999"])
 
     def test_a_job_that_is_over_does_not_begin_anew(self, cluster: ClusterUnderTest) -> None:
         """Neither one that was cancelled since it was seen to run, nor one that ended, nor one that is ending."""
         scheduler = cluster.scheduler
-        slots = self.up(cluster, 4)
+        slots = self.registered_slots(cluster, 4)
         scheduler.set_gate([slot for slot in cluster.slots if slot not in slots])
         words = "sbatch --parsable -o /dev/null -p burst -c1"
         ended = cluster.shell(f"{words} --wrap true", "ada").strip()
-        cancelled, runs = submit(cluster, "-c1"), submit(cluster, "-c1")
-        until(lambda: running(cluster, cancelled) and running(cluster, runs), "the jobs running")
-        until(lambda: job(cluster, ended) is None, "the short one over")
+        cancelled, runs = submit_job(cluster, "-c1"), submit_job(cluster, "-c1")
+        wait_until(lambda: is_running(cluster, cancelled) and is_running(cluster, runs), "the jobs running")
+        wait_until(lambda: find_job(cluster, ended) is None, "the short one over")
         cluster.shell(f"scancel {cancelled}")
         scheduler.requeue_jobs([cancelled, ended, runs])
-        until(lambda: job(cluster, cancelled) is None, "the cancelled one over")
+        wait_until(lambda: find_job(cluster, cancelled) is None, "the cancelled one over")
         scheduler.requeue_jobs([cancelled, ended])
-        assert (job(cluster, cancelled), job(cluster, ended)) == (None, None)
-        again = job(cluster, runs)
+        assert (find_job(cluster, cancelled), find_job(cluster, ended)) == (None, None)
+        again = find_job(cluster, runs)
         assert again is not None
         assert (again.state, again.restarts) == (JobState.PENDING, 1)
 
     def test_a_het_job_begins_anew_by_its_number(self, cluster: ClusterUnderTest) -> None:
         """All its components do."""
         scheduler = cluster.scheduler
-        slots = self.up(cluster, 4)
+        slots = self.registered_slots(cluster, 4)
         scheduler.set_gate([slot for slot in cluster.slots if slot not in slots])
-        het = submit(cluster, "-p burst -c2 : -p burst -c2")
+        het = submit_job(cluster, "-p burst -c2 : -p burst -c2")
         parts = [f"{het}+{i}" for i in range(2)]
-        until(lambda: all(running(cluster, part) for part in parts), "the components running")
+        wait_until(lambda: all(is_running(cluster, part) for part in parts), "the components running")
         scheduler.requeue_jobs([het])
-        until(lambda: all((row := job(cluster, p)) and row.reason == "BeginTime" for p in parts), "Slurm's pause")
-        until(lambda: all((row := job(cluster, p)) and row.eligible - time.time() < 117 for p in parts), "some time")
+        wait_until(
+            lambda: all((row := find_job(cluster, p)) and row.reason == "BeginTime" for p in parts), "Slurm's pause"
+        )
+        wait_until(
+            lambda: all((row := find_job(cluster, p)) and row.eligible - time.time() < 117 for p in parts), "some time"
+        )
         scheduler.start_now([het])
-        until(lambda: all(running(cluster, part) for part in parts), "the components running again")
+        wait_until(lambda: all(is_running(cluster, part) for part in parts), "the components running again")

@@ -18,22 +18,22 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
-from burstd.transfer.agent.user_process import AgentFault, give
+from burstd.transfer.agent.user_process import AgentFault, chown_to_user
 
 _BOOT = "/proc/sys/kernel/random/boot_id"
 _HEX = frozenset("0123456789abcdef")
 
 
 @dataclass(frozen=True)
-class Sealed:
+class SealRecord:
     """What is recorded of a whole tree. ``at``: in nanoseconds; nothing of it was touched after that."""
 
-    at: int
+    sealed_ns: int
     boot: str
     size: int
 
 
-class Cache:
+class TreeCache:
     """The cache of one node. ``keep_free``: bytes that stay free on its file system."""
 
     def __init__(self, directory: str, keep_free: int) -> None:
@@ -45,30 +45,30 @@ class Cache:
         with open(_BOOT, encoding="ascii") as file:
             self.boot = file.read().strip()
 
-    def entry(self, uid: int, digest: str) -> Entry:
+    def entry(self, uid: int, digest: str) -> CacheEntry:
         """The place of a tree, whether it is there or not."""
         if len(digest) != 64 or not _HEX.issuperset(digest):
             raise AgentFault("agent", f"{digest!r} is no digest of a tree")
         make_root_directories(f"{self._directory}/{uid}", 0o711)
-        return Entry(f"{self._directory}/{uid}", digest, self.boot)
+        return CacheEntry(f"{self._directory}/{uid}", digest, self.boot)
 
-    def free(self, *, beside: int = 0) -> int:
+    def free_bytes(self, *, reserved: int = 0) -> int:
         """Bytes that may be used, beyond what stays free and ``beside``."""
         about = os.statvfs(self._directory)
-        return about.f_bavail * about.f_frsize - self._keep_free - beside
+        return about.f_bavail * about.f_frsize - self._keep_free - reserved
 
-    def make_room(self, size: int, what: str, *, beside: int = 0) -> None:
+    def evict_until_free(self, size: int, what: str, *, reserved: int = 0) -> None:
         """Removes trees that no job uses, least recently used first, until ``size`` bytes fit. Raises AgentFault."""
-        if self.free(beside=beside) >= size:
+        if self.free_bytes(reserved=reserved) >= size:
             return
-        for entry in sorted(self._entries(), key=lambda e: e.used()):
+        for entry in sorted(self._entries(), key=lambda e: e.last_used()):
             with entry.lock(wait=False) as held:
-                if held and not entry.jobs():
+                if held and not entry.referencing_jobs():
                     entry.remove()
-            if self.free(beside=beside) >= size:
+            if self.free_bytes(reserved=reserved) >= size:
                 return
-        free = max(self.free(beside=beside), 0)
-        also = f", {beside} are for the job's copies and scratch" if beside else ""
+        free = max(self.free_bytes(reserved=reserved), 0)
+        also = f", {reserved} are for the job's copies and scratch" if reserved else ""
         raise AgentFault(
             "space",
             f"{what} needs {size} bytes on the node, and {free} are to be had below {self._directory} "
@@ -76,14 +76,14 @@ class Cache:
             "or ask for less",
         )
 
-    def sweep(self) -> None:
+    def remove_leftovers(self) -> None:
         """Removes what a try that was killed left of trees that nobody makes now."""
         for user in self._users():
             for name in os.listdir(user):
                 if name.startswith(".gone-"):
                     remove_tree(f"{user}/{name}")
                 elif name.startswith(".new-"):
-                    entry = Entry(user, name[5:], self.boot)
+                    entry = CacheEntry(user, name[5:], self.boot)
                     with entry.lock(wait=False) as held:
                         if held and not entry.resumable():
                             remove_tree(f"{user}/{name}")
@@ -91,13 +91,13 @@ class Cache:
     def _users(self) -> list[str]:
         return [f"{self._directory}/{name}" for name in os.listdir(self._directory) if name.isdigit()]
 
-    def _entries(self) -> Iterator[Entry]:
+    def _entries(self) -> Iterator[CacheEntry]:
         for user in self._users():
             digests = {n.removeprefix(".new-") for n in os.listdir(user)}
-            yield from (Entry(user, n, self.boot) for n in digests if len(n) == 64 and _HEX.issuperset(n))
+            yield from (CacheEntry(user, n, self.boot) for n in digests if len(n) == 64 and _HEX.issuperset(n))
 
 
-class Entry:
+class CacheEntry:
     """One tree's place."""
 
     def __init__(self, user: str, digest: str, boot: str) -> None:
@@ -134,15 +134,15 @@ class Entry:
         finally:
             os.close(descriptor)
 
-    def sealed(self) -> Sealed | None:
+    def read_seal(self) -> SealRecord | None:
         """What is known of it if it is whole, and was made since the node booted: a crash may have cut files short."""
         try:
             with open(f"{self.path}/sealed", encoding="ascii") as file:
                 row = json.load(file)
         except (FileNotFoundError, NotADirectoryError, ValueError):
             return None
-        sealed = Sealed(row["at"], row["boot"], row["size"])
-        return sealed if sealed.boot == self._boot else None
+        seal = SealRecord(row["at"], row["boot"], row["size"])
+        return seal if seal.boot == self._boot else None
 
     def resumable(self) -> bool:
         """Whether an earlier try's part is there, made since the node booted."""
@@ -152,14 +152,14 @@ class Entry:
         except (FileNotFoundError, NotADirectoryError):
             return False
 
-    def begin(self, uid: int, gid: int) -> bool:
+    def prepare(self, uid: int, gid: int) -> bool:
         """Makes the folder that the tree is made in; returns whether an earlier try's part is in it."""
         if self.resumable():
             return True
         remove_tree(self.unfinished)
         make_root_directories(self.unfinished, 0o711)
         os.mkdir(f"{self.unfinished}/own", 0o700)
-        give(f"{self.unfinished}/own", uid, gid)
+        chown_to_user(f"{self.unfinished}/own", uid, gid)
         os.mkdir(f"{self.unfinished}/jobs", 0o700)
         _write(f"{self.unfinished}/journal", "")
         _write(f"{self.unfinished}/boot", self._boot)
@@ -179,21 +179,21 @@ class Entry:
         if os.path.lexists(self.path):
             # Its owner has changed it. Jobs that use it find what it was, from the next moment on.
             gone = f"{self._user}/.gone-{secrets.token_hex(8)}"
-            marks = f"{self.path}/jobs"
-            for mark in os.listdir(marks) if os.path.isdir(marks) else []:
-                os.rename(f"{marks}/{mark}", f"{self.unfinished}/jobs/{mark}")
+            references = f"{self.path}/jobs"
+            for reference in os.listdir(references) if os.path.isdir(references) else []:
+                os.rename(f"{references}/{reference}", f"{self.unfinished}/jobs/{reference}")
             os.rename(self.path, gone)
             os.rename(self.unfinished, self.path)
             remove_tree(gone)
         else:
             os.rename(self.unfinished, self.path)
 
-    def mark(self, job: str, record: str) -> None:
+    def add_reference(self, job: str, record: str) -> None:
         """A job uses it, as long as its record is there."""
         _write(f"{self.path}/jobs/{job}", record)
         self.touch(self.path)
 
-    def jobs(self) -> list[str]:
+    def referencing_jobs(self) -> list[str]:
         """Those that use it."""
         using = []
         with suppress(FileNotFoundError):
@@ -203,7 +203,7 @@ class Entry:
                         using.append(job)
         return using
 
-    def used(self) -> float:
+    def last_used(self) -> float:
         """When it was last used, in seconds since 1970; 0 for what is unfinished."""
         try:
             return os.stat(f"{self.path}/used").st_mtime
@@ -226,7 +226,7 @@ class Entry:
             os.unlink(f"{self._user}/.lock-{self.digest}")
 
 
-def unmark(path: str, job: str) -> None:
+def remove_reference(path: str, job: str) -> None:
     """A job does not use the entry at ``path`` any more, up to now it did."""
     with suppress(FileNotFoundError, NotADirectoryError):
         os.unlink(f"{path}/jobs/{job}")

@@ -10,47 +10,57 @@ from concurrent.futures import ThreadPoolExecutor
 
 from burstd.domain.plugins.stager import StagerError, StoreSpaceGone
 from burstd.transfer.agent.placement import JobFolder
-from burstd.transfer.agent.user_process import LIMIT, STOPPED, TO_PACK, AgentFault, Message, Slots, UserSide
-from burstd.transfer.content_store.manifest import TREE_BYTES, object_key
-from burstd.transfer.protocol.transports import Transport
+from burstd.transfer.agent.user_process import (
+    FAULT_LIMIT,
+    FAULT_STOPPED,
+    LIMIT_REMEDY,
+    AgentFault,
+    JsonObject,
+    SharedBuffers,
+    UserProcess,
+)
+from burstd.transfer.content_store.manifest import MAX_TREE_BYTES, object_key
+from burstd.transfer.protocol.transports import ObjectTransport
 
-LANES = 4
-_MISSING = 100
-_WARNINGS = 1000
+PUT_THREADS = 4
+_MAX_MISSING = 100
+_MAX_WARNINGS = 1000
 
 
-class Putting:
+class OutputUploader:
     """Objects in slots, put under their digests unless they are there already. Use with ``with``."""
 
-    def __init__(self, transport: Transport, prefix: str, user: UserSide, progress: Callable[[int], None]) -> None:
+    def __init__(
+        self, transport: ObjectTransport, prefix: str, user: UserProcess, progress: Callable[[int], None]
+    ) -> None:
         """``progress`` is told the bytes that are in the store, those that were there among them."""
         self._transport = transport
         self._prefix = prefix
         self._user = user
-        self._slots: Slots = user.slots
+        self._buffers: SharedBuffers = user.buffers
         self._progress = progress
-        self._lanes = ThreadPoolExecutor(LANES, thread_name_prefix="put")
+        self._threads = ThreadPoolExecutor(PUT_THREADS, thread_name_prefix="put")
         self._lock = threading.Lock()
-        self._there = 0
+        self._stored_bytes = 0
         self.fault: AgentFault | None = None
-        self.sent = 0
+        self.sent_bytes = 0
         """Bytes that went to the store."""
 
-    def said(self, message: Message) -> None:
+    def on_message(self, message: JsonObject) -> None:
         """The child has filled a slot."""
-        self._lanes.submit(self._one, message["object"], message["length"])
+        self._threads.submit(self._put_buffer, message["object"], message["length"])
 
     def close(self) -> None:
         """What is under way is waited for."""
-        self._lanes.shutdown(wait=True)
+        self._threads.shutdown(wait=True)
 
-    def _one(self, slot: int, length: int) -> None:
+    def _put_buffer(self, buffer: int, length: int) -> None:
         try:
             if self.fault is None:
-                body = self._slots.view(slot, length)
+                body = self._buffers.view(buffer, length)
                 key = hashlib.sha256(body).hexdigest()
                 self._put(object_key(self._prefix, key), body)
-                self._user.line.send({"key": key, "slot": slot})
+                self._user.channel.send({"key": key, "slot": buffer})
         except StagerError as error:
             self._fail(AgentFault("full" if isinstance(error, StoreSpaceGone) else "store", str(error)))
         except AgentFault as fault:
@@ -64,62 +74,66 @@ class Putting:
             self._transport.put(key, body)
         with self._lock:
             if key not in there:
-                self.sent += len(body)
-            self._there += len(body)
-            self._progress(self._there)
+                self.sent_bytes += len(body)
+            self._stored_bytes += len(body)
+            self._progress(self._stored_bytes)
 
     def _fail(self, fault: AgentFault) -> None:
         with self._lock:
             first, self.fault = self.fault is None, self.fault or fault
         if first:
             try:
-                self._user.line.send({"stop": True})
+                self._user.channel.send({"stop": True})
             except OSError:
                 return
 
 
-def collect(request: Message, user: UserSide, transport: Transport, progress: Callable[[int, int], None]) -> Message:
+def collect_output(
+    request: JsonObject, user: UserProcess, transport: ObjectTransport, progress: Callable[[int, int], None]
+) -> JsonObject:
     """Puts a job's output into the store. Raises AgentFault. ``progress``: bytes in the store; how many in all is 0."""
     began = time.monotonic()
     folder = JobFolder(request["dir"])
-    record = folder.read()
+    record = folder.read_record()
     if record is None or record["job"] != request["job"] or record["uid"] != request["uid"]:
         text = f"{folder.path} is not the folder of job {request['job']} of uid {request['uid']}"
         remedy = "where job-folders.key in burstd's state_dir was lost, put it back from the backup and restart burstd"
         raise AgentFault("agent", f"{text}: {remedy}")
-    user.become(request["uid"], request["gid"], request["groups"])
-    putting = Putting(transport, request["prefix"], user, lambda there: progress(there, 0))
+    user.drop_privileges(request["uid"], request["gid"], request["groups"])
+    uploader = OutputUploader(transport, request["prefix"], user, lambda there: progress(there, 0))
     size = 0
     warnings: list[str] = []
     missing: list[tuple[str, str]] = []
 
-    def gather(what: Message) -> Message:
+    def pack(what: JsonObject) -> JsonObject:
         nonlocal size
-        tree: Message = user.ask({"do": "gather", **what}, said=putting.said)
+        tree: JsonObject = user.call_operation({"do": "gather", **what}, on_message=uploader.on_message)
         size += tree["size"]
-        if size > TREE_BYTES:
+        if size > MAX_TREE_BYTES:
             text = f"the output in {folder.path}/out cannot be brought home as it is: by the sizes of its files"
-            raise AgentFault(LIMIT, f"{text}, holes included, it has more than {TREE_BYTES} bytes. {TO_PACK}")
+            raise AgentFault(
+                FAULT_LIMIT, f"{text}, holes included, it has more than {MAX_TREE_BYTES} bytes. {LIMIT_REMEDY}"
+            )
         warnings.extend(tree.pop("warnings"))
         missing.extend(tree.pop("missing"))
         return tree
 
     try:
         trees = [
-            {"pattern": pattern, **gather({"base": f"{folder.path}/out", "pattern": pattern})}
+            {"pattern": pattern, **pack({"base": f"{folder.path}/out", "pattern": pattern})}
             for pattern in request["patterns"]
         ]
-        files = [gather({"file": path}) for path in request["files"]]
+        files = [pack({"file": path}) for path in request["files"]]
         # In the store too: nothing of this may be forgotten before the manifest at the destination tells it.
-        lost = gather({"missing": missing[:_MISSING]}) if missing else None
+        lost = pack({"missing": missing[:_MAX_MISSING]}) if missing else None
     except AgentFault as fault:
-        putting.close()
-        raise (putting.fault or fault) if fault.kind == STOPPED else fault from None
+        uploader.close()
+        raise (uploader.fault or fault) if fault.kind == FAULT_STOPPED else fault from None
     finally:
-        putting.close()
+        uploader.close()
     seconds = round(time.monotonic() - began, 3)
     return {
         "trees": trees, "files": [tree if tree["entries"] else None for tree in files],
-        "missing": lost, "sent": putting.sent, "seconds": seconds,
-        "warnings": warnings[:_WARNINGS],
+        "missing": lost, "sent": uploader.sent_bytes, "seconds": seconds,
+        "warnings": warnings[:_MAX_WARNINGS],
     }  # fmt: skip

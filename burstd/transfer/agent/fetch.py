@@ -8,26 +8,26 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 
 from burstd.domain.plugins.stager import NoSuchObject, ObjectTooLarge, StagerError
-from burstd.domain.staging import Piece
-from burstd.transfer.agent.user_process import SLOTS, AgentFault, Line, Slots
+from burstd.domain.staging import ObjectRange
+from burstd.transfer.agent.user_process import BUFFER_COUNT, AgentFault, PacketChannel, SharedBuffers
 from burstd.transfer.content_store.manifest import object_key
-from burstd.transfer.protocol.transports import Transport
+from burstd.transfer.protocol.transports import ObjectTransport
 
-LANES = 4
+FETCH_THREADS = 4
 
 
-def verified(transport: Transport, prefix: str, key: str, room: memoryview) -> int:
+def fetch_verified(transport: ObjectTransport, prefix: str, key: str, buffer: memoryview) -> int:
     """Gets an object into ``room`` and returns its length; no other content passes. Raises AgentFault."""
     for turn in (1, 2):
         try:
-            length = transport.fetch(object_key(prefix, key), room)
+            length = transport.get_into(object_key(prefix, key), buffer)
         except NoSuchObject as error:
             raise AgentFault("damaged", f"an object of the input is gone from the store: {error}", (key,)) from None
         except ObjectTooLarge as error:
             raise AgentFault("damaged", str(error), (key,)) from None
         except StagerError as error:
             raise AgentFault("store", str(error)) from None
-        if hashlib.sha256(room[:length]).hexdigest() == key:
+        if hashlib.sha256(buffer[:length]).hexdigest() == key:
             return length
         if turn == 2:
             break
@@ -36,119 +36,125 @@ def verified(transport: Transport, prefix: str, key: str, room: memoryview) -> i
     )
 
 
-def pieces_of(transport: Transport, prefix: str, pieces: Iterable[Piece], room: memoryview) -> Iterator[memoryview]:
+def read_pieces(
+    transport: ObjectTransport, prefix: str, pieces: Iterable[ObjectRange], buffer: memoryview
+) -> Iterator[memoryview]:
     """The content of pieces in turn, verified; each is good until the next. Raises AgentFault."""
-    held, length = "", 0
+    current, length = "", 0
     for piece in pieces:
-        if piece.key != held:
-            held, length = "", verified(transport, prefix, piece.key, room)
-            held = piece.key
+        if piece.key != current:
+            current, length = "", fetch_verified(transport, prefix, piece.key, buffer)
+            current = piece.key
         if piece.offset + piece.length > length:
             raise AgentFault("damaged", f"the object {piece.key} is too short for what it is to hold", (piece.key,))
-        yield room[piece.offset : piece.offset + piece.length]
+        yield buffer[piece.offset : piece.offset + piece.length]
 
 
-class Fetch:
+class WindowFetcher:
     """Objects of one tree, for the child. Each is asked for by window; a slot is free again when all are done with it.
 
     An object that several windows need and that is still there is not fetched again.
     """
 
-    def __init__(self, transport: Transport, prefix: str, slots: Slots, line: Line) -> None:
+    def __init__(self, transport: ObjectTransport, prefix: str, buffers: SharedBuffers, channel: PacketChannel) -> None:
         self._transport = transport
         self._prefix = prefix
-        self._slots = slots
-        self._line = line
-        self._turn = threading.Condition()
-        self._asked: deque[tuple[int, str]] = deque()
-        self._free = list(range(SLOTS))
-        self._slot_of: dict[str, int] = {}
+        self._buffers = buffers
+        self._channel = channel
+        self._condition = threading.Condition()
+        self._requested: deque[tuple[int, str]] = deque()
+        self._free = list(range(BUFFER_COUNT))
+        self._buffer_of: dict[str, int] = {}
         self._users: dict[int, int] = {}
         self._length: dict[int, int] = {}
         self._waiting: dict[int, list[int]] = {}
         self._stopped = False
         self.fault: AgentFault | None = None
-        self.fetched = 0
+        self.fetched_bytes = 0
         """Bytes that came from the store."""
-        self._lanes = [threading.Thread(target=self._lane, name=f"fetch-{n}", daemon=True) for n in range(LANES)]
-        for lane in self._lanes:
+        self._threads = [
+            threading.Thread(target=self._run_thread, name=f"fetch-{n}", daemon=True) for n in range(FETCH_THREADS)
+        ]
+        for lane in self._threads:
             lane.start()
 
-    def need(self, window: int, keys: list[str]) -> None:
+    def request_objects(self, window: int, keys: list[str]) -> None:
         """The child will want these, in this order."""
-        self._transport.expect(object_key(self._prefix, key) for key in keys)
-        with self._turn:
-            self._asked.extend((window, key) for key in keys)
-            self._turn.notify_all()
+        self._transport.announce_gets(object_key(self._prefix, key) for key in keys)
+        with self._condition:
+            self._requested.extend((window, key) for key in keys)
+            self._condition.notify_all()
 
-    def done_with(self, slot: int) -> None:
+    def release_buffer(self, buffer: int) -> None:
         """One window does not need the slot any more."""
-        with self._turn:
-            self._users[slot] -= 1
-            if not self._users[slot]:
-                self._slot_of = {key: at for key, at in self._slot_of.items() if at != slot}
-                del self._length[slot]
-                self._free.append(slot)
-                self._turn.notify_all()
+        with self._condition:
+            self._users[buffer] -= 1
+            if not self._users[buffer]:
+                self._buffer_of = {key: at for key, at in self._buffer_of.items() if at != buffer}
+                del self._length[buffer]
+                self._free.append(buffer)
+                self._condition.notify_all()
 
     def close(self) -> None:
         """Ends the lanes; what they are fetching is waited for."""
-        with self._turn:
+        with self._condition:
             self._stopped = True
-            self._turn.notify_all()
-        for lane in self._lanes:
+            self._condition.notify_all()
+        for lane in self._threads:
             lane.join()
 
-    def _lane(self) -> None:
-        while (turn := self._next()) is not None:
-            window, key, slot = turn
+    def _run_thread(self) -> None:
+        while (item := self._next_request()) is not None:
+            window, key, buffer = item
             try:
-                length = verified(self._transport, self._prefix, key, self._slots.view(slot))
-                with self._turn:
-                    self.fetched += length
-                    self._length[slot] = length
-                    windows = [window, *self._waiting.pop(slot, [])]
+                length = fetch_verified(self._transport, self._prefix, key, self._buffers.view(buffer))
+                with self._condition:
+                    self.fetched_bytes += length
+                    self._length[buffer] = length
+                    windows = [window, *self._waiting.pop(buffer, [])]
                 for each in windows:
-                    self._line.send({"have": key, "slot": slot, "length": length, "window": each})
+                    self._channel.send({"have": key, "slot": buffer, "length": length, "window": each})
             except AgentFault as fault:
                 self._fail(fault)
             except OSError:
                 self._fail(AgentFault("agent", "the process with the user's rights is gone"))
 
-    def _next(self) -> tuple[int, str, int] | None:
-        with self._turn:
+    def _next_request(self) -> tuple[int, str, int] | None:
+        with self._condition:
             while not self._stopped:
-                if self._asked:
-                    window, key = self._asked[0]
-                    slot = self._slot_of.get(key)
-                    if slot is not None:
-                        self._asked.popleft()
-                        self._users[slot] += 1
-                        if slot in self._length:
-                            self._line.send({"have": key, "slot": slot, "length": self._length[slot], "window": window})
+                if self._requested:
+                    window, key = self._requested[0]
+                    buffer = self._buffer_of.get(key)
+                    if buffer is not None:
+                        self._requested.popleft()
+                        self._users[buffer] += 1
+                        if buffer in self._length:
+                            self._channel.send(
+                                {"have": key, "slot": buffer, "length": self._length[buffer], "window": window}
+                            )
                         else:
-                            self._waiting.setdefault(slot, []).append(window)
+                            self._waiting.setdefault(buffer, []).append(window)
                         continue
                     if self._free:
-                        self._asked.popleft()
-                        slot = self._free.pop()
-                        self._slot_of[key] = slot
-                        self._users[slot] = 1
-                        return window, key, slot
-                self._turn.wait()
+                        self._requested.popleft()
+                        buffer = self._free.pop()
+                        self._buffer_of[key] = buffer
+                        self._users[buffer] = 1
+                        return window, key, buffer
+                self._condition.wait()
         return None
 
     def _fail(self, fault: AgentFault) -> None:
         """The first fault counts; of damage, all that the lanes find."""
-        with self._turn:
+        with self._condition:
             if self.fault is None:
                 self.fault = fault
             elif self.fault.kind == fault.kind == "damaged":
                 self.fault = AgentFault("damaged", str(self.fault), (*self.fault.keys, *fault.keys))
             first, self._stopped = not self._stopped, True
-            self._turn.notify_all()
+            self._condition.notify_all()
         if first:
             try:
-                self._line.send({"stop": True})
+                self._channel.send({"stop": True})
             except OSError:
                 return

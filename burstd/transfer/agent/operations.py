@@ -10,17 +10,22 @@ import stat
 from collections.abc import Iterator
 from contextlib import suppress
 
-from burstd.transfer.agent.packing import gather
-from burstd.transfer.agent.restore import Filler
-from burstd.transfer.agent.user_process import AgentFault, Line, Message, Slots, Work
-from burstd.transfer.agent.window import Objects
+from burstd.transfer.agent.packing import pack_output
+from burstd.transfer.agent.restore import InputRestorer
+from burstd.transfer.agent.user_process import AgentFault, JsonObject, Operation, PacketChannel, SharedBuffers
+from burstd.transfer.agent.window import WindowObjects
 from burstd.transfer.content_store.manifest import ManifestDamaged
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _CHUNK = 1 << 20
 
 
-def _folders(line: Line, slots: Slots, request: Message, descriptors: list[int]) -> Message:  # noqa: ARG001 - a Work
+def _make_job_folders(
+    channel: PacketChannel,
+    buffers: SharedBuffers,
+    request: JsonObject,
+    descriptors: list[int],
+) -> JsonObject:
     """The job's folders, in the folder ``dir`` that is the user's already."""
     top = os.open(request["dir"], _DIRECTORY)
     try:
@@ -32,20 +37,27 @@ def _folders(line: Line, slots: Slots, request: Message, descriptors: list[int])
     return {}
 
 
-def _fill(line: Line, slots: Slots, request: Message, descriptors: list[int]) -> Message:
+def _restore_tree(
+    channel: PacketChannel, buffers: SharedBuffers, request: JsonObject, descriptors: list[int]
+) -> JsonObject:
     """A read-only tree from objects. Descriptors: the directory, the manifest, the journal of what is done already."""
     base, manifest, journal = descriptors
     try:
         with open(journal, "rb", closefd=False) as rows:
-            objects = Objects(line, slots, rows)
-        filler = Filler(base, "tree", single=request["single"], read_only=True, again=request["again"])
-        filler.run(_chunks(manifest), objects)
+            objects = WindowObjects(channel, buffers, rows)
+        restorer = InputRestorer(base, "tree", single=request["single"], read_only=True, resumed=request["again"])
+        restorer.restore_from_objects(_read_chunks(manifest), objects)
     except ManifestDamaged as error:
         raise AgentFault("damaged", f"the input {request['name']} cannot be made: {error}") from None
     return {}
 
 
-def _copy(line: Line, slots: Slots, request: Message, descriptors: list[int]) -> Message:  # noqa: ARG001 - a Work
+def _copy_tree(
+    channel: PacketChannel,
+    buffers: SharedBuffers,
+    request: JsonObject,
+    descriptors: list[int],
+) -> JsonObject:
     """The job's own copy of a tree in the cache. Descriptors: the manifest."""
     name, unfinished = request["name"], f".{request['name']}.unfinished"
     folder = os.open(os.path.join(request["dir"], "in"), _DIRECTORY)
@@ -53,7 +65,7 @@ def _copy(line: Line, slots: Slots, request: Message, descriptors: list[int]) ->
         with suppress(FileNotFoundError):
             os.stat(name, dir_fd=folder, follow_symlinks=False)
             return {"made": False}
-        _remove(folder, unfinished)
+        _remove_leftover(folder, unfinished)
         flags = os.O_RDONLY | os.O_NOFOLLOW | (0 if request["single"] else os.O_DIRECTORY)
         if request["single"] and os.path.islink(request["tree"]):
             # Nothing of it is read: the manifest says where it leads.
@@ -61,8 +73,8 @@ def _copy(line: Line, slots: Slots, request: Message, descriptors: list[int]) ->
         else:
             tree = os.open(request["tree"], flags)
         try:
-            filler = Filler(folder, unfinished, single=request["single"], read_only=False, again=False)
-            filler.copy(_chunks(descriptors[0]), tree)
+            restorer = InputRestorer(folder, unfinished, single=request["single"], read_only=False, resumed=False)
+            restorer.restore_from_tree(_read_chunks(descriptors[0]), tree)
         except ManifestDamaged as error:
             raise AgentFault("damaged", f"the input {name} cannot be copied: {error}") from None
         finally:
@@ -73,7 +85,7 @@ def _copy(line: Line, slots: Slots, request: Message, descriptors: list[int]) ->
     return {"made": True}
 
 
-def _remove(folder: int, name: str) -> None:
+def _remove_leftover(folder: int, name: str) -> None:
     """What a try that was killed left; directories in it may have been closed already."""
     try:
         about = os.stat(name, dir_fd=folder, follow_symlinks=False)
@@ -90,7 +102,12 @@ def _remove(folder: int, name: str) -> None:
     shutil.rmtree(name, dir_fd=folder)
 
 
-def _link(line: Line, slots: Slots, request: Message, descriptors: list[int]) -> Message:  # noqa: ARG001 - a Work
+def _link_input(
+    channel: PacketChannel,
+    buffers: SharedBuffers,
+    request: JsonObject,
+    descriptors: list[int],
+) -> JsonObject:
     """The job's way to a tree in the cache, or, ``there``, to what the node has anyway."""
     if request.get("there"):
         try:
@@ -118,7 +135,12 @@ def _link(line: Line, slots: Slots, request: Message, descriptors: list[int]) ->
     return {}
 
 
-def _unchanged(line: Line, slots: Slots, request: Message, descriptors: list[int]) -> Message:  # noqa: ARG001 - a Work
+def _check_unchanged(
+    channel: PacketChannel,
+    buffers: SharedBuffers,
+    request: JsonObject,
+    descriptors: list[int],
+) -> JsonObject:
     """Whether nothing in a tree of the cache was touched since it was made. Its owner can do so if he insists."""
     sealed = request["sealed"]
     stack = [request["path"]]
@@ -137,7 +159,7 @@ def _unchanged(line: Line, slots: Slots, request: Message, descriptors: list[int
     return {"unchanged": True}
 
 
-def _chunks(descriptor: int) -> Iterator[bytes]:
+def _read_chunks(descriptor: int) -> Iterator[bytes]:
     """A file from its beginning, without moving its position, which is shared with the other half."""
     at = 0
     while data := os.pread(descriptor, _CHUNK, at):
@@ -145,11 +167,11 @@ def _chunks(descriptor: int) -> Iterator[bytes]:
         at += len(data)
 
 
-WORKS: dict[str, Work] = {
-    "folders": _folders,
-    "fill": _fill,
-    "copy": _copy,
-    "link": _link,
-    "unchanged": _unchanged,
-    "gather": gather,
+OPERATIONS: dict[str, Operation] = {
+    "folders": _make_job_folders,
+    "fill": _restore_tree,
+    "copy": _copy_tree,
+    "link": _link_input,
+    "unchanged": _check_unchanged,
+    "gather": pack_output,
 }

@@ -14,32 +14,32 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from burstd.domain.staging import Piece
-from burstd.transfer.agent.cache import Cache, Entry, make_root_directories, remove_tree, unmark
-from burstd.transfer.agent.fetch import Fetch, pieces_of
-from burstd.transfer.agent.user_process import STOPPED, AgentFault, Message, UserSide, give
-from burstd.transfer.protocol.transports import Transport
+from burstd.domain.staging import ObjectRange
+from burstd.transfer.agent.cache import CacheEntry, TreeCache, make_root_directories, remove_reference, remove_tree
+from burstd.transfer.agent.fetch import WindowFetcher, read_pieces
+from burstd.transfer.agent.user_process import FAULT_STOPPED, AgentFault, JsonObject, UserProcess, chown_to_user
+from burstd.transfer.protocol.transports import ObjectTransport
 
 
 @dataclass(frozen=True)
-class Input:
+class JobInput:
     """One of the job's trees, as asked for."""
 
     name: str
     copy: bool
     prefix: str
     digest: str
-    manifest: tuple[Piece, ...]
+    manifest: tuple[ObjectRange, ...]
     single: bool
     size: int
 
     @classmethod
-    def read(cls, row: Message) -> Input:
+    def from_request(cls, row: JsonObject) -> JobInput:
         """From the request. Raises AgentFault where its name is none."""
         name = row["name"]
         if not name or name in {".", ".."} or "/" in name or "\0" in name:
             raise AgentFault("agent", f"{name!r} is no name of an input")
-        pieces = tuple(Piece(*piece) for piece in row["manifest"])
+        pieces = tuple(ObjectRange(*piece) for piece in row["manifest"])
         copy = row["access"] == "copy"
         return cls(name, copy, row["prefix"], row["digest"], pieces, row["single"], row["size"])
 
@@ -51,115 +51,115 @@ class JobFolder:
         self.path = os.path.abspath(path)
         self.record = f"{os.path.dirname(self.path)}/.burst-{os.path.basename(self.path)}.json"
 
-    def make(self, job: str, uid: int, gid: int) -> None:
+    def ensure_created(self, job: str, uid: int, gid: int) -> None:
         """Makes it, for the user only; may be repeated. Raises AgentFault where something else has its name."""
         make_root_directories(os.path.dirname(self.path), 0o755)
-        known = self.read()
+        known = self.read_record()
         if known is None:
             if os.path.lexists(self.path):
                 raise AgentFault("agent", f"{self.path} is there already, and burstd has not made it: move it away")
-            self.write({"job": job, "uid": uid, "entries": []})
+            self.write_record({"job": job, "uid": uid, "entries": []})
         elif (known["job"], known["uid"]) != (job, uid):
             raise AgentFault("agent", f"{self.path} is the folder of job {known['job']} of uid {known['uid']}")
         with suppress(FileExistsError):
             os.mkdir(self.path, 0o700)
             # Volumes of pods hand their group on to all below; what a job makes is not to come home so.
             os.chmod(self.path, 0o700)
-            give(self.path, uid, gid)
+            chown_to_user(self.path, uid, gid)
         about = os.lstat(self.path)
         if not stat.S_ISDIR(about.st_mode):
             raise AgentFault("agent", f"{self.path} is no directory: move it away")
         if about.st_uid != uid:  # killed between the two calls above
-            give(self.path, uid, gid)
+            chown_to_user(self.path, uid, gid)
 
-    def read(self) -> Message | None:
+    def read_record(self) -> JsonObject | None:
         """Its record."""
         try:
             with open(self.record, encoding="utf-8") as file:
-                record: Message = json.load(file)
+                record: JsonObject = json.load(file)
         except FileNotFoundError:
             return None
         return record
 
-    def write(self, record: Message) -> None:
+    def write_record(self, record: JsonObject) -> None:
         """Records; whole or not at all."""
         with open(f"{self.record}.new", "w", encoding="utf-8") as file:
             json.dump(record, file)
         os.rename(f"{self.record}.new", self.record)  # noqa: PTH104 - as above
 
-    def uses(self, entry: str) -> None:
+    def record_cache_entry(self, entry: str) -> None:
         """Records an entry of the cache, which clearing gives free. Raises AgentFault."""
-        record = self.read()
+        record = self.read_record()
         if record is None:
             raise AgentFault("agent", f"{self.record} is gone: somebody cleared the job while its input was placed")
         if entry not in record["entries"]:
             record["entries"].append(entry)
-            self.write(record)
+            self.write_record(record)
 
 
-class Placing:
+class InputDelivery:
     """One request to place."""
 
     def __init__(
-        self, request: Message, user: UserSide, transport: Transport, progress: Callable[[int, int], None]
+        self, request: JsonObject, user: UserProcess, transport: ObjectTransport, progress: Callable[[int, int], None]
     ) -> None:
         """``progress`` is told bytes there and bytes in all."""
         self._request = request
         self._user = user
         self._transport = transport
-        self._inputs = [Input.read(row) for row in request["trees"]]
-        self._links: list[Message] = request.get("links", [])
+        self._inputs = [JobInput.from_request(row) for row in request["trees"]]
+        self._links: list[JsonObject] = request.get("links", [])
         self._progress = progress
-        self._of = sum(tree.size for tree in self._inputs)
-        self._there = 0
-        self._fetched = 0
+        self._total_bytes = sum(tree.size for tree in self._inputs)
+        self._delivered_bytes = 0
+        self._fetched_bytes = 0
         self._hits = 0
         self._folder = JobFolder(request["dir"])
 
-    def run(self) -> Message:
+    def deliver(self) -> JsonObject:
         """Places all of it. Raises AgentFault, OSError."""
         began = time.monotonic()
         request = self._request
         uid, gid = request["uid"], request["gid"]
-        cache = Cache(request["cache"]["dir"], request["cache"]["keep_free"])
-        self._folder.make(request["job"], uid, gid)
-        self._user.become(uid, gid, request["groups"])
-        self._user.ask({"do": "folders", "dir": self._folder.path})
+        cache = TreeCache(request["cache"]["dir"], request["cache"]["keep_free"])
+        self._folder.ensure_created(request["job"], uid, gid)
+        self._user.drop_privileges(uid, gid, request["groups"])
+        self._user.call_operation({"do": "folders", "dir": self._folder.path})
         for link in self._links:
-            self._user.ask({"do": "link", "dir": self._folder.path, "there": True, **link})
-        cache.sweep()
-        self._progress(0, self._of)
+            self._user.call_operation({"do": "link", "dir": self._folder.path, "there": True, **link})
+        cache.remove_leftovers()
+        self._progress(0, self._total_bytes)
         for tree in self._inputs:
             entry = cache.entry(uid, tree.digest)
             with entry.lock():
-                if self._good(entry):
+                if self._is_intact(entry):
                     self._hits += 1
                 else:
-                    cache.make_room(tree.size, f"the input {tree.name}", beside=self._beside(cache))
-                    self._fill(tree, entry, uid, gid)
-                entry.mark(request["job"], self._folder.record)
-                self._folder.uses(entry.path)
-            self._give(tree, entry)
+                    cache.evict_until_free(tree.size, f"the input {tree.name}", reserved=self._reserved_bytes(cache))
+                    self._restore_tree(tree, entry, uid, gid)
+                entry.add_reference(request["job"], self._folder.record)
+                self._folder.record_cache_entry(entry.path)
+            self._link_or_copy(tree, entry)
         if request["scratch"]:
-            self._scratch_room(request["scratch"])
+            self._check_scratch_space(request["scratch"])
         seconds = round(time.monotonic() - began, 3)
-        return {"fetched": self._fetched, "hits": self._hits, "seconds": seconds}
+        return {"fetched": self._fetched_bytes, "hits": self._hits, "seconds": seconds}
 
-    def _good(self, entry: Entry) -> bool:
-        sealed = entry.sealed()
+    def _is_intact(self, entry: CacheEntry) -> bool:
+        sealed = entry.read_seal()
         if sealed is None:
             return False
-        answer = self._user.ask({"do": "unchanged", "path": f"{entry.path}/own", "sealed": sealed.at})
+        answer = self._user.call_operation({"do": "unchanged", "path": f"{entry.path}/own", "sealed": sealed.sealed_ns})
         return bool(answer["unchanged"])
 
-    def _beside(self, cache: Cache) -> int:
+    def _reserved_bytes(self, cache: TreeCache) -> int:
         """Bytes of the cache's file system that the job is to have otherwise: scratch, and copies still to come."""
         if os.stat(self._folder.path).st_dev != cache.device:
             return 0
         copies = [t.size for t in self._inputs if t.copy and not os.path.lexists(f"{self._folder.path}/in/{t.name}")]
         return int(self._request["scratch"]) + sum(copies)
 
-    def _scratch_room(self, size: int) -> None:
+    def _check_scratch_space(self, size: int) -> None:
         about = os.statvfs(self._folder.path)
         free = about.f_bavail * about.f_frsize
         if free < size:
@@ -169,25 +169,25 @@ class Placing:
                 "input is there: take a type with a larger disk, or ask for less",
             )
 
-    def _fill(self, tree: Input, entry: Entry, uid: int, gid: int) -> None:
-        again = entry.begin(uid, gid)
+    def _restore_tree(self, tree: JobInput, entry: CacheEntry, uid: int, gid: int) -> None:
+        resumed = entry.prepare(uid, gid)
         flags = os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
         own = os.open(f"{entry.unfinished}/own", os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
         manifest = os.open(f"{entry.unfinished}/manifest", os.O_RDWR | os.O_TRUNC | flags, 0o600)
         journal = os.open(f"{entry.unfinished}/journal", os.O_RDWR | os.O_APPEND | flags, 0o600)
         try:
-            self._manifest(tree, manifest)
-            self._fetch(tree, own, manifest, journal, again=again)
+            self._fetch_manifest(tree, manifest)
+            self._fetch_tree(tree, own, manifest, journal, resumed=resumed)
         finally:
             for descriptor in (own, manifest, journal):
                 os.close(descriptor)
         entry.seal(tree.size)
 
-    def _manifest(self, tree: Input, descriptor: int) -> None:
+    def _fetch_manifest(self, tree: JobInput, descriptor: int) -> None:
         """Fetches the manifest into a file that both halves read."""
-        self._transport.expect(f"{tree.prefix}/{p.key[:2]}/{p.key}" for p in tree.manifest)
+        self._transport.announce_gets(f"{tree.prefix}/{p.key[:2]}/{p.key}" for p in tree.manifest)
         digest = hashlib.sha256()
-        for part in pieces_of(self._transport, tree.prefix, tree.manifest, self._user.slots.view(0)):
+        for part in read_pieces(self._transport, tree.prefix, tree.manifest, self._user.buffers.view(0)):
             digest.update(part)
             os.writev(descriptor, [part])
         if digest.hexdigest() != tree.digest:
@@ -196,58 +196,58 @@ class Placing:
                 tuple(dict.fromkeys(piece.key for piece in tree.manifest)),
             )  # fmt: skip
 
-    def _fetch(self, tree: Input, own: int, manifest: int, journal: int, *, again: bool) -> None:
-        fetch = Fetch(self._transport, tree.prefix, self._user.slots, self._user.line)
-        before, there = self._there, 0
+    def _fetch_tree(self, tree: JobInput, own: int, manifest: int, journal: int, *, resumed: bool) -> None:
+        fetcher = WindowFetcher(self._transport, tree.prefix, self._user.buffers, self._user.channel)
+        before, there = self._delivered_bytes, 0
 
-        def said(message: Message) -> None:
+        def on_message(message: JsonObject) -> None:
             nonlocal there
             if "need" in message:
-                fetch.need(message["window"], message["need"])
+                fetcher.request_objects(message["window"], message["need"])
             else:
-                fetch.done_with(message["free"])
+                fetcher.release_buffer(message["free"])
                 os.write(journal, f"{message['window']} {message['key']}\n".encode())
                 there += message["bytes"]
-                self._progress(min(before + there, self._of), self._of)
+                self._progress(min(before + there, self._total_bytes), self._total_bytes)
 
         try:
-            self._user.ask(
-                {"do": "fill", "name": tree.name, "single": tree.single, "again": again},
-                own, manifest, journal, said=said,
+            self._user.call_operation(
+                {"do": "fill", "name": tree.name, "single": tree.single, "again": resumed},
+                own, manifest, journal, on_message=on_message,
             )  # fmt: skip
         except AgentFault as fault:
-            fetch.close()
-            raise (fetch.fault or fault) if fault.kind == STOPPED else fault from None
+            fetcher.close()
+            raise (fetcher.fault or fault) if fault.kind == FAULT_STOPPED else fault from None
         finally:
-            fetch.close()
-            self._fetched += fetch.fetched
-        self._there = before + tree.size
+            fetcher.close()
+            self._fetched_bytes += fetcher.fetched_bytes
+        self._delivered_bytes = before + tree.size
 
-    def _give(self, tree: Input, entry: Entry) -> None:
+    def _link_or_copy(self, tree: JobInput, entry: CacheEntry) -> None:
         """Puts it where the job looks for it."""
         what: dict[str, Any] = {"dir": self._folder.path, "name": tree.name}
         if not tree.copy:
-            self._user.ask({"do": "link", "target": entry.tree, **what})
+            self._user.call_operation({"do": "link", "target": entry.tree, **what})
             return
         manifest = os.open(f"{entry.path}/manifest", os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
-            self._user.ask({"do": "copy", "tree": entry.tree, "single": tree.single, **what}, manifest)
+            self._user.call_operation({"do": "copy", "tree": entry.tree, "single": tree.single, **what}, manifest)
         finally:
             os.close(manifest)
 
 
-def folder_made(request: Message) -> str:
+def existing_job_folder(request: JsonObject) -> str:
     """The folder of a request's job: of an older name where it was made by that."""
     before = request.get("dir_before", "")
-    record = JobFolder(before).read() if before else None
-    mine = record is not None and (record["job"], record["uid"]) == (request["job"], request["uid"])
-    return before if mine else str(request["dir"])
+    record = JobFolder(before).read_record() if before else None
+    matches = record is not None and (record["job"], record["uid"]) == (request["job"], request["uid"])
+    return before if matches else str(request["dir"])
 
 
-def clear(path: str, job: str) -> None:
+def clear_job(path: str, job: str) -> None:
     """Removes a job's folder and gives free what it used. Nothing there is no error. Raises AgentFault."""
     folder = JobFolder(path)
-    record = folder.read()
+    record = folder.read_record()
     if record is None:
         if os.path.lexists(folder.path):
             raise AgentFault("agent", f"{folder.path} has no record of burstd's: it is not removed")
@@ -256,5 +256,5 @@ def clear(path: str, job: str) -> None:
         raise AgentFault("agent", f"{folder.path} is the folder of job {record['job']}, not of job {job}")
     remove_tree(folder.path)
     for entry in record["entries"]:
-        unmark(entry, job)
+        remove_reference(entry, job)
     os.unlink(folder.record)

@@ -24,22 +24,22 @@ from typing import Any
 
 from burstd.domain.plugins.stager import OBJECT_BYTES
 
-SLOTS = 6
+BUFFER_COUNT = 6
 _PACKET = 1 << 20
 _NUDGE = {"nudge": True}
-QUIET_S = 60.0
+CHILD_STALL_S = 60.0
 """A child that stands still for so long gets SIGCONT, once; after as long again it is killed."""
-LOOK_S = 1.0
-Message = dict[str, Any]
+CHILD_POLL_S = 1.0
+JsonObject = dict[str, Any]
 
 
-STOPPED = "stopped"
+FAULT_STOPPED = "stopped"
 """Kind of the child's fault where it was told to give up: the reason is with who told it."""
 
 
-LIMIT = "limit"
+FAULT_LIMIT = "limit"
 """Kind of the fault where a job left more than can be brought home: nothing changes that but a person."""
-TO_PACK = (
+LIMIT_REMEDY = (
     "It stays on the node until an administrator packs some of it there into one archive, splits or removes it, then: "
     "burstctl stage retry; or until it is given up: burstctl stage discard"
 )
@@ -58,7 +58,7 @@ class AgentFault(Exception):
         """Objects whose content is not what their name says, or that are not there (kind damaged)."""
 
 
-def fault_of(error: OSError, what: str) -> AgentFault:
+def fault_from_oserror(error: OSError, what: str) -> AgentFault:
     """The fault for a call of the system that failed while ``what`` was done."""
     import errno  # noqa: PLC0415 - rarely needed
 
@@ -72,25 +72,25 @@ def fault_of(error: OSError, what: str) -> AgentFault:
     return AgentFault("agent", sentence)
 
 
-def give(path: str, uid: int, gid: int) -> None:
+def chown_to_user(path: str, uid: int, gid: int) -> None:
     """Makes a file or directory a user's, where there are several users."""
     if os.geteuid() == 0:
         os.chown(path, uid, gid, follow_symlinks=False)
 
 
-class Slots:
+class SharedBuffers:
     """Memory that both halves see: SLOTS runs of OBJECT_BYTES each."""
 
     def __init__(self) -> None:
-        self._memory = memoryview(mmap.mmap(-1, SLOTS * OBJECT_BYTES))
+        self._memory = memoryview(mmap.mmap(-1, BUFFER_COUNT * OBJECT_BYTES))
 
-    def view(self, slot: int, length: int = OBJECT_BYTES) -> memoryview:
+    def view(self, buffer: int, length: int = OBJECT_BYTES) -> memoryview:
         """The first ``length`` bytes of a slot."""
-        start = slot * OBJECT_BYTES
+        start = buffer * OBJECT_BYTES
         return self._memory[start : start + length]
 
 
-class Line:
+class PacketChannel:
     """One end of what the halves say to each other. Any thread may send; one receives."""
 
     def __init__(self, end: socket.socket) -> None:
@@ -100,13 +100,13 @@ class Line:
         """Sends a packet, and open files with it. Raises OSError when the other half is gone."""
         socket.send_fds(self._end, [json.dumps(message).encode()], descriptors)
 
-    def receive(self) -> tuple[Message, list[int]]:
+    def receive(self) -> tuple[JsonObject, list[int]]:
         """The next packet; nudges are passed over. Raises EOFError when the other half is gone."""
         while True:
             data, descriptors, _, _ = socket.recv_fds(self._end, _PACKET, 4)
             if not data:
                 raise EOFError
-            message: Message = json.loads(data)
+            message: JsonObject = json.loads(data)
             if message != _NUDGE:
                 return message, descriptors
 
@@ -126,37 +126,37 @@ class Line:
         self._end.close()
 
 
-class _Watch:
+class _StallWatch:
     """Whether the child moves. Its user can stop it, or have it read from a file system that never answers."""
 
-    def __init__(self, pid: int, line: Line) -> None:
+    def __init__(self, pid: int, channel: PacketChannel) -> None:
         self._pid = pid
-        self._line = line
-        self._looked = 0.0
+        self._channel = channel
+        self._polled_at = 0.0
         self._counters: list[str] = []
-        self._stood = self._stopped = 0.0
+        self._idle_s = self._stopped_s = 0.0
         """Seconds it has not moved since it last did, and seconds it was found stopped in all its life: who stops it
         again and again cannot have it go on for ever by single steps."""
         self._continued = False
 
-    def still(self) -> bool:
+    def is_stalled(self) -> bool:
         """Looks once every LOOK_S: whether it has stood still for 2 * QUIET_S. After the first half it gets SIGCONT."""
-        if time.monotonic() - self._looked < LOOK_S:
+        if time.monotonic() - self._polled_at < CHILD_POLL_S:
             return False
-        self._looked = time.monotonic()
+        self._polled_at = time.monotonic()
         before = self._counters
         state, *self._counters = _counters(self._pid)
         if state in "Tt":
-            self._stopped += LOOK_S
+            self._stopped_s += CHILD_POLL_S
         elif self._counters != before:
-            self._stood = 0.0
+            self._idle_s = 0.0
         else:
-            self._stood += LOOK_S
-            self._line.nudge()
-        if self._stood + self._stopped >= QUIET_S and not self._continued:
+            self._idle_s += CHILD_POLL_S
+            self._channel.nudge()
+        if self._idle_s + self._stopped_s >= CHILD_STALL_S and not self._continued:
             self._continued = True
             os.kill(self._pid, signal.SIGCONT)
-        return self._stood + self._stopped >= 2 * QUIET_S
+        return self._idle_s + self._stopped_s >= 2 * CHILD_STALL_S
 
 
 def _counters(pid: int) -> list[str]:
@@ -167,61 +167,62 @@ def _counters(pid: int) -> list[str]:
     return [stat[0], *stat[11:13], *(line for line in status if "ctxt_switches" in line)]
 
 
-Work = Callable[[Line, Slots, Message, list[int]], Message]
+Operation = Callable[[PacketChannel, SharedBuffers, JsonObject, list[int]], JsonObject]
 """What the child can do: takes the request and the open files that came with it, returns the answer."""
 
 
-class UserSide:
+class UserProcess:
     """The child, as the half with root's rights sees it."""
 
-    def __init__(self, works: Mapping[str, Work]) -> None:
+    def __init__(self, operations: Mapping[str, Operation]) -> None:
         """Forks. Call it before there is any thread. ``works``: by the name of what is asked."""
-        self.slots = Slots()
-        mine, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.buffers = SharedBuffers()
+        parent_end, child_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._pid = os.fork()
         if self._pid == 0:
-            mine.close()
-            _serve(Line(its), self.slots, works)
-        its.close()
-        self.line = Line(mine)
-        self._watch = _Watch(self._pid, self.line)
+            parent_end.close()
+            _run_child(PacketChannel(child_end), self.buffers, operations)
+        child_end.close()
+        self.channel = PacketChannel(parent_end)
+        self._watch = _StallWatch(self._pid, self.channel)
 
-    def become(self, uid: int, gid: int, groups: list[int]) -> None:
+    def drop_privileges(self, uid: int, gid: int, groups: list[int]) -> None:
         """The child gives up root's rights, where it has them, for the user's, for ever. Raises AgentFault."""
-        self.ask({"do": "become", "uid": uid, "gid": gid, "groups": groups})
+        self.call_operation({"do": "become", "uid": uid, "gid": gid, "groups": groups})
 
-    def ask(
+    def call_operation(
         self,
-        request: Message,
+        request: JsonObject,
         *descriptors: int,
-        said: Callable[[Message], None] | None = None,
+        on_message: Callable[[JsonObject], None] | None = None,
     ) -> Any:
         """Has the child do one thing; ``said`` is called with what it says before it is done.
 
         Raises AgentFault, also where the child stands still for long: it is killed then.
         """
         try:
-            self.line.send(request, *descriptors)
+            self.channel.send(request, *descriptors)
             while True:
-                while not self.line.readable(LOOK_S):
-                    self._look()
-                self._look()
-                message, _ = self.line.receive()
+                while not self.channel.readable(CHILD_POLL_S):
+                    self._check_stalled()
+                self._check_stalled()
+                message, _ = self.channel.receive()
                 if "ok" in message:
                     return message["ok"]
                 if "error" in message:
                     raise AgentFault(message["kind"], message["error"])
-                if said is not None:
-                    said(message)
+                if on_message is not None:
+                    on_message(message)
         except (EOFError, ConnectionError):
             raise AgentFault("agent", "the process with the user's rights is gone: out of memory, or killed") from None
 
-    def _look(self) -> None:
-        if self._watch.still():
+    def _check_stalled(self) -> None:
+        if self._watch.is_stalled():
             self.kill()
             raise AgentFault(
                 "agent",
-                f"the process with the user's rights stood still for {2 * QUIET_S:.0f} s and was killed: a process of "
+                f"the process with the user's rights stood still for {2 * CHILD_STALL_S:.0f} s and was "
+                f"killed: a process of "
                 "the user's on the node stops it, or a file system there does not answer; look there with ps and dmesg",
             )
 
@@ -234,29 +235,29 @@ class UserSide:
     def close(self) -> None:
         """Ends the child. It may be stopped, and would not see the end of its line."""
         if self._pid:
-            self.line.close()
+            self.channel.close()
             self.kill()
             os.waitpid(self._pid, 0)
             self._pid = 0
 
 
-def _serve(line: Line, slots: Slots, works: Mapping[str, Work]) -> None:
+def _run_child(channel: PacketChannel, buffers: SharedBuffers, operations: Mapping[str, Operation]) -> None:
     """The child's life; does not return."""
     status = 1
     try:
-        _leave_streams()
+        _detach_streams()
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, 65536)), hard))
         os.umask(0)
         with contextlib.suppress(EOFError, ConnectionError):
             while True:
-                request, descriptors = line.receive()
+                request, descriptors = channel.receive()
                 if "do" not in request:
                     continue  # meant for work that has failed meanwhile
                 try:
-                    line.send({"ok": _do(line, slots, works, request, descriptors)})
+                    channel.send({"ok": _run_operation(channel, buffers, operations, request, descriptors)})
                 except AgentFault as fault:
-                    line.send({"error": str(fault), "kind": fault.kind})
+                    channel.send({"error": str(fault), "kind": fault.kind})
                 finally:
                     for descriptor in descriptors:
                         os.close(descriptor)
@@ -265,19 +266,25 @@ def _serve(line: Line, slots: Slots, works: Mapping[str, Work]) -> None:
         os._exit(status)
 
 
-def _do(line: Line, slots: Slots, works: Mapping[str, Work], request: Message, descriptors: list[int]) -> Message:
+def _run_operation(
+    channel: PacketChannel,
+    buffers: SharedBuffers,
+    operations: Mapping[str, Operation],
+    request: JsonObject,
+    descriptors: list[int],
+) -> JsonObject:
     try:
         if request["do"] == "become":
-            _become(request["uid"], request["gid"], request["groups"])
+            _drop_privileges(request["uid"], request["gid"], request["groups"])
             return {}
         if os.geteuid() == 0:
             raise AgentFault("agent", "the process with the user's rights still has root's")
-        return works[request["do"]](line, slots, request, descriptors)
+        return operations[request["do"]](channel, buffers, request, descriptors)
     except OSError as error:
-        raise fault_of(error, f"{request['do']} with the user's rights") from None
+        raise fault_from_oserror(error, f"{request['do']} with the user's rights") from None
 
 
-def _become(uid: int, gid: int, groups: list[int]) -> None:
+def _drop_privileges(uid: int, gid: int, groups: list[int]) -> None:
     if uid <= 0 or gid < 0:
         raise AgentFault("rights", f"uid {uid}, gid {gid}: data of root is not staged. Submit the job as a user")
     if os.geteuid() != 0:
@@ -287,7 +294,7 @@ def _become(uid: int, gid: int, groups: list[int]) -> None:
     os.setresuid(uid, uid, uid)
 
 
-def _leave_streams() -> None:
+def _detach_streams() -> None:
     """The child neither reads the request nor writes answers; what it complains of is seen."""
     null = os.open(os.devnull, os.O_RDWR)
     os.dup2(null, 0)

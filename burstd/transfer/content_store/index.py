@@ -15,22 +15,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from burstd.domain.staging import Piece, Tree
+from burstd.domain.staging import ObjectRange, Tree
 from burstd.transfer.content_store.index_file import (
     IndexFile,
     clear_store,
     forget_objects,
     pack_pieces,
-    signed,
+    signed_inode,
     unpack_pieces,
 )
 
 _T = TypeVar("_T")
-_AT_ONCE = 400
+_BATCH = 400
 _DAY_S = 86400.0
 
 
-class Identity(NamedTuple):
+class FileIdentity(NamedTuple):
     """A file as the kernel tells it from others; it has other content only where this differs."""
 
     dev: int
@@ -41,7 +41,7 @@ class Identity(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class StoredKey:
+class IndexedObject:
     """An object: its name in the tree's prefix, and its size in bytes."""
 
     store: str
@@ -51,7 +51,7 @@ class StoredKey:
 
 
 @dataclass(frozen=True, slots=True)
-class KnownTree:
+class IndexedTree:
     """A tree in a store. ``bytes``: of its objects, manifest included; times in seconds since 1970."""
 
     store: str
@@ -59,12 +59,12 @@ class KnownTree:
     uid: int
     account: str
     source: str
-    bytes: int
-    made: float
-    used: float
+    stored_bytes: int
+    created: float
+    last_used: float
 
 
-class Index:
+class ContentIndex:
     """One file, for all threads of one process. ``path``: None keeps it in memory.
 
     Contents are named by bytes: the SHA-256 of a small file's bytes, a name of the sender's for a large one's pieces.
@@ -74,13 +74,13 @@ class Index:
         self.path = path
         self._file = IndexFile(path)
         self._lock = self._file.lock
-        self._rows = self._file.rows
-        self._writing = self._file.writing
-        self._held: Counter[tuple[str, str, str]] = Counter()
-        self._going: set[tuple[str, str, str]] = set()
+        self._query = self._file.query
+        self._transaction = self._file.transaction
+        self._pinned: Counter[tuple[str, str, str]] = Counter()
+        self._evicting: set[tuple[str, str, str]] = set()
         self.changes = 0
         """Grows whenever the trees, and so what users take up, become others."""
-        self._gone = threading.Condition(self._lock)
+        self._eviction_ended = threading.Condition(self._lock)
 
     def close(self) -> None:
         """Closes the file."""
@@ -88,7 +88,7 @@ class Index:
 
     # What the sender asks.
 
-    def seen(self, uid: int, files: Sequence[Identity]) -> dict[tuple[int, int], bytes]:
+    def known_contents(self, uid: int, files: Sequence[FileIdentity]) -> dict[tuple[int, int], bytes]:
         """Of these files, those that were read before and have not changed: (dev, ino) -> content.
 
         By user, because the numbers are what a file system says, and a user may have made his own (fuse).
@@ -96,13 +96,13 @@ class Index:
         found: dict[tuple[int, int], bytes] = {}
         now = time.time()
         used: list[tuple[float, int, int, int]] = []
-        asked = {(f.dev, signed(f.ino)): f for f in files}
+        asked = {(f.dev, signed_inode(f.ino)): f for f in files}
         for dev in {f.dev for f in files}:
-            for part in _portions([ino for on, ino in asked if on == dev]):
-                marks = ",".join("?" * len(part))
-                rows = self._rows(
+            for part in _batches([ino for on, ino in asked if on == dev]):
+                placeholders = ",".join("?" * len(part))
+                rows = self._query(
                     f"select ino, size, mtime, ctime, content, used from seen"  # noqa: S608
-                    f" where uid = ? and dev = ? and ino in ({marks})",
+                    f" where uid = ? and dev = ? and ino in ({placeholders})",
                     [uid, dev, *part],
                 )
                 for ino, size, mtime, ctime, content, last in rows:
@@ -112,59 +112,61 @@ class Index:
                         if now - last > _DAY_S:
                             used.append((now, uid, dev, ino))
         if used:
-            with self._writing() as db:
+            with self._transaction() as db:
                 db.executemany("update seen set used = ? where uid = ? and dev = ? and ino = ?", used)
         return found
 
-    def pieces(self, store: str, prefix: str, contents: Sequence[bytes]) -> dict[bytes, tuple[Piece, ...]]:
+    def content_pieces(
+        self, store: str, prefix: str, contents: Sequence[bytes]
+    ) -> dict[bytes, tuple[ObjectRange, ...]]:
         """Where these contents are in a store, of those whose objects are all there."""
-        found: dict[bytes, tuple[Piece, ...]] = {}
-        for part in _portions(contents):
-            marks = ",".join("?" * len(part))
-            rows = self._rows(
-                f"select content, pieces from contents where store = ? and prefix = ? and content in ({marks})",  # noqa: S608
+        found: dict[bytes, tuple[ObjectRange, ...]] = {}
+        for part in _batches(contents):
+            placeholders = ",".join("?" * len(part))
+            rows = self._query(
+                f"select content, pieces from contents where store = ? and prefix = ? and content in ({placeholders})",  # noqa: S608
                 [store, prefix, *part],
             )
             for content, data in rows:
                 found[content] = unpack_pieces(data)
         return found
 
-    def there(self, store: str, prefix: str, keys: Sequence[str]) -> dict[str, int]:
+    def present_objects(self, store: str, prefix: str, keys: Sequence[str]) -> dict[str, int]:
         """Of these objects, those that are in the store as far as is known, with their sizes in bytes."""
-        found = self._of(store, prefix, keys, "there and")
+        found = self._object_sizes(store, prefix, keys, "there and")
         with self._lock:
-            return {key: size for key, size in found.items() if (store, prefix, key) not in self._going}
+            return {key: size for key, size in found.items() if (store, prefix, key) not in self._evicting}
 
-    def _of(self, store: str, prefix: str, keys: Sequence[str], which: str) -> dict[str, int]:
+    def _object_sizes(self, store: str, prefix: str, keys: Sequence[str], condition: str) -> dict[str, int]:
         found: dict[str, int] = {}
-        for part in _portions(keys):
-            marks = ",".join("?" * len(part))
-            rows = self._rows(
-                f"select key, size from objects where {which} store = ? and prefix = ? and key in ({marks})",  # noqa: S608
+        for part in _batches(keys):
+            placeholders = ",".join("?" * len(part))
+            rows = self._query(
+                f"select key, size from objects where {condition} store = ? and prefix = ? and key in ({placeholders})",  # noqa: S608
                 [store, prefix, *map(bytes.fromhex, part)],
             )
             found.update((key.hex(), size) for key, size in rows)
         return found
 
-    def sending(self, store: str, prefix: str, key: str, size: int) -> None:
+    def record_put_begun(self, store: str, prefix: str, key: str, size: int) -> None:
         """An object is about to be put; a record that stays so tells of a put that may not have ended."""
-        with self._writing() as db:
+        with self._transaction() as db:
             db.execute(
                 "insert into objects (store, prefix, key, size, used, there) values (?, ?, ?, ?, ?, 0)"
                 " on conflict do update set used = excluded.used",
                 (store, prefix, bytes.fromhex(key), size, time.time()),
             )
 
-    def put(
+    def record_put(
         self,
         store: str,
         prefix: str,
         objects: Mapping[str, int],
-        contents: Mapping[bytes, Sequence[Piece]] | None = None,
+        contents: Mapping[bytes, Sequence[ObjectRange]] | None = None,
     ) -> None:
         """Objects (key -> size) are in the store, and with them these contents."""
         now = time.time()
-        with self._writing() as db:
+        with self._transaction() as db:
             db.executemany(
                 "insert into objects (store, prefix, key, size, used, there) values (?, ?, ?, ?, ?, 1)"
                 " on conflict do update set there = 1, used = excluded.used, size = excluded.size",
@@ -173,38 +175,41 @@ class Index:
             if contents:
                 _add_contents(db, store, prefix, contents)
 
-    def add_contents(self, store: str, prefix: str, contents: Mapping[bytes, Sequence[Piece]]) -> None:
+    def add_contents(self, store: str, prefix: str, contents: Mapping[bytes, Sequence[ObjectRange]]) -> None:
         """Contents lie in objects that are there."""
-        with self._writing() as db:
+        with self._transaction() as db:
             _add_contents(db, store, prefix, contents)
 
-    def saw(self, uid: int, files: Iterable[tuple[Identity, bytes]]) -> None:
+    def record_contents(self, uid: int, files: Iterable[tuple[FileIdentity, bytes]]) -> None:
         """These files of a user have these contents."""
         now = time.time()
-        with self._writing() as db:
+        with self._transaction() as db:
             db.executemany(
                 "replace into seen values (?, ?, ?, ?, ?, ?, ?, ?)",
-                [(uid, f.dev, signed(f.ino), f.size, f.mtime_ns, f.ctime_ns, content, now) for f, content in files],
+                [
+                    (uid, f.dev, signed_inode(f.ino), f.size, f.mtime_ns, f.ctime_ns, content, now)
+                    for f, content in files
+                ],
             )
 
-    def hold(self, store: str, prefix: str, keys: Iterable[str]) -> bool:
+    def pin_objects(self, store: str, prefix: str, keys: Iterable[str]) -> bool:
         """Keeps objects from being evicted until ``release``; waits for those that are just going. True: none was."""
         names = [(store, prefix, key) for key in keys]
-        with self._gone:
-            going = self._going.intersection(names)
-            if going:
-                self._gone.wait_for(lambda: not self._going.intersection(names))
-            self._held.update(names)
-            return not going
+        with self._eviction_ended:
+            evicting = self._evicting.intersection(names)
+            if evicting:
+                self._eviction_ended.wait_for(lambda: not self._evicting.intersection(names))
+            self._pinned.update(names)
+            return not evicting
 
-    def release(self, store: str, prefix: str, keys: Iterable[str]) -> None:
+    def unpin_objects(self, store: str, prefix: str, keys: Iterable[str]) -> None:
         """The reverse of ``hold``."""
         with self._lock:
             for key in keys:
                 name = (store, prefix, key)
-                self._held[name] -= 1
-                if self._held[name] <= 0:
-                    del self._held[name]
+                self._pinned[name] -= 1
+                if self._pinned[name] <= 0:
+                    del self._pinned[name]
 
     # Trees.
 
@@ -214,7 +219,7 @@ class Index:
         """A tree is whole in the store; ``keys``: all of its objects, those of its manifest included."""
         now = time.time()
         manifest = json.dumps([[p.key, p.offset, p.length] for p in tree.manifest])
-        with self._writing() as db:
+        with self._transaction() as db:
             (row,) = db.execute(
                 "insert into trees (store, prefix, digest, manifest, entries, size, single, uid, account, source,"
                 " bytes, made, used) values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0, ?, ?)"
@@ -240,31 +245,31 @@ class Index:
             )
             self.changes += 1
 
-    def trees(self, store: str | None = None) -> list[KnownTree]:
+    def trees(self, store: str | None = None) -> list[IndexedTree]:
         """All trees, the least recently used first."""
-        rows = self._rows(
+        rows = self._query(
             "select store, prefix, digest, manifest, entries, size, single, uid, account, source, bytes, made, used"
             " from trees where ? is null or store = ? order by used, id",
             [store, store],
         )
-        return [_tree(row) for row in rows]
+        return [_indexed_tree(row) for row in rows]
 
-    def use_trees(self, store: str, digests: Iterable[str]) -> None:
+    def touch_trees(self, store: str, digests: Iterable[str]) -> None:
         """Jobs use them now."""
         now = time.time()
-        with self._writing() as db:
+        with self._transaction() as db:
             names = [(now, store, digest) for digest in digests]
             db.executemany("update trees set used = ? where store = ? and digest = ?", names)
 
-    def forget_tree(self, known: KnownTree) -> bool:
+    def forget_tree(self, known: IndexedTree) -> bool:
         """Its user needs it no more; its objects that no other tree uses become unreferenced.
 
         False: it is not there, or was used since ``known`` was read, and stays.
         """
-        with self._writing() as db:
+        with self._transaction() as db:
             found = db.execute(
                 "select id from trees where store = ? and prefix = ? and digest = ? and uid = ? and used <= ?",
-                (known.store, known.tree.prefix, known.tree.digest, known.uid, known.used),
+                (known.store, known.tree.prefix, known.tree.digest, known.uid, known.last_used),
             ).fetchone()
             if found is None:
                 return False
@@ -283,92 +288,101 @@ class Index:
 
     def used_bytes(self, store: str) -> int:
         """Bytes of all objects that are in a store as far as is known."""
-        ((total,),) = self._file.apart("select coalesce(sum(size), 0) from objects where there and store = ?", [store])
+        ((total,),) = self._file.query_concurrently(
+            "select coalesce(sum(size), 0) from objects where there and store = ?", [store]
+        )
         return int(total)
 
     # Eviction: take, delete from the store, then forget (or keep, where the store failed).
 
-    def unreferenced(self, store: str, *, unused_s: float = 0.0, limit: int = 1000) -> Iterator[list[StoredKey]]:
+    def take_unreferenced(
+        self, store: str, *, unused_s: float = 0.0, limit: int = 1000
+    ) -> Iterator[list[IndexedObject]]:
         """Takes objects of no tree and of no transfer, unused for so long: no sender touches them until forgotten.
 
         Portions, each taken when it is asked for. Objects whose put never ended, and may not be there, are among them.
         """
         idle = "store = ? and used <= ? and not exists (select 1 from tree_objects t where t.object = o.id)"
         known = [store, time.time() - unused_s]
-        found = [number for (number,) in self._file.apart(f"select id from objects o where {idle}", known)]  # noqa: S608
-        for part in _portions(found, limit):
-            marks = ",".join("?" * len(part))
+        found = [number for (number,) in self._file.query_concurrently(f"select id from objects o where {idle}", known)]  # noqa: S608
+        for part in _batches(found, limit):
+            placeholders = ",".join("?" * len(part))
             with self._lock:
-                rows = self._rows(
-                    f"select store, prefix, key, size from objects o where id in ({marks}) and {idle}",  # noqa: S608
+                rows = self._query(
+                    f"select store, prefix, key, size from objects o where id in ({placeholders}) and {idle}",  # noqa: S608
                     [*part, *known],
                 )
-                taken = self._take(StoredKey(where, prefix, key.hex(), size) for where, prefix, key, size in rows)
+                taken = self._begin_eviction(
+                    IndexedObject(where, prefix, key.hex(), size) for where, prefix, key, size in rows
+                )
             if taken:
                 yield taken
 
-    def strays(self, store: str, prefix: str, objects: Mapping[str, int]) -> list[StoredKey]:
+    def take_untracked(self, store: str, prefix: str, objects: Mapping[str, int]) -> list[IndexedObject]:
         """Takes, of objects found in the store (key -> size), those of which nothing is known here and nobody sends."""
         with self._lock:
-            known = self._of(store, prefix, list(objects), "")
-            return self._take(StoredKey(store, prefix, key, size) for key, size in objects.items() if key not in known)
+            known = self._object_sizes(store, prefix, list(objects), "")
+            return self._begin_eviction(
+                IndexedObject(store, prefix, key, size) for key, size in objects.items() if key not in known
+            )
 
-    def _take(self, objects: Iterable[StoredKey]) -> list[StoredKey]:
+    def _begin_eviction(self, objects: Iterable[IndexedObject]) -> list[IndexedObject]:
         names = {(o.store, o.prefix, o.key): o for o in objects}
-        taken = [o for name, o in names.items() if name not in self._held and name not in self._going]
-        self._going.update((o.store, o.prefix, o.key) for o in taken)
+        taken = [o for name, o in names.items() if name not in self._pinned and name not in self._evicting]
+        self._evicting.update((o.store, o.prefix, o.key) for o in taken)
         return taken
 
-    def forget(self, objects: Iterable[StoredKey]) -> None:
+    def finish_eviction(self, objects: Iterable[IndexedObject]) -> None:
         """These objects are in the store no more, and no content or tree can be had from them."""
-        self._forget([(o.store, o.prefix, bytes.fromhex(o.key)) for o in objects])
+        self._forget_objects([(o.store, o.prefix, bytes.fromhex(o.key)) for o in objects])
 
-    def forget_keys(self, store: str, prefix: str, keys: Iterable[str]) -> None:
+    def forget_lost_objects(self, store: str, prefix: str, keys: Iterable[str]) -> None:
         """The same of objects that the store has lost."""
-        self._forget([(store, prefix, bytes.fromhex(key)) for key in keys])
+        self._forget_objects([(store, prefix, bytes.fromhex(key)) for key in keys])
 
-    def _forget(self, names: Sequence[tuple[str, str, bytes]]) -> None:
-        with self._writing() as db:
+    def _forget_objects(self, names: Sequence[tuple[str, str, bytes]]) -> None:
+        with self._transaction() as db:
             forget_objects(db, names)
             self.changes += 1
-        self._let_go(names)
+        self._end_eviction(names)
 
     def forget_store(self, store: str) -> bool:
         """All that is known of a store whose objects are gone, but objects that a sender holds; False: nothing was."""
-        if not self._rows("select 1 from objects where store = ? union all select 1 from trees where store = ? limit 1",
+        if not self._query("select 1 from objects where store = ? union all select 1 from trees where store "
+        "= ? limit 1",
                           [store, store]):  # fmt: skip
             return False
-        with self._writing() as db:
-            held = [(where, prefix, bytes.fromhex(key)) for where, prefix, key in self._held if where == store]
-            clear_store(db, store, held)
+        with self._transaction() as db:
+            pinned = [(where, prefix, bytes.fromhex(key)) for where, prefix, key in self._pinned if where == store]
+            clear_store(db, store, pinned)
             self.changes += 1
         return True
 
-    def keep(self, objects: Iterable[StoredKey]) -> None:
+    def cancel_eviction(self, objects: Iterable[IndexedObject]) -> None:
         """Objects that were taken for eviction and not deleted."""
-        self._let_go([(o.store, o.prefix, bytes.fromhex(o.key)) for o in objects])
+        self._end_eviction([(o.store, o.prefix, bytes.fromhex(o.key)) for o in objects])
 
-    def forget_seen(self, unused_s: float) -> int:
+    def forget_unused_files(self, unused_s: float) -> int:
         """Drops what is known of files that no job has used for so long; how many."""
         before = time.time() - unused_s
-        old = self._file.apart("select uid, dev, ino from seen where used < ?", [before])
-        for part in _portions(old, 5000):
-            with self._writing() as db:
+        old = self._file.query_concurrently("select uid, dev, ino from seen where used < ?", [before])
+        for part in _batches(old, 5000):
+            with self._transaction() as db:
                 db.executemany(
                     "delete from seen where uid = ? and dev = ? and ino = ? and used < ?",
                     [(*name, before) for name in part],
                 )
         return len(old)
 
-    def _let_go(self, names: Iterable[tuple[str, str, bytes]]) -> None:
-        with self._gone:
-            self._going.difference_update((store, prefix, key.hex()) for store, prefix, key in names)
-            self._gone.notify_all()
+    def _end_eviction(self, names: Iterable[tuple[str, str, bytes]]) -> None:
+        with self._eviction_ended:
+            self._evicting.difference_update((store, prefix, key.hex()) for store, prefix, key in names)
+            self._eviction_ended.notify_all()
 
     def _usage(self, column: str, store: str | None) -> list[tuple[Any, int]]:
         return [
             (who, int(total))
-            for who, total in self._file.apart(
+            for who, total in self._file.query_concurrently(
                 f"select who, sum(size) from (select distinct t.{column} as who, o.id, o.size as size from trees t"  # noqa: S608
                 " join tree_objects x on x.tree = t.id join objects o on o.id = x.object"
                 " where ? is null or t.store = ?) group by who",
@@ -377,7 +391,9 @@ class Index:
         ]
 
 
-def _add_contents(db: sqlite3.Connection, store: str, prefix: str, contents: Mapping[bytes, Sequence[Piece]]) -> None:
+def _add_contents(
+    db: sqlite3.Connection, store: str, prefix: str, contents: Mapping[bytes, Sequence[ObjectRange]]
+) -> None:
     ids = {
         key: db.execute(
             "select id from objects where store = ? and prefix = ? and key = ?", (store, prefix, bytes.fromhex(key))
@@ -394,13 +410,13 @@ def _add_contents(db: sqlite3.Connection, store: str, prefix: str, contents: Map
     )
 
 
-def _portions(items: Sequence[_T], size: int = _AT_ONCE) -> Iterator[Sequence[_T]]:
+def _batches(items: Sequence[_T], size: int = _BATCH) -> Iterator[Sequence[_T]]:
     for start in range(0, len(items), size):
         yield items[start : start + size]
 
 
-def _tree(row: tuple[Any, ...]) -> KnownTree:
+def _indexed_tree(row: tuple[Any, ...]) -> IndexedTree:
     store, prefix, digest, manifest, entries, size, single, uid, account, source, total, made, used = row
-    pieces = tuple(Piece(*p) for p in json.loads(manifest))
+    pieces = tuple(ObjectRange(*p) for p in json.loads(manifest))
     tree = Tree(prefix, digest, pieces, entries, size, bool(single))
-    return KnownTree(store, tree, uid, account, source, total, made, used)
+    return IndexedTree(store, tree, uid, account, source, total, made, used)

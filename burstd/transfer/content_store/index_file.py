@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from burstd.domain.plugins.stager import StoreBusy
-from burstd.domain.staging import Piece
+from burstd.domain.staging import ObjectRange
 
-VERSION = 1
+SCHEMA_VERSION = 1
 _SCHEMA = """
 create table objects (
   id integer primary key, store text not null, prefix text not null, key blob not null, size integer not null,
@@ -37,7 +37,7 @@ create index objects_of_tree on tree_objects (object);
 
 _PIECE = struct.Struct("<32sQQ")
 _NO_KEY = bytes(32)
-_NOT_ITS_FAULT = frozenset(
+_NOT_DAMAGE = frozenset(
     {
         sqlite3.SQLITE_BUSY,
         sqlite3.SQLITE_LOCKED,
@@ -56,15 +56,16 @@ _NOT_ITS_FAULT = frozenset(
 log = logging.getLogger(__name__)
 
 
-def pack_pieces(pieces: Iterable[Piece]) -> bytes:
+def pack_pieces(pieces: Iterable[ObjectRange]) -> bytes:
     """Pieces as the index keeps them."""
     return b"".join(_PIECE.pack(bytes.fromhex(p.key) if p.key else _NO_KEY, p.offset, p.length) for p in pieces)
 
 
-def unpack_pieces(data: bytes) -> tuple[Piece, ...]:
+def unpack_pieces(data: bytes) -> tuple[ObjectRange, ...]:
     """The reverse of ``pack_pieces``."""
     return tuple(
-        Piece("" if key == _NO_KEY else key.hex(), offset, length) for key, offset, length in _PIECE.iter_unpack(data)
+        ObjectRange("" if key == _NO_KEY else key.hex(), offset, length)
+        for key, offset, length in _PIECE.iter_unpack(data)
     )
 
 
@@ -78,7 +79,7 @@ class IndexFile:
         self.path = path
         self.lock = threading.RLock()
         self._db = self._open()
-        self._lost = False
+        self._damaged = False
         """It was damaged, and could not be begun anew yet."""
 
     def close(self) -> None:
@@ -86,18 +87,18 @@ class IndexFile:
         with self.lock:
             self._db.close()
 
-    def rows(self, sql: str, values: Sequence[object]) -> list[Any]:
+    def query(self, sql: str, values: Sequence[object]) -> list[Any]:
         """All rows of a query."""
         with self.lock:
             try:
                 return self._db.execute(sql, tuple(values)).fetchall()
             except sqlite3.DatabaseError as error:
-                raise self._broken(error) from None
+                raise self._recover_from(error) from None
 
-    def apart(self, sql: str, values: Sequence[object]) -> list[Any]:
+    def query_concurrently(self, sql: str, values: Sequence[object]) -> list[Any]:
         """The same, while others read and write: for what takes long."""
         if self.path is None:
-            return self.rows(sql, values)
+            return self.query(sql, values)
         try:
             with closing(sqlite3.connect(self.path, timeout=10, isolation_level=None)) as db:
                 return db.execute(sql, tuple(values)).fetchall()
@@ -106,7 +107,7 @@ class IndexFile:
             raise StoreBusy(f"the index {self.path} cannot be read: {error}") from None
 
     @contextmanager
-    def writing(self) -> Iterator[sqlite3.Connection]:
+    def transaction(self) -> Iterator[sqlite3.Connection]:
         """A transaction: whole, or not at all where the block raises."""
         with self.lock:
             try:
@@ -119,35 +120,36 @@ class IndexFile:
                         self._db.execute("rollback")
                     raise
             except sqlite3.DatabaseError as error:
-                raise self._broken(error) from None
+                raise self._recover_from(error) from None
 
-    def _broken(self, error: sqlite3.DatabaseError) -> BaseException:
+    def _recover_from(self, error: sqlite3.DatabaseError) -> BaseException:
         """What to raise; a damaged file is set aside, because nothing in it can be trusted."""
         if isinstance(error, sqlite3.OperationalError):
             return StoreBusy(f"the index {self.path} cannot be used: {error}; see that its file system has room")
-        if isinstance(error, sqlite3.IntegrityError | sqlite3.ProgrammingError) and not self._lost:
+        if isinstance(error, sqlite3.IntegrityError | sqlite3.ProgrammingError) and not self._damaged:
             return error
         try:
-            if not self._lost:
-                self._lost = True
+            if not self._damaged:
+                self._damaged = True
                 self._db.close()
                 self._set_aside(f"is damaged: {error}")
             self._db = self._open()
-            self._lost = False
+            self._damaged = False
         except (sqlite3.Error, OSError) as worse:
             return StoreBusy(f"the index {self.path} is damaged and cannot be begun anew: {worse}; make room for it")
         return StoreBusy(f"the index {self.path} was damaged and is begun anew; what was under way begins again")
 
     def _open(self) -> sqlite3.Connection:
         if self.path is None:
-            return self._begin(":memory:")
+            return self._create_file(":memory:")
         fault: str | None = ""
         db = None
         try:
             db = _connect(str(self.path))
-            fault = _fault(db)
-        except sqlite3.DatabaseError as error:
-            if error.sqlite_errorcode & 0xFF in _NOT_ITS_FAULT:
+            fault = _file_fault(db)
+        except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
+            # Python itself raises both for a text that is no UTF-8, without SQLite's code.
+            if getattr(error, "sqlite_errorcode", 0) & 0xFF in _NOT_DAMAGE:
                 raise
             fault = f"cannot be read: {error}"
         if db is not None and fault is None:
@@ -156,7 +158,7 @@ class IndexFile:
             db.close()
         if fault:
             self._set_aside(fault)
-        return self._begin(str(self.path))
+        return self._create_file(str(self.path))
 
     def _set_aside(self, fault: str) -> None:
         if self.path is None:
@@ -168,17 +170,17 @@ class IndexFile:
         self.path.replace(aside)
 
     @staticmethod
-    def _begin(name: str) -> sqlite3.Connection:
+    def _create_file(name: str) -> sqlite3.Connection:
         db = _connect(name)
-        db.executescript(f"begin; {_SCHEMA} pragma user_version = {VERSION}; commit;")
+        db.executescript(f"begin; {_SCHEMA} pragma user_version = {SCHEMA_VERSION}; commit;")
         return db
 
 
-def _fault(db: sqlite3.Connection) -> str | None:
+def _file_fault(db: sqlite3.Connection) -> str | None:
     """What is wrong with the file; None: nothing; empty: it is new."""
     (version,) = db.execute("pragma user_version").fetchone()
-    if version == VERSION:
-        whole = db.execute("pragma quick_check(1)").fetchone() == ("ok",) and _schema(db) == _own_schema()
+    if version == SCHEMA_VERSION:
+        whole = db.execute("pragma quick_check(1)").fetchone() == ("ok",) and _schema(db) == _expected_schema()
         return None if whole else "is damaged"
     return "is of another version" if version or db.execute("select 1 from sqlite_master").fetchall() else ""
 
@@ -187,7 +189,7 @@ def _schema(db: sqlite3.Connection) -> set[tuple[str, str]]:
     return set(db.execute("select name, sql from sqlite_master where sql is not null").fetchall())
 
 
-def _own_schema() -> set[tuple[str, str]]:
+def _expected_schema() -> set[tuple[str, str]]:
     with closing(sqlite3.connect(":memory:")) as db:
         db.executescript(_SCHEMA)
         return _schema(db)
@@ -202,15 +204,15 @@ def _connect(name: str) -> sqlite3.Connection:
     return db
 
 
-def clear_store(db: sqlite3.Connection, store: str, held: Sequence[tuple[str, str, bytes]]) -> None:
+def clear_store(db: sqlite3.Connection, store: str, pinned: Sequence[tuple[str, str, bytes]]) -> None:
     """Deletes every row of a store. Objects that are ``held`` (store, prefix, key) stay, and are not known as there."""
     db.execute("delete from tree_objects where tree in (select id from trees where store = ?)", (store,))
     db.execute("delete from trees where store = ?", (store,))
     db.execute("delete from contents where store = ?", (store,))
     db.execute("delete from holds where object in (select id from objects where store = ?)", (store,))
-    db.executemany("update objects set there = 0 where store = ? and prefix = ? and key = ?", held)
+    db.executemany("update objects set there = 0 where store = ? and prefix = ? and key = ?", pinned)
     gone = "delete from objects where store = ?"
-    db.execute(f"{gone} and there = 1" if held else gone, (store,))
+    db.execute(f"{gone} and there = 1" if pinned else gone, (store,))
 
 
 def forget_objects(db: sqlite3.Connection, names: Iterable[tuple[str, str, bytes]]) -> None:
@@ -233,6 +235,6 @@ def forget_objects(db: sqlite3.Connection, names: Iterable[tuple[str, str, bytes
         db.execute("delete from objects where id = ?", found)
 
 
-def signed(number: int) -> int:
+def signed_inode(number: int) -> int:
     """An inode number as SQLite keeps it, in 64 bits with a sign."""
     return number - (1 << 64) if number >= 1 << 63 else number

@@ -11,24 +11,24 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from burstd.domain.plugins.stager import OBJECT_BYTES
-from burstd.domain.staging import Piece
+from burstd.domain.staging import ObjectRange
 
-ENTRIES = 5_000_000
+MAX_ENTRIES = 5_000_000
 """No tree has more."""
-LARGEST = (1 << 63) - 1
+MAX_FILE_BYTES = (1 << 63) - 1
 """No file or offset is larger: what a file system, and SQLite, can count."""
-PIECES = 800_000
+MAX_PIECES = 800_000
 """No file has more: one of some 20 TiB."""
-LINE_BYTES = 64 << 20
+MAX_LINE_BYTES = 64 << 20
 """No line is longer: it has room for as many pieces as a file may have."""
-TEXT_BYTES = 64 << 10
+MAX_TEXT_BYTES = 64 << 10
 """... the names, numbers and digest in it."""
-INFLATED_BYTES = 4 << 30
+MAX_INFLATED_BYTES = 4 << 30
 """... and all of them together."""
-TREE_BYTES = 1 << 50
+MAX_TREE_BYTES = 1 << 50
 """More no node has: the sum over all nodes of a job is still a number that SQLite can store."""
 
-Kind = Literal["d", "f", "l"]
+EntryKind = Literal["d", "f", "l"]
 """Directory, file, symbolic link. Sockets, devices and pipes are no data: they are left out and told of."""
 
 
@@ -41,7 +41,7 @@ class TreeTooLarge(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class ManifestEntry:
     """One file, directory or link of a tree.
 
     ``path``: relative to the tree's root, without ``.`` and ``..``; ``b""``: the root itself (a source that is one
@@ -51,13 +51,13 @@ class Entry:
     """
 
     path: bytes
-    kind: Kind
+    kind: EntryKind
     mode: int
     mtime_ns: int
     size: int = 0
-    target: bytes = b""
-    hard: bytes = b""
-    pieces: tuple[Piece, ...] = ()
+    link_target: bytes = b""
+    hardlink_to: bytes = b""
+    pieces: tuple[ObjectRange, ...] = ()
     digest: str = ""
 
 
@@ -66,7 +66,7 @@ def object_key(prefix: str, digest: str) -> str:
     return f"{prefix}/{digest[:2]}/{digest}"
 
 
-def encode(entries: Iterable[Entry]) -> Iterator[bytes]:
+def encode_manifest(entries: Iterable[ManifestEntry]) -> Iterator[bytes]:
     """The manifest's objects, each of at most OBJECT_BYTES; at least one. Raises TreeTooLarge: none that is refused."""
     deflate = zlib.compressobj(1)
     held = bytearray()
@@ -74,11 +74,11 @@ def encode(entries: Iterable[Entry]) -> Iterator[bytes]:
     for entry in entries:
         line = _line(entry)
         total += len(line)
-        if len(line) > TEXT_BYTES and len(_line(replace(entry, pieces=()))) > TEXT_BYTES:
+        if len(line) > MAX_TEXT_BYTES and len(_line(replace(entry, pieces=()))) > MAX_TEXT_BYTES:
             raise TreeTooLarge(f"the path {os.fsdecode(entry.path[:200])}... is too long")
-        if total > INFLATED_BYTES:
+        if total > MAX_INFLATED_BYTES:
             raise TreeTooLarge(
-                f"the names and the places of the data of all files fill more than {INFLATED_BYTES} bytes"
+                f"the names and the places of the data of all files fill more than {MAX_INFLATED_BYTES} bytes"
             )
         held += deflate.compress(line)
         while len(held) >= OBJECT_BYTES:
@@ -89,7 +89,7 @@ def encode(entries: Iterable[Entry]) -> Iterator[bytes]:
         yield bytes(held[start : start + OBJECT_BYTES])
 
 
-def decode(objects: Iterable[bytes]) -> Iterator[Entry]:
+def decode_manifest(objects: Iterable[bytes]) -> Iterator[ManifestEntry]:
     """The entries, in the order in which they were encoded; each by itself is sound. Raises ManifestDamaged.
 
     Sound: types and ranges are as Entry says, and the pieces are as many bytes as the file. Memory is bounded by
@@ -111,7 +111,7 @@ def decode(objects: Iterable[bytes]) -> Iterator[Entry]:
             first, *lines = text.split(b"\n")
             rest.append(first)
             held, total = held + len(first), total + len(text)
-            if held > LINE_BYTES or total > INFLATED_BYTES:
+            if held > MAX_LINE_BYTES or total > MAX_INFLATED_BYTES:
                 raise ManifestDamaged("a manifest is longer than any of burstd's")
             if lines:
                 yield _entry(b"".join(rest))
@@ -121,19 +121,19 @@ def decode(objects: Iterable[bytes]) -> Iterator[Entry]:
         raise ManifestDamaged("a manifest ends in the middle")
 
 
-def _line(entry: Entry) -> bytes:
+def _line(entry: ManifestEntry) -> bytes:
     mode = entry.mode & 0o777
     row: dict[str, object] = {"p": os.fsdecode(entry.path), "t": entry.kind, "m": mode, "n": entry.mtime_ns}
     if entry.kind == "f":
         row["s"] = entry.size
-        if entry.hard:
-            row["h"] = os.fsdecode(entry.hard)
+        if entry.hardlink_to:
+            row["h"] = os.fsdecode(entry.hardlink_to)
         else:
             row["c"] = [[p.key, p.offset, p.length] for p in entry.pieces]
         if entry.digest:
             row["d"] = entry.digest
     elif entry.kind == "l":
-        row["l"] = os.fsdecode(entry.target)
+        row["l"] = os.fsdecode(entry.link_target)
     return json.dumps(row, separators=(",", ":")).encode() + b"\n"
 
 
@@ -146,27 +146,27 @@ _PIECE = re.compile(rb'\["([0-9a-f]{64}|)",([0-9]{1,19}),([0-9]{1,19})\],?')
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
-def _entry(line: bytes) -> Entry:
+def _entry(line: bytes) -> ManifestEntry:
     head, listed, tail = line.partition(_PIECES)
-    pieces: list[Piece] = []
+    pieces: list[ObjectRange] = []
     if listed:
         at = 0
         while found := _PIECE.match(tail, at):
-            pieces.append(Piece(found[1].decode(), int(found[2]), int(found[3])))
+            pieces.append(ObjectRange(found[1].decode(), int(found[2]), int(found[3])))
             at = found.end()
-            if len(pieces) > PIECES:
-                raise ManifestDamaged(f"a manifest has a file of more than {PIECES} pieces")
+            if len(pieces) > MAX_PIECES:
+                raise ManifestDamaged(f"a manifest has a file of more than {MAX_PIECES} pieces")
         if tail[at : at + 1] != b"]":
             raise ManifestDamaged("a manifest has a list of pieces that cannot be read")
         head += tail[at + 1 :]
-    if len(head) > TEXT_BYTES:
+    if len(head) > MAX_TEXT_BYTES:
         raise ManifestDamaged("a manifest has a line that is longer than any of burstd's")
     try:
         row = json.loads(head)
-        entry = Entry(
+        entry = ManifestEntry(
             path=os.fsencode(row["p"]), kind=row["t"], mode=_number(row["m"], 0o7777) & 0o777,
-            mtime_ns=_number(row["n"], _LATEST_NS, -_LATEST_NS), size=_number(row.get("s", 0), LARGEST),
-            target=os.fsencode(row.get("l", "")), hard=os.fsencode(row.get("h", "")), pieces=tuple(pieces),
+            mtime_ns=_number(row["n"], _LATEST_NS, -_LATEST_NS), size=_number(row.get("s", 0), MAX_FILE_BYTES),
+            link_target=os.fsencode(row.get("l", "")), hardlink_to=os.fsencode(row.get("h", "")), pieces=tuple(pieces),
             digest=row.get("d", ""),
         )  # fmt: skip
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
@@ -175,17 +175,17 @@ def _entry(line: bytes) -> Entry:
     return entry
 
 
-def _check(entry: Entry) -> None:
+def _check(entry: ManifestEntry) -> None:
     """Raises ManifestDamaged where no file system could have had it so."""
     content = entry.pieces or entry.size or entry.digest
     if (
-        b"\0" in entry.path + entry.target + entry.hard
+        b"\0" in entry.path + entry.link_target + entry.hardlink_to
         or entry.kind not in ("d", "f", "l")
-        or (entry.kind == "l") != bool(entry.target)
-        or (entry.kind != "f" and (entry.hard or content))
-        or (entry.hard and entry.pieces)
+        or (entry.kind == "l") != bool(entry.link_target)
+        or (entry.kind != "f" and (entry.hardlink_to or content))
+        or (entry.hardlink_to and entry.pieces)
         or (entry.digest and not (isinstance(entry.digest, str) and _DIGEST.fullmatch(entry.digest)))
-        or (not entry.hard and sum(piece.length for piece in entry.pieces) != entry.size)
+        or (not entry.hardlink_to and sum(piece.length for piece in entry.pieces) != entry.size)
         or any(piece.key and piece.offset + piece.length > OBJECT_BYTES for piece in entry.pieces)
     ):
         raise ManifestDamaged(f"a manifest has an entry that contradicts itself: {entry.path[:200]!r}")

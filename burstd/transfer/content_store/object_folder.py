@@ -22,12 +22,12 @@ from burstd.domain.plugins.stager import (
     StoredObject,
     StoreRefused,
     StoreSpaceGone,
-    Unfinished,
-    checked,
-    too_large,
+    UnfinishedUpload,
+    object_too_large,
+    valid_key,
 )
 
-UNFINISHED = ".tmp"
+TEMPORARY_FOLDER = ".tmp"
 """Folder of what is being written. A key has no part that begins with a dot."""
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 _FORBIDDEN = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.ELOOP})
@@ -46,24 +46,24 @@ class ObjectFolder:
     who uses it from elsewhere (``found``) makes nothing and is refused each call where that mark is not.
     """
 
-    def __init__(self, root: str | Path, *, sync: bool = False, mark: str = "", found: bool = False) -> None:
+    def __init__(self, root: str | Path, *, sync: bool = False, marker: str = "", must_exist: bool = False) -> None:
         self._root = os.path.abspath(root)
-        self._unfinished = os.path.join(self._root, UNFINISHED)
-        self._mark = os.path.join(self._root, f".{mark}") if mark else self._unfinished
-        self._found = found
+        self._temporary = os.path.join(self._root, TEMPORARY_FOLDER)
+        self._marker = os.path.join(self._root, f".{marker}") if marker else self._temporary
+        self._must_exist = must_exist
         self._sync = sync
 
-    def check(self) -> None:
+    def ensure_root(self) -> None:
         """Makes the root where it is missing. Raises StoreRefused where its parent is, or it is not the one meant."""
-        with self._told("be used"):
-            self._make_root()
+        with self._translated_errors("be used"):
+            self._ensure_root()
 
     @contextmanager
-    def writing(self, key: str) -> Iterator[int]:
+    def open_for_writing(self, key: str) -> Iterator[int]:
         """A descriptor to write an object to, which is there under its name when the block ends, not if it raises."""
         target = self._path(key)
-        with self._told(f"take the object {key}"):
-            unfinished, descriptor = self._begin(key)
+        with self._translated_errors(f"take the object {key}"):
+            unfinished, descriptor = self._create_temporary(key)
             try:
                 try:
                     yield descriptor
@@ -71,7 +71,7 @@ class ObjectFolder:
                         os.fsync(descriptor)
                 finally:
                     os.close(descriptor)
-                self._place(unfinished, target)
+                self._rename_into_place(unfinished, target)
             except BaseException:
                 with suppress(FileNotFoundError):
                     os.unlink(unfinished)
@@ -79,18 +79,18 @@ class ObjectFolder:
 
     def put(self, key: str, body: bytes | memoryview) -> None:
         """As Stager.put."""
-        with self.writing(key) as descriptor:
+        with self.open_for_writing(key) as descriptor:
             write_all(descriptor, memoryview(body).cast("B"))
 
     @contextmanager
-    def reading(self, key: str) -> Iterator[tuple[int, int]]:
+    def open_for_reading(self, key: str) -> Iterator[tuple[int, int]]:
         """A descriptor of an object's content and its size in bytes. Raises NoSuchObject."""
         path = self._path(key)
-        with self._told(f"give the object {key}"):
+        with self._translated_errors(f"give the object {key}"):
             try:
                 descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
             except (FileNotFoundError, NotADirectoryError):
-                self._make_root()
+                self._ensure_root()
                 raise NoSuchObject(f"{self._root} has no object {key}") from None
             try:
                 about = os.fstat(descriptor)
@@ -102,9 +102,12 @@ class ObjectFolder:
 
     def get(self, key: str) -> bytes:
         """As Stager.get."""
-        with self.reading(key) as (descriptor, size), open(descriptor, "rb", buffering=0, closefd=False) as file:
+        with (
+            self.open_for_reading(key) as (descriptor, size),
+            open(descriptor, "rb", buffering=0, closefd=False) as file,
+        ):
             if size > OBJECT_BYTES:
-                raise too_large(key)
+                raise object_too_large(key)
             body = file.read(size + 1)
         if len(body) != size:
             raise StoreBusy(f"the object {key} in {self._root} changed its size while it was read; ask again")
@@ -114,8 +117,8 @@ class ObjectFolder:
         """As Stager.present."""
         paths = [(key, self._path(key)) for key in keys]
         found = {}
-        with self._told("be looked into"):
-            self._make_root()
+        with self._translated_errors("be looked into"):
+            self._ensure_root()
             for key, path in paths:
                 with suppress(FileNotFoundError, NotADirectoryError):
                     about = os.lstat(path)
@@ -126,9 +129,9 @@ class ObjectFolder:
     def copy(self, source: str, target: str) -> None:
         """As Stager.copy; a hard link where the file system has them, so that it takes no room."""
         origin, end = self._path(source), self._path(target)
-        with self._told(f"copy the object {source}"):
-            self._make_root()
-            link = self._new_name(target)
+        with self._translated_errors(f"copy the object {source}"):
+            self._ensure_root()
+            link = self._temporary_path(target)
             try:
                 try:
                     os.link(origin, link, follow_symlinks=False)
@@ -137,7 +140,7 @@ class ObjectFolder:
                     if error.errno not in _NO_LINK:
                         raise
                     shutil.copyfile(origin, link, follow_symlinks=False)
-                self._place(link, end)
+                self._rename_into_place(link, end)
             except (FileNotFoundError, NotADirectoryError):
                 raise NoSuchObject(f"{self._root} has no object {source}") from None
             finally:
@@ -148,30 +151,30 @@ class ObjectFolder:
     def delete(self, keys: Sequence[str]) -> None:
         """As Stager.delete; folders that are empty then go too."""
         paths = [self._path(key) for key in keys]
-        with self._told("remove objects"):
-            self._make_root()
+        with self._translated_errors("remove objects"):
+            self._ensure_root()
             for path in paths:
                 with suppress(FileNotFoundError, NotADirectoryError):
                     os.unlink(path)
                 folder = os.path.dirname(path)
-                while folder != self._root and _removed(folder):
+                while folder != self._root and _try_rmdir(folder):
                     folder = os.path.dirname(folder)
 
     def objects(self, prefix: str, after: str = "") -> Iterator[StoredObject]:
         """Those whose key begins so and comes after ``after``, in order of their keys' parts between slashes."""
-        with self._told("be listed"):
-            self._make_root()
+        with self._translated_errors("be listed"):
+            self._ensure_root()
             yield from self._walk("", prefix, after.split("/") if after else [])
 
-    def unfinished(self) -> Iterator[Unfinished]:
+    def unfinished(self) -> Iterator[UnfinishedUpload]:
         """As Stager.unfinished: temporary files, whose names say when they were begun and for which key."""
-        with self._told("be listed"):
-            self._make_root()
-            with os.scandir(self._unfinished) as found:
+        with self._translated_errors("be listed"):
+            self._ensure_root()
+            with os.scandir(self._temporary) as found:
                 names = sorted(entry.name for entry in found)
         for name in names:
             begun, _, rest = name.partition(".")
-            yield Unfinished(
+            yield UnfinishedUpload(
                 name,
                 rest.partition(".")[2].replace("~", "/"),
                 int(begun) / 1000 if _MILLISECONDS.fullmatch(begun) else 0,
@@ -179,49 +182,49 @@ class ObjectFolder:
 
     def abort(self, ids: Sequence[str]) -> None:
         """Removes unfinished ones by their id."""
-        with self._told("remove what is unfinished"):
+        with self._translated_errors("remove what is unfinished"):
             for name in ids:
                 if name != os.path.basename(name) or name in {"", ".", ".."}:
                     raise StoreRefused(f"{name!r} is nothing unfinished")
                 with suppress(FileNotFoundError):
-                    os.unlink(os.path.join(self._unfinished, name))
+                    os.unlink(os.path.join(self._temporary, name))
 
     def free_bytes(self) -> int:
         """Room left on the file system, for us."""
-        with self._told("be looked into"):
-            self._make_root()
+        with self._translated_errors("be looked into"):
+            self._ensure_root()
             about = os.statvfs(self._root)
         return about.f_bavail * about.f_frsize
 
     def _path(self, key: str) -> str:
-        return os.path.join(self._root, checked(key))
+        return os.path.join(self._root, valid_key(key))
 
-    def _make_root(self) -> None:
-        if self._found:
+    def _ensure_root(self) -> None:
+        if self._must_exist:
             try:
-                os.stat(self._mark)
+                os.stat(self._marker)
             except (FileNotFoundError, NotADirectoryError):
                 raise StoreRefused(
                     f"the folder {self._root} is not the store's here: see that what the store's settings name (file "
                     "system, claim, sub_path) is mounted there"
                 ) from None
             return
-        if os.path.isdir(self._mark):
+        if os.path.isdir(self._marker):
             return
-        for folder in (self._root, self._unfinished, self._mark):
+        for folder in (self._root, self._temporary, self._marker):
             with suppress(FileExistsError):
                 os.mkdir(folder, 0o700)
 
-    def _new_name(self, key: str) -> str:
+    def _temporary_path(self, key: str) -> str:
         name = f"{time.time_ns() // 1_000_000}.{os.urandom(6).hex()}.{key.replace('/', '~')}"
-        return os.path.join(self._unfinished, name)
+        return os.path.join(self._temporary, name)
 
-    def _begin(self, key: str) -> tuple[str, int]:
-        self._make_root()
-        name = self._new_name(key)
+    def _create_temporary(self, key: str) -> tuple[str, int]:
+        self._ensure_root()
+        name = self._temporary_path(key)
         return name, os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
 
-    def _place(self, unfinished: str, target: str) -> None:
+    def _rename_into_place(self, unfinished: str, target: str) -> None:
         """Gives it its final name. Another process may remove the folder, empty so far, between making and use."""
         for turn in range(_TRIES):
             try:
@@ -255,16 +258,16 @@ class ObjectFolder:
             on_the_way = bool(after) and entry.name == after[0]
             key = above + entry.name
             if entry.is_dir(follow_symlinks=False):
-                below = key + "/"
-                if below.startswith(prefix) or prefix.startswith(below):
-                    yield from self._walk(below, prefix, after[1:] if on_the_way else ())
+                folder_prefix = key + "/"
+                if folder_prefix.startswith(prefix) or prefix.startswith(folder_prefix):
+                    yield from self._walk(folder_prefix, prefix, after[1:] if on_the_way else ())
             elif key.startswith(prefix) and not on_the_way and entry.is_file(follow_symlinks=False):
                 with suppress(FileNotFoundError):
                     about = entry.stat(follow_symlinks=False)
                     yield StoredObject(key, about.st_size, about.st_mtime)
 
     @contextmanager
-    def _told(self, what: str) -> Iterator[None]:
+    def _translated_errors(self, what: str) -> Iterator[None]:
         """What the file system says, in the kinds of StagerError."""
         try:
             yield
@@ -287,7 +290,7 @@ def write_all(descriptor: int, body: memoryview) -> None:
         body = body[os.write(descriptor, body) :]
 
 
-def _removed(folder: str) -> bool:
+def _try_rmdir(folder: str) -> bool:
     try:
         os.rmdir(folder)
     except OSError:

@@ -10,11 +10,11 @@ from types import TracebackType
 from typing import Self
 
 from burstd.domain.plugins.stager import StagerError
-from burstd.domain.staging import Piece
+from burstd.domain.staging import ObjectRange
 from burstd.transfer.content_store.manifest import ManifestDamaged, object_key
 
-LANES = 4
-HELD = 8
+FETCH_THREADS = 4
+MAX_CACHED_OBJECTS = 8
 """Objects in memory at most: some ahead, some behind, since small files of several packs may alternate."""
 
 
@@ -26,15 +26,15 @@ class ObjectDamaged(StagerError):
         self.key = key
 
 
-class Fetched:
+class ObjectFetcher:
     """Objects under one prefix, by their digest. For one thread; ``get`` is called in several. Use with ``with``."""
 
     def __init__(self, get: Callable[[str], bytes], prefix: str, where: str) -> None:
         self._get = get
         self._prefix = prefix
         self._where = where
-        self._lanes = ThreadPoolExecutor(LANES, thread_name_prefix="fetch")
-        self._held: OrderedDict[str, Future[bytes]] = OrderedDict()
+        self._threads = ThreadPoolExecutor(FETCH_THREADS, thread_name_prefix="fetch")
+        self._cached: OrderedDict[str, Future[bytes]] = OrderedDict()
         self.verified: dict[str, int] = {}
         """Objects whose content was found to be what their names say, with their sizes in bytes."""
 
@@ -42,9 +42,9 @@ class Fetched:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        self._lanes.shutdown(wait=True, cancel_futures=True)
+        self._threads.shutdown(wait=True, cancel_futures=True)
 
-    def each(self, pieces: Iterable[Piece]) -> Iterator[tuple[Piece, memoryview]]:
+    def read_pieces(self, pieces: Iterable[ObjectRange]) -> Iterator[tuple[ObjectRange, memoryview]]:
         """The bytes of these pieces, in order; an empty view for a hole.
 
         Raises ObjectDamaged, StagerError, and ManifestDamaged where a piece is no part of its object.
@@ -56,16 +56,16 @@ class Fetched:
         for piece in listed:
             while ahead < len(listed):
                 key = listed[ahead].key
-                if key and key not in needed and len(needed) == LANES:
+                if key and key not in needed and len(needed) == FETCH_THREADS:
                     break
                 if key:
-                    self._want(key)
+                    self._submit_fetch(key)
                     needed[key] += 1
                 ahead += 1
             if not piece.key:
                 yield piece, memoryview(b"")
                 continue
-            body = self._want(piece.key).result()
+            body = self._submit_fetch(piece.key).result()
             needed[piece.key] -= 1
             if not needed[piece.key]:
                 del needed[piece.key]
@@ -73,15 +73,15 @@ class Fetched:
                 raise ManifestDamaged(f"a manifest wants more of the object {piece.key} than there is")
             yield piece, memoryview(body)[piece.offset : piece.offset + piece.length]
 
-    def _want(self, key: str) -> Future[bytes]:
-        held = self._held.get(key)
-        if held is None:
-            while len(self._held) >= HELD:
-                self._held.popitem(last=False)
-            held = self._held[key] = self._lanes.submit(self._fetch, key)
+    def _submit_fetch(self, key: str) -> Future[bytes]:
+        cached = self._cached.get(key)
+        if cached is None:
+            while len(self._cached) >= MAX_CACHED_OBJECTS:
+                self._cached.popitem(last=False)
+            cached = self._cached[key] = self._threads.submit(self._fetch, key)
         else:
-            self._held.move_to_end(key)
-        return held
+            self._cached.move_to_end(key)
+        return cached
 
     def _fetch(self, key: str) -> bytes:
         body = self._get(object_key(self._prefix, key))

@@ -6,9 +6,9 @@ import threading
 
 from burstd.domain.plugins.stager import OBJECT_BYTES
 
-SMALL_BYTES = 1 << 20
+MAX_PACKED_FILE_BYTES = 1 << 20
 """Files up to this size are packed."""
-PACK_CONTENTS = 16_384
+MAX_PACK_CONTENTS = 16_384
 """In one pack at most, so that what is remembered of a pack is bounded for files of a few bytes too."""
 
 
@@ -22,12 +22,12 @@ class Pack:
         self.key = ""
         """Of the object, when it is in the store."""
         self.error: BaseException | None = None
-        self.ended = threading.Event()
+        self.finished = threading.Event()
         """It is in the store, or ``error`` says why not."""
 
     def has_room(self, length: int) -> bool:
         """Whether so many bytes more fit."""
-        return self.size + length <= OBJECT_BYTES and len(self.contents) < PACK_CONTENTS
+        return self.size + length <= OBJECT_BYTES and len(self.contents) < MAX_PACK_CONTENTS
 
     def add(self, content: bytes, data: bytes) -> None:
         """Adds a content."""
@@ -35,15 +35,15 @@ class Pack:
         self.parts.append(data)
         self.size += len(data)
 
-    def body(self) -> bytes:
+    def take_body(self) -> bytes:
         """All of it; the parts are let go."""
         whole = b"".join(self.parts)
         self.parts.clear()
         return whole
 
-    def end(self, key: str, error: BaseException | None = None) -> None:
+    def finish(self, key: str, error: BaseException | None = None) -> None:
         """It is put, or will never be."""
         self.key = key
         self.error = error
         self.parts.clear()
-        self.ended.set()
+        self.finished.set()

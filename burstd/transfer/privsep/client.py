@@ -18,42 +18,52 @@ from typing import Any, Self, TypeVar
 
 from burstd.transfer.privsep import descriptor_channel, worker_answers
 from burstd.transfer.privsep import worker as program
-from burstd.transfer.privsep.errors import Account, Facts, HandError, HandLate, Look, Room, Rows, account, printable
+from burstd.transfer.privsep.errors import (
+    Account,
+    DestinationSpace,
+    FileFacts,
+    SourceSize,
+    UserWorkerError,
+    UserWorkerTimeout,
+    WalkBatch,
+    account,
+    printable,
+)
 
 __all__ = [
     "Account",
-    "Facts",
-    "Hand",
-    "HandError",
-    "HandLate",
-    "Look",
-    "Room",
-    "Rows",
+    "DestinationSpace",
+    "FileFacts",
+    "SourceSize",
+    "UserWorker",
+    "UserWorkerError",
+    "UserWorkerTimeout",
+    "WalkBatch",
     "account",
-    "hand_of",
-    "open_hand",
     "printable",
+    "start_user_worker",
+    "user_worker_for",
 ]
 
-AnyHand = TypeVar("AnyHand", bound="Hand")
+AnyUserWorker = TypeVar("AnyUserWorker", bound="UserWorker")
 
 
 _CONNECT_S = 2.0
-MOST_HANDS = 32
+MAX_WORKERS_PER_USER = 32
 """Of one user at once: half of every lane, and a few more."""
-QUIET_S = 600.0
+SILENCE_TIMEOUT_S = 600.0
 """A hand that was not heard for so long hangs, as the file system does that it works on."""
-_LOOK_S = 30.0
+_MEASURE_GRACE_S = 30.0
 """For the one call that a look may be in when its time is over."""
-_REMOVE_S = 6 * 3600.0
+_REMOVE_TIMEOUT_S = 6 * 3600.0
 """A large directory goes without a word."""
-_SLICE_S = 0.2
-_SENTENCE = 1000
-_UNHEARD = 16
+_POLL_INTERVAL_S = 0.2
+_MAX_SENTENCE_CHARS = 1000
+_MAX_UNREAD_MESSAGES = 16
 """Messages of a walk that may still come when it was told to stop."""
 
 
-class Hand:
+class UserWorker:
     """One user's hand, for one thread at a time. Its paths are text with surrogates for what is no UTF-8.
 
     ``root``s are absolute or begin with ``~``; ``items`` are paths below them, of which no part is followed where it is
@@ -65,14 +75,14 @@ class Hand:
         self._sock = sock
         self._child = child
         self._cancelled: threading.Event | None = None
-        self._patience_s = 5.0
+        self._exit_timeout_s = 5.0
         self._deadline = float("inf")
 
-    def end_by(self, deadline: float) -> None:
+    def set_deadline(self, deadline: float) -> None:
         """From now on every request fails with HandLate after this time of time.monotonic."""
         self._deadline = deadline
 
-    def heed(self, cancelled: threading.Event) -> None:
+    def set_cancel_event(self, cancelled: threading.Event) -> None:
         """From now on what only reads, and copies and moves, fail soon after this is set."""
         self._cancelled = cancelled
 
@@ -82,17 +92,17 @@ class Hand:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         self.close()
 
-    def begin(self, hello: Mapping[str, object]) -> int:
+    def handshake(self, hello: Mapping[str, object]) -> int:
         """Says whose hand it is, once; returns its process id."""
-        with self._taken():
-            return worker_answers.number(self._ask(dict(hello))["ready"], least=1, most=1 << 22)
+        with self._rejecting_malformed():
+            return worker_answers.number(self._request(dict(hello))["ready"], least=1, most=1 << 22)
 
     def close(self) -> None:
         """Ends the connection, and with it the hand."""
         self._sock.close()
         if self._child is not None:
             try:
-                self._child.wait(self._patience_s)
+                self._child.wait(self._exit_timeout_s)
             except subprocess.TimeoutExpired:
                 self._child.kill()
                 # One that hangs in the kernel dies when its file system answers; Python reaps it then.
@@ -100,7 +110,7 @@ class Hand:
                     self._child.wait(1)
             self._child = None
 
-    def walk(self, source: str) -> Generator[Rows, None, bool]:
+    def walk(self, source: str) -> Generator[WalkBatch, None, bool]:
         """Entries of a file, directory or pattern in a stable order. The descriptors of a message are closed here.
 
         Returns (as the generator's value) whether the source is a single file.
@@ -110,118 +120,120 @@ class Hand:
         ended = False
         try:
             while True:
-                message, fds = self._receive(heed=True)
+                message, fds = self._receive(cancellable=True)
                 try:
                     if isinstance(message, dict):
                         ended = True
-                        said = self._checked(message)
-                        with self._taken():
-                            single = worker_answers.flag(said["single"])
+                        answer = self._check_answer(message)
+                        with self._rejecting_malformed():
+                            single = worker_answers.flag(answer["single"])
                         break
-                    with self._taken():
-                        found = worker_answers.rows(message, fds)
-                    yield found
+                    with self._rejecting_malformed():
+                        batch = worker_answers.rows(message, fds)
+                    yield batch
                 finally:
                     _close(fds)
                 self._send({})
         finally:
             if not ended:
-                self._stop()
+                self._stop_walk()
         return single
 
-    def fetch(self, source: str, rows: Sequence[list[Any]]) -> list[int]:
+    def fetch_objects(self, source: str, rows: Sequence[list[Any]]) -> list[int]:
         """Content of ``o`` rows of the walk under way, 64 at most: descriptors to read, the caller's to close soon."""
         self._send({"do": "fetch", "source": source, "items": list(rows)})
-        return self._opened(len(rows))[1]
+        return self._receive_descriptors(len(rows))[1]
 
-    def look(self, source: str, *, seconds: float = 2.0, entries: int = 100_000) -> Look:
+    def measure_source(self, source: str, *, seconds: float = 2.0, entries: int = 100_000) -> SourceSize:
         """What a source is, within a time and a number of entries. HandError: it is not there or not readable."""
         self._send({"do": "look", "source": source, "seconds": seconds, "entries": entries})
-        said = self._answer(min(seconds + _LOOK_S, self._sock.gettimeout() or QUIET_S), heed=True)
-        with self._taken():
-            return worker_answers.look(said)
+        answer = self._receive_answer(
+            min(seconds + _MEASURE_GRACE_S, self._sock.gettimeout() or SILENCE_TIMEOUT_S), cancellable=True
+        )
+        with self._rejecting_malformed():
+            return worker_answers.source_size(answer)
 
-    def free(self, path: str) -> Room:
+    def destination_space(self, path: str) -> DestinationSpace:
         """Room at a destination, which need not be there yet."""
-        said = self._ask({"do": "free", "path": path})
-        with self._taken():
-            return worker_answers.room(said)
+        answer = self._request({"do": "free", "path": path})
+        with self._rejecting_malformed():
+            return worker_answers.destination_space(answer)
 
-    def make(self, root: str, items: Sequence[str]) -> list[bool]:
+    def make_directories(self, root: str, items: Sequence[str]) -> list[bool]:
         """Makes directories with mode 0700 (``""``: the root and what leads to it); False where one was there."""
-        made = self._items({"do": "make", "root": root}, items)
-        with self._taken():
+        made = self._request_items({"do": "make", "root": root}, items)
+        with self._rejecting_malformed():
             return [worker_answers.flag(each) for each in made]
 
-    def make_own(self, root: str, items: Sequence[str]) -> None:
+    def make_private_directories(self, root: str, items: Sequence[str]) -> None:
         """Makes directories of mode 0700 below one whose parent is there; fails where one is not this user's alone."""
-        self._items({"do": "make_own", "root": root}, items)
+        self._request_items({"do": "make_own", "root": root}, items)
 
-    def create(self, root: str, items: Sequence[str], *, job: str) -> list[tuple[str, int]]:
+    def create_files(self, root: str, items: Sequence[str], *, job: str) -> list[tuple[str, int]]:
         """New files of mode 0600 beside these paths: their paths, and descriptors that are the caller's to close."""
         made: list[tuple[str, int]] = []
         try:
             for start in range(0, len(items), descriptor_channel.FDS_AT_ONCE):
                 part = list(items[start : start + descriptor_channel.FDS_AT_ONCE])
                 self._send({"do": "create", "root": root, "items": part, "job": job})
-                names, fds = self._opened(len(part), worker_answers.to_write)
+                names, fds = self._receive_descriptors(len(part), worker_answers.check_writable)
                 made += zip(names, fds, strict=True)
         except BaseException:
             _close([fd for _, fd in made])
             raise
         return made
 
-    def open(self, root: str, items: Sequence[str]) -> list[int]:
+    def open_files(self, root: str, items: Sequence[str]) -> list[int]:
         """Regular files, open for reading; the descriptors are the caller's to close."""
         opened: list[int] = []
         try:
             for start in range(0, len(items), descriptor_channel.FDS_AT_ONCE):
                 part = list(items[start : start + descriptor_channel.FDS_AT_ONCE])
                 self._send({"do": "open", "root": root, "items": part})
-                opened += self._opened(len(part))[1]
+                opened += self._receive_descriptors(len(part))[1]
         except BaseException:
             _close(opened)
             raise
         return opened
 
-    def finish(self, root: str, items: Sequence[tuple[str, str, int, int]]) -> None:
+    def commit_files(self, root: str, items: Sequence[tuple[str, str, int, int]]) -> None:
         """Puts new files in their places: (path of the new file, path, permission bits, mtime_ns)."""
-        self._items({"do": "finish", "root": root}, items)
+        self._request_items({"do": "finish", "root": root}, items)
 
     def symlink(self, root: str, items: Sequence[tuple[str, str, int | None]], *, job: str) -> None:
         """Makes symbolic links, replacing files and links: (target, path, mtime_ns or None)."""
-        self._items({"do": "symlink", "root": root, "job": job}, items)
+        self._request_items({"do": "symlink", "root": root, "job": job}, items)
 
     def hardlink(self, root: str, items: Sequence[tuple[str, str]], *, job: str) -> None:
         """Makes second names of files: (path of the file, path)."""
-        self._items({"do": "hardlink", "root": root, "job": job}, items)
+        self._request_items({"do": "hardlink", "root": root, "job": job}, items)
 
-    def settle(self, root: str, items: Sequence[tuple[str, int, int]]) -> None:
+    def finalize_directories(self, root: str, items: Sequence[tuple[str, int, int]]) -> None:
         """Gives directories mode and time when all is in them, the deepest first: (path, permission bits, mtime_ns)."""
-        self._items({"do": "settle", "root": root}, items)
+        self._request_items({"do": "settle", "root": root}, items)
 
-    def remove(self, root: str, items: Sequence[str]) -> None:
+    def remove_files(self, root: str, items: Sequence[str]) -> None:
         """Removes files and links; what is gone is no error."""
-        self._items({"do": "remove", "root": root}, items)
+        self._request_items({"do": "remove", "root": root}, items)
 
-    def sweep(self, root: str, items: Sequence[str], *, job: str) -> int:
+    def remove_unfinished(self, root: str, items: Sequence[str], *, job: str) -> int:
         """Removes a job's unfinished new files from these directories (``""``: the root); how many."""
-        swept = self._items({"do": "sweep", "root": root, "job": job}, items)
-        with self._taken():
+        swept = self._request_items({"do": "sweep", "root": root, "job": job}, items)
+        with self._rejecting_malformed():
             return sum(worker_answers.number(each) for each in swept)
 
-    def facts(self, root: str, items: Sequence[str]) -> list[Facts | None]:
+    def file_facts(self, root: str, items: Sequence[str]) -> list[FileFacts | None]:
         """What is at these paths (``""``: the root, followed); None: nothing."""
-        found = self._items({"do": "facts", "root": root}, items)
-        with self._taken():
-            return [worker_answers.facts(row) for row in found]
+        found = self._request_items({"do": "facts", "root": root}, items)
+        with self._rejecting_malformed():
+            return [worker_answers.file_facts(row) for row in found]
 
     def move(self, source_root: str, source: str, root: str, path: str, *, job: str) -> int:
         """Moves a file, link or directory: renamed, or copied (holes kept) to another file system. Bytes of its files.
 
         A file in its place is replaced, a directory gone into. A renamed directory counts 0.
         """
-        return self._counted(
+        return self._request_copy(
             {"do": "move", "from": source_root, "source": source, "root": root, "path": path, "job": job}
         )
 
@@ -231,90 +243,92 @@ class Hand:
         What is there is replaced, what is in a directory beside it stays. Raises HandError for the first file that
         cannot be read.
         """
-        return self._counted({"do": "copy", "source": source, "root": root, "path": path, "job": job})
+        return self._request_copy({"do": "copy", "source": source, "root": root, "path": path, "job": job})
 
-    def _counted(self, request: dict[str, Any]) -> int:
+    def _request_copy(self, request: dict[str, Any]) -> int:
         self._send(request)
         while True:
-            message = self._answer(heed=True)
+            message = self._receive_answer(cancellable=True)
             if "progress" not in message:
-                with self._taken():
+                with self._rejecting_malformed():
                     return worker_answers.number(*worker_answers.items(message, 1))
 
     def remove_tree(self, root: str, items: Sequence[str]) -> None:
         """Removes directories with all that is in them, following no link; what is gone is no error."""
-        self._items({"do": "remove_tree", "root": root}, items, _REMOVE_S)
+        self._request_items({"do": "remove_tree", "root": root}, items, _REMOVE_TIMEOUT_S)
 
-    def _items(self, request: dict[str, Any], items: Sequence[Any], seconds: float | None = None) -> list[Any]:
+    def _request_items(self, request: dict[str, Any], items: Sequence[Any], seconds: float | None = None) -> list[Any]:
         answers: list[Any] = []
         # In portions, which bounds what a message holds.
         for start in range(0, len(items), 1000):
             part = list(items[start : start + 1000])
             self._send({**request, "items": part})
-            said = self._answer(seconds)
-            with self._taken():
-                answers += worker_answers.items(said, len(part))
+            answer = self._receive_answer(seconds)
+            with self._rejecting_malformed():
+                answers += worker_answers.items(answer, len(part))
         return answers
 
-    def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
+    def _request(self, request: dict[str, Any]) -> dict[str, Any]:
         self._send(request)
-        return self._answer()
+        return self._receive_answer()
 
-    def _answer(self, seconds: float | None = None, *, heed: bool = False) -> dict[str, Any]:
-        message, fds = self._receive(seconds, heed=heed)
+    def _receive_answer(self, seconds: float | None = None, *, cancellable: bool = False) -> dict[str, Any]:
+        message, fds = self._receive(seconds, cancellable=cancellable)
         _close(fds)
-        return self._checked(message)
+        return self._check_answer(message)
 
-    def _opened(
-        self, count: int, check: Callable[[Sequence[int], int], None] = worker_answers.to_read
+    def _receive_descriptors(
+        self, count: int, check: Callable[[Sequence[int], int], None] = worker_answers.check_readable
     ) -> tuple[list[str], list[int]]:
         """Names, which only ``create`` gives, and descriptors."""
         message, fds = self._receive()
         try:
-            said = self._checked(message)
-            with self._taken():
-                names = worker_answers.items(said, count)
+            answer = self._check_answer(message)
+            with self._rejecting_malformed():
+                names = worker_answers.items(answer, count)
                 check(fds, count)
-                return [worker_answers.below(name or "") for name in names], fds
+                return [worker_answers.relative_path(name or "") for name in names], fds
         except BaseException:
             _close(fds)
             raise
 
-    def _checked(self, message: Any) -> dict[str, Any]:
-        with self._taken():
+    def _check_answer(self, message: Any) -> dict[str, Any]:
+        with self._rejecting_malformed():
             if not isinstance(message, dict):
                 raise TypeError("no object")
             if "error" in message:
-                what = printable(worker_answers.text(message["error"]))[:_SENTENCE]
+                what = printable(worker_answers.text(message["error"]))[:_MAX_SENTENCE_CHARS]
                 path, code = (
                     worker_answers.text(message.get("path", "")),
                     worker_answers.code(message.get("errno") or 0),
                 )
-                raise HandError(path, code, f"{printable(path)}: {what}" if path else what)
+                raise UserWorkerError(path, code, f"{printable(path)}: {what}" if path else what)
             return message
 
     @contextmanager
-    def _taken(self) -> Iterator[None]:
+    def _rejecting_malformed(self) -> Iterator[None]:
         """What no hand of burstd says ends the connection, and is a HandError."""
         try:
             yield
         except (ValueError, TypeError, LookupError):
             with suppress(OSError):
                 self._sock.shutdown(socket.SHUT_RDWR)
-            raise HandError("", 0, "the hand does not answer as it should; see its journal (burstd-hand@)") from None
+            raise UserWorkerError(
+                "", 0, "the hand does not answer as it should; see its journal (burstd-hand@)"
+            ) from None
 
-    def _stop(self) -> None:
+    def _stop_walk(self) -> None:
         """Ends a walk that nobody wants to hear to its end."""
         try:
             self._send({"stop": True})
-            for _ in range(_UNHEARD):
-                message, fds = self._receive(heed=True)
+            for _ in range(_MAX_UNREAD_MESSAGES):
+                message, fds = self._receive(cancellable=True)
                 _close(fds)
                 if isinstance(message, dict):
                     return
                 self._send({})
             self._sock.shutdown(socket.SHUT_RDWR)
-        except (HandError, OSError):
+        except (UserWorkerError, OSError):
             # It is gone, and the walk with it.
             return
 
@@ -322,34 +336,34 @@ class Hand:
         try:
             descriptor_channel.send(self._sock, request)
         except (descriptor_channel.ConnectionEnded, OSError) as error:
-            raise HandError("", 0, f"the hand is gone: {error}; see its journal (burstd-hand@)") from None
+            raise UserWorkerError("", 0, f"the hand is gone: {error}; see its journal (burstd-hand@)") from None
 
-    def _receive(self, seconds: float | None = None, *, heed: bool = False) -> tuple[Any, list[int]]:
+    def _receive(self, seconds: float | None = None, *, cancellable: bool = False) -> tuple[Any, list[int]]:
         """The next message, if it comes in time; ``heed``: and nobody has cancelled."""
         try:
-            self._wait(self._sock.gettimeout() if seconds is None else seconds, heed=heed)
-            return descriptor_channel.receive(self._sock, worker_answers.ANSWER_BYTES)
+            self._wait(self._sock.gettimeout() if seconds is None else seconds, cancellable=cancellable)
+            return descriptor_channel.receive(self._sock, worker_answers.MAX_ANSWER_BYTES)
         except (descriptor_channel.ConnectionEnded, OSError) as error:
-            raise HandError("", 0, f"the hand is gone: {error}; see its journal (burstd-hand@)") from None
+            raise UserWorkerError("", 0, f"the hand is gone: {error}; see its journal (burstd-hand@)") from None
 
-    def _wait(self, seconds: float | None, *, heed: bool) -> None:
+    def _wait(self, seconds: float | None, *, cancellable: bool) -> None:
         until = min(time.monotonic() + seconds if seconds is not None else float("inf"), self._deadline)
         ready = select.poll()
         ready.register(self._sock, select.POLLIN)
-        while not ready.poll(1000 * max(0.0, min(_SLICE_S, until - time.monotonic()))):
-            cancelled = heed and self._cancelled is not None and self._cancelled.is_set()
+        while not ready.poll(1000 * max(0.0, min(_POLL_INTERVAL_S, until - time.monotonic()))):
+            cancelled = cancellable and self._cancelled is not None and self._cancelled.is_set()
             if cancelled or time.monotonic() >= until:
                 # What it says from now on answers nothing: it is told that nobody listens any more.
                 self._sock.shutdown(socket.SHUT_RDWR)
-                self._patience_s = 1.0
+                self._exit_timeout_s = 1.0
                 if time.monotonic() >= self._deadline:
-                    self._patience_s = 0.1
-                    raise HandLate("", 0, "the time for it is over")
+                    self._exit_timeout_s = 0.1
+                    raise UserWorkerTimeout("", 0, "the time for it is over")
                 text = "it was told to stop" if cancelled else f"the file system has not answered for {seconds:.0f} s"
-                raise HandError("", 0, text)
+                raise UserWorkerError("", 0, text)
 
 
-def open_hand(
+def start_user_worker(
     uid: int,
     gid: int,
     groups: Sequence[int] = (),
@@ -359,7 +373,7 @@ def open_hand(
     min_uid: int = 1000,
     gone: bool = False,
     deadline: float = float("inf"),
-) -> Hand:
+) -> UserWorker:
     """A hand for a user: at ``socket_path`` where systemd starts them, else a child of this process (which is root).
 
     With ``socket_path`` the account database of the machine says what the user's groups are;
@@ -367,71 +381,73 @@ def open_hand(
     """
     hello = {"uid": uid, "gid": gid, "groups": list(groups or (gid,)), "home": home, "gone": gone}
 
-    def make(sock: socket.socket, child: subprocess.Popen[bytes] | None) -> Hand:
-        sock.settimeout(QUIET_S)
-        made = Hand(sock, child)
-        made.end_by(deadline)
-        return made
+    def make_client(sock: socket.socket, child: subprocess.Popen[bytes] | None) -> UserWorker:
+        sock.settimeout(SILENCE_TIMEOUT_S)
+        worker = UserWorker(sock, child)
+        worker.set_deadline(deadline)
+        return worker
 
-    return started(make, ["-S", str(program.__file__)], hello, socket_path, min_uid, {})
+    return start_worker_process(make_client, ["-S", str(program.__file__)], hello, socket_path, min_uid, {})
 
 
-def started(
-    kind: Callable[[socket.socket, subprocess.Popen[bytes] | None], AnyHand],
+def start_worker_process(
+    make_client: Callable[[socket.socket, subprocess.Popen[bytes] | None], AnyUserWorker],
     command: Sequence[str],
     hello: Mapping[str, object],
     socket_path: Path | None,
     min_uid: int,
     env: Mapping[str, str],
-) -> AnyHand:
+) -> AnyUserWorker:
     """A hand that is ready: a child that runs Python with ``command``, or at ``socket_path``. Raises HandError."""
     uid = int(str(hello["uid"]))
-    if processes.count(uid) >= MOST_HANDS:
-        text = f"user {uid} has {MOST_HANDS} hands already that have not ended: are they stopped?"
-        raise HandError("", errno.EAGAIN, text)
-    ours, theirs = None, None
+    if worker_processes.count(uid) >= MAX_WORKERS_PER_USER:
+        text = f"user {uid} has {MAX_WORKERS_PER_USER} hands already that have not ended: are they stopped?"
+        raise UserWorkerError("", errno.EAGAIN, text)
+    client_sock, worker_sock = None, None
     child: subprocess.Popen[bytes] | None = None
     try:
         if socket_path is not None:
-            ours = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-            ours.settimeout(_CONNECT_S)
-            ours.connect(str(socket_path))
+            client_sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            client_sock.settimeout(_CONNECT_S)
+            client_sock.connect(str(socket_path))
         else:
-            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-            fd = theirs.fileno()
-            whole = [sys.executable, "-I", *command, "--fd", str(fd), "--min-uid", str(min_uid)]
-            child = subprocess.Popen(whole, pass_fds=(fd,), stdin=subprocess.DEVNULL, env=env, cwd="/")
+            client_sock, worker_sock = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+            fd = worker_sock.fileno()
+            argv = [sys.executable, "-I", *command, "--fd", str(fd), "--min-uid", str(min_uid)]
+            child = subprocess.Popen(argv, pass_fds=(fd,), stdin=subprocess.DEVNULL, env=env, cwd="/")
     except OSError as error:
-        if ours is not None:
-            ours.close()
+        if client_sock is not None:
+            client_sock.close()
         where = str(socket_path) if socket_path else "burstd-hand"
-        raise HandError(where, error.errno or 0, f"no hand can be had at {where}: {error.strerror or error}") from None
+        raise UserWorkerError(
+            where, error.errno or 0, f"no hand can be had at {where}: {error.strerror or error}"
+        ) from None
     finally:
-        if theirs is not None:
-            theirs.close()
-    hand = kind(ours, child)
+        if worker_sock is not None:
+            worker_sock.close()
+    worker = make_client(client_sock, child)
     try:
-        processes.add(uid, hand.begin(hello))
+        worker_processes.add(uid, worker.handshake(hello))
     except BaseException:
-        hand.close()
+        worker.close()
         raise
-    return hand
+    return worker
 
 
-def hand_of(
+def user_worker_for(
     who: Account, deadline: float = float("inf"), *, socket_path: Path | None = None, min_uid: int = 1000
-) -> Hand:
+) -> UserWorker:
     """A hand for an account; one without a name is gone, and has what its number owns.
 
     ``deadline``: see Hand.end_by.
     """
-    return open_hand(
+    return start_user_worker(
         who.uid, who.gid, who.groups, home=who.home, socket_path=socket_path, min_uid=min_uid, gone=not who.user,
         deadline=deadline,
     )  # fmt: skip
 
 
-class Processes:
+class WorkerProcesses:
     """The hands of each user that have not ended: a user can stop his, and only systemd can end them then."""
 
     def __init__(self) -> None:
@@ -468,7 +484,7 @@ def _ended(process: int) -> bool:
     return True
 
 
-processes = Processes()
+worker_processes = WorkerProcesses()
 
 
 def _close(fds: list[int]) -> None:

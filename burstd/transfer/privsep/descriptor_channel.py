@@ -17,7 +17,7 @@ FDS_AT_ONCE = 64
 """Descriptors in one message, at most: the kernel's limit is 253."""
 MESSAGE_BYTES = 64 << 20
 _HEAD = struct.Struct("!II")
-_ROOM = socket.CMSG_SPACE(FDS_AT_ONCE * 4)
+_CONTROL_BYTES = socket.CMSG_SPACE(FDS_AT_ONCE * 4)
 
 
 class ConnectionEnded(Exception):
@@ -43,8 +43,8 @@ def receive(sock: socket.socket, limit: int = MESSAGE_BYTES) -> tuple[Any, list[
     """The next message, of ``limit`` bytes, and its descriptors, the caller's to close. Raises ConnectionEnded."""
     fds: list[int] = []
     try:
-        length, count = _head(sock, fds, limit)
-        text = _exactly(sock, length)
+        length, count = _receive_head(sock, fds, limit)
+        text = _receive_exactly(sock, length)
         if count == len(fds):
             return json.loads(text), fds
     except BaseException as error:
@@ -60,11 +60,11 @@ def receive(sock: socket.socket, limit: int = MESSAGE_BYTES) -> tuple[Any, list[
     raise ConnectionEnded("the other end does not speak as it should")
 
 
-def _head(sock: socket.socket, fds: list[int], limit: int) -> tuple[int, int]:
+def _receive_head(sock: socket.socket, fds: list[int], limit: int) -> tuple[int, int]:
     """Length and number of descriptors of the next message; the descriptors come into ``fds``."""
     head = b""
     while len(head) < _HEAD.size:
-        part, controls, flags, _ = sock.recvmsg(_HEAD.size - len(head), _ROOM, socket.MSG_CMSG_CLOEXEC)
+        part, controls, flags, _ = sock.recvmsg(_HEAD.size - len(head), _CONTROL_BYTES, socket.MSG_CMSG_CLOEXEC)
         for level, kind, data in controls:
             if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
                 fds += array.array("i", data[: len(data) - len(data) % 4])
@@ -79,7 +79,7 @@ def _head(sock: socket.socket, fds: list[int], limit: int) -> tuple[int, int]:
     return length, count
 
 
-def _exactly(sock: socket.socket, length: int) -> bytearray:
+def _receive_exactly(sock: socket.socket, length: int) -> bytearray:
     text = bytearray(length)
     view = memoryview(text)
     while view:

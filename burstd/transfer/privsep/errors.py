@@ -12,7 +12,7 @@ from typing import Any
 from burstd.domain.errors import BurstdError
 
 
-class HandError(BurstdError):
+class UserWorkerError(BurstdError):
     """What a user's rights did not allow, or a file system did not do. ``errno``: 0 where it is none of a file."""
 
     def __init__(self, path: str, number: int, sentence: str) -> None:
@@ -22,7 +22,7 @@ class HandError(BurstdError):
         self.sentence = sentence
 
 
-class HandLate(HandError):
+class UserWorkerTimeout(UserWorkerError):
     """The time that it had is over."""
 
 
@@ -42,7 +42,7 @@ def account(user: str | int) -> Account:
     try:
         entry = pwd.getpwuid(user) if isinstance(user, int) else pwd.getpwnam(user)
     except KeyError:
-        raise HandError(
+        raise UserWorkerError(
             "", errno.ENOENT, f"this machine has no account {user}: see that its users are known here"
         ) from None
     groups = tuple(os.getgrouplist(entry.pw_name, entry.pw_gid))
@@ -50,32 +50,32 @@ def account(user: str | int) -> Account:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class SourceSize:
     """What a source is, as far as time allowed: sizes and counts are at least so many unless ``whole``."""
 
     size: int
     entries: int
-    whole: bool
+    complete: bool
     single: bool
     unreadable: tuple[tuple[str, int], ...]
     """Paths below the source that the user cannot read, with their errno; ten at most."""
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class DestinationSpace:
     """A destination. ``free``: bytes that this user may still write, -1 inodes: not counted there."""
 
-    free: int
-    inodes: int
+    free_bytes: int
+    free_inodes: int
     writable: bool
-    there: bool
+    exists: bool
     """It is a directory already."""
     nearest: str
     """The directory on the way to it that is there, to which the other figures belong."""
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class FileFacts:
     """What is at a path, not followed. Times in nanoseconds since 1970."""
 
     mode: int
@@ -93,7 +93,7 @@ class Facts:
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class WalkBatch:
     """One message of a walk (rows: see burstd.transfer.trees.walk) with the descriptors of its ``f`` rows, in order."""
 
     rows: list[list[Any]]

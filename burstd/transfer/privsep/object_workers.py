@@ -14,19 +14,19 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from burstd.transfer.privsep.client import Account, Hand, HandError, started
+from burstd.transfer.privsep.client import Account, UserWorker, UserWorkerError, start_worker_process
 
 SCHEMES = ("s3", "swift")
 _PROGRAM = "staging.objects.user_worker"
 
 
-def scheme(place: str) -> str:
+def object_scheme(location: str) -> str:
     """``s3`` or ``swift`` where a source or destination lies there; empty: a path."""
-    name, separator, _ = place.partition("://")
+    name, separator, _ = location.partition("://")
     return name if separator and name in SCHEMES else ""
 
 
-class ObjectHand(Hand):
+class ObjectWorker(UserWorker):
     """As a Hand, with URLs for absolute paths: what is no object is left out, and what a place does not keep is lost.
 
     Directories and their times are nothing; files keep their times where rclone looks for them.
@@ -34,20 +34,20 @@ class ObjectHand(Hand):
 
     def __init__(self, sock: socket.socket, child: subprocess.Popen[bytes] | None = None) -> None:
         super().__init__(sock, child)
-        self._hurry = sock.gettimeout() is not None
+        self._kill_on_close = sock.gettimeout() is not None
         self.left_out: list[str] = []
         """Paths of what was to be written and is no object."""
         self.bytes_fetched = 0
 
     def close(self) -> None:
         """Ends it, at once where answers have a time limit."""
-        if self._hurry and self._child is not None:
+        if self._kill_on_close and self._child is not None:
             self._child.kill()
         super().close()
 
-    def fetch(self, source: str, rows: Sequence[list[Any]]) -> list[int]:
+    def fetch_objects(self, source: str, rows: Sequence[list[Any]]) -> list[int]:
         """See Hand; counts."""
-        fds = super().fetch(source, rows)
+        fds = super().fetch_objects(source, rows)
         self.bytes_fetched += sum(row[2] for row in rows)
         return fds
 
@@ -66,13 +66,13 @@ class ObjectHand(Hand):
         for earlier, path in items:
             try:
                 super().hardlink(root, [(earlier, path)], job=job)
-            except HandError as error:
+            except UserWorkerError as error:
                 if error.errno != errno.EFBIG:
                     raise
                 self.left_out.append(f"{root.rstrip('/')}/{path}")
 
 
-def object_hand(
+def object_worker_for(
     who: Account,
     kind: str,
     *,
@@ -80,7 +80,7 @@ def object_hand(
     min_uid: int = 1000,
     timeout_s: float | None = None,
     loopback: bool = False,
-) -> ObjectHand:
+) -> ObjectWorker:
     """A hand of an account for ``s3`` or ``swift``, as hands.open_hand; ``timeout_s``: for each answer. HandError.
 
     ``loopback``: it may also reach servers on this machine, which a user's configuration could name otherwise in order
@@ -88,16 +88,18 @@ def object_hand(
     """
     found = importlib.util.find_spec(_PROGRAM)
     if found is None or found.origin is None:
-        raise HandError("", errno.ENOSYS, f"burstd was installed without {_PROGRAM}: install it whole")
+        raise UserWorkerError("", errno.ENOSYS, f"burstd was installed without {_PROGRAM}: install it whole")
     hello = {"uid": who.uid, "gid": who.gid, "groups": list(who.groups or (who.gid,)), "home": who.home}
 
-    def make(sock: socket.socket, child: subprocess.Popen[bytes] | None) -> ObjectHand:
+    def make_client(sock: socket.socket, child: subprocess.Popen[bytes] | None) -> ObjectWorker:
         sock.settimeout(timeout_s)
-        return ObjectHand(sock, child)
+        return ObjectWorker(sock, child)
 
     # The site's way out, if it has one; nothing else of burstd's.
     env = {name: value for name, value in os.environ.items() if name.lower().endswith("_proxy")}
     if socket_path is not None and not socket_path.exists():
         text = f"{kind}:// cannot be reached: an administrator starts burstd-object-hand.socket, which is {socket_path}"
-        raise HandError("", errno.ENOENT, text)
-    return started(make, [found.origin], {**hello, "objects": kind, "loopback": loopback}, socket_path, min_uid, env)
+        raise UserWorkerError("", errno.ENOENT, text)
+    return start_worker_process(
+        make_client, [found.origin], {**hello, "objects": kind, "loopback": loopback}, socket_path, min_uid, env
+    )

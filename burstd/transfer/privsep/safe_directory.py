@@ -8,13 +8,13 @@ import stat
 from collections.abc import Iterator
 from contextlib import suppress
 
-_WAY = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_TRAVERSE = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _LIST = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _COPY_AT_ONCE = 64 << 20
 
 
-class Below:
+class SafeDirectory:
     """Paths are below ``root``, without ``.`` and ``..``; ``""`` is the root itself. Raises OSError.
 
     The root is followed where it is a symbolic link, and so is what leads to it: it is the user's own word.
@@ -22,19 +22,19 @@ class Below:
 
     def __init__(self, root: str) -> None:
         self.root = root
-        self._top = -1
-        self._last: tuple[str, int] = ("", -1)
-        self._made: dict[str, tuple[int, int]] = {}
+        self._root_fd = -1
+        self._last_parent: tuple[str, int] = ("", -1)
+        self._unfinished: dict[str, tuple[int, int]] = {}
         """New files that are not finished: what they are, since others may write where the user lets them."""
 
     def close(self) -> None:
         """Closes what is open."""
-        self._forget()
-        if self._top >= 0:
-            os.close(self._top)
-            self._top = -1
+        self._close_last_parent()
+        if self._root_fd >= 0:
+            os.close(self._root_fd)
+            self._root_fd = -1
 
-    def make(self, path: str) -> bool:
+    def make_directory(self, path: str) -> bool:
         """Makes a directory that only its owner can enter; False: it is there. The root with all that leads to it."""
         if not path:
             return self._make_root()
@@ -47,13 +47,13 @@ class Below:
             return False
         return True
 
-    def make_own(self, path: str) -> None:
+    def make_private_directory(self, path: str) -> None:
         """Makes a directory of mode 0700 that nobody else can change, the root too, but not what leads to the root.
 
         One that is there is taken only if it is this user's. Raises PermissionError with owner and mode.
         """
         if path:
-            self.make(path)
+            self.make_directory(path)
         else:
             above = os.stat(os.path.dirname(self.root) or "/")  # noqa: PTH116, PTH120
             if above.st_mode & stat.S_IWOTH and not above.st_mode & stat.S_ISVTX:
@@ -73,22 +73,22 @@ class Below:
             remedy = "look who made it, and remove it"
             raise PermissionError(errno.EPERM, f"{what} directory of uid {os.geteuid()} alone: {remedy}")
 
-    def create(self, path: str, job: str) -> tuple[str, int]:
+    def create_file(self, path: str, job: str) -> tuple[str, int]:
         """A new file beside ``path``, which only its owner can open: its path and its descriptor, to write and read."""
         parent, name = self._parent(path)
-        new = temporary(job)
+        new = temporary_name(job)
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         fd = os.open(new, flags, 0o600, dir_fd=parent)
         beside = path[: len(path) - len(name)] + new
-        self._made[beside] = _identity(fd)
+        self._unfinished[beside] = _identity(fd)
         return beside, fd
 
-    def finish(self, new: str, path: str, mode: int, mtime_ns: int) -> None:
+    def commit_file(self, new: str, path: str, mode: int, mtime_ns: int) -> None:
         """Gives a new file its mode and time and puts it in the place of ``path``. ``new`` is what ``create`` gave."""
         parent, name = self._parent(new)
         fd = os.open(name, _READ, dir_fd=parent)
         try:
-            if self._made.pop(new, None) != _identity(fd):
+            if self._unfinished.pop(new, None) != _identity(fd):
                 raise OSError(errno.ESTALE, "was exchanged while it was written: see who else may write there", new)
             os.fchmod(fd, mode & 0o777)
             os.utime(fd, ns=(mtime_ns, mtime_ns))
@@ -99,7 +99,7 @@ class Below:
     def symlink(self, target: str, path: str, mtime_ns: int | None, job: str) -> None:
         """A symbolic link in the place of ``path``."""
         parent, name = self._parent(path)
-        new = temporary(job)
+        new = temporary_name(job)
         os.symlink(target, new, dir_fd=parent)
         try:
             if mtime_ns is not None:
@@ -115,7 +115,7 @@ class Below:
         source = os.dup(source)
         try:
             parent, name = self._parent(path)
-            new = temporary(job)
+            new = temporary_name(job)
             os.link(old, new, src_dir_fd=source, dst_dir_fd=parent, follow_symlinks=False)
         finally:
             os.close(source)
@@ -123,9 +123,9 @@ class Below:
             os.rename(new, name, src_dir_fd=parent, dst_dir_fd=parent)
         finally:
             # A rename between two names of one file does nothing and leaves both.
-            _gone(new, parent)
+            _unlink_if_there(new, parent)
 
-    def settle(self, path: str, mode: int, mtime_ns: int) -> None:
+    def finalize_directory(self, path: str, mode: int, mtime_ns: int) -> None:
         """Gives a directory its mode and time, when nothing more is written into it."""
         fd = self._directory(path)
         try:
@@ -134,25 +134,25 @@ class Below:
         finally:
             os.close(fd)
 
-    def remove(self, path: str) -> None:
+    def remove_file(self, path: str) -> None:
         """Removes a file or link; one that is gone is no error."""
-        self._made.pop(path, None)
+        self._unfinished.pop(path, None)
         parent, name = self._parent(path)
-        _gone(name, parent)
+        _unlink_if_there(name, parent)
 
-    def sweep(self, path: str, job: str) -> int:
+    def remove_unfinished(self, path: str, job: str) -> int:
         """Removes a job's new files that were never finished from a directory; how many there were."""
-        prefix = temporary(job)[:-_RANDOM]
+        prefix = temporary_name(job)[:-_RANDOM]
         fd = self._directory(path)
         try:
             found = [name for name in _listed(fd) if name.startswith(prefix) and len(name) == len(prefix) + _RANDOM]
             for name in found:
-                _gone(name, fd)
+                _unlink_if_there(name, fd)
         finally:
             os.close(fd)
         return len(found)
 
-    def facts(self, path: str) -> os.stat_result | None:
+    def lstat(self, path: str) -> os.stat_result | None:
         """What lstat says; None: there is nothing."""
         try:
             if not path:
@@ -162,7 +162,7 @@ class Below:
         except FileNotFoundError:
             return None
 
-    def open(self, path: str) -> int:
+    def open_file(self, path: str) -> int:
         """A regular file, to read."""
         parent, name = self._parent(path)
         fd = os.open(name, _READ, dir_fd=parent)
@@ -171,7 +171,7 @@ class Below:
             raise OSError(errno.EINVAL, "is no regular file", path)
         return fd
 
-    def move(self, source: Below, old: str, path: str, job: str) -> Iterator[int]:
+    def move(self, source: SafeDirectory, old: str, path: str, job: str) -> Iterator[int]:
         """Moves a file, link or directory from below ``source``: renamed, or copied where that is another file system.
 
         Yields now and then the bytes of the files that are done. Directories that are there are gone into, files
@@ -183,8 +183,8 @@ class Below:
             yield from self._move_directory(source, old, path, facts, job)
             return
         try:
-            here, new = self._parent(path)
-            os.rename(name, new, src_dir_fd=parent, dst_dir_fd=here)
+            target_parent, new = self._parent(path)
+            os.rename(name, new, src_dir_fd=parent, dst_dir_fd=target_parent)
         except OSError as error:
             if error.errno != errno.EXDEV:
                 raise
@@ -194,30 +194,32 @@ class Below:
         if stat.S_ISLNK(facts.st_mode):
             self.symlink(os.readlink(name, dir_fd=parent), path, facts.st_mtime_ns, job)
         elif stat.S_ISREG(facts.st_mode):
-            yield from self._copy(source.open(old), path, facts, job)
-        source.remove(old)
+            yield from self._copy(source.open_file(old), path, facts, job)
+        source.remove_file(old)
 
     def remove_tree(self, path: str) -> None:
         """Removes a directory with all that is in it; one that is gone is no error. A link is removed, not followed."""
         parent, name = self._parent(path)
         try:
-            _clear(parent, name)
+            _remove_tree(parent, name)
         except FileNotFoundError:
             return
 
-    def _move_directory(self, source: Below, old: str, path: str, facts: os.stat_result, job: str) -> Iterator[int]:
+    def _move_directory(
+        self, source: SafeDirectory, old: str, path: str, facts: os.stat_result, job: str
+    ) -> Iterator[int]:
         parent, name = source._parent(old)
-        if self.facts(path) is None:
+        if self.lstat(path) is None:
             try:
-                here, new = self._parent(path)
-                os.rename(name, new, src_dir_fd=parent, dst_dir_fd=here)
+                target_parent, new = self._parent(path)
+                os.rename(name, new, src_dir_fd=parent, dst_dir_fd=target_parent)
             except OSError as error:
                 if error.errno != errno.EXDEV:
                     raise
             else:
                 yield 0
                 return
-        self.make(path)
+        self.make_directory(path)
         fd = source._directory(old)
         try:
             names = sorted(_listed(fd))
@@ -225,24 +227,24 @@ class Below:
             os.close(fd)
         for child in names:
             yield from self.move(source, f"{old}/{child}", f"{path}/{child}", job)
-        self.settle(path, stat.S_IMODE(facts.st_mode), facts.st_mtime_ns)
+        self.finalize_directory(path, stat.S_IMODE(facts.st_mode), facts.st_mtime_ns)
         parent, name = source._parent(old)
         os.rmdir(name, dir_fd=parent)
 
     def _copy(self, fd: int, path: str, facts: os.stat_result, job: str) -> Iterator[int]:
         try:
-            new, out = self.create(path, job)
+            new, out = self.create_file(path, job)
             try:
                 yield from copy_data(fd, out, facts.st_size)
                 os.fsync(out)
             except BaseException:
-                self.remove(new)
+                self.remove_file(new)
                 raise
             finally:
                 os.close(out)
         finally:
             os.close(fd)
-        self.finish(new, path, stat.S_IMODE(facts.st_mode), facts.st_mtime_ns)
+        self.commit_file(new, path, stat.S_IMODE(facts.st_mode), facts.st_mtime_ns)
 
     def _replace(self, new: str, path: str) -> None:
         source, old = self._parent(new)
@@ -274,39 +276,39 @@ class Below:
 
     def _parent(self, path: str) -> tuple[int, str]:
         """The directory of a path, and its last name. The descriptor stays ours, until the next call."""
-        if self._top < 0:
-            self._top = os.open(self.root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        if self._root_fd < 0:
+            self._root_fd = os.open(self.root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         above, _, name = path.rpartition("/")
         if not {"", ".", ".."}.isdisjoint(path.split("/")):
             raise OSError(errno.EINVAL, "is no path below its directory", path)
         if not above:
-            return self._top, name
-        if above != self._last[0]:
-            self._forget()
-            fd = self._top
+            return self._root_fd, name
+        if above != self._last_parent[0]:
+            self._close_last_parent()
+            fd = self._root_fd
             try:
                 for part in above.split("/"):
-                    deeper = os.open(part, _WAY, dir_fd=fd)
-                    if fd != self._top:
+                    deeper = os.open(part, _TRAVERSE, dir_fd=fd)
+                    if fd != self._root_fd:
                         os.close(fd)
                     fd = deeper
             except OSError:
-                if fd != self._top:
+                if fd != self._root_fd:
                     os.close(fd)
                 raise
-            self._last = (above, fd)
-        return self._last[1], name
+            self._last_parent = (above, fd)
+        return self._last_parent[1], name
 
-    def _forget(self) -> None:
-        if self._last[1] >= 0:
-            os.close(self._last[1])
-        self._last = ("", -1)
+    def _close_last_parent(self) -> None:
+        if self._last_parent[1] >= 0:
+            os.close(self._last_parent[1])
+        self._last_parent = ("", -1)
 
 
 _RANDOM = 12
 
 
-def temporary(job: str) -> str:
+def temporary_name(job: str) -> str:
     """A name for a file that is being written for a job: ``.burst-JOB-0123456789ab``."""
     return f".burst-{job}-{os.urandom(_RANDOM // 2).hex()}"
 
@@ -320,14 +322,14 @@ def _listed(directory: int) -> list[str]:
     return os.listdir(directory)
 
 
-def _gone(name: str, directory: int) -> None:
+def _unlink_if_there(name: str, directory: int) -> None:
     try:
         os.unlink(name, dir_fd=directory)
     except FileNotFoundError:
         return
 
 
-def _clear(parent: int, name: str) -> None:
+def _remove_tree(parent: int, name: str) -> None:
     try:
         fd = os.open(name, _LIST, dir_fd=parent)
     except NotADirectoryError:
@@ -341,26 +343,26 @@ def _clear(parent: int, name: str) -> None:
             raise
         fd = -1
     if fd < 0 or not os.access(".", os.W_OK | os.X_OK, dir_fd=fd, effective_ids=True):
-        fd = _unlocked(parent, name, fd)
+        fd = _open_unlocked(parent, name, fd)
     try:
         for child in _listed(fd):
             try:
                 os.unlink(child, dir_fd=fd)
             except IsADirectoryError:
-                _clear(fd, child)
+                _remove_tree(fd, child)
             except PermissionError:  # what some file systems say of directories
                 if not stat.S_ISDIR(os.stat(child, dir_fd=fd, follow_symlinks=False).st_mode):
                     raise
-                _clear(fd, child)
+                _remove_tree(fd, child)
     finally:
         os.close(fd)
     os.rmdir(name, dir_fd=parent)
 
 
-def _unlocked(parent: int, name: str, fd: int) -> int:
+def _open_unlocked(parent: int, name: str, fd: int) -> int:
     """The directory, made open to its owner: a job may have taken its own rights away."""
     if fd < 0:
-        way = os.open(name, _WAY, dir_fd=parent)
+        way = os.open(name, _TRAVERSE, dir_fd=parent)
         try:
             os.chmod(f"/proc/self/fd/{way}", 0o700)  # noqa: PTH101
         finally:

@@ -26,39 +26,39 @@ from typing import Any
 
 from burstd.transfer.privsep import descriptor_channel
 from burstd.transfer.privsep.descriptor_channel import ConnectionEnded
-from burstd.transfer.privsep.safe_directory import Below
+from burstd.transfer.privsep.safe_directory import SafeDirectory
 from burstd.transfer.trees.local_copy import copy_source
 from burstd.transfer.trees.walk import Walk, is_pattern
 
 MEMORY_BYTES = 2 << 30
 """Of address space: a directory of millions of files takes half of it."""
-WINDOW = 3
+WALK_WINDOW = 3
 """Messages of a walk that may be under way before one is answered: it bounds the descriptors that are open."""
-_ROWS = 512
-_MOST = (1 << 63) - 1
-_TEXT = 256 << 10
+_ROWS_PER_MESSAGE = 512
+_MAX_NUMBER = (1 << 63) - 1
+_TEXT_PER_MESSAGE = 256 << 10
 _NO_GROUP = 65534
-Request = dict[str, Any]
-Prepare = Callable[[Request], Callable[[socket.socket], None]]
+WorkerRequest = dict[str, Any]
+PrepareServer = Callable[[WorkerRequest], Callable[[socket.socket], None]]
 """Takes the first message, still as root, and gives what serves the user then. Raises OSError with a sentence."""
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Serves one connection; returns an exit status."""
-    return run(arguments, lambda _hello: lambda sock: Server(sock).serve())
+    return run_worker(arguments, lambda _hello: lambda sock: WorkerServer(sock).serve())
 
 
-def run(arguments: list[str] | None, prepare: Prepare) -> int:
+def run_worker(arguments: list[str] | None, prepare: PrepareServer) -> int:
     """What every kind of hand does: takes a connection, becomes the user, and serves."""
-    words = list(sys.argv[1:] if arguments is None else arguments)
+    arguments_left = list(sys.argv[1:] if arguments is None else arguments)
     fd, min_uid, accounts = 3, 1000, False
-    while words:
-        word = words.pop(0)
-        if word == "--fd" and words:
-            fd = int(words.pop(0))
-        elif word == "--min-uid" and words:
-            min_uid = int(words.pop(0))
-        elif word == "--accounts":
+    while arguments_left:
+        argument = arguments_left.pop(0)
+        if argument == "--fd" and arguments_left:
+            fd = int(arguments_left.pop(0))
+        elif argument == "--min-uid" and arguments_left:
+            min_uid = int(arguments_left.pop(0))
+        elif argument == "--accounts":
             accounts = True
         else:
             sys.stderr.write(
@@ -82,7 +82,7 @@ def run(arguments: list[str] | None, prepare: Prepare) -> int:
     os.umask(0o022)
     os.chdir("/")
     try:
-        serve = _become(sock, min_uid, prepare, accounts=accounts)
+        serve = _become_user(sock, min_uid, prepare, accounts=accounts)
         if serve is not None:
             serve(sock)
     except ConnectionEnded:
@@ -90,8 +90,8 @@ def run(arguments: list[str] | None, prepare: Prepare) -> int:
     return 0
 
 
-def _become(
-    sock: socket.socket, min_uid: int, prepare: Prepare, *, accounts: bool
+def _become_user(
+    sock: socket.socket, min_uid: int, prepare: PrepareServer, *, accounts: bool
 ) -> Callable[[socket.socket], None] | None:
     """Takes the first message and the user's rights, irrevocably. None: refused, and the other end told why."""
     hello, fds = descriptor_channel.receive(sock)
@@ -116,7 +116,7 @@ def _become(
             os.setgroups(groups)
             os.setresgid(gid, gid, gid)
             os.setresuid(uid, uid, uid)
-        if os.getresuid() != (uid, uid, uid) or (uid != 0 and _may_be_root()):
+        if os.getresuid() != (uid, uid, uid) or (uid != 0 and _can_become_root()):
             raise PermissionError(errno.EPERM, f"this process cannot become uid {uid}: start it as root")
     except (KeyError, TypeError, ValueError, OSError) as error:
         text = error.strerror if isinstance(error, OSError) else f"no such account, or no such request: {error}"
@@ -127,7 +127,7 @@ def _become(
     return serve
 
 
-def _may_be_root() -> bool:
+def _can_become_root() -> bool:
     try:
         os.setresuid(-1, 0, -1)
     except PermissionError:
@@ -135,26 +135,26 @@ def _may_be_root() -> bool:
     return True
 
 
-class Server:
+class WorkerServer:
     """One user's hand at work."""
 
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock
-        self._roots: dict[str, Below] = {}
-        self._do: dict[str, Callable[[Request], None]] = {
+        self._directories: dict[str, SafeDirectory] = {}
+        self._handlers: dict[str, Callable[[WorkerRequest], None]] = {
             "walk": self._walk,
-            "look": self._look,
-            "free": self._free,
-            "make": lambda r: self._each(r, lambda b, path: b.make(path)),
-            "make_own": lambda r: self._each(r, lambda b, path: b.make_own(path)),
+            "look": self._measure_source,
+            "free": self._destination_space,
+            "make": lambda r: self._each(r, lambda b, path: b.make_directory(path)),
+            "make_own": lambda r: self._each(r, lambda b, path: b.make_private_directory(path)),
             "create": self._create,
-            "finish": lambda r: self._each(r, lambda b, row: b.finish(*row)),
+            "finish": lambda r: self._each(r, lambda b, row: b.commit_file(*row)),
             "symlink": lambda r: self._each(r, lambda b, row: b.symlink(row[0], row[1], row[2], r["job"])),
             "hardlink": lambda r: self._each(r, lambda b, row: b.hardlink(row[0], row[1], r["job"])),
-            "settle": lambda r: self._each(r, lambda b, row: b.settle(*row)),
-            "remove": lambda r: self._each(r, lambda b, path: b.remove(path)),
-            "sweep": lambda r: self._each(r, lambda b, path: b.sweep(path, r["job"])),
-            "facts": lambda r: self._each(r, _facts),
+            "settle": lambda r: self._each(r, lambda b, row: b.finalize_directory(*row)),
+            "remove": lambda r: self._each(r, lambda b, path: b.remove_file(path)),
+            "sweep": lambda r: self._each(r, lambda b, path: b.remove_unfinished(path, r["job"])),
+            "facts": lambda r: self._each(r, _file_facts),
             "open": self._open,
             "move": self._move,
             "copy": self._copy,
@@ -168,7 +168,7 @@ class Server:
             for fd in fds:
                 os.close(fd)
             try:
-                act = self._do[request["do"]]
+                act = self._handlers[request["do"]]
             except (KeyError, TypeError):
                 self._fail(OSError(errno.ENOSYS, "unknown request: burstd and burstd-hand are of different versions"))
                 continue
@@ -185,27 +185,27 @@ class Server:
             self.sock, {"error": error.strerror or str(error), "errno": error.errno or 0, "path": name}
         )
 
-    def _below(self, request: Request) -> Below:
+    def _safe_directory(self, request: WorkerRequest) -> SafeDirectory:
         root = _expanded(request["root"])
-        if root not in self._roots:
-            for below in self._roots.values():
-                below.close()
-            self._roots = {root: Below(root)}
-        return self._roots[root]
+        if root not in self._directories:
+            for directory in self._directories.values():
+                directory.close()
+            self._directories = {root: SafeDirectory(root)}
+        return self._directories[root]
 
-    def _each(self, request: Request, act: Callable[[Below, Any], object]) -> None:
+    def _each(self, request: WorkerRequest, act: Callable[[SafeDirectory, Any], object]) -> None:
         """One answer for all items; the first that fails ends it, with its path."""
-        below = self._below(request)
+        directory = self._safe_directory(request)
         answers = []
         for item in request["items"]:
             try:
-                answers.append(act(below, item))
+                answers.append(act(directory, item))
             except OSError as error:
-                self._fail(error, os.path.join(below.root, _path_of(item)))  # noqa: PTH118
+                self._fail(error, os.path.join(directory.root, _path_of(item)))  # noqa: PTH118
                 return
         descriptor_channel.send(self.sock, {"items": answers})
 
-    def _walk(self, request: Request) -> None:
+    def _walk(self, request: WorkerRequest) -> None:
         walk = Walk(_expanded(request["source"]))
         rows: list[list[object]] = []
         fds: list[int] = []
@@ -217,12 +217,16 @@ class Server:
                 text += 64 + sum(len(value) for value in row if isinstance(value, str))
                 if fd >= 0:
                     fds.append(fd)
-                if len(fds) == descriptor_channel.FDS_AT_ONCE or len(rows) == _ROWS or text > _TEXT:
+                if (
+                    len(fds) == descriptor_channel.FDS_AT_ONCE
+                    or len(rows) == _ROWS_PER_MESSAGE
+                    or text > _TEXT_PER_MESSAGE
+                ):
                     descriptor_channel.send(self.sock, rows, fds)
                     _close(fds)
                     rows, text = [], 0
                     under_way += 1
-                    if under_way == WINDOW:
+                    if under_way == WALK_WINDOW:
                         answer, _ = descriptor_channel.receive(self.sock)
                         under_way -= 1
                         if answer.get("stop"):
@@ -242,7 +246,7 @@ class Server:
         for _ in range(under_way):
             descriptor_channel.receive(self.sock)
 
-    def _look(self, request: Request) -> None:
+    def _measure_source(self, request: WorkerRequest) -> None:
         source = _expanded(request["source"])
         walk = Walk(source)
         until = time.monotonic() + float(request["seconds"])
@@ -265,37 +269,37 @@ class Server:
         answer = {"size": size, "entries": entries, "whole": whole, "single": walk.single, "unreadable": unreadable}
         descriptor_channel.send(self.sock, answer)
 
-    def _free(self, request: Request) -> None:
+    def _destination_space(self, request: WorkerRequest) -> None:
         """Of the nearest directory on the way to the path that is there."""
         path = _expanded(request["path"])
         there = os.path.isdir(path)  # noqa: PTH112
         nearest = path
         while not os.path.isdir(nearest):  # noqa: PTH112
-            above = os.path.dirname(nearest.rstrip("/")) or "/"  # noqa: PTH120
+            parent = os.path.dirname(nearest.rstrip("/")) or "/"  # noqa: PTH120
             if os.path.lexists(nearest):
                 raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), nearest)
-            nearest = above
-        room = os.statvfs(nearest)
-        may = os.access(nearest, os.W_OK | os.X_OK, effective_ids=True)
+            nearest = parent
+        filesystem = os.statvfs(nearest)
+        writable = os.access(nearest, os.W_OK | os.X_OK, effective_ids=True)
         # Some file systems say with the largest number that they do not count.
-        free = min(room.f_bavail * room.f_frsize, _MOST)
-        inodes = room.f_favail if room.f_files and room.f_favail <= _MOST else -1
+        free = min(filesystem.f_bavail * filesystem.f_frsize, _MAX_NUMBER)
+        inodes = filesystem.f_favail if filesystem.f_files and filesystem.f_favail <= _MAX_NUMBER else -1
         descriptor_channel.send(
-            self.sock, {"free": free, "inodes": inodes, "writable": may, "there": there, "nearest": nearest}
+            self.sock, {"free": free, "inodes": inodes, "writable": writable, "there": there, "nearest": nearest}
         )
 
-    def _create(self, request: Request) -> None:
-        below = self._below(request)
+    def _create(self, request: WorkerRequest) -> None:
+        directory = self._safe_directory(request)
         names: list[str] = []
         fds: list[int] = []
         try:
             for path in request["items"][: descriptor_channel.FDS_AT_ONCE]:
                 try:
-                    new, fd = below.create(path, request["job"])
+                    new, fd = directory.create_file(path, request["job"])
                 except OSError as error:
                     for made in names:
-                        below.remove(made)
-                    self._fail(error, os.path.join(below.root, path))  # noqa: PTH118
+                        directory.remove_file(made)
+                    self._fail(error, os.path.join(directory.root, path))  # noqa: PTH118
                     return
                 names.append(new)
                 fds.append(fd)
@@ -303,45 +307,47 @@ class Server:
         finally:
             _close(fds)
 
-    def _open(self, request: Request) -> None:
-        below = self._below(request)
+    def _open(self, request: WorkerRequest) -> None:
+        directory = self._safe_directory(request)
         fds: list[int] = []
         try:
             for path in request["items"][: descriptor_channel.FDS_AT_ONCE]:
                 try:
-                    fds.append(below.open(path))
+                    fds.append(directory.open_file(path))
                 except OSError as error:
-                    self._fail(error, os.path.join(below.root, path))  # noqa: PTH118
+                    self._fail(error, os.path.join(directory.root, path))  # noqa: PTH118
                     return
             descriptor_channel.send(self.sock, {"items": [None] * len(fds)}, fds)
         finally:
             _close(fds)
 
-    def _move(self, request: Request) -> None:
-        source = Below(_expanded(request["from"]))
+    def _move(self, request: WorkerRequest) -> None:
+        source = SafeDirectory(_expanded(request["from"]))
         try:
-            self._count(self._below(request).move(source, request["source"], request["path"], request["job"]))
+            self._report_progress(
+                self._safe_directory(request).move(source, request["source"], request["path"], request["job"])
+            )
         finally:
             source.close()
 
-    def _copy(self, request: Request) -> None:
+    def _copy(self, request: WorkerRequest) -> None:
         walk = Walk(_expanded(request["source"]))
-        self._count(copy_source(walk, self._below(request), request["path"], request["job"]))
+        self._report_progress(copy_source(walk, self._safe_directory(request), request["path"], request["job"]))
 
-    def _count(self, counts: Iterator[int]) -> None:
-        told = time.monotonic()
+    def _report_progress(self, counts: Iterator[int]) -> None:
+        reported_at = time.monotonic()
         size = 0
         for count in counts:
             size += count
-            if time.monotonic() > told + 0.5:
+            if time.monotonic() > reported_at + 0.5:
                 # Fails where burstd is gone, which ends a long copy.
                 descriptor_channel.send(self.sock, {"progress": size})
-                told = time.monotonic()
+                reported_at = time.monotonic()
         descriptor_channel.send(self.sock, {"items": [size]})
 
 
-def _facts(below: Below, path: str) -> list[int] | None:
-    facts = below.facts(path)
+def _file_facts(directory: SafeDirectory, path: str) -> list[int] | None:
+    facts = directory.lstat(path)
     if facts is None:
         return None
     return [facts.st_mode, facts.st_size, facts.st_mtime_ns, facts.st_nlink, facts.st_dev, facts.st_ino, facts.st_uid]

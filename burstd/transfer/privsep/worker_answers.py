@@ -11,16 +11,16 @@ import stat
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from burstd.transfer.privsep.errors import Facts, Look, Room, Rows
-from burstd.transfer.trees.untrusted_read import readable_facts
+from burstd.transfer.privsep.errors import DestinationSpace, FileFacts, SourceSize, WalkBatch
+from burstd.transfer.trees.untrusted_read import readable_file_facts
 
-ANSWER_BYTES = 8 << 20
+MAX_ANSWER_BYTES = 8 << 20
 """No answer is longer: 512 entries with their names, or 1,000 results."""
-_ROWS = 4096
-_LARGEST = (1 << 63) - 1
+_MAX_ROWS = 4096
+_MAX_NUMBER = (1 << 63) - 1
 
 
-def number(value: Any, least: int = 0, most: int = _LARGEST) -> int:
+def number(value: Any, least: int = 0, most: int = _MAX_NUMBER) -> int:
     """A whole number within these bounds."""
     if type(value) is not int or not least <= value <= most:
         raise ValueError("no such number")
@@ -42,7 +42,7 @@ def text(value: Any) -> str:
     return value
 
 
-def below(value: Any) -> str:
+def relative_path(value: Any) -> str:
     """A path that leads nowhere else than below a directory, or ``""``."""
     if text(value).startswith("/") or "/../" in f"/{value}/":
         raise ValueError("leads elsewhere")
@@ -59,7 +59,7 @@ def _mode(value: Any) -> int:
 
 
 def _time(value: Any) -> int:
-    return number(value, least=-_LARGEST)
+    return number(value, least=-_MAX_NUMBER)
 
 
 def _identity(value: Any) -> int:
@@ -67,41 +67,41 @@ def _identity(value: Any) -> int:
 
 
 _FIELDS: Mapping[str, Sequence[Callable[[Any], object]]] = {
-    "d": (below, _mode, _time),
-    "f": (below,),
-    "h": (below, below),
-    "l": (below, text, _mode, _time),
-    "e": (below, code),
-    "o": (below, number, _time, text, _identity),
-    "x": (below, text),
+    "d": (relative_path, _mode, _time),
+    "f": (relative_path,),
+    "h": (relative_path, relative_path),
+    "l": (relative_path, text, _mode, _time),
+    "e": (relative_path, code),
+    "o": (relative_path, number, _time, text, _identity),
+    "x": (relative_path, text),
 }
 
 
-def rows(message: Any, fds: list[int]) -> Rows:
+def rows(message: Any, fds: list[int]) -> WalkBatch:
     """Entries of a walk (burstd.transfer.trees.walk), each ``f`` with its descriptor."""
-    if type(message) is not list or len(message) > _ROWS:
+    if type(message) is not list or len(message) > _MAX_ROWS:
         raise TypeError("no entries")
     files = 0
     for row in message:
         for value, check in zip(row[1:], _FIELDS[row[0]], strict=True):
             check(value)
         files += row[0] == "f"
-    to_read(fds, files)
-    return Rows(message, fds)
+    check_readable(fds, files)
+    return WalkBatch(message, fds)
 
 
-def to_read(fds: Sequence[int], count: int) -> None:
+def check_readable(fds: Sequence[int], count: int) -> None:
     """So many descriptors of regular files that may be read."""
     if len(fds) != count:
         raise ValueError("other descriptors than were asked for")
     for fd in fds:
         try:
-            readable_facts(fd)
+            readable_file_facts(fd)
         except OSError as error:
             raise ValueError(error.strerror) from None
 
 
-def to_write(fds: Sequence[int], count: int) -> None:
+def check_writable(fds: Sequence[int], count: int) -> None:
     """So many descriptors of regular files that may be written."""
     if len(fds) != count:
         raise ValueError("other descriptors than were asked for")
@@ -111,36 +111,40 @@ def to_write(fds: Sequence[int], count: int) -> None:
             raise ValueError("no file to write to")
 
 
-def look(said: Mapping[str, Any]) -> Look:
+def source_size(answer: Mapping[str, Any]) -> SourceSize:
     """Of a source."""
-    unreadable = said["unreadable"]
+    unreadable = answer["unreadable"]
     if type(unreadable) is not list or len(unreadable) > 10:
         raise TypeError("no list")
     paths = tuple((text(path), code(errno)) for path, errno in unreadable)
-    return Look(number(said["size"]), number(said["entries"]), flag(said["whole"]), flag(said["single"]), paths)
+    return SourceSize(
+        number(answer["size"]), number(answer["entries"]), flag(answer["whole"]), flag(answer["single"]), paths
+    )
 
 
-def room(said: Mapping[str, Any]) -> Room:
+def destination_space(answer: Mapping[str, Any]) -> DestinationSpace:
     """Of a destination."""
-    inodes = number(said["inodes"], least=-1)
-    return Room(number(said["free"]), inodes, flag(said["writable"]), flag(said["there"]), text(said["nearest"]))
+    inodes = number(answer["inodes"], least=-1)
+    return DestinationSpace(
+        number(answer["free"]), inodes, flag(answer["writable"]), flag(answer["there"]), text(answer["nearest"])
+    )
 
 
-def facts(row: Any) -> Facts | None:
+def file_facts(row: Any) -> FileFacts | None:
     """Of a path; None: nothing is there."""
     if row is None:
         return None
     mode, size, mtime_ns, nlink, dev, ino, uid = row
     most = (1 << 64) - 1
-    return Facts(
+    return FileFacts(
         number(mode, most=0o177777), number(size), _time(mtime_ns), number(nlink), number(dev, most=most),
         number(ino, most=most), number(uid),
     )  # fmt: skip
 
 
-def items(said: Mapping[str, Any], count: int) -> list[Any]:
+def items(answer: Mapping[str, Any], count: int) -> list[Any]:
     """As many as were asked for."""
-    found = said["items"]
+    found = answer["items"]
     if type(found) is not list or len(found) != count:
         raise TypeError("no such list")
     return found

@@ -8,7 +8,7 @@ import io
 import zipfile
 from importlib.resources import files
 
-_OURS = "burstd"
+_PACKAGE = "burstd"
 # Older Pythons must be able to read it.
 _MAIN = """\
 import sys
@@ -22,7 +22,7 @@ sys.exit({function}())
 """
 
 
-def bundle(main: str) -> bytes:
+def build_zipapp(main: str) -> bytes:
     """A zip file that ``python3 FILE`` runs: ``main`` is ``module:function``, which returns the exit status.
 
     It holds every module of burstd that these import, and their packages as empty ones. The same modules give the same
@@ -47,9 +47,9 @@ def bundle(main: str) -> bytes:
 
 
 @functools.cache
-def agent_bundle() -> bytes:
+def agent_zipapp() -> bytes:
     """The agent for nodes. Its SHA-256 is its name there."""
-    return bundle("burstd.transfer.agent.main:main")
+    return build_zipapp("burstd.transfer.agent.main:main")
 
 
 def _imported(module: str) -> dict[str, bytes]:
@@ -58,9 +58,9 @@ def _imported(module: str) -> dict[str, bytes]:
     left = [module]
     while left:
         name = left.pop()
-        ours, *parts = name.split(".")
-        file = files(_OURS) / ("/".join(parts) + ".py")
-        if name in found or ours != _OURS or not file.is_file():
+        package, *parts = name.split(".")
+        file = files(_PACKAGE) / ("/".join(parts) + ".py")
+        if name in found or package != _PACKAGE or not file.is_file():
             continue
         found[name] = file.read_bytes()
         for node in ast.walk(ast.parse(found[name])):

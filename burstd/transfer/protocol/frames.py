@@ -23,13 +23,13 @@ from burstd.domain.plugins.stager import (
 
 MAGIC = b"\0burstd-store-1\n"
 HEADER = struct.Struct("!IBxHI")
-PAGE = 1000
+LIST_PAGE_SIZE = 1000
 """Objects in one answer to LIST."""
-BODY_LIMIT = OBJECT_BYTES
+MAX_BODY_BYTES = OBJECT_BYTES
 """No frame's body is longer, in bytes."""
 
 
-class Ask(IntEnum):
+class RequestKind(IntEnum):
     """What is asked, with its text and body, and what the answer's body is."""
 
     PUT = 1
@@ -52,7 +52,7 @@ class Ask(IntEnum):
     """Answer: JSON, bytes."""
 
 
-class Say(IntEnum):
+class ReplyStatus(IntEnum):
     """How an answer begins. The body of all but OK is a sentence."""
 
     OK = 0
@@ -62,20 +62,20 @@ class Say(IntEnum):
     BUSY = 4
 
 
-ERRORS: dict[Say, type[StagerError]] = {
-    Say.MISSING: NoSuchObject,
-    Say.FULL: StoreSpaceGone,
-    Say.REFUSED: StoreRefused,
-    Say.BUSY: StoreBusy,
+ERROR_OF_STATUS: dict[ReplyStatus, type[StagerError]] = {
+    ReplyStatus.MISSING: NoSuchObject,
+    ReplyStatus.FULL: StoreSpaceGone,
+    ReplyStatus.REFUSED: StoreRefused,
+    ReplyStatus.BUSY: StoreBusy,
 }
 
 
-def word_for(error: StagerError) -> Say:
+def reply_status(error: StagerError) -> ReplyStatus:
     """How an answer says it."""
-    return next((say for say, kind in ERRORS.items() if isinstance(error, kind)), Say.BUSY)
+    return next((status for status, kind in ERROR_OF_STATUS.items() if isinstance(error, kind)), ReplyStatus.BUSY)
 
 
-class HungUp(Exception):
+class ConnectionClosed(Exception):
     """The other end is gone. No OSError: those are of the disk."""
 
 
@@ -86,9 +86,9 @@ def read_exactly(descriptor: int, count: int) -> bytes:
         try:
             part = os.read(descriptor, count)
         except OSError as error:
-            raise HungUp(str(error)) from None
+            raise ConnectionClosed(str(error)) from None
         if not part:
-            raise HungUp("end of file")
+            raise ConnectionClosed("end of file")
         parts.append(part)
         count -= len(part)
     return parts[0] if len(parts) == 1 else b"".join(parts)
@@ -102,7 +102,7 @@ def write_exactly(descriptor: int, *parts: bytes | memoryview) -> None:
             try:
                 rest = rest[os.write(descriptor, rest) :]
             except OSError as error:
-                raise HungUp(str(error)) from None
+                raise ConnectionClosed(str(error)) from None
 
 
 def send_file(source: int, target: int, size: int) -> int:
@@ -113,7 +113,7 @@ def send_file(source: int, target: int, size: int) -> int:
             count = os.sendfile(target, source, sent, size - sent)
         except OSError as error:
             if error.errno in {errno.EPIPE, errno.ECONNRESET}:
-                raise HungUp(str(error)) from None
+                raise ConnectionClosed(str(error)) from None
             if error.errno not in {errno.EINVAL, errno.ENOSYS}:
                 raise
             body = os.pread(source, min(size - sent, 1 << 20), sent)

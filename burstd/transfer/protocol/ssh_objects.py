@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import IO, Any, TypeVar
 
 from burstd.domain.plugins.stager import StagerError, StoreBusy, StoreRefused
-from burstd.transfer.protocol.client import WireClient
+from burstd.transfer.protocol.client import ObjectServerClient
 from burstd.transfer.protocol.ssh_program import ssh_argv
 
 _T = TypeVar("_T")
@@ -24,37 +24,37 @@ _WAIT_S = 1.0
 _REFUSALS = ("Permission denied", "Host key verification failed", "REMOTE HOST IDENTIFICATION", "no matching")
 
 
-class SshTransport:
+class SshObjectTransport:
     """See Transport. One connection, made anew where it breaks."""
 
     def __init__(self, facts: Mapping[str, Any]) -> None:
         self._facts = facts
         self._lock = threading.Lock()
-        self._client: WireClient | None = None
+        self._client: ObjectServerClient | None = None
         self._program: subprocess.Popen[bytes] | None = None
-        self._complaints: IO[bytes] | None = None
+        self._stderr: IO[bytes] | None = None
         keys = "".join(f"{_ALIAS} {line}\n" for line in _lines(facts["host_keys"]))
-        self._known = _in_memory("known_hosts", keys)
-        self._key = _in_memory("key", str(facts["key"]))
+        self._known = _memory_file("known_hosts", keys)
+        self._key = _memory_file("key", str(facts["key"]))
 
-    def expect(self, keys: Iterable[str]) -> None:
+    def announce_gets(self, keys: Iterable[str]) -> None:
         """Nothing to prepare."""
 
     def get(self, key: str) -> bytes:
         """See Transport."""
-        return self._often(lambda client: client.get(key))
+        return self._retry(lambda client: client.get(key))
 
-    def fetch(self, key: str, room: memoryview) -> int:
+    def get_into(self, key: str, buffer: memoryview) -> int:
         """See Transport."""
-        return self._often(lambda client: client.get_into(key, room))
+        return self._retry(lambda client: client.get_into(key, buffer))
 
     def put(self, key: str, body: bytes | memoryview) -> None:
         """See Transport."""
-        self._often(lambda client: client.put(key, body))
+        self._retry(lambda client: client.put(key, body))
 
     def present(self, keys: Sequence[str]) -> Mapping[str, int]:
         """See Transport."""
-        return self._often(lambda client: client.present(keys))
+        return self._retry(lambda client: client.present(keys))
 
     def close(self) -> None:
         """See Transport."""
@@ -63,11 +63,11 @@ class SshTransport:
             for descriptor in (self._known, self._key):
                 os.close(descriptor)
 
-    def _often(self, one: Callable[[WireClient], _T]) -> _T:
+    def _retry(self, one: Callable[[ObjectServerClient], _T]) -> _T:
         wait = _WAIT_S
         for turn in range(1, _TRIES + 1):
             try:
-                return one(self._connected())
+                return one(self._connected_client())
             except StoreBusy:
                 if turn == _TRIES:
                     raise
@@ -75,7 +75,7 @@ class SshTransport:
                 wait *= 2
         raise StoreBusy(f"{self._facts['host']} could not be reached in {_TRIES} tries")
 
-    def _connected(self) -> WireClient:
+    def _connected_client(self) -> ObjectServerClient:
         with self._lock:
             if self._client is None or self._client.broken:
                 self._end()
@@ -90,11 +90,9 @@ class SshTransport:
             str(facts["host"]), str(facts["command"]), user=str(facts["user"]), port=int(facts["port"]),
             key_file=f"{own}/{self._key}", known_hosts_file=f"{own}/{self._known}", alias=_ALIAS,
         )  # fmt: skip
-        self._complaints = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the program
+        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the program
         try:
-            self._program = subprocess.Popen(
-                argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._complaints
-            )
+            self._program = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._stderr)
         except FileNotFoundError:
             raise StoreRefused("the node has no program ssh: install openssh-client in its image") from None
         program = self._program
@@ -104,16 +102,16 @@ class SshTransport:
         with contextlib.suppress(OSError):
             fcntl.fcntl(program.stdout, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
         name = f"the storage node {facts['host']}"
-        self._client = WireClient(program.stdout, program.stdin, name=name, why=self._why)
+        self._client = ObjectServerClient(program.stdout, program.stdin, name=name, error_for=self._connection_error)
 
-    def _why(self, reason: str) -> StagerError:
+    def _connection_error(self, reason: str) -> StagerError:
         """What ssh complained of says more than that its stream ended."""
         said = ""
-        if self._complaints is not None and self._program is not None:
+        if self._stderr is not None and self._program is not None:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._program.wait(2.0)
-            size = os.fstat(self._complaints.fileno()).st_size
-            tail = os.pread(self._complaints.fileno(), 2000, max(0, size - 2000)).decode("utf-8", "replace")
+            size = os.fstat(self._stderr.fileno()).st_size
+            tail = os.pread(self._stderr.fileno(), 2000, max(0, size - 2000)).decode("utf-8", "replace")
             said = " ".join(tail.split())
         sentence = f"the storage node {self._facts['host']}: {reason}{f' ({said})' if said else ''}"
         return StoreRefused(sentence) if any(word in said for word in _REFUSALS) else StoreBusy(sentence)
@@ -124,16 +122,16 @@ class SshTransport:
         if self._program is not None:
             self._program.kill()
             self._program.wait()
-        if self._complaints is not None:
-            self._complaints.close()
-        self._client = self._program = self._complaints = None
+        if self._stderr is not None:
+            self._stderr.close()
+        self._client = self._program = self._stderr = None
 
 
 def _lines(host_keys: str | Sequence[str]) -> Sequence[str]:
     return host_keys.splitlines() if isinstance(host_keys, str) else host_keys
 
 
-def _in_memory(name: str, content: str) -> int:
+def _memory_file(name: str, content: str) -> int:
     """A file without a name on any disk, for root only."""
     descriptor = os.memfd_create(name)
     os.fchmod(descriptor, 0o600)

@@ -25,22 +25,22 @@ from burstd.domain.plugins.stager import (
     StoreBusy,
     StoreRefused,
     StoreSpaceGone,
-    too_large,
+    object_too_large,
 )
 from burstd.transfer.content_store.object_folder import ObjectFolder, write_all
 
-Ask = Callable[[dict[str, Any]], dict[str, Any]]
+QueryHead = Callable[[dict[str, Any]], dict[str, Any]]
 """Puts a question to whoever runs the agent, and returns the answer."""
 
 
-class Transport(Protocol):
+class ObjectTransport(Protocol):
     """A store as the agent sees it. For several threads at once; raises StagerError kinds (NoSuchObject among them)."""
 
-    def expect(self, keys: Iterable[str]) -> None:
+    def announce_gets(self, keys: Iterable[str]) -> None:
         """Says which keys will be got next, so that what is needed for that is asked for in one go."""
         ...
 
-    def fetch(self, key: str, room: memoryview) -> int:
+    def get_into(self, key: str, buffer: memoryview) -> int:
         """An object's content into ``room``; returns its length. Raises StoreRefused where it is larger."""
         ...
 
@@ -61,41 +61,41 @@ class Transport(Protocol):
         ...
 
 
-def open_reach(reach: Mapping[str, Any], ask: Ask) -> Transport:
-    """The transport of ``{"kind": "dir" | "http" | "ssh", "facts": {...}}`` (burstd.domain.plugins.stager.Reach)."""
+def open_transport(reach: Mapping[str, Any], query_head: QueryHead) -> ObjectTransport:
+    """The transport of ``{"kind": "dir" | "http" | "ssh", "facts": {...}}`` (see NodeAccess)."""
     kind, facts = reach["kind"], reach.get("facts", {})
     if kind == "dir":
-        return FolderTransport(facts["path"], facts.get("mark", ""))
+        return FolderObjectTransport(facts["path"], facts.get("mark", ""))
     if kind == "http":
-        return HttpTransport(ask)
+        return HttpObjectTransport(query_head)
     if kind == "ssh":
-        from burstd.transfer.protocol.ssh_objects import SshTransport  # noqa: PLC0415 - see above
+        from burstd.transfer.protocol.ssh_objects import SshObjectTransport  # noqa: PLC0415 - see above
 
-        return SshTransport(facts)
+        return SshObjectTransport(facts)
     raise StoreRefused(f"the node's agent knows no way {kind!r} to a store: burstd and its stager differ in version")
 
 
-class FolderTransport:
+class FolderObjectTransport:
     """Objects in a folder. What root writes there is its owner's, who may be burstd's user on the head.
 
     ``mark``: what it must bear (ObjectFolder); empty: it is made where it is missing.
     """
 
-    def __init__(self, path: str, mark: str = "") -> None:
+    def __init__(self, path: str, marker: str = "") -> None:
         self._path = path
-        self._folder = ObjectFolder(path, mark=mark, found=bool(mark))
+        self._folder = ObjectFolder(path, marker=marker, must_exist=bool(marker))
 
-    def expect(self, keys: Iterable[str]) -> None:
+    def announce_gets(self, keys: Iterable[str]) -> None:
         """Nothing to prepare."""
 
-    def fetch(self, key: str, room: memoryview) -> int:
+    def get_into(self, key: str, buffer: memoryview) -> int:
         """See Transport."""
-        with self._folder.reading(key) as (descriptor, size):
-            if size > len(room):
-                raise too_large(key)
+        with self._folder.open_for_reading(key) as (descriptor, size):
+            if size > len(buffer):
+                raise object_too_large(key)
             got = 0
             while got < size:
-                count = os.preadv(descriptor, [room[got:size]], got)
+                count = os.preadv(descriptor, [buffer[got:size]], got)
                 if not count:
                     break
                 got += count
@@ -109,7 +109,7 @@ class FolderTransport:
 
     def put(self, key: str, body: bytes | memoryview) -> None:
         """See Transport."""
-        self._folder.check()
+        self._folder.ensure_root()
         owner = os.stat(self._path)
         if os.geteuid() != 0 or owner.st_uid == 0:
             self._folder.put(key, body)
@@ -122,7 +122,7 @@ class FolderTransport:
                 os.chown(above, owner.st_uid, owner.st_gid, follow_symlinks=False)
             except FileExistsError:
                 continue
-        with self._folder.writing(key) as descriptor:
+        with self._folder.open_for_writing(key) as descriptor:
             os.fchown(descriptor, owner.st_uid, owner.st_gid)
             write_all(descriptor, memoryview(body).cast("B"))
 
@@ -135,29 +135,29 @@ class FolderTransport:
 
 
 _BATCH = 200
-_GOOD_S = 2700.0
+_URL_LIFETIME_S = 2700.0
 """URLs are good for an hour; one is used for less, so that it does not end under a slow transfer."""
 _TRIES = 6
-_PATIENCE_S = 60.0
+_TIMEOUT_S = 60.0
 _ANSWER_LIMIT = 4096
 _LONGEST_WAIT_S = 30.0
 
 
-class HttpTransport:
+class HttpObjectTransport:
     """See Transport. Connections are kept, one for each thread and host."""
 
-    def __init__(self, ask: Ask, *, wait_s: float = 0.5) -> None:
+    def __init__(self, query_head: QueryHead, *, wait_s: float = 0.5) -> None:
         """``wait_s``: before the second try, doubled for each that follows."""
-        self._ask = ask
+        self._query_head = query_head
         self._wait_s = wait_s
         self._lock = threading.Lock()
         self._expected: OrderedDict[str, None] = OrderedDict()
         self._urls: dict[str, tuple[str, float]] = {}
-        self._of_thread = threading.local()
-        self._all: list[http.client.HTTPConnection] = []
+        self._thread_local = threading.local()
+        self._connections: list[http.client.HTTPConnection] = []
         self._tls: ssl.SSLContext | None = None
 
-    def expect(self, keys: Iterable[str]) -> None:
+    def announce_gets(self, keys: Iterable[str]) -> None:
         """See Transport."""
         with self._lock:
             for key in keys:
@@ -166,28 +166,28 @@ class HttpTransport:
     def get(self, key: str) -> bytes:
         """See Transport."""
         room = memoryview(bytearray(OBJECT_BYTES))
-        return bytes(room[: self.fetch(key, room)])
+        return bytes(room[: self.get_into(key, room)])
 
-    def fetch(self, key: str, room: memoryview) -> int:
+    def get_into(self, key: str, buffer: memoryview) -> int:
         """See Transport."""
-        return self._often("GET", key, lambda url: self._get(key, url, room))
+        return self._retry("GET", key, lambda url: self._get(key, url, buffer))
 
     def put(self, key: str, body: bytes | memoryview) -> None:
         """See Transport."""
-        self._often("PUT", key, lambda url: self._put(key, url, body))
+        self._retry("PUT", key, lambda url: self._put(key, url, body))
 
     def present(self, keys: Sequence[str]) -> Mapping[str, int]:
         """Only burstd can tell; the sizes are those of what it asked the store. See Transport."""
-        found = self._ask({"present": list(keys)})["present"]
+        found = self._query_head({"present": list(keys)})["present"]
         return dict(found) if isinstance(found, Mapping) else dict.fromkeys(found, 0)
 
     def close(self) -> None:
         """See Transport."""
         with self._lock:
-            for connection in self._all:
+            for connection in self._connections:
                 connection.close()
 
-    def _often(self, method: str, key: str, one: Any) -> int:
+    def _retry(self, method: str, key: str, one: Any) -> int:
         """Tries again where that makes sense; a URL that is refused is asked for anew once."""
         wait, anew = self._wait_s, False
         for turn in range(1, _TRIES + 1):
@@ -213,7 +213,7 @@ class HttpTransport:
         with self._lock:
             known = self._urls.get(f"{method} {key}")
             now = time.monotonic()
-            if known is not None and now - known[1] < _GOOD_S:
+            if known is not None and now - known[1] < _URL_LIFETIME_S:
                 if method == "GET":
                     self._expected.pop(key, None)
                 return known[0]
@@ -222,37 +222,37 @@ class HttpTransport:
                 self._expected.pop(key, None)
                 while self._expected and len(keys) < _BATCH:
                     keys.append(self._expected.popitem(last=False)[0])
-            for old in [name for name, (_, since) in self._urls.items() if now - since >= _GOOD_S]:
+            for old in [name for name, (_, since) in self._urls.items() if now - since >= _URL_LIFETIME_S]:
                 del self._urls[old]
             # Under the lock: others who miss one wait for this answer, which may hold it.
-            for name, url in self._ask({"sign": {"method": method, "keys": keys}})["urls"].items():
+            for name, url in self._query_head({"sign": {"method": method, "keys": keys}})["urls"].items():
                 self._urls[f"{method} {name}"] = (url, now)
             signed = self._urls.get(f"{method} {key}")
         if signed is None:
             raise StoreRefused(f"burstd gave no URL for the object {key}")
         return signed[0]
 
-    def _get(self, key: str, url: str, room: memoryview) -> int:
+    def _get(self, key: str, url: str, buffer: memoryview) -> int:
         answer = self._request("GET", key, url, None)
         length, got = answer.length, 0
         try:
-            if length is not None and length > len(room):
-                raise too_large(key)
-            while got < len(room):
-                count = answer.readinto(room[got:])
+            if length is not None and length > len(buffer):
+                raise object_too_large(key)
+            while got < len(buffer):
+                count = answer.readinto(buffer[got:])
                 if not count:
                     break
                 got += count
             if answer.read(1):
-                raise too_large(key)
+                raise object_too_large(key)
         except (OSError, http.client.HTTPException) as error:
-            self._drop(url)
+            self._drop_connection(url)
             raise StoreBusy(f"the connection broke while the object {key} came: {error}") from None
         except StoreRefused:
-            self._drop(url)
+            self._drop_connection(url)
             raise
         if length is not None and got < length:
-            self._drop(url)
+            self._drop_connection(url)
             raise StoreBusy(f"the connection ended after {got} of {length} bytes of the object {key}")
         with self._lock:
             self._urls.pop(f"GET {key}", None)
@@ -263,7 +263,7 @@ class HttpTransport:
         try:
             answer.read()
         except (OSError, http.client.HTTPException) as error:
-            self._drop(url)
+            self._drop_connection(url)
             raise StoreBusy(f"the connection broke while the object {key} went: {error}") from None
         with self._lock:
             self._urls.pop(f"PUT {key}", None)
@@ -279,13 +279,13 @@ class HttpTransport:
             connection.request(method, path, body, headers)
             answer = connection.getresponse()
         except ssl.SSLCertVerificationError as error:
-            self._drop(url)
+            self._drop_connection(url)
             raise StoreRefused(
                 f"the certificate of {where.netloc} is not to be trusted ({error.verify_message}): add its authority "
                 "to the image of the node"
             ) from None
         except (OSError, http.client.HTTPException) as error:
-            self._drop(url)
+            self._drop_connection(url)
             raise StoreBusy(
                 f"{where.netloc} cannot be reached from the node: {error or type(error).__name__}"
             ) from None
@@ -295,38 +295,38 @@ class HttpTransport:
             said = answer.read(_ANSWER_LIMIT)
         except (OSError, http.client.HTTPException):
             said = b""
-        self._drop(url)
-        raise _refusal(answer, method, key, where.netloc, said)
+        self._drop_connection(url)
+        raise _response_error(answer, method, key, where.netloc, said)
 
     def _connection(self, where: SplitResult) -> http.client.HTTPConnection:
-        held: dict[str, http.client.HTTPConnection] = self._of_thread.__dict__
-        place = f"{where.scheme}://{where.netloc}"
-        if place not in held:
+        connections: dict[str, http.client.HTTPConnection] = self._thread_local.__dict__
+        origin = f"{where.scheme}://{where.netloc}"
+        if origin not in connections:
             if where.scheme == "https":
                 with self._lock:
                     self._tls = self._tls or ssl.create_default_context()
-                made: http.client.HTTPConnection = http.client.HTTPSConnection(
-                    where.hostname or "", where.port, timeout=_PATIENCE_S, context=self._tls
+                connection: http.client.HTTPConnection = http.client.HTTPSConnection(
+                    where.hostname or "", where.port, timeout=_TIMEOUT_S, context=self._tls
                 )
             else:
-                made = http.client.HTTPConnection(where.hostname or "", where.port, timeout=_PATIENCE_S)
+                connection = http.client.HTTPConnection(where.hostname or "", where.port, timeout=_TIMEOUT_S)
             # Larger pieces than http.client's 16 KiB: a fifth less processor time.
-            made.blocksize = 1 << 20
-            held[place] = made
+            connection.blocksize = 1 << 20
+            connections[origin] = connection
             with self._lock:
-                self._all.append(made)
-        return held[place]
+                self._connections.append(connection)
+        return connections[origin]
 
-    def _drop(self, url: str) -> None:
+    def _drop_connection(self, url: str) -> None:
         where = urlsplit(url)
-        gone = self._of_thread.__dict__.pop(f"{where.scheme}://{where.netloc}", None)
+        gone = self._thread_local.__dict__.pop(f"{where.scheme}://{where.netloc}", None)
         if gone is not None:
             gone.close()
             with self._lock:
-                self._all.remove(gone)
+                self._connections.remove(gone)
 
 
-def _refusal(answer: http.client.HTTPResponse, method: str, key: str, host: str, said: bytes) -> StagerError:
+def _response_error(answer: http.client.HTTPResponse, method: str, key: str, host: str, said: bytes) -> StagerError:
     what = f"{host} answers {method} of the object {key} with {answer.status} {answer.reason}"
     # What a store says names its reason; a signature is never in it, but the URL may be.
     code = said.partition(b"<Code>")[2].partition(b"</Code>")[0].decode("ascii", "replace")

@@ -20,63 +20,69 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 
 from burstd.domain.staging import Tree
-from burstd.transfer.content_store.manifest import Entry, ManifestDamaged
+from burstd.transfer.content_store.manifest import ManifestDamaged, ManifestEntry
 
 
-def admitted(
-    entries: Iterable[Entry], tree: Tree, *, named: bool, left_out: Callable[[str], None] = lambda _sentence: None
-) -> Iterator[Entry]:
+def admitted_entries(
+    entries: Iterable[ManifestEntry],
+    tree: Tree,
+    *,
+    single_file_name: bool,
+    left_out: Callable[[str], None] = lambda _sentence: None,
+) -> Iterator[ManifestEntry]:
     """The entries that may be written. ``named``: the line names the file itself, and no directory that it goes into.
 
     ``left_out`` hears of symbolic links that lead elsewhere. Raises ManifestDamaged: the node lied.
     """
     size = 0
-    place = _Place()
+    position = _TreePosition()
     for count, entry in enumerate(entries, 1):
-        size += 0 if entry.hard else entry.size
+        size += 0 if entry.hardlink_to else entry.size
         if count > tree.entries or size > tree.size:
             raise ManifestDamaged(f"a node sends more than the {tree.entries} entries and {tree.size} bytes it told of")
-        if tree.single and (count > 1 or entry.kind == "d" or entry.hard or b"/" in entry.path):
+        if tree.single and (count > 1 or entry.kind == "d" or entry.hardlink_to or b"/" in entry.path):
             raise ManifestDamaged(f"a node sends {entry.path[:200]!r} in the place of one file")
-        depth = place.enter(entry, single=tree.single)
-        if entry.kind == "l" and (named or not _inside(entry.target, depth)):
-            left_out(f"{os.fsdecode(entry.path)} was left out: it is a link that leads to {os.fsdecode(entry.target)}")
+        depth = position.enter(entry, single=tree.single)
+        if entry.kind == "l" and (single_file_name or not _inside(entry.link_target, depth)):
+            left_out(
+                f"{os.fsdecode(entry.path)} was left out: it is a link that leads to {os.fsdecode(entry.link_target)}"
+            )
             continue
         yield entry
 
 
-class _Place:
+class _TreePosition:
     """Where in the tree a walk is. Names come in order, so that none comes twice."""
 
     def __init__(self) -> None:
-        self._way: list[str] = []
+        self._open_directories: list[str] = []
         """The directories that are open, the outermost first."""
-        self._last: list[str] = []
+        self._last_names: list[str] = []
         """The last name in the root and in each of those."""
         self._files: set[int] = set()
         """Files that a hard link may name, as hashes of their paths that nobody outside this process can foretell."""
 
-    def enter(self, entry: Entry, *, single: bool) -> int:
+    def enter(self, entry: ManifestEntry, *, single: bool) -> int:
         """How many directories are between the root and the entry. Raises ManifestDamaged."""
         path = os.fsdecode(entry.path)
-        if not self._last:
-            self._last.append("")
+        if not self._last_names:
+            self._last_names.append("")
             if not single:
                 if entry.kind != "d" or path:
                     raise ManifestDamaged("a tree of a node does not begin with its root")
                 return 0
         parts = path.split("/")
         depth, name = len(parts) - 1, parts[-1]
-        if name in ("", ".", "..") or parts[:-1] != self._way[:depth]:
+        if name in ("", ".", "..") or parts[:-1] != self._open_directories[:depth]:
             raise ManifestDamaged(f"a node sends {entry.path[:200]!r}, which lies in no directory of its tree")
-        del self._way[depth:], self._last[depth + 1 :]
-        if name <= self._last[depth]:
+        del self._open_directories[depth:], self._last_names[depth + 1 :]
+        if name <= self._last_names[depth]:
             raise ManifestDamaged(f"a node sends {entry.path[:200]!r} twice, or not in the order of a walk")
-        self._last[depth] = name
+        self._last_names[depth] = name
         if entry.kind == "d":
-            self._way.append(name)
-            self._last.append("")
-        elif entry.hard and hash(entry.hard) not in self._files:
+            self._open_directories.append(name)
+            self._last_names.append("")
+        elif entry.hardlink_to and hash(entry.hardlink_to) not in self._files:
             raise ManifestDamaged(f"a node sends {entry.path[:200]!r} as a name of what is no file of its tree")
         elif entry.kind == "f":
             self._files.add(hash(entry.path))

@@ -7,18 +7,18 @@ import stat
 from collections.abc import Iterator
 from typing import Any
 
-from burstd.transfer.privsep.safe_directory import Below, copy_data
+from burstd.transfer.privsep.safe_directory import SafeDirectory, copy_data
 from burstd.transfer.trees.walk import Walk, fixed_part
 
 
-def copy_source(walk: Walk, below: Below, path: str, job: str) -> Iterator[int]:
+def copy_source(walk: Walk, directory: SafeDirectory, path: str, job: str) -> Iterator[int]:
     """Copies to ``path`` below a directory; yields the bytes of files as they are done. Raises OSError."""
     directories: list[tuple[str, int, int]] = []
     for row, fd in walk:
         kind, name, *rest = row
         target = path if walk.single or not name else f"{path}/{name}"
         try:
-            yield from _copy_one(str(kind), rest, fd, below, (path, target), job, directories)
+            yield from _copy_one(str(kind), rest, fd, directory, (path, target), job, directories)
         except OSError as error:
             whole = walk.source if walk.single else f"{fixed_part(walk.source)}/{name}"
             raise OSError(error.errno, error.strerror, whole) from None
@@ -26,37 +26,37 @@ def copy_source(walk: Walk, below: Below, path: str, job: str) -> Iterator[int]:
             if fd >= 0:
                 os.close(fd)
     for target, mode, mtime_ns in reversed(directories):
-        below.settle(target, mode, mtime_ns)
+        directory.finalize_directory(target, mode, mtime_ns)
 
 
 def _copy_one(
     kind: str,
     rest: list[Any],
     fd: int,
-    below: Below,
+    directory: SafeDirectory,
     paths: tuple[str, str],
     job: str,
     directories: list[tuple[str, int, int]],
 ) -> Iterator[int]:
     path, target = paths
     if kind == "d":
-        below.make(target)
+        directory.make_directory(target)
         # The owner of the copy works in it.
         directories.append((target, rest[0] | stat.S_IRWXU, rest[1]))
     elif kind == "f":
         facts = os.fstat(fd)
-        new, out = below.create(target, job)
+        new, out = directory.create_file(target, job)
         try:
             yield from copy_data(fd, out, facts.st_size)
-            below.finish(new, target, stat.S_IMODE(facts.st_mode) | stat.S_IWUSR, facts.st_mtime_ns)
+            directory.commit_file(new, target, stat.S_IMODE(facts.st_mode) | stat.S_IWUSR, facts.st_mtime_ns)
         except BaseException:
-            below.remove(new)
+            directory.remove_file(new)
             raise
         finally:
             os.close(out)
     elif kind == "h":
-        below.hardlink(f"{path}/{rest[0]}", target, job)
+        directory.hardlink(f"{path}/{rest[0]}", target, job)
     elif kind == "l":
-        below.symlink(rest[0], target, rest[2], job)
+        directory.symlink(rest[0], target, rest[2], job)
     elif kind == "e":
         raise OSError(rest[0], os.strerror(rest[0]))

@@ -9,7 +9,7 @@ from collections import deque
 _WINDOW_S = 15.0
 
 
-class Progress:
+class UploadProgress:
     """Counters of one transfer, for all threads. Sizes in bytes.
 
     ``bytes_total`` is what is known of the source so far (``expect`` says more beforehand); ``bytes_done`` is what is
@@ -24,13 +24,13 @@ class Progress:
         self.bytes_sent = 0
         self.bytes_hits = 0
         self.files = 0
-        self.joined = False
+        self.waits_for_other = False
         """Another transfer is sending the same source, and this one waits for it."""
         self.warnings: list[str] = []
         """What was left out of the transfer: twenty sentences at most."""
         self.left_out = 0
         self._lock = threading.Lock()
-        self._marks: deque[tuple[float, int]] = deque([(time.monotonic(), 0)])
+        self._samples: deque[tuple[float, int]] = deque([(time.monotonic(), 0)])
 
     @property
     def bytes_total(self) -> int:
@@ -41,27 +41,27 @@ class Progress:
     def rate(self) -> float:
         """Bytes done in a second, over the last fifteen seconds."""
         with self._lock:
-            began, before = self._marks[0]
+            began, before = self._samples[0]
             return max(0, self.bytes_done - before) / max(0.001, time.monotonic() - began)
 
-    def walked(self, files: int, size: int) -> None:
+    def add_walked(self, files: int, size: int) -> None:
         """So much more was found."""
         self.files += files
         self.bytes_walked += size
 
-    def done(self, size: int, *, hit: bool) -> None:
+    def add_done(self, size: int, *, hit: bool) -> None:
         """So many bytes of files are in the store."""
         with self._lock:
             self.bytes_done += size
             if hit:
                 self.bytes_hits += size
             now = time.monotonic()
-            if now > self._marks[-1][0] + 0.5:
-                self._marks.append((now, self.bytes_done))
-                while len(self._marks) > 2 and self._marks[1][0] < now - _WINDOW_S:
-                    self._marks.popleft()
+            if now > self._samples[-1][0] + 0.5:
+                self._samples.append((now, self.bytes_done))
+                while len(self._samples) > 2 and self._samples[1][0] < now - _WINDOW_S:
+                    self._samples.popleft()
 
-    def sent(self, size: int) -> None:
+    def add_sent(self, size: int) -> None:
         """So many bytes went over the wire."""
         with self._lock:
             self.bytes_sent += size
@@ -72,18 +72,18 @@ class Progress:
         if len(self.warnings) < 20:
             self.warnings.append(sentence)
 
-    def again(self) -> None:
+    def restart(self) -> None:
         """The source is gone through once more, from its beginning; what was sent stays sent."""
         with self._lock:
             if self.bytes_walked:
                 self.expected = max(self.expected, self.bytes_walked)
             self.bytes_walked = self.bytes_done = self.bytes_hits = self.files = self.left_out = 0
             self.warnings.clear()
-            self._marks = deque([(time.monotonic(), 0)])
+            self._samples = deque([(time.monotonic(), 0)])
 
-    def follow(self, other: Progress) -> None:
+    def mirror(self, other: UploadProgress) -> None:
         """Shows another transfer's way, which is this one's too."""
-        self.joined = True
+        self.waits_for_other = True
         with self._lock:
             self.expected = max(self.expected, other.bytes_total)
             self.bytes_done = other.bytes_done

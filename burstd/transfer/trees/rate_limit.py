@@ -27,42 +27,44 @@ class TokenBucket:
             self._free_at = begin + size / self.bytes_per_s
             return max(0.0, self._free_at - now)
 
-    def give_back(self, size: int) -> None:
+    def refund(self, size: int) -> None:
         """What was reserved does not go."""
         with self._lock:
             self._free_at -= size / self.bytes_per_s
 
 
-class Limits:
+class BandwidthLimits:
     """Rates in bytes per second; None: no limit. ``lanes``: objects of one transfer that are sent side by side."""
 
-    def __init__(self, *, site_bytes_s: float | None = None, user_bytes_s: float | None = None, lanes: int = 4) -> None:
-        self.lanes = lanes
+    def __init__(
+        self, *, site_bytes_s: float | None = None, user_bytes_s: float | None = None, parallel_uploads: int = 4
+    ) -> None:
+        self.parallel_uploads = parallel_uploads
         self._lock = threading.Lock()
-        self.set(site_bytes_s, user_bytes_s)
+        self.set_rates(site_bytes_s, user_bytes_s)
 
-    def set(self, site_bytes_s: float | None, user_bytes_s: float | None) -> None:
+    def set_rates(self, site_bytes_s: float | None, user_bytes_s: float | None) -> None:
         """Other rates, for all that goes from now on."""
         with self._lock:
             self._site = TokenBucket(site_bytes_s) if site_bytes_s else None
-            self._user_rate = user_bytes_s
+            self._user_bytes_s = user_bytes_s
             self._users: dict[int, TokenBucket] = {}
 
     def wait(self, uid: int, size: int, cancelled: threading.Event) -> bool:
         """Until so many bytes of a user may go. False: cancelled, and nothing was used up."""
         with self._lock:
-            buckets = [bucket for bucket in (self._user(uid), self._site) if bucket is not None]
+            buckets = [bucket for bucket in (self._user_bucket(uid), self._site) if bucket is not None]
         for at, bucket in enumerate(buckets):
             # The user's own limit first: who waits for it uses nothing of the site's.
             if cancelled.wait(bucket.reserve(size)):
                 for used in buckets[: at + 1]:
-                    used.give_back(size)
+                    used.refund(size)
                 return False
         return True
 
-    def _user(self, uid: int) -> TokenBucket | None:
-        if self._user_rate is None:
+    def _user_bucket(self, uid: int) -> TokenBucket | None:
+        if self._user_bytes_s is None:
             return None
         if uid not in self._users:
-            self._users[uid] = TokenBucket(self._user_rate)
+            self._users[uid] = TokenBucket(self._user_bytes_s)
         return self._users[uid]

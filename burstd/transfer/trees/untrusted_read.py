@@ -11,25 +11,25 @@ from collections.abc import Iterator
 from typing import Any
 
 from burstd.transfer.content_store import sparse
-from burstd.transfer.content_store.index import Identity
+from burstd.transfer.content_store.index import FileIdentity
 
-TRIES = 3
+READ_TRIES = 3
 """A file that changes while it is read is read so often."""
 _NO_DEVICE = -1
 _HOLE_BYTES = 1 << 20
 """Smaller holes are read as the zeros that they are: each extent is a piece of its own."""
 
 
-class Changed(Exception):
+class FileChanged(Exception):
     """The file changed while it was read."""
 
 
-def identity(facts: os.stat_result) -> Identity:
+def file_identity(facts: os.stat_result) -> FileIdentity:
     """What tells a file and its content from others."""
-    return Identity(facts.st_dev, facts.st_ino, facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns)
+    return FileIdentity(facts.st_dev, facts.st_ino, facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns)
 
 
-def readable_facts(fd: int) -> os.stat_result:
+def readable_file_facts(fd: int) -> os.stat_result:
     """What the descriptor is, from the kernel. Raises OSError where it does not prove the right to read a file.
 
     A descriptor can be had of a file that one may not read (O_PATH, O_WRONLY): what the index knows of such a file must
@@ -42,7 +42,7 @@ def readable_facts(fd: int) -> os.stat_result:
     return facts
 
 
-def settled(facts: os.stat_result, now_ns: int) -> bool:
+def is_settled(facts: os.stat_result, now_ns: int) -> bool:
     """Whether a change after ``now_ns`` would show in the times: the clocks of file systems tick coarsely."""
     tick = 2_000_000_000 if facts.st_ctime_ns % 1_000_000_000 == 0 else 50_000_000
     return max(facts.st_ctime_ns, facts.st_mtime_ns) + tick < now_ns
@@ -50,16 +50,16 @@ def settled(facts: os.stat_result, now_ns: int) -> bool:
 
 def read_small(fd: int, facts: os.stat_result) -> tuple[bytes, os.stat_result]:
     """The whole of a small file, and its facts. Raises Changed after some tries, OSError."""
-    for _ in range(TRIES):
+    for _ in range(READ_TRIES):
         data = os.pread(fd, facts.st_size + 1, 0)
         after = os.fstat(fd)
-        if len(data) == facts.st_size and identity(after) == identity(facts):
+        if len(data) == facts.st_size and file_identity(after) == file_identity(facts):
             return data, facts
         # Not at once: who writes it shall get on.
         facts = after
         if facts.st_size > 64 << 20:
             break
-    raise Changed
+    raise FileChanged
 
 
 def object_facts(row: list[Any]) -> os.stat_result:
@@ -75,14 +75,14 @@ def read_object(fd: int, facts: os.stat_result) -> bytes:
     """The whole of a small object that was fetched. Raises Changed where it is no such one."""
     data = os.pread(fd, facts.st_size + 1, 0)
     if len(data) != facts.st_size:
-        raise Changed
+        raise FileChanged
     return data
 
 
 def extents(fd: int, size: int) -> Iterator[tuple[int, int, bool]]:
     """The file from its beginning to its end: (offset, length, whether it is data; else a hole). Raises OSError."""
     at = 0
-    for start, end in sparse.data(fd, size, _HOLE_BYTES):
+    for start, end in sparse.data_extents(fd, size, _HOLE_BYTES):
         if start > at:
             yield at, start - at, False
         yield start, end - start, True
@@ -91,13 +91,13 @@ def extents(fd: int, size: int) -> Iterator[tuple[int, int, bool]]:
         yield at, size - at, False
 
 
-def read_into(fd: int, room: memoryview, offset: int) -> None:
+def read_into(fd: int, buffer: memoryview, offset: int) -> None:
     """Fills ``room`` from ``offset`` of the file. Raises Changed where it ends before."""
-    while room:
-        count = os.preadv(fd, [room], offset)
+    while buffer:
+        count = os.preadv(fd, [buffer], offset)
         if not count:
-            raise Changed
-        room = room[count:]
+            raise FileChanged
+        buffer = buffer[count:]
         offset += count
 
 

@@ -9,23 +9,28 @@ import threading
 from dataclasses import dataclass, field
 
 from burstd.domain.plugins.stager import Stager, StoreBusy
-from burstd.domain.staging import Piece, Tree
-from burstd.transfer.content_store.index import Index
-from burstd.transfer.content_store.manifest import TreeTooLarge, encode
-from burstd.transfer.content_store.upload_pool import PATIENCE_S, Lanes, Shared, TransferCancelled
-from burstd.transfer.privsep.client import Hand, HandError, printable
-from burstd.transfer.trees.progress import Progress
-from burstd.transfer.trees.rate_limit import Limits
-from burstd.transfer.trees.source_scan import Again, Pass
+from burstd.domain.staging import ObjectRange, Tree
+from burstd.transfer.content_store.index import ContentIndex
+from burstd.transfer.content_store.manifest import TreeTooLarge, encode_manifest
+from burstd.transfer.content_store.upload_pool import (
+    STORE_BUSY_TIMEOUT_S,
+    SharedUploadState,
+    TransferCancelled,
+    UploadPool,
+)
+from burstd.transfer.privsep.client import UserWorker, UserWorkerError, printable
+from burstd.transfer.trees.progress import UploadProgress
+from burstd.transfer.trees.rate_limit import BandwidthLimits
+from burstd.transfer.trees.source_scan import RescanNeeded, SourceScan
 
-__all__ = ["Owner", "Sender", "TransferCancelled"]
+__all__ = ["StagedFor", "TransferCancelled", "TreeUploader"]
 
-_PASSES = 20
+_MAX_SCANS = 20
 """Each but the first is caused by an object that the store has lost, or by another transfer that failed."""
 
 
 @dataclass(frozen=True, slots=True)
-class Owner:
+class StagedFor:
     """For whom something is staged: the user, and the Slurm account that pays for the room."""
 
     uid: int
@@ -36,31 +41,36 @@ class Owner:
 class _Leader:
     """A transfer of a source: a second one of the same user waits for it, and then finds all in the store."""
 
-    progress: Progress
+    progress: UploadProgress
     ended: threading.Event = field(default_factory=threading.Event)
 
 
-class Sender:
+class TreeUploader:
     """Sends to one store. For all threads of the process; there is one for each store and index."""
 
     def __init__(
-        self, index: Index, stager: Stager, limits: Limits | None = None, *, patience_s: float = PATIENCE_S
+        self,
+        index: ContentIndex,
+        stager: Stager,
+        limits: BandwidthLimits | None = None,
+        *,
+        patience_s: float = STORE_BUSY_TIMEOUT_S,
     ) -> None:
         """``patience_s``: how long a busy store is asked for the same thing."""
         self.index = index
         self.stager = stager
-        self._shared = Shared(index, stager, limits or Limits(), patience_s)
+        self._shared = SharedUploadState(index, stager, limits or BandwidthLimits(), patience_s)
         self._leaders: dict[tuple[int, str, str], _Leader] = {}
         self._lock = threading.Lock()
 
-    def send(
+    def upload(
         self,
-        hand: Hand,
+        worker: UserWorker,
         source: str,
         *,
-        owner: Owner,
+        owner: StagedFor,
         prefix: str = "in",
-        progress: Progress | None = None,
+        progress: UploadProgress | None = None,
         cancelled: threading.Event | None = None,
     ) -> Tree:
         """Brings a file, directory or pattern into the store and returns it, whole and noted in the index.
@@ -69,19 +79,19 @@ class Sender:
         again. Raises HandError (it cannot be read, or changes all the time), StoreBusy, StoreRefused, StoreSpaceGone,
         TransferCancelled (``cancelled`` is set).
         """
-        progress = progress or Progress()
-        lanes = Lanes(self._shared, prefix, owner.uid, progress, cancelled or threading.Event())
+        progress = progress or UploadProgress()
+        upload_pool = UploadPool(self._shared, prefix, owner.uid, progress, cancelled or threading.Event())
         name = (owner.uid, source, prefix)
         with self._lock:
             leader = self._leaders.get(name)
             if leader is None:
-                mine = self._leaders[name] = _Leader(progress)
+                own_transfer = self._leaders[name] = _Leader(progress)
         try:
             if leader is not None:
-                self._follow(leader, lanes)
-            for _ in range(_PASSES):
-                progress.again()
-                tree = self._pass(lanes, hand, source, owner)
+                self._wait_for_leader(leader, upload_pool)
+            for _ in range(_MAX_SCANS):
+                progress.restart()
+                tree = self._scan_and_upload(upload_pool, worker, source, owner)
                 if tree is not None:
                     return tree
             raise StoreBusy(
@@ -91,19 +101,21 @@ class Sender:
             if leader is None:
                 with self._lock:
                     del self._leaders[name]
-                mine.ended.set()
-            lanes.close()
+                own_transfer.ended.set()
+            upload_pool.close()
 
     @staticmethod
-    def _follow(leader: _Leader, lanes: Lanes) -> None:
+    def _wait_for_leader(leader: _Leader, upload_pool: UploadPool) -> None:
         while not leader.ended.wait(0.2):
-            lanes.check()
-            lanes.progress.follow(leader.progress)
-        lanes.progress.joined = False
+            upload_pool.raise_if_failed()
+            upload_pool.progress.mirror(leader.progress)
+        upload_pool.progress.waits_for_other = False
 
-    def _pass(self, lanes: Lanes, hand: Hand, source: str, owner: Owner) -> Tree | None:
+    def _scan_and_upload(
+        self, upload_pool: UploadPool, worker: UserWorker, source: str, owner: StagedFor
+    ) -> Tree | None:
         """The tree; None: the store had lost something, or another transfer did not bring its part."""
-        this = Pass(lanes, hand, source)
+        scan = SourceScan(upload_pool, worker, source)
         digest = hashlib.sha256()
         bodies: list[bytes] = []
         keys: dict[int, str] = {}
@@ -112,42 +124,42 @@ class Sender:
             def ended(key: str, there: bool, error: BaseException | None) -> None:  # noqa: ARG001 - Ended
                 keys[number] = key
 
-            lanes.put(body, ended)
+            upload_pool.submit_put(body, ended)
 
         sizes: list[int] = []
-        entries = this.entries()
+        entries = scan.entries()
         try:
-            for body in encode(entries):
+            for body in encode_manifest(entries):
                 digest.update(body)
                 # The last one waits until all else is there.
                 if bodies:
                     put(len(sizes) - 1, bodies.pop())
                 bodies.append(body)
                 sizes.append(len(body))
-        except Again:
-            lanes.settle()
-            lanes.check()
+        except RescanNeeded:
+            upload_pool.wait_idle()
+            upload_pool.raise_if_failed()
             return None
         except TreeTooLarge as error:
             text = f"cannot be staged as it is: {error}. Pack it into one archive, or name parts of it"
-            raise HandError(source, errno.EFBIG, f"{printable(source)} {text}") from None
+            raise UserWorkerError(source, errno.EFBIG, f"{printable(source)} {text}") from None
         finally:
             entries.close()  # type: ignore[attr-defined]
-        lanes.settle()
-        lanes.check()
-        if lanes.lost():
+        upload_pool.wait_idle()
+        upload_pool.raise_if_failed()
+        if upload_pool.verify_with_store():
             return None
         put(len(sizes) - 1, bodies.pop())
-        lanes.settle()
-        lanes.check()
-        if lanes.lost():
+        upload_pool.wait_idle()
+        upload_pool.raise_if_failed()
+        if upload_pool.verify_with_store():
             return None
-        manifest = tuple(Piece(keys[number], 0, size) for number, size in enumerate(sizes))
-        tree = Tree(lanes.prefix, digest.hexdigest(), manifest, this.count, this.size, single=this.single)
+        manifest = tuple(ObjectRange(keys[number], 0, size) for number, size in enumerate(sizes))
+        tree = Tree(upload_pool.prefix, digest.hexdigest(), manifest, scan.count, scan.size, single=scan.single)
         self.index.add_tree(
             self.stager.name,
             tree,
-            this.keys | set(keys.values()),
+            scan.keys | set(keys.values()),
             uid=owner.uid,
             account=owner.account,
             source=os.fspath(source),

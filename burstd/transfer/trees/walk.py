@@ -19,15 +19,15 @@ import os
 import stat
 from collections.abc import Iterator
 
-Row = list[object]
-Found = tuple[Row, int]
+WalkRow = list[object]
+WalkItem = tuple[WalkRow, int]
 """A row and its descriptor, -1 where it has none."""
 
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-MOST_FILE_BYTES = 1 << 60
+MAX_FILE_BYTES = 1 << 60
 """A larger file, which can only be a sparse one, is not read: it would be read for years."""
-_LINKS_KEPT = 500_000
+_MAX_TRACKED_LINKS = 500_000
 """So many files with several names are remembered while they wait for their other names, which bounds memory: what
 comes beyond is sent as a file of its own, with the same content."""
 
@@ -58,7 +58,7 @@ class Walk:
         """The source is one file."""
         self._links: dict[tuple[int, int], tuple[str, int]] = {}
 
-    def __iter__(self) -> Iterator[Found]:
+    def __iter__(self) -> Iterator[WalkItem]:
         try:
             facts = os.stat(self.source)  # noqa: PTH116 - Path would lose trailing slashes
         except OSError as error:
@@ -71,19 +71,19 @@ class Walk:
             facts = os.fstat(root)
             try:
                 yield ["d", "", stat.S_IMODE(facts.st_mode), facts.st_mtime_ns], -1
-                yield from self._below(root, "")
+                yield from self._walk_directory(root, "")
             finally:
                 os.close(root)
         elif stat.S_ISREG(facts.st_mode):
-            if facts.st_size > MOST_FILE_BYTES:
+            if facts.st_size > MAX_FILE_BYTES:
                 raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), self.source)
             self.single = True
             fd = os.open(self.source, _FILE & ~os.O_NOFOLLOW)
             yield ["f", os.path.basename(self.source)], fd  # noqa: PTH119
         else:
-            raise OSError(errno.EINVAL, f"is a {_what(facts.st_mode)}", self.source)
+            raise OSError(errno.EINVAL, f"is a {_file_type(facts.st_mode)}", self.source)
 
-    def _below(self, top: int, prefix: str) -> Iterator[Found]:
+    def _walk_directory(self, top: int, prefix: str) -> Iterator[WalkItem]:
         """All that is in the directory ``top``, which stays open."""
         stack: list[tuple[int, str, Iterator[str]]] = [(top, prefix, iter(_names(top)))]
         try:
@@ -93,15 +93,15 @@ class Walk:
                     name = item[:-2]
                     path = above + name
                     if item[-1] == "f":
-                        yield self._file(directory, name, path)
+                        yield self._file_entry(directory, name, path)
                         continue
                     if item[-1] != "d":
-                        yield self._other(directory, name, path)
+                        yield self._other_entry(directory, name, path)
                         continue
                     try:
                         child = os.open(name, _DIRECTORY, dir_fd=directory)
                     except OSError as error:
-                        yield _failed(error, path), -1
+                        yield _error_row(error, path), -1
                         continue
                     facts = os.fstat(child)
                     stack.append((child, path + "/", iter(())))
@@ -109,7 +109,7 @@ class Walk:
                     try:
                         stack[-1] = (child, path + "/", iter(_names(child)))
                     except OSError as error:
-                        yield _failed(error, path), -1
+                        yield _error_row(error, path), -1
                     break
                 else:
                     stack.pop()
@@ -120,33 +120,33 @@ class Walk:
                 if directory != top:
                     os.close(directory)
 
-    def _file(self, directory: int, name: str, path: str) -> Found:
+    def _file_entry(self, directory: int, name: str, path: str) -> WalkItem:
         try:
             fd = os.open(name, _FILE, dir_fd=directory)
         except OSError as error:
-            return _failed(error, path), -1
+            return _error_row(error, path), -1
         facts = os.fstat(fd)
         if not stat.S_ISREG(facts.st_mode):
             os.close(fd)
-            return ["x", path, _what(facts.st_mode)], -1
-        if facts.st_size > MOST_FILE_BYTES:
+            return ["x", path, _file_type(facts.st_mode)], -1
+        if facts.st_size > MAX_FILE_BYTES:
             os.close(fd)
             return ["e", path, errno.EFBIG], -1
         if facts.st_nlink > 1:
-            earlier = self._earlier(facts, path)
+            earlier = self._earlier_name(facts, path)
             if earlier:
                 os.close(fd)
                 return ["h", path, earlier], -1
         return ["f", path], fd
 
-    def _earlier(self, facts: os.stat_result, path: str) -> str:
+    def _earlier_name(self, facts: os.stat_result, path: str) -> str:
         identity = (facts.st_dev, facts.st_ino)
         earlier, left = self._links.pop(identity, ("", facts.st_nlink))
-        if left > 1 and len(self._links) < _LINKS_KEPT:
+        if left > 1 and len(self._links) < _MAX_TRACKED_LINKS:
             self._links[identity] = (earlier or path, left - 1)
         return earlier
 
-    def _other(self, directory: int, name: str, path: str) -> Found:
+    def _other_entry(self, directory: int, name: str, path: str) -> WalkItem:
         """A link, or something that is no data, or what the directory does not tell the kind of."""
         try:
             facts = os.stat(name, dir_fd=directory, follow_symlinks=False)
@@ -154,12 +154,12 @@ class Walk:
                 target = os.readlink(name, dir_fd=directory)
                 return ["l", path, target, stat.S_IMODE(facts.st_mode), facts.st_mtime_ns], -1
         except OSError as error:
-            return _failed(error, path), -1
+            return _error_row(error, path), -1
         if stat.S_ISREG(facts.st_mode):
-            return self._file(directory, name, path)
-        return ["x", path, _what(facts.st_mode)], -1
+            return self._file_entry(directory, name, path)
+        return ["x", path, _file_type(facts.st_mode)], -1
 
-    def _glob(self) -> Iterator[Found]:
+    def _glob(self) -> Iterator[WalkItem]:
         """Matches lie under the part of the pattern without wildcards, so that equal base names do not collide.
 
         That directory's time is left out: it changes with files that the pattern does not name.
@@ -177,7 +177,7 @@ class Walk:
         finally:
             os.close(top)
 
-    def _matched(self, top: int, matches: list[tuple[str, ...]]) -> Iterator[Found]:
+    def _matched(self, top: int, matches: list[tuple[str, ...]]) -> Iterator[WalkItem]:
         """The matches, parents before children; a directory that matches is walked whole."""
         open_now: list[tuple[str, int]] = []
         whole: tuple[str, ...] = ()
@@ -198,18 +198,18 @@ class Walk:
                     facts = os.stat(match[-1], dir_fd=directory, follow_symlinks=False)
                     path = "/".join(match)
                     if not stat.S_ISDIR(facts.st_mode):
-                        yield self._other(directory, match[-1], path)
+                        yield self._other_entry(directory, match[-1], path)
                         continue
                     child = os.open(match[-1], _DIRECTORY, dir_fd=directory)
                 except OSError as error:
-                    yield _failed(error, "/".join(match)), -1
+                    yield _error_row(error, "/".join(match)), -1
                     continue
                 whole = match
                 try:
                     yield ["d", path, stat.S_IMODE(facts.st_mode), facts.st_mtime_ns], -1
-                    yield from self._below(child, path + "/")
+                    yield from self._walk_directory(child, path + "/")
                 except OSError as error:
-                    yield _failed(error, path), -1
+                    yield _error_row(error, path), -1
                 finally:
                     os.close(child)
         finally:
@@ -245,7 +245,7 @@ def _matches(directory: int, parts: list[str], prefix: str) -> Iterator[str]:
                 if not rest:
                     yield prefix + item[:-2]
                 if item[-1] == "d":
-                    yield from _deeper(directory, item[:-2], parts, prefix)
+                    yield from _descend(directory, item[:-2], parts, prefix)
         return
     for item in _names(directory):
         name = item[:-2]
@@ -254,10 +254,10 @@ def _matches(directory: int, parts: list[str], prefix: str) -> Iterator[str]:
         if not rest:
             yield prefix + name
         elif item[-1] == "d":
-            yield from _deeper(directory, name, rest, prefix)
+            yield from _descend(directory, name, rest, prefix)
 
 
-def _deeper(directory: int, name: str, parts: list[str], prefix: str) -> Iterator[str]:
+def _descend(directory: int, name: str, parts: list[str], prefix: str) -> Iterator[str]:
     try:
         child = os.open(name, _DIRECTORY, dir_fd=directory)
     except PermissionError:
@@ -270,13 +270,13 @@ def _deeper(directory: int, name: str, parts: list[str], prefix: str) -> Iterato
         os.close(child)
 
 
-def _failed(error: OSError, path: str) -> Row:
+def _error_row(error: OSError, path: str) -> WalkRow:
     if error.errno == errno.ENOENT:
         return ["x", path, "gone while it was being read"]
     return ["e", path, error.errno]
 
 
-def _what(mode: int) -> str:
+def _file_type(mode: int) -> str:
     if stat.S_ISSOCK(mode):
         return "socket"
     if stat.S_ISFIFO(mode):

@@ -12,7 +12,7 @@ from decimal import Decimal
 from typing import Any, TypeVar
 
 from burstd.domain.errors import ProviderError
-from providers.aws.calls import Calls
+from providers.aws.calls import AwsCalls
 from providers.aws.settings import AwsSettings
 
 SETTINGS, LIST, HISTORY = "settings", "price list", "spot history"
@@ -28,7 +28,7 @@ _Key = TypeVar("_Key")
 
 
 @dataclass(frozen=True, slots=True)
-class Price:
+class HourlyPrice:
     """Of an hour, in the settings' currency. ``at`` in seconds since 1970; 0: not known."""
 
     amount: Decimal
@@ -36,7 +36,7 @@ class Price:
     at: float = 0.0
 
 
-class Prices:
+class AwsPrices:
     """Of one region. A source that fails is asked again after five minutes; what it said before is kept, with its age.
 
     List: https://docs.aws.amazon.com/aws-cost-management/latest/APIReference/API_pricing_GetProducts.html
@@ -45,7 +45,7 @@ class Prices:
     def __init__(
         self,
         settings: AwsSettings,
-        calls: Calls,
+        calls: AwsCalls,
         clock: Callable[[], float] = time.monotonic,
         date: Callable[[], float] = time.time,
     ) -> None:
@@ -54,28 +54,28 @@ class Prices:
         self._clock = clock
         self._date = date
         self._lock = threading.Lock()
-        self._trouble: dict[str, str] = {}
-        self._listed: dict[str, Price] = {}
+        self._failures: dict[str, str] = {}
+        self._listed: dict[str, HourlyPrice] = {}
         self._list_until: dict[str, float] = {}
-        self._seen: dict[tuple[str, str], Price] = {}
+        self._seen: dict[tuple[str, str], HourlyPrice] = {}
         self._seen_until: dict[tuple[str, str], float] = {}
 
     @property
-    def trouble(self) -> Mapping[str, str]:
+    def failures(self) -> Mapping[str, str]:
         """Source -> why it could not be had when it was asked last."""
         with self._lock:
-            return dict(self._trouble)
+            return dict(self._failures)
 
-    def on_demand(self, types: Collection[str]) -> Mapping[str, Price]:
+    def on_demand(self, types: Collection[str]) -> Mapping[str, HourlyPrice]:
         """Those that are known; raises nothing."""
         own = self._settings.prices
         with self._lock:
             if self._settings.price_list:
                 self._refresh(LIST, self._list_until, [name for name in types if name not in own], self._read_list)
             known = {name: price for name in types if (price := self._listed.get(name))}
-        return known | {name: Price(own[name], SETTINGS) for name in types if name in own}
+        return known | {name: HourlyPrice(own[name], SETTINGS) for name in types if name in own}
 
-    def spot(self, types: Collection[str], zones: Collection[str]) -> Mapping[tuple[str, str], Price]:
+    def spot(self, types: Collection[str], zones: Collection[str]) -> Mapping[tuple[str, str], HourlyPrice]:
         """By type and zone, those that are known; raises nothing."""
         own = self._settings.spot_prices
         places = [(name, zone) for name in types for zone in zones]
@@ -83,7 +83,7 @@ class Prices:
             asked = [place for place in places if place[0] not in own]
             self._refresh(HISTORY, self._seen_until, asked, self._read_history)
             known = {place: price for place in places if (price := self._seen.get(place))}
-        return known | {place: Price(own[place[0]], SETTINGS) for place in places if place[0] in own}
+        return known | {place: HourlyPrice(own[place[0]], SETTINGS) for place in places if place[0] in own}
 
     def _refresh(
         self, source: str, until: dict[_Key, float], asked: Collection[_Key], read: Callable[[Collection[_Key]], None]
@@ -92,16 +92,16 @@ class Prices:
         due = [one for one in asked if now >= until.get(one, 0.0)]
         if not due:
             return
-        kept_s = _HISTORY_S if source == HISTORY else _LIST_S
+        cache_s = _HISTORY_S if source == HISTORY else _LIST_S
         try:
             self._same_currency()
             read(due)
         except ProviderError as error:
-            self._trouble[source] = str(error)
-            kept_s = _RETRY_S
+            self._failures[source] = str(error)
+            cache_s = _RETRY_S
         else:
-            self._trouble.pop(source, None)
-        until.update(dict.fromkeys(due, now + kept_s))
+            self._failures.pop(source, None)
+        until.update(dict.fromkeys(due, now + cache_s))
 
     def _same_currency(self) -> None:
         amazons = "CNY" if self._settings.region.startswith("cn-") else "USD"
@@ -113,11 +113,11 @@ class Prices:
         for name in types if len(types) <= _ONE_BY_ONE else ("",):
             found: dict[str, Decimal] = {}
             for product in self._products(name):
-                kind, amount = _listed(product, self._settings.currency)
+                kind, amount = _parse_product(product, self._settings.currency)
                 # Where there are several the dearest: a bill may be smaller than foreseen, not larger.
                 if amount > found.get(kind, 0):
                     found[kind] = amount
-            self._listed.update({kind: Price(amount, LIST, now) for kind, amount in found.items()})
+            self._listed.update({kind: HourlyPrice(amount, LIST, now) for kind, amount in found.items()})
 
     def _products(self, name: str) -> Iterator[Any]:
         wanted = {
@@ -129,7 +129,7 @@ class Prices:
         filters = [{"Type": "TERM_MATCH", "Field": field, "Value": value} for field, value in wanted.items()]
         more: dict[str, str] = {}
         while True:
-            answer = self._calls.ask(
+            answer = self._calls.query(
                 "pricing", "get_products", ServiceCode="AmazonEC2", Filters=filters, MaxResults=_LIST_PAGE, **more
             )
             yield from map(json.loads, answer["PriceList"])
@@ -149,10 +149,10 @@ class Prices:
                 place = one["InstanceType"], one["AvailabilityZone"]
                 at = one["Timestamp"].timestamp()
                 if place not in self._seen or at >= self._seen[place].at:
-                    self._seen[place] = Price(Decimal(one["SpotPrice"]), HISTORY, at)
+                    self._seen[place] = HourlyPrice(Decimal(one["SpotPrice"]), HISTORY, at)
 
 
-def _listed(product: Mapping[str, Any], currency: str) -> tuple[str, Decimal]:
+def _parse_product(product: Mapping[str, Any], currency: str) -> tuple[str, Decimal]:
     """Type and price of one entry of the list; 0 where it has none for an hour in this currency."""
     amounts = [
         Decimal(dimension["pricePerUnit"].get(currency, "0"))

@@ -11,8 +11,8 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from burstd.domain.plugins.provider import Quota
-from providers.aws.calls import Calls
-from providers.aws.catalog.catalog import Catalog
+from providers.aws.calls import AwsCalls
+from providers.aws.catalog.catalog import AwsCatalog
 from providers.aws.settings import AwsSettings
 
 _ON_DEMAND = re.compile(r"Running On-Demand (?P<families>.+) instances", re.IGNORECASE)
@@ -26,35 +26,42 @@ _OUTSIDE = ("capacity-block", "scheduled")
 """Lifecycles that count for no quota."""
 
 
-class Quotas:
+class AwsQuotas:
     """Those that bear on the types that the settings allow."""
 
-    def __init__(self, settings: AwsSettings, calls: Calls, catalog: Catalog) -> None:
+    def __init__(self, settings: AwsSettings, calls: AwsCalls, catalog: AwsCatalog) -> None:
         self._settings = settings
         self._calls = calls
         self._catalog = catalog
 
-    def read(self) -> Sequence[Quota]:
+    def read_quotas(self) -> Sequence[Quota]:
         """Three lists page by page: limits, all instances of the account that run or begin to, their types."""
         kinds = self._catalog.types().values()
-        ours = {(kind.name, spot) for kind in kinds for spot in (False, True) if not spot or kind.spot}
+        offered_markets = {(kind.name, spot) for kind in kinds for spot in (False, True) if not spot or kind.spot}
         limits = [
             (one["QuotaName"], int(one["Value"]), *said)
             for one in self._calls.pages(
                 "service-quotas", "list_service_quotas", "Quotas", limit=_QUOTAS_PAGE, ServiceCode="ec2"
             )
-            if (said := told(one["QuotaName"])) is not None
+            if (said := parse_quota_name(one["QuotaName"])) is not None
         ]
-        bearing = [limit for limit in limits if any(spot == limit[3] and covers(limit[2], name) for name, spot in ours)]
+        bearing = [
+            limit
+            for limit in limits
+            if any(spot == limit[3] and quota_covers(limit[2], name) for name, spot in offered_markets)
+        ]
         used = self._used() if bearing else Counter()
         return [
             Quota(
-                name, limit,
-                sum(vcpus for (kind, on_spot), vcpus in used.items() if on_spot == spot and covers(families, kind)),
+                name,
+                limit,
+                sum(
+                    vcpus for (kind, on_spot), vcpus in used.items() if on_spot == spot and quota_covers(families, kind)
+                ),
                 unit="vCPUs",
             )
             for name, limit, families, spot in sorted(bearing, key=lambda limit: limit[0])
-        ]  # fmt: skip
+        ]
 
     def _used(self) -> Counter[tuple[str, bool]]:
         """vCPUs by type and whether spot. Amazon counts room in capacity reservations that nobody uses as well."""
@@ -83,14 +90,14 @@ class Quotas:
         known = {name: kind.vcpus for name, kind in self._catalog.types().items()}
         others = sorted(set(names) - known.keys())
         for start in range(0, len(others), _NAMES):
-            found: Sequence[Mapping[str, Any]] = self._calls.ask(
+            found: Sequence[Mapping[str, Any]] = self._calls.query(
                 "ec2", "describe_instance_types", InstanceTypes=others[start : start + _NAMES]
             )["InstanceTypes"]
             known.update({one["InstanceType"]: one["VCpuInfo"]["DefaultVCpus"] for one in found})
         return known
 
 
-def told(name: str) -> tuple[frozenset[str], bool] | None:
+def parse_quota_name(name: str) -> tuple[frozenset[str], bool] | None:
     """Families, in small letters, and whether spot; None for quotas of other things."""
     for pattern, spot in ((_ON_DEMAND, False), (_SPOT, True)):
         found = pattern.fullmatch(name.strip())
@@ -101,7 +108,7 @@ def told(name: str) -> tuple[frozenset[str], bool] | None:
     return None
 
 
-def covers(families: Collection[str], instance_type: str) -> bool:
+def quota_covers(families: Collection[str], instance_type: str) -> bool:
     """Whether a quota of these families (``g``, ``p5``, ``high memory``) counts this type."""
     found = _FAMILY.match(instance_type)
     if found is None:

@@ -8,8 +8,8 @@ from typing import Any
 
 from burstd.domain.errors import ProviderError
 from burstd.domain.plugins.provider import Finding
-from providers.aws.calls import Calls
-from providers.aws.checks.rights import failed
+from providers.aws.calls import AwsCalls
+from providers.aws.checks.rights import finding_for_error
 from providers.aws.settings import AwsSettings
 
 _SSH, _SLURMD = 22, 6818
@@ -18,57 +18,57 @@ _FEW = 16
 
 
 @dataclass(slots=True)
-class Network:
+class CheckedNetwork:
     """What was found of it. ``subnets``: those that are used, by zone."""
 
     subnets: dict[str, str] = field(default_factory=dict)
     vpcs: set[str] = field(default_factory=set)
 
 
-def subnets(settings: AwsSettings, calls: Calls) -> Generator[Finding, None, Network]:
+def check_subnets(settings: AwsSettings, calls: AwsCalls) -> Generator[Finding, None, CheckedNetwork]:
     """Each one: there, with addresses left, all in one VPC."""
-    network = Network()
+    network = CheckedNetwork()
     for name in settings.subnets:
         subject = f"subnet {name}"
         try:
-            (said,) = calls.ask("ec2", "describe_subnets", SubnetIds=[name])["Subnets"]
+            (said,) = calls.query("ec2", "describe_subnets", SubnetIds=[name])["Subnets"]
         except ProviderError as error:
-            yield failed(subject, error, "set subnets to some of 'aws ec2 describe-subnets'")
+            yield finding_for_error(subject, error, "set subnets to some of 'aws ec2 describe-subnets'")
             continue
         zone, vpc, free = said["AvailabilityZone"], said["VpcId"], said["AvailableIpAddressCount"]
         network.vpcs.add(vpc)
         used = network.subnets.setdefault(zone, name)
-        told = f"{zone}, {vpc}, {free} free addresses"
+        summary = f"{zone}, {vpc}, {free} free addresses"
         if used != name:
-            yield Finding(subject, True, f"{told}; not used, as {used} comes before it in its zone")
+            yield Finding(subject, True, f"{summary}; not used, as {used} comes before it in its zone")
         elif free < _FEW:
-            yield Finding(subject, False, told, "take a larger subnet, or remove what is not used in this one")
+            yield Finding(subject, False, summary, "take a larger subnet, or remove what is not used in this one")
         else:
-            yield Finding(subject, True, told)
+            yield Finding(subject, True, summary)
     if len(network.vpcs) > 1:
-        told = f"the subnets are in {len(network.vpcs)} VPCs ({', '.join(sorted(network.vpcs))})"
-        yield Finding("subnets", False, told, "take the subnets of one VPC; security groups belong to one")
+        summary = f"the subnets are in {len(network.vpcs)} VPCs ({', '.join(sorted(network.vpcs))})"
+        yield Finding("subnets", False, summary, "take the subnets of one VPC; security groups belong to one")
     return network
 
 
-def groups(settings: AwsSettings, calls: Calls, network: Network) -> Iterator[Finding]:
+def check_security_groups(settings: AwsSettings, calls: AwsCalls, network: CheckedNetwork) -> Iterator[Finding]:
     """Each security group, and whether all together let in what must get in."""
     rules: list[Mapping[str, Any]] = []
     unread = False
     for name in settings.security_groups:
         subject = f"security group {name}"
         try:
-            (said,) = calls.ask("ec2", "describe_security_groups", GroupIds=[name])["SecurityGroups"]
+            (said,) = calls.query("ec2", "describe_security_groups", GroupIds=[name])["SecurityGroups"]
         except ProviderError as error:
             unread = True
-            yield failed(subject, error, "set security_groups to some of 'aws ec2 describe-security-groups'")
+            yield finding_for_error(subject, error, "set security_groups to some of 'aws ec2 describe-security-groups'")
             continue
         rules += said.get("IpPermissions", ())
-        told = f"{said.get('GroupName', '')}, {said['VpcId']}"
+        summary = f"{said.get('GroupName', '')}, {said['VpcId']}"
         if network.vpcs and said["VpcId"] not in network.vpcs:
-            yield Finding(subject, False, f"{told}: not the subnets' VPC", "take a group of the subnets' VPC")
+            yield Finding(subject, False, f"{summary}: not the subnets' VPC", "take a group of the subnets' VPC")
         else:
-            yield Finding(subject, True, told)
+            yield Finding(subject, True, summary)
     if unread:
         return
     for port, what, sure in ((_SSH, "ssh from the head", True), (_SLURMD, "slurmd from head and nodes", False)):

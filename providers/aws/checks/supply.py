@@ -10,36 +10,36 @@ from fnmatch import fnmatchcase
 from burstd.domain.cloud.offer import Offer
 from burstd.domain.errors import AuthFailed, ProviderError
 from burstd.domain.plugins.provider import Finding, Quota
-from providers.aws.calls import Calls
-from providers.aws.catalog.catalog import Catalog, InstanceType
-from providers.aws.catalog.quotas import Quotas, covers, told
-from providers.aws.checks.network import Network
-from providers.aws.checks.rights import POLICY, failed
+from providers.aws.calls import AwsCalls
+from providers.aws.catalog.catalog import AwsCatalog, Ec2InstanceType
+from providers.aws.catalog.quotas import AwsQuotas, parse_quota_name, quota_covers
+from providers.aws.checks.network import CheckedNetwork
+from providers.aws.checks.rights import POLICY, finding_for_error
 from providers.aws.settings import AwsSettings
 
 _MOST_NAMED = 4
 _PAGE = 5
 
 
-def offers(catalog: Catalog) -> Generator[Finding, None, Sequence[Offer]]:
+def check_offers(catalog: AwsCatalog) -> Generator[Finding, None, Sequence[Offer]]:
     """What can be started, cheapest first; findings where that cannot be told, and on prices."""
     found: Sequence[Offer] = ()
     try:
         found = sorted(catalog.offers(), key=lambda offer: (offer.price, offer.id))
         unpriced = catalog.unpriced()
     except ProviderError as error:
-        yield failed("offers", error, "mend what it names in the provider's table")
+        yield finding_for_error("offers", error, "mend what it names in the provider's table")
         return found
     sources = Counter(offer.price_source for offer in found)
-    told = ", ".join(f"{number} from {source}" for source, number in sources.items())
+    summary = ", ".join(f"{number} from {source}" for source, number in sources.items())
     if unpriced:
         yield Finding(
-            "prices", False, f"without one in some market, and so not offered there: {_some(unpriced)}",
+            "prices", False, f"without one in some market, and so not offered there: {_first_few(unpriced)}",
             f'set prices = {{ "{unpriced[0]}" = "..." }} (spot_prices likewise), or mend the source below',
         )  # fmt: skip
     else:
-        yield Finding("prices", True, f"of {len(found)} offers: {told}")
-    for source, trouble in catalog.prices.trouble.items():
+        yield Finding("prices", True, f"of {len(found)} offers: {summary}")
+    for source, trouble in catalog.prices.failures.items():
         yield Finding(
             f"prices from {source}", False, trouble,
             f"give burstd's user the statement Look of {POLICY}, or set prices and price_list = false",
@@ -47,7 +47,9 @@ def offers(catalog: Catalog) -> Generator[Finding, None, Sequence[Offer]]:
     return found
 
 
-def types(settings: AwsSettings, calls: Calls, network: Network, there: Sequence[Offer]) -> Iterator[Finding]:
+def check_instance_types(
+    settings: AwsSettings, calls: AwsCalls, network: CheckedNetwork, there: Sequence[Offer]
+) -> Iterator[Finding]:
     """Each pattern of ``instance_types``: what it stands for, and what keeps all types of it from being offered."""
     offered = defaultdict(set)
     for offer in there:
@@ -57,12 +59,12 @@ def types(settings: AwsSettings, calls: Calls, network: Network, there: Sequence
         good = [name for name in sorted(offered) if fnmatchcase(name, pattern)]
         if good:
             markets = ", ".join(sorted(set().union(*(offered[name] for name in good))))
-            yield Finding(subject, True, f"{len(good)} offered: {_some(good)}; {markets}")
+            yield Finding(subject, True, f"{len(good)} offered: {_first_few(good)}; {markets}")
         else:
-            yield _none(settings, calls, network, pattern)
+            yield _nothing_offered(settings, calls, network, pattern)
 
 
-def _none(settings: AwsSettings, calls: Calls, network: Network, pattern: str) -> Finding:
+def _nothing_offered(settings: AwsSettings, calls: AwsCalls, network: CheckedNetwork, pattern: str) -> Finding:
     """Why nothing of this pattern is offered."""
     subject = f"instance types {pattern}"
     # Filters know * and ? only.
@@ -76,7 +78,7 @@ def _none(settings: AwsSettings, calls: Calls, network: Network, pattern: str) -
             if fnmatchcase(one["InstanceType"], pattern):
                 zones[one["InstanceType"]].add(one["Location"])
     except ProviderError as error:
-        return failed(subject, error, "mend instance_types")
+        return finding_for_error(subject, error, "mend instance_types")
     if not zones:
         return Finding(
             subject, False, f"{settings.region} has none of that name",
@@ -85,55 +87,59 @@ def _none(settings: AwsSettings, calls: Calls, network: Network, pattern: str) -
     places = sorted(set().union(*zones.values()))
     if not network.subnets.keys() & set(places):
         return Finding(
-            subject, False, f"{_some(sorted(zones))} are in {', '.join(places)} only, where no subnet is",
+            subject, False, f"{_first_few(sorted(zones))} are in {', '.join(places)} only, where no subnet is",
             "add a subnet in one of these zones to subnets",
         )  # fmt: skip
     return Finding(
-        subject, False, f"{_some(sorted(zones))} are sold here and not offered: no price, or a reservation that ended",
+        subject,
+        False,
+        f"{_first_few(sorted(zones))} are sold here and not offered: no price, or a reservation that ended",
         "look at the findings on prices and reservations",
-    )  # fmt: skip
+    )
 
 
-def reservations(settings: AwsSettings, calls: Calls, network: Network) -> Iterator[Finding]:
+def check_reservations(settings: AwsSettings, calls: AwsCalls, network: CheckedNetwork) -> Iterator[Finding]:
     """Each capacity reservation or block: usable by types and zones of the settings, and how much of it is free."""
     for name in settings.reservations:
         subject = f"reservation {name}"
         try:
-            (said,) = calls.ask(
+            (said,) = calls.query(
                 "ec2", "describe_capacity_reservations", CapacityReservationIds=[name]
             )["CapacityReservations"]  # fmt: skip
         except ProviderError as error:
-            yield failed(subject, error, "set reservations to some of 'aws ec2 describe-capacity-reservations'")
+            yield finding_for_error(
+                subject, error, "set reservations to some of 'aws ec2 describe-capacity-reservations'"
+            )
             continue
         kind, zone, state = said["InstanceType"], said["AvailabilityZone"], said["State"]
         free, total = said.get("AvailableInstanceCount", 0), said.get("TotalInstanceCount", 0)
-        told = f"{kind} in {zone}, {state}, {free} of {total} free"
+        summary = f"{kind} in {zone}, {state}, {free} of {total} free"
         if "EndDate" in said:
-            told += f", ends {said['EndDate']:%Y-%m-%d %H:%M} UTC"
+            summary += f", ends {said['EndDate']:%Y-%m-%d %H:%M} UTC"
         if not any(fnmatchcase(kind, pattern) for pattern in settings.instance_types):
-            yield Finding(subject, False, told, f'add "{kind}" to instance_types')
+            yield Finding(subject, False, summary, f'add "{kind}" to instance_types')
         elif zone not in network.subnets:
-            yield Finding(subject, False, told, f"add a subnet in {zone} to subnets")
+            yield Finding(subject, False, summary, f"add a subnet in {zone} to subnets")
         elif state not in ("active", "scheduled"):
-            yield Finding(subject, False, told, "take it out of reservations")
+            yield Finding(subject, False, summary, "take it out of reservations")
         else:
-            yield Finding(subject, True, told)
+            yield Finding(subject, True, summary)
 
 
-def quotas(quotas: Quotas, there: Sequence[InstanceType]) -> Iterator[Finding]:
+def check_quotas(quotas: AwsQuotas, there: Sequence[Ec2InstanceType]) -> Iterator[Finding]:
     """Each limit that bears on the types, and how many of the largest and the smallest there is room for."""
     try:
-        limits = quotas.read()
+        limits = quotas.read_quotas()
     except ProviderError as error:
-        yield failed("quotas", error, "look at the page of Amazon EC2 in the Service Quotas console")
+        yield finding_for_error("quotas", error, "look at the page of Amazon EC2 in the Service Quotas console")
         return
     for limit in limits:
-        families, spot = told(limit.name) or (frozenset(), False)
-        bearing = [k for k in there if covers(families, k.name) and (k.spot if spot else k.on_demand)]
+        families, spot = parse_quota_name(limit.name) or (frozenset(), False)
+        bearing = [k for k in there if quota_covers(families, k.name) and (k.spot if spot else k.on_demand)]
         yield _quota(limit, sorted(bearing, key=lambda kind: (kind.vcpus, kind.name)))
 
 
-def _quota(limit: Quota, bearing: Sequence[InstanceType]) -> Finding:
+def _quota(limit: Quota, bearing: Sequence[Ec2InstanceType]) -> Finding:
     """``bearing`` are the types that it bears on, smallest first."""
     subject, text = f"quota {limit.name}", f"{limit.used} of {limit.limit} {limit.unit} in use"
     if not bearing:
@@ -155,7 +161,7 @@ def _quota(limit: Quota, bearing: Sequence[InstanceType]) -> Finding:
     return Finding(subject, True, text)
 
 
-def notices(settings: AwsSettings, calls: Calls) -> Iterator[Finding]:
+def check_notices_queue(settings: AwsSettings, calls: AwsCalls) -> Iterator[Finding]:
     """The queue of interruption warnings, where there is one."""
     url = settings.notices_queue
     if not url:
@@ -163,21 +169,21 @@ def notices(settings: AwsSettings, calls: Calls) -> Iterator[Finding]:
     subject = f"queue {url.rpartition('/')[2]}"
     names = ["ApproximateNumberOfMessages", "Policy"]
     try:
-        said = calls.ask("sqs", "get_queue_attributes", QueueUrl=url, AttributeNames=names).get("Attributes", {})
+        said = calls.query("sqs", "get_queue_attributes", QueueUrl=url, AttributeNames=names).get("Attributes", {})
     except ProviderError as error:
-        yield failed(subject, error, "set notices_queue to the QueueUrl of 'aws sqs list-queues'")
+        yield finding_for_error(subject, error, "set notices_queue to the QueueUrl of 'aws sqs list-queues'")
         return
-    told = f"{said.get('ApproximateNumberOfMessages', '0')} messages wait"
+    summary = f"{said.get('ApproximateNumberOfMessages', '0')} messages wait"
     if "events.amazonaws.com" in json.dumps(said.get("Policy", "")):
-        yield Finding(subject, True, told)
+        yield Finding(subject, True, summary)
     else:
         yield Finding(
-            subject, False, f"{told}; its policy does not let EventBridge put any in",
+            subject, False, f"{summary}; its policy does not let EventBridge put any in",
             "set the queue's policy from config/aws/notices-queue-policy.json (aws sqs set-queue-attributes)",
         )  # fmt: skip
 
 
-def service_roles(calls: Calls, *, spot: bool) -> Iterator[Finding]:
+def check_service_roles(calls: AwsCalls, *, spot: bool) -> Iterator[Finding]:
     """Roles that Amazon's own services need once in each account. Whether they are there shows by their works only."""
     fleets = {"Filters": [{"Name": "tag-key", "Values": ["aws:ec2:fleet-id"]}]}
     wanted = [("ec2fleet", "describe_instances", "Reservations", fleets)]
@@ -190,7 +196,7 @@ def service_roles(calls: Calls, *, spot: bool) -> Iterator[Finding]:
         except AuthFailed:
             continue  # The right to look was told of before.
         except ProviderError as error:
-            yield failed(subject, error, "try again later")
+            yield finding_for_error(subject, error, "try again later")
             continue
         if seen:
             yield Finding(subject, True, "is there: the account has used the service")
@@ -202,6 +208,6 @@ def service_roles(calls: Calls, *, spot: bool) -> Iterator[Finding]:
             )  # fmt: skip
 
 
-def _some(names: Sequence[str]) -> str:
+def _first_few(names: Sequence[str]) -> str:
     more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
     return ", ".join(names[:_MOST_NAMED]) + more

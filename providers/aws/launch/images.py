@@ -8,16 +8,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from burstd.domain.errors import BadRequest, NotFound
-from providers.aws.calls import Calls
+from providers.aws.calls import AwsCalls
 from providers.aws.settings import AwsSettings
-from providers.cache import KeptEach
+from providers.cache import CachedByKey
 
-_KEPT_S = 300.0
+_CACHE_S = 300.0
 _FORMS = "ami-..., name:PATTERN or ssm:PARAMETER"
 
 
 @dataclass(frozen=True, slots=True)
-class Image:
+class AwsImage:
     """What a launch needs to know of an AMI. ``root_gib``: the least that its root volume may have."""
 
     id: str
@@ -27,22 +27,22 @@ class Image:
     """As ``uname -m`` has it."""
 
 
-class Images:
+class AwsImages:
     """Of one account and region. What was found is kept for five minutes: a new AMI is used soon after."""
 
-    def __init__(self, settings: AwsSettings, calls: Calls, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, settings: AwsSettings, calls: AwsCalls, clock: Callable[[], float] = time.monotonic) -> None:
         self._settings = settings
         self._calls = calls
-        self._kept = KeptEach(self._look_up, _KEPT_S, clock)
+        self._cache = CachedByKey(self._look_up, _CACHE_S, clock)
 
-    def find(self, word: str) -> Image:
+    def find_image(self, word: str) -> AwsImage:
         """The image that ``word`` means, or the settings' own where it is empty. Raises BadRequest with the remedy."""
         word = word or self._settings.image
         if not word:
             raise BadRequest(f"no image is named: set image in the provider's settings or the pool's offers ({_FORMS})")
-        return self._kept.get(word)
+        return self._cache.get(word)
 
-    def _look_up(self, word: str) -> Image:
+    def _look_up(self, word: str) -> AwsImage:
         kind, _, rest = word.partition(":")
         if word.startswith("ami-"):
             return self._by_id(word, word)
@@ -52,9 +52,9 @@ class Images:
             return self._by_id(self._parameter(rest), word)
         raise BadRequest(f"image '{word}' is none of {_FORMS}")
 
-    def _by_id(self, image_id: str, word: str) -> Image:
+    def _by_id(self, image_id: str, word: str) -> AwsImage:
         try:
-            found = self._calls.ask("ec2", "describe_images", ImageIds=[image_id])["Images"]
+            found = self._calls.query("ec2", "describe_images", ImageIds=[image_id])["Images"]
         except (BadRequest, NotFound) as error:
             raise BadRequest(f"image '{word}' cannot be had in {self._settings.region}: {error}") from error
         if not found:
@@ -64,7 +64,7 @@ class Images:
             )
         return _image(found[0], word)
 
-    def _by_name(self, pattern: str) -> Image:
+    def _by_name(self, pattern: str) -> AwsImage:
         owners = self._settings.image_owners
         filters = [{"Name": "name", "Values": [pattern]}, {"Name": "state", "Values": ["available"]}]
         found = list(
@@ -82,7 +82,7 @@ class Images:
 
     def _parameter(self, name: str) -> str:
         try:
-            value: str = self._calls.ask("ssm", "get_parameter", Name=name)["Parameter"]["Value"]
+            value: str = self._calls.query("ssm", "get_parameter", Name=name)["Parameter"]["Value"]
         except (BadRequest, NotFound) as error:
             raise BadRequest(f"SSM parameter '{name}' cannot be read in {self._settings.region}: {error}") from error
         if not value.startswith("ami-"):
@@ -90,7 +90,7 @@ class Images:
         return value
 
 
-def _image(said: Mapping[str, Any], word: str) -> Image:
+def _image(said: Mapping[str, Any], word: str) -> AwsImage:
     state = said.get("State", "available")
     if state != "available":
         raise BadRequest(f"image '{word}' ({said['ImageId']}) is {state}: wait for it, or name another")
@@ -98,7 +98,7 @@ def _image(said: Mapping[str, Any], word: str) -> Image:
     if not device or said.get("RootDeviceType", "ebs") != "ebs":
         raise BadRequest(f"image '{word}' ({said['ImageId']}) has no root volume of EBS: name one that has")
     architecture = said.get("Architecture", "")
-    return Image(
+    return AwsImage(
         said["ImageId"], device, _root_gib(said.get("BlockDeviceMappings", ()), device),
         {"arm64": "aarch64"}.get(architecture, architecture),
     )  # fmt: skip

@@ -10,8 +10,8 @@ from contextlib import suppress
 
 from burstd.domain.cloud.instance import TAG_CLUSTER
 from providers.aws import tags
-from providers.aws.calls import Calls
-from providers.aws.errors import AlreadyThere
+from providers.aws.calls import AwsCalls
+from providers.aws.errors import AwsAlreadyExists
 from providers.aws.settings import AwsSettings
 
 TAG_GANG = "burstd-gang"
@@ -32,7 +32,7 @@ class PlacementGroups:
         self,
         cluster: str,
         settings: AwsSettings,
-        calls: Calls,
+        calls: AwsCalls,
         clock: Callable[[], float] = time.monotonic,
         date: Callable[[], float] = time.time,
     ) -> None:
@@ -50,7 +50,7 @@ class PlacementGroups:
         now = self._clock()
         with self._lock:
             if now >= self._used.get(wanted, float("-inf")) + self._settings.unused_s:
-                with suppress(AlreadyThere):
+                with suppress(AwsAlreadyExists):
                     self._make(wanted, gang)
             self._used[wanted] = now
 
@@ -59,8 +59,13 @@ class PlacementGroups:
         self._used.pop(group_name(self._cluster, gang), None)
 
     def _make(self, wanted: str, gang: str) -> None:
-        ours = {**self._settings.tags, TAG_CLUSTER: self._cluster, TAG_GANG: gang, TAG_MADE: str(int(self._date()))}
-        self._calls.tell(
+        group_tags = {
+            **self._settings.tags,
+            TAG_CLUSTER: self._cluster,
+            TAG_GANG: gang,
+            TAG_MADE: str(int(self._date())),
+        }
+        self._calls.mutate(
             "ec2", "create_placement_group", GroupName=wanted, Strategy="cluster",
-            TagSpecifications=tags.specifications(ours, "placement-group"),
+            TagSpecifications=tags.specifications(group_tags, "placement-group"),
         )  # fmt: skip

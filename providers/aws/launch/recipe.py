@@ -16,9 +16,9 @@ from burstd.domain.cloud.offer import Offer
 from burstd.domain.errors import OutcomeUnknown
 from burstd.domain.plugins.provider import LaunchRequest
 from providers.aws import tags
-from providers.aws.catalog.catalog import Adapter
+from providers.aws.catalog.catalog import NetworkAdapter
 from providers.aws.launch import template
-from providers.aws.launch.images import Image
+from providers.aws.launch.images import AwsImage
 from providers.aws.launch.placement_groups import group_name
 from providers.aws.settings import AwsSettings
 
@@ -28,7 +28,7 @@ FLEET = "create_fleet"
 RUN = "run_instances"
 
 
-class Reserved(Protocol):
+class ReservationTarget(Protocol):
     """A capacity reservation, or a capacity block."""
 
     @property
@@ -43,7 +43,7 @@ class Reserved(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Pool:
+class CapacityPool:
     """One offer that may be given: its type in its zone, by this subnet."""
 
     offer: Offer
@@ -51,21 +51,21 @@ class Pool:
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class LaunchSpec:
     """A request, with all that was looked up for it."""
 
     request: LaunchRequest
-    image: Image
-    pools: tuple[Pool, ...]
+    image: AwsImage
+    pools: tuple[CapacityPool, ...]
     """Best first; the first is that of the request's own offer."""
-    efa: tuple[Adapter, ...] = ()
+    efa: tuple[NetworkAdapter, ...] = ()
     """Of each machine; empty: a common one."""
-    reservation: Reserved | None = None
+    reservation: ReservationTarget | None = None
     """What it must be launched in; then ``pools`` has one."""
 
 
 @dataclass(frozen=True, slots=True)
-class Recipe:
+class LaunchRecipe:
     """All that is said to Amazon for one batch, but for the user data, which is in the requests."""
 
     claims: tuple[str, ...]
@@ -83,12 +83,12 @@ class Recipe:
     zones: Mapping[str, str] = field(default_factory=dict)
     """Zone of each subnet."""
 
-    def text(self) -> str:
+    def to_text(self) -> str:
         """For ``LaunchRequest.recipe``."""
         return json.dumps({"version": _VERSION, **asdict(self)}, sort_keys=True, separators=(",", ":"))
 
     @classmethod
-    def of(cls, text: str) -> Recipe:
+    def from_text(cls, text: str) -> LaunchRecipe:
         """The inverse of ``text``, which an older burstd may have written, or a newer one that adds fields.
 
         Raises OutcomeUnknown where it cannot be read: the call that it stands for may have been made.
@@ -103,65 +103,67 @@ class Recipe:
             raise OutcomeUnknown(f"the record of a launch cannot be read: {error}") from error
 
 
-def batches(cluster: str, settings: AwsSettings, wishes: Sequence[Wish]) -> list[LaunchRequest]:
+def batch_requests(cluster: str, settings: AwsSettings, specs: Sequence[LaunchSpec]) -> list[LaunchRequest]:
     """The requests of the wishes, in their order, with ``batch`` and ``recipe``.
 
     A gang is one batch, whatever its size, as far as its members are alike: it is all of them or none.
     """
-    alike: dict[Any, list[Wish]] = {}
-    for wish in {wish.request.claim_id: wish for wish in wishes}.values():
-        asked = wish.request
-        key = (asked.gang, asked.user_data, wish.image, wish.pools, wish.efa, wish.reservation and wish.reservation.id)
-        alike.setdefault(key, []).append(wish)
+    alike: dict[Any, list[LaunchSpec]] = {}
+    for spec in {wish.request.claim_id: wish for wish in specs}.values():
+        asked = spec.request
+        key = (asked.gang, asked.user_data, spec.image, spec.pools, spec.efa, spec.reservation and spec.reservation.id)
+        alike.setdefault(key, []).append(spec)
     ready: dict[str, LaunchRequest] = {}
     for group in alike.values():
         size = len(group) if group[0].request.gang else settings.batch
         for start in range(0, len(group), size):
             batch = group[start : start + size]
-            text = _recipe(cluster, settings, batch).text()
+            text = _recipe(cluster, settings, batch).to_text()
             token = batch[0].request.claim_id
             ready.update((w.request.claim_id, replace(w.request, batch=token, recipe=text)) for w in batch)
-    return [ready[wish.request.claim_id] for wish in wishes]
+    return [ready[wish.request.claim_id] for wish in specs]
 
 
-def _recipe(cluster: str, settings: AwsSettings, batch: Sequence[Wish]) -> Recipe:
+def _recipe(cluster: str, settings: AwsSettings, batch: Sequence[LaunchSpec]) -> LaunchRecipe:
     first = batch[0]
     gang, reserved = first.request.gang, first.reservation
     grouped = gang if gang and settings.placement_groups and reserved is None else ""
-    network = template.interfaces(settings, first.efa)
+    network = template.network_interfaces(settings, first.efa)
     if reserved is None:
         # What the call itself cannot tag. Alike for all batches, so that they share the template.
         kinds = ("network-interface", *(("spot-instances-request",) if first.request.offer.spot else ()))
         tagged = tags.specifications({**settings.tags, TAG_CLUSTER: cluster}, *kinds)
-        content = template.data(settings, first.image, network=network, tagged=tagged)
+        content = template.template_data(settings, first.image, network=network, tagged=tagged)
     else:
-        content = template.data(settings, first.image)
-    name = template.name(cluster, content, first.request.user_data)
-    ours = _tags(cluster, settings, batch)
+        content = template.template_data(settings, first.image)
+    name = template.template_name(cluster, content, first.request.user_data)
+    machine_tags = _tags(cluster, settings, batch)
     if reserved is None:
         group = group_name(cluster, grouped) if grouped else ""
-        words = _fleet(settings, batch, name, group, tags.specifications(ours, "instance", "volume", "fleet"))
+        words = _fleet(settings, batch, name, group, tags.specifications(machine_tags, "instance", "volume", "fleet"))
     else:
-        words = _run(batch, name, tags.specifications(ours, "instance", "volume", "network-interface"), reserved)
+        words = _run(
+            batch, name, tags.specifications(machine_tags, "instance", "volume", "network-interface"), reserved
+        )
         words["NetworkInterfaces"] = [{**one, "SubnetId": first.pools[0].subnet} for one in network]
-    return Recipe(
-        claims=tuple(wish.request.claim_id for wish in batch), operation=FLEET if reserved is None else RUN,
+    return LaunchRecipe(
+        claims=tuple(spec.request.claim_id for spec in batch), operation=FLEET if reserved is None else RUN,
         words=words, template=name, content=content, gang=grouped,
         zones={pool.subnet: pool.offer.zone for pool in first.pools},
     )  # fmt: skip
 
 
-def _tags(cluster: str, settings: AwsSettings, batch: Sequence[Wish]) -> dict[str, str]:
+def _tags(cluster: str, settings: AwsSettings, batch: Sequence[LaunchSpec]) -> dict[str, str]:
     """A machine alone bears its claim; of several nothing is said that is not true of all."""
     first = batch[0].request
-    common = tags.common([wish.request.tags for wish in batch])
+    common = tags.common_tags([spec.request.tags for spec in batch])
     name = first.name if len(batch) == 1 else f"burstd-{cluster}"
-    ours = {**settings.tags, tags.NAME: name, **common, TAG_CLUSTER: cluster, TAG_BATCH: first.claim_id}
-    return {**ours, TAG_CLAIM: first.claim_id} if len(batch) == 1 else ours
+    machine_tags = {**settings.tags, tags.NAME: name, **common, TAG_CLUSTER: cluster, TAG_BATCH: first.claim_id}
+    return {**machine_tags, TAG_CLAIM: first.claim_id} if len(batch) == 1 else machine_tags
 
 
 def _fleet(
-    settings: AwsSettings, batch: Sequence[Wish], name: str, group: str, tagged: Sequence[Mapping[str, Any]]
+    settings: AwsSettings, batch: Sequence[LaunchSpec], name: str, group: str, tagged: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any]:
     first, count = batch[0], len(batch)
     spot = first.request.offer.spot
@@ -193,7 +195,7 @@ def _fleet(
     }
 
 
-def _overrides(pools: Sequence[Pool], group: str, *, ranked: bool) -> list[dict[str, Any]]:
+def _overrides(pools: Sequence[CapacityPool], group: str, *, ranked: bool) -> list[dict[str, Any]]:
     """The zone says nothing that the subnet does not, but comes back in errors. ``group``: a placement group's name,
     which stands here and not in the template, so that all gangs share that; empty: none.
     """
@@ -208,7 +210,9 @@ def _overrides(pools: Sequence[Pool], group: str, *, ranked: bool) -> list[dict[
     return found
 
 
-def _run(batch: Sequence[Wish], name: str, tagged: Sequence[Mapping[str, Any]], reserved: Reserved) -> dict[str, Any]:
+def _run(
+    batch: Sequence[LaunchSpec], name: str, tagged: Sequence[Mapping[str, Any]], reserved: ReservationTarget
+) -> dict[str, Any]:
     first, count = batch[0], len(batch)
     words: dict[str, Any] = {
         "ClientToken": first.request.claim_id,

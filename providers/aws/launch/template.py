@@ -17,10 +17,10 @@ from typing import Any
 from burstd.domain.cloud.instance import TAG_CLUSTER
 from burstd.domain.errors import OutcomeUnknown
 from providers.aws import tags
-from providers.aws.calls import Calls
-from providers.aws.catalog.catalog import Adapter
-from providers.aws.errors import AlreadyThere
-from providers.aws.launch.images import Image
+from providers.aws.calls import AwsCalls
+from providers.aws.catalog.catalog import NetworkAdapter
+from providers.aws.errors import AwsAlreadyExists
+from providers.aws.launch.images import AwsImage
 from providers.aws.settings import AwsSettings
 
 VERSION = "1"
@@ -29,7 +29,7 @@ USER_DATA_BYTES = 16384
 """Most that EC2 takes, before base64."""
 
 
-def interfaces(settings: AwsSettings, efa: Sequence[Adapter] = ()) -> list[dict[str, Any]]:
+def network_interfaces(settings: AwsSettings, efa: Sequence[NetworkAdapter] = ()) -> list[dict[str, Any]]:
     """``NetworkInterfaces``: the first of each of these adapters' network cards, or a common one where there are none.
 
     The first carries IP too; the others carry EFA only, and so take no addresses. Amazon gives no public address to a
@@ -44,9 +44,9 @@ def interfaces(settings: AwsSettings, efa: Sequence[Adapter] = ()) -> list[dict[
     return [{**(cards[0] if cards else common), "AssociatePublicIpAddress": public}]
 
 
-def data(
+def template_data(
     settings: AwsSettings,
-    image: Image,
+    image: AwsImage,
     *,
     network: Sequence[Mapping[str, Any]] = (),
     tagged: Sequence[Mapping[str, Any]] = (),
@@ -71,7 +71,7 @@ def data(
     return found
 
 
-def _root(settings: AwsSettings, image: Image) -> dict[str, Any]:
+def _root(settings: AwsSettings, image: AwsImage) -> dict[str, Any]:
     root = settings.root
     said = {
         "VolumeSize": max(root.gib, image.root_gib), "VolumeType": root.type, "Iops": root.iops,
@@ -81,17 +81,17 @@ def _root(settings: AwsSettings, image: Image) -> dict[str, Any]:
     return {key: value for key, value in said.items() if value is not None}
 
 
-def name(cluster: str, content: Mapping[str, Any], user_data: str) -> str:
+def template_name(cluster: str, content: Mapping[str, Any], user_data: str) -> str:
     """``burstd-CLUSTER-`` and 64 bits of the content's SHA-256, the user data's included."""
     text = json.dumps([content, user_data], sort_keys=True, separators=(",", ":"))
     return f"burstd-{cluster}-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
 
-class Templates:
+class LaunchTemplates:
     """The launch templates of one cluster, as far as this process has made or used them."""
 
     def __init__(
-        self, cluster: str, settings: AwsSettings, calls: Calls, clock: Callable[[], float] = time.monotonic
+        self, cluster: str, settings: AwsSettings, calls: AwsCalls, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._cluster = cluster
         self._settings = settings
@@ -109,7 +109,7 @@ class Templates:
         """
         with self._lock:
             if wanted not in self._used:
-                with suppress(AlreadyThere):
+                with suppress(AwsAlreadyExists):
                     self._make(wanted, content, user_data)
             self._used[wanted] = self._clock()
 
@@ -128,13 +128,13 @@ class Templates:
         return False
 
     def _make(self, wanted: str, content: Mapping[str, Any], user_data: str) -> None:
-        if name(self._cluster, content, user_data) != wanted:
+        if template_name(self._cluster, content, user_data) != wanted:
             raise OutcomeUnknown(f"launch template {wanted} cannot be made again: the record of it has changed")
         coded = base64.b64encode(user_data.encode()).decode()
-        ours = {**self._settings.tags, TAG_CLUSTER: self._cluster}
-        self._calls.tell(
+        template_tags = {**self._settings.tags, TAG_CLUSTER: self._cluster}
+        self._calls.mutate(
             "ec2", "create_launch_template",
             LaunchTemplateName=wanted,
             LaunchTemplateData={**content, **({"UserData": coded} if coded else {})},
-            TagSpecifications=tags.specifications(ours, "launch-template"),
+            TagSpecifications=tags.specifications(template_tags, "launch-template"),
         )  # fmt: skip

@@ -11,16 +11,16 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
-from providers.openshift.catalog.nodes import need
-from providers.openshift.client.quantities import MIB, Amounts, amounts, told
-from providers.openshift.settings import Group, OpenShiftSettings, Size
+from providers.openshift.catalog.nodes import machine_requests
+from providers.openshift.client.quantities import MIB, Amounts, format_quantity, parse_amounts
+from providers.openshift.settings import NodeGroup, OpenShiftSettings, PodSize
 
 _CLASS = "storageclass.storage.k8s.io"
-Thing = Mapping[str, Any]
+KubeObject = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Limit:
+class QuotaLine:
     """One line of a quota that counts our machines. ``hard`` and ``used`` as Kubernetes counts the resource."""
 
     quota: str
@@ -30,7 +30,7 @@ class Limit:
 
 
 @dataclass(frozen=True, slots=True)
-class Range:
+class LimitRangeLine:
     """What a LimitRange allows of one resource to a ``Container``, ``Pod`` or ``PersistentVolumeClaim``."""
 
     name: str
@@ -40,32 +40,32 @@ class Range:
     most: Decimal | None
 
 
-def limits(quota: Thing, settings: OpenShiftSettings) -> Iterator[Limit]:
+def quota_lines(quota: KubeObject, settings: OpenShiftSettings) -> Iterator[QuotaLine]:
     """Of a ResourceQuota, or of OpenShift's AppliedClusterResourceQuota; none where it is for pods of other kinds."""
-    spec: Thing = quota.get("spec") or {}
-    status: Thing = quota.get("status") or {}
+    spec: KubeObject = quota.get("spec") or {}
+    status: KubeObject = quota.get("status") or {}
     spec, status = spec.get("quota", spec), status.get("total", status)
     scopes = [{"scopeName": scope, "operator": "Exists"} for scope in spec.get("scopes") or ()]
     scopes += (spec.get("scopeSelector") or {}).get("matchExpressions") or ()
     if all(_counts(scope, settings.priority_class) for scope in scopes):
-        used = amounts(status.get("used"))
-        for resource, hard in amounts(spec.get("hard")).items():
-            yield Limit(quota["metadata"]["name"], resource, hard, used.get(resource, Decimal(0)))
+        used = parse_amounts(status.get("used"))
+        for resource, hard in parse_amounts(spec.get("hard")).items():
+            yield QuotaLine(quota["metadata"]["name"], resource, hard, used.get(resource, Decimal(0)))
 
 
-def ranges(limit_range: Thing) -> Iterator[Range]:
+def limit_range_lines(limit_range: KubeObject) -> Iterator[LimitRangeLine]:
     """Of a LimitRange."""
     for one in (limit_range.get("spec") or {}).get("limits") or ():
-        least, most = amounts(one.get("min")), amounts(one.get("max"))
+        least, most = parse_amounts(one.get("min")), parse_amounts(one.get("max"))
         for resource in sorted({*least, *most}):
-            yield Range(
+            yield LimitRangeLine(
                 limit_range["metadata"]["name"], one["type"], resource, least.get(resource), most.get(resource)
             )  # fmt: skip
 
 
-def takes(settings: OpenShiftSettings, group: Group, size: Size) -> dict[str, Decimal]:
+def quota_demand(settings: OpenShiftSettings, group: NodeGroup, size: PodSize) -> dict[str, Decimal]:
     """What one machine takes of each resource that a quota may count."""
-    asked = need(group, size)
+    asked = machine_requests(group, size)
     pods = asked.pop("pods")
     found = {**asked, **{f"{word}.{key}": value for word in ("requests", "limits") for key, value in asked.items()}}
     found |= {"pods": pods, "count/pods": pods}
@@ -78,18 +78,20 @@ def takes(settings: OpenShiftSettings, group: Group, size: Size) -> dict[str, De
     return found
 
 
-def short(line: Limit, taken: Amounts) -> str:
+def quota_shortage(line: QuotaLine, taken: Amounts) -> str:
     """Why a quota, even an unused one, never allows a machine that takes this; empty: it does."""
     wanted = taken.get(line.resource, Decimal(0))
     if wanted <= line.hard:
         return ""
-    allowed, asked = told(line.resource, line.hard), told(line.resource, wanted)
+    allowed, asked = format_quantity(line.resource, line.hard), format_quantity(line.resource, wanted)
     return f"quota {line.quota} allows {line.resource} {allowed} in all, it takes {asked}"
 
 
-def outside(lines: Iterable[Range], settings: OpenShiftSettings, group: Group, size: Size) -> str:
+def limit_range_violation(
+    lines: Iterable[LimitRangeLine], settings: OpenShiftSettings, group: NodeGroup, size: PodSize
+) -> str:
     """Why a LimitRange never allows this machine; empty: all do."""
-    asked = {"Container": need(group, size), "Pod": need(group, size)}
+    asked = {"Container": machine_requests(group, size), "Pod": machine_requests(group, size)}
     if settings.scratch.storage_class is not None:
         asked["PersistentVolumeClaim"] = {"storage": Decimal(settings.scratch.size * MIB)}
     for line in lines:
@@ -102,13 +104,14 @@ def outside(lines: Iterable[Range], settings: OpenShiftSettings, group: Group, s
         ):
             if wrong and bound is not None:
                 return (
-                    f"LimitRange {line.name} allows a {line.kind} {line.resource} {told(line.resource, bound)} at "
-                    f"{word}, it takes {told(line.resource, value)}"
+                    f"LimitRange {line.name} allows a {line.kind} {line.resource} "
+                    f"{format_quantity(line.resource, bound)} at "
+                    f"{word}, it takes {format_quantity(line.resource, value)}"
                 )
     return ""
 
 
-def _counts(scope: Thing, priority_class: str) -> bool:
+def _counts(scope: KubeObject, priority_class: str) -> bool:
     """Whether pods of ours fall under it: they request what they may use, have no time limit and no pod affinity."""
     name, operator, values = scope["scopeName"], scope.get("operator"), scope.get("values") or ()
     if name != "PriorityClass":

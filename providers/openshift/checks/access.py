@@ -7,8 +7,8 @@ from collections.abc import Generator
 from burstd.domain.errors import AuthFailed, BadRequest, CloudUnavailable, NotAllowed, NotFound, ProviderError
 from burstd.domain.plugins.provider import Finding
 from providers.openshift.checks import rights
-from providers.openshift.checks.findings import DOC, ROLE, failed
-from providers.openshift.client.calls import Calls
+from providers.openshift.checks.findings import DOC, ROLE, finding_for_error
+from providers.openshift.client.calls import OpenShiftCalls
 from providers.openshift.errors import NoSuchApi
 from providers.openshift.settings import OpenShiftSettings
 
@@ -18,11 +18,11 @@ _ENFORCE = "pod-security.kubernetes.io/enforce"
 _ANONYMOUS = "system:anonymous"
 
 
-def server(settings: OpenShiftSettings, calls: Calls) -> Generator[Finding, None, frozenset[str] | None]:
+def check_server(settings: OpenShiftSettings, calls: OpenShiftCalls) -> Generator[Finding, None, frozenset[str] | None]:
     """Returns the groups of API that the cluster has; None: nothing else can be looked at."""
     try:
-        version = calls.ask("GET", "/version", what="read the API server's version")
-        listed = calls.ask("GET", "/apis", what="see which kinds of things the cluster has")
+        version = calls.request_json("GET", "/version", what="read the API server's version")
+        listed = calls.request_json("GET", "/apis", what="see which kinds of things the cluster has")
     except CloudUnavailable as error:
         yield Finding(
             "API server", False, str(error),
@@ -47,13 +47,13 @@ def server(settings: OpenShiftSettings, calls: Calls) -> Generator[Finding, None
     return groups if (yield from _account(settings, calls)) else None
 
 
-def _account(settings: OpenShiftSettings, calls: Calls) -> Generator[Finding, None, bool]:
+def _account(settings: OpenShiftSettings, calls: OpenShiftCalls) -> Generator[Finding, None, bool]:
     """Whether there is one that may be more than anybody."""
     try:
         name = _name(calls)
-        powerful = rights.all_powerful(calls)
+        powerful = rights.is_cluster_admin(calls)
     except ProviderError as error:
-        yield failed("account", error, "look at 'oc whoami'")
+        yield finding_for_error("account", error, "look at 'oc whoami'")
         return not isinstance(error, AuthFailed)
     if name == _ANONYMOUS:
         yield Finding(
@@ -61,57 +61,57 @@ def _account(settings: OpenShiftSettings, calls: Calls) -> Generator[Finding, No
             f"give the kubeconfig's context a user with a token or a certificate ({DOC}, Account)",
         )  # fmt: skip
         return False
-    told = f"{name or 'accepted; this API server does not say its name'}, for namespace {settings.namespace}"
+    summary = f"{name or 'accepted; this API server does not say its name'}, for namespace {settings.namespace}"
     if powerful:
         yield Finding(
-            "account", None, f"{told}: it may do everything in the whole cluster",
+            "account", None, f"{summary}: it may do everything in the whole cluster",
             f"use the account of {ROLE}, which may do what burstd needs and nothing else ({DOC}, Account)",
         )  # fmt: skip
     else:
-        yield Finding("account", True, told)
+        yield Finding("account", True, summary)
     return True
 
 
-def _name(calls: Calls) -> str:
+def _name(calls: OpenShiftCalls) -> str:
     """Kubernetes tells it since 1.28, OpenShift in its own way before that; empty: it does not."""
     what = "ask who burstd is"
     body = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
     try:
-        said = calls.ask("POST", _REVIEW, body, what=what, changes=False)
+        said = calls.request_json("POST", _REVIEW, body, what=what, changes=False)
         return str(said["status"]["userInfo"]["username"])
     except (NoSuchApi, NotAllowed):
         pass
     try:
-        return str(calls.ask("GET", _OPENSHIFT, what=what)["metadata"]["name"])
+        return str(calls.request_json("GET", _OPENSHIFT, what=what)["metadata"]["name"])
     except (NoSuchApi, NotAllowed, NotFound):
         return ""
 
 
-def namespace(settings: OpenShiftSettings, calls: Calls) -> Generator[Finding, None, bool]:
+def check_namespace(settings: OpenShiftSettings, calls: OpenShiftCalls) -> Generator[Finding, None, bool]:
     """Whether it can be that there is one."""
     space = settings.namespace
     subject, remedy = f"namespace {space}", f"make it: oc new-project {space}, or set namespace to another"
     try:
-        said = calls.ask("GET", f"/api/v1/namespaces/{space}", what=f"read namespace {space}")
+        said = calls.request_json("GET", f"/api/v1/namespaces/{space}", what=f"read namespace {space}")
     except NotAllowed:
         return True  # The finding on this right has said so.
     except (NotFound, BadRequest) as error:
         yield Finding(subject, False, str(error), remedy)
         return False
     except ProviderError as error:
-        yield failed(subject, error, remedy)
+        yield finding_for_error(subject, error, remedy)
         return True
     phase = said.get("status", {}).get("phase", "")
     if phase == "Terminating":
         yield Finding(subject, False, "is being deleted", f"wait until it is gone, then {remedy}")
         return False
     level = (said["metadata"].get("labels") or {}).get(_ENFORCE, "")
-    told = "is there" + (f"; it enforces the Pod Security Standard {level}" if level else "")
+    summary = "is there" + (f"; it enforces the Pod Security Standard {level}" if level else "")
     if level == "restricted" and settings.security == "root":
         yield Finding(
-            subject, False, f"{told}, which lets no pod run as root",
+            subject, False, f"{summary}, which lets no pod run as root",
             f"set security = 'restricted', or: oc label --overwrite namespace {space} {_ENFORCE}=baseline",
         )  # fmt: skip
     else:
-        yield Finding(subject, True, told)
+        yield Finding(subject, True, summary)
     return True

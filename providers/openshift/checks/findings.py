@@ -12,7 +12,7 @@ ROLE, NODES, SCC = (f"config/openshift/{name}.yaml" for name in ("role", "cluste
 _MOST_NAMED = 4
 
 
-def failed(subject: str, error: ProviderError, otherwise: str) -> Finding:
+def finding_for_error(subject: str, error: ProviderError, otherwise: str) -> Finding:
     """A missing right, an API server that does not answer, or else something that the settings have wrong."""
     text = str(error)
     if isinstance(error, NotAllowed):
@@ -24,7 +24,7 @@ def failed(subject: str, error: ProviderError, otherwise: str) -> Finding:
     return Finding(subject, False, text, otherwise)
 
 
-def some(names: Sequence[str]) -> str:
+def first_few(names: Sequence[str]) -> str:
     """The first few of them."""
     more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
     return ", ".join(names[:_MOST_NAMED]) + more

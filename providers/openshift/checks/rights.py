@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from burstd.domain.errors import ProviderError
 from burstd.domain.plugins.provider import Finding
-from providers.openshift.checks.findings import NODES, ROLE, failed
-from providers.openshift.client.calls import Calls
+from providers.openshift.checks.findings import NODES, ROLE, finding_for_error
+from providers.openshift.client.calls import OpenShiftCalls
 from providers.openshift.settings import OpenShiftSettings
 
 IMAGES, QUOTAS, ROUTES = "image.openshift.io", "quota.openshift.io", "route.openshift.io"
@@ -69,7 +69,7 @@ RIGHTS = (
 """All that ``ROLE`` gives, and then what ``NODES`` gives."""
 
 
-def wanted(settings: OpenShiftSettings, groups: frozenset[str], images: Sequence[str]) -> Iterator[Right]:
+def needed_rights(settings: OpenShiftSettings, groups: frozenset[str], images: Sequence[str]) -> Iterator[Right]:
     """Those that these settings need on a cluster with these API groups."""
     unused = set()
     if not settings.route_domain:
@@ -84,17 +84,17 @@ def wanted(settings: OpenShiftSettings, groups: frozenset[str], images: Sequence
     return (right for right in RIGHTS if right.resource not in unused)
 
 
-def tried(
-    settings: OpenShiftSettings, calls: Calls, groups: frozenset[str], images: Sequence[str]
+def check_rights(
+    settings: OpenShiftSettings, calls: OpenShiftCalls, groups: frozenset[str], images: Sequence[str]
 ) -> Iterator[Finding]:
     """One call for each right and verb. What is allowed is one finding, what lacks one each."""
     good = []
-    for right in wanted(settings, groups, images):
+    for right in needed_rights(settings, groups, images):
         subject = f"right {right.resource}{' everywhere' if right.everywhere else ''}"
         try:
             lacking = [verb for verb in right.verbs if not _allowed(calls, settings.namespace, right, verb)]
         except ProviderError as error:
-            yield failed("rights", error, "look at 'oc auth can-i --list'")
+            yield finding_for_error("rights", error, "look at 'oc auth can-i --list'")
             return
         if lacking:
             yield _missing(subject, right, lacking)
@@ -104,14 +104,14 @@ def tried(
         yield Finding("rights", True, f"allowed: {', '.join(good)}")
 
 
-def may(calls: Calls, namespace: str, verb: str, resource: str, name: str = "") -> bool:
+def is_allowed(calls: OpenShiftCalls, namespace: str, verb: str, resource: str, name: str = "") -> bool:
     """Whether the account may do this to a thing of that kind and name in the namespace."""
-    return _ask(calls, {"namespace": namespace, "verb": verb, "resource": resource, "name": name})
+    return _review_access(calls, {"namespace": namespace, "verb": verb, "resource": resource, "name": name})
 
 
-def all_powerful(calls: Calls) -> bool:
+def is_cluster_admin(calls: OpenShiftCalls) -> bool:
     """Whether the account may do everything in the whole cluster."""
-    return _ask(calls, {"verb": "*", "group": "*", "resource": "*"})
+    return _review_access(calls, {"verb": "*", "group": "*", "resource": "*"})
 
 
 def _missing(subject: str, right: Right, lacking: Sequence[str]) -> Finding:
@@ -125,16 +125,16 @@ def _missing(subject: str, right: Right, lacking: Sequence[str]) -> Finding:
     )  # fmt: skip
 
 
-def _allowed(calls: Calls, namespace: str, right: Right, verb: str) -> bool:
+def _allowed(calls: OpenShiftCalls, namespace: str, right: Right, verb: str) -> bool:
     resource, _, part = right.resource.partition("/")
     words = {"verb": verb, "group": right.group, "resource": resource, "subresource": part}
-    return _ask(calls, words if right.everywhere else {"namespace": namespace, **words})
+    return _review_access(calls, words if right.everywhere else {"namespace": namespace, **words})
 
 
-def _ask(calls: Calls, attributes: dict[str, str]) -> bool:
+def _review_access(calls: OpenShiftCalls, attributes: dict[str, str]) -> bool:
     body = {
         "apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview",
         "spec": {"resourceAttributes": attributes},
     }  # fmt: skip
-    said = calls.ask("POST", _REVIEWS, body, what="ask which rights burstd's account has", changes=False)
+    said = calls.request_json("POST", _REVIEWS, body, what="ask which rights burstd's account has", changes=False)
     return bool(said["status"].get("allowed"))

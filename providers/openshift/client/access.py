@@ -19,15 +19,15 @@ from kubernetes.client.rest import RESTClientObject
 from kubernetes.config.config_exception import ConfigException
 
 from burstd.domain.errors import AuthFailed
-from providers.openshift.client.time_limit import Patience
-from providers.openshift.errors import plain
+from providers.openshift.client.time_limit import TimeLimitedCall
+from providers.openshift.errors import one_line
 
 _READING = threading.Lock()
 """The client notes the file of a certificate before it has written it; another who reads the same would find none."""
 _IN_CLUSTER = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
 
 
-class Access:
+class KubeconfigAccess:
     """One reading of the credentials. Used from many threads; read again by making another."""
 
     def __init__(self, kubeconfig: Path | None, context: str, connections: int, limit_s: float) -> None:
@@ -41,7 +41,7 @@ class Access:
         configuration.retries = False
         configuration.connection_pool_maxsize = connections
         # The program of another kubeconfig may hang for ever.
-        alone = _READING.acquire(timeout=limit_s / 2)
+        locked = _READING.acquire(timeout=limit_s / 2)
         try:
             if _is_inside(kubeconfig):
                 reader.load_incluster_config(client_configuration=configuration)
@@ -54,18 +54,18 @@ class Access:
                 )
             pool = RESTClientObject(configuration).pool_manager
         except ConfigException as error:
-            raise AuthFailed(f"cannot use {self._where}: {plain(str(error))}") from None
+            raise AuthFailed(f"cannot use {self._where}: {one_line(str(error))}") from None
         except OSError as error:
             raise AuthFailed(f"cannot read {self._where}: {error.strerror or type(error).__name__}") from None
         except Exception as error:  # noqa: BLE001 - parsers and plug-ins raise what they like, with secrets in it
             raise AuthFailed(f"cannot use {self._where}: {type(error).__name__}") from None
         finally:
-            if alone:
+            if locked:
                 _READING.release()
         self.configuration: Any = configuration
         self.pool: urllib3.PoolManager = pool
         self._limit_s = limit_s
-        self._tokens = Patience(self._headers, limit_s)
+        self._tokens = TimeLimitedCall(self._headers, limit_s)
 
     @property
     def host(self) -> str:
@@ -75,7 +75,7 @@ class Access:
     def headers(self) -> dict[str, str]:
         """What says who burstd is; a token that is about to expire is read or made anew. Raises AuthFailed."""
         try:
-            return self._tokens.get()
+            return self._tokens.result()
         except TimeoutError:
             raise AuthFailed(f"{self._where} gives no token within {self._limit_s:.0f} s") from None
 

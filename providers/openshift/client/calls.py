@@ -17,24 +17,29 @@ from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from urllib.parse import quote, urlencode
 
-from burstd.domain.cloud.read_limits import WholeList, whole
+from burstd.domain.cloud.read_limits import BoundedList, read_bounded
 from burstd.domain.errors import AuthFailed, CloudUnavailable, OutcomeUnknown, ProviderError
-from providers.openshift.client.time_limit import Patience
-from providers.openshift.errors import Answer, Expired, of_answer, of_silence
+from providers.openshift.client.time_limit import TimeLimitedCall
+from providers.openshift.errors import (
+    KubernetesResponse,
+    ResourceVersionExpired,
+    error_for_response,
+    error_without_response,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from providers.openshift.client.access import Access
-    from providers.openshift.client.watch_stream import Stream
+    from providers.openshift.client.access import KubeconfigAccess
+    from providers.openshift.client.watch_stream import WatchStream
     from providers.openshift.client.websocket import Channels
 
 _READS = ("GET", "HEAD")
 _JSON = "application/json"
 _PIECE = 1 << 16
-Thing = dict[str, Any]
+KubeObject = dict[str, Any]
 Query = Mapping[str, Any]
-Got = TypeVar("Got")
+Answered = TypeVar("Answered")
 
 
 class ClusterSettings(Protocol):
@@ -71,7 +76,7 @@ class ClusterSettings(Protocol):
         ...
 
 
-class Calls:
+class OpenShiftCalls:
     """One namespace of one cluster. Used from many threads; makes no call before the first that is asked for."""
 
     def __init__(
@@ -84,11 +89,11 @@ class Calls:
         self._settings = settings
         self._clock = clock
         self._lock = threading.Lock()
-        self._known: Access | None = None
-        self._reader = Patience(self._read, settings.timeout_s)
+        self._current_access: KubeconfigAccess | None = None
+        self._reader = TimeLimitedCall(self._read, settings.timeout_s)
         self._skew = date() - clock()
         self._counting = threading.Lock()
-        self.made: Counter[str] = Counter()
+        self.call_counts: Counter[str] = Counter()
         """Calls so far, by verb and kind: ``LIST pods``, ``WATCH pods``, ``POST pods``, ``GET pods/exec``."""
 
     @property
@@ -96,23 +101,23 @@ class Calls:
         """Where everything is."""
         return self._settings.namespace
 
-    def place(self, kind: str, name: str = "", sub: str = "", *, api: str = "v1") -> str:
+    def path_of(self, kind: str, name: str = "", sub: str = "", *, api: str = "v1") -> str:
         """Path of the namespace's ``pods``, of one of them, or of its ``log``. ``api``: ``apps/v1`` ..."""
         root = f"/api/{api}" if "/" not in api else f"/apis/{api}"
         words = ["namespaces", self.namespace, kind, *(word for word in (name, sub) if word)]
         return "/".join((root, *(quote(word, safe="") for word in words)))
 
-    def ask(
+    def request_json(
         self,
         method: str,
         path: str,
-        body: Thing | Sequence[Any] | None = None,
+        body: KubeObject | Sequence[Any] | None = None,
         query: Query | None = None,
         *,
         what: str,
         changes: bool | None = None,
         content_type: str = _JSON,
-    ) -> Thing:
+    ) -> KubeObject:
         """One call; the JSON that it answers. ``what``, in the infinitive, is for people. ``changes``: by the method,
         unless said otherwise; a change whose answer is lost is OutcomeUnknown.
         """
@@ -127,7 +132,7 @@ class Calls:
             raise kind(f"cannot {what}: the answer is no JSON: is there a proxy in between?")
         return said
 
-    def listed(self, path: str, query: Query | None = None, *, what: str) -> tuple[list[Thing], str]:
+    def list_objects(self, path: str, query: Query | None = None, *, what: str) -> tuple[list[KubeObject], str]:
         """All things of a list as they were at one moment, and its resourceVersion, to watch from.
 
         The pages are those of one moment: where the server no longer has it, the list is read once more from the
@@ -135,28 +140,28 @@ class Calls:
         """
         try:
             return self._listed(path, query or {}, what)
-        except Expired:
+        except ResourceVersionExpired:
             return self._listed(path, query or {}, what)
 
-    def pages(self, path: str, query: Query | None = None, *, what: str) -> Iterator[Thing]:
+    def pages(self, path: str, query: Query | None = None, *, what: str) -> Iterator[KubeObject]:
         """The things of a list, once all of its pages are there."""
-        return iter(self.listed(path, query, what=what)[0])
+        return iter(self.list_objects(path, query, what=what)[0])
 
-    def watch(self, path: str, query: Query, *, what: str, quiet_s: float) -> Stream:
+    def watch(self, path: str, query: Query, *, what: str, quiet_s: float) -> WatchStream:
         """Events as they come: iterate over it. ``quiet_s``: after that long without a byte it counts as broken."""
-        from providers.openshift.client.watch_stream import Stream  # noqa: PLC0415 - see _access
+        from providers.openshift.client.watch_stream import WatchStream  # noqa: PLC0415 - see _access
 
         asked = {**query, "watch": "true"}
 
-        def begin(access: Access) -> Any:
+        def begin(access: KubeconfigAccess) -> Any:
             response = self._response(access, "GET", path, None, asked, _JSON, quiet_s)
             return response if response.status < 300 else self._answer(response)
 
         self._count("WATCH", path)
-        got = self._known_to_it(begin, what, changes=False)
-        if isinstance(got, Answer):
-            raise of_answer(got, what, changes=False)
-        return Stream(got, what)
+        got = self._with_fresh_credentials(begin, what, changes=False)
+        if isinstance(got, KubernetesResponse):
+            raise error_for_response(got, what, changes=False)
+        return WatchStream(got, what)
 
     def exec_socket(self, pod: str, argv: Sequence[str], *, container: str = "") -> Channels:
         """Runs a command in a pod: channels STDIN, STDOUT, STDERR, STATUS of sockets.py. Standard input has no end.
@@ -166,33 +171,33 @@ class Calls:
         query = [("command", word) for word in argv]
         query += [("stdin", "true"), ("stdout", "true"), ("stderr", "true")]
         query += [("container", container)] if container else []
-        return self._channels(self.place("pods", pod, "exec"), query, f"run a command in pod {pod}")
+        return self._channels(self.path_of("pods", pod, "exec"), query, f"run a command in pod {pod}")
 
     def forward_socket(self, pod: str, port: int) -> Channels:
         """Connects to a port of a pod: bytes on channel 0; what comes on channel 1 is why it failed, in words."""
         what = f"connect to port {port} of pod {pod}"
         # The first message of each channel repeats the port's number.
-        return self._channels(self.place("pods", pod, "portforward"), [("ports", str(port))], what, skip=(0, 1))
+        return self._channels(self.path_of("pods", pod, "portforward"), [("ports", str(port))], what, skip=(0, 1))
 
-    def now(self) -> float:
+    def server_time(self) -> float:
         """Seconds since 1970 by the API server's clock, to the second, as its last answer told it."""
         return self._clock() + self._skew
 
     def close(self) -> None:
         """Gives connections back."""
         with self._lock:
-            known, self._known = self._known, None
+            known, self._current_access = self._current_access, None
         if known is not None:
             known.close()
 
-    def _listed(self, path: str, query: Query, what: str) -> tuple[list[Thing], str]:
-        found: list[Thing] = []
-        more, seen, reading = "", set[str](), WholeList(what)
+    def _listed(self, path: str, query: Query, what: str) -> tuple[list[KubeObject], str]:
+        found: list[KubeObject] = []
+        more, seen, reading = "", set[str](), BoundedList(what)
         while True:
             asked = {**query, "limit": self._settings.page} | ({"continue": more} if more else {})
             with reading.page():
-                page = self.ask("GET", path, query=asked, what=what)
-            items, about = reading.things(page.get("items")), page.get("metadata")
+                page = self.request_json("GET", path, query=asked, what=what)
+            items, about = reading.items(page.get("items")), page.get("metadata")
             if not isinstance(about, dict) or not about.get("resourceVersion"):
                 raise CloudUnavailable(f"cannot {what}: the answer is no list: is there a proxy in between?")
             found += items
@@ -207,7 +212,7 @@ class Calls:
         self,
         method: str,
         path: str,
-        body: Thing | Sequence[Any] | None,
+        body: KubeObject | Sequence[Any] | None,
         query: Query | None,
         what: str,
         changes: bool,
@@ -215,48 +220,50 @@ class Calls:
     ) -> str:
         sent = None if body is None else json.dumps(body).encode()
 
-        def once(access: Access) -> Answer:
+        def once(access: KubeconfigAccess) -> KubernetesResponse:
             return self._answer(
                 self._response(access, method, path, sent, query or {}, content_type, self._settings.timeout_s)
             )
 
         self._count(method, path)
-        answer = self._known_to_it(once, what, changes=changes)
+        answer = self._with_fresh_credentials(once, what, changes=changes)
         if answer.status >= 300:
-            raise of_answer(answer, what, changes=changes)
+            raise error_for_response(answer, what, changes=changes)
         return answer.body
 
     def _channels(self, path: str, query: Sequence[tuple[str, str]], what: str, skip: Sequence[int] = ()) -> Channels:
         self._access()  # says so where the client is not installed
         from websocket import WebSocketBadStatusException  # noqa: PLC0415 - see _access
 
-        from providers.openshift.client.websocket import Channels, connect  # noqa: PLC0415 - see _access
+        from providers.openshift.client.websocket import Channels, open_websocket  # noqa: PLC0415 - see _access
 
-        def begin(access: Access) -> Any:
+        def begin(access: KubeconfigAccess) -> Any:
             try:
-                return connect(access, f"{path}?{urlencode(query)}", self._settings.timeout_s)
+                return open_websocket(access, f"{path}?{urlencode(query)}", self._settings.timeout_s)
             except WebSocketBadStatusException as error:
                 said = getattr(error, "resp_body", None) or b""
                 headers = {key.lower(): value for key, value in (error.resp_headers or {}).items()}
-                return Answer(error.status_code, headers, bytes(said).decode(errors="replace"))
+                return KubernetesResponse(error.status_code, headers, bytes(said).decode(errors="replace"))
 
         self._count("GET", path)
-        got = self._known_to_it(begin, what, changes=False)
-        if isinstance(got, Answer):
-            raise of_answer(got, what, changes=False)
+        got = self._with_fresh_credentials(begin, what, changes=False)
+        if isinstance(got, KubernetesResponse):
+            raise error_for_response(got, what, changes=False)
         return Channels(got, self._settings.timeout_s, skip)
 
-    def _known_to_it(self, once: Callable[[Access], Got], what: str, *, changes: bool) -> Got:
+    def _with_fresh_credentials(
+        self, once: Callable[[KubeconfigAccess], Answered], what: str, *, changes: bool
+    ) -> Answered:
         """What a call comes to; made again once, with credentials that were read again, where it did not know us."""
         access = self._access()
-        got = self._told(once, access, what, changes)
-        if isinstance(got, Answer) and _is_stranger(got):
+        got = self._translate_errors(once, access, what, changes)
+        if isinstance(got, KubernetesResponse) and _is_unauthenticated(got):
             with self._lock:
-                if self._known is access:
+                if self._current_access is access:
                     # Its connections end with the calls of other threads that still use it.
-                    self._known = None
-            got = self._told(once, self._access(), what, changes)
-            if isinstance(got, Answer) and got.status == 403 and _is_stranger(got):
+                    self._current_access = None
+            got = self._translate_errors(once, self._access(), what, changes)
+            if isinstance(got, KubernetesResponse) and got.status == 403 and _is_unauthenticated(got):
                 raise AuthFailed(
                     f"Kubernetes would not {what}: it does not know burstd; "
                     "look at the user of the kubeconfig's context"
@@ -264,17 +271,19 @@ class Calls:
         return got
 
     @staticmethod
-    def _told(once: Callable[[Access], Got], access: Access, what: str, changes: bool) -> Got:
+    def _translate_errors(
+        once: Callable[[KubeconfigAccess], Answered], access: KubeconfigAccess, what: str, changes: bool
+    ) -> Answered:
         try:
             return once(access)
         except ProviderError:
             raise
         except Exception as error:  # noqa: BLE001 - urllib3, websocket-client, ssl and sockets have each their own
-            raise of_silence(error, what, changes=changes) from None
+            raise error_without_response(error, what, changes=changes) from None
 
     def _response(
         self,
-        access: Access,
+        access: KubeconfigAccess,
         method: str,
         path: str,
         body: bytes | None,
@@ -298,14 +307,14 @@ class Calls:
             retries=False,
         )
 
-    def _answer(self, response: Any) -> Answer:
+    def _answer(self, response: Any) -> KubernetesResponse:
         try:
-            body = whole(response.stream(_PIECE, decode_content=True))
+            body = read_bounded(response.stream(_PIECE, decode_content=True))
         finally:
             response.release_conn()
         headers = {key.lower(): value for key, value in response.headers.items()}
         self._read_clock(headers.get("date", ""))
-        return Answer(response.status, headers, body.decode(errors="replace"))
+        return KubernetesResponse(response.status, headers, body.decode(errors="replace"))
 
     def _read_clock(self, date: str) -> None:
         try:
@@ -313,44 +322,44 @@ class Calls:
         except (ValueError, TypeError):
             return
 
-    def _access(self) -> Access:
+    def _access(self) -> KubeconfigAccess:
         """Raises AuthFailed where the credentials cannot be read, or not in time."""
         with self._lock:
-            if self._known is not None:
-                return self._known
+            if self._current_access is not None:
+                return self._current_access
         try:
-            return self._reader.get()
+            return self._reader.result()
         except TimeoutError:
             raise AuthFailed(
                 f"the credentials cannot be read within {self._settings.timeout_s:.0f} s: "
                 "look at the program that the kubeconfig's user names"
             ) from None
 
-    def _read(self) -> Access:
+    def _read(self) -> KubeconfigAccess:
         try:
-            from providers.openshift.client.access import Access  # noqa: PLC0415 - a site without Kubernetes has no client
+            from providers.openshift.client.access import KubeconfigAccess  # noqa: PLC0415 - a site without Kubernetes has no client
         except ImportError:
             raise AuthFailed("providers of kind openshift need kubernetes: pip install 'burstd[openshift]'") from None
         settings = self._settings
-        made = Access(settings.kubeconfig, settings.context, settings.side_by_side + 4, settings.timeout_s)
+        made = KubeconfigAccess(settings.kubeconfig, settings.context, settings.side_by_side + 4, settings.timeout_s)
         with self._lock:
-            self._known = made
+            self._current_access = made
         return made
 
     def _count(self, verb: str, path: str) -> None:
-        kind, one = _kind(path)
+        kind, one = _resource_of_path(path)
         with self._counting:
-            self.made[f"{'LIST' if verb == 'GET' and not one else verb} {kind}"] += 1
+            self.call_counts[f"{'LIST' if verb == 'GET' and not one else verb} {kind}"] += 1
 
 
-def _is_stranger(answer: Answer) -> bool:
+def _is_unauthenticated(answer: KubernetesResponse) -> bool:
     """Whether the API server did not take the credentials; without any, some servers say what nobody may do."""
     return answer.status == http.client.UNAUTHORIZED or (
         answer.status == http.client.FORBIDDEN and '"system:anonymous"' in answer.body.replace("\\", "")
     )
 
 
-def _kind(path: str) -> tuple[str, bool]:
+def _resource_of_path(path: str) -> tuple[str, bool]:
     """``pods`` or ``pods/exec`` of a path, and whether it is of one thing by its name."""
     words = path.strip("/").split("/")
     words = words[2:] if words[0] == "api" else words[3:]

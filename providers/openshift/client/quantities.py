@@ -25,7 +25,7 @@ Amounts = Mapping[str, Decimal]
 """By name of the resource: cores, bytes, pieces."""
 
 
-def quantity(said: object) -> Decimal:
+def parse_quantity(said: object) -> Decimal:
     """Raises CloudUnavailable for what is none: an API server gives no such."""
     found = _QUANTITY.fullmatch(str(said))
     if found is None:
@@ -35,29 +35,29 @@ def quantity(said: object) -> Decimal:
     return Decimal(found["number"]) * _UNITS[found["unit"] or ""]
 
 
-def amounts(said: Mapping[str, Any] | None) -> dict[str, Decimal]:
+def parse_amounts(said: Mapping[str, Any] | None) -> dict[str, Decimal]:
     """Of a ResourceList."""
-    return {name: quantity(value) for name, value in (said or {}).items()}
+    return {name: parse_quantity(value) for name, value in (said or {}).items()}
 
 
-def floor(value: Decimal) -> int:
+def round_down(value: Decimal) -> int:
     """The whole number below."""
     return int(value.to_integral_value(ROUND_FLOOR))
 
 
-def ceiling(value: Decimal) -> int:
+def round_up(value: Decimal) -> int:
     """The whole number above."""
     return int(value.to_integral_value(ROUND_CEILING))
 
 
-def told(resource: str, value: Decimal) -> str:
+def format_quantity(resource: str, value: Decimal) -> str:
     """For people: memory and storage in GiB, all else as it is."""
     if _in_bytes(resource):
         return f"{(value / (MIB * 1024)).quantize(Decimal('0.1')).normalize():f} GiB"
     return f"{value.normalize():f}"
 
 
-def unit(resource: str, value: Decimal) -> tuple[Decimal, str]:
+def in_unit(resource: str, value: Decimal) -> tuple[Decimal, str]:
     """In what burstd counts it, and the word for that: MiB, cores, GPUs, pods."""
     if _in_bytes(resource):
         return value / MIB, "MiB"

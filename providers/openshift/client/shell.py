@@ -16,8 +16,15 @@ from types import TracebackType
 from typing import Any, Protocol, Self
 
 from burstd.domain.errors import NodeRefused, NotAllowed, ProviderError
-from burstd.domain.plugins.shell import LINE_BYTES, OUTPUT_BYTES, CommandTimedOut, ConnectionLost, NotListening, Result
-from providers.openshift.client.calls import Calls
+from burstd.domain.plugins.shell import (
+    LINE_BYTES,
+    OUTPUT_BYTES,
+    CommandTimedOut,
+    CompletedCommand,
+    ConnectionLost,
+    NotListening,
+)
+from providers.openshift.client.calls import OpenShiftCalls
 from providers.openshift.client.websocket import STATUS, STDERR, STDIN, STDOUT
 from providers.openshift.pods.manifest import CONTAINER
 
@@ -54,7 +61,7 @@ class _Socket(Protocol):
 class PodShell:
     """Implements ``burstd.domain.plugins.shell.Shell``, with the rights of the pod's own user."""
 
-    def __init__(self, calls: Calls, pod: str) -> None:
+    def __init__(self, calls: OpenShiftCalls, pod: str) -> None:
         """Makes no call so far."""
         self._calls = calls
         self._pod = pod
@@ -62,17 +69,17 @@ class PodShell:
         self._listening: set[int] = set()
         """Ports that something was seen to listen at."""
 
-    def run(self, argv: Sequence[str], *, input: bytes = b"", timeout_s: float = 30.0) -> Result:  # noqa: A002 - see Shell
+    def run(self, argv: Sequence[str], *, input: bytes = b"", timeout_s: float = 30.0) -> CompletedCommand:  # noqa: A002 - see Shell
         """See Shell."""
         return self._run(["sh", "-c", _RUN, "sh", str(len(input)), *argv], input, timeout_s, argv[0])
 
-    def script(self, text: str, *args: str, input: bytes = b"", timeout_s: float = 30.0) -> Result:  # noqa: A002 - see Shell
+    def script(self, text: str, *args: str, input: bytes = b"", timeout_s: float = 30.0) -> CompletedCommand:  # noqa: A002 - see Shell
         """See Shell."""
         sent = text.encode()
         words = ["sh", "-c", _SCRIPT, "sh", str(len(sent)), str(len(input)), *args]
         return self._run(words, sent + input, timeout_s, "a script")
 
-    def talk(self, argv: Sequence[str], *, timeout_s: float = 30.0) -> PodTalk:  # noqa: ARG002 - the settings say it
+    def start_process(self, argv: Sequence[str], *, timeout_s: float = 30.0) -> PodTalk:  # noqa: ARG002 - the settings say it
         """See Shell."""
         return PodTalk(self._exec(argv, argv[0]), self._pod)
 
@@ -115,14 +122,14 @@ class PodShell:
         self._open.add(socket)
         return socket
 
-    def _run(self, argv: Sequence[str], sent: bytes, timeout_s: float, name: str) -> Result:
+    def _run(self, argv: Sequence[str], sent: bytes, timeout_s: float, name: str) -> CompletedCommand:
         until = time.monotonic() + timeout_s
         socket = self._exec(argv, name)
         try:
             if sent:
                 # Beside what is received: a command may say much before it has read all.
                 threading.Thread(target=_send, args=(socket, sent), daemon=True).start()
-            return _heard(socket, until)
+            return _read_result(socket, until)
         except TimeoutError:
             raise CommandTimedOut(f"pod {self._pod} took more than {timeout_s:.0f} s for {name}") from None
         except OSError as error:
@@ -132,7 +139,7 @@ class PodShell:
 
 
 class PodTalk:
-    """Implements ``burstd.domain.plugins.shell.Talk``."""
+    """Implements ``burstd.domain.plugins.shell.RemoteProcess``."""
 
     def __init__(self, socket: _Socket, pod: str) -> None:
         self._socket = socket
@@ -142,20 +149,20 @@ class PodTalk:
         self._status: bytes | None = None
         self._ended = False
 
-    def say(self, line: bytes) -> None:
+    def write_line(self, line: bytes) -> None:
         """See Talk."""
         try:
             self._socket.send(STDIN, line)
         except OSError as error:
             raise ConnectionLost(f"pod {self._pod} hung up in the middle: {error}") from None
 
-    def hear(self, quiet_s: float, cancelled: threading.Event) -> bytes | None:
+    def read_line(self, quiet_s: float, cancelled: threading.Event) -> bytes | None:
         """See Talk."""
         deadline = time.monotonic() + quiet_s
-        looked = 0
-        while (end := self._heard.find(b"\n", looked)) < 0:
-            looked = len(self._heard)
-            if looked > LINE_BYTES:
+        searched = 0
+        while (end := self._heard.find(b"\n", searched)) < 0:
+            searched = len(self._heard)
+            if searched > LINE_BYTES:
                 raise ConnectionLost(f"pod {self._pod} said more than {LINE_BYTES} bytes without an end of line")
             if cancelled.is_set():
                 return None
@@ -177,7 +184,7 @@ class PodTalk:
         del self._heard[: end + 1]
         return line
 
-    def complaint(self) -> str:
+    def stderr_tail(self) -> str:
         """See Talk."""
         until = time.monotonic() + _CLOSING_S
         with contextlib.suppress(OSError):
@@ -220,14 +227,14 @@ class PodTalk:
         if self._status is None:
             raise ConnectionLost(f"pod {self._pod} hung up in the middle")
         try:
-            _code(self._status)
+            _exit_code(self._status)
         except OSError as error:
             raise ConnectionLost(f"pod {self._pod} hung up in the middle: {error}") from None
         return b""
 
 
 class PodWire:
-    """Implements ``burstd.domain.plugins.shell.Wire``."""
+    """Implements ``burstd.domain.plugins.shell.PortConnection``."""
 
     def __init__(self, socket: _Socket, refused: Any) -> None:
         """``refused`` is called where the port turns out to be shut."""
@@ -254,7 +261,7 @@ class PodWire:
         """See Wire."""
         self._socket.send(_DATA, data)
 
-    def finish(self) -> None:
+    def shutdown_write(self) -> None:
         """See Wire: it cannot be told."""
 
     def close(self) -> None:
@@ -268,7 +275,7 @@ def _send(socket: _Socket, data: bytes) -> None:
         socket.send(STDIN, data)
 
 
-def _heard(socket: _Socket, until: float) -> Result:
+def _read_result(socket: _Socket, until: float) -> CompletedCommand:
     """All that a command says until its end. Raises TimeoutError, and OSError where it was cut off."""
     said = {STDOUT: bytearray(), STDERR: bytearray()}
     status: bytes | None = None
@@ -295,10 +302,10 @@ def _heard(socket: _Socket, until: float) -> Result:
     if status is None:
         raise ConnectionError("its exit status did not come")
     out, err = (bytes(said[channel]).decode("utf-8", "replace") for channel in (STDOUT, STDERR))
-    return Result(_code(status), out, err)
+    return CompletedCommand(_exit_code(status), out, err)
 
 
-def _code(status: bytes) -> int:
+def _exit_code(status: bytes) -> int:
     """The exit status. Raises ConnectionError where there is none: the command did not start, or was lost.
 
     https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/status/ with the reason NonZeroExitCode

@@ -10,11 +10,11 @@ from typing import Generic, TypeVar
 
 T = TypeVar("T")
 
-_GIVEN_UP = 20
+_ABANDON_FACTOR = 20
 """After so many times its limit a call that has not returned is left behind, and made anew."""
 
 
-class Patience(Generic[T]):
+class TimeLimitedCall(Generic[T]):
     """One call at a time, in a thread of its own; all who ask meanwhile wait for that one, ``limit_s`` at most."""
 
     def __init__(self, call: Callable[[], T], limit_s: float, clock: Callable[[], float] = time.monotonic) -> None:
@@ -25,11 +25,11 @@ class Patience(Generic[T]):
         self._running: Future[T] | None = None
         self._began = 0.0
 
-    def get(self) -> T:
+    def result(self) -> T:
         """What it returns, or raises. Raises TimeoutError, while the call goes on."""
         with self._lock:
             running, now = self._running, self._clock()
-            if running is None or running.done() or now - self._began > _GIVEN_UP * self._limit_s:
+            if running is None or running.done() or now - self._began > _ABANDON_FACTOR * self._limit_s:
                 running = self._running = Future()
                 self._began = now
                 threading.Thread(target=self._run, args=(running,), name="burstd-patience", daemon=True).start()

@@ -12,15 +12,15 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
-from providers.openshift.errors import of_silence
+from providers.openshift.errors import error_without_response
 
 _PIECE = 1 << 16
 _EVENT = 4 << 20
 """Bytes of a line: etcd keeps no thing of more than 1.5 MiB."""
-Event = dict[str, Any]
+WatchEvent = dict[str, Any]
 
 
-class Stream:
+class WatchStream:
     """Iterated over by one thread; may be closed by another, which ends the iteration."""
 
     def __init__(self, response: Any, what: str) -> None:
@@ -30,7 +30,7 @@ class Stream:
         # What a thread waits in ends by this only: closing a descriptor wakes nobody.
         self._socket = getattr(response.connection, "sock", None)
 
-    def __iter__(self) -> Iterator[Event]:
+    def __iter__(self) -> Iterator[WatchEvent]:
         """Ends where the server ends it well. Raises CloudUnavailable where it breaks, or is silent for too long."""
         rest = b""
         try:
@@ -43,7 +43,7 @@ class Stream:
         except Exception as error:  # noqa: BLE001 - urllib3, ssl and sockets have each their own
             if self._closed.is_set():
                 return
-            raise of_silence(error, self._what, changes=False) from None
+            raise error_without_response(error, self._what, changes=False) from None
         finally:
             self.close()
 
@@ -64,7 +64,7 @@ def _check(begun: bytes) -> None:
         raise ValueError(f"an event has more than {_EVENT} bytes")
 
 
-def _event(line: bytes) -> Event:
+def _event(line: bytes) -> WatchEvent:
     said = json.loads(line)
     if not isinstance(said, dict) or not isinstance(said.get("object"), dict):
         raise ValueError("what came is no event of a watch: is there a proxy in between?")  # noqa: TRY004 - of the wire

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 if TYPE_CHECKING:
-    from providers.openshift.client.access import Access
+    from providers.openshift.client.access import KubeconfigAccess
 
 STDIN, STDOUT, STDERR, STATUS = 0, 1, 2, 3
 """Channels of ``pods/exec``; STATUS is told once, as JSON of the kind Status, when the command has ended."""
@@ -40,7 +40,7 @@ _CONTINUED, _TEXT, _BINARY, _CLOSE, _PING, _PONG = 0, 1, 2, 8, 9, 10
 _WANTS = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 
-def connect(access: Access, path: str, timeout_s: float) -> Any:
+def open_websocket(access: KubeconfigAccess, path: str, timeout_s: float) -> Any:
     """An open websocket. Raises WebSocketBadStatusException with what the server said, and what sockets raise."""
     import websocket  # noqa: PLC0415 - comes with the client, which a site without Kubernetes has not
 
@@ -86,10 +86,10 @@ class Channels:
         self._counting = threading.Lock()
         self._inside = 0
         self._closed = False
-        self._came = bytearray()
+        self._buffer = bytearray()
         self._frames: deque[tuple[int, bytes]] = deque()
         self._channel = 0
-        self._owed: deque[bytes] = deque()
+        self._pending_pongs: deque[bytes] = deque()
         """Answers to pings."""
 
     def send(self, channel: int, data: bytes | memoryview) -> None:
@@ -98,7 +98,7 @@ class Channels:
         for start in range(0, max(1, len(view)), _PIECE):
             with self._sending:
                 self._write(_frame(_BINARY, bytes((channel,)) + bytes(view[start : start + _PIECE])))
-                self._pay()
+                self._send_pongs()
 
     def receive(self, timeout_s: float | None = None) -> tuple[int, bytes] | None:
         """Channel and bytes of what came next, at least one byte; None: the other side, or ``close``, ended it.
@@ -140,12 +140,12 @@ class Channels:
 
     def _message(self, kind: int, body: bytes) -> tuple[int, bytes] | None:
         if kind == _PING:
-            if len(self._owed) >= _PINGS:
+            if len(self._pending_pongs) >= _PINGS:
                 return None
-            self._owed.append(_frame(_PONG, body))
+            self._pending_pongs.append(_frame(_PONG, body))
             if self._sending.acquire(blocking=False):
                 try:
-                    self._pay()
+                    self._send_pongs()
                 finally:
                     self._sending.release()
             return None
@@ -178,15 +178,15 @@ class Channels:
                     raise
                 if not came:
                     return False
-                self._came += came
-                self._take()
+                self._buffer += came
+                self._parse_frames()
                 return True
         finally:
             self._leave(1)
 
-    def _take(self) -> None:
+    def _parse_frames(self) -> None:
         """Whole frames out of what came. Raises ConnectionError for what is no frame of a server's."""
-        came, at = self._came, 0
+        came, at = self._buffer, 0
         while len(came) - at >= 2:
             length, start = came[at + 1], at + 2
             if length >= 128:
@@ -205,9 +205,9 @@ class Channels:
             at = start + length
         del came[:at]
 
-    def _pay(self) -> None:
-        while self._owed:
-            self._write(self._owed.popleft())
+    def _send_pongs(self) -> None:
+        while self._pending_pongs:
+            self._write(self._pending_pongs.popleft())
 
     def _write(self, frame: bytes) -> None:
         """A whole frame, which nothing comes between."""

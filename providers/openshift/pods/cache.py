@@ -13,12 +13,12 @@ from typing import Any, NamedTuple
 
 from burstd.domain.errors import CloudUnavailable
 from providers.openshift import labels
-from providers.openshift.pods.status import Pull, has_started, is_telling, pull_trouble
+from providers.openshift.pods.status import ImagePullFailure, has_started, image_pull_message, says_why
 
 Pod = Mapping[str, Any]
 
 
-def version(thing: Pod) -> int:
+def resource_version(thing: Pod) -> int:
     """resourceVersion. Raises CloudUnavailable where it is no number."""
     try:
         return int(thing["metadata"]["resourceVersion"])
@@ -26,15 +26,15 @@ def version(thing: Pod) -> int:
         raise CloudUnavailable("the API server's answer has no resourceVersion: is there a proxy in between?") from None
 
 
-class Known(NamedTuple):
+class CachedPod(NamedTuple):
     """A pod, and what it said earlier: of an image that does not come, and whether it has ever started."""
 
     pod: Pod
-    pull: Pull | None
+    pull: ImagePullFailure | None
     ran: bool
 
 
-class Cache:
+class PodCache:
     """Used from many threads. ``clock`` need not know the date: it only has to run on."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -50,10 +50,10 @@ class Cache:
         self._ran: set[str] = set()
         """Uids of those that were seen to have started."""
 
-    def pods(self) -> list[Known]:
+    def pods(self) -> list[CachedPod]:
         """All, with what is remembered of them."""
         with self._lock:
-            return [Known(pod, self._pull(pod), labels.uid_of(pod) in self._ran) for pod in self._pods.values()]
+            return [CachedPod(pod, self._pull(pod), labels.uid_of(pod) in self._ran) for pod in self._pods.values()]
 
     def find(self, name: str) -> Pod | None:
         """That of the name."""
@@ -67,37 +67,37 @@ class Cache:
         """
         with self._lock:
             known = self._pods.get(labels.name_of(pod))
-            if known is None and version(pod) <= self._seen:
+            if known is None and resource_version(pod) <= self._seen:
                 return False
             self._new.add(labels.uid_of(pod))
             self._store(pod)
             return True
 
-    def changed(self, pod: Pod) -> None:
+    def apply_change(self, pod: Pod) -> None:
         """An event ADDED or MODIFIED."""
         with self._lock:
             self._store(pod)
-            self._seen = max(self._seen, version(pod))
+            self._seen = max(self._seen, resource_version(pod))
 
-    def removed(self, pod: Pod) -> None:
+    def apply_removal(self, pod: Pod) -> None:
         """An event DELETED: of this pod, not of a later one of its name."""
         with self._lock:
             known = self._pods.get(labels.name_of(pod))
             if known is not None and labels.uid_of(known) == labels.uid_of(pod):
                 self._drop(known)
-            self._seen = max(self._seen, version(pod))
+            self._seen = max(self._seen, resource_version(pod))
 
-    def passed(self, seen: int) -> None:
+    def advance_to(self, seen: int) -> None:
         """A bookmark: nothing else happened until then."""
         with self._lock:
             self._seen = max(self._seen, seen)
 
-    def begin(self) -> None:
+    def begin_list(self) -> None:
         """A list is about to be asked for. No event is to be told until ``replace``."""
         with self._lock:
             self._new.clear()
 
-    def replace(self, pods: Iterable[Pod], at: int) -> None:
+    def apply_list(self, pods: Iterable[Pod], at: int) -> None:
         """A complete list, as of that resourceVersion, asked for after ``begin``.
 
         It is newer than all that was known before it was asked for. (Where the cluster was restored from a backup its
@@ -106,10 +106,10 @@ class Cache:
         with self._lock:
             listed = {labels.name_of(pod): pod for pod in pods}
             for name, known in list(self._pods.items()):
-                fresh = labels.uid_of(known) in self._new and version(known) > at
+                fresh = labels.uid_of(known) in self._new and resource_version(known) > at
                 if name not in listed and not fresh:
                     self._drop(known)
-                elif name in listed and not (fresh and version(known) > version(listed[name])):
+                elif name in listed and not (fresh and resource_version(known) > resource_version(listed[name])):
                     self._pods[name] = listed[name]
             for name, pod in listed.items():
                 self._pods.setdefault(name, pod)
@@ -123,7 +123,7 @@ class Cache:
     def _store(self, pod: Pod) -> None:
         name = labels.name_of(pod)
         known = self._pods.get(name)
-        if known is None or version(known) < version(pod):
+        if known is None or resource_version(known) < resource_version(pod):
             if known is not None and labels.uid_of(known) != labels.uid_of(pod):
                 self._drop(known)
             self._pods[name] = pod
@@ -139,15 +139,15 @@ class Cache:
 
         Of a pod that it takes it may no longer say that there was a container.
         """
-        uid, words = labels.uid_of(pod), pull_trouble(pod)
+        uid, words = labels.uid_of(pod), image_pull_message(pod)
         if has_started(pod):
             self._ran.add(uid)
         if words is None:
             self._pulls.pop(uid, None)
             return
         before, since = self._pulls.get(uid, (words, self._clock()))
-        self._pulls[uid] = (before if is_telling(before) and not is_telling(words) else words, since)
+        self._pulls[uid] = (before if says_why(before) and not says_why(words) else words, since)
 
-    def _pull(self, pod: Pod) -> Pull | None:
+    def _pull(self, pod: Pod) -> ImagePullFailure | None:
         known = self._pulls.get(labels.uid_of(pod))
-        return None if known is None else Pull(known[0], self._clock() - known[1])
+        return None if known is None else ImagePullFailure(known[0], self._clock() - known[1])

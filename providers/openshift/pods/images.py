@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from burstd.domain.errors import BadRequest, NotFound
-from providers.openshift.client.calls import Calls
+from providers.openshift.client.calls import OpenShiftCalls
 from providers.openshift.errors import NoSuchApi
 from providers.openshift.settings import OpenShiftSettings
 
@@ -19,10 +19,10 @@ _WORD = re.compile(r"imagestream:(?P<name>[a-z0-9][a-z0-9.-]*):(?P<tag>[A-Za-z0-
 _STREAM = "imagestream:"
 
 
-class Images:
+class ImageVersions:
     """Those that the namespace's ImageStreams have. Nothing is kept: a new image is used at once."""
 
-    def __init__(self, settings: OpenShiftSettings, calls: Calls) -> None:
+    def __init__(self, settings: OpenShiftSettings, calls: OpenShiftCalls) -> None:
         self._settings = settings
         self._calls = calls
 
@@ -41,15 +41,15 @@ class Images:
             raise BadRequest(f"image '{word}' is not written imagestream:NAME:TAG")
         return self._history(found["name"], found["tag"])
 
-    def find(self, word: str) -> str:
+    def newest_version(self, word: str) -> str:
         """The newest."""
         return self.versions(word)[0]
 
     def _history(self, name: str, tag: str) -> Sequence[str]:
         space = self._settings.namespace
         try:
-            said = self._calls.ask(
-                "GET", self._calls.place("imagestreams", name, api=_API), what=f"read ImageStream {name}"
+            said = self._calls.request_json(
+                "GET", self._calls.path_of("imagestreams", name, api=_API), what=f"read ImageStream {name}"
             )
         except NoSuchApi as error:
             raise BadRequest(

@@ -20,25 +20,30 @@ from burstd.domain.errors import (
     RateLimited,
 )
 from burstd.domain.plugins.provider import LaunchOutcome, LaunchRequest
-from providers.batch_calls import Pace
+from providers.batch_calls import BatchCall
 from providers.openshift import labels
-from providers.openshift.client.calls import Calls
-from providers.openshift.errors import AlreadyExists
+from providers.openshift.client.calls import OpenShiftCalls
+from providers.openshift.errors import KubernetesAlreadyExists
 from providers.openshift.pods import manifest
-from providers.openshift.pods.cache import version
-from providers.openshift.pods.images import Images
-from providers.openshift.pods.listing import Listing
-from providers.openshift.pods.volumes import Scratch
+from providers.openshift.pods.cache import resource_version
+from providers.openshift.pods.images import ImageVersions
+from providers.openshift.pods.listing import PodListing
+from providers.openshift.pods.volumes import ScratchVolumes
 from providers.openshift.settings import OpenShiftSettings
 
-Thing = dict[str, Any]
+KubeObject = dict[str, Any]
 
 
-class Launching:
+class PodLauncher:
     """The launches of one provider."""
 
     def __init__(
-        self, settings: OpenShiftSettings, calls: Calls, listing: Listing, images: Images, scratch: Scratch
+        self,
+        settings: OpenShiftSettings,
+        calls: OpenShiftCalls,
+        listing: PodListing,
+        images: ImageVersions,
+        scratch: ScratchVolumes,
     ) -> None:
         self._settings = settings
         self._calls = calls
@@ -46,7 +51,7 @@ class Launching:
         self._images = images
         self._scratch = scratch
 
-    def serve(self, requests: Sequence[LaunchRequest]) -> list[LaunchOutcome]:
+    def launch_pods(self, requests: Sequence[LaunchRequest]) -> list[LaunchOutcome]:
         """The outcome of each, in their order."""
         references = self._references({request.image for request in requests})
 
@@ -56,20 +61,20 @@ class Launching:
                 raise reference
             return self._launch(request, reference)
 
-        results = Pace(self._settings.side_by_side).each(one, requests)
+        results = BatchCall(self._settings.side_by_side).call_each(one, requests)
         return [LaunchOutcome(request.claim_id, one) for request, one in zip(requests, results, strict=True)]
 
     def _references(self, words: set[str]) -> dict[str, str | ProviderError]:
         found: dict[str, str | ProviderError] = {}
         for word in sorted(words):
             try:
-                found[word] = self._images.find(word)
+                found[word] = self._images.newest_version(word)
             except ProviderError as error:
                 found[word] = error
         return found
 
     def _launch(self, request: LaunchRequest, image: str) -> Instance:
-        pod = manifest.build(self._settings, request, image)
+        pod = manifest.pod_manifest(self._settings, request, image)
         if not self._scratch.wanted:
             return self._listing.put(self._make(request, pod))
         volume = self._scratch.ensure(request)
@@ -83,14 +88,14 @@ class Launching:
                     self._scratch.remove(request.name, volume)
             raise
         with suppress(ProviderError):
-            self._scratch.own(request.name, labels.uid_of(made))
+            self._scratch.set_owner(request.name, labels.uid_of(made))
         return self._listing.put(made)
 
-    def _make(self, request: LaunchRequest, pod: Thing) -> Thing:
+    def _make(self, request: LaunchRequest, pod: KubeObject) -> KubeObject:
         try:
-            made = self._calls.ask("POST", self._calls.place("pods"), pod, what=f"make pod {request.name}")
-            return _surely(made)
-        except AlreadyExists:
+            made = self._calls.request_json("POST", self._calls.path_of("pods"), pod, what=f"make pod {request.name}")
+            return _checked_pod(made)
+        except KubernetesAlreadyExists:
             try:
                 return self._earlier(request)
             except NotFound as error:
@@ -102,20 +107,23 @@ class Launching:
                 return self._earlier(request)
             raise error from None
         except OutcomeUnknown:
-            self._listing.doubt()
+            self._listing.distrust_cache()
             raise
 
-    def _earlier(self, request: LaunchRequest) -> Thing:
+    def _earlier(self, request: LaunchRequest) -> KubeObject:
         """The pod of this name that is there. Raises NotFound; where it cannot be looked at it may be this machine."""
         name = request.name
         try:
-            found = self._calls.ask("GET", self._calls.place("pods", name), what=f"look at pod {name}")
+            found = self._calls.request_json("GET", self._calls.path_of("pods", name), what=f"look at pod {name}")
         except (NotFound, BadRequest):
             raise
         except ProviderError as error:
             words = f"pod {name} may be there already: {error}"
             raise OutcomeUnknown(words, retry_after_s=error.retry_after_s) from error
-        if not labels.is_ours(found, request.tags.get(TAG_CLUSTER, "")) or labels.claim_of(found) != request.claim_id:
+        if (
+            not labels.belongs_to_cluster(found, request.tags.get(TAG_CLUSTER, ""))
+            or labels.claim_of(found) != request.claim_id
+        ):
             raise BadRequest(
                 f"a pod {name} is there that burstd did not make for this machine: remove it, or rename it"
             )
@@ -124,10 +132,10 @@ class Launching:
         return found
 
 
-def _surely(made: Thing) -> Thing:
+def _checked_pod(made: KubeObject) -> KubeObject:
     """The answer, if it is one: what came in its place says nothing of what was made."""
     try:
-        version(made)
+        resource_version(made)
     except CloudUnavailable as error:
         raise OutcomeUnknown(str(error)) from error
     return made

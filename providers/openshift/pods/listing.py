@@ -12,14 +12,14 @@ from collections.abc import Callable, Iterator
 
 from burstd.domain.cloud.instance import Instance
 from providers.openshift import labels
-from providers.openshift.client.calls import Calls
+from providers.openshift.client.calls import OpenShiftCalls
 from providers.openshift.pods import status
-from providers.openshift.pods.cache import Cache, Known, Pod, version
-from providers.openshift.pods.watcher import Watch
+from providers.openshift.pods.cache import CachedPod, Pod, PodCache, resource_version
+from providers.openshift.pods.watcher import PodWatch
 from providers.openshift.settings import OpenShiftSettings
 
 
-class Listing:
+class PodListing:
     """Used from many threads. ``clock`` need not know the date."""
 
     def __init__(
@@ -27,23 +27,23 @@ class Listing:
         name: str,
         cluster: str,
         settings: OpenShiftSettings,
-        calls: Calls,
+        calls: OpenShiftCalls,
         clock: Callable[[], float] = time.monotonic,
-        watch: Watch | None = None,
-        cache: Cache | None = None,
+        watch: PodWatch | None = None,
+        cache: PodCache | None = None,
     ) -> None:
         self._name = name
         self._cluster = cluster
         self._settings = settings
         self._calls = calls
         self._clock = clock
-        self._selector = labels.selector(cluster)
-        self._cache = cache or Cache(clock)
-        self._watch = watch or Watch(calls, self._selector, cluster, self._cache, clock)
+        self._selector = labels.claim_selector(cluster)
+        self._cache = cache or PodCache(clock)
+        self._watch = watch or PodWatch(calls, self._selector, cluster, self._cache, clock)
         self._one = threading.Lock()
         """Held for a list: others wait for that one and take its word."""
         self._listed: float | None = None
-        self._doubt = 0.0
+        self._distrusted_until = 0.0
         """Until then every list is a call."""
         self._dropped = float("-inf")
         """When the cache last did not take what it was told: a list that was asked for before may not have it."""
@@ -51,7 +51,7 @@ class Listing:
     def instances(self) -> Iterator[Instance]:
         """All that bear our mark, each once. Raises what a list raises where one is needed; nothing is left out."""
         self.refresh()
-        now = self._calls.now()
+        now = self._calls.server_time()
         return iter([self._instance(known, now) for known in self._cache.pods()])
 
     def refresh(self) -> None:
@@ -61,7 +61,7 @@ class Listing:
             if not self._is_good(began):
                 self._list()
 
-    def known(self) -> list[Pod]:
+    def cached_pods(self) -> list[Pod]:
         """The pods, as far as is known, without a call."""
         return [known.pod for known in self._cache.pods()]
 
@@ -73,18 +73,18 @@ class Listing:
         """What a launch, or a look at a pod of ours, was answered. The machine that it is."""
         if not self._cache.put(pod):
             self._dropped = self._clock()
-        return self._instance(Known(pod, None, ran=False), self._calls.now())
+        return self._instance(CachedPod(pod, None, ran=False), self._calls.server_time())
 
-    def doubt(self) -> None:
+    def distrust_cache(self) -> None:
         """A launch had no answer: its pod may come to be until ``settle_s`` have passed."""
-        self._doubt = self._clock() + self._settings.settle_s
+        self._distrusted_until = self._clock() + self._settings.settle_s
 
     def close(self) -> None:
         """Ends the watch."""
         self._watch.close()
 
-    def _instance(self, known: Known, now: float) -> Instance:
-        return status.instance(known.pod, self._name, self._settings, now, known.pull, ran=known.ran)
+    def _instance(self, known: CachedPod, now: float) -> Instance:
+        return status.instance_of_pod(known.pod, self._name, self._settings, now, known.pull, ran=known.ran)
 
     def _is_good(self, began: float) -> bool:
         listed, now = self._listed, self._clock()
@@ -93,18 +93,18 @@ class Listing:
         if listed > began:
             return True  # Another thread's list was asked for after this one was.
         young = now - listed < self._settings.relist_s
-        return young and now >= self._doubt and self._watch.alive
+        return young and now >= self._distrusted_until and self._watch.alive
 
     def _list(self) -> None:
-        self._watch.hold()
-        self._cache.begin()
+        self._watch.pause()
+        self._cache.begin_list()
         began, self._listed = self._clock(), None
-        path, query = self._calls.place("pods"), {"labelSelector": self._selector}
-        pods, said = self._calls.listed(path, query, what="list pods")
-        at = version({"metadata": {"resourceVersion": said}})
+        path, query = self._calls.path_of("pods"), {"labelSelector": self._selector}
+        pods, said = self._calls.list_objects(path, query, what="list pods")
+        at = resource_version({"metadata": {"resourceVersion": said}})
         for pod in pods:
-            version(pod)
-        self._cache.replace([pod for pod in pods if labels.is_ours(pod, self._cluster)], at)
+            resource_version(pod)
+        self._cache.apply_list([pod for pod in pods if labels.belongs_to_cluster(pod, self._cluster)], at)
         self._listed = began
         if self._settings.relist_s:
-            self._watch.go(at)
+            self._watch.resume_from(at)

@@ -14,10 +14,10 @@ from burstd.domain.cloud.instance import TAG_CLUSTER
 from burstd.domain.errors import BadRequest
 from burstd.domain.plugins.provider import LaunchRequest
 from providers.openshift import labels
-from providers.openshift.settings import Group, OpenShiftSettings, Size
+from providers.openshift.settings import NodeGroup, OpenShiftSettings, PodSize
 
 CONTAINER = "node"
-ROOM = "/burstd"
+MOUNT_DIR = "/burstd"
 """Where a pod finds the scripts, and the Secret with the cluster's key."""
 _AGENT = "/var/lib/burst"
 """Where burstd puts its staging agent (burstd.node.agent); an ordinary user can make no folder there."""
@@ -37,16 +37,16 @@ _ALIVE = (
     '{ read -r pid </run/burstd/slurmd.pid && [ -d "/proc/$pid" ] && munge -n </dev/null | unmunge >/dev/null; }'
 )
 """A slurmd that is being started anew, or a machine in great trouble, has some minutes."""
-Thing = dict[str, Any]
+KubeObject = dict[str, Any]
 
 
-def build(settings: OpenShiftSettings, request: LaunchRequest, image: str = "") -> Thing:
+def pod_manifest(settings: OpenShiftSettings, request: LaunchRequest, image: str = "") -> KubeObject:
     """The pod. ``image``: a reference; empty: the request names it. Raises BadRequest where no size is so named."""
     zone, word = request.offer.zone, request.offer.instance_type
     group, size = settings.groups.get(zone), settings.size(zone, word)
     if group is None or size is None:
         raise BadRequest(f"the settings have no size {word} of a group {zone} (any more)")
-    own_labels = labels.labels(request.tags.get(TAG_CLUSTER, ""), request.claim_id, zone, word)
+    own_labels = labels.claim_labels(request.tags.get(TAG_CLUSTER, ""), request.claim_id, zone, word)
     return {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -59,7 +59,7 @@ def build(settings: OpenShiftSettings, request: LaunchRequest, image: str = "") 
     }
 
 
-def script(name: str) -> str:
+def script_text(name: str) -> str:
     """The text of one of SCRIPTS."""
     return files("providers.openshift").joinpath("scripts", f"{name}.sh").read_text(encoding="utf-8")
 
@@ -70,13 +70,15 @@ def _annotations(settings: OpenShiftSettings, request: LaunchRequest) -> dict[st
         **settings.annotations,
         **networks,
         labels.TAGS: json.dumps(request.tags, sort_keys=True),
-        **{f"burstd/{name}": script(name) for name in SCRIPTS},
+        **{f"burstd/{name}": script_text(name) for name in SCRIPTS},
         f"burstd/{_USER_DATA}": request.user_data,
     }
 
 
-def _spec(settings: OpenShiftSettings, request: LaunchRequest, group: Group, size: Size, image: str) -> Thing:
-    spec: Thing = {
+def _spec(
+    settings: OpenShiftSettings, request: LaunchRequest, group: NodeGroup, size: PodSize, image: str
+) -> KubeObject:
+    spec: KubeObject = {
         # A host's name has no dots, and at most so many characters.
         "hostname": request.name.replace(".", "-")[:63].rstrip("-"),
         "restartPolicy": "Never",
@@ -107,7 +109,7 @@ def _spec(settings: OpenShiftSettings, request: LaunchRequest, group: Group, siz
     return spec | {key: value for key, value in wanted.items() if value}
 
 
-def _container(settings: OpenShiftSettings, group: Group, size: Size, image: str) -> Thing:
+def _container(settings: OpenShiftSettings, group: NodeGroup, size: PodSize, image: str) -> KubeObject:
     amounts = {"cpu": str(size.cpus), "memory": f"{size.memory}Mi"}
     if size.gpus:
         amounts[group.gpu_resource] = str(size.gpus)
@@ -116,19 +118,19 @@ def _container(settings: OpenShiftSettings, group: Group, size: Size, image: str
         "image": image,
         # The scheduler puts no two with the same port on one node, whatever slurmd's port is there.
         **({"ports": [{"containerPort": 6818, "hostPort": 6818}]} if settings.host_network else {}),
-        "command": ["/bin/sh", f"{ROOM}/init.sh"],
+        "command": ["/bin/sh", f"{MOUNT_DIR}/init.sh"],
         "env": [{"name": key, "value": value} for key, value in _environment(settings, size).items()],
         "resources": {"requests": dict(amounts), "limits": dict(amounts)},
         "securityContext": _rights(settings),
         "volumeMounts": _mounts(settings),
         "startupProbe": _probe(_READY, every_s=1, tries=300),
         "livenessProbe": _probe(_ALIVE, every_s=30, tries=6),
-        "lifecycle": {"preStop": {"exec": {"command": ["/bin/sh", f"{ROOM}/prestop.sh"]}}},
+        "lifecycle": {"preStop": {"exec": {"command": ["/bin/sh", f"{MOUNT_DIR}/prestop.sh"]}}},
         "terminationMessagePolicy": "FallbackToLogsOnError",
     }
 
 
-def _environment(settings: OpenShiftSettings, size: Size) -> dict[str, str]:
+def _environment(settings: OpenShiftSettings, size: PodSize) -> dict[str, str]:
     return {
         "BURSTD_CPUS": str(size.cpus),
         "BURSTD_MEMORY_MIB": str(size.memory),
@@ -140,7 +142,7 @@ def _environment(settings: OpenShiftSettings, size: Size) -> dict[str, str]:
     }
 
 
-def _probe(command: str, *, every_s: int, tries: int) -> Thing:
+def _probe(command: str, *, every_s: int, tries: int) -> KubeObject:
     return {
         "exec": {"command": ["/bin/sh", "-c", command]},
         "periodSeconds": every_s,
@@ -149,9 +151,9 @@ def _probe(command: str, *, every_s: int, tries: int) -> Thing:
     }
 
 
-def _security(settings: OpenShiftSettings) -> Thing:
+def _security(settings: OpenShiftSettings) -> KubeObject:
     """Of the whole pod."""
-    said: Thing = {"seccompProfile": {"type": "RuntimeDefault"}}
+    said: KubeObject = {"seccompProfile": {"type": "RuntimeDefault"}}
     if settings.security == "restricted":
         said["runAsNonRoot"] = True
     if settings.run_as is not None:
@@ -160,17 +162,17 @@ def _security(settings: OpenShiftSettings) -> Thing:
     return said
 
 
-def _rights(settings: OpenShiftSettings) -> Thing:
+def _rights(settings: OpenShiftSettings) -> KubeObject:
     """Of the container."""
-    said: Thing = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+    said: KubeObject = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
     if settings.security == "root":
         said |= {"runAsUser": 0, "runAsGroup": 0, "capabilities": {"drop": ["ALL"], "add": list(CAPABILITIES)}}
     return said
 
 
-def _volumes(settings: OpenShiftSettings, name: str) -> list[Thing]:
+def _volumes(settings: OpenShiftSettings, name: str) -> list[KubeObject]:
     scratch = settings.scratch
-    own: Thing = (
+    own: KubeObject = (
         {"emptyDir": {"sizeLimit": f"{scratch.size}Mi"}}
         if scratch.storage_class is None
         else {"persistentVolumeClaim": {"claimName": name}}
@@ -188,24 +190,24 @@ def _volumes(settings: OpenShiftSettings, name: str) -> list[Thing]:
     ]
 
 
-def _sources(settings: OpenShiftSettings) -> list[Thing]:
+def _sources(settings: OpenShiftSettings) -> list[KubeObject]:
     """Files below ROOM."""
     names = {f"{name}.sh": name for name in SCRIPTS} | {_USER_DATA: _USER_DATA}
     items = [
         {"path": path, "fieldRef": {"fieldPath": f"metadata.annotations['burstd/{name}']"}}
         for path, name in names.items()
     ]
-    sources: list[Thing] = [{"downwardAPI": {"items": items}}]
+    sources: list[KubeObject] = [{"downwardAPI": {"items": items}}]
     if settings.key_secret:
         key = {"key": "munge.key", "path": "key/munge.key", "mode": 0o600}
         sources.append({"secret": {"name": settings.key_secret, "items": [key]}})
     return sources
 
 
-def _mounts(settings: OpenShiftSettings) -> list[Thing]:
+def _mounts(settings: OpenShiftSettings) -> list[KubeObject]:
     claims = _claims(settings)
-    mounts: list[Thing] = [
-        {"name": "burstd", "mountPath": ROOM, "readOnly": True},
+    mounts: list[KubeObject] = [
+        {"name": "burstd", "mountPath": MOUNT_DIR, "readOnly": True},
         {"name": "run", "mountPath": "/run"},
         {"name": "shm", "mountPath": "/dev/shm"},  # noqa: S108 - of the pod
         {"name": "scratch", "mountPath": settings.scratch.path},
@@ -213,7 +215,7 @@ def _mounts(settings: OpenShiftSettings) -> list[Thing]:
     if _has_agent(settings):
         mounts.append({"name": "agent", "mountPath": _AGENT})
     for mount in settings.mounts:
-        said: Thing = {"name": f"claim-{claims.index(mount.claim)}", "mountPath": mount.path}
+        said: KubeObject = {"name": f"claim-{claims.index(mount.claim)}", "mountPath": mount.path}
         said |= {"readOnly": True} if mount.read_only else {}
         said |= {"subPath": mount.sub_path} if mount.sub_path else {}
         mounts.append(said)

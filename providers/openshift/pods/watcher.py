@@ -14,10 +14,10 @@ from collections.abc import Callable, Sequence
 
 from burstd.domain.errors import CloudUnavailable, ProviderError
 from providers.openshift import labels
-from providers.openshift.client.calls import Calls
-from providers.openshift.client.watch_stream import Event, Stream
-from providers.openshift.errors import Expired, of_event
-from providers.openshift.pods.cache import Cache, version
+from providers.openshift.client.calls import OpenShiftCalls
+from providers.openshift.client.watch_stream import WatchEvent, WatchStream
+from providers.openshift.errors import ResourceVersionExpired, error_for_watch_event
+from providers.openshift.pods.cache import PodCache, resource_version
 
 _QUIET_S = 90.0
 """Bookmarks come every minute, from a server that sends any."""
@@ -28,15 +28,15 @@ _OPENING_S = 5.0
 _WHAT = "watch pods"
 
 
-class Watch:
+class PodWatch:
     """Held still until ``go``. ``clock`` need not know the date; ``pauses`` are between tries, in seconds."""
 
     def __init__(
         self,
-        calls: Calls,
+        calls: OpenShiftCalls,
         selector: str,
         cluster: str,
-        cache: Cache,
+        cache: PodCache,
         clock: Callable[[], float] = time.monotonic,
         pauses: Sequence[float] = _PAUSES_S,
     ) -> None:
@@ -54,7 +54,7 @@ class Watch:
         """When ``go`` was, until the stream is open or did not open."""
         self._open = False
         self._closed = False
-        self._stream: Stream | None = None
+        self._stream: WatchStream | None = None
         self._thread: threading.Thread | None = None
 
     @property
@@ -63,7 +63,7 @@ class Watch:
         with self._changed:
             return self._open or (self._since is not None and self._clock() - self._since < _OPENING_S)
 
-    def hold(self) -> None:
+    def pause(self) -> None:
         """From now on nothing is told to the cache."""
         with self._changed:
             self._turn += 1
@@ -72,7 +72,7 @@ class Watch:
         if stream is not None:
             stream.close()
 
-    def go(self, at: int) -> None:
+    def resume_from(self, at: int) -> None:
         """Goes on from a list's resourceVersion."""
         with self._changed:
             if self._closed:
@@ -90,14 +90,14 @@ class Watch:
             self._closed = True
             self._changed.notify_all()
             thread = self._thread
-        self.hold()
+        self.pause()
         if thread is not None:
             thread.join(_OPENING_S)
 
     def _run(self) -> None:
         while (turn := self._next()) is not None:
             tries = 0
-            while self._is(turn):
+            while self._is_turn(turn):
                 self._wait(turn, self._pauses[min(tries, len(self._pauses) - 1)])
                 tries = 0 if self._follow(turn) else tries + 1
 
@@ -107,7 +107,7 @@ class Watch:
             self._changed.wait_for(lambda: self._closed or self._from is not None)
             return None if self._closed else self._turn
 
-    def _is(self, turn: int) -> bool:
+    def _is_turn(self, turn: int) -> bool:
         with self._changed:
             return not self._closed and self._turn == turn and self._from is not None
 
@@ -117,22 +117,22 @@ class Watch:
 
     def _follow(self, turn: int) -> bool:
         """One stream from its beginning to its end; whether anything came by it."""
-        told = False
+        received = False
         try:
             stream = self._begin(turn)
             for event in stream or ():
-                if not self._tell(turn, event):
+                if not self._apply(turn, event):
                     break
-                told = True
-        except Expired:
+                received = True
+        except ResourceVersionExpired:
             self._lose(turn)
         except ProviderError:
             pass  # Whoever lists meets the same trouble, and can say so.
         finally:
             self._end(turn)
-        return told
+        return received
 
-    def _begin(self, turn: int) -> Stream | None:
+    def _begin(self, turn: int) -> WatchStream | None:
         with self._changed:
             if self._turn != turn or self._from is None:
                 return None
@@ -141,7 +141,7 @@ class Watch:
             "labelSelector": self._selector, "resourceVersion": str(at), "allowWatchBookmarks": "true",
             "timeoutSeconds": _LONG_S,
         }  # fmt: skip
-        stream = self._calls.watch(self._calls.place("pods"), query, what=_WHAT, quiet_s=_QUIET_S)
+        stream = self._calls.watch(self._calls.path_of("pods"), query, what=_WHAT, quiet_s=_QUIET_S)
         with self._changed:
             if self._turn == turn and not self._closed:
                 self._stream, self._open, self._since = stream, True, None
@@ -149,19 +149,21 @@ class Watch:
         stream.close()
         return None
 
-    def _tell(self, turn: int, event: Event) -> bool:
+    def _apply(self, turn: int, event: WatchEvent) -> bool:
         """To the cache, unless it is no longer this stream's turn. Raises Expired, CloudUnavailable."""
         kind, thing = event.get("type"), event["object"]
         if kind == "ERROR":
-            raise of_event(thing, _WHAT)
-        at = version(thing)
+            raise error_for_watch_event(thing, _WHAT)
+        at = resource_version(thing)
         with self._changed:
             if self._turn != turn or self._closed:
                 return False
             if self._from is not None and at < self._from:
-                raise Expired(f"cannot {_WHAT}: the API server's counter went back: was it restored from a backup?")
+                raise ResourceVersionExpired(
+                    f"cannot {_WHAT}: the API server's counter went back: was it restored from a backup?"
+                )
             if kind == "BOOKMARK":
-                self._cache.passed(at)
+                self._cache.advance_to(at)
             elif kind in ("ADDED", "MODIFIED", "DELETED"):
                 self._pod(kind, thing)
             else:
@@ -169,11 +171,11 @@ class Watch:
             self._from = at
         return True
 
-    def _pod(self, kind: str, pod: Event) -> None:
-        if kind == "DELETED" or not labels.is_ours(pod, self._cluster):
-            self._cache.removed(pod)
+    def _pod(self, kind: str, pod: WatchEvent) -> None:
+        if kind == "DELETED" or not labels.belongs_to_cluster(pod, self._cluster):
+            self._cache.apply_removal(pod)
         else:
-            self._cache.changed(pod)
+            self._cache.apply_change(pod)
 
     def _lose(self, turn: int) -> None:
         with self._changed:

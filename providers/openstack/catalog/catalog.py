@@ -10,12 +10,12 @@ from fnmatch import fnmatchcase
 
 from burstd.domain.cloud.offer import Hardware, Offer
 from burstd.domain.errors import BadRequest, NotAllowed
-from providers.cache import Kept
-from providers.openstack.calls import Calls
-from providers.openstack.catalog.flavors import Flavor, parsed
+from providers.cache import CachedValue
+from providers.openstack.calls import OpenStackCalls
+from providers.openstack.catalog.flavors import Flavor, parse_flavor
 from providers.openstack.settings import OpenStackSettings
 
-_KEPT_S = 300.0
+_CACHE_S = 300.0
 _VERSION = "2.61"
 """The first microversion that gives flavors with their extra specs."""
 
@@ -30,21 +30,21 @@ class _Flavors:
     """Whether the cloud shows this project no extra specs."""
 
 
-class Catalog:
+class OpenStackCatalog:
     """Of one region, for one provider's settings. Used from many threads; makes no call before it is asked."""
 
     def __init__(
         self,
         name: str,
         settings: OpenStackSettings,
-        calls: Calls,
+        calls: OpenStackCalls,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._name = name
         self._settings = settings
         self._calls = calls
-        self._flavors = Kept(self._read_flavors, _KEPT_S, clock)
-        self._zones = Kept(self._read_zones, _KEPT_S, clock)
+        self._flavors = CachedValue(self._read_flavors, _CACHE_S, clock)
+        self._zones = CachedValue(self._read_zones, _CACHE_S, clock)
 
     def offers(self) -> Sequence[Offer]:
         """One for each flavor and zone. Raises BadRequest where there is none at all."""
@@ -52,11 +52,11 @@ class Catalog:
         offers = [
             self._offer(flavor, price, zone, region)
             for flavor in self.flavors().values()
-            if (price := self.price(flavor.name)) is not None and not flavor.unnamed(self._settings.gpus)
+            if (price := self.price(flavor.name)) is not None and not flavor.unmapped_devices(self._settings.gpus)
             for zone in zones
         ]
         if not offers:
-            raise BadRequest(self._nothing(zones))
+            raise BadRequest(self._no_offers_reason(zones))
         return offers
 
     def flavors(self) -> Mapping[str, Flavor]:
@@ -67,7 +67,7 @@ class Catalog:
         """None where this project sees none of that name, or the settings do not allow it."""
         return self.flavors().get(name)
 
-    def visible(self) -> Sequence[str]:
+    def visible_flavors(self) -> Sequence[str]:
         """Names of all flavors of the cloud that this project sees."""
         return self._flavors.get().names
 
@@ -84,9 +84,9 @@ class Catalog:
         """Flavors that are not offered for want of a price."""
         return [name for name in self.flavors() if self.price(name) is None]
 
-    def unnamed(self) -> Mapping[str, Sequence[str]]:
+    def unmapped_devices(self) -> Mapping[str, Sequence[str]]:
         """Flavors that are not offered for want of a word in the settings' ``gpus`` on their devices: those devices."""
-        every = {name: flavor.unnamed(self._settings.gpus) for name, flavor in self.flavors().items()}
+        every = {name: flavor.unmapped_devices(self._settings.gpus) for name, flavor in self.flavors().items()}
         return {name: devices for name, devices in every.items() if devices}
 
     def zones(self) -> Sequence[str]:
@@ -115,14 +115,14 @@ class Catalog:
             hardware=Hardware(flavor.architecture, local_disk_gib=flavor.ephemeral_gib),
         )  # fmt: skip
 
-    def _nothing(self, zones: Sequence[str]) -> str:
+    def _no_offers_reason(self, zones: Sequence[str]) -> str:
         words, flavors = ", ".join(self._settings.flavors), self.flavors()
         if not flavors:
             return f"this project sees no flavor like {words}: look at flavors, and 'openstack flavor list'"
         if not zones:
             there = ", ".join(self.all_zones()) or "none at all"
             return f"no availability zone of the settings is available; the cloud has {there}: look at zones"
-        unnamed = self.unnamed()
+        unnamed = self.unmapped_devices()
         if len(self.unpriced()) == len(flavors):
             return f'no price is known of any of {words}: set prices = {{ "{next(iter(flavors))}" = "..." }}'
         return (
@@ -147,18 +147,18 @@ class Catalog:
             if specs is None and not hidden:
                 specs = self._specs(one["id"])
                 hidden = specs is None
-            found[one["name"]] = parsed(one, specs or {})
+            found[one["name"]] = parse_flavor(one, specs or {})
         return _Flavors(found, tuple(sorted(one["name"] for one in listed)), hidden)
 
     def _specs(self, flavor_id: str) -> Mapping[str, str] | None:
         """None where the project may not see them."""
         path = f"/flavors/{flavor_id}/os-extra_specs"
         try:
-            specs: Mapping[str, str] = self._calls.ask("compute", path, "read a flavor's extra specs")["extra_specs"]
+            specs: Mapping[str, str] = self._calls.query("compute", path, "read a flavor's extra specs")["extra_specs"]
         except NotAllowed:
             return None
         return specs
 
     def _read_zones(self) -> Mapping[str, bool]:
-        said = self._calls.ask("compute", "/os-availability-zone", "list availability zones")["availabilityZoneInfo"]
+        said = self._calls.query("compute", "/os-availability-zone", "list availability zones")["availabilityZoneInfo"]
         return {one["zoneName"]: bool(one["zoneState"]["available"]) for one in said}

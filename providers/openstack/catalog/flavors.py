@@ -24,7 +24,7 @@ _ARCHITECTURE = re.compile(r"(?:HW|COMPUTE)_ARCH_(?P<name>.+)")
 
 
 @dataclass(frozen=True, slots=True)
-class Device:
+class FlavorDevice:
     """What a flavor asks for beside processors, memory and disk, with the traits that are required of it."""
 
     name: str
@@ -46,11 +46,11 @@ class Flavor:
     """For the operating system; 0: as large as the image, or none as the machine boots from a volume."""
     ephemeral_gib: int
     """A further disk of the machine's own."""
-    devices: tuple[Device, ...] = ()
+    devices: tuple[FlavorDevice, ...] = ()
     architecture: str = ""
     """As ``uname -m`` has it; empty: the flavor does not say."""
 
-    def unnamed(self, gpus: Mapping[str, str]) -> tuple[str, ...]:
+    def unmapped_devices(self, gpus: Mapping[str, str]) -> tuple[str, ...]:
         """Devices of which ``gpus``, the settings', does not say what they are to Slurm."""
         return tuple(sorted({device.name for device in self.devices if _type(device, gpus) is None}))
 
@@ -63,7 +63,7 @@ class Flavor:
         return Shape(self.vcpus, int(self.memory_mib * usable_memory), gres)
 
 
-def parsed(said: Mapping[str, Any], specs: Mapping[str, str]) -> Flavor:
+def parse_flavor(said: Mapping[str, Any], specs: Mapping[str, str]) -> Flavor:
     """An entry of ``/flavors/detail``, with its extra specs."""
     grouped = [(found["what"], found["group"], found["name"], value) for found, value in _grouped(specs)]
     traits: dict[str, set[str]] = {}
@@ -82,7 +82,7 @@ def parsed(said: Mapping[str, Any], specs: Mapping[str, str]) -> Flavor:
         id=said["id"], name=said["name"], vcpus=said["vcpus"], memory_mib=said["ram"], disk_gib=said["disk"],
         ephemeral_gib=said.get("OS-FLV-EXT-DATA:ephemeral") or 0,
         devices=tuple(
-            Device(name, count, frozenset(traits.get(group, ())))
+            FlavorDevice(name, count, frozenset(traits.get(group, ())))
             for (name, group), count in sorted(counts.items())
             if count
         ),
@@ -90,7 +90,7 @@ def parsed(said: Mapping[str, Any], specs: Mapping[str, str]) -> Flavor:
     )  # fmt: skip
 
 
-def _type(device: Device, gpus: Mapping[str, str]) -> str | None:
+def _type(device: FlavorDevice, gpus: Mapping[str, str]) -> str | None:
     """By the most exact of its names: a trait says which GPU a resource class is. But what is said to be no GRES is
     none, whatever the traits of a flavor that has other devices as well.
     """

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 
 from burstd.domain.errors import NotFound
 from burstd.domain.plugins.provider import Quota
-from providers.openstack.calls import Calls
+from providers.openstack.calls import OpenStackCalls
 from providers.openstack.settings import OpenStackSettings
 
 _COMPUTE = (
@@ -27,14 +27,14 @@ _VOLUMES = (
 _NETWORK = (("ports", "port", "ports"), ("floating-ips", "floatingip", "floating IPs"))
 
 
-class Quotas:
+class OpenStackQuotas:
     """Those that bear on what the settings have burstd make."""
 
-    def __init__(self, settings: OpenStackSettings, calls: Calls) -> None:
+    def __init__(self, settings: OpenStackSettings, calls: OpenStackCalls) -> None:
         self._settings = settings
         self._calls = calls
 
-    def read(self) -> Sequence[Quota]:
+    def read_quotas(self) -> Sequence[Quota]:
         """One call for each service."""
         found = [*self._limits("compute", (*_COMPUTE, *(_GROUPS if self._settings.gang_policy else ())))]
         found += self._network(_NETWORK if self._settings.floating_network else _NETWORK[:1])
@@ -43,7 +43,7 @@ class Quotas:
         return found
 
     def _limits(self, service: str, wanted: Sequence[tuple[str, str, str, str]]) -> Iterator[Quota]:
-        said = self._calls.ask(service, "/limits", f"read the limits of {service.replace('_', ' ')}")
+        said = self._calls.query(service, "/limits", f"read the limits of {service.replace('_', ' ')}")
         absolute = said["limits"]["absolute"]
         for name, limit, used, unit in wanted:
             if absolute.get(limit, -1) >= 0:
@@ -51,10 +51,12 @@ class Quotas:
 
     def _network(self, wanted: Sequence[tuple[str, str, str]]) -> Iterator[Quota]:
         connection = self._calls.connection
-        with self._calls.told(changes=False, what="read which project this is"):
+        with self._calls.translate_errors(changes=False, what="read which project this is"):
             project = connection.current_project_id
         try:
-            said = self._calls.ask("network", f"/quotas/{project}/details.json", "read the quotas of network")["quota"]
+            said = self._calls.query("network", f"/quotas/{project}/details.json", "read the quotas of network")[
+                "quota"
+            ]
         except NotFound:
             return  # A Neutron without the extension does not say what is used.
         for name, key, unit in wanted:

@@ -8,8 +8,8 @@ from typing import Any
 
 from burstd.domain.errors import CloudUnavailable, ProviderError
 from burstd.domain.plugins.provider import Finding
-from providers.openstack.calls import Calls
-from providers.openstack.checks.findings import DOC, MEMBER, failed
+from providers.openstack.calls import OpenStackCalls
+from providers.openstack.checks.findings import DOC, MEMBER, finding_for_error
 from providers.openstack.settings import OpenStackSettings
 
 _NEW = f"make a new one: openstack application credential create NAME --role member ({DOC}, Another credential)"
@@ -21,11 +21,11 @@ _TAGS = (2, 52)
 """The microversion that takes tags with a new server: since Nova 16, of 2017."""
 
 
-def credentials(calls: Calls, now: Callable[[], datetime]) -> Generator[Finding, None, str]:
+def check_credentials(calls: OpenStackCalls, now: Callable[[], datetime]) -> Generator[Finding, None, str]:
     """Id of the project that there is a token for; empty where there is none."""
     try:
         connection = calls.connection
-        with calls.told(changes=False, what="get a token"):
+        with calls.translate_errors(changes=False, what="get a token"):
             token = connection.session.auth.get_access(connection.session)
     except CloudUnavailable as error:
         yield Finding(
@@ -53,57 +53,57 @@ def credentials(calls: Calls, now: Callable[[], datetime]) -> Generator[Finding,
     return str(token.project_id)
 
 
-def _application_credential(calls: Calls, token: Any, now: datetime) -> Finding:
+def _application_credential(calls: OpenStackCalls, token: Any, now: datetime) -> Finding:
     subject = "application credential"
     path = f"/users/{token.user_id}/application_credentials/{token.application_credential_id}"
     try:
-        said = calls.ask("identity", path, "read burstd's application credential")["application_credential"]
+        said = calls.query("identity", path, "read burstd's application credential")["application_credential"]
     except ProviderError as error:
         return Finding(
             subject, None, f"when it expires cannot be told: {error}", "openstack application credential list"
         )
-    told = f"{said['name']} never expires"
+    summary = f"{said['name']} never expires"
     if said.get("expires_at"):
         until = datetime.fromisoformat(said["expires_at"].rstrip("Z")).replace(tzinfo=UTC)
-        told = f"{said['name']} expires {until:%Y-%m-%d %H:%M} UTC"
+        summary = f"{said['name']} expires {until:%Y-%m-%d %H:%M} UTC"
         if until - now < _SOON:
-            return Finding(subject, False, told, _NEW)
+            return Finding(subject, False, summary, _NEW)
     if said.get("unrestricted"):
         return Finding(
             subject,
             False,
-            f"{told}; it is unrestricted, so who finds it can make others",
+            f"{summary}; it is unrestricted, so who finds it can make others",
             f"{_NEW}, without --unrestricted",
         )
-    return Finding(subject, True, told)
+    return Finding(subject, True, summary)
 
 
 def _role(token: Any) -> Finding:
     roles = sorted(token.role_names)
-    told = ", ".join(roles)
+    summary = ", ".join(roles)
     known = {role.lower() for role in roles}
     remedy = _AS_MEMBER if token.application_credential_id else MEMBER
     if "admin" in known:
-        whole = f"{told}: it may do everything in the whole cloud, and sees the things of every project"
+        whole = f"{summary}: it may do everything in the whole cloud, and sees the things of every project"
         return Finding("role", False, whole, _AS_MEMBER)
     if known & set(_MEMBERS):
-        return Finding("role", True, told)
+        return Finding("role", True, summary)
     if known <= {"reader", "load-balancer_observer"}:
-        return Finding("role", False, f"{told}: it may look, and make nothing", remedy)
+        return Finding("role", False, f"{summary}: it may look, and make nothing", remedy)
     return Finding(
-        "role", None, f"{told}: whether it may make servers and ports shows at the first launch",
+        "role", None, f"{summary}: whether it may make servers and ports shows at the first launch",
         f"{remedy}, or ask the cloud's operator which role may make servers, ports and volumes",
     )  # fmt: skip
 
 
-def services(settings: OpenStackSettings, calls: Calls) -> Generator[Finding, None, bool]:
+def check_services(settings: OpenStackSettings, calls: OpenStackCalls) -> Generator[Finding, None, bool]:
     """Whether there are those that the rest of the check asks; findings on all that burstd needs."""
     wanted = ["compute", "network", "image", *(["block-storage"] if settings.root is not None else [])]
     try:
         calls.region()
-        lacking = [service for service in wanted if not calls.has(service)]
+        lacking = [service for service in wanted if not calls.has_service(service)]
     except ProviderError as error:
-        yield failed("services", error, "set region, or look at 'openstack catalog list'")
+        yield finding_for_error("services", error, "set region, or look at 'openstack catalog list'")
         return False
     if lacking:
         yield from _lacking(lacking, len(lacking) == len(wanted))
@@ -113,25 +113,27 @@ def services(settings: OpenStackSettings, calls: Calls) -> Generator[Finding, No
 
 
 def _lacking(lacking: list[str], every: bool) -> Iterator[Finding]:
-    told = f"the service catalogue has no {', '.join(lacking)} in this region"
+    summary = f"the service catalogue has no {', '.join(lacking)} in this region"
     if every:
         yield Finding(
-            "services", False, told,
+            "services", False, summary,
             "set region, or region_name and interface in clouds.yaml, to what 'openstack catalog list' has",
         )  # fmt: skip
     elif lacking == ["block-storage"]:
-        yield Finding("services", False, told, "take root out of the settings: this cloud has no volumes to boot from")
+        yield Finding(
+            "services", False, summary, "take root out of the settings: this cloud has no volumes to boot from"
+        )
     else:
-        yield Finding("services", False, told, "ask the cloud's operator; burstd needs Nova, Neutron and Glance")
+        yield Finding("services", False, summary, "ask the cloud's operator; burstd needs Nova, Neutron and Glance")
 
 
-def _version(calls: Calls, wanted: list[str]) -> Iterator[Finding]:
+def _version(calls: OpenStackCalls, wanted: list[str]) -> Iterator[Finding]:
     try:
         connection = calls.connection
-        with calls.told(changes=False, what="read Nova's versions"):
+        with calls.translate_errors(changes=False, what="read Nova's versions"):
             data = connection.compute.get_endpoint_data()
     except ProviderError as error:
-        yield failed("services", error, "look at 'openstack catalog list'")
+        yield finding_for_error("services", error, "look at 'openstack catalog list'")
         return
     newest = None if data is None else data.max_microversion
     if newest is None:

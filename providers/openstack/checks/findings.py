@@ -12,7 +12,7 @@ MEMBER = "give burstd's user the role member in its project: openstack role add 
 _MOST_NAMED = 4
 
 
-def failed(subject: str, error: ProviderError, otherwise: str) -> Finding:
+def finding_for_error(subject: str, error: ProviderError, otherwise: str) -> Finding:
     """A missing right, a cloud that does not answer, or else something that the settings have wrong."""
     text = str(error)
     if isinstance(error, NotAllowed):
@@ -29,7 +29,7 @@ def failed(subject: str, error: ProviderError, otherwise: str) -> Finding:
     return Finding(subject, False, text, otherwise)
 
 
-def some(names: Sequence[str]) -> str:
+def first_few(names: Sequence[str]) -> str:
     """The first few of them."""
     more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
     return ", ".join(names[:_MOST_NAMED]) + more

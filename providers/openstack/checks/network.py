@@ -8,33 +8,33 @@ from typing import Any
 
 from burstd.domain.errors import NotFound, ProviderError
 from burstd.domain.plugins.provider import Finding
-from providers.openstack.calls import Calls
-from providers.openstack.checks.findings import failed
-from providers.openstack.launch.networks import Networks
+from providers.openstack.calls import OpenStackCalls
+from providers.openstack.checks.findings import finding_for_error
+from providers.openstack.launch.networks import ProjectNetworks
 from providers.openstack.settings import OpenStackSettings
 
 _SSH, _SLURMD, _SLURMCTLD = 22, 6818, 6817
 _V4 = "IPv4"
 _FEW = 16
 """Free addresses of a network below which they soon run out."""
-Thing = Mapping[str, Any]
+NetworkJson = Mapping[str, Any]
 
 
-def networks(
-    settings: OpenStackSettings, calls: Calls, known: Networks, project: str
-) -> Generator[Finding, None, tuple[Sequence[Thing], str]]:
+def check_networks(
+    settings: OpenStackSettings, calls: OpenStackCalls, known: ProjectNetworks, project: str
+) -> Generator[Finding, None, tuple[Sequence[NetworkJson], str]]:
     """Each one: up, with subnets and addresses left.
 
     Returns those that are there, in the settings' order, and of which family burstd's address of a machine is.
     """
     try:
-        ids = known.networks()
+        ids = known.network_ids()
         listed = calls.pages("network", "/networks", "networks", "list networks", id=list(ids))
         found = {one["id"]: one for one in listed}
         listed = calls.pages("network", "/subnets", "subnets", "list subnets", network_id=list(ids))
         subnets = list(listed)
     except ProviderError as error:
-        yield failed("networks", error, "set networks to some of 'openstack network list'")
+        yield finding_for_error("networks", error, "set networks to some of 'openstack network list'")
         return (), _V4
     there = [found[one] for one in ids if one in found]
     for network in there:
@@ -46,46 +46,58 @@ def networks(
 
 
 def _network(
-    settings: OpenStackSettings, calls: Calls, subject: str, network: Thing, subnets: Sequence[Thing], project: str
+    settings: OpenStackSettings,
+    calls: OpenStackCalls,
+    subject: str,
+    network: NetworkJson,
+    subnets: Sequence[NetworkJson],
+    project: str,
 ) -> Finding:
-    told = f"{network['name']}, {network['id']}"
+    summary = f"{network['name']}, {network['id']}"
     if not network["admin_state_up"] or network["status"] not in ("ACTIVE", ""):
-        told += f", {network['status'] if network['admin_state_up'] else 'down'}"
-        return Finding(subject, False, told, f"openstack network set --enable {network['id']}, or take another network")
+        summary += f", {network['status'] if network['admin_state_up'] else 'down'}"
+        return Finding(
+            subject, False, summary, f"openstack network set --enable {network['id']}, or take another network"
+        )
     if not subnets:
         return Finding(
-            subject, False, f"{told}, without a subnet: machines would have no address",
+            subject, False, f"{summary}, without a subnet: machines would have no address",
             f"openstack subnet create --network {network['id']} --subnet-range RANGE NAME, or take another network",
         )  # fmt: skip
     if network.get("port_security_enabled") is False and settings.security_groups:
         return Finding(
-            subject, False, f"{told}, has port security off: Neutron refuses ports with security groups there",
+            subject, False, f"{summary}, has port security off: Neutron refuses ports with security groups there",
             "set port_security = false and take out security_groups, or openstack network set --enable-port-security",
         )  # fmt: skip
     if not settings.port_security and network["project_id"] != project:
         return Finding(
-            subject, None, f"{told}, is another project's: by Neutron's own rules only that may make ports without "
+            subject, None, f"{summary}, is another project's: by Neutron's own rules only that may make ports without "
             "port security", "take out port_security, or ask the cloud's operator for the right",
         )  # fmt: skip
     if network.get("router:external") and not network.get("shared"):
         return Finding(
-            subject, None, f"{told}, is an external network: Nova lets no machine of a common user into one",
+            subject, None, f"{summary}, is an external network: Nova lets no machine of a common user into one",
             "set networks to a network of the project, and floating_network to this one",
         )  # fmt: skip
-    told += f", {', '.join(one['cidr'] for one in subnets)}"
-    if not settings.config_drive and not any(_tells_addresses(one) for one in subnets):
+    summary += f", {', '.join(one['cidr'] for one in subnets)}"
+    if not settings.config_drive and not any(_assigns_addresses(one) for one in subnets):
         return Finding(
-            subject, None, f"{told}, without DHCP: machines may not learn their address", "set config_drive = true"
+            subject, None, f"{summary}, without DHCP: machines may not learn their address", "set config_drive = true"
         )
-    return _addresses(calls, subject, told, network, subnets, project)
+    return _addresses(calls, subject, summary, network, subnets, project)
 
 
-def _tells_addresses(subnet: Thing) -> bool:
+def _assigns_addresses(subnet: NetworkJson) -> bool:
     return bool(subnet["enable_dhcp"] or subnet.get("ipv6_address_mode") == "slaac")
 
 
 def _addresses(
-    calls: Calls, subject: str, told: str, network: Thing, subnets: Sequence[Thing], project: str
+    calls: OpenStackCalls,
+    subject: str,
+    summary: str,
+    network: NetworkJson,
+    subnets: Sequence[NetworkJson],
+    project: str,
 ) -> Finding:
     """How many are free, of the family that has fewest: a port has one of each. Others' use shows to the owner only."""
     pools: dict[int, int] = {}
@@ -94,41 +106,47 @@ def _addresses(
         pools[one["ip_version"]] = pools.get(one["ip_version"], 0) + size
     remedy = "take a larger network, or remove ports that nobody uses ('openstack port list --network')"
     if network["project_id"] != project:
-        told += f", {min(pools.values())} addresses, of which others' use does not show"
+        summary += f", {min(pools.values())} addresses, of which others' use does not show"
         if min(pools.values()) < _FEW:
-            return Finding(subject, False, told, remedy)
-        return Finding(subject, True, told)
+            return Finding(subject, False, summary, remedy)
+        return Finding(subject, True, summary)
     try:
         ports = calls.pages(
             "network", "/ports", "ports", "list ports", network_id=[network["id"]], fields=["id", "fixed_ips"]
         )
         used = [one["subnet_id"] for port in ports for one in port["fixed_ips"]]
     except ProviderError as error:
-        return failed(subject, error, remedy)
+        return finding_for_error(subject, error, remedy)
     family = {one["id"]: one["ip_version"] for one in subnets}
     for subnet_id in used:
         if subnet_id in family:
             pools[family[subnet_id]] -= 1
     free = max(min(pools.values()), 0)
-    told += f", {free} free addresses"
-    return Finding(subject, False, told, remedy) if free < _FEW else Finding(subject, True, told)
+    summary += f", {free} free addresses"
+    return Finding(subject, False, summary, remedy) if free < _FEW else Finding(subject, True, summary)
 
 
-def _size(pool: Thing) -> int:
+def _size(pool: NetworkJson) -> int:
     return int(ip_address(pool["end"])) - int(ip_address(pool["start"])) + 1
 
 
-def floating(
-    settings: OpenStackSettings, calls: Calls, known: Networks, there: Sequence[Thing], project: str
+def check_floating_network(
+    settings: OpenStackSettings,
+    calls: OpenStackCalls,
+    known: ProjectNetworks,
+    there: Sequence[NetworkJson],
+    project: str,
 ) -> Iterator[Finding]:
     """The network of floating IPs, and whether a router leads to it from the first of ``there``."""
     if not settings.floating_network:
         return
     subject = f"floating_network {settings.floating_network}"
     try:
-        network = calls.ask("network", f"/networks/{known.floating()}", "read the network of floating IPs")["network"]
+        network = calls.query(
+            "network", f"/networks/{known.floating_network_id()}", "read the network of floating IPs"
+        )["network"]
     except ProviderError as error:
-        yield failed(subject, error, "set floating_network to one of 'openstack network list --external'")
+        yield finding_for_error(subject, error, "set floating_network to one of 'openstack network list --external'")
         return
     if not network.get("router:external"):
         yield Finding(
@@ -139,11 +157,13 @@ def floating(
     if not there:
         yield Finding(subject, True, network["id"])
         return
-    yield _route(calls, subject, network, there[0], project)
+    yield _check_router(calls, subject, network, there[0], project)
 
 
-def _route(calls: Calls, subject: str, outside: Thing, network: Thing, project: str) -> Finding:
-    way = f"from {network['name']} to {outside['name']}"
+def _check_router(
+    calls: OpenStackCalls, subject: str, outside: NetworkJson, network: NetworkJson, project: str
+) -> Finding:
+    path = f"from {network['name']} to {outside['name']}"
     try:
         routers = calls.pages("network", "/routers", "routers", "list routers")
         gates = [
@@ -161,21 +181,23 @@ def _route(calls: Calls, subject: str, outside: Thing, network: Thing, project: 
             "take floating_network out of the settings",
         )
     except ProviderError as error:
-        return failed(subject, error, "look at 'openstack router list'")
+        return finding_for_error(subject, error, "look at 'openstack router list'")
     if through:
-        return Finding(subject, True, f"{outside['id']}; router {through[0]} leads there {way}")
+        return Finding(subject, True, f"{outside['id']}; router {through[0]} leads there {path}")
     if network["project_id"] != project:
         return Finding(
-            subject, None, f"no router that leads {way} shows to this project", "ask the cloud's operator for the way"
+            subject, None, f"no router that leads {path} shows to this project", "ask the cloud's operator for the way"
         )
     return Finding(
-        subject, False, f"no router leads {way}",
+        subject, False, f"no router leads {path}",
         f"openstack router create NAME; openstack router set --external-gateway {outside['id']} NAME; "
         "openstack router add subnet NAME SUBNET",
     )  # fmt: skip
 
 
-def groups(settings: OpenStackSettings, calls: Calls, known: Networks, project: str, family: str) -> Iterator[Finding]:
+def check_security_groups(
+    settings: OpenStackSettings, calls: OpenStackCalls, known: ProjectNetworks, project: str, family: str
+) -> Iterator[Finding]:
     """Whether the security groups of the ports let in what must get in, and out what must get out, by IP of the
     ``family``.
     """
@@ -183,11 +205,13 @@ def groups(settings: OpenStackSettings, calls: Calls, known: Networks, project: 
         yield Finding("security groups", True, "none: port_security is off, so that nothing is kept out")
         return
     try:
-        ids = known.security_groups()
+        ids = known.security_group_ids()
         query: dict[str, Any] = {"id": list(ids)} if ids else {"name": ["default"], "project_id": project}
         found = list(calls.pages("network", "/security-groups", "security_groups", "list security groups", **query))
     except ProviderError as error:
-        yield failed("security groups", error, "set security_groups to some of 'openstack security group list'")
+        yield finding_for_error(
+            "security groups", error, "set security_groups to some of 'openstack security group list'"
+        )
         return
     names = ", ".join(one["name"] for one in found) or "none"
     every = [rule for group in found for rule in group["security_group_rules"]]
@@ -198,17 +222,25 @@ def groups(settings: OpenStackSettings, calls: Calls, known: Networks, project: 
     group = found[0]["id"] if found else "GROUP"
     group = group if family == _V4 else f"--ethertype {family} {group}"
     for port, what, sure in ((_SSH, "ssh from the head", True), (_SLURMD, "slurmd, from head and nodes", False)):
-        yield _door(
-            f"port {port}", [rule for rule in rules if _fits(rule, "ingress", port)], own, what, group, port, sure
+        yield _check_port(
+            f"port {port}",
+            [rule for rule in rules if _rule_covers(rule, "ingress", port)],
+            own,
+            what,
+            group,
+            port,
+            sure,
         )
-    if not any(_fits(rule, "egress", _SLURMCTLD) for rule in rules):
+    if not any(_rule_covers(rule, "egress", _SLURMCTLD) for rule in rules):
         yield Finding(
             f"port {_SLURMCTLD}", None, "no rule of the groups lets it out (to slurmctld)",
             f"openstack security group rule create --egress --protocol tcp {group}",
         )  # fmt: skip
 
 
-def _door(subject: str, rules: Sequence[Thing], own: set[str], what: str, group: str, port: int, sure: bool) -> Finding:
+def _check_port(
+    subject: str, rules: Sequence[NetworkJson], own: set[str], what: str, group: str, port: int, sure: bool
+) -> Finding:
     """``sure``: nothing works without it; else the site may have another port."""
     remedy = f"openstack security group rule create --protocol tcp --dst-port {port} --remote-ip YOUR_NETWORK {group}"
     if any(not rule.get("remote_group_id") for rule in rules):
@@ -222,7 +254,7 @@ def _door(subject: str, rules: Sequence[Thing], own: set[str], what: str, group:
     return Finding(subject, False if sure else None, f"no rule of the groups lets it in{inside} ({what})", remedy)
 
 
-def _fits(rule: Thing, direction: str, port: int) -> bool:
+def _rule_covers(rule: NetworkJson, direction: str, port: int) -> bool:
     if rule["direction"] != direction or str(rule["protocol"]).lower() not in ("none", "any", "tcp", "6", "0"):
         return False
     low, high = rule["port_range_min"], rule["port_range_max"]

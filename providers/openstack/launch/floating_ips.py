@@ -10,59 +10,61 @@ from contextlib import suppress
 from typing import Any
 
 from burstd.domain.errors import BadRequest, CloudUnavailable, NotFound, OutcomeUnknown, ProviderError, QuotaExceeded
-from providers.batch_calls import Pace
+from providers.batch_calls import BatchCall
 from providers.openstack import metadata
-from providers.openstack.calls import Calls
-from providers.openstack.launch.networks import Networks
-from providers.openstack.launch.ports import FULL, Held
-from providers.openstack.owned_resources import FLOATING, Ours, claim_of
+from providers.openstack.calls import OpenStackCalls
+from providers.openstack.launch.networks import ProjectNetworks
+from providers.openstack.launch.ports import NO_ADDRESSES, ClaimPorts
+from providers.openstack.owned_resources import FLOATING, OwnedResources, claim_id_of
 from providers.openstack.settings import OpenStackSettings
 
-Thing = Mapping[str, Any]
+Resource = Mapping[str, Any]
 
 
 class FloatingIps:
     """Of one cluster. Used only where the settings name a network for them."""
 
-    def __init__(self, cluster: str, settings: OpenStackSettings, calls: Calls, networks: Networks) -> None:
+    def __init__(
+        self, cluster: str, settings: OpenStackSettings, calls: OpenStackCalls, networks: ProjectNetworks
+    ) -> None:
         self._cluster = cluster
         self._settings = settings
         self._calls = calls
         self._networks = networks
-        self._ours = Ours(cluster, settings, calls)
+        self._owned = OwnedResources(cluster, settings, calls)
 
-    def ensure(self, held: Mapping[str, Held]) -> dict[str, str | ProviderError]:
+    def ensure(self, ports: Mapping[str, ClaimPorts]) -> dict[str, str | ProviderError]:
         """For each claim the id of its floating IP, that of an earlier try first of all, or why it has none."""
         try:
-            network = self._networks.floating()
-            known = self._earlier([claim for claim, one in held.items() if one.again])
+            network = self._networks.floating_network_id()
+            known = self._earlier([claim for claim, one in ports.items() if one.asked_before])
         except ProviderError as error:
-            return dict.fromkeys(held, error)
+            return dict.fromkeys(ports, error)
 
-        def one_of(claim: str) -> str:
+        def ensure_one(claim: str) -> str:
             if claim in known:
-                return self._move(known[claim], held[claim].ids[0])
-            return self._make(network, claim, held[claim].ids[0])
+                return self._move(known[claim], ports[claim].ids[0])
+            return self._make(network, claim, ports[claim].ids[0])
 
-        made = Pace(self._settings.side_by_side).each(one_of, list(held))
-        return dict(zip(held, made, strict=True))
+        made = BatchCall(self._settings.side_by_side).call_each(ensure_one, list(ports))
+        return dict(zip(ports, made, strict=True))
 
     def remove(self, floating_id: str) -> None:
         """That of a claim that has no machine."""
         with suppress(NotFound):
-            self._calls.tell("network", "DELETE", f"/floatingips/{floating_id}", f"delete floating IP {floating_id}")
+            self._calls.mutate("network", "DELETE", f"/floatingips/{floating_id}", f"delete floating IP {floating_id}")
 
-    def _earlier(self, claims: Sequence[str]) -> dict[str, Thing]:
+    def _earlier(self, claims: Sequence[str]) -> dict[str, Resource]:
         """By claim."""
-        words = [metadata.description(self._cluster, claim) for claim in claims]
-        return {claim_of(one): one for one in self._ours.where(FLOATING, "description", words)}
+        words = [metadata.owner_description(self._cluster, claim) for claim in claims]
+        return {claim_id_of(one): one for one in self._owned.list_where(FLOATING, "description", words)}
 
-    def _move(self, known: Thing, port: str) -> str:
+    def _move(self, known: Resource, port: str) -> str:
         """One of an earlier try, to the port of today."""
         one = str(known["id"])
         if known["port_id"] != port:
             body = {"floatingip": {"port_id": port}}
-            self._calls.tell("network", "PUT", f"/floatingips/{one}", f"move floating IP {one}", body=body)
+            self._calls.mutate("network", "PUT", f"/floatingips/{one}", f"move floating IP {one}", body=body)
         return one
 
     def _make(self, network: str, claim: str, port: str) -> str:
@@ -70,10 +72,10 @@ class FloatingIps:
         body = {
             "floating_network_id": network,
             "port_id": port,
-            "description": metadata.description(self._cluster, claim),
+            "description": metadata.owner_description(self._cluster, claim),
         }
         try:
-            answer = self._calls.tell(
+            answer = self._calls.mutate(
                 "network", "POST", "/floatingips", "make a floating IP", body={"floatingip": body}
             )
         except OutcomeUnknown as error:
@@ -86,7 +88,7 @@ class FloatingIps:
                 f"or one of them is gone: {error}"
             ) from error
         except ProviderError as error:
-            if FULL in str(error):
+            if NO_ADDRESSES in str(error):
                 raise QuotaExceeded(f"floating_network is full: {error}") from error
             raise
         return str(answer["floatingip"]["id"])

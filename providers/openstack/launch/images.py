@@ -13,18 +13,18 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from burstd.domain.errors import BadRequest, NotFound
-from providers.cache import KeptEach
-from providers.openstack.calls import Calls
+from providers.cache import CachedByKey
+from providers.openstack.calls import OpenStackCalls
 from providers.openstack.settings import OpenStackSettings
 
-_KEPT_S = 300.0
+_CACHE_S = 300.0
 _GIB = 1 << 30
 _UUID = re.compile(r"[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}")
 _FORMS = "an id, a name, newest:PATTERN or property:KEY=VALUE"
 
 
 @dataclass(frozen=True, slots=True)
-class Image:
+class OpenStackImage:
     """What a launch needs to know of an image."""
 
     id: str
@@ -37,25 +37,27 @@ class Image:
     """As Glance has it: text that sorts by time."""
 
 
-class Images:
+class OpenStackImages:
     """Those that the project sees. What was found is kept for five minutes: a new image is used soon after.
 
     Where Glance does not answer then, it is kept a minute more.
     """
 
-    def __init__(self, settings: OpenStackSettings, calls: Calls, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, settings: OpenStackSettings, calls: OpenStackCalls, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._settings = settings
         self._calls = calls
-        self._kept = KeptEach(self._look_up, _KEPT_S, clock)
+        self._cache = CachedByKey(self._look_up, _CACHE_S, clock)
 
-    def find(self, word: str) -> Image:
+    def find_image(self, word: str) -> OpenStackImage:
         """The image that ``word`` means, or the settings' own where it is empty. Raises BadRequest with the remedy."""
         word = word or self._settings.image
         if not word:
             raise BadRequest(f"no image is named: set image in the provider's settings or the pool's offers ({_FORMS})")
-        return self._kept.get(word)
+        return self._cache.get(word)
 
-    def _look_up(self, word: str) -> Image:
+    def _look_up(self, word: str) -> OpenStackImage:
         if _UUID.fullmatch(word):
             return self._by_id(word)
         kind, _, rest = word.partition(":")
@@ -66,16 +68,16 @@ class Images:
             return self._newest(word, lambda said: all(str(said.get(k)) == v for k, v in wanted.items()))
         return self._by_name(word)
 
-    def _by_id(self, image_id: str) -> Image:
+    def _by_id(self, image_id: str) -> OpenStackImage:
         try:
-            said = self._calls.ask("image", f"/images/{image_id}", f"read image {image_id}")
+            said = self._calls.query("image", f"/images/{image_id}", f"read image {image_id}")
         except NotFound as error:
             raise BadRequest(f"image {image_id} is not there, or not shared with this project: name another") from error
         if said.get("status") != "active":
             raise BadRequest(f"image {image_id} is {said.get('status')}: wait until it is active, or name another")
         return _image(said)
 
-    def _by_name(self, name: str) -> Image:
+    def _by_name(self, name: str) -> OpenStackImage:
         found = [said for said in self._active(name=name) if said.get("name") == name]
         if not found:
             raise BadRequest(f"no active image is named '{name}' that this project sees: image is one of {_FORMS}")
@@ -83,7 +85,7 @@ class Images:
             raise BadRequest(f"{len(found)} active images are named '{name}': write the id of one, or newest:{name}")
         return _image(found[0])
 
-    def _newest(self, word: str, fits: Callable[[Mapping[str, Any]], bool]) -> Image:
+    def _newest(self, word: str, fits: Callable[[Mapping[str, Any]], bool]) -> OpenStackImage:
         newest_first = self._active(sort="created_at:desc,id:desc")
         found = next(filter(fits, newest_first), None)
         if found is None:
@@ -103,9 +105,9 @@ def _properties(word: str, text: str) -> dict[str, str]:
     return {key: value for key, _, value in pairs}
 
 
-def _image(said: Mapping[str, Any]) -> Image:
+def _image(said: Mapping[str, Any]) -> OpenStackImage:
     size = said.get("virtual_size") or said.get("size") or 0
-    return Image(
+    return OpenStackImage(
         said["id"], said.get("name") or "", max(said.get("min_disk") or 0, -(-size // _GIB)),
         said.get("architecture") or "", said.get("created_at") or "",
     )  # fmt: skip

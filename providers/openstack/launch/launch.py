@@ -27,15 +27,15 @@ from burstd.domain.errors import (
     RateLimited,
 )
 from burstd.domain.plugins.provider import LaunchOutcome, LaunchRequest
-from providers.batch_calls import Pace
+from providers.batch_calls import BatchCall
 from providers.openstack import metadata
-from providers.openstack.calls import Calls
-from providers.openstack.catalog.catalog import Catalog
+from providers.openstack.calls import OpenStackCalls
+from providers.openstack.catalog.catalog import OpenStackCatalog
 from providers.openstack.launch.floating_ips import FloatingIps
-from providers.openstack.launch.images import Image, Images
-from providers.openstack.launch.ports import NONE, Held, Ports
+from providers.openstack.launch.images import OpenStackImage, OpenStackImages
+from providers.openstack.launch.ports import NO_PORTS, ClaimPorts, Ports
 from providers.openstack.launch.server_groups import ServerGroups
-from providers.openstack.launch.volumes import Volumes
+from providers.openstack.launch.volumes import RootVolumes
 from providers.openstack.settings import OpenStackSettings
 
 _VERSION = "2.72"
@@ -47,27 +47,27 @@ _GONE = (" {} could not be found", "failed to get volume {}", "Can not find requ
 """In Nova's refusals, with an id: what was there minutes ago, when it was looked up or made."""
 _TAKEN = ("is still in use", "to reserve, but the current status is")
 """In Nova's refusals: a port, or a volume, that a server has."""
-Part = TypeVar("Part")
+Prerequisite = TypeVar("Prerequisite")
 
 
 @dataclass(slots=True)
-class _Plan:
+class _ServerPlan:
     """What one claim's server is made of, as far as it is there."""
 
     request: LaunchRequest
     flavor: str
-    image: Image
+    image: OpenStackImage
     group: str = ""
-    ports: Held = NONE
+    ports: ClaimPorts = NO_PORTS
     floating: str = ""
     volume: str = ""
 
-    def looked_up(self) -> tuple[str, ...]:
+    def used_ids(self) -> tuple[str, ...]:
         """Ids of what Nova is told to use."""
         return (self.flavor, self.image.id, self.volume, *self.ports.ids)
 
 
-class Launching:
+class ServerLauncher:
     """The launches of one provider."""
 
     def __init__(
@@ -75,13 +75,13 @@ class Launching:
         name: str,
         cluster: str,
         settings: OpenStackSettings,
-        calls: Calls,
-        catalog: Catalog,
-        images: Images,
+        calls: OpenStackCalls,
+        catalog: OpenStackCatalog,
+        images: OpenStackImages,
         groups: ServerGroups,
         ports: Ports,
         floating: FloatingIps,
-        volumes: Volumes,
+        volumes: RootVolumes,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._name = name
@@ -96,36 +96,36 @@ class Launching:
         self._volumes = volumes
         self._clock = clock
         self._lock = threading.Lock()
-        self._unasked: set[str] = set()
+        self._without_server: set[str] = set()
         """Claims for which there are ports, and surely no server was asked for."""
 
-    def serve(self, requests: Sequence[LaunchRequest]) -> dict[str, LaunchOutcome]:
+    def launch_servers(self, requests: Sequence[LaunchRequest]) -> dict[str, LaunchOutcome]:
         """The outcome of each claim. What was made for one that surely has no server is removed at once, where that
         can be done.
         """
         wanted = {request.claim_id: request for request in requests}
         done: dict[str, Instance | ProviderError] = {}
-        plans: dict[str, _Plan] = {}
-        over: ProviderError | None = None
+        plans: dict[str, _ServerPlan] = {}
+        stopped_by: ProviderError | None = None
         for claim, request in wanted.items():
             try:
-                if over is not None:
-                    raise over
+                if stopped_by is not None:
+                    raise stopped_by
                 plans[claim] = self._plan(request)
             except BadRequest as error:
                 done[claim] = error
             except ProviderError as error:
                 # What one cannot look up the others cannot: each would wait for it as long.
-                done[claim] = over = error
-        ready = self._with_parts(plans, done)
-        pace = Pace(self._settings.side_by_side)
+                done[claim] = stopped_by = error
+        ready = self._with_prerequisites(plans, done)
+        batch = BatchCall(self._settings.side_by_side)
         for some in self._bootable(plans, ready, done):
-            done.update(zip(some, pace.each(self._create, [plans[claim] for claim in some]), strict=True))
+            done.update(zip(some, batch.call_each(self._create, [plans[claim] for claim in some]), strict=True))
         self._remember(plans, done)
-        self._undo([plan for claim, plan in plans.items() if _surely_none(done[claim])])
-        return {claim: LaunchOutcome(claim, _told(done[claim])) for claim in wanted}
+        self._remove_prerequisites([plan for claim, plan in plans.items() if _has_no_server(done[claim])])
+        return {claim: LaunchOutcome(claim, _as_bad_request(done[claim])) for claim in wanted}
 
-    def _plan(self, request: LaunchRequest) -> _Plan:
+    def _plan(self, request: LaunchRequest) -> _ServerPlan:
         """Raises BadRequest where the request can never be served."""
         offer = request.offer
         flavor = self._catalog.flavor(offer.instance_type)
@@ -135,52 +135,55 @@ class Launching:
             raise BadRequest(f"this cloud has no availability zone '{offer.zone}'")
         if len(_base64(request.user_data)) > _USER_DATA_MAX:
             raise BadRequest(f"the user data is longer than Nova takes: {_USER_DATA_MAX} bytes as base64")
-        return _Plan(request, flavor.id, self._images.find(request.image))
+        return _ServerPlan(request, flavor.id, self._images.find_image(request.image))
 
-    def _with_parts(self, plans: Mapping[str, _Plan], done: dict[str, Instance | ProviderError]) -> list[str]:
+    def _with_prerequisites(
+        self, plans: Mapping[str, _ServerPlan], done: dict[str, Instance | ProviderError]
+    ) -> list[str]:
         """Gives each plan its group, ports, floating IP; the claims that have all. The others are done, with why."""
         if not plans:
             return []
-        groups = _sorted_out(self._groups.ensure([plan.request for plan in plans.values()]), done)
+        groups = _without_errors(self._groups.ensure([plan.request for plan in plans.values()]), done)
         for claim, group in groups.items():
             plans[claim].group = group
-        held = _sorted_out(
-            self._ports.ensure([plans[claim].request for claim in groups], self._take(groups.keys())), done
+        ports_by_claim = _without_errors(
+            self._ports.ensure([plans[claim].request for claim in groups], self._take_without_server(groups.keys())),
+            done,
         )
-        for claim, ports in held.items():
+        for claim, ports in ports_by_claim.items():
             plans[claim].ports = ports
         if not self._settings.floating_network:
-            return list(held)
-        floating = _sorted_out(self._floating.ensure(held), done)
+            return list(ports_by_claim)
+        floating = _without_errors(self._floating.ensure(ports_by_claim), done)
         for claim, one in floating.items():
             plans[claim].floating = one
         return list(floating)
 
     def _bootable(
-        self, plans: Mapping[str, _Plan], ready: Sequence[str], done: dict[str, Instance | ProviderError]
+        self, plans: Mapping[str, _ServerPlan], ready: Sequence[str], done: dict[str, Instance | ProviderError]
     ) -> Iterator[list[str]]:
         """Claims whose server can be asked for now: all of them, or some at a time as their volumes are filled."""
         root = self._settings.root
         if root is None:
             yield list(ready)
             return
-        again = frozenset(claim for claim in ready if plans[claim].ports.again)
+        again = frozenset(claim for claim in ready if plans[claim].ports.asked_before)
         requests = [plans[claim].request for claim in ready]
         images = {claim: plans[claim].image for claim in ready}
-        volumes = _sorted_out(self._volumes.ensure(requests, root, images, again), done)
+        volumes = _without_errors(self._volumes.ensure(requests, root, images, again), done)
         for claim, volume in volumes.items():
             plans[claim].volume = volume
-        for some in self._volumes.filled(volumes):
-            yield list(_sorted_out(some, done))
+        for some in self._volumes.wait_until_filled(volumes):
+            yield list(_without_errors(some, done))
 
-    def _create(self, plan: _Plan) -> Instance:
+    def _create(self, plan: _ServerPlan) -> Instance:
         request = plan.request
         try:
-            answer = self._calls.tell(
+            answer = self._calls.mutate(
                 "compute", "POST", "/servers", f"create server {request.name}", body=self._body(plan), version=_VERSION
             )
         except ProviderError as error:
-            raise _meant(error, plan) from error
+            raise _translate_refusal(error, plan) from error
         offer = request.offer
         return Instance(
             id=answer["server"]["id"], provider=self._name, state=InstanceState.PENDING, claim_id=request.claim_id,
@@ -188,7 +191,7 @@ class Launching:
             launched=self._clock(),
         )  # fmt: skip
 
-    def _body(self, plan: _Plan) -> dict[str, Any]:
+    def _body(self, plan: _ServerPlan) -> dict[str, Any]:
         settings, request = self._settings, plan.request
         server: dict[str, Any] = {
             "name": request.name,
@@ -215,29 +218,29 @@ class Launching:
             server["key_name"] = settings.key_name
         if settings.config_drive:
             server["config_drive"] = True
-        hints = {"os:scheduler_hints": {"group": plan.group}} if plan.group else {}
-        return {"server": server, **hints}
+        scheduler_hints = {"os:scheduler_hints": {"group": plan.group}} if plan.group else {}
+        return {"server": server, **scheduler_hints}
 
-    def _take(self, claims: AbstractSet[str]) -> AbstractSet[str]:
+    def _take_without_server(self, claims: AbstractSet[str]) -> AbstractSet[str]:
         """Which of these are known to be unasked for; from now on none of them is."""
         with self._lock:
-            found = self._unasked & claims
-            self._unasked -= claims
+            found = self._without_server & claims
+            self._without_server -= claims
             return found
 
-    def _remember(self, plans: Mapping[str, _Plan], done: Mapping[str, Instance | ProviderError]) -> None:
+    def _remember(self, plans: Mapping[str, _ServerPlan], done: Mapping[str, Instance | ProviderError]) -> None:
         """Those that were throttled are asked for again at once."""
         with self._lock:
-            if len(self._unasked) > _REMEMBERED:
-                self._unasked.clear()
+            if len(self._without_server) > _REMEMBERED:
+                self._without_server.clear()
             throttled = (claim for claim, one in done.items() if isinstance(one, RateLimited))
-            self._unasked.update(claim for claim in throttled if claim in plans and plans[claim].ports.ids)
+            self._without_server.update(claim for claim in throttled if claim in plans and plans[claim].ports.ids)
 
-    def _undo(self, plans: Sequence[_Plan]) -> None:
+    def _remove_prerequisites(self, plans: Sequence[_ServerPlan]) -> None:
         """Best effort: what cannot be removed now is a leftover, found by its mark."""
-        Pace(self._settings.side_by_side).each(self._remove, [plan for plan in plans if plan.ports.ids])
+        BatchCall(self._settings.side_by_side).call_each(self._remove_plan, [plan for plan in plans if plan.ports.ids])
 
-    def _remove(self, plan: _Plan) -> None:
+    def _remove_plan(self, plan: _ServerPlan) -> None:
         """The volume first: it costs most. A floating IP goes before its port, which would leave it behind."""
         errors: list[ProviderError] = []
         for remove, thing in (
@@ -258,11 +261,11 @@ def _base64(text: str) -> str:
     return base64.b64encode(text.encode()).decode()
 
 
-def _sorted_out(
-    found: Mapping[str, Part | ProviderError], done: dict[str, Instance | ProviderError]
-) -> dict[str, Part]:
+def _without_errors(
+    found: Mapping[str, Prerequisite | ProviderError], done: dict[str, Instance | ProviderError]
+) -> dict[str, Prerequisite]:
     """What is there; errors are done."""
-    there: dict[str, Part] = {}
+    there: dict[str, Prerequisite] = {}
     for claim, one in found.items():
         if isinstance(one, ProviderError):
             done[claim] = one
@@ -271,12 +274,12 @@ def _sorted_out(
     return there
 
 
-def _surely_none(result: Instance | ProviderError) -> bool:
+def _has_no_server(result: Instance | ProviderError) -> bool:
     """Whether there is no server, and none will come. After "too many calls" the same is asked for again at once."""
     return isinstance(result, ProviderError) and not isinstance(result, OutcomeUnknown | RateLimited)
 
 
-def _meant(error: ProviderError, plan: _Plan) -> ProviderError:
+def _translate_refusal(error: ProviderError, plan: _ServerPlan) -> ProviderError:
     """What Nova's refusal of a server means, where its form alone does not say."""
     text = str(error)
     if isinstance(error, OutcomeUnknown | RateLimited):
@@ -287,11 +290,11 @@ def _meant(error: ProviderError, plan: _Plan) -> ProviderError:
         return InsufficientCapacity(f"no host of zone {plan.request.offer.zone} is up: {error}")
     if plan.group and plan.group in text:
         return CloudUnavailable(f"the job's server group was removed meanwhile: {error}")
-    if any(one and words.format(one) in text for one in plan.looked_up() for words in _GONE):
+    if any(one and words.format(one) in text for one in plan.used_ids() for words in _GONE):
         return CloudUnavailable(f"what this server needs was removed meanwhile: {error}")
     return error
 
 
-def _told(result: Instance | ProviderError) -> Instance | ProviderError:
+def _as_bad_request(result: Instance | ProviderError) -> Instance | ProviderError:
     """What a launch needs and is not there, a network that was deleted say, is for people to mend."""
     return BadRequest(str(result)) if isinstance(result, NotFound) else result

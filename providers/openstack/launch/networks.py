@@ -11,34 +11,36 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from burstd.domain.errors import BadRequest
-from providers.cache import Kept
-from providers.openstack.calls import Calls
+from providers.cache import CachedValue
+from providers.openstack.calls import OpenStackCalls
 from providers.openstack.settings import OpenStackSettings
 
-_KEPT_S = 300.0
-Thing = Mapping[str, Any]
+_CACHE_S = 300.0
+NetworkJson = Mapping[str, Any]
 _UUID = re.compile(r"[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}")
 
 
-class Networks:
+class ProjectNetworks:
     """Those of one project's settings, kept for five minutes."""
 
-    def __init__(self, settings: OpenStackSettings, calls: Calls, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, settings: OpenStackSettings, calls: OpenStackCalls, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._settings = settings
         self._calls = calls
-        self._networks = Kept(lambda: self._read("networks", "network"), _KEPT_S, clock)
-        self._groups = Kept(lambda: self._read("security_groups", "security-group"), _KEPT_S, clock)
-        self._floating = Kept(lambda: self._read("floating_network", "network"), _KEPT_S, clock)
+        self._networks = CachedValue(lambda: self._read("networks", "network"), _CACHE_S, clock)
+        self._groups = CachedValue(lambda: self._read("security_groups", "security-group"), _CACHE_S, clock)
+        self._floating = CachedValue(lambda: self._read("floating_network", "network"), _CACHE_S, clock)
 
-    def networks(self) -> tuple[str, ...]:
+    def network_ids(self) -> tuple[str, ...]:
         """Ids in the settings' order. Raises BadRequest with the remedy."""
         return self._networks.get()
 
-    def security_groups(self) -> tuple[str, ...]:
+    def security_group_ids(self) -> tuple[str, ...]:
         """Ids; empty where the settings name none. Raises BadRequest with the remedy."""
         return self._groups.get() if self._settings.security_groups else ()
 
-    def floating(self) -> str:
+    def floating_network_id(self) -> str:
         """Id of the network for floating IPs; empty where the settings name none. Raises BadRequest."""
         return self._floating.get()[0] if self._settings.floating_network else ""
 
@@ -51,20 +53,20 @@ class Networks:
         found = [*self._list(kind, "id", ids), *self._list(kind, "name", names)]
         return tuple(dict.fromkeys(self._one(key, word, found) for word in words))
 
-    def _list(self, kind: str, by: str, words: Sequence[str]) -> list[Thing]:
+    def _list(self, kind: str, by: str, words: Sequence[str]) -> list[NetworkJson]:
         if not words:
             return []
         key, what = f"{kind.replace('-', '_')}s", f"list {kind.replace('-', ' ')}s"
         query: dict[str, Any] = {by: list(words)}
         return list(self._calls.pages("network", f"/{kind}s", key, what, **query))
 
-    def _one(self, key: str, word: str, found: Sequence[Thing]) -> str:
+    def _one(self, key: str, word: str, found: Sequence[NetworkJson]) -> str:
         """Of several of a name the project's own; what others share with it counts only where it has none."""
         fitting = {one["id"]: one for one in found if word in (one["id"], one["name"])}
         if not fitting:
             raise BadRequest(f"'{word}' of the settings' {key} is nothing that this project sees: look at its name")
         if len(fitting) > 1:
-            mine = self._calls.project()
+            mine = self._calls.project_id()
             fitting = {key: one for key, one in fitting.items() if one["project_id"] == mine} or fitting
         if len(fitting) > 1:
             raise BadRequest(f"'{word}' of the settings' {key} is the name of {len(fitting)} things: write an id")

@@ -27,57 +27,63 @@ from burstd.domain.errors import (
     RateLimited,
 )
 from burstd.domain.plugins.provider import LaunchRequest
-from providers.batch_calls import Pace
+from providers.batch_calls import BatchCall
 from providers.openstack import metadata
-from providers.openstack.calls import Calls
-from providers.openstack.errors import Conflict
-from providers.openstack.launch.networks import Networks
-from providers.openstack.owned_resources import PORTS, Ours, claim_of
-from providers.openstack.servers import Servers
+from providers.openstack.calls import OpenStackCalls
+from providers.openstack.errors import OpenStackConflict
+from providers.openstack.launch.networks import ProjectNetworks
+from providers.openstack.owned_resources import PORTS, OwnedResources, claim_id_of
+from providers.openstack.servers import ProjectServers
 from providers.openstack.settings import OpenStackSettings
 
-Thing = Mapping[str, Any]
-_PART = 50
+PortJson = Mapping[str, Any]
+_MAX_PORTS = 50
 """Ports to one call, which must fit into its time limit; those of one claim go together."""
-FULL = "No more IP addresses available"
+NO_ADDRESSES = "No more IP addresses available"
 _OF_ALL = (AuthFailed, CloudUnavailable, RateLimited)
 """What says nothing of one request in particular."""
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class ClaimPorts:
     """The ports of one claim, in the order of the networks. ``again``: it was asked for before, and may have more."""
 
     ids: tuple[str, ...]
-    again: bool = False
+    asked_before: bool = False
 
 
-NONE = Held(())
+NO_PORTS = ClaimPorts(())
 
 
 class Ports:
     """Of one cluster."""
 
-    def __init__(self, cluster: str, settings: OpenStackSettings, calls: Calls, networks: Networks) -> None:
+    def __init__(
+        self, cluster: str, settings: OpenStackSettings, calls: OpenStackCalls, networks: ProjectNetworks
+    ) -> None:
         self._cluster = cluster
         self._settings = settings
         self._calls = calls
         self._networks = networks
-        self._ours = Ours(cluster, settings, calls)
-        self._servers = Servers(settings, calls)
+        self._owned = OwnedResources(cluster, settings, calls)
+        self._servers = ProjectServers(settings, calls)
 
-    def ensure(self, requests: Sequence[LaunchRequest], unasked: AbstractSet[str]) -> dict[str, Held | ProviderError]:
+    def ensure(
+        self, requests: Sequence[LaunchRequest], without_server: AbstractSet[str]
+    ) -> dict[str, ClaimPorts | ProviderError]:
         """For each claim its ports, or why it has none.
 
         ``unasked``: claims for which surely no server was asked for, whose ports are used again. OutcomeUnknown: an
         earlier call has made a server.
         """
-        done: dict[str, Held | ProviderError] = {}
+        done: dict[str, ClaimPorts | ProviderError] = {}
         over: ProviderError | None = None
-        step = max(1, _PART // len(self._settings.networks))
+        step = max(1, _MAX_PORTS // len(self._settings.networks))
         for start in range(0, len(requests), step):
             part = requests[start : start + step]
-            found = self._ensure(part, unasked) if over is None else dict.fromkeys((r.claim_id for r in part), over)
+            found = (
+                self._ensure(part, without_server) if over is None else dict.fromkeys((r.claim_id for r in part), over)
+            )
             over = over or next((one for one in found.values() if isinstance(one, _OF_ALL)), None)
             done.update(found)
         return done
@@ -85,17 +91,19 @@ class Ports:
     def remove(self, port_id: str) -> None:
         """One of a claim that has no machine."""
         with suppress(NotFound):
-            self._calls.tell("network", "DELETE", f"/ports/{port_id}", f"delete port {port_id}")
+            self._calls.mutate("network", "DELETE", f"/ports/{port_id}", f"delete port {port_id}")
 
-    def _ensure(self, part: Sequence[LaunchRequest], unasked: AbstractSet[str]) -> Mapping[str, Held | ProviderError]:
+    def _ensure(
+        self, part: Sequence[LaunchRequest], without_server: AbstractSet[str]
+    ) -> Mapping[str, ClaimPorts | ProviderError]:
         try:
-            networks, groups = self._networks.networks(), self._networks.security_groups()
-            found = self._found(part, len(networks))
-            again = [request for request in part if request.claim_id in found.keys() - unasked]
-            servers = self._made() if again else {}
+            networks, groups = self._networks.network_ids(), self._networks.security_group_ids()
+            found = self._existing_ports(part, len(networks))
+            again = [request for request in part if request.claim_id in found.keys() - without_server]
+            servers = self._servers_by_claim() if again else {}
         except ProviderError as error:
             return dict.fromkeys((request.claim_id for request in part), error)
-        done: dict[str, Held | ProviderError] = {}
+        done: dict[str, ClaimPorts | ProviderError] = {}
         stale = []
         for request in again:
             claim = request.claim_id
@@ -105,11 +113,11 @@ class Ports:
             else:
                 stale.append(claim)
 
-        def take(claim: str) -> None:
+        def remove_ports(claim: str) -> None:
             for one in found[claim]:
                 self.remove(one["id"])
 
-        removed = Pace(self._settings.side_by_side).each(take, stale)
+        removed = BatchCall(self._settings.side_by_side).call_each(remove_ports, stale)
         done.update((claim, one) for claim, one in zip(stale, removed, strict=True) if isinstance(one, ProviderError))
         known: dict[str, dict[str, str]] = {}
         wanted: dict[str, list[dict[str, Any]]] = {}
@@ -117,8 +125,8 @@ class Ports:
             claim = request.claim_id
             if claim in done:
                 continue
-            kept = found.get(claim, ()) if claim in unasked else ()
-            known[claim] = {one["network_id"]: one["id"] for one in kept}
+            reused = found.get(claim, ()) if claim in without_server else ()
+            known[claim] = {one["network_id"]: one["id"] for one in reused}
             lacking = [(place, network) for place, network in enumerate(networks) if network not in known[claim]]
             if lacking:
                 wanted[claim] = [self._body(request, place, network, groups) for place, network in lacking]
@@ -130,34 +138,34 @@ class Ports:
                 continue
             both = {**ports, **fresh}
             if all(network in both for network in networks):
-                done[claim] = Held(tuple(both[network] for network in networks), again=claim in found)
+                done[claim] = ClaimPorts(tuple(both[network] for network in networks), asked_before=claim in found)
             else:
                 done[claim] = CloudUnavailable("Neutron's answer does not name the ports that were asked for")
         return done
 
-    def _found(self, part: Sequence[LaunchRequest], networks: int) -> dict[str, list[Thing]]:
+    def _existing_ports(self, part: Sequence[LaunchRequest], networks: int) -> dict[str, list[PortJson]]:
         """Ports of earlier calls, by claim."""
         names = [_name(request, place) for request in part for place in range(networks)]
         claims = {request.claim_id for request in part}
-        found: dict[str, list[Thing]] = {}
-        for port in self._ours.where(PORTS, "name", names):
-            if (claim := claim_of(port)) in claims:
+        found: dict[str, list[PortJson]] = {}
+        for port in self._owned.list_where(PORTS, "name", names):
+            if (claim := claim_id_of(port)) in claims:
                 found.setdefault(claim, []).append(port)
         return found
 
-    def _made(self) -> dict[str, str]:
+    def _servers_by_claim(self) -> dict[str, str]:
         """Ids of our servers, by claim. By a filter Nova would find fewer; servers.py says why."""
         found: dict[str, str] = {}
-        for server in self._servers.all():
-            mark = metadata.of_metadata(server["metadata"])
-            if mark is not None and metadata.is_ours(mark, self._cluster):
-                found[mark.claim] = server["id"]
+        for server in self._servers.list_servers():
+            owner = metadata.parse_metadata(server["metadata"])
+            if owner is not None and metadata.belongs_to_cluster(owner, self._cluster):
+                found[owner.claim] = server["id"]
         return found
 
     def _body(self, request: LaunchRequest, place: int, network: str, groups: Sequence[str]) -> dict[str, Any]:
         body: dict[str, Any] = {
             "name": _name(request, place),
-            "description": metadata.description(self._cluster, request.claim_id),
+            "description": metadata.owner_description(self._cluster, request.claim_id),
             "network_id": network,
             "binding:vnic_type": self._settings.vnic_type,
         }
@@ -174,7 +182,7 @@ class Ports:
         try:
             return self._call([body for bodies in wanted.values() for body in bodies])
         except ProviderError as error:
-            if len(wanted) == 1 or not isinstance(error, QuotaExceeded | Conflict):
+            if len(wanted) == 1 or not isinstance(error, QuotaExceeded | OpenStackConflict):
                 return dict.fromkeys(wanted, error)
         made: dict[str, dict[str, str] | ProviderError] = {}
         over: ProviderError | None = None
@@ -193,18 +201,18 @@ class Ports:
     def _call(self, bodies: Sequence[dict[str, Any]]) -> dict[str, dict[str, str]]:
         """By claim and network. Without an answer there may be ports, which their mark finds, but surely no server."""
         try:
-            answer = self._calls.tell("network", "POST", "/ports", "make ports", body={"ports": list(bodies)})
+            answer = self._calls.mutate("network", "POST", "/ports", "make ports", body={"ports": list(bodies)})
         except OutcomeUnknown as error:
             raise CloudUnavailable(f"no server was asked for, whether it has ports is not known: {error}") from error
         except ProviderError as error:
-            if FULL in str(error):
+            if NO_ADDRESSES in str(error):
                 raise QuotaExceeded(f"a network is full: {error}") from error
             raise
         made: dict[str, dict[str, str]] = {}
         for port in (answer or {}).get("ports", ()):
-            mark = metadata.of_description(port.get("description"))
-            if mark is not None:
-                made.setdefault(mark.claim, {})[port["network_id"]] = port["id"]
+            owner = metadata.parse_description(port.get("description"))
+            if owner is not None:
+                made.setdefault(owner.claim, {})[port["network_id"]] = port["id"]
         return made
 
 

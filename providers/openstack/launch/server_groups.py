@@ -13,12 +13,12 @@ from typing import Any
 
 from burstd.domain.errors import BadRequest, CloudUnavailable, OutcomeUnknown, ProviderError
 from burstd.domain.plugins.provider import LaunchRequest
-from providers.cache import Kept
+from providers.cache import CachedValue
 from providers.openstack import metadata
-from providers.openstack.calls import Calls
+from providers.openstack.calls import OpenStackCalls
 from providers.openstack.settings import OpenStackSettings
 
-_KEPT_S = 300.0
+_CACHE_S = 300.0
 _PATH = "/os-server-groups"
 _POLICIES = "2.15"
 """The first microversion that knows the soft policies; from 2.64 on they are said in another form."""
@@ -31,7 +31,7 @@ class ServerGroups:
         self,
         cluster: str,
         settings: OpenStackSettings,
-        calls: Calls,
+        calls: OpenStackCalls,
         clock: Callable[[], float] = time.monotonic,
         date: Callable[[], float] = time.time,
     ) -> None:
@@ -40,9 +40,9 @@ class ServerGroups:
         self._calls = calls
         self._date = date
         self._lock = threading.Lock()
-        self._own = Kept(self._read_own, _KEPT_S, clock)
+        self._own = CachedValue(self._read_own, _CACHE_S, clock)
 
-    def own(self) -> str:
+    def configured_group(self) -> str:
         """Id of the group that the settings name; empty where they name none. Raises BadRequest with the remedy."""
         return self._own.get() if self._settings.server_group else ""
 
@@ -50,7 +50,7 @@ class ServerGroups:
         """For each claim the id of its group, empty where it needs none. One list, one call for each new group."""
         try:
             if self._settings.server_group or not self._settings.gang_policy:
-                return dict.fromkeys((request.claim_id for request in requests), self.own())
+                return dict.fromkeys((request.claim_id for request in requests), self.configured_group())
             gangs = sorted({request.gang for request in requests if request.gang})
             of_gang = self._of_gangs(gangs) if gangs else {}
         except ProviderError as error:
@@ -73,11 +73,11 @@ class ServerGroups:
         """By gang: groups with machines in them, and empty ones that will not be removed as leftovers soon."""
         found: dict[str, str] = {}
         for group in sorted(self._list(), key=lambda one: str(one["name"])):
-            mark = metadata.of_group(group["name"])
-            if mark is None or not metadata.is_ours(mark, self._cluster):
+            owner = metadata.parse_group_name(group["name"])
+            if owner is None or not metadata.belongs_to_cluster(owner, self._cluster):
                 continue
-            if group["members"] or 2 * (self._date() - mark.made) < self._settings.unused_s:
-                found[mark.gang] = group["id"]
+            if group["members"] or 2 * (self._date() - owner.made) < self._settings.unused_s:
+                found[owner.gang] = group["id"]
         return found
 
     def _make(self, gang: str) -> str:
@@ -88,7 +88,7 @@ class ServerGroups:
             raise BadRequest(f"no server group can be made for job {gang}: {error}") from error
         body = {"server_group": {"name": name, "policies": [self._settings.gang_policy]}}
         try:
-            answer = self._calls.tell("compute", "POST", _PATH, "make a server group", body=body, version=_POLICIES)
+            answer = self._calls.mutate("compute", "POST", _PATH, "make a server group", body=body, version=_POLICIES)
         except OutcomeUnknown as error:
             raise CloudUnavailable(f"no server was asked for, whether it has a group is not known: {error}") from error
         return str(answer["server_group"]["id"])
@@ -103,4 +103,4 @@ class ServerGroups:
 
     def _list(self) -> list[Mapping[str, Any]]:
         """All of the project. One page: Nova gives a thousand, and a project's quota is ten, if nobody raised it."""
-        return list(self._calls.ask("compute", _PATH, "list server groups")["server_groups"])
+        return list(self._calls.query("compute", _PATH, "list server groups")["server_groups"])

@@ -13,44 +13,44 @@ from typing import Any
 
 from burstd.domain.errors import CloudUnavailable, NotFound, OutcomeUnknown, ProviderError
 from burstd.domain.plugins.provider import LaunchRequest
-from providers.batch_calls import Pace
-from providers.cache import Kept
+from providers.batch_calls import BatchCall
+from providers.cache import CachedValue
 from providers.openstack import metadata
-from providers.openstack.calls import Calls
-from providers.openstack.launch.images import Image
-from providers.openstack.owned_resources import Ours
-from providers.openstack.settings import OpenStackSettings, RootVolume
+from providers.openstack.calls import OpenStackCalls
+from providers.openstack.launch.images import OpenStackImage
+from providers.openstack.owned_resources import OwnedResources
+from providers.openstack.settings import OpenStackRootVolume, OpenStackSettings
 
 _COMING = ("creating", "downloading")
 _READY = "available"
 _BROKEN = ("error", "error_deleting", "deleting")
-_ZONES_KEPT_S = 3600.0
+_ZONES_CACHE_S = 3600.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 5.0
 
 
-class Volumes:
+class RootVolumes:
     """Of one cluster. Used only where the settings say ``root``."""
 
     def __init__(
         self,
         cluster: str,
         settings: OpenStackSettings,
-        calls: Calls,
+        calls: OpenStackCalls,
         clock: Callable[[], float] = time.monotonic,
         pause: Callable[[float], None] = time.sleep,
     ) -> None:
-        self._ours = Ours(cluster, settings, calls)
+        self._owned = OwnedResources(cluster, settings, calls)
         self._settings = settings
         self._calls = calls
         self._clock = clock
         self._pause = pause
-        self._zones = Kept(self._read_zones, _ZONES_KEPT_S, clock)
+        self._zones = CachedValue(self._read_zones, _ZONES_CACHE_S, clock)
 
     def ensure(
         self,
         requests: Sequence[LaunchRequest],
-        root: RootVolume,
-        images: Mapping[str, Image],
+        root: OpenStackRootVolume,
+        images: Mapping[str, OpenStackImage],
         again: frozenset[str],
     ) -> dict[str, str | ProviderError]:
         """For each claim the id of a volume that is there or coming, or why it has none.
@@ -64,13 +64,13 @@ class Volumes:
         except ProviderError as error:
             return {request.claim_id: error for request in requests}
         lacking = [request for request in requests if request.claim_id not in known]
-        made = Pace(self._settings.side_by_side).each(
+        made = BatchCall(self._settings.side_by_side).call_each(
             lambda request: self._make(request, root, images[request.claim_id], zones), lacking
         )
         known.update((request.claim_id, one) for request, one in zip(lacking, made, strict=True))
         return known
 
-    def filled(self, volumes: Mapping[str, str]) -> Iterator[dict[str, str | ProviderError]]:
+    def wait_until_filled(self, volumes: Mapping[str, str]) -> Iterator[dict[str, str | ProviderError]]:
         """Claims whose volume can be booted from, some at a time as they come, or why it never will.
 
         All of them are in the end; waits at most the settings' ``volume_timeout_s``, with one list a look.
@@ -82,7 +82,7 @@ class Volumes:
         while waiting:
             states: dict[str, str] = {}
             try:
-                states = {one["id"]: one["status"] for one in self._ours.volumes()}
+                states = {one["id"]: one["status"] for one in self._owned.list_volumes()}
             except ProviderError as error:
                 why = str(error)
             late = self._clock() >= until
@@ -101,7 +101,7 @@ class Volumes:
     def remove(self, volume_id: str) -> None:
         """That of a claim that has no machine. Cinder refuses while it is being filled: then it is a leftover."""
         with suppress(NotFound):
-            self._calls.tell("block_storage", "DELETE", f"/volumes/{volume_id}", f"delete volume {volume_id}")
+            self._calls.mutate("block_storage", "DELETE", f"/volumes/{volume_id}", f"delete volume {volume_id}")
 
     def _verdict(self, volume: str, state: str, late: str) -> str | ProviderError | None:
         """``late``: what is said of one that has not come in time; empty: there is time."""
@@ -117,20 +117,22 @@ class Volumes:
     def _earlier(self, claims: frozenset[str]) -> dict[str, str | ProviderError]:
         """Of claims that were asked for before. What Cinder could not fill is a leftover."""
         found: dict[str, str | ProviderError] = {}
-        for volume in sorted(self._ours.volumes(), key=lambda one: str(one["id"])) if claims else ():
-            mark = metadata.of_metadata(volume.get("metadata"))
+        for volume in sorted(self._owned.list_volumes(), key=lambda one: str(one["id"])) if claims else ():
+            owner = metadata.parse_metadata(volume.get("metadata"))
             state = volume["status"]
-            if mark is None or mark.claim not in claims or state in _BROKEN:
+            if owner is None or owner.claim not in claims or state in _BROKEN:
                 continue
             if state in (_READY, *_COMING):
-                found.setdefault(mark.claim, volume["id"])
+                found.setdefault(owner.claim, volume["id"])
             else:
-                found[mark.claim] = OutcomeUnknown(
+                found[owner.claim] = OutcomeUnknown(
                     f"volume {volume['id']} of this claim is in state '{state}': a server has it already"
                 )
         return found
 
-    def _make(self, request: LaunchRequest, root: RootVolume, image: Image, zones: frozenset[str]) -> str:
+    def _make(
+        self, request: LaunchRequest, root: OpenStackRootVolume, image: OpenStackImage, zones: frozenset[str]
+    ) -> str:
         """Without an answer there may be one, which its mark finds, but surely no server."""
         body: dict[str, Any] = {
             "name": request.name,
@@ -144,14 +146,14 @@ class Volumes:
             # A cloud whose volumes have zones of their own may want them in their server's.
             body["availability_zone"] = request.offer.zone
         try:
-            answer = self._calls.tell("block_storage", "POST", "/volumes", "make a volume", body={"volume": body})
+            answer = self._calls.mutate("block_storage", "POST", "/volumes", "make a volume", body={"volume": body})
         except OutcomeUnknown as error:
             raise CloudUnavailable(f"no server was asked for, whether it has a volume is not known: {error}") from error
         return str(answer["volume"]["id"])
 
     def _read_zones(self) -> frozenset[str]:
         try:
-            answer = self._calls.ask("block_storage", "/os-availability-zone", "list the zones of volumes")
+            answer = self._calls.query("block_storage", "/os-availability-zone", "list the zones of volumes")
         except NotFound:
             return frozenset()
         zones = answer["availabilityZoneInfo"]

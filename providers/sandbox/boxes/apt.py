@@ -29,7 +29,7 @@ _ONE_LINE = re.compile(r"^deb\s+(?:\[[^\]]*\]\s+)?(\S+)\s+(\S+)\s+(.+)$")
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class AptSource:
     """One archive of a sources file."""
 
     uri: str
@@ -41,7 +41,7 @@ class Source:
         return "main" in self.components and any(s in _SUITES for s in self.suites)
 
 
-def sources(etc_apt: Path) -> Iterator[Source]:
+def sources(etc_apt: Path) -> Iterator[AptSource]:
     """Every enabled binary archive in sources.list and sources.list.d, in apt's order."""
     files = [etc_apt / "sources.list", *sorted((etc_apt / "sources.list.d").glob("*"))]
     for file in files:
@@ -54,15 +54,15 @@ def sources(etc_apt: Path) -> Iterator[Source]:
             yield from _deb822_style(text)
 
 
-def _one_line_style(text: str) -> Iterator[Source]:
+def _one_line_style(text: str) -> Iterator[AptSource]:
     for line in text.splitlines():
         match = _ONE_LINE.match(line.strip())
         if match:
             uri, suite, components = match.groups()
-            yield Source(uri, (suite,), tuple(components.split("#")[0].split()))
+            yield AptSource(uri, (suite,), tuple(components.split("#")[0].split()))
 
 
-def _deb822_style(text: str) -> Iterator[Source]:
+def _deb822_style(text: str) -> Iterator[AptSource]:
     text = "\n".join(line for line in text.splitlines() if not line.startswith("#"))
     for stanza in re.split(r"\n\s*\n", text):
         fields: dict[str, str] = {}
@@ -77,7 +77,7 @@ def _deb822_style(text: str) -> Iterator[Source]:
         if "deb" not in fields.get("types", "").split() or fields.get("enabled", "yes").lower() == "no":
             continue
         for uri in fields.get("uris", "").split():
-            yield Source(uri, tuple(fields.get("suites", "").split()), tuple(fields.get("components", "").split()))
+            yield AptSource(uri, tuple(fields.get("suites", "").split()), tuple(fields.get("components", "").split()))
 
 
 def mirror(etc_apt: Path = Path("/etc/apt")) -> str:

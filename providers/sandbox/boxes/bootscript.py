@@ -8,10 +8,10 @@ import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from providers.sandbox.boxes.description import ENVIRONMENT, File
+from providers.sandbox.boxes.description import ENVIRONMENT, BoxFile
 
-ROOM = "/run/burstd-box"
-BOOTED = f"{ROOM}/booted"
+RUN_DIR = "/run/burstd-box"
+BOOTED = f"{RUN_DIR}/booted"
 _SSHD = ("/usr/sbin/sshd", "-E", "/var/log/sshd.log")
 _KEY = "/etc/ssh/ssh_host_ed25519_key"
 _SEED = "/var/lib/cloud/seed/nocloud"
@@ -74,29 +74,29 @@ log_cfgs:
 """
 
 
-def base_files(name: str, address: str) -> list[File]:
+def base_files(name: str, address: str) -> list[BoxFile]:
     """The identity of a host. No name server: a box has no way out, and asking should fail at once."""
     return [
-        File("/etc/hostname", f"{name}\n"),
-        File("/etc/hosts", f"127.0.0.1 localhost\n{address} {name}\n"),
-        File("/etc/resolv.conf", ""),
-        File("/etc/machine-id", f"{uuid.uuid4().hex}\n", 0o444),
+        BoxFile("/etc/hostname", f"{name}\n"),
+        BoxFile("/etc/hosts", f"127.0.0.1 localhost\n{address} {name}\n"),
+        BoxFile("/etc/resolv.conf", ""),
+        BoxFile("/etc/machine-id", f"{uuid.uuid4().hex}\n", 0o444),
     ]
 
 
-def cloud_init_files(name: str, user_data: str, meta_data: Mapping[str, object]) -> list[File]:
+def cloud_init_files(name: str, user_data: str, meta_data: Mapping[str, object]) -> list[BoxFile]:
     """A NoCloud seed, settings that make cloud-init quick here, and the program that runs its stages."""
     meta = {"instance-id": f"i-{name}", "local-hostname": name, **meta_data}
     return [
-        File(f"{_SEED}/user-data", user_data, 0o600),
-        File(f"{_SEED}/meta-data", json.dumps(meta), 0o600),
-        File("/etc/cloud/cloud.cfg", json.dumps(_CLOUD_CFG, indent=1)),
-        File("/etc/cloud/cloud.cfg.d/05_logging.cfg", _LOGGING_CFG),
-        File(f"{ROOM}/cloud_boot.py", Path(__file__).with_name("cloud_boot.py").read_text(encoding="utf-8")),
+        BoxFile(f"{_SEED}/user-data", user_data, 0o600),
+        BoxFile(f"{_SEED}/meta-data", json.dumps(meta), 0o600),
+        BoxFile("/etc/cloud/cloud.cfg", json.dumps(_CLOUD_CFG, indent=1)),
+        BoxFile("/etc/cloud/cloud.cfg.d/05_logging.cfg", _LOGGING_CFG),
+        BoxFile(f"{RUN_DIR}/cloud_boot.py", Path(__file__).with_name("cloud_boot.py").read_text(encoding="utf-8")),
     ]
 
 
-def boot_script(services: Sequence[Sequence[str]], *, ssh: bool, cloud_init: bool) -> File:
+def boot_script(services: Sequence[Sequence[str]], *, ssh: bool, cloud_init: bool) -> BoxFile:
     """A shell script: host keys and sshd (through cloud-init or at once), then each service in turn.
 
     A service is a command that returns when it is up, as daemons do; what fails is said on the console and skipped.
@@ -105,7 +105,7 @@ def boot_script(services: Sequence[Sequence[str]], *, ssh: bool, cloud_init: boo
     lines = ["echo booting $(hostname)"]
     if cloud_init:
         hook = ["sh", "-c", start_sshd] if ssh else []
-        stages = shlex.join(["/usr/bin/python3", f"{ROOM}/cloud_boot.py", *hook])
+        stages = shlex.join(["/usr/bin/python3", f"{RUN_DIR}/cloud_boot.py", *hook])
         lines.append(f"{stages} 2>&1 | tee -a /var/log/cloud-init-output.log")
     elif ssh:
         lines.append(f"[ -e {_KEY} ] || ssh-keygen -q -t ed25519 -N '' -C root@$(hostname) -f {_KEY}")
@@ -115,4 +115,4 @@ def boot_script(services: Sequence[Sequence[str]], *, ssh: bool, cloud_init: boo
     lines += [f"{shlex.join(service)} || echo {shlex.quote(shlex.join(service))} failed: $?" for service in services]
     lines.append(f"touch {BOOTED}")
     exports = [f"export {name}={shlex.quote(value)}" for name, value in ENVIRONMENT.items()]
-    return File(f"{ROOM}/boot", "\n".join([*exports, *lines, ""]), 0o700)
+    return BoxFile(f"{RUN_DIR}/boot", "\n".join([*exports, *lines, ""]), 0o700)

@@ -12,12 +12,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from providers.sandbox.boxes.bootscript import BOOTED, ROOM, base_files, boot_script, cloud_init_files
-from providers.sandbox.boxes.description import ENVIRONMENT, Bind, Description, File, launch
+from providers.sandbox.boxes.bootscript import BOOTED, RUN_DIR, base_files, boot_script, cloud_init_files
+from providers.sandbox.boxes.description import ENVIRONMENT, BindMount, BoxDescription, BoxFile, start_init
 from providers.sandbox.boxes.errors import BoxFailed
 from providers.sandbox.boxes.inside import FORBIDDEN_CAPABILITIES
-from providers.sandbox.boxes.machine import remove_tree, tool
-from providers.sandbox.boxes.network import Network
+from providers.sandbox.boxes.machine import remove_tree, tool_path
+from providers.sandbox.boxes.network import LabNetwork
 from providers.sandbox.boxes.processes import Process
 
 _POLL_S = 0.02
@@ -42,8 +42,8 @@ class BoxSpec:
     user_data: str | None = None
     meta_data: Mapping[str, object] = field(default_factory=dict)
     services: Sequence[Sequence[str]] = ()
-    binds: Sequence[Bind] = ()
-    files: Sequence[File] = ()
+    binds: Sequence[BindMount] = ()
+    files: Sequence[BoxFile] = ()
     ssh: bool = True
     disk_mib: int = 2048
     hostname: str = ""
@@ -55,11 +55,11 @@ class Box:
 
     name: str
     address: str
-    network: Network
+    network: LabNetwork
     directory: Path
 
     @classmethod
-    def start(cls, network: Network, boxes: Path, spec: BoxSpec) -> Box:
+    def start(cls, network: LabNetwork, boxes: Path, spec: BoxSpec) -> Box:
         """Starts a box of its own directory in ``boxes``; returns when its root stands and it boots.
 
         Raises BoxFailed (also when a box of that name is there), NetworkFailed, MissingTool.
@@ -85,7 +85,7 @@ class Box:
         if spec.user_data is not None:
             files += cloud_init_files(hostname, spec.user_data, spec.meta_data)
         files += [boot_script(spec.services, ssh=spec.ssh, cloud_init=spec.user_data is not None), *spec.files]
-        description = Description(
+        description = BoxDescription(
             layers=spec.layers,
             scratch=self.directory / "root",
             console=self.directory / "console.log",
@@ -95,11 +95,11 @@ class Box:
             gpus=spec.gpus,
             binds=spec.binds,
             files=files,
-            boot=f"{ROOM}/boot",
+            boot=f"{RUN_DIR}/boot",
         )
         network = self.network.attach(spec.name, spec.address)
         with (self.directory / "start.log").open("wb") as log:
-            _children[self.directory] = launch(description, network, log)
+            _children[self.directory] = start_init(description, network, log)
 
     def _save(self) -> None:
         state = {"name": self.name, "address": self.address, "network": asdict(self.network)}
@@ -112,7 +112,7 @@ class Box:
             state = json.loads((directory / "box.json").read_text(encoding="utf-8"))
         except (FileNotFoundError, json.JSONDecodeError):
             return None
-        return cls(state["name"], state["address"], Network(**state["network"]), directory.resolve())
+        return cls(state["name"], state["address"], LabNetwork(**state["network"]), directory.resolve())
 
     @property
     def process(self) -> Process | None:
@@ -213,7 +213,7 @@ class Box:
     ) -> tuple[list[str], dict[str, str]]:
         pid = self._pid()
         identity = _identity(Path(f"/proc/{pid}/root/etc"), user)
-        words = [tool("nsenter"), f"--target={pid}", "--mount", "--uts", "--ipc", "--net", "--pid", "--"]
+        words = [tool_path("nsenter"), f"--target={pid}", "--mount", "--uts", "--ipc", "--net", "--pid", "--"]
         words += ["setpriv", *identity.setpriv, "--pdeathsig=KILL"]
         words += ["--bounding-set=" + ",".join(f"-{c}" for c in FORBIDDEN_CAPABILITIES)]
         words += ["env", f"--chdir={cwd}", *argv]
@@ -263,7 +263,7 @@ def _identity(etc: Path, user: str) -> _Identity:
     return _Identity([f"--reuid={entry[2]}", f"--regid={entry[3]}", f"--groups={numbers}"], entry[5])
 
 
-def find(boxes: Path) -> list[Box]:
+def find_boxes(boxes: Path) -> list[Box]:
     """The boxes whose directories are in ``boxes``, dead ones too, by name."""
     if not boxes.is_dir():
         return []

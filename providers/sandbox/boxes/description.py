@@ -16,14 +16,14 @@ from typing import IO
 
 from providers.sandbox.boxes.errors import BoxFailed
 from providers.sandbox.boxes.inside import READY
-from providers.sandbox.boxes.machine import SYSTEM_PATH, tool
+from providers.sandbox.boxes.machine import SYSTEM_PATH, tool_path
 from providers.sandbox.boxes.processes import Process
 
 ENVIRONMENT = {"PATH": SYSTEM_PATH, "HOME": "/root", "USER": "root", "LOGNAME": "root", "LANG": "C.UTF-8"}
 
 
 @dataclass(frozen=True, slots=True)
-class Bind:
+class BindMount:
     """A file or directory of the machine shown in a box, at the same path unless ``target`` is given."""
 
     source: Path
@@ -32,7 +32,7 @@ class Bind:
 
 
 @dataclass(frozen=True, slots=True)
-class File:
+class BoxFile:
     """A file written into a box before it boots. ``owner``: ``user`` or ``user:group``, the box's names or numbers."""
 
     path: str
@@ -42,7 +42,7 @@ class File:
 
 
 @dataclass(frozen=True, slots=True)
-class Description:
+class BoxDescription:
     """What process 1 does: see ``inside.py``. Layers are given the topmost first, the root file system last.
 
     ``upper`` keeps what is written there instead of in memory (then at most ``disk_mib`` MiB). With ``main`` that
@@ -57,8 +57,8 @@ class Description:
     upper: Path | None = None
     disk_mib: int = 2048
     gpus: int = 0
-    binds: Sequence[Bind] = ()
-    files: Sequence[File] = ()
+    binds: Sequence[BindMount] = ()
+    files: Sequence[BoxFile] = ()
     boot: str = ""
     main: Sequence[str] = ()
     environment: Mapping[str, str] = field(default_factory=lambda: dict(ENVIRONMENT))
@@ -84,7 +84,7 @@ class Description:
         )
 
 
-def _file(file: File) -> dict[str, str | int]:
+def _file(file: BoxFile) -> dict[str, str | int]:
     content = file.content.encode() if isinstance(file.content, str) else file.content
     return {
         "path": file.path,
@@ -94,8 +94,8 @@ def _file(file: File) -> dict[str, str | int]:
     }
 
 
-def launch(
-    description: Description,
+def start_init(
+    description: BoxDescription,
     network: Path | None,
     output: IO[bytes],
     *,
@@ -113,8 +113,8 @@ def launch(
     file.write_text(description.to_json(), encoding="utf-8")
     description.scratch.mkdir(exist_ok=True)
     reading, writing = os.pipe()
-    argv = [] if network is None else [tool("nsenter"), f"--net={network}", "--"]
-    argv += [tool("unshare"), "--mount", "--uts", "--ipc", "--pid", "--fork", "--"]
+    argv = [] if network is None else [tool_path("nsenter"), f"--net={network}", "--"]
+    argv += [tool_path("unshare"), "--mount", "--uts", "--ipc", "--pid", "--fork", "--"]
     # Isolated and without site-packages: it must not depend on anything that goes away with the machine's root.
     argv += [sys.executable, "-I", "-S", str(Path(__file__).with_name("inside.py")), str(file), str(writing)]
     try:

@@ -6,10 +6,10 @@ import json
 from dataclasses import asdict
 from pathlib import Path
 
-from providers.sandbox.boxes.box import Box, BoxSpec, find
+from providers.sandbox.boxes.box import Box, BoxSpec, find_boxes
 from providers.sandbox.boxes.errors import BoxFailed
 from providers.sandbox.boxes.machine import need_root, remove_tree
-from providers.sandbox.boxes.network import Network
+from providers.sandbox.boxes.network import LabNetwork
 from providers.sandbox.boxes.processes import Process
 
 _GRACE_S = 5.0
@@ -22,7 +22,7 @@ class Lab:
     the cloud server, whose own files are ``cloud.*``). Whatever is recorded there ends with ``down``.
     """
 
-    def __init__(self, state: Path, network: Network) -> None:
+    def __init__(self, state: Path, network: LabNetwork) -> None:
         self.state = state.resolve()
         self.network = network
 
@@ -33,7 +33,7 @@ class Lab:
             fields = json.loads((state / "lab.json").read_text(encoding="utf-8"))
         except FileNotFoundError:
             return None
-        return cls(state, Network(**fields["network"]))
+        return cls(state, LabNetwork(**fields["network"]))
 
     @property
     def boxes_directory(self) -> Path:
@@ -62,7 +62,7 @@ class Lab:
 
     def boxes(self) -> list[Box]:
         """All boxes, dead ones too, by name."""
-        return find(self.boxes_directory)
+        return find_boxes(self.boxes_directory)
 
     def box(self, name: str) -> Box:
         """The box of a name. Raises BoxFailed."""

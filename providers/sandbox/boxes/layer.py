@@ -7,21 +7,21 @@ import subprocess
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from providers.sandbox.boxes.description import ENVIRONMENT, Bind, Description, launch
+from providers.sandbox.boxes.description import ENVIRONMENT, BindMount, BoxDescription, start_init
 from providers.sandbox.boxes.errors import BuildFailed, NoSpace
 from providers.sandbox.boxes.machine import default_cache, need_root, need_space, remove_tree
 from providers.sandbox.boxes.pip_settings import machine_pip
 from providers.sandbox.boxes.processes import Process
-from providers.sandbox.boxes.rootfs import Rootfs, locked
+from providers.sandbox.boxes.rootfs import Rootfs, file_lock
 
 _LAYER_MIB = 500
 
 
-def layer(
+def ensure_layer(
     base: Rootfs,
     key: str,
     build: Sequence[str],
-    binds: Sequence[Bind] = (),
+    binds: Sequence[BindMount] = (),
     cache: Path | None = None,
     progress: Callable[[str], None] = lambda _step: None,
 ) -> Path:
@@ -38,7 +38,7 @@ def layer(
         return target
     need_root("building a layer")
     store.mkdir(parents=True, exist_ok=True)
-    with locked(store / f"{name}.lock", lambda: progress("waiting for another builder")) as lock:
+    with file_lock(store / f"{name}.lock", lambda: progress("waiting for another builder")) as lock:
         if target.is_dir():
             return target
         need_space(store, _LAYER_MIB)
@@ -64,14 +64,14 @@ def _end_former(unfinished: Path) -> None:
 def _run(
     base: Rootfs,
     build: Sequence[str],
-    binds: Sequence[Bind],
+    binds: Sequence[BindMount],
     directory: Path,
     lock: int,
     progress: Callable[[str], None],
 ) -> None:
     pip = machine_pip(directory)
-    names = [Bind(Path("/etc/resolv.conf").resolve(), "/etc/resolv.conf"), Bind(Path("/etc/hosts"))]
-    description = Description(
+    names = [BindMount(Path("/etc/resolv.conf").resolve(), "/etc/resolv.conf"), BindMount(Path("/etc/hosts"))]
+    description = BoxDescription(
         layers=[base.path],
         scratch=directory / "root",
         console=directory / "console.log",
@@ -83,7 +83,7 @@ def _run(
     )
     output = directory / "output.log"
     with output.open("wb") as log:
-        process = launch(description, None, log, keep=(lock,))
+        process = start_init(description, None, log, keep=(lock,))
         with output.open(encoding="utf-8", errors="replace") as said:
             last: list[str] = []
             while True:

@@ -21,7 +21,7 @@ _PACKAGE_OF = {
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
-def tool(name: str) -> str:
+def tool_path(name: str) -> str:
     """The path of a program, looked for in root's own directories too. Raises MissingTool."""
     found = shutil.which(name) or shutil.which(name, path=SYSTEM_PATH)
     if found is None:
@@ -59,7 +59,7 @@ def default_cache() -> Path:
     return Path.home() / ".cache" / "burstd"
 
 
-def mounts_below(directory: Path) -> list[str]:
+def mounts_under(directory: Path) -> list[str]:
     """Mount points of this mount namespace in ``directory`` or equal to it."""
     root = str(directory.resolve())
     points = [
@@ -73,7 +73,7 @@ def remove_tree(directory: Path) -> None:
     """Removes a directory of ours, if it is there. Raises BuildFailed when something is mounted in it."""
     if not directory.exists():
         return
-    mounted = mounts_below(directory)
+    mounted = mounts_under(directory)
     if mounted:
         raise BuildFailed(f"{mounted[0]} is still mounted, so {directory} was not removed", f"umount {mounted[0]}")
     shutil.rmtree(directory)
@@ -81,4 +81,4 @@ def remove_tree(directory: Path) -> None:
 
 def output_of(argv: Sequence[str], stdin: str | None = None) -> subprocess.CompletedProcess[str]:
     """Runs a program to its end, with text output; the caller looks at the return code."""
-    return subprocess.run([tool(argv[0]), *argv[1:]], input=stdin, capture_output=True, text=True, check=False)
+    return subprocess.run([tool_path(argv[0]), *argv[1:]], input=stdin, capture_output=True, text=True, check=False)

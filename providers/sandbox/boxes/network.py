@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from providers.sandbox.boxes.errors import NetworkFailed
-from providers.sandbox.boxes.machine import need_root, output_of, tool
+from providers.sandbox.boxes.machine import need_root, output_of, tool_path
 
 _NETNS = Path("/run/netns")
 _NAME = re.compile(r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$")
@@ -26,7 +26,7 @@ def _mac(address: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Network:
+class LabNetwork:
     """The hub of a lab, at the first address of ``subnet``.
 
     With a ``namespace`` the bridge is in the network namespace ``burstd-<name>.<namespace>`` and the machine's own
@@ -69,7 +69,7 @@ class Network:
 
     def enter(self) -> list[str]:
         """The words to put before a command that is to run on the hub's network."""
-        return [] if self.hub is None else [tool("nsenter"), f"--net={_NETNS / self.hub}", "--"]
+        return [] if self.hub is None else [tool_path("nsenter"), f"--net={_NETNS / self.hub}", "--"]
 
     def host_namespace(self, host: str) -> str:
         """The network namespace of a host of this lab."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote, urlparse
 
-from providers.sandbox.boxes.description import Bind
+from providers.sandbox.boxes.description import BindMount
 
 _VARIABLES = ("PIP_", "UV_")
 _ALSO = {"http_proxy", "https_proxy", "no_proxy", "all_proxy", "ssl_cert_file", "ssl_cert_dir", "requests_ca_bundle"}
@@ -22,7 +22,7 @@ _NOT = {"PIP_CONFIG_FILE", "PIP_TARGET", "PIP_PREFIX", "PIP_USER", "PIP_REQUIRE_
 class PipSettings:
     """What to add to a build: files to show, and variables."""
 
-    binds: list[Bind]
+    binds: list[BindMount]
     environment: dict[str, str]
 
 
@@ -73,4 +73,6 @@ def machine_pip(directory: Path) -> PipSettings:
     with file.open("w", encoding="utf-8") as out:
         config.write(out)
     values = [value for section in config.sections() for value in config[section].values()] + list(environment.values())
-    return PipSettings([Bind(file, "/etc/pip.conf"), *(Bind(path) for path in local_paths(values))], environment)
+    return PipSettings(
+        [BindMount(file, "/etc/pip.conf"), *(BindMount(path) for path in local_paths(values))], environment
+    )

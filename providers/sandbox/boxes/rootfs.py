@@ -13,7 +13,7 @@ from pathlib import Path
 
 from providers.sandbox.boxes import apt
 from providers.sandbox.boxes.errors import BuildFailed, NoSpace
-from providers.sandbox.boxes.machine import default_cache, need_root, need_space, remove_tree, tool
+from providers.sandbox.boxes.machine import default_cache, need_root, need_space, remove_tree, tool_path
 
 SUITES = ("bookworm", "trixie", "forky")
 PACKAGES = (
@@ -49,13 +49,15 @@ class Rootfs:
     path: Path
 
 
-def key_of(suite: str, packages: tuple[str, ...] = PACKAGES) -> str:
+def rootfs_key(suite: str, packages: tuple[str, ...] = PACKAGES) -> str:
     """Suite and a hash of all that decides the content, apart from the archive's state on the day."""
     recipe = "\n".join((_RECIPE, _STRIP, _CGROUPS, *_DPKG_OPTIONS, *sorted(packages)))
     return f"{suite}-{hashlib.sha256(recipe.encode()).hexdigest()[:12]}"
 
 
-def ensure(suite: str, cache: Path | None = None, progress: Callable[[str], None] = lambda _step: None) -> Rootfs:
+def ensure_rootfs(
+    suite: str, cache: Path | None = None, progress: Callable[[str], None] = lambda _step: None
+) -> Rootfs:
     """The root file system of a Debian release, built when the cache has none (30-60 s, 250-350 MB).
 
     Two builders of one suite wait for each other. Raises MissingTool, NotRoot, NoSpace, NoMirror, BuildFailed.
@@ -63,15 +65,15 @@ def ensure(suite: str, cache: Path | None = None, progress: Callable[[str], None
     if suite not in SUITES:
         raise BuildFailed(f"there is no root file system of {suite}", f"choose one of {', '.join(SUITES)}")
     store = (cache or default_cache()) / "rootfs"
-    key = key_of(suite)
+    key = rootfs_key(suite)
     target = store / key
     if target.is_dir():
         return Rootfs(suite, key, target)
     need_root("building a root file system")
-    tool("mmdebstrap")
+    tool_path("mmdebstrap")
     source = apt.mirror()
     store.mkdir(parents=True, exist_ok=True)
-    with locked(store / f"{key}.lock", lambda: progress(f"{suite}: waiting for another builder")) as lock:
+    with file_lock(store / f"{key}.lock", lambda: progress(f"{suite}: waiting for another builder")) as lock:
         if target.is_dir():
             return Rootfs(suite, key, target)
         need_space(store, _BUILD_MIB)
@@ -89,7 +91,7 @@ def ensure(suite: str, cache: Path | None = None, progress: Callable[[str], None
 
 
 @contextmanager
-def locked(file: Path, waiting: Callable[[], None]) -> Iterator[int]:
+def file_lock(file: Path, waiting: Callable[[], None]) -> Iterator[int]:
     """Holds an exclusive lock on ``file`` and gives its descriptor; calls ``waiting`` once when another holds it."""
     descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
@@ -105,7 +107,7 @@ def locked(file: Path, waiting: Callable[[], None]) -> Iterator[int]:
 
 def _mmdebstrap(suite: str, source: str, target: Path, lock: int, progress: Callable[[str], None]) -> None:
     """Builds into ``target``. Its mounts live and die in a mount and pid namespace of its own."""
-    argv = [tool("unshare"), "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", tool("mmdebstrap")]
+    argv = [tool_path("unshare"), "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", tool_path("mmdebstrap")]
     argv += ["--variant=apt", "--mode=root", "--format=directory", "--skip=check/empty"]
     argv += ["--aptopt=APT::Install-Recommends false", *(f"--aptopt={line}" for line in apt.settings())]
     argv += [f"--dpkgopt={option}" for option in _DPKG_OPTIONS]

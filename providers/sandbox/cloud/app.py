@@ -13,14 +13,14 @@ from fastapi.responses import JSONResponse, PlainTextResponse
 from starlette.types import Receive, Scope, Send
 
 from providers.sandbox.cloud import wire
-from providers.sandbox.cloud.cloud import PAGE, Cloud
-from providers.sandbox.cloud.refusals import STATUS, AnswerLost, Code, Refused
+from providers.sandbox.cloud.cloud import PAGE, SandboxCloud
+from providers.sandbox.cloud.refusals import HTTP_STATUS, AnswerLost, RefusalCode, SandboxRefused
 
 Tags = Annotated[list[str], Query(alias="tag", description="name=value, may be repeated")]
 Limit = Annotated[int, Query(ge=1, le=1000)]
 
 
-class CutLine(Response):
+class CutConnection(Response):
     """No answer: after some seconds, or as soon as the client gives up, the line is cut."""
 
     def __init__(self, after_s: float) -> None:
@@ -42,21 +42,21 @@ def _by_socket(request: Request) -> bool:
     return server is not None and server[1] is None
 
 
-def make_app(cloud: Cloud, token: str) -> FastAPI:
+def make_app(cloud: SandboxCloud, token: str) -> FastAPI:
     """The application; clients by TCP must show the token."""
 
     def known(request: Request) -> None:
         shown = request.headers.get("authorization", "").removeprefix("Bearer ")
         if not _by_socket(request) and not hmac.compare_digest(shown.encode(), token.encode()):
-            raise Refused(Code.AUTH, "the token is not accepted")
+            raise SandboxRefused(RefusalCode.AUTH, "the token is not accepted")
 
     def lab_only(request: Request) -> None:
         if not _by_socket(request):
-            raise Refused(Code.NOT_FOUND, "there is no such thing here")
+            raise SandboxRefused(RefusalCode.NOT_FOUND, "there is no such thing here")
 
     app = FastAPI(title="burstd sandbox cloud", docs_url=None, redoc_url=None, openapi_url=None)
-    app.include_router(_for_clients(cloud), prefix="/v1", dependencies=[Depends(known)])
-    app.include_router(_for_the_lab(cloud), prefix="/v1", dependencies=[Depends(lab_only)])
+    app.include_router(_client_router(cloud), prefix="/v1", dependencies=[Depends(known)])
+    app.include_router(_lab_router(cloud), prefix="/v1", dependencies=[Depends(lab_only)])
 
     @app.get("/self/notice")
     def notice(request: Request) -> PlainTextResponse:
@@ -66,19 +66,19 @@ def make_app(cloud: Cloud, token: str) -> FastAPI:
             return PlainTextResponse("")
         return PlainTextResponse(said.kind if said.deadline is None else f"{said.kind} {said.deadline:.0f}")
 
-    @app.exception_handler(Refused)
-    async def refused(_request: Request, no: Refused) -> JSONResponse:
+    @app.exception_handler(SandboxRefused)
+    async def refused(_request: Request, no: SandboxRefused) -> JSONResponse:
         headers = {"Retry-After": f"{no.retry_after_s:g}"} if no.retry_after_s else None
         body = {"error": {"code": no.code.value, "message": str(no)}}
-        return JSONResponse(body, STATUS[no.code], headers)
+        return JSONResponse(body, HTTP_STATUS[no.code], headers)
 
     @app.exception_handler(RequestValidationError)
     async def misread(_request: Request, error: RequestValidationError) -> JSONResponse:
-        return JSONResponse({"error": {"code": Code.BAD_REQUEST.value, "message": str(error)}}, 400)
+        return JSONResponse({"error": {"code": RefusalCode.BAD_REQUEST.value, "message": str(error)}}, 400)
 
     @app.exception_handler(AnswerLost)
     async def lost(_request: Request, how: AnswerLost) -> Response:
-        return CutLine(how.after_s)
+        return CutConnection(how.after_s)
 
     return app
 
@@ -87,7 +87,7 @@ def _tags(words: list[str]) -> dict[str, str]:
     return dict(word.partition("=")[::2] for word in words)
 
 
-def _for_clients(cloud: Cloud) -> APIRouter:
+def _client_router(cloud: SandboxCloud) -> APIRouter:
     """What a provider calls. The functions are synchronous: the framework runs them in threads."""
     router = APIRouter()
 
@@ -97,15 +97,15 @@ def _for_clients(cloud: Cloud) -> APIRouter:
 
     @router.post("/instances", status_code=201)
     def launch(body: wire.LaunchBody) -> wire.InstanceView:
-        return wire.InstanceView.of(cloud.launch(body.request()))
+        return wire.InstanceView.from_machine(cloud.launch(body.request()))
 
     @router.get("/instances")
     def instances(tags: Tags = [], limit: Limit = PAGE, marker: str = "") -> wire.PageView[wire.InstanceView]:  # noqa: B006
-        return wire.instances_page(cloud.instances(_tags(tags), limit, marker))
+        return wire.instances_page_view(cloud.instances(_tags(tags), limit, marker))
 
     @router.get("/instances/{instance_id}")
     def instance(instance_id: str) -> wire.InstanceView:
-        return wire.InstanceView.of(cloud.instance(instance_id))
+        return wire.InstanceView.from_machine(cloud.instance(instance_id))
 
     @router.delete("/instances/{instance_id}", status_code=204)
     def terminate(instance_id: str) -> None:
@@ -116,7 +116,7 @@ def _for_clients(cloud: Cloud) -> APIRouter:
         return PlainTextResponse(cloud.console(instance_id))
 
     for kind in ("volume", "port"):
-        _parts(router, cloud, kind)
+        _add_resource_routes(router, cloud, kind)
 
     @router.get("/quota")
     def quota() -> wire.QuotaView:
@@ -133,24 +133,24 @@ def _for_clients(cloud: Cloud) -> APIRouter:
 
     @router.get("/bill")
     def bill(tags: Tags = []) -> wire.BillView:  # noqa: B006
-        rows = [wire.BillRowView.of(row) for row in cloud.bill(_tags(tags))]
+        rows = [wire.BillRowView.from_row(row) for row in cloud.bill(_tags(tags))]
         total = sum((row.cost for row in rows), Decimal(0))
         return wire.BillView(currency=cloud.catalog.currency, total=total, rows=rows)
 
     return router
 
 
-def _parts(router: APIRouter, cloud: Cloud, kind: str) -> None:
+def _add_resource_routes(router: APIRouter, cloud: SandboxCloud, kind: str) -> None:
     @router.get(f"/{kind}s")
-    def parts(tags: Tags = [], limit: Limit = PAGE, marker: str = "") -> wire.PageView[wire.PartView]:  # noqa: B006
-        return wire.parts_page(cloud.parts(kind, _tags(tags), limit, marker))
+    def parts(tags: Tags = [], limit: Limit = PAGE, marker: str = "") -> wire.PageView[wire.ResourceView]:  # noqa: B006
+        return wire.resources_page_view(cloud.list_resources(kind, _tags(tags), limit, marker))
 
     @router.delete(f"/{kind}s/{{part_id}}", status_code=204)
     def remove(part_id: str) -> None:
         cloud.remove(kind, part_id)
 
 
-def _for_the_lab(cloud: Cloud) -> APIRouter:
+def _lab_router(cloud: SandboxCloud) -> APIRouter:
     """What orders trouble, and what counts."""
     router = APIRouter()
 
@@ -159,24 +159,24 @@ def _for_the_lab(cloud: Cloud) -> APIRouter:
         """Answers as soon as the server does."""
 
     @router.put("/faults")
-    def order(body: wire.FaultBody) -> wire.FaultBody:
-        return wire.FaultBody.model_validate(cloud.order(body.fault()), from_attributes=True)
+    def inject_fault(body: wire.FaultBody) -> wire.FaultBody:
+        return wire.FaultBody.model_validate(cloud.inject_fault(body.fault()), from_attributes=True)
 
     @router.get("/faults")
-    def orders() -> list[wire.FaultBody]:
-        return [wire.FaultBody.model_validate(fault, from_attributes=True) for fault in cloud.orders()]
+    def pending_faults() -> list[wire.FaultBody]:
+        return [wire.FaultBody.model_validate(fault, from_attributes=True) for fault in cloud.pending_faults()]
 
     @router.delete("/faults", status_code=204)
-    def cancel(fault: str | None = None) -> None:
-        cloud.cancel(fault)
+    def cancel_fault(fault: str | None = None) -> None:
+        cloud.cancel_fault(fault)
 
     @router.post("/instances/{instance_id}/interrupt", status_code=204)
     def interrupt(instance_id: str, notice_seconds: float = 0.0) -> None:
         cloud.interrupt(instance_id, notice_seconds)
 
     @router.post("/instances/{instance_id}/hint", status_code=204)
-    def hint(instance_id: str) -> None:
-        cloud.hint(instance_id)
+    def recommend_rebalance(instance_id: str) -> None:
+        cloud.recommend_rebalance(instance_id)
 
     @router.get("/calls")
     def calls() -> wire.CallsView:

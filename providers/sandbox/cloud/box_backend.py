@@ -10,10 +10,10 @@ from pathlib import Path
 from providers.sandbox.boxes.box import Box, BoxSpec
 from providers.sandbox.boxes.errors import SandboxError
 from providers.sandbox.boxes.lab import Lab
-from providers.sandbox.cloud.resources import Machine, State
+from providers.sandbox.cloud.resources import SandboxInstanceState, SandboxMachine
 
 _WORKERS = 4
-_Work = Callable[[Machine], None]
+_Work = Callable[[SandboxMachine], None]
 
 
 class BoxBackend:
@@ -30,20 +30,20 @@ class BoxBackend:
         self._under_way: dict[str, Future[None]] = {}
         self._failed: dict[str, str] = {}
 
-    def start(self, machine: Machine) -> None:
+    def start(self, machine: SandboxMachine) -> None:
         """Starts its box, soon."""
         self._then(machine, self._start)
 
-    def stop(self, machine: Machine) -> None:
+    def stop(self, machine: SandboxMachine) -> None:
         """Stops its box, soon."""
         self._then(machine, self._stop)
 
-    def console(self, machine: Machine) -> str:
+    def console(self, machine: SandboxMachine) -> str:
         """What its box has written to the console."""
         box = Box.load(self._lab.boxes_directory / machine.id)
         return "" if box is None else box.console()
 
-    def why_dead(self, machine: Machine) -> str:
+    def death_reason(self, machine: SandboxMachine) -> str:
         """Empty while its box runs or is being started, else a sentence on what became of it."""
         with self._lock:
             work = self._under_way.get(machine.id)
@@ -57,29 +57,29 @@ class BoxBackend:
         box = Box.load(self._lab.boxes_directory / machine.id)
         return "" if box is not None and box.alive else "the machine has switched itself off"
 
-    def take_up(self, machines: Iterable[Machine]) -> None:
+    def resume_machines(self, machines: Iterable[SandboxMachine]) -> None:
         """After a restart: starts what should run and was never started, stops what nobody knows."""
         known = {machine.id: machine for machine in machines}
         there = {box.name for box in self._lab.boxes() if box.name.startswith("i-")}
         for name in there:
             machine = known.get(name)
-            if machine is None or machine.state is State.TERMINATED:
+            if machine is None or machine.state is SandboxInstanceState.TERMINATED:
                 self._lab.box(name).stop()
         for machine in known.values():
             died = machine.lies and machine.dies_at is None
-            if machine.state is State.RUNNING and machine.id not in there and not died:
+            if machine.state is SandboxInstanceState.RUNNING and machine.id not in there and not died:
                 self.start(machine)
 
     def close(self) -> None:
         """Finishes what is under way; boxes run on."""
         self._pool.shutdown(wait=True)
 
-    def _then(self, machine: Machine, work: _Work) -> None:
+    def _then(self, machine: SandboxMachine, work: _Work) -> None:
         with self._lock:
             before = self._under_way.get(machine.id)
             self._under_way[machine.id] = self._pool.submit(self._after, before, work, machine)
 
-    def _after(self, before: Future[None] | None, work: _Work, machine: Machine) -> None:
+    def _after(self, before: Future[None] | None, work: _Work, machine: SandboxMachine) -> None:
         if before is not None:
             wait([before])  # never a deadlock: the pool begins its work in the order in which it was given
         try:
@@ -88,7 +88,7 @@ class BoxBackend:
             with self._lock:
                 self._failed[machine.id] = str(error)
 
-    def _start(self, machine: Machine) -> None:
+    def _start(self, machine: SandboxMachine) -> None:
         request = machine.request
         self._lab.start(
             BoxSpec(
@@ -103,7 +103,7 @@ class BoxBackend:
             )
         )
 
-    def _stop(self, machine: Machine) -> None:
+    def _stop(self, machine: SandboxMachine) -> None:
         box = Box.load(self._lab.boxes_directory / machine.id)
         if box is not None:
             box.stop()

@@ -9,7 +9,7 @@ from decimal import Decimal
 
 
 @dataclass(frozen=True, slots=True)
-class InstanceType:
+class SandboxInstanceType:
     """A kind of machine. Memory in MiB, prices for an hour; no spot price: not sold on the spot market."""
 
     name: str
@@ -22,7 +22,7 @@ class InstanceType:
 
 
 @dataclass(frozen=True, slots=True)
-class Catalog:
+class SandboxCatalog:
     """The whole cloud. Times in seconds.
 
     ``capacity`` counts machines by zone and type, both markets together; what is not named is not sold there.
@@ -30,7 +30,7 @@ class Catalog:
     ``boot_s``: from the launch until it runs. ``stop_s``: from the request until it has ended.
     """
 
-    types: tuple[InstanceType, ...]
+    types: tuple[SandboxInstanceType, ...]
     capacity: Mapping[str, Mapping[str, int]]
     images: frozenset[str] = frozenset({"debian"})
     addresses: str = "10.77.64.0/18"
@@ -42,7 +42,7 @@ class Catalog:
     list_lag_s: float = 0.0
     ended_shown_s: float = 60.0
     token_s: float = 24 * 3600.0
-    _by_name: dict[str, InstanceType] = field(init=False, repr=False, compare=False, default_factory=dict)
+    _by_name: dict[str, SandboxInstanceType] = field(init=False, repr=False, compare=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         ipaddress.ip_network(self.addresses)
@@ -51,7 +51,7 @@ class Catalog:
         if unknown:
             raise ValueError(f"capacity is given for unknown types: {', '.join(sorted(unknown))}")
 
-    def type(self, name: str) -> InstanceType | None:
+    def type(self, name: str) -> SandboxInstanceType | None:
         """The type of a name."""
         return self._by_name.get(name)
 

@@ -14,7 +14,7 @@ import httpx
 from providers.sandbox.boxes.errors import SandboxError
 from providers.sandbox.boxes.lab import Lab
 from providers.sandbox.cloud import wire
-from providers.sandbox.cloud.faults import Fault
+from providers.sandbox.cloud.faults import SandboxFault
 from providers.sandbox.cloud.settings import ServerSettings
 
 _POLL_S = 0.05
@@ -22,7 +22,7 @@ _POLL_S = 0.05
 _servers: dict[Path, subprocess.Popen[bytes]] = {}
 
 
-class Control:
+class CloudServerClient:
     """A client of one lab's server. Calls raise httpx.HTTPError where it does not answer, or refuses."""
 
     def __init__(self, state: Path, timeout_s: float = 30.0) -> None:
@@ -42,12 +42,12 @@ class Control:
             return False
         return True
 
-    def order(self, fault: Fault) -> str:
+    def inject_fault(self, fault: SandboxFault) -> str:
         """Orders a fault; returns its id."""
         body = wire.FaultBody.model_validate(fault, from_attributes=True)
         return wire.FaultBody.model_validate(self._call("PUT", "/faults", json=body.model_dump(mode="json")).json()).id
 
-    def cancel(self, fault_id: str | None = None) -> None:
+    def cancel_fault(self, fault_id: str | None = None) -> None:
         """Takes one order back, or all."""
         self._call("DELETE", "/faults", params={} if fault_id is None else {"fault": fault_id})
 
@@ -60,7 +60,7 @@ class Control:
         """Takes a spot instance back, ``notice_s`` seconds from now."""
         self._call("POST", f"/instances/{instance_id}/interrupt", params={"notice_seconds": notice_s})
 
-    def hint(self, instance_id: str) -> None:
+    def recommend_rebalance(self, instance_id: str) -> None:
         """Says of an instance that it may be taken back soon."""
         self._call("POST", f"/instances/{instance_id}/hint")
 
@@ -97,7 +97,7 @@ def start_server(config: Path, timeout_s: float = 300.0) -> None:
             start_new_session=True,
             env={**os.environ, "PYTHONPATH": path},
         )
-    control = Control(settings.state, timeout_s=5.0)
+    control = CloudServerClient(settings.state, timeout_s=5.0)
     deadline = time.monotonic() + timeout_s
     try:
         while not control.ready():

@@ -8,7 +8,7 @@ from enum import StrEnum
 from fnmatch import fnmatchcase
 
 
-class Kind(StrEnum):
+class FaultKind(StrEnum):
     """What goes wrong."""
 
     # A call is refused, before anything is done.
@@ -41,13 +41,21 @@ class Kind(StrEnum):
     LEAK_PORT = "leak-port"
 
 
-REFUSALS = (Kind.CAPACITY, Kind.QUOTA, Kind.BAD_IMAGE, Kind.RATE_LIMIT, Kind.AUTH, Kind.ERROR, Kind.UNAVAILABLE)
-ANSWERS = (Kind.LOSE_ANSWER, Kind.DELAY)
+REFUSAL_FAULTS = (
+    FaultKind.CAPACITY,
+    FaultKind.QUOTA,
+    FaultKind.BAD_IMAGE,
+    FaultKind.RATE_LIMIT,
+    FaultKind.AUTH,
+    FaultKind.ERROR,
+    FaultKind.UNAVAILABLE,
+)
+ANSWER_FAULTS = (FaultKind.LOSE_ANSWER, FaultKind.DELAY)
 CALLS = ("offers", "launch", "list", "get", "terminate", "console", "volumes", "ports", "remove", "quota")
 
 
 @dataclass(frozen=True, slots=True)
-class Subject:
+class CallSubject:
     """What a call is about; empty where it does not apply."""
 
     zone: str = ""
@@ -56,14 +64,14 @@ class Subject:
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
+class SandboxFault:
     """One order.
 
     Patterns as in the shell. ``calls`` (some of CALLS, or ``*``) counts for refusals and answers only. ``count`` None:
     for ever. A call on nothing in particular, such as a list, has an empty zone, type and name.
     """
 
-    kind: Kind
+    kind: FaultKind
     calls: tuple[str, ...] = ("launch",)
     zones: str = "*"
     types: str = "*"
@@ -72,25 +80,25 @@ class Fault:
     seconds: float = 0.0
     id: str = ""
 
-    def matches(self, kinds: Iterable[Kind], call: str, subject: Subject) -> bool:
+    def matches(self, kinds: Iterable[FaultKind], call: str, subject: CallSubject) -> bool:
         """Whether this call or instance is meant."""
         return (
             self.kind in kinds
-            and (self.kind not in (*REFUSALS, *ANSWERS) or call in self.calls or "*" in self.calls)
+            and (self.kind not in (*REFUSAL_FAULTS, *ANSWER_FAULTS) or call in self.calls or "*" in self.calls)
             and fnmatchcase(subject.zone, self.zones)
             and fnmatchcase(subject.type, self.types)
             and fnmatchcase(subject.name, self.names)
         )
 
 
-class Faults:
+class FaultQueue:
     """The orders not yet carried out, oldest first."""
 
-    def __init__(self, orders: Iterable[Fault] = (), made: int = 0) -> None:
+    def __init__(self, orders: Iterable[SandboxFault] = (), made: int = 0) -> None:
         self._orders = list(orders)
         self.made = made
 
-    def add(self, fault: Fault) -> Fault:
+    def add(self, fault: SandboxFault) -> SandboxFault:
         """Takes an order; returns it with its id."""
         self.made += 1
         taken = replace(fault, id=fault.id or f"f-{self.made}")
@@ -101,11 +109,11 @@ class Faults:
         """Forgets one order, or all."""
         self._orders = [] if fault_id is None else [f for f in self._orders if f.id != fault_id]
 
-    def orders(self) -> tuple[Fault, ...]:
+    def pending(self) -> tuple[SandboxFault, ...]:
         """Those that are left."""
         return tuple(self._orders)
 
-    def take(self, kinds: Iterable[Kind], call: str, subject: Subject) -> Fault | None:
+    def take_matching(self, kinds: Iterable[FaultKind], call: str, subject: CallSubject) -> SandboxFault | None:
         """The first order that is meant, counted down."""
         wanted = tuple(kinds)
         for index, fault in enumerate(self._orders):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 
 
-class Code(StrEnum):
+class RefusalCode(StrEnum):
     """Reason of a refusal, as it stands in the answer's body."""
 
     CAPACITY = "InsufficientCapacity"
@@ -22,24 +22,24 @@ class Code(StrEnum):
     """Nothing was done."""
 
 
-STATUS = {
-    Code.CAPACITY: 409,
-    Code.QUOTA: 403,
-    Code.BAD_REQUEST: 400,
-    Code.TOKEN_REUSED: 409,
-    Code.IN_USE: 409,
-    Code.RATE: 429,
-    Code.AUTH: 401,
-    Code.NOT_FOUND: 404,
-    Code.INTERNAL: 500,
-    Code.UNAVAILABLE: 503,
+HTTP_STATUS = {
+    RefusalCode.CAPACITY: 409,
+    RefusalCode.QUOTA: 403,
+    RefusalCode.BAD_REQUEST: 400,
+    RefusalCode.TOKEN_REUSED: 409,
+    RefusalCode.IN_USE: 409,
+    RefusalCode.RATE: 429,
+    RefusalCode.AUTH: 401,
+    RefusalCode.NOT_FOUND: 404,
+    RefusalCode.INTERNAL: 500,
+    RefusalCode.UNAVAILABLE: 503,
 }
 
 
-class Refused(Exception):
+class SandboxRefused(Exception):
     """The cloud answered, and the answer is no. ``retry_after_s``: seconds, 0 when it does not say."""
 
-    def __init__(self, code: Code, message: str, retry_after_s: float = 0.0) -> None:
+    def __init__(self, code: RefusalCode, message: str, retry_after_s: float = 0.0) -> None:
         super().__init__(message)
         self.code = code
         self.retry_after_s = retry_after_s
@@ -53,5 +53,5 @@ class AnswerLost(Exception):
         self.after_s = after_s
 
 
-class Unreachable(Exception):
+class SandboxUnreachable(Exception):
     """Nothing listens there: the call was not even sent."""

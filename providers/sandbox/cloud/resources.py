@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import Any, Generic, TypeVar
 
 
-class State(StrEnum):
+class SandboxInstanceState(StrEnum):
     """State of an instance."""
 
     PENDING = "pending"
@@ -19,12 +19,17 @@ class State(StrEnum):
     ERROR = "error"
 
 
-HELD = (State.PENDING, State.RUNNING, State.STOPPING, State.ERROR)
+COUNTED_STATES = (
+    SandboxInstanceState.PENDING,
+    SandboxInstanceState.RUNNING,
+    SandboxInstanceState.STOPPING,
+    SandboxInstanceState.ERROR,
+)
 """States that count against the quota and hold an address."""
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class SandboxLaunchRequest:
     """A request to launch. The same ``token`` with the same request means the same instance."""
 
     token: str
@@ -52,17 +57,17 @@ class Announcement:
 
 
 @dataclass(slots=True)
-class Machine:
+class SandboxMachine:
     """An instance. Times in seconds since 1970 by the cloud's clock; ``runs_at`` is when it will run, or began to."""
 
     id: str
-    request: Request
+    request: SandboxLaunchRequest
     address: str
     gpus: int
     price: Decimal
     created: float
     runs_at: float
-    state: State = State.PENDING
+    state: SandboxInstanceState = SandboxInstanceState.PENDING
     started: float | None = None
     ends_at: float | None = None
     ended: float | None = None
@@ -81,7 +86,7 @@ class Machine:
 
     def announcements(self) -> list[Announcement]:
         """What was said of its end, while it lives."""
-        if self.state not in (State.PENDING, State.RUNNING):
+        if self.state not in (SandboxInstanceState.PENDING, SandboxInstanceState.RUNNING):
             return []
         said = [Announcement(self.id, "rebalance", None)] if self.hinted else []
         if self.interrupted_at is not None:
@@ -97,18 +102,18 @@ class Machine:
         return {**asdict(self), "price": str(self.price), "state": self.state.value}
 
     @classmethod
-    def from_json(cls, fields: Mapping[str, Any]) -> Machine:
+    def from_json(cls, fields: Mapping[str, Any]) -> SandboxMachine:
         """The inverse of ``to_json``."""
         values = dict(fields)
-        values["request"] = Request(**values["request"])
+        values["request"] = SandboxLaunchRequest(**values["request"])
         values["price"] = Decimal(values["price"])
-        values["state"] = State(values["state"])
+        values["state"] = SandboxInstanceState(values["state"])
         values["heard"] = tuple(values.get("heard", ()))
         return cls(**values)
 
 
 @dataclass(slots=True)
-class Part:
+class AttachedResource:
     """A volume or a port of an instance; ``attached_to`` is empty when it outlived it."""
 
     id: str
@@ -141,11 +146,11 @@ class BillRow:
         return self.price * Decimal(repr(self.seconds)) / 3600
 
 
-T = TypeVar("T", Machine, Part)
+T = TypeVar("T", SandboxMachine, AttachedResource)
 
 
 @dataclass(frozen=True, slots=True)
-class Page(Generic[T]):
+class ResourcePage(Generic[T]):
     """A part of a list, and the marker of the next, empty at the end."""
 
     items: tuple[T, ...]

@@ -20,12 +20,12 @@ import uvicorn
 from providers.sandbox.boxes import rootfs
 from providers.sandbox.boxes.errors import NetworkFailed, SandboxError
 from providers.sandbox.boxes.lab import Lab
-from providers.sandbox.boxes.network import Network
+from providers.sandbox.boxes.network import LabNetwork
 from providers.sandbox.boxes.processes import Process
 from providers.sandbox.cloud.app import make_app
 from providers.sandbox.cloud.box_backend import BoxBackend
-from providers.sandbox.cloud.cloud import Cloud
-from providers.sandbox.cloud.resources import Machine, State
+from providers.sandbox.cloud.cloud import SandboxCloud
+from providers.sandbox.cloud.resources import SandboxInstanceState, SandboxMachine
 from providers.sandbox.cloud.settings import ImageSettings, ServerSettings
 
 _CLONE_NEWNET = 0x40000000
@@ -34,7 +34,7 @@ _SOCKET_PATH_MAX = 107
 
 
 @contextmanager
-def inside(network: Network) -> Iterator[None]:
+def inside_network(network: LabNetwork) -> Iterator[None]:
     """The calling thread is on the hub's network meanwhile; a socket made there stays there."""
     if network.hub is None:
         yield
@@ -58,7 +58,7 @@ def inside(network: Network) -> Iterator[None]:
         os.close(hub)
 
 
-def listen(settings: ServerSettings, network: Network) -> list[socket.socket]:
+def open_sockets(settings: ServerSettings, network: LabNetwork) -> list[socket.socket]:
     """Sockets for the lab (unix, for root only) and for clients (TCP, on the hub). Raises NetworkFailed."""
     path = str(settings.socket)
     if len(path) > _SOCKET_PATH_MAX:
@@ -70,7 +70,7 @@ def listen(settings: ServerSettings, network: Network) -> list[socket.socket]:
         unix.bind(path)
     finally:
         os.umask(mask)
-    with inside(network):
+    with inside_network(network):
         tcp = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     tcp.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
@@ -83,20 +83,20 @@ def listen(settings: ServerSettings, network: Network) -> list[socket.socket]:
 
 def layers_of(image: ImageSettings, cache: Path | None) -> list[Path]:
     """An image's layers; its root file system is built when it is missing."""
-    base = [] if image.suite is None else [rootfs.ensure(image.suite, cache, _say).path]
+    base = [] if image.suite is None else [rootfs.ensure_rootfs(image.suite, cache, _say).path]
     return [*image.layers, *base]
 
 
-class Keeper:
+class StateKeeper:
     """Keeps the cloud's state in a file, and does what is due when it is due."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
         self._wake = threading.Event()
         self._end = False
-        self.cloud: Cloud | None = None
+        self.cloud: SandboxCloud | None = None
 
-    def changed(self) -> None:
+    def save(self) -> None:
         """Writes the state, whole or not at all."""
         if self.cloud is None:
             return
@@ -106,33 +106,33 @@ class Keeper:
         unfinished.rename(self._file)
         self._wake.set()
 
-    def watch(self, cloud: Cloud, backend: BoxBackend) -> None:
+    def watch(self, cloud: SandboxCloud, backend: BoxBackend) -> None:
         """Runs until ``end``."""
         while not self._end:
             self._wake.clear()
             due = cloud.advance()
             for machine in cloud.machines():
-                if machine.state is State.RUNNING and not machine.lies:
-                    self._look_at(machine, cloud, backend)
+                if machine.state is SandboxInstanceState.RUNNING and not machine.lies:
+                    self._check_machine(machine, cloud, backend)
             self._wake.wait(_WATCH_S if due is None else min(_WATCH_S, max(0.0, due - time.time())))
 
     @staticmethod
-    def _look_at(machine: Machine, cloud: Cloud, backend: BoxBackend) -> None:
+    def _check_machine(machine: SandboxMachine, cloud: SandboxCloud, backend: BoxBackend) -> None:
         try:
-            why = backend.why_dead(machine)
+            why = backend.death_reason(machine)
         except OSError as error:  # its files are going just now, or the disk is bad: look again next time
             _say(f"{machine.id} cannot be looked at: {error}")
             return
         if why:
-            cloud.died(machine.id, why)
+            cloud.report_death(machine.id, why)
 
-    def end(self) -> None:
+    def stop(self) -> None:
         """Makes ``watch`` return."""
         self._end = True
         self._wake.set()
 
 
-def serve(settings: ServerSettings) -> None:
+def serve_cloud(settings: ServerSettings) -> None:
     """Serves until SIGTERM. Raises SandboxError."""
     lab = Lab(settings.state, settings.lab.network())
     lab.up()
@@ -145,16 +145,16 @@ def serve(settings: ServerSettings) -> None:
     token = settings.token_file.read_text(encoding="utf-8").strip()
     if not token:
         raise SandboxError(f"{settings.token_file} is empty", "write a token into it")
-    sockets = listen(settings, lab.network)
+    sockets = open_sockets(settings, lab.network)
     backend = BoxBackend(lab, {name: layers_of(image, settings.cache) for name, image in settings.images.items()})
-    keeper = Keeper(settings.state / "cloud.json")
-    cloud = Cloud(settings.catalog(), time.time, backend, pause=time.sleep, changed=keeper.changed)
-    kept = settings.state / "cloud.json"
-    if kept.exists():
-        cloud.restore(json.loads(kept.read_text(encoding="utf-8")))
-        backend.take_up(cloud.machines())
-    keeper.cloud = cloud
-    watcher = threading.Thread(target=keeper.watch, args=(cloud, backend), name="watcher", daemon=True)
+    state_keeper = StateKeeper(settings.state / "cloud.json")
+    cloud = SandboxCloud(settings.catalog(), time.time, backend, pause=time.sleep, changed=state_keeper.save)
+    state_file = settings.state / "cloud.json"
+    if state_file.exists():
+        cloud.restore(json.loads(state_file.read_text(encoding="utf-8")))
+        backend.resume_machines(cloud.machines())
+    state_keeper.cloud = cloud
+    watcher = threading.Thread(target=state_keeper.watch, args=(cloud, backend), name="watcher", daemon=True)
     watcher.start()
     config = uvicorn.Config(
         make_app(cloud, token), log_level="warning", access_log=False, lifespan="off", timeout_graceful_shutdown=2
@@ -162,7 +162,7 @@ def serve(settings: ServerSettings) -> None:
     try:
         uvicorn.Server(config).run(sockets)
     finally:
-        keeper.end()
+        state_keeper.stop()
         watcher.join()
         backend.close()
 
@@ -178,7 +178,7 @@ def main() -> int:
     parser.add_argument("--config", type=Path, required=True, help="TOML file: see server_settings.py")
     arguments = parser.parse_args()
     try:
-        serve(ServerSettings.load(arguments.config))
+        serve_cloud(ServerSettings.load(arguments.config))
     except SandboxError as error:
         _say(str(error))
         return 1

@@ -10,8 +10,8 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from providers.sandbox.boxes.errors import SandboxError
-from providers.sandbox.boxes.network import Network
-from providers.sandbox.cloud.catalog import Catalog, InstanceType
+from providers.sandbox.boxes.network import LabNetwork
+from providers.sandbox.cloud.catalog import SandboxCatalog, SandboxInstanceType
 
 Seconds = Annotated[float, Field(ge=0)]
 Price = Annotated[Decimal, Field(ge=0)]
@@ -62,9 +62,9 @@ class LabSettings(_Strict):
     subnet: str = "10.77.0.0/16"
     namespace: str = "hub"
 
-    def network(self) -> Network:
+    def network(self) -> LabNetwork:
         """The lab's network."""
-        return Network(self.name, self.subnet, self.namespace or None)
+        return LabNetwork(self.name, self.subnet, self.namespace or None)
 
 
 class ServerSettings(_Strict):
@@ -86,12 +86,12 @@ class ServerSettings(_Strict):
         except (OSError, tomllib.TOMLDecodeError, ValidationError) as error:
             raise SandboxError(f"{file} cannot be used: {error}", "mend it and start again") from error
 
-    def catalog(self) -> Catalog:
+    def catalog(self) -> SandboxCatalog:
         """What the cloud is made with. Raises SandboxError."""
         cloud = self.cloud
         try:
-            return Catalog(
-                types=tuple(InstanceType(**t.model_dump()) for t in cloud.types),
+            return SandboxCatalog(
+                types=tuple(SandboxInstanceType(**t.model_dump()) for t in cloud.types),
                 capacity=cloud.capacity,
                 images=frozenset(self.images),
                 addresses=cloud.addresses,

@@ -7,9 +7,16 @@ from typing import Generic, TypeVar
 
 from pydantic import BaseModel, ConfigDict
 
-from providers.sandbox.cloud.catalog import Catalog
-from providers.sandbox.cloud.faults import Fault, Kind
-from providers.sandbox.cloud.resources import BillRow, Machine, Page, Part, Request, State
+from providers.sandbox.cloud.catalog import SandboxCatalog
+from providers.sandbox.cloud.faults import FaultKind, SandboxFault
+from providers.sandbox.cloud.resources import (
+    AttachedResource,
+    BillRow,
+    ResourcePage,
+    SandboxInstanceState,
+    SandboxLaunchRequest,
+    SandboxMachine,
+)
 
 
 class _Wire(BaseModel):
@@ -43,9 +50,9 @@ class LaunchBody(_Wire):
     user_data: str = ""
     tags: dict[str, str] = {}
 
-    def request(self) -> Request:
+    def request(self) -> SandboxLaunchRequest:
         """As the cloud takes it."""
-        return Request(**self.model_dump())
+        return SandboxLaunchRequest(**self.model_dump())
 
 
 class InstanceView(_Wire):
@@ -57,7 +64,7 @@ class InstanceView(_Wire):
     type: str
     image: str
     spot: bool
-    state: State
+    state: SandboxInstanceState
     tags: dict[str, str]
     address: str
     price: Decimal
@@ -66,7 +73,7 @@ class InstanceView(_Wire):
     interrupted_at: float | None
 
     @classmethod
-    def of(cls, machine: Machine) -> InstanceView:
+    def from_machine(cls, machine: SandboxMachine) -> InstanceView:
         """Of a machine of the cloud; a pending one tells no address yet."""
         request = machine.request
         return cls(
@@ -78,7 +85,7 @@ class InstanceView(_Wire):
             spot=request.spot,
             state=machine.state,
             tags=dict(request.tags),
-            address="" if machine.state is State.PENDING else machine.address,
+            address="" if machine.state is SandboxInstanceState.PENDING else machine.address,
             price=machine.price,
             created=machine.created,
             error=machine.error,
@@ -86,7 +93,7 @@ class InstanceView(_Wire):
         )
 
 
-class PartView(_Wire):
+class ResourceView(_Wire):
     """A volume or a port."""
 
     id: str
@@ -96,12 +103,12 @@ class PartView(_Wire):
     attached_to: str
 
     @classmethod
-    def of(cls, part: Part) -> PartView:
+    def from_resource(cls, part: AttachedResource) -> ResourceView:
         """Of a part of the cloud."""
         return cls(**part.to_json())
 
 
-V = TypeVar("V", InstanceView, PartView)
+V = TypeVar("V", InstanceView, ResourceView)
 
 
 class PageView(_Wire, Generic[V]):
@@ -111,17 +118,17 @@ class PageView(_Wire, Generic[V]):
     next: str = ""
 
 
-def instances_page(page: Page[Machine]) -> PageView[InstanceView]:
+def instances_page_view(page: ResourcePage[SandboxMachine]) -> PageView[InstanceView]:
     """A page of instances."""
-    return PageView[InstanceView](items=[InstanceView.of(m) for m in page.items], next=page.next)
+    return PageView[InstanceView](items=[InstanceView.from_machine(m) for m in page.items], next=page.next)
 
 
-def parts_page(page: Page[Part]) -> PageView[PartView]:
+def resources_page_view(page: ResourcePage[AttachedResource]) -> PageView[ResourceView]:
     """A page of volumes or ports."""
-    return PageView[PartView](items=[PartView.of(p) for p in page.items], next=page.next)
+    return PageView[ResourceView](items=[ResourceView.from_resource(p) for p in page.items], next=page.next)
 
 
-def offer_views(catalog: Catalog, sold: list[tuple[str, str, bool, Decimal]]) -> list[OfferView]:
+def offer_views(catalog: SandboxCatalog, sold: list[tuple[str, str, bool, Decimal]]) -> list[OfferView]:
     """What the cloud offers, with the shapes."""
     views = []
     for zone, name, spot, price in sold:
@@ -171,7 +178,7 @@ class BillRowView(_Wire):
     cost: Decimal
 
     @classmethod
-    def of(cls, row: BillRow) -> BillRowView:
+    def from_row(cls, row: BillRow) -> BillRowView:
         """Of a row of the cloud."""
         return cls(
             instance=row.instance,
@@ -199,7 +206,7 @@ class FaultBody(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    kind: Kind
+    kind: FaultKind
     calls: list[str] = ["launch"]
     zones: str = "*"
     types: str = "*"
@@ -208,9 +215,9 @@ class FaultBody(BaseModel):
     seconds: float = 0.0
     id: str = ""
 
-    def fault(self) -> Fault:
+    def fault(self) -> SandboxFault:
         """As the cloud takes it."""
-        return Fault(**{**self.model_dump(), "calls": tuple(self.calls)})
+        return SandboxFault(**{**self.model_dump(), "calls": tuple(self.calls)})
 
 
 class LaunchCallView(_Wire):

@@ -73,7 +73,7 @@ class Worlds:
         self._keys: dict[str, tuple[World, Rights]] = {}
         self._lock = threading.Lock()
 
-    def of(self, access_key: str) -> tuple[World, Rights] | None:
+    def world_of_key(self, access_key: str) -> tuple[World, Rights] | None:
         """Whose key it is, and what its user may do."""
         return self._keys.get(access_key)
 

@@ -14,7 +14,7 @@ from moto.ec2.models.tags import TagBackend
 from moto.ec2.responses import EC2Response
 
 from tests.lab.aws import extras, launches, lists, specs
-from tests.lab.aws.faults import Refused
+from tests.lab.aws.faults import MockRefused
 from tests.lab.aws.life import Life
 from tests.lab.aws.rights import Rights
 from tests.lab.aws.worlds import World
@@ -34,7 +34,7 @@ class Ec2(EC2Response):
             with world.lock:
                 result = self._result(action, _plain(getattr(self, "params", {})), world)
                 status, headers, body = self.serialized(ActionResult(result))
-        except Refused as error:
+        except MockRefused as error:
             return error.status, {"Content-Type": "text/xml"}, error.xml()
         return status, headers, body
 
@@ -42,7 +42,7 @@ class Ec2(EC2Response):
         own = Actions.OURS.get(action)
         theirs: Callable[[], Any] | None = getattr(self, camelcase_to_underscores(action), None)
         if theirs is None and own is None:
-            raise Refused("InvalidAction", f"The action {action} is not valid for this web service.")
+            raise MockRefused("InvalidAction", f"The action {action} is not valid for this web service.")
         here.rights.check("ec2", action, words)
         if words.get("DryRun") and action != "RunInstances":  # whose rights show once its template is known
             raise launches.dry_run()
@@ -51,7 +51,7 @@ class Ec2(EC2Response):
         try:
             return _paged(action, words, theirs().result if theirs else None)
         except ServiceException as error:
-            raise Refused(error.code, error.message) from error
+            raise MockRefused(error.code, error.message) from error
 
 
 class Actions:
@@ -132,9 +132,9 @@ class Actions:
         one = words.get("NetworkInterfaceId", "")
         eni = self._world.backend.enis.get(one)
         if eni is None:
-            raise Refused("InvalidNetworkInterfaceID.NotFound", f"The networkInterface ID '{one}' does not exist")
+            raise MockRefused("InvalidNetworkInterfaceID.NotFound", f"The networkInterface ID '{one}' does not exist")
         if eni.instance is not None:
-            raise Refused("InvalidParameterValue", f"Network interface '{one}' is currently in use.")
+            raise MockRefused("InvalidParameterValue", f"Network interface '{one}' is currently in use.")
         del self._world.backend.enis[one]
 
     def create_placement_group(self, words: Mapping[str, Any]) -> Any:
@@ -182,7 +182,7 @@ class Actions:
         if not token:
             return work()
         if len(token) > 64 or not token.isascii():
-            raise Refused("InvalidParameterValue", "The client token is longer than 64 ASCII characters.")
+            raise MockRefused("InvalidParameterValue", "The client token is longer than 64 ASCII characters.")
         asked = json.dumps(
             {key: value for key, value in words.items() if key != "ClientToken"}, sort_keys=True, default=str
         )
@@ -191,7 +191,7 @@ class Actions:
             known = self._world.tokens[action, token] = (asked, work())
         elif known[0] != asked:
             text = "Arguments on this idempotent request are inconsistent with arguments used in previous request(s)."
-            raise Refused("IdempotentParameterMismatch", text)
+            raise MockRefused("IdempotentParameterMismatch", text)
         return known[1]
 
     def _template(self, words: Mapping[str, Any]) -> Any:
@@ -199,9 +199,11 @@ class Actions:
         tags = specs.tag_words(words.get("TagSpecifications"), "launch-template")
         if name in world.backend.launch_template_name_to_ids:
             text = f"Launch template name already in use: {name}"
-            raise Refused("InvalidLaunchTemplateName.AlreadyExistsException", text)
+            raise MockRefused("InvalidLaunchTemplateName.AlreadyExistsException", text)
         if not 3 <= len(name) <= 128 or not specs.TEMPLATE_NAME.fullmatch(name):
-            raise Refused("InvalidLaunchTemplateName.MalformedException", f"Launch template name is malformed: {name}")
+            raise MockRefused(
+                "InvalidLaunchTemplateName.MalformedException", f"Launch template name is malformed: {name}"
+            )
         data = dict(words.get("LaunchTemplateData") or {})
         kinds = ("instance", "volume", "network-interface", "spot-instances-request", "elastic-gpu")
         specs.tag_words(data.get("TagSpecifications"), *kinds)

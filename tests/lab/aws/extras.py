@@ -13,7 +13,7 @@ from typing import Any
 from moto.ec2.models.instance_types import INSTANCE_TYPES
 
 from tests.lab.aws import lists, specs
-from tests.lab.aws.faults import Refused
+from tests.lab.aws.faults import MockRefused
 from tests.lab.aws.worlds import Group, Spot, World
 
 PER_VCPU, PER_GPU, SPOT_SHARE = 0.05, 2.0, 0.3
@@ -42,9 +42,9 @@ def create_placement_group(world: World, words: Mapping[str, Any]) -> dict[str, 
     tags = specs.tag_words(words.get("TagSpecifications"), "placement-group")
     name, strategy = words.get("GroupName", ""), words.get("Strategy", "cluster")
     if name in world.groups:
-        raise Refused("InvalidPlacementGroup.Duplicate", f"The Placement Group '{name}' already exists.")
+        raise MockRefused("InvalidPlacementGroup.Duplicate", f"The Placement Group '{name}' already exists.")
     if not name or len(name) > 255 or not name.isascii() or strategy not in ("cluster", "spread", "partition"):
-        raise Refused("InvalidParameterValue", f"Value ({name}) for parameter groupName is invalid.")
+        raise MockRefused("InvalidParameterValue", f"Value ({name}) for parameter groupName is invalid.")
     group = world.groups[name] = Group(f"pg-{secrets.token_hex(8)}0", name, strategy)
     world.backend.create_tags([group.id], tags.get("placement-group", {}))
     return {"PlacementGroup": _group(world, group)}
@@ -55,7 +55,7 @@ def describe_placement_groups(world: World, words: Mapping[str, Any]) -> dict[st
     names, ids = words.get("GroupNames") or (), words.get("GroupIds") or ()
     for one in names:
         if one not in world.groups:
-            raise Refused("InvalidPlacementGroup.Unknown", f"The Placement Group '{one}' is unknown.")
+            raise MockRefused("InvalidPlacementGroup.Unknown", f"The Placement Group '{one}' is unknown.")
     found = [one for one in world.groups.values() if one.name in (names or [one.name]) and one.id in (ids or [one.id])]
     for name, patterns in lists.filters(words).items():
         values = {"group-name": "name", "strategy": "strategy"}
@@ -72,10 +72,10 @@ def delete_placement_group(world: World, words: Mapping[str, Any]) -> None:
     """DeletePlacementGroup."""
     name = words.get("GroupName", "")
     if name not in world.groups:
-        raise Refused("InvalidPlacementGroup.Unknown", f"The Placement Group '{name}' is unknown.")
+        raise MockRefused("InvalidPlacementGroup.Unknown", f"The Placement Group '{name}' is unknown.")
     for made in world.made.values():
         if made.instance.placement.group_name == name and made.instance.state != "terminated":
-            raise Refused(
+            raise MockRefused(
                 "InvalidPlacementGroup.InUse", f"The placement group {name} is in use and may not be deleted."
             )
     del world.groups[name]
@@ -87,7 +87,7 @@ def describe_capacity_reservations(world: World, words: Mapping[str, Any]) -> li
     for one in asked:
         if one not in world.reservations:
             text = f"The capacity reservation '{one}' does not exist"
-            raise Refused("InvalidCapacityReservationId.NotFound", text)
+            raise MockRefused("InvalidCapacityReservationId.NotFound", text)
     found = [one for one in world.reservations.values() if one.id in (asked or [one.id])]
     for name, patterns in lists.filters(words).items():
         if name == "state":
@@ -164,7 +164,7 @@ def describe_instance_type_offerings(world: World, words: Mapping[str, Any]) -> 
     kind = words.get("LocationType", "region")
     given = lists.filters(words)
     if kind not in ("region", "availability-zone") or set(given) - {"location", "instance-type"}:
-        raise Refused("InvalidParameterValue", f"The location type {kind} or one of the filters is invalid")
+        raise MockRefused("InvalidParameterValue", f"The location type {kind} or one of the filters is invalid")
     fits, here = lists.fitting(given.get("instance-type", ["*"])), lists.fitting(given.get("location", ["*"]))
     found = {
         (one, zone if kind == "availability-zone" else world.region)
@@ -179,7 +179,7 @@ def describe_instance_type_offerings(world: World, words: Mapping[str, Any]) -> 
 def list_service_quotas(words: Mapping[str, Any], region: str, number: str) -> dict[str, Any]:
     """ListServiceQuotas of Service Quotas, for EC2."""
     if words.get("ServiceCode") != "ec2":
-        raise Refused("NoSuchResourceException", "The request failed because the specified service does not exist.")
+        raise MockRefused("NoSuchResourceException", "The request failed because the specified service does not exist.")
     things = [
         {
             "ServiceCode": "ec2", "ServiceName": "Amazon Elastic Compute Cloud (Amazon EC2)", "QuotaCode": code,
@@ -194,7 +194,7 @@ def list_service_quotas(words: Mapping[str, Any], region: str, number: str) -> d
 def get_products(words: Mapping[str, Any]) -> dict[str, Any]:
     """GetProducts of the price list, for EC2 and TERM_MATCH filters."""
     if words.get("ServiceCode") != "AmazonEC2":
-        raise Refused("InvalidParameterException", "Invalid service code")
+        raise MockRefused("InvalidParameterException", "Invalid service code")
     wanted = {one["Field"]: one["Value"] for one in words.get("Filters") or () if one.get("Type") == "TERM_MATCH"}
     things = [json.dumps(one) for one in _products(wanted.get("regionCode", "us-east-1"), wanted)]
     return {"FormatVersion": "aws_v1", **_json_page("PriceList", things, words, unasked=100)}
@@ -229,11 +229,11 @@ def _products(region: str, wanted: Mapping[str, str]) -> Iterator[dict[str, Any]
 def _json_page(key: str, things: list[Any], words: Mapping[str, Any], unasked: int) -> dict[str, Any]:
     limit = int(words.get("MaxResults", unasked))
     if not 1 <= limit <= 100:
-        raise Refused("ValidationException", "maxResults must be between 1 and 100")
+        raise MockRefused("ValidationException", "maxResults must be between 1 and 100")
     said = str(words.get("NextToken") or "page-0")
     start = int(said.removeprefix("page-")) if said.removeprefix("page-").isdigit() else -1
     if start < 0 or start > len(things):
-        raise Refused("InvalidPaginationTokenException", "Invalid token")
+        raise MockRefused("InvalidPaginationTokenException", "Invalid token")
     answer: dict[str, Any] = {key: things[start : start + limit]}
     if start + limit < len(things):
         answer["NextToken"] = f"page-{start + limit}"
@@ -251,7 +251,7 @@ def _group(world: World, group: Group) -> dict[str, Any]:
 def _spot(world: World, request: str) -> Spot:
     if request not in world.spots:
         text = f"The spot instance request ID '{request}' does not exist"
-        raise Refused("InvalidSpotInstanceRequestID.NotFound", text)
+        raise MockRefused("InvalidSpotInstanceRequestID.NotFound", text)
     return world.spots[request]
 
 
@@ -262,5 +262,5 @@ def _tags(world: World, resource: str) -> list[dict[str, str]]:
 def _tagged(world: World, resource: str, name: str, patterns: list[str]) -> bool:
     said = lists.tags_fit(world.tags(resource), name, patterns)
     if said is None:
-        raise Refused("InvalidParameterValue", f"The filter '{name}' is invalid")
+        raise MockRefused("InvalidParameterValue", f"The filter '{name}' is invalid")
     return said

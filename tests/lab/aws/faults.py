@@ -12,7 +12,7 @@ from typing import Any
 from xml.sax.saxutils import escape
 
 
-class Refused(Exception):
+class MockRefused(Exception):
     """An error answer as EC2 words it. See the "Error codes" page of the EC2 API reference."""
 
     def __init__(self, code: str, text: str, status: int = 400) -> None:
@@ -106,7 +106,7 @@ class Faults:
         """Raises where this call is refused."""
         for one in self.refuse:
             if one.takes(action, later_page):
-                raise Refused(one.code, one.text, one.status)
+                raise MockRefused(one.code, one.text, one.status)
 
     def after(self, action: str) -> None:
         """Raises where the answer of this call is lost."""
@@ -114,13 +114,13 @@ class Faults:
             if one.takes(action, later_page=False):
                 if one.code == "cut":
                     raise Cut
-                raise Refused(one.code, one.text, one.status)
+                raise MockRefused(one.code, one.text, one.status)
 
     def empties_fleet(self) -> Counted | None:
         """The error of a fleet that comes out empty."""
         return next((one for one in self.fleet if one.takes("CreateFleet", later_page=False)), None)
 
-    def room(self, instance_type: str, zone: str, wanted: int) -> int:
+    def available(self, instance_type: str, zone: str, wanted: int) -> int:
         """How many of them can be had in the zone."""
         here = f"{instance_type}@{zone}"
         if self.ice & {instance_type, here}:
@@ -154,7 +154,7 @@ class Faults:
             if one not in ids or ids == [one]:
                 self.protected.discard(one)
             if one in ids:
-                raise Refused(
+                raise MockRefused(
                     "OperationNotPermitted",
                     f"The instance '{one}' may not be terminated. Modify its 'disableApiTermination' instance"
                     " attribute and try again.",

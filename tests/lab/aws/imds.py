@@ -32,7 +32,7 @@ class Guest:
     notices: dict[str, str] = field(default_factory=dict)
     """What was announced, by its path below ``meta-data``."""
 
-    def told(self) -> dict[str, bytes]:
+    def metadata(self) -> dict[str, bytes]:
         """Every path below ``latest`` that has a value."""
         host = f"{host_name(self.address)}.{self.zone[:-1]}.compute.internal"
         values = {
@@ -117,7 +117,7 @@ class Imds:
             if asker != address or self._clock() > until:
                 return HTTPStatus.UNAUTHORIZED, b""
             guest = self._guests.get(address)
-            told = {} if guest is None else guest.told()
+            told = {} if guest is None else guest.metadata()
         if path in told:
             return HTTPStatus.OK, told[path]
         folder = f"{path.rstrip('/')}/"

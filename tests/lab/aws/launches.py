@@ -15,10 +15,10 @@ from typing import Any
 from moto.core.types import Base64EncodedString
 
 from tests.lab.aws import specs
-from tests.lab.aws.faults import Refused
+from tests.lab.aws.faults import MockRefused
 from tests.lab.aws.life import Life
 from tests.lab.aws.specs import Spec
-from tests.lab.aws.worlds import Made, Spot, World
+from tests.lab.aws.worlds import MockInstance, Spot, World
 
 _IN_ORDER = ("prioritized", "capacity-optimized-prioritized")
 Allowed = Callable[[Spec, bool], None]
@@ -34,7 +34,7 @@ class Pool:
     """As the answer repeats them."""
     template: Mapping[str, Any]
     zone: str = ""
-    error: Refused | None = None
+    error: MockRefused | None = None
 
     @property
     def type(self) -> str:
@@ -47,7 +47,7 @@ class Pool:
         given = self.words.get("Priority")
         return float("inf") if given is None else float(given)
 
-    def failed(self, error: Refused, lifecycle: str) -> dict[str, Any]:
+    def failed(self, error: MockRefused, lifecycle: str) -> dict[str, Any]:
         """As in the answer's ``Errors``."""
         return {
             "LaunchTemplateAndOverrides": {"LaunchTemplateSpecification": self.template, "Overrides": self.words},
@@ -55,7 +55,7 @@ class Pool:
         }  # fmt: skip
 
 
-def run_instances(world: World, life: Life, words: Mapping[str, Any], allowed: Allowed) -> list[Made]:
+def run_instances(world: World, life: Life, words: Mapping[str, Any], allowed: Allowed) -> list[MockInstance]:
     """The instances of one call. Raises Refused."""
     spec = specs.merged({}, words)
     if words.get("LaunchTemplate"):
@@ -70,16 +70,16 @@ def run_instances(world: World, life: Life, words: Mapping[str, Any], allowed: A
     zone, kind = subnet.availability_zone, spec["InstanceType"]
     least, most = int(words.get("MinCount", 1)), int(words.get("MaxCount", 1))
     if not 1 <= least <= most:
-        raise Refused("InvalidParameterValue", f"Value ({least}) for parameter minCount is invalid.")
+        raise MockRefused("InvalidParameterValue", f"Value ({least}) for parameter minCount is invalid.")
     reservation = _reservation(world, spec, zone, market)
     if reservation is not None:
         count = min(most, reservation.free, most - world.faults.shortens())
         if count < least:
             text = f"The requested reservation {reservation.id} does not have sufficient capacity for this request."
-            raise Refused("ReservationCapacityExceeded", text)
+            raise MockRefused("ReservationCapacityExceeded", text)
         reservation.free -= count
     else:
-        count = min(world.faults.room(kind, zone, most), most - world.faults.shortens())
+        count = min(world.faults.available(kind, zone, most), most - world.faults.shortens())
         if count < least:
             raise no_capacity(kind, zone)
         world.faults.took(kind, zone, count)
@@ -87,23 +87,23 @@ def run_instances(world: World, life: Life, words: Mapping[str, Any], allowed: A
     return make(world, life, spec, count, lifecycle, spec["Tags"])
 
 
-def dry_run() -> Refused:
+def dry_run() -> MockRefused:
     """The answer to a call with DryRun that would have been carried out."""
-    return Refused("DryRunOperation", "Request would have succeeded, but DryRun flag is set.", 412)
+    return MockRefused("DryRunOperation", "Request would have succeeded, but DryRun flag is set.", 412)
 
 
-def no_capacity(instance_type: str, zone: str) -> Refused:
+def no_capacity(instance_type: str, zone: str) -> MockRefused:
     """EC2 counts it among its own errors: status 500."""
     text = (
         f"We currently do not have sufficient {instance_type} capacity in the Availability Zone you requested ({zone})."
     )
-    return Refused("InsufficientInstanceCapacity", text, 500)
+    return MockRefused("InsufficientInstanceCapacity", text, 500)
 
 
 def create_fleet(world: World, life: Life, words: Mapping[str, Any], allowed: Allowed) -> dict[str, Any]:
     """The answer of an instant fleet. Raises Refused where EC2 refuses the call, not where it only gives less."""
     if words.get("Type") != "instant":
-        raise Refused("UnsupportedOperation", "the mock makes fleets of type instant only")
+        raise MockRefused("UnsupportedOperation", "the mock makes fleets of type instant only")
     tags = specs.tag_words(words.get("TagSpecifications"), "fleet", "instance", "volume")
     target = words["TargetCapacitySpecification"]
     total = int(target["TotalTargetCapacity"])
@@ -117,13 +117,13 @@ def create_fleet(world: World, life: Life, words: Mapping[str, Any], allowed: Al
     for one in options.values():
         if one.get("MinTargetCapacity") and not (one.get("SingleInstanceType") or one.get("SingleAvailabilityZone")):
             text = "MinTargetCapacity requires SingleInstanceType or SingleAvailabilityZone."
-            raise Refused("InvalidParameterCombination", text)
+            raise MockRefused("InvalidParameterCombination", text)
     configs = words.get("LaunchTemplateConfigs") or ()
     found = [
         (specs.template(world, one["LaunchTemplateSpecification"]), one.get("Overrides") or [{}]) for one in configs
     ]
     if not found or total < 1 or min(wanted.values()) < 0:
-        raise Refused("InvalidFleetConfig", "The fleet request has no launch template or no target capacity.")
+        raise MockRefused("InvalidFleetConfig", "The fleet request has no launch template or no target capacity.")
     fleet, instances, errors = f"fleet-{_uuid()}", [], []
     world.backend.create_tags([fleet], tags.get("fleet", {}))
     emptied = world.faults.empties_fleet()
@@ -135,8 +135,8 @@ def create_fleet(world: World, life: Life, words: Mapping[str, Any], allowed: Al
         ]
         if emptied is not None:
             for pool in pools:
-                pool.error = pool.error or Refused(emptied.code, emptied.text)
-        given, lacking = fill(world, pools, count, options[lifecycle])
+                pool.error = pool.error or MockRefused(emptied.code, emptied.text)
+        given, lacking = allocate(world, pools, count, options[lifecycle])
         errors += [pool.failed(error, lifecycle) for pool, error in lacking]
         for pool, number in given:
             world.faults.took(pool.type, pool.zone, number)
@@ -148,9 +148,9 @@ def create_fleet(world: World, life: Life, words: Mapping[str, Any], allowed: Al
     return {"FleetId": fleet, "Errors": errors, "Instances": instances}
 
 
-def fill(
+def allocate(
     world: World, pools: Sequence[Pool], wanted: int, options: Mapping[str, Any]
-) -> tuple[list[tuple[Pool, int]], list[tuple[Pool, Refused]]]:
+) -> tuple[list[tuple[Pool, int]], list[tuple[Pool, MockRefused]]]:
     """How many come from which pool, and which were tried in vain."""
     lacking = [(pool, pool.error) for pool in pools if pool.error is not None]
     usable = [pool for pool in pools if pool.error is None]
@@ -197,7 +197,7 @@ def _given(world: World, group: Sequence[Pool], wanted: int, budget: int, *, in_
         pool = turns[0]
         left = wanted - sum(counts.values())
         step = left if in_order else -(-left // len(turns))
-        room = world.faults.room(pool.type, pool.zone, 10**9)
+        room = world.faults.available(pool.type, pool.zone, 10**9)
         for key in (pool.type, f"{pool.type}@{pool.zone}"):
             if key in world.faults.cap:
                 room = min(room, world.faults.cap[key] - used[key])
@@ -228,7 +228,7 @@ def _pool(
         allowed(spec, lifecycle == "spot")
         pool.zone = specs.check(world, spec, spot=lifecycle == "spot").availability_zone
         pool.words = {**override, "AvailabilityZone": pool.zone}
-    except Refused as error:
+    except MockRefused as error:
         pool.error = error
     return pool
 
@@ -236,7 +236,7 @@ def _pool(
 def make(
     world: World, life: Life, spec: Spec, count: int, lifecycle: str, tags: Mapping[str, Mapping[str, str]],
     own: Mapping[str, str] | None = None,
-) -> list[Made]:  # fmt: skip
+) -> list[MockInstance]:  # fmt: skip
     """Instances of moto's, with all that the words say. ``own`` are tags of EC2's own."""
     backend, subnet, data = world.backend, specs.subnet_of(world, spec), specs.user_data_of(spec)
     profile, image = specs.profile_of(world, spec), backend.amis[spec["ImageId"]]
@@ -260,7 +260,9 @@ def make(
     for instance in reservation.instances:
         instance.root_device_name = image.root_device_name
         instance.placement.group_name = spec.get("Placement", {}).get("GroupName", "")
-        one = Made(instance, reservation, subnet.availability_zone, data, client_token=spec.get("ClientToken", ""))
+        one = MockInstance(
+            instance, reservation, subnet.availability_zone, data, client_token=spec.get("ClientToken", "")
+        )
         one.capacity_reservation = target.get("CapacityReservationId", "")
         _network(world, one, spec, subnet, tags.get("network-interface", {}))
         _tune_disks(world, one, spec)
@@ -285,7 +287,7 @@ def _disks(spec: Spec, image: Any) -> list[dict[str, Any]]:
     return [{"DeviceName": name, "Ebs": {**disk, "VolumeType": "gp2"}} for name, disk in by_name.items()]
 
 
-def _tune_disks(world: World, made: Made, spec: Spec) -> None:
+def _tune_disks(world: World, made: MockInstance, spec: Spec) -> None:
     words = {one["DeviceName"]: one.get("Ebs") or {} for one in spec.get("BlockDeviceMappings") or ()}
     for name, mapping in made.instance.block_device_mapping.items():
         volume, said = world.backend.volumes[mapping.volume_id], words.get(name, {})
@@ -294,7 +296,7 @@ def _tune_disks(world: World, made: Made, spec: Spec) -> None:
         volume.throughput = said.get("Throughput", 125 if volume.volume_type == "gp3" else None)
 
 
-def _network(world: World, made: Made, spec: Spec, subnet: Any, tags: Mapping[str, str]) -> None:
+def _network(world: World, made: MockInstance, spec: Spec, subnet: Any, tags: Mapping[str, str]) -> None:
     """The first interface is moto's own; the others are made here. All bear the tags."""
     backend, instance = world.backend, made.instance
     words = list(spec.get("NetworkInterfaces") or [{}])
@@ -321,15 +323,17 @@ def _reservation(world: World, spec: Spec, zone: str, market: str) -> Any:
         return None
     found = world.reservations.get(wanted)
     if found is None:
-        raise Refused("InvalidCapacityReservationId.NotFound", f"The capacity reservation '{wanted}' does not exist")
+        raise MockRefused(
+            "InvalidCapacityReservationId.NotFound", f"The capacity reservation '{wanted}' does not exist"
+        )
     if (found.instance_type, found.zone) != (spec["InstanceType"], zone):
         text = f"The attributes of {wanted} do not match: it is for {found.instance_type} in {found.zone}."
-        raise Refused("InvalidParameterValue", text)
+        raise MockRefused("InvalidParameterValue", text)
     if found.block != (market == "capacity-block"):
         text = (
             f"{wanted} is {'' if found.block else 'not '}a capacity block, but the market type is '{market or 'none'}'."
         )
-        raise Refused("InvalidParameterValue", text)
+        raise MockRefused("InvalidParameterValue", text)
     return found
 
 

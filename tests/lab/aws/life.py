@@ -17,7 +17,7 @@ from moto.ec2.models.instance_types import INSTANCE_TYPES
 from moto.ec2.models.instances import StateReason
 
 from tests.lab.aws.hooks import Machines, NoMachines
-from tests.lab.aws.worlds import Made, World
+from tests.lab.aws.worlds import MockInstance, World
 
 _log = logging.getLogger(__name__)
 PENDING, RUNNING, SHUTTING_DOWN, TERMINATED = ("pending", 0), ("running", 16), ("shutting-down", 32), ("terminated", 48)
@@ -58,12 +58,12 @@ class Life:
         self.machines: Machines = NoMachines()
         """What stands behind the instances."""
 
-    def begins(self, world: World, made: Made) -> None:
+    def begins(self, world: World, made: MockInstance) -> None:
         """It was launched just now. Called under the world's lock."""
         _state(made, PENDING)
         self._clock.after(world.boot_s, lambda: self._boots(world, made))
 
-    def ends(self, world: World, made: Made, reason: str, code: str) -> None:
+    def ends(self, world: World, made: MockInstance, reason: str, code: str) -> None:
         """Asked for; again is no error. Called under the world's lock."""
         if made.instance.state in ("shutting-down", "terminated"):
             return
@@ -72,7 +72,7 @@ class Life:
         _says(made)
         self._clock.after(world.stop_s, lambda: self._ended(world, made))
 
-    def halted(self, world: World, made: Made) -> None:
+    def halted(self, world: World, made: MockInstance) -> None:
         """The machine switched itself off."""
         with world.lock:
             if made.instance.instance_initiated_shutdown_behavior == "terminate":
@@ -80,7 +80,13 @@ class Life:
                 self.ends(world, made, text, "Client.InstanceInitiatedShutdown")
 
     def warns(
-        self, world: World, made: Made, kind: Literal["interruption", "rebalance"], notice_s: float, *, queue: bool
+        self,
+        world: World,
+        made: MockInstance,
+        kind: Literal["interruption", "rebalance"],
+        notice_s: float,
+        *,
+        queue: bool,
     ) -> None:
         """EC2 takes a spot instance back in ``notice_s`` seconds; a rebalance recommendation takes nothing."""
         if notice_s > 0 or kind == "rebalance":
@@ -95,7 +101,7 @@ class Life:
         """What the machine wrote so far."""
         return self.machines.console(instance_id)
 
-    def _boots(self, world: World, made: Made) -> None:
+    def _boots(self, world: World, made: MockInstance) -> None:
         with world.lock:
             if made.instance.state != "pending":
                 return
@@ -115,30 +121,30 @@ class Life:
             )
         self.machines.running(*words)
 
-    def _ended(self, world: World, made: Made) -> None:
+    def _ended(self, world: World, made: MockInstance) -> None:
         self.machines.ended(made.id)
         with world.lock:
             _takes_away(world, made)
             self._clock.after(world.gone_s, lambda: world.forget(made))
 
-    def _interrupted(self, world: World, made: Made) -> None:
+    def _interrupted(self, world: World, made: MockInstance) -> None:
         with world.lock:
             text = "Server.SpotInstanceTermination: Spot instance termination"
             self.ends(world, made, text, "Server.SpotInstanceTermination")
 
 
-def _state(made: Made, state: tuple[str, int]) -> None:
+def _state(made: MockInstance, state: tuple[str, int]) -> None:
     made.instance._state.name, made.instance._state.code = state
 
 
-def _says(made: Made) -> None:
+def _says(made: MockInstance) -> None:
     text, code = made.ended_by
     by = "Server initiated" if code.startswith("Server.") else "User initiated"
     made.instance._reason = f"{by} ({time.strftime('%Y-%m-%d %H:%M:%S GMT', time.gmtime())})"
     made.instance.state_reason = StateReason(text, code)
 
 
-def _takes_away(world: World, made: Made) -> None:
+def _takes_away(world: World, made: MockInstance) -> None:
     """Its volumes and network interfaces go, but for what the fault switch leaves behind."""
     instance, backend = made.instance, world.backend
     if world.faults.leaks("volume"):

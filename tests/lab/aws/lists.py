@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from tests.lab.aws.faults import Refused
-from tests.lab.aws.worlds import Made, World
+from tests.lab.aws.faults import MockRefused
+from tests.lab.aws.worlds import MockInstance, World
 
 INSTANCE_ID = re.compile(r"i-(?:[0-9a-f]{8}|[0-9a-f]{17})")
 
@@ -65,20 +65,20 @@ def page(action: str, words: Mapping[str, Any], things: Sequence[Any]) -> tuple[
         limit = int(limit)
         if words.get(_BY_ID.get(action, "")):
             text = f"The parameter {_BY_ID[action]} cannot be used with the parameter maxResults"
-            raise Refused("InvalidParameterCombination", text)
+            raise MockRefused("InvalidParameterCombination", text)
         if limit < rule.least or (limit > rule.most and not rule.clamps):
             text = (
                 f"Value ( {limit} ) for parameter maxResults is invalid: it must be from {rule.least} to {rule.most}."
             )
-            raise Refused("InvalidParameterValue", text)
+            raise MockRefused("InvalidParameterValue", text)
     size = min(limit or rule.unasked, rule.most)
     asked = {key: value for key, value in words.items() if key not in ("MaxResults", "NextToken")}
-    mark = hashlib.sha256(json.dumps([action, asked], sort_keys=True, default=str).encode()).hexdigest()[:16]
+    query_digest = hashlib.sha256(json.dumps([action, asked], sort_keys=True, default=str).encode()).hexdigest()[:16]
     start = 0
     if words.get("NextToken"):
-        start = _read(str(words["NextToken"]), mark)
+        start = _read(str(words["NextToken"]), query_digest)
     end = start + size
-    return things[start:end], _token(mark, end) if end < len(things) else None
+    return things[start:end], _token(query_digest, end) if end < len(things) else None
 
 
 def _token(mark: str, start: int) -> str:
@@ -92,14 +92,14 @@ def _read(token: str, mark: str) -> int:
             return int(start)
     except (ValueError, binascii.Error):
         pass
-    raise Refused("InvalidParameterValue", "Unable to parse pagination token")
+    raise MockRefused("InvalidParameterValue", "Unable to parse pagination token")
 
 
 def filters(words: Mapping[str, Any]) -> dict[str, list[str]]:
     """Name -> values. Raises Refused."""
     given = words.get("Filters") or ()
     if any(not one.get("Name") or not one.get("Values") for one in given):
-        raise Refused("InvalidParameterValue", "The filter 'null' is invalid")
+        raise MockRefused("InvalidParameterValue", "The filter 'null' is invalid")
     return {one["Name"]: list(one["Values"]) for one in given}
 
 
@@ -130,7 +130,7 @@ def tags_fit(tags: Mapping[str, str], name: str, patterns: Sequence[str]) -> boo
     return None
 
 
-_FILTERS: dict[str, Callable[[Made], str]] = {
+_FILTERS: dict[str, Callable[[MockInstance], str]] = {
     "instance-id": lambda made: made.id,
     "instance-state-name": lambda made: made.instance.state,
     "instance-state-code": lambda made: str(made.instance.state_code),
@@ -153,7 +153,7 @@ def instances(world: World, words: Mapping[str, Any]) -> dict[str, Any]:
     asked, given = words.get("InstanceIds") or [], filters(words)
     for name in given:
         if name not in _FILTERS and name != "tag-key" and not name.startswith("tag:"):
-            raise Refused("InvalidParameterValue", f"The filter '{name}' is invalid")
+            raise MockRefused("InvalidParameterValue", f"The filter '{name}' is invalid")
     found = known(world, asked) if asked else [one for one in world.made.values() if not hidden(world, one)]
     for name, patterns in given.items():
         of = _FILTERS.get(name)
@@ -162,7 +162,7 @@ def instances(world: World, words: Mapping[str, Any]) -> dict[str, Any]:
         else:
             found = [one for one in found if tags_fit(world.backend.tags.get(one.id, {}), name, patterns)]
     here, more = page("DescribeInstances", words, found)
-    by_reservation: dict[str, list[Made]] = {}
+    by_reservation: dict[str, list[MockInstance]] = {}
     for one in here:
         by_reservation.setdefault(one.reservation.id, []).append(one)
     return {
@@ -179,24 +179,24 @@ def instances(world: World, words: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def hidden(world: World, made: Made) -> bool:
+def hidden(world: World, made: MockInstance) -> bool:
     """Whether it is too new to be seen."""
     return time.monotonic() - made.born < world.faults.hide_s
 
 
-def known(world: World, ids: Sequence[str]) -> list[Made]:
+def known(world: World, ids: Sequence[str]) -> list[MockInstance]:
     """Raises Refused where one of them is malformed or unknown."""
     bad = [one for one in ids if not INSTANCE_ID.fullmatch(one)]
     if bad:
-        raise Refused("InvalidInstanceID.Malformed", f'Invalid id: "{bad[0]}"')
+        raise MockRefused("InvalidInstanceID.Malformed", f'Invalid id: "{bad[0]}"')
     missing = [one for one in ids if one not in world.made or hidden(world, world.made[one])]
     if missing:
         what = f"ID '{missing[0]}' does" if len(missing) == 1 else f"IDs '{', '.join(missing)}' do"
-        raise Refused("InvalidInstanceID.NotFound", f"The instance {what} not exist")
+        raise MockRefused("InvalidInstanceID.NotFound", f"The instance {what} not exist")
     return [world.made[one] for one in dict.fromkeys(ids)]
 
 
-def shown(world: World, made: Made) -> dict[str, Any]:
+def shown(world: World, made: MockInstance) -> dict[str, Any]:
     """An instance in the API's own words, from moto's state."""
     i, gone = made.instance, made.instance.state == "terminated"
     young = time.monotonic() - made.born < world.faults.noip_s

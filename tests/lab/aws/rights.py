@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from tests.lab.aws import specs
-from tests.lab.aws.faults import Refused
+from tests.lab.aws.faults import MockRefused
 from tests.lab.aws.iam import Context, Need, Policy
 from tests.lab.aws.specs import Spec
 from tests.lab.aws.worlds import World
@@ -56,7 +56,7 @@ class Rights:
             f" on resource: {need.resource} because no identity-based policy allows the {need.action} action"
         )
         code = "UnauthorizedOperation" if need.action.startswith(("ec2:", "iam:PassRole")) else "AccessDeniedException"
-        raise Refused(code, text, 403 if code == "UnauthorizedOperation" else 400)
+        raise MockRefused(code, text, 403 if code == "UnauthorizedOperation" else 400)
 
     def _needs(self, service: str, action: str, words: Mapping[str, Any]) -> Iterator[Need]:
         if service == "ec2":

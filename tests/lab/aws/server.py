@@ -27,7 +27,7 @@ from werkzeug.serving import WSGIRequestHandler, make_server
 from tests.lab.aws import ec2, extras, hooks
 from tests.lab.aws.accounts import Worlds
 from tests.lab.aws.control import Control
-from tests.lab.aws.faults import Cut, Refused
+from tests.lab.aws.faults import Cut, MockRefused
 from tests.lab.aws.life import Clock, Life
 from tests.lab.aws.rights import Rights
 from tests.lab.aws.worlds import World
@@ -79,17 +79,17 @@ class App:
             answer = self._done(environ, body, service, action, words, world, rights)
             with world.lock:
                 world.faults.after(name)
-        except Refused as error:
+        except MockRefused as error:
             text, kind = (error.json(), "application/x-amz-json-1.1") if speaks_json else (error.xml(), "text/xml")
             return f"{error.status} {error.code}", [("Content-Type", kind)], text.encode()
         return answer
 
     def _who(self, key: str, service: str, region: str) -> tuple[World, Rights]:
-        found = self._worlds.of(key)
+        found = self._worlds.world_of_key(key)
         if found is None:
-            raise Refused("AuthFailure", "AWS was not able to validate the provided access credentials", 401)
+            raise MockRefused("AuthFailure", "AWS was not able to validate the provided access credentials", 401)
         if service == "ec2" and region != found[0].region:
-            raise Refused("AuthFailure", f"the mock's account has region {found[0].region} only", 401)
+            raise MockRefused("AuthFailure", f"the mock's account has region {found[0].region} only", 401)
         return found
 
     def _done(

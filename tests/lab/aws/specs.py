@@ -15,7 +15,7 @@ from moto.ec2.models.instance_types import INSTANCE_TYPE_OFFERINGS, INSTANCE_TYP
 from moto.ec2.utils import EC2_PREFIX_TO_RESOURCE, get_prefix
 from moto.iam.models import iam_backends
 
-from tests.lab.aws.faults import Refused
+from tests.lab.aws.faults import MockRefused
 from tests.lab.aws.worlds import World
 
 TEMPLATE_NAME = re.compile(r"[a-zA-Z0-9().\-/_]+")
@@ -38,13 +38,13 @@ def template(world: World, words: Mapping[str, Any]) -> tuple[Any, int, dict[str
     backend = world.backend
     name, template_id = words.get("LaunchTemplateName"), words.get("LaunchTemplateId")
     if name and name not in backend.launch_template_name_to_ids:
-        raise Refused(
+        raise MockRefused(
             "InvalidLaunchTemplateName.NotFoundException",
             f"The specified launch template, with template name {name}, does not exist.",
         )
     found = backend.launch_templates.get(backend.launch_template_name_to_ids[name] if name else template_id)
     if found is None:
-        raise Refused(
+        raise MockRefused(
             "InvalidLaunchTemplateId.NotFound",
             f"The specified launch template, with template ID {template_id}, does not exist.",
         )
@@ -53,7 +53,7 @@ def template(world: World, words: Mapping[str, Any]) -> tuple[Any, int, dict[str
     number = numbers.get(wanted) or (int(wanted) if wanted.isdigit() else 0)
     if not 1 <= number <= len(found.versions):
         text = f"Could not find launch template version {wanted} for launch template {found.id}"
-        raise Refused("InvalidLaunchTemplateId.VersionNotFound", text)
+        raise MockRefused("InvalidLaunchTemplateId.VersionNotFound", text)
     return found, number, dict(found.versions[number - 1].data)
 
 
@@ -77,14 +77,14 @@ def tag_words(specifications: Any, *kinds: str) -> dict[str, dict[str, str]]:
         kind = one.get("ResourceType", "")
         if kind not in kinds:
             text = f"'{kind}' is not a valid taggable resource type for this operation."
-            raise Refused("InvalidParameterValue", text)
+            raise MockRefused("InvalidParameterValue", text)
         given = [(tag["Key"], tag.get("Value", "")) for tag in one.get("Tags", ())]
         if kind in tags or len(dict(given)) != len(given):
-            raise Refused("InvalidParameterValue", "Duplicate tag keys or resource types are not allowed.")
+            raise MockRefused("InvalidParameterValue", "Duplicate tag keys or resource types are not allowed.")
         if any(key.lower().startswith("aws:") or len(key) > 128 or len(value) > 256 for key, value in given):
-            raise Refused("InvalidParameterValue", "Tag keys starting with 'aws:' are reserved for internal use")
+            raise MockRefused("InvalidParameterValue", "Tag keys starting with 'aws:' are reserved for internal use")
         if len(given) > 50:
-            raise Refused("TagLimitExceeded", "More than 50 tags specified")
+            raise MockRefused("TagLimitExceeded", "More than 50 tags specified")
         tags[kind] = dict(given)
     return tags
 
@@ -94,11 +94,11 @@ def subnet_of(world: World, spec: Spec) -> Any:
     interfaces = spec.get("NetworkInterfaces") or ()
     subnet_id = spec.get("SubnetId") or next((n["SubnetId"] for n in interfaces if n.get("SubnetId")), None)
     if not subnet_id:
-        raise Refused("MissingInput", "No subnets found for the default VPC. Please specify a subnet.")
+        raise MockRefused("MissingInput", "No subnets found for the default VPC. Please specify a subnet.")
     for by_id in world.backend.subnets.values():
         if subnet_id in by_id:
             return by_id[subnet_id]
-    raise Refused("InvalidSubnetID.NotFound", f"The subnet ID '{subnet_id}' does not exist")
+    raise MockRefused("InvalidSubnetID.NotFound", f"The subnet ID '{subnet_id}' does not exist")
 
 
 def groups_of(spec: Spec) -> list[str]:
@@ -117,9 +117,9 @@ def user_data_of(spec: Spec) -> bytes:
     try:
         data = base64.b64decode(encoded, validate=True)
     except binascii.Error as error:
-        raise Refused("InvalidParameterValue", "Invalid BASE64 encoding of user data.") from error
+        raise MockRefused("InvalidParameterValue", "Invalid BASE64 encoding of user data.") from error
     if len(data) > _USER_DATA_LIMIT:
-        raise Refused("InvalidParameterValue", f"User data is limited to {_USER_DATA_LIMIT} bytes")
+        raise MockRefused("InvalidParameterValue", f"User data is limited to {_USER_DATA_LIMIT} bytes")
     return data
 
 
@@ -137,15 +137,15 @@ def check(world: World, spec: Spec, *, spot: bool) -> Any:
     """The subnet of a launch that EC2 would try. Raises Refused with EC2's codes."""
     backend, wanted = world.backend, spec.get("InstanceType", "")
     if wanted not in INSTANCE_TYPES:
-        raise Refused("InvalidParameterValue", f"Invalid value '{wanted}' for InstanceType.")
+        raise MockRefused("InvalidParameterValue", f"Invalid value '{wanted}' for InstanceType.")
     image = backend.amis.get(spec.get("ImageId"))
     if image is None:
         code = "InvalidAMIID.NotFound" if str(spec.get("ImageId")).startswith("ami-") else "InvalidAMIID.Malformed"
-        raise Refused(code, f"The image id '[{spec.get('ImageId')}]' does not exist")
+        raise MockRefused(code, f"The image id '[{spec.get('ImageId')}]' does not exist")
     known = INSTANCE_TYPES[wanted]
     kinds = known["ProcessorInfo"]["SupportedArchitectures"]
     if image.architecture not in kinds:
-        raise Refused(
+        raise MockRefused(
             "InvalidParameterValue",
             f"The architecture '{','.join(kinds)}' of the specified instance type does not match the architecture"
             f" '{image.architecture}' of the specified AMI.",
@@ -153,7 +153,7 @@ def check(world: World, spec: Spec, *, spot: bool) -> Any:
     subnet = subnet_of(world, spec)
     zone = subnet.availability_zone
     if (wanted, zone) not in offered(world.region):
-        raise Refused(
+        raise MockRefused(
             "Unsupported",
             f"Your requested instance type ({wanted}) is not supported in your requested Availability Zone ({zone}).",
         )
@@ -163,10 +163,10 @@ def check(world: World, spec: Spec, *, spot: bool) -> Any:
     profile_of(world, spec)
     group = spec.get("Placement", {}).get("GroupName")
     if group and group not in world.groups:
-        raise Refused("InvalidPlacementGroup.Unknown", f"The Placement Group '{group}' is unknown.")
+        raise MockRefused("InvalidPlacementGroup.Unknown", f"The Placement Group '{group}' is unknown.")
     if "spot-instances-request" in spec["Tags"] and not spot:
         text = "The resource type 'spot-instances-request' can be tagged only where a Spot Instance is launched."
-        raise Refused("InvalidParameterCombination", text)
+        raise MockRefused("InvalidParameterCombination", text)
     return subnet
 
 
@@ -187,7 +187,7 @@ def profile_of(world: World, spec: Spec) -> Any:
         if words.get("Name", one.name) == one.name and words.get("Arn", one.arn) == one.arn:
             return one
     key, value = next(iter(words.items()))
-    raise Refused(
+    raise MockRefused(
         "InvalidParameterValue", f"Value ({value}) for parameter iamInstanceProfile.{key.lower()} is invalid."
     )
 
@@ -196,35 +196,35 @@ def _check_network(world: World, spec: Spec, known: Mapping[str, Any]) -> None:
     interfaces = spec.get("NetworkInterfaces") or ()
     if interfaces and spec.get("SecurityGroupIds"):
         text = "Network interfaces and an instance-level security groups may not be specified on the same request"
-        raise Refused("InvalidParameterCombination", text)
+        raise MockRefused("InvalidParameterCombination", text)
     for group in {*groups_of(spec), *(g for n in interfaces for g in n.get("Groups") or ())}:
         try:
             found = world.backend.get_security_group_from_id(group)
         except EC2ClientError:
             found = None
         if found is None:
-            raise Refused("InvalidGroup.NotFound", f"The security group '{group}' does not exist")
+            raise MockRefused("InvalidGroup.NotFound", f"The security group '{group}' does not exist")
     network = known["NetworkInfo"]
     fabrics = sum(one.get("InterfaceType") in ("efa", "efa-only") for one in interfaces)
     limit = network.get("EfaInfo", {}).get("MaximumEfaInterfaces", 1) if network.get("EfaSupported") else 0
     if fabrics > limit or len(interfaces) > max(limit, network.get("MaximumNetworkInterfaces", 1)):
         text = f"Instance type {spec['InstanceType']} has at most {limit} EFA interfaces; {fabrics} were asked for."
-        raise Refused("InvalidParameterCombination", text)
+        raise MockRefused("InvalidParameterCombination", text)
     places = [(one.get("NetworkCardIndex", 0), one.get("DeviceIndex", 0)) for one in interfaces]
     if len(set(places)) != len(places) or (interfaces and (0, 0) not in places):
         text = "Each network interface requires a network card and device index of its own, the first one 0 and 0."
-        raise Refused("InvalidParameterValue", text)
+        raise MockRefused("InvalidParameterValue", text)
     cards = {one["NetworkCardIndex"]: one for one in network.get("NetworkCards") or ()} or {0: {}}
     for one in interfaces:
         card = cards.get(int(one.get("NetworkCardIndex", 0)), {"InterfaceTypes": ()})
         if one.get("InterfaceType", "interface") not in card.get("InterfaceTypes", ("interface", "efa", "efa-only")):
             text = f"Network card {one.get('NetworkCardIndex', 0)} of {spec['InstanceType']} bears no such interface."
-            raise Refused("InvalidParameterCombination", text)
+            raise MockRefused("InvalidParameterCombination", text)
         if int(one.get("DeviceIndex", 0)) >= card.get("MaximumNetworkInterfaces", 1):
-            raise Refused("AttachmentLimitExceeded", "Interface count exceeds the limit of the network card.")
+            raise MockRefused("AttachmentLimitExceeded", "Interface count exceeds the limit of the network card.")
     if len(interfaces) > 1 and any(one.get("AssociatePublicIpAddress") for one in interfaces):
         text = "The associatePublicIPAddress parameter cannot be specified with multiple network interfaces."
-        raise Refused("InvalidParameterCombination", text)
+        raise MockRefused("InvalidParameterCombination", text)
 
 
 def _check_disks(spec: Spec, image: Any) -> None:
@@ -233,8 +233,8 @@ def _check_disks(spec: Spec, image: Any) -> None:
         size = disk.get("VolumeSize")
         if one.get("DeviceName") == image.root_device_name and size is not None and size < ROOT_GIB:
             text = f"Volume of size {size}GB is smaller than its snapshot, expect size >= {ROOT_GIB}GB"
-            raise Refused("InvalidBlockDeviceMapping", text)
+            raise MockRefused("InvalidBlockDeviceMapping", text)
         if disk.get("KmsKeyId") and not disk.get("Encrypted"):
-            raise Refused(
+            raise MockRefused(
                 "InvalidParameterDependency", "The parameter KmsKeyId requires the parameter Encrypted to be set."
             )

@@ -16,7 +16,7 @@ import pytest
 from burstd.domain.cloud.offer import Offer
 from burstd.domain.plugins.provider import Provider
 from burstd.testing.cloud_world import Breakage, FaultWorld
-from providers.aws.calls import _READ_ATTEMPTS, Calls
+from providers.aws.calls import _READ_ATTEMPTS, AwsCalls
 from providers.aws.provider import AwsProvider
 from providers.aws.settings import AwsSettings
 from tests.lab.aws.mock import DOWN, THROTTLED, Ec2Mock, User, policy_for
@@ -61,7 +61,7 @@ class AwsWorld(FaultWorld):
             "image": account.image, "page": self.page, **words,
         }  # fmt: skip
         read = AwsSettings.model_validate(settings)
-        made = AwsProvider("aws", cluster, read, Calls(read))
+        made = AwsProvider("aws", cluster, read, AwsCalls(read))
         self._providers.append(made)
         return made
 
@@ -99,7 +99,7 @@ class AwsWorld(FaultWorld):
         """See ``Ec2Mock.refuse``."""
         self.mock.refuse(self.account, action, code, "as the test has it", status, **words)
 
-    def breaks(self, how: Breakage) -> None:
+    def inject_fault(self, how: Breakage) -> None:
         mock, account = self.mock, self.account
         if how is Breakage.CAPACITY:
             mock.faults(account, short=1)

@@ -18,7 +18,7 @@ from tests.lab.aws.faults import Faults
 
 
 @dataclass(eq=False)
-class Made:
+class MockInstance:
     """An instance: moto's object, and what moto does not keep."""
 
     instance: Instance
@@ -84,7 +84,7 @@ class World:
         self.faults = Faults()
         self.calls: Counter[str] = Counter()
         self.tokens: dict[tuple[str, str], tuple[str, Any]] = {}
-        self.made: dict[str, Made] = {}
+        self.made: dict[str, MockInstance] = {}
         self.spots: dict[str, Spot] = {}
         self.groups: dict[str, Group] = {}
         self.reservations: dict[str, CapacityReservation] = {}
@@ -95,7 +95,7 @@ class World:
         """Of anything with an id."""
         return dict(self.backend.tags.get(resource, {}))
 
-    def forget(self, made: Made) -> None:
+    def forget(self, made: MockInstance) -> None:
         """It is not listed any more."""
         with self.lock:
             self.made.pop(made.id, None)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from providers.sandbox.boxes.machine import tool
+from providers.sandbox.boxes.machine import tool_path
 from tests.lab.kubernetes.certificates import Authority, signing_key
 
 PORT = 6443
@@ -114,7 +114,7 @@ class Control:
             SCHEDULER: self._scheduler_words,
         }[name]()
         program = name if name == ETCD else str(self.bin / name)
-        alone = [tool("unshare"), "--mount", "--", "sh", "-c", _OWN_VOLUMES, f"{self.state}/volumes"]
+        alone = [tool_path("unshare"), "--mount", "--", "sh", "-c", _OWN_VOLUMES, f"{self.state}/volumes"]
         return [*(alone if name == CONTROLLERS else ()), program, *made, *self.flags.get(name, ())]
 
     def _etcd_words(self) -> list[str]:

@@ -45,13 +45,13 @@ class _Node:
 
 
 @dataclass
-class _Held:
+class _TrackedPod:
     """A pod on one of the nodes. ``order`` is None until the node has seen it."""
 
     pod: Pod
     address: str
     order: Order | None = None
-    ending: bool = False
+    terminating: bool = False
 
 
 class HollowNodes:
@@ -64,7 +64,7 @@ class HollowNodes:
         self._orders: list[tuple[str, Order]] = []
         self._default = orders.running()
         self._lock = threading.Lock()
-        self._held: dict[str, _Held] = {}
+        self._tracked: dict[str, _TrackedPod] = {}
         self._count = itertools.count()
         self._due: list[tuple[float, int, Callable[[], None]]] = []
         self._clock = threading.Condition()
@@ -106,22 +106,22 @@ class HollowNodes:
         taints: Sequence[Mapping[str, str]] = (),
     ) -> None:
         """A new node; returns when pods are scheduled to it. Raises Refused, LabFailed."""
-        room = {"cpu": str(cpus), "memory": f"{memory_gib}Gi", "pods": "250", "ephemeral-storage": "500Gi"}
-        room |= {gpu_resource: str(gpus)} if gpus else {}
+        capacity = {"cpu": str(cpus), "memory": f"{memory_gib}Gi", "pods": "250", "ephemeral-storage": "500Gi"}
+        capacity |= {gpu_resource: str(gpus)} if gpus else {}
         at = orders.now()
         conditions = [
             {"type": kind, "status": status, "reason": reason, "lastHeartbeatTime": at, "lastTransitionTime": at}
             for kind, status, reason in _CONDITIONS
         ]
-        ours = {"kubernetes.io/hostname": name, "kubernetes.io/os": "linux", "kubernetes.io/arch": "amd64"}
+        owned = {"kubernetes.io/hostname": name, "kubernetes.io/os": "linux", "kubernetes.io/arch": "amd64"}
         body = {
             "apiVersion": "v1",
             "kind": "Node",
-            "metadata": {"name": name, "labels": {**ours, **(labels or {})}},
+            "metadata": {"name": name, "labels": {**owned, **(labels or {})}},
             "spec": {"taints": list(taints)},
             "status": {
-                "capacity": room,
-                "allocatable": room,
+                "capacity": capacity,
+                "allocatable": capacity,
                 "conditions": conditions,
                 "addresses": [{"type": "InternalIP", "address": "10.64.0.1"}, {"type": "Hostname", "address": name}],
                 "nodeInfo": _NODE_INFO,
@@ -157,9 +157,9 @@ class HollowNodes:
             pod = self._api.get(f"/api/v1/namespaces/{namespace}/pods/{name}")
             self._write(pod, order.steps[0])
         with self._lock:
-            held = self._held.get(pod["metadata"]["uid"])
-            if held is not None:
-                held.order = order
+            tracked = self._tracked.get(pod["metadata"]["uid"])
+            if tracked is not None:
+                tracked.order = order
         self._follow(pod, order.steps[1:])
 
     def silence(self, name: str) -> None:
@@ -172,7 +172,7 @@ class HollowNodes:
         with self._lock:
             node = self._nodes[name]
             node.answers = True
-            missed = [held.pod for held in self._held.values() if held.pod["spec"]["nodeName"] == name]
+            missed = [tracked.pod for tracked in self._tracked.values() if tracked.pod["spec"]["nodeName"] == name]
         self._later(0.0, self._beat_now)
         for pod in missed:
             self._handle(pod)
@@ -184,7 +184,7 @@ class HollowNodes:
         """
         with self._lock:
             del self._nodes[name]
-            orphans = [held.pod for held in self._held.values() if held.pod["spec"]["nodeName"] == name]
+            orphans = [tracked.pod for tracked in self._tracked.values() if tracked.pod["spec"]["nodeName"] == name]
         with self._cluster.reach():
             self._api.delete(f"/api/v1/nodes/{name}")
             for pod in orphans if collect else ():
@@ -218,7 +218,7 @@ class HollowNodes:
     def _take(self, pods: Sequence[Pod]) -> None:
         there = {pod["metadata"]["uid"] for pod in pods}
         with self._lock:
-            gone = [held.pod for uid, held in self._held.items() if uid not in there]
+            gone = [tracked.pod for uid, tracked in self._tracked.items() if uid not in there]
         for pod in gone:
             self._event("DELETED", pod)
         for pod in pods:
@@ -228,28 +228,28 @@ class HollowNodes:
         uid = pod["metadata"]["uid"]
         with self._lock:
             if kind == "DELETED":
-                self._held.pop(uid, None)
+                self._tracked.pop(uid, None)
                 return
-            if uid in self._held:
-                self._held[uid].pod = pod
+            if uid in self._tracked:
+                self._tracked[uid].pod = pod
             else:
                 number = next(self._count)
-                self._held[uid] = _Held(pod, f"10.128.{number // 250 % 256}.{number % 250 + 1}")
+                self._tracked[uid] = _TrackedPod(pod, f"10.128.{number // 250 % 256}.{number % 250 + 1}")
         self._handle(pod)
 
     def _handle(self, pod: Pod) -> None:
         uid, name = pod["metadata"]["uid"], pod["metadata"]["name"]
         with self._lock:
-            node, held = self._nodes.get(pod["spec"]["nodeName"]), self._held.get(uid)
-            if node is None or not node.answers or held is None:
+            node, tracked = self._nodes.get(pod["spec"]["nodeName"]), self._tracked.get(uid)
+            if node is None or not node.answers or tracked is None:
                 return
-            starts = held.order is None
-            if held.order is None:
+            starts = tracked.order is None
+            if tracked.order is None:
                 chosen = (order for pattern, order in self._orders if fnmatch.fnmatchcase(name, pattern))
-                held.order = next(chosen, self._default)
-            ends = "deletionTimestamp" in pod["metadata"] and not held.ending
-            held.ending = held.ending or ends
-            order = held.order
+                tracked.order = next(chosen, self._default)
+            ends = "deletionTimestamp" in pod["metadata"] and not tracked.terminating
+            tracked.terminating = tracked.terminating or ends
+            order = tracked.order
         if ends:
             self._later(order.end_s, lambda: self._confirm(pod))
         elif starts and "startTime" not in pod.get("status", {}):
@@ -262,17 +262,17 @@ class HollowNodes:
 
     def _next(self, pod: Pod, steps: Sequence[Step]) -> None:
         with self._lock:
-            held = self._held.get(pod["metadata"]["uid"])
+            tracked = self._tracked.get(pod["metadata"]["uid"])
             node = self._nodes.get(pod["spec"]["nodeName"])
         answers = node is not None and node.answers
-        if answers and held is not None and "deletionTimestamp" not in held.pod["metadata"]:
-            self._write(held.pod, steps[0])
-            self._follow(held.pod, steps[1:])
+        if answers and tracked is not None and "deletionTimestamp" not in tracked.pod["metadata"]:
+            self._write(tracked.pod, steps[0])
+            self._follow(tracked.pod, steps[1:])
 
     def _write(self, pod: Pod, step: Step) -> None:
         with self._lock:
-            held = self._held.get(pod["metadata"]["uid"])
-        address = held.address if held is not None else "10.128.255.254"
+            tracked = self._tracked.get(pod["metadata"]["uid"])
+        address = tracked.address if tracked is not None else "10.128.255.254"
         body = {"metadata": {"uid": pod["metadata"]["uid"]}, "status": step.make(pod, address)}
         self._api.patch(f"{_path(pod)}/status", body, step.form)
 
@@ -280,9 +280,9 @@ class HollowNodes:
         """All its containers have ended."""
         with self._lock:
             node = self._nodes.get(pod["spec"]["nodeName"])
-            held = self._held.get(pod["metadata"]["uid"])
-            if held is not None and (node is None or not node.answers):
-                held.ending = False
+            tracked = self._tracked.get(pod["metadata"]["uid"])
+            if tracked is not None and (node is None or not node.answers):
+                tracked.terminating = False
                 return
         body = {"gracePeriodSeconds": 0, "preconditions": {"uid": pod["metadata"]["uid"]}}
         self._api.ask("DELETE", _path(pod), body)

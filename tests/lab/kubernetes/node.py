@@ -16,11 +16,11 @@ from types import TracebackType
 from typing import Any, Self
 
 from providers.sandbox.boxes.box import Box, BoxSpec
-from providers.sandbox.boxes.description import Bind, File
+from providers.sandbox.boxes.description import BindMount, BoxFile
 from providers.sandbox.boxes.errors import BoxFailed
 from providers.sandbox.boxes.lab import Lab
-from providers.sandbox.boxes.layer import layer
-from providers.sandbox.boxes.rootfs import Rootfs, ensure
+from providers.sandbox.boxes.layer import ensure_layer
+from providers.sandbox.boxes.rootfs import Rootfs, ensure_rootfs
 from tests.lab import slurm_files
 from tests.lab.kept import LabFailed
 from tests.lab.kubernetes.images import PAUSE, Image, Layer, archive
@@ -50,7 +50,7 @@ def pod_layers(rootfs: Rootfs) -> tuple[Layer, ...]:
     """What slurmd's images have in common: the boxes' root file system, the site's users, folders for any user."""
     *shell, script = slurm_files.prepare()
     build = [*shell, f"{script}; {_POD}"]
-    return Layer("rootfs", rootfs.path), Layer("site", layer(rootfs, " ".join(build), build))
+    return Layer("rootfs", rootfs.path), Layer("site", ensure_layer(rootfs, " ".join(build), build))
 
 
 class Node:
@@ -106,8 +106,8 @@ class Node:
 
     def up(self) -> Self:
         """Starts it; returns when pods can be made on it. Raises LabFailed, SandboxError."""
-        rootfs = ensure(_SUITE, progress=self._progress)
-        programs = layer(rootfs, _INSTALL, ["sh", "-c", _INSTALL], progress=self._progress)
+        rootfs = ensure_rootfs(_SUITE, progress=self._progress)
+        programs = ensure_layer(rootfs, _INSTALL, ["sh", "-c", _INSTALL], progress=self._progress)
         box = self.lab.start(self._spec([programs, rootfs.path]))
         words = [sys.executable, "-I", "-S", str(_HERE / "cgroups.py"), str(box.directory / "process.json")]
         self._cleaner = subprocess.Popen([*words, self._group], start_new_session=True, cwd="/")
@@ -131,17 +131,17 @@ class Node:
             ssh=False,
             disk_mib=_DISK_MIB,
             binds=[
-                Bind(Path(self.plane.kubectl).parent, "/opt/kubernetes"),
+                BindMount(Path(self.plane.kubectl).parent, "/opt/kubernetes"),
                 # The kubeconfig names its certificates by where they are on this machine.
-                Bind(files.ca.parent),
-                Bind(files.kubeconfig, "/etc/kubernetes/kubeconfig"),
-                *(Bind(file, f"/etc/kubernetes/{name}") for file, name in certificates.items()),
-                *(Bind(folder, f"/images/{name}") for name, folder in folders.items()),
+                BindMount(files.ca.parent),
+                BindMount(files.kubeconfig, "/etc/kubernetes/kubeconfig"),
+                *(BindMount(file, f"/etc/kubernetes/{name}") for file, name in certificates.items()),
+                *(BindMount(folder, f"/images/{name}") for name, folder in folders.items()),
             ],
             files=[
-                File("/opt/node.sh", (_HERE / "node.sh").read_text(encoding="utf-8"), 0o755),
-                File("/opt/device_plugin.py", (_HERE / "device_plugin.py").read_text(encoding="utf-8")),
-                File("/run/node/images.tar", archive(images)),
+                BoxFile("/opt/node.sh", (_HERE / "node.sh").read_text(encoding="utf-8"), 0o755),
+                BoxFile("/opt/device_plugin.py", (_HERE / "device_plugin.py").read_text(encoding="utf-8")),
+                BoxFile("/run/node/images.tar", archive(images)),
             ],
         )
 

@@ -68,7 +68,7 @@ class Admission:
 
     def _pod(self, request: Mapping[str, Any], pod: dict[str, Any]) -> list[dict[str, Any]]:
         namespace, spec = request["namespace"], pod["spec"]
-        place = scc.Place.of(self._api.get(f"/api/v1/namespaces/{namespace}")["metadata"]["annotations"])
+        place = scc.Place.from_annotations(self._api.get(f"/api/v1/namespaces/{namespace}")["metadata"]["annotations"])
         name = spec.get("serviceAccountName") or "default"
         account = {
             "username": f"system:serviceaccount:{namespace}:{name}",

@@ -46,7 +46,7 @@ class Order:
         """The other one, after this one."""
         return replace(self, steps=(*self.steps, *other.steps))
 
-    def ending(self, seconds: float) -> Order:
+    def with_end_time(self, seconds: float) -> Order:
         """The same, but its containers take so long to end when it is deleted."""
         return replace(self, end_s=seconds)
 

@@ -28,7 +28,7 @@ from typing import Any, Self
 import httpx
 
 from providers.sandbox.boxes.lab import Lab
-from tests.lab.kept import Kept, KeptPlane
+from tests.lab.kept import ProcessSupervisor, SupervisedPlane
 from tests.lab.kubernetes import control, crds, openshift, programs, scc
 from tests.lab.kubernetes.api import Api, Refused
 from tests.lab.kubernetes.certificates import Authority, Pair
@@ -50,7 +50,7 @@ class NodeFiles:
     serving: Pair
 
 
-class KubernetesPlane(KeptPlane):
+class KubernetesPlane(SupervisedPlane):
     """One control plane with state of its own; the API is at ``server``, certificates verified everywhere.
 
     It listens on a loopback address of its own, or with ``lab`` at the hub's address of that lab's network, where
@@ -80,7 +80,7 @@ class KubernetesPlane(KeptPlane):
         self._progress = progress
         self._up = ExitStack()
         self.control: Control
-        self.processes: Kept
+        self.processes: ProcessSupervisor
         self.api: Api
         self._authority: Authority
 
@@ -107,7 +107,7 @@ class KubernetesPlane(KeptPlane):
         self.api = Api(self.server, self.control.ca, self.control.token)
         self._up.callback(self.api.close)
         enter = [] if self._lab is None else self._lab.network.enter()
-        self.processes = Kept(self.state, enter, {"PYTHONPATH": str(_PROJECT)})
+        self.processes = ProcessSupervisor(self.state, enter, {"PYTHONPATH": str(_PROJECT)})
         self._up.callback(self.processes.close)
         self.processes.open()
         with self.reach():
@@ -237,7 +237,7 @@ class KubernetesPlane(KeptPlane):
             self.wait(self._serves, "the API serves again")
 
     @property
-    def _kept(self) -> Kept:
+    def _processes(self) -> ProcessSupervisor:
         return self.processes
 
     def _start(self) -> None:

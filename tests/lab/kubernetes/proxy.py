@@ -40,7 +40,7 @@ def says(status: int, message: str = "", **headers: str) -> Act:
         "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
         "message": message, "reason": _REASONS[status], "code": status,
     }  # fmt: skip
-    return proxy.answers(words, status, **headers)
+    return proxy.respond(words, status, **headers)
 
 
 class Proxy(proxy.Proxy):

@@ -40,7 +40,7 @@ class Place:
     level: str
 
     @classmethod
-    def of(cls, annotations: Mapping[str, str]) -> Place:
+    def from_annotations(cls, annotations: Mapping[str, str]) -> Place:
         """From the namespace's annotations."""
         low, _, size = annotations[UID_RANGE].partition("/")
         return cls(int(low), int(low) + int(size) - 1, annotations.get(MCS, "s0"))

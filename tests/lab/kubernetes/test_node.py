@@ -18,9 +18,9 @@ import pytest
 
 from providers.sandbox.boxes.box import Box, BoxSpec
 from providers.sandbox.boxes.lab import Lab
-from providers.sandbox.boxes.network import Network
-from providers.sandbox.boxes.rootfs import ensure
-from tests.lab.guard import Guard
+from providers.sandbox.boxes.network import LabNetwork
+from providers.sandbox.boxes.rootfs import ensure_rootfs
+from tests.lab.guard import LabWatchdog
 from tests.lab.kubernetes import device_plugin
 from tests.lab.kubernetes.images import Image, Layer
 from tests.lab.kubernetes.node import REPOSITORY, Node, pod_layers
@@ -43,16 +43,18 @@ LOOK = f"cat /made; ls /dev/nvidia*; until ping -c 1 -W 1 {BESIDE} >/dev/null; d
 
 def image() -> Image:
     """With a file of its own."""
-    return Image(REPOSITORY, "1", [*pod_layers(ensure("bookworm")), Layer("made", files={"made": "by a layer\n"})])
+    return Image(
+        REPOSITORY, "1", [*pod_layers(ensure_rootfs("bookworm")), Layer("made", files={"made": "by a layer\n"})]
+    )
 
 
 @contextmanager
 def ground() -> Iterator[tuple[Node, Box]]:
     """A node with two GPUs in a lab of its own, and a box beside it."""
     folder = Path(tempfile.mkdtemp(prefix="burstd-node-"))
-    guard = Guard(folder)
-    lab = Lab(folder, Network(f"n{secrets.token_hex(4)}"))
-    rootfs = ensure("bookworm")
+    guard = LabWatchdog(folder)
+    lab = Lab(folder, LabNetwork(f"n{secrets.token_hex(4)}"))
+    rootfs = ensure_rootfs("bookworm")
     try:
         lab.up()
         beside = lab.start(BoxSpec("beside", BESIDE, [rootfs.path], ssh=False))

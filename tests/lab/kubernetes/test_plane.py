@@ -129,7 +129,7 @@ def test_pods_fail_as_told(
 
 
 def test_pod_that_does_not_end_stays(cluster: KubernetesPlane, nodes: HollowNodes, api: Api) -> None:
-    nodes.order("stays", orders.running().ending(orders.NEVER))
+    nodes.order("stays", orders.running().with_end_time(orders.NEVER))
     api.post(PODS, pod("stays"))
     api.post(PODS, pod("goes"))
     for name in ("stays", "goes"):
@@ -243,7 +243,7 @@ def test_restricted_pods_get_a_user_of_the_namespace(cluster: KubernetesPlane) -
     user = api_of(cluster.user(NS, LOOK))
     made = user.post(PODS, pod("nobody"))
     annotations = cluster.api.get(f"/api/v1/namespaces/{NS}")["metadata"]["annotations"]
-    place = scc.Place.of(annotations)
+    place = scc.Place.from_annotations(annotations)
     own = made["spec"]["containers"][0]["securityContext"]
     assert own == {
         "runAsUser": place.low,

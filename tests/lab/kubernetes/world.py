@@ -30,7 +30,7 @@ from tests.lab.kubernetes.hollow import HollowNodes
 from tests.lab.kubernetes.orders import Order
 from tests.lab.kubernetes.plane import KubernetesPlane
 from tests.lab.kubernetes.proxy import Proxy, says
-from tests.lab.proxy import Answer, Asked, Forward, changed, lost
+from tests.lab.proxy import Answer, Asked, Forward, changed, lose_answer
 
 CLAIMS = "persistentvolumeclaims"
 LAUNCH, LIST, WATCH, END = "POST pods", "GET pods", "WATCH pods", "DELETE pods/NAME"
@@ -200,7 +200,7 @@ class OpenShiftWorld(FaultWorld):
             self.hollow.remove(name, collect=True)
 
     @contextmanager
-    def kept(self, pod: str) -> Iterator[None]:
+    def with_finalizer(self, pod: str) -> Iterator[None]:
         """Somebody's finalizer is on a pod for a while."""
         path = f"{self.path}/pods/{pod}"
         self.api.patch(path, {"metadata": {"finalizers": [KEEPER]}})
@@ -305,12 +305,12 @@ class OpenShiftWorld(FaultWorld):
         words = {"apiVersion": "policy/v1beta1", "kind": "Eviction", "metadata": {"name": name}}
         self.api.post(f"{self.path}/pods/{name}/eviction", words)
 
-    def breaks(self, how: Breakage) -> None:
+    def inject_fault(self, how: Breakage) -> None:
         order = self.proxy.order
         if how is Breakage.CAPACITY:
             order(LAUNCH, changed(lambda pod: pod["spec"].update(nodeSelector={KIND: "none"})))
         elif how is Breakage.QUOTA:
-            order(LAUNCH, self._without_room)
+            order(LAUNCH, self._without_capacity)
         elif how is Breakage.IMAGE:
             order(LAUNCH, changed(lambda pod: pod["spec"]["containers"][0].update(image=NO_IMAGE)))
         elif how is Breakage.RATE:
@@ -321,7 +321,7 @@ class OpenShiftWorld(FaultWorld):
         elif how is Breakage.DOWN:
             order(LAUNCH, says(500, 'Internal error occurred: failed calling webhook "pods.lab": connection refused'))
         elif how is Breakage.LOST:
-            order(LAUNCH, lost)
+            order(LAUNCH, lose_answer)
         elif how is Breakage.LIST_DOWN:
             order(LIST, says(503, "etcdserver: leader changed"))
         elif how is Breakage.TERMINATE:
@@ -329,7 +329,7 @@ class OpenShiftWorld(FaultWorld):
         elif how is Breakage.LEAK:
             self._leak()
 
-    def _without_room(self, asked: Asked, forward: Forward) -> Answer:
+    def _without_capacity(self, asked: Asked, forward: Forward) -> Answer:
         """Meanwhile there is a quota for no pods at all."""
         self.quota({"pods": "0"})
         answer = forward(asked)
@@ -343,7 +343,7 @@ class OpenShiftWorld(FaultWorld):
         spec = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
         self.create(CLAIMS, "PersistentVolumeClaim", pod["metadata"]["name"], spec, labels=labels)
 
-    def held(self) -> dict[str, list[dict[str, Any]]]:
+    def resources(self) -> dict[str, list[dict[str, Any]]]:
         """All that the namespace has of what burstd may make, each as the API describes it, in order of names."""
         kinds = ("pods", CLAIMS, "services", "configmaps", "secrets")
         return {kind: sorted(map(_still, self.api.get(f"{self.path}/{kind}")["items"]), key=_name) for kind in kinds}

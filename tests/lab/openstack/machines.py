@@ -15,14 +15,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from providers.sandbox.boxes.description import File
+from providers.sandbox.boxes.description import BoxFile
 from providers.sandbox.boxes.errors import SandboxError
 from providers.sandbox.boxes.lab import Lab
 from tests.lab.boxes import Boxes, ip
 
 _DRIVE = "/var/lib/cloud/seed/config_drive"
 """Where cloud-init looks for a config drive before it looks at disks."""
-_SOURCES = File("/etc/cloud/cloud.cfg.d/90_config_drive.cfg", json.dumps({"datasource_list": ["ConfigDrive"]}))
+_SOURCES = BoxFile("/etc/cloud/cloud.cfg.d/90_config_drive.cfg", json.dumps({"datasource_list": ["ConfigDrive"]}))
 
 
 class Machines:
@@ -81,7 +81,7 @@ class Machines:
             gpus=words["gpus"],
             # All that there is for cloud-init is on the drive.
             user_data="",
-            files=[_SOURCES, *(File(f"{_DRIVE}/{path}", data, 0o600) for path, data in drive.items())],
+            files=[_SOURCES, *(BoxFile(f"{_DRIVE}/{path}", data, 0o600) for path, data in drive.items())],
         )
         # No router stands between the lab's two networks: the machine itself answers at its floating address.
         for address in words["floating"]:

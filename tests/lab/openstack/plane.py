@@ -24,9 +24,9 @@ from types import TracebackType
 from typing import Any, Self
 
 from providers.sandbox.boxes.lab import Lab
-from providers.sandbox.boxes.network import Network
-from tests.lab.guard import Guard
-from tests.lab.kept import Kept, KeptPlane
+from providers.sandbox.boxes.network import LabNetwork
+from tests.lab.guard import LabWatchdog
+from tests.lab.kept import ProcessSupervisor, SupervisedPlane
 from tests.lab.openstack import conf, template
 from tests.lab.openstack.conf import Parameters
 from tests.lab.openstack.projects import Project, make_project
@@ -34,7 +34,7 @@ from tests.lab.openstack.services import Services
 from tests.node.conftest import on_network
 
 
-class ControlPlane(KeptPlane):
+class ControlPlane(SupervisedPlane):
     """One OpenStack, with state of its own, in the network of a lab: of its own or, with ``lab``, of that one.
 
     Nothing outside that network reaches it: enter it with ``reach``. Everything ends, and is removed, at the end of
@@ -55,11 +55,11 @@ class ControlPlane(KeptPlane):
         self.state = Path(tempfile.gettempdir()) / f"burstd-openstack-{secrets.token_hex(4)}"
         self._own = lab is None
         # Not in the state, which the keeper removes: the guard reads there which network to remove.
-        self.lab = lab or Lab(Path(f"{self.state}-lab"), Network(f"o{secrets.token_hex(4)}"))
+        self.lab = lab or Lab(Path(f"{self.state}-lab"), LabNetwork(f"o{secrets.token_hex(4)}"))
         self._machines = machines
         self._token_ttl_s = token_ttl_s
         self._progress = progress
-        self._guard: Guard | None = None
+        self._watchdog: LabWatchdog | None = None
         self._services: Services | None = None
 
     def __enter__(self) -> Self:
@@ -78,7 +78,7 @@ class ControlPlane(KeptPlane):
         """Starts it; returns when every service is up. Raises LabFailed, SandboxError."""
         made = template.ensure(self._progress)
         if self._own:
-            self._guard = Guard(self.lab.state)
+            self._watchdog = LabWatchdog(self.lab.state)
             self.lab.up()
         parameters = Parameters(self.state, made.venv, self._token_ttl_s)
         self._services = Services(parameters, self.lab.network.enter(), self._machines)
@@ -97,9 +97,9 @@ class ControlPlane(KeptPlane):
     def down(self) -> None:
         """Ends and removes everything. May be repeated."""
         with ExitStack() as last:
-            if self._guard is not None:
-                last.callback(self._guard.end)
-                self._guard = None
+            if self._watchdog is not None:
+                last.callback(self._watchdog.end)
+                self._watchdog = None
             last.callback(shutil.rmtree, self.state, ignore_errors=True)
             if self._own:
                 last.callback(self.lab.down)
@@ -156,7 +156,7 @@ class ControlPlane(KeptPlane):
         unfinished.rename(file)
 
     @property
-    def _kept(self) -> Kept:
+    def _processes(self) -> ProcessSupervisor:
         return self.services
 
 

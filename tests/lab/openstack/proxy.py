@@ -32,7 +32,7 @@ def kind(asked: Asked) -> str:
 
 def says(status: int, message: str = "", **headers: str) -> Act:
     """It is not passed on."""
-    return proxy.answers({"error": {"message": message, "code": status}} if message else None, status, **headers)
+    return proxy.respond({"error": {"message": message, "code": status}} if message else None, status, **headers)
 
 
 class Proxy(proxy.Proxy):

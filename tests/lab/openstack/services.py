@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.lab.kept import Kept, LabFailed
+from tests.lab.kept import LabFailed, ProcessSupervisor
 from tests.lab.openstack import conf
 from tests.lab.openstack.conf import Parameters
 
@@ -42,7 +42,7 @@ class _Service:
     words: list[str]
 
 
-class Services(Kept):
+class Services(ProcessSupervisor):
     """The processes in ``parameters.state``, which is removed with them.
 
     ``prefix`` goes before the command line (``nsenter --net=...``); ``machines`` is the socket that

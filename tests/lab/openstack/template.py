@@ -22,9 +22,9 @@ from openstack.connection import Connection
 
 from providers.sandbox.boxes.lab import Lab
 from providers.sandbox.boxes.machine import default_cache, need_root, need_space, output_of, remove_tree
-from providers.sandbox.boxes.network import Network
-from providers.sandbox.boxes.rootfs import locked
-from tests.lab.guard import Guard
+from providers.sandbox.boxes.network import LabNetwork
+from providers.sandbox.boxes.rootfs import file_lock
+from tests.lab.guard import LabWatchdog
 from tests.lab.kept import LabFailed
 from tests.lab.openstack import conf, seed
 from tests.lab.openstack.conf import Parameters
@@ -61,7 +61,7 @@ def ensure(progress: Callable[[str], None] = lambda _step: None) -> Template:
     for part in _PARTS:
         digest.update((_HERE / part).read_bytes())
     path = cache / f"openstack-state-{digest.hexdigest()[:8]}"
-    with locked(cache / "openstack-state.lock", lambda: progress("waiting for OpenStack's databases")):
+    with file_lock(cache / "openstack-state.lock", lambda: progress("waiting for OpenStack's databases")):
         if not path.exists():
             need_space(cache, _MIB)
             progress("making OpenStack's databases (once, a minute or two)")
@@ -122,21 +122,21 @@ def _venv(cache: Path) -> Path:
 def _build(parameters: Parameters) -> None:
     state = parameters.state
     with tempfile.TemporaryDirectory(prefix="burstd-openstack-") as folder:
-        lab = Lab(Path(folder), Network(f"t{secrets.token_hex(4)}"))
+        lab = Lab(Path(folder), LabNetwork(f"t{secrets.token_hex(4)}"))
         with ExitStack() as last:
-            last.callback(Guard(lab.state).end)
+            last.callback(LabWatchdog(lab.state).end)
             last.callback(lab.down)
             lab.up()
             services = Services(parameters, lab.network.enter())
             last.callback(services.close)
             services.open(keep=True)
             with on_network(lab.network.hub or ""):
-                _fill(services, parameters)
+                _seed_databases(services, parameters)
     for folder_name in ("log", "lock", "conf", "rabbit"):
         remove_tree(state / folder_name)
 
 
-def _fill(services: Services, parameters: Parameters) -> None:
+def _seed_databases(services: Services, parameters: Parameters) -> None:
     state, conf_file = parameters.state, f"--config-file={parameters.state}/conf"
     for folder in ("mysql", "fernet", "credentials", "images/staging", "images/tasks"):
         (state / folder).mkdir(mode=0o700, parents=True)

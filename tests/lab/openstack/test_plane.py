@@ -33,7 +33,7 @@ class Machines(socketserver.ThreadingUnixStreamServer):
     daemon_threads = True
 
     def __init__(self, place: Path) -> None:
-        self.told: list[dict[str, Any]] = []
+        self.requests: list[dict[str, Any]] = []
         super().__init__(str(place), _Asked)
         threading.Thread(target=self.serve_forever, daemon=True).start()
 
@@ -42,7 +42,7 @@ class _Asked(socketserver.StreamRequestHandler):
     def handle(self) -> None:
         words = json.loads(self.rfile.readline())
         assert isinstance(self.server, Machines)
-        self.server.told.append(words)
+        self.server.requests.append(words)
         refused = words["do"] == "spawn" and _meta_data(words["drive"])["name"] == "refused"
         answer = {"error": "there is no more room"} if refused else {"ok": True, "text": "hello from " + words["uuid"]}
         self.wfile.write(json.dumps(answer).encode() + b"\n")
@@ -110,7 +110,7 @@ def test_machine_stands_behind_a_server(client: Any, project: Project, machines:
     server = _built(client, _make(client, project, "g1", "gpu.4", key_name="burst", **words))
     assert (server.status, server.availability_zone) == ("ACTIVE", "az2")
     address = server.addresses[project.network][0]["addr"]
-    (spawned,) = (dict(told) for told in machines.told if told["uuid"] == server.id)
+    (spawned,) = (dict(told) for told in machines.requests if told["uuid"] == server.id)
     drive = spawned.pop("drive")
     assert spawned == {"do": "spawn", "uuid": server.id, "address": address, "floating": [], "gpus": 4}
     assert drive["openstack/latest/user_data"] == words["user_data"]
@@ -118,7 +118,7 @@ def test_machine_stands_behind_a_server(client: Any, project: Project, machines:
     assert (said["name"], said["availability_zone"], said["meta"]) == ("g1", "az2", words["metadata"])
     assert client.compute.get_server_console_output(server)["output"] == f"hello from {server.id}"
     client.compute.delete_server(server)
-    _wait(lambda: {"do": "destroy", "uuid": server.id} in machines.told, "its machine ended")
+    _wait(lambda: {"do": "destroy", "uuid": server.id} in machines.requests, "its machine ended")
 
 
 def test_host_without_room_for_the_machine_fails_the_build(client: Any, project: Project) -> None:

@@ -17,14 +17,14 @@ from burstd.domain.cloud.offer import Offer
 from burstd.domain.errors import CloudUnavailable
 from burstd.domain.plugins.provider import Provider
 from burstd.testing.cloud_world import Breakage, FaultWorld
-from providers.openstack.calls import Calls
+from providers.openstack.calls import OpenStackCalls
 from providers.openstack.provider import OpenStackProvider
 from providers.openstack.settings import OpenStackSettings
 from tests.lab.openstack import seed
 from tests.lab.openstack.plane import ControlPlane
 from tests.lab.openstack.projects import SECURITY_GROUP, Project
 from tests.lab.openstack.proxy import Proxy, says
-from tests.lab.proxy import answers, changed, followed, lost
+from tests.lab.proxy import changed, followed, lose_answer, respond
 
 LAUNCH, LIST, END, FREE = (
     "nova POST /servers", "nova GET /servers/detail", "nova DELETE /servers/ID", "neutron DELETE /ports/ID",
@@ -65,7 +65,7 @@ class OpenStackWorld(FaultWorld):
         self.asked = self.proxy.asked
         self._folder = folder
         self._files = itertools.count()
-        self._made: list[tuple[OpenStackProvider, Calls]] = []
+        self._made: list[tuple[OpenStackProvider, OpenStackCalls]] = []
         self._limited = False
 
     def provider(self, cluster: str, **words: Any) -> OpenStackProvider:
@@ -76,7 +76,7 @@ class OpenStackWorld(FaultWorld):
             "gpus": {"h100": "h100"}, "page": self.page, **words,
         }  # fmt: skip
         read = OpenStackSettings.model_validate(settings)
-        calls = Calls(read)
+        calls = OpenStackCalls(read)
         made = OpenStackProvider("openstack", cluster, read, calls)
         self._made.append((made, calls))
         return made
@@ -133,7 +133,7 @@ class OpenStackWorld(FaultWorld):
         self._limited = True
         self.cloud.quota(self.project, **limits)
 
-    def breaks(self, how: Breakage) -> None:
+    def inject_fault(self, how: Breakage) -> None:
         order = self.proxy.order
         if how is Breakage.CAPACITY:
             order(LAUNCH, changed(lambda words: words["server"].update(flavorRef=self._flavor("toobig"))))
@@ -141,7 +141,7 @@ class OpenStackWorld(FaultWorld):
             self.limit(instances=0)
             order(LAUNCH, followed(lambda: self.limit(instances=-1)))
         elif how is Breakage.IMAGE:
-            order(IMAGES, answers({"images": []}))
+            order(IMAGES, respond({"images": []}))
         elif how is Breakage.RATE:
             order(LAUNCH, says(429, "This request was rate-limited.", Retry_After="1"))
         elif how is Breakage.AUTH:
@@ -150,7 +150,7 @@ class OpenStackWorld(FaultWorld):
         elif how is Breakage.DOWN:
             order(LAUNCH, says(503))
         elif how is Breakage.LOST:
-            order(LAUNCH, lost)
+            order(LAUNCH, lose_answer)
         elif how is Breakage.LIST_DOWN:
             order(LIST, says(503))
         elif how is Breakage.TERMINATE:
@@ -158,7 +158,7 @@ class OpenStackWorld(FaultWorld):
         elif how is Breakage.LEAK:
             order(FREE, says(204))
 
-    def held(self) -> dict[str, list[dict[str, Any]]]:
+    def resources(self) -> dict[str, list[dict[str, Any]]]:
         """All that the project has, each as its service describes it, by kind and in order; images and such left out.
 
         Without what its service may touch by itself: times and counters.
@@ -175,7 +175,7 @@ class OpenStackWorld(FaultWorld):
 
     def is_empty(self) -> bool:
         """Whether it has nothing at all."""
-        return not any(self.held().values())
+        return not any(self.resources().values())
 
     def close(self) -> None:
         """Gives all connections back, and the project, where the test left nothing in it."""
@@ -191,7 +191,7 @@ class OpenStackWorld(FaultWorld):
 
     def _settled(self) -> bool:
         """No server is on its way out any more."""
-        return all(one["OS-EXT-STS:task_state"] != "deleting" for one in self.held()["servers"])
+        return all(one["OS-EXT-STS:task_state"] != "deleting" for one in self.resources()["servers"])
 
     def _flavor(self, name: str) -> str:
         with self.owner() as owner:

@@ -15,14 +15,14 @@ from burstd.domain.cloud.offer import Offer
 from burstd.domain.errors import ProviderError
 from burstd.domain.plugins.provider import LaunchRequest
 from burstd.domain.slurm.shape import Shape
-from providers.aws.calls import Calls
-from providers.aws.catalog.catalog import Adapter
-from providers.aws.launch.images import Image
-from providers.aws.launch.recipe import Pool, Wish, batches
+from providers.aws.calls import AwsCalls
+from providers.aws.catalog.catalog import NetworkAdapter
+from providers.aws.launch.images import AwsImage
+from providers.aws.launch.recipe import CapacityPool, LaunchSpec, batch_requests
 from providers.aws.settings import AwsSettings
 
 CLUSTER = "ours"
-IMAGE = Image("ami-1", "/dev/xvda", 8, "x86_64")
+IMAGE = AwsImage("ami-1", "/dev/xvda", 8, "x86_64")
 Answer = Mapping[str, Any] | ProviderError | Callable[[Mapping[str, Any]], Mapping[str, Any]]
 
 
@@ -42,41 +42,41 @@ def request(claim: str, *, of: Offer | None = None, **more: Any) -> LaunchReques
     )
 
 
-def adapters(cards: int, first: str = "efa") -> tuple[Adapter, ...]:
+def adapters(cards: int, first: str = "efa") -> tuple[NetworkAdapter, ...]:
     """Of a type with so many cards that have EFA, of which the first may be an exception."""
-    return tuple(Adapter(card, "efa-only" if card else first) for card in range(cards))
+    return tuple(NetworkAdapter(card, "efa-only" if card else first) for card in range(cards))
 
 
-def wish(asked: LaunchRequest, **more: Any) -> Wish:
-    pools = tuple(Pool(one, f"subnet-{one.zone}") for one in (asked.offer, *asked.others))
-    return Wish(asked, IMAGE, pools, **more)
+def launch_spec(asked: LaunchRequest, **more: Any) -> LaunchSpec:
+    pools = tuple(CapacityPool(one, f"subnet-{one.zone}") for one in (asked.offer, *asked.others))
+    return LaunchSpec(asked, IMAGE, pools, **more)
 
 
 def prepared(*asked: LaunchRequest, of: AwsSettings | None = None, **more: Any) -> list[LaunchRequest]:
-    return batches(CLUSTER, of or settings(), [wish(one, **more) for one in asked])
+    return batch_requests(CLUSTER, of or settings(), [launch_spec(one, **more) for one in asked])
 
 
 def many(count: int, **more: Any) -> list[LaunchRequest]:
     return [request(f"c{number:03}", **more) for number in range(count)]
 
 
-class Ec2(Calls):
+class FakeEc2(AwsCalls):
     """Gives the answers of an operation one after the other, the last one for ever; keeps what was said."""
 
     def __init__(self, **answers: list[Answer]) -> None:
         super().__init__(settings())
         self.said: list[tuple[str, Mapping[str, Any]]] = []
-        self._answers: dict[str, list[Answer]] = {
+        self._responses: dict[str, list[Answer]] = {
             "create_launch_template": [{}], "create_placement_group": [{}], "describe_instances": [{}]
         }  # fmt: skip
-        self._answers.update(answers)
+        self._responses.update(answers)
 
     def _call(self, service: str, operation: str, words: Mapping[str, Any], *, changes: bool) -> Mapping[str, Any]:
         assert service == "ec2"
         assert operation.startswith(("describe", "get")) is not changes
         validate(operation, words)
         self.said.append((operation, words))
-        answers = self._answers[operation]
+        answers = self._responses[operation]
         answer = answers.pop(0) if len(answers) > 1 else answers[0]
         if isinstance(answer, ProviderError):
             raise answer

@@ -13,14 +13,14 @@ from botocore.validate import ParamValidator
 from moto.ec2.models.instance_types import INSTANCE_TYPES
 
 from burstd.domain.errors import BadRequest, ProviderError
-from providers.aws.calls import Calls
+from providers.aws.calls import AwsCalls
 from providers.aws.settings import AwsSettings
 from tests.providers.aws.ec2 import settings
 
 _PAGE = 3
 
 
-class Shop(Calls):
+class FakeCatalogApi(AwsCalls):
     """``broken``: operation -> the error that it answers. Types are Amazon's own, sold in ``zones`` all."""
 
     def __init__(self, of: AwsSettings | None = None) -> None:

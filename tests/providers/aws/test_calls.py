@@ -15,7 +15,7 @@ import pytest
 from botocore.parsers import ResponseParserError
 
 from burstd.domain.errors import AuthFailed, CloudUnavailable, NotAllowed, OutcomeUnknown, ProviderError, RateLimited
-from providers.aws.calls import Calls
+from providers.aws.calls import AwsCalls
 from tests.providers.aws.ec2 import settings
 
 _SECRET = "wJalrXUtnFEMI"
@@ -32,14 +32,14 @@ class Server:
         self._talk, self._tls = talk, tls
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
-        self._ending = False
+        self._closing = False
         self._thread = threading.Thread(target=self._serve)
         self._thread.start()
 
     def _serve(self) -> None:
         while True:
             plain, _ = self._listener.accept()
-            if self._ending:
+            if self._closing:
                 plain.close()
                 return
             with plain:
@@ -58,7 +58,7 @@ class Server:
 
     def close(self) -> None:
         """Wakes the thread by a last connection."""
-        self._ending = True
+        self._closing = True
         with socket.create_connection(("127.0.0.1", self.port)):
             self._thread.join(10)
         self._listener.close()
@@ -100,9 +100,9 @@ def answer(status: str, body: str) -> Talk:
     return lambda peer: peer.sendall(said.encode())
 
 
-def told(url: str, *, changes: bool = True) -> ProviderError:
-    calls = Calls(settings(endpoint_url=url, timeout_s=5))
-    how, operation = (calls.tell, "terminate_instances") if changes else (calls.ask, "describe_instances")
+def error_of_call(url: str, *, changes: bool = True) -> ProviderError:
+    calls = AwsCalls(settings(endpoint_url=url, timeout_s=5))
+    how, operation = (calls.mutate, "terminate_instances") if changes else (calls.query, "describe_instances")
     with pytest.raises(ProviderError) as caught:
         how("ec2", operation, InstanceIds=["i-12345678"])
     calls.close()
@@ -128,7 +128,7 @@ def told(url: str, *, changes: bool = True) -> ProviderError:
 )
 def test_answers(serve: Callable[..., Server], status: str, body: str, kind: type[ProviderError]) -> None:
     server = serve(answer(status, body))
-    error = told(f"http://127.0.0.1:{server.port}")
+    error = error_of_call(f"http://127.0.0.1:{server.port}")
     assert type(error) is kind
     assert len(str(error)) > 10
     assert len(server.heard) == 1, "what changes something is sent once"
@@ -136,7 +136,7 @@ def test_answers(serve: Callable[..., Server], status: str, body: str, kind: typ
 
 def test_a_read_whose_answer_is_none_of_amazons(serve: Callable[..., Server]) -> None:
     server = serve(answer("200 OK", _HTML))
-    assert type(told(f"http://127.0.0.1:{server.port}", changes=False)) is CloudUnavailable
+    assert type(error_of_call(f"http://127.0.0.1:{server.port}", changes=False)) is CloudUnavailable
 
 
 @pytest.fixture(scope="module")
@@ -162,7 +162,7 @@ def test_tls_that_breaks_after_the_request(
             below.sendall(b"HTTP/1.1 504 gateway\r\n\r\n")
 
     server = serve(plain, context)
-    error = told(f"https://127.0.0.1:{server.port}")
+    error = error_of_call(f"https://127.0.0.1:{server.port}")
     assert type(error) is OutcomeUnknown
     assert "SSL" in str(error)
     assert b"Action=TerminateInstances" in server.heard[0]
@@ -172,14 +172,14 @@ def test_a_server_that_is_not_trusted_has_heard_nothing(
     serve: Callable[..., Server], certificate: tuple[Path, ssl.SSLContext]
 ) -> None:
     server = serve(answer("200 OK", ""), certificate[1])
-    assert type(told(f"https://127.0.0.1:{server.port}")) is CloudUnavailable
+    assert type(error_of_call(f"https://127.0.0.1:{server.port}")) is CloudUnavailable
     assert server.heard == []
 
 
 def test_nobody_there() -> None:
     with socket.create_server(("127.0.0.1", 0)) as gone:
         port = gone.getsockname()[1]
-    assert type(told(f"http://127.0.0.1:{port}")) is CloudUnavailable
+    assert type(error_of_call(f"http://127.0.0.1:{port}")) is CloudUnavailable
 
 
 _PAST = (
@@ -208,7 +208,7 @@ def test_a_credential_process_that_gives_none(
         file.chmod(0o755)
     configured(f"credential_process = {file}")
     server = serve(answer("200 OK", ""))
-    error = told(f"http://127.0.0.1:{server.port}")
+    error = error_of_call(f"http://127.0.0.1:{server.port}")
     assert type(error) is AuthFailed
     assert names in str(error)
     assert server.heard == []
@@ -228,7 +228,7 @@ def test_a_role_that_may_not_be_taken(
     keys = f"aws_access_key_id = A\naws_secret_access_key = {_SECRET}"
     configured(f"{keys}\n[profile role]\nrole_arn = arn:aws:iam::123456789012:role/r\nsource_profile = default")
     monkeypatch.setenv("AWS_PROFILE", "role")
-    assert type(told(f"http://127.0.0.1:{ec2.port}")) is kind
+    assert type(error_of_call(f"http://127.0.0.1:{ec2.port}")) is kind
     assert sts.heard
     assert ec2.heard == []
 
@@ -236,12 +236,12 @@ def test_a_role_that_may_not_be_taken(
 @pytest.mark.parametrize("sent", [True, False])
 def test_what_botocore_lets_through(monkeypatch: pytest.MonkeyPatch, sent: bool) -> None:
     """By a client that breaks before or behind the sending."""
-    calls = Calls(settings())
+    calls = AwsCalls(settings())
 
     class Client:
         def describe_instances(self) -> None:
             if sent:
-                calls._sends()
+                calls._before_send()
             raise ResponseParserError(_SECRET)
 
         def run_instances(self) -> None:
@@ -252,7 +252,7 @@ def test_what_botocore_lets_through(monkeypatch: pytest.MonkeyPatch, sent: bool)
 
     monkeypatch.setattr(calls, "_make", make)
     with pytest.raises(CloudUnavailable if sent else AuthFailed, match="ResponseParserError") as asked:
-        calls.ask("ec2", "describe_instances")
+        calls.query("ec2", "describe_instances")
     with pytest.raises(OutcomeUnknown if sent else AuthFailed) as told:
-        calls.tell("ec2", "run_instances")
+        calls.mutate("ec2", "run_instances")
     assert _SECRET not in f"{asked.value}{told.value}"

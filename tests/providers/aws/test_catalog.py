@@ -9,14 +9,14 @@ from moto.ec2.models.instance_types import INSTANCE_TYPES
 
 from burstd.domain.cloud.offer import Hardware
 from burstd.domain.errors import AuthFailed, BadRequest, CloudUnavailable
-from providers.aws.calls import Calls
-from providers.aws.catalog.catalog import Catalog, Reservation, parsed
+from providers.aws.calls import AwsCalls
+from providers.aws.catalog.catalog import AwsCatalog, CapacityReservation, parse_instance_type
 from tests.lab.aws.mock import Ec2Mock, policy_for
 from tests.providers.aws.ec2 import settings
-from tests.providers.aws.shop import Shop
+from tests.providers.aws.shop import FakeCatalogApi
 
 HOUR = 3600.0
-Shelf = Callable[..., tuple[Catalog, Shop]]
+TestedCatalog = Callable[..., tuple[AwsCatalog, FakeCatalogApi]]
 
 
 class Clock:
@@ -32,19 +32,19 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def shelf(clock: Clock) -> Shelf:
+def shelf(clock: Clock) -> TestedCatalog:
     """Every type costs a dollar, a quarter on the spot market, unless ``more`` says otherwise."""
 
-    def make(*types: str, **more: Any) -> tuple[Catalog, Shop]:
+    def make(*types: str, **more: Any) -> tuple[AwsCatalog, FakeCatalogApi]:
         priced = {"prices": dict.fromkeys(types, "1"), "spot_prices": dict.fromkeys(types, "0.25"), "price_list": False}
         of = settings(**{"instance_types": list(types), **priced, **more})
-        shop = Shop(of)
-        return Catalog("aws", of, shop, clock), shop
+        shop = FakeCatalogApi(of)
+        return AwsCatalog("aws", of, shop, clock), shop
 
     return make
 
 
-def places(catalog: Catalog) -> set[str]:
+def places(catalog: AwsCatalog) -> set[str]:
     return {offer.id.removeprefix("aws/eu-central-1/") for offer in catalog.offers()}
 
 
@@ -65,7 +65,9 @@ def places(catalog: Catalog) -> set[str]:
         ("d2.xlarge", 4, 29670, "", Hardware("x86_64")),
     ],
 )
-def test_what_a_machine_has(shelf: Shelf, name: str, cpus: int, memory: int, gres: str, hardware: Hardware) -> None:
+def test_what_a_machine_has(
+    shelf: TestedCatalog, name: str, cpus: int, memory: int, gres: str, hardware: Hardware
+) -> None:
     catalog, _ = shelf(name, gpu_names={"A10G": "ampere"})
     offer = catalog.offers()[0]
     assert (offer.shape.cpus, offer.shape.memory_mib) == (cpus, memory)
@@ -76,7 +78,7 @@ def test_what_a_machine_has(shelf: Shelf, name: str, cpus: int, memory: int, gre
 def test_several_gpus_of_a_name_are_added_up() -> None:
     (gpu,) = INSTANCE_TYPES["g4dn.xlarge"]["GpuInfo"]["Gpus"]
     fpga = {**gpu, "Manufacturer": "Xilinx", "Count": 9, "LogicalGpuCount": 9}
-    kind = parsed(
+    kind = parse_instance_type(
         {**INSTANCE_TYPES["g4dn.xlarge"], "GpuInfo": {"Gpus": [gpu, {**gpu, "Count": 2, "LogicalGpuCount": 2}, fpga]}}
     )
     assert (kind.gpus, kind.gpu_name, kind.gpu_memory_mib) == (3, "T4", 16384)
@@ -84,7 +86,7 @@ def test_several_gpus_of_a_name_are_added_up() -> None:
 
 def efa(name: str, **network: Any) -> list[tuple[int, str]]:
     said = INSTANCE_TYPES[name]
-    kind = parsed({**said, "NetworkInfo": {**said["NetworkInfo"], **network}})
+    kind = parse_instance_type({**said, "NetworkInfo": {**said["NetworkInfo"], **network}})
     return [(one.card, one.kind) for one in kind.efa]
 
 
@@ -144,13 +146,13 @@ def test_adapters_where_boto3_is_too_old_to_say_what_a_card_can(name: str, adapt
         (["mac*", "t2.nano"], {"t2.nano"}),
     ],
 )
-def test_patterns_are_the_shells(shelf: Shelf, patterns: list[str], names: set[str]) -> None:
+def test_patterns_are_the_shells(shelf: TestedCatalog, patterns: list[str], names: set[str]) -> None:
     catalog, shop = shelf(*patterns)
     assert set(catalog.types()) == names
     assert all("[" not in value for _, words in shop.said for one in words["Filters"] for value in one["Values"])
 
 
-def test_an_offer_for_each_zone_that_has_a_subnet_and_the_type(shelf: Shelf) -> None:
+def test_an_offer_for_each_zone_that_has_a_subnet_and_the_type(shelf: TestedCatalog) -> None:
     catalog, shop = shelf("c5.large", "m5.large", subnets=["subnet-b", "subnet-a", "subnet-a2"])
     shop.subnets["subnet-a2"] = "zone-a"
     shop.not_sold = {("m5.large", "zone-a")}
@@ -161,12 +163,12 @@ def test_an_offer_for_each_zone_that_has_a_subnet_and_the_type(shelf: Shelf) -> 
     assert [catalog.subnet(zone) for zone in ("zone-a", "zone-b", "zone-c")] == ["subnet-a", "subnet-b", None]
 
 
-def test_spot_only_where_the_type_is_sold_so(shelf: Shelf) -> None:
+def test_spot_only_where_the_type_is_sold_so(shelf: TestedCatalog) -> None:
     catalog, _ = shelf("u-6tb1.56xlarge")
     assert {offer.spot for offer in catalog.offers()} == {False}
 
 
-def test_the_price_has_its_source(shelf: Shelf) -> None:
+def test_the_price_has_its_source(shelf: TestedCatalog) -> None:
     catalog, shop = shelf("c5.large", spot_prices={})
     shop.history = [("c5.large", "zone-b", "0.0312", 900.0)]
     spot = [offer for offer in catalog.offers() if offer.spot]
@@ -186,7 +188,7 @@ def test_the_price_has_its_source(shelf: Shelf) -> None:
         ({"subnets": ["subnet-x", "subnet-y"]}, "none of subnet-x, subnet-y"),
     ],
 )
-def test_nothing_to_offer_with_what_to_do(shelf: Shelf, more: dict[str, Any], remedy: str) -> None:
+def test_nothing_to_offer_with_what_to_do(shelf: TestedCatalog, more: dict[str, Any], remedy: str) -> None:
     catalog, shop = shelf("c5.large", **more)
     shop.subnets["subnet-c"] = "zone-d"
     shop.broken["get_products"] = AuthFailed("no right to ask")
@@ -201,18 +203,18 @@ def reserved(zone: str = "zone-a", *, free: int = 2, state: str = "active", kind
     }  # fmt: skip
 
 
-def test_a_reserved_type_is_offered_where_it_is_reserved_only(shelf: Shelf) -> None:
+def test_a_reserved_type_is_offered_where_it_is_reserved_only(shelf: TestedCatalog) -> None:
     catalog, shop = shelf("p5.48xlarge", "c5.large", reservations=["cr-1", "cr-2", "cr-3"])
     shop.not_sold = {("p5.48xlarge", "zone-a")}
     shop.reservations = {"cr-1": reserved(free=1), "cr-2": reserved(free=3, kind="capacity-block"),
                          "cr-3": reserved(free=9, state="scheduled")}  # fmt: skip
     assert {place for place in places(catalog) if "p5" in place} == {"zone-a/p5.48xlarge/on-demand"}
-    assert catalog.reservation("p5.48xlarge", "zone-a") == Reservation("cr-2", "p5.48xlarge", "zone-a", True, 3)
+    assert catalog.reservation("p5.48xlarge", "zone-a") == CapacityReservation("cr-2", "p5.48xlarge", "zone-a", True, 3)
     assert catalog.reservation("p5.48xlarge", "zone-b") is None
     assert catalog.reservation("c5.large", "zone-a") is None
 
 
-def test_an_ended_reservation_does_not_let_its_type_out_to_the_market(shelf: Shelf, clock: Clock) -> None:
+def test_an_ended_reservation_does_not_let_its_type_out_to_the_market(shelf: TestedCatalog, clock: Clock) -> None:
     catalog, shop = shelf("p5.48xlarge", "c5.large", reservations=["cr-1", "cr-2"])
     shop.reservations = {"cr-1": reserved(), "cr-2": reserved("zone-b")}
     assert len([place for place in places(catalog) if "p5" in place]) == 2
@@ -225,14 +227,14 @@ def test_an_ended_reservation_does_not_let_its_type_out_to_the_market(shelf: She
     assert not ended.open
 
 
-def test_what_amazon_has_forgotten_keeps_nothing_else_back(shelf: Shelf) -> None:
+def test_what_amazon_has_forgotten_keeps_nothing_else_back(shelf: TestedCatalog) -> None:
     catalog, shop = shelf("p5.48xlarge", subnets=["subnet-x", "subnet-b"], reservations=["cr-old", "cr-1"])
     shop.reservations = {"cr-1": reserved("zone-b")}
     assert places(catalog) == {"zone-b/p5.48xlarge/on-demand"}
     assert catalog.subnet("zone-a") is None
 
 
-def test_answers_are_kept_for_hours_and_longer_where_amazon_is_silent(shelf: Shelf, clock: Clock) -> None:
+def test_answers_are_kept_for_hours_and_longer_where_amazon_is_silent(shelf: TestedCatalog, clock: Clock) -> None:
     catalog, shop = shelf("c5.large", "p5.48xlarge", reservations=["cr-1"])
     shop.reservations = {"cr-1": reserved()}
     first = catalog.offers()
@@ -251,7 +253,7 @@ def test_answers_are_kept_for_hours_and_longer_where_amazon_is_silent(shelf: She
     assert shop.count("describe_subnets") == 2
 
 
-def test_without_a_first_answer_there_is_an_error(shelf: Shelf) -> None:
+def test_without_a_first_answer_there_is_an_error(shelf: TestedCatalog) -> None:
     catalog, shop = shelf("c5.large")
     shop.broken["describe_instance_types"] = CloudUnavailable("down")
     with pytest.raises(CloudUnavailable):
@@ -261,7 +263,7 @@ def test_without_a_first_answer_there_is_an_error(shelf: Shelf) -> None:
 
 
 @pytest.fixture
-def calls(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Calls, Catalog]]:
+def calls(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[AwsCalls, AwsCatalog]]:
     """By boto3, to the mock, with the rights of the policy that burstd ships and no more."""
     with Ec2Mock() as mock:
         account = mock.account()
@@ -271,13 +273,13 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Calls, Catalog]]:
             region=account.region, endpoint_url=mock.client_words(account)["endpoint_url"], page=5,
             subnets=list(account.subnets.values()), instance_types=["c5*.large", "p4d.*", "t[23]a.nano"],
         )  # fmt: skip
-        made = Calls(of)
-        yield made, Catalog("aws", of, made)
+        made = AwsCalls(of)
+        yield made, AwsCatalog("aws", of, made)
         made.close()
 
 
 @pytest.mark.clouds
-def test_by_boto3_in_pages(calls: tuple[Calls, Catalog]) -> None:
+def test_by_boto3_in_pages(calls: tuple[AwsCalls, AwsCatalog]) -> None:
     made, catalog = calls
     offers = {offer.id: offer for offer in catalog.offers()}
     assert {offer.instance_type for offer in offers.values()} == {
@@ -286,6 +288,6 @@ def test_by_boto3_in_pages(calls: tuple[Calls, Catalog]) -> None:
     assert {(offer.spot, offer.price_source) for offer in offers.values()} == {
         (False, "price list"), (True, "spot history"),
     }  # fmt: skip
-    assert made.made["describe_instance_types"] == 2
-    assert made.made["describe_instance_type_offerings"] > 2
-    assert catalog.prices.trouble == {}
+    assert made.call_counts["describe_instance_types"] == 2
+    assert made.call_counts["describe_instance_type_offerings"] > 2
+    assert catalog.prices.failures == {}

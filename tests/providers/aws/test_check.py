@@ -10,12 +10,12 @@ import boto3
 import pytest
 
 from burstd.domain.plugins.provider import Finding, Quota
-from providers.aws.calls import Calls
-from providers.aws.catalog.catalog import Catalog, InstanceType
-from providers.aws.catalog.quotas import Quotas
+from providers.aws.calls import AwsCalls
+from providers.aws.catalog.catalog import AwsCatalog, Ec2InstanceType
+from providers.aws.catalog.quotas import AwsQuotas
 from providers.aws.checks import supply
 from providers.aws.checks.check import check
-from providers.aws.launch.images import Images
+from providers.aws.launch.images import AwsImages
 from providers.aws.settings import AwsSettings
 from tests.lab.aws.mock import Account, Ec2Mock, User, policy_for
 
@@ -42,7 +42,7 @@ class Site:
     def with_policy(self, policy: Mapping[str, Any]) -> Site:
         return replace(self, user=self.mock.user(self.account, CLUSTER, policy))
 
-    def look(self, *images: str, **more: Any) -> dict[str, Finding]:
+    def check(self, *images: str, **more: Any) -> dict[str, Finding]:
         """Findings by their subjects, in order."""
         words = {
             "region": "us-east-1", "endpoint_url": self.mock.url, "subnets": list(self.account.subnets.values()),
@@ -50,13 +50,13 @@ class Site:
             "instance_profile": self.user.role, "notices_queue": self.user.queue,
         }  # fmt: skip
         settings = AwsSettings(**{**words, **more})
-        calls = Calls(settings)
-        catalog = Catalog("aws", settings, calls)
+        calls = AwsCalls(settings)
+        catalog = AwsCatalog("aws", settings, calls)
         with pytest.MonkeyPatch.context() as patch:
             for name, value in self.mock.environment(self.user).items():
                 patch.setenv(name, value)
-            quotas = Quotas(settings, calls, catalog)
-            found = list(check(settings, calls, catalog, Images(settings, calls), quotas, CLUSTER, images))
+            quotas = AwsQuotas(settings, calls, catalog)
+            found = list(check(settings, calls, catalog, AwsImages(settings, calls), quotas, CLUSTER, images))
         calls.close()
         assert len({f.subject for f in found}) == len(found), [f.subject for f in found]
         assert all(f.text and (f.ok is not False or f.remedy) for f in found)
@@ -96,10 +96,10 @@ def used(mock: Ec2Mock) -> Site:
 def launched(site: Site) -> None:
     """One of each thing that burstd makes, bearing the cluster's tag."""
     client = boto3.client("ec2", **site.mock.client_words(site.user))
-    ours = [{"Key": "burstd-cluster", "Value": CLUSTER}]
+    instance_ids = [{"Key": "burstd-cluster", "Value": CLUSTER}]
 
     def tagged(*kinds: str) -> list[dict[str, Any]]:
-        return [{"ResourceType": kind, "Tags": ours} for kind in kinds]
+        return [{"ResourceType": kind, "Tags": instance_ids} for kind in kinds]
 
     data = {
         "ImageId": site.account.image, "TagSpecifications": tagged("network-interface", "spot-instances-request"),
@@ -123,7 +123,7 @@ def launched(site: Site) -> None:
 
 
 def test_nothing_is_wrong_with_what_the_document_sets_up(site: Site) -> None:
-    found = site.look()
+    found = site.check()
     assert wrong(found) == {}
     assert {subject for subject, finding in found.items() if finding.ok is None} == UNTOLD
     assert found["image " + site.account.image].text.startswith(f"{site.account.image}, x86_64, root volume of ")
@@ -133,7 +133,7 @@ def test_nothing_is_wrong_with_what_the_document_sets_up(site: Site) -> None:
 
 def test_every_right_shows_once_there_is_something_to_try_it_on_and_nothing_changes(used: Site) -> None:
     before = things(used)
-    found = used.look()
+    found = used.check()
     assert things(used) == before
     assert wrong(found) == {}
     assert [f.subject for f in found.values() if f.ok is None] == []
@@ -162,13 +162,13 @@ def things(site: Site) -> list[Any]:
 )
 def test_each_statement_that_is_missing_is_named(used: Site, missing: set[str]) -> None:
     rest = {**POLICY, "Statement": [one for one in POLICY["Statement"] if one["Sid"] not in missing]}
-    found = wrong(used.with_policy(rest).look(f"ssm:{used.account.image_parameter}"))
+    found = wrong(used.with_policy(rest).check(f"ssm:{used.account.image_parameter}"))
     named = {sid for finding in found.values() for sid in SIDS if f"statement {sid} of " in finding.remedy}
     assert named == missing
 
 
 def test_rights_for_another_cluster_are_none(used: Site) -> None:
-    found = wrong(used.with_policy(policy_for("other")).look(instance_profile="", notices_queue=""))
+    found = wrong(used.with_policy(policy_for("other")).check(instance_profile="", notices_queue=""))
     assert {"ec2:RunInstances", "ec2:CreateFleet", "ec2:CreateLaunchTemplate", "ec2:TerminateInstances"} <= set(found)
     assert all("this cluster's name in its Condition" in f.remedy for f in found.values())
 
@@ -223,7 +223,7 @@ def test_rights_for_another_cluster_are_none(used: Site) -> None:
 def test_what_is_wrong_is_said_with_its_remedy(
     site: Site, more: dict[str, Any], expected: dict[str, tuple[str, str]]
 ) -> None:
-    found = wrong(site.look(**more))
+    found = wrong(site.check(**more))
     wanted = {subject.replace("IMAGE", site.account.image): words for subject, words in expected.items()}
     assert set(found) == set(wanted)
     for subject, (text, remedy) in wanted.items():
@@ -232,7 +232,7 @@ def test_what_is_wrong_is_said_with_its_remedy(
 
 
 def test_images_of_pools_are_looked_at_too(site: Site) -> None:
-    found = site.look(f"name:{site.account.image_name}", "ami-00000000000000000", image="")
+    found = site.check(f"name:{site.account.image_name}", "ami-00000000000000000", image="")
     assert found[f"image name:{site.account.image_name}"].ok
     assert found["image ami-00000000000000000"].remedy == "mend image in the pools' offers"
 
@@ -246,7 +246,7 @@ def test_closed_ports_and_a_queue_that_nobody_may_fill(mock: Ec2Mock) -> None:
         GroupId=group, IpProtocol="tcp", FromPort=6000, ToPort=7000, CidrIp="10.0.0.0/16"
     )
     site.owner("sqs").set_queue_attributes(QueueUrl=site.user.queue, Attributes={"Policy": ""})
-    found = wrong(site.look())
+    found = wrong(site.check())
     assert list(found) == ["port 22", f"queue {site.user.queue.rpartition('/')[2]}"]
     assert "does not let EventBridge" in found[f"queue {site.user.queue.rpartition('/')[2]}"].text
 
@@ -261,14 +261,14 @@ def test_closed_ports_and_a_queue_that_nobody_may_fill(mock: Ec2Mock) -> None:
     ],
 )
 def test_quotas_are_told_in_machines(limit: int, used: int, ok: bool | None, text: str) -> None:
-    large = InstanceType("p5.48xlarge", 192, 0, 8, "H100", 0, "x86_64", (), 0, spot=False)
+    large = Ec2InstanceType("p5.48xlarge", 192, 0, 8, "H100", 0, "x86_64", (), 0, spot=False)
 
     class Limits:
         def read(self) -> list[Quota]:
             return [Quota("Running On-Demand P instances", limit, used, "vCPUs")]
 
     kinds = [large, replace(large, name="p3.2xlarge", vcpus=8), replace(large, name="c5.large", vcpus=2)]
-    (finding,) = supply.quotas(Limits(), kinds)  # type: ignore[arg-type]
+    (finding,) = supply.check_quotas(Limits(), kinds)  # type: ignore[arg-type]
     assert (finding.ok, text in finding.text) == (ok, True)
     assert ("request-service-quota-increase" in finding.remedy) == (ok is False)
 
@@ -277,7 +277,7 @@ def test_reservations(site: Site) -> None:
     zone = next(iter(site.account.subnets))
     mine = site.mock.reserve(site.account, "c5.large", zone, 3)
     other = site.mock.reserve(site.account, "p5.48xlarge", zone, 2, block=True)
-    found = site.look(reservations=[mine, other])
+    found = site.check(reservations=[mine, other])
     assert found[f"reservation {mine}"].text.startswith(f"c5.large in {zone}, active, 3 of 3 free")
     assert found[f"reservation {other}"].remedy == 'add "p5.48xlarge" to instance_types'
 
@@ -294,13 +294,13 @@ def test_without_credentials_nothing_else_is_looked_at(
 ) -> None:
     keys = {**site.mock.environment(site.user), **environment, "AWS_EC2_METADATA_DISABLED": "true"}
     monkeypatch.setattr(Ec2Mock, "environment", lambda *_: keys)
-    first, rest = site.look().values()
+    first, rest = site.check().values()
     assert (first.subject, first.ok, rest.ok) == ("credentials", False, None)
     assert text in first.text
     assert remedy in first.remedy
 
 
 def test_an_amazon_that_is_not_reached(site: Site) -> None:
-    found = site.look(endpoint_url="http://127.0.0.1:9")
+    found = site.check(endpoint_url="http://127.0.0.1:9")
     assert "port 443" in found["credentials"].remedy
     assert len(found) == 2

@@ -9,30 +9,30 @@ import pytest
 from botocore.exceptions import ClientError
 
 from burstd.domain.errors import BadRequest, CloudUnavailable, NotAllowed, OutcomeUnknown, ProviderError, RateLimited
-from providers.aws.errors import of_code
-from providers.aws.terminate import BATCH, Ending
-from tests.providers.aws.ec2 import Ec2
+from providers.aws.errors import error_for_code
+from providers.aws.terminate import MAX_IDS, InstanceTerminator
+from tests.providers.aws.ec2 import FakeEc2
 
 
 def ids(count: int) -> list[str]:
     return [f"i-{number:017x}" for number in range(count)]
 
 
-class Cloud(Ec2):
+class TerminatingEc2(FakeEc2):
     """Ends all that are named, or none of them. ``shy``: its refusals name nobody."""
 
     def __init__(self, *, gone: list[str] = [], held: list[str] = [], shy: bool = False) -> None:  # noqa: B006
         super().__init__(terminate_instances=[self._terminate])
-        self.gone, self.held, self.shy = gone, held, shy
+        self.gone, self.undeletable, self.shy = gone, held, shy
         self.code = "OperationNotPermitted"
         self.ended: list[str] = []
 
     def _terminate(self, words: Mapping[str, Any]) -> Mapping[str, Any]:
         asked = words["InstanceIds"]
-        assert len(asked) == len(set(asked)) <= BATCH
+        assert len(asked) == len(set(asked)) <= MAX_IDS
         if missing := [one for one in asked if one in self.gone]:
             self._refuse("InvalidInstanceID.NotFound", f"The instance IDs '{', '.join(missing)}' do not exist")
-        if held := [one for one in asked if one in self.held]:
+        if held := [one for one in asked if one in self.undeletable]:
             self._refuse(self.code, f"No right to arn:aws:ec2:eu-central-1:1:instance/{held[0]} of yours")
         self.ended += asked
         return {}
@@ -40,22 +40,22 @@ class Cloud(Ec2):
     def _refuse(self, code: str, text: str) -> None:
         text = "No." if self.shy else text
         said = {"Error": {"Code": code, "Message": text}, "ResponseMetadata": {"HTTPStatusCode": 400}}
-        raise of_code(code, text, 400, OutcomeUnknown) from ClientError(said, "TerminateInstances")
+        raise error_for_code(code, text, 400, OutcomeUnknown) from ClientError(said, "TerminateInstances")
 
     def calls(self) -> int:
         return self.count("terminate_instances")
 
 
-def end(cloud: Cloud, asked: list[str]) -> ProviderError | None:
+def end(cloud: TerminatingEc2, asked: list[str]) -> ProviderError | None:
     try:
-        Ending(cloud).terminate(asked)
+        InstanceTerminator(cloud).terminate(asked)
     except ProviderError as error:
         return error
     return None
 
 
 def test_batches() -> None:
-    cloud, many = Cloud(), ids(2 * BATCH + 1)
+    cloud, many = TerminatingEc2(), ids(2 * MAX_IDS + 1)
     assert end(cloud, [*many, *many]) is None
     assert (cloud.ended, cloud.calls()) == (many, 3)
     assert end(cloud, []) is None
@@ -63,11 +63,11 @@ def test_batches() -> None:
 
 
 def test_those_that_are_gone_are_left_out_however_long_the_answer() -> None:
-    many = ids(BATCH)
-    cloud = Cloud(gone=many[::2])
+    many = ids(MAX_IDS)
+    cloud = TerminatingEc2(gone=many[::2])
     assert end(cloud, many) is None
     assert (cloud.ended, cloud.calls()) == (many[1::2], 2)
-    assert end(Cloud(gone=many), many) is None
+    assert end(TerminatingEc2(gone=many), many) is None
 
 
 @pytest.mark.parametrize("shy", [False, True])
@@ -75,8 +75,8 @@ def test_those_that_are_gone_are_left_out_however_long_the_answer() -> None:
     ("code", "kind"), [("OperationNotPermitted", BadRequest), ("UnauthorizedOperation", NotAllowed)]
 )
 def test_one_that_may_not_be_ended_keeps_no_other_alive(shy: bool, code: str, kind: type[ProviderError]) -> None:
-    many = ids(BATCH)
-    cloud = Cloud(gone=[] if shy else many[:3], held=[many[77]], shy=shy)
+    many = ids(MAX_IDS)
+    cloud = TerminatingEc2(gone=[] if shy else many[:3], held=[many[77]], shy=shy)
     cloud.code = code
     assert type(end(cloud, many)) is kind
     assert set(cloud.ended) == set(many) - {*cloud.gone, many[77]}
@@ -85,14 +85,14 @@ def test_one_that_may_not_be_ended_keeps_no_other_alive(shy: bool, code: str, ki
 
 def test_gone_ones_that_nobody_names_are_found_by_halves() -> None:
     many = ids(8)
-    cloud = Cloud(gone=[many[5]], shy=True)
+    cloud = TerminatingEc2(gone=[many[5]], shy=True)
     assert end(cloud, many) is None
     assert set(cloud.ended) == set(many) - {many[5]}
 
 
 def test_no_right_at_all_is_no_storm() -> None:
-    many = ids(BATCH)
-    cloud = Cloud(held=many, shy=True)
+    many = ids(MAX_IDS)
+    cloud = TerminatingEc2(held=many, shy=True)
     cloud.code = "UnauthorizedOperation"
     assert type(end(cloud, many)) is NotAllowed
     assert cloud.calls() <= 16
@@ -100,14 +100,14 @@ def test_no_right_at_all_is_no_storm() -> None:
 
 @pytest.mark.parametrize("error", [RateLimited("slow down"), CloudUnavailable("down"), OutcomeUnknown("lost")])
 def test_other_errors_are_told_at_the_end_and_not_tried_again(error: ProviderError) -> None:
-    cloud = Ec2(terminate_instances=[error, {}])
+    cloud = FakeEc2(terminate_instances=[error, {}])
     with pytest.raises(type(error)):
-        Ending(cloud).terminate(ids(BATCH + 1))
+        InstanceTerminator(cloud).terminate(ids(MAX_IDS + 1))
     assert cloud.count("terminate_instances") == 2
 
 
 @pytest.mark.parametrize("strange", ["", "i-", "i-00000000000000000,i-1", "vol-00000000", "ours-c1", "I-00000000"])
 def test_what_is_no_id_is_never_sent(strange: str) -> None:
-    cloud, (good,) = Cloud(), ids(1)
+    cloud, (good,) = TerminatingEc2(), ids(1)
     assert type(end(cloud, [strange, good, "i-0123abcd"])) is BadRequest
     assert cloud.ended == [good, "i-0123abcd"]

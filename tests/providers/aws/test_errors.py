@@ -5,15 +5,15 @@ import pytest
 from burstd.domain.errors import (
     AuthFailed,
     BadRequest,
+    ClientTokenSpent,
     CloudUnavailable,
     InsufficientCapacity,
     NotAllowed,
     OutcomeUnknown,
     ProviderError,
     RateLimited,
-    TokenSpent,
 )
-from providers.aws.errors import of_code
+from providers.aws.errors import error_for_code
 
 ZONE = "Your requested instance type (c5.large) is not supported in your requested Availability Zone (us-east-1e)."
 
@@ -41,7 +41,7 @@ ZONE = "Your requested instance type (c5.large) is not supported in your request
         ("InternalError", "no", 400, CloudUnavailable, CloudUnavailable),
         ("RequestTimeout", "no", 408, OutcomeUnknown, OutcomeUnknown),
         ("408", "no", 408, OutcomeUnknown, OutcomeUnknown),
-        ("IdempotentInstanceTerminated", "no", 400, OutcomeUnknown, TokenSpent),
+        ("IdempotentInstanceTerminated", "no", 400, OutcomeUnknown, ClientTokenSpent),
         ("CapacityReservationNotActive", "no", 400, OutcomeUnknown, InsufficientCapacity),
         ("InvalidCapacityReservationState", "no", 400, OutcomeUnknown, InsufficientCapacity),
         ("VolumeTypeNotAvailableInZone", "no", 400, OutcomeUnknown, InsufficientCapacity),
@@ -52,13 +52,13 @@ ZONE = "Your requested instance type (c5.large) is not supported in your request
 def test_the_code_counts_before_the_status(
     code: str, text: str, status: int, unclear: type[ProviderError], kind: type[ProviderError]
 ) -> None:
-    found = of_code(code, text, status, unclear)
+    found = error_for_code(code, text, status, unclear)
     assert type(found) is kind
     assert code in str(found)
 
 
 def test_what_nobody_can_read_is_left_out() -> None:
-    found = of_code(
+    found = error_for_code(
         "UnauthorizedOperation", f"No. Encoded authorization failure message: {'x' * 900}", 403, OutcomeUnknown
     )
     assert str(found) == "No (UnauthorizedOperation)"
@@ -67,6 +67,6 @@ def test_what_nobody_can_read_is_left_out() -> None:
 @pytest.mark.parametrize("unclear", [OutcomeUnknown, CloudUnavailable])
 @pytest.mark.parametrize("status", [400, 403, 407])
 def test_an_answer_without_a_code_is_none_of_amazons(status: int, unclear: type[ProviderError]) -> None:
-    found = of_code("", "", status, unclear)
+    found = error_for_code("", "", status, unclear)
     assert type(found) is unclear
     assert f"HTTP {status}" in str(found)

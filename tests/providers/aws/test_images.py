@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from burstd.domain.errors import BadRequest, CloudUnavailable, NotFound
-from providers.aws.launch.images import Image, Images
-from tests.providers.aws.ec2 import Ec2, settings
+from providers.aws.launch.images import AwsImage, AwsImages
+from tests.providers.aws.ec2 import FakeEc2, settings
 
 
 def ami(number: int, **more: Any) -> dict[str, Any]:
@@ -21,7 +21,7 @@ def ami(number: int, **more: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
-class Account(Ec2):
+class Account(FakeEc2):
     def __init__(self, *images: Mapping[str, Any], parameter: Any = None) -> None:
         super().__init__(describe_images=[{"Images": list(images)}])
         self._parameter = parameter or NotFound("no such parameter")
@@ -39,19 +39,19 @@ def test_found(word: str) -> None:
     """By a pattern the newest; kept for a while."""
     now = 0.0
     account = Account(ami(2), ami(1), parameter="ami-2")
-    images = Images(settings(), account, lambda: now)
-    assert images.find(word) == Image("ami-2", "/dev/xvda", 8, "aarch64")
+    images = AwsImages(settings(), account, lambda: now)
+    assert images.find_image(word) == AwsImage("ami-2", "/dev/xvda", 8, "aarch64")
     calls = len(account.said)
     now = 299.0
-    images.find(word)
+    images.find_image(word)
     assert len(account.said) == calls
     now = 300.0
-    images.find(word)
+    images.find_image(word)
     assert len(account.said) > calls
 
 
 def test_the_settings_name_one_for_pools_that_do_not() -> None:
-    assert Images(settings(image="ami-1"), Account(ami(1))).find("").id == "ami-1"
+    assert AwsImages(settings(image="ami-1"), Account(ami(1))).find_image("").id == "ami-1"
 
 
 @pytest.mark.parametrize(
@@ -69,10 +69,10 @@ def test_the_settings_name_one_for_pools_that_do_not() -> None:
 )
 def test_not_found_with_what_to_do(word: str, account: Account, remedy: str) -> None:
     with pytest.raises(BadRequest, match=remedy):
-        Images(settings(), account).find(word)
+        AwsImages(settings(), account).find_image(word)
 
 
 def test_an_account_that_does_not_answer_has_no_less_images() -> None:
     account = Account(parameter=CloudUnavailable("down"))
     with pytest.raises(CloudUnavailable):
-        Images(settings(), account).find("ssm:/x")
+        AwsImages(settings(), account).find_image("ssm:/x")

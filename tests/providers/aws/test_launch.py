@@ -10,6 +10,7 @@ from burstd.domain.cloud.instance import TAG_CLUSTER, Instance, InstanceState
 from burstd.domain.errors import (
     AuthFailed,
     BadRequest,
+    ClientTokenSpent,
     CloudUnavailable,
     InsufficientCapacity,
     NotAllowed,
@@ -18,24 +19,23 @@ from burstd.domain.errors import (
     ProviderError,
     QuotaExceeded,
     RateLimited,
-    TokenSpent,
 )
 from burstd.domain.plugins.provider import LaunchOutcome
 from providers.aws import tags
-from providers.aws.errors import AlreadyThere, of_code
-from providers.aws.launch.launch import Launching
+from providers.aws.errors import AwsAlreadyExists, error_for_code
+from providers.aws.launch.launch import InstanceLauncher
 from providers.aws.launch.placement_groups import TAG_GANG, TAG_MADE, PlacementGroups
-from providers.aws.launch.template import Templates
-from tests.providers.aws.ec2 import CLUSTER, Ec2, adapters, fleet, many, offer, prepared, refusal, request, settings
+from providers.aws.launch.template import LaunchTemplates
+from tests.providers.aws.ec2 import CLUSTER, FakeEc2, adapters, fleet, many, offer, prepared, refusal, request, settings
 from tests.providers.aws.test_recipe import Reservation
 
 OTHERS = (offer("m5.large", "a"), offer("c5.large", "b"))
 GONE = NotFound("the template is not there")
 
 
-def launching(ec2: Ec2) -> Launching:
-    templates = Templates(CLUSTER, settings(), ec2)
-    return Launching(
+def launching(ec2: FakeEc2) -> InstanceLauncher:
+    templates = LaunchTemplates(CLUSTER, settings(), ec2)
+    return InstanceLauncher(
         "aws", CLUSTER, settings(settle_s=30), ec2, templates, PlacementGroups(CLUSTER, settings(), ec2), lambda: 1000.0
     )
 
@@ -55,10 +55,10 @@ def error(outcomes: Mapping[str, LaunchOutcome]) -> ProviderError:
 def test_each_claim_has_its_place() -> None:
     """Whatever the order of the answer, of the requests, and however many of them are asked for again."""
     asked = prepared(*many(3, others=OTHERS))
-    ec2 = Ec2(create_fleet=[fleet])
+    ec2 = FakeEc2(create_fleet=[fleet])
     whole = {"c000": "i-000", "c001": "i-001", "c002": "i-002"}
-    assert ids(launching(ec2).serve(asked)) == whole
-    again = launching(ec2).serve([asked[2], asked[1], asked[2]])
+    assert ids(launching(ec2).launch_batches(asked)) == whole
+    again = launching(ec2).launch_batches([asked[2], asked[1], asked[2]])
     assert ids(again) == {claim: whole[claim] for claim in ("c001", "c002")}
     first, second = [words for operation, words in ec2.said if operation == "create_fleet"]
     assert first == second, "the same call, word for word"
@@ -66,7 +66,7 @@ def test_each_claim_has_its_place() -> None:
 
 def test_what_an_outcome_says() -> None:
     (asked,) = prepared(request("c1", others=OTHERS))
-    found = launching(Ec2(create_fleet=[lambda words: fleet(words, place=2)])).serve([asked])["c1"]
+    found = launching(FakeEc2(create_fleet=[lambda words: fleet(words, place=2)])).launch_batches([asked])["c1"]
     assert isinstance(found.result, Instance)
     made = found.result
     assert found.offer == OTHERS[1]
@@ -78,7 +78,7 @@ def test_what_an_outcome_says() -> None:
         1000.0,
         "",
     )
-    found = launching(Ec2(create_fleet=[fleet])).serve([asked])["c1"]
+    found = launching(FakeEc2(create_fleet=[fleet])).launch_batches([asked])["c1"]
     assert found.offer is None
 
 
@@ -88,30 +88,30 @@ REFUSALS = [
     (["Unsupported"], InsufficientCapacity),
     (["VcpuLimitExceeded"], QuotaExceeded),
     (["MaxSpotInstanceCountExceeded"], QuotaExceeded),
-    (["RequestLimitExceeded"], TokenSpent),
+    (["RequestLimitExceeded"], ClientTokenSpent),
     (["RequestLimitExceeded", "InsufficientInstanceCapacity"], InsufficientCapacity),
     (["InvalidAMIID.NotFound"], BadRequest),
     (["InvalidSubnetID.NotFound"], InsufficientCapacity),
     (["UnauthorizedOperation"], NotAllowed),
     (["AuthFailure"], AuthFailed),
     (["ServiceUnavailable"], CloudUnavailable),
-    (["InvalidLaunchTemplateName.NotFoundException"], TokenSpent),
+    (["InvalidLaunchTemplateName.NotFoundException"], ClientTokenSpent),
     (["InternalError"], CloudUnavailable),
 ]
 
 
 @pytest.mark.parametrize(("codes", "kind"), REFUSALS, ids=["+".join(codes) for codes, _ in REFUSALS])
 def test_why_a_fleet_is_empty(codes: list[str], kind: type[ProviderError]) -> None:
-    ec2 = Ec2(create_fleet=[{"Instances": [], "Errors": [refusal(code) for code in codes]}])
-    assert type(error(launching(ec2).serve(prepared(*many(2))))) is kind
+    ec2 = FakeEc2(create_fleet=[{"Instances": [], "Errors": [refusal(code) for code in codes]}])
+    assert type(error(launching(ec2).launch_batches(prepared(*many(2))))) is kind
 
 
 def test_a_template_that_a_fleet_did_not_see_is_made_again() -> None:
     missing = {"Errors": [refusal("InvalidLaunchTemplateName.NotFoundException")]}
-    ec2 = Ec2(create_fleet=[missing, fleet])
-    room = launching(ec2)
-    room.serve(prepared(request("c1")))
-    room.serve(prepared(request("c2")))
+    ec2 = FakeEc2(create_fleet=[missing, fleet])
+    launcher = launching(ec2)
+    launcher.launch_batches(prepared(request("c1")))
+    launcher.launch_batches(prepared(request("c2")))
     assert ec2.count("create_launch_template") == 2
 
 
@@ -119,7 +119,7 @@ def test_the_error_of_the_own_offer_counts() -> None:
     """Others are told as warnings, once for the batch."""
     said = [refusal("VcpuLimitExceeded", "m5.large"), refusal("InsufficientInstanceCapacity")]
     asked = prepared(*many(2, others=OTHERS))
-    found = launching(Ec2(create_fleet=[{"Errors": said}])).serve(asked)
+    found = launching(FakeEc2(create_fleet=[{"Errors": said}])).launch_batches(asked)
     assert isinstance(error(found), InsufficientCapacity)
     warned = {o.id: type(e) for o, e in found["c000"].warnings}
     assert warned == {OTHERS[0].id: QuotaExceeded, asked[0].offer.id: InsufficientCapacity}
@@ -131,18 +131,18 @@ def test_a_fleet_that_is_short_leaves_out_the_last() -> None:
         return {**fleet(words, of=2), "Errors": [refusal("InsufficientInstanceCapacity")]}
 
     asked = prepared(*many(3, others=OTHERS))
-    found = launching(Ec2(create_fleet=[short])).serve(asked)
+    found = launching(FakeEc2(create_fleet=[short])).launch_batches(asked)
     assert ids(found) == {"c000": "i-000", "c001": "i-001", "c002": "capacity"}
     assert [o.id for o, _ in found["c000"].warnings] == [asked[0].offer.id]
-    without_reason = launching(Ec2(create_fleet=[lambda words: fleet(words, of=2)])).serve(asked)
+    without_reason = launching(FakeEc2(create_fleet=[lambda words: fleet(words, of=2)])).launch_batches(asked)
     assert isinstance(without_reason["c002"].result, InsufficientCapacity)
 
 
 def test_errors_beside_success_are_warnings() -> None:
     """Throttling is none: it says nothing of an offer."""
     errors = [refusal("RequestLimitExceeded"), refusal("InsufficientInstanceCapacity", "m5.large")]
-    ec2 = Ec2(create_fleet=[lambda words: {**fleet(words), "Errors": errors}])
-    found = launching(ec2).serve(prepared(*many(2, others=OTHERS)))
+    ec2 = FakeEc2(create_fleet=[lambda words: {**fleet(words), "Errors": errors}])
+    found = launching(ec2).launch_batches(prepared(*many(2, others=OTHERS)))
     assert ids(found) == {"c000": "i-000", "c001": "i-001"}
     assert [(o.id, e.cause) for o, e in found["c000"].warnings] == [(OTHERS[0].id, "capacity")]
 
@@ -171,8 +171,8 @@ def test_a_repeat_that_names_no_machines(launched: list[float], found: list[str]
             ]
         }
 
-    ec2 = Ec2(create_fleet=[{"FleetId": "fleet-1"}], describe_instances=[listed])
-    assert list(ids(launching(ec2).serve(prepared(*many(2)))).values()) == found
+    ec2 = FakeEc2(create_fleet=[{"FleetId": "fleet-1"}], describe_instances=[listed])
+    assert list(ids(launching(ec2).launch_batches(prepared(*many(2)))).values()) == found
 
 
 def shown(*machines: tuple[str, float, str]) -> Mapping[str, Any]:
@@ -189,16 +189,16 @@ def test_a_repeat_that_names_errors_only_still_finds_its_machines() -> None:
     """And what has ended keeps its place: another claim's machine is not given twice."""
     only_errors = {"Instances": [], "Errors": [refusal("RequestLimitExceeded")]}
     listed = shown(("i-2", 900, "running"), ("i-1", 900, "terminated"), ("i-3", 900, "shutting-down"))
-    ec2 = Ec2(create_fleet=[only_errors], describe_instances=[listed])
-    found = launching(ec2).serve(prepared(*many(3)))
+    ec2 = FakeEc2(create_fleet=[only_errors], describe_instances=[listed])
+    found = launching(ec2).launch_batches(prepared(*many(3)))
     assert ids(found) == {"c000": "rate", "c001": "i-2", "c002": "rate"}
-    assert {type(found[claim].result) for claim in ("c000", "c002")} == {TokenSpent}
+    assert {type(found[claim].result) for claim in ("c000", "c002")} == {ClientTokenSpent}
     assert ec2.count("describe_instances") == 1
 
 
 def test_what_cannot_be_looked_for_is_unknown() -> None:
-    ec2 = Ec2(create_fleet=[{"Errors": [refusal("RequestLimitExceeded")]}], describe_instances=[RateLimited("no")])
-    assert type(error(launching(ec2).serve(prepared(*many(2))))) is OutcomeUnknown
+    ec2 = FakeEc2(create_fleet=[{"Errors": [refusal("RequestLimitExceeded")]}], describe_instances=[RateLimited("no")])
+    assert type(error(launching(ec2).launch_batches(prepared(*many(2))))) is OutcomeUnknown
 
 
 @pytest.mark.parametrize(
@@ -211,13 +211,15 @@ def test_what_cannot_be_looked_for_is_unknown() -> None:
 )
 def test_a_token_whose_machines_have_ended_rests_no_type(listed: Mapping[str, Any], found: list[str]) -> None:
     """Nor does it hold up other batches."""
-    ended = of_code("IdempotentInstanceTerminated", "no", 400, OutcomeUnknown)
-    ec2 = Ec2(run_instances=[ended], describe_instances=[listed])
-    outcomes = launching(ec2).serve(prepared(*many(2), reservation=Reservation()))
+    ended = error_for_code("IdempotentInstanceTerminated", "no", 400, OutcomeUnknown)
+    ec2 = FakeEc2(run_instances=[ended], describe_instances=[listed])
+    outcomes = launching(ec2).launch_batches(prepared(*many(2), reservation=Reservation()))
     assert list(ids(outcomes).values()) == found
-    assert {type(o.result) for o in outcomes.values()} <= {TokenSpent, Instance}
+    assert {type(o.result) for o in outcomes.values()} <= {ClientTokenSpent, Instance}
     several = prepared(*many(40), reservation=Reservation(), of=settings(batch=1))
-    assert {type(o.result) for o in launching(Ec2(run_instances=[ended])).serve(several).values()} == {TokenSpent}
+    assert {type(o.result) for o in launching(FakeEc2(run_instances=[ended])).launch_batches(several).values()} == {
+        ClientTokenSpent
+    }
 
 
 def test_a_strange_answer_costs_no_other_batch_its_outcomes() -> None:
@@ -226,7 +228,7 @@ def test_a_strange_answer_costs_no_other_batch_its_outcomes() -> None:
     def answer(words: Mapping[str, Any]) -> Mapping[str, Any]:
         return {"Instances": [{"InstanceIds": 7}]} if words["ClientToken"] == "c000" else fleet(words)
 
-    found = launching(Ec2(create_fleet=[answer])).serve(asked)
+    found = launching(FakeEc2(create_fleet=[answer])).launch_batches(asked)
     assert [type(found[one.claim_id].result) for one in asked] == [OutcomeUnknown, OutcomeUnknown, Instance, Instance]
 
 
@@ -240,38 +242,38 @@ def test_a_call_that_failed_failed_for_its_batch_alone(kind: type[ProviderError]
             raise kind("no")
         return fleet(words)
 
-    found = launching(Ec2(create_fleet=[answer])).serve(asked)
+    found = launching(FakeEc2(create_fleet=[answer])).launch_batches(asked)
     assert {type(found[claim].result) for claim in ("c000", "c001")} == {kind}
     rest = [found[one.claim_id].result for one in asked[2:]]
     assert all(isinstance(one, Instance) or (kind is RateLimited and type(one) is RateLimited) for one in rest)
 
 
 def test_a_throttled_call_stops_the_others() -> None:
-    ec2 = Ec2(create_fleet=[RateLimited("slow down")])
+    ec2 = FakeEc2(create_fleet=[RateLimited("slow down")])
     asked = prepared(*many(100), of=settings(batch=1))
-    assert {type(o.result) for o in launching(ec2).serve(asked).values()} == {RateLimited}
+    assert {type(o.result) for o in launching(ec2).launch_batches(asked).values()} == {RateLimited}
     assert ec2.count("create_fleet") <= 4
 
 
 def test_what_was_removed_meanwhile_is_made_again() -> None:
     """By another process, from the recipe alone, and the call goes out again word for word."""
     asked = prepared(*many(2, gang="7"))
-    ec2 = Ec2(create_fleet=[GONE, fleet], create_placement_group=[AlreadyThere("there"), {}])
-    assert ids(launching(ec2).serve(asked)) == {"c000": "i-000", "c001": "i-001"}
+    ec2 = FakeEc2(create_fleet=[GONE, fleet], create_placement_group=[AwsAlreadyExists("there"), {}])
+    assert ids(launching(ec2).launch_batches(asked)) == {"c000": "i-000", "c001": "i-001"}
     assert [operation for operation, _ in ec2.said] == [
         "create_launch_template", "create_placement_group", "create_fleet",
     ] * 2  # fmt: skip
-    assert isinstance(error(launching(Ec2(create_fleet=[GONE])).serve(asked)), CloudUnavailable)
+    assert isinstance(error(launching(FakeEc2(create_fleet=[GONE])).launch_batches(asked)), CloudUnavailable)
 
 
 def test_a_gang_gets_its_group_and_its_adapters() -> None:
-    ec2 = Ec2(create_fleet=[fleet])
-    launching(ec2).serve(prepared(*many(2, gang="7"), efa=adapters(4)))
+    ec2 = FakeEc2(create_fleet=[fleet])
+    launching(ec2).launch_batches(prepared(*many(2, gang="7"), efa=adapters(4)))
     (template, group, call) = [words for _, words in ec2.said]
     assert len(template["LaunchTemplateData"]["NetworkInterfaces"]) == 4
     (override,) = call["LaunchTemplateConfigs"][0]["Overrides"]
     assert override["Placement"] == {"GroupName": group["GroupName"]}
-    said = tags.of_aws(group["TagSpecifications"][0]["Tags"])
+    said = tags.from_aws(group["TagSpecifications"][0]["Tags"])
     assert said == {TAG_CLUSTER: CLUSTER, TAG_GANG: "7", TAG_MADE: said[TAG_MADE]}
     assert group["Strategy"] == "cluster"
 
@@ -281,7 +283,7 @@ def test_a_reservation_tells_addresses() -> None:
         one = {"InstanceType": words["InstanceType"], "Placement": {"AvailabilityZone": "a"}}
         return {"Instances": [{**one, "InstanceId": f"i-{n}", "PrivateIpAddress": f"10.0.0.{n}"} for n in (2, 1)]}
 
-    found = launching(Ec2(run_instances=[run])).serve(prepared(*many(3), reservation=Reservation()))
+    found = launching(FakeEc2(run_instances=[run])).launch_batches(prepared(*many(3), reservation=Reservation()))
     made = [o.result for o in found.values()]
     assert [one.address for one in made if isinstance(one, Instance)] == ["10.0.0.1", "10.0.0.2"]
     assert isinstance(made[2], InsufficientCapacity)

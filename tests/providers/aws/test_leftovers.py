@@ -12,8 +12,8 @@ import pytest
 from burstd.domain.cloud.instance import TAG_CLAIM, TAG_CLUSTER, Leftover
 from burstd.domain.errors import BadRequest, CloudUnavailable, NotAllowed, NotFound, ProviderError, RateLimited
 from providers.aws.launch.placement_groups import TAG_MADE
-from providers.aws.leftovers import Leftovers
-from tests.providers.aws.ec2 import CLUSTER, Answer, Ec2, settings
+from providers.aws.leftovers import AwsLeftovers
+from tests.providers.aws.ec2 import CLUSTER, Answer, FakeEc2, settings
 
 NOW = 1_800_000_000.0
 HOUR = 3600.0
@@ -60,7 +60,7 @@ def group(name: str, made: str = str(int(NOW - 2 * HOUR)), state: str = "availab
     return {"GroupName": name, "State": state, "Tags": tags(made=made)}
 
 
-class Account(Ec2):
+class Account(FakeEc2):
     """Holds these things, gives them in pages of three, and heeds filters for ids only."""
 
     def __init__(self, *things: Thing) -> None:
@@ -102,13 +102,13 @@ class Account(Ec2):
         return {}
 
 
-def leftovers(account: Account, used: tuple[str, ...] = ()) -> Leftovers:
+def leftovers(account: Account, used: tuple[str, ...] = ()) -> AwsLeftovers:
     of = settings(unused_s=HOUR)
-    return Leftovers("aws", CLUSTER, of, account, lambda name: name in used, lambda: NOW)
+    return AwsLeftovers("aws", CLUSTER, of, account, lambda name: name in used, lambda: NOW)
 
 
 def listed(account: Account, used: tuple[str, ...] = ()) -> list[str]:
-    return [one.id for one in leftovers(account, used).listed()]
+    return [one.id for one in leftovers(account, used).list_leftovers()]
 
 
 def left(*ids: str) -> Iterator[Leftover]:
@@ -118,7 +118,7 @@ def left(*ids: str) -> Iterator[Leftover]:
 
 def test_what_nobody_uses_is_listed_with_its_claim() -> None:
     account = Account(volume(1), volume(2, "error", claim=""), interface(3))
-    assert list(leftovers(account).listed()) == [
+    assert list(leftovers(account).list_leftovers()) == [
         Leftover("volume", "vol-1", "aws", "c1"),
         Leftover("volume", "vol-2", "aws", ""),
         Leftover("network-interface", "eni-3", "aws", ""),
@@ -181,17 +181,17 @@ def test_more_placement_groups_than_a_filter_takes() -> None:
 
 def test_a_page_that_fails_is_no_end_of_the_list() -> None:
     account = Account(volume())
-    account._answers["describe_launch_templates"] = [CloudUnavailable("down")]
+    account._responses["describe_launch_templates"] = [CloudUnavailable("down")]
     with pytest.raises(CloudUnavailable):
         listed(account)
 
 
 def test_where_there_are_no_groups_no_right_to_look_for_them_is_needed() -> None:
     account = Account(volume(1), group("old"))
-    without = Leftovers("aws", CLUSTER, settings(placement_groups=False), account, lambda _: False, lambda: NOW)
-    assert [one.id for one in without.listed()] == ["vol-1", "old"]
-    account._answers["describe_placement_groups"] = [NotAllowed("no right")]
-    assert [one.id for one in without.listed()] == ["vol-1"]
+    without = AwsLeftovers("aws", CLUSTER, settings(placement_groups=False), account, lambda _: False, lambda: NOW)
+    assert [one.id for one in without.list_leftovers()] == ["vol-1", "old"]
+    account._responses["describe_placement_groups"] = [NotAllowed("no right")]
+    assert [one.id for one in without.list_leftovers()] == ["vol-1"]
     with pytest.raises(NotAllowed):
         listed(account)
 
@@ -215,7 +215,7 @@ def test_nothing_is_removed_where_one_is_not_ours() -> None:
 
 def test_an_id_that_is_a_pattern_touches_nothing_else() -> None:
     account = Account(volume(1))
-    account._answers["describe_volumes"] = [{"Volumes": [volume(1), volume(2, of="other")]}]
+    account._responses["describe_volumes"] = [{"Volumes": [volume(1), volume(2, of="other")]}]
     leftovers(account).remove(list(left("vol-*")))
     assert account.removed == []
 

@@ -11,8 +11,8 @@ import pytest
 from burstd.domain.cloud.instance import TAG_BATCH, TAG_CLAIM, TAG_CLUSTER, Instance, InstanceState
 from burstd.domain.errors import BadRequest, CloudUnavailable, NotFound
 from providers.aws import listing
-from providers.aws.listing import Listing
-from tests.providers.aws.ec2 import CLUSTER, Answer, Ec2, settings
+from providers.aws.listing import InstanceListing
+from tests.providers.aws.ec2 import CLUSTER, Answer, FakeEc2, settings
 
 BORN = datetime(2026, 1, 1, 0, 0, 5, tzinfo=UTC)
 LATER = datetime(2026, 1, 2, tzinfo=UTC)
@@ -24,12 +24,12 @@ def tagged(**tags: str) -> list[dict[str, str]]:
 
 def listed(*said: Mapping[str, Any], pages: int = 1) -> list[Instance]:
     size = len(said) // pages
-    answers: list[Answer] = [
+    page_responses: list[Answer] = [
         {"Reservations": [{"Instances": said[n : n + size]}], "NextToken": str(n)}
         for n in range(0, len(said) - size, size)
     ]
-    ec2 = Ec2(describe_instances=[*answers, {"Reservations": [{}, {"Instances": said[-size:]}]}])
-    found = list(Listing("aws", CLUSTER, settings(page=7), ec2).instances())
+    ec2 = FakeEc2(describe_instances=[*page_responses, {"Reservations": [{}, {"Instances": said[-size:]}]}])
+    found = list(InstanceListing("aws", CLUSTER, settings(page=7), ec2).instances())
     assert ec2.count("describe_instances") == pages
     assert all(words["MaxResults"] == 7 for _, words in ec2.said)
     return found
@@ -111,8 +111,8 @@ class Consoles:
 
     def __init__(self, *answers: Answer) -> None:
         self.now = 50.0
-        self.ec2 = Ec2(get_console_output=list(answers))
-        self.console = Listing("aws", CLUSTER, settings(), self.ec2, lambda: self.now).console
+        self.ec2 = FakeEc2(get_console_output=list(answers))
+        self.console = InstanceListing("aws", CLUSTER, settings(), self.ec2, lambda: self.now).console
 
     @property
     def calls(self) -> int:

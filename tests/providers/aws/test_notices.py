@@ -12,13 +12,13 @@ from botocore.validate import ParamValidator
 
 from burstd.domain.errors import BadRequest, CloudUnavailable, ProviderError
 from burstd.domain.plugins.provider import Notice, NoticeKind
-from providers.aws.calls import Calls
-from providers.aws.notices import Notices, read_event
+from providers.aws.calls import AwsCalls
+from providers.aws.notices import SqsNotices, read_event
 from tests.providers.aws.ec2 import settings
 
 QUEUE = "https://sqs.eu-central-1.amazonaws.com/111122223333/burstd-ours-notices"
 AT = 1767225600.0
-WARNING, HINT = "EC2 Spot Instance Interruption Warning", "EC2 Instance Rebalance Recommendation"
+WARNING, REBALANCE = "EC2 Spot Instance Interruption Warning", "EC2 Instance Rebalance Recommendation"
 
 
 def event(title: str = WARNING, instance: Any = "i-1", **more: Any) -> str:
@@ -29,12 +29,12 @@ def event(title: str = WARNING, instance: Any = "i-1", **more: Any) -> str:
     return json.dumps(said)
 
 
-class Queue(Calls):
+class FakeSqs(AwsCalls):
     """Gives each message once, until it is told to show them all again. ``errors``: of the calls of these numbers."""
 
     def __init__(self, *bodies: str) -> None:
         super().__init__(settings())
-        self.held = {f"r{number}": body for number, body in enumerate(bodies)}
+        self.messages = {f"r{number}": body for number, body in enumerate(bodies)}
         self.hidden: set[str] = set()
         self.said: list[str] = []
         self.errors: dict[int, ProviderError] = {}
@@ -52,27 +52,27 @@ class Queue(Calls):
         if not changes:
             assert words["WaitTimeSeconds"] == 0
             assert 0 < words["VisibilityTimeout"] <= 60
-            found = [one for one in self.held if one not in self.hidden][: words["MaxNumberOfMessages"]]
+            found = [one for one in self.messages if one not in self.hidden][: words["MaxNumberOfMessages"]]
             self.hidden.update(found)
-            return {"Messages": [{"ReceiptHandle": one, "Body": self.held[one]} for one in found]} if found else {}
+            return {"Messages": [{"ReceiptHandle": one, "Body": self.messages[one]} for one in found]} if found else {}
         assert 1 <= len(words["Entries"]) <= 10
         assert len({one["Id"] for one in words["Entries"]}) == len(words["Entries"])
         asked = {one["ReceiptHandle"]: one["Id"] for one in words["Entries"]}
         for one in asked.keys() - self.failing:
-            del self.held[one]
+            del self.messages[one]
         failed = [{"Id": asked[one], "SenderFault": False, "Code": "Busy"} for one in asked if one in self.failing]
         return {"Failed": failed} if failed else {}
 
 
-def notices(queue: Queue, url: str = QUEUE) -> Notices:
-    return Notices(settings(notices_queue=url), queue)
+def notices(queue: FakeSqs, url: str = QUEUE) -> SqsNotices:
+    return SqsNotices(settings(notices_queue=url), queue)
 
 
 @pytest.mark.parametrize(
     ("body", "told"),
     [
         (event(), Notice("i-1", NoticeKind.INTERRUPTION, AT + 120)),
-        (event(HINT), Notice("i-1", NoticeKind.REBALANCE)),
+        (event(REBALANCE), Notice("i-1", NoticeKind.REBALANCE)),
         (event(time="2026-01-01T01:00:00+01:00"), Notice("i-1", NoticeKind.INTERRUPTION, AT + 120)),
         (event(time="soon"), Notice("i-1", NoticeKind.INTERRUPTION)),
         (event(time=None), Notice("i-1", NoticeKind.INTERRUPTION)),
@@ -92,32 +92,32 @@ def test_events(body: str, told: Notice | None) -> None:
 
 
 def test_what_waits_is_told_until_it_is_acknowledged_and_the_rest_is_deleted() -> None:
-    queue = Queue(*(event(instance=f"i-{number}") if number % 3 else "garbage" for number in range(24)))
-    desk = notices(queue)
-    found = desk.notices()
+    queue = FakeSqs(*(event(instance=f"i-{number}") if number % 3 else "garbage" for number in range(24)))
+    poller = notices(queue)
+    found = poller.notices()
     assert {one.instance_id for one in found} == {f"i-{number}" for number in range(24) if number % 3}
     assert queue.said == ["receive_message"] * 3 + ["delete_message_batch"]
-    assert len(queue.held) == 16
+    assert len(queue.messages) == 16
     queue.hidden.clear()
-    assert list(desk.notices()) == list(found)
-    desk.acknowledge(found)
-    assert queue.held == {}
+    assert list(poller.notices()) == list(found)
+    poller.acknowledge(found)
+    assert queue.messages == {}
 
 
 def test_a_flood_is_read_in_ten_calls() -> None:
-    queue = Queue(*[event()] * 150)
+    queue = FakeSqs(*[event()] * 150)
     assert len(notices(queue).notices()) == 100
     assert len(queue.said) == 10
 
 
 def test_what_was_heard_is_told_though_a_later_call_fails() -> None:
-    queue = Queue(*[event()] * 9, "garbage", *[event()] * 5)
+    queue = FakeSqs(*[event()] * 9, "garbage", *[event()] * 5)
     queue.errors = {2: CloudUnavailable("down"), 3: CloudUnavailable("still down")}
     assert len(notices(queue).notices()) == 9
 
 
 def test_a_queue_that_cannot_be_read_is_no_empty_one() -> None:
-    queue = Queue(event())
+    queue = FakeSqs(event())
     queue.errors = {1: CloudUnavailable("down"), 2: BadRequest("there is no such queue")}
     with pytest.raises(CloudUnavailable):
         notices(queue).notices()
@@ -126,14 +126,14 @@ def test_a_queue_that_cannot_be_read_is_no_empty_one() -> None:
 
 
 def test_what_was_not_deleted_is_an_error() -> None:
-    queue = Queue(*[event()] * 12)
+    queue = FakeSqs(*[event()] * 12)
     queue.failing = {"r3"}
     with pytest.raises(ProviderError, match="Busy"):
         notices(queue).acknowledge(notices(queue).notices())
-    assert set(queue.held) == {"r3"}
+    assert set(queue.messages) == {"r3"}
 
 
 def test_without_a_queue_nothing_is_asked() -> None:
-    queue = Queue(event())
+    queue = FakeSqs(event())
     assert list(notices(queue, "").notices()) == []
     assert queue.said == []

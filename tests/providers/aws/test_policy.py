@@ -120,7 +120,7 @@ def test_what_is_changed_is_the_clusters_own() -> None:
 @pytest.mark.parametrize("action", sorted(allowed()))
 def test_remedies_name_the_statement_that_allows_it(action: str) -> None:
     by_sid = {sid: actions for sid, actions, _, _ in statements()}
-    assert action in by_sid[rights.statement(action)]
+    assert action in by_sid[rights.policy_statement(action)]
 
 
 @pytest.mark.parametrize(
@@ -134,7 +134,7 @@ def test_remedies_name_the_statement_that_allows_it(action: str) -> None:
 def test_remedies_name_the_statement_of_the_thing_that_was_refused(resource: str, sid: str) -> None:
     thing = resource.replace("*:*", "eu-central-1:1").replace("*", "x-1")
     text = f"User: u is not authorized to perform: ec2:RunInstances on resource: {thing} because no policy allows it"
-    assert f"statement {sid} of " in rights.remedy("ec2:RunInstances", text)
+    assert f"statement {sid} of " in rights.remedy_for_denied("ec2:RunInstances", text)
 
 
 def test_it_is_short_enough_and_names_the_cluster_of_the_example() -> None:

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from burstd.domain.errors import AuthFailed, CloudUnavailable
-from providers.aws.catalog.prices import Price, Prices
+from providers.aws.catalog.prices import AwsPrices, HourlyPrice
 from tests.providers.aws.ec2 import settings
-from tests.providers.aws.shop import Shop
+from tests.providers.aws.shop import FakeCatalogApi
 
 DAY = 24 * 3600.0
 
@@ -29,18 +29,18 @@ def entry(name: str, *amounts: str, unit: str = "Hrs", currency: str = "USD") ->
     return json.dumps({"product": {"attributes": {"instanceType": name}}, "terms": {"OnDemand": terms}})
 
 
-def market(**more: Any) -> tuple[Prices, Shop, Clock]:
+def market(**more: Any) -> tuple[AwsPrices, FakeCatalogApi, Clock]:
     of, clock = settings(**more), Clock()
-    shop = Shop(of)
-    return Prices(of, shop, clock, clock), shop, clock
+    shop = FakeCatalogApi(of)
+    return AwsPrices(of, shop, clock, clock), shop, clock
 
 
 def test_settings_come_before_the_list() -> None:
     prices, shop, clock = market(prices={"c5.large": "0.2"})
     shop.list = [entry("c5.large", "0.1"), entry("m5.large", "0.0960000000")]
     assert prices.on_demand(["c5.large", "m5.large", "x1.32xlarge"]) == {
-        "c5.large": Price(Decimal("0.2"), "settings"),
-        "m5.large": Price(Decimal("0.0960000000"), "price list", clock.now),
+        "c5.large": HourlyPrice(Decimal("0.2"), "settings"),
+        "m5.large": HourlyPrice(Decimal("0.0960000000"), "price list", clock.now),
     }
 
 
@@ -86,7 +86,7 @@ def test_the_list_is_kept_for_a_day_and_longer_where_amazon_is_silent() -> None:
     clock.now = began + DAY
     shop.broken["get_products"] = CloudUnavailable("no way to Amazon")
     assert prices.on_demand(["c5.large"])["c5.large"].at == began
-    assert prices.trouble == {"price list": "no way to Amazon"}
+    assert prices.failures == {"price list": "no way to Amazon"}
 
 
 def test_a_list_that_fails_leaves_types_without_a_price_and_is_asked_again() -> None:
@@ -100,7 +100,7 @@ def test_a_list_that_fails_leaves_types_without_a_price_and_is_asked_again() -> 
     clock.now += 1
     shop.broken.clear()
     assert prices.on_demand(["c5.large"]).keys() == {"c5.large"}
-    assert prices.trouble == {}
+    assert prices.failures == {}
 
 
 @pytest.mark.parametrize("more", [{"price_list": False}, {"currency": "EUR"}])
@@ -109,7 +109,7 @@ def test_no_list_where_it_is_not_wanted_or_of_another_currency(more: dict[str, A
     shop.list = [entry("c5.large", "0.1", currency="EUR")]
     assert not prices.on_demand(["c5.large"])
     assert not shop.said
-    assert ("EUR" in prices.trouble.get("price list", "")) is ("currency" in more)
+    assert ("EUR" in prices.failures.get("price list", "")) is ("currency" in more)
 
 
 def test_spot_prices_are_the_newest_by_zone_with_their_own_time() -> None:
@@ -119,10 +119,10 @@ def test_spot_prices_are_the_newest_by_zone_with_their_own_time() -> None:
         ("c5.large", "b", "0.07", 100.0), ("c5.large", "z", "9", 100.0), ("m5.large", "a", "9", 100.0),
     ]  # fmt: skip
     expected = {
-        ("c5.large", "a"): Price(Decimal("0.05"), "spot history", 700.0),
-        ("c5.large", "b"): Price(Decimal("0.07"), "spot history", 100.0),
-        ("m5.large", "a"): Price(Decimal("0.03"), "settings"),
-        ("m5.large", "b"): Price(Decimal("0.03"), "settings"),
+        ("c5.large", "a"): HourlyPrice(Decimal("0.05"), "spot history", 700.0),
+        ("c5.large", "b"): HourlyPrice(Decimal("0.07"), "spot history", 100.0),
+        ("m5.large", "a"): HourlyPrice(Decimal("0.03"), "settings"),
+        ("m5.large", "b"): HourlyPrice(Decimal("0.03"), "settings"),
     }
     assert prices.spot(["c5.large", "m5.large"], ["a", "b"]) == expected
     assert shop.said[0][1]["StartTime"].timestamp() == clock.now
@@ -133,4 +133,4 @@ def test_spot_prices_are_the_newest_by_zone_with_their_own_time() -> None:
     assert len(shop.said) == calls
     clock.now += 1
     assert prices.spot(["c5.large", "m5.large"], ["a", "b"]) == expected
-    assert prices.trouble == {"spot history": "down"}
+    assert prices.failures == {"spot history": "down"}

@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from providers.aws.catalog.catalog import Catalog
-from providers.aws.catalog.quotas import Quotas, covers
+from providers.aws.catalog.catalog import AwsCatalog
+from providers.aws.catalog.quotas import AwsQuotas, quota_covers
 from tests.providers.aws.ec2 import settings
-from tests.providers.aws.shop import Shop
+from tests.providers.aws.shop import FakeCatalogApi
 
 STANDARD = "Running On-Demand Standard (A, C, D, H, I, M, R, T, Z) instances"
 STANDARD_SPOT = "All Standard (A, C, D, H, I, M, R, T, Z) Spot Instance Requests"
@@ -15,10 +15,10 @@ STANDARD_SPOT = "All Standard (A, C, D, H, I, M, R, T, Z) Spot Instance Requests
 
 def used(*instances: dict[str, Any], types: tuple[str, ...] = ("*",), limits: tuple[str, ...]) -> dict[str, int]:
     of = settings(instance_types=list(types))
-    shop = Shop(of)
+    shop = FakeCatalogApi(of)
     shop.quotas = {**dict.fromkeys(limits, 640.0), "EC2-VPC Elastic IPs": 5.0, "Running Dedicated c5 Hosts": 2.0}
     shop.instances = list(instances)
-    found = Quotas(of, shop, Catalog("aws", of, shop)).read()
+    found = AwsQuotas(of, shop, AwsCatalog("aws", of, shop)).read_quotas()
     assert all((one.limit, one.unit) == (640, "vCPUs") for one in found)
     return {one.name: one.used for one in found}
 
@@ -38,8 +38,8 @@ def one(name: str, lifecycle: str = "", **more: Any) -> dict[str, Any]:
     ],
 )  # fmt: skip
 def test_families(families: set[str], inside: list[str], outside: list[str]) -> None:
-    assert all(covers(families, name) for name in inside)
-    assert not any(covers(families, name) for name in outside)
+    assert all(quota_covers(families, name) for name in inside)
+    assert not any(quota_covers(families, name) for name in outside)
 
 
 def test_only_limits_of_types_and_markets_that_the_settings_allow() -> None:

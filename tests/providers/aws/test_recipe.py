@@ -13,7 +13,7 @@ from burstd.domain.errors import OutcomeUnknown
 from burstd.domain.plugins.provider import LaunchRequest
 from providers.aws import tags
 from providers.aws.launch import template
-from providers.aws.launch.recipe import Recipe
+from providers.aws.launch.recipe import LaunchRecipe
 from tests.providers.aws.ec2 import CLUSTER, adapters, many, offer, prepared, request, settings, validate
 
 
@@ -23,13 +23,13 @@ class Reservation:
     block: bool = False
 
 
-def recipe(asked: LaunchRequest) -> Recipe:
-    return Recipe.of(asked.recipe)
+def recipe(asked: LaunchRequest) -> LaunchRecipe:
+    return LaunchRecipe.from_text(asked.recipe)
 
 
-def tagged(found: Recipe, kind: str) -> dict[str, str]:
+def tagged(found: LaunchRecipe, kind: str) -> dict[str, str]:
     (one,) = [spec for spec in found.words["TagSpecifications"] if spec["ResourceType"] == kind]
-    return tags.of_aws(one["Tags"])
+    return tags.from_aws(one["Tags"])
 
 
 requests = st.lists(
@@ -61,7 +61,7 @@ def test_batches_are_a_function_of_what_is_asked(kinds: list[Any], size: int) ->
         assert batch == members[0].claim_id
         assert recipe(members[0]).words["ClientToken"] == batch
         assert members[0].gang or len(members) <= size
-        assert recipe(members[0]).text() == members[0].recipe
+        assert recipe(members[0]).to_text() == members[0].recipe
     gangs = [(m[0].gang, m[0].offer, m[0].others, m[0].user_data) for m in by_batch.values() if m[0].gang]
     assert len(gangs) == len(set(gangs)), "a gang is one call, whatever its size"
 
@@ -105,7 +105,7 @@ def test_tags_say_what_is_true_of_all(count: int, claim: str | None) -> None:
         )
     assert tagged(found, "instance")[tags.NAME] == (f"ours-{claim}" if claim else "burstd-ours")
     (network,) = found.content["TagSpecifications"]
-    assert (network["ResourceType"], tags.of_aws(network["Tags"])[TAG_CLUSTER]) == ("network-interface", CLUSTER)
+    assert (network["ResourceType"], tags.from_aws(network["Tags"])[TAG_CLUSTER]) == ("network-interface", CLUSTER)
 
 
 def test_batches_of_a_kind_share_one_template() -> None:
@@ -139,7 +139,7 @@ def test_a_reservation_is_launched_in_by_run_instances(*, block: bool, gang: str
 def test_round_trip() -> None:
     (one,) = prepared(request("c1", of=offer(spot=True), gang="7"), efa=adapters(4))
     found = recipe(one)
-    assert Recipe.of(found.text()) == found
+    assert LaunchRecipe.from_text(found.to_text()) == found
     assert json.loads(one.recipe)["claims"] == ["c1"]
 
 
@@ -148,14 +148,14 @@ def test_a_recipe_of_another_burstd() -> None:
     (one,) = prepared(request("c1"))
     said = json.loads(one.recipe)
     older = {key: value for key, value in said.items() if key not in ("version", "gang", "zones")}
-    assert Recipe.of(json.dumps(older)) == replace(recipe(one), zones={})
-    assert Recipe.of(json.dumps({**said, "new": 1})) == recipe(one)
+    assert LaunchRecipe.from_text(json.dumps(older)) == replace(recipe(one), zones={})
+    assert LaunchRecipe.from_text(json.dumps({**said, "new": 1})) == recipe(one)
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"claims":["c1"]}', '{"version":2}', '{"version":"x"}', '{"claims":3}'])
 def test_a_recipe_that_nobody_can_read_leaves_the_outcome_open(text: str) -> None:
     with pytest.raises(OutcomeUnknown):
-        Recipe.of(text)
+        LaunchRecipe.from_text(text)
 
 
 @pytest.mark.parametrize(
@@ -170,7 +170,7 @@ def test_a_recipe_that_nobody_can_read_leaves_the_outcome_open(text: str) -> Non
 )
 def test_adapters(*, efa: int, public: bool, places: list[tuple[str, int, int]]) -> None:
     """One for each card; Amazon takes no word about public addresses where there are several."""
-    found = template.interfaces(settings(public_address=public), adapters(efa))
+    found = template.network_interfaces(settings(public_address=public), adapters(efa))
     said = [(n.get("InterfaceType", "interface"), n.get("NetworkCardIndex", 0), n["DeviceIndex"]) for n in found]
     assert said == places
     assert [n.get("AssociatePublicIpAddress") for n in found] == ([public] if len(found) == 1 else [None] * len(found))

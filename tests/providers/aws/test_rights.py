@@ -9,10 +9,10 @@ import pytest
 from botocore.exceptions import ClientError
 
 from burstd.domain.errors import AuthFailed, ProviderError
-from providers.aws.calls import Calls
-from providers.aws.checks.rights import Rights, Trial
+from providers.aws.calls import AwsCalls
+from providers.aws.checks.rights import IamRights, SampleLaunch
 
-TRIAL = Trial("ami-1", "c5.large", "subnet-1", ("sg-1",))
+SAMPLE = SampleLaunch("ami-1", "c5.large", "subnet-1", ("sg-1",))
 FIRST = "describe_capacity_reservations"
 
 
@@ -24,7 +24,7 @@ class Endpoint:
         self._code = code
         self.tried: list[str] = []
 
-    def ask(self, service: str, operation: str, **words: Any) -> dict[str, Any]:
+    def query(self, service: str, operation: str, **words: Any) -> dict[str, Any]:
         assert (service, words["DryRun"]) == ("ec2", True)
         self.tried.append(operation)
         if operation in self._carried_out:
@@ -42,7 +42,7 @@ class Endpoint:
 )
 def test_an_endpoint_that_carries_out_a_trial_is_asked_nothing_more(carried_out: set[str], last: str) -> None:
     endpoint = Endpoint(carried_out, "DryRunOperation")
-    told = list(Rights("ada", cast("Calls", endpoint), {}).tried(TRIAL))[-1]
+    told = list(IamRights("ada", cast("AwsCalls", endpoint), {}).check_rights(SAMPLE))[-1]
     assert (told.subject, told.ok) == ("dry runs", False)
     assert "was carried out" in told.text
     assert "burstd-cluster=ada" in told.remedy
@@ -52,6 +52,6 @@ def test_an_endpoint_that_carries_out_a_trial_is_asked_nothing_more(carried_out:
 
 def test_nothing_is_made_or_ended_before_a_look_has_shown_that_dry_runs_are_heeded() -> None:
     endpoint = Endpoint((), "UnauthorizedOperation")
-    told = list(Rights("ada", cast("Calls", endpoint), {}).tried(TRIAL))
+    told = list(IamRights("ada", cast("AwsCalls", endpoint), {}).check_rights(SAMPLE))
     assert [f.ok for f in told] == [False, None]
     assert all(operation.startswith("describe_") for operation in endpoint.tried)

@@ -6,15 +6,15 @@ import pytest
 
 from burstd.domain.errors import BadRequest, InsufficientCapacity
 from burstd.domain.plugins.provider import LaunchRequest
-from providers.aws.catalog.catalog import Catalog, InstanceType, Reservation
-from providers.aws.launch.images import Image, Images
-from providers.aws.launch.lookups import POOLS, Wishes
+from providers.aws.catalog.catalog import AwsCatalog, CapacityReservation, Ec2InstanceType
+from providers.aws.launch.images import AwsImage, AwsImages
+from providers.aws.launch.lookups import MAX_POOLS, LaunchLookups
 from providers.aws.settings import AwsSettings
-from tests.providers.aws.ec2 import IMAGE, Ec2, adapters, offer, request, settings
+from tests.providers.aws.ec2 import IMAGE, FakeEc2, adapters, offer, request, settings
 
 
-def kind(name: str, *, efa: int = 0, first: str = "efa", architecture: str = "x86_64") -> InstanceType:
-    return InstanceType(
+def kind(name: str, *, efa: int = 0, first: str = "efa", architecture: str = "x86_64") -> Ec2InstanceType:
+    return Ec2InstanceType(
         name=name, vcpus=2, memory_mib=4096, gpus=0, gpu_name="", gpu_memory_mib=0, architecture=architecture,
         efa=adapters(efa, first), local_disk_gib=0, spot=True,
     )  # fmt: skip
@@ -33,40 +33,40 @@ KINDS = {
         *(kind(f"c{n}.large") for n in range(100, 140)),
     )
 }
-RESERVED = Reservation(id="cr-1", instance_type="m5.large", zone="b", block=False, free=4)
-ENDED = Reservation(id="cr-2", instance_type="m5.large", zone="a", block=True, free=0, open=False)
+RESERVED = CapacityReservation(id="cr-1", instance_type="m5.large", zone="b", block=False, free=4)
+ENDED = CapacityReservation(id="cr-2", instance_type="m5.large", zone="a", block=True, free=0, open=False)
 
 
-class Shelf(Catalog):
+class StubCatalog(AwsCatalog):
     def __init__(self, of: AwsSettings) -> None:
-        super().__init__("aws", of, Ec2())
+        super().__init__("aws", of, FakeEc2())
 
-    def type(self, name: str) -> InstanceType | None:
+    def type(self, name: str) -> Ec2InstanceType | None:
         return KINDS.get(name)
 
     def subnet(self, zone: str) -> str | None:
         return {"a": "subnet-a", "b": "subnet-b"}.get(zone)
 
-    def reservation(self, instance_type: str, zone: str) -> Reservation | None:
+    def reservation(self, instance_type: str, zone: str) -> CapacityReservation | None:
         return next((one for one in (RESERVED, ENDED) if (one.instance_type, one.zone) == (instance_type, zone)), None)
 
 
 @dataclass
-class Album(Images):
-    image: Image = IMAGE
+class StubImages(AwsImages):
+    image: AwsImage = IMAGE
 
-    def find(self, word: str) -> Image:
+    def find_image(self, word: str) -> AwsImage:
         if word:
             raise BadRequest(f"no image '{word}'")
         return self.image
 
 
-def wishes(of: AwsSettings | None = None, image: Image = IMAGE) -> Wishes:
-    return Wishes(of or settings(), Shelf(of or settings()), Album(image))
+def lookups(of: AwsSettings | None = None, image: AwsImage = IMAGE) -> LaunchLookups:
+    return LaunchLookups(of or settings(), StubCatalog(of or settings()), StubImages(image))
 
 
 def pools(asked: LaunchRequest, of: AwsSettings | None = None) -> list[tuple[str, str]]:
-    return [(pool.offer.instance_type, pool.subnet) for pool in wishes(of).of(asked).pools]
+    return [(pool.offer.instance_type, pool.subnet) for pool in lookups(of).look_up(asked).pools]
 
 
 def test_others_that_the_same_call_can_give() -> None:
@@ -82,16 +82,16 @@ def test_others_that_the_same_call_can_give() -> None:
 def test_no_more_than_a_call_bears() -> None:
     others = tuple(offer(f"c{n}.large") for n in range(100, 140))
     found = pools(request("c1", others=others))
-    assert [name for name, _ in found] == ["c5.large", *(f"c{n}.large" for n in range(100, 99 + POOLS))]
+    assert [name for name, _ in found] == ["c5.large", *(f"c{n}.large" for n in range(100, 99 + MAX_POOLS))]
 
 
 def test_a_reservation_takes_the_call_for_itself() -> None:
-    found = wishes().of(request("c1", of=offer("m5.large", "b"), others=(offer(),)))
+    found = lookups().look_up(request("c1", of=offer("m5.large", "b"), others=(offer(),)))
     assert found.reservation == RESERVED
     assert len(found.pools) == 1
-    assert wishes().of(request("c1", of=offer("m5.large", "b", spot=True))).reservation is None
+    assert lookups().look_up(request("c1", of=offer("m5.large", "b", spot=True))).reservation is None
     with pytest.raises(InsufficientCapacity, match=ENDED.id):
-        wishes().of(request("c1", of=offer("m5.large", "a")))
+        lookups().look_up(request("c1", of=offer("m5.large", "a")))
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ def test_a_reservation_takes_the_call_for_itself() -> None:
 )
 def test_jobs_of_many_nodes_have_one_kind_of_network(*, gang: str, allowed: bool, efa: int, names: list[str]) -> None:
     others = (offer("p4de.24xlarge"), offer("p9.24xlarge"), offer("c5n.18xlarge"), offer("c5.large"))
-    found = wishes(settings(efa=allowed)).of(request("c1", of=offer("p4d.24xlarge"), others=others, gang=gang))
+    found = lookups(settings(efa=allowed)).look_up(request("c1", of=offer("p4d.24xlarge"), others=others, gang=gang))
     assert len(found.efa) == efa
     assert [pool.offer.instance_type for pool in found.pools] == names
 
@@ -121,4 +121,4 @@ def test_jobs_of_many_nodes_have_one_kind_of_network(*, gang: str, allowed: bool
 )
 def test_what_can_never_be(asked: LaunchRequest, remedy: str) -> None:
     with pytest.raises(BadRequest, match=remedy):
-        wishes().of(asked)
+        lookups().look_up(asked)

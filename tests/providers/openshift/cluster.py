@@ -7,7 +7,7 @@ from copy import deepcopy
 from typing import Any
 
 from burstd.domain.errors import NotFound, ProviderError
-from providers.openshift.client.calls import Calls, Query, Thing
+from providers.openshift.client.calls import KubeObject, OpenShiftCalls, Query
 from providers.openshift.errors import NoSuchApi
 from providers.openshift.settings import OpenShiftSettings
 
@@ -28,7 +28,7 @@ def settings(**more: Any) -> OpenShiftSettings:
     return OpenShiftSettings(**{"namespace": "burst", "image": "node:1", "groups": NODE_GROUPS, **more})
 
 
-def node(name: str, pool: str, cpu: str = "32", memory: str = "128Gi", gpus: str = "", **more: Any) -> Thing:
+def node(name: str, pool: str, cpu: str = "32", memory: str = "128Gi", gpus: str = "", **more: Any) -> KubeObject:
     """``more``: labels, taints, unschedulable, ready."""
     labels = {"pool": pool, "kubernetes.io/arch": "amd64", **more.pop("labels", {})}
     allocatable = {"cpu": cpu, "memory": memory, "pods": "110", **({"nvidia.com/gpu": gpus} if gpus else {})}
@@ -39,7 +39,7 @@ def node(name: str, pool: str, cpu: str = "32", memory: str = "128Gi", gpus: str
     }  # fmt: skip
 
 
-def pod(on: str, cpu: str, gpus: str = "0") -> Thing:
+def pod(on: str, cpu: str, gpus: str = "0") -> KubeObject:
     asked = {"cpu": cpu, "nvidia.com/gpu": gpus}
     return {
         "spec": {"nodeName": on, "containers": [{"resources": {"requests": asked}}]},
@@ -47,18 +47,18 @@ def pod(on: str, cpu: str, gpus: str = "0") -> Thing:
     }
 
 
-def quota(name: str, hard: Mapping[str, str], used: Mapping[str, str]) -> Thing:
+def quota(name: str, hard: Mapping[str, str], used: Mapping[str, str]) -> KubeObject:
     return {"metadata": {"name": name}, "spec": {"hard": dict(hard)}, "status": {"used": dict(used)}}
 
 
-def claim(phase: str = "Bound", modes: Sequence[str] = ("ReadWriteMany",), **spec: Any) -> Thing:
+def claim(phase: str = "Bound", modes: Sequence[str] = ("ReadWriteMany",), **spec: Any) -> KubeObject:
     return {
         "metadata": {"name": "data"}, "spec": {"accessModes": list(modes), **spec},
         "status": {"phase": phase, "accessModes": list(modes), "capacity": {"storage": "1Ti"}},
     }  # fmt: skip
 
 
-def stream(name: str, **tags: Any) -> Thing:
+def stream(name: str, **tags: Any) -> KubeObject:
     """``tags``: references, newest first, or a whole entry of the status."""
     status = [
         {"tag": tag, **(said if isinstance(said, dict) else {"items": [{"dockerImageReference": one} for one in said]})}
@@ -81,7 +81,7 @@ SET_UP: Mapping[str, Any] = {
 }  # fmt: skip
 
 
-class Cluster(Calls):
+class FakeCluster(OpenShiftCalls):
     """``answers`` by path; a list is that of a list, an error is raised. What is not there is NotFound."""
 
     def __init__(self, words: OpenShiftSettings, answers: Mapping[str, Any] | None = None) -> None:
@@ -91,19 +91,19 @@ class Cluster(Calls):
         self.denied: set[tuple[str, str]] = {("*", "*"), ("get", "secrets")}
         """Verb and ``resource/subresource``; one of all namespaces bears an exclamation mark."""
         self.user = "system:serviceaccount:burst:burstd"
-        self.sent: list[Thing] = []
+        self.sent: list[KubeObject] = []
 
-    def ask(
+    def request_json(
         self,
         method: str,
         path: str,
-        body: Thing | Sequence[Any] | None = None,
+        body: KubeObject | Sequence[Any] | None = None,
         query: Query | None = None,
         *,
         what: str,
         changes: bool | None = None,
         content_type: str = "application/json",
-    ) -> Thing:
+    ) -> KubeObject:
         assert what
         assert changes is not True, "a look changes nothing"
         assert method == "GET" or changes is False
@@ -118,10 +118,10 @@ class Cluster(Calls):
             return {"items": deepcopy(answer), "metadata": {"resourceVersion": "1"}}
         return deepcopy(dict(answer))
 
-    def pages(self, path: str, query: Query | None = None, *, what: str) -> Iterator[Thing]:
-        return iter(self.ask("GET", path, query=query, what=what)["items"])
+    def pages(self, path: str, query: Query | None = None, *, what: str) -> Iterator[KubeObject]:
+        return iter(self.request_json("GET", path, query=query, what=what)["items"])
 
-    def _posted(self, path: str, body: Thing, query: Thing) -> Thing:
+    def _posted(self, path: str, body: KubeObject, query: KubeObject) -> KubeObject:
         if path.endswith("/selfsubjectaccessreviews"):
             asked = body["spec"]["resourceAttributes"]
             thing = "/".join(word for word in (asked["resource"], asked.get("subresource")) if word)

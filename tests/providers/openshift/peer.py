@@ -10,7 +10,7 @@ import ssl
 import struct
 from pathlib import Path
 
-from providers.openshift.client.access import Access
+from providers.openshift.client.access import KubeconfigAccess
 
 PATIENCE_S = 10.0
 
@@ -72,7 +72,7 @@ def frame(body: bytes, kind: int = 2, *, last: bool = True) -> bytes:
     return first + (struct.pack("!BH", 126, length) if length < 1 << 16 else struct.pack("!BQ", 127, length)) + body
 
 
-def access_to(listener: socket.socket, folder: Path, ca: Path | None) -> Access:
+def access_to(listener: socket.socket, folder: Path, ca: Path | None) -> KubeconfigAccess:
     """As a kubeconfig says it."""
     scheme = "http" if ca is None else "https"
     cluster = {"server": f"{scheme}://127.0.0.1:{listener.getsockname()[1]}"}
@@ -84,4 +84,4 @@ def access_to(listener: socket.socket, folder: Path, ca: Path | None) -> Access:
         "users": [{"name": "u", "user": {"token": "t0"}}],
     }
     file.write_text(json.dumps(words), encoding="utf-8")
-    return Access(file, "", 2, 5.0)
+    return KubeconfigAccess(file, "", 2, 5.0)

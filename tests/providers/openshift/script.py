@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from burstd.domain.errors import CloudUnavailable, ProviderError
-from providers.openshift.client.calls import Calls, Query, Thing
+from providers.openshift.client.calls import KubeObject, OpenShiftCalls, Query
 from providers.openshift.settings import OpenShiftSettings
 from tests.providers.openshift.things import BORN_S
 
@@ -32,14 +32,14 @@ class ScriptedStream:
         self._idle = False
         self.closed = False
 
-    def tell(self, kind: str, thing: Any) -> None:
+    def send_event(self, kind: str, thing: Any) -> None:
         with self._changed:
             self._said.append({"type": kind, "object": thing})
             self._changed.notify_all()
             assert self._changed.wait_for(lambda: self.closed or (self._idle and not self._said), PATIENCE_S)
 
     def bookmark(self, version: int) -> None:
-        self.tell("BOOKMARK", {"metadata": {"resourceVersion": str(version)}})
+        self.send_event("BOOKMARK", {"metadata": {"resourceVersion": str(version)}})
 
     def end(self, error: ProviderError | None = None) -> None:
         with self._changed:
@@ -69,12 +69,12 @@ class ScriptedStream:
             yield one
 
 
-class ScriptedCalls(Calls):
+class ScriptedCalls(OpenShiftCalls):
     """``lists`` are answered one after another; each watch waits until the test gives it its stream, or an error."""
 
     def __init__(self, settings: OpenShiftSettings) -> None:
         super().__init__(settings, clock=lambda: 0.0, date=lambda: BORN_S)
-        self.lists: list[tuple[list[Thing], int] | ProviderError] = []
+        self.lists: list[tuple[list[KubeObject], int] | ProviderError] = []
         self.asked: list[str] = []
         self.watched: queue.Queue[Query] = queue.Queue()
         self.during: Callable[[], object] = lambda: None
@@ -82,10 +82,10 @@ class ScriptedCalls(Calls):
         self._over = False
         self._streams: queue.Queue[ScriptedStream | ProviderError] = queue.Queue()
 
-    def says(self, *pods: Thing, at: int) -> None:
+    def says(self, *pods: KubeObject, at: int) -> None:
         self.lists.append((list(pods), at))
 
-    def listed(self, path: str, query: Query | None = None, *, what: str) -> tuple[list[Thing], str]:  # noqa: ARG002
+    def list_objects(self, path: str, query: Query | None = None, *, what: str) -> tuple[list[KubeObject], str]:  # noqa: ARG002
         self.asked.append(f"LIST {path} {(query or {})['labelSelector']}")
         answer = self.lists.pop(0)
         self.during()

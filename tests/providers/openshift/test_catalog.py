@@ -9,10 +9,21 @@ import pytest
 
 from burstd.domain.cloud.offer import Hardware
 from burstd.domain.errors import BadRequest, CloudUnavailable, NotAllowed
-from providers.openshift.catalog.catalog import Catalog
-from providers.openshift.client.quantities import amounts
-from providers.openshift.errors import Expired, NoSuchApi
-from tests.providers.openshift.cluster import NODES, PODS, QUOTAS, RANGES, SHARED, Cluster, node, pod, quota, settings
+from providers.openshift.catalog.catalog import OpenShiftCatalog
+from providers.openshift.client.quantities import parse_amounts
+from providers.openshift.errors import NoSuchApi, ResourceVersionExpired
+from tests.providers.openshift.cluster import (
+    NODES,
+    PODS,
+    QUOTAS,
+    RANGES,
+    SHARED,
+    FakeCluster,
+    node,
+    pod,
+    quota,
+    settings,
+)
 
 GPU_TAINT = {"key": "gpu", "effect": "NoSchedule"}
 DENIED = NotAllowed("not allowed")
@@ -23,9 +34,9 @@ class Site:
 
     def __init__(self, answers: dict[str, Any] | None = None, **words: Any) -> None:
         self.settings = settings(**words)
-        self.cluster = Cluster(self.settings, answers)
+        self.cluster = FakeCluster(self.settings, answers)
         self.now = 0.0
-        self.catalog = Catalog("ocp", self.settings, self.cluster, lambda: self.now)
+        self.catalog = OpenShiftCatalog("ocp", self.settings, self.cluster, lambda: self.now)
 
     def ids(self) -> list[str]:
         return [offer.id for offer in self.catalog.offers()]
@@ -81,8 +92,10 @@ EVERY = ["cpu/c4", "cpu/c16", "gpu/g1"]
 def test_what_can_never_be_had_is_not_offered(answers: dict[str, Any], offered: list[str], why: str) -> None:
     site = Site(answers)
     assert site.ids() == [f"ocp/burst/{one}/on-demand" for one in offered]
-    assert sorted("/".join(key) for key in site.catalog.never()) == sorted(set(EVERY) - set(offered))
-    assert not why or any(why in said for said in site.catalog.never().values()), site.catalog.never()
+    assert sorted("/".join(key) for key in site.catalog.impossible_sizes()) == sorted(set(EVERY) - set(offered))
+    assert not why or any(why in said for said in site.catalog.impossible_sizes().values()), (
+        site.catalog.impossible_sizes()
+    )
 
 
 def test_nodes_that_come_when_pods_wait_need_not_be_there() -> None:
@@ -116,19 +129,19 @@ def test_offers_are_kept_for_a_minute_and_longer_where_the_cluster_does_not_answ
 
 
 def test_pods_of_all_namespaces_are_read_page_by_page_and_again_where_the_list_is_too_old() -> None:
-    class Paged(Cluster):
-        def ask(self, method: str, path: str, *args: Any, **more: Any) -> dict[str, Any]:
+    class Paged(FakeCluster):
+        def request_json(self, method: str, path: str, *args: Any, **more: Any) -> dict[str, Any]:
             if path != PODS:
-                return super().ask(method, path, *args, **more)
+                return super().request_json(method, path, *args, **more)
             query = more["query"]
             self.said.append(query.get("continue", "first"))
             if self.said == ["first", "second"]:
-                raise Expired("too old")
+                raise ResourceVersionExpired("too old")
             after = {} if query.get("continue") else {"continue": "second"}
             return {"items": [pod("n1", "2")], "metadata": after}
 
     cluster = Paged(settings())
-    assert Catalog("ocp", settings(), cluster).read_taken() == {
-        "n1": amounts({"cpu": 4, "nvidia.com/gpu": 0, "pods": 2})
+    assert OpenShiftCatalog("ocp", settings(), cluster).read_pod_requests() == {
+        "n1": parse_amounts({"cpu": 4, "nvidia.com/gpu": 0, "pods": 2})
     }
     assert cluster.said == ["first", "second", "first", "second"]

@@ -20,7 +20,7 @@ from tests.providers.openshift.cluster import (
     QUOTAS,
     SPACE,
     STREAMS,
-    Cluster,
+    FakeCluster,
     claim,
     node,
     pod,
@@ -36,7 +36,7 @@ DEFAULT = {"metadata": {"name": "std", "annotations": {"storageclass.kubernetes.
 PLAIN = {"groups": [{"name": "apps"}]}
 
 
-def look(
+def findings(
     answers: Mapping[str, Any] | None = None,
     denied: Sequence[tuple[str, str]] = (),
     images: Sequence[str] = (),
@@ -44,7 +44,7 @@ def look(
     **words: Any,
 ) -> dict[str, Finding]:
     """Findings by their subjects, in order."""
-    cluster = Cluster(settings(**words), answers)
+    cluster = FakeCluster(settings(**words), answers)
     cluster.denied |= set(denied)
     cluster.user = user
     found = list(check("ocp", "ada", settings(**words), cluster, images))
@@ -54,7 +54,7 @@ def look(
 
 
 def test_all_is_well() -> None:
-    found = look({DATA: claim(), CLASSES: [DEFAULT]}, scratch={"storage_class": ""}, **MOUNT)
+    found = findings({DATA: claim(), CLASSES: [DEFAULT]}, scratch={"storage_class": ""}, **MOUNT)
     assert [subject for subject, finding in found.items() if finding.ok is not True] == []
     assert list(found) == [
         "API server", "account", "rights", "namespace burst", "image node:1", "scratch", "claim data", "group cpu",
@@ -76,7 +76,7 @@ def test_all_is_well() -> None:
     ],
 )
 def test_what_all_else_needs(answers: Mapping[str, Any], subject: str, ok: bool, text: str) -> None:
-    found = look(answers)
+    found = findings(answers)
     assert (found[subject].ok, found[subject].text) == (ok, text)
     assert list(found)[-2:] == [subject, "all else"]
 
@@ -94,11 +94,11 @@ def test_what_all_else_needs(answers: Mapping[str, Any], subject: str, ok: bool,
     ],
 )
 def test_who_burstd_is(user: str, answers: Mapping[str, Any], text: str) -> None:
-    assert text in look(answers, user=user)["account"].text
+    assert text in findings(answers, user=user)["account"].text
 
 
 def test_an_account_that_may_do_everything_is_said() -> None:
-    cluster = Cluster(settings())
+    cluster = FakeCluster(settings())
     cluster.denied.discard(("*", "*"))
     found = {f.subject: f for f in check("ocp", "ada", settings(), cluster, ())}
     assert found["account"].ok is None
@@ -125,7 +125,7 @@ def test_an_account_that_may_do_everything_is_said() -> None:
     ],
 )  # fmt: skip
 def test_a_missing_right_is_named(verb: str, thing: str, words: Mapping[str, Any], ok: bool | None, file: str) -> None:
-    found = look({DATA: claim()}, [(verb, thing)], **words)
+    found = findings({DATA: claim()}, [(verb, thing)], **words)
     finding = found.get(f"right {thing.replace('!', ' everywhere')}")
     if ok is True:
         assert finding is None
@@ -138,7 +138,7 @@ def test_a_missing_right_is_named(verb: str, thing: str, words: Mapping[str, Any
 
 
 def test_plain_kubernetes() -> None:
-    found = look({"/apis": PLAIN}, [("list", "appliedclusterresourcequotas")])
+    found = findings({"/apis": PLAIN}, [("list", "appliedclusterresourcequotas")])
     assert found["API server"].text == "plain Kubernetes, v1.29.0"
     assert "routes" in found["rights"].text, "they are listed, and would be refused, even where there are none"
     assert all(f.ok for f in found.values())
@@ -149,7 +149,7 @@ def test_plain_kubernetes() -> None:
 ])  # fmt: skip
 def test_pod_security_of_the_namespace(security: str, level: str, ok: bool) -> None:
     labels = {"pod-security.kubernetes.io/enforce": level} if level else {}
-    found = look({SPACE: {"metadata": {"labels": labels}, "status": {"phase": "Active"}}}, security=security)
+    found = findings({SPACE: {"metadata": {"labels": labels}, "status": {"phase": "Active"}}}, security=security)
     assert found["namespace burst"].ok is ok
     assert ("enforces" in found["namespace burst"].text) is bool(level)
 
@@ -171,12 +171,12 @@ def test_pod_security_of_the_namespace(security: str, level: str, ok: bool) -> N
     ],
 )
 def test_images(image: str, answers: Mapping[str, Any], ok: bool | None, text: str) -> None:
-    finding = look(answers, image=image)[f"image {image}".strip()]
+    finding = findings(answers, image=image)[f"image {image}".strip()]
     assert (finding.ok, text in finding.text) == (ok, True), finding
 
 
 def test_images_that_pools_name() -> None:
-    found = look(images=["node:2", "node:1", "imagestream:x:y"])
+    found = findings(images=["node:2", "node:1", "imagestream:x:y"])
     assert found["image node:2"].ok
     assert found["image imagestream:x:y"].remedy == "mend image in the pools' offers"
 
@@ -195,7 +195,7 @@ KEY = base64.b64encode(b"k" * 128).decode()
     ],
 )
 def test_the_secret_of_the_key_where_burstd_may_read_it(answer: Any, ok: bool, text: str) -> None:
-    cluster = Cluster(settings(key_secret="munge"), {f"{SPACE}/secrets/munge": answer})
+    cluster = FakeCluster(settings(key_secret="munge"), {f"{SPACE}/secrets/munge": answer})
     cluster.denied.discard(("get", "secrets"))
     found = {f.subject: f for f in check("ocp", "ada", settings(key_secret="munge"), cluster, ())}
     assert found["secret munge"].ok is ok
@@ -205,10 +205,10 @@ def test_the_secret_of_the_key_where_burstd_may_read_it(answer: Any, ok: bool, t
 
 
 def test_pull_secrets_and_that_secrets_need_not_be_readable() -> None:
-    found = look(key_secret="munge", pull_secrets=["reg"])
+    found = findings(key_secret="munge", pull_secrets=["reg"])
     assert found["secrets"].ok is None
     assert "oc get secret -n burst munge reg" in found["secrets"].remedy
-    cluster = Cluster(settings(pull_secrets=["reg"]), {f"{SPACE}/secrets/reg": {"type": "Opaque"}})
+    cluster = FakeCluster(settings(pull_secrets=["reg"]), {f"{SPACE}/secrets/reg": {"type": "Opaque"}})
     cluster.denied.discard(("get", "secrets"))
     (finding,) = [f for f in check("ocp", "ada", settings(pull_secrets=["reg"]), cluster, ()) if "reg" in f.subject]
     assert (finding.ok, finding.text) == (False, "of type Opaque, which is none for a registry")
@@ -232,13 +232,13 @@ def test_pull_secrets_and_that_secrets_need_not_be_readable() -> None:
     ],
 )
 def test_the_claims_of_mounts(answer: Any, classes: Any, ok: bool | None, text: str) -> None:
-    finding = look({DATA: answer, CLASSES: classes}, **MOUNT)["claim data"]
+    finding = findings({DATA: answer, CLASSES: classes}, **MOUNT)["claim data"]
     assert (finding.ok, text in finding.text) == (ok, True), finding
 
 
 def test_a_claim_that_nobody_writes_to_may_be_read_only() -> None:
     mount: dict[str, Any] = {"mounts": [{"claim": "data", "path": "/data", "read_only": True}]}
-    assert look({DATA: claim(modes=["ReadOnlyMany"])}, **mount)["claim data"].ok
+    assert findings({DATA: claim(modes=["ReadOnlyMany"])}, **mount)["claim data"].ok
 
 
 @pytest.mark.parametrize(
@@ -252,7 +252,7 @@ def test_a_claim_that_nobody_writes_to_may_be_read_only() -> None:
     ],
 )
 def test_the_class_of_scratch(name: str, classes: Any, ok: bool | None, text: str) -> None:
-    found = look({CLASSES: classes}, scratch={"storage_class": name})
+    found = findings({CLASSES: classes}, scratch={"storage_class": name})
     finding = found["scratch" if "scratch" in found else "storage"]
     assert (finding.ok, finding.text) == (ok, text)
 
@@ -280,7 +280,7 @@ TAINTED = [node("n", "cpu"), node("g", "gpu", gpus="1", taints=[{"key": "x", "ef
     ],
 )  # fmt: skip
 def test_groups_and_sizes(answers: Mapping[str, Any], subject: str, ok: bool | None, text: str) -> None:
-    finding = look(answers)[subject]
+    finding = findings(answers)[subject]
     assert (finding.ok, text in finding.text) == (ok, True), finding
 
 
@@ -294,12 +294,12 @@ def test_groups_and_sizes(answers: Mapping[str, Any], subject: str, ok: bool | N
     ],
 )
 def test_quotas(resource: str, hard: str, used: str, ok: bool | None, text: str) -> None:
-    finding = look({QUOTAS: [quota("q", {resource: hard}, {resource: used})]})[f"quota q {resource}"]
+    finding = findings({QUOTAS: [quota("q", {resource: hard}, {resource: used})]})[f"quota q {resource}"]
     assert (finding.ok, text in finding.text) == (ok, True), finding
 
 
 def test_quotas_of_other_things_are_not_spoken_of() -> None:
-    assert not [word for word in look({QUOTAS: [quota("q", {"services": "0"}, {})]}) if word.startswith("quota")]
+    assert not [word for word in findings({QUOTAS: [quota("q", {"services": "0"}, {})]}) if word.startswith("quota")]
 
 
 REFUSED = f"POST {SPACE}/pods"
@@ -321,12 +321,12 @@ REFUSED = f"POST {SPACE}/pods"
     ],
 )  # fmt: skip
 def test_a_pod_that_is_not_made_shows_what_admission_would_say(answer: Any, ok: bool | None, text: str) -> None:
-    finding = look({REFUSED: answer})["pod of group cpu"]
+    finding = findings({REFUSED: answer})["pod of group cpu"]
     assert (finding.ok, text in finding.text) == (ok, True), finding
 
 
 def test_the_pod_that_is_tried_is_the_smallest_of_its_group() -> None:
-    cluster = Cluster(settings())
+    cluster = FakeCluster(settings())
     assert list(check("ocp", "ada", settings(), cluster, ()))
     limits = [one["spec"]["containers"][0]["resources"]["limits"]["cpu"] for one in cluster.sent]
     assert [str(one) for one in limits] == ["4", "8"]

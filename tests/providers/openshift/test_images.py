@@ -8,16 +8,16 @@ import pytest
 
 from burstd.domain.errors import BadRequest, CloudUnavailable
 from providers.openshift.errors import NoSuchApi
-from providers.openshift.pods.images import Images
-from tests.providers.openshift.cluster import STREAMS, Cluster, settings, stream
+from providers.openshift.pods.images import ImageVersions
+from tests.providers.openshift.cluster import STREAMS, FakeCluster, settings, stream
 
 A, B = "registry:5000/burst/node@sha256:aa", "registry:5000/burst/node@sha256:bb"
 NODE = f"{STREAMS}/node"
 
 
-def images(answer: Any = None, **words: Any) -> tuple[Images, Cluster]:
-    cluster = Cluster(settings(**words), {} if answer is None else {NODE: answer})
-    return Images(settings(**words), cluster), cluster
+def images(answer: Any = None, **words: Any) -> tuple[ImageVersions, FakeCluster]:
+    cluster = FakeCluster(settings(**words), {} if answer is None else {NODE: answer})
+    return ImageVersions(settings(**words), cluster), cluster
 
 
 @pytest.mark.parametrize(
@@ -60,10 +60,10 @@ def test_no_such_image_is_an_error_with_the_remedy(word: str, answer: Any, text:
 def test_no_word_at_all() -> None:
     found, _ = images(image="")
     with pytest.raises(BadRequest, match="no image is named: set image"):
-        found.find("")
+        found.newest_version("")
 
 
 def test_a_cluster_that_does_not_answer_is_no_missing_image() -> None:
     found, _ = images(CloudUnavailable("down"))
     with pytest.raises(CloudUnavailable):
-        found.find("imagestream:node:latest")
+        found.newest_version("imagestream:node:latest")

@@ -15,31 +15,31 @@ from burstd.domain.errors import (
     QuotaExceeded,
     RateLimited,
 )
-from providers.openshift.client.calls import Query, Thing
-from providers.openshift.errors import AlreadyExists
-from providers.openshift.pods.images import Images
-from providers.openshift.pods.launch import Launching
-from providers.openshift.pods.listing import Listing
-from providers.openshift.pods.volumes import Scratch
+from providers.openshift.client.calls import KubeObject, Query
+from providers.openshift.errors import KubernetesAlreadyExists
+from providers.openshift.pods.images import ImageVersions
+from providers.openshift.pods.launch import PodLauncher
+from providers.openshift.pods.listing import PodListing
+from providers.openshift.pods.volumes import ScratchVolumes
 from tests.providers.openshift.script import ScriptedStream
-from tests.providers.openshift.store import PODS, VOLUMES, Store
+from tests.providers.openshift.store import PODS, VOLUMES, FakeObjectStore
 from tests.providers.openshift.test_pods import request
 from tests.providers.openshift.things import BORN, CLUSTER, settings
 
 OWN_DISK = {"scratch": {"storage_class": "fast", "size": "5G"}}
 
 
-class Making(Store):
+class Making(FakeObjectStore):
     """Things can be made and changed too. ``answers_nonsense``: to who makes them."""
 
     answers_nonsense = False
 
-    def ask(self, method: str, path: str, body: Any = None, *more: Any, **words: Any) -> Thing:
+    def request_json(self, method: str, path: str, body: Any = None, *more: Any, **words: Any) -> KubeObject:
         if method == "POST":
             return self._make(path.rsplit("/", 1)[-1], body)
         if method != "PATCH":
-            return super().ask(method, path, body, *more, **words)
-        found = super().ask("GET", path)
+            return super().request_json(method, path, body, *more, **words)
+        found = super().request_json("GET", path)
         found["metadata"] |= body["metadata"]
         return found
 
@@ -47,13 +47,13 @@ class Making(Store):
         """Nothing is ever heard."""
         return ScriptedStream()
 
-    def _make(self, kind: str, body: Thing) -> Thing:
+    def _make(self, kind: str, body: KubeObject) -> KubeObject:
         name = body["metadata"]["name"]
         self.sent.append((f"POST {kind}/{name}", body))
         if error := self.fails.pop(f"POST {kind}/{name}", None):
             raise error
         if name in self.things[kind]:
-            raise AlreadyExists(f"{kind} {name} already exists")
+            raise KubernetesAlreadyExists(f"{kind} {name} already exists")
         about = {**body["metadata"], "uid": f"uid-{name}", "resourceVersion": "5", "creationTimestamp": BORN}
         self.has(kind, {**body, "metadata": about, "status": {"phase": "Pending"}})
         return {} if self.answers_nonsense else self.things[kind][name]
@@ -66,13 +66,13 @@ class Rig:
         self.made.append(self)
         said = settings(image="node:1", **words)
         self.store = Making(said)
-        self.listing = Listing("p", CLUSTER, said, self.store)
-        scratch = Scratch(said, self.store)
-        self.launching = Launching(said, self.store, self.listing, Images(said, self.store), scratch)
+        self.listing = PodListing("p", CLUSTER, said, self.store)
+        scratch = ScratchVolumes(said, self.store)
+        self.launching = PodLauncher(said, self.store, self.listing, ImageVersions(said, self.store), scratch)
 
     def launch(self, *names: str, claim: str = "") -> list[Instance | ProviderError]:
         asked = [request(name, claim=claim) for name in names]
-        outcomes = self.launching.serve(asked)
+        outcomes = self.launching.launch_pods(asked)
         assert [one.claim_id for one in outcomes] == [one.claim_id for one in asked]
         return [one.result for one in outcomes]
 
@@ -126,11 +126,11 @@ def test_what_is_in_the_way_decides() -> None:
     (going,) = rig.launch("a")
     assert isinstance(going, OutcomeUnknown)
     rig.store.things[PODS].clear()
-    rig.store.fails["POST pods/a"] = AlreadyExists("it was there")
+    rig.store.fails["POST pods/a"] = KubernetesAlreadyExists("it was there")
     assert isinstance(rig.launch("a")[0], OutcomeUnknown)
 
 
-@pytest.mark.parametrize("why", [AlreadyExists("it is there"), QuotaExceeded("exceeded quota")])
+@pytest.mark.parametrize("why", [KubernetesAlreadyExists("it is there"), QuotaExceeded("exceeded quota")])
 @pytest.mark.parametrize(
     "error", [CloudUnavailable("down"), RateLimited("slow down", retry_after_s=7), NotAllowed("no")]
 )
@@ -208,7 +208,7 @@ def test_without_a_pod_there_is_no_disk(error: ProviderError, kept: bool) -> Non
     assert [machine(one) for one in rig.launch("a")] == ["a"]
 
 
-@pytest.mark.parametrize("error", [AlreadyExists("it is there"), QuotaExceeded("exceeded quota")])
+@pytest.mark.parametrize("error", [KubernetesAlreadyExists("it is there"), QuotaExceeded("exceeded quota")])
 def test_the_disk_of_an_earlier_try_is_used(error: ProviderError) -> None:
     rig = Rig(**OWN_DISK)
     rig.store.fails["POST pods/a"] = OutcomeUnknown("lost")
@@ -222,7 +222,7 @@ def test_no_pod_is_asked_for_without_its_disk() -> None:
     for error, told in (
         (OutcomeUnknown("lost"), CloudUnavailable),
         (QuotaExceeded("exceeded quota"), QuotaExceeded),
-        (AlreadyExists("it was there"), CloudUnavailable),
+        (KubernetesAlreadyExists("it was there"), CloudUnavailable),
     ):
         rig.store.fails[f"POST {VOLUMES}/a"] = error
         assert type(rig.launch("a")[0]) is told

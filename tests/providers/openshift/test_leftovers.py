@@ -7,9 +7,9 @@ import pytest
 
 from burstd.domain.cloud.instance import InstanceState, Leftover
 from burstd.domain.errors import BadRequest, CloudUnavailable, NotAllowed, OutcomeUnknown
-from providers.openshift.leftovers import POD, ROUTE, SERVICE, VOLUME, Leftovers
-from providers.openshift.pods.listing import Listing
-from tests.providers.openshift.store import PODS, ROUTES, SERVICES, VOLUMES, Store
+from providers.openshift.leftovers import POD, ROUTE, SERVICE, VOLUME, OpenShiftLeftovers
+from providers.openshift.pods.listing import PodListing
+from tests.providers.openshift.store import PODS, ROUTES, SERVICES, VOLUMES, FakeObjectStore
 from tests.providers.openshift.things import CLUSTER, Pod, going, over, running, settings
 
 
@@ -28,13 +28,13 @@ def dead(name: str = "node-1") -> Pod:
 class Rig:
     def __init__(self, *pods: Pod, kinds: Sequence[str] = (PODS, VOLUMES, SERVICES, ROUTES)) -> None:
         said = settings(relist_s=0)
-        self.store = Store(said, kinds)
+        self.store = FakeObjectStore(said, kinds)
         self.store.has(PODS, *pods)
-        self.listing = Listing("p", CLUSTER, said, self.store)
-        self.leftovers = Leftovers("p", CLUSTER, said, self.store, self.listing)
+        self.listing = PodListing("p", CLUSTER, said, self.store)
+        self.leftovers = OpenShiftLeftovers("p", CLUSTER, said, self.store, self.listing)
 
     def found(self) -> set[tuple[str, str, str]]:
-        return {(left.kind, left.id, left.attached_to) for left in self.leftovers.listed()}
+        return {(left.kind, left.id, left.attached_to) for left in self.leftovers.list_leftovers()}
 
 
 def left(kind: str, name: str) -> Leftover:
@@ -50,14 +50,14 @@ def test_things_are_told_with_the_pod_that_uses_them() -> None:
         (VOLUME, "a", "a"), (VOLUME, "b", "b"), (VOLUME, "d", "d"), (VOLUME, "gone", ""),
         (SERVICE, "s", "a"), (ROUTE, "r", ""), (POD, "d", ""),
     }  # fmt: skip
-    assert {one.claim_id for one in rig.leftovers.listed() if one.id == "gone"} == {"claim-gone"}
+    assert {one.claim_id for one in rig.leftovers.list_leftovers() if one.id == "gone"} == {"claim-gone"}
 
 
 def test_a_dead_pod_is_an_instance_that_ended_and_a_leftover() -> None:
     rig = Rig(dead("d"))
     (made,) = rig.listing.instances()
     assert (made.state, "OOMKilled" in made.error) == (InstanceState.TERMINATED, True)
-    rig.leftovers.remove(list(rig.leftovers.listed()))
+    rig.leftovers.remove(list(rig.leftovers.list_leftovers()))
     assert rig.store.names(PODS) == []
 
 

@@ -11,8 +11,15 @@ from burstd.domain.cloud.instance import TAG_CLAIM, TAG_CLUSTER
 from burstd.domain.cloud.offer import Offer
 from burstd.domain.plugins.provider import LaunchRequest
 from burstd.domain.slurm.shape import Shape
-from providers.openshift.catalog.limits import Limit, limits, outside, ranges, short, takes
-from providers.openshift.catalog.nodes import need, requests
+from providers.openshift.catalog.limits import (
+    QuotaLine,
+    limit_range_lines,
+    limit_range_violation,
+    quota_demand,
+    quota_lines,
+    quota_shortage,
+)
+from providers.openshift.catalog.nodes import machine_requests, pod_requests
 from providers.openshift.pods import manifest
 from providers.openshift.settings import OpenShiftSettings
 
@@ -31,15 +38,18 @@ def quota(hard: dict[str, str], used: dict[str, str] | None = None, **spec: Any)
 
 def test_a_quota_line_by_line() -> None:
     said = quota({"pods": "10", "requests.cpu": "40"}, {"pods": "3", "requests.cpu": "12500m"})
-    expected = [Limit("q", "pods", Decimal(10), Decimal(3)), Limit("q", "requests.cpu", Decimal(40), Decimal("12.5"))]
-    assert list(limits(said, settings())) == expected
+    expected = [
+        QuotaLine("q", "pods", Decimal(10), Decimal(3)),
+        QuotaLine("q", "requests.cpu", Decimal(40), Decimal("12.5")),
+    ]
+    assert list(quota_lines(said, settings())) == expected
 
 
 def test_a_quota_over_several_projects_counts_what_all_of_them_use() -> None:
     said = quota({}, namespaces=[])
     said["spec"] = {"selector": {}, "quota": {"hard": {"requests.nvidia.com/gpu": "8"}}}
     said["status"] = {"total": {"hard": {}, "used": {"requests.nvidia.com/gpu": "5"}}, "namespaces": []}
-    assert list(limits(said, settings())) == [Limit("q", "requests.nvidia.com/gpu", Decimal(8), Decimal(5))]
+    assert list(quota_lines(said, settings())) == [QuotaLine("q", "requests.nvidia.com/gpu", Decimal(8), Decimal(5))]
 
 
 def by_class(operator: str, *values: str) -> dict[str, Any]:
@@ -69,7 +79,7 @@ def by_class(operator: str, *values: str) -> dict[str, Any]:
     ],
 )
 def test_a_quota_may_be_for_pods_of_other_kinds(spec: dict[str, Any], priority_class: str, counts: bool) -> None:
-    found = list(limits(quota({"pods": "1"}, **spec), settings(priority_class=priority_class)))
+    found = list(quota_lines(quota({"pods": "1"}, **spec), settings(priority_class=priority_class)))
     assert bool(found) is counts
 
 
@@ -87,7 +97,7 @@ def test_a_quota_may_be_for_pods_of_other_kinds(spec: dict[str, Any], priority_c
 def test_what_a_machine_takes_of_quotas(scratch: str | None, resource: str, amount: int | None) -> None:
     words = settings(scratch={"storage_class": scratch})
     group = words.groups["gpu"]
-    assert takes(words, group, group.sizes["one"]).get(resource) == amount
+    assert quota_demand(words, group, group.sizes["one"]).get(resource) == amount
 
 
 @pytest.mark.parametrize("gpus", [0, 2])
@@ -96,12 +106,12 @@ def test_what_is_reckoned_with_is_what_pods_ask_for(gpus: int) -> None:
     words = settings(groups={"g": {"gpu_resource": "nvidia.com/mig-1g.10gb", "sizes": sizes}})
     group = words.groups["g"]
     offer = Offer("ocp", "burst", "g", "one", False, Shape(4, 16384), Decimal(1))
-    pod = manifest.build(
+    pod = manifest.pod_manifest(
         words, LaunchRequest("c", "burst-c", offer, "node:1", "", {TAG_CLUSTER: "ada", TAG_CLAIM: "c"})
     )
     (container,) = pod["spec"]["containers"]
     assert container["resources"]["limits"] == container["resources"]["requests"]
-    assert requests(pod) == need(group, group.sizes["one"])
+    assert pod_requests(pod) == machine_requests(group, group.sizes["one"])
 
 
 @pytest.mark.parametrize(
@@ -116,8 +126,8 @@ def test_what_is_reckoned_with_is_what_pods_ask_for(gpus: int) -> None:
 def test_a_quota_that_is_smaller_than_one_machine(resource: str, hard: str, told: str) -> None:
     words = settings()
     group = words.groups["gpu"]
-    (line,) = limits(quota({resource: hard}, {resource: hard}), words)
-    assert short(line, takes(words, group, group.sizes["one"])) == told
+    (line,) = quota_lines(quota({resource: hard}, {resource: hard}), words)
+    assert quota_shortage(line, quota_demand(words, group, group.sizes["one"])) == told
 
 
 @pytest.mark.parametrize(
@@ -138,5 +148,5 @@ def test_a_quota_that_is_smaller_than_one_machine(resource: str, hard: str, told
 def test_a_limit_range_that_a_machine_is_outside_of(limit: dict[str, Any], scratch: str | None, told: str) -> None:
     words = settings(scratch={"storage_class": scratch})
     group = words.groups["gpu"]
-    lines = list(ranges({"metadata": {"name": "r"}, "spec": {"limits": [limit]}}))
-    assert outside(lines, words, group, group.sizes["one"]) == told
+    lines = list(limit_range_lines({"metadata": {"name": "r"}, "spec": {"limits": [limit]}}))
+    assert limit_range_violation(lines, words, group, group.sizes["one"]) == told

@@ -9,10 +9,10 @@ import pytest
 
 from burstd.domain.cloud.instance import InstanceState
 from burstd.domain.errors import CloudUnavailable, NotAllowed
-from providers.openshift.errors import Expired
-from providers.openshift.pods.cache import Cache
-from providers.openshift.pods.listing import Listing
-from providers.openshift.pods.watcher import Watch
+from providers.openshift.errors import ResourceVersionExpired
+from providers.openshift.pods.cache import PodCache
+from providers.openshift.pods.listing import PodListing
+from providers.openshift.pods.watcher import PodWatch
 from tests.providers.openshift.script import PATIENCE_S, Clock, ScriptedCalls
 from tests.providers.openshift.things import CLUSTER, going, pod, running, settings
 
@@ -27,9 +27,9 @@ class Rig:
         self.settings = settings(**words)
         self.clock = Clock()
         self.calls = ScriptedCalls(self.settings)
-        self.cache = Cache(self.clock)
-        self.watch = Watch(self.calls, "burstd-cluster=hpc,burstd-claim", CLUSTER, self.cache, self.clock, (0.0,))
-        self.listing = Listing("p", CLUSTER, self.settings, self.calls, self.clock, self.watch, self.cache)
+        self.cache = PodCache(self.clock)
+        self.watch = PodWatch(self.calls, "burstd-cluster=hpc,burstd-claim", CLUSTER, self.cache, self.clock, (0.0,))
+        self.listing = PodListing("p", CLUSTER, self.settings, self.calls, self.clock, self.watch, self.cache)
 
     def names(self) -> list[str]:
         return sorted(one.name for one in self.listing.instances())
@@ -66,9 +66,9 @@ def test_one_list_and_then_the_watch(rig: Rig) -> None:
     assert rig.names() == ["a"]
     stream, at = rig.calls.opens()
     assert at == "20"
-    stream.tell("ADDED", pod("b", 21))
-    stream.tell("MODIFIED", running("b", 22))
-    stream.tell("DELETED", running("a", 23))
+    stream.send_event("ADDED", pod("b", 21))
+    stream.send_event("MODIFIED", running("b", 22))
+    stream.send_event("DELETED", running("a", 23))
     (made,) = rig.listing.instances()
     assert (made.name, made.state) == ("b", InstanceState.RUNNING)
     assert rig.calls.asked == [LIST, LIST.replace("LIST", "WATCH")]
@@ -84,7 +84,7 @@ def test_a_stream_that_ends_is_taken_up_where_it_was(rig: Rig) -> None:
     rig.calls.says(at=20)
     rig.names()
     stream, _ = rig.calls.opens()
-    stream.tell("ADDED", pod("a", 25))
+    stream.send_event("ADDED", pod("a", 25))
     stream.end()
     stream, at = rig.calls.opens()
     assert at == "25"
@@ -92,7 +92,7 @@ def test_a_stream_that_ends_is_taken_up_where_it_was(rig: Rig) -> None:
     stream.end(CloudUnavailable("it broke, or said nothing for too long"))
     stream, at = rig.calls.opens()
     assert at == "40"
-    stream.tell("DELETED", pod("a", 41))
+    stream.send_event("DELETED", pod("a", 41))
     assert rig.names() == []
     assert rig.lists() == 1
 
@@ -103,10 +103,10 @@ def test_a_watch_that_lost_its_place_waits_for_a_list(rig: Rig, how: str) -> Non
     rig.names()
     stream, _ = rig.calls.opens()
     if how == "event":
-        stream.tell("ERROR", TOO_OLD)
+        stream.send_event("ERROR", TOO_OLD)
     else:
         stream.end()
-        rig.calls.refuses(Expired("too old"))
+        rig.calls.refuses(ResourceVersionExpired("too old"))
     rig.down()
     rig.calls.says(running("a", 10), pod("new", 90), at=99)
     assert rig.names() == ["a", "new"]
@@ -120,7 +120,7 @@ def test_a_counter_that_goes_back_is_a_place_lost(rig: Rig, kind: str) -> None:
     rig.calls.says(running("a", 900), running("gone", 990), at=1000)
     rig.names()
     stream, _ = rig.calls.opens()
-    stream.tell(kind, pod("new", 510))
+    stream.send_event(kind, pod("new", 510))
     rig.down()
     rig.calls.says(running("a", 500), pod("new", 510), at=511)
     assert rig.names() == ["a", "new"]
@@ -136,7 +136,7 @@ def test_a_launch_that_is_older_than_what_was_seen_is_looked_for(rig: Rig, listi
     rig.calls.opens()
     rig.clock.now += 1
     if listing:
-        rig.listing.doubt()
+        rig.listing.distrust_cache()
         rig.calls.says(at=510)
         rig.calls.during = lambda: launched(rig)
         assert rig.names() == []
@@ -189,7 +189,7 @@ def test_an_old_list_is_made_again_and_what_the_stream_before_says_late_is_not_h
     assert rig.names() == ["a", "b"]
     rig.clock.now += 1
     rig.calls.says(running("a", 10), at=30)
-    rig.calls.during = lambda: stream.tell("ADDED", running("c", 25))
+    rig.calls.during = lambda: stream.send_event("ADDED", running("c", 25))
     assert rig.names() == ["a"]
     assert stream.closed
     _, at = rig.calls.opens()
@@ -201,7 +201,7 @@ def test_a_list_that_fails_is_made_anew(rig: Rig) -> None:
     rig.names()
     rig.calls.opens()
     rig.clock.now += rig.settings.relist_s
-    rig.calls.lists.append(Expired("twice"))
+    rig.calls.lists.append(ResourceVersionExpired("twice"))
     with pytest.raises(CloudUnavailable):
         rig.names()
     rig.calls.says(running("a", 10), at=30)
@@ -218,7 +218,7 @@ def test_a_launch_without_an_answer_is_looked_for(rig: Rig) -> None:
     rig.calls.says(at=20)
     rig.names()
     rig.calls.opens()
-    rig.listing.doubt()
+    rig.listing.distrust_cache()
     rig.calls.says(pod("mine", 21), at=22)
     assert rig.names() == ["mine"]
     rig.calls.opens()
@@ -260,10 +260,10 @@ def test_the_pods_of_others_are_none_of_ours(rig: Rig) -> None:
     rig.calls.says(running("a", 10), running("theirs", 11, cluster="other"), at=20)
     assert rig.names() == ["a"]
     stream, _ = rig.calls.opens()
-    stream.tell("ADDED", running("b", 21, cluster="other"))
+    stream.send_event("ADDED", running("b", 21, cluster="other"))
     relabelled = running("a", 22)
     del relabelled["metadata"]["labels"]["burstd-claim"]
-    stream.tell("MODIFIED", relabelled)
+    stream.send_event("MODIFIED", relabelled)
     assert rig.names() == []
 
 
@@ -272,7 +272,7 @@ def test_a_pod_that_is_made_again_is_another(rig: Rig) -> None:
     rig.names()
     stream, _ = rig.calls.opens()
     rig.listing.put(pod("a", 26, uid="u2"))
-    stream.tell("DELETED", going("a", 25, uid="u1"))
+    stream.send_event("DELETED", going("a", 25, uid="u1"))
     (made,) = rig.listing.instances()
     assert made.state is InstanceState.PENDING
 
@@ -282,7 +282,7 @@ def test_nonsense_in_a_watch_ends_it(rig: Rig, thing: Any) -> None:
     rig.calls.says(running("a", 10), at=20)
     rig.names()
     stream, _ = rig.calls.opens()
-    stream.tell("SAYS" if thing.get("kind") else "ADDED", thing)
+    stream.send_event("SAYS" if thing.get("kind") else "ADDED", thing)
     rig.down()
     rig.calls.says(running("a", 10), at=20)
     assert rig.names() == ["a"]

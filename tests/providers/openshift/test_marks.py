@@ -10,12 +10,12 @@ from tests.providers.openshift.things import pod
 
 
 def test_labels_say_whose_it_is() -> None:
-    said = labels.labels("hpc", "claim-1", "gpu", "one")
+    said = labels.claim_labels("hpc", "claim-1", "gpu", "one")
     thing: Any = {"metadata": {"labels": said}}
-    assert labels.selector("hpc") == "burstd-cluster=hpc,burstd-claim"
-    assert labels.is_ours(thing, "hpc")
+    assert labels.claim_selector("hpc") == "burstd-cluster=hpc,burstd-claim"
+    assert labels.belongs_to_cluster(thing, "hpc")
     assert (labels.claim_of(thing), labels.group_of(thing), labels.size_of(thing)) == ("claim-1", "gpu", "one")
-    assert labels.labels("hpc", "claim-1").keys() == {"burstd-cluster", "burstd-claim"}
+    assert labels.claim_labels("hpc", "claim-1").keys() == {"burstd-cluster", "burstd-claim"}
 
 
 STRANGE: list[Any] = [
@@ -28,16 +28,16 @@ STRANGE: list[Any] = [
 
 @pytest.mark.parametrize("thing", STRANGE, ids=range(len(STRANGE)))
 def test_everything_else_is_not_ours(thing: Any) -> None:
-    assert not labels.is_ours(thing, "hpc")
-    assert not labels.is_ours(thing, "")
+    assert not labels.belongs_to_cluster(thing, "hpc")
+    assert not labels.belongs_to_cluster(thing, "")
 
 
 @pytest.mark.parametrize("word", ["", "a b", "-a", "a" * 64, "a/b", "é"])
 def test_what_cannot_be_a_label_is_refused(word: str) -> None:
     with pytest.raises(BadRequest, match="label"):
-        labels.labels(word, "claim-1")
+        labels.claim_labels(word, "claim-1")
     with pytest.raises(BadRequest, match="label"):
-        labels.labels("hpc", word)
+        labels.claim_labels("hpc", word)
 
 
 @pytest.mark.parametrize("text", [None, "", "{", "[]", '{"a": 1, "burstd-cluster": "other"}'])

@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 from providers.openshift.catalog import nodes
-from providers.openshift.client.quantities import amounts
-from providers.openshift.settings import Group, Size
+from providers.openshift.client.quantities import parse_amounts
+from providers.openshift.settings import NodeGroup, PodSize
 
 TAINT = {"key": "nvidia.com/gpu", "value": "present", "effect": "NoSchedule"}
 SIZES = {"one": {"cpus": 4, "memory": "16G", "gpus": 1, "price": "1"}}
 
 
-def node(**more: Any) -> nodes.Node:
+def node(**more: Any) -> nodes.ClusterNode:
     said = {
         "metadata": {"name": "n1", "labels": {"pool": "gpu", "rank": "7", **more.pop("labels", {})}},
         "spec": more.pop("spec", {}),
@@ -24,11 +24,11 @@ def node(**more: Any) -> nodes.Node:
                    "allocatable": more.pop("allocatable", {"cpu": "8", "memory": "64Gi", "pods": "110"})},
     }  # fmt: skip
     assert not more
-    return nodes.parsed(said)
+    return nodes.parse_node(said)
 
 
-def group(**more: Any) -> Group:
-    return Group(**{"sizes": SIZES, **more})
+def group(**more: Any) -> NodeGroup:
+    return NodeGroup(**{"sizes": SIZES, **more})
 
 
 def affinity(*terms: Mapping[str, Any]) -> dict[str, Any]:
@@ -69,7 +69,7 @@ def labels(key: str, operator: str, *values: str) -> dict[str, Any]:
     ],
 )  # fmt: skip
 def test_a_node_belongs_to_a_group_by_its_labels(wanted: dict[str, Any], is_in: bool) -> None:
-    assert nodes.belongs(node(), group(**wanted)) is is_in
+    assert nodes.matches_group(node(), group(**wanted)) is is_in
 
 
 @pytest.mark.parametrize(
@@ -89,8 +89,10 @@ def test_a_node_belongs_to_a_group_by_its_labels(wanted: dict[str, Any], is_in: 
 )
 def test_a_taint_keeps_out_what_does_not_tolerate_it(toleration: dict[str, Any] | None, may: bool) -> None:
     found, asks = node(spec={"taints": [TAINT]}), group(tolerations=[toleration] if toleration else [])
-    assert nodes.shut(found, asks) == ("" if may else "taint nvidia.com/gpu=present:NoSchedule is not tolerated")
-    assert nodes.usable([found], asks) == ([found] if may else [])
+    assert nodes.untolerated_taints(found, asks) == (
+        "" if may else "taint nvidia.com/gpu=present:NoSchedule is not tolerated"
+    )
+    assert nodes.usable_nodes([found], asks) == ([found] if may else [])
 
 
 @pytest.mark.parametrize(
@@ -108,8 +110,8 @@ def test_a_taint_keeps_out_what_does_not_tolerate_it(toleration: dict[str, Any] 
 def test_a_node_may_be_out_of_use_for_now(more: dict[str, Any], problem: str) -> None:
     found = node(**more)
     assert found.problem == problem
-    assert not nodes.shut(found, group()), "what passes is no reason for good"
-    assert nodes.usable([found], group()) == ([] if problem else [found])
+    assert not nodes.untolerated_taints(found, group()), "what passes is no reason for good"
+    assert nodes.usable_nodes([found], group()) == ([] if problem else [found])
 
 
 def container(cpu: str, **more: Any) -> dict[str, Any]:
@@ -133,7 +135,7 @@ SIDECAR = container("1", restartPolicy="Always")
     ],
 )  # fmt: skip
 def test_what_a_pod_requests(spec: dict[str, Any], cpus: str | None) -> None:
-    found = nodes.requests({"spec": spec})
+    found = nodes.pod_requests({"spec": spec})
     assert found == {"pods": 1, **({} if cpus is None else {"cpu": Decimal(cpus)})}
 
 
@@ -160,14 +162,14 @@ def test_only_pods_that_are_bound_and_live_take_of_a_node() -> None:
 def test_how_many_machines_have_room(taken: dict[str, str], machines: int) -> None:
     kind = "nvidia.com/mig-1g.10gb"
     there = node(allocatable={"cpu": "8", "memory": "64Gi", "pods": "110", kind: "7"}).allocatable
-    wanted = nodes.need(group(gpu_resource=kind), Size(cpus=4, memory="16G", gpus=1, price=Decimal(1)))
-    assert nodes.room(there, amounts(taken), wanted) == machines
+    wanted = nodes.machine_requests(group(gpu_resource=kind), PodSize(cpus=4, memory="16G", gpus=1, price=Decimal(1)))
+    assert nodes.machines_that_fit(there, parse_amounts(taken), wanted) == machines
 
 
 def test_a_machine_without_gpus_goes_to_nodes_without() -> None:
-    wanted = nodes.need(group(), Size(cpus=4, memory="16G", price=Decimal(1)))
-    assert nodes.room(node().allocatable, {}, wanted) == 2
-    assert nodes.room(node().allocatable, {}, {**wanted, "nvidia.com/gpu": Decimal(1)}) == 0
+    wanted = nodes.machine_requests(group(), PodSize(cpus=4, memory="16G", price=Decimal(1)))
+    assert nodes.machines_that_fit(node().allocatable, {}, wanted) == 2
+    assert nodes.machines_that_fit(node().allocatable, {}, {**wanted, "nvidia.com/gpu": Decimal(1)}) == 0
 
 
 def test_architectures_in_the_words_of_uname() -> None:

@@ -25,7 +25,7 @@ def request(name: str = "lab-claim-1", *, group: str = "gpu", size: str = "one",
 
 
 def built(name: str = "lab-claim-1", *, group: str = "gpu", **words: Any) -> Pod:
-    return manifest.build(settings(**words), request(name, group=group))
+    return manifest.pod_manifest(settings(**words), request(name, group=group))
 
 
 def container(pod: Pod) -> Pod:
@@ -41,7 +41,7 @@ def volume(pod: Pod, name: str) -> Pod:
 def test_a_pod_bears_its_claim_and_asks_for_its_size_only() -> None:
     pod = built(labels={"team": "x"}, annotations={"note": "y"})
     own_labels, notes = pod["metadata"]["labels"], pod["metadata"]["annotations"]
-    assert labels.is_ours(pod, CLUSTER)
+    assert labels.belongs_to_cluster(pod, CLUSTER)
     assert (labels.claim_of(pod), labels.group_of(pod), labels.size_of(pod)) == ("claim-lab-claim-1", "gpu", "one")
     assert labels.tags_of(pod)["burstd-slot"] == "cl1"
     assert (own_labels["team"], notes["note"], notes["burstd/user-data"]) == ("x", "y", "#cloud-config\n")
@@ -58,7 +58,7 @@ def test_the_scripts_and_the_key_are_files_in_the_pod() -> None:
     files = {one["path"]: one["fieldRef"]["fieldPath"] for one in sources[0]["downwardAPI"]["items"]}
     assert files["init.sh"] == "metadata.annotations['burstd/init']"
     for name in manifest.SCRIPTS:
-        assert pod["metadata"]["annotations"][f"burstd/{name}"] == manifest.script(name)
+        assert pod["metadata"]["annotations"][f"burstd/{name}"] == manifest.script_text(name)
     assert sources[1] == {
         "secret": {"name": "munge", "items": [{"key": "munge.key", "path": "key/munge.key", "mode": 0o600}]}
     }
@@ -139,7 +139,7 @@ def test_networks_of_other_kinds() -> None:
     [("a", "a"), ("lab.example.org-1", "lab-example-org-1"), ("a" * 62 + ".b", "a" * 62)],
 )
 def test_the_host_name_is_one_label(name: str, hostname: str) -> None:
-    pod = manifest.build(settings(), request(name, claim="c"))
+    pod = manifest.pod_manifest(settings(), request(name, claim="c"))
     assert (pod["metadata"]["name"], pod["spec"]["hostname"]) == (name, hostname)
 
 
@@ -159,4 +159,4 @@ def test_lines_of_slurm_conf_come_through_as_they_are() -> None:
 )
 def test_what_the_settings_do_not_have_is_refused(asked: LaunchRequest, said: str) -> None:
     with pytest.raises(BadRequest, match=said):
-        manifest.build(settings(), asked)
+        manifest.pod_manifest(settings(), asked)

@@ -8,14 +8,14 @@ import pytest
 from burstd.domain.plugins.provider import (
     ConsoleLog,
     Idempotency,
-    Images,
-    NodeWatch,
-    Notices,
-    Preparing,
+    LaunchPreparer,
+    NoticeSource,
+    NoticeWatch,
     QuotaReport,
-    Routes,
+    RouteProvider,
     SelfCheck,
-    Shells,
+    ShellProvider,
+    VersionedImages,
 )
 from providers.openshift.provider import OpenShiftProvider, plugin
 from tests.providers.openshift.server import Said, serving
@@ -26,9 +26,9 @@ def test_it_can_what_kubernetes_can() -> None:
     """Its machines have no ssh, so that nothing is learned from a console; what watches over them is in the pod."""
     made = plugin.make("openshift", CLUSTER, settings(settle_s=7))
     assert isinstance(made, OpenShiftProvider)
-    for ability in (Images, Notices, QuotaReport, Routes, SelfCheck, Shells):
+    for ability in (VersionedImages, NoticeSource, QuotaReport, RouteProvider, SelfCheck, ShellProvider):
         assert isinstance(made, ability)
-    for other in (ConsoleLog, NodeWatch, Preparing):
+    for other in (ConsoleLog, NoticeWatch, LaunchPreparer):
         assert not isinstance(made, other)
     assert (made.idempotency, made.settle_s) == (Idempotency.NAME, 7)
     assert set(made.notice_markets) == {"on-demand"}

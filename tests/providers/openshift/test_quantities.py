@@ -7,7 +7,7 @@ from decimal import Decimal
 import pytest
 
 from burstd.domain.errors import CloudUnavailable
-from providers.openshift.client.quantities import ceiling, floor, quantity, told, unit
+from providers.openshift.client.quantities import format_quantity, in_unit, parse_quantity, round_down, round_up
 
 
 @pytest.mark.parametrize(
@@ -19,17 +19,21 @@ from providers.openshift.client.quantities import ceiling, floor, quantity, told
     ],
 )  # fmt: skip
 def test_every_form_of_the_grammar(text: object, value: str) -> None:
-    assert quantity(text) == Decimal(value)
+    assert parse_quantity(text) == Decimal(value)
 
 
 @pytest.mark.parametrize("text", ["", "Gi", "1ki", "1Kib", "1 Gi", "1e", "0x1", "one", None, "٣"])
 def test_what_is_no_quantity_is_an_answer_of_nobodys(text: object) -> None:
     with pytest.raises(CloudUnavailable, match="is no quantity"):
-        quantity(text)
+        parse_quantity(text)
 
 
 def test_whole_numbers_below_and_above() -> None:
-    assert [(floor(quantity(q)), ceiling(quantity(q))) for q in ("3500m", "4", "-100m")] == [(3, 4), (4, 4), (-1, 0)]
+    assert [(round_down(parse_quantity(q)), round_up(parse_quantity(q))) for q in ("3500m", "4", "-100m")] == [
+        (3, 4),
+        (4, 4),
+        (-1, 0),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -46,6 +50,6 @@ def test_whole_numbers_below_and_above() -> None:
     ],
 )  # fmt: skip
 def test_what_people_read(resource: str, amount: str, text: str, counted: tuple[str, str]) -> None:
-    assert told(resource, quantity(amount)) == text
-    value, word = unit(resource, quantity(amount))
+    assert format_quantity(resource, parse_quantity(amount)) == text
+    value, word = in_unit(resource, parse_quantity(amount))
     assert (value, word) == (Decimal(counted[0]), counted[1])

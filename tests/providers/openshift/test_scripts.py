@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from burstd.planner.lifecycle.spot_notices import read
+from burstd.planner.lifecycle.spot_notices import parse_reason
 from providers.openshift.pods import manifest
 from providers.openshift.settings import SLURM_CONF
 from providers.sandbox.boxes.box import Box, BoxSpec
-from providers.sandbox.boxes.description import File
+from providers.sandbox.boxes.description import BoxFile
 from tests.lab.cluster import Cluster
 from tests.lab.slurm_files import USERS
 
@@ -40,16 +40,16 @@ int lchown(const char *p, unsigned u, unsigned g) { return 0; }
 class Pod:
     """The inside of a pod, as far as it matters: process 1 is init.sh. ``rights`` are words for setpriv."""
 
-    def __init__(self, cluster: Cluster, slot: str, rights: Sequence[str], files: Sequence[File] = ()) -> None:
+    def __init__(self, cluster: Cluster, slot: str, rights: Sequence[str], files: Sequence[BoxFile] = ()) -> None:
         self.cluster = cluster
         self.slot = slot
         self.address = cluster.address_of(slot)
         self._rights = ["setpriv", *rights, "--no-new-privs"]
         key = (cluster.state / "munge.key").read_bytes()
-        scripts = [File(f"/burstd/{name}.sh", manifest.script(name)) for name in manifest.SCRIPTS]
+        scripts = [BoxFile(f"/burstd/{name}.sh", manifest.script_text(name)) for name in manifest.SCRIPTS]
         # A projected Secret is root's; its group is the pod's.
-        secret = File("/burstd/key/munge.key", key, 0o640, "root:root")
-        hosts = File("/etc/hosts", HOSTS)
+        secret = BoxFile("/burstd/key/munge.key", key, 0o640, "root:root")
+        hosts = BoxFile("/etc/hosts", HOSTS)
         users = "; ".join(f"useradd -m -u {uid} {name}" for name, uid in USERS.items())
         # GPUs of odd numbers, as a device plug-in hands them over.
         devices = "mv /dev/nvidia0 /dev/nvidia11; mkdir -p /var/log/slurm"
@@ -138,9 +138,9 @@ def test_root_with_few_rights_runs_everybodys_jobs(cluster: Cluster) -> None:
     # Somebody takes the pod away: it says so, waits for what may be brought home, and ends with the node.
     pod.run("sh /burstd/prestop.sh")
     reason = cluster.sh("sinfo -hn cl1 -p burst -o %E").strip()
-    told = read(reason)
+    told = parse_reason(reason)
     assert told is not None, reason
-    assert told.timed
+    assert told.has_deadline
     pod.run("kill -TERM 1")
     assert pod.run("pgrep -x slurmd").returncode == 0
     cluster.sh("scontrol update nodename=cl1 state=power_down")
@@ -186,10 +186,10 @@ def test_an_ordinary_user_is_slurms_user_and_keeps_all_jobs_to_itself(cluster: C
     library = tmp_path / "keeper.so"
     subprocess.run(["gcc", "-shared", "-fPIC", "-o", str(library), str(tmp_path / "keeper.c")], check=True)
     rights = [f"--reuid={uid}", "--regid=0", "--clear-groups", "--inh-caps=-all", "--bounding-set=-all"]
-    keeper = File("/usr/lib/burstd/keepowner.so", library.read_bytes(), 0o755)
+    keeper = BoxFile("/usr/lib/burstd/keepowner.so", library.read_bytes(), 0o755)
     pod = Pod(cluster, "cl1", rights, [keeper])
     pod.start()
     user = next(iter(USERS))
     assert pod.job(user, "id -u; echo $USER $CUDA_VISIBLE_DEVICES").split() == [uid, user, "0,1"]
     pod.run("sh /burstd/prestop.sh")
-    assert read(cluster.sh("sinfo -hn cl1 -p burst -o %E").strip()) is not None
+    assert parse_reason(cluster.sh("sinfo -hn cl1 -p burst -o %E").strip()) is not None

@@ -15,7 +15,7 @@ import pytest
 
 from burstd.domain.errors import CloudUnavailable, NodeRefused, NotAllowed
 from burstd.domain.plugins.shell import OUTPUT_BYTES, CommandTimedOut, ConnectionLost, NotListening
-from providers.openshift.client.calls import Calls
+from providers.openshift.client.calls import OpenShiftCalls
 from providers.openshift.client.shell import PodShell
 from providers.openshift.client.websocket import STATUS, STDERR, STDIN, STDOUT
 from tests.providers.openshift.things import settings
@@ -99,7 +99,7 @@ class Said:
         self.closed = True
 
 
-class Pods(Calls):
+class Pods(OpenShiftCalls):
     def __init__(self) -> None:
         super().__init__(settings())
         self.opened: list[Local] = []
@@ -163,7 +163,7 @@ def test_what_is_forbidden_is_not_waited_for(pods: Pods, shell: PodShell) -> Non
         raise NotAllowed("cannot create pods/exec")
 
     pods.make = forbidden
-    for call in (lambda: shell.run(["true"]), lambda: shell.script("true"), lambda: shell.talk(["true"])):
+    for call in (lambda: shell.run(["true"]), lambda: shell.script("true"), lambda: shell.start_process(["true"])):
         with pytest.raises(NodeRefused, match="pod n1: cannot create pods/exec") as refused:
             call()
         assert refused.value.cause == "denied"
@@ -189,38 +189,38 @@ def test_what_goes_wrong_is_told(pods: Pods, shell: PodShell) -> None:
     with pytest.raises(ConnectionLost, match="true could not be started in pod n1: the API server is down"):
         shell.run(["true"])
     with pytest.raises(ConnectionLost, match="the API server is down"):
-        shell.talk(["true"])
+        shell.start_process(["true"])
 
 
 def test_the_status_may_come_before_the_output(pods: Pods, shell: PodShell) -> None:
     pods.make = lambda _: Said((STATUS, b'{"status": "Success"}'), (STDOUT, b"late"), None)
     assert shell.run(["true"]).out == "late"
     pods.make = lambda _: Said((STATUS, b'{"status": "Success"}'), (STDOUT, b"late\n"), None)
-    with shell.talk(["true"]) as talk:
-        assert [talk.hear(5.0, NEVER), talk.hear(5.0, NEVER)] == [b"late\n", b""]
+    with shell.start_process(["true"]) as talk:
+        assert [talk.read_line(5.0, NEVER), talk.read_line(5.0, NEVER)] == [b"late\n", b""]
 
 
 def test_a_talk_goes_line_by_line(shell: PodShell) -> None:
-    with shell.talk(["sh", "-c", 'while read -r a; do echo "$a!"; done']) as talk:
-        talk.say(b"one\ntwo\n")
-        assert [talk.hear(10.0, NEVER), talk.hear(10.0, NEVER)] == [b"one!\n", b"two!\n"]
+    with shell.start_process(["sh", "-c", 'while read -r a; do echo "$a!"; done']) as talk:
+        talk.write_line(b"one\ntwo\n")
+        assert [talk.read_line(10.0, NEVER), talk.read_line(10.0, NEVER)] == [b"one!\n", b"two!\n"]
         with pytest.raises(CommandTimedOut, match="was not heard"):
-            talk.hear(0.0, NEVER)
+            talk.read_line(0.0, NEVER)
         stop = threading.Event()
         stop.set()
-        assert talk.hear(10.0, stop) is None
-        assert talk.complaint() == "nothing was said"
+        assert talk.read_line(10.0, stop) is None
+        assert talk.stderr_tail() == "nothing was said"
 
 
 def test_the_end_of_a_talk(pods: Pods, shell: PodShell) -> None:
-    with shell.talk(["sh", "-c", "echo a; printf half; echo first >&2; echo last >&2; exit 3"]) as talk:
-        assert [talk.hear(10.0, NEVER), talk.hear(10.0, NEVER)] == [b"a\n", b""]
-        assert talk.complaint() == "last"
+    with shell.start_process(["sh", "-c", "echo a; printf half; echo first >&2; echo last >&2; exit 3"]) as talk:
+        assert [talk.read_line(10.0, NEVER), talk.read_line(10.0, NEVER)] == [b"a\n", b""]
+        assert talk.stderr_tail() == "last"
     pods.make = lambda argv: Local(argv, lost=True)
-    with shell.talk(["echo", "a"]) as talk:
-        assert talk.hear(10.0, NEVER) == b"a\n"
+    with shell.start_process(["echo", "a"]) as talk:
+        assert talk.read_line(10.0, NEVER) == b"a\n"
         with pytest.raises(ConnectionLost, match="hung up in the middle"):
-            talk.hear(10.0, NEVER)
+            talk.read_line(10.0, NEVER)
 
 
 @pytest.mark.parametrize(("port", "listens"), [(8888, True), (8080, False), (8081, False), (8082, True), (1, False)])

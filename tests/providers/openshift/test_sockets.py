@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from websocket import WebSocketBadStatusException
 
-from providers.openshift.client.websocket import STDERR, STDIN, STDOUT, Channels, connect
+from providers.openshift.client.websocket import STDERR, STDIN, STDOUT, Channels, open_websocket
 from tests.lab.kubernetes.certificates import Authority
 from tests.providers.openshift.peer import PATIENCE_S, Peer, access_to, frame
 
@@ -39,7 +39,7 @@ class Rig:
 
     def _open(self) -> Peer:
         taking = self.pool.submit(self._take)
-        self.channels = Channels(connect(self.access, PATH, PATIENCE_S), PATIENCE_S)
+        self.channels = Channels(open_websocket(self.access, PATH, PATIENCE_S), PATIENCE_S)
         return taking.result(PATIENCE_S)
 
     def _take(self) -> Peer:
@@ -196,7 +196,7 @@ def test_a_refusal_says_why(tmp_path: Path) -> None:
 
         refusing = pool.submit(refuse)
         with pytest.raises(WebSocketBadStatusException) as caught:
-            connect(access_to(listener, tmp_path, None), PATH, PATIENCE_S)
+            open_websocket(access_to(listener, tmp_path, None), PATH, PATIENCE_S)
         refusing.result(PATIENCE_S)
         assert (caught.value.status_code, caught.value.resp_body) == (404, b"gone")
 
@@ -208,7 +208,7 @@ def test_a_server_of_another_authority_is_not_spoken_to(tmp_path: Path) -> None:
     access = access_to(rig.listener, other, Authority(other / "ca").cert)
     taking = rig.pool.submit(Peer, rig.listener, rig.tls)
     with pytest.raises(ssl.SSLCertVerificationError):
-        connect(access, PATH, PATIENCE_S)
+        open_websocket(access, PATH, PATIENCE_S)
     with pytest.raises(OSError, match="SSL"):
         taking.result(PATIENCE_S)
     rig.close()

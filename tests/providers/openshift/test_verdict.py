@@ -7,7 +7,7 @@ import pytest
 
 from burstd.domain.cloud.instance import InstanceState
 from providers.openshift.pods import status
-from providers.openshift.pods.status import Pull
+from providers.openshift.pods.status import ImagePullFailure
 from tests.providers.openshift.things import BORN_S, Pod, going, over, pod, running, settings, unplaced, waiting
 
 S = InstanceState
@@ -76,7 +76,7 @@ TABLE: list[tuple[str, Pod, float, S, str, str]] = [
 
 @pytest.mark.parametrize(("name", "said", "after", "state", "cause", "words"), TABLE, ids=[row[0] for row in TABLE])
 def test_verdicts(name: str, said: Pod, after: float, state: S, cause: str, words: str) -> None:
-    found = status.verdict(said, settings(), BORN_S + after)
+    found = status.pod_verdict(said, settings(), BORN_S + after)
     assert (found.state, found.cause) == (state, cause)
     assert words in found.error
     assert bool(found.error) == bool(words)
@@ -87,7 +87,9 @@ def test_verdicts(name: str, said: Pod, after: float, state: S, cause: str, word
     [("dial tcp: i/o timeout", 119, S.PENDING), ("dial tcp: i/o timeout", 120, S.ERROR), ("denied", 0, S.ERROR)],
 )
 def test_an_image_is_waited_for_but_not_for_ever(words: str, for_s: float, state: S) -> None:
-    found = status.verdict(waiting("ImagePullBackOff", "Back-off pulling image"), settings(), 0, Pull(words, for_s))
+    found = status.pod_verdict(
+        waiting("ImagePullBackOff", "Back-off pulling image"), settings(), 0, ImagePullFailure(words, for_s)
+    )
     assert found.state is state
     if state is S.ERROR:
         assert (found.cause, words in found.error) == ("image", True)
@@ -97,7 +99,7 @@ def test_an_image_is_waited_for_but_not_for_ever(words: str, for_s: float, state
 def test_what_has_started_has_ended_whatever_a_kubelet_says(reason: str) -> None:
     """One that was restarted admits its pods anew."""
     said = pod(phase="Failed", reason=reason, message="Allocate failed")
-    found = status.verdict(said, settings(), BORN_S, ran=True)
+    found = status.pod_verdict(said, settings(), BORN_S, ran=True)
     assert (found.state, found.cause) == (S.TERMINATED, "")
     assert "Allocate failed" in found.error
 
@@ -112,15 +114,15 @@ def test_a_runtime_is_given_time_to_make_the_container(
     reason: str, words: str, for_s: float, state: S, cause: str
 ) -> None:
     said = waiting(reason, words)
-    assert status.pull_trouble(said) == words
-    found = status.verdict(said, settings(), 0, Pull(words, for_s))
+    assert status.image_pull_message(said) == words
+    found = status.pod_verdict(said, settings(), 0, ImagePullFailure(words, for_s))
     assert (found.state, found.cause, words in found.error) == (state, cause, state is S.ERROR)
 
 
 def test_why_somebody_else_takes_it() -> None:
     said = going()
     said["status"]["conditions"] = [{"type": "DisruptionTarget", "status": "True", "message": "preempted by urgent"}]
-    assert status.verdict(said, settings(), BORN_S - 60).error == "preempted by urgent"
+    assert status.pod_verdict(said, settings(), BORN_S - 60).error == "preempted by urgent"
 
 
 def network(*networks: Any) -> Pod:
@@ -134,13 +136,13 @@ def network(*networks: Any) -> Pod:
      (network({"name": "burst/fast"}), ""), (network("no"), ""), (running(), "")],
 )  # fmt: skip
 def test_the_address_may_be_of_another_network(said: Pod, address: str) -> None:
-    made = status.instance(said, "p", settings(network="fast"), BORN_S)
+    made = status.instance_of_pod(said, "p", settings(network="fast"), BORN_S)
     assert (made.address, made.state) == (address, S.RUNNING if address else S.PENDING)
 
 
 def test_an_instance() -> None:
     notes = {"burstd/tags": json.dumps({"burstd-slot": "gpu01", "burstd-claim": "not this one"})}
-    made = status.instance(running(metadata={"annotations": notes}), "p", settings(), BORN_S)
+    made = status.instance_of_pod(running(metadata={"annotations": notes}), "p", settings(), BORN_S)
     assert (made.id, made.name, made.claim_id, made.provider) == ("node-1", "node-1", "claim-node-1", "p")
     assert (made.zone, made.instance_type, made.address, made.launched) == ("gpu", "one", "10.1.0.5", BORN_S)
     assert made.tags == {"burstd-slot": "gpu01", "burstd-claim": "claim-node-1", "burstd-cluster": "hpc"}
@@ -151,18 +153,18 @@ def test_it_has_ended_with_our_container(phase: str) -> None:
     """One that a cluster put beside it may go on, or still wait for its image."""
     said = over(phase, 1, "Error", podIP="10.1.0.5")
     said["status"]["containerStatuses"].insert(0, {"name": "mesh", "state": {"running": {}}, "started": True})
-    assert status.verdict(said, settings(), BORN_S) == (
+    assert status.pod_verdict(said, settings(), BORN_S) == (
         S.TERMINATED,
         "its container ended with exit code 1: Error",
         "",
     )
     assert status.is_dead(said)
     said["metadata"] |= going()["metadata"]
-    assert status.verdict(said, settings(), BORN_S - 1).state is S.STOPPING
+    assert status.pod_verdict(said, settings(), BORN_S - 1).state is S.STOPPING
     assert not status.is_dead(said)
 
 
 def test_a_container_that_a_cluster_put_beside_ours_says_nothing() -> None:
     said = running()
     said["status"]["containerStatuses"].insert(0, {"name": "mesh", "state": {"waiting": {"reason": "ErrImagePull"}}})
-    assert status.verdict(said, settings(), BORN_S).state is S.RUNNING
+    assert status.pod_verdict(said, settings(), BORN_S).state is S.RUNNING

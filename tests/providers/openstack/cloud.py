@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from burstd.domain.errors import BadRequest, NotFound, ProviderError
-from providers.openstack.calls import Calls
+from providers.openstack.calls import OpenStackCalls
 from providers.openstack.settings import OpenStackSettings
 
 PROJECT = "p1"
@@ -17,7 +17,7 @@ _ID = "00000000-0000-4000-8000-00000000000"
 INSIDE, OUTSIDE, GROUP = f"{_ID}1", f"{_ID}2", f"{_ID}3"
 
 
-class Cloud(Calls):
+class FakeCloud(OpenStackCalls):
     """``answers`` by service and path; an error is raised. What is not there is NotFound. Tests change it at will."""
 
     def __init__(self, settings: OpenStackSettings, answers: Mapping[str, Any] | None = None) -> None:
@@ -48,10 +48,10 @@ class Cloud(Calls):
             raise BadRequest("several regions: set region")
         return self._settings.region or self.regions[0]
 
-    def has(self, service_type: str) -> bool:
+    def has_service(self, service_type: str) -> bool:
         return service_type in self.services
 
-    def ask(self, service: str, path: str, what: str, *, version: str = "", **query: Any) -> Any:
+    def query(self, service: str, path: str, what: str, *, version: str = "", **query: Any) -> Any:
         key = f"{service} {path}"
         _fits(key, what, version, query)
         self.said.append(key)
@@ -64,7 +64,7 @@ class Cloud(Calls):
         self, service: str, path: str, key: str, what: str, *, version: str = "", **query: Any
     ) -> Iterator[Mapping[str, Any]]:
         wanted = {name: value for name, value in query.items() if name in ("id", "name", "network_id", "project_id")}
-        for one in self.ask(service, path, what, version=version, **query)[key]:
+        for one in self.query(service, path, what, version=version, **query)[key]:
             if all(one.get(name) in value for name, value in wanted.items()):
                 yield one
 

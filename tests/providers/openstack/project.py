@@ -13,7 +13,7 @@ from burstd.domain.cloud.offer import Offer
 from burstd.domain.errors import BadRequest, NotFound, ProviderError, QuotaExceeded
 from burstd.domain.plugins.provider import LaunchRequest
 from burstd.domain.slurm.shape import Shape
-from providers.openstack.calls import Calls
+from providers.openstack.calls import OpenStackCalls
 from providers.openstack.settings import OpenStackSettings
 
 CLUSTER = "ours"
@@ -40,7 +40,7 @@ def many(count: int, **more: Any) -> list[LaunchRequest]:
     return [request(f"c{number:03}", **more) for number in range(count)]
 
 
-class Project(Calls):
+class FakeProject(OpenStackCalls):
     """``refuses`` and ``loses``: the errors of coming changes, by method and kind (``POST /ports``), before they are
     carried out and after. ``dies_at`` (from 1 on) ends the process at that change, before it or, with ``done``, after.
     """
@@ -65,7 +65,7 @@ class Project(Calls):
         self.volume_states: list[str] = ["available"]
         """States of new volumes, one for each list; the last for ever."""
         self._next = 0
-        self._guard = threading.Lock()
+        self._lock = threading.Lock()
 
     def count(self, what: str) -> int:
         return sum(said == what for said, _ in self.said)
@@ -73,9 +73,9 @@ class Project(Calls):
     def names(self, kind: str) -> list[str]:
         return sorted(one["name"] for one in self.things[kind].values())
 
-    def ask(self, service: str, path: str, what: str, *, version: str = "", **query: Any) -> Any:
+    def query(self, service: str, path: str, what: str, *, version: str = "", **query: Any) -> Any:
         _fits(service, path, what, version)
-        with self._guard:
+        with self._lock:
             self.said.append((f"GET {path}", query))
             _next(self.lists, path)
             if path == "/os-availability-zone":
@@ -96,7 +96,7 @@ class Project(Calls):
         if path == "/images":
             return super().pages(service, path, key, what, version=version, **query)
         _fits(service, path, what, version)
-        with self._guard:
+        with self._lock:
             self.said.append((f"GET {path}", query))
             _next(self.lists, path)
             if path == "/volumes/detail":
@@ -113,7 +113,7 @@ class Project(Calls):
             found = [one for one in listed if all(one.get(name) in value for name, value in wanted.items())]
         return iter([dict(one) for one in found])
 
-    def project(self) -> str:
+    def project_id(self) -> str:
         return PROJECT
 
     def _glance(self, status: str, limit: str, name: str = "", sort: str = "", marker: str = "") -> Any:
@@ -133,11 +133,11 @@ class Project(Calls):
             return {"images": page}
         return {"images": page, "next": f"/v2/images?{urlencode({**said, 'marker': page[-1]['id']})}"}
 
-    def tell(self, service: str, method: str, path: str, what: str, *, body: Any = None, version: str = "") -> Any:
+    def mutate(self, service: str, method: str, path: str, what: str, *, body: Any = None, version: str = "") -> Any:
         kind, _, one = path.strip("/").partition("/")
         name = f"{method} /{kind}"
         _fits(service, path, what, version if method == "POST" else "x")
-        with self._guard:
+        with self._lock:
             self.said.append((name, body if method == "POST" else one))
             self.changes += 1
             dies = self.dies_at == self.changes

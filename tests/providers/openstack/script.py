@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from burstd.domain.errors import ProviderError
-from providers.openstack.calls import Calls
+from providers.openstack.calls import OpenStackCalls
 from providers.openstack.settings import OpenStackSettings
 from tests.providers.openstack.project import PROJECT, settings
 
@@ -17,7 +17,7 @@ SERVICES = {
 Answer = Callable[[dict[str, Any]], Any] | ProviderError | Any
 
 
-class Script(Calls):
+class ScriptedCalls(OpenStackCalls):
     """``answers``: by method and path; of a list one a call, the last for ever. A function takes query or body."""
 
     def __init__(
@@ -29,22 +29,22 @@ class Script(Calls):
         self.said: list[str] = []
         self.queries: list[dict[str, Any]] = []
 
-    def ask(self, service: str, path: str, what: str, *, version: str = "", **query: Any) -> Any:
+    def query(self, service: str, path: str, what: str, *, version: str = "", **query: Any) -> Any:
         if path.startswith("/servers"):
             assert version == "2.69", "older ones say nothing of cells that are down"
         _of_cinder(path, version)
         return self._answer(service, f"GET {path}", what, query)
 
-    def tell(self, service: str, method: str, path: str, what: str, *, body: Any = None, version: str = "") -> Any:
+    def mutate(self, service: str, method: str, path: str, what: str, *, body: Any = None, version: str = "") -> Any:
         assert not version or service == "block_storage"
         _of_cinder(path, version)
         return self._answer(service, f"{method} {path}", what, body)
 
-    def has(self, service_type: str) -> bool:
+    def has_service(self, service_type: str) -> bool:
         assert service_type == "block-storage"
         return self.volumes
 
-    def project(self) -> str:
+    def project_id(self) -> str:
         return PROJECT
 
     def changed(self) -> list[str]:

@@ -19,7 +19,7 @@ from burstd.domain.errors import (
     ProviderError,
     RateLimited,
 )
-from providers.openstack.calls import Calls
+from providers.openstack.calls import OpenStackCalls
 from providers.openstack.settings import OpenStackSettings
 from tests.providers.openstack.stub import PASSWORD, TOKEN, Said, Stub, serving
 
@@ -49,15 +49,15 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def make(stub: Stub, folder: Path) -> Iterator[Callable[..., Calls]]:
+def make(stub: Stub, folder: Path) -> Iterator[Callable[..., OpenStackCalls]]:
     made = []
 
-    def one(timeout_s: float = 20.0, **more: Any) -> Calls:
+    def one(timeout_s: float = 20.0, **more: Any) -> OpenStackCalls:
         settings = OpenStackSettings(
             cloud="stub", clouds_yaml=stub.clouds_yaml(folder, **RETRIES, **more), networks=["n"], flavors=["*"],
             timeout_s=timeout_s,
         )  # fmt: skip
-        made.append(Calls(settings))
+        made.append(OpenStackCalls(settings))
         return made[-1]
 
     yield one
@@ -65,35 +65,39 @@ def make(stub: Stub, folder: Path) -> Iterator[Callable[..., Calls]]:
         calls.close()
 
 
-def read(calls: Calls) -> Any:
-    return calls.ask("compute", "/servers", "list servers")
+def read(calls: OpenStackCalls) -> Any:
+    return calls.query("compute", "/servers", "list servers")
 
 
-def change(calls: Calls) -> Any:
-    return calls.tell("compute", "POST", "/servers", "make a server", body={"server": {}})
+def change(calls: OpenStackCalls) -> Any:
+    return calls.mutate("compute", "POST", "/servers", "make a server", body={"server": {}})
 
 
-def refused(do: Callable[[Calls], Any], calls: Calls) -> ProviderError:
+def refused(do: Callable[[OpenStackCalls], Any], calls: OpenStackCalls) -> ProviderError:
     with pytest.raises(ProviderError) as raised:
         do(calls)
     return raised.value
 
 
-def test_a_call_is_one_request(stub: Stub, make: Callable[..., Calls]) -> None:
+def test_a_call_is_one_request(stub: Stub, make: Callable[..., OpenStackCalls]) -> None:
     calls = make()
     read(calls)
     before = len(stub.asked)
     assert change(calls) == {"server": {"id": "s1"}}
     assert read(calls) == {"servers": []}
     assert stub.asked[before:] == [MAKE, LIST]
-    assert (calls.made["POST /servers"], calls.made["GET /servers"], calls.made["POST /auth/tokens"]) == (1, 2, 1)
+    assert (
+        calls.call_counts["POST /servers"],
+        calls.call_counts["GET /servers"],
+        calls.call_counts["POST /auth/tokens"],
+    ) == (1, 2, 1)
 
 
 @pytest.mark.parametrize(("wanted", "sent"), [("2.69", "compute 2.69"), ("2.100", "compute 2.96"), ("", "")])
 def test_a_version_that_is_not_there_yet_gives_the_newest(
-    stub: Stub, make: Callable[..., Calls], wanted: str, sent: str
+    stub: Stub, make: Callable[..., OpenStackCalls], wanted: str, sent: str
 ) -> None:
-    make().ask("compute", "/servers", "list servers", version=wanted)
+    make().query("compute", "/servers", "list servers", version=wanted)
     assert stub.versions[stub.asked.index(LIST)] == sent
 
 
@@ -113,7 +117,11 @@ ANSWERED: list[tuple[Said, type[ProviderError], type[ProviderError]]] = [
 
 @pytest.mark.parametrize(("said", "of_read", "of_change"), ANSWERED)
 def test_whatever_is_answered_nothing_is_sent_twice(
-    stub: Stub, make: Callable[..., Calls], said: Said, of_read: type[ProviderError], of_change: type[ProviderError]
+    stub: Stub,
+    make: Callable[..., OpenStackCalls],
+    said: Said,
+    of_read: type[ProviderError],
+    of_change: type[ProviderError],
 ) -> None:
     stub.answers[LIST] = stub.answers[MAKE] = said
     calls = make()
@@ -122,7 +130,7 @@ def test_whatever_is_answered_nothing_is_sent_twice(
     assert (stub.count(LIST), stub.count(MAKE)) == (1, 1)
 
 
-def test_time_limits(stub: Stub, make: Callable[..., Calls]) -> None:
+def test_time_limits(stub: Stub, make: Callable[..., OpenStackCalls]) -> None:
     """Of a change nobody knows whether it was done; before the login answered nothing was."""
     stub.answers[LIST] = stub.answers[MAKE] = Said(-1)
     calls = make(timeout_s=0.3)
@@ -133,7 +141,7 @@ def test_time_limits(stub: Stub, make: Callable[..., Calls]) -> None:
     assert (stub.count(MAKE), stub.count(LOGIN)) == (1, 2)
 
 
-def test_what_was_never_sent_was_not_done(stub: Stub, make: Callable[..., Calls]) -> None:
+def test_what_was_never_sent_was_not_done(stub: Stub, make: Callable[..., OpenStackCalls]) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         nobody = f"127.0.0.1:{taken.getsockname()[1]}"
@@ -144,35 +152,40 @@ def test_what_was_never_sent_was_not_done(stub: Stub, make: Callable[..., Calls]
             assert type(refused(read, calls)) is CloudUnavailable
 
 
-def test_a_service_that_was_down_at_first_is_found_later(stub: Stub, make: Callable[..., Calls]) -> None:
+def test_a_service_that_was_down_at_first_is_found_later(stub: Stub, make: Callable[..., OpenStackCalls]) -> None:
     """Neither its absence nor an address that was guessed at is kept."""
     good = stub.answers["GET /compute/v2.1"]
     calls = make()
     for bad in (Said(503, HTML, {}), Said(0)):
         stub.answers["GET /compute/v2.1"] = stub.answers["GET /compute"] = bad
-        error = refused(lambda c: c.ask("compute", "/servers", "list servers", version="2.69"), calls)
+        error = refused(lambda c: c.query("compute", "/servers", "list servers", version="2.69"), calls)
         assert type(error) is CloudUnavailable
-        assert type(refused(lambda c: c.ask("image", "/images", "list images"), calls)) in (CloudUnavailable, NotFound)
+        assert type(refused(lambda c: c.query("image", "/images", "list images"), calls)) in (
+            CloudUnavailable,
+            NotFound,
+        )
     stub.answers["GET /compute/v2.1"] = good
-    assert calls.ask("compute", "/servers", "list servers", version="2.69") == {"servers": []}
+    assert calls.query("compute", "/servers", "list servers", version="2.69") == {"servers": []}
 
 
-def test_a_service_that_the_cloud_lacks(stub: Stub, make: Callable[..., Calls]) -> None:
+def test_a_service_that_the_cloud_lacks(stub: Stub, make: Callable[..., OpenStackCalls]) -> None:
     calls = make()
-    assert not calls.has("block-storage")
-    assert type(refused(lambda c: c.ask("block_storage", "/volumes", "list volumes"), calls)) is CloudUnavailable
+    assert not calls.has_service("block-storage")
+    assert type(refused(lambda c: c.query("block_storage", "/volumes", "list volumes"), calls)) is CloudUnavailable
     stub.catalog["volumev3"] = f"{stub.url}/volume/v3"
-    assert make().has("block-storage")
+    assert make().has_service("block-storage")
 
 
 @pytest.mark.parametrize("service", ["compute", "network"])
-def test_a_region_is_chosen_by_nobody_but_the_site(stub: Stub, make: Callable[..., Calls], service: str) -> None:
+def test_a_region_is_chosen_by_nobody_but_the_site(
+    stub: Stub, make: Callable[..., OpenStackCalls], service: str
+) -> None:
     calls = make(region_name="")
     assert calls.region() == "R"
     read(calls)
     stub.regions.append("A")
     before = len(stub.asked)
-    error = refused(lambda c: c.ask(service, "/servers", "list"), make(region_name=""))
+    error = refused(lambda c: c.query(service, "/servers", "list"), make(region_name=""))
     assert type(error) is BadRequest
     assert "the regions A, R: set region" in str(error)
     assert LIST not in stub.asked[before:]
@@ -180,7 +193,7 @@ def test_a_region_is_chosen_by_nobody_but_the_site(stub: Stub, make: Callable[..
     assert (calls.region(), read(calls)) == ("A", {"servers": []})
 
 
-def test_new_credentials_need_no_restart(stub: Stub, make: Callable[..., Calls], folder: Path) -> None:
+def test_new_credentials_need_no_restart(stub: Stub, make: Callable[..., OpenStackCalls], folder: Path) -> None:
     """What clouds.yaml has is read again once Keystone does not take the old."""
     calls = make()
     read(calls)
@@ -195,7 +208,7 @@ def test_new_credentials_need_no_restart(stub: Stub, make: Callable[..., Calls],
     assert logins[-1]["auth"]["identity"]["token"] == {"id": "anew"}
 
 
-def test_a_token_that_ran_out(stub: Stub, make: Callable[..., Calls]) -> None:
+def test_a_token_that_ran_out(stub: Stub, make: Callable[..., OpenStackCalls]) -> None:
     out = Said(401, {"error": {"message": "The request you have made requires authentication."}})
     stub.answers[MAKE] = [out, Said(202, {"server": {"id": "s1"}})]
     calls = make()
@@ -210,7 +223,7 @@ def test_a_token_that_ran_out(stub: Stub, make: Callable[..., Calls]) -> None:
     assert type(refused(change, calls)) is AuthFailed
 
 
-def test_pages(stub: Stub, make: Callable[..., Calls]) -> None:
+def test_pages(stub: Stub, make: Callable[..., OpenStackCalls]) -> None:
     """The address of a next page may be one that only the service knows; its query counts."""
 
     def answer(query: dict[str, list[str]]) -> Said:
@@ -243,7 +256,7 @@ BROKEN = [
 
 @pytest.mark.parametrize(("pages", "error"), BROKEN)
 def test_a_list_that_cannot_be_read_to_its_end_is_no_list(
-    stub: Stub, make: Callable[..., Calls], pages: list[Said], error: type[ProviderError]
+    stub: Stub, make: Callable[..., OpenStackCalls], pages: list[Said], error: type[ProviderError]
 ) -> None:
     stub.answers[LIST] = pages
     with pytest.raises(error) as raised:
@@ -251,12 +264,14 @@ def test_a_list_that_cannot_be_read_to_its_end_is_no_list(
     assert type(raised.value) is error
 
 
-def test_many_threads_at_once(stub: Stub, make: Callable[..., Calls], caplog: pytest.LogCaptureFixture) -> None:
+def test_many_threads_at_once(
+    stub: Stub, make: Callable[..., OpenStackCalls], caplog: pytest.LogCaptureFixture
+) -> None:
     calls = make()
     with ThreadPoolExecutor(24) as pool:
         found = list(pool.map(lambda _: read(calls), range(240)))
     assert found == [{"servers": []}] * 240
-    assert (stub.count(LIST), calls.made["GET /servers"], stub.count(LOGIN)) == (240, 240, 1)
+    assert (stub.count(LIST), calls.call_counts["GET /servers"], stub.count(LOGIN)) == (240, 240, 1)
     assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
 
 
@@ -265,7 +280,7 @@ ECHO = {"error": {"message": f"Invalid input for field 'password': {PASSWORD} is
 
 @pytest.mark.parametrize("login", [Said(400, ECHO), Said(401, {"error": {"message": "no"}}), Said(500, HTML), Said(0)])
 def test_no_secret_is_ever_said(
-    stub: Stub, make: Callable[..., Calls], caplog: pytest.LogCaptureFixture, login: Said
+    stub: Stub, make: Callable[..., OpenStackCalls], caplog: pytest.LogCaptureFixture, login: Said
 ) -> None:
     """Neither in words, nor in a traceback, nor in a log of everything."""
     caplog.set_level(logging.DEBUG)
@@ -292,7 +307,7 @@ CLOUDS = [
 def test_a_clouds_yaml_that_is_of_no_use(folder: Path, text: str, says: str) -> None:
     path = folder / "clouds.yaml"
     path.write_text(text)
-    calls = Calls(OpenStackSettings(cloud="stub", clouds_yaml=path, networks=["n"], flavors=["*"]))
+    calls = OpenStackCalls(OpenStackSettings(cloud="stub", clouds_yaml=path, networks=["n"], flavors=["*"]))
     error = refused(read, calls)
     assert type(error) is AuthFailed
     assert says in str(error)
@@ -301,12 +316,12 @@ def test_a_clouds_yaml_that_is_of_no_use(folder: Path, text: str, says: str) -> 
 
 def test_a_clouds_yaml_that_is_not_there(folder: Path) -> None:
     for settings in ({"clouds_yaml": folder / "none.yaml", "cloud": "stub"}, {"cloud": "stub"}, {}):
-        calls = Calls(OpenStackSettings(**settings, networks=["n"], flavors=["*"]))
+        calls = OpenStackCalls(OpenStackSettings(**settings, networks=["n"], flavors=["*"]))
         assert type(refused(read, calls)) is AuthFailed
 
 
 def test_the_settings_file_goes_before_the_callers_own(
-    make: Callable[..., Calls], folder: Path, monkeypatch: pytest.MonkeyPatch
+    make: Callable[..., OpenStackCalls], folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other = folder / "other.yaml"
     other.write_text("clouds: {stub: {auth_type: nonsense}}")

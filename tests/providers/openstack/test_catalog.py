@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from burstd.domain.errors import BadRequest, CloudUnavailable, NotAllowed
-from providers.openstack.catalog.catalog import Catalog
+from providers.openstack.catalog.catalog import OpenStackCatalog
 from providers.openstack.settings import OpenStackSettings
-from tests.providers.openstack.cloud import Cloud, flavor, zones
+from tests.providers.openstack.cloud import FakeCloud, flavor, zones
 
 
 class Site:
@@ -19,11 +19,11 @@ class Site:
     def __init__(self, *flavors: dict[str, Any], **settings: Any) -> None:
         words = {"networks": ["inside"], "flavors": ["*"], "prices": {"*": "1"}, "gpus": {"h100": "h100"}, **settings}
         self.settings = OpenStackSettings(**words)
-        self.cloud = Cloud(self.settings)
+        self.cloud = FakeCloud(self.settings)
         if flavors:
             self.cloud.answers["compute /flavors/detail"] = {"flavors": list(flavors)}
         self.now = 0.0
-        self.catalog = Catalog("os", self.settings, self.cloud, lambda: self.now)
+        self.catalog = OpenStackCatalog("os", self.settings, self.cloud, lambda: self.now)
 
     def ids(self) -> list[str]:
         return [offer.id for offer in self.catalog.offers()]
@@ -60,7 +60,7 @@ def test_what_lacks_a_price_or_has_an_unknown_device_is_not_offered() -> None:
     site = Site(flavor("a", {}), flavor("b", {}), flavor("b2", {"resources:VGPU": "1"}), prices={"b*": "0"})
     assert site.ids() == ["os/north/z1/b/on-demand"]
     assert site.catalog.unpriced() == ["a"]
-    assert site.catalog.unnamed() == {"b2": ("VGPU",)}
+    assert site.catalog.unmapped_devices() == {"b2": ("VGPU",)}
 
 
 @pytest.mark.parametrize(

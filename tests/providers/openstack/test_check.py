@@ -10,30 +10,50 @@ import pytest
 
 from burstd.domain.errors import AuthFailed, CloudUnavailable, NotAllowed
 from burstd.domain.plugins.provider import Finding
-from providers.openstack.catalog.catalog import Catalog
-from providers.openstack.catalog.quotas import Quotas
+from providers.openstack.catalog.catalog import OpenStackCatalog
+from providers.openstack.catalog.quotas import OpenStackQuotas
 from providers.openstack.checks.check import check
-from providers.openstack.launch.images import Images
-from providers.openstack.launch.networks import Networks
+from providers.openstack.launch.images import OpenStackImages
+from providers.openstack.launch.networks import ProjectNetworks
 from providers.openstack.settings import OpenStackSettings
-from tests.providers.openstack.cloud import GROUP, INSIDE, PROJECT, Cloud, flavor, limits, network, rule, subnet, zones
+from tests.providers.openstack.cloud import (
+    GROUP,
+    INSIDE,
+    PROJECT,
+    FakeCloud,
+    flavor,
+    limits,
+    network,
+    rule,
+    subnet,
+    zones,
+)
 
 WORDS: Mapping[str, Any] = {
     "networks": ["inside"], "security_groups": ["nodes"], "flavors": ["*"], "prices": {"*": "1"},
     "gpus": {"h100": "h100"}, "image": "debian", "key_name": "ops", "server_group": "spread",
     "floating_network": "outside",
 }  # fmt: skip
-Change = Callable[[Cloud], None]
+Change = Callable[[FakeCloud], None]
 
 
-def look(change: Change = lambda _cloud: None, images: Sequence[str] = (), **more: Any) -> dict[str, Finding]:
+def findings(change: Change = lambda _cloud: None, images: Sequence[str] = (), **more: Any) -> dict[str, Finding]:
     """Findings by their subjects, in order."""
     settings = OpenStackSettings(**{**WORDS, **more})
-    cloud = Cloud(settings)
+    cloud = FakeCloud(settings)
     change(cloud)
-    catalog, quotas = Catalog("os", settings, cloud), Quotas(settings, cloud)
+    catalog, quotas = OpenStackCatalog("os", settings, cloud), OpenStackQuotas(settings, cloud)
     found = list(
-        check(settings, cloud, catalog, Images(settings, cloud), Networks(settings, cloud), quotas, "ada", images)
+        check(
+            settings,
+            cloud,
+            catalog,
+            OpenStackImages(settings, cloud),
+            ProjectNetworks(settings, cloud),
+            quotas,
+            "ada",
+            images,
+        )
     )
     assert len({f.subject for f in found}) == len(found), [f.subject for f in found]
     assert all(f.text and (f.ok is not False or f.remedy) for f in found)
@@ -67,7 +87,7 @@ def broken(error: Any) -> Change:
 
 
 def has(*services: str, newest: tuple[int, int] | None = (2, 90)) -> Change:
-    def change(cloud: Cloud) -> None:
+    def change(cloud: FakeCloud) -> None:
         cloud.services = set(services)
         cloud.newest = newest
 
@@ -96,7 +116,7 @@ def in_days(days: float) -> str:
 
 
 def test_nothing_is_wrong_with_what_the_document_sets_up() -> None:
-    found = look()
+    found = findings()
     assert {subject: f for subject, f in found.items() if not f.ok} == {}
     assert found["credentials"].text == f"user burstd in project lab ({PROJECT})"
     assert found["network inside"].text.endswith("10.9.0.0/24, 252 free addresses")
@@ -119,7 +139,7 @@ def test_nothing_is_wrong_with_what_the_document_sets_up() -> None:
     ],
 )
 def test_without_these_all_else_is_not_looked_at(change: Change, subject: str, text: str, remedy: str) -> None:
-    found = look(change)
+    found = findings(change)
     assert found[subject].ok is False
     assert text in found[subject].text
     assert remedy in found[subject].remedy
@@ -206,39 +226,39 @@ def test_without_these_all_else_is_not_looked_at(change: Change, subject: str, t
 def test_what_is_wrong_is_said_with_what_to_do(
     change: Change, settings: dict[str, Any], subject: str, ok: bool | None, text: str, remedy: str
 ) -> None:
-    found = look(change, **settings)[subject]
+    found = findings(change, **settings)[subject]
     assert found.ok is ok, found
     assert text in found.text
     assert remedy in found.remedy
 
 
 def test_a_network_of_ipv6_alone_wants_rules_of_its_own() -> None:
-    def six(cloud: Cloud) -> None:
+    def six(cloud: FakeCloud) -> None:
         subnets(SIX)(cloud)
         group(rule(22), rule(6818, ethertype="IPv6"))(cloud)
 
-    found = look(six, floating_network="")
+    found = findings(six, floating_network="")
     assert (found["port 22"].ok, found["port 6818"].ok) == (False, True)
     assert f"--ethertype IPv6 {GROUP}" in found["port 22"].remedy
 
 
 @pytest.mark.parametrize(("unused_s", "ok"), [(360, True), (359, None)])
 def test_a_jobs_group_must_outlive_the_filling_of_volumes(unused_s: float, ok: bool | None) -> None:
-    def volumes(cloud: Cloud) -> None:
+    def volumes(cloud: FakeCloud) -> None:
         cloud.services.add("block-storage")
         cloud.answers["block_storage /limits"] = {"limits": {"absolute": {}}}
 
     more: dict[str, Any] = {"server_group": "", "gang_policy": "affinity", "root": {"gib": 10}, "unused_s": unused_s}
-    assert look(volumes, **more)["gang_policy affinity"].ok is ok
+    assert findings(volumes, **more)["gang_policy affinity"].ok is ok
 
 
 @pytest.mark.parametrize(("gpus", "ok"), [({"h100": "h100"}, False), ({}, None)])
 def test_hidden_extra_specs_are_wrong_where_gpus_are_wanted(gpus: dict[str, str], ok: bool | None) -> None:
-    def hide(cloud: Cloud) -> None:
+    def hide(cloud: FakeCloud) -> None:
         flavors(flavor("a"), flavor("b"))(cloud)
         answer("compute /flavors/f-a/os-extra_specs", NotAllowed("policy"))(cloud)
 
-    found = look(hide, gpus=gpus)
+    found = findings(hide, gpus=gpus)
     assert found["gpus"].ok is ok
     assert "os-flavor-extra-specs:index" in found["gpus"].remedy
     assert found["flavors *"].ok is True
@@ -246,17 +266,17 @@ def test_hidden_extra_specs_are_wrong_where_gpus_are_wanted(gpus: dict[str, str]
 
 @pytest.mark.parametrize(("types", "ok"), [(["ssd", "hdd"], True), (["hdd"], False)])
 def test_the_volume_type(types: list[str], ok: bool) -> None:
-    def volumes(cloud: Cloud) -> None:
+    def volumes(cloud: FakeCloud) -> None:
         cloud.services.add("block-storage")
         cloud.answers["block_storage /types"] = {"volume_types": [{"id": f"t-{one}", "name": one} for one in types]}
         cloud.answers["block_storage /limits"] = {"limits": {"absolute": {"maxTotalVolumeGigabytes": 100}}}
 
-    found = look(volumes, root={"gib": 5, "type": "ssd"})
+    found = findings(volumes, root={"gib": 5, "type": "ssd"})
     assert found["volume type ssd"].ok is ok
     assert found["quota gigabytes"].text.endswith("room for 10 machines")
 
 
 def test_images_of_pools_are_looked_at_as_well() -> None:
-    found = look(images=["debian", "gone"])
+    found = findings(images=["debian", "gone"])
     assert found["image debian"].ok is True
     assert "pools' offers" in found["image gone"].remedy

@@ -24,25 +24,31 @@ from burstd.domain.errors import (
     QuotaExceeded,
     RateLimited,
 )
-from providers.openstack.errors import Answer, Conflict, of_answer, of_login, of_silence
+from providers.openstack.errors import (
+    OpenStackConflict,
+    OpenStackResponse,
+    error_for_login,
+    error_for_response,
+    error_without_response,
+)
 
 ID = {"x-openstack-request-id": "req-1"}
 
 
-def answer(status: int, body: Any = None, **headers: str) -> Answer:
+def answer(status: int, body: Any = None, **headers: str) -> OpenStackResponse:
     text = body if isinstance(body, str) else json.dumps(body)
-    return Answer(status, {**ID, **{name.replace("_", "-"): value for name, value in headers.items()}}, text)
+    return OpenStackResponse(status, {**ID, **{name.replace("_", "-"): value for name, value in headers.items()}}, text)
 
 
-def nova(word: str, status: int, message: str) -> Answer:
+def nova(word: str, status: int, message: str) -> OpenStackResponse:
     return answer(status, {word: {"code": status, "message": message}})
 
 
-def neutron(kind: str, status: int, message: str) -> Answer:
+def neutron(kind: str, status: int, message: str) -> OpenStackResponse:
     return answer(status, {"NeutronError": {"type": kind, "message": message, "detail": ""}})
 
 
-ANSWERS: list[tuple[Answer, type[ProviderError], str]] = [
+ANSWERS: list[tuple[OpenStackResponse, type[ProviderError], str]] = [
     (nova("forbidden", 403, "Quota exceeded for cores: Requested 1, but already used 10 of 10 cores"),
      QuotaExceeded, "already used 10 of 10 cores (HTTP 403)"),
     (nova("forbidden", 403, "Maximum number of ports exceeded"), QuotaExceeded, "ports"),
@@ -54,8 +60,8 @@ ANSWERS: list[tuple[Answer, type[ProviderError], str]] = [
      QuotaExceeded, "gigabytes"),
     (nova("forbidden", 403, "Policy doesn't allow servers:create to be performed."), NotAllowed, "roles"),
     (neutron("PolicyNotAuthorized", 403, "rule:delete_port is disallowed by policy"), NotAllowed, "delete_port"),
-    (neutron("PortInUse", 409, "Unable to complete operation on port p: it is in use."), Conflict, "in use"),
-    (nova("conflictingRequest", 409, "Port p is still in use."), Conflict, "still in use"),
+    (neutron("PortInUse", 409, "Unable to complete operation on port p: it is in use."), OpenStackConflict, "in use"),
+    (nova("conflictingRequest", 409, "Port p is still in use."), OpenStackConflict, "still in use"),
     (nova("badRequest", 400, "The requested availability zone is not available"), BadRequest, "availability zone"),
     (nova("badRequest", 400, "Flavor f could not be found."), BadRequest, "Flavor f"),
     (nova("itemNotFound", 404, "Instance i could not be found."), NotFound, "Instance i"),
@@ -70,10 +76,10 @@ ANSWERS: list[tuple[Answer, type[ProviderError], str]] = [
 
 
 @pytest.mark.parametrize(("said", "kind", "says"), ANSWERS)
-def test_what_a_service_says(said: Answer, kind: type[ProviderError], says: str) -> None:
+def test_what_a_service_says(said: OpenStackResponse, kind: type[ProviderError], says: str) -> None:
     """Each of these says that nothing was done, whatever was asked."""
     for changes in (True, False):
-        error = of_answer(said, "make a server", changes=changes)
+        error = error_for_response(said, "make a server", changes=changes)
         assert type(error) is kind or (kind is QuotaExceeded and not changes)
         assert says in str(error)
         assert "make a server" in str(error)
@@ -81,14 +87,14 @@ def test_what_a_service_says(said: Answer, kind: type[ProviderError], says: str)
 
 def test_reading_takes_nothing_of_a_quota() -> None:
     said = neutron("PolicyNotAuthorized", 403, "rule:get_quota is disallowed by policy")
-    assert type(of_answer(said, "read the quotas", changes=False)) is NotAllowed
+    assert type(error_for_response(said, "read the quotas", changes=False)) is NotAllowed
 
 
 @pytest.mark.parametrize("status", [408, 500, 501, 502, 503, 504, 507])
 def test_what_leaves_it_open(status: int) -> None:
     said = nova("computeFault", status, "Unexpected API Error.")
-    assert type(of_answer(said, "x", changes=True)) is OutcomeUnknown
-    assert type(of_answer(said, "x", changes=False)) is CloudUnavailable
+    assert type(error_for_response(said, "x", changes=True)) is OutcomeUnknown
+    assert type(error_for_response(said, "x", changes=False)) is CloudUnavailable
 
 
 NONE = "<html><h1>No server is available</h1></html>"
@@ -105,7 +111,7 @@ BALANCERS = [
 @pytest.mark.parametrize(("status", "text", "kind"), BALANCERS)
 def test_what_a_balancer_says(status: int, text: str, kind: type[ProviderError]) -> None:
     """Mostly of 503 it is known that it found no service; of 404, that no service of OpenStack's was asked."""
-    error = of_answer(Answer(status, {}, text), "x", changes=True)
+    error = error_for_response(OpenStackResponse(status, {}, text), "x", changes=True)
     assert type(error) is kind
     assert "<" not in str(error)
 
@@ -114,7 +120,7 @@ def later(seconds: float) -> str:
     return format_datetime(datetime.now(UTC) + timedelta(seconds=seconds), usegmt=True)
 
 
-PAUSES: list[tuple[Answer, float]] = [
+PAUSES: list[tuple[OpenStackResponse, float]] = [
     (answer(429, "", retry_after="7"), 7.0),
     (answer(413, {"overLimit": {"message": "slow", "retryAfter": "54"}}), 54.0),
     (answer(429, "", retry_after="soon"), 0.0),
@@ -125,23 +131,23 @@ PAUSES: list[tuple[Answer, float]] = [
 
 
 @pytest.mark.parametrize(("said", "seconds"), PAUSES)
-def test_how_long_to_wait(said: Answer, seconds: float) -> None:
-    assert of_answer(said, "x", changes=True).retry_after_s == seconds
+def test_how_long_to_wait(said: OpenStackResponse, seconds: float) -> None:
+    assert error_for_response(said, "x", changes=True).retry_after_s == seconds
 
 
 def test_how_long_to_wait_by_the_clock() -> None:
-    found = of_answer(answer(429, "", retry_after=later(100)), "x", changes=True).retry_after_s
+    found = error_for_response(answer(429, "", retry_after=later(100)), "x", changes=True).retry_after_s
     assert 90 < found <= 100
-    assert of_answer(answer(429, "", retry_after=later(-100)), "x", changes=True).retry_after_s == 0
+    assert error_for_response(answer(429, "", retry_after=later(-100)), "x", changes=True).retry_after_s == 0
 
 
 def test_words_of_bearable_length() -> None:
-    said = str(of_answer(nova("badRequest", 400, "no\n " * 5000), "x", changes=True))
+    said = str(error_for_response(nova("badRequest", 400, "no\n " * 5000), "x", changes=True))
     assert len(said) < 500
     assert "\n" not in said
 
 
-LOGINS: list[tuple[Answer, type[ProviderError], str]] = [
+LOGINS: list[tuple[OpenStackResponse, type[ProviderError], str]] = [
     (answer(401, {"error": {"message": "It requires authentication."}}), AuthFailed, "clouds.yaml"),
     (answer(403, {"error": {"message": "The account is locked"}}), AuthFailed, "locked"),
     (answer(404, {"error": {"message": "not here"}}), AuthFailed, "auth_url"),
@@ -153,8 +159,8 @@ LOGINS: list[tuple[Answer, type[ProviderError], str]] = [
 
 
 @pytest.mark.parametrize(("said", "kind", "says"), LOGINS)
-def test_what_keystone_says(said: Answer, kind: type[ProviderError], says: str) -> None:
-    error = of_login(said)
+def test_what_keystone_says(said: OpenStackResponse, kind: type[ProviderError], says: str) -> None:
+    error = error_for_login(said)
     assert type(error) is kind
     assert says in str(error)
     assert "hunter2" not in str(error)
@@ -202,14 +208,16 @@ SILENCES: list[tuple[BaseException, type[ProviderError]]] = [
 
 @pytest.mark.parametrize(("error", "kind"), SILENCES)
 def test_no_answer(error: BaseException, kind: type[ProviderError]) -> None:
-    assert type(of_silence(error, "make a server", changes=True, sent=True)) is kind
-    assert type(of_silence(error, "make a server", changes=True, sent=False)) is CloudUnavailable
-    assert type(of_silence(error, "list servers", changes=False, sent=True)) is CloudUnavailable
+    assert type(error_without_response(error, "make a server", changes=True, sent=True)) is kind
+    assert type(error_without_response(error, "make a server", changes=True, sent=False)) is CloudUnavailable
+    assert type(error_without_response(error, "list servers", changes=False, sent=True)) is CloudUnavailable
 
 
 def test_an_address_with_a_password_in_it_is_told_without() -> None:
     said = str(
-        of_silence(ksa.ConnectFailure("proxy http://me:hunter2@proxy:3128 is gone"), "x", changes=True, sent=True)
+        error_without_response(
+            ksa.ConnectFailure("proxy http://me:hunter2@proxy:3128 is gone"), "x", changes=True, sent=True
+        )
     )
     assert "proxy:3128" in said
     assert "hunter2" not in said

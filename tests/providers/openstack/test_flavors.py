@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from providers.openstack.catalog.flavors import Flavor, parsed
+from providers.openstack.catalog.flavors import Flavor, parse_flavor
 
 GPUS = {
     "h100": "h100",
@@ -19,7 +19,7 @@ GPUS = {
 
 def named(specs: dict[str, str]) -> Flavor:
     said = {"id": "f1", "name": "some", "vcpus": 8, "ram": 65536, "disk": 40, "OS-FLV-EXT-DATA:ephemeral": 200}
-    return parsed(said, specs)
+    return parse_flavor(said, specs)
 
 
 def gres(one: Flavor) -> list[str]:
@@ -51,7 +51,7 @@ def gres(one: Flavor) -> list[str]:
 def test_gpus(specs: dict[str, str], wanted: list[str]) -> None:
     one = named(specs)
     assert gres(one) == wanted
-    assert one.unnamed(GPUS) == ()
+    assert one.unmapped_devices(GPUS) == ()
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_gpus(specs: dict[str, str], wanted: list[str]) -> None:
     ],
 )  # fmt: skip
 def test_devices_that_the_settings_do_not_name(specs: dict[str, str], wanted: tuple[str, ...]) -> None:
-    assert named(specs).unnamed(GPUS) == wanted
+    assert named(specs).unmapped_devices(GPUS) == wanted
 
 
 def test_size() -> None:

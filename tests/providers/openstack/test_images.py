@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from burstd.domain.errors import BadRequest, CloudUnavailable
-from providers.openstack.launch.images import Image, Images
-from tests.providers.openstack.project import Project, Thing, image, settings
+from providers.openstack.launch.images import OpenStackImage, OpenStackImages
+from tests.providers.openstack.project import FakeProject, Thing, image, settings
 
 UUID = "0b4a6a4e-3f0e-4b7e-9a8a-1f5f2d1c9e77"
 OTHER = "1b4a6a4e-3f0e-4b7e-9a8a-1f5f2d1c9e77"
@@ -22,11 +22,11 @@ SHELF: list[Thing] = [
 ]
 
 
-def images(*, clock: Any = lambda: 0.0, page: int = 3, **more: Any) -> tuple[Images, Project]:
+def images(*, clock: Any = lambda: 0.0, page: int = 3, **more: Any) -> tuple[OpenStackImages, FakeProject]:
     of = settings(page=page, **more)
-    project = Project(of)
+    project = FakeProject(of)
     project.images = [dict(one) for one in SHELF]
-    return Images(of, project, clock), project
+    return OpenStackImages(of, project, clock), project
 
 
 FOUND = [
@@ -45,8 +45,8 @@ FOUND = [
 
 @pytest.mark.parametrize(("word", "found"), FOUND)
 def test_what_a_word_means(word: str, found: str) -> None:
-    room, _ = images(image="debian-12")
-    assert room.find(word).id == found
+    image_finder, _ = images(image="debian-12")
+    assert image_finder.find_image(word).id == found
 
 
 NEVER = [
@@ -64,60 +64,60 @@ NEVER = [
 
 @pytest.mark.parametrize(("word", "says"), NEVER)
 def test_what_a_word_cannot_mean(word: str, says: str) -> None:
-    room, _ = images(image="")
+    image_finder, _ = images(image="")
     with pytest.raises(BadRequest, match=says.replace("*", r"\*")):
-        room.find(word)
+        image_finder.find_image(word)
 
 
 def test_an_id_whose_image_is_not_ready() -> None:
-    room, project = images()
+    image_finder, project = images()
     project.images[0]["status"] = "deactivated"
     with pytest.raises(BadRequest, match="is deactivated"):
-        room.find(UUID)
+        image_finder.find_image(UUID)
 
 
 def test_what_a_launch_needs_to_know() -> None:
-    room, _ = images()
-    assert room.find(UUID) == Image(UUID, "debian-12", 6, "x86_64", "2030-01-01")
-    assert room.find("node-b").min_disk_gib == 20, "a packed image needs the room that it has unpacked"
+    image_finder, _ = images()
+    assert image_finder.find_image(UUID) == OpenStackImage(UUID, "debian-12", 6, "x86_64", "2030-01-01")
+    assert image_finder.find_image("node-b").min_disk_gib == 20, "a packed image needs the room that it has unpacked"
 
 
 def test_what_was_found_is_kept_for_five_minutes() -> None:
     now = [0.0]
-    room, project = images(clock=lambda: now[0])
-    room.find("newest:node-*")
+    image_finder, project = images(clock=lambda: now[0])
+    image_finder.find_image("newest:node-*")
     asked = len(project.said)
     project.images.append(image("node-d", created_at="2030-04-01"))
     now[0] = 299.0
-    assert room.find("newest:node-*").id == "i-node-c"
+    assert image_finder.find_image("newest:node-*").id == "i-node-c"
     assert len(project.said) == asked
     now[0] = 300.0
-    assert room.find("newest:node-*").id == "i-node-d"
+    assert image_finder.find_image("newest:node-*").id == "i-node-d"
 
 
 def test_a_silent_glance_does_not_make_it_forget() -> None:
     now = [0.0]
-    room, project = images(clock=lambda: now[0])
-    room.find("debian-12")
+    image_finder, project = images(clock=lambda: now[0])
+    image_finder.find_image("debian-12")
     now[0] = 300.0
     project.lists["/images"] = [CloudUnavailable("no answer")]
-    assert room.find("debian-12").id == UUID
+    assert image_finder.find_image("debian-12").id == UUID
     project.images.clear()
-    assert room.find("debian-12").id == UUID, "it is not asked again at once"
+    assert image_finder.find_image("debian-12").id == UUID, "it is not asked again at once"
     now[0] = 360.0
     with pytest.raises(BadRequest):
-        room.find("debian-12")
+        image_finder.find_image("debian-12")
 
 
 def test_a_list_that_breaks_off_is_no_answer() -> None:
-    room, project = images(page=1)
-    whole = project.ask
+    image_finder, project = images(page=1)
+    whole = project.query
 
-    def ask(service: str, path: str, what: str, **query: Any) -> Any:
+    def broken_query(service: str, path: str, what: str, **query: Any) -> Any:
         if "marker" in query:
             raise CloudUnavailable("no answer")
         return whole(service, path, what, **query)
 
-    project.ask = ask  # type: ignore[method-assign]
+    project.query = broken_query  # type: ignore[method-assign]
     with pytest.raises(CloudUnavailable):
-        room.find("newest:debian-12")
+        image_finder.find_image("newest:debian-12")

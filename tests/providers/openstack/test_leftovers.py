@@ -7,21 +7,21 @@ import pytest
 from burstd.domain.cloud.instance import Leftover
 from burstd.domain.errors import BadRequest, CloudUnavailable, NotFound
 from providers.openstack import metadata
-from providers.openstack.errors import Conflict
-from providers.openstack.leftovers import Leftovers
+from providers.openstack.errors import OpenStackConflict
+from providers.openstack.leftovers import OpenStackLeftovers
 from tests.providers.openstack.project import PROJECT, settings
-from tests.providers.openstack.script import Answer, Script
+from tests.providers.openstack.script import Answer, ScriptedCalls
 
 NOW = 1_000_000.0
 
 
 def port(name: str, server: str = "", cluster: str = "ours") -> dict[str, Any]:
-    description = metadata.description(cluster, f"c-{name}")
+    description = metadata.owner_description(cluster, f"c-{name}")
     return {"id": name, "device_id": server, "description": description, "project_id": PROJECT}
 
 
 def floating(name: str, port_id: str | None, cluster: str = "ours") -> dict[str, Any]:
-    description = metadata.description(cluster, f"c-{name}")
+    description = metadata.owner_description(cluster, f"c-{name}")
     return {"id": name, "port_id": port_id, "description": description, "project_id": PROJECT}
 
 
@@ -39,15 +39,17 @@ def group(name: str, age: float = 7200, members: int = 0, cluster: str = "ours")
     return {"id": name, "name": metadata.group_name(cluster, name, NOW - age), "members": ["s"] * members}
 
 
-def leftovers(answers: dict[str, Answer], *, volumes: bool = True, **more: Any) -> tuple[Leftovers, Script]:
+def leftovers(
+    answers: dict[str, Answer], *, volumes: bool = True, **more: Any
+) -> tuple[OpenStackLeftovers, ScriptedCalls]:
     of = settings(side_by_side=1, **more)
     nothing: dict[str, Answer] = {
         "GET /ports": {"ports": []}, "GET /floatingips": {"floatingips": []}, "GET /volumes/detail": {"volumes": []},
         "GET /os-server-groups": {"server_groups": []},
         "GET /servers/detail": {"servers": [{"id": "s1", "metadata": {}}]},
     }  # fmt: skip
-    script = Script({**nothing, **answers}, of, volumes=volumes)
-    return Leftovers("cloud", "ours", of, script, lambda: NOW), script
+    script = ScriptedCalls({**nothing, **answers}, of, volumes=volumes)
+    return OpenStackLeftovers("cloud", "ours", of, script, lambda: NOW), script
 
 
 def left(kind: str, name: str, server: str = "") -> Leftover:
@@ -69,8 +71,8 @@ ALL: dict[str, Answer] = {
 
 
 def test_what_is_left_and_what_is_in_use() -> None:
-    room, script = leftovers(ALL)
-    assert list(room.listed()) == [
+    leftover_list, script = leftovers(ALL)
+    assert list(leftover_list.list_leftovers()) == [
         left("floating-ip", "f1", "s1"), left("floating-ip", "f2"), left("floating-ip", "f3"),
         left("floating-ip", "f4", "p-somebodys"),
         left("port", "p1", "s1"), left("port", "p2"), left("port", "p3"),
@@ -86,21 +88,21 @@ def test_what_is_left_and_what_is_in_use() -> None:
 def test_what_was_made_for_a_server_that_does_not_use_it_yet(cluster: str, user: str) -> None:
     """Nor any more: its build has failed."""
     made = {"id": "s1", "metadata": {"burstd-cluster": cluster, "burstd-claim": "c-p1"}}
-    room, _ = leftovers({"GET /ports": {"ports": [port("p1")]}, "GET /servers/detail": {"servers": [made]}})
-    assert list(room.listed()) == [left("port", "p1", user)]
+    leftover_list, _ = leftovers({"GET /ports": {"ports": [port("p1")]}, "GET /servers/detail": {"servers": [made]}})
+    assert list(leftover_list.list_leftovers()) == [left("port", "p1", user)]
 
 
 def test_what_a_cloud_lacks_is_not_asked_for() -> None:
-    room, script = leftovers({"GET /floatingips": NotFound("no routers here")}, volumes=False)
-    assert list(room.listed()) == []
+    leftover_list, script = leftovers({"GET /floatingips": NotFound("no routers here")}, volumes=False)
+    assert list(leftover_list.list_leftovers()) == []
     assert script.said == ["GET /ports", "GET /floatingips", "GET /os-server-groups"]
 
 
 @pytest.mark.parametrize("what", [*ALL, "GET /servers/detail"])
 def test_half_a_list_is_none(what: str) -> None:
-    room, _ = leftovers({**ALL, what: CloudUnavailable("no answer")})
+    leftover_list, _ = leftovers({**ALL, what: CloudUnavailable("no answer")})
     with pytest.raises(CloudUnavailable):
-        list(room.listed())
+        list(leftover_list.list_leftovers())
 
 
 KINDS: dict[str, tuple[dict[str, Any], dict[str, Any], str, str]] = {
@@ -111,44 +113,44 @@ KINDS: dict[str, tuple[dict[str, Any], dict[str, Any], str, str]] = {
 }
 
 
-def looked_at(kind: str, thing: dict[str, Any]) -> dict[str, Answer]:
+def lookup_answers(kind: str, thing: dict[str, Any]) -> dict[str, Answer]:
     _, _, path, key = KINDS[kind]
     return {f"GET {path}": {key: [thing]}} if key.endswith("s") else {f"GET {path}/x": {key: thing}}
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_removing(kind: str) -> None:
-    ours, theirs, path, _ = KINDS[kind]
-    room, script = leftovers(looked_at(kind, ours))
-    room.remove([left(kind, "x")])
+    owned, theirs, path, _ = KINDS[kind]
+    leftover_list, script = leftovers(lookup_answers(kind, owned))
+    leftover_list.remove([left(kind, "x")])
     assert script.changed() == [f"DELETE {path}/x"]
-    room, script = leftovers({**looked_at(kind, theirs), "GET /ports": {"ports": [port("mine")]}})
+    leftover_list, script = leftovers({**lookup_answers(kind, theirs), "GET /ports": {"ports": [port("mine")]}})
     if kind == "port":
         script.answers["GET /ports"] = {"ports": [port("mine"), theirs]}
     with pytest.raises(BadRequest, match=f"{kind} x"):
-        room.remove([left("port", "mine"), left(kind, "x")])
+        leftover_list.remove([left("port", "mine"), left(kind, "x")])
     assert script.changed() == []
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_is_gone_is_no_error(kind: str) -> None:
-    ours, _, path, _ = KINDS[kind]
-    room, script = leftovers({**looked_at(kind, ours), f"DELETE {path}/x": NotFound("none")})
-    room.remove([left(kind, "x")])
+    owned, _, path, _ = KINDS[kind]
+    leftover_list, script = leftovers({**lookup_answers(kind, owned), f"DELETE {path}/x": NotFound("none")})
+    leftover_list.remove([left(kind, "x")])
     gone, script = leftovers({"GET /volumes/x": NotFound("none"), "GET /os-server-groups/x": NotFound("none")})
     gone.remove([left(kind, "x")])
     assert script.changed() == []
 
 
 def test_floating_ips_go_before_ports_and_one_that_fails_keeps_no_other() -> None:
-    room, script = leftovers({
+    leftover_list, script = leftovers({
         "GET /ports": {"ports": [port("p1", "s1"), port("p2"), port("p3", "s-gone")]},
         "GET /floatingips": {"floatingips": [floating("f1", "p2")]},
         "GET /servers/s1": {"server": server()}, "GET /servers/s-gone": NotFound("none"),
         "DELETE /floatingips/f1": CloudUnavailable("no answer"),
     })  # fmt: skip
     with pytest.raises(CloudUnavailable):
-        room.remove([left("port", "p1"), left("port", "p2"), left("port", "p3"), left("floating-ip", "f1")])
+        leftover_list.remove([left("port", "p1"), left("port", "p2"), left("port", "p3"), left("floating-ip", "f1")])
     assert [one for one in script.said if one.startswith("DELETE")] == [
         "DELETE /floatingips/f1", "DELETE /ports/p2", "DELETE /ports/p3",
     ]  # fmt: skip
@@ -157,26 +159,30 @@ def test_floating_ips_go_before_ports_and_one_that_fails_keeps_no_other() -> Non
 @pytest.mark.parametrize("kind", ["port", "floating-ip"])
 def test_another_projects_is_not_ours(kind: str) -> None:
     """Whose network it is sees its ports, and may delete them."""
-    ours, _, _, _ = KINDS[kind]
-    room, script = leftovers(looked_at(kind, ours | {"project_id": "p2"}))
+    owned, _, _, _ = KINDS[kind]
+    leftover_list, script = leftovers(lookup_answers(kind, owned | {"project_id": "p2"}))
     with pytest.raises(BadRequest, match=f"another project's: {kind} x"):
-        room.remove([left(kind, "x")])
+        leftover_list.remove([left(kind, "x")])
     assert script.changed() == []
 
 
 def test_a_port_that_nova_did_not_let_go_of() -> None:
     """Neutron refuses to delete it as long as it says that it is a machine's."""
     free = {"port": {"device_id": "", "device_owner": ""}}
-    room, script = leftovers({"GET /ports": {"ports": [port("x", "s1")]}, "GET /servers/s1": NotFound("none")})
-    room.remove([left("port", "x")])
+    leftover_list, script = leftovers({"GET /ports": {"ports": [port("x", "s1")]}, "GET /servers/s1": NotFound("none")})
+    leftover_list.remove([left("port", "x")])
     assert script.said[-2:] == ["PUT /ports/x", "DELETE /ports/x"]
     assert script.queries[-2:] == [free, None]
-    room, script = leftovers({"GET /ports": {"ports": [port("x", "s1")]}, "GET /servers/s1": {"server": server()}})
-    with pytest.raises(Conflict, match="s1"):
-        room.remove([left("port", "x")])
-    room, script = leftovers({"GET /ports": {"ports": [port("x", "s1")]}, "GET /servers/s1": {"server": {"id": "s1"}}})
+    leftover_list, script = leftovers(
+        {"GET /ports": {"ports": [port("x", "s1")]}, "GET /servers/s1": {"server": server()}}
+    )
+    with pytest.raises(OpenStackConflict, match="s1"):
+        leftover_list.remove([left("port", "x")])
+    leftover_list, script = leftovers(
+        {"GET /ports": {"ports": [port("x", "s1")]}, "GET /servers/s1": {"server": {"id": "s1"}}}
+    )
     with pytest.raises(CloudUnavailable):
-        room.remove([left("port", "x")])
+        leftover_list.remove([left("port", "x")])
     assert script.changed() == [], "it is there, in a cell that is down"
 
 
@@ -193,10 +199,10 @@ USED: dict[str, Any] = {
 @pytest.mark.parametrize("cluster", ["ours", "ours2"])
 def test_a_server_that_the_cloud_keeps_for_a_while_is_ended_for_good(kind: str, cluster: str) -> None:
     """What it uses goes the next time."""
-    kept = {"GET /servers/s1": {"server": server("SOFT_DELETED", cluster)}}
-    room, script = leftovers({**USED[kind], **kept})
-    with pytest.raises(Conflict, match="s1"):
-        room.remove([left(kind, "x")])
+    remaining = {"GET /servers/s1": {"server": server("SOFT_DELETED", cluster)}}
+    leftover_list, script = leftovers({**USED[kind], **remaining})
+    with pytest.raises(OpenStackConflict, match="s1"):
+        leftover_list.remove([left(kind, "x")])
     assert script.changed() == (["POST /servers/s1/action"] if cluster == "ours" else [])
     assert (script.queries[-1] == {"forceDelete": None}) == (cluster == "ours")
 
@@ -208,44 +214,44 @@ VOLUMES = [("available", True), ("error", True), ("deleting", None), ("error_del
 @pytest.mark.parametrize(("status", "removed"), VOLUMES)
 def test_volumes_by_their_state(status: str, removed: bool | None) -> None:
     """In use, and nobody says by whom, it stays."""
-    room, script = leftovers({
+    leftover_list, script = leftovers({
         "GET /volumes/x": {"volume": volume("x", status=status)},
         "GET /attachments": {"attachments": [{"id": "a1", "instance": None, "volume_id": "x"}]},
     })  # fmt: skip
     if removed is False:
-        with pytest.raises(Conflict, match=status):
-            room.remove([left("volume", "x")])
+        with pytest.raises(OpenStackConflict, match=status):
+            leftover_list.remove([left("volume", "x")])
     else:
-        room.remove([left("volume", "x")])
+        leftover_list.remove([left("volume", "x")])
     assert bool(script.changed()) == bool(removed)
 
 
 @pytest.mark.parametrize("status", ["reserved", "attaching", "in-use", "detaching"])
 def test_a_volume_that_a_server_took_along_into_nothing(status: str) -> None:
     gone = {"id": "a1", "instance": "s-gone", "volume_id": "x"}
-    held = [gone, {**gone, "id": "a2", "instance": "s1"}, {**gone, "id": "a3", "volume_id": "somebody's"}]
+    attached = [gone, {**gone, "id": "a2", "instance": "s1"}, {**gone, "id": "a3", "volume_id": "somebody's"}]
     answers: dict[str, Answer] = {
-        "GET /volumes/x": {"volume": volume("x", status=status)}, "GET /attachments": {"attachments": held},
+        "GET /volumes/x": {"volume": volume("x", status=status)}, "GET /attachments": {"attachments": attached},
         "GET /servers/s-gone": NotFound("none"), "GET /servers/s1": {"server": server()},
     }  # fmt: skip
-    room, script = leftovers(answers)
-    with pytest.raises(Conflict, match="s1"):
-        room.remove([left("volume", "x")])
+    leftover_list, script = leftovers(answers)
+    with pytest.raises(OpenStackConflict, match="s1"):
+        leftover_list.remove([left("volume", "x")])
     assert script.changed() == []
-    del held[1]
-    room.remove([left("volume", "x")])
+    del attached[1]
+    leftover_list.remove([left("volume", "x")])
     assert script.said[-2:] == ["DELETE /attachments/a1", "DELETE /volumes/x"]
 
 
 @pytest.mark.parametrize("said", [group("x", members=1), group("x", age=10)])
 def test_a_group_that_a_launch_may_need_is_left_alone(said: dict[str, Any]) -> None:
-    room, script = leftovers({"GET /os-server-groups/x": {"server_group": said}})
-    room.remove([left("server-group", "x")])
+    leftover_list, script = leftovers({"GET /os-server-groups/x": {"server_group": said}})
+    leftover_list.remove([left("server-group", "x")])
     assert script.changed() == []
 
 
 def test_a_kind_that_there_is_not() -> None:
-    room, script = leftovers({})
+    leftover_list, script = leftovers({})
     with pytest.raises(BadRequest, match="snapshot"):
-        room.remove([left("port", "x"), left("snapshot", "y")])
+        leftover_list.remove([left("port", "x"), left("snapshot", "y")])
     assert script.said == []

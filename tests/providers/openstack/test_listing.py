@@ -7,10 +7,10 @@ import pytest
 from burstd.domain.cloud.instance import Instance, InstanceState
 from burstd.domain.errors import CloudUnavailable, NotFound, OutcomeUnknown, ProviderError
 from providers.openstack import metadata
-from providers.openstack.errors import Conflict
-from providers.openstack.listing import Listing
+from providers.openstack.errors import OpenStackConflict
+from providers.openstack.listing import ServerListing
 from tests.providers.openstack.project import PROJECT, settings
-from tests.providers.openstack.script import Answer, Script
+from tests.providers.openstack.script import Answer, ScriptedCalls
 
 LIST = "GET /servers/detail"
 PENDING, RUNNING, STOPPING, ERROR = (
@@ -33,10 +33,12 @@ def page(*servers: dict[str, Any], more: bool = False) -> dict[str, Any]:
     return {"servers": list(servers), "servers_links": links}
 
 
-def listing(of_list: Answer, answers: dict[str, Answer] | None = None, **more: Any) -> tuple[Listing, Script]:
+def listing(
+    of_list: Answer, answers: dict[str, Answer] | None = None, **more: Any
+) -> tuple[ServerListing, ScriptedCalls]:
     of = settings(**more)
-    script = Script({LIST: of_list, **(answers or {})}, of)
-    return Listing("cloud", "ours", of, script), script
+    script = ScriptedCalls({LIST: of_list, **(answers or {})}, of)
+    return ServerListing("cloud", "ours", of, script), script
 
 
 def one(said: dict[str, Any], **more: Any) -> Instance:
@@ -107,9 +109,13 @@ def test_its_address_is_the_one_in_the_first_network(addresses: dict[str, Any], 
 
 def floating(claim: str, address: str, fixed: str | None = "10.0.0.4", **more: Any) -> dict[str, Any]:
     return {
-        "description": metadata.description(more.pop("cluster", "ours"), claim), "project_id": PROJECT, "port_id": "p",
-        "floating_ip_address": address, "fixed_ip_address": fixed, **more,
-    }  # fmt: skip
+        "description": metadata.owner_description(more.pop("cluster", "ours"), claim),
+        "project_id": PROJECT,
+        "port_id": "p",
+        "floating_ip_address": address,
+        "fixed_ip_address": fixed,
+        **more,
+    }
 
 
 def test_a_floating_ip_is_its_address() -> None:
@@ -119,8 +125,8 @@ def test_a_floating_ip_is_its_address() -> None:
         floating("c5", "192.0.2.5", description=""),
     ]}  # fmt: skip
     said = [server(number, addresses={"back": [OTHER], "front": [V4]}) for number in range(1, 6)]
-    room, script = listing(page(*said), {"GET /floatingips": listed}, floating_network="out")
-    assert [one.address for one in room.instances()] == ["192.0.2.1", "", "", "", ""]
+    server_listing, script = listing(page(*said), {"GET /floatingips": listed}, floating_network="out")
+    assert [one.address for one in server_listing.instances()] == ["192.0.2.1", "", "", "", ""]
     assert script.queries[0]["project_id"] == PROJECT
 
 
@@ -128,24 +134,24 @@ def test_a_second_machine_of_a_claim_has_not_the_address_of_the_first() -> None:
     """Else the first one's job would keep it alive."""
     listed = {"floatingips": [floating("c1", "192.0.2.1")]}
     first, second = server(1, addresses={"front": [V4]}), {**server(1, addresses={"front": [OTHER]}), "id": "s2"}
-    room, _ = listing(page(first, second), {"GET /floatingips": listed}, floating_network="out")
-    assert [(one.claim_id, one.address) for one in room.instances()] == [("c1", "192.0.2.1"), ("c1", "")]
+    server_listing, _ = listing(page(first, second), {"GET /floatingips": listed}, floating_network="out")
+    assert [(one.claim_id, one.address) for one in server_listing.instances()] == [("c1", "192.0.2.1"), ("c1", "")]
 
 
 def test_nova_is_asked_for_all_of_the_project_without_a_limit() -> None:
     """With a filter or a limit it leaves out the servers of a cell that is down."""
-    room, script = listing(page(server()))
-    list(room.instances())
+    server_listing, script = listing(page(server()))
+    list(server_listing.instances())
     assert script.queries == [{}]
-    room, script = listing(page(server()), page=2)
-    list(room.instances())
+    server_listing, script = listing(page(server()), page=2)
+    list(server_listing.instances())
     assert script.queries == [{"limit": 2}]
 
 
 def test_a_list_with_a_cell_down_is_no_list() -> None:
-    room, _ = listing(page(DOWN, server()))
+    server_listing, _ = listing(page(DOWN, server()))
     with pytest.raises(CloudUnavailable, match="s9"):
-        list(room.instances())
+        list(server_listing.instances())
 
 
 BOTH = [page(server(1), server(2), more=True), page(server(3))]
@@ -164,42 +170,46 @@ def test_what_a_list_lacks_is_looked_up_before_it_counts_as_gone(
     said: Answer, found: list[str], lists: list[Answer]
 ) -> None:
     """One page may be cut short, too."""
-    room, script = listing([*BOTH, *lists, page(server(1), server(2))], {"GET /servers/s3": said})
-    assert [one.id for one in room.instances()] == ["s1", "s2", "s3"]
+    server_listing, script = listing([*BOTH, *lists, page(server(1), server(2))], {"GET /servers/s3": said})
+    assert [one.id for one in server_listing.instances()] == ["s1", "s2", "s3"]
     if found:
-        assert sorted(one.id for one in room.instances()) == found
+        assert sorted(one.id for one in server_listing.instances()) == found
         assert script.said.count("GET /servers/s3") == 1
-        assert sorted(one.id for one in room.instances()) == found
+        assert sorted(one.id for one in server_listing.instances()) == found
         assert script.said.count("GET /servers/s3") == 1 + ("s3" in found), "once it is gone it is gone"
     else:
         with pytest.raises(CloudUnavailable):
-            list(room.instances())
+            list(server_listing.instances())
 
 
 def test_what_is_gone_is_looked_up_once() -> None:
-    kept = {"server": server(3, "SOFT_DELETED")}
-    room, script = listing([page(server(3)), page()], {"GET /servers/s3": kept})
-    assert [[one.state for one in room.instances()] for _ in range(3)] == [[RUNNING], [STOPPING], []]
+    remaining = {"server": server(3, "SOFT_DELETED")}
+    server_listing, script = listing([page(server(3)), page()], {"GET /servers/s3": remaining})
+    assert [[one.state for one in server_listing.instances()] for _ in range(3)] == [[RUNNING], [STOPPING], []]
     assert script.said.count("GET /servers/s3") == 1
 
 
 def test_what_is_on_its_way_out_is_not_looked_up() -> None:
     going = server(3, **{"OS-EXT-STS:task_state": "deleting"})
-    room, script = listing([BOTH[0], page(going), BOTH[0], page()])
-    list(room.instances())
-    assert [one.id for one in room.instances()] == ["s1", "s2"]
+    server_listing, script = listing([BOTH[0], page(going), BOTH[0], page()])
+    list(server_listing.instances())
+    assert [one.id for one in server_listing.instances()] == ["s1", "s2"]
     assert "GET /servers/s3" not in script.said
 
 
 def test_a_server_that_moves_while_pages_are_read_is_listed_once() -> None:
-    room, _ = listing([page(server(1, "BUILD"), server(2), more=True), page(server(1), server(3))])
-    assert [(one.id, one.state) for one in room.instances()] == [("s1", PENDING), ("s2", RUNNING), ("s3", RUNNING)]
+    server_listing, _ = listing([page(server(1, "BUILD"), server(2), more=True), page(server(1), server(3))])
+    assert [(one.id, one.state) for one in server_listing.instances()] == [
+        ("s1", PENDING),
+        ("s2", RUNNING),
+        ("s3", RUNNING),
+    ]
 
 
 CONSOLES: list[tuple[Answer, str | type[ProviderError]]] = [
     ({"output": "login:"}, "login:"),
     ({"output": None}, ""),
-    (Conflict("not ready"), ""),
+    (OpenStackConflict("not ready"), ""),
     (NotFound("none"), NotFound),
     (OutcomeUnknown("no answer"), CloudUnavailable),
 ]
@@ -207,10 +217,10 @@ CONSOLES: list[tuple[Answer, str | type[ProviderError]]] = [
 
 @pytest.mark.parametrize(("said", "found"), CONSOLES)
 def test_consoles(said: Answer, found: str | type[ProviderError]) -> None:
-    room, _ = listing(page(), {"POST /servers/a%2Fb/action": said})
+    server_listing, _ = listing(page(), {"POST /servers/a%2Fb/action": said})
     if isinstance(found, str):
-        assert room.console("a/b") == found
+        assert server_listing.console("a/b") == found
     else:
         with pytest.raises(found) as raised:
-            room.console("a/b")
+            server_listing.console("a/b")
         assert type(raised.value) is found

@@ -3,11 +3,11 @@ from __future__ import annotations
 import pytest
 
 from providers.openstack import metadata
-from providers.openstack.metadata import GroupMark, Mark
+from providers.openstack.metadata import ResourceOwner, ServerGroupOwner
 
-DESCRIPTIONS: list[tuple[str | None, Mark | None]] = [
-    (metadata.description("ours", "c1"), Mark("ours", "c1")),
-    (metadata.description("ours", ""), Mark("ours", "")),
+DESCRIPTIONS: list[tuple[str | None, ResourceOwner | None]] = [
+    (metadata.owner_description("ours", "c1"), ResourceOwner("ours", "c1")),
+    (metadata.owner_description("ours", ""), ResourceOwner("ours", "")),
     ("burstd-cluster=ours", None),
     ("burstd-cluster=ours burstd-claim=c1 and more", None),
     ("burstd-claim=c1 burstd-cluster=ours", None),
@@ -19,12 +19,12 @@ DESCRIPTIONS: list[tuple[str | None, Mark | None]] = [
 
 
 @pytest.mark.parametrize(("text", "mark"), DESCRIPTIONS)
-def test_descriptions(text: str | None, mark: Mark | None) -> None:
-    assert metadata.of_description(text) == mark
+def test_descriptions(text: str | None, mark: ResourceOwner | None) -> None:
+    assert metadata.parse_description(text) == mark
 
 
-GROUPS: list[tuple[str, GroupMark | None]] = [
-    (metadata.group_name("ours", "a/b 7", 12.9), GroupMark("ours", 12, "a/b 7")),
+GROUPS: list[tuple[str, ServerGroupOwner | None]] = [
+    (metadata.group_name("ours", "a/b 7", 12.9), ServerGroupOwner("ours", 12, "a/b 7")),
     ("burstd/ours/12", None),
     ("burstd/ours/12/", None),
     ("burstd//12/x", None),
@@ -35,8 +35,8 @@ GROUPS: list[tuple[str, GroupMark | None]] = [
 
 
 @pytest.mark.parametrize(("name", "mark"), GROUPS)
-def test_groups(name: str, mark: GroupMark | None) -> None:
-    assert metadata.of_group(name) == mark
+def test_groups(name: str, mark: ServerGroupOwner | None) -> None:
+    assert metadata.parse_group_name(name) == mark
 
 
 def test_a_name_that_nova_would_not_take() -> None:
@@ -45,8 +45,8 @@ def test_a_name_that_nova_would_not_take() -> None:
 
 
 def test_whose_it_is() -> None:
-    assert metadata.is_ours(Mark("ours", ""), "ours")
-    assert not metadata.is_ours(Mark("ours2", ""), "ours")
-    assert not metadata.is_ours(None, "ours")
-    assert metadata.of_metadata({"burstd-cluster": "ours"}) == Mark("ours", "")
-    assert metadata.of_metadata({"burstd-claim": "c1"}) is metadata.of_metadata(None) is None
+    assert metadata.belongs_to_cluster(ResourceOwner("ours", ""), "ours")
+    assert not metadata.belongs_to_cluster(ResourceOwner("ours2", ""), "ours")
+    assert not metadata.belongs_to_cluster(None, "ours")
+    assert metadata.parse_metadata({"burstd-cluster": "ours"}) == ResourceOwner("ours", "")
+    assert metadata.parse_metadata({"burstd-claim": "c1"}) is metadata.parse_metadata(None) is None

@@ -5,15 +5,15 @@ from burstd.domain.errors import BadRequest
 from burstd.domain.plugins.provider import (
     ConsoleLog,
     Idempotency,
-    NodeWatch,
-    Notices,
-    Preparing,
+    LaunchPreparer,
+    NoticeSource,
+    NoticeWatch,
     QuotaReport,
     SelfCheck,
 )
 from providers.openstack.provider import OpenStackProvider, plugin
-from tests.providers.openstack.project import CLUSTER, Project, request, settings
-from tests.providers.openstack.test_launch import Shop
+from tests.providers.openstack.project import CLUSTER, FakeProject, request, settings
+from tests.providers.openstack.test_launch import StubFlavorCatalog
 
 
 def test_it_can_what_nova_can() -> None:
@@ -21,16 +21,16 @@ def test_it_can_what_nova_can() -> None:
     made = plugin.make("openstack", CLUSTER, settings(settle_s=7))
     for ability in (ConsoleLog, QuotaReport, SelfCheck):
         assert isinstance(made, ability)
-    for other in (Notices, NodeWatch, Preparing):
+    for other in (NoticeSource, NoticeWatch, LaunchPreparer):
         assert not isinstance(made, other)
     assert (made.idempotency, made.settle_s) == (Idempotency.SETTLE, 7)
 
 
 def test_each_request_is_answered_in_its_place() -> None:
     """Also one that comes twice, and one that can never be."""
-    project = Project()
+    project = FakeProject()
     made = OpenStackProvider("openstack", CLUSTER, settings(), project)
-    made._launching._catalog = Shop()  # type: ignore[assignment]
+    made._launcher._catalog = StubFlavorCatalog()  # type: ignore[assignment]
     asked = [request("c1"), request("c2", flavor="none"), request("c1")]
     first, bad, again = made.launch(asked)
     assert [o.claim_id for o in (first, bad, again)] == ["c1", "c2", "c1"]

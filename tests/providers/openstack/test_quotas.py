@@ -8,9 +8,9 @@ import pytest
 
 from burstd.domain.errors import NotFound
 from burstd.domain.plugins.provider import Quota
-from providers.openstack.catalog.quotas import Quotas
+from providers.openstack.catalog.quotas import OpenStackQuotas
 from providers.openstack.settings import OpenStackSettings
-from tests.providers.openstack.cloud import PROJECT, Cloud, limits
+from tests.providers.openstack.cloud import PROJECT, FakeCloud, limits
 
 NETWORK = f"network /quotas/{PROJECT}/details.json"
 VOLUMES = {"limits": {"absolute": {
@@ -20,8 +20,8 @@ VOLUMES = {"limits": {"absolute": {
 
 def read(answers: dict[str, Any], **more: Any) -> tuple[list[Quota], list[str]]:
     settings = OpenStackSettings(**{"networks": ["inside"], "flavors": ["*"], **more})
-    cloud = Cloud(settings, answers)
-    return list(Quotas(settings, cloud).read()), cloud.said
+    cloud = FakeCloud(settings, answers)
+    return list(OpenStackQuotas(settings, cloud).read_quotas()), cloud.said
 
 
 def test_those_of_a_plain_machine_by_one_call_a_service() -> None:

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from alembic import op
 from sqlalchemy.dialects import postgresql
 
-from burstd.domain.billing.costs import by_month, cost_of, shared
+from burstd.domain.billing.costs import by_month, cost_of, cost_shares
 
 revision = "0005"
 down_revision = "0004"
@@ -38,7 +38,7 @@ def upgrade() -> None:
         for month, seconds in by_month(since if since is not None else until, until):
             whole = cost_of(Decimal(offer["price"]), seconds)
             sums["", "", month, offer["currency"], ""] += whole
-            for user, share in shared(whole, json.loads(users)).items():
+            for user, share in cost_shares(whole, json.loads(users)).items():
                 sums["user", user, month, offer["currency"], ""] += share
     rows = [
         {**dict(zip(_KEY, key, strict=True)), "amount": str(amount), "bytes_out": 0}
