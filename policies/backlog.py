@@ -129,9 +129,9 @@ class BacklogPolicy:
             return ""
         if age < min_age:
             first = until_text(now - age + min_age)
-            return f"jobs wait {min_age:g} s before machines of pool {want.pool} are started for them: {first}"
+            return f"pool {want.pool} starts nodes for jobs that have waited {min_age:g} s: {first}"
         if depth.get(want.pool, 0) < min_jobs and want.pool not in full:
-            return f"pool {want.pool} starts machines for {min_jobs} waiting jobs ({depth.get(want.pool, 0)} so far)"
+            return f"pool {want.pool} starts nodes for {min_jobs} waiting jobs ({depth.get(want.pool, 0)} so far)"
         return ""
 
 

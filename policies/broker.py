@@ -132,7 +132,7 @@ class BrokerPolicy:
             else:
                 wants.append(want)
         remarks = [
-            Remark(self.name, f"pool:{pool}", "order", f"{nodes} node(s) are for their jobs only, which wish {wished}")
+            Remark(self.name, f"pool:{pool}", "order", f"{nodes} node(s) dedicated to jobs that require {wished}")
             for (pool, wished), nodes in own.items()
         ]
         return replace(target, wants=tuple(wants), remarks=(*target.remarks, *remarks)) if remarks else target
@@ -167,17 +167,14 @@ class BrokerPolicy:
                     left, first = fit, first or job
                 elif machines.offers_that_meet(want.offers, requirement):
                     found[id(want), job] = (
-                        f"it wishes {requirement.text}, which the machine for job {first} will not have, "
-                        f"for that job wishes"
+                        f"conflicts with job {first} on the same node: {requirement.text} against"
                         f" {requirements[first].text}"
                     )
                 else:
                     why = "; ".join(
                         dict.fromkeys(requirement.unmet_reason(machines.hardware_of(offer)) for offer in want.offers)
                     )
-                    found[id(want), job] = (
-                        f"no offer of pool {want.pool} has what it wishes ({requirement.text}): {why}"
-                    )
+                    found[id(want), job] = f"no offer in pool {want.pool} has {requirement.text}: {why}"
         return found
 
 

@@ -162,7 +162,7 @@ class BudgetPolicy:
             return []
         known = {release.claim_id for release in target.releases}
         return [
-            NodeRelease(claim.id, claim.pool, "the limit of the whole site is reached, and no job is on it")
+            NodeRelease(claim.id, claim.pool, "the site's budget is used up and the node has no job")
             for claim in snapshot.claims
             if claim.state in (ClaimState.IN_SERVICE, ClaimState.READY)
             and not claim.jobs
@@ -205,7 +205,7 @@ class _BudgetAllocator:
                 ]
                 return (), remarks
             # Others share the machine: it is started for them.
-            unit = (replace(unit[0], jobs=left, reason=f"{_list(left)}, without others that cannot pay"),)
+            unit = (replace(unit[0], jobs=left, reason=f"{_list(left)}, without jobs over budget"),)
 
     def _fit(self, unit: tuple[Want, ...]) -> Sequence[Want] | _Shortage:
         """The wants with the offers that can be paid and what is reserved for them, which is taken from the purse."""
@@ -334,12 +334,12 @@ class _BudgetAllocator:
                 why = f"job {job} has no account, and every project has a budget: name one (sbatch --account)"
                 out[job] = "wait", why
             elif keys and not self._limit(job):
-                why = f"job {job} has no time limit, so that it may cost any amount: give it one (sbatch --time)"
+                why = f"job {job} has no time limit, and its cost is unbounded: set one (sbatch --time)"
                 out[job] = "wait", f"{why}, or {_SET_UNLIMITED}"
         if out:
             return _Shortage(next(iter(out.values()))[1], out)
         if keys and not want.jobs and want.offers and not self.settings.unlimited_s:
-            return _Shortage(f"a node that waits for jobs has no end, and so no worst case: {_SET_UNLIMITED}")
+            return _Shortage(f"a node that waits for jobs has no end, and its cost is unbounded: {_SET_UNLIMITED}")
         return None
 
 

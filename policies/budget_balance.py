@@ -131,19 +131,18 @@ class BudgetBalance:
         """Why so much is not to be had from this budget."""
         line = self.line(key)
         if line.fault:
-            return f"the budget of {payer_name(key)} cannot be reckoned: {line.fault}"
+            return f"the budget of {payer_name(key)} cannot be computed: {line.fault}"
         left = _floor(max(self.left(key), Decimal(0)))
         of = f"{_floor(line.limit)} {line.currency} left{_THIS_PERIOD[line.period]}"
-        return f"{payer_name(key)} has {left} of {of}, and this may cost up to {_ceil(cost)}"
+        return f"{payer_name(key)} has {left} of {of}; this may cost up to {_ceil(cost)}"
 
     def impossible_reason(self, key: Payer, cost: Decimal) -> str:
         """Why so much will never be had from it."""
         line = self.line(key)
         whole = f"{_floor(line.limit)} {line.currency}{_PER_PERIOD[line.period]}"
         return (
-            f"it can never start in the cloud: it may cost up to {_ceil(cost)}, and the whole budget of "
-            f"{payer_name(key)} "
-            f"is {whole}; a shorter time limit makes it cheaper"
+            f"the job may cost up to {_ceil(cost)}, and the whole budget of {payer_name(key)} is {whole};"
+            " a shorter time limit lowers the cost"
         )
 
     def _spent_by(self, key: Payer, period: Period) -> tuple[Decimal, str]:
@@ -154,7 +153,7 @@ class BudgetBalance:
             if spent.currency or spent.amount:
                 worth = self._limits.converted(spent.amount, spent.currency)
                 if worth is None:
-                    return whole, f"it was spent in {spent.currency}, and [policies.budget.rates] has no rate for it"
+                    return whole, f"{spent.currency} was spent, and [policies.budget.rates] has no rate for it"
                 whole += worth
             whole += self._limits.egress_price(spent.provider) * spent.bytes_out / _GIB
         return whole, ""

@@ -85,7 +85,7 @@ class DataLocalityPolicy:
             return ""
         gib, most = view.bytes_left / GIB, self.settings.max_gib
         if most is not None and gib > most:
-            return f"{gib:.1f} GiB of its input are still to be sent: more than {most:g} GiB do not burst"
+            return f"{gib:.1f} GiB of its input are not uploaded yet; the limit is {most:g} GiB"
         ready = self._ready(snapshot.now, view)
         outlook = snapshot.outlook.get(job.id) if self.settings.worth_it and ready is not None else None
         if outlook is None or ready is None or "none" in (outlook.run_basis, outlook.local_basis):
@@ -94,8 +94,8 @@ class DataLocalityPolicy:
         if ready < here:
             return ""
         return (
-            f"its input would be in the store in {(ready - snapshot.now) / 60:.0f} min, and by then it is expected to"
-            f" have run here (in {(here - snapshot.now) / 60:.0f} min)"
+            f"its input reaches the store in {(ready - snapshot.now) / 60:.0f} min; the job is expected to end on"
+            f" premises in {(here - snapshot.now) / 60:.0f} min"
         )
 
     def _ready(self, now: float, view: StagingView) -> float | None:
@@ -130,7 +130,7 @@ class DataLocalityPolicy:
             if found is None or offers == want.offers:
                 wants.append(want)
                 continue
-            why = f"{offers[0].id} before {want.offers[0].id}" if offers[0] != want.offers[0] else "the near ones first"
+            why = f"{offers[0].id} before {want.offers[0].id}" if offers[0] != want.offers[0] else "near offers first"
             reason = f"{why} for {want.reason}: store {found.store} has {found.size / GIB:.1f} GiB of its input"
             wants.append(replace(want, offers=offers))
             remarks.append(Remark(self.name, f"pool:{want.pool}", "order", reason))

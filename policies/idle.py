@@ -135,11 +135,11 @@ class IdlePolicy:
         boots = all_.boots if own.boots is None else own.boots
         known = snapshot.runtime_state.boot_durations.get(claim.pool, ()) if boots else ()
         if known and (long := boots * median(known)) > keep:
-            keep, why = long, f" ({boots:g} times as long as it takes to boot)"
+            keep, why = long, f" ({boots:g} times its boot time)"
         most = all_.keep_cost if own.keep_cost is None else own.keep_cost
         price = claim.offer.price
         if most is not None and price > 0 and (short := float(most / price * 3600)) < keep:
-            keep, why = short, f" (idle it costs {most} {claim.offer.currency} by then)"
+            keep, why = short, f" (its idle time then costs {most} {claim.offer.currency})"
         return keep, why
 
     def _stays(self, snapshot: Snapshot, claim: Claim) -> str:
@@ -148,13 +148,13 @@ class IdlePolicy:
         if billing and claim.billed_from is not None:
             end = claim.billed_from + ((snapshot.now - claim.billed_from) // billing + 1) * billing
             left = end - snapshot.now
-            return f"{claim.slot} is paid for {until_text(end)}" if left > self.settings.billing_margin_s else ""
+            return f"{claim.slot} is paid {until_text(end)}" if left > self.settings.billing_margin_s else ""
         keep, why = self._keep_alive(snapshot, claim)
         since = snapshot.idle_since(claim)
         if snapshot.now - since >= keep:
             return ""
         span = f", for {keep:g} s{why}" if isfinite(keep) else ""
-        return f"{claim.slot} stays without a job {until_text(since + keep)}{span}"
+        return f"{claim.slot} stays idle {until_text(since + keep)}{span}"
 
     def _pool(
         self, snapshot: Snapshot, target: Target, name: str, pool: _PoolIdleness
@@ -171,7 +171,7 @@ class IdlePolicy:
         there = len(pool.there - going) + pool.coming
         unneeded = len(pool.unneeded - going) + pool.spare
         missing = max(least - there, spare - unneeded, 0)
-        why = f"{least} node(s) are always there" if least - there >= spare - unneeded else f"{spare} spare node(s)"
+        why = f"at least {least} node(s)" if least - there >= spare - unneeded else f"{spare} spare node(s)"
         for _, _, claim_id in [one for one in may_stay if one[2] in pool.there][:missing]:
             pool.keep_reasons[claim_id] = why
             missing -= 1
@@ -184,7 +184,9 @@ class IdlePolicy:
             # One want each: as many as there are slots and offers for, not all or none.
             return [Want(name, 1, Cause.FLOOR, why, offers) for _ in range(missing)], remarks
         if missing:
-            remarks.append(Remark(self.name, f"pool:{name}", "wait", f"{missing} node(s) lack ({why}): no offer now"))
+            remarks.append(
+                Remark(self.name, f"pool:{name}", "wait", f"{missing} node(s) missing ({why}): no offer available")
+            )
         return [], remarks
 
 

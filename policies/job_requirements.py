@@ -54,7 +54,7 @@ def parse_requirement(text: str) -> JobRequirement:
     shown = " ".join("".join(c if c.isprintable() else " " for c in text).split())
     if len(shown) > _MAX_CHARACTERS:
         return JobRequirement(
-            shown[:_MAX_CHARACTERS], syntax_error=f"burst: wishes are to have no more than {_MAX_CHARACTERS} characters"
+            shown[:_MAX_CHARACTERS], syntax_error=f"burst: requirements are limited to {_MAX_CHARACTERS} characters"
         )
     checks: list[_Check] = []
     for part in shown.split():
@@ -62,10 +62,10 @@ def parse_requirement(text: str) -> JobRequirement:
         make_check = _KEYWORDS.get(word.lower())
         if make_check is None:
             return JobRequirement(
-                shown, syntax_error=f"burst: word {word!r} is not known; known are {', '.join(_KEYWORDS)}"
+                shown, syntax_error=f"burst: unknown word {word!r}; known words: {', '.join(_KEYWORDS)}"
             )
         if not equals or not value:
-            return JobRequirement(shown, syntax_error=f"burst: {word} lacks a value: {word}=...")
+            return JobRequirement(shown, syntax_error=f"burst: {word} needs a value: {word}=...")
         try:
             checks.append(make_check(value.lower()))
         except ValueError as error:
@@ -78,9 +78,9 @@ def _gpus(maker: str) -> Callable[[str], _Check]:
         least = _number(value)
         what = f"{maker} GPUs".strip()
         return lambda m: (
-            f"it has {m.gpus} GPUs, and {least} are wished"
+            f"{m.gpus} GPUs, {least} required"
             if m.gpus < least
-            else f"its GPUs are not known to be {what}"
+            else f"GPUs not known to be {what}"
             if least and maker and m.maker != maker
             else ""
         )
@@ -90,12 +90,12 @@ def _gpus(maker: str) -> Callable[[str], _Check]:
 
 def _cpus(value: str) -> _Check:
     least = _number(value)
-    return lambda m: f"it has {m.cpus} CPUs, and {least} are wished" if m.cpus < least else ""
+    return lambda m: f"{m.cpus} CPUs, {least} required" if m.cpus < least else ""
 
 
 def _memory(value: str) -> _Check:
     least = parse_mebibytes(value)
-    return lambda m: f"it has {m.memory_mib} MiB of memory, and {least} are wished" if m.memory_mib < least else ""
+    return lambda m: f"{m.memory_mib} MiB of memory, {least} required" if m.memory_mib < least else ""
 
 
 def _gpu_memory(value: str) -> _Check:
@@ -105,7 +105,7 @@ def _gpu_memory(value: str) -> _Check:
         there = machine.gpu_memory_mib
         if there >= least:
             return ""
-        return f"its GPUs have {there} MiB, and {least} are wished" if there else "its GPUs' memory is not known"
+        return f"{there} MiB of GPU memory, {least} required" if there else "GPU memory unknown"
 
     return check
 
@@ -116,18 +116,14 @@ def _models(value: str) -> _Check:
     def check(machine: OfferHardware) -> str:
         if any(fnmatchcase(model, pattern) for model in machine.models for pattern in wanted):
             return ""
-        return (
-            f"its GPUs are {_listed(machine.models)}, not {value}"
-            if machine.gpus
-            else f"it has no GPU, let alone {value}"
-        )
+        return f"GPUs are {_listed(machine.models)}, not {value}" if machine.gpus else f"no GPU, {value} required"
 
     return check
 
 
 def _architecture(value: str) -> _Check:
     wanted = {ARCHITECTURES.get(word, word) for word in _either(value)}
-    return lambda m: "" if m.arch in wanted else f"its architecture is {m.arch or 'not known'}, not {value}"
+    return lambda m: "" if m.arch in wanted else f"architecture is {m.arch or 'not known'}, not {value}"
 
 
 def _containers(value: str) -> _Check:
@@ -140,7 +136,7 @@ def _tags(value: str) -> _Check:
 
 def _not_tags(value: str) -> _Check:
     shunned = frozenset(word for part in _both(value) for word in _either(part))
-    return lambda m: f"it has the tag {_listed(shunned & m.tags)}" if shunned & m.tags else ""
+    return lambda m: f"has tag {_listed(shunned & m.tags)}" if shunned & m.tags else ""
 
 
 def _all_of(value: str, what: str, there: Callable[[OfferHardware], frozenset[str]]) -> _Check:
@@ -148,7 +144,7 @@ def _all_of(value: str, what: str, there: Callable[[OfferHardware], frozenset[st
     return lambda m: (
         ""
         if all(some & there(m) for some in wanted)
-        else f"its {what} are {_listed(there(m))}, and {value} is wished"
+        else f"{what} are {_listed(there(m))}, {value} required"
     )  # fmt: skip
 
 
@@ -192,7 +188,7 @@ def _both(value: str) -> tuple[str, ...]:
 def _words(value: str, between: str) -> tuple[str, ...]:
     words = tuple(value.split(between))
     if not all(words):
-        raise ValueError("must be words, with '|' or ',' between them")
+        raise ValueError("must be words separated by '|' or ','")
     return words
 
 

@@ -143,7 +143,7 @@ class LimitsPolicy:
                 usage.add(usage.known.limits_for(want.pool, provider, want.users), want.nodes)
                 if len(want.offers) < len(before.offers):
                     gone = sorted({o.provider for o in before.offers} - {o.provider for o in want.offers})
-                    reason = f"not from {', '.join(gone)} ({before.reason}): the limit is reached"
+                    reason = f"no node from {', '.join(gone)} ({before.reason}): limit reached"
                     remarks.append(Remark(self.name, f"pool:{want.pool}", "drop", reason))
             wants += narrowed
         # Many tasks of one array share machines with others: each job is told once.
@@ -217,9 +217,7 @@ class LimitsPolicy:
             tentative.add(limits, want.nodes)
             rates |= {key for key, limit in limits if limit.launches_per_minute}
         for key in rates:
-            usage.blocked_rates.setdefault(
-                key, f"{unit[0].reason} is first, and waits until nothing was started for a minute"
-            )
+            usage.blocked_rates.setdefault(key, f"{unit[0].reason} is next, after a minute without launches")
 
     def _excess(self, limits: _Limits, nodes: int, tentative: _Usage, unit: tuple[Want, ...], before: _Usage) -> str:
         """Which limit so many nodes more would break; empty: none."""
@@ -230,11 +228,11 @@ class LimitsPolicy:
             if limit.launches_per_minute is None:
                 continue
             rate, started = limit.launches_per_minute, tentative.started.get(key, 0)
-            whose = f"the limit{_limit_owner(key)} is {rate} launch(es) a minute"
+            limit_name = f"launch limit{_limit_owner(key)}"
             if key in tentative.blocked_rates:
-                return f"{whose}, and {tentative.blocked_rates[key]}"
+                return f"{limit_name}: {tentative.blocked_rates[key]}"
             if started + nodes > rate and not (gang and not before.started.get(key, 0)):
-                return f"{whose}, and {started} were made"
+                return f"{limit_name}: {started} of {rate} launch(es) used in the last minute"
         return ""
 
     @staticmethod
@@ -243,9 +241,9 @@ class LimitsPolicy:
         for key, limit in limits:
             there = usage.nodes.get(key, 0)
             if limit.nodes is not None and there + nodes > limit.nodes:
-                return f"the limit{_limit_owner(key)} is {limit.nodes} node(s), and {there} are there or coming"
+                return f"node limit{_limit_owner(key)} is {limit.nodes}; {there} running or starting"
             if limit.launches_per_minute == 0:
-                return f"the limit{_limit_owner(key)} is 0 launch(es) a minute"
+                return f"launch limit{_limit_owner(key)} is 0"
         return ""
 
 

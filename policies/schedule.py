@@ -190,7 +190,7 @@ class SchedulePolicy:
         return found
 
     def _without_bursting(self, target: Target, one: _OpenWindow) -> Target:
-        why = f"window {one.name} of the schedule lets nothing be started until {one.until}"
+        why = f"schedule window {one.name} allows no launches until {one.until}"
         wants: list[Want] = []
         out: list[tuple[Want, str]] = []
         for unit in gang_units(target.wants):
@@ -210,7 +210,7 @@ class SchedulePolicy:
             ):
                 if not _allowed(allowed, name):
                     whose = f"{kind} {name}" if name else f"no {kind}"
-                    return f"window {one.name} of the schedule starts no machines for {whose} until {one.until}"
+                    return f"schedule window {one.name} allows no launches for {whose} until {one.until}"
             return ""
 
         return without_jobs(target, self.name, snapshot, refusal)
@@ -219,7 +219,7 @@ class SchedulePolicy:
         def refusal(want: Want, offer: Offer) -> str:
             if not one.covers(want.pool) or _allowed(one.window.providers, offer.provider):
                 return ""
-            return f"window {one.name} of the schedule leaves out provider {offer.provider} until {one.until}"
+            return f"schedule window {one.name} excludes provider {offer.provider} until {one.until}"
 
         return without_offers(target, self.name, refusal, grouping_key=lambda want: want.pool)
 
@@ -230,10 +230,7 @@ class SchedulePolicy:
         for unit in gang_units(target.wants):
             more = sum(want.nodes for want in unit if one.covers(want.pool))
             if more and there + more > most:
-                why = (
-                    f"window {one.name} of the schedule allows {most} node(s) until {one.until},"
-                    f" and {there} are there or coming"
-                )
+                why = f"schedule window {one.name} allows {most} node(s) until {one.until}; {there} running or starting"
                 out += [(want, why) for want in unit]
                 continue
             there += more
@@ -251,7 +248,7 @@ class SchedulePolicy:
             missing = least - (len(good) - len(going) + coming)
             if missing <= 0:
                 continue
-            why = f"window {one.name} of the schedule has {least} node(s) until {one.until}"
+            why = f"schedule window {one.name} keeps {least} node(s) until {one.until}"
             kept_claims = {release.claim_id for release in going[:missing]}
             remarks = [Remark(self.name, f"claim:{claim_id}", "keep", why) for claim_id in kept_claims]
             missing -= len(kept_claims)
@@ -262,7 +259,7 @@ class SchedulePolicy:
                 remarks.append(Remark(self.name, f"pool:{pool}", "add", f"{missing} node(s): {why}"))
             elif missing:
                 remarks.append(
-                    Remark(self.name, f"pool:{pool}", "wait", f"{missing} node(s) lack ({why}): no offer now")
+                    Remark(self.name, f"pool:{pool}", "wait", f"{missing} node(s) missing ({why}): no offer available")
                 )
             target = replace(
                 target,

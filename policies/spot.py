@@ -116,17 +116,17 @@ class SpotPolicy:
         most = min(self.settings.max_nodes if own.max_nodes is None else own.max_nodes for own in limits)
         longest = min(self.settings.max_run_s if own.max_run_s is None else own.max_run_s for own in limits)
         if nodes > most:
-            return f"no spot machines for jobs of more than {most} node(s): all would lose their work with one of them"
+            return f"no spot for jobs of more than {most} node(s): one lost node loses the work of all"
         for job in (rows[job] for want in unit for job in want.jobs if job in rows):
             if not job.requeue and not self.settings.without_requeue:
-                return f"no spot machines for job {job.id}, which Slurm must not run again (--no-requeue)"
+                return f"no spot for job {job.id}: Slurm must not requeue it (--no-requeue)"
             lost = len(snapshot.interruptions.get(job.id, ()))
             if self.settings.interruptions and lost >= self.settings.interruptions:
-                return f"no spot machines for job {job.id}, whose machines were taken back {lost} time(s)"
+                return f"no spot for job {job.id}: its nodes were interrupted {lost} time(s)"
             expected = _expected(snapshot, job, longest)
             if expected > longest:
                 runs = f"is expected to run {expected / 60:.0f} min" if isfinite(expected) else "has no time limit"
-                return f"no spot machines for job {job.id}, which {runs}: the most is {longest / 60:.0f} min"
+                return f"no spot for job {job.id}: the job {runs}, the limit is {longest / 60:.0f} min"
         return ""
 
     def _too_many(self, spot: int, nodes: int, more: int) -> str:
@@ -134,7 +134,7 @@ class SpotPolicy:
         # Rounded up: the first machine may be spot wherever some may.
         if spot + more <= ceil(most * (nodes + more) / 100):
             return ""
-        return f"no more spot machines: {spot} of {nodes} nodes are spot, and the most is {most:g} %"
+        return f"no more spot: {spot} of {nodes} nodes are spot, the limit is {most:g} %"
 
     def _kinds(self, snapshot: Snapshot) -> dict[tuple[str, ...], str]:
         """Kinds of spot machines that were taken back too often within the hour."""
@@ -145,7 +145,7 @@ class SpotPolicy:
             if claim.offer.spot and claim.spot_interrupted:
                 taken[_kind(claim.offer)] = taken.get(_kind(claim.offer), 0) + 1
         return {
-            kind: f"{times} spot machines of type {kind[3]} in zone {kind[2]} were taken back within the hour"
+            kind: f"{times} spot nodes of type {kind[3]} in zone {kind[2]} were interrupted within an hour"
             for kind, times in taken.items()
             if least and times >= least
         }
@@ -157,7 +157,7 @@ class SpotPolicy:
         found: dict[str, tuple[Decimal, str]] = {}
         for offer in want.offers:
             if not offer.spot and (offer.currency not in found or offer.price < found[offer.currency][0]):
-                why = f"spot machines that save less than {least:g} % against {offer.price} {offer.currency} on demand"
+                why = f"spot saves less than {least:g} % against {offer.price} {offer.currency} on demand"
                 found[offer.currency] = (offer.price, why)
         factor = 1 - Decimal(str(least)) / 100
         return {currency: (price * factor, why) for currency, (price, why) in found.items()}

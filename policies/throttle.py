@@ -156,8 +156,8 @@ class ThrottlePolicy:
 
     def _resting_reasons(self, found: dict[str, _Failures], least: int, now: float) -> dict[str, str]:
         return {
-            name: f"rests {until_text(failures.last + self.settings.rest_s)},"
-            f" for {failures.times} machines failed within the hour"
+            name: f"paused {until_text(failures.last + self.settings.rest_s)}:"
+            f" {failures.times} nodes failed within an hour"
             for name, failures in found.items()
             if least and failures.times >= least and now - failures.last < self.settings.rest_s
         }
@@ -185,16 +185,16 @@ class ThrottlePolicy:
             elsewhere = many and all(any(not breakers_of(offer) for offer in want.offers) for want in unit)
             if keys and not elsewhere and keys.isdisjoint(probed_by):
                 probes |= dict.fromkeys((id(want) for want in unit), keys)
-                probed_by |= dict.fromkeys(keys, f"the machine for {unit[0].reason}")
+                probed_by |= dict.fromkeys(keys, f"the node for {unit[0].reason}")
 
         def refusal(want: Want, offer: Offer) -> str:
             open_breakers = breakers_of(offer)
             if {_key(b) for b in open_breakers} <= probes.get(id(want), frozenset()):
                 return ""
             last = max(open_breakers, key=lambda b: b.until)
-            who = next((probed_by[_key(b)] for b in open_breakers if _key(b) in probed_by), "one machine")
+            who = next((probed_by[_key(b)] for b in open_breakers if _key(b) in probed_by), "one node")
             error = f": {last.error}" if last.error else ""
-            return f"{last.key} failed {last.failures} time(s) ({last.cause}{error}); {who} is to try it first"
+            return f"{last.key} failed {last.failures} time(s) ({last.cause}{error}); {who} tries it first"
 
         return without_offers(target, self.name, refusal, grouping_key=lambda want: probes.get(id(want)))
 
@@ -223,10 +223,8 @@ class ThrottlePolicy:
                 out += [(want, why) for want in unit]
                 if sum(more.values()) > 1:
                     # Those behind it would use up the rate in each minute, and it would never have one of its own.
-                    first = (
-                        f"grows slowly, and {unit[0].reason} is first: it waits until fewer were started in a minute"
-                    )
-                    waiting_reasons |= {pool: waiting_reasons.get(pool, f"pool {pool} {first}") for pool in more}
+                    first = f"growth limit: {unit[0].reason} is next, after a minute with fewer launches"
+                    waiting_reasons |= {pool: waiting_reasons.get(pool, f"pool {pool}: {first}") for pool in more}
                 continue
             for pool, nodes in more.items():
                 started[pool] = started.get(pool, 0) + nodes
@@ -240,7 +238,7 @@ class ThrottlePolicy:
         # A job of more nodes than that goes alone.
         if begun + nodes <= most or not begun:
             return ""
-        return f"pool {pool} grows by {most} node(s) a minute at its size, and {begun} were started"
+        return f"pool {pool}: growth limit, {begun} of {most} node(s) started in the last minute"
 
     def _flapping(self, snapshot: Snapshot, target: Target) -> Target:
         claims = {claim.id: claim for claim in snapshot.claims}
@@ -253,7 +251,7 @@ class ThrottlePolicy:
             idle = snapshot.now - snapshot.idle_since(claim)
             if idle < self.settings.flap_keep_s:
                 keep_reasons[claim.id] = (
-                    f"pool {claim.pool} let {times} node(s) go and started as many again within"
+                    f"pool {claim.pool} terminated {times} node(s) and started as many within"
                     f" {self.settings.flap_s / 60:.0f} min: {claim.slot} stays for"
                     f" {self.settings.flap_keep_s / 60:.0f} min"
                 )
@@ -284,7 +282,7 @@ class ThrottlePolicy:
         for release in target.releases:
             most = self._settings_for(release.pool)[2]
             if most is not None and going.get(release.pool, 0) >= most:
-                keep_reasons[release.claim_id] = f"pool {release.pool} lets {most} node(s) go a minute"
+                keep_reasons[release.claim_id] = f"pool {release.pool} terminates at most {most} node(s) a minute"
             else:
                 going[release.pool] = going.get(release.pool, 0) + 1
         return self._without_releases(target, keep_reasons)

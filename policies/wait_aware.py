@@ -233,11 +233,11 @@ class _Weighing:
             return ""
         cost = part.cost(outlook.run_s + outlook.boot_s + self._idle_s)
         if isinf(outlook.local_start):
-            return f"no node on premises can run it; a machine for it costs about {part.format_cost(cost)}"
+            return f"no node on premises can run it; a cloud node costs about {part.format_cost(cost)}"
         wait = _about(outlook.local_start - self._now)
         return (
-            f"it would start on premises in about {wait}, and a machine for it alone costs about "
-            f"{part.format_cost(cost)}"
+            f"expected to start on premises in about {wait}; a cloud node of its own costs about"
+            f" {part.format_cost(cost)}"
         )
 
     def _unpaid_reason(self, want: Want) -> str:
@@ -264,8 +264,8 @@ class _Weighing:
             return ""
         first = left[0][0]
         return (
-            f"a machine for it would cost {first.format_cost(first.cost(seconds, 1.0))} and be used in part only;"
-            " it is started when more jobs are to share it"
+            f"a cloud node costs {first.format_cost(first.cost(seconds, 1.0))} and is used in part only;"
+            " burstd starts it when more jobs can share it"
         )
 
     def _stay_reason(self, part: _JobShare, outlook: Outlook) -> str:
@@ -287,8 +287,8 @@ class _Weighing:
         wait = outlook.local_start - self._now
         start = "at any moment" if wait < 30 else f"in about {_about(wait)}"
         return (
-            f"it is expected to start on premises {start}; a machine would be open to it in about"
-            f" {_about(outlook.ready_s)} and cost about {part.format_cost(cost)}"
+            f"expected to start on premises {start}; a cloud node takes about {_about(outlook.ready_s)}"
+            f" and costs about {part.format_cost(cost)}"
         )
 
     def _waited(self, part: _JobShare) -> float:

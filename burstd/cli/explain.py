@@ -20,7 +20,7 @@ from burstd.cli.session import JsonOption, SocketOption, api_client
 from burstd.cli.times import ago, epoch_seconds, rough_duration_text
 
 _MAX_CANDIDATES = 6
-_REFUSED_BY_RULE = "the pool's rules leave it out"
+_REFUSED_BY_RULE = "excluded by the pool's rules"
 _FORECAST_BASIS = {
     "slurm": "says Slurm's backfill scheduler",
     "queue": "by what runs and waits before it",

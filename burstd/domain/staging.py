@@ -217,8 +217,8 @@ class Staging:
         if not self.resume or "burstctl stage" in self.error:
             return self.error
         ran = self.resume in (StageState.COLLECTING, StageState.DELIVERING)
-        lost = f", or gives its output up with 'burstctl stage discard {self.job_id}'" if ran else ""
-        return f"{self.error}; once that is mended it goes on with 'burstctl stage retry {self.job_id}'{lost}"
+        lost = f"; to give up its output, run 'burstctl stage discard {self.job_id}'" if ran else ""
+        return f"{self.error}; repair this and run 'burstctl stage retry {self.job_id}'{lost}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -127,7 +127,7 @@ def _until_hard_policies_agree(
                 return target
     if not hard:
         return target
-    why = "what each of the hard policies wants is changed by another for ever"
+    why = "hard policies keep changing each other's target"
     names = ", ".join(str(policy.name) for policy in hard)
     return replace(_nothing_wanted(target, "chain", why), failed_policies=(PolicyFailed(names, why),))
 
@@ -171,7 +171,7 @@ def _whole_gangs(target: Target, before: Mapping[str, int]) -> Target:
     torn = {gang for gang, nodes in now.items() if nodes != before.get(gang, nodes)}
     if not torn:
         return target
-    why = "a part of its gang was taken away"
+    why = "another part of the job was refused"
     remarks = remarks_on_dropped_wants(((want, why) for want in target.wants if want.gang in torn), "chain")
     wants = tuple(want for want in target.wants if want.gang not in torn)
     return replace(target, wants=wants, remarks=(*target.remarks, *remarks))
@@ -200,9 +200,9 @@ def _assign_slots(free_slots: Mapping[str, Sequence[str]], target: Target, await
             want = target.wants[index]
             slots = want.slots or tuple(s for s in free[want.pool] if s not in reserved)[: want.nodes]
             if not want.offers:
-                fault = f"no offer for pool {want.pool} can be used now"
+                fault = f"no offer available for pool {want.pool}"
             elif len(slots) < want.nodes or any(slot not in free[want.pool] for slot in slots):
-                fault = f"pool {want.pool} has no free slot left for it"
+                fault = f"pool {want.pool} has no free slot left"
             else:
                 for slot in slots:
                     del free[want.pool][slot]

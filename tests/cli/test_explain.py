@@ -65,13 +65,12 @@ def timed(job: Job) -> Job:
 
 
 IMPOSSIBLE = """\
-Job 106 of daemon: impossible: no pool and no other node of burst can run it:
-pool gpu lacks gpu:h100:1 (it has none); pool cpu lacks gpu:h100:1 (it has
-none).
+Job 106 of daemon: impossible: no node in pool gpu has gpu:h100:1; no node in
+pool cpu has gpu:h100:1.
   It asks for 1 node, 8 CPUs, gpu:h100:1 per node.
-  Slurm says: it waits for nodes (Resources).
-  What would help: ask for what a pool has.
-  What would help: add a pool whose slots have it, in burstd.toml and
+  Slurm says: waiting for nodes (Resources).
+  What would help: request what a pool has.
+  What would help: add a pool with these resources to burstd.toml and
   slurm.conf.
 
 The smallest changes that would start it
@@ -79,19 +78,19 @@ The smallest changes that would start it
     scontrol update JobId=106 TresPerNode=gres/gpu:1
   --exclusive -> no --exclusive: at once on gpu2
 
-Pool gpu: lacks gpu:h100:1 (it has none)
+Pool gpu: lacks gpu:h100:1
 
-Pool cpu: lacks gpu:h100:1 (it has none)
+Pool cpu: lacks gpu:h100:1
 """
 REFUSED = """\
 Job 104 of nobody: wait: 3.06 EUR/h are too much.
   It asks for 1 node, 1 CPU, gpu:4 per node, 1440 min.
-  Slurm says: it waits for nodes (Resources).
+  Slurm says: waiting for nodes (Resources).
   It would start on premises: in about 3 h (by what runs and waits before it);
   in the cloud: in about 4 min.
   It is expected to run about 2 h (history of 12 jobs of ada); its machine would
   cost about 6.12 EUR, at most 73.44 EUR by its time limit.
-  What would help: see the policy thrift in burstd.toml.
+  What would help: see policy thrift in burstd.toml.
 
 """
 
@@ -110,7 +109,7 @@ def test_a_job_that_a_policy_keeps(run: Run, backend: FakeBackend) -> None:
     assert first == REFUSED
     assert "sandbox/local/a/g4/on-demand  3.06 EUR/h  thrift: 3.06 EUR/h are too much" in rest
     wide = run("explain", "104", columns=120).out
-    assert "tried again in 241 s" in wide
+    assert "next attempt in 241 s" in wide
     assert max(map(len, wide.splitlines())) <= 120
 
 

@@ -81,7 +81,7 @@ def test_the_second_job_waits_for_money_and_starts_when_the_limit_is_raised(worl
     assert world.states(first) == [JobState.RUNNING]
     assert world.states(second) == [JobState.PENDING]
     *_, why = world.store.remarks(f"job:{second}")
-    assert why.remark.reason == "project atlas has 0.15 of 0.45 EUR left this month, and this may cost up to 0.30"
+    assert why.remark.reason == "project atlas has 0.15 of 0.45 EUR left this month; this may cost up to 0.30"
     world.set_policies((IDLE, limits(projects={"atlas": {"limit": "0.90"}})))
     world.run(300)
     assert world.states(second) == [JobState.COMPLETED]

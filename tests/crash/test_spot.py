@@ -69,7 +69,7 @@ def test_after_enough_interruptions_a_job_gets_a_machine_on_demand(world: World)
         world.run_until(lambda: world.states(job) == [PENDING], 15)
     last = running(world, job, 120)
     assert (offers, last.offer.spot) == ([True] * TUNING.spot_interruptions, False)
-    assert "on demand: its machines were taken back 2 times" in world.store.claim_events(last.id)[0].reason
+    assert "on demand: its nodes were interrupted 2 times" in world.store.claim_events(last.id)[0].reason
     ends_well(world, job)
 
 

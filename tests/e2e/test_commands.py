@@ -67,10 +67,10 @@ def test_explain_names_why_a_job_waits(site: Site) -> None:
     limited = site.submit("-p burst -C solo -c1 --mem=100 -t5", user="bob")
     held = site.submit("-p burst -C solo -c1 --mem=100 -t5 --hold", user="bob")
     site.wait(lambda: len(site.burstctl_json("job", "list")["jobs"]) == 2, 10, "burstd knows the jobs")
-    limit = "the limit of user bob is 0 node(s)"
+    limit = "node limit of user bob is 0"
     site.wait(lambda: limit in site.burstctl("explain", limited).stdout, 20, "the limit is named")
     said = site.burstctl_json("explain", held)
-    assert "its user holds it" in said["slurm"]
+    assert "held by its user" in said["slurm"]
     assert any("scontrol release" in remedy for remedy in said["remedies"])
     assert site.instances() == []
 

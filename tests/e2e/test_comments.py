@@ -38,7 +38,7 @@ def test_a_job_is_told_what_becomes_of_it(site: Site) -> None:
 
 def test_a_job_that_can_never_run_is_told_at_once_and_what_would_run(site: Site) -> None:
     job = site.submit("-p burst -C closed -c1 --mem=100 -t5")
-    site.wait(lambda: comments(site)[job].startswith("burstd: never starts as it is: "), 10, "it is told")
+    site.wait(lambda: comments(site)[job].startswith("burstd: cannot start: "), 10, "it is told")
     said = site.burstctl_json("explain", job)
     assert said["verdict"] == "impossible"
     change = next(c for c in said["changes"] if c["before"] == "-C closed")
@@ -54,11 +54,11 @@ def test_what_a_user_wrote_stays(site: Site) -> None:
     his = site.submit(f"{ANY} --comment=for-the-paper", user="bob")
     wish = site.submit(f"{ANY} --comment=burst:mem=100", user="bob")
     plain = site.submit(ANY, user="bob")
-    limit = "burstd: waits: the limit of user bob is 0 node(s)"
+    limit = "burstd: waits: node limit of user bob is 0"
     site.wait(lambda: limit in comments(site)[plain], 20, "the limit stands in the comment")
     site.wait(lambda: comments(site)[wish].startswith(f"burst:mem=100 -- {limit}"), 20, "behind the wishes as well")
     assert comments(site)[his] == "for-the-paper"
     site.cluster.sh(f"scancel {plain}")
     site.wait(lambda: plain not in comments(site), 10, "it is gone")
     told = site.burstctl("event", "list", "--job", plain, user="bob").stdout
-    assert "the limit of user bob is 0 node(s)" in told
+    assert "node limit of user bob is 0" in told

@@ -129,10 +129,10 @@ def test_what_can_never_be_is_told_at_once(site: Site) -> None:
         site.submit("-p burst --gres=gpu:h100:9 -t5")
     dream = site.submit("-p burst --gres=gpu:b300:1 -t5")
     poor = site.submit("-p burst -A belle -c1 --mem=100 -t600")
-    for job, why in ((dream, "no offer can ever fill the slots of pool dream"), (poor, "can never")):
+    for job, why in ((dream, "no offer can serve pool dream"), (poor, "the whole budget")):
         site.wait(lambda job=job, why=why: why in " ".join(comments_of(site, job)), 15, f"{why}, in squeue")  # type: ignore[misc]
         [comment] = comments_of(site, job)
-        assert comment.startswith("burstd: never starts as it is: ")
+        assert comment.startswith("burstd: cannot start: ")
         assert why in explained(site, job)
     assert site.instances() == []
 

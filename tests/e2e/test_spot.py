@@ -72,7 +72,7 @@ def test_a_job_outlives_its_spot_machines(site: Site, figure: Callable[[str], No
     last = claims_of(site, job)[-1]
     assert last["offer"].endswith("/on-demand")
     planned = events(site, f"claim:{last['claim']}")[0]
-    assert "on demand: its machines were taken back 2 times" in planned["reason"]
+    assert "on demand: its nodes were interrupted 2 times" in planned["reason"]
     told = [e for e in events(site, f"job:{job}") if e["new"] == "interrupted"]
     assert [e["by"] for e in told] == ["spot", "spot"]
     assert "interruption, ends" in told[0]["reason"]

@@ -134,13 +134,13 @@ def test_a_destination_that_cannot_be_written_for_a_while_is_tried_again(
 @pytest.mark.parametrize(
     ("resume", "words"),
     [
-        ("waiting", "goes on with 'burstctl stage retry 7'"),
-        ("collecting", "goes on with 'burstctl stage retry 7', or gives its output up with 'burstctl stage discard 7'"),
+        ("waiting", "run 'burstctl stage retry 7'"),
+        ("collecting", "run 'burstctl stage retry 7'; to give up its output, run 'burstctl stage discard 7'"),
     ],
 )
 def test_the_alarm_of_a_held_job_names_the_commands(resume: str, words: str) -> None:
     held = replace(ROW, state=StageState.HELD, resume=resume, error="full")
     assert held.needs_attention
-    assert held.attention_text == f"full; once that is mended it {words}"
+    assert held.attention_text == f"full; repair this and {words}"
     said = "too long. Pack it, then: burstctl stage retry; or give it up: burstctl stage discard"
     assert replace(held, error=said).attention_text == said

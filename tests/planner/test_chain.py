@@ -288,7 +288,7 @@ def test_never_beyond_the_free_slots() -> None:
     found = target(job(), policies=(Doing(adding(*[want()] * 9)),))
     assert [w.slots for w in found.wants] == [("cpu1",), ("cpu2",), ("cpu3",), ("cpu4",)]
     [drop] = [r.reason for r in found.remarks if r.verdict == "drop"]
-    assert drop == "6 node(s) (a floor): pool cpu has no free slot left for it"
+    assert drop == "6 node(s) (a floor): pool cpu has no free slot left"
     greedy = target(policies=(Doing(adding(want(nodes=5), want(nodes=2))),))
     assert [w.nodes for w in greedy.wants] == [2], "all of a want or none"
 
@@ -296,7 +296,7 @@ def test_never_beyond_the_free_slots() -> None:
 def test_a_want_without_offers_is_dropped() -> None:
     found = target(job(), policies=(Doing(lambda t: replace(t, wants=(replace(t.wants[0], offers=()),))),))
     assert found.wants == ()
-    assert last_verdict(found) == ("wait", "no offer for pool cpu can be used now")
+    assert last_verdict(found) == ("wait", "no offer available for pool cpu")
 
 
 def test_a_torn_gang_is_dropped_whole() -> None:
@@ -304,7 +304,7 @@ def test_a_torn_gang_is_dropped_whole() -> None:
     second = job("5+1", het_job_id="5", het_offset=1, nodes=2, cpus=2)
     found = target(first, second, policies=(Doing(lambda t: replace(t, wants=t.wants[:1])),))
     assert found.wants == ()
-    assert last_verdict(found, "5") == ("wait", "a part of its gang was taken away")
+    assert last_verdict(found, "5") == ("wait", "another part of the job was refused")
 
 
 @pytest.mark.parametrize(("gang", "left"), [("other", 1), ("", 2)])
@@ -330,7 +330,7 @@ def test_a_hold_keeps_everything_as_it_is() -> None:
         job(exclusive=True), claims=(claim("cpu1", S.IN_SERVICE), claim("cpu2")), paused="maintenance (by root)"
     )
     assert (found.wants, found.releases) == ((), ())
-    assert last_verdict(found) == ("covered", "it has room on cpu1, which is up and open to it")
+    assert last_verdict(found) == ("covered", "the job fits on cpu1 (in service)")
     assert [(r.subject, r.verdict) for r in found.remarks if r.by == "hold"] == [
         ("claim:c-cpu2", "keep"),
         ("plan", "hold"),

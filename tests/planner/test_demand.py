@@ -65,21 +65,21 @@ def test_every_reason_that_blocks_a_job_has_a_text() -> None:
     for name, reason in PENDING_REASONS.items():
         assert reason.text, name
         assert not reason.text.endswith("."), name
-    assert pending_reason("NeverSeen").text == "Slurm gives a reason that burstd does not know: NeverSeen"
+    assert pending_reason("NeverSeen").text == "unknown Slurm reason: NeverSeen"
 
 
 @pytest.mark.parametrize(
     ("case", "fields", "why"),
     [
-        ("begins later", {"eligible": NOW + 90}, "its begin time is in 90 s"),
-        ("depends", {"dependency": "afterok:7(unfulfilled)"}, "it depends on another job (afterok:7(unfulfilled))"),
+        ("begins later", {"eligible": NOW + 90}, "begin time in 90 s"),
+        ("depends", {"dependency": "afterok:7(unfulfilled)"}, "depends on another job (afterok:7(unfulfilled))"),
         (
             "asks for a reservation",
             {"reservation": "course"},
-            "it asks for the reservation course, which has nodes of its own",
+            "reservation course has nodes of its own",
         ),
-        ("is being requeued", {"state": JobState.REQUEUED}, "it is requeued"),
-        ("held by its user", {"reason": "JobHeldUser"}, "its user holds it (Slurm: JobHeldUser)"),
+        ("is being requeued", {"state": JobState.REQUEUED}, "the job is requeued"),
+        ("held by its user", {"reason": "JobHeldUser"}, "held by its user (Slurm: JobHeldUser)"),
     ],
 )
 def test_what_else_blocks_a_job(case: str, fields: dict[str, Any], why: str) -> None:

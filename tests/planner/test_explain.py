@@ -61,15 +61,15 @@ def test_claims_and_nodes_that_serve_it() -> None:
     [
         ("held", {"reason": "JobHeldUser"}, {}, "wait", "scontrol release 1"),
         ("dependent", {"reason": "Dependency"}, {}, "wait", ""),
-        ("impossible", {"cpus": 99, "cpus_per_node": 99}, {}, "impossible", "ask for what a pool has"),
+        ("impossible", {"cpus": 99, "cpus_per_node": 99}, {}, "impossible", "request what a pool has"),
         (
             "no offer",
             {},
             {"offers": ()},
             "impossible",
-            "name offers that are as large as its slots in the pool's rules, in burstd.toml",
+            "allow offers as large as the pool's slots in the pool's rules, in burstd.toml",
         ),
-        ("it rests", {}, {"breakers": (RESTS,)}, "wait", "wait: offers that failed are tried again by themselves"),
+        ("it rests", {}, {"breakers": (RESTS,)}, "wait", "wait: burstd retries failed offers"),
         ("no slot", {}, {"drained_slots": frozenset({"cpu1", "cpu2", "cpu3", "cpu4"})}, "wait", "wait for a slot"),
         ("on hold", {}, {"paused": "burstctl hold by root"}, "wait", "burstctl unhold"),
     ],
@@ -99,9 +99,9 @@ def test_what_a_budget_can_never_pay_has_the_budgets_remedy() -> None:
 
 def test_pools_that_cannot_run_it_say_what_they_lack() -> None:
     found = explanation_of(make_snapshot(job(constraint="fast")))
-    assert [pool.lacks for pool in found.pool_candidates] == ["the features fast"]
+    assert [pool.lacks for pool in found.pool_candidates] == ["feature fast"]
     odd = explanation_of(make_snapshot(job(constraint="fast!")))
-    assert odd.pool_candidates[0].lacks.startswith("the constraint 'fast!' is not understood")
+    assert odd.pool_candidates[0].lacks.startswith("invalid constraint 'fast!'")
 
 
 @pytest.mark.parametrize(
@@ -123,20 +123,17 @@ def test_the_row_that_stands_for_it(asked: str, row: str) -> None:
 def test_jobs_that_have_started_or_are_not_there() -> None:
     running = job(state=JobState.RUNNING, node_list=("cpu1",))
     found = explanation_of(make_snapshot(running, claims=(claim("cpu1", S.IN_SERVICE),)))
-    assert (found.verdict, found.summary) == ("running", "it is running on cpu1")
+    assert (found.verdict, found.summary) == ("running", "the job is running on cpu1")
     assert [s.slot for s in found.serving] == ["cpu1"]
-    assert (
-        explanation_of(make_snapshot(), "9").summary
-        == "Slurm's queue has no such job; sacct knows those that have ended"
-    )
+    assert explanation_of(make_snapshot(), "9").summary == "not in Slurm's queue; for jobs that have ended, run sacct"
     blind = replace(make_snapshot(job()), slurm=Unavailable("timed out", 0))
-    assert explanation_of(blind).summary == "Slurm could not be read: timed out"
+    assert explanation_of(blind).summary == "cannot read Slurm: timed out"
 
 
 def test_jobs_that_no_plan_speaks_of() -> None:
     assert (
         explanation_of(make_snapshot(job(partitions=("onprem",)))).summary
-        == "no pool serves onprem; the burst partitions are burst"
+        == "no pool serves onprem; burst partitions: burst"
     )
     late = explain_job(make_snapshot(job()), Plan(), "1")
-    assert (late.verdict, late.summary) == ("unknown", "the last plan was made before it was seen")
+    assert (late.verdict, late.summary) == ("unknown", "the last plan is older than the job")

@@ -87,7 +87,7 @@ KINDS: list[tuple[str, dict[str, Any], tuple[Policy, ...], dict[str, tuple[bool,
             "cheap": (True, "", "", ""),
             "odd": (False, "", "", "spot, after on-demand"),
             "far": (False, "", "", "after the chosen one"),
-            "dear": (False, "", "", "dearer than the chosen one"),
+            "dear": (False, "", "", "more expensive than the chosen one"),
         },
     ),
     (
@@ -95,7 +95,7 @@ KINDS: list[tuple[str, dict[str, Any], tuple[Policy, ...], dict[str, tuple[bool,
         {"offers": (DEAR,), "breakers": (BROKEN,)},
         (),
         {
-            "dear": (False, "", "failed 1 time(s) (capacity: none left), tried again in 60 s", ""),
+            "dear": (False, "", "failed 1 time(s) (capacity: none left), next attempt in 60 s", ""),
         },
     ),
     (
@@ -111,7 +111,7 @@ KINDS: list[tuple[str, dict[str, Any], tuple[Policy, ...], dict[str, tuple[bool,
         {"offers": (CHEAP,), "pools": (pool(rules=(OfferRule("sky", ("big",)),)),)},
         (),
         {
-            "cheap": (False, "", "the pool's rules leave it out", ""),
+            "cheap": (False, "", "excluded by the pool's rules", ""),
         },
     ),
     (
@@ -119,7 +119,7 @@ KINDS: list[tuple[str, dict[str, Any], tuple[Policy, ...], dict[str, tuple[bool,
         {"clouds": {"sky": CloudView(Unavailable("timed out", 0), ())}},
         (),
         {
-            "sky": (False, "", "its offers could not be read: timed out", ""),
+            "sky": (False, "", "cannot read its offers: timed out", ""),
         },
     ),
     (
@@ -137,7 +137,7 @@ KINDS: list[tuple[str, dict[str, Any], tuple[Policy, ...], dict[str, tuple[bool,
         (FakePolicy("mute", in_silence),),
         {
             "cheap": (True, "", "", ""),
-            "dear": (False, "mute", "left out", ""),
+            "dear": (False, "mute", "excluded", ""),
         },
     ),
     (
@@ -154,7 +154,7 @@ KINDS: list[tuple[str, dict[str, Any], tuple[Policy, ...], dict[str, tuple[bool,
         {"offers": (CHEAP,)},
         (FakePolicy("spot", every_offer),),
         {
-            "cheap": (False, "spot", "no offer of pool cpu is left: too far", ""),
+            "cheap": (False, "spot", "no offer left in pool cpu: too far", ""),
         },
     ),
     (
@@ -216,9 +216,9 @@ def test_how_its_data_stands_and_what_its_machines_reserve() -> None:
 @pytest.mark.parametrize(
     ("by", "remedy"),
     [
-        ("budget", "wait until machines under the budget end"),
-        ("broker", "change the wishes in its comment (scontrol update JobId=1 Comment='burst: ...')"),
-        ("site_rules", "see the policy site_rules in burstd.toml"),
+        ("budget", "wait until nodes under the budget end"),
+        ("broker", "change the requirements in its comment (scontrol update JobId=1 Comment='burst: ...')"),
+        ("site_rules", "see policy site_rules in burstd.toml"),
     ],
 )
 def test_each_policy_has_its_remedy(by: str, remedy: str) -> None:

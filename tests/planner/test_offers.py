@@ -79,14 +79,14 @@ def test_each_refusal_has_its_reason() -> None:
     snapshot = replace(snapshot, clouds={**snapshot.clouds, "sea": CloudView(Unavailable("timed out", 0), ())})
     assert refusals(snapshot, of) == {
         "sky/r1/a/p1/on-demand": "smaller than the pool's slots: 4 CPUs of 16",
-        "sky/r1/a/p3/on-demand": "failed 3 time(s) (capacity: none left), tried again in 240 s",
-        "sky/r1/a/x/on-demand": "the pool's rules leave it out",
-        "sea": "its offers could not be read: timed out",
-        "fog": "the provider has not been read yet",
+        "sky/r1/a/p3/on-demand": "failed 3 time(s) (capacity: none left), next attempt in 240 s",
+        "sky/r1/a/x/on-demand": "excluded by the pool's rules",
+        "sea": "cannot read its offers: timed out",
+        "fog": "the provider has not answered yet",
     }
     reasons = no_offer_reason(evaluate_offers(snapshot, of))
     assert reasons.endswith("and 1 more")
-    assert "leave it out" not in reasons
+    assert "excluded" not in reasons
 
 
 def test_a_breaker_that_has_run_out_keeps_nothing() -> None:

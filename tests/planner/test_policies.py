@@ -60,7 +60,7 @@ def test_backlog_tells_the_job_how_long() -> None:
     found = target(*jobs(1), policies=(backlog(min_age_s=90),))
     assert last_verdict(found) == (
         "wait",
-        "jobs wait 90 s before machines of pool cpu are started for them: until 1970-01-12 13:47 UTC",
+        "pool cpu starts nodes for jobs that have waited 90 s: until 1970-01-12 13:47 UTC",
     )
 
 
@@ -131,7 +131,7 @@ def test_drained_and_held_nodes_are_not_kept() -> None:
 def test_a_floor_without_an_offer_says_so() -> None:
     found = target(offers=(), policies=(idle(min_nodes=2),))
     assert [(r.verdict, r.reason) for r in found.remarks] == [
-        ("wait", "2 node(s) lack (2 node(s) are always there): no offer now")
+        ("wait", "2 node(s) missing (at least 2 node(s)): no offer available")
     ]
 
 
@@ -159,7 +159,7 @@ def test_limits(case: str, given: dict[str, Any], there: int, nodes: int) -> Non
 def test_a_user_at_his_limit_does_not_keep_others_from_the_node_that_he_would_share() -> None:
     found = target(job("1"), job("2", user="eve"), policies=(limits(users={"eve": {"nodes": 0}}),))
     assert [(w.jobs, w.users) for w in found.wants] == [(("1",), ("ada",))]
-    assert last_verdict(found, "2") == ("wait", "the limit of user eve is 0 node(s), and 0 are there or coming")
+    assert last_verdict(found, "2") == ("wait", "node limit of user eve is 0; 0 running or starting")
 
 
 def test_launches_of_the_last_minute_count() -> None:
@@ -178,7 +178,7 @@ def test_the_next_provider_where_one_is_full() -> None:
     snapshot = replace(snapshot, clouds={**snapshot.clouds, "sea": CloudView((sea,), ())})
     found = make_target(snapshot, (limits(providers={"sky": {"nodes": 1}, "sea": {"nodes": 1}}),))
     assert [[o.provider for o in w.offers] for w in found.wants] == [["sky", "sea"], ["sea"]]
-    full = "the limit of provider {} is 1 node(s), and 1 are there or coming"
+    full = "node limit of provider {} is 1; 1 running or starting"
     assert last_verdict(found, "3") == ("wait", f"{full.format('sky')}; {full.format('sea')}")
 
 
@@ -186,7 +186,7 @@ def test_a_gang_is_never_split() -> None:
     small, gang, last = job("1", priority=3, exclusive=True), job("2", priority=2, nodes=3, cpus=3), job("3", cpus=4)
     found = target(small, gang, last, policies=(limits(nodes=3),), pools=(pool(slots=6),))
     assert wants(found) == [("cpu", 1, ("1",)), ("cpu", 1, ("3",))]
-    assert last_verdict(found, "2") == ("wait", "the limit is 3 node(s), and 1 are there or coming")
+    assert last_verdict(found, "2") == ("wait", "node limit is 3; 1 running or starting")
 
 
 def test_a_gang_larger_than_the_rate_goes_alone() -> None:

@@ -104,21 +104,21 @@ def test_a_wish_that_nobody_meets_is_told() -> None:
     verdict, reason = last_verdict(decided(job(comment="burst: gpu-model=v100")))
     assert verdict == "wait"
     assert reason == (
-        "no offer of pool cpu is left: it has no GPU, let alone v100; its GPUs are a100, not v100;"
-        " its GPUs are mi300x, not v100 and 1 more"
+        "no offer left in pool cpu: no GPU, v100 required; GPUs are a100, not v100;"
+        " GPUs are mi300x, not v100 and 1 more"
     )
 
 
 @pytest.mark.parametrize(
     ("comment", "fault"),
     [
-        ("burst: xyz=3", "burst: word 'xyz' is not known; known are nvidia-gpu, amd-gpu, gpu, cpu, mem, gpu-model"),
-        ("burst: gpu", "burst: gpu lacks a value: gpu=..."),
+        ("burst: xyz=3", "burst: unknown word 'xyz'; known words: nvidia-gpu, amd-gpu, gpu, cpu, mem, gpu-model"),
+        ("burst: gpu", "burst: gpu needs a value: gpu=..."),
         ("burst: gpu=many", "burst: gpu=many: must be a number, such as 3 or 1.5"),
         ("burst: mem=3X", "burst: mem=3X: must be MiB, or a number and a unit: K, M, G or T"),
-        (f"burst: {'gpu=1 ' * 100}", "burst: wishes are to have no more than 500 characters"),
-        ("burst: \x1b[2Jx=1", "burst: word '[2Jx' is not known"),
-        ("burst: tag=eu,,us", "burst: tag=eu,,us: must be words, with '|' or ',' between them"),
+        (f"burst: {'gpu=1 ' * 100}", "burst: requirements are limited to 500 characters"),
+        ("burst: \x1b[2Jx=1", "burst: unknown word '[2Jx'"),
+        ("burst: tag=eu,,us", "burst: tag=eu,,us: must be words separated by '|' or ','"),
     ],
 )
 def test_what_cannot_be_read_is_told_and_not_burst(comment: str, fault: str) -> None:
@@ -140,16 +140,14 @@ def test_of_jobs_whose_wishes_clash_the_first_has_its_way() -> None:
     assert [o.instance_type for o in found.wants[0].offers] == ["arm"]
     assert last_verdict(found, "2") == (
         "wait",
-        "it wishes gpu=1, which the machine for job 1 will not have, for that job wishes arch=arm64",
+        "conflicts with job 1 on the same node: gpu=1 against arch=arm64",
     )
 
 
 def test_one_that_nobody_meets_does_not_keep_others_from_their_machine() -> None:
     found = decided(job("1", comment="burst: gpu=99"), job("2"))
     assert wants(found) == [("cpu", 1, ("2",))]
-    assert last_verdict(found)[1].startswith(
-        "no offer of pool cpu has what it wishes (gpu=99): it has 0 GPUs, and 99 are wished"
-    )
+    assert last_verdict(found)[1].startswith("no offer in pool cpu has gpu=99: 0 GPUs, 99 required")
 
 
 def test_machines_with_something_special_are_for_those_who_wish_it() -> None:
@@ -186,7 +184,7 @@ def test_like_wishes_are_read_and_told_once(monkeypatch: pytest.MonkeyPatch) -> 
     found = decided(*rows)
     assert (len(found.wants), len(read)) == (4, 1)
     assert [r.reason for r in found.remarks if r.by == "broker" and r.verdict == "order"] == [
-        "4 node(s) are for their jobs only, which wish gpu=1"
+        "4 node(s) dedicated to jobs that require gpu=1"
     ]
 
 

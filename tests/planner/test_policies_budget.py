@@ -57,7 +57,7 @@ def test_what_fits_is_reserved_and_what_does_not_waits_with_the_figures() -> Non
     assert wants(found) == [("cpu", 1, ("1",)), ("cpu", 1, ("3",))]
     assert [w.reserved for w in found.wants] == [(Reserve(offer().id, Decimal("1.000000")),), ()]
     assert last_verdict(found, "2") == (
-        "wait", "project atlas has 0.60 of 1.60 EUR left this month, and this may cost up to 1.00",
+        "wait", "project atlas has 0.60 of 1.60 EUR left this month; this may cost up to 1.00",
     )  # fmt: skip
 
 
@@ -65,38 +65,38 @@ def test_what_fits_is_reserved_and_what_does_not_waits_with_the_figures() -> Non
     ("settings", "jobs", "fields", "verdict", "reason"),
     [
         ({"projects": {"atlas": {"limit": 0.5}}}, [atlas()], {}, "impossible",
-         ("it can never start in the cloud: it may cost up to 1.00, and the whole budget of project atlas is "
-         "0.50 EUR a month; a shorter time limit makes it cheaper")),
+         ("the job may cost up to 1.00, and the whole budget of project atlas is "
+         "0.50 EUR a month; a shorter time limit lowers the cost")),
         ({"users": {"ada": {"limit": 3, "period": "year"}}}, [atlas()],
          {"spent": (spent("2.5", "user", "ada", month=f"{MONTH[:5]}01"), spent("9", "user", "ada", month="1969-12"))},
-         "wait", "user ada has 0.50 of 3.00 EUR left this year, and this may cost up to 1.00"),
+         "wait", "user ada has 0.50 of 3.00 EUR left this year; this may cost up to 1.00"),
         ({"limit": 5, "period": "total"}, [atlas()], {"spent": (spent("4.5", "", "", month="1969-12"),)},
-         "wait", "the site has 0.50 of 5.00 EUR left, and this may cost up to 1.00"),
+         "wait", "the site has 0.50 of 5.00 EUR left; this may cost up to 1.00"),
         ({"limit": 5}, [atlas()], {"spent": (spent("4.99", "", "", month="1969-12"),)}, "boot", ""),
         ({"projects": {"*": {"limit": 1.5}}}, [atlas()], {"spent": (spent("1"),)},
-         "wait", "project atlas has 0.50 of 1.50 EUR left this month, and this may cost up to 1.00"),
+         "wait", "project atlas has 0.50 of 1.50 EUR left this month; this may cost up to 1.00"),
         ({"projects": {"*": {"limit": 1}, "atlas": {"limit": 2}}}, [atlas()], {"spent": (spent("1"),)}, "boot", ""),
         ({"projects": {"*": {"limit": 1}}}, [atlas(account="")], {}, "wait",
          "job 1 has no account, and every project has a budget: name one (sbatch --account)"),
         ({"projects": {"atlas": {"limit": 1}}}, [atlas(account="")], {}, "boot", ""),
         ({"limit": 9}, [atlas(time_limit_s=0.0)], {}, "wait",
-         ("job 1 has no time limit, so that it may cost any amount: give it one (sbatch --time), or set unlimited_s "
+         ("job 1 has no time limit, and its cost is unbounded: set one (sbatch --time), or set unlimited_s "
          "of [policies.budget]")),
         ({"limit": 9, "unlimited_s": 3600}, [atlas(time_limit_s=0.0)], {}, "boot", ""),
         ({"limit": 9}, [atlas()], {"offers": (offer(currency="USD"),)}, "wait",
          "its offers are paid in USD, and [policies.budget.rates] has no rate for it"),
         ({"limit": 1.5, "rates": {"USD": 2}}, [atlas()], {"offers": (offer(currency="USD"),)}, "impossible",
-         ("it can never start in the cloud: it may cost up to 2.00, and the whole budget of the site is "
-         "1.50 EUR a month; a shorter time limit makes it cheaper")),
+         ("the job may cost up to 2.00, and the whole budget of the site is "
+         "1.50 EUR a month; a shorter time limit lowers the cost")),
         ({"limit": 9}, [atlas()], {"spent": (spent("1", "", "", currency="USD"),)}, "wait",
-         ("the budget of the site cannot be reckoned: it was spent in USD, and [policies.budget.rates] has no rate "
+         ("the budget of the site cannot be computed: USD was spent, and [policies.budget.rates] has no rate "
          "for it")),
         ({"limit": 9, "egress": {"*": 0.1}, "egress_gib": 100}, [atlas()], {}, "impossible",
-         ("it can never start in the cloud: it may cost up to 11.00, and the whole budget of the site is 9.00 EUR a "
-         "month; a shorter time limit makes it cheaper")),
+         ("the job may cost up to 11.00, and the whole budget of the site is 9.00 EUR a "
+         "month; a shorter time limit lowers the cost")),
         ({"limit": 9, "egress": {"sky": 1}}, [atlas()],
          {"spent": (spent("0", "", "", currency="", bytes_out=17 << 29, provider="sky"),)}, "wait",
-         "the site has 0.50 of 9.00 EUR left this month, and this may cost up to 1.00"),
+         "the site has 0.50 of 9.00 EUR left this month; this may cost up to 1.00"),
     ],
 )  # fmt: skip
 def test_verdicts(
@@ -115,7 +115,7 @@ def test_a_dearer_offer_that_does_not_fit_is_left_out() -> None:
     assert want.offers == (cheap,)
     [out] = want.excluded_offers
     assert (out.offer, out.by) == (dear.id, "budget")
-    assert out.reason == "project atlas has 2.00 of 2.00 EUR left this month, and this may cost up to 3.00"
+    assert out.reason == "project atlas has 2.00 of 2.00 EUR left this month; this may cost up to 3.00"
 
 
 def test_the_dearest_offer_that_a_launch_may_take_is_reserved() -> None:

@@ -62,7 +62,7 @@ def test_a_long_job_is_worth_moving_its_input() -> None:
 
 def test_nothing_near_can_be_had() -> None:
     found = decided(STAGED, locality(near={"s3": ("sea/*",)}, far="never"))
-    assert last_verdict(found) == ("wait", "no offer of pool cpu is left: not near store s3, which has the input")
+    assert last_verdict(found) == ("wait", "no offer left in pool cpu: not near store s3, which has the input")
 
 
 def test_a_job_that_lost_spot_machines_keeps_those_on_demand_in_front() -> None:
@@ -103,10 +103,10 @@ def test_which_jobs_burst(
 
 def test_they_are_told_why_not() -> None:
     assert last_verdict(decided(LATE, locality(max_gib=9)))[1] == (
-        "10.0 GiB of its input are still to be sent: more than 9 GiB do not burst"
+        "10.0 GiB of its input are not uploaded yet; the limit is 9 GiB"
     )
     assert last_verdict(decided(LATE, locality(), outlook=outlook(20, 30)))[1] == (
-        "its input would be in the store in 1 min, and by then it is expected to have run here (in 1 min)"
+        "its input reaches the store in 1 min; the job is expected to end on premises in 1 min"
     )
 
 

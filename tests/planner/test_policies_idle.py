@@ -94,14 +94,14 @@ def test_it_says_why_a_node_stays() -> None:
         (remark,) = [r for r in decided(policy, node("cpu1", 100, paid_s=1800), **fields).remarks if r.by == "idle"]
         return remark.reason
 
-    assert reason(idle()) == "cpu1 stays without a job until 1970-01-12 13:50 UTC, for 300 s"
+    assert reason(idle()) == "cpu1 stays idle until 1970-01-12 13:50 UTC, for 300 s"
     assert (
         reason(idle(keep_cost=Decimal("0.05")))
-        == "cpu1 stays without a job until 1970-01-12 13:48 UTC, for 180 s (idle it costs 0.05 EUR by then)"
+        == "cpu1 stays idle until 1970-01-12 13:48 UTC, for 180 s (its idle time then costs 0.05 EUR)"
     )
-    assert reason(idle(billing_s={"sky": 3600})) == "cpu1 is paid for until 1970-01-12 14:16 UTC"
+    assert reason(idle(billing_s={"sky": 3600})) == "cpu1 is paid until 1970-01-12 14:16 UTC"
     assert reason(idle(boots=2), runtime_state=RuntimeState(boot_durations={"cpu": (300.0,)})) == (
-        "cpu1 stays without a job until 1970-01-12 13:55 UTC, for 600 s (2 times as long as it takes to boot)"
+        "cpu1 stays idle until 1970-01-12 13:55 UTC, for 600 s (2 times its boot time)"
     )
 
 
@@ -119,7 +119,7 @@ def test_times_that_are_shorter_than_the_margin_are_refused(billing_s: float) ->
 
 def test_nodes_stay_for_ever_where_that_is_set() -> None:
     (remark,) = [r for r in decided(idle(keep_alive_s=float("inf")), node("cpu1", 100)).remarks if r.by == "idle"]
-    assert remark.reason == "cpu1 stays without a job for ever"
+    assert remark.reason == "cpu1 stays idle for ever"
 
 
 @pytest.mark.parametrize("given", [{"min_nodes": 1}, {"spare_nodes": 1}])

@@ -114,7 +114,7 @@ def test_a_node_of_a_jobs_own_is_none_of_the_warm_ones() -> None:
 )
 def test_a_job_is_told_until_when(now: str, until: str) -> None:
     found = at(moment(now), schedule(office={**OFFICE, "burst": False}))
-    assert last_verdict(found) == ("wait", f"window office of the schedule lets nothing be started until {until}")
+    assert last_verdict(found) == ("wait", f"schedule window office allows no launches until {until}")
 
 
 def test_a_window_that_opens_again_while_it_is_open_lasts_longer() -> None:
@@ -149,8 +149,8 @@ def test_only_some_users_and_accounts() -> None:
     ]  # fmt: skip
     found = make_target(make_snapshot(*rows), (policy,))
     assert [(w.jobs, w.users, w.accounts) for w in found.wants] == [(("1",), ("ada",), ("phys-a",))]
-    assert "starts no machines for account phys-students" in last_verdict(found, "2")[1]
-    assert "starts no machines for account chem" in last_verdict(found, "3")[1]
+    assert "allows no launches for account phys-students" in last_verdict(found, "2")[1]
+    assert "allows no launches for account chem" in last_verdict(found, "3")[1]
     assert "starts no machines for user eve" in last_verdict(found, "4")[1]
 
 

@@ -74,8 +74,7 @@ def test_a_job_without_a_way_but_spot_waits_and_is_told_why() -> None:
     found = make_target(make_snapshot(job(time_limit_s=5 * H), offers=(CHEAP,)), (spot(),))
     assert found.wants == ()
     assert last_verdict(found)[1] == (
-        "no offer of pool cpu is left:"
-        " no spot machines for job 1, which is expected to run 300 min: the most is 240 min"
+        "no offer left in pool cpu: no spot for job 1: the job is expected to run 300 min, the limit is 240 min"
     )
 
 

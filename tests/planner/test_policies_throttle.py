@@ -68,7 +68,7 @@ def test_a_job_of_more_nodes_goes_alone() -> None:
     just = (RecentLaunch(NOW - 30, "cpu", "sky", ()),)
     late = target(gang, pools=(TEN,), recent_launches=just, policies=(throttle(start_nodes=2),))
     assert wants(late) == []
-    assert last_verdict(late, "2") == ("wait", "pool cpu grows by 2 node(s) a minute at its size, and 1 were started")
+    assert last_verdict(late, "2") == ("wait", "pool cpu: growth limit, 1 of 2 node(s) started in the last minute")
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,9 @@ def test_a_pool_shrinks_slowly() -> None:
     leaving = (claim("cpu9", S.DRAINING, since=NOW - 20), claim("cpu10", S.TERMINATING, since=NOW - 90))
     found = shrunk(4, throttle(release_per_minute=3), going=leaving)
     assert len(found.releases) == 2
-    assert [r.reason for r in found.remarks if r.by == "throttle"] == ["pool cpu lets 3 node(s) go a minute"] * 2
+    assert [r.reason for r in found.remarks if r.by == "throttle"] == [
+        "pool cpu terminates at most 3 node(s) a minute"
+    ] * 2
     ended = tuple(EndedClaim(NOW - s, claim("cpu8", S.GONE, opened=NOW - 900)) for s in (10, 100))
     assert len(shrunk(4, throttle(release_per_minute=3), ended_claims=ended).releases) == 2
 
@@ -134,7 +136,7 @@ def test_it_says_why_a_flapping_pool_keeps_them() -> None:
     launches = tuple(RecentLaunch(NOW - s, "cpu", "sky", ()) for s in (250, 150, 50))
     found = shrunk(1, throttle(), ended_claims=past, recent_launches=launches)
     assert [r.reason for r in found.remarks if r.by == "throttle"] == [
-        "pool cpu let 3 node(s) go and started as many again within 30 min: cpu1 stays for 30 min"
+        "pool cpu terminated 3 node(s) and started as many within 30 min: cpu1 stays for 30 min"
     ]
 
 
@@ -174,8 +176,8 @@ def test_those_who_wait_for_it_are_told() -> None:
     found = target(*jobs(2), offers=(BAD,), breakers=(OVER,), policies=(throttle(),))
     assert wants(found) == [("cpu", 1, ("1",))]
     assert last_verdict(found, "2")[1] == (
-        "no offer of pool cpu is left: sky/r1/a/small/on-demand failed 3 time(s) (capacity: no room);"
-        " the machine for job 1 is to try it first"
+        "no offer left in pool cpu: sky/r1/a/small/on-demand failed 3 time(s) (capacity: no room);"
+        " the node for job 1 tries it first"
     )
 
 
@@ -216,7 +218,7 @@ def test_what_the_spot_market_took_back_is_no_failure(error: str) -> None:
 def test_a_resting_pool_says_so() -> None:
     past = tuple(EndedClaim(NOW - 30, claim("cpu8", S.GONE, error="boot")) for _ in range(3))
     assert last_verdict(target(job(), ended_claims=past, policies=(throttle(pool_failures=3),)))[1] == (
-        "pool cpu rests until 1970-01-12 13:56 UTC, for 3 machines failed within the hour"
+        "pool cpu paused until 1970-01-12 13:56 UTC: 3 nodes failed within an hour"
     )
 
 

@@ -100,18 +100,16 @@ def test_bursts_or_waits(case: str, outlook: Outlook, given: dict[str, Any], bur
 def test_what_users_read_does_not_change_with_every_look() -> None:
     found = decided({"1": ahead(0.25 + 20 / HOUR, 5.9)}, gpu_job())
     assert last_verdict(found)[1] == (
-        "it is expected to start on premises in about 15 min; a machine would be open to it in about 5 min"
-        " and cost about 12 GPU-hours"
+        "expected to start on premises in about 15 min; a cloud node takes about 5 min and costs about 12 GPU-hours"
     )
     found = decided({"1": ahead(3.1)}, gpu_job(), price=Decimal(10))
     assert (
         last_verdict(found)[1]
-        == "it would start on premises in about 3 h, and a machine for it alone costs about 7.0 EUR"
+        == "expected to start on premises in about 3 h; a cloud node of its own costs about 7.0 EUR"
     )
     found = decided({"1": ahead(0.003)}, job())
     assert last_verdict(found)[1] == (
-        "it is expected to start on premises at any moment; a machine would be open to it in about 5 min"
-        " and cost about 0.3 machine-hours"
+        "expected to start on premises at any moment; a cloud node takes about 5 min and costs about 0.3 machine-hours"
     )
 
 
@@ -138,7 +136,7 @@ def test_one_job_does_not_pay_for_a_machine_that_stays_half_empty() -> None:
     # Its own half would be worth it.
     found = decided({"1": ahead(0.8)}, gpu_job("1", 1))
     assert wants(found) == []
-    assert "be used in part only" in last_verdict(found)[1]
+    assert "is used in part only" in last_verdict(found)[1]
     assert wants(decided({"1": ahead(1.3)}, gpu_job("1", 1))) == [("gpu", 1, ("1",))]
 
 
@@ -175,7 +173,7 @@ def test_a_job_that_bursts_is_not_in_the_way_of_the_next() -> None:
     long = job("3", cpus=4, time_limit_s=3 * HOUR)
     found = make_target(make_snapshot(running, *quick, long, nodes=(busy,)), (policy(),))
     assert wants(found) == [("cpu", 1, ("1",)), ("cpu", 1, ("2",))]
-    assert last_verdict(found, "3")[1].startswith("it is expected to start on premises in about 60 min")
+    assert last_verdict(found, "3")[1].startswith("expected to start on premises in about 60 min")
 
 
 def test_without_any_word_on_a_job_it_bursts_after_a_while() -> None:

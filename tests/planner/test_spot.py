@@ -317,19 +317,19 @@ def test_explain_says_why_it_is_on_demand() -> None:
     found = decide(interrupted(0, 1), (), Tuning()).target
     verdict, reason = last_verdict(found)
     assert verdict == "boot"
-    assert reason.endswith("cpu1, sky/r1/a/a/on-demand (on demand: its machines were taken back 2 times)")
+    assert reason.endswith("cpu1, sky/r1/a/a/on-demand (on demand: its nodes were interrupted 2 times)")
 
 
 def test_explain_says_it_of_a_job_that_shares_the_machine_too() -> None:
     offers = (offer("a", "1", spot=True), offer("a", "3"))
     found = make_snapshot(job("2"), job("1", submitted=NOW - 10), offers=offers)
     _, reason = last_verdict(decide(replace(found, interruptions={"1": frozenset({0, 1})}), (), Tuning()).target, "2")
-    assert reason.endswith("on-demand (on demand: machines of a job that shares it were taken back 2 times)")
+    assert reason.endswith("on-demand (on demand: nodes of a job that shares it were interrupted 2 times)")
 
 
 def test_without_an_on_demand_offer_spot_it_stays() -> None:
     found = replace(make_snapshot(job("1"), offers=(SPOT,)), interruptions={"1": frozenset({0, 1})})
     [want] = decide(found, (), Tuning()).target.wants
     assert want.offers == (SPOT,)
-    assert "spot, as the pool has no other offer now" in want.reason
+    assert "spot, no on-demand offer available" in want.reason
     assert target(job("1"), offers=(SPOT,)).wants[0].reason == "job 1"

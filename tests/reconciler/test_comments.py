@@ -54,27 +54,27 @@ def line(snapshot: Snapshot, job_id: str = "1", own_part: str = "") -> JobCommen
 GANG = tuple(claim(f"cpu{n}", S.BOOTING if n < 3 else S.VALIDATING, jobs=("1",), gang="1") for n in (1, 2, 3, 4))
 BROKEN = next_breaker(None, offer(), "capacity", NOW, "none left")
 STOCKOUT = (
-    "waits: no offer for pool cpu can be used now: sky/r1/a/small/on-demand: failed 1 time(s) (capacity),"
-    " tried again at 13:48 UTC"
+    "waits: no offer available for pool cpu: sky/r1/a/small/on-demand: failed 1 time(s) (capacity),"
+    " next attempt at 13:48 UTC"
 )
 LINES: list[tuple[str, Snapshot, str, str]] = [
     ("new", make_snapshot(job()), "coming", "node cpu1 is being started, about 1 min"),
     ("booting", make_snapshot(job(), claims=(claim("cpu2", S.BOOTING, jobs=("1",), created=NOW - 5),)), "coming",
      "node cpu2 is booting, about 1 min"),
     ("late", make_snapshot(job(), claims=(claim("cpu2", S.VALIDATING, jobs=("1",), created=NOW - 900),)), "coming",
-     "node cpu2 is being checked"),
+     "node cpu2 is being validated"),
     ("gang", make_snapshot(job(nodes=4, cpus=16), claims=GANG), "coming",
      "nodes cpu1, cpu2, cpu3 and 1 more are booting"),
     ("open", make_snapshot(job(), claims=(claim("cpu2", S.IN_SERVICE),)), "soon",
-     "starts soon: it has room on cpu2, which is up and open to it"),
-    ("held", make_snapshot(job(reason="JobHeldUser")), "waits", "waits: its user holds it (Slurm: JobHeldUser)"),
-    ("begin", make_snapshot(job(eligible=NOW + 90)), "waits", "waits: its begin time is at 13:49 UTC"),
+     "starts soon: the job fits on cpu2 (in service)"),
+    ("held", make_snapshot(job(reason="JobHeldUser")), "waits", "waits: held by its user (Slurm: JobHeldUser)"),
+    ("begin", make_snapshot(job(eligible=NOW + 90)), "waits", "waits: begin time at 13:49 UTC"),
     ("stockout", make_snapshot(job(), breakers=(BROKEN,)), "waits",
      STOCKOUT),
     ("impossible", make_snapshot(job(cpus=9, cpus_per_node=9)), "never",
-     "never starts as it is: no pool and no other node of burst can run it: pool cpu lacks 9 CPUs (it has 4)"),
+     "cannot start: no node in pool cpu has 9 CPUs (a node has 4)"),
     ("array", make_snapshot(job(tasks=9, array_tasks="1-9", cpus=4)), "soon",
-     "starts soon: 4 task(s) have 4 new node(s): cpu1, cpu2, cpu3, cpu4; 5 task(s) wait: "),
+     "starts soon: 4 task(s) get 4 new node(s): cpu1, cpu2, cpu3, cpu4; 5 task(s) waiting: "),
 ]  # fmt: skip
 
 
@@ -112,14 +112,14 @@ def test_what_a_cloud_answered_is_not_for_everybody() -> None:
     broken = next_breaker(None, offer(), "auth", NOW, words)
     found = line(make_snapshot(job(), breakers=(broken,)))
     assert found is not None
-    assert "failed 1 time(s) (auth), tried again at" in found.text
+    assert "failed 1 time(s) (auth), next attempt at" in found.text
     assert "arn" not in found.text
 
     base = make_snapshot(job())
     silent = replace(base, clouds={"sky": replace(base.clouds["sky"], offers=Unavailable(words, NOW))})
     found = line(silent)
     assert found is not None
-    assert found.text.endswith("sky: its offers could not be read")
+    assert found.text.endswith("sky: cannot read its offers")
 
     failed = replace(make_target(base, ()), failed_policies=(PolicyFailed("names", words),))
     held = Remark("names", "job:1", "wait", f"the policy failed: {words}")
@@ -143,9 +143,9 @@ def test_a_line_is_one_and_not_too_long() -> None:
     ("reason", "text"),
     [
         ("it goes on in 59 s", "it goes on at 13:48 UTC"),
-        ("one is started in 2 min 20 s", "one is started at 13:49 UTC"),
+        ("burstd launches one in 2 min 20 s", "burstd launches one at 13:49 UTC"),
         ("tried again in 1 h", "tried again at 14:47 UTC"),
-        ("its begin time is in 3 d 2 h", "its begin time is on 1970-01-15 at 15:47 UTC"),
+        ("begin time in 3 d 2 h", "begin time on 1970-01-15 at 15:47 UTC"),
         ("in 3 nodes, in about 5 min", "in 3 nodes, in about 5 min"),
     ],
 )
@@ -267,7 +267,7 @@ def test_the_same_kind_of_line_is_written_seldom() -> None:
     assert not desk.loop(job_comments.MIN_NUMBERS_REWRITE_S + job_comments.MIN_REWRITE_S - 1, j1="a limit")
     assert desk.loop(job_comments.MIN_NUMBERS_REWRITE_S + job_comments.MIN_REWRITE_S, j1="a limit")
     assert desk.loop(job_comments.MIN_NUMBERS_REWRITE_S + job_comments.MIN_REWRITE_S + 1, j1="impossible!too big") == [
-        (("1",), "burstd: never starts as it is: too big")
+        (("1",), "burstd: cannot start: too big")
     ]
 
 
@@ -329,7 +329,7 @@ def test_a_loop_writes_so_many_and_the_most_urgent_first(monkeypatch: pytest.Mon
     monkeypatch.setattr(job_comments, "MAX_JOBS_WRITTEN", 3)
     desk = CommentWriterRig(*(job(str(n), priority=n) for n in range(1, 7)))
     words = {"j1": "impossible!no", "j2": "a", "j3": "b", "j4": "b", "j5": "b", "j6": "c"}
-    assert desk.loop(0, **words) == [(("1",), "burstd: never starts as it is: no"), (("6",), "burstd: waits: c")]
+    assert desk.loop(0, **words) == [(("1",), "burstd: cannot start: no"), (("6",), "burstd: waits: c")]
     assert desk.loop(2, **words) == [(("5", "4", "3"), "burstd: waits: b")]
     assert desk.loop(4, **words) == [(("2",), "burstd: waits: a")]
     assert desk.loop(6, **words) == []
@@ -353,7 +353,7 @@ def test_a_long_queue_is_looked_at_seldom_and_the_hopeless_at_once(monkeypatch: 
     desk = CommentWriterRig(job("1", priority=1), job("2", priority=2), job("3", priority=3))
     assert desk.loop(0, j1="a", j2="b", j3="c") == [(("3",), "burstd: waits: c")]
     assert desk.loop(29, j1="a", j2="b", j3="c") == []
-    assert desk.loop(29.5, j1="impossible!no", j2="b", j3="c") == [(("1",), "burstd: never starts as it is: no")]
+    assert desk.loop(29.5, j1="impossible!no", j2="b", j3="c") == [(("1",), "burstd: cannot start: no")]
     assert desk.loop(59, j1="impossible!no", j2="b", j3="c") == []
     assert desk.loop(60, j1="impossible!no", j2="b", j3="c") == [(("2",), "burstd: waits: b")]
 

@@ -229,7 +229,7 @@ def test_the_owner_sees_his_own(served: tuple[FakeBackend, Path]) -> None:
                        "/v1/stage", f"/v1/stage/{WAITS}", "/v1/routes", "/v1/bill?group=user"}  # fmt: skip
     alarms = json.loads(said["/v1/status"][1])["alarms"]
     held = f"the data of job {WAITS} is held: /data/{SECRET} cannot be read"
-    assert f"{held}; once that is mended it goes on with 'burstctl stage retry {WAITS}'" in alarms
+    assert f"{held}; repair this and run 'burstctl stage retry {WAITS}'" in alarms
     assert ALARM not in alarms  # it names others as well
 
 

@@ -162,7 +162,7 @@ def without_offers(
         why = [_refusal_reasons(old, new) for old, new in zip(unit, left, strict=True)]
         stuck = next((i for i, new in enumerate(left) if why[i] and not new.offers), None)
         if stuck is not None:
-            reason = f"no offer of pool {unit[stuck].pool} is left: {why[stuck]}"
+            reason = f"no offer left in pool {unit[stuck].pool}: {why[stuck]}"
             out += [(want, reason) for want in unit]
             continue
         for want, reason in zip(left, why, strict=True):
@@ -170,7 +170,7 @@ def without_offers(
                 refusals.setdefault((want.pool, reason), []).append(want.reason)
         wants += left
     remarks = remarks_on_dropped_wants(out, by) + tuple(
-        Remark(by, f"pool:{pool}", "drop", f"offers left out for {_first_names(whose)}: {reason}")
+        Remark(by, f"pool:{pool}", "drop", f"offers excluded for {_first_names(whose)}: {reason}")
         for (pool, reason), whose in refusals.items()
     )
     return replace(target, wants=tuple(wants), remarks=(*target.remarks, *remarks)) if remarks else target

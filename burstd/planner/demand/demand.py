@@ -282,7 +282,7 @@ class _QueueScan:
             self._running = _running_tasks(self._slurm.jobs)
         left = job.tasks_limit - self._running[job.array_job_id or job.id]
         if left <= 0:
-            return 0, f"as many tasks of its array run as its % throttle allows ({job.tasks_limit})"
+            return 0, f"the array's % throttle allows {job.tasks_limit} running tasks"
         tasks = min(max(1, job.tasks), left)
         self._running[job.array_job_id or job.id] += tasks
         return tasks, ""
@@ -290,7 +290,7 @@ class _QueueScan:
     def _blocking_reason(self, job: Job) -> str:
         """Why more nodes would not start it; empty: they would."""
         if job.state is not JobState.PENDING:
-            return f"it is {job.state.value.lower().replace('_', ' ')}"
+            return f"the job is {job.state.value.lower().replace('_', ' ')}"
         found = self._pending_reason(job.reason)
         bound = job.id in self._snapshot.bound or job.het_job_id in self._snapshot.bound
         # The machine of one that begins anew boots while Slurm keeps it from starting.
@@ -306,11 +306,11 @@ class _QueueScan:
         if not found.needs_nodes and not begun and not staging and not (bound and job.reason == "Reservation"):
             return f"{found.text} (Slurm: {job.reason})"
         if job.dependency:
-            return f"it depends on another job ({job.dependency})"
+            return f"depends on another job ({job.dependency})"
         if job.eligible > self._now and not begun:
-            return f"its begin time is in {job.eligible - self._now:.0f} s"
+            return f"begin time in {job.eligible - self._now:.0f} s"
         if job.reservation and not bound:
-            return f"it asks for the reservation {job.reservation}, which has nodes of its own"
+            return f"reservation {job.reservation} has nodes of its own"
         if data is not None and data.wait_reason:
             self._wake_at = min(self._wake_at, data.due)
             return data.wait_reason

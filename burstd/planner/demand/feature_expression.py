@@ -106,6 +106,11 @@ def node_counts(alternative: Alternative, nodes: int) -> list[tuple[int, Express
     return parts
 
 
+def features_text(constraint: str) -> str:
+    """``feature a100``, ``features a100&nvlink``: a constraint in a sentence."""
+    return f"features {constraint}" if set(constraint) & set("&|*[( ") else f"feature {constraint}"
+
+
 class _ParseError(ValueError):
     """The expression is not one that Slurm documents."""
 
@@ -113,8 +118,8 @@ class _ParseError(ValueError):
 def parse_constraint(text: str) -> Constraint:
     """Parses an expression; empty: every node will do."""
     if len(text) > _MAX_LENGTH:
-        why = f"it is longer than {_MAX_LENGTH} letters"
-        return Constraint(text[:_SHOWN], (), f"the constraint {text[:_SHOWN]!r}... is not understood: {why}")
+        why = f"longer than {_MAX_LENGTH} characters"
+        return Constraint(text[:_SHOWN], (), f"invalid constraint {text[:_SHOWN]!r}...: {why}")
     return _parse(text)
 
 
@@ -125,7 +130,7 @@ def _parse(text: str) -> Constraint:
     try:
         alternatives = _Parser(_tokens(text)).parse()
     except _ParseError as unclear:
-        return Constraint(text, (), f"the constraint {text[:_SHOWN]!r} is not understood: {unclear}")
+        return Constraint(text, (), f"invalid constraint {text[:_SHOWN]!r}: {unclear}")
     fewest = min(sum(g.count for g in a) for a in alternatives)
     return Constraint(text, alternatives, "", max(1, fewest))
 
@@ -156,7 +161,7 @@ class _Parser:
         if self._at < len(self._tokens):
             raise _ParseError(f"unexpected {self._tokens[self._at][:_SHOWN]!r}")
         if any(sum(g.count for g in alternative) > _MAX_NODES for alternative in found):
-            raise _ParseError("it asks for more nodes than Slurm can have")
+            raise _ParseError(f"more than {_MAX_NODES} nodes")
         return found
 
     def _peek(self) -> str:
@@ -165,14 +170,14 @@ class _Parser:
     def _next(self) -> str:
         token = self._peek()
         if not token:
-            raise _ParseError("it ends too early")
+            raise _ParseError("unexpected end")
         self._at += 1
         return token
 
     def _deeper(self) -> None:
         self._depth += 1
         if self._depth > _MAX_DEPTH:
-            raise _ParseError("it is nested too deeply")
+            raise _ParseError("nested too deeply")
 
     def _chain(self, *, matching: bool) -> tuple[Alternative, ...]:
         self._deeper()
@@ -191,7 +196,7 @@ class _Parser:
             else:
                 left = _disjunction(left, right)
             if len(left) > _MAX_ALTERNATIVES:
-                raise _ParseError("it has too many alternatives")
+                raise _ParseError("too many alternatives")
         return left
 
     def _term(self) -> tuple[Alternative, ...]:
@@ -213,13 +218,13 @@ class _Parser:
         if not count.isdecimal() or len(count) > len(str(_MAX_NODES)) or int(count) < 1:
             raise _ParseError(f"{count[:_SHOWN]!r} is not a number of nodes")
         if any(g.count for a in inner for g in a):
-            raise _ParseError("a count of counts")
+            raise _ParseError("nested counts")
         return tuple((FeatureCount(int(count), _merged(a)),) for a in inner)
 
     def _expect(self, token: str) -> None:
         got = self._next()
         if got != token:
-            raise _ParseError(f"{token!r} expected, not {got!r}")
+            raise _ParseError(f"expected {token!r}, found {got!r}")
 
 
 def _merged(alternative: Alternative) -> Expression:

@@ -43,7 +43,7 @@ def lacking_gres(counts: GresCounts, wanted: tuple[Gres, ...]) -> str:
         named = 0 if g.type else sum(w.count for w in wanted if w.name == g.name and w.type)
         count = available_gres(counts, g.name, g.type)
         if g.count + named > count:
-            return f"{g} (it has {count or 'none'})"
+            return f"{g} (a node has {count})" if count else str(g)
     return ""
 
 

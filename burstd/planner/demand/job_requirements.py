@@ -32,11 +32,11 @@ class NodeShare:
     exclusive: bool = False
 
     def lacking(self, shape: Shape) -> str:
-        """What an empty node of this shape lacks (``64 CPUs (it has 16)``); empty: it fits."""
+        """What an empty node of this shape lacks (``64 CPUs (a node has 16)``); empty: it fits."""
         if self.cpus > shape.cpus:
-            return f"{self.cpus} CPUs (it has {shape.cpus})"
+            return f"{self.cpus} CPUs (a node has {shape.cpus})"
         if self.memory_mib > shape.memory_mib:
-            return f"{self.memory_mib} MiB of memory (it has {shape.memory_mib})"
+            return f"{self.memory_mib} MiB of memory (a node has {shape.memory_mib})"
         return lacking_gres(GresCounts(shape.gres), self.gres)
 
     def __str__(self) -> str:
@@ -77,20 +77,19 @@ class ResourceRequirements:
         if self.memory_per_cpu and self.memory_mib:
             usable = min(usable, shape.memory_mib // self.memory_mib)
             if usable < max(1, self.cpus_per_node):
-                return f"{self.memory_mib} MiB for each CPU (it has {shape.memory_mib} MiB)"
+                return f"{self.memory_mib} MiB per CPU (a node has {shape.memory_mib} MiB)"
         if usable < 1:
-            return f"{self.cpus} CPUs (it has {shape.cpus})"
+            return f"{self.cpus} CPUs (a node has {shape.cpus})"
         nodes = max(self.nodes, self.constraint.min_nodes, -(-self.cpus // usable))
         gres_counts = GresCounts(shape.gres)
         for gres in self.gres_per_job:
             count = available_gres(gres_counts, gres.name, gres.type)
             if gres.count and not count:
-                return f"{gres} (it has none)"
+                return str(gres)
             nodes = max(nodes, -(-gres.count // count) if gres.count else 0)
         if self.nodes_max and nodes > max(self.nodes_max, self.nodes):
-            return (
-                f"{self.share_per_node(max(self.nodes_max, self.nodes))} on {max(self.nodes_max, self.nodes)} node(s)"
-            )
+            most = max(self.nodes_max, self.nodes)
+            return f"{self.share_per_node(most)} (needed on each of {most} node(s))"
         return self.share_per_node(nodes).lacking(shape) or nodes
 
 

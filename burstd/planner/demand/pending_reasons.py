@@ -21,7 +21,7 @@ class PendingReason:
     """What would help; empty: nothing needs to be done."""
 
 
-_NODES = PendingReason(True, "it waits for nodes")
+_NODES = PendingReason(True, "waiting for nodes")
 _RELEASE = "scontrol release JOBID"
 _LIMIT = "raise the limit, or wait until running jobs end"
 
@@ -36,41 +36,33 @@ PENDING_REASONS: dict[str, PendingReason] = {
     "SchedDefer": _NODES,
     # Whether nodes are started for these says the data of the job: see inputs.py.
     "BurstBufferStageIn": PendingReason(False, "its input is being staged in"),
-    "BurstBufferResources": PendingReason(False, "its input is not being staged in yet"),
+    "BurstBufferResources": PendingReason(False, "stage-in of its input has not started"),
     "BurstBufferStageOut": PendingReason(False, "its output is being staged out"),
-    "BurstBufferOperation": PendingReason(
-        False, "an operation of the burst buffer failed", "see scontrol show job JOBID"
-    ),
-    "JobHeldUser": PendingReason(False, "its user holds it", _RELEASE),
-    "JobHeldAdmin": PendingReason(False, "an administrator holds it", _RELEASE + " (as administrator)"),
-    "JobHoldMaxRequeue": PendingReason(False, "it is held after too many requeues", _RELEASE),
-    "JobLaunchFailure": PendingReason(
-        False, "it could not be launched and is held", "see slurmctld's log, then " + _RELEASE
-    ),
-    "ReservationDeleted": PendingReason(False, "its reservation was deleted and it is held", _RELEASE),
-    "BeginTime": PendingReason(False, "its begin time has not come (after a requeue, two minutes)"),
-    "Dependency": PendingReason(False, "it depends on another job"),
+    "BurstBufferOperation": PendingReason(False, "a burst buffer operation failed", "see scontrol show job JOBID"),
+    "JobHeldUser": PendingReason(False, "held by its user", _RELEASE),
+    "JobHeldAdmin": PendingReason(False, "held by an administrator", _RELEASE + " (as administrator)"),
+    "JobHoldMaxRequeue": PendingReason(False, "held after too many requeues", _RELEASE),
+    "JobLaunchFailure": PendingReason(False, "held because its launch failed", "see slurmctld's log, then " + _RELEASE),
+    "ReservationDeleted": PendingReason(False, "held because its reservation was deleted", _RELEASE),
+    "BeginTime": PendingReason(False, "begin time not reached (two minutes after a requeue)"),
+    "Dependency": PendingReason(False, "depends on another job"),
     "DependencyNeverSatisfied": PendingReason(
-        False, "its dependency can never be met", "scancel it or change its dependency"
+        False, "its dependency cannot be met", "cancel it or change its dependency"
     ),
-    "Cleaning": PendingReason(False, "it is being requeued and its last run is still cleaned up"),
-    "Prolog": PendingReason(False, "its PrologSlurmctld still runs"),
-    "Licenses": PendingReason(False, "it waits for a licence", "wait until a job gives the licence back"),
-    "LicensesReserved": PendingReason(False, "the licences it asks for are reserved"),
-    "JobArrayTaskLimit": PendingReason(False, "as many tasks of its array run as its % throttle allows"),
-    "Reservation": PendingReason(False, "it waits for its reservation"),
+    "Cleaning": PendingReason(False, "its last run is still being cleaned up"),
+    "Prolog": PendingReason(False, "PrologSlurmctld is still running"),
+    "Licenses": PendingReason(False, "waiting for a licence", "wait until a job releases the licence"),
+    "LicensesReserved": PendingReason(False, "the requested licences are reserved"),
+    "JobArrayTaskLimit": PendingReason(False, "the array's % throttle is reached"),
+    "Reservation": PendingReason(False, "waiting for its reservation"),
     "PartitionDown": PendingReason(False, "its partition is down", "scontrol update partitionname=NAME state=up"),
     "PartitionInactive": PendingReason(
         False, "its partition is inactive", "scontrol update partitionname=NAME state=up"
     ),
-    "PartitionNodeLimit": PendingReason(
-        False, "it asks for more nodes than its partition allows", "ask for fewer nodes"
-    ),
-    "PartitionTimeLimit": PendingReason(False, "it asks for more time than its partition allows", "ask for less time"),
-    "PartitionConfig": PendingReason(
-        False, "its partition cannot give what it asks for", "see scontrol show partition"
-    ),
-    "BadConstraints": PendingReason(False, "Slurm says that its constraints cannot be met", "change what it asks for"),
+    "PartitionNodeLimit": PendingReason(False, "more nodes requested than the partition allows", "request fewer nodes"),
+    "PartitionTimeLimit": PendingReason(False, "more time requested than the partition allows", "request less time"),
+    "PartitionConfig": PendingReason(False, "the partition cannot meet the request", "see scontrol show partition"),
+    "BadConstraints": PendingReason(False, "Slurm cannot meet its constraints", "change the request"),
     "FrontEndDown": PendingReason(False, "no front end is up"),
     "InvalidAccount": PendingReason(False, "its account is not valid", "give it a valid account"),
     "InvalidQOS": PendingReason(False, "its QOS is not valid", "give it a valid QOS"),
@@ -78,25 +70,25 @@ PENDING_REASONS: dict[str, PendingReason] = {
         False, "its account may not use the partition", "use another account or partition"
     ),
     "QOSNotAllowed": PendingReason(False, "its QOS may not use the partition", "use another QOS or partition"),
-    "AccountingPolicy": PendingReason(False, "a limit of accounting keeps it", _LIMIT),
-    "MaxMemPerLimit": PendingReason(False, "it asks for more memory than the partition allows", "ask for less memory"),
+    "AccountingPolicy": PendingReason(False, "blocked by an accounting limit", _LIMIT),
+    "MaxMemPerLimit": PendingReason(False, "more memory requested than the partition allows", "request less memory"),
     "MaxPoweredUpNodes": PendingReason(False, "Slurm's limit of powered-up nodes is reached", "raise it in slurm.conf"),
-    "PowerNotAvail": PendingReason(False, "Slurm's power cap keeps it"),
-    "PowerReserved": PendingReason(False, "Slurm's power cap keeps it"),
-    "FedJobLock": PendingReason(False, "another cluster of the federation has it"),
-    "DeadLine": PendingReason(False, "it cannot meet its deadline"),
-    "InactiveLimit": PendingReason(False, "it reached the inactive limit"),
+    "PowerNotAvail": PendingReason(False, "blocked by Slurm's power cap"),
+    "PowerReserved": PendingReason(False, "blocked by Slurm's power cap"),
+    "FedJobLock": PendingReason(False, "locked by another cluster of the federation"),
+    "DeadLine": PendingReason(False, "its deadline cannot be met"),
+    "InactiveLimit": PendingReason(False, "the inactive limit is reached"),
     "SystemFailure": PendingReason(False, "Slurm failed to handle it", "see slurmctld's log"),
 }
 
 _PREFIXES: tuple[tuple[str, PendingReason], ...] = (
-    ("Assoc", PendingReason(False, "a limit of its association keeps it", _LIMIT)),
-    ("QOS", PendingReason(False, "a limit of its QOS keeps it", _LIMIT)),
-    ("Max", PendingReason(False, "a limit of its account keeps it", _LIMIT)),
+    ("Assoc", PendingReason(False, "blocked by a limit of its association", _LIMIT)),
+    ("QOS", PendingReason(False, "blocked by a limit of its QOS", _LIMIT)),
+    ("Max", PendingReason(False, "blocked by a limit of its account", _LIMIT)),
 )
 
 _MAINTENANCE = PendingReason(
-    False, "it would run into a maintenance reservation", "ask for less time, or wait until it is over"
+    False, "would run into a maintenance reservation", "request less time, or wait until it is over"
 )
 
 
@@ -112,4 +104,4 @@ def pending_reason(reason: str) -> PendingReason:
     for prefix, found in _PREFIXES:
         if name.startswith(prefix):
             return found
-    return PendingReason(False, f"Slurm gives a reason that burstd does not know: {bare}")
+    return PendingReason(False, f"unknown Slurm reason: {bare}")

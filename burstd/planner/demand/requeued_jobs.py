@@ -35,9 +35,9 @@ def on_demand_first(offers: tuple[Offer, ...]) -> tuple[Offer, ...]:
     return tuple(sorted(offers, key=lambda offer: offer.spot))
 
 
-def on_demand_reason(offers: tuple[Offer, ...], times: int, whose: str = "its machines") -> str:
+def on_demand_reason(offers: tuple[Offer, ...], times: int, whose: str = "its nodes") -> str:
     """What is said of the choice for a job, or jobs that share a machine, of which one has lost so many machines."""
     if not times:
         return ""
-    found = "on demand" if offers and not offers[0].spot else "spot, as the pool has no other offer now"
-    return f" ({found}: {whose} were taken back {times} times)"
+    found = "on demand" if offers and not offers[0].spot else "spot, no on-demand offer available"
+    return f" ({found}: {whose} were interrupted {times} times)"

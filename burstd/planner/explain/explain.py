@@ -68,15 +68,15 @@ class Explanation:
 def explain_job(snapshot: Snapshot, plan: Plan, job_id: str) -> Explanation:
     """Explains a job: ``123``, an array task ``123_7`` or a component ``123+1``. Unknown ones get a verdict as well."""
     if not isinstance(snapshot.slurm, SlurmView):
-        return _nothing(job_id, f"Slurm could not be read: {snapshot.slurm.error}")
+        return _nothing(job_id, f"cannot read Slurm: {snapshot.slurm.error}")
     job = find_job(snapshot.slurm.jobs, job_id)
     if job is None:
-        return _nothing(job_id, "Slurm's queue has no such job; sacct knows those that have ended")
+        return _nothing(job_id, "not in Slurm's queue; for jobs that have ended, run sacct")
     remarks = tuple(r for r in plan.remarks if r.subject == f"job:{job.id}")
     serving, data = _serving(snapshot, snapshot.slurm, plan, job, job_id), data_of_job(snapshot.data, job)
     if job.state is not JobState.PENDING:
         where = f" on {', '.join(job.node_list)}" if job.node_list else ""
-        verdict, summary = job.state.value.lower(), f"it is {job.state.value.lower()}{where}"
+        verdict, summary = job.state.value.lower(), f"the job is {job.state.value.lower()}{where}"
         return Explanation(job_id, job, request_text(job), verdict, summary, "", remarks, (), serving, data=data)
     last = remarks[-1] if remarks else _unserved(snapshot, job)
     outlook = snapshot.outlook.get(job.id) or job_outlooks(snapshot).get(job.id)
@@ -114,21 +114,21 @@ def _serving(snapshot: Snapshot, slurm: SlurmView, plan: Plan, job: Job, job_id:
 def _unserved(snapshot: Snapshot, job: Job) -> Remark:
     burst = sorted({partition for pool in snapshot.pools.values() for partition in pool.partitions})
     if set(job.partitions).isdisjoint(burst):
-        why = f"no pool serves {', '.join(job.partitions)}; the burst partitions are {', '.join(burst) or 'none'}"
+        why = f"no pool serves {', '.join(job.partitions)}; burst partitions: {', '.join(burst) or 'none'}"
     else:
-        why = "the last plan was made before it was seen"
+        why = "the last plan is older than the job"
     return Remark("explain", f"job:{job.id}", "unknown", why)
 
 
 _POLICY_REMEDIES: Mapping[str, tuple[str, ...]] = {
     "backlog": ("wait", "lower min_jobs or min_age_s in [policies.backlog] of burstd.toml"),
-    "broker": ("change the wishes in its comment (scontrol update JobId=JOBID Comment='burst: ...')",),
-    "budget": ("wait until machines under the budget end", "raise the limit in [policies.budget] of burstd.toml"),
-    "data_locality": ("wait until its input is where the machines are",),
+    "broker": ("change the requirements in its comment (scontrol update JobId=JOBID Comment='burst: ...')",),
+    "budget": ("wait until nodes under the budget end", "raise the limit in [policies.budget] of burstd.toml"),
+    "data_locality": ("wait until its input is uploaded",),
     "limits": ("wait until other nodes end", "raise the limit in [policies.limits] of burstd.toml"),
     "schedule": ("wait for the next window of the schedule", "change the windows in [policies.schedule]"),
-    "throttle": ("wait: it goes on by itself", "raise the rate in [policies.throttle] of burstd.toml"),
-    "wait_aware": ("wait: the site's own nodes are expected to start it soon enough",),
+    "throttle": ("wait: burstd retries by itself", "raise the rate in [policies.throttle] of burstd.toml"),
+    "wait_aware": ("wait: the site's own nodes are expected to start it soon",),
     "pin": ("burstctl scale POOL --clear",),
     "hold": ("burstctl unhold",),
     "chain": ("wait for a free slot",),
@@ -145,17 +145,17 @@ def _remedies(job: Job, last: Remark) -> tuple[str, ...]:
         remedy = pending_reason(job.reason).remedy.replace("JOBID", job.id)
         return (remedy,) if remedy else ()
     if last.by != "placement":
-        known = _POLICY_REMEDIES.get(last.by, (f"see the policy {last.by} in burstd.toml",))
+        known = _POLICY_REMEDIES.get(last.by, (f"see policy {last.by} in burstd.toml",))
         never = last.verdict == "impossible"
         return tuple(r.replace("JOBID", job.id) for r in known if not (never and r.startswith("wait")))
     if last.verdict == "impossible" and "no offer" in last.reason:
-        return ("name offers that are as large as its slots in the pool's rules, in burstd.toml",)
+        return ("allow offers as large as the pool's slots in the pool's rules, in burstd.toml",)
     if last.verdict == "impossible":
-        return ("ask for what a pool has", "add a pool whose slots have it, in burstd.toml and slurm.conf")
+        return ("request what a pool has", "add a pool with these resources to burstd.toml and slurm.conf")
     if "has not started it" in last.reason:
-        return (f"scontrol show job {job.id}, and slurmctld's log: something that only Slurm knows keeps it",)
+        return (f"see scontrol show job {job.id} and slurmctld's log: only Slurm knows what blocks the job",)
     if "no offer" in last.reason:
-        return ("wait: offers that failed are tried again by themselves", "name more offers in the pool's rules")
+        return ("wait: burstd retries failed offers", "allow more offers in the pool's rules")
     if "slot" in last.reason:
-        return ("wait for a slot", "give the pool more slots, in burstd.toml and slurm.conf")
+        return ("wait for a slot", "add slots to the pool in burstd.toml and slurm.conf")
     return ()

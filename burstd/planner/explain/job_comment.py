@@ -28,8 +28,8 @@ _SHOWN = 3
 _SPAN = re.compile(r"\bin ([0-9]{1,6}) (d|h|min|s)(?: ([0-9]{1,6}) (h|min|s))?\b")
 _SECONDS = {"d": 86400, "h": 3600, "min": 60, "s": 1}
 _BEING_STARTED = "being started"
-_CLAIM_PROGRESS = {ClaimState.BOOTING: "booting", ClaimState.VALIDATING: "being checked", ClaimState.READY: "ready"}
-_PROGRESS_ORDER = (_BEING_STARTED, "booting", "being checked", "ready")
+_CLAIM_PROGRESS = {ClaimState.BOOTING: "booting", ClaimState.VALIDATING: "being validated", ClaimState.READY: "ready"}
+_PROGRESS_ORDER = (_BEING_STARTED, "booting", "being validated", "ready")
 _STARTED = frozenset({JobState.RUNNING, JobState.CONFIGURING, JobState.SUSPENDED})
 
 
@@ -44,8 +44,8 @@ class JobComment:
 
 
 _NO_COMMENT = JobComment("on", "")
-_PREFIXES = ("waits: ", "never starts as it is: ", "node ", "nodes ", "starts soon: ")
-"""How a line begins that is out of date once the job has started."""
+_PREFIXES = ("waits: ", "cannot start: ", "never starts as it is: ", "node ", "nodes ", "starts soon: ")
+"""Beginnings of comments that are out of date once the job has started; the third is that of the version before."""
 
 
 class JobComments:
@@ -77,7 +77,7 @@ class JobComments:
         if remark.verdict in ("boot", "covered"):
             return self._served(job, remark)
         if remark.verdict == "impossible":
-            return self._comment("never", f"never starts as it is: {remark.reason}")
+            return self._comment("never", f"cannot start: {remark.reason}")
         return self._comment("waits", f"waits: {remark.reason}")
 
     def _comment(self, kind: str, text: str) -> JobComment:

@@ -13,6 +13,7 @@ from burstd.domain.plugins.policy import DroppedWant, ExcludedOffer, Want
 from burstd.domain.slurm.job import Job
 from burstd.domain.slurm.outlook import Outlook
 from burstd.domain.snapshot import Snapshot
+from burstd.planner.demand.feature_expression import features_text
 from burstd.planner.demand.job_requirements import resource_requirements
 from burstd.planner.offers.offers import OfferEvaluation, evaluate_offers
 
@@ -87,7 +88,7 @@ def _nodes(job: Job, pool: Pool) -> int | str:
     if wanted.constraint.problem:
         return wanted.constraint.problem
     if not wanted.constraint.may_use(pool.shape.features):
-        return f"the features {job.constraint}"
+        return features_text(job.constraint)
     return wanted.nodes_needed(pool.shape)
 
 
@@ -135,17 +136,17 @@ class _PlanVerdict:
     def _rejection(self, offer: Offer) -> tuple[str, str]:
         out: ExcludedOffer | None = self._left_out.get(offer.id)
         if out is not None:
-            return out.by, out.reason or "left out"
+            return out.by, out.reason or "excluded"
         if self._refused is not None:
             return self._refused.by, self._refusal_reason
-        return "", "" if offer.id in self._allowed else "a policy leaves it out for this pool"
+        return "", "" if offer.id in self._allowed else "excluded from this pool by a policy"
 
     def _note(self, offer: Offer) -> str:
         first = self._chosen
         if first is None:
             return ""
         if offer.currency == first.currency and offer.price > first.price:
-            return "dearer than the chosen one"
+            return "more expensive than the chosen one"
         return "spot, after on-demand" if offer.spot and not first.spot else "after the chosen one"
 
 
@@ -157,7 +158,7 @@ def _reason_refused(plan: Plan, job: Job, refused: DroppedWant | None) -> str:
     if refused is None:
         return ""
     said = [r.reason for r in plan.remarks if r.by == refused.by and r.subject == f"job:{job.id}"]
-    return said[-1] if said else "no machine for this job"
+    return said[-1] if said else "no node for this job"
 
 
 def preferred_candidate(pools: Sequence[PoolCandidates]) -> OfferCandidate | None:

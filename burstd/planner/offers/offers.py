@@ -125,9 +125,9 @@ def evaluate_offers(snapshot: Snapshot, pool: Pool) -> tuple[OfferEvaluation, ..
     for provider in dict.fromkeys(rule.provider for rule in pool.rules):
         cloud = snapshot.clouds.get(provider)
         if cloud is None:
-            rejected.append(OfferEvaluation(provider, None, "the provider has not been read yet"))
+            rejected.append(OfferEvaluation(provider, None, "the provider has not answered yet"))
         elif isinstance(cloud.offers, Unavailable):
-            rejected.append(OfferEvaluation(provider, None, f"its offers could not be read: {cloud.offers.error}"))
+            rejected.append(OfferEvaluation(provider, None, f"cannot read its offers: {cloud.offers.error}"))
         else:
             for offer in cloud.offers:
                 if reason := _mismatch(pool, offer):
@@ -158,7 +158,7 @@ def no_offer_reason(evaluations: Iterable[OfferEvaluation], most: int = 3) -> st
         if j.rejected_because and j.rejected_because != _BY_RULE
     ]
     if not reasons:
-        return "no provider has an offer that the pool's rules allow"
+        return "the pool's rules allow no offer of any provider"
     more = f" and {len(reasons) - most} more" if len(reasons) > most else ""
     return "; ".join(reasons[:most]) + more
 
@@ -228,10 +228,10 @@ def free_slots_reason(snapshot: Snapshot, pool: Pool, free: int) -> str:
     slots = set(pool.slots)
     taken = sum(1 for claim in snapshot.claims if claim.slot in slots)
     rest = len(pool.slots) - taken - free
-    return f"{taken} in use, on their way or leaving" + (f", {rest} drained, held or not powered down" if rest else "")
+    return f"{taken} in use, launching or terminating" + (f", {rest} drained, held or not powered down" if rest else "")
 
 
-_BY_RULE = "the pool's rules leave it out"
+_BY_RULE = "excluded by the pool's rules"
 
 
 def _mismatch(pool: Pool, offer: Offer) -> str:
@@ -244,14 +244,16 @@ def _mismatch(pool: Pool, offer: Offer) -> str:
 def _rejection(pool: Pool, offer: Offer, breakers: BreakerIndex, snapshot: Snapshot) -> str:
     image = configured_image(pool, offer)
     if snapshot.images.get(offer.provider, {}).get(image) == ():
-        return f"the versions of image {image or 'of the settings'} have not been read yet"
+        return f"the versions of image {image or 'of the settings'} are not known yet"
     failures = breakers.breakers_for(offer)
     if failures:
         last = max(failures, key=lambda b: b.until)
         if not last.failures:
             return last.error
         error = f": {last.error}" if last.error else ""
-        return f"failed {last.failures} time(s) ({last.cause}{error}), tried again in {last.until - snapshot.now:.0f} s"
+        return (
+            f"failed {last.failures} time(s) ({last.cause}{error}), next attempt in {last.until - snapshot.now:.0f} s"
+        )
     return ""
 
 

@@ -50,7 +50,7 @@ def _floor(snapshot: Snapshot, target: Target, pool: str, least: Pin) -> Target:
         wants = [Want(pool, 1, Cause.PIN, why, offers) for _ in range(missing)]
         remarks.append(Remark("pin", f"pool:{pool}", "add", f"{missing} node(s): {why}"))
     elif missing > 0:
-        remarks.append(Remark("pin", f"pool:{pool}", "wait", f"{missing} node(s) for {why}: no offer can be used now"))
+        remarks.append(Remark("pin", f"pool:{pool}", "wait", f"{missing} node(s) for {why}: no offer available"))
     return replace(
         target,
         wants=(*target.wants, *wants),

@@ -12,7 +12,7 @@ from burstd.domain.claim import USABLE
 from burstd.domain.cloud.offer import Offer, Pool
 from burstd.domain.slurm.shape import Shape
 from burstd.domain.snapshot import SlurmView, Snapshot
-from burstd.planner.demand.feature_expression import Expression, node_counts
+from burstd.planner.demand.feature_expression import Expression, features_text, node_counts
 from burstd.planner.demand.job_requirements import NodeShare, ResourceRequirements
 from burstd.planner.demand.request import PoolFit, ResourceRequest
 from burstd.planner.placement.bins import Bin, BinFactory, BinKind, NodeTraits, shape_of
@@ -273,5 +273,5 @@ def _nodes_needed(wanted: ResourceRequirements, pool: Pool) -> int | str:
     single = wanted.nodes == 1 and constraint.min_nodes == 1
     matches = constraint.met_by_one_node if single else constraint.may_use
     if not matches(pool.shape.features):
-        return f"the features {constraint.text}"
+        return features_text(constraint.text)
     return wanted.nodes_needed(pool.shape)

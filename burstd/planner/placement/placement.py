@@ -50,7 +50,7 @@ def placement_target(
     """
     if not isinstance(snapshot.slurm, SlurmView):
         offers = usable_by_pool({name: evaluate_offers(snapshot, pool) for name, pool in snapshot.pools.items()})
-        why = f"Slurm could not be read: {snapshot.slurm.error}"
+        why = f"cannot read Slurm: {snapshot.slurm.error}"
         return Target(offers=offers, remarks=(Remark("placement", "slurm", "wait", why),))
     last = cache.last if cache is not None else None
     inputs = placement_inputs(snapshot, snapshot.slurm, spot_interruptions, last.inputs if last is not None else None)
@@ -65,7 +65,7 @@ def placement_target(
     return placement.full_target(demand)
 
 
-_SHARED = "machines of a job that shares it"
+_SHARED = "nodes of a job that shares it"
 _MAX_CHANGES = 1000
 """So many changes are not looked at one by one."""
 
@@ -102,7 +102,7 @@ class Placement:
             # Which offer comes first for a new node hangs on all the jobs that share it.
             interruptions = self._interruptions(job.id for job in found.jobs)
             if interruptions:
-                whose = "its machines" if self._interruptions(job.id for job in pending.jobs) else _SHARED
+                whose = "its nodes" if self._interruptions(job.id for job in pending.jobs) else _SHARED
                 _set_remark(pending, self._verdicts.verdict_on_new_node(found, interruptions, whose))
         self._sum_up()
         return self._target(demand)
@@ -172,7 +172,7 @@ class Placement:
     def _sum_up(self) -> None:
         self._wants = self._all_wants()
         self._releases = tuple(
-            NodeRelease(claim.id, claim.pool, f"{claim.slot} is idle and no pending job needs it")
+            NodeRelease(claim.id, claim.pool, f"{claim.slot} is idle, and no pending job needs it")
             for claim, found in self._capacity.idle_claims
             if found is None or not found.used
         )
@@ -361,7 +361,7 @@ class Placement:
         why = ""
         if interruptions:
             ordered = on_demand_first(ordered)
-            why = on_demand_reason(ordered, interruptions, _SHARED if len(jobs) > 1 else "its machines")
+            why = on_demand_reason(ordered, interruptions, _SHARED if len(jobs) > 1 else "its nodes")
         shown = ", ".join(jobs[:3]) + (f" and {len(jobs) - 3} more" if len(jobs) > 3 else "")
         return Want(
             pool=first.pool,

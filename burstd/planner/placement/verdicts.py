@@ -15,9 +15,9 @@ from burstd.planner.placement.first_fit import BURST_START_GRACE_S, Packer, Plac
 
 _CLAIM_PROGRESS = {
     ClaimState.PLANNED: "planned",
-    ClaimState.LAUNCHING: "being launched",
+    ClaimState.LAUNCHING: "launching",
     ClaimState.BOOTING: "booting",
-    ClaimState.VALIDATING: "being proven",
+    ClaimState.VALIDATING: "being validated",
     ClaimState.READY: "ready",
 }
 _SHOWN = 4
@@ -48,23 +48,23 @@ class VerdictWriter:
         if pending.tasks == 1 and not outcome.tasks_left and len(outcome.existing) + len(outcome.new) == 1:
             return self.verdict_on_bin((outcome.existing or outcome.new)[0])
         if not outcome.tasks_left and not outcome.new:
-            return "covered", f"it has room on {_names(outcome.existing)}"
+            return "covered", f"the job fits on {_names(outcome.existing)}"
         if not outcome.tasks_left and not outcome.existing:
-            return "boot", f"it gets {len(outcome.new)} new node(s): {_names(outcome.new)}"
+            return "boot", f"the job gets {len(outcome.new)} new node(s): {_names(outcome.new)}"
         if outcome.tasks_left == pending.tasks:
             return self._unassigned(pending, job_classes, outcome)
         parts = []
         if outcome.existing:
-            parts.append(f"{_tasks(pending, outcome.tasks_on_existing)} room on {_names(outcome.existing)}")
+            parts.append(f"{_tasks(pending, outcome.tasks_on_existing, 'fit')} on {_names(outcome.existing)}")
         if outcome.new:
             parts.append(
-                f"{_tasks(pending, outcome.tasks_on_new)} {len(outcome.new)} new node(s): {_names(outcome.new)}"
+                f"{_tasks(pending, outcome.tasks_on_new, 'get')} {len(outcome.new)} new node(s): {_names(outcome.new)}"
             )
         if outcome.tasks_left:
-            parts.append(f"{outcome.tasks_left} task(s) wait: {self._unassigned(pending, job_classes, outcome)[1]}")
+            parts.append(f"{outcome.tasks_left} task(s) waiting: {self._unassigned(pending, job_classes, outcome)[1]}")
         return "boot" if outcome.new else "covered", "; ".join(parts)
 
-    def verdict_on_new_node(self, found: Bin, times: int, whose: str = "its machines") -> tuple[str, str]:
+    def verdict_on_new_node(self, found: Bin, times: int, whose: str = "its nodes") -> tuple[str, str]:
         """The words for a job on this new node once all jobs that share it are placed.
 
         ``times``: how often machines were taken from one of them, if it avoids spot for it.
@@ -72,7 +72,7 @@ class VerdictWriter:
         offers = tuple(j.offer for j in self._evaluations[found.pool] if j.offer is not None and not j.rejected_because)
         offers = on_demand_first(offers) if times else offers
         why = on_demand_reason(offers, times, whose)
-        return "boot", f"it gets a new node in pool {found.pool}: {found.name}, {offers[0].id}{why}"
+        return "boot", f"the job gets a new node in pool {found.pool}: {found.name}, {offers[0].id}{why}"
 
     def verdict_on_bin(self, found: Bin) -> tuple[str, str]:
         """Verdict and reason for a job that is placed on this bin alone; the same for all of them."""
@@ -90,48 +90,49 @@ class VerdictWriter:
         if found.kind is BinKind.NEW:
             return self.verdict_on_new_node(found, 0)
         if found.claim is not None and found.kind is BinKind.IN_FLIGHT:
-            return "covered", f"it has room on {found.name}, which is {_CLAIM_PROGRESS[found.claim.state]}"
-        return "covered", f"it has room on {found.name}, which is up and open to it"
+            return "covered", f"the job fits on {found.name} ({_CLAIM_PROGRESS[found.claim.state]})"
+        return "covered", f"the job fits on {found.name} (in service)"
 
     def _unassigned(
         self, pending: PendingJob, job_classes: Sequence[EquivalenceClass], outcome: PlacementOutcome
     ) -> tuple[str, str]:
         if outcome.stuck_on:
             return "wait", (
-                f"it fits {outcome.stuck_on}, which is open, but Slurm has not started it there for more than"
-                f" {BURST_START_GRACE_S / 60:.0f} min; no machine is started for it meanwhile"
+                f"the job fits on {outcome.stuck_on} (in service), but Slurm has not started it there for more than"
+                f" {BURST_START_GRACE_S / 60:.0f} min; burstd launches no other node for it meanwhile"
             )
         if outcome.given_up:
             return "wait", (
-                f"open nodes that fit it were there for more than {BURST_START_GRACE_S / 60:.0f} min and "
-                f"Slurm did not start"
-                " it; for an hour no machine is started for it"
+                f"Slurm did not start the job on nodes that fit it for more than {BURST_START_GRACE_S / 60:.0f} min;"
+                " burstd launches no node for it for an hour"
             )
         verdicts = [self.rejection(job_class) for job_class in job_classes]
         worst = next((i for i, (verdict, _) in enumerate(verdicts) if verdict == "impossible"), outcome.lacking_member)
         verdict, reason = verdicts[worst]
         if len(job_classes) == 1:
             return verdict, reason
-        return verdict, f"its components start together, and {pending.jobs[worst].id} cannot: {reason}"
+        return verdict, f"the components start together, and {pending.jobs[worst].id} cannot: {reason}"
 
     def _make_rejection(self, job_class: EquivalenceClass) -> tuple[str, str]:
         if job_class.requirements.constraint.problem:
             return "impossible", job_class.requirements.constraint.problem
         if not job_class.eligible_pools:
-            lacking = "; ".join(f"pool {name} lacks {what}" for name, what in job_class.lacking_by_pool.items())
+            lacking = "; ".join(
+                f"no node in pool {name} has {what}" for name, what in job_class.lacking_by_pool.items()
+            )
             if self._classes.fits_with_site_nodes(job_class):
-                return "wait", f"it waits for the other nodes of {_partitions(job_class)}" + (
-                    f": {lacking}" if lacking else ", no pool serves it"
+                return "wait", f"waiting for the site's own nodes in {_partitions(job_class)}: " + (
+                    lacking or "no pool serves the job"
                 )
-            return "impossible", f"no pool and no other node of {_partitions(job_class)} can run it: {lacking}"
+            return "impossible", lacking or f"no node in {_partitions(job_class)} can run the job"
         if not self._classes.fits_pools(job_class):
-            pools = ", ".join(f"{len(r.pool.slots)} slots in pool {r.pool.name}" for r in job_class.eligible_pools)
-            wanted = f"it takes {min(r.nodes for r in job_class.eligible_pools)} node(s) at once"
+            pools = ", ".join(f"pool {r.pool.name} has {len(r.pool.slots)} slots" for r in job_class.eligible_pools)
+            wanted = f"the job needs {min(r.nodes for r in job_class.eligible_pools)} node(s) at once"
             if job_class.excluded_nodes or job_class.required_nodes:
-                wanted += " of those that it names or does not exclude"
+                wanted += " among those that -w and -x allow"
             if self._classes.fits_with_site_nodes(job_class):
-                return "wait", f"{wanted}, and there are {pools}; it waits for other nodes as well"
-            return "impossible", f"{wanted}, and there are {pools}"
+                return "wait", f"{wanted}, {pools}; waiting for the site's own nodes as well"
+            return "impossible", f"{wanted}, {pools}"
         names = {route.pool.name for route in job_class.eligible_pools}
         if all(none_ever_usable(self._evaluations[name]) for name in names) and not self._classes.fits_without_pools(
             job_class, names
@@ -140,20 +141,20 @@ class VerdictWriter:
             why = no_offer_reason(
                 judged for route in job_class.eligible_pools for judged in self._evaluations[route.pool.name]
             )
-            return "impossible", f"no offer can ever fill the slots of pool {pools}: {why}"
+            return "impossible", f"no offer can serve pool {pools}: {why}"
         return "wait", "; ".join(self._no_slot_reason(route, job_class) for route in job_class.eligible_pools)
 
     def _no_slot_reason(self, eligible: EligiblePool, job_class: EquivalenceClass) -> str:
         """Why a pool that could run it gives no new slot now."""
         pool = eligible.pool
         if eligible.price is None:
-            return f"no offer for pool {pool.name} can be used now: {no_offer_reason(self._evaluations[pool.name])}"
+            return f"no offer available for pool {pool.name}: {no_offer_reason(self._evaluations[pool.name])}"
         free = len(list(self._packer.allowed_slots(eligible, job_class)))
         given = self._free_slots[pool.name] - self._packer.free_slot_count(pool.name)
-        left = f"{free} free slot(s) are left where {eligible.nodes} are needed" if free else "no slot is left"
+        left = f"{free} free slot(s), {eligible.nodes} needed" if free else "no free slot"
         return (
-            f"pool {pool.name}: {left} ({self._slot_reasons[pool.name]}, {given} for jobs before it; "
-            f"{len(pool.slots)} in all)"
+            f"pool {pool.name}: {left} ({self._slot_reasons[pool.name]}, {given} for jobs ahead; "
+            f"{len(pool.slots)} in total)"
         )
 
 
@@ -167,5 +168,5 @@ def _partitions(job_class: EquivalenceClass) -> str:
     return ", ".join(job_class.partitions)
 
 
-def _tasks(pending: PendingJob, count: int) -> str:
-    return f"{count} task(s) have" if pending.tasks > 1 else "it has"
+def _tasks(pending: PendingJob, count: int, verb: str) -> str:
+    return f"{count} task(s) {verb}" if pending.tasks > 1 else f"the job {verb}s"

@@ -58,19 +58,19 @@ class InputDeadlines:
         view = data_of_job(self._data, job)
         if view is None:
             if job.reason in STAGE_IN_REASONS:
-                return InputVerdict("its input is being staged in, and nothing is known of it so far")
+                return InputVerdict("its input is being uploaded; no estimate yet")
             return None
         if view.state is StageState.HELD:
             return InputVerdict(f"its data is held: {view.error or 'no reason is known'}", is_held=True)
         if view.state in _INPUT_PENDING:
             return self._on_its_way(job, view)
         if view.state in _OUTPUT_PENDING:
-            return InputVerdict("what its last run left is on its way home first")
+            return InputVerdict("the output of its last run is being delivered first")
         return InputVerdict("") if view.state is StageState.STAGED else None
 
     def _on_its_way(self, job: Job, view: StagingView) -> InputVerdict:
         if not view.ready_at:
-            return InputVerdict("its input is on its way, and nobody can say yet when it will be there")
+            return InputVerdict("its input is being uploaded; no estimate yet")
         boot = self._boot(job)
         start = latest_boot_start(self._now, view.ready_at, boot)
         if start <= self._now or (
@@ -80,9 +80,8 @@ class InputDeadlines:
             return InputVerdict("")
         at = datetime.fromtimestamp(view.ready_at, UTC).strftime("%H:%M UTC")
         return InputVerdict(
-            f"its input is expected at {at} ({_rounded_span(view.ready_at - self._now)}); a node takes "
-            f"{_rounded_span(boot)}:"
-            f" one is started in {_rounded_span(start - self._now)}",
+            f"its input is expected at {at} ({_rounded_span(view.ready_at - self._now)}); a node takes"
+            f" {_rounded_span(boot)} to boot: burstd launches one in {_rounded_span(start - self._now)}",
             start,
         )
 
