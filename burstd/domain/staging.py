@@ -79,7 +79,8 @@ class DirectiveFault:
     expected: str
 
     def __str__(self) -> str:
-        return f"line {self.line}: {_cut(self.text)}: {_cut(self.problem)}; {self.expected}"
+        stop = "" if self.problem.endswith("?") else "."
+        return f"line {self.line}: {_cut(self.text)}: {_cut(self.problem)}{stop} {self.expected}"
 
 
 def _cut(text: str) -> str:

@@ -126,77 +126,77 @@ def test_a_line_goes_on_where_slurm_says_so() -> None:
     assert found == Directives((StageIn("/data/a", "b", R, 1),), (), 1 << 30)
     for rest in ("", "\n# no directive", "\nsleep 1"):
         [fault] = parse_directives("#BURST stage_in a \\" + rest)[1]
-        assert (fault.line, fault.problem) == (1, "it ends in a backslash")
+        assert (fault.line, fault.problem) == (1, "the line ends in a backslash")
 
 
 @pytest.mark.parametrize(
     ("line", "says"),
     [
-        ("", "it names no directive"),
-        ("  # nothing", "it names no directive"),
-        ("stage-in x", "there is no directive stage-in, did you mean stage_in?"),
-        ("stageout x to y", "there is no directive stageout, did you mean stage_out?"),
-        ("teleport x", "there is no directive teleport"),
-        ("stage_in", "it names no source"),
-        ("stage_in ''", "the source is empty"),
-        ("stage_in my data", "data is not expected there"),
-        ("stage_in x raed_only", "raed_only is not expected there, did you mean read_only?"),
-        ("stage_in x copy copy", "it is said twice how it is used"),
-        ("stage_in x as", "'as' names nothing"),
-        ("stage_in x as a as b", "it is named twice"),
-        ("stage_in x as a/b", "a/b is a path"),
-        ("stage_in x as ..", ".. is no name"),
-        ("stage_in x as ''", "'' is no name"),
-        ("stage_in x as a*", "a* is no plain name"),
+        ("", "missing directive"),
+        ("  # nothing", "missing directive"),
+        ("stage-in x", "unknown directive stage-in, did you mean stage_in?"),
+        ("stageout x to y", "unknown directive stageout, did you mean stage_out?"),
+        ("teleport x", "unknown directive teleport"),
+        ("stage_in", "missing source"),
+        ("stage_in ''", "empty source"),
+        ("stage_in my data", "unexpected data"),
+        ("stage_in x raed_only", "unexpected raed_only, did you mean read_only?"),
+        ("stage_in x copy copy", "give read_only or copy only once"),
+        ("stage_in x as", "missing name after 'as'"),
+        ("stage_in x as a as b", "give 'as NAME' only once"),
+        ("stage_in x as a/b", "a/b is a path, not a name"),
+        ("stage_in x as ..", ".. is not a file name"),
+        ("stage_in x as ''", "'' is not a file name"),
+        ("stage_in x as a*", "a* is not a plain name"),
         (f"stage_in x as {'é' * 128}", f"{'é' * 128!r} is too long"),
-        ("stage_in data/", "data/ ends in no name"),
-        ("stage_in ..", ".. ends in no name"),
-        ("stage_in ~", "${HOME} ends in no name"),
-        ("stage_in *.csv", "*.csv gives the input no name"),
-        ("stage_in a*/x", "a*/x gives the input no name"),
-        ("stage_in part-%a.csv", "part-%a.csv ends in no name"),
-        ("stage_in '/a", "the quote ' is not closed"),
-        ('stage_in "/a', 'the quote " is not closed'),
-        ("stage_in $'/a\\'", "the quote $' is not closed"),
-        (r"stage_in $'\q'", r"\q means nothing in $'...'"),
-        (r"stage_in $'\0'", "a word has a NUL byte"),
+        ("stage_in data/", "data/ does not end in a file name"),
+        ("stage_in ..", ".. does not end in a file name"),
+        ("stage_in ~", "${HOME} does not end in a file name"),
+        ("stage_in *.csv", "*.csv does not name the input"),
+        ("stage_in a*/x", "a*/x does not name the input"),
+        ("stage_in part-%a.csv", "part-%a.csv does not end in a file name"),
+        ("stage_in '/a", "missing closing '"),
+        ('stage_in "/a', 'missing closing "'),
+        ("stage_in $'/a\\'", "missing closing ' after $'"),
+        (r"stage_in $'\q'", r"unknown escape \q in $'...'"),
+        (r"stage_in $'\0'", "a word contains a NUL byte"),
         ("stage_in $SCRATCH/x", "$SCRATCH is not known before the job runs"),
-        ("stage_in a$", "a dollar sign names no variable"),
-        ("stage_in $(date)", "no command is run here"),
-        ("stage_in `date`", "no command is run here"),
-        ("stage_in ~bob/x", "the home of another user is not looked up"),
-        ("stage_in 5%", "% means nothing"),
-        ("stage_in '5%z'", "%z means nothing"),
-        ("stage_in $'5%'", "% means nothing"),
-        (r"stage_in [a\-z] as x", "a quoted - stands in [...]"),
-        ("stage_in $BURST_OUT/x", "$BURST_OUT cannot be in a source"),
-        ("stage_in gs://lab/x", "gs:// is not known"),
-        ("stage_in S3://lab/x", "S3:// is not known, did you mean s3?"),
-        ("stage_in s3://lab", "it names a whole bucket"),
-        ("stage_in s3:///x", "'' is no name of a bucket"),
-        ("stage_in s3://lab/*.csv as x", "wildcards are for paths on premises"),
+        ("stage_in a$", "$ is not followed by a variable's name"),
+        ("stage_in $(date)", "commands are not run here"),
+        ("stage_in `date`", "commands are not run here"),
+        ("stage_in ~bob/x", "~USER is not supported"),
+        ("stage_in 5%", "unknown symbol %"),
+        ("stage_in '5%z'", "unknown symbol %z"),
+        ("stage_in $'5%'", "unknown symbol %"),
+        (r"stage_in [a\-z] as x", "[...] contains a quoted -"),
+        ("stage_in $BURST_OUT/x", "$BURST_OUT cannot be used in a source"),
+        ("stage_in gs://lab/x", "unknown scheme gs://"),
+        ("stage_in S3://lab/x", "unknown scheme S3://, did you mean s3?"),
+        ("stage_in s3://lab", "the source is a whole bucket"),
+        ("stage_in s3:///x", "'' is not a valid bucket name"),
+        ("stage_in s3://lab/*.csv as x", "wildcards work only in paths on premises"),
         ("stage_in login1:/data/x", "login1:/data/x looks like a path on another host"),
-        ("dataset", "it names no dataset"),
-        ("dataset a/b", "a/b is no name of a dataset"),
-        ("dataset a@", "a@ is no name of a dataset"),
-        ("stage_out", "it names no output"),
-        ("stage_out x", "it does not say where"),
-        ("stage_out x to", "'to' names no destination"),
-        ("stage_out x y", "after x comes y"),
-        ("stage_out my data to y", "after my comes data"),
-        ("stage_out x to y on", "'on' is followed by nothing"),
-        ("stage_out x to y on failed", "'on' is followed by failed, did you mean failure?"),
-        ("stage_out x to y z", "z is not expected there"),
-        ("stage_out /x to y", "/x is not below $BURST_OUT"),
-        ("stage_out ~/x to y", "${HOME}/x is not below $BURST_OUT"),
-        ("stage_out a/../../x to y", "a/../../x leads out of $BURST_OUT by '..'"),
-        ("stage_out $BURST_OUT/../x to y", "${BURST_OUT}/../x leads out of $BURST_OUT by '..'"),
-        ("stage_out a/$BURST_OUT to y", "a/${BURST_OUT} has a variable within"),
-        ("stage_out x to y*", "a destination has no wildcards"),
-        ("scratch", "it names no size"),
-        ("scratch 10", "10 is no size"),
-        ("scratch 0G", "0G is no size"),
-        ("scratch lots", "lots is no size"),
+        ("dataset", "missing dataset"),
+        ("dataset a/b", "a/b is not a valid dataset name"),
+        ("dataset a@", "a@ is not a valid dataset name"),
+        ("stage_out", "missing output pattern"),
+        ("stage_out x", "expected 'to DESTINATION' after x"),
+        ("stage_out x to", "missing destination after 'to'"),
+        ("stage_out x y", "expected 'to DESTINATION' after x, found 'y'"),
+        ("stage_out my data to y", "expected 'to DESTINATION' after my, found 'data'"),
+        ("stage_out x to y on", "missing condition after 'on'"),
+        ("stage_out x to y on failed", "unknown condition failed, did you mean failure?"),
+        ("stage_out x to y z", "unexpected z"),
+        ("stage_out /x to y", "/x is not in $BURST_OUT"),
+        ("stage_out ~/x to y", "${HOME}/x is not in $BURST_OUT"),
+        ("stage_out a/../../x to y", "a/../../x leaves $BURST_OUT with '..'"),
+        ("stage_out $BURST_OUT/../x to y", "${BURST_OUT}/../x leaves $BURST_OUT with '..'"),
+        ("stage_out a/$BURST_OUT to y", "a/${BURST_OUT} has a variable after its beginning"),
+        ("stage_out x to y*", "a destination cannot contain wildcards"),
+        ("scratch", "missing size"),
+        ("scratch 10", "10 is not a size"),
+        ("scratch 0G", "0G is not a size"),
+        ("scratch lots", "lots is not a size"),
     ],
 )
 def test_what_is_wrong(line: str, says: str) -> None:
@@ -204,18 +204,18 @@ def test_what_is_wrong(line: str, says: str) -> None:
 
 
 def test_lines_that_contradict_each_other() -> None:
-    assert wrong("#BURST stage_in a/x", "#BURST stage_in b/x") == "line 2 has an input x already"
-    assert wrong("#BURST stage_in a/x", "#BURST dataset x") == "line 2 has an input x already"
-    assert wrong("#BURST scratch 1G", "#BURST scratch 2G") == "line 2 asks for scratch already"
-    assert wrong("#BURST stage_out x to y", "#BURST stage_out ./x to y on success") == "an earlier line says the same"
-    assert wrong("#BURSTING with data") == "there is no blank after #BURST"
+    assert wrong("#BURST stage_in a/x", "#BURST stage_in b/x") == "line 2 already has an input x"
+    assert wrong("#BURST stage_in a/x", "#BURST dataset x") == "line 2 already has an input x"
+    assert wrong("#BURST scratch 1G", "#BURST scratch 2G") == "line 2 already requests scratch"
+    assert wrong("#BURST stage_out x to y", "#BURST stage_out ./x to y on success") == "this repeats an earlier line"
+    assert wrong("#BURSTING with data") == "missing blank after #BURST"
 
 
 def test_every_fault_is_told_and_what_is_right_is_kept() -> None:
     found, faults = parse_directives("#BURST stage_in\n#BURST stage_in ok\n#BURST scratch x\n")
     assert [f.line for f in faults] == [1, 3]
     assert str(faults[0]) == (
-        "line 1: #BURST stage_in: it names no source; write #BURST stage_in SOURCE [as NAME] [read_only|copy]"
+        "line 1: #BURST stage_in: missing source. Usage: #BURST stage_in SOURCE [as NAME] [read_only|copy]"
     )
     assert [s.name for s in found.stage_in] == ["ok"]
 

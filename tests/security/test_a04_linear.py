@@ -77,20 +77,20 @@ def test_a_script_has_so_many_lines() -> None:
     assert parse_directives(lines)[1] == ()
     [fault] = parse_directives(lines + "#BURST stage_out b" + _TO * 2)[1]
     assert fault.line == MAX_LINES + 1
-    assert "256 #BURST lines at most" in fault.problem
+    assert "at most 256 #BURST lines" in fault.problem
     directives, faults = parse_directives(lines + "#BURST stage_out b" + _TO, submitted=True)
     assert (len(directives.stage_out), faults) == (MAX_LINES + 1, ())
 
 
 def test_a_line_has_so_many_letters_and_what_is_said_of_it_is_short() -> None:
     [fault] = parse_directives("#BURST stage_in " + "x" * MAX_LINE_CHARS)[1]
-    assert fault.problem == "it is too long"
+    assert fault.problem == "the line is too long"
     assert len(str(fault)) < 1000
     [fault] = parse_directives("#BURST stage_in a " + "x" * 10_000)[1]
     assert len(str(fault)) < 2000
     faults = parse_directives("#BURST nonsense\n" * 10_000)[1]
     assert len(faults) == MAX_FAULTS + 1
-    assert faults[-1].problem == "it was not read"
+    assert faults[-1].problem == "not read: too many faults before it"
 
 
 @fuzzed

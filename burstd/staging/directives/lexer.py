@@ -2,7 +2,7 @@
 
 Words are separated by blanks. ``\\c``, ``'...'`` and ``"..."`` quote as in a shell; ``$'...'`` takes ``\\n``, ``\\t``,
 ``\\xHH``, ``\\OOO`` and so on for what cannot be typed. Nothing is run. ``~``, ``$HOME``, ``$USER`` and Slurm's
-``%A %a %d %j %u %x`` stand for what they are; of other variables nothing is known before the job runs. A ``#`` at
+``%A %a %d %j %u %x`` stand for what they are; other variables are not known before the job runs. A ``#`` at
 the beginning of a word makes the rest a comment.
 
 A path is kept as a *pattern*: a quoted ``*``, ``?``, ``[`` or ``$`` stands in brackets (``[*]``), as in glob.escape,
@@ -34,7 +34,7 @@ _CODES = {value: "\\" + key.decode() for key, value in _LETTERS.items()} | {b"\\
 
 
 class DirectiveSyntaxError(Exception):
-    """A line cannot be cut into words, or a word is not what it must be: what is wrong, and what is allowed."""
+    """A line or a word of it is malformed. ``problem`` is a clause, ``expected`` the sentence with the remedy."""
 
     def __init__(self, problem: str, expected: str) -> None:
         super().__init__(problem)
@@ -43,7 +43,7 @@ class DirectiveSyntaxError(Exception):
 
 
 class TokenKind(Enum):
-    """What a part of a word is."""
+    """How a part of a word is written."""
 
     BARE = "bare"
     QUOTED = "quoted"
@@ -68,7 +68,7 @@ class Token:
 
     @property
     def pattern(self) -> str:
-        """The word as a pattern. Raises Misquoted."""
+        """The word as a pattern. Raises DirectiveSyntaxError."""
         out: list[str] = []
         index = 0
         stops = self._stops()
@@ -112,7 +112,7 @@ class Token:
         if self.parts[end] == closing:
             return end
         raise DirectiveSyntaxError(
-            f"a quoted {self.parts[end][0]} stands in [...]", "write ? for one character, or several lines"
+            f"[...] contains a quoted {self.parts[end][0]}", "Use ? for one character, or several lines"
         )
 
 
@@ -148,7 +148,8 @@ def substitute_variables(pattern: str, values: Mapping[str, str]) -> str | None:
 def resolve_pattern(pattern: str, values: Mapping[str, str], work_dir: str = "") -> str | None:
     """Where a source, destination or output lies: absolute, or a URL, or as it is where ``work_dir`` is empty.
 
-    The plain path where it has no wildcards, else a pattern with ``[*]`` for what was quoted. None: as for ``fill``.
+    The plain path where it has no wildcards, else a pattern with ``[*]`` for what was quoted.
+    None: a variable has no value so far.
     """
     filled = substitute_variables(pattern, values)
     if filled is None:
@@ -175,7 +176,7 @@ def _coded(char: str) -> str:
 
 
 def quote_pattern(pattern: str) -> str:
-    """A word of a line that means this pattern, which is one of ``Word.pattern``."""
+    """A word of a line that means this pattern, as ``Token.pattern`` gives it."""
     out: list[str] = []
     literal_chars: list[str] = []
 
@@ -212,7 +213,7 @@ def quote_pattern(pattern: str) -> str:
 def tokenize(line: str, *, symbols: bool = True) -> list[Token]:
     """Cuts a line into words. ``symbols``: ``%j`` and the like are variables, and ``%%`` is a percent sign.
 
-    Raises Misquoted.
+    Raises DirectiveSyntaxError.
     """
     return _Lexer(line, symbols=symbols).tokens()
 
@@ -245,7 +246,7 @@ class _Lexer:
     def _end_token(self) -> None:
         if self._in_token:
             if any(text == "\0" for text, _ in self._parts):
-                raise DirectiveSyntaxError("a word has a NUL byte", "no file name can have one")
+                raise DirectiveSyntaxError("a word contains a NUL byte", "File names cannot contain NUL")
             self._tokens.append(Token(tuple(self._parts)))
         self._parts, self._in_token = [], False
 
@@ -261,7 +262,7 @@ class _Lexer:
         elif char == "\\":
             if self._at + 1 == len(self._line):
                 raise DirectiveSyntaxError(
-                    "it ends in a backslash", "a line goes on only where the next is a #BURST line too"
+                    "the line ends in a backslash", "Continue it on the next line, which must begin with #BURST too"
                 )
             self._quoted(self._line[self._at + 1])
             self._at += 2
@@ -274,9 +275,7 @@ class _Lexer:
         """The text up to a closing quote, and past it."""
         stop = self._line.find(end, start)
         if stop < 0:
-            raise DirectiveSyntaxError(
-                f"the quote {end} is not closed", f"write {end} at the end, or \\{end} for the character"
-            )
+            raise DirectiveSyntaxError(f"missing closing {end}", f"Close the quote, or write \\{end} for the character")
         self._at = stop + 1
         return self._line[start:stop]
 
@@ -298,7 +297,7 @@ class _Lexer:
             self._parts.append((pair[1:], TokenKind.VARIABLE))
         else:
             known = ", ".join(f"%{symbol} ({means})" for symbol, means in SYMBOLS.items())
-            raise DirectiveSyntaxError(f"{pair} means nothing", f"write %% for a percent sign; there are {known}")
+            raise DirectiveSyntaxError(f"unknown symbol {pair}", f"Write %% for a percent sign. Known symbols: {known}")
 
     def _coded(self) -> None:
         """``$'...'``."""
@@ -306,7 +305,7 @@ class _Lexer:
         while stop < len(self._line) and self._line[stop] != "'":
             stop += 2 if self._line[stop] == "\\" else 1
         if stop >= len(self._line):
-            raise DirectiveSyntaxError("the quote $' is not closed", "write ' at the end, or \\' for the character")
+            raise DirectiveSyntaxError("missing closing ' after $'", "Close the quote, or write \\' for the character")
         self._at = stop + 1
         text = self._line[start:stop]
         for index, piece in enumerate(re.split(r"(%.?)", text) if self._symbols else [text]):
@@ -327,7 +326,7 @@ class _Lexer:
                 self._at += 2
             else:
                 self._char(char, TokenKind.QUOTED)
-        raise DirectiveSyntaxError('the quote " is not closed', 'write " at the end, or \\" for the character')
+        raise DirectiveSyntaxError('missing closing "', 'Close the quote, or write \\" for the character')
 
     def _char(self, char: str, kind: TokenKind) -> None:
         """One character outside of quotes, or within double ones."""
@@ -337,7 +336,7 @@ class _Lexer:
             return
         if char == "`" or self._line.startswith("$(", self._at):
             raise DirectiveSyntaxError(
-                "no command is run here", "write what it would print, or quote the character with \\"
+                "commands are not run here", "Write the output of the command, or quote the character with \\"
             )
         if char == "$":
             self._variable()
@@ -349,18 +348,16 @@ class _Lexer:
         found = _NAME.match(self._line, self._at)
         name = (found[1] or found[2]) if found else ""
         if found is None or name not in VARIABLES:
-            wrong = f"${name} is not known before the job runs" if name else "a dollar sign names no variable"
-            job = "; %j is the job's id" if name in ("SLURM_JOB_ID", "SLURM_JOBID") else ""
-            raise DirectiveSyntaxError(wrong, f"there are $HOME and $USER{job}; write \\$ for a dollar sign")
+            wrong = f"${name} is not known before the job runs" if name else "$ is not followed by a variable's name"
+            job = " (%j is the job's id)" if name in ("SLURM_JOB_ID", "SLURM_JOBID") else ""
+            raise DirectiveSyntaxError(wrong, f"Known variables: $HOME, $USER{job}. Write \\$ for a dollar sign")
         self._parts.append((name, TokenKind.VARIABLE))
         self._at = found.end()
 
     def _home(self) -> None:
         follows = self._line[self._at + 1 : self._at + 2]
         if follows and follows not in "/" + BLANKS:
-            raise DirectiveSyntaxError(
-                "the home of another user is not looked up", "write its path, or \\~ for the character"
-            )
+            raise DirectiveSyntaxError("~USER is not supported", "Write the full path, or \\~ for the character")
         self._parts.append(("HOME", TokenKind.VARIABLE))
         self._at += 1
 
@@ -376,4 +373,4 @@ def _decoded(found: re.Match[bytes]) -> bytes:
     if found[3] in _LETTERS:
         return _LETTERS[found[3]]
     shown = found[0].decode("utf-8", "replace")
-    raise DirectiveSyntaxError(f"{shown} means nothing in $'...'", r"write \n, \t, \\, \', \xHH, \OOO and the like")
+    raise DirectiveSyntaxError(f"unknown escape {shown} in $'...'", r"Use \n, \t, \\, \', \xHH or \OOO")

@@ -1,6 +1,6 @@
-"""``#BURST`` lines of a job script: what a job asks of staging, and what is wrong with it.
+"""Parses the ``#BURST`` lines of a job script and reports their faults.
 
-Slurm's burst_buffer/lua decides which lines count, and the same are read here: those that begin with ``#BURST`` in
+Slurm's burst_buffer/lua decides which lines count, and this module reads the same: those that begin with ``#BURST`` in
 the first column, before the first line that does not begin with ``#`` (empty lines are skipped, a line of blanks is
 not). A line that ends in a backslash goes on in the next one, which is a ``#BURST`` line too. As with ``#SBATCH``,
 what comes after the first command is no directive, not even a wrong one: a script may write another script.
@@ -52,22 +52,22 @@ _DATASET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}(?:@[A-Za-z0-9][A-Za-z0-9
 
 
 def directive_help() -> str:
-    """What can be written, for a person: the answer to ``#BURST help``."""
+    """The text that ``#BURST help`` shows."""
     return f"""\
 Lines that begin with #BURST, above the first command of the script:
 
   #BURST {USAGE["stage_in"]}
-      Brings SOURCE near the cloud nodes before the job starts; the job finds it as $BURST_IN/NAME.
+      Copies SOURCE near the cloud nodes before the job starts; the job finds it as $BURST_IN/NAME.
       SOURCE: {_LOCATIONS};
       a file, a directory, or a pattern with *, ? and [...]. NAME: by default the last part of SOURCE.
       read_only (the default): shared with other jobs; copy: the job's own, which it may change.
   #BURST {USAGE["stage_out"]}
-      Brings what the job leaves in $BURST_OUT and matches PATTERN to DESTINATION when it has ended.
-      PATTERN: a path below $BURST_OUT, such as results/*.csv; '.' is all of it. DESTINATION: as SOURCE, no pattern.
+      Copies the files in $BURST_OUT that match PATTERN to DESTINATION when the job has ended.
+      PATTERN: a path in $BURST_OUT, such as results/*.csv; '.' is all of it. DESTINATION: as SOURCE, no pattern.
   #BURST {USAGE["dataset"]}
-      An input that the site has named; without a version the latest.
+      An input that the site has named; the latest version by default.
   #BURST {USAGE["scratch"]}
-      Room on each node's own disk in $BURST_SCRATCH, which is lost when the job ends. SIZE: 100G, 1.5TiB.
+      Space on each node's own disk in $BURST_SCRATCH, deleted when the job ends. SIZE: 100G, 1.5TiB.
   #BURST help
       Refuses the job and shows this.
 
@@ -83,21 +83,23 @@ stand for {", ".join(SYMBOLS.values())}; %% is a percent sign.
 def parse_directives(
     script: str, *, symbols_replaced: bool = False, submitted: bool = False
 ) -> tuple[Directives, tuple[DirectiveFault, ...]]:
-    """What a script asks for, and its faults, MOST_FAULTS at most, in the order of its lines. Never raises.
+    """What a script asks for, and its faults, MAX_FAULTS at most, in the order of its lines. Never raises.
 
-    ``script`` as os.fsdecode gives it. ``replaced``: Slurm has put in ``%j`` and the like already (the script that
-    hooks get after submission where there is a ``%``); else they are variables of the patterns (words.fill).
-    ``submitted``: the job was let in, so MOST_LINES and MOST_LETTERS are not looked at again. Takes a time in
-    proportion to the script.
+    ``script`` as os.fsdecode gives it. ``symbols_replaced``: Slurm has put in ``%j`` and the like already (the script
+    that hooks get after submission where there is a ``%``); else they are variables of the patterns
+    (lexer.substitute_variables). ``submitted``: the job was accepted, so MAX_LINES and MAX_LINE_CHARS are not checked
+    again. Takes time in proportion to the script.
     """
     reading = _ScriptParser(symbols_replaced)
     for count, (number, text, dangling) in enumerate(_lines(_STRAY.sub("\ufffd", script))):
         if not submitted and count == MAX_LINES:
-            wrong = f"it is one too many: a script has {MAX_LINES} {PREFIX} lines at most"
-            reading.faults.append(DirectiveFault(number, text, wrong, "name a directory, or a pattern, for many files"))
+            wrong = f"too many lines: at most {MAX_LINES} {PREFIX} lines in a script"
+            reading.faults.append(DirectiveFault(number, text, wrong, "Use a directory or a pattern for many files"))
             break
         if len(reading.faults) == MAX_FAULTS:
-            reading.faults.append(DirectiveFault(number, text, "it was not read", "mend the lines above first"))
+            reading.faults.append(
+                DirectiveFault(number, text, "not read: too many faults before it", "Correct the lines above first")
+            )
             break
         try:
             reading.parse_line(number, text, dangling=dangling, max_chars=len(text) if submitted else MAX_LINE_CHARS)
@@ -107,7 +109,7 @@ def parse_directives(
 
 
 def format_directives(directives: Directives) -> str:
-    """Lines that ``parse`` reads as these directives, one for each."""
+    """Lines that ``parse_directives`` reads as these directives, one for each."""
     lines: list[str] = []
     for wanted in directives.stage_in:
         what = (
@@ -124,7 +126,7 @@ def format_directives(directives: Directives) -> str:
 
 
 def _lines(script: str) -> Iterator[tuple[int, str, bool]]:
-    """Number and text of each directive, and whether it promises a line more that does not come."""
+    """Number and text of each directive, and whether it ends in a backslash without a next line."""
     first, goes_on = 0, False
     parts: list[str] = []
     """Of a line, none of them empty: joined once."""
@@ -169,21 +171,24 @@ class _ScriptParser:
     faults: list[DirectiveFault] = field(default_factory=list)
 
     def parse_line(self, number: int, text: str, *, dangling: bool, max_chars: int) -> None:
-        """Reads one line of ``most`` letters at most; ``dangling``: it promises another. Raises Misquoted."""
+        """Reads one line. ``dangling``: it ends in a backslash, and no #BURST line follows.
+
+        Raises DirectiveSyntaxError.
+        """
         if len(text) > max_chars:
-            raise DirectiveSyntaxError("it is too long", f"a line has {max_chars} characters at most")
+            raise DirectiveSyntaxError("the line is too long", f"The limit is {max_chars} characters")
         rest = text.removeprefix(PREFIX)
         if dangling:
             raise DirectiveSyntaxError(
-                "it ends in a backslash", "a line goes on only where the next is a #BURST line too"
+                "the line ends in a backslash", "Continue it on the next line, which must begin with #BURST too"
             )
         if rest and rest[0] not in BLANKS:
             raise DirectiveSyntaxError(
-                "there is no blank after #BURST", "write '#BURST DIRECTIVE ...', or '# ' before a comment"
+                "missing blank after #BURST", "Write '#BURST DIRECTIVE ...', or '# ' before a comment"
             )
         tokens = tokenize(rest, symbols=not self.symbols_replaced)
         if not tokens:
-            raise DirectiveSyntaxError("it names no directive", _known_directives())
+            raise DirectiveSyntaxError("missing directive", _known_directives())
         readers: dict[str, Callable[[int, Sequence[Token]], None]] = {
             "stage_in": self._stage_in, "stage_out": self._stage_out, "dataset": self._dataset,
             "scratch": self._scratch, "help": self._help,
@@ -191,64 +196,58 @@ class _ScriptParser:
         reader = readers.get(tokens[0].text)
         if reader is None:
             meant = _did_you_mean(tokens[0].text.replace("-", "_"), readers)
-            raise DirectiveSyntaxError(
-                f"there is no directive {quote_token(tokens[0].text)}{meant}", _known_directives()
-            )
+            raise DirectiveSyntaxError(f"unknown directive {quote_token(tokens[0].text)}{meant}", _known_directives())
         reader(number, tokens[1:])
 
     def _stage_in(self, number: int, tokens: Sequence[Token]) -> None:
         if not tokens:
-            raise DirectiveSyntaxError("it names no source", _usage("stage_in"))
+            raise DirectiveSyntaxError("missing source", _usage("stage_in"))
         source = _location_pattern(tokens[0], "source")
         name, access = _parse_options(tokens[1:], "stage_in")
         self._input(StageIn(source, name or _default_name(source), access, number))
 
     def _dataset(self, number: int, tokens: Sequence[Token]) -> None:
         if not tokens:
-            raise DirectiveSyntaxError("it names no dataset", _usage("dataset"))
+            raise DirectiveSyntaxError("missing dataset", _usage("dataset"))
         dataset = tokens[0].text
         if not _DATASET.fullmatch(dataset):
-            allowed = f"{_usage('dataset')}; both are letters, digits, '.', '-' and '_'"
-            raise DirectiveSyntaxError(f"{quote_token(dataset)} is no name of a dataset", allowed)
+            allowed = f"{_usage('dataset')}. NAME and VERSION consist of letters, digits, '.', '-' and '_'"
+            raise DirectiveSyntaxError(f"{quote_token(dataset)} is not a valid dataset name", allowed)
         name, access = _parse_options(tokens[1:], "dataset")
         self._input(StageIn("", name or dataset.partition("@")[0], access, number, dataset))
 
     def _input(self, wanted: StageIn) -> None:
         other = self.names.setdefault(wanted.name, wanted.line)
         if other != wanted.line:
-            named = f"line {other} has an input {quote_token(wanted.name)} already"
-            raise DirectiveSyntaxError(named, "give one of them another name with 'as NAME'")
+            named = f"line {other} already has an input {quote_token(wanted.name)}"
+            raise DirectiveSyntaxError(named, "Give one of them another name with 'as NAME'")
         self.stage_in.append(wanted)
 
     def _stage_out(self, number: int, tokens: Sequence[Token]) -> None:
         if not tokens:
-            raise DirectiveSyntaxError("it names no output", _usage("stage_out"))
+            raise DirectiveSyntaxError("missing output pattern", _usage("stage_out"))
         pattern = _output_pattern(tokens[0])
         if len(tokens) < 3 or tokens[1].text != "to":
-            what = "it does not say where"
+            what = f"expected 'to DESTINATION' after {quote_pattern(pattern)}"
             if len(tokens) > 1:
-                token_text = tokens[1].text
-                what = (
-                    "'to' names no destination"
-                    if token_text == "to"
-                    else f"after {quote_pattern(pattern)} comes {quote_token(token_text)}"
-                )
-            raise DirectiveSyntaxError(what, f"{_usage('stage_out')}; quote a path with blanks")
+                is_to = tokens[1].text == "to"
+                what = "missing destination after 'to'" if is_to else f"{what}, found {tokens[1].text!r}"
+            raise DirectiveSyntaxError(what, f"{_usage('stage_out')}. Quote paths with blanks")
         destination = _location_pattern(tokens[2], "destination")
         when, rest = OutputCondition.ALWAYS, list(tokens[3:])
         if rest and rest[0].text == "on":
             token_text = rest[1].text if len(rest) > 1 else ""
             if token_text not in [w.value for w in OutputCondition]:
-                what = f"'on' is followed by {quote_token(token_text)}" if token_text else "'on' is followed by nothing"
+                what = f"unknown condition {quote_token(token_text)}" if token_text else "missing condition after 'on'"
                 raise DirectiveSyntaxError(
                     what + _did_you_mean(token_text, [w.value for w in OutputCondition]),
-                    "on success, on failure or on always",
+                    "Use on success, on failure or on always",
                 )
             when, rest = OutputCondition(token_text), rest[2:]
         if rest:
             _unexpected(rest[0], ("on",), "stage_out")
         if (pattern, destination) in self.outputs:
-            raise DirectiveSyntaxError("an earlier line says the same", "leave one of them out")
+            raise DirectiveSyntaxError("this repeats an earlier line", "Remove one of them")
         self.outputs.add((pattern, destination))
         self.stage_out.append(StageOut(pattern, destination, when, number))
 
@@ -256,25 +255,23 @@ class _ScriptParser:
         text = " ".join(token.text for token in tokens)
         size = parse_size(text)
         if not size:
-            wrong = f"{quote_token(text)} is no size" if text else "it names no size"
-            raise DirectiveSyntaxError(
-                wrong, f"{_usage('scratch')}; a size is {SIZE_FORMAT}; at least 1 B, at most 8 EiB"
-            )
+            wrong = f"{quote_token(text)} is not a size" if text else "missing size"
+            raise DirectiveSyntaxError(wrong, f"{_usage('scratch')}. SIZE is {SIZE_FORMAT}, from 1 B to 8 EiB")
         if self.scratch:
-            raise DirectiveSyntaxError(f"line {self.scratch_line} asks for scratch already", "leave one of them out")
+            raise DirectiveSyntaxError(f"line {self.scratch_line} already requests scratch", "Remove one of them")
         self.scratch, self.scratch_line = size, number
 
     def _help(self, number: int, tokens: Sequence[Token]) -> None:
         del number, tokens
-        raise DirectiveSyntaxError("the job is not submitted, here is the help", directive_help())
+        raise DirectiveSyntaxError("job not submitted", directive_help())
 
 
 def _usage(directive: str) -> str:
-    return f"write {PREFIX} {USAGE[directive]}"
+    return f"Usage: {PREFIX} {USAGE[directive]}"
 
 
 def _known_directives() -> str:
-    return f"there are {', '.join(USAGE)}; {PREFIX} help tells about them"
+    return f"Directives: {', '.join(USAGE)}. {PREFIX} help explains them"
 
 
 def _did_you_mean(word: str, known: Sequence[str] | dict[str, Callable[[int, Sequence[Token]], None]]) -> str:
@@ -283,8 +280,8 @@ def _did_you_mean(word: str, known: Sequence[str] | dict[str, Callable[[int, Seq
 
 
 def _unexpected(token: Token, known: Sequence[str], directive: str) -> None:
-    wrong = f"{quote_token(token.text)} is not expected there{_did_you_mean(token.text, known)}"
-    raise DirectiveSyntaxError(wrong, f"{_usage(directive)}; quote a path with blanks")
+    wrong = f"unexpected {quote_token(token.text)}{_did_you_mean(token.text, known)}"
+    raise DirectiveSyntaxError(wrong, f"{_usage(directive)}. Quote paths with blanks")
 
 
 def _parse_options(tokens: Sequence[Token], directive: str) -> tuple[str, Access]:
@@ -297,10 +294,12 @@ def _parse_options(tokens: Sequence[Token], directive: str) -> tuple[str, Access
             name = _input_name(rest[1])
             rest = rest[2:]
         elif token_text == "as":
-            raise DirectiveSyntaxError("'as' names nothing" if not name else "it is named twice", _usage(directive))
+            raise DirectiveSyntaxError(
+                "missing name after 'as'" if not name else "give 'as NAME' only once", _usage(directive)
+            )
         elif token_text in [a.value for a in Access]:
             if access is not None:
-                raise DirectiveSyntaxError("it is said twice how it is used", _usage(directive))
+                raise DirectiveSyntaxError("give read_only or copy only once", _usage(directive))
             access = Access(token_text)
             rest = rest[1:]
         else:
@@ -308,14 +307,14 @@ def _parse_options(tokens: Sequence[Token], directive: str) -> tuple[str, Access
     return name, access or Access.READ_ONLY
 
 
-_NAME_RULE = "a name is that of one file in $BURST_IN: no '/', not '.' or '..', at most 255 bytes"
+_NAME_RULE = "NAME is one file name in $BURST_IN: no '/', not '.' or '..', at most 255 bytes"
 
 
 def _input_name(token: Token) -> str:
     name = literal_text(token.pattern)
     if name is None:
         raise DirectiveSyntaxError(
-            f"{quote_pattern(token.pattern)} is no plain name", f"{_NAME_RULE}; quote *, ?, [ and $"
+            f"{quote_pattern(token.pattern)} is not a plain name", f"{_NAME_RULE}. Quote *, ?, [ and $"
         )
     if fault := _name_fault(name):
         raise DirectiveSyntaxError(f"{quote_token(name)} {fault}", _NAME_RULE)
@@ -324,19 +323,19 @@ def _input_name(token: Token) -> str:
 
 def _name_fault(name: str) -> str:
     if name in ("", ".", ".."):
-        return "is no name"
+        return "is not a file name"
     if "/" in name:
-        return "is a path"
+        return "is a path, not a name"
     return "is too long" if len(name.encode("utf-8", "surrogateescape")) > 255 else ""
 
 
 def _default_name(source: str) -> str:
     """The name that an input has where none is given: the last part of its source."""
     if has_wildcards(source):
-        raise DirectiveSyntaxError(f"{quote_pattern(source)} gives the input no name", "write 'as NAME' after it")
+        raise DirectiveSyntaxError(f"{quote_pattern(source)} does not name the input", "Add 'as NAME'")
     last = literal_text(source.rpartition("/")[2])
     if last is None or _name_fault(last):
-        raise DirectiveSyntaxError(f"{quote_pattern(source)} ends in no name", "write 'as NAME' after it")
+        raise DirectiveSyntaxError(f"{quote_pattern(source)} does not end in a file name", "Add 'as NAME'")
     return last
 
 
@@ -344,51 +343,53 @@ def _location_pattern(token: Token, what: str) -> str:
     """A source or destination, as a pattern."""
     pattern = token.pattern
     if not pattern:
-        raise DirectiveSyntaxError(f"the {what} is empty", f"a {what} is {_LOCATIONS}")
+        raise DirectiveSyntaxError(f"empty {what}", f"A {what} is {_LOCATIONS}")
     if "BURST_OUT" in token.variables:
         raise DirectiveSyntaxError(
-            f"$BURST_OUT cannot be in a {what}", f"it is known to the job only; a {what} is {_LOCATIONS}"
+            f"$BURST_OUT cannot be used in a {what}", f"Only the job has it. A {what} is {_LOCATIONS}"
         )
     if has_wildcards(pattern) and what == "destination":
         raise DirectiveSyntaxError(
-            "a destination has no wildcards", "quote *, ? and [ where they are meant as they are"
+            "a destination cannot contain wildcards", "Quote *, ? and [ to use them as characters"
         )
     url = _URL.fullmatch(pattern)
     if url is None:
         if _HOST.match(pattern):
             raise DirectiveSyntaxError(
                 f"{quote_pattern(token.pattern)} looks like a path on another host",
-                f"a {what} is {_LOCATIONS}; or write ./...",
+                f"A {what} is {_LOCATIONS}. For a local path write ./...",
             )
         return pattern
     scheme, rest = url.groups()
     if scheme not in _SCHEMES:
         raise DirectiveSyntaxError(
-            f"{quote_token(scheme)}:// is not known{_did_you_mean(scheme, _SCHEMES)}", f"a {what} is {_LOCATIONS}"
+            f"unknown scheme {quote_token(scheme)}://{_did_you_mean(scheme, _SCHEMES)}", f"A {what} is {_LOCATIONS}"
         )
     if has_wildcards(pattern):
         raise DirectiveSyntaxError(
-            "wildcards are for paths on premises", "end a prefix of many objects in '/', and name it"
+            "wildcards work only in paths on premises", "For many objects, write a PREFIX/ and 'as NAME'"
         )
     bucket, _, key = rest.partition("/")
     if not _BUCKET.fullmatch(bucket):
-        raise DirectiveSyntaxError(f"{quote_token(bucket)} is no name of a bucket", f"write {scheme}://BUCKET/KEY")
+        raise DirectiveSyntaxError(f"{quote_token(bucket)} is not a valid bucket name", f"Write {scheme}://BUCKET/KEY")
     if not key and what == "source":
-        raise DirectiveSyntaxError("it names a whole bucket", f"write {scheme}://BUCKET/KEY, or .../PREFIX/ as NAME")
+        raise DirectiveSyntaxError(
+            "the source is a whole bucket", f"Write {scheme}://BUCKET/KEY, or {scheme}://BUCKET/PREFIX/ as NAME"
+        )
     return pattern
 
 
 def _output_pattern(token: Token) -> str:
     """The pattern of an output: relative to $BURST_OUT."""
-    pattern, allowed = token.pattern, "outputs are what the job leaves below $BURST_OUT; write results/*.csv or '.'"
+    pattern, allowed = token.pattern, "Outputs are paths in $BURST_OUT: write results/*.csv, or '.' for all"
     relative_part = pattern.removeprefix("${BURST_OUT}")
     if relative_part != pattern:
         pattern = relative_part.lstrip("/") if relative_part[:1] in ("", "/") else pattern
     elif pattern.startswith("/") or "HOME" in token.variables or _URL.fullmatch(pattern):
-        raise DirectiveSyntaxError(f"{quote_pattern(token.pattern)} is not below $BURST_OUT", allowed)
+        raise DirectiveSyntaxError(f"{quote_pattern(token.pattern)} is not in $BURST_OUT", allowed)
     if "${BURST_OUT}" in pattern or "${HOME}" in pattern:
-        raise DirectiveSyntaxError(f"{quote_pattern(token.pattern)} has a variable within", allowed)
+        raise DirectiveSyntaxError(f"{quote_pattern(token.pattern)} has a variable after its beginning", allowed)
     parts = [part for part in pattern.split("/") if part not in ("", ".")]
     if any(literal_text(part) == ".." for part in parts):
-        raise DirectiveSyntaxError(f"{quote_pattern(token.pattern)} leads out of $BURST_OUT by '..'", allowed)
+        raise DirectiveSyntaxError(f"{quote_pattern(token.pattern)} leaves $BURST_OUT with '..'", allowed)
     return "/".join(parts) or "."
