@@ -30,6 +30,12 @@ def test_it_has_what_is_not_python_too(wheel: Path) -> None:
         "burstd/share/systemd/burstd.service",
         "burstd/db/migrations/env.py",
         "burstd/py.typed",
+        "burstd/simulate/report/page.css",
+        "burstd/simulate/report/page.html.j2",
+        "burstd/simulate/report/page.js",
+        "burstd/vendor/uplot/LICENSE",
+        "burstd/vendor/uplot/uPlot.iife.min.js",
+        "burstd/vendor/uplot/uPlot.min.css",
         "providers/openshift/scripts/init.sh",
     ):
         assert wanted in names

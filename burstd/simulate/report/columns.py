@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from burstd.simulate.plots import wording
+from burstd.simulate.report import wording
 from burstd.simulate.report.report import ChainReport, SimulationReport
 
 _Cell = Callable[[ChainReport], str]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import datetime
 
 NEVER = "never"
 _UNITS = (("s", 1.0), ("min", 60.0), ("h", 3600.0), ("d", 86400.0))
@@ -55,11 +55,6 @@ def format_duration_change(seconds: float) -> str:
 
 def _sign(value: float) -> str:
     return "+" if value > 0 else "\N{MINUS SIGN}" if value < 0 else ""
-
-
-def format_time(seconds: float) -> str:
-    """To the minute, UTC."""
-    return day_and_time(datetime.fromtimestamp(seconds, UTC))
 
 
 def day_and_time(when: datetime) -> str:

@@ -1,1 +1,0 @@
-"""Plots as SVG, written by hand: no library, no script, readable without colours."""
