@@ -26,7 +26,7 @@ class SharedRoots:
         self._pairs = sorted(pairs.items(), key=lambda pair: len(pair[0].parts), reverse=True)
 
     def node_path(self, path: str) -> str | None:
-        """See InPlace. By its text alone: what users' links lead to, nodes find out for themselves."""
+        """Returns the path by which nodes see this one, by its text alone: nodes resolve users' links."""
         asked = PurePosixPath(path)
         if not asked.is_absolute() or ".." in asked.parts:
             return None

@@ -43,35 +43,35 @@ class ServerStager(ABC):
         """Makes the other end fit for connections. Raises StagerError."""
 
     def put(self, key: str, body: bytes | memoryview) -> None:
-        """See Stager."""
+        """Writes an object."""
         self._client().put(key, body)
 
     def get(self, key: str) -> bytes:
-        """See Stager."""
+        """Returns an object's content."""
         return self._client().get(key)
 
     def present(self, keys: Sequence[str]) -> Mapping[str, int]:
-        """See Stager."""
+        """Returns the sizes of those that are there."""
         return self._client().present(keys)
 
     def copy(self, source: str, target: str) -> None:
-        """See Stager; a hard link."""
+        """Makes a hard link."""
         self._client().copy(source, target)
 
     def delete(self, keys: Sequence[str]) -> None:
-        """See Stager."""
+        """Removes objects; a missing one is no error."""
         self._client().delete(keys)
 
     def objects(self, prefix: str) -> Iterator[StoredObject]:
-        """See Stager."""
+        """Lists the objects whose key begins so, page by page."""
         return self._client().objects(prefix)
 
     def unfinished(self) -> Iterator[UnfinishedUpload]:
-        """See Stager: temporary files."""
+        """Lists temporary files."""
         return self._client().unfinished()
 
     def abort(self, unfinished: Sequence[UnfinishedUpload]) -> None:
-        """See Stager."""
+        """Removes unfinished puts; a missing one is no error."""
         self._client().abort(unfinished)
 
     def free_bytes(self) -> int:

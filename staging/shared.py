@@ -20,7 +20,7 @@ class SharedSettings(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     path: AbsolutePath
-    """The folder as the head sees it. It must be there: burstd makes none, lest it writes below a mount that failed."""
+    """The folder as the head sees it. It must be there: burstd makes none, lest it writes under a mount that failed."""
     node_path: AbsolutePath | None = None
     """The same folder as nodes see it; the same path where it is not given."""
     roots: Mapping[AbsolutePath, AbsolutePath] = Field(default_factory=dict)
@@ -41,35 +41,35 @@ class SharedStager:
         self._roots = SharedRoots(settings.roots)
 
     def put(self, key: str, body: bytes | memoryview) -> None:
-        """See Stager."""
+        """Writes an object."""
         self._folder.put(key, body)
 
     def get(self, key: str) -> bytes:
-        """See Stager."""
+        """Returns an object's content."""
         return self._folder.get(key)
 
     def present(self, keys: Sequence[str]) -> Mapping[str, int]:
-        """See Stager."""
+        """Returns the sizes of those that are there."""
         return self._folder.present(keys)
 
     def copy(self, source: str, target: str) -> None:
-        """See Stager; a hard link."""
+        """Makes a hard link."""
         self._folder.copy(source, target)
 
     def delete(self, keys: Sequence[str]) -> None:
-        """See Stager."""
+        """Removes objects; a missing one is no error."""
         self._folder.delete(keys)
 
     def objects(self, prefix: str) -> Iterator[StoredObject]:
-        """See Stager."""
+        """Lists the objects whose key begins so, page by page."""
         return self._folder.objects(prefix)
 
     def unfinished(self) -> Iterator[UnfinishedUpload]:
-        """See Stager: temporary files."""
+        """Lists temporary files."""
         return self._folder.unfinished()
 
     def abort(self, unfinished: Sequence[UnfinishedUpload]) -> None:
-        """See Stager."""
+        """Removes unfinished puts; a missing one is no error."""
         self._folder.abort([u.id for u in unfinished])
 
     def free_bytes(self) -> int:
@@ -86,7 +86,7 @@ class SharedStager:
         raise StoreRefused(f"the store {self.name} is a folder: there is no URL to {method} {len(keys)} objects")
 
     def in_place(self, path: str) -> str | None:
-        """See InPlace."""
+        """Returns the path by which nodes see this path of the head; None: they do not."""
         return self._roots.node_path(path)
 
     def close(self) -> None:

@@ -1,1 +1,1 @@
-"""Staging: what Slurm's burst buffer hooks ask for, brought about. The desk decides, the transfers move bytes."""
+"""Staging: carries out what Slurm's burst buffer hooks request. The controller decides, the transfers move bytes."""

@@ -48,12 +48,12 @@ class CloudWorld(ABC):
         return word
 
     def offer(self, provider: Provider) -> Offer:
-        """The offer to launch: any that has room for six machines."""
+        """The offer to launch: any with capacity for six machines."""
         return provider.offers()[0]
 
 
 class Breakage(StrEnum):
-    """What a FaultWorld can be told to do wrong."""
+    """The faults that a FaultWorld can inject."""
 
     CAPACITY = "capacity"
     QUOTA = "quota"
@@ -73,7 +73,7 @@ class Breakage(StrEnum):
 
 
 class FaultWorld(CloudWorld):
-    """A cloud that can be told to break."""
+    """A cloud that fails on request."""
 
     @abstractmethod
     def inject_fault(self, how: Breakage) -> None:

@@ -235,10 +235,10 @@ class StagerContract:
                 lambda s: s.delete(["in/ab/x"]),
             )
             for call in calls:
-                with pytest.raises(StoreRefused) as told:
+                with pytest.raises(StoreRefused) as refusal:
                     call(stager)
-                assert len(str(told.value)) > 20, how
-                assert not secret or secret not in str(told.value), how
+                assert len(str(refusal.value)) > 20, how
+                assert not secret or secret not in str(refusal.value), how
             stager.close()
 
     def test_room_and_what_lies_in_place(self, stager: Stager) -> None:

@@ -13,7 +13,7 @@ _DIRECTORY = 0o755
 
 
 def object_rows(store: UserStore, key: str) -> Iterator[ObjectRow]:
-    """All objects below a key that ends in a slash or is empty, or the one of this key.
+    """All objects under a key that ends in a slash or is empty, or the one of this key.
 
     Objects are ``["o", path, size, mtime_ns, tag, identity]``: fetched when they are asked for. Raises OSError.
     """
@@ -36,14 +36,14 @@ def find_object(store: UserStore, key: str) -> UserObject:
     there = store.head(key)
     if there is not None:
         return there.object
-    below = next(store.list_unsorted(f"{key}/"), None)
-    text = "there is no such object" if below is None else "is no object; end it in '/' for all that lies below it"
+    under = next(store.list_unsorted(f"{key}/"), None)
+    text = "there is no such object" if under is None else "is not an object; end it in '/' for all objects under it"
     raise FileNotFoundError(errno.ENOENT, text, store.url(key))
 
 
 def no_objects_error(store: UserStore, key: str) -> OSError:
-    """Of a key below which there are no objects."""
-    return FileNotFoundError(errno.ENOENT, "there is no object below it", store.url(key))
+    """Of a key under which there are no objects."""
+    return FileNotFoundError(errno.ENOENT, "there is no object under it", store.url(key))
 
 
 def _object_row(store: UserStore, found: UserObject, path: str) -> ObjectRow:

@@ -67,7 +67,7 @@ class S3Settings(BaseModel):
     """Access key and secret key, a line each. Without it: what boto3 finds, the machine's role among it."""
     addressing: Literal["auto", "path", "virtual"] = "auto"
     ca_file: Path | None = None
-    """Authorities to trust where the server's certificate is of one of its own."""
+    """CA certificates for a server with a private CA."""
     connections: Annotated[int, Field(ge=1, le=200)] = 32
     connect_timeout_s: Annotated[float, Field(gt=0)] = 10.0
     timeout_s: Annotated[float, Field(gt=0)] = 60.0
@@ -75,7 +75,7 @@ class S3Settings(BaseModel):
 
 
 class S3Stager:
-    """Objects below ``PREFIX/CLUSTER/`` of a bucket."""
+    """Objects under ``PREFIX/CLUSTER/`` of a bucket."""
 
     def __init__(self, name: str, cluster: str, settings: S3Settings) -> None:
         self.name = name
@@ -88,14 +88,14 @@ class S3Stager:
         self._no_bulk_delete = False
 
     def put(self, key: str, body: bytes | memoryview) -> None:
-        """See Stager. The server compares a CRC-32, where it knows that."""
+        """Writes an object; the server compares a CRC-32 where it supports that."""
         content = _as_bytes(body)
         check = base64.b64encode(zlib.crc32(content).to_bytes(4, "big")).decode()
         with self._client_for(f"put the object {key}") as client:
             client.put_object(**self._location(key), Body=content, ChecksumCRC32=check)
 
     def get(self, key: str) -> bytes:
-        """See Stager."""
+        """Returns an object's content."""
         with self._client_for(f"give the object {key}") as client:
             answer = client.get_object(**self._location(key))
             with answer["Body"] as stream:
@@ -109,18 +109,18 @@ class S3Stager:
         return content
 
     def present(self, keys: Sequence[str]) -> Mapping[str, int]:
-        """See Stager."""
+        """Returns the sizes of those that are there."""
         page = None if self._settings.bucket.endswith(_DIRECTORY_BUCKET) else self._page
         return lookup.present([valid_key(key) for key in keys], page, self._sizes)
 
     def copy(self, source: str, target: str) -> None:
-        """See Stager; within the server."""
+        """Makes a second object of the same content within the server."""
         origin = self._location(source)
         with self._client_for(f"copy the object {source}") as client:
             client.copy_object(**self._location(target), CopySource=origin)
 
     def delete(self, keys: Sequence[str]) -> None:
-        """See Stager; a thousand at a time, one by one where the server cannot do that."""
+        """Removes objects, a thousand a call, or one by one where the server lacks that call."""
         for start in range(0, len(keys), _DELETED_AT_ONCE):
             some = keys[start : start + _DELETED_AT_ONCE]
             if self._no_bulk_delete or not self._delete_together(some):
@@ -129,7 +129,7 @@ class S3Stager:
                     pass
 
     def objects(self, prefix: str) -> Iterator[StoredObject]:
-        """See Stager."""
+        """Lists the objects whose key begins so, page by page."""
         token: dict[str, str] = {}
         empty = 0
         for _ in range(_MOST_PAGES):
@@ -150,7 +150,7 @@ class S3Stager:
         raise StoreBusy(f"{self._where} lists its objects without an end: is it one of S3?")
 
     def unfinished(self) -> Iterator[UnfinishedUpload]:
-        """See Stager: multipart uploads, which are not ours: burstd makes none, but lifecycles rarely end them."""
+        """Lists multipart uploads: burstd makes none, and lifecycles rarely end those of others."""
         marker: dict[str, str] = {}
         for _ in range(_MOST_PAGES):
             with self._client_for("list its uploads") as client:
@@ -167,7 +167,7 @@ class S3Stager:
         raise StoreBusy(f"{self._where} lists its uploads without an end: is it one of S3?")
 
     def abort(self, unfinished: Sequence[UnfinishedUpload]) -> None:
-        """See Stager."""
+        """Removes unfinished puts; a missing one is no error."""
         for upload in unfinished:
             with suppress(NoSuchObject), self._client_for(f"end an upload of {upload.key}") as client:
                 client.abort_multipart_upload(**self._location(upload.key), UploadId=upload.id)
@@ -181,7 +181,7 @@ class S3Stager:
         return NodeAccess("http")
 
     def sign(self, method: Literal["GET", "PUT"], keys: Sequence[str]) -> Mapping[str, str]:
-        """See Stager."""
+        """Returns a URL for each object."""
         call = {"GET": "get_object", "PUT": "put_object"}[method]
         with self._client_for("sign URLs", self._settings.node_endpoint or self._settings.endpoint) as client:
             return {
@@ -356,8 +356,8 @@ def _as_bytes(body: bytes | memoryview) -> bytes | bytearray:
     """What boto3 takes. A view of all of a bytearray is not copied: fresh memory costs more than the digest."""
     if isinstance(body, bytes):
         return body
-    below = body.obj
-    return below if isinstance(below, bytearray) and len(below) == body.nbytes else bytes(body)
+    whole = body.obj
+    return whole if isinstance(whole, bytearray) and len(whole) == body.nbytes else bytes(body)
 
 
 def _make(name: str, cluster: str, settings: S3Settings) -> S3Stager:

@@ -66,7 +66,7 @@ class SwiftSettings(BaseModel):
     prefix: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-][A-Za-z0-9._-]*$")] = "burstd"
     """What all names begin with, before the cluster's."""
     ca_file: Path | None = None
-    """Authorities to trust where tempauth's certificate is of one of its own; others: ``cacert`` in clouds.yaml."""
+    """CA certificates for tempauth with a private CA; others: ``cacert`` in clouds.yaml."""
     timeout_s: Annotated[float, Field(gt=0)] = 60.0
     """How long nothing may move while an answer is due, in seconds."""
 
@@ -79,7 +79,7 @@ class SwiftSettings(BaseModel):
 
 
 class SwiftStager:
-    """Objects below ``PREFIX/CLUSTER/`` of a container."""
+    """Objects under ``PREFIX/CLUSTER/`` of a container."""
 
     def __init__(self, name: str, cluster: str, settings: SwiftSettings) -> None:
         self.name = name
@@ -94,29 +94,29 @@ class SwiftStager:
         self._sign_key: bytes | None = None
 
     def put(self, key: str, body: bytes | memoryview) -> None:
-        """See Stager. Swift compares an MD5."""
+        """Writes an object; Swift compares an MD5."""
         digest = hashlib.md5(body, usedforsecurity=False).hexdigest()
         headers = {"ETag": digest, "Content-Type": "application/octet-stream"}
         self._request("PUT", self._path(key), f"put the object {key}", data=body, headers=headers)
 
     def get(self, key: str) -> bytes:
-        """See Stager."""
+        """Returns an object's content."""
         what = f"give the object {key}"
         with closing(self._request("GET", self._path(key), what, stream=True)) as answer:
             return self._content(answer, what)
 
     def present(self, keys: Sequence[str]) -> Mapping[str, int]:
-        """See Stager."""
+        """Returns the sizes of those that are there."""
         return lookup.present([valid_key(key) for key in keys], self._page, self._sizes)
 
     def copy(self, source: str, target: str) -> None:
-        """See Stager; within Swift."""
+        """Makes a second object of the same content within Swift."""
         origin = f"{self._settings.container}/{self._key_prefix}{valid_key(source)}"
         headers = {"X-Copy-From": quote(origin), "Content-Length": "0"}
         self._request("PUT", self._path(target), f"copy the object {source}", headers=headers)
 
     def delete(self, keys: Sequence[str]) -> None:
-        """See Stager; a thousand at a time where Swift offers that."""
+        """Removes objects, a thousand a call where Swift offers that."""
         for key in keys:
             valid_key(key)
         bulk = self._capabilities().get("bulk_delete", {}) if len(keys) > 1 else {}
@@ -129,7 +129,7 @@ class SwiftStager:
             self._delete_together(keys[start : start + step])
 
     def objects(self, prefix: str) -> Iterator[StoredObject]:
-        """See Stager."""
+        """Lists the objects whose key begins so, page by page."""
         after = ""
         while True:
             page = self._list(self._key_prefix + prefix, after)
@@ -156,7 +156,7 @@ class SwiftStager:
         return NodeAccess("http")
 
     def sign(self, method: Literal["GET", "PUT"], keys: Sequence[str]) -> Mapping[str, str]:
-        """See Stager. With the container's key for temporary URLs, which is made where there is none."""
+        """Returns a URL for each object, signed with the container's key, which is made where there is none."""
         secret, endpoint = self._signing_key(), self._account()
         digests = self._capabilities().get("tempurl", {}).get("allowed_digests", ["sha256"])
         digest = "sha256" if "sha256" in digests else "sha1"
@@ -278,7 +278,7 @@ class SwiftStager:
         return self._sign_key
 
     def _request(self, method: str, path: str | None, what: str, **words: Any) -> Any:
-        """An answer that says yes. ``path``: below the container; None: the account."""
+        """An answer that says yes. ``path``: in the container; None: the account."""
         base = self._account()
         url = base if path is None else f"{base}/{quote(self._settings.container)}{quote(path)}"
         answer = self._send(method, url, what, **words)

@@ -84,7 +84,7 @@ def _config() -> Config:
 
 
 class UserS3Bucket:
-    """See Place."""
+    """A bucket of S3 as a UserStore."""
 
     def __init__(self, bucket: str, loader: Any) -> None:
         """Reads ~/.aws. Raises OSError."""
@@ -106,15 +106,15 @@ class UserS3Bucket:
         self.origin = f"{self.client.meta.endpoint_url} {bucket}"
 
     def url(self, key: str) -> str:
-        """See Place."""
+        """Returns the URL to show to people."""
         return f"s3://{self.name}/{key}"
 
     def list_sorted(self, prefix: str) -> Iterator[UserObject]:
-        """See Place."""
+        """Lists the objects whose key begins so, in the order of keys."""
         return sorted_by_key(self.list_unsorted(prefix))
 
     def list_unsorted(self, prefix: str) -> Iterator[UserObject]:
-        """See Place."""
+        """Lists the objects whose key begins so, in the server's order."""
         return checked_listing(prefix, self._pages(prefix))
 
     def _pages(self, prefix: str) -> Iterator[list[UserObject]]:
@@ -135,7 +135,7 @@ class UserS3Bucket:
             token = {"ContinuationToken": more}
 
     def head(self, key: str) -> UserObjectHead | None:
-        """See Place."""
+        """Returns one object; None: it is not there."""
         try:
             with self.translated_errors(key):
                 about = self.client.head_object(Bucket=self.name, Key=key)
@@ -146,7 +146,7 @@ class UserS3Bucket:
         return UserObjectHead(found, parse_mtime(about.get("Metadata", {}).get("mtime", ""), when))
 
     def read_range(self, found: UserObject, offset: int, length: int) -> Iterator[bytes]:
-        """See Place."""
+        """Reads bytes of the object as it was found; EAGAIN: it has changed since."""
         with self.translated_errors(found.key):
             answer = self.client.get_object(
                 Bucket=self.name, Key=found.key, IfMatch=found.tag, Range=f"bytes={offset}-{offset + length - 1}"
@@ -156,18 +156,18 @@ class UserS3Bucket:
                     yield block
 
     def part_ranges(self, size: int) -> list[tuple[int, int]]:
-        """See Place."""
+        """Returns the parts (offset, length) in which an object of this size is put."""
         return cut_into_parts(size, PART_BYTES, _MOST_PARTS) if size > PART_BYTES else [(0, size)]
 
     def put(self, key: str, part: FilePart, mtime_ns: int) -> None:
-        """See Place."""
+        """Writes an object."""
         with self.translated_errors(key):
             self.client.put_object(
                 Bucket=self.name, Key=key, Body=part, ContentMD5=_md5(part), Metadata={"mtime": format_mtime(mtime_ns)}
             )
 
     def begin_upload(self, key: str, mtime_ns: int) -> MultipartUpload:
-        """See Place."""
+        """Begins an object of several parts."""
         self._abort_earlier_uploads(key)
         with self.translated_errors(key):
             said = self.client.create_multipart_upload(
@@ -176,7 +176,7 @@ class UserS3Bucket:
         return _S3Upload(self, key, said["UploadId"])
 
     def copy(self, source: UserObject, key: str) -> None:
-        """See Place."""
+        """Makes a second object of the same content."""
         if source.size > _COPIED_AT_ONCE:
             raise OSError(errno.EFBIG, "is too large to be copied within S3 in one call", self.url(key))
         with self.translated_errors(key):
@@ -184,12 +184,12 @@ class UserS3Bucket:
             self.client.copy_object(Bucket=self.name, Key=key, CopySource=origin)
 
     def delete(self, key: str) -> None:
-        """See Place."""
+        """Removes objects; a missing one is no error."""
         with suppress(FileNotFoundError), self.translated_errors(key):
             self.client.delete_object(Bucket=self.name, Key=key)
 
     def check_writable(self, key: str) -> None:
-        """See Place: begins an upload, which needs the same right, and ends it."""
+        """Begins an upload, which needs the same right, and ends it."""
         with self.translated_errors(key):
             upload = self.client.create_multipart_upload(Bucket=self.name, Key=key)["UploadId"]
             self.client.abort_multipart_upload(Bucket=self.name, Key=key, UploadId=upload)
@@ -232,7 +232,7 @@ class UserS3Bucket:
         if code in _NOT_THERE:
             return FileNotFoundError(errno.ENOENT, "there is no such object", url)
         if code in _FULL:
-            return OSError(errno.ENOSPC, f"the server has no room: {code}", url)
+            return OSError(errno.ENOSPC, f"the server has no space: {code}", url)
         if code in _WRONG_KEY:
             text = f"the server does not take the access key of profile {self._profile} ({code}); correct {self._file}"
             return PermissionError(errno.EACCES, text, url)
@@ -261,7 +261,7 @@ class _S3Upload:
         self._tags: dict[int, str] = {}
 
     def put_part(self, number: int, part: FilePart) -> None:
-        """See Upload."""
+        """Puts part ``number``, from 0."""
         with self._bucket.translated_errors(self._key):
             said = self._bucket.client.upload_part(
                 **self._location, PartNumber=number + 1, Body=part, ContentMD5=_md5(part)
@@ -269,13 +269,13 @@ class _S3Upload:
         self._tags[number] = said["ETag"]
 
     def complete(self) -> None:
-        """See Upload."""
+        """Makes the object of its parts."""
         parts = [{"PartNumber": number + 1, "ETag": tag} for number, tag in sorted(self._tags.items())]
         with self._bucket.translated_errors(self._key):
             self._bucket.client.complete_multipart_upload(**self._location, MultipartUpload={"Parts": parts})
 
     def abort(self) -> None:
-        """See Upload."""
+        """Removes unfinished puts; a missing one is no error."""
         with suppress(FileNotFoundError), self._bucket.translated_errors(self._key):
             self._bucket.client.abort_multipart_upload(**self._location)
 

@@ -1,4 +1,4 @@
-"""What a bucket of S3 and a container of Swift are to the hand that works on them with their user's own credentials."""
+"""The interface of buckets of S3 and containers of Swift for the object worker, with the user's own credentials."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ class UserStore(Protocol):
         ...
 
     def copy(self, source: UserObject, key: str) -> None:
-        """Within the place. EFBIG where it is too large for that."""
+        """Within the store. EFBIG where it is too large for that."""
         ...
 
     def delete(self, key: str) -> None:
@@ -178,7 +178,7 @@ class FilePart(io.RawIOBase):
     """A run of bytes of an open file, as a file of its own: what HTTP clients want to send."""
 
     def __init__(self, fd: int, offset: int, length: int, on_read: Callable[[int], object] = int) -> None:
-        """``read`` is told how many bytes were read each time."""
+        """``read`` takes how many bytes were read each time."""
         super().__init__()
         self._fd, self._from, self.length, self._at, self._on_read = fd, offset, length, 0, on_read
 

@@ -58,7 +58,7 @@ def prepare() -> Callable[[str], UserSwiftContainer]:
 
 
 class UserSwiftContainer:
-    """See Place. Large objects are static ones, with their segments in CONTAINER_segments."""
+    """A container of Swift as a UserStore. Large objects are static ones, with segments in CONTAINER_segments."""
 
     def __init__(self, container: str) -> None:
         """Reads ~/.config/openstack/clouds.yaml. Raises OSError."""
@@ -77,15 +77,15 @@ class UserSwiftContainer:
         self.origin = f"{self._base}/{container}"
 
     def url(self, key: str) -> str:
-        """See Place."""
+        """Returns the URL to show to people."""
         return f"swift://{self._container}/{key}"
 
     def list_sorted(self, prefix: str) -> Iterator[UserObject]:
-        """See Place."""
+        """Lists the objects whose key begins so, in the order of keys."""
         return sorted_by_key(self.list_unsorted(prefix))
 
     def list_unsorted(self, prefix: str) -> Iterator[UserObject]:
-        """See Place."""
+        """Lists the objects whose key begins so, in the server's order."""
         return checked_listing(prefix, self._pages(prefix))
 
     def _pages(self, prefix: str) -> Iterator[list[UserObject]]:
@@ -106,7 +106,7 @@ class UserSwiftContainer:
             after = page[-1]["name"]
 
     def head(self, key: str) -> UserObjectHead | None:
-        """See Place."""
+        """Returns one object; None: it is not there."""
         try:
             about = self.send_request("HEAD", self.object_path(key), key).headers
         except FileNotFoundError:
@@ -116,7 +116,7 @@ class UserSwiftContainer:
         return UserObjectHead(found, parse_mtime(about.get(_STAMP_HEADER, ""), when))
 
     def read_range(self, found: UserObject, offset: int, length: int) -> Iterator[bytes]:
-        """See Place."""
+        """Reads bytes of the object as it was found; EAGAIN: it has changed since."""
         headers = {"Range": f"bytes={offset}-{offset + length - 1}", "If-Match": f'"{found.tag}"'}
         with closing(
             self.send_request("GET", self.object_path(found.key), found.key, headers=headers, stream=True)
@@ -128,11 +128,11 @@ class UserSwiftContainer:
                 raise OSError(TRANSIENT_ERRNO, f"the connection broke: {error}", self.url(found.key)) from None
 
     def part_ranges(self, size: int) -> list[tuple[int, int]]:
-        """See Place."""
+        """Returns the parts (offset, length) in which an object of this size is put."""
         return cut_into_parts(size, _SEGMENT_BYTES, _MOST_PARTS) if size > _SEGMENT_BYTES else [(0, size)]
 
     def put(self, key: str, part: FilePart, mtime_ns: int) -> None:
-        """See Place."""
+        """Writes an object."""
         old = self.segments(key)
         headers = {
             "ETag": _md5(part),
@@ -143,7 +143,7 @@ class UserSwiftContainer:
         self.delete_segments(old)
 
     def begin_upload(self, key: str, mtime_ns: int) -> MultipartUpload:
-        """See Place."""
+        """Begins an object of several parts."""
         segments = f"{self._container}_segments"
         self.send_request("PUT", f"/{quote(segments)}", key)
         own = f"{key}/burst/"
@@ -156,7 +156,7 @@ class UserSwiftContainer:
         return _SwiftUpload(self, key, f"{segments}/{own}{time.time_ns()}", mtime_ns)
 
     def copy(self, source: UserObject, key: str) -> None:
-        """See Place."""
+        """Makes a second object of the same content."""
         if source.size > _WHOLE_BYTES:
             raise OSError(errno.EFBIG, "is too large to be copied within Swift in one call", self.url(key))
         headers = {"X-Copy-From": quote(f"{self._container}/{source.key}"), "Content-Length": "0"}
@@ -165,14 +165,14 @@ class UserSwiftContainer:
         self.delete_segments(old)
 
     def delete(self, key: str) -> None:
-        """See Place."""
+        """Removes objects; a missing one is no error."""
         old = self.segments(key)
         with suppress(FileNotFoundError):
             self.send_request("DELETE", self.object_path(key), key)
         self.delete_segments(old)
 
     def check_writable(self, key: str) -> None:
-        """See Place: offers an object with another's checksum, which is refused after the right to put it was seen."""
+        """Offers an object with another's checksum, which Swift refuses after it has checked the right to put it."""
         answer = self._send(
             "PUT",
             self.object_path(key),
@@ -238,7 +238,7 @@ class UserSwiftContainer:
             text = f"the credentials of {self._cloud} in {self._file} do not allow it; ask the container's owner"
             raise PermissionError(errno.EACCES, text, url)
         if status in {413, 507}:
-            raise OSError(errno.ENOSPC, "the server has no room, or the container's quota is reached", url)
+            raise OSError(errno.ENOSPC, "the server has no space, or the container's quota is reached", url)
         if status == 412:
             text = "changes while it is read; see that nothing writes it while it is staged"
             raise OSError(TRANSIENT_ERRNO, text, url)
@@ -247,10 +247,10 @@ class UserSwiftContainer:
         raise OSError(errno.EINVAL, f"the server refuses: {status} {answer.reason}", url)
 
     def _transport_error(self, key: str, error: exceptions.ClientException) -> OSError:
-        passing = isinstance(
+        temporary = isinstance(
             error, exceptions.ConnectFailure | exceptions.ConnectTimeout | exceptions.UnknownConnectionError
         )
-        if passing and not isinstance(error, exceptions.SSLError):
+        if temporary and not isinstance(error, exceptions.SSLError):
             return OSError(TRANSIENT_ERRNO, f"the server does not answer: {error}", self.url(key))
         text = f"{self._cloud} does not let in whom {self._file} names: {error}; correct that file"
         return PermissionError(errno.EACCES, text, self.url(key))
@@ -307,14 +307,14 @@ class _SwiftUpload:
         self._begun: set[int] = set()
 
     def put_part(self, number: int, part: FilePart) -> None:
-        """See Upload."""
+        """Puts part ``number``, from 0."""
         digest = _md5(part)
         self._begun.add(number)
         self._container.send_request("PUT", quote(self._path(number)), self._key, data=part, headers={"ETag": digest})
         self._parts[number] = (digest, part.length)
 
     def complete(self) -> None:
-        """See Upload."""
+        """Makes the object of its parts."""
         old = self._container.segments(self._key)
         segments = [
             {"path": self._path(number), "etag": digest, "size_bytes": size}
@@ -328,7 +328,7 @@ class _SwiftUpload:
         self._container.delete_segments(old)
 
     def abort(self) -> None:
-        """See Upload."""
+        """Removes unfinished puts; a missing one is no error."""
         self._container.delete_segments([self._path(number) for number in sorted(self._begun)])
 
     def _path(self, number: int) -> str:

@@ -159,7 +159,7 @@ def _opener(kind: str) -> OpenStore:
 
 
 class ObjectWorkerServer:
-    """One user's hand at work on one kind of place."""
+    """One user's worker for one kind of store."""
 
     def __init__(self, sock: socket.socket, kind: str, opener: OpenStore, pool: ThreadPoolExecutor) -> None:
         self.sock = sock
@@ -221,7 +221,7 @@ class ObjectWorkerServer:
         return store, f"{key}/{path}" if key and path else key or path
 
     def _answer_each(self, request: Request, act: Callable[[Request, Any], object]) -> None:
-        """Side by side; the first that fails is told."""
+        """Side by side; the first failure is reported."""
         self._store_and_key(request["root"])
         self._answer(self._results([self._pool.submit(act, request, item) for item in request["items"]]))
 
@@ -387,7 +387,7 @@ class ObjectWorkerServer:
             _wait(work)
 
     def _end_stalled(self) -> None:
-        """Threads that wait for a server end with their process alone, and so does the room of its files."""
+        """Threads that wait for a server end with their process alone, and so does the space of its files."""
         text = f"the server moves less than {STALL_BYTES} bytes in {STALL_S:.0f} s, which is not waited for"
         self._send({"error": text, "errno": TRANSIENT_ERRNO, "path": ""})
         os._exit(0)
@@ -429,7 +429,7 @@ def _blocks(store: UserStore, found: UserObject, offset: int, length: int) -> It
 
 
 def _anonymous_files(sizes: Iterable[int]) -> list[int]:
-    """Files without names, where there is room for so many bytes. Raises OSError."""
+    """Files without names, where so many bytes fit. Raises OSError."""
     sizes = list(sizes)
     folders = ["/var/tmp", os.path.expanduser("~")]  # noqa: S108, PTH111
     need, most = sum(sizes), 0

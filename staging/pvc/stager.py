@@ -72,11 +72,11 @@ class PvcStager(ServerStager):
 
     @property
     def awake(self) -> bool:
-        """See OnDemand: whether there is a session."""
+        """Whether there is a session."""
         return any(not link.broken for link in self._clients)
 
     def in_place(self, path: str) -> str | None:
-        """See InPlace."""
+        """Returns the path by which nodes see this path of the head; None: they do not."""
         return self._roots.node_path(path)
 
     def close(self) -> None:

@@ -48,7 +48,7 @@ class SshSettings(BaseModel):
     idle_s: Annotated[float, Field(gt=0)] = 600.0
     """Of a launched node: how long it stays when no job's data needs it."""
     free_gib: Annotated[float, Field(ge=0)] = 10.0
-    """Of a launched node: room that ``path`` must have; a machine with less is given back."""
+    """Of a launched node: space that ``path`` must have; a machine with less is given back."""
     port: Annotated[int, Field(ge=1, le=65535)] = 22
     user: Annotated[str, Field(pattern=_WORDS)] = "burst"
     key_file: Path | None = Field(default=None, json_schema_extra={"secret": True})

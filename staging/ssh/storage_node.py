@@ -18,7 +18,7 @@ RETRY_AFTER_S = 5.0
 
 
 class LaunchedSshStager:
-    """See Stager and OnNode."""
+    """An SshStager on a storage node that burstd launches."""
 
     def __init__(self, name: str, cluster: str, settings: SshSettings, wish: StorageNodeSpec) -> None:
         self.name = name
@@ -33,11 +33,11 @@ class LaunchedSshStager:
 
     @property
     def node_spec(self) -> StorageNodeSpec | None:
-        """See OnNode."""
+        """Returns the node to launch."""
         return self._wish
 
     def node_ready(self, place: StorageNodeAddress) -> None:
-        """See OnNode."""
+        """Connects to the node at this address."""
         from staging.ssh.stager import SshStager  # noqa: PLC0415 - which makes these
 
         with self._lock:
@@ -54,7 +54,7 @@ class LaunchedSshStager:
             old.close()
 
     def node_gone(self, why: str, *, empty: bool) -> None:
-        """See OnNode."""
+        """Drops the connection to the node."""
         with self._lock:
             old, self._node, self._location = self._node, None, None
             self._why, self._empty = why, empty
@@ -62,40 +62,40 @@ class LaunchedSshStager:
             old.close()
 
     def put(self, key: str, body: bytes | memoryview) -> None:
-        """See Stager."""
+        """Writes an object."""
         self._node_stager().put(key, body)
 
     def get(self, key: str) -> bytes:
-        """See Stager."""
+        """Returns an object's content."""
         return self._node_stager().get(key)
 
     def present(self, keys: Sequence[str]) -> Mapping[str, int]:
-        """See Stager."""
+        """Returns the sizes of those that are there."""
         node = self._node_stager_or_none()
         return node.present(keys) if node is not None else {}
 
     def copy(self, source: str, target: str) -> None:
-        """See Stager."""
+        """Makes a second object of the same content."""
         self._node_stager().copy(source, target)
 
     def delete(self, keys: Sequence[str]) -> None:
-        """See Stager."""
+        """Removes objects; a missing one is no error."""
         node = self._node_stager_or_none()
         if node is not None:
             node.delete(keys)
 
     def objects(self, prefix: str) -> Iterator[StoredObject]:
-        """See Stager."""
+        """Lists the objects whose key begins so, page by page."""
         node = self._node_stager_or_none()
         return node.objects(prefix) if node is not None else iter(())
 
     def unfinished(self) -> Iterator[UnfinishedUpload]:
-        """See Stager."""
+        """Lists puts of burstd that have not ended."""
         node = self._node_stager_or_none()
         return node.unfinished() if node is not None else iter(())
 
     def abort(self, unfinished: Sequence[UnfinishedUpload]) -> None:
-        """See Stager."""
+        """Removes unfinished puts; a missing one is no error."""
         node = self._node_stager_or_none()
         if node is not None:
             node.abort(unfinished)
@@ -106,7 +106,7 @@ class LaunchedSshStager:
         return node.free_bytes() if node is not None else None
 
     def node_access(self) -> NodeAccess:
-        """See Stager."""
+        """Returns how nodes reach the store."""
         return self._node_stager().node_access()
 
     def sign(self, method: Literal["GET", "PUT"], keys: Sequence[str]) -> Mapping[str, str]:

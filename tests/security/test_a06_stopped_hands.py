@@ -68,7 +68,7 @@ def test_a_user_has_so_many_workers(
     for number in range(3):
         with start_user_worker(USER, USER, socket_path=path):
             os.kill(started.children[number].pid, signal.SIGSTOP)
-    with pytest.raises(UserWorkerError, match=f"user {USER} has 3 hands already that have not ended") as caught:
+    with pytest.raises(UserWorkerError, match=f"user {USER} has 3 user workers that have not ended") as caught:
         start_user_worker(USER, USER, socket_path=path)
     assert caught.value.errno, "it is tried again"
     assert len(started.children) == 3

@@ -178,7 +178,7 @@ def test_it_is_the_user_and_cannot_be_anybody_else(hand: UserWorker, place: Path
     assert (lines["CapEff"], lines["CapPrm"]) == ("0" * 16, "0" * 16)
     with pytest.raises(UserWorkerError, match="uid 999 is below 1000"):
         start_user_worker(999, 999)
-    with pytest.raises(UserWorkerError, match="no hand can be had at"):
+    with pytest.raises(UserWorkerError, match="cannot reach a user worker at"):
         start_user_worker(USER, USER, socket_path=place / "none")
 
 

@@ -86,7 +86,7 @@ def test_what_cannot_come_in(world: ObjectServerWorld) -> None:
     world.put("there/x", b"x")
     cases = {
         f"{world.root}/none": "there is no such object",
-        f"{world.root}/none/": "there is no object below it",
+        f"{world.root}/none/": "there is no object under it",
         f"{world.root}/there": "end it in '/' for all that lies below it",
         f"{world.kind}://nowhere/x": "there is no bucket|there is no container|do not allow it",
     }

@@ -1,4 +1,4 @@
-"""The desk: hears Slurm's hooks, brings the data of each job on by what is due, and answers. In the deciding thread.
+"""The staging controller: takes and answers Slurm's hooks, and advances the data of each job. In the deciding thread.
 
 All that matters is in the store; what is kept here is found out again after a crash: transfers that were under way
 begin anew and skip what is there.
@@ -79,7 +79,7 @@ class StagingController:
         find_account: Callable[[str], Account] = account,
         quotas: FindQuotaUsage = no_quota,
     ) -> None:
-        """``accounts`` tells of a user, or raises HandError."""
+        """``accounts`` tells of a user, or raises UserWorkerError."""
         self.rules = rules
         self._store = store
         self._workers = workers
@@ -245,7 +245,7 @@ class StagingController:
         return self._cached_stagings
 
     def pop_out_of_space(self) -> tuple[Staging, ...]:
-        """Data for which the store had no room, as it was while it moved. Each failure is told once."""
+        """Data for which the store had no space, as it was while it moved. Each failure is reported once."""
         out_of_space = tuple(self._dispatcher.out_of_space.values())
         self._dispatcher.out_of_space.clear()
         return out_of_space
@@ -303,7 +303,7 @@ class StagingController:
                 return None
         if not run.fresh:
             return row
-        # A setup is the first hook of a life; one that finds input which nobody was told of has begun this one.
+        # A setup is the first hook of a life; one that finds unreported input has begun this one.
         begun, run.setup_seen = run.setup_seen and row.state not in (S.WAITING, S.UPLOADING), False
         run.cycle.restarted = run.cycle.restarted or begun or begins_next_cycle(row, run)
         match staging_decision(row, run):
@@ -333,7 +333,7 @@ class StagingController:
         return row
 
     def _is_stopping_work(self, run: StagingRun, machines: Mapping[str, Claim]) -> bool:
-        """Whether work is under way that is not wanted any more; it is told to end.
+        """Whether work is under way that is no longer needed; it is cancelled.
 
         A node that goes while it is cleared away has nothing left on it: nobody waits for its answer.
         """
@@ -429,7 +429,7 @@ class StagingController:
             facts.nodes, self._clock.now()
         )
 
-    # What is told.
+    # What is reported.
 
     def _answer_hooks(self, row: Staging | None, run: StagingRun) -> None:
         env = self.rules.folders.job_environment(run.job_id)

@@ -1,4 +1,4 @@
-"""What Slurm's word means for the data of a job, and what its hooks are told. Pure: reads the record and the run."""
+"""What Slurm's word means for the data of a job, and what its hooks answer. Pure: reads the record and the run."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def begins_next_cycle(row: Staging, run: StagingRun) -> bool:
 
 
 def hook_reply(row: Staging | None, run: StagingRun, hook: str, env: dict[str, str]) -> StageReply | None:
-    """What a hook that waits is told now; None: it waits on."""
+    """The answer for a hook that waits; None: it waits on."""
     if hook in OUTPUT_HOOKS:
         # Never refused: Slurm would forget the job, and ask no more.
         if row is None or (

@@ -1,4 +1,4 @@
-"""Between the server's threads, in which Slurm's hooks wait, and the desk in the deciding thread."""
+"""Between the server's threads, in which Slurm's hooks wait, and the staging controller in the deciding thread."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from burstd.slurm.hooks.stage_server import StageCall, StageReply
 from burstd.staging.controller.controller import StagingController
 
 WAIT_S = 20.0
-"""After so long a client is told to ask again, so that neither side waits for a dead one."""
+"""After so long a client has to ask again, so that neither side waits for a dead one."""
 CROWDED_WAIT_S = 1.0
 """How long one waits at most while very many others do."""
 

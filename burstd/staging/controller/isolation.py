@@ -21,13 +21,13 @@ _BEFORE_RUN_STATES = (S.WAITING, S.UPLOADING, S.STAGED, S.FETCHING)
 
 
 class StagingQuarantine:
-    """All that the desk does for one job, it does within ``job``."""
+    """The staging controller does everything for one job within ``job``."""
 
     def __init__(self, store: Store, clock: Clock) -> None:
         self._store = store
         self._clock = clock
         self._pauses: dict[str, tuple[float, float]] = {}
-        """How long a job is left alone, and until when."""
+        """How long a job is skipped, and until when."""
         self._reasons: dict[str, str] = {}
         self.failure_count = 0
         """How often a step broke."""
@@ -40,7 +40,7 @@ class StagingQuarantine:
 
     @contextmanager
     def contain_errors(self, job_id: str) -> Iterator[None]:
-        """What is raised within is about this job: it is held, and left alone for a while that grows.
+        """What is raised within is about this job: it is held, and skipped for a while that grows.
 
         Raises StoreError where the record as a whole cannot be had.
         """
@@ -58,7 +58,7 @@ class StagingQuarantine:
             )
 
     def quarantine_reason(self, job_id: str) -> str:
-        """Why a job is left alone now; empty: it is not."""
+        """Why a job is skipped now; empty: it is not."""
         _, until = self._pauses.get(job_id, (0.0, 0.0))
         return self._reasons[job_id] if self._clock.now() < until else ""
 

@@ -1,4 +1,4 @@
-"""What the desk knows of each job beyond the record: hooks that wait, work under way, pauses. All may be lost."""
+"""Transient state of each job beside the record: waiting hooks, work under way, pauses. All may be lost."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class StagingCycle:
     restarted: bool = False
     """Slurm has begun the next one."""
     end_state: str = ""
-    """The job's last state, where a hook told it."""
+    """The job's last state, where a hook reported it."""
     input_bytes: int | None = None
     """Bytes of its sources, as far as was looked."""
     sources: tuple[str, ...] = ()

@@ -98,7 +98,7 @@ class StagingService:
         limits = BandwidthLimits(site_bytes_s=staging.bandwidth, user_bytes_s=staging.user_bandwidth)
         self._limits = limits
 
-        # Root starts hands itself; who is not root has systemd do it.
+        # Root starts workers itself; otherwise systemd does.
         worker_socket = None if os.geteuid() == 0 else settings.worker_socket
 
         def open_worker(who: Account, deadline: float = float("inf")) -> UserWorker:
@@ -141,7 +141,7 @@ class StagingService:
         self._error = ""
         self._index_error = ""
         self._out_of_space_jobs: frozenset[str] = frozenset()
-        """Jobs whose data the store has no room for, and nothing was left to evict for them."""
+        """Jobs whose data the store has no space for, with nothing left to evict."""
         self._usage = UsageCounts()
         self._counting = False
         self._count_due = 0.0
@@ -235,7 +235,7 @@ class StagingService:
         return min(due, self._sweep_due)
 
     def views(self) -> dict[str, StagingView]:
-        """See StageDesk."""
+        """Returns how the data of each job stands."""
         found = self.controller.data_views()
         return (
             self._storage_node.delayed_views(found, self._context.clock.now())
@@ -244,7 +244,7 @@ class StagingService:
         )
 
     def store_nodes(self) -> Sequence[StorageNodeView]:
-        """See Data."""
+        """Returns the stores whose storage node burstd launches."""
         return (self._storage_node.store_node,) if self._storage_node is not None else ()
 
     def storage_node_specs(self) -> Mapping[str, StorageNodeSpec]:
@@ -262,8 +262,8 @@ class StagingService:
             None,
         ):
             found.append(
-                f"the store of staged data has no room for job {waits.job_id}; jobs need all burstd has there: "
-                f"make room ('burstctl stage usage'): {waits.error}"
+                f"the store of staged data has no space for job {waits.job_id}, and jobs need all data there: "
+                f"free space ('burstctl stage usage'): {waits.error}"
             )
         return found + [f"the data of job {row.job_id} ({row.user}) is held: {row.attention_text}" for row in held[:5]]
 
@@ -304,7 +304,7 @@ class StagingService:
 
         def done(result: int | Exception) -> None:
             if isinstance(result, Exception):
-                log.error("no room could be made in the store", error=str(result))
+                log.error("cannot free space in the store", error=str(result))
             self._out_of_space_jobs = (
                 self._out_of_space_jobs - jobs
                 if result and not isinstance(result, Exception)
@@ -348,22 +348,22 @@ class StagingService:
     # For the control interface; from any thread.
 
     def transfer_progress(self) -> Mapping[str, Sequence[MeterReading]]:
-        """See StageOffice."""
+        """Returns the transfers under way, by job."""
         return self.controller.progress_by_job()
 
     def _caller_allowed(self, uid: int) -> bool | None:
-        """For StageServer: root, burstd itself, and SlurmUser once slurmctld has told who that is."""
+        """For StageServer: root, burstd itself, and SlurmUser once slurmctld has reported it."""
         slurm_uid = self._context.slurm_uid()
         if uid in (0, os.geteuid(), slurm_uid):
             return True
         return None if slurm_uid is None else False
 
     def usage(self) -> StagingUsage:
-        """See StageOffice."""
+        """Returns quotas and usage from memory."""
         return self._stage_use
 
     def retained_nodes(self) -> Sequence[RetainedNode]:
-        """See StageOffice."""
+        """Returns the nodes that are kept for output."""
         return self._retained_nodes
 
     # What a person asks; in the deciding thread.

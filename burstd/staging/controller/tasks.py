@@ -1,4 +1,4 @@
-"""What the desk has done elsewhere: blocking work on the bytes of one job, and what comes of it."""
+"""Work of the staging controller in other threads: blocking work on the bytes of one job, and what comes of it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class StageFailed(BurstdError):
 
     ``again``: trying again later makes sense; False: it needs the owner or an administrator. ``retry_after_s``: not
     before. ``resend``: not before the input was sent again, of which objects are damaged or gone. ``full``: the store
-    had no room.
+    had no space.
     """
 
     def __init__(
@@ -33,7 +33,7 @@ class StageFailed(BurstdError):
 
 
 class Cancelled(BurstdError):
-    """It was told to stop."""
+    """The task was cancelled."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -122,7 +122,7 @@ class GarbageCollector:
         full = cache_limit is not None and self._index.used_bytes(self._store) > cache_limit
         evicted = self.evict([t for t in known if t.tree.digest in gone], unused_s=0.0 if full else ORPHAN_GRACE_S)
         orphans = 0
-        # Where the index was lost, what live jobs need cannot be told from what nobody needs.
+        # Where the index was lost, what live jobs need looks the same as what nobody needs.
         if in_use <= {t.tree.digest for t in self._index.trees(self._store)}:
             orphans += self._input_orphans(now)
         orphans += self._output_orphans({row.job_id for row in live}, now)
@@ -139,7 +139,7 @@ class GarbageCollector:
         return SweepResult(now, count, size, self._stager.free_bytes(), evicted, orphans + len(dead))
 
     def free_space(self, live: Sequence[Staging], now: float, clock_offset: float = 0.0) -> int:
-        """Removes the longer unused half of what nobody needs, for a put that found no room; how many objects.
+        """Removes the longer unused half of what nobody needs, for a put that found no space; how many objects.
 
         Arguments as of ``run``; the data that the put was of is among ``live`` as it was then.
         """

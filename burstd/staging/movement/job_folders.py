@@ -45,7 +45,7 @@ class JobFolders:
     def existing_folder_path(self, worker: UserWorker, uid: int, job_id: str) -> str:
         """The folder on this machine: that of the older name only where it is the owner's, ``uid``.
 
-        Raises HandError.
+        Raises UserWorkerError.
         """
         path, legacy_path = self.folder_path(job_id), self.legacy_folder_path(job_id)
         try:

@@ -1,4 +1,4 @@
-"""Transfers of the desk: how each is begun, what is written down when it has come back, and what when it failed."""
+"""Transfers of the staging controller: how each begins, and what is recorded when it ends or fails."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ MAX_RETRY_AFTER_S = 3600.0
 MEASUREMENTS_PER_USER = 2
 """So that a file system of one user that does not answer keeps nobody else's input waiting."""
 _LOCAL_LANE = "stage:look"
-"""The lane of work on this machine's file systems."""
+"""The queue of work on this machine's file systems."""
 
 
 class TransferDispatcher:
@@ -68,7 +68,7 @@ class TransferDispatcher:
         self._retries = retries
         self._measuring: Counter[int] = Counter()
         self.out_of_space: dict[str, Staging] = {}
-        """Data by job for which the store had no room since this was emptied, as it was while it moved."""
+        """Data by job for which the store had no space since this was emptied, as it was while it moved."""
 
     def cloud_nodes(self, nodes: Iterable[str], since: float) -> frozenset[str]:
         """Which of these nodes are in the cloud: slots of the settings, and those that had a machine since then.
@@ -155,7 +155,7 @@ class TransferDispatcher:
         return {node: claim for node, claim in machines_then.items() if node not in _collected_nodes(row)}
 
     def collect_output(self, row: Staging, run: StagingRun, machines: Mapping[str, Claim]) -> Staging:
-        """From its nodes to the store; what is gone for good is told when the rest is brought home."""
+        """From its nodes to the store; what is lost is reported when the rest is delivered."""
         if run.directives and not row.directives:
             row = self._store.update_staging(row.job_id, "its script was read", directives=run.directives)
         remaining, facts = self.nodes_with_output(row, run, machines), run.facts_of_record(row)

@@ -37,13 +37,13 @@ from burstd.transfer.trees.restore import (
 from burstd.transfer.trees.walk import fixed_part, is_pattern
 
 FILE_PREFIX = "file:"
-"""Begins the word, in the place of a stage_out's number, for a file of standard output or error: its path follows."""
+"""Begins the word, in place of a stage_out's number, for a file of standard output or error: its path follows."""
 MISSING_KEY = "missing"
 """... and for what could not be read: links whose names are the paths and whose targets the reasons."""
 _LEGACY_FILES_KEY = "files"
 """... and for all of these in one tree, in older records: it may name any path."""
 _MAX_REPORTED = 100
-"""So much of one node and line is told of: links that were left out, files that are missing."""
+"""At most so much of one node and line is reported: links that were left out, files that are missing."""
 _MAX_SENTENCE_CHARS = 1000
 
 
@@ -109,7 +109,7 @@ class OutputDelivery:
         self._folders = folders
 
     def deliver(self, task: StagingTask, user_workers: UserWorkers, summary: JobSummary) -> int:
-        """Everything of one job; returns its bytes. Raises HandError, StagerError, ManifestDamaged, Stopped."""
+        """Delivers one job; returns bytes. Raises UserWorkerError, StagerError, ManifestDamaged, TransferStopped."""
         job = task.job
         task.meter.expect_total(sum(tree.size for tree in job.outputs.values()))
         # Millions of files have a long list: it waits on the disk.
@@ -167,7 +167,7 @@ class OutputDelivery:
             delivery.task.job.work_dir,
         )
         if destination is None:
-            raise StageFailed(f"stage_out to {printable(wanted.destination)}: there is no such place", retryable=False)
+            raise StageFailed(f"stage_out to {printable(wanted.destination)}: cannot resolve it", retryable=False)
         trees_by_node = [
             (n, t)
             for n in delivery.task.job.nodes
@@ -420,7 +420,7 @@ def _exists(delivery: _Delivery, path: str) -> bool:
 
 
 def _names_used_later(output: _LocalOutput, all_outputs: Sequence[_LocalOutput]) -> set[str]:
-    """The names of a line of which a later one names something too, be it above or below."""
+    """The names of a line of which a later one names something too, be it above or inside."""
     named: set[str] = set()
     ancestors: set[str] = set()
     for later in all_outputs:

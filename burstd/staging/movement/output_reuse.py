@@ -39,7 +39,7 @@ class OutputReuse:
         except StagerError as error:
             log.warning("output was not kept as input for jobs that follow", store=self._stager.name, error=str(error))
             return
-        # A content keeps its place: trees that name it stay the same.
+        # Content keeps its key: trees that name it stay the same.
         known = self._index.content_pieces(self._stager.name, INPUT_PREFIX, list(contents))
         new_contents = {content: pieces for content, pieces in contents.items() if content not in known}
         self._index.record_put(self._stager.name, INPUT_PREFIX, objects, new_contents)

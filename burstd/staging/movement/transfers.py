@@ -1,4 +1,4 @@
-"""The bytes of jobs, moved: with hands on this machine, through a store, by agents on nodes. In worker threads."""
+"""The bytes of jobs, moved: with workers on this machine, through a store, by agents on nodes. In worker threads."""
 
 from __future__ import annotations
 
@@ -80,20 +80,20 @@ class HeadTransfers:
         self._datasets = datasets
 
     def query_job(self, job_id: str) -> JobFacts | None:
-        """See Transfers. Raises SchedulerUnavailable."""
+        """Returns what Slurm knows of the job; None: nothing (any more). Raises SchedulerUnavailable."""
         return read_job_facts(self._commands, job_id)
 
     def nudge_scheduler(self, job_id: str) -> None:
-        """See Transfers. Before 23.11 slurmctld does not look at a job again by itself when its input is there."""
+        """Makes Slurm look at the job: before 23.11 slurmctld does not do so by itself when its input is there."""
         if self._commands.version() < _RECHECKS_SINCE:
             self._commands("scontrol", "update", f"JobId={job_id}", "AdminComment=burstd: its input is staged")
 
     def release_hold(self, job_id: str) -> None:
-        """See Transfers."""
+        """Releases the hold that Slurm puts on a job whose input was refused."""
         self._commands("scontrol", "release", job_id)
 
     def measure_sources(self, task: StagingTask) -> InputSize:
-        """See Transfers."""
+        """Measures the job's sources."""
         size = entries = 0
         whole = True
         sources: list[str] = []
@@ -111,7 +111,7 @@ class HeadTransfers:
         return InputSize(size, entries, whole, tuple(sources))
 
     def upload_input(self, task: StagingTask) -> UploadedInput:
-        """See Transfers."""
+        """Sends the sources to the store, with the owner's rights."""
         began = time.monotonic()
         trees: dict[str, Tree] = {}
         size = sent = hits = 0
@@ -140,7 +140,7 @@ class HeadTransfers:
         return UploadedInput(trees, size, sent, time.monotonic() - began)
 
     def fetch_input(self, task: StagingTask, claim: Claim) -> None:
-        """See Transfers."""
+        """Copies the input from the store to the disk of one node."""
         job = task.job
         task.meter.expect_total(sum(tree.size for tree in job.trees.values()))
         trees = [
@@ -159,7 +159,7 @@ class HeadTransfers:
         self._run_agent(task, claim, "place", who, trees=trees, links=links, scratch=scratch_bytes, cache=cache)
 
     def link_on_premises(self, task: StagingTask) -> None:
-        """See Transfers."""
+        """Links the sources and makes the output folders, for nodes on premises."""
         job = task.job.job_id
         with self._owner_workers(task) as user_workers:
             file_worker = user_workers.files
@@ -190,7 +190,7 @@ class HeadTransfers:
                     file_worker.copy(origin, f"{folder}/in", stage_in.name, job=job)
 
     def collect_output(self, task: StagingTask, claim: Claim, files: Sequence[str]) -> CollectedOutput:
-        """See Transfers."""
+        """Sends the output from the disk of one node to the store."""
         job = task.job
         with self._translated_errors(task):
             who = _job_owner(job)
@@ -204,12 +204,12 @@ class HeadTransfers:
         return parse_collected_output(node, prefix, [number for number, _ in lines], paths, reported)
 
     def deliver_output(self, task: StagingTask, summary: JobSummary) -> int:
-        """See Transfers."""
+        """Copies the output to its destinations and writes the manifest."""
         with self._owner_workers(task) as user_workers:
             return self._output_delivery.deliver(task, user_workers, summary)
 
     def remove_job_data(self, task: StagingTask, claims: Sequence[Claim]) -> None:
-        """See Transfers."""
+        """Removes what is left of the job in the store, on nodes and on premises."""
         job = task.job
         with self._translated_errors(task):
             objects = self._stager.objects(f"out/{job.job_id}/")
@@ -228,7 +228,7 @@ class HeadTransfers:
                 if error.errno != ENOENT:
                     raise
 
-    # Below: what all of them need.
+    # Shared parts.
 
     def _source(self, stage_in: StageIn, job: Staging, who: Account) -> str:
         try:
@@ -237,7 +237,7 @@ class HeadTransfers:
             raise StageFailed(f"stage_in of {stage_in.name}: {error}", retryable=False) from None
         if path is None:
             raise StageFailed(
-                f"stage_in {printable(stage_in.source)}: there is no such place on this machine", retryable=False
+                f"stage_in {printable(stage_in.source)}: cannot resolve it on this machine", retryable=False
             )
         return path
 
@@ -258,7 +258,7 @@ class HeadTransfers:
         except UserWorkerError as error:
             if task.cancelled.is_set():
                 raise Cancelled("it was told to stop") from None
-            # A file that is not there or not readable needs its owner; a hand that died does not.
+            # A file that is not there or not readable needs its owner; a worker that died does not.
             raise StageFailed(str(error), retryable=error.errno == 0 or error.errno in _TRANSIENT_ERRNOS) from None
         except StagerError as error:
             if task.cancelled.is_set():
@@ -310,11 +310,11 @@ class HeadTransfers:
 
 
 def _job_owner(job: Staging) -> Account:
-    """Raises HandError, StageFailed."""
+    """Raises UserWorkerError, StageFailed."""
     who = account(job.user)
     if who.uid != job.uid:
         text = f"{who.user} is user {who.uid} on this machine and {job.uid} in Slurm"
-        raise StageFailed(f"{text}: nothing is staged for him", retryable=False)
+        raise StageFailed(f"{text}: burstd stages nothing for this user", retryable=False)
     return who
 
 

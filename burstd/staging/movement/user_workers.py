@@ -1,4 +1,4 @@
-"""All that one user reaches: files by one hand, objects of S3 and Swift by others, each started when it is needed."""
+"""All that one user reaches: files by one worker, objects of S3 and Swift by others, each started when it is needed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from burstd.transfer.privsep.client import Account, UserWorker
 from burstd.transfer.privsep.object_workers import ObjectWorker, object_scheme
 
 OpenObjectWorker = Callable[[Account, str], ObjectWorker]
-"""Takes whose and of what: ``s3`` or ``swift``. Raises HandError."""
+"""Takes whose and of what: ``s3`` or ``swift``. Raises UserWorkerError."""
 
 
 class UserWorkers:
@@ -24,7 +24,7 @@ class UserWorkers:
         open_object_worker: OpenObjectWorker,
         cancelled: threading.Event | None = None,
     ) -> None:
-        """Takes the hand for files over. ``cancelled``: all of them heed it."""
+        """Takes over the worker for files. ``cancelled``: all of them heed it."""
         self.who = who
         self.files = files
         self._cancelled = cancelled or threading.Event()
@@ -40,7 +40,7 @@ class UserWorkers:
             worker.close()
 
     def worker_for_location(self, location: str) -> UserWorker:
-        """The hand that reaches a path or a URL. Raises HandError."""
+        """The worker that reaches a path or a URL. Raises UserWorkerError."""
         kind = object_scheme(location)
         if not kind:
             return self.files
@@ -51,7 +51,7 @@ class UserWorkers:
 
     def pop_left_out(self) -> list[str]:
         """What objects cannot be and was to be written, since this was asked last."""
-        found = [path for hand in self._object_workers.values() for path in hand.left_out]
+        found = [path for worker in self._object_workers.values() for path in worker.left_out]
         for worker in self._object_workers.values():
             worker.left_out.clear()
         return found

@@ -1,4 +1,4 @@
-"""The desk of a store whose storage node burstd launches: what needs the node waits while there is none."""
+"""The staging controller of a store whose storage node burstd launches: without a node, work waits."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class StorageNodeController(StagingController):
     unavailable_reason = "burstd has just started"
 
     def is_stopping_transfers(self) -> bool:
-        """Whether transfers are under way that were told to end, as those with a node that is gone."""
+        """Whether transfers are under way that were cancelled, as those with a node that is gone."""
         return any(task.cancelled.is_set() for run in self._runs.all_runs() for task in run.tasks.values())
 
     def _is_queued_for_upload(self, row: Staging, run: StagingRun) -> bool:

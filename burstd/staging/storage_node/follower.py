@@ -61,7 +61,7 @@ class StorageNodeFollower:
         self._up_at = 0.0
 
     def follow_claims(self, claims: Sequence[Claim], controller: StorageNodeController, now: float) -> None:
-        """Before each step of the desk. Raises StoreError, StoreBusy (the index): the next loop does it again."""
+        """Runs before each step. Raises StoreError, StoreBusy (the index): the next loop does it again."""
         claim = next((c for c in claims if c.cause is Cause.STORAGE and c.slot == self.store_node.pool.name), None)
         machines = reachable_machines([c for c in claims if c.cause is not Cause.STORAGE])
         holder_id = self._store.metadata(self._meta)

@@ -1,1 +1,1 @@
-"""What is looked at when a job is submitted: its lines, places, quotas and predecessors."""
+"""Checks of a submitted job: directives, locations, quotas and predecessors."""

@@ -1,4 +1,4 @@
-"""Jobs that follow one another: an input waits for the output that is on its way to the same place.
+"""Jobs that follow one another: an input waits for the output that is on its way to the same location.
 
 Slurm asks for the input of a job that waits for another (``afterok``) as soon as that one has ended, while its output
 is still on its way home.
@@ -22,7 +22,7 @@ class OutputDependencies:
     """Answers for the rows of one step, which are seen once: asking costs nothing that grows with their number."""
 
     def __init__(self, accounts: Callable[[str], Account] = account) -> None:
-        """``accounts`` raises HandError."""
+        """``accounts`` raises UserWorkerError."""
         self._accounts = accounts
         self._known: dict[str, tuple[float, Account | None]] = {}
         self._pending_outputs: dict[str, _PendingOutputs] = {}
@@ -35,7 +35,7 @@ class OutputDependencies:
         now: float,
         contain_errors: Callable[[str], AbstractContextManager[None]] = lambda _job_id: nullcontext(),
     ) -> None:
-        """``ending``: whether a PLACED job is known to have ended. ``each``: within what a job is looked at."""
+        """``output_requested``: whether a FETCHED job has ended. ``contain_errors``: the context for one job's work."""
         self._now = now
         self._pending_outputs = {}
         for row in rows:

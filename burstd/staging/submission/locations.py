@@ -1,4 +1,4 @@
-"""Where a job's sources and destinations are, in absolute words."""
+"""Where a job's sources and destinations are, as absolute paths and URLs."""
 
 from __future__ import annotations
 

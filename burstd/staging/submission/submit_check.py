@@ -1,4 +1,4 @@
-"""What a job is told at sbatch: malformed directives, files that its owner cannot read, sizes beyond a quota.
+"""Checks at sbatch: malformed directives, files that its owner cannot read, sizes beyond a quota.
 
 slurmctld waits for the answer and answers nobody else meanwhile, so nothing here asks it anything, and looks are short.
 """
@@ -53,10 +53,9 @@ class SubmitCheck:
         open_object_worker: Callable[[Account, str, float], ObjectWorker],
         quota_uses: Callable[[str, int, str], tuple[StorageUse, StorageUse]],
     ) -> None:
-        """``hand`` takes the time of time.monotonic by which it ends; ``objects`` how long its hand may take for an
-        answer, in seconds.
+        """``open_worker`` takes its deadline (time.monotonic); ``open_object_worker`` the seconds for one answer.
 
-        ``usage``: what a user (name, uid) and a project have staged and may.
+        ``quota_uses``: what a user (name, uid) and a project have staged and may.
         """
         self.rules = rules
         """Those in force; replaced whole, from the deciding thread."""
@@ -107,7 +106,7 @@ class SubmitCheck:
     def _check_files(
         self, worker: UserWorker, directives: Directives, who: Account, work_dir: str, project: str, deadline: float
     ) -> list[str]:
-        """Raises HandLate."""
+        """Raises UserWorkerTimeout."""
         faults: list[str] = []
         size = 0
         variables = directive_variables(who)
@@ -165,13 +164,13 @@ class SubmitCheck:
     def _is_announced(self, uid: int, path: str) -> bool:
         """Whether a job of his that was submitted before will bring something there: what is not there may come.
 
-        Nobody is told of the jobs of others, nor does his input wait for them (see Chain).
+        Jobs of other users are not disclosed, and input does not wait for them (see OutputDependencies).
         """
         with self._lock:
             return any(paths_overlap(path, destination) for user, destination in self._announced_outputs if user == uid)
 
     def _measure_objects(self, who: Account, source: str, timeout_s: float) -> int:
-        """Their size, as far as it is known in time. Raises HandError where the user cannot have them."""
+        """Their size, as far as it is known in time. Raises UserWorkerError where the user cannot have them."""
         with _tolerating_slow_server(source), self._open_object_worker(who, object_scheme(source), timeout_s) as worker:
             return worker.measure_source(source, seconds=timeout_s / 2).size
         return 0
@@ -185,7 +184,7 @@ class SubmitCheck:
 
 
 class SubmitCheckThrottle:
-    """Whose files are looked at: one job of a user at a time, and RESTS times as long nothing after AT_ONCE_S of it.
+    """Whose files are looked at: one job of a user at a time, then none for REST_FACTOR times as long after BURST_S.
 
     slurmctld answers nobody while burstd looks. Who submits in loops has his jobs let in without a look: what is wrong
     is found when they are staged.
@@ -218,7 +217,7 @@ class SubmitCheckThrottle:
 
 
 def _seconds_left(deadline: float) -> float:
-    """Seconds that are left. Raises HandLate where none are."""
+    """Seconds that are left. Raises UserWorkerTimeout where none are."""
     left = deadline - time.monotonic()
     if left <= 0:
         raise UserWorkerTimeout("", 0, "the time for it is over")

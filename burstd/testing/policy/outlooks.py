@@ -1,4 +1,4 @@
-"""Outlooks that a test or a sample gives, in place of those that burstd works out from the queue."""
+"""Outlooks that a test or a sample gives, instead of those that burstd computes from the queue."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ def check_policy(policy: Policy, snapshot: Snapshot, target: Target) -> Target:
 
 
 def _comparable_wants(target: Target) -> tuple[Want, ...]:
-    """The wants, as far as a change of them must be told: not what is held back for them, and who pays."""
+    """The wants, as far as a change of them must be explained: not what is held back for them, and who pays."""
     return tuple(replace(want, reserved=(), users=(), accounts=()) for want in target.wants)
 
 

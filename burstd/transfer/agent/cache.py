@@ -1,4 +1,4 @@
-"""Trees on a node's disk, shared by the jobs of one user: made whole, locked while made, removed when room is short.
+"""Trees on a node's disk, shared by the jobs of one user: made whole, locked while made, removed when space is short.
 
 ``CACHE/UID/DIGEST/own/tree`` is the tree. ``own`` is the user's, for nobody else to pass; all above is root's, so that
 no user can put anything in another's way. ``DIGEST/jobs`` has a file for each job that uses it, which names the job's
@@ -46,7 +46,7 @@ class TreeCache:
             self.boot = file.read().strip()
 
     def entry(self, uid: int, digest: str) -> CacheEntry:
-        """The place of a tree, whether it is there or not."""
+        """The path of a tree, whether it is there or not."""
         if len(digest) != 64 or not _HEX.issuperset(digest):
             raise AgentFault("agent", f"{digest!r} is no digest of a tree")
         make_root_directories(f"{self._directory}/{uid}", 0o711)
@@ -98,7 +98,7 @@ class TreeCache:
 
 
 class CacheEntry:
-    """One tree's place."""
+    """One tree's directory."""
 
     def __init__(self, user: str, digest: str, boot: str) -> None:
         self._user = user

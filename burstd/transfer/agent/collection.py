@@ -33,7 +33,7 @@ class OutputUploader:
     def __init__(
         self, transport: ObjectTransport, prefix: str, user: UserProcess, progress: Callable[[int], None]
     ) -> None:
-        """``progress`` is told the bytes that are in the store, those that were there among them."""
+        """``progress`` takes the bytes that are in the store, those that were there among them."""
         self._transport = transport
         self._prefix = prefix
         self._user = user

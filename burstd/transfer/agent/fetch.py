@@ -1,4 +1,4 @@
-"""Objects from a store into slots, verified: a few lanes that read ahead, in the order in which they are asked for."""
+"""Objects from a store into slots, verified: a few threads that read ahead, in the order of requests."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FETCH_THREADS = 4
 
 
 def fetch_verified(transport: ObjectTransport, prefix: str, key: str, buffer: memoryview) -> int:
-    """Gets an object into ``room`` and returns its length; no other content passes. Raises AgentFault."""
+    """Gets an object into the buffer and returns its length; no other content passes. Raises AgentFault."""
     for turn in (1, 2):
         try:
             length = transport.get_into(object_key(prefix, key), buffer)
@@ -75,8 +75,8 @@ class WindowFetcher:
         self._threads = [
             threading.Thread(target=self._run_thread, name=f"fetch-{n}", daemon=True) for n in range(FETCH_THREADS)
         ]
-        for lane in self._threads:
-            lane.start()
+        for thread in self._threads:
+            thread.start()
 
     def request_objects(self, window: int, keys: list[str]) -> None:
         """The child will want these, in this order."""
@@ -96,12 +96,12 @@ class WindowFetcher:
                 self._condition.notify_all()
 
     def close(self) -> None:
-        """Ends the lanes; what they are fetching is waited for."""
+        """Ends the threads; waits for what they are fetching."""
         with self._condition:
             self._stopped = True
             self._condition.notify_all()
-        for lane in self._threads:
-            lane.join()
+        for thread in self._threads:
+            thread.join()
 
     def _run_thread(self) -> None:
         while (item := self._next_request()) is not None:
@@ -145,7 +145,7 @@ class WindowFetcher:
         return None
 
     def _fail(self, fault: AgentFault) -> None:
-        """The first fault counts; of damage, all that the lanes find."""
+        """The first fault counts; of damage, all that the threads find."""
         with self._condition:
             if self.fault is None:
                 self.fault = fault

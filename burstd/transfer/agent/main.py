@@ -39,12 +39,12 @@ class HeadConnection:
         self._finished = threading.Event()
 
     def start_threads(self) -> None:
-        """From now on lines that come are answers, and the end of them is ours; and it is told that we live."""
+        """From now on lines that come are answers, and the end of them is ours; and burstd hears that we live."""
         threading.Thread(target=self._read_answers, name="listen", daemon=True).start()
         threading.Thread(target=self._send_heartbeats, name="beat", daemon=True).start()
 
     def report_final_progress(self) -> None:
-        """How far it came is told once more; then nothing but the answer is said."""
+        """Reports progress once more; then nothing but the answer is said."""
         if not self._finished.is_set():
             self._finished.set()
             self.send_line({"progress": {"bytes": self._bytes, "of": self._total}})

@@ -37,7 +37,7 @@ from burstd.transfer.trees.walk import Walk, WalkRow, fixed_part, is_pattern
 
 
 class PendingObject:
-    """An object on its way to the store; its key is told when it is there."""
+    """An object on its way to the store; its key is reported when it is there."""
 
     __slots__ = ("key",)
 
@@ -244,7 +244,7 @@ class TreePacker:
             yield self._waiting.popleft().finished_entry()
 
     def pending_entries(self, rows: Iterator[tuple[WalkRow, int]], base: str) -> Iterator[_PendingEntry]:
-        """What a walk finds below ``base``."""
+        """What a walk finds in ``base``."""
         for row, descriptor in rows:
             kind, name = row[0], str(row[1])
             path = os.fsencode(name)
@@ -297,7 +297,7 @@ class TreePacker:
             self.missing.append(("more", "of these the first are told"))
 
     def record_warning(self, sentence: str) -> None:
-        """Something that is not in the tree. Of many, the first are told."""
+        """Something that is not in the tree. Of many, the first are reported."""
         self._warned += 1
         if self._warned <= _MAX_WARNINGS:
             self.warnings.append(sentence[:_SHOWN])
@@ -381,7 +381,7 @@ def pack_output(
     request: JsonObject,
     descriptors: list[int],
 ) -> JsonObject:
-    """One tree: a pattern below a folder, or one file by its path."""
+    """One tree: a pattern in a folder, or one file by its path."""
     packer = TreePacker(OutgoingBuffers(channel, buffers))
     try:
         return _pack_request(packer, request)
@@ -438,7 +438,7 @@ class _OutputPattern:
         self.single = False
 
     def pending_entries(self) -> Iterator[_PendingEntry]:
-        """See Gathering.tree."""
+        """Yields the matching entries that are not packed yet."""
         path = os.path.join(self._base, *self._parts)
         make_directory_readable(os.path.dirname(self._base))
         make_directories_readable(self._base)

@@ -63,7 +63,7 @@ class JobFolder:
             raise AgentFault("agent", f"{self.path} is the folder of job {known['job']} of uid {known['uid']}")
         with suppress(FileExistsError):
             os.mkdir(self.path, 0o700)
-            # Volumes of pods hand their group on to all below; what a job makes is not to come home so.
+            # Volumes of pods pass their group on to everything in them; what a job makes is not to come home so.
             os.chmod(self.path, 0o700)
             chown_to_user(self.path, uid, gid)
         about = os.lstat(self.path)
@@ -103,7 +103,7 @@ class InputDelivery:
     def __init__(
         self, request: JsonObject, user: UserProcess, transport: ObjectTransport, progress: Callable[[int, int], None]
     ) -> None:
-        """``progress`` is told bytes there and bytes in all."""
+        """``progress`` takes bytes there and bytes in all."""
         self._request = request
         self._user = user
         self._transport = transport

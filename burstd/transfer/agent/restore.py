@@ -24,7 +24,7 @@ _MAX_OPEN = 200
 
 
 class DirectoryCache:
-    """Open directories below one, by path: each is opened from the one above, never through a link."""
+    """Open directories in one, by path: each is opened from the one above, never through a link."""
 
     def __init__(self, root: int) -> None:
         self._root = root
@@ -378,7 +378,7 @@ def _clone(source: int, target: int, entry: ManifestEntry) -> None:
             count = _copy_range(source, target, min(end - at, 1 << 30), at)
             if not count:
                 raise AgentFault(
-                    "agent", f"{entry.path!r} became shorter in the node's cache. Place the job's data again"
+                    "agent", f"{entry.path!r} became shorter in the node's cache. Stage the job's data again"
                 )
             at += count
         at = end

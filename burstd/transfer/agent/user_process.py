@@ -34,7 +34,7 @@ JsonObject = dict[str, Any]
 
 
 FAULT_STOPPED = "stopped"
-"""Kind of the child's fault where it was told to give up: the reason is with who told it."""
+"""Kind of the child's fault where it was cancelled: the canceller knows the reason."""
 
 
 FAULT_LIMIT = "limit"
@@ -66,7 +66,7 @@ def fault_from_oserror(error: OSError, what: str) -> AgentFault:
     sentence = f"{what} failed{where}: {error.strerror}"
     if error.errno in {errno.ENOSPC, errno.EDQUOT}:
         # Others write there as well: it may be otherwise in a while.
-        return AgentFault("agent", f"{sentence}. Make room on the node or ask for less")
+        return AgentFault("agent", f"{sentence}. Free space on the node or ask for less")
     if error.errno in {errno.EACCES, errno.EPERM}:
         return AgentFault("rights", sentence)
     return AgentFault("agent", sentence)
@@ -175,7 +175,7 @@ class UserProcess:
     """The child, as the half with root's rights sees it."""
 
     def __init__(self, operations: Mapping[str, Operation]) -> None:
-        """Forks. Call it before there is any thread. ``works``: by the name of what is asked."""
+        """Forks. Call it before there is any thread. ``operations``: by name."""
         self.buffers = SharedBuffers()
         parent_end, child_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._pid = os.fork()

@@ -34,7 +34,7 @@ class EntryWindow:
 
 
 class WindowObjects:
-    """What a tree is filled from: objects in slots, which the other half fetches, verifies and hands over."""
+    """What a tree is filled from: objects in slots, which the other half fetches, verifies and passes on."""
 
     def __init__(self, channel: PacketChannel, buffers: SharedBuffers, journal: Iterable[bytes]) -> None:
         self._channel = channel

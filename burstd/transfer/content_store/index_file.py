@@ -125,7 +125,7 @@ class IndexFile:
     def _recover_from(self, error: sqlite3.DatabaseError) -> BaseException:
         """What to raise; a damaged file is set aside, because nothing in it can be trusted."""
         if isinstance(error, sqlite3.OperationalError):
-            return StoreBusy(f"the index {self.path} cannot be used: {error}; see that its file system has room")
+            return StoreBusy(f"the index {self.path} cannot be used: {error}; free space on its file system")
         if isinstance(error, sqlite3.IntegrityError | sqlite3.ProgrammingError) and not self._damaged:
             return error
         try:
@@ -136,7 +136,7 @@ class IndexFile:
             self._db = self._open()
             self._damaged = False
         except (sqlite3.Error, OSError) as worse:
-            return StoreBusy(f"the index {self.path} is damaged and cannot be begun anew: {worse}; make room for it")
+            return StoreBusy(f"the index {self.path} is damaged and cannot be begun anew: {worse}; free space for it")
         return StoreBusy(f"the index {self.path} was damaged and is begun anew; what was under way begins again")
 
     def _open(self) -> sqlite3.Connection:

@@ -20,7 +20,7 @@ MAX_FILE_BYTES = (1 << 63) - 1
 MAX_PIECES = 800_000
 """No file has more: one of some 20 TiB."""
 MAX_LINE_BYTES = 64 << 20
-"""No line is longer: it has room for as many pieces as a file may have."""
+"""No line is longer: it holds as many pieces as a file may have."""
 MAX_TEXT_BYTES = 64 << 10
 """... the names, numbers and digest in it."""
 MAX_INFLATED_BYTES = 4 << 30
@@ -29,7 +29,7 @@ MAX_TREE_BYTES = 1 << 50
 """More no node has: the sum over all nodes of a job is still a number that SQLite can store."""
 
 EntryKind = Literal["d", "f", "l"]
-"""Directory, file, symbolic link. Sockets, devices and pipes are no data: they are left out and told of."""
+"""Directory, file, symbolic link. Sockets, devices and pipes are no data: they are left out and reported."""
 
 
 class ManifestDamaged(Exception):
@@ -37,7 +37,7 @@ class ManifestDamaged(Exception):
 
 
 class TreeTooLarge(Exception):
-    """There is no room in a manifest for a tree; the message says for what."""
+    """A tree is too large for a manifest; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -127,7 +127,7 @@ class ObjectFolder:
         return found
 
     def copy(self, source: str, target: str) -> None:
-        """As Stager.copy; a hard link where the file system has them, so that it takes no room."""
+        """As Stager.copy; a hard link where the file system has them, so that it takes no space."""
         origin, end = self._path(source), self._path(target)
         with self._translated_errors(f"copy the object {source}"):
             self._ensure_root()
@@ -190,7 +190,7 @@ class ObjectFolder:
                     os.unlink(os.path.join(self._temporary, name))
 
     def free_bytes(self) -> int:
-        """Room left on the file system, for us."""
+        """Bytes free on the file system, for burstd's user."""
         with self._translated_errors("be looked into"):
             self._ensure_root()
             about = os.statvfs(self._root)
@@ -244,7 +244,7 @@ class ObjectFolder:
                 os.close(folder)
 
     def _walk(self, above: str, prefix: str, after: Sequence[str]) -> Iterator[StoredObject]:
-        """``after``: parts below this folder up to which all has been told."""
+        """``after``: parts below this folder up to which all is listed."""
         try:
             with os.scandir(os.path.join(self._root, above)) as found:
                 entries = sorted((e for e in found if not e.name.startswith(".")), key=lambda e: e.name)
@@ -294,5 +294,5 @@ def _try_rmdir(folder: str) -> bool:
     try:
         os.rmdir(folder)
     except OSError:
-        return False  # not empty, or gone by another's hand
+        return False  # not empty, or removed by somebody else
     return True

@@ -11,7 +11,7 @@ from burstd.domain.plugins.stager import OBJECT_BYTES
 from burstd.transfer.content_store.manifest import MAX_PIECES
 
 MAX_EXTENTS = 100_000
-"""More runs of data are not told of one file: the manifest lists them."""
+"""More runs of data are not reported of one file: the manifest lists them."""
 _ZEROS = bytes(1 << 20)
 _MAX_HASHED_HOLES = 16 << 30
 """A file with more than so many bytes of holes has no digest of the whole: its objects have theirs."""
@@ -24,7 +24,7 @@ def data_extents(descriptor: int, size: int, gap: int = 1) -> list[Extent]:
     """Where a file of ``size`` bytes has data, at most RUNS of it. All of it where the file system does not tell.
 
     Holes of less than ``gap`` bytes count as data, and larger ones where there are too many. Raises OSError: EFBIG
-    where no manifest has room for so much data.
+    where so much data does not fit into a manifest.
     """
     found = merge_extents(_read_extents(descriptor, size), gap, MAX_EXTENTS)
     if len(found) + sum(-(-(end - start) // OBJECT_BYTES) + 1 for start, end in found) > MAX_PIECES:

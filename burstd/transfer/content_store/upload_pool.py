@@ -24,13 +24,13 @@ CANCEL_POLL_S = 0.5
 """How often whoever waits for another transfer looks whether he is cancelled."""
 _MAX_BACKOFF_S = 30.0
 STORE_BUSY_TIMEOUT_S = 180.0
-"""How long a busy store is asked for the same thing: then others have their turn, and people are told."""
+"""How long a busy store is asked for the same thing: then others have their turn, and the delay is reported."""
 UploadCallback = Callable[[str, bool, BaseException | None], None]
 """Called with the object's key, whether it was there already, and what went wrong."""
 
 
 class TransferCancelled(BurstdError):
-    """It was told to stop. What it has put stays and is not sent again."""
+    """The transfer was cancelled. What it has put stays and is not sent again."""
 
 
 @dataclass(slots=True, eq=False)
@@ -63,7 +63,7 @@ class SharedUploadState:
     spare_buffers: list[bytearray] = field(default_factory=list)
 
     def acquire_buffer(self) -> bytearray:
-        """Room for an object."""
+        """A buffer for an object."""
         with self.lock:
             return self.spare_buffers.pop() if self.spare_buffers else bytearray(OBJECT_BYTES)
 
@@ -81,9 +81,9 @@ class _PutRequest:
 
 
 class UploadPool:
-    """The lanes of one transfer. ``keys``: object -> size in bytes, of all that it relies on, held in the index.
+    """The threads that upload for one transfer. ``pinned``: object -> size in bytes, of all that it needs.
 
-    ``trusted``: of them, those that the index says are in the store, and that nobody has looked for yet.
+    ``unverified``: of them, those that the index says are in the store, and that nobody has looked for yet.
     """
 
     def __init__(
@@ -110,13 +110,13 @@ class UploadPool:
         return self.shared.stager.name
 
     def submit_put(self, body: bytes | memoryview, on_done: UploadCallback) -> None:
-        """Hands an object over; waits while all lanes are busy, which bounds memory. ``ended`` is called in a lane."""
+        """Queues an object; waits while all threads are busy, which bounds memory. Calls ``on_done`` in one."""
         while not self._capacity.acquire(timeout=CANCEL_POLL_S):
             self.raise_if_failed()
         with self._lock:
             self._in_flight += 1
             if self._in_flight > len(self._threads):
-                thread = threading.Thread(target=self._run_thread, name="lane", daemon=True)
+                thread = threading.Thread(target=self._run_thread, name="upload", daemon=True)
                 self._threads.append(thread)
                 thread.start()
         self._requests.put(_PutRequest(body, on_done))
@@ -127,7 +127,7 @@ class UploadPool:
             self._idle.wait_for(lambda: not self._in_flight)
 
     def close(self) -> None:
-        """Ends the lanes, and lets go of the objects."""
+        """Ends the threads, and lets go of the objects."""
         self.wait_idle()
         for _ in self._threads:
             self._requests.put(None)
@@ -137,7 +137,7 @@ class UploadPool:
         self.pinned.clear()
 
     def raise_if_failed(self) -> None:
-        """Raises what a lane came upon, and TransferCancelled."""
+        """Raises what a thread came upon, and TransferCancelled."""
         if self.error is not None:
             raise self.error
         if self.cancelled.is_set():
@@ -158,7 +158,7 @@ class UploadPool:
         missing = set(fresh) - there.keys()
         self.shared.index.unpin_objects(self.store, self.prefix, missing)
         with self._lock:
-            # A lane may have held one of them meanwhile.
+            # A thread may have held one of them meanwhile.
             already_pinned = [key for key in there if key in self.pinned]
             self.pinned.update(there)
             self.unverified.update(there.keys() - set(already_pinned))
@@ -166,7 +166,7 @@ class UploadPool:
         return missing
 
     def verify_with_store(self) -> set[str]:
-        """Asks the store once for all that was taken on trust; what it lacks is forgotten, and returned."""
+        """Asks the store once for all that was taken for present; what it lacks is forgotten, and returned."""
         unverified = sorted(self.unverified)
         if not unverified:
             return set()

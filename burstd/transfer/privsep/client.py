@@ -1,4 +1,4 @@
-"""The other end of a hand: what burstd asks of a process that has a user's rights (burstd.transfer.privsep.worker)."""
+"""The client of a user worker, a process with a user's rights (burstd.transfer.privsep.worker)."""
 
 from __future__ import annotations
 
@@ -50,9 +50,9 @@ AnyUserWorker = TypeVar("AnyUserWorker", bound="UserWorker")
 
 _CONNECT_S = 2.0
 MAX_WORKERS_PER_USER = 32
-"""Of one user at once: half of every lane, and a few more."""
+"""Of one user at once: half of every thread pool, and a few more."""
 SILENCE_TIMEOUT_S = 600.0
-"""A hand that was not heard for so long hangs, as the file system does that it works on."""
+"""A worker that was not heard for so long hangs, as the file system does that it works on."""
 _MEASURE_GRACE_S = 30.0
 """For the one call that a look may be in when its time is over."""
 _REMOVE_TIMEOUT_S = 6 * 3600.0
@@ -60,15 +60,15 @@ _REMOVE_TIMEOUT_S = 6 * 3600.0
 _POLL_INTERVAL_S = 0.2
 _MAX_SENTENCE_CHARS = 1000
 _MAX_UNREAD_MESSAGES = 16
-"""Messages of a walk that may still come when it was told to stop."""
+"""Messages of a walk that may still come when it was cancelled."""
 
 
 class UserWorker:
-    """One user's hand, for one thread at a time. Its paths are text with surrogates for what is no UTF-8.
+    """One user's worker, for one thread at a time. Its paths are text with surrogates for what is no UTF-8.
 
-    ``root``s are absolute or begin with ``~``; ``items`` are paths below them, of which no part is followed where it is
-    a symbolic link. Lists are carried out in order up to the first that fails, which HandError names; all requests may
-    be repeated. Raises HandError only.
+    ``root``s are absolute or begin with ``~``; ``items`` are paths in them, of which no part is followed where it is
+    a symbolic link. Lists are carried out in order up to the first that fails, which UserWorkerError names; all
+    requests may be repeated. Raises UserWorkerError only.
     """
 
     def __init__(self, sock: socket.socket, child: subprocess.Popen[bytes] | None = None) -> None:
@@ -79,7 +79,7 @@ class UserWorker:
         self._deadline = float("inf")
 
     def set_deadline(self, deadline: float) -> None:
-        """From now on every request fails with HandLate after this time of time.monotonic."""
+        """From now on every request fails with UserWorkerTimeout after this time of time.monotonic."""
         self._deadline = deadline
 
     def set_cancel_event(self, cancelled: threading.Event) -> None:
@@ -93,12 +93,12 @@ class UserWorker:
         self.close()
 
     def handshake(self, hello: Mapping[str, object]) -> int:
-        """Says whose hand it is, once; returns its process id."""
+        """Says whose worker it is, once; returns its process id."""
         with self._rejecting_malformed():
             return worker_answers.number(self._request(dict(hello))["ready"], least=1, most=1 << 22)
 
     def close(self) -> None:
-        """Ends the connection, and with it the hand."""
+        """Ends the connection, and with it the worker."""
         self._sock.close()
         if self._child is not None:
             try:
@@ -145,7 +145,7 @@ class UserWorker:
         return self._receive_descriptors(len(rows))[1]
 
     def measure_source(self, source: str, *, seconds: float = 2.0, entries: int = 100_000) -> SourceSize:
-        """What a source is, within a time and a number of entries. HandError: it is not there or not readable."""
+        """What a source is, within a time and a number of entries. UserWorkerError: it is not there or not readable."""
         self._send({"do": "look", "source": source, "seconds": seconds, "entries": entries})
         answer = self._receive_answer(
             min(seconds + _MEASURE_GRACE_S, self._sock.gettimeout() or SILENCE_TIMEOUT_S), cancellable=True
@@ -154,7 +154,7 @@ class UserWorker:
             return worker_answers.source_size(answer)
 
     def destination_space(self, path: str) -> DestinationSpace:
-        """Room at a destination, which need not be there yet."""
+        """Space at a destination, which need not be there yet."""
         answer = self._request({"do": "free", "path": path})
         with self._rejecting_malformed():
             return worker_answers.destination_space(answer)
@@ -166,7 +166,7 @@ class UserWorker:
             return [worker_answers.flag(each) for each in made]
 
     def make_private_directories(self, root: str, items: Sequence[str]) -> None:
-        """Makes directories of mode 0700 below one whose parent is there; fails where one is not this user's alone."""
+        """Makes directories of mode 0700 in one whose parent is there; fails where one is not this user's alone."""
         self._request_items({"do": "make_own", "root": root}, items)
 
     def create_files(self, root: str, items: Sequence[str], *, job: str) -> list[tuple[str, int]]:
@@ -197,7 +197,7 @@ class UserWorker:
         return opened
 
     def commit_files(self, root: str, items: Sequence[tuple[str, str, int, int]]) -> None:
-        """Puts new files in their places: (path of the new file, path, permission bits, mtime_ns)."""
+        """Renames new files to their paths: (path of the new file, path, permission bits, mtime_ns)."""
         self._request_items({"do": "finish", "root": root}, items)
 
     def symlink(self, root: str, items: Sequence[tuple[str, str, int | None]], *, job: str) -> None:
@@ -231,7 +231,7 @@ class UserWorker:
     def move(self, source_root: str, source: str, root: str, path: str, *, job: str) -> int:
         """Moves a file, link or directory: renamed, or copied (holes kept) to another file system. Bytes of its files.
 
-        A file in its place is replaced, a directory gone into. A renamed directory counts 0.
+        An existing file is replaced, a directory gone into. A renamed directory counts 0.
         """
         return self._request_copy(
             {"do": "move", "from": source_root, "source": source, "root": root, "path": path, "job": job}
@@ -240,8 +240,8 @@ class UserWorker:
     def copy(self, source: str, root: str, path: str, *, job: str) -> int:
         """Copies a source (file, directory or pattern, as for a walk) to a path below ``root``. Bytes of its files.
 
-        What is there is replaced, what is in a directory beside it stays. Raises HandError for the first file that
-        cannot be read.
+        What is there is replaced, what is in a directory beside it stays. Raises UserWorkerError for the first file
+        that cannot be read.
         """
         return self._request_copy({"do": "copy", "source": source, "root": root, "path": path, "job": job})
 
@@ -307,7 +307,7 @@ class UserWorker:
 
     @contextmanager
     def _rejecting_malformed(self) -> Iterator[None]:
-        """What no hand of burstd says ends the connection, and is a HandError."""
+        """An answer that no worker of burstd gives ends the connection, and is a UserWorkerError."""
         try:
             yield
         except (ValueError, TypeError, LookupError):
@@ -336,7 +336,7 @@ class UserWorker:
         try:
             descriptor_channel.send(self._sock, request)
         except (descriptor_channel.ConnectionEnded, OSError) as error:
-            raise UserWorkerError("", 0, f"the hand is gone: {error}; see its journal (burstd-hand@)") from None
+            raise UserWorkerError("", 0, f"the user worker is gone: {error}; see its journal (burstd-hand@)") from None
 
     def _receive(self, seconds: float | None = None, *, cancellable: bool = False) -> tuple[Any, list[int]]:
         """The next message, if it comes in time; ``heed``: and nobody has cancelled."""
@@ -344,7 +344,7 @@ class UserWorker:
             self._wait(self._sock.gettimeout() if seconds is None else seconds, cancellable=cancellable)
             return descriptor_channel.receive(self._sock, worker_answers.MAX_ANSWER_BYTES)
         except (descriptor_channel.ConnectionEnded, OSError) as error:
-            raise UserWorkerError("", 0, f"the hand is gone: {error}; see its journal (burstd-hand@)") from None
+            raise UserWorkerError("", 0, f"the user worker is gone: {error}; see its journal (burstd-hand@)") from None
 
     def _wait(self, seconds: float | None, *, cancellable: bool) -> None:
         until = min(time.monotonic() + seconds if seconds is not None else float("inf"), self._deadline)
@@ -353,7 +353,7 @@ class UserWorker:
         while not ready.poll(1000 * max(0.0, min(_POLL_INTERVAL_S, until - time.monotonic()))):
             cancelled = cancellable and self._cancelled is not None and self._cancelled.is_set()
             if cancelled or time.monotonic() >= until:
-                # What it says from now on answers nothing: it is told that nobody listens any more.
+                # What it says from now on answers nothing: it learns that nobody listens any more.
                 self._sock.shutdown(socket.SHUT_RDWR)
                 self._exit_timeout_s = 1.0
                 if time.monotonic() >= self._deadline:
@@ -374,10 +374,10 @@ def start_user_worker(
     gone: bool = False,
     deadline: float = float("inf"),
 ) -> UserWorker:
-    """A hand for a user: at ``socket_path`` where systemd starts them, else a child of this process (which is root).
+    """A worker for a user: at ``socket_path`` where systemd starts them, else a child of this process (which is root).
 
     With ``socket_path`` the account database of the machine says what the user's groups are;
-    ``gone``: it does not know the user any more; ``deadline``: see Hand.end_by. Raises HandError.
+    ``gone``: it does not know the user any more; ``deadline``: see UserWorker.end_by. Raises UserWorkerError.
     """
     hello = {"uid": uid, "gid": gid, "groups": list(groups or (gid,)), "home": home, "gone": gone}
 
@@ -398,10 +398,10 @@ def start_worker_process(
     min_uid: int,
     env: Mapping[str, str],
 ) -> AnyUserWorker:
-    """A hand that is ready: a child that runs Python with ``command``, or at ``socket_path``. Raises HandError."""
+    """Starts a worker: a child that runs Python with ``command``, or at ``socket_path``. Raises UserWorkerError."""
     uid = int(str(hello["uid"]))
     if worker_processes.count(uid) >= MAX_WORKERS_PER_USER:
-        text = f"user {uid} has {MAX_WORKERS_PER_USER} hands already that have not ended: are they stopped?"
+        text = f"user {uid} has {MAX_WORKERS_PER_USER} user workers that have not ended: look for stopped processes"
         raise UserWorkerError("", errno.EAGAIN, text)
     client_sock, worker_sock = None, None
     child: subprocess.Popen[bytes] | None = None
@@ -420,7 +420,7 @@ def start_worker_process(
             client_sock.close()
         where = str(socket_path) if socket_path else "burstd-hand"
         raise UserWorkerError(
-            where, error.errno or 0, f"no hand can be had at {where}: {error.strerror or error}"
+            where, error.errno or 0, f"cannot reach a user worker at {where}: {error.strerror or error}"
         ) from None
     finally:
         if worker_sock is not None:
@@ -437,9 +437,9 @@ def start_worker_process(
 def user_worker_for(
     who: Account, deadline: float = float("inf"), *, socket_path: Path | None = None, min_uid: int = 1000
 ) -> UserWorker:
-    """A hand for an account; one without a name is gone, and has what its number owns.
+    """A worker for an account; one without a name is gone, and has what its number owns.
 
-    ``deadline``: see Hand.end_by.
+    ``deadline``: see UserWorker.end_by.
     """
     return start_user_worker(
         who.uid, who.gid, who.groups, home=who.home, socket_path=socket_path, min_uid=min_uid, gone=not who.user,
@@ -448,7 +448,7 @@ def user_worker_for(
 
 
 class WorkerProcesses:
-    """The hands of each user that have not ended: a user can stop his, and only systemd can end them then."""
+    """The workers of each user that have not ended: a user can stop his, and only systemd can end them then."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

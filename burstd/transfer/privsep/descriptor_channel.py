@@ -1,4 +1,4 @@
-"""Messages with open descriptors over a unix stream socket: what burstd and a hand speak.
+"""Messages with open descriptors over a unix stream socket: the protocol of burstd and its user workers.
 
 A message is 8 bytes (length of the text, number of descriptors; big endian) and a text of JSON. Descriptors go with the
 first byte. Paths are text with surrogates, as os.fsdecode makes it, which JSON carries unharmed.

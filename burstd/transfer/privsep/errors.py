@@ -1,4 +1,4 @@
-"""What hands tell, and whose hands they are."""
+"""Answers and errors of user workers, and the accounts they work for."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Account:
 
 
 def account(user: str | int) -> Account:
-    """By name or uid, from the account database. Raises HandError where there is none."""
+    """By name or uid, from the account database. Raises UserWorkerError where there is none."""
     try:
         entry = pwd.getpwuid(user) if isinstance(user, int) else pwd.getpwnam(user)
     except KeyError:
@@ -58,7 +58,7 @@ class SourceSize:
     complete: bool
     single: bool
     unreadable: tuple[tuple[str, int], ...]
-    """Paths below the source that the user cannot read, with their errno; ten at most."""
+    """Paths in the source that the user cannot read, with their errno; ten at most."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Hands for objects: a process with a user's rights that reaches S3 and Swift with that user's own credentials.
+"""Object workers: a process with a user's rights that reaches S3 and Swift with that user's own credentials.
 
 The program is one of the extras (staging.objects.user_worker); it answers as the worker for files does, and to URLs.
 """
@@ -27,7 +27,7 @@ def object_scheme(location: str) -> str:
 
 
 class ObjectWorker(UserWorker):
-    """As a Hand, with URLs for absolute paths: what is no object is left out, and what a place does not keep is lost.
+    """A UserWorker with URLs for absolute paths: what is no object is left out, and what a store does not keep is lost.
 
     Directories and their times are nothing; files keep their times where rclone looks for them.
     """
@@ -46,7 +46,7 @@ class ObjectWorker(UserWorker):
         super().close()
 
     def fetch_objects(self, source: str, rows: Sequence[list[Any]]) -> list[int]:
-        """See Hand; counts."""
+        """Fetches the objects and counts their bytes."""
         fds = super().fetch_objects(source, rows)
         self.bytes_fetched += sum(row[2] for row in rows)
         return fds
@@ -56,13 +56,13 @@ class ObjectWorker(UserWorker):
         root: str,
         items: Sequence[tuple[str, str, int | None]],
         *,
-        job: str,  # noqa: ARG002 - see Hand
+        job: str,  # noqa: ARG002 - see UserWorker
     ) -> None:
         """Leaves them out."""
         self.left_out += [f"{root.rstrip('/')}/{path}" for _, path, _ in items]
 
     def hardlink(self, root: str, items: Sequence[tuple[str, str]], *, job: str) -> None:
-        """Copies the objects, within their place; leaves out what is too large for that."""
+        """Copies the objects, within their store; leaves out what is too large for that."""
         for earlier, path in items:
             try:
                 super().hardlink(root, [(earlier, path)], job=job)
@@ -81,7 +81,9 @@ def object_worker_for(
     timeout_s: float | None = None,
     loopback: bool = False,
 ) -> ObjectWorker:
-    """A hand of an account for ``s3`` or ``swift``, as hands.open_hand; ``timeout_s``: for each answer. HandError.
+    """An object worker of an account for ``s3`` or ``swift``, as open_user_worker; ``timeout_s`` for each answer.
+
+    Raises UserWorkerError.
 
     ``loopback``: it may also reach servers on this machine, which a user's configuration could name otherwise in order
     to be answered as nobody from outside is.

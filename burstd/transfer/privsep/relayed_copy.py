@@ -1,4 +1,4 @@
-"""Copying a source from one hand to another, through this process: between files and objects of one user."""
+"""Copying a source from one worker to another, through this process: between files and objects of one user."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def relay_copy(
     """Copies a file, object, directory or pattern to ``root/name``; returns its bytes. May be repeated.
 
     ``name``: of what the source is, a directory of them or one file; empty: entries keep their paths below the root.
-    Raises HandError, Stopped.
+    Raises UserWorkerError, TransferStopped.
     """
     return _RelayedCopy(origin, source, target, root, job, cancelled, on_file).copy(name)
 
@@ -142,7 +142,7 @@ class _RelayedCopy:
 
 
 def _groups(files: list[_Item]) -> Iterator[list[_Item]]:
-    """As many at once as have room on the disk."""
+    """As many at once as fit on the disk."""
     group: list[_Item] = []
     group_bytes = 0
     for item in files:

@@ -1,4 +1,4 @@
-"""Making, renaming and removing files below a directory, never through a symbolic link that lies below it."""
+"""Making, renaming and removing files in a directory, never through a symbolic link inside it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _COPY_AT_ONCE = 64 << 20
 
 
 class SafeDirectory:
-    """Paths are below ``root``, without ``.`` and ``..``; ``""`` is the root itself. Raises OSError.
+    """Paths are in ``root``, without ``.`` and ``..``; ``""`` is the root itself. Raises OSError.
 
     The root is followed where it is a symbolic link, and so is what leads to it: it is the user's own word.
     """
@@ -84,7 +84,7 @@ class SafeDirectory:
         return beside, fd
 
     def commit_file(self, new: str, path: str, mode: int, mtime_ns: int) -> None:
-        """Gives a new file its mode and time and puts it in the place of ``path``. ``new`` is what ``create`` gave."""
+        """Gives a new file its mode and time and renames it to ``path``. ``new`` is what ``create`` gave."""
         parent, name = self._parent(new)
         fd = os.open(name, _READ, dir_fd=parent)
         try:
@@ -97,7 +97,7 @@ class SafeDirectory:
         self._replace(new, path)
 
     def symlink(self, target: str, path: str, mtime_ns: int | None, job: str) -> None:
-        """A symbolic link in the place of ``path``."""
+        """A symbolic link that replaces ``path``."""
         parent, name = self._parent(path)
         new = temporary_name(job)
         os.symlink(target, new, dir_fd=parent)
@@ -110,7 +110,7 @@ class SafeDirectory:
             raise
 
     def hardlink(self, earlier: str, path: str, job: str) -> None:
-        """A second name of a file, in the place of ``path``."""
+        """A second name of a file, that replaces ``path``."""
         source, old = self._parent(earlier)
         source = os.dup(source)
         try:
@@ -172,7 +172,7 @@ class SafeDirectory:
         return fd
 
     def move(self, source: SafeDirectory, old: str, path: str, job: str) -> Iterator[int]:
-        """Moves a file, link or directory from below ``source``: renamed, or copied where that is another file system.
+        """Moves a file, link or directory from ``source``: renamed, or copied where that is another file system.
 
         Yields now and then the bytes of the files that are done. Directories that are there are gone into, files
         replaced.
@@ -280,7 +280,7 @@ class SafeDirectory:
             self._root_fd = os.open(self.root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         above, _, name = path.rpartition("/")
         if not {"", ".", ".."}.isdisjoint(path.split("/")):
-            raise OSError(errno.EINVAL, "is no path below its directory", path)
+            raise OSError(errno.EINVAL, "is not a path in its directory", path)
         if not above:
             return self._root_fd, name
         if above != self._last_parent[0]:

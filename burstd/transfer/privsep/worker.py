@@ -1,7 +1,7 @@
 """burstd-hand: a process with a user's rights, which opens, makes and renames files for burstd and has no other power.
 
 It serves one connection: descriptor ``--fd``, or the one that systemd passes (Accept=yes). The first message says whose
-hand it is, ``{"uid", "gid", "groups", "home"}``; where it was started as root it becomes that user for good. Then
+worker it is, ``{"uid", "gid", "groups", "home"}``; where it was started as root it becomes that user for good. Then
 requests come one by one. Answers are objects, with descriptors where files were opened; an object with ``error`` ends a
 request that failed. The bytes of files never pass through it: burstd reads and writes the descriptors. It ends with its
 connection. Started often, so it imports little; and nothing once it is the user, who may not be able to read its code.
@@ -49,7 +49,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def run_worker(arguments: list[str] | None, prepare: PrepareServer) -> int:
-    """What every kind of hand does: takes a connection, becomes the user, and serves."""
+    """What every kind of worker does: takes a connection, becomes the user, and serves."""
     arguments_left = list(sys.argv[1:] if arguments is None else arguments)
     fd, min_uid, accounts = 3, 1000, False
     while arguments_left:
@@ -93,7 +93,7 @@ def run_worker(arguments: list[str] | None, prepare: PrepareServer) -> int:
 def _become_user(
     sock: socket.socket, min_uid: int, prepare: PrepareServer, *, accounts: bool
 ) -> Callable[[socket.socket], None] | None:
-    """Takes the first message and the user's rights, irrevocably. None: refused, and the other end told why."""
+    """Takes the first message and the user's rights, irrevocably. None: refused, and the other end gets the reason."""
     hello, fds = descriptor_channel.receive(sock)
     for fd in fds:
         os.close(fd)
@@ -136,7 +136,7 @@ def _can_become_root() -> bool:
 
 
 class WorkerServer:
-    """One user's hand at work."""
+    """One user's worker."""
 
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock

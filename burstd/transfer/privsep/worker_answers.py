@@ -1,6 +1,6 @@
-"""What hands answer, taken apart. A user who has got hold of his own hand says with it whatever he likes.
+"""Parses answers of user workers. A user in control of his own worker answers whatever he likes.
 
-All raise ValueError, TypeError or LookupError for what no hand of burstd says.
+All raise ValueError, TypeError or LookupError for an answer that no worker of burstd gives.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def text(value: Any) -> str:
 
 
 def relative_path(value: Any) -> str:
-    """A path that leads nowhere else than below a directory, or ``""``."""
+    """A path that leads nowhere else than into a directory, or ``""``."""
     if text(value).startswith("/") or "/../" in f"/{value}/":
         raise ValueError("leads elsewhere")
     return str(value)

@@ -45,7 +45,7 @@ class _PendingReply:
     buffer: memoryview | None = None
     """For an object's content; nothing writes into it any more when ``future`` is done."""
     length: int = -1
-    """Of what is in the room."""
+    """Length of the content in the buffer."""
     future: Future[bytes] = field(default_factory=Future)
 
 
@@ -102,14 +102,14 @@ class ObjectServerClient:
         return self._request(RequestKind.GET, valid_key(key))
 
     def get_into(self, key: str, buffer: memoryview) -> int:
-        """As get, into ``room``; the object's length. StoreRefused where that is more than there is room for.
+        """As get, into ``buffer``; the object's length. StoreRefused where that is more than fit.
 
-        However this ends, nothing is written into ``room`` afterwards.
+        However this ends, nothing is written into ``buffer`` afterwards.
         """
         pending = _PendingReply(buffer)
         body = self._request(RequestKind.GET, valid_key(key), pending=pending)
         if pending.length < 0:
-            raise StoreRefused(f"{self._name}: the object {key} has {len(body)} bytes, more than there is room for")
+            raise StoreRefused(f"{self._name}: the object {key} has {len(body)} bytes, more than fit")
         return pending.length
 
     def present(self, keys: Sequence[str]) -> Mapping[str, int]:
@@ -162,7 +162,7 @@ class ObjectServerClient:
             self._request(RequestKind.ABORT, "", lines)
 
     def free_bytes(self) -> int:
-        """Room left there."""
+        """Bytes free there."""
         free = self._json(self._request(RequestKind.FREE))
         if not _is_size(free):
             raise self._protocol_error()
@@ -268,7 +268,7 @@ class ObjectServerClient:
             raise ConnectionClosed(str(error))
 
     def _receive_into_buffer(self, number: int, length: int, incoming: io.BufferedReader[Any]) -> bool:
-        """Reads a body into the room that is there for it. False: there is none."""
+        """Reads a body into its buffer. False: there is none."""
         with self._state_lock:
             pending = self._pending.get(number)
             if pending is None or pending.buffer is None or length > len(pending.buffer):

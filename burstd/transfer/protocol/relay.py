@@ -1,4 +1,4 @@
-"""Bytes both ways between a socket and a wire, each side's end told to the other."""
+"""Bytes both ways between a socket and a wire, and passes each side's end on to the other."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ class SocketWire:
         self._socket = connection
 
     def recv(self, most: int) -> bytes:
-        """See Wire."""
+        """Returns what came; empty: the other side sends no more."""
         return self._socket.recv(most)
 
     def sendall(self, data: bytes) -> None:
-        """See Wire."""
+        """Sends all of it."""
         self._socket.sendall(data)
 
     def shutdown_write(self) -> None:
-        """See Wire."""
+        """Ends sending; receiving goes on."""
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_WR)
 
     def close(self) -> None:
-        """See Wire."""
+        """Closes the socket."""
         shutdown_socket(self._socket)
 
 
 def shutdown_socket(connection: socket.socket) -> None:
-    """Ends a connection under the hands of who uses it in another thread; the descriptor stays his."""
+    """Ends a connection while another thread uses it, which keeps the descriptor."""
     with contextlib.suppress(OSError):
         connection.shutdown(socket.SHUT_RDWR)
 
@@ -105,7 +105,7 @@ class _Relay:
         poller = select.poll()
         poller.register(self._near, 0)
         while not self._far_ended.is_set() and not self._is_idle():
-            # Told where the near side has not only said all, but gone.
+            # Passed on where the near side has not only said all, but gone.
             if poller.poll(0):
                 return
             self._far_ended.wait(_POLL_S)

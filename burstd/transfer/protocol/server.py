@@ -133,7 +133,7 @@ class _Server:
                 sent = send_file(descriptor, self._out, size)
             finally:
                 if sent != size:
-                    # The length is told already: only the end of the connection says that this was not it.
+                    # The length is sent already: only the end of the connection says that this was not it.
                     raise ConnectionClosed(f"the object {key} could not be read to its end")
 
     def _answer_to(self, request: int, text: str, body: bytes) -> object:

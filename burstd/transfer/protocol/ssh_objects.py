@@ -25,7 +25,7 @@ _REFUSALS = ("Permission denied", "Host key verification failed", "REMOTE HOST I
 
 
 class SshObjectTransport:
-    """See Transport. One connection, made anew where it breaks."""
+    """Objects of a server over one SSH connection, made anew when it breaks."""
 
     def __init__(self, facts: Mapping[str, Any]) -> None:
         self._facts = facts
@@ -41,23 +41,23 @@ class SshObjectTransport:
         """Nothing to prepare."""
 
     def get(self, key: str) -> bytes:
-        """See Transport."""
+        """Returns an object's content."""
         return self._retry(lambda client: client.get(key))
 
     def get_into(self, key: str, buffer: memoryview) -> int:
-        """See Transport."""
+        """Reads an object's content into ``buffer``; returns its length."""
         return self._retry(lambda client: client.get_into(key, buffer))
 
     def put(self, key: str, body: bytes | memoryview) -> None:
-        """See Transport."""
+        """Writes an object."""
         self._retry(lambda client: client.put(key, body))
 
     def present(self, keys: Sequence[str]) -> Mapping[str, int]:
-        """See Transport."""
+        """Returns the sizes of those that are there."""
         return self._retry(lambda client: client.present(keys))
 
     def close(self) -> None:
-        """See Transport."""
+        """Closes the connections."""
         with self._lock:
             self._end()
             for descriptor in (self._known, self._key):

@@ -41,7 +41,7 @@ class ObjectTransport(Protocol):
         ...
 
     def get_into(self, key: str, buffer: memoryview) -> int:
-        """An object's content into ``room``; returns its length. Raises StoreRefused where it is larger."""
+        """An object's content into ``buffer``; returns its length. Raises StoreRefused where it is larger."""
         ...
 
     def get(self, key: str) -> bytes:
@@ -89,7 +89,7 @@ class FolderObjectTransport:
         """Nothing to prepare."""
 
     def get_into(self, key: str, buffer: memoryview) -> int:
-        """See Transport."""
+        """Reads an object's content into ``buffer``; returns its length."""
         with self._folder.open_for_reading(key) as (descriptor, size):
             if size > len(buffer):
                 raise object_too_large(key)
@@ -104,11 +104,11 @@ class FolderObjectTransport:
         return got
 
     def get(self, key: str) -> bytes:
-        """See Transport."""
+        """Returns an object's content."""
         return self._folder.get(key)
 
     def put(self, key: str, body: bytes | memoryview) -> None:
-        """See Transport."""
+        """Writes an object."""
         self._folder.ensure_root()
         owner = os.stat(self._path)
         if os.geteuid() != 0 or owner.st_uid == 0:
@@ -127,7 +127,7 @@ class FolderObjectTransport:
             write_all(descriptor, memoryview(body).cast("B"))
 
     def present(self, keys: Sequence[str]) -> Mapping[str, int]:
-        """See Transport."""
+        """Returns the sizes of those that are there."""
         return self._folder.present(keys)
 
     def close(self) -> None:
@@ -144,7 +144,7 @@ _LONGEST_WAIT_S = 30.0
 
 
 class HttpObjectTransport:
-    """See Transport. Connections are kept, one for each thread and host."""
+    """Objects by signed URLs. Keeps one connection for each thread and host."""
 
     def __init__(self, query_head: QueryHead, *, wait_s: float = 0.5) -> None:
         """``wait_s``: before the second try, doubled for each that follows."""
@@ -158,31 +158,31 @@ class HttpObjectTransport:
         self._tls: ssl.SSLContext | None = None
 
     def announce_gets(self, keys: Iterable[str]) -> None:
-        """See Transport."""
+        """Remembers these keys, so that one request asks for their URLs."""
         with self._lock:
             for key in keys:
                 self._expected[key] = None
 
     def get(self, key: str) -> bytes:
-        """See Transport."""
-        room = memoryview(bytearray(OBJECT_BYTES))
-        return bytes(room[: self.get_into(key, room)])
+        """Returns an object's content."""
+        buffer = memoryview(bytearray(OBJECT_BYTES))
+        return bytes(buffer[: self.get_into(key, buffer)])
 
     def get_into(self, key: str, buffer: memoryview) -> int:
-        """See Transport."""
+        """Reads an object's content into ``buffer``; returns its length."""
         return self._retry("GET", key, lambda url: self._get(key, url, buffer))
 
     def put(self, key: str, body: bytes | memoryview) -> None:
-        """See Transport."""
+        """Writes an object."""
         self._retry("PUT", key, lambda url: self._put(key, url, body))
 
     def present(self, keys: Sequence[str]) -> Mapping[str, int]:
-        """Only burstd can tell; the sizes are those of what it asked the store. See Transport."""
+        """Only burstd can tell; the sizes are those of what it asked the store."""
         found = self._query_head({"present": list(keys)})["present"]
         return dict(found) if isinstance(found, Mapping) else dict.fromkeys(found, 0)
 
     def close(self) -> None:
-        """See Transport."""
+        """Closes the connections."""
         with self._lock:
             for connection in self._connections:
                 connection.close()

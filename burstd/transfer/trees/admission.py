@@ -2,12 +2,12 @@
 
 The rule. A node may write what a line of its job names, and nothing else:
 
-- files, directories and symbolic links below the line's destination, in the order of a walk: each once, in a directory
+- files, directories and symbolic links in the line's destination, in the order of a walk: each once, in a directory
   of the same tree. Where the line names one file, that file under the line's name for it; standard output and error are
   such files. Whatever name the node gives to it counts for nothing.
 - a hard link is one more name of a file of the same tree.
-- a symbolic link leads to a place below the same destination: whatever is written through it later, by another line,
-  another job or the user, stays where this line lets the node write. Others are left out, and told of.
+- a symbolic link leads to a path in the same destination: whatever is written through it later, by another line,
+  another job or the user, stays where this line lets the node write. Others are left out and reported.
 - permission bits, and not setuid, setgid or sticky.
 - as many entries and bytes as were said when the tree was collected; every number in its range (manifest.decode).
 
@@ -41,7 +41,7 @@ def admitted_entries(
         if count > tree.entries or size > tree.size:
             raise ManifestDamaged(f"a node sends more than the {tree.entries} entries and {tree.size} bytes it told of")
         if tree.single and (count > 1 or entry.kind == "d" or entry.hardlink_to or b"/" in entry.path):
-            raise ManifestDamaged(f"a node sends {entry.path[:200]!r} in the place of one file")
+            raise ManifestDamaged(f"a node sends {entry.path[:200]!r} in place of one file")
         depth = position.enter(entry, single=tree.single)
         if entry.kind == "l" and (single_file_name or not _inside(entry.link_target, depth)):
             left_out(
@@ -90,7 +90,7 @@ class _TreePosition:
 
 
 def _inside(target: bytes, depth: int) -> bool:
-    """Whether a link so deep below a destination leads to a place below it.
+    """Whether a link so deep in a destination leads to a path in it.
 
     Only at its beginning, where directories lie above it that are no links, may ``..`` stand.
     """

@@ -12,7 +12,7 @@ from burstd.transfer.trees.walk import Walk, fixed_part
 
 
 def copy_source(walk: Walk, directory: SafeDirectory, path: str, job: str) -> Iterator[int]:
-    """Copies to ``path`` below a directory; yields the bytes of files as they are done. Raises OSError."""
+    """Copies to ``path`` in a directory; yields the bytes of files as they are done. Raises OSError."""
     directories: list[tuple[str, int, int]] = []
     for row, fd in walk:
         kind, name, *rest = row

@@ -1,4 +1,4 @@
-"""From a store to a destination, with its owner's rights: fetched, verified, written beside its place, put there."""
+"""From a store to a destination, with its owner's rights: fetched, verified, written beside its path, renamed."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ BYTES_AT_ONCE = 256 << 20
 """Files are written together up to this size: for objects, so much waits on this machine's disk to be put."""
 _WRITE = 1 << 20
 _HOLES_HASHED = 1 << 30
-"""A file with more than so many bytes of holes has no digest in what is told: only its objects were verified."""
+"""A file with more than so many bytes of holes has no digest in the report: only its objects were verified."""
 _ZEROS = bytes(1 << 20)
 
 
 class TransferStopped(BurstdError):
-    """It was told to stop."""
+    """The transfer was cancelled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,13 +88,13 @@ class TreeRestorer:
         on_left_out: Callable[[str], None] = lambda _sentence: None,
         cancelled: threading.Event,
     ) -> int:
-        """Makes the tree below ``root`` (which is made too), or its single file as ``root/name``; returns its bytes.
+        """Makes the tree in ``root`` (which is made too), or its single file as ``root/name``; returns its bytes.
 
         admission.py says what is admitted; ``left_out`` hears of what is not. ``taken`` gives the path under
         which an entry goes (another where the name is taken); ``brought`` hears of each file, ``moved`` of bytes.
 
         May be repeated: files that are there with the content, mode and time of the tree's are left, unfinished ones
-        of this job removed. Raises HandError, StagerError (ObjectDamaged), ManifestDamaged, Stopped.
+        of this job removed. Raises UserWorkerError, StagerError (ObjectDamaged), ManifestDamaged, TransferStopped.
         """
         total = 0
         worker.make_directories(root, [""])
@@ -209,7 +209,7 @@ class TreeRestorer:
             finished = [(new, path, e.mode, e.mtime_ns) for (new, _), (e, path) in zip(created, missing, strict=True)]
             worker.commit_files(root, finished)
         except BaseException:
-            # Where the hand itself is gone, the next try sweeps.
+            # Where the worker itself is gone, the next try sweeps.
             with suppress(UserWorkerError):
                 worker.remove_files(root, [new for new, _ in created])
             raise
@@ -247,7 +247,7 @@ class TreeRestorer:
 
 
 def remove_unfinished_files(worker: UserWorker, root: str, folders: Iterable[str], job: str) -> None:
-    """Removes what a try that was killed left unfinished in these directories. Raises HandError."""
+    """Removes what a try that was killed left unfinished in these directories. Raises UserWorkerError."""
     for folder in sorted(folders):
         try:
             worker.remove_unfinished(root, [folder], job=job)

@@ -33,7 +33,7 @@ _MAX_WAITING = 40_000
 """Entries that may wait for the end of a pack: about 30 MB."""
 _SEEN_AT_ONCE = 10_000
 _FETCHED_BYTES = 256 << 20
-"""Objects are fetched together up to this size, a larger one alone: so much room is needed on the disk."""
+"""Objects are fetched together up to this size, a larger one alone: so much space is needed on the disk."""
 
 
 CHANGES = "changes while it is read; see that nothing writes it while it is staged"
@@ -44,7 +44,7 @@ class RescanNeeded(Exception):
 
 
 class SourceScan:
-    """Reads a source once and hands what is not in the store to the lanes. For one thread, once."""
+    """Reads a source once and queues what is not in the store for upload. For one thread, once."""
 
     def __init__(self, upload_pool: UploadPool, worker: UserWorker, source: str) -> None:
         self.upload_pool = upload_pool
@@ -65,7 +65,7 @@ class SourceScan:
         self._lock = upload_pool.shared.lock
 
     def entries(self) -> Iterator[ManifestEntry]:
-        """The entries, in the order of the walk. Raises HandError, StagerError kinds, TransferCancelled, Again."""
+        """Yields entries in walk order. Raises UserWorkerError, StagerError kinds, TransferCancelled, Again."""
         walk = self.worker.walk(self.source)
         try:
             while True:
@@ -150,7 +150,7 @@ class SourceScan:
             try:
                 item = self._parse_row(row, fds)
             except (TypeError, ValueError, LookupError, AttributeError):
-                raise UserWorkerError("", 0, "the hand tells of entries that it cannot have seen") from None
+                raise UserWorkerError("", 0, "the user worker reports entries that it cannot have seen") from None
             if item is None:
                 continue
             order.append(item)
@@ -373,7 +373,7 @@ class SourceScan:
 
 
 def _read_groups(files: list[SourceFile]) -> Iterator[list[SourceFile]]:
-    """Files, whose descriptors are here, all at once; objects in groups that have room on the disk."""
+    """Files, whose descriptors are here, all at once; objects in groups that fit on the disk."""
     if not any(f.object_row for f in files):
         yield files
         return

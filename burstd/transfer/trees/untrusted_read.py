@@ -38,7 +38,7 @@ def readable_file_facts(fd: int) -> os.stat_result:
     flags = fcntl.fcntl(fd, fcntl.F_GETFL)
     facts = os.fstat(fd)
     if flags & os.O_PATH or flags & os.O_ACCMODE == os.O_WRONLY or not stat.S_ISREG(facts.st_mode):
-        raise OSError(errno.EACCES, "the hand did not open this file for reading")
+        raise OSError(errno.EACCES, "the user worker did not open this file for reading")
     return facts
 
 
@@ -63,7 +63,7 @@ def read_small(fd: int, facts: os.stat_result) -> tuple[bytes, os.stat_result]:
 
 
 def object_facts(row: list[Any]) -> os.stat_result:
-    """Of an ``o`` row: what is told of an object, with 120 bits of its identity in the place of a file's numbers."""
+    """Of an ``o`` row: what is reported of an object, with 120 bits of its identity in place of a file's numbers."""
     _, _, size, mtime_ns, _, identity = row
     # 60 bits are a time before 2007, so that the object counts as settled: its identity changes with its content.
     ino, ctime_ns = int(identity[:15], 16), int(identity[15:30], 16)
@@ -92,7 +92,7 @@ def extents(fd: int, size: int) -> Iterator[tuple[int, int, bool]]:
 
 
 def read_into(fd: int, buffer: memoryview, offset: int) -> None:
-    """Fills ``room`` from ``offset`` of the file. Raises Changed where it ends before."""
+    """Fills ``buffer`` from ``offset`` of the file. Raises Changed where it ends before."""
     while buffer:
         count = os.preadv(fd, [buffer], offset)
         if not count:

@@ -31,7 +31,7 @@ _MAX_SCANS = 20
 
 @dataclass(frozen=True, slots=True)
 class StagedFor:
-    """For whom something is staged: the user, and the Slurm account that pays for the room."""
+    """For whom something is staged: the user, and the Slurm account that pays for the space."""
 
     uid: int
     account: str = ""
@@ -75,9 +75,9 @@ class TreeUploader:
     ) -> Tree:
         """Brings a file, directory or pattern into the store and returns it, whole and noted in the index.
 
-        Read with the hand's rights only. A busy store is asked again for a while; what was sent by then is not sent
-        again. Raises HandError (it cannot be read, or changes all the time), StoreBusy, StoreRefused, StoreSpaceGone,
-        TransferCancelled (``cancelled`` is set).
+        Read with the worker's rights only. A busy store is asked again for a while; what was sent by then is not sent
+        again. Raises UserWorkerError (it cannot be read, or changes all the time), StoreBusy, StoreRefused,
+        StoreSpaceGone, TransferCancelled (``cancelled`` is set).
         """
         progress = progress or UploadProgress()
         upload_pool = UploadPool(self._shared, prefix, owner.uid, progress, cancelled or threading.Event())

@@ -7,7 +7,7 @@ Rows, each a list that JSON carries (paths relative to the source, as os.fsdecod
 ``["h", path, earlier]``: a hard link of a file that came earlier in this walk.
 ``["l", path, target, mode, mtime_ns]``: a symbolic link, never followed.
 ``["e", path, errno]``: it cannot be read.
-``["o", path, size, mtime_ns, tag, identity]``: an object (staging.objects.listing), in the place of a file.
+``["o", path, size, mtime_ns, tag, identity]``: an object (staging.objects.listing), in place of a file.
 ``["x", path, what]``: left out, being no data (socket, pipe, device) or gone since it was listed.
 """
 
@@ -48,7 +48,7 @@ def fixed_part(source: str) -> str:
 class Walk:
     """One walk of one source. Raises OSError where the source itself is not to be had.
 
-    The name of the source is followed if it is a symbolic link, as is what leads to it; nothing below it is: each
+    The name of the source is followed if it is a symbolic link, as is what leads to it; nothing inside it is: each
     directory is opened from the one above, without following, so that no swap of a directory for a link leads out.
     """
 
