@@ -6,8 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from burstd.db.codec import claim_field_from_json, claim_from_json
-from burstd.db.staging_codec import staging_field_from_json, staging_from_json
+from burstd.db.codec import claim_field_from_json, claim_from_json, staging_field_from_json, staging_from_json
 from burstd.domain.claim import Claim, ClaimState
 from burstd.domain.staging import StageState, Staging
 

@@ -12,13 +12,12 @@ from typing import Any, Self
 
 from sqlalchemy import ColumnElement, Connection, Engine, RowMapping, and_, func, or_, select
 
-from burstd.db.codec import claim_from_row, request_from_text
+from burstd.db.codec import claim_from_row, request_from_text, staging_from_row
 from burstd.db.engine import database_url, display_url, in_memory, is_sqlite, open_engine, translate_errors
 from burstd.db.errors import StoreUnavailable, UnknownClaim, UnknownStaging
 from burstd.db.events import USER_KEY, LoggedEvent, claim_subject
 from burstd.db.migrate import schema_is_current
 from burstd.db.repositories import bill
-from burstd.db.staging_codec import staging_from_row
 from burstd.db.tables import (
     BREAKER,
     CLAIM,

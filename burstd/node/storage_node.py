@@ -60,7 +60,7 @@ class StorageNodeValidator:
         self._specs = specs
 
     def validate(self, claim: Claim, pool: Pool, console: Callable[[], str] | None, reached: Callable[[], None]) -> str:
-        """See Prover."""
+        """Makes the machine a storage node; other claims go to the validator of Slurm nodes."""
         if claim.cause is not Cause.STORAGE:
             return self._nodes.validate(claim, pool, console, reached)
         spec = self._specs()[pool.name]
@@ -93,15 +93,15 @@ class StorageNodeValidator:
         return f"{claim.address} has {spec.path} with {free >> 20} MiB free"
 
     def start_slurmd(self, claim: Claim, pool: Pool, watch: str = "") -> None:
-        """See Prover. A storage node has no slurmd."""
+        """A storage node has no slurmd; other claims start theirs."""
         self._nodes.start_slurmd(claim, pool, watch)
 
     def probe(self, claim: Claim) -> None:
-        """See Prover."""
+        """Raises where the machine does not answer."""
         self._nodes.probe(claim)
 
     def retain_only(self, claim_ids: Collection[str]) -> None:
-        """See Prover. Keys of machines that are gone go too."""
+        """Forgets all other claims. Keys of machines that are gone go too."""
         self._nodes.retain_only(claim_ids)
         if self._folder.is_dir():
             for own in self._folder.iterdir():
@@ -109,7 +109,7 @@ class StorageNodeValidator:
                     shutil.rmtree(own)
 
     def alarms(self) -> list[str]:
-        """See Prover."""
+        """What administrators should know now."""
         return self._nodes.alarms()
 
     def _storage_key(self, claim: Claim) -> str:

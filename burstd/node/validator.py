@@ -104,7 +104,7 @@ class SlurmNodeValidator:
         """By claim the slots of machines that were proved, and whose host key is lost."""
 
     def validate(self, claim: Claim, pool: Pool, console: Callable[[], str] | None, reached: Callable[[], None]) -> str:
-        """See ``Prover.prove``. A NodeRefused of ours names each difference; its cause is the first one's check."""
+        """Validates a machine. A NodeRefused names each difference; its cause is the first failed check."""
         request = self._request(claim, pool)
         result = validate_machine(request, lambda: self._connect(claim, console), reached)
         if result.failures:
@@ -118,7 +118,7 @@ class SlurmNodeValidator:
         return f"{claim.address} has {has}, Slurm {slurm} and a munge that trusts ours ({result.seconds:.1f} s)"
 
     def start_slurmd(self, claim: Claim, pool: Pool, watch: str = "") -> None:  # noqa: ARG002 - the interface has it
-        """See ``Prover.start``."""
+        """Starts slurmd on the claim's machine."""
         site = self.config
         start_slurmd(
             claim.slot, lambda: self._connect(claim, None), conf_server=site.conf_server,
@@ -126,7 +126,7 @@ class SlurmNodeValidator:
         )  # fmt: skip
 
     def probe(self, claim: Claim) -> None:
-        """See ``Prover.reach``. Another machine that answers at the address, with another host key, is not the claim's.
+        """Raises where the machine does not answer, or answers with another host key, and KeyUnusable.
 
         Raises KeyUnusable as well.
         """
@@ -163,7 +163,7 @@ class SlurmNodeValidator:
             self._unreachable_slots.pop(gone, None)
 
     def alarms(self) -> list[str]:
-        """See ``Prover.alarms``."""
+        """What administrators should know now."""
         slots = sorted(self._unreachable_slots.copy().values())
         if not slots:
             return []

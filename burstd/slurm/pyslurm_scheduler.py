@@ -95,7 +95,7 @@ class PyslurmScheduler(CommandScheduler):
         self._requests_read = float("-inf")
 
     def jobs(self) -> Sequence[Job]:
-        """See Scheduler."""
+        """Jobs that are pending, running or completing."""
         rows = [row for job in self._load("Jobs") if (row := _PyslurmJob(job)).state not in _ENDED]
         known = self._requests
         stale = time.monotonic() - self._requests_read > self._requests_s
@@ -117,7 +117,7 @@ class PyslurmScheduler(CommandScheduler):
             return unreadable_job(row.id, asked.user, error)
 
     def nodes(self) -> Sequence[Node]:
-        """See Scheduler."""
+        """All nodes, powered-down CLOUD nodes included."""
         found = [self._node_or_unreadable(node) for node in self._load("Nodes")]
         busy = [node.name for node in found if node.busy and node.gres]
         if not busy:

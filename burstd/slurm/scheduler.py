@@ -41,38 +41,38 @@ class CommandScheduler:
         self._node_reader = nodes.NodeReader(self._commands, translate)
 
     def version(self) -> tuple[int, int, int]:
-        """See Scheduler."""
+        """Version of slurmctld: ``(22, 5, 8)``."""
         return self._commands.version()
 
     def jobs(self) -> Sequence[Job]:
-        """See Scheduler. One command, two before 24.05."""
+        """Jobs that are pending, running or completing. One command, two before 24.05."""
         excluded = None
         if self.version() < jobs.EXCLUDED_NODES_SINCE:
             excluded = jobs.read_excluded_nodes(self._commands)
         return jobs.read_jobs(self._commands, self._translate, excluded, self._job_cache)
 
     def nodes(self) -> Sequence[Node]:
-        """See Scheduler."""
+        """All nodes, powered-down CLOUD nodes included."""
         return self._node_reader.read_all()
 
     def reservations(self) -> Sequence[Reservation]:
-        """See Scheduler."""
+        """All reservations."""
         return reservations.parse_reservations(self._commands(*reservations.SHOW_RESERVATIONS), self._translate)
 
     def set_gate(self, nodes: Collection[str]) -> None:
-        """See Scheduler."""
+        """Makes the gate hold exactly these nodes."""
         reservations.set_gate(self._commands, nodes, self._gate)
 
     def bind(self, job_id: str, user: str, nodes: Collection[str]) -> None:
-        """See Scheduler."""
+        """Reserves these nodes for one pending job."""
         reservations.bind(self._commands, job_id, user, nodes)
 
     def unbind(self, job_id: str) -> None:
-        """See Scheduler."""
+        """Removes the job's reservation, where it exists."""
         reservations.unbind(self._commands, job_id)
 
     def power_up(self, nodes: Collection[str]) -> None:
-        """See Scheduler.
+        """Sets State=POWER_UP.
 
         slurmd must not register before the node shows POWERING_UP (a second or two): POWER_UP would stick, and lead
         to a ResumeProgram call of its own after the next power_down.
@@ -80,11 +80,11 @@ class CommandScheduler:
         self._update_nodes(nodes, "State=POWER_UP")
 
     def power_down(self, nodes: Collection[str], *, force: bool = False) -> None:
-        """See Scheduler."""
+        """Sets State=POWER_DOWN, or POWER_DOWN_FORCE."""
         self._update_nodes(nodes, "State=POWER_DOWN_FORCE" if force else "State=POWER_DOWN")
 
     def set_address(self, addresses: Sequence[tuple[str, str]]) -> None:
-        """See Scheduler. Newer versions forget addresses when a node is powered down."""
+        """Sets NodeAddr and NodeHostName. Newer versions of Slurm forget addresses when a node is powered down."""
         for start in range(0, len(addresses), _MAX_ADDRESSES_PER_COMMAND):
             part = addresses[start : start + _MAX_ADDRESSES_PER_COMMAND]
             names = ",".join(name for name, _ in part)
@@ -92,19 +92,19 @@ class CommandScheduler:
             self._commands("scontrol", "update", f"NodeName={names}", f"NodeAddr={where}", f"NodeHostName={names}")
 
     def drain(self, nodes: Collection[str], reason: str) -> None:
-        """See Scheduler."""
+        """Sets State=DRAIN with a reason."""
         self._update_nodes(nodes, "State=DRAIN", f"Reason={_one_line(reason)}")
 
     def resume(self, nodes: Collection[str]) -> None:
-        """See Scheduler. Raises SchedulerRefused also where a node is neither drained nor down."""
+        """Sets State=RESUME. Raises SchedulerRefused also where a node is neither drained nor down."""
         self._update_nodes(nodes, "State=RESUME")
 
     def down(self, nodes: Collection[str], reason: str) -> None:
-        """See Scheduler."""
+        """Sets State=DOWN with a reason."""
         self._update_nodes(nodes, "State=DOWN", f"Reason={_one_line(reason)}")
 
     def requeue_jobs(self, job_ids: Collection[str]) -> None:
-        """See Scheduler. Without ``incomplete`` Slurm runs a job again that has ended, or was cancelled, meanwhile."""
+        """Requeues running jobs. Without ``incomplete`` Slurm also requeues jobs that have ended meanwhile."""
         ids = list(job_ids)
         refused: SchedulerRefused | None = None
         for start in range(0, len(ids), _MAX_JOBS_PER_COMMAND):
@@ -118,15 +118,15 @@ class CommandScheduler:
             raise refused
 
     def limit_time(self, job_id: str, limit_s: float) -> None:
-        """See Scheduler."""
+        """Sets the TimeLimit of a job: seconds, rounded down to whole minutes."""
         self._commands("scontrol", "update", f"JobId={job_id}", f"TimeLimit={max(1, int(limit_s // 60))}")
 
     def start_now(self, job_ids: Collection[str]) -> None:
-        """See Scheduler."""
+        """Sets StartTime of pending jobs to now."""
         self._commands("scontrol", "update", f"JobId={','.join(job_ids)}", "StartTime=now")
 
     def comments(self, job_ids: Collection[str]) -> Mapping[str, str]:
-        """See Scheduler."""
+        """Comments by job id, of the jobs that are in the queue."""
         found: dict[str, str] = {}
         for some in _job_id_batches(job_ids):
             try:
@@ -137,7 +137,7 @@ class CommandScheduler:
         return found
 
     def set_comment(self, job_ids: Collection[str], text: str) -> None:
-        """See Scheduler."""
+        """Sets the Comment of jobs."""
         refused: SchedulerRefused | None = None
         for some in _job_id_batches(job_ids):
             try:

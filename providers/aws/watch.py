@@ -6,5 +6,5 @@ from pathlib import Path
 
 
 def script() -> str:
-    """See NodeWatch.watch."""
+    """The script that watches for an interruption notice."""
     return Path(__file__).with_name("watch.sh").read_text(encoding="ascii")

@@ -37,7 +37,7 @@ class PodRoutes:
         self._domain = domain
 
     def open_route(self, instance_id: str, job_id: str, port: int) -> Route:
-        """See Routes."""
+        """Makes a Service and a Route."""
         pod = self._calls.request_json(
             "GET", self._calls.path_of("pods", instance_id), what=f"look at pod {instance_id}"
         )
@@ -50,7 +50,7 @@ class PodRoutes:
         return Route(job_id, port, instance_id, _url(route))
 
     def routes(self) -> Sequence[Route]:
-        """See Routes."""
+        """The cluster's Routes."""
         path = self._calls.path_of("routes", api=_API)
         try:
             found = list(self._calls.pages(path, {"labelSelector": f"{TAG_CLUSTER}={self._cluster},{JOB}"},
@@ -62,7 +62,7 @@ class PodRoutes:
         )
 
     def close_routes(self, routes: Sequence[Route]) -> None:
-        """See Routes. The Service goes first: as long as the Route is there, the rest is found."""
+        """Deletes Services and Routes. The Service goes first: as long as the Route is there, the rest is found."""
         for route in routes:
             name = self._name(route.instance_id, route.job_id, route.port)
             for kind, api in (("services", "v1"), ("routes", _API)):

@@ -82,48 +82,48 @@ class DirectApi:
         self._cloud = cloud
 
     def offers(self) -> list[wire.OfferView]:
-        """See CloudApi."""
+        """What the cloud sells."""
         return wire.offer_views(self._cloud.catalog, self._cloud.offers())
 
     def launch(self, body: wire.LaunchBody) -> wire.InstanceView:
-        """See CloudApi."""
+        """Launches an instance."""
         return wire.InstanceView.from_machine(self._cloud.launch(body.request()))
 
     def instances(
         self, tags: Mapping[str, str], limit: int = PAGE, marker: str = ""
     ) -> wire.PageView[wire.InstanceView]:
-        """See CloudApi."""
+        """The instances with these tags."""
         return wire.instances_page_view(self._cloud.instances(tags, limit, marker))
 
     def terminate(self, instance_id: str) -> None:
-        """See CloudApi."""
+        """Terminates an instance; one that is gone is no error."""
         self._cloud.terminate(instance_id)
 
     def console(self, instance_id: str) -> str:
-        """See CloudApi."""
+        """An instance's console output."""
         return self._cloud.console(instance_id)
 
     def list_resources(
         self, kind: ResourceKind, tags: Mapping[str, str], limit: int = PAGE, marker: str = ""
     ) -> wire.PageView[wire.ResourceView]:
-        """See CloudApi."""
+        """Resources with these tags."""
         return wire.resources_page_view(self._cloud.list_resources(kind, tags, limit, marker))
 
     def remove(self, kind: ResourceKind, part_id: str) -> None:
-        """See CloudApi."""
+        """Deletes a resource."""
         self._cloud.remove(kind, part_id)
 
     def quota(self) -> wire.QuotaView:
-        """See CloudApi."""
+        """Limits and use."""
         limit, used = self._cloud.quota()
         return wire.QuotaView(limit=limit, used=used)
 
     def notices(self, tags: Mapping[str, str]) -> list[wire.NoticeView]:
-        """See CloudApi."""
+        """Notices for instances with these tags."""
         return [wire.NoticeView.model_validate(n, from_attributes=True) for n in self._cloud.notices(tags)]
 
     def acknowledge(self, receipts: list[str]) -> None:
-        """See CloudApi."""
+        """Removes notices by their receipts."""
         self._cloud.acknowledge(receipts)
 
     def close(self) -> None:
@@ -148,7 +148,7 @@ class HttpApi:
         )
 
     def offers(self) -> list[wire.OfferView]:
-        """See CloudApi."""
+        """What the cloud sells."""
         answer = self._call("GET", "/offers")
         try:
             return _OFFERS.validate_json(answer.content)
@@ -156,42 +156,42 @@ class HttpApi:
             raise AnswerLost(0.0) from error
 
     def launch(self, body: wire.LaunchBody) -> wire.InstanceView:
-        """See CloudApi."""
+        """Launches an instance."""
         return _read(wire.InstanceView, self._call("POST", "/instances", json=body.model_dump(mode="json")))
 
     def instances(
         self, tags: Mapping[str, str], limit: int = PAGE, marker: str = ""
     ) -> wire.PageView[wire.InstanceView]:
-        """See CloudApi."""
+        """The instances with these tags."""
         answer = self._call("GET", "/instances", params=_page_of(tags, limit, marker))
         return _read(wire.PageView[wire.InstanceView], answer)
 
     def terminate(self, instance_id: str) -> None:
-        """See CloudApi."""
+        """Terminates an instance; one that is gone is no error."""
         self._call("DELETE", f"/instances/{instance_id}")
 
     def console(self, instance_id: str) -> str:
-        """See CloudApi."""
+        """An instance's console output."""
         return self._call("GET", f"/instances/{instance_id}/console").text
 
     def list_resources(
         self, kind: ResourceKind, tags: Mapping[str, str], limit: int = PAGE, marker: str = ""
     ) -> wire.PageView[wire.ResourceView]:
-        """See CloudApi."""
+        """Resources with these tags."""
         return _read(
             wire.PageView[wire.ResourceView], self._call("GET", f"/{kind}s", params=_page_of(tags, limit, marker))
         )
 
     def remove(self, kind: ResourceKind, part_id: str) -> None:
-        """See CloudApi."""
+        """Deletes a resource."""
         self._call("DELETE", f"/{kind}s/{part_id}")
 
     def quota(self) -> wire.QuotaView:
-        """See CloudApi."""
+        """Limits and use."""
         return _read(wire.QuotaView, self._call("GET", "/quota"))
 
     def notices(self, tags: Mapping[str, str]) -> list[wire.NoticeView]:
-        """See CloudApi."""
+        """Notices for instances with these tags."""
         answer = self._call("GET", "/notices", params={"tag": [f"{name}={value}" for name, value in tags.items()]})
         try:
             return _NOTICES.validate_json(answer.content)
@@ -199,7 +199,7 @@ class HttpApi:
             raise AnswerLost(0.0) from error
 
     def acknowledge(self, receipts: list[str]) -> None:
-        """See CloudApi."""
+        """Removes notices by their receipts."""
         self._call("POST", "/notices/acknowledge", json={"receipts": receipts})
 
     def close(self) -> None:

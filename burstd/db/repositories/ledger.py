@@ -43,7 +43,7 @@ class Ledger(OperationalRecords):
         self._sums = self._spending = self._gone = None
 
     def gone_claims(self, since: float) -> tuple[EndedClaim, ...]:
-        """See Reader. Asked for later and later moments it reads the database once."""
+        """Claims that are gone. With later and later times it reads the database once."""
         self._check_thread()
         if self._gone is None or since < self._gone[0]:
             self._gone = (since, list(super().gone_claims(since)))
@@ -51,7 +51,7 @@ class Ledger(OperationalRecords):
         return tuple(self._gone[1])
 
     def spending(self) -> tuple[Spent, ...]:
-        """See Reader."""
+        """Money spent, by user, account, pool and currency; cached."""
         if self._spending is None:
             with self._reading() as connection:
                 booked = self._load_sums(connection)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import URL, Connection, delete, insert, not_, select
@@ -10,7 +12,6 @@ from sqlalchemy import URL, Connection, delete, insert, not_, select
 from burstd.db.codec import storable_text
 from burstd.db.events import REMARK_KEY, USER_KEY, claim_subject
 from burstd.db.reader import DrainedSlot, has_prefix
-from burstd.db.repositories.remarks import RemarksOnSubject, remark_changes
 from burstd.db.tables import (
     BREAKER,
     CLAIM,
@@ -29,6 +30,26 @@ from burstd.domain.claim import ClaimState
 from burstd.domain.clock import Clock
 from burstd.domain.plugins.policy import Remark
 from burstd.domain.snapshot import CircuitBreaker, Pin
+
+NUMBERS_ONLY_INTERVAL_S = 60.0
+"""Remarks that differ in numbers only ('waits for 31 s') are written again no more often than this."""
+_DIGITS = re.compile(r"\d+")
+
+
+@dataclass(frozen=True, slots=True)
+class RemarksOnSubject:
+    """The last remarks about one subject, each with since when it is so, and when they were last written."""
+
+    remarks: tuple[tuple[Remark, float], ...]
+    written: float
+
+
+@dataclass(frozen=True, slots=True)
+class RemarkChanges:
+    """What is to be written: the subjects that changed, and the remarks that are new, each with the old verdict."""
+
+    changed_subjects: dict[str, RemarksOnSubject]
+    new_remarks: tuple[tuple[Remark, str], ...]
 
 
 def _no_user(_: str) -> str:
@@ -155,11 +176,11 @@ class OperationalRecords(StoreWriter):
             return len(keys)
 
     def record_remarks(self, remarks: Sequence[Remark], user_of: Callable[[str], str] = _no_user) -> int:
-        """Keeps the remarks of one decision where they differ from the last ones; returns how many are new.
+        """Writes the remarks of one decision where they differ from the last ones; returns how many are new.
 
-        Each new one is an event of its subject: ``old`` and ``new`` are verdicts, ``cause`` is who said it. See
-        the module remarks for what counts as new. ``user_of`` tells whose job a subject is (``job:123``; empty: it
-        is none), so that he may read it when the job has long left the queue.
+        Each new one is an event of its subject: ``old`` and ``new`` are verdicts, ``cause`` is the policy.
+        ``user_of`` gives the user of a job's subject (``job:123``), or an empty text: users may read remarks about
+        their jobs after the job has left the queue.
         """
         now = self._clock.now()
         with self._writing() as connection:
@@ -220,3 +241,37 @@ def _last_remarks(connection: Connection) -> dict[str, RemarksOnSubject]:
         remark = Remark(r["by"], r["subject"], r["verdict"], r["reason"])
         said[r["subject"]] = RemarksOnSubject((*before, (remark, r["since"])), r["written"])
     return said
+
+
+def remark_changes(remarks: Sequence[Remark], last: dict[str, RemarksOnSubject], now: float) -> RemarkChanges:
+    """Compares the remarks of one decision with the last ones; subjects that are not mentioned stay as they were.
+
+    Remarks that differ in numbers only are not new, and are written at most once in NUMBERS_ONLY_INTERVAL_S:
+    thousands of waiting jobs would fill the log with their ages.
+    """
+    by_subject: dict[str, list[Remark]] = {}
+    for remark in remarks:
+        by_subject.setdefault(remark.subject, []).append(remark)
+    changed: dict[str, RemarksOnSubject] = {}
+    new_remarks: list[tuple[Remark, str]] = []
+    for subject, current in by_subject.items():
+        before = last.get(subject)
+        if before is None:
+            changed[subject] = RemarksOnSubject(tuple((r, now) for r in current), now)
+            new_remarks += [(r, "") for r in current]
+            continue
+        if [r for r, _ in before.remarks] == current:
+            continue
+        since = {_without_numbers(r): s for r, s in before.remarks}
+        new = [r for r in current if _without_numbers(r) not in since]
+        same = not new and len({_without_numbers(r) for r in current}) == len(since)
+        if same and now - before.written < NUMBERS_ONLY_INTERVAL_S:
+            continue
+        verdicts = {r.by: r.verdict for r, _ in before.remarks}
+        changed[subject] = RemarksOnSubject(tuple((r, since.get(_without_numbers(r), now)) for r in current), now)
+        new_remarks += [(r, verdicts.get(r.by, "")) for r in new]
+    return RemarkChanges(changed, tuple(new_remarks))
+
+
+def _without_numbers(remark: Remark) -> tuple[str, str, str]:
+    return remark.by, remark.verdict, _DIGITS.sub("0", remark.reason)

@@ -7,11 +7,11 @@ from typing import Any, TypedDict, Unpack
 
 from sqlalchemy import Connection, delete, insert, not_, select, update
 
+from burstd.db.codec import staging_columns, staging_field_to_json, staging_from_json, staging_to_json
 from burstd.db.errors import IllegalTransition, StagingExists, StaleState
 from burstd.db.events import stage_subject
 from burstd.db.reader import has_prefix, select_staging
 from burstd.db.repositories.ended_jobs import EndedJobRecords
-from burstd.db.staging_codec import staging_columns, staging_field_to_json, staging_from_json, staging_to_json
 from burstd.db.tables import EVENT, STAGING
 from burstd.db.writer import chunks
 from burstd.domain.staging import STAGE_TRANSITIONS, Directives, StageState, Staging, Tree

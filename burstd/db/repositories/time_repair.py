@@ -21,13 +21,13 @@ _REST = ((LAUNCH_REQUEST, "recorded"), (DRAINED_SLOT, "since"), (REMARK, "since"
 
 
 class TimeRepair(StagingRecords):
-    """See ``set_back``."""
+    """Shifts times that a clock wrote while it was ahead."""
 
     def shift_late_times(self, true_time: float, ahead_s: float) -> int:
-        """Makes all times after ``limit`` earlier by ``by`` seconds, and books anew what ended claims have cost.
+        """Shifts all times after ``true_time`` back by ``ahead_s`` seconds, and books the cost of ended claims anew.
 
-        A clock that ran ahead by ``by`` wrote what lies after the true time ``limit``. Events too: a replay gives the
-        rows as ever. Returns the number of claims that were changed. History that Slurm wrote is left as it is.
+        A clock that was ahead by ``ahead_s`` wrote these times. Events are shifted too, so a replay still gives the
+        rows. Returns the number of changed claims. Times that Slurm wrote stay.
         """
         with self._writing() as connection:
             late = or_(*(CLAIM.c[name] > true_time for name in _CLAIM))

@@ -52,7 +52,7 @@ def _bounded(take: Any) -> Any:
 
 
 class LimitedTransport(paramiko.Transport):
-    """See the module."""
+    """A transport that limits how much unread output it holds."""
 
     _channel_handler_table = {  # noqa: RUF012 - paramiko's
         **paramiko.Transport._channel_handler_table,  # type: ignore[attr-defined, unused-ignore]  # noqa: SLF001

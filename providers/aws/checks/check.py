@@ -27,7 +27,7 @@ def check(
     cluster: str,
     words: Sequence[str],
 ) -> Iterator[Finding]:
-    """See SelfCheck.check; ``words`` are the images that pools name."""
+    """Yields every finding; ``words`` are the images that pools name."""
     who = yield from _credentials(calls)
     if not who:
         yield Finding("all else", None, "not looked at: it takes credentials that Amazon knows")

@@ -16,8 +16,8 @@ from providers.aws.catalog.quotas import AwsQuotas, parse_quota_name, quota_cove
 from providers.aws.checks.network import CheckedNetwork
 from providers.aws.checks.rights import POLICY, finding_for_error
 from providers.aws.settings import AwsSettings
+from providers.findings import first_few
 
-_MOST_NAMED = 4
 _PAGE = 5
 
 
@@ -34,7 +34,7 @@ def check_offers(catalog: AwsCatalog) -> Generator[Finding, None, Sequence[Offer
     summary = ", ".join(f"{number} from {source}" for source, number in sources.items())
     if unpriced:
         yield Finding(
-            "prices", False, f"without one in some market, and so not offered there: {_first_few(unpriced)}",
+            "prices", False, f"without one in some market, and so not offered there: {first_few(unpriced)}",
             f'set prices = {{ "{unpriced[0]}" = "..." }} (spot_prices likewise), or mend the source below',
         )  # fmt: skip
     else:
@@ -59,7 +59,7 @@ def check_instance_types(
         good = [name for name in sorted(offered) if fnmatchcase(name, pattern)]
         if good:
             markets = ", ".join(sorted(set().union(*(offered[name] for name in good))))
-            yield Finding(subject, True, f"{len(good)} offered: {_first_few(good)}; {markets}")
+            yield Finding(subject, True, f"{len(good)} offered: {first_few(good)}; {markets}")
         else:
             yield _nothing_offered(settings, calls, network, pattern)
 
@@ -87,13 +87,13 @@ def _nothing_offered(settings: AwsSettings, calls: AwsCalls, network: CheckedNet
     places = sorted(set().union(*zones.values()))
     if not network.subnets.keys() & set(places):
         return Finding(
-            subject, False, f"{_first_few(sorted(zones))} are in {', '.join(places)} only, where no subnet is",
+            subject, False, f"{first_few(sorted(zones))} are in {', '.join(places)} only, where no subnet is",
             "add a subnet in one of these zones to subnets",
         )  # fmt: skip
     return Finding(
         subject,
         False,
-        f"{_first_few(sorted(zones))} are sold here and not offered: no price, or a reservation that ended",
+        f"{first_few(sorted(zones))} are sold here and not offered: no price, or a reservation that ended",
         "look at the findings on prices and reservations",
     )
 
@@ -206,8 +206,3 @@ def check_service_roles(calls: AwsCalls, *, spot: bool) -> Iterator[Finding]:
                 f"once in an account, as its administrator: aws iam create-service-linked-role --aws-service-name "
                 f"{service}.amazonaws.com (harmless where it is there)",
             )  # fmt: skip
-
-
-def _first_few(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
-    return ", ".join(names[:_MOST_NAMED]) + more

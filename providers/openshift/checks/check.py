@@ -16,7 +16,7 @@ from providers.openshift.settings import OpenShiftSettings
 def check(
     name: str, cluster: str, settings: OpenShiftSettings, calls: OpenShiftCalls, words: Sequence[str]
 ) -> Iterator[Finding]:
-    """See SelfCheck.check; ``words`` are the images that pools name. Nothing that was kept is used."""
+    """Yields every finding; ``words`` are the images that pools name. Caches are not used."""
     groups = yield from access.check_server(settings, calls)
     if groups is None:
         yield Finding("all else", None, "not looked at: it takes an account that the API server knows")

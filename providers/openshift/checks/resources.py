@@ -9,8 +9,9 @@ from typing import Any
 
 from burstd.domain.errors import NotAllowed, NotFound, ProviderError
 from burstd.domain.plugins.provider import Finding
+from providers.findings import first_few
 from providers.openshift.checks import rights
-from providers.openshift.checks.findings import finding_for_error, first_few
+from providers.openshift.checks.findings import finding_for_error
 from providers.openshift.client.calls import OpenShiftCalls
 from providers.openshift.pods.images import ImageVersions
 from providers.openshift.settings import OpenShiftSettings, PodMount

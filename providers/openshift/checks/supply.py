@@ -7,12 +7,13 @@ from collections.abc import Iterator, Sequence
 
 from burstd.domain.errors import ProviderError
 from burstd.domain.plugins.provider import Finding
+from providers.findings import first_few
 from providers.openshift.catalog import nodes
 from providers.openshift.catalog.catalog import OpenShiftCatalog
 from providers.openshift.catalog.limits import QuotaLine, quota_demand
 from providers.openshift.catalog.nodes import ClusterNode
 from providers.openshift.catalog.quotas import FreeCapacity, OpenShiftQuotas
-from providers.openshift.checks.findings import finding_for_error, first_few
+from providers.openshift.checks.findings import finding_for_error
 from providers.openshift.client.quantities import format_quantity, round_down
 from providers.openshift.settings import NodeGroup, OpenShiftSettings, PodSize
 

@@ -49,7 +49,7 @@ _LOOPBACK = ("00000000", "0100007F", "0" * 32, "0" * 24 + "01000000")
 
 
 class _Socket(Protocol):
-    """See ``Channels``."""
+    """A websocket to the API server, read by channels."""
 
     def send(self, channel: int, data: bytes | memoryview) -> None: ...
 
@@ -70,21 +70,21 @@ class PodShell:
         """Ports that something was seen to listen at."""
 
     def run(self, argv: Sequence[str], *, input: bytes = b"", timeout_s: float = 30.0) -> CompletedCommand:  # noqa: A002 - see Shell
-        """See Shell."""
+        """Runs a command."""
         return self._run(["sh", "-c", _RUN, "sh", str(len(input)), *argv], input, timeout_s, argv[0])
 
     def script(self, text: str, *args: str, input: bytes = b"", timeout_s: float = 30.0) -> CompletedCommand:  # noqa: A002 - see Shell
-        """See Shell."""
+        """Runs a POSIX sh script with arguments, in one round trip."""
         sent = text.encode()
         words = ["sh", "-c", _SCRIPT, "sh", str(len(sent)), str(len(input)), *args]
         return self._run(words, sent + input, timeout_s, "a script")
 
     def start_process(self, argv: Sequence[str], *, timeout_s: float = 30.0) -> PodTalk:  # noqa: ARG002 - the settings say it
-        """See Shell."""
+        """Starts a command and talks with it line by line."""
         return PodTalk(self._exec(argv, argv[0]), self._pod)
 
     def dial(self, port: int, timeout_s: float = 30.0) -> PodWire:
-        """See Shell. Whether anything listens is asked first: the other side takes every connection at once."""
+        """Connects to a TCP port of the pod. Checks first that a process listens: the API server accepts any port."""
         if port not in self._listening:
             said = self.run(_LISTENERS, timeout_s=timeout_s).out
             if not _listens(said, port):
@@ -99,7 +99,7 @@ class PodShell:
         return wire
 
     def close(self) -> None:
-        """See Shell."""
+        """Closes the connection; may be repeated."""
         for one in list(self._open):
             one.close()
 
@@ -150,14 +150,14 @@ class PodTalk:
         self._ended = False
 
     def write_line(self, line: bytes) -> None:
-        """See Talk."""
+        """Sends a line to its standard input. Raises ConnectionLost."""
         try:
             self._socket.send(STDIN, line)
         except OSError as error:
             raise ConnectionLost(f"pod {self._pod} hung up in the middle: {error}") from None
 
     def read_line(self, quiet_s: float, cancelled: threading.Event) -> bytes | None:
-        """See Talk."""
+        """The next line of its standard output; empty: it has ended; None: ``cancelled`` was set."""
         deadline = time.monotonic() + quiet_s
         searched = 0
         while (end := self._heard.find(b"\n", searched)) < 0:
@@ -185,7 +185,7 @@ class PodTalk:
         return line
 
     def stderr_tail(self) -> str:
-        """See Talk."""
+        """The end of its standard error."""
         until = time.monotonic() + _CLOSING_S
         with contextlib.suppress(OSError):
             while time.monotonic() < until and self._take(0.0):
@@ -194,7 +194,7 @@ class PodTalk:
         return lines[-1][-400:] if lines else "nothing was said"
 
     def close(self) -> None:
-        """See Talk."""
+        """Closes the connection; may be repeated."""
         self._socket.close()
 
     def __enter__(self) -> Self:
@@ -243,7 +243,7 @@ class PodWire:
         self._rest = b""
 
     def recv(self, most: int) -> bytes:
-        """See Wire."""
+        """At most so many bytes; empty: the other side has finished. Raises OSError."""
         if not self._rest:
             came = self._socket.receive()
             if came is None:
@@ -258,14 +258,14 @@ class PodWire:
         return found
 
     def sendall(self, data: bytes) -> None:
-        """See Wire."""
+        """Sends all bytes. Raises OSError."""
         self._socket.send(_DATA, data)
 
     def shutdown_write(self) -> None:
-        """See Wire: it cannot be told."""
+        """Does nothing: the protocol has no half-close."""
 
     def close(self) -> None:
-        """See Wire."""
+        """Closes the connection; may be repeated."""
         self._socket.close()
 
 

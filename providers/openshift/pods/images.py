@@ -27,7 +27,7 @@ class ImageVersions:
         self._calls = calls
 
     def versions(self, word: str) -> Sequence[str]:
-        """See Images.images. One call where it is an ImageStream's; else none."""
+        """Versions of an image, newest first. One call where it is an ImageStream's; else none."""
         word = word or self._settings.image
         if not word:
             raise BadRequest(

@@ -90,7 +90,7 @@ def instance_of_pod(
 def pod_verdict(
     pod: Pod, settings: OpenShiftSettings, now: float, pull: ImagePullFailure | None = None, *, ran: bool = False
 ) -> PodVerdict:
-    """See ``instance``."""
+    """The state of a pod, and the text that explains it."""
     status, phase = _status(pod), _status(pod).get("phase")
     if pod["metadata"].get("deletionTimestamp"):
         # One that somebody else takes works on for its time: jobs end, and output is taken off it.

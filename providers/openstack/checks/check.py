@@ -7,12 +7,13 @@ from datetime import UTC, datetime
 
 from burstd.domain.errors import ProviderError
 from burstd.domain.plugins.provider import Finding
+from providers.findings import first_few
 from providers.openstack.calls import OpenStackCalls
 from providers.openstack.catalog.catalog import OpenStackCatalog
 from providers.openstack.catalog.flavors import Flavor
 from providers.openstack.catalog.quotas import OpenStackQuotas
 from providers.openstack.checks import access, network, supply
-from providers.openstack.checks.findings import finding_for_error, first_few
+from providers.openstack.checks.findings import finding_for_error
 from providers.openstack.launch.images import OpenStackImage, OpenStackImages
 from providers.openstack.launch.networks import ProjectNetworks
 from providers.openstack.settings import OpenStackSettings
@@ -28,7 +29,7 @@ def check(
     cluster: str,
     words: Sequence[str],
 ) -> Iterator[Finding]:
-    """See SelfCheck.check; ``words`` are the images that pools name."""
+    """Yields every finding; ``words`` are the images that pools name."""
     project = yield from access.check_credentials(calls, lambda: datetime.now(UTC))
     if not project:
         yield Finding("all else", None, "not looked at: it takes a token for a project")

@@ -9,11 +9,12 @@ from urllib.parse import quote
 from burstd.domain.cloud.offer import Offer
 from burstd.domain.errors import ProviderError
 from burstd.domain.plugins.provider import Finding, Quota
+from providers.findings import first_few
 from providers.openstack.calls import OpenStackCalls
 from providers.openstack.catalog.catalog import OpenStackCatalog
 from providers.openstack.catalog.flavors import Flavor
 from providers.openstack.catalog.quotas import OpenStackQuotas
-from providers.openstack.checks.findings import finding_for_error, first_few
+from providers.openstack.checks.findings import finding_for_error
 from providers.openstack.launch.server_groups import ServerGroups
 from providers.openstack.settings import OpenStackSettings
 

@@ -227,7 +227,7 @@ def test_pull_secrets_and_that_secrets_need_not_be_readable() -> None:
         (claim("Pending", storageClassName="late"), NotAllowed("no"), None, "not bound yet"),
         (claim("Lost"), [], False, "its volume is lost"),
         (NotFound("no claim"), [], False, "no claim"),
-        (NotAllowed("no"), [], None, "burstd may not look at it"),
+        (NotAllowed("no"), [], None, "no"),
         ({**claim(), "metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}}, [], False, "is being deleted"),
     ],
 )
@@ -313,7 +313,7 @@ REFUSED = f"POST {SPACE}/pods"
         ({"metadata": {}, "spec": {"containers": [{"securityContext": {"runAsUser": 1000680000}}]}}, True,
          "admitted, as uid 1000680000"),
         (NotAllowed("no constraint: config/openshift/scc.yaml"), False, "no constraint"),
-        (NotAllowed("no right: config/openshift/role.yaml"), None, "burstd may not look at it"),
+        (NotAllowed("no right: config/openshift/role.yaml"), None, "no right"),
         (NotAllowed("denied by a webhook"), False, "denied by a webhook"),
         (BadRequest("maximum cpu usage per Container is 2"), False, "maximum cpu"),
         (QuotaExceeded("exceeded quota"), None, "exceeded quota"),
