@@ -24,7 +24,9 @@ _FAR = 3.0
 
 def render_page(report: SimulationReport) -> str:
     """The whole document."""
-    uplot = f"/*\n{_read('vendor/uplot/LICENSE')}*/\n{_read('vendor/uplot/uPlot.iife.min.js')}"
+    # The licence replaces the script's first line, an address: the page names none.
+    script = _read("vendor/uplot/uPlot.iife.min.js").partition("\n")[2]
+    uplot = f"/*! uPlot\n{_read('vendor/uplot/LICENSE')}*/\n{script}"
     scripts = [uplot, _read("simulate/report/page.js")]
     style = _read("vendor/uplot/uPlot.min.css") + "\n" + _read("simulate/report/page.css")
     columns = report_columns(report)
