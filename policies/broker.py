@@ -1,7 +1,7 @@
-"""Wishes of jobs beyond what Slurm knows: which GPU, how much memory it has, architecture, containers, the site's tags.
+"""Job requirements beyond Slurm's: GPU model and memory, architecture, containers, the site's tags.
 
 Use it where machines of one pool differ in what matters to jobs, or where some jobs may run in some places only (data
-protection, licences). A job says what it wishes in its comment, as jobs of GPU grids do:
+protection, licences). A job states its requirements in its comment, as jobs of GPU grids do:
 
     sbatch --comment='burst: nvidia-gpu=3 cpu=1.5 mem=300 gpu-model=a100|h100 tag=eu,gdpr' job.sh
 
@@ -80,7 +80,7 @@ class BrokerSettings(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     own_machines: bool = True
-    """A machine that is started for wishes is for its jobs only; else Slurm gives it to whoever is first."""
+    """A machine that is started for requirements is for its jobs only; else Slurm gives it to whoever is first."""
     offers: dict[str, BrokerOfferSettings] = {}
 
 
@@ -121,7 +121,7 @@ class BrokerPolicy:
         return self._dedicate_machines(target, requirements) if self.settings.own_machines else target
 
     def _dedicate_machines(self, target: Target, requirements: Mapping[str, JobRequirement]) -> Target:
-        """Machines with something special for the jobs that wish it, and not for those before them in the queue."""
+        """Machines with something special for the jobs that require it, and not for those before them in the queue."""
         wants: list[Want] = []
         own: dict[tuple[str, str], int] = {}
         for want in target.wants:
@@ -138,7 +138,7 @@ class BrokerPolicy:
         return replace(target, wants=tuple(wants), remarks=(*target.remarks, *remarks)) if remarks else target
 
     def _requirements(self, snapshot: Snapshot, target: Target) -> dict[str, JobRequirement]:
-        """Of the jobs of the target that wish anything."""
+        """By job of the target, what it requires."""
         asked = {job for want in target.wants for job in want.jobs}
         if not asked or not isinstance(snapshot.slurm, SlurmView):
             return {}
@@ -194,7 +194,7 @@ class _HardwareCatalog:
         return self._known[id(offer)][1]
 
     def offers_that_meet(self, offers: tuple[Offer, ...], requirement: JobRequirement) -> tuple[Offer, ...]:
-        """Those that have it all; thousands of wants have the same offers and wishes."""
+        """Those that have it all; thousands of wants have the same offers and requirements."""
         key = (id(offers), requirement.text)
         if key not in self._fit:
             found = tuple(offer for offer in offers if not requirement.unmet_reason(self.hardware_of(offer)))

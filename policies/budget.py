@@ -59,7 +59,7 @@ class BudgetSettings(BaseModel):
     projects: dict[str, BudgetLimit] = {}
     users: dict[str, BudgetLimit] = {}
     overhead_s: float = Field(default=900, ge=240)
-    """How long a machine may be paid for beside the time limit of its jobs: boot, proof, start and end. The default is
+    """How long a machine may be paid for beside its jobs' time limit: boot, validation, start, end. The default is
     ``boot_timeout_s`` and ``prove_timeout_s`` with their defaults, and two minutes for the end; add slurm.conf's
     OverTimeLimit. A machine on which its jobs cannot start in time any more is given back."""
     unlimited_s: float | None = Field(default=None, gt=0)
@@ -208,7 +208,7 @@ class _BudgetAllocator:
             unit = (replace(unit[0], jobs=left, reason=f"{_list(left)}, without jobs over budget"),)
 
     def _fit(self, unit: tuple[Want, ...]) -> Sequence[Want] | _Shortage:
-        """The wants with the offers that can be paid and what is reserved for them, which is taken from the purse."""
+        """The wants with the offers that can be paid and what is reserved for them, taken from the balance."""
         nodes = sum(want.nodes for want in unit)
         priced: list[_PricedWant] = []
         for want in unit:

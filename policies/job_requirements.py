@@ -1,4 +1,4 @@
-"""The language of wishes that the policy ``broker`` understands: what a job says, held against what a machine has."""
+"""Job requirements of the policy ``broker``: parsed from the comment, and compared with what a machine has."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from math import ceil
 _SIZE = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,6})?)([KMGT]?)(?:i?B)?", re.IGNORECASE)
 _MIB = {"K": Decimal(1) / 1024, "": Decimal(1), "M": Decimal(1), "G": Decimal(1024), "T": Decimal(1024) ** 2}
 _MAX_CHARACTERS = 500
-"""Characters of the wishes of a job."""
+"""Characters of the requirements of a job."""
 ARCHITECTURES = {"amd64": "x86_64", "x64": "x86_64", "arm64": "aarch64", "arm": "aarch64"}
 
 
@@ -32,12 +32,12 @@ class OfferHardware:
 
 
 _Check = Callable[[OfferHardware], str]
-"""Why a machine does not have what is wished; empty: it has."""
+"""Why a machine does not meet the requirement; empty: it has."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobRequirement:
-    """What one job wishes, or what is wrong with how it says so."""
+    """What one job requires, or what is wrong with how it says so."""
 
     text: str
     checks: tuple[_Check, ...] = ()

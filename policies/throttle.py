@@ -77,11 +77,11 @@ class ThrottleSettings(BaseModel):
     half_open: bool = True
     """One machine tries an offer that failed before others follow."""
     pool_failures: int = Field(default=0, ge=0)
-    """Failed machines within an hour that close a pool; 0: any number."""
+    """Failed machines within an hour that pause a pool; 0: any number."""
     offer_failures: int = Field(default=0, ge=0)
-    """Failed machines within an hour that close an offer; 0: any number."""
+    """Failed machines within an hour that pause an offer; 0: any number."""
     rest_s: float = Field(default=600, gt=0, le=3600)
-    """Seconds from the last failure for which they stay closed."""
+    """Seconds from the last failure for which they stay paused."""
     pools: dict[str, ThrottlePoolSettings] = {}
 
 

@@ -33,7 +33,7 @@ TRANSITIONS: dict[ClaimState, frozenset[ClaimState]] = {
     _S.LAUNCHING: frozenset({_S.BOOTING, _S.FAILED, _S.TERMINATING, _S.LOST}),
     _S.BOOTING: frozenset({_S.VALIDATING, _S.FAILED, _S.TERMINATING, _S.LOST}),
     _S.VALIDATING: frozenset({_S.READY, _S.BOOTING, _S.FAILED, _S.TERMINATING, _S.LOST}),
-    # A Slurm that was started without its state has the node as powered down: it is proven again.
+    # A Slurm that was started without its state has the node as powered down: it is validated again.
     _S.READY: frozenset({_S.IN_SERVICE, _S.VALIDATING, _S.DRAINING, _S.FAILED, _S.LOST}),
     _S.IN_SERVICE: frozenset({_S.VALIDATING, _S.DRAINING, _S.LOST}),
     # A node that is wanted again before it was switched off goes back to work.
@@ -86,7 +86,7 @@ class Claim:
     users: tuple[str, ...] = ()
     """Their users."""
     gang: str = ""
-    """Claims that are opened together bear the same word (the job's id); empty: alone."""
+    """Id of the job whose claims enter service together; empty: not a gang."""
     image: str = ""
     batch: str = ""
     """``LaunchRequest.batch``, once the request is on record."""

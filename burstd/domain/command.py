@@ -44,7 +44,7 @@ class DrainSlots:
 
 @dataclass(frozen=True, slots=True)
 class ReleaseSlots:
-    """``burstctl node release``: takes HoldSlot back."""
+    """``burstctl node release``: takes DrainSlots back."""
 
     slots: tuple[str, ...]
     by: str

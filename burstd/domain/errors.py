@@ -95,7 +95,7 @@ class SchedulerRefused(BurstdError):
 
 
 class NodeNotReady(_QuotingError):
-    """The machine cannot be reached, or proved, yet: trying again makes sense."""
+    """The machine cannot be reached, or validated, yet: another attempt makes sense."""
 
     cause = ""
     """A short word where it is the machine's own fault, and will be in the end: that of the claim's error then."""

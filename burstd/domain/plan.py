@@ -28,7 +28,7 @@ class MakeClaim:
     """Offers of the same provider and market that will do as well, best first."""
     accounts: tuple[str, ...] = ()
     reserved: Decimal = Decimal(0)
-    """See Claim."""
+    """The most that it may cost, in the offer's currency; 0: no budget."""
     egress: Decimal = Decimal(0)
     dedicated_by_policy: bool = False
 
@@ -64,7 +64,7 @@ class RecordAddress:
     address: str
     instance_id: str
     offer: Offer | None = None
-    """See Move."""
+    """The offer that its machine turns out to be of; None: the claim's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ class ValidateNode:
 
 @dataclass(frozen=True, slots=True)
 class RegisterNodes:
-    """Tell Slurm the addresses of proven machines; their slurmd may then register."""
+    """Tell Slurm the addresses of validated machines; their slurmd may then register."""
 
     addresses: tuple[tuple[str, str], ...]
     """Pairs of node name and address."""
@@ -92,16 +92,16 @@ class RegisterNodes:
 
 @dataclass(frozen=True, slots=True)
 class StartSlurmd:
-    """Start slurmd on a proven machine; Slurm has its address."""
+    """Start slurmd on a validated machine; Slurm has its address."""
 
     claim_id: str
 
 
 @dataclass(frozen=True, slots=True)
 class SetGate:
-    """The gate shall hold exactly these slots. ``opens`` and ``closes`` are the claims whose state this changes.
+    """The gate shall hold exactly these slots; claims in ``into_service`` and ``into_drain`` change state with it.
 
-    ``why`` has a reason of its own for each of them.
+    ``claim_reasons`` has a reason for each of them.
     """
 
     nodes: frozenset[str]
@@ -109,7 +109,7 @@ class SetGate:
     into_service: tuple[str, ...] = ()
     into_drain: tuple[str, ...] = ()
     claim_reasons: tuple[str, ...] = ()
-    """For each of ``opens``, then for each of ``closes``."""
+    """For each of ``into_service``, then for each of ``into_drain``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +125,7 @@ class BindJob:
 
 @dataclass(frozen=True, slots=True)
 class UnbindJob:
-    """End what Bind made."""
+    """End what BindJob made."""
 
     job_id: str
     reason: str
@@ -135,7 +135,7 @@ class UnbindJob:
 class PowerDown:
     """Tell Slurm that nodes are going, or put slots right that Slurm believes in and no machine stands behind.
 
-    ``ends`` are claims that go from CLOSING to TERMINATING once Slurm has been told.
+    Its claims go from DRAINING to TERMINATING once Slurm has been told.
     """
 
     nodes: tuple[str, ...]

@@ -120,9 +120,9 @@ class RuntimeState:
     termination_accepted: frozenset[str] = frozenset()
     """Claims for whose instance the cloud has been asked to end it, and has not said no."""
     validated: frozenset[str] = frozenset()
-    """Claims in PROVING whose machine passed."""
+    """Claims in VALIDATING whose machine passed."""
     slurmd_started: Mapping[str, float] = field(default_factory=dict)
-    """Claims in PROVING whose slurmd was started, and when."""
+    """Claims in VALIDATING whose slurmd was started, and when."""
     missing_sightings: Mapping[str, Sighting] = field(default_factory=dict)
     """Claims whose instance was missing, or listed as ended, in complete listings begun after it should show."""
     unreachable_at: Mapping[str, float] = field(default_factory=dict)
@@ -138,7 +138,7 @@ class RuntimeState:
     stuck_on_burst_since: Mapping[str, float] = field(default_factory=dict)
     """Since when pending jobs (or gangs) have had room on open burst nodes; for an hour where that was in vain."""
     stuck_since: Mapping[str, float] = field(default_factory=dict)
-    """Since when pending jobs have had room on nodes open to them (see core/covered.py)."""
+    """Since when pending jobs have had room on nodes open to them (planner/demand/stuck_jobs.py)."""
     notices: Mapping[str, Notice] = field(default_factory=dict)
     """By claim, what the queues of clouds have announced of its machine and was not settled so far."""
     requeued: frozenset[tuple[str, int]] = frozenset()
@@ -191,7 +191,7 @@ class Snapshot:
     ended_claims: tuple[EndedClaim, ...] = ()
     """Claims that ended within the last hour."""
     unrecorded_instances: frozenset[tuple[str, str]] = frozenset()
-    """Provider and id of instances that burstd has launched and that were never on this record (see core/adopt.py)."""
+    """Provider and id of instances that burstd has launched and that were never on this record."""
     foreign_tags: frozenset[str] = frozenset()
     """Ids of claims, or batches, in tags with our cluster's name that burstd never gave; empty for none in the tag."""
     record_doubt: str = ""

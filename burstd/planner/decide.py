@@ -35,14 +35,14 @@ class Decider:
         self._cache = PlannerCache()
 
     def decide(self, snapshot: Snapshot, policies: Sequence[Policy], tuning: Tuning) -> Plan:
-        """See ``decide``."""
+        """The plan of one snapshot, as the function ``decide`` makes it."""
         return decide(snapshot, policies, tuning, self._cache)
 
 
 def decide(snapshot: Snapshot, policies: Sequence[Policy], tuning: Tuning, cache: PlannerCache | None = None) -> Plan:
     """Everything that is to be done now, each step with its reason. Pure: the same plan for the same arguments.
 
-    ``memory`` is for Decider: the plan is the same with it and without.
+    ``cache`` is the Decider's: the plan is the same with and without it.
 
     While Slurm cannot be read nothing is wanted and nothing released; claims under way go on as far as the clouds
     alone can take them.

@@ -65,7 +65,7 @@ def all_subjects(snapshot: Snapshot) -> list[str]:
 
 
 def find_culprits(suspects: Sequence[str], succeeds_without: Callable[[Collection[str]], bool]) -> tuple[str, ...]:
-    """Those without which it works; empty: that cannot be told. ``works`` is asked for each set that is left out.
+    """Those without which a decision succeeds; empty: unknown. ``succeeds_without`` is called with sets to leave out.
 
     Each costs as many tries as the logarithm of their number.
     """
@@ -143,7 +143,7 @@ def with_affected_nodes(snapshot: Snapshot, quarantined: Collection[str]) -> fro
 
 
 def plan_without_subjects(plan: Plan, snapshot: Snapshot, quarantined: Collection[str]) -> Plan:
-    """The plan without what touches these. ``snapshot`` is the whole one; ``held`` comes from ``untouched``."""
+    """The plan without what touches these. ``snapshot``: the whole one; ``quarantined``: of ``with_affected_nodes``."""
     if not quarantined:
         return plan
     claims = {c.id: c.slot for c in (*snapshot.claims, *snapshot.storage_claims)}

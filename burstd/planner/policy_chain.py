@@ -54,12 +54,12 @@ def make_target(
 ) -> Target:
     """What is wanted and what may go now. Pure; each want has its slots named and at least one offer.
 
-    ``spot_interruptions`` is Tuning's. ``memory`` is that of the last decision: the answer is the same without it.
+    ``spot_interruptions`` is Tuning's. ``cache`` is that of the last decision: the answer is the same without it.
 
     Policies are asked in the order of ``policies``, those with an attribute ``last`` after the others, by its value.
 
-    No policy lets a node go that holds output of a job (keeping.py); an administrator's pin may have it closed.
-    Idle nodes of an older image go after that, one at a time (images.py).
+    No policy lets a node go that holds output of a job (output_retention.py); an administrator's pin may drain it.
+    Idle nodes of an older image go after that, one at a time (image_rollout.py).
 
     Where Slurm cannot be read, a policy failed or the snapshot is paused, nothing is wanted and nothing released.
     """
@@ -180,7 +180,7 @@ def _whole_gangs(target: Target, before: Mapping[str, int]) -> Target:
 def _assign_slots(free_slots: Mapping[str, Sequence[str]], target: Target, awaited: AbstractSet[str]) -> Target:
     """Gives each want its slots; what finds none, or has no offer, is dropped. A gang stands or falls as a whole.
 
-    ``there``: the free ones of each pool. ``awaited`` are slots that Slurm powers up by itself.
+    ``free_slots``: those of each pool. ``awaited`` are slots that Slurm powers up by itself.
     """
     if not awaited and _all_assigned(free_slots, target.wants):
         return target

@@ -31,9 +31,9 @@ class SnapshotView:
     slurm: SlurmView | None
     """None: Slurm could not be read."""
     jobs: Callable[[], Mapping[str, Job]] = dict
-    """See ``job``; they are brought together when the first is asked for."""
+    """Jobs by id; indexed when the first is asked for."""
     notices: Callable[[], Mapping[str, NodeNotice]] = dict
-    """See ``told``."""
+    """By slot, the notice of its node; parsed when the first is asked for."""
     by_claim: Mapping[str, Instance] = field(default_factory=dict)
     leftovers: Mapping[str, tuple[Leftover, ...]] = field(default_factory=dict)
     """Unattached leftovers by claim id."""
@@ -53,7 +53,7 @@ class SnapshotView:
     address_owners: Callable[[], Mapping[str, tuple[str, str]]] = dict
     """By address the claim's id (empty: none of ours) and the name of the node that is there."""
     unknown_addresses: Callable[[], frozenset[str]] = frozenset
-    """Addresses of living machines that the record does not know (``Snapshot.unknown``)."""
+    """Addresses of living machines that the record does not know (``Snapshot.unrecorded_instances``)."""
 
     @property
     def now(self) -> float:
@@ -93,7 +93,7 @@ class SnapshotView:
 
 
 def build_view(snapshot: Snapshot, gate: str, retention_s: float = RETENTION_S) -> SnapshotView:
-    """Builds the indexes. ``gate`` is the name of the gate's reservation; ``keep_s`` is Tuning.keep_node_s."""
+    """Builds the indexes. ``gate`` is the name of the gate's reservation; ``retention_s`` is Tuning.keep_node_s."""
     slurm = snapshot.slurm if isinstance(snapshot.slurm, SlurmView) else None
     by_claim: dict[str, Instance] = {}
     every_claim = (*snapshot.claims, *snapshot.storage_claims)

@@ -183,7 +183,7 @@ def test_a_binding_ends_before_its_node_goes() -> None:
     gate, unbind = moved(snap(*claims, bound={"7": frozenset({"cl1", "cl2"})}))
     assert isinstance(gate, SetGate)
     assert gate.nodes == {"cl1", "cl3", "cl4"}
-    assert unbind == UnbindJob("7", "its node cl1 is being closed")
+    assert unbind == UnbindJob("7", "its node cl1 is draining")
 
 
 @pytest.mark.parametrize("state", [S.READY, S.IN_SERVICE])

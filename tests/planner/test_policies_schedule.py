@@ -151,7 +151,7 @@ def test_only_some_users_and_accounts() -> None:
     assert [(w.jobs, w.users, w.accounts) for w in found.wants] == [(("1",), ("ada",), ("phys-a",))]
     assert "allows no launches for account phys-students" in last_verdict(found, "2")[1]
     assert "allows no launches for account chem" in last_verdict(found, "3")[1]
-    assert "starts no machines for user eve" in last_verdict(found, "4")[1]
+    assert "allows no launches for user eve" in last_verdict(found, "4")[1]
 
 
 def test_the_next_provider_where_one_is_left_out() -> None:

@@ -137,7 +137,7 @@ ARRAY: dict[str, Any] = {"array_job_id": "1", "array_tasks": "3-5", "tasks": 3}
         ("and not before", seen(waiting(nodes=2), claims=(paid(gang="1"), paid("cpu2", S.BOOTING, gang="1"))), []),
         ("a machine of a gang whose other node does not come goes",
          seen(waiting(nodes=2), claims=(paid(**OWN, gang="1", since=NOW - 901),)),
-         ["closing c-cpu1: job 1 has not got all of its nodes within 900 s"]),
+         ["closing c-cpu1: job 1 did not get all of its nodes within 900 s"]),
         ("and so does one on which the job has not started",
          seen(waiting(nodes=2), claims=(paid(**OWN, gang="1", state=S.IN_SERVICE, since=NOW - 901),)),
           ["close c-cpu1"]),

@@ -210,7 +210,7 @@ def test_a_store_that_is_not_configured_any_more_loses_its_node_unless_output_is
     assert moves(seen(one, wants=StorageNodeView("near", left, 0.0, idle_since=NOW))) == expected
     owed = seen(storage(C.IN_SERVICE), wants=StorageNodeView("near", left, 0.0, keep_reason="output of job 7 is on it"))
     assert moves(owed) == []
-    assert "put [staging.stores.near] back" in storage_node_alarms(owed)[0]
+    assert "restore [staging.stores.near]" in storage_node_alarms(owed)[0]
 
 
 def test_slurms_part_of_a_decision_never_sees_it_and_it_needs_no_slurm() -> None:

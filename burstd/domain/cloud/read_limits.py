@@ -96,7 +96,7 @@ _reading: ContextVar[BoundedList | None] = ContextVar("reading", default=None)
 
 
 def read_bounded(pieces: Iterable[bytes], most: int = ANSWER_BYTES, seconds: float = ANSWER_S) -> bytes:
-    """All pieces in one. Raises TooMuch."""
+    """All pieces in one. Raises AnswerTooLarge."""
     reading = _reading.get()
     if reading is not None:
         seconds = min(seconds, reading.left_s)

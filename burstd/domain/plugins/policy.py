@@ -47,7 +47,7 @@ class Want:
     accounts: tuple[str, ...] = ()
     """The projects (Slurm accounts) of its jobs."""
     excluded_offers: tuple[ExcludedOffer, ...] = ()
-    """Offers that policies have taken out of it (see ``narrowed``)."""
+    """Offers that policies have taken out of it (``without_refused_offers``)."""
     reserved: tuple[Reserve, ...] = ()
     """What is held back for one of its machines, by offer; empty: no budget pays for it. A budget's to set."""
     dedicated: bool = False
@@ -135,8 +135,9 @@ def without_offers(
 ) -> Target:
     """The target without the offers against which ``refusal(want, offer)`` has a reason, and with remarks on that.
 
-    A want that is left with no offer at all is taken away, and its gang with it. Of wants of which ``alike(want)`` is
-    equal, and which have the same offers, only the first is asked about: with thousands of wants that saves seconds.
+    A want that is left with no offer at all is taken away, and its gang with it. Of wants whose
+    ``grouping_key(want)`` and offers are equal only the first is asked about: with thousands of wants that saves
+    seconds.
     """
     wants: list[Want] = []
     out: list[tuple[Want, str]] = []

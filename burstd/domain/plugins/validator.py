@@ -10,7 +10,7 @@ from burstd.domain.cloud.offer import Pool
 
 
 class NodeValidator(Protocol):
-    """Proves and starts nodes. Calls block, come from several threads, and may be repeated after a crash."""
+    """Validates and starts nodes. Calls block, come from several threads, and may be repeated after a crash."""
 
     def validate(self, claim: Claim, pool: Pool, console: Callable[[], str] | None, reached: Callable[[], None]) -> str:
         """Reaches the claim's machine, compares it with what the pool promises, hands over the cluster's secrets.
@@ -22,7 +22,7 @@ class NodeValidator(Protocol):
         ...
 
     def start_slurmd(self, claim: Claim, pool: Pool, watch: str = "") -> None:
-        """Starts slurmd under the slot's name; slurmctld expects it by now. Raises as ``prove`` does.
+        """Starts slurmd under the slot's name; slurmctld expects it by now. Raises as ``validate`` does.
 
         ``watch``: a script of the provider's (NodeWatch) by which the machine is to learn of its end, and drain itself.
         """

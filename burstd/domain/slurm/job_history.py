@@ -31,7 +31,7 @@ MIN_LONGER_RUNS = 3
 RECENT = 50
 """Waits change with the queue: only so many of the latest count."""
 QUANTILES = (0.125, 0.375, 0.625, 0.875)
-"""Shares of like jobs that have ended by the times of ``Like.spread``."""
+"""Shares of like jobs that have ended by the times of ``SimilarJobs.spread``."""
 _DIGITS = re.compile(r"[0-9]+")
 
 
@@ -158,7 +158,7 @@ class SimilarJobs:
     _limit_s: float
 
     def run_s(self, elapsed_s: float = 0.0) -> DurationEstimate | None:
-        """As History.run_s."""
+        """As JobHistory.run_s."""
         if not self._groups:
             return None
         seconds, count, key = self._run_estimate(elapsed_s)

@@ -34,7 +34,7 @@ PENDING_REASONS: dict[str, PendingReason] = {
     "NodeDown": _NODES,
     "Nodes_required_for_job_are_DOWN": _NODES,
     "SchedDefer": _NODES,
-    # Whether nodes are started for these says the data of the job: see inputs.py.
+    # Whether nodes are started for these says the data of the job: see input_deadlines.py.
     "BurstBufferStageIn": PendingReason(False, "its input is being staged in"),
     "BurstBufferResources": PendingReason(False, "stage-in of its input has not started"),
     "BurstBufferStageOut": PendingReason(False, "its output is being staged out"),

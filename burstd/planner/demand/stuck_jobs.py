@@ -20,7 +20,7 @@ STUCK_TTL_S = 3600.0
 
 
 def stuck_since(known: Mapping[str, float], snapshot: Snapshot, target: Target) -> dict[str, float]:
-    """The new ``Progress.covered_since`` from the one before. Unchanged where Slurm could not be read."""
+    """The new ``RuntimeState.stuck_since`` from the one before. Unchanged where Slurm could not be read."""
     if not isinstance(snapshot.slurm, SlurmView):
         return dict(known)
     not_in_service = {claim.slot for claim in snapshot.claims if claim.state is not ClaimState.IN_SERVICE}
@@ -30,7 +30,7 @@ def stuck_since(known: Mapping[str, float], snapshot: Snapshot, target: Target) 
 
 
 def stuck_on_burst_since(known: Mapping[str, float], snapshot: Snapshot, target: Target) -> dict[str, float]:
-    """The new ``Progress.tried_since``: as above, of those that have burst nodes among their room.
+    """The new ``RuntimeState.stuck_on_burst_since``: as above, of those that have burst nodes among their room.
 
     Without it a job that Slurm never starts would be given one machine after the other: each is closed when it has
     stood open in vain, and then there is no open room any more that could be mistrusted.
@@ -47,7 +47,7 @@ def stuck_on_burst_since(known: Mapping[str, float], snapshot: Snapshot, target:
 
 
 def _without_incomplete_gangs(target: Target) -> Mapping[str, tuple[str, ...]]:
-    """``Target.placed`` without gangs that need new nodes as well, which policies may have refused."""
+    """``Target.placements`` without gangs that need new nodes as well, which policies may have refused."""
     lacking = {want.gang for want in (*target.wants, *(refused.want for refused in target.dropped_wants)) if want.gang}
     return (
         {job: names for job, names in target.placements.items() if job not in lacking} if lacking else target.placements

@@ -34,7 +34,7 @@ class ServingNode:
     since: float
     reason: str
     reserved: Decimal = Decimal(0)
-    """See Claim."""
+    """The most that it may cost, in the offer's currency; 0: no budget."""
     currency: str = ""
 
 

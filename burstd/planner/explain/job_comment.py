@@ -68,7 +68,7 @@ class JobComments:
         return self._last_remarks.get(f"job:{job.id}")
 
     def comment_for(self, job: Job, current: str) -> JobComment | None:
-        """Its line; None: what stands there stays. ``ours`` is burstd's line so far."""
+        """Its line; None: what stands there stays. ``current`` is burstd's line so far."""
         if job.state is not JobState.PENDING:
             return self._started(job, current)
         remark = self.last_remark(job)

@@ -78,7 +78,7 @@ class _BackfillHole:
 
 @dataclass(slots=True, eq=False)
 class SiteNodeType:
-    """Nodes of the site of one shape in the same partitions. Filled in place; never leaves core/."""
+    """Nodes of the site of one shape in the same partitions. Filled in place; never leaves the planner."""
 
     partitions: frozenset[str]
     shape: Shape
@@ -95,7 +95,7 @@ class SiteNodeType:
     _large_share_times: dict[tuple[int, NodeResources], float] = field(default_factory=dict)
     _pending_count: int = 0
     _backlog_node_s: float = 0.0
-    """Node seconds of jobs beyond EXACT."""
+    """Node seconds of jobs beyond MAX_EXACT_JOBS."""
 
     def node_capacity(self) -> NodeResources:
         """All of one node."""
@@ -138,7 +138,7 @@ class SiteNodeType:
         )
 
     def earliest_start(self, fit: NodeTypeFit, limit_s: float) -> float:
-        """When a job of so many seconds at most would start. ``put`` takes the room."""
+        """When a job of so many seconds at most would start. ``add_pending`` takes the room."""
         if self._backlog_node_s or self._pending_count >= MAX_EXACT_JOBS:
             return self._at + self._backlog_node_s / len(self.nodes)
         hole = self._hole(fit.total, limit_s)
@@ -158,7 +158,7 @@ class SiteNodeType:
         return max(at, popped[-1][0]) if popped else at
 
     def add_pending(self, fit: NodeTypeFit, limit_s: float, runs: tuple[float, ...], start: float) -> None:
-        """Puts a job in at ``start``, as ``earliest`` said. ``runs``: as long as it may run, with the same chance."""
+        """Puts a job in at ``start``, its ``earliest_start``. ``runs``: as long as it may run, with the same chance."""
         if self._backlog_node_s or self._pending_count >= MAX_EXACT_JOBS:
             self._backlog_node_s += fit.total.share_of(self.node_capacity()) * sum(runs) / len(runs)
             return

@@ -3,8 +3,8 @@
 Every launch is on record before a cloud hears of it, and the ids of claims bear burstd's mark. So an instance with such
 an id that the record does not know, not even as GONE, is no orphan: the record has lost it. It is adopted where it can
 be told which slot it is for: by its address, which Slurm has for the node, or by its tags, and not where these two
-differ. Where Slurm's node answers at that address it is adopted OPEN, and its jobs run to their end; else BOOTING,
-to be proven like any other.
+differ. Where Slurm's node answers at that address it is adopted IN_SERVICE, and its jobs run to their end; else
+BOOTING, to be validated like any other.
 """
 
 from __future__ import annotations
@@ -89,9 +89,8 @@ def doubt_alarm(snapshot: Snapshot) -> str:
     if not slots:
         return snapshot.record_doubt
     return (
-        f"{snapshot.record_doubt}; Slurm hears {abbreviated_list(slots)}, and no cloud lists the machine: "
-        f"if it is gone, set its node "
-        "down in Slurm (scontrol update nodename=NODE state=down reason=REASON)"
+        f"{snapshot.record_doubt}; Slurm hears {abbreviated_list(slots)}, and no cloud lists the machine. "
+        "If it is gone, set its node down in Slurm (scontrol update nodename=NODE state=down reason=REASON)"
     )
 
 
@@ -110,9 +109,8 @@ def foreign_alarms(snapshot: Snapshot) -> list[str]:
         if foreign:
             alarms.append(
                 f"{name} lists machines with the tags of cluster {snapshot.cluster} that burstd did not launch "
-                f"({abbreviated_list(foreign)}): they are neither used nor ended. Take the tags off them; "
-                f"if they are burstd's, of "
-                "before its ssh_key was replaced, end them by the cloud's own means"
+                f"({abbreviated_list(foreign)}); it neither uses nor terminates them. Remove the tags, or, if burstd "
+                "launched them with an earlier ssh_key, terminate them with the cloud's own tools"
             )
     return alarms
 
@@ -162,11 +160,11 @@ def _claim(found: _UnknownMachine, cloud: CloudView, snapshot: Snapshot) -> Clai
     instance, jobs = found.instance, _jobs(found.slot, snapshot)
     launched = min(max(instance.launched or snapshot.now, snapshot.now - MAX_BACKDATED_S), snapshot.now)
     offer = _offer(found, cloud)
-    price = "" if offer.price else "; what it costs is not known"
+    price = "" if offer.price else "; its price is not known"
     return Claim(
         id=instance.claim_id, cluster=snapshot.cluster, pool=found.pool.name, slot=found.slot, offer=offer,
         cause=found.cause, state=S.IN_SERVICE if found.is_node else S.BOOTING, created=launched, since=snapshot.now,
-        reason=f"instance {instance.id} bears our tag and was not on record: adopted{price}",
+        reason=f"instance {instance.id} has burstd's tag and is not on record: adopted{price}",
         jobs=tuple(job.id for job in jobs), users=tuple(dict.fromkeys(job.user for job in jobs)),
         batch=instance.batch, instance_id=instance.id, address=instance.address, launch_called=launched,
         billed_from=launched, opened=snapshot.now if found.is_node else None, attempts=1,

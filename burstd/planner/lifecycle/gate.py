@@ -89,7 +89,7 @@ def gate_steps(
     desired = (view.slots - outside_gate) | orphaned
     changes: list[Action] = []
     if desired != view.gated or into_service or to_drain or (desired and view.gate_ends - view.now < RENEW_S):
-        why = (*("proven and wanted" for _ in into_service), *drain_reasons)
+        why = (*("validated and wanted" for _ in into_service), *drain_reasons)
         change_text = _gate_change_text(into_service, to_drain) or "the reservation differs from the record"
         changes = [SetGate(desired, change_text, tuple(c.id for c in into_service), tuple(c.id for c in to_drain), why)]
     return [*changes, *unbinds, *binds]
@@ -195,7 +195,7 @@ def _unbinds(view: SnapshotView, tuning: Tuning) -> tuple[list[Action], set[str]
         if not view.is_waiting(job_id):
             unbinds.append(UnbindJob(job_id, "the job runs or is gone"))
         elif draining_slots & nodes:
-            unbinds.append(UnbindJob(job_id, f"its node {', '.join(sorted(draining_slots & nodes))} is being closed"))
+            unbinds.append(UnbindJob(job_id, f"its node {', '.join(sorted(draining_slots & nodes))} is draining"))
         elif _has_nodes(view, job_id):
             # Its nodes are its own already: it is CONFIGURING while its input is brought to them.
             continue
@@ -254,7 +254,7 @@ def _claims_to_drain(
         elif claim.id in released and not view.snapshot.paused:
             reason = released[claim.id]
         elif claim.pool not in view.snapshot.pools and not _is_busy(claim, view) and not view.snapshot.paused:
-            reason = f"pool {claim.pool} is not configured any more"
+            reason = f"pool {claim.pool} is no longer configured"
         else:
             continue
         to_drain.append(claim)
@@ -268,7 +268,7 @@ def _is_busy(claim: Claim, view: SnapshotView) -> bool:
 
 
 def drain_unwanted_ready(view: SnapshotView, target: Target) -> list[Action]:
-    """Ready claims that are not to be opened any more go to CLOSING at once: the gate still holds them."""
+    """Ready claims that are not to be opened any more go to DRAINING at once: the gate still holds them."""
     released = {r.claim_id: r.reason for r in target.releases}
     moves: list[Action] = []
     for claim in view.snapshot.claims:
@@ -286,7 +286,7 @@ def drain_unwanted_ready(view: SnapshotView, target: Target) -> list[Action]:
         elif taken_back := notice_drain_reason(claim, view):
             reason = taken_back
         elif claim.pool not in view.snapshot.pools and not _is_busy(claim, view):
-            reason = f"pool {claim.pool} is not configured any more"
+            reason = f"pool {claim.pool} is no longer configured"
         else:
             continue
         moves.append(ChangeClaimState(claim.id, S.READY, S.DRAINING, reason))

@@ -1,6 +1,6 @@
 """Machines that their cloud takes back: the node is drained, its jobs begin anew elsewhere, and it is remembered.
 
-The notice is the node's reason in Slurm (notices.py), whoever wrote it there: burstd for a cloud's queue, or the
+The notice is the node's reason in Slurm (spot_notices.py), whoever wrote it there: burstd for a cloud's queue, or the
 machine itself. From there on the way is the usual one: the gate closes the claim, its node is powered down once it is
 idle and its output off it (gate.py, lifecycle.py).
 """

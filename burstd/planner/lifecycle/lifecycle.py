@@ -1,7 +1,7 @@
 """What comes next for each claim, from what is seen. One function a state; the gate's part is in gate.py.
 
 Nothing is ended on an Unavailable: unknown is never taken for gone. An instance counts as gone after two complete
-listings in a row without it, both begun after it should have shown (Progress.absent), where Slurm does not hear its
+listings in a row without it, both begun after it should have shown (missing_sightings), where Slurm does not hear its
 node and its shell does not answer; see listing.py for lists that are doubted altogether.
 """
 
@@ -122,7 +122,7 @@ def steps_if_lost(claim: Claim, view: SnapshotView) -> list[Action]:
     if instance is not None and instance.state is InstanceState.ERROR:
         error_text = with_detail("is in error, and its node is not up", instance.error)
         return [ChangeClaimState(claim.id, claim.state, S.LOST, f"instance {instance.id} {error_text}", error="lost")]
-    why = instance.error if instance and instance.error else "the cloud lists it no more"
+    why = instance.error if instance and instance.error else "the cloud no longer lists it"
     over = claim.state in NOT_REGISTERED_YET and instance is not None and instance.state is InstanceState.TERMINATED
     error = ENDED if over else "lost"
     what = f"instance {claim.instance_id or claim.id} is gone: {why}"
@@ -142,10 +142,10 @@ def _planned(claim: Claim, view: SnapshotView, tuning: Tuning) -> list[Action]:
         why = f"instance {there.id} exists: the record is older than its launch"
         return [ChangeClaimState(claim.id, S.PLANNED, S.LAUNCHING, why)]
     if claim.pool not in view.snapshot.pools or view.cloud(claim) is None:
-        why = "its pool or provider is not configured any more, nothing was launched"
+        why = "its pool or provider is no longer configured; nothing was launched"
         return [ChangeClaimState(claim.id, S.PLANNED, S.GONE, why)]
     if _unwanted(claim, view):
-        return [ChangeClaimState(claim.id, S.PLANNED, S.GONE, "its jobs no longer wait, nothing was launched")]
+        return [ChangeClaimState(claim.id, S.PLANNED, S.GONE, "its jobs no longer wait; nothing was launched")]
     return [LaunchMachine(claim.id, claim.reason)]
 
 
@@ -179,10 +179,10 @@ def _launching(claim: Claim, view: SnapshotView, tuning: Tuning) -> list[Action]
     if gone := steps_if_lost(claim, view):
         return gone
     if claim.attempts >= tuning.launch_attempts:
-        return fail_claim(claim, "unknown", f"{claim.attempts} launch calls were left without an answer")
+        return fail_claim(claim, "unknown", f"{claim.attempts} launch calls had no answer")
     if _unwanted(claim, view):
         # In an older copy of the record: its machine may have run and ended long ago.
-        return fail_claim(claim, UNWANTED, "its jobs no longer wait, the launch is not repeated")
+        return fail_claim(claim, UNWANTED, "its jobs no longer wait; burstd does not repeat the launch")
     if claim.offer.provider in view.doubted:
         # A list that lacks what lives says nothing of what an unanswered call has made.
         return []
@@ -190,7 +190,7 @@ def _launching(claim: Claim, view: SnapshotView, tuning: Tuning) -> list[Action]
     asked = max(claim.launch_called or claim.since, progress.process_start)
     settled = not isinstance(cloud.instances, Unavailable) and cloud.instances_listed > asked + cloud.settle_s
     if cloud.idempotency is not Idempotency.SETTLE or settled:
-        return [LaunchMachine(claim.id, "the answer to the launch was lost, the same request is sent again")]
+        return [LaunchMachine(claim.id, "the answer to the launch was lost; repeat the same request")]
     return []
 
 
@@ -212,7 +212,7 @@ def _booting(claim: Claim, view: SnapshotView, tuning: Tuning) -> list[Action]:
     if gone := steps_if_lost(claim, view):
         return gone
     if claim.pool not in view.snapshot.pools:
-        return fail_claim(claim, "pool", f"pool {claim.pool} is not configured any more")
+        return fail_claim(claim, "pool", f"pool {claim.pool} is no longer configured")
     instance = view.by_claim.get(claim.id)
     if instance is not None and instance.state is InstanceState.ERROR:
         return fail_claim(claim, instance.cause or "boot", with_detail("the instance is in error", instance.error))
@@ -254,13 +254,13 @@ def _validating(claim: Claim, view: SnapshotView, tuning: Tuning) -> list[Action
             claim, VALIDATION_TIMEOUT, f"Slurm did not see the node within {tuning.prove_timeout_s:.0f} s"
         )
     if claim.pool not in view.snapshot.pools and not has_had_job:
-        return fail_claim(claim, "pool", f"pool {claim.pool} is not configured any more")
+        return fail_claim(claim, "pool", f"pool {claim.pool} is no longer configured")
     if claim.id in progress.busy or not claim.address or claim.pool not in view.snapshot.pools:
         return []
     if view.cloud(claim) is None or view.other_node_at(claim.address, claim):
         return []
     if claim.id not in progress.validated:
-        return [ValidateNode(claim.id, "to be proven again after a restart")]
+        return [ValidateNode(claim.id, "validate again after a restart")]
     # A slurmctld that was restarted meanwhile may take no notice of a slurmd: starting it again mends that.
     fresh = view.now - progress.slurmd_started.get(claim.id, float("-inf")) < tuning.start_again_s
     if node is None or fresh or "POWERING_DOWN" in node.flags:
@@ -296,7 +296,7 @@ def _in_service(claim: Claim, view: SnapshotView, tuning: Tuning) -> list[Action
         # As after slurmctld -c: it knows neither address nor slurmd, and waits for a boot that nobody begins.
         return [
             ChangeClaimState(
-                claim.id, claim.state, S.VALIDATING, "Slurm has its node as powered down: it is proven again"
+                claim.id, claim.state, S.VALIDATING, "Slurm reports the node as powered down: validate again"
             )
         ]
     return []
@@ -325,11 +325,11 @@ def _draining(claim: Claim, view: SnapshotView, tuning: Tuning) -> list[Action]:
         # Neither its cloud nor Slurm has it: whether it is lost, and why, is found out first.
         return []
     if not node.busy:
-        why = claim.reason if claim.reason.startswith(TAKEN_BACK) else "closed and idle"
+        why = claim.reason if claim.reason.startswith(TAKEN_BACK) else "drained and idle"
         return [PowerDown((claim.slot,), False, why, (claim.id,))]
     if claim.slot in view.snapshot.drained_slots or node.drained:
         return []
-    return [ChangeClaimState(claim.id, S.DRAINING, S.READY, "a job got in before the gate came down")]
+    return [ChangeClaimState(claim.id, S.DRAINING, S.READY, "a job started before the gate closed")]
 
 
 def _failed_or_lost(claim: Claim, view: SnapshotView, tuning: Tuning) -> list[Action]:
@@ -353,7 +353,7 @@ def _power_down(claim: Claim, view: SnapshotView, tuning: Tuning) -> list[Action
     last = view.snapshot.runtime_state.power_down_sent_at.get(claim.slot)
     if last is not None and view.now - last < tuning.tidy_every_s:
         return []
-    return [PowerDown((claim.slot,), True, "its machine is ended")]
+    return [PowerDown((claim.slot,), True, "its machine is terminated")]
 
 
 def _slot_has_unknown_machine(claim: Claim, view: SnapshotView) -> bool:

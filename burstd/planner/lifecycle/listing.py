@@ -45,10 +45,10 @@ class DoubtedList:
 
     def __str__(self) -> str:
         return (
-            f"the list of {self.provider} lacks {len(self.slots)} of {self.expected} machines that nothing else says "
-            f"are gone ({abbreviated_list(self.slots)}): nothing is launched or ended there until it shows "
-            f"them, or their nodes "
-            "are set down in Slurm (scontrol update nodename=NODE state=down reason=REASON)"
+            f"the list of {self.provider} lacks {len(self.slots)} of {self.expected} machines, and nothing else says "
+            f"they are gone ({abbreviated_list(self.slots)}). burstd launches and terminates nothing there until the "
+            "list shows them or their nodes are set down in Slurm ("
+            "scontrol update nodename=NODE state=down reason=REASON)"
         )
 
 
@@ -135,9 +135,8 @@ def listing_alarms(snapshot: Snapshot, boot_timeout_s: float) -> list[str]:
         if seen is not None and claim.offer.provider not in doubts and snapshot.now - seen.first > LISTING_ALARM_S:
             long.setdefault(claim.offer.provider, []).append(claim.slot)
     alarms += [
-        f"the list of {name} has lacked the machine of {abbreviated_list(slots)} for minutes, and Slurm or "
-        f"its shell still "
-        "answers: it is kept. If it is gone, set its node down in Slurm"
+        f"the list of {name} has lacked the machine of {abbreviated_list(slots)} for minutes, but Slurm or"
+        " its shell still answers: burstd keeps it. If it is gone, set its node down in Slurm"
         for name, slots in long.items()
     ]
     return alarms
@@ -147,7 +146,7 @@ def _given_up_at(doubt: DoubtedList, boot_timeout_s: float) -> str:
     if not doubt.boots_since:
         return ""
     end = datetime.fromtimestamp(doubt.boots_since + boot_timeout_s, UTC)
-    return f"; those that boot are given up by {end:%H:%M} UTC, and ended"
+    return f"; burstd gives up and terminates those that boot by {end:%H:%M} UTC"
 
 
 def termination_alarms(snapshot: Snapshot) -> list[str]:
@@ -172,8 +171,9 @@ def termination_alarms(snapshot: Snapshot) -> list[str]:
             hours = Decimal(max(0.0, snapshot.now - (claim.billed_from or claim.since))) / 3600
             alarms.append(
                 f"{claim.offer.provider} has taken the order to end instance {claim.instance_id} of {claim.slot} "
-                f"{late / 60:.0f} min ago and lists it all the same: it has cost {hours * claim.offer.price:.2f} "
-                f"{claim.offer.currency} so far, {claim.offer.price} more each hour; end it by the cloud's own means"
+                f"{late / 60:.0f} min ago and still lists it: it has cost {hours * claim.offer.price:.2f} "
+                f"{claim.offer.currency} so far, {claim.offer.price} more each hour;"
+                " terminate it with the cloud's own tools"
             )
     return alarms
 

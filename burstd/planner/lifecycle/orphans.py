@@ -87,7 +87,7 @@ def reset_slots(view: SnapshotView, tuning: Tuning) -> list[Action]:
                 continue
             if view.now - last_power_down.get(slot, float("-inf")) >= tuning.tidy_every_s:
                 slots.append(slot)
-    return [PowerDown(tuple(slots), True, "no machine stands behind it")] if slots else []
+    return [PowerDown(tuple(slots), True, "the slot has no machine")] if slots else []
 
 
 def remove_orphans(snapshot: Snapshot, view: SnapshotView, tuning: Tuning) -> list[Action]:
@@ -139,5 +139,5 @@ def remove_orphans(snapshot: Snapshot, view: SnapshotView, tuning: Tuning) -> li
             if not left.attached_to and left.claim_id not in protected_claims and is_overdue(name, left.id)
         )
         if instances or leftovers:
-            actions.append(RemoveOrphans(name, instances, leftovers, "it bears our tag and has no claim"))
+            actions.append(RemoveOrphans(name, instances, leftovers, "it has burstd's tag and no claim"))
     return actions

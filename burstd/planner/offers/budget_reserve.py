@@ -11,7 +11,7 @@ from burstd.domain.plugins.policy import Want
 def machine_reserve(want: Want, offer: Offer, alternatives: tuple[Offer, ...]) -> tuple[Decimal, Decimal]:
     """The most that one machine of the want may cost, and what of it is for output; zeros where no budget pays.
 
-    ``others`` are offers that the launch may move it to: the dearest counts.
+    ``alternatives`` are offers that the launch may move it to: the dearest counts.
     """
     if not want.reserved:
         return Decimal(0), Decimal(0)

@@ -1,7 +1,7 @@
 """Machines for their own jobs only: which jobs may start on them, and when they go.
 
 Those are machines that a budget pays for, and those for which a policy wants it so, as others had better wait on
-premises (Want.alone). Such a machine is never opened to all. Its own jobs are bound to it, one after the other as there
+premises (Want.dedicated). It is never opened to all. Its own jobs are bound to it, one after the other as there
 is room, and only while what a budget has reserved for it covers the time limit of the next one; then it ends with the
 last of them. So whatever users submit and Slurm starts, it costs no more than was reserved.
 
@@ -61,7 +61,7 @@ def reserve_used_up(claim: Claim, now: float) -> bool:
 
 
 def dedicated_consumers(snapshot: Snapshot, slurm: SlurmView) -> dict[str, tuple[str, ...]]:
-    """By private claim the words (jobs, tasks, its gang) of those that may use its room now; none: nobody may."""
+    """By dedicated claim the ids (jobs, tasks, its gang) of those that may use its room now; none: nobody may."""
     claims = [claim for claim in snapshot.claims if claim.dedicated or reserve_used_up(claim, snapshot.now)]
     if not claims:
         return {}
@@ -155,7 +155,7 @@ def gang_timeout_reason(claim: Claim, view: SnapshotView, after_s: float) -> str
         return ""
     if any(claim.slot in names for names in view.snapshot.bound.values()):
         return ""
-    return f"job {claim.gang} has not got all of its nodes within {after_s:.0f} s"
+    return f"job {claim.gang} did not get all of its nodes within {after_s:.0f} s"
 
 
 def dedicated_reason(claim: Claim) -> str:
@@ -184,17 +184,17 @@ def _bindable(job: Job, view: SnapshotView) -> bool:
 
 @dataclass(slots=True)
 class Binder:
-    """Binds the jobs of private claims to their nodes; no task of an array twice."""
+    """Binds the jobs of dedicated claims to their nodes; no task of an array twice."""
 
     view: SnapshotView
     assigned: Mapping[str, Collection[str]]
-    """Where placement sees room for jobs (Target.placed)."""
+    """Where placement sees room for jobs (Target.placements)."""
     bound_ids: set[str] = field(default_factory=set)
     _tasks: dict[str, Iterator[str]] = field(default_factory=dict)
     """By array the ids of the tasks that have not been looked at."""
 
     def bind_actions(self, claim: Claim) -> Iterator[BindJob]:
-        """Of a claim that is READY, or OPEN with room for one more."""
+        """Of a claim that is READY, or IN_SERVICE with room for one more."""
         for job in affordable_jobs(claim, self.view):
             fits = claim.state is S.READY or claim.slot in self.assigned.get(job.id, ())
             if fits and job.nodes <= 1 and _bindable(job, self.view) and (bind_id := self._next_id(job)):

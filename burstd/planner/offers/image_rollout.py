@@ -1,6 +1,6 @@
 """Which version of an image new machines start from, and nodes of another version, which make way when idle.
 
-A provider tells the versions of an image's word, newest first (``Images``). The newest is taken,
+A provider tells the versions of an image's word, newest first (``VersionedImages``). The newest is taken,
 until a machine of it fails for a reason that may be the image's, and none of it ever became a node: then a breaker
 names the version, and the one before it is taken. A version of which there was a node is never to blame.
 """
@@ -63,7 +63,7 @@ def image_breaker_key(provider: str, version: str) -> str:
 def image_at_fault(claim: Claim, cause: str, versions: Sequence[str], *, validated: bool) -> bool:
     """Whether a machine that did not become a node speaks against its image's version, and not against its offer.
 
-    ``versions``: of its word; ``proved``: there was a node of the claim's version.
+    ``versions``: of its word; ``validated``: there was a node of the claim's version.
     """
     return claim.image in versions and len(versions) > 1 and not validated and cause not in _NOT_THE_IMAGE
 

@@ -3,9 +3,9 @@
 Order: price of an hour (as a number: the offers of a pool are expected in one currency), then on-demand before spot,
 then the order of the pool's rules, then the offer's name, so that the order is always the same.
 
-A breaker names what failed, not the claim that met it: a zone without capacity is closed for the type and market
-that lacked it, a wrong image for the type, bad credentials for the whole provider. It opens by itself at ``until``;
-another failure of the same kind doubles the wait, a success (``mended_by``) ends it.
+A breaker names what failed, not the claim that met it: a zone without capacity opens one for the type and market
+that lacked it, a wrong image for the type, bad credentials for the whole provider. It closes by itself at ``until``;
+another failure of the same kind doubles the wait, a success (``breakers_closed_by``) closes it.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class BreakerIndex:
 
 
 def open_breakers(snapshot: Snapshot) -> BreakerIndex:
-    """The breakers whose time is not over."""
+    """The circuit breakers that are open."""
     return BreakerIndex(b for b in snapshot.breakers if b.until > snapshot.now)
 
 
@@ -188,7 +188,7 @@ def next_breaker(
 ) -> CircuitBreaker:
     """The breaker after one more failure. ``breaker`` is the one of the same key and cause, if there is one.
 
-    Failures while it is still closed (launches that were under way together) do not double the wait. One whose
+    Failures while it is still open (launches that were under way together) do not double the wait. One whose
     last failure is long past (the longest wait after its end) starts anew.
     """
     backoff, key = BACKOFF.get(cause, _BOOT), breaker_key(offer, cause)
@@ -215,7 +215,7 @@ def extended_breaker(
 
 
 def breakers_closed_by(breakers: Iterable[CircuitBreaker], offer: Offer, *, ready: bool) -> tuple[CircuitBreaker, ...]:
-    """Breakers that a success of this offer disproves: of a launch, or (``ready``) of booting and proving a node."""
+    """Breakers that a success of this offer disproves: of a launch, or (``ready``) of booting and validating a node."""
     parts = _key_fields(offer)
     launch_causes = LAUNCH_CAUSES - LATE_LAUNCH_CAUSES
     return tuple(

@@ -13,7 +13,7 @@ from burstd.domain.snapshot import Pin, SlurmView, Snapshot
 def apply_scale_overrides(snapshot: Snapshot, target: Target, retained: Container[str] = ()) -> Target:
     """Applies the pins that are in force, pool by pool: ceilings first, then floors.
 
-    ``kept`` are claims that cost until their output is off them, closed or not: a ceiling closes others first.
+    ``retained`` are claims that cost until their output is off them, closed or not: a ceiling closes others first.
     """
     for pool in snapshot.pools:
         pins = [p for p in snapshot.pins if p.pool == pool and (p.until is None or p.until > snapshot.now)]

@@ -30,7 +30,7 @@ class BinKind(IntEnum):
     SITE_NODE = 0
     """A node of the site, up and open to jobs."""
     IN_SERVICE = 1
-    """The node of an OPEN claim."""
+    """The node of an IN_SERVICE claim."""
     IN_FLIGHT = 2
     """A claim that is READY or on its way; all of the pool's shape."""
     NEW = 3
@@ -56,7 +56,7 @@ class NodeTraits:
 
 @dataclass(slots=True, eq=False)
 class Bin:
-    """Room on one node. Filled in place while jobs are placed; never leaves core/."""
+    """Room on one node. Filled in place while jobs are placed; never leaves the planner."""
 
     name: str
     kind: BinKind
@@ -197,16 +197,16 @@ class Capacity:
     free_slots: dict[str, list[str]]
     """Free slots of each pool, in its order; taken from the front."""
     idle_claims: tuple[tuple[Claim, Bin | None], ...]
-    """OPEN and READY claims whose node is idle, with their bin where jobs may use it."""
+    """IN_SERVICE and READY claims whose node is idle, with their bin where jobs may use it."""
     bin_factory: BinFactory
 
 
 def read_capacity(
     snapshot: Snapshot, slurm: SlurmView, gangs: AbstractSet[str], dedicated: Mapping[str, Sequence[str]]
 ) -> Capacity:
-    """Reads the bins off a snapshot. ``gangs`` are the words of the gangs that wait: their claims are theirs alone.
+    """Reads the bins off a snapshot. ``gangs`` are the ids of the gangs that wait: their claims are theirs alone.
 
-    ``private``: see words_of.
+    ``dedicated``: by claim, who may use its room.
     """
     burst_slots = {slot for pool in snapshot.pools.values() for slot in pool.slots}
     reserved_nodes = {

@@ -20,7 +20,7 @@ from burstd.planner.placement.bins import Bin, BinFactory, BinKind, NodeTraits, 
 
 @dataclass(frozen=True, slots=True)
 class EligiblePool:
-    """A pool whose slots can run the pattern."""
+    """A pool whose slots can run the jobs of the class."""
 
     pool: Pool
     nodes: int
@@ -40,7 +40,7 @@ class EligiblePool:
 
 @dataclass(slots=True, eq=False)
 class NodeGroup:
-    """So many of the nodes of a way: those for which the expression holds. ``cursors`` as in Pattern."""
+    """So many of the nodes of a way: those for which the expression holds. ``cursors`` as in EquivalenceClass."""
 
     count: int
     expression: Expression
@@ -58,7 +58,7 @@ class GangLayout:
 
 @dataclass(slots=True, eq=False)
 class EquivalenceClass:
-    """One request, and what was found out about it while placing. Never leaves core/."""
+    """One request, and what was found out about it while placing. Never leaves the planner."""
 
     request: ResourceRequest
     eligible_pools: tuple[EligiblePool, ...]
@@ -107,7 +107,7 @@ class EquivalenceClass:
         return self.request.required_nodes
 
     def allows_node(self, name: str) -> bool:
-        """See Request."""
+        """True where the job may run on the node of this name."""
         return self.request.allows_node(name)
 
     def accepts_bin(self, found: Bin) -> bool:
@@ -125,7 +125,7 @@ class EquivalenceClass:
 
 
 class EquivalenceClasses:
-    """The patterns of one world."""
+    """The equivalence classes of one snapshot."""
 
     def __init__(self, snapshot: Snapshot, slurm: SlurmView, offers: Mapping[str, tuple[Offer, ...]]) -> None:
         self._snapshot = snapshot
@@ -135,7 +135,7 @@ class EquivalenceClasses:
         self._site_shapes: Counter[tuple[tuple[str, ...], Shape]] | None = None
 
     def class_of(self, request: ResourceRequest) -> EquivalenceClass:
-        """The request's pattern."""
+        """The request's equivalence class."""
         found = self.by_request.get(request)
         if found is None:
             found = self.by_request[request] = self._new_class(request)

@@ -21,7 +21,7 @@ BURST_START_GRACE_S = 600.0
 
 @dataclass(slots=True)
 class PlacementOutcome:
-    """Where the tasks of an ask went."""
+    """Where the tasks of a pending job went."""
 
     existing: list[Bin] = field(default_factory=list)
     """Bins that are there or on their way, one entry a bin."""
@@ -64,7 +64,7 @@ class Packer:
         self.tracked_jobs = (
             stuck_jobs.on_site_nodes | stuck_jobs.given_up | self.reserved.keys() | self.launched_for.keys()
         )
-        """Jobs of which more is to be known than their pattern."""
+        """Jobs of which more is to be known than their class."""
         self.tracked_tasks: dict[str, set[str]] = {}
         """By array, the tasks that claims are for, or that are given up: the others of an array are alike."""
         for consumer in self.reserved.keys() | stuck_jobs.given_up:
@@ -76,7 +76,7 @@ class Packer:
         self._stuck_jobs = stuck_jobs
 
     def assign_one(self, job: Job, job_class: EquivalenceClass, queue_position: int) -> Bin | None:
-        """Places one of which nothing is known but its pattern: the short way for most of a long queue."""
+        """Places one of which nothing is known but its class: the short way for most of a long queue."""
         job_class.remaining -= 1
         share, accepts, cursors = job_class.request.single_node_share, job_class.accepts_bin, job_class.cursors
         for number, index in enumerate(self.indexes):
@@ -159,7 +159,7 @@ class Packer:
         return job in self._stuck_jobs.given_up
 
     def _cheapest_new_bin(self, job_class: EquivalenceClass, tasks: int, queue_position: int) -> Bin | None:
-        """A new slot of the pool that holds all that is left of the pattern for the least money."""
+        """A new slot of the pool that holds all that is left of the class for the least money."""
         eligible_pools = [
             r for r in job_class.eligible_pools if r.takes_single_node_jobs and self.has_slot(r, job_class)
         ]
@@ -180,12 +180,12 @@ class Packer:
         return self._bin_factory.slot_bin(eligible.pool, slot, BinKind.NEW)
 
     def has_slot(self, eligible: EligiblePool, job_class: EquivalenceClass) -> bool:
-        """True where the pool has a free slot that the pattern allows."""
+        """True where the pool has a free slot that the class allows."""
         free = self._free_slots[eligible.pool.name]
         return any(map(job_class.allows_node, free)) if job_class.names_nodes else bool(free)
 
     def allowed_slots(self, eligible: EligiblePool, job_class: EquivalenceClass) -> Iterable[str]:
-        """The free slots that the pattern allows, named ones first. To be used up before a slot is taken."""
+        """The free slots that the class allows, named ones first. To be used up before a slot is taken."""
         free = self._free_slots[eligible.pool.name]
         if not job_class.names_nodes:
             return free
@@ -193,7 +193,7 @@ class Packer:
         return sorted(allowed, key=lambda slot: slot not in job_class.required_nodes)
 
     def take_slot(self, eligible: EligiblePool, job_class: EquivalenceClass, slot: str = "") -> str:
-        """Takes a slot, by default the first that the pattern allows."""
+        """Takes a slot, by default the first that the class allows."""
         free = self._free_slots[eligible.pool.name]
         slot = slot or (next(filter(job_class.allows_node, free)) if job_class.names_nodes else free[0])
         if free[0] == slot:

@@ -19,7 +19,7 @@ _CLAIM = attrgetter("id", "pool", "slot", "state", "created", "since", "opened",
 
 @dataclass(frozen=True, slots=True)
 class PlacementInputs:
-    """One of them. ``same`` says whether another would be answered alike."""
+    """One of them. ``equivalent_to`` says whether another would be answered alike."""
 
     pools: Mapping[str, Pool]
     evaluations: Mapping[str, tuple[OfferEvaluation, ...]]
@@ -34,7 +34,7 @@ class PlacementInputs:
     interruptions: Mapping[str, frozenset[int]]
     spot_interruptions: int
     evaluated_from: tuple[object, ...]
-    """What ``judged`` was made from."""
+    """What ``evaluations`` was made from."""
 
     def equivalent_to(self, other: PlacementInputs) -> bool:
         """True where placement answers alike, given the same queue. Neither waits for anything that time brings."""

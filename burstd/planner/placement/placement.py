@@ -1,7 +1,7 @@
 """Pending jobs onto nodes: in priority order, first fit, onto what is there, then what is coming, then new slots.
 
-Jobs that ask for the same share all that can be known about them (pattern.py), and what was once found full is not
-looked at again, so that the time grows with jobs plus patterns times bins, not with jobs times nodes.
+Jobs that ask for the same form an equivalence class, and what was once found full is not
+looked at again, so that the time grows with jobs plus equivalence classes times bins, not with jobs times nodes.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def placement_target(
 ) -> Target:
     """What is wanted for the jobs that count, what is idle, and a remark for each job of a burst partition.
 
-    ``spot_interruptions`` is Tuning's. ``memory`` saves work where little has changed since its last placement; the
+    ``spot_interruptions`` is Tuning's. ``cache`` saves work where little has changed since its last placement; the
     answer is the same without it.
     """
     if not isinstance(snapshot.slurm, SlurmView):
@@ -90,7 +90,7 @@ class Placement:
         self._releases: tuple[NodeRelease, ...] = ()
 
     def full_target(self, demand: Demand) -> Target:
-        """Places every ask."""
+        """Places every pending job."""
         self.pending_jobs = demand.pending_jobs
         self._count_classes(demand)
         self._capacity = read_capacity(self._snapshot, self._slurm, self._waiting_gangs(demand), self.inputs.dedicated)
@@ -198,7 +198,7 @@ class Placement:
         )
 
     def _count_classes(self, demand: Demand) -> None:
-        """How many of each pattern there are."""
+        """How many jobs each class has."""
         for request, times in Counter(map(attrgetter("request"), demand.pending_jobs)).items():
             self._classes.class_of(request).remaining = times
         for pending in demand.pending_jobs:
@@ -208,7 +208,7 @@ class Placement:
                     self._classes.class_of(request).remaining += pending.tasks
 
     def _assign_all(self, pending_jobs: Sequence[PendingJob]) -> list[tuple[PendingJob, Bin]]:
-        """Places asks, in their order, and says so; returns those that get one new node, and the node."""
+        """Places pending jobs, in their order, and says so; returns those that get one new node, and the node."""
         packer, verdicts = self._packer, self._verdicts
         classes, tracked_jobs, assigned = self._classes.by_request, packer.tracked_jobs, self._assigned
         on_new_node: list[tuple[PendingJob, Bin]] = []
@@ -274,7 +274,7 @@ class Placement:
         }
 
     def _waiting_gangs(self, demand: Demand) -> frozenset[str]:
-        """The words of claims' gangs whose job still waits and counts, and the jobs that nodes are bound to."""
+        """The gangs of claims whose job still waits and counts, and the jobs that nodes are bound to."""
         consumers = {claim.gang for claim in self._snapshot.claims if claim.gang} | set(self._snapshot.bound)
         if not consumers:
             return frozenset()

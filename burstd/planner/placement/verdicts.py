@@ -24,7 +24,7 @@ _SHOWN = 4
 
 
 class VerdictWriter:
-    """Puts outcomes into words; what holds for a whole pattern is worked out once."""
+    """Puts outcomes into words; what holds for a whole equivalence class is worked out once."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class VerdictWriter:
     def verdict_for(
         self, pending: PendingJob, job_classes: Sequence[EquivalenceClass], outcome: PlacementOutcome
     ) -> tuple[str, str]:
-        """Verdict and reason; see ``new_node`` for a job that gets one new node."""
+        """Verdict and reason; ``verdict_on_new_node`` serves a job that gets one new node."""
         if pending.tasks == 1 and not outcome.tasks_left and len(outcome.existing) + len(outcome.new) == 1:
             return self.verdict_on_bin((outcome.existing or outcome.new)[0])
         if not outcome.tasks_left and not outcome.new:
@@ -65,7 +65,7 @@ class VerdictWriter:
         return "boot" if outcome.new else "covered", "; ".join(parts)
 
     def verdict_on_new_node(self, found: Bin, times: int, whose: str = "its nodes") -> tuple[str, str]:
-        """The words for a job on this new node once all jobs that share it are placed.
+        """Verdict and reason of a job on this new node once all jobs that share it are placed.
 
         ``times``: how often machines were taken from one of them, if it avoids spot for it.
         """

@@ -99,8 +99,8 @@ class InputDeadlines:
 def boot_durations(snapshot: Snapshot) -> dict[str, list[float]]:
     """How long nodes of each pool took from their claim until they were ready, as far as is known now. Seconds.
 
-    Besides what this process has seen (Progress.booted) the claims that live tell, but for gangs, which wait for the
-    last of them.
+    Besides what this process has seen (RuntimeState.boot_durations) live claims count, but not those of gangs,
+    which wait for the last of them.
     """
     found = {pool: list(seconds) for pool, seconds in snapshot.runtime_state.boot_durations.items()}
     for claim in snapshot.claims:
@@ -115,7 +115,7 @@ def boot_durations(snapshot: Snapshot) -> dict[str, list[float]]:
 def updated_boot_durations(
     known: Mapping[str, tuple[float, ...]], snapshot: Snapshot, actions: Sequence[Action]
 ) -> dict[str, tuple[float, ...]]:
-    """The new ``Progress.booted`` from the one before and the steps of a plan: the latest BOOTS of each pool."""
+    """The new ``RuntimeState.boot_durations``: the last one and a plan's steps, MAX_BOOT_SAMPLES a pool."""
     claims = {claim.id: claim for claim in (*snapshot.claims, *snapshot.storage_claims)}
     found = dict(known)
     for action in actions:

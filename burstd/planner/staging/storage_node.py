@@ -1,7 +1,7 @@
 """The storage node of a store: when one is started, kept and ended, and the next step of its claim.
 
-It is a claim like any other, and what can be lost of it is treated as core/lifecycle.py treats all. But it has no
-slot in Slurm: no gate, no registration. READY once it is proved, OPEN at once, CLOSING when nothing needs it.
+It is a claim like any other, and what can be lost of it is treated as planner/lifecycle treats all. But it has no
+slot in Slurm: no gate, no registration. READY once validated, IN_SERVICE at once, DRAINING when nothing needs it.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class StorageNodeNeed:
 def storage_node_need(rows: Iterable[Staging], slots: Collection[str], affordable: AbstractSet[str]) -> StorageNodeNeed:
     """Of all live rows of one store, oldest first. ``slots`` are the names of all cloud nodes.
 
-    ``payable``: the jobs for whose input a node may be paid (payable.py).
+    ``affordable``: the jobs for whose input a node may be paid (affordable_inputs.py).
     """
     start = keep = ""
     for row in rows:
@@ -81,7 +81,7 @@ def storage_node_steps(snapshot: Snapshot, tuning: Tuning) -> list[Action]:
         return []
     view = _view_without_slurm_nodes(snapshot)
     nodes = {node.pool.name: node for node in snapshot.storage_nodes}
-    # PROVING ends in another way than that of a node of Slurm's.
+    # VALIDATING ends in another way than that of a node of Slurm's.
     actions = advance_claims(
         _view_of_claims(view, [c for c in snapshot.storage_claims if c.state is not S.VALIDATING]), tuning
     )
@@ -125,7 +125,7 @@ def _step(claim: Claim, view: SnapshotView, node: StorageNodeView | None, tuning
         case S.VALIDATING:
             return _validating(claim, view, tuning)
         case S.READY:
-            return [ChangeClaimState(claim.id, S.READY, S.IN_SERVICE, "it is the storage node now")]
+            return [ChangeClaimState(claim.id, S.READY, S.IN_SERVICE, "in service as the storage node")]
         case S.IN_SERVICE if node is not None and not needed and not view.snapshot.paused:
             idle = view.now - max(node.idle_since, claim.opened or claim.since)
             if idle < node.idle_s:
@@ -153,12 +153,12 @@ def _validating(claim: Claim, view: SnapshotView, tuning: Tuning) -> list[Action
     if view.now - max(claim.since, progress.process_start) > tuning.prove_timeout_s:
         return fail_claim(claim, "proof_timeout", f"not made a storage node within {tuning.prove_timeout_s:.0f} s")
     if claim.pool not in view.snapshot.pools:
-        return fail_claim(claim, "pool", f"store {claim.pool} is not configured any more")
+        return fail_claim(claim, "pool", f"store {claim.pool} is no longer configured")
     if claim.id in progress.busy or not claim.address or view.cloud(claim) is None:
         return []
     if view.other_node_at(claim.address, claim):
         return []
-    return [ValidateNode(claim.id, "to be made a storage node")]
+    return [ValidateNode(claim.id, "set up as a storage node")]
 
 
 def storage_node_alarms(snapshot: Snapshot) -> list[str]:
@@ -171,7 +171,7 @@ def storage_node_alarms(snapshot: Snapshot) -> list[str]:
         if not node.pool.rules and claim is not None and (node.start_reason or node.keep_reason):
             why = node.keep_reason or node.start_reason
             alarms.append(f"the storage node {slot} stays, at {claim.offer.price} {claim.offer.currency}/h: {why}, and "
-                          f"its store is not configured any more: put [staging.stores.{node.store}] back")  # fmt: skip
+                          f"its store is no longer configured: restore [staging.stores.{node.store}]")  # fmt: skip
         elif node.start_reason and claim is None and not snapshot.paused and _offers_are_known(snapshot, node):
             judged = evaluate_offers(snapshot, node.pool)
             if all(j.rejected_because for j in judged):

@@ -58,7 +58,7 @@ def next_transfers(
     """The ids of the transfers that begin now, in this order.
 
     The user with the fewest bytes under way and moved of late (``recent``, bytes by user) comes first, and of one user
-    the smallest transfer. What has waited long counts as smaller than it is (AGE_S), so that nothing waits for ever
+    the smallest transfer. What has waited long counts as smaller than it is (AGING_S), so that nothing waits for ever
     while others keep coming; age is counted up to the newest that waits.
     """
     newest = max((w.since for w in waiting), default=0.0)
@@ -113,9 +113,9 @@ class TransferRates:
 
 
 def with_measurement(rates: TransferRates, store: str, direction: str, size: int, seconds: float) -> TransferRates:
-    """The rates after a transfer of so many bytes in so many seconds. One of less than LEAST_BYTES teaches nothing.
+    """The rates after a transfer of so many bytes in so many seconds. Less than MIN_MEASURED_BYTES teaches nothing.
 
-    Nor does one of more than MOST_BYTES or LONGEST_S, or of a time that is none.
+    Nor does one of more than MAX_INPUT_BYTES or MAX_ESTIMATE_S, or of a time that is none.
 
     Exponentially weighted by time spent, so that a long transfer counts for more than many short ones.
     """
@@ -130,7 +130,7 @@ def with_measurement(rates: TransferRates, store: str, direction: str, size: int
 def ready_at(now: float, left_bytes: int, ahead_bytes: int, rate: float) -> float:
     """When the last of ``left_bytes`` will have been moved, after ``ahead_bytes`` of others; 0: nobody can say.
 
-    ``rate`` in bytes/s, 0 where it is not known. Nobody can say where it is later than LONGEST_S from now.
+    ``rate`` in bytes/s, 0 where it is not known. Nobody can say where it is later than MAX_ESTIMATE_S from now.
     """
     left = max(0, left_bytes) + max(0, ahead_bytes)
     if not left:
