@@ -9,7 +9,6 @@ from burstd.domain.claim import Claim
 from burstd.domain.staging import Tree
 from burstd.slurm.commands.job_facts import JobFacts
 from burstd.staging.controller.tasks import (
-    Cancelled,
     CollectedOutput,
     InputSize,
     JobSummary,
@@ -17,6 +16,7 @@ from burstd.staging.controller.tasks import (
     StagingTask,
     UploadedInput,
 )
+from burstd.transfer.content_store.upload_pool import TransferCancelled
 from tests.crash.stage_slurm import BurstSlurm
 
 SLOTS = ("c1", "c2", "c3", "c4")
@@ -85,7 +85,7 @@ class FakeTransfers:
         if what in self._completed:
             ground.violations.append(f"{kind} of job {job.job_id} {place} was complete and is repeated")
         if task.cancelled.is_set():
-            raise Cancelled("it was told to stop")
+            raise TransferCancelled("the transfer was cancelled")
         fault = ground.faults.pop((kind, job.job_id), None) or ground.faults.pop((kind, ""), None)
         if fault is not None:
             if getattr(fault, "resend", False):

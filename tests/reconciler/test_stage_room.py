@@ -209,7 +209,7 @@ def test_a_store_without_room_loses_what_nobody_needs_and_where_that_is_nothing_
                 workers.run_callbacks()
 
         def alarm() -> bool:
-            return any("no room for job 7" in text for text in service.alarms())
+            return any("no space for job 7" in text for text in service.alarms())
 
         until(lambda: not stager.stored)
         assert not alarm(), "there was something to evict"

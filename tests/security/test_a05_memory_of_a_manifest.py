@@ -17,8 +17,9 @@ import pytest
 
 from burstd.domain.staging import ObjectRange, Tree
 from burstd.transfer.content_store.manifest import ManifestDamaged, decode_manifest, object_key
+from burstd.transfer.content_store.upload_pool import TransferCancelled
 from burstd.transfer.privsep.client import UserWorker
-from burstd.transfer.trees.restore import TransferStopped, TreeRestorer, _inner_first
+from burstd.transfer.trees.restore import TreeRestorer, _inner_first
 from tests.transfer.memory import MemoryStager
 
 _MEASURED = """
@@ -79,7 +80,7 @@ def test_who_brings_heeds_that_it_is_told_to_stop() -> None:
     store.put(object_key("out", key), body)
     tree = Tree("out", key, (ObjectRange(key, 0, len(body)),), 1_000_000, 0)
     worker = Counts()
-    with pytest.raises(TransferStopped):
+    with pytest.raises(TransferCancelled):
         TreeRestorer(store.get, "memory").restore(worker, tree, "/nowhere", job="7", cancelled=stop)
     assert worker.made == 3
 

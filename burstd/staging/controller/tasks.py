@@ -32,10 +32,6 @@ class StageFailed(BurstdError):
         self.full = full
 
 
-class Cancelled(BurstdError):
-    """The task was cancelled."""
-
-
 @dataclass(frozen=True, slots=True)
 class InputSize:
     """What a look at a job's sources found: at least so many bytes and entries."""
@@ -90,7 +86,10 @@ class StagingTask:
 
 
 class Transfers(Protocol):
-    """Moves the bytes. Every method blocks, may be called from several threads, and raises StageFailed or Cancelled."""
+    """Moves the bytes. Every method blocks and may be called from several threads.
+
+    Raises StageFailed, TransferCancelled.
+    """
 
     def query_job(self, job_id: str) -> JobFacts | None:
         """What Slurm knows of the job now; None: nothing (any more)."""

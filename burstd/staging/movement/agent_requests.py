@@ -12,10 +12,11 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from burstd.domain.plugins.stager import OBJECT_BYTES, NoSuchObject, ObjectTooLarge, Stager, is_key
 from burstd.domain.staging import ObjectRange, Tree
-from burstd.staging.controller.tasks import Cancelled, CollectedOutput, StageFailed
+from burstd.staging.controller.tasks import CollectedOutput, StageFailed
 from burstd.staging.movement.output_delivery import FILE_PREFIX, MISSING_KEY
 from burstd.transfer.content_store.index import ContentIndex
 from burstd.transfer.content_store.manifest import MAX_ENTRIES, MAX_TREE_BYTES, decode_manifest, object_key
+from burstd.transfer.content_store.upload_pool import TransferCancelled
 from burstd.transfer.privsep.client import printable
 
 log = structlog.get_logger(__name__)
@@ -115,7 +116,8 @@ def repair_objects(
     """Looks at objects of these trees that a node says are damaged, and removes those that are.
 
     Many jobs rely on an object, so a node's word is not enough: its own memory or disk may be what is damaged. True:
-    objects are wrong or gone, so that the trees have to be sent again. Raises Cancelled, ManifestDamaged, StagerError
+    objects are wrong or gone, so that the trees have to be sent again. Raises TransferCancelled,
+    ManifestDamaged, StagerError
     kinds.
     """
     found = False
@@ -157,7 +159,7 @@ def _damaged_keys(stager: Stager, prefix: str, keys: Iterable[str], cancelled: t
 
 def _fetch_object(stager: Stager, name: str, cancelled: threading.Event) -> bytes:
     if cancelled.is_set():
-        raise Cancelled("it was told to stop")
+        raise TransferCancelled("the transfer was cancelled")
     return stager.get(name)
 
 

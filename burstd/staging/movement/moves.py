@@ -23,7 +23,6 @@ from burstd.staging.controller.isolation import StagingQuarantine
 from burstd.staging.controller.job_runs import FinishedTask, StagingCycle, StagingRun
 from burstd.staging.controller.recovery import missing_output_reason
 from burstd.staging.controller.tasks import (
-    Cancelled,
     CollectedOutput,
     InputSize,
     JobSummary,
@@ -33,6 +32,7 @@ from burstd.staging.controller.tasks import (
     UploadedInput,
 )
 from burstd.staging.movement.progress import Meter
+from burstd.transfer.content_store.upload_pool import TransferCancelled
 
 log = structlog.get_logger(__name__)
 
@@ -290,7 +290,7 @@ class TransferDispatcher:
         for name, finished in tuple(run.finished_tasks.items()):
             is_current = finished.task.job.state is row.state and finished.task.job.created == row.created
             if isinstance(finished.result, Exception):
-                if is_current and not isinstance(finished.result, Cancelled):
+                if is_current and not isinstance(finished.result, TransferCancelled):
                     run.cycle.failures.append(finished.result)
             elif is_current:
                 row = finished.record_result(row, finished.result)

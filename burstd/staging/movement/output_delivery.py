@@ -22,6 +22,7 @@ from burstd.staging.movement import output_journal
 from burstd.staging.movement.job_folders import JobFolders
 from burstd.staging.movement.user_workers import UserWorkers
 from burstd.staging.submission.locations import directive_variables, job_succeeded, resolve_location
+from burstd.transfer.content_store.upload_pool import TransferCancelled
 from burstd.transfer.privsep.client import UserWorkerError, printable
 from burstd.transfer.privsep.object_workers import object_scheme
 from burstd.transfer.privsep.relayed_copy import relay_copy
@@ -29,7 +30,6 @@ from burstd.transfer.trees.rate_limit import BandwidthLimits
 from burstd.transfer.trees.restore import (
     RestoredFile,
     ReuseObjects,
-    TransferStopped,
     TreeRestorer,
     remove_unfinished_files,
     stored_entries,
@@ -109,7 +109,7 @@ class OutputDelivery:
         self._folders = folders
 
     def deliver(self, task: StagingTask, user_workers: UserWorkers, summary: JobSummary) -> int:
-        """Delivers one job; returns bytes. Raises UserWorkerError, StagerError, ManifestDamaged, TransferStopped."""
+        """Delivers one job; returns bytes. Raises UserWorkerError, StagerError, ManifestDamaged, TransferCancelled."""
         job = task.job
         task.meter.expect_total(sum(tree.size for tree in job.outputs.values()))
         # Millions of files have a long list: it waits on the disk.
@@ -299,7 +299,7 @@ class OutputDelivery:
         ]
         for name in names:
             if delivery.task.cancelled.is_set():
-                raise TransferStopped("it was told to stop")
+                raise TransferCancelled("the transfer was cancelled")
             target = (
                 posixpath.basename(destination) if local_output.single and root != destination.rstrip("/") else name
             )

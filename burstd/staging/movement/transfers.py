@@ -20,7 +20,6 @@ from burstd.planner.staging.transfer_schedule import MAX_INPUT_BYTES
 from burstd.slurm.commands.job_facts import JobFacts, read_job_facts
 from burstd.slurm.commands.run import SlurmCommands
 from burstd.staging.controller.tasks import (
-    Cancelled,
     CollectedOutput,
     InputSize,
     JobSummary,
@@ -35,12 +34,12 @@ from burstd.staging.movement.output_delivery import OutputDelivery, output_appli
 from burstd.staging.movement.user_workers import OpenObjectWorker, UserWorkers
 from burstd.staging.submission.locations import DatasetSource, directive_variables, in_place_path, input_location
 from burstd.transfer.content_store.manifest import ManifestDamaged
+from burstd.transfer.content_store.upload_pool import TransferCancelled
 from burstd.transfer.privsep.client import Account, UserWorker, UserWorkerError, account, printable
 from burstd.transfer.privsep.object_workers import object_scheme
 from burstd.transfer.privsep.relayed_copy import relay_copy
 from burstd.transfer.trees.progress import UploadProgress
-from burstd.transfer.trees.restore import TransferStopped
-from burstd.transfer.trees.upload import StagedFor, TransferCancelled, TreeUploader
+from burstd.transfer.trees.upload import StagedFor, TreeUploader
 from burstd.transfer.trees.walk import fixed_part, is_pattern
 
 MEASURE_TIMEOUT_S = 60.0
@@ -250,19 +249,17 @@ class HeadTransfers:
 
     @contextmanager
     def _translated_errors(self, task: StagingTask) -> Iterator[None]:
-        """Every error as one of Transfers'."""
+        """Turns every error into StageFailed or TransferCancelled."""
         try:
             yield
-        except (TransferStopped, TransferCancelled):
-            raise Cancelled("it was told to stop") from None
         except UserWorkerError as error:
             if task.cancelled.is_set():
-                raise Cancelled("it was told to stop") from None
+                raise TransferCancelled("the transfer was cancelled") from None
             # A file that is not there or not readable needs its owner; a worker that died does not.
             raise StageFailed(str(error), retryable=error.errno == 0 or error.errno in _TRANSIENT_ERRNOS) from None
         except StagerError as error:
             if task.cancelled.is_set():
-                raise Cancelled("it was told to stop") from None
+                raise TransferCancelled("the transfer was cancelled") from None
             raise StageFailed(
                 str(error), retryable=True, retry_after_s=error.retry_after_s if isinstance(error, StoreBusy) else 0.0,
                 full=isinstance(error, StoreSpaceGone),
@@ -302,10 +299,10 @@ class HeadTransfers:
                     f"{claim.slot}: {error}", retryable=again, resend=resend, full=error.kind == "full"
                 ) from None
             except AgentStopped:
-                raise Cancelled("it was told to stop") from None
+                raise TransferCancelled("the transfer was cancelled") from None
             except (NodeNotReady, NodeRefused) as error:
                 if task.cancelled.is_set():
-                    raise Cancelled("it was told to stop") from None
+                    raise TransferCancelled("the transfer was cancelled") from None
                 raise StageFailed(f"{claim.slot}: {error}", retryable=True) from None
 
 

@@ -161,7 +161,6 @@ _MAX_MISSING = 50
 _SHOWN = 300
 _NOT_THERE = (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP)
 _NO_PERMISSION = (errno.EACCES, errno.EPERM)
-_FILE = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 
 _PendingPiece = tuple[PendingObject | None, int, int]

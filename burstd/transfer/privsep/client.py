@@ -359,7 +359,11 @@ class UserWorker:
                 if time.monotonic() >= self._deadline:
                     self._exit_timeout_s = 0.1
                     raise UserWorkerTimeout("", 0, "the time for it is over")
-                text = "it was told to stop" if cancelled else f"the file system has not answered for {seconds:.0f} s"
+                text = (
+                    "the request was cancelled"
+                    if cancelled
+                    else f"the file system has not answered for {seconds:.0f} s"
+                )
                 raise UserWorkerError("", 0, text)
 
 

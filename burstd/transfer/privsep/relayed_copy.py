@@ -9,10 +9,11 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from burstd.transfer.content_store.upload_pool import TransferCancelled
 from burstd.transfer.privsep.client import UserWorker, UserWorkerError, WalkBatch, printable
 from burstd.transfer.privsep.descriptor_channel import FDS_AT_ONCE
 from burstd.transfer.privsep.safe_directory import copy_data
-from burstd.transfer.trees.restore import BYTES_AT_ONCE, RestoredFile, TransferStopped
+from burstd.transfer.trees.restore import BYTES_AT_ONCE, RestoredFile
 
 _Item = tuple[str, int, list[Any]]
 """A path, a descriptor or -1, and the row of an object that is fetched first."""
@@ -32,7 +33,7 @@ def relay_copy(
     """Copies a file, object, directory or pattern to ``root/name``; returns its bytes. May be repeated.
 
     ``name``: of what the source is, a directory of them or one file; empty: entries keep their paths below the root.
-    Raises UserWorkerError, TransferStopped.
+    Raises UserWorkerError, TransferCancelled.
     """
     return _RelayedCopy(origin, source, target, root, job, cancelled, on_file).copy(name)
 
@@ -105,7 +106,7 @@ class _RelayedCopy:
 
     def _files(self, group: list[_Item]) -> None:
         if self._cancelled.is_set():
-            raise TransferStopped("it was told to stop")
+            raise TransferCancelled("the transfer was cancelled")
         objects = [row for _, _, row in group if row]
         fetched = self._origin.fetch_objects(self._source, objects) if objects else []
         made: list[tuple[str, int]] = []
@@ -135,7 +136,7 @@ class _RelayedCopy:
         try:
             for _ in copy_data(fd, out, size):
                 if self._cancelled.is_set():
-                    raise TransferStopped("it was told to stop")
+                    raise TransferCancelled("the transfer was cancelled")
         except OSError as error:
             number = error.errno or errno.EIO
             raise UserWorkerError(path, number, f"{printable(path)}: {error.strerror or error}") from None

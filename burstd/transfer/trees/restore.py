@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import IO
 
-from burstd.domain.errors import BurstdError
 from burstd.domain.staging import ObjectRange, Tree
 from burstd.transfer.content_store.manifest import MAX_PIECES, ManifestDamaged, ManifestEntry, decode_manifest
 from burstd.transfer.content_store.objects import ObjectFetcher
 from burstd.transfer.content_store.packs import MAX_PACKED_FILE_BYTES
+from burstd.transfer.content_store.upload_pool import TransferCancelled
 from burstd.transfer.privsep.client import FileFacts, UserWorker, UserWorkerError, printable
 from burstd.transfer.privsep.object_workers import object_scheme
 from burstd.transfer.trees.admission import admitted_entries
@@ -30,10 +30,6 @@ _WRITE = 1 << 20
 _HOLES_HASHED = 1 << 30
 """A file with more than so many bytes of holes has no digest in the report: only its objects were verified."""
 _ZEROS = bytes(1 << 20)
-
-
-class TransferStopped(BurstdError):
-    """The transfer was cancelled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +90,7 @@ class TreeRestorer:
         which an entry goes (another where the name is taken); ``brought`` hears of each file, ``moved`` of bytes.
 
         May be repeated: files that are there with the content, mode and time of the tree's are left, unfinished ones
-        of this job removed. Raises UserWorkerError, StagerError (ObjectDamaged), ManifestDamaged, TransferStopped.
+        of this job removed. Raises UserWorkerError, StagerError (ObjectDamaged), ManifestDamaged, TransferCancelled.
         """
         total = 0
         worker.make_directories(root, [""])
@@ -108,7 +104,7 @@ class TreeRestorer:
             listed = decode_manifest(bytes(view) for _, view in objects.read_pieces(tree.manifest))
             for entry in admitted_entries(listed, tree, single_file_name=bool(name), left_out=on_left_out):
                 if cancelled.is_set():
-                    raise TransferStopped("it was told to stop")
+                    raise TransferCancelled("the transfer was cancelled")
                 # Small groups of one kind keep the order in which entries depend on each other.
                 full = len(batch) >= FILES_AT_ONCE or batch_bytes + entry.size > BYTES_AT_ONCE
                 full = full or pieces + len(entry.pieces) > MAX_PIECES
@@ -142,7 +138,7 @@ class TreeRestorer:
     def _fetch(self, key: str) -> bytes:
         body = self._get(key)
         if not self._wait_for_bandwidth(len(body)):
-            raise TransferStopped("it was told to stop")
+            raise TransferCancelled("the transfer was cancelled")
         return body
 
     def _restore_batch(
