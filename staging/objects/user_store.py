@@ -146,7 +146,7 @@ class UserStore(Protocol):
 
 
 class MultipartUpload(Protocol):
-    """An object of several parts on its way; ``put`` from several threads."""
+    """An object of several parts on its way; ``put_part`` from several threads."""
 
     def put_part(self, number: int, part: FilePart) -> None:
         """Part ``number``, from 0."""

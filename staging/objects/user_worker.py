@@ -24,7 +24,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from functools import cache
 from itertools import islice
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from burstd.transfer.privsep import descriptor_channel, worker
@@ -42,6 +42,7 @@ from staging.objects.user_store import (
 
 Request = dict[str, Any]
 OpenStore = Callable[[str], UserStore]
+_T = TypeVar("_T")
 _SIDE_BY_SIDE = 8
 _ROWS = 512
 STALL_S = 300.0
@@ -360,7 +361,9 @@ class ObjectWorkerServer:
         work: list[Future[None]] = []
         try:
             for number, (offset, length) in enumerate(store.part_ranges(os.fstat(fd).st_size)):
-                work.append(self._pool.submit(upload.put, number, FilePart(fd, offset, length, self._transferred.add)))
+                work.append(
+                    self._pool.submit(upload.put_part, number, FilePart(fd, offset, length, self._transferred.add))
+                )
             self._results(work)
             self._results([self._pool.submit(upload.complete)])
         except BaseException:
@@ -369,7 +372,7 @@ class ObjectWorkerServer:
             upload.abort()
             raise
 
-    def _results(self, work: list[Future[Any]]) -> list[Any]:
+    def _results(self, work: list[Future[_T]]) -> list[_T]:
         """Of all, in order; raises what the first raised that failed. Ends this process where nothing moves."""
         try:
             left, moved, until = set(work), self._transferred.total, time.monotonic() + STALL_S

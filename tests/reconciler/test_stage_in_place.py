@@ -97,7 +97,7 @@ def test_only_what_is_not_seen_there_is_sent(monkeypatch: pytest.MonkeyPatch) ->
         give_to_user(place)
         directives, wrong = parse_directives(TEXT.format(place=place))
         assert not wrong
-        for module in ("transfers", "check"):
+        for module in ("movement.transfers", "submission.submit_check"):
             monkeypatch.setattr(f"burstd.staging.{module}.account", _account)
         row = Staging("7", "ada", USER, USER, directives, StageState.UPLOADING, 0, 0, work_dir="/")
         work = _transfers(stager, agent, place)

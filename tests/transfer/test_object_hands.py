@@ -87,7 +87,7 @@ def test_what_cannot_come_in(world: ObjectServerWorld) -> None:
     cases = {
         f"{world.root}/none": "there is no such object",
         f"{world.root}/none/": "there is no object under it",
-        f"{world.root}/there": "end it in '/' for all that lies below it",
+        f"{world.root}/there": "end it in '/' for all objects under it",
         f"{world.kind}://nowhere/x": "there is no bucket|there is no container|do not allow it",
     }
     if world.kind == "s3":
