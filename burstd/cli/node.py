@@ -29,7 +29,7 @@ def list_nodes(
     ctx: typer.Context,
     every: Annotated[bool, typer.Option("--all", "-a", help="Also slots without a machine.")] = False,
     pool: Annotated[str, typer.Option(help="Only this pool.", autocompletion=complete.pool_names)] = "",
-    state: Annotated[str, typer.Option(help="Only this state: booting, open, failed ...")] = "",
+    state: Annotated[str, typer.Option(help="Only this state: booting, in_service, failed ...")] = "",
     json: JsonOption = False,
     socket: SocketOption = None,
 ) -> None:

@@ -22,8 +22,9 @@ Cell = str | Text | ProgressBar
 
 STYLES = {
     "boot": "cyan", "covered": "green", "wait": "yellow", "impossible": "bold red", "unknown": "dim",
-    "open": "green", "ready": "green", "planned": "cyan", "launching": "cyan", "booting": "cyan", "proving": "cyan",
-    "closing": "dim", "terminating": "dim", "gone": "dim", "failed": "bold red", "lost": "bold red",
+    "in_service": "green", "ready": "green", "planned": "cyan", "launching": "cyan", "booting": "cyan",
+    "validating": "cyan", "draining": "dim", "terminating": "dim", "gone": "dim",
+    "failed": "bold red", "lost": "bold red",
     "waiting": "yellow", "sending": "cyan", "staged": "green", "placing": "cyan", "placed": "green",
     "collecting": "cyan", "bringing": "cyan", "home": "green", "cleared": "dim",
     "held": "yellow", "drained": "yellow", "unready": "yellow", "free": "dim",

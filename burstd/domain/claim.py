@@ -16,10 +16,10 @@ class ClaimState(StrEnum):
     PLANNED = "planned"
     LAUNCHING = "launching"
     BOOTING = "booting"
-    VALIDATING = "proving"
+    VALIDATING = "validating"
     READY = "ready"
-    IN_SERVICE = "open"
-    DRAINING = "closing"
+    IN_SERVICE = "in_service"
+    DRAINING = "draining"
     FAILED = "failed"
     LOST = "lost"
     TERMINATING = "terminating"
@@ -108,7 +108,7 @@ class Claim:
     alone: bool = False
     """A policy wants it for its own jobs only: others, which had better wait on premises, would take it."""
     error: str = ""
-    """Cause of failure as a short word (``capacity``, ``quota``, ``boot_timeout``, ``proof`` ...); empty: none."""
+    """Cause of failure as a short word (``capacity``, ``quota``, ``boot_timeout``, ``validation`` ...); empty: none."""
 
     @property
     def dedicated(self) -> bool:

@@ -104,7 +104,7 @@ class NodeNotReady(_QuotingError):
 class NodeRefused(_QuotingError):
     """The machine is not what the site needs: the difference is named in the message."""
 
-    def __init__(self, message: str, *, cause: str = "proof") -> None:
+    def __init__(self, message: str, *, cause: str = "validation") -> None:
         super().__init__(message)
         self.cause = cause
         """Short word for the breaker and the events."""

@@ -383,7 +383,7 @@ class Executor:
             self._head_clock.record_offset(claim.id, claim.offer.id, error.off_s)
         if not isinstance(error, BurstdError):
             log.error("proving broke", claim=claim.id, slot=claim.slot, exc_info=error)
-        cause = error.cause if isinstance(error, NodeNotReady | NodeRefused) else "proof"
+        cause = error.cause if isinstance(error, NodeNotReady | NodeRefused) else "validation"
         # One that has been open may hold output: it is given back only where Slurm does not see it in time.
         if isinstance(error, NodeNotReady) or claim.opened is not None:
             self._loop_state.wait_before_retry(

@@ -74,7 +74,7 @@ class LoopState:
         self.backoff_until.pop(key, None)
 
     def forget_validation(self, claim_id: str) -> None:
-        """The claim has left PROVING."""
+        """The claim has left VALIDATING."""
         self.validated.discard(claim_id)
         self.slurmd_started.pop(claim_id, None)
         self.last_error.pop(claim_id, None)

@@ -45,7 +45,7 @@ ADOPTED = Claim(
     "c-9", "lab", "gpu", "gpu6", G4, Cause.DEMAND, S.IN_SERVICE, NOW, NOW, "it was not on record", instance_id="i-9"
 )
 SENTENCES: list[tuple[Action, str]] = [
-    (AdoptMachine(ADOPTED), "adopt instance i-9 at sandbox as gpu6, open: it was not on record"),
+    (AdoptMachine(ADOPTED), "adopt instance i-9 at sandbox as gpu6, in_service: it was not on record"),
     (
         MakeClaim("gpu", "gpu6", G4, Cause.DEMAND, "for job 104", jobs=("104",)),
         "start a machine for gpu6 (pool gpu) as sandbox/local/a/g4/on-demand at 3.06 EUR/h: for job 104",

@@ -277,7 +277,7 @@ def run(cluster: Cluster, what: str, rounds: int) -> None:
             row("  all machines are asked for", [bench.floor()], [bench.loop()])
             bench.wait_idle()
             settling = [bench.loop()]
-            while bench.states().keys() != {"proving"} or bench.workers.calls_under_way():
+            while bench.states().keys() != {"validating"} or bench.workers.calls_under_way():
                 bench.wait_idle()
                 settling.append(bench.loop())
             row("  all answers come at once", [bench.floor()], settling)

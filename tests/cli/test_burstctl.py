@@ -123,7 +123,7 @@ def test_json_is_the_answer_itself(run: Run, control: Path, words: str, path: st
         ("job show 90", "Job 90 has left the queue."),
         ("explain 104", "3.06 EUR/h  chosen"),
         ("explain 106", "What would help: request what a pool has."),
-        ("event list --claim c-cpu1", "cpu1   open > closing       idle for 300 s"),
+        ("event list --claim c-cpu1", "cpu1   in_service > draining  idle for 300 s"),
         ("plan", "start 2 machines for gpu[6-7] (pool gpu)"),
         ("bill --since 2026-01-01", "nobody      0.72 EUR        14 min         3"),
     ],

@@ -115,7 +115,7 @@ def test_an_idle_node_of_an_old_version_goes_before_its_time_and_a_busy_one_stay
     shelf.versions.insert(0, "v2")
     done = idle.id
     world.run_until(lambda: world.store.claim(done).state is not ClaimState.IN_SERVICE, 200)
-    reason = next(e.reason for e in world.store.claim_events(done) if e.new == "closing")
+    reason = next(e.reason for e in world.store.claim_events(done) if e.new == "draining")
     assert "it runs v1, and new nodes start from v2" in reason
     assert world.store.claim(busy.id).state is ClaimState.IN_SERVICE
 

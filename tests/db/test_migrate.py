@@ -1,18 +1,25 @@
 from __future__ import annotations
 
+import json
 import shutil
+from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import inspect
+from sqlalchemy import Connection, inspect, select, update
 
-from burstd.db import Store, StoreNewer, migrate
+from burstd.db import Store, StoreNewer, migrate, replay_claims
+from burstd.db.codec import to_json_text
 from burstd.db.engine import database_url, open_engine
 from burstd.db.migrate import SCHEMA_VERSION, alembic_config, upgrade_schema
-from burstd.db.tables import TableRow
+from burstd.db.tables import BREAKER, CLAIM, EVENT, TableRow
+from burstd.domain.claim import ClaimState
+from burstd.domain.plugins.policy import Remark
+from burstd.domain.snapshot import CircuitBreaker
 
 from .samples import ManualClock, planned
 
@@ -48,13 +55,19 @@ def test_opening_again_changes_nothing(place: str) -> None:
         assert store.metadata("cluster") == "site"
 
 
+def scripts_up_to(revision: str, folder: Path) -> Path:
+    """The migrations that a burstd of before had."""
+    before = shutil.copytree(migrate._SCRIPTS, folder / "migrations")
+    for script in (before / "versions").glob("r*.py"):
+        if script.name[1:5] > revision:
+            script.unlink()
+    return before
+
+
 def test_a_burstd_that_wrote_the_clocks_times_refuses_what_this_one_has_written(
     place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before = shutil.copytree(migrate._SCRIPTS, tmp_path / "migrations")
-    for script in (before / "versions").glob("r*.py"):
-        if script.name > "r0005_budgets.py":
-            script.unlink()
+    before = scripts_up_to("0005", tmp_path)
     with monkeypatch.context() as older:
         older.setattr(migrate, "_SCRIPTS", before)
         older.setattr(migrate, "SCHEMA_VERSION", "0005")
@@ -67,3 +80,68 @@ def test_a_burstd_that_wrote_the_clocks_times_refuses_what_this_one_has_written(
         older.setattr(migrate, "SCHEMA_VERSION", "0005")
         with pytest.raises(StoreNewer, match="written by a newer burstd"):
             Store.open(place, ManualClock())
+
+
+S = ClaimState
+OLD_STATES = {"validating": "proving", "in_service": "open", "draining": "closing"}
+OLD_CAUSES = {"validation": "proof", "validation_timeout": "proof_timeout"}
+
+
+def test_a_database_with_the_former_words_for_states_and_causes_is_taken_over(
+    place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as older:
+        older.setattr(migrate, "_SCRIPTS", scripts_up_to("0006", tmp_path))
+        older.setattr(migrate, "SCHEMA_VERSION", "0006")
+        with Store.open(place, ManualClock()) as store:
+            write_claims(store)
+            claims, events, breakers = store.find_claims(), store.events(), store.breakers()
+            with store._engine.begin() as connection:
+                write_former_words(connection)
+    with Store.open(place, ManualClock()) as store:
+        assert (store.find_claims(), store.events(), store.breakers()) == (claims, events, breakers)
+        assert replay_claims(store.events()) == {claim.id: claim for claim in claims}
+        assert {claim.state for claim in claims} >= {S.VALIDATING, S.IN_SERVICE, S.DRAINING}
+        store.transition_claim("c-draining", S.DRAINING, S.READY, "wanted again")
+
+
+def write_claims(store: Store) -> None:
+    """A claim in each state on the way, two that failed, one that was adopted, and what has words of the same look."""
+    way = (S.PLANNED, S.LAUNCHING, S.BOOTING, S.VALIDATING, S.READY, S.IN_SERVICE, S.DRAINING)
+    for last, state in enumerate(way):
+        store.make_claims([planned(f"c-{state.value}", f"gpu{last}")])
+        for old, new in pairwise(way[: last + 1]):
+            store.transition_claim(f"c-{state.value}", old, new, "open")
+    for error in OLD_CAUSES:
+        store.make_claims([planned(f"c-{error}", f"gpu-{error}")])
+        for old, new in pairwise(way[:4]):
+            store.transition_claim(f"c-{error}", old, new, "on its way")
+        store.transition_claim(f"c-{error}", S.VALIDATING, S.FAILED, "proof", error=error)
+        store.save_breaker(CircuitBreaker(f"sky/{error}", error, 1, 2e9, "proof"))
+    same = 'it said {"state":"open","error":"proof"}'
+    store.adopt_claim(replace(planned("c-adopted", "cpu1"), state=S.IN_SERVICE, error="validation", reason=same))
+    store.record_remarks([Remark("idle", "claim:c-ready", "open", same)])
+    store.update_claim("c-ready", "proof", error="lost")
+
+
+def write_former_words(connection: Connection) -> None:
+    """What a burstd of schema 0006 had in the place of today's words."""
+    for column, words in ((CLAIM.c.state, OLD_STATES), (CLAIM.c.error, OLD_CAUSES), (BREAKER.c.cause, OLD_CAUSES)):
+        for new, old in words.items():
+            rows = update(column.table).where(column == new).values({column.name: old})
+            assert connection.execute(rows).rowcount > 0
+    for event in connection.execute(select(EVENT)).mappings().all():
+        data = json.loads(event["data"])
+        if "remark" in data:
+            continue
+        for fields in (data.get("claim", {}), data.get("set", {})):
+            for key, words in (("state", OLD_STATES), ("error", OLD_CAUSES)):
+                if key in fields:
+                    fields[key] = words.get(fields[key], fields[key])
+        values = {
+            "old": OLD_STATES.get(event["old"], event["old"]),
+            "new": OLD_STATES.get(event["new"], event["new"]),
+            "cause": OLD_CAUSES.get(event["cause"], event["cause"]),
+            "data": to_json_text(data),
+        }
+        connection.execute(update(EVENT).where(EVENT.c.seq == event["seq"]).values(values))

@@ -239,7 +239,7 @@ def test_a_cloud_that_is_down_for_a_while(site: Site) -> None:
     job = submit(site, "down")
     site.wait(lambda: bool(claims_of(site, job)), 10, "a claim is made")
     site.wait_job(running)
-    assert [c["state"] for c in claims_of(site, running)] == ["open"], "nothing is given up for a silent cloud"
+    assert [c["state"] for c in claims_of(site, running)] == ["in_service"], "nothing is given up for a silent cloud"
     site.cloud.cancel_fault(fault)
     site.wait_job(job, timeout_s=90)
     assert restarts(site, [running, job]) == {running: 0, job: 0}

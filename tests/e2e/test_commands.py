@@ -21,7 +21,7 @@ def states(site: Site, pool: str) -> list[str]:
 
 def test_a_floor_brings_nodes_without_jobs(site: Site) -> None:
     site.burstctl("scale", "cpu", "2", "--floor", "--for", "1h")
-    site.wait(lambda: states(site, "cpu") == ["open", "open"], 60, "two nodes without a job")
+    site.wait(lambda: states(site, "cpu") == ["in_service", "in_service"], 60, "two nodes without a job")
     (pin,) = next(p["pins"] for p in site.burstctl_json("status")["pools"] if p["name"] == "cpu")
     assert (pin["kind"], pin["nodes"], pin["by"]) == ("floor", 2, "root")
     assert {n["cause"] for n in site.api("/v1/nodes")["nodes"]} == {"pin"}

@@ -27,7 +27,7 @@ def to_start(site: Site, job: str) -> float:
         datetime.fromisoformat(e["time"]).timestamp()
         for claim in claims
         for e in events(site, f"claim:{claim}")
-        if e["new"] == "open" and e["old"] == "ready"
+        if e["new"] == "in_service" and e["old"] == "ready"
     ]
     # By the main scheduler or by backfill, each with its own word.
     found = re.search(rf"\[(\S+)\] .*(?:Allocate|Started) JobId={job} ", log)

@@ -210,7 +210,7 @@ def test_a_policy_that_fails_at_work_holds_everything(site: Site, code: str, why
     assert claims_of(site, waiting) == []
     assert site.job(running)["JobState"] == "RUNNING"
     assert [c["claim"] for c in claims_of(site, running)] == [claim["claim"]]
-    assert [e for e in events(site, f"claim:{claim['claim']}") if e["new"] in ("closing", "terminating")] == []
+    assert [e for e in events(site, f"claim:{claim['claim']}") if e["new"] in ("draining", "terminating")] == []
     site.write(f"{FOLDER}/names.py", GOOD)
     settings(site, '"idle", "budget"]', '"idle", "names", "budget"]')
     site.burstctl("policy", "reload")

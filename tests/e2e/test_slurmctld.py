@@ -41,7 +41,7 @@ def gate(site: Site) -> frozenset[str]:
 
 def endings(site: Site) -> list[str]:
     """Claims that were ended or given up, so far."""
-    bad = ("failed", "lost", "closing", "terminating")
+    bad = ("failed", "lost", "draining", "terminating")
     return [e["subject"] for e in events(site, "claim:") if e["new"] in bad and e["old"] != e["new"]]
 
 

@@ -49,7 +49,7 @@ def node(site: Site) -> dict[str, Any] | None:
 
 def is_open(site: Site) -> bool:
     found = node(site)
-    return found is not None and found["state"] == "open"
+    return found is not None and found["state"] == "in_service"
 
 
 def ends_well(site: Site, job: str) -> None:
@@ -96,7 +96,7 @@ def test_output_goes_through_a_new_one_where_the_first_was_lost(site: Site) -> N
 
 def test_a_burstd_that_is_killed_while_its_node_comes_up_has_it_afterwards(site: Site) -> None:
     job = submit(site)
-    site.wait(lambda: (node(site) or {}).get("state") in ("launching", "booting", "proving"), 60, "on its way")
+    site.wait(lambda: (node(site) or {}).get("state") in ("launching", "booting", "validating"), 60, "on its way")
     coming = node(site)
     site.kill_burstd()
     site.start_burstd()

@@ -164,7 +164,7 @@ class DemoRun:
         elif kind == "claim" and new in _STATES and new != old:
             slot = self._slot(name)
             self.used.add(slot)
-            who = {"booting": "cloud", "gone": "cloud", "proving": "node"}.get(new, "burstd")
+            who = {"booting": "cloud", "gone": "cloud", "validating": "node"}.get(new, "burstd")
             yield who, slot, _STATES[new], re.sub(r" gave instance .*", "", reason)
         elif kind == "slot" and new == "proven":
             yield "node", name, "proven", re.sub(r"^\S+ has | \([0-9.]+ s\)$", "", reason)
@@ -175,8 +175,8 @@ class DemoRun:
 
 
 _STATES = {
-    "planned": "written down", "launching": "asked for", "booting": "booting", "proving": "being proven",
-    "ready": "ready", "open": "open", "closing": "closed", "terminating": "being ended",
+    "planned": "written down", "launching": "asked for", "booting": "booting", "validating": "being proven",
+    "ready": "ready", "in_service": "open", "draining": "closed", "terminating": "being ended",
     "gone": "gone", "failed": "failed", "lost": "lost",
 }  # fmt: skip
 

@@ -67,7 +67,7 @@ def test_a_version_s_breaker_covers_no_offer() -> None:
         (NEW, "interrupted", False, False),
         (NEW, "lost", False, False),
         (NEW, "boot_timeout", False, False),
-        (NEW, "proof_timeout", False, False),
+        (NEW, "validation_timeout", False, False),
         ("stream:node", "slurm", False, False),
     ],
 )

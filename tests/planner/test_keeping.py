@@ -104,7 +104,7 @@ def lost(since_s: float) -> dict[str, Any]:
         ("closed", CLOSING, held(), {}, []),
         ("closed and down", CLOSING, held(), DOWN, []),
         ("a job got in", CLOSING, held(StageState.FETCHED), AT_WORK, ["ready"]),
-        ("ready and down, with nothing", READY, {}, DOWN, ["failed", "closing"]),
+        ("ready and down, with nothing", READY, {}, DOWN, ["failed", "draining"]),
         ("ready and down", READY, held(), DOWN, []),
         ("being ended, with nothing", ENDING, {}, {}, ["terminate"]),
         ("a job got in at the last moment and left output", ENDING, held(), {}, []),

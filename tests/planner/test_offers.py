@@ -106,7 +106,7 @@ def test_a_breaker_that_has_run_out_keeps_nothing() -> None:
         ("unavailable", "sky/*/*/*/*", 30),
         ("rate", "sky/*/*/*/*", 15),
         ("boot_timeout", "sky/r1/a/small/*", 120),
-        ("proof", "sky/r1/a/small/*", 120),
+        ("validation", "sky/r1/a/small/*", 120),
     ],
 )
 def test_what_a_failure_closes_and_for_how_long(cause: str, key: str, first: float) -> None:

@@ -102,7 +102,7 @@ def test_a_job_that_has_lost_machines(limit: int, found: list[str]) -> None:
         ("two are not three", ["interrupted"] * 2, ["spot", "on-demand"]),
         ("three taken back", ["interrupted"] * 3, ["on-demand"]),
         ("however that showed", ["interrupted", "lost", "ended"], ["on-demand"]),
-        ("three that failed otherwise", ["proof"] * 3, ["spot", "on-demand"]),
+        ("three that failed otherwise", ["validation"] * 3, ["spot", "on-demand"]),
         ("three that were let go", [""] * 3, ["spot", "on-demand"]),
     ],
 )

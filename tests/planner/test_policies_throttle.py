@@ -198,7 +198,7 @@ def test_a_job_of_many_nodes_tries_it_only_where_nothing_else_is_left() -> None:
         ("the last is long past", {"pool_failures": 3}, ["boot"] * 3, 700, ["ab"]),
         ("no failures of the pool's", {"pool_failures": 1}, ["interrupted", "pool", ""], 10, ["ab"]),
         ("lost, and it was no spot machine", {"pool_failures": 2}, ["lost", "ended"], 10, []),
-        ("too many for the offer", {"offer_failures": 2}, ["boot", "proof"], 10, ["b"]),
+        ("too many for the offer", {"offer_failures": 2}, ["boot", "validation"], 10, ["b"]),
     ],
 )
 def test_what_failed_too_often_rests(

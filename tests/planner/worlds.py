@@ -70,7 +70,7 @@ def make_snapshot(
     offers: tuple[Offer, ...] = (offer(),),
     **fields: Any,
 ) -> Snapshot:
-    """A snapshot. Slots are powered down but for those of claims from PROVING on; ``nodes`` come on top."""
+    """A snapshot. Slots are powered down but for those of claims from VALIDATING on; ``nodes`` come on top."""
     on = {c.slot for c in claims if c.state in (ClaimState.READY, ClaimState.IN_SERVICE, ClaimState.DRAINING)}
     slots = {s: slot_node(p, s, up=s in on) for p in pools for s in p.slots}
     return Snapshot(

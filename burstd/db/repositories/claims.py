@@ -103,7 +103,7 @@ class Store(TimeRepair):
     ) -> Claim:
         """Brings a claim from ``old`` into ``new``, with any fields that change on the way; returns it.
 
-        The first OPEN sets ``opened``, and GONE ends the bill, where the caller does not say when.
+        The first IN_SERVICE sets ``opened``, and GONE ends the bill, where the caller does not say when.
         Raises StaleState, IllegalMove, UnknownClaim.
         """
         with self._writing() as connection:

@@ -39,7 +39,7 @@ ENDED = "ended"
 """Error of a claim whose machine ended before it was a node, as its cloud says; ``lost``: any other end."""
 UNWANTED = "unwanted"
 """Error of a claim whose launch is not repeated, because nobody waits for its machine: no fault of the offer's."""
-VALIDATION_TIMEOUT = "proof_timeout"
+VALIDATION_TIMEOUT = "validation_timeout"
 """Error of a claim whose machine answers, and is no node in time."""
 MIN_ABSENT_LISTINGS = 2
 MIN_ABSENT_S = 10.0

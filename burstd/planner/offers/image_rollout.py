@@ -29,7 +29,7 @@ _NOT_THE_IMAGE = (LAUNCH_CAUSES - {"image"}) | {
     "interrupted",
     "lost",
     "node_down",
-    "proof_timeout",
+    "validation_timeout",
     "ssh",
 }
 """Causes that clouds, networks and slurmctld bring about too."""

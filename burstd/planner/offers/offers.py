@@ -96,7 +96,7 @@ BACKOFF: dict[str, _Backoff] = {
 MAX_ALTERNATIVES = 30
 """Most of them in one request: what a cloud's call takes, and what a reader of the record can bear."""
 _BOOT = _Backoff(_ZONE_AND_TYPE, 120, 3600)
-"""Every other cause (boot, boot_timeout, proof, node_down ...): this place does not bring up this type."""
+"""Every other cause (boot, boot_timeout, validation, node_down ...): this place does not bring up this type."""
 LAUNCH_CAUSES = frozenset(
     {
         "capacity",
