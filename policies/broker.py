@@ -8,7 +8,7 @@ protection, licences). A job states its requirements in its comment, as jobs of 
 ``nvidia-gpu``, ``amd-gpu``, ``gpu`` (numbers), ``cpu`` (a part counts as a whole one), ``mem``, ``gpu-mem`` (of each
 GPU; both in MiB, or with a unit: ``40G``), ``gpu-model``, ``arch``, ``container``, ``tag`` and ``not-tag``. ``a|b`` is
 one of both, ``a,b`` is both (``not-tag``: none of them); a model may be a pattern. A machine is started for the job by
-offers that have it all, and by none else; it is kept for the job, and ends with it (``own_machines``). This is about
+offers that have it all, and by none else; it is kept for the job, and ends with it (``dedicated_nodes``). This is about
 machines that are started: what Slurm gives the job on it, and whether it starts on another node that is there already,
 is Slurm's business and a matter of ``--gres`` and ``--constraint``.
 What the provider does not tell of its offers is said here, by patterns of their names
@@ -79,7 +79,7 @@ class BrokerSettings(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    own_machines: bool = True
+    dedicated_nodes: bool = True
     """A machine that is started for requirements is for its jobs only; else Slurm gives it to whoever is first."""
     offers: dict[str, BrokerOfferSettings] = {}
 
@@ -118,7 +118,7 @@ class BrokerPolicy:
         if conflicts or any(requirement.syntax_error for requirement in requirements.values()):
             target = without_jobs(target, self.name, snapshot, out)
         target = without_offers(target, self.name, refusal, alike)
-        return self._dedicate_machines(target, requirements) if self.settings.own_machines else target
+        return self._dedicate_machines(target, requirements) if self.settings.dedicated_nodes else target
 
     def _dedicate_machines(self, target: Target, requirements: Mapping[str, JobRequirement]) -> Target:
         """Machines with something special for the jobs that require it, and not for those before them in the queue."""

@@ -60,7 +60,7 @@ class BudgetSettings(BaseModel):
     users: dict[str, BudgetLimit] = {}
     overhead_s: float = Field(default=900, ge=240)
     """How long a machine may be paid for beside its jobs' time limit: boot, validation, start, end. The default is
-    ``boot_timeout_s`` and ``prove_timeout_s`` with their defaults, and two minutes for the end; add slurm.conf's
+    ``boot_timeout_s`` and ``validation_timeout_s`` with their defaults, and two minutes for the end; add slurm.conf's
     OverTimeLimit. A machine on which its jobs cannot start in time any more is given back."""
     unlimited_s: float | None = Field(default=None, gt=0)
     """Taken for the time limit of a job, or the life of a spare node, that has none; without it such are refused."""

@@ -83,7 +83,7 @@ class WaitAwareSettings(BaseModel):
     """The wait to come is taken to be at least such a share of the wait so far: the prediction may be wrong."""
     idle_s: float = Field(default=300.0, ge=0)
     """Seconds for which a machine stands idle in all for each job, beside its boot; see keep_alive_s of ``idle``."""
-    own_machines: bool = True
+    dedicated_nodes: bool = True
     """Machines are for the jobs that they are started for; else Slurm gives them to whoever is first in the queue."""
     projects: dict[str, WaitValueSettings] = {}
     partitions: dict[str, WaitValueSettings] = {}
@@ -139,7 +139,7 @@ class WaitAwarePolicy:
         weighing = _Weighing(self.settings, snapshot.now, parts)
         weighing.outlook = snapshot.outlook.assuming(weighing.bursts)
         target = without_jobs(target, self.name, snapshot, weighing.refusal)
-        return self._dedicate_machines(target, weighing) if self.settings.own_machines else target
+        return self._dedicate_machines(target, weighing) if self.settings.dedicated_nodes else target
 
     def _dedicate_machines(self, target: Target, weighing: _Weighing) -> Target:
         """Machines for the jobs that leave, and not for those before them in the queue that had better wait."""

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from burstd.cli.output import ConsoleOutput, plural, print_json
 from burstd.cli.scale import print_result
 from burstd.cli.session import ExitCode, JsonOption, SocketOption, api_client
+
+if TYPE_CHECKING:
+    from burstd.settings import SettingsFault
 
 app = typer.Typer(help="The settings, burstd.toml.", no_args_is_help=True)
 DEFAULT_CONFIG = Path("/etc/burstd/burstd.toml")
@@ -44,16 +48,16 @@ def check_config(
         made = build_pools(settings, expand)
     except SettingsError as error:
         if burstd.json:
-            print_json({"ok": False, "file": str(file), "faults": [
-                {"key": dotted_key(fault.path), "line": fault.line, "text": fault.text} for fault in error.faults
-            ]})  # fmt: skip
+            print_json({"ok": False, "file": str(file), "faults": _faults_json(error.faults)})
         else:
             ConsoleOutput().line(str(error))
         raise typer.Exit(ExitCode.NEGATIVE) from None
     slots = sum(len(pool.slots) for pool in made.values())
     if burstd.json:
-        print_json({"ok": True, "file": str(file), "faults": []})
+        print_json({"ok": True, "file": str(file), "faults": [], "warnings": _faults_json(settings.warnings)})
     else:
+        for warning in settings.warnings:
+            ConsoleOutput().line(f"warning: {warning}")
         parts = [plural(len(made), "pool"), plural(slots, "slot"), plural(len(settings.providers), "provider")]
         staging = settings.staging
         if staging.enabled:
@@ -67,6 +71,10 @@ def reload_config(ctx: typer.Context, json: JsonOption = False, socket: SocketOp
     """Have the daemon read its settings again; faulty ones are refused and the old ones stay."""
     burstd = api_client(ctx, json, socket)
     print_result(burstd, burstd.request("POST", "/reload"))
+
+
+def _faults_json(faults: Sequence[SettingsFault]) -> list[dict[str, object]]:
+    return [{"key": dotted_key(fault.path), "line": fault.line, "text": fault.text} for fault in faults]
 
 
 def dotted_key(path: tuple[str | int, ...]) -> str:

@@ -136,6 +136,8 @@ class PolicyReloader:
 
 
 def _log_faults(loaded: LoadedSettings) -> None:
+    for warning in loaded.settings.warnings:
+        log.warning("a settings key has a new name", file=loaded.settings.source.name, warning=str(warning))
     for fault in loaded.plugins.faults():
         log.warning("a policy that is not in the chain cannot be used", error=fault)
 

@@ -198,7 +198,7 @@ class Snapshot:
     """Why the record may be older than the world: machines are adopted, nothing else is done; empty: it is not."""
     history: JobHistory = field(default_factory=JobHistory)
     output_retention_cost: Decimal | None = None
-    """What a node may cost that is kept for output alone, in its offer's currency; None: keep_node_h alone counts."""
+    """What a node may cost that is kept for output alone, in its offer's currency; None: the time alone counts."""
     outlook: Mapping[str, Outlook] = field(default_factory=dict, compare=False)
     """By job id, what is expected of pending jobs; worked out when it is asked for."""
 

@@ -65,7 +65,7 @@ def _without_gc() -> Iterator[None]:
 
 
 def _decide(snapshot: Snapshot, policies: Sequence[Policy], tuning: Tuning, cache: PlannerCache | None) -> Plan:
-    view = build_view(snapshot, tuning.gate, tuning.keep_node_s)
+    view = build_view(snapshot, tuning.gate, tuning.output_retention_s)
     adoptions = plan_adoptions(snapshot, view)
     if snapshot.record_doubt:
         # What the record says of machines and slots may be long over: nothing is done on its word.
@@ -73,7 +73,7 @@ def _decide(snapshot: Snapshot, policies: Sequence[Policy], tuning: Tuning, cach
     read = isinstance(snapshot.slurm, SlurmView)
     target = Target()
     if read:
-        target = make_target(snapshot, policies, tuning.keep_node_s, tuning.spot_interruptions, cache)
+        target = make_target(snapshot, policies, tuning.output_retention_s, tuning.spot_interruptions, cache)
     steps = [*notice_steps(view), *advance_claims(view, tuning), *drain_unwanted_ready(view, target)]
     moving = frozenset(step.claim_id for step in steps if isinstance(step, ChangeClaimState))
     actions: list[Action] = [

@@ -93,7 +93,7 @@ class SnapshotView:
 
 
 def build_view(snapshot: Snapshot, gate: str, retention_s: float = RETENTION_S) -> SnapshotView:
-    """Builds the indexes. ``gate`` is the name of the gate's reservation; ``retention_s`` is Tuning.keep_node_s."""
+    """Builds the indexes. ``gate`` is the name of the gate's reservation; ``retention_s`` is Tuning's."""
     slurm = snapshot.slurm if isinstance(snapshot.slurm, SlurmView) else None
     by_claim: dict[str, Instance] = {}
     every_claim = (*snapshot.claims, *snapshot.storage_claims)

@@ -14,13 +14,13 @@ class Tuning:
     """Name of the reservation that holds every slot that is not ready."""
     boot_timeout_s: float = 600.0
     """From the launch until the machine answers."""
-    prove_timeout_s: float = 180.0
+    validation_timeout_s: float = 180.0
     """From its first answer until Slurm sees the node."""
     gang_timeout_s: float = 900.0
     """How long ready nodes of a multi-node job wait for the last of them."""
     orphan_grace_s: float = 120.0
     """How long a resource with our tag and without a claim is left alone."""
-    start_again_s: float = 20.0
+    slurmd_restart_s: float = 20.0
     """How long a slurmd that was started has to register before it is started again."""
     node_down_grace_s: float = 60.0
     """How long a node may be DOWN in Slurm before its machine is ended."""
@@ -30,11 +30,11 @@ class Tuning:
     """A job with more pending jobs than this before it in its partition gets its nodes bound to it."""
     bind_timeout_s: float = 60.0
     """How long bound nodes wait for their job before all jobs may use them."""
-    tidy_every_s: float = 30.0
+    power_down_retry_s: float = 30.0
     """How often Slurm is told again to power down a slot without a machine."""
     spot_interruptions: int = 2
     """After so many interruptions a job gets on-demand machines where there are any; 0: it makes no difference."""
-    keep_node_s: float = 86400.0
+    output_retention_s: float = 86400.0
     """How long after a job's end a node is kept for output of the job that is not off it."""
-    keep_node_cost: Decimal | None = None
+    output_retention_cost: Decimal | None = None
     """What that may cost for each node, in its offer's currency; None: whatever it costs."""

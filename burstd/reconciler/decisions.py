@@ -101,7 +101,8 @@ class QuarantiningDecider:
         alarms += termination_alarms(snapshot)
         alarms += foreign_alarms(snapshot)
         alarms += storage_node_alarms(snapshot)
-        alarms += [retention] if (retention := output_retention.retention_alarm(snapshot, tuning.keep_node_s)) else []
+        retention = output_retention.retention_alarm(snapshot, tuning.output_retention_s)
+        alarms += [retention] if retention else []
         return snapshot, DecisionResult(
             plan,
             stuck_on_burst_since(loop_state.stuck_on_burst_since, snapshot, plan.target),

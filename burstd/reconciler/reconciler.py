@@ -355,7 +355,7 @@ class Reconciler:
             spent=self._store.spending(),
             ended_claims=self._store.gone_claims(now - HOUR_S),
             history=self._history.history(),
-            output_retention_cost=self.config.tuning.keep_node_cost,
+            output_retention_cost=self.config.tuning.output_retention_cost,
             unrecorded_instances=machines.unknown,
             foreign_tags=machines.foreign,
             record_doubt=self._store.metadata(DOUBT_KEY),
@@ -386,7 +386,7 @@ class Reconciler:
         return self._what_if.smallest_changes(
             *self.latest,
             job_id,
-            lambda seen: make_target(seen, policies, tuning.keep_node_s, tuning.spot_interruptions),
+            lambda seen: make_target(seen, policies, tuning.output_retention_s, tuning.spot_interruptions),
         )
 
     def _seconds_until_due(self, snapshot: Snapshot, recheck_at: float) -> float:

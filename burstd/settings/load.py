@@ -22,6 +22,17 @@ from burstd.settings.sections import Settings
 from burstd.settings.toml_source import KeyPath, TomlSource, key_lines
 
 DEFAULT_SETTINGS_PATH = Path("/etc/burstd/burstd.toml")
+RENAMED_KEYS = {
+    "daemon.prove_timeout_s": "daemon.validation_timeout_s",
+    "daemon.tidy_every_s": "daemon.power_down_retry_s",
+    "daemon.start_again_s": "daemon.slurmd_restart_s",
+    "staging.keep_node_h": "staging.output_retention_h",
+    "staging.keep_node_cost": "staging.output_retention_cost",
+    "staging.hand_socket": "staging.worker_socket",
+    "policies.wait_aware.own_machines": "policies.wait_aware.dedicated_nodes",
+    "policies.broker.own_machines": "policies.broker.dedicated_nodes",
+}
+"""Former name of a key to its name, in the same table: accepted with a warning for one version."""
 
 
 def load_settings(path: Path | str = DEFAULT_SETTINGS_PATH, *, check_files: bool = True) -> Settings:
@@ -56,7 +67,8 @@ def parse_settings(
     except tomllib.TOMLDecodeError as error:
         raise SettingsError(source, [_syntax(error)]) from error
     source = TomlSource(name, key_lines(text))
-    faults = [*extra, *_cross_table_faults(data)]
+    clashes, warnings = _rename_keys(data, source)
+    faults = [*extra, *clashes, *_cross_table_faults(data)]
     settings: Settings | None = None
     try:
         settings = Settings.model_validate(data)
@@ -66,8 +78,31 @@ def parse_settings(
         faults += secret_faults(settings)
     if faults or settings is None:
         raise SettingsError(source, faults)
-    settings._source = source  # noqa: SLF001  only this room sets it
+    settings._source, settings._warnings = source, tuple(warnings)  # noqa: SLF001  only this room sets them
     return settings
+
+
+def _rename_keys(data: dict[str, Any], source: TomlSource) -> tuple[list[SettingsFault], list[SettingsFault]]:
+    """Gives keys with a former name their name, in place. Returns faults, of keys given twice, and warnings."""
+    faults: list[SettingsFault] = []
+    warnings: list[SettingsFault] = []
+    for former, name in RENAMED_KEYS.items():
+        *tables, old = former.split(".")
+        table: Any = data
+        for part in tables:
+            table = table.get(part) if isinstance(table, dict) else None
+        if not isinstance(table, dict) or old not in table:
+            continue
+        before, after = (*tables, old), (*tables, name.rpartition(".")[2])
+        if after[-1] in table:
+            faults.append(SettingsFault(before, f"is the former name of {name}, which is also set; remove {former}"))
+        else:
+            text = f"is now called {name}; rename it, as the next version refuses {former}"
+            warnings.append(SettingsFault(before, text, source.line(before)))
+            table[after[-1]] = table[old]
+            source.lines.setdefault(after, source.lines.get(before, 1))
+        del table[old]
+    return faults, warnings
 
 
 def build_pools(settings: Settings, expand: Callable[[str], Iterable[str]]) -> dict[str, Pool]:

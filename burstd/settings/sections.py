@@ -14,6 +14,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from burstd.domain.slurm.shape import Gres
 from burstd.planner.timeouts import Tuning
+from burstd.settings.faults import SettingsFault
 from burstd.settings.fields import RESTART, SECRET, AbsolutePath, Count, Name, Seconds, Section, matching
 from burstd.settings.staging import StagingSettings
 from burstd.settings.toml_source import TomlSource
@@ -80,13 +81,13 @@ class DaemonSettings(Section):
     poll_s: Seconds = 2.0
     cloud_poll_s: Seconds = 15.0
     boot_timeout_s: Seconds = _DEFAULT.boot_timeout_s
-    prove_timeout_s: Seconds = _DEFAULT.prove_timeout_s
+    validation_timeout_s: Seconds = _DEFAULT.validation_timeout_s
     gang_timeout_s: Seconds = _DEFAULT.gang_timeout_s
     orphan_grace_s: Seconds = _DEFAULT.orphan_grace_s
-    start_again_s: Seconds = _DEFAULT.start_again_s
+    slurmd_restart_s: Seconds = _DEFAULT.slurmd_restart_s
     node_down_grace_s: Seconds = _DEFAULT.node_down_grace_s
     launch_attempts: Count = _DEFAULT.launch_attempts
-    tidy_every_s: Seconds = _DEFAULT.tidy_every_s
+    power_down_retry_s: Seconds = _DEFAULT.power_down_retry_s
     spot_interruptions: Annotated[int, Field(strict=True, ge=0)] = _DEFAULT.spot_interruptions
 
 
@@ -216,11 +217,17 @@ class Settings(Section):
     staging: StagingSettings = StagingSettings()
 
     _source: TomlSource = PrivateAttr(default_factory=TomlSource)
+    _warnings: tuple[SettingsFault, ...] = PrivateAttr(default=())
 
     @property
     def source(self) -> TomlSource:
         """Where it was read, for messages."""
         return self._source
+
+    @property
+    def warnings(self) -> tuple[SettingsFault, ...]:
+        """Keys that the file has under a former name."""
+        return self._warnings
 
     @property
     def database(self) -> str:
@@ -264,11 +271,11 @@ class Settings(Section):
     @property
     def worker_socket(self) -> Path:
         """Where a burstd that is not root gets processes with users' rights."""
-        return self.staging.hand_socket or self.daemon.runtime_dir / "hand.sock"
+        return self.staging.worker_socket or self.daemon.runtime_dir / "hand.sock"
 
     @property
     def tuning(self) -> Tuning:
         """The times and limits that the core decides by."""
-        named = {**dict(self.slurm), **dict(self.daemon), "keep_node_s": self.staging.keep_node_h * 3600}
-        named["keep_node_cost"] = self.staging.keep_node_cost
+        named = {**dict(self.slurm), **dict(self.daemon), **dict(self.staging)}
+        named["output_retention_s"] = self.staging.output_retention_h * 3600
         return Tuning(**{name: named[name] for name in Tuning.__dataclass_fields__})

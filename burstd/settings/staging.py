@@ -76,7 +76,7 @@ class StagingSettings(Section):
     stores: dict[Name, StoreSettings] = Field(default_factory=dict, json_schema_extra=RESTART)
     job_dir: AbsolutePath = Field(default=Path("/var/spool/burst"), json_schema_extra=RESTART)
     socket: AbsolutePath | None = Field(default=None, json_schema_extra=RESTART)
-    hand_socket: AbsolutePath | None = Field(default=None, json_schema_extra=RESTART)
+    worker_socket: AbsolutePath | None = Field(default=None, json_schema_extra=RESTART)
     min_uid: Count = Field(default=1000, json_schema_extra=RESTART)
     transfers: Count = 4
     transfers_per_user: Count = 2
@@ -84,8 +84,8 @@ class StagingSettings(Section):
     user_bandwidth: Size | None = None
     cache_size: Size | None = None
     lifetime_days: Count = 30
-    keep_node_h: Hours = 24.0
-    keep_node_cost: Money | None = None
+    output_retention_h: Hours = 24.0
+    output_retention_cost: Money | None = None
     retries: Count = 8
     check_s: Seconds = 1.0
     scratch_max: Size | None = None

@@ -42,6 +42,16 @@ def test_checks_of_settings_need_no_daemon(run: Run, tmp_path: Path) -> None:
     assert {"key": "pools.gpu.memory", "line": 2, "text": "must be set"} in faults
 
 
+def test_a_key_under_its_former_name_is_a_warning(run: Run, tmp_path: Path) -> None:
+    file = tmp_path / "burstd.toml"
+    file.write_text(SETTINGS + "[daemon]\ntidy_every_s = 9\n", encoding="utf-8")
+    outcome = run("config", "check", str(file), "--no-files")
+    assert outcome.code == 0
+    assert "daemon.tidy_every_s: is now called daemon.power_down_retry_s" in outcome.out
+    [warning] = json.loads(run("config", "check", str(file), "--no-files", "--json").out)["warnings"]
+    assert warning["key"] == "daemon.tidy_every_s"
+
+
 def test_settings_with_staging(run: Run, tmp_path: Path) -> None:
     file = tmp_path / "burstd.toml"
     text = SETTINGS + '[staging]\nstore = "s"\n[staging.stores.s]\nkind = "shared"\npath = "/s"\n'

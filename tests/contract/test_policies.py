@@ -85,7 +85,7 @@ class TestWaitAware(PolicyContract):
     plugin = policies.wait_aware.plugin
     tried = (
         {},
-        {"value": 20, "idle_s": 0, "own_machines": False},
+        {"value": 20, "idle_s": 0, "dedicated_nodes": False},
         {"price": "0.5", "patience_s": 60, "projects": {"lab": {"value": 0}}, "partitions": {"gpu": {"patience_s": 1}}},
     )
 
@@ -97,7 +97,7 @@ class TestDataLocality(PolicyContract):
 
 class TestBroker(PolicyContract):
     plugin = policies.broker.plugin
-    tried = ({}, {"own_machines": False, "offers": {"sky/*": {"tags": ["eu"], "gpu_memory": "40G"}}})
+    tried = ({}, {"dedicated_nodes": False, "offers": {"sky/*": {"tags": ["eu"], "gpu_memory": "40G"}}})
 
 
 ACTIVE_SETTINGS: tuple[tuple[PolicyPlugin, dict[str, object]], ...] = (

@@ -39,8 +39,8 @@ CPU_SLOTS = tuple(f"c{i}" for i in range(1, 5))
 GPU_SLOTS = tuple(f"g{i}" for i in range(1, 4))
 SLOTS = frozenset(CPU_SLOTS + GPU_SLOTS)
 TUNING = Tuning(
-    boot_timeout_s=120, prove_timeout_s=60, gang_timeout_s=240, orphan_grace_s=60, node_down_grace_s=30,
-    bind_timeout_s=40, tidy_every_s=20,
+    boot_timeout_s=120, validation_timeout_s=60, gang_timeout_s=240, orphan_grace_s=60, node_down_grace_s=30,
+    bind_timeout_s=40, power_down_retry_s=20,
 )  # fmt: skip
 PACE = PollIntervals(tick_s=20, poll_s=10, slurm_fast_s=2, cloud_poll_s=30, cloud_fast_s=4, validation_retry_s=3)
 SLURM = SlurmConf(resume_timeout_s=200, suspend_timeout_s=8, ping_s=10, slurmd_timeout_s=60, requeue_delay_s=15)

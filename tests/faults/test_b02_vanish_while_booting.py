@@ -23,7 +23,7 @@ __all__ = ["quiet", "template"]
 
 pytestmark = pytest.mark.crash
 
-SLOW = replace(TUNING, boot_timeout_s=400, prove_timeout_s=400)
+SLOW = replace(TUNING, boot_timeout_s=400, validation_timeout_s=400)
 JOBS = 2
 
 

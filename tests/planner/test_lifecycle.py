@@ -27,7 +27,9 @@ SHAPE = Shape(cpus=4, memory_mib=8000)
 OFFER = Offer("sky", "r", "z", "t", spot=False, shape=SHAPE, price=Decimal(1))
 POOL = Pool("gpu", ("cl1",), ("burst",), SHAPE)
 OFF = frozenset({"CLOUD", "POWERED_DOWN"})
-TUNING = Tuning(boot_timeout_s=600, prove_timeout_s=180, node_down_grace_s=60, launch_attempts=4, tidy_every_s=30)
+TUNING = Tuning(
+    boot_timeout_s=600, validation_timeout_s=180, node_down_grace_s=60, launch_attempts=4, power_down_retry_s=30
+)
 
 
 def claim(state: S, **fields: Any) -> Claim:

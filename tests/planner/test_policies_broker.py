@@ -155,7 +155,7 @@ def test_machines_with_something_special_are_for_those_who_wish_it() -> None:
     assert [(w.jobs, w.dedicated) for w in decided(*rows).wants] == [(("1",), True), (("2",), False)]
     shared = decided(job("1", comment="burst: gpu=1"), job("2"))
     assert [(w.jobs, w.dedicated) for w in shared.wants] == [(("1", "2"), True)]
-    assert [(w.jobs, w.dedicated) for w in decided(*rows, **SITE, own_machines=False).wants] == [
+    assert [(w.jobs, w.dedicated) for w in decided(*rows, **SITE, dedicated_nodes=False).wants] == [
         (("1",), False), (("2",), False),
     ]  # fmt: skip
 

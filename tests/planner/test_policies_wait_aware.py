@@ -206,6 +206,6 @@ def test_others_policies_and_other_causes_are_left_alone() -> None:
 
 
 def test_machines_may_be_for_all() -> None:
-    found = decided({"1": ahead(5)}, gpu_job(), own_machines=False)
+    found = decided({"1": ahead(5)}, gpu_job(), dedicated_nodes=False)
     assert wants(found) == [("gpu", 1, ("1",))]
     assert not found.wants[0].dedicated

@@ -189,7 +189,7 @@ def test_it_is_launched_and_proved_as_others_are_and_given_up_in_time() -> None:
     assert [type(a) for a in steps(seen(storage(C.PLANNED), wants=node(start_reason="x")))] == [LaunchMachine]
     assert [type(a) for a in steps(seen(storage(C.LAUNCHING), wants=node(start_reason="x")))] == [LaunchMachine]
     assert [type(a) for a in steps(seen(storage(C.VALIDATING), wants=node(start_reason="x")))] == [ValidateNode]
-    late = storage(C.VALIDATING, since=NOW - Tuning().prove_timeout_s - 1)
+    late = storage(C.VALIDATING, since=NOW - Tuning().validation_timeout_s - 1)
     assert moves(seen(late, wants=node(start_reason="x"))) == [(C.VALIDATING, C.FAILED)]
 
 

@@ -247,11 +247,11 @@ def _validating(claim: Claim, view: SnapshotView, tuning: Tuning) -> list[Action
         return fail_claim(claim, instance.cause or "boot", with_detail("the instance is in error", instance.error))
     # After a long time without burstd: a job that Slurm has started meanwhile runs on it.
     if (
-        view.now - max(claim.since, view.snapshot.runtime_state.process_start) > tuning.prove_timeout_s
+        view.now - max(claim.since, view.snapshot.runtime_state.process_start) > tuning.validation_timeout_s
         and not has_had_job
     ):
         return fail_claim(
-            claim, VALIDATION_TIMEOUT, f"Slurm did not see the node within {tuning.prove_timeout_s:.0f} s"
+            claim, VALIDATION_TIMEOUT, f"Slurm did not see the node within {tuning.validation_timeout_s:.0f} s"
         )
     if claim.pool not in view.snapshot.pools and not has_had_job:
         return fail_claim(claim, "pool", f"pool {claim.pool} is no longer configured")
@@ -262,7 +262,7 @@ def _validating(claim: Claim, view: SnapshotView, tuning: Tuning) -> list[Action
     if claim.id not in progress.validated:
         return [ValidateNode(claim.id, "validate again after a restart")]
     # A slurmctld that was restarted meanwhile may take no notice of a slurmd: starting it again mends that.
-    fresh = view.now - progress.slurmd_started.get(claim.id, float("-inf")) < tuning.start_again_s
+    fresh = view.now - progress.slurmd_started.get(claim.id, float("-inf")) < tuning.slurmd_restart_s
     if node is None or fresh or "POWERING_DOWN" in node.flags:
         return []
     if "POWER_UP" in node.flags:
@@ -351,7 +351,7 @@ def _power_down(claim: Claim, view: SnapshotView, tuning: Tuning) -> list[Action
     if node is None or node.powered_down or "POWERING_DOWN" in node.flags or _slot_has_unknown_machine(claim, view):
         return []
     last = view.snapshot.runtime_state.power_down_sent_at.get(claim.slot)
-    if last is not None and view.now - last < tuning.tidy_every_s:
+    if last is not None and view.now - last < tuning.power_down_retry_s:
         return []
     return [PowerDown((claim.slot,), True, "its machine is terminated")]
 

@@ -85,7 +85,7 @@ def reset_slots(view: SnapshotView, tuning: Tuning) -> list[Action]:
                 continue
             if node.flags & {"POWERING_UP", "POWER_UP", "POWERING_DOWN", "POWER_DOWN"}:
                 continue
-            if view.now - last_power_down.get(slot, float("-inf")) >= tuning.tidy_every_s:
+            if view.now - last_power_down.get(slot, float("-inf")) >= tuning.power_down_retry_s:
                 slots.append(slot)
     return [PowerDown(tuple(slots), True, "the slot has no machine")] if slots else []
 

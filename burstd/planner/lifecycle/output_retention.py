@@ -1,7 +1,8 @@
 """Nodes that are kept because they hold output of a job that is not off them. For so long, then they go all the same.
 
 A kept node stays open to other jobs. Where an administrator wants it gone (a hold of its slot, a ceiling) it is closed
-behind the gate and waits there; only what it holds going home, being discarded, or keep_node_s running out ends it.
+behind the gate and waits there; only what it holds going home, being discarded, or output_retention_s running out
+ends it.
 """
 
 from __future__ import annotations
@@ -90,7 +91,7 @@ def _nodes_with_output(snapshot: Snapshot, retention_s: float) -> Iterable[NodeR
 
 
 def _retention_s(snapshot: Snapshot, claim: Claim, retention_s: float) -> float:
-    """How long its node is kept: not longer than keep_node_cost lasts."""
+    """How long its node is kept: not longer than output_retention_cost lasts."""
     if snapshot.output_retention_cost is None or not claim.offer.price:
         return retention_s
     return min(retention_s, float(snapshot.output_retention_cost / claim.offer.price * 3600))

@@ -150,8 +150,9 @@ def _validating(claim: Claim, view: SnapshotView, tuning: Tuning) -> list[Action
     instance = view.by_claim.get(claim.id)
     if instance is not None and instance.state is InstanceState.ERROR:
         return fail_claim(claim, instance.cause or "boot", with_detail("the instance is in error", instance.error))
-    if view.now - max(claim.since, progress.process_start) > tuning.prove_timeout_s:
-        return fail_claim(claim, "validation_timeout", f"not made a storage node within {tuning.prove_timeout_s:.0f} s")
+    if view.now - max(claim.since, progress.process_start) > tuning.validation_timeout_s:
+        reason = f"not made a storage node within {tuning.validation_timeout_s:.0f} s"
+        return fail_claim(claim, "validation_timeout", reason)
     if claim.pool not in view.snapshot.pools:
         return fail_claim(claim, "pool", f"store {claim.pool} is no longer configured")
     if claim.id in progress.busy or not claim.address or view.cloud(claim) is None:

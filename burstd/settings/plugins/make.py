@@ -48,12 +48,12 @@ def make_policies(
 def _overhead_fault(chosen: ResolvedPlugin, times: DaemonSettings) -> str:
     """What is wrong with ``overhead_s`` of a policy that has it: machines could come too late for what is reserved."""
     overhead_s = getattr(chosen.settings, "overhead_s", None)
-    least = times.boot_timeout_s + times.prove_timeout_s + SHUTDOWN_S
+    least = times.boot_timeout_s + times.validation_timeout_s + SHUTDOWN_S
     if not isinstance(overhead_s, (int, float)) or overhead_s >= least:
         return ""
     return (
-        f"must be at least {least:g}, daemon.boot_timeout_s ({times.boot_timeout_s:g}) and daemon.prove_timeout_s "
-        f"({times.prove_timeout_s:g}) and {SHUTDOWN_S:g} s for the end (it is {overhead_s:g}): a machine "
+        f"must be at least {least:g}, daemon.boot_timeout_s ({times.boot_timeout_s:g}) and daemon.validation_timeout_s "
+        f"({times.validation_timeout_s:g}) and {SHUTDOWN_S:g} s for the end (it is {overhead_s:g}): a machine "
         f"that boots for as "
         "long as it may would come too late for its jobs; raise it, or lower these two"
     )

@@ -222,10 +222,9 @@ class StagingService:
                 self._begin_sweep()
         if self._usage_is_stale() and now >= self._count_due and not self._counting:
             self._count_usage()
+        retention_s = self._settings.output_retention_h * HOUR_S
         self._retained_nodes = tuple(
-            RetainedNode(
-                node, row.job_id, row.user, row.since + self._settings.keep_node_h * HOUR_S, row.error or row.reason
-            )
+            RetainedNode(node, row.job_id, row.user, row.since + retention_s, row.error or row.reason)
             for row in self.controller.recorded_stagings()
             if row.job_state and (row.state in OUTPUT_ON_NODES or row.resume in OUTPUT_ON_NODES)
             for node in row.nodes
