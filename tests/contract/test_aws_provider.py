@@ -132,7 +132,7 @@ class TestThrottling:
         world.empty_fleet("RequestLimitExceeded")
         first = launch_requests(world, provider, 3)
         for _ in range(2):
-            assert count_by_type(list(provider.launch(first))) == {"TokenSpent": 3}
+            assert count_by_type(list(provider.launch(first))) == {"ClientTokenSpent": 3}
         anew = recorded_requests(world, provider, "n0", "n1", "n2")
         assert len(launched_offers(list(provider.launch(anew)))) == 3
         terminate_all(world, provider)

@@ -111,7 +111,7 @@ class TestAnswersThatDoNotCome:
         for number, kind in enumerate((f"POST {CLAIMS}", LAUNCH, f"PATCH {CLAIMS}/NAME")):
             for act in (lose_answer, drop_connection):
                 world.proxy.order(kind, act)
-                claim = f"c{number}{act.__name__}"
+                claim = f"c{number}{act.__name__.replace('_', '-')}"
                 launch_outcome(world, provider, claim)
                 again = launch_outcome(world, provider, claim)
                 assert isinstance(again, Instance), repr(again)

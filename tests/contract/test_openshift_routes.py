@@ -63,7 +63,7 @@ def pod(plane: KubernetesPlane) -> Iterator[str]:
 def make_pod(plane: KubernetesPlane, name: str, own_labels: dict[str, str]) -> None:
     spec = {"containers": [{"name": "node", "image": "node"}]}
     plane.api.post(
-        PODS, {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "labels": labels}, "spec": spec}
+        PODS, {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "labels": own_labels}, "spec": spec}
     )
     plane.wait(lambda: plane.api.get(f"{PODS}/{name}")["status"]["phase"] == "Running", f"{name} runs")
 

@@ -148,7 +148,7 @@ def test_differences_are_named_and_such_a_machine_is_given_nothing(
     box = boot("cl2", claim.address, gpus=3)
     bench.version = (21, 8, 1)
     with pytest.raises(ValidationFailed) as caught:
-        bench.validate(claim, bench.machines.console_of(box), skip=frozenset(), users=("slurm", "root"))
+        bench.validate(claim, bench.machines.console_of(box), skip_checks=frozenset(), users=("slurm", "root"))
     said = str(caught.value)
     assert caught.value.cause == "gpus"
     assert not caught.value.again
@@ -174,10 +174,10 @@ def test_the_sites_own_checks(bench: ValidationBench, boot: Callable[..., Box]) 
     box = boot("cl2", claim.address)
     console = bench.machines.console_of(box)
     with pytest.raises(ValidationFailed, match=r"'ls: cannot access '/scratch'.*' \(exit status 2\)") as caught:
-        bench.validate(claim, console, commands={"scratch": "ls -d /scratch"})
+        bench.validate(claim, console, check_commands={"scratch": "ls -d /scratch"})
     assert caught.value.cause == "scratch"
     box.run(["mkdir", "/scratch"])
-    bench.validate(claim, console, commands={"scratch": "ls -d /scratch"})
+    bench.validate(claim, console, check_commands={"scratch": "ls -d /scratch"})
 
 
 def test_another_machine_at_the_address_is_told_nothing(bench: ValidationBench, boot: Callable[..., Box]) -> None:
@@ -199,16 +199,16 @@ def test_first_use_is_pinned_for_the_claim_and_for_no_longer(bench: ValidationBe
     trust = {"sandbox": HostKeyPolicy.FIRST_USE}
     first = boot("first", claim.address)
     bench.machines.console_of(first)
-    bench.validate(claim, None, trust=trust)
+    bench.validate(claim, None, host_key_policies=trust)
     first.stop()
     second = boot("second", claim.address)
     bench.machines.console_of(second)
     for _ in range(2):  # what the wrong one showed is not learned
         with pytest.raises(HostKeyMismatch, match="of its first connection"):
-            bench.validate(claim, None, trust=trust)
+            bench.validate(claim, None, host_key_policies=trust)
     assert not has_key(second)
     bench.validator().retain_only([])
-    bench.validate(claim, None, trust=trust)
+    bench.validate(claim, None, host_key_policies=trust)
     assert has_key(second)
 
 
@@ -250,7 +250,7 @@ def test_a_port_that_speaks_no_ssh(bench: ValidationBench, boot: Callable[..., B
     server = box.popen(["python3", "-m", "http.server", "22"], stderr=-3)
     box.wait_ssh()
     with pytest.raises(NotReachable, match="but not as sshd does"):
-        bench.validate(claim, None, trust={"sandbox": HostKeyPolicy.FIRST_USE}, connect_timeout_s=1.0)
+        bench.validate(claim, None, host_key_policies={"sandbox": HostKeyPolicy.FIRST_USE}, connect_timeout_s=1.0)
     server.kill()
     server.wait()
 
@@ -261,7 +261,7 @@ def test_a_machine_that_refuses_our_key(bench: ValidationBench, boot: Callable[.
     console = bench.machines.console_of(box)
     # The console says that cloud-init is done; without it the key may still come.
     with pytest.raises(NotAuthorizedYet, match="may not have installed it so far"):
-        bench.validate(claim, None, trust={"sandbox": HostKeyPolicy.FIRST_USE})
+        bench.validate(claim, None, host_key_policies={"sandbox": HostKeyPolicy.FIRST_USE})
     with pytest.raises(AuthRefused, match="refuses burstd's key for root") as caught:
         bench.validate(claim, console)
     assert caught.value.cause == "auth"

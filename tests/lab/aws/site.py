@@ -89,7 +89,7 @@ class AwsSite(BaseSite):
         lines = "".join(f"{key} = {json.dumps(value)}\n" for key, value in settings.items())
         prices = "".join(f'"{name}" = "{price}"\n' for name, price in self._prices.items())
         spot = "".join(f'"{name}" = "{float(price) / 3:.4f}"\n' for name, price in self._prices.items())
-        return f"[providers.aws]\n{lines}[providers.aws.catalog.prices]\n{prices}[providers.aws.spot_prices]\n{spot}"
+        return f"[providers.aws]\n{lines}[providers.aws.prices]\n{prices}[providers.aws.spot_prices]\n{spot}"
 
     def rules_of(self, pool: Pool) -> Sequence[OfferRule]:
         """Every type."""

@@ -264,7 +264,7 @@ def test_quotas_are_told_in_machines(limit: int, used: int, ok: bool | None, tex
     large = Ec2InstanceType("p5.48xlarge", 192, 0, 8, "H100", 0, "x86_64", (), 0, spot=False)
 
     class Limits:
-        def read(self) -> list[Quota]:
+        def read_quotas(self) -> list[Quota]:
             return [Quota("Running On-Demand P instances", limit, used, "vCPUs")]
 
     kinds = [large, replace(large, name="p3.2xlarge", vcpus=8), replace(large, name="c5.large", vcpus=2)]
