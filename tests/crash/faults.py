@@ -154,7 +154,7 @@ def crashing_store(store: T, bomb: CrashPoints, disk: Disk) -> T:
 
 def store_with_claims(store: T, find: Callable[..., Any]) -> T:
     """A store whose history of claims is another's."""
-    return cast("T", _Proxy(store, lambda name, call: find if name == "find" else call))
+    return cast("T", _Proxy(store, lambda name, call: find if name == "find_claims" else call))
 
 
 @dataclass(slots=True)

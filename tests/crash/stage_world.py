@@ -98,8 +98,8 @@ class StageWorld:
     def _note(self, claim: Claim) -> None:
         self.claims[claim.slot] = self.history[claim.id] = claim
 
-    def find(self, *, slot: str, since: float, limit: int) -> tuple[Claim, ...]:
-        """See Store.find."""
+    def find_claims(self, *, slot: str, since: float, limit: int) -> tuple[Claim, ...]:
+        """See Store.find_claims."""
         found = [claim for claim in self.history.values() if claim.slot == slot and claim.id not in self.unrecorded]
         return tuple(c for c in found if c.state is not ClaimState.GONE or c.since >= since)[:limit]
 
@@ -183,7 +183,7 @@ class StageWorld:
             [],
         )
         self.controller = StagingController(
-            store=store_with_claims(crashing_store(self._store, self.crash_points, self.disk), self.find),
+            store=store_with_claims(crashing_store(self._store, self.crash_points, self.disk), self.find_claims),
             workers=self.workers, clock=self.clock,
             transfers=transfers, pools=lambda: POOLS, rules=self._rules, quotas=self.quotas,
         )  # fmt: skip

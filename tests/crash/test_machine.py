@@ -162,7 +162,7 @@ class Crashes(RuleBasedStateMachine):
         if kit is not None:
             kit.fail(kind, n)
 
-    @precondition(lambda self: self.world.living())
+    @precondition(lambda self: self.world.running_instances())
     @rule(which=st.integers(0, 7), kind=st.sampled_from(["lost", "taken", "hint", "omitted", "unknown", "pending"]))
     def machine_fault(self, which: int, kind: str) -> None:
         living = self.world.running_instances()

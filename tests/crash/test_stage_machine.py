@@ -87,7 +87,7 @@ class StageCrashes(RuleBasedStateMachine):
             case _:
                 slurm.cancel(job, hurry=what == "hurry")
 
-    @precondition(lambda self: self.world.desk is not None and self.world.store.stagings())
+    @precondition(lambda self: self.world.controller is not None and self.world.store.stagings())
     @rule(which=st.integers(0, 5))
     def retry(self, which: int) -> None:
         rows = self.world.store.stagings()

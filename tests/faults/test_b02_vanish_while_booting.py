@@ -74,9 +74,9 @@ def booting(tmp_path: Path, template: Path) -> World:
 
 
 def test_what_had_answered_and_answers_no_more_is_given_up_soon(
-    proving: World, monkeypatch: pytest.MonkeyPatch
+    validating: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    w = proving
+    w = validating
     first = {claim.id for claim in w.claims()}
     for made in w.running_instances():
         w.kits[made.provider].end_instance(made.id)
@@ -88,8 +88,8 @@ def test_what_had_answered_and_answers_no_more_is_given_up_soon(
     assert "lacks" not in w.alarm
 
 
-def test_what_answers_is_kept_for_as_long_as_the_list_lacks_it(proving: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    w = proving
+def test_what_answers_is_kept_for_as_long_as_the_list_lacks_it(validating: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    w = validating
     first = {claim.id for claim in w.claims()}
     for liar in w.lying_clouds.values():
         liar.lie = "empty"
@@ -110,7 +110,7 @@ def test_the_silence_of_a_machine_that_boots_proves_nothing(booting: World) -> N
         liar.lie = "empty"
     w.run(100)
     assert states(w) == [S.BOOTING] * JOBS
-    said = re.search(r"given up by (\d\d):(\d\d) UTC", w.alarm)
+    said = re.search(r"those that boot by (\d\d):(\d\d) UTC", w.alarm)
     assert said is not None, w.alarm
     at = (launched + SLOW.boot_timeout_s) % 86400 // 60
     assert int(said[1]) * 60 + int(said[2]) == at
