@@ -88,7 +88,9 @@ def test_what_had_answered_and_answers_no_more_is_given_up_soon(
     assert "lacks" not in w.alarm
 
 
-def test_what_answers_is_kept_for_as_long_as_the_list_lacks_it(validating: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_answers_is_kept_for_as_long_as_the_list_lacks_it(
+    validating: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     w = validating
     first = {claim.id for claim in w.claims()}
     for liar in w.lying_clouds.values():
