@@ -18,7 +18,7 @@ from tests.slurm.rig import Rig, rig
 
 pytestmark = [pytest.mark.boxes, pytest.mark.slurm]
 SUBMIT = "cd /tmp; sbatch --parsable -o /tmp/out -p onprem --wrap id"
-MUNGED = "pkill -x munged; while pgrep -x munged; do sleep 0.1; done; "
+MUNGED = "pkill -x munged; while pgrep -x munged >/dev/null; do sleep 0.1; done; "
 MUNGED += "setpriv --reuid=munge --regid=munge --clear-groups munged"
 
 
