@@ -125,11 +125,11 @@ def forward_socket(socket_path: Path, backend: FakeBackend, nodes: FakeNodes) ->
     assert not socket_path.exists()
 
 
-Ask = Callable[..., tuple[socket.socket, dict[str, Any]]]
+ForwardCall = Callable[..., tuple[socket.socket, dict[str, Any]]]
 
 
 @pytest.fixture
-def ask(forward_socket: Path) -> Iterator[Ask]:
+def call_forward(forward_socket: Path) -> Iterator[ForwardCall]:
     """Sends a line and reads the answer."""
     made: list[socket.socket] = []
 
@@ -160,10 +160,10 @@ def forward_request(job_id: str = "101", **more: object) -> dict[str, object]:
 
 
 @needs_root
-def test_the_owner_reaches_the_port_and_each_end_is_carried(ask: Ask, nodes: FakeNodes) -> None:
+def test_the_owner_reaches_the_port_and_each_end_is_carried(call_forward: ForwardCall, nodes: FakeNodes) -> None:
     said = os.urandom(2 << 20)
     for _ in range(3):
-        wire, answer = ask(forward_request(), NOBODY)
+        wire, answer = call_forward(forward_request(), NOBODY)
         assert answer == {"ok": True, "job": "101", "node": "gpu1"}
         wire.sendall(said)
         wire.shutdown(socket.SHUT_WR)
@@ -171,10 +171,10 @@ def test_the_owner_reaches_the_port_and_each_end_is_carried(ask: Ask, nodes: Fak
     assert nodes.opened == ["gpu1"]  # One way in served all.
 
 
-def test_a_broken_shell_is_replaced_while_others_use_it(ask: Ask, nodes: FakeNodes) -> None:
-    first, _ = ask(forward_request())
+def test_a_broken_shell_is_replaced_while_others_use_it(call_forward: ForwardCall, nodes: FakeNodes) -> None:
+    first, _ = call_forward(forward_request())
     nodes.dead_dials = 1
-    second, answer = ask(forward_request())
+    second, answer = call_forward(forward_request())
     assert answer["ok"]
     assert nodes.opened == ["gpu1", "gpu1"]
     assert nodes.closed == 0
@@ -186,7 +186,7 @@ def test_a_broken_shell_is_replaced_while_others_use_it(ask: Ask, nodes: FakeNod
         wire.close()
     # The old one ends with the last that it carried; the new one is kept for the next.
     until(lambda: nodes.closed == 1)
-    assert ask(forward_request())[1]["ok"]
+    assert call_forward(forward_request())[1]["ok"]
     assert nodes.opened == ["gpu1", "gpu1"]
 
 
@@ -197,9 +197,9 @@ def until(true: Callable[[], bool]) -> None:
 
 
 @needs_root
-def test_each_user_has_a_shell_of_his_own(ask: Ask, nodes: FakeNodes) -> None:
-    assert ask(forward_request(), NOBODY)[1]["ok"]
-    assert ask(forward_request())[1]["ok"]
+def test_each_user_has_a_shell_of_his_own(call_forward: ForwardCall, nodes: FakeNodes) -> None:
+    assert call_forward(forward_request(), NOBODY)[1]["ok"]
+    assert call_forward(forward_request())[1]["ok"]
     assert nodes.opened == ["gpu1", "gpu1"]
 
 
@@ -229,12 +229,12 @@ def flaky(monkeypatch: pytest.MonkeyPatch) -> list[OSError]:
     return errors
 
 
-def test_it_goes_on_after_errors_of_accept(flaky: list[OSError], ask: Ask) -> None:
-    assert ask(forward_request())[1]["ok"]
+def test_it_goes_on_after_errors_of_accept(flaky: list[OSError], call_forward: ForwardCall) -> None:
+    assert call_forward(forward_request())[1]["ok"]
     assert flaky == []
 
 
-def test_it_goes_on_where_no_thread_can_be_started(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_goes_on_where_no_thread_can_be_started(call_forward: ForwardCall, monkeypatch: pytest.MonkeyPatch) -> None:
     def start(_: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
@@ -242,8 +242,8 @@ def test_it_goes_on_where_no_thread_can_be_started(ask: Ask, monkeypatch: pytest
         patch.setattr(threading.Thread, "start", start)
         # More than the six that may be open.
         for _ in range(7):
-            assert ask(forward_request())[1]["error"] == "burstd can start no more threads; try again later."
-    assert ask(forward_request())[1]["ok"]
+            assert call_forward(forward_request())[1]["error"] == "burstd can start no more threads; try again later."
+    assert call_forward(forward_request())[1]["ok"]
 
 
 def test_a_connection_that_comes_as_it_ends_is_none(
@@ -284,29 +284,31 @@ def test_a_connection_that_comes_as_it_ends_is_none(
         (b"x" * 10_000, NOBODY, 422, "of one version"),
     ],
 )
-def test_the_rest_is_refused_with_a_sentence(ask: Ask, asked: object, uid: int, status: int, says: str) -> None:
-    _, answer = ask(asked, uid)
+def test_the_rest_is_refused_with_a_sentence(
+    call_forward: ForwardCall, asked: object, uid: int, status: int, says: str
+) -> None:
+    _, answer = call_forward(asked, uid)
     assert (answer["ok"], answer["status"]) == (False, status)
     assert says in answer["error"]
 
 
-def test_an_administrator_reaches_every_job(ask: Ask, nodes: FakeNodes) -> None:
-    assert ask(forward_request("102"))[1] == {"ok": True, "job": "102", "node": "gpu2"}
+def test_an_administrator_reaches_every_job(call_forward: ForwardCall, nodes: FakeNodes) -> None:
+    assert call_forward(forward_request("102"))[1] == {"ok": True, "job": "102", "node": "gpu2"}
     nodes.unreachable = "10.0.0.9 does not answer"
-    _, answer = ask(forward_request("101"))
+    _, answer = call_forward(forward_request("101"))
     assert (answer["status"], answer["error"]) == (503, "10.0.0.9 does not answer")
 
 
-def test_nodes_that_are_the_sites_own_and_parts_of_arrays(ask: Ask, backend: FakeBackend) -> None:
+def test_nodes_that_are_the_sites_own_and_parts_of_arrays(call_forward: ForwardCall, backend: FakeBackend) -> None:
     rows = (
         job("7_1", OTHER_USER, JobState.RUNNING, array_job_id="7", node_list=("gpu2",)),
         job("7_2", OTHER_USER, JobState.RUNNING, array_job_id="7", node_list=("rack1", "gpu1")),
         job("8", OTHER_USER, JobState.RUNNING, node_list=("rack1",)),
     )
     backend.loop = (replace(SNAPSHOT, slurm=replace(SLURM, jobs=rows)), PLAN)
-    assert "Several parts of job 7 run: name one of 7_1, 7_2." in ask(forward_request("7"))[1]["error"]
-    assert ask(forward_request("7_2"))[1]["node"] == "gpu1"
-    assert "runs on rack1, which burstd did not start" in ask(forward_request("8"))[1]["error"]
+    assert "Several parts of job 7 run: name one of 7_1, 7_2." in call_forward(forward_request("7"))[1]["error"]
+    assert call_forward(forward_request("7_2"))[1]["node"] == "gpu1"
+    assert "runs on rack1, which burstd did not start" in call_forward(forward_request("8"))[1]["error"]
 
 
 def test_what_waits_of_an_array_is_not_what_runs(backend: FakeBackend) -> None:
@@ -346,9 +348,11 @@ def test_nobody_reaches_others_by_an_id_of_many(backend: FakeBackend, asked: str
         ({"claims": CLAIMS[1:]}, "the machine of gpu1 has ended"),
     ],
 )
-def test_connections_end_with_the_job(ask: Ask, backend: FakeBackend, changes: dict[str, Any], why: str) -> None:
-    carried, held = ask(forward_request())[0], ask(forward_request(hold=True))[0]
-    others = ask(forward_request("102", hold=True))[0]
+def test_connections_end_with_the_job(
+    call_forward: ForwardCall, backend: FakeBackend, changes: dict[str, Any], why: str
+) -> None:
+    carried, held = call_forward(forward_request())[0], call_forward(forward_request(hold=True))[0]
+    others = call_forward(forward_request("102", hold=True))[0]
     backend.loop = (replace(SNAPSHOT, **changes), PLAN)
     assert carried.recv(1) == b""
     assert line(held) == {"error": why}
@@ -358,22 +362,22 @@ def test_connections_end_with_the_job(ask: Ask, backend: FakeBackend, changes: d
         others.recv(1)
 
 
-def test_what_cannot_be_read_cuts_nothing(ask: Ask, backend: FakeBackend) -> None:
-    carried = ask(forward_request())[0]
+def test_what_cannot_be_read_cuts_nothing(call_forward: ForwardCall, backend: FakeBackend) -> None:
+    carried = call_forward(forward_request())[0]
     backend.loop = (replace(SNAPSHOT, slurm=Unavailable("no answer", NOW)), PLAN)
-    assert ask(forward_request())[1]["error"] == "Slurm cannot be read: no answer"
+    assert call_forward(forward_request())[1]["error"] == "Slurm cannot be read: no answer"
     carried.sendall(b"abc")
     carried.shutdown(socket.SHUT_WR)
     assert carried.recv(10) == b"cba"
 
 
 @needs_root
-def test_one_user_cannot_take_all_connections(ask: Ask) -> None:
-    mine = [ask(forward_request(), NOBODY) for _ in range(3)]
+def test_one_user_cannot_take_all_connections(call_forward: ForwardCall) -> None:
+    mine = [call_forward(forward_request(), NOBODY) for _ in range(3)]
     assert [answer["ok"] for _, answer in mine] == [True, True, False]
     assert "Too many connections" in mine[-1][1]["error"]
-    assert all(ask(forward_request())[1]["ok"] for _ in range(7)), "root has as many as he wants"
+    assert all(call_forward(forward_request())[1]["ok"] for _ in range(7)), "root has as many as he wants"
     mine[0][0].close()
     # The place is free once the daemon has seen it go.
-    while not ask(forward_request(), NOBODY)[1]["ok"]:
+    while not call_forward(forward_request(), NOBODY)[1]["ok"]:
         pass

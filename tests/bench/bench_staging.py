@@ -192,13 +192,13 @@ class SshBench:
 
             return run
 
-        def of(uids: Sequence[int]) -> Contestant:
+        def contestant_of(uids: Sequence[int]) -> Contestant:
             return Contestant(lambda: begin(uids), self.clear)
 
         ways = {
-            "one job": of([USER]),
-            "10 jobs of one user": of([USER] * USERS),
-            "10 jobs of 10 users": of(range(USER, USER + USERS)),
+            "one job": contestant_of([USER]),
+            "10 jobs of one user": contestant_of([USER] * USERS),
+            "10 jobs of 10 users": contestant_of(range(USER, USER + USERS)),
         }
         title = f"{self.ground.size_mb} MB of input"
         return Contest(title, "one job", ways, {}, self.ground.size_mb), said
