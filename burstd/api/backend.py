@@ -1,4 +1,4 @@
-"""What the control interface needs of the daemon, and nothing more: its last look, its record, its ear for commands."""
+"""The daemon as the API sees it: last snapshot and plan, record, command queue, and the backends of its routes."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from burstd.domain.staging import StageState, Staging
 from burstd.settings import QuotaSettings
 
 COMMAND_TIMEOUT_S = 20.0
-"""How long a caller waits for the deciding thread; longer than a loop with a slow slurmctld takes."""
+"""How long a caller waits for the deciding thread, in seconds: longer than a loop with a slow slurmctld."""
 PROVIDER_CHECK_TIMEOUT_S = 120.0
-"""How long a caller waits for a provider that looks at itself: some dozens of calls, one after the other."""
+"""How long a caller waits for a provider's self-check, in seconds: some dozens of calls in sequence."""
 
 
 class NoAnswer(BurstdError):
-    """The deciding thread did not take the command in time, or is ending; it was taken off the queue, not done."""
+    """The deciding thread did not take the command in time, or is ending; the command was not executed."""
 
 
 class CheckInProgress(BurstdError):
-    """A provider looks at itself once at a time."""
+    """A self-check of this provider is already running."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,37 +54,37 @@ class ClaimRecords(Protocol):
     """The part of burstd.db.Reader that is asked for; used from several threads. Raises StoreError kinds."""
 
     def claim(self, claim_id: str) -> Claim:
-        """See Reader."""
+        """The claim of this id, live or past."""
         ...
 
     def find_claims(self, *, user: str = "", job: str = "", slot: str = "", limit: int = 1000) -> tuple[Claim, ...]:
-        """See Reader."""
+        """Claims of a user, job or slot, newest first, past ones included."""
         ...
 
     def events(
         self, *, after: int = 0, subject: str = "", job: str = "", newest: bool = False, limit: int = 1000
     ) -> tuple[LoggedEvent, ...]:
-        """See Reader."""
+        """Events after this ``seq``, oldest first; with ``newest`` the last ``limit`` ones."""
         ...
 
     def remarks(self, subject: str) -> tuple[RecordedRemark, ...]:
-        """See Reader."""
+        """What the last plan says about a subject, each remark with the time it first appeared."""
         ...
 
     def job_owner(self, job_id: str) -> str:
-        """See Reader."""
+        """The user of a job on record; empty: not known."""
         ...
 
     def drained_slots(self) -> tuple[DrainedSlot, ...]:
-        """See Reader."""
+        """Slots that ``burstctl node drain`` keeps out of use."""
         ...
 
     def stagings(self, live: bool = True) -> tuple[Staging, ...]:
-        """See Reader."""
+        """The data of all jobs; with ``live`` only what is not cleared yet."""
         ...
 
     def find_staging(self, job_id: str) -> Staging | None:
-        """See Reader."""
+        """The data of one job; None: the record has none."""
         ...
 
     def find_stagings(
@@ -95,11 +95,11 @@ class ClaimRecords(Protocol):
         before: tuple[float, str] | None = None,
         limit: int = 100,
     ) -> tuple[Staging, ...]:
-        """See Reader."""
+        """A page of jobs' data, newest first; ``before`` is the time and job where the last page ended."""
         ...
 
     def bill(self, group: BillGrouping, since: float, until: float | None = None) -> tuple[BillLine, ...]:
-        """See Reader."""
+        """Machine cost from ``since`` to ``until``, one line for each group and currency."""
         ...
 
 
@@ -154,7 +154,7 @@ class TransferProgress(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class StoreUsage:
-    """The store in use, as it was last looked at."""
+    """The store in use, as last read."""
 
     name: str
     kind: str
@@ -167,12 +167,12 @@ class StoreUsage:
     leftovers: int = 0
     """Objects and unfinished puts that belong to nothing, and are to be removed."""
     error: str = ""
-    """Why it could not be looked at; empty: it could."""
+    """Why it cannot be read; empty: it can."""
 
 
 @dataclass(frozen=True, slots=True)
 class StagingUsage:
-    """Who takes up how much of the store, as it was last counted. Bytes, by user and by Slurm account."""
+    """Who takes up how much of the store, at the last count. Bytes, by user and by Slurm account."""
 
     store: StoreUsage
     users: Mapping[str, int] = field(default_factory=dict)
@@ -182,13 +182,13 @@ class StagingUsage:
 
 @dataclass(frozen=True, slots=True)
 class RetainedNode:
-    """A node that stays only because a job's output is on it."""
+    """A node kept only because a job's output is on it."""
 
     node: str
     job_id: str
     user: str
     until: float
-    """Then it is let go, and the output is lost; burstd's time."""
+    """When burstd terminates it and the output is lost, in burstd's time."""
     reason: str
 
 
@@ -209,16 +209,16 @@ class StagingBackend(Protocol):
 
 
 class ProviderCheckBackend(Protocol):
-    """Providers that look at themselves. Every method may be called from any thread."""
+    """Self-checks of providers. Every method may be called from any thread."""
 
     def self_check_support(self) -> Mapping[str, bool]:
-        """Every provider's name, and whether it can."""
+        """Every provider's name, and whether it has a self-check."""
         ...
 
     def run_check(
         self, name: str, images: Sequence[str], timeout_s: float = PROVIDER_CHECK_TIMEOUT_S
     ) -> Sequence[Finding]:
-        """Has it look, with the images that pools name, and waits; what was not found in time is said so in the last.
+        """Runs the provider's self-check with the images of the pools and waits; the last finding tells of a time-out.
 
         Raises KeyError for no such provider, CheckUnderWay and NoAnswer.
         """
@@ -241,15 +241,15 @@ class IngressBackend(Protocol):
         ...
 
     def open_route(self, claim: Claim, job_id: str, port: int) -> ProviderRoute:
-        """Opens one to the claim's machine, or BadRequest for one too many. KeyError: its provider is not able."""
+        """Opens a route to the claim's machine. Raises BadRequest over the limit, KeyError: the provider has none."""
         ...
 
     def list_routes(self) -> Sequence[ProviderRoute]:
-        """Those that there are, as far as is known; answered from memory."""
+        """All known routes, from memory."""
         ...
 
     def close_routes(self, routes: Sequence[ProviderRoute]) -> None:
-        """Closes these."""
+        """Closes these routes."""
         ...
 
 
@@ -310,7 +310,7 @@ class Backend(Protocol):
 
     @property
     def checks(self) -> ProviderCheckBackend:
-        """Providers that look at themselves."""
+        """Self-checks of providers."""
         ...
 
     @property
@@ -336,7 +336,7 @@ class Backend(Protocol):
         ...
 
     def command(self, command: Command, timeout_s: float = COMMAND_TIMEOUT_S) -> CommandResult:
-        """Hands a command to the deciding thread and waits for what comes of it.
+        """Passes a command to the deciding thread and waits for its result.
 
         Raises NoAnswer, StoreError and SchedulerUnavailable; the message is shown to the caller.
         """

@@ -29,12 +29,12 @@ from burstd.cli.times import ago, remaining_text
 if TYPE_CHECKING:
     from burstd.domain.plugins.provider import Finding
 
-app = typer.Typer(help="The clouds: their state, what they offer, whether launching would work.", no_args_is_help=True)
+app = typer.Typer(help="The clouds: their state, their offers, whether launches would work.", no_args_is_help=True)
 ProviderArgument = Annotated[
     str, typer.Argument(metavar="NAME", help="A provider of burstd.toml.", autocompletion=provider_names)
 ]
 PROVIDER_CHECK_REQUEST_TIMEOUT_S = 150.0
-"""Longer than the daemon lets a provider look."""
+"""Longer than the daemon's own limit for a self-check, in seconds."""
 _CHECK_STYLES = {True: ("ok", "green"), False: ("not ok", "bold red"), None: ("?", "yellow")}
 
 
@@ -83,7 +83,7 @@ def list_offers(
     json: JsonOption = False,
     socket: SocketOption = None,
 ) -> None:
-    """What a cloud can start and pools can use, cheapest first, and what is left alone for now."""
+    """What a cloud can start and pools can use, cheapest first, and open breakers."""
     burstd = api_client(ctx, json, socket)
     answer = burstd.get(f"/providers/{name}/offers", {"all": str(every).lower()})
     if burstd.json:
@@ -98,12 +98,14 @@ def list_offers(
 def check_provider(
     ctx: typer.Context,
     name: ProviderArgument,
-    in_process: Annotated[bool, typer.Option("--here", help="By burstctl itself, from the settings, as you.")] = False,
+    in_process: Annotated[
+        bool, typer.Option("--here", help="Run by burstctl itself, with the settings file, as your user.")
+    ] = False,
     file: ConfigOption = DEFAULT_CONFIG,
     json: JsonOption = False,
     socket: SocketOption = None,
 ) -> None:
-    """Have a cloud look whether launching would work, and say what to do where not. Makes nothing.
+    """Check whether a cloud could launch machines, and say how to fix what is wrong. Creates nothing.
 
     The daemon does it, with its user's credentials; where none runs, burstctl does, with yours.
     """
@@ -122,7 +124,7 @@ def check_provider(
 
 
 def _check_by_daemon(burstd: ApiClient, name: str) -> JsonObject | None:
-    """The daemon's answer; None where none runs."""
+    """The daemon's answer; None where no daemon runs."""
     try:
         found = burstd.answer_or_exit(
             *burstd.request_status("POST", f"/providers/{name}/check", timeout_s=PROVIDER_CHECK_REQUEST_TIMEOUT_S)
@@ -136,7 +138,7 @@ def _check_by_daemon(burstd: ApiClient, name: str) -> JsonObject | None:
 
 
 def _check_in_process(burstd: ApiClient, name: str, file: Path) -> JsonObject:
-    """The same, found out in this process."""
+    """The same check, run in this process."""
     from burstd.domain.plugins.provider import SelfCheck  # noqa: PLC0415
     from burstd.planner.offers.named_images import explicit_images  # noqa: PLC0415  # pydantic and the plug-ins take their time
     from burstd.settings import PluginRegistry, SettingsError, build_pools, load_settings, resolve_provider  # noqa: PLC0415
@@ -153,7 +155,7 @@ def _check_in_process(burstd: ApiClient, name: str, file: Path) -> JsonObject:
         burstd.fail(ExitCode.NEGATIVE, str(error))
     with closing(chosen.plugin.make(name, settings.cluster, chosen.settings)) as provider:
         if not isinstance(provider, SelfCheck):
-            burstd.fail(ExitCode.NEGATIVE, f"Provider {name} has no check of its own: its kind does not offer one.")
+            burstd.fail(ExitCode.NEGATIVE, f"Provider {name} has no self-check: its kind does not offer one.")
         found: Sequence[Finding] = list(provider.check(images))
     return {
         "now": None,
@@ -166,14 +168,14 @@ def _check_in_process(burstd: ApiClient, name: str, file: Path) -> JsonObject:
 
 def _print_findings(out: ConsoleOutput, answer: JsonObject, who: str) -> None:
     findings = answer["findings"]
-    out.line((f"Provider {answer['provider']}", "bold"), f", looked at by {who}, as user {answer['user']}:")
+    out.line((f"Provider {answer['provider']}", "bold"), f", checked by {who} as user {answer['user']}:")
     out.table(("", "*"), [(Text(*_CHECK_STYLES[f["ok"]]), _finding_text(f)) for f in findings])
     wrong, unclear = (sum(f["ok"] is state for f in findings) for state in (False, None))
-    unclear_text = f", {plural(unclear, 'thing')} could not be told" if unclear else ""
+    unclear_text = f", {plural(unclear, 'thing')} could not be checked" if unclear else ""
     if wrong:
         out.line((f"{plural(wrong, 'thing')} not ok{unclear_text}.", "bold red"))
     else:
-        out.line(("Nothing is known to be wrong" if unclear else "All is well", "bold"), f"{unclear_text}.")
+        out.line(("No fault found" if unclear else "All is well", "bold"), f"{unclear_text}.")
 
 
 def _finding_text(finding: JsonObject) -> Text:
@@ -210,7 +212,7 @@ def _print_offer_table(out: ConsoleOutput, answer: JsonObject) -> None:
         ("FROM", [_price_source_text(o, now) for o in offers]),
         ("FOR*", [_availability_text(o, now) for o in offers]),
     ]
-    # What no offer has needs no column.
+    # A column that is empty for every offer is left out.
     columns_used = [(head, cells) for head, cells in columns if any(cells)]
     rows = list(zip(*(cells for _, cells in columns_used), strict=True))
     if out.table([head for head, _ in columns_used], rows, only_if_fits=True):
@@ -239,7 +241,7 @@ def _price_source_text(offer: JsonObject, now: str) -> str:
 
 
 def _availability_text(offer: JsonObject, now: str) -> str:
-    """Who may use it, and why not now."""
+    """Pools that may use it, or why none can now."""
     if offer["breakers"]:
         return "; ".join(breaker_text(b, now, short=True) for b in offer["breakers"])
     if offer["pools"]:
@@ -248,13 +250,13 @@ def _availability_text(offer: JsonObject, now: str) -> str:
 
 
 def breaker_text(breaker: JsonObject, now: str, *, short: bool = False) -> str:
-    """Why nothing is launched there for now."""
+    """An open circuit breaker: what it blocks, for how long, and why."""
     why = f": {breaker['error']}" if breaker["error"] else ""
+    subject = "" if short else f"{breaker['key']}: "
     if not breaker["failures"]:
-        return f"{breaker['key']} is closed to launches{why}" if not short else f"closed to launches{why}"
-    subject = "" if short else f"{breaker['key']} is "
+        return f"{subject}circuit breaker open{why}"
     return (
-        f"{subject}left alone for {remaining_text(breaker['until'], now)} after "
+        f"{subject}circuit breaker open for {remaining_text(breaker['until'], now)} after "
         f"{plural(breaker['failures'], 'failure')}"
         f" ({breaker['cause']}{why})"
     )

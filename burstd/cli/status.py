@@ -27,7 +27,7 @@ _OK = Text("ok", "green")
 
 
 def status(ctx: typer.Context, json: JsonOption = False, socket: SocketOption = None) -> None:
-    """What is wanted, booting, open and leaving; what waits and why; what it costs now."""
+    """Nodes wanted, booting, open and leaving; waiting jobs and why they wait; the cost per hour."""
     burstd = api_client(ctx, json, socket)
     answer = burstd.get("/status")
     if burstd.json:
@@ -48,14 +48,14 @@ def status(ctx: typer.Context, json: JsonOption = False, socket: SocketOption = 
 
 def _print_daemon(out: ConsoleOutput, answer: JsonObject) -> None:
     daemon, now = answer["daemon"], answer["now"]
-    seen = f"looked {ago(answer['seen'], now)}" if answer["seen"] else "has not looked yet"
+    seen = f"last loop {ago(answer['seen'], now)}" if answer["seen"] else "no loop yet"
     out.line(
         (f"burstd {daemon['version']}", "bold"),
         f" on {daemon['cluster']}, up {duration_text(daemon['up_s'])}, {seen}, now ",
         (f"{money_sums_text(answer['cost_per_hour'])}/h", "bold"),
     )
     if daemon["paused"]:
-        out.note(f"on hold, nothing is booted or closed (burstctl unhold): {daemon['paused']}", "bold yellow")
+        out.note(f"on hold: no node is booted or terminated (burstctl unhold): {daemon['paused']}", "bold yellow")
     for alarm in answer["alarms"]:
         out.note(f"! {alarm}", "bold red")
 
@@ -96,7 +96,7 @@ def _print_services(out: ConsoleOutput, answer: JsonObject) -> None:
     for breaker in breakers[:_MAX_BREAKERS]:
         out.note(breaker_text(breaker, now), "yellow")
     if len(breakers) > _MAX_BREAKERS:
-        out.note(f"and {len(breakers) - _MAX_BREAKERS} more are left alone (--json)", "dim")
+        out.note(f"and {len(breakers) - _MAX_BREAKERS} more circuit breakers are open (--json)", "dim")
 
 
 def _slurm_row(slurm: JsonObject, now: str) -> tuple[str, Text, str]:

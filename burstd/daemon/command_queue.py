@@ -1,4 +1,4 @@
-"""The daemon as the control interface sees it: commands go to the deciding thread and wait for its answer."""
+"""The command queue: commands of the API wait here for the deciding thread; callers wait for its answer."""
 
 from __future__ import annotations
 
@@ -56,41 +56,41 @@ class DaemonBackend:
         self._commands: queue.SimpleQueue[tuple[Command, Future[CommandResult]]] = queue.SimpleQueue()
 
     def now(self) -> float:
-        """See Office."""
+        """burstd's time, in seconds since 1970."""
         return self._clock.now()
 
     def daemon_info(self) -> DaemonInfo:
-        """See Office."""
+        """What the daemon knows of itself, now."""
         return self._daemon_info()
 
     def latest_loop(self) -> tuple[Snapshot, Plan] | None:
-        """See Office."""
+        """Snapshot and plan of the last whole loop; None before the first."""
         return self._latest()
 
     def command(self, command: Command, timeout_s: float = COMMAND_TIMEOUT_S) -> CommandResult:
-        """See Office."""
+        """Queues a command and waits for its result. Raises NoAnswer after ``timeout_s`` seconds."""
         answer = self.enqueue(command)
         try:
             return answer.result(timeout_s)
         except FutureTimeoutError:
             if answer.cancel():
                 raise NoAnswer(
-                    f"burstd did not take the command within {timeout_s:.0f} s: it waits for Slurm or is ending; "
-                    "nothing was done"
+                    f"burstd did not start the command within {timeout_s:.0f} s: it waits for Slurm or is ending; "
+                    "nothing has changed"
                 ) from None
             return answer.result()  # It was taken at the last moment.
 
     def enqueue(self, command: Command) -> Future[CommandResult]:
-        """Hands a command to the deciding thread."""
+        """Passes a command to the deciding thread."""
         answer: Future[CommandResult] = Future()
         self._commands.put((command, answer))
         self._wake()
         return answer
 
     def run_queued(self, execute: Callable[[Command], CommandResult]) -> int:
-        """Carries out what was asked so far, in the caller's thread; returns how much that was.
+        """Executes the queued commands in the caller's thread; returns their number.
 
-        What is asked meanwhile waits: who asks again as soon as he is answered would keep the thread for ever.
+        Commands that arrive meanwhile wait: a caller that asks again at once would keep the thread for ever.
         """
         count = 0
         for _ in range(self._commands.qsize()):
@@ -102,7 +102,7 @@ class DaemonBackend:
             except BurstdError as error:
                 answer.set_exception(error)
             except Exception as error:
-                log.exception("burstd broke over a command", command=type(command).__name__)
-                answer.set_exception(NoAnswer(f"burstd broke over the command, its journal says where: {error!r}"))
+                log.exception("a command failed unexpectedly", command=type(command).__name__)
+                answer.set_exception(NoAnswer(f"the command failed unexpectedly: {error!r}; see journalctl -u burstd"))
             count += 1
         return count

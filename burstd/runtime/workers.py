@@ -18,20 +18,19 @@ T = TypeVar("T")
 log = structlog.get_logger(__name__)
 
 MAX_USER_WAIT_S = 60.0
-"""How long the work of a user waits at most before some of it runs, whoever fills its lane; and until the loop's next
-step."""
+"""Seconds that a user's work waits at most before some of it runs, besides the time until the loop's next step."""
 MAX_EXTRA_THREADS = 64
-"""Threads that a lane may have for that, besides its width."""
+"""Threads that a lane may add to its width for such users."""
 
 
 def reraise(queue_name: str, error: Exception) -> None:
-    """Lets an error of a ``done`` out of ``drain``."""
+    """Raises an error of a ``done`` out of ``run_callbacks``."""
     del queue_name
     raise error
 
 
 def run_callback(queue_name: str, done: Callable[[], None], on_error: Callable[[str, Exception], None]) -> None:
-    """Runs one ``done``; see Workers.drain."""
+    """Runs one ``done``; an error goes to ``on_error`` with the name of the lane."""
     try:
         done()
     except Exception as error:  # noqa: BLE001  whoever drains makes an alarm of it, or raises it
@@ -39,7 +38,7 @@ def run_callback(queue_name: str, done: Callable[[], None], on_error: Callable[[
 
 
 class Workers(Protocol):
-    """Runs blocking work elsewhere. ``done`` runs later in the deciding thread, from ``drain``."""
+    """Runs blocking work in threads. ``done`` runs later in the deciding thread, from ``run_callbacks``."""
 
     def submit(
         self,
@@ -53,8 +52,8 @@ class Workers(Protocol):
 
         ``user``: whose it is, by uid. The work of one user never takes more than half of a lane.
 
-        ``quiet``, called in the lane: whether what ``work`` returned is no news. Nobody is woken for it then, and
-        ``drain`` does not count it: ``done`` runs when something else brings about the next ``drain``.
+        ``quiet``, called in the lane: whether what ``work`` returned is no news. It wakes no loop then, and
+        ``run_callbacks`` does not count it: ``done`` runs at the next call that something else brings about.
         """
         ...
 
@@ -65,7 +64,7 @@ class Workers(Protocol):
     def run_callbacks(self, on_error: Callable[[str, Exception], None] = reraise) -> int:
         """Runs what has come back so far, in the caller's thread; returns how much of it was news.
 
-        ``broke`` gets the lane and the error of a ``done`` that raised one; the others run all the same.
+        ``on_error`` gets the lane and the error of each ``done`` that raises; the others run all the same.
         """
         ...
 
@@ -83,9 +82,9 @@ class _WorkQueue:
 class ThreadWorkers:
     """A bounded pool of threads for each lane (a provider, its listings, the nodes): a slow cloud holds up itself.
 
-    So does a user, whose file systems, nodes and hands may stand still: users have turns, no user has more than half of
-    a lane, and one of whose work nothing runs while some has waited for TURN_S has a thread beyond the lane's width
-    when ``drain`` is called next. It takes more users than BEYOND, standing still together, to hold up another.
+    So does a user, whose file systems, nodes and workers may hang: users take turns, and no user has more than half of
+    a lane. A user whose work has waited for MAX_USER_WAIT_S while none of it runs gets a thread beyond the lane's width
+    at the next ``run_callbacks``. Only more than MAX_EXTRA_THREADS users that hang together hold up another.
     """
 
     def __init__(self, wake: Callable[[], None], width: int, now: Callable[[], float] = time.monotonic) -> None:
@@ -108,7 +107,7 @@ class ThreadWorkers:
         quiet: Callable[[T], bool] | None = None,
         user: int | None = None,
     ) -> None:
-        """See Workers."""
+        """Queues ``work`` in its lane and starts it at once where a thread and the user's share are free."""
 
         def run() -> None:
             news = True
@@ -156,7 +155,7 @@ class ThreadWorkers:
         return None
 
     def post(self, done: Callable[[], None]) -> None:
-        """See Workers."""
+        """Has ``done`` run in the deciding thread; dropped once ``close`` was called."""
         self._deliver("", done, news=True)
 
     def _deliver(self, queue_name: str, done: Callable[[], None], *, news: bool) -> None:
@@ -166,7 +165,7 @@ class ThreadWorkers:
                 self._wake()
 
     def run_callbacks(self, on_error: Callable[[str, Exception], None] = reraise) -> int:
-        """See Workers."""
+        """Starts work that is due, then runs the callbacks of finished work; returns how much of it was news."""
         count = 0
         for work_queue in tuple(self._queues.values()):
             self._start_due(work_queue)

@@ -259,8 +259,8 @@ def test_a_command_that_fails(
 def test_before_the_first_loop(root: ApiTestClient, backend: FakeBackend) -> None:
     backend.loop = None
     status = root.get("/v1/status")
-    assert (status["seen"], status["pools"], status["slurm"]["error"]) == (None, [], "not looked yet")
-    assert status["alarms"] == ["no loop has been completed since the start; journalctl -u burstd says why"]
+    assert (status["seen"], status["pools"], status["slurm"]["error"]) == (None, [], "not read yet")
+    assert status["alarms"] == ["burstd has not completed a loop since its start; see journalctl -u burstd"]
     found, answer = root.request("GET", "/v1/nodes")
     assert found == 503
     assert "just started" in answer["error"]

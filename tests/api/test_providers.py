@@ -44,7 +44,7 @@ def test_a_cloud_that_was_not_read_yet_is_named(backend: FakeBackend, root: ApiT
         ("sandbox", False),
         ("sky", False),
     ]
-    assert root.get("/v1/providers/sandbox/offers")["error"] == "it has not been read yet"
+    assert root.get("/v1/providers/sandbox/offers")["error"] == "not read yet"
 
 
 def offers(root: ApiTestClient, query: str = "") -> tuple[dict[str, dict[str, Any]], int]:
@@ -93,7 +93,7 @@ def test_a_no_is_said_in_a_sentence(backend: FakeBackend, root: ApiTestClient) -
         409, {"error": "a check of provider sky is under way.", "known": []}
     )  # fmt: skip
     status, answer = root.request("POST", "/v1/providers/sandbox/check")
-    assert (status, answer["error"]) == (409, "Provider sandbox has no check of its own: its kind does not offer one.")
+    assert (status, answer["error"]) == (409, "Provider sandbox has no self-check: its kind does not offer one.")
     for method, path in (("POST", "check"), ("GET", "offers")):
         status, answer = root.request(method, f"/v1/providers/moon/{path}")
         assert (status, answer["known"]) == (404, ["sandbox", "sky"])

@@ -36,7 +36,7 @@ from .conftest import NOBODY, Run, as_user
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 
 STATUS = """\
-burstd 0.1.0 on ada, up 1 h 1 min, looked 1 s ago, now 15.50 EUR/h
+burstd 0.1.0 on ada, up 1 h 1 min, last loop 1 s ago, now 15.50 EUR/h
   ! provider sky cannot be read: no answer
 
 POOL  WANTED  BOOT  READY  BUSY  IDLE  LEAVE  FAIL  FREE  SLOTS  EUR/H
@@ -48,7 +48,7 @@ cpu        0     0      0     0     0      1     0     1      2   0.20
 Slurm 22.05.8  ok    10 nodes, 7 jobs
 sandbox        ok    6 running, 3 offers, 2 calls under way
 sky            down  no answer; last known 5 min ago
-  sandbox/local/b/g8/on-demand is left alone for 4 min after 3 failures
+  sandbox/local/b/g8/on-demand: circuit breaker open for 4 min after 3 failures
   (capacity: zone b has no g8)
 
 4 jobs wait (6 with every array task): 1 boot, 1 covered, 1 impossible, 1 wait
@@ -197,7 +197,7 @@ def test_hold_and_failed_policies_are_seen(run: Run, backend: FakeBackend) -> No
     backend.loop = (replace(SNAPSHOT, paused="audit"), PLAN)
     backend.alarms = ("the record cannot be written: no space is left",)
     out = run("status").out
-    assert "on hold, nothing is booted or closed (burstctl unhold): audit" in out
+    assert "on hold: no node is booted or terminated (burstctl unhold): audit" in out
     assert "! the record cannot be written: no space is left" in out
 
 
@@ -213,7 +213,7 @@ def test_a_name_cannot_steer_the_terminal(run: Run, backend: FakeBackend) -> Non
 
 def test_before_the_first_loop(run: Run, backend: FakeBackend) -> None:
     backend.loop = None
-    assert "has not looked yet" in run("status").out
+    assert "no loop yet" in run("status").out
     outcome = run("node", "list")
     assert outcome.code == 3
     assert "has just started" in outcome.err

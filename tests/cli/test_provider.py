@@ -24,17 +24,17 @@ LIST = """\
 PROVIDER         LISTED  INSTANCES  OFFERS  TYPES  ZONES  POOLS
 sandbox   ok    2 s ago  6 running       3      3  a, b   gpu, cpu
 sky       down    never  none            0      0         gpu
-  sandbox/local/b/g8/on-demand is left alone for 4 min after 3 failures (capacity: zone b has no g8)
+  sandbox/local/b/g8/on-demand: circuit breaker open for 4 min after 3 failures (capacity: zone b has no g8)
   ! sky: instances cannot be read: no answer
   ! sky: offers cannot be read: no answer from keystone within 10 s
 """
 CHECK = f"""\
-Provider sky, looked at by burstd, as user {ME}:
+Provider sky, checked by burstd as user {ME}:
 ok      credentials: user burstd of account 7
 not ok  quota: room for no machine
         Remedy: ask for more
 ?       terminate: no machine to try it on
-1 thing not ok, 1 thing could not be told.
+1 thing not ok, 1 thing could not be checked.
 """
 
 
@@ -47,7 +47,7 @@ def test_offers_cheapest_first_and_what_keeps_one_away(run: Run) -> None:
     lines = [line.split() for line in run("provider", "offers", "sandbox").out.splitlines()]
     assert lines[0] == ["TYPE", "ZONE", "MARKET", "CPUS", "MEMORY", "GPUS", "PRICE/H", "FOR"]
     assert lines[1] == ["c4", "a", "on-demand", "4", "15.62", "GiB", "0.2000", "EUR", "cpu"]
-    assert " ".join(lines[3][9:]) == "left alone for 4 min after 3 failures (capacity: zone b has no g8)"
+    assert " ".join(lines[3][9:]) == "circuit breaker open for 4 min after 3 failures (capacity: zone b has no g8)"
 
 
 def test_an_offer_with_all_that_is_known_of_it(run: Run, backend: FakeBackend) -> None:
@@ -75,11 +75,11 @@ def test_what_the_daemon_found(run: Run, backend: FakeBackend) -> None:
     assert (outcome.out, outcome.code) == (CHECK, 1)
     backend.checks.findings = backend.checks.findings[:1] + backend.checks.findings[2:]
     outcome = run("provider", "check", "sky")
-    assert outcome.out.endswith("Nothing is known to be wrong, 1 thing could not be told.\n")
+    assert outcome.out.endswith("No fault found, 1 thing could not be checked.\n")
     assert outcome.code == 0
     assert run("provider", "check", "moon").code == 5
     outcome = run("provider", "check", "sandbox")
-    assert (outcome.code, "has no check of its own" in outcome.err) == (1, True)
+    assert (outcome.code, "has no self-check" in outcome.err) == (1, True)
 
 
 @pytest.mark.parametrize(
@@ -146,7 +146,7 @@ def test_before_the_first_start_burstctl_looks_itself(
     absent = None if words else tmp_path / "none.sock"
     outcome = run("provider", "check", "moon", *words, "--config", str(settings), socket=absent)
     assert outcome.out == (
-        f"Provider moon, looked at by burstctl itself, from {settings}, as user {ME}:\n"
+        f"Provider moon, checked by burstctl itself, from {settings} as user {ME}:\n"
         "ok      settings: moon of ada in crater\n"
         "not ok  images: basalt\n"
         "        Remedy: name another image\n"

@@ -1,4 +1,4 @@
-"""What ``burstctl provider`` shows: clouds, their offers, and what they find when they look at themselves."""
+"""What ``burstctl provider`` shows: clouds, their offers, and the findings of their self-checks."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class ProviderStateView(ProviderView):
     alarms: list[str]
     """What cannot be read, each with the reason."""
     checks_itself: bool
-    """Whether ``burstctl provider check`` can ask it."""
+    """Whether it has a self-check for ``burstctl provider check``."""
 
 
 class ProvidersView(AnswerView):
@@ -74,11 +74,11 @@ class OfferView(AnswerView):
     price_at: datetime | None
     """When the price was learned."""
     pools: list[str]
-    """Those that could be filled by it, were it not for ``breakers``."""
+    """Pools that could use it if its ``breakers`` were closed."""
     refused: dict[str, str]
     """Pools whose rules name it and that cannot use it now, with the reason."""
     breakers: list[BreakerView]
-    """What keeps it from being tried."""
+    """Open circuit breakers that block it."""
 
 
 class OffersView(ReachabilityView):
@@ -92,7 +92,7 @@ class OffersView(ReachabilityView):
 
 
 class FindingView(AnswerView):
-    """One thing that was looked at. ``ok`` None: it could not be told."""
+    """One checked item. ``ok`` None: it could not be checked."""
 
     subject: str
     ok: bool | None
@@ -163,7 +163,7 @@ def offers_view(name: str, snapshot: Snapshot, now: float, *, include_unusable: 
 
 
 def check_view(name: str, findings: Sequence[Finding], user: str, now: float) -> CheckView:
-    """What was found, in the order in which it was looked at."""
+    """The findings, in the order of the checks."""
     return CheckView(
         now=utc_datetime(now),
         provider=name,
@@ -173,7 +173,7 @@ def check_view(name: str, findings: Sequence[Finding], user: str, now: float) ->
     )
 
 
-_NOT_READ = "it has not been read yet"
+_NOT_READ = "not read yet"
 
 
 def _provider_state(

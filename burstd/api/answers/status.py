@@ -54,7 +54,7 @@ def status_view(
     held_staging_alarms: Sequence[str] = (),
 ) -> StatusView:
     """Everything at a glance; without others' jobs for those who may not see them. ``held``: see ``held_alarms``."""
-    snapshot, plan = latest or (Snapshot(now, facts.cluster, {}, Unavailable("not looked yet", 0.0), {}, ()), Plan())
+    snapshot, plan = latest or (Snapshot(now, facts.cluster, {}, Unavailable("not read yet", 0.0), {}, ()), Plan())
     return StatusView(
         now=utc_datetime(now),
         seen=utc_datetime(snapshot.now) if latest else None,
@@ -103,17 +103,17 @@ def _alarms(
     held_staging_alarms: Sequence[str],
     now: float,
 ) -> list[str]:
-    """What needs a person. What the daemon found names jobs, their users and paths: administrators see the words."""
+    """Alarms. The daemon's own name jobs, users and paths, so only administrators see their text."""
     found = list(facts.alarms if caller.admin else held_staging_alarms)
     if facts.alarms and not caller.admin:
-        found.append("burstd has an alarm; its administrators see the words of it")
+        found.append("burstd has an alarm; administrators see its text")
     if latest is None:
         if now - facts.started > STALE_S:
-            found.append("no loop has been completed since the start; journalctl -u burstd says why")
+            found.append("burstd has not completed a loop since its start; see journalctl -u burstd")
         return found
     snapshot, plan = latest
     if now - snapshot.now > STALE_S:
-        found.append(f"the last whole loop was {now - snapshot.now:.0f} s ago; journalctl -u burstd says why")
+        found.append(f"burstd completed its last loop {now - snapshot.now:.0f} s ago; see journalctl -u burstd")
     if isinstance(snapshot.slurm, Unavailable):
         found.append(f"Slurm cannot be read: {snapshot.slurm.error}")
     for name, cloud in sorted(snapshot.clouds.items()):
@@ -121,7 +121,7 @@ def _alarms(
             found.append(f"provider {name} cannot be read: {cloud.instances.error}")
         elif isinstance(cloud.offers, Unavailable):
             found.append(f"the offers of provider {name} cannot be read: {cloud.offers.error}")
-    # Its words are of foreign code, which may have put a job into them.
+    # The error text comes from foreign code and may name a job.
     found += [f"policy {f.name} failed{f': {f.error}' if caller.admin else ''}" for f in plan.target.failed_policies]
     return list(dict.fromkeys(found))
 
@@ -158,12 +158,12 @@ def provider_view(name: str, cloud: CloudView, snapshot: Snapshot, calls: Mappin
 
 
 def open_breakers(snapshot: Snapshot) -> list[CircuitBreaker]:
-    """Breakers whose time is not over."""
+    """The circuit breakers that are open."""
     return [b for b in snapshot.breakers if b.until > snapshot.now]
 
 
 def breaker_view(breaker: CircuitBreaker) -> BreakerView:
-    """A breaker as it is shown."""
+    """A circuit breaker in an answer."""
     return BreakerView(
         key=breaker.key,
         cause=breaker.cause,
@@ -205,7 +205,7 @@ def _pool(pool: Pool, snapshot: Snapshot, plan: Plan) -> PoolView:
 
 
 def _storage_pool(node: StorageNodeView, snapshot: Snapshot) -> PoolView:
-    """The storage node of a store, as a pool of one that Slurm knows nothing of."""
+    """The storage node of a store, shown as a pool of one node that Slurm does not know."""
     claims = [c for c in snapshot.storage_claims if c.pool == node.pool.name]
     phases = Counter(
         "idle" if c.state is S.IN_SERVICE and not node.keep_reason + node.start_reason else _claim_phase(c, snapshot)
@@ -240,18 +240,18 @@ def _claim_phase(claim: Claim, snapshot: Snapshot) -> str:
     if claim.state is S.IN_SERVICE:
         node = snapshot.slurm.nodes.get(claim.slot) if isinstance(snapshot.slurm, SlurmView) else None
         return "busy" if node is None or node.busy else "idle"
-    # A claim keeps the word for its failure until it is gone.
+    # A claim keeps its error until it is gone.
     return "failed" if claim.state is S.FAILED or claim.error else "leaving"
 
 
 def _affects_pool(breaker: CircuitBreaker, pool: Pool, snapshot: Snapshot) -> bool:
-    """True where the breaker closes an offer that the pool's rules name, as far as the offers are known."""
+    """True where the open breaker blocks an offer that the pool's rules name, as far as the offers are known."""
     provider = breaker.key.partition("/")[0]
     rules = [rule for rule in pool.rules if rule.provider == provider]
     cloud = snapshot.clouds.get(provider)
     if not rules or cloud is None or isinstance(cloud.offers, Unavailable):
         return bool(rules)
-    # What a success of the offer would disprove is what keeps the offer from being tried.
+    # A breaker blocks exactly the offers whose success would close it.
     return any(
         breakers_closed_by((breaker,), offer, ready=ready)
         for offer in cloud.offers
@@ -268,7 +268,7 @@ def _waiting(snapshot: Snapshot, plan: Plan, caller: Caller) -> WaitingView:
     normalized: dict[str, str] = {}
     for job, remark in decided:
         if caller.can_see_user(job.user):
-            # What differs in numbers and names of nodes only is the same to a person. Thousands share their reason.
+            # Reasons that differ only in numbers and node names are one to a person. Thousands of jobs share one.
             normalized_reason = normalized.get(remark.reason) or normalized.setdefault(
                 remark.reason, _DIGITS.sub("#", remark.reason)
             )

@@ -70,7 +70,7 @@ class SlurmStateView(ReachabilityView):
 
 
 class BreakerView(AnswerView):
-    """An offer, or a part of a cloud, that is left alone until ``until`` because it failed."""
+    """A circuit breaker: an offer, or a part of a cloud, failed; the breaker is open until ``until``."""
 
     key: str
     cause: str
@@ -116,7 +116,7 @@ class PoolView(AnswerView):
     """Nodes that there shall be: those there or coming, with what the last plan adds and lets go."""
     booting: int
     ready: int
-    """Proven, not yet open to jobs."""
+    """Validated, not yet open to jobs."""
     open: int
     busy: int
     idle: int
@@ -139,7 +139,7 @@ class WaitingGroup(AnswerView):
 
 
 class WaitingView(AnswerView):
-    """Pending jobs that burstd looks at. ``groups`` hold only those that the caller may see."""
+    """Pending jobs of burst partitions. ``groups`` are only of jobs that the caller may see."""
 
     jobs: int
     tasks: int
@@ -171,7 +171,7 @@ class PolicyTimeView(AnswerView):
 
 
 class StatusView(AnswerView):
-    """``burstctl status``. ``seen`` is when the loop looked; everything but ``daemon`` and ``calls`` is as of then."""
+    """``burstctl status``. ``seen``: when the loop observed; everything but ``daemon`` and ``calls`` is as of then."""
 
     now: datetime
     seen: datetime | None
@@ -269,7 +269,7 @@ class EventsView(AnswerView):
     now: datetime
     events: list[EventView]
     last: int
-    """The greatest ``seq`` looked at, whether or not it is among them."""
+    """The greatest ``seq`` read, whether or not it is among them."""
 
 
 class NodeDetailView(AnswerView):

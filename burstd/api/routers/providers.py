@@ -40,7 +40,7 @@ def post_check(name: str, caller: AdminDep, backend: BackendDep) -> CheckView:
     """Has one cloud look whether launching would work."""
     del caller
     if not _require_provider(name, backend):
-        raise ApiError(409, f"Provider {name} has no check of its own: its kind does not offer one.")
+        raise ApiError(409, f"Provider {name} has no self-check: its kind does not offer one.")
     snapshot, _ = require_latest_loop(backend)
     pools = (*snapshot.pools.values(), *(node.pool for node in snapshot.storage_nodes))
     try:

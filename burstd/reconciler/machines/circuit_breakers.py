@@ -1,4 +1,4 @@
-"""Which offers, and versions of images, are not to be tried for a while: the breakers, kept in the store."""
+"""Circuit breakers of offers and image versions, kept in the store: open after a failure, closed by a success."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ log = structlog.get_logger(__name__)
 
 
 class CircuitBreakers:
-    """Notes failures and successes of offers and images."""
+    """Opens and closes circuit breakers as offers and images fail and succeed."""
 
     def __init__(
         self, store: Store, clock: Clock, versions: Callable[[], Mapping[str, Mapping[str, Sequence[str]]]]
     ) -> None:
-        """``versions``: by provider and word, those of images, newest first."""
+        """``versions``: those of images, newest first, by provider and the image's name in the settings."""
         self._store = store
         self._clock = clock
         self._versions = versions
         self._validated_images: set[str] = set()
-        """Versions of which a node came up since this process began."""
+        """Versions from which a node came up since this process began."""
 
     def record_machine_failure(self, claim: Claim, cause: str, error: str) -> None:
-        """A machine did not become a node: its image's version is to blame if it is a new one, else its offer."""
+        """A machine did not become a node: opens the breaker of its image version if that is new, else of its offer."""
         known = self._versions().get(claim.offer.provider, {}).values()
         versions = next((some for some in known if claim.image in some), ())
         if not versions or not image_rollout.image_at_fault(
@@ -48,7 +48,7 @@ class CircuitBreakers:
                   again_in_s=round(breaker.until - now))  # fmt: skip
 
     def record_machine_success(self, claim: Claim) -> None:
-        """A machine became a node: neither its offer nor its image is bad."""
+        """A machine became a node: closes the breakers of its image's version and of its offer."""
         self.record_offer_success(claim.offer, ready=True)
         if claim.image:
             self._validated_images.add(claim.image)
@@ -63,13 +63,13 @@ class CircuitBreakers:
         return next((b for b in self._store.breakers() if b.key == key and b.cause == cause), None)
 
     def record_offer_failure(self, offer: Offer, cause: str, error: str, retry_after_s: float = 0.0) -> None:
-        """An offer failed: the next loop leaves it, and what the cause says of its like, alone for a while."""
+        """Opens the breaker of an offer, and of the offers that its cause covers."""
         now, key = self._clock.now(), breaker_key(offer, cause)
         breaker = next_breaker(self._find_breaker(key, cause), offer, cause, now, error, retry_after_s)
         self._store.save_breaker(breaker)
         log.warning("offer failed", offer=offer.id, cause=cause, error=error, again_in_s=round(breaker.until - now))
 
     def record_offer_success(self, offer: Offer, *, ready: bool) -> None:
-        """A launch went well, or (``ready``) brought a proven node."""
+        """Closes breakers after a launch, or (``ready``) after a validated node."""
         for breaker in breakers_closed_by(self._store.breakers(), offer, ready=ready):
             self._store.clear_breakers("burstd", breaker.key, breaker.cause)

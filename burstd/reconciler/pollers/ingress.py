@@ -24,9 +24,9 @@ from burstd.domain.snapshot import Snapshot
 log = structlog.get_logger(__name__)
 
 CHECK_EVERY_S = 2.0
-"""How often it is seen, without a call, whether the jobs still run."""
+"""Seconds between checks, without a call, that the jobs still run."""
 RELIST_S = 300.0
-"""How often a provider that has some is asked which."""
+"""Seconds between listings of a provider that has routes."""
 RETRY_S = 30.0
 _LOCK_TIMEOUT_S = 20.0
 MAX_ROUTES_PER_JOB = 8
@@ -77,11 +77,11 @@ class JobIngress:
             self._thread.join(CHECK_EVERY_S)
 
     def supports_routes(self, provider: str) -> bool:
-        """See IngressBackend."""
+        """Whether this provider has routes."""
         return provider in self._routes_of
 
     def open_route(self, claim: Claim, job_id: str, port: int) -> ProviderRoute:
-        """See IngressBackend."""
+        """Opens a route to the claim's machine, or returns the existing one. Raises BadRequest over the limit."""
         name, at = claim.offer.provider, claim.instance_id
         with self._locked(name) as side:
             if not side.complete:
@@ -101,11 +101,11 @@ class JobIngress:
         return ProviderRoute(name, route)
 
     def list_routes(self) -> Sequence[ProviderRoute]:
-        """See IngressBackend."""
+        """All known routes, from memory."""
         return tuple(ProviderRoute(name, route) for name, side in self._routes_of.items() for route in side.routes)
 
     def close_routes(self, routes: Sequence[ProviderRoute]) -> None:
-        """See IngressBackend."""
+        """Closes these routes, provider by provider."""
         for name in self._routes_of:
             own = [one.route for one in routes if one.provider == name]
             if own:
@@ -113,12 +113,12 @@ class JobIngress:
                     side.close(own)
 
     def close_finished(self) -> None:
-        """One look: lists what is due, closes what is over."""
+        """Lists the routes that are due and closes those whose jobs have ended."""
         latest = self._latest()
         if latest is None:
             return
         for name, side in self._routes_of.items():
-            # Who asks for a route is served first; the next look comes soon.
+            # A request for a route goes first; the next poll comes soon.
             if time.monotonic() >= side.paused_until and side.lock.acquire(blocking=False):
                 try:
                     self._refresh(name, side, latest[0])
@@ -137,18 +137,18 @@ class JobIngress:
         except ProviderError as error:
             side.paused_until = time.monotonic() + max(RETRY_S, error.retry_after_s)
             if str(error) != side.last_error:
-                log.warning("routes cannot be looked after", provider=name, error=str(error))
+                log.warning("routes cannot be listed or closed", provider=name, error=str(error))
             side.last_error = str(error)
         except Exception:
-            # Foreign code; those of other providers are looked after all the same.
+            # Foreign code; the routes of other providers are handled all the same.
             side.paused_until = time.monotonic() + RELIST_S
-            log.exception("provider broke over its routes", provider=name)
+            log.exception("the provider's routes failed unexpectedly", provider=name)
 
     @contextmanager
     def _locked(self, name: str) -> Iterator[_ProviderRoutes]:
         side = self._routes_of[name]
         if not side.lock.acquire(timeout=_LOCK_TIMEOUT_S):
-            raise NoAnswer(f"{name} is slow with the routes of others; nothing was done, try again")
+            raise NoAnswer(f"provider {name} is busy with other routes; try again")
         try:
             yield side
         finally:

@@ -1,4 +1,4 @@
-"""Has providers look at themselves for the control interface: in a lane of its own, one check of each at a time."""
+"""Runs self-checks of providers for the API, each in a lane of its own, one at a time for a provider."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ class ProviderChecks:
         self._under_way: dict[str, Future[str]] = {}
 
     def self_check_support(self) -> Mapping[str, bool]:
-        """See ProviderCheckBackend."""
+        """Every provider's name, and whether it has a self-check."""
         return {name: check is not None for name, check in self._able.items()}
 
     def run_check(
         self, name: str, images: Sequence[str], timeout_s: float = PROVIDER_CHECK_TIMEOUT_S
     ) -> tuple[Finding, ...]:
-        """See ProviderCheckBackend."""
+        """Runs the self-check of a provider and waits ``timeout_s`` seconds; without one it finds nothing."""
         provider = self._able[name]
         if provider is None:
             return ()
         ended: Future[str] = Future()
         with self._lock:
             if name in self._under_way:
-                raise CheckInProgress(f"a check of provider {name} is under way; try again when it has ended")
+                raise CheckInProgress(f"a check of provider {name} is already running; try again when it has ended")
             self._under_way[name] = ended
         found: list[Finding] = []
         enough = threading.Event()
@@ -54,8 +54,8 @@ class ProviderChecks:
         def done(result: str | Exception) -> None:
             broken = ""
             if isinstance(result, Exception):
-                log.error("the check of a provider broke off", provider=name, exc_info=result)
-                broken = f"the check broke off ({type(result).__name__}); journalctl -u burstd has the details"
+                log.error("the check of a provider failed unexpectedly", provider=name, exc_info=result)
+                broken = f"the check failed ({type(result).__name__}); journalctl -u burstd has the details"
             with self._lock:
                 del self._under_way[name]
                 if not ended.done():
@@ -67,11 +67,11 @@ class ProviderChecks:
             cut_off = ended.result(timeout_s)
         except FutureTimeoutError:
             enough.set()
-            cut_off = f"the check did not end within {timeout_s:.0f} s: what is not listed was not looked at"
+            cut_off = f"the check did not end within {timeout_s:.0f} s: items not listed here are unchecked"
         return (*found, Finding("the rest", None, cut_off)) if cut_off else tuple(found)
 
     def close(self) -> None:
-        """Lets go who still waits."""
+        """Releases callers that still wait."""
         with self._lock:
             for ended in self._under_way.values():
                 if not ended.done():
