@@ -21,7 +21,7 @@ class Caller:
     user: str
     """His name; ``uid 1234`` where the system knows none."""
     admin: bool
-    """He acts, and sees everything; others see the state of things and their own jobs."""
+    """An administrator acts and sees everything; others see the site's state and their own jobs."""
 
     @property
     def actor(self) -> str:
@@ -65,7 +65,7 @@ class Authorizer:
         return wanted in groups
 
     def admins_text(self) -> str:
-        """Who may act, for the one who may not."""
+        """Who may act, in words for a refusal."""
         return f"root and members of the group {self._group}" if self._group else "root"
 
 
@@ -75,7 +75,7 @@ def base_job_id(job_id: str) -> str:
 
 
 def visible_jobs_filter(caller: Caller, snapshot: Snapshot | None) -> Callable[[Claim], tuple[str, ...]]:
-    """A function that gives those of a claim's jobs that the caller may see; his own are told by the queue."""
+    """A function from a claim to those of its jobs that the caller may see; the queue tells which are his own."""
     if caller.admin:
         return lambda claim: claim.jobs
     own_jobs: set[str] = set()

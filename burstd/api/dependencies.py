@@ -1,4 +1,4 @@
-"""What every route of the control interface shares: who calls, the daemon, and how a no is put into words."""
+"""What every API route shares: the caller, the daemon, and refusals."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Timestamp = Annotated[float, Query(ge=0, le=MAX_TIME_S, allow_inf_nan=False)]
 
 
 class ApiError(Exception):
-    """A no, with its HTTP status, a sentence, and for what was not found the names that there are."""
+    """A refusal: its HTTP status, a sentence, and the known names where a name was not found."""
 
     def __init__(self, status: int, text: str, known: Iterable[str] = ()) -> None:
         super().__init__(text)
@@ -52,8 +52,8 @@ AdminDep = Annotated[Caller, Depends(_require_admin)]
 
 
 def require_latest_loop(backend: Backend) -> tuple[Snapshot, Plan]:
-    """The last loop's snapshot and plan; denied while there was none."""
+    """The last loop's snapshot and plan; refused before the first loop."""
     latest = backend.latest_loop()
     if latest is None:
-        raise ApiError(503, "burstd has just started and has not looked at Slurm and the clouds yet; try again soon.")
+        raise ApiError(503, "burstd has just started and has not read Slurm and the clouds yet; try again soon.")
     return latest

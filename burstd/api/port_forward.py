@@ -76,7 +76,7 @@ class PortForwardServer:
         max_connections: int = MAX_FORWARD_CONNECTIONS,
         check_interval_s: float = JOB_CHECK_INTERVAL_S,
     ) -> None:
-        """``enter``: a way into the machine of a claim; raises NodeNotReady, NodeRefused."""
+        """``enter`` opens a shell on the machine of a claim; raises NodeNotReady, NodeRefused."""
         self._path = path
         self._backend = backend
         self._authorizer = authorizer

@@ -1,4 +1,4 @@
-"""Ways into nodes, each shared by all connections that one user has carried there at a time."""
+"""The shell pool: ssh connections into nodes, each shared by all of one user's port connections to the node."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from burstd.domain.errors import BurstdError, NodeNotReady
 from burstd.domain.plugins.shell import ConnectionLost, PortConnection, Shell
 
 IDLE_SHELL_TIMEOUT_S = 30.0
-"""A browser comes back: a way that nobody uses stays open for so long."""
+"""Seconds that an unused shell stays open: a browser comes back."""
 DIAL_TIMEOUT_S = 10.0
 """A port on the machine itself answers at once, or what listens there is stuck."""
 
@@ -39,9 +39,9 @@ class _PoolEntry:
 
 
 class ShellPool:
-    """Used from several threads. ``enter``: a way into the machine of a claim; raises NodeNotReady, NodeRefused.
+    """Used from several threads. ``enter`` opens a shell on the machine of a claim; raises NodeNotReady, NodeRefused.
 
-    Each user has ways of his own: what one does at a port keeps nobody else waiting.
+    Each user has shells of his own: one user's traffic keeps nobody else waiting.
     """
 
     def __init__(self, open_shell: Callable[[Claim], Shell]) -> None:
@@ -84,7 +84,7 @@ class ShellPool:
         try:
             entry.shared = _SharedShell(self._open_shell(claim))
         except BurstdError as error:
-            # Who has waited meanwhile is told the same.
+            # Callers that waited meanwhile get the same error.
             entry.failed_at, entry.error = time.monotonic(), str(error)
             raise
         return self._dial_shared(entry.shared, port)

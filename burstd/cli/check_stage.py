@@ -19,7 +19,7 @@ PROBE_USER = "nobody"
 
 
 def staging_findings(settings: Settings, config: Mapping[str, str]) -> Iterator[SlurmConfFinding]:
-    """What is not as staging needs it; nothing where it is off. ``config``: what slurmctld says of its settings."""
+    """What staging lacks; nothing where it is off. ``config``: what slurmctld says of its settings."""
     if not settings.staging.enabled:
         return
     conf = config.get("SLURM_CONF", "") or str(settings.slurm.conf or "/etc/slurm/slurm.conf")
@@ -30,8 +30,8 @@ def staging_findings(settings: Settings, config: Mapping[str, str]) -> Iterator[
         owner = 0
     if os.geteuid() not in (0, owner):
         yield SlurmConfFinding(
-            "hand and store", "checked by root or burstd's own user", f"user id {os.geteuid()}",
-            "whether burstd gets users' rights and reaches its store was not looked at",
+            "worker and store", "checked by root or burstd's own user", f"user id {os.geteuid()}",
+            "the user worker and the store are unchecked",
             "run burstctl check as root", recommended=True,
         )  # fmt: skip
         return
@@ -50,7 +50,7 @@ def _slurm_file_findings(folder: Path) -> Iterator[SlurmConfFinding]:
             found = (folder / name).read_text(encoding="utf-8", errors="replace")
         except FileNotFoundError:
             yield SlurmConfFinding(
-                f"{folder / name}", "the one that came with burstd", "not there", breaks,
+                f"{folder / name}", "burstd's file", "no file", breaks,
                 f"copy {shipped} to {folder} and restart slurmctld",
             )  # fmt: skip
             continue
@@ -63,28 +63,28 @@ def _slurm_file_findings(folder: Path) -> Iterator[SlurmConfFinding]:
         if name.endswith(".conf"):
             if not re.search(r"(?im)^\s*Directive\s*=\s*BURST\s*(#|$)", found):
                 yield SlurmConfFinding(
-                    f"{folder / name}", "Directive=BURST", "another one, or none", breaks,
+                    f"{folder / name}", "Directive=BURST", "another directive, or none", breaks,
                     "add the line and run scontrol reconfigure",
                 )  # fmt: skip
         elif found != shipped.read_text(encoding="utf-8"):
             yield SlurmConfFinding(
                 f"{folder / name}",
                 f"the same as {shipped}",
-                "another text",
-                "after an update of burstd the old script may ask it in a way that it knows no more",
-                f"copy {shipped} to {folder} and restart slurmctld, unless you have changed it on purpose",
+                "a different file",
+                "after an update of burstd the old script may send requests that burstd no longer understands",
+                f"copy {shipped} to {folder} and restart slurmctld, unless you changed it on purpose",
                 recommended=True,
             )
 
 
 def _worker_findings(settings: Settings, *, started_by_burstd: bool) -> Iterator[SlurmConfFinding]:
-    """``own``: burstd is root and starts such processes itself; else systemd does, behind a socket."""
+    """``started_by_burstd``: burstd is root and starts user workers itself; else systemd does, behind a socket."""
     socket_path = None if started_by_burstd else settings.worker_socket
     try:
         user_worker_for(account(PROBE_USER), socket_path=socket_path, min_uid=settings.staging.min_uid).close()
     except (UserWorkerError, OSError) as error:
         remedy = (
-            "see that burstd is whole: burstd-hand must start"
+            "reinstall burstd: burstd-hand does not start"
             if started_by_burstd
             else "systemctl enable --now burstd-hand.socket"
         )
@@ -101,7 +101,7 @@ def _store_findings(settings: Settings) -> Iterator[SlurmConfFinding]:
         chosen = resolve_store(settings, PluginRegistry.installed(), name)
     except SettingsError as error:
         faults = "; ".join(str(f) for f in error.faults)
-        yield SlurmConfFinding(subject, "settings that fit", faults, breaks, "see burstctl config check")
+        yield SlurmConfFinding(subject, "valid settings", faults, breaks, "see burstctl config check")
         return
     try:
         store = chosen.plugin.make(name, settings.cluster, chosen.settings)
@@ -113,4 +113,4 @@ def _store_findings(settings: Settings) -> Iterator[SlurmConfFinding]:
         finally:
             store.close()
     except BurstdError as error:
-        yield SlurmConfFinding(subject, "an answer", str(error).rstrip("."), breaks, f"look at [staging.stores.{name}]")
+        yield SlurmConfFinding(subject, "an answer", str(error).rstrip("."), breaks, f"check [staging.stores.{name}]")

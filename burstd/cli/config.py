@@ -24,7 +24,7 @@ ConfigOption = Annotated[Path, typer.Option("--config", envvar="BURSTD_CONFIG", 
 def check_config(
     ctx: typer.Context,
     file: Annotated[Path, typer.Argument(metavar="[FILE]", envvar="BURSTD_CONFIG", help="The file.")] = DEFAULT_CONFIG,
-    files: Annotated[bool, typer.Option(help="Also look at the files that it names: keys, their modes.")] = True,
+    files: Annotated[bool, typer.Option(help="Also check the files that it names: keys, their modes.")] = True,
     json: JsonOption = False,
     socket: SocketOption = None,
 ) -> None:
@@ -68,7 +68,7 @@ def check_config(
 
 @app.command("reload")
 def reload_config(ctx: typer.Context, json: JsonOption = False, socket: SocketOption = None) -> None:
-    """Have the daemon read its settings again; faulty ones are refused and the old ones stay."""
+    """Have the daemon reload its settings; it refuses faulty ones and keeps the old ones."""
     burstd = api_client(ctx, json, socket)
     print_result(burstd, burstd.request("POST", "/reload"))
 

@@ -29,7 +29,7 @@ _FORECAST_BASIS = {
 
 
 def explain(ctx: typer.Context, job_id: JobArgument, json: JsonOption = False, socket: SocketOption = None) -> None:
-    """Why a job does or does not start: every choice there was, what it costs, and what would start it."""
+    """Why a job does or does not start: its options, their cost, and what would start it."""
     burstd = api_client(ctx, json, socket)
     answer = burstd.get(f"/jobs/{job_id}/explanation")
     if burstd.json:
@@ -84,7 +84,7 @@ def _outlook_text(answer: JsonObject) -> str:
     cloud = (
         rough_duration_text(outlook["cloud_s"])
         if answer["cost"] or answer["serving"]
-        else "no machine can be had for it now"
+        else "no machine is available now"
     )
     return f"It would start on premises: {premises}; in the cloud: {cloud}."
 

@@ -1,4 +1,4 @@
-"""How answers look: plain tables, no boxes; colours and the width of the window on a terminal only."""
+"""Prints answers: plain tables, no boxes; colours and the width of the window on a terminal only."""
 
 from __future__ import annotations
 

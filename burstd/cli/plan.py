@@ -12,7 +12,7 @@ from burstd.cli.session import JsonOption, SocketOption, api_client
 
 
 def plan(ctx: typer.Context, json: JsonOption = False, socket: SocketOption = None) -> None:
-    """What the next loop would do, from a fresh look; nothing of it is done."""
+    """What the next loop would do, from a fresh snapshot; changes nothing."""
     burstd = api_client(ctx, json, socket)
     answer = burstd.request("POST", "/plan")
     if burstd.json:
@@ -22,9 +22,9 @@ def plan(ctx: typer.Context, json: JsonOption = False, socket: SocketOption = No
     if answer["paused"]:
         out.line(("On hold", "bold yellow"), f" (burstctl unhold): {answer['paused']}")
     for failed in answer["failed"]:
-        out.line(("! ", "bold red"), f"{failed}; nothing is booted or let go until it is mended")
+        out.line(("! ", "bold red"), f"{failed}; no node is booted or terminated until it works again")
     if not answer["steps"]:
-        out.line("Nothing: everything is as it should be.")
+        out.line("Nothing to do.")
     else:
         out.line((f"The next loop would take {plural(len(answer['steps']), 'step')}:", "bold"))
         out.table((">", "*"), [(f"{i}.", step["text"]) for i, step in enumerate(answer["steps"], 1)])
@@ -59,7 +59,7 @@ def hold(
     json: JsonOption = False,
     socket: SocketOption = None,
 ) -> None:
-    """Boot nothing new and close nothing that is wanted, until unhold."""
+    """Boot no node and terminate no wanted node until unhold."""
     burstd = api_client(ctx, json, socket)
     print_result(burstd, burstd.request("PUT", "/hold", {"reason": reason}))
 

@@ -14,7 +14,7 @@ from burstd.cli.scale import print_result
 from burstd.cli.session import ApiClient, DaemonUnreachable, ExitCode, JsonOption, SocketOption, api_client
 from burstd.cli.times import ago
 
-app = typer.Typer(help="The policies that decide what is booted and what is let go.", no_args_is_help=True)
+app = typer.Typer(help="The policies that decide which nodes are booted and terminated.", no_args_is_help=True)
 POLICY_REQUEST_TIMEOUT_S = 150.0
 """Longer than a chain of policies takes, each of which is interrupted at its limit."""
 _CHANGE_STYLES = {"comes": ("+", "green"), "goes": ("-", "red"), "changes": ("~", "yellow")}
@@ -169,9 +169,9 @@ def _print_changes(out: ConsoleOutput, answer: JsonObject) -> None:
     if answer["paused"]:
         out.line(("On hold", "bold yellow"), f" (burstctl unhold): {answer['paused']}")
     for failed in answer["failing"]:
-        out.line(("! ", "bold red"), f"in force: {failed}; nothing is booted or let go until it is mended")
+        out.line(("! ", "bold red"), f"in force: {failed}; no node is booted or terminated until it works again")
     for failed in answer["failed"]:
-        out.line(("! ", "bold red"), f"on disk: {failed}; nothing would be booted or let go")
+        out.line(("! ", "bold red"), f"on disk: {failed}; no node would be booted or terminated")
     if not answer["changes"]:
         if answer["failed"]:
             return

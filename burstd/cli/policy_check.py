@@ -1,4 +1,4 @@
-"""Would the daemon take the policies on disk, and do they keep the contract? Without a daemon."""
+"""Checks policies on disk without a daemon: would the daemon load them, and do they keep the contract?"""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class PolicyCheckReport:
 
     @property
     def ok(self) -> bool:
-        """Nothing that the daemon needs is wrong."""
+        """True where the daemon would start with them."""
         return not self.faults and not any(tried.faults for tried in self.policies)
 
     def as_json(self) -> dict[str, Any]:
@@ -119,7 +119,7 @@ def check_one(path: Path, file: Path) -> PolicyCheckReport:
 
 
 def _check_single(settings: Settings, plugins: PluginRegistry, name: str, origin: str) -> PolicyCheckResult:
-    """One that is not in the chain, or is looked at by itself."""
+    """A policy that is not in the chain, or is checked by itself."""
     chain_position = settings.policies.chain.index(name) + 1 if name in settings.policies.chain else 0
     try:
         made = make_policy(resolve_policy(settings, plugins, name, check_files=False), plugins.timeout_s)

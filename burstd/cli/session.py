@@ -74,11 +74,11 @@ class DaemonNotRunning(DaemonUnreachable):
 
 
 answered_sockets: list[Path] = []
-"""Sockets that answered this program: what fails afterwards may be for what they said."""
+"""Sockets that answered this program: a later error may come from their answers."""
 
 
 class ApiClient:
-    """A connection to the daemon, and how to say what came of it."""
+    """A connection to the daemon; turns errors into messages and exit codes."""
 
     def __init__(self, path: Path, *, as_json: bool) -> None:
         self.path = path
@@ -99,7 +99,7 @@ class ApiClient:
             self.fail(ExitCode.UNREACHABLE, str(error))
 
     def answer_or_exit(self, status: int, answer: Any) -> Any:
-        """The answer itself; ends the program where it is a no."""
+        """The answer itself; ends the program where it is an error."""
         if status >= 400:
             self.fail(
                 EXIT_CODE_BY_STATUS.get(status, ExitCode.UNREACHABLE),
@@ -135,7 +135,7 @@ class ApiClient:
         except httpx.ConnectError:
             raise connection_error(self.path) from None
         except httpx.TransportError as error:
-            raise DaemonUnreachable(_with_hint(f"burstd broke the connection on {self.path} off ({error}).")) from None
+            raise DaemonUnreachable(_with_hint(f"burstd closed the connection on {self.path} ({error}).")) from None
         except (ValueError, RecursionError):
             decoded = None
         if not isinstance(decoded, dict):
@@ -174,7 +174,7 @@ def _with_hint(text: str) -> str:
 
 
 def connection_error(path: Path) -> DaemonUnreachable:
-    """Tries once more without HTTP, whose errors do not tell."""
+    """Tries once more without HTTP, whose errors hide the cause."""
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
             probe.setsockopt(*connect_timeout_option(2))

@@ -79,7 +79,7 @@ def simulate(
     staging: Annotated[
         float, typer.Option(min=0, help="Seconds until a job's input is in the store.", rich_help_panel=_CLOUD_PANEL)
     ] = 120,
-    tick: Annotated[float, typer.Option(min=1, help="Seconds between two looks at jobs that wait.")] = 60,
+    tick: Annotated[float, typer.Option(min=1, help="Seconds between two loops.")] = 60,
     bind_depth: Annotated[int | None, typer.Option(min=0, help="As in burstd.toml.")] = None,
     seed: Annotated[int, typer.Option(help="Of all that is drawn.")] = 1,
     html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a page with plots.")] = None,

@@ -1,4 +1,4 @@
-"""How the data of jobs looks."""
+"""Prints the data of jobs."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def print_staging_usage(out: ConsoleOutput, answer: JsonObject) -> None:
             f" looked {ago(store['looked'], now)}",
         )
     else:
-        out.line((f"store {store['name']}", "bold"), f" ({store['kind']}): has not been looked at yet")
+        out.line((f"store {store['name']}", "bold"), f" ({store['kind']}): not read yet")
     if store["error"]:
         out.note(f"! {store['error']}", "bold red")
     for head, rows in (("USER", answer["users"]), ("ACCOUNT", answer["projects"])):

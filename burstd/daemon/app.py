@@ -55,7 +55,7 @@ DAY_S = 86400.0
 
 
 def poll_intervals(settings: Settings) -> PollIntervals:
-    """How often things are looked at."""
+    """The pollers' intervals."""
     daemon = settings.daemon
     return PollIntervals(tick_s=daemon.tick_s, poll_s=daemon.poll_s, cloud_poll_s=daemon.cloud_poll_s)
 

@@ -22,7 +22,7 @@ from burstd.runtime.wake import Wake
 log = structlog.get_logger(__name__)
 
 MIN_PAUSE_S = 0.05
-"""Between two loops, so that a storm of hints, or of users' questions, is one look at Slurm and not a hundred."""
+"""Between two loops, so that a storm of wake-ups, or of users' requests, reads Slurm once and not a hundred times."""
 PURGE_EVERY_S = 86400.0
 SAVE_TIME_EVERY_S = 3600.0
 """Much less than clock.AWAY_S: after a power cut on a quiet day burstd still knows what time it was."""
@@ -104,7 +104,7 @@ class DaemonLoop:
         self._notifier.stopping()
 
     def _pause(self, pause: float) -> None:
-        """Waits for a hint or the time, and tells the watchdog meanwhile; never less than LEAST_S."""
+        """Waits for a wake-up or the next due time and feeds the watchdog meanwhile; never less than the minimum."""
         if self._stop.wait(MIN_PAUSE_S):
             return
         due = self._clock.now() + pause

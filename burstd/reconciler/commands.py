@@ -65,25 +65,27 @@ class CommandHandler:
         self._run_stage_command = run_stage_command
 
     def execute(self, command: Command) -> CommandResult:
-        """Does it and says what came of it."""
+        """Executes the command and returns its result in words."""
         log.info("command", command=type(command).__name__, by=command.by)
         match command:
             case SetPin():
                 return self._set_pin(command)
             case ClearPin():
                 count = self._store.remove_scale_overrides(command.pool, command.by)
-                text = f"pool {command.pool} is burstd's again" if count else f"pool {command.pool} was not pinned"
+                text = f"pool {command.pool} is no longer pinned" if count else f"pool {command.pool} was not pinned"
                 return CommandResult(text, changed=bool(count))
             case DrainSlots():
                 return self._drain_slots(command)
             case ReleaseSlots():
                 freed = self._store.undrain_slots(command.slots, command.by)
                 names = ", ".join(held.slot for held in freed)
-                return CommandResult(f"{names} may be used again" if freed else "none was held", changed=bool(freed))
+                return CommandResult(f"{names}: back in use" if freed else "no slot was drained", changed=bool(freed))
             case Pause():
                 changed = self._store.metadata(PAUSED_KEY) != command.reason
                 self._store.set_metadata(PAUSED_KEY, command.reason, command.by)
-                return CommandResult("nothing new is booted and nothing wanted is closed until unhold", changed=changed)
+                return CommandResult(
+                    "no node is booted, and no wanted node is terminated, until burstctl unhold", changed=changed
+                )
             case Resume():
                 changed = bool(self._store.metadata(PAUSED_KEY))
                 self._store.set_metadata(PAUSED_KEY, "", command.by)
@@ -108,13 +110,13 @@ class CommandHandler:
     def _confirm(self, what: str, by: str) -> CommandResult:
         if what == "record":
             changed = bool(self._reconciler.confirm_record(by))
-            return CommandResult("the record is trusted" if changed else "burstd does not doubt it", changed=changed)
+            return CommandResult("the record is confirmed" if changed else "nothing to confirm", changed=changed)
         wrong, off = self._reconciler.head_clock.why_wrong(), clock_alarm(self._clock.wall(), self._clock.now())
         self._reconciler.head_clock.confirm()
         if off:
             self._store.set_metadata(CLOCK_TRUSTED_KEY, "yes", by)
-            return CommandResult("the system clock is trusted from the next start on: systemctl restart burstd")
-        return CommandResult("the clock is trusted" if wrong else "burstd does not doubt it", changed=bool(wrong))
+            return CommandResult("burstd accepts the system clock after systemctl restart burstd")
+        return CommandResult("the clock is confirmed" if wrong else "nothing to confirm", changed=bool(wrong))
 
     def _set_pin(self, command: SetPin) -> CommandResult:
         pool = self._reconciler.config.pools.get(command.pool)
@@ -123,7 +125,7 @@ class CommandHandler:
         if command.nodes > len(pool.slots):
             most = len(pool.slots)
             return CommandResult(
-                f"pool {command.pool} has {most} slots, {command.nodes} are too many", done=False, changed=False
+                f"pool {command.pool} has only {most} slots, not {command.nodes}", done=False, changed=False
             )
         now = self._clock.now()
         pin = Pin(command.pool, command.nodes, command.kind, command.until, command.by, now)
@@ -136,10 +138,12 @@ class CommandHandler:
         known = {slot for pool in self._reconciler.config.pools.values() for slot in pool.slots}
         unknown = sorted(set(command.slots) - known)
         if unknown:
-            return CommandResult(f"{', '.join(unknown)}: no slot of burstd's", done=False, changed=False)
+            return CommandResult(f"{', '.join(unknown)}: not in any pool", done=False, changed=False)
         held = self._store.drain_slots(command.slots, command.by, command.reason)
         names = ", ".join(command.slots)
-        return CommandResult(f"{names}: no new jobs; its machine goes when its jobs have ended", changed=bool(held))
+        return CommandResult(
+            f"{names}: drained; burstd terminates the machine when its jobs have ended", changed=bool(held)
+        )
 
 
 def _span(seconds: float) -> str:

@@ -38,7 +38,7 @@ class LoopState:
     unreachable_at: dict[str, float] = field(default_factory=dict)
     """When machines that lists lack were reached for in vain."""
     address_sent_at: dict[str, float] = field(default_factory=dict)
-    """When Slurm was last told a slot's address."""
+    """When Slurm last got a slot's address."""
     power_down_sent_at: dict[str, float] = field(default_factory=dict)
     bound_since: dict[str, float] = field(default_factory=dict)
     unbindable: dict[str, float] = field(default_factory=dict)
@@ -81,7 +81,7 @@ class LoopState:
         self.last_cause.pop(claim_id, None)
 
     def record_refusal(self, action: Action, error: str, now: float) -> None:
-        """Slurm said no: the same step is not tried again for a few seconds."""
+        """Slurm refused: the step pauses for a few seconds."""
         self.refusals = {a: refusal for a, refusal in self.refusals.items() if now - refusal[0] < 2 * REFUSAL_PAUSE_S}
         self.refusals[action] = (now, error)
         if isinstance(action, BindJob):

@@ -1,4 +1,4 @@
-"""What is seen: the clouds by their own threads, Slurm at each loop, the store last."""
+"""Takes the snapshot: the clouds in their own threads, Slurm at each loop, the store last."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ _CHANGING = frozenset({S.LAUNCHING, S.BOOTING, S.TERMINATING})
 
 
 class NodeDoubted(BurstdError):
-    """What Slurm says of a node is not to be trusted."""
+    """Slurm's data of a node is not plausible."""
 
 
 @dataclass(slots=True)
 class PollIntervals:
-    """How often things are looked at, in seconds. One for all who look, so that a reload reaches them."""
+    """Intervals of all pollers, in seconds; one object for all, which a reload replaces."""
 
     tick_s: float = 15.0
     """A loop at least this often."""
@@ -85,11 +85,11 @@ class _ProviderState:
 class _Listing:
     instances: tuple[Instance, ...]
     leftovers: tuple[Leftover, ...] | Exception | None
-    """None: not looked at this time."""
+    """None: not listed this time."""
 
 
 class Observer:
-    """Holds the last view of every cloud and counts in how many listings in a row something was missing or stray."""
+    """Keeps the last view of every cloud and counts in how many listings in a row something was missing or stray."""
 
     def __init__(
         self,
@@ -176,7 +176,7 @@ class Observer:
                 self._read_offers(name, watch)
 
     def list_soon(self, provider: str) -> None:
-        """The next look at this provider is due at once."""
+        """The next listing of this provider is due at once."""
         if provider in self._provider_states and not self._provider_states[provider].failures:
             self._provider_states[provider].list_due = 0.0
 
@@ -247,7 +247,7 @@ class Observer:
     def _sweep_failed(self, name: str, watch: _ProviderState, error: Exception) -> None:
         """Machines are known all the same; only what they leave behind is not."""
         if not isinstance(error, BurstdError):
-            log.error("provider broke while listing leftovers", provider=name, exc_info=error)
+            log.error("provider failed unexpectedly while listing leftovers", provider=name, exc_info=error)
         elif not isinstance(watch.view.leftovers, Unavailable):
             log.warning("leftovers cannot be listed", provider=name, error=str(error))
         watch.view = replace(
@@ -315,7 +315,7 @@ class Observer:
         if isinstance(listing.leftovers, tuple):
             seen |= {f"{name}/{left.id}" for left in listing.leftovers if left.claim_id not in claims}
         else:
-            # Not looked at this time: what was stray stays so, and is not counted again.
+            # Not listed this time: what was stray stays so, and is not counted again.
             stray |= self.orphan_sightings.keys() & {f"{name}/{left.id}" for left in _or_empty(view.leftovers)}
         for key in [k for k in self.orphan_sightings if k.startswith(f"{name}/") and k not in stray | seen]:
             del self.orphan_sightings[key]
@@ -343,7 +343,7 @@ def _list_leftovers(provider: Provider) -> tuple[Leftover, ...] | Exception:
     """What the provider says of leftovers; that it cannot is no reason not to know its machines."""
     try:
         return tuple(provider.leftovers())
-    except Exception as error:  # noqa: BLE001  it is told as it is, by the thread that decides
+    except Exception as error:  # noqa: BLE001  the deciding thread reports it
         return error
 
 

@@ -63,7 +63,7 @@ class IsolatedPolicy:
         self._paused_until = float("-inf")
 
     def copy_for_trial(self) -> IsolatedPolicy:
-        """The same policy with a memory of its own: what comes of trials is not held against it."""
+        """The same policy with a memory of its own: failures in a dry run do not count."""
         made = IsolatedPolicy(
             self._policy, self._timeout_s, self._package_dir,
             name=self.name, hard=self.hard, last=self.last, payers=self.payers,

@@ -21,7 +21,7 @@ from burstd.planner import isolation
 log = structlog.get_logger(__name__)
 
 MIN_QUARANTINE_S = 60.0
-"""A subject that changes with every look is tried again no sooner."""
+"""Seconds before a subject is tried again, even if it changes with every poll."""
 STEP_ALARM_S = 600.0
 """How long an alarm of a step without a subject stands after it failed last."""
 _MAX_SHOWN = 8

@@ -59,7 +59,7 @@ SLEEP_DETECTED_S = 30.0
 """A loop that comes so much later than it was due comes after a sleep."""
 LOOP_SUBJECT = "the loop"
 PAUSED_KEY = "paused"
-"""Key under which the store keeps why an administrator holds burstd; empty: he does not."""
+"""Key under which the store keeps why an administrator has put burstd on hold; empty: it is not."""
 
 
 class StagingSubsystem(Protocol):
@@ -123,7 +123,7 @@ class Reconciler:
         self._quarantine = quarantine or Quarantine(clock)
         self._providers = frozenset(providers)
         self._data_views: Mapping[str, StagingView] = {}
-        """As staging last told it."""
+        """The last state of staging."""
         self._comments = comments
         self._staging = staging
         self._staging_due = self._due = float("inf")
@@ -182,7 +182,7 @@ class Reconciler:
         self.latest: tuple[Snapshot, Plan] | None = None
         """Of the last whole loop."""
         self.queue_is_watched = False
-        """True while hints tell of changes in the queue, so that it need not be polled."""
+        """True while a wake source reports changes of the queue, which then needs no polling."""
         self.alarm: str = ""
         """What keeps the loop from doing its work; empty: nothing."""
 
@@ -208,7 +208,7 @@ class Reconciler:
         return pause
 
     def _note_sleep(self) -> None:
-        """After SIGSTOP, or on a machine that was suspended, no time counts in which nobody looked."""
+        """After SIGSTOP, or on a machine that was suspended, time without a loop does not count."""
         late = self._clock.now() - self._due
         if late > SLEEP_DETECTED_S:
             log.warning("burstd did not run, and begins to count anew", seconds=round(late))
@@ -280,7 +280,7 @@ class Reconciler:
         return self.confirm_record("burstd")
 
     def confirm_record(self, by: str) -> int:
-        """Trusts the record as it is. Returns 1 where it was in doubt."""
+        """Confirms the record as it is. Returns 1 where it was in doubt."""
         doubt = self._store.metadata(DOUBT_KEY)
         self._store.set_metadata(DOUBT_KEY, "", by)
         return int(bool(doubt))
@@ -316,7 +316,7 @@ class Reconciler:
         self.alarm = alarm
 
     def observe(self) -> Snapshot:
-        """Clouds first, then Slurm, the store last: a claim written meanwhile must not look like an orphan."""
+        """Clouds first, then Slurm, the store last: a claim written meanwhile must not count as an orphan."""
         clouds = self._observer.cloud_views()
         slurm = self._observer.read_slurm()
         now = self._clock.now()
@@ -365,7 +365,7 @@ class Reconciler:
         return replace(snapshot, breakers=(*snapshot.breakers, *listing_breakers(snapshot), *clock_breakers))
 
     def preview(self) -> tuple[Snapshot, Plan]:
-        """What the next loop would do; does nothing."""
+        """What the next loop would do; changes nothing."""
         snapshot = self.observe()
         snapshot = isolation.without_subjects(
             snapshot, isolation.with_affected_nodes(snapshot, self._quarantine.quarantined_subjects(snapshot))
@@ -374,12 +374,12 @@ class Reconciler:
         return snapshot, decide(snapshot, copies_for_trial(self.config.policies), self.config.tuning)
 
     def compare_policies(self, policies: Sequence[Policy]) -> tuple[Snapshot, Plan, Plan]:
-        """What the next loop would do, and what it would do by these policies; does nothing."""
+        """What the next loop would do, and what it would do by these policies; changes nothing."""
         snapshot, plan = self.preview()
         return snapshot, plan, decide(snapshot, policies, self.config.tuning)
 
     def what_if(self, job_id: str) -> tuple[OptionChange, ...]:
-        """The smallest changes with which a job of the last look would start; does nothing."""
+        """The smallest changes with which a job of the last snapshot would start; changes nothing."""
         if self.latest is None:
             return ()
         policies, tuning = copies_for_trial(self.config.policies), self.config.tuning

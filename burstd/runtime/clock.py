@@ -13,11 +13,11 @@ from burstd.domain.snapshot import CircuitBreaker
 JUMP_S = 5.0
 """How far the system clock must move against the steady one to be called a jump."""
 MAX_DRIFT_S = 60.0
-"""How far the system clock may be from burstd's time before an administrator is told, and before it is not followed."""
+"""How far the system clock may be from burstd's time before burstd raises an alarm and stops following it."""
 CLOCK_KEY = "clock"
 """Key under which the store keeps the latest ClockMark: of the start, and of each hour since."""
 CLOCK_TRUSTED_KEY = "clock-trusted"
-"""Key under which the store keeps that an administrator trusts the system clock, until the next start."""
+"""Key under which the store keeps that an administrator confirmed the system clock, until the next start."""
 MAX_ABSENCE_S = 86400.0
 """After a boot of the head a record with live claims is not believed to be older than this."""
 

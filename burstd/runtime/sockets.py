@@ -113,7 +113,7 @@ def listen_for_admins(path: Path, admin_group: str) -> socket.socket:
         import structlog  # noqa: PLC0415 - only where something is wrong
 
         structlog.get_logger(__name__).warning(
-            "the administrators' socket is for root alone: its file system has no ACLs",
+            "only root can use the administrators' socket: its file system has no ACLs",
             socket=str(path), group=admin_group, error=error.strerror,
         )  # fmt: skip
     return listener
@@ -139,7 +139,7 @@ def _socket_from_systemd(environ: MutableMapping[str, str]) -> socket.socket | N
         listening = found.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
     except OSError as error:
         raise SocketFailed(
-            f"what systemd passed as control socket is no socket ({error}): look at burstd.socket"
+            f"systemd passed a control socket that is no socket ({error}): check burstd.socket"
         ) from None
     if found.family != socket.AF_UNIX or found.type != socket.SOCK_STREAM or not listening:
         raise SocketFailed(
@@ -161,7 +161,7 @@ def _bind(path: Path, backlog: int, mode: int) -> socket.socket:
     except OSError as error:
         listener.close()
         if error.errno == errno.EADDRINUSE:
-            raise AlreadyRunning(f"another burstd took {path} this very moment: one is enough") from None
+            raise AlreadyRunning(f"another burstd has just taken {path}: stop one of the two") from None
         raise SocketFailed(
             f"the control socket {path} cannot be made: {error.strerror}. {_remedy(error, path)}"
         ) from None
@@ -176,7 +176,7 @@ def _remove_stale_socket(path: Path) -> None:
                 raise SocketFailed(f"{path} is there and is no socket: move it away or choose another path")
             return
     except PermissionError:
-        raise SocketFailed(f"{path} cannot be looked at: burstd lacks the right to enter its directory") from None
+        raise SocketFailed(f"{path} cannot be read: burstd lacks the right to enter its directory") from None
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.setblocking(False)
         try:

@@ -1,4 +1,4 @@
-"""What systemd is told: that burstd is ready, alive, reloading, stopping. Silent where nobody listens.
+"""Notifies systemd that burstd is ready, alive, reloading or stopping. Silent where nobody listens.
 
 The protocol is sd_notify(3): one datagram of ``KEY=value`` lines to the unix socket that NOTIFY_SOCKET names.
 """

@@ -208,7 +208,7 @@ def test_what_is_asked_becomes_one_command(
     ("method", "path", "body", "status", "says"),
     [
         ("PUT", "pools/tpu/pin", {"nodes": 1}, 404, "There is no pool 'tpu'; there are: gpu, cpu."),
-        ("PUT", "pools/gpu/pin", {"nodes": 9}, 422, "Pool gpu has 8 slots; 9 nodes cannot be."),
+        ("PUT", "pools/gpu/pin", {"nodes": 9}, 422, "Pool gpu has only 8 slots, not 9."),
         ("PUT", "pools/gpu/pin", {"nodes": -1}, 422, "nodes: Input should be greater than or equal to 0"),
         ("PUT", "pools/gpu/pin", {"nodes": 1, "for": 3}, 422, "for: Extra inputs are not permitted"),
         ("POST", "nodes/hold", {"nodes": ["gpu[1-"]}, 422, "gpu[1-"),

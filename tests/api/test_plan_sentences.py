@@ -53,7 +53,7 @@ SENTENCES: list[tuple[Action, str]] = [
     (LaunchMachine("c-gpu3", "no answer"), "ask the cloud for the machine of gpu3 again: no answer"),
     (
         ChangeClaimState("c-gpu3", S.BOOTING, S.FAILED, "too late"),
-        "note that gpu3 goes from booting to failed: too late",
+        "set gpu3 from booting to failed: too late",
     ),
     (RecordAddress("c-gpu3", "10.0.0.3", "i-3"), "note that gpu3 has the address 10.0.0.3"),
     (ValidateNode("c-gpu3", "it runs"), "reach and check the machine of gpu3: it runs"),

@@ -162,7 +162,7 @@ def test_what_is_asked_for_reaches_the_daemon(
     ("words", "code", "says"),
     [
         ("scale tpu 3", 5, "There is no pool 'tpu'; there are: gpu, cpu."),
-        ("scale gpu 9", 2, "Pool gpu has 8 slots; 9 nodes cannot be."),
+        ("scale gpu 9", 2, "Pool gpu has only 8 slots, not 9."),
         ("scale gpu", 2, "Say how many nodes: burstctl scale gpu 4 (or --clear)."),
         ("scale gpu 1 --floor --exact", 2, "Choose one of"),
         ("scale gpu 1 --for 2", 2, "--for: '2' is no length of time; write 90s, 15m, 2h, 1h30m, 3d or 1w."),

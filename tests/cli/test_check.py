@@ -187,4 +187,4 @@ def test_the_store_is_not_looked_at_by_just_anybody(run: Run, tmp_path: Path) ->
     let_others_in(tmp_path)
     staging_faults(run, file)
     with as_user(NOBODY):
-        assert set(staging_faults(run, file)) == {"hand and store"}
+        assert set(staging_faults(run, file)) == {"worker and store"}

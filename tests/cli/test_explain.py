@@ -125,7 +125,7 @@ def test_a_job_that_a_policy_keeps(run: Run, backend: FakeBackend) -> None:
         ({"outlook": {"104": replace(LOCAL, local_start=NOW - 5, local_basis="none")}}, timed,
          "It would start on premises: at once; in the cloud: in about 4 min."),
         ({"outlook": {"104": LOCAL}, "clouds": {}}, timed,
-         "in the cloud: no machine can be had for it now."),
+         "in the cloud: no machine is available now."),
         ({"outlook": {"104": LOCAL}}, lambda job: job,
          "its machine would cost about 6.12 EUR, and it has no time limit."),
     ],

@@ -31,7 +31,7 @@ class CostView(AnswerView):
 
 
 class CandidateView(AnswerView):
-    """One offer that was looked at, or a provider that could not be read.
+    """One offer candidate, or a provider that could not be read.
 
     ``refused`` says why it is not used, empty: it may be. ``by`` is the policy that refuses it, ``note`` why it comes
     after the one that is chosen. ``chosen``: the plan takes it first for this job.
@@ -47,7 +47,7 @@ class CandidateView(AnswerView):
 
 
 class PoolCandidatesView(AnswerView):
-    """One pool as a way to start the job; ``lacks`` says why it is none, empty: it is one."""
+    """One pool that may start the job; ``lacks`` says why it cannot, empty: it can."""
 
     pool: str
     lacks: str

@@ -84,7 +84,7 @@ def plan_view(snapshot: Snapshot, plan: Plan, now: float) -> PlanView:
 
 
 def _policy_decisions(remarks: Sequence[Remark]) -> list[PolicyDecisionView]:
-    """What was decided after placement. Of a want that was taken away its jobs are told, else its pool."""
+    """What was decided after placement. A want that was taken away is named by its jobs, else by its pool."""
     decided = [r for r in remarks if r.by not in ("demand", "placement")]
     to_jobs = {(r.by, r.reason) for r in decided if r.subject.startswith("job:")}
     subjects: dict[tuple[str, str, str], list[str]] = {}
@@ -158,10 +158,10 @@ def _step_text(action: Action, claims: dict[str, Claim]) -> tuple[str, Collectio
             return f"ask the cloud for the machine of {slot} again: {reason}", [claim_id], [slot]
         case ChangeClaimState(claim_id, old, new, reason):
             [slot] = slots_of([claim_id])
-            return f"note that {slot} goes from {old.value} to {new.value}: {reason}", [claim_id], [slot]
+            return f"set {slot} from {old.value} to {new.value}: {reason}", [claim_id], [slot]
         case RecordAddress(claim_id, address):
             [slot] = slots_of([claim_id])
-            return f"note that {slot} has the address {address}", [claim_id], [slot]
+            return f"record address {address} for {slot}", [claim_id], [slot]
         case ValidateNode(claim_id, reason):
             [slot] = slots_of([claim_id])
             return f"reach and check the machine of {slot}: {reason}", [claim_id], [slot]
@@ -221,7 +221,7 @@ def _gate_text(
     if closes:
         parts.append(f"close {compress(closes)} to new jobs")
     if not parts:
-        parts.append(f"put the gate right: it holds {len(action.nodes)} slots")
+        parts.append(f"write the gate again, with {len(action.nodes)} slots")
     return f"{' and '.join(parts)}: {action.reason}", (*action.into_service, *action.into_drain), (*opens, *closes)
 
 

@@ -13,7 +13,7 @@ from burstd.api.backend import ClaimRecords, RetainedNode, StagingBackend, Stagi
 from burstd.domain.staging import StageState, Staging
 
 _MAX_HELD_ALARMS = 5
-"""So many held ones are told of at a glance."""
+"""Jobs with held data that burstctl status lists."""
 
 
 class TransferView(AnswerView):
@@ -107,7 +107,7 @@ class RetainedNodeView(AnswerView):
 
 
 class StoreView(AnswerView):
-    """The store in use, as it was last looked at. ``free`` None: it cannot tell."""
+    """The store in use, as last read. ``free`` None: it cannot tell."""
 
     name: str
     kind: str

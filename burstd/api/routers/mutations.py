@@ -66,7 +66,7 @@ def put_pin(pool: str, body: PinRequest, caller: AdminDep, backend: BackendDep) 
     """Pins a pool's number of nodes."""
     found = _require_pool(pool, require_latest_loop(backend)[0])
     if body.nodes > len(found.slots):
-        raise ApiError(422, f"Pool {pool} has {len(found.slots)} slots; {body.nodes} nodes cannot be.")
+        raise ApiError(422, f"Pool {pool} has only {len(found.slots)} slots, not {body.nodes}.")
     until = None if body.for_s is None else backend.now() + body.for_s
     return execute_command(backend, SetPin(pool, body.nodes, body.kind, until, caller.actor))
 
@@ -110,7 +110,7 @@ def delete_hold(caller: AdminDep, backend: BackendDep) -> CommandResultView:
 
 @router.post("/confirm/{what}")
 def post_confirm(what: Literal["record", "clock"], caller: AdminDep, backend: BackendDep) -> CommandResultView:
-    """Says that what burstd is in doubt about is right."""
+    """Confirms the record or the clock that burstd doubts."""
     return execute_command(backend, Confirm(what, caller.actor))
 
 
@@ -122,7 +122,7 @@ def post_reload(caller: AdminDep, backend: BackendDep) -> CommandResultView:
 
 @router.post("/plan")
 def post_plan(caller: AdminDep, backend: BackendDep) -> PlanView:
-    """Looks afresh and says what the next loop would do; does nothing of it."""
+    """Takes a fresh snapshot and returns what the next loop would do; changes nothing."""
     result = _command_result(backend, PlanNow(caller.actor))
     if result.dry_run is None:
         raise ApiError(503, result.text)
@@ -130,7 +130,7 @@ def post_plan(caller: AdminDep, backend: BackendDep) -> PlanView:
 
 
 def execute_command(backend: Backend, command: Command) -> CommandResultView:
-    """Hands a command on and says what came of it; denied where it was refused."""
+    """Queues a command and returns its result; a refusal becomes an error."""
     result = _command_result(backend, command)
     return CommandResultView(text=result.text, changed=result.changed)
 

@@ -1,4 +1,4 @@
-"""The routes of providers: what they have, for everybody; having one look at itself, for administrators."""
+"""The routes of providers: their state and offers, for everybody; their self-checks, for administrators."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def get_offers(
 
 @router.post("/{name}/check")
 def post_check(name: str, caller: AdminDep, backend: BackendDep) -> CheckView:
-    """Has one cloud look whether launching would work."""
+    """Checks whether one cloud could launch machines."""
     del caller
     if not _require_provider(name, backend):
         raise ApiError(409, f"Provider {name} has no self-check: its kind does not offer one.")
@@ -51,7 +51,7 @@ def post_check(name: str, caller: AdminDep, backend: BackendDep) -> CheckView:
 
 
 def _require_provider(name: str, backend: Backend) -> bool:
-    """Whether it can look at itself; denied where there is no such provider."""
+    """Whether the provider has a self-check; refused where there is no provider of that name."""
     able = backend.checks.self_check_support()
     if name not in able:
         raise ApiError(404, f"There is no provider {name!r}; there are: {', '.join(sorted(able))}.", sorted(able))

@@ -30,7 +30,7 @@ _RUNNING = frozenset({JobState.RUNNING, JobState.COMPLETING, JobState.SUSPENDED,
 
 
 class JobHistoryRecorder:
-    """Used in the deciding thread only. ``look`` and ``history`` raise StoreError."""
+    """Used in the deciding thread only. Its methods raise StoreError."""
 
     def __init__(self, store: Store, slots: Callable[[], Collection[str]], quarantine: Quarantine) -> None:
         """``slots`` tells which nodes are burstd's."""

@@ -1,4 +1,4 @@
-"""What tells the daemon to look before its time: Slurm's state folder, and the calls of ResumeProgram and its kin.
+"""Wake sources start a loop early: Slurm's state folder, and calls of ResumeProgram and its kin.
 
 Both need to be told by slurmctld where things are and who SlurmUser is, so they are set up when it first answers.
 """
