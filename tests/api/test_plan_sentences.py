@@ -55,7 +55,7 @@ SENTENCES: list[tuple[Action, str]] = [
         ChangeClaimState("c-gpu3", S.BOOTING, S.FAILED, "too late"),
         "set gpu3 from booting to failed: too late",
     ),
-    (RecordAddress("c-gpu3", "10.0.0.3", "i-3"), "note that gpu3 has the address 10.0.0.3"),
+    (RecordAddress("c-gpu3", "10.0.0.3", "i-3"), "record address 10.0.0.3 for gpu3"),
     (ValidateNode("c-gpu3", "it runs"), "reach and check the machine of gpu3: it runs"),
     (ProbeMachine("c-gpu3"), "find out whether the machine of gpu3 answers, which its cloud lists no more"),
     (RegisterNodes((("gpu3", "10.0.0.3"), ("gpu4", "10.0.0.4"))), "tell Slurm the addresses of gpu[3-4]"),
