@@ -75,7 +75,7 @@ def _failed_commands(session: Shell, commands: Mapping[str, str]) -> Iterator[Ch
     for name, command in commands.items():
         done = session.script(command, timeout_s=60.0)
         if done.rc != 0:
-            remedy = "This check is the site's own: see extra_checks in the settings"
+            remedy = "This is a check of the site: see check_commands in the settings"
             yield CheckFailure(name, f"success of '{command}'", f"'{done.last_line}' (exit status {done.rc})", remedy)
 
 
@@ -85,7 +85,7 @@ def _deliver_secrets(session: Shell, request: ValidationRequest, uid: int) -> No
     done = session.script(_script("munge.sh"), str(len(request.munge_key)), input=content, timeout_s=60.0)
     if done.rc != 0:
         raise CommandFailed(
-            f"the machine's munge does not work: {done.last_line}", rc=done.rc, err=done.err, cause="munge"
+            f"munge does not work on the machine: {done.last_line}", rc=done.rc, err=done.err, cause="munge"
         )
 
 
@@ -113,7 +113,7 @@ def start_slurmd(
     slurmd_arguments = [slot, *(["--conf-server", conf_server] if conf_server else []), *options]
     for word in slurmd_arguments:
         if not _WORD.match(word):
-            raise ValueError(f"{word!r} cannot be given to slurmd: letters, digits and _.,:/=@%+- only")
+            raise ValueError(f"{word!r} is not allowed as an option of slurmd: use letters, digits and _.,:/=@%+-")
     with connect() as session:
         # Where slurmctld is down slurmd goes on asking for its configuration: that need not be waited for.
         if command:

@@ -86,7 +86,7 @@ def _setting(setting: SlurmConfSetting, running: RunningSlurm) -> Iterator[Slurm
     lacking = [w for w in setting.values if not _entry_matches(w, there)]
     if lacking:
         missing = ",".join(lacking)
-        remedy = f"add {missing} to {setting.name}, in place of other values of the same words"
+        remedy = f"add {missing} to {setting.name}, and remove other values of the same keys"
         yield SlurmConfFinding(
             setting.name, missing, value or "not set", setting.consequence, remedy, setting.recommended
         )
@@ -120,7 +120,7 @@ def _selection(pools: Sequence[Pool], running: RunningSlurm) -> Iterator[SlurmCo
             "SelectType",
             "select/cons_tres",
             select or "not set",
-            "jobs cannot ask for GPUs by --gpus and the like",
+            "jobs cannot request GPUs with --gpus and similar options",
             "set SelectType=select/cons_tres, with no jobs running",
         )
 
@@ -133,7 +133,7 @@ def _nodes(pool: Pool, running: RunningSlurm) -> Iterator[SlurmConfFinding]:
             f"nodes {compress(missing)}",
             node_line(pool),
             "not there",
-            f"these slots of the pool {pool.name} cannot be used",
+            f"slots of pool {pool.name} cannot be used",
             "add the line to slurm.conf and restart slurmctld",
         )
     wrong: dict[tuple[str, str, str], list[str]] = {}
@@ -147,7 +147,7 @@ def _nodes(pool: Pool, running: RunningSlurm) -> Iterator[SlurmConfFinding]:
             wanted,
             found,
             breaks,
-            f"make the pool {pool.name} in burstd.toml and the NodeName line in slurm.conf say the same",
+            f"make pool {pool.name} in burstd.toml agree with the NodeName line in slurm.conf",
         )
 
 
@@ -155,24 +155,24 @@ def _differences(pool: Pool, node: Node) -> Iterator[tuple[str, str, str]]:
     """What was wanted, what was found, what it breaks."""
     shape = pool.shape
     if "CLOUD" not in node.flags:
-        yield "State=CLOUD", node.state, "Slurm takes a slot without a machine for a dead node"
+        yield "State=CLOUD", node.state, "Slurm marks a slot without a machine DOWN"
     if node.cpus != shape.cpus:
-        yield f"CPUs={shape.cpus}", f"CPUs={node.cpus}", "burstd counts on other CPUs than Slurm gives to jobs"
+        yield f"CPUs={shape.cpus}", f"CPUs={node.cpus}", "burstd and Slurm plan with different CPU counts"
     if node.memory_mib != shape.memory_mib:
         yield (
             f"RealMemory={shape.memory_mib}",
             f"RealMemory={node.memory_mib}",
-            "burstd counts on other memory than Slurm gives to jobs",
+            "burstd and Slurm plan with different memory sizes",
         )
     if sorted(node.gres) != sorted(shape.gres):
         wanted, found = (",".join(map(str, sorted(g))) or "none" for g in (shape.gres, node.gres))
-        yield f"Gres={wanted}", f"Gres={found}", "nodes are booted for jobs that Slurm does not start there"
+        yield f"Gres={wanted}", f"Gres={found}", "burstd boots nodes for jobs that Slurm does not start there"
     lacking = shape.features - node.features
     if lacking:
         yield (
             f"Feature={','.join(sorted(lacking))}",
             f"Feature={','.join(sorted(node.features)) or 'none'}",
-            "jobs with such a constraint do not start there",
+            "jobs with such a constraint cannot start there",
         )
 
 
@@ -184,7 +184,7 @@ def _submission(running: RunningSlurm) -> Iterator[SlurmConfFinding]:
             "AllocNodes",
             "the hosts where users log in, in each partition",
             f"ALL in {', '.join(unlimited)}",
-            "what runs on a rented node can submit jobs to the site's own partitions",
+            "processes on a rented node can submit jobs to the site's own partitions",
             "set AllocNodes=HOSTS in each PartitionName line; jobs on other hosts then cannot submit jobs",
             recommended=True,
         )
@@ -202,7 +202,7 @@ def _partitions(pools: Sequence[Pool], running: RunningSlurm) -> Iterator[SlurmC
                 f"partition {name}",
                 f"PartitionName={name} Nodes={compress(slots)}",
                 "not there",
-                "users have no way to ask for the cloud",
+                "users cannot submit jobs to the cloud",
                 "add the line to slurm.conf and run scontrol reconfigure",
             )
             continue
@@ -227,8 +227,8 @@ def _partitions(pools: Sequence[Pool], running: RunningSlurm) -> Iterator[SlurmC
         if parse_count(idle) and not _value_matches("SuspendTime", "31536000", idle):
             yield SlurmConfFinding(
                 f"partition {name}",
-                "no SuspendTime of its own",
+                "no SuspendTime in the partition",
                 f"SuspendTime={idle}",
-                "slurmctld powers nodes down by itself; when nodes go is burstd's to decide",
-                "take SuspendTime out of the partition's line",
+                "slurmctld powers down nodes that burstd still uses",
+                "remove SuspendTime from the PartitionName line",
             )
