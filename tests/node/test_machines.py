@@ -352,7 +352,7 @@ def test_slurmd_that_does_not_start_is_tried_again(bench: ValidationBench, boot:
     with pytest.raises(SlurmdNotStarted, match="slurmd did not start as cl4: slurmd does not start:") as caught:
         bench.validator(slurmd_options=("--no-such-option",)).start_slurmd(claim, bench.pool)
     assert caught.value.again
-    with pytest.raises(ValueError, match="cannot be given to slurmd"):
+    with pytest.raises(ValueError, match="is not allowed as an option of slurmd"):
         bench.validator(slurmd_options=("a b",)).start_slurmd(claim, bench.pool)
     own = ("touch", "/started-{slot}-from-{conf_server}")
     bench.validator(start_command=own).start_slurmd(claim, bench.pool)
