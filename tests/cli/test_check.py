@@ -177,7 +177,7 @@ def test_staging_is_looked_at(run: Run, tmp_path: Path) -> None:
     (tmp_path / "burst_buffer.conf").unlink()
     os.chown(tmp_path / "state", 65534, 65534)
     found = staging_faults(run, file)
-    assert found[f"{tmp_path}/burst_buffer.conf"]["found"] == "not there"
+    assert found[f"{tmp_path}/burst_buffer.conf"]["found"] == "no file"
     assert found["/run/burstd/hand.sock"]["remedy"] == "systemctl enable --now burstd-hand.socket"
 
 

@@ -75,7 +75,7 @@ def test_one_at_a_time_and_what_was_found_in_time() -> None:
     with deciding(looking) as checks, ThreadPoolExecutor(1) as other:
         first = other.submit(checks.run_check, "sky", (), 0.2)
         assert looking.begun.wait(20)
-        with pytest.raises(CheckInProgress, match="provider sky is under way"):
+        with pytest.raises(CheckInProgress, match="a check of provider sky is already running"):
             checks.run_check("sky", ())
         found = first.result()
         assert [f.subject for f in found] == ["images", "the rest"]
@@ -92,7 +92,7 @@ def test_a_check_that_breaks_off_says_so_and_may_be_repeated() -> None:
     with deciding(looking) as checks:
         for _ in range(2):
             found = checks.run_check("sky", ())
-            assert (found[-1].ok, "broke off (RuntimeError)" in found[-1].text) == (None, True)
+            assert (found[-1].ok, "the check failed (RuntimeError)" in found[-1].text) == (None, True)
 
 
 def test_nobody_is_left_waiting_when_the_daemon_ends() -> None:
