@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import importlib
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint
@@ -110,6 +113,13 @@ def test_a_policy_that_is_off_keeps_its_table_and_an_unused_plug_in_is_not_impor
     assert resolve_plugins(settings("[policies.idle]\nafter_s = 3"), PLUGINS).policies == ()
 
 
+def test_a_daemon_without_the_sandbox_loads_nothing_of_it() -> None:
+    code = "import sys, burstd.daemon.main; from burstd.settings import *\n"
+    code += "resolve_plugins(parse_settings('cluster = \"c\"'), PluginRegistry.installed())\n"
+    code += "print(*(m for m in sys.modules if m.startswith('providers.')))"
+    assert subprocess.check_output([sys.executable, "-c", code], text=True) == "\n"
+
+
 def test_all_faults_of_all_plug_ins_come_together(tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     secret.touch()
@@ -150,6 +160,7 @@ def test_code_that_others_could_have_written_is_not_run(
     ("code", "says"),
     [
         ("raise SystemExit(3)", "policy.py:1: SystemExit: 3"),
+        ("from burstd.domain.claim import Nope", "policy.py:1: ImportError: cannot import name 'Nope' from 'burstd."),
         ("x = 1\nx.y", "policy.py:2: AttributeError: 'int' object has no attribute 'y'"),
         ("while True: pass", "policy.py:1: it took longer than 0.1 s and was interrupted"),
     ],
@@ -172,6 +183,16 @@ def test_a_packaged_policy_that_breaks_when_it_is_imported_is_named_with_its_lin
     assert f"line 2: policies.chain[0]: the plug-in 'site' fails when it is loaded: {tmp_path / name}/{says}" in str(
         raised.value
     )
+
+
+@pytest.mark.parametrize(("group", "chain"), [("policies", "['site']"), ("providers", "[]")])
+def test_a_plug_in_for_an_older_burstd_is_told_where_to_look(group: PluginGroup, chain: str) -> None:
+    def load() -> object:
+        return importlib.import_module("burstd.model")
+
+    text = "[providers.a]\nkind = 'site'" if group == "providers" else ""
+    with pytest.raises(SettingsError, match=r"imports burstd\.model: .*CHANGELOG\.md"):
+        resolve_plugins(settings(text, chain), PluginRegistry({group: {"site": load}}))
 
 
 @pytest.mark.parametrize(

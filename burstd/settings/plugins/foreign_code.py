@@ -22,6 +22,7 @@ class PolicyTimedOut(PolicyBroken):
 _BURSTD = f"{Path(__file__).parents[2]}{os.sep}"
 _LONGEST = 400
 """Characters of what an error says."""
+MOVED = "this burstd has no such module or name; CHANGELOG.md and docs/policies.md have today's"
 
 
 def call_plugin_code(
@@ -61,8 +62,14 @@ def describe_plugin_error(error: BaseException, home: Path | None = None) -> str
     except Exception:  # noqa: BLE001  # the error is foreign as well: one that cannot even be shown
         said = "an error that cannot be shown"
     text = f"{kind}: {said[:_LONGEST]}" if said else kind
+    text += f"; {MOVED}" if names_missing_in_burstd(error) else ""
     line = _line(error, home)
     return f"{line}: {text}" if line else text
+
+
+def names_missing_in_burstd(error: BaseException) -> bool:
+    """Whether an import of burstd's own module, or of a name in it, failed."""
+    return isinstance(error, ImportError) and (error.name or "").partition(".")[0] == "burstd"
 
 
 def _line(error: BaseException, home: Path | None) -> str:

@@ -141,7 +141,7 @@ class _Finder(MetaPathFinder):
     def find_spec(
         self, fullname: str, _path: Sequence[str] | None = None, _target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Finds modules of the policies folder. Raises Untrusted. Raises Untrusted."""
+        """Finds modules of the policies folder. Raises UntrustedPolicyFile."""
         if not fullname.startswith(f"{self._root}."):
             return None
         base = self._folder.joinpath(*fullname.split(".")[1:])

@@ -13,7 +13,7 @@ from pydantic import BaseModel
 
 from burstd.domain.errors import BurstdError, PolicyBroken
 from burstd.settings.plugins.file_trust import untrusted_because
-from burstd.settings.plugins.foreign_code import call_plugin_code
+from burstd.settings.plugins.foreign_code import MOVED, call_plugin_code, names_missing_in_burstd
 from burstd.settings.plugins.policy_files import PolicyFile, PolicyFiles
 from burstd.settings.sections import PolicyChainSettings
 
@@ -132,6 +132,8 @@ class PluginRegistry:
         except PolicyBroken as error:
             raise PluginUnusable(f"the plug-in {name!r} fails when it is loaded: {error}") from error
         except ModuleNotFoundError as error:
+            if names_missing_in_burstd(error):
+                raise PluginUnusable(f"the plug-in {name!r} imports {error.name}: {MOVED}") from error
             raise PluginUnusable(
                 f"the plug-in {name!r} needs the Python package {error.name!r}, which is not installed; "
                 f"if it is one of burstd's own, install burstd[{name}]"
