@@ -23,7 +23,7 @@ def malformed_as_unavailable(read: Callable[P, Result]) -> Callable[P, Result]:
 
     @wraps(read)
     def checked(*args: P.args, **words: P.kwargs) -> Result:
-        with _translate_malformed():
+        with translate_malformed():
             result = read(*args, **words)
         return cast("Result", _checked_items(result)) if isinstance(result, Iterator) else result
 
@@ -31,12 +31,13 @@ def malformed_as_unavailable(read: Callable[P, Result]) -> Callable[P, Result]:
 
 
 def _checked_items(items: Iterator[Any]) -> Generator[Any]:
-    with _translate_malformed():
+    with translate_malformed():
         yield from items
 
 
 @contextmanager
-def _translate_malformed() -> Iterator[None]:
+def translate_malformed() -> Iterator[None]:
+    """Raises CloudUnavailable where what is read within has another form."""
     try:
         yield
     except _MALFORMED as error:

@@ -2,89 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
-from burstd.domain.cloud.offer import Offer
 from burstd.domain.errors import CloudUnavailable, ProviderError
 from burstd.domain.plugins.provider import Finding
 from providers.aws.calls import AwsCalls
-from providers.aws.catalog.catalog import AwsCatalog, Ec2InstanceType
+from providers.aws.catalog.catalog import AwsCatalog
 from providers.aws.catalog.quotas import AwsQuotas
 from providers.aws.checks import network, rights, supply
-from providers.aws.checks.network import CheckedNetwork
-from providers.aws.launch.images import AwsImage, AwsImages
+from providers.aws.checks.account import DOC, POLICY, CheckedAccount, error_code, error_verdict
+from providers.aws.launch.images import AwsImages
 from providers.aws.settings import AwsSettings
-
-DOC = "docs/providers/aws.md"
-
-
-def check(
-    settings: AwsSettings,
-    calls: AwsCalls,
-    catalog: AwsCatalog,
-    images: AwsImages,
-    quotas: AwsQuotas,
-    cluster: str,
-    words: Sequence[str],
-) -> Iterator[Finding]:
-    """Yields every finding; ``words`` are the images that pools name."""
-    who = yield from _credentials(calls)
-    if not who:
-        yield Finding("all else", None, "not looked at: it takes credentials that Amazon knows")
-        return
-    named = yield from _images(settings, images, words)
-    vpc = yield from network.check_subnets(settings, calls)
-    yield from network.check_security_groups(settings, calls, vpc)
-    offers = yield from supply.check_offers(catalog)
-    yield from supply.check_instance_types(settings, calls, vpc, offers)
-    types = [kind for name in dict.fromkeys(o.instance_type for o in offers) if (kind := catalog.type(name))]
-    yield from _architectures(named, types)
-    mine = rights.IamRights(cluster, calls, settings.tags)
-    yield from mine.check_rights(_sample_launch(settings, vpc, offers, types, named))
-    yield from supply.check_reservations(settings, calls, vpc)
-    yield from supply.check_quotas(quotas, types)
-    yield from supply.check_notices_queue(settings, calls)
-    yield from supply.check_service_roles(calls, spot=any(offer.spot for offer in offers))
+from providers.checks import NO_IMAGE, Check, Verdict, bad, good, image_key, images_in_use, run_checks
 
 
-def _sample_launch(
-    settings: AwsSettings, network: CheckedNetwork, offers: Sequence[Offer], types: Sequence[Ec2InstanceType],
-    named: Mapping[str, AwsImage],
-) -> rights.SampleLaunch:  # fmt: skip
-    """A launch as burstd would make it: the first image, with the cheapest type that it fits."""
-    image = next(iter(named.values()), None)
-    fitting = {kind.name for kind in types if image is None or kind.architecture == image.architecture}
-    offer = next((o for o in offers if o.instance_type in fitting and o.zone in network.subnets), None)
-    return rights.SampleLaunch(
-        image=image.id if image else "",
-        instance_type=offer.instance_type if offer else "",
-        subnet=network.subnets[offer.zone] if offer else "",
-        groups=settings.security_groups,
-        profile=settings.instance_profile,
-        spot=any(o.spot for o in offers),
-        placement_groups=settings.placement_groups,
-    )
-
-
-def _credentials(calls: AwsCalls) -> Generator[Finding, None, str]:
+def _credentials(at: CheckedAccount) -> Verdict:
     try:
-        said = calls.query("sts", "get_caller_identity")
+        who: str = at.calls.query("sts", "get_caller_identity")["Arn"]
     except ProviderError as error:
-        yield Finding("credentials", False, str(error), _credentials_remedy(error))
-        return ""
-    who: str = said["Arn"]
+        return bad(str(error), _credentials_remedy(error), fatal=True)
     if who.endswith(":root"):
-        yield Finding(
-            "credentials", False, f"{who} is the account's root user, who may do everything",
-            f"make a user or role for burstd with the policy {rights.POLICY} ({DOC}, Rights)",
-        )  # fmt: skip
-    else:
-        yield Finding("credentials", True, who)
-    return who
+        return bad(
+            f"{who} is the account's root user, who may do everything",
+            f"make a user or role for burstd with the policy {POLICY} ({DOC}, Rights)",
+        )
+    return good(who)
 
 
 def _credentials_remedy(error: ProviderError) -> str:
-    code = rights.error_code(error)
+    code = error_code(error)
     if isinstance(error, CloudUnavailable):
         return "let burstd's user reach Amazon on port 443 (HTTPS_PROXY in the unit where there is a proxy)"
     if code.startswith("Expired") or code == "RequestExpired":
@@ -97,32 +43,80 @@ def _credentials_remedy(error: ProviderError) -> str:
     )
 
 
-def _images(
-    settings: AwsSettings, images: AwsImages, words: Sequence[str]
-) -> Generator[Finding, None, dict[str, AwsImage]]:
-    found: dict[str, AwsImage] = {}
-    named = list(dict.fromkeys(word for word in (settings.image, *words) if word))
-    if not named:
-        yield Finding("image", False, "neither the provider nor a pool names one", "set image in the provider's table")
-    for word in named:
-        key = "image of the provider's table" if word == settings.image else "image in the pools' offers"
-        try:
-            found[word] = images.find_image(word)
-        except ProviderError as error:
-            yield rights.finding_for_error(f"image {word}", error, f"mend {key}")
-    return found
+def _no_image(at: CheckedAccount) -> Verdict | None:
+    return None if images_in_use(at.settings.image, at.words) else NO_IMAGE
 
 
-def _architectures(found: Mapping[str, AwsImage], types: Sequence[Ec2InstanceType]) -> Iterator[Finding]:
-    there = {kind.architecture for kind in types}
-    for word, image in found.items():
-        fitting = [kind.name for kind in types if kind.architecture == image.architecture]
-        summary = f"{image.id}, {image.architecture}, root volume of {image.root_gib} GiB or more"
-        if types and not fitting:
-            yield Finding(
-                f"image {word}", False, f"{summary}; the instance types are all {', '.join(sorted(there))}",
-                "name an image for that architecture, or instance_types of the image's",
-            )  # fmt: skip
-        else:
-            some = f"; fits {len(fitting)} of {len(types)} instance types" if len(fitting) < len(types) else ""
-            yield Finding(f"image {word}", True, summary + some)
+def _find_image(at: CheckedAccount, word: str) -> Verdict | None:
+    try:
+        at.images[word] = at.known_images.find_image(word)
+    except ProviderError as error:
+        return error_verdict(error, f"mend {image_key(at.settings.image, word)}")
+    return None
+
+
+def _architecture(at: CheckedAccount, word: str) -> Verdict:
+    image, types = at.images[word], at.types
+    fitting = [kind.name for kind in types if kind.architecture == image.architecture]
+    summary = f"{image.id}, {image.architecture}, root volume of {image.root_gib} GiB or more"
+    if types and not fitting:
+        return bad(
+            f"{summary}; the instance types are all {', '.join(sorted({kind.architecture for kind in types}))}",
+            "name an image for that architecture, or instance_types of the image's",
+        )
+    some = f"; fits {len(fitting)} of {len(types)} instance types" if len(fitting) < len(types) else ""
+    return good(summary + some)
+
+
+def _rights(at: CheckedAccount) -> Iterator[Verdict]:
+    """Tried with a launch as burstd would make it: the first image, with the cheapest type that it fits."""
+    image = next(iter(at.images.values()), None)
+    fitting = {kind.name for kind in at.types if image is None or kind.architecture == image.architecture}
+    offer = next((o for o in at.offers if o.instance_type in fitting and o.zone in at.subnets), None)
+    sample = rights.SampleLaunch(
+        image=image.id if image else "",
+        instance_type=offer.instance_type if offer else "",
+        subnet=at.subnets[offer.zone] if offer else "",
+        groups=at.settings.security_groups,
+        profile=at.settings.instance_profile,
+        spot=any(o.spot for o in at.offers),
+        placement_groups=at.settings.placement_groups,
+    )
+    return rights.IamRights(at.cluster, at.calls, at.settings.tags).check_rights(sample)
+
+
+_CHECKS: tuple[Check[CheckedAccount], ...] = (
+    Check("credentials", _credentials, required="credentials that Amazon knows"),
+    Check("image", _no_image),
+    Check("image {}", _find_image, each=lambda at: images_in_use(at.settings.image, at.words)),
+    Check("subnet {}", network.judge_subnet, "set subnets to some of 'aws ec2 describe-subnets'",
+          lambda at: at.settings.subnets),
+    Check("subnets", network.judge_vpcs),
+    Check("security group {}", network.judge_security_group,
+          "set security_groups to some of 'aws ec2 describe-security-groups'", lambda at: at.settings.security_groups),
+    Check("ports", network.judge_ports),
+    Check("offers", supply.judge_offers, "mend what it names in the provider's table"),
+    Check("instance types {}", supply.judge_instance_types, "mend instance_types",
+          lambda at: at.settings.instance_types),
+    Check("image {}", _architecture, each=lambda at: at.images),
+    Check("rights", _rights),
+    Check("reservation {}", supply.judge_reservation,
+          "set reservations to some of 'aws ec2 describe-capacity-reservations'", lambda at: at.settings.reservations),
+    Check("quotas", supply.judge_quotas, "look at the page of Amazon EC2 in the Service Quotas console"),
+    Check("queue {}", supply.judge_notices_queue, "set notices_queue to the QueueUrl of 'aws sqs list-queues'",
+          lambda at: [at.settings.notices_queue.rpartition("/")[2]] if at.settings.notices_queue else []),
+    Check("role of {}.amazonaws.com", supply.judge_service_role, "try again later", supply.services_with_roles),
+)  # fmt: skip
+
+
+def check(
+    settings: AwsSettings,
+    calls: AwsCalls,
+    catalog: AwsCatalog,
+    images: AwsImages,
+    quotas: AwsQuotas,
+    cluster: str,
+    words: Sequence[str],
+) -> Iterator[Finding]:
+    """Yields every finding; ``words`` are the images that pools name."""
+    return run_checks(_CHECKS, CheckedAccount(settings, calls, catalog, images, quotas, cluster, words), error_verdict)

@@ -2,83 +2,63 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from burstd.domain.errors import ProviderError
-from burstd.domain.plugins.provider import Finding
-from providers.aws.calls import AwsCalls
-from providers.aws.checks.rights import finding_for_error
-from providers.aws.settings import AwsSettings
+from providers.aws.checks.account import CheckedAccount
+from providers.checks import Verdict, bad, good
 
-_SSH, _SLURMD = 22, 6818
 _FEW = 16
 """Free addresses of a subnet below which they soon run out."""
 
 
-@dataclass(slots=True)
-class CheckedNetwork:
-    """What was found of it. ``subnets``: those that are used, by zone."""
-
-    subnets: dict[str, str] = field(default_factory=dict)
-    vpcs: set[str] = field(default_factory=set)
-
-
-def check_subnets(settings: AwsSettings, calls: AwsCalls) -> Generator[Finding, None, CheckedNetwork]:
-    """Each one: there, with addresses left, all in one VPC."""
-    network = CheckedNetwork()
-    for name in settings.subnets:
-        subject = f"subnet {name}"
-        try:
-            (said,) = calls.query("ec2", "describe_subnets", SubnetIds=[name])["Subnets"]
-        except ProviderError as error:
-            yield finding_for_error(subject, error, "set subnets to some of 'aws ec2 describe-subnets'")
-            continue
-        zone, vpc, free = said["AvailabilityZone"], said["VpcId"], said["AvailableIpAddressCount"]
-        network.vpcs.add(vpc)
-        used = network.subnets.setdefault(zone, name)
-        summary = f"{zone}, {vpc}, {free} free addresses"
-        if used != name:
-            yield Finding(subject, True, f"{summary}; not used, as {used} comes before it in its zone")
-        elif free < _FEW:
-            yield Finding(subject, False, summary, "take a larger subnet, or remove what is not used in this one")
-        else:
-            yield Finding(subject, True, summary)
-    if len(network.vpcs) > 1:
-        summary = f"the subnets are in {len(network.vpcs)} VPCs ({', '.join(sorted(network.vpcs))})"
-        yield Finding("subnets", False, summary, "take the subnets of one VPC; security groups belong to one")
-    return network
+def judge_subnet(at: CheckedAccount, name: str) -> Verdict:
+    """It is there, with addresses left."""
+    (said,) = at.calls.query("ec2", "describe_subnets", SubnetIds=[name])["Subnets"]
+    zone, vpc, free = said["AvailabilityZone"], said["VpcId"], said["AvailableIpAddressCount"]
+    at.vpcs.add(vpc)
+    used = at.subnets.setdefault(zone, name)
+    summary = f"{zone}, {vpc}, {free} free addresses"
+    if used != name:
+        return good(f"{summary}; not used, as {used} comes before it in its zone")
+    if free < _FEW:
+        return bad(summary, "take a larger subnet, or remove what is not used in this one")
+    return good(summary)
 
 
-def check_security_groups(settings: AwsSettings, calls: AwsCalls, network: CheckedNetwork) -> Iterator[Finding]:
-    """Each security group, and whether all together let in what must get in."""
-    rules: list[Mapping[str, Any]] = []
-    unread = False
-    for name in settings.security_groups:
-        subject = f"security group {name}"
-        try:
-            (said,) = calls.query("ec2", "describe_security_groups", GroupIds=[name])["SecurityGroups"]
-        except ProviderError as error:
-            unread = True
-            yield finding_for_error(subject, error, "set security_groups to some of 'aws ec2 describe-security-groups'")
-            continue
-        rules += said.get("IpPermissions", ())
-        summary = f"{said.get('GroupName', '')}, {said['VpcId']}"
-        if network.vpcs and said["VpcId"] not in network.vpcs:
-            yield Finding(subject, False, f"{summary}: not the subnets' VPC", "take a group of the subnets' VPC")
-        else:
-            yield Finding(subject, True, summary)
-    if unread:
+def judge_vpcs(at: CheckedAccount) -> Verdict | None:
+    """All subnets are in one VPC."""
+    if len(at.vpcs) < 2:
+        return None
+    return bad(
+        f"the subnets are in {len(at.vpcs)} VPCs ({', '.join(sorted(at.vpcs))})",
+        "take the subnets of one VPC; security groups belong to one",
+    )
+
+
+def judge_security_group(at: CheckedAccount, name: str) -> Verdict:
+    """It is there, in the subnets' VPC."""
+    (said,) = at.calls.query("ec2", "describe_security_groups", GroupIds=[name])["SecurityGroups"]
+    at.groups_read += 1
+    at.rules += said.get("IpPermissions", ())
+    summary = f"{said.get('GroupName', '')}, {said['VpcId']}"
+    if at.vpcs and said["VpcId"] not in at.vpcs:
+        return bad(f"{summary}: not the subnets' VPC", "take a group of the subnets' VPC")
+    return good(summary)
+
+
+def judge_ports(at: CheckedAccount) -> Iterator[Verdict]:
+    """Whether the groups together let in what must get in; not asked where one of them could not be read."""
+    if at.groups_read < len(at.settings.security_groups):
         return
-    for port, what, sure in ((_SSH, "ssh from the head", True), (_SLURMD, "slurmd from head and nodes", False)):
-        if any(_lets_in(rule, port) for rule in rules):
-            yield Finding(f"port {port}", True, f"the groups let it in from somewhere ({what})")
+    for port, what, ok in ((22, "ssh from the head", False), (6818, "slurmd from head and nodes", None)):
+        if any(_lets_in(rule, port) for rule in at.rules):
+            yield good(f"the groups let it in from somewhere ({what})", f"port {port}")
         else:
-            yield Finding(
-                f"port {port}", False if sure else None, f"no rule of the groups lets it in ({what})",
-                f"aws ec2 authorize-security-group-ingress --group-id {settings.security_groups[0]} --protocol tcp "
-                f"--port {port} --cidr YOUR_NETWORK",
+            yield Verdict(
+                ok, f"no rule of the groups lets it in ({what})",
+                f"aws ec2 authorize-security-group-ingress --group-id {at.settings.security_groups[0]} --protocol tcp "
+                f"--port {port} --cidr YOUR_NETWORK", f"port {port}",
             )  # fmt: skip
 
 

@@ -8,19 +8,17 @@ https://docs.aws.amazon.com/AWSEC2/latest/APIReference/CommonParameters.html
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from burstd.domain.cloud.instance import TAG_CLUSTER
-from burstd.domain.errors import AuthFailed, BadRequest, CloudUnavailable, NotFound, ProviderError
-from burstd.domain.plugins.provider import Finding
+from burstd.domain.errors import AuthFailed, BadRequest, NotFound, ProviderError
 from providers.aws import tags
 from providers.aws.calls import AwsCalls
+from providers.aws.checks.account import POLICY, denied, error_code
+from providers.checks import Verdict, bad, good, unclear
 
-_PAGE = 5
-POLICY = "config/aws/iam-policy.json"
 _READ_OPERATIONS = (
     "describe_capacity_reservations", "describe_images", "describe_instance_type_offerings", "describe_instance_types",
     "describe_instances", "describe_launch_templates", "describe_network_interfaces", "describe_placement_groups",
@@ -28,40 +26,6 @@ _READ_OPERATIONS = (
     "describe_volumes",
 )  # fmt: skip
 _READ_REMEDY = f"give burstd's user the statement Look of {POLICY}"
-_DENIED = re.compile(r"not authorized to perform: (?P<action>[\w-]+:\w+)(?: on resource: (?P<resource>\S+))?")
-_OWN = re.compile(r":(launch-template|placement-group)/")
-_MADE = re.compile(r":(fleet|instance|network-interface|spot-instances-request|volume)/")
-
-_STATEMENTS = {
-    "ec2:RunInstances": "MakeWithTheClustersTagOnly",
-    "ec2:CreateFleet": "MakeWithTheClustersTagOnly",
-    "ec2:CreateLaunchTemplate": "MakeTemplatesWithTheClustersTagOnly",
-    "ec2:CreatePlacementGroup": "MakePlacementGroupsWithTheClustersTagOnly",
-    "ec2:CreateTags": "TagWhatIsBeingMade",
-    **dict.fromkeys(
-        (
-            "ec2:CancelSpotInstanceRequests", "ec2:DeleteLaunchTemplate", "ec2:DeleteNetworkInterface",
-            "ec2:DeletePlacementGroup", "ec2:DeleteVolume", "ec2:GetConsoleOutput", "ec2:TerminateInstances",
-        ),
-        "EndTheClustersOwn",
-    ),
-    "iam:PassRole": "GiveMachinesTheirRole",
-    "ssm:GetParameter": "ReadParametersThatNameImages",
-    "sqs:DeleteMessage": "ReadNotices",
-    "sqs:GetQueueAttributes": "ReadNotices",
-    "sqs:ReceiveMessage": "ReadNotices",
-}  # fmt: skip
-_TAGGED = ", with this cluster's name in its Condition"
-_REMEDY_DETAILS = {
-    "MakeWithTheClustersTagOnly": _TAGGED,
-    "MakeFromTheClustersOwn": _TAGGED,
-    "MakeTemplatesWithTheClustersTagOnly": _TAGGED,
-    "MakePlacementGroupsWithTheClustersTagOnly": _TAGGED,
-    "TagWhatIsBeingMade": _TAGGED,
-    "EndTheClustersOwn": _TAGGED,
-    "GiveMachinesTheirRole": ", with the role of instance_profile as its Resource",
-    "ReadNotices": ", with the queue of notices_queue as its Resource",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +87,7 @@ class IamRights:
         self._dry_run_heeded = False
         """Whether a call that only looks has shown that ``DryRun`` is heeded here."""
 
-    def check_rights(self, sample: SampleLaunch) -> Iterator[Finding]:
+    def check_rights(self, sample: SampleLaunch) -> Iterator[Verdict]:
         """Rights to look, to make and to end. An endpoint that does not heed ``DryRun`` is asked nothing more."""
         try:
             yield from self._check_reading()
@@ -131,26 +95,27 @@ class IamRights:
                 yield from self._check_creating(sample)
                 yield from self._check_terminating()
             else:
-                yield Finding(
-                    "rights to make and end", None, "not tried: no call that only looks has shown that DryRun is heeded"
-                )  # fmt: skip
+                yield unclear(
+                    "not tried: no call that only looks has shown that DryRun is heeded",
+                    subject="rights to make and end",
+                )
         except _CarriedOutError as carried_out:
-            yield Finding(
-                "dry runs", False, f"{carried_out} was carried out in spite of DryRun: rights cannot be tried here",
+            yield bad(
+                f"{carried_out} was carried out in spite of DryRun: rights cannot be tried here",
                 "set endpoint_url to an endpoint of Amazon's, or leave it out, and look in the account for what the "
-                f"call has made or ended (tag {TAG_CLUSTER}={self._cluster})",
+                f"call has made or ended (tag {TAG_CLUSTER}={self._cluster})", "dry runs",
             )  # fmt: skip
 
-    def _check_reading(self) -> Iterator[Finding]:
+    def _check_reading(self) -> Iterator[Verdict]:
         """Rights to look at things, those alike in one finding."""
         tried = [self._dry_run(operation) for operation in _READ_OPERATIONS]
         for ok, word in ((True, "allowed"), (False, "not allowed")):
-            names = ", ".join(finding.subject for finding in tried if finding.ok is ok)
+            names = ", ".join(verdict.subject for verdict in tried if verdict.ok is ok)
             if names:
-                yield Finding("rights to look", ok, f"{word}: {names}", "" if ok else _READ_REMEDY)
-        yield from (finding for finding in tried if finding.ok is None)
+                yield Verdict(ok, f"{word}: {names}", "" if ok else _READ_REMEDY, "rights to look")
+        yield from (verdict for verdict in tried if verdict.ok is None)
 
-    def _check_creating(self, sample: SampleLaunch) -> Iterator[Finding]:
+    def _check_creating(self, sample: SampleLaunch) -> Iterator[Verdict]:
         """Rights to start machines, and to make what that needs."""
         self._template = self._first_owned(_TEMPLATES)
         if sample.image and sample.instance_type and sample.subnet and sample.groups:
@@ -160,7 +125,8 @@ class IamRights:
                 options = {"MarketType": "spot", "SpotOptions": {"SpotInstanceType": "one-time"}}
                 yield self._dry_run("run_instances", "on the spot market", **spot, InstanceMarketOptions=options)
         else:
-            yield Finding("ec2:RunInstances", None, "it takes an image, a type, a subnet and a group to try it with")
+            text = "it takes an image, a type, a subnet and a group to try it with"
+            yield unclear(text, subject="ec2:RunInstances")
         yield self._dry_run(
             "create_launch_template", LaunchTemplateName=f"burstd-{self._cluster}-check",
             LaunchTemplateData={"ImageId": sample.image or "ami-00000000000000000"},
@@ -173,7 +139,7 @@ class IamRights:
                 TagSpecifications=tags.specifications(self._tags, "placement-group"),
             )  # fmt: skip
 
-    def _check_terminating(self) -> Iterator[Finding]:
+    def _check_terminating(self) -> Iterator[Verdict]:
         """Rights to end what is ours, each tried on a thing that is."""
         untried = []
         for kind in _KINDS:
@@ -185,24 +151,24 @@ class IamRights:
                 else:
                     untried.append(action_of(operation))
         if untried:
-            yield Finding(
-                "rights not tried", None, f"{', '.join(untried)}: burstd has nothing in the account now to try them on",
+            yield unclear(
+                f"{', '.join(untried)}: burstd has nothing in the account now to try them on",
                 f"compare the user's policy with the statement EndTheClustersOwn of {POLICY}, or check again with a "
-                "machine running",
+                "machine running", "rights not tried",
             )  # fmt: skip
 
-    def _check_fleet(self) -> Finding:
+    def _check_fleet(self) -> Verdict:
         name = self._template or f"burstd-{self._cluster}-check"
         template = {"LaunchTemplateName": name, "Version": "1"}
-        finding = self._dry_run(
+        verdict = self._dry_run(
             "create_fleet", Type="instant", LaunchTemplateConfigs=[{"LaunchTemplateSpecification": template}],
             TargetCapacitySpecification={"TotalTargetCapacity": 1, "DefaultTargetCapacityType": "on-demand"},
             TagSpecifications=tags.specifications(self._tags, "fleet", "instance", "volume"),
         )  # fmt: skip
-        if finding.ok or self._template or (finding.ok is False and "launch-template" not in finding.text):
-            return finding
+        if verdict.ok or self._template or (verdict.ok is False and "launch-template" not in verdict.text):
+            return verdict
         text = "it can be told once burstd has made its first launch template, at the first launch"
-        return Finding(finding.subject, None, text)
+        return unclear(text, subject=verdict.subject)
 
     def _launch_arguments(self, sample: SampleLaunch, *more: str) -> dict[str, Any]:
         profile = sample.profile
@@ -216,13 +182,13 @@ class IamRights:
             words["IamInstanceProfile"] = {"Arn" if profile.startswith("arn:") else "Name": profile}
         return words
 
-    def _dry_run(self, operation: str, how: str = "", **words: Any) -> Finding:
+    def _dry_run(self, operation: str, how: str = "", **words: Any) -> Verdict:
         subject = f"{action_of(operation)} {how}".strip()
         try:
             self._calls.query("ec2", operation, DryRun=True, **words)
         except ProviderError as error:
             self._dry_run_heeded = self._dry_run_heeded or error_code(error) == "DryRunOperation"
-            return finding_for_dry_run(subject, error)
+            return replace(dry_run_verdict(action_of(operation), error), subject=subject)
         raise _CarriedOutError(subject)
 
     def _first_owned(self, kind: _CheckedResource) -> str:
@@ -237,66 +203,20 @@ class IamRights:
         if kind.result_key == "PlacementGroups":  # Amazon has no pages of them.
             yield from self._calls.query("ec2", kind.list_operation, Filters=filters).get(kind.result_key, ())
             return
-        for found in self._calls.pages("ec2", kind.list_operation, kind.result_key, limit=_PAGE, Filters=filters):
+        for found in self._calls.pages("ec2", kind.list_operation, kind.result_key, limit=5, Filters=filters):
             yield from found["Instances"] if kind.result_key == "Reservations" else (found,)
 
 
-def finding_for_dry_run(subject: str, error: ProviderError) -> Finding:
+def dry_run_verdict(action: str, error: ProviderError) -> Verdict:
     """What the answer to a call that was to show a right tells."""
     if error_code(error) == "DryRunOperation":
-        return Finding(subject, True, "allowed")
+        return good("allowed")
     if isinstance(error, AuthFailed):
-        return _missing(subject, error, subject.partition(" ")[0])
+        return denied(error, action)
     if isinstance(error, BadRequest | NotFound) and "iaminstanceprofile" in str(error).lower():
-        return Finding(
-            subject, False, str(error),
-            "set instance_profile to one of 'aws iam list-instance-profiles', or leave it out",
-        )  # fmt: skip
-    return Finding(subject, None, f"it could not be tried: {error}")
-
-
-def finding_for_error(subject: str, error: ProviderError, otherwise: str) -> Finding:
-    """Where a thing could not be looked at: a missing right, a wrong word, or an Amazon that does not answer."""
-    if isinstance(error, AuthFailed):
-        return _missing(subject, error, "")
-    if isinstance(error, CloudUnavailable):
-        return Finding(subject, None, str(error))
-    return Finding(subject, False, str(error), otherwise)
-
-
-def _missing(subject: str, error: ProviderError, action: str) -> Finding:
-    """Amazon's words are long, and tell little more than what was refused."""
-    found = _DENIED.search(str(error))
-    text = str(error)
-    if found:
-        text = f"not allowed: {found['action']}" + (f" on {found['resource']}" if found["resource"] else "")
-    return Finding(subject, False, text, remedy_for_denied(action, str(error)))
-
-
-def remedy_for_denied(action: str, text: str) -> str:
-    """Which statement of the policy gives what was refused, going by Amazon's own words where it says what that was."""
-    found = _DENIED.search(text)
-    action, resource = (found["action"], found["resource"] or "") if found else (action, "")
-    sid = policy_statement(action, resource)
-    where = f"statement {sid} of {POLICY}" if sid else f"policy {POLICY}"
-    return f"give burstd's user {action} as in {where}{_REMEDY_DETAILS.get(sid, '')}"
-
-
-def policy_statement(action: str, resource: str = "") -> str:
-    """The ``Sid`` under which the policy allows it; empty: it does not."""
-    if action in ("ec2:RunInstances", "ec2:CreateFleet") and resource:
-        if _OWN.search(resource):
-            return "MakeFromTheClustersOwn"
-        return "MakeWithTheClustersTagOnly" if _MADE.search(resource) else "MakeFromAndIn"
-    if action in ("pricing:GetProducts", "servicequotas:ListServiceQuotas") or action.startswith("ec2:Describe"):
-        return "Look"
-    return _STATEMENTS.get(action, "")
-
-
-def error_code(error: ProviderError) -> str:
-    """Amazon's code behind an error; empty: none."""
-    response: Mapping[str, Any] = getattr(error.__cause__, "response", {})
-    return str(response.get("Error", {}).get("Code", ""))
+        remedy = "set instance_profile to one of 'aws iam list-instance-profiles', or leave it out"
+        return bad(str(error), remedy)
+    return unclear(f"it could not be tried: {error}")
 
 
 def action_of(operation: str) -> str:

@@ -5,30 +5,36 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from burstd.domain.plugins.provider import Finding
+from providers.checks import NO_IMAGE, Check, Verdict, run_checks
 from providers.openshift.catalog.catalog import OpenShiftCatalog
-from providers.openshift.catalog.quotas import OpenShiftQuotas
-from providers.openshift.checks import access, pod, resources, rights, supply
+from providers.openshift.checks import access, resources, rights, supply
+from providers.openshift.checks.namespace import CheckedNamespace, error_verdict
 from providers.openshift.client.calls import OpenShiftCalls
 from providers.openshift.pods.images import ImageVersions
 from providers.openshift.settings import OpenShiftSettings
+
+
+def _no_image(at: CheckedNamespace) -> Verdict | None:
+    return None if at.images else NO_IMAGE
+
+
+_CHECKS: tuple[Check[CheckedNamespace], ...] = (
+    Check("API server", access.judge_server, required="an account that the API server knows"),
+    Check("account", access.judge_account, required="an account that the API server knows"),
+    Check("rights", rights.judge_rights, "look at 'oc auth can-i --list'"),
+    Check("namespace {}", access.judge_namespace, each=lambda at: [at.settings.namespace], required="a namespace"),
+    Check("image", _no_image),
+    Check("image {}", resources.judge_image, each=lambda at: at.images),
+    Check("secrets", resources.judge_secrets),
+    Check("storage", resources.judge_storage, "look at 'oc get storageclasses'"),
+    Check("groups", supply.judge_supply, "look at 'oc get nodes' and 'oc get resourcequotas'"),
+    Check("pod of group {}", supply.judge_admission, "look at 'oc get events'", lambda at: at.settings.groups),
+)
 
 
 def check(
     name: str, cluster: str, settings: OpenShiftSettings, calls: OpenShiftCalls, words: Sequence[str]
 ) -> Iterator[Finding]:
     """Yields every finding; ``words`` are the images that pools name. Caches are not used."""
-    groups = yield from access.check_server(settings, calls)
-    if groups is None:
-        yield Finding("all else", None, "not looked at: it takes an account that the API server knows")
-        return
-    there = list(dict.fromkeys(word for word in (settings.image, *words) if word))
-    yield from rights.check_rights(settings, calls, groups, there)
-    if not (yield from access.check_namespace(settings, calls)):
-        yield Finding("all else", None, "not looked at: it takes a namespace")
-        return
-    images, catalog = ImageVersions(settings, calls), OpenShiftCatalog(name, settings, calls)
-    yield from resources.check_images(settings, images, there)
-    yield from resources.check_secrets(settings, calls)
-    yield from resources.check_storage(settings, calls)
-    yield from supply.check_supply(settings, catalog, OpenShiftQuotas(settings, catalog))
-    yield from pod.check_admission(cluster, settings, calls, catalog, (there or ["none"])[0])
+    catalog, images = OpenShiftCatalog(name, settings, calls), ImageVersions(settings, calls)
+    return run_checks(_CHECKS, CheckedNamespace(cluster, settings, calls, catalog, images, words), error_verdict)

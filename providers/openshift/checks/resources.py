@@ -4,79 +4,72 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import replace
 
 from burstd.domain.errors import NotAllowed, NotFound, ProviderError
-from burstd.domain.plugins.provider import Finding
-from providers.findings import first_few
+from providers.checks import Verdict, bad, first_few, good, image_key, unclear
 from providers.openshift.checks import rights
-from providers.openshift.checks.findings import finding_for_error
-from providers.openshift.client.calls import OpenShiftCalls
-from providers.openshift.pods.images import ImageVersions
+from providers.openshift.checks.namespace import CheckedNamespace, KubeObject, error_verdict
 from providers.openshift.settings import OpenShiftSettings, PodMount
 
 _KEY = "munge.key"
 _PULLS = ("kubernetes.io/dockerconfigjson", "kubernetes.io/dockercfg")
 _CLASSES = "/apis/storage.k8s.io/v1/storageclasses"
 _DEFAULT = "storageclass.kubernetes.io/is-default-class"
-_LATE = "WaitForFirstConsumer"
 _SHARED = {"ReadWriteMany", "ReadOnlyMany"}
-KubeObject = Mapping[str, Any]
 
 
-def check_images(settings: OpenShiftSettings, known: ImageVersions, words: Sequence[str]) -> Iterator[Finding]:
-    """What each word stands for now."""
-    if not words:
-        yield Finding("image", False, "neither the provider nor a pool names one", "set image in the provider's table")
-    for word in words:
-        subject = f"image {word}"
-        key = "image of the provider's table" if word == settings.image else "image in the pools' offers"
-        try:
-            versions = known.versions(word)
-        except ProviderError as error:
-            yield finding_for_error(subject, error, f"mend {key}")
-            continue
-        if versions == (word,):
-            text = "by its digest" if "@" in word else "each node keeps what it pulled first under this tag"
-            yield Finding(subject, True, f"a reference; {text}")
-        else:
-            yield Finding(subject, True, f"{versions[0]}, and {len(versions) - 1} before it")
+def judge_image(at: CheckedNamespace, word: str) -> Verdict:
+    """What the word stands for now."""
+    try:
+        versions = at.known_images.versions(word)
+    except ProviderError as error:
+        return error_verdict(error, f"mend {image_key(at.settings.image, word)}")
+    if versions == (word,):
+        return good(
+            f"a reference; {'by its digest' if '@' in word else 'each node keeps what it pulled first under this tag'}"
+        )
+    return good(f"{versions[0]}, and {len(versions) - 1} before it")
 
 
-def check_secrets(settings: OpenShiftSettings, calls: OpenShiftCalls) -> Iterator[Finding]:
+def judge_secrets(at: CheckedNamespace) -> Iterator[Verdict]:
     """The cluster's key, and those for the registry. burstd need not be allowed to read Secrets, and better is not."""
-    wanted = [*([settings.key_secret] if settings.key_secret else []), *settings.pull_secrets]
-    unseen = []
-    for name in dict.fromkeys(wanted):
+    space, unseen = at.settings.namespace, []
+    for name in dict.fromkeys(filter(None, [at.settings.key_secret, *at.settings.pull_secrets])):
+        verdict: Verdict | None
         try:
-            if not rights.is_allowed(calls, settings.namespace, "get", "secrets", name):
-                unseen.append(name)
-                continue
-            said = calls.request_json("GET", calls.path_of("secrets", name), what=f"read Secret {name}")
+            verdict = _secret(at, name)
         except NotFound as error:
-            yield Finding(f"secret {name}", False, str(error), _make(name, settings))
+            verdict = bad(str(error), _make(name, at.settings))
         except ProviderError as error:
-            yield finding_for_error(f"secret {name}", error, "look at 'oc get secrets'")
+            verdict = error_verdict(error, "look at 'oc get secrets'")
+        if verdict is None:
+            unseen.append(name)
         else:
-            yield _secret(name, said, settings)
+            yield replace(verdict, subject=f"secret {name}")
     if unseen:
-        yield Finding(
-            "secrets", None, f"{first_few(unseen)}: burstd may not read Secrets, which is well, and cannot tell",
-            f"see 'oc get secret -n {settings.namespace} {' '.join(unseen)}': without them pods do not start",
-        )  # fmt: skip
+        yield unclear(
+            f"{first_few(unseen)}: burstd may not read Secrets, which is well, and cannot tell",
+            f"see 'oc get secret -n {space} {' '.join(unseen)}': without them pods do not start",
+        )
 
 
-def _secret(name: str, said: KubeObject, settings: OpenShiftSettings) -> Finding:
-    data = said.get("data") or {}
+def _secret(at: CheckedNamespace, name: str) -> Verdict | None:
+    """None: it may not be read."""
+    if not rights.is_allowed(at.calls, namespace=at.settings.namespace, verb="get", resource="secrets", name=name):
+        return None
+    said = at.calls.request_json("GET", at.calls.path_of("secrets", name), what=f"read Secret {name}")
+    data, own = said.get("data") or {}, name == at.settings.key_secret
     wrong = ""
-    if name == settings.key_secret and _KEY not in data:
+    if own and _KEY not in data:
         wrong = f"it has {first_few(sorted(data)) or 'nothing'}, and no {_KEY}"
-    elif name == settings.key_secret and not 32 <= _size(data[_KEY]) <= 1024:
+    elif own and not 32 <= _size(data[_KEY]) <= 1024:
         wrong = f"its {_KEY} has {_size(data[_KEY])} bytes: munge wants 32 to 1024"
-    elif name != settings.key_secret and said.get("type") not in _PULLS:
+    elif not own and said.get("type") not in _PULLS:
         wrong = f"of type {said.get('type')}, which is none for a registry"
-    return Finding(f"secret {name}", not wrong, wrong or "is there", wrong and _make(name, settings))
+    return bad(wrong, _make(name, at.settings)) if wrong else good("is there")
 
 
 def _size(text: str) -> int:
@@ -93,81 +86,67 @@ def _make(name: str, settings: OpenShiftSettings) -> str:
     return f"make it: oc create secret docker-registry {name} -n {space} --docker-server=... or mend pull_secrets"
 
 
-def check_storage(settings: OpenShiftSettings, calls: OpenShiftCalls) -> Iterator[Finding]:
+def judge_storage(at: CheckedNamespace) -> Iterator[Verdict]:
     """The class of scratch, and the claims of mounts."""
-    if settings.scratch.storage_class is None and not settings.mounts:
+    name = at.settings.scratch.storage_class
+    if name is None and not at.settings.mounts:
         return
-    classes: dict[str, KubeObject] | None
-    try:
-        listed = calls.pages(_CLASSES, what="list classes of storage")
-        classes = {one["metadata"]["name"]: one for one in listed}
-    except NotAllowed:
-        classes = None  # The finding on this right has said so.
-    except ProviderError as error:
-        yield finding_for_error("storage", error, "look at 'oc get storageclasses'")
-        return
-    if settings.scratch.storage_class is not None and classes is not None:
-        yield _class(settings.scratch.storage_class, classes)
-    for mount in settings.mounts:
-        yield _claim(calls, settings, mount, classes)
+    with suppress(NotAllowed):  # The finding on this right has said so.
+        at.classes = {one["metadata"]["name"]: one for one in at.calls.pages(_CLASSES, what="list classes of storage")}
+    if name is not None and at.classes is not None:
+        yield replace(_class(name, at.classes), subject="scratch")
+    for mount in at.settings.mounts:
+        path = at.calls.path_of("persistentvolumeclaims", mount.claim)
+        try:
+            said = at.calls.request_json("GET", path, what=f"read PersistentVolumeClaim {mount.claim}")
+            verdict = _claim(at, mount, said)
+        except ProviderError as error:
+            remedy = f"make it, or set mounts to claims of 'oc get pvc -n {at.settings.namespace}'"
+            verdict = error_verdict(error, remedy)
+        yield replace(verdict, subject=f"claim {mount.claim}")
 
 
-def _class(name: str, classes: Mapping[str, KubeObject]) -> Finding:
+def _class(name: str, classes: Mapping[str, KubeObject]) -> Verdict:
     there = first_few(sorted(classes)) or "none"
     if not name:
-        default = [
-            one for one, said in classes.items() if (said["metadata"].get("annotations") or {}).get(_DEFAULT) == "true"
-        ]
-        if default:
-            return Finding("scratch", True, f"the default class, {default[0]}")
-        return Finding(
-            "scratch", False, f"no class is the default one; there are: {there}", "set scratch.storage_class"
-        )
+        for one, said in classes.items():
+            if (said["metadata"].get("annotations") or {}).get(_DEFAULT) == "true":
+                return good(f"the default class, {one}")
+        return bad(f"no class is the default one; there are: {there}", "set scratch.storage_class")
     if name not in classes:
-        return Finding(
-            "scratch", False, f"no class of storage is named {name}; there are: {there}",
+        return bad(
+            f"no class of storage is named {name}; there are: {there}",
             "set scratch.storage_class to one of 'oc get storageclasses', or leave it out for the node's own disk",
-        )  # fmt: skip
-    return Finding("scratch", True, f"class {name}")
-
-
-def _claim(
-    calls: OpenShiftCalls, settings: OpenShiftSettings, mount: PodMount, classes: Mapping[str, KubeObject] | None
-) -> Finding:
-    subject = f"claim {mount.claim}"
-    try:
-        said = calls.request_json(
-            "GET",
-            calls.path_of("persistentvolumeclaims", mount.claim),
-            what=f"read PersistentVolumeClaim {mount.claim}",
         )
-    except ProviderError as error:
-        return finding_for_error(
-            subject, error, f"make it, or set mounts to claims of 'oc get pvc -n {settings.namespace}'"
-        )  # fmt: skip
-    phase = (said.get("status") or {}).get("phase", "Pending")
-    modes = (said.get("status") or {}).get("accessModes") or said["spec"].get("accessModes") or ()
+    return good(f"class {name}")
+
+
+def _claim(at: CheckedNamespace, mount: PodMount, said: KubeObject) -> Verdict:
+    status = said.get("status") or {}
+    phase, modes = (
+        status.get("phase", "Pending"),
+        set(status.get("accessModes") or said["spec"].get("accessModes") or ()),
+    )
     if said["metadata"].get("deletionTimestamp"):
-        return Finding(subject, False, "is being deleted", "set mounts to another claim")
+        return bad("is being deleted", "set mounts to another claim")
     if phase != "Bound":
-        return _unbound(subject, phase, said["spec"].get("storageClassName") or "", classes)
-    size = (said["status"].get("capacity") or {}).get("storage", "")
-    summary = f"bound, {', '.join(modes)}, {size}"
-    if not mount.read_only and set(modes) == {"ReadOnlyMany"}:
-        return Finding(subject, False, f"{summary}: nobody can write there", "set read_only = true for this mount")
-    if "ReadWriteOncePod" in modes and not _SHARED & set(modes):
-        return Finding(subject, False, f"{summary}: one pod alone can mount it", "use a ReadWriteMany claim")
-    if not _SHARED & set(modes):
-        return Finding(subject, None, f"{summary}: pods of one node alone can mount it", "use a ReadWriteMany claim")
-    return Finding(subject, True, summary)
+        return _unbound(at, mount.claim, phase, said["spec"].get("storageClassName") or "")
+    summary = f"bound, {', '.join(sorted(modes))}, {(status.get('capacity') or {}).get('storage', '')}"
+    if not mount.read_only and modes == {"ReadOnlyMany"}:
+        return bad(f"{summary}: nobody can write there", "set read_only = true for this mount")
+    if _SHARED & modes:
+        return good(summary)
+    if "ReadWriteOncePod" in modes:
+        return bad(f"{summary}: one pod alone can mount it", "use a ReadWriteMany claim")
+    return unclear(f"{summary}: pods of one node alone can mount it", "use a ReadWriteMany claim")
 
 
-def _unbound(subject: str, phase: str, name: str, classes: Mapping[str, KubeObject] | None) -> Finding:
-    remedy = f"'oc describe pvc {subject.removeprefix('claim ')}' says why it has no volume"
+def _unbound(at: CheckedNamespace, claim: str, phase: str, name: str) -> Verdict:
+    remedy = f"'oc describe pvc {claim}' says why it has no volume"
     if phase == "Lost":
-        return Finding(subject, False, "its volume is lost", remedy)
-    if classes is None:
-        return Finding(subject, None, "not bound yet; it may be by its first pod", remedy)
-    if name in classes and classes[name].get("volumeBindingMode") == _LATE:
-        return Finding(subject, True, f"bound by its first pod (class {name})")
-    return Finding(subject, False, f"not bound to a volume (class {name or 'none'})", remedy)
+        return bad("its volume is lost", remedy)
+    if at.classes is None:
+        return unclear("not bound yet; it may be by its first pod", remedy)
+    if at.classes.get(name, {}).get("volumeBindingMode") == "WaitForFirstConsumer":
+        return good(f"bound by its first pod (class {name})")
+    return bad(f"not bound to a volume (class {name or 'none'})", remedy)

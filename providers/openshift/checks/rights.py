@@ -8,9 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from burstd.domain.errors import ProviderError
-from burstd.domain.plugins.provider import Finding
-from providers.openshift.checks.findings import NODES, ROLE, finding_for_error
+from providers.checks import Verdict, good
+from providers.openshift.checks.namespace import NODES, ROLE, CheckedNamespace
 from providers.openshift.client.calls import OpenShiftCalls
 from providers.openshift.settings import OpenShiftSettings
 
@@ -84,54 +83,36 @@ def needed_rights(settings: OpenShiftSettings, groups: frozenset[str], images: S
     return (right for right in RIGHTS if right.resource not in unused)
 
 
-def check_rights(
-    settings: OpenShiftSettings, calls: OpenShiftCalls, groups: frozenset[str], images: Sequence[str]
-) -> Iterator[Finding]:
+def judge_rights(at: CheckedNamespace) -> Iterator[Verdict]:
     """One call for each right and verb. What is allowed is one finding, what lacks one each."""
-    good = []
-    for right in needed_rights(settings, groups, images):
-        subject = f"right {right.resource}{' everywhere' if right.everywhere else ''}"
-        try:
-            lacking = [verb for verb in right.verbs if not _allowed(calls, settings.namespace, right, verb)]
-        except ProviderError as error:
-            yield finding_for_error("rights", error, "look at 'oc auth can-i --list'")
-            return
+    allowed = []
+    for right in needed_rights(at.settings, at.groups, at.images):
+        resource, _, part = right.resource.partition("/")
+        words = {"group": right.group, "resource": resource, "subresource": part}
+        words |= {} if right.everywhere else {"namespace": at.settings.namespace}
+        lacking = [verb for verb in right.verbs if not is_allowed(at.calls, verb=verb, **words)]
         if lacking:
-            yield _missing(subject, right, lacking)
+            yield _missing(right, lacking)
         else:
-            good.append(subject.removeprefix("right "))
-    if good:
-        yield Finding("rights", True, f"allowed: {', '.join(good)}")
+            allowed.append(f"{right.resource}{' everywhere' if right.everywhere else ''}")
+    if allowed:
+        yield good(f"allowed: {', '.join(allowed)}")
 
 
-def is_allowed(calls: OpenShiftCalls, namespace: str, verb: str, resource: str, name: str = "") -> bool:
-    """Whether the account may do this to a thing of that kind and name in the namespace."""
-    return _review_access(calls, {"namespace": namespace, "verb": verb, "resource": resource, "name": name})
-
-
-def is_cluster_admin(calls: OpenShiftCalls) -> bool:
-    """Whether the account may do everything in the whole cluster."""
-    return _review_access(calls, {"verb": "*", "group": "*", "resource": "*"})
-
-
-def _missing(subject: str, right: Right, lacking: Sequence[str]) -> Finding:
-    text = f"not allowed: {', '.join(lacking)} {right.resource}: {right.without}"
-    where = "in all namespaces " if right.everywhere else ""
+def _missing(right: Right, lacking: Sequence[str]) -> Verdict:
+    where, anywhere = (" everywhere", "in all namespaces ") if right.everywhere else ("", "")
     file = NODES if right.everywhere else ROLE
     of_group = f" of {right.group}" if right.group else ""
-    return Finding(
-        subject, False if right.needed and not set(lacking) <= set(right.spare) else None, text,
-        f"give burstd's account the rule on {right.resource}{of_group} {where}as in {file}: oc apply -f {file}",
-    )  # fmt: skip
+    return Verdict(
+        False if right.needed and not set(lacking) <= set(right.spare) else None,
+        f"not allowed: {', '.join(lacking)} {right.resource}: {right.without}",
+        f"give burstd's account the rule on {right.resource}{of_group} {anywhere}as in {file}: oc apply -f {file}",
+        f"right {right.resource}{where}",
+    )
 
 
-def _allowed(calls: OpenShiftCalls, namespace: str, right: Right, verb: str) -> bool:
-    resource, _, part = right.resource.partition("/")
-    words = {"verb": verb, "group": right.group, "resource": resource, "subresource": part}
-    return _review_access(calls, words if right.everywhere else {"namespace": namespace, **words})
-
-
-def _review_access(calls: OpenShiftCalls, attributes: dict[str, str]) -> bool:
+def is_allowed(calls: OpenShiftCalls, **attributes: str) -> bool:
+    """Whether the account may do this: ``verb`` on a ``resource`` of that ``group``, ``namespace`` and ``name``."""
     body = {
         "apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview",
         "spec": {"resourceAttributes": attributes},

@@ -263,12 +263,8 @@ def test_closed_ports_and_a_queue_that_nobody_may_fill(mock: Ec2Mock) -> None:
 def test_quotas_are_told_in_machines(limit: int, used: int, ok: bool | None, text: str) -> None:
     large = Ec2InstanceType("p5.48xlarge", 192, 0, 8, "H100", 0, "x86_64", (), 0, spot=False)
 
-    class Limits:
-        def read_quotas(self) -> list[Quota]:
-            return [Quota("Running On-Demand P instances", limit, used, "vCPUs")]
-
     kinds = [large, replace(large, name="p3.2xlarge", vcpus=8), replace(large, name="c5.large", vcpus=2)]
-    (finding,) = supply.check_quotas(Limits(), kinds)  # type: ignore[arg-type]
+    finding = supply.judge_quota(Quota("Running On-Demand P instances", limit, used, "vCPUs"), kinds)
     assert (finding.ok, text in finding.text) == (ok, True)
     assert ("request-service-quota-increase" in finding.remedy) == (ok is False)
 

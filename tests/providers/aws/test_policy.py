@@ -13,7 +13,7 @@ from botocore import xform_name
 from botocore.session import Session
 
 from burstd.share import share_path
-from providers.aws.checks import rights
+from providers.aws.checks import account, rights
 from tests.lab.programs import PROJECT
 
 POLICY = json.loads(share_path("config", "aws", "iam-policy.json").read_text(encoding="utf-8"))
@@ -120,7 +120,7 @@ def test_what_is_changed_is_the_clusters_own() -> None:
 @pytest.mark.parametrize("action", sorted(allowed()))
 def test_remedies_name_the_statement_that_allows_it(action: str) -> None:
     by_sid = {sid: actions for sid, actions, _, _ in statements()}
-    assert action in by_sid[rights.policy_statement(action)]
+    assert action in by_sid[account.policy_statement(action)]
 
 
 @pytest.mark.parametrize(
@@ -134,7 +134,7 @@ def test_remedies_name_the_statement_that_allows_it(action: str) -> None:
 def test_remedies_name_the_statement_of_the_thing_that_was_refused(resource: str, sid: str) -> None:
     thing = resource.replace("*:*", "eu-central-1:1").replace("*", "x-1")
     text = f"User: u is not authorized to perform: ec2:RunInstances on resource: {thing} because no policy allows it"
-    assert f"statement {sid} of " in rights.remedy_for_denied("ec2:RunInstances", text)
+    assert f"statement {sid} of " in account.remedy_for_denied("ec2:RunInstances", text)
 
 
 def test_it_is_short_enough_and_names_the_cluster_of_the_example() -> None:
@@ -142,4 +142,4 @@ def test_it_is_short_enough_and_names_the_cluster_of_the_example() -> None:
     assert len(text) <= MOST_CHARACTERS
     example = (PROJECT / "config" / "burstd.toml").read_text(encoding="utf-8")
     assert 'cluster = "mysite"' in example
-    assert Path(rights.POLICY) == Path("config/aws/iam-policy.json")
+    assert Path(account.POLICY) == Path("config/aws/iam-policy.json")

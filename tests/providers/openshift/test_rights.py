@@ -10,7 +10,7 @@ import yaml
 
 from burstd.share import share_path
 from providers.openshift import errors
-from providers.openshift.checks import findings
+from providers.openshift.checks import namespace
 from providers.openshift.checks.rights import RIGHTS
 from providers.openshift.pods import manifest
 
@@ -55,7 +55,7 @@ def test_bindings_bind_the_role_of_their_file_to_burstds_account(name: str) -> N
 
 
 def test_messages_name_files_that_are_there() -> None:
-    for path in (findings.ROLE, findings.NODES, findings.SCC, errors.ROLE, errors.SCC):
+    for path in (namespace.ROLE, namespace.NODES, namespace.SCC, errors.ROLE, errors.SCC):
         assert share_path(*path.split("/")).is_file()
 
 
