@@ -20,6 +20,7 @@ import httpx
 from rich.console import Console
 from rich.table import Table
 
+from burstd.domain.claim import ClaimState
 from burstd.slurm.hostlist import compress
 from providers.sandbox.boxes.errors import SandboxError
 from tests.lab import demo_data
@@ -161,24 +162,17 @@ class DemoRun:
         old, new, reason = event["old"], event["new"], event["reason"]
         if kind == "job" and new != old and (old, new) != ("boot", "covered"):
             yield "burstd", "", f"job {name}", reason
-        elif kind == "claim" and new in _STATES and new != old:
+        elif kind == "claim" and new in set(ClaimState) and new != old:
             slot = self._slot(name)
             self.used.add(slot)
             who = {"booting": "cloud", "gone": "cloud", "validating": "node"}.get(new, "burstd")
-            yield who, slot, _STATES[new], re.sub(r" gave instance .*", "", reason)
+            yield who, slot, new.replace("_", " "), re.sub(r" gave instance .*", "", reason)
         elif kind == "slot" and new == "proven":
-            yield "node", name, "proven", re.sub(r"^\S+ has | \([0-9.]+ s\)$", "", reason)
+            yield "node", name, "validated", re.sub(r"^\S+ has | \([0-9.]+ s\)$", "", reason)
         elif kind == "stage" and new in demo_data.STATES and new != old:
             yield "data", "", f"job {name} {new}", reason
         elif kind in ("breaker", "orphan", "pool") and new != old:
             yield "burstd", "", f"{name} {new}", reason
-
-
-_STATES = {
-    "planned": "written down", "launching": "asked for", "booting": "booting", "validating": "being proven",
-    "ready": "ready", "in_service": "open", "draining": "closed", "terminating": "being ended",
-    "gone": "gone", "failed": "failed", "lost": "lost",
-}  # fmt: skip
 
 
 def _seconds(stamp: str) -> float:
