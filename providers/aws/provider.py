@@ -1,27 +1,17 @@
-"""The provider of Amazon EC2: its rooms put together."""
+"""The provider of Amazon EC2: its parts put together; most abilities are a method of one of them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
 
-from burstd.domain.cloud.instance import Instance, Leftover
-from burstd.domain.cloud.offer import Offer
 from burstd.domain.errors import BadRequest, InsufficientCapacity, ProviderError
-from burstd.domain.plugins.provider import (
-    Finding,
-    Idempotency,
-    LaunchOutcome,
-    LaunchRequest,
-    Notice,
-    Provider,
-    ProviderPlugin,
-    Quota,
-)
-from providers.aws import watch
+from burstd.domain.plugins.provider import Idempotency, LaunchOutcome, LaunchRequest, Provider, ProviderPlugin
 from providers.aws.calls import AwsCalls
 from providers.aws.catalog.catalog import AwsCatalog
 from providers.aws.catalog.quotas import AwsQuotas
-from providers.aws.checks import check
+from providers.aws.checks.check import check
 from providers.aws.launch import recipe
 from providers.aws.launch.images import AwsImages
 from providers.aws.launch.launch import InstanceLauncher
@@ -46,23 +36,27 @@ class AwsProvider:
         self.settle_s = settings.settle_s
         self._cluster = cluster
         self._settings = settings
-        self._calls = calls
-        self._catalog = AwsCatalog(name, settings, calls)
-        self._images = AwsImages(settings, calls)
-        self._quotas = AwsQuotas(settings, calls, self._catalog)
-        self._lookups = LaunchLookups(settings, self._catalog, self._images)
+        catalog, images = AwsCatalog(name, settings, calls), AwsImages(settings, calls)
+        quotas, listing = AwsQuotas(settings, calls, catalog), InstanceListing(name, cluster, settings, calls)
+        self._lookups = LaunchLookups(settings, catalog, images)
         templates = LaunchTemplates(cluster, settings, calls)
         groups = PlacementGroups(cluster, settings, calls)
         self._launcher = InstanceLauncher(name, cluster, settings, calls, templates, groups)
-        self._listing = InstanceListing(name, cluster, settings, calls)
-        self._terminator = InstanceTerminator(calls)
-        self._leftovers = AwsLeftovers(name, cluster, settings, calls, templates.used_lately)
-        self._notices = SqsNotices(settings, calls)
-
-    @malformed_as_unavailable
-    def offers(self) -> Sequence[Offer]:
-        """What the site allows, in every zone that has a subnet, on demand and spot."""
-        return self._catalog.offers()
+        leftovers = AwsLeftovers(name, cluster, settings, calls, templates.used_lately)
+        notices = SqsNotices(settings, calls)
+        self.offers = malformed_as_unavailable(catalog.offers)
+        self.instances = malformed_as_unavailable(listing.instances)
+        self.terminate = InstanceTerminator(calls).terminate
+        self.leftovers = malformed_as_unavailable(leftovers.list_leftovers)
+        self.remove = leftovers.remove
+        self.console = malformed_as_unavailable(listing.console)
+        self.notice_markets = frozenset({"spot"} if notices.has_queue else ())
+        self.notices = malformed_as_unavailable(notices.notices)
+        self.acknowledge = notices.acknowledge
+        self.watch_script = partial(Path(__file__).with_name("watch.sh").read_text, encoding="ascii")
+        self.quotas = malformed_as_unavailable(quotas.read_quotas)
+        self.check = partial(check, settings, calls, catalog, images, quotas, cluster)
+        self.close = calls.close
 
     def prepare(self, requests: Sequence[LaunchRequest]) -> Sequence[LaunchRequest | ProviderError]:
         """Puts those that are alike into batches of one call each, and writes the calls down."""
@@ -100,62 +94,6 @@ class AwsProvider:
             return self.prepare(requests)
         except ProviderError as error:
             return [error] * len(requests)
-
-    @malformed_as_unavailable
-    def instances(self) -> Iterator[Instance]:
-        """Ours, page by page."""
-        return self._listing.instances()
-
-    def terminate(self, instance_ids: Sequence[str]) -> None:
-        """In batches; those that are gone are left out."""
-        self._terminator.terminate(instance_ids)
-
-    @malformed_as_unavailable
-    def leftovers(self) -> Iterator[Leftover]:
-        """Volumes, network interfaces, spot requests, launch templates, placement groups of ours."""
-        return self._leftovers.list_leftovers()
-
-    def remove(self, leftovers: Sequence[Leftover]) -> None:
-        """Looks first whether they are ours."""
-        self._leftovers.remove(leftovers)
-
-    @malformed_as_unavailable
-    def console(self, instance_id: str) -> str:
-        """The console's output so far."""
-        return self._listing.console(instance_id)
-
-    @property
-    def notice_markets(self) -> frozenset[str]:
-        """Spot, where the settings name a queue."""
-        return frozenset({"spot"} if self._notices.has_queue else ())
-
-    @malformed_as_unavailable
-    def notices(self) -> Sequence[Notice]:
-        """Those in the settings' queue; none where there is no queue."""
-        return self._notices.notices()
-
-    def acknowledge(self, notices: Sequence[Notice]) -> None:
-        """Deletes them from the queue."""
-        self._notices.acknowledge(notices)
-
-    def watch_script(self) -> str:
-        """A script that asks the machine's own metadata service."""
-        return watch.script()
-
-    @malformed_as_unavailable
-    def quotas(self) -> Sequence[Quota]:
-        """Limits of vCPUs."""
-        return self._quotas.read_quotas()
-
-    def check(self, images: Sequence[str]) -> Iterator[Finding]:
-        """Credentials, rights, images, networks, quotas."""
-        return check.check(
-            self._settings, self._calls, self._catalog, self._images, self._quotas, self._cluster, images
-        )
-
-    def close(self) -> None:
-        """Gives connections back."""
-        self._calls.close()
 
 
 def _make(name: str, cluster: str, settings: AwsSettings) -> Provider:

@@ -1,24 +1,15 @@
-"""The provider of OpenStack: its rooms put together."""
+"""The provider of OpenStack: its parts put together; most abilities are a method of one of them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from functools import partial
 
-from burstd.domain.cloud.instance import Instance, Leftover
-from burstd.domain.cloud.offer import Offer
-from burstd.domain.plugins.provider import (
-    Finding,
-    Idempotency,
-    LaunchOutcome,
-    LaunchRequest,
-    Provider,
-    ProviderPlugin,
-    Quota,
-)
+from burstd.domain.plugins.provider import Idempotency, LaunchOutcome, LaunchRequest, Provider, ProviderPlugin
 from providers.openstack.calls import OpenStackCalls
 from providers.openstack.catalog.catalog import OpenStackCatalog
 from providers.openstack.catalog.quotas import OpenStackQuotas
-from providers.openstack.checks import check
+from providers.openstack.checks.check import check
 from providers.openstack.launch.floating_ips import FloatingIps
 from providers.openstack.launch.images import OpenStackImages
 from providers.openstack.launch.launch import ServerLauncher
@@ -41,78 +32,33 @@ class OpenStackProvider:
     def __init__(self, name: str, cluster: str, settings: OpenStackSettings, calls: OpenStackCalls) -> None:
         self.name = name
         self.settle_s = settings.settle_s
-        self._cluster = cluster
-        self._settings = settings
-        self._calls = calls
-        self._catalog = OpenStackCatalog(name, settings, calls)
-        self._images = OpenStackImages(settings, calls)
-        self._networks = ProjectNetworks(settings, calls)
-        self._quotas = OpenStackQuotas(settings, calls)
+        catalog, images = OpenStackCatalog(name, settings, calls), OpenStackImages(settings, calls)
+        networks, quotas = ProjectNetworks(settings, calls), OpenStackQuotas(settings, calls)
         self._launcher = ServerLauncher(
-            name, cluster, settings, calls, self._catalog, self._images,
+            name, cluster, settings, calls, catalog, images,
             ServerGroups(cluster, settings, calls),
-            Ports(cluster, settings, calls, self._networks),
-            FloatingIps(cluster, settings, calls, self._networks),
+            Ports(cluster, settings, calls, networks),
+            FloatingIps(cluster, settings, calls, networks),
             RootVolumes(cluster, settings, calls),
         )  # fmt: skip
-        self._listing = ServerListing(name, cluster, settings, calls)
-        self._terminator = ServerTerminator(cluster, settings, calls)
-        self._leftovers = OpenStackLeftovers(name, cluster, settings, calls)
-
-    @malformed_as_unavailable
-    def offers(self) -> Sequence[Offer]:
-        """The flavors that the site allows and prices, in every zone that is available."""
-        return self._catalog.offers()
+        listing, leftovers = (
+            ServerListing(name, cluster, settings, calls),
+            OpenStackLeftovers(name, cluster, settings, calls),
+        )
+        self.offers = malformed_as_unavailable(catalog.offers)
+        self.instances = malformed_as_unavailable(listing.instances)
+        self.terminate = ServerTerminator(cluster, settings, calls).terminate
+        self.leftovers = malformed_as_unavailable(leftovers.list_leftovers)
+        self.remove = leftovers.remove
+        self.console = malformed_as_unavailable(listing.console)
+        self.quotas = malformed_as_unavailable(quotas.read_quotas)
+        self.check = partial(check, settings, calls, catalog, images, networks, quotas, cluster)
+        self.close = calls.close
 
     def launch(self, requests: Sequence[LaunchRequest]) -> Sequence[LaunchOutcome]:
         """One call a server, some side by side, after one for the ports of all."""
         done = self._launcher.launch_servers(requests)
         return [done[request.claim_id] for request in requests]
-
-    @malformed_as_unavailable
-    def instances(self) -> Iterator[Instance]:
-        """Ours, page by page."""
-        return self._listing.instances()
-
-    def terminate(self, instance_ids: Sequence[str]) -> None:
-        """With their ports and floating IPs; those that are gone are left out."""
-        self._terminator.terminate(instance_ids)
-
-    @malformed_as_unavailable
-    def leftovers(self) -> Iterator[Leftover]:
-        """Ports, floating IPs, volumes, server groups of ours."""
-        return self._leftovers.list_leftovers()
-
-    def remove(self, leftovers: Sequence[Leftover]) -> None:
-        """Looks first whether they are ours."""
-        self._leftovers.remove(leftovers)
-
-    @malformed_as_unavailable
-    def console(self, instance_id: str) -> str:
-        """The console's output so far."""
-        return self._listing.console(instance_id)
-
-    @malformed_as_unavailable
-    def quotas(self) -> Sequence[Quota]:
-        """Limits of the project."""
-        return self._quotas.read_quotas()
-
-    def check(self, images: Sequence[str]) -> Iterator[Finding]:
-        """Credentials, flavors, images, networks, quotas."""
-        return check.check(
-            self._settings,
-            self._calls,
-            self._catalog,
-            self._images,
-            self._networks,
-            self._quotas,
-            self._cluster,
-            images,
-        )
-
-    def close(self) -> None:
-        """Gives connections back."""
-        self._calls.close()
 
 
 def _make(name: str, cluster: str, settings: OpenStackSettings) -> Provider:

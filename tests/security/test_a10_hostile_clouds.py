@@ -22,6 +22,7 @@ from providers.openshift.provider import OpenShiftProvider
 from providers.openstack.calls import OpenStackCalls
 from providers.openstack.provider import OpenStackProvider
 from providers.openstack.settings import OpenStackSettings
+from providers.parsing import malformed_as_unavailable
 from tests.doubles.lying_http import HttpLie, LyingServer, bomb, deep, endless, lying_server
 from tests.providers.aws.ec2 import settings as aws_settings
 from tests.providers.openshift.things import settings as openshift_settings
@@ -271,28 +272,46 @@ def test_an_answer_of_another_form(name: str, said: object, tmp_path: Path, monk
         ask(False)
 
 
+_SETTINGS: dict[Any, Callable[[], Any]] = {
+    AwsProvider: aws_settings,
+    OpenStackProvider: lambda: OpenStackSettings(networks=["n"], flavors=["*"]),
+    OpenShiftProvider: openshift_settings,
+}
+
+
 @pytest.mark.parametrize("error", [AttributeError, KeyError, IndexError, TypeError, ValueError, OverflowError])
-@pytest.mark.parametrize("kind", [AwsProvider, OpenStackProvider, OpenShiftProvider])
+@pytest.mark.parametrize("kind", _SETTINGS)
 def test_a_thing_of_another_form(kind: Any, error: type[Exception]) -> None:
     """Whatever its reader stumbles over is the cloud's fault, and the place is told."""
 
-    class Reader:
-        def instances(self) -> Iterator[object]:
-            yield 1
-            raise error("said")
+    class Calls:
+        """Whatever is asked of it, one page has come and the next is of another form."""
 
-        list_leftovers = instances
+        def __getattr__(self, name: str) -> Any:
+            def fail(*_: object, **__: object) -> object:
+                raise error("said")
 
-        def offers(self) -> object:
-            raise error("said")
+            return fail
 
-    made = kind.__new__(kind)
-    made._listing = made._leftovers = made._catalog = Reader()
-    listed = made.instances()
-    assert next(listed) == 1
-    for read in (lambda: next(listed), lambda: list(made.leftovers()), made.offers):
+        def close(self) -> None:
+            """There is nothing."""
+
+    made = kind("x", "ada", _SETTINGS[kind](), Calls())
+    for read in (made.offers, lambda: list(made.instances()), lambda: list(made.leftovers()), made.quotas):
         with pytest.raises(CloudUnavailable, match=f"another form.*{error.__name__} in "):
             read()
+
+
+def test_a_page_of_another_form_after_a_good_one() -> None:
+    @malformed_as_unavailable
+    def pages() -> Iterator[int]:
+        yield 1
+        raise KeyError("said")
+
+    listed = pages()
+    assert next(listed) == 1
+    with pytest.raises(CloudUnavailable, match=r"another form.*KeyError in pages"):
+        next(listed)
 
 
 @pytest.mark.parametrize("said", ["1e999999", "9" * 5000, "1e-999999", "1E99999999999", "nan", "inf", "²", "1_0"])

@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from providers.aws.watch import script
+from providers.aws import provider
 from tests.lab.aws.imds import Guest, Imds
 
+SCRIPT = Path(provider.__file__).with_name("watch.sh").read_text(encoding="ascii")
 DEADLINE = 1_900_000_000
 TOOLS = ("cat", "date", "mkdir", "mv", "sed")
 
@@ -38,7 +39,7 @@ class Machine:
         words = {"PATH": str(self._programs), "BURSTD_IMDS": self.url, "BURSTD_IMDS_TOKEN": str(self.token)}
         words |= {"http_proxy": "http://127.0.0.1:9", "TZ": "Asia/Tokyo"}
         done = subprocess.run(
-            ["/bin/sh", "-c", script()], env=words, timeout=60, check=False, capture_output=True, text=True
+            ["/bin/sh", "-c", SCRIPT], env=words, timeout=60, check=False, capture_output=True, text=True
         )
         assert (done.returncode, done.stderr) == (0, "")
         return done.stdout
