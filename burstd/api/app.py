@@ -13,11 +13,11 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from burstd.api.answers.types import ErrorView
+from burstd.api.answers.base import ErrorView
 from burstd.api.auth import Authorizer
 from burstd.api.backend import Backend
 from burstd.api.dependencies import ApiError
-from burstd.api.routers import ingress, mutations, policies, providers, queries, staging
+from burstd.api.routers import events, ingress, jobs, nodes, plan, policies, providers, staging, status
 from burstd.db import UnknownClaim
 from burstd.domain.errors import BurstdError
 
@@ -36,12 +36,8 @@ def create_api_app(backend: Backend, authorizer: Authorizer) -> FastAPI:
     app = FastAPI(title="burstd", docs_url=None, redoc_url=None, openapi_url="/v1/openapi.json")
     app.state.backend = backend
     app.state.authorizer = authorizer
-    app.include_router(queries.router)
-    app.include_router(mutations.router)
-    app.include_router(staging.router)
-    app.include_router(providers.router)
-    app.include_router(ingress.router)
-    app.include_router(policies.router)
+    for group in (status, nodes, jobs, events, plan, staging, providers, ingress, policies):
+        app.include_router(group.router)
     app.add_exception_handler(ApiError, _handle_api_error)
     app.add_exception_handler(BurstdError, _handle_burstd_error)
     app.add_exception_handler(RequestValidationError, _handle_validation_error)
@@ -53,7 +49,7 @@ def create_api_app(backend: Backend, authorizer: Authorizer) -> FastAPI:
 
 
 class UserConcurrencyMiddleware:
-    """Answers AT_ONCE requests of one user at a time; root's and burstd's own have no limit.
+    """Answers MAX_CONCURRENT_REQUESTS requests of one user at a time; root's and burstd's own have no limit.
 
     An answer may cost as much as a decision, and the deciding thread shares the processor with those who make them.
     """
@@ -75,7 +71,7 @@ class UserConcurrencyMiddleware:
 
 
 class BodySizeMiddleware:
-    """Refuses bodies of more than MOST_BODY bytes."""
+    """Refuses bodies of more than MAX_BODY_BYTES bytes."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app

@@ -6,15 +6,26 @@ from collections.abc import Iterable
 from typing import Annotated
 
 from fastapi import Depends, Query, Request
+from pydantic import BaseModel, ConfigDict, Field
 
+from burstd.api.answers.base import CommandResultView
 from burstd.api.auth import Authorizer, Caller
 from burstd.api.backend import Backend
 from burstd.domain.cloud.bounds import MAX_TIME_S
+from burstd.domain.command import Command, CommandResult
 from burstd.domain.plan import Plan
 from burstd.domain.snapshot import Snapshot
 
 Timestamp = Annotated[float, Query(ge=0, le=MAX_TIME_S, allow_inf_nan=False)]
 """Seconds since 1970, in a question."""
+ShortText = Annotated[str, Field(max_length=1000)]
+MAX_RECORDS = 10_000
+
+
+class RequestBody(BaseModel):
+    """Base of what is sent: unknown keys are refused."""
+
+    model_config = ConfigDict(extra="forbid")
 
 
 class ApiError(Exception):
@@ -57,3 +68,16 @@ def require_latest_loop(backend: Backend) -> tuple[Snapshot, Plan]:
     if latest is None:
         raise ApiError(503, "burstd has just started and has not read Slurm and the clouds yet; try again soon.")
     return latest
+
+
+def execute_command(backend: Backend, command: Command) -> CommandResult:
+    """Queues a command and waits for its result; a refusal becomes an error."""
+    result = backend.command(command)
+    if not result.done:
+        raise ApiError(409, result.text)
+    return result
+
+
+def command_answer(backend: Backend, command: Command) -> CommandResultView:
+    """The same, as an answer."""
+    return CommandResultView.from_fields(execute_command(backend, command))

@@ -7,12 +7,10 @@ from dataclasses import dataclass
 from burstd.api.auth import Caller, base_job_id
 from burstd.api.backend import Backend
 from burstd.api.dependencies import ApiError, require_latest_loop
-from burstd.domain.claim import Claim, ClaimState
-from burstd.domain.slurm.job import Job, JobState
+from burstd.domain.claim import Claim
+from burstd.domain.slurm.job import Job
 from burstd.domain.snapshot import SlurmView, Snapshot, Unavailable
-
-_ON_NODES = (JobState.RUNNING, JobState.SUSPENDED)
-_WITH_JOBS = (ClaimState.READY, ClaimState.IN_SERVICE, ClaimState.DRAINING)
+from burstd.reconciler.pollers.ingress import CLAIM_WITH_JOBS, JOB_ON_NODES
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +31,7 @@ def owned_jobs(job_id: str, caller: Caller, backend: Backend) -> tuple[Job, ...]
         if job_id and job_id in (job.id, base_job_id(job.id), job.array_job_id, job.het_job_id)
     )  # fmt: skip
     if not rows:
-        mine = (job.id for job in slurm.jobs if job.state in _ON_NODES and caller.can_see_user(job.user))
+        mine = (job.id for job in slurm.jobs if job.state in JOB_ON_NODES and caller.can_see_user(job.user))
         raise ApiError(404, f"Job {job_id} is not in the queue.", mine)
     if not all(caller.can_see_user(job.user) for job in rows):
         raise ApiError(403, f"You are {caller.user}, and job {job_id} is not yours.")
@@ -43,7 +41,7 @@ def owned_jobs(job_id: str, caller: Caller, backend: Backend) -> tuple[Job, ...]
 def find_job_machine(job_id: str, node: str, caller: Caller, backend: Backend) -> JobMachine:
     """The job's node of that name, or the first that burstd started. May be denied."""
     rows = owned_jobs(job_id, caller, backend)
-    running = [job for job in rows if job.state in _ON_NODES]
+    running = [job for job in rows if job.state in JOB_ON_NODES]
     # The first part of a het job has the number of the whole, and so has what waits of an array.
     running = [job for job in running if job.id == job_id] or running
     if not running:
@@ -57,7 +55,7 @@ def find_job_machine(job_id: str, node: str, caller: Caller, backend: Backend) -
     job = running[0]
     if node and node not in job.node_list:
         raise ApiError(404, f"Job {job.id} has no node {node!r}; it runs on {', '.join(job.node_list)}.", job.node_list)
-    claims = {claim.slot: claim for claim in require_latest_loop(backend)[0].claims if claim.state in _WITH_JOBS}
+    claims = {claim.slot: claim for claim in require_latest_loop(backend)[0].claims if claim.state in CLAIM_WITH_JOBS}
     found = [claims[name] for name in ([node] if node else job.node_list) if name in claims]
     if not found:
         where = node or ", ".join(job.node_list)
@@ -73,25 +71,11 @@ def ended_because(job_machine: JobMachine, snapshot: Snapshot) -> str:
     if not isinstance(slurm, SlurmView):
         return ""
     runs = any(
-        (job.id, job.restarts) == (job_machine.job.id, job_machine.job.restarts) and job.state in _ON_NODES
+        (job.id, job.restarts) == (job_machine.job.id, job_machine.job.restarts) and job.state in JOB_ON_NODES
         for job in slurm.jobs
     )
     if not runs:
         return f"job {job_machine.job.id} does not run any more"
-    if all(claim.id != job_machine.claim.id or claim.state not in _WITH_JOBS for claim in snapshot.claims):
+    if all(claim.id != job_machine.claim.id or claim.state not in CLAIM_WITH_JOBS for claim in snapshot.claims):
         return f"the machine of {job_machine.claim.slot} has ended"
     return ""
-
-
-def job_uses_machine(snapshot: Snapshot, job_id: str, provider: str, instance_id: str) -> bool:
-    """Whether that job runs on that machine; True where it cannot be told."""
-    slurm = snapshot.slurm
-    if not isinstance(slurm, SlurmView):
-        return True
-    slots = {
-        claim.slot for claim in snapshot.claims
-        if (claim.offer.provider, claim.instance_id) == (provider, instance_id) and claim.state in _WITH_JOBS
-    }  # fmt: skip
-    return any(
-        job.id == job_id and job.state in _ON_NODES and not slots.isdisjoint(job.node_list) for job in slurm.jobs
-    )

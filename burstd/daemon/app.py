@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 import structlog
 
 from burstd.api.auth import Authorizer
-from burstd.api.backend import DaemonInfo
+from burstd.api.backend import Backend, DaemonInfo
 from burstd.api.port_forward import PortForwardServer
 from burstd.api.server import ApiServer
 from burstd.daemon import components as make
-from burstd.daemon.command_queue import DaemonBackend
+from burstd.daemon.commands import CommandHandler
 from burstd.daemon.loop import DaemonLoop
 from burstd.daemon.policy_reloader import PolicyReloader
 from burstd.daemon.settings_in_force import LoadedSettings, refuse_without_staging, runtime_config
@@ -26,10 +26,8 @@ from burstd.domain.cloud.offer import Pool
 from burstd.domain.plugins.provider import Provider
 from burstd.domain.plugins.scheduler import Scheduler
 from burstd.domain.plugins.validator import NodeValidator
-from burstd.domain.snapshot import SlurmView
 from burstd.node.storage_node import StorageNodeValidator
 from burstd.node.validator import SlurmNodeValidator
-from burstd.reconciler.commands import CommandHandler
 from burstd.reconciler.machines.claim_ids import ClaimIds
 from burstd.reconciler.observer import PollIntervals
 from burstd.reconciler.pollers.ingress import JobIngress
@@ -226,17 +224,12 @@ def _run(loaded: LoadedSettings, stack: ExitStack, components: DaemonComponents)
     started = components.clock.now()
     components.store.log_event("daemon", new="started", reason=f"burstd {VERSION} with {loaded.path}")
 
-    def slurm_version() -> str:
-        slurm = reconciler.latest[0].slurm if reconciler.latest else None
-        return slurm.version if isinstance(slurm, SlurmView) else ""
-
     def facts() -> DaemonInfo:
         alarms = (*((reconciler.alarm,) if reconciler.alarm else ()), *reloader.alarms)
         return DaemonInfo(
             VERSION,
             settings.cluster,
             started,
-            slurm_version(),
             alarms,
             components.workers.calls_under_way(),
             str(loaded.path),
@@ -252,7 +245,7 @@ def _run(loaded: LoadedSettings, stack: ExitStack, components: DaemonComponents)
     checks = ProviderChecks(components.providers, components.workers)
     ingress = JobIngress(components.providers, lambda: reconciler.latest)
     reloader = PolicyReloader(loaded, reconciler, components.store, components.reload)
-    backend = DaemonBackend(
+    backend = Backend(
         reader=reader,
         clock=components.clock,
         daemon_info=facts,
@@ -260,7 +253,7 @@ def _run(loaded: LoadedSettings, stack: ExitStack, components: DaemonComponents)
         wake=components.wake,
         checks=checks,
         routes=ingress,
-        policies=reloader,
+        policies_view=reloader.policies_view,
         stage=components.staging,
     )
     run_stage_command = components.staging.execute_command if components.staging is not None else None
@@ -305,7 +298,7 @@ def _run(loaded: LoadedSettings, stack: ExitStack, components: DaemonComponents)
 def _start_job_access(
     settings: Settings,
     stack: ExitStack,
-    backend: DaemonBackend,
+    backend: Backend,
     node_validator: SlurmNodeValidator,
     ingress: JobIngress,
 ) -> None:

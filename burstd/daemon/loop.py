@@ -9,10 +9,10 @@ from types import FrameType
 
 import structlog
 
-from burstd.daemon.command_queue import DaemonBackend
+from burstd.api.backend import Backend
+from burstd.daemon.commands import CommandHandler
 from burstd.db import Store, StoreError
 from burstd.db.record_mark import RecordMark
-from burstd.reconciler.commands import CommandHandler
 from burstd.reconciler.pollers.wake_sources import WakeSources
 from burstd.reconciler.reconciler import Reconciler
 from burstd.runtime.clock import CLOCK_KEY, SteadyClock
@@ -36,7 +36,7 @@ class DaemonLoop:
         self,
         *,
         reconciler: Reconciler,
-        backend: DaemonBackend,
+        backend: Backend,
         commands: CommandHandler,
         store: Store,
         clock: SteadyClock,

@@ -10,7 +10,7 @@ from pathlib import Path
 import structlog
 from pydantic_core import to_jsonable_python
 
-from burstd.api.backend import PolicyState, PolicyStates
+from burstd.api.answers.policies import PoliciesView, PolicyView
 from burstd.daemon.settings_in_force import LoadedSettings, load_and_check, refuse_without_staging, runtime_config
 from burstd.db import Store, StoreError
 from burstd.domain.command import CommandResult
@@ -102,21 +102,25 @@ class PolicyReloader:
         compared = self._reconciler.compare_policies(policies)
         return CommandResult("what the policies on disk would decide", changed=False, policy_comparison=compared)
 
-    def policy_states(self) -> PolicyStates:
+    def policies_view(self, now: float) -> PoliciesView:
         """All policies there are, those of the chain first, in the order in which they are asked; from any thread."""
         loaded, policies, settings_json = self._in_force
         asked = sorted(range(len(policies)), key=lambda index: policies[index].last)
         chain = [
-            _policy_state(loaded, i, position, policies[i], settings_json[i]) for position, i in enumerate(asked, 1)
+            _policy_view(loaded, i, position, policies[i], settings_json[i]) for position, i in enumerate(asked, 1)
         ]
         names = [name for name in loaded.plugins.names("policies") if name not in {p.name for p in chain}]
-        rest = [PolicyState(name, " and ".join(map(str, loaded.plugins.origins(name)))) for name in names]
+        rest = [PolicyView(name=name, origin=" and ".join(map(str, loaded.plugins.origins(name)))) for name in names]
         files = loaded.plugins.files
-        return PolicyStates(
-            str(loaded.settings.policies.folder), loaded.settings.policies.timeout_s, (*chain, *rest),
-            tuple(loaded.plugins.faults()), tuple(map(str, files.changed_paths())) if files else (),
-            tuple(self._stale_packages(loaded)),
-        )  # fmt: skip
+        return PoliciesView(
+            now=now,
+            folder=str(loaded.settings.policies.folder),
+            timeout_s=loaded.settings.policies.timeout_s,
+            policies=[*chain, *rest],
+            warnings=loaded.plugins.faults(),
+            unread=[str(path) for path in files.changed_paths()] if files else [],
+            restart=self._stale_packages(loaded),
+        )
 
     def _note_packages(self, loaded: LoadedSettings) -> None:
         """How the modules of packages are on disk when they are first used: Python does not import them again."""
@@ -163,14 +167,19 @@ def _settings_json(loaded: LoadedSettings) -> tuple[Mapping[str, object], ...]:
     return tuple(found)
 
 
-def _policy_state(
+def _policy_view(
     loaded: LoadedSettings, index: int, position: int, policy: IsolatedPolicy, settings_json: Mapping[str, object]
-) -> PolicyState:
+) -> PolicyView:
     last = policy.last_evaluation
-    return PolicyState(
-        policy.name, str(loaded.resolved.policies[index].origin), position, policy.hard, settings_json,
-        last.took_s if last.evaluated_at else None, last.failing, last.failed_at, last.error,
-    )  # fmt: skip
+    return PolicyView.from_fields(
+        last,
+        name=policy.name,
+        origin=str(loaded.resolved.policies[index].origin),
+        place=position,
+        hard=policy.hard,
+        settings=logs.redact(None, "", dict(settings_json)),
+        took_s=round(last.took_s, 6) if last.evaluated_at else None,
+    )
 
 
 def _changed_policies(old: LoadedSettings, new: LoadedSettings) -> dict[str, str]:

@@ -10,6 +10,10 @@ class BurstdError(Exception):
     """Base of all errors that burstd raises on purpose."""
 
 
+class NoAnswer(BurstdError):
+    """Whoever was asked did not take the request in time, or is ending; nothing was done."""
+
+
 class _QuotingError(BurstdError):
     """Its message may repeat what a cloud or a node said: it is one line, of bounded length, that no terminal obeys."""
 

@@ -5,21 +5,12 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
-from burstd.api.backend import (
-    COMMAND_TIMEOUT_S,
-    PROVIDER_CHECK_TIMEOUT_S,
-    CheckInProgress,
-    ClaimRecords,
-    DaemonInfo,
-    PolicyState,
-    PolicyStates,
-    ProviderRoute,
-    StagingBackend,
-)
+from burstd.api.answers.policies import PoliciesView, PolicyView
+from burstd.api.backend import COMMAND_TIMEOUT_S, Backend, DaemonInfo
 from burstd.api.server import ApiServer
 from burstd.db import Store, StoreReader
 from burstd.domain.claim import Claim
@@ -31,6 +22,8 @@ from burstd.domain.plugins.provider import Finding, Route
 from burstd.domain.snapshot import Snapshot
 from burstd.planner.decide import decide
 from burstd.planner.timeouts import Tuning
+from burstd.reconciler.pollers.ingress import JobIngress, ProviderRoute
+from burstd.reconciler.pollers.provider_checks import PROVIDER_CHECK_TIMEOUT_S, CheckInProgress, ProviderChecks
 from burstd.runtime.sockets import listen
 
 from .stages import write_stagings
@@ -59,7 +52,7 @@ def accept_command(command: Command) -> CommandResult:
     return CommandResult(f"Carried out {type(command).__name__}.")
 
 
-class FakeProviderChecks:
+class FakeProviderChecks(ProviderChecks):
     """Of the clouds, ``sky`` looks at itself; it finds the images that it was given. ``busy``: it is looking."""
 
     def __init__(self) -> None:
@@ -75,14 +68,14 @@ class FakeProviderChecks:
 
     def run_check(
         self, name: str, images: Sequence[str], timeout_s: float = PROVIDER_CHECK_TIMEOUT_S
-    ) -> Sequence[Finding]:
+    ) -> tuple[Finding, ...]:
         assert (name, timeout_s) == ("sky", PROVIDER_CHECK_TIMEOUT_S)
         if self.busy:
             raise CheckInProgress("a check of provider sky is under way")
         return (*self.findings, *(Finding(f"image {image}", True, "is there") for image in images))
 
 
-class FakeIngress:
+class FakeIngress(JobIngress):
     """Of the clouds, ``sandbox`` has routes unless ``none``; ``refuses``: what it says instead of opening one."""
 
     def __init__(self) -> None:
@@ -109,60 +102,52 @@ class FakeIngress:
         self.routes = [one for one in self.routes if one not in routes]
 
 
-class FakePolicies:
+def policies_view(now: float) -> PoliciesView:
     """One in the chain that works, one that fails, one that is not in it."""
-
-    def policy_states(self) -> PolicyStates:
-        nights = "/etc/burstd/policies/nights.py"
-        return PolicyStates(
-            "/etc/burstd/policies", 5.0,
-            (
-                PolicyState("idle", "burstd 0.1.0", 1, False, {"keep_alive_s": 300.0}, 0.0021),
-                PolicyState("nights", nights, 2, True, {"from_h": 22, "token": "abc"}, 0.4, True, NOW - 12,
-                            f"{nights}:12: NameError: name 'foo' is not defined"),
-                PolicyState("limits", "burstd 0.1.0"),
+    nights = "/etc/burstd/policies/nights.py"
+    return PoliciesView(
+        now=now,
+        folder="/etc/burstd/policies",
+        timeout_s=5.0,
+        policies=[
+            PolicyView(name="idle", origin="burstd 0.1.0", place=1, settings={"keep_alive_s": 300.0}, took_s=0.0021),
+            PolicyView(
+                name="nights", origin=nights, place=2, hard=True, settings={"from_h": 22, "token": "***"}, took_s=0.4,
+                failing=True, failed_at=NOW - 12, error=f"{nights}:12: NameError: name 'foo' is not defined",
             ),
-            ("/etc/burstd/policies/days.py:3: SyntaxError: invalid syntax",), (nights,),
-            ("/usr/lib/x.py has changed since burstd started, and idle goes on as it was",),
+            PolicyView(name="limits", origin="burstd 0.1.0"),
+        ],
+        warnings=["/etc/burstd/policies/days.py:3: SyntaxError: invalid syntax"],
+        unread=[nights],
+        restart=["/usr/lib/x.py has changed since burstd started, and idle goes on as it was"],
+    )  # fmt: skip
+
+
+class FakeBackend(Backend):
+    """``answer`` says what comes of a command; ``commands`` is every command so far."""
+
+    checks: FakeProviderChecks
+    routes: FakeIngress
+
+    def __init__(self, reader: StoreReader) -> None:
+        super().__init__(
+            reader=reader, clock=FixedClock(), daemon_info=self._info, latest_loop=lambda: self.loop,
+            wake=lambda: None, checks=FakeProviderChecks(), routes=FakeIngress(), policies_view=policies_view,
         )  # fmt: skip
-
-
-@dataclass
-class FakeBackend:
-    """``answer`` says what comes of a command; ``asked`` is every command so far."""
-
-    reader: ClaimRecords
-    loop: tuple[Snapshot, Plan] | None = (SNAPSHOT, PLAN)
-    stage: StagingBackend | None = None
-    alarms: tuple[str, ...] = ()
-    commands: list[Command] = field(default_factory=list)
-    answer: Callable[[Command], CommandResult] = accept_command
-    checks: FakeProviderChecks = field(default_factory=FakeProviderChecks)
-    routes: FakeIngress = field(default_factory=FakeIngress)
-    policies: FakePolicies = field(default_factory=FakePolicies)
+        self.reset()
 
     def reset(self) -> None:
         """As new; one server serves many tests."""
-        self.loop, self.alarms, self.commands, self.answer = (SNAPSHOT, PLAN), (), [], accept_command
+        self.loop: tuple[Snapshot, Plan] | None = (SNAPSHOT, PLAN)
+        self.alarms: tuple[str, ...] = ()
+        self.commands: list[Command] = []
+        self.answer: Callable[[Command], CommandResult] = accept_command
         self.stage, self.checks, self.routes = None, FakeProviderChecks(), FakeIngress()
 
-    def now(self) -> float:
-        return NOW
-
-    def daemon_info(self) -> DaemonInfo:
+    def _info(self) -> DaemonInfo:
         return DaemonInfo(
-            "0.1.0",
-            CLUSTER,
-            NOW - 3700,
-            "22.05.8",
-            self.alarms,
-            {"sandbox": 2},
-            "/etc/burstd/burstd.toml",
-            {"idle": 0.0021},
+            "0.1.0", CLUSTER, NOW - 3700, self.alarms, {"sandbox": 2}, "/etc/burstd/burstd.toml", {"idle": 0.0021}
         )
-
-    def latest_loop(self) -> tuple[Snapshot, Plan] | None:
-        return self.loop
 
     def command(self, command: Command, timeout_s: float = COMMAND_TIMEOUT_S) -> CommandResult:
         assert timeout_s > 0

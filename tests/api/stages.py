@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-from burstd.api.backend import RetainedNode, StagingUsage, StoreUsage
 from burstd.db import Store
 from burstd.domain.staging import Directives, OutputCondition, StageIn, StageOut, Staging, Tree
 from burstd.domain.staging import StageState as T
 from burstd.settings import QuotaSettings
+from burstd.staging.controller.service import RetainedNode, StagingService, StagingUsage, StoreUsage
 from burstd.staging.movement.progress import MeterReading
 
 from .world import NOW, OTHER_USER, USER, FixedClock
@@ -22,11 +20,11 @@ DIRECTIVES = Directives(
 TREE = Tree("in", "ab" * 32, (), 1000, 3 * GIB)
 
 
-@dataclass
-class FakeStagingBackend:
+class FakeStaging(StagingService):
     """Staging made of values."""
 
-    error: str = ""
+    def __init__(self, error: str = "") -> None:
+        self.error = error
 
     def transfer_progress(self) -> dict[str, tuple[MeterReading, ...]]:
         moving = MeterReading("in", "in", 2 * GIB, 8 * GIB, GIB, GIB, 100 * 1024.0**2, 61.4, 20.0)

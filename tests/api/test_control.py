@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 
-from burstd.api.backend import Backend, ClaimRecords, NoAnswer
 from burstd.api.server import MAX_API_CONNECTIONS, ApiServer
 from burstd.db import StoreFull, StoreReader
 from burstd.domain.command import (
@@ -28,6 +27,7 @@ from burstd.domain.command import (
     Resume,
     SetPin,
 )
+from burstd.domain.errors import NoAnswer
 from burstd.domain.snapshot import Unavailable
 from burstd.runtime.sockets import listen
 
@@ -43,12 +43,6 @@ needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can connect
 def nobody(control: Path) -> Iterator[ApiTestClient]:
     with ApiTestClient(control, NOBODY) as client:
         yield client
-
-
-def test_the_interfaces_fit(backend: FakeBackend, record: StoreReader) -> None:
-    as_office: Backend = backend
-    as_records: ClaimRecords = record
-    assert as_office.reader is as_records
 
 
 def test_status_counts_every_claim_once(root: ApiTestClient) -> None:

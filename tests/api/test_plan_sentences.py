@@ -6,7 +6,7 @@ from typing import get_args
 
 import pytest
 
-from burstd.api.answers.plan import plan_view
+from burstd.api.routers.plan import plan_view
 from burstd.domain.claim import Cause, Claim
 from burstd.domain.claim import ClaimState as S
 from burstd.domain.cloud.instance import Instance, InstanceState, Leftover

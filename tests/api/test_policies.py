@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from burstd.api.answers.policies import policy_test_view
+from burstd.api.routers.policies import policy_test_view
 from burstd.domain.claim import Cause
 from burstd.domain.command import CommandResult, TryPolicies
 from burstd.domain.plan import Plan

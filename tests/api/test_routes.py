@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from burstd.api.backend import ProviderRoute
 from burstd.domain.errors import BadRequest, CloudUnavailable, NotFound
 from burstd.domain.plugins.provider import Route
 from burstd.domain.slurm.job import JobState
+from burstd.reconciler.pollers.ingress import ProviderRoute
 
 from .client import ApiTestClient
 from .office import PLAN, FakeBackend

@@ -12,7 +12,7 @@ from burstd.domain.command import Command, DiscardOutput, Evict, RetryStage
 
 from .client import ME, ApiTestClient
 from .office import FakeBackend
-from .stages import GIB, FakeStagingBackend
+from .stages import GIB, FakeStaging
 from .world import OTHER_USER, USER
 
 NOBODY = 65534
@@ -21,7 +21,7 @@ needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can connect
 
 @pytest.fixture(autouse=True)
 def _staging(backend: FakeBackend) -> None:
-    backend.stage = FakeStagingBackend()
+    backend.stage = FakeStaging()
 
 
 @pytest.fixture

@@ -105,6 +105,7 @@ SLURM = SlurmView(
     {slot: node(slot) for pool in (GPU, CPU) for slot in pool.slots},
     (Reservation("burstd", frozenset(("gpu3", "gpu4", "gpu5", "gpu6", "gpu7", "gpu8", "cpu1", "cpu2"))),),
     NOW - 0.2,
+    "22.05.8",
 )
 INSTANCES = tuple(
     Instance(f"i-{c.slot}", "sandbox", InstanceState.RUNNING, c.id) for c in CLAIMS if c.state is not S.PLANNED

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from burstd.api.backend import NoAnswer
 from burstd.cli.times import rough_duration_text
 from burstd.domain.command import Command, CommandResult, WhatIf
+from burstd.domain.errors import NoAnswer
 from burstd.domain.plugins.policy import Target, remarks_on_dropped_want
 from burstd.domain.slurm.job import Job
 from burstd.domain.slurm.option_change import OptionChange

@@ -15,7 +15,7 @@ from burstd.cli.stage_pages import print_staging_list
 from burstd.domain.command import Command, CommandResult, DiscardOutput, Evict, RetryStage
 from tests.api.client import ME, ApiTestClient
 from tests.api.office import FakeBackend
-from tests.api.stages import FakeStagingBackend
+from tests.api.stages import FakeStaging
 from tests.api.world import USER
 
 from .conftest import NOBODY, Run, as_user
@@ -25,7 +25,7 @@ needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become 
 
 @pytest.fixture(autouse=True)
 def _staging(backend: FakeBackend) -> None:
-    backend.stage = FakeStagingBackend()
+    backend.stage = FakeStaging()
 
 
 STATUS = """\
@@ -172,7 +172,7 @@ def test_where_nothing_is_staged_it_is_said(run: Run, backend: FakeBackend) -> N
 
 
 def test_a_store_that_cannot_be_used_is_seen(run: Run, backend: FakeBackend) -> None:
-    backend.stage = FakeStagingBackend("the bucket is gone")
+    backend.stage = FakeStaging("the bucket is gone")
     assert "! the store site cannot be used: the bucket is gone" in run("status").out
     assert "! the bucket is gone" in run("stage", "usage").out
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import structlog
 
-from burstd.api.answers.status import status_view
 from burstd.api.auth import Caller
 from burstd.api.backend import DaemonInfo
+from burstd.api.routers.status import status_view
 from burstd.domain.billing.commitments import Commitments
 from burstd.domain.claim import ClaimState as S
 from burstd.domain.slurm.job import JobState

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from burstd.api.answers.policies import policy_test_view
+from burstd.api.routers.policies import policy_test_view
 from burstd.daemon.policy_reloader import PolicyReloader
 from burstd.daemon.settings_in_force import load_and_check, runtime_config
 from burstd.domain.slurm.job import JobState
@@ -137,7 +137,7 @@ def test_a_reload_of_a_broken_module_changes_nothing(site: PolicySite, old: str,
     assert says in result.text
     assert site.reconciler.config is before
     assert {n for n in sys.modules if n.startswith("_burstd_policies")} == modules
-    assert [state.name for state in site.reloader.policy_states().policies[:2]] == ["idle", "nights"]
+    assert [state.name for state in site.reloader.policies_view(0.0).policies[:2]] == ["idle", "nights"]
     # The old one goes on with its work.
     world.run(300)
     assert (world.states(job), world.claims(), site.reconciler.alarm) == ([JobState.PENDING], (), "")
@@ -192,7 +192,7 @@ def test_its_name_is_asked_for_once(site: PolicySite) -> None:
     site.change(site.nights, "class Settings", 'NAMES = ["nights"]\n\nclass Settings')
     assert site.reloader.reload("user:root").done
     site.reconciler.step()
-    assert (site.reloader.policy_states().policies[1].name, site.reconciler.alarm) == ("nights", "")
+    assert (site.reloader.policies_view(0.0).policies[1].name, site.reconciler.alarm) == ("nights", "")
 
 
 @pytest.mark.parametrize(
@@ -211,7 +211,7 @@ def test_settings_that_json_does_not_know_can_be_shown(site: PolicySite, field: 
         f"    model_config = {{'arbitrary_types_allowed': True}}\n    {field}\n    shut: bool",
     )
     assert site.reloader.reload("user:root").done
-    assert shown in str(site.reloader.policy_states().policies[1].settings)
+    assert shown in str(site.reloader.policies_view(0.0).policies[1].settings)
 
 
 def test_one_that_hangs_holds_everything_and_is_told_with_its_line(site: PolicySite) -> None:
@@ -224,8 +224,8 @@ def test_one_that_hangs_holds_everything_and_is_told_with_its_line(site: PolicyS
         f"policy nights failed: {site.nights}:14: it took longer than 1 s and was interrupted; "
         "it is asked again after 60 s"
     )
-    state = site.reloader.policy_states().policies[1]
-    assert (state.name, state.chain_position, state.failing) == ("nights", 2, True)
+    state = site.reloader.policies_view(0.0).policies[1]
+    assert (state.name, state.place, state.failing) == ("nights", 2, True)
     assert state.took_s is not None
     assert state.took_s >= 1.0
     # A mended one is asked at once, not after the minute.
@@ -239,7 +239,7 @@ def test_policies_are_listed_as_they_are_asked(site: PolicySite) -> None:
     """Those that count machines are asked after those that take machines away."""
     site.change(site.toml, 'chain = ["idle", "nights"]', 'chain = ["limits", "idle", "nights"]')
     assert site.reloader.reload("user:root").done
-    found = [(s.name, s.chain_position, s.hard) for s in site.reloader.policy_states().policies[:3]]
+    found = [(s.name, s.place, s.hard) for s in site.reloader.policies_view(0.0).policies[:3]]
     assert found == [("idle", 1, False), ("nights", 2, False), ("limits", 3, True)]
 
 
@@ -248,10 +248,10 @@ def test_the_answer_says_what_has_changed(site: PolicySite) -> None:
     site.change(site.toml, "keep_alive_s = 60", "keep_alive_s = 30")
     site.change(site.toml, "[policies]", "[daemon]\nworkers = 3\n[policies]")
     site.change(site.nights, "is booted", "starts")
-    states = site.reloader.policy_states()
-    assert states.unread == (str(site.nights),)
-    assert [(s.name, s.chain_position, s.hard) for s in states.policies[:3]] == [
-        ("idle", 1, False), ("nights", 2, False), ("backlog", 0, False),
+    states = site.reloader.policies_view(0.0)
+    assert states.unread == [str(site.nights)]
+    assert [(s.name, s.place, s.hard) for s in states.policies[:3]] == [
+        ("idle", 1, False), ("nights", 2, False), ("backlog", None, False),
     ]  # fmt: skip
     found = site.reloader.reload("user:root")
     assert found.text == (
@@ -259,7 +259,7 @@ def test_the_answer_says_what_has_changed(site: PolicySite) -> None:
         f"policy nights is read anew: {site.nights} has changed"
     )
     assert site.world.store.events(newest=True, limit=1)[0].reason == found.text
-    assert site.reloader.policy_states().unread == ()
+    assert site.reloader.policies_view(0.0).unread == []
     # What waits for a restart is still to come.
     assert site.reloader.alarms == ("settings wait for 'systemctl restart burstd': daemon.workers",)
     assert site.reloader.reload("user:root").text == "daemon.workers: 8 -> 3 (waits for a restart)"
@@ -267,9 +267,9 @@ def test_the_answer_says_what_has_changed(site: PolicySite) -> None:
     site.change(site.toml, "workers = 3\n", "")
     site.reloader.reload("user:root")
     assert not [*site.reloader.alarms]
-    assert site.reloader.policy_states().warnings == (
-        f"{site.nights.with_name('days.py')}:1: NameError: name 'oops' is not defined",
-    )
+    assert site.reloader.policies_view(0.0).warnings == [
+        f"{site.nights.with_name('days.py')}:1: NameError: name 'oops' is not defined"
+    ]
 
 
 @pytest.fixture
@@ -295,13 +295,16 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 def test_of_an_upgraded_package_it_says_that_only_a_restart_takes_it(package: Path, site: PolicySite) -> None:
     site.change(site.toml, '"nights"]', '"dusk"]')
     assert site.reloader.reload("user:root").done
-    assert [(s.name, s.origin) for s in site.reloader.policy_states().policies[:2]][1] == ("dusk", "site-of-ours 2.1")
-    assert site.reloader.policy_states().restart == ()
+    assert [(s.name, s.origin) for s in site.reloader.policies_view(0.0).policies[:2]][1] == (
+        "dusk",
+        "site-of-ours 2.1",
+    )
+    assert site.reloader.policies_view(0.0).restart == []
     PolicySite.write(package, package.read_text() + "# upgraded\n")
     says = (
         f"{package} has changed since burstd started, and dusk goes on as it was; 'systemctl restart burstd' takes it"
     )
-    assert site.reloader.policy_states().restart == (says,)
+    assert site.reloader.policies_view(0.0).restart == [says]
     assert site.reloader.reload("user:root").text == says
 
 

@@ -9,9 +9,9 @@ from contextlib import contextmanager
 
 import pytest
 
-from burstd.api.backend import CheckInProgress, NoAnswer, ProviderCheckBackend
+from burstd.domain.errors import NoAnswer
 from burstd.domain.plugins.provider import Finding
-from burstd.reconciler.pollers.provider_checks import ProviderChecks
+from burstd.reconciler.pollers.provider_checks import CheckInProgress, ProviderChecks
 from burstd.runtime.wake import Wake
 from burstd.runtime.workers import ThreadWorkers
 
@@ -63,8 +63,7 @@ def test_all_that_was_found_in_its_own_lane() -> None:
     looking = CheckedProvider()
     looking.go.set()
     with deciding(looking) as checks:
-        as_office: ProviderCheckBackend = checks
-        found = as_office.run_check("sky", ("debian", "ubuntu"))
+        found = checks.run_check("sky", ("debian", "ubuntu"))
     assert [(f.subject, f.ok, f.text) for f in found] == [
         ("images", True, "debian, ubuntu"), ("lane", True, "sky:check"), ("quota", False, "none left")
     ]  # fmt: skip

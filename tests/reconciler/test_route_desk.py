@@ -9,11 +9,10 @@ from typing import Any, cast
 
 import pytest
 
-from burstd.api.backend import ProviderRoute
 from burstd.domain.errors import BadRequest, CloudUnavailable, OutcomeUnknown
 from burstd.domain.plugins.provider import Provider, Route
 from burstd.domain.snapshot import Snapshot, Unavailable
-from burstd.reconciler.pollers.ingress import MAX_ROUTES_PER_JOB, JobIngress
+from burstd.reconciler.pollers.ingress import MAX_ROUTES_PER_JOB, JobIngress, ProviderRoute
 from tests.api.office import PLAN
 from tests.api.world import CLAIMS, JOBS, NOW, SLURM, SNAPSHOT
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from burstd.daemon.command_queue import DaemonBackend
+from burstd.api.backend import Backend
 from burstd.domain.command import Command, CommandResult, WhatIf
 
 MOST = 100
@@ -12,9 +12,9 @@ MOST = 100
 
 def test_who_asks_while_another_is_answered_waits_for_the_next_loop() -> None:
     nothing = cast("Any", None)
-    backend = DaemonBackend(
+    backend = Backend(
         reader=nothing, clock=nothing, daemon_info=nothing, latest_loop=lambda: None, wake=lambda: None, checks=nothing,
-        routes=nothing, policies=nothing,
+        routes=nothing, policies_view=nothing,
     )  # fmt: skip
     done = 0
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import pwd
 import threading
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -46,7 +46,7 @@ def test_few_requests_of_one_user_are_answered_at_a_time() -> None:
     who = pwd.getpwnam(USER)
     with sample_database() as record, serving_api(record) as (backend, path):
         slow = _Slow(record)
-        backend.reader = slow
+        backend.reader = cast("Any", slow)
         clients = [ApiTestClient(path, who.pw_uid, who.pw_gid) for _ in range(MANY)]
         answers: list[int] = []
         threads = [

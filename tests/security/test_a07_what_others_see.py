@@ -20,7 +20,6 @@ import pytest
 
 from burstd.api.app import create_api_app
 from burstd.api.auth import Authorizer
-from burstd.api.backend import ProviderRoute, RetainedNode
 from burstd.db import Store, StoreReader
 from burstd.domain.billing.costs import BudgetLine
 from burstd.domain.claim import ClaimState as S
@@ -32,10 +31,12 @@ from burstd.domain.staging import Directives, StageIn, StageOut, Staging
 from burstd.domain.staging import StageState as T
 from burstd.planner.decide import decide
 from burstd.planner.timeouts import Tuning
+from burstd.reconciler.pollers.ingress import ProviderRoute
+from burstd.staging.controller.service import RetainedNode
 from burstd.staging.movement.progress import MeterReading
 from tests.api.client import ApiTestClient
 from tests.api.office import FakeBackend, serving_api
-from tests.api.stages import FakeStagingBackend
+from tests.api.stages import FakeStaging
 from tests.api.world import NOW, OTHER_USER, SLURM, SNAPSHOT, USER, FixedClock, claim, job
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can connect as another user")
@@ -124,7 +125,7 @@ BODIES: dict[str, object] = {
 }
 
 
-class _Stage(FakeStagingBackend):
+class _Stage(FakeStaging):
     def transfer_progress(self) -> dict[str, tuple[MeterReading, ...]]:
         return {WAITS: (MeterReading(SECRET, "in", 1, 2, 1, 0, 1.0, None, 0.1),)}
 

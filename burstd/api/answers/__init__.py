@@ -1,1 +1,1 @@
-"""What the control interface answers, as JSON."""
+"""What the control interface answers, as JSON: for the daemon that makes it and for burstctl that shows it."""

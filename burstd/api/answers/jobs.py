@@ -1,19 +1,9 @@
-"""Jobs of burst partitions, and what was decided about them."""
+"""Jobs of burst partitions: what was decided about them, why they start or do not, their routes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from datetime import datetime
-
-from burstd.api.answers.status import last_remarks
-from burstd.api.answers.types import AnswerView, NodeView, utc_datetime, utc_datetime_or_none
-from burstd.db import RecordedRemark
-from burstd.domain.claim import Claim
-from burstd.domain.plan import Plan
-from burstd.domain.plugins.policy import Remark
-from burstd.domain.slurm.job import Job, JobState
-from burstd.domain.snapshot import SlurmView, Snapshot
-from burstd.planner.explain.job_lookup import find_job
+from burstd.api.answers.base import AnswerView, Money, OptionalTime, Time
+from burstd.api.answers.nodes import NodeView
 
 
 class RemarkView(AnswerView):
@@ -22,7 +12,7 @@ class RemarkView(AnswerView):
     by: str
     verdict: str
     reason: str
-    since: datetime | None
+    since: OptionalTime
 
 
 class JobView(AnswerView):
@@ -34,7 +24,7 @@ class JobView(AnswerView):
     partitions: list[str]
     state: str
     slurm_reason: str
-    submitted: datetime
+    submitted: Time
     waiting_s: float | None
     tasks: int
     verdict: str
@@ -48,14 +38,14 @@ class JobView(AnswerView):
 class JobsView(AnswerView):
     """``burstctl job list``."""
 
-    now: datetime
+    now: Time
     jobs: list[JobView]
 
 
 class JobDetailView(AnswerView):
     """``burstctl job show``. ``job`` is None for one that has left the queue and is known by its claims."""
 
-    now: datetime
+    now: Time
     id: str
     job: JobView | None
     asks: str
@@ -64,76 +54,136 @@ class JobDetailView(AnswerView):
     """Claims made for it, past ones included, newest first."""
 
 
-class AnnotatedQueue:
-    """The queue of one snapshot with what was said about each job; built once an answer."""
+class CostView(AnswerView):
+    """What the machines for a job would cost; machines that it shares are counted whole."""
 
-    def __init__(self, snapshot: Snapshot, plan: Plan) -> None:
-        self.snapshot = snapshot
-        self.plan = plan
-        self._last_remarks = last_remarks(plan.remarks)
-        self._jobs = snapshot.slurm.jobs if isinstance(snapshot.slurm, SlurmView) else ()
-        self._burst_partitions = {partition for pool in snapshot.pools.values() for partition in pool.partitions}
-        self._claims: dict[str, list[Claim]] = {}
-        for claim in snapshot.claims:
-            for job_id in claim.jobs:
-                self._claims.setdefault(job_id, []).append(claim)
-
-    def burst_jobs(self) -> list[Job]:
-        """Jobs of the partitions that pools serve, in the queue's order."""
-        return [job for job in self._jobs if not self._burst_partitions.isdisjoint(job.partitions)]
-
-    def find_job(self, job_id: str) -> Job | None:
-        """The job of this id, or of an id that its row stands for (see row_of)."""
-        return find_job(self._jobs, job_id)
-
-    def last_remark(self, job: Job) -> Remark | None:
-        """burstd's last word about a job."""
-        return self._last_remarks.get(job.id)
-
-    def remarks_on(self, job: Job) -> list[Remark]:
-        """Everything that the last plan says about a job, in its order."""
-        return [r for r in self.plan.remarks if r.subject == f"job:{job.id}"]
-
-    def to_view(self, job: Job) -> JobView:
-        """The job in an answer."""
-        remark = self.last_remark(job)
-        pending = job.state is JobState.PENDING
-        names = job.node_list if not pending else self.plan.target.placements.get(job.id, ())
-        return JobView(
-            id=job.id,
-            user=job.user,
-            name=job.name,
-            partitions=list(job.partitions),
-            state=job.state.value,
-            slurm_reason=job.reason,
-            submitted=utc_datetime(job.submitted),
-            waiting_s=round(max(0.0, self.snapshot.now - job.submitted), 3) if pending else None,
-            tasks=job.tasks,
-            verdict=remark.verdict if remark else "",
-            reason=remark.reason if remark else "",
-            nodes=list(names),
-            claims=list(dict.fromkeys(c.id for key in _job_ids(job) for c in self._claims.get(key, ()))),
-        )
+    nodes: int
+    expected: Money | None
+    """If it runs as long as is expected; None: nothing is."""
+    worst: Money | None
+    """If it runs to its time limit; None: it has none."""
 
 
-def remark_views(plan_remarks: Iterable[Remark], noted: Iterable[RecordedRemark]) -> list[RemarkView]:
-    """Remarks of the last plan, each with since when it holds, where the record knows."""
-    since: Mapping[tuple[str, str], float] = {(n.remark.by, n.remark.verdict): n.since for n in noted}
-    return [
-        RemarkView(
-            by=r.by, verdict=r.verdict, reason=r.reason, since=utc_datetime_or_none(since.get((r.by, r.verdict)))
-        )
-        for r in plan_remarks
-    ]
+class CandidateView(AnswerView):
+    """One offer candidate, or a provider that could not be read.
+
+    ``refused`` says why it is not used, empty: it may be. ``by`` is the policy that refuses it, ``note`` why it comes
+    after the one that is chosen. ``chosen``: the plan takes it first for this job.
+    """
+
+    offer: str
+    price_per_hour: Money | None
+    refused: str
+    by: str
+    note: str
+    chosen: bool
+    cost: CostView | None
 
 
-def past_remark_views(noted: Iterable[RecordedRemark]) -> list[RemarkView]:
-    """What was said last about a job that has left the queue."""
-    return [
-        RemarkView(by=n.remark.by, verdict=n.remark.verdict, reason=n.remark.reason, since=utc_datetime(n.since))
-        for n in noted
-    ]
+class PoolCandidatesView(AnswerView):
+    """One pool that may start the job; ``lacks`` says why it cannot, empty: it can."""
+
+    pool: str
+    lacks: str
+    slots: int
+    free: int
+    candidates: list[CandidateView]
 
 
-def _job_ids(job: Job) -> Iterable[str]:
-    return dict.fromkeys(filter(None, (job.id, job.array_job_id, job.het_job_id)))
+class ServingView(AnswerView):
+    """A claim made for the job, or (``claim`` empty) a node of the site on which the plan gave it room."""
+
+    slot: str
+    claim: str
+    state: str
+    since: OptionalTime
+    reason: str
+    reserved: Money | None
+    """The most that the machine may cost, as it was reserved before its launch; None: no budget pays for it."""
+
+
+class OutlookView(AnswerView):
+    """What is expected of a waiting job."""
+
+    premises_at: OptionalTime
+    """When nodes of the site would start it; None: never."""
+    premises_basis: str
+    """Where that comes from: ``slurm``, ``queue``, ``history`` or ``none``."""
+    cloud_s: float
+    """From now until it could start on a new machine: boot and upload go side by side."""
+    boot_s: float
+    staging_s: float
+    run_s: float
+    run_basis: str
+    """``history of 12 jobs of ada``, or ``time limit``."""
+
+
+class JobDataView(AnswerView):
+    """How the data of the job stands. Sizes in bytes."""
+
+    state: str
+    ready_at: OptionalTime
+    """When its input is expected in the store; None: it is there, or nobody knows."""
+    size: int
+    left: int
+    error: str
+
+
+class OptionChangeView(AnswerView):
+    """A change of one option with which the job would start."""
+
+    before: str
+    after: str
+    command: str
+    """What changes the job that waits; empty: it must be submitted anew."""
+    start_s: float
+    where: list[str]
+    offer: str
+    """Empty: no new machine is needed."""
+    price_per_hour: Money | None
+
+
+class ExplainView(AnswerView):
+    """``burstctl explain``. ``verdict`` is ``gone`` for a job that has left the queue."""
+
+    now: Time
+    id: str
+    job: JobView | None = None
+    verdict: str
+    summary: str
+    """Why it does or does not start, in a sentence."""
+    line: str = ""
+    """What its comment says, or would say if it had none of its user's own."""
+    slurm: str = ""
+    """What Slurm says, in words."""
+    asks: str = ""
+    remedies: list[str] = []
+    """What would help; empty: nothing needs to be done."""
+    remarks: list[RemarkView]
+    ways: list[PoolCandidatesView] = []
+    serving: list[ServingView] = []
+    outlook: OutlookView | None = None
+    """None: nothing is expected of it, or it has started."""
+    data: JobDataView | None = None
+    """None: it has none."""
+    cost: CostView | None = None
+    """By the offer that is chosen, or would be."""
+    changes: list[OptionChangeView] = []
+    """The smallest first; empty: none is needed, or none was found."""
+
+
+class RouteView(AnswerView):
+    """A web address of a port on a job's node. ``url`` is empty where the cloud has not chosen it so far."""
+
+    job: str
+    port: int
+    node: str
+    provider: str
+    url: str
+
+
+class RoutesView(AnswerView):
+    """``burstctl route list``."""
+
+    now: Time
+    routes: list[RouteView]

@@ -1,19 +1,9 @@
-"""What ``burstctl stage`` shows: the data of jobs, from the record and from the transfers under way."""
+"""What ``burstctl stage`` shows."""
 
 from __future__ import annotations
 
-import os
-from collections import Counter
-from collections.abc import Collection, Sequence
-from datetime import datetime
-
-from burstd.api.answers.types import AnswerView, EventView, StageStatusView, utc_datetime, utc_datetime_or_none
-from burstd.api.auth import Caller
-from burstd.api.backend import ClaimRecords, RetainedNode, StagingBackend, StagingUsage, TransferProgress
-from burstd.domain.staging import StageState, Staging
-
-_MAX_HELD_ALARMS = 5
-"""Jobs with held data that burstctl status lists."""
+from burstd.api.answers.base import AnswerView, OptionalTime, Time
+from burstd.api.answers.nodes import EventView
 
 
 class TransferView(AnswerView):
@@ -73,8 +63,8 @@ class JobStagingView(AnswerView):
     user: str
     account: str
     state: str
-    since: datetime
-    created: datetime
+    since: Time
+    created: Time
     reason: str
     error: str
     resume: str
@@ -89,8 +79,8 @@ class JobStagingView(AnswerView):
     bytes_hits: int
     bytes_out: int
     scratch_bytes: int
-    estimated_ready: datetime | None
-    staged: datetime | None
+    estimated_ready: OptionalTime
+    staged: OptionalTime
     inputs: list[StageInView]
     outputs: list[StageOutView]
     collected: list[CollectedView]
@@ -102,7 +92,7 @@ class RetainedNodeView(AnswerView):
 
     node: str
     job: str
-    until: datetime
+    until: Time
     reason: str
 
 
@@ -111,7 +101,7 @@ class StoreView(AnswerView):
 
     name: str
     kind: str
-    looked: datetime | None
+    looked: OptionalTime
     objects: int
     bytes: int
     free: int | None
@@ -130,7 +120,7 @@ class UsageView(AnswerView):
 class StagingListView(AnswerView):
     """``burstctl stage status``. ``on`` False: burstd stages nothing, what is shown is of before."""
 
-    now: datetime
+    now: Time
     on: bool
     store: StoreView | None
     jobs: list[JobStagingView]
@@ -142,7 +132,7 @@ class StagingListView(AnswerView):
 class StagingDetailView(AnswerView):
     """``burstctl stage status JOB``."""
 
-    now: datetime
+    now: Time
     on: bool
     job: JobStagingView
     kept: list[RetainedNodeView]
@@ -152,145 +142,8 @@ class StagingDetailView(AnswerView):
 class StagingUsageView(AnswerView):
     """``burstctl stage usage``. Who is no administrator sees himself and the accounts of his jobs."""
 
-    now: datetime
+    now: Time
     on: bool
     store: StoreView | None
     users: list[UsageView]
     projects: list[UsageView]
-
-
-def staging_summary(record: ClaimRecords, stage: StagingBackend | None) -> StageStatusView | None:
-    """For ``burstctl status``."""
-    if stage is None:
-        return None
-    states = Counter(s.state for s in record.stagings())
-    store = stage.usage().store
-    return StageStatusView(
-        store=store.name,
-        error=store.error,
-        jobs=sum(states.values()),
-        states={state.value: states[state] for state in StageState if states[state]},
-        rate=sum(t.rate for transfers in stage.transfer_progress().values() for t in transfers),
-        kept=len(stage.retained_nodes()),
-    )
-
-
-def held_staging_alarms(record: ClaimRecords, caller: Caller) -> list[str]:
-    """What of the caller's own data needs him."""
-    held_stagings = [s for s in record.stagings() if s.user == caller.user and s.needs_attention]
-    return [f"the data of job {s.job_id} is held: {s.attention_text}" for s in held_stagings[:_MAX_HELD_ALARMS]]
-
-
-def staging_view(staging: Staging, transfers: Sequence[TransferProgress]) -> JobStagingView:
-    """The data of one job."""
-    asked = staging.directives
-    hits = max(0, staging.bytes_in - staging.bytes_sent) if staging.staged else 0
-    return JobStagingView(
-        job=staging.job_id,
-        user=staging.user,
-        account=staging.account,
-        state=staging.state.value,
-        since=utc_datetime(staging.since),
-        created=utc_datetime(staging.created),
-        reason=staging.reason,
-        error=staging.error,
-        resume=staging.resume,
-        attempts=staging.attempts,
-        store=staging.store,
-        nodes=list(staging.nodes),
-        job_state=staging.job_state,
-        exit_code=staging.exit_code,
-        bytes_in=staging.bytes_in,
-        bytes_sent=staging.bytes_sent,
-        bytes_hits=hits,
-        bytes_out=staging.bytes_out,
-        scratch_bytes=asked.scratch_bytes,
-        estimated_ready=utc_datetime_or_none(staging.estimated_ready),
-        staged=utc_datetime_or_none(staging.staged),
-        inputs=[
-            StageInView(
-                name=printable_path(i.name),
-                source=printable_path(i.source),
-                access=i.access.value,
-                dataset=printable_path(i.dataset),
-                bytes=tree.size if tree else None,
-                entries=tree.entries if tree else None,
-                digest=tree.digest if tree else "",
-                place=printable_path(tree.node_path) if tree else "",
-            )
-            for i in asked.stage_in
-            for tree in (staging.trees.get(i.name),)
-        ],
-        outputs=[
-            StageOutView(
-                pattern=printable_path(o.pattern), destination=printable_path(o.destination), when=o.when.value
-            )
-            for o in asked.stage_out
-        ],
-        collected=[
-            CollectedView(
-                node=printable_path(key.partition("/")[0]),
-                what=printable_path(key.partition("/")[2]),
-                bytes=tree.size,
-                entries=tree.entries,
-            )
-            for key, tree in sorted(staging.outputs.items())
-        ],
-        transfers=[
-            TransferView(
-                name=printable_path(t.name),
-                direction=t.direction,
-                bytes_done=t.done,
-                bytes_total=t.total,
-                bytes_sent=t.sent,
-                bytes_hits=t.hits,
-                rate=t.rate,
-                eta_s=t.eta_s,
-                since_s=t.seconds,
-            )
-            for t in transfers
-        ],
-    )
-
-
-def retained_node_views(
-    retained: Sequence[RetainedNode], caller: Caller, job_id: str = "", user: str = ""
-) -> list[RetainedNodeView]:
-    """Those that the caller may see, of one job, one user or all."""
-    return [
-        RetainedNodeView(node=k.node, job=k.job_id, until=utc_datetime(k.until), reason=k.reason)
-        for k in sorted(retained, key=lambda k: (k.until, k.node))
-        if caller.can_see_user(k.user) and job_id in ("", k.job_id) and user in ("", k.user)
-    ]
-
-
-def store_view(use: StagingUsage) -> StoreView:
-    """The store in use."""
-    store = use.store
-    return StoreView(
-        name=store.name,
-        kind=store.kind,
-        looked=utc_datetime_or_none(store.measured_at),
-        objects=store.objects,
-        bytes=store.bytes,
-        free=store.free,
-        leftovers=store.leftovers,
-        error=store.error,
-    )
-
-
-def users_view(use: StagingUsage, caller: Caller) -> list[UsageView]:
-    """All users who take up something or have a quota of their own, for administrators; else the caller."""
-    names = {*use.users, *use.quota.users} if caller.admin else {caller.user}
-    return [UsageView(name=n, bytes=use.users.get(n, 0), quota=use.quota.user_limit(n)) for n in sorted(names)]
-
-
-def projects_view(use: StagingUsage, caller: Caller, accounts: Collection[str]) -> list[UsageView]:
-    """All accounts, for administrators; else those named."""
-    names = {*use.projects, *use.quota.projects} if caller.admin else set(accounts) - {""}
-    return [UsageView(name=n, bytes=use.projects.get(n, 0), quota=use.quota.project_limit(n)) for n in sorted(names)]
-
-
-def printable_path(text: str) -> str:
-    """A path for JSON: bytes that are no UTF-8 as ``\\xe9``."""
-    return os.fsencode(text).decode("utf-8", "backslashreplace")

@@ -1,1 +1,1 @@
-"""The routes of the control interface, by what they are about."""
+"""The routes of the control interface, and how their answers are made; a file for each group of endpoints."""

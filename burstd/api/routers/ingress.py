@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import datetime
 from typing import Annotated
 
 from fastapi import APIRouter, Query
 from pydantic import Field
 
-from burstd.api.answers.types import AnswerView, CommandResultView, utc_datetime
+from burstd.api.answers.base import CommandResultView
+from burstd.api.answers.jobs import RoutesView, RouteView
 from burstd.api.auth import Caller
-from burstd.api.backend import Backend, ProviderRoute
-from burstd.api.dependencies import ApiError, BackendDep, CallerDep, require_latest_loop
+from burstd.api.backend import Backend
+from burstd.api.dependencies import ApiError, BackendDep, CallerDep, RequestBody, ShortText, require_latest_loop
 from burstd.api.job_nodes import find_job_machine, owned_jobs
-from burstd.api.routers.mutations import RequestBody, ShortText
 from burstd.domain.errors import BadRequest, NotAllowed, NotFound
 from burstd.domain.snapshot import SlurmView
+from burstd.reconciler.pollers.ingress import ProviderRoute
 
 LOWEST_PORT = 1024
 """What is below is the system's, such as sshd."""
@@ -33,29 +33,12 @@ class OpenRouteRequest(RequestBody):
     node: ShortText = ""
 
 
-class RouteView(AnswerView):
-    """A web address of a port on a job's node. ``url`` is empty where the cloud has not chosen it so far."""
-
-    job: str
-    port: int
-    node: str
-    provider: str
-    url: str
-
-
-class RoutesView(AnswerView):
-    """``burstctl route list``."""
-
-    now: datetime
-    routes: list[RouteView]
-
-
 @router.get("/routes")
 def get_routes(caller: CallerDep, backend: BackendDep) -> RoutesView:
     """Everyone's for administrators, else those of the caller's own jobs."""
     mine = _visible_job_ids(caller, backend)
     found = [route for route in backend.routes.list_routes() if mine is None or route.route.job_id in mine]
-    return RoutesView(now=utc_datetime(backend.now()), routes=_route_views(found, backend))
+    return RoutesView(now=backend.now(), routes=_route_views(found, backend))
 
 
 @router.post("/jobs/{job_id}/routes")

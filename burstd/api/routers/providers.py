@@ -1,17 +1,37 @@
-"""The routes of providers: their state and offers, for everybody; their self-checks, for administrators."""
+"""Providers: their state and offers, for everybody; their self-checks, for administrators."""
 
 from __future__ import annotations
 
 import os
 import pwd
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Annotated
 
 from fastapi import APIRouter, Query
 
-from burstd.api.answers.providers import CheckView, OffersView, ProvidersView, check_view, offers_view, providers_view
-from burstd.api.backend import Backend, CheckInProgress
+from burstd.api.answers.base import money_view
+from burstd.api.answers.providers import (
+    CheckView,
+    FindingView,
+    GpuView,
+    OffersView,
+    OfferView,
+    ProviderStateView,
+    ProvidersView,
+)
+from burstd.api.answers.status import BreakerView
+from burstd.api.backend import Backend, DaemonInfo
 from burstd.api.dependencies import AdminDep, ApiError, BackendDep, CallerDep, require_latest_loop
+from burstd.api.routers.status import provider_view
+from burstd.domain.cloud.offer import Offer, Pool
+from burstd.domain.snapshot import CircuitBreaker, CloudView, Snapshot, Unavailable
 from burstd.planner.offers.named_images import explicit_images
+from burstd.planner.offers.offers import evaluate_offers, usable_offers
+from burstd.planner.offers.offers import open_breakers as blocking_breakers
+from burstd.reconciler.pollers.provider_checks import CheckInProgress
+
+_NOT_READ = "not read yet"
 
 router = APIRouter(prefix="/v1/providers")
 
@@ -20,8 +40,13 @@ router = APIRouter(prefix="/v1/providers")
 def get_providers(caller: CallerDep, backend: BackendDep) -> ProvidersView:
     """All clouds with their state."""
     del caller
-    return providers_view(
-        backend.daemon_info(), require_latest_loop(backend)[0], backend.checks.self_check_support(), backend.now()
+    snapshot, facts = require_latest_loop(backend)[0], backend.daemon_info()
+    return ProvidersView(
+        now=backend.now(),
+        providers=[
+            _provider_state(name, snapshot, facts, checks=checks)
+            for name, checks in sorted(backend.checks.self_check_support().items())
+        ],
     )
 
 
@@ -32,7 +57,7 @@ def get_offers(
     """What one cloud can start and some pool can use; with ``all`` everything."""
     del caller
     _require_provider(name, backend)
-    return offers_view(name, require_latest_loop(backend)[0], backend.now(), include_unusable=include_unusable)
+    return _offers_view(name, require_latest_loop(backend)[0], backend.now(), include_unusable=include_unusable)
 
 
 @router.post("/{name}/check")
@@ -47,7 +72,13 @@ def post_check(name: str, caller: AdminDep, backend: BackendDep) -> CheckView:
         found = backend.checks.run_check(name, explicit_images(name, pools))
     except CheckInProgress as error:
         raise ApiError(409, f"{error}.") from None
-    return check_view(name, found, _daemon_user(), backend.now())
+    return CheckView(
+        now=backend.now(),
+        provider=name,
+        ok=all(finding.ok is not False for finding in found),
+        user=_daemon_user(),
+        findings=[FindingView.from_fields(finding) for finding in found],
+    )
 
 
 def _require_provider(name: str, backend: Backend) -> bool:
@@ -64,3 +95,89 @@ def _daemon_user() -> str:
         return pwd.getpwuid(os.geteuid()).pw_name
     except KeyError:
         return f"uid {os.geteuid()}"
+
+
+def _offers_view(name: str, snapshot: Snapshot, now: float, *, include_unusable: bool) -> OffersView:
+    """The offers that some pool could use, or, with ``include_unusable``, all."""
+    cloud = snapshot.clouds.get(name)
+    offers: tuple[Offer, ...] | Unavailable = Unavailable(_NOT_READ, 0.0) if cloud is None else cloud.offers
+    if isinstance(offers, Unavailable):
+        return OffersView(
+            ok=False,
+            error=offers.error,
+            last_known=offers.since,
+            now=now,
+            provider=name,
+            offers=[],
+            hidden=0,
+        )
+    provider_pools = _provider_pools(name, snapshot)
+    without_breakers = replace(snapshot, breakers=())
+    usable = {pool.name: {o.id for o in usable_offers(without_breakers, pool)} for pool in provider_pools}
+    rejections = {
+        pool.name: {j.subject: j.rejected_because for j in evaluate_offers(snapshot, pool)} for pool in provider_pools
+    }
+    breakers = blocking_breakers(snapshot)
+    views = []
+    for offer in sorted(offers, key=lambda o: (o.price, o.id)):
+        pools = [pool.name for pool in provider_pools if offer.id in usable[pool.name]]
+        if pools or include_unusable:
+            named = [pool.name for pool in provider_pools if any(rule.allows(offer) for rule in pool.rules)]
+            refused = {pool: why for pool in named if (why := rejections[pool].get(offer.id, ""))}
+            views.append(_offer(offer, pools, refused, breakers.breakers_for(offer)))
+    return OffersView(
+        ok=True,
+        last_known=cloud.instances_listed if cloud else None,
+        now=now,
+        provider=name,
+        offers=views,
+        hidden=len(offers) - len(views),
+    )
+
+
+def _provider_state(name: str, snapshot: Snapshot, facts: DaemonInfo, *, checks: bool) -> ProviderStateView:
+    known = snapshot.clouds.get(name) or CloudView(Unavailable(_NOT_READ, 0.0), Unavailable(_NOT_READ, 0.0))
+    offers = () if isinstance(known.offers, Unavailable) else known.offers
+    parts = (("instances", known.instances), ("offers", known.offers), ("leftovers", known.leftovers))
+    glance = provider_view(name, known, snapshot, facts.calls_in_flight)
+    return ProviderStateView(
+        **glance.model_dump(),
+        listed=known.instances_listed,
+        instance_types=len({o.instance_type for o in offers}),
+        zones=sorted({o.zone for o in offers}),
+        markets=sorted({_market(o) for o in offers}),
+        pools=[pool.name for pool in _provider_pools(name, snapshot)],
+        alarms=[f"{what} cannot be read: {part.error}" for what, part in parts if isinstance(part, Unavailable)],
+        checks_itself=checks,
+    )
+
+
+def _provider_pools(name: str, snapshot: Snapshot) -> list[Pool]:
+    """The pools, storage nodes' included, whose rules name the provider."""
+    pools = (*snapshot.pools.values(), *(node.pool for node in snapshot.storage_nodes))
+    return [pool for pool in pools if any(rule.provider == name for rule in pool.rules)]
+
+
+def _offer(offer: Offer, pools: list[str], refused: dict[str, str], breakers: Sequence[CircuitBreaker]) -> OfferView:
+    hardware = offer.hardware
+    return OfferView.from_fields(
+        offer,
+        market=_market(offer),
+        cpus=offer.shape.cpus,
+        memory_mib=offer.shape.memory_mib,
+        gpus=[
+            GpuView(type=g.type, count=g.count, memory_mib=hardware.gpu_memory_mib)
+            for g in offer.shape.gres if g.name == "gpu"
+        ],
+        architecture=hardware.architecture,
+        fabric=hardware.fabric,
+        local_disk_gib=hardware.local_disk_gib,
+        price_per_hour=money_view(offer.price, offer.currency),
+        pools=pools,
+        refused=refused,
+        breakers=[BreakerView.from_fields(b) for b in breakers],
+    )  # fmt: skip
+
+
+def _market(offer: Offer) -> str:
+    return "spot" if offer.spot else "on-demand"

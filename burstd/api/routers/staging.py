@@ -1,35 +1,47 @@
-"""The routes of jobs' data. Users see, and act upon, the data of their own jobs."""
+"""The data of jobs, from the record and from the transfers under way. Users see, and act upon, their own jobs' data."""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+import os
+from collections import Counter
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from fastapi import APIRouter, Query
 from pydantic import Field
 
-from burstd.api.answers.nodes import event_view
+from burstd.api.answers.base import CommandResultView
 from burstd.api.answers.staging import (
+    CollectedView,
+    JobStagingView,
+    RetainedNodeView,
+    StageInView,
+    StageOutView,
     StagingDetailView,
     StagingListView,
     StagingUsageView,
-    projects_view,
-    retained_node_views,
-    staging_view,
-    store_view,
-    users_view,
+    StoreView,
+    TransferView,
+    UsageView,
 )
-from burstd.api.answers.types import CommandResultView, utc_datetime
+from burstd.api.answers.status import StageStatusView
 from burstd.api.auth import Caller
 from burstd.api.backend import Backend
-from burstd.api.dependencies import AdminDep, ApiError, BackendDep, CallerDep
-from burstd.api.routers.mutations import RequestBody, execute_command
-from burstd.db import stage_subject
+from burstd.api.dependencies import AdminDep, ApiError, BackendDep, CallerDep, RequestBody, command_answer
+from burstd.api.routers.nodes import event_view
+from burstd.db import StoreReader, stage_subject
 from burstd.domain.cloud.bounds import MAX_TIME_S
 from burstd.domain.command import DiscardOutput, Evict, RetryStage
 from burstd.domain.staging import StageState, Staging
 
+if TYPE_CHECKING:
+    from burstd.staging.controller.service import RetainedNode, StagingService, StagingUsage
+    from burstd.staging.movement.progress import MeterReading
+
 _DISCARDED_FROM = (StageState.HELD, StageState.COLLECTING)
 _HISTORY = 200
+_MAX_HELD_ALARMS = 5
+"""Jobs with held data that burstctl status lists."""
 
 router = APIRouter(prefix="/v1/stage")
 
@@ -68,11 +80,11 @@ def get_stage(
     stage = backend.stage
     progress = stage.transfer_progress() if stage else {}
     return StagingListView(
-        now=utc_datetime(backend.now()),
+        now=backend.now(),
         on=stage is not None,
-        store=store_view(stage.usage()) if stage else None,
-        jobs=[staging_view(s, progress.get(s.job_id, ())) for s in found],
-        kept=retained_node_views(stage.retained_nodes(), caller, user=only) if stage else [],
+        store=_store_view(stage.usage()) if stage else None,
+        jobs=[_staging_view(s, progress.get(s.job_id, ())) for s in found],
+        kept=_retained_node_views(stage.retained_nodes(), caller, user=only) if stage else [],
         more=more,
     )
 
@@ -80,7 +92,7 @@ def get_stage(
 @router.get("/usage")
 def get_usage(caller: CallerDep, backend: BackendDep) -> StagingUsageView:
     """What the store holds, and who takes up how much of his quota."""
-    now, stage = utc_datetime(backend.now()), backend.stage
+    now, stage = backend.now(), backend.stage
     if stage is None:
         return StagingUsageView(now=now, on=False, store=None, users=[], projects=[])
     use = stage.usage()
@@ -88,9 +100,9 @@ def get_usage(caller: CallerDep, backend: BackendDep) -> StagingUsageView:
     return StagingUsageView(
         now=now,
         on=True,
-        store=store_view(use),
-        users=users_view(use, caller),
-        projects=projects_view(use, caller, accounts),
+        store=_store_view(use),
+        users=_users_view(use, caller),
+        projects=_projects_view(use, caller, accounts),
     )
 
 
@@ -101,10 +113,10 @@ def get_stage_of_job(job_id: str, caller: CallerDep, backend: BackendDep) -> Sta
     stage = backend.stage
     past = backend.reader.events(subject=stage_subject(job_id), newest=True, limit=_HISTORY)
     return StagingDetailView(
-        now=utc_datetime(backend.now()),
+        now=backend.now(),
         on=stage is not None,
-        job=staging_view(staging, stage.transfer_progress().get(job_id, ()) if stage else ()),
-        kept=retained_node_views(stage.retained_nodes(), caller, job_id) if stage else [],
+        job=_staging_view(staging, stage.transfer_progress().get(job_id, ()) if stage else ()),
+        kept=_retained_node_views(stage.retained_nodes(), caller, job_id) if stage else [],
         # A number that came again was another job's before, perhaps another user's.
         history=[event_view(e) for e in reversed(past) if e.time >= staging.created],
     )
@@ -115,7 +127,7 @@ def post_evict(body: EvictRequest, caller: AdminDep, backend: BackendDep) -> Com
     """Removes input that no job needs from the store."""
     if bool(body.name) == (body.kind == "unneeded"):
         raise ApiError(422, "Name what to evict, or choose 'unneeded' without a name.")
-    return execute_command(backend, Evict(body.kind, body.name, caller.actor))
+    return command_answer(backend, Evict(body.kind, body.name, caller.actor))
 
 
 @router.post("/{job_id}/retry")
@@ -124,7 +136,7 @@ def post_retry(job_id: str, caller: CallerDep, backend: BackendDep) -> CommandRe
     staging = _require_own_staging(job_id, caller, backend)
     if staging.state is not StageState.HELD:
         raise ApiError(409, f"The data of job {job_id} is {staging.state.value}, not held; there is nothing to retry.")
-    return execute_command(backend, RetryStage(job_id, caller.actor))
+    return command_answer(backend, RetryStage(job_id, caller.actor))
 
 
 @router.post("/{job_id}/discard")
@@ -136,7 +148,7 @@ def post_discard(job_id: str, caller: CallerDep, backend: BackendDep) -> Command
         raise ApiError(
             409, f"The data of job {job_id} is {staging.state.value}; it can be given up while it is {allowed}."
         )
-    return execute_command(backend, DiscardOutput(job_id, caller.actor))
+    return command_answer(backend, DiscardOutput(job_id, caller.actor))
 
 
 def _require_own_staging(job_id: str, caller: Caller, backend: Backend) -> Staging:
@@ -159,3 +171,99 @@ def _parse_cursor(text: str) -> tuple[float, str] | None:
     except ValueError:
         pass
     raise ApiError(422, f"before: {text[:40]!r} was not given by a page before.")
+
+
+def staging_summary(record: StoreReader, stage: StagingService | None) -> StageStatusView | None:
+    """For ``burstctl status``."""
+    if stage is None:
+        return None
+    states = Counter(s.state for s in record.stagings())
+    store = stage.usage().store
+    return StageStatusView(
+        store=store.name,
+        error=store.error,
+        jobs=sum(states.values()),
+        states={state.value: states[state] for state in StageState if states[state]},
+        rate=sum(t.rate for transfers in stage.transfer_progress().values() for t in transfers),
+        kept=len(stage.retained_nodes()),
+    )
+
+
+def held_staging_alarms(record: StoreReader, caller: Caller) -> list[str]:
+    """What of the caller's own data needs him."""
+    held_stagings = [s for s in record.stagings() if s.user == caller.user and s.needs_attention]
+    return [f"the data of job {s.job_id} is held: {s.attention_text}" for s in held_stagings[:_MAX_HELD_ALARMS]]
+
+
+def _staging_view(staging: Staging, transfers: Sequence[MeterReading]) -> JobStagingView:
+    asked = staging.directives
+    return JobStagingView.from_fields(
+        staging,
+        job=staging.job_id,
+        bytes_hits=max(0, staging.bytes_in - staging.bytes_sent) if staging.staged else 0,
+        scratch_bytes=asked.scratch_bytes,
+        inputs=[
+            StageInView.from_fields(
+                i,
+                name=printable_path(i.name),
+                source=printable_path(i.source),
+                dataset=printable_path(i.dataset),
+                bytes=tree.size if tree else None,
+                entries=tree.entries if tree else None,
+                digest=tree.digest if tree else "",
+                place=printable_path(tree.node_path) if tree else "",
+            )
+            for i in asked.stage_in
+            for tree in (staging.trees.get(i.name),)
+        ],
+        outputs=[
+            StageOutView.from_fields(
+                o, pattern=printable_path(o.pattern), destination=printable_path(o.destination)
+            )
+            for o in asked.stage_out
+        ],
+        collected=[
+            CollectedView.from_fields(tree, node=printable_path(node), what=printable_path(what), bytes=tree.size)
+            for key, tree in sorted(staging.outputs.items())
+            for node, _, what in (key.partition("/"),)
+        ],
+        transfers=[
+            TransferView.from_fields(
+                t, name=printable_path(t.name), bytes_done=t.done, bytes_total=t.total, bytes_sent=t.sent,
+                bytes_hits=t.hits, since_s=t.seconds,
+            )
+            for t in transfers
+        ],
+    )  # fmt: skip
+
+
+def _retained_node_views(
+    retained: Sequence[RetainedNode], caller: Caller, job_id: str = "", user: str = ""
+) -> list[RetainedNodeView]:
+    """Those that the caller may see, of one job, one user or all."""
+    return [
+        RetainedNodeView.from_fields(k, job=k.job_id)
+        for k in sorted(retained, key=lambda k: (k.until, k.node))
+        if caller.can_see_user(k.user) and job_id in ("", k.job_id) and user in ("", k.user)
+    ]
+
+
+def _store_view(use: StagingUsage) -> StoreView:
+    return StoreView.from_fields(use.store, looked=use.store.measured_at)
+
+
+def _users_view(use: StagingUsage, caller: Caller) -> list[UsageView]:
+    """All users who take up something or have a quota of their own, for administrators; else the caller."""
+    names = {*use.users, *use.quota.users} if caller.admin else {caller.user}
+    return [UsageView(name=n, bytes=use.users.get(n, 0), quota=use.quota.user_limit(n)) for n in sorted(names)]
+
+
+def _projects_view(use: StagingUsage, caller: Caller, accounts: Collection[str]) -> list[UsageView]:
+    """All accounts, for administrators; else those named."""
+    names = {*use.projects, *use.quota.projects} if caller.admin else set(accounts) - {""}
+    return [UsageView(name=n, bytes=use.projects.get(n, 0), quota=use.quota.project_limit(n)) for n in sorted(names)]
+
+
+def printable_path(text: str) -> str:
+    """A path for JSON: bytes that are no UTF-8 as ``\\xe9``."""
+    return os.fsencode(text).decode("utf-8", "backslashreplace")

@@ -13,13 +13,12 @@ from dataclasses import dataclass, field
 
 import structlog
 
-from burstd.api.backend import NoAnswer, ProviderRoute
-from burstd.api.job_nodes import job_uses_machine
-from burstd.domain.claim import Claim
-from burstd.domain.errors import BadRequest, ProviderError
+from burstd.domain.claim import Claim, ClaimState
+from burstd.domain.errors import BadRequest, NoAnswer, ProviderError
 from burstd.domain.plan import Plan
 from burstd.domain.plugins.provider import Provider, Route, RouteProvider
-from burstd.domain.snapshot import Snapshot
+from burstd.domain.slurm.job import JobState
+from burstd.domain.snapshot import SlurmView, Snapshot
 
 log = structlog.get_logger(__name__)
 
@@ -31,6 +30,16 @@ RETRY_S = 30.0
 _LOCK_TIMEOUT_S = 20.0
 MAX_ROUTES_PER_JOB = 8
 """Of one job."""
+JOB_ON_NODES = (JobState.RUNNING, JobState.SUSPENDED)
+CLAIM_WITH_JOBS = (ClaimState.READY, ClaimState.IN_SERVICE, ClaimState.DRAINING)
+
+
+@dataclass(frozen=True, slots=True)
+class ProviderRoute:
+    """A route, and the provider that has it."""
+
+    provider: str
+    route: Route
 
 
 @dataclass(slots=True)
@@ -57,7 +66,7 @@ class _ProviderRoutes:
 
 
 class JobIngress:
-    """Implements ``burstd.api.backend.IngressBackend``."""
+    """All but ``start`` and ``stop`` may be called from any thread."""
 
     def __init__(self, providers: Mapping[str, Provider], latest: Callable[[], tuple[Snapshot, Plan] | None]) -> None:
         self._routes_of = {name: _ProviderRoutes(p) for name, p in providers.items() if isinstance(p, RouteProvider)}
@@ -81,7 +90,10 @@ class JobIngress:
         return provider in self._routes_of
 
     def open_route(self, claim: Claim, job_id: str, port: int) -> ProviderRoute:
-        """Opens a route to the claim's machine, or returns the existing one. Raises BadRequest over the limit."""
+        """Opens a route to the claim's machine, or returns the existing one.
+
+        Raises BadRequest over the limit, KeyError where the provider has no routes, ProviderError, NoAnswer.
+        """
         name, at = claim.offer.provider, claim.instance_id
         with self._locked(name) as side:
             if not side.complete:
@@ -129,7 +141,7 @@ class JobIngress:
         try:
             if (side.routes or not side.complete) and time.monotonic() >= side.relist_at:
                 side.list()
-            done = [r for r in side.routes if not job_uses_machine(snapshot, r.job_id, name, r.instance_id)]
+            done = [r for r in side.routes if not _job_uses_machine(snapshot, r.job_id, name, r.instance_id)]
             if done:
                 side.close(done)
                 log.info("routes were closed, their jobs run no more", provider=name, jobs=[r.job_id for r in done])
@@ -162,3 +174,17 @@ class JobIngress:
 def _endpoints(route: Route) -> tuple[str, str, int]:
     """From where to where, whatever its address."""
     return route.job_id, route.instance_id, route.port
+
+
+def _job_uses_machine(snapshot: Snapshot, job_id: str, provider: str, instance_id: str) -> bool:
+    """Whether that job runs on that machine; True where it cannot be told."""
+    slurm = snapshot.slurm
+    if not isinstance(slurm, SlurmView):
+        return True
+    slots = {
+        claim.slot for claim in snapshot.claims
+        if (claim.offer.provider, claim.instance_id) == (provider, instance_id) and claim.state in CLAIM_WITH_JOBS
+    }  # fmt: skip
+    return any(
+        job.id == job_id and job.state in JOB_ON_NODES and not slots.isdisjoint(job.node_list) for job in slurm.jobs
+    )

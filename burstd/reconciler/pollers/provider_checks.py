@@ -9,15 +9,22 @@ from concurrent.futures import TimeoutError as FutureTimeoutError
 
 import structlog
 
-from burstd.api.backend import PROVIDER_CHECK_TIMEOUT_S, CheckInProgress, NoAnswer
+from burstd.domain.errors import BurstdError, NoAnswer
 from burstd.domain.plugins.provider import Finding, Provider, SelfCheck
 from burstd.runtime.workers import Workers
 
 log = structlog.get_logger(__name__)
 
+PROVIDER_CHECK_TIMEOUT_S = 120.0
+"""How long a caller waits for a provider's self-check, in seconds: some dozens of calls in sequence."""
+
+
+class CheckInProgress(BurstdError):
+    """A self-check of this provider is already running."""
+
 
 class ProviderChecks:
-    """Implements ``burstd.api.backend.ProviderCheckBackend``."""
+    """``self_check_support`` and ``run_check`` may be called from any thread."""
 
     def __init__(self, providers: Mapping[str, Provider], workers: Workers) -> None:
         self._able = {name: p if isinstance(p, SelfCheck) else None for name, p in providers.items()}
@@ -32,7 +39,10 @@ class ProviderChecks:
     def run_check(
         self, name: str, images: Sequence[str], timeout_s: float = PROVIDER_CHECK_TIMEOUT_S
     ) -> tuple[Finding, ...]:
-        """Runs the self-check of a provider and waits ``timeout_s`` seconds; without one it finds nothing."""
+        """Runs the provider's self-check with the images of the pools and waits; the last finding tells of a time-out.
+
+        Without a self-check it finds nothing. Raises KeyError for no such provider, CheckInProgress and NoAnswer.
+        """
         provider = self._able[name]
         if provider is None:
             return ()

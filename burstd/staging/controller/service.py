@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 import structlog
 
-from burstd.api.backend import RetainedNode, StagingUsage, StoreUsage
 from burstd.db import Store
 from burstd.domain.claim import Claim
 from burstd.domain.clock import Clock
@@ -23,7 +22,7 @@ from burstd.domain.storage_node import NodeBackedStore, StorageNodeSpec, Storage
 from burstd.node.agent import NodeAgent
 from burstd.planner.staging.transfer_schedule import StorageUse, TransferLimits
 from burstd.runtime.workers import Workers
-from burstd.settings import ResolvedPlugin, Settings, StagingSettings
+from burstd.settings import QuotaSettings, ResolvedPlugin, Settings, StagingSettings
 from burstd.slurm.commands.run import SlurmCommands
 from burstd.slurm.hooks.stage_server import StageServer
 from burstd.staging.controller.controller import StageRules, StagingController
@@ -61,6 +60,46 @@ DAY_S = 86400.0
 HOUR_S = 3600.0
 USAGE_COUNT_INTERVAL_S = 10.0
 """How often at most it is counted who takes up how much."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoreUsage:
+    """The store in use, as last read."""
+
+    name: str
+    kind: str
+    measured_at: float
+    """Burstd's time; 0: not yet."""
+    objects: int = 0
+    bytes: int = 0
+    free: int | None = None
+    """Bytes; None: the store cannot tell."""
+    leftovers: int = 0
+    """Objects and unfinished puts that belong to nothing, and are to be removed."""
+    error: str = ""
+    """Why it cannot be read; empty: it can."""
+
+
+@dataclass(frozen=True, slots=True)
+class StagingUsage:
+    """Who takes up how much of the store, at the last count. Bytes, by user and by Slurm account."""
+
+    store: StoreUsage
+    users: Mapping[str, int] = field(default_factory=dict)
+    projects: Mapping[str, int] = field(default_factory=dict)
+    quota: QuotaSettings = field(default_factory=QuotaSettings)
+
+
+@dataclass(frozen=True, slots=True)
+class RetainedNode:
+    """A node kept only because a job's output is on it."""
+
+    node: str
+    job_id: str
+    user: str
+    until: float
+    """When burstd terminates it and the output is lost, in burstd's time."""
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)

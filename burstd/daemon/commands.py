@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
 
 import structlog
 
+from burstd.daemon.policy_reloader import PolicyReloader
 from burstd.db import Store
 from burstd.domain.clock import Clock
 from burstd.domain.command import (
@@ -35,18 +35,6 @@ from burstd.runtime.clock import CLOCK_TRUSTED_KEY, clock_alarm
 log = structlog.get_logger(__name__)
 
 
-class PolicyReloads(Protocol):
-    """The settings in force and their policies (burstd.daemon.policy_reloader)."""
-
-    def reload(self, by: str) -> CommandResult:
-        """Takes settings and policies as they are on disk, or nothing of them."""
-        ...
-
-    def dry_run(self) -> CommandResult:
-        """What the policies on disk would decide now, beside those in force."""
-        ...
-
-
 class CommandHandler:
     """One method a kind of command. Raises the store's errors and SchedulerUnavailable."""
 
@@ -55,7 +43,7 @@ class CommandHandler:
         store: Store,
         reconciler: Reconciler,
         clock: Clock,
-        policies: PolicyReloads,
+        policies: PolicyReloader,
         run_stage_command: Callable[[StageCommand], CommandResult] | None = None,
     ) -> None:
         self._store = store

@@ -1,0 +1,300 @@
+"""Jobs of burst partitions, what was decided about them, and why they start or do not: ``burstctl job, explain``."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from decimal import Decimal
+
+from fastapi import APIRouter
+
+from burstd.api.answers.base import Money, money_view
+from burstd.api.answers.jobs import (
+    CandidateView,
+    CostView,
+    ExplainView,
+    JobDataView,
+    JobDetailView,
+    JobsView,
+    JobView,
+    OptionChangeView,
+    OutlookView,
+    PoolCandidatesView,
+    RemarkView,
+    ServingView,
+)
+from burstd.api.auth import Caller, base_job_id, visible_jobs_filter
+from burstd.api.backend import Backend
+from burstd.api.dependencies import ApiError, BackendDep, CallerDep, require_latest_loop
+from burstd.api.routers.nodes import claim_node_view
+from burstd.api.routers.status import last_remarks
+from burstd.db import RecordedRemark
+from burstd.domain.claim import Claim
+from burstd.domain.command import WhatIf
+from burstd.domain.errors import NoAnswer
+from burstd.domain.plan import Plan
+from burstd.domain.plugins.policy import Remark
+from burstd.domain.slurm.job import Job, JobState
+from burstd.domain.slurm.option_change import OptionChange
+from burstd.domain.slurm.outlook import Outlook
+from burstd.domain.snapshot import SlurmView, Snapshot, Unavailable
+from burstd.domain.staging import StagingView
+from burstd.planner.explain.explain import ServingNode, explain_job
+from burstd.planner.explain.job_comment import JobComments
+from burstd.planner.explain.job_lookup import find_job, request_text
+from burstd.planner.offers.candidates import OfferCandidate, preferred_candidate
+
+WHAT_IF_TIMEOUT_S = 10.0
+"""How long explain waits for the deciding thread to say what would start the job."""
+
+router = APIRouter(prefix="/v1")
+
+
+class AnnotatedQueue:
+    """The queue of one snapshot with what was said about each job; built once an answer."""
+
+    def __init__(self, snapshot: Snapshot, plan: Plan) -> None:
+        self.snapshot = snapshot
+        self.plan = plan
+        self._last_remarks = last_remarks(plan.remarks)
+        self._jobs = snapshot.slurm.jobs if isinstance(snapshot.slurm, SlurmView) else ()
+        self._burst_partitions = {partition for pool in snapshot.pools.values() for partition in pool.partitions}
+        self._claims: dict[str, list[Claim]] = {}
+        for claim in snapshot.claims:
+            for job_id in claim.jobs:
+                self._claims.setdefault(job_id, []).append(claim)
+
+    def burst_jobs(self) -> list[Job]:
+        """Jobs of the partitions that pools serve, in the queue's order."""
+        return [job for job in self._jobs if not self._burst_partitions.isdisjoint(job.partitions)]
+
+    def find_job(self, job_id: str) -> Job | None:
+        """The job of this id, or of an id that its row stands for (see row_of)."""
+        return find_job(self._jobs, job_id)
+
+    def last_remark(self, job: Job) -> Remark | None:
+        """burstd's last word about a job."""
+        return self._last_remarks.get(job.id)
+
+    def remarks_on(self, job: Job) -> list[Remark]:
+        """Everything that the last plan says about a job, in its order."""
+        return [r for r in self.plan.remarks if r.subject == f"job:{job.id}"]
+
+    def to_view(self, job: Job) -> JobView:
+        """The job in an answer."""
+        remark = self.last_remark(job)
+        pending = job.state is JobState.PENDING
+        names = job.node_list if not pending else self.plan.target.placements.get(job.id, ())
+        return JobView.from_fields(
+            job,
+            slurm_reason=job.reason,
+            waiting_s=round(max(0.0, self.snapshot.now - job.submitted), 3) if pending else None,
+            verdict=remark.verdict if remark else "",
+            reason=remark.reason if remark else "",
+            nodes=names,
+            claims=list(dict.fromkeys(c.id for key in _job_ids(job) for c in self._claims.get(key, ()))),
+        )
+
+
+@router.get("/jobs")
+def get_jobs(caller: CallerDep, backend: BackendDep, user: str = "") -> JobsView:
+    """Jobs of burst partitions: everyone's for administrators, else the caller's own."""
+    snapshot, plan = require_latest_loop(backend)
+    if user and not caller.can_see_user(user):
+        raise ApiError(403, f"You are {caller.user} and see your own jobs only.")
+    _require_slurm(snapshot)
+    queue = AnnotatedQueue(snapshot, plan)
+    mine = [job for job in queue.burst_jobs() if caller.can_see_user(job.user) and user in ("", job.user)]
+    return JobsView(now=backend.now(), jobs=[queue.to_view(job) for job in mine])
+
+
+@router.get("/jobs/{job_id}")
+def get_job(job_id: str, caller: CallerDep, backend: BackendDep) -> JobDetailView:
+    """One job, with what was decided about it and the claims made for it."""
+    queue, job, claims = require_visible_job(job_id, caller, backend)
+    now, reader = backend.now(), backend.reader
+    seen = visible_jobs_filter(caller, queue.snapshot)
+    if job is None:
+        remark_list = _past_remark_views(reader.remarks(f"job:{job_id}"))
+    else:
+        remark_list = _remark_views(queue.remarks_on(job), reader.remarks(f"job:{job.id}"))
+    return JobDetailView(
+        now=now,
+        id=job.id if job is not None else job_id,
+        job=queue.to_view(job) if job is not None else None,
+        asks=request_text(job) if job is not None else "",
+        remarks=remark_list,
+        nodes=[claim_node_view(claim, queue.snapshot if claim.state != "gone" else None, None, caller, seen, now)
+               for claim in claims],
+    )  # fmt: skip
+
+
+@router.get("/jobs/{job_id}/explanation")
+def get_explanation(job_id: str, caller: CallerDep, backend: BackendDep) -> ExplainView:
+    """Why a job does or does not start."""
+    queue, job, claims = require_visible_job(job_id, caller, backend)
+    noted = backend.reader.remarks(f"job:{job.id if job is not None else job_id}")
+    if job is not None:
+        return _explain_view(
+            queue, job, job_id, noted, caller, backend.now(), _what_if_changes(queue, job, caller, backend)
+        )
+    nodes = f"; {len(claims)} node(s) were started for it: {', '.join(c.slot for c in claims)}" if claims else ""
+    return ExplainView(
+        now=backend.now(),
+        id=job_id,
+        verdict="gone",
+        summary=f"it has left the queue{nodes}",
+        remarks=_past_remark_views(noted),
+    )
+
+
+def _what_if_changes(queue: AnnotatedQueue, job: Job, caller: Caller, backend: Backend) -> Sequence[OptionChange]:
+    """What would start a job that gets no node; nothing where the deciding thread has no time to say."""
+    remark = queue.last_remark(job)
+    if job.state is not JobState.PENDING or (remark is not None and remark.verdict in ("boot", "covered")):
+        return ()
+    try:
+        return backend.command(WhatIf(job.id, caller.actor), WHAT_IF_TIMEOUT_S).option_changes
+    except NoAnswer:
+        return ()
+
+
+def require_visible_job(
+    job_id: str, caller: Caller, backend: Backend
+) -> tuple[AnnotatedQueue, Job | None, Sequence[Claim]]:
+    """A job in the queue, or None with the claims that were made for one that has left it."""
+    queue = AnnotatedQueue(*require_latest_loop(backend))
+    job = queue.find_job(job_id)
+    claims = backend.reader.find_claims(job=job_id)
+    if job is None and not claims and not backend.reader.events(job=job_id, limit=1):
+        _require_slurm(queue.snapshot)
+        raise ApiError(404, f"Job {job_id} is neither in the queue nor on burstd's record.")
+    # Of a task that has ended the others of its array say whose it was.
+    row = job or queue.find_job(base_job_id(job_id))
+    mine = caller.can_see_user(row.user) if row is not None else _owned_past_job(job_id, caller, backend, claims)
+    if not mine:
+        raise ApiError(403, f"You are {caller.user}, and job {base_job_id(job_id)} is not known to be yours.")
+    return queue, job, claims
+
+
+def _owned_past_job(job_id: str, caller: Caller, backend: Backend, claims: Sequence[Claim]) -> bool:
+    """Whether a job that has left the queue was the caller's, as far as the record knows."""
+    return (
+        caller.admin
+        or any(caller.can_see_claim_for(c.users) for c in claims)
+        or backend.reader.job_owner(job_id) == caller.user
+    )
+
+
+def _require_slurm(snapshot: Snapshot) -> None:
+    """An empty answer about jobs must not stand for a Slurm that does not answer."""
+    if isinstance(snapshot.slurm, Unavailable):
+        raise ApiError(503, f"Slurm cannot be read: {snapshot.slurm.error}")
+
+
+def _remark_views(plan_remarks: Iterable[Remark], noted: Iterable[RecordedRemark]) -> list[RemarkView]:
+    """Remarks of the last plan, each with since when it holds, where the record knows."""
+    since: Mapping[tuple[str, str], float] = {(n.remark.by, n.remark.verdict): n.since for n in noted}
+    return [RemarkView.from_fields(r, since=since.get((r.by, r.verdict))) for r in plan_remarks]
+
+
+def _past_remark_views(noted: Iterable[RecordedRemark]) -> list[RemarkView]:
+    """What was said last about a job that has left the queue."""
+    return [RemarkView.from_fields(n.remark, since=n.since) for n in noted]
+
+
+def _job_ids(job: Job) -> Iterable[str]:
+    return dict.fromkeys(filter(None, (job.id, job.array_job_id, job.het_job_id)))
+
+
+def _explain_view(
+    queue: AnnotatedQueue,
+    job: Job,
+    requested_id: str,
+    noted: Iterable[RecordedRemark],
+    caller: Caller,
+    now: float,
+    changes: Sequence[OptionChange],
+) -> ExplainView:
+    """Why a job does or does not start. ``requested_id``: the job's id, or that of one task."""
+    found = explain_job(queue.snapshot, queue.plan, requested_id)
+    if found.job != job:
+        found = explain_job(queue.snapshot, queue.plan, job.id)
+    users = {claim.id: claim.users for claim in queue.snapshot.claims}
+    chosen = preferred_candidate(found.pool_candidates) if not found.serving else None
+    return ExplainView.from_fields(
+        found,
+        now=now,
+        id=requested_id,
+        job=queue.to_view(job),
+        line=line.text if (line := JobComments(queue.snapshot, queue.plan).comment_for(job, "")) is not None else "",
+        asks=found.request_text,
+        remarks=_remark_views(found.remarks, noted),
+        ways=[
+            PoolCandidatesView.from_fields(pool, candidates=[_candidate(c) for c in pool.candidates])
+            for pool in found.pool_candidates
+        ],
+        serving=[_serving(s, details=caller.can_see_claim_for(users.get(s.claim_id, ()))) for s in found.serving],
+        outlook=_outlook(found.outlook),
+        data=_data(found.data),
+        cost=_cost(chosen) if chosen is not None else None,
+        changes=[
+            OptionChangeView.from_fields(
+                change, start_s=round(change.start_s, 3), price_per_hour=_optional_money(change.price, change.currency)
+            )
+            for change in changes
+        ],
+    )
+
+
+def _serving(node: ServingNode, *, details: bool) -> ServingView:
+    return ServingView.from_fields(
+        node,
+        claim=node.claim_id,
+        reason=node.reason if details else "",
+        reserved=money_view(node.reserved, node.currency) if node.reserved and details else None,
+    )
+
+
+def _candidate(candidate: OfferCandidate) -> CandidateView:
+    offer = candidate.offer
+    return CandidateView.from_fields(
+        candidate,
+        offer=candidate.subject,
+        price_per_hour=money_view(offer.price, offer.currency) if offer else None,
+        refused=candidate.rejected_because,
+        by=candidate.rejected_by,
+        cost=_cost(candidate),
+    )
+
+
+def _cost(candidate: OfferCandidate) -> CostView | None:
+    cost = candidate.cost
+    if cost is None or candidate.offer is None:
+        return None
+    currency = candidate.offer.currency
+    return CostView(
+        nodes=cost.nodes, expected=_optional_money(cost.expected, currency), worst=_optional_money(cost.worst, currency)
+    )
+
+
+def _optional_money(amount: Decimal | None, currency: str) -> Money | None:
+    return None if amount is None else money_view(amount, currency)
+
+
+def _outlook(outlook: Outlook | None) -> OutlookView | None:
+    if outlook is None:
+        return None
+    return OutlookView(
+        premises_at=outlook.local_start if math.isfinite(outlook.local_start) else None,
+        premises_basis=outlook.local_basis,
+        cloud_s=round(outlook.ready_s, 3),
+        boot_s=round(outlook.boot_s, 3),
+        staging_s=round(outlook.staging_s, 3),
+        run_s=round(outlook.run_s, 3),
+        run_basis=outlook.run_basis,
+    )
+
+
+def _data(data: StagingView | None) -> JobDataView | None:
+    return None if data is None else JobDataView.from_fields(data, left=data.bytes_left)

@@ -1,0 +1,373 @@
+"""What there is now and what it costs: ``burstctl status`` and ``burstctl bill``."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+from fastapi import APIRouter
+
+from burstd.api.answers.base import Money, money_view, sum_by_currency, utc_time
+from burstd.api.answers.plan import BillLineView, BillView, BudgetView
+from burstd.api.answers.status import (
+    BreakerView,
+    CallerView,
+    DaemonView,
+    PinView,
+    PolicyTimeView,
+    PoolView,
+    ProviderView,
+    SlurmStateView,
+    StageStatusView,
+    StatusView,
+    WaitingGroup,
+    WaitingView,
+)
+from burstd.api.auth import Caller, visible_jobs_filter
+from burstd.api.backend import Backend, DaemonInfo
+from burstd.api.dependencies import MAX_RECORDS, ApiError, BackendDep, CallerDep, Timestamp
+from burstd.api.routers.staging import held_staging_alarms, staging_summary
+from burstd.db import BillLine
+from burstd.db.repositories.bill import BillGrouping
+from burstd.domain.billing.costs import BudgetLine
+from burstd.domain.claim import USABLE, Claim
+from burstd.domain.claim import ClaimState as S
+from burstd.domain.cloud.offer import Pool
+from burstd.domain.plan import Plan
+from burstd.domain.plugins.policy import Remark
+from burstd.domain.slurm.job import Job
+from burstd.domain.slurm.shape import Shape
+from burstd.domain.snapshot import CircuitBreaker, CloudView, SlurmView, Snapshot, Unavailable
+from burstd.domain.storage_node import StorageNodeView
+from burstd.domain.units import memory_text
+from burstd.planner.offers.offers import breakers_closed_by
+
+STALE_S = 120.0
+"""A last loop older than this is an alarm: the slowest tick is far shorter."""
+_MAX_GROUPS = 12
+_MAX_EXAMPLES = 5
+_DIGITS = re.compile(r"\d+")
+_BOOTING = frozenset({S.PLANNED, S.LAUNCHING, S.BOOTING, S.VALIDATING})
+_BUDGET_AMOUNTS = ("limit", "spent", "committed", "left")
+
+router = APIRouter(prefix="/v1")
+
+
+@router.get("/status")
+def get_status(caller: CallerDep, backend: BackendDep) -> StatusView:
+    """Everything at a glance."""
+    glance = staging_summary(backend.reader, backend.stage)
+    held = held_staging_alarms(backend.reader, caller) if not caller.admin else ()
+    return status_view(backend.daemon_info(), backend.latest_loop(), caller, backend.now(), glance, held)
+
+
+@router.get("/bill")
+def get_bill(
+    caller: CallerDep,
+    backend: BackendDep,
+    since: Timestamp | None = None,
+    until: Timestamp | None = None,
+    group: BillGrouping = "user",
+) -> BillView:
+    """What machines cost, by user, account, job, pool, provider or claim; default: since the first of the month (UTC).
+
+    ``since`` and ``until`` in seconds since 1970. Who is no administrator sees his own share, his own budget and those
+    of the accounts of his jobs.
+    """
+    now = backend.now()
+    today = utc_time(now)
+    begin = today.replace(day=1, hour=0, minute=0, second=0, microsecond=0).timestamp() if since is None else since
+    end = min(now, now if until is None else until)
+    if begin >= end:
+        raise ApiError(422, f"The bill would end ({utc_time(end):%F %T}) before it begins ({utc_time(begin):%F %T}).")
+    keys = None if caller.admin else _visible_bill_keys(caller, backend, group)
+    lines = backend.reader.bill(group, begin, end)
+    return bill_view(lines, group, begin, end, now, keys, _visible_budgets(caller, backend))
+
+
+def bill_view(
+    lines: Iterable[BillLine],
+    group: str,
+    since: float,
+    until: float,
+    now: float,
+    keys: Collection[str] | None,
+    budgets: Iterable[BudgetLine],
+) -> BillView:
+    """The bill; with ``keys`` only theirs."""
+    visible = [line for line in lines if keys is None or line.key in keys]
+    return BillView(
+        now=now,
+        since=since,
+        until=until,
+        group=group,
+        lines=[
+            BillLineView.from_fields(line, cost=money_view(line.cost, line.currency), machine_s=round(line.seconds, 3))
+            for line in visible
+        ],
+        total=sum_by_currency((line.cost, line.currency) for line in visible),
+        budgets=[
+            BudgetView.from_fields(b, **{name: money_view(getattr(b, name), b.currency) for name in _BUDGET_AMOUNTS})
+            for b in budgets
+        ],
+    )
+
+
+def _visible_budgets(caller: Caller, backend: Backend) -> list[BudgetLine]:
+    latest = backend.latest_loop()
+    if latest is None:
+        return []
+    snapshot, plan = latest
+    if caller.admin or not plan.target.budgets:
+        return list(plan.target.budgets)
+    queue = snapshot.slurm.jobs if isinstance(snapshot.slurm, SlurmView) else ()
+    accounts = {job.account for job in queue if job.user == caller.user}
+    accounts |= {
+        a
+        for c in backend.reader.find_claims(user=caller.user, limit=MAX_RECORDS)
+        if caller.can_see_claim_for(c.users)
+        for a in c.accounts
+    }
+    mine = {("user", caller.user), *(("project", account) for account in accounts)}
+    return [line for line in plan.target.budgets if (line.kind, line.name) in mine]
+
+
+def _visible_bill_keys(caller: Caller, backend: Backend, group: BillGrouping) -> set[str]:
+    """Keys of the bill's lines that are the caller's alone."""
+    if group == "user":
+        return {caller.user}
+    if group not in ("job", "claim"):
+        raise ApiError(403, f"You are {caller.user} and see your own bill only: by user, job or claim.")
+    latest = backend.latest_loop()
+    seen = visible_jobs_filter(caller, latest[0] if latest else None)
+    claims = backend.reader.find_claims(user=caller.user, limit=MAX_RECORDS)
+    if group == "claim":
+        return {c.id for c in claims if caller.can_see_claim_for(c.users)}
+    return {job for c in claims for job in seen(c)}
+
+
+def status_view(
+    facts: DaemonInfo,
+    latest: tuple[Snapshot, Plan] | None,
+    caller: Caller,
+    now: float,
+    data: StageStatusView | None = None,
+    held_staging_alarms: Sequence[str] = (),
+) -> StatusView:
+    """Everything at a glance; without others' jobs for those who may not see them."""
+    snapshot, plan = latest or (Snapshot(now, facts.cluster, {}, Unavailable("not read yet", 0.0), {}, ()), Plan())
+    return StatusView(
+        now=now,
+        seen=snapshot.now if latest else None,
+        you=CallerView.from_fields(caller),
+        alarms=_alarms(facts, latest, caller, held_staging_alarms, now),
+        daemon=DaemonView.from_fields(
+            facts, since=facts.started, up_s=round(now - facts.started, 3), paused=snapshot.paused
+        ),
+        slurm=_slurm_state(snapshot.slurm),
+        providers=[
+            provider_view(n, cloud, snapshot, facts.calls_in_flight) for n, cloud in sorted(snapshot.clouds.items())
+        ],
+        pools=[
+            *(_pool(pool, snapshot, plan) for pool in snapshot.pools.values()),
+            *(_storage_pool(node, snapshot) for node in snapshot.storage_nodes),
+        ],
+        cost_per_hour=cost_per_hour(
+            (*snapshot.claims, *snapshot.storage_claims, *snapshot.quarantined_claims), snapshot.still_billed()
+        ),
+        waiting=_waiting(snapshot, plan, caller),
+        data=data,
+        policies=[PolicyTimeView(name=name, took_s=round(took, 6)) for name, took in facts.policy_durations_s.items()],
+    )
+
+
+def shape_text(shape: Shape) -> str:
+    """A shape as a person writes it: ``8 CPUs, 64 GiB, gpu:a100:2``."""
+    cpus = f"{shape.cpus} CPU{'s' if shape.cpus != 1 else ''}"
+    return ", ".join([cpus, memory_text(shape.memory_mib), *map(str, shape.gres)])
+
+
+def cost_per_hour(claims: Iterable[Claim], still_paid: Collection[str]) -> list[Money]:
+    """What the claims cost in an hour as it is now, a sum a currency: those that are billed and not at their end.
+
+    ``still_paid``: ids of claims that are paid for after their end.
+    """
+    billed = (c for c in claims if c.billed_from is not None and (c.billed_until is None or c.id in still_paid))
+    return sum_by_currency((c.offer.price, c.offer.currency) for c in billed)
+
+
+def last_remarks(remarks: Sequence[Remark]) -> dict[str, Remark]:
+    """The last remark about each job, by the job's id: each link of the chain has the word after the one before."""
+    return {r.subject.removeprefix("job:"): r for r in remarks if r.subject.startswith("job:")}
+
+
+def _alarms(
+    facts: DaemonInfo,
+    latest: tuple[Snapshot, Plan] | None,
+    caller: Caller,
+    held_staging_alarms: Sequence[str],
+    now: float,
+) -> list[str]:
+    """Alarms. The daemon's own name jobs, users and paths, so only administrators see their text."""
+    found = list(facts.alarms if caller.admin else held_staging_alarms)
+    if facts.alarms and not caller.admin:
+        found.append("burstd has an alarm; administrators see its text")
+    if latest is None:
+        if now - facts.started > STALE_S:
+            found.append("burstd has not completed a loop since its start; see journalctl -u burstd")
+        return found
+    snapshot, plan = latest
+    if now - snapshot.now > STALE_S:
+        found.append(f"burstd completed its last loop {now - snapshot.now:.0f} s ago; see journalctl -u burstd")
+    if isinstance(snapshot.slurm, Unavailable):
+        found.append(f"Slurm cannot be read: {snapshot.slurm.error}")
+    for name, cloud in sorted(snapshot.clouds.items()):
+        if isinstance(cloud.instances, Unavailable):
+            found.append(f"provider {name} cannot be read: {cloud.instances.error}")
+        elif isinstance(cloud.offers, Unavailable):
+            found.append(f"the offers of provider {name} cannot be read: {cloud.offers.error}")
+    # The error text comes from foreign code and may name a job.
+    found += [f"policy {f.name} failed{f': {f.error}' if caller.admin else ''}" for f in plan.target.failed_policies]
+    return list(dict.fromkeys(found))
+
+
+def _slurm_state(slurm: SlurmView | Unavailable) -> SlurmStateView:
+    if isinstance(slurm, Unavailable):
+        return SlurmStateView(ok=False, error=slurm.error, last_known=slurm.since)
+    return SlurmStateView(
+        ok=True, last_known=slurm.read_at, version=slurm.version, nodes=len(slurm.nodes), jobs=len(slurm.jobs)
+    )
+
+
+def provider_view(name: str, cloud: CloudView, snapshot: Snapshot, calls: Mapping[str, int]) -> ProviderView:
+    """One cloud at a glance."""
+    bad = next((p for p in (cloud.instances, cloud.offers, cloud.leftovers) if isinstance(p, Unavailable)), None)
+    instances = () if isinstance(cloud.instances, Unavailable) else cloud.instances
+    return ProviderView(
+        ok=bad is None,
+        error=bad.error if bad else "",
+        last_known=bad.since if bad else cloud.instances_listed,
+        name=name,
+        instances=dict(sorted(Counter(i.state.value for i in instances).items())),
+        offers=0 if isinstance(cloud.offers, Unavailable) else len(cloud.offers),
+        leftovers=0 if isinstance(cloud.leftovers, Unavailable) else len(cloud.leftovers),
+        calls=calls.get(name, 0),
+        breakers=[BreakerView.from_fields(b) for b in open_breakers(snapshot) if b.key.partition("/")[0] == name],
+    )
+
+
+def open_breakers(snapshot: Snapshot) -> list[CircuitBreaker]:
+    """The circuit breakers that are open."""
+    return [b for b in snapshot.breakers if b.until > snapshot.now]
+
+
+def _pool(pool: Pool, snapshot: Snapshot, plan: Plan) -> PoolView:
+    claims = [c for c in snapshot.claims if c.pool == pool.name]
+    wanted = sum(w.nodes for w in plan.target.wants if w.pool == pool.name)
+    released = sum(r.pool == pool.name for r in plan.target.releases)
+    return _pool_view(
+        pool,
+        claims,
+        Counter(_claim_phase(claim, snapshot) for claim in claims),
+        snapshot,
+        shape=shape_text(pool.shape),
+        free=len(snapshot.free_slots(pool)),
+        held=sum(slot in snapshot.drained_slots for slot in pool.slots),
+        wanted=sum(c.state in USABLE for c in claims) + wanted - released,
+        pins=[PinView.from_fields(p, by=p.by.removeprefix("user:")) for p in snapshot.pins if p.pool == pool.name],
+    )
+
+
+def _storage_pool(node: StorageNodeView, snapshot: Snapshot) -> PoolView:
+    """The storage node of a store, shown as a pool of one node that Slurm does not know."""
+    claims = [c for c in snapshot.storage_claims if c.pool == node.pool.name]
+    needed = bool(node.keep_reason or node.start_reason)
+    phases = Counter("idle" if c.state is S.IN_SERVICE and not needed else _claim_phase(c, snapshot) for c in claims)
+    return _pool_view(
+        node.pool,
+        claims,
+        phases,
+        snapshot,
+        partitions=(),
+        shape="storage node",
+        free=len(node.pool.slots) - len(claims),
+        held=0,
+        wanted=int(needed),
+        pins=[],
+    )
+
+
+def _pool_view(
+    pool: Pool, claims: Sequence[Claim], phases: Counter[str], snapshot: Snapshot, **others: object
+) -> PoolView:
+    counts = {name: phases[name] for name in ("booting", "ready", "busy", "idle", "leaving", "failed")}
+    return PoolView.from_fields(
+        pool,
+        slots=len(pool.slots),
+        open=phases["busy"] + phases["idle"],
+        breakers=[BreakerView.from_fields(b) for b in open_breakers(snapshot) if _affects_pool(b, pool, snapshot)],
+        cost_per_hour=cost_per_hour(claims, snapshot.still_billed()),
+        **counts,
+        **others,
+    )
+
+
+def _claim_phase(claim: Claim, snapshot: Snapshot) -> str:
+    if claim.state in _BOOTING:
+        return "booting"
+    if claim.state is S.READY:
+        return "ready"
+    if claim.state is S.IN_SERVICE:
+        node = snapshot.slurm.nodes.get(claim.slot) if isinstance(snapshot.slurm, SlurmView) else None
+        return "busy" if node is None or node.busy else "idle"
+    # A claim keeps its error until it is gone.
+    return "failed" if claim.state is S.FAILED or claim.error else "leaving"
+
+
+def _affects_pool(breaker: CircuitBreaker, pool: Pool, snapshot: Snapshot) -> bool:
+    """True where the open breaker blocks an offer that the pool's rules name, as far as the offers are known."""
+    provider = breaker.key.partition("/")[0]
+    rules = [rule for rule in pool.rules if rule.provider == provider]
+    cloud = snapshot.clouds.get(provider)
+    if not rules or cloud is None or isinstance(cloud.offers, Unavailable):
+        return bool(rules)
+    # A breaker blocks exactly the offers whose success would close it.
+    return any(
+        breakers_closed_by((breaker,), offer, ready=ready)
+        for offer in cloud.offers
+        if any(rule.allows(offer) for rule in rules)
+        for ready in (False, True)
+    )
+
+
+def _waiting(snapshot: Snapshot, plan: Plan, caller: Caller) -> WaitingView:
+    last_remark = last_remarks(plan.remarks)
+    jobs = snapshot.slurm.jobs if isinstance(snapshot.slurm, SlurmView) else ()
+    decided = [(job, last_remark[job.id]) for job in jobs if job.id in last_remark]
+    groups: dict[tuple[str, str], list[tuple[Job, Remark]]] = {}
+    normalized: dict[str, str] = {}
+    for job, remark in decided:
+        if caller.can_see_user(job.user):
+            # Reasons that differ only in numbers and node names are one to a person. Thousands of jobs share one.
+            normalized_reason = normalized.get(remark.reason) or normalized.setdefault(
+                remark.reason, _DIGITS.sub("#", remark.reason)
+            )
+            groups.setdefault((remark.verdict, normalized_reason), []).append((job, remark))
+    ranked = sorted(groups.values(), key=lambda g: -len(g))
+    return WaitingView(
+        jobs=len(decided),
+        tasks=sum(job.tasks for job, _ in decided),
+        verdicts=dict(sorted(Counter(remark.verdict for _, remark in decided).items())),
+        groups=[
+            WaitingGroup(
+                verdict=group[0][1].verdict,
+                reason=group[0][1].reason,
+                jobs=len(group),
+                tasks=sum(job.tasks for job, _ in group),
+                examples=[job.id for job, _ in group[:_MAX_EXAMPLES]],
+            )
+            for group in ranked[:_MAX_GROUPS]
+        ],
+        more_groups=max(0, len(ranked) - _MAX_GROUPS),
+    )
