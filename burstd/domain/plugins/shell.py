@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from types import TracebackType
@@ -14,6 +15,9 @@ LINE_BYTES = 4 << 20
 """No line that is heard is longer: the longest tell what was collected, a hundred bytes for each object of a list."""
 OUTPUT_BYTES = 1 << 20
 """More output than this of one ``run`` breaks the connection: what burstd runs says little."""
+
+
+_POLL_S = 0.5
 
 
 class ConnectionLost(NodeNotReady):
@@ -70,6 +74,71 @@ class RemoteProcess(Protocol):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None: ...
+
+
+class Closing:
+    """Its ``close`` ends a ``with``."""
+
+    def close(self) -> None:
+        """May be repeated."""
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class LineStream(Closing):
+    """The half of a RemoteProcess that reads: lines out of what comes in pieces."""
+
+    def __init__(self, peer: str) -> None:
+        """``peer``: who speaks, for messages."""
+        self._peer = peer
+        self._heard = bytearray()
+
+    def read_line(self, quiet_s: float, cancelled: threading.Event) -> bytes | None:
+        """As RemoteProcess has it."""
+        deadline = time.monotonic() + quiet_s
+        searched = 0
+        while (end := self._heard.find(b"\n", searched)) < 0:
+            searched = len(self._heard)
+            if searched > LINE_BYTES:
+                raise ConnectionLost(f"{self._peer} said more than {LINE_BYTES} bytes without an end of line")
+            if cancelled.is_set():
+                return None
+            try:
+                piece = self._receive(_POLL_S)
+            except TimeoutError:
+                if time.monotonic() > deadline:
+                    raise CommandTimedOut(f"{self._peer} was not heard for {quiet_s:.0f} s") from None
+                continue
+            except OSError as error:
+                raise self._lost(error) from None
+            if piece == b"":
+                return b""
+            self._heard += piece or b""
+            deadline = time.monotonic() + quiet_s
+        line = bytes(self._heard[: end + 1])
+        del self._heard[: end + 1]
+        return line
+
+    def _receive(self, timeout_s: float) -> bytes | None:
+        """What comes next of its standard output; empty: it has ended; None: something else came.
+
+        Raises TimeoutError, OSError, and ConnectionLost where it was cut off.
+        """
+        raise NotImplementedError
+
+    def _lost(self, error: BaseException | None = None) -> ConnectionLost:
+        return ConnectionLost(f"{self._peer} hung up in the middle" + (f": {error}" if error else ""))
+
+
+def last_words(said: bytes | bytearray) -> str:
+    """The last line of a command's standard error, for a message."""
+    lines = said.decode("utf-8", "replace").strip().splitlines()
+    return lines[-1][-400:] if lines else "nothing was said"
 
 
 class PortConnection(Protocol):

@@ -9,23 +9,22 @@ import contextlib
 import logging
 import shlex
 import socket
-import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 import paramiko
 
 from burstd.domain.plugins.shell import (
-    LINE_BYTES,
     OUTPUT_BYTES,
+    Closing,
     CommandTimedOut,
     CompletedCommand,
     ConnectionLost,
+    LineStream,
     NotListening,
+    last_words,
 )
 from burstd.node.errors import (
     AuthRefused,
@@ -42,7 +41,6 @@ from burstd.node.ssh.transport import LimitedTransport
 
 # paramiko's threads log a traceback for every host that does not answer so far; all of it reaches us as exceptions.
 _CHANNEL = "burstd.node.ssh.transport"
-_POLL_S = 0.5
 _PROHIBITED = 1  # SSH_OPEN_ADMINISTRATIVELY_PROHIBITED of RFC 4254, 5.1
 _STATUS_S = 5.0
 _SEND_TIMEOUT_S = 60.0
@@ -183,7 +181,7 @@ def _authenticate(transport: LimitedTransport, target: SshTarget, private: param
         raise AuthRefused(f"{target.address} wants more than a key of {target.user}: {', '.join(left)}")
 
 
-class SshSession:
+class SshSession(Closing):
     """A connection to a machine that is the right one. Not for several threads at once. Close it, or use ``with``."""
 
     def __init__(self, transport: LimitedTransport, target: SshTarget, host_key: str) -> None:
@@ -296,23 +294,14 @@ class SshSession:
         """Hangs up; may be repeated."""
         self._transport.close()
 
-    def __enter__(self) -> Self:
-        return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-
-class SshCommandStream:
+class SshCommandStream(LineStream):
     """A command that runs on a machine, to be spoken with. It ends, or loses its standard input, with ``close``."""
 
     def __init__(self, transport: LimitedTransport, channel: paramiko.Channel, address: str) -> None:
+        super().__init__(address)
         self._transport = transport
         self._channel = channel
-        self._address = address
-        self._buffer = bytearray()
 
     def write_line(self, line: bytes) -> None:
         """Sends to its standard input. Raises ConnectionLost."""
@@ -321,40 +310,15 @@ class SshCommandStream:
             with self._transport.close_after(_SEND_TIMEOUT_S + _GRACE_S):
                 self._channel.sendall(line)
         except (paramiko.SSHException, OSError, EOFError) as error:
-            raise ConnectionLost(f"{self._address} hung up in the middle: {error}") from None
+            raise self._lost(error) from None
 
-    def read_line(self, quiet_s: float, cancelled: threading.Event) -> bytes | None:
-        """The next line of its standard output; empty: it has ended; None: ``cancelled`` was set.
-
-        Raises CommandTimedOut where it says nothing for ``quiet_s``, ConnectionLost, also for a line without an end.
-        """
-        deadline = time.monotonic() + quiet_s
-        looked = 0
-        while (end := self._buffer.find(b"\n", looked)) < 0:
-            looked = len(self._buffer)
-            if looked > LINE_BYTES:
-                raise ConnectionLost(f"{self._address} said more than {LINE_BYTES} bytes without an end of line")
-            if cancelled.is_set():
-                return None
-            try:
-                self._channel.settimeout(_POLL_S)
-                piece = self._channel.recv(1 << 16)
-            except TimeoutError:
-                if time.monotonic() > deadline:
-                    raise CommandTimedOut(f"{self._address} was not heard for {quiet_s:.0f} s") from None
-                continue
-            except OSError as error:
-                raise ConnectionLost(f"{self._address} hung up in the middle: {error}") from None
-            if not piece:
-                # A line that was cut looks like an end at first; a command that has ended tells its status.
-                if not self._channel.status_event.wait(_STATUS_S) or self._channel.recv_exit_status() < 0:
-                    raise ConnectionLost(f"{self._address} hung up in the middle")
-                return b""
-            self._buffer += piece
-            deadline = time.monotonic() + quiet_s
-        line = bytes(self._buffer[: end + 1])
-        del self._buffer[: end + 1]
-        return line
+    def _receive(self, timeout_s: float) -> bytes:
+        self._channel.settimeout(timeout_s)
+        piece = self._channel.recv(1 << 16)
+        # A line that was cut looks like an end at first; a command that has ended tells its status.
+        if not piece and (not self._channel.status_event.wait(_STATUS_S) or self._channel.recv_exit_status() < 0):
+            raise self._lost()
+        return piece
 
     def stderr_tail(self) -> str:
         """The end of what it wrote to its standard error."""
@@ -362,20 +326,11 @@ class SshCommandStream:
         while left > 0 and self._channel.recv_stderr_ready() and (piece := self._channel.recv_stderr(1 << 16)):
             said = (said + piece)[-_COMPLAINT_BYTES:]
             left -= len(piece)
-        lines = said.decode("utf-8", "replace").strip().splitlines()
-        return lines[-1][-400:] if lines else "nothing was said"
+        return last_words(said)
 
     def close(self) -> None:
         """Ends the conversation."""
         self._channel.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 class SshPortStream:

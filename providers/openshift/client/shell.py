@@ -12,23 +12,23 @@ import threading
 import time
 import weakref
 from collections.abc import Sequence
-from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, Protocol
 
 from burstd.domain.errors import NodeRefused, NotAllowed, ProviderError
 from burstd.domain.plugins.shell import (
-    LINE_BYTES,
     OUTPUT_BYTES,
+    Closing,
     CommandTimedOut,
     CompletedCommand,
     ConnectionLost,
+    LineStream,
     NotListening,
+    last_words,
 )
 from providers.openshift.client.calls import OpenShiftCalls
 from providers.openshift.client.websocket import STATUS, STDERR, STDIN, STDOUT
 from providers.openshift.pods.manifest import CONTAINER
 
-_LISTEN_S = 0.5
 _CLOSING_S = 5.0
 """So long after the exit status the rest of the output may come: each stream takes its own way."""
 _COMPLAINT_BYTES = 1 << 16
@@ -58,7 +58,7 @@ class _Socket(Protocol):
     def close(self) -> None: ...
 
 
-class PodShell:
+class PodShell(Closing):
     """Implements ``burstd.domain.plugins.shell.Shell``, with the rights of the pod's own user."""
 
     def __init__(self, calls: OpenShiftCalls, pod: str) -> None:
@@ -103,14 +103,6 @@ class PodShell:
         for one in list(self._open):
             one.close()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
     def _exec(self, argv: Sequence[str], name: str) -> _Socket:
         try:
             socket = self._calls.exec_socket(self._pod, argv, container=CONTAINER)
@@ -138,13 +130,12 @@ class PodShell:
             socket.close()
 
 
-class PodTalk:
+class PodTalk(LineStream):
     """Implements ``burstd.domain.plugins.shell.RemoteProcess``."""
 
     def __init__(self, socket: _Socket, pod: str) -> None:
+        super().__init__(f"pod {pod}")
         self._socket = socket
-        self._pod = pod
-        self._heard = bytearray()
         self._said = bytearray()
         self._status: bytes | None = None
         self._ended = False
@@ -154,83 +145,41 @@ class PodTalk:
         try:
             self._socket.send(STDIN, line)
         except OSError as error:
-            raise ConnectionLost(f"pod {self._pod} hung up in the middle: {error}") from None
-
-    def read_line(self, quiet_s: float, cancelled: threading.Event) -> bytes | None:
-        """The next line of its standard output; empty: it has ended; None: ``cancelled`` was set."""
-        deadline = time.monotonic() + quiet_s
-        searched = 0
-        while (end := self._heard.find(b"\n", searched)) < 0:
-            searched = len(self._heard)
-            if searched > LINE_BYTES:
-                raise ConnectionLost(f"pod {self._pod} said more than {LINE_BYTES} bytes without an end of line")
-            if cancelled.is_set():
-                return None
-            try:
-                came = self._take(_LISTEN_S if self._status is None else _CLOSING_S)
-            except TimeoutError:
-                if self._status is not None:
-                    self._ended = True
-                elif time.monotonic() > deadline:
-                    raise CommandTimedOut(f"pod {self._pod} was not heard for {quiet_s:.0f} s") from None
-                came = False
-            except OSError as error:
-                raise ConnectionLost(f"pod {self._pod} hung up in the middle: {error}") from None
-            if came:
-                deadline = time.monotonic() + quiet_s
-            elif self._ended:
-                return self._end()
-        line = bytes(self._heard[: end + 1])
-        del self._heard[: end + 1]
-        return line
+            raise self._lost(error) from None
 
     def stderr_tail(self) -> str:
         """The end of its standard error."""
         until = time.monotonic() + _CLOSING_S
-        with contextlib.suppress(OSError):
-            while time.monotonic() < until and self._take(0.0):
-                pass
-        lines = self._said.decode("utf-8", "replace").strip().splitlines()
-        return lines[-1][-400:] if lines else "nothing was said"
+        with contextlib.suppress(OSError, ConnectionLost):
+            while time.monotonic() < until and (piece := self._receive(0.0)) != b"":
+                self._heard += piece or b""
+        return last_words(self._said)
 
     def close(self) -> None:
         """Closes the connection; may be repeated."""
         self._socket.close()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def _take(self, timeout_s: float) -> bool:
-        """Puts what comes next where it belongs; False: nothing more will come. Raises OSError."""
-        if self._ended:
-            return False
-        came = self._socket.receive(timeout_s)
+    def _receive(self, timeout_s: float) -> bytes | None:
+        came: tuple[int, bytes] | None = None
+        if not self._ended:
+            try:
+                came = self._socket.receive(_CLOSING_S if timeout_s and self._status is not None else timeout_s)
+            except TimeoutError:
+                if self._status is None or not timeout_s:
+                    raise
         if came is None:
             self._ended = True
-            return False
+            # A command that was cut off looks ended too; one that has ended tells its status.
+            if self._status is None:
+                raise self._lost()
+            _exit_code(self._status)
+            return b""
         channel, data = came
-        if channel == STDOUT:
-            self._heard += data
-        elif channel == STDERR:
+        if channel == STDERR:
             self._said = (self._said + data)[-_COMPLAINT_BYTES:]
         elif channel == STATUS:
             self._status = data
-        return True
-
-    def _end(self) -> bytes:
-        """A command that was cut off looks ended too; one that has ended tells its status."""
-        if self._status is None:
-            raise ConnectionLost(f"pod {self._pod} hung up in the middle")
-        try:
-            _exit_code(self._status)
-        except OSError as error:
-            raise ConnectionLost(f"pod {self._pod} hung up in the middle: {error}") from None
-        return b""
+        return data if channel == STDOUT else None
 
 
 class PodWire:

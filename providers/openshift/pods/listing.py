@@ -8,19 +8,19 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from burstd.domain.cloud.instance import Instance
 from providers.openshift import labels
 from providers.openshift.client.calls import OpenShiftCalls
 from providers.openshift.pods import status
 from providers.openshift.pods.cache import CachedPod, Pod, PodCache, resource_version
-from providers.openshift.pods.watcher import PodWatch
+from providers.openshift.pods.watcher import PAUSES_S, PodWatch
 from providers.openshift.settings import OpenShiftSettings
 
 
 class PodListing:
-    """Used from many threads. ``clock`` need not know the date."""
+    """Used from many threads. ``clock`` need not know the date; ``pauses``: those of the watch."""
 
     def __init__(
         self,
@@ -29,17 +29,17 @@ class PodListing:
         settings: OpenShiftSettings,
         calls: OpenShiftCalls,
         clock: Callable[[], float] = time.monotonic,
-        watch: PodWatch | None = None,
-        cache: PodCache | None = None,
+        pauses: Sequence[float] = PAUSES_S,
     ) -> None:
         self._name = name
         self._cluster = cluster
         self._settings = settings
         self._calls = calls
         self._clock = clock
-        self._selector = labels.claim_selector(cluster)
-        self._cache = cache or PodCache(clock)
-        self._watch = watch or PodWatch(calls, self._selector, cluster, self._cache, clock)
+        self._pauses = pauses
+        self._cache = PodCache(clock)
+        self._watch: PodWatch | None = None
+        self._closed = False
         self._one = threading.Lock()
         """Held for a list: others wait for that one and take its word."""
         self._listed: float | None = None
@@ -81,7 +81,9 @@ class PodListing:
 
     def close(self) -> None:
         """Ends the watch."""
-        self._watch.close()
+        self._closed = True
+        if self._watch is not None:
+            self._watch.close(wait=True)
 
     def _instance(self, known: CachedPod, now: float) -> Instance:
         return status.instance_of_pod(known.pod, self._name, self._settings, now, known.pull, ran=known.ran)
@@ -93,13 +95,14 @@ class PodListing:
         if listed > began:
             return True  # Another thread's list was asked for after this one was.
         young = now - listed < self._settings.relist_s
-        return young and now >= self._distrusted_until and self._watch.alive
+        return young and now >= self._distrusted_until and self._watch is not None and self._watch.alive
 
     def _list(self) -> None:
-        self._watch.pause()
+        if self._watch is not None:
+            self._watch.close()
         self._cache.begin_list()
         began, self._listed = self._clock(), None
-        path, query = self._calls.path_of("pods"), {"labelSelector": self._selector}
+        path, query = self._calls.path_of("pods"), {"labelSelector": labels.claim_selector(self._cluster)}
         pods, said = self._calls.list_objects(path, query, what="list pods")
         at = resource_version({"metadata": {"resourceVersion": said}})
         for pod in pods:
@@ -107,4 +110,6 @@ class PodListing:
         self._cache.apply_list([pod for pod in pods if labels.belongs_to_cluster(pod, self._cluster)], at)
         self._listed = began
         if self._settings.relist_s:
-            self._watch.resume_from(at)
+            self._watch = PodWatch(self._calls, self._cluster, self._cache, at, self._clock, self._pauses)
+            if self._closed:
+                self._watch.close()

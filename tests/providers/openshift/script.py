@@ -124,4 +124,5 @@ class ScriptedCalls(OpenShiftCalls):
     def let_go(self) -> None:
         """Whatever waits for a stream gets none."""
         self._over = True
-        self._streams.put(CloudUnavailable("the test is over"))
+        for _ in range(8):
+            self._streams.put(CloudUnavailable("the test is over"))

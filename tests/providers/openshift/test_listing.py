@@ -10,9 +10,7 @@ import pytest
 from burstd.domain.cloud.instance import InstanceState
 from burstd.domain.errors import CloudUnavailable, NotAllowed
 from providers.openshift.errors import ResourceVersionExpired
-from providers.openshift.pods.cache import PodCache
 from providers.openshift.pods.listing import PodListing
-from providers.openshift.pods.watcher import PodWatch
 from tests.providers.openshift.script import PATIENCE_S, Clock, ScriptedCalls
 from tests.providers.openshift.things import CLUSTER, going, pod, running, settings
 
@@ -27,9 +25,7 @@ class Rig:
         self.settings = settings(**words)
         self.clock = Clock()
         self.calls = ScriptedCalls(self.settings)
-        self.cache = PodCache(self.clock)
-        self.watch = PodWatch(self.calls, "burstd-cluster=hpc,burstd-claim", CLUSTER, self.cache, self.clock, (0.0,))
-        self.listing = PodListing("p", CLUSTER, self.settings, self.calls, self.clock, self.watch, self.cache)
+        self.listing = PodListing("p", CLUSTER, self.settings, self.calls, self.clock, (0.0,))
 
     def names(self) -> list[str]:
         return sorted(one.name for one in self.listing.instances())
@@ -39,7 +35,7 @@ class Rig:
 
     def down(self) -> None:
         """Waits until the watch says that it is not open."""
-        until(lambda: not self.watch.alive)
+        until(lambda: self.listing._watch is None or not self.listing._watch.alive)
 
 
 def until(condition: Callable[[], bool]) -> None:
@@ -58,7 +54,7 @@ def rig() -> Iterator[Rig]:
     yield made
     made.calls.let_go()
     made.listing.close()
-    assert not [one for one in threading.enumerate() if one.name == "burstd-watch-pods"]
+    until(lambda: not [one for one in threading.enumerate() if one.name == "burstd-watch-pods"])
 
 
 def test_one_list_and_then_the_watch(rig: Rig) -> None:
@@ -210,7 +206,7 @@ def test_a_list_that_fails_is_made_anew(rig: Rig) -> None:
 
 def test_what_is_launched_while_an_older_list_is_read_stays(rig: Rig) -> None:
     rig.calls.says(at=20)
-    rig.calls.during = lambda: rig.cache.put(pod("mine", 21))
+    rig.calls.during = lambda: rig.listing._cache.put(pod("mine", 21))
     assert rig.names() == ["mine"]
 
 
