@@ -17,11 +17,17 @@ from burstd.db.errors import (
     UnknownClaim,
     UnknownStaging,
 )
-from burstd.db.events import USER_KEY, LoggedEvent, claim_subject, replay_claims, replay_stagings, stage_subject
 from burstd.db.reader import DrainedSlot, RecordedRemark, StoreReader
 from burstd.db.repositories.bill import BillLine
-from burstd.db.repositories.claims import ClaimFields, Store
-from burstd.db.repositories.stagings import StagingFields
+from burstd.db.repositories.journal import (
+    USER_KEY,
+    LoggedEvent,
+    claim_subject,
+    replay_claims,
+    replay_stagings,
+    stage_subject,
+)
+from burstd.db.store import ClaimFields, StagingFields, Store
 
 __all__ = [
     "RESTORED_KEY",

@@ -12,18 +12,18 @@ from pathlib import Path
 
 from sqlalchemy import URL
 
-from burstd.db.engine import (
+from burstd.db.database import (
     database_damaged,
     database_url,
     display_url,
     in_memory,
     is_sqlite,
+    lock_database_file,
     open_engine,
     translate_errors,
 )
 from burstd.db.errors import StoreError, StoreUnavailable
 from burstd.db.migrate import schema_is_current
-from burstd.db.writer import lock_database_file
 
 RESTORED_KEY = "restored"
 """Key under which a record that was put back keeps from where, until burstd has taken note."""

@@ -1,41 +1,42 @@
-"""Claims, launch requests and stagings to columns and JSON, and back. Paths keep bytes that are not UTF-8."""
+"""Values as JSON, and back: one table of forms for what lies in columns, in events and in launch requests.
+
+pydantic's TypeAdapter does not do it: some values are lists on record, some fields have another name or are left out
+where they are empty (a launch request is compared letter by letter), and the domain's dataclasses carry no pydantic.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
-from dataclasses import asdict, fields
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import MISSING, fields, is_dataclass
 from decimal import Decimal
-from functools import lru_cache
-from typing import Any
+from enum import StrEnum
+from functools import cache, partial
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 from sqlalchemy import RowMapping
 
-from burstd.domain.claim import Cause, Claim, ClaimState
-from burstd.domain.cloud.offer import Hardware, Offer
+from burstd.domain.cloud.offer import Offer
 from burstd.domain.plugins.provider import LaunchRequest
-from burstd.domain.slurm.shape import Gres, Shape
-from burstd.domain.staging import (
-    Access,
-    Directives,
-    ObjectRange,
-    OutputCondition,
-    StageIn,
-    StageOut,
-    StageState,
-    Staging,
-    Tree,
-)
+from burstd.domain.slurm.shape import Gres
+from burstd.domain.staging import ObjectRange, StageIn, StageOut, Tree
 
-CLAIM_FIELDS = tuple(f.name for f in fields(Claim))
-_LIST_FIELDS = frozenset({"jobs", "users", "accounts"})
-_MONEY_FIELDS = frozenset({"reserved", "egress"})
-_CLAIM_JSON_FIELDS = _LIST_FIELDS | {"offer"}
+T = TypeVar("T")
 
-STAGING_FIELDS = tuple(f.name for f in fields(Staging))
-# The working directory too: JSON escapes what a database refuses in a text.
-_STAGING_JSON_FIELDS = frozenset({"directives", "trees", "nodes", "outputs", "work_dir"})
+_LISTS = frozenset({Gres, ObjectRange, StageIn, StageOut})
+"""Written as lists, in the order of their fields."""
+_KEYS: Mapping[tuple[type, str], str] = {(Offer, "capacity_wait_s"): "placing_s", (Tree, "node_path"): "place"}
+"""Fields that have another name on record."""
+_LEFT_OUT: Mapping[type, Mapping[str, str]] = {
+    Offer: {"hardware": "hardware", "capacity_wait_s": "capacity_wait_s", "price_source": "price_source",
+            "price_at": "price_source"},
+    LaunchRequest: {name: name for name in ("others", "gang", "batch", "recipe")},
+}  # fmt: skip
+"""Fields that are left out where another has its default: what an older burstd wrote stays the same text."""
+_PLAIN = frozenset({str, int, float, bool, type(None)})
+_RAW_TEXTS = frozenset({"work_dir"})
+"""A path may hold bytes that are not UTF-8; its column holds JSON, which escapes them."""
 
 
 def to_json_text(value: object) -> str:
@@ -54,252 +55,117 @@ def storable_text(text: str) -> str:
     return text.replace("\0", "\N{REPLACEMENT CHARACTER}").encode("utf-8", "replace").decode()
 
 
-def claim_field_to_json(name: str, value: Any) -> Any:
-    """A field of a claim as JSON has it."""
-    if name == "offer":
-        return _offer_to_json(value)
-    if name in _LIST_FIELDS:
-        return [storable_text(v) for v in value]
-    if name in _MONEY_FIELDS:
-        return str(value)
-    return storable_text(str(value)) if isinstance(value, str) else value
+def to_json(value: Any) -> Any:
+    """A value as JSON has it: decimals as text, dataclasses as objects (a few as lists), sets sorted."""
+    if type(value) in _PLAIN:
+        return value
+    match value:
+        case StrEnum():
+            return value.value
+        case Decimal():
+            return str(value)
+        case frozenset():
+            return sorted(value)
+        case tuple() | list():
+            return [to_json(item) for item in value]
+        case Mapping():
+            return {key: to_json(item) for key, item in value.items()}
+    kind: Any = type(value)
+    if kind in _LISTS:
+        return [to_json(getattr(value, name)) for name in field_names(kind)]
+    return {
+        key: to_json(getattr(value, name))
+        for name, key, _, left_out in _form(kind)
+        if left_out is None or getattr(value, left_out[0]) != left_out[1]
+    }
 
 
-def claim_field_from_json(name: str, plain: Any) -> Any:
-    """The reverse of ``claim_field_to_json``."""
-    match name:
-        case "offer":
-            return _offer_from_json(plain)
-        case "jobs" | "users" | "accounts":
-            return tuple(plain)
-        case "reserved" | "egress":
-            return Decimal(plain)
-        case "state":
-            return ClaimState(plain)
-        case "cause":
-            return Cause(plain)
-    return plain
+def field_to_json(name: str, value: Any) -> Any:
+    """A field of a claim or a staging as JSON has it; texts that a column holds are made storable."""
+    if isinstance(value, str) and name not in _RAW_TEXTS:
+        return storable_text(str(value))
+    if isinstance(value, tuple | list) and all(isinstance(item, str) for item in value):
+        return [storable_text(item) for item in value]
+    return to_json(value)
 
 
-def claim_to_json(claim: Claim) -> dict[str, Any]:
-    """A whole claim as JSON has it."""
-    return {name: claim_field_to_json(name, getattr(claim, name)) for name in CLAIM_FIELDS}
+def from_json(kind: Any, plain: Any) -> Any:
+    """The reverse of ``to_json``; fields that an older burstd did not have get their defaults.
+
+    Raises TypeError and ValueError for what is not of this type.
+    """
+    return _decoder(kind)(plain)
 
 
-def claim_from_json(plain: Mapping[str, Any]) -> Claim:
-    """The reverse of ``claim_to_json``; fields that an older burstd did not have get their defaults."""
-    return Claim(**{name: claim_field_from_json(name, plain[name]) for name in CLAIM_FIELDS if name in plain})
+def field_from_json(kind: type, name: str, plain: Any) -> Any:
+    """The reverse of ``field_to_json`` for a field of ``kind``."""
+    return _decoder(_hints(kind)[name])(plain)
 
 
-def claim_columns(plain: Mapping[str, Any]) -> dict[str, Any]:
-    """Columns of the claim table for some fields in their JSON form."""
-    row = {name: to_json_text(value) if name in _CLAIM_JSON_FIELDS else value for name, value in plain.items()}
-    if "offer" in plain:
-        row["provider"] = plain["offer"]["provider"]
-    return row
+def record_to_json(value: Any) -> dict[str, Any]:
+    """A whole claim or staging: every field as ``field_to_json`` writes it."""
+    return {name: field_to_json(name, getattr(value, name)) for name in field_names(type(value))}
 
 
-def claim_from_row(row: RowMapping) -> Claim:
-    """A claim from its row."""
-    values = {name: row[name] for name in CLAIM_FIELDS}
-    values["offer"] = _offer_from_text(row["offer"])
-    for name in _LIST_FIELDS:
-        values[name] = _list_from_text(row[name])
-    for name in _MONEY_FIELDS:
-        values[name] = Decimal(row[name])
-    values["alone"] = bool(row["alone"])
-    values["state"] = ClaimState(row["state"])
-    values["cause"] = Cause(row["cause"])
-    return Claim(**values)
+def value_from_row(kind: type[T], row: RowMapping) -> T:
+    """A value from the row whose columns are named as its fields."""
+    return kind(**{name: row[name] for name in field_names(kind)})
 
 
 def request_to_text(request: LaunchRequest) -> tuple[str, str]:
     """The request as JSON without its user data, and the digest under which that is kept."""
-    digest = hashlib.sha256(request.user_data.encode()).hexdigest()
-    plain = {
-        "claim_id": request.claim_id,
-        "name": request.name,
-        "offer": _offer_to_json(request.offer),
-        "image": request.image,
-        "tags": dict(request.tags),
-    }
-    # What is empty is left out: the text of a request that an older burstd wrote down stays the same.
-    rest: dict[str, Any] = {
-        "others": [_offer_to_json(offer) for offer in request.others],
-        "gang": request.gang,
-        "batch": request.batch,
-        "recipe": request.recipe,
-    }
-    plain |= {name: value for name, value in rest.items() if value}
+    plain = to_json(request)
+    digest = hashlib.sha256(plain.pop("user_data").encode()).hexdigest()
     return to_json_text(plain), digest
 
 
 def request_from_text(body: str, user_data: str) -> LaunchRequest:
     """The reverse of ``request_to_text``."""
-    plain = json.loads(body)
-    return LaunchRequest(
-        claim_id=plain["claim_id"],
-        name=plain["name"],
-        offer=_offer_from_json(plain["offer"]),
-        image=plain["image"],
-        user_data=user_data,
-        tags=plain["tags"],
-        others=tuple(_offer_from_json(offer) for offer in plain.get("others", ())),
-        gang=plain.get("gang", ""),
-        batch=plain.get("batch", ""),
-        recipe=plain.get("recipe", ""),
-    )
+    request: LaunchRequest = from_json(LaunchRequest, json.loads(body) | {"user_data": user_data})
+    return request
 
 
-# The same few offers stand in thousands of claims.
-@lru_cache(maxsize=4096)
-def _offer_from_text(text: str) -> Offer:
-    return _offer_from_json(json.loads(text))
+def field_names(kind: Any) -> Collection[str]:
+    """The fields of a dataclass, in their order."""
+    return kind.__dataclass_fields__.keys()  # type: ignore[no-any-return]
 
 
-@lru_cache(maxsize=4096)
-def _list_from_text(text: str) -> tuple[str, ...]:
-    return tuple(json.loads(text))
+@cache
+def _hints(kind: Any) -> dict[str, Any]:
+    return get_type_hints(kind)
 
 
-def _offer_to_json(offer: Offer) -> dict[str, Any]:
-    shape = offer.shape
-    plain = {
-        "provider": offer.provider,
-        "region": offer.region,
-        "zone": offer.zone,
-        "instance_type": offer.instance_type,
-        "spot": offer.spot,
-        "shape": {
-            "cpus": shape.cpus,
-            "memory_mib": shape.memory_mib,
-            "gres": [[g.name, g.type, g.count] for g in shape.gres],
-            "features": sorted(shape.features),
-        },
-        "price": str(offer.price),
-        "currency": offer.currency,
-    }
-    if offer.hardware != Hardware():
-        plain["hardware"] = asdict(offer.hardware)
-    if offer.capacity_wait_s:
-        plain["placing_s"] = offer.capacity_wait_s
-    if offer.price_source:
-        plain["price_source"], plain["price_at"] = offer.price_source, offer.price_at
-    return plain
+@cache
+def _form(kind: Any) -> tuple[tuple[str, str, Callable[[Any], Any], tuple[str, Any] | None], ...]:
+    """For each field: its name, its key in JSON, its decoder, and the field and default for which it is left out."""
+    defaults = {f.name: f.default if f.default is not MISSING else None for f in fields(kind)}
+    left_out = _LEFT_OUT.get(kind, {})
+    return tuple(
+        (name, _KEYS.get((kind, name), name), _decoder(_hints(kind)[name]),
+         (left_out[name], defaults[left_out[name]]) if name in left_out else None)
+        for name in defaults
+    )  # fmt: skip
 
 
-def _offer_from_json(plain: Mapping[str, Any]) -> Offer:
-    shape = plain["shape"]
-    return Offer(
-        provider=plain["provider"],
-        region=plain["region"],
-        zone=plain["zone"],
-        instance_type=plain["instance_type"],
-        spot=plain["spot"],
-        shape=Shape(
-            cpus=shape["cpus"],
-            memory_mib=shape["memory_mib"],
-            gres=tuple(Gres(*g) for g in shape["gres"]),
-            features=frozenset(shape["features"]),
-        ),
-        price=Decimal(plain["price"]),
-        currency=plain["currency"],
-        hardware=Hardware(**plain.get("hardware", {})),
-        capacity_wait_s=plain.get("placing_s", 0.0),
-        price_source=plain.get("price_source", ""),
-        price_at=plain.get("price_at", 0.0),
-    )
+@cache
+def _decoder(kind: Any) -> Callable[[Any], Any]:
+    origin, arguments = get_origin(kind), get_args(kind)
+    if origin is tuple:
+        item = _decoder(arguments[0])
+        return lambda plain: tuple(item(one) for one in plain)
+    if origin is not None and isinstance(origin, type) and issubclass(origin, Mapping):
+        item = _decoder(arguments[1])
+        return lambda plain: {key: item(one) for key, one in plain.items()}
+    if origin is frozenset:
+        return frozenset
+    if is_dataclass(kind):
+        return partial(_build, kind)
+    if isinstance(kind, type) and issubclass(kind, Decimal | StrEnum):
+        return kind
+    return lambda plain: plain
 
 
-def staging_field_to_json(name: str, value: Any) -> Any:
-    """A field of a staging as JSON has it."""
-    match name:
-        case "directives":
-            return _directives_to_json(value)
-        case "trees" | "outputs":
-            return {key: _tree_to_json(tree) for key, tree in value.items()}
-        case "nodes":
-            return list(value)
-        case "work_dir":
-            return value
-    return storable_text(str(value)) if isinstance(value, str) else value
-
-
-def staging_field_from_json(name: str, plain: Any) -> Any:
-    """The reverse of ``staging_field_to_json``."""
-    match name:
-        case "directives":
-            return _directives_from_json(plain)
-        case "trees" | "outputs":
-            return {key: _tree_from_json(tree) for key, tree in plain.items()}
-        case "nodes":
-            return tuple(plain)
-        case "state":
-            return StageState(plain)
-    return plain
-
-
-def staging_to_json(staging: Staging) -> dict[str, Any]:
-    """A whole staging as JSON has it."""
-    return {name: staging_field_to_json(name, getattr(staging, name)) for name in STAGING_FIELDS}
-
-
-def staging_from_json(plain: Mapping[str, Any]) -> Staging:
-    """The reverse of ``staging_to_json``; fields that an older burstd did not have get their defaults."""
-    return Staging(**{name: staging_field_from_json(name, plain[name]) for name in STAGING_FIELDS if name in plain})
-
-
-def staging_columns(plain: Mapping[str, Any]) -> dict[str, Any]:
-    """Columns of the table for some fields in their JSON form."""
-    return {name: to_json_text(value) if name in _STAGING_JSON_FIELDS else value for name, value in plain.items()}
-
-
-def staging_from_row(row: RowMapping) -> Staging:
-    """A staging from its row."""
-    return staging_from_json({n: json.loads(row[n]) if n in _STAGING_JSON_FIELDS else row[n] for n in STAGING_FIELDS})
-
-
-def _directives_to_json(directives: Directives) -> dict[str, Any]:
-    return {
-        "stage_in": [[i.source, i.name, i.access.value, i.line, i.dataset] for i in directives.stage_in],
-        "stage_out": [[o.pattern, o.destination, o.when.value, o.line] for o in directives.stage_out],
-        "scratch_bytes": directives.scratch_bytes,
-    }
-
-
-def _directives_from_json(plain: Mapping[str, Any]) -> Directives:
-    return Directives(
-        tuple(
-            StageIn(source, name, Access(access), line, dataset)
-            for source, name, access, line, dataset in plain["stage_in"]
-        ),
-        tuple(
-            StageOut(pattern, destination, OutputCondition(when), line)
-            for pattern, destination, when, line in plain["stage_out"]
-        ),
-        plain["scratch_bytes"],
-    )
-
-
-def _tree_to_json(tree: Tree) -> dict[str, Any]:
-    return {
-        "prefix": tree.prefix,
-        "digest": tree.digest,
-        "manifest": [[p.key, p.offset, p.length] for p in tree.manifest],
-        "entries": tree.entries,
-        "size": tree.size,
-        "single": tree.single,
-        "place": tree.node_path,
-    }
-
-
-def _tree_from_json(plain: Mapping[str, Any]) -> Tree:
-    return Tree(
-        plain["prefix"],
-        plain["digest"],
-        tuple(ObjectRange(*piece) for piece in plain["manifest"]),
-        plain["entries"],
-        plain["size"],
-        plain["single"],
-        plain.get("place", ""),
-    )
+def _build(kind: Any, plain: Any) -> Any:
+    if kind in _LISTS:
+        return kind(*(decode(one) for (_, _, decode, _), one in zip(_form(kind), plain, strict=True)))
+    return kind(**{name: decode(plain[key]) for name, key, decode, _ in _form(kind) if key in plain})

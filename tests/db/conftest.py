@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import create_engine, text
 
 from burstd.db import Store
-from burstd.db.engine import database_url
+from burstd.db.database import database_url
 from tests.reach import let_others_in
 
 from .samples import ManualClock

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from burstd.db import Store
-from burstd.db.repositories import ended_jobs
+from burstd.db.repositories import history
 from burstd.domain.slurm.job_history import EndedJob
 
 from .samples import START, ManualClock
@@ -43,6 +43,6 @@ def test_purge_forgets_old_ones_and_those_beyond_a_number(store: Store, monkeypa
     store.record_ended_jobs([run(n) for n in range(10)])
     store.purge(START + 4)
     assert [job.id for job in store.ended_jobs(99)] == [str(n) for n in range(4, 10)]
-    monkeypatch.setattr(ended_jobs, "MAX_ENDED_JOBS", 3)
+    monkeypatch.setattr(history, "MAX_ENDED_JOBS", 3)
     store.purge(START)
     assert [job.id for job in store.ended_jobs(99)] == ["7", "8", "9"]

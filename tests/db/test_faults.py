@@ -21,7 +21,7 @@ from burstd.db import (
     StoreUnavailable,
     replay_claims,
 )
-from burstd.db.engine import database_url, display_url
+from burstd.db.database import database_url, display_url
 from burstd.db.migrate import SCHEMA_VERSION
 from burstd.domain.claim import ClaimState
 
@@ -67,7 +67,7 @@ def fill_batch(store: Store) -> None:
 
 
 def limit(store: Store, pages: int) -> None:
-    with store._engine.connect() as connection:
+    with store._database.engine.connect() as connection:
         connection.execute(text(f"PRAGMA max_page_count={pages}"))
 
 
@@ -110,7 +110,7 @@ def test_a_read_only_disk_is_named(small_disk: Path) -> None:
 def test_a_database_that_may_only_be_read_refuses_changes_and_answers_questions(tmp_path: Path) -> None:
     with Store.open(tmp_path / "burstd.db", ManualClock()) as store:
         store.make_claims([planned()])
-        with store._engine.connect() as connection:
+        with store._database.engine.connect() as connection:
             connection.execute(text("PRAGMA query_only=ON"))
         with pytest.raises(StoreReadOnly, match="writable for burstd's user"):
             store.update_claim("c1", address="10.0.0.1")
@@ -134,7 +134,7 @@ def test_a_second_daemon_is_refused_on_postgresql(postgresql_server: str) -> Non
 
 def test_a_lock_of_somebody_else_is_waited_for_then_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     place = tmp_path / "burstd.db"
-    monkeypatch.setattr("burstd.db.engine._BUSY_S", 0.05)
+    monkeypatch.setattr("burstd.db.database._BUSY_S", 0.05)
     with Store.open(place, ManualClock()) as store:
         other = sqlite3.connect(place, isolation_level=None)
         other.execute("BEGIN IMMEDIATE")
@@ -215,8 +215,8 @@ def test_a_reader_works_without_the_daemon_and_cannot_write(place: str) -> None:
         store.make_claims([planned()])
     with StoreReader.open(place, ManualClock()) as reader:
         assert reader.claims() == (planned(),)
-        with pytest.raises(StoreReadOnly), reader._reading() as connection:
-            connection.execute(text("DELETE FROM claim"))
+        with pytest.raises(StoreReadOnly), reader._database.reading() as session:
+            session.connection().execute(text("DELETE FROM claim"))
         assert reader.claims() == (planned(),)
 
 

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from sqlalchemy import text
 
 from burstd.db import ChangeRefused, LoggedEvent, Store, StoreReader, replay_claims
-from burstd.db.codec import claim_to_json, to_json_text
-from burstd.db.engine import database_url, open_engine
+from burstd.db.codec import record_to_json, to_json_text
+from burstd.db.database import database_url, open_engine
 from burstd.db.migrate import alembic_config
 from burstd.domain.billing.costs import by_month, cost_of
 from burstd.domain.claim import Claim, ClaimState
@@ -135,7 +135,7 @@ def test_output_that_is_home_is_booked_once_for_the_cloud_that_it_left(store: St
 
 def test_an_older_database_keeps_its_claims_and_gets_its_sums(place: str, clock: ManualClock) -> None:
     engine = open_engine(database_url(place), writer=True)
-    old = [name for name in claim_to_json(planned()) if name not in ("accounts", "reserved", "egress", "alone")]
+    old = [name for name in record_to_json(planned()) if name not in ("accounts", "reserved", "egress", "alone")]
     gone = replace(planned("c1", offer=ONE, users=("ann", "bob")), state=S.GONE, billed_from=START,
                    billed_until=START + HOUR)  # fmt: skip
     live = replace(planned("c2", "gpu002", offer=ONE), billed_from=START)
@@ -144,7 +144,7 @@ def test_an_older_database_keeps_its_claims_and_gets_its_sums(place: str, clock:
         ready.attributes["connection"] = connection
         command.upgrade(ready, "0003")
         for claim in (gone, live):
-            plain = claim_to_json(claim)
+            plain = record_to_json(claim)
             row = {name: plain[name] for name in old} | {"provider": claim.offer.provider}
             row |= {name: to_json_text(plain[name]) for name in ("offer", "jobs", "users")}
             names = ", ".join(f'"{name}"' for name in row)
@@ -159,7 +159,7 @@ def test_an_older_database_keeps_its_claims_and_gets_its_sums(place: str, clock:
 
 
 def test_a_log_of_before_is_replayed() -> None:
-    plain = claim_to_json(planned())
+    plain = record_to_json(planned())
     for name in ("accounts", "reserved", "egress"):
         del plain[name]
     assert replay_claims([LoggedEvent(1, START, "claim:c1", "", "planned", "", "demand", {"claim": plain})]) == {

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 import shutil
 from dataclasses import replace
 from itertools import pairwise
@@ -13,8 +12,7 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, inspect, select, update
 
 from burstd.db import Store, StoreNewer, migrate, replay_claims
-from burstd.db.codec import to_json_text
-from burstd.db.engine import database_url, open_engine
+from burstd.db.database import database_url, open_engine
 from burstd.db.migrate import SCHEMA_VERSION, alembic_config, upgrade_schema
 from burstd.db.tables import BREAKER, CLAIM, EVENT, TableRow
 from burstd.domain.claim import ClaimState
@@ -25,7 +23,7 @@ from .samples import ManualClock, planned
 
 
 def test_the_migrations_lead_to_the_rows(place: str) -> None:
-    with Store.open(place, ManualClock()) as store, store._engine.connect() as connection:
+    with Store.open(place, ManualClock()) as store, store._database.engine.connect() as connection:
         context = MigrationContext.configure(connection, opts={"compare_type": True, "compare_server_default": True})
         assert compare_metadata(context, TableRow.metadata) == []
 
@@ -96,7 +94,7 @@ def test_a_database_with_the_former_words_for_states_and_causes_is_taken_over(
         with Store.open(place, ManualClock()) as store:
             write_claims(store)
             claims, events, breakers = store.find_claims(), store.events(), store.breakers()
-            with store._engine.begin() as connection:
+            with store._database.engine.begin() as connection:
                 write_former_words(connection)
     with Store.open(place, ManualClock()) as store:
         assert (store.find_claims(), store.events(), store.breakers()) == (claims, events, breakers)
@@ -131,7 +129,7 @@ def write_former_words(connection: Connection) -> None:
             rows = update(column.table).where(column == new).values({column.name: old})
             assert connection.execute(rows).rowcount > 0
     for event in connection.execute(select(EVENT)).mappings().all():
-        data = json.loads(event["data"])
+        data = event["data"]
         if "remark" in data:
             continue
         for fields in (data.get("claim", {}), data.get("set", {})):
@@ -142,6 +140,6 @@ def write_former_words(connection: Connection) -> None:
             "old": OLD_STATES.get(event["old"], event["old"]),
             "new": OLD_STATES.get(event["new"], event["new"]),
             "cause": OLD_CAUSES.get(event["cause"], event["cause"]),
-            "data": to_json_text(data),
+            "data": data,
         }
         connection.execute(update(EVENT).where(EVENT.c.seq == event["seq"]).values(values))

@@ -18,7 +18,7 @@ from burstd.db import (
     replay_claims,
     replay_stagings,
 )
-from burstd.db.engine import database_url, open_engine
+from burstd.db.database import database_url, open_engine
 from burstd.db.migrate import alembic_config
 from burstd.domain.staging import (
     STAGE_TRANSITIONS,

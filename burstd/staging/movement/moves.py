@@ -10,8 +10,7 @@ from typing import Any
 
 import structlog
 
-from burstd.db import Store
-from burstd.db.events import stage_subject
+from burstd.db import Store, stage_subject
 from burstd.domain.claim import Claim, ClaimState
 from burstd.domain.clock import Clock
 from burstd.domain.errors import BurstdError

@@ -1,23 +1,38 @@
-"""Opening a database, and its errors in words. SQLite by default, PostgreSQL by URL."""
+"""An open database, its transactions, and its errors in words. SQLite by default, PostgreSQL by URL."""
 
 from __future__ import annotations
 
+import fcntl
 import os
 import sqlite3
-from collections.abc import Iterator
-from contextlib import contextmanager
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
-from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
+from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url, text
+from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, PendingRollbackError
 from sqlalchemy.pool import StaticPool
+from sqlmodel import Session
 
-from burstd.db.errors import StoreBroken, StoreError, StoreFull, StoreLocked, StoreReadOnly, StoreUnavailable
+from burstd.db.errors import (
+    ChangeRefused,
+    StoreBroken,
+    StoreError,
+    StoreFull,
+    StoreLocked,
+    StoreReadOnly,
+    StoreUnavailable,
+)
+from burstd.db.migrate import schema_is_current, upgrade_schema
+
+T = TypeVar("T")
 
 READ_ONLY = "burstd_read_only"
 """Execution option of transactions that only read: they do not ask SQLite for its one write lock."""
 _BUSY_S = 5.0
+_BATCH_FAILED = "A change inside the batch failed, so nothing of the batch was kept; repeat it."
 _ADVISORY_LOCK = 0x6275727374  # "burst": one daemon writes to one PostgreSQL database
 
 
@@ -109,6 +124,109 @@ def _lock_postgresql(engine: Engine) -> None:
             raise StoreLocked("Another burstd writes to this PostgreSQL database; stop it first.")
 
 
+class Database:
+    """An open database, and its transactions. One that writes belongs to the thread that opened it."""
+
+    def __init__(self, url: URL, *, writer: bool = False) -> None:
+        self.url = url
+        self.location = display_url(url)
+        self.engine = self._read_engine = open_engine(url, writer=writer)
+        self.on_failure: list[Callable[[], None]] = []
+        """Called where a batch is not kept: what was remembered of the database may not be there any more."""
+        self._writer_thread = threading.get_ident() if writer else None
+        self._session: Session | None = None
+        self._batch_failed = False
+        self._lock: int | None = None
+        if writer:
+            self._read_engine = self.engine.execution_options(**{READ_ONLY: True})
+
+    def prepare(self) -> None:
+        """Takes the lock, makes the database where there is none, and brings its schema up to date."""
+        if is_sqlite(self.url) and not in_memory(self.url):
+            self._lock = lock_database_file(Path(self.url.database or ""))
+        with translate_errors(self.url):
+            if is_sqlite(self.url):
+                with self._read_engine.connect() as connection:
+                    said = connection.execute(text("PRAGMA quick_check(1)")).scalar()
+                if said != "ok":
+                    raise database_damaged(self.url, str(said))
+            with self.engine.begin() as connection:
+                if not schema_is_current(connection, self.location):
+                    upgrade_schema(connection)
+
+    def close(self) -> None:
+        """Gives connections and the lock back. Harmless when repeated."""
+        self.engine.dispose()
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def check_thread(self) -> None:
+        """Raises AssertionError in another thread than the writer's."""
+        if self._writer_thread not in (None, threading.get_ident()):
+            raise AssertionError(
+                "Store is used by the thread that opened it, and by no other; another thread takes Store.reader()."
+            )
+
+    @contextmanager
+    def reading(self) -> Iterator[Session]:
+        """A session of one moment: the batch's, where there is one."""
+        self.check_thread()
+        with translate_errors(self.url):
+            if self._session is not None:
+                yield self._session
+            else:
+                with Session(self._read_engine) as session:
+                    yield session
+
+    @contextmanager
+    def batch(self) -> Iterator[Session]:
+        """Makes one transaction, and one flush to disk, of all changes inside it: all are kept or none.
+
+        A change that is refused (ChangeRefused) wrote nothing, and may be caught inside. After any other error the
+        batch keeps nothing, and says so at its end if the error was caught on the way.
+        """
+        self.check_thread()
+        if self._session is not None:
+            yield self._session
+            return
+        self._batch_failed = False
+        try:
+            with (
+                translate_errors(self.url),
+                Session(self.engine, autoflush=False, expire_on_commit=False) as session,
+                session.begin(),
+            ):
+                session.connection()  # takes the lock before the first look
+                self._session = session
+                yield session
+                self._check_batch()
+        except BaseException:
+            for forget in self.on_failure:
+                forget()
+            raise
+        finally:
+            self._session = None
+
+    def _check_batch(self) -> None:
+        if self._batch_failed:
+            raise StoreError(_BATCH_FAILED)
+
+    @contextmanager
+    def writing(self) -> Iterator[Session]:
+        """The session for one change, which is written before this ends."""
+        with self.batch() as session:
+            try:
+                with translate_errors(self.url):
+                    yield session
+                    session.flush()
+                    session.expunge_all()  # other changes go past the session's rows
+            except BaseException as error:
+                # A refusal that the database made wrote nothing, but may have ended its transaction.
+                self._batch_failed |= not isinstance(error, ChangeRefused) or isinstance(error.__cause__, DBAPIError)
+                raise
+
+
 @contextmanager
 def translate_errors(url: URL) -> Iterator[None]:
     """Turns the driver's errors into StoreError kinds, each a sentence that names the database and the remedy."""
@@ -118,6 +236,8 @@ def translate_errors(url: URL) -> Iterator[None]:
         raise _translate(url, error) from error
     except sqlite3.Error as error:  # from the connect event, where SQLAlchemy does not wrap
         raise _from_sqlite(url, error) from error
+    except PendingRollbackError as error:
+        raise StoreError(_BATCH_FAILED) from error
 
 
 def _translate(url: URL, error: DBAPIError) -> StoreError:
@@ -190,3 +310,47 @@ def _disk_is_full(url: URL) -> bool:
     except OSError:
         return False
     return space.f_bavail * space.f_frsize < 1 << 20 or (space.f_files > 0 and space.f_favail == 0)
+
+
+def lock_database_file(path: Path) -> int:
+    """Takes the lock beside the file, and makes the file, readable for its owner only. Returns the lock."""
+    folder = path.absolute().parent
+    if not folder.is_dir():
+        raise StoreUnavailable(f"The folder {folder} for burstd's database does not exist; create it (see state_dir).")
+    lock = path.with_name(path.name + ".lock")
+    try:
+        handle = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise StoreUnavailable(
+            f"The lock {lock} beside burstd's database cannot be made ({error.strerror}); see that its folder "
+            "belongs to burstd's user and that its file system has space."
+        ) from error
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        holder = os.pread(handle, 20, 0).decode(errors="replace").strip() or "unknown"
+        os.close(handle)
+        raise StoreLocked(f"Another burstd (process {holder}) has the database {path}; stop it first.") from error
+    # Only for the message above: on a full disk the lock holds all the same.
+    with suppress(OSError):
+        os.ftruncate(handle, 0)
+        os.pwrite(handle, str(os.getpid()).encode(), 0)
+    try:
+        database = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        # SQLite gives its -wal and -shm the mode of the database.
+        for held in (handle, database):
+            if os.fstat(held).st_mode & 0o077:
+                os.fchmod(held, 0o600)
+        os.close(database)
+    except OSError as error:
+        os.close(handle)
+        raise StoreUnavailable(
+            f"The database {path} cannot be opened for writing ({error.strerror}); see that it is a file that "
+            "burstd's user may write."
+        ) from error
+    return handle
+
+
+def chunks(values: Sequence[T], size: int = 500) -> Iterator[Sequence[T]]:
+    """Databases take a limited number of parameters."""
+    return (values[i : i + size] for i in range(0, len(values), size))

@@ -1,0 +1,110 @@
+"""What policies remarked about jobs, pools and machines: written where it differs from the last time."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import delete, insert, select
+from sqlmodel import Session
+
+from burstd.db.codec import value_from_row
+from burstd.db.database import chunks
+from burstd.db.repositories.journal import REMARK_KEY, USER_KEY, NewEvent, log_events
+from burstd.db.tables import REMARK
+from burstd.domain.plugins.policy import Remark
+
+NUMBERS_ONLY_INTERVAL_S = 60.0
+"""Remarks that differ in numbers only ('waits for 31 s') are written again no more often than this."""
+_DIGITS = re.compile(r"\d+")
+
+
+@dataclass(frozen=True, slots=True)
+class RemarksOnSubject:
+    """The last remarks about one subject, each with since when it is so, and when they were last written."""
+
+    remarks: tuple[tuple[Remark, float], ...]
+    written: float
+
+
+class RemarkLog:
+    """The last remarks about each subject, kept in memory once they were read."""
+
+    def __init__(self) -> None:
+        self._last: dict[str, RemarksOnSubject] | None = None
+
+    def forget(self) -> None:
+        """What is kept in memory may not be in the database any more."""
+        self._last = None
+
+    def record(self, session: Session, remarks: Sequence[Remark], user_of: Callable[[str], str], now: float) -> int:
+        """Writes the remarks of one decision where they differ from the last ones; returns how many are new."""
+        if self._last is None:
+            self._last = _last_remarks(session)
+        changed, new = _compare(remarks, self._last, now)
+        for some in chunks(list(changed)):
+            session.connection().execute(delete(REMARK).where(REMARK.c.subject.in_(some)))
+        rows = [
+            {"subject": subject, "position": i, "by": r.by, "verdict": r.verdict, "reason": r.reason,
+             "since": since, "written": said.written}
+            for subject, said in changed.items()
+            for i, (r, since) in enumerate(said.remarks)
+        ]  # fmt: skip
+        if rows:
+            session.connection().execute(insert(REMARK), rows)
+        events = (NewEvent(r.subject, old, r.verdict, r.reason, r.by, _data(user_of(r.subject))) for r, old in new)
+        log_events(session, now, *events)
+        self._last.update(changed)
+        return len(new)
+
+
+def _data(user: str) -> dict[str, Any]:
+    return {REMARK_KEY: True, USER_KEY: user} if user else {REMARK_KEY: True}
+
+
+def _last_remarks(session: Session) -> dict[str, RemarksOnSubject]:
+    said: dict[str, RemarksOnSubject] = {}
+    query = select(REMARK).order_by(REMARK.c.subject, REMARK.c.position)
+    for row in session.connection().execute(query).mappings():
+        before = said[row["subject"]].remarks if row["subject"] in said else ()
+        remarks = (*before, (value_from_row(Remark, row), row["since"]))
+        said[row["subject"]] = RemarksOnSubject(remarks, row["written"])
+    return said
+
+
+def _compare(
+    remarks: Sequence[Remark], last: dict[str, RemarksOnSubject], now: float
+) -> tuple[dict[str, RemarksOnSubject], list[tuple[Remark, str]]]:
+    """The subjects that changed, and the remarks that are new, each with the old verdict; other subjects stay.
+
+    Remarks that differ in numbers only are not new, and are written at most once in NUMBERS_ONLY_INTERVAL_S:
+    thousands of waiting jobs would fill the log with their ages.
+    """
+    by_subject: dict[str, list[Remark]] = {}
+    for remark in remarks:
+        by_subject.setdefault(remark.subject, []).append(remark)
+    changed: dict[str, RemarksOnSubject] = {}
+    new_remarks: list[tuple[Remark, str]] = []
+    for subject, current in by_subject.items():
+        before = last.get(subject)
+        if before is None:
+            changed[subject] = RemarksOnSubject(tuple((r, now) for r in current), now)
+            new_remarks += [(r, "") for r in current]
+            continue
+        if [r for r, _ in before.remarks] == current:
+            continue
+        since = {_without_numbers(r): s for r, s in before.remarks}
+        new = [r for r in current if _without_numbers(r) not in since]
+        same = not new and len({_without_numbers(r) for r in current}) == len(since)
+        if same and now - before.written < NUMBERS_ONLY_INTERVAL_S:
+            continue
+        verdicts = {r.by: r.verdict for r, _ in before.remarks}
+        changed[subject] = RemarksOnSubject(tuple((r, since.get(_without_numbers(r), now)) for r in current), now)
+        new_remarks += [(r, verdicts.get(r.by, "")) for r in new]
+    return changed, new_remarks
+
+
+def _without_numbers(remark: Remark) -> tuple[str, str, str]:
+    return remark.by, remark.verdict, _DIGITS.sub("0", remark.reason)

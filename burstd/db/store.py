@@ -1,0 +1,491 @@
+"""Writing the record: claims, jobs' data, what administrators said, what the daemon keeps between its lives."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import asdict
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, Self, TypedDict, Unpack
+
+from sqlalchemy import delete, insert, select
+from sqlalchemy.exc import IntegrityError
+from sqlmodel import Session
+
+from burstd.db.codec import request_to_text
+from burstd.db.database import Database, chunks, database_url
+from burstd.db.errors import IllegalTransition, SlotTaken, StagingExists, StaleState
+from burstd.db.reader import DrainedSlot, StoreReader
+from burstd.db.repositories import history
+from burstd.db.repositories.journal import (
+    CLAIMS,
+    STAGINGS,
+    JournaledRepository,
+    NewEvent,
+    log_events,
+    select_journaled,
+)
+from burstd.db.repositories.ledger import Ledger
+from burstd.db.repositories.remarks import RemarkLog
+from burstd.db.tables import (
+    BREAKER,
+    CLAIM,
+    CLAIM_JOB,
+    CLAIM_USER,
+    DRAINED_SLOT,
+    ENDED_JOB,
+    LAUNCH_REQUEST,
+    SCALE_OVERRIDE,
+    STAGING,
+    USER_DATA,
+    BreakerRow,
+    DrainedSlotRow,
+    MetadataRow,
+    ScaleOverrideRow,
+)
+from burstd.domain.billing.costs import Spent
+from burstd.domain.claim import Claim, ClaimState
+from burstd.domain.clock import Clock
+from burstd.domain.cloud.offer import Offer
+from burstd.domain.plugins.policy import Remark
+from burstd.domain.plugins.provider import LaunchRequest
+from burstd.domain.slurm.job_history import EndedJob
+from burstd.domain.snapshot import CircuitBreaker, EndedClaim, Pin
+from burstd.domain.staging import Directives, StageState, Staging, Tree
+
+
+class ClaimFields(TypedDict, total=False):
+    """What may change in a claim beside its state; see Claim."""
+
+    offer: Offer
+    jobs: tuple[str, ...]
+    users: tuple[str, ...]
+    accounts: tuple[str, ...]
+    reserved: Decimal
+    egress: Decimal
+    gang: str
+    image: str
+    instance_id: str
+    address: str
+    launch_called: float | None
+    billed_from: float | None
+    billed_until: float | None
+    opened: float | None
+    attempts: int
+    alone: bool
+    error: str
+
+
+class StagingFields(TypedDict, total=False):
+    """What may change in a staging beside its state; see Staging."""
+
+    directives: Directives
+    store: str
+    account: str
+    work_dir: str
+    trees: Mapping[str, Tree]
+    nodes: tuple[str, ...]
+    outputs: Mapping[str, Tree]
+    job_state: str
+    exit_code: str
+    bytes_in: int
+    bytes_sent: int
+    bytes_out: int
+    estimated_ready: float
+    staged: float
+    attempts: int
+    error: str
+    resume: str
+
+
+def _no_user(_: str) -> str:
+    return ""
+
+
+class Store(StoreReader):
+    """The only writer. Opened, used and closed by one thread; every method is one transaction, or part of a batch.
+
+    All methods raise StoreError kinds. ChangeRefused kinds (UnknownClaim, StaleState, IllegalTransition, SlotTaken ...)
+    are about the change; the others about the database.
+    """
+
+    def __init__(self, database: Database, clock: Clock) -> None:
+        super().__init__(database, clock)
+        self._claims = JournaledRepository(CLAIMS, clock, self._claims_changed)
+        self._stagings = JournaledRepository(STAGINGS, clock, self._stagings_changed)
+        self._ledger = Ledger()
+        self._remarks = RemarkLog()
+        self._gone: tuple[float, list[EndedClaim]] | None = None
+        database.on_failure.append(self._forget)
+
+    @classmethod
+    def open(cls, location: str | Path, clock: Clock) -> Self:
+        """Opens, or makes, the database, and brings its schema up to date.
+
+        ``location`` is a path, ``:memory:`` or a postgresql URL. The calling thread owns the store from here on.
+        Raises StoreLocked (another burstd has it), StoreNewer, StoreBroken, StoreFull, StoreUnavailable.
+        """
+        database = Database(database_url(location), writer=True)
+        try:
+            database.prepare()
+        except BaseException:
+            database.close()
+            raise
+        return cls(database, clock)
+
+    def reader(self) -> StoreReader:
+        """A handle for other threads: reads only, through connections of its own. The caller closes it."""
+        return StoreReader.open(self._database.url.render_as_string(hide_password=False), self._clock)
+
+    def batch(self) -> AbstractContextManager[object]:
+        """Makes one transaction of all changes inside it: all are kept or none; see ``Database.batch``."""
+        return self._database.batch()
+
+    def _forget(self) -> None:
+        self._ledger.forget()
+        self._remarks.forget()
+        self._gone = None
+
+    def _log(self, session: Session, *events: NewEvent) -> None:
+        log_events(session, self._clock.now(), *events)
+
+    def log_event(
+        self,
+        subject: str,
+        *,
+        new: str = "",
+        old: str = "",
+        reason: str = "",
+        cause: str = "burstd",
+        data: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Logs something that is no change of a claim or a job's data: a start, a clock jump, an orphan removed."""
+        if subject.startswith((CLAIMS.subject, STAGINGS.subject)):
+            raise AssertionError("Events of claims and stagings are written by their changes, so that replay holds.")
+        with self._database.writing() as session:
+            self._log(session, NewEvent(subject, old, new, reason, cause, data or {}))
+
+    def make_claims(self, claims: Sequence[Claim]) -> None:
+        """Writes new claims, all or none. Each is PLANNED, with an id never used, for a slot without a live claim.
+
+        Raises SlotTaken, IllegalTransition.
+        """
+        for claim in claims:
+            if claim.state is not ClaimState.PLANNED:
+                raise IllegalTransition(f"Claim {claim.id} begins as {claim.state.value}; a claim begins as planned.")
+        self._insert_claims(claims)
+
+    def adopt_claim(self, claim: Claim) -> None:
+        """Writes a claim whose machine lives already, in whatever state it is. Raises SlotTaken, IllegalTransition."""
+        self._insert_claims([claim])
+
+    def _insert_claims(self, claims: Sequence[Claim]) -> None:
+        if not claims:
+            return
+        with self._database.writing() as session:
+            _check_new_claims(session, claims)
+            try:
+                self._claims.insert(session, claims)
+            except IntegrityError as error:
+                # Only another writer can bring this about.
+                raise SlotTaken(
+                    "A slot got a live claim from another writer at the same moment; look again."
+                ) from error
+
+    def transition_claim(
+        self,
+        claim_id: str,
+        old: ClaimState,
+        new: ClaimState,
+        reason: str,
+        cause: str = "burstd",
+        **fields: Unpack[ClaimFields],
+    ) -> Claim:
+        """Brings a claim from ``old`` into ``new``, with any fields that change on the way; returns it.
+
+        The first IN_SERVICE sets ``opened``, and GONE ends the bill, where the caller does not say when.
+        Raises StaleState, IllegalTransition, UnknownClaim.
+        """
+        with self._database.writing() as session:
+            return self._claims.transition(session, claim_id, old, new, reason, cause, fields)
+
+    def update_claim(
+        self, claim_id: str, reason: str = "", cause: str = "burstd", **fields: Unpack[ClaimFields]
+    ) -> Claim:
+        """Changes fields without a change of state; returns the claim. Nothing is written where nothing differs.
+
+        Raises UnknownClaim.
+        """
+        with self._database.writing() as session:
+            return self._claims.update(session, claim_id, reason, cause, fields)
+
+    def record_launch_request(
+        self, claim_id: str, request: LaunchRequest, reason: str = "", cause: str = "burstd"
+    ) -> Claim:
+        """To be called before the cloud is: writes down the exact request, and that it is about to be sent.
+
+        From PLANNED the claim moves to LAUNCHING; a claim that is LAUNCHING already is asked for again, which takes
+        the very request that is on record. Counts the attempt. Raises IllegalTransition, StaleState, UnknownClaim.
+        """
+        if request.claim_id != claim_id:
+            raise IllegalTransition(f"The request is for claim {request.claim_id}, not for {claim_id}.")
+        body, digest = request_to_text(request)
+        with self._database.writing() as session:
+            connection, now = session.connection(), self._clock.now()
+            claim = select_journaled(session, CLAIMS, claim_id, lock=True)
+            if claim.state not in (ClaimState.PLANNED, ClaimState.LAUNCHING):
+                raise StaleState(f"Claim {claim_id} is {claim.state.value}; no machine is asked for any more.")
+            on_record = select(LAUNCH_REQUEST.c.body, LAUNCH_REQUEST.c.user_data)
+            known = connection.execute(on_record.where(LAUNCH_REQUEST.c.claim_id == claim_id)).one_or_none()
+            if known is not None and tuple(known) != (body, digest):
+                raise IllegalTransition(
+                    f"Claim {claim_id} was asked for with another request; the one on record must be repeated word "
+                    "for word, or the cloud may make a second machine."
+                )
+            if known is None:
+                if not connection.execute(select(USER_DATA.c.digest).where(USER_DATA.c.digest == digest)).first():
+                    connection.execute(insert(USER_DATA).values(digest=digest, body=request.user_data))
+                row = {"claim_id": claim_id, "body": body, "user_data": digest, "recorded": now}
+                connection.execute(insert(LAUNCH_REQUEST).values(row))
+            changes = {"attempts": claim.attempts + 1, "launch_called": now, "batch": request.batch}
+            return self._claims.change(session, claim, ClaimState.LAUNCHING, reason or claim.reason, cause, changes)
+
+    def _claims_changed(self, session: Session, changes: Sequence[tuple[Claim | None, Claim]]) -> None:
+        """Books claims that are gone, and keeps the index of jobs and users."""
+        connection, reindexed = session.connection(), []
+        for before, after in changes:
+            if before is None:
+                reindexed.append(after)
+                continue
+            self._book_claim(session, before, after)
+            if (before.jobs, before.users) != (after.jobs, after.users):
+                reindexed.append(after)
+                for index in (CLAIM_JOB, CLAIM_USER):
+                    connection.execute(delete(index).where(index.c.claim_id == after.id))
+        jobs = [{"job": job, "claim_id": c.id} for c in reindexed for job in dict.fromkeys(c.jobs)]
+        users = [{"user": user, "claim_id": c.id} for c in reindexed for user in dict.fromkeys(c.users)]
+        for index, rows in ((CLAIM_JOB, jobs), (CLAIM_USER, users)):
+            if rows:
+                connection.execute(insert(index), rows)
+
+    def _book_claim(self, session: Session, before: Claim, after: Claim) -> None:
+        if after.state is ClaimState.GONE and self._gone is not None:
+            others = [one for one in self._gone[1] if one.claim.id != after.id]
+            self._gone = (self._gone[0], [*others, EndedClaim(after.since, after)])
+        self._ledger.book_claim(session, before, after)
+
+    def gone_claims(self, since: float) -> tuple[EndedClaim, ...]:
+        """Claims that are gone. With later and later times it reads the database once."""
+        self._database.check_thread()
+        if self._gone is None or since < self._gone[0]:
+            self._gone = (since, list(super().gone_claims(since)))
+        self._gone = (since, [one for one in self._gone[1] if one.at >= since])
+        return tuple(self._gone[1])
+
+    def spending(self) -> tuple[Spent, ...]:
+        """Money spent, by payer and month; read once, then kept in memory."""
+        with self._database.reading() as session:
+            return self._ledger.spending(session)
+
+    def make_staging(self, staging: Staging, cause: str = "slurm") -> Staging:
+        """Writes a new one, which is WAITING; returns it as it is on record.
+
+        A job whose data was cleared may come again: numbers of jobs wrap, and a cold start of Slurm gives them anew.
+        Raises StagingExists where the job has data that is not cleared, IllegalTransition.
+        """
+        job_id = staging.job_id
+        if staging.state is not StageState.WAITING:
+            raise IllegalTransition(f"The data of job {job_id} begins as {staging.state.value}; it begins as waiting.")
+        with self._database.writing() as session:
+            connection = session.connection()
+            known = connection.execute(select(STAGING.c.state).where(STAGING.c.job_id == job_id)).scalar()
+            if known is not None and known is not StageState.CLEARED:
+                raise StagingExists(f"Job {job_id} has data on record already, which is {known.value}.")
+            connection.execute(delete(STAGING).where(STAGING.c.job_id == job_id))
+            return self._stagings.insert(session, [staging], cause)[0]
+
+    def transition_staging(
+        self,
+        job_id: str,
+        old: StageState,
+        new: StageState,
+        reason: str,
+        cause: str = "burstd",
+        **fields: Unpack[StagingFields],
+    ) -> Staging:
+        """Brings a job's data from ``old`` into ``new``, with any fields that change on the way; returns it.
+
+        Where the caller does not say otherwise: STAGED sets ``staged``; WAITING (the job was requeued) takes back what
+        a run of the job left (``staged``, ``estimated_ready``, ``job_state``, ``exit_code``, ``outputs``,
+        ``bytes_out``); leaving HELD, but for CLEARED, takes back ``error``, ``resume`` and ``attempts``.
+        Raises StaleState, IllegalTransition, UnknownStaging.
+        """
+        with self._database.writing() as session:
+            return self._stagings.transition(session, job_id, old, new, reason, cause, fields)
+
+    def update_staging(
+        self, job_id: str, reason: str = "", cause: str = "burstd", **fields: Unpack[StagingFields]
+    ) -> Staging:
+        """Changes fields without a change of state; returns it. Nothing is written where nothing differs.
+
+        Raises UnknownStaging.
+        """
+        with self._database.writing() as session:
+            return self._stagings.update(session, job_id, reason, cause, fields)
+
+    def set_staging_reason(self, job_id: str, reason: str, cause: str = "burstd") -> Staging:
+        """Writes down why it stays in its state. Nothing is written where that is the reason already."""
+        with self._database.writing() as session:
+            return self._stagings.update(session, job_id, reason, cause, {"reason": reason})
+
+    def _stagings_changed(self, session: Session, changes: Sequence[tuple[Staging | None, Staging]]) -> None:
+        """Books output that has come home."""
+        for before, after in changes:
+            if before is not None and before.state is not after.state is StageState.DELIVERED:
+                self._ledger.book_output(session, after, self._clock.now())
+
+    def set_metadata(self, key: str, value: str, by: str = "burstd", *, logged: bool = True) -> None:
+        """Sets a single word about the cluster; an empty value takes it away. ``logged`` False: without an event."""
+        with self._database.writing() as session:
+            row = session.get(MetadataRow, key)
+            old = "" if row is None else row.value
+            if old == value:
+                return
+            if value:
+                session.merge(MetadataRow(key=key, value=value))
+            else:
+                session.delete(row)
+            if logged:
+                self._log(session, NewEvent(f"meta:{key}", old, value, "", by))
+
+    def set_scale_override(self, pin: Pin) -> None:
+        """``burstctl scale``. An exact pin replaces all pins of its pool, a floor or ceiling the exact one."""
+        replaced = (pin.kind, "exact") if pin.kind != "exact" else ("exact", "floor", "ceiling")
+        with self._database.writing() as session:
+            same = (SCALE_OVERRIDE.c.pool == pin.pool, SCALE_OVERRIDE.c.kind.in_(replaced))
+            session.connection().execute(delete(SCALE_OVERRIDE).where(*same))
+            session.add(ScaleOverrideRow(**asdict(pin)))
+            data = {"kind": pin.kind, "nodes": pin.nodes, "until": pin.until}
+            self._log(session, NewEvent(f"pool:{pin.pool}", "", "pinned", f"{pin.kind} {pin.nodes}", pin.by, data))
+
+    def remove_scale_overrides(self, pool: str, by: str) -> int:
+        """Takes all pins of a pool back; returns how many there were."""
+        with self._database.writing() as session:
+            gone = session.connection().execute(delete(SCALE_OVERRIDE).where(SCALE_OVERRIDE.c.pool == pool)).rowcount
+            if gone:
+                self._log(session, NewEvent(f"pool:{pool}", "pinned", "", "taken back", by))
+            return gone
+
+    def expire_scale_overrides(self) -> tuple[Pin, ...]:
+        """Removes pins whose time is over; returns them."""
+        over = SCALE_OVERRIDE.c.until <= self._clock.now()
+        with self._database.writing() as session:
+            pins = self._values(Pin, select(SCALE_OVERRIDE).where(over))
+            if pins:
+                session.connection().execute(delete(SCALE_OVERRIDE).where(over))
+            reason = "{0.kind} {0.nodes} is over"
+            self._log(session, *(NewEvent(f"pool:{p.pool}", "pinned", "", reason.format(p), "timer") for p in pins))
+            return pins
+
+    def drain_slots(self, slots: Collection[str], by: str, reason: str) -> tuple[str, ...]:
+        """Keeps slots out of use; returns those that were not held before (the others keep who and why)."""
+        now = self._clock.now()
+        with self._database.writing() as session:
+            new = tuple(sorted(set(slots) - {drained.slot for drained in self.drained_slots()}))
+            session.add_all(DrainedSlotRow(slot=slot, by=by, reason=reason, since=now) for slot in new)
+            self._log(session, *(NewEvent(f"slot:{slot}", "", "held", reason, by) for slot in new))
+            return new
+
+    def undrain_slots(self, slots: Collection[str], by: str) -> tuple[DrainedSlot, ...]:
+        """Lets slots back into use; returns those that were held."""
+        with self._database.writing() as session:
+            freed = tuple(drained for drained in self.drained_slots() if drained.slot in slots)
+            for some in chunks([drained.slot for drained in freed]):
+                session.connection().execute(delete(DRAINED_SLOT).where(DRAINED_SLOT.c.slot.in_(some)))
+            self._log(session, *(NewEvent(f"slot:{drained.slot}", "held", "", "released", by) for drained in freed))
+            return freed
+
+    def save_breaker(self, breaker: CircuitBreaker) -> None:
+        """Writes a breaker, in place of the one with its key and cause."""
+        with self._database.writing() as session:
+            old = "open" if session.get(BreakerRow, (breaker.key, breaker.cause)) else ""
+            session.merge(BreakerRow(**asdict(breaker)))
+            data = {"failures": breaker.failures, "until": breaker.until}
+            subject = f"breaker:{breaker.key}"
+            self._log(session, NewEvent(subject, old, "open", breaker.error, breaker.cause, data))
+
+    def clear_breakers(self, by: str, key: str = "", cause: str = "") -> int:
+        """Removes breakers, all or those of a key (and cause); returns how many there were."""
+        chosen = [column == value for column, value in ((BREAKER.c.key, key), (BREAKER.c.cause, cause)) if value]
+        with self._database.writing() as session:
+            keys = session.connection().execute(select(BREAKER.c.key).where(*chosen)).scalars().all()
+            session.connection().execute(delete(BREAKER).where(*chosen))
+            self._log(session, *(NewEvent(f"breaker:{k}", "open", "", "cleared", by) for k in keys))
+            return len(keys)
+
+    def record_remarks(self, remarks: Sequence[Remark], user_of: Callable[[str], str] = _no_user) -> int:
+        """Writes the remarks of one decision where they differ from the last ones; returns how many are new.
+
+        Each new one is an event of its subject: ``old`` and ``new`` are verdicts, ``cause`` is the policy.
+        ``user_of`` gives the user of a job's subject (``job:123``), or an empty text: users may read remarks about
+        their jobs after the job has left the queue.
+        """
+        with self._database.writing() as session:
+            return self._remarks.record(session, remarks, user_of, self._clock.now())
+
+    def record_ended_jobs(self, jobs: Iterable[EndedJob]) -> None:
+        """Writes runs down; one that is on record already (the job and its start) is written anew."""
+        rows = {(job.id, job.started): asdict(job) for job in jobs}
+        if not rows:
+            return
+        with self._database.writing() as session:
+            connection = session.connection()
+            for ids in chunks(list({id_ for id_, _ in rows})):
+                run = (ENDED_JOB.c.id, ENDED_JOB.c.started)
+                for id_, started in connection.execute(select(*run).where(run[0].in_(ids))).all():
+                    if (id_, started) in rows:
+                        connection.execute(delete(ENDED_JOB).where(run[0] == id_, run[1] == started))
+            connection.execute(insert(ENDED_JOB), list(rows.values()))
+
+    def purge(self, before: float) -> int:
+        """Forgets what ended before ``before``: claims, jobs' data, old events, remarks and runs of jobs.
+
+        Live claims keep all their events, so that a replay always gives the rows. Returns the number of claims.
+        """
+        with self._database.writing() as session:
+            claims = history.purge(session, before)
+            self._remarks.forget()
+            if claims:
+                self._log(session, NewEvent("daemon", "", "purged", f"{claims} claims", "timer"))
+            return claims
+
+    def shift_late_times(self, true_time: float, ahead_s: float) -> int:
+        """Shifts all times after ``true_time`` back by ``ahead_s`` seconds, and books the cost of ended claims anew.
+
+        A clock that was ahead by ``ahead_s`` wrote these times. Returns the number of changed claims.
+        """
+        with self._database.writing() as session:
+            changes = history.shift_late_times(session, true_time, ahead_s)
+            for before, after in changes:
+                self._book_claim(session, before, after)
+            self._forget()
+            reason = f"times after the system's were {ahead_s:.0f} s ahead and are put right"
+            self._log(session, NewEvent("daemon", "", "clock", reason, "clock"))
+            return len(changes)
+
+
+def _check_new_claims(session: Session, claims: Sequence[Claim]) -> None:
+    connection, slots = session.connection(), Counter(claim.slot for claim in claims)
+    if twice := next((slot for slot, number in slots.items() if number > 1), ""):
+        raise SlotTaken(f"Two claims of one batch are for slot {twice}.")
+    for some in chunks(sorted(slots)):
+        live = (CLAIM.c.slot.in_(some), CLAIM.c.state != ClaimState.GONE)
+        taken = connection.execute(select(CLAIM.c.id, CLAIM.c.slot, CLAIM.c.state).where(*live)).first()
+        if taken is not None:
+            raise SlotTaken(f"Slot {taken[1]} has the live claim {taken[0]} ({taken[2]}).")
+    for some in chunks([claim.id for claim in claims]):
+        used = connection.execute(select(CLAIM.c.id).where(CLAIM.c.id.in_(some))).scalar()
+        if used is not None or len(set(some)) != len(some):
+            raise IllegalTransition(f"The claim id {used or some[0]} was used before; ids are never used again.")
