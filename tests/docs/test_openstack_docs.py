@@ -42,7 +42,9 @@ SECTIONS = {block.section for block in BLOCKS if not block.text.startswith(UNTRI
 
 def test_every_key_is_described() -> None:
     table = re.findall(
-        r"^\| ((?:`[\w.]+`(?:, )?)+) \|", TEXT.partition("| key of `[providers.NAME]` |")[2], re.MULTILINE
+        r"^\| ((?:`[\w.]+`(?:, )?)+) \|",
+        TEXT.partition("| key of `[providers.NAME]` |")[2].partition("\n\n")[0],
+        re.MULTILINE,
     )
     keys = {key for cell in table for key in re.findall(r"`([\w.]+)`", cell)}
     root = {f"root.{key}" for key in OpenStackRootVolume.model_fields}
