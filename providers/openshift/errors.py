@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import Any
 
 from burstd.domain.errors import (
     AuthFailed,
@@ -23,6 +23,7 @@ from burstd.domain.errors import (
     QuotaExceeded,
     RateLimited,
 )
+from providers.http_errors import HttpResponse, retry_after_s, short_message, surely_unsent
 
 ROLE = "config/openshift/role.yaml"
 SCC = "config/openshift/scc.yaml"
@@ -41,12 +42,6 @@ _IMPOSSIBLE = re.compile(
 """A LimitRange, a quota that wants more to be said, names in the settings that the cluster does not have."""
 _NOT_DONE = re.compile(r"failed calling (admission )?webhook|quota evaluation timed out", re.IGNORECASE)
 """In an answer of 500: it came before anything was stored."""
-_TAG = re.compile(r"<[^>]*>")
-_TOKEN = re.compile(r"(bearer\s+)[^\s\"']+|(?<=://)[^/@\s]*@", re.IGNORECASE)
-_UNSENT = frozenset({"NewConnectionError", "NameResolutionError", "ConnectTimeoutError"})
-"""Of urllib3: no connection came about."""
-_DISTRUST = ("CERTIFICATE_VERIFY_FAILED", "WRONG_VERSION_NUMBER")
-"""A certificate is looked at before anything is sent; what is no TLS at all has understood nothing."""
 
 
 class KubernetesAlreadyExists(BadRequest):
@@ -65,15 +60,7 @@ class ResourceVersionExpired(CloudUnavailable):
     """410: what the list or the watch was to go on from is too old by now."""
 
 
-class KubernetesResponse(NamedTuple):
-    """What came back for one request. Names of ``headers`` in small letters."""
-
-    status: int
-    headers: Mapping[str, str]
-    body: str
-
-
-def error_for_response(answer: KubernetesResponse, what: str, *, changes: bool) -> ProviderError:
+def error_for_response(answer: HttpResponse, what: str, *, changes: bool) -> ProviderError:
     """The error for an answer of 300 and more. ``what``, in the infinitive, is what was asked for."""
     status, said = answer.status, _status(answer)
     message = f"Kubernetes would not {what}: {_text(answer, said)}"
@@ -107,20 +94,15 @@ def error_for_watch_event(said: Mapping[str, Any], what: str) -> ProviderError:
     """The error for an ERROR event inside a watch: a Status, where the answer itself was 200."""
     code = said.get("code")
     status = code if isinstance(code, int) and code >= 300 else 500
-    return error_for_response(KubernetesResponse(status, {}, json.dumps(said)), what, changes=False)
+    return error_for_response(HttpResponse(status, {}, json.dumps(said)), what, changes=False)
 
 
 def error_without_response(error: BaseException, what: str, *, changes: bool) -> ProviderError:
     """The error where no answer, or half of one, came."""
-    text = _plain(str(error) or type(error).__name__)
-    if not changes or _surely_unsent(error):
+    text = short_message(str(error) or type(error).__name__)
+    if not changes or surely_unsent(error):
         return CloudUnavailable(f"cannot {what}: {text}")
     return OutcomeUnknown(f"no answer came when burstd would {what}: {text}")
-
-
-def one_line(text: str) -> str:
-    """In one line of bearable length, without tokens."""
-    return _plain(text)
 
 
 def _forbidden(message: str, said: str) -> ProviderError:
@@ -141,7 +123,7 @@ def _forbidden(message: str, said: str) -> ProviderError:
     return NotAllowed(f"{message}; a rule of the cluster forbids it: ask its administrators")
 
 
-def _missing(message: str, said: Mapping[str, Any], answer: KubernetesResponse) -> ProviderError:
+def _missing(message: str, said: Mapping[str, Any], answer: HttpResponse) -> ProviderError:
     """Only the API server itself can say that a thing is gone, and it names the thing."""
     details = said.get("details") or {}
     if said.get("reason") == "NotFound" and details.get("name"):
@@ -153,46 +135,17 @@ def _missing(message: str, said: Mapping[str, Any], answer: KubernetesResponse) 
     return CloudUnavailable(f"{message}; no API server says that: is there a proxy in between?")
 
 
-def _surely_unsent(error: BaseException) -> bool:
-    for one in _causes(error):
-        if type(one).__name__ in _UNSENT and type(one).__module__.startswith("urllib3."):
-            return True
-        if type(one).__name__ in {"SSLError", "SSLCertVerificationError"} and any(w in str(one) for w in _DISTRUST):
-            return True
-        if isinstance(one, ConnectionRefusedError):
-            return True
-    return False
-
-
-def _causes(error: BaseException) -> Iterator[BaseException]:
-    one: BaseException | None = error
-    while one is not None:
-        yield one
-        wrapped = getattr(one, "original_error", None)
-        one = wrapped if isinstance(wrapped, BaseException) else one.__cause__ or one.__context__
-
-
-def _retry_after_s(answer: KubernetesResponse, said: Mapping[str, Any]) -> float:
+def _retry_after_s(answer: HttpResponse, said: Mapping[str, Any]) -> float:
     """Seconds; 0: nothing is said."""
-    for text in (answer.headers.get("retry-after"), (said.get("details") or {}).get("retryAfterSeconds")):
-        try:
-            return max(0.0, float(text or ""))
-        except (TypeError, ValueError):
-            continue
-    return 0.0
+    return retry_after_s(answer.headers.get("retry-after"), (said.get("details") or {}).get("retryAfterSeconds"))
 
 
-def _text(answer: KubernetesResponse, said: Mapping[str, Any]) -> str:
+def _text(answer: HttpResponse, said: Mapping[str, Any]) -> str:
     """What was said, with the status."""
-    words = _plain(str(said.get("message") or "" if said else _TAG.sub(" ", answer.body)))
-    return f"{words} (HTTP {answer.status})" if words else f"HTTP {answer.status}"
+    return (answer._replace(body="") if said else answer).text(str(said.get("message") or ""), _LIMIT)
 
 
-def _plain(text: str) -> str:
-    return _TOKEN.sub(lambda found: found[1] or "", " ".join(text.split()))[:_LIMIT].rstrip(". ")
-
-
-def _status(answer: KubernetesResponse) -> Mapping[str, Any]:
+def _status(answer: HttpResponse) -> Mapping[str, Any]:
     """The Status of the body; empty: it is none."""
     try:
         said = json.loads(answer.body)

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from functools import partial
 
 from burstd.domain.plugins.provider import Idempotency, LaunchOutcome, LaunchRequest, Provider, ProviderPlugin
-from providers.openstack.calls import OpenStackCalls
 from providers.openstack.catalog.catalog import OpenStackCatalog
 from providers.openstack.catalog.quotas import OpenStackQuotas
 from providers.openstack.checks.check import check
+from providers.openstack.client.calls import OpenStackCalls
 from providers.openstack.launch.floating_ips import FloatingIps
 from providers.openstack.launch.images import OpenStackImages
 from providers.openstack.launch.launch import ServerLauncher
@@ -17,10 +17,10 @@ from providers.openstack.launch.networks import ProjectNetworks
 from providers.openstack.launch.ports import Ports
 from providers.openstack.launch.server_groups import ServerGroups
 from providers.openstack.launch.volumes import RootVolumes
-from providers.openstack.leftovers import OpenStackLeftovers
-from providers.openstack.listing import ServerListing
+from providers.openstack.servers.leftovers import OpenStackLeftovers
+from providers.openstack.servers.listing import ServerListing
+from providers.openstack.servers.terminate import ServerTerminator
 from providers.openstack.settings import OpenStackSettings
-from providers.openstack.terminate import ServerTerminator
 from providers.parsing import malformed_as_unavailable
 
 

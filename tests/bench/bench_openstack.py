@@ -23,7 +23,7 @@ import requests
 
 from burstd.domain.slurm.shape import Shape
 from burstd.runtime import logs
-from providers.openstack.calls import OpenStackCalls
+from providers.openstack.client.calls import OpenStackCalls
 from providers.openstack.provider import OpenStackProvider
 from providers.openstack.settings import OpenStackSettings
 from tests.bench.burst import CLUSTER, DaemonBench, LibraryMeter, ProviderBench

@@ -11,8 +11,8 @@ import pytest
 from keystoneauth1.token_endpoint import Token
 
 from burstd.domain.errors import CloudUnavailable, ProviderError
-from providers.openstack.access import TrustedEndpoints, _Session
-from providers.openstack.calls import OpenStackCalls
+from providers.openstack.client.access import TrustedEndpoints, _Session
+from providers.openstack.client.calls import OpenStackCalls
 from providers.openstack.settings import OpenStackSettings
 from staging.objects.swift import plugin as swift
 from tests.doubles.lying_http import HttpLie, LyingServer, lying_server

@@ -19,7 +19,7 @@ from providers.aws.provider import AwsProvider
 from providers.openshift.client.calls import OpenShiftCalls
 from providers.openshift.client.quantities import parse_quantity
 from providers.openshift.provider import OpenShiftProvider
-from providers.openstack.calls import OpenStackCalls
+from providers.openstack.client.calls import OpenStackCalls
 from providers.openstack.provider import OpenStackProvider
 from providers.openstack.settings import OpenStackSettings
 from providers.parsing import malformed_as_unavailable

@@ -12,7 +12,7 @@ from burstd.testing.cloud_world import launch_and_wait
 from providers.aws import tags as aws_tags
 from providers.aws.listing import InstanceListing as AwsListing
 from providers.openshift import labels as openshift_marks
-from providers.openstack import metadata as openstack_marks
+from providers.openstack.servers import metadata as openstack_marks
 from providers.sandbox.client import CloudApi, DirectApi
 from providers.sandbox.cloud import wire
 from providers.sandbox.provider import SandboxProvider

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
+from math import floor
 from typing import Any
 
-from providers.openshift.client.quantities import MIB, Amounts, parse_amounts, round_down
+from providers.openshift.client.quantities import MIB, Amounts, parse_amounts
 from providers.openshift.settings import NodeGroup, PodSize
 
 _KEEPS_OUT = ("NoSchedule", "NoExecute")
@@ -122,7 +123,7 @@ def add_requested(taken: dict[str, dict[str, Decimal]], pods: Iterable[KubeObjec
 def machines_that_fit(node: Amounts, taken: Amounts, wanted: Amounts) -> int:
     """How many machines that ask for ``wanted`` fit on a node beside what is ``taken``."""
     zero = Decimal(0)
-    return max(min(round_down((node.get(k, zero) - taken.get(k, zero)) / v) for k, v in wanted.items() if v), 0)
+    return max(min(floor((node.get(k, zero) - taken.get(k, zero)) / v) for k, v in wanted.items() if v), 0)
 
 
 def total_and_taken(

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
+from math import ceil, floor
 
 from burstd.domain.plugins.provider import Quota
 from providers.openshift.catalog import nodes
 from providers.openshift.catalog.catalog import OpenShiftCatalog
 from providers.openshift.catalog.limits import quota_demand
 from providers.openshift.catalog.nodes import ClusterNode
-from providers.openshift.client.quantities import Amounts, in_unit, round_down, round_up
+from providers.openshift.client.quantities import Amounts, in_unit
 from providers.openshift.settings import NodeGroup, OpenShiftSettings
 
 
@@ -74,4 +75,4 @@ class OpenShiftQuotas:
 
 def _quota(name: str, resource: str, limit: Decimal, used: Decimal) -> Quota:
     (most, word), (taken, _) = in_unit(resource, limit), in_unit(resource, used)
-    return Quota(name, round_down(most), round_up(taken), word)
+    return Quota(name, floor(most), ceil(taken), word)

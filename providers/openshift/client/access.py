@@ -19,8 +19,8 @@ from kubernetes.client.rest import RESTClientObject
 from kubernetes.config.config_exception import ConfigException
 
 from burstd.domain.errors import AuthFailed
+from providers.http_errors import short_message
 from providers.openshift.client.time_limit import TimeLimitedCall
-from providers.openshift.errors import one_line
 
 _READING = threading.Lock()
 """The client notes the file of a certificate before it has written it; another who reads the same would find none."""
@@ -54,7 +54,7 @@ class KubeconfigAccess:
                 )
             pool = RESTClientObject(configuration).pool_manager
         except ConfigException as error:
-            raise AuthFailed(f"cannot use {self._where}: {one_line(str(error))}") from None
+            raise AuthFailed(f"cannot use {self._where}: {short_message(str(error))}") from None
         except OSError as error:
             raise AuthFailed(f"cannot read {self._where}: {error.strerror or type(error).__name__}") from None
         except Exception as error:  # noqa: BLE001 - parsers and plug-ins raise what they like, with secrets in it

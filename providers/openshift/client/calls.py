@@ -19,9 +19,9 @@ from urllib.parse import quote, urlencode
 
 from burstd.domain.cloud.read_limits import BoundedList, read_bounded
 from burstd.domain.errors import AuthFailed, CloudUnavailable, OutcomeUnknown, ProviderError
+from providers.http_errors import HttpResponse
 from providers.openshift.client.time_limit import TimeLimitedCall
 from providers.openshift.errors import (
-    KubernetesResponse,
     ResourceVersionExpired,
     error_for_response,
     error_without_response,
@@ -159,7 +159,7 @@ class OpenShiftCalls:
 
         self._count("WATCH", path)
         got = self._with_fresh_credentials(begin, what, changes=False)
-        if isinstance(got, KubernetesResponse):
+        if isinstance(got, HttpResponse):
             raise error_for_response(got, what, changes=False)
         return WatchStream(got, what)
 
@@ -220,7 +220,7 @@ class OpenShiftCalls:
     ) -> str:
         sent = None if body is None else json.dumps(body).encode()
 
-        def once(access: KubeconfigAccess) -> KubernetesResponse:
+        def once(access: KubeconfigAccess) -> HttpResponse:
             return self._answer(
                 self._response(access, method, path, sent, query or {}, content_type, self._settings.timeout_s)
             )
@@ -243,11 +243,11 @@ class OpenShiftCalls:
             except WebSocketBadStatusException as error:
                 said = getattr(error, "resp_body", None) or b""
                 headers = {key.lower(): value for key, value in (error.resp_headers or {}).items()}
-                return KubernetesResponse(error.status_code, headers, bytes(said).decode(errors="replace"))
+                return HttpResponse(error.status_code, headers, bytes(said).decode(errors="replace"))
 
         self._count("GET", path)
         got = self._with_fresh_credentials(begin, what, changes=False)
-        if isinstance(got, KubernetesResponse):
+        if isinstance(got, HttpResponse):
             raise error_for_response(got, what, changes=False)
         return Channels(got, self._settings.timeout_s, skip)
 
@@ -257,13 +257,13 @@ class OpenShiftCalls:
         """What a call comes to; made again once, with credentials that were read again, where it did not know us."""
         access = self._access()
         got = self._translate_errors(once, access, what, changes)
-        if isinstance(got, KubernetesResponse) and _is_unauthenticated(got):
+        if isinstance(got, HttpResponse) and _is_unauthenticated(got):
             with self._lock:
                 if self._current_access is access:
                     # Its connections end with the calls of other threads that still use it.
                     self._current_access = None
             got = self._translate_errors(once, self._access(), what, changes)
-            if isinstance(got, KubernetesResponse) and got.status == 403 and _is_unauthenticated(got):
+            if isinstance(got, HttpResponse) and got.status == 403 and _is_unauthenticated(got):
                 raise AuthFailed(
                     f"Kubernetes would not {what}: it does not know burstd; "
                     "look at the user of the kubeconfig's context"
@@ -307,14 +307,14 @@ class OpenShiftCalls:
             retries=False,
         )
 
-    def _answer(self, response: Any) -> KubernetesResponse:
+    def _answer(self, response: Any) -> HttpResponse:
         try:
             body = read_bounded(response.stream(_PIECE, decode_content=True))
         finally:
             response.release_conn()
         headers = {key.lower(): value for key, value in response.headers.items()}
         self._read_clock(headers.get("date", ""))
-        return KubernetesResponse(response.status, headers, body.decode(errors="replace"))
+        return HttpResponse(response.status, headers, body.decode(errors="replace"))
 
     def _read_clock(self, date: str) -> None:
         try:
@@ -352,7 +352,7 @@ class OpenShiftCalls:
             self.call_counts[f"{'LIST' if verb == 'GET' and not one else verb} {kind}"] += 1
 
 
-def _is_unauthenticated(answer: KubernetesResponse) -> bool:
+def _is_unauthenticated(answer: HttpResponse) -> bool:
     """Whether the API server did not take the credentials; without any, some servers say what nobody may do."""
     return answer.status == http.client.UNAUTHORIZED or (
         answer.status == http.client.FORBIDDEN and '"system:anonymous"' in answer.body.replace("\\", "")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
+from decimal import Decimal
 from typing import Any
 
 from burstd.domain.errors import CloudUnavailable
@@ -38,16 +38,6 @@ def parse_quantity(said: object) -> Decimal:
 def parse_amounts(said: Mapping[str, Any] | None) -> dict[str, Decimal]:
     """Of a ResourceList."""
     return {name: parse_quantity(value) for name, value in (said or {}).items()}
-
-
-def round_down(value: Decimal) -> int:
-    """The whole number below."""
-    return int(value.to_integral_value(ROUND_FLOOR))
-
-
-def round_up(value: Decimal) -> int:
-    """The whole number above."""
-    return int(value.to_integral_value(ROUND_CEILING))
 
 
 def format_quantity(resource: str, value: Decimal) -> str:

@@ -2,14 +2,14 @@
 
 Each message is one byte for the channel and then any bytes (subprotocol ``v4.channel.k8s.io``, see
 https://kubernetes.io/docs/reference/using-api/api-concepts/ and ``pods/exec``, ``pods/portforward``); frames are those
-of RFC 6455. websocket-client makes the connection, with the credentials of the kubeconfig. The frames are written here,
-because its socket cannot be read by one thread while another writes: OpenSSL does not allow that, so that both take
-turns on a socket that never blocks, and neither waits for the other while it waits for the network.
+of RFC 6455. websocket-client makes the connection, with the credentials of the kubeconfig, and the frames to be sent.
+They are sent and read here, because its socket cannot be read by one thread while another writes: OpenSSL does not
+allow that, so both take turns on a socket that never blocks, and neither waits for the other while it waits for the
+network.
 """
 
 from __future__ import annotations
 
-import os
 import select
 import socket
 import ssl
@@ -253,13 +253,7 @@ class Channels:
 
 
 def _frame(kind: int, body: bytes) -> bytes:
-    """A client's frame: whole, masked (RFC 6455, 5.2 and 5.3)."""
-    length, mask = len(body), os.urandom(4)
-    if length < 126:
-        head = struct.pack("!BB", 128 | kind, 128 | length)
-    elif length < 1 << 16:
-        head = struct.pack("!BBH", 128 | kind, 128 | 126, length)
-    else:
-        head = struct.pack("!BBQ", 128 | kind, 128 | 127, length)
-    key = int.from_bytes((mask * (length // 4 + 1))[:length], "big")
-    return head + mask + (int.from_bytes(body, "big") ^ key).to_bytes(length, "big")
+    """A client's frame: whole, masked."""
+    from websocket import ABNF  # noqa: PLC0415 - see open_websocket
+
+    return bytes(ABNF.create_frame(body, kind).format())

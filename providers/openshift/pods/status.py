@@ -13,8 +13,8 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from burstd.domain.cloud.instance import Instance, InstanceState
+from providers.http_errors import short_message
 from providers.openshift import labels
-from providers.openshift.errors import one_line
 from providers.openshift.settings import OpenShiftSettings
 
 _PULLS = frozenset({"ErrImagePull", "ImagePullBackOff", "ImageInspectError", "RegistryUnavailable"})
@@ -105,7 +105,7 @@ def pod_verdict(
             return trouble
         ready = has_started(pod) and pod_address(pod, settings.network)
         return PodVerdict(InstanceState.RUNNING if ready else InstanceState.PENDING)
-    return PodVerdict(InstanceState.UNKNOWN, one_line(str(status.get("message") or "")))
+    return PodVerdict(InstanceState.UNKNOWN, short_message(str(status.get("message") or "")))
 
 
 def is_dead(pod: Pod) -> bool:
@@ -181,14 +181,14 @@ def _going(pod: Pod, now: float) -> str:
     if node and until is not None and now >= until + _CONFIRM_S:
         return f"node {node} does not confirm its end"
     taken = pod_condition(pod, "DisruptionTarget")
-    return one_line(str(taken.get("message") or taken.get("reason") or ""))
+    return short_message(str(taken.get("message") or taken.get("reason") or ""))
 
 
 def _ended(pod: Pod, *, ran: bool) -> PodVerdict:
     status = _status(pod)
     over = (_container(pod).get("state") or {}).get("terminated") or {}
     reason, said = str(status.get("reason") or over.get("reason") or ""), status.get("message") or over.get("message")
-    words = one_line(": ".join(str(word) for word in (reason, said) if word))
+    words = short_message(": ".join(str(word) for word in (reason, said) if word))
     if over.get("reason") in _UNSTARTED:
         cause = "image" if _NO_SUCH_PROGRAM.search(str(over.get("message"))) else ""
         return PodVerdict(InstanceState.ERROR, f"its container cannot start: {words}", cause)
@@ -206,7 +206,7 @@ def _ended(pod: Pod, *, ran: bool) -> PodVerdict:
 def _waiting(pod: Pod, settings: OpenShiftSettings, pull: ImagePullFailure | None) -> PodVerdict | None:
     """What a container says that will never come, or not in time."""
     said = _wait(pod)
-    reason, words = said.get("reason"), one_line(str(said.get("message") or said.get("reason") or ""))
+    reason, words = said.get("reason"), short_message(str(said.get("message") or said.get("reason") or ""))
     if reason in _NEVER_AN_IMAGE:
         return PodVerdict(InstanceState.ERROR, f"its image cannot be used: {reason}: {words}", "image")
     if reason in _NEVER_A_CONTAINER:
@@ -217,7 +217,7 @@ def _waiting(pod: Pod, settings: OpenShiftSettings, pull: ImagePullFailure | Non
         return PodVerdict(InstanceState.ERROR, f"its container cannot be made: {reason}: {words}", cause)
     if reason not in _PULLS:
         return None
-    known = one_line(pull.message) if pull is not None else words
+    known = short_message(pull.message) if pull is not None else words
     if late or _NO_SUCH_IMAGE.search(known):
         return PodVerdict(InstanceState.ERROR, f"its image cannot be pulled: {known}", "image")
     return None
@@ -233,7 +233,7 @@ def _unplaced(pod: Pod, settings: OpenShiftSettings, now: float) -> PodVerdict |
     since = parse_time(said.get("lastTransitionTime")) or parse_time(pod["metadata"].get("creationTimestamp"))
     if since is None or now - since < patience:
         return None
-    words = one_line(str(said.get("message") or "no node takes it"))
+    words = short_message(str(said.get("message") or "no node takes it"))
     if "persistentvolumeclaim" not in words.lower():
         return PodVerdict(InstanceState.ERROR, f"no node takes it: {words}", "capacity")
     claims = ", ".join(_claims(pod)) or "?"

@@ -11,8 +11,8 @@ from fnmatch import fnmatchcase
 from burstd.domain.cloud.offer import Hardware, Offer
 from burstd.domain.errors import BadRequest, NotAllowed
 from providers.cache import CachedValue
-from providers.openstack.calls import OpenStackCalls
 from providers.openstack.catalog.flavors import Flavor, parse_flavor
+from providers.openstack.client.calls import OpenStackCalls
 from providers.openstack.settings import OpenStackSettings
 
 _CACHE_S = 300.0

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 
 from burstd.domain.errors import NotFound
 from burstd.domain.plugins.provider import Quota
-from providers.openstack.calls import OpenStackCalls
+from providers.openstack.client.calls import OpenStackCalls
 from providers.openstack.settings import OpenStackSettings
 
 _COMPUTE = (

@@ -7,11 +7,11 @@ from collections.abc import Iterator, Sequence
 from burstd.domain.errors import ProviderError
 from burstd.domain.plugins.provider import Finding
 from providers.checks import NO_IMAGE, Check, Verdict, bad, first_few, good, image_key, images_in_use, run_checks
-from providers.openstack.calls import OpenStackCalls
 from providers.openstack.catalog.catalog import OpenStackCatalog
 from providers.openstack.catalog.quotas import OpenStackQuotas
 from providers.openstack.checks import access, network, supply
 from providers.openstack.checks.project import CheckedProject, error_verdict
+from providers.openstack.client.calls import OpenStackCalls
 from providers.openstack.launch.images import OpenStackImages
 from providers.openstack.launch.networks import ProjectNetworks
 from providers.openstack.settings import OpenStackSettings

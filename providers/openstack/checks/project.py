@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from providers.checks import ErrorRemedies
-from providers.openstack.calls import OpenStackCalls
 from providers.openstack.catalog.catalog import OpenStackCatalog
 from providers.openstack.catalog.flavors import Flavor
 from providers.openstack.catalog.quotas import OpenStackQuotas
+from providers.openstack.client.calls import OpenStackCalls
 from providers.openstack.launch.images import OpenStackImage, OpenStackImages
 from providers.openstack.launch.networks import ProjectNetworks
 from providers.openstack.settings import OpenStackSettings

@@ -11,11 +11,11 @@ from typing import Any
 
 from burstd.domain.errors import BadRequest, CloudUnavailable, NotFound, OutcomeUnknown, ProviderError, QuotaExceeded
 from providers.batch_calls import BatchCall
-from providers.openstack import metadata
-from providers.openstack.calls import OpenStackCalls
+from providers.openstack.client.calls import OpenStackCalls
 from providers.openstack.launch.networks import ProjectNetworks
 from providers.openstack.launch.ports import NO_ADDRESSES, ClaimPorts
-from providers.openstack.owned_resources import FLOATING, OwnedResources, claim_id_of
+from providers.openstack.servers import metadata
+from providers.openstack.servers.owned_resources import FLOATING, OwnedResources, claim_id_of
 from providers.openstack.settings import OpenStackSettings
 
 Resource = Mapping[str, Any]

@@ -28,14 +28,14 @@ from burstd.domain.errors import (
 )
 from burstd.domain.plugins.provider import LaunchOutcome, LaunchRequest
 from providers.batch_calls import BatchCall
-from providers.openstack import metadata
-from providers.openstack.calls import OpenStackCalls
 from providers.openstack.catalog.catalog import OpenStackCatalog
+from providers.openstack.client.calls import OpenStackCalls
 from providers.openstack.launch.floating_ips import FloatingIps
 from providers.openstack.launch.images import OpenStackImage, OpenStackImages
 from providers.openstack.launch.ports import NO_PORTS, ClaimPorts, Ports
 from providers.openstack.launch.server_groups import ServerGroups
 from providers.openstack.launch.volumes import RootVolumes
+from providers.openstack.servers import metadata
 from providers.openstack.settings import OpenStackSettings
 
 _VERSION = "2.72"

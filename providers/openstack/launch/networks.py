@@ -12,7 +12,7 @@ from typing import Any
 
 from burstd.domain.errors import BadRequest
 from providers.cache import CachedValue
-from providers.openstack.calls import OpenStackCalls
+from providers.openstack.client.calls import OpenStackCalls
 from providers.openstack.settings import OpenStackSettings
 
 _CACHE_S = 300.0

@@ -28,12 +28,12 @@ from burstd.domain.errors import (
 )
 from burstd.domain.plugins.provider import LaunchRequest
 from providers.batch_calls import BatchCall
-from providers.openstack import metadata
-from providers.openstack.calls import OpenStackCalls
-from providers.openstack.errors import OpenStackConflict
+from providers.openstack.client.calls import OpenStackCalls
+from providers.openstack.client.errors import OpenStackConflict
 from providers.openstack.launch.networks import ProjectNetworks
-from providers.openstack.owned_resources import PORTS, OwnedResources, claim_id_of
-from providers.openstack.servers import ProjectServers
+from providers.openstack.servers import metadata
+from providers.openstack.servers.owned_resources import PORTS, OwnedResources, claim_id_of
+from providers.openstack.servers.project_servers import ProjectServers
 from providers.openstack.settings import OpenStackSettings
 
 PortJson = Mapping[str, Any]

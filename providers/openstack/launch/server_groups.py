@@ -14,8 +14,8 @@ from typing import Any
 from burstd.domain.errors import BadRequest, CloudUnavailable, OutcomeUnknown, ProviderError
 from burstd.domain.plugins.provider import LaunchRequest
 from providers.cache import CachedValue
-from providers.openstack import metadata
-from providers.openstack.calls import OpenStackCalls
+from providers.openstack.client.calls import OpenStackCalls
+from providers.openstack.servers import metadata
 from providers.openstack.settings import OpenStackSettings
 
 _CACHE_S = 300.0

@@ -15,10 +15,10 @@ from burstd.domain.errors import CloudUnavailable, NotFound, OutcomeUnknown, Pro
 from burstd.domain.plugins.provider import LaunchRequest
 from providers.batch_calls import BatchCall
 from providers.cache import CachedValue
-from providers.openstack import metadata
-from providers.openstack.calls import OpenStackCalls
+from providers.openstack.client.calls import OpenStackCalls
 from providers.openstack.launch.images import OpenStackImage
-from providers.openstack.owned_resources import OwnedResources
+from providers.openstack.servers import metadata
+from providers.openstack.servers.owned_resources import OwnedResources
 from providers.openstack.settings import OpenStackRootVolume, OpenStackSettings
 
 _COMING = ("creating", "downloading")

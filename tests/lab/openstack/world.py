@@ -17,7 +17,7 @@ from burstd.domain.cloud.offer import Offer
 from burstd.domain.errors import CloudUnavailable
 from burstd.domain.plugins.provider import Provider
 from burstd.testing.cloud_world import Breakage, FaultWorld
-from providers.openstack.calls import OpenStackCalls
+from providers.openstack.client.calls import OpenStackCalls
 from providers.openstack.provider import OpenStackProvider
 from providers.openstack.settings import OpenStackSettings
 from tests.lab.openstack import seed

@@ -18,10 +18,10 @@ from burstd.domain.errors import (
     QuotaExceeded,
     RateLimited,
 )
+from providers.http_errors import HttpResponse
 from providers.openshift.errors import (
     KubernetesAlreadyExists,
     KubernetesConflict,
-    KubernetesResponse,
     NoSuchApi,
     ResourceVersionExpired,
     error_for_response,
@@ -30,16 +30,16 @@ from providers.openshift.errors import (
 )
 
 
-def status(code: int, reason: str, message: str, **details: Any) -> KubernetesResponse:
+def status(code: int, reason: str, message: str, **details: Any) -> HttpResponse:
     said = {"kind": "Status", "status": "Failure", "code": code, "reason": reason, "message": message}
-    return KubernetesResponse(code, {}, json.dumps(said | ({"details": details} if details else {})))
+    return HttpResponse(code, {}, json.dumps(said | ({"details": details} if details else {})))
 
 
-def forbidden(message: str) -> KubernetesResponse:
+def forbidden(message: str) -> HttpResponse:
     return status(403, "Forbidden", f'pods "node-1" is forbidden: {message}')
 
 
-ANSWERS: list[tuple[KubernetesResponse, type[ProviderError], str]] = [
+ANSWERS: list[tuple[HttpResponse, type[ProviderError], str]] = [
     (status(401, "Unauthorized", "Unauthorized"), AuthFailed, "token or certificate"),
     (
         forbidden("exceeded quota: compute, requested: requests.nvidia.com/gpu=1, used: 4, limited: 4"),
@@ -78,8 +78,8 @@ ANSWERS: list[tuple[KubernetesResponse, type[ProviderError], str]] = [
     (status(404, "NotFound", 'pods "a" not found', name="a", kind="pods"), NotFound, 'pods "a"'),
     (status(404, "NotFound", 'namespaces "h" not found', name="h", kind="namespaces"), BadRequest, "create it"),
     (status(404, "NotFound", "the server could not find the requested resource"), NoSuchApi, "could not find"),
-    (KubernetesResponse(404, {}, "404 page not found\n"), NoSuchApi, "page not found"),
-    (KubernetesResponse(404, {}, "<html><h1>Nothing here</h1></html>"), CloudUnavailable, "Nothing here (HTTP 404)"),
+    (HttpResponse(404, {}, "404 page not found\n"), NoSuchApi, "page not found"),
+    (HttpResponse(404, {}, "<html><h1>Nothing here</h1></html>"), CloudUnavailable, "Nothing here (HTTP 404)"),
     (status(409, "AlreadyExists", 'pods "a" already exists', name="a", kind="pods"), KubernetesAlreadyExists, "exists"),
     (
         status(409, "Conflict", 'Operation cannot be fulfilled on resourcequotas "q": modified'),
@@ -91,13 +91,13 @@ ANSWERS: list[tuple[KubernetesResponse, type[ProviderError], str]] = [
     (status(422, "Invalid", 'Pod "a" is invalid: spec.containers[0].image: Required value'), BadRequest, "image"),
     (status(400, "BadRequest", 'admission webhook "w" denied the request: no'), BadRequest, "denied"),
     (status(413, "RequestEntityTooLarge", "limit is 3145728"), BadRequest, "limit"),
-    (KubernetesResponse(302, {"location": "https://login"}, ""), CloudUnavailable, "leads elsewhere"),
+    (HttpResponse(302, {"location": "https://login"}, ""), CloudUnavailable, "leads elsewhere"),
 ]
 
 
 @pytest.mark.parametrize(("answer", "kind", "words"), ANSWERS, ids=[f"{a.status}-{w}" for a, _, w in ANSWERS])
 @pytest.mark.parametrize("changes", [True, False])
-def test_answers(answer: KubernetesResponse, kind: type[ProviderError], words: str, changes: bool) -> None:
+def test_answers(answer: HttpResponse, kind: type[ProviderError], words: str, changes: bool) -> None:
     error = error_for_response(answer, "make pod node-1", changes=changes)
     assert type(error) is kind, repr(error)
     assert words in str(error)
@@ -106,7 +106,7 @@ def test_answers(answer: KubernetesResponse, kind: type[ProviderError], words: s
 
 @pytest.mark.parametrize("code", [408, 500, 502, 503, 504])
 def test_what_became_of_a_change_a_broken_server_does_not_say(code: int) -> None:
-    answer = KubernetesResponse(code, {"retry-after": "7"}, "")
+    answer = HttpResponse(code, {"retry-after": "7"}, "")
     assert type(error_for_response(answer, "x", changes=True)) is OutcomeUnknown
     read = error_for_response(answer, "x", changes=False)
     assert (type(read), read.retry_after_s) == (CloudUnavailable, 7.0)

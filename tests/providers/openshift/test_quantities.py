@@ -7,7 +7,7 @@ from decimal import Decimal
 import pytest
 
 from burstd.domain.errors import CloudUnavailable
-from providers.openshift.client.quantities import format_quantity, in_unit, parse_quantity, round_down, round_up
+from providers.openshift.client.quantities import format_quantity, in_unit, parse_quantity
 
 
 @pytest.mark.parametrize(
@@ -26,14 +26,6 @@ def test_every_form_of_the_grammar(text: object, value: str) -> None:
 def test_what_is_no_quantity_is_an_answer_of_nobodys(text: object) -> None:
     with pytest.raises(CloudUnavailable, match="is no quantity"):
         parse_quantity(text)
-
-
-def test_whole_numbers_below_and_above() -> None:
-    assert [(round_down(parse_quantity(q)), round_up(parse_quantity(q))) for q in ("3500m", "4", "-100m")] == [
-        (3, 4),
-        (4, 4),
-        (-1, 0),
-    ]
 
 
 @pytest.mark.parametrize(

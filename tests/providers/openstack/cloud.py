@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from burstd.domain.errors import BadRequest, NotFound, ProviderError
-from providers.openstack.calls import OpenStackCalls
+from providers.openstack.client.calls import OpenStackCalls
 from providers.openstack.settings import OpenStackSettings
 
 PROJECT = "p1"

@@ -13,7 +13,7 @@ from burstd.domain.cloud.offer import Offer
 from burstd.domain.errors import BadRequest, NotFound, ProviderError, QuotaExceeded
 from burstd.domain.plugins.provider import LaunchRequest
 from burstd.domain.slurm.shape import Shape
-from providers.openstack.calls import OpenStackCalls
+from providers.openstack.client.calls import OpenStackCalls
 from providers.openstack.settings import OpenStackSettings
 
 CLUSTER = "ours"

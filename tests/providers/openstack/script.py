@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from burstd.domain.errors import ProviderError
-from providers.openstack.calls import OpenStackCalls
+from providers.openstack.client.calls import OpenStackCalls
 from providers.openstack.settings import OpenStackSettings
 from tests.providers.openstack.project import PROJECT, settings
 

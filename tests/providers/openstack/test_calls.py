@@ -19,7 +19,7 @@ from burstd.domain.errors import (
     ProviderError,
     RateLimited,
 )
-from providers.openstack.calls import OpenStackCalls
+from providers.openstack.client.calls import OpenStackCalls
 from providers.openstack.settings import OpenStackSettings
 from tests.providers.openstack.stub import PASSWORD, TOKEN, Said, Stub, serving
 

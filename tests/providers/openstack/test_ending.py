@@ -6,8 +6,8 @@ import pytest
 
 from burstd.domain.cloud.instance import TAG_CLAIM, TAG_CLUSTER
 from burstd.domain.errors import BadRequest, CloudUnavailable, NotAllowed, NotFound
-from providers.openstack import metadata
-from providers.openstack.terminate import ServerTerminator
+from providers.openstack.servers import metadata
+from providers.openstack.servers.terminate import ServerTerminator
 from tests.providers.openstack.project import PROJECT, settings
 from tests.providers.openstack.script import Answer, ScriptedCalls
 

@@ -24,9 +24,9 @@ from burstd.domain.errors import (
     QuotaExceeded,
     RateLimited,
 )
-from providers.openstack.errors import (
+from providers.http_errors import HttpResponse
+from providers.openstack.client.errors import (
     OpenStackConflict,
-    OpenStackResponse,
     error_for_login,
     error_for_response,
     error_without_response,
@@ -35,20 +35,20 @@ from providers.openstack.errors import (
 ID = {"x-openstack-request-id": "req-1"}
 
 
-def answer(status: int, body: Any = None, **headers: str) -> OpenStackResponse:
+def answer(status: int, body: Any = None, **headers: str) -> HttpResponse:
     text = body if isinstance(body, str) else json.dumps(body)
-    return OpenStackResponse(status, {**ID, **{name.replace("_", "-"): value for name, value in headers.items()}}, text)
+    return HttpResponse(status, {**ID, **{name.replace("_", "-"): value for name, value in headers.items()}}, text)
 
 
-def nova(word: str, status: int, message: str) -> OpenStackResponse:
+def nova(word: str, status: int, message: str) -> HttpResponse:
     return answer(status, {word: {"code": status, "message": message}})
 
 
-def neutron(kind: str, status: int, message: str) -> OpenStackResponse:
+def neutron(kind: str, status: int, message: str) -> HttpResponse:
     return answer(status, {"NeutronError": {"type": kind, "message": message, "detail": ""}})
 
 
-ANSWERS: list[tuple[OpenStackResponse, type[ProviderError], str]] = [
+ANSWERS: list[tuple[HttpResponse, type[ProviderError], str]] = [
     (nova("forbidden", 403, "Quota exceeded for cores: Requested 1, but already used 10 of 10 cores"),
      QuotaExceeded, "already used 10 of 10 cores (HTTP 403)"),
     (nova("forbidden", 403, "Maximum number of ports exceeded"), QuotaExceeded, "ports"),
@@ -76,7 +76,7 @@ ANSWERS: list[tuple[OpenStackResponse, type[ProviderError], str]] = [
 
 
 @pytest.mark.parametrize(("said", "kind", "says"), ANSWERS)
-def test_what_a_service_says(said: OpenStackResponse, kind: type[ProviderError], says: str) -> None:
+def test_what_a_service_says(said: HttpResponse, kind: type[ProviderError], says: str) -> None:
     """Each of these says that nothing was done, whatever was asked."""
     for changes in (True, False):
         error = error_for_response(said, "make a server", changes=changes)
@@ -111,7 +111,7 @@ BALANCERS = [
 @pytest.mark.parametrize(("status", "text", "kind"), BALANCERS)
 def test_what_a_balancer_says(status: int, text: str, kind: type[ProviderError]) -> None:
     """Mostly of 503 it is known that it found no service; of 404, that no service of OpenStack's was asked."""
-    error = error_for_response(OpenStackResponse(status, {}, text), "x", changes=True)
+    error = error_for_response(HttpResponse(status, {}, text), "x", changes=True)
     assert type(error) is kind
     assert "<" not in str(error)
 
@@ -120,7 +120,7 @@ def later(seconds: float) -> str:
     return format_datetime(datetime.now(UTC) + timedelta(seconds=seconds), usegmt=True)
 
 
-PAUSES: list[tuple[OpenStackResponse, float]] = [
+PAUSES: list[tuple[HttpResponse, float]] = [
     (answer(429, "", retry_after="7"), 7.0),
     (answer(413, {"overLimit": {"message": "slow", "retryAfter": "54"}}), 54.0),
     (answer(429, "", retry_after="soon"), 0.0),
@@ -131,7 +131,7 @@ PAUSES: list[tuple[OpenStackResponse, float]] = [
 
 
 @pytest.mark.parametrize(("said", "seconds"), PAUSES)
-def test_how_long_to_wait(said: OpenStackResponse, seconds: float) -> None:
+def test_how_long_to_wait(said: HttpResponse, seconds: float) -> None:
     assert error_for_response(said, "x", changes=True).retry_after_s == seconds
 
 
@@ -147,7 +147,7 @@ def test_words_of_bearable_length() -> None:
     assert "\n" not in said
 
 
-LOGINS: list[tuple[OpenStackResponse, type[ProviderError], str]] = [
+LOGINS: list[tuple[HttpResponse, type[ProviderError], str]] = [
     (answer(401, {"error": {"message": "It requires authentication."}}), AuthFailed, "clouds.yaml"),
     (answer(403, {"error": {"message": "The account is locked"}}), AuthFailed, "locked"),
     (answer(404, {"error": {"message": "not here"}}), AuthFailed, "auth_url"),
@@ -159,7 +159,7 @@ LOGINS: list[tuple[OpenStackResponse, type[ProviderError], str]] = [
 
 
 @pytest.mark.parametrize(("said", "kind", "says"), LOGINS)
-def test_what_keystone_says(said: OpenStackResponse, kind: type[ProviderError], says: str) -> None:
+def test_what_keystone_says(said: HttpResponse, kind: type[ProviderError], says: str) -> None:
     error = error_for_login(said)
     assert type(error) is kind
     assert says in str(error)

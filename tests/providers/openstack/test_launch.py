@@ -19,7 +19,6 @@ from burstd.domain.errors import (
     RateLimited,
 )
 from burstd.domain.plugins.provider import LaunchOutcome, LaunchRequest
-from providers.openstack import metadata
 from providers.openstack.launch.floating_ips import FloatingIps
 from providers.openstack.launch.images import OpenStackImages
 from providers.openstack.launch.launch import ServerLauncher
@@ -27,6 +26,7 @@ from providers.openstack.launch.networks import ProjectNetworks
 from providers.openstack.launch.ports import Ports
 from providers.openstack.launch.server_groups import ServerGroups
 from providers.openstack.launch.volumes import RootVolumes
+from providers.openstack.servers import metadata
 from tests.providers.openstack.project import CLUSTER, PROJECT, FakeProject, Killed, many, request, settings
 
 ALL = {

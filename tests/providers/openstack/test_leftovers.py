@@ -6,9 +6,9 @@ import pytest
 
 from burstd.domain.cloud.instance import Leftover
 from burstd.domain.errors import BadRequest, CloudUnavailable, NotFound
-from providers.openstack import metadata
-from providers.openstack.errors import OpenStackConflict
-from providers.openstack.leftovers import OpenStackLeftovers
+from providers.openstack.client.errors import OpenStackConflict
+from providers.openstack.servers import metadata
+from providers.openstack.servers.leftovers import OpenStackLeftovers
 from tests.providers.openstack.project import PROJECT, settings
 from tests.providers.openstack.script import Answer, ScriptedCalls
 

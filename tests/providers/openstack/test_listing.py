@@ -6,9 +6,9 @@ import pytest
 
 from burstd.domain.cloud.instance import Instance, InstanceState
 from burstd.domain.errors import CloudUnavailable, NotFound, OutcomeUnknown, ProviderError
-from providers.openstack import metadata
-from providers.openstack.errors import OpenStackConflict
-from providers.openstack.listing import ServerListing
+from providers.openstack.client.errors import OpenStackConflict
+from providers.openstack.servers import metadata
+from providers.openstack.servers.listing import ServerListing
 from tests.providers.openstack.project import PROJECT, settings
 from tests.providers.openstack.script import Answer, ScriptedCalls
 

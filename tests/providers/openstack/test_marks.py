@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from providers.openstack import metadata
-from providers.openstack.metadata import ResourceOwner, ServerGroupOwner
+from providers.openstack.servers import metadata
+from providers.openstack.servers.metadata import ResourceOwner, ServerGroupOwner
 
 DESCRIPTIONS: list[tuple[str | None, ResourceOwner | None]] = [
     (metadata.owner_description("ours", "c1"), ResourceOwner("ours", "c1")),

@@ -22,7 +22,12 @@ from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 
 from burstd.domain.cloud.read_limits import AnswerTooLarge, read_bounded
 from burstd.domain.errors import AuthFailed, BadRequest, CloudUnavailable, OutcomeUnknown, ProviderError
-from providers.openstack.errors import OpenStackResponse, error_for_login, error_for_response, error_without_response
+from providers.http_errors import HttpResponse
+from providers.openstack.client.errors import (
+    error_for_login,
+    error_for_response,
+    error_without_response,
+)
 
 _CONNECT_S = 5.0
 _MAX_CONNECTIONS = 64
@@ -172,10 +177,10 @@ def is_login(url: str) -> bool:
     return url.partition("?")[0].endswith(_LOGIN)
 
 
-def read_response(response: requests.Response) -> OpenStackResponse:
+def read_response(response: requests.Response) -> HttpResponse:
     """As errors.py has it."""
     headers = {name.lower(): value for name, value in response.headers.items()}
-    return OpenStackResponse(response.status_code, headers, response.text)
+    return HttpResponse(response.status_code, headers, response.text)
 
 
 def provider_error(error: Exception, what: str, *, changes: bool, sent: bool) -> ProviderError:

@@ -14,12 +14,12 @@ from urllib.parse import quote
 from burstd.domain.cloud.instance import Leftover
 from burstd.domain.errors import BadRequest, NotFound, ProviderError
 from providers.batch_calls import BatchCall
-from providers.openstack import metadata
-from providers.openstack.calls import OpenStackCalls
-from providers.openstack.errors import OpenStackConflict
-from providers.openstack.owned_resources import FLOATING as ADDRESSES
-from providers.openstack.owned_resources import PORTS, OwnedResources
-from providers.openstack.servers import ProjectServers
+from providers.openstack.client.calls import OpenStackCalls
+from providers.openstack.client.errors import OpenStackConflict
+from providers.openstack.servers import metadata
+from providers.openstack.servers.owned_resources import FLOATING as ADDRESSES
+from providers.openstack.servers.owned_resources import PORTS, OwnedResources
+from providers.openstack.servers.project_servers import ProjectServers
 from providers.openstack.settings import OpenStackSettings
 
 PORT, FLOATING, VOLUME, GROUP = "port", "floating-ip", "volume", "server-group"

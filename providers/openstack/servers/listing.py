@@ -14,11 +14,11 @@ from urllib.parse import quote
 from burstd.domain.cloud.instance import Instance, InstanceState
 from burstd.domain.errors import CloudUnavailable, OutcomeUnknown, ProviderError
 from providers.batch_calls import BatchCall
-from providers.openstack import metadata
-from providers.openstack.calls import OpenStackCalls
-from providers.openstack.errors import OpenStackConflict
-from providers.openstack.owned_resources import FLOATING, OwnedResources, claim_id_of
-from providers.openstack.servers import ProjectServers, ServerJson
+from providers.openstack.client.calls import OpenStackCalls
+from providers.openstack.client.errors import OpenStackConflict
+from providers.openstack.servers import metadata
+from providers.openstack.servers.owned_resources import FLOATING, OwnedResources, claim_id_of
+from providers.openstack.servers.project_servers import ProjectServers, ServerJson
 from providers.openstack.settings import OpenStackSettings
 
 _STATES = {

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from burstd.domain.cloud.instance import TAG_CLUSTER
-from providers.openstack import metadata
-from providers.openstack.calls import OpenStackCalls
+from providers.openstack.client.calls import OpenStackCalls
+from providers.openstack.servers import metadata
 from providers.openstack.settings import OpenStackSettings
 
 PORTS, FLOATING = "ports", "floatingips"

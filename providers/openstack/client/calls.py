@@ -17,7 +17,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from burstd.domain.cloud.read_limits import BoundedList
 from burstd.domain.errors import AuthFailed, BadRequest, CloudUnavailable, NotFound, OutcomeUnknown, ProviderError
-from providers.openstack.errors import error_for_response
+from providers.openstack.client.errors import error_for_response
 from providers.openstack.settings import OpenStackSettings
 
 _READS = ("GET", "HEAD")
@@ -44,7 +44,7 @@ class OpenStackCalls:
     def connection(self) -> Any:
         """openstacksdk's, for use within ``told``. Raises AuthFailed where the credentials cannot be read."""
         try:
-            from providers.openstack import access  # noqa: PLC0415 - a site without OpenStack has none
+            from providers.openstack.client import access  # noqa: PLC0415 - a site without OpenStack has none
         except ImportError:
             raise AuthFailed("providers of kind openstack need openstacksdk: pip install 'burstd[openstack]'") from None
         settings = self._settings
@@ -67,7 +67,7 @@ class OpenStackCalls:
         except ProviderError:
             raise
         except Exception as error:  # noqa: BLE001 - openstacksdk lets through what requests, files and parsers raise
-            from providers.openstack import access  # noqa: PLC0415 - see above
+            from providers.openstack.client import access  # noqa: PLC0415 - see above
 
             meant = access.provider_error(error, what, changes=changes, sent=self._thread_state.sent)
             if access.is_stale(error) or isinstance(meant, AuthFailed):
@@ -171,7 +171,7 @@ class OpenStackCalls:
                     unclear = OutcomeUnknown if changes else CloudUnavailable
                     raise unclear(f"cannot {what}: the answer is no JSON object: is there a proxy in between?")
                 return said
-        from providers.openstack import access  # noqa: PLC0415 - see above
+        from providers.openstack.client import access  # noqa: PLC0415 - see above
 
         raise error_for_response(access.read_response(response), what, changes=changes)
 
@@ -189,7 +189,7 @@ class OpenStackCalls:
 
     def _before_send(self, method: str, url: str) -> None:
         """Hears of each request on its way out, those for tokens and versions too."""
-        from providers.openstack import access  # noqa: PLC0415 - see above
+        from providers.openstack.client import access  # noqa: PLC0415 - see above
 
         self._thread_state.sent = method not in _READS and not access.is_login(url)
         with self._counting:

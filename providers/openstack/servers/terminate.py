@@ -17,11 +17,11 @@ from functools import partial
 
 from burstd.domain.errors import BadRequest, NotAllowed, NotFound, ProviderError
 from providers.batch_calls import BatchCall
-from providers.openstack import metadata
-from providers.openstack.calls import OpenStackCalls
-from providers.openstack.errors import OpenStackConflict
-from providers.openstack.owned_resources import FLOATING, PORTS, OwnedResources, claim_id_of
-from providers.openstack.servers import ProjectServers
+from providers.openstack.client.calls import OpenStackCalls
+from providers.openstack.client.errors import OpenStackConflict
+from providers.openstack.servers import metadata
+from providers.openstack.servers.owned_resources import FLOATING, PORTS, OwnedResources, claim_id_of
+from providers.openstack.servers.project_servers import ProjectServers
 from providers.openstack.settings import OpenStackSettings
 
 _ID = re.compile(r"[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}")

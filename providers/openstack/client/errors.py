@@ -7,10 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
-from typing import Any, NamedTuple
+from typing import Any
 
 from burstd.domain.errors import (
     AuthFailed,
@@ -23,6 +20,7 @@ from burstd.domain.errors import (
     QuotaExceeded,
     RateLimited,
 )
+from providers.http_errors import HttpResponse, retry_after_s, short_message, surely_unsent
 
 _LIMIT = 400
 _REQUEST_IDS = ("x-openstack-request-id", "x-compute-request-id")
@@ -30,27 +28,13 @@ _QUOTA = re.compile(r"quota|maximum number of|limit exceeded|exceeds allowed", r
 """Nova says 403 for quotas, its own and Neutron's; Neutron 409; Cinder 413. Each says so for other things too."""
 _RESET = re.compile(r"disconnect/reset|reset before headers", re.IGNORECASE)
 """In a balancer's 503: it had found a service, which may have taken the request."""
-_TAG = re.compile(r"<[^>]*>")
-_USER = re.compile(r"(?<=://)[^/@\s]*@")
-_UNSENT = frozenset({"NewConnectionError", "NameResolutionError", "ConnectTimeoutError"})
-"""Of urllib3: no connection came about. What keystoneauth calls ConnectTimeout may be any time limit."""
-_DISTRUST = ("CERTIFICATE_VERIFY_FAILED", "WRONG_VERSION_NUMBER")
-"""A certificate is looked at before anything is sent; what is no TLS at all has understood nothing."""
 
 
 class OpenStackConflict(BadRequest):
     """The thing is in a state, or in a use, that does not allow it."""
 
 
-class OpenStackResponse(NamedTuple):
-    """What came back for one request. Names of ``headers`` in small letters."""
-
-    status: int
-    headers: Mapping[str, str]
-    body: str
-
-
-def error_for_response(answer: OpenStackResponse, what: str, *, changes: bool) -> ProviderError:
+def error_for_response(answer: HttpResponse, what: str, *, changes: bool) -> ProviderError:
     """The error for an answer of 300 and more. ``what``, in the infinitive, is what was asked for."""
     status, text = answer.status, _text(answer)
     pause = _retry_after_s(answer)
@@ -81,7 +65,7 @@ def error_for_response(answer: OpenStackResponse, what: str, *, changes: bool) -
     return BadRequest(message)
 
 
-def error_for_login(answer: OpenStackResponse) -> ProviderError:
+def error_for_login(answer: HttpResponse) -> ProviderError:
     """The error where Keystone gave no token. Its words about a request of a wrong form may repeat the secret."""
     status = answer.status
     if status in (413, 429) or status >= 500 or status == 408:
@@ -96,54 +80,24 @@ def error_for_login(answer: OpenStackResponse) -> ProviderError:
 
 def error_without_response(error: BaseException, what: str, *, changes: bool, sent: bool) -> ProviderError:
     """The error where no answer came. ``sent``: a change was on its way out, as far as is known."""
-    text = _plain(str(error))
-    if not (changes and sent) or _surely_unsent(error):
+    text = short_message(str(error), _LIMIT)
+    if not (changes and sent) or surely_unsent(error):
         return CloudUnavailable(f"cannot {what}: {text}")
     return OutcomeUnknown(f"no answer came when burstd would {what}: {text}")
 
 
-def _surely_unsent(error: BaseException) -> bool:
-    for one in _causes(error):
-        if type(one).__name__ in _UNSENT and type(one).__module__.startswith("urllib3."):
-            return True
-        if type(one).__name__ == "SSLError" and any(word in str(one) for word in _DISTRUST):
-            return True
-    return False
+def _retry_after_s(answer: HttpResponse) -> float:
+    """Seconds, from the header or from the body as Nova has it; 0: nothing is said."""
+    return retry_after_s(answer.headers.get("retry-after"), _field(_parsed(answer), "retryAfter"))
 
 
-def _causes(error: BaseException) -> Iterator[BaseException]:
-    """keystoneauth raises errors of its own without their cause, which is their context then."""
-    one: BaseException | None = error
-    while one is not None:
-        yield one
-        one = one.__cause__ or one.__context__
-
-
-def _retry_after_s(answer: OpenStackResponse) -> float:
-    """Seconds, from the header in one of its two forms, or from the body as Nova has it; 0: nothing is said."""
-    said = answer.headers.get("retry-after", "") or str(_field(_parsed(answer), "retryAfter") or "")
-    try:
-        return max(0.0, float(said))
-    except ValueError:
-        pass
-    try:
-        return max(0.0, (parsedate_to_datetime(said) - datetime.now(UTC)).total_seconds())
-    except (ValueError, TypeError):
-        return 0.0
-
-
-def _text(answer: OpenStackResponse) -> str:
+def _text(answer: HttpResponse) -> str:
     """What was said, in one line of bearable length, with the status."""
     said = _parsed(answer)
+    if said is None:
+        return answer.text("", _LIMIT)
     text = _field(said, "message") or _field(said, "detail") or _field(said, "title")
-    if not text and said is None:
-        text = _TAG.sub(" ", answer.body)
-    words = _plain(str(text or ""))
-    return f"{words} (HTTP {answer.status})" if words else f"HTTP {answer.status}"
-
-
-def _plain(text: str) -> str:
-    return _USER.sub("", " ".join(text.split()))[:_LIMIT].rstrip(". ")
+    return answer._replace(body="").text(str(text or ""), _LIMIT)
 
 
 def _field(said: Any, key: str) -> Any:
@@ -157,7 +111,7 @@ def _field(said: Any, key: str) -> Any:
     )
 
 
-def _parsed(answer: OpenStackResponse) -> Any:
+def _parsed(answer: HttpResponse) -> Any:
     try:
         return json.loads(answer.body)
     except ValueError:

@@ -1,0 +1,1 @@
+"""How the cloud is spoken to: credentials, calls, errors."""
