@@ -1,39 +1,64 @@
-"""burstctl job"""
+"""burstctl job, explain"""
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.text import Text
 
-from burstd.cli import complete
-from burstd.cli.output import ConsoleOutput, JsonObject, abbreviated_list, money_text, print_json, styled_state
-from burstd.cli.session import JsonOption, SocketOption, api_client
-from burstd.cli.times import ago, duration_text
+from burstd.cli.output import (
+    ConsoleOutput,
+    abbreviated_list,
+    ago,
+    duration_text,
+    money_text,
+    plural,
+    rough_duration_text,
+    size_text,
+    styled_state,
+)
+from burstd.cli.session import ApiClient, JobArgument, with_client
 
+if TYPE_CHECKING:
+    from burstd.api.answers.jobs import (
+        CandidateView,
+        ExplainView,
+        JobDetailView,
+        JobsView,
+        JobView,
+        OptionChangeView,
+        PoolCandidatesView,
+    )
+
+_MAX_CANDIDATES = 6
+_REFUSED_BY_RULE = "excluded by the pool's rules"
+_FORECAST_BASIS = {
+    "slurm": "says Slurm's backfill scheduler",
+    "queue": "by what runs and waits before it",
+    "history": "by how long jobs like it waited",
+}
 app = typer.Typer(help="Jobs of the burst partitions.", no_args_is_help=True)
-JobArgument = Annotated[
-    str, typer.Argument(metavar="JOB", help="123, 123_7 or 123+1.", autocompletion=complete.job_ids)
-]
 
 
 @app.command("list")
+@with_client
 def list_jobs(
-    ctx: typer.Context,
+    burstd: ApiClient,
     user: Annotated[str, typer.Option(help="Only this user's.")] = "",
     waiting: Annotated[bool, typer.Option("--waiting", "-w", help="Only those that wait.")] = False,
-    json: JsonOption = False,
-    socket: SocketOption = None,
 ) -> None:
     """Jobs in the queue, each with what burstd says about it."""
-    burstd = api_client(ctx, json, socket)
+    from burstd.api.answers.jobs import JobsView
+
     answer = burstd.get("/jobs", {"user": user} if user else None)
-    found = [job for job in answer["jobs"] if not waiting or job["state"] == "PENDING"]
-    if burstd.json:
-        print_json(answer | {"jobs": found})
-        return
-    out = ConsoleOutput()
-    if not found:
+    answer["jobs"] = [job for job in answer["jobs"] if not waiting or job["state"] == "PENDING"]
+    burstd.show(JobsView, answer, _print_jobs)
+
+
+def _print_jobs(out: ConsoleOutput, answer: JobsView) -> None:
+    if not answer.jobs:
         out.line("No job of a burst partition is in the queue.")
         return
     out.table(
@@ -41,57 +66,185 @@ def list_jobs(
         [
             (
                 _id_text(job),
-                job["user"],
-                styled_state(job["verdict"]) if job["verdict"] else job["state"].lower(),
-                duration_text(job["waiting_s"]) if job["waiting_s"] is not None else "",
-                job["reason"] or abbreviated_list(job["nodes"]),
+                job.user,
+                styled_state(job.verdict) if job.verdict else job.state.lower(),
+                duration_text(job.waiting_s) if job.waiting_s is not None else "",
+                job.reason or abbreviated_list(job.nodes),
             )
-            for job in found
+            for job in answer.jobs
         ],
     )
 
 
 @app.command("show")
-def show_job(ctx: typer.Context, job_id: JobArgument, json: JsonOption = False, socket: SocketOption = None) -> None:
+@with_client
+def show_job(burstd: ApiClient, job_id: JobArgument) -> None:
     """One job: what it asks for, what was decided, the nodes made for it (also after it has ended)."""
-    burstd = api_client(ctx, json, socket)
-    answer = burstd.get(f"/jobs/{job_id}")
-    if burstd.json:
-        print_json(answer)
-        return
-    out, now, job = ConsoleOutput(), answer["now"], answer["job"]
+    from burstd.api.answers.jobs import JobDetailView
+
+    burstd.show(JobDetailView, burstd.get(f"/jobs/{job_id}"), _print_job)
+
+
+def _print_job(out: ConsoleOutput, answer: JobDetailView) -> None:
+    now, job = answer.now, answer.job
     if job is None:
-        out.line((f"Job {answer['id']}", "bold"), " has left the queue.")
+        out.line((f"Job {answer.id}", "bold"), " has left the queue.")
     else:
-        waits = f" for {duration_text(job['waiting_s'])}" if job["waiting_s"] is not None else ""
+        waits = f" for {duration_text(job.waiting_s)}" if job.waiting_s is not None else ""
         out.pairs([
-            ("job", f"{_id_text(job)} {job['name']}".strip()),
-            ("user", job["user"]),
-            ("partitions", ", ".join(job["partitions"])),
-            ("asks for", answer["asks"]),
-            ("state", job["state"].lower() + waits),
-            ("Slurm says", job["slurm_reason"]),
-            ("nodes", abbreviated_list(job["nodes"], 20)),
+            ("job", f"{_id_text(job)} {job.name}".strip()),
+            ("user", job.user),
+            ("partitions", ", ".join(job.partitions)),
+            ("asks for", answer.asks),
+            ("state", job.state.lower() + waits),
+            ("Slurm says", job.slurm_reason),
+            ("nodes", abbreviated_list(job.nodes, 20)),
         ])  # fmt: skip
-    print_remarks(out, answer)
-    if answer["nodes"]:
+    _print_remarks(out, answer)
+    if answer.nodes:
         out.blank()
         out.table(("NODE", "STATE", "SINCE>", "COST>", "OFFER", "REASON*"), [
-            (n["slot"], styled_state(n["state"]), ago(n["since"], now), money_text(n["cost"]), n["offer"], n["reason"])
-            for n in answer["nodes"]
+            (n.slot, styled_state(n.state), ago(n.since, now), money_text(n.cost), n.offer, n.reason)
+            for n in answer.nodes
         ])  # fmt: skip
 
 
-def print_remarks(out: ConsoleOutput, answer: JsonObject) -> None:
-    """What was decided about a job, by whom."""
-    if not answer["remarks"]:
+def _print_remarks(out: ConsoleOutput, answer: JobDetailView | ExplainView) -> None:
+    if not answer.remarks:
         return
     out.blank()
     out.table(("SAID BY", "", "SINCE>", "WHY*"), [
-        (r["by"], styled_state(r["verdict"]), ago(r["since"], answer["now"]) if r["since"] else "", r["reason"])
-        for r in answer["remarks"]
+        (r.by, styled_state(r.verdict), ago(r.since, answer.now, ""), r.reason)
+        for r in answer.remarks
     ])  # fmt: skip
 
 
-def _id_text(job: JsonObject) -> str:
-    return f"{job['id']} (x{job['tasks']})" if job["tasks"] > 1 else str(job["id"])
+def _id_text(job: JobView) -> str:
+    return f"{job.id} (x{job.tasks})" if job.tasks > 1 else job.id
+
+
+@with_client
+def explain(burstd: ApiClient, job_id: JobArgument) -> None:
+    """Why a job does or does not start: its options, their cost, and what would start it."""
+    from burstd.api.answers.jobs import ExplainView
+
+    burstd.show(ExplainView, burstd.get(f"/jobs/{job_id}/explanation"), _print_explanation)
+
+
+def _print_explanation(out: ConsoleOutput, answer: ExplainView) -> None:
+    job = answer.job
+    verdict_text = styled_state(answer.verdict)
+    out.line(
+        (f"Job {answer.id}", "bold"), f" of {job.user}: " if job else ": ",
+        (verdict_text.plain, f"bold {verdict_text.style}".strip()), f": {answer.summary}.",
+    )  # fmt: skip
+    if answer.asks:
+        out.note(f"It asks for {answer.asks}.")
+    if answer.slurm:
+        reason = f" ({job.slurm_reason})" if job and job.slurm_reason else ""
+        out.note(f"Slurm says: {answer.slurm}{reason}.")
+    for sentence in (_outlook_text(answer), _cost_text(answer), _data_text(answer)):
+        if sentence:
+            out.note(sentence)
+    for remedy in answer.remedies:
+        out.note(f"What would help: {remedy}.", "bold")
+    _print_changes(out, answer.changes)
+    if len(answer.remarks) > 1 or (answer.remarks and job is None):
+        _print_remarks(out, answer)
+    if answer.serving:
+        out.blank()
+        paid = any(s.reserved for s in answer.serving)
+        out.table(("NODE", "STATE", "SINCE>", *(("AT MOST>",) if paid else ()), "WHY*"), [
+            (
+                s.slot, styled_state(s.state), ago(s.since, answer.now, ""),
+                *((money_text(s.reserved),) if paid else ()), s.reason,
+            )
+            for s in answer.serving
+        ])  # fmt: skip
+    for way in answer.ways:
+        _print_pool(out, way)
+
+
+def _outlook_text(answer: ExplainView) -> str:
+    outlook = answer.outlook
+    if answer.verdict == "covered":
+        line = answer.line
+        return f"{line[0].upper()}{line[1:]}." if line.startswith("node") else ""
+    if outlook is None or answer.verdict == "impossible":
+        return ""
+    basis = _FORECAST_BASIS.get(outlook.premises_basis, "")
+    if outlook.premises_at is None:
+        premises = "never"
+    else:
+        left = (outlook.premises_at - answer.now).total_seconds()
+        premises = f"{rough_duration_text(left)}{f' ({basis})' if basis else ''}"
+    cloud = rough_duration_text(outlook.cloud_s) if answer.cost or answer.serving else "no machine is available now"
+    return f"It would start on premises: {premises}; in the cloud: {cloud}."
+
+
+def _cost_text(answer: ExplainView) -> str:
+    outlook, cost = answer.outlook, answer.cost
+    runs = ""
+    if outlook is not None and outlook.run_s and answer.verdict != "impossible":
+        runs = f"It is expected to run {rough_duration_text(outlook.run_s, '')} ({outlook.run_basis})"
+    if cost is None or not (cost.expected or cost.worst):
+        return f"{runs}." if runs else ""
+    machines = f"{cost.nodes} machines" if cost.nodes > 1 else "its machine"
+    amounts = [f"about {money_text(cost.expected)}"] if cost.expected else []
+    amounts += [f"at most {money_text(cost.worst)} by its time limit"] if cost.worst else ["and it has no time limit"]
+    text = f"{machines} would cost {', '.join(amounts)}"
+    return f"{runs}; {text}." if runs else f"{text[0].upper()}{text[1:]}."
+
+
+def _data_text(answer: ExplainView) -> str:
+    data = answer.data
+    if data is None:
+        return ""
+    size = f" ({size_text(data.left)} of {size_text(data.size)} to go)" if data.size and data.left else ""
+    ready = rough_duration_text((data.ready_at - answer.now).total_seconds()) if data.ready_at else ""
+    return f"Its data: {data.state}{size}{f', there {ready}' if ready else ''}{_error_text(data.error)}."
+
+
+def _error_text(error: str) -> str:
+    return f"; {error}" if error else ""
+
+
+def _print_changes(out: ConsoleOutput, changes: Sequence[OptionChangeView]) -> None:
+    if not changes:
+        return
+    out.blank()
+    out.line(("The smallest changes that would start it", "bold"))
+    for change in changes:
+        price = f", {money_text(change.price_per_hour)}/h" if change.price_per_hour else ""
+        when = f"{rough_duration_text(change.start_s)} on {abbreviated_list(change.where, 3)}{price}"
+        out.note(f"{change.before} -> {change.after}: {when}", "green")
+        if change.command:
+            out.note(change.command, "dim", indent=4)
+
+
+def _print_pool(out: ConsoleOutput, pool: PoolCandidatesView) -> None:
+    out.blank()
+    state = f"lacks {pool.lacks}" if pool.lacks else f"{pool.free} of {pool.slots} slots free"
+    out.line((f"Pool {pool.pool}", "bold"), f": {state}")
+    if pool.lacks:
+        return
+    allowed = [c for c in pool.candidates if c.refused != _REFUSED_BY_RULE]
+    shown, ruled_out = allowed[:_MAX_CANDIDATES], len(pool.candidates) - len(allowed)
+    out.table(
+        ("", ">", "*"),
+        [(c.offer, f"{money_text(c.price_per_hour)}/h" if c.price_per_hour else "", _candidate_text(c)) for c in shown],
+        indent=2,
+    )
+    if len(allowed) > len(shown):
+        out.note(f"and {len(allowed) - len(shown)} more (--json)", "dim")
+    if ruled_out:
+        out.note(f"The pool's rules leave out {plural(ruled_out, 'other offer')}.", "dim")
+
+
+def _candidate_text(candidate: CandidateView) -> Text:
+    if candidate.chosen:
+        return Text("chosen", "bold green")
+    if candidate.refused:
+        by = f"{candidate.by}: " if candidate.by else ""
+        return Text(f"{by}{candidate.refused}", "yellow")
+    return Text(candidate.note or "may be used", "green")

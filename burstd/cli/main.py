@@ -10,25 +10,8 @@ from typing import Annotated
 
 import typer
 
-from burstd.cli import (
-    bill,
-    check,
-    config,
-    event,
-    explain,
-    forward,
-    job,
-    node,
-    plan,
-    policy,
-    provider,
-    record,
-    route,
-    scale,
-    simulate,
-    stage,
-    status,
-)
+from burstd.cli import event, job, node, plan, policy, ports, provider, stage, status
+from burstd.cli.offline import config, record, simulate
 from burstd.cli.output import safe_text
 from burstd.cli.session import DEFAULT_SOCKET, ExitCode, GlobalOptions, JsonOption, answered_sockets
 
@@ -70,12 +53,12 @@ def global_options(
 
 
 app.command()(status.status)
-app.command()(scale.scale)
+app.command()(plan.scale)
 app.add_typer(node.app, name="node")
 app.add_typer(job.app, name="job")
-app.command()(explain.explain)
-app.command()(forward.port_forward)
-app.add_typer(route.app, name="route")
+app.command()(job.explain)
+app.command()(ports.port_forward)
+app.add_typer(ports.app, name="route")
 app.add_typer(event.app, name="event")
 app.add_typer(stage.app, name="stage")
 app.add_typer(provider.app, name="provider")
@@ -83,14 +66,14 @@ app.command()(plan.plan)
 app.command()(simulate.simulate)
 app.command()(plan.hold)
 app.command()(plan.unhold)
-app.command()(bill.bill)
+app.command()(status.bill)
 app.command()(record.backup)
 app.command()(record.restore)
-app.command()(record.confirm)
+app.command()(plan.confirm)
 app.add_typer(policy.app, name="policy")
 app.add_typer(config.app, name="config")
-app.command()(check.check)
-app.command("slurm-config")(check.slurm_config)
+app.command()(config.check)
+app.command("slurm-config")(config.slurm_config)
 
 
 def main() -> None:

@@ -1,13 +1,18 @@
-"""Prints answers: plain tables, no boxes; colours and the width of the window on a terminal only."""
+"""Prints answers: plain tables, no boxes; colours and the width of the window on a terminal only.
+
+Amounts, times and lengths of time as people write and read them.
+"""
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import sys
+import time
 from collections.abc import Callable, Iterable, Sequence
-from decimal import Decimal
-from typing import IO, Any, TextIO, cast
+from datetime import datetime
+from typing import IO, TYPE_CHECKING, TextIO, cast
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -16,9 +21,14 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-JsonObject = dict[str, Any]
-"""An answer of the daemon, as JSON gave it; its fields are in docs/burstctl.md."""
+if TYPE_CHECKING:
+    from burstd.api.answers.base import Money
+
+
 Cell = str | Text | ProgressBar
+
+_UNITS = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0, "w": 7 * 86400.0}
+_DURATION_PART = re.compile(r"(\d+(?:\.\d+)?)\s*(min|[smhdw])")
 
 STYLES = {
     "boot": "cyan", "covered": "green", "wait": "yellow", "impossible": "bold red", "unknown": "dim",
@@ -72,7 +82,7 @@ class ConsoleOutput:
     ) -> bool:
         """A table. A head that ends in ``>`` has its column flush right, one in ``*`` may be wrapped.
 
-        ``whole``: where it does not fit the window nothing is written and False comes back.
+        ``only_if_fits``: where it does not fit the window nothing is written and False comes back.
         """
         titles = [head.rstrip(">*") for head in heads]
         rendered = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold", show_header=any(titles))
@@ -155,12 +165,12 @@ def faint_zero(number: int) -> Text:
     return Text(str(number), "" if number else "dim")
 
 
-def money_text(amount: JsonObject | None, places: int = 2) -> str:
+def money_text(money: Money | None, places: int = 2) -> str:
     """``15.30 EUR``; empty where there is none."""
-    return "" if amount is None else f"{Decimal(amount['amount']):.{places}f} {amount['currency']}"
+    return "" if money is None else f"{money.amount:.{places}f} {money.currency}"
 
 
-def money_sums_text(amounts: Sequence[JsonObject], places: int = 2) -> str:
+def money_sums_text(amounts: Sequence[Money], places: int = 2) -> str:
     """Amounts in several currencies; ``0`` where there is none."""
     return " + ".join(money_text(a, places) for a in amounts) or "0"
 
@@ -184,6 +194,81 @@ def abbreviated_list(words: Sequence[str], max_names: int = 5) -> str:
     """The first words of a list, and how many more there are."""
     more = f" +{len(words) - max_names}" if len(words) > max_names else ""
     return ", ".join(words[:max_names]) + more
+
+
+def parse_duration(text: str) -> float:
+    """Seconds of ``90s``, ``15m``, ``2h``, ``1h30m``, ``3d``, ``1w``. Raises ValueError with a sentence."""
+    bare = text.replace(" ", "").lower()
+    parts = _DURATION_PART.findall(bare)
+    if not parts or "".join(number + unit for number, unit in parts) != bare:
+        raise ValueError(f"{text!r} is no length of time; write 90s, 15m, 2h, 1h30m, 3d or 1w")
+    return sum(float(number) * _UNITS[unit] for number, unit in parts)
+
+
+def parse_time(text: str, now: float | None = None) -> float:
+    """Seconds since 1970 of a date, a time, or a length of time ago. Raises ValueError with a sentence.
+
+    Without a zone it is local time.
+    """
+    try:
+        return (time.time() if now is None else now) - parse_duration(text)
+    except ValueError:
+        pass
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        raise ValueError(f"{text!r} is no time; write 2h (ago), 2026-09-21 or 2026-09-21T14:00") from None
+    return found.timestamp()
+
+
+def duration_text(span: float) -> str:
+    """A length of time in at most two units: ``12 s``, ``5 min``, ``2 h 5 min``, ``3 d 4 h``."""
+    rounded = round(max(0.0, span))
+    if rounded < 120:
+        return f"{rounded} s"
+    if rounded < 3600:
+        return f"{rounded // 60} min"
+    if rounded < 86400:
+        hours, minutes = divmod(rounded // 60, 60)
+        return f"{hours} h {minutes} min" if minutes else f"{hours} h"
+    days, hours = divmod(rounded // 3600, 24)
+    return f"{days} d {hours} h" if hours else f"{days} d"
+
+
+def rough_duration_text(span: float, before: str = "in ") -> str:
+    """``at once``, ``in about 4 min``, ``in about 3 h``: as exact as a forecast is. Without ``before`` a length."""
+    if before and span < 1:
+        return "at once"
+    unit, size = next((u for u in (("d", 86400), ("h", 3600), ("min", 60)) if span >= 2 * u[1]), ("min", 60))
+    return f"{before}about {max(1, round(span / size))} {unit}"
+
+
+def elapsed_text(since: datetime, now: datetime) -> str:
+    """``12 s``: from then until now, counted in the daemon's time."""
+    return duration_text((now - since).total_seconds())
+
+
+def ago(since: datetime | None, now: datetime, unknown: str = "never") -> str:
+    """``12 s ago``."""
+    return unknown if since is None else f"{elapsed_text(since, now)} ago"
+
+
+def remaining_text(until: datetime, now: datetime) -> str:
+    """``2 h 5 min``: from now until then."""
+    return elapsed_text(now, until)
+
+
+def local_time_text(time: datetime, now: datetime) -> str:
+    """Local time of day, with the date where it is another day's: ``14:13:08``, ``20 Sep 14:13:08``."""
+    then, today = time.astimezone(), now.astimezone()
+    if then.date() == today.date():
+        return f"{then:%H:%M:%S}"
+    return f"{then:%d %b %H:%M:%S}" if then.year == today.year else f"{then:%d %b %Y %H:%M:%S}"
+
+
+def local_date_text(time: datetime) -> str:
+    """Local date and time, to a minute."""
+    return f"{time.astimezone():%Y-%m-%d %H:%M}"
 
 
 def print_json(answer: object) -> None:

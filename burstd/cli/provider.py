@@ -2,32 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import asdict
+from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.text import Text
 
-from burstd.cli.complete import provider_names
-from burstd.cli.config import DEFAULT_CONFIG, ConfigOption
-from burstd.cli.output import ConsoleOutput, JsonObject, abbreviated_list, money_text, plural, print_json
+from burstd.cli.offline.config import DEFAULT_CONFIG, ConfigOption
+from burstd.cli.output import ConsoleOutput, abbreviated_list, ago, money_text, plural, remaining_text
 from burstd.cli.session import (
     ApiClient,
     DaemonNotRunning,
     DaemonUnreachable,
     ExitCode,
-    JsonOption,
-    SocketOption,
-    api_client,
-    current_user,
+    provider_names,
+    with_client,
 )
-from burstd.cli.times import ago, remaining_text
 
 if TYPE_CHECKING:
-    from burstd.domain.plugins.provider import Finding
+    from burstd.api.answers.providers import CheckView, FindingView, OffersView, OfferView, ProvidersView
+    from burstd.api.answers.status import BreakerView
 
 app = typer.Typer(help="The clouds: their state, their offers, whether launches would work.", no_args_is_help=True)
 ProviderArgument = Annotated[
@@ -39,110 +35,104 @@ _CHECK_STYLES = {True: ("ok", "green"), False: ("not ok", "bold red"), None: ("?
 
 
 @app.command("list")
-def list_providers(ctx: typer.Context, json: JsonOption = False, socket: SocketOption = None) -> None:
+@with_client
+def list_providers(burstd: ApiClient) -> None:
     """All clouds: when they were last listed, what they have, who uses them, what is wrong."""
-    burstd = api_client(ctx, json, socket)
-    answer = burstd.get("/providers")
-    if burstd.json:
-        print_json(answer)
-        return
-    out, now = ConsoleOutput(), answer["now"]
-    if not answer["providers"]:
+    from burstd.api.answers.providers import ProvidersView
+
+    burstd.show(ProvidersView, burstd.get("/providers"), _print_providers)
+
+
+def _print_providers(out: ConsoleOutput, answer: ProvidersView) -> None:
+    now = answer.now
+    if not answer.providers:
         out.line("The settings name no provider.")
         return
     out.table(
         ("PROVIDER", "", "LISTED>", "INSTANCES*", "OFFERS>", "TYPES>", "ZONES*", "POOLS*"),
         [
             (
-                p["name"],
-                Text("ok", "green") if p["ok"] else Text("down", "bold red"),
-                ago(p["listed"], now),
-                ", ".join(f"{n} {state}" for state, n in p["instances"].items()) or "none",
-                str(p["offers"]),
-                str(p["instance_types"]),
-                abbreviated_list(p["zones"], 4),
-                abbreviated_list(p["pools"], 4),
+                p.name,
+                Text("ok", "green") if p.ok else Text("down", "bold red"),
+                ago(p.listed, now),
+                ", ".join(f"{n} {state}" for state, n in p.instances.items()) or "none",
+                str(p.offers),
+                str(p.instance_types),
+                abbreviated_list(p.zones, 4),
+                abbreviated_list(p.pools, 4),
             )
-            for p in answer["providers"]
+            for p in answer.providers
         ],
     )
-    for p in answer["providers"]:
-        for alarm in p["alarms"]:
-            out.note(f"! {p['name']}: {alarm}", "bold red")
-        if p["leftovers"]:
-            out.note(f"{p['name']}: {plural(p['leftovers'], 'leftover')} to be removed", "yellow")
-        for breaker in p["breakers"]:
+    for p in answer.providers:
+        for alarm in p.alarms:
+            out.note(f"! {p.name}: {alarm}", "bold red")
+        if p.leftovers:
+            out.note(f"{p.name}: {plural(p.leftovers, 'leftover')} to be removed", "yellow")
+        for breaker in p.breakers:
             out.note(breaker_text(breaker, now), "yellow")
 
 
 @app.command("offers")
+@with_client
 def list_offers(
-    ctx: typer.Context,
+    burstd: ApiClient,
     name: ProviderArgument,
     every: Annotated[bool, typer.Option("--all", "-a", help="Also those that no pool can use.")] = False,
-    json: JsonOption = False,
-    socket: SocketOption = None,
 ) -> None:
     """What a cloud can start and pools can use, cheapest first, and open breakers."""
-    burstd = api_client(ctx, json, socket)
+    from burstd.api.answers.providers import OffersView
+
     answer = burstd.get(f"/providers/{name}/offers", {"all": str(every).lower()})
-    if burstd.json:
-        print_json(answer)
-    else:
-        _print_offers(ConsoleOutput(), answer, every)
+    burstd.show(OffersView, answer, lambda out, offers: _print_offers(out, offers, every))
     if not answer["ok"]:
         raise typer.Exit(ExitCode.UNREACHABLE)
 
 
 @app.command("check")
+@with_client
 def check_provider(
-    ctx: typer.Context,
+    burstd: ApiClient,
     name: ProviderArgument,
     in_process: Annotated[
         bool, typer.Option("--here", help="Run by burstctl itself, with the settings file, as your user.")
     ] = False,
     file: ConfigOption = DEFAULT_CONFIG,
-    json: JsonOption = False,
-    socket: SocketOption = None,
 ) -> None:
     """Check whether a cloud could launch machines, and say how to fix what is wrong. Creates nothing.
 
     The daemon does it, with its user's credentials; where none runs, burstctl does, with yours.
     """
-    burstd = api_client(ctx, json, socket)
-    answer = None if in_process else _check_by_daemon(burstd, name)
-    by_daemon = answer is not None
+    from burstd.api.answers.providers import CheckView
+
+    answer, who = None if in_process else _check_by_daemon(burstd, name), "burstd"
     if answer is None:
-        answer = _check_in_process(burstd, name, file)
-    if burstd.json:
-        print_json(answer)
-    else:
-        who = "burstd" if by_daemon else f"burstctl itself, from {file}"
-        _print_findings(ConsoleOutput(), answer, who)
+        answer, who = _check_in_process(burstd, name, file), f"burstctl itself, from {file}"
+    burstd.show(CheckView, answer, lambda out, check: _print_findings(out, check, who))
     if not answer["ok"]:
         raise typer.Exit(ExitCode.NEGATIVE)
 
 
-def _check_by_daemon(burstd: ApiClient, name: str) -> JsonObject | None:
+def _check_by_daemon(burstd: ApiClient, name: str) -> Any:
     """The daemon's answer; None where no daemon runs."""
+
     try:
-        found = burstd.answer_or_exit(
+        return burstd.answer_or_exit(
             *burstd.request_status("POST", f"/providers/{name}/check", timeout_s=PROVIDER_CHECK_REQUEST_TIMEOUT_S)
         )
     except DaemonNotRunning:
         return None
     except DaemonUnreachable as error:
         burstd.fail(ExitCode.UNREACHABLE, str(error))
-    answer: JsonObject = found
-    return answer
 
 
-def _check_in_process(burstd: ApiClient, name: str, file: Path) -> JsonObject:
+def _check_in_process(burstd: ApiClient, name: str, file: Path) -> Any:
     """The same check, run in this process."""
-    from burstd.domain.plugins.provider import SelfCheck  # noqa: PLC0415
-    from burstd.planner.offers.named_images import explicit_images  # noqa: PLC0415  # pydantic and the plug-ins take their time
-    from burstd.settings import PluginRegistry, SettingsError, build_pools, load_settings, resolve_provider  # noqa: PLC0415
-    from burstd.slurm.hostlist import expand  # noqa: PLC0415
+    from burstd.api.answers.providers import CheckView
+    from burstd.domain.plugins.provider import SelfCheck
+    from burstd.planner.offers.named_images import explicit_images
+    from burstd.settings import PluginRegistry, SettingsError, build_pools, load_settings, resolve_provider
+    from burstd.slurm.hostlist import expand
 
     try:
         settings = load_settings(file, check_files=False)
@@ -156,21 +146,14 @@ def _check_in_process(burstd: ApiClient, name: str, file: Path) -> JsonObject:
     with closing(chosen.plugin.make(name, settings.cluster, chosen.settings)) as provider:
         if not isinstance(provider, SelfCheck):
             burstd.fail(ExitCode.NEGATIVE, f"Provider {name} has no self-check: its kind does not offer one.")
-        found: Sequence[Finding] = list(provider.check(images))
-    return {
-        "now": None,
-        "provider": name,
-        "ok": all(finding.ok is not False for finding in found),
-        "user": current_user(),
-        "findings": [asdict(finding) for finding in found],
-    }
+        return CheckView.from_findings(name, provider.check(images), None).model_dump(mode="json")
 
 
-def _print_findings(out: ConsoleOutput, answer: JsonObject, who: str) -> None:
-    findings = answer["findings"]
-    out.line((f"Provider {answer['provider']}", "bold"), f", checked by {who} as user {answer['user']}:")
-    out.table(("", "*"), [(Text(*_CHECK_STYLES[f["ok"]]), _finding_text(f)) for f in findings])
-    wrong, unclear = (sum(f["ok"] is state for f in findings) for state in (False, None))
+def _print_findings(out: ConsoleOutput, answer: CheckView, who: str) -> None:
+    findings = answer.findings
+    out.line((f"Provider {answer.provider}", "bold"), f", checked by {who} as user {answer.user}:")
+    out.table(("", "*"), [(Text(*_CHECK_STYLES[f.ok]), _finding_text(f)) for f in findings])
+    wrong, unclear = (sum(f.ok is state for f in findings) for state in (False, None))
     unclear_text = f", {plural(unclear, 'thing')} could not be checked" if unclear else ""
     if wrong:
         out.line((f"{plural(wrong, 'thing')} not ok{unclear_text}.", "bold red"))
@@ -178,37 +161,37 @@ def _print_findings(out: ConsoleOutput, answer: JsonObject, who: str) -> None:
         out.line(("No fault found" if unclear else "All is well", "bold"), f"{unclear_text}.")
 
 
-def _finding_text(finding: JsonObject) -> Text:
-    text = Text.assemble((finding["subject"], "bold"), f": {finding['text']}")
-    return text.append(f"\nRemedy: {finding['remedy']}", "italic") if finding["remedy"] else text
+def _finding_text(finding: FindingView) -> Text:
+    text = Text.assemble((finding.subject, "bold"), f": {finding.text}")
+    return text.append(f"\nRemedy: {finding.remedy}", "italic") if finding.remedy else text
 
 
-def _print_offers(out: ConsoleOutput, answer: JsonObject, every: bool) -> None:
-    name = answer["provider"]
-    if not answer["ok"]:
-        known = f"; last known {ago(answer['last_known'], answer['now'])}" if answer["last_known"] else ""
-        out.line(("down ", "bold red"), f"The offers of {name} cannot be read: {answer['error']}{known}")
-    elif answer["offers"]:
+def _print_offers(out: ConsoleOutput, answer: OffersView, every: bool) -> None:
+    name = answer.provider
+    if not answer.ok:
+        known = f"; last known {ago(answer.last_known, answer.now)}" if answer.last_known else ""
+        out.line(("down ", "bold red"), f"The offers of {name} cannot be read: {answer.error}{known}")
+    elif answer.offers:
         _print_offer_table(out, answer)
     else:
         out.line(f"{name} has no offer{'' if every else ' that a pool can use'}.")
-    if answer["hidden"]:
-        out.note(f"and {plural(answer['hidden'], 'offer')} that no pool can use (--all)", "dim")
+    if answer.hidden:
+        out.note(f"and {plural(answer.hidden, 'offer')} that no pool can use (--all)", "dim")
 
 
-def _print_offer_table(out: ConsoleOutput, answer: JsonObject) -> None:
-    offers, now = answer["offers"], answer["now"]
+def _print_offer_table(out: ConsoleOutput, answer: OffersView) -> None:
+    offers, now = answer.offers, answer.now
     columns = [
-        ("TYPE", [o["instance_type"] for o in offers]),
-        ("ZONE", [o["zone"] for o in offers]),
-        ("MARKET", [o["market"] for o in offers]),
-        ("CPUS>", [str(o["cpus"]) for o in offers]),
-        ("MEMORY>", [f"{o['memory_mib'] / 1024:.4g} GiB" for o in offers]),
+        ("TYPE", [o.instance_type for o in offers]),
+        ("ZONE", [o.zone for o in offers]),
+        ("MARKET", [o.market for o in offers]),
+        ("CPUS>", [str(o.cpus) for o in offers]),
+        ("MEMORY>", [f"{o.memory_mib / 1024:.4g} GiB" for o in offers]),
         ("GPUS", [_gpus_text(o) for o in offers]),
-        ("ARCH", [o["architecture"] for o in offers]),
-        ("FABRIC", [o["fabric"] for o in offers]),
-        ("DISK>", [f"{o['local_disk_gib']} GiB" if o["local_disk_gib"] else "" for o in offers]),
-        ("PRICE/H>", [money_text(o["price_per_hour"], 4) for o in offers]),
+        ("ARCH", [o.architecture for o in offers]),
+        ("FABRIC", [o.fabric for o in offers]),
+        ("DISK>", [f"{o.local_disk_gib} GiB" if o.local_disk_gib else "" for o in offers]),
+        ("PRICE/H>", [money_text(o.price_per_hour, 4) for o in offers]),
         ("FROM", [_price_source_text(o, now) for o in offers]),
         ("FOR*", [_availability_text(o, now) for o in offers]),
     ]
@@ -218,7 +201,7 @@ def _print_offer_table(out: ConsoleOutput, answer: JsonObject) -> None:
     if out.table([head for head, _ in columns_used], rows, only_if_fits=True):
         return
     for offer, row in zip(offers, rows, strict=True):
-        out.line((f"{offer['instance_type']} {offer['zone']} {offer['market']}", "bold"))
+        out.line((f"{offer.instance_type} {offer.zone} {offer.market}", "bold"))
         out.note(
             ", ".join(
                 f"{head.rstrip('>*').lower()} {cell}"
@@ -228,35 +211,34 @@ def _print_offer_table(out: ConsoleOutput, answer: JsonObject) -> None:
         )
 
 
-def _gpus_text(offer: JsonObject) -> str:
+def _gpus_text(offer: OfferView) -> str:
     return ", ".join(
-        f"{g['type']}:{g['count']}" + (f" ({g['memory_mib'] / 1024:.4g} GiB)" if g["memory_mib"] else "")
-        for g in offer["gpus"]
+        f"{g.type}:{g.count}" + (f" ({g.memory_mib / 1024:.4g} GiB)" if g.memory_mib else "") for g in offer.gpus
     )
 
 
-def _price_source_text(offer: JsonObject, now: str) -> str:
-    learned = f", {ago(offer['price_at'], now)}" if offer["price_at"] else ""
-    return f"{offer['price_source']}{learned}"
+def _price_source_text(offer: OfferView, now: datetime) -> str:
+    learned = f", {ago(offer.price_at, now)}" if offer.price_at else ""
+    return f"{offer.price_source}{learned}"
 
 
-def _availability_text(offer: JsonObject, now: str) -> str:
+def _availability_text(offer: OfferView, now: datetime) -> str:
     """Pools that may use it, or why none can now."""
-    if offer["breakers"]:
-        return "; ".join(breaker_text(b, now, short=True) for b in offer["breakers"])
-    if offer["pools"]:
-        return abbreviated_list(offer["pools"], 3)
-    return "; ".join(f"not {pool}: {why}" for pool, why in offer["refused"].items()) or "no pool names it"
+    if offer.breakers:
+        return "; ".join(breaker_text(b, now, short=True) for b in offer.breakers)
+    if offer.pools:
+        return abbreviated_list(offer.pools, 3)
+    return "; ".join(f"not {pool}: {why}" for pool, why in offer.refused.items()) or "no pool names it"
 
 
-def breaker_text(breaker: JsonObject, now: str, *, short: bool = False) -> str:
+def breaker_text(breaker: BreakerView, now: datetime, *, short: bool = False) -> str:
     """An open circuit breaker: what it blocks, for how long, and why."""
-    why = f": {breaker['error']}" if breaker["error"] else ""
-    subject = "" if short else f"{breaker['key']}: "
-    if not breaker["failures"]:
+    why = f": {breaker.error}" if breaker.error else ""
+    subject = "" if short else f"{breaker.key}: "
+    if not breaker.failures:
         return f"{subject}circuit breaker open{why}"
     return (
-        f"{subject}circuit breaker open for {remaining_text(breaker['until'], now)} after "
-        f"{plural(breaker['failures'], 'failure')}"
-        f" ({breaker['cause']}{why})"
+        f"{subject}circuit breaker open for {remaining_text(breaker.until, now)} after "
+        f"{plural(breaker.failures, 'failure')}"
+        f" ({breaker.cause}{why})"
     )

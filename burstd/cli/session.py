@@ -1,26 +1,32 @@
-"""What every command shares: ``--json`` and ``--socket``, the connection to the daemon, exit codes."""
+"""What every command shares: ``--json`` and ``--socket``, the connection to the daemon, exit codes, completion."""
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
-import pwd
 import socket
 import struct
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, Concatenate, NoReturn, ParamSpec, TypeVar
 
 import typer
 
-from burstd.cli.output import json_text, safe_text
+from burstd.cli.output import ConsoleOutput, json_text, parse_time, print_json, safe_text
 from burstd.domain.cloud.read_limits import read_bounded
 
 if TYPE_CHECKING:
     import httpx
+
+    from burstd.api.answers.base import AnswerView
+
+P = ParamSpec("P")
+A = TypeVar("A", bound="AnswerView")
+Params = Mapping[str, str | int | float]
 
 DEFAULT_SOCKET = Path("/run/burstd/control.sock")
 REQUEST_TIMEOUT_S = 40.0
@@ -73,6 +79,7 @@ class DaemonNotRunning(DaemonUnreachable):
     """Nobody listens: burstd does not run here, or listens elsewhere."""
 
 
+_MAX_FAULT_CHARS = 200
 answered_sockets: list[Path] = []
 """Sockets that answered this program: a later error may come from their answers."""
 
@@ -85,16 +92,21 @@ class ApiClient:
         self.json = as_json
         self._client: httpx.Client | None = None
 
-    def get(self, path: str, params: Mapping[str, str | int | float] | None = None) -> Any:
-        """An answer; ends the program where there is none."""
+    def get(self, path: str, params: Params | None = None) -> Any:
+        """An answer as JSON; ends the program where there is none."""
         return self.request("GET", path, params=params)
 
     def request(
-        self, method: str, path: str, body: object = None, params: Mapping[str, str | int | float] | None = None
+        self,
+        method: str,
+        path: str,
+        body: object = None,
+        params: Params | None = None,
+        timeout_s: float = REQUEST_TIMEOUT_S,
     ) -> Any:
-        """An answer; ends the program with a sentence and the right code where there is none."""
+        """An answer as JSON; ends the program with a sentence and the right code where there is none."""
         try:
-            return self.answer_or_exit(*self.request_status(method, path, body, params))
+            return self.answer_or_exit(*self.request_status(method, path, body, params, timeout_s))
         except DaemonUnreachable as error:
             self.fail(ExitCode.UNREACHABLE, str(error))
 
@@ -107,16 +119,61 @@ class ApiClient:
             )
         return answer
 
+    def parse(self, model: type[A], answer: Any) -> A:
+        """The answer with its types; ends the program where it has not what this version knows."""
+        from pydantic import ValidationError
+
+        try:
+            return model.model_validate(answer)
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+            fault = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"[:_MAX_FAULT_CHARS]
+            self.fail(
+                ExitCode.NEGATIVE,
+                f"the answer from {self.path} cannot be shown ({fault}): is it burstd there, of this version?",
+            )
+
+    def show(self, model: type[A], answer: Any, draw: Callable[[ConsoleOutput, A], None]) -> None:
+        """Prints an answer: with ``--json`` as it came, else as ``draw`` does."""
+        if self.json:
+            print_json(answer)
+        else:
+            draw(ConsoleOutput(), self.parse(model, answer))
+
+    def parse_times(self, **options: str) -> dict[str, float]:
+        """What ``--since`` and the like say, in seconds since 1970; nothing for those that are empty."""
+        found: dict[str, float] = {}
+        for name, text in options.items():
+            try:
+                found |= {name: parse_time(text)} if text else {}
+            except ValueError as error:
+                self.fail(ExitCode.USAGE, f"--{name}: {error}.")
+        return found
+
+    def run_command(
+        self,
+        method: str,
+        path: str,
+        body: object = None,
+        params: Params | None = None,
+        timeout_s: float = REQUEST_TIMEOUT_S,
+    ) -> None:
+        """Has the daemon carry a command out and prints what came of it."""
+        from burstd.api.answers.base import CommandResultView
+
+        answer = self.request(method, path, body, params, timeout_s)
+        self.show(CommandResultView, answer, lambda out, result: out.line(result.text))
+
     def request_status(
         self,
         method: str,
         path: str,
         body: object = None,
-        params: Mapping[str, str | int | float] | None = None,
+        params: Params | None = None,
         timeout_s: float = REQUEST_TIMEOUT_S,
     ) -> tuple[int, Any]:
-        """Status and answer. Raises Unreachable."""
-        import httpx  # noqa: PLC0415  # help and completion do without it
+        """Status and answer. Raises DaemonUnreachable."""
+        import httpx  # help and completion do without it
 
         if self._client is None:
             # Without the environment: a proxy has no part in a unix socket.
@@ -150,11 +207,63 @@ class ApiClient:
         raise typer.Exit(code)
 
 
-def api_client(ctx: typer.Context, as_json: bool, path: Path | None) -> ApiClient:
-    """The session of a command; what stands after the subcommand goes before what stands in front of it."""
-    shared: GlobalOptions = ctx.find_root().obj
-    chosen = path or shared.socket
-    return ApiClient(_preferred_socket(chosen) if chosen == DEFAULT_SOCKET else chosen, as_json=as_json or shared.json)
+def with_client(function: Callable[Concatenate[ApiClient, P], None]) -> Callable[..., None]:
+    """A command that takes ``--json`` and ``--socket`` as well; the function gets a connection instead of them."""
+    return _with_options(function, json=JsonOption, socket=SocketOption)
+
+
+def without_daemon(function: Callable[Concatenate[ApiClient, P], None]) -> Callable[..., None]:
+    """The same of a command that needs no daemon: it takes ``--json`` only."""
+    return _with_options(function, json=JsonOption)
+
+
+def _with_options(function: Callable[..., None], **options: Any) -> Callable[..., None]:
+    def run(ctx: typer.Context, json: bool, socket: Path | None = None, **words: Any) -> None:
+        shared: GlobalOptions = ctx.find_root().obj
+        chosen = socket or shared.socket
+        path = _preferred_socket(chosen) if chosen == DEFAULT_SOCKET else chosen
+        function(ApiClient(path, as_json=json or shared.json), **words)
+
+    word = inspect.Parameter.KEYWORD_ONLY
+    given = inspect.signature(function, eval_str=True).parameters.values()
+    more = [
+        inspect.Parameter(name, word, default=False if name == "json" else None, annotation=option)
+        for name, option in options.items()
+    ]
+    parameters = [
+        inspect.Parameter("ctx", word, annotation=typer.Context),
+        *(one.replace(kind=word) for one in list(given)[1:]),
+        *more,
+    ]
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {}
+    run.__name__, run.__doc__ = function.__name__, function.__doc__
+    return run
+
+
+def completion(path: str, items: str, *keys: str) -> Callable[[typer.Context, str], list[str]]:
+    """Completes names that the daemon has in the list ``items`` of an answer; none where it does not answer."""
+
+    def names(ctx: typer.Context, incomplete: str) -> list[str]:
+        shared = ctx.find_root().obj
+        # While completing, the callback of the program itself has not run.
+        socket_path = shared.socket if shared else Path(os.environ.get("BURSTD_SOCKET") or DEFAULT_SOCKET)
+        try:
+            status, answer = ApiClient(socket_path, as_json=False).request_status("GET", path)
+        except DaemonUnreachable:
+            return []
+        found = {item[key] for item in answer.get(items, ()) for key in keys} if status == 200 else set()
+        return sorted(name for name in found if name and name.startswith(incomplete))
+
+    return names
+
+
+pool_names = completion("/status", "pools", "name")
+provider_names = completion("/status", "providers", "name")
+node_names = completion("/nodes?all=true", "nodes", "slot", "claim")
+job_ids = completion("/jobs", "jobs", "id")
+staged_job_ids = completion("/stage", "jobs", "job")
+JobArgument = Annotated[str, typer.Argument(metavar="JOB", help="123, 123_7 or 123+1.", autocompletion=job_ids)]
 
 
 def _preferred_socket(path: Path) -> Path:
@@ -175,6 +284,8 @@ def _with_hint(text: str) -> str:
 
 def connection_error(path: Path) -> DaemonUnreachable:
     """Tries once more without HTTP, whose errors hide the cause."""
+    from burstd.api.answers.base import current_user
+
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
             probe.setsockopt(*connect_timeout_option(2))
@@ -200,11 +311,3 @@ def connection_error(path: Path) -> DaemonUnreachable:
     except OSError as error:
         return DaemonUnreachable(_with_hint(f"{path} cannot be connected to: {error.strerror or error}."))
     return DaemonUnreachable(_with_hint(f"burstd on {path} did not take the connection; it may have just started."))
-
-
-def current_user() -> str:
-    """The name of the user who runs burstctl, as far as the system knows one."""
-    try:
-        return pwd.getpwuid(os.geteuid()).pw_name
-    except KeyError:
-        return f"uid {os.geteuid()}"

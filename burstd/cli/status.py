@@ -1,24 +1,38 @@
-"""burstctl status"""
+"""burstctl status, bill"""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.text import Text
 
 from burstd.cli.output import (
+    Cell,
     ConsoleOutput,
-    JsonObject,
     abbreviated_list,
+    ago,
+    duration_text,
     faint_zero,
+    local_date_text,
+    local_time_text,
     money_sums_text,
+    money_text,
     plural,
-    print_json,
+    remaining_text,
+    size_text,
     styled_state,
 )
 from burstd.cli.provider import breaker_text
-from burstd.cli.session import JsonOption, SocketOption, api_client
-from burstd.cli.stage_pages import print_staging_summary
-from burstd.cli.times import ago, duration_text, local_time_text, remaining_text
+from burstd.cli.session import ApiClient, with_client
+
+if TYPE_CHECKING:
+    from burstd.api.answers.base import ReachabilityView
+    from burstd.api.answers.plan import BillView
+    from burstd.api.answers.status import ProviderView, SlurmStateView, StageStatusView, StatusView
 
 _POOL_COUNTS = ("wanted", "booting", "ready", "busy", "idle", "leaving", "failed", "free", "slots")
 _POOL_HEADS = ("POOL", "WANTED>", "BOOT>", "READY>", "BUSY>", "IDLE>", "LEAVE>", "FAIL>", "FREE>", "SLOTS>")
@@ -26,118 +40,193 @@ _MAX_BREAKERS = 5
 _OK = Text("ok", "green")
 
 
-def status(ctx: typer.Context, json: JsonOption = False, socket: SocketOption = None) -> None:
+@with_client
+def status(burstd: ApiClient) -> None:
     """Nodes wanted, booting, open and leaving; waiting jobs and why they wait; the cost per hour."""
-    burstd = api_client(ctx, json, socket)
-    answer = burstd.get("/status")
-    if burstd.json:
-        print_json(answer)
-        return
-    out = ConsoleOutput()
+    from burstd.api.answers.status import StatusView
+
+    burstd.show(StatusView, burstd.get("/status"), _print_status)
+
+
+def _print_status(out: ConsoleOutput, answer: StatusView) -> None:
     _print_daemon(out, answer)
-    if answer["pools"]:
+    if answer.pools:
         out.blank()
         _print_pools(out, answer)
         out.blank()
         _print_services(out, answer)
     out.blank()
-    if answer["data"]:
-        print_staging_summary(out, answer["data"])
+    if answer.data:
+        _print_staging_summary(out, answer.data)
     _print_waiting(out, answer)
 
 
-def _print_daemon(out: ConsoleOutput, answer: JsonObject) -> None:
-    daemon, now = answer["daemon"], answer["now"]
-    seen = f"last loop {ago(answer['seen'], now)}" if answer["seen"] else "no loop yet"
+def _print_daemon(out: ConsoleOutput, answer: StatusView) -> None:
+    daemon, now = answer.daemon, answer.now
+    seen = f"last loop {ago(answer.seen, now)}" if answer.seen else "no loop yet"
     out.line(
-        (f"burstd {daemon['version']}", "bold"),
-        f" on {daemon['cluster']}, up {duration_text(daemon['up_s'])}, {seen}, now ",
-        (f"{money_sums_text(answer['cost_per_hour'])}/h", "bold"),
+        (f"burstd {daemon.version}", "bold"),
+        f" on {daemon.cluster}, up {duration_text(daemon.up_s)}, {seen}, now ",
+        (f"{money_sums_text(answer.cost_per_hour)}/h", "bold"),
     )
-    if daemon["paused"]:
-        out.note(f"on hold: no node is booted or terminated (burstctl unhold): {daemon['paused']}", "bold yellow")
-    for alarm in answer["alarms"]:
+    if daemon.paused:
+        out.note(f"on hold: no node is booted or terminated (burstctl unhold): {daemon.paused}", "bold yellow")
+    for alarm in answer.alarms:
         out.note(f"! {alarm}", "bold red")
 
 
-def _print_pools(out: ConsoleOutput, answer: JsonObject) -> None:
-    currencies = {amount["currency"] for amount in answer["cost_per_hour"]}
+def _print_pools(out: ConsoleOutput, answer: StatusView) -> None:
+    currencies = {amount.currency for amount in answer.cost_per_hour}
     one = currencies.pop() if len(currencies) == 1 else ""
-    rows = [
+    rows: list[Sequence[Cell]] = [
         (
-            pool["name"],
-            *(faint_zero(pool[sort]) for sort in _POOL_COUNTS),
-            money_sums_text(pool["cost_per_hour"]).removesuffix(f" {one}"),
+            pool.name,
+            *(faint_zero(getattr(pool, sort)) for sort in _POOL_COUNTS),
+            money_sums_text(pool.cost_per_hour).removesuffix(f" {one}"),
         )
-        for pool in answer["pools"]
+        for pool in answer.pools
     ]
     if not out.table((*_POOL_HEADS, f"{one or 'COST'}/H>"), rows, only_if_fits=True):
-        for pool in answer["pools"]:
-            some = ", ".join(f"{count_name} {pool[count_name]}" for count_name in _POOL_COUNTS if pool[count_name])
-            out.line((pool["name"], "bold"), f": {some}, {money_sums_text(pool['cost_per_hour'])}/h")
-    now = answer["now"]
-    for pool in answer["pools"]:
-        for pin in pool["pins"]:
-            pin_text = {"exact": "exactly", "floor": "at least", "ceiling": "at most"}[pin["kind"]]
+        for pool in answer.pools:
+            counts = ((name, getattr(pool, name)) for name in _POOL_COUNTS)
+            some = ", ".join(f"{name} {count}" for name, count in counts if count)
+            out.line((pool.name, "bold"), f": {some}, {money_sums_text(pool.cost_per_hour)}/h")
+    now = answer.now
+    for pool in answer.pools:
+        for pin in pool.pins:
+            pin_text = {"exact": "exactly", "floor": "at least", "ceiling": "at most"}[pin.kind]
             until = (
-                f"until {local_time_text(pin['until'], now)} ({remaining_text(pin['until'], now)} more)"
-                if pin["until"]
+                f"until {local_time_text(pin.until, now)} ({remaining_text(pin.until, now)} more)"
+                if pin.until
                 else "for good"
             )
-            out.note(f"{pool['name']}: {pin_text} {plural(pin['nodes'], 'node')} {until}, by {pin['by']}", "yellow")
-        if pool["held"]:
-            out.note(f"{pool['name']}: {plural(pool['held'], 'slot')} held (burstctl node list)", "yellow")
+            out.note(f"{pool.name}: {pin_text} {plural(pin.nodes, 'node')} {until}, by {pin.by}", "yellow")
+        if pool.held:
+            out.note(f"{pool.name}: {plural(pool.held, 'slot')} held (burstctl node list)", "yellow")
 
 
-def _print_services(out: ConsoleOutput, answer: JsonObject) -> None:
-    now = answer["now"]
-    out.table(("", "", "*"), [_slurm_row(answer["slurm"], now), *(_provider_row(p, now) for p in answer["providers"])])
-    breakers = [breaker for provider in answer["providers"] for breaker in provider["breakers"]]
+def _print_services(out: ConsoleOutput, answer: StatusView) -> None:
+    now = answer.now
+    out.table(("", "", "*"), [_slurm_row(answer.slurm, now), *(_provider_row(p, now) for p in answer.providers)])
+    breakers = [breaker for provider in answer.providers for breaker in provider.breakers]
     for breaker in breakers[:_MAX_BREAKERS]:
         out.note(breaker_text(breaker, now), "yellow")
     if len(breakers) > _MAX_BREAKERS:
         out.note(f"and {len(breakers) - _MAX_BREAKERS} more circuit breakers are open (--json)", "dim")
 
 
-def _slurm_row(slurm: JsonObject, now: str) -> tuple[str, Text, str]:
-    name = f"Slurm {slurm['version']}".strip()
-    if not slurm["ok"]:
+def _slurm_row(slurm: SlurmStateView, now: datetime) -> tuple[str, Text, str]:
+    name = f"Slurm {slurm.version}".strip()
+    if not slurm.ok:
         return _unreachable_row(name, slurm, now)
-    return name, _OK, f"{plural(slurm['nodes'], 'node')}, {plural(slurm['jobs'], 'job')}"
+    return name, _OK, f"{plural(slurm.nodes, 'node')}, {plural(slurm.jobs, 'job')}"
 
 
-def _provider_row(provider: JsonObject, now: str) -> tuple[str, Text, str]:
-    if not provider["ok"]:
-        return _unreachable_row(provider["name"], provider, now)
-    parts = [f"{number} {state}" for state, number in provider["instances"].items()] or ["no instance"]
-    parts.append(plural(provider["offers"], "offer"))
-    if provider["calls"]:
-        parts.append(f"{plural(provider['calls'], 'call')} under way")
-    if provider["leftovers"]:
-        parts.append(plural(provider["leftovers"], "leftover"))
-    return provider["name"], _OK, ", ".join(parts)
+def _provider_row(provider: ProviderView, now: datetime) -> tuple[str, Text, str]:
+    if not provider.ok:
+        return _unreachable_row(provider.name, provider, now)
+    parts = [f"{number} {state}" for state, number in provider.instances.items()] or ["no instance"]
+    parts.append(plural(provider.offers, "offer"))
+    if provider.calls:
+        parts.append(f"{plural(provider.calls, 'call')} under way")
+    if provider.leftovers:
+        parts.append(plural(provider.leftovers, "leftover"))
+    return provider.name, _OK, ", ".join(parts)
 
 
-def _unreachable_row(name: str, reach: JsonObject, now: str) -> tuple[str, Text, str]:
-    known = f"; last known {ago(reach['last_known'], now)}" if reach["last_known"] else ""
-    return name, Text("down", "bold red"), f"{reach['error']}{known}"
+def _unreachable_row(name: str, reach: ReachabilityView, now: datetime) -> tuple[str, Text, str]:
+    known = f"; last known {ago(reach.last_known, now)}" if reach.last_known else ""
+    return name, Text("down", "bold red"), f"{reach.error}{known}"
 
 
-def _print_waiting(out: ConsoleOutput, answer: JsonObject) -> None:
-    waiting = answer["waiting"]
-    if not waiting["jobs"]:
+def _print_waiting(out: ConsoleOutput, answer: StatusView) -> None:
+    waiting = answer.waiting
+    if not waiting.jobs:
         out.line("No job waits.")
         return
-    tasks = f" ({waiting['tasks']} with every array task)" if waiting["tasks"] != waiting["jobs"] else ""
-    verdicts = ", ".join(f"{n} {verdict}" for verdict, n in waiting["verdicts"].items())
-    waits = "waits" if waiting["jobs"] == 1 else "wait"
-    out.line((f"{plural(waiting['jobs'], 'job')} {waits}{tasks}", "bold"), f": {verdicts}")
-    if waiting["groups"]:
+    tasks = f" ({waiting.tasks} with every array task)" if waiting.tasks != waiting.jobs else ""
+    verdicts = ", ".join(f"{n} {verdict}" for verdict, n in waiting.verdicts.items())
+    waits = "waits" if waiting.jobs == 1 else "wait"
+    out.line((f"{plural(waiting.jobs, 'job')} {waits}{tasks}", "bold"), f": {verdicts}")
+    if waiting.groups:
         out.table(("", ">", "*", "*"), [
-            (styled_state(g["verdict"]), str(g["jobs"]), g["reason"], f"job {abbreviated_list(g['examples'], 3)}")
-            for g in waiting["groups"]
+            (styled_state(g.verdict), str(g.jobs), g.reason, f"job {abbreviated_list(g.examples, 3)}")
+            for g in waiting.groups
         ], indent=2)  # fmt: skip
-    if waiting["more_groups"]:
-        out.note(f"and {waiting['more_groups']} more reasons (burstctl job list)", "dim")
-    if not answer["you"]["admin"]:
-        out.note(f"Only jobs of {answer['you']['user']} are shown.", "dim")
+    if waiting.more_groups:
+        out.note(f"and {waiting.more_groups} more reasons (burstctl job list)", "dim")
+    if not answer.you.admin:
+        out.note(f"Only jobs of {answer.you.user} are shown.", "dim")
+
+
+def _print_staging_summary(out: ConsoleOutput, data: StageStatusView) -> None:
+    """One line for ``burstctl status``."""
+    states = ", ".join(f"{number} {state}" for state, number in data.states.items()) or "none"
+    rate = f", {size_text(round(data.rate))}/s" if data.rate else ""
+    out.line(("data", "bold"), f" of {plural(data.jobs, 'job')}: {states}{rate} (store {data.store})")
+    if held := data.states.get("held"):
+        out.note(f"{plural(held, 'job')} held (burstctl stage status)", "yellow")
+    if data.kept:
+        out.note(f"{plural(data.kept, 'node')} kept for output that is not home yet", "yellow")
+    if data.error:
+        out.note(f"! the store {data.store} cannot be used: {data.error}", "bold red")
+
+
+class BillGroup(StrEnum):
+    """What the bill is split by."""
+
+    USER = "user"
+    ACCOUNT = "account"
+    JOB = "job"
+    POOL = "pool"
+    PROVIDER = "provider"
+    CLAIM = "claim"
+
+
+@with_client
+def bill(
+    burstd: ApiClient,
+    by: Annotated[BillGroup, typer.Option(help="Split it by this.")] = BillGroup.USER,
+    since: Annotated[str, typer.Option(metavar="TIME", help="From: 7d (ago), 2026-09-01; default: this month.")] = "",
+    until: Annotated[str, typer.Option(metavar="TIME", help="To; default: now.")] = "",
+) -> None:
+    """What machines cost, dearest first; running ones count up to now. Then what is left of the budgets."""
+    from burstd.api.answers.plan import BillView
+
+    params: dict[str, str | int | float] = {"group": by.value}
+    params |= burstd.parse_times(since=since, until=until)
+    burstd.show(BillView, burstd.get("/bill", params), _print_bill)
+
+
+def _print_bill(out: ConsoleOutput, answer: BillView) -> None:
+    out.line(
+        (f"{money_sums_text(answer.total)}", "bold"),
+        f" from {local_date_text(answer.since)} to {local_date_text(answer.until)}",
+    )
+    if answer.lines:
+        out.table(
+            (answer.group.upper(), "COST>", "MACHINE TIME>", "MACHINES>"),
+            [
+                (
+                    line.key or "(nobody's)",
+                    money_text(line.cost),
+                    duration_text(line.machine_s),
+                    str(line.claims),
+                )
+                for line in answer.lines
+            ],
+        )
+    if answer.budgets:
+        out.blank()
+        out.table(
+            ("BUDGET", "PERIOD", "LIMIT>", "SPENT>", "PROMISED>", "LEFT>", "*"),
+            [
+                (
+                    f"{b.kind} {b.name}".strip() or "whole site",
+                    b.period,
+                    *map(money_text, (b.limit, b.spent, b.committed, b.left)),
+                    b.fault,
+                )
+                for b in answer.budgets
+            ],
+        )

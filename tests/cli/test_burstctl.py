@@ -15,6 +15,7 @@ import pytest
 import typer
 
 from burstd.cli.main import app
+from burstd.cli.session import ApiClient
 from burstd.domain.command import (
     ClearPin,
     Command,
@@ -287,6 +288,33 @@ def test_somebody_else_is_there(run: Run, tmp_path: Path, speech: bytes) -> None
         server.join()
     assert outcome.code == 3
     assert str(path) in outcome.err
+
+
+@pytest.mark.parametrize(
+    ("change", "code", "says"),
+    [
+        ({"a_field_of_tomorrow": 1}, 0, ""),
+        (
+            {"pools": None},
+            1,
+            "cannot be shown (pools: Input should be a valid list): is it burstd there, of this version",
+        ),
+    ],
+)
+def test_a_daemon_of_another_version(
+    run: Run, monkeypatch: pytest.MonkeyPatch, change: dict[str, object], code: int, says: str
+) -> None:
+    asked = ApiClient.request_status
+
+    def changed(self: ApiClient, *words: Any) -> tuple[int, Any]:
+        status, answer = asked(self, *words)
+        return status, answer | change
+
+    monkeypatch.setattr(ApiClient, "request_status", changed)
+    outcome = run("status")
+    assert (outcome.code, outcome.out != "") == (code, code == 0)
+    assert says in outcome.err
+    assert json.loads(run("status", "--json").out)["daemon"], "JSON is printed as it came"
 
 
 def test_every_command_and_option_is_in_the_documentation() -> None:

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from burstd.api.answers.staging import StagingListView
 from burstd.cli.output import ConsoleOutput
-from burstd.cli.stage_pages import print_staging_list
+from burstd.cli.stage import print_staging_list
 from burstd.domain.command import Command, CommandResult, DiscardOutput, Evict, RetryStage
 from tests.api.client import ME, ApiTestClient
 from tests.api.office import FakeBackend
@@ -111,12 +112,12 @@ def test_watching_ends_when_the_data_has_come_to_an_end(run: Run) -> None:
 
 def test_on_a_terminal_a_page_takes_the_place_of_the_one_before(control: Path, backend: FakeBackend) -> None:
     with ApiTestClient(control) as client:
-        answer = client.get("/v1/stage")
+        answer = StagingListView.model_validate(client.get("/v1/stage"))
     written = io.StringIO()
     paper = ConsoleOutput()
     paper._console = Console(file=written, force_terminal=True, width=100)
     paper.live_pages((lambda p: print_staging_list(p, answer)) for _ in range(3))
-    pages = written.getvalue().split("\x1b[1A\x1b[2K" * (len(answer["jobs"]) + 4))
+    pages = written.getvalue().split("\x1b[1A\x1b[2K" * (len(answer.jobs) + 4))
     # Rich draws the last one once more when it lets the terminal go.
     assert [page.count("the store is full") for page in pages] == [2, 2, 2, 2]
 

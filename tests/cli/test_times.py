@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
+from datetime import UTC, datetime
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from burstd.cli.times import ago, duration_text, elapsed_text, local_time_text, parse_duration, parse_time
+from burstd.cli.output import ago, duration_text, elapsed_text, local_time_text, parse_duration, parse_time
 
 
 @pytest.mark.parametrize(
@@ -44,12 +45,12 @@ def test_words_say_the_length_to_their_last_unit(span: float) -> None:
 def test_times_are_counted_from_the_daemons_now(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TZ", "UTC")
     time.tzset()
-    now = "2026-09-21T14:13:20Z"
-    assert ago("2026-09-21T14:13:08.400000Z", now) == "12 s ago"
+    at, now = datetime.fromisoformat, datetime(2026, 9, 21, 14, 13, 20, tzinfo=UTC)
+    assert ago(at("2026-09-21T14:13:08.400000Z"), now) == "12 s ago"
     assert ago(None, now) == "never"
-    assert elapsed_text("2026-09-21T14:13:30Z", now) == "0 s"
-    assert local_time_text("2026-09-21T14:13:08Z", now) == "14:13:08"
-    assert local_time_text("2026-09-20T14:13:08Z", now) == "20 Sep 14:13:08"
-    assert local_time_text("2025-09-20T14:13:08Z", now) == "20 Sep 2025 14:13:08"
+    assert elapsed_text(at("2026-09-21T14:13:30Z"), now) == "0 s"
+    assert local_time_text(at("2026-09-21T14:13:08Z"), now) == "14:13:08"
+    assert local_time_text(at("2026-09-20T14:13:08Z"), now) == "20 Sep 14:13:08"
+    assert local_time_text(at("2025-09-20T14:13:08Z"), now) == "20 Sep 2025 14:13:08"
     assert parse_time("2h", 10_000) == 2800
     assert parse_time("2026-09-21T14:00", 0) == parse_time("2026-09-21 14:00Z", 0) == 1_790_000_000 - 800

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import typer
 
-from burstd.cli.simulate import simulate
+from burstd.cli.offline.simulate import simulate
 from burstd.simulate.report.columns import report_columns
 from burstd.simulate.report.report import SimulationReport
 from tests.docs.blocks import shell_blocks

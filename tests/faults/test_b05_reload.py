@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from burstd.cli.check import _render_options
+from burstd.cli.offline.config import _render_options
 from burstd.daemon import app
 from burstd.daemon.policy_reloader import PolicyReloader
 from burstd.daemon.settings_in_force import load_and_check

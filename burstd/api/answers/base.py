@@ -7,14 +7,19 @@ time, against which ages are to be counted.
 
 from __future__ import annotations
 
+import os
+import pwd
 from collections import defaultdict
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from decimal import ROUND_HALF_EVEN, Decimal
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Self, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict
+from pydantic import BaseModel, BeforeValidator, ConfigDict, FailFast
 
+T = TypeVar("T")
+Items = Annotated[list[T], FailFast()]
+"""A list. Of a wrong answer, which burstctl may get from anybody, only the first faulty item is an error."""
 _MICRO = Decimal("0.000001")
 
 
@@ -71,7 +76,7 @@ class ErrorView(AnswerView):
     """What goes with a status of 400 and above: a sentence, and for what was not found the names that there are."""
 
     error: str
-    known: list[str] = []
+    known: Items[str] = []
 
 
 def money_view(amount: Decimal, currency: str) -> Money:
@@ -85,3 +90,11 @@ def sum_by_currency(amounts: Iterable[tuple[Decimal, str]]) -> list[Money]:
     for amount, currency in amounts:
         sums[currency] += amount
     return [money_view(amount, currency) for currency, amount in sorted(sums.items())]
+
+
+def current_user() -> str:
+    """The name of the user that this process runs as; ``uid 1234`` where the system knows none."""
+    try:
+        return pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:
+        return f"uid {os.geteuid()}"

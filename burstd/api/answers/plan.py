@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from burstd.api.answers.base import AnswerView, Money, Time
+from burstd.api.answers.base import AnswerView, Items, Money, Time
 
 
 class StepView(AnswerView):
@@ -10,9 +10,9 @@ class StepView(AnswerView):
 
     action: str
     text: str
-    claims: list[str] = []
-    nodes: list[str] = []
-    jobs: list[str] = []
+    claims: Items[str] = []
+    nodes: Items[str] = []
+    jobs: Items[str] = []
 
 
 class RejectedOfferView(AnswerView):
@@ -28,7 +28,7 @@ class PolicyDecisionView(AnswerView):
 
     by: str
     verdict: str
-    about: list[str]
+    about: Items[str]
     reason: str
 
 
@@ -41,9 +41,9 @@ class WantView(AnswerView):
     reason: str
     offer: str
     """The first that would be tried."""
-    jobs: list[str]
-    slots: list[str]
-    left_out: list[RejectedOfferView]
+    jobs: Items[str]
+    slots: Items[str]
+    left_out: Items[RejectedOfferView]
 
 
 class PlanView(AnswerView):
@@ -52,11 +52,11 @@ class PlanView(AnswerView):
     now: Time
     seen: Time
     paused: str
-    failed: list[str]
+    failed: Items[str]
     """Policies that failed; while there is one, nothing is wanted and nothing let go."""
-    steps: list[StepView]
-    wants: list[WantView]
-    words: list[PolicyDecisionView]
+    steps: Items[StepView]
+    wants: Items[WantView]
+    words: Items[PolicyDecisionView]
     """What policies, pins and a hold took away, added or kept, and why."""
 
 
@@ -94,7 +94,7 @@ class BillView(AnswerView):
     since: Time
     until: Time
     group: str
-    lines: list[BillLineView]
-    total: list[Money]
-    budgets: list[BudgetView] = []
+    lines: Items[BillLineView]
+    total: Items[Money]
+    budgets: Items[BudgetView] = []
     """Those that the caller may see, whatever the bill's time and group."""

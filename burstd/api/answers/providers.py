@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
-from burstd.api.answers.base import AnswerView, Money, OptionalTime, ReachabilityView, Time
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Self
+
+from burstd.api.answers.base import AnswerView, Items, Money, OptionalTime, ReachabilityView, Time, current_user
 from burstd.api.answers.status import BreakerView, ProviderView
+
+if TYPE_CHECKING:
+    from burstd.domain.plugins.provider import Finding
 
 
 class ProviderStateView(ProviderView):
@@ -12,11 +18,11 @@ class ProviderStateView(ProviderView):
     listed: OptionalTime
     """When the last listing of instances began."""
     instance_types: int
-    zones: list[str]
-    markets: list[str]
-    pools: list[str]
+    zones: Items[str]
+    markets: Items[str]
+    pools: Items[str]
     """Those whose rules name it."""
-    alarms: list[str]
+    alarms: Items[str]
     """What cannot be read, each with the reason."""
     checks_itself: bool
     """Whether it has a self-check for ``burstctl provider check``."""
@@ -26,7 +32,7 @@ class ProvidersView(AnswerView):
     """``burstctl provider list``."""
 
     now: Time
-    providers: list[ProviderStateView]
+    providers: Items[ProviderStateView]
 
 
 class GpuView(AnswerView):
@@ -47,7 +53,7 @@ class OfferView(AnswerView):
     market: str
     cpus: int
     memory_mib: int
-    gpus: list[GpuView]
+    gpus: Items[GpuView]
     architecture: str
     fabric: str
     local_disk_gib: int
@@ -55,11 +61,11 @@ class OfferView(AnswerView):
     price_source: str
     price_at: OptionalTime
     """When the price was learned."""
-    pools: list[str]
+    pools: Items[str]
     """Pools that could use it if its ``breakers`` were closed."""
     refused: dict[str, str]
     """Pools whose rules name it and that cannot use it now, with the reason."""
-    breakers: list[BreakerView]
+    breakers: Items[BreakerView]
     """Open circuit breakers that block it."""
 
 
@@ -68,7 +74,7 @@ class OffersView(ReachabilityView):
 
     now: Time
     provider: str
-    offers: list[OfferView]
+    offers: Items[OfferView]
     hidden: int
     """How many more there are that no pool can use (``all`` shows them)."""
 
@@ -85,9 +91,17 @@ class FindingView(AnswerView):
 class CheckView(AnswerView):
     """``burstctl provider check``. ``ok``: nothing is known to be wrong."""
 
-    now: Time
+    now: OptionalTime
+    """None: burstctl itself made the check."""
     provider: str
     ok: bool
     user: str
     """Whose credentials were used: the user that the check ran as."""
-    findings: list[FindingView]
+    findings: Items[FindingView]
+
+    @classmethod
+    def from_findings(cls, provider: str, findings: Iterable[Finding], now: float | None) -> Self:
+        """The findings, in the order of the checks, of a check that this process made."""
+        views = [FindingView.from_fields(finding) for finding in findings]
+        ok = all(finding.ok is not False for finding in views)
+        return cls(now=now, provider=provider, ok=ok, user=current_user(), findings=views)

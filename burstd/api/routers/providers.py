@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import pwd
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Annotated
@@ -13,7 +11,6 @@ from fastapi import APIRouter, Query
 from burstd.api.answers.base import money_view
 from burstd.api.answers.providers import (
     CheckView,
-    FindingView,
     GpuView,
     OffersView,
     OfferView,
@@ -72,13 +69,7 @@ def post_check(name: str, caller: AdminDep, backend: BackendDep) -> CheckView:
         found = backend.checks.run_check(name, explicit_images(name, pools))
     except CheckInProgress as error:
         raise ApiError(409, f"{error}.") from None
-    return CheckView(
-        now=backend.now(),
-        provider=name,
-        ok=all(finding.ok is not False for finding in found),
-        user=_daemon_user(),
-        findings=[FindingView.from_fields(finding) for finding in found],
-    )
+    return CheckView.from_findings(name, found, backend.now())
 
 
 def _require_provider(name: str, backend: Backend) -> bool:
@@ -87,14 +78,6 @@ def _require_provider(name: str, backend: Backend) -> bool:
     if name not in able:
         raise ApiError(404, f"There is no provider {name!r}; there are: {', '.join(sorted(able))}.", sorted(able))
     return able[name]
-
-
-def _daemon_user() -> str:
-    """The name of the user that burstd runs as, whose credentials clouds are asked with."""
-    try:
-        return pwd.getpwuid(os.geteuid()).pw_name
-    except KeyError:
-        return f"uid {os.geteuid()}"
 
 
 def _offers_view(name: str, snapshot: Snapshot, now: float, *, include_unusable: bool) -> OffersView:

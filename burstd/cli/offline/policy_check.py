@@ -53,12 +53,16 @@ class PolicyCheckReport:
         """True where the daemon would start with them."""
         return not self.faults and not any(tried.faults for tried in self.policies)
 
+    def situations(self) -> int:
+        """How many sample situations each policy was tried in."""
+        return sum(1 for _ in samples())
+
     def as_json(self) -> dict[str, Any]:
         """As ``--json`` prints it."""
         return {
             "ok": self.ok,
             "file": str(self.file),
-            "situations": sum(1 for _ in samples()),
+            "situations": self.situations(),
             "faults": [{"key": dotted_key(f.path), "line": f.line, "text": f.text} for f in self.faults],
             "policies": [asdict(tried) for tried in self.policies],
             "warnings": self.warnings,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from burstd.cli.output import ConsoleOutput
-from burstd.cli.session import ApiClient, ExitCode, JsonOption, api_client
+from burstd.cli.session import ApiClient, ExitCode, without_daemon
 
 if TYPE_CHECKING:
     from burstd.simulate.report.report import SimulationReport
@@ -22,8 +22,9 @@ if TYPE_CHECKING:
 _SITE_PANEL, _CLOUD_PANEL, _TRACE_PANEL = "The site", "The cloud", "The part of the trace"
 
 
+@without_daemon
 def simulate(
-    ctx: typer.Context,
+    burstctl: ApiClient,
     trace: Annotated[Path, typer.Option(metavar="FILE", help="Jobs: SWF, output of sacct -P, or CSV with GPUs.")],
     policy: Annotated[
         list[str] | None,
@@ -83,11 +84,9 @@ def simulate(
     bind_depth: Annotated[int | None, typer.Option(min=0, help="As in burstd.toml.")] = None,
     seed: Annotated[int, typer.Option(help="Of all that is drawn.")] = 1,
     html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a page with plots.")] = None,
-    json: JsonOption = False,
 ) -> None:
     """Replay a trace of jobs through the policies: waits, cloud hours and cost of each chain. Needs no daemon."""
-    burstctl = api_client(ctx, json, None)
-    from burstd.simulate.study import Study  # noqa: PLC0415  # the policies take long to load
+    from burstd.simulate.study import Study
 
     sites = [name for name, given in (("--load", load), ("--gpus", gpus), ("--nodes", nodes)) if given is not None]
     if len(sites) > 1:
@@ -132,13 +131,13 @@ def simulate(
 
 
 def _replay(burstctl: ApiClient, study: Study) -> SimulationReport:
-    from burstd.settings import SettingsError  # noqa: PLC0415
-    from burstd.simulate.policy_chains import PolicyChainError  # noqa: PLC0415
-    from burstd.simulate.report.report import build_report  # noqa: PLC0415
-    from burstd.simulate.run import ReplayError  # noqa: PLC0415
-    from burstd.simulate.study import prepare_study  # noqa: PLC0415
-    from burstd.simulate.traces.read import TraceError  # noqa: PLC0415
-    from burstd.simulate.traces.window import WindowError  # noqa: PLC0415
+    from burstd.settings import SettingsError
+    from burstd.simulate.policy_chains import PolicyChainError
+    from burstd.simulate.report.report import build_report
+    from burstd.simulate.run import ReplayError
+    from burstd.simulate.study import prepare_study
+    from burstd.simulate.traces.read import TraceError
+    from burstd.simulate.traces.window import WindowError
 
     try:
         return build_report(prepare_study(study).run_study(_progress))
@@ -175,7 +174,7 @@ def _parse_price(burstctl: ApiClient, option: str, text: str | None) -> Decimal 
 
 
 def _write_page(burstctl: ApiClient, path: Path, found: SimulationReport) -> None:
-    from burstd.simulate.report.page import render_page  # noqa: PLC0415
+    from burstd.simulate.report.page import render_page
 
     try:
         path.write_text(render_page(found), encoding="utf-8")
@@ -184,7 +183,7 @@ def _write_page(burstctl: ApiClient, path: Path, found: SimulationReport) -> Non
 
 
 def _print_report(found: SimulationReport) -> None:
-    from burstd.simulate.report.columns import summary_sentences, table_heads, table_rows  # noqa: PLC0415
+    from burstd.simulate.report.columns import summary_sentences, table_heads, table_rows
 
     out = ConsoleOutput()
     out.line((found.title, "bold"))

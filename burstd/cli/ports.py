@@ -1,4 +1,4 @@
-"""burstctl port-forward"""
+"""burstctl route, port-forward"""
 
 from __future__ import annotations
 
@@ -10,24 +10,25 @@ import socket as sockets
 import sys
 import threading
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from burstd.cli.job import JobArgument
-from burstd.cli.output import safe_text
+from burstd.cli.output import ConsoleOutput, safe_text
 from burstd.cli.session import (
     EXIT_CODE_BY_STATUS,
     ApiClient,
     DaemonUnreachable,
     ExitCode,
-    JsonOption,
-    SocketOption,
-    api_client,
+    JobArgument,
     connect_timeout_option,
     connection_error,
+    with_client,
 )
 from burstd.transfer.protocol.relay import SocketWire, relay, shutdown_socket
+
+if TYPE_CHECKING:
+    from burstd.api.answers.jobs import RoutesView, RouteView
 
 HOST = "127.0.0.1"
 FORWARD_REPLY_TIMEOUT_S = 60.0
@@ -42,6 +43,66 @@ _CONNECTED_STATES = ("01", "04", "05")
 _LIVE_STATES = (1, 8)
 """States of this end as TCP_INFO has them: ESTABLISHED, and CLOSE_WAIT where the client has said all."""
 
+app = typer.Typer(
+    help="Web addresses of ports of your running jobs, on clouds that have them (OpenShift). They are public: whoever "
+    "knows one reaches the port, so the program there must ask for a token or password of its own. A job's end closes "
+    "them. For yourself alone, use burstctl port-forward.",
+    no_args_is_help=True,
+)
+
+
+@app.command("open")
+@with_client
+def open_route(
+    burstd: ApiClient,
+    job_id: JobArgument,
+    port: Annotated[
+        int, typer.Argument(metavar="PORT", min=1024, max=65535, help="What the job listens at, on all addresses.")
+    ],
+    node: Annotated[str, typer.Option(help="One of the job's nodes; default: the first.")] = "",
+) -> None:
+    """Give a port of your running job a public web address (https)."""
+    from burstd.api.answers.jobs import RouteView
+
+    burstd.show(RouteView, burstd.request("POST", f"/jobs/{job_id}/routes", {"port": port, "node": node}), _print_route)
+
+
+def _print_route(out: ConsoleOutput, answer: RouteView) -> None:
+    out.line((answer.url or "The cluster has not chosen its address so far: burstctl route list.", "bold"))
+    out.note(
+        f"Port {answer.port} of {answer.node} is public there, until job {answer.job} ends: what listens must have a "
+        "token or password of its own.",
+        "yellow",
+    )
+
+
+@app.command("list")
+@with_client
+def list_routes(burstd: ApiClient) -> None:
+    """The open ones of your jobs; for administrators, everyone's."""
+    from burstd.api.answers.jobs import RoutesView
+
+    burstd.show(RoutesView, burstd.get("/routes"), _print_routes)
+
+
+def _print_routes(out: ConsoleOutput, answer: RoutesView) -> None:
+    if not answer.routes:
+        out.line("No route is open.")
+        return
+    rows = [(r.job, str(r.port), r.node, r.provider, r.url) for r in answer.routes]
+    out.table(("JOB", "PORT>", "NODE", "PROVIDER", "ADDRESS*"), rows)
+
+
+@app.command("close")
+@with_client
+def close_route(
+    burstd: ApiClient,
+    job_id: JobArgument,
+    port: Annotated[int, typer.Argument(metavar="PORT", min=0, max=65535, help="Default: all of the job's.")] = 0,
+) -> None:
+    """Close a job's routes."""
+    burstd.run_command("DELETE", f"/jobs/{job_id}/routes", params={"port": port})
+
 
 class ForwardRefused(Exception):
     """The daemon's no, with its HTTP status."""
@@ -51,8 +112,9 @@ class ForwardRefused(Exception):
         self.status = status
 
 
+@with_client
 def port_forward(
-    ctx: typer.Context,
+    burstd: ApiClient,
     job_id: JobArgument,
     port: Annotated[int, typer.Argument(metavar="PORT", min=1, max=65535, help="What the job listens at on its node.")],
     local: Annotated[
@@ -60,15 +122,12 @@ def port_forward(
         typer.Option("--local", min=0, max=65535, help="Port of 127.0.0.1 here; default: the same, 0: any free one."),
     ] = None,
     node: Annotated[str, typer.Option(help="One of the job's nodes; default: the first.")] = "",
-    json: JsonOption = False,
-    socket: SocketOption = None,
 ) -> None:
     """Bring a port of your running job to 127.0.0.1 here, until the job ends or Ctrl-C.
 
     For a notebook, TensorBoard and the like; the program may listen on its node's 127.0.0.1 alone. Only your own
     processes on this host are let through.
     """
-    burstd = api_client(ctx, json, socket)
     daemon = _ForwardSocket(burstd.path.parent / "forward.sock", {"job": job_id, "port": port, "node": node})
     try:
         monitor, answer = daemon.connect(monitor_only=True)

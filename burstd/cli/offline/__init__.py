@@ -1,0 +1,1 @@
+"""Commands of burstctl that read the settings or files themselves; the daemon need not run."""

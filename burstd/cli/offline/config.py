@@ -1,0 +1,224 @@
+"""burstctl config, slurm-config, check: the settings, and what slurm.conf must have for their pools.
+
+What takes long to load (pydantic's settings, plug-ins, SQLAlchemy) is imported by the commands that need it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from burstd.cli.output import ConsoleOutput, plural, print_json
+from burstd.cli.session import ApiClient, ExitCode, with_client
+
+if TYPE_CHECKING:
+    from burstd.domain.cloud.offer import Pool
+    from burstd.settings import Settings, SettingsFault
+    from burstd.slurm.commands.run import SlurmCommands
+    from burstd.slurm.config.check import SlurmConfFinding
+    from burstd.slurm.config.render import SlurmConfOptions
+
+app = typer.Typer(help="The settings, burstd.toml.", no_args_is_help=True)
+DEFAULT_CONFIG = Path("/etc/burstd/burstd.toml")
+ConfigOption = Annotated[Path, typer.Option("--config", envvar="BURSTD_CONFIG", metavar="FILE", help="The settings.")]
+SlurmVersion = tuple[int, int, int]
+
+
+@app.command("check")
+@with_client
+def check_config(
+    burstd: ApiClient,
+    file: Annotated[Path, typer.Argument(metavar="[FILE]", envvar="BURSTD_CONFIG", help="The file.")] = DEFAULT_CONFIG,
+    files: Annotated[bool, typer.Option(help="Also check the files that it names: keys, their modes.")] = True,
+) -> None:
+    """Check a settings file whole, with its plug-ins; the daemon need not run."""
+    from burstd.settings import (
+        PluginRegistry,
+        SettingsError,
+        build_pools,
+        load_settings,
+        make_policies,
+        resolve_plugins,
+    )
+    from burstd.slurm.hostlist import expand
+
+    try:
+        settings = load_settings(file, check_files=files)
+        plugins = PluginRegistry.installed(settings.policies.folder, settings.policies.timeout_s)
+        make_policies(settings, resolve_plugins(settings, plugins, check_files=files), plugins)
+        made = build_pools(settings, expand)
+    except SettingsError as error:
+        if burstd.json:
+            print_json({"ok": False, "file": str(file), "faults": _faults_json(error.faults)})
+        else:
+            ConsoleOutput().line(str(error))
+        raise typer.Exit(ExitCode.NEGATIVE) from None
+    slots = sum(len(pool.slots) for pool in made.values())
+    if burstd.json:
+        print_json({"ok": True, "file": str(file), "faults": [], "warnings": _faults_json(settings.warnings)})
+    else:
+        for warning in settings.warnings:
+            ConsoleOutput().line(f"warning: {warning}")
+        parts = [plural(len(made), "pool"), plural(slots, "slot"), plural(len(settings.providers), "provider")]
+        staging = settings.staging
+        if staging.enabled:
+            parts.append(f"staging through {staging.store} ({staging.stores[staging.store].kind})")
+        chain = ", ".join(settings.policies.chain) or "none"
+        ConsoleOutput().line(f"{file} is right: {', '.join(parts)}, policies {chain}.")
+
+
+@app.command("reload")
+@with_client
+def reload_config(burstd: ApiClient) -> None:
+    """Have the daemon reload its settings; it refuses faulty ones and keeps the old ones."""
+    burstd.run_command("POST", "/reload")
+
+
+def _faults_json(faults: Sequence[SettingsFault]) -> list[dict[str, object]]:
+    from burstd.settings.toml_source import dotted_key
+
+    return [{"key": dotted_key(fault.path), "line": fault.line, "text": fault.text} for fault in faults]
+
+
+def read_settings(burstd: ApiClient, file: Path) -> Settings:
+    """The settings of a file; ends the program with their faults. The files that they name are not looked at."""
+    from burstd.settings import SettingsError, load_settings
+
+    try:
+        # Keys and their modes are of no concern, and anyone may ask.
+        return load_settings(file, check_files=False)
+    except SettingsError as error:
+        burstd.fail(ExitCode.NEGATIVE, str(error))
+
+
+@with_client
+def slurm_config(
+    burstd: ApiClient,
+    file: ConfigOption = DEFAULT_CONFIG,
+    gres: Annotated[bool, typer.Option("--gres", help="The lines for gres.conf instead.")] = False,
+    slurm: Annotated[
+        str, typer.Option(metavar="VERSION", help="For this Slurm (24.11); default: the running one.")
+    ] = "",
+) -> None:
+    """Print the lines that slurm.conf (with --gres: gres.conf) needs for the configured pools."""
+    from burstd.slurm.config.render import gres_conf_lines, slurm_conf_fragment
+
+    settings, pools = _load_pools(burstd, file)
+    options = replace(
+        _render_options(settings), version=_parse_version(burstd, slurm) if slurm else _running_version(settings)
+    )
+    texts = {"slurm.conf": slurm_conf_fragment(pools, options), "gres.conf": gres_conf_lines(pools, options)}
+    if burstd.json:
+        print_json(texts)
+    else:
+        typer.echo(texts["gres.conf" if gres else "slurm.conf"], nl=False)
+
+
+@with_client
+def check(burstd: ApiClient, file: ConfigOption = DEFAULT_CONFIG) -> None:
+    """Compare the running Slurm with what the pools need, and say what each difference breaks."""
+    from burstd.cli.offline.staging_check import staging_findings
+    from burstd.domain.errors import SchedulerRefused, SchedulerUnavailable
+    from burstd.slurm.commands.controller import slurmctld_version
+    from burstd.slurm.config.check import compare_slurm_conf, read_running_slurm
+
+    settings, pools = _load_pools(burstd, file)
+    try:
+        running = read_running_slurm(_commands(settings))
+    except (SchedulerUnavailable, SchedulerRefused) as error:
+        burstd.fail(ExitCode.UNREACHABLE, f"Slurm cannot be asked: {error}.")
+    version = "{}.{:02}.{}".format(*(slurmctld_version(running.config) or (0, 0, 0)))
+    findings = [
+        *compare_slurm_conf(pools, _render_options(settings), running),
+        *staging_findings(settings, running.config),
+    ]
+    broken = [finding for finding in findings if not finding.recommended]
+    if burstd.json:
+        print_json({"ok": not broken, "slurm": version, "findings": [_finding_json(finding) for finding in findings]})
+    else:
+        _print_findings(ConsoleOutput(), version, broken, [finding for finding in findings if finding.recommended])
+    if broken:
+        raise typer.Exit(ExitCode.NEGATIVE)
+
+
+def _finding_json(finding: SlurmConfFinding) -> dict[str, object]:
+    return {
+        "subject": finding.subject,
+        "wanted": finding.wanted,
+        "found": finding.found,
+        "breaks": finding.consequence,
+        "remedy": finding.remedy,
+        "advice": finding.recommended,
+    }
+
+
+def _print_findings(
+    out: ConsoleOutput, version: str, broken: Sequence[SlurmConfFinding], advice: Sequence[SlurmConfFinding]
+) -> None:
+    if not broken:
+        out.line(f"Slurm {version} has what the pools need.")
+    for findings, head, style in (
+        (broken, f"Slurm {version} lacks {plural(len(broken), 'thing')} that the pools need:", "bold red"),
+        (advice, "Recommended:", "bold yellow"),
+    ):
+        if findings:
+            out.line((head, "bold"))
+        for finding in findings:
+            out.blank()
+            out.line((finding.subject, style), f": wanted {finding.wanted}, found {finding.found}")
+            out.note(f"As it is: {finding.consequence}.")
+            out.note(f"Remedy: {finding.remedy}.")
+
+
+def _load_pools(burstd: ApiClient, file: Path) -> tuple[Settings, list[Pool]]:
+    from burstd.settings import SettingsError, build_pools
+    from burstd.slurm.hostlist import expand
+
+    settings = read_settings(burstd, file)
+    try:
+        return settings, list(build_pools(settings, expand).values())
+    except SettingsError as error:
+        burstd.fail(ExitCode.NEGATIVE, str(error))
+
+
+def _render_options(settings: Settings) -> SlurmConfOptions:
+    from burstd.slurm.config.render import SlurmConfOptions
+
+    slurm = settings.slurm
+    return SlurmConfOptions(
+        programs=str(slurm.programs),
+        onprem_partitions=slurm.keep_partitions,
+        resume_timeout_s=slurm.resume_timeout_s,
+        suspend_timeout_s=slurm.suspend_timeout_s,
+        devices=slurm.devices,
+        configless=bool(slurm.conf_server),
+        staging=settings.staging.enabled,
+    )
+
+
+def _commands(settings: Settings) -> SlurmCommands:
+    from burstd.slurm.commands.run import SlurmCommands
+
+    return SlurmCommands(bin_dir=settings.slurm.bin_dir, conf=settings.slurm.conf)
+
+
+def _running_version(settings: Settings) -> SlurmVersion:
+    from burstd.domain.errors import SchedulerRefused, SchedulerUnavailable
+
+    try:
+        return _commands(settings).version()
+    except (SchedulerUnavailable, SchedulerRefused) as error:
+        typer.echo(f"burstctl: these are the lines for Slurm 22.05 (choose with --slurm), since {error}", err=True)
+        return (22, 5, 0)
+
+
+def _parse_version(burstd: ApiClient, text: str) -> SlurmVersion:
+    match = re.fullmatch(r"(\d+)\.(\d+)(?:\.(\d+))?", text)
+    if match is None:
+        burstd.fail(ExitCode.USAGE, f"--slurm: {text!r} is no version; write 22.05 or 24.11.5.")
+    return int(match[1]), int(match[2]), int(match[3] or 0)
