@@ -83,7 +83,7 @@ def burstctl(*words: str) -> subprocess.CompletedProcess[str]:
         pytest.param(http(b'{"error": ["\\u001b[2J"]}', status=409), 1, "x1b[2J", id="error is a list"),
         pytest.param(http(b'{"daemon": {}, "you": 1}'), 1, "cannot be shown", id="lacks much"),
         pytest.param(http(b'{"pools": 1, "daemon": "\\u001b"}'), 1, "cannot be shown", id="other types"),
-        pytest.param(http(b'{"pools": [' + b"1," * 10_000_000 + b"1]}"), 1, "cannot be shown", id="faults without end"),
+        pytest.param(http(b'{"pools": [' + b"1," * 500_000 + b"1]}"), 1, "cannot be shown", id="many faults"),
     ],
 )
 def test_its_answer(answer: Answer, code: int, says: str) -> None:

@@ -13,13 +13,10 @@ from collections import defaultdict
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from decimal import ROUND_HALF_EVEN, Decimal
-from typing import Annotated, Any, Self, TypeVar
+from typing import Annotated, Any, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, FailFast
+from pydantic import BaseModel, BeforeValidator, ConfigDict
 
-T = TypeVar("T")
-Items = Annotated[list[T], FailFast()]
-"""A list. Of a wrong answer, which burstctl may get from anybody, only the first faulty item is an error."""
 _MICRO = Decimal("0.000001")
 
 
@@ -76,7 +73,7 @@ class ErrorView(AnswerView):
     """What goes with a status of 400 and above: a sentence, and for what was not found the names that there are."""
 
     error: str
-    known: Items[str] = []
+    known: list[str] = []
 
 
 def money_view(amount: Decimal, currency: str) -> Money:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from burstd.api.answers.base import AnswerView, Items, Money, OptionalTime, Time
+from burstd.api.answers.base import AnswerView, Money, OptionalTime, Time
 from burstd.api.answers.nodes import NodeView
 
 
@@ -21,7 +21,7 @@ class JobView(AnswerView):
     id: str
     user: str
     name: str
-    partitions: Items[str]
+    partitions: list[str]
     state: str
     slurm_reason: str
     submitted: Time
@@ -29,9 +29,9 @@ class JobView(AnswerView):
     tasks: int
     verdict: str
     reason: str
-    nodes: Items[str]
+    nodes: list[str]
     """Nodes it runs on, or that the plan has for it."""
-    claims: Items[str]
+    claims: list[str]
     """Live claims that were made for it."""
 
 
@@ -39,7 +39,7 @@ class JobsView(AnswerView):
     """``burstctl job list``."""
 
     now: Time
-    jobs: Items[JobView]
+    jobs: list[JobView]
 
 
 class JobDetailView(AnswerView):
@@ -49,8 +49,8 @@ class JobDetailView(AnswerView):
     id: str
     job: JobView | None
     asks: str
-    remarks: Items[RemarkView]
-    nodes: Items[NodeView]
+    remarks: list[RemarkView]
+    nodes: list[NodeView]
     """Claims made for it, past ones included, newest first."""
 
 
@@ -87,7 +87,7 @@ class PoolCandidatesView(AnswerView):
     lacks: str
     slots: int
     free: int
-    candidates: Items[CandidateView]
+    candidates: list[CandidateView]
 
 
 class ServingView(AnswerView):
@@ -137,7 +137,7 @@ class OptionChangeView(AnswerView):
     command: str
     """What changes the job that waits; empty: it must be submitted anew."""
     start_s: float
-    where: Items[str]
+    where: list[str]
     offer: str
     """Empty: no new machine is needed."""
     price_per_hour: Money | None
@@ -157,18 +157,18 @@ class ExplainView(AnswerView):
     slurm: str = ""
     """What Slurm says, in words."""
     asks: str = ""
-    remedies: Items[str] = []
+    remedies: list[str] = []
     """What would help; empty: nothing needs to be done."""
-    remarks: Items[RemarkView]
-    ways: Items[PoolCandidatesView] = []
-    serving: Items[ServingView] = []
+    remarks: list[RemarkView]
+    ways: list[PoolCandidatesView] = []
+    serving: list[ServingView] = []
     outlook: OutlookView | None = None
     """None: nothing is expected of it, or it has started."""
     data: JobDataView | None = None
     """None: it has none."""
     cost: CostView | None = None
     """By the offer that is chosen, or would be."""
-    changes: Items[OptionChangeView] = []
+    changes: list[OptionChangeView] = []
     """The smallest first; empty: none is needed, or none was found."""
 
 
@@ -186,4 +186,4 @@ class RoutesView(AnswerView):
     """``burstctl route list``."""
 
     now: Time
-    routes: Items[RouteView]
+    routes: list[RouteView]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from burstd.api.answers.base import AnswerView, Items, Money, OptionalTime, Time
+from burstd.api.answers.base import AnswerView, Money, OptionalTime, Time
 
 
 class SlurmNodeView(AnswerView):
@@ -49,7 +49,7 @@ class NodeView(AnswerView):
     cost: Money | None = None
     reserved: Money | None = None
     """The most that it may cost, where a budget pays for it."""
-    jobs: Items[str] = []
+    jobs: list[str] = []
     """Jobs that it was made for, those that the caller may see."""
     gang: str = ""
     attempts: int = 0
@@ -61,7 +61,7 @@ class NodesView(AnswerView):
     """``burstctl node list``."""
 
     now: Time
-    nodes: Items[NodeView]
+    nodes: list[NodeView]
 
 
 class EventView(AnswerView):
@@ -83,7 +83,7 @@ class EventsView(AnswerView):
     """Events, oldest first. Ask for more with ``after=`` the greatest ``seq`` read."""
 
     now: Time
-    events: Items[EventView]
+    events: list[EventView]
     last: int
     """The greatest ``seq`` read, whether or not it is among them."""
 
@@ -93,4 +93,4 @@ class NodeDetailView(AnswerView):
 
     now: Time
     node: NodeView
-    history: Items[EventView]
+    history: list[EventView]

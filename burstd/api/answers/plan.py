@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from burstd.api.answers.base import AnswerView, Items, Money, Time
+from burstd.api.answers.base import AnswerView, Money, Time
 
 
 class StepView(AnswerView):
@@ -10,9 +10,9 @@ class StepView(AnswerView):
 
     action: str
     text: str
-    claims: Items[str] = []
-    nodes: Items[str] = []
-    jobs: Items[str] = []
+    claims: list[str] = []
+    nodes: list[str] = []
+    jobs: list[str] = []
 
 
 class RejectedOfferView(AnswerView):
@@ -28,7 +28,7 @@ class PolicyDecisionView(AnswerView):
 
     by: str
     verdict: str
-    about: Items[str]
+    about: list[str]
     reason: str
 
 
@@ -41,9 +41,9 @@ class WantView(AnswerView):
     reason: str
     offer: str
     """The first that would be tried."""
-    jobs: Items[str]
-    slots: Items[str]
-    left_out: Items[RejectedOfferView]
+    jobs: list[str]
+    slots: list[str]
+    left_out: list[RejectedOfferView]
 
 
 class PlanView(AnswerView):
@@ -52,11 +52,11 @@ class PlanView(AnswerView):
     now: Time
     seen: Time
     paused: str
-    failed: Items[str]
+    failed: list[str]
     """Policies that failed; while there is one, nothing is wanted and nothing let go."""
-    steps: Items[StepView]
-    wants: Items[WantView]
-    words: Items[PolicyDecisionView]
+    steps: list[StepView]
+    wants: list[WantView]
+    words: list[PolicyDecisionView]
     """What policies, pins and a hold took away, added or kept, and why."""
 
 
@@ -94,7 +94,7 @@ class BillView(AnswerView):
     since: Time
     until: Time
     group: str
-    lines: Items[BillLineView]
-    total: Items[Money]
-    budgets: Items[BudgetView] = []
+    lines: list[BillLineView]
+    total: list[Money]
+    budgets: list[BudgetView] = []
     """Those that the caller may see, whatever the bill's time and group."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from burstd.api.answers.base import AnswerView, Items, OptionalTime, Time
+from burstd.api.answers.base import AnswerView, OptionalTime, Time
 
 PolicyChangeSubject = Literal["want", "release"]
 PolicyChangeKind = Literal["comes", "goes", "changes"]
@@ -33,11 +33,11 @@ class PoliciesView(AnswerView):
     now: Time
     folder: str
     timeout_s: float
-    policies: Items[PolicyView]
-    warnings: Items[str]
-    unread: Items[str]
+    policies: list[PolicyView]
+    warnings: list[str]
+    unread: list[str]
     """Files that have changed, come or gone since they were read."""
-    restart: Items[str]
+    restart: list[str]
     """What only a restart takes."""
 
 
@@ -51,8 +51,8 @@ class PolicyChangeView(AnswerView):
     nodes_before: int
     offer: str
     offer_before: str
-    jobs: Items[str]
-    slots: Items[str]
+    jobs: list[str]
+    slots: list[str]
     by: str
     """The policy that made the difference, as far as it said so."""
     reason: str
@@ -64,11 +64,11 @@ class PolicyTestView(AnswerView):
     now: Time
     seen: Time
     paused: str
-    failed: Items[str]
+    failed: list[str]
     """Policies on disk that fail with what is there now: then nothing would be done."""
-    failing: Items[str]
+    failing: list[str]
     """Of those in force."""
     wants: int
     releases: int
     """By the policies on disk, in all."""
-    changes: Items[PolicyChangeView]
+    changes: list[PolicyChangeView]

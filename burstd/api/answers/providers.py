@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Self
 
-from burstd.api.answers.base import AnswerView, Items, Money, OptionalTime, ReachabilityView, Time, current_user
+from burstd.api.answers.base import AnswerView, Money, OptionalTime, ReachabilityView, Time, current_user
 from burstd.api.answers.status import BreakerView, ProviderView
 
 if TYPE_CHECKING:
@@ -18,11 +18,11 @@ class ProviderStateView(ProviderView):
     listed: OptionalTime
     """When the last listing of instances began."""
     instance_types: int
-    zones: Items[str]
-    markets: Items[str]
-    pools: Items[str]
+    zones: list[str]
+    markets: list[str]
+    pools: list[str]
     """Those whose rules name it."""
-    alarms: Items[str]
+    alarms: list[str]
     """What cannot be read, each with the reason."""
     checks_itself: bool
     """Whether it has a self-check for ``burstctl provider check``."""
@@ -32,7 +32,7 @@ class ProvidersView(AnswerView):
     """``burstctl provider list``."""
 
     now: Time
-    providers: Items[ProviderStateView]
+    providers: list[ProviderStateView]
 
 
 class GpuView(AnswerView):
@@ -53,7 +53,7 @@ class OfferView(AnswerView):
     market: str
     cpus: int
     memory_mib: int
-    gpus: Items[GpuView]
+    gpus: list[GpuView]
     architecture: str
     fabric: str
     local_disk_gib: int
@@ -61,11 +61,11 @@ class OfferView(AnswerView):
     price_source: str
     price_at: OptionalTime
     """When the price was learned."""
-    pools: Items[str]
+    pools: list[str]
     """Pools that could use it if its ``breakers`` were closed."""
     refused: dict[str, str]
     """Pools whose rules name it and that cannot use it now, with the reason."""
-    breakers: Items[BreakerView]
+    breakers: list[BreakerView]
     """Open circuit breakers that block it."""
 
 
@@ -74,7 +74,7 @@ class OffersView(ReachabilityView):
 
     now: Time
     provider: str
-    offers: Items[OfferView]
+    offers: list[OfferView]
     hidden: int
     """How many more there are that no pool can use (``all`` shows them)."""
 
@@ -97,7 +97,7 @@ class CheckView(AnswerView):
     ok: bool
     user: str
     """Whose credentials were used: the user that the check ran as."""
-    findings: Items[FindingView]
+    findings: list[FindingView]
 
     @classmethod
     def from_findings(cls, provider: str, findings: Iterable[Finding], now: float | None) -> Self:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from burstd.api.answers.base import AnswerView, Items, OptionalTime, Time
+from burstd.api.answers.base import AnswerView, OptionalTime, Time
 from burstd.api.answers.nodes import EventView
 
 
@@ -71,7 +71,7 @@ class JobStagingView(AnswerView):
     """The state from which a held one goes on."""
     attempts: int
     store: str
-    nodes: Items[str]
+    nodes: list[str]
     job_state: str
     exit_code: str
     bytes_in: int
@@ -81,10 +81,10 @@ class JobStagingView(AnswerView):
     scratch_bytes: int
     estimated_ready: OptionalTime
     staged: OptionalTime
-    inputs: Items[StageInView]
-    outputs: Items[StageOutView]
-    collected: Items[CollectedView]
-    transfers: Items[TransferView]
+    inputs: list[StageInView]
+    outputs: list[StageOutView]
+    collected: list[CollectedView]
+    transfers: list[TransferView]
 
 
 class RetainedNodeView(AnswerView):
@@ -123,8 +123,8 @@ class StagingListView(AnswerView):
     now: Time
     on: bool
     store: StoreView | None
-    jobs: Items[JobStagingView]
-    kept: Items[RetainedNodeView]
+    jobs: list[JobStagingView]
+    kept: list[RetainedNodeView]
     more: str
     """With ``all``, where there may be more: what to send as ``before``; else empty."""
 
@@ -135,8 +135,8 @@ class StagingDetailView(AnswerView):
     now: Time
     on: bool
     job: JobStagingView
-    kept: Items[RetainedNodeView]
-    history: Items[EventView]
+    kept: list[RetainedNodeView]
+    history: list[EventView]
 
 
 class StagingUsageView(AnswerView):
@@ -145,5 +145,5 @@ class StagingUsageView(AnswerView):
     now: Time
     on: bool
     store: StoreView | None
-    users: Items[UsageView]
-    projects: Items[UsageView]
+    users: list[UsageView]
+    projects: list[UsageView]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from burstd.api.answers.base import AnswerView, Items, Money, OptionalTime, ReachabilityView, Time
+from burstd.api.answers.base import AnswerView, Money, OptionalTime, ReachabilityView, Time
 
 
 class CallerView(AnswerView):
@@ -49,7 +49,7 @@ class ProviderView(ReachabilityView):
     offers: int = 0
     leftovers: int = 0
     calls: int = 0
-    breakers: Items[BreakerView] = []
+    breakers: list[BreakerView] = []
 
 
 class PinView(AnswerView):
@@ -67,7 +67,7 @@ class PoolView(AnswerView):
     ``booting``, ``ready``, ``busy``, ``idle``, ``leaving``, ``failed``."""
 
     name: str
-    partitions: Items[str]
+    partitions: list[str]
     shape: str
     slots: int
     free: int
@@ -84,9 +84,9 @@ class PoolView(AnswerView):
     idle: int
     leaving: int
     failed: int
-    pins: Items[PinView]
-    breakers: Items[BreakerView]
-    cost_per_hour: Items[Money]
+    pins: list[PinView]
+    breakers: list[BreakerView]
+    cost_per_hour: list[Money]
 
 
 class WaitingGroup(AnswerView):
@@ -97,7 +97,7 @@ class WaitingGroup(AnswerView):
     jobs: int
     tasks: int
     """Jobs, with every task of an array counted."""
-    examples: Items[str]
+    examples: list[str]
 
 
 class WaitingView(AnswerView):
@@ -107,7 +107,7 @@ class WaitingView(AnswerView):
     tasks: int
     verdicts: dict[str, int]
     """Jobs by verdict: ``boot``, ``covered``, ``wait``, ``impossible`` ..."""
-    groups: Items[WaitingGroup]
+    groups: list[WaitingGroup]
     more_groups: int
 
 
@@ -138,14 +138,14 @@ class StatusView(AnswerView):
     now: Time
     seen: OptionalTime
     you: CallerView
-    alarms: Items[str]
+    alarms: list[str]
     daemon: DaemonView
     slurm: SlurmStateView
-    providers: Items[ProviderView]
-    pools: Items[PoolView]
-    cost_per_hour: Items[Money]
+    providers: list[ProviderView]
+    pools: list[PoolView]
+    cost_per_hour: list[Money]
     waiting: WaitingView
     data: StageStatusView | None = None
     """None: burstd stages nothing."""
-    policies: Items[PolicyTimeView]
+    policies: list[PolicyTimeView]
     """Those of the chain that were asked, in its order."""
