@@ -18,6 +18,7 @@ from providers.aws import tags
 from providers.aws.calls import AwsCalls
 from providers.aws.launch.placement_groups import TAG_MADE
 from providers.aws.settings import AwsSettings
+from providers.leftovers import remove_leftovers
 
 _VALUES = 200
 """Most values of all filters of a call."""
@@ -110,24 +111,18 @@ class AwsLeftovers:
         Raises BadRequest, and removes nothing, where one is not ours; else the first error when all were tried. Where
         Amazon cannot be reached, or finds the calls too many, no more of that kind are tried.
         """
-        unknown = sorted({left.kind for left in leftovers} - _KINDS.keys())
-        if unknown:
-            raise BadRequest(f"no such kind of thing in EC2: {', '.join(unknown)}")
-        found = {kind: self._named(kind, leftovers) for kind in _KINDS.values()}
-        strange = [
-            f"{kind.name} {thing[kind.id]}"
-            for kind, things in found.items()
-            for thing in things
-            if not tags.belongs_to_cluster(_tags(kind, thing), self._cluster)
-        ]
-        if strange:
-            raise BadRequest(f"this does not bear the tag of cluster {self._cluster}: {', '.join(strange)}")
-        errors: list[ProviderError] = []
-        for kind, things in found.items():
-            spare = filter(self._spare_template, things) if kind is _TEMPLATES else things
-            errors += self._delete(kind, [thing[kind.id] for thing in spare])
-        if errors:
-            raise errors[0]
+        remove_leftovers(
+            leftovers, _KINDS, "EC2", f"tag of cluster {self._cluster}", self._named, self._strange, self._delete_spare
+        )
+
+    def _strange(self, name: str, thing: AwsResource) -> str:
+        kind = _KINDS[name]
+        return "" if tags.belongs_to_cluster(_tags(kind, thing), self._cluster) else str(thing[kind.id])
+
+    def _delete_spare(self, name: str, things: Sequence[AwsResource]) -> list[ProviderError]:
+        kind = _KINDS[name]
+        spare = filter(self._spare_template, things) if kind is _TEMPLATES else things
+        return self._delete(kind, [thing[kind.id] for thing in spare])
 
     def _requests(self) -> Iterator[AwsResource]:
         """Those whose machine is not there. A request that was fulfilled ends with its machine, as a rule."""
@@ -179,12 +174,12 @@ class AwsLeftovers:
             if idle and tags.belongs_to_cluster(_tags(kind, thing), self._cluster):
                 yield thing
 
-    def _named(self, kind: _ResourceKind, leftovers: Sequence[Leftover]) -> list[AwsResource]:
+    def _named(self, name: str, wanted: Sequence[str]) -> Iterator[AwsResource]:
         """Those that are there, whoever's they are. A filter, unlike a list of ids, is no error where one is gone."""
-        wanted = sorted({left.id for left in leftovers if left.kind == kind.name})
-        parts = (wanted[start : start + _VALUES] for start in range(0, len(wanted), _VALUES))
-        found = (self._pages(kind, [{"Name": kind.id_filter, "Values": part}]) for part in parts)
-        return [thing for thing in chain.from_iterable(found) if thing[kind.id] in wanted]
+        kind = _KINDS[name]
+        for start in range(0, len(wanted), _VALUES):
+            found = self._pages(kind, [{"Name": kind.id_filter, "Values": wanted[start : start + _VALUES]}])
+            yield from (thing for thing in found if thing[kind.id] in wanted)
 
     def _alive(self, filters: Sequence[Mapping[str, Any]]) -> Iterator[AwsResource]:
         state = {"Name": "instance-state-name", "Values": list(_LIVE)}

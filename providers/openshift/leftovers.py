@@ -11,8 +11,9 @@ from functools import partial
 from typing import Any
 
 from burstd.domain.cloud.instance import Leftover
-from burstd.domain.errors import BadRequest, NotAllowed, NotFound, ProviderError
+from burstd.domain.errors import NotAllowed, NotFound, ProviderError
 from providers.batch_calls import BatchCall
+from providers.leftovers import remove_leftovers
 from providers.openshift import labels
 from providers.openshift.client.calls import OpenShiftCalls
 from providers.openshift.errors import KubernetesConflict, NoSuchApi
@@ -62,37 +63,27 @@ class OpenShiftLeftovers:
 
         Raises BadRequest, and removes nothing, where one is not ours; else the first error when all were tried.
         """
-        if unknown := sorted({left.kind for left in leftovers} - _API_RESOURCES.keys()):
-            raise BadRequest(f"no such kind of thing in Kubernetes: {', '.join(unknown)}")
-        batch = BatchCall(self._settings.side_by_side)
-        wanted = list(dict.fromkeys((left.kind, left.id) for left in leftovers))
-        found: list[tuple[str, KubeObject]] = []
-        for one in batch.call_each(lambda each: self._find(*each), wanted):
+        mark = f"mark of cluster {self._cluster}"
+        remove_leftovers(leftovers, _API_RESOURCES, "Kubernetes", mark, self._named, self._strange, self._delete_spare)
+
+    def _named(self, kind: str, names: Sequence[str]) -> list[KubeObject]:
+        """Those that are there, whoever's they are."""
+        found: list[KubeObject] = []
+        for one in BatchCall(self._settings.side_by_side).call_each(partial(self._find, kind), names):
             if isinstance(one, ProviderError):
                 raise one
-            found += [one] if one is not None else []
-        strange = [
-            f"{kind} {labels.name_of(thing)}"
-            for kind, thing in found
-            if not labels.belongs_to_cluster(thing, self._cluster)
-        ]
-        if strange:
-            raise BadRequest(f"this does not bear the mark of cluster {self._cluster}: {', '.join(strange)}")
-        if found:
-            self._listing.refresh()
+            found += [] if one is None else [one]
+        return found
+
+    def _strange(self, _: str, thing: KubeObject) -> str:
+        return "" if labels.belongs_to_cluster(thing, self._cluster) else labels.name_of(thing)
+
+    def _delete_spare(self, kind: str, things: Sequence[KubeObject]) -> Sequence[object]:
+        """Those that no pod needs."""
+        self._listing.refresh()
         used = {labels.claim_of(pod) for pod in self._listing.cached_pods() if not status.is_dead(pod)}
-        errors: list[ProviderError] = []
-        for kind in _API_RESOURCES:
-            spare = [
-                thing
-                for one, thing in found
-                if one == kind and (status.is_dead(thing) if kind == POD else labels.claim_of(thing) not in used)
-            ]
-            errors += [
-                one for one in batch.call_each(partial(self._delete, kind), spare) if isinstance(one, ProviderError)
-            ]
-        if errors:
-            raise errors[0]
+        spare = [one for one in things if (status.is_dead(one) if kind == POD else labels.claim_of(one) not in used)]
+        return BatchCall(self._settings.side_by_side).call_each(partial(self._delete, kind), spare)
 
     def _left(self, kind: str, thing: KubeObject, user: str) -> Leftover:
         return Leftover(kind, labels.name_of(thing), self._name, labels.claim_of(thing), user)
@@ -113,9 +104,9 @@ class OpenShiftLeftovers:
             return []
         return [one for one in listed if labels.belongs_to_cluster(one, self._cluster)]
 
-    def _find(self, kind: str, name: str) -> tuple[str, KubeObject] | None:
+    def _find(self, kind: str, name: str) -> KubeObject | None:
         try:
-            return kind, self._calls.request_json("GET", self._path(kind, name), what=f"look at {kind} {name}")
+            return self._calls.request_json("GET", self._path(kind, name), what=f"look at {kind} {name}")
         except (NotFound, NoSuchApi):
             return None
 

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO
 
 from burstd.domain.errors import ProviderError
+from providers.openshift.client.websocket import STATUS, STDERR, STDIN, STDOUT, Channels, exit_code
 
-if TYPE_CHECKING:
-    from providers.openshift.client.websocket import Channels
-
-_STDIN, _STDOUT, _STDERR, _STATUS = range(4)
 _CHUNK = 256 << 10
 _PIPE_BYTES = 1 << 20
 _MAX_STDERR_BYTES = 4000
@@ -81,22 +77,22 @@ class ExecPipe:
     def _copy_output(self, channels: Channels, out: IO[bytes]) -> None:
         while (came := channels.receive()) is not None:
             channel, body = came
-            if channel == _STDOUT:
+            if channel == STDOUT:
                 rest = memoryview(body)
                 while rest:
                     rest = rest[out.write(rest) :]
-            elif channel == _STDERR:
+            elif channel == STDERR:
                 self._stderr = (self._stderr + body)[-_MAX_STDERR_BYTES:]
-            elif channel == _STATUS:
+            elif channel == STATUS:
                 self._status += body
 
     def _copy_stdin(self, channels: Channels, incoming: int) -> None:
         with os.fdopen(incoming, "rb", 0) as source:
             try:
                 if self._first:
-                    channels.send(_STDIN, self._first)
+                    channels.send(STDIN, self._first)
                 while body := source.read(_CHUNK):
-                    channels.send(_STDIN, body)
+                    channels.send(STDIN, body)
             except OSError as error:
                 self._connection_error = f"the connection broke: {error.strerror or error}"
             finally:
@@ -106,13 +102,8 @@ class ExecPipe:
 def _status_message(status: bytes) -> str:
     """What a Status says that came when the command had ended; empty: nothing, or that all is well."""
     try:
-        said: Any = json.loads(status)
-    except ValueError:
-        return ""
-    if not isinstance(said, dict) or said.get("status") == "Success":
-        return ""
-    for cause in (said.get("details") or {}).get("causes") or ():
-        if cause.get("reason") == "ExitCode":
-            killed = " (killed: has it memory enough?)" if cause.get("message") == "137" else ""
-            return f"the program in the pod ended with exit status {cause.get('message')}{killed}"
-    return str(said.get("message", ""))
+        code = exit_code(status) if status else 0
+    except ConnectionError as error:
+        return str(error)
+    killed = " (killed: has it memory enough?)" if code == 137 else ""
+    return f"the program in the pod ended with exit status {code}{killed}" if code else ""

@@ -70,7 +70,7 @@ def test_nobody_reads_any_more() -> None:
         ([(STATUS, ended("137"))], "exit status 137 (killed: has it memory enough?)"),
         ([(STATUS, b'{"status":"Failure","message":"container not found"}')], "container not found"),
         ([(STATUS, b'{"status":"Success"}')], ""),
-        ([(STATUS, b"no JSON")], ""),
+        ([(STATUS, b"no JSON")], "no exit status, but b'no JSON'"),
         ([], ""),
     ],
 )

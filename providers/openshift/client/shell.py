@@ -7,7 +7,6 @@ Texts of scripts go through standard input too: arguments are a part of the URL,
 from __future__ import annotations
 
 import contextlib
-import json
 import threading
 import time
 import weakref
@@ -26,13 +25,12 @@ from burstd.domain.plugins.shell import (
     last_words,
 )
 from providers.openshift.client.calls import OpenShiftCalls
-from providers.openshift.client.websocket import STATUS, STDERR, STDIN, STDOUT
+from providers.openshift.client.websocket import STATUS, STDERR, STDIN, STDOUT, exit_code
 from providers.openshift.pods.manifest import CONTAINER
 
 _CLOSING_S = 5.0
 """So long after the exit status the rest of the output may come: each stream takes its own way."""
 _COMPLAINT_BYTES = 1 << 16
-_STATUS_BYTES = 1 << 16
 _DATA = 0
 """Channel of ``pods/portforward``."""
 # All of standard input is read, whatever the command reads of it: some container runtimes never tell the end of a
@@ -172,7 +170,7 @@ class PodTalk(LineStream):
             # A command that was cut off looks ended too; one that has ended tells its status.
             if self._status is None:
                 raise self._lost()
-            _exit_code(self._status)
+            exit_code(self._status)
             return b""
         channel, data = came
         if channel == STDERR:
@@ -251,25 +249,7 @@ def _read_result(socket: _Socket, until: float) -> CompletedCommand:
     if status is None:
         raise ConnectionError("its exit status did not come")
     out, err = (bytes(said[channel]).decode("utf-8", "replace") for channel in (STDOUT, STDERR))
-    return CompletedCommand(_exit_code(status), out, err)
-
-
-def _exit_code(status: bytes) -> int:
-    """The exit status. Raises ConnectionError where there is none: the command did not start, or was lost.
-
-    https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/status/ with the reason NonZeroExitCode
-    """
-    try:
-        said = json.loads(status[:_STATUS_BYTES])
-        if said["status"] == "Success":
-            return 0
-        for cause in (said.get("details") or {}).get("causes") or ():
-            if cause.get("reason") == "ExitCode":
-                return int(cause["message"])
-        words = str(said.get("message") or said.get("reason"))
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        words = f"no exit status, but {status[:200]!r}"
-    raise ConnectionError(words)
+    return CompletedCommand(exit_code(status), out, err)
 
 
 def _listens(said: str, port: int) -> bool:

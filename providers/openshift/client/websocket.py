@@ -10,6 +10,7 @@ network.
 
 from __future__ import annotations
 
+import json
 import select
 import socket
 import ssl
@@ -34,6 +35,7 @@ _FRAME = 1 << 26
 """No frame is longer: the API server's are some KiB."""
 _PINGS = 16
 """Answers that may wait for their turn; a server that sends more needs no more."""
+_STATUS_BYTES = 1 << 16
 _CONTROL = 125
 """Bytes of a ping or a close at most (RFC 6455, 5.5)."""
 _CONTINUED, _TEXT, _BINARY, _CLOSE, _PING, _PONG = 0, 1, 2, 8, 9, 10
@@ -257,3 +259,21 @@ def _frame(kind: int, body: bytes) -> bytes:
     from websocket import ABNF  # noqa: PLC0415 - see open_websocket
 
     return bytes(ABNF.create_frame(body, kind).format())
+
+
+def exit_code(status: bytes) -> int:
+    """The exit status. Raises ConnectionError where there is none: the command did not start, or was lost.
+
+    https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/status/ with the reason NonZeroExitCode
+    """
+    try:
+        said = json.loads(status[:_STATUS_BYTES])
+        if said["status"] == "Success":
+            return 0
+        for cause in (said.get("details") or {}).get("causes") or ():
+            if cause.get("reason") == "ExitCode":
+                return int(cause["message"])
+        words = str(said.get("message") or said.get("reason"))
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        words = f"no exit status, but {status[:200]!r}"
+    raise ConnectionError(words)

@@ -12,8 +12,9 @@ from typing import Any
 from urllib.parse import quote
 
 from burstd.domain.cloud.instance import Leftover
-from burstd.domain.errors import BadRequest, NotFound, ProviderError
+from burstd.domain.errors import NotFound
 from providers.batch_calls import BatchCall
+from providers.leftovers import remove_leftovers
 from providers.openstack.client.calls import OpenStackCalls
 from providers.openstack.client.errors import OpenStackConflict
 from providers.openstack.servers import metadata
@@ -102,31 +103,19 @@ class OpenStackLeftovers:
 
         Raises BadRequest, and removes nothing, where one is not ours; else the first error when all were tried.
         """
-        unknown = sorted({left.kind for left in leftovers} - set(_KINDS))
-        if unknown:
-            raise BadRequest(f"no such kind of thing in OpenStack: {', '.join(unknown)}")
-        found = {kind: self._named(kind, leftovers) for kind in _KINDS}
-        strange = [
-            f"{kind} {one['id']}"
-            for kind, things in found.items()
-            for one in things
-            if not (
-                self._owned.owns(one)
-                if kind in _NETWORK
-                else metadata.belongs_to_cluster(_owner_of(kind, one), self._cluster)
-            )
-        ]
-        if strange:
-            raise BadRequest(
-                f"this does not bear the mark of cluster {self._cluster}, or is another project's: {', '.join(strange)}"
-            )
-        errors: list[ProviderError] = []
-        for kind, things in found.items():
-            spare = [one for one in things if kind != GROUP or self._spare(one)]
-            results = BatchCall(self._settings.side_by_side).call_each(partial(self._delete, kind), spare)
-            errors += [one for one in results if isinstance(one, ProviderError)]
-        if errors:
-            raise errors[0]
+        mark = f"mark of cluster {self._cluster}, or is another project's"
+        remove_leftovers(leftovers, _KINDS, "OpenStack", mark, self._named, self._strange, self._delete_spare)
+
+    def _strange(self, kind: str, thing: Resource) -> str:
+        if kind in _NETWORK:
+            ours = self._owned.owns(thing)
+        else:
+            ours = metadata.belongs_to_cluster(_owner_of(kind, thing), self._cluster)
+        return "" if ours else str(thing["id"])
+
+    def _delete_spare(self, kind: str, things: Sequence[Resource]) -> Sequence[object]:
+        spare = [one for one in things if kind != GROUP or self._spare(one)]
+        return BatchCall(self._settings.side_by_side).call_each(partial(self._delete, kind), spare)
 
     def _delete(self, kind: str, thing: Resource) -> None:
         service, path = _service_and_path(kind, thing["id"])
@@ -202,9 +191,8 @@ class OpenStackLeftovers:
         old = owner is not None and abs(self._clock() - owner.made) >= self._settings.unused_s
         return old and not group.get("members")
 
-    def _named(self, kind: str, leftovers: Sequence[Leftover]) -> list[Resource]:
+    def _named(self, kind: str, wanted: Sequence[str]) -> list[Resource]:
         """Those that are there, whoever's they are."""
-        wanted = sorted({left.id for left in leftovers if left.kind == kind})
         if kind in _NETWORK:
             return list(self._owned.list_by_id(_NETWORK[kind], wanted))
         found: list[Resource] = []
