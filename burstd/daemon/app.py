@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
@@ -17,6 +16,7 @@ from burstd.api.port_forward import PortForwardServer
 from burstd.api.server import ApiServer
 from burstd.daemon import components as make
 from burstd.daemon.commands import CommandHandler
+from burstd.daemon.components import DaemonComponents
 from burstd.daemon.loop import DaemonLoop
 from burstd.daemon.policy_reloader import PolicyReloader
 from burstd.daemon.settings_in_force import LoadedSettings, refuse_without_staging, runtime_config
@@ -24,12 +24,10 @@ from burstd.db import Store
 from burstd.db.record_mark import RecordMark
 from burstd.domain.cloud.offer import Pool
 from burstd.domain.plugins.provider import Provider
-from burstd.domain.plugins.scheduler import Scheduler
 from burstd.domain.plugins.validator import NodeValidator
 from burstd.node.storage_node import StorageNodeValidator
 from burstd.node.validator import SlurmNodeValidator
 from burstd.reconciler.machines.claim_ids import ClaimIds
-from burstd.reconciler.observer import PollIntervals
 from burstd.reconciler.pollers.ingress import JobIngress
 from burstd.reconciler.pollers.job_comments import JobCommentWriter
 from burstd.reconciler.pollers.provider_checks import ProviderChecks
@@ -49,13 +47,6 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 VERSION = version("burstd")
-DAY_S = 86400.0
-
-
-def poll_intervals(settings: Settings) -> PollIntervals:
-    """The pollers' intervals."""
-    daemon = settings.daemon
-    return PollIntervals(tick_s=daemon.tick_s, poll_s=daemon.poll_s, cloud_poll_s=daemon.cloud_poll_s)
 
 
 def run_daemon(loaded: LoadedSettings) -> None:
@@ -95,7 +86,7 @@ def assemble(loaded: LoadedSettings, stack: ExitStack) -> DaemonComponents:
     staging = _staging_service(
         loaded, stack, store, workers, clock, wake_sources, validator, lambda: reconciler.config.pools
     )
-    current, intervals = make.CurrentSettings(settings), poll_intervals(settings)
+    current, intervals = make.CurrentSettings(settings), make.poll_intervals(settings)
     quarantine = Quarantine(clock)
     claim_ids = ClaimIds(settings.ssh_key.read_bytes())
     reconciler = Reconciler(
@@ -183,42 +174,6 @@ def _validator(node_validator: SlurmNodeValidator, staging: StagingService | Non
     return StorageNodeValidator(node_validator, settings.storage_keys_dir, staging.storage_node_specs)
 
 
-@dataclass(frozen=True, slots=True)
-class DaemonComponents:
-    """What the daemon consists of."""
-
-    clock: SteadyClock
-    store: Store
-    wake: Wake
-    scheduler: Scheduler
-    providers: Mapping[str, Provider]
-    workers: ThreadWorkers
-    reconciler: Reconciler
-    wake_sources: WakeSources
-    staging: StagingService | None
-    node_validator: SlurmNodeValidator
-    current_settings: make.CurrentSettings
-    intervals: PollIntervals
-    record_mark: RecordMark
-
-    def retention_s(self) -> float:
-        """How long what is over stays on record."""
-        return self.current_settings.settings.daemon.retention_days * DAY_S
-
-    def reload(self, settings: Settings) -> None:
-        """Has all parts go by other settings, but for what waits for a restart and what the reconciler decides by."""
-        self.current_settings.settings = settings
-        self.node_validator.config = make.site(settings)
-        fresh = poll_intervals(settings)
-        self.intervals.tick_s, self.intervals.poll_s, self.intervals.cloud_poll_s = (
-            fresh.tick_s,
-            fresh.poll_s,
-            fresh.cloud_poll_s,
-        )
-        if self.staging is not None:
-            self.staging.reload(settings.staging)
-
-
 def _run(loaded: LoadedSettings, stack: ExitStack, components: DaemonComponents) -> None:
     settings, reconciler = loaded.settings, components.reconciler
     started = components.clock.now()
@@ -273,18 +228,7 @@ def _run(loaded: LoadedSettings, stack: ExitStack, components: DaemonComponents)
     stack.callback(wake_sources.stop)
     notifier = Notifier()
     stack.callback(notifier.close)
-    loop = DaemonLoop(
-        reconciler=reconciler,
-        backend=backend,
-        commands=command_handler,
-        store=components.store,
-        clock=components.clock,
-        wake=components.wake,
-        wake_sources=wake_sources,
-        notifier=notifier,
-        retention_s=components.retention_s,
-        record_mark=components.record_mark,
-    )
+    loop = DaemonLoop(components, backend, command_handler, notifier)
     loop.install_signal_handlers()
     # What is there by now stays. Each loop makes tens of thousands of objects, and each time the collector went through
     # the modules as well, for a third of the loop's time.

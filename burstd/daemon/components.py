@@ -1,12 +1,15 @@
-"""Makes the daemon's parts from the settings."""
+"""The daemon's parts, and how they are made from the settings."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import structlog
 
+from burstd.db import Store
+from burstd.db.record_mark import RecordMark
 from burstd.domain.clock import Clock
 from burstd.domain.cloud.offer import Pool
 from burstd.domain.plugins.provider import ConsoleLog, Provider, ShellProvider
@@ -15,11 +18,22 @@ from burstd.node.ssh.host_keys import HostKeyPolicy
 from burstd.node.ssh.key_pair import ensure_ssh_key
 from burstd.node.user_data import UserDataValues, render_user_data
 from burstd.node.validator import SlurmNodeValidator, ValidatorConfig
+from burstd.reconciler.observer import PollIntervals
+from burstd.reconciler.pollers.wake_sources import WakeSources
+from burstd.reconciler.reconciler import Reconciler
+from burstd.runtime.clock import SteadyClock
+from burstd.runtime.wake import Wake
+from burstd.runtime.workers import ThreadWorkers
 from burstd.settings import Settings
 from burstd.slurm.commands.run import SlurmCommands
 from burstd.slurm.pyslurm_scheduler import open_scheduler
 
+if TYPE_CHECKING:
+    from burstd.staging.controller.service import StagingService
+
 log = structlog.get_logger(__name__)
+
+DAY_S = 86400.0
 
 
 def commands(settings: Settings) -> SlurmCommands:
@@ -106,3 +120,45 @@ def user_data(current: CurrentSettings) -> Callable[[Pool, str], str]:
         return render_user_data(values, settings.node.user_data, [munge_key.read_bytes()] if munge_key.exists() else [])
 
     return rendered
+
+
+def poll_intervals(settings: Settings) -> PollIntervals:
+    """The pollers' intervals."""
+    daemon = settings.daemon
+    return PollIntervals(tick_s=daemon.tick_s, poll_s=daemon.poll_s, cloud_poll_s=daemon.cloud_poll_s)
+
+
+@dataclass(frozen=True, slots=True)
+class DaemonComponents:
+    """What the daemon consists of."""
+
+    clock: SteadyClock
+    store: Store
+    wake: Wake
+    scheduler: Scheduler
+    providers: Mapping[str, Provider]
+    workers: ThreadWorkers
+    reconciler: Reconciler
+    wake_sources: WakeSources
+    staging: StagingService | None
+    node_validator: SlurmNodeValidator
+    current_settings: CurrentSettings
+    intervals: PollIntervals
+    record_mark: RecordMark
+
+    def retention_s(self) -> float:
+        """How long what is over stays on record."""
+        return self.current_settings.settings.daemon.retention_days * DAY_S
+
+    def reload(self, settings: Settings) -> None:
+        """Has all parts go by other settings, but for what waits for a restart and what the reconciler decides by."""
+        self.current_settings.settings = settings
+        self.node_validator.config = site(settings)
+        fresh = poll_intervals(settings)
+        self.intervals.tick_s, self.intervals.poll_s, self.intervals.cloud_poll_s = (
+            fresh.tick_s,
+            fresh.poll_s,
+            fresh.cloud_poll_s,
+        )
+        if self.staging is not None:
+            self.staging.reload(settings.staging)

@@ -11,13 +11,10 @@ import structlog
 
 from burstd.api.backend import Backend
 from burstd.daemon.commands import CommandHandler
-from burstd.db import Store, StoreError
-from burstd.db.record_mark import RecordMark
-from burstd.reconciler.pollers.wake_sources import WakeSources
-from burstd.reconciler.reconciler import Reconciler
-from burstd.runtime.clock import CLOCK_KEY, SteadyClock
+from burstd.daemon.components import DaemonComponents
+from burstd.db import StoreError
+from burstd.runtime.clock import CLOCK_KEY
 from burstd.runtime.systemd import Notifier
-from burstd.runtime.wake import Wake
 
 log = structlog.get_logger(__name__)
 
@@ -32,41 +29,23 @@ WATCHDOG_EVERY_S = 5.0
 class DaemonLoop:
     """Runs until ``stop``."""
 
-    def __init__(
-        self,
-        *,
-        reconciler: Reconciler,
-        backend: Backend,
-        commands: CommandHandler,
-        store: Store,
-        clock: SteadyClock,
-        wake: Wake,
-        wake_sources: WakeSources,
-        notifier: Notifier,
-        retention_s: Callable[[], float],
-        record_mark: RecordMark,
-    ) -> None:
-        self._reconciler = reconciler
+    def __init__(self, parts: DaemonComponents, backend: Backend, commands: CommandHandler, notifier: Notifier) -> None:
+        self._parts = parts
+        self._reconciler, self._store, self._clock = parts.reconciler, parts.store, parts.clock
         self._backend = backend
         self._commands = commands
-        self._store = store
-        self._clock = clock
-        self._wake = wake
-        self._wake_sources = wake_sources
         self._notifier = notifier
         self._watchdog_every_s = min(notifier.watchdog_s or WATCHDOG_EVERY_S, WATCHDOG_EVERY_S)
         self._last_alarm = ""
-        self._retention_s = retention_s
-        self._record_mark = record_mark
         self._stop = threading.Event()
         self._purge_due = 0.0
-        self._save_time_due = clock.now() + SAVE_TIME_EVERY_S
+        self._save_time_due = parts.clock.now() + SAVE_TIME_EVERY_S
         self._reload_asked = threading.Event()
 
     def stop(self) -> None:
         """Ends the loop after the step that is under way; from any thread or a signal handler."""
         self._stop.set()
-        self._wake()
+        self._parts.wake()
 
     def install_signal_handlers(self) -> None:
         """SIGTERM and SIGINT end the loop, SIGHUP has the settings read again."""
@@ -77,7 +56,7 @@ class DaemonLoop:
 
         def reload(_number: int, _frame: FrameType | None) -> None:
             self._reload_asked.set()
-            self._wake()
+            self._parts.wake()
 
         signal.signal(signal.SIGTERM, end)
         signal.signal(signal.SIGINT, end)
@@ -94,7 +73,7 @@ class DaemonLoop:
                 self._notifier.reloading()
                 reload("signal:HUP")
                 self._notifier.ready("running")
-            self._reconciler.queue_is_watched = self._wake_sources.set_up_missing()
+            self._reconciler.queue_is_watched = self._parts.wake_sources.set_up_missing()
             pause = self._reconciler.step()
             self._purge()
             self._update_record_mark()
@@ -109,7 +88,7 @@ class DaemonLoop:
             return
         due = self._clock.now() + pause
         while (left := due - self._clock.now()) > 0:
-            if self._wake.wait(min(left, self._watchdog_every_s)):
+            if self._parts.wake.wait(min(left, self._watchdog_every_s)):
                 return
             self._feed_watchdog()
 
@@ -132,7 +111,7 @@ class DaemonLoop:
 
     def _update_record_mark(self) -> None:
         try:
-            self._record_mark.update_mark()
+            self._parts.record_mark.update_mark()
         except StoreError as error:
             log.error("the record could not be read", error=str(error))
 
@@ -152,6 +131,6 @@ class DaemonLoop:
             return
         self._purge_due = now + PURGE_EVERY_S
         try:
-            self._store.purge(now - self._retention_s())
+            self._store.purge(now - self._parts.retention_s())
         except StoreError as error:
             log.error("old records could not be removed", error=str(error))

@@ -23,10 +23,10 @@ from burstd.api.answers.jobs import (
     RemarkView,
     ServingView,
 )
-from burstd.api.auth import Caller, base_job_id, visible_jobs_filter
+from burstd.api.auth import Caller, base_job_id
 from burstd.api.backend import Backend
 from burstd.api.dependencies import ApiError, BackendDep, CallerDep, require_latest_loop
-from burstd.api.routers.nodes import claim_node_view
+from burstd.api.routers.nodes import NodeViews
 from burstd.api.routers.status import last_remarks
 from burstd.db import RecordedRemark
 from burstd.domain.claim import Claim
@@ -113,7 +113,7 @@ def get_job(job_id: str, caller: CallerDep, backend: BackendDep) -> JobDetailVie
     """One job, with what was decided about it and the claims made for it."""
     queue, job, claims = require_visible_job(job_id, caller, backend)
     now, reader = backend.now(), backend.reader
-    seen = visible_jobs_filter(caller, queue.snapshot)
+    views = NodeViews(queue.snapshot, caller, now)
     if job is None:
         remark_list = _past_remark_views(reader.remarks(f"job:{job_id}"))
     else:
@@ -124,9 +124,8 @@ def get_job(job_id: str, caller: CallerDep, backend: BackendDep) -> JobDetailVie
         job=queue.to_view(job) if job is not None else None,
         asks=request_text(job) if job is not None else "",
         remarks=remark_list,
-        nodes=[claim_node_view(claim, queue.snapshot if claim.state != "gone" else None, None, caller, seen, now)
-               for claim in claims],
-    )  # fmt: skip
+        nodes=[views.claim_view(claim, in_slurm=claim.state != "gone") for claim in claims],
+    )
 
 
 @router.get("/jobs/{job_id}/explanation")

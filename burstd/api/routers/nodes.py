@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Annotated
 
 from fastapi import APIRouter, Query
@@ -16,8 +16,6 @@ from burstd.domain.claim import Claim
 from burstd.domain.slurm.node import Node
 from burstd.domain.snapshot import SlurmView, Snapshot
 
-VisibleJobs = Callable[[Claim], tuple[str, ...]]
-
 router = APIRouter(prefix="/v1")
 
 
@@ -26,31 +24,25 @@ def get_nodes(
     caller: CallerDep, backend: BackendDep, *, every: Annotated[bool, Query(alias="all")] = False
 ) -> NodesView:
     """Live claims and held slots; with ``all`` every slot."""
-    snapshot, _ = require_latest_loop(backend)
-    now = backend.now()
-    seen = visible_jobs_filter(caller, snapshot)
-    return NodesView(
-        now=now,
-        nodes=node_views(snapshot, backend.reader.drained_slots(), caller, seen, now, include_free=every),
-    )
+    snapshot, now = require_latest_loop(backend)[0], backend.now()
+    views = NodeViews(snapshot, caller, now)
+    return NodesView(now=now, nodes=list(views.every_node(backend.reader.drained_slots(), include_free=every)))
 
 
 @router.get("/nodes/{name}")
 def get_node(name: str, caller: CallerDep, backend: BackendDep) -> NodeDetailView:
     """One node by its name, or one claim by its id, past ones included, with its history."""
-    snapshot, _ = require_latest_loop(backend)
-    now, reader = backend.now(), backend.reader
-    seen, held = visible_jobs_filter(caller, snapshot), reader.drained_slots()
-    slots = {slot for pool in snapshot.pools.values() for slot in pool.slots}
-    found = next(
-        (n for n in node_views(snapshot, held, caller, seen, now, include_free=True) if name in (n.slot, n.claim)), None
-    )
+    snapshot, now, reader = require_latest_loop(backend)[0], backend.now(), backend.reader
+    views = NodeViews(snapshot, caller, now)
+    every = views.every_node(reader.drained_slots(), include_free=True)
+    found = next((n for n in every if name in (n.slot, n.claim)), None)
     if found is None:
         try:
             claim = reader.claim(name)
         except UnknownClaim:
+            slots = {slot for pool in snapshot.pools.values() for slot in pool.slots}
             raise ApiError(404, f"There is no node and no claim {name!r}.", sorted(slots)) from None
-        found = claim_node_view(claim, None, None, caller, seen, now)
+        found = views.claim_view(claim, in_slurm=False)
     history: list[EventView] = []
     if found.claim and caller.can_see_claim_for(reader.claim(found.claim).users):
         history = [
@@ -61,82 +53,62 @@ def get_node(name: str, caller: CallerDep, backend: BackendDep) -> NodeDetailVie
     return NodeDetailView(now=now, node=found, history=history)
 
 
-def node_views(
-    snapshot: Snapshot,
-    slot_holds: Iterable[DrainedSlot],
-    caller: Caller,
-    visible_jobs: VisibleJobs,
-    now: float,
-    *,
-    include_free: bool,
-) -> list[NodeView]:
-    """Every live claim, pool by pool in the order of the slots; with ``every`` also slots without one."""
-    hold_by_slot = {h.slot: h for h in slot_holds}
-    by_slot: dict[str, list[Claim]] = {}
-    for claim in snapshot.claims:
-        by_slot.setdefault(claim.slot, []).append(claim)
-    return list(_iter_node_views(snapshot, by_slot, hold_by_slot, caller, visible_jobs, now, include_free=include_free))
+class NodeViews:
+    """Slots and claims as one caller may see them."""
 
+    def __init__(self, snapshot: Snapshot, caller: Caller, now: float) -> None:
+        self._snapshot = snapshot
+        self._caller = caller
+        self._now = now
+        self._visible_jobs = visible_jobs_filter(caller, snapshot)
 
-def _iter_node_views(
-    snapshot: Snapshot,
-    by_slot: dict[str, list[Claim]],
-    hold_by_slot: Mapping[str, DrainedSlot],
-    caller: Caller,
-    visible_jobs: VisibleJobs,
-    now: float,
-    *,
-    include_free: bool,
-) -> Iterator[NodeView]:
-    for pool in snapshot.pools.values():
-        free = set(snapshot.free_slots(pool))
-        for slot in pool.slots:
-            claims = by_slot.pop(slot, [])
+    def every_node(self, slot_holds: Iterable[DrainedSlot], *, include_free: bool) -> Iterator[NodeView]:
+        """Every live claim, pool by pool in the order of the slots; with ``include_free`` also slots without one."""
+        snapshot, holds = self._snapshot, {h.slot: h for h in slot_holds}
+        by_slot: dict[str, list[Claim]] = {}
+        for claim in snapshot.claims:
+            by_slot.setdefault(claim.slot, []).append(claim)
+        for pool in snapshot.pools.values():
+            free = set(snapshot.free_slots(pool))
+            for slot in pool.slots:
+                claims = by_slot.pop(slot, [])
+                for claim in claims:
+                    yield self.claim_view(claim, holds.get(slot))
+                if not claims and (include_free or slot in holds):
+                    node = _node_in_slurm(snapshot, slot)
+                    yield NodeView(
+                        slot=slot,
+                        pool=pool.name,
+                        state=_free_slot_state(snapshot, node, slot, free, holds),
+                        slurm=_slurm_node_view(node),
+                        held=_held(holds.get(slot)),
+                    )
+        # Pools that are no longer configured.
+        for slot, claims in by_slot.items():
             for claim in claims:
-                yield claim_node_view(claim, snapshot, hold_by_slot.get(slot), caller, visible_jobs, now)
-            if not claims and (include_free or slot in hold_by_slot):
-                node = _node_in_slurm(snapshot, slot)
-                yield NodeView(
-                    slot=slot,
-                    pool=pool.name,
-                    state=_free_slot_state(snapshot, node, slot, free, hold_by_slot),
-                    slurm=_slurm_node_view(node),
-                    held=_held(hold_by_slot.get(slot)),
-                )
-    # Pools that are no longer configured.
-    for slot, claims in by_slot.items():
-        for claim in claims:
-            yield claim_node_view(claim, snapshot, hold_by_slot.get(slot), caller, visible_jobs, now)
-    for claim in snapshot.storage_claims:
-        yield claim_node_view(claim, None, None, caller, visible_jobs, now)
+                yield self.claim_view(claim, holds.get(slot))
+        for claim in snapshot.storage_claims:
+            yield self.claim_view(claim, in_slurm=False)
 
-
-def claim_node_view(
-    claim: Claim,
-    snapshot: Snapshot | None,
-    slot_hold: DrainedSlot | None,
-    caller: Caller,
-    visible_jobs: VisibleJobs,
-    now: float,
-) -> NodeView:
-    """A claim, live or gone. Its reasons name jobs, so not everyone sees them."""
-    details_visible = caller.can_see_claim_for(claim.users)
-    offer = claim.offer
-    return NodeView.from_fields(
-        claim,
-        reason=claim.reason if details_visible else "",
-        claim=claim.id,
-        offer=offer.id,
-        provider=offer.provider,
-        instance=claim.instance_id,
-        price_per_hour=money_view(offer.price, offer.currency),
-        cost=money_view(claim.cost(now), offer.currency),
-        reserved=money_view(claim.reserved, offer.currency) if claim.reserved and details_visible else None,
-        jobs=visible_jobs(claim),
-        gang=claim.gang if details_visible else "",
-        slurm=_slurm_node_view(_node_in_slurm(snapshot, claim.slot)) if snapshot is not None else None,
-        held=_held(slot_hold),
-    )
+    def claim_view(self, claim: Claim, hold: DrainedSlot | None = None, *, in_slurm: bool = True) -> NodeView:
+        """A claim, live or gone. Its reasons name jobs, so not everyone sees them."""
+        details_visible = self._caller.can_see_claim_for(claim.users)
+        offer = claim.offer
+        return NodeView.from_fields(
+            claim,
+            reason=claim.reason if details_visible else "",
+            claim=claim.id,
+            offer=offer.id,
+            provider=offer.provider,
+            instance=claim.instance_id,
+            price_per_hour=money_view(offer.price, offer.currency),
+            cost=money_view(claim.cost(self._now), offer.currency),
+            reserved=money_view(claim.reserved, offer.currency) if claim.reserved and details_visible else None,
+            jobs=self._visible_jobs(claim),
+            gang=claim.gang if details_visible else "",
+            slurm=_slurm_node_view(_node_in_slurm(self._snapshot, claim.slot)) if in_slurm else None,
+            held=_held(hold),
+        )
 
 
 def _node_in_slurm(snapshot: Snapshot, slot: str) -> Node | None:
