@@ -16,8 +16,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="Nodes and the machines behind them.", no_args_is_help=True)
 NodesArgument = Annotated[
-    list[str],
-    typer.Argument(metavar="NODES...", help="Host lists (gpu[1-4]) or claim ids.", autocompletion=node_names),
+    list[str], typer.Argument(metavar="NODES...", help="Host lists (gpu[1-4]) or claim ids.", autocompletion=node_names)
 ]
 
 
@@ -46,14 +45,7 @@ def _print_nodes(out: ConsoleOutput, answer: NodesView, none: str) -> None:
     out.table(
         ("NODE", "STATE", "SINCE>", "COST>", "INSTANCE", "FOR*"),
         [
-            (
-                n.slot,
-                _state_text(n),
-                ago(n.since, now, ""),
-                money_text(n.cost),
-                n.instance,
-                _purpose_text(n),
-            )
+            (n.slot, _state_text(n), ago(n.since, now, ""), money_text(n.cost), n.instance, _purpose_text(n))
             for n in answer.nodes
         ],
     )

@@ -62,10 +62,7 @@ def _print_plan(out: ConsoleOutput, answer: PlanView) -> None:
 
 
 @with_client
-def hold(
-    burstd: ApiClient,
-    reason: Annotated[str, typer.Argument(help="Why; shown in status.")],
-) -> None:
+def hold(burstd: ApiClient, reason: Annotated[str, typer.Argument(help="Why; shown in status.")]) -> None:
     """Boot no node and terminate no wanted node until unhold."""
     burstd.run_command("PUT", "/hold", {"reason": reason})
 
@@ -108,8 +105,7 @@ def scale(
 
 @with_client
 def confirm(
-    burstd: ApiClient,
-    what: Annotated[ConfirmSubject, typer.Argument(help="What is right although burstd doubts it.")],
+    burstd: ApiClient, what: Annotated[ConfirmSubject, typer.Argument(help="What is right although burstd doubts it.")]
 ) -> None:
     """Say that the record, or the head's clock, is right, where an alarm of burstctl status doubts it."""
     burstd.run_command("POST", f"/confirm/{what.value}")

@@ -98,8 +98,7 @@ def _print_policies(out: ConsoleOutput, answer: PoliciesView) -> None:
         out.note(f"! {text}", "yellow")
     if answer.unread:
         out.note(
-            f"not read since it changed: {abbreviated_list(answer.unread)}; 'burstctl policy reload' takes it",
-            "yellow",
+            f"not read since it changed: {abbreviated_list(answer.unread)}; 'burstctl policy reload' takes it", "yellow"
         )
     for text in answer.restart:
         out.note(f"! {text}", "yellow")

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from burstd.cli.output import ConsoleOutput, safe_text
+from burstd.cli.output import ConsoleOutput, print_json_line, safe_text
 from burstd.cli.session import (
     EXIT_CODE_BY_STATUS,
     ApiClient,
@@ -138,7 +138,9 @@ def port_forward(
     with monitor, _listen(burstd, port if local is None else local, port_given=local is not None) as listener:
         here = listener.getsockname()[1]
         if burstd.json:
-            _print_json({"host": HOST, "port": here, "job": answer.get("job"), "node": answer.get("node"), "to": port})
+            print_json_line(
+                {"host": HOST, "port": here, "job": answer.get("job"), "node": answer.get("node"), "to": port}
+            )
         else:
             where = safe_text(f"port {port} of {answer.get('node')}, until job {answer.get('job')}")
             typer.echo(f"{HOST}:{here} is {where} ends or Ctrl-C.")
@@ -284,7 +286,3 @@ def _proc_address(prefix: bytes, address: tuple[str, int]) -> str:
 
 def _warn(text: str) -> None:
     sys.stderr.write(f"burstctl: {safe_text(text)}\n")
-
-
-def _print_json(answer: dict[str, Any]) -> None:
-    typer.echo(json.dumps(answer))

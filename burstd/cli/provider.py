@@ -12,14 +12,7 @@ from rich.text import Text
 
 from burstd.cli.offline.config import DEFAULT_CONFIG, ConfigOption
 from burstd.cli.output import ConsoleOutput, abbreviated_list, ago, money_text, plural, remaining_text
-from burstd.cli.session import (
-    ApiClient,
-    DaemonNotRunning,
-    DaemonUnreachable,
-    ExitCode,
-    provider_names,
-    with_client,
-)
+from burstd.cli.session import ApiClient, DaemonNotRunning, DaemonUnreachable, ExitCode, provider_names, with_client
 
 if TYPE_CHECKING:
     from burstd.api.answers.providers import CheckView, FindingView, OffersView, OfferView, ProvidersView

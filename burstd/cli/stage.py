@@ -29,13 +29,7 @@ from burstd.cli.output import (
 from burstd.cli.session import ApiClient, ExitCode, staged_job_ids, with_client
 
 if TYPE_CHECKING:
-    from burstd.api.answers.staging import (
-        StagingDetailView,
-        StagingListView,
-        StagingUsageView,
-        TransferView,
-        UsageView,
-    )
+    from burstd.api.answers.staging import StagingDetailView, StagingListView, StagingUsageView, TransferView, UsageView
 
 app = typer.Typer(help="The data of jobs: what is on its way, what is held, who takes up what.", no_args_is_help=True)
 WATCH_INTERVAL_S = 1.0

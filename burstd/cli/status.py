@@ -207,12 +207,7 @@ def _print_bill(out: ConsoleOutput, answer: BillView) -> None:
         out.table(
             (answer.group.upper(), "COST>", "MACHINE TIME>", "MACHINES>"),
             [
-                (
-                    line.key or "(nobody's)",
-                    money_text(line.cost),
-                    duration_text(line.machine_s),
-                    str(line.claims),
-                )
+                (line.key or "(nobody's)", money_text(line.cost), duration_text(line.machine_s), str(line.claims))
                 for line in answer.lines
             ],
         )

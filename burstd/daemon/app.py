@@ -18,8 +18,7 @@ from burstd.daemon import components as make
 from burstd.daemon.commands import CommandHandler
 from burstd.daemon.components import DaemonComponents
 from burstd.daemon.loop import DaemonLoop
-from burstd.daemon.policy_reloader import PolicyReloader
-from burstd.daemon.settings_in_force import LoadedSettings, refuse_without_staging, runtime_config
+from burstd.daemon.settings_in_force import LoadedSettings, PolicyReloader, refuse_without_staging, runtime_config
 from burstd.db import Store
 from burstd.db.record_mark import RecordMark
 from burstd.domain.cloud.offer import Pool
@@ -222,7 +221,17 @@ def _run(loaded: LoadedSettings, stack: ExitStack, components: DaemonComponents)
     control.start()
     stack.callback(control.stop)
     stack.callback(checks.close)
-    _start_job_access(settings, stack, backend, components.node_validator, ingress)
+    # What leads users to the ports of their jobs.
+    forward = PortForwardServer(
+        runtime_dir / "forward.sock",
+        backend,
+        Authorizer(settings.daemon.admin_group),
+        components.node_validator.connect,
+    )
+    forward.start()
+    stack.callback(forward.close)
+    ingress.start()
+    stack.callback(ingress.stop)
     wake_sources = components.wake_sources
     wake_sources.start()
     stack.callback(wake_sources.stop)
@@ -237,19 +246,3 @@ def _run(loaded: LoadedSettings, stack: ExitStack, components: DaemonComponents)
     log.info("burstd runs", version=VERSION, cluster=settings.cluster, pools=sorted(loaded.pools))
     loop.run(reloader.reload)
     components.store.log_event("daemon", new="stopped", reason="asked to end; open nodes go on")
-
-
-def _start_job_access(
-    settings: Settings,
-    stack: ExitStack,
-    backend: Backend,
-    node_validator: SlurmNodeValidator,
-    ingress: JobIngress,
-) -> None:
-    """What leads users to the ports of their jobs."""
-    rights = Authorizer(settings.daemon.admin_group)
-    forward = PortForwardServer(settings.daemon.runtime_dir / "forward.sock", backend, rights, node_validator.connect)
-    forward.start()
-    stack.callback(forward.close)
-    ingress.start()
-    stack.callback(ingress.stop)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import structlog
 
-from burstd.daemon.policy_reloader import PolicyReloader
+from burstd.daemon.settings_in_force import PolicyReloader
 from burstd.db import Store
 from burstd.domain.clock import Clock
 from burstd.domain.command import (

@@ -18,8 +18,7 @@ from pydantic import BaseModel
 
 from burstd.cli.offline.config import _render_options
 from burstd.daemon import app
-from burstd.daemon.policy_reloader import PolicyReloader
-from burstd.daemon.settings_in_force import load_and_check
+from burstd.daemon.settings_in_force import PolicyReloader, load_and_check
 from burstd.settings import Settings, load_settings
 
 GIB = 1 << 30

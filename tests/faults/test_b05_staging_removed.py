@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from burstd.daemon import app
-from burstd.daemon.policy_reloader import PolicyReloader
-from burstd.daemon.settings_in_force import load_and_check
+from burstd.daemon.settings_in_force import PolicyReloader, load_and_check
 from burstd.domain.staging import Directives, Staging
 from burstd.domain.staging import StageState as S
 from burstd.settings import SettingsError

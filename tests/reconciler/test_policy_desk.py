@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from burstd.api.routers.policies import policy_test_view
-from burstd.daemon.policy_reloader import PolicyReloader
-from burstd.daemon.settings_in_force import load_and_check, runtime_config
+from burstd.daemon.settings_in_force import PolicyReloader, load_and_check, runtime_config
 from burstd.domain.slurm.job import JobState
 from burstd.reconciler.policy_guard import copies_for_trial
 from burstd.reconciler.reconciler import Reconciler

@@ -22,17 +22,7 @@ from burstd.api.dependencies import (
 )
 from burstd.domain.claim import Claim
 from burstd.domain.cloud.offer import Pool
-from burstd.domain.command import (
-    ClearPin,
-    Confirm,
-    DrainSlots,
-    Pause,
-    PlanNow,
-    ReleaseSlots,
-    Reload,
-    Resume,
-    SetPin,
-)
+from burstd.domain.command import ClearPin, Confirm, DrainSlots, Pause, PlanNow, ReleaseSlots, Reload, Resume, SetPin
 from burstd.domain.plan import (
     Action,
     AdoptMachine,

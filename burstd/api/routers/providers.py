@@ -9,14 +9,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 
 from burstd.api.answers.base import money_view
-from burstd.api.answers.providers import (
-    CheckView,
-    GpuView,
-    OffersView,
-    OfferView,
-    ProviderStateView,
-    ProvidersView,
-)
+from burstd.api.answers.providers import CheckView, GpuView, OffersView, OfferView, ProviderStateView, ProvidersView
 from burstd.api.answers.status import BreakerView
 from burstd.api.backend import Backend, DaemonInfo
 from burstd.api.dependencies import AdminDep, ApiError, BackendDep, CallerDep, require_latest_loop
@@ -86,13 +79,7 @@ def _offers_view(name: str, snapshot: Snapshot, now: float, *, include_unusable:
     offers: tuple[Offer, ...] | Unavailable = Unavailable(_NOT_READ, 0.0) if cloud is None else cloud.offers
     if isinstance(offers, Unavailable):
         return OffersView(
-            ok=False,
-            error=offers.error,
-            last_known=offers.since,
-            now=now,
-            provider=name,
-            offers=[],
-            hidden=0,
+            ok=False, error=offers.error, last_known=offers.since, now=now, provider=name, offers=[], hidden=0
         )
     provider_pools = _provider_pools(name, snapshot)
     without_breakers = replace(snapshot, breakers=())
