@@ -19,7 +19,8 @@ from burstd.domain.staging import ObjectRange, Tree
 from burstd.transfer.content_store.manifest import ManifestDamaged, decode_manifest, object_key
 from burstd.transfer.content_store.upload_pool import TransferCancelled
 from burstd.transfer.privsep.client import UserWorker
-from burstd.transfer.trees.restore import TreeRestorer, _inner_first
+from burstd.transfer.trees.restore import TreeRestorer
+from burstd.transfer.trees.writer import inner_directories_first
 from tests.transfer.memory import MemoryStager
 
 _MEASURED = """
@@ -120,5 +121,5 @@ def test_directories_are_settled_after_what_is_in_them() -> None:
     with tempfile.TemporaryFile() as rows:
         for name in names:
             marshal.dump((name, 0, 5), rows)
-        found = [row[0] for row in _inner_first(rows)]
+        found = [row[0] for row in inner_directories_first(rows)]
     assert found == ["a/b/c", "a/b", "a/d", "a", "a.x", "e"]

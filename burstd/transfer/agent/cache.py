@@ -161,7 +161,6 @@ class CacheEntry:
         os.mkdir(f"{self.unfinished}/own", 0o700)
         chown_to_user(f"{self.unfinished}/own", uid, gid)
         os.mkdir(f"{self.unfinished}/jobs", 0o700)
-        _write(f"{self.unfinished}/journal", "")
         _write(f"{self.unfinished}/boot", self._boot)
         return False
 

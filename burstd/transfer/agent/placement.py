@@ -171,15 +171,15 @@ class InputDelivery:
 
     def _restore_tree(self, tree: JobInput, entry: CacheEntry, uid: int, gid: int) -> None:
         resumed = entry.prepare(uid, gid)
-        flags = os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
         own = os.open(f"{entry.unfinished}/own", os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-        manifest = os.open(f"{entry.unfinished}/manifest", os.O_RDWR | os.O_TRUNC | flags, 0o600)
-        journal = os.open(f"{entry.unfinished}/journal", os.O_RDWR | os.O_APPEND | flags, 0o600)
+        manifest = os.open(
+            f"{entry.unfinished}/manifest", os.O_RDWR | os.O_TRUNC | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600
+        )
         try:
             self._fetch_manifest(tree, manifest)
-            self._fetch_tree(tree, own, manifest, journal, resumed=resumed)
+            self._fetch_tree(tree, own, manifest, resumed=resumed)
         finally:
-            for descriptor in (own, manifest, journal):
+            for descriptor in (own, manifest):
                 os.close(descriptor)
         entry.seal(tree.size)
 
@@ -196,7 +196,7 @@ class InputDelivery:
                 tuple(dict.fromkeys(piece.key for piece in tree.manifest)),
             )  # fmt: skip
 
-    def _fetch_tree(self, tree: JobInput, own: int, manifest: int, journal: int, *, resumed: bool) -> None:
+    def _fetch_tree(self, tree: JobInput, own: int, manifest: int, *, resumed: bool) -> None:
         fetcher = WindowFetcher(self._transport, tree.prefix, self._user.buffers, self._user.channel)
         before, there = self._delivered_bytes, 0
 
@@ -206,14 +206,13 @@ class InputDelivery:
                 fetcher.request_objects(message["window"], message["need"])
             else:
                 fetcher.release_buffer(message["free"])
-                os.write(journal, f"{message['window']} {message['key']}\n".encode())
                 there += message["bytes"]
                 self._progress(min(before + there, self._total_bytes), self._total_bytes)
 
         try:
             self._user.call_operation(
                 {"do": "fill", "name": tree.name, "single": tree.single, "again": resumed},
-                own, manifest, journal, on_message=on_message,
+                own, manifest, on_message=on_message,
             )  # fmt: skip
         except AgentFault as fault:
             fetcher.close()

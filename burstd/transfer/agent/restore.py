@@ -1,395 +1,263 @@
-"""Open directories of a tree that is being made or read, so that no path is looked up through a link.
+"""Inputs on a node, made with the rights that this process has: the child's part of placing."""
 
-Making a tree from its manifest, with the rights that this process has: the child's part of placing.
-"""
+# Those who write and the targets they write to take what any of them needs.
+# ruff: noqa: ARG002, PTH118
 
 from __future__ import annotations
 
-import errno
-import fcntl
-import marshal
 import os
-import tempfile
-from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
-from typing import IO, TypeVar
+import shutil
+import stat
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 
-from burstd.transfer.agent.user_process import AgentFault
-from burstd.transfer.agent.window import EntryWindow, PartialFile, WindowObjects, WriteTarget
+from burstd.domain.staging import ObjectRange
+from burstd.transfer.agent.user_process import FAULT_STOPPED, AgentFault, JsonObject, PacketChannel, SharedBuffers
 from burstd.transfer.content_store.manifest import ManifestDamaged, ManifestEntry, decode_manifest
+from burstd.transfer.privsep.safe_directory import SafeDirectory, copy_data
+from burstd.transfer.trees.admission import input_entries
+from burstd.transfer.trees.writer import PendingFile, TreeWriter, has_content
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_MAX_OPEN = 200
+_CHUNK = 1 << 20
+_KEYS_AT_ONCE = 1000
 
 
-class DirectoryCache:
-    """Open directories in one, by path: each is opened from the one above, never through a link."""
+class WindowObjects:
+    """An ObjectSource: objects in slots, which the other half fetches, verifies and passes on."""
 
-    def __init__(self, root: int) -> None:
-        self._root = root
-        self._open: OrderedDict[bytes, int] = OrderedDict()
+    def __init__(self, channel: PacketChannel, buffers: SharedBuffers) -> None:
+        self._channel = channel
+        self._buffers = buffers
+        self._early: list[JsonObject] = []
+        self.written = 0
+        """Bytes of files that were written since the other half heard of it."""
 
-    def open_directory(self, path: bytes) -> int:
-        """A descriptor that is good until the next call. Raises OSError."""
-        if not path:
-            return self._root
-        known = self._open.get(path)
-        if known is not None:
-            self._open.move_to_end(path)
-            return known
-        above, _, name = path.rpartition(b"/")
-        descriptor = os.open(name, _DIRECTORY, dir_fd=self._open_from_nearest(above))
-        self._open[path] = descriptor
-        while len(self._open) > _MAX_OPEN:
-            os.close(self._open.popitem(last=False)[1])
-        return descriptor
+    def request(self, number: int, keys: Sequence[str]) -> None:
+        """As ObjectSource."""
+        for start in range(0, len(keys), _KEYS_AT_ONCE):
+            self._channel.send({"need": keys[start : start + _KEYS_AT_ONCE], "window": number})
 
-    def _open_from_nearest(self, path: bytes) -> int:
-        """As ``at``, without recursion: a tree may be thousands deep."""
-        nearest = path
-        while nearest and nearest not in self._open:
-            nearest = nearest.rpartition(b"/")[0]
-        here = self._open[nearest] if nearest else self._root
-        if nearest == path:
-            return here
-        rest = path[len(nearest) :].lstrip(b"/").split(b"/")
-        mine = -1
-        for name in rest:
-            following = os.open(name, _DIRECTORY, dir_fd=here)
-            if mine >= 0:
-                os.close(mine)
-            here = mine = following
-        # Kept, as its neighbours will want it too.
-        self._open[path] = here
-        return here
-
-    def close(self) -> None:
-        """Closes all but the root."""
-        while self._open:
-            os.close(self._open.popitem()[1])
+    def arrivals(self, number: int, keys: Sequence[str]) -> Iterator[tuple[str, memoryview]]:
+        """As ObjectSource, each as it comes."""
+        left = len(keys)
+        waiting, self._early = self._early, []
+        while left:
+            message = waiting.pop() if waiting else self._channel.receive()[0]
+            if "stop" in message:
+                raise AgentFault(FAULT_STOPPED, "stopped")
+            if message["window"] != number:
+                self._early.append(message)
+                continue
+            yield message["have"], self._buffers.view(message["slot"], message["length"])
+            self._channel.send({"free": message["slot"], "bytes": self.written})
+            self.written = 0
+            left -= 1
 
 
-WINDOW_ENTRIES = 16384
-_WINDOW_PIECES = 65536
-_R = TypeVar("_R")
-_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-_FICLONE = 0x40049409
-_NO_CLONE = {errno.EXDEV, errno.EOPNOTSUPP, errno.ENOTTY, errno.EINVAL, errno.ENOSYS, errno.EPERM}
+class InputTarget:
+    """A WriteTarget that nobody uses yet: files are made in place. ``resumed``: an earlier try may have left some."""
 
+    def __init__(self, root: str, *, resumed: bool) -> None:
+        self.directory = SafeDirectory(root)
+        self.resumed = resumed
 
-class InputRestorer:
-    """Makes one tree under ``name`` in the directory ``base``. Raises OSError, ManifestDamaged, AgentFault."""
+    def make_directories(self, root: str, items: Sequence[str]) -> None:
+        """Makes directories."""
+        for path in items:
+            with self._made_once(path):
+                if not self.directory.make_directory(path):
+                    if not self.resumed:
+                        raise FileExistsError
+                    # It may have its mode already.
+                    self.directory.finalize_directory(path, 0o700, 0)
 
-    def __init__(self, base: int, name: str, *, single: bool, read_only: bool, resumed: bool) -> None:
-        """``again``: an earlier try may have left some of it there."""
-        self._base = base
-        self._name = os.fsencode(name)
-        self._single = single
-        self._resumed = resumed
-        # Nobody writes what several jobs read; its user reads all of it, as he could at its source.
-        self._mode_removed, self._file_mode_added, self._directory_mode_added = (
-            (0o222, 0o400, 0o500) if read_only else (0, 0, 0)
-        )
-        self._directory_records: IO[bytes] = tempfile.TemporaryFile(dir=f"/proc/self/fd/{base}")  # noqa: SIM115 - closed by run
-        self._entry_count = 0
-        self._root = base
-        if not single:
-            self._mkdir(self._name, base)
-            self._root = os.open(name, _DIRECTORY, dir_fd=base)
-        self._directories = DirectoryCache(self._root)
+    def symlink(self, root: str, items: Sequence[tuple[str, str, int | None]], *, job: str) -> None:
+        """Makes symbolic links."""
+        for target, path, mtime_ns in items:
+            with self._made_once(path):
+                parent, name = self.directory.parent_of(path)
+                self._remove_earlier(parent, name)
+                os.symlink(target, name, dir_fd=parent)
+                if mtime_ns is not None:
+                    os.utime(name, ns=(mtime_ns, mtime_ns), dir_fd=parent, follow_symlinks=False)
 
-    def restore_from_objects(self, manifest: Iterable[bytes], objects: WindowObjects) -> None:
-        """Makes all of it from objects."""
-        with self._closing():
-            before: tuple[EntryWindow, list[str]] | None = None
-            for window in self._windows(decode_manifest(manifest)):
-                done = objects.written_keys(window.number)
-                keys = [key for key in window.targets if key not in done]
-                for key in done & window.targets.keys():
-                    self._object_written(window.targets[key])
-                objects.request_objects(window, keys)
-                if before is not None:
-                    self._write_window(*before, objects)
-                before = window, keys
-            if before is not None:
-                self._write_window(*before, objects)
-            self._finish_directories()
+    def hardlink(self, root: str, items: Sequence[tuple[str, str]], *, job: str) -> None:
+        """Makes second names of files."""
+        for earlier, path in items:
+            with self._made_once(path):
+                source, old = self.directory.parent_of(earlier)
+                source = os.dup(source)
+                try:
+                    parent, name = self.directory.parent_of(path)
+                    self._remove_earlier(parent, name)
+                    os.link(old, name, src_dir_fd=source, dst_dir_fd=parent, follow_symlinks=False)
+                finally:
+                    os.close(source)
 
-    def restore_from_tree(self, manifest: Iterable[bytes], tree: int) -> None:
-        """Makes all of it from a tree that is on this node already: ``tree`` is its directory, or its only file."""
-        origin = DirectoryCache(tree)
-        with self._closing():
-            for window in self._windows(decode_manifest(manifest), origin if not self._single else tree):
-                self._make_hardlinks(window)
-            self._finish_directories()
-            origin.close()
+    def create_files(self, root: str, items: Sequence[str], *, job: str) -> list[tuple[str, int]]:
+        """Makes files."""
+        made = []
+        for path in items:
+            with self._made_once(path):
+                made.append((path, self.directory.create_in_place(path, resumed=self.resumed)))
+        return made
+
+    def commit_files(self, root: str, items: Sequence[tuple[str, str, int, int]]) -> None:
+        """Gives files their mode and time."""
+        for row in items:
+            self.directory.commit_file(*row)
+
+    def remove_files(self, root: str, items: Sequence[str]) -> None:
+        """They stay, for the next try."""
+
+    def finalize_directories(self, root: str, items: Sequence[tuple[str, int, int]]) -> None:
+        """Gives directories their mode and time."""
+        for row in items:
+            self.directory.finalize_directory(*row)
+
+    def _remove_earlier(self, parent: int, name: str) -> None:
+        if self.resumed:
+            with suppress(FileNotFoundError):
+                os.unlink(name, dir_fd=parent)
 
     @contextmanager
-    def _closing(self) -> Iterator[None]:
+    def _made_once(self, path: str) -> Iterator[None]:
         try:
             yield
-        finally:
-            self._directories.close()
-            self._directory_records.close()
-            if self._root != self._base:
-                os.close(self._root)
-
-    def _windows(
-        self, entries: Iterator[ManifestEntry], origin: DirectoryCache | int | None = None
-    ) -> Iterator[EntryWindow]:
-        number = entries_here = pieces = 0
-        window = EntryWindow(0)
-        for entry in entries:
-            self._entry_count += 1
-            self._create_entry(entry, window, origin)
-            entries_here += 1
-            pieces += len(entry.pieces)
-            if entries_here >= WINDOW_ENTRIES or pieces >= _WINDOW_PIECES:
-                yield window
-                number += 1
-                entries_here = pieces = 0
-                window = EntryWindow(number)
-        yield window
-        if self._single and self._entry_count != 1:
-            raise ManifestDamaged(f"the tree of a single file has {self._entry_count} entries")
-
-    def _parent_and_name(self, path: bytes) -> tuple[int, bytes]:
-        """The directory and the name of an entry."""
-        if self._single:
-            return self._base, self._name
-        above, _, name = path.rpartition(b"/")
-        try:
-            return self._directories.open_directory(above), name
+        except FileExistsError:
+            name = os.fsencode(path.rpartition("/")[2])
+            raise ManifestDamaged(f"a manifest names {name!r} twice") from None
         except FileNotFoundError:
-            raise ManifestDamaged(f"a manifest has an entry without its directory: {path!r}") from None
+            raise ManifestDamaged(
+                f"a manifest has an entry without its directory or its file: {os.fsencode(path)!r}"
+            ) from None
 
-    def _create_entry(self, entry: ManifestEntry, window: EntryWindow, origin: DirectoryCache | int | None) -> None:
-        """Makes what has no content, and notes what the rest needs."""
-        if entry.path:
-            parts = entry.path.split(b"/")
-            if b"" in parts or b"." in parts or b".." in parts:
-                raise ManifestDamaged(f"a manifest has an entry that leads out of its tree: {entry.path!r}")
-        elif entry.kind != "d" or self._single:
-            raise ManifestDamaged("a manifest has an entry without a name")
-        if self._single and entry.kind == "d":
-            raise ManifestDamaged("the tree of a single file has a directory")
-        if entry.kind == "d":
-            if entry.path:
-                directory, name = self._parent_and_name(entry.path)
-                self._mkdir(name, directory)
-            marshal.dump((entry.path, entry.mode, entry.mtime_ns), self._directory_records)
-        elif entry.kind == "l":
-            directory, name = self._parent_and_name(entry.path)
-            self._create_once(lambda: os.symlink(entry.link_target, name, dir_fd=directory), name, directory)
-            os.utime(name, ns=(entry.mtime_ns, entry.mtime_ns), dir_fd=directory, follow_symlinks=False)
-        else:
-            self._plan_file(entry, window, origin)
 
-    def _plan_file(self, entry: ManifestEntry, window: EntryWindow, origin: DirectoryCache | int | None) -> None:
-        if entry.hardlink_to:
-            window.hardlinks.append(entry)
-            return
-        pieces = entry.pieces
-        if origin is not None:
-            self._copy_file(entry, origin)
-            return
-        if len(pieces) == 1 and pieces[0].key:
-            piece = pieces[0]
-            window.targets.setdefault(piece.key, []).append((None, entry, 0, piece.offset, piece.length))
-            return
-        keys = {piece.key for piece in pieces if piece.key}
-        unfinished = PartialFile(entry, len(keys))
-        if not keys:
-            os.close(self._create_file(entry, 0o600))
-            self._finish_file(entry)
-            return
-        at = 0
-        for piece in pieces:
-            if piece.key:
-                window.targets.setdefault(piece.key, []).append((unfinished, entry, at, piece.offset, piece.length))
-            at += piece.length
+class _InputWriter(TreeWriter):
+    """Makes one tree as ``name`` in the directory ``base``, all of whose parts its user may read."""
 
-    def _write_window(self, window: EntryWindow, keys: list[str], objects: WindowObjects) -> None:
-        objects.write_arriving(window, keys, lambda key, body: self._write_object(window.targets[key], body))
-        self._make_hardlinks(window)
+    MAKES_ROOT = True
+    _target: InputTarget
 
-    def _make_hardlinks(self, window: EntryWindow) -> None:
-        for entry in window.hardlinks:
-            directory, name = self._parent_and_name(entry.path)
-            earlier, _, old = entry.hardlink_to.rpartition(b"/")
-            if not old or old in {b".", b".."} or {b"", b".", b".."} & set(earlier.split(b"/") if earlier else ()):
-                raise ManifestDamaged(f"a manifest has an entry that leads out of its tree: {entry.hardlink_to!r}")
-            # Both directories must stay open for the one call.
-            held = os.dup(directory)
-            try:
-                source = self._directories.open_directory(earlier)
-                self._create_once(
-                    lambda: os.link(
-                        old, name, src_dir_fd=source, dst_dir_fd=held, follow_symlinks=False  # noqa: B023 - called at once
-                    ),
-                    name, held,
-                )  # fmt: skip
-            finally:
-                os.close(held)
+    def __init__(self, base: int, name: str, *, single: bool, resumed: bool) -> None:
+        root = f"/proc/self/fd/{base}"
+        super().__init__(InputTarget(root, resumed=resumed), root, name=name, scratch=root)
+        self._single = single
 
-    def _write_object(self, targets: list[WriteTarget], body: memoryview) -> int:
-        """Writes what one object holds; returns how many bytes of files that was."""
-        written = 0
-        size = len(body)
-        for unfinished, entry, at, offset, length in targets:
-            if offset + length > size:
-                raise ManifestDamaged(f"a manifest wants more of an object than there is, for {entry.path!r}")
-            part = body[offset : offset + length]
-            if unfinished is None:
-                descriptor = self._create_file(entry, entry.mode & ~self._mode_removed | self._file_mode_added)
-                try:
-                    _write_at(descriptor, part, 0)
-                    os.utime(descriptor, ns=(entry.mtime_ns, entry.mtime_ns))
-                finally:
-                    os.close(descriptor)
-            else:
-                descriptor = self._reopen(entry)
-                try:
-                    _write_at(descriptor, part, at)
-                finally:
-                    os.close(descriptor)
-            written += length
-        self._object_written(targets)
-        return written
-
-    def _object_written(self, targets: list[WriteTarget]) -> None:
-        for unfinished in {id(t[0]): t[0] for t in targets if t[0] is not None}.values():
-            unfinished.remaining -= 1
-            if not unfinished.remaining:
-                self._finish_file(unfinished.entry)
-
-    def _create_file(self, entry: ManifestEntry, mode: int) -> int:
-        directory, name = self._parent_and_name(entry.path)
-        return self._create_once(lambda: os.open(name, _NEW, mode, dir_fd=directory), name, directory)
-
-    def _copy_file(self, entry: ManifestEntry, origin: DirectoryCache | int) -> None:
-        if isinstance(origin, int):
-            source = os.dup(origin)
-        else:
-            above, _, name = entry.path.rpartition(b"/")
-            source = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=origin.open_directory(above))
+    def restore(self, manifest: int, objects: WindowObjects) -> None:
+        """Makes it from its manifest. Raises OSError, ManifestDamaged, AgentFault."""
+        self._objects = objects
         try:
-            target = self._create_file(entry, 0o600)
-            try:
-                _clone(source, target, entry)
-            finally:
-                os.close(target)
+            self.write(input_entries(decode_manifest(_read_chunks(manifest)), single=self._single), objects)
+        finally:
+            self._target.directory.close()
+
+    def _path(self, path: bytes) -> str:
+        return self._name if self._single or not path else f"{self._name}/{os.fsdecode(path)}"
+
+    def _piece_written(self, file: PendingFile, number: int, view: memoryview) -> None:
+        self._objects.written += len(view)
+
+
+class _CacheWriter(_InputWriter):
+    """Nobody writes what several jobs read; its user reads all of it, as he could at its source."""
+
+    def _mode(self, entry: ManifestEntry) -> int:
+        return entry.mode & ~0o222 | (0o500 if entry.kind == "d" else 0o400)
+
+    def _incomplete(self, files: list[PendingFile]) -> list[PendingFile]:
+        return [file for file in files if not self._is_complete(file)] if self._target.resumed else files
+
+    def _is_complete(self, file: PendingFile) -> bool:
+        facts, entry = self._target.directory.lstat(file.path), file.entry
+        if facts is None or not stat.S_ISREG(facts.st_mode):
+            return False
+        if facts.st_size and len(entry.pieces) > 1 and facts.st_mtime_ns != entry.mtime_ns:
+            self._create([file])
+        attributes = (facts.st_size, facts.st_mtime_ns, stat.S_IMODE(facts.st_mode))
+        return attributes == (entry.size, entry.mtime_ns, self._mode(entry))
+
+    def _is_there(self, file: PendingFile, piece: ObjectRange, at: int) -> bool:
+        return file.fd >= 0 and has_content(file.fd, piece, at)
+
+
+class _CopyWriter(_InputWriter):
+    """Copies from a tree in the cache: ``origin`` is in the directory that has it as ``tree``."""
+
+    origin: SafeDirectory
+
+    def _is_there(self, file: PendingFile, piece: ObjectRange, at: int) -> bool:
+        return True
+
+    def _before_close(self, file: PendingFile) -> None:
+        path = "tree" if self._single else f"tree/{os.fsdecode(file.entry.path)}"
+        source = self.origin.open_file(path)
+        try:
+            for _ in copy_data(source, file.fd, file.entry.size):
+                pass
         finally:
             os.close(source)
-        self._finish_file(entry)
-
-    def _reopen(self, entry: ManifestEntry) -> int:
-        directory, name = self._parent_and_name(entry.path)
-        flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-        try:
-            return os.open(name, flags, 0o600, dir_fd=directory)
-        except PermissionError:
-            if not self._resumed:
-                raise
-        # An earlier try came as far as its mode.
-        readable = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=directory)
-        try:
-            os.fchmod(readable, 0o600)
-        finally:
-            os.close(readable)
-        return os.open(name, flags, 0o600, dir_fd=directory)
-
-    def _finish_file(self, entry: ManifestEntry) -> None:
-        descriptor = self._reopen(entry)
-        try:
-            os.ftruncate(descriptor, entry.size)
-            os.fchmod(descriptor, entry.mode & ~self._mode_removed | self._file_mode_added)
-            os.utime(descriptor, ns=(entry.mtime_ns, entry.mtime_ns))
-        finally:
-            os.close(descriptor)
-
-    def _mkdir(self, name: bytes, directory: int) -> None:
-        try:
-            os.mkdir(name, 0o700, dir_fd=directory)
-        except FileExistsError:
-            if not self._resumed:
-                raise ManifestDamaged(f"a manifest names {name!r} twice") from None
-            # It may have got its mode already.
-            descriptor = os.open(name, _DIRECTORY, dir_fd=directory)
-            os.fchmod(descriptor, 0o700)
-            os.close(descriptor)
-
-    def _create_once(self, make: Callable[[], _R], name: bytes, directory: int) -> _R:
-        try:
-            return make()
-        except FileExistsError:
-            if not self._resumed:
-                raise ManifestDamaged(f"a manifest names {name!r} twice") from None
-        os.unlink(name, dir_fd=directory)
-        return make()
-
-    def _finish_directories(self) -> None:
-        """Times and modes of directories: now nothing is made in them any more."""
-        self._directory_records.seek(0)
-        closed: list[tuple[bytes, int, int]] = []
-        while True:
-            try:
-                path, mode, mtime_ns = marshal.load(self._directory_records)  # noqa: S302 - our own, written above
-            except EOFError:
-                break
-            mode = mode & ~self._mode_removed | self._directory_mode_added
-            if mode & 0o100:
-                self._finish_directory(path, mode, mtime_ns)
-            else:
-                closed.append((path, mode, mtime_ns))
-        # What nobody can pass any more: what is in it comes first.
-        for row in reversed(closed):
-            self._finish_directory(*row)
-
-    def _finish_directory(self, path: bytes, mode: int, mtime_ns: int) -> None:
-        directory = self._directories.open_directory(path)
-        os.fchmod(directory, mode)
-        if mtime_ns:
-            os.utime(directory, ns=(mtime_ns, mtime_ns))
 
 
-def _write_at(descriptor: int, part: memoryview, at: int) -> None:
-    while part:
-        count = os.pwrite(descriptor, part, at)
-        at += count
-        part = part[count:]
-
-
-def _clone(source: int, target: int, entry: ManifestEntry) -> None:
-    """The same content: shared blocks where the file system can, otherwise a copy with the same holes."""
+def restore_input(
+    channel: PacketChannel, buffers: SharedBuffers, request: JsonObject, descriptors: list[int]
+) -> JsonObject:
+    """A read-only tree from objects. Descriptors: the directory, the manifest."""
+    base, manifest = descriptors
+    writer = _CacheWriter(base, "tree", single=request["single"], resumed=request["again"])
     try:
-        fcntl.ioctl(target, _FICLONE, source)
-    except OSError as error:
-        if error.errno not in _NO_CLONE:
-            raise
-    else:
+        writer.restore(manifest, WindowObjects(channel, buffers))
+    except ManifestDamaged as error:
+        raise AgentFault("damaged", f"the input {request['name']} cannot be made: {error}") from None
+    return {}
+
+
+def copy_input(
+    channel: PacketChannel, buffers: SharedBuffers, request: JsonObject, descriptors: list[int]
+) -> JsonObject:
+    """The job's own copy of a tree in the cache. Descriptors: the manifest."""
+    name, unfinished = request["name"], f".{request['name']}.unfinished"
+    folder = os.open(os.path.join(request["dir"], "in"), _DIRECTORY)
+    try:
+        with suppress(FileNotFoundError):
+            os.stat(name, dir_fd=folder, follow_symlinks=False)
+            return {"made": False}
+        _remove_leftover(folder, unfinished)
+        writer = _CopyWriter(folder, unfinished, single=request["single"], resumed=False)
+        writer.origin = SafeDirectory(request["tree"].rpartition("/")[0])
+        try:
+            writer.restore(descriptors[0], WindowObjects(channel, buffers))
+        except ManifestDamaged as error:
+            raise AgentFault("damaged", f"the input {name} cannot be copied: {error}") from None
+        finally:
+            writer.origin.close()
+        os.rename(unfinished, name, src_dir_fd=folder, dst_dir_fd=folder)
+    finally:
+        os.close(folder)
+    return {"made": True}
+
+
+def _remove_leftover(folder: int, name: str) -> None:
+    """What a try that was killed left; directories in it may have been closed already."""
+    try:
+        about = os.stat(name, dir_fd=folder, follow_symlinks=False)
+    except FileNotFoundError:
         return
+    if not stat.S_ISDIR(about.st_mode):
+        os.unlink(name, dir_fd=folder)
+        return
+    os.chmod(name, 0o700, dir_fd=folder)
+    for _, directories, _, above in os.fwalk(name, dir_fd=folder):
+        for each in directories:
+            if stat.S_ISDIR(os.stat(each, dir_fd=above, follow_symlinks=False).st_mode):
+                os.chmod(each, 0o700, dir_fd=above)
+    shutil.rmtree(name, dir_fd=folder)
+
+
+def _read_chunks(descriptor: int) -> Iterator[bytes]:
+    """A file from its beginning, without moving its position, which is shared with the other half."""
     at = 0
-    for piece in entry.pieces:
-        end = at + piece.length
-        while piece.key and at < end:
-            count = _copy_range(source, target, min(end - at, 1 << 30), at)
-            if not count:
-                raise AgentFault(
-                    "agent", f"{entry.path!r} became shorter in the node's cache. Stage the job's data again"
-                )
-            at += count
-        at = end
-
-
-def _copy_range(source: int, target: int, length: int, at: int) -> int:
-    try:
-        return os.copy_file_range(source, target, length, at, at)
-    except OSError as error:
-        if error.errno not in _NO_CLONE:
-            raise
-    # From one file system to another, where the kernel leaves that to us.
-    part = memoryview(os.pread(source, min(length, 1 << 22), at))
-    _write_at(target, part, at)
-    return len(part)
+    while data := os.pread(descriptor, _CHUNK, at):
+        yield data
+        at += len(data)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterable, Iterator
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
 from typing import Self
@@ -35,6 +35,8 @@ class ObjectFetcher:
         self._where = where
         self._threads = ThreadPoolExecutor(FETCH_THREADS, thread_name_prefix="fetch")
         self._cached: OrderedDict[str, Future[bytes]] = OrderedDict()
+        self._requested: deque[str] = deque()
+        self._ahead: deque[Future[bytes]] = deque()
         self.verified: dict[str, int] = {}
         """Objects whose content was found to be what their names say, with their sizes in bytes."""
 
@@ -44,44 +46,36 @@ class ObjectFetcher:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         self._threads.shutdown(wait=True, cancel_futures=True)
 
-    def read_pieces(self, pieces: Iterable[ObjectRange]) -> Iterator[tuple[ObjectRange, memoryview]]:
-        """The bytes of these pieces, in order; an empty view for a hole.
+    def request(self, number: int, keys: Sequence[str]) -> None:  # noqa: ARG002 - as ObjectSource
+        """Has some of these fetched ahead."""
+        self._requested.extend(keys)
+        self._fetch_ahead()
 
-        Raises ObjectDamaged, StagerError, and ManifestDamaged where a piece is no part of its object.
-        """
+    def arrivals(self, number: int, keys: Sequence[str]) -> Iterator[tuple[str, memoryview]]:  # noqa: ARG002 - as ObjectSource
+        """Yields the requested objects, in the order of the requests. Raises ObjectDamaged, StagerError."""
+        for key in keys:
+            body = self._ahead.popleft().result()
+            self._fetch_ahead()
+            yield key, memoryview(body)
+
+    def read_pieces(self, pieces: Iterable[ObjectRange]) -> Iterator[memoryview]:
+        """The bytes of these pieces, in order. Raises as ``arrivals``; ManifestDamaged: a piece is in no object."""
         listed = list(pieces)
-        ahead = 0
-        needed: Counter[str] = Counter()
-        """Keys of the pieces from the present one up to ``ahead``."""
-        for piece in listed:
-            while ahead < len(listed):
-                key = listed[ahead].key
-                if key and key not in needed and len(needed) == FETCH_THREADS:
-                    break
-                if key:
-                    self._submit_fetch(key)
-                    needed[key] += 1
-                ahead += 1
-            if not piece.key:
-                yield piece, memoryview(b"")
-                continue
-            body = self._submit_fetch(piece.key).result()
-            needed[piece.key] -= 1
-            if not needed[piece.key]:
-                del needed[piece.key]
+        keys = [piece.key for piece in listed]
+        self.request(0, keys)
+        for piece, (key, body) in zip(listed, self.arrivals(0, keys), strict=True):
             if not 0 <= piece.offset <= piece.offset + piece.length <= len(body):
-                raise ManifestDamaged(f"a manifest wants more of the object {piece.key} than there is")
-            yield piece, memoryview(body)[piece.offset : piece.offset + piece.length]
+                raise ManifestDamaged(f"a manifest wants more of the object {key} than there is")
+            yield body[piece.offset : piece.offset + piece.length]
 
-    def _submit_fetch(self, key: str) -> Future[bytes]:
-        cached = self._cached.get(key)
-        if cached is None:
-            while len(self._cached) >= MAX_CACHED_OBJECTS:
+    def _fetch_ahead(self) -> None:
+        while self._requested and len(self._ahead) < FETCH_THREADS:
+            key = self._requested.popleft()
+            fetched = self._cached.pop(key, None) or self._threads.submit(self._fetch, key)
+            self._cached[key] = fetched
+            self._ahead.append(fetched)
+            while len(self._cached) > MAX_CACHED_OBJECTS:
                 self._cached.popitem(last=False)
-            cached = self._cached[key] = self._threads.submit(self._fetch, key)
-        else:
-            self._cached.move_to_end(key)
-        return cached
 
     def _fetch(self, key: str) -> bytes:
         body = self._get(object_key(self._prefix, key))

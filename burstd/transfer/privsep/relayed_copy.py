@@ -13,7 +13,8 @@ from burstd.transfer.content_store.upload_pool import TransferCancelled
 from burstd.transfer.privsep.client import UserWorker, UserWorkerError, WalkBatch, printable
 from burstd.transfer.privsep.descriptor_channel import FDS_AT_ONCE
 from burstd.transfer.privsep.safe_directory import copy_data
-from burstd.transfer.trees.restore import BYTES_AT_ONCE, RestoredFile
+from burstd.transfer.trees.restore import RestoredFile
+from burstd.transfer.trees.writer import BYTES_AT_ONCE
 
 _Item = tuple[str, int, list[Any]]
 """A path, a descriptor or -1, and the row of an object that is fetched first."""

@@ -51,6 +51,23 @@ def admitted_entries(
         yield entry
 
 
+def input_entries(entries: Iterable[ManifestEntry], *, single: bool) -> Iterator[ManifestEntry]:
+    """The entries of an input, which may be written on a node: burstd made the list. Raises ManifestDamaged."""
+    count = 0
+    for entry in entries:
+        count += 1
+        for path in (entry.path, entry.hardlink_to):
+            if path and not {b"", b".", b".."}.isdisjoint(path.split(b"/")):
+                raise ManifestDamaged(f"a manifest has an entry that leads out of its tree: {path!r}")
+        if not entry.path and (entry.kind != "d" or single):
+            raise ManifestDamaged("a manifest has an entry without a name")
+        if single and entry.kind == "d":
+            raise ManifestDamaged("the tree of a single file has a directory")
+        yield entry
+    if single and count != 1:
+        raise ManifestDamaged(f"the tree of a single file has {count} entries")
+
+
 class _TreePosition:
     """Where in the tree a walk is. Names come in order, so that none comes twice."""
 
