@@ -104,9 +104,7 @@ class InputTarget:
         return made
 
     def commit_files(self, root: str, items: Sequence[tuple[str, str, int, int]]) -> None:
-        """Gives files their mode and time."""
-        for row in items:
-            self.directory.commit_file(*row)
+        """They are what they are to be already."""
 
     def remove_files(self, root: str, items: Sequence[str]) -> None:
         """They stay, for the next try."""
@@ -159,6 +157,10 @@ class _InputWriter(TreeWriter):
     def _piece_written(self, file: PendingFile, number: int, view: memoryview) -> None:
         self._objects.written += len(view)
 
+    def _before_close(self, file: PendingFile) -> None:
+        os.fchmod(file.fd, self._mode(file.entry))
+        os.utime(file.fd, ns=(file.entry.mtime_ns, file.entry.mtime_ns))
+
 
 class _CacheWriter(_InputWriter):
     """Nobody writes what several jobs read; its user reads all of it, as he could at its source."""
@@ -198,6 +200,7 @@ class _CopyWriter(_InputWriter):
                 pass
         finally:
             os.close(source)
+        super()._before_close(file)
 
 
 def restore_input(

@@ -84,22 +84,20 @@ class SafeDirectory:
         return beside, fd
 
     def create_in_place(self, path: str, *, resumed: bool) -> int:
-        """A new file at ``path`` itself, as ``create_file`` in a tree that nobody uses yet; its descriptor.
+        """A new file at ``path`` itself, in a tree that nobody uses yet; its descriptor, and nothing to commit.
 
         ``resumed``: what an earlier try left there is taken as it is.
         """
         parent, name = self.parent_of(path)
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | (0 if resumed else os.O_EXCL)
         try:
-            fd = os.open(name, flags, 0o600, dir_fd=parent)
+            return os.open(name, flags, 0o600, dir_fd=parent)
         except PermissionError:
             if not resumed:
                 raise
             # It has its mode already.
             os.unlink(name, dir_fd=parent)
-            fd = os.open(name, flags | os.O_EXCL, 0o600, dir_fd=parent)
-        self._unfinished[path] = _identity(fd)
-        return fd
+            return os.open(name, flags | os.O_EXCL, 0o600, dir_fd=parent)
 
     def commit_file(self, new: str, path: str, mode: int, mtime_ns: int) -> None:
         """Gives a new file its mode and time and renames it to ``path``. ``new`` is what ``create`` gave."""

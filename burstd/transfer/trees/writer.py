@@ -233,8 +233,10 @@ class TreeWriter:
             self._piece_written(file, number, view)
         done = [file for file in files if not file.remaining]
         for file in done:
-            # Holes stay holes, at the end too.
-            os.ftruncate(file.fd, file.entry.size)
+            pieces = file.entry.pieces
+            if len(pieces) != 1 or not pieces[0].key:
+                # Holes stay holes, at the end too.
+                os.ftruncate(file.fd, file.entry.size)
             self._before_close(file)
             fd, file.fd = file.fd, -1
             os.close(fd)
