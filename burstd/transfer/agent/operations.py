@@ -16,10 +16,7 @@ _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def _make_job_folders(
-    channel: PacketChannel,
-    buffers: SharedBuffers,
-    request: JsonObject,
-    descriptors: list[int],
+    channel: PacketChannel, buffers: SharedBuffers, request: JsonObject, descriptors: list[int]
 ) -> JsonObject:
     """The job's folders, in the folder ``dir`` that is the user's already."""
     top = os.open(request["dir"], _DIRECTORY)
@@ -33,10 +30,7 @@ def _make_job_folders(
 
 
 def _link_input(
-    channel: PacketChannel,
-    buffers: SharedBuffers,
-    request: JsonObject,
-    descriptors: list[int],
+    channel: PacketChannel, buffers: SharedBuffers, request: JsonObject, descriptors: list[int]
 ) -> JsonObject:
     """The job's way to a tree in the cache, or, ``there``, to what the node has anyway."""
     if request.get("there"):
@@ -66,10 +60,7 @@ def _link_input(
 
 
 def _check_unchanged(
-    channel: PacketChannel,
-    buffers: SharedBuffers,
-    request: JsonObject,
-    descriptors: list[int],
+    channel: PacketChannel, buffers: SharedBuffers, request: JsonObject, descriptors: list[int]
 ) -> JsonObject:
     """Whether nothing in a tree of the cache was touched since it was made. Its owner can do so if he insists."""
     sealed = request["sealed"]

@@ -375,10 +375,7 @@ class TreePacker:
 
 
 def pack_output(
-    channel: PacketChannel,
-    buffers: SharedBuffers,
-    request: JsonObject,
-    descriptors: list[int],
+    channel: PacketChannel, buffers: SharedBuffers, request: JsonObject, descriptors: list[int]
 ) -> JsonObject:
     """One tree: a pattern in a folder, or one file by its path."""
     packer = TreePacker(OutgoingBuffers(channel, buffers))

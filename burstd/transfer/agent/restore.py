@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import stat
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -189,6 +188,10 @@ class _CopyWriter(_InputWriter):
 
     origin: SafeDirectory
 
+    def remove_leftover(self) -> None:
+        """Removes what a try that was killed left."""
+        self._target.directory.remove_tree(self._name)
+
     def _is_there(self, file: PendingFile, piece: ObjectRange, at: int) -> bool:
         return True
 
@@ -226,8 +229,8 @@ def copy_input(
         with suppress(FileNotFoundError):
             os.stat(name, dir_fd=folder, follow_symlinks=False)
             return {"made": False}
-        _remove_leftover(folder, unfinished)
         writer = _CopyWriter(folder, unfinished, single=request["single"], resumed=False)
+        writer.remove_leftover()
         writer.origin = SafeDirectory(request["tree"].rpartition("/")[0])
         try:
             writer.restore(descriptors[0], WindowObjects(channel, buffers))
@@ -239,23 +242,6 @@ def copy_input(
     finally:
         os.close(folder)
     return {"made": True}
-
-
-def _remove_leftover(folder: int, name: str) -> None:
-    """What a try that was killed left; directories in it may have been closed already."""
-    try:
-        about = os.stat(name, dir_fd=folder, follow_symlinks=False)
-    except FileNotFoundError:
-        return
-    if not stat.S_ISDIR(about.st_mode):
-        os.unlink(name, dir_fd=folder)
-        return
-    os.chmod(name, 0o700, dir_fd=folder)
-    for _, directories, _, above in os.fwalk(name, dir_fd=folder):
-        for each in directories:
-            if stat.S_ISDIR(os.stat(each, dir_fd=above, follow_symlinks=False).st_mode):
-                os.chmod(each, 0o700, dir_fd=above)
-    shutil.rmtree(name, dir_fd=folder)
 
 
 def _read_chunks(descriptor: int) -> Iterator[bytes]:

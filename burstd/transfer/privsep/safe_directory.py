@@ -418,6 +418,6 @@ def _copy_some(source: int, target: int, at: int, count: int) -> int:
     try:
         return os.copy_file_range(source, target, count, at, at)
     except OSError as error:
-        if error.errno not in (errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP):
+        if error.errno not in (errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM):
             raise
     return os.pwrite(target, os.pread(source, min(count, 1 << 20), at), at)
