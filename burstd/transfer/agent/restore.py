@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 from burstd.domain.staging import ObjectRange
@@ -75,24 +75,13 @@ class InputTarget:
         """Makes symbolic links."""
         for target, path, mtime_ns in items:
             with self._made_once(path):
-                parent, name = self.directory.parent_of(path)
-                self._remove_earlier(parent, name)
-                os.symlink(target, name, dir_fd=parent)
-                if mtime_ns is not None:
-                    os.utime(name, ns=(mtime_ns, mtime_ns), dir_fd=parent, follow_symlinks=False)
+                self.directory.symlink(target, path, mtime_ns, job)
 
     def hardlink(self, root: str, items: Sequence[tuple[str, str]], *, job: str) -> None:
         """Makes second names of files."""
         for earlier, path in items:
             with self._made_once(path):
-                source, old = self.directory.parent_of(earlier)
-                source = os.dup(source)
-                try:
-                    parent, name = self.directory.parent_of(path)
-                    self._remove_earlier(parent, name)
-                    os.link(old, name, src_dir_fd=source, dst_dir_fd=parent, follow_symlinks=False)
-                finally:
-                    os.close(source)
+                self.directory.hardlink(earlier, path, job)
 
     def create_files(self, root: str, items: Sequence[str], *, job: str) -> list[tuple[str, int]]:
         """Makes files."""
@@ -112,11 +101,6 @@ class InputTarget:
         """Gives directories their mode and time."""
         for row in items:
             self.directory.finalize_directory(*row)
-
-    def _remove_earlier(self, parent: int, name: str) -> None:
-        if self.resumed:
-            with suppress(FileNotFoundError):
-                os.unlink(name, dir_fd=parent)
 
     @contextmanager
     def _made_once(self, path: str) -> Iterator[None]:
@@ -166,6 +150,11 @@ class _CacheWriter(_InputWriter):
 
     def _mode(self, entry: ManifestEntry) -> int:
         return entry.mode & ~0o222 | (0o500 if entry.kind == "d" else 0o400)
+
+    def _prepare(self, paths: Iterable[str]) -> None:
+        if self._target.resumed:
+            for folder in {path.rpartition("/")[0] for path in paths}:
+                self._target.directory.remove_unfinished(folder, self._job)
 
     def _incomplete(self, files: list[PendingFile]) -> list[PendingFile]:
         return [file for file in files if not self._is_complete(file)] if self._target.resumed else files

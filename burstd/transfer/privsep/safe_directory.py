@@ -38,7 +38,7 @@ class SafeDirectory:
         """Makes a directory that only its owner can enter; False: it is there. The root with all that leads to it."""
         if not path:
             return self._make_root()
-        parent, name = self.parent_of(path)
+        parent, name = self._parent(path)
         try:
             os.mkdir(name, 0o700, dir_fd=parent)
         except FileExistsError:
@@ -60,7 +60,7 @@ class SafeDirectory:
                 raise PermissionError(errno.EPERM, "lies where everybody can rename it: chmod +t the directory above")
             with suppress(FileExistsError):
                 os.mkdir(self.root, 0o700)  # noqa: PTH102
-        parent, name = self.parent_of(path) if path else (None, self.root)
+        parent, name = self._parent(path) if path else (None, self.root)
         try:
             fd = os.open(name, _LIST, dir_fd=parent)
         except PermissionError:
@@ -75,7 +75,7 @@ class SafeDirectory:
 
     def create_file(self, path: str, job: str) -> tuple[str, int]:
         """A new file beside ``path``, which only its owner can open: its path and its descriptor, to write and read."""
-        parent, name = self.parent_of(path)
+        parent, name = self._parent(path)
         new = temporary_name(job)
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         fd = os.open(new, flags, 0o600, dir_fd=parent)
@@ -88,7 +88,7 @@ class SafeDirectory:
 
         ``resumed``: what an earlier try left there is taken as it is.
         """
-        parent, name = self.parent_of(path)
+        parent, name = self._parent(path)
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | (0 if resumed else os.O_EXCL)
         try:
             return os.open(name, flags, 0o600, dir_fd=parent)
@@ -101,7 +101,7 @@ class SafeDirectory:
 
     def commit_file(self, new: str, path: str, mode: int, mtime_ns: int) -> None:
         """Gives a new file its mode and time and renames it to ``path``. ``new`` is what ``create`` gave."""
-        parent, name = self.parent_of(new)
+        parent, name = self._parent(new)
         fd = os.open(name, _READ, dir_fd=parent)
         try:
             if self._unfinished.pop(new, None) != _identity(fd):
@@ -114,7 +114,7 @@ class SafeDirectory:
 
     def symlink(self, target: str, path: str, mtime_ns: int | None, job: str) -> None:
         """A symbolic link that replaces ``path``."""
-        parent, name = self.parent_of(path)
+        parent, name = self._parent(path)
         new = temporary_name(job)
         os.symlink(target, new, dir_fd=parent)
         try:
@@ -127,10 +127,10 @@ class SafeDirectory:
 
     def hardlink(self, earlier: str, path: str, job: str) -> None:
         """A second name of a file, that replaces ``path``."""
-        source, old = self.parent_of(earlier)
+        source, old = self._parent(earlier)
         source = os.dup(source)
         try:
-            parent, name = self.parent_of(path)
+            parent, name = self._parent(path)
             new = temporary_name(job)
             os.link(old, new, src_dir_fd=source, dst_dir_fd=parent, follow_symlinks=False)
         finally:
@@ -154,7 +154,7 @@ class SafeDirectory:
     def remove_file(self, path: str) -> None:
         """Removes a file or link; one that is gone is no error."""
         self._unfinished.pop(path, None)
-        parent, name = self.parent_of(path)
+        parent, name = self._parent(path)
         _unlink_if_there(name, parent)
 
     def remove_unfinished(self, path: str, job: str) -> int:
@@ -174,14 +174,14 @@ class SafeDirectory:
         try:
             if not path:
                 return os.stat(self.root)  # noqa: PTH116
-            parent, name = self.parent_of(path)
+            parent, name = self._parent(path)
             return os.stat(name, dir_fd=parent, follow_symlinks=False)
         except FileNotFoundError:
             return None
 
     def open_file(self, path: str) -> int:
         """A regular file, to read."""
-        parent, name = self.parent_of(path)
+        parent, name = self._parent(path)
         fd = os.open(name, _READ, dir_fd=parent)
         if not stat.S_ISREG(os.fstat(fd).st_mode):
             os.close(fd)
@@ -194,13 +194,13 @@ class SafeDirectory:
         Yields now and then the bytes of the files that are done. Directories that are there are gone into, files
         replaced.
         """
-        parent, name = source.parent_of(old)
+        parent, name = source._parent(old)
         facts = os.stat(name, dir_fd=parent, follow_symlinks=False)
         if stat.S_ISDIR(facts.st_mode):
             yield from self._move_directory(source, old, path, facts, job)
             return
         try:
-            target_parent, new = self.parent_of(path)
+            target_parent, new = self._parent(path)
             os.rename(name, new, src_dir_fd=parent, dst_dir_fd=target_parent)
         except OSError as error:
             if error.errno != errno.EXDEV:
@@ -216,7 +216,7 @@ class SafeDirectory:
 
     def remove_tree(self, path: str) -> None:
         """Removes a directory with all that is in it; one that is gone is no error. A link is removed, not followed."""
-        parent, name = self.parent_of(path)
+        parent, name = self._parent(path)
         try:
             _remove_tree(parent, name)
         except FileNotFoundError:
@@ -225,10 +225,10 @@ class SafeDirectory:
     def _move_directory(
         self, source: SafeDirectory, old: str, path: str, facts: os.stat_result, job: str
     ) -> Iterator[int]:
-        parent, name = source.parent_of(old)
+        parent, name = source._parent(old)
         if self.lstat(path) is None:
             try:
-                target_parent, new = self.parent_of(path)
+                target_parent, new = self._parent(path)
                 os.rename(name, new, src_dir_fd=parent, dst_dir_fd=target_parent)
             except OSError as error:
                 if error.errno != errno.EXDEV:
@@ -245,7 +245,7 @@ class SafeDirectory:
         for child in names:
             yield from self.move(source, f"{old}/{child}", f"{path}/{child}", job)
         self.finalize_directory(path, stat.S_IMODE(facts.st_mode), facts.st_mtime_ns)
-        parent, name = source.parent_of(old)
+        parent, name = source._parent(old)
         os.rmdir(name, dir_fd=parent)
 
     def _copy(self, fd: int, path: str, facts: os.stat_result, job: str) -> Iterator[int]:
@@ -264,13 +264,13 @@ class SafeDirectory:
         self.commit_file(new, path, stat.S_IMODE(facts.st_mode), facts.st_mtime_ns)
 
     def _replace(self, new: str, path: str) -> None:
-        source, old = self.parent_of(new)
+        source, old = self._parent(new)
         if os.path.dirname(new) == os.path.dirname(path):  # noqa: PTH120
             os.rename(old, os.path.basename(path), src_dir_fd=source, dst_dir_fd=source)  # noqa: PTH119
             return
         source = os.dup(source)
         try:
-            parent, name = self.parent_of(path)
+            parent, name = self._parent(path)
             os.rename(old, name, src_dir_fd=source, dst_dir_fd=parent)
         finally:
             os.close(source)
@@ -288,10 +288,10 @@ class SafeDirectory:
         """The directory, open to list and change."""
         if not path:
             return os.open(self.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        parent, name = self.parent_of(path)
+        parent, name = self._parent(path)
         return os.open(name, _LIST, dir_fd=parent)
 
-    def parent_of(self, path: str) -> tuple[int, str]:
+    def _parent(self, path: str) -> tuple[int, str]:
         """The open directory of a path, which is closed with the next call, and the path's last name."""
         if self._root_fd < 0:
             self._root_fd = os.open(self.root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
