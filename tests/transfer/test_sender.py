@@ -160,7 +160,7 @@ def test_holes_are_not_sent_and_links_keep_one_content(place: Path, sender: Tree
     assert sum(p.length for p in found[b"sparse"].pieces) == found[b"sparse"].size == 1000 * MIB
     assert len({p.key for p in found[b"sparse"].pieces if p.key}) == 1
     assert progress.bytes_sent == stager.bytes_put < 4 * MIB
-    assert tree.size == progress.bytes_total == progress.bytes_done == (1000 + 3) * MIB + (3 << 40)
+    assert tree.size == progress.bytes_walked == progress.bytes_done == (1000 + 3) * MIB + (3 << 40)
     assert progress.warnings == ["pipe was left out: pipe"]
     one = send(sender, source / "file")
     assert one.single
@@ -188,10 +188,10 @@ def test_what_changed_is_what_is_sent(place: Path, sender: TreeUploader, stager:
     assert in_store(stager, second) == on_disk(source)
     assert stager.calls["put"] == reads + 3, "a pack of one, the first part of the big one, the manifest"
     assert OBJECT_BYTES + 4096 < progress.bytes_sent < OBJECT_BYTES + 4096 + 40_000
-    assert progress.bytes_hits == progress.bytes_total - OBJECT_BYTES - 4096
+    assert progress.bytes_hits == progress.bytes_walked - OBJECT_BYTES - 4096
     third = UploadProgress()
     assert send(sender, source, progress=third) == second
-    assert (third.bytes_sent, third.bytes_hits, third.bytes_done) == (0, third.bytes_total, third.bytes_total)
+    assert (third.bytes_sent, third.bytes_hits, third.bytes_done) == (0, third.bytes_walked, third.bytes_walked)
 
 
 def test_many_at_once_send_each_content_once(place: Path, stager: MemoryStager) -> None:

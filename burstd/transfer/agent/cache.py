@@ -53,7 +53,7 @@ class TreeCache:
         return CacheEntry(f"{self._directory}/{uid}", digest, self.boot)
 
     def free_bytes(self, *, reserved: int = 0) -> int:
-        """Bytes that may be used, beyond what stays free and ``beside``."""
+        """Bytes that may be used, beyond what stays free and ``reserved``."""
         about = os.statvfs(self._directory)
         return about.f_bavail * about.f_frsize - self._keep_free - reserved
 

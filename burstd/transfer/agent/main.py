@@ -29,7 +29,7 @@ class HeadConnection:
     """What is said to whoever runs the agent, and asked. For several threads at once."""
 
     def __init__(self, on_disconnect: Callable[[], None]) -> None:
-        """``leave`` is called before the process ends where nobody is there any more to be answered."""
+        """``on_disconnect`` is called before the process ends where nobody is there any more to be answered."""
         self._on_disconnect = on_disconnect
         self._write_lock = threading.Lock()
         self._call_lock = threading.Lock()

@@ -79,7 +79,7 @@ def chown_to_user(path: str, uid: int, gid: int) -> None:
 
 
 class SharedBuffers:
-    """Memory that both halves see: SLOTS runs of OBJECT_BYTES each."""
+    """Memory that both halves see: BUFFER_COUNT runs of OBJECT_BYTES each."""
 
     def __init__(self) -> None:
         self._memory = memoryview(mmap.mmap(-1, BUFFER_COUNT * OBJECT_BYTES))
@@ -140,7 +140,10 @@ class _StallWatch:
         self._continued = False
 
     def is_stalled(self) -> bool:
-        """Looks once every LOOK_S: whether it has stood still for 2 * QUIET_S. After the first half it gets SIGCONT."""
+        """Whether it has stood still for 2 * CHILD_STALL_S; after the first half it gets SIGCONT.
+
+        Looks once every CHILD_POLL_S.
+        """
         if time.monotonic() - self._polled_at < CHILD_POLL_S:
             return False
         self._polled_at = time.monotonic()
@@ -196,7 +199,7 @@ class UserProcess:
         *descriptors: int,
         on_message: Callable[[JsonObject], None] | None = None,
     ) -> Any:
-        """Has the child do one thing; ``said`` is called with what it says before it is done.
+        """Has the child do one thing; ``on_message`` is called with what it says before it is done.
 
         Raises AgentFault, also where the child stands still for long: it is killed then.
         """

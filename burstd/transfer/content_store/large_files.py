@@ -77,7 +77,7 @@ class LargeFileUploader:
         self._reads: dict[ReadInFlight, tuple[str, FileIdentity]] = {}
 
     def upload_file(self, f: SourceFile) -> None:
-        """Reads a file into objects, or waits for who is reading it. Raises Changed after some tries, OSError."""
+        """Reads a file into objects, or waits for who is reading it. Raises FileChanged after some tries, OSError."""
         while True:
             identity_key = (self.pool.prefix, file_identity(f.stat_result))
             with self.shared.lock:

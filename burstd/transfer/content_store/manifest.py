@@ -45,9 +45,9 @@ class ManifestEntry:
     """One file, directory or link of a tree.
 
     ``path``: relative to the tree's root, without ``.`` and ``..``; ``b""``: the root itself (a source that is one
-    file has its base name as path). ``mode``: permission bits, without setuid, setgid and sticky. ``hard``: path of an
-    earlier entry that is the same file (a hard link); it then has no pieces of its own. ``digest``: SHA-256 of the
-    content in hexadecimal, where it was computed over the whole file.
+    file has its base name as path). ``mode``: permission bits, without setuid, setgid and sticky. ``hardlink_to``: path
+    of an earlier entry that is the same file (a hard link); it then has no pieces of its own. ``digest``: SHA-256 of
+    the content in hexadecimal, where it was computed over the whole file.
     """
 
     path: bytes
@@ -92,8 +92,8 @@ def encode_manifest(entries: Iterable[ManifestEntry]) -> Iterator[bytes]:
 def decode_manifest(objects: Iterable[bytes]) -> Iterator[ManifestEntry]:
     """The entries, in the order in which they were encoded; each by itself is sound. Raises ManifestDamaged.
 
-    Sound: types and ranges are as Entry says, and the pieces are as many bytes as the file. Memory is bounded by
-    LINE_BYTES, whatever the objects hold.
+    Sound: types and ranges are as ManifestEntry says, and the pieces are as many bytes as the file. Memory is bounded
+    by MAX_LINE_BYTES, whatever the objects hold.
     """
     inflate = zlib.decompressobj()
     rest: list[bytes] = []

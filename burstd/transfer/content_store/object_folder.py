@@ -42,8 +42,8 @@ class ObjectFolder:
     Files and folders are for their owner only. ``sync``: a put has reached the disk when it returns. For several
     threads and processes at once.
 
-    ``mark`` (a word) tells the folder from all others, however they are called: whoever owns the store marks it, and
-    who uses it from elsewhere (``found``) makes nothing and is refused each call where that mark is not.
+    ``marker`` (a word) tells the folder from all others, however they are called: whoever owns the store marks it, and
+    who uses it from elsewhere (``must_exist``) makes nothing and is refused each call where that mark is not.
     """
 
     def __init__(self, root: str | Path, *, sync: bool = False, marker: str = "", must_exist: bool = False) -> None:

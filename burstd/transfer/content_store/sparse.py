@@ -21,7 +21,7 @@ Extent = tuple[int, int]
 
 
 def data_extents(descriptor: int, size: int, gap: int = 1) -> list[Extent]:
-    """Where a file of ``size`` bytes has data, at most RUNS of it. All of it where the file system does not tell.
+    """Where a file of ``size`` bytes has data, at most MAX_EXTENTS runs; all of it where no file system tells.
 
     Holes of less than ``gap`` bytes count as data, and larger ones where there are too many. Raises OSError: EFBIG
     where so much data does not fit into a manifest.

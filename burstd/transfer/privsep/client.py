@@ -339,7 +339,7 @@ class UserWorker:
             raise UserWorkerError("", 0, f"the user worker is gone: {error}; see its journal (burstd-hand@)") from None
 
     def _receive(self, seconds: float | None = None, *, cancellable: bool = False) -> tuple[Any, list[int]]:
-        """The next message, if it comes in time; ``heed``: and nobody has cancelled."""
+        """The next message, if it comes in time; ``cancellable``: and nobody has cancelled."""
         try:
             self._wait(self._sock.gettimeout() if seconds is None else seconds, cancellable=cancellable)
             return descriptor_channel.receive(self._sock, worker_answers.MAX_ANSWER_BYTES)
@@ -381,7 +381,7 @@ def start_user_worker(
     """A worker for a user: at ``socket_path`` where systemd starts them, else a child of this process (which is root).
 
     With ``socket_path`` the account database of the machine says what the user's groups are;
-    ``gone``: it does not know the user any more; ``deadline``: see UserWorker.end_by. Raises UserWorkerError.
+    ``gone``: it does not know the user any more; ``deadline``: as UserWorker.set_deadline. Raises UserWorkerError.
     """
     hello = {"uid": uid, "gid": gid, "groups": list(groups or (gid,)), "home": home, "gone": gone}
 
@@ -443,7 +443,7 @@ def user_worker_for(
 ) -> UserWorker:
     """A worker for an account; one without a name is gone, and has what its number owns.
 
-    ``deadline``: see UserWorker.end_by.
+    ``deadline``: as UserWorker.set_deadline.
     """
     return start_user_worker(
         who.uid, who.gid, who.groups, home=who.home, socket_path=socket_path, min_uid=min_uid, gone=not who.user,

@@ -81,7 +81,7 @@ def object_worker_for(
     timeout_s: float | None = None,
     loopback: bool = False,
 ) -> ObjectWorker:
-    """An object worker of an account for ``s3`` or ``swift``, as open_user_worker; ``timeout_s`` for each answer.
+    """An object worker of an account for ``s3`` or ``swift``, as user_worker_for; ``timeout_s`` for each answer.
 
     Raises UserWorkerError.
 

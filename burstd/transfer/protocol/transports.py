@@ -78,7 +78,7 @@ def open_transport(reach: Mapping[str, Any], query_head: QueryHead) -> ObjectTra
 class FolderObjectTransport:
     """Objects in a folder. What root writes there is its owner's, who may be burstd's user on the head.
 
-    ``mark``: what it must bear (ObjectFolder); empty: it is made where it is missing.
+    ``marker``: what it must bear (ObjectFolder); empty: it is made where it is missing.
     """
 
     def __init__(self, path: str, marker: str = "") -> None:

@@ -30,7 +30,9 @@ def admitted_entries(
     single_file_name: bool,
     left_out: Callable[[str], None] = lambda _sentence: None,
 ) -> Iterator[ManifestEntry]:
-    """The entries that may be written. ``named``: the line names the file itself, and no directory that it goes into.
+    """The entries that may be written.
+
+    ``single_file_name``: the line names the file itself, and no directory that it goes into.
 
     ``left_out`` hears of symbolic links that lead elsewhere. Raises ManifestDamaged: the node lied.
     """

@@ -34,7 +34,7 @@ class TokenBucket:
 
 
 class BandwidthLimits:
-    """Rates in bytes per second; None: no limit. ``lanes``: objects of one transfer that are sent at once."""
+    """Rates in bytes per second; None: no limit. ``parallel_uploads``: objects that a transfer sends at once."""
 
     def __init__(
         self, *, site_bytes_s: float | None = None, user_bytes_s: float | None = None, parallel_uploads: int = 4

@@ -65,7 +65,7 @@ class SourceScan:
         self._lock = upload_pool.shared.lock
 
     def entries(self) -> Iterator[ManifestEntry]:
-        """Yields entries in walk order. Raises UserWorkerError, StagerError kinds, TransferCancelled, Again."""
+        """Yields entries in walk order. Raises UserWorkerError, StagerError kinds, TransferCancelled, RescanNeeded."""
         walk = self.worker.walk(self.source)
         try:
             while True:
@@ -280,8 +280,8 @@ class SourceScan:
     def _pack_new(self, files: list[SourceFile]) -> None:
         """Packs what is neither in the store nor in anybody's pack.
 
-        A content is in ``packing`` until it is in the index; so that none slips through between the two looks, they are
-        repeated where a pack has ended meanwhile.
+        A content is in ``packs_in_flight`` until it is in the index; so that none slips through between the two looks,
+        they are repeated where a pack has ended meanwhile.
         """
         full: list[Pack] = []
         while files:

@@ -49,7 +49,7 @@ def is_settled(facts: os.stat_result, now_ns: int) -> bool:
 
 
 def read_small(fd: int, facts: os.stat_result) -> tuple[bytes, os.stat_result]:
-    """The whole of a small file, and its facts. Raises Changed after some tries, OSError."""
+    """The whole of a small file, and its facts. Raises FileChanged after some tries, OSError."""
     for _ in range(READ_TRIES):
         data = os.pread(fd, facts.st_size + 1, 0)
         after = os.fstat(fd)
@@ -72,7 +72,7 @@ def object_facts(row: list[Any]) -> os.stat_result:
 
 
 def read_object(fd: int, facts: os.stat_result) -> bytes:
-    """The whole of a small object that was fetched. Raises Changed where it is no such one."""
+    """The whole of a small object that was fetched. Raises FileChanged where it is no such one."""
     data = os.pread(fd, facts.st_size + 1, 0)
     if len(data) != facts.st_size:
         raise FileChanged
@@ -92,7 +92,7 @@ def extents(fd: int, size: int) -> Iterator[tuple[int, int, bool]]:
 
 
 def read_into(fd: int, buffer: memoryview, offset: int) -> None:
-    """Fills ``buffer`` from ``offset`` of the file. Raises Changed where it ends before."""
+    """Fills ``buffer`` from ``offset`` of the file. Raises FileChanged where it ends before."""
     while buffer:
         count = os.preadv(fd, [buffer], offset)
         if not count:

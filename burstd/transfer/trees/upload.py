@@ -108,8 +108,7 @@ class TreeUploader:
     def _wait_for_leader(leader: _Leader, upload_pool: UploadPool) -> None:
         while not leader.ended.wait(0.2):
             upload_pool.raise_if_failed()
-            upload_pool.progress.mirror(leader.progress)
-        upload_pool.progress.waits_for_other = False
+            upload_pool.progress.bytes_done = leader.progress.bytes_done
 
     def _scan_and_upload(
         self, upload_pool: UploadPool, worker: UserWorker, source: str, owner: StagedFor
