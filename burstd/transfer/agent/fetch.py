@@ -40,11 +40,8 @@ def read_pieces(
     transport: ObjectTransport, prefix: str, pieces: Iterable[ObjectRange], buffer: memoryview
 ) -> Iterator[memoryview]:
     """The content of pieces in turn, verified; each is good until the next. Raises AgentFault."""
-    current, length = "", 0
     for piece in pieces:
-        if piece.key != current:
-            current, length = "", fetch_verified(transport, prefix, piece.key, buffer)
-            current = piece.key
+        length = fetch_verified(transport, prefix, piece.key, buffer)
         if piece.offset + piece.length > length:
             raise AgentFault("damaged", f"the object {piece.key} is too short for what it is to hold", (piece.key,))
         yield buffer[piece.offset : piece.offset + piece.length]

@@ -45,8 +45,9 @@ def serve_objects(
     """Answers until ``read`` ends. Both need descriptors, and nothing else may use them meanwhile.
 
     ``idle_s``: ends too when nothing of a request came, or of an answer went, for so long (main thread only); 0: never
-    by itself. ``marker``: as ObjectFolder. ``for_nodes``: who asks is the root of a rented node: it gets, looks up and puts
-    objects whose keys it knows, under their SHA-256 only, so that none is replaced by another; no other request.
+    by itself. ``marker``: as ObjectFolder. ``for_nodes``: who asks is the root of a rented node: it gets, looks up
+    and puts objects whose keys it knows, under their SHA-256 only, so that none is replaced by another; no other
+    request.
     """
     if idle_s:
         signal.signal(signal.SIGALRM, _on_idle)
