@@ -357,7 +357,7 @@ def test_memory_is_bounded_and_small_files_are_quick(rig: AgentRig) -> None:
     peaks = _watch(agent.pid)
     done = rig.read_answers(agent)
     assert sum(peaks.values()) < 450 * MIB, peaks  # two processes, which share the slots; each counts them
-    assert len(peaks) == 2
+    assert sum(peak > MIB for peak in peaks.values()) == 2, peaks  # one may be seen between fork and exec
     assert done["fetched"] < 80 * MIB
     assert sum(len(names) for _, _, names in os.walk(rig.job("1") / "in/data/")) == files + 1
 
