@@ -1,31 +1,25 @@
 """What the agent has done with the user's rights: each of these runs in the child."""
 
-# ruff: noqa: PTH118
 
 from __future__ import annotations
 
 import os
 import stat
-from contextlib import suppress
 
 from burstd.transfer.agent.packing import pack_output
 from burstd.transfer.agent.restore import copy_input, restore_input
 from burstd.transfer.agent.user_process import AgentFault, JsonObject, Operation, PacketChannel, SharedBuffers
-
-_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+from burstd.transfer.privsep.safe_directory import SafeDirectory
 
 
 def _make_job_folders(
     channel: PacketChannel, buffers: SharedBuffers, request: JsonObject, descriptors: list[int]
 ) -> JsonObject:
     """The job's folders, in the folder ``dir`` that is the user's already."""
-    top = os.open(request["dir"], _DIRECTORY)
-    try:
-        for name in ("in", "out", "scratch"):
-            with suppress(FileExistsError):
-                os.mkdir(name, 0o700, dir_fd=top)
-    finally:
-        os.close(top)
+    directory = SafeDirectory(request["dir"])
+    for name in ("in", "out", "scratch"):
+        directory.make_directory(name)
+    directory.close()
     return {}
 
 
@@ -42,20 +36,12 @@ def _link_input(
                 f"the input {request['name']} is to be used where it is, at {request['target']} on the node, and that "
                 f"is not there for the job: {error.strerror}; look at what is mounted there, and whose it is",
             ) from None
-    folder = os.open(os.path.join(request["dir"], "in"), _DIRECTORY)
-    try:
-        name, target = request["name"], request["target"]
-        try:
-            os.symlink(target, name, dir_fd=folder)
-        except FileExistsError:
-            about = os.stat(name, dir_fd=folder, follow_symlinks=False)
-            if not stat.S_ISLNK(about.st_mode):
-                raise AgentFault("agent", f"the input {name} is there already, and is no link of burstd's") from None
-            if os.readlink(name, dir_fd=folder) != target:
-                os.unlink(name, dir_fd=folder)
-                os.symlink(target, name, dir_fd=folder)
-    finally:
-        os.close(folder)
+    folder, name = SafeDirectory(f"{request['dir']}/in"), request["name"]
+    facts = folder.lstat(name)
+    if facts is not None and not stat.S_ISLNK(facts.st_mode):
+        raise AgentFault("agent", f"the input {name} is there already, and is no link of burstd's")
+    folder.symlink(request["target"], name, None, "")
+    folder.close()
     return {}
 
 

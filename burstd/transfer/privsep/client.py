@@ -171,30 +171,12 @@ class UserWorker:
 
     def create_files(self, root: str, items: Sequence[str], *, job: str) -> list[tuple[str, int]]:
         """New files of mode 0600 beside these paths: their paths, and descriptors that are the caller's to close."""
-        made: list[tuple[str, int]] = []
-        try:
-            for start in range(0, len(items), descriptor_channel.FDS_AT_ONCE):
-                part = list(items[start : start + descriptor_channel.FDS_AT_ONCE])
-                self._send({"do": "create", "root": root, "items": part, "job": job})
-                names, fds = self._receive_descriptors(len(part), worker_answers.check_writable)
-                made += zip(names, fds, strict=True)
-        except BaseException:
-            _close([fd for _, fd in made])
-            raise
-        return made
+        return self._request_files({"do": "create", "root": root, "job": job}, items, worker_answers.check_writable)
 
     def open_files(self, root: str, items: Sequence[str]) -> list[int]:
         """Regular files, open for reading; the descriptors are the caller's to close."""
-        opened: list[int] = []
-        try:
-            for start in range(0, len(items), descriptor_channel.FDS_AT_ONCE):
-                part = list(items[start : start + descriptor_channel.FDS_AT_ONCE])
-                self._send({"do": "open", "root": root, "items": part})
-                opened += self._receive_descriptors(len(part))[1]
-        except BaseException:
-            _close(opened)
-            raise
-        return opened
+        opened = self._request_files({"do": "open", "root": root}, items, worker_answers.check_readable)
+        return [fd for _, fd in opened]
 
     def commit_files(self, root: str, items: Sequence[tuple[str, str, int, int]]) -> None:
         """Renames new files to their paths: (path of the new file, path, permission bits, mtime_ns)."""
@@ -268,6 +250,21 @@ class UserWorker:
                 answers += worker_answers.items(answer, len(part))
         return answers
 
+    def _request_files(
+        self, request: dict[str, Any], items: Sequence[str], check: Callable[[Sequence[int], int], None]
+    ) -> list[tuple[str, int]]:
+        """Names, which only ``create`` gives, and descriptors."""
+        opened: list[tuple[str, int]] = []
+        try:
+            for start in range(0, len(items), descriptor_channel.FDS_AT_ONCE):
+                part = list(items[start : start + descriptor_channel.FDS_AT_ONCE])
+                self._send({**request, "items": part})
+                opened += zip(*self._receive_descriptors(len(part), check), strict=True)
+        except BaseException:
+            _close([fd for _, fd in opened])
+            raise
+        return opened
+
     def _request(self, request: dict[str, Any]) -> dict[str, Any]:
         self._send(request)
         return self._receive_answer()
@@ -280,7 +277,6 @@ class UserWorker:
     def _receive_descriptors(
         self, count: int, check: Callable[[Sequence[int], int], None] = worker_answers.check_readable
     ) -> tuple[list[str], list[int]]:
-        """Names, which only ``create`` gives, and descriptors."""
         message, fds = self._receive()
         try:
             answer = self._check_answer(message)

@@ -147,7 +147,7 @@ class WorkerServer:
             "free": self._destination_space,
             "make": lambda r: self._each(r, lambda b, path: b.make_directory(path)),
             "make_own": lambda r: self._each(r, lambda b, path: b.make_private_directory(path)),
-            "create": self._create,
+            "create": lambda r: self._send_files(r, lambda b, path: b.create_file(path, r["job"])),
             "finish": lambda r: self._each(r, lambda b, row: b.commit_file(*row)),
             "symlink": lambda r: self._each(r, lambda b, row: b.symlink(row[0], row[1], row[2], r["job"])),
             "hardlink": lambda r: self._each(r, lambda b, row: b.hardlink(row[0], row[1], r["job"])),
@@ -155,7 +155,7 @@ class WorkerServer:
             "remove": lambda r: self._each(r, lambda b, path: b.remove_file(path)),
             "sweep": lambda r: self._each(r, lambda b, path: b.remove_unfinished(path, r["job"])),
             "facts": lambda r: self._each(r, _file_facts),
-            "open": self._open,
+            "open": lambda r: self._send_files(r, lambda b, path: (None, b.open_file(path))),
             "move": self._move,
             "copy": self._copy,
             "remove_tree": lambda r: self._each(r, lambda b, path: b.remove_tree(path)),
@@ -288,38 +288,25 @@ class WorkerServer:
             self.sock, {"free": free, "inodes": inodes, "writable": writable, "there": there, "nearest": nearest}
         )
 
-    def _create(self, request: WorkerRequest) -> None:
+    def _send_files(
+        self, request: WorkerRequest, open_one: Callable[[SafeDirectory, str], tuple[str | None, int]]
+    ) -> None:
+        """Answers with open files and the names of new ones; the first that fails ends it, with its path."""
         directory = self._safe_directory(request)
-        names: list[str] = []
-        fds: list[int] = []
+        opened: list[tuple[str | None, int]] = []
         try:
             for path in request["items"][: descriptor_channel.FDS_AT_ONCE]:
                 try:
-                    new, fd = directory.create_file(path, request["job"])
+                    opened.append(open_one(directory, path))
                 except OSError as error:
-                    for made in names:
-                        directory.remove_file(made)
+                    for name, _ in opened:
+                        if name is not None:
+                            directory.remove_file(name)
                     self._fail(error, os.path.join(directory.root, path))  # noqa: PTH118
                     return
-                names.append(new)
-                fds.append(fd)
-            descriptor_channel.send(self.sock, {"items": names}, fds)
+            descriptor_channel.send(self.sock, {"items": [name for name, _ in opened]}, [fd for _, fd in opened])
         finally:
-            _close(fds)
-
-    def _open(self, request: WorkerRequest) -> None:
-        directory = self._safe_directory(request)
-        fds: list[int] = []
-        try:
-            for path in request["items"][: descriptor_channel.FDS_AT_ONCE]:
-                try:
-                    fds.append(directory.open_file(path))
-                except OSError as error:
-                    self._fail(error, os.path.join(directory.root, path))  # noqa: PTH118
-                    return
-            descriptor_channel.send(self.sock, {"items": [None] * len(fds)}, fds)
-        finally:
-            _close(fds)
+            _close([fd for _, fd in opened])
 
     def _move(self, request: WorkerRequest) -> None:
         source = SafeDirectory(_expanded(request["from"]))

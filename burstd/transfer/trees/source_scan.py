@@ -168,10 +168,8 @@ class SourceScan:
             raise ValueError(path)
         if kind == "f":
             fd = next(fds, -1)
-            try:
+            with self._named_errors(path):
                 return SourceFile(path, readable_file_facts(fd), fd)
-            except OSError as error:
-                raise self._error(path, error.errno or 0, error.strerror or str(error)) from None
         if kind == "o":
             return SourceFile(path, object_facts(row), -1, object_row=row)
         if kind == "d":
@@ -204,6 +202,16 @@ class SourceScan:
     def _error(self, path: str, number: int, what: str) -> UserWorkerError:
         whole = f"{self._base}/{path}" if self._base and path else self.source
         return UserWorkerError(whole, number, f"{printable(whole)}: {what}")
+
+    @contextmanager
+    def _named_errors(self, path: str) -> Iterator[None]:
+        """An error of a file is a UserWorkerError with its path."""
+        try:
+            yield
+        except FileChanged:
+            raise self._error(path, 0, CHANGES) from None
+        except OSError as error:
+            raise self._error(path, error.errno or 0, error.strerror or str(error)) from None
 
     def _find_contents(self, files: list[SourceFile]) -> None:
         """Finds, reads and packs what these files hold."""
@@ -263,14 +271,10 @@ class SourceScan:
 
     def _read(self, f: SourceFile) -> None:
         now = now_ns()
-        try:
+        with self._named_errors(f.path):
             f.data, f.stat_result = (
                 (read_object(f.fd, f.stat_result), f.stat_result) if f.object_row else read_small(f.fd, f.stat_result)
             )
-        except FileChanged:
-            raise self._error(f.path, 0, CHANGES) from None
-        except OSError as error:
-            raise self._error(f.path, error.errno or 0, error.strerror or str(error)) from None
         if not f.data:
             f.pieces = ()
         f.content = hashlib.sha256(f.data).digest()
@@ -350,12 +354,8 @@ class SourceScan:
         pack.finish(key, error)
 
     def _send_large(self, f: SourceFile) -> None:
-        try:
+        with self._named_errors(f.path):
             self._large.upload_file(f)
-        except FileChanged:
-            raise self._error(f.path, 0, CHANGES) from None
-        except OSError as error:
-            raise self._error(f.path, error.errno or 0, error.strerror or str(error)) from None
 
     def _note_seen(self) -> None:
         newly_hashed, self._newly_hashed = self._newly_hashed, []
