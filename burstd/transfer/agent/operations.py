@@ -1,6 +1,5 @@
 """What the agent has done with the user's rights: each of these runs in the child."""
 
-
 from __future__ import annotations
 
 import os

@@ -7,6 +7,7 @@ import hashlib
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from burstd.domain.staging import ObjectRange, Tree
@@ -153,8 +154,17 @@ class _DestinationWriter(TreeWriter):
         return missing
 
     def _write_batch(self, files: list[PendingFile], places: list[Place], body: memoryview) -> None:
-        try:
+        with self._named_errors(files):
             super()._write_batch(files, places, body)
+
+    def _finish(self) -> None:
+        with self._named_errors(self._done):
+            super()._finish()
+
+    @contextmanager
+    def _named_errors(self, files: list[PendingFile]) -> Iterator[None]:
+        try:
+            yield
         except OSError as error:
             where = f"{self._root.rstrip('/')}/{files[0].path}"
             text = f"{printable(where)}, or what comes with it, cannot be written: {error.strerror}"

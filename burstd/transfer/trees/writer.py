@@ -94,6 +94,7 @@ class TreeWriter:
         self._name = name
         self._directories: IO[bytes] = tempfile.TemporaryFile(dir=scratch)  # noqa: SIM115 - closed by write
         self._open: dict[PendingFile, None] = {}
+        self._done: list[PendingFile] = []
 
     def write(self, entries: Iterable[ManifestEntry], objects: ObjectSource) -> int:
         """Writes all entries; returns the bytes of the files. Raises ManifestDamaged and the target's errors."""
@@ -217,11 +218,12 @@ class TreeWriter:
             self._check_cancelled()
             for places in _batches(window.places.pop(key)):
                 self._write_batch(list(dict.fromkeys(file for file, _, _ in places)), places, body)
+        self._finish()
         if window.hardlinks:
             self._target.hardlink(self._root, window.hardlinks, job=self._job)
 
     def _write_batch(self, files: list[PendingFile], places: list[Place], body: memoryview) -> None:
-        """Writes parts of one object into some files, and finishes those that lack nothing then."""
+        """Writes parts of one object into some files."""
         self._create([file for file in files if file.fd < 0])
         for file, number, at in places:
             piece = file.entry.pieces[number]
@@ -231,7 +233,13 @@ class TreeWriter:
             _write_at(file.fd, view, at)
             file.remaining -= 1
             self._piece_written(file, number, view)
-        done = [file for file in files if not file.remaining]
+        self._done += [file for file in files if not file.remaining]
+        if len(self._done) >= FILES_AT_ONCE or sum(file.entry.size for file in self._done) >= BYTES_AT_ONCE // 2:
+            self._finish()
+
+    def _finish(self) -> None:
+        """Gives files that lack nothing their paths, several at once: a store takes them side by side."""
+        done, self._done = self._done, []
         for file in done:
             pieces = file.entry.pieces
             if len(pieces) != 1 or not pieces[0].key:
