@@ -119,6 +119,7 @@ class _InputWriter(TreeWriter):
     """Makes one tree as ``name`` in the directory ``base``, all of whose parts its user may read."""
 
     MAKES_ROOT = True
+    COMMITS_AT_ONCE = 1
     _target: InputTarget
 
     def __init__(self, base: int, name: str, *, single: bool, resumed: bool) -> None:

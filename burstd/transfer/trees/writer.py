@@ -83,6 +83,7 @@ class TreeWriter:
 
     MAKES_ROOT = False
     """The tree's root is a directory to make like others."""
+    COMMITS_AT_ONCE = FILES_AT_ONCE
 
     def __init__(
         self, target: WriteTarget, root: str, *, job: str = "", name: str = "", scratch: str | None = None
@@ -234,7 +235,7 @@ class TreeWriter:
             file.remaining -= 1
             self._piece_written(file, number, view)
         self._done += [file for file in files if not file.remaining]
-        if len(self._done) >= FILES_AT_ONCE or sum(file.entry.size for file in self._done) >= BYTES_AT_ONCE // 2:
+        if len(self._done) >= self.COMMITS_AT_ONCE or sum(file.entry.size for file in self._done) >= BYTES_AT_ONCE // 2:
             self._finish()
 
     def _finish(self) -> None:
