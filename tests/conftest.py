@@ -1,13 +1,48 @@
-"""What holds for every test."""
+"""What holds for every test, and what `make check` leaves out."""
 
 from __future__ import annotations
 
 import os
+import re
+from pathlib import Path
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 # These machines are shared: how long an example takes says nothing about the code.
 settings.register_profile(
     "shared", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=os.environ.get("CI") == "true"
 )
+settings.register_profile("quick", settings.get_profile("shared"), max_examples=10)
 settings.load_profile("shared")
+
+_LEFT_OUT = ("boxes", "clouds", "crash", "slow", "slurm")
+_WHOLE_FILE = re.compile(rf"^pytestmark = (?:\[[^]]*|.*)mark\.(?:{'|'.join(_LEFT_OUT)})\b", re.MULTILINE)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--quick",
+        action="store_true",
+        help=f"a tenth of the examples of each property, and no test with one of the marks {', '.join(_LEFT_OUT)}",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "slow: takes half a second or more; `make check` leaves it out")
+    if config.getoption("quick"):
+        settings.load_profile("quick")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """A file that is left out whole is not even imported: some import the world of a cloud."""
+    if config.getoption("quick") and collection_path.suffix == ".py":
+        return bool(_WHOLE_FILE.search(collection_path.read_text(encoding="utf-8"))) or None
+    return None
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("quick"):
+        out = [item for item in items if any(item.get_closest_marker(mark) for mark in _LEFT_OUT)]
+        config.hook.pytest_deselected(items=out)
+        items[:] = [item for item in items if item not in out]

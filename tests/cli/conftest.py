@@ -4,10 +4,11 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
+import typer.testing
 
 from burstd.cli.main import app
 from tests.api.office import FakeBackend, sample_database, serving_api
@@ -42,8 +43,18 @@ def control(served: tuple[FakeBackend, Path]) -> Path:
     return served[1]
 
 
+@pytest.fixture(scope="session")
+def cli() -> Iterator[typer.testing.CliRunner]:
+    """It builds the tree of burstctl's commands once, not for every command that it runs."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(typer.testing, "_get_command", cache(typer.main.get_command))
+        yield typer.testing.CliRunner()
+
+
 @pytest.fixture
-def run(control: Path, backend: FakeBackend, monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
+def run(
+    cli: typer.testing.CliRunner, control: Path, backend: FakeBackend, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Run]:
     """Runs burstctl in this process, its output in a pipe, in UTC."""
     assert backend.commands == []
     monkeypatch.setenv("TZ", "UTC")
@@ -53,7 +64,7 @@ def run(control: Path, backend: FakeBackend, monkeypatch: pytest.MonkeyPatch) ->
         *words: str, columns: int | None = None, socket: Path | None = None, typed: str | None = None
     ) -> Outcome:
         env = {"BURSTD_SOCKET": str(socket or control), "COLUMNS": str(columns) if columns else None}
-        result = CliRunner().invoke(app, list(words), env=env, input=typed)
+        result = cli.invoke(app, list(words), env=env, input=typed)
         assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
         return Outcome(result.exit_code, result.stdout, result.stderr)
 

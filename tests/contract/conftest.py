@@ -4,18 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.lab.kubernetes.world import Ground, OpenShiftWorld, ground
-from tests.lab.openstack.plane import ControlPlane
-from tests.lab.openstack.proxy import Proxy
-from tests.lab.openstack.world import Account, OpenStackWorld
+if TYPE_CHECKING:
+    from tests.lab.kubernetes.world import Ground, OpenShiftWorld
+    from tests.lab.openstack.world import Account, OpenStackWorld
 
 
 @pytest.fixture(scope="package")
 def openstack_account() -> Iterator[Account]:
     """A control plane behind a proxy."""
+    from tests.lab.openstack.plane import ControlPlane
+    from tests.lab.openstack.proxy import Proxy
+    from tests.lab.openstack.world import Account
+
     with ControlPlane() as cloud, Proxy(cloud.lab.network.hub or "") as proxy:
         yield Account(cloud, proxy)
 
@@ -23,6 +27,8 @@ def openstack_account() -> Iterator[Account]:
 @pytest.fixture
 def openstack_world(openstack_account: Account, tmp_path: Path) -> Iterator[OpenStackWorld]:
     """A project of it."""
+    from tests.lab.openstack.world import OpenStackWorld
+
     made = OpenStackWorld(openstack_account, tmp_path)
     yield made
     made.close()
@@ -31,6 +37,8 @@ def openstack_world(openstack_account: Account, tmp_path: Path) -> Iterator[Open
 @pytest.fixture(scope="package")
 def kubernetes_ground(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ground]:
     """A control plane of Kubernetes with hollow nodes, behind a proxy."""
+    from tests.lab.kubernetes.world import ground
+
     with ground(tmp_path_factory.mktemp("kubernetes")) as made:
         yield made
 
@@ -38,6 +46,8 @@ def kubernetes_ground(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Grou
 @pytest.fixture
 def openshift_world(kubernetes_ground: Ground, tmp_path: Path) -> Iterator[OpenShiftWorld]:
     """A namespace of it."""
+    from tests.lab.kubernetes.world import OpenShiftWorld
+
     made = OpenShiftWorld(kubernetes_ground, tmp_path)
     yield made
     made.close()

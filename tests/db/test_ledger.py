@@ -22,6 +22,7 @@ from burstd.domain.billing.costs import by_month, cost_of
 from burstd.domain.claim import Claim, ClaimState
 from burstd.domain.cloud.offer import Offer
 from burstd.domain.staging import StageState
+from tests.examples import examples
 
 from .samples import OFFER, START, ManualClock, offers, planned, words
 from .test_stagings import transitions_to, waiting
@@ -167,7 +168,7 @@ def test_a_log_of_before_is_replayed() -> None:
     }
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60))
 @given(
     st.lists(
         st.tuples(offers, st.lists(words, max_size=2).map(tuple), st.floats(0, 9e6), st.floats(0, 9e6)), max_size=6

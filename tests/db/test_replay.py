@@ -10,6 +10,7 @@ from burstd.db import ChangeRefused, LoggedEvent, Store, replay_claims
 from burstd.domain.claim import TRANSITIONS, Cause, Claim, ClaimState
 from burstd.domain.cloud.offer import Offer
 from burstd.domain.plugins.policy import Remark
+from tests.examples import examples
 
 from .samples import START, ManualClock, moments, offers, planned, request_for, words
 
@@ -37,7 +38,7 @@ steps = st.one_of(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150))
 @given(st.lists(steps, max_size=30), st.lists(st.floats(0.001, 1e5), min_size=30, max_size=30))
 def test_the_rows_follow_from_the_log(script: list[tuple], lapses: list[float]) -> None:  # type: ignore[type-arg]
     clock = ManualClock()
@@ -78,7 +79,6 @@ def play(store: Store, clock: ManualClock, step: tuple) -> None:  # type: ignore
             assert store.launch_request(claim.id) == request_for(claim, word)
 
 
-@settings(max_examples=100, deadline=None)
 @given(offers, st.lists(words, max_size=3).map(tuple), st.sampled_from(Cause), words)
 def test_what_comes_back_equals_what_went_in(offer: Offer, jobs: tuple[str, ...], cause: Cause, reason: str) -> None:
     claim = Claim("c", "site", "gpu", "n1", offer, cause, S.PLANNED, START, START, reason, jobs, jobs, "g")

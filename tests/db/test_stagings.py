@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 from alembic import command
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from burstd.db import (
@@ -208,7 +208,6 @@ steps = st.one_of(
 )
 
 
-@settings(max_examples=100, deadline=None)
 @given(st.lists(steps, max_size=30), st.lists(st.floats(0.001, 1e5), min_size=30, max_size=30))
 def test_the_rows_follow_from_the_log(script: list[tuple], lapses: list[float]) -> None:  # type: ignore[type-arg]
     clock = ManualClock()

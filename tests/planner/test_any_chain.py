@@ -23,6 +23,7 @@ from burstd.planner.placement.placement import placement_target
 from burstd.planner.timeouts import Tuning
 from burstd.settings.plugins.registry import PluginRegistry
 from burstd.testing.policy.strategies import snapshots
+from tests.examples import examples
 
 Act = Callable[[Snapshot, Target], Any]
 
@@ -165,7 +166,7 @@ chains = st.lists(st.one_of(broken, getting_through, st.sampled_from(SHIPPED)), 
 
 
 @pytest.mark.parametrize("act", ACTS)
-@settings(max_examples=7, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(7), suppress_health_check=list(HealthCheck))
 @given(snapshot=snapshots(), chain=well, at=st.integers(0, 2), hard=st.booleans())
 def test_no_chain_boots_for_a_job_that_cannot_run(
     act: Act, snapshot: Snapshot, chain: list[Policy], at: int, hard: bool
@@ -201,7 +202,7 @@ def machines(wants: Iterable[Want]) -> Counter[tuple[str, str, Cause]]:
     return found
 
 
-@settings(max_examples=80, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(80), suppress_health_check=list(HealthCheck))
 @given(
     snapshot=snapshots(),
     chain=well,
@@ -228,7 +229,7 @@ def test_wherever_limits_and_budgets_stand_nothing_passes_them(
         assert there + sum(user in names for names in owners) <= OF_USER
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(40), suppress_health_check=list(HealthCheck))
 @given(snapshot=snapshots(), chain=chains)
 def test_the_same_chain_says_the_same(snapshot: Snapshot, chain: list[Policy]) -> None:
     assert decide(snapshot, chain, Tuning()) == decide(snapshot, chain, Tuning())

@@ -18,6 +18,7 @@ from burstd.planner.explain.job_options import job_variants
 from burstd.planner.explain.what_if import helpful_changes
 from burstd.planner.policy_chain import make_target
 from burstd.testing.policy.strategies import snapshots
+from tests.examples import examples
 
 LIMITED = policies.limits.plugin.make(policies.limits.LimitsSettings(nodes=3))
 
@@ -33,7 +34,7 @@ def served(snapshot: Snapshot, job: Job) -> bool:
     )
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(60), suppress_health_check=list(HealthCheck))
 @given(snapshots())
 def test_in_any_situation(snapshot: Snapshot) -> None:
     target = decide(snapshot)

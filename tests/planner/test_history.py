@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from burstd.domain.slurm import job_history
 from burstd.domain.slurm.job_history import MIN_RUNS, RECENT, RUNS, EndedJob, JobHistory
 from burstd.domain.slurm.shape import Gres
+from tests.examples import examples
 
 from .worlds import job
 
@@ -110,7 +111,7 @@ _jobs = st.lists(
 )  # fmt: skip
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50))
 @given(jobs=_jobs, cuts=st.lists(st.integers(0, 80), max_size=3))
 def test_in_pieces_it_is_the_same_and_older_ones_stay_as_they_were(jobs: list[EndedJob], cuts: list[int]) -> None:
     known, seen = JobHistory(), []

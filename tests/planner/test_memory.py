@@ -20,6 +20,7 @@ from burstd.planner.decide import Decider, decide
 from burstd.planner.timeouts import Tuning
 from burstd.testing.policy import strategies
 from policies import backlog, idle, limits
+from tests.examples import examples
 
 from .worlds import NOW, job, make_snapshot, offer, pool
 
@@ -172,14 +173,14 @@ def check(data: st.DataObject, snapshot: Snapshot, decider: Decider, steps: tupl
         assert plan == decide(snapshot, CHAIN, Tuning())
 
 
-@settings(max_examples=70, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(70), suppress_health_check=list(HealthCheck))
 @given(snapshot=strategies.snapshots(), data=st.data())
 def test_odd_worlds(snapshot: Snapshot, data: st.DataObject) -> None:
     if isinstance(snapshot.slurm, SlurmView):
         check(data, snapshot, Decider(), STEPS, 6)
 
 
-@settings(max_examples=70, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(70), suppress_health_check=list(HealthCheck))
 @given(
     kinds=st.lists(st.tuples(st.integers(1, 4), st.integers(0, 3)), min_size=5, max_size=40),
     slots=st.integers(1, 6),

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from burstd.domain.claim import ClaimState
 from burstd.domain.plugins.policy import Target
@@ -175,7 +175,6 @@ def test_behind_many_jobs_only_the_work_before_counts(monkeypatch: pytest.Monkey
     assert 1000 <= found.local_start - NOW <= 1200
 
 
-@settings(max_examples=100, deadline=None)
 @given(situation=situations())
 def test_nothing_starts_before_now(situation: tuple[Snapshot, Target]) -> None:
     snapshot, _ = situation

@@ -18,6 +18,7 @@ from burstd.domain.plugins.policy import Policy, Remark, Target, Want
 from burstd.domain.snapshot import Pin, RecentLaunch, Snapshot
 from burstd.planner.policy_chain import make_target
 from burstd.testing.policy.strategies import snapshots
+from tests.examples import examples
 
 from .test_policies import backlog, jobs, limits
 from .worlds import NOW, claim, job, pool, target, wants
@@ -105,7 +106,7 @@ LIMITED = limits(
 )
 
 
-@settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(120), suppress_health_check=list(HealthCheck))
 @given(snapshot=snapshots(), before=st.lists(greedy | warm, max_size=2), after=st.lists(greedy | warm, max_size=2))
 def test_no_chain_exceeds_a_limit(snapshot: Snapshot, before: list[Policy], after: list[Policy]) -> None:
     found = make_target(snapshot, (*before, LIMITED, *after))

@@ -16,6 +16,7 @@ from burstd.domain.snapshot import SlurmView, Snapshot
 from burstd.planner.demand.job_requirements import resource_requirements
 from burstd.planner.policy_chain import make_target
 from burstd.testing.policy.strategies import snapshots
+from tests.examples import examples
 
 CHAIN: tuple[Policy, ...] = tuple(
     plugin.make(plugin.settings(**given_))
@@ -174,7 +175,7 @@ PROMISES = (
 )
 
 
-@settings(max_examples=180, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(180), suppress_health_check=list(HealthCheck))
 @given(snapshot=snapshots())
 def test_promises(snapshot: Snapshot) -> None:
     """One world is drawn for all of them: drawing costs more than looking."""

@@ -230,7 +230,7 @@ def breaking() -> st.SearchStrategy[Callable[[Snapshot, Target], Any]]:
 
 
 @pytest.mark.usefixtures("ctrl_c_is_handled")
-@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(suppress_health_check=list(HealthCheck))
 @given(snapshot=snapshots(), act=breaking(), hard=st.booleans(), place=st.integers(0, 1))
 def test_nothing_is_booted_or_let_go_beside_a_broken_policy(
     snapshot: Snapshot, act: Callable[[Snapshot, Target], Any], hard: bool, place: int

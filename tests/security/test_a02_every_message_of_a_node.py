@@ -34,6 +34,7 @@ from burstd.transfer.protocol.client import ObjectServerClient
 from burstd.transfer.protocol.frames import HEADER, MAGIC, ReplyStatus, RequestKind
 from burstd.transfer.protocol.server import serve_objects
 from burstd.transfer.trees.admission import admitted_entries
+from tests.examples import examples
 from tests.security.fuzz import fuzzed
 from tests.transfer.memory import MemoryStager
 
@@ -201,7 +202,7 @@ def test_fuzz_what_was_collected(said: dict[str, Any]) -> None:
 
 
 @fuzzed
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(st.binary(max_size=60), st.sampled_from([0, 1, 2, 1 << 31]), st.integers(0, 255), JSON)
 def test_fuzz_frames_of_a_storage_node(noise: bytes, number: int, say: int, said: Any) -> None:
     body = json.dumps(said).encode()
@@ -229,7 +230,7 @@ REQUESTS = st.lists(st.tuples(st.sampled_from([*RequestKind, 0, 77]), KEYS, KEYS
 
 
 @fuzzed
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(REQUESTS, st.binary(max_size=20))
 def test_fuzz_frames_of_a_client(asked: list[tuple[int, str, str]], noise: bytes) -> None:
     frames = b"".join(
@@ -247,7 +248,7 @@ def test_fuzz_frames_of_a_client(asked: list[tuple[int, str, str]], noise: bytes
 
 
 @fuzzed
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(st.integers(0), st.binary(min_size=1, max_size=4000), st.booleans())
 def test_fuzz_a_damaged_index_is_begun_anew(where: int, noise: bytes, short: bool) -> None:
     with tempfile.TemporaryDirectory() as folder:

@@ -15,6 +15,7 @@ from burstd.planner.decide import decide
 from burstd.planner.timeouts import Tuning
 from burstd.slurm.commands.parsing import MAX_COUNT
 from burstd.testing.policy.strategies import snapshots
+from tests.examples import examples
 from tests.planner.test_properties import CHAIN
 
 LATE = 7_258_118_400.0
@@ -53,7 +54,7 @@ HOSTS = tuple(f"n{n}" for n in range(60_000))
     ],
     ids=lambda asked: " ".join(asked)[:20],
 )
-@settings(max_examples=8, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(8), suppress_health_check=list(HealthCheck))
 @given(snapshot=snapshots())
 def test_a_plan_is_made(asked: dict[str, Any], snapshot: Snapshot) -> None:
     assume(isinstance(snapshot.slurm, SlurmView) and snapshot.slurm.jobs)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from heapq import heappop, heappush
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from burstd.simulate.traces.window import ReplayJob
@@ -122,7 +122,6 @@ def _jobs(draw: st.DrawFn) -> list[ReplayJob]:
     return jobs
 
 
-@settings(max_examples=100, deadline=None)
 @given(_jobs())
 def test_backfill_never_delays_the_head_and_every_job_starts(jobs: list[ReplayJob]) -> None:
     site = SiteRig(3, 4)

@@ -20,6 +20,7 @@ from burstd.transfer.privsep.client import UserWorkerError, start_user_worker
 from burstd.transfer.trees.progress import UploadProgress
 from burstd.transfer.trees.rate_limit import BandwidthLimits
 from burstd.transfer.trees.upload import StagedFor, TransferCancelled, TreeUploader
+from tests.examples import examples
 from tests.transfer.ground import OTHER, USER, entries, give_to_user, in_store, on_disk, root_only, user_folder
 from tests.transfer.memory import MemoryStager
 
@@ -115,7 +116,7 @@ def make(place: Path, what: object, made: list[Path]) -> None:
     os.utime(place, ns=(time, time), follow_symlinks=False)
 
 
-@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(max_examples=examples(20), suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(trees)
 def test_any_tree_arrives_as_it_is(tree: dict[bytes, object]) -> None:
     stager = MemoryStager()

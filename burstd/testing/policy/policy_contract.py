@@ -47,7 +47,7 @@ class PolicyContract:
     def test_contract(self) -> None:
         """Pure, silent about nothing, never beyond what there is."""
 
-        @settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+        @settings(deadline=None, suppress_health_check=list(HealthCheck))
         @given(situation=situations())
         def holds(situation: tuple[Snapshot, Target]) -> None:
             for policy in self._policies():

@@ -10,12 +10,15 @@ from typing import Any
 
 import botocore.session
 from botocore.validate import ParamValidator
-from moto.ec2.models.instance_types import INSTANCE_TYPES
+from moto.utilities.utils import load_resource
 
 from burstd.domain.errors import BadRequest, ProviderError
 from providers.aws.calls import AwsCalls
 from providers.aws.settings import AwsSettings
 from tests.providers.aws.ec2 import settings
+
+INSTANCE_TYPES: dict[str, Any] = load_resource("ec2/resources/instance_types.json")
+"""As moto has them: importing its EC2 takes a second."""
 
 _PAGE = 3
 

@@ -5,7 +5,6 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
-from moto.ec2.models.instance_types import INSTANCE_TYPES
 
 from burstd.domain.cloud.offer import Hardware
 from burstd.domain.errors import AuthFailed, BadRequest, CloudUnavailable
@@ -13,7 +12,7 @@ from providers.aws.calls import AwsCalls
 from providers.aws.catalog.catalog import AwsCatalog, CapacityReservation, parse_instance_type
 from tests.lab.aws.mock import Ec2Mock, policy_for
 from tests.providers.aws.ec2 import settings
-from tests.providers.aws.shop import FakeCatalogApi
+from tests.providers.aws.shop import INSTANCE_TYPES, FakeCatalogApi
 
 HOUR = 3600.0
 TestedCatalog = Callable[..., tuple[AwsCatalog, FakeCatalogApi]]
