@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
+import structlog
 from hypothesis import HealthCheck, settings
 
 # These machines are shared: how long an example takes says nothing about the code.
@@ -15,6 +16,14 @@ settings.register_profile(
 )
 settings.register_profile("quick", settings.get_profile("shared"), max_examples=10)
 settings.load_profile("shared")
+
+# By default it draws every local variable of a traceback, which takes seconds of processor time.
+structlog.configure(
+    processors=[
+        *structlog.get_config()["processors"][:-1],
+        structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback),
+    ]
+)
 
 _LEFT_OUT = ("boxes", "clouds", "crash", "slow", "slurm")
 _WHOLE_FILE = re.compile(rf"^pytestmark = (?:\[[^]]*|.*)mark\.(?:{'|'.join(_LEFT_OUT)})\b", re.MULTILINE)

@@ -289,6 +289,7 @@ def test_events_are_followed_without_a_gap(root: ApiTestClient) -> None:
     assert root.get(f"/v1/events?since={NOW - 2}")["events"][0]["subject"] == "slot:gpu8"
 
 
+@pytest.mark.slow
 @needs_root
 def test_one_user_cannot_keep_the_others_out(control: Path, root: ApiTestClient) -> None:
     crowd = [ApiTestClient(control, NOBODY) for _ in range(MAX_API_CONNECTIONS // 5 + 1)]
@@ -300,6 +301,7 @@ def test_one_user_cannot_keep_the_others_out(control: Path, root: ApiTestClient)
         client.__exit__(None, None, None)
 
 
+@pytest.mark.slow
 def test_it_stops_cleanly_whatever_is_under_way(backend: FakeBackend, socket_path: Path) -> None:
     before = {s: signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM)}
     asked, release = threading.Event(), threading.Event()

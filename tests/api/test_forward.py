@@ -371,6 +371,7 @@ def test_what_cannot_be_read_cuts_nothing(call_forward: ForwardCall, backend: Fa
     assert carried.recv(10) == b"cba"
 
 
+@pytest.mark.slow
 @needs_root
 def test_one_user_cannot_take_all_connections(call_forward: ForwardCall) -> None:
     mine = [call_forward(forward_request(), NOBODY) for _ in range(3)]

@@ -220,6 +220,7 @@ def test_before_the_first_loop(run: Run, backend: FakeBackend) -> None:
     assert "has just started" in outcome.err
 
 
+@pytest.mark.slow
 @needs_root
 def test_other_users(run: Run) -> None:
     assert run("status").code == run("explain", "104").code == 0

@@ -154,6 +154,7 @@ def test_check_of_a_file_that_is_not_installed(run: Run, site: Path, tmp_path: P
     assert run("policy", "check", str(tmp_path / "none.py")).code == 5
 
 
+@pytest.mark.slow
 def test_check_needs_no_test_tools(site: Path) -> None:
     code = (
         "import sys; sys.modules.update(dict.fromkeys(['pytest', 'hypothesis']))\n"

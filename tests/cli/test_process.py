@@ -13,6 +13,9 @@ import pytest
 
 from tests.api.office import FakeBackend
 
+pytestmark = pytest.mark.slow
+
+
 BURSTCTL = "import sys; sys.argv[0] = 'burstctl'; from burstd.cli.main import main; main()"
 HEAVY = ("fastapi", "uvicorn", "sqlmodel", "sqlalchemy", "alembic", "paramiko", "burstd.settings",
          "burstd.db", "burstd.planner", "burstd.daemon", "burstd.reconciler", "burstd.api.routers",

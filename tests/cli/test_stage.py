@@ -163,6 +163,7 @@ def test_output_is_given_up_only_after_a_yes(run: Run, backend: FakeBackend, ans
     assert (outcome.code, len(backend.commands)) == (code, 1 - code)
 
 
+@pytest.mark.slow
 def test_where_nothing_is_staged_it_is_said(run: Run, backend: FakeBackend) -> None:
     backend.stage = None
     assert "burstd stages nothing: its settings have no table [staging]." in run("stage", "status").out
@@ -178,6 +179,7 @@ def test_a_store_that_cannot_be_used_is_seen(run: Run, backend: FakeBackend) -> 
     assert "! the bucket is gone" in run("stage", "usage").out
 
 
+@pytest.mark.slow
 @needs_root
 def test_other_users(run: Run) -> None:
     assert run("stage", "status").code == run("stage", "usage").code == 0

@@ -118,6 +118,7 @@ RARELY_ACTIVE = ("broker", "budget", "data_locality", "wait_aware")
 """Those that look at what only some worlds have."""
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Generating overly large repr")
 @pytest.mark.parametrize(("plugin", "given_"), ACTIVE_SETTINGS, ids=[plugin.name for plugin, _ in ACTIVE_SETTINGS])
 def test_the_samples_and_the_drawn_worlds_try_it(plugin: PolicyPlugin, given_: dict[str, object]) -> None:

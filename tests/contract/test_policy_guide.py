@@ -34,6 +34,7 @@ def zones() -> Iterator[ModuleType]:
     del sys.modules[module.__name__]
 
 
+@pytest.mark.slow
 def test_contract(zones: ModuleType) -> None:
     class Contract(PolicyContract):
         plugin: ClassVar[PolicyPlugin] = zones.plugin

@@ -18,6 +18,8 @@ from tests.lab.s3_server import S3Server
 from tests.lab.ssh_store import SshStore
 from tests.lab.swift_server import SwiftServer
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def node() -> Iterator[SshStore]:

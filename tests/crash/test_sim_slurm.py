@@ -367,6 +367,7 @@ def test_two_partitions_are_tried_in_order() -> None:
     assert w.job(two).node_list == ("cl1",)
 
 
+@pytest.mark.slow
 def test_ten_thousand_jobs_pass_through_and_nothing_is_left_allocated() -> None:
     clock = VirtualClock()
     names = tuple(f"n{i}" for i in range(200))

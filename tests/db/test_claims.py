@@ -185,6 +185,7 @@ def test_launches_of_the_last_hour(store: Store, clock: ManualClock) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_only_the_opening_thread_writes_and_others_take_a_reader(store: Store) -> None:
     store.make_claims([planned()])
     seen: list[object] = []
@@ -203,6 +204,7 @@ def test_only_the_opening_thread_writes_and_others_take_a_reader(store: Store) -
     assert seen == [planned()]
 
 
+@pytest.mark.slow
 def test_a_thousand_claims_are_read_in_50_ms(store: Store) -> None:
     claims = [planned(f"c{i:04}", f"n{i}", jobs=(str(i),)) for i in range(1000)]
     store.make_claims(claims)

@@ -7,10 +7,15 @@ import signal
 from multiprocessing.connection import Connection
 from pathlib import Path
 
+import pytest
+
 from burstd.db import Store, replay_claims
 from burstd.domain.claim import TRANSITIONS, Claim, ClaimState
 
 from .samples import ManualClock, planned, request_for
+
+pytestmark = pytest.mark.slow
+
 
 S = ClaimState
 CRASHES = 12

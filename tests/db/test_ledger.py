@@ -134,6 +134,7 @@ def test_output_that_is_home_is_booked_once_for_the_cloud_that_it_left(store: St
     ]
 
 
+@pytest.mark.slow
 def test_an_older_database_keeps_its_claims_and_gets_its_sums(place: str, clock: ManualClock) -> None:
     engine = open_engine(database_url(place), writer=True)
     old = [name for name in record_to_json(planned()) if name not in ("accounts", "reserved", "egress", "alone")]

@@ -32,6 +32,7 @@ def test_pins_replace_those_that_they_contradict(store: Store, given: list[Pin],
     assert list(store.scale_overrides()) == kept
 
 
+@pytest.mark.slow
 def test_a_pin_ends_by_itself(store: Store, clock: ManualClock) -> None:
     store.set_scale_override(pin("exact", 2, until=START + 60))
     store.set_scale_override(pin("exact", 1, pool="cpu"))

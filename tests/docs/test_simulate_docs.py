@@ -84,6 +84,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
+@pytest.mark.slow
 def test_sacct_gives_what_is_replayed(folder: Path) -> None:
     assert len((folder / "jobs.txt").read_text(encoding="utf-8").splitlines()) == 121
     said = (folder / "said-1").read_text(encoding="utf-8")

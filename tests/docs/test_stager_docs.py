@@ -8,7 +8,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.lab.programs import PROJECT
+
+pytestmark = pytest.mark.slow
 
 
 def test_the_world_of_the_guide_passes(tmp_path: Path) -> None:

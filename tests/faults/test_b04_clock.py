@@ -59,6 +59,7 @@ def total(daemon: LoneDaemon) -> Decimal:
         return sum((line.cost for line in reader.bill("claim", 0.0)), Decimal(0))
 
 
+@pytest.mark.slow
 def test_forty_days_ahead_at_one_restart_leave_time_and_bill_right(daemon: LoneDaemon) -> None:
     daemon.start()
     daemon.stop()
@@ -76,6 +77,7 @@ def test_forty_days_ahead_at_one_restart_leave_time_and_bill_right(daemon: LoneD
     assert Decimal("9.9") < total(daemon) < Decimal("10.5")
 
 
+@pytest.mark.slow
 def test_a_record_ahead_of_the_clock_is_an_alarm_and_put_right_when_it_is_confirmed(daemon: LoneDaemon) -> None:
     clock = ManualClock(time.time() + 40 * DAY)
     with Store.open(daemon.database, clock) as store:
@@ -237,6 +239,7 @@ pathlib.Path.read_text = lambda path, *a, **k: {boot!r} if path.name == 'boot_id
 """Moves the head's clocks by the seconds that a file names, and gives its boot a name."""
 
 
+@pytest.mark.slow
 def test_a_power_cut_after_a_quiet_day_does_not_set_the_time_back(daemon: LoneDaemon, tmp_path: Path) -> None:
     moved = tmp_path / "moved"
     moved.write_text("0")

@@ -51,6 +51,7 @@ def test_a_check_waits_until_burstd_listens_again(hook_env: dict[str, str], tmp_
         server.close()
 
 
+@pytest.mark.slow
 def test_a_check_waits_at_a_socket_that_somebody_else_holds(hook_env: dict[str, str], tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as held:
         held.bind(hook_env["BURSTD_STAGE_SOCKET"])
@@ -79,6 +80,7 @@ def test_who_comes_later_does_not_wait_as_long(tmp_path: Path) -> None:
     assert remaining_restart_wait(str(tmp_path / "file")) == 0, "what cannot be noted is not waited for"
 
 
+@pytest.mark.slow
 def test_a_check_gives_up_on_busy(hook_env: dict[str, str], tmp_path: Path) -> None:
     asked = threading.Semaphore(0)
 

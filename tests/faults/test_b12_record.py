@@ -27,6 +27,9 @@ from tests.db.samples import ManualClock, planned
 from tests.doubles.lone_daemon import LoneDaemon
 from tests.virtual.job import JobSpec
 
+pytestmark = pytest.mark.slow
+
+
 __all__ = ["quiet", "template", "tmp_path"]
 
 S = ClaimState

@@ -133,6 +133,7 @@ def test_a_slurm_that_is_not_there_ends_nothing(tmp_path: Path) -> None:
     assert played.rounds == [5, 10, 20]
 
 
+@pytest.mark.slow
 def test_machines_that_hear_of_their_end_at_once_do_not_come_at_once(tmp_path: Path) -> None:
     """A pause at the start, and one each time before slurmctld is told something new."""
     played = WatchedMachine(tmp_path, ["", *[AT] * 40], "allocated|none", refusals=38)

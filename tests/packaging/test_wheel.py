@@ -11,6 +11,9 @@ import pytest
 
 from tests.lab import programs
 
+pytestmark = pytest.mark.slow
+
+
 PROGRAMS = (
     "burstd", "burstctl", "burstd-hand", "burstd-stage", "burstd-power", "burstd-resume", "burstd-suspend",
     "burstd-resumefail",

@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import product
 from random import Random
+from typing import TYPE_CHECKING
 
-import highspy
 import pytest
 
 from burstd.domain.cloud.offer import OfferRule
@@ -17,6 +17,9 @@ from burstd.domain.snapshot import Snapshot
 from burstd.planner.policy_chain import make_target
 
 from .worlds import job, make_snapshot, offer, pool
+
+if TYPE_CHECKING:
+    import highspy
 
 JobSize = tuple[int, int, int]
 """CPUs, MiB, GPUs of a job."""
@@ -58,6 +61,8 @@ def cost(snapshot: Snapshot) -> float:
 
 def solver() -> highspy.Highs:
     """Which says nothing."""
+    import highspy
+
     model = highspy.Highs()  # type: ignore[no-untyped-call]
     model.setOptionValue("output_flag", False)
     return model
@@ -133,6 +138,7 @@ def shapes(seed: int, jobs: int, per_cpu: Sequence[int]) -> Counter[JobSize]:
     return Counter(lot.choices(some, [1 / asked[0] for asked in some], k=jobs))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 2])
 @pytest.mark.parametrize(
     ("most", "jobs", "machines_per_cpu", "jobs_per_cpu"),

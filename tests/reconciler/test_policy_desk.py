@@ -108,6 +108,7 @@ def site(tmp_path: Path) -> Iterator[PolicySite]:
     made.world.kill()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("old", "new", "says"),
     [
@@ -213,6 +214,7 @@ def test_settings_that_json_does_not_know_can_be_shown(site: PolicySite, field: 
     assert shown in str(site.reloader.policies_view(0.0).policies[1].settings)
 
 
+@pytest.mark.slow
 def test_one_that_hangs_holds_everything_and_is_told_with_its_line(site: PolicySite) -> None:
     world = site.world
     first = world.slurm.submit(JobSpec(run_s=60))

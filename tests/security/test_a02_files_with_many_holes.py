@@ -80,6 +80,7 @@ def collected(path: Path) -> tuple[ManifestEntry, dict[str, bytes]]:
     return entry, objects
 
 
+@pytest.mark.slow
 def test_what_is_collected_passes_the_border(sparse_file: Path, lowered: None) -> None:
     entry, objects = collected(sparse_file)
     assert entry.size == 2 << 30
@@ -95,6 +96,7 @@ def test_what_is_collected_passes_the_border(sparse_file: Path, lowered: None) -
             at += piece.length
 
 
+@pytest.mark.slow
 def test_few_holes_are_kept_as_they_are(sparse_file: Path) -> None:
     entry, _ = collected(sparse_file)
     assert sum(bool(piece.key) for piece in entry.pieces) == RUNS + 1

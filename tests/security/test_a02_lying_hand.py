@@ -98,6 +98,7 @@ def _fds() -> set[str]:
     return {each.name for each in Path("/proc/self/fd").iterdir()}
 
 
+@pytest.mark.slow
 def test_every_lie_is_a_worker_error() -> None:
     gc.collect()  # descriptors that earlier tests have left
     before = _fds()

@@ -23,6 +23,9 @@ from burstd.transfer.trees.restore import TreeRestorer
 from burstd.transfer.trees.writer import inner_directories_first
 from tests.transfer.memory import MemoryStager
 
+pytestmark = pytest.mark.slow
+
+
 _MEASURED = """
 import resource, sys, time
 from burstd.transfer.content_store.manifest import ManifestDamaged, decode_manifest

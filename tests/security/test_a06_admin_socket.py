@@ -83,6 +83,7 @@ def burstctl(control: Path, uid: int, *words: str, gid: int = 0) -> subprocess.C
     return subprocess.run(argv, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.slow
 def test_who_may_use_the_administrators_socket_is_answered_while_others_fill_the_queue() -> None:
     with sample_database() as record, open_folder() as folder:
         control, own = folder / "control.sock", folder / "admin.sock"
@@ -100,6 +101,7 @@ def test_who_may_use_the_administrators_socket_is_answered_while_others_fill_the
             server.stop()
 
 
+@pytest.mark.slow
 def test_it_is_the_groups_alone() -> None:
     with open_folder() as folder:
         for name, group, lets_in in (("a", GROUP, True), ("b", "no such group", False), ("c", "", False)):

@@ -137,6 +137,7 @@ def scene(lot: Random) -> Snapshot:
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_the_plan_is_that_of_trying_every_task(monkeypatch: pytest.MonkeyPatch) -> None:
     lot = Random(13)  # noqa: S311
     scenes = [scene(lot) for _ in range(300)]

@@ -13,6 +13,8 @@ from burstd.db import Store, back_up_database
 from tests.db.samples import ManualClock, planned
 from tests.doubles.lone_daemon import LoneDaemon
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def daemon(tmp_path: Path) -> Iterator[LoneDaemon]:

@@ -41,6 +41,7 @@ class _Slow:
         return self._record.bill(*words)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can connect as another user")
 def test_few_requests_of_one_user_are_answered_at_a_time() -> None:
     who = pwd.getpwnam(USER)

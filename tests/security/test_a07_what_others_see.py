@@ -39,7 +39,10 @@ from tests.api.office import FakeBackend, serving_api
 from tests.api.stages import FakeStaging
 from tests.api.world import NOW, OTHER_USER, SLURM, SNAPSHOT, USER, FixedClock, claim, job
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can connect as another user")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(os.geteuid() != 0, reason="only root can connect as another user"),
+]
 
 SECRET = "hush"
 WHOLE, SHARED, WAITS, LEFT = "71002", "71003", "71006", "71009"

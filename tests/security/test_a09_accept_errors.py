@@ -48,6 +48,7 @@ def connect(path: Path) -> socket.socket:
     return wire
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(60)
 def test_servers_of_the_hooks_go_on_after_accept_has_failed(tmp_path: Path) -> None:
     log = tmp_path / "log"

@@ -64,6 +64,7 @@ def raw(client: ApiTestClient, method: str, path: str, text: str | None = None) 
     return answer.status
 
 
+@pytest.mark.slow
 def test_every_parameter_of_every_route(served: tuple[ApiTestClient, FakeBackend]) -> None:
     client, backend = served
     tried, wrong = set(), []

@@ -207,6 +207,7 @@ def _many(name: str, count: int) -> bytes:
     return json.dumps({"items": [{}] * count, "metadata": {"resourceVersion": "1"}}).encode()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", READERS)
 def test_a_list_of_too_many_things(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("burstd.domain.cloud.read_limits.LIST_THINGS", 10, raising=False)

@@ -116,6 +116,7 @@ def _keeps(rig: Rig, message: bytes) -> Callable[[], None]:
     return stop.set
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("message", [frame(b"", 10), frame(b"", 2)], ids=["pong", "empty"])
 def test_frames_that_say_nothing_give_no_more_time(rig: Rig, message: bytes) -> None:
     stop = _keeps(rig, message * 100)

@@ -109,6 +109,7 @@ def _never_answers(served: Served) -> None:
     served.answers_exec = False
 
 
+@pytest.mark.slow
 def test_a_command_whose_request_is_never_answered(key: Path, patience: Callable[[], float]) -> None:
     with sshd(begun=_never_answers) as there, _enter(there, key) as session:
         with pytest.raises(CommandTimedOut, match=r"more than 1 s for true"):

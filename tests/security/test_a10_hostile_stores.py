@@ -44,6 +44,7 @@ def test_an_object_without_an_end(tmp_path: Path) -> None:
         assert server.sent < OBJECT_BYTES + (16 << 20)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("keys", "more"),
     [([f"{_BEFORE}a"], "t"), (["burstd/neighbour/a"], ""), (["a"], ""), ([], "t")],
@@ -58,6 +59,7 @@ def test_a_list_that_is_none(tmp_path: Path, keys: list[str], more: str) -> None
         list(store.objects(""))
 
 
+@pytest.mark.slow
 def test_a_redirect_is_given_no_signature(tmp_path: Path) -> None:
     with lying_server(lambda _: HttpLie()) as elsewhere:
         away = HttpLie(307, {"Location": f"{elsewhere.url}/mine/x", "Content-Length": "0"})

@@ -65,6 +65,7 @@ def site(server: LyingServer, folder: Path, bucket: str = "mine") -> Iterator[S3
     store.close()
 
 
+@pytest.mark.slow
 def test_the_sites_store(tmp_path: Path) -> None:
     keys = [f"in/{n:02x}/{n:064x}" for n in range(100)]
     with (
@@ -84,6 +85,7 @@ def test_a_directory_bucket_is_asked_for_each_key(tmp_path: Path, monkeypatch: p
         assert server.asked == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("token", ["", "<NextContinuationToken>t</NextContinuationToken>"])
 @pytest.mark.parametrize("items", ["", _ITEM])
 def test_a_list_without_an_end(tmp_path: Path, token: str, items: str) -> None:
@@ -128,6 +130,7 @@ def bucket(keys: Sequence[str], home: Path) -> Iterator[user_s3.UserS3Bucket]:
 KEYS = sorted(f"data/{n % 7}/{n % 5}.d/{n:03}" for n in range(100))
 
 
+@pytest.mark.slow
 def test_a_users_bucket(home: Path) -> None:
     with bucket(mixed(KEYS), home) as place:
         assert [found.key for found in place.list_sorted("data/")] == KEYS
@@ -159,6 +162,7 @@ def looked_at(place: user_s3.UserS3Bucket) -> dict[str, Any]:
         return told
 
 
+@pytest.mark.slow
 def test_the_look_at_sbatch(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with bucket(mixed(KEYS), home) as place:
         about = looked_at(place)

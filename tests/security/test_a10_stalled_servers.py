@@ -16,6 +16,9 @@ import pytest
 
 from burstd.transfer.privsep.client import UserWorker, UserWorkerError
 
+pytestmark = pytest.mark.slow
+
+
 SIZE = 100_000
 # A hand whose patience is short; the user's configuration is in HOME.
 HAND = """

@@ -21,6 +21,9 @@ import pytest
 from burstd.cli.ports import _ForwardSocket
 from burstd.cli.session import DaemonUnreachable
 
+pytestmark = pytest.mark.slow
+
+
 BURSTCTL = "import sys; sys.argv[0] = 'burstctl'; from burstd.cli.main import main; main()"
 MEMORY_BYTES = 1 << 30
 """Of burstctl's address space."""

@@ -104,6 +104,7 @@ def test_each_time_it_is_read_afresh_and_nothing_is_written(folder: Path) -> Non
     assert [path.name for path in folder.iterdir()] == ["nights.py"]
 
 
+@pytest.mark.slow
 def test_modules_go_with_the_plug_ins_that_they_were_read_for(folder: Path) -> None:
     def there() -> set[str]:
         gc.collect()

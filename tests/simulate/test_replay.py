@@ -20,6 +20,9 @@ from burstd.simulate.traces.trace_job import Trace, TraceJob
 from burstd.simulate.traces.window import Workload, common_limit, cut_window, seeded_random
 from burstd.simulate.world.market import OfferTerms, StockoutModel, default_market
 
+pytestmark = pytest.mark.slow
+
+
 START = 1_507_420_800.0  # 2017-10-08 00:00 UTC
 PLUGINS = PluginRegistry.installed()
 TERMS = OfferTerms(Decimal("2.50"))

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from decimal import Decimal
 
+import pytest
+
 import policies.budget
 import policies.idle
 from burstd.simulate.run import ReplayRun
 
 from .test_replay import trace, work, world
+
+pytestmark = pytest.mark.slow
 
 
 def test_a_replay_spends_no_more_than_its_budgets() -> None:

@@ -69,6 +69,7 @@ def test_json_and_page_tell_the_same(trace: Path, tmp_path: Path) -> None:
     assert "idle(keep_alive_s=0)" in page.read_text()
 
 
+@pytest.mark.slow
 def test_pools_and_policies_of_the_site(trace: Path, tmp_path: Path) -> None:
     config = tmp_path / "burstd.toml"
     config.write_text(CONFIG)

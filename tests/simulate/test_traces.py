@@ -250,6 +250,7 @@ def test_a_format_that_is_named_is_taken(tmp_path: Path) -> None:
         read_trace(tmp_path / "nowhere")
 
 
+@pytest.mark.slow
 def test_a_hundred_thousand_rows_take_seconds(tmp_path: Path) -> None:
     rows = (sacct_row(str(n), Submit=f"2026-03-{n % 28 + 1:02}T00:00:{n % 60:02}") for n in range(100_000))
     text = SACCT + "".join(rows)

@@ -95,6 +95,7 @@ def test_calls_while_burstd_is_down_are_read_when_it_is_up(
     assert len(list(spool.glob("*.json"))) == 1
 
 
+@pytest.mark.slow
 def test_a_call_that_burstd_does_not_answer_is_spooled(places: dict[str, str]) -> None:
     with socket.socket(socket.AF_UNIX) as deaf:
         deaf.bind(places["BURSTD_POWER_SOCKET"])

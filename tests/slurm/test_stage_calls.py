@@ -169,6 +169,7 @@ def test_who_cannot_be_known_yet_is_not_refused(start: Start, places: dict[str, 
     assert asked == 3
 
 
+@pytest.mark.slow
 def test_nobody_waits_for_a_deaf_burstd_at_sbatch(places: dict[str, str]) -> None:
     with socket.socket(socket.AF_UNIX) as deaf:
         deaf.bind(places["BURSTD_STAGE_SOCKET"])

@@ -134,6 +134,7 @@ def server(tmp_path: Path) -> Iterator[Server]:
         serving.join()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 def test_there_and_back_through_all_that_passes(server: Server, tmp_path: Path) -> None:
     let_others_in(tmp_path)

@@ -192,6 +192,7 @@ def test_rates_hold_on_the_average_and_users_do_not_wait_for_each_other() -> Non
     assert 0.1 < time.monotonic() - began < 1.5
 
 
+@pytest.mark.slow
 def test_a_large_index_is_swept_and_counted_while_others_use_it(index: ContentIndex) -> None:
     keys = [f"{n:064x}" for n in range(50_000)]
     index.record_put("s", "in", dict.fromkeys(keys, 10))

@@ -101,6 +101,7 @@ def test_an_end_amid_an_answer_is_told(ends: Ends) -> None:
         assert ends.client.broken
 
 
+@pytest.mark.slow
 def test_what_takes_the_disk_long_is_not_taken_for_idle(tmp_path: Path) -> None:
     script = """if True:
         import sys, time, burstd.transfer.protocol.server as serve

@@ -110,6 +110,7 @@ def error_of_call(url: str, *, changes: bool = True) -> ProviderError:
     return caught.value
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("status", "body", "kind"),
     [
@@ -168,6 +169,7 @@ def test_tls_that_breaks_after_the_request(
     assert b"Action=TerminateInstances" in server.heard[0]
 
 
+@pytest.mark.slow
 def test_a_server_that_is_not_trusted_has_heard_nothing(
     serve: Callable[..., Server], certificate: tuple[Path, ssl.SSLContext]
 ) -> None:
@@ -214,6 +216,7 @@ def test_a_credential_process_that_gives_none(
     assert server.heard == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("code", "kind"), [("AccessDenied", AuthFailed), ("Throttling", RateLimited), ("InternalFailure", CloudUnavailable)]
 )

@@ -77,6 +77,7 @@ def test_every_call_is_allowed_and_nothing_else() -> None:
     assert (sorted(needed - allowed()), sorted(allowed() - needed)) == ([], [])
 
 
+@pytest.mark.slow
 def test_every_right_in_ec2_is_tried_by_the_check() -> None:
     tried = called([Path(rights.__file__)]) | {"ec2:CreateTags"}
     assert tried == {action for action in allowed() if action.startswith("ec2:")}

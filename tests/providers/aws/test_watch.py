@@ -63,6 +63,7 @@ def test_it_says_nothing_until_there_is_a_notice(machine: Machine) -> None:
     assert machine.run() == f"interruption {DEADLINE}\n"
 
 
+@pytest.mark.slow
 def test_one_token_serves_many_runs_and_is_nobody_elses_business(machine: Machine) -> None:
     for _ in range(3):
         machine.run()
@@ -71,6 +72,7 @@ def test_one_token_serves_many_runs_and_is_nobody_elses_business(machine: Machin
     assert [one.name for one in machine.token.parent.iterdir()] == ["imds-token"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kept", ["expired", "garbage", "empty"])
 def test_a_token_that_is_no_good_is_renewed_at_once(machine: Machine, kept: str) -> None:
     machine.run()

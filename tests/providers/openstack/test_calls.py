@@ -264,6 +264,7 @@ def test_a_list_that_cannot_be_read_to_its_end_is_no_list(
     assert type(raised.value) is error
 
 
+@pytest.mark.slow
 def test_many_threads_at_once(
     stub: Stub, make: Callable[..., OpenStackCalls], caplog: pytest.LogCaptureFixture
 ) -> None:
