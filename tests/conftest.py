@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import os
 import re
+import sqlite3
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import structlog
 from hypothesis import HealthCheck, settings
+from sqlalchemy import Connection
+
+import burstd.db.writer
+from burstd.db.migrate import schema_version, upgrade_schema
 
 # These machines are shared: how long an example takes says nothing about the code.
 settings.register_profile(
@@ -18,12 +24,7 @@ settings.register_profile("quick", settings.get_profile("shared"), max_examples=
 settings.load_profile("shared")
 
 # By default it draws every local variable of a traceback, which takes seconds of processor time.
-structlog.configure(
-    processors=[
-        *structlog.get_config()["processors"][:-1],
-        structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback),
-    ]
-)
+structlog.get_config()["processors"][-1].exception_formatter = structlog.dev.plain_traceback
 
 _LEFT_OUT = ("boxes", "clouds", "crash", "slow", "slurm")
 _WHOLE_FILE = re.compile(rf"^pytestmark = (?:\[[^]]*|.*)mark\.(?:{'|'.join(_LEFT_OUT)})\b", re.MULTILINE)
@@ -55,3 +56,25 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         out = [item for item in items if any(item.get_closest_marker(mark) for mark in _LEFT_OUT)]
         config.hook.pytest_deselected(items=out)
         items[:] = [item for item in items if item not in out]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def migrations_run_once() -> Iterator[None]:
+    """A new SQLite database gets the tables that the migrations made in the first one."""
+    statements: list[str] = []
+
+    def upgrade(connection: Connection) -> None:
+        if connection.dialect.name != "sqlite" or schema_version(connection):
+            upgrade_schema(connection)
+        elif not statements:
+            upgrade_schema(connection)
+            made = connection.connection.driver_connection
+            assert isinstance(made, sqlite3.Connection)
+            statements.extend(line for line in made.iterdump() if line not in {"BEGIN TRANSACTION;", "COMMIT;"})
+        else:
+            for statement in statements:
+                connection.exec_driver_sql(statement)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(burstd.db.writer, "upgrade_schema", upgrade)
+        yield

@@ -126,6 +126,7 @@ def test_a_second_daemon_is_refused_by_name(tmp_path: Path) -> None:
     assert place.stat().st_mode & 0o777 == 0o600
 
 
+@pytest.mark.slow
 def test_a_second_daemon_is_refused_on_postgresql(postgresql_server: str) -> None:
     with Store.open(postgresql_server, ManualClock()), pytest.raises(StoreLocked, match="Another burstd"):
         Store.open(postgresql_server, ManualClock())

@@ -94,6 +94,7 @@ def test_sacct_gives_what_is_replayed(folder: Path) -> None:
     assert "cloud GPU-hours than immediate" in said
 
 
+@pytest.mark.slow
 def test_the_page_is_there(folder: Path) -> None:
     text = (folder / "simulate.html").read_text(encoding="utf-8")
     for heading in re.findall(r"^- \*(.*?)\*:", TEXT, re.MULTILINE):

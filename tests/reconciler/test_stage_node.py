@@ -114,6 +114,7 @@ def ground(tmp_path: Path) -> Iterator[StorageNodeBench]:
     made.index.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("before", "gpu1_lives", "after", "resume"),
     [

@@ -113,6 +113,7 @@ def test_it_is_the_groups_alone() -> None:
                     assert (done.returncode == 0) is right, (name, gid)
 
 
+@pytest.mark.slow
 def test_who_comes_to_a_full_queue_waits_for_room() -> None:
     with sample_database() as record, open_folder() as folder, ThreadPoolExecutor(2) as elsewhere:
         place = folder / "control.sock"

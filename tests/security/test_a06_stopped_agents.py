@@ -28,6 +28,9 @@ from burstd.transfer.protocol.bundle import agent_zipapp
 from tests.reach import let_others_in
 from tests.transfer.agent_rig import ADA, AgentAnsweredError, AgentRig, directory, small
 
+pytestmark = pytest.mark.slow
+
+
 QUIET_S = 0.5
 LOOK_S = 0.02
 LONG_S = 4 * QUIET_S

@@ -28,6 +28,9 @@ from tests.providers.aws.ec2 import settings as aws_settings
 from tests.providers.openshift.things import settings as openshift_settings
 from tests.providers.openstack.stub import serving
 
+pytestmark = pytest.mark.slow
+
+
 _MIB = 1 << 20
 _JSON = {"Content-Type": "application/json"}
 Ask = Callable[[bool], object]
@@ -207,7 +210,6 @@ def _many(name: str, count: int) -> bytes:
     return json.dumps({"items": [{}] * count, "metadata": {"resourceVersion": "1"}}).encode()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", READERS)
 def test_a_list_of_too_many_things(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("burstd.domain.cloud.read_limits.LIST_THINGS", 10, raising=False)

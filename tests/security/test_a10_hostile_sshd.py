@@ -119,6 +119,7 @@ def test_a_command_whose_request_is_never_answered(key: Path, patience: Callable
         session.start_process(["true"], timeout_s=_TIME_S)
 
 
+@pytest.mark.slow
 def test_a_node_that_takes_no_input(key: Path, patience: Callable[[], float]) -> None:
     with sshd(conduct=Served.stop_reading) as there, _enter(there, key) as session:
         with pytest.raises((CommandTimedOut, ConnectionLost)):

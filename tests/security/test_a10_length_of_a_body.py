@@ -20,6 +20,9 @@ from staging.objects.user_store import ByteCounter, UserObject, UserStore
 from staging.objects.user_worker import _download
 from tests.doubles.lying_http import HttpLie, LyingServer, lying_server
 
+pytestmark = pytest.mark.slow
+
+
 DUE, TAG = 100_000, "0" * 32
 Get = Callable[[LyingServer, Path], int]
 """Has an object of DUE bytes fetched; how many came."""

@@ -173,6 +173,7 @@ def test_the_look_at_sbatch(home: Path, monkeypatch: pytest.MonkeyPatch) -> None
         assert looked_at(place)["whole"] is False
 
 
+@pytest.mark.slow
 def test_an_object_that_comes_twice(home: Path) -> None:
     with bucket([*mixed(KEYS), KEYS[3]], home) as place, pytest.raises(OSError, match="twice"):
         list(place.list_sorted("data/"))

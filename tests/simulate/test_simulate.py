@@ -46,6 +46,7 @@ def simulate(trace: Path, *more: str) -> Result:
     return CliRunner().invoke(app, ["simulate", "--trace", str(trace), "--nodes", "1", "--gpus-per-node", "2", *more])
 
 
+@pytest.mark.slow
 def test_all_chains_as_a_table(trace: Path) -> None:
     done = simulate(trace)
     assert done.exit_code == 0, done.output

@@ -152,6 +152,7 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, ssl.SSL
     return made, context
 
 
+@pytest.mark.slow
 def test_tls_that_breaks_after_the_request(
     serve: Callable[..., Server], certificate: tuple[Path, ssl.SSLContext], monkeypatch: pytest.MonkeyPatch
 ) -> None:
