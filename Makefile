@@ -10,7 +10,7 @@ help:
 	@echo "make demo [RELEASE=bookworm|trixie|forky]   a whole burst, on this machine, in boxes (root)"
 	echo "make demo-shell                             the same, and leaves you at a prompt in it"
 	echo "make lint                                   ruff, mypy, import-linter"
-	echo "make check                                  the quick loop: lint, unit tests"
+	echo "make check                                  the quick loop: lint, unit tests that take no time"
 	echo "make test                                   everything, real Slurm included (root)"
 	echo "make fuzz [BURSTD_FUZZ_SECONDS=300]         hostile text for every parser, so long for each"
 

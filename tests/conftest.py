@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, settings
 from sqlalchemy import Connection
 
 import burstd.db.writer
-from burstd.db.migrate import schema_version, upgrade_schema
+from burstd.db import migrate
 
 # These machines are shared: how long an example takes says nothing about the code.
 settings.register_profile(
@@ -53,27 +53,27 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if config.getoption("quick"):
-        out = [item for item in items if any(item.get_closest_marker(mark) for mark in _LEFT_OUT)]
-        config.hook.pytest_deselected(items=out)
+        out = {item for item in items if any(item.get_closest_marker(mark) for mark in _LEFT_OUT)}
+        config.hook.pytest_deselected(items=list(out))
         items[:] = [item for item in items if item not in out]
 
 
 @pytest.fixture(scope="session", autouse=True)
 def migrations_run_once() -> Iterator[None]:
     """A new SQLite database gets the tables that the migrations made in the first one."""
-    statements: list[str] = []
+    made: dict[str, list[str]] = {}
 
     def upgrade(connection: Connection) -> None:
-        if connection.dialect.name != "sqlite" or schema_version(connection):
-            upgrade_schema(connection)
-        elif not statements:
-            upgrade_schema(connection)
-            made = connection.connection.driver_connection
-            assert isinstance(made, sqlite3.Connection)
-            statements.extend(line for line in made.iterdump() if line not in {"BEGIN TRANSACTION;", "COMMIT;"})
-        else:
+        if connection.dialect.name != "sqlite" or migrate.schema_version(connection):
+            migrate.upgrade_schema(connection)
+        elif statements := made.get(migrate.SCHEMA_VERSION):
             for statement in statements:
                 connection.exec_driver_sql(statement)
+        else:
+            migrate.upgrade_schema(connection)
+            first = connection.connection.driver_connection
+            assert isinstance(first, sqlite3.Connection)
+            made[migrate.SCHEMA_VERSION] = [s for s in first.iterdump() if s not in {"BEGIN TRANSACTION;", "COMMIT;"}]
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(burstd.db.writer, "upgrade_schema", upgrade)
