@@ -8,12 +8,12 @@ import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 
+import burstd.db.writer
 import pytest
 import structlog
 from hypothesis import HealthCheck, settings
 from sqlalchemy import Connection
 
-import burstd.db.writer
 from burstd.db import migrate
 
 # These machines are shared: how long an example takes says nothing about the code.
