@@ -8,13 +8,12 @@ import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 
-import burstd.db.writer
 import pytest
 import structlog
 from hypothesis import HealthCheck, settings
 from sqlalchemy import Connection
 
-from burstd.db import migrate
+from burstd.db import database, migrate
 
 # These machines are shared: how long an example takes says nothing about the code.
 settings.register_profile(
@@ -76,5 +75,5 @@ def migrations_run_once() -> Iterator[None]:
             made[migrate.SCHEMA_VERSION] = [s for s in first.iterdump() if s not in {"BEGIN TRANSACTION;", "COMMIT;"}]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(burstd.db.writer, "upgrade_schema", upgrade)
+        patch.setattr(database, "upgrade_schema", upgrade)
         yield
