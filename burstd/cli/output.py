@@ -35,8 +35,8 @@ STYLES = {
     "in_service": "green", "ready": "green", "planned": "cyan", "launching": "cyan", "booting": "cyan",
     "validating": "cyan", "draining": "dim", "terminating": "dim", "gone": "dim",
     "failed": "bold red", "lost": "bold red",
-    "waiting": "yellow", "sending": "cyan", "staged": "green", "placing": "cyan", "placed": "green",
-    "collecting": "cyan", "bringing": "cyan", "home": "green", "cleared": "dim",
+    "waiting": "yellow", "uploading": "cyan", "staged": "green", "fetching": "cyan", "fetched": "green",
+    "collecting": "cyan", "delivering": "cyan", "delivered": "green", "cleared": "dim",
     "held": "yellow", "drained": "yellow", "unready": "yellow", "free": "dim",
 }  # fmt: skip
 """Colours of verdicts and states."""

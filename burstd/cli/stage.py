@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="The data of jobs: what is on its way, what is held, who takes up what.", no_args_is_help=True)
 WATCH_INTERVAL_S = 1.0
-_FINAL_STATES = frozenset({"home", "held", "cleared"})
+_FINAL_STATES = frozenset({"delivered", "held", "cleared"})
 
 _TRANSFER_NAMES = {"in": "to the store", "link": "links to its sources"}
 _TRANSFER_HEADS = ("", "", "DONE>", "RATE>", "ETA>", "HITS>")

@@ -74,7 +74,7 @@ class ClaimFields(TypedDict, total=False):
     billed_until: float | None
     opened: float | None
     attempts: int
-    alone: bool
+    dedicated_by_policy: bool
     error: str
 
 

@@ -127,7 +127,7 @@ CLAIM = Table(
         Claim,
         keys=["id"],
         index=["created", "launch_called", "billed_until"],
-        defaults={"batch": "''", "accounts": "'[]'", "reserved": "'0'", "egress": "'0'", "alone": "0"},
+        defaults={"batch": "''", "accounts": "'[]'", "reserved": "'0'", "egress": "'0'", "dedicated_by_policy": "0"},
         types={"attempts": Integer()},
     ),
     Column("provider", Stored, nullable=False),

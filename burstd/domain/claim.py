@@ -105,7 +105,7 @@ class Claim:
     """The most that it may cost, in the offer's currency, as a budget reckoned it before its launch; 0: no budget."""
     egress: Decimal = Decimal(0)
     """Of ``reserved``, what sending its jobs' output home may cost."""
-    alone: bool = False
+    dedicated_by_policy: bool = False
     """A policy wants it for its own jobs only: others, which had better wait on premises, would take it."""
     error: str = ""
     """Cause of failure as a short word (``capacity``, ``quota``, ``boot_timeout``, ``validation`` ...); empty: none."""
@@ -113,7 +113,7 @@ class Claim:
     @property
     def dedicated(self) -> bool:
         """No other jobs than its own may start on it; where a budget pays for it, only while what is reserved lasts."""
-        return bool(self.reserved or self.alone) and bool(self.jobs)
+        return bool(self.reserved or self.dedicated_by_policy) and bool(self.jobs)
 
     @property
     def spot_interrupted(self) -> bool:

@@ -53,14 +53,14 @@ def test_what_is_on_its_way_and_what_is_held(root: ApiTestClient) -> None:
     assert (answer["store"]["objects"], answer["store"]["leftovers"]) == (700, 2)
     history = root.get("/v1/stage/101")["history"]
     assert [e["new"] for e in history] == [
-        "waiting", "sending", "staged", "placing", "placed", "collecting", "collecting", "held"
+        "waiting", "uploading", "staged", "fetching", "fetched", "collecting", "collecting", "held"
     ]  # fmt: skip
     assert {e["subject"] for e in root.get("/v1/events?job=101")["events"]} >= {"stage:101", "claim:c-gpu1"}
 
 
 def test_status_has_the_data_at_a_glance(root: ApiTestClient, backend: FakeBackend) -> None:
     assert root.get("/v1/status")["data"] == {
-        "store": "site", "error": "", "jobs": 3, "states": {"waiting": 1, "sending": 1, "held": 1},
+        "store": "site", "error": "", "jobs": 3, "states": {"waiting": 1, "uploading": 1, "held": 1},
         "rate": 100 * 1024**2, "kept": 1,
     }  # fmt: skip
     backend.stage = None
@@ -151,7 +151,7 @@ def test_eviction(root: ApiTestClient, backend: FakeBackend, body: dict[str, str
     ("method", "path", "status", "says"),
     [
         ("GET", "999", 404, "Job 999 has no data on burstd's record."),
-        ("POST", "104/retry", 409, "The data of job 104 is sending, not held; there is nothing to retry."),
+        ("POST", "104/retry", 409, "The data of job 104 is uploading, not held; there is nothing to retry."),
         ("POST", "104/discard", 409, "it can be given up while it is held or collecting."),
         ("POST", "90/discard", 409, "The data of job 90 is cleared"),
     ],

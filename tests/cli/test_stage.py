@@ -30,10 +30,10 @@ def _staging(backend: FakeBackend) -> None:
 
 
 STATUS = """\
-JOB  USER    STATE    SINCE       IN     SENT      OUT  WHY
-101  nobody  held     100 s  3.0 GiB  1.0 GiB  3.0 GiB  the store is full
-103  daemon  waiting   60 s                             asked for
-104  nobody  sending   60 s                             its turn
+JOB  USER    STATE      SINCE       IN     SENT      OUT  WHY
+101  nobody  held       100 s  3.0 GiB  1.0 GiB  3.0 GiB  the store is full
+103  daemon  waiting     60 s                             asked for
+104  nobody  uploading   60 s                             its turn
 
 """
 
@@ -70,7 +70,7 @@ def test_all_jobs_and_their_transfers(run: Run) -> None:
         ("stage status --user nosuch", "No job has data here."),
         ("stage usage", "store site (s3): 5.0 GiB in 700 objects, 2 leftovers to be removed, looked 5 s ago"),
         ("stage usage", "nobody  3.0 GiB  4.0 GiB  ━━━━━━━━━━━━━━━"),
-        ("status", "\ndata of 3 jobs: 1 waiting, 1 sending, 1 held, 100 MiB/s (store site)\n"),
+        ("status", "\ndata of 3 jobs: 1 waiting, 1 uploading, 1 held, 100 MiB/s (store site)\n"),
         ("event list --job 101", "stage 101"),
     ],
 )
@@ -141,7 +141,7 @@ def test_what_is_asked_for_reaches_the_daemon(run: Run, backend: FakeBackend, wo
 @pytest.mark.parametrize(
     ("words", "code", "says"),
     [
-        ("stage retry 104", 1, "is sending, not held; there is nothing to retry."),
+        ("stage retry 104", 1, "is uploading, not held; there is nothing to retry."),
         ("stage status 999", 5, "Job 999 has no data on burstd's record."),
         ("stage status 101 --all", 2, "Name a job, or choose several"),
         ("stage evict", 2, "Choose one of --dataset, --tree, --user and --unneeded."),

@@ -54,7 +54,7 @@ def account(user: str) -> Account:
         ("/p/ab", {"to": "/p/a"}, False),
         ("/p/a", {"to": "/p/a", "state": S.FETCHED, "ending": True}, True),
         ("/p/a", {"to": "/p/a", "state": S.FETCHED}, False),
-        ("/p/a", {"to": "/p/a", "state": S.HELD, "resume": "bringing"}, False),
+        ("/p/a", {"to": "/p/a", "state": S.HELD, "resume": "delivering"}, False),
         ("/p/a", {"to": "/p/a", "user": "bob"}, False),
         ("/p/a", {"to": "/p/a", "created": 5.0}, False),
         ("/p/a", {"to": "/p/a", "created": 6.0}, False),

@@ -9,17 +9,19 @@ import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import Connection, inspect, select, update
+from sqlalchemy import Connection, inspect, select, text, update
 
-from burstd.db import Store, StoreNewer, migrate, replay_claims
+from burstd.db import Store, StoreNewer, migrate, replay_claims, replay_stagings
 from burstd.db.database import database_url, open_engine
 from burstd.db.migrate import SCHEMA_VERSION, alembic_config, upgrade_schema
-from burstd.db.tables import BREAKER, CLAIM, EVENT, TableRow
+from burstd.db.tables import BREAKER, CLAIM, EVENT, STAGING, TableRow
 from burstd.domain.claim import ClaimState
 from burstd.domain.plugins.policy import Remark
 from burstd.domain.snapshot import CircuitBreaker
+from burstd.domain.staging import StageState
 
 from .samples import ManualClock, planned
+from .test_stagings import advance_staging
 
 
 def test_the_migrations_lead_to_the_rows(place: str) -> None:
@@ -66,11 +68,10 @@ def test_a_burstd_that_wrote_the_clocks_times_refuses_what_this_one_has_written(
     place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = scripts_up_to("0005", tmp_path)
-    with monkeypatch.context() as older:
-        older.setattr(migrate, "_SCRIPTS", before)
-        older.setattr(migrate, "SCHEMA_VERSION", "0005")
-        with Store.open(place, ManualClock()) as store:
-            store.make_claims([planned()])
+    with Store.open(place, ManualClock()) as store:
+        store.make_claims([planned()])
+        with store._database.engine.begin() as connection:
+            write_former_schema(connection, "0005")
     with Store.open(place, ManualClock()) as store:
         assert store.claims() == (planned(),)
     with monkeypatch.context() as older:
@@ -80,22 +81,73 @@ def test_a_burstd_that_wrote_the_clocks_times_refuses_what_this_one_has_written(
             Store.open(place, ManualClock())
 
 
-S = ClaimState
+OLD_STAGES = {
+    "uploading": "sending", "fetching": "placing", "fetched": "placed", "delivering": "bringing", "delivered": "home",
+}  # fmt: skip
+
+
+def test_a_database_with_the_former_words_for_jobs_data_is_taken_over(
+    place: str,
+) -> None:
+    with Store.open(place, ManualClock()) as store:
+        store.adopt_claim(replace(planned(), dedicated_by_policy=True, reason='it said {"alone":true}'))
+        for state in StageState:
+            advance_staging(store, f"{state.value} home", state)
+        store.transition_staging("delivering home", T.DELIVERING, T.HELD, "home", resume=T.DELIVERING)
+        store.record_remarks([Remark("idle", "stage:17", "home", "sending")])
+        claims, stagings, events = store.find_claims(), store.stagings(live=False), store.events()
+        with store._database.engine.begin() as connection:
+            write_former_stages(connection)
+    with Store.open(place, ManualClock()) as store:
+        assert (store.find_claims(), store.stagings(live=False), store.events()) == (claims, stagings, events)
+        assert replay_claims(store.events()) == {claim.id: claim for claim in claims}
+        assert replay_stagings(store.events()) == {staging.job_id: staging for staging in stagings}
+        store.transition_staging("fetched home", T.FETCHED, T.COLLECTING, "ended")
+
+
+def write_former_stages(connection: Connection) -> None:
+    """What a burstd of schema 0007 had in the place of today's words and columns."""
+    for column in (STAGING.c.state, STAGING.c.resume):
+        for new, old in OLD_STAGES.items():
+            name = column.name
+            connection.execute(text(f"UPDATE staging SET {name} = '{old}' WHERE {name} = '{new}'"))  # noqa: S608
+    for event in connection.execute(select(EVENT)).mappings().all():
+        data = dict(event["data"])
+        if "remark" in data or not event["subject"].startswith(("claim:", "stage:")):
+            continue
+        for part in ("claim", "staging", "set"):
+            fields = dict(data.get(part, {}))
+            for key in {"state", "resume"} & fields.keys():
+                fields[key] = OLD_STAGES.get(fields[key], fields[key])
+            if "dedicated_by_policy" in fields:
+                fields["alone"] = fields.pop("dedicated_by_policy")
+            if part in data:
+                data[part] = fields
+        values = {name: OLD_STAGES.get(event[name], event[name]) for name in ("old", "new")}
+        connection.execute(update(EVENT).where(EVENT.c.seq == event["seq"]).values(data=data, **values))
+    write_former_schema(connection, "0007")
+
+
+def write_former_schema(connection: Connection, revision: str) -> None:
+    """The tables of a burstd of before; from 0005 to 0007 only words changed."""
+    connection.execute(text("ALTER TABLE claim RENAME COLUMN dedicated_by_policy TO alone"))
+    connection.execute(text(f"UPDATE alembic_version SET version_num = '{revision}'"))  # noqa: S608
+
+
+S, T = ClaimState, StageState
 OLD_STATES = {"validating": "proving", "in_service": "open", "draining": "closing"}
 OLD_CAUSES = {"validation": "proof", "validation_timeout": "proof_timeout"}
 
 
 def test_a_database_with_the_former_words_for_states_and_causes_is_taken_over(
-    place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    place: str,
 ) -> None:
-    with monkeypatch.context() as older:
-        older.setattr(migrate, "_SCRIPTS", scripts_up_to("0006", tmp_path))
-        older.setattr(migrate, "SCHEMA_VERSION", "0006")
-        with Store.open(place, ManualClock()) as store:
-            write_claims(store)
-            claims, events, breakers = store.find_claims(), store.events(), store.breakers()
-            with store._database.engine.begin() as connection:
-                write_former_words(connection)
+    with Store.open(place, ManualClock()) as store:
+        write_claims(store)
+        claims, events, breakers = store.find_claims(), store.events(), store.breakers()
+        with store._database.engine.begin() as connection:
+            write_former_words(connection)
+            write_former_schema(connection, "0006")
     with Store.open(place, ManualClock()) as store:
         assert (store.find_claims(), store.events(), store.breakers()) == (claims, events, breakers)
         assert replay_claims(store.events()) == {claim.id: claim for claim in claims}

@@ -238,7 +238,7 @@ def test_a_log_with_a_hole_is_refused() -> None:
     with Store.open(":memory:", ManualClock()) as store:
         advance_staging(store, "17", S.FETCHED)
         first, *_, last = store.events()
-    with pytest.raises(ValueError, match="takes the data of job 17 out of placing"):
+    with pytest.raises(ValueError, match="takes the data of job 17 out of fetching"):
         replay_stagings([first, last])
 
 

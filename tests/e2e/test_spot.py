@@ -127,5 +127,5 @@ def test_output_is_off_a_machine_before_it_is_ended() -> None:
         life = [e for e in events(site) if e["subject"] in (f"stage:{job}", f"claim:{claim['claim']}")]
         steps = [e["new"] for e in life]
         assert "REQUEUED" in life[steps.index("collecting")]["reason"]
-        assert steps.index("bringing") < steps.index("terminating"), "it was kept until its output was off it"
+        assert steps.index("delivering") < steps.index("terminating"), "it was kept until its output was off it"
         wait_all_gone(site)

@@ -142,7 +142,7 @@ def test_a_job_that_fails(site: Site) -> None:
 
 def test_cancelled_while_its_input_is_sent(site: Site) -> None:
     job = submit(site, data="big")
-    wait_stage(site, job, lambda row: row["state"] == "sending", "it is being sent")
+    wait_stage(site, job, lambda row: row["state"] == "uploading", "it is being sent")
     site.cluster.sh(f"scancel {job}", "ada")
     site.wait_job(job, ["CANCELLED"])
     wait_over(site, job)
@@ -187,12 +187,12 @@ cat "$BURST_IN/before/large" "$BURST_IN/before/small" | sha256sum > "$BURST_OUT/
 def test_cancelled_while_its_output_comes_home(site: Site) -> None:
     """Slurm takes no notice of it; with --hurry the output is given up."""
     job = submit(site, f'head -c {BIG_MB}M /dev/urandom > "$BURST_OUT/large"')
-    wait_stage(site, job, lambda row: row["state"] == "bringing", "its output comes home")
+    wait_stage(site, job, lambda row: row["state"] == "delivering", "its output comes home")
     site.cluster.sh(f"scancel {job}", "ada")
     wait_over(site, job)
     assert site.cluster.sh("stat -c %s results/large", "ada").strip() == str(BIG_MB << 20)
     hurried = submit(site, f'head -c {BIG_MB}M /dev/urandom > "$BURST_OUT/large2"')
-    wait_stage(site, hurried, lambda row: row["state"] == "bringing", "its output comes home")
+    wait_stage(site, hurried, lambda row: row["state"] == "delivering", "its output comes home")
     site.cluster.sh(f"scancel --hurry {hurried}", "ada")
     wait_over(site, hurried)
     assert not site.cluster.sh("find results -name '*large2*'", "ada")
@@ -221,7 +221,7 @@ def start_now(site: Site, job: str) -> None:
 def test_a_node_that_dies_while_the_input_is_placed(site: Site) -> None:
     """Slurm starts the job again only when the pre_run of its dead node was answered."""
     job = submit(site, data="big", words="-p burst -c1 --mem=100 --requeue")
-    wait_stage(site, job, lambda row: row["state"] == "placing", "it is placing")
+    wait_stage(site, job, lambda row: row["state"] == "fetching", "it is placing")
     (node,) = stage(site, job)["nodes"]
     (instance,) = site.instances()
     site.cloud.interrupt(instance)
@@ -235,14 +235,14 @@ def test_a_node_that_dies_while_the_input_is_placed(site: Site) -> None:
     assert manifest(site, job)["complete"]
 
 
-@pytest.mark.parametrize("moment", ["sending", "placing", "placed", "collecting", "bringing"])
+@pytest.mark.parametrize("moment", ["uploading", "fetching", "fetched", "collecting", "delivering"])
 def test_burstd_killed(site: Site, moment: str) -> None:
     """Whenever it dies, the job goes on, its output comes home, and what was sent is not sent again."""
     job = submit(site, 'sleep 1; cp "$BURST_IN/set/large" "$BURST_OUT/large"', "big")
 
     def reached(row: dict[str, Any]) -> bool:
         done = sum(t["bytes_sent"] for t in row["transfers"])
-        return row["state"] == moment and (moment != "sending" or done > OBJECT_MB << 20)
+        return row["state"] == moment and (moment != "uploading" or done > OBJECT_MB << 20)
 
     wait_stage(site, job, reached, f"it is {moment}")
     site.kill_burstd("KILL")
@@ -251,6 +251,6 @@ def test_burstd_killed(site: Site, moment: str) -> None:
     wait_over(site, job)
     assert site.cluster.sh("cmp data/big/large results/large && echo same", "ada") == "same\n"
     assert manifest(site, job)["complete"]
-    if moment == "sending":
+    if moment == "uploading":
         # One object that was on its way is lost at most for each lane.
         assert stage(site, job)["bytes_sent"] <= (BIG_MB - OBJECT_MB + 1) << 20

@@ -75,9 +75,9 @@ def test_it_comes_for_a_job_and_goes_when_its_output_is_home(site: Site) -> None
     assert NODE not in site.cluster.sh("sinfo -N -h -o %N")
     ends_well(site, job)
     moves = {(e["old"], e["new"]): e["time"] for e in events(site, f"stage:{job}")}
-    assert ("sending", "staged") in moves
-    assert moves["sending", "staged"] <= moves["staged", "placing"], "allocated before its input was there"
-    early = [e["reason"] for e in events(site, f"stage:{job}") if e["old"] in ("", "waiting", "sending")]
+    assert ("uploading", "staged") in moves
+    assert moves["uploading", "staged"] <= moves["staged", "fetching"], "allocated before its input was there"
+    early = [e["reason"] for e in events(site, f"stage:{job}") if e["old"] in ("", "waiting", "uploading")]
     assert not any("tried again" in reason for reason in early), f"waiting is no failure: {early}"
     lines = {line["key"]: line for line in site.burstctl_json("bill", "--by", "pool")["lines"]}
     assert float(lines[NODE]["cost"]["amount"]) > 0

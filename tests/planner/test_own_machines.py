@@ -25,7 +25,7 @@ class DedicatingPolicy:
         return replace(target, wants=some).with_remark("alone", "plan", "keep", "for its own jobs")
 
 
-DEDICATED_CLAIM = claim("cpu1", ClaimState.READY, jobs=("2",), alone=True)
+DEDICATED_CLAIM = claim("cpu1", ClaimState.READY, jobs=("2",), dedicated_by_policy=True)
 
 
 def test_the_claim_bears_it() -> None:
@@ -48,7 +48,7 @@ def test_others_do_not_count_on_it() -> None:
 
 @pytest.mark.parametrize("state", [ClaimState.READY, ClaimState.IN_SERVICE])
 def test_it_goes_when_its_jobs_are_over(state: ClaimState) -> None:
-    ours = claim("cpu1", state, jobs=("2",), alone=True)
+    ours = claim("cpu1", state, jobs=("2",), dedicated_by_policy=True)
     actions = decide(make_snapshot(job("1"), claims=(ours,)), (), Tuning()).actions
     closed = [a.reason for a in actions if isinstance(a, ChangeClaimState)]
     closed += [why for a in actions if isinstance(a, SetGate) and a.into_drain for why in a.claim_reasons]

@@ -126,7 +126,7 @@ def test_nodes_stay_for_ever_where_that_is_set() -> None:
 @pytest.mark.parametrize("private", [False, True])
 def test_a_node_for_its_own_jobs_is_neither_minimum_nor_spare(given: dict[str, int], private: bool) -> None:
     own, up = node("cpu1", 400)
-    found = decided(idle(keep_alive_s=0, **given), (replace(own, jobs=("7",), alone=private), up))
+    found = decided(idle(keep_alive_s=0, **given), (replace(own, jobs=("7",), dedicated_by_policy=private), up))
     assert sum(want.nodes for want in found.wants) == int(private)
 
 

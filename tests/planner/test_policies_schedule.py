@@ -100,7 +100,7 @@ def test_no_window_starts_nodes_against_another(bound: dict[str, Any], order: in
 
 
 def test_a_node_of_a_jobs_own_is_none_of_the_warm_ones() -> None:
-    own = claim("cpu1", S.IN_SERVICE, jobs=("7",), alone=True)
+    own = claim("cpu1", S.IN_SERVICE, jobs=("7",), dedicated_by_policy=True)
     found = at(NOW, schedule(warm={**ALWAYS, "min_nodes": 1}), jobs=0, claims=(own,))
     assert [w.cause for w in found.wants] == [Cause.FLOOR]
 

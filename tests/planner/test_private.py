@@ -67,7 +67,7 @@ def steps(snapshot: Snapshot) -> list[str]:
     return summary
 
 
-OWN: dict[str, Any] = {"reserved": Decimal(0), "alone": True}
+OWN: dict[str, Any] = {"reserved": Decimal(0), "dedicated_by_policy": True}
 ARRAY: dict[str, Any] = {"array_job_id": "1", "array_tasks": "3-5", "tasks": 3}
 
 
@@ -153,7 +153,7 @@ ARRAY: dict[str, Any] = {"array_job_id": "1", "array_tasks": "3-5", "tasks": 3}
          seen(claims=(paid(state=S.IN_SERVICE), paid("cpu2", S.IN_SERVICE, billed_from=NOW - 4790)), paused="so"),
          ["close c-cpu2"]),
         ("without a budget there is no end to what it covers",
-         seen(waiting(), claims=(paid(reserved=Decimal(0), alone=True, billed_from=NOW - 90000),)), ["bind 1 to cpu1"]),
+         seen(waiting(), claims=(paid(**OWN, billed_from=NOW - 90000),)), ["bind 1 to cpu1"]),
     ],
 )  # fmt: skip
 def test_steps(case: str, snapshot: Snapshot, expected: list[str]) -> None:

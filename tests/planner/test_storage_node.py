@@ -53,7 +53,7 @@ NO_INPUT = Directives((), (OUT,))
         (row(S.COLLECTING, nodes=("onprem1",), trees={}), False, False),
         (row(S.DELIVERING, nodes=("gpu1",), outputs={"gpu1/0": TREE}), False, True),
         (row(S.DELIVERING, nodes=("onprem1",), trees={}), False, False),
-        (row(S.HELD, resume="bringing", outputs={"gpu1/0": TREE}), False, True),
+        (row(S.HELD, resume="delivering", outputs={"gpu1/0": TREE}), False, True),
         (row(S.HELD, resume="collecting", outputs={}), False, False),
         (row(S.HELD, resume="waiting"), False, False),
         (row(S.DELIVERED, nodes=("gpu1",), outputs={"gpu1/0": TREE}), False, False),

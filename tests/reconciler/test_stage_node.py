@@ -179,7 +179,7 @@ def test_a_machine_that_came_later_to_the_slot_has_none_of_the_output(ground: St
 def test_output_that_was_held_on_a_lost_node_is_told_to_be_gone(ground: StorageNodeBench) -> None:
     ground.follow(ground.storage())
     ground.row(S.DELIVERING)
-    ground.store.transition_staging("7", S.DELIVERING, S.HELD, "no room", error="no room", resume="bringing")
+    ground.store.transition_staging("7", S.DELIVERING, S.HELD, "no room", error="no room", resume="delivering")
     ground.follow()
     row = ground.store.staging("7")
     assert (row.state, row.resume, dict(row.outputs)) == (S.HELD, "collecting", {})

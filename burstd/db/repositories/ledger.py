@@ -7,10 +7,10 @@ claim itself is purged.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from decimal import Decimal
+from operator import attrgetter
 
 from sqlalchemy import select
 from sqlmodel import Session
@@ -24,15 +24,14 @@ from burstd.domain.staging import Staging
 
 LedgerKey = tuple[str, str, str, str, str]
 """Kind, name, month, currency, provider: the columns of the table's key."""
-LedgerEntry = tuple[Decimal, int]
-"""Money, bytes."""
+_key = attrgetter("kind", "name", "month", "currency", "provider")
 
 
 class Ledger:
     """Booking. The sums are kept in memory: a loop in which nothing ended asks the database for nothing."""
 
     def __init__(self) -> None:
-        self._sums: dict[LedgerKey, LedgerEntry] | None = None
+        self._sums: dict[LedgerKey, Spent] | None = None
         self._spending: tuple[Spent, ...] | None = None
 
     def forget(self) -> None:
@@ -42,32 +41,26 @@ class Ledger:
     def spending(self, session: Session) -> tuple[Spent, ...]:
         """The sums, in the order of their keys; the same tuple while nothing is booked."""
         if self._spending is None:
-            sums = self._load_sums(session)
-            self._spending = tuple(Spent(*key[:4], *sums[key], key[4]) for key in sorted(sums))
+            self._spending = tuple(sorted(self._load_sums(session).values(), key=_key))
         return self._spending
 
-    def _load_sums(self, session: Session) -> dict[LedgerKey, LedgerEntry]:
+    def _load_sums(self, session: Session) -> dict[LedgerKey, Spent]:
         if self._sums is None:
             rows = session.connection().execute(select(SPENDING)).mappings()
-            spent = [value_from_row(Spent, row) for row in rows]
-            self._sums = {(s.kind, s.name, s.month, s.currency, s.provider): (s.amount, s.bytes_out) for s in spent}
+            self._sums = {_key(spent): spent for spent in (value_from_row(Spent, row) for row in rows)}
         return self._sums
 
     def _book(self, session: Session, entries: Iterable[tuple[LedgerKey, Decimal, int]]) -> None:
-        news: dict[LedgerKey, LedgerEntry] = defaultdict(lambda: (Decimal(0), 0))
+        sums, booked = self._load_sums(session), dict[LedgerKey, Spent]()
         for key, amount, sent in entries:
-            news[key] = (news[key][0] + amount, news[key][1] + sent)
-        changed = {key: entry for key, entry in news.items() if any(entry)}
-        if not changed:
-            return
-        sums = self._load_sums(session)
-        for key, (amount, sent) in changed.items():
-            before = sums.get(key, (Decimal(0), 0))
-            sums[key] = (before[0] + amount, before[1] + sent)
-            spent = Spent(*key[:4], *sums[key], key[4])
-            session.merge(SpendingRow(**asdict(spent)))
+            old = booked.get(key) or sums.get(key) or Spent(*key[:4], Decimal(0), 0, key[4])
+            booked[key] = replace(old, amount=old.amount + amount, bytes_out=old.bytes_out + sent)
+        for key, spent in booked.items():
+            if spent != (sums.get(key) or Spent(*key[:4], Decimal(0), 0, key[4])):
+                session.merge(SpendingRow(**asdict(spent)))
+                sums[key] = spent
+                self._spending = None
         session.flush()
-        self._spending = None
 
     def book_claim(self, session: Session, before: Claim, after: Claim) -> None:
         """Books what a claim has cost when it is GONE, and the difference where that is put right later."""

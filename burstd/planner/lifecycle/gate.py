@@ -97,7 +97,7 @@ def gate_steps(
 
 def _admits_unbound_jobs(claim: Claim, view: SnapshotView) -> bool:
     """Whether an open node lets jobs in that are not bound to it."""
-    return not (claim.reserved or claim.alone) or (
+    return not (claim.reserved or claim.dedicated_by_policy) or (
         (not claim.dedicated or opens_to_all(claim, view)) and not reserve_used_up(claim, view.now)
     )
 
@@ -236,7 +236,7 @@ def _claims_to_drain(
         if not (
             is_affected
             or claim.reserved
-            or claim.alone
+            or claim.dedicated_by_policy
             or (node is not None and (node.state == "DOWN" or node.powered_down))
         ):
             # Of most there is nothing to be said.

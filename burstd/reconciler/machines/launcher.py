@@ -86,7 +86,7 @@ class Launcher:
                 id=self._new_id(), cluster=self._cluster, pool=a.pool, slot=a.slot, offer=a.offer, cause=a.cause,
                 state=S.PLANNED, created=now, since=now, reason=a.reason, jobs=a.jobs, users=a.users,
                 gang=a.gang, image=a.image, accounts=a.accounts, reserved=a.reserved, egress=a.egress,
-                alone=a.dedicated_by_policy,
+                dedicated_by_policy=a.dedicated_by_policy,
             )  # fmt: skip
 
     def retry_launches(self, actions: Iterable[LaunchMachine]) -> None:

@@ -131,7 +131,7 @@ class CloudFleet:
             id=f"claim-{self.bill.launches}", cluster=CLUSTER, pool=want.pool, slot=slot, offer=offer, cause=want.cause,
             state=ClaimState.BOOTING, created=now, since=now, reason=want.reason, jobs=want.jobs, users=want.users,
             gang=want.gang, instance_id=f"machine-{self.bill.launches}", launch_called=now, billed_from=now, attempts=1,
-            accounts=want.accounts, reserved=reserved, egress=egress, alone=want.dedicated,
+            accounts=want.accounts, reserved=reserved, egress=egress, dedicated_by_policy=want.dedicated,
         )  # fmt: skip
         size = self._sizes[want.pool]
         machine = SimulatedMachine(claim, size, size)

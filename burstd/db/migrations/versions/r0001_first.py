@@ -8,8 +8,6 @@ from sqlalchemy.dialects import postgresql
 
 revision = "0001"
 down_revision = None
-branch_labels = None
-depends_on = None
 
 _BYTEWISE = sa.Text().with_variant(postgresql.TEXT(collation="C"), "postgresql")
 _LIVE = sa.text("state <> 'gone'")

@@ -14,8 +14,6 @@ from burstd.domain.billing.costs import by_month, cost_of, cost_shares
 
 revision = "0005"
 down_revision = "0004"
-branch_labels = None
-depends_on = None
 
 _BYTEWISE = sa.Text().with_variant(postgresql.TEXT(collation="C"), "postgresql")
 _KEY = ("kind", "name", "month", "currency", "provider")

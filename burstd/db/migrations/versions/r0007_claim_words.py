@@ -7,8 +7,6 @@ from alembic import op
 
 revision = "0007"
 down_revision = "0006"
-branch_labels = None
-depends_on = None
 
 _STATES = {"proving": "validating", "open": "in_service", "closing": "draining"}
 _CAUSES = {"proof": "validation", "proof_timeout": "validation_timeout"}
