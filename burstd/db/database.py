@@ -38,11 +38,11 @@ _ADVISORY_LOCK = 0x6275727374  # "burst": one daemon writes to one PostgreSQL da
 
 def database_url(location: str | Path) -> URL:
     """A path, ``:memory:``, ``sqlite:///path`` or ``postgresql://...`` as a URL. Raises StoreUnavailable."""
-    text = str(location)
-    if "://" not in text:
-        return URL.create("sqlite", database=text)
+    name = str(location)
+    if "://" not in name:
+        return URL.create("sqlite", database=name)
     try:
-        url = make_url(text)
+        url = make_url(name)
     except ArgumentError as error:
         raise StoreUnavailable(
             "daemon.database is no URL of a database; write a path, or postgresql://user@host/name."
