@@ -40,7 +40,7 @@ from burstd.domain.plugins.policy import (
     gang_units,
     without_refused_offers,
 )
-from burstd.domain.slurm.job import Job
+from burstd.domain.slurm.job import Job, users_and_accounts
 from burstd.domain.snapshot import SlurmView, Snapshot
 from policies.budget_balance import WHOLE_SITE, BudgetBalance, BudgetLimit, BudgetLimits, Payer, Period
 
@@ -349,9 +349,7 @@ _SET_UNLIMITED = "set unlimited_s of [policies.budget]"
 
 def _with_payers(want: Want, jobs: Mapping[str, Job]) -> Want:
     """Who pays follows from the jobs, whatever other policies have written there."""
-    rows = [jobs[job] for job in want.jobs if job in jobs]
-    users = tuple(dict.fromkeys(row.user for row in rows))
-    accounts = tuple(dict.fromkeys(row.account for row in rows if row.account))
+    users, accounts = users_and_accounts([jobs[job] for job in want.jobs if job in jobs])
     same = (users, accounts) == (want.users, want.accounts)
     return want if same else replace(want, users=users, accounts=accounts)
 

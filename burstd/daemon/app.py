@@ -26,8 +26,8 @@ from burstd.domain.plugins.provider import Provider
 from burstd.domain.plugins.validator import NodeValidator
 from burstd.node.storage_node import StorageNodeValidator
 from burstd.node.validator import SlurmNodeValidator
+from burstd.reconciler.context import LoopContext, PollIntervals
 from burstd.reconciler.machines.claim_ids import ClaimIds
-from burstd.reconciler.pollers.ingress import JobIngress
 from burstd.reconciler.pollers.job_comments import JobCommentWriter
 from burstd.reconciler.pollers.provider_checks import ProviderChecks
 from burstd.reconciler.pollers.wake_sources import WakeSources
@@ -86,25 +86,23 @@ def assemble(loaded: LoadedSettings, stack: ExitStack) -> DaemonComponents:
         loaded, stack, store, workers, clock, wake_sources, validator, lambda: reconciler.config.pools
     )
     current, intervals = make.CurrentSettings(settings), make.poll_intervals(settings)
-    quarantine = Quarantine(clock)
     claim_ids = ClaimIds(settings.ssh_key.read_bytes())
-    reconciler = Reconciler(
+    context = LoopContext(
         cluster=settings.cluster,
-        config=runtime_config(loaded),
-        intervals=intervals,
         store=store,
         scheduler=scheduler,
         providers=providers,
         validator=_validator(validator, staging, settings),
         workers=workers,
         clock=clock,
+        intervals=intervals,
+        quarantine=Quarantine(clock),
         user_data=make.user_data(current),
         new_id=claim_ids.new_claim_id,
         is_authentic=claim_ids.is_authentic,
-        staging=staging,
-        comments=JobCommentWriter(scheduler, workers, quarantine) if settings.slurm.comments else None,
-        quarantine=quarantine,
     )
+    comments = JobCommentWriter(context) if settings.slurm.comments else None
+    reconciler = Reconciler(context, runtime_config(loaded), staging, comments)
     return DaemonComponents(
         clock,
         store,
@@ -197,7 +195,6 @@ def _run(loaded: LoadedSettings, stack: ExitStack, components: DaemonComponents)
     reader = components.store.reader()
     stack.callback(reader.close)
     checks = ProviderChecks(components.providers, components.workers)
-    ingress = JobIngress(components.providers, lambda: reconciler.latest)
     reloader = PolicyReloader(loaded, reconciler, components.store, components.reload)
     backend = Backend(
         reader=reader,
@@ -206,7 +203,7 @@ def _run(loaded: LoadedSettings, stack: ExitStack, components: DaemonComponents)
         latest_loop=lambda: reconciler.latest,
         wake=components.wake,
         checks=checks,
-        routes=ingress,
+        routes=reconciler.ingress,
         policies_view=reloader.policies_view,
         stage=components.staging,
     )
@@ -230,8 +227,6 @@ def _run(loaded: LoadedSettings, stack: ExitStack, components: DaemonComponents)
     )
     forward.start()
     stack.callback(forward.close)
-    ingress.start()
-    stack.callback(ingress.stop)
     wake_sources = components.wake_sources
     wake_sources.start()
     stack.callback(wake_sources.stop)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from decimal import Decimal
 
-from burstd.domain.claim import Cause, Claim, ClaimState
+from burstd.domain.claim import Claim, ClaimState
 from burstd.domain.cloud.instance import Instance, Leftover
 from burstd.domain.cloud.offer import Offer
 from burstd.domain.plugins.policy import Remark, Target
@@ -15,22 +14,10 @@ from burstd.domain.plugins.policy import Remark, Target
 class MakeClaim:
     """Write down a new claim and launch it."""
 
-    pool: str
-    slot: str
-    offer: Offer
-    cause: Cause
-    reason: str
-    image: str = ""
-    jobs: tuple[str, ...] = ()
-    users: tuple[str, ...] = ()
-    gang: str = ""
+    claim: Claim
+    """As it is to stand on record; its id and its times are given when it is written down."""
     others: tuple[Offer, ...] = ()
     """Offers of the same provider and market that will do as well, best first."""
-    accounts: tuple[str, ...] = ()
-    reserved: Decimal = Decimal(0)
-    """The most that it may cost, in the offer's currency; 0: no budget."""
-    egress: Decimal = Decimal(0)
-    dedicated_by_policy: bool = False
 
 
 @dataclass(frozen=True, slots=True)

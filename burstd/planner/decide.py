@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 
 from burstd.domain.cloud.offer import Offer
 from burstd.domain.plan import Action, ChangeClaimState, MakeClaim, Plan
@@ -15,10 +16,10 @@ from burstd.planner.lifecycle.gate import drain_unwanted_ready, gate_steps
 from burstd.planner.lifecycle.interruption import notice_remarks, notice_steps
 from burstd.planner.lifecycle.lifecycle import advance_claims
 from burstd.planner.lifecycle.orphans import remove_orphans, reset_slots
-from burstd.planner.offers.budget_reserve import machine_reserve
 from burstd.planner.offers.dedicated import enforce_time_limits
 from burstd.planner.offers.image_rollout import image_for
 from burstd.planner.offers.offers import alternative_offers
+from burstd.planner.offers.planned_claim import planned_claim
 from burstd.planner.policy_chain import PlannerCache, make_target
 from burstd.planner.snapshot_view import SnapshotView, build_view
 from burstd.planner.staging.storage_node import storage_node_steps
@@ -101,12 +102,6 @@ def make_claims(view: SnapshotView, target: Target) -> list[MakeClaim]:
             pool = view.snapshot.pools[want.pool]
             by_offers[key] = image_for(view.snapshot, pool, offer), alternative_offers(pool, want.offers)
         image, others = by_offers[key]
-        reserved, egress = machine_reserve(want, offer, others)
-        claims += [
-            MakeClaim(
-                want.pool, slot, offer, want.cause, want.reason, image, want.jobs, want.users, want.gang, others,
-                want.accounts, reserved, egress, want.dedicated,
-            )
-            for slot in want.slots
-        ]  # fmt: skip
+        claim = planned_claim(want, "", offer, view.snapshot.cluster, view.now, image, others)
+        claims += [MakeClaim(replace(claim, slot=slot), others) for slot in want.slots]
     return claims

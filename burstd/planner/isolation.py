@@ -161,10 +161,8 @@ def action_subjects(action: Action, claims: Mapping[str, str]) -> tuple[str, ...
     match action:
         case ChangeClaimState() | RecordAddress() | ValidateNode() | ProbeMachine() | StartSlurmd() | LaunchMachine():
             found = [node_subject(claims.get(action.claim_id, action.claim_id))]
-        case AdoptMachine():
+        case AdoptMachine() | MakeClaim():
             found = [node_subject(action.claim.slot), *map(job_subject, action.claim.jobs)]
-        case MakeClaim():
-            found = [node_subject(action.slot), *map(job_subject, action.jobs)]
         case RegisterNodes():
             found = [node_subject(name) for name, _ in action.addresses]
         case TerminateMachines():

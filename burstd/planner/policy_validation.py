@@ -25,7 +25,7 @@ from burstd.domain.plugins.policy import (
     Target,
     Want,
 )
-from burstd.domain.slurm.job import Job
+from burstd.domain.slurm.job import Job, users_and_accounts
 from burstd.domain.snapshot import SlurmView, Snapshot
 
 _Texts = tuple[str, ...]
@@ -81,11 +81,9 @@ class PolicyBounds:
         payers = self._payers.get(want.jobs)
         if payers is None:
             rows = [self._jobs[job] for job in want.jobs if job in self._jobs]
-            users, accounts = dict.fromkeys(r.user for r in rows), dict.fromkeys(r.account for r in rows if r.account)
-            payers = self._payers[want.jobs] = tuple(users), tuple(accounts)
-        users_, accounts_ = payers
-        same = want.users == users_ and want.accounts == accounts_
-        return want if same else replace(want, users=users_, accounts=accounts_)
+            payers = self._payers[want.jobs] = users_and_accounts(rows)
+        users, accounts = payers
+        return want if (want.users, want.accounts) == payers else replace(want, users=users, accounts=accounts)
 
     def is_releasable(self, claim_id: object) -> bool:
         """Whether it is a node that may be released."""

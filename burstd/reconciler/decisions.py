@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from burstd.domain.cloud.offer import Pool
 from burstd.domain.plan import Plan
@@ -20,7 +20,6 @@ from burstd.planner.staging.affordable_inputs import jobs_with_affordable_input
 from burstd.planner.staging.input_deadlines import updated_boot_durations
 from burstd.planner.staging.storage_node import storage_node_alarms
 from burstd.planner.timeouts import Tuning
-from burstd.reconciler.memory import LoopState
 from burstd.reconciler.quarantine import Quarantine
 
 
@@ -38,19 +37,21 @@ class DecisionResult:
     """What a decision and the questions around it came to."""
 
     plan: Plan
-    stuck_on_burst_since: Mapping[str, float]
-    stuck_since: Mapping[str, float]
-    boot_durations: Mapping[str, tuple[float, ...]]
-    alarms: tuple[str, ...]
-    affordable_inputs: frozenset[str]
+    stuck_on_burst_since: Mapping[str, float] = field(default_factory=dict)
+    stuck_since: Mapping[str, float] = field(default_factory=dict)
+    boot_durations: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    alarms: tuple[str, ...] = ()
+    affordable_inputs: frozenset[str] = frozenset()
+    """Jobs for whose input a storage node may be paid."""
 
 
 class QuarantiningDecider:
     """Used in the deciding thread. Does nothing but think, and hold what that fails on."""
 
-    def __init__(self, quarantine: Quarantine, loop_state: LoopState, config: Callable[[], RuntimeConfig]) -> None:
+    def __init__(self, quarantine: Quarantine, config: Callable[[], RuntimeConfig]) -> None:
         self._quarantine = quarantine
-        self._loop_state = loop_state
+        self.last = DecisionResult(Plan())
+        """Where the next decision goes on from."""
         self._config = config
         self._decider = Decider()
 
@@ -78,7 +79,8 @@ class QuarantiningDecider:
                 self._quarantine.add_subject(subject, "decision", error)
             quarantined = isolation.with_affected_nodes(snapshot, {*known, *culprits})
             seen, result = self._evaluate(isolation.without_subjects(snapshot, quarantined), self._decider)
-        return seen, replace(result, plan=isolation.plan_without_subjects(result.plan, snapshot, quarantined))
+        self.last = replace(result, plan=isolation.plan_without_subjects(result.plan, snapshot, quarantined))
+        return seen, self.last
 
     def _succeeds_without(self, snapshot: Snapshot, out: Collection[str]) -> bool:
         try:
@@ -90,7 +92,7 @@ class QuarantiningDecider:
     def _evaluate(self, snapshot: Snapshot, decider: Decider) -> tuple[Snapshot, DecisionResult]:
         """All that is worked out from a snapshot; does nothing."""
         snapshot = replace(snapshot, outlook=job_outlooks(snapshot))
-        config, loop_state = self._config(), self._loop_state
+        config, last = self._config(), self.last
         tuning = config.tuning
         plan = decider.decide(snapshot, config.policies, tuning)
         alarms = [f"policy {f.name} failed: {f.error}" for f in plan.target.failed_policies]
@@ -105,9 +107,9 @@ class QuarantiningDecider:
         alarms += [retention] if retention else []
         return snapshot, DecisionResult(
             plan,
-            stuck_on_burst_since(loop_state.stuck_on_burst_since, snapshot, plan.target),
-            stuck_since(loop_state.stuck_since, snapshot, plan.target),
-            updated_boot_durations(loop_state.boot_durations, snapshot, plan.actions),
+            stuck_on_burst_since(last.stuck_on_burst_since, snapshot, plan.target),
+            stuck_since(last.stuck_since, snapshot, plan.target),
+            updated_boot_durations(last.boot_durations, snapshot, plan.actions),
             tuple(alarms),
-            jobs_with_affordable_input(loop_state.affordable_inputs, snapshot, config.policies),
+            jobs_with_affordable_input(last.affordable_inputs, snapshot, config.policies),
         )

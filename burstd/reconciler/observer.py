@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Set
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TypeVar
 
 import structlog
 
 from burstd.domain.claim import Claim
 from burstd.domain.claim import ClaimState as S
-from burstd.domain.clock import Clock
 from burstd.domain.cloud.instance import Instance, InstanceState, Leftover
 from burstd.domain.cloud.offer import Offer
 from burstd.domain.errors import BurstdError, SchedulerRefused, SchedulerUnavailable
 from burstd.domain.plugins.provider import Provider
-from burstd.domain.plugins.scheduler import Scheduler
 from burstd.domain.slurm.node import Node
-from burstd.domain.snapshot import CloudView, Sighting, SlurmView, Unavailable
+from burstd.domain.snapshot import CloudView, SlurmView, Unavailable
 from burstd.planner.isolation import node_subject as subject
 from burstd.planner.lifecycle.ownership import Ownership
-from burstd.reconciler.quarantine import Quarantine
-from burstd.runtime.workers import Workers
+from burstd.reconciler.context import LoopContext
+from burstd.reconciler.machines.progress import ProgressTable, seen_again
+from burstd.runtime.poller import Poller
 
 _T = TypeVar("_T")
 
@@ -37,48 +37,17 @@ class NodeDoubted(BurstdError):
 
 
 @dataclass(slots=True)
-class PollIntervals:
-    """Intervals of all pollers, in seconds; one object for all, which a reload replaces."""
-
-    tick_s: float = 15.0
-    """A loop at least this often."""
-    poll_s: float = 2.0
-    """The queue, where Slurm's state directory cannot be watched."""
-    slurm_fast_s: float = 0.4
-    """The queue and the nodes, while a node is about to register or a bound job to start."""
-    cloud_poll_s: float = 15.0
-    cloud_fast_s: float = 1.0
-    """While something of the provider's is about to change."""
-    sweep_polls: float = 4.0
-    """Leftovers are looked for at every so many polls of the cloud, ..."""
-    sweep_fast_s: float = 2.0
-    """... and so often while some are waited for."""
-    offers_s: float = 300.0
-    notices_s: float = 5.0
-    """The queues of notices and, where Slurm's state directory is watched, the nodes, while there are spot machines."""
-    notices_idle_s: float = 60.0
-    image_polls: float = 4.0
-    """The versions of images, where a cloud has them, at every so many polls of the cloud."""
-    validation_retry_s: float = 0.5
-    call_retry_s: float = 2.0
-    """First pause before a failed call is repeated; doubles to a minute."""
-
-
-@dataclass(slots=True)
 class _ProviderState:
     """What is known of one provider."""
 
+    provider: Provider
     view: CloudView
-    listing: bool = False
-    list_due: float = 0.0
-    offers_due: float = 0.0
+    listing: Poller
+    offers: Poller
     last_sweep: float = float("-inf")
     """When leftovers were last asked for."""
-    reading_offers: bool = False
     listing_took_s: float = 0.0
     """How long the last listing took, in seconds."""
-    calls: int = 0
-    failures: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,35 +60,19 @@ class _Listing:
 class Observer:
     """Keeps the last view of every cloud and counts in how many listings in a row something was missing or stray."""
 
-    def __init__(
-        self,
-        providers: Mapping[str, Provider],
-        scheduler: Scheduler,
-        workers: Workers,
-        clock: Clock,
-        intervals: PollIntervals,
-        claims: Callable[[], tuple[Claim, ...]],
-        quarantine: Quarantine,
-    ) -> None:
-        self._providers = providers
-        self._scheduler = scheduler
-        self._workers = workers
-        self._clock = clock
-        self._intervals = intervals
-        self._claims = claims
-        self._quarantine = quarantine
+    def __init__(self, context: LoopContext, progress: ProgressTable) -> None:
+        self._context = context
+        self._progress = progress
         never = Unavailable("not read yet", 0.0)
         self._provider_states = {
-            name: _ProviderState(CloudView(never, never, never, 0.0, p.idempotency, p.settle_s))
-            for name, p in providers.items()
+            name: _ProviderState(
+                p, CloudView(never, never, never, 0.0, p.idempotency, p.settle_s), *self._pollers(name)
+            )
+            for name, p in context.providers.items()
         }
         self._slurm: SlurmView | Unavailable = never
         self._last_busy: dict[str, float] = {}
         """When each node was last seen with a job on it, in burstd's time."""
-        self._ever_listed: set[str] = set()
-        """Claims whose machine a list has shown."""
-        self.missing_sightings: dict[str, Sighting] = {}
-        self.orphan_sightings: dict[str, Sighting] = {}
 
     def cloud_views(self) -> dict[str, CloudView]:
         """The last view of each provider."""
@@ -127,18 +80,18 @@ class Observer:
 
     def read_slurm(self) -> SlurmView | Unavailable:
         """Reads Slurm: three commands, whatever its size."""
-        read = self._clock.now()
+        read = self._context.clock.now()
         try:
             # In this order: a job that starts between the two must not look as if it still waited for its node.
-            nodes = {node.name: node for node in self._scheduler.nodes()}
+            nodes = {node.name: node for node in self._context.scheduler.nodes()}
             for name, node in nodes.items():
-                with self._quarantine.contain_errors("reading Slurm", subject(name)):
-                    if node.unreliable_because and subject(name) not in self._quarantine:
+                with self._context.quarantine.contain_errors("reading Slurm", subject(name)):
+                    if node.unreliable_because and subject(name) not in self._context.quarantine:
                         raise NodeDoubted(node.unreliable_because)
                     nodes[name] = self._with_last_busy(node, read)
-            jobs = tuple(self._scheduler.jobs())
-            reservations = tuple(self._scheduler.reservations())
-            version = "{}.{:02}.{}".format(*self._scheduler.version())
+            jobs = tuple(self._context.scheduler.jobs())
+            reservations = tuple(self._context.scheduler.reservations())
+            version = "{}.{:02}.{}".format(*self._context.scheduler.version())
         except (SchedulerUnavailable, SchedulerRefused, ValueError) as error:
             if isinstance(error, ValueError):
                 log.error("slurm says something that is not understood", exc_info=error)
@@ -163,62 +116,63 @@ class Observer:
         seen = max(reported, self._last_busy.get(node.name, 0.0))
         return node if seen == node.last_busy else replace(node, last_busy=seen)
 
+    def _pollers(self, name: str) -> tuple[Poller, Poller]:
+        """Of its machines, and of its offers."""
+        context, pace = self._context, self._context.intervals
+        return (
+            Poller(
+                context.workers, context.clock, f"{name}:list", f"machines of {name}",
+                interval_s=lambda: pace.cloud_poll_s, retry_s=lambda: pace.call_retry_s,
+                most_s=lambda: 4 * pace.cloud_poll_s,
+            ),
+            Poller(
+                context.workers, context.clock, f"{name}:list", f"offers of {name}",
+                interval_s=lambda: pace.offers_s, retry_s=lambda: pace.cloud_poll_s, most_s=lambda: pace.cloud_poll_s,
+            ),
+        )  # fmt: skip
+
     def start_due_listings(self, claims: tuple[Claim, ...]) -> None:
         """Starts the listings that are due, each in its provider's own lane; their results come with ``drain``."""
-        now = self._clock.now()
+        self._hasten_listings(claims)
         for name, watch in self._provider_states.items():
-            # A cloud that fails is given its pause, whatever is waited for.
-            if not watch.failures and any(c.state in _CHANGING and c.offer.provider == name for c in claims):
-                watch.list_due = min(watch.list_due, self._earliest_listing(watch))
-            if not watch.listing and now >= watch.list_due:
+            if watch.listing.is_due:
                 self._list(name, watch)
-            if not watch.reading_offers and now >= watch.offers_due:
-                self._read_offers(name, watch)
+            watch.offers.poll(
+                lambda provider=watch.provider: tuple(provider.offers()),  # type: ignore[misc]
+                partial(self._keep_offers, watch), partial(self._offers_failed, watch),
+            )  # fmt: skip
+
+    def _hasten_listings(self, claims: tuple[Claim, ...]) -> None:
+        for name, watch in self._provider_states.items():
+            if any(c.state in _CHANGING and c.offer.provider == name for c in claims):
+                watch.listing.hasten(self._earliest_listing(watch))
 
     def list_soon(self, provider: str) -> None:
         """The next listing of this provider is due at once."""
-        if provider in self._provider_states and not self._provider_states[provider].failures:
-            self._provider_states[provider].list_due = 0.0
+        if provider in self._provider_states:
+            self._provider_states[provider].listing.hasten(0.0)
 
     def next_listing(self, claims: tuple[Claim, ...]) -> float:
         """When the next listing is due, in burstd's time."""
-        due = float("inf")
-        for name, watch in self._provider_states.items():
-            listing = watch.list_due
-            if not watch.failures and any(c.state in _CHANGING and c.offer.provider == name for c in claims):
-                listing = min(listing, self._earliest_listing(watch))
-            due = min(
-                due,
-                float("inf") if watch.listing else listing,
-                float("inf") if watch.reading_offers else watch.offers_due,
-            )
-        return due
+        self._hasten_listings(claims)
+        every = [poller for watch in self._provider_states.values() for poller in (watch.listing, watch.offers)]
+        return min((poller.next_due() for poller in every), default=float("inf"))
 
     def _earliest_listing(self, watch: _ProviderState) -> float:
         """While something is about to change. At most a fifth of the time goes to listing: a long list is read less."""
         return watch.view.instances_listed + max(
-            self._intervals.cloud_fast_s, min(5 * watch.listing_took_s, self._intervals.cloud_poll_s)
+            self._context.intervals.cloud_fast_s, min(5 * watch.listing_took_s, self._context.intervals.cloud_poll_s)
         )
 
     def _list(self, name: str, watch: _ProviderState) -> None:
-        provider, begun = self._providers[name], self._clock.now()
-        watch.listing = True
+        begun = self._context.clock.now()
         sweep = self._sweep_due(name, watch, begun)
 
-        def work() -> _Listing:
-            return _Listing(tuple(provider.instances()), _list_leftovers(provider) if sweep else None)
+        def read() -> _Listing:
+            return _Listing(tuple(watch.provider.instances()), _list_leftovers(watch.provider) if sweep else None)
 
-        def done(result: _Listing | Exception) -> None:
-            watch.listing = False
-            watch.calls += 1
-            if isinstance(result, Exception):
-                self._list_failed(name, watch, result)
-                return
-            if watch.failures:
-                log.info("cloud can be listed again", provider=name)
-            watch.failures = 0
-            watch.listing_took_s = self._clock.now() - begun
-            watch.list_due = begun + self._intervals.cloud_poll_s
+        def keep(result: _Listing) -> None:
+            watch.listing_took_s = self._context.clock.now() - begun
             watch.view = replace(watch.view, instances=result.instances, instances_listed=begun)
             if isinstance(result.leftovers, Exception):
                 self._sweep_failed(name, watch, result.leftovers)
@@ -227,18 +181,23 @@ class Observer:
             watch.last_sweep = begun if sweep else watch.last_sweep
             self._count_missing_and_orphans(name, watch.view, result)
 
-        self._workers.submit(f"{name}:list", work, done)
+        def fail(error: Exception) -> None:
+            # What was seen before is out of date: nothing may be destroyed on it.
+            gone = Unavailable(str(error) or type(error).__name__, watch.view.instances_listed)
+            watch.view = replace(watch.view, instances=gone, leftovers=gone)
+
+        watch.listing.poll(read, keep, fail)
 
     def _sweep_due(self, name: str, watch: _ProviderState, now: float) -> bool:
         """Leftovers are calls of their own, often several: they are listed when one is waited for, else seldom."""
-        view, intervals = watch.view, self._intervals
+        view, intervals = watch.view, self._context.intervals
         living = {i.claim_id for i in _or_empty(view.instances) if not i.state.ended} | {
             i.id for i in _or_empty(view.instances) if not i.state.ended
         }
         waited = any(
             c.state is S.TERMINATING and c.offer.provider == name and not living & {c.id, c.instance_id}
-            for c in self._claims()
-        ) or any(f"{name}/{left.id}" in self.orphan_sightings for left in _or_empty(view.leftovers))
+            for c in self._context.store.claims()
+        ) or any(self._progress.orphan_sighting(f"{name}/{left.id}") for left in _or_empty(view.leftovers))
         soon = waited or isinstance(view.leftovers, Unavailable)
         return now >= watch.last_sweep + (
             intervals.sweep_fast_s if soon else intervals.sweep_polls * intervals.cloud_poll_s
@@ -254,44 +213,17 @@ class Observer:
             watch.view, leftovers=Unavailable(str(error) or type(error).__name__, watch.view.leftovers_listed)
         )
 
-    def _list_failed(self, name: str, watch: _ProviderState, error: Exception) -> None:
-        if not isinstance(error, BurstdError):
-            log.error("provider broke while listing", provider=name, exc_info=error)
-        elif not watch.failures:
-            log.warning("cloud cannot be listed", provider=name, error=str(error))
-        watch.failures += 1
-        pause = min(self._intervals.call_retry_s * 2 ** min(watch.failures - 1, 10), self._intervals.cloud_poll_s * 4)
-        watch.list_due = self._clock.now() + pause
-        # What was seen before is out of date: nothing may be destroyed on it.
-        gone = Unavailable(str(error) or type(error).__name__, watch.view.instances_listed)
-        watch.view = replace(watch.view, instances=gone, leftovers=gone)
+    def _keep_offers(self, watch: _ProviderState, offers: tuple[Offer, ...]) -> None:
+        watch.view = replace(watch.view, offers=offers)
 
-    def _read_offers(self, name: str, watch: _ProviderState) -> None:
-        provider = self._providers[name]
-        watch.reading_offers = True
-
-        def done(result: tuple[Offer, ...] | Exception) -> None:
-            watch.reading_offers = False
-            watch.calls += 1
-            now = self._clock.now()
-            if isinstance(result, Exception):
-                if not isinstance(result, BurstdError):
-                    log.error("provider broke while telling its offers", provider=name, exc_info=result)
-                else:
-                    log.warning("offers cannot be read", provider=name, error=str(result))
-                watch.offers_due = now + self._intervals.cloud_poll_s
-                # Prices do not rot in minutes: the last offers stay in force.
-                if isinstance(watch.view.offers, Unavailable):
-                    watch.view = replace(watch.view, offers=Unavailable(str(result), watch.view.offers.since))
-            else:
-                watch.offers_due = now + self._intervals.offers_s
-                watch.view = replace(watch.view, offers=result)
-
-        self._workers.submit(f"{name}:list", lambda: tuple(provider.offers()), done)
+    def _offers_failed(self, watch: _ProviderState, error: Exception) -> None:
+        # Prices do not rot in minutes: the last offers stay in force.
+        if isinstance(watch.view.offers, Unavailable):
+            watch.view = replace(watch.view, offers=Unavailable(str(error), watch.view.offers.since))
 
     def _count_missing_and_orphans(self, name: str, view: CloudView, listing: _Listing) -> None:
         """Counts what is missing and what is stray in one complete listing."""
-        claims = {c.id: c for c in self._claims()}
+        claims = {c.id: c for c in self._context.store.claims()}
         ownership = Ownership(claims.values(), listing.instances)
         alive = {ownership.claim_of(i) for i in listing.instances if not i.state.ended}
         without_error = {
@@ -299,13 +231,12 @@ class Observer:
             if not i.state.ended and i.state is not InstanceState.ERROR
         }  # fmt: skip
         listed = {ownership.claim_of(i) for i in listing.instances}
-        self._ever_listed = (self._ever_listed | alive) & claims.keys()
+        for claim_id in alive & claims.keys():
+            self._progress.claims[claim_id].ever_listed = True
         for claim in claims.values():
             if claim.offer.provider == name:
-                with self._quarantine.contain_errors("listing", subject(claim.slot)):
+                with self._context.quarantine.contain_errors("listing", subject(claim.slot)):
                     self._count_if_missing(claim, view, alive=alive, without_error=without_error, listed=listed)
-        for gone in self.missing_sightings.keys() - claims.keys():
-            del self.missing_sightings[gone]
         stray = {
             f"{name}/{i.id}"
             for i in listing.instances
@@ -316,11 +247,8 @@ class Observer:
             seen |= {f"{name}/{left.id}" for left in listing.leftovers if left.claim_id not in claims}
         else:
             # Not listed this time: what was stray stays so, and is not counted again.
-            stray |= self.orphan_sightings.keys() & {f"{name}/{left.id}" for left in _or_empty(view.leftovers)}
-        for key in [k for k in self.orphan_sightings if k.startswith(f"{name}/") and k not in stray | seen]:
-            del self.orphan_sightings[key]
-        for key in seen:
-            self.orphan_sightings[key] = _seen_again(self.orphan_sightings.get(key), view.instances_listed)
+            stray |= {f"{name}/{left.id}" for left in _or_empty(view.leftovers)}
+        self._progress.count_orphans(f"{name}/", seen, kept=stray | seen, at=view.instances_listed)
 
     def _count_if_missing(
         self, claim: Claim, view: CloudView, *, alive: Set[str], without_error: Set[str], listed: Set[str]
@@ -331,12 +259,13 @@ class Observer:
         # Before it was a node, one in error is a launch that the cloud refuses late.
         is_listed = claim.id in (without_error if claim.state in _REGISTERED else alive)
         # A list may lag by minutes: a new machine that it has never shown is waited for while it may boot.
-        late = claim.state not in _REGISTERED and claim.id not in self._ever_listed and claim.id not in listed
+        progress = self._progress.claims[claim.id]
+        late = claim.state not in _REGISTERED and not progress.ever_listed and claim.id not in listed
         # A launch without an answer is absent by right until it was asked for again.
         if is_listed or not due or late or (claim.state is S.LAUNCHING and not claim.instance_id):
-            self.missing_sightings.pop(claim.id, None)
+            progress.missing = None
         else:
-            self.missing_sightings[claim.id] = _seen_again(self.missing_sightings.get(claim.id), view.instances_listed)
+            progress.missing = seen_again(progress.missing, view.instances_listed)
 
 
 def _list_leftovers(provider: Provider) -> tuple[Leftover, ...] | Exception:
@@ -349,7 +278,3 @@ def _list_leftovers(provider: Provider) -> tuple[Leftover, ...] | Exception:
 
 def _or_empty(things: tuple[_T, ...] | Unavailable) -> tuple[_T, ...]:
     return () if isinstance(things, Unavailable) else things
-
-
-def _seen_again(seen: Sighting | None, at: float) -> Sighting:
-    return Sighting(1, at) if seen is None else Sighting(seen.times + 1, seen.first)

@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
 
 import structlog
 
-from burstd.db import Store, StoreError
+from burstd.db import StoreError
 from burstd.db.record_mark import DOUBT_KEY
 from burstd.domain.claim import Cause, Claim, ClaimState
-from burstd.domain.clock import Clock
 from burstd.domain.cloud.offer import Pool
 from burstd.domain.errors import SchedulerUnavailable
 from burstd.domain.plan import Plan
 from burstd.domain.plugins.policy import Policy
-from burstd.domain.plugins.provider import Provider
-from burstd.domain.plugins.scheduler import Scheduler
-from burstd.domain.plugins.validator import NodeValidator
 from burstd.domain.slurm.option_change import OptionChange
-from burstd.domain.snapshot import SlurmView, Snapshot, Unavailable
+from burstd.domain.snapshot import RuntimeState, SlurmView, Snapshot, Unavailable
 from burstd.domain.staging import StagingView
 from burstd.domain.storage_node import StorageNodeView
 from burstd.planner import isolation
@@ -30,25 +26,21 @@ from burstd.planner.forecast.outlook import job_outlooks
 from burstd.planner.lifecycle.adoption import doubt_alarm, unlisted_slots
 from burstd.planner.lifecycle.listing import listing_breakers
 from burstd.planner.policy_chain import make_target
+from burstd.reconciler.context import LoopContext
 from burstd.reconciler.decisions import QuarantiningDecider, RuntimeConfig
 from burstd.reconciler.executor import Executor
-from burstd.reconciler.machines.adopter import Adopter
-from burstd.reconciler.machines.circuit_breakers import CircuitBreakers
-from burstd.reconciler.machines.interruptions import Interruptions
-from burstd.reconciler.machines.launcher import Launcher
+from burstd.reconciler.machines.progress import ProgressTable
 from burstd.reconciler.machines.storage_nodes import StorageNodeNeeds
-from burstd.reconciler.machines.terminator import Terminator
-from burstd.reconciler.memory import LoopState
-from burstd.reconciler.observer import Observer, PollIntervals
+from burstd.reconciler.observer import Observer
 from burstd.reconciler.policy_guard import copies_for_trial
 from burstd.reconciler.pollers.image_versions import ImageVersionPoller
+from burstd.reconciler.pollers.ingress import JobIngress
 from burstd.reconciler.pollers.job_comments import JobCommenting
 from burstd.reconciler.pollers.job_history import JobHistoryRecorder
 from burstd.reconciler.pollers.spot_notices import SpotNoticePoller
-from burstd.reconciler.quarantine import LOOP_ERRORS, Quarantine
+from burstd.reconciler.quarantine import LOOP_ERRORS
 from burstd.reconciler.what_if import ThrottledWhatIf
-from burstd.runtime.clock import HeadClockMonitor, clock_alarm
-from burstd.runtime.workers import Workers
+from burstd.runtime.clock import clock_alarm
 
 log = structlog.get_logger(__name__)
 
@@ -101,84 +93,32 @@ class Reconciler:
 
     def __init__(
         self,
-        *,
-        cluster: str,
+        context: LoopContext,
         config: RuntimeConfig,
-        intervals: PollIntervals,
-        store: Store,
-        scheduler: Scheduler,
-        providers: Mapping[str, Provider],
-        validator: NodeValidator,
-        workers: Workers,
-        clock: Clock,
-        user_data: Callable[[Pool, str], str],
-        new_id: Callable[[], str],
-        is_authentic: Callable[[str], bool],
         staging: StagingSubsystem | None = None,
         comments: JobCommenting | None = None,
-        quarantine: Quarantine | None = None,
     ) -> None:
-        """``new_id`` gives ids of claims, ``made_here`` tells those it gave; ``holds`` is shared with ``comments``."""
+        """Calls nothing yet."""
         self.config = config
-        self._quarantine = quarantine or Quarantine(clock)
-        self._providers = frozenset(providers)
+        self._context, self._store = context, context.store
+        self._staging = staging
+        self._comments = comments
         self._data_views: Mapping[str, StagingView] = {}
         """The last state of staging."""
-        self._comments = comments
-        self._staging = staging
         self._staging_due = self._due = float("inf")
-        self._cluster = cluster
-        self._intervals = intervals
-        self._store = store
-        self._workers = workers
-        self._clock = clock
-        self._loop_state = LoopState(intervals, clock.now())
+        self._process_start = context.clock.now()
+        """When the process began, or went on after a sleep."""
         self._what_if = ThrottledWhatIf()
-        self._decider = QuarantiningDecider(self._quarantine, self._loop_state, lambda: self.config)
-        self._observer = Observer(providers, scheduler, workers, clock, intervals, store.claims, self._quarantine)
-        self._validator = validator
-        self._storage_needs = StorageNodeNeeds(store)
-        self._image_poller = ImageVersionPoller(providers, workers, clock, intervals)
-        breakers = CircuitBreakers(store, clock, self._image_poller.versions)
-        terminator = Terminator(
-            store=store, providers=providers, workers=workers, clock=clock,
-            loop_state=self._loop_state, observer=self._observer, quarantine=self._quarantine,
-        )  # fmt: skip
-        launcher = Launcher(
-            cluster=cluster,
-            store=store,
-            providers=providers,
-            workers=workers,
-            clock=clock,
-            loop_state=self._loop_state,
-            user_data=user_data,
-            pools=self._pools,
-            new_id=new_id,
-            breakers=breakers,
-            quarantine=self._quarantine,
-        )
-        self._notice_poller = SpotNoticePoller(providers, workers, clock, intervals, self._quarantine)
-        self._history = JobHistoryRecorder(store, self._slots, self._quarantine)
-        self._interruptions = Interruptions(store, scheduler, self._loop_state, self._quarantine)
-        self._adopter = Adopter(store, new_id, is_authentic)
-        self.head_clock = HeadClockMonitor()
-        self._executor = Executor(
-            store=store,
-            scheduler=scheduler,
-            providers=providers,
-            validator=validator,
-            workers=workers,
-            clock=clock,
-            loop_state=self._loop_state,
-            breakers=breakers,
-            launcher=launcher,
-            terminator=terminator,
-            interruptions=self._interruptions,
-            adopter=self._adopter,
-            head_clock=self.head_clock,
-            quarantine=self._quarantine,
-            pools=self._pools,
-        )
+        self._decider = QuarantiningDecider(context.quarantine, lambda: self.config)
+        self._progress = ProgressTable()
+        self._observer = Observer(context, self._progress)
+        self._storage_needs = StorageNodeNeeds(context.store)
+        self._image_poller = ImageVersionPoller(context)
+        self._notice_poller = SpotNoticePoller(context)
+        self._history = JobHistoryRecorder(context, self._slots)
+        self._executor = Executor(context, self._progress, self._observer, self._image_poller.versions, self._pools)
+        self.head_clock = self._executor.head_clock
+        self.ingress = JobIngress(context)
         self.latest: tuple[Snapshot, Plan] | None = None
         """Of the last whole loop."""
         self.queue_is_watched = False
@@ -194,7 +134,7 @@ class Reconciler:
     def _store_nodes(self, storage: Sequence[Claim], now: float) -> tuple[StorageNodeView, ...]:
         configured = self._staging.store_nodes() if self._staging is not None else ()
         return self._storage_needs.with_needs(
-            configured, storage, self._slots(), self._loop_state.affordable_inputs, now
+            configured, storage, self._slots(), self._decider.last.affordable_inputs, now
         )
 
     def _slots(self) -> set[str]:
@@ -204,19 +144,19 @@ class Reconciler:
         """One loop. Returns seconds until the next is due if nothing wakes it before; 0: at once."""
         self._note_sleep()
         pause = self._step()
-        self._due = self._clock.now() + pause
+        self._due = self._context.clock.now() + pause
         return pause
 
     def _note_sleep(self) -> None:
         """After SIGSTOP, or on a machine that was suspended, time without a loop does not count."""
-        late = self._clock.now() - self._due
+        late = self._context.clock.now() - self._due
         if late > SLEEP_DETECTED_S:
             log.warning("burstd did not run, and begins to count anew", seconds=round(late))
-            self._loop_state.process_start = self._clock.now()
+            self._process_start = self._context.clock.now()
 
     def _step(self) -> float:
         try:
-            changed = self._workers.run_callbacks(self._quarantine_queue)
+            changed = self._context.workers.run_callbacks(self._quarantine_queue)
             self._store.expire_scale_overrides()
             snapshot = self.observe()
             if self._staging is not None:
@@ -226,35 +166,32 @@ class Reconciler:
             snapshot, result = self._decider.decide(snapshot)
             plan = result.plan
             self.latest = (snapshot, plan)
-            self._loop_state.stuck_on_burst_since = result.stuck_on_burst_since
-            self._loop_state.stuck_since = result.stuck_since
-            self._loop_state.boot_durations = result.boot_durations
-            self._loop_state.affordable_inputs = result.affordable_inputs
             changed += self._executor.apply(plan)
             changed += self._settle_doubt(snapshot, plan)
             # After the deeds: thousands of new remarks take most of a second, and no launch should wait for them.
             self._store.record_remarks(plan.remarks, _JobOwners(snapshot).owner)
             if self._comments is not None:
                 self._comments.step(snapshot, plan)
+            self.ingress.close_finished(snapshot)
         except SchedulerUnavailable as error:
             log.warning("slurm stopped answering, the rest of the plan waits", error=str(error))
-            return self._intervals.poll_s
+            return self._context.intervals.poll_s
         except StoreError as error:
             # Nothing is asked of a cloud that was not written down first: no space means no launch.
             self._raise_alarm(f"the record cannot be written: {error}")
             return STORE_RETRY_S
         except Exception as error:  # noqa: BLE001  logged with its traceback, and an alarm; the next loop tries again
-            self._quarantine.add_subject(LOOP_SUBJECT, "step", error)
-            self._raise_alarm("; ".join(self._quarantine.alarms()))
-            return self._intervals.tick_s
-        clock = clock_alarm(self._clock.wall(), self._clock.now())
+            self._context.quarantine.add_subject(LOOP_SUBJECT, "step", error)
+            self._raise_alarm("; ".join(self._context.quarantine.alarms()))
+            return self._context.intervals.tick_s
+        clock = clock_alarm(self._context.clock.wall(), self._context.clock.now())
         failed = [alarm for alarm in (doubt_alarm(snapshot), clock, self.head_clock.why_wrong()) if alarm]
-        failed += [*self._quarantine.alarms(), *result.alarms]
+        failed += [*self._context.quarantine.alarms(), *result.alarms]
         failed += self._staging.alarms() if self._staging is not None else []
         failed += self._notice_poller.alarms()
         failed += self._image_poller.alarms()
-        failed += self._validator.alarms()
-        self._raise_alarm("; ".join([*failed, *self._loop_state.alarms(self._clock.now())]))
+        failed += self._context.validator.alarms()
+        self._raise_alarm("; ".join([*failed, *self._executor.slurm.alarms(self._context.clock.now())]))
         return 0.0 if changed else self._seconds_until_due(snapshot, plan.target.wake_at)
 
     def _settle_doubt(self, snapshot: Snapshot, plan: Plan) -> int:
@@ -262,7 +199,7 @@ class Reconciler:
         if (
             not snapshot.record_doubt
             or plan.actions
-            or self._quarantine.alarms()
+            or self._context.quarantine.alarms()
             or isinstance(snapshot.slurm, Unavailable)
         ):
             return 0
@@ -271,7 +208,7 @@ class Reconciler:
         for cloud in snapshot.clouds.values():
             if (
                 isinstance(cloud.instances, Unavailable)
-                or cloud.instances_listed <= self._loop_state.process_start + cloud.settle_s
+                or cloud.instances_listed <= self._process_start + cloud.settle_s
             ):
                 return 0
             if isinstance(cloud.offers, Unavailable):
@@ -290,20 +227,22 @@ class Reconciler:
         if isinstance(error, LOOP_ERRORS):
             raise error
         provider = queue_name.partition(":")[0]
-        self._quarantine.add_subject(
-            isolation.cloud_subject(provider) if provider in self._providers else f"the results of {queue_name}",
+        self._context.quarantine.add_subject(
+            isolation.cloud_subject(provider)
+            if provider in self._context.providers
+            else f"the results of {queue_name}",
             "result",
             error,
         )
 
     def _step_staging(self, snapshot: Snapshot, staging: StagingSubsystem) -> Snapshot:
         """With what staging says. Where burstd fails on it, what it said last counts: nodes with output stay kept."""
-        with self._quarantine.contain_errors("step", "staging"):
+        with self._context.quarantine.contain_errors("step", "staging"):
             self._staging_due = staging.step(snapshot.slurm, (*snapshot.claims, *snapshot.storage_claims))
             nodes = self._store_nodes(snapshot.storage_claims, snapshot.now)
             self._data_views = staging.views()
             return replace(snapshot, data=self._data_views, storage_nodes=nodes)
-        self._staging_due = self._clock.now() + self._intervals.tick_s
+        self._staging_due = self._context.clock.now() + self._context.intervals.tick_s
         # Nothing is let go, or begun, on data that may be out of date.
         return replace(snapshot, data=self._data_views, paused=snapshot.paused or "burstd fails on staging")
 
@@ -319,7 +258,7 @@ class Reconciler:
         """Clouds first, then Slurm, the store last: a claim written meanwhile must not count as an orphan."""
         clouds = self._observer.cloud_views()
         slurm = self._observer.read_slurm()
-        now = self._clock.now()
+        now = self._context.clock.now()
         claims = self._store.claims()
         self._observer.start_due_listings(claims)
         self._notice_poller.poll(claims)
@@ -328,12 +267,10 @@ class Reconciler:
         bound = {}
         if not isinstance(slurm, Unavailable):
             bound = {r.job_id: r.nodes for r in slurm.reservations if r.job_id}
-            for job_id in bound:
-                self._loop_state.bound_since.setdefault(job_id, now)
-        machines = self._adopter.find_unknown(clouds, claims)
+        machines = self._executor.adopter.find_unknown(clouds, claims)
         snapshot = Snapshot(
             now=now,
-            cluster=self._cluster,
+            cluster=self._context.cluster,
             pools=self.config.pools,
             slurm=slurm,
             clouds=clouds,
@@ -344,10 +281,10 @@ class Reconciler:
             recent_launches=self._store.recent_launches(now - HOUR_S),
             paused=self._store.metadata(PAUSED_KEY),
             bound=bound,
-            runtime_state=replace(
-                self._loop_state.progress(self._observer, now), notices=self._notice_poller.notices_by_claim(claims)
+            runtime_state=self._runtime_state(claims, bound, now),
+            interruptions=self._executor.slurm.interruptions.interrupted_runs(
+                () if isinstance(slurm, Unavailable) else slurm.jobs
             ),
-            interruptions=self._interruptions.interrupted_runs(() if isinstance(slurm, Unavailable) else slurm.jobs),
             data=self._data_views,
             storage_claims=storage,
             storage_nodes=self._store_nodes(storage, now),
@@ -361,14 +298,26 @@ class Reconciler:
             record_doubt=self._store.metadata(DOUBT_KEY),
         )
         self.head_clock.forget_machines({claim.id for claim in claims}, now)
-        clock_breakers = self.head_clock.clock_breakers(self._providers, now)
+        clock_breakers = self.head_clock.clock_breakers(self._context.providers, now)
         return replace(snapshot, breakers=(*snapshot.breakers, *listing_breakers(snapshot), *clock_breakers))
+
+    def _runtime_state(self, claims: Sequence[Claim], bound: Mapping[str, object], now: float) -> RuntimeState:
+        self._progress.follow(claims, now)
+        state = self._executor.slurm.runtime_state(now, bound, self._progress.runtime_state(now))
+        return replace(
+            state,
+            process_start=self._process_start,
+            notices=self._notice_poller.notices_by_claim(claims),
+            stuck_on_burst_since=dict(self._decider.last.stuck_on_burst_since),
+            stuck_since=dict(self._decider.last.stuck_since),
+            boot_durations=dict(self._decider.last.boot_durations),
+        )
 
     def preview(self) -> tuple[Snapshot, Plan]:
         """What the next loop would do; changes nothing."""
         snapshot = self.observe()
         snapshot = isolation.without_subjects(
-            snapshot, isolation.with_affected_nodes(snapshot, self._quarantine.quarantined_subjects(snapshot))
+            snapshot, isolation.with_affected_nodes(snapshot, self._context.quarantine.quarantined_subjects(snapshot))
         )
         snapshot = replace(snapshot, outlook=job_outlooks(snapshot))
         return snapshot, decide(snapshot, copies_for_trial(self.config.policies), self.config.tuning)
@@ -391,24 +340,24 @@ class Reconciler:
 
     def _seconds_until_due(self, snapshot: Snapshot, recheck_at: float) -> float:
         """Until the next thing that no hint tells of; ``look_at``: when the next job begins to count."""
-        now = self._clock.now()
+        now = self._context.clock.now()
         # Nobody tells when a node registers or a bound job starts.
         change_is_near = bool(snapshot.bound) or any(
             c.state in (ClaimState.VALIDATING, ClaimState.READY) for c in snapshot.claims
         )
         slurm = (
-            self._intervals.slurm_fast_s
+            self._context.intervals.slurm_fast_s
             if change_is_near
-            else self._intervals.tick_s
+            else self._context.intervals.tick_s
             if self.queue_is_watched
-            else self._intervals.poll_s
+            else self._context.intervals.poll_s
         )
         # A machine may tell Slurm by itself that it ends.
-        slurm = min(slurm, self._intervals.notices_s) if any(c.offer.spot for c in snapshot.claims) else slurm
+        slurm = min(slurm, self._context.intervals.notices_s) if any(c.offer.spot for c in snapshot.claims) else slurm
         pins = min((pin.until for pin in snapshot.pins if pin.until is not None), default=float("inf"))
         every = (*snapshot.claims, *snapshot.storage_claims)
         due = min(
-            self._loop_state.next_retry(now),
+            self._progress.next_retry(now),
             self._observer.next_listing(every),
             self._notice_poller.next_poll(every),
             self._image_poller.next_poll(),
@@ -423,4 +372,4 @@ class Reconciler:
     def reload(self, config: RuntimeConfig) -> None:
         """New pools, policies and times from the next loop on."""
         self.config = replace(config)
-        self._quarantine.clear()
+        self._context.quarantine.clear()

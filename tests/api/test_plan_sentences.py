@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import get_args
 
 import pytest
@@ -47,7 +48,7 @@ ADOPTED = Claim(
 SENTENCES: list[tuple[Action, str]] = [
     (AdoptMachine(ADOPTED), "adopt instance i-9 at sandbox as gpu6, in_service: it was not on record"),
     (
-        MakeClaim("gpu", "gpu6", G4, Cause.DEMAND, "for job 104", jobs=("104",)),
+        MakeClaim(replace(ADOPTED, reason="for job 104", jobs=("104",))),
         "start a machine for gpu6 (pool gpu) as sandbox/local/a/g4/on-demand at 3.06 EUR/h: for job 104",
     ),
     (LaunchMachine("c-gpu3", "no answer"), "ask the cloud for the machine of gpu3 again: no answer"),
@@ -102,7 +103,7 @@ def test_no_kind_of_step_is_left_out() -> None:
 
 
 def test_claims_made_alike_are_one_step() -> None:
-    made = [MakeClaim("gpu", slot, G4, Cause.PIN, "floor 4", jobs=()) for slot in ("gpu6", "gpu7")]
+    made = [MakeClaim(replace(ADOPTED, slot=slot, reason="floor 4")) for slot in ("gpu6", "gpu7")]
     [step] = plan_view(SNAPSHOT, Plan(tuple(made)), NOW).steps
     assert step.text.startswith("start 2 machines for gpu[6-7] (pool gpu) as ")
     assert step.nodes == ["gpu6", "gpu7"]

@@ -29,8 +29,9 @@ from burstd.domain.plugins.policy import Policy
 from burstd.domain.plugins.provider import Idempotency, LaunchOutcome, LaunchRequest
 from burstd.domain.slurm.shape import Gres, Shape
 from burstd.planner.timeouts import Tuning
+from burstd.reconciler.context import LoopContext, PollIntervals
 from burstd.reconciler.decisions import RuntimeConfig
-from burstd.reconciler.observer import PollIntervals
+from burstd.reconciler.quarantine import Quarantine
 from burstd.reconciler.reconciler import Reconciler
 from burstd.runtime import logs
 from burstd.runtime.clock import SteadyClock
@@ -157,9 +158,8 @@ class LoopBench:
         clock, number = SteadyClock(), itertools.count()
         self.store = Store.open(folder / "burstd.db", clock)
         self.workers = ThreadWorkers(Wake(), 4)
-        self.reconciler = Reconciler(
+        context = LoopContext(
             cluster="bench",
-            config=RuntimeConfig(pools, policies, Tuning()),
             intervals=PollIntervals(),
             store=self.store,
             scheduler=CommandScheduler(SlurmCommands(self.meter)),
@@ -170,7 +170,9 @@ class LoopBench:
             user_data=lambda _pool, _provider: "#cloud-config\n",
             new_id=lambda: f"c{next(number)}",
             is_authentic=lambda _: True,
+            quarantine=Quarantine(clock),
         )
+        self.reconciler = Reconciler(context, RuntimeConfig(pools, policies, Tuning()))
 
     def loop(self) -> LoopSample:
         """One."""

@@ -27,8 +27,9 @@ from burstd.domain.plugins.policy import Policy
 from burstd.domain.plugins.provider import LaunchRequest, Provider
 from burstd.domain.slurm.shape import Shape
 from burstd.planner.timeouts import Tuning
+from burstd.reconciler.context import LoopContext, PollIntervals
 from burstd.reconciler.decisions import RuntimeConfig
-from burstd.reconciler.observer import PollIntervals
+from burstd.reconciler.quarantine import Quarantine
 from burstd.reconciler.reconciler import Reconciler
 from burstd.runtime.wake import Wake
 from burstd.runtime.workers import ThreadWorkers
@@ -256,9 +257,8 @@ class DaemonBench:
         self.wake = Wake()
         self.workers = ThreadWorkers(self.wake, 8)
         pool = Pool("cpu", slots, ("burst",), shape, (OfferRule(provider.name),))
-        self.reconciler = Reconciler(
+        context = LoopContext(
             cluster=CLUSTER,
-            config=RuntimeConfig({"cpu": pool}, policies, Tuning()),
             intervals=PollIntervals(),
             store=self.store,
             scheduler=self.simulated,
@@ -269,7 +269,9 @@ class DaemonBench:
             user_data=lambda _pool, _provider: "#cloud-config\n",
             new_id=lambda: f"c{next(number):06}",
             is_authentic=lambda _: True,
+            quarantine=Quarantine(self.simulated.clock),
         )
+        self.reconciler = Reconciler(context, RuntimeConfig({"cpu": pool}, policies, Tuning()))
 
     def until(self, what: str, condition: Callable[[], bool], limit_s: float = 600.0) -> None:
         """Loops as the daemon does until the condition holds, and prints what it took."""

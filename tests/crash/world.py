@@ -20,8 +20,9 @@ from burstd.domain.plugins.provider import Idempotency
 from burstd.domain.slurm.job import JobState
 from burstd.domain.slurm.shape import Shape
 from burstd.planner.timeouts import Tuning
+from burstd.reconciler.context import LoopContext, PollIntervals
 from burstd.reconciler.decisions import RuntimeConfig
-from burstd.reconciler.observer import PollIntervals
+from burstd.reconciler.quarantine import Quarantine
 from burstd.reconciler.reconciler import Reconciler, StagingSubsystem
 from tests.crash.clouds import CLUSTER, CPU, GPU, CloudKit, KitInstance, SandboxKit, SimKit
 from tests.crash.faults import Crash, CrashPoints, Disk, SlurmLine, crashing_calls, crashing_slurm, crashing_store
@@ -182,9 +183,8 @@ class World:
         self._mark = RecordMark(self.path.with_name("record.mark"), self._store)
         self._mark.doubt_record()
         self.workers = QueuedWorkers(self.clock, self.delays)
-        self.reconciler = Reconciler(
+        context = LoopContext(
             cluster=CLUSTER,
-            config=self._rules,
             intervals=PACE,
             store=crashing_store(self._store, self.crash_points, self.disk),
             scheduler=crashing_slurm(self.slurm, self.crash_points, self.slurm_line),
@@ -200,8 +200,9 @@ class World:
             user_data=self._user_data,
             new_id=self._new_id,
             is_authentic=self.made_here,
-            staging=self._stage,
+            quarantine=Quarantine(self.clock),
         )
+        self.reconciler = Reconciler(context, self._rules, self._stage)
         self.due = self.clock.now()
 
     def _user_data(self, pool: Pool, provider: str) -> str:

@@ -45,7 +45,7 @@ class AssembledDaemon:
         return self.components.staging
 
     def user_data(self) -> str:
-        return str(self.components.reconciler._executor._launcher._user_data(self.pool, "sky"))
+        return str(self.components.reconciler._executor._context.user_data(self.pool, "sky"))
 
     def site_requirements(self) -> Any:
         """burstctl slurm-config and check read the file anew at each call."""
@@ -75,9 +75,14 @@ def dataset(d: AssembledDaemon) -> object:
 TABLE: dict[str, tuple[str, str, object, ReadValue]] = {
     "daemon.retention_days": ("400", "30", 30 * 86400.0, lambda d: d.components.retention_s()),
     "daemon.log_level": ('"info"', '"error"', logging.ERROR, lambda _: logging.getLogger().level),
-    "daemon.tick_s": ("15", "7", 7.0, lambda d: d.components.reconciler._intervals.tick_s),
-    "daemon.poll_s": ("2", "3", 3.0, lambda d: d.components.reconciler._intervals.poll_s),
-    "daemon.cloud_poll_s": ("15", "9", 9.0, lambda d: d.components.reconciler._observer._intervals.cloud_poll_s),
+    "daemon.tick_s": ("15", "7", 7.0, lambda d: d.components.reconciler._context.intervals.tick_s),
+    "daemon.poll_s": ("2", "3", 3.0, lambda d: d.components.reconciler._context.intervals.poll_s),
+    "daemon.cloud_poll_s": (
+        "15",
+        "9",
+        9.0,
+        lambda d: d.components.reconciler._context.intervals.cloud_poll_s,
+    ),
     "daemon.boot_timeout_s": ("600", "500", 500.0, tuning("boot_timeout_s")),
     "daemon.validation_timeout_s": ("180", "170", 170.0, tuning("validation_timeout_s")),
     "daemon.gang_timeout_s": ("900", "800", 800.0, tuning("gang_timeout_s")),

@@ -224,7 +224,7 @@ def test_a_page_that_is_damaged_under_a_running_burstd_is_an_alarm_and_no_end(da
     with Store.open(daemon.database, ManualClock(time.time())) as store:
         store.make_claims([planned(f"c{i}", f"n{i}") for i in range(200)])
     daemon.start()
-    daemon.wait_for("cloud cannot be listed")
+    daemon.wait_for("machines of ")
     with sqlite3.connect(daemon.database) as other:
         # Its content is moved into the file first, then the file is written over.
         other.execute("PRAGMA wal_checkpoint(TRUNCATE)")

@@ -173,7 +173,7 @@ def test_no_chain_boots_for_a_job_that_cannot_run(
 ) -> None:
     chain.insert(at, Broken(act, "strange", hard))
     plan = decide(snapshot, chain, Tuning())
-    made = [a for a in plan.actions if isinstance(a, MakeClaim) and a.cause is not Cause.SLURM]
+    made = [a.claim for a in plan.actions if isinstance(a, MakeClaim) and a.claim.cause is not Cause.SLURM]
     counted = {job.id: job for ask in pending_demand(snapshot).pending_jobs for job in ask.jobs}
     placed = machines(placement_target(snapshot, pending_demand(snapshot)).wants)
     assert all(nodes <= placed[key] for key, nodes in machines(plan.target.wants).items() if key[2] is not Cause.SLURM)
@@ -214,7 +214,7 @@ def test_wherever_limits_and_budgets_stand_nothing_passes_them(
     for policy in (LIMITS, BUDGET):
         chain.insert(data.draw(st.integers(0, len(chain))), policy)
     plan = decide(snapshot, chain, Tuning())
-    made = [action for action in plan.actions if isinstance(action, MakeClaim)]
+    made = [action.claim for action in plan.actions if isinstance(action, MakeClaim)]
     jobs = {job.id: job for job in getattr(snapshot.slurm, "jobs", ())}
     owners = [{jobs[job].user for job in action.jobs} for action in made]
     if made:

@@ -105,7 +105,7 @@ def in_service(slot: str, image: str) -> Claim:
 def test_a_claim_is_made_from_the_version() -> None:
     snapshot = replace(make_snapshot(job(), pools=(POOL,)), images=IMAGES, breakers=(failed_version(NEW),))
     made = [a for a in decide(snapshot, (), Tuning()).actions if isinstance(a, MakeClaim)]
-    assert [a.image for a in made] == [OLD]
+    assert [a.claim.image for a in made] == [OLD]
 
 
 def test_nothing_is_started_before_the_versions_are_known() -> None:

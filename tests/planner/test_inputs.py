@@ -113,7 +113,7 @@ def test_the_next_look_is_when_the_first_of_them_begins_to_count() -> None:
     plan = decide(make_snapshot(STAGE_IN, data=data(StageState.UPLOADING, 180), runtime_state=BOOTED), (), Tuning())
     assert plan.target.wake_at == NOW + 140
     then = replace(make_snapshot(STAGE_IN, data=data(StageState.UPLOADING, 180), runtime_state=BOOTED), now=NOW + 140)
-    assert [a.slot for a in decide(then, (), Tuning()).actions if isinstance(a, MakeClaim)] == ["cpu1"]
+    assert [a.claim.slot for a in decide(then, (), Tuning()).actions if isinstance(a, MakeClaim)] == ["cpu1"]
 
 
 def test_a_node_for_it_outlives_a_late_input_but_not_for_ever() -> None:

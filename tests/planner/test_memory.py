@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
-from burstd.domain.claim import Cause, Claim, ClaimState
+from burstd.domain.claim import ClaimState
 from burstd.domain.plan import MakeClaim, Plan
 from burstd.domain.slurm.job import Job, JobState
 from burstd.domain.slurm.shape import Shape
@@ -102,8 +102,7 @@ def node(data: st.DataObject, snapshot: Snapshot, _plan: Plan) -> Snapshot:
 def claim(data: st.DataObject, snapshot: Snapshot, plan: Plan) -> Snapshot:
     """What was wanted is made, one is gone, or one comes into another state."""
     made = tuple(
-        Claim(f"m-{a.slot}", "test", a.pool, a.slot, a.offer, Cause.DEMAND, ClaimState.PLANNED, snapshot.now,
-              snapshot.now, jobs=a.jobs, users=a.users, gang=a.gang)
+        replace(a.claim, id=f"m-{a.claim.slot}")
         for a in plan.actions if isinstance(a, MakeClaim)
     )  # fmt: skip
     claims = snapshot.claims

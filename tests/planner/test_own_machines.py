@@ -32,7 +32,7 @@ def test_the_claim_bears_it() -> None:
     made = [
         a for a in decide(make_snapshot(job()), (DedicatingPolicy(),), Tuning()).actions if isinstance(a, MakeClaim)
     ]
-    assert [a.dedicated_by_policy for a in made] == [True]
+    assert [a.claim.dedicated_by_policy for a in made] == [True]
 
 
 def test_it_is_bound_to_its_job_and_not_opened_to_the_first_of_the_queue() -> None:

@@ -121,7 +121,7 @@ def test_a_dearer_offer_that_does_not_fit_is_left_out() -> None:
 def test_the_dearest_offer_that_a_launch_may_take_is_reserved() -> None:
     cheap, dear, other = offer("small", "1"), offer("fast", "3"), offer("x", "5", provider="sea")
     snapshot = make_snapshot(atlas(), offers=(cheap, dear, other))
-    [made] = [a for a in decide(snapshot, (project("10"),), Tuning()).actions if isinstance(a, MakeClaim)]
+    [made] = [a.claim for a in decide(snapshot, (project("10"),), Tuning()).actions if isinstance(a, MakeClaim)]
     assert (made.offer, made.accounts, made.reserved) == (cheap, ("atlas",), Decimal(3))
 
 
@@ -167,7 +167,8 @@ def test_nobody_pays_for_a_longer_job_of_somebody_else() -> None:
         found = asked(policy, *queue)
         assert [w.jobs for w in found.wants] == [("2",)][: len(queue) - 1]
         assert last_verdict(found, "1")[0] == "impossible"
-    made = [a for a in decide(make_snapshot(long, short), (policy,), Tuning()).actions if isinstance(a, MakeClaim)]
+    actions = decide(make_snapshot(long, short), (policy,), Tuning()).actions
+    made = [a.claim for a in actions if isinstance(a, MakeClaim)]
     assert [(m.users, m.reserved) for m in made] == [(("ada",), Decimal("0.516667"))]
 
 

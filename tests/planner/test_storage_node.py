@@ -120,11 +120,13 @@ def test_it_is_launched_as_the_cheapest_offer_when_input_waits() -> None:
         make_snapshot(offers=(large, small)), storage_nodes=(node(start_reason="input of job 7 waits for it"),)
     )
     [made] = storage_node_steps(at, Tuning())
-    assert made == MakeClaim("storage-near", "storage-near", small, Cause.STORAGE, "input of job 7 waits for it")
+    assert isinstance(made, MakeClaim)
+    assert (made.claim.pool, made.claim.slot, made.claim.offer) == ("storage-near", "storage-near", small)
+    assert (made.claim.cause, made.claim.reason) == (Cause.STORAGE, "input of job 7 waits for it")
     stockout = CircuitBreaker("sky/r1/a/small/on-demand", "capacity", 1, NOW + 60)
     [other] = storage_node_steps(replace(at, breakers=(stockout,)), Tuning())
     assert isinstance(other, MakeClaim)
-    assert other.offer == large
+    assert other.claim.offer == large
     none = replace(at, breakers=(stockout, replace(stockout, key="sky/r1/a/large/on-demand")))
     assert storage_node_steps(none, Tuning()) == []
     assert "cannot be launched: sky/r1/a" in storage_node_alarms(none)[0]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from decimal import Decimal
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -13,13 +14,13 @@ from burstd.domain.claim import ClaimState as S
 from burstd.domain.errors import SchedulerRefused, SchedulerUnavailable
 from burstd.domain.plan import Plan
 from burstd.domain.plugins.policy import PolicyFailed, Remark
-from burstd.domain.plugins.scheduler import Scheduler
 from burstd.domain.slurm.comment import join_comment, split_comment
 from burstd.domain.slurm.job import Job, JobState
 from burstd.domain.snapshot import SlurmView, Snapshot, Unavailable
 from burstd.planner.explain.job_comment import MAX_COMMENT_LENGTH, JobComment, JobComments, price_text
 from burstd.planner.offers.offers import next_breaker
 from burstd.planner.policy_chain import make_target
+from burstd.reconciler.context import LoopContext
 from burstd.reconciler.pollers import job_comments
 from burstd.reconciler.pollers.job_comments import JobCommentWriter
 from burstd.reconciler.quarantine import Quarantine
@@ -224,7 +225,8 @@ class CommentWriterRig:
 
     def restart(self) -> None:
         """As after a restart of burstd."""
-        self.writer = JobCommentWriter(cast("Scheduler", self.slurm), self.workers, Quarantine(VirtualClock()))
+        context = SimpleNamespace(scheduler=self.slurm, workers=self.workers, quarantine=Quarantine(VirtualClock()))
+        self.writer = JobCommentWriter(cast("LoopContext", context))
 
     def loop(self, at: float, **words: str) -> Sequence[tuple[tuple[str, ...], str]]:
         """One loop at this time, in which the jobs are said to wait for these reasons; what was written."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
@@ -18,6 +19,9 @@ from burstd.reconciler.pollers.job_history import JobHistoryRecorder
 from burstd.reconciler.quarantine import Quarantine
 from tests.db.samples import ManualClock
 from tests.virtual.clock import VirtualClock
+
+if TYPE_CHECKING:
+    from burstd.reconciler.context import LoopContext
 
 BORN = 1_000_000.0
 
@@ -42,7 +46,8 @@ def queue(at_s: float, *jobs: Job) -> SlurmView:
 
 
 def recorder(store: Store) -> JobHistoryRecorder:
-    return JobHistoryRecorder(store, lambda: {"burst1", "b"}, Quarantine(VirtualClock()))
+    context = SimpleNamespace(store=store, quarantine=Quarantine(VirtualClock()))
+    return JobHistoryRecorder(cast("LoopContext", context), lambda: {"burst1", "b"})
 
 
 def recorded(store: Store, *looks: SlurmView | Unavailable) -> tuple[EndedJob, ...]:

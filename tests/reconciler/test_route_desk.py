@@ -5,16 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
 from burstd.domain.errors import BadRequest, CloudUnavailable, OutcomeUnknown
-from burstd.domain.plugins.provider import Provider, Route
+from burstd.domain.plugins.provider import Route
 from burstd.domain.snapshot import Snapshot, Unavailable
 from burstd.reconciler.pollers.ingress import MAX_ROUTES_PER_JOB, JobIngress, ProviderRoute
-from tests.api.office import PLAN
 from tests.api.world import CLAIMS, JOBS, NOW, SLURM, SNAPSHOT
+from tests.crash.workers import QueuedWorkers
+from tests.virtual.clock import VirtualClock
+
+if TYPE_CHECKING:
+    from burstd.reconciler.context import LoopContext
 
 ENDED = replace(SNAPSHOT, slurm=replace(SLURM, jobs=JOBS[1:]))
 
@@ -52,14 +56,23 @@ class FakeRouteProvider:
 
 
 class IngressRig:
-    def __init__(self, *routes: Route) -> None:
-        self.cloud = FakeRouteProvider(*routes)
-        self.seen: Snapshot | None = SNAPSHOT
-        self.ingress = self.start_anew()
+    """Calls are made at once, in the caller's thread."""
 
-    def start_anew(self) -> JobIngress:
-        providers = {"sandbox": cast("Provider", self.cloud), "sky": cast("Provider", SimpleNamespace())}
-        return JobIngress(providers, lambda: (self.seen, PLAN) if self.seen is not None else None)
+    def __init__(self, *routes: Route) -> None:
+        self.cloud, self.clock = FakeRouteProvider(*routes), VirtualClock()
+        self.workers = QueuedWorkers(self.clock, {})
+        self.seen: Snapshot | None = SNAPSHOT
+        providers = {"sandbox": self.cloud, "sky": SimpleNamespace()}
+        context = SimpleNamespace(providers=providers, clock=self.clock, workers=self.workers)
+        self.ingress = JobIngress(cast("LoopContext", context))
+
+    def loop(self) -> None:
+        """One loop of burstd and what it began."""
+        if self.seen is not None:
+            self.ingress.close_finished(self.seen)
+        while self.workers.has_work:
+            self.workers.run_one()
+            self.workers.run_callbacks()
 
 
 OF_101 = Route("101", 8888, "i-gpu1", "https://here.example")
@@ -72,34 +85,34 @@ def test_open_kept_and_closed_with_the_job() -> None:
         world.ingress.supports_routes("sky"),
         world.ingress.supports_routes("nosuch"),
     ) == (True, False, False)
-    world.ingress.close_finished()
+    world.loop()
     assert world.ingress.open_route(CLAIMS[0], "101", 8888) == ProviderRoute("sandbox", OF_101)
     world.ingress.open_route(CLAIMS[0], "101", 8888)
     assert world.ingress.list_routes() == (ProviderRoute("sandbox", OF_101),)
     world.cloud.calls.clear()
     for _ in range(3):
-        world.ingress.close_finished()
+        world.loop()
     assert (world.cloud.there, world.cloud.calls) == ([OF_101], [])
     world.seen = ENDED
     for _ in range(3):
-        world.ingress.close_finished()
-    assert (world.cloud.there, world.cloud.calls, world.ingress.list_routes()) == ([], ["close"], ())
+        world.loop()
+    assert (world.cloud.there, world.cloud.calls, world.ingress.list_routes()) == ([], ["list", "close"], ())
 
 
 def test_none_costs_one_call_a_start() -> None:
     world = IngressRig()
     for _ in range(3):
-        world.ingress.close_finished()
+        world.loop()
     assert world.cloud.calls == ["list"]
 
 
 def test_what_a_dead_burstd_left_is_found() -> None:
     world = IngressRig(OF_101, Route("90", 8888, "i-gpu7", "https://old.example"))
     world.seen = None
-    world.ingress.close_finished()
+    world.loop()
     assert world.cloud.calls == []
     world.seen = SNAPSHOT
-    world.ingress.close_finished()
+    world.loop()
     assert (world.cloud.there, world.cloud.calls) == ([OF_101], ["list", "close"])
 
 
@@ -113,7 +126,7 @@ def test_what_a_dead_burstd_left_is_found() -> None:
 def test_what_cannot_be_told_closes_nothing(changes: dict[str, Any]) -> None:
     world = IngressRig(OF_101)
     world.seen = replace(SNAPSHOT, **changes)
-    world.ingress.close_finished()
+    world.loop()
     assert world.cloud.there == [OF_101]
 
 
@@ -127,42 +140,35 @@ def test_what_cannot_be_told_closes_nothing(changes: dict[str, Any]) -> None:
 )
 def test_the_job_must_run_on_that_machine(route: Route) -> None:
     world = IngressRig(route, OF_101)
-    world.ingress.close_finished()
+    world.loop()
     assert world.cloud.there == [OF_101]
 
 
-def test_a_cloud_that_is_down_is_left_alone_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = 1000.0
-    monkeypatch.setattr("burstd.reconciler.pollers.ingress.time", SimpleNamespace(monotonic=lambda: now))
+def test_a_cloud_that_is_down_is_left_alone_for_a_while() -> None:
     world = IngressRig(OF_101)
     world.seen, world.cloud.down = ENDED, CloudUnavailable("no answer")
     for _ in range(3):
-        world.ingress.close_finished()
+        world.loop()
     assert world.cloud.calls == ["list"]
-    now, world.cloud.down = 1031.0, None
-    world.ingress.close_finished()
+    world.clock.advance(31.0)
+    world.cloud.down = None
+    world.loop()
     assert (world.cloud.calls, world.cloud.there) == (["list", "list", "close"], [])
 
 
-def test_one_that_vanished_is_forgotten_at_the_next_list(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = 1000.0
-    monkeypatch.setattr("burstd.reconciler.pollers.ingress.time", SimpleNamespace(monotonic=lambda: now))
+def test_one_that_vanished_is_forgotten_at_the_next_list() -> None:
     world = IngressRig(OF_101)
-    world.ingress.close_finished()
+    world.loop()
     world.cloud.there.clear()
-    now = 1301.0
-    world.ingress.close_finished()
+    world.clock.advance(301.0)
+    world.loop()
     assert (world.cloud.calls, world.ingress.list_routes()) == (["list", "list"], ())
 
 
 @pytest.mark.parametrize("others", [(), (9000,)])
-def test_one_whose_opening_had_no_answer_ends_with_its_job(
-    monkeypatch: pytest.MonkeyPatch, others: tuple[int, ...]
-) -> None:
-    now = 1000.0
-    monkeypatch.setattr("burstd.reconciler.pollers.ingress.time", SimpleNamespace(monotonic=lambda: now))
+def test_one_whose_opening_had_no_answer_ends_with_its_job(others: tuple[int, ...]) -> None:
     world = IngressRig()
-    world.ingress.close_finished()
+    world.loop()
     for port in others:
         world.ingress.open_route(CLAIMS[0], "101", port)
     world.cloud.mute = True
@@ -170,12 +176,13 @@ def test_one_whose_opening_had_no_answer_ends_with_its_job(
         world.ingress.open_route(CLAIMS[0], "101", 8888)
     world.ingress.close_routes([one for one in world.ingress.list_routes() if one.route.port in others])
     assert world.cloud.there == [OF_101]
-    now, world.seen = 1031.0, ENDED
-    world.ingress.close_finished()
+    world.clock.advance(31.0)
+    world.seen = ENDED
+    world.loop()
     assert world.cloud.there == []
     world.cloud.calls.clear()
-    now = 1400.0
-    world.ingress.close_finished()
+    world.clock.advance(400.0)
+    world.loop()
     assert world.cloud.calls == []
 
 

@@ -131,7 +131,7 @@ def test_a_store_that_sleeps_is_looked_through_once_a_day(tmp_path: Path) -> Non
             clock.at += later_s
             stager.awake = awake
             service.step(Unavailable("not asked", 0.0), ())
-            while service._sweeping:
+            while service._sweeps.next_due() == float("inf"):
                 assert wake.wait(20)
                 wake.clear()
                 workers.run_callbacks()

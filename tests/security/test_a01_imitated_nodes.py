@@ -6,6 +6,7 @@ import re
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -13,7 +14,8 @@ from hypothesis import strategies as st
 
 from burstd.domain.slurm.node import Node
 from burstd.planner.isolation import node_subject as subject
-from burstd.reconciler.observer import Observer, PollIntervals
+from burstd.reconciler.machines.progress import ProgressTable
+from burstd.reconciler.observer import Observer
 from burstd.reconciler.quarantine import Quarantine
 from burstd.slurm.commands.nodes import NodeReader
 from burstd.slurm.commands.parsing import parse_mebibytes
@@ -143,7 +145,8 @@ def test_bursting_goes_on_and_an_alarm_names_the_node() -> None:
     holds = Quarantine(Clock())
     slurm = Slurm("24.11", 4, {"n02": FAKE.format("n01")})
     scheduler = CommandScheduler(SlurmCommands(slurm.run))
-    observer = Observer({}, scheduler, None, Clock(), PollIntervals(), tuple, holds)  # type: ignore[arg-type]
+    context = SimpleNamespace(providers={}, scheduler=scheduler, clock=Clock(), quarantine=holds)
+    observer = Observer(context, ProgressTable())  # type: ignore[arg-type]
     for _ in range(2):
         seen = observer.read_slurm()
         assert hasattr(seen, "nodes"), seen

@@ -177,7 +177,7 @@ def _resolve_slots(names: list[str], snapshot: Snapshot, *, include_removed: boo
 def plan_view(snapshot: Snapshot, plan: Plan, now: float) -> PlanView:
     """What the next loop would do. Claims that are made alike are one step."""
     claims = {claim.id: claim for claim in (*snapshot.claims, *snapshot.storage_claims)}
-    new_claims = [action for action in plan.actions if isinstance(action, MakeClaim)]
+    new_claims = [action.claim for action in plan.actions if isinstance(action, MakeClaim)]
     return PlanView(
         now=now,
         seen=snapshot.now,
@@ -224,19 +224,19 @@ def _suffixes(reason: str) -> Iterator[str]:
         yield rest
 
 
-def _claim_steps(new_claims: Iterable[MakeClaim]) -> list[StepView]:
-    groups: dict[tuple[str, str, str], list[MakeClaim]] = {}
-    for action in new_claims:
-        groups.setdefault((action.pool, action.offer.id, action.reason), []).append(action)
+def _claim_steps(new_claims: Iterable[Claim]) -> list[StepView]:
+    groups: dict[tuple[str, str, str], list[Claim]] = {}
+    for claim in new_claims:
+        groups.setdefault((claim.pool, claim.offer.id, claim.reason), []).append(claim)
     return [_claim_step(group) for group in groups.values()]
 
 
-def _claim_step(group: Sequence[MakeClaim]) -> StepView:
-    offer, nodes = group[0].offer, [action.slot for action in group]
+def _claim_step(group: Sequence[Claim]) -> StepView:
+    offer, nodes = group[0].offer, [claim.slot for claim in group]
     machines = "a machine" if len(group) == 1 else f"{len(group)} machines"
     price = f"{offer.price:f} {offer.currency}/h" + (" each" if len(group) > 1 else "")
     text = f"start {machines} for {compress(nodes)} (pool {group[0].pool}) as {offer.id} at {price}: {group[0].reason}"
-    jobs = list(dict.fromkeys(job for action in group for job in action.jobs))
+    jobs = list(dict.fromkeys(job for claim in group for job in claim.jobs))
     return StepView(action="MakeClaim", text=text, nodes=nodes, jobs=jobs)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -101,3 +102,11 @@ class Job:
     restarts: int = 0
     requeue: bool = True
     """Slurm may run it again where a node fails (``--no-requeue`` forbids it)."""
+
+
+def users_and_accounts(jobs: Iterable[Job]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The users and the projects (Slurm accounts) of these jobs, each once, in the jobs' order."""
+    jobs = tuple(jobs)
+    return tuple(dict.fromkeys([job.user for job in jobs])), tuple(
+        dict.fromkeys([job.account for job in jobs if job.account])
+    )

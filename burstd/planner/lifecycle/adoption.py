@@ -18,7 +18,7 @@ from burstd.domain.claim import ClaimState as S
 from burstd.domain.cloud.instance import TAG_POOL, TAG_SLOT, Instance, InstanceState
 from burstd.domain.cloud.offer import Offer, Pool
 from burstd.domain.plan import AdoptMachine
-from burstd.domain.slurm.job import Job, JobState
+from burstd.domain.slurm.job import Job, JobState, users_and_accounts
 from burstd.domain.snapshot import CloudView, SlurmView, Snapshot, Unavailable
 from burstd.planner.lifecycle.listing import abbreviated_list
 from burstd.planner.snapshot_view import SnapshotView
@@ -161,14 +161,14 @@ def _claim(found: _UnknownMachine, cloud: CloudView, snapshot: Snapshot) -> Clai
     launched = min(max(instance.launched or snapshot.now, snapshot.now - MAX_BACKDATED_S), snapshot.now)
     offer = _offer(found, cloud)
     price = "" if offer.price else "; its price is not known"
+    users, accounts = users_and_accounts(jobs)
     return Claim(
         id=instance.claim_id, cluster=snapshot.cluster, pool=found.pool.name, slot=found.slot, offer=offer,
         cause=found.cause, state=S.IN_SERVICE if found.is_node else S.BOOTING, created=launched, since=snapshot.now,
         reason=f"instance {instance.id} has burstd's tag and is not on record: adopted{price}",
-        jobs=tuple(job.id for job in jobs), users=tuple(dict.fromkeys(job.user for job in jobs)),
+        jobs=tuple(job.id for job in jobs), users=users, accounts=accounts,
         batch=instance.batch, instance_id=instance.id, address=instance.address, launch_called=launched,
         billed_from=launched, opened=snapshot.now if found.is_node else None, attempts=1,
-        accounts=tuple(dict.fromkeys(job.account for job in jobs if job.account)),
     )  # fmt: skip
 
 

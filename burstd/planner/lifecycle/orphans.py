@@ -6,7 +6,7 @@ from burstd.domain.claim import Cause
 from burstd.domain.cloud.instance import TAG_SLOT, Instance
 from burstd.domain.plan import Action, PowerDown, RemoveOrphans
 from burstd.domain.plugins.policy import Target, Want
-from burstd.domain.slurm.job import Job, JobState
+from burstd.domain.slurm.job import Job, JobState, users_and_accounts
 from burstd.domain.slurm.node import Node
 from burstd.domain.snapshot import SlurmView, Snapshot, Unavailable
 from burstd.domain.staging import OUTPUT_ON_NODES
@@ -38,11 +38,11 @@ def wants_of_slurm(snapshot: Snapshot, slurm: SlurmView, target: Target) -> tupl
     found: list[Want] = []
     for pool, slot in powering_up:
         jobs = started.get(slot, [])
+        users, accounts = users_and_accounts(jobs)
         found.append(
             Want(
                 pool.name, 1, Cause.SLURM, f"Slurm powers {slot} up by itself", target.offers[pool.name],
-                tuple(job.id for job in jobs), tuple(dict.fromkeys(job.user for job in jobs)), slots=(slot,),
-                accounts=tuple(dict.fromkeys(job.account for job in jobs if job.account)),
+                tuple(job.id for job in jobs), users, slots=(slot,), accounts=accounts,
             )
         )  # fmt: skip
     return tuple(found)

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 
+from burstd.domain.backoff import backoff_s
 from burstd.domain.cloud.offer import Offer, Pool
 from burstd.domain.slurm.shape import Gres
 from burstd.domain.snapshot import CircuitBreaker, Snapshot, Unavailable
@@ -209,7 +210,7 @@ def extended_breaker(
     failures = breaker.failures if breaker is not None and now < breaker.until + most_s else 0
     if breaker is None or now >= breaker.until:
         failures += 1
-    wait = max(min(first_s * 2.0 ** (failures - 1), most_s), retry_after_s)
+    wait = max(backoff_s(failures, first_s, most_s), retry_after_s)
     until = max(now + wait, breaker.until) if breaker is not None and now < breaker.until else now + wait
     return CircuitBreaker(key, cause, failures, until, error)
 

@@ -15,6 +15,7 @@ from operator import attrgetter
 
 from burstd.domain.claim import Cause
 from burstd.domain.plugins.policy import NodeRelease, Remark, Target, Want
+from burstd.domain.slurm.job import users_and_accounts
 from burstd.domain.snapshot import SlurmView, Snapshot
 from burstd.planner.changes import SequenceChanges, sequence_changes
 from burstd.planner.demand.demand import Demand, PendingJob, tasks_among
@@ -357,6 +358,7 @@ class Placement:
     def _want(self, bins: list[Bin], gang: str) -> Want:
         first = bins[0]
         jobs = tuple(dict.fromkeys([job.id for job in first.jobs]))
+        users, accounts = users_and_accounts(first.jobs)
         interruptions, ordered = self._interruptions(jobs) if self._spot_interruptions else 0, self._offers[first.pool]
         why = ""
         if interruptions:
@@ -370,10 +372,10 @@ class Placement:
             reason=f"{'jobs' if len(jobs) > 1 else 'job'} {shown}{why}",
             offers=ordered,
             jobs=jobs,
-            users=tuple(dict.fromkeys([job.user for job in first.jobs])),
+            users=users,
             gang=gang,
             slots=tuple([b.name for b in bins]),
-            accounts=tuple(dict.fromkeys([job.account for job in first.jobs if job.account])),
+            accounts=accounts,
         )
 
 

@@ -14,6 +14,7 @@ from burstd.domain.claim import Cause, Claim
 from burstd.domain.claim import ClaimState as S
 from burstd.domain.cloud.instance import InstanceState
 from burstd.domain.plan import Action, ChangeClaimState, MakeClaim, ValidateNode
+from burstd.domain.plugins.policy import Want
 from burstd.domain.snapshot import SlurmView, Snapshot, Unavailable
 from burstd.domain.staging import StageState as T
 from burstd.domain.staging import Staging
@@ -22,6 +23,7 @@ from burstd.planner.lifecycle.lifecycle import advance_claims, fail_claim, steps
 from burstd.planner.lifecycle.listing import doubted_lists
 from burstd.planner.offers.image_rollout import image_for
 from burstd.planner.offers.offers import evaluate_offers, no_offer_reason, usable_offers
+from burstd.planner.offers.planned_claim import planned_claim
 from burstd.planner.snapshot_view import SnapshotView, build_view
 from burstd.planner.timeouts import Tuning
 
@@ -115,7 +117,8 @@ def _new_claims(snapshot: Snapshot) -> list[Action]:
         offers = usable_offers(snapshot, node.pool) if node.start_reason and slot not in taken else ()
         if offers:
             image = image_for(snapshot, node.pool, offers[0])
-            made.append(MakeClaim(node.pool.name, slot, offers[0], Cause.STORAGE, node.start_reason, image))
+            want = Want(node.pool.name, 1, Cause.STORAGE, node.start_reason, offers)
+            made.append(MakeClaim(planned_claim(want, slot, offers[0], snapshot.cluster, snapshot.now, image)))
     return made
 
 

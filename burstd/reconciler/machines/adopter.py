@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
 import structlog
 
-from burstd.db import Store
 from burstd.domain.claim import Claim
 from burstd.domain.claim import ClaimState as S
 from burstd.domain.plan import AdoptMachine
 from burstd.domain.snapshot import CloudView, Unavailable
+from burstd.reconciler.context import LoopContext
 
 log = structlog.get_logger(__name__)
 
@@ -30,10 +30,8 @@ class UnknownMachines:
 class Adopter:
     """Tells unknown machines from those whose claim is GONE, and from those of others; carries Adopt out."""
 
-    def __init__(self, store: Store, new_id: Callable[[], str], is_authentic: Callable[[str], bool]) -> None:
-        self._store = store
-        self._new_id = new_id
-        self._is_authentic = is_authentic
+    def __init__(self, context: LoopContext) -> None:
+        self._context, self._store = context, context.store
         self._on_record: set[tuple[str, str]] = set()
         """Claim and batch of machines without a live claim whose claim was on record once."""
 
@@ -50,12 +48,12 @@ class Adopter:
                 awaited = not instance.claim_id and instance.batch in batches
                 if awaited or self._was_on_record(instance.claim_id, instance.batch):
                     continue
-                if self._is_authentic(instance.claim_id or instance.batch):
+                if self._context.is_authentic(instance.claim_id or instance.batch):
                     unknown.add((instance.provider, instance.id))
                 else:
                     foreign.add(instance.claim_id or instance.batch)
             for left in () if isinstance(cloud.leftovers, Unavailable) else cloud.leftovers:
-                is_ours = not left.claim_id or left.claim_id in live or self._is_authentic(left.claim_id)
+                is_ours = not left.claim_id or left.claim_id in live or self._context.is_authentic(left.claim_id)
                 if not is_ours and not self._was_on_record(left.claim_id, ""):
                     foreign.add(left.claim_id)
         return UnknownMachines(frozenset(unknown), frozenset(foreign))
@@ -68,7 +66,7 @@ class Adopter:
 
     def adopt(self, action: AdoptMachine) -> int:
         """Writes the claim down, and the end of the one that it replaces. Returns how many were written."""
-        claim = action.claim if action.claim.id else replace(action.claim, id=self._new_id())
+        claim = action.claim if action.claim.id else replace(action.claim, id=self._context.new_id())
         with self._store.batch():
             if action.replaces:
                 self._end_claim(self._store.claim(action.replaces))

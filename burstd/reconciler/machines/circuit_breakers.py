@@ -6,13 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 
 import structlog
 
-from burstd.db import Store
 from burstd.domain.claim import Claim
-from burstd.domain.clock import Clock
 from burstd.domain.cloud.offer import Offer
 from burstd.domain.snapshot import CircuitBreaker
 from burstd.planner.offers import image_rollout
 from burstd.planner.offers.offers import breaker_key, breakers_closed_by, next_breaker
+from burstd.reconciler.context import LoopContext
 
 log = structlog.get_logger(__name__)
 
@@ -20,12 +19,9 @@ log = structlog.get_logger(__name__)
 class CircuitBreakers:
     """Opens and closes circuit breakers as offers and images fail and succeed."""
 
-    def __init__(
-        self, store: Store, clock: Clock, versions: Callable[[], Mapping[str, Mapping[str, Sequence[str]]]]
-    ) -> None:
+    def __init__(self, context: LoopContext, versions: Callable[[], Mapping[str, Mapping[str, Sequence[str]]]]) -> None:
         """``versions``: those of images, newest first, by provider and the image's name in the settings."""
-        self._store = store
-        self._clock = clock
+        self._context, self._store = context, context.store
         self._versions = versions
         self._validated_images: set[str] = set()
         """Versions from which a node came up since this process began."""
@@ -39,7 +35,7 @@ class CircuitBreakers:
         ):
             self.record_offer_failure(claim.offer, cause, error)
             return
-        key, now = image_rollout.image_breaker_key(claim.offer.provider, claim.image), self._clock.now()
+        key, now = image_rollout.image_breaker_key(claim.offer.provider, claim.image), self._context.clock.now()
         breaker = image_rollout.next_version_breaker(
             self._find_breaker(key, image_rollout.VERSION_CAUSE), claim, now, error
         )
@@ -64,7 +60,7 @@ class CircuitBreakers:
 
     def record_offer_failure(self, offer: Offer, cause: str, error: str, retry_after_s: float = 0.0) -> None:
         """Opens the breaker of an offer, and of the offers that its cause covers."""
-        now, key = self._clock.now(), breaker_key(offer, cause)
+        now, key = self._context.clock.now(), breaker_key(offer, cause)
         breaker = next_breaker(self._find_breaker(key, cause), offer, cause, now, error, retry_after_s)
         self._store.save_breaker(breaker)
         log.warning("offer failed", offer=offer.id, cause=cause, error=error, again_in_s=round(breaker.until - now))

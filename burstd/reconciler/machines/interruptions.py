@@ -8,19 +8,18 @@ jobs that are in the queue are kept in memory, read once.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 
 import structlog
 
-from burstd.db import Store
 from burstd.domain.errors import SchedulerRefused
 from burstd.domain.plan import JobRun
-from burstd.domain.plugins.scheduler import Scheduler
 from burstd.domain.slurm import comment
 from burstd.domain.slurm.job import Job
+from burstd.domain.snapshot import RuntimeState
 from burstd.planner import isolation
 from burstd.planner.lifecycle.spot_notices import INTERRUPTED
-from burstd.reconciler.memory import LoopState
-from burstd.reconciler.quarantine import Quarantine
+from burstd.reconciler.context import LoopContext
 
 log = structlog.get_logger(__name__)
 
@@ -29,16 +28,21 @@ NOT_REQUEUED = "not requeued"
 """State of a job's event: this run does not count as cut short, as Slurm did not requeue it."""
 INTERRUPTED_AT_LAST = "interrupted at last"
 """State of a job's event: this run, once not requeued, was cut short after all."""
+REQUEUE_RETRY_S = 20.0
+"""A job that Slurm did not requeue is asked for again after this pause."""
+JobRunKey = tuple[str, int]
+"""A job's id for scontrol and its restarts before."""
 
 
 class Interruptions:
     """Used in the deciding thread only. All methods raise SchedulerUnavailable and StoreError."""
 
-    def __init__(self, store: Store, scheduler: Scheduler, loop_state: LoopState, quarantine: Quarantine) -> None:
-        self._store = store
-        self._scheduler = scheduler
-        self._loop_state = loop_state
-        self._quarantine = quarantine
+    def __init__(self, context: LoopContext) -> None:
+        self._context, self._store = context, context.store
+        self._requeued: set[JobRunKey] = set()
+        """Runs of jobs of the queue whose requeue Slurm has taken."""
+        self._refused_at: dict[JobRunKey, float] = {}
+        """Runs of jobs of the queue whose requeue Slurm has refused, and when last."""
         self._runs: dict[str, frozenset[int]] = {}
 
     def interrupted_runs(self, jobs: Sequence[Job]) -> Mapping[str, frozenset[int]]:
@@ -47,18 +51,17 @@ class Interruptions:
             return {}
         here = {job.id for job in jobs}
         self._runs = {job: runs for job, runs in self._runs.items() if job in here}
-        loop_state = self._loop_state
-        job_ids = (
-            {job.het_job_id or job.id for job in jobs}
-            if loop_state.requeued or loop_state.requeue_refused_at
-            else set()
-        )
-        loop_state.requeued = {run for run in loop_state.requeued if run[0] in job_ids}
-        loop_state.requeue_refused_at = {
-            run: at for run, at in loop_state.requeue_refused_at.items() if run[0] in job_ids
-        }
+        if self._requeued or self._refused_at:
+            job_ids = {job.het_job_id or job.id for job in jobs}
+            self._requeued = {run for run in self._requeued if run[0] in job_ids}
+            self._refused_at = {run: at for run, at in self._refused_at.items() if run[0] in job_ids}
         self._read([job.id for job in jobs if job.restarts])
         return {job: runs for job, runs in self._runs.items() if runs}
+
+    def runtime_state(self, now: float, state: RuntimeState) -> RuntimeState:
+        """``state`` with the runs that Slurm has requeued, or not."""
+        lately = {run for run, at in self._refused_at.items() if now - at < REQUEUE_RETRY_S}
+        return replace(state, requeued=frozenset(self._requeued | lately), requeue_refused=frozenset(self._refused_at))
 
     def _read(self, jobs: Collection[str]) -> None:
         unknown = {job for job in jobs if job not in self._runs}
@@ -68,7 +71,7 @@ class Interruptions:
         not_requeued = self._store.runs_with_event(cut, NOT_REQUEUED)
         late = self._store.runs_with_event(not_requeued, INTERRUPTED_AT_LAST)
         for job in unknown:
-            with self._quarantine.contain_errors("interruptions", isolation.job_subject(job)):
+            with self._context.quarantine.contain_errors("interruptions", isolation.job_subject(job)):
                 runs = cut.get(job, _NONE) - not_requeued.get(job, _NONE)
                 self._runs[job] = runs | late.get(job, _NONE)
 
@@ -79,11 +82,7 @@ class Interruptions:
         news = [(row, run) for run in runs for row in run.queue_ids if run.restarts not in self._runs[row]]
         with self._store.batch():
             for row, run in news:
-                new = (
-                    INTERRUPTED_AT_LAST
-                    if (run.job_id, run.restarts) in self._loop_state.requeue_refused_at
-                    else INTERRUPTED
-                )
+                new = INTERRUPTED_AT_LAST if (run.job_id, run.restarts) in self._refused_at else INTERRUPTED
                 self._store.log_event(
                     f"job:{row}", new=new, reason=run.reason, cause="spot", data={"run": run.restarts}
                 )
@@ -93,7 +92,7 @@ class Interruptions:
 
     def requeue(self, runs: Sequence[JobRun], now: float) -> int:
         """Has the jobs begin anew; returns how many do. One that Slurm does not requeue runs on, and says why."""
-        known = self._loop_state.requeue_refused_at.keys()
+        known = self._refused_at.keys()
         again = [run for run in runs if (run.job_id, run.restarts) in known]
         fresh = [run for run in runs if (run.job_id, run.restarts) not in known]
         self.record_runs(fresh)
@@ -103,17 +102,17 @@ class Interruptions:
         refused |= {run: still for run in again if (still := self._try_requeue([run])) is not None}
         requeued = [run for run in runs if run not in refused]
         self.record_runs(requeued)  # Those that were refused before are not on record.
-        self._loop_state.requeued.update((run.job_id, run.restarts) for run in requeued)
+        self._requeued.update((run.job_id, run.restarts) for run in requeued)
         for run in requeued:
-            self._loop_state.requeue_refused_at.pop((run.job_id, run.restarts), None)
-        self._loop_state.requeue_refused_at.update(((run.job_id, run.restarts), now) for run in refused)
+            self._refused_at.pop((run.job_id, run.restarts), None)
+        self._refused_at.update(((run.job_id, run.restarts), now) for run in refused)
         if requeued:
             log.info("jobs are requeued", jobs=[run.job_id for run in requeued])
         return len(requeued)
 
     def _try_requeue(self, runs: Sequence[JobRun]) -> SchedulerRefused | None:
         try:
-            self._scheduler.requeue_jobs([run.job_id for run in runs])
+            self._context.scheduler.requeue_jobs([run.job_id for run in runs])
         except SchedulerRefused as error:
             return error
         return None
@@ -135,7 +134,7 @@ class Interruptions:
             text = f"{run.reason}; {error}"
             self._store.log_event(f"job:{row}", new=NOT_REQUEUED, reason=text, cause="spot", data=data)
             self._runs[row] -= {run.restarts}
-        there = self._scheduler.comments(run.queue_ids[:1]).get(run.queue_ids[0])
+        there = self._context.scheduler.comments(run.queue_ids[:1]).get(run.queue_ids[0])
         if there is None:
             log.info("job has gone before it was told", job=run.job_id)
             return
@@ -143,6 +142,6 @@ class Interruptions:
         text = comment.join_comment(users, f"{run.reason}; Slurm does not requeue it: {error}")
         if text != users:
             try:
-                self._scheduler.set_comment([run.job_id], text)
+                self._context.scheduler.set_comment([run.job_id], text)
             except SchedulerRefused as gone:
                 log.info("job has gone before it was told", job=run.job_id, error=str(gone))

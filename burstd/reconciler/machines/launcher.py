@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 
 import structlog
 
-from burstd.db import Store
 from burstd.domain.claim import Claim
 from burstd.domain.claim import ClaimState as S
-from burstd.domain.clock import Clock
 from burstd.domain.cloud.instance import TAG_CLAIM, TAG_CLUSTER, TAG_POOL, TAG_SLOT, Instance
 from burstd.domain.cloud.offer import Offer, Pool
 from burstd.domain.errors import (
@@ -21,12 +20,11 @@ from burstd.domain.errors import (
     RateLimited,
 )
 from burstd.domain.plan import LaunchMachine, MakeClaim
-from burstd.domain.plugins.provider import LaunchOutcome, LaunchPreparer, LaunchRequest, Provider
+from burstd.domain.plugins.provider import LaunchOutcome, LaunchPreparer, LaunchRequest
 from burstd.planner.isolation import action_subjects, node_subject
+from burstd.reconciler.context import LoopContext
 from burstd.reconciler.machines.circuit_breakers import CircuitBreakers
-from burstd.reconciler.memory import LoopState
-from burstd.reconciler.quarantine import Quarantine
-from burstd.runtime.workers import Workers
+from burstd.reconciler.machines.progress import ProgressTable
 
 log = structlog.get_logger(__name__)
 
@@ -40,59 +38,37 @@ class Launcher:
 
     def __init__(
         self,
-        *,
-        cluster: str,
-        store: Store,
-        providers: Mapping[str, Provider],
-        workers: Workers,
-        clock: Clock,
-        loop_state: LoopState,
-        user_data: Callable[[Pool, str], str],
-        pools: Callable[[], Mapping[str, Pool]],
-        new_id: Callable[[], str],
+        context: LoopContext,
+        progress: ProgressTable,
         breakers: CircuitBreakers,
-        quarantine: Quarantine,
+        pools: Callable[[], Mapping[str, Pool]],
     ) -> None:
-        self._cluster = cluster
-        self._store = store
-        self._providers = providers
-        self._workers = workers
-        self._clock = clock
-        self._loop_state = loop_state
-        self._user_data = user_data
-        self._pools = pools
-        self._new_id = new_id
+        self._context, self._store = context, context.store
+        self._progress = progress
         self._breakers = breakers
-        self._quarantine = quarantine
+        self._pools = pools
 
     def make_claims(self, actions: Iterable[MakeClaim]) -> None:
         """Writes the claims down in one transaction, then launches them."""
-        now = self._clock.now()
+        now = self._context.clock.now()
         taken = {c.slot for c in self._store.claims()}
         claims, others = [], {}
-        for a in actions:
-            if a.slot in taken:
+        for action in actions:
+            planned = action.claim
+            if planned.slot in taken:
                 continue
-            taken.add(a.slot)
-            with self._quarantine.contain_errors("MakeClaim", *action_subjects(a, {})):
-                claims.append(self._claim(a, now))
-                others[claims[-1].id] = a.others
+            taken.add(planned.slot)
+            with self._context.quarantine.contain_errors("MakeClaim", *action_subjects(action, {})):
+                claims.append(replace(planned, id=self._context.new_id(), created=now, since=now))
+                others[claims[-1].id] = action.others
         if claims:
             self._store.make_claims(claims)
             self._make_requests(claims, others)
 
-    def _claim(self, a: MakeClaim, now: float) -> Claim:
-        return Claim(
-                id=self._new_id(), cluster=self._cluster, pool=a.pool, slot=a.slot, offer=a.offer, cause=a.cause,
-                state=S.PLANNED, created=now, since=now, reason=a.reason, jobs=a.jobs, users=a.users,
-                gang=a.gang, image=a.image, accounts=a.accounts, reserved=a.reserved, egress=a.egress,
-                dedicated_by_policy=a.dedicated_by_policy,
-            )  # fmt: skip
-
     def retry_launches(self, actions: Iterable[LaunchMachine]) -> None:
         """Launches claims that are still PLANNED, and repeats calls whose answer was lost, all of a batch together."""
         claims = [self._store.claim(action.claim_id) for action in actions]
-        idle = [claim for claim in claims if claim.id not in self._loop_state.in_flight]
+        idle = [claim for claim in claims if not self._progress.claims[claim.id].call.in_flight]
         self._make_requests([claim for claim in idle if claim.state is S.PLANNED], {})
         asked = [claim for claim in idle if claim.state is S.LAUNCHING]
         self._launch([request for claim in asked if (request := self._store.launch_request(claim.id)) is not None])
@@ -102,7 +78,7 @@ class Launcher:
         by_provider: dict[str, list[LaunchRequest]] = {}
         with self._store.batch():
             for claim in claims:
-                with self._quarantine.contain_errors("Launch", node_subject(claim.slot)):
+                with self._context.quarantine.contain_errors("Launch", node_subject(claim.slot)):
                     try:
                         request = self._request(claim, others.get(claim.id, ()))
                     except (BurstdError, OSError) as error:
@@ -110,7 +86,7 @@ class Launcher:
                         continue
                     by_provider.setdefault(claim.offer.provider, []).append(request)
         for name, requests in by_provider.items():
-            provider = self._providers[name]
+            provider = self._context.providers[name]
             if isinstance(provider, LaunchPreparer):
                 self._prepare(name, provider, requests)
             else:
@@ -118,7 +94,7 @@ class Launcher:
 
     def _prepare(self, name: str, provider: LaunchPreparer, requests: Sequence[LaunchRequest]) -> None:
         def done(result: Sequence[LaunchRequest | ProviderError] | Exception) -> None:
-            self._loop_state.in_flight.difference_update(request.claim_id for request in requests)
+            self._set_in_flight(requests, in_flight=False)
             if isinstance(result, Exception) and not isinstance(result, ProviderError):
                 log.error("provider broke while preparing a launch", provider=name, exc_info=result)
                 # Nothing was asked for; the next offer is tried, and this cloud again after a while.
@@ -130,15 +106,15 @@ class Launcher:
                     claim = self._store.claim(request.claim_id)
                     if claim.state is not S.PLANNED:
                         continue
-                    with self._quarantine.contain_errors("Launch", node_subject(claim.slot)):
+                    with self._context.quarantine.contain_errors("Launch", node_subject(claim.slot)):
                         if isinstance(answer, LaunchRequest):
                             ready.append(answer)
                         else:
                             self._give_up(claim, answer.cause, str(answer), answer.retry_after_s)
             self._launch(ready)
 
-        self._loop_state.in_flight.update(request.claim_id for request in requests)
-        self._workers.submit(name, lambda: provider.prepare(requests), done)
+        self._set_in_flight(requests, in_flight=True)
+        self._context.workers.submit(name, lambda: provider.prepare(requests), done)
 
     def _launch(self, requests: Sequence[LaunchRequest]) -> None:
         by_provider: dict[str, list[LaunchRequest]] = {}
@@ -158,17 +134,16 @@ class Launcher:
         self._breakers.record_offer_failure(claim.offer, cause, reason, retry_after_s)
 
     def _request(self, claim: Claim, others: tuple[Offer, ...]) -> LaunchRequest:
-        tags = {TAG_CLUSTER: self._cluster, TAG_CLAIM: claim.id, TAG_SLOT: claim.slot, TAG_POOL: claim.pool}
-        name = f"{self._cluster}-{claim.slot}-{claim.id[-6:]}".lower().replace("_", "-")
-        user_data = self._user_data(self._pools()[claim.pool], claim.offer.provider)
+        tags = {TAG_CLUSTER: self._context.cluster, TAG_CLAIM: claim.id, TAG_SLOT: claim.slot, TAG_POOL: claim.pool}
+        name = f"{self._context.cluster}-{claim.slot}-{claim.id[-6:]}".lower().replace("_", "-")
+        user_data = self._context.user_data(self._pools()[claim.pool], claim.offer.provider)
         return LaunchRequest(claim.id, name, claim.offer, claim.image, user_data, tags, others, claim.gang)
 
     def _call(self, name: str, requests: Sequence[LaunchRequest]) -> None:
-        provider = self._providers[name]
+        provider = self._context.providers[name]
 
         def done(result: Sequence[LaunchOutcome] | Exception) -> None:
-            for request in requests:
-                self._loop_state.in_flight.discard(request.claim_id)
+            self._set_in_flight(requests, in_flight=False)
             if isinstance(result, Exception):
                 if not isinstance(result, ProviderError):
                     log.error("provider broke while launching", provider=name, exc_info=result)
@@ -179,20 +154,24 @@ class Launcher:
             with self._store.batch():
                 for request in requests:
                     claim_id = request.claim_id
-                    with self._quarantine.contain_errors(
+                    with self._context.quarantine.contain_errors(
                         "answer to a launch", node_subject(self._store.claim(claim_id).slot)
                     ):
                         self._apply_outcome(request, answered.get(claim_id, LaunchOutcome(claim_id, _NO_OUTCOME)))
 
         # Not before: where the record of a later claim fails, these were never asked for and must be taken up again.
-        self._loop_state.in_flight.update(request.claim_id for request in requests)
-        self._workers.submit(name, lambda: provider.launch(requests), done)
+        self._set_in_flight(requests, in_flight=True)
+        self._context.workers.submit(name, lambda: provider.launch(requests), done)
+
+    def _set_in_flight(self, requests: Sequence[LaunchRequest], *, in_flight: bool) -> None:
+        for request in requests:
+            self._progress.claims[request.claim_id].call.in_flight = in_flight
 
     def _apply_outcome(self, request: LaunchRequest, outcome: LaunchOutcome) -> None:
         for offer, error in outcome.warnings:
             self._breakers.record_offer_failure(offer, error.cause, str(error), error.retry_after_s)
         claim, result = self._store.claim(request.claim_id), outcome.result
-        now = self._clock.now()
+        now = self._context.clock.now()
         if claim.state is not S.LAUNCHING:
             # A listing was faster, or the claim was ended meanwhile: then its machine must be found all the same.
             if isinstance(result, Instance) and not claim.instance_id and claim.state is not S.GONE:
@@ -201,7 +180,7 @@ class Launcher:
                                   billed_from=self._billing_start(claim, result))  # fmt: skip
             return
         if isinstance(result, Instance):
-            self._loop_state.reset_back_off(claim.id)
+            self._progress.claims[claim.id].call.succeed()
             given = outcome.offer or claim.offer
             self._store.transition_claim(
                 claim.id, S.LAUNCHING, S.BOOTING, f"{given.id} gave instance {result.id}", offer=given,
@@ -224,23 +203,25 @@ class Launcher:
 
     def _billing_start(self, claim: Claim, made: Instance) -> float:
         """When its cloud began to bill it: the answer may have come, or been read, long after that."""
-        now = self._clock.now()
+        now = self._context.clock.now()
         if not made.launched:
             return now
-        launched = made.launched + now - self._clock.wall()
+        launched = made.launched + now - self._context.clock.wall()
         return min(max(launched, claim.launch_called or launched), now)
 
     def _retry_later(self, claim: Claim, what: str, error: ProviderError) -> None:
         """The same request is sent again after a pause: those of a batch together, others at other times."""
-        now = self._clock.now()
-        self._loop_state.back_off(claim.id, now, error.retry_after_s, spread=claim.batch or claim.id)
+        now = self._context.clock.now()
+        self._progress.claims[claim.id].call.fail(
+            now, self._context.intervals.call_retry_s, at_least_s=error.retry_after_s, spread=claim.batch or claim.id
+        )
         # It waited in its lane: the cloud may have heard of it as late as now.
         self._store.update_claim(claim.id, launch_called=now)
         data = {"claim": claim.id}
         self._store.log_event(f"slot:{claim.slot}", new=what, reason=str(error), cause=error.cause, data=data)
 
     def _record_refusal(self, claim: Claim, error: ProviderError) -> None:
-        self._loop_state.reset_back_off(claim.id)
+        self._progress.claims[claim.id].call.succeed()
         self._store.transition_claim(claim.id, S.LAUNCHING, S.FAILED, str(error), error=error.cause)
         if claim.attempts <= 1:
             # Nothing was made and nothing is on its way: the slot is free for the next offer at once.

@@ -6,24 +6,23 @@ What a provider lists is the record: after a crash it is listed again.
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 
 import structlog
 
 from burstd.domain.claim import Claim, ClaimState
-from burstd.domain.errors import BadRequest, NoAnswer, ProviderError
-from burstd.domain.plan import Plan
-from burstd.domain.plugins.provider import Provider, Route, RouteProvider
+from burstd.domain.errors import BadRequest, NoAnswer
+from burstd.domain.plugins.provider import Route, RouteProvider
 from burstd.domain.slurm.job import JobState
 from burstd.domain.snapshot import SlurmView, Snapshot
+from burstd.reconciler.context import LoopContext
+from burstd.runtime.poller import Poller
 
 log = structlog.get_logger(__name__)
 
-CHECK_EVERY_S = 2.0
-"""Seconds between checks, without a call, that the jobs still run."""
 RELIST_S = 300.0
 """Seconds between listings of a provider that has routes."""
 RETRY_S = 30.0
@@ -45,20 +44,17 @@ class ProviderRoute:
 @dataclass(slots=True)
 class _ProviderRoutes:
     source: RouteProvider
+    poller: Poller
     lock: threading.Lock = field(default_factory=threading.Lock)
     """One call at a time, so that no listing misses what is being opened."""
     routes: tuple[Route, ...] = ()
     complete: bool = False
     """Whether there are no others: they were listed, and each that was asked for since was answered."""
-    relist_at: float = 0.0
-    """When it is to be listed, if there are any or nobody knows; by the monotonic clock."""
-    paused_until: float = 0.0
-    """Left alone until then, after an error."""
-    last_error: str = ""
+    relist_at: float = float("-inf")
+    """When they are listed, while they are not complete, in burstd's time."""
 
     def list(self) -> None:
         self.routes, self.complete = tuple(self.source.routes()), True
-        self.relist_at = time.monotonic() + RELIST_S
 
     def close(self, routes: Sequence[Route]) -> None:
         self.source.close_routes(routes)
@@ -66,24 +62,18 @@ class _ProviderRoutes:
 
 
 class JobIngress:
-    """All but ``start`` and ``stop`` may be called from any thread."""
+    """All but ``close_finished`` may be called from any thread."""
 
-    def __init__(self, providers: Mapping[str, Provider], latest: Callable[[], tuple[Snapshot, Plan] | None]) -> None:
-        self._routes_of = {name: _ProviderRoutes(p) for name, p in providers.items() if isinstance(p, RouteProvider)}
-        self._latest = latest
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="routes", daemon=True)
-
-    def start(self) -> None:
-        """Closes what is over from now on. There is no thread where no provider has routes."""
-        if self._routes_of:
-            self._thread.start()
-
-    def stop(self) -> None:
-        """Ends the thread. What is open stays; the next burstd finds it."""
-        self._stop.set()
-        if self._thread.is_alive():
-            self._thread.join(CHECK_EVERY_S)
+    def __init__(self, context: LoopContext) -> None:
+        self._context = context
+        self._routes_of = {
+            name: _ProviderRoutes(p, Poller(
+                context.workers, context.clock, f"{name}:routes", f"routes of {name}",
+                interval_s=lambda: RELIST_S, retry_s=lambda: RETRY_S, most_s=lambda: RELIST_S,
+            ))
+            for name, p in context.providers.items()
+            if isinstance(p, RouteProvider)
+        }  # fmt: skip
 
     def supports_routes(self, provider: str) -> bool:
         """Whether this provider has routes."""
@@ -105,7 +95,7 @@ class JobIngress:
                 route = side.source.open_route(at, job_id, port)
             except BaseException:
                 # It may be there all the same, now or once the cloud has done what it did not answer.
-                side.complete, side.relist_at = False, time.monotonic() + RETRY_S
+                side.complete, side.relist_at = False, self._context.clock.now() + RETRY_S
                 raise
             # Its address may have come since.
             side.routes = (*(one for one in side.routes if _endpoints(one) != _endpoints(route)), route)
@@ -124,37 +114,15 @@ class JobIngress:
                 with self._locked(name) as side:
                     side.close(own)
 
-    def close_finished(self) -> None:
-        """Lists the routes that are due and closes those whose jobs have ended."""
-        latest = self._latest()
-        if latest is None:
-            return
+    def close_finished(self, snapshot: Snapshot) -> None:
+        """Begins to list the routes that are due, and to close those whose jobs have ended; in the deciding thread."""
         for name, side in self._routes_of.items():
-            # A request for a route goes first; the next poll comes soon.
-            if time.monotonic() >= side.paused_until and side.lock.acquire(blocking=False):
-                try:
-                    self._refresh(name, side, latest[0])
-                finally:
-                    side.lock.release()
-
-    def _refresh(self, name: str, side: _ProviderRoutes, snapshot: Snapshot) -> None:
-        try:
-            if (side.routes or not side.complete) and time.monotonic() >= side.relist_at:
-                side.list()
-            done = [r for r in side.routes if not _job_uses_machine(snapshot, r.job_id, name, r.instance_id)]
-            if done:
-                side.close(done)
-                log.info("routes were closed, their jobs run no more", provider=name, jobs=[r.job_id for r in done])
-            side.last_error = ""
-        except ProviderError as error:
-            side.paused_until = time.monotonic() + max(RETRY_S, error.retry_after_s)
-            if str(error) != side.last_error:
-                log.warning("routes cannot be listed or closed", provider=name, error=str(error))
-            side.last_error = str(error)
-        except Exception:
-            # Foreign code; the routes of other providers are handled all the same.
-            side.paused_until = time.monotonic() + RELIST_S
-            log.exception("the provider's routes failed unexpectedly", provider=name)
+            if not side.complete:
+                side.poller.hasten(side.relist_at)
+            if _finished(name, side, snapshot):
+                side.poller.hasten(self._context.clock.now())
+            if side.routes or not side.complete:
+                side.poller.poll(partial(_refresh, name, side, snapshot), lambda _: None, quiet=lambda _: True)
 
     @contextmanager
     def _locked(self, name: str) -> Iterator[_ProviderRoutes]:
@@ -166,9 +134,23 @@ class JobIngress:
         finally:
             side.lock.release()
 
-    def _run(self) -> None:
-        while not self._stop.wait(CHECK_EVERY_S):
-            self.close_finished()
+
+def _finished(name: str, side: _ProviderRoutes, snapshot: Snapshot) -> list[Route]:
+    return [r for r in side.routes if not _job_uses_machine(snapshot, r.job_id, name, r.instance_id)]
+
+
+def _refresh(name: str, side: _ProviderRoutes, snapshot: Snapshot) -> None:
+    # A request for a route goes first; the next loop comes soon.
+    if not side.lock.acquire(blocking=False):
+        return
+    try:
+        side.list()
+        done = _finished(name, side, snapshot)
+        if done:
+            side.close(done)
+            log.info("routes were closed, their jobs run no more", provider=name, jobs=[r.job_id for r in done])
+    finally:
+        side.lock.release()
 
 
 def _endpoints(route: Route) -> tuple[str, str, int]:

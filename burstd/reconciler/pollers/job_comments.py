@@ -22,15 +22,13 @@ import structlog
 
 from burstd.domain.errors import SchedulerRefused, SchedulerUnavailable
 from burstd.domain.plan import Plan
-from burstd.domain.plugins.scheduler import Scheduler
 from burstd.domain.slurm.comment import join_comment, split_comment
 from burstd.domain.slurm.job import Job, JobState
 from burstd.domain.snapshot import SlurmView, Snapshot
 from burstd.planner import isolation
 from burstd.planner.demand.demand import tasks_among
 from burstd.planner.explain.job_comment import JobComment, JobComments, scontrol_job_id
-from burstd.reconciler.quarantine import Quarantine
-from burstd.runtime.workers import Workers
+from burstd.reconciler.context import LoopContext
 
 log = structlog.get_logger(__name__)
 
@@ -90,10 +88,8 @@ _Changed = tuple[Job, str, str]
 class JobCommentWriter:
     """Used in the deciding thread; the commands run in a lane of their own, one batch at a time."""
 
-    def __init__(self, scheduler: Scheduler, workers: Workers, quarantine: Quarantine) -> None:
-        self._quarantine = quarantine
-        self._scheduler = scheduler
-        self._workers = workers
+    def __init__(self, context: LoopContext) -> None:
+        self._context = context
         self._last_comments: dict[str, _LastComment] = {}
         self._writing = False
         self._max_commands = MIN_COMMANDS
@@ -116,13 +112,13 @@ class JobCommentWriter:
         changed = heapq.nsmallest(MAX_JOBS_CHECKED, self._changed(snapshot, slurm, lines), key=_urgency)
         new_comments: list[_NewComment] = []
         for one in changed:
-            with self._quarantine.contain_errors("comments", isolation.job_subject(one[0].id)):
+            with self._context.quarantine.contain_errors("comments", isolation.job_subject(one[0].id)):
                 if (found := self._new_comment(one, lines, slurm, now)) is not None:
                     new_comments.append(found)
         batch = [*self._batch(new_comments)]
         if batch:
             self._writing = True
-            self._workers.submit(QUEUE_NAME, lambda: self._write(batch), self._written, quiet=lambda _: True)
+            self._context.workers.submit(QUEUE_NAME, lambda: self._write(batch), self._written, quiet=lambda _: True)
 
     def _changed(self, snapshot: Snapshot, slurm: SlurmView, lines: JobComments) -> Iterator[_Changed]:
         """The jobs to be looked at."""
@@ -131,7 +127,7 @@ class JobCommentWriter:
         for job in slurm.jobs:
             if burst.isdisjoint(job.partitions):
                 continue
-            with self._quarantine.contain_errors("comments", isolation.job_subject(job.id)):
+            with self._context.quarantine.contain_errors("comments", isolation.job_subject(job.id)):
                 if (one := self._differs(job, known.get(job.id), lines, snapshot.now)) is not None:
                     yield one
 
@@ -186,7 +182,7 @@ class JobCommentWriter:
         left = {one.job.id for some in batch for one in some}
         asked, given = perf_counter(), 0
         try:
-            there = self._scheduler.comments(left)
+            there = self._context.scheduler.comments(left)
             began = perf_counter()
             self._reading_s = began - asked
             for some in batch:
@@ -206,7 +202,7 @@ class JobCommentWriter:
 
     def _set(self, ids: Sequence[str], comment: str) -> None:
         try:
-            self._scheduler.set_comment(ids, comment)
+            self._context.scheduler.set_comment(ids, comment)
         except SchedulerRefused as error:
             # The others have it; a job that has left the queue needs none.
             log.debug("comment not taken", error=str(error))

@@ -11,12 +11,11 @@ from collections.abc import Callable, Collection
 
 import structlog
 
-from burstd.db import Store
 from burstd.domain.slurm.job import Job, JobState
 from burstd.domain.slurm.job_history import EndedJob, JobHistory, requested_gpus
 from burstd.domain.snapshot import SlurmView, Unavailable
 from burstd.planner import isolation
-from burstd.reconciler.quarantine import Quarantine
+from burstd.reconciler.context import LoopContext
 
 log = structlog.get_logger(__name__)
 
@@ -32,11 +31,10 @@ _RUNNING = frozenset({JobState.RUNNING, JobState.COMPLETING, JobState.SUSPENDED,
 class JobHistoryRecorder:
     """Used in the deciding thread only. Its methods raise StoreError."""
 
-    def __init__(self, store: Store, slots: Callable[[], Collection[str]], quarantine: Quarantine) -> None:
+    def __init__(self, context: LoopContext, slots: Callable[[], Collection[str]]) -> None:
         """``slots`` tells which nodes are burstd's."""
-        self._store = store
+        self._context = context
         self._slots = slots
-        self._quarantine = quarantine
         self._history: JobHistory | None = None
         self._running: dict[str, Job] = {}
         self._last_read = 0.0
@@ -44,7 +42,7 @@ class JobHistoryRecorder:
     def history(self) -> JobHistory:
         """All that is known; read from the record at the first call."""
         if self._history is None:
-            ended = self._store.ended_jobs(READ_ROWS)
+            ended = self._context.store.ended_jobs(READ_ROWS)
             log.info("runs of jobs are read for predictions", jobs=len(ended))
             self._history = JobHistory.from_jobs(ended)
         return self._history
@@ -60,11 +58,11 @@ class JobHistoryRecorder:
             slots = frozenset(self._slots())
             known: list[EndedJob] = []
             for job in left:
-                with self._quarantine.contain_errors("history", isolation.job_subject(job.id)):
+                with self._context.quarantine.contain_errors("history", isolation.job_subject(job.id)):
                     if job.id not in here and (ended := self._ended_job(job, slurm.read_at, slots)) is not None:
                         known.append(ended)
             # Kept in mind only once it is on record: a write that fails is tried again at the next look.
-            self._store.record_ended_jobs(known)
+            self._context.store.record_ended_jobs(known)
             self._history = self.history().with_ended(known)
         self._running, self._last_read = runs, slurm.read_at
         return self.history()

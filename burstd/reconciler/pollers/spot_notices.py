@@ -6,40 +6,34 @@ to be done for it (burstd.planner.lifecycle.spot_notices.settled).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import structlog
 
 from burstd.domain.claim import Claim
 from burstd.domain.claim import ClaimState as S
-from burstd.domain.clock import Clock
 from burstd.domain.errors import BurstdError
-from burstd.domain.plugins.provider import Notice, NoticeKind, NoticeSource, Provider
+from burstd.domain.plugins.provider import Notice, NoticeKind, NoticeSource
 from burstd.domain.snapshot import SlurmView, Snapshot
 from burstd.planner.isolation import node_subject
 from burstd.planner.lifecycle.spot_notices import notice_is_settled, notice_reason
-from burstd.reconciler.observer import PollIntervals
-from burstd.reconciler.quarantine import Quarantine
-from burstd.runtime.workers import Workers
+from burstd.reconciler.context import LoopContext
+from burstd.runtime.poller import Poller
 
 log = structlog.get_logger(__name__)
 
 _UNKNOWN_MACHINE_S = 60.0
 """How long a notice of an unknown machine is kept while the answer to a launch is awaited: it may be its machine."""
 _ALARM_FAILURES = 5
-_FETCH_S = 1.0
 _Key = tuple[str, NoticeKind]
 
 
 @dataclass(slots=True)
 class _NoticeQueue:
     source: NoticeSource
-    reading: bool = False
-    read: float = float("-inf")
-    """When the last reading began, or failed."""
-    failures: int = 0
-    error: str = ""
+    poller: Poller
     unsettled: dict[_Key, Notice] = field(default_factory=dict)
     first_seen: dict[_Key, float] = field(default_factory=dict)
 
@@ -51,81 +45,55 @@ def _key(notice: Notice) -> _Key:
 class SpotNoticePoller:
     """Of the providers that have a queue. Used in the deciding thread; the calls are made in the lanes of listings."""
 
-    def __init__(
-        self,
-        providers: Mapping[str, Provider],
-        workers: Workers,
-        clock: Clock,
-        intervals: PollIntervals,
-        quarantine: Quarantine,
-    ) -> None:
-        self._quarantine = quarantine
-        self._workers = workers
-        self._clock = clock
-        self._intervals = intervals
+    def __init__(self, context: LoopContext) -> None:
+        self._context = context
+        pace = context.intervals
         self._queues = {
-            name: _NoticeQueue(p) for name, p in providers.items() if isinstance(p, NoticeSource) and p.notice_markets
-        }
+            name: _NoticeQueue(
+                p,
+                Poller(
+                    context.workers, context.clock, f"{name}:list", f"notices of {name}",
+                    interval_s=lambda: pace.notices_idle_s, retry_s=lambda: pace.call_retry_s,
+                ),
+            )
+            for name, p in context.providers.items()
+            if isinstance(p, NoticeSource) and p.notice_markets
+        }  # fmt: skip
 
     def poll(self, claims: Sequence[Claim]) -> None:
         """Reads the queues that are due; what they say comes with ``drain``."""
-        now = self._clock.now()
-        for name, queue in self._queues.items():
-            if not queue.reading and now >= self._due(name, queue, claims):
-                self._read(name, queue)
+        self._hasten(claims)
+        for queue in self._queues.values():
+            known = frozenset(queue.unsettled)
+            # Most answers are empty: no loop is run for them.
+            queue.poller.poll(
+                queue.source.notices,
+                partial(self._keep, queue),
+                quiet=lambda notices, known=known: all(_key(notice) in known for notice in notices),  # type: ignore[misc]
+            )
 
     def next_poll(self, claims: Sequence[Claim]) -> float:
         """When the next reading is due, in burstd's time."""
-        # An answer without news wakes nobody: it is fetched when the next reading is due, or once a second after that.
-        soonest = self._clock.now() + _FETCH_S
-        return min(
-            (max(self._due(n, q, claims), soonest if q.reading else 0.0) for n, q in self._queues.items()),
-            default=float("inf"),
-        )
+        self._hasten(claims)
+        return min((queue.poller.next_due() for queue in self._queues.values()), default=float("inf"))
 
-    def _due(self, name: str, queue: _NoticeQueue, claims: Sequence[Claim]) -> float:
-        if queue.failures:
-            return queue.read + min(self._intervals.call_retry_s * 2.0 ** min(queue.failures - 1, 10), 60.0)
-        markets = queue.source.notice_markets
-        busy = any(c.offer.provider == name and c.offer.market in markets for c in claims)
-        return queue.read + (self._intervals.notices_s if busy else self._intervals.notices_idle_s)
+    def _hasten(self, claims: Sequence[Claim]) -> None:
+        for name, queue in self._queues.items():
+            markets = queue.source.notice_markets
+            if any(c.offer.provider == name and c.offer.market in markets for c in claims):
+                queue.poller.hasten(queue.poller.begun + self._context.intervals.notices_s)
 
-    def _read(self, name: str, queue: _NoticeQueue) -> None:
-        queue.reading, queue.read = True, self._clock.now()
-        known = frozenset(queue.unsettled)
-
-        def done(result: Sequence[Notice] | Exception) -> None:
-            queue.reading = False
-            if isinstance(result, Exception):
-                self._failed(name, queue, result)
-                return
-            if queue.failures:
-                log.info("notices can be read again", provider=name)
-            queue.failures, queue.error = 0, ""
-            for notice in result:
-                queue.first_seen.setdefault(_key(notice), self._clock.now())
-                queue.unsettled[_key(notice)] = notice
-
-        def quiet(result: Sequence[Notice]) -> bool:
-            return all(_key(notice) in known for notice in result)
-
-        # Most answers are empty: no loop is run for them.
-        self._workers.submit(f"{name}:list", queue.source.notices, done, quiet)
-
-    def _failed(self, name: str, queue: _NoticeQueue, error: Exception) -> None:
-        queue.failures, queue.read = queue.failures + 1, self._clock.now()
-        queue.error = str(error) or type(error).__name__
-        if not isinstance(error, BurstdError):
-            log.error("provider broke while telling notices", provider=name, exc_info=error)
-        elif queue.failures == 1:
-            log.warning("notices cannot be read", provider=name, error=queue.error)
+    def _keep(self, queue: _NoticeQueue, notices: Sequence[Notice]) -> None:
+        for notice in notices:
+            queue.first_seen.setdefault(_key(notice), self._context.clock.now())
+            queue.unsettled[_key(notice)] = notice
 
     def alarms(self) -> list[str]:
         """Queues that have not been read for long."""
         return [
-            f"the notices of provider {name} cannot be read: {queue.error}"
+            f"the notices of provider {name} cannot be read: {queue.poller.error}"
             for name, queue in self._queues.items()
-            if queue.failures >= _ALARM_FAILURES
+            if queue.poller.failures >= _ALARM_FAILURES
         ]
 
     def notices_by_claim(self, claims: Iterable[Claim]) -> dict[str, Notice]:
@@ -154,10 +122,10 @@ class SpotNoticePoller:
             done = []
             for key, notice in queue.unsettled.items():
                 claim = claims.get((name, notice.instance_id))
-                young = self._clock.now() - queue.first_seen[key] < _UNKNOWN_MACHINE_S
+                young = self._context.clock.now() - queue.first_seen[key] < _UNKNOWN_MACHINE_S
                 if claim is None and young and name in launching_providers:
                     continue
-                with self._quarantine.contain_errors(
+                with self._context.quarantine.contain_errors(
                     "notices", node_subject(claim.slot) if claim is not None else f"the notices of {name}"
                 ):
                     if notice_is_settled(notice, claim, slurm.nodes.get(claim.slot) if claim is not None else None):
@@ -177,4 +145,4 @@ class SpotNoticePoller:
             elif isinstance(result, Exception):
                 log.error("provider broke while acknowledging notices", provider=name, exc_info=result)
 
-        self._workers.submit(f"{name}:list", lambda: queue.source.acknowledge(notices), done)
+        self._context.workers.submit(f"{name}:list", lambda: queue.source.acknowledge(notices), done)

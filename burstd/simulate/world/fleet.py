@@ -12,8 +12,8 @@ from burstd.domain.claim import Claim, ClaimState
 from burstd.domain.cloud.offer import Offer
 from burstd.domain.plugins.policy import Want
 from burstd.domain.snapshot import CircuitBreaker, CloudView, EndedClaim, RecentLaunch
-from burstd.planner.offers.budget_reserve import machine_reserve
 from burstd.planner.offers.offers import alternative_offers, breakers_closed_by, next_breaker
+from burstd.planner.offers.planned_claim import planned_claim
 from burstd.simulate.traces.window import HOUR_S, ReplayJob, Unit, seeded_random
 from burstd.simulate.world.market import Market, StockoutModel, size_of
 from burstd.simulate.world.slots import SimulatedSlots
@@ -126,12 +126,9 @@ class CloudFleet:
 
     def _launch(self, want: Want, slot: str, offer: Offer, now: float) -> SimulatedMachine:
         self.bill.launches += 1
-        reserved, egress = machine_reserve(want, offer, ())
-        claim = Claim(
-            id=f"claim-{self.bill.launches}", cluster=CLUSTER, pool=want.pool, slot=slot, offer=offer, cause=want.cause,
-            state=ClaimState.BOOTING, created=now, since=now, reason=want.reason, jobs=want.jobs, users=want.users,
-            gang=want.gang, instance_id=f"machine-{self.bill.launches}", launch_called=now, billed_from=now, attempts=1,
-            accounts=want.accounts, reserved=reserved, egress=egress, dedicated_by_policy=want.dedicated,
+        claim = replace(
+            planned_claim(want, slot, offer, CLUSTER, now), id=f"claim-{self.bill.launches}", state=ClaimState.BOOTING,
+            instance_id=f"machine-{self.bill.launches}", launch_called=now, billed_from=now, attempts=1,
         )  # fmt: skip
         size = self._sizes[want.pool]
         machine = SimulatedMachine(claim, size, size)

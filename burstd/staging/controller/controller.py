@@ -145,20 +145,19 @@ class StagingController:
 
     def _query_slurm(self, run: StagingRun) -> None:
         """Asks Slurm about a job, elsewhere: it may hold its locks while a hook waits."""
-        if run.fresh or run.query_under_way or self._clock.now() < run.query_not_before:
+        if run.fresh or run.query.is_busy(self._clock.now()):
             return
         query_number, user = run.queries_wanted, run.uid
-        run.query_under_way = True
+        run.query.in_flight = True
 
         def back(result: JobFacts | Exception | None) -> None:
             with self._quarantine.contain_errors(run.job_id):
-                run.query_under_way = False
+                run.query.in_flight = False
                 if isinstance(result, Exception):
-                    run.query_backoff_s = min(2 * run.query_backoff_s or RETRY_S, _MAX_QUERY_INTERVAL_S)
-                    run.query_not_before = self._clock.now() + run.query_backoff_s
+                    run.query.fail(self._clock.now(), RETRY_S, _MAX_QUERY_INTERVAL_S)
                     log.warning("slurm was not heard about a job", job=run.job_id, error=str(result))
                 elif result is not None and (text := run.owner_mismatch(result)):
-                    run.query_not_before = self._clock.now() + _MAX_QUERY_INTERVAL_S
+                    run.query.due = self._clock.now() + _MAX_QUERY_INTERVAL_S
                     log.error("nothing is staged for a job", job=run.job_id, reason=text)
                     run.refuse_hooks(text, *START_HOOKS)
                 else:

@@ -12,6 +12,7 @@ from burstd.domain.slurm.job import Job, JobState
 from burstd.domain.snapshot import SlurmView
 from burstd.domain.staging import Directives, Staging
 from burstd.domain.staging import StageState as S
+from burstd.runtime.poller import RepeatedCall
 from burstd.slurm.commands.job_facts import JobFacts
 from burstd.slurm.hooks.stage_server import StageReply
 from burstd.staging.controller.tasks import StagingTask
@@ -89,9 +90,8 @@ class StagingRun:
     """How often something has happened after which Slurm must be asked ..."""
     queries_answered: int = 0
     """... and up to which of them it was."""
-    query_under_way: bool = False
-    query_not_before: float = 0.0
-    query_backoff_s: float = 0.0
+    query: RepeatedCall = field(default_factory=RepeatedCall)
+    """To Slurm, about the job."""
     missed_listings: tuple[int, float] = (0, 0.0)
     """In how many listings in a row it was not as expected, and since when."""
     waiting_hooks: dict[str, HookAnswer] = field(default_factory=dict)
@@ -136,14 +136,14 @@ class StagingRun:
     def request_query(self, after: float = 0.0) -> None:
         """Slurm must be asked, not before ``after``."""
         self.queries_wanted += 1
-        self.query_not_before = max(self.query_not_before, after)
+        self.query.due = max(self.query.due, after)
 
     def record_answer(self, facts: JobFacts | None, query_number: int) -> None:
         """Slurm's answer to the question of this number."""
         self.unknown_to_slurm = facts is None
         self.facts = facts or self.facts
         self.queries_answered = query_number
-        self.query_backoff_s = 0.0
+        self.query.failures = 0
 
     def owner_mismatch(self, facts: JobFacts) -> str:
         """What is wrong where hooks that wait name another owner than squeue; empty: nothing."""
@@ -242,7 +242,7 @@ class StagingRun:
     def next_due(self, now: float) -> float:
         """When its next pause ends."""
         rests = self.cycle.paused_until if self.cycle.paused_until > now else float("inf")
-        return rests if self.fresh or self.query_under_way else min(rests, max(now, self.query_not_before))
+        return rests if self.fresh or self.query.in_flight else min(rests, max(now, self.query.due))
 
     def cancel_tasks(self) -> None:
         """Tells the work under way to end."""
@@ -287,7 +287,7 @@ class StagingRuns:
             self._runs = {
                 j: run
                 for j, run in self._runs.items()
-                if j in alive or run.waiting_hooks or run.query_under_way or run.tasks
+                if j in alive or run.waiting_hooks or run.query.in_flight or run.tasks
             }
 
     def note_listing(

@@ -21,6 +21,7 @@ from burstd.domain.staging import OUTPUT_ON_NODES, Staging, StagingView
 from burstd.domain.storage_node import NodeBackedStore, StorageNodeSpec, StorageNodeView
 from burstd.node.agent import NodeAgent
 from burstd.planner.staging.transfer_schedule import StorageUse, TransferLimits
+from burstd.runtime.poller import Poller
 from burstd.runtime.workers import Workers
 from burstd.settings import QuotaSettings, ResolvedPlugin, Settings, StagingSettings
 from burstd.slurm.commands.run import SlurmCommands
@@ -175,15 +176,18 @@ class StagingService:
         self._garbage_collector = GarbageCollector(stager.name, stager, self._index, _sweep_rules(staging))
         self._swept: SweepResult | None = None
         self._swept_at = 0.0
-        self._sweep_due = 0.0
-        self._sweeping = False
-        self._error = ""
+        self._sweeps = Poller(
+            context.workers, context.clock, "stage:sweep", "the store of staged data",
+            interval_s=lambda: SWEEP_INTERVAL_S, retry_s=lambda: SWEEP_RETRY_S,
+        )  # fmt: skip
         self._index_error = ""
         self._out_of_space_jobs: frozenset[str] = frozenset()
         """Jobs whose data the store has no space for, with nothing left to evict."""
         self._usage = UsageCounts()
-        self._counting = False
-        self._count_due = 0.0
+        self._counts = Poller(
+            context.workers, context.clock, "stage:sweep", "what users take up",
+            interval_s=lambda: USAGE_COUNT_INTERVAL_S, retry_s=lambda: USAGE_COUNT_INTERVAL_S,
+        )  # fmt: skip
         self._stage_use = StagingUsage(StoreUsage(stager.name, self._store_kind, 0.0), quota=staging.quota)
         self._retained_nodes: tuple[RetainedNode, ...] = ()
         self._check = SubmitCheck(self._check_rules(staging), open_worker, open_object_worker, self._quota_uses)
@@ -253,14 +257,14 @@ class StagingService:
         due = self.controller.step(slurm, claims)
         if out_of_space := self.controller.pop_out_of_space():
             self._free_space(out_of_space)
-        now = self._context.clock.now()
-        if now >= self._sweep_due and not self._sweeping:
-            if self._store_sleeps(now):
-                self._sweep_due = now + SWEEP_INTERVAL_S
+        if self._sweeps.is_due:
+            if self._store_sleeps(self._context.clock.now()):
+                self._sweeps.skip()
             else:
                 self._begin_sweep()
-        if self._usage_is_stale() and now >= self._count_due and not self._counting:
-            self._count_usage()
+        if self._usage_is_stale():
+            # Elsewhere, because of large stores this takes a second.
+            self._counts.poll(lambda: count_usage(self._index), self._keep_usage)
         retention_s = self._settings.output_retention_h * HOUR_S
         self._retained_nodes = tuple(
             RetainedNode(node, row.job_id, row.user, row.since + retention_s, row.error or row.reason)
@@ -268,9 +272,9 @@ class StagingService:
             if row.job_state and (row.state in OUTPUT_ON_NODES or row.resume in OUTPUT_ON_NODES)
             for node in row.nodes
         )
-        if self._usage_is_stale() and not self._counting:
-            due = min(due, self._count_due)
-        return min(due, self._sweep_due)
+        if self._usage_is_stale():
+            due = min(due, self._counts.next_due())
+        return min(due, self._sweeps.next_due())
 
     def views(self) -> dict[str, StagingView]:
         """Returns how the data of each job stands."""
@@ -293,7 +297,7 @@ class StagingService:
 
     def alarms(self) -> list[str]:
         """What needs a person."""
-        found = [f"the store of staged data: {e}" for e in dict.fromkeys((self._error, self._index_error)) if e]
+        found = [f"the store of staged data: {e}" for e in dict.fromkeys((self._sweeps.error, self._index_error)) if e]
         held = [row for row in self.controller.recorded_stagings() if row.needs_attention]
         if waits := next(
             (row for row in self.controller.recorded_stagings() if row.error and row.job_id in self._out_of_space_jobs),
@@ -308,30 +312,18 @@ class StagingService:
     def _store_sleeps(self, now: float) -> bool:
         """Whether the store is not to be woken for a look."""
         asleep = isinstance(self._stager, OnDemand) and not self._stager.awake
-        return asleep and not self._error and self._swept is not None and now - self._swept_at < DAY_S
+        return asleep and not self._sweeps.error and self._swept is not None and now - self._swept_at < DAY_S
 
     def _begin_sweep(self) -> None:
         live = self._context.store.stagings()
         wall, clock_offset = self._context.clock.wall(), self._clock_offset()
-        self._sweeping = True
 
-        def done(result: SweepResult | Exception) -> None:
-            self._sweeping = False
-            now = self._context.clock.now()
-            if isinstance(result, Exception):
-                if not isinstance(result, StagerError):
-                    log.error("sweeping the store broke", exc_info=result)
-                self._error = str(result)
-                self._sweep_due = now + SWEEP_RETRY_S
-            else:
-                self._error = ""
-                self._swept = result
-                self._swept_at = now
-                self._sweep_due = now + SWEEP_INTERVAL_S
+        def keep(result: SweepResult) -> None:
+            self._swept, self._swept_at = result, self._context.clock.now()
             self._publish_usage()
 
-        self._context.workers.submit(
-            "stage:sweep", lambda: self._garbage_collector.sweep(live, wall, clock_offset), done
+        self._sweeps.poll(
+            lambda: self._garbage_collector.sweep(live, wall, clock_offset), keep, lambda _: self._publish_usage()
         )
 
     def _free_space(self, out_of_space: Sequence[Staging]) -> None:
@@ -348,7 +340,7 @@ class StagingService:
                 if result and not isinstance(result, Exception)
                 else self._out_of_space_jobs | jobs
             )
-            self._sweep_due = 0.0
+            self._sweeps.make_due()
 
         self._context.workers.submit(
             "stage:sweep", lambda: self._garbage_collector.free_space(live, wall, clock_offset), done
@@ -360,26 +352,15 @@ class StagingService:
     def _usage_is_stale(self) -> bool:
         return self._usage.changes != self._index.changes
 
-    def _count_usage(self) -> None:
-        """Who takes up how much; elsewhere, because of large stores this takes a second."""
-        self._counting = True
-
-        def done(result: UsageCounts | Exception) -> None:
-            self._counting = False
-            self._count_due = self._context.clock.now() + USAGE_COUNT_INTERVAL_S
-            if isinstance(result, Exception):
-                log.warning("what users take up was not counted", error=str(result))
-            else:
-                self._usage = result
-                self._publish_usage()
-
-        self._context.workers.submit("stage:sweep", lambda: count_usage(self._index), done)
+    def _keep_usage(self, usage: UsageCounts) -> None:
+        self._usage = usage
+        self._publish_usage()
 
     def _publish_usage(self) -> None:
         swept = self._swept
         store = StoreUsage(
             self._stage_use.store.name, self._store_kind, self._swept_at, swept.objects if swept else 0,
-            swept.bytes if swept else 0, swept.free if swept else None, 0, self._error,
+            swept.bytes if swept else 0, swept.free if swept else None, 0, self._sweeps.error,
         )  # fmt: skip
         self._stage_use = StagingUsage(store, self._usage.users, self._usage.accounts, self._settings.quota)
 
@@ -443,7 +424,7 @@ class StagingService:
         def done(result: int | Exception) -> None:
             if isinstance(result, Exception):
                 log.error("eviction failed", error=str(result))
-            self._sweep_due = 0.0
+            self._sweeps.make_due()
 
         if evicted:
             self._context.workers.submit("stage:sweep", lambda: self._garbage_collector.evict(evicted), done)

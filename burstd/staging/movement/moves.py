@@ -11,6 +11,7 @@ from typing import Any
 import structlog
 
 from burstd.db import Store, stage_subject
+from burstd.domain.backoff import backoff_s
 from burstd.domain.claim import Claim, ClaimState
 from burstd.domain.clock import Clock
 from burstd.domain.errors import BurstdError
@@ -318,7 +319,7 @@ class TransferDispatcher:
         if may_hold and (final or attempts >= self._retries()):
             return self._quarantine.hold_staging(row, text)
         retry_after_s = max(getattr(error, "retry_after_s", 0.0) for error in errors)
-        pause = max(min(retry_after_s, MAX_RETRY_AFTER_S), min(RETRY_S * 2.0 ** min(attempts - 1, 20), MAX_BACKOFF_S))
+        pause = max(min(retry_after_s, MAX_RETRY_AFTER_S), backoff_s(attempts, RETRY_S, MAX_BACKOFF_S))
         reason = f"tried again in {pause:.0f} s: {text}"
         if row.state is S.FETCHING and any(getattr(error, "resend", False) for error in errors):
             run.cycle.fetched_on.clear()

@@ -1,0 +1,158 @@
+"""The only caller of Slurm's changing commands."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import structlog
+
+from burstd.db import Store
+from burstd.domain.claim import ClaimState
+from burstd.domain.claim import ClaimState as S
+from burstd.domain.errors import SchedulerRefused
+from burstd.domain.plan import (
+    Action,
+    BindJob,
+    DrainNodes,
+    LimitJobTime,
+    PowerDown,
+    RecordInterruptions,
+    RegisterNodes,
+    RequeueJobs,
+    SetGate,
+    SetNodesDown,
+    StartJobsNow,
+    UnbindJob,
+    UndrainNodes,
+)
+from burstd.domain.snapshot import RuntimeState
+from burstd.planner import isolation
+from burstd.reconciler.context import LoopContext
+from burstd.reconciler.machines.interruptions import Interruptions
+
+log = structlog.get_logger(__name__)
+
+REGISTER_EVERY_S = 2.0
+REFUSAL_PAUSE_S = 5.0
+UNBINDABLE_S = 3600.0
+
+
+def slots_by_claim(store: Store) -> dict[str, str]:
+    """The slot of each claim that is not GONE."""
+    return {claim.id: claim.slot for claim in store.claims()}
+
+
+class SlurmActions:
+    """Used in the deciding thread. Remembers what Slurm was told lately, and what it refused."""
+
+    def __init__(self, context: LoopContext) -> None:
+        self._context, self._store = context, context.store
+        self.interruptions = Interruptions(context)
+        self._address_sent_at: dict[str, float] = {}
+        """When Slurm last got a slot's address."""
+        self._power_down_sent_at: dict[str, float] = {}
+        self._bound_since: dict[str, float] = {}
+        self._unbindable: dict[str, float] = {}
+        self._refusals: dict[Action, tuple[float, str]] = {}
+
+    def runtime_state(self, now: float, bound: Mapping[str, object], state: RuntimeState) -> RuntimeState:
+        """``state`` with what Slurm was told. ``bound``: jobs with a reservation of their own."""
+        for job_id in bound:
+            self._bound_since.setdefault(job_id, now)
+        state = replace(
+            state,
+            power_down_sent_at=dict(self._power_down_sent_at),
+            bound_since=dict(self._bound_since),
+            unbindable=frozenset(job for job, at in self._unbindable.items() if now - at < UNBINDABLE_S),
+        )
+        return self.interruptions.runtime_state(now, state)
+
+    def alarms(self, now: float) -> list[str]:
+        """What Slurm refused in the last seconds."""
+        return [text for at, text in self._refusals.values() if now - at < 2 * REFUSAL_PAUSE_S]
+
+    def _record_refusal(self, action: Action, error: str, now: float) -> None:
+        self._refusals = {a: refusal for a, refusal in self._refusals.items() if now - refusal[0] < 2 * REFUSAL_PAUSE_S}
+        self._refusals[action] = (now, error)
+        if isinstance(action, BindJob):
+            self._unbindable = {job: at for job, at in self._unbindable.items() if now - at < UNBINDABLE_S}
+            self._unbindable[action.job_id] = now
+
+    def apply(self, action: Action) -> int:
+        """Returns how many changes were made; a step that Slurm refuses pauses for a few seconds."""
+        try:
+            return self._call_slurm(action)
+        except SchedulerRefused as error:
+            if split_actions := isolation.split_action(action, slots_by_claim(self._store)):
+                # One node that Slurm refuses must not hold up the others.
+                return sum(self.apply(part) for part in split_actions)
+            self._record_refusal(action, str(error), self._context.clock.now())
+            log.error("slurm refused", action=type(action).__name__, error=str(error))
+            return 0
+
+    def _call_slurm(self, action: Action) -> int:
+        now = self._context.clock.now()
+        refusal = self._refusals.get(action)
+        if refusal is not None and now - refusal[0] < REFUSAL_PAUSE_S:
+            return 0
+        match action:
+            case RegisterNodes():
+                # Slurm may show another address than it was told: it is not told in every loop.
+                news = [
+                    pair
+                    for pair in action.addresses
+                    if now - self._address_sent_at.get(pair[0], float("-inf")) > REGISTER_EVERY_S
+                ]
+                if not news:
+                    return 0
+                self._context.scheduler.set_address(news)
+                self._address_sent_at.update((name, now) for name, _ in news)
+            case SetGate():
+                self._context.scheduler.set_gate(action.nodes)
+                split = len(action.into_service)
+                self._move_claims(action.into_service, S.READY, S.IN_SERVICE, action.claim_reasons[:split])
+                self._move_claims(action.into_drain, S.IN_SERVICE, S.DRAINING, action.claim_reasons[split:])
+            case BindJob():
+                self._context.scheduler.bind(action.job_id, action.user, action.nodes)
+                self._bound_since[action.job_id] = now
+                self._move_claims(action.claims, S.READY, S.IN_SERVICE, [action.reason] * len(action.claims))
+            case UnbindJob():
+                self._context.scheduler.unbind(action.job_id)
+                self._bound_since.pop(action.job_id, None)
+            case PowerDown():
+                self._context.scheduler.power_down(action.nodes, force=action.force)
+                self._power_down_sent_at.update(dict.fromkeys(action.nodes, now))
+                self._move_claims(
+                    action.terminating, S.DRAINING, S.TERMINATING, [action.reason] * len(action.terminating)
+                )
+            case SetNodesDown():
+                self._context.scheduler.down(action.nodes, action.reason)
+            case DrainNodes():
+                self._context.scheduler.drain(action.nodes, action.reason)
+                with self._store.batch():
+                    for claim_id, node in zip(action.claims, action.nodes, strict=True):
+                        self._store.log_event(f"slot:{node}", new="drained", reason=action.reason, cause="spot",
+                                           data={"claim": claim_id})  # fmt: skip
+            case UndrainNodes():
+                self._context.scheduler.resume(action.nodes)
+            case RecordInterruptions():
+                return self.interruptions.record_runs(action.runs)
+            case RequeueJobs():
+                return self.interruptions.requeue(action.runs, now)
+            case LimitJobTime():
+                log.warning("job is given the time that was paid for", job=action.job_id, reason=action.reason)
+                self._context.scheduler.limit_time(action.job_id, action.limit_s)
+            case StartJobsNow():
+                self._context.scheduler.start_now(action.jobs)
+            case _:
+                raise TypeError(f"no such step: {action!r}")
+        return 1
+
+    def _move_claims(self, claims: Sequence[str], old: ClaimState, new: ClaimState, reasons: Sequence[str]) -> None:
+        with self._store.batch():
+            for claim_id, reason in zip(claims, reasons, strict=True):
+                claim = self._store.claim(claim_id)
+                with self._context.quarantine.contain_errors("move", isolation.node_subject(claim.slot)):
+                    if claim.state is old:
+                        self._store.transition_claim(claim_id, old, new, reason)
