@@ -65,8 +65,22 @@ class Cause(StrEnum):
     """Jobs' data: the storage node of a store, which is no node of Slurm's."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tenancy:
+    """Who machines are for. Empty for a floor, a spare or a pin."""
+
+    jobs: tuple[str, ...] = ()
+    """Ids as in Job.id, in order."""
+    users: tuple[str, ...] = ()
+    """Of the jobs."""
+    accounts: tuple[str, ...] = ()
+    """Of the jobs: projects (Slurm accounts)."""
+    gang: str = ""
+    """The job whose nodes enter service together; empty: none. Wants of one gang stand or fall together."""
+
+
 @dataclass(frozen=True, slots=True)
-class Claim:
+class Claim(Tenancy):
     """One life of one machine. Times in seconds since 1970 in burstd's own time; None: not yet."""
 
     id: str
@@ -81,12 +95,6 @@ class Claim:
     """When it came into its state."""
     reason: str = ""
     """Why it came into its state."""
-    jobs: tuple[str, ...] = ()
-    """Jobs that it was made for, in order."""
-    users: tuple[str, ...] = ()
-    """Their users."""
-    gang: str = ""
-    """Id of the job whose claims enter service together; empty: not a gang."""
     image: str = ""
     batch: str = ""
     """``LaunchRequest.batch``, once the request is on record."""
@@ -99,8 +107,6 @@ class Claim:
     opened: float | None = None
     attempts: int = 0
     """Times that the cloud was asked to launch it."""
-    accounts: tuple[str, ...] = ()
-    """The projects (Slurm accounts) of its jobs."""
     reserved: Decimal = Decimal(0)
     """The most that it may cost, in the offer's currency, as a budget reckoned it before its launch; 0: no budget."""
     egress: Decimal = Decimal(0)

@@ -64,7 +64,7 @@ def test_policies_are_the_administrators(nobody: ApiTestClient, backend: FakeBac
 
 
 def want(*jobs: str, nodes: int = 1, cause: Cause = Cause.DEMAND) -> Want:
-    return Want("gpu", nodes, cause, f"for {','.join(jobs)}", (G4, G8), jobs)
+    return Want("gpu", nodes, cause, f"for {','.join(jobs)}", (G4, G8), jobs=jobs)
 
 
 def plan(wants: tuple[Want, ...] = (), releases: tuple[NodeRelease, ...] = (), *remarks: Remark) -> Plan:

@@ -148,7 +148,7 @@ SNAPSHOT = Snapshot(
     clouds={},
     claims=(CLAIM,),
 )
-WANT = Want("cpu", 2, Cause.DEMAND, "job 1", (OFFER,), ("1",), ("ada",), "1", ("n1", "n2"))
+WANT = Want("cpu", 2, Cause.DEMAND, "job 1", (OFFER,), slots=("n1", "n2"), jobs=("1",), users=("ada",), gang="1")
 TARGET = Target(wants=(WANT,), offers={"cpu": (OFFER,)}).with_remark("placement", "job:1", "boot", "it gets 2 nodes")
 clock = count()
 

@@ -37,7 +37,18 @@ def planned(
     users: tuple[str, ...] = ("ann",), pool: str = "gpu", at: float = START,
 ) -> Claim:  # fmt: skip
     return Claim(
-        claim_id, "site", pool, slot, offer, Cause.DEMAND, ClaimState.PLANNED, at, at, "jobs wait", jobs, users
+        claim_id,
+        "site",
+        pool,
+        slot,
+        offer,
+        Cause.DEMAND,
+        ClaimState.PLANNED,
+        at,
+        at,
+        "jobs wait",
+        jobs=jobs,
+        users=users,
     )
 
 

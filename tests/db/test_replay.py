@@ -81,7 +81,9 @@ def play(store: Store, clock: ManualClock, step: tuple) -> None:  # type: ignore
 
 @given(offers, st.lists(words, max_size=3).map(tuple), st.sampled_from(Cause), words)
 def test_what_comes_back_equals_what_went_in(offer: Offer, jobs: tuple[str, ...], cause: Cause, reason: str) -> None:
-    claim = Claim("c", "site", "gpu", "n1", offer, cause, S.PLANNED, START, START, reason, jobs, jobs, "g")
+    claim = Claim(
+        "c", "site", "gpu", "n1", offer, cause, S.PLANNED, START, START, reason, jobs=jobs, users=jobs, gang="g"
+    )
     plain = [w for w in (reason, *jobs) if "\0" in w]
     with Store.open(":memory:", ManualClock()) as store:
         store.make_claims([claim])

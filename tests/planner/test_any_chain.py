@@ -48,7 +48,7 @@ def for_everyone(snapshot: Snapshot, target: Target) -> Target:
     """Machines for every job, whether or not it can run on them."""
     jobs = getattr(snapshot.slurm, "jobs", ())
     more = tuple(
-        Want(pool, 1, Cause.DEMAND, "for everyone", offers, (job.id,), (job.user,))
+        Want(pool, 1, Cause.DEMAND, "for everyone", offers, jobs=(job.id,), users=(job.user,))
         for job in jobs for pool, offers in target.offers.items()
     )  # fmt: skip
     return replace(target, wants=(*target.wants, *more))

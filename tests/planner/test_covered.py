@@ -16,7 +16,7 @@ from burstd.planner.demand.stuck_jobs import stuck_on_burst_since, stuck_since
 OFFER = Offer("sky", "r", "z", "t", spot=False, shape=Shape(8, 1024), price=Decimal(1))
 CLAIM = Claim("c1", "x", "gpu", "gpu-1", OFFER, Cause.DEMAND, ClaimState.IN_SERVICE, 0.0, 0.0)
 SNAPSHOT = Snapshot(100.0, "x", {}, SlurmView((), {}, ()), {}, (CLAIM,))
-REST = Want("gpu", 1, Cause.DEMAND, "job 7", (OFFER,), ("7",), gang="7")
+REST = Want("gpu", 1, Cause.DEMAND, "job 7", (OFFER,), jobs=("7",), gang="7")
 
 
 @pytest.mark.parametrize(

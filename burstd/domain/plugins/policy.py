@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import partial
 from typing import Any, Protocol
 
 from burstd.domain.billing.costs import BudgetLine, Reserve
-from burstd.domain.claim import Cause
+from burstd.domain.claim import Cause, Tenancy
 from burstd.domain.cloud.offer import Offer
 from burstd.domain.slurm.job import Job
 from burstd.domain.snapshot import SlurmView, Snapshot
@@ -26,11 +26,11 @@ class ExcludedOffer:
 
 
 @dataclass(frozen=True, slots=True)
-class Want:
+class Want(Tenancy):
     """New machines for one pool: all of them or none.
 
     ``offers`` are the ways to get them, best first; a policy may take some away or put them in another order.
-    ``jobs`` are the jobs that would start on them (ids as in Job.id), empty for a floor, a spare or a pin.
+    ``jobs`` are the jobs that would start on them.
     """
 
     pool: str
@@ -38,14 +38,9 @@ class Want:
     cause: Cause
     reason: str
     offers: tuple[Offer, ...]
-    jobs: tuple[str, ...] = ()
-    users: tuple[str, ...] = ()
-    gang: str = ""
-    """Set where the nodes must be opened together: the job's id. Wants of one gang stand or fall together."""
+    _: KW_ONLY
     slots: tuple[str, ...] = ()
     """The slots to fill, one a node. A policy that adds a want leaves it empty; the end of the chain fills it in."""
-    accounts: tuple[str, ...] = ()
-    """The projects (Slurm accounts) of its jobs."""
     excluded_offers: tuple[ExcludedOffer, ...] = ()
     """Offers that policies have taken out of it (``without_refused_offers``)."""
     reserved: tuple[Reserve, ...] = ()

@@ -42,7 +42,7 @@ def wants_of_slurm(snapshot: Snapshot, slurm: SlurmView, target: Target) -> tupl
         found.append(
             Want(
                 pool.name, 1, Cause.SLURM, f"Slurm powers {slot} up by itself", target.offers[pool.name],
-                tuple(job.id for job in jobs), users, slots=(slot,), accounts=accounts,
+                slots=(slot,), jobs=tuple(job.id for job in jobs), users=users, accounts=accounts,
             )
         )  # fmt: skip
     return tuple(found)

@@ -179,8 +179,9 @@ def _sample(
             continue
         slots, free[pool] = tuple(free[pool][: job.nodes]), free[pool][job.nodes :]
         wants.append(
-            Want(pool, job.nodes, Cause.DEMAND, f"for job {job.id}", OFFERS[pool], (job.id,), (job.user,),
-                 job.id if job.nodes > 1 else "", slots, (job.account,) if job.account else ())
+            Want(pool, job.nodes, Cause.DEMAND, f"for job {job.id}", OFFERS[pool], slots=slots, jobs=(job.id,),
+                 users=(job.user,), accounts=(job.account,) if job.account else (),
+                 gang=job.id if job.nodes > 1 else "")
         )  # fmt: skip
         remarks.append(Remark("placement", f"job:{job.id}", "boot", f"it gets {job.nodes} new node(s)"))
     releases = tuple(

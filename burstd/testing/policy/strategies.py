@@ -264,7 +264,8 @@ def situations(draw: st.DrawFn) -> tuple[Snapshot, Target]:
             reason = f"job {job.id}"
             accounts = (job.account,) if job.account else ()
             wants.append(
-                Want(name, nodes_, Cause.DEMAND, reason, allowed[name], (job.id,), (job.user,), gang, slots, accounts)
+                Want(name, nodes_, Cause.DEMAND, reason, allowed[name], slots=slots, jobs=(job.id,),
+                     users=(job.user,), accounts=accounts, gang=gang)
             )  # fmt: skip
             remarks.append(Remark("placement", f"job:{job.id}", "boot", f"it gets {nodes_} new node(s)"))
     releases = tuple(
