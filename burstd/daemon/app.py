@@ -26,7 +26,7 @@ from burstd.domain.plugins.provider import Provider
 from burstd.domain.plugins.validator import NodeValidator
 from burstd.node.storage_node import StorageNodeValidator
 from burstd.node.validator import SlurmNodeValidator
-from burstd.reconciler.context import LoopContext, PollIntervals
+from burstd.reconciler.context import LoopContext
 from burstd.reconciler.machines.claim_ids import ClaimIds
 from burstd.reconciler.pollers.job_comments import JobCommentWriter
 from burstd.reconciler.pollers.provider_checks import ProviderChecks

@@ -18,7 +18,7 @@ from burstd.node.ssh.host_keys import HostKeyPolicy
 from burstd.node.ssh.key_pair import ensure_ssh_key
 from burstd.node.user_data import UserDataValues, render_user_data
 from burstd.node.validator import SlurmNodeValidator, ValidatorConfig
-from burstd.reconciler.observer import PollIntervals
+from burstd.reconciler.context import PollIntervals
 from burstd.reconciler.pollers.wake_sources import WakeSources
 from burstd.reconciler.reconciler import Reconciler
 from burstd.runtime.clock import SteadyClock
