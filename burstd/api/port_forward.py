@@ -35,7 +35,7 @@ from burstd.transfer.protocol.relay import relay, shutdown_socket
 log = structlog.get_logger(__name__)
 
 MAX_FORWARD_CONNECTIONS = 256
-"""Of all users but root and burstd's own; see Shares."""
+"""Of all users but root and burstd's own; see ConnectionLimiter."""
 _CLIENT_TIMEOUT_S = 5.0
 JOB_CHECK_INTERVAL_S = 1.0
 """How often it is seen whether jobs still run."""
@@ -76,7 +76,7 @@ class PortForwardServer:
         max_connections: int = MAX_FORWARD_CONNECTIONS,
         check_interval_s: float = JOB_CHECK_INTERVAL_S,
     ) -> None:
-        """``enter`` opens a shell on the machine of a claim; raises NodeNotReady, NodeRefused."""
+        """``open_shell`` opens a shell on the machine of a claim; raises NodeNotReady, NodeRefused."""
         self._path = path
         self._backend = backend
         self._authorizer = authorizer

@@ -19,7 +19,7 @@ from burstd.domain.errors import BurstdError
 from burstd.runtime.sockets import ConnectionLimiter, peer_credentials
 
 MAX_API_CONNECTIONS = 256
-"""Of all users but root and burstd's own; see Shares."""
+"""Of all users but root and burstd's own; see ConnectionLimiter."""
 ACCEPT_BACKLOG = 32
 """asyncio takes up to as many connections of one socket as its queue is long before it does anything else."""
 START_TIMEOUT_S = 10.0
@@ -59,7 +59,7 @@ class ApiServer:
         self._thread = threading.Thread(target=self._run, name="control", daemon=True)
 
     def start(self) -> None:
-        """Returns once requests are answered. Raises ControlFailed."""
+        """Returns once requests are answered. Raises ApiServerFailed."""
         self._thread.start()
         if not self._server.up.wait(START_TIMEOUT_S) or not self._server.started:
             raise ApiServerFailed("the control interface did not start; the log says why.")

@@ -39,7 +39,7 @@ class _PoolEntry:
 
 
 class ShellPool:
-    """Used from several threads. ``enter`` opens a shell on the machine of a claim; raises NodeNotReady, NodeRefused.
+    """Used from several threads. ``open_shell`` opens one on the machine of a claim; raises NodeNotReady, NodeRefused.
 
     Each user has shells of his own: one user's traffic keeps nobody else waiting.
     """
@@ -51,7 +51,7 @@ class ShellPool:
 
     @contextmanager
     def dial(self, claim: Claim, port: int, user: str) -> Iterator[PortConnection]:
-        """A connection to a port of the machine. Raises what ``enter`` and ``Shell.dial`` raise."""
+        """A connection to a port of the machine. Raises what ``open_shell`` and ``Shell.dial`` raise."""
         requested_at = time.monotonic()
         with self._lock:
             entry = self._entries.setdefault((claim.id, user), _PoolEntry())
@@ -114,6 +114,6 @@ class ShellPool:
         with self._lock:
             idle = [key for key, entry in self._entries.items() if not entry.users and entry.idle_since <= before]
             gone = [self._entries.pop(key) for key in idle]
-        for way in gone:
-            if way.shared is not None:
-                way.shared.shell.close()
+        for entry in gone:
+            if entry.shared is not None:
+                entry.shared.shell.close()

@@ -160,7 +160,7 @@ class _ForwardSocket:
         self._request = request
 
     def connect(self, *, monitor_only: bool) -> tuple[sockets.socket, dict[str, Any]]:
-        """A connection that was let through, and the answer. Raises Refused, Unreachable."""
+        """A connection that was let through, and the answer. Raises ForwardRefused, DaemonUnreachable."""
         connection = sockets.socket(sockets.AF_UNIX, sockets.SOCK_STREAM)
         answer: dict[str, Any] = {}
         try:

@@ -26,6 +26,7 @@ def utc_time(seconds: float) -> datetime:
 
 
 def _time_of_number(value: object) -> object:
+    # The daemon gives numbers, burstctl reads texts.
     return utc_time(value) if isinstance(value, float | int) else value
 
 
