@@ -271,7 +271,7 @@ class Settings(Section):
     @property
     def worker_socket(self) -> Path:
         """Where a burstd that is not root gets processes with users' rights."""
-        return self.staging.worker_socket or self.daemon.runtime_dir / "hand.sock"
+        return self.staging.worker_socket or self.daemon.runtime_dir / "user-worker.sock"
 
     @property
     def tuning(self) -> Tuning:

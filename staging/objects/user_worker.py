@@ -1,4 +1,4 @@
-"""burstd-object-hand: a worker with a user's rights and own credentials, for objects of S3 and Swift.
+"""burstd-object-worker: a worker with a user's rights and own credentials, for objects of S3 and Swift.
 
 It is started and asked as the other is; its roots and sources are URLs. What a walk finds are rows of objects; those
 that burstd wants it fetches into files without names, whose descriptors it passes. New objects are such files too, and

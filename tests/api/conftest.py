@@ -9,7 +9,7 @@ import pytest
 from burstd.db import StoreReader
 
 from .client import ApiTestClient
-from .office import FakeBackend, sample_database, serving_api
+from .fake_backend import FakeBackend, sample_database, serving_api
 
 
 @pytest.fixture(scope="session")

@@ -32,7 +32,7 @@ from burstd.domain.snapshot import Unavailable
 from burstd.runtime.sockets import listen
 
 from .client import ME, ApiTestClient
-from .office import PLAN, FakeBackend, serving_api
+from .fake_backend import PLAN, FakeBackend, serving_api
 from .world import CLAIMS, G4, NOW, OTHER_USER, SLURM, SNAPSHOT, USER, job
 
 NOBODY = 65534

@@ -29,7 +29,7 @@ from burstd.slurm.hooks.hook_socket import listen_for_hooks
 from burstd.transfer.protocol.relay import SocketWire
 
 from .client import connect_as
-from .office import PLAN, FakeBackend
+from .fake_backend import PLAN, FakeBackend
 from .world import CLAIMS, JOBS, NOW, OTHER_USER, SLURM, SNAPSHOT, USER, job
 
 NOBODY = 65534

@@ -16,7 +16,7 @@ from burstd.domain.plan import Plan
 from burstd.domain.plugins.policy import NodeRelease, PolicyFailed, Remark, Target, Want
 
 from .client import ME, ApiTestClient
-from .office import FakeBackend
+from .fake_backend import FakeBackend
 from .world import G4, G8, NOW, SNAPSHOT
 
 NOBODY = 65534

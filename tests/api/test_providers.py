@@ -14,7 +14,7 @@ from burstd.domain.cloud.offer import Hardware, Offer, OfferRule
 from burstd.domain.snapshot import CloudView
 
 from .client import ME, ApiTestClient
-from .office import PLAN, FakeBackend
+from .fake_backend import PLAN, FakeBackend
 from .world import CLOUDS, G4, G8, GPU, NOW, SMALL, SNAPSHOT, V100
 
 NOBODY = 65534

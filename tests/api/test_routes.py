@@ -16,7 +16,7 @@ from burstd.domain.slurm.job import JobState
 from burstd.reconciler.pollers.ingress import ProviderRoute
 
 from .client import ApiTestClient
-from .office import PLAN, FakeBackend
+from .fake_backend import PLAN, FakeBackend
 from .world import SLURM, SNAPSHOT, USER, job
 
 NOBODY = 65534

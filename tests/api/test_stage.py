@@ -11,7 +11,7 @@ import pytest
 from burstd.domain.command import Command, DiscardOutput, Evict, RetryStage
 
 from .client import ME, ApiTestClient
-from .office import FakeBackend
+from .fake_backend import FakeBackend
 from .stages import GIB, FakeStaging
 from .world import OTHER_USER, USER
 

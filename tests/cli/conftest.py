@@ -11,7 +11,7 @@ import pytest
 import typer.testing
 
 from burstd.cli.main import app
-from tests.api.office import FakeBackend, sample_database, serving_api
+from tests.api.fake_backend import FakeBackend, sample_database, serving_api
 
 Run = Callable[..., "Outcome"]
 NOBODY = 65534

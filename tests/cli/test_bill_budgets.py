@@ -13,7 +13,7 @@ import pytest
 from burstd.domain.billing.costs import BudgetLine
 from burstd.domain.snapshot import SlurmView
 from tests.api.client import ApiTestClient
-from tests.api.office import PLAN, FakeBackend
+from tests.api.fake_backend import PLAN, FakeBackend
 from tests.api.world import OTHER_USER, SNAPSHOT, USER
 from tests.cli.conftest import NOBODY, Run
 

@@ -29,7 +29,7 @@ from burstd.domain.command import (
 )
 from burstd.domain.snapshot import SlurmView
 from tests.api.client import ME, ApiTestClient
-from tests.api.office import PLAN, FakeBackend
+from tests.api.fake_backend import PLAN, FakeBackend
 from tests.api.world import NOW, SNAPSHOT, USER
 
 from .conftest import NOBODY, Run, as_user

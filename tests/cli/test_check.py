@@ -153,7 +153,7 @@ def staging_faults(run: Run, file: Path) -> dict[str, dict[str, Any]]:
     """What is wrong with staging, by its subject; the pools are not looked at here."""
     outcome = run("check", "--json", "--config", str(file))
     found = {f["subject"]: f for f in json.loads(outcome.out)["findings"]}
-    return {s: f for s, f in found.items() if re.search(r"store|hand|burst_buffer|BurstBuffer", s + f["wanted"])}
+    return {s: f for s, f in found.items() if re.search(r"store|worker|burst_buffer|BurstBuffer", s + f["wanted"])}
 
 
 @needs_root
@@ -178,7 +178,7 @@ def test_staging_is_looked_at(run: Run, tmp_path: Path) -> None:
     os.chown(tmp_path / "state", 65534, 65534)
     found = staging_faults(run, file)
     assert found[f"{tmp_path}/burst_buffer.conf"]["found"] == "no file"
-    assert found["/run/burstd/hand.sock"]["remedy"] == "systemctl enable --now burstd-hand.socket"
+    assert found["/run/burstd/user-worker.sock"]["remedy"] == "systemctl enable --now burstd-user-worker.socket"
 
 
 @needs_root

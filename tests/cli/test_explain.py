@@ -23,7 +23,7 @@ from burstd.domain.staging import StageState, StagingView
 from burstd.planner.decide import decide
 from burstd.planner.timeouts import Tuning
 from tests.api.client import ME
-from tests.api.office import FakeBackend
+from tests.api.fake_backend import FakeBackend
 from tests.api.world import G4, NOW, SLURM, SNAPSHOT
 
 from .conftest import Run

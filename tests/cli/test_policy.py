@@ -12,7 +12,7 @@ import pytest
 
 from burstd.domain.command import CommandResult, Reload, TryPolicies
 from tests.api.client import ME, ApiTestClient
-from tests.api.office import FakeBackend
+from tests.api.fake_backend import FakeBackend
 
 from .conftest import NOBODY, Run, as_user
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.api.office import FakeBackend
+from tests.api.fake_backend import FakeBackend
 
 pytestmark = pytest.mark.slow
 

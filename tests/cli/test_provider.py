@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict
 from burstd.domain.plugins.provider import Finding, ProviderPlugin
 from burstd.settings import PluginRegistry
 from tests.api.client import ME, ApiTestClient
-from tests.api.office import PLAN, FakeBackend
+from tests.api.fake_backend import PLAN, FakeBackend
 from tests.api.test_providers import RICH
 from tests.api.world import CLOUDS, G4, SNAPSHOT
 

@@ -15,7 +15,7 @@ from burstd.cli.output import ConsoleOutput
 from burstd.cli.stage import print_staging_list
 from burstd.domain.command import Command, CommandResult, DiscardOutput, Evict, RetryStage
 from tests.api.client import ME, ApiTestClient
-from tests.api.office import FakeBackend
+from tests.api.fake_backend import FakeBackend
 from tests.api.stages import FakeStaging
 from tests.api.world import USER
 

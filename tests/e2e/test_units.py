@@ -44,7 +44,7 @@ from pathlib import Path
 from burstd.transfer.privsep.client import account
 from burstd.transfer.privsep.object_workers import object_worker_for
 for kind in ("s3", "swift"):
-    with object_worker_for(account("ada"), kind, socket_path=Path("/run/burstd/object-hand.sock"), timeout_s=60.0):
+    with object_worker_for(account("ada"), kind, socket_path=Path("/run/burstd/object-worker.sock"), timeout_s=60.0):
         print(kind)
 """
 

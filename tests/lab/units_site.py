@@ -15,10 +15,10 @@ from tests.lab.site import Site
 from tests.systemd.pid1 import SystemdBox, systemd_in
 
 UNITS = (
-    "burstd.service", "burstd.socket", "burstd-hand.socket", "burstd-hand@.service", "burstd-object-hand.socket",
-    "burstd-object-hand@.service",
+    "burstd.service", "burstd.socket", "burstd-user-worker.socket", "burstd-user-worker@.service",
+    "burstd-object-worker.socket", "burstd-object-worker@.service",
 )  # fmt: skip
-_SOCKETS = ("burstd.socket", "burstd-hand.socket", "burstd-object-hand.socket")
+_SOCKETS = ("burstd.socket", "burstd-user-worker.socket", "burstd-object-worker.socket")
 _RUN_ALREADY = ("munge", "slurmctld", "slurmd", "ssh")
 
 

@@ -15,8 +15,8 @@ pytestmark = pytest.mark.slow
 
 
 PROGRAMS = (
-    "burstd", "burstctl", "burstd-hand", "burstd-stage", "burstd-power", "burstd-resume", "burstd-suspend",
-    "burstd-resumefail",
+    "burstd", "burstctl", "burstd-user-worker", "burstd-hand", "burstd-stage", "burstd-power", "burstd-resume",
+    "burstd-suspend", "burstd-resumefail",
 )  # fmt: skip
 
 

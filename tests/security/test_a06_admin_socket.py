@@ -21,7 +21,7 @@ from burstd.cli.ports import _ForwardSocket
 from burstd.cli.session import ApiClient
 from burstd.runtime.sockets import ConnectionLimiter, listen, listen_for_admins
 from tests.api.client import ApiTestClient
-from tests.api.office import FakeBackend, sample_database
+from tests.api.fake_backend import FakeBackend, sample_database
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can start a process of another user")
 

@@ -31,7 +31,7 @@ pytestmark = [pytest.mark.boxes, root_only]
 
 @pytest.mark.parametrize("piece", [(0, 9), (1, 4), (4, 1), (-4, 4), (0, 1 << 40), (1 << 40, 4)])
 def test_a_piece_that_its_object_has_not_is_known_to_nobody(piece: tuple[int, int]) -> None:
-    from tests.reconciler.test_homeward import open_user_workers
+    from tests.reconciler.test_output_delivery import open_user_workers
 
     store, index = MemoryStager(), ContentIndex(None)
     forger = Forger(store, {"prefix": "out/7/n1", "patterns": ["."], "files": []})

@@ -11,7 +11,7 @@ import pytest
 
 from burstd.api.app import MAX_CONCURRENT_REQUESTS
 from tests.api.client import ApiTestClient
-from tests.api.office import sample_database, serving_api
+from tests.api.fake_backend import sample_database, serving_api
 
 USER = "games"
 MANY = 8

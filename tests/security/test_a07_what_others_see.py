@@ -35,7 +35,7 @@ from burstd.reconciler.pollers.ingress import ProviderRoute
 from burstd.staging.controller.service import RetainedNode
 from burstd.staging.movement.progress import MeterReading
 from tests.api.client import ApiTestClient
-from tests.api.office import FakeBackend, serving_api
+from tests.api.fake_backend import FakeBackend, serving_api
 from tests.api.stages import FakeStaging
 from tests.api.world import NOW, OTHER_USER, SLURM, SNAPSHOT, USER, FixedClock, claim, job
 

@@ -20,7 +20,7 @@ from burstd.api.dependencies import ApiError
 from burstd.api.port_forward import _read_request
 from burstd.runtime.logs import MAX_LINES, WINDOW_S, TracebackLimit, set_up
 from tests.api.client import ApiTestClient
-from tests.api.office import FakeBackend, sample_database, serving_api
+from tests.api.fake_backend import FakeBackend, sample_database, serving_api
 from tests.api.world import JOBS
 
 ODD = ("nan", "inf", "-inf", "1e300", str(10**20), "-1", "1" * 5000)

@@ -68,7 +68,7 @@ def test_the_heads_own_addresses_are_the_head() -> None:
 
 
 def test_programs_that_a_user_names_do_not_reach_metadata_either() -> None:
-    unit = (Path(__file__).parents[2] / "systemd" / "burstd-object-hand@.service").read_text(encoding="utf-8")
+    unit = (Path(__file__).parents[2] / "systemd" / "burstd-object-worker@.service").read_text(encoding="utf-8")
     (denied,) = (line for line in unit.splitlines() if line.startswith("IPAddressDeny="))
     resolver = "168.63.129.16"
     assert {"link-local", *map(str, _METADATA)} - {resolver} == set(denied.partition("=")[2].split())

@@ -94,7 +94,7 @@ def test_quotas_and_data_sets() -> None:
 
 def test_sockets_follow_the_daemons_folder() -> None:
     settings = parse_settings(STAGING + "socket = '/s'\n" + STORE + "[daemon]\nruntime_dir = '/r'")
-    assert (settings.stage_socket, settings.worker_socket) == (Path("/s"), Path("/r/hand.sock"))
+    assert (settings.stage_socket, settings.worker_socket) == (Path("/s"), Path("/r/user-worker.sock"))
 
 
 @pytest.mark.parametrize(

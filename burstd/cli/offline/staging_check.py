@@ -84,12 +84,13 @@ def _worker_findings(settings: Settings, *, started_by_burstd: bool) -> Iterator
         user_worker_for(account(PROBE_USER), socket_path=socket_path, min_uid=settings.staging.min_uid).close()
     except (UserWorkerError, OSError) as error:
         remedy = (
-            "reinstall burstd: burstd-hand does not start"
+            "reinstall burstd: burstd-user-worker does not start"
             if started_by_burstd
-            else "systemctl enable --now burstd-hand.socket"
+            else "systemctl enable --now burstd-user-worker.socket"
         )
         yield SlurmConfFinding(
-            "burstd-hand" if socket_path is None else str(socket_path), "a process with a user's rights", str(error),
+            "burstd-user-worker" if socket_path is None else str(socket_path),
+            "a process with a user's rights", str(error),
             "users' files can be neither read nor written", remedy,
         )  # fmt: skip
 

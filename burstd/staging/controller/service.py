@@ -145,7 +145,7 @@ class StagingService:
             return user_worker_for(who, deadline, socket_path=worker_socket, min_uid=staging.min_uid)
 
         def open_object_worker(who: Account, kind: str, timeout_s: float | None = None) -> ObjectWorker:
-            beside = worker_socket.with_name("object-hand.sock") if worker_socket else None
+            beside = worker_socket.with_name("object-worker.sock") if worker_socket else None
             return object_worker_for(who, kind, socket_path=beside, min_uid=staging.min_uid, timeout_s=timeout_s)
 
         key = folder_key(settings.job_folder_key)

@@ -63,6 +63,9 @@ _MAX_UNREAD_MESSAGES = 16
 """Messages of a walk that may still come when it was cancelled."""
 
 
+_GONE = "the user worker is gone: {}; see its journal (burstd-user-worker@)"
+
+
 class UserWorker:
     """One user's worker, for one thread at a time. Its paths are text with surrogates for what is no UTF-8.
 
@@ -310,7 +313,7 @@ class UserWorker:
             with suppress(OSError):
                 self._sock.shutdown(socket.SHUT_RDWR)
             raise UserWorkerError(
-                "", 0, "the hand does not answer as it should; see its journal (burstd-hand@)"
+                "", 0, "the user worker gives a wrong answer; see its journal (burstd-user-worker@)"
             ) from None
 
     def _stop_walk(self) -> None:
@@ -332,7 +335,7 @@ class UserWorker:
         try:
             descriptor_channel.send(self._sock, request)
         except (descriptor_channel.ConnectionEnded, OSError) as error:
-            raise UserWorkerError("", 0, f"the user worker is gone: {error}; see its journal (burstd-hand@)") from None
+            raise UserWorkerError("", 0, _GONE.format(error)) from None
 
     def _receive(self, seconds: float | None = None, *, cancellable: bool = False) -> tuple[Any, list[int]]:
         """The next message, if it comes in time; ``cancellable``: and nobody has cancelled."""
@@ -340,7 +343,7 @@ class UserWorker:
             self._wait(self._sock.gettimeout() if seconds is None else seconds, cancellable=cancellable)
             return descriptor_channel.receive(self._sock, worker_answers.MAX_ANSWER_BYTES)
         except (descriptor_channel.ConnectionEnded, OSError) as error:
-            raise UserWorkerError("", 0, f"the user worker is gone: {error}; see its journal (burstd-hand@)") from None
+            raise UserWorkerError("", 0, _GONE.format(error)) from None
 
     def _wait(self, seconds: float | None, *, cancellable: bool) -> None:
         until = min(time.monotonic() + seconds if seconds is not None else float("inf"), self._deadline)
@@ -409,7 +412,7 @@ def start_worker_process(
         if socket_path is not None:
             client_sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
             client_sock.settimeout(_CONNECT_S)
-            client_sock.connect(str(socket_path))
+            client_sock.connect(str(listening_socket(socket_path)))
         else:
             client_sock, worker_sock = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
             fd = worker_sock.fileno()
@@ -418,7 +421,7 @@ def start_worker_process(
     except OSError as error:
         if client_sock is not None:
             client_sock.close()
-        where = str(socket_path) if socket_path else "burstd-hand"
+        where = str(socket_path) if socket_path else "burstd-user-worker"
         raise UserWorkerError(
             where, error.errno or 0, f"cannot reach a user worker at {where}: {error.strerror or error}"
         ) from None
@@ -432,6 +435,12 @@ def start_worker_process(
         worker.close()
         raise
     return worker
+
+
+def listening_socket(path: Path) -> Path:
+    """``path``, or the name that the units of the version before gave it, where only that is there."""
+    former = path.with_name(path.name.replace("user-worker", "hand").replace("object-worker", "object-hand"))
+    return former if former.exists() and not path.exists() else path
 
 
 def user_worker_for(

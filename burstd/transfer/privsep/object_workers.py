@@ -14,7 +14,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from burstd.transfer.privsep.client import Account, UserWorker, UserWorkerError, start_worker_process
+from burstd.transfer.privsep.client import (
+    Account,
+    UserWorker,
+    UserWorkerError,
+    listening_socket,
+    start_worker_process,
+)
 
 SCHEMES = ("s3", "swift")
 _PROGRAM = "staging.objects.user_worker"
@@ -99,8 +105,8 @@ def object_worker_for(
 
     # The site's way out, if it has one; nothing else of burstd's.
     env = {name: value for name, value in os.environ.items() if name.lower().endswith("_proxy")}
-    if socket_path is not None and not socket_path.exists():
-        text = f"{kind}:// cannot be reached: an administrator starts burstd-object-hand.socket, which is {socket_path}"
+    if socket_path is not None and not listening_socket(socket_path).exists():
+        text = f"{kind}:// cannot be reached: start burstd-object-worker.socket, which is {socket_path}"
         raise UserWorkerError("", errno.ENOENT, text)
     return start_worker_process(
         make_client, [found.origin], {**hello, "objects": kind, "loopback": loopback}, socket_path, min_uid, env

@@ -1,4 +1,4 @@
-"""burstd-hand: a process with a user's rights, which opens, makes and renames files for burstd and has no other power.
+"""burstd-user-worker: a process with a user's rights that opens, makes and renames files for burstd.
 
 It serves one connection: descriptor ``--fd``, or the one that systemd passes (Accept=yes). The first message says whose
 worker it is, ``{"uid", "gid", "groups", "home"}``; where it was started as root it becomes that user for good. Then
@@ -62,14 +62,14 @@ def run_worker(arguments: list[str] | None, prepare: PrepareServer) -> int:
             accounts = True
         else:
             sys.stderr.write(
-                "usage: burstd-hand [--fd N] [--min-uid UID] [--accounts]\nburstd starts it; it is no command.\n"
+                "usage: burstd-user-worker [--fd N] [--min-uid UID] [--accounts]\nburstd starts it; it is no command.\n"
             )
             return 2
     try:
         sock = socket.socket(fileno=fd)
     except OSError as error:
         sys.stderr.write(
-            f"burstd-hand: descriptor {fd} is no connection: {error.strerror}. burstd or systemd start it.\n"
+            f"burstd-user-worker: descriptor {fd} is no connection: {error.strerror}. burstd or systemd start it.\n"
         )
         return 2
     os.set_inheritable(fd, False)
@@ -170,7 +170,7 @@ class WorkerServer:
             try:
                 act = self._handlers[request["do"]]
             except (KeyError, TypeError):
-                self._fail(OSError(errno.ENOSYS, "unknown request: burstd and burstd-hand are of different versions"))
+                self._fail(OSError(errno.ENOSYS, "unknown request: burstd and its user worker have different versions"))
                 continue
             try:
                 act(request)

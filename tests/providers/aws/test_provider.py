@@ -17,7 +17,7 @@ from providers.aws import tags
 from providers.aws.launch.images import AwsImage
 from providers.aws.provider import AwsProvider, plugin
 from tests.providers.aws.ec2 import CLUSTER, FakeEc2, fleet, offer, request, settings
-from tests.providers.aws.test_wishes import StubImages, lookups
+from tests.providers.aws.test_requirements import StubImages, lookups
 
 
 def provider(ec2: FakeEc2) -> AwsProvider:

@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.boxes, root_only]
 
 
 class SocketActivatedWorkers:
-    """What systemd does for burstd-hand.socket: one process a connection."""
+    """What systemd does for burstd-user-worker.socket: one process a connection."""
 
     def __init__(self, path: Path) -> None:
         self.children: list[subprocess.Popen[bytes]] = []
@@ -55,7 +55,7 @@ class SocketActivatedWorkers:
 
 @pytest.fixture
 def started(tmp_path: Path) -> Iterator[SocketActivatedWorkers]:
-    made = SocketActivatedWorkers(tmp_path / "hand.sock")
+    made = SocketActivatedWorkers(tmp_path / "user-worker.sock")
     yield made
     made.close()
 
@@ -64,7 +64,7 @@ def test_a_user_has_so_many_workers(
     started: SocketActivatedWorkers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "MAX_WORKERS_PER_USER", 3)
-    path = tmp_path / "hand.sock"
+    path = tmp_path / "user-worker.sock"
     for number in range(3):
         with start_user_worker(USER, USER, socket_path=path):
             os.kill(started.children[number].pid, signal.SIGSTOP)
@@ -79,3 +79,12 @@ def test_a_user_has_so_many_workers(
     while module.worker_processes.count(USER) == 3:
         assert time.monotonic() < until
     start_user_worker(USER, USER, socket_path=path).close()
+
+
+def test_the_units_of_the_version_before_serve(tmp_path: Path) -> None:
+    former = SocketActivatedWorkers(tmp_path / "hand.sock")
+    try:
+        start_user_worker(USER, USER, socket_path=tmp_path / "user-worker.sock").close()
+        assert len(former.children) == 1
+    finally:
+        former.close()

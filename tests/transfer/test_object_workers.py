@@ -228,8 +228,8 @@ sys.exit(user_worker.main([*sys.argv[1:], "--accounts"]))
 )
 def test_workers_that_systemd_starts(tmp_path: Path, program: list[str], said: str) -> None:
     who = account("nobody")
-    at = tmp_path / "object-hand.sock"
-    with pytest.raises(UserWorkerError, match=r"starts burstd-object-hand\.socket"):
+    at = tmp_path / "object-worker.sock"
+    with pytest.raises(UserWorkerError, match=r"start burstd-object-worker\.socket"):
         object_worker_for(who, "s3", socket_path=at)
     with socket.socket(socket.AF_UNIX) as listener, ThreadPoolExecutor(1) as other:
         listener.bind(str(at))
