@@ -29,17 +29,18 @@ def test_questions_do_not_take_the_pause_between_two_looks() -> None:
         return 1
 
     wake = Wake()
-    loop = DaemonLoop(**cast("Any", {
-        "reconciler": SimpleNamespace(step=step, alarm="", queue_is_watched=False, head_clock=None),
-        "backend": SimpleNamespace(run_queued=asked),
-        "commands": SimpleNamespace(execute=nothing), "store": SimpleNamespace(purge=nothing),
-        "clock": SimpleNamespace(now=time.monotonic, seconds_jumped=lambda: 0.0), "wake": wake,
-        "wake_sources": SimpleNamespace(set_up_missing=lambda: True),
-        "notifier": SimpleNamespace(
-            watchdog_s=0.0, ready=nothing, feed_watchdog=nothing, status=nothing, stopping=nothing
-        ),
-        "retention_s": lambda: 1.0, "record_mark": SimpleNamespace(update_mark=nothing),
-    }))  # fmt: skip
+    parts = SimpleNamespace(
+        reconciler=SimpleNamespace(step=step, alarm="", queue_is_watched=False, head_clock=None),
+        store=SimpleNamespace(purge=nothing),
+        clock=SimpleNamespace(now=time.monotonic, seconds_jumped=lambda: 0.0),
+        wake=wake,
+        wake_sources=SimpleNamespace(set_up_missing=lambda: True),
+        retention_s=lambda: 1.0,
+        record_mark=SimpleNamespace(update_mark=nothing),
+    )
+    notifier = SimpleNamespace(watchdog_s=0.0, ready=nothing, feed_watchdog=nothing, status=nothing, stopping=nothing)
+    backend, commands = SimpleNamespace(run_queued=asked), SimpleNamespace(execute=nothing)
+    loop = DaemonLoop(cast("Any", parts), cast("Any", backend), cast("Any", commands), cast("Any", notifier))
     loop.run(nothing)
     assert len(looked) == STEPS
     assert min(after - before for before, after in pairwise(looked)) >= MIN_PAUSE_S

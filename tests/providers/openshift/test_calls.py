@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-import os
 import queue
 import socket
 import threading
@@ -146,7 +145,7 @@ def test_a_kubeconfig_that_is_not_there(tmp_path: Path) -> None:
 
 
 def plug_in(folder: Path, *, hangs: str) -> dict[str, Any]:
-    """A user whose program waits for the pipe ``go``: at first, or when the token that it made is to be made anew."""
+    """A user whose program waits for the file ``go``: at first, or when the token that it made is to be made anew."""
     made = {"apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential"}
     old, new = ({"token": "old", "expirationTimestamp": "2020-01-01T00:00:00Z"}, {"token": "new"})
     skip = (
@@ -154,8 +153,7 @@ def plug_in(folder: Path, *, hangs: str) -> dict[str, Any]:
         if hangs == "first"
         else f"mkdir {folder}/been 2>/dev/null && exec echo '{json.dumps({**made, 'status': old})}'"
     )
-    os.mkfifo(folder / "go")
-    words = f"{skip}; read -r _ <{folder}/go; echo '{json.dumps({**made, 'status': new})}'"
+    words = f"{skip}; while [ ! -e {folder}/go ]; do sleep 0.05; done; echo '{json.dumps({**made, 'status': new})}'"
     return {
         "exec": {"apiVersion": made["apiVersion"], "command": "sh", "args": ["-c", words], "interactiveMode": "Never"}
     }
@@ -170,7 +168,7 @@ def test_a_program_for_tokens_that_hangs_is_an_error_in_time(server: Server, tmp
             with pytest.raises(AuthFailed, match=r"within 0 s"):
                 one.result(timeout=PATIENCE_S)
     assert server.asked == []
-    (tmp_path / "go").write_text("\n")
+    (tmp_path / "go").touch()
     server.says(Said(200, {}))
 
     def asked() -> bool:
