@@ -43,7 +43,7 @@ def retry_after_s(*said: Any) -> float:
             pass
         try:
             return max(0.0, (parsedate_to_datetime(one) - datetime.now(UTC)).total_seconds())
-        except (ValueError, TypeError):
+        except (ValueError, TypeError, OverflowError):
             continue
     return 0.0
 

@@ -34,6 +34,11 @@ def remove_leftovers(
     strange = [f"{kind} {name}" for kind in found for one in found[kind] if (name := name_if_strange(kind, one))]
     if strange:
         raise BadRequest(f"this does not bear the {mark}: {', '.join(strange)}")
-    errors = [one for kind, things in found.items() for one in delete(kind, things) if isinstance(one, ProviderError)]
+    errors: list[ProviderError] = []
+    for kind, things in found.items():
+        try:
+            errors += [one for one in (delete(kind, things) if things else ()) if isinstance(one, ProviderError)]
+        except ProviderError as error:
+            errors.append(error)
     if errors:
         raise errors[0]

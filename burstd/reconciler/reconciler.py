@@ -166,13 +166,14 @@ class Reconciler:
             snapshot, result = self._decider.decide(snapshot)
             plan = result.plan
             self.latest = (snapshot, plan)
+            with self._context.quarantine.contain_errors("step", "routes"):
+                self.ingress.close_finished(snapshot)
             changed += self._executor.apply(plan)
             changed += self._settle_doubt(snapshot, plan)
             # After the deeds: thousands of new remarks take most of a second, and no launch should wait for them.
             self._store.record_remarks(plan.remarks, _JobOwners(snapshot).owner)
             if self._comments is not None:
                 self._comments.step(snapshot, plan)
-            self.ingress.close_finished(snapshot)
         except SchedulerUnavailable as error:
             log.warning("slurm stopped answering, the rest of the plan waits", error=str(error))
             return self._context.intervals.poll_s

@@ -71,11 +71,15 @@ class Poller:
         interval_s: Callable[[], float],
         retry_s: Callable[[], float],
         most_s: Callable[[], float] = lambda: RETRY_MAX_S,
+        from_end: bool = False,
     ) -> None:
-        """``what``: the thing that is read, for the log; the times in seconds, looked up anew each time."""
+        """``what``: the thing that is read, for the log; the times in seconds, looked up anew each time.
+
+        The interval runs from the beginning of a call; ``from_end``: from its end, for calls that may take longer.
+        """
         self._workers, self._clock = workers, clock
         self._queue_name, self.what = queue_name, what
-        self._interval_s, self._retry_s, self._most_s = interval_s, retry_s, most_s
+        self._interval_s, self._retry_s, self._most_s, self._from_end = interval_s, retry_s, most_s, from_end
         self._call = RepeatedCall()
         self._wakes = True
         self.begun = float("-inf")
@@ -106,6 +110,10 @@ class Poller:
         """Leaves the call that is due out."""
         self._call.due = self._clock.now() + self._interval_s()
 
+    def rest(self, seconds: float) -> None:
+        """No call is due for so long."""
+        self._call.due = max(self._call.due, self._clock.now() + seconds)
+
     def next_due(self) -> float:
         """When ``poll`` is to be called again, in burstd's time; infinite where the answer wakes the loop."""
         if not self._call.in_flight:
@@ -135,7 +143,7 @@ class Poller:
             if self.failures:
                 log.info("can be read again", what=self.what)
             self.error = ""
-            self._call.succeed(begun + self._interval_s())
+            self._call.succeed((self._clock.now() if self._from_end else begun) + self._interval_s())
             on_answer(result)
 
         self._workers.submit(self._queue_name, read, done, quiet)

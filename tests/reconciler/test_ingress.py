@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from burstd.domain.errors import BadRequest, CloudUnavailable, OutcomeUnknown
+from burstd.domain.errors import BadRequest, CloudUnavailable, OutcomeUnknown, RateLimited
 from burstd.domain.plugins.provider import Route
 from burstd.domain.snapshot import Snapshot, Unavailable
 from burstd.reconciler.pollers.ingress import MAX_ROUTES_PER_JOB, JobIngress, ProviderRoute
@@ -96,7 +96,7 @@ def test_open_kept_and_closed_with_the_job() -> None:
     world.seen = ENDED
     for _ in range(3):
         world.loop()
-    assert (world.cloud.there, world.cloud.calls, world.ingress.list_routes()) == ([], ["list", "close"], ())
+    assert (world.cloud.there, world.cloud.calls, world.ingress.list_routes()) == ([], ["close"], ())
 
 
 def test_none_costs_one_call_a_start() -> None:
@@ -197,3 +197,29 @@ def test_a_job_has_a_few_only() -> None:
             world.ingress.open_route(claim, "101", port)
     world.ingress.open_route(CLAIMS[1], "102", 8000)
     assert len(world.cloud.there) == MAX_ROUTES_PER_JOB + 1
+
+
+def test_one_that_comes_late_after_no_answer_ends_with_its_job() -> None:
+    world = IngressRig()
+    world.loop()
+    world.clock.advance(3600.0)
+    world.cloud.mute = True
+    with pytest.raises(OutcomeUnknown):
+        world.ingress.open_route(CLAIMS[0], "101", 8888)
+    world.cloud.there.clear()
+    world.clock.advance(1.0)
+    world.loop()
+    world.cloud.there.append(OF_101)
+    world.seen = ENDED
+    world.clock.advance(31.0)
+    world.loop()
+    assert world.cloud.there == []
+
+
+def test_a_cloud_that_asks_for_a_rest_gets_it() -> None:
+    world = IngressRig(OF_101)
+    world.seen, world.cloud.down = ENDED, RateLimited("slow down", retry_after_s=600.0)
+    for _ in range(10):
+        world.loop()
+        world.clock.advance(50.0)
+    assert world.cloud.calls == ["list"]

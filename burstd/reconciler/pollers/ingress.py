@@ -51,10 +51,10 @@ class _ProviderRoutes:
     complete: bool = False
     """Whether there are no others: they were listed, and each that was asked for since was answered."""
     relist_at: float = float("-inf")
-    """When they are listed, while they are not complete, in burstd's time."""
+    """When they are listed again, in burstd's time: not at once after a request without an answer."""
 
-    def list(self) -> None:
-        self.routes, self.complete = tuple(self.source.routes()), True
+    def list(self, now: float) -> None:
+        self.routes, self.complete, self.relist_at = tuple(self.source.routes()), True, now + RELIST_S
 
     def close(self, routes: Sequence[Route]) -> None:
         self.source.close_routes(routes)
@@ -69,7 +69,7 @@ class JobIngress:
         self._routes_of = {
             name: _ProviderRoutes(p, Poller(
                 context.workers, context.clock, f"{name}:routes", f"routes of {name}",
-                interval_s=lambda: RELIST_S, retry_s=lambda: RETRY_S, most_s=lambda: RELIST_S,
+                interval_s=lambda: 0.0, retry_s=lambda: RETRY_S, most_s=lambda: RETRY_S,
             ))
             for name, p in context.providers.items()
             if isinstance(p, RouteProvider)
@@ -87,7 +87,7 @@ class JobIngress:
         name, at = claim.offer.provider, claim.instance_id
         with self._locked(name) as side:
             if not side.complete:
-                side.list()
+                side.list(self._context.clock.now())
             others = [one for one in side.routes if one.job_id == job_id and _endpoints(one) != (job_id, at, port)]
             if len(others) >= MAX_ROUTES_PER_JOB:
                 raise BadRequest(f"Job {job_id} has {len(others)} routes; close one before you open another.")
@@ -116,13 +116,29 @@ class JobIngress:
 
     def close_finished(self, snapshot: Snapshot) -> None:
         """Begins to list the routes that are due, and to close those whose jobs have ended; in the deciding thread."""
+        now = self._context.clock.now()
         for name, side in self._routes_of.items():
-            if not side.complete:
-                side.poller.hasten(side.relist_at)
-            if _finished(name, side, snapshot):
-                side.poller.hasten(self._context.clock.now())
-            if side.routes or not side.complete:
-                side.poller.poll(partial(_refresh, name, side, snapshot), lambda _: None, quiet=lambda _: True)
+            to_list = now >= side.relist_at and (side.routes or not side.complete)
+            if to_list or _finished(name, side, snapshot):
+                side.poller.poll(
+                    partial(self._refresh, name, snapshot), lambda _: None, partial(_rest_as_asked, side.poller),
+                    quiet=lambda _: True,
+                )  # fmt: skip
+
+    def _refresh(self, name: str, snapshot: Snapshot) -> None:
+        side, now = self._routes_of[name], self._context.clock.now()
+        # A request for a route goes first; the next loop comes soon.
+        if not side.lock.acquire(blocking=False):
+            return
+        try:
+            if now >= side.relist_at:
+                side.list(now)
+            done = _finished(name, side, snapshot)
+            if done:
+                side.close(done)
+                log.info("routes were closed, their jobs run no more", provider=name, jobs=[r.job_id for r in done])
+        finally:
+            side.lock.release()
 
     @contextmanager
     def _locked(self, name: str) -> Iterator[_ProviderRoutes]:
@@ -135,38 +151,24 @@ class JobIngress:
             side.lock.release()
 
 
+def _rest_as_asked(poller: Poller, error: Exception) -> None:
+    poller.rest(getattr(error, "retry_after_s", 0.0))
+
+
 def _finished(name: str, side: _ProviderRoutes, snapshot: Snapshot) -> list[Route]:
-    return [r for r in side.routes if not _job_uses_machine(snapshot, r.job_id, name, r.instance_id)]
-
-
-def _refresh(name: str, side: _ProviderRoutes, snapshot: Snapshot) -> None:
-    # A request for a route goes first; the next loop comes soon.
-    if not side.lock.acquire(blocking=False):
-        return
-    try:
-        side.list()
-        done = _finished(name, side, snapshot)
-        if done:
-            side.close(done)
-            log.info("routes were closed, their jobs run no more", provider=name, jobs=[r.job_id for r in done])
-    finally:
-        side.lock.release()
+    """Those whose jobs do not run on their machines; none where it cannot be told."""
+    slurm, routes = snapshot.slurm, side.routes
+    if not routes or not isinstance(slurm, SlurmView):
+        return []
+    ids = {route.job_id for route in routes}
+    nodes = {job.id: job.node_list for job in slurm.jobs if job.id in ids and job.state in JOB_ON_NODES}
+    slots: dict[str, set[str]] = {}
+    for claim in snapshot.claims:
+        if claim.offer.provider == name and claim.state in CLAIM_WITH_JOBS:
+            slots.setdefault(claim.instance_id, set()).add(claim.slot)
+    return [r for r in routes if slots.get(r.instance_id, set()).isdisjoint(nodes.get(r.job_id, ()))]
 
 
 def _endpoints(route: Route) -> tuple[str, str, int]:
     """From where to where, whatever its address."""
     return route.job_id, route.instance_id, route.port
-
-
-def _job_uses_machine(snapshot: Snapshot, job_id: str, provider: str, instance_id: str) -> bool:
-    """Whether that job runs on that machine; True where it cannot be told."""
-    slurm = snapshot.slurm
-    if not isinstance(slurm, SlurmView):
-        return True
-    slots = {
-        claim.slot for claim in snapshot.claims
-        if (claim.offer.provider, claim.instance_id) == (provider, instance_id) and claim.state in CLAIM_WITH_JOBS
-    }  # fmt: skip
-    return any(
-        job.id == job_id and job.state in JOB_ON_NODES and not slots.isdisjoint(job.node_list) for job in slurm.jobs
-    )

@@ -69,7 +69,7 @@ def describe_plugin_error(error: BaseException, home: Path | None = None) -> str
 
 def names_missing_in_burstd(error: BaseException) -> bool:
     """Whether an import of burstd's own module, or of a name in it, failed."""
-    return isinstance(error, ImportError) and (error.name or "").partition(".")[0] == "burstd"
+    return isinstance(error, ImportError) and str(error.name).partition(".")[0] == "burstd"
 
 
 def _line(error: BaseException, home: Path | None) -> str:

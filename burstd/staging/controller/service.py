@@ -178,7 +178,7 @@ class StagingService:
         self._swept_at = 0.0
         self._sweeps = Poller(
             context.workers, context.clock, "stage:sweep", "the store of staged data",
-            interval_s=lambda: SWEEP_INTERVAL_S, retry_s=lambda: SWEEP_RETRY_S,
+            interval_s=lambda: SWEEP_INTERVAL_S, retry_s=lambda: SWEEP_RETRY_S, from_end=True,
         )  # fmt: skip
         self._index_error = ""
         self._out_of_space_jobs: frozenset[str] = frozenset()
@@ -187,6 +187,7 @@ class StagingService:
         self._counts = Poller(
             context.workers, context.clock, "stage:sweep", "what users take up",
             interval_s=lambda: USAGE_COUNT_INTERVAL_S, retry_s=lambda: USAGE_COUNT_INTERVAL_S,
+            most_s=lambda: USAGE_COUNT_INTERVAL_S, from_end=True,
         )  # fmt: skip
         self._stage_use = StagingUsage(StoreUsage(stager.name, self._store_kind, 0.0), quota=staging.quota)
         self._retained_nodes: tuple[RetainedNode, ...] = ()

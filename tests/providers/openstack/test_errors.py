@@ -124,6 +124,7 @@ PAUSES: list[tuple[HttpResponse, float]] = [
     (answer(429, "", retry_after="7"), 7.0),
     (answer(413, {"overLimit": {"message": "slow", "retryAfter": "54"}}), 54.0),
     (answer(429, "", retry_after="soon"), 0.0),
+    (answer(429, "", retry_after="Mon, 01 Jan 2020 9999999999:00:00 GMT"), 0.0),
     (answer(429, "", retry_after="-3"), 0.0),
     (answer(429, ""), 0.0),
     (answer(503, "", retry_after="9"), 9.0),
