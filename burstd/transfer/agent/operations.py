@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+from contextlib import suppress
 
 from burstd.transfer.agent.packing import pack_output
 from burstd.transfer.agent.restore import copy_input, restore_input
@@ -17,7 +18,9 @@ def _make_job_folders(
     """The job's folders, in the folder ``dir`` that is the user's already."""
     directory = SafeDirectory(request["dir"])
     for name in ("in", "out", "scratch"):
-        directory.make_directory(name)
+        # A job that ran here before may have put something else in its place.
+        with suppress(NotADirectoryError):
+            directory.make_directory(name)
     directory.close()
     return {}
 

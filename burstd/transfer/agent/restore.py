@@ -75,20 +75,27 @@ class InputTarget:
         """Makes symbolic links."""
         for target, path, mtime_ns in items:
             with self._made_once(path):
+                self._refuse_existing(path)
                 self.directory.symlink(target, path, mtime_ns, job)
 
     def hardlink(self, root: str, items: Sequence[tuple[str, str]], *, job: str) -> None:
         """Makes second names of files."""
         for earlier, path in items:
             with self._made_once(path):
+                self._refuse_existing(path)
                 self.directory.hardlink(earlier, path, job)
 
     def create_files(self, root: str, items: Sequence[str], *, job: str) -> list[tuple[str, int]]:
         """Makes files."""
-        made = []
-        for path in items:
-            with self._made_once(path):
-                made.append((path, self.directory.create_in_place(path, resumed=self.resumed)))
+        made: list[tuple[str, int]] = []
+        try:
+            for path in items:
+                with self._made_once(path):
+                    made.append((path, self.directory.create_in_place(path, resumed=self.resumed)))
+        except BaseException:
+            for _, fd in made:
+                os.close(fd)
+            raise
         return made
 
     def commit_files(self, root: str, items: Sequence[tuple[str, str, int, int]]) -> None:
@@ -101,6 +108,10 @@ class InputTarget:
         """Gives directories their mode and time."""
         for row in items:
             self.directory.finalize_directory(*row)
+
+    def _refuse_existing(self, path: str) -> None:
+        if not self.resumed and self.directory.lstat(path) is not None:
+            raise FileExistsError
 
     @contextmanager
     def _made_once(self, path: str) -> Iterator[None]:
@@ -191,6 +202,9 @@ class _CopyWriter(_InputWriter):
         try:
             for _ in copy_data(source, file.fd, file.entry.size):
                 pass
+            # What is not there was copied as a hole.
+            if os.fstat(source).st_size != file.entry.size:
+                raise AgentFault("agent", f"{path} has another length in the node's cache. Stage the job's data again")
         finally:
             os.close(source)
         super()._before_close(file)

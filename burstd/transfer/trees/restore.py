@@ -6,8 +6,8 @@ import errno
 import hashlib
 import os
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 
 from burstd.domain.staging import ObjectRange, Tree
@@ -19,7 +19,7 @@ from burstd.transfer.content_store.upload_pool import TransferCancelled
 from burstd.transfer.privsep.client import FileFacts, UserWorker, UserWorkerError, printable
 from burstd.transfer.privsep.object_workers import object_scheme
 from burstd.transfer.trees.admission import admitted_entries
-from burstd.transfer.trees.writer import PendingFile, Place, TreeWriter
+from burstd.transfer.trees.writer import BYTES_AT_ONCE, PendingFile, Place, TreeWriter
 
 _HOLES_HASHED = 1 << 30
 """A file with more than so many bytes of holes has no digest in the report: only its objects were verified."""
@@ -91,9 +91,9 @@ class TreeRestorer:
             writer.objects, writer.cancelled, writer.unique_path = objects, cancelled, unique_path
             writer.on_file, writer.on_bytes = on_file, on_bytes
             writer.reuse = lambda found, contents: self._reuse(tree.prefix, found, contents)
-            listed = stored_entries(self._fetch, tree, self._store_name)
-            entries = admitted_entries(listed, tree, single_file_name=bool(name), left_out=on_left_out)
-            total = writer.write(entries, objects)
+            with closing(stored_entries(self._fetch, tree, self._store_name)) as listed:
+                entries = admitted_entries(listed, tree, single_file_name=bool(name), left_out=on_left_out)
+                total = writer.write(entries, objects)
             writer.offer_for_reuse()
         return total
 
@@ -113,13 +113,14 @@ class _DestinationWriter(TreeWriter):
     on_file: Callable[[RestoredFile], None]
     on_bytes: Callable[[int], None]
     reuse: Callable[[Mapping[str, int], Mapping[bytes, tuple[ObjectRange, ...]]], None]
+    UNFINISHED_BYTES = BYTES_AT_ONCE
     _target: UserWorker
 
     def __init__(self, worker: UserWorker, root: str, *, job: str, name: str) -> None:
         super().__init__(worker, root, job=job, name=name)
         self._digests: dict[PendingFile, _FileDigest] = {}
         self._contents: dict[bytes, tuple[ObjectRange, ...]] = {}
-        self._verified: dict[str, str] = {}
+        self._verified: dict[PendingFile, str] = {}
 
     def offer_for_reuse(self) -> None:
         """Reports verified objects and the small contents in them."""
@@ -142,6 +143,7 @@ class _DestinationWriter(TreeWriter):
         missing = []
         there = self._target.file_facts(self._root, [file.path for file in files])
         for file, facts in zip(files, there, strict=True):
+            self._check_cancelled()
             entry = file.entry
             if (
                 facts is not None
@@ -189,10 +191,10 @@ class _DestinationWriter(TreeWriter):
             raise ManifestDamaged(f"the content of {printable(os.fsdecode(entry.path))} is not what was collected")
         # A file that is one whole object has been verified with it.
         is_object = len(entry.pieces) == 1 and self.objects.verified.get(entry.digest) == entry.size
-        self._verified[file.path] = entry.digest if digest is not None or is_object else ""
+        self._verified[file] = entry.digest if digest is not None or is_object else ""
 
     def _file_written(self, file: PendingFile) -> None:
-        self.on_file(RestoredFile(file.path, file.entry.size, self._verified.pop(file.path), skipped=False))
+        self.on_file(RestoredFile(file.path, file.entry.size, self._verified.pop(file), skipped=False))
         if len(self._contents) >= REUSE_BATCH:
             self.offer_for_reuse()
 
@@ -267,7 +269,7 @@ def _has_content(worker: UserWorker, root: str, path: str, digest: str) -> bool:
         return False
 
 
-def stored_entries(get: Callable[[str], bytes], tree: Tree, store_name: str) -> Iterator[ManifestEntry]:
+def stored_entries(get: Callable[[str], bytes], tree: Tree, store_name: str) -> Generator[ManifestEntry]:
     """The entries of a tree in a store."""
     with ObjectFetcher(get, tree.prefix, store_name) as objects:
         yield from decode_manifest(bytes(view) for view in objects.read_pieces(tree.manifest))

@@ -20,6 +20,8 @@ BYTES_AT_ONCE = 256 << 20
 """Files are written together up to this size: for objects, so much waits on this machine's disk to be put."""
 WINDOW_ENTRIES = 16_384
 _WINDOW_PIECES = 65_536
+_WINDOW_NAME_BYTES = 8 << 20
+"""Of paths: whoever writes a manifest may give each entry one of 64 KiB."""
 _WRITE = 1 << 20
 
 
@@ -84,6 +86,8 @@ class TreeWriter:
     MAKES_ROOT = False
     """The tree's root is a directory to make like others."""
     COMMITS_AT_ONCE = FILES_AT_ONCE
+    UNFINISHED_BYTES = float("inf")
+    """Of files of several objects, which may all be unfinished at once; one larger file is alone."""
 
     def __init__(
         self, target: WriteTarget, root: str, *, job: str = "", name: str = "", scratch: str | None = None
@@ -96,10 +100,10 @@ class TreeWriter:
         self._directories: IO[bytes] = tempfile.TemporaryFile(dir=scratch)  # noqa: SIM115 - closed by write
         self._open: dict[PendingFile, None] = {}
         self._done: list[PendingFile] = []
+        self._size = 0
 
     def write(self, entries: Iterable[ManifestEntry], objects: ObjectSource) -> int:
         """Writes all entries; returns the bytes of the files. Raises ManifestDamaged and the target's errors."""
-        self._size = 0
         before: _Window | None = None
         try:
             for window in self._windows(entries):
@@ -155,7 +159,7 @@ class TreeWriter:
 
     def _windows(self, entries: Iterable[ManifestEntry]) -> Iterator[_Window]:
         """Makes directories and symbolic links, and yields what the rest needs."""
-        number = count = pieces = 0
+        number = count = pieces = names = unfinished = 0
         files: list[ManifestEntry] = []
         group: list[ManifestEntry] = []
         for entry in entries:
@@ -163,6 +167,8 @@ class TreeWriter:
             if entry.kind == "f":
                 files.append(entry)
                 pieces += max(1, len(entry.pieces))
+                names += len(entry.path) + len(entry.hardlink_to)
+                unfinished += entry.size if len(entry.pieces) > 1 else 0
                 # So many files of several objects may be open at once.
                 count += WINDOW_ENTRIES // FILES_AT_ONCE if len(entry.pieces) > 1 else 1
             else:
@@ -171,11 +177,12 @@ class TreeWriter:
                     self._make_group(group)
                     group = []
                 group.append(entry)
-            if count >= WINDOW_ENTRIES or pieces >= _WINDOW_PIECES:
+            full = count >= WINDOW_ENTRIES or pieces >= _WINDOW_PIECES or names >= _WINDOW_NAME_BYTES
+            if full or unfinished >= self.UNFINISHED_BYTES:
                 self._make_group(group)
                 yield self._plan(number, files)
                 number += 1
-                count = pieces = 0
+                count = pieces = names = unfinished = 0
                 files, group = [], []
         self._make_group(group)
         yield self._plan(number, files)
@@ -214,14 +221,16 @@ class TreeWriter:
 
     def _write_window(self, window: _Window, objects: ObjectSource) -> None:
         for start in range(0, len(window.complete), FILES_AT_ONCE):
+            self._check_cancelled()
             self._write_batch(window.complete[start : start + FILES_AT_ONCE], [], memoryview(b""))
         for key, body in objects.arrivals(window.number, list(window.places)):
             self._check_cancelled()
             for places in _batches(window.places.pop(key)):
                 self._write_batch(list(dict.fromkeys(file for file, _, _ in places)), places, body)
         self._finish()
-        if window.hardlinks:
-            self._target.hardlink(self._root, window.hardlinks, job=self._job)
+        for start in range(0, len(window.hardlinks), FILES_AT_ONCE):
+            self._check_cancelled()
+            self._target.hardlink(self._root, window.hardlinks[start : start + FILES_AT_ONCE], job=self._job)
 
     def _write_batch(self, files: list[PendingFile], places: list[Place], body: memoryview) -> None:
         """Writes parts of one object into some files."""
