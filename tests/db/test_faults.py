@@ -221,6 +221,7 @@ def test_a_reader_works_without_the_daemon_and_cannot_write(place: str) -> None:
         assert reader.claims() == (planned(),)
 
 
+@pytest.mark.slow
 def test_a_connection_that_was_cut_is_made_again_with_its_lock(postgresql_server: str) -> None:
     cut = text("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid()")
     engine = create_engine(database_url(postgresql_server))

@@ -102,6 +102,7 @@ def test_the_page_is_there(folder: Path) -> None:
     assert "http" not in text.replace("http-equiv", "")
 
 
+@pytest.mark.slow
 def test_own_pools_and_offers_are_used(folder: Path) -> None:
     own = (folder / "said-2").read_text(encoding="utf-8")
     assert "12.4 EUR/h" in own

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -27,7 +28,9 @@ pytestmark = [
     pytest.mark.boxes,
     pytest.mark.slurm,
     pytest.mark.skipif(cgroup2() is None, reason="systemd needs cgroup v2, and this machine has none mounted"),
-    pytest.mark.parametrize("cluster", ["trixie", "forky"], indirect=True),
+    pytest.mark.parametrize(
+        "cluster", ["trixie", *(["forky"] * bool(os.environ.get("BURSTD_ALL_RELEASES")))], indirect=True
+    ),
     pytest.mark.usefixtures("head_network"),
 ]
 ADDRESS = "10.77.1.1"

@@ -41,6 +41,7 @@ def test_eight_that_stand_still_hold_nobody_else_up(workers: ThreadWorkers, lane
         assert stopped.acquire(timeout=WAIT_S), "what waited has its turn in the end"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("users", "bound"), [(2, True), (MAX_EXTRA_THREADS, True), (MAX_EXTRA_THREADS + 8, False)])
 def test_many_who_stand_still_together_hold_another_up_for_so_long(users: int, bound: bool) -> None:
     clock = [0.0]

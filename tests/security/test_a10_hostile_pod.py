@@ -22,6 +22,8 @@ from tests.providers.openshift.peer import frame
 from tests.providers.openshift.test_sockets import Rig
 from tests.providers.openshift.things import settings
 
+pytestmark = pytest.mark.slow
+
 _NEVER = threading.Event()
 _DONE = json.dumps({"status": "Success"}).encode()
 _SLACK_S = 5.0

@@ -25,6 +25,8 @@ from burstd.node.ssh.session import SshSession, SshTarget, open_ssh_session
 from burstd.node.validator import SlurmNodeValidator, ValidatorConfig
 from tests.doubles.sshd import ADDRESS, Served, Sshd, sshd
 
+pytestmark = pytest.mark.slow
+
 _TIME_S = 1.0
 _SLACK_S = 6.0
 _MIB = 1 << 20

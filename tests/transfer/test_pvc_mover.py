@@ -20,6 +20,8 @@ from providers.openshift.errors import KubernetesAlreadyExists, KubernetesConfli
 from staging.pvc.mover_pod import CONTAINER, MoverPod, mover_pod_manifest, mover_pod_name, pvc_fault
 from staging.pvc.settings import PvcSettings
 
+pytestmark = pytest.mark.slow
+
 SHARED = {"spec": {"accessModes": ["ReadWriteMany"]}, "status": {"phase": "Bound"}}
 PENDING = {"phase": "Pending"}
 RUNNING = {"phase": "Running"}

@@ -93,6 +93,7 @@ def test_a_user_who_has_gone_is_not_waited_for() -> None:
     rig.close()
 
 
+@pytest.mark.slow
 def test_silence_ends_what_has_half_ended(rig: RelayRig) -> None:
     rig.far.shutdown(socket.SHUT_WR)
     assert rig.near.recv(1) == b""

@@ -17,6 +17,8 @@ from burstd.transfer.protocol.client import ObjectServerClient
 from burstd.transfer.protocol.frames import HEADER, MAGIC, ReplyStatus, RequestKind, read_exactly
 from burstd.transfer.protocol.server import serve_objects
 
+pytestmark = pytest.mark.slow
+
 SIZE = 3 << 20
 
 

@@ -130,6 +130,7 @@ def test_whatever_is_answered_nothing_is_sent_twice(
     assert (stub.count(LIST), stub.count(MAKE)) == (1, 1)
 
 
+@pytest.mark.slow
 def test_time_limits(stub: Stub, make: Callable[..., OpenStackCalls]) -> None:
     """Of a change nobody knows whether it was done; before the login answered nothing was."""
     stub.answers[LIST] = stub.answers[MAKE] = Said(-1)
