@@ -39,7 +39,7 @@ def list_events(
     from burstd.api.answers.nodes import EventsView
 
     params = _filter_params(job, node, claim) | {"limit": number} | burstd.parse_times(since=since)
-    burstd.show(EventsView, burstd.get("/events", params), _print_list)
+    burstd.show(EventsView, burstd.get_json("/events", params), _print_list)
 
 
 def _print_list(out: ConsoleOutput, answer: EventsView) -> None:
@@ -62,7 +62,7 @@ def follow_events(
     from burstd.api.answers.nodes import EventsView
 
     params = _filter_params(job, node, claim)
-    answer = burstd.get("/events", params | {"limit": number})
+    answer = burstd.get_json("/events", params | {"limit": number})
     out = None if burstd.json else ConsoleOutput()
     try:
         while True:

@@ -52,7 +52,7 @@ def list_jobs(
     """Jobs in the queue, each with what burstd says about it."""
     from burstd.api.answers.jobs import JobsView
 
-    answer = burstd.get("/jobs", {"user": user} if user else None)
+    answer = burstd.get_json("/jobs", {"user": user} if user else None)
     answer["jobs"] = [job for job in answer["jobs"] if not waiting or job["state"] == "PENDING"]
     burstd.show(JobsView, answer, _print_jobs)
 
@@ -82,7 +82,7 @@ def show_job(burstd: ApiClient, job_id: JobArgument) -> None:
     """One job: what it asks for, what was decided, the nodes made for it (also after it has ended)."""
     from burstd.api.answers.jobs import JobDetailView
 
-    burstd.show(JobDetailView, burstd.get(f"/jobs/{job_id}"), _print_job)
+    burstd.show(JobDetailView, burstd.get_json(f"/jobs/{job_id}"), _print_job)
 
 
 def _print_job(out: ConsoleOutput, answer: JobDetailView) -> None:
@@ -128,7 +128,7 @@ def explain(burstd: ApiClient, job_id: JobArgument) -> None:
     """Why a job does or does not start: its options, their cost, and what would start it."""
     from burstd.api.answers.jobs import ExplainView
 
-    burstd.show(ExplainView, burstd.get(f"/jobs/{job_id}/explanation"), _print_explanation)
+    burstd.show(ExplainView, burstd.get_json(f"/jobs/{job_id}/explanation"), _print_explanation)
 
 
 def _print_explanation(out: ConsoleOutput, answer: ExplainView) -> None:

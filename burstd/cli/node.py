@@ -31,7 +31,7 @@ def list_nodes(
     """Nodes with a machine, and slots that are held."""
     from burstd.api.answers.nodes import NodesView
 
-    answer = burstd.get("/nodes", {"all": str(every).lower()})
+    answer = burstd.get_json("/nodes", {"all": str(every).lower()})
     answer["nodes"] = [n for n in answer["nodes"] if pool in ("", n["pool"]) and state in ("", n["state"])]
     none = "No such node." if pool or state else "No node has a machine, and no slot is held."
     burstd.show(NodesView, answer, lambda out, found: _print_nodes(out, found, none))
@@ -62,7 +62,7 @@ def show_node(
     """One node, or one claim (past ones too), with its history."""
     from burstd.api.answers.nodes import NodeDetailView
 
-    burstd.show(NodeDetailView, burstd.get(f"/nodes/{node}"), _print_node)
+    burstd.show(NodeDetailView, burstd.get_json(f"/nodes/{node}"), _print_node)
 
 
 def _print_node(out: ConsoleOutput, answer: NodeDetailView) -> None:

@@ -28,7 +28,7 @@ def list_policies(burstd: ApiClient) -> None:
     """All policies: where they come from, their place in the chain, their settings, how they fare."""
     from burstd.api.answers.policies import PoliciesView
 
-    burstd.show(PoliciesView, burstd.get("/policies"), _print_policies)
+    burstd.show(PoliciesView, burstd.get_json("/policies"), _print_policies)
 
 
 @app.command("check")

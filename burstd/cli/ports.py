@@ -82,7 +82,7 @@ def list_routes(burstd: ApiClient) -> None:
     """The open ones of your jobs; for administrators, everyone's."""
     from burstd.api.answers.jobs import RoutesView
 
-    burstd.show(RoutesView, burstd.get("/routes"), _print_routes)
+    burstd.show(RoutesView, burstd.get_json("/routes"), _print_routes)
 
 
 def _print_routes(out: ConsoleOutput, answer: RoutesView) -> None:

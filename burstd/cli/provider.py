@@ -33,7 +33,7 @@ def list_providers(burstd: ApiClient) -> None:
     """All clouds: when they were last listed, what they have, who uses them, what is wrong."""
     from burstd.api.answers.providers import ProvidersView
 
-    burstd.show(ProvidersView, burstd.get("/providers"), _print_providers)
+    burstd.show(ProvidersView, burstd.get_json("/providers"), _print_providers)
 
 
 def _print_providers(out: ConsoleOutput, answer: ProvidersView) -> None:
@@ -76,7 +76,7 @@ def list_offers(
     """What a cloud can start and pools can use, cheapest first, and open breakers."""
     from burstd.api.answers.providers import OffersView
 
-    answer = burstd.get(f"/providers/{name}/offers", {"all": str(every).lower()})
+    answer = burstd.get_json(f"/providers/{name}/offers", {"all": str(every).lower()})
     burstd.show(OffersView, answer, lambda out, offers: _print_offers(out, offers, every))
     if not answer["ok"]:
         raise typer.Exit(ExitCode.UNREACHABLE)

@@ -92,7 +92,7 @@ class ApiClient:
         self.json = as_json
         self._client: httpx.Client | None = None
 
-    def get(self, path: str, params: Params | None = None) -> Any:
+    def get_json(self, path: str, params: Params | None = None) -> Any:
         """An answer as JSON; ends the program where there is none."""
         return self.request("GET", path, params=params)
 

@@ -61,10 +61,10 @@ def stage_status(
     def answers() -> Iterator[Any]:
         while True:
             if job:
-                answer = burstd.get(f"/stage/{job}")
+                answer = burstd.get_json(f"/stage/{job}")
             else:
                 params: dict[str, str | int | float] = {"user": user} if user else {}
-                answer = burstd.get("/stage", params | ({"all": "true", "limit": number} if every else {}))
+                answer = burstd.get_json("/stage", params | ({"all": "true", "limit": number} if every else {}))
             yield answer
             if not watch or (job and answer["job"]["state"] in _FINAL_STATES):
                 return
@@ -98,7 +98,7 @@ def discard_output(
     from burstd.api.answers.staging import StagingDetailView
 
     if not yes:
-        answer = burstd.get(f"/stage/{job}")
+        answer = burstd.get_json(f"/stage/{job}")
         if burstd.json:
             burstd.fail(ExitCode.USAGE, "With --json nobody is asked: say --yes.")
         nodes = ", ".join(burstd.parse(StagingDetailView, answer).job.nodes) or "its nodes"
@@ -131,7 +131,7 @@ def stage_usage(burstd: ApiClient) -> None:
     """What the store holds, and who takes up how much of his quota."""
     from burstd.api.answers.staging import StagingUsageView
 
-    burstd.show(StagingUsageView, burstd.get("/stage/usage"), _print_usage)
+    burstd.show(StagingUsageView, burstd.get_json("/stage/usage"), _print_usage)
 
 
 def _confirm(burstd: ApiClient, question: str) -> None:

@@ -45,7 +45,7 @@ def status(burstd: ApiClient) -> None:
     """Nodes wanted, booting, open and leaving; waiting jobs and why they wait; the cost per hour."""
     from burstd.api.answers.status import StatusView
 
-    burstd.show(StatusView, burstd.get("/status"), _print_status)
+    burstd.show(StatusView, burstd.get_json("/status"), _print_status)
 
 
 def _print_status(out: ConsoleOutput, answer: StatusView) -> None:
@@ -195,7 +195,7 @@ def bill(
 
     params: dict[str, str | int | float] = {"group": by.value}
     params |= burstd.parse_times(since=since, until=until)
-    burstd.show(BillView, burstd.get("/bill", params), _print_bill)
+    burstd.show(BillView, burstd.get_json("/bill", params), _print_bill)
 
 
 def _print_bill(out: ConsoleOutput, answer: BillView) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from types import TracebackType
@@ -76,12 +77,12 @@ class RemoteProcess(Protocol):
     ) -> None: ...
 
 
-class Closing:
+class Closing(ABC):
     """Its ``close`` ends a ``with``."""
 
+    @abstractmethod
     def close(self) -> None:
         """May be repeated."""
-        raise NotImplementedError
 
     def __enter__(self) -> Self:
         return self
@@ -124,12 +125,12 @@ class LineStream(Closing):
         del self._heard[: end + 1]
         return line
 
+    @abstractmethod
     def _receive(self, timeout_s: float) -> bytes | None:
         """What comes next of its standard output; empty: it has ended; None: something else came.
 
         Raises TimeoutError, OSError, and ConnectionLost where it was cut off.
         """
-        raise NotImplementedError
 
     def _lost(self, error: BaseException | None = None) -> ConnectionLost:
         return ConnectionLost(f"{self._peer} hung up in the middle" + (f": {error}" if error else ""))
