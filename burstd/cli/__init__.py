@@ -1,1 +1,1 @@
-"""burstctl: one file a noun. What every one of them shares is in session.py and output.py."""
+"""burstctl. What every command shares is in session.py and output.py."""

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from burstd.cli import event, job, node, plan, policy, ports, provider, stage, status
+from burstd.cli.commands import event, job, node, plan, policy, ports, provider, stage, status
 from burstd.cli.offline import config, record, simulate
 from burstd.cli.output import safe_text
 from burstd.cli.session import DEFAULT_SOCKET, ExitCode, GlobalOptions, JsonOption, answered_sockets

@@ -19,14 +19,7 @@ from burstd.db.database import Database, chunks, database_url
 from burstd.db.errors import IllegalTransition, SlotTaken, StagingExists, StaleState
 from burstd.db.reader import DrainedSlot, StoreReader
 from burstd.db.repositories import history
-from burstd.db.repositories.journal import (
-    CLAIMS,
-    STAGINGS,
-    JournaledRepository,
-    NewEvent,
-    log_events,
-    select_journaled,
-)
+from burstd.db.repositories.journal import CLAIMS, STAGINGS, JournaledRepository, NewEvent, log_events, select_journaled
 from burstd.db.repositories.ledger import Ledger
 from burstd.db.repositories.remarks import RemarkLog
 from burstd.db.tables import (

@@ -1,4 +1,4 @@
-"""burstd's time."""
+"""burstd's time, and how long a failed call pauses before it is made again."""
 
 from __future__ import annotations
 
@@ -14,6 +14,11 @@ def until_text(time: float) -> str:
     return (
         datetime.fromtimestamp(time, UTC).strftime("until %Y-%m-%d %H:%M UTC") if time < _CALENDAR_END else "for ever"
     )
+
+
+def backoff_s(failures: int, first_s: float, most_s: float) -> float:
+    """``first_s`` after the first failure, doubling with each failure in a row to ``most_s``."""
+    return min(first_s * 2.0 ** min(failures - 1, 30), most_s)
 
 
 class Clock(Protocol):

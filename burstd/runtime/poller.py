@@ -9,8 +9,7 @@ from zlib import crc32
 
 import structlog
 
-from burstd.domain.backoff import backoff_s
-from burstd.domain.clock import Clock
+from burstd.domain.clock import Clock, backoff_s
 from burstd.domain.errors import BurstdError
 from burstd.runtime.workers import Workers
 

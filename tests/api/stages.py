@@ -7,7 +7,7 @@ from burstd.domain.staging import Directives, OutputCondition, StageIn, StageOut
 from burstd.domain.staging import StageState as T
 from burstd.settings import QuotaSettings
 from burstd.staging.controller.service import RetainedNode, StagingService, StagingUsage, StoreUsage
-from burstd.staging.movement.progress import MeterReading
+from burstd.staging.controller.tasks import MeterReading
 
 from .world import NOW, OTHER_USER, USER, FixedClock
 

@@ -14,9 +14,9 @@ from pathlib import Path
 
 from burstd.domain.cloud.offer import Pool
 from burstd.domain.slurm.shape import Shape
-from providers.sandbox.boxes.description import BindMount
+from providers.sandbox.boxes.boot.description import BindMount
+from providers.sandbox.boxes.images.rootfs import file_lock
 from providers.sandbox.boxes.machine import default_cache, need_space, remove_tree
-from providers.sandbox.boxes.rootfs import file_lock
 from tests.lab.cluster import Cluster
 
 PACKAGE = "aws-parallelcluster-node==3.16.0"

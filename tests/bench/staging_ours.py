@@ -14,9 +14,9 @@ from typing import Any
 from burstd.domain.plugins.stager import Stager
 from burstd.domain.staging import Tree
 from burstd.transfer.content_store.index import ContentIndex
+from burstd.transfer.content_store.upload_pool import UploadProgress
 from burstd.transfer.privsep.client import start_user_worker
 from burstd.transfer.protocol.bundle import agent_zipapp
-from burstd.transfer.trees.progress import UploadProgress
 from burstd.transfer.trees.upload import StagedFor, TreeUploader
 
 USER = 61001

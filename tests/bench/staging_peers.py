@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from providers.sandbox.boxes.rootfs import ensure_rootfs
+from providers.sandbox.boxes.images.rootfs import ensure_rootfs
 from tests.lab import tools
 from tests.lab.s3_server import REGION, S3Server
 from tests.lab.ssh_store import SshStore

@@ -19,7 +19,7 @@ import pytest
 
 from burstd.api.auth import Authorizer
 from burstd.api.port_forward import PortForwardServer
-from burstd.cli.ports import peer_is_same_user
+from burstd.cli.commands.ports import peer_is_same_user
 from tests.api.fake_backend import PLAN, FakeBackend
 from tests.api.test_forward import PORT, FakeNodes, serving_nodes
 from tests.api.world import JOBS, SLURM, SNAPSHOT

@@ -61,7 +61,7 @@ def test_a_reader_that_goes_away_sees_no_traceback(control: Path, backend: FakeB
 
 
 def test_a_bug_becomes_a_sentence(control: Path, backend: FakeBackend) -> None:
-    code = BURSTCTL.replace("main()", "import burstd.cli.status as s; s.ago = None; main()")
+    code = BURSTCTL.replace("main()", "import burstd.cli.commands.status as s; s.ago = None; main()")
     process = burstctl(control, "status", code=code)
     out, err = process.communicate(timeout=30)
     assert process.returncode == 1

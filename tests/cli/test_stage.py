@@ -11,8 +11,8 @@ import pytest
 from rich.console import Console
 
 from burstd.api.answers.staging import StagingListView
+from burstd.cli.commands.stage import print_staging_list
 from burstd.cli.output import ConsoleOutput
-from burstd.cli.stage import print_staging_list
 from burstd.domain.command import Command, CommandResult, DiscardOutput, Evict, RetryStage
 from tests.api.client import ME, ApiTestClient
 from tests.api.fake_backend import FakeBackend

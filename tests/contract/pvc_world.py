@@ -19,9 +19,9 @@ import yaml
 
 from burstd.domain.plugins.stager import Stager
 from burstd.testing.store_world import CLUSTER, FaultyProxy, ProxiedStoreWorld
+from providers.sandbox.boxes.images.rootfs import ensure_rootfs
 from providers.sandbox.boxes.lab import Lab
 from providers.sandbox.boxes.network import LabNetwork
-from providers.sandbox.boxes.rootfs import ensure_rootfs
 from staging.pvc.settings import PvcSettings
 from staging.pvc.stager import PvcStager
 from tests.lab.guard import LabWatchdog

@@ -19,15 +19,15 @@ from burstd.domain.errors import AuthFailed, CloudUnavailable, OutcomeUnknown
 from burstd.domain.plugins.provider import Provider
 from burstd.testing.cloud_world import CLUSTER, Breakage, FaultWorld, launch_outcome, launch_request, live_instances
 from burstd.testing.provider_contract import FaultContract, ProviderContract
-from providers.sandbox.boxes import rootfs
+from providers.sandbox.boxes.images import rootfs
 from providers.sandbox.boxes.lab import Lab
 from providers.sandbox.boxes.network import LabNetwork
 from providers.sandbox.client import DirectApi, HttpApi
-from providers.sandbox.cloud.catalog import SandboxCatalog, SandboxInstanceType
 from providers.sandbox.cloud.cloud import SandboxCloud
 from providers.sandbox.cloud.control import CloudServerClient, start_server, stop_server
 from providers.sandbox.cloud.faults import FaultKind, SandboxFault
-from providers.sandbox.cloud.resources import SandboxMachine
+from providers.sandbox.cloud.inventory.catalog import SandboxCatalog, SandboxInstanceType
+from providers.sandbox.cloud.inventory.resources import SandboxMachine
 from providers.sandbox.provider import SandboxProvider, SandboxSettings, plugin
 
 FAULTS = {

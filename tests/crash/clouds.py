@@ -14,9 +14,9 @@ from burstd.domain.plugins.provider import Idempotency, LaunchRequest, Notice, N
 from burstd.domain.slurm.shape import Gres, Shape
 from providers.sandbox.client import DirectApi
 from providers.sandbox.cloud import faults as sandbox
-from providers.sandbox.cloud.catalog import SandboxCatalog, SandboxInstanceType
 from providers.sandbox.cloud.cloud import SandboxCloud
-from providers.sandbox.cloud.resources import SandboxInstanceState, SandboxLaunchRequest, SandboxMachine
+from providers.sandbox.cloud.inventory.catalog import SandboxCatalog, SandboxInstanceType
+from providers.sandbox.cloud.inventory.resources import SandboxInstanceState, SandboxLaunchRequest, SandboxMachine
 from providers.sandbox.provider import SandboxProvider
 from tests.virtual.batches import BatchProvider
 from tests.virtual.clock import Alarm, VirtualClock

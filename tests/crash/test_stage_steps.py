@@ -20,9 +20,8 @@ from burstd.slurm.hooks.stage_server import StageCall
 from burstd.staging.controller.controller import StageRules, StagingController
 from burstd.staging.controller.job_runs import StagingCycle, StagingRun
 from burstd.staging.controller.snapshot_view import data_views
-from burstd.staging.controller.tasks import StageFailed, StagingTask
+from burstd.staging.controller.tasks import Meter, StageFailed, StagingTask
 from burstd.staging.movement.job_folders import JobFolders
-from burstd.staging.movement.progress import Meter
 from burstd.staging.submission.job_chains import OutputDependencies
 from burstd.staging.submission.quota import QuotaUsage, no_quota, over_quota
 from burstd.transfer.privsep.client import Account

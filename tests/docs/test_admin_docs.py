@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from providers.sandbox.boxes.description import BindMount, BoxFile
-from providers.sandbox.boxes.rootfs import ensure_rootfs
+from providers.sandbox.boxes.boot.description import BindMount, BoxFile
+from providers.sandbox.boxes.images.rootfs import ensure_rootfs
 from tests.docs.blocks import Block, shell_blocks
 from tests.lab import programs, slurm_files
 from tests.lab.cluster import Cluster

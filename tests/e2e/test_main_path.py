@@ -11,7 +11,7 @@ from decimal import Decimal
 import pytest
 
 from providers.sandbox.boxes.errors import SandboxError
-from providers.sandbox.boxes.rootfs import ensure_rootfs
+from providers.sandbox.boxes.images.rootfs import ensure_rootfs
 from tests.e2e.sites import (
     SET_COMMENT,
     claims_of,

@@ -11,10 +11,9 @@ from typing import Any
 import pytest
 
 from burstd.node.agent import AgentError
-from burstd.staging.controller.tasks import JobSummary, StageFailed, StagingTask
+from burstd.staging.controller.tasks import JobSummary, Meter, StageFailed, StagingTask
 from burstd.staging.movement import output_journal
 from burstd.staging.movement.job_folders import JobFolders
-from burstd.staging.movement.progress import Meter
 from burstd.transfer.agent import packing
 from burstd.transfer.agent.user_process import AgentFault, PacketChannel, SharedBuffers
 from burstd.transfer.content_store import manifest

@@ -16,11 +16,10 @@ from burstd.domain.plugins.stager import StoreSpaceGone
 from burstd.domain.staging import StageState, Staging
 from burstd.node.agent import AgentError, NodeAgent
 from burstd.slurm.commands.run import SlurmCommands
-from burstd.staging.controller.tasks import JobSummary, StageFailed, StagingTask
+from burstd.staging.controller.tasks import JobSummary, Meter, StageFailed, StagingTask
 from burstd.staging.directives.parser import parse_directives
 from burstd.staging.movement.job_folders import JobFolders
 from burstd.staging.movement.output_delivery import OutputDelivery
-from burstd.staging.movement.progress import Meter
 from burstd.staging.movement.transfers import HeadTransfers
 from burstd.transfer.agent.collection import OutputUploader
 from burstd.transfer.agent.user_process import AgentFault, SharedBuffers, fault_from_oserror

@@ -15,8 +15,8 @@ from typing import Any, Self
 import httpx
 
 from burstd.domain.cloud.offer import OfferRule, Pool
-from providers.sandbox.boxes.description import BindMount, BoxFile
-from providers.sandbox.boxes.rootfs import ensure_rootfs
+from providers.sandbox.boxes.boot.description import BindMount, BoxFile
+from providers.sandbox.boxes.images.rootfs import ensure_rootfs
 from tests.lab import programs
 from tests.lab.cluster import Cluster
 from tests.lab.slurm_files import USERS

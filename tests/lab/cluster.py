@@ -19,11 +19,11 @@ from types import TracebackType
 from typing import Self
 
 from burstd.domain.cloud.offer import Pool
+from providers.sandbox.boxes.boot.description import BindMount, BoxFile
 from providers.sandbox.boxes.box import Box, BoxSpec
-from providers.sandbox.boxes.description import BindMount, BoxFile
+from providers.sandbox.boxes.images.rootfs import Rootfs, ensure_rootfs
 from providers.sandbox.boxes.lab import Lab
 from providers.sandbox.boxes.network import LabNetwork
-from providers.sandbox.boxes.rootfs import Rootfs, ensure_rootfs
 from tests.lab import slurm_files
 
 _PROJECT = Path(__file__).parents[2]

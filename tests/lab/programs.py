@@ -9,9 +9,9 @@ import tomllib
 from collections.abc import Callable
 from pathlib import Path
 
-from providers.sandbox.boxes.layer import ensure_layer
+from providers.sandbox.boxes.images.layer import ensure_layer
+from providers.sandbox.boxes.images.rootfs import Rootfs, file_lock
 from providers.sandbox.boxes.machine import default_cache
-from providers.sandbox.boxes.rootfs import Rootfs, file_lock
 from tests.lab import slurm_files
 
 PROJECT = Path(__file__).parents[2]

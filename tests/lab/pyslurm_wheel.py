@@ -14,10 +14,10 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from providers.sandbox.boxes.description import BindMount
-from providers.sandbox.boxes.layer import ensure_layer
+from providers.sandbox.boxes.boot.description import BindMount
+from providers.sandbox.boxes.images.layer import ensure_layer
+from providers.sandbox.boxes.images.rootfs import Rootfs, ensure_rootfs, file_lock
 from providers.sandbox.boxes.machine import default_cache, remove_tree
-from providers.sandbox.boxes.rootfs import Rootfs, ensure_rootfs, file_lock
 
 RELEASE = "forky"
 VERSION = "25.11.2"

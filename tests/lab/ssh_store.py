@@ -13,12 +13,12 @@ from typing import Self
 
 from burstd.node.ssh.host_keys import parse_console_host_keys
 from burstd.node.ssh.key_pair import ensure_ssh_key
+from providers.sandbox.boxes.boot.description import BindMount, BoxFile
 from providers.sandbox.boxes.box import Box, BoxSpec
-from providers.sandbox.boxes.description import BindMount, BoxFile
 from providers.sandbox.boxes.errors import BoxFailed
+from providers.sandbox.boxes.images.rootfs import ensure_rootfs
 from providers.sandbox.boxes.lab import Lab
 from providers.sandbox.boxes.network import LabNetwork
-from providers.sandbox.boxes.rootfs import ensure_rootfs
 from tests.lab.guard import LabWatchdog
 from tests.node.conftest import on_network
 

@@ -14,14 +14,14 @@ from typing import Self
 
 import httpx
 
-from providers.sandbox.boxes.bootscript import RUN_DIR, base_files, boot_script
+from providers.sandbox.boxes.boot.boot_script import RUN_DIR, base_files, boot_script
+from providers.sandbox.boxes.boot.description import BindMount, BoxDescription, BoxFile, start_init
 from providers.sandbox.boxes.box import Box, BoxSpec
-from providers.sandbox.boxes.description import BindMount, BoxDescription, BoxFile, start_init
 from providers.sandbox.boxes.errors import BoxFailed
+from providers.sandbox.boxes.images.layer import ensure_layer
+from providers.sandbox.boxes.images.rootfs import Rootfs, ensure_rootfs
 from providers.sandbox.boxes.lab import Lab
-from providers.sandbox.boxes.layer import ensure_layer
 from providers.sandbox.boxes.network import LabNetwork
-from providers.sandbox.boxes.rootfs import Rootfs, ensure_rootfs
 from tests.lab.guard import LabWatchdog
 
 _SUITE = "bookworm"

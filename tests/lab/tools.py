@@ -12,8 +12,8 @@ import zipfile
 from pathlib import Path
 
 from providers.sandbox.boxes.errors import BuildFailed
+from providers.sandbox.boxes.images.rootfs import file_lock
 from providers.sandbox.boxes.machine import default_cache, need_space, remove_tree
-from providers.sandbox.boxes.rootfs import file_lock
 
 _MIB = 500
 

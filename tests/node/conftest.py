@@ -13,8 +13,8 @@ import pytest
 from burstd.node.ssh.host_keys import parse_console_host_keys
 from burstd.node.ssh.key_pair import ensure_ssh_key
 from burstd.node.user_data import UserDataValues, render_user_data
+from providers.sandbox.boxes.boot.description import BoxFile
 from providers.sandbox.boxes.box import Box, BoxSpec
-from providers.sandbox.boxes.description import BoxFile
 from tests.lab.cluster import Cluster
 
 _CLONE_NEWNET = 0x40000000

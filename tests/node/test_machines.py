@@ -31,8 +31,8 @@ from burstd.node.errors import (
 from burstd.node.ssh.host_keys import HostKeyPolicy, parse_console_host_keys
 from burstd.node.ssh.key_pair import ensure_ssh_key
 from burstd.node.validator import SlurmNodeValidator, ValidatorConfig
+from providers.sandbox.boxes.boot.description import BoxFile
 from providers.sandbox.boxes.box import Box
-from providers.sandbox.boxes.description import BoxFile
 from tests.lab.slurm_files import VERSIONS
 from tests.node.conftest import Machines
 

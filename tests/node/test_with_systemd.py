@@ -17,9 +17,9 @@ from burstd.node.errors import SlurmdNotStarted
 from burstd.node.ssh.host_keys import parse_console_host_keys
 from burstd.node.user_data import UserDataValues, render_user_data
 from burstd.node.validator import SlurmNodeValidator, ValidatorConfig
-from providers.sandbox.boxes.bootscript import cloud_init_files
+from providers.sandbox.boxes.boot.boot_script import cloud_init_files
+from providers.sandbox.boxes.boot.description import BoxFile
 from providers.sandbox.boxes.box import BoxSpec
-from providers.sandbox.boxes.description import BoxFile
 from tests.lab.slurm_files import VERSIONS
 from tests.node.conftest import Machines
 from tests.systemd.pid1 import SystemdBox, cgroup2, systemd_box

@@ -18,11 +18,10 @@ import pytest
 
 from burstd.domain.plugins.stager import StoreBusy
 from burstd.domain.staging import StageState, Staging, Tree
-from burstd.staging.controller.tasks import JobSummary, StagingTask
+from burstd.staging.controller.tasks import JobSummary, Meter, StagingTask
 from burstd.staging.directives.parser import parse_directives
 from burstd.staging.movement.job_folders import JobFolders
 from burstd.staging.movement.output_delivery import OutputDelivery
-from burstd.staging.movement.progress import Meter
 from burstd.staging.movement.user_workers import UserWorkers
 from burstd.transfer.content_store.index import ContentIndex
 from burstd.transfer.privsep.client import Account, UserWorker, UserWorkerError, user_worker_for

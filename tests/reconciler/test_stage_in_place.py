@@ -15,12 +15,11 @@ from burstd.domain.staging import StageState, Staging
 from burstd.planner.staging.transfer_schedule import StorageUse
 from burstd.slurm.commands.run import SlurmCommands
 from burstd.slurm.hooks.stage_server import StageCall
-from burstd.staging.controller.tasks import StageFailed, StagingTask
+from burstd.staging.controller.tasks import Meter, StageFailed, StagingTask
 from burstd.staging.directives.parser import parse_directives
 from burstd.staging.movement.garbage_collection import recorded_digests
 from burstd.staging.movement.job_folders import JobFolders
 from burstd.staging.movement.output_delivery import OutputDelivery
-from burstd.staging.movement.progress import Meter
 from burstd.staging.movement.transfers import HeadTransfers
 from burstd.staging.submission.locations import in_place_path
 from burstd.staging.submission.submit_check import SubmitCheck, SubmitCheckRules

@@ -17,11 +17,10 @@ import pytest
 from burstd.domain.staging import StageState, Staging
 from burstd.planner.staging.transfer_schedule import StorageUse
 from burstd.slurm.hooks.stage_server import StageCall, StageReply
-from burstd.staging.controller.tasks import JobSummary, StagingTask
+from burstd.staging.controller.tasks import JobSummary, Meter, StagingTask
 from burstd.staging.directives.parser import parse_directives
 from burstd.staging.movement.job_folders import JobFolders
 from burstd.staging.movement.output_delivery import OutputDelivery
-from burstd.staging.movement.progress import Meter
 from burstd.staging.movement.user_workers import UserWorkers
 from burstd.staging.submission.submit_check import SubmitCheck, SubmitCheckRules
 from burstd.transfer.content_store.index import ContentIndex

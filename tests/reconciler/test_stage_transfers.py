@@ -14,12 +14,11 @@ from burstd.domain.plugins.stager import NoSuchObject, StoreBusy, StoreSpaceGone
 from burstd.domain.staging import StageState, Staging, Tree
 from burstd.node.agent import AgentError, NodeAgent
 from burstd.slurm.commands.run import SlurmCommands
-from burstd.staging.controller.tasks import StageFailed, StagingTask
+from burstd.staging.controller.tasks import Meter, StageFailed, StagingTask
 from burstd.staging.directives.parser import parse_directives
 from burstd.staging.movement.agent_requests import answer_agent_request, repair_objects
 from burstd.staging.movement.job_folders import JobFolders
 from burstd.staging.movement.output_delivery import OutputDelivery
-from burstd.staging.movement.progress import Meter
 from burstd.staging.movement.transfers import HeadTransfers
 from burstd.transfer.content_store.index import ContentIndex
 from burstd.transfer.content_store.manifest import object_key

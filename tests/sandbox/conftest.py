@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from providers.sandbox.boxes import rootfs
+from providers.sandbox.boxes.images import rootfs
+from providers.sandbox.boxes.images.rootfs import SUITES, Rootfs
 from providers.sandbox.boxes.lab import Lab
 from providers.sandbox.boxes.network import LabNetwork
-from providers.sandbox.boxes.rootfs import SUITES, Rootfs
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

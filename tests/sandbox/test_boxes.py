@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
+from providers.sandbox.boxes.boot.description import BindMount, BoxFile
 from providers.sandbox.boxes.box import Box, BoxSpec
-from providers.sandbox.boxes.description import BindMount, BoxFile
 from providers.sandbox.boxes.errors import BoxFailed
+from providers.sandbox.boxes.images.layer import ensure_layer
+from providers.sandbox.boxes.images.rootfs import Rootfs
 from providers.sandbox.boxes.lab import Lab
-from providers.sandbox.boxes.layer import ensure_layer
 from providers.sandbox.boxes.network import LabNetwork
 from providers.sandbox.boxes.processes import Process
-from providers.sandbox.boxes.rootfs import Rootfs
 
 pytestmark = pytest.mark.boxes
 

@@ -7,11 +7,11 @@ from decimal import Decimal
 
 import pytest
 
-from providers.sandbox.cloud.catalog import SandboxCatalog
 from providers.sandbox.cloud.cloud import SandboxCloud
 from providers.sandbox.cloud.faults import FaultKind, SandboxFault
+from providers.sandbox.cloud.inventory.catalog import SandboxCatalog
+from providers.sandbox.cloud.inventory.resources import SandboxInstanceState
 from providers.sandbox.cloud.refusals import AnswerLost, RefusalCode, SandboxRefused
-from providers.sandbox.cloud.resources import SandboxInstanceState
 
 from .virtual import START, RecordingBackend, catalog, cloud, request
 

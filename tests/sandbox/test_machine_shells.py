@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from providers.sandbox.boxes import apt, machine, rootfs
+from providers.sandbox.boxes import machine
 from providers.sandbox.boxes.errors import BuildFailed, MissingTool, NetworkFailed, NoMirror, NoSpace, NotRoot
+from providers.sandbox.boxes.images import apt, rootfs
+from providers.sandbox.boxes.images.pip_settings import config_files, local_paths, machine_pip, merged
 from providers.sandbox.boxes.network import LabNetwork
-from providers.sandbox.boxes.pip_settings import config_files, local_paths, machine_pip, merged
 from providers.sandbox.boxes.processes import Process
 
 DEB822 = """\

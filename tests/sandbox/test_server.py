@@ -13,9 +13,9 @@ import pytest
 
 from providers.sandbox.boxes.box import Box
 from providers.sandbox.boxes.errors import SandboxError
+from providers.sandbox.boxes.images.rootfs import Rootfs
 from providers.sandbox.boxes.lab import Lab
 from providers.sandbox.boxes.processes import Process
-from providers.sandbox.boxes.rootfs import Rootfs
 from providers.sandbox.cloud.control import CloudServerClient, start_server, stop_server
 from providers.sandbox.cloud.faults import FaultKind, SandboxFault
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any
 
-from providers.sandbox.cloud.catalog import SandboxCatalog, SandboxInstanceType
 from providers.sandbox.cloud.cloud import SandboxCloud
-from providers.sandbox.cloud.resources import SandboxLaunchRequest, SandboxMachine
+from providers.sandbox.cloud.inventory.catalog import SandboxCatalog, SandboxInstanceType
+from providers.sandbox.cloud.inventory.resources import SandboxLaunchRequest, SandboxMachine
 
 START = 1_800_000_000.0
 FIRST = "t1"

@@ -19,11 +19,10 @@ from burstd.domain.slurm.shape import Shape
 from burstd.domain.staging import StageState, Staging
 from burstd.node.agent import NodeAgent
 from burstd.slurm.commands.run import SlurmCommands
-from burstd.staging.controller.tasks import CollectedOutput, JobSummary, StageFailed, StagingTask
+from burstd.staging.controller.tasks import CollectedOutput, JobSummary, Meter, StageFailed, StagingTask
 from burstd.staging.directives.parser import parse_directives
 from burstd.staging.movement.job_folders import JobFolders
 from burstd.staging.movement.output_delivery import OutputDelivery
-from burstd.staging.movement.progress import Meter
 from burstd.staging.movement.transfers import HeadTransfers
 from burstd.transfer.content_store.index import ContentIndex
 from burstd.transfer.privsep.client import Account, account, user_worker_for

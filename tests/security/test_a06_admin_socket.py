@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from burstd.api.server import ApiServer
-from burstd.cli.ports import _ForwardSocket
+from burstd.cli.commands.ports import _ForwardSocket
 from burstd.cli.session import ApiClient
 from burstd.runtime.sockets import ConnectionLimiter, listen, listen_for_admins
 from tests.api.client import ApiTestClient

@@ -14,11 +14,10 @@ from burstd.domain.staging import StageState, Staging
 from burstd.slurm.commands.run import SlurmCommands
 from burstd.slurm.hooks.stage_server import StageCall
 from burstd.staging.controller.hook_queue import HookQueue
-from burstd.staging.controller.tasks import JobSummary, StagingTask
+from burstd.staging.controller.tasks import JobSummary, Meter, StagingTask
 from burstd.staging.directives.parser import parse_directives
 from burstd.staging.movement.job_folders import FolderKeyUnusable, JobFolders, folder_key
 from burstd.staging.movement.output_delivery import OutputDelivery
-from burstd.staging.movement.progress import Meter
 from burstd.staging.movement.transfers import HeadTransfers
 from burstd.transfer.agent.placement import JobFolder, existing_job_folder
 from burstd.transfer.content_store.index import ContentIndex

@@ -33,7 +33,7 @@ from burstd.planner.decide import decide
 from burstd.planner.timeouts import Tuning
 from burstd.reconciler.pollers.ingress import ProviderRoute
 from burstd.staging.controller.service import RetainedNode
-from burstd.staging.movement.progress import MeterReading
+from burstd.staging.controller.tasks import MeterReading
 from tests.api.client import ApiTestClient
 from tests.api.fake_backend import FakeBackend, serving_api
 from tests.api.stages import FakeStaging

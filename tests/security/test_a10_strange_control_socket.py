@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from burstd.cli.ports import _ForwardSocket
+from burstd.cli.commands.ports import _ForwardSocket
 from burstd.cli.session import DaemonUnreachable
 
 pytestmark = pytest.mark.slow

@@ -16,9 +16,9 @@ from burstd.slurm.hooks.power_server import PowerCall, PowerServer
 from burstd.slurm.hostlist import expand
 from burstd.slurm.scheduler import CommandScheduler
 from burstd.testing.slurm.cluster import ClusterUnderTest
-from providers.sandbox.boxes.description import BindMount
+from providers.sandbox.boxes.boot.description import BindMount
 from providers.sandbox.boxes.errors import SandboxError
-from providers.sandbox.boxes.rootfs import ensure_rootfs
+from providers.sandbox.boxes.images.rootfs import ensure_rootfs
 from tests.lab import pyslurm_wheel, slurm_files
 from tests.lab.cluster import Cluster
 from tests.slurm.remote import Remote

@@ -15,9 +15,9 @@ from burstd.domain.slurm.job import Job
 from burstd.slurm.commands import jobs
 from burstd.slurm.commands.run import SlurmCommands
 from burstd.slurm.hooks.stage_server import StageCall, StageReply, StageServer
-from providers.sandbox.boxes.description import BindMount, BoxFile
+from providers.sandbox.boxes.boot.description import BindMount, BoxFile
 from providers.sandbox.boxes.errors import SandboxError
-from providers.sandbox.boxes.rootfs import ensure_rootfs
+from providers.sandbox.boxes.images.rootfs import ensure_rootfs
 from tests.lab.cluster import Cluster
 
 PROJECT = Path(__file__).parents[2]

@@ -14,9 +14,9 @@ import pytest
 
 from burstd.share import share_path
 from burstd.transfer.privsep.worker import MEMORY_BYTES
-from providers.sandbox.boxes import rootfs
+from providers.sandbox.boxes.boot.description import BindMount, BoxFile
 from providers.sandbox.boxes.box import BoxSpec
-from providers.sandbox.boxes.description import BindMount, BoxFile
+from providers.sandbox.boxes.images import rootfs
 from providers.sandbox.boxes.lab import Lab
 from providers.sandbox.boxes.network import LabNetwork
 from tests.systemd.pid1 import SystemdBox, cgroup2, systemd_box

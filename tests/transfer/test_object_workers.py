@@ -17,9 +17,9 @@ import pytest
 from burstd.domain.staging import Tree
 from burstd.testing.store_world import FaultyProxy
 from burstd.transfer.content_store.index import ContentIndex
+from burstd.transfer.content_store.upload_pool import UploadProgress
 from burstd.transfer.privsep.client import UserWorker, UserWorkerError, account
 from burstd.transfer.privsep.object_workers import object_worker_for
-from burstd.transfer.trees.progress import UploadProgress
 from burstd.transfer.trees.restore import RestoredFile, TreeRestorer
 from burstd.transfer.trees.upload import StagedFor, TreeUploader
 from staging.objects.listing import object_rows

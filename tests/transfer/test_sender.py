@@ -16,8 +16,8 @@ from burstd.domain.plugins.stager import OBJECT_BYTES, StoreBusy, StoreSpaceGone
 from burstd.domain.staging import Tree
 from burstd.transfer.content_store.index import ContentIndex
 from burstd.transfer.content_store.manifest import object_key
+from burstd.transfer.content_store.upload_pool import UploadProgress
 from burstd.transfer.privsep.client import UserWorkerError, start_user_worker
-from burstd.transfer.trees.progress import UploadProgress
 from burstd.transfer.trees.rate_limit import BandwidthLimits
 from burstd.transfer.trees.upload import StagedFor, TransferCancelled, TreeUploader
 from tests.examples import examples

@@ -13,7 +13,7 @@ import pytest
 
 from burstd.domain.plugins.stager import OBJECT_BYTES
 from burstd.transfer.content_store.index import ContentIndex
-from burstd.transfer.trees.progress import UploadProgress
+from burstd.transfer.content_store.upload_pool import UploadProgress
 from burstd.transfer.trees.upload import TreeUploader
 from tests.transfer.ground import USER, give_to_user, in_store, on_disk, root_only, user_folder
 from tests.transfer.memory import MemoryStager

@@ -36,7 +36,7 @@ from burstd.domain.staging import StageState, Staging
 
 if TYPE_CHECKING:
     from burstd.staging.controller.service import RetainedNode, StagingService, StagingUsage
-    from burstd.staging.movement.progress import MeterReading
+    from burstd.staging.controller.tasks import MeterReading
 
 _DISCARDED_FROM = (StageState.HELD, StageState.COLLECTING)
 _HISTORY = 200

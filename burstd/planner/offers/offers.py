@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 
-from burstd.domain.backoff import backoff_s
+from burstd.domain.clock import backoff_s
 from burstd.domain.cloud.offer import Offer, Pool
 from burstd.domain.slurm.shape import Gres
 from burstd.domain.snapshot import CircuitBreaker, Snapshot, Unavailable

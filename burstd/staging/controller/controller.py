@@ -40,11 +40,10 @@ from burstd.staging.controller.isolation import StagingQuarantine
 from burstd.staging.controller.job_runs import OUTPUT_HOOKS, HookAnswer, StagingCycle, StagingRun, StagingRuns
 from burstd.staging.controller.recovery import record_unseen_run
 from burstd.staging.controller.snapshot_view import data_views, unrecorded_stage_outs
-from burstd.staging.controller.tasks import Transfers
+from burstd.staging.controller.tasks import MeterReading, Transfers
 from burstd.staging.directives.parser import parse_directives
 from burstd.staging.movement.job_folders import JobFolders
 from burstd.staging.movement.moves import RETRY_S, TransferDispatcher, reachable_machines
-from burstd.staging.movement.progress import MeterReading
 from burstd.staging.submission.job_chains import OutputDependencies
 from burstd.staging.submission.quota import FindQuotaUsage, no_quota, over_quota
 from burstd.transfer.privsep.client import Account, account

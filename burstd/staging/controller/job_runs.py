@@ -15,8 +15,7 @@ from burstd.domain.staging import StageState as S
 from burstd.runtime.poller import RepeatedCall
 from burstd.slurm.commands.job_facts import JobFacts
 from burstd.slurm.hooks.stage_server import StageReply
-from burstd.staging.controller.tasks import StagingTask
-from burstd.staging.movement.progress import MeterReading
+from burstd.staging.controller.tasks import MeterReading, StagingTask
 
 HookAnswer = Callable[[StageReply], None]
 

@@ -28,6 +28,7 @@ from burstd.slurm.commands.run import SlurmCommands
 from burstd.slurm.hooks.stage_server import StageServer
 from burstd.staging.controller.controller import StageRules, StagingController
 from burstd.staging.controller.hook_queue import HookQueue
+from burstd.staging.controller.tasks import MeterReading
 from burstd.staging.movement.garbage_collection import (
     GarbageCollectionRules,
     GarbageCollector,
@@ -40,7 +41,6 @@ from burstd.staging.movement.garbage_collection import (
 from burstd.staging.movement.job_folders import JobFolders, folder_key
 from burstd.staging.movement.output_delivery import OutputDelivery
 from burstd.staging.movement.output_reuse import OutputReuse
-from burstd.staging.movement.progress import MeterReading
 from burstd.staging.movement.transfers import HeadTransfers
 from burstd.staging.storage_node.controller import StorageNodeController
 from burstd.staging.storage_node.follower import StorageNodeFollower

@@ -12,7 +12,7 @@ from burstd.domain.staging import Staging, StagingView
 from burstd.planner.staging.transfer_schedule import TransferRates, ready_at
 from burstd.staging.controller.decision import has_undelivered_output
 from burstd.staging.controller.job_runs import StagingRun
-from burstd.staging.movement.progress import MeterReading
+from burstd.staging.controller.tasks import MeterReading
 
 _OUTPUT_STATES = (S.COLLECTING, S.DELIVERING)
 _BEFORE_END_STATES = (S.WAITING, S.UPLOADING, S.STAGED, S.FETCHING, S.HELD)

@@ -11,9 +11,8 @@ from typing import Any
 import structlog
 
 from burstd.db import Store, stage_subject
-from burstd.domain.backoff import backoff_s
 from burstd.domain.claim import Claim, ClaimState
-from burstd.domain.clock import Clock
+from burstd.domain.clock import Clock, backoff_s
 from burstd.domain.errors import BurstdError
 from burstd.domain.staging import StageState as S
 from burstd.domain.staging import Staging, Tree
@@ -26,12 +25,12 @@ from burstd.staging.controller.tasks import (
     CollectedOutput,
     InputSize,
     JobSummary,
+    Meter,
     StageFailed,
     StagingTask,
     Transfers,
     UploadedInput,
 )
-from burstd.staging.movement.progress import Meter
 from burstd.transfer.content_store.upload_pool import TransferCancelled
 
 log = structlog.get_logger(__name__)

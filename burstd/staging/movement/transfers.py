@@ -34,11 +34,10 @@ from burstd.staging.movement.output_delivery import OutputDelivery, output_appli
 from burstd.staging.movement.user_workers import OpenObjectWorker, UserWorkers
 from burstd.staging.submission.locations import DatasetSource, directive_variables, in_place_path, input_location
 from burstd.transfer.content_store.manifest import ManifestDamaged
-from burstd.transfer.content_store.upload_pool import TransferCancelled
+from burstd.transfer.content_store.upload_pool import TransferCancelled, UploadProgress
 from burstd.transfer.privsep.client import Account, UserWorker, UserWorkerError, account, printable
 from burstd.transfer.privsep.object_workers import object_scheme
 from burstd.transfer.privsep.relayed_copy import relay_copy
-from burstd.transfer.trees.progress import UploadProgress
 from burstd.transfer.trees.upload import StagedFor, TreeUploader
 from burstd.transfer.trees.walk import fixed_part, is_pattern
 

@@ -14,13 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from burstd.transfer.privsep.client import (
-    Account,
-    UserWorker,
-    UserWorkerError,
-    listening_socket,
-    start_worker_process,
-)
+from burstd.transfer.privsep.client import Account, UserWorker, UserWorkerError, listening_socket, start_worker_process
 
 SCHEMES = ("s3", "swift")
 _PROGRAM = "staging.objects.user_worker"

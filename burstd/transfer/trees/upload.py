@@ -17,9 +17,9 @@ from burstd.transfer.content_store.upload_pool import (
     SharedUploadState,
     TransferCancelled,
     UploadPool,
+    UploadProgress,
 )
 from burstd.transfer.privsep.client import UserWorker, UserWorkerError, printable
-from burstd.transfer.trees.progress import UploadProgress
 from burstd.transfer.trees.rate_limit import BandwidthLimits
 from burstd.transfer.trees.source_scan import RescanNeeded, SourceScan
 

@@ -21,11 +21,7 @@ from burstd.domain.cloud.read_limits import BoundedList, read_bounded
 from burstd.domain.errors import AuthFailed, CloudUnavailable, OutcomeUnknown, ProviderError
 from providers.http_errors import HttpResponse
 from providers.openshift.client.time_limit import TimeLimitedCall
-from providers.openshift.errors import (
-    ResourceVersionExpired,
-    error_for_response,
-    error_without_response,
-)
+from providers.openshift.errors import ResourceVersionExpired, error_for_response, error_without_response
 
 if TYPE_CHECKING:
     from pathlib import Path

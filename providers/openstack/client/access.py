@@ -23,11 +23,7 @@ from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 from burstd.domain.cloud.read_limits import AnswerTooLarge, read_bounded
 from burstd.domain.errors import AuthFailed, BadRequest, CloudUnavailable, OutcomeUnknown, ProviderError
 from providers.http_errors import HttpResponse
-from providers.openstack.client.errors import (
-    error_for_login,
-    error_for_response,
-    error_without_response,
-)
+from providers.openstack.client.errors import error_for_login, error_for_response, error_without_response
 
 _CONNECT_S = 5.0
 _MAX_CONNECTIONS = 64

@@ -12,10 +12,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from providers.sandbox.boxes.bootscript import BOOTED, RUN_DIR, base_files, boot_script, cloud_init_files
-from providers.sandbox.boxes.description import ENVIRONMENT, BindMount, BoxDescription, BoxFile, start_init
+from providers.sandbox.boxes.boot.boot_script import BOOTED, RUN_DIR, base_files, boot_script, cloud_init_files
+from providers.sandbox.boxes.boot.description import ENVIRONMENT, BindMount, BoxDescription, BoxFile, start_init
+from providers.sandbox.boxes.boot.init import FORBIDDEN_CAPABILITIES
 from providers.sandbox.boxes.errors import BoxFailed
-from providers.sandbox.boxes.inside import FORBIDDEN_CAPABILITIES
 from providers.sandbox.boxes.machine import remove_tree, tool_path
 from providers.sandbox.boxes.network import LabNetwork
 from providers.sandbox.boxes.processes import Process

@@ -10,7 +10,7 @@ from pathlib import Path
 from providers.sandbox.boxes.box import Box, BoxSpec
 from providers.sandbox.boxes.errors import SandboxError
 from providers.sandbox.boxes.lab import Lab
-from providers.sandbox.cloud.resources import SandboxInstanceState, SandboxMachine
+from providers.sandbox.cloud.inventory.resources import SandboxInstanceState, SandboxMachine
 
 _WORKERS = 4
 _Work = Callable[[SandboxMachine], None]

@@ -11,7 +11,6 @@ from dataclasses import asdict, dataclass, replace
 from decimal import Decimal
 from typing import Any, Protocol, TypeVar
 
-from providers.sandbox.cloud.catalog import SandboxCatalog
 from providers.sandbox.cloud.faults import (
     ANSWER_FAULTS,
     REFUSAL_FAULTS,
@@ -20,8 +19,8 @@ from providers.sandbox.cloud.faults import (
     FaultQueue,
     SandboxFault,
 )
-from providers.sandbox.cloud.refusals import AnswerLost, RefusalCode, SandboxRefused
-from providers.sandbox.cloud.resources import (
+from providers.sandbox.cloud.inventory.catalog import SandboxCatalog
+from providers.sandbox.cloud.inventory.resources import (
     Announcement,
     AttachedResource,
     BillRow,
@@ -30,7 +29,8 @@ from providers.sandbox.cloud.resources import (
     SandboxLaunchRequest,
     SandboxMachine,
 )
-from providers.sandbox.cloud.stock import Inventory, has_tags, select_page
+from providers.sandbox.cloud.inventory.stock import Inventory, has_tags, select_page
+from providers.sandbox.cloud.refusals import AnswerLost, RefusalCode, SandboxRefused
 
 PAGE = 100
 CLIENT_TIMEOUT_S = 10.0

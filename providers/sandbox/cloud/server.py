@@ -17,15 +17,15 @@ from pathlib import Path
 
 import uvicorn
 
-from providers.sandbox.boxes import rootfs
 from providers.sandbox.boxes.errors import NetworkFailed, SandboxError
+from providers.sandbox.boxes.images import rootfs
 from providers.sandbox.boxes.lab import Lab
 from providers.sandbox.boxes.network import LabNetwork
 from providers.sandbox.boxes.processes import Process
 from providers.sandbox.cloud.app import make_app
 from providers.sandbox.cloud.box_backend import BoxBackend
 from providers.sandbox.cloud.cloud import SandboxCloud
-from providers.sandbox.cloud.resources import SandboxInstanceState, SandboxMachine
+from providers.sandbox.cloud.inventory.resources import SandboxInstanceState, SandboxMachine
 from providers.sandbox.cloud.settings import ImageSettings, ServerSettings
 
 _CLONE_NEWNET = 0x40000000

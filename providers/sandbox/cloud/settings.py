@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from providers.sandbox.boxes.errors import SandboxError
 from providers.sandbox.boxes.network import LabNetwork
-from providers.sandbox.cloud.catalog import SandboxCatalog, SandboxInstanceType
+from providers.sandbox.cloud.inventory.catalog import SandboxCatalog, SandboxInstanceType
 
 Seconds = Annotated[float, Field(ge=0)]
 Price = Annotated[Decimal, Field(ge=0)]

@@ -7,9 +7,9 @@ from typing import Generic, TypeVar
 
 from pydantic import BaseModel, ConfigDict
 
-from providers.sandbox.cloud.catalog import SandboxCatalog
 from providers.sandbox.cloud.faults import FaultKind, SandboxFault
-from providers.sandbox.cloud.resources import (
+from providers.sandbox.cloud.inventory.catalog import SandboxCatalog
+from providers.sandbox.cloud.inventory.resources import (
     AttachedResource,
     BillRow,
     ResourcePage,

@@ -15,12 +15,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from providers.sandbox.boxes.boot.description import BindMount, BoxFile
 from providers.sandbox.boxes.box import Box, BoxSpec
-from providers.sandbox.boxes.description import BindMount, BoxFile
 from providers.sandbox.boxes.errors import BoxFailed
+from providers.sandbox.boxes.images.layer import ensure_layer
+from providers.sandbox.boxes.images.rootfs import Rootfs, ensure_rootfs
 from providers.sandbox.boxes.lab import Lab
-from providers.sandbox.boxes.layer import ensure_layer
-from providers.sandbox.boxes.rootfs import Rootfs, ensure_rootfs
 from tests.lab import slurm_files
 from tests.lab.kept import LabFailed
 from tests.lab.kubernetes.images import PAUSE, Image, Layer, archive

@@ -17,9 +17,9 @@ from typing import Any
 import pytest
 
 from providers.sandbox.boxes.box import Box, BoxSpec
+from providers.sandbox.boxes.images.rootfs import ensure_rootfs
 from providers.sandbox.boxes.lab import Lab
 from providers.sandbox.boxes.network import LabNetwork
-from providers.sandbox.boxes.rootfs import ensure_rootfs
 from tests.lab.guard import LabWatchdog
 from tests.lab.kubernetes import device_plugin
 from tests.lab.kubernetes.images import Image, Layer

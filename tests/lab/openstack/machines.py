@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from providers.sandbox.boxes.description import BoxFile
+from providers.sandbox.boxes.boot.description import BoxFile
 from providers.sandbox.boxes.errors import SandboxError
 from providers.sandbox.boxes.lab import Lab
 from tests.lab.boxes import Boxes, ip

@@ -20,10 +20,10 @@ from typing import Any
 from openstack.config import OpenStackConfig
 from openstack.connection import Connection
 
+from providers.sandbox.boxes.images.rootfs import file_lock
 from providers.sandbox.boxes.lab import Lab
 from providers.sandbox.boxes.machine import default_cache, need_root, need_space, output_of, remove_tree
 from providers.sandbox.boxes.network import LabNetwork
-from providers.sandbox.boxes.rootfs import file_lock
 from tests.lab.guard import LabWatchdog
 from tests.lab.kept import LabFailed
 from tests.lab.openstack import conf, seed

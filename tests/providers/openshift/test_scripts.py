@@ -14,8 +14,8 @@ import pytest
 from burstd.planner.lifecycle.spot_notices import parse_reason
 from providers.openshift.pods import manifest
 from providers.openshift.settings import SLURM_CONF
+from providers.sandbox.boxes.boot.description import BoxFile
 from providers.sandbox.boxes.box import Box, BoxSpec
-from providers.sandbox.boxes.description import BoxFile
 from tests.lab.cluster import Cluster
 from tests.lab.slurm_files import USERS
 

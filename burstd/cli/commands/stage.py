@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.text import Text
 
-from burstd.cli.event import print_history
+from burstd.cli.commands.event import print_history
 from burstd.cli.output import (
     Cell,
     ConsoleOutput,

@@ -11,8 +11,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from providers.sandbox.boxes import apt
 from providers.sandbox.boxes.errors import BuildFailed, NoSpace
+from providers.sandbox.boxes.images import apt
 from providers.sandbox.boxes.machine import default_cache, need_root, need_space, remove_tree, tool_path
 
 SUITES = ("bookworm", "trixie", "forky")

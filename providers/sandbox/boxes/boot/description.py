@@ -1,4 +1,4 @@
-"""How a box is described to its process 1, and how that process is started: the only caller of ``inside.py``."""
+"""How a box is described to its process 1, and how that process is started: the only caller of ``init.py``."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
+from providers.sandbox.boxes.boot.init import READY
 from providers.sandbox.boxes.errors import BoxFailed
-from providers.sandbox.boxes.inside import READY
 from providers.sandbox.boxes.machine import SYSTEM_PATH, tool_path
 from providers.sandbox.boxes.processes import Process
 
@@ -43,7 +43,7 @@ class BoxFile:
 
 @dataclass(frozen=True, slots=True)
 class BoxDescription:
-    """What process 1 does: see ``inside.py``. Layers are given the topmost first, the root file system last.
+    """What process 1 does: see ``init.py``. Layers are given the topmost first, the root file system last.
 
     ``upper`` keeps what is written there instead of in memory (then at most ``disk_mib`` MiB). With ``main`` that
     command is run and nothing else; otherwise the script at ``boot`` is started and the box lives on.
@@ -64,7 +64,7 @@ class BoxDescription:
     environment: Mapping[str, str] = field(default_factory=lambda: dict(ENVIRONMENT))
 
     def to_json(self) -> str:
-        """As ``inside.py`` reads it."""
+        """As ``init.py`` reads it."""
         return json.dumps(
             {
                 "layers": [str(layer) for layer in self.layers],
@@ -116,7 +116,7 @@ def start_init(
     argv = [] if network is None else [tool_path("nsenter"), f"--net={network}", "--"]
     argv += [tool_path("unshare"), "--mount", "--uts", "--ipc", "--pid", "--fork", "--"]
     # Isolated and without site-packages: it must not depend on anything that goes away with the machine's root.
-    argv += [sys.executable, "-I", "-S", str(Path(__file__).with_name("inside.py")), str(file), str(writing)]
+    argv += [sys.executable, "-I", "-S", str(Path(__file__).with_name("init.py")), str(file), str(writing)]
     try:
         process = subprocess.Popen(
             argv,

@@ -202,7 +202,7 @@ def build(description: dict[str, Any], made: list[Path]) -> NoReturn:
 
 
 def main() -> None:
-    """``inside.py DESCRIPTION.json READY``: tells the descriptor READY "ready" or what went wrong."""
+    """``init.py DESCRIPTION.json READY``: tells the descriptor READY "ready" or what went wrong."""
     description = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
     ready = int(sys.argv[2])
     os.set_inheritable(ready, False)

@@ -8,10 +8,9 @@ from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 
-from providers.sandbox.cloud.catalog import SandboxCatalog
 from providers.sandbox.cloud.faults import FaultKind, SandboxFault
-from providers.sandbox.cloud.refusals import RefusalCode, SandboxRefused
-from providers.sandbox.cloud.resources import (
+from providers.sandbox.cloud.inventory.catalog import SandboxCatalog
+from providers.sandbox.cloud.inventory.resources import (
     COUNTED_STATES,
     AttachedResource,
     ResourcePage,
@@ -20,6 +19,7 @@ from providers.sandbox.cloud.resources import (
     SandboxMachine,
     T,
 )
+from providers.sandbox.cloud.refusals import RefusalCode, SandboxRefused
 
 
 class Inventory:

@@ -7,12 +7,12 @@ import subprocess
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from providers.sandbox.boxes.description import ENVIRONMENT, BindMount, BoxDescription, start_init
+from providers.sandbox.boxes.boot.description import ENVIRONMENT, BindMount, BoxDescription, start_init
 from providers.sandbox.boxes.errors import BuildFailed, NoSpace
+from providers.sandbox.boxes.images.pip_settings import machine_pip
+from providers.sandbox.boxes.images.rootfs import Rootfs, file_lock
 from providers.sandbox.boxes.machine import default_cache, need_root, need_space, remove_tree
-from providers.sandbox.boxes.pip_settings import machine_pip
 from providers.sandbox.boxes.processes import Process
-from providers.sandbox.boxes.rootfs import Rootfs, file_lock
 
 _LAYER_MIB = 500
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.text import Text
 
+from burstd.cli.commands.provider import breaker_text
 from burstd.cli.output import (
     Cell,
     ConsoleOutput,
@@ -26,7 +27,6 @@ from burstd.cli.output import (
     size_text,
     styled_state,
 )
-from burstd.cli.provider import breaker_text
 from burstd.cli.session import ApiClient, with_client
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from providers.sandbox.boxes.description import ENVIRONMENT, BoxFile
+from providers.sandbox.boxes.boot.description import ENVIRONMENT, BoxFile
 
 RUN_DIR = "/run/burstd-box"
 BOOTED = f"{RUN_DIR}/booted"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.text import Text
 
-from burstd.cli.event import print_history
+from burstd.cli.commands.event import print_history
 from burstd.cli.output import ConsoleOutput, abbreviated_list, ago, elapsed_text, money_text, styled_state
 from burstd.cli.session import ApiClient, node_names, pool_names, with_client
 

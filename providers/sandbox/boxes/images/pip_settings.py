@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote, urlparse
 
-from providers.sandbox.boxes.description import BindMount
+from providers.sandbox.boxes.boot.description import BindMount
 
 _VARIABLES = ("PIP_", "UV_")
 _ALSO = {"http_proxy", "https_proxy", "no_proxy", "all_proxy", "ssl_cert_file", "ssl_cert_dir", "requests_ca_bundle"}

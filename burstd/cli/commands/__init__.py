@@ -1,0 +1,1 @@
+"""The commands of burstctl, a file for each noun."""

@@ -1,0 +1,1 @@
+"""How a box starts: its process 1, the boot script, cloud-init."""

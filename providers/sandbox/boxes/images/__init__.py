@@ -1,0 +1,1 @@
+"""Root file systems of boxes, and cached layers over them."""

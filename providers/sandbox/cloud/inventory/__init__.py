@@ -1,0 +1,1 @@
+"""What the sandbox cloud sells and holds."""
