@@ -169,15 +169,15 @@ class Database:
             )
 
     @contextmanager
-    def reading(self) -> Iterator[Session]:
-        """A session of one moment: the batch's, where there is one."""
+    def reading(self) -> Iterator[Connection]:
+        """A connection for one moment: the batch's, where there is one."""
         self.check_thread()
         with translate_errors(self.url):
             if self._session is not None:
-                yield self._session
+                yield self._session.connection()
             else:
-                with Session(self._read_engine) as session:
-                    yield session
+                with self._read_engine.connect() as connection:
+                    yield connection
 
     @contextmanager
     def batch(self) -> Iterator[Session]:

@@ -24,12 +24,12 @@ from burstd.db.tables import (
     ENDED_JOB,
     EVENT,
     LAUNCH_REQUEST,
+    METADATA,
     REMARK,
     SCALE_OVERRIDE,
     SPENDING,
     STAGING,
     USER_DATA,
-    MetadataRow,
 )
 from burstd.domain.billing.costs import Spent
 from burstd.domain.claim import Claim, ClaimState
@@ -41,6 +41,9 @@ from burstd.domain.snapshot import CircuitBreaker, EndedClaim, Pin, RecentLaunch
 from burstd.domain.staging import StageState, Staging
 
 T = TypeVar("T")
+
+# Each loop asks for it several times, and SQLAlchemy takes longer to put it together than to run it.
+_LIVE_CLAIMS = select(CLAIM).where(CLAIM.c.state != ClaimState.GONE).order_by(CLAIM.c.created, CLAIM.c.id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +80,8 @@ class StoreReader:
         if is_sqlite(url) and not Path(url.database or "").is_file():
             raise StoreUnavailable(f"There is no database {url.database}; burstd makes it at its first start.")
         reader = cls(Database(url), clock)
-        with reader._database.reading() as session:
-            if not schema_is_current(session.connection(), reader.location):
+        with reader._database.reading() as connection:
+            if not schema_is_current(connection, reader.location):
                 raise StoreUnavailable(
                     f"The database {reader.location} has an older schema; start burstd to upgrade it."
                 )
@@ -100,20 +103,19 @@ class StoreReader:
         self.close()
 
     def _rows(self, query: Select[Any]) -> Sequence[RowMapping]:
-        with self._database.reading() as session:
-            return session.connection().execute(query).mappings().all()
+        with self._database.reading() as connection:
+            return connection.execute(query).mappings().all()
 
     def _values(self, kind: type[T], query: Select[Any]) -> tuple[T, ...]:
         return tuple(value_from_row(kind, row) for row in self._rows(query))
 
     def _scalar(self, query: Select[Any]) -> Any:
-        with self._database.reading() as session:
-            return session.connection().execute(query).scalar()
+        with self._database.reading() as connection:
+            return connection.execute(query).scalar()
 
     def claims(self) -> tuple[Claim, ...]:
         """All claims that are not GONE, oldest first."""
-        live = CLAIM.c.state != ClaimState.GONE
-        return self._values(Claim, select(CLAIM).where(live).order_by(CLAIM.c.created, CLAIM.c.id))
+        return self._values(Claim, _LIVE_CLAIMS)
 
     def image_was_in_service(self, image: str) -> bool:
         """Whether any machine of this version of an image was ever a node that jobs could use."""
@@ -122,8 +124,8 @@ class StoreReader:
 
     def claim(self, claim_id: str) -> Claim:
         """One claim, GONE or not. Raises UnknownClaim."""
-        with self._database.reading() as session:
-            return select_journaled(session, CLAIMS, claim_id)
+        with self._database.reading() as connection:
+            return select_journaled(connection, CLAIMS, claim_id)
 
     def has_claim(self, claim_id: str, batch: str = "") -> bool:
         """Whether a claim of this id, or of this batch where the id is empty, was ever on record, GONE or not."""
@@ -182,8 +184,8 @@ class StoreReader:
 
     def staging(self, job_id: str) -> Staging:
         """The data of one job, CLEARED or not. Raises UnknownStaging."""
-        with self._database.reading() as session:
-            return select_journaled(session, STAGINGS, job_id)
+        with self._database.reading() as connection:
+            return select_journaled(connection, STAGINGS, job_id)
 
     def find_staging(self, job_id: str) -> Staging | None:
         """The same; None where it is not on record."""
@@ -304,9 +306,7 @@ class StoreReader:
 
     def metadata(self, key: str) -> str:
         """A single word about the cluster; empty where it was never set."""
-        with self._database.reading() as session:
-            row = session.get(MetadataRow, key)
-            return "" if row is None else row.value
+        return self._scalar(select(METADATA.c.value).where(METADATA.c.key == key)) or ""
 
     def bill(self, group: bill.BillGrouping, since: float, until: float | None = None) -> tuple[bill.BillLine, ...]:
         """What machines cost in [since, until), by user, job, pool, provider or claim; ``until`` None: by now."""

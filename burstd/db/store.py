@@ -227,7 +227,7 @@ class Store(StoreReader):
         body, digest = request_to_text(request)
         with self._database.writing() as session:
             connection, now = session.connection(), self._clock.now()
-            claim = select_journaled(session, CLAIMS, claim_id, lock=True)
+            claim = select_journaled(session.connection(), CLAIMS, claim_id, lock=True)
             if claim.state not in (ClaimState.PLANNED, ClaimState.LAUNCHING):
                 raise StaleState(f"Claim {claim_id} is {claim.state.value}; no machine is asked for any more.")
             on_record = select(LAUNCH_REQUEST.c.body, LAUNCH_REQUEST.c.user_data)
@@ -279,8 +279,8 @@ class Store(StoreReader):
 
     def spending(self) -> tuple[Spent, ...]:
         """Money spent, by payer and month; read once, then kept in memory."""
-        with self._database.reading() as session:
-            return self._ledger.spending(session)
+        with self._database.reading() as connection:
+            return self._ledger.spending(connection)
 
     def make_staging(self, staging: Staging, cause: str = "slurm") -> Staging:
         """Writes a new one, which is WAITING; returns it as it is on record.

@@ -216,8 +216,8 @@ def test_a_reader_works_without_the_daemon_and_cannot_write(place: str) -> None:
         store.make_claims([planned()])
     with StoreReader.open(place, ManualClock()) as reader:
         assert reader.claims() == (planned(),)
-        with pytest.raises(StoreReadOnly), reader._database.reading() as session:
-            session.connection().execute(text("DELETE FROM claim"))
+        with pytest.raises(StoreReadOnly), reader._database.reading() as connection:
+            connection.execute(text("DELETE FROM claim"))
         assert reader.claims() == (planned(),)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from sqlalchemy import Table, insert, select, update
+from sqlalchemy import Connection, Table, insert, select, update
 from sqlmodel import Session
 
 from burstd.db.codec import field_from_json, field_names, field_to_json, from_json, record_to_json, value_from_row
@@ -143,7 +143,7 @@ class JournaledRepository(Generic[V]):
 
         Raises StaleState, IllegalTransition, and the kind's error for an unknown key.
         """
-        value = select_journaled(session, self._kind, key, lock=True)
+        value = select_journaled(session.connection(), self._kind, key, lock=True)
         name = self._kind.noun[0].upper() + self._kind.noun[1:]
         if value.state is not old:
             raise StaleState(f"{name} {key} is {value.state.value}, not {old.value}; look again.")
@@ -155,7 +155,7 @@ class JournaledRepository(Generic[V]):
 
     def update(self, session: Session, key: str, reason: str, cause: str, fields: Mapping[str, Any]) -> V:
         """Changes fields without a change of state; returns the value. Raises the kind's error for an unknown key."""
-        value = select_journaled(session, self._kind, key, lock=True)
+        value = select_journaled(session.connection(), self._kind, key, lock=True)
         return self.change(session, value, value.state, reason, cause, fields)
 
     def change(self, session: Session, before: V, new: Any, reason: str, cause: str, fields: Mapping[str, Any]) -> V:
@@ -179,10 +179,10 @@ class JournaledRepository(Generic[V]):
         return after
 
 
-def select_journaled(session: Session, kind: JournaledKind[V], key: str, *, lock: bool = False) -> V:
+def select_journaled(connection: Connection, kind: JournaledKind[V], key: str, *, lock: bool = False) -> V:
     """One value, locked to the end of the transaction where the database can. Raises the kind's error."""
     query = select(kind.table).where(kind.table.c[kind.key] == key)
-    row = session.connection().execute(query.with_for_update() if lock else query).mappings().one_or_none()
+    row = connection.execute(query.with_for_update() if lock else query).mappings().one_or_none()
     if row is None:
         raise kind.unknown(key)
     return value_from_row(kind.type, row)

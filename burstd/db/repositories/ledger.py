@@ -12,7 +12,7 @@ from dataclasses import asdict, replace
 from decimal import Decimal
 from operator import attrgetter
 
-from sqlalchemy import select
+from sqlalchemy import Connection, select
 from sqlmodel import Session
 
 from burstd.db.codec import value_from_row
@@ -38,20 +38,20 @@ class Ledger:
         """What is kept in memory may not be in the database any more."""
         self._sums = self._spending = None
 
-    def spending(self, session: Session) -> tuple[Spent, ...]:
+    def spending(self, connection: Connection) -> tuple[Spent, ...]:
         """The sums, in the order of their keys; the same tuple while nothing is booked."""
         if self._spending is None:
-            self._spending = tuple(sorted(self._load_sums(session).values(), key=_key))
+            self._spending = tuple(sorted(self._load_sums(connection).values(), key=_key))
         return self._spending
 
-    def _load_sums(self, session: Session) -> dict[LedgerKey, Spent]:
+    def _load_sums(self, connection: Connection) -> dict[LedgerKey, Spent]:
         if self._sums is None:
-            rows = session.connection().execute(select(SPENDING)).mappings()
+            rows = connection.execute(select(SPENDING)).mappings()
             self._sums = {_key(spent): spent for spent in (value_from_row(Spent, row) for row in rows)}
         return self._sums
 
     def _book(self, session: Session, entries: Iterable[tuple[LedgerKey, Decimal, int]]) -> None:
-        sums, booked = self._load_sums(session), dict[LedgerKey, Spent]()
+        sums, booked = self._load_sums(session.connection()), dict[LedgerKey, Spent]()
         for key, amount, sent in entries:
             old = booked.get(key) or sums.get(key) or Spent(*key[:4], Decimal(0), 0, key[4])
             booked[key] = replace(old, amount=old.amount + amount, bytes_out=old.bytes_out + sent)

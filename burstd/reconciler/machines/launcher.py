@@ -50,10 +50,12 @@ class Launcher:
 
     def make_claims(self, actions: Iterable[MakeClaim]) -> None:
         """Writes the claims down in one transaction, then launches them."""
+        if not (wanted := list(actions)):
+            return
         now = self._context.clock.now()
         taken = {c.slot for c in self._store.claims()}
         claims, others = [], {}
-        for action in actions:
+        for action in wanted:
             planned = action.claim
             if planned.slot in taken:
                 continue
@@ -69,6 +71,8 @@ class Launcher:
         """Launches claims that are still PLANNED, and repeats calls whose answer was lost, all of a batch together."""
         claims = [self._store.claim(action.claim_id) for action in actions]
         idle = [claim for claim in claims if not self._progress.claims[claim.id].call.in_flight]
+        if not idle:
+            return
         self._make_requests([claim for claim in idle if claim.state is S.PLANNED], {})
         asked = [claim for claim in idle if claim.state is S.LAUNCHING]
         self._launch([request for claim in asked if (request := self._store.launch_request(claim.id)) is not None])
