@@ -1,4 +1,7 @@
-"""Runs all tests, two at a time: quick ones, those that crash burstd, and, file by file, those on real systems.
+"""Runs all tests: first the quick ones, then, file by file, those that crash burstd and those on real systems.
+
+A test on a real system mostly waits, so four files run at once and the longest begin first. A test that crashes burstd
+never waits; it has the processor meanwhile.
 
 What fails on a busy machine beside another is tried once more, alone, and told as flaky in the last lines where it
 passes then. Files from sbatch to the cloud and back are tried again whole: a test that looks at what the others of its
@@ -12,17 +15,61 @@ import signal
 import subprocess
 import sys
 
+import pytest
+
 from tests.lab.programs import PROJECT
 
-_REAL = "boxes or slurm or clouds"
+_LONG = "crash or boxes or slurm or clouds"
 _STAGES = (
-    (f"not crash and not ({_REAL})",),
-    (f"crash and not ({_REAL})",),
-    (_REAL, "--dist", "loadfile", "--no-loadscope-reorder", "--durations=15"),
+    (f"not ({_LONG})", "-n", "2"),
+    (_LONG, "-n", "4", "--dist", "loadfile", "--no-loadscope-reorder", "-p", "tests.lab.suite", "--durations=15"),
 )
+_LONGEST = (
+    "tests/e2e/test_staging.py",
+    "tests/slurm/test_real_slurm.py",
+    "tests/contract/test_openstack_faults.py",
+    "tests/e2e/test_spot.py",
+    "tests/e2e/test_openshift.py",
+    "tests/contract/test_openstack_provider.py",
+    "tests/docs/test_openstack_docs.py",
+    "tests/contract/test_pvc_store.py",
+    "tests/e2e/test_storage_node.py",
+    "tests/e2e/test_cloud_faults.py",
+    "tests/slurm/test_stage_hooks.py",
+    "tests/e2e/test_openstack.py",
+    "tests/crash/test_spot.py",
+    "tests/e2e/test_aws.py",
+    "tests/crash/test_directed.py",
+    "tests/e2e/test_commands.py",
+    "tests/node/test_machines.py",
+    "tests/lab/openstack/test_plane.py",
+    "tests/e2e/test_policies.py",
+    "tests/e2e/test_main_path.py",
+    "tests/e2e/test_kill.py",
+    "tests/e2e/test_own_nodes.py",
+    "tests/docs/test_admin_docs.py",
+    "tests/docs/test_openshift_docs.py",
+    "tests/providers/openshift/test_scripts.py",
+    "tests/docs/test_staging_docs.py",
+    "tests/contract/test_openshift_ends.py",
+    "tests/crash/test_budget.py",
+    "tests/node/test_with_systemd.py",
+    "tests/crash/test_storage_node.py",
+    "tests/e2e/test_slurmctld.py",
+    "tests/contract/test_stagers.py",
+    "tests/contract/test_openshift_answers.py",
+    "tests/security/test_a03_errors_of_one.py",
+)
+"""Files whose tests take forty seconds and more together, the longest first."""
 _WHOLE = "tests/e2e/"
 _FAILED = 1
 """pytest's status where tests failed and all of them ran: https://docs.pytest.org/en/stable/reference/exit-codes.html"""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Puts the longest files first: no process is left alone with one of them at the end."""
+    turns = {PROJECT / file: turn for turn, file in enumerate(_LONGEST)}
+    items.sort(key=lambda item: turns.get(item.path, len(turns)))
 
 
 def _pytest(*words: str) -> int:
@@ -36,7 +83,7 @@ def _failed() -> set[str]:
 
 def _stage(which: str, *words: str) -> tuple[int, set[str]]:
     """Runs the tests with these marks: pytest's exit status, and which failed at first and passed alone."""
-    status = _pytest("--cache-clear", "-m", which, "-n", "2", *words)
+    status = _pytest("--cache-clear", "-m", which, *words)
     if status != _FAILED:
         return status, set()
     failed = _failed()
