@@ -260,7 +260,11 @@ class ThrottlePolicy:
     def _flaps(self, snapshot: Snapshot, pool: str) -> int:
         """Launches that followed a node's end, each node counted once."""
         since = snapshot.now - self.settings.flap_s
-        ends = [g.at for g in snapshot.ended_claims if g.claim.pool == pool and g.claim.opened and not _failed(g.claim)]
+        ends = [
+            g.at
+            for g in snapshot.ended_claims
+            if g.claim.pool == pool and g.claim.in_service_from and not _failed(g.claim)
+        ]
         starts = sorted(launch.at for launch in snapshot.recent_launches if launch.pool == pool and launch.at > since)
         ends = sorted(end for end in ends if end > since)
         found = 0

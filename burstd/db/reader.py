@@ -119,7 +119,7 @@ class StoreReader:
 
     def image_was_in_service(self, image: str) -> bool:
         """Whether any machine of this version of an image was ever a node that jobs could use."""
-        query = select(CLAIM.c.id).where(CLAIM.c.image == image, CLAIM.c.opened.is_not(None)).limit(1)
+        query = select(CLAIM.c.id).where(CLAIM.c.image == image, CLAIM.c.in_service_from.is_not(None)).limit(1)
         return self._scalar(query) is not None
 
     def claim(self, claim_id: str) -> Claim:

@@ -65,7 +65,7 @@ class ClaimFields(TypedDict, total=False):
     launch_called: float | None
     billed_from: float | None
     billed_until: float | None
-    opened: float | None
+    in_service_from: float | None
     attempts: int
     dedicated_by_policy: bool
     error: str
@@ -198,7 +198,7 @@ class Store(StoreReader):
     ) -> Claim:
         """Brings a claim from ``old`` into ``new``, with any fields that change on the way; returns it.
 
-        The first IN_SERVICE sets ``opened``, and GONE ends the bill, where the caller does not say when.
+        The first IN_SERVICE sets ``in_service_from``, and GONE ends the bill, where the caller does not say when.
         Raises StaleState, IllegalTransition, UnknownClaim.
         """
         with self._database.writing() as session:

@@ -104,7 +104,8 @@ class Claim(Tenancy):
     """When the cloud was last asked to launch it."""
     billed_from: float | None = None
     billed_until: float | None = None
-    opened: float | None = None
+    in_service_from: float | None = None
+    """When it first came into service."""
     attempts: int = 0
     """Times that the cloud was asked to launch it."""
     reserved: Decimal = Decimal(0)

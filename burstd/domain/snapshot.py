@@ -232,7 +232,7 @@ class Snapshot:
 
     def idle_since(self, claim: Claim) -> float:
         """When the last job on its node ended; where it had none, when it was opened or became ready."""
-        began = claim.opened if claim.opened is not None else claim.since
+        began = claim.in_service_from if claim.in_service_from is not None else claim.since
         node = None if isinstance(self.slurm, Unavailable) else self.slurm.nodes.get(claim.slot)
         return max(began, node.last_busy) if node is not None else began
 

@@ -49,12 +49,12 @@ def storage_node_access(folder: Path, claim: Claim) -> StorageNodeAddress:
 
 
 class StorageNodeValidator:
-    """Proves storage nodes, and leaves all others to the prover of Slurm's nodes. See Prover."""
+    """Validates storage nodes; leaves all others to the validator of Slurm's nodes."""
 
     def __init__(
         self, nodes: SlurmNodeValidator, folder: Path, specs: Callable[[], Mapping[str, StorageNodeSpec]]
     ) -> None:
-        """``wishes``: by pool."""
+        """``specs``: by pool."""
         self._nodes = nodes
         self._folder = folder
         self._specs = specs

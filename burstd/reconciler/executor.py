@@ -272,7 +272,7 @@ class Executor:
             log.error("proving broke", claim=claim.id, slot=claim.slot, exc_info=error)
         cause = error.cause if isinstance(error, NodeNotReady | NodeRefused) else "validation"
         # One that has been open may hold output: it is given back only where Slurm does not see it in time.
-        if isinstance(error, NodeNotReady) or claim.opened is not None:
+        if isinstance(error, NodeNotReady) or claim.in_service_from is not None:
             progress = self._progress.claims[claim.id]
             progress.call.due = self._context.clock.now() + self._context.intervals.validation_retry_s
             progress.last_error, progress.last_cause = str(error), cause

@@ -86,7 +86,7 @@ class SshSettings(BaseModel):
         return self
 
     @property
-    def wish(self) -> StorageNodeSpec | None:
+    def node_spec(self) -> StorageNodeSpec | None:
         """What a node shall be that is launched."""
         rules = [OfferRule(at.provider, at.instance_types, at.zones, at.markets, at.image) for at in self.launch]
         free = int(self.free_gib * (1 << 30))

@@ -311,8 +311,8 @@ def _last_line(said: str) -> str:
 
 
 def _make(name: str, cluster: str, settings: SshSettings) -> Stager:
-    wish = settings.wish
-    return LaunchedSshStager(name, cluster, settings, wish) if wish else SshStager(name, cluster, settings)
+    node_spec = settings.node_spec
+    return LaunchedSshStager(name, cluster, settings, node_spec) if node_spec else SshStager(name, cluster, settings)
 
 
 plugin = StagerPlugin(name="ssh", settings=SshSettings, make=_make)

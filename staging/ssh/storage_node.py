@@ -20,11 +20,11 @@ RETRY_AFTER_S = 5.0
 class LaunchedSshStager:
     """An SshStager on a storage node that burstd launches."""
 
-    def __init__(self, name: str, cluster: str, settings: SshSettings, wish: StorageNodeSpec) -> None:
+    def __init__(self, name: str, cluster: str, settings: SshSettings, node_spec: StorageNodeSpec) -> None:
         self.name = name
         self._cluster = cluster
         self._settings = settings
-        self._wish = wish
+        self._node_spec = node_spec
         self._lock = threading.Lock()
         self._location: StorageNodeAddress | None = None
         self._node: SshStager | None = None
@@ -34,7 +34,7 @@ class LaunchedSshStager:
     @property
     def node_spec(self) -> StorageNodeSpec | None:
         """Returns the node to launch."""
-        return self._wish
+        return self._node_spec
 
     def node_ready(self, place: StorageNodeAddress) -> None:
         """Connects to the node at this address."""

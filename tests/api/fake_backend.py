@@ -196,7 +196,7 @@ def serving_api(record: StoreReader, admin_group: str = "") -> Iterator[tuple[Fa
 
 def _write_claim(store: Store, clock: FixedClock, claim: Claim) -> None:
     clock.time = claim.created
-    store.make_claims([replace(claim, state=S.PLANNED, since=claim.created, opened=None, billed_until=None)])
+    store.make_claims([replace(claim, state=S.PLANNED, since=claim.created, in_service_from=None, billed_until=None)])
     path = STATE_ORDER[: STATE_ORDER.index(claim.state) + 1]
     for old, new in pairwise(path):
         clock.time = claim.since if new is claim.state else claim.created + 1

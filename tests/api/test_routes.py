@@ -49,7 +49,7 @@ def test_the_owner_opens_sees_and_closes_his_own(
 
 @needs_root
 @pytest.mark.parametrize(
-    ("path", "wish", "status", "says"),
+    ("path", "body", "status", "says"),
     [
         ("102", {"port": 8888}, 403, f"You are {USER}, and job 102 is not yours."),
         ("105", {"port": 8888}, 409, "Job 105 does not run: burstd saw it pending 1 s ago"),
@@ -60,9 +60,9 @@ def test_the_owner_opens_sees_and_closes_his_own(
     ],
 )
 def test_the_rest_is_denied_with_a_sentence(
-    nobody: ApiTestClient, backend: FakeBackend, path: str, wish: object, status: int, says: str
+    nobody: ApiTestClient, backend: FakeBackend, path: str, body: object, status: int, says: str
 ) -> None:
-    found, answer = nobody.request("POST", f"/v1/jobs/{path}/routes", wish)
+    found, answer = nobody.request("POST", f"/v1/jobs/{path}/routes", body)
     assert found == status
     assert says in answer["error"]
     assert backend.routes.list_routes() == []

@@ -56,14 +56,14 @@ def claim(slot: str, state: S, age: float, **fields: Any) -> Claim:
 
 
 CLAIMS = (
-    claim("gpu1", S.IN_SERVICE, 600, jobs=("101",), users=(USER,), opened=NOW - 600, reason="for job 101"),
+    claim("gpu1", S.IN_SERVICE, 600, jobs=("101",), users=(USER,), in_service_from=NOW - 600, reason="for job 101"),
     claim(
         "gpu2",
         S.IN_SERVICE,
         300,
         jobs=("102", "101"),
         users=(OTHER_USER, USER),
-        opened=NOW - 300,
+        in_service_from=NOW - 300,
         reason="for jobs 102, 101",
     ),
     claim("gpu3", S.BOOTING, 12, jobs=("103",), users=(OTHER_USER,), reason="the cloud has made i-gpu3", gang="103"),

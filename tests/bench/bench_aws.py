@@ -1,4 +1,4 @@
-"""A thousand machines of EC2, from the wish to the last of them gone: ``python -m tests.bench.bench_aws``.
+"""A thousand machines of EC2, from the request to the end of the last: ``python -m tests.bench.bench_aws``.
 
 First the provider's calls one by one, then the real provider, observer, launcher, store and loop, against the mock of
 EC2 in a process of its own. Slurm and the machines' insides are simulated in this process, and their processor time is

@@ -1,4 +1,4 @@
-"""Two hundred pods at once, from the wish to the last of them gone: ``python -m tests.bench.bench_openshift`` (root).
+"""Two hundred pods at once, from the request to the end of the last: ``python -m tests.bench.bench_openshift`` (root).
 
 First the provider's calls one by one, then the real provider, observer, launcher, store and loop, against the lab's
 control plane: the real API server, scheduler, controllers and etcd, with hollow nodes that are in a process of their

@@ -1,4 +1,4 @@
-"""Fifty servers at once, from the wish to the last of them gone: ``python -m tests.bench.bench_openstack`` (root).
+"""Fifty servers at once, from the request to the end of the last: ``python -m tests.bench.bench_openstack`` (root).
 
 First the provider's calls one by one, then the real provider, observer, launcher, store and loop, against the lab's
 control plane: real services with a real scheduler, and records instead of machines. Slurm and the machines' insides are

@@ -133,7 +133,7 @@ def test_an_array_goes_on_where_its_first_task_was_as_long_as_the_money_does(wor
     job = world.slurm.submit(atlas(array=8, run_s=60, time_limit_s=120))
     world.run(1500)
     assert set(world.states(job)) == {JobState.COMPLETED}
-    assert len([claim for claim in world.all_claims() if claim.opened]) <= 3
+    assert len([claim for claim in world.all_claims() if claim.in_service_from]) <= 3
     world.calm()
 
 

@@ -122,7 +122,7 @@ def test_the_bill_ends_with_the_claim(store: Store, clock: ManualClock) -> None:
     clock.time += 100
     for old, new in ((S.IN_SERVICE, S.DRAINING), (S.DRAINING, S.TERMINATING), (S.TERMINATING, S.GONE)):
         gone = store.transition_claim("c1", old, new, "off")
-    assert (opened.opened, opened.billed_until, gone.billed_until) == (START + 100, None, START + 200)
+    assert (opened.in_service_from, opened.billed_until, gone.billed_until) == (START + 100, None, START + 200)
     assert rows_are_replayed(store)
 
 

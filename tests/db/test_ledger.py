@@ -140,7 +140,7 @@ def test_an_older_database_keeps_its_claims_and_gets_its_sums(place: str, clock:
     old = [
         name
         for name in record_to_json(planned())
-        if name not in ("accounts", "reserved", "egress", "dedicated_by_policy")
+        if name not in ("accounts", "reserved", "egress", "dedicated_by_policy", "in_service_from")
     ]
     gone = replace(planned("c1", offer=ONE, users=("ann", "bob")), state=S.GONE, billed_from=START,
                    billed_until=START + HOUR)  # fmt: skip

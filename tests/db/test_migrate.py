@@ -81,6 +81,20 @@ def test_a_burstd_that_wrote_the_clocks_times_refuses_what_this_one_has_written(
             Store.open(place, ManualClock())
 
 
+def test_a_database_with_the_former_word_for_the_start_of_service_is_taken_over(place: str) -> None:
+    with Store.open(place, ManualClock()) as store:
+        write_claims(store)
+        store.adopt_claim(replace(planned("c-quoted", "cpu2"), in_service_from=5.0, reason='it said {"opened":1}'))
+        claims, events = store.find_claims(), store.events()
+        with store._database.engine.begin() as connection:
+            write_former_schema(connection, "0008")
+            assert connection.execute(text("SELECT opened FROM claim WHERE id = 'c-quoted'")).scalar() == 5.0
+    with Store.open(place, ManualClock()) as store:
+        assert (store.find_claims(), store.events()) == (claims, events)
+        assert replay_claims(store.events()) == {claim.id: claim for claim in claims}
+        assert {claim.id for claim in claims if claim.in_service_from} == {"c-in_service", "c-draining", "c-quoted"}
+
+
 OLD_STAGES = {
     "uploading": "sending", "fetching": "placing", "fetched": "placed", "delivering": "bringing", "delivered": "home",
 }  # fmt: skip
@@ -129,8 +143,16 @@ def write_former_stages(connection: Connection) -> None:
 
 
 def write_former_schema(connection: Connection, revision: str) -> None:
-    """The tables of a burstd of before; from 0005 to 0007 only words changed."""
-    connection.execute(text("ALTER TABLE claim RENAME COLUMN dedicated_by_policy TO alone"))
+    """The tables of a burstd of before, and the log's key; from 0005 on only words changed."""
+    connection.execute(text("ALTER TABLE claim RENAME COLUMN in_service_from TO opened"))
+    for event in connection.execute(select(EVENT)).mappings().all():
+        data = event["data"]
+        for fields in (data.get("claim", {}), data.get("set", {})):
+            if event["subject"].startswith("claim:") and "in_service_from" in fields:
+                fields["opened"] = fields.pop("in_service_from")
+        connection.execute(update(EVENT).where(EVENT.c.seq == event["seq"]).values(data=data))
+    if revision < "0008":
+        connection.execute(text("ALTER TABLE claim RENAME COLUMN dedicated_by_policy TO alone"))
     connection.execute(text(f"UPDATE alembic_version SET version_num = '{revision}'"))  # noqa: S608
 
 

@@ -52,11 +52,13 @@ def test_a_job_that_can_never_run_is_told_at_once_and_what_would_run(site: Site)
 
 def test_what_a_user_wrote_stays(site: Site) -> None:
     his = site.submit(f"{ANY} --comment=for-the-paper", user="bob")
-    wish = site.submit(f"{ANY} --comment=burst:mem=100", user="bob")
+    job = site.submit(f"{ANY} --comment=burst:mem=100", user="bob")
     plain = site.submit(ANY, user="bob")
     limit = "burstd: waits: node limit of user bob is 0"
     site.wait(lambda: limit in comments(site)[plain], 20, "the limit stands in the comment")
-    site.wait(lambda: comments(site)[wish].startswith(f"burst:mem=100 -- {limit}"), 20, "behind the wishes as well")
+    site.wait(
+        lambda: comments(site)[job].startswith(f"burst:mem=100 -- {limit}"), 20, "behind the requirements as well"
+    )
     assert comments(site)[his] == "for-the-paper"
     site.cluster.sh(f"scancel {plain}")
     site.wait(lambda: plain not in comments(site), 10, "it is gone")

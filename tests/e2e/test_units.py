@@ -49,7 +49,7 @@ for kind in ("s3", "swift"):
 """
 
 
-def test_hands_for_objects_become_users_for_slurm_alone(site: UnitsSite) -> None:
+def test_object_workers_become_users_for_slurm_alone(site: UnitsSite) -> None:
     asking = f"/opt/burstd/bin/python3 -c '{OBJECTS}'"
     assert site.cluster.sh(f"runuser -u slurm -- {asking}").split() == ["s3", "swift"]
     assert "Permission denied" in site.cluster.sh(asking, "ada", check=False)

@@ -96,7 +96,9 @@ def test_a_record_ahead_of_the_clock_is_an_alarm_and_put_right_when_it_is_confir
     with StoreReader.open(daemon.database, ManualClock(now)) as reader:
         (claim,) = reader.claims()
         assert reader.last_event_time() <= now
-        assert all(t is None or t <= now for t in (claim.created, claim.since, claim.billed_from, claim.opened))
+        assert all(
+            t is None or t <= now for t in (claim.created, claim.since, claim.billed_from, claim.in_service_from)
+        )
         assert replay_claims(reader.events(subject="claim:", limit=1000)) == {claim.id: claim}
     assert Decimal("9.9") < total(daemon) < Decimal("10.5")
 

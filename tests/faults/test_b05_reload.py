@@ -71,7 +71,7 @@ def dataset(d: AssembledDaemon) -> object:
     return d.staging._check.rules.datasets("maps"), d.staging._dataset("maps@v1")
 
 
-# Key -> in the first file, in the second, what the daemon holds then, and where. Of wishes: the same with the first.
+# Key -> in the first file, in the second, what the daemon holds then, and where. Requirements: the same with the first.
 TABLE: dict[str, tuple[str, str, object, ReadValue]] = {
     "daemon.retention_days": ("400", "30", 30 * 86400.0, lambda d: d.components.retention_s()),
     "daemon.log_level": ('"info"', '"error"', logging.ERROR, lambda _: logging.getLogger().level),

@@ -25,7 +25,7 @@ def cold(
     *flags: str, state: str = "IDLE", claim_state: ClaimState = ClaimState.IN_SERVICE, output: bool = True
 ) -> Snapshot:
     slots = pool()
-    one = claim("cpu1", claim_state, instance_id="i-1", address="10.0.0.1", opened=NOW - 90)
+    one = claim("cpu1", claim_state, instance_id="i-1", address="10.0.0.1", in_service_from=NOW - 90)
     node = replace(slot_node(slots, "cpu1", up=False), state=state, flags=frozenset({"CLOUD", *flags}), address="cpu1")
     seen = make_snapshot(pools=(slots,), claims=(one,), nodes=(node,), data=HELD if output else {})
     return replace(seen, clouds={"sky": replace(seen.clouds["sky"], instances=(THERE,))})
@@ -63,7 +63,7 @@ def test_its_machine_goes_behind_the_gate_and_is_proven_again(
 def test_its_output_is_still_fetched_meanwhile() -> None:
     (one,) = cold("POWERED_DOWN", claim_state=ClaimState.VALIDATING).claims
     assert reachable_machines([one]) == {"cpu1": one}
-    assert reachable_machines([replace(one, opened=None)]) == {}
+    assert reachable_machines([replace(one, in_service_from=None)]) == {}
 
 
 @pytest.mark.parametrize("ended", [InstanceState.ERROR, InstanceState.RUNNING])

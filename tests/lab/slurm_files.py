@@ -51,14 +51,14 @@ def slurm_conf(
     ``onprem`` are pairs of node name and address, ``head`` is the head's address, ``extra`` more lines of the same
     kind: a setting that is there already is replaced.
     """
-    wishes = SlurmConfOptions(
+    options = SlurmConfOptions(
         VERSIONS[release], programs, onprem_partitions=("onprem",), resume_timeout_s=60, suspend_timeout_s=5
     )
     values = {key: value.format(head=head) for key, value in _BASE.items()}
     objects = [f"NodeName={name} NodeAddr={address} CPUs=2 RealMemory=1000" for name, address in onprem]
     names = ",".join(name for name, _ in onprem)
     objects.append(f"PartitionName=onprem Nodes={names} Default=YES MaxTime=INFINITE State=UP")
-    for text, replace in ((slurm_conf_fragment(pools, wishes), False), (extra, True)):
+    for text, replace in ((slurm_conf_fragment(pools, options), False), (extra, True)):
         for line in text.splitlines():
             key, _, value = line.partition("=")
             if not line.strip() or line.startswith("#"):

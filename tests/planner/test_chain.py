@@ -140,7 +140,7 @@ def changing(**fields: Any) -> Callable[[Target], Target]:
 )
 def test_a_policy_that_fails_holds_everything(do: Callable[[Target], Any], error: str) -> None:
     busy = replace(slot_node(pool(), "cpu3", up=True), state="MIXED", cpus_allocated=1)
-    claims = (claim("cpu2", S.IN_SERVICE, opened=NOW - 10), claim("cpu3", S.IN_SERVICE))
+    claims = (claim("cpu2", S.IN_SERVICE, in_service_from=NOW - 10), claim("cpu3", S.IN_SERVICE))
     found = target(job(exclusive=True), job("2", exclusive=True), policies=(Doing(do),), claims=claims, nodes=(busy,))
     assert (found.wants, found.releases) == ((), ())
     [failed] = found.failed_policies
@@ -252,19 +252,19 @@ def test_a_hard_policy_that_fails_at_last_holds_everything() -> None:
 def test_offers_that_a_policy_takes_out_are_put_down_to_it() -> None:
     dear, cheap = offer("dear", "2"), offer("cheap", "1")
 
-    def told(t: Target) -> Target:
+    def explained(t: Target) -> Target:
         wants = tuple(
-            without_refused_offers(w, "told", lambda o: "too dear" if o.id == dear.id else "") for w in t.wants
+            without_refused_offers(w, "explained", lambda o: "too dear" if o.id == dear.id else "") for w in t.wants
         )
-        return replace(t, wants=wants).with_remark("told", "pool:cpu", "drop", "not dear")
+        return replace(t, wants=wants).with_remark("explained", "pool:cpu", "drop", "not dear")
 
     def silent(t: Target) -> Target:
         wants = tuple(replace(w, offers=w.offers[1:]) for w in t.wants)
         return replace(t, wants=wants).with_remark("silent", "pool:cpu", "drop", "not cheap")
 
-    found = target(job(), policies=(Doing(told, "told"),), offers=(dear, cheap))
+    found = target(job(), policies=(Doing(explained, "explained"),), offers=(dear, cheap))
     assert [(w.offers, w.excluded_offers) for w in found.wants] == [
-        ((cheap,), (ExcludedOffer(dear.id, "told", "too dear"),)),
+        ((cheap,), (ExcludedOffer(dear.id, "explained", "too dear"),)),
     ]
     found = target(job(), policies=(Doing(silent, "silent"),), offers=(dear, cheap))
     assert [w.excluded_offers for w in found.wants] == [(ExcludedOffer(cheap.id, "silent", ""),)]

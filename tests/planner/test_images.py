@@ -99,7 +99,7 @@ def draining_claims(snapshot: Snapshot) -> set[str]:
 
 
 def in_service(slot: str, image: str) -> Claim:
-    return replace(claim(slot, S.IN_SERVICE), image=image, opened=NOW - 10)
+    return replace(claim(slot, S.IN_SERVICE), image=image, in_service_from=NOW - 10)
 
 
 def test_a_claim_is_made_from_the_version() -> None:

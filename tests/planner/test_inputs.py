@@ -138,9 +138,9 @@ def test_arrays_and_het_jobs_have_the_data_of_the_whole() -> None:
 def test_how_long_nodes_take() -> None:
     seen = make_snapshot(
         claims=(
-            claim("cpu1", S.IN_SERVICE, created=NOW - 100, opened=NOW - 60),
+            claim("cpu1", S.IN_SERVICE, created=NOW - 100, in_service_from=NOW - 60),
             claim("cpu2", S.READY, created=NOW - 100, since=NOW - 55),
-            claim("cpu3", S.IN_SERVICE, created=NOW - 100, opened=NOW - 1, gang="9"),
+            claim("cpu3", S.IN_SERVICE, created=NOW - 100, in_service_from=NOW - 1, gang="9"),
             claim("cpu4", S.BOOTING),
         )
     )

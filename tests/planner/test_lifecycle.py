@@ -92,7 +92,7 @@ NONE: list[str] = []
 ENDED: dict[str, Any] = {"termination_accepted": frozenset({"c1"})}
 
 
-def told(actions: list[Action]) -> list[str]:
+def described(actions: list[Action]) -> list[str]:
     """Actions as short words: the kind, and for a move where to."""
     return [
         f"{type(a).__name__}:{a.new.value}" if isinstance(a, ChangeClaimState) else type(a).__name__ for a in actions
@@ -374,10 +374,10 @@ def told(actions: list[Action]) -> list[str]:
             {"node": node("MIXED", frozenset({"DRAIN"}), cpus_allocated=1)},
             NONE,
         ),
-        ("lost under a job: Slurm is told first", claim(S.LOST), {"node": node("ALLOCATED")}, ["SetNodesDown"]),
+        ("lost under a job: Slurm is described first", claim(S.LOST), {"node": node("ALLOCATED")}, ["SetNodesDown"]),
         ("then it is ended", claim(S.LOST), {"node": node("DOWN")}, ["PowerDown", "ChangeClaimState:terminating"]),
         ("failed before Slurm knew", claim(S.FAILED), {}, ["ChangeClaimState:terminating"]),
-        ("nothing is told to a dead Slurm", claim(S.FAILED), {"slurm_up": False}, NONE),
+        ("nothing is described to a dead Slurm", claim(S.FAILED), {"slurm_up": False}, NONE),
         ("learnt first", claim(S.TERMINATING, instance_id=""), {"instances": (instance(),)}, ["RecordAddress"]),
         ("terminated while it is listed", claim(S.TERMINATING), {"instances": (instance(),)}, ["TerminateMachines"]),
         (
@@ -424,7 +424,7 @@ def told(actions: list[Action]) -> list[str]:
         ),
         ("nor while Slurm expects it", claim(S.TERMINATING), {**ENDED, "node": node()}, ["PowerDown"]),
         (
-            "told once is enough for a while",
+            "described once is enough for a while",
             claim(S.TERMINATING),
             {**ENDED, "node": node(), "power_down_sent_at": {"cl1": NOW - 5}},
             NONE,
@@ -433,7 +433,7 @@ def told(actions: list[Action]) -> list[str]:
     ids=lambda value: value.replace(" ", "-") if isinstance(value, str) else "",
 )
 def test_next_step(case: str, c: Claim, world: dict[str, Any], expected: list[str]) -> None:
-    assert told(seen(c, **world)) == expected
+    assert described(seen(c, **world)) == expected
 
 
 @pytest.mark.parametrize("state", [S.LAUNCHING, S.BOOTING, S.VALIDATING])

@@ -75,7 +75,7 @@ def test_backlog_wants_its_ages_in_order(given: dict[str, Any]) -> None:
 def at(slot: str, idle_s: float, state: S = S.IN_SERVICE) -> tuple[Any, Any]:
     """A claim and its node, idle for so many seconds."""
     node = replace(slot_node(pool(), slot, up=True), last_busy=NOW - idle_s)
-    return claim(slot, state, opened=NOW - 5000 if state is S.IN_SERVICE else None, since=NOW - idle_s), node
+    return claim(slot, state, in_service_from=NOW - 5000 if state is S.IN_SERVICE else None, since=NOW - idle_s), node
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The policy broker: wishes of jobs, offers that meet them, and what is said of those that do not."""
+"""The policy broker: requirements of jobs, offers that meet them, and what is said of those that do not."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def kinds(*jobs: Job, **given: Any) -> list[list[str]]:
 
 
 @pytest.mark.parametrize(
-    ("wish", "found"),
+    ("requirement", "found"),
     [
         ("", "arm p4 mi p5"),
         ("nvidia-gpu=3", "p4 p5"),
@@ -80,8 +80,8 @@ def kinds(*jobs: Job, **given: Any) -> list[list[str]]:
         ("gpu=9", ""),
     ],
 )
-def test_wishes(wish: str, found: str) -> None:
-    rows = kinds(job(comment=f"burst: {wish}"))
+def test_requirements(requirement: str, found: str) -> None:
+    rows = kinds(job(comment=f"burst: {requirement}"))
     assert rows == ([found.split()] if found else [])
 
 
@@ -100,7 +100,7 @@ def test_who_speaks_to_the_broker(comment: str, free: bool) -> None:
     assert (kinds(job(comment=comment)) != []) == free
 
 
-def test_a_wish_that_nobody_meets_is_told() -> None:
+def test_a_requirement_that_nobody_meets_is_reported() -> None:
     verdict, reason = last_verdict(decided(job(comment="burst: gpu-model=v100")))
     assert verdict == "wait"
     assert reason == (
@@ -121,7 +121,7 @@ def test_a_wish_that_nobody_meets_is_told() -> None:
         ("burst: tag=eu,,us", "burst: tag=eu,,us: must be words separated by '|' or ','"),
     ],
 )
-def test_what_cannot_be_read_is_told_and_not_burst(comment: str, fault: str) -> None:
+def test_what_cannot_be_read_is_reported_and_not_burst(comment: str, fault: str) -> None:
     found = decided(job(comment=comment), job("2"))
     assert wants(found) == [("cpu", 1, ("2",))]
     verdict, reason = last_verdict(found)
@@ -129,12 +129,12 @@ def test_what_cannot_be_read_is_told_and_not_burst(comment: str, fault: str) -> 
     assert reason.startswith(fault)
 
 
-def test_jobs_share_a_machine_that_meets_the_wishes_of_all() -> None:
+def test_jobs_share_a_machine_that_meets_the_requirements_of_all() -> None:
     rows = (job("1", comment="burst: gpu=1"), job("2", comment="burst: tag=eu"), job("3"))
     assert kinds(*rows) == [["p4", "p5"]]
 
 
-def test_of_jobs_whose_wishes_clash_the_first_has_its_way() -> None:
+def test_of_jobs_whose_requirements_clash_the_first_has_its_way() -> None:
     found = decided(job("1", comment="burst: arch=arm64"), job("2", comment="burst: gpu=1"), job("3"))
     assert wants(found) == [("cpu", 1, ("1", "3"))]
     assert [o.instance_type for o in found.wants[0].offers] == ["arm"]
@@ -150,7 +150,7 @@ def test_one_that_nobody_meets_does_not_keep_others_from_their_machine() -> None
     assert last_verdict(found)[1].startswith("no offer in pool cpu has gpu=99: 0 GPUs, 99 required")
 
 
-def test_machines_with_something_special_are_for_those_who_wish_it() -> None:
+def test_machines_with_something_special_are_for_those_who_require_it() -> None:
     rows = (job("1", comment="burst: gpu=1", exclusive=True), job("2", exclusive=True))
     assert [(w.jobs, w.dedicated) for w in decided(*rows).wants] == [(("1",), True), (("2",), False)]
     shared = decided(job("1", comment="burst: gpu=1"), job("2"))
@@ -172,7 +172,7 @@ def test_what_is_not_known_is_not_taken() -> None:
     assert kinds(job(comment="burst: amd-gpu=1"), offers={"*/p4/*": {"gpu_maker": "amd"}}) == [["p4", "mi"]]
 
 
-def test_like_wishes_are_read_and_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_like_requirements_are_read_and_reported_once(monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[str] = []
 
     def reading(text: str) -> JobRequirement:

@@ -25,7 +25,7 @@ def idle(**given: Any) -> Policy:
 
 def node(slot: str, idle_s: float, price: str = "1", paid_s: float = 5000) -> tuple[Claim, Node]:
     """A node idle for so long, of a machine that was first paid so long ago."""
-    one = claim(slot, S.IN_SERVICE, opened=NOW - 4000, billed_from=NOW - paid_s, offer=offer(price=price))
+    one = claim(slot, S.IN_SERVICE, in_service_from=NOW - 4000, billed_from=NOW - paid_s, offer=offer(price=price))
     return one, replace(slot_node(pool(), slot, up=True), last_busy=NOW - idle_s)
 
 
@@ -131,5 +131,5 @@ def test_a_node_for_its_own_jobs_is_neither_minimum_nor_spare(given: dict[str, i
 
 
 def test_nodes_of_a_pool_that_is_no_more_are_nobodys_minimum() -> None:
-    old = claim("old1", S.IN_SERVICE, opened=NOW - 4000)
+    old = claim("old1", S.IN_SERVICE, in_service_from=NOW - 4000)
     assert wants(target(claims=(old,), policies=(idle(min_nodes=1),))) == [("cpu", 1, ())]

@@ -89,7 +89,7 @@ def test_small_jobs_do_not_starve_one_of_more_nodes_in_front_of_them(policy: Pol
 def idle(count: int, idle_s: float = 100) -> tuple[tuple[Claim, ...], tuple[Node, ...]]:
     slots = [f"cpu{n}" for n in range(1, count + 1)]
     nodes = tuple(replace(slot_node(TEN, s, up=True), last_busy=NOW - idle_s) for s in slots)
-    return tuple(claim(s, S.IN_SERVICE, opened=NOW - 5000) for s in slots), nodes
+    return tuple(claim(s, S.IN_SERVICE, in_service_from=NOW - 5000) for s in slots), nodes
 
 
 def shrunk(count: int, policy: Policy, idle_s: float = 100, going: tuple[Claim, ...] = (), **fields: Any) -> Target:
@@ -106,7 +106,7 @@ def test_a_pool_shrinks_slowly() -> None:
     assert [r.reason for r in found.remarks if r.by == "throttle"] == [
         "pool cpu terminates at most 3 node(s) a minute"
     ] * 2
-    ended = tuple(EndedClaim(NOW - s, claim("cpu8", S.GONE, opened=NOW - 900)) for s in (10, 100))
+    ended = tuple(EndedClaim(NOW - s, claim("cpu8", S.GONE, in_service_from=NOW - 900)) for s in (10, 100))
     assert len(shrunk(4, throttle(release_per_minute=3), ended_claims=ended).releases) == 2
 
 
@@ -125,14 +125,14 @@ def test_a_pool_shrinks_slowly() -> None:
 def test_a_flapping_pool_keeps_its_idle_nodes(
     case: str, ended: tuple[int, ...], started: tuple[int, ...], given: dict[str, Any], stays: bool
 ) -> None:
-    past = tuple(EndedClaim(NOW - s, claim("cpu8", S.GONE, opened=NOW - 2000)) for s in ended)
+    past = tuple(EndedClaim(NOW - s, claim("cpu8", S.GONE, in_service_from=NOW - 2000)) for s in ended)
     launches = tuple(RecentLaunch(NOW - s, "cpu", "sky", ()) for s in started)
     found = shrunk(2, throttle(**given), idle_s=120, ended_claims=past, recent_launches=launches)
     assert (found.releases == ()) == stays, case
 
 
 def test_it_says_why_a_flapping_pool_keeps_them() -> None:
-    past = tuple(EndedClaim(NOW - s, claim("cpu8", S.GONE, opened=NOW - 2000)) for s in (300, 200, 100))
+    past = tuple(EndedClaim(NOW - s, claim("cpu8", S.GONE, in_service_from=NOW - 2000)) for s in (300, 200, 100))
     launches = tuple(RecentLaunch(NOW - s, "cpu", "sky", ()) for s in (250, 150, 50))
     found = shrunk(1, throttle(), ended_claims=past, recent_launches=launches)
     assert [r.reason for r in found.remarks if r.by == "throttle"] == [

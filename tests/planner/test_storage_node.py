@@ -178,12 +178,12 @@ def gone(times: int, since_s: float, *, silent: bool = True) -> RuntimeState:
 def test_the_steps_of_its_life(
     state: ClaimState, wants: StorageNodeView, progress: RuntimeState, expected: list[tuple[ClaimState, ClaimState]]
 ) -> None:
-    one = storage(state, opened=NOW - 3600)
+    one = storage(state, in_service_from=NOW - 3600)
     assert moves(seen(one, wants=wants, runtime_state=progress)) == expected
 
 
 def test_it_is_not_ended_before_it_has_been_open_for_its_idle_time() -> None:
-    young = storage(C.IN_SERVICE, opened=NOW - 10)
+    young = storage(C.IN_SERVICE, in_service_from=NOW - 10)
     assert moves(seen(young, wants=node(idle_since=NOW - 2 * IDLE_S))) == []
 
 
@@ -208,7 +208,7 @@ def test_a_store_that_is_not_configured_any_more_loses_its_node_unless_output_is
     state: ClaimState, expected: list[tuple[ClaimState, ClaimState]]
 ) -> None:
     left = replace(POOL, rules=())
-    one = storage(state, opened=NOW - 10)
+    one = storage(state, in_service_from=NOW - 10)
     assert moves(seen(one, wants=StorageNodeView("near", left, 0.0, idle_since=NOW))) == expected
     owed = seen(storage(C.IN_SERVICE), wants=StorageNodeView("near", left, 0.0, keep_reason="output of job 7 is on it"))
     assert moves(owed) == []

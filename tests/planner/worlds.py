@@ -47,7 +47,7 @@ def node(name: str, **fields: Any) -> Node:
 def claim(slot: str, state: ClaimState = ClaimState.READY, **fields: Any) -> Claim:
     base = Claim(
         f"c-{slot}", "x", slot.rstrip("0123456789"), slot, offer(), Cause.DEMAND, state, NOW - 300, NOW - 100,
-        opened=NOW - 90 if state is ClaimState.IN_SERVICE else None,
+        in_service_from=NOW - 90 if state is ClaimState.IN_SERVICE else None,
     )  # fmt: skip
     return replace(base, **fields)
 

@@ -170,11 +170,11 @@ def test_a_key_that_does_more_is_refused(storage: SshStore, tmp_path: Path) -> N
 
 def test_a_launched_node_gives_nodes_the_key_that_is_theirs(storage: SshStore) -> None:
     settings = SshSettings.model_validate({"path": DATA, "launch": [{"provider": "sky"}]})
-    assert settings.wish is not None
+    assert settings.node_spec is not None
     place = StorageNodeAddress(
         storage.address, storage.port, storage.user, str(storage.key), str(storage.node_key), str(storage.known_hosts)
     )
-    with closing(LaunchedSshStager("near", CLUSTER, settings, settings.wish)) as made:
+    with closing(LaunchedSshStager("near", CLUSTER, settings, settings.node_spec)) as made:
         made.node_ready(place)
         reach = made.node_access()
     assert reach.facts["key"] == storage.node_key.read_text(encoding="ascii")

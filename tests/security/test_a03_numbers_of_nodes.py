@@ -128,8 +128,8 @@ def test_a_storage_node_says_its_room_as_a_number(out: str, tmp_path: Path) -> N
         def ssh_session(self, *_: Any) -> Said:
             return Said()
 
-    wish = StorageNodeSpec((), "/srv/burst", 1, "python3", 600.0)
-    prover = StorageNodeValidator(cast("SlurmNodeValidator", Nodes()), tmp_path, lambda: {"storage": wish})
+    spec = StorageNodeSpec((), "/srv/burst", 1, "python3", 600.0)
+    prover = StorageNodeValidator(cast("SlurmNodeValidator", Nodes()), tmp_path, lambda: {"storage": spec})
     claim = Claim("c", "x", "storage", "storage", OFFER, Cause.STORAGE, ClaimState.BOOTING, 0.0, 0.0, address="h")
     with pytest.raises(NodeRefused, match="cannot say how much room it has"):
         prover.validate(claim, Pool("storage", ("storage",), (), Shape(1, 1)), None, lambda: None)

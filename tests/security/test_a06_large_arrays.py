@@ -74,7 +74,7 @@ def test_a_claim_of_a_late_task_is_found_without_the_others(counted: list[str]) 
 
 
 def test_an_array_that_slurm_does_not_start_on_open_nodes_is_tried_once(counted: list[str]) -> None:
-    opened = [claim(f"cpu{n}", ClaimState.IN_SERVICE, opened=NOW - 5000) for n in (1, 2)]
+    opened = [claim(f"cpu{n}", ClaimState.IN_SERVICE, in_service_from=NOW - 5000) for n in (1, 2)]
     late = RuntimeState(stuck_since={"7": NOW - 4000})
     found = make_target(make_snapshot(array(), claims=tuple(opened), runtime_state=late), ())
     assert not found.wants
@@ -128,7 +128,7 @@ def scene(lot: Random) -> Snapshot:
             if lot.random() < 0.2:
                 tried[f"{number}_{task}"] = NOW - lot.choice((10, 4000))
     covered = {number: NOW - lot.choice((10, 200, 4000)) for number in "789" if lot.random() < 0.3}
-    claims += [claim(slot, ClaimState.IN_SERVICE, opened=NOW - 4000) for slot in free[: lot.randint(0, 2)]]
+    claims += [claim(slot, ClaimState.IN_SERVICE, in_service_from=NOW - 4000) for slot in free[: lot.randint(0, 2)]]
     rows += [job(str(n), cpus=lot.randint(1, 4), priority=lot.randint(0, 3)) for n in range(lot.randint(0, 4))]
     nodes = tuple(node(f"on{n}", partitions=("burst",)) for n in range(lot.randint(0, 2)))
     return make_snapshot(

@@ -52,14 +52,14 @@ GROUP = "games"
 """A group of Debian's own, made the administrators'."""
 THIRD = "bin"
 CLAIMS = (
-    claim("gpu1", S.IN_SERVICE, 600, jobs=(OWN,), users=(USER,), opened=NOW - 600, reason=f"for job {OWN}"),
+    claim("gpu1", S.IN_SERVICE, 600, jobs=(OWN,), users=(USER,), in_service_from=NOW - 600, reason=f"for job {OWN}"),
     claim(
         "gpu2",
         S.IN_SERVICE,
         300,
         jobs=(WHOLE,),
         users=(OTHER_USER,),
-        opened=NOW - 300,
+        in_service_from=NOW - 300,
         reason=f"{SECRET} of job {WHOLE}",
         reserved=Decimal("77.77"),
         accounts=(SECRET,),
@@ -142,7 +142,7 @@ def reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StoreReader]:
     path, clock = tmp_path_factory.mktemp("record") / "burstd.db", FixedClock(NOW - 9000)
     asked = Directives((StageIn(f"/data/{SECRET}", SECRET),), (StageOut(f"*.{SECRET}", f"/home/{SECRET}"),))
     with Store.open(path, clock) as store:
-        store.make_claims([replace(c, state=S.PLANNED, opened=None, billed_until=None) for c in CLAIMS])
+        store.make_claims([replace(c, state=S.PLANNED, in_service_from=None, billed_until=None) for c in CLAIMS])
         for c in CLAIMS:
             store.transition_claim(c.id, S.PLANNED, S.LAUNCHING, c.reason)
             store.transition_claim(c.id, S.LAUNCHING, S.BOOTING, c.reason, billed_from=clock.time)

@@ -47,9 +47,11 @@ def on_node(cluster: Cluster, command: str, user: str = "root") -> str:
 
 def advice(site: Rig) -> list[str]:
     version = slurm_files.VERSIONS[site.cluster.release]
-    wishes = SlurmConfOptions(version, onprem_partitions=("onprem",), resume_timeout_s=7, suspend_timeout_s=2)
+    options = SlurmConfOptions(version, onprem_partitions=("onprem",), resume_timeout_s=7, suspend_timeout_s=2)
     running = check.read_running_slurm(SlurmCommands(site.run))
-    return [f.found for f in check.compare_slurm_conf(site.cluster.pools, wishes, running) if f.subject == "AllocNodes"]
+    return [
+        f.found for f in check.compare_slurm_conf(site.cluster.pools, options, running) if f.subject == "AllocNodes"
+    ]
 
 
 def test_alloc_nodes_keeps_the_users_of_a_node_from_submitting_and_check_says_so(site: Rig) -> None:

@@ -143,9 +143,9 @@ def test_nodes_without_a_configuration_of_their_own_need_slurmctld_to_give_it() 
 def test_staging_needs_its_plugin() -> None:
     assert "BurstBufferType=burst_buffer/lua" in slurm_conf_fragment([CPU], replace(OPTIONS, staging=True)).splitlines()
     assert "BurstBufferType" not in slurm_conf_fragment([CPU], OPTIONS)
-    wishes = replace(OPTIONS, staging=True)
-    assert compare_slurm_conf([GPU, CPU], wishes, changed("BurstBufferType", "burst_buffer/lua")) == []
-    (found,) = compare_slurm_conf([GPU, CPU], wishes, changed("BurstBufferType", "(null)"))
+    options = replace(OPTIONS, staging=True)
+    assert compare_slurm_conf([GPU, CPU], options, changed("BurstBufferType", "burst_buffer/lua")) == []
+    (found,) = compare_slurm_conf([GPU, CPU], options, changed("BurstBufferType", "(null)"))
     assert (found.subject, found.wanted, found.found) == ("BurstBufferType", "burst_buffer/lua", "not set")
 
 
@@ -189,9 +189,9 @@ def example(name: str) -> str:
     """What config/slurm must hold: the lines for the pools of the example burstd.toml."""
     settings = load_settings(CONFIG_FOLDER / "burstd.toml", check_files=False)
     wanted = list(build_pools(settings, expand).values())
-    wishes = SlurmConfOptions(programs="/opt/burstd/bin", onprem_partitions=("main",))
+    options = SlurmConfOptions(programs="/opt/burstd/bin", onprem_partitions=("main",))
     source = f"# As printed by 'burstctl slurm-config{' --gres' * (name == 'gres.conf')}' for config/burstd.toml.\n"
-    return source + (slurm_conf_fragment(wanted, wishes) if name == "slurm.conf" else gres_conf_lines(wanted, wishes))
+    return source + (slurm_conf_fragment(wanted, options) if name == "slurm.conf" else gres_conf_lines(wanted, options))
 
 
 @pytest.mark.parametrize("name", EXAMPLES)

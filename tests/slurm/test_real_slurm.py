@@ -40,9 +40,9 @@ class TestRealSlurm(SchedulerContract):
         assert str(controller.state_save_location) == slurm_files.STATE
         assert controller.slurm_uid == int(cluster.shell("id -u slurm"))
         version = slurm_files.VERSIONS[cluster.cluster.release]
-        wishes = SlurmConfOptions(version, onprem_partitions=("onprem",), resume_timeout_s=7, suspend_timeout_s=2)
+        options = SlurmConfOptions(version, onprem_partitions=("onprem",), resume_timeout_s=7, suspend_timeout_s=2)
         running = check.read_running_slurm(commands)
-        found = check.compare_slurm_conf(cluster.cluster.pools, wishes, running)
+        found = check.compare_slurm_conf(cluster.cluster.pools, options, running)
         assert [(f.subject, f.recommended) for f in found] == [("SchedulerParameters", True), ("AllocNodes", True)]
 
     def test_nodes_are_read_with_one_command_once_sinfo_has_told_their_names(self, cluster: Rig) -> None:

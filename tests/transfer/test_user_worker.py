@@ -31,7 +31,7 @@ def place() -> Iterator[Path]:
 
 
 @pytest.fixture
-def hand() -> Iterator[UserWorker]:
+def worker() -> Iterator[UserWorker]:
     with start_user_worker(USER, USER, home="/home/none") as opened:
         yield opened
 
@@ -64,7 +64,7 @@ NAMES = [
 ]
 
 
-def test_walks_in_order_and_passes_files_open(hand: UserWorker, place: Path) -> None:
+def test_walks_in_order_and_passes_files_open(worker: UserWorker, place: Path) -> None:
     for name in NAMES:
         (place / os.fsdecode(name)).write_bytes(name)
     (place / "deep").mkdir()
@@ -77,7 +77,7 @@ def test_walks_in_order_and_passes_files_open(hand: UserWorker, place: Path) -> 
     before = open_files()
     read: dict[bytes, bytes] = {}
     rows: list[list[Any]] = []
-    for message in hand.walk(str(place)):
+    for message in worker.walk(str(place)):
         files = [row[1] for row in message.rows if row[0] == "f"]
         for path, fd in zip(files, message.fds, strict=True):
             read[os.fsencode(path)] = os.pread(fd, 1000, 0)
@@ -91,7 +91,7 @@ def test_walks_in_order_and_passes_files_open(hand: UserWorker, place: Path) -> 
     links = {row[1]: row[2] for row in rows if row[0] == "l"}
     assert links == {"link": "/etc/shadow", "folder-link": "/etc"}
     assert [row for row in rows if row[0] in "hx"] == [["x", "pipe", "pipe"], ["h", "zz-again", "plain"]]
-    assert rows == walked(hand, str(place))
+    assert rows == walked(worker, str(place))
     assert not any(row[1].startswith("folder-link/") for row in rows)
 
 
@@ -107,32 +107,32 @@ def test_walks_in_order_and_passes_files_open(hand: UserWorker, place: Path) -> 
         ("b.[c]sv", ["", "b.csv"]),
     ],
 )
-def test_patterns(hand: UserWorker, place: Path, pattern: str, expected: list[str]) -> None:
+def test_patterns(worker: UserWorker, place: Path, pattern: str, expected: list[str]) -> None:
     for name in ("a.csv", "b.csv", ".c.csv", "run1/a.csv", "run1/sub/b.csv", "run2/a.csv"):
         (place / name).parent.mkdir(parents=True, exist_ok=True)
         (place / name).write_text(name)
     (place / "run3").symlink_to("run1")
     give_to_user(place)
-    rows = walked(hand, f"{place}/{pattern}")
+    rows = walked(worker, f"{place}/{pattern}")
     assert [row[1] for row in rows if row[0] != "l"] == expected
 
 
-def test_what_the_user_cannot_read_is_told_and_not_opened(hand: UserWorker, place: Path) -> None:
+def test_what_the_user_cannot_read_is_told_and_not_opened(worker: UserWorker, place: Path) -> None:
     (place / "mine").write_text("mine")
     (place / "closed").mkdir()
     give_to_user(place)
     (place / "secret").write_text("root's")
     (place / "secret").chmod(0o600)
     (place / "closed").chmod(0)
-    rows = walked(hand, str(place))
+    rows = walked(worker, str(place))
     assert [row for row in rows if row[0] == "e"] == [["e", "closed", errno.EACCES], ["e", "secret", errno.EACCES]]
-    found = hand.measure_source(str(place))
+    found = worker.measure_source(str(place))
     assert (found.size, found.unreadable) == (4, (("closed", errno.EACCES), ("secret", errno.EACCES)))
     for source in (str(place / "secret"), "/root/x", str(place / "none"), f"{place}/*.none"):
         with pytest.raises(UserWorkerError, match=r"Permission denied|No such file|matches nothing") as told:
-            walked(hand, source)
+            walked(worker, source)
         assert told.value.path
-    assert walked(hand, str(place / "mine")) == [["f", "mine"]], "a hand works on after an error"
+    assert walked(worker, str(place / "mine")) == [["f", "mine"]], "a worker works on after an error"
 
 
 def test_a_directory_swapped_for_a_link_does_not_lead_out(place: Path) -> None:
@@ -152,26 +152,26 @@ def test_a_directory_swapped_for_a_link_does_not_lead_out(place: Path) -> None:
     assert seen == [("d", ""), ("d", "a"), ("f", "a/file"), ("e", "b"), ("d", "c"), ("f", "c/file")]
 
 
-def test_a_walk_may_be_left_and_the_worker_ends_with_its_connection(hand: UserWorker, place: Path) -> None:
+def test_a_walk_may_be_left_and_the_worker_ends_with_its_connection(worker: UserWorker, place: Path) -> None:
     for number in range(2000):
         (place / f"{number:04}").touch()
     before = open_files()
-    walk = hand.walk(str(place))
+    walk = worker.walk(str(place))
     next(walk)
-    assert hand._child is not None
-    assert len(list(Path(f"/proc/{hand._child.pid}/fd").iterdir())) < 4 * descriptor_channel.FDS_AT_ONCE
+    assert worker._child is not None
+    assert len(list(Path(f"/proc/{worker._child.pid}/fd").iterdir())) < 4 * descriptor_channel.FDS_AT_ONCE
     walk.close()
     assert open_files() == before
-    assert len(walked(hand, str(place))) == 2001
-    next(hand.walk(str(place)))
-    child = hand._child
-    hand._sock.close()
+    assert len(walked(worker, str(place))) == 2001
+    next(worker.walk(str(place)))
+    child = worker._child
+    worker._sock.close()
     assert child.wait(10) == 0
 
 
-def test_it_is_the_user_and_cannot_be_anybody_else(hand: UserWorker, place: Path) -> None:
-    assert hand._child is not None
-    status = Path(f"/proc/{hand._child.pid}/status").read_text()
+def test_it_is_the_user_and_cannot_be_anybody_else(worker: UserWorker, place: Path) -> None:
+    assert worker._child is not None
+    status = Path(f"/proc/{worker._child.pid}/status").read_text()
     lines = dict(line.split(":\t", 1) for line in status.splitlines() if ":\t" in line)
     assert lines["Uid"].split() == lines["Gid"].split() == [str(USER)] * 4
     assert lines["Groups"].split() == [str(USER)]
@@ -231,10 +231,10 @@ def test_a_worker_that_hangs_is_given_up_and_killed(place: Path) -> None:
     give_to_user(place)
     stop = threading.Event()
     acts: list[tuple[Callable[[UserWorker], object], str]] = [
-        (lambda hand: hand.measure_source(str(place)), "was cancelled"),
-        (lambda hand: walked(hand, str(place)), "was cancelled"),
-        (lambda hand: hand.copy(str(place), str(place), "copy", job="7"), "was cancelled"),
-        (lambda hand: hand.destination_space(str(place)), "has not answered for 1 s"),
+        (lambda worker: worker.measure_source(str(place)), "was cancelled"),
+        (lambda worker: walked(worker, str(place)), "was cancelled"),
+        (lambda worker: worker.copy(str(place), str(place), "copy", job="7"), "was cancelled"),
+        (lambda worker: worker.destination_space(str(place)), "has not answered for 1 s"),
     ]
     for act, said in acts:
         with start_user_worker(USER, USER) as worker:
@@ -279,14 +279,14 @@ def write(worker: UserWorker, root: str, path: str, data: bytes, mode: int = 0o6
     worker.commit_files(root, [(new, path, mode, mtime_ns)])
 
 
-def test_brings_a_tree_home(hand: UserWorker, place: Path) -> None:
+def test_brings_a_tree_home(worker: UserWorker, place: Path) -> None:
     root = f"{place}/new/home"
-    assert hand.make_directories(root, ["", "d", "d/e"]) == [True, True, True]
-    assert hand.make_directories(root, ["", "d"]) == [False, False]
-    write(hand, root, "d/e/\udcff", b"data", mode=0o751)
-    hand.symlink(root, [("../x", "d/l", 5), ("again", "d/l", 6)], job="7")
-    hand.hardlink(root, [("d/e/\udcff", "d/hard"), ("d/e/\udcff", "d/hard")], job="7")
-    hand.finalize_directories(root, [("d/e", 0o500, 7), ("d", 0o2755, 8)])
+    assert worker.make_directories(root, ["", "d", "d/e"]) == [True, True, True]
+    assert worker.make_directories(root, ["", "d"]) == [False, False]
+    write(worker, root, "d/e/\udcff", b"data", mode=0o751)
+    worker.symlink(root, [("../x", "d/l", 5), ("again", "d/l", 6)], job="7")
+    worker.hardlink(root, [("d/e/\udcff", "d/hard"), ("d/e/\udcff", "d/hard")], job="7")
+    worker.finalize_directories(root, [("d/e", 0o500, 7), ("d", 0o2755, 8)])
     found = on_disk(Path(root))
     del found[b""]
     assert found == {
@@ -296,16 +296,16 @@ def test_brings_a_tree_home(hand: UserWorker, place: Path) -> None:
         b"d/hard": ("f", 0o751, 10**18, b"data"),
         b"d/l": ("l", 0o777, 6, b"again"),
     }
-    a, b, none = hand.file_facts(root, ["d/hard", "d/l", "none"])
+    a, b, none = worker.file_facts(root, ["d/hard", "d/l", "none"])
     assert a is not None
     assert b is not None
     assert (a.kind, a.nlink, a.size, b.kind, none) == ("f", 2, 4, "l", None)
     (place / "new/home/d/e").chmod(0o100)
-    hand.remove_tree(f"{place}/new", ["home", "home"])
+    worker.remove_tree(f"{place}/new", ["home", "home"])
     assert list((place / "new").iterdir()) == []
 
 
-def test_never_writes_through_a_link_nor_above_the_root(hand: UserWorker, place: Path) -> None:
+def test_never_writes_through_a_link_nor_above_the_root(worker: UserWorker, place: Path) -> None:
     (place / "outside").mkdir()
     (place / "outside" / "kept").write_text("kept")
     (place / "home").mkdir()
@@ -313,28 +313,28 @@ def test_never_writes_through_a_link_nor_above_the_root(hand: UserWorker, place:
     (place / "home" / "folder").symlink_to(place / "outside")
     give_to_user(place)
     root = str(place / "home")
-    write(hand, root, "link", b"new")
+    write(worker, root, "link", b"new")
     assert (place / "home" / "link").read_bytes() == b"new"
     assert not (place / "home" / "link").is_symlink()
     for path in ("folder/kept", "../outside/kept", "/etc/passwd", "a/../../outside/x", ".", "x//y"):
         with pytest.raises(UserWorkerError, match=r"Not a directory|not a path in"):
-            hand.create_files(root, [path], job="7")
+            worker.create_files(root, [path], job="7")
         with pytest.raises(UserWorkerError, match=r"Not a directory|not a path in"):
-            hand.remove_files(root, [path])
-    hand.remove_tree(root, ["folder"])
+            worker.remove_files(root, [path])
+    worker.remove_tree(root, ["folder"])
     assert (place / "outside" / "kept").read_text() == "kept"
-    ((_, fd),) = hand.create_files(root, ["left"], job="7")
+    ((_, fd),) = worker.create_files(root, ["left"], job="7")
     os.close(fd)
-    assert (hand.remove_unfinished(root, [""], job="8"), hand.remove_unfinished(root, [""], job="7")) == (0, 1)
+    assert (worker.remove_unfinished(root, [""], job="8"), worker.remove_unfinished(root, [""], job="7")) == (0, 1)
     with pytest.raises(UserWorkerError, match="Permission denied"):
-        hand.make_directories("/usr/burst-test", [""])
+        worker.make_directories("/usr/burst-test", [""])
 
 
-def test_a_folder_that_somebody_laid_in_wait_is_not_taken(place: Path, hand: UserWorker) -> None:
+def test_a_folder_that_somebody_laid_in_wait_is_not_taken(place: Path, worker: UserWorker) -> None:
     place.chmod(0o1777)
     parts = ["", "in", "out"]
     for _ in range(2):
-        hand.make_private_directories(f"{place}/7", parts)
+        worker.make_private_directories(f"{place}/7", parts)
     assert {stat.S_IMODE(p.stat().st_mode) for p in (place / "7", place / "7/in", place / "7/out")} == {0o700}
 
     def lay(name: str, mode: int, uid: int = OTHER) -> None:
@@ -349,18 +349,18 @@ def test_a_folder_that_somebody_laid_in_wait_is_not_taken(place: Path, hand: Use
         with pytest.raises(
             UserWorkerError, match=f"{place}/8/{name}.*uid {uid}'s with mode {mode:04o}.*remove it"
         ) as caught:
-            hand.make_private_directories(f"{place}/8", parts)
+            worker.make_private_directories(f"{place}/8", parts)
         assert caught.value.errno == errno.EPERM
     (place / "9").symlink_to(place / "7")
     with pytest.raises(UserWorkerError, match="Not a directory"):
-        hand.make_private_directories(f"{place}/9", parts)
+        worker.make_private_directories(f"{place}/9", parts)
     place.chmod(0o777)
     with pytest.raises(UserWorkerError, match="everybody can rename"):
-        hand.make_private_directories(f"{place}/10", parts)
+        worker.make_private_directories(f"{place}/10", parts)
     assert not (place / "10").exists()
 
 
-def test_moves_within_a_file_system_and_copies_to_another(hand: UserWorker, place: Path) -> None:
+def test_moves_within_a_file_system_and_copies_to_another(worker: UserWorker, place: Path) -> None:
     with user_folder(where="/dev/shm") as far:  # noqa: S108 - another file system
         for there, copied in ((place / "to", False), (far / "to", True)):
             tree = place / "from" / "out"
@@ -378,7 +378,7 @@ def test_moves_within_a_file_system_and_copies_to_another(hand: UserWorker, plac
             there.mkdir()
             (there / "out").mkdir()
             give_to_user(there)
-            moved = hand.move(str(place / "from"), "out", str(there), "out", job="7")
+            moved = worker.move(str(place / "from"), "out", str(there), "out", job="7")
             assert moved > 0
             assert on_disk(there / "out") == expected
             assert ((there / "out" / "sub" / "file").stat().st_ino == inode) is not copied
@@ -386,7 +386,7 @@ def test_moves_within_a_file_system_and_copies_to_another(hand: UserWorker, plac
             assert not tree.exists()
 
 
-def test_copies_a_source(hand: UserWorker, place: Path) -> None:
+def test_copies_a_source(worker: UserWorker, place: Path) -> None:
     (place / "data" / "sub").mkdir(parents=True)
     (place / "data" / "a").write_bytes(b"a")
     os.link(place / "data" / "a", place / "data" / "sub" / "b")
@@ -394,32 +394,32 @@ def test_copies_a_source(hand: UserWorker, place: Path) -> None:
     give_to_user(place)
     (place / "job").mkdir()
     give_to_user(place / "job")
-    assert hand.copy(f"{place}/data", f"{place}/job", "x", job="7") == 1
+    assert worker.copy(f"{place}/data", f"{place}/job", "x", job="7") == 1
     assert on_disk(place / "job" / "x") == on_disk(place / "data")
     assert (place / "job/x/a").stat().st_nlink == 2
-    assert hand.copy(f"{place}/data/a", f"{place}/job", "one", job="7") == 1
+    assert worker.copy(f"{place}/data/a", f"{place}/job", "one", job="7") == 1
     assert (place / "job/one").read_bytes() == b"a"
     (place / "data" / "no").write_bytes(b"root's")
     (place / "data" / "no").chmod(0o600)
     with pytest.raises(UserWorkerError, match=f"{place}/data/no: Permission denied"):
-        hand.copy(f"{place}/data", f"{place}/job", "y", job="7")
+        worker.copy(f"{place}/data", f"{place}/job", "y", job="7")
 
 
-def test_tells_of_room_and_of_what_it_cannot_do(hand: UserWorker, place: Path) -> None:
-    room = hand.destination_space(f"{place}/not/yet")
+def test_tells_of_room_and_of_what_it_cannot_do(worker: UserWorker, place: Path) -> None:
+    room = worker.destination_space(f"{place}/not/yet")
     assert room.writable
     assert not room.exists
     assert room.nearest == str(place)
     assert 0 < room.free_bytes < 1 << 60
-    assert not hand.destination_space("/etc").writable
+    assert not worker.destination_space("/etc").writable
     with start_user_worker(OTHER, OTHER) as other:
         assert not other.destination_space(str(place)).writable
     for number in range(50):
         (place / f"{number}").write_bytes(b"12")
-    found = hand.measure_source(str(place), entries=10)
+    found = worker.measure_source(str(place), entries=10)
     assert (found.entries, found.complete, found.size) == (10, False, 18)
     with pytest.raises(UserWorkerError, match="no absolute path"):
-        hand.measure_source("relative")
+        worker.measure_source("relative")
     with pytest.raises(UserWorkerError, match="different versions"):
-        hand._request({"do": "fly"})
+        worker._request({"do": "fly"})
     assert printable("a\nb\udcff") == "a\\nb\\xff"

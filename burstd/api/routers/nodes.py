@@ -101,6 +101,7 @@ class NodeViews:
             offer=offer.id,
             provider=offer.provider,
             instance=claim.instance_id,
+            opened=claim.in_service_from,
             price_per_hour=money_view(offer.price, offer.currency),
             cost=money_view(claim.cost(self._now), offer.currency),
             reserved=money_view(claim.reserved, offer.currency) if claim.reserved and details_visible else None,

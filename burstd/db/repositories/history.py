@@ -34,7 +34,7 @@ from burstd.domain.staging import StageState
 MAX_ENDED_JOBS = 200_000
 """So many rows stay at most, however long history is kept."""
 
-_CLAIM = ("created", "since", "launch_called", "billed_from", "billed_until", "opened")
+_CLAIM = ("created", "since", "launch_called", "billed_from", "billed_until", "in_service_from")
 _STAGING = ("created", "since", "staged", "estimated_ready")
 _TIMES = frozenset({*_CLAIM, *_STAGING})
 _REST = ((LAUNCH_REQUEST, "recorded"), (DRAINED_SLOT, "since"), (REMARK, "since"), (REMARK, "written"),

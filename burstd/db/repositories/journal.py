@@ -79,8 +79,8 @@ class JournaledKind(Generic[V]):
 
 
 def _implied_by_claim_state(claim: Claim, new: ClaimState, now: float) -> Mapping[str, Any]:
-    if new is ClaimState.IN_SERVICE and claim.opened is None:
-        return {"opened": now}
+    if new is ClaimState.IN_SERVICE and claim.in_service_from is None:
+        return {"in_service_from": now}
     ends_bill = new is ClaimState.GONE and claim.billed_from is not None and claim.billed_until is None
     return {"billed_until": now} if ends_bill else {}
 

@@ -168,7 +168,7 @@ def _claim(found: _UnknownMachine, cloud: CloudView, snapshot: Snapshot) -> Clai
         reason=f"instance {instance.id} has burstd's tag and is not on record: adopted{price}",
         jobs=tuple(job.id for job in jobs), users=users, accounts=accounts,
         batch=instance.batch, instance_id=instance.id, address=instance.address, launch_called=launched,
-        billed_from=launched, opened=snapshot.now if found.is_node else None, attempts=1,
+        billed_from=launched, in_service_from=snapshot.now if found.is_node else None, attempts=1,
     )  # fmt: skip
 
 

@@ -52,7 +52,7 @@ def _affordable(claim: Claim, jobs: Iterable[Job], snapshot: Snapshot) -> list[J
 
 def _unused(claim: Claim, snapshot: Snapshot) -> bool:
     """Before its first jobs run: what is left then covers no other job without a time limit."""
-    return claim.opened is None or any(claim.slot in names for names in snapshot.bound.values())
+    return claim.in_service_from is None or any(claim.slot in names for names in snapshot.bound.values())
 
 
 def reserve_used_up(claim: Claim, now: float) -> bool:
@@ -111,7 +111,7 @@ def dedicated_drain_reason(claim: Claim, view: SnapshotView) -> str:
 def ready_too_late(claim: Claim, view: SnapshotView) -> bool:
     """Whether what is reserved for a READY machine covered none of its jobs when it became ready: the boot was long."""
     waits = [job for job_id in claim.jobs if view.is_waiting(job_id) and (job := view.job(job_id)) is not None]
-    late = bool(claim.reserved) and claim.opened is None and bool(waits)
+    late = bool(claim.reserved) and claim.in_service_from is None and bool(waits)
     return late and not any(claim.budget_covers(job.time_limit_s + SHUTDOWN_S, claim.since) for job in waits)
 
 

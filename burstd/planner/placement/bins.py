@@ -278,7 +278,7 @@ def _claim_bin(claim: Claim, pool: Pool, node: Node | None, held: bool, factory:
     if node is None or node.cpus_allocated >= node.cpus or not node.up:
         return None
     return factory.node_bin(
-        node, BinKind.IN_SERVICE, max(node.last_busy, claim.opened or claim.since), claim.pool, claim
+        node, BinKind.IN_SERVICE, max(node.last_busy, claim.in_service_from or claim.since), claim.pool, claim
     )
 
 

@@ -14,7 +14,7 @@ from burstd.planner.offers.dedicated import dedicated_consumers
 from burstd.planner.offers.offers import OfferEvaluation, evaluate_offers
 from burstd.planner.placement.first_fit import StuckJobs, find_stuck_jobs
 
-_CLAIM = attrgetter("id", "pool", "slot", "state", "created", "since", "opened", "jobs", "gang")
+_CLAIM = attrgetter("id", "pool", "slot", "state", "created", "since", "in_service_from", "jobs", "gang")
 
 
 @dataclass(frozen=True, slots=True)

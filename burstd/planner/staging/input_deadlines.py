@@ -106,7 +106,7 @@ def boot_durations(snapshot: Snapshot) -> dict[str, list[float]]:
     for claim in snapshot.claims:
         if claim.gang or claim.pool in snapshot.runtime_state.boot_durations:
             continue
-        ready = claim.opened or (claim.since if claim.state is ClaimState.READY else None)
+        ready = claim.in_service_from or (claim.since if claim.state is ClaimState.READY else None)
         if ready is not None:
             found.setdefault(claim.pool, []).append(ready - claim.created)
     return found

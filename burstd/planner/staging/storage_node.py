@@ -130,7 +130,7 @@ def _step(claim: Claim, view: SnapshotView, node: StorageNodeView | None, tuning
         case S.READY:
             return [ChangeClaimState(claim.id, S.READY, S.IN_SERVICE, "in service as the storage node")]
         case S.IN_SERVICE if node is not None and not needed and not view.snapshot.paused:
-            idle = view.now - max(node.idle_since, claim.opened or claim.since)
+            idle = view.now - max(node.idle_since, claim.in_service_from or claim.since)
             if idle < node.idle_s:
                 return []
             return [

@@ -65,7 +65,7 @@ class StorageNodeNeeds:
         """When the next one is to be ended for want of need, in burstd's time."""
         by_pool = {node.pool.name: node for node in nodes if not node.start_reason and not node.keep_reason}
         ends = [
-            max(node.idle_since, claim.opened or claim.since) + node.idle_s
+            max(node.idle_since, claim.in_service_from or claim.since) + node.idle_s
             for claim in storage
             if claim.state is ClaimState.IN_SERVICE and (node := by_pool.get(claim.pool)) is not None
         ]

@@ -155,7 +155,7 @@ class CloudFleet:
     def put_in_service(self, machine: SimulatedMachine, now: float) -> None:
         """Slurm may put jobs on it; where it is for its own jobs only, those that are bound to it."""
         self._set_state(machine, ClaimState.IN_SERVICE, now)
-        machine.claim = replace(machine.claim, opened=now)
+        machine.claim = replace(machine.claim, in_service_from=now)
         self.idle[machine.claim.slot] = None
         if not machine.claim.dedicated:
             self._by_free[machine.free][machine.claim.slot] = None

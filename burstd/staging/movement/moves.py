@@ -357,7 +357,8 @@ def reachable_machines(claims: Collection[Claim]) -> dict[str, Claim]:
     return {
         claim.slot: claim
         for claim in claims
-        if claim.state in _REACHABLE_STATES or (claim.state is ClaimState.VALIDATING and claim.opened is not None)
+        if claim.state in _REACHABLE_STATES
+        or (claim.state is ClaimState.VALIDATING and claim.in_service_from is not None)
     }
 
 

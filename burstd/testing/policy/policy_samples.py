@@ -230,7 +230,7 @@ def _claim(slot: str, **fields: Any) -> Claim:
         instance_id=f"i-{slot}",
     )
     made = replace(base, **fields)
-    return replace(made, opened=made.since if made.state is ClaimState.IN_SERVICE else None)
+    return replace(made, in_service_from=made.since if made.state is ClaimState.IN_SERVICE else None)
 
 
 def _node(slot: str, *, up: bool, busy: bool) -> Node:

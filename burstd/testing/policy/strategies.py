@@ -181,7 +181,7 @@ def claims(draw: st.DrawFn, pool: Pool, slot: str, some: tuple[Offer, ...], wait
         jobs=tuple(dict.fromkeys(job.id for job in made_for)),
         users=tuple(dict.fromkeys(job.user for job in made_for)),
         gang=made_for[0].id if made_for and together else "",
-        opened=since if state is ClaimState.IN_SERVICE else None,
+        in_service_from=since if state is ClaimState.IN_SERVICE else None,
         launch_called=None if state is ClaimState.PLANNED else since - 40,
         billed_from=None if state is ClaimState.PLANNED else since - 40,
         accounts=tuple(dict.fromkeys(job.account for job in made_for if job.account)),

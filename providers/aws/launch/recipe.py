@@ -104,12 +104,12 @@ class LaunchRecipe:
 
 
 def batch_requests(cluster: str, settings: AwsSettings, specs: Sequence[LaunchSpec]) -> list[LaunchRequest]:
-    """The requests of the wishes, in their order, with ``batch`` and ``recipe``.
+    """The requests of the specs, in their order, with ``batch`` and ``recipe``.
 
     A gang is one batch, whatever its size, as far as its members are alike: it is all of them or none.
     """
     alike: dict[Any, list[LaunchSpec]] = {}
-    for spec in {wish.request.claim_id: wish for wish in specs}.values():
+    for spec in {spec.request.claim_id: spec for spec in specs}.values():
         asked = spec.request
         key = (asked.gang, asked.user_data, spec.image, spec.pools, spec.efa, spec.reservation and spec.reservation.id)
         alike.setdefault(key, []).append(spec)
@@ -121,7 +121,7 @@ def batch_requests(cluster: str, settings: AwsSettings, specs: Sequence[LaunchSp
             text = _recipe(cluster, settings, batch).to_text()
             token = batch[0].request.claim_id
             ready.update((w.request.claim_id, replace(w.request, batch=token, recipe=text)) for w in batch)
-    return [ready[wish.request.claim_id] for wish in specs]
+    return [ready[spec.request.claim_id] for spec in specs]
 
 
 def _recipe(cluster: str, settings: AwsSettings, batch: Sequence[LaunchSpec]) -> LaunchRecipe:
