@@ -210,7 +210,7 @@ class SlurmNodeValidator:
         return done.stdout
 
     def _connect(self, claim: Claim, console: Callable[[], str] | None) -> Shell:
-        _check_address(claim)
+        check_address(claim)
         open_shell = self._shells.get(claim.offer.provider)
         if open_shell is None:
             return self._ssh_session(claim, console)
@@ -273,7 +273,7 @@ class SlurmNodeValidator:
         return HostKeys(trust, keys)
 
 
-def _check_address(claim: Claim) -> None:
+def check_address(claim: Claim) -> None:
     """Whether it can be a machine's: a cloud says it, burstd goes there, and Slurm is told. Raises NodeRefused."""
     if not claim.address:
         return

@@ -37,7 +37,7 @@ def shown(key: str) -> str:
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Sshd]:
     """It is on this host, where no machine of a cloud may be."""
-    monkeypatch.setattr("burstd.node.validator._check_address", lambda _: None)
+    monkeypatch.setattr("burstd.node.validator.check_address", lambda _: None)
     with closing(Sshd()) as made:
         yield made
 

@@ -406,6 +406,19 @@ def start_worker_process(
     if worker_processes.count(uid) >= MAX_WORKERS_PER_USER:
         text = f"user {uid} has {MAX_WORKERS_PER_USER} user workers that have not ended: look for stopped processes"
         raise UserWorkerError("", errno.EAGAIN, text)
+    worker = make_client(*connect_worker(command, socket_path, min_uid, env))
+    try:
+        worker_processes.add(uid, worker.handshake(hello))
+    except BaseException:
+        worker.close()
+        raise
+    return worker
+
+
+def connect_worker(
+    command: Sequence[str], socket_path: Path | None, min_uid: int, env: Mapping[str, str]
+) -> tuple[socket.socket, subprocess.Popen[bytes] | None]:
+    """A connection to a new worker, as start_worker_process starts it, and the child. Raises UserWorkerError."""
     client_sock, worker_sock = None, None
     child: subprocess.Popen[bytes] | None = None
     try:
@@ -428,13 +441,7 @@ def start_worker_process(
     finally:
         if worker_sock is not None:
             worker_sock.close()
-    worker = make_client(client_sock, child)
-    try:
-        worker_processes.add(uid, worker.handshake(hello))
-    except BaseException:
-        worker.close()
-        raise
-    return worker
+    return client_sock, child
 
 
 def listening_socket(path: Path) -> Path:

@@ -22,7 +22,8 @@ import resource
 import socket
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from contextlib import suppress
+from typing import Any, NamedTuple, Protocol
 
 from burstd.transfer.privsep import descriptor_channel
 from burstd.transfer.privsep.descriptor_channel import ConnectionEnded
@@ -43,13 +44,32 @@ PrepareServer = Callable[[WorkerRequest], Callable[[socket.socket], None]]
 """Takes the first message, still as root, and gives what serves the user then. Raises OSError with a sentence."""
 
 
+class ServeConnection(Protocol):
+    """Serves a connection to its end. Raises ConnectionEnded."""
+
+    def __call__(self, sock: socket.socket, min_uid: int, *, accounts: bool) -> None:
+        """With the least uid that it is for, and whether the account database says what a user's groups are."""
+        ...
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Serves one connection; returns an exit status."""
     return run_worker(arguments, lambda _hello: lambda sock: WorkerServer(sock).serve())
 
 
 def run_worker(arguments: list[str] | None, prepare: PrepareServer) -> int:
-    """What every kind of worker does: takes a connection, becomes the user, and serves."""
+    """What the kinds of workers do that are their user's: takes a connection, becomes the user, and serves."""
+
+    def serve_user(sock: socket.socket, min_uid: int, *, accounts: bool) -> None:
+        serve = _become_user(sock, min_uid, prepare, accounts=accounts)
+        if serve is not None:
+            serve(sock)
+
+    return serve_connection(arguments, serve_user)
+
+
+def serve_connection(arguments: list[str] | None, serve: ServeConnection, name: str = "burstd-user-worker") -> int:
+    """What every kind of worker does: takes a connection, and serves it within limits; returns an exit status."""
     arguments_left = list(sys.argv[1:] if arguments is None else arguments)
     fd, min_uid, accounts = 3, 1000, False
     while arguments_left:
@@ -62,15 +82,13 @@ def run_worker(arguments: list[str] | None, prepare: PrepareServer) -> int:
             accounts = True
         else:
             sys.stderr.write(
-                "usage: burstd-user-worker [--fd N] [--min-uid UID] [--accounts]\nburstd starts it; it is no command.\n"
+                f"usage: {name} [--fd N] [--min-uid UID] [--accounts]\nburstd starts it; it is no command.\n"
             )
             return 2
     try:
         sock = socket.socket(fileno=fd)
     except OSError as error:
-        sys.stderr.write(
-            f"burstd-user-worker: descriptor {fd} is no connection: {error.strerror}. burstd or systemd start it.\n"
-        )
+        sys.stderr.write(f"{name}: descriptor {fd} is no connection: {error.strerror}. burstd or systemd start it.\n")
         return 2
     os.set_inheritable(fd, False)
     sock.setblocking(True)
@@ -81,12 +99,8 @@ def run_worker(arguments: list[str] | None, prepare: PrepareServer) -> int:
     sys.setrecursionlimit(20_000)
     os.umask(0o022)
     os.chdir("/")
-    try:
-        serve = _become_user(sock, min_uid, prepare, accounts=accounts)
-        if serve is not None:
-            serve(sock)
-    except ConnectionEnded:
-        pass
+    with suppress(ConnectionEnded):
+        serve(sock, min_uid, accounts=accounts)
     return 0
 
 
@@ -98,33 +112,62 @@ def _become_user(
     for fd in fds:
         os.close(fd)
     try:
-        uid, gid, groups = int(hello["uid"]), int(hello["gid"]), [int(g) for g in hello["groups"]]
-        home = str(hello.get("home") or "/")
-        if accounts and hello.get("gone"):
-            # No account says what groups are: whoever has left has none, and his number clears what it owns.
-            gid, groups = _NO_GROUP, []
-        elif accounts:
-            # Started by systemd as root for a caller who is not: the account database says what a user's groups are.
-            entry = pwd.getpwuid(uid)
-            gid, home = entry.pw_gid, entry.pw_dir
-            groups = os.getgrouplist(entry.pw_name, gid)
-            grp.getgrgid(gid)
-        if uid < min_uid:
-            raise PermissionError(errno.EPERM, f"uid {uid} is below {min_uid}: data of system accounts is not staged")
+        user = worker_user(hello, min_uid, accounts=accounts)
         serve = prepare(hello)
-        if os.geteuid() == 0:
-            os.setgroups(groups)
-            os.setresgid(gid, gid, gid)
-            os.setresuid(uid, uid, uid)
-        if os.getresuid() != (uid, uid, uid) or (uid != 0 and _can_become_root()):
-            raise PermissionError(errno.EPERM, f"this process cannot become uid {uid}: start it as root")
+        take_rights(user)
     except (KeyError, TypeError, ValueError, OSError) as error:
-        text = error.strerror if isinstance(error, OSError) else f"no such account, or no such request: {error}"
-        descriptor_channel.send(sock, {"error": text, "errno": getattr(error, "errno", 0) or errno.EINVAL, "path": ""})
+        refuse(sock, error)
         return None
-    os.environ["HOME"] = home
-    descriptor_channel.send(sock, {"ready": os.getpid(), "uid": uid})
+    os.environ["HOME"] = user.home
+    descriptor_channel.send(sock, {"ready": os.getpid(), "uid": user.uid})
     return serve
+
+
+class WorkerUser(NamedTuple):
+    """Whose worker it is."""
+
+    uid: int
+    gid: int
+    groups: list[int]
+    home: str
+
+
+def worker_user(hello: WorkerRequest, min_uid: int, *, accounts: bool) -> WorkerUser:
+    """Of the first message. ``accounts``: the account database says what the user's groups are, whatever it says.
+
+    Raises KeyError, TypeError, ValueError, OSError.
+    """
+    uid, gid, groups = int(hello["uid"]), int(hello["gid"]), [int(g) for g in hello["groups"]]
+    home = str(hello.get("home") or "/")
+    if accounts and hello.get("gone"):
+        # No account says what groups are: whoever has left has none, and his number clears what it owns.
+        gid, groups = _NO_GROUP, []
+    elif accounts:
+        # Started by systemd as root for a caller who is not.
+        entry = pwd.getpwuid(uid)
+        gid, home = entry.pw_gid, entry.pw_dir
+        groups = os.getgrouplist(entry.pw_name, gid)
+        grp.getgrgid(gid)
+    if uid < min_uid:
+        raise PermissionError(errno.EPERM, f"uid {uid} is below {min_uid}: data of system accounts is not staged")
+    return WorkerUser(uid, gid, groups, home)
+
+
+def take_rights(user: WorkerUser) -> None:
+    """Becomes the user, for good. Raises OSError."""
+    if os.geteuid() == 0:
+        os.setgroups(user.groups)
+        os.setresgid(user.gid, user.gid, user.gid)
+        os.setresuid(user.uid, user.uid, user.uid)
+    if os.getresuid() != (user.uid, user.uid, user.uid) or (user.uid != 0 and _can_become_root()):
+        raise PermissionError(errno.EPERM, f"this process cannot become uid {user.uid}: start it as root")
+
+
+def refuse(sock: socket.socket, error: Exception) -> None:
+    """Tells the other end why the first message is not served."""
+    text = error.strerror if isinstance(error, OSError) else f"no such account, or no such request: {error}"
+    path = error.filename if isinstance(error, OSError) and isinstance(error.filename, str) else ""
+    descriptor_channel.send(sock, {"error": text, "errno": getattr(error, "errno", 0) or errno.EINVAL, "path": path})
 
 
 def _can_become_root() -> bool:

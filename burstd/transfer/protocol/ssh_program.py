@@ -18,12 +18,13 @@ def ssh_argv(
     port: int = 22,
     ciphers: Sequence[str] = CIPHERS,
     timeout_s: float = 30.0,
+    connect_timeout_s: float | None = None,
     alias: str = "",
 ) -> list[str]:
     """The argument list that runs ``command`` on ``host``. It asks nothing, forwards nothing, trusts known hosts only.
 
     ``alias``: the name under which ``known_hosts_file`` has the host's keys, where it is another. The connection is
-    given up where ``host`` is silent for about ``timeout_s``.
+    given up where ``host`` is silent for about ``timeout_s``, or does not answer within ``connect_timeout_s``.
     """
     alive = max(1, round(timeout_s / 3))
     options = [
@@ -42,7 +43,7 @@ def ssh_argv(
         "ControlPath=none",
         "Compression=no",
         f"Ciphers={','.join(ciphers)}",
-        f"ConnectTimeout={max(1, round(timeout_s))}",
+        f"ConnectTimeout={max(1, round(timeout_s if connect_timeout_s is None else connect_timeout_s))}",
         f"ServerAliveInterval={alive}",
         "ServerAliveCountMax=3",
         "LogLevel=ERROR",

@@ -25,7 +25,10 @@ READY = b"ready"
 _PR_CAPBSET_DROP = 24
 # What root in a box must not do to the machine: load modules, set its clock, reach its memory, read its log.
 FORBIDDEN_CAPABILITIES = {"sys_module": 16, "sys_rawio": 17, "sys_time": 25, "syslog": 34}
-_DEVICES = {"null": (1, 3), "zero": (1, 5), "full": (1, 7), "random": (1, 8), "urandom": (1, 9), "tty": (5, 0)}
+_DEVICES = {
+    "null": (1, 3), "zero": (1, 5), "full": (1, 7), "random": (1, 8), "urandom": (1, 9), "tty": (5, 0),
+    "fuse": (10, 229),
+}  # fmt: skip
 _READ_ONLY = ("proc/sys", "proc/sysrq-trigger", "proc/irq", "proc/bus", "proc/fs")
 
 _libc = ctypes.CDLL(None, use_errno=True)

@@ -19,7 +19,7 @@ SUITES = ("bookworm", "trixie", "forky")
 PACKAGES = (
     "slurmctld", "slurmd", "slurm-client", "munge", "openssh-server", "openssh-client", "iproute2", "iputils-ping",
     "mount", "python3", "python3-venv", "cloud-init", "sudo", "rsync", "procps", "ca-certificates", "less", "vim-tiny",
-    "tini", "tzdata",
+    "sshfs", "tini", "tzdata",
 )  # fmt: skip
 # Nobody reads manuals in a box. Debian's policy wants the copyright files kept wherever packages are handed on; a
 # cache is not handed on, but they cost little.

@@ -1,0 +1,1 @@
+"""Users' trees of the site, live on the nodes on which they have jobs."""
