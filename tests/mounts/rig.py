@@ -12,6 +12,9 @@ from contextlib import contextmanager
 from decimal import Decimal
 from pathlib import Path
 
+from providers.sandbox.boxes.description import BoxFile
+from providers.sandbox.boxes.rootfs import ensure_rootfs
+
 from burstd.domain.claim import Cause, Claim, ClaimState
 from burstd.domain.cloud.offer import Offer
 from burstd.domain.mounts import MountedTree
@@ -22,10 +25,8 @@ from burstd.node.ssh.key_pair import ensure_ssh_key
 from burstd.node.validator import SlurmNodeValidator, ValidatorConfig
 from burstd.transfer.privsep.errors import Account
 from providers.sandbox.boxes.box import Box, BoxSpec
-from providers.sandbox.boxes.description import BoxFile
 from providers.sandbox.boxes.lab import Lab
 from providers.sandbox.boxes.network import LabNetwork
-from providers.sandbox.boxes.rootfs import ensure_rootfs
 from tests.node.conftest import on_network
 
 ADA = Account("ada", 61001, 61001, (61001, 61010), "/home/ada")
