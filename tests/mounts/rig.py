@@ -12,9 +12,6 @@ from contextlib import contextmanager
 from decimal import Decimal
 from pathlib import Path
 
-from providers.sandbox.boxes.description import BoxFile
-from providers.sandbox.boxes.rootfs import ensure_rootfs
-
 from burstd.domain.claim import Cause, Claim, ClaimState
 from burstd.domain.cloud.offer import Offer
 from burstd.domain.mounts import MountedTree
@@ -24,7 +21,9 @@ from burstd.node.ssh.host_keys import HostKeyFiles, HostKeyPolicy, HostKeys, par
 from burstd.node.ssh.key_pair import ensure_ssh_key
 from burstd.node.validator import SlurmNodeValidator, ValidatorConfig
 from burstd.transfer.privsep.errors import Account
+from providers.sandbox.boxes.boot.description import BoxFile
 from providers.sandbox.boxes.box import Box, BoxSpec
+from providers.sandbox.boxes.images.rootfs import ensure_rootfs
 from providers.sandbox.boxes.lab import Lab
 from providers.sandbox.boxes.network import LabNetwork
 from tests.node.conftest import on_network
