@@ -95,6 +95,29 @@ def what_is_packed_on_a_new_node_fits(snapshot: Snapshot) -> None:
         assert len(shares) <= 1 or not any(share.exclusive for share in shares)
 
 
+def users_that_share_no_node_share_none(snapshot: Snapshot) -> None:
+    """Neither on new nodes nor, of the jobs that are placed, on those that are there or come."""
+    jobs, found = queue(snapshot), make_target(snapshot, ())
+    on_node: dict[str, list[Job]] = {}
+    for want in (w for w in found.wants if w.cause is Cause.DEMAND):
+        for slot in want.slots:
+            on_node.setdefault(slot, []).extend(jobs[job] for job in want.jobs)
+    for job_id, names in found.placements.items():
+        for name in names if job_id in jobs else ():
+            on_node.setdefault(name, []).append(jobs[job_id])
+    for job in jobs.values():
+        for name in job.node_list if job.state in (JobState.RUNNING, JobState.CONFIGURING) else ():
+            on_node.setdefault(name, []).append(job)
+    placed = {slot for want in found.wants for slot in want.slots} | {
+        name for names in found.placements.values() for name in names
+    }
+    apart = {slot for pool in snapshot.pools.values() if pool.exclusive_user for slot in pool.slots}
+    for name in placed:
+        some = on_node.get(name, [])
+        if name in apart or any(job.exclusive_user for job in some):
+            assert len({job.user for job in some}) <= 1
+
+
 def every_waiting_job_of_a_burst_partition_is_told_why(snapshot: Snapshot) -> None:
     found = make_target(snapshot, CHAIN)
     burst = {partition for pool in snapshot.pools.values() for partition in pool.partitions}
@@ -167,6 +190,7 @@ PROMISES = (
     gangs_get_all_nodes_or_none,
     only_jobs_that_count_and_can_run_get_machines,
     what_is_packed_on_a_new_node_fits,
+    users_that_share_no_node_share_none,
     every_waiting_job_of_a_burst_partition_is_told_why,
     released_nodes_are_idle_and_nobodys,
     nothing_is_placed_beyond_what_there_is,

@@ -146,8 +146,8 @@ def test_the_plan_is_that_of_trying_every_task(monkeypatch: pytest.MonkeyPatch) 
     every = {number: {str(task) for task in range(20)} for number in "789"}
     made = Packer.__init__
 
-    def init(self: Packer, *args: object) -> None:
-        made(self, *args)  # type: ignore[arg-type]
+    def init(self: Packer, *args: object, **fields: object) -> None:
+        made(self, *args, **fields)  # type: ignore[arg-type]
         self.tracked_tasks = every
 
     monkeypatch.setattr(Packer, "__init__", init)

@@ -87,11 +87,12 @@ def row(**fields: str) -> str:
         ({"NumNodes": "1", "MaxNodes": "4", "NumTasks": "4"}, {"nodes": 1, "nodes_max": 4}),
         ({"NumTasks": "5", "NTPerNode": "2", "NumNodes": "3", "MaxNodes": "3"}, {"nodes": 3, "nodes_max": 3}),
         ({"tres_alloc": "cpu=2,node=2", "NumNodes": "2", "MaxNodes": "2"}, {"nodes": 2, "nodes_max": 2, "cpus": 2}),
-        # Whole nodes: before 26.05, and since.
-        ({"OverSubscribe": "NO"}, {"exclusive": True}),
-        ({"OverSubscribe": "USER"}, {"exclusive": False}),
-        ({"OverSubscribe": "NO", "Exclusive": "NO"}, {"exclusive": False}),
-        ({"OverSubscribe": "NO", "Exclusive": "NODE"}, {"exclusive": True}),
+        # Whole nodes, and nodes of one user: before 26.05, and since.
+        ({"OverSubscribe": "NO"}, {"exclusive": True, "exclusive_user": False}),
+        ({"OverSubscribe": "USER"}, {"exclusive": False, "exclusive_user": True}),
+        ({"OverSubscribe": "NO", "Exclusive": "NO"}, {"exclusive": False, "exclusive_user": False}),
+        ({"OverSubscribe": "NO", "Exclusive": "NODE"}, {"exclusive": True, "exclusive_user": False}),
+        ({"OverSubscribe": "NO", "Exclusive": "USER"}, {"exclusive": False, "exclusive_user": True}),
         ({"TimeLimit": "1-02:03:04", "RestartCnt": "2"}, {"time_limit_s": 93784.0, "restarts": 2}),
         ({}, {"requeue": True}),
         ({"Requeue": "0"}, {"requeue": False}),

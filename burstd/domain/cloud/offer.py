@@ -114,3 +114,5 @@ class Pool:
     partitions: tuple[str, ...]
     shape: Shape
     rules: tuple[OfferRule, ...] = ()
+    exclusive_user: bool = False
+    """A slot runs jobs of one user at a time: ExclusiveUser=YES of its partitions."""

@@ -87,6 +87,9 @@ class Job:
     constraint: str = ""
     """The feature expression as submitted: ``a100&nvme``, ``a|b``, ``[x*2&y*1]``."""
     exclusive: bool = False
+    """Whole nodes."""
+    exclusive_user: bool = False
+    """Nodes without jobs of other users: ``--exclusive=user``, or ExclusiveUser=YES of its first partition."""
     time_limit_s: float = 0.0
     start: float = 0.0
     """When it started, or Slurm's estimate for a pending one; 0 where there is none."""

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain, compress, count, repeat
-from operator import is_
+from operator import attrgetter, is_
 
 from burstd.domain.plugins.policy import Remark
 from burstd.domain.slurm.job import Job, JobState
@@ -94,6 +94,8 @@ class Demand:
     """When the next of those that do not count yet begins to, in burstd's time."""
     has_het_jobs: bool = False
     """There are het jobs among them."""
+    exclusive_partitions: frozenset[str] = frozenset()
+    """Partitions with jobs, or slots, that share no node between users."""
 
 
 def task_ids(text: str) -> Iterator[str]:
@@ -125,12 +127,12 @@ class DemandCache:
     """What need not be found out again of jobs that are the very same as at the last look."""
 
     def __init__(self) -> None:
-        self.reset(())
+        self.reset((), frozenset())
 
-    def reset(self, payers: Payers) -> None:
+    def reset(self, payers: Payers, exclusive_partitions: frozenset[str]) -> None:
         """Begins anew."""
         self.queue = PendingQueue[PendingJob | _NotCounted]()
-        self.requests = RequestIndex(payers)
+        self.requests = RequestIndex(payers, exclusive_partitions)
         self.unsettled: dict[int, PendingJob] = {}
         """By the job's identity, the asks of the last look that were none of its notes."""
         self.last_demand: Demand | None = None
@@ -165,10 +167,11 @@ class _QueueScan:
         self._components: dict[str, tuple[Job, ...]] | None = None
 
     def scan(self, payers: Payers) -> Demand:
-        requests = self._cache.requests
-        if self._now < self._cache.now or len(requests) > _MAX_REQUESTS or requests.payers != payers:
+        requests, exclusive = self._cache.requests, _exclusive_partitions(self._snapshot, self._slurm)
+        grouped_by = requests.payers, requests.exclusive_partitions
+        if self._now < self._cache.now or len(requests) > _MAX_REQUESTS or grouped_by != (payers, exclusive):
             # What counted by then need not count now.
-            self._cache.reset(payers)
+            self._cache.reset(payers, exclusive)
         self._cache.now = self._now
         queue, before = self._cache.queue, self._cache.unsettled
         same = queue.update(self._slurm.jobs, (self._pools, frozenset(self._data)))
@@ -191,7 +194,8 @@ class _QueueScan:
             found[at] = note
         pending_jobs = tuple([note for note in found if type(note) is PendingJob])
         out = [note.remarks for note in found if type(note) is _NotCounted] if len(pending_jobs) < len(found) else []
-        demand = Demand(pending_jobs, tuple(chain.from_iterable(out)), self._wake_at, self._components is not None)
+        remarks, het = tuple(chain.from_iterable(out)), self._components is not None
+        demand = Demand(pending_jobs, remarks, self._wake_at, het, exclusive)
         self._cache.last_demand = None if others else demand
         return demand
 
@@ -315,6 +319,15 @@ class _QueueScan:
             self._wake_at = min(self._wake_at, data.due)
             return data.wait_reason
         return ""
+
+
+_EXCLUSIVE_USER = attrgetter("exclusive_user")
+
+
+def _exclusive_partitions(snapshot: Snapshot, slurm: SlurmView) -> frozenset[str]:
+    pools = {partition for pool in snapshot.pools.values() if pool.exclusive_user for partition in pool.partitions}
+    jobs = compress(slurm.jobs, map(_EXCLUSIVE_USER, slurm.jobs))
+    return frozenset(pools.union(*(job.partitions for job in jobs)))
 
 
 def _same(some: tuple[Job, ...], others: tuple[Job, ...]) -> bool:

@@ -12,7 +12,7 @@ from burstd.planner.demand.job_requirements import NodeShare, ResourceRequiremen
 
 _KEY = attrgetter(
     "partitions", "nodes", "nodes_max", "cpus", "cpus_per_node", "memory_mib", "memory_per_cpu", "memory_whole",
-    "gres_per_node", "gres_per_job", "constraint", "exclusive", "excluded_nodes", "node_list",
+    "gres_per_node", "gres_per_job", "constraint", "exclusive", "exclusive_user", "excluded_nodes", "node_list",
 )  # fmt: skip
 Payers = tuple[tuple[str, frozenset[str]], ...]
 """The fields of jobs that say who pays (``account``, ``user``), and the names of those who pay apart; ``*``: all."""
@@ -49,6 +49,10 @@ class ResourceRequest:
     """What one node gives that takes all of it."""
     payer: tuple[str, ...] = ()
     """Whose machines these jobs may share; empty: anybody's."""
+    exclusive_user: bool = False
+    """They share no node with jobs of another user."""
+    users: frozenset[str] = frozenset({""})
+    """Their user, where it matters for the nodes that they may share; an empty name: it does not."""
     fits: dict[str, tuple[Pool, PoolFit | str]] = field(default_factory=dict)
     """By the pool's name what was worked out for it, or what one of its slots lacks."""
 
@@ -62,9 +66,10 @@ class ResourceRequest:
 class RequestIndex:
     """Sorts jobs into requests."""
 
-    def __init__(self, payers: Payers = ()) -> None:
-        """Jobs of different ``payers`` make different requests."""
+    def __init__(self, payers: Payers = (), exclusive_partitions: frozenset[str] = frozenset()) -> None:
+        """Jobs of different ``payers`` make different requests, and those of different users in these partitions."""
         self.payers = payers
+        self.exclusive_partitions = exclusive_partitions
         self._by_key: dict[tuple[object, ...], ResourceRequest] = {}
 
     def __len__(self) -> int:
@@ -74,6 +79,9 @@ class RequestIndex:
         """The job's request: the very same for jobs that ask for the same."""
         payer = tuple([self._payer(getattr(job, kind), names) for kind, names in self.payers])
         key = (_KEY(job), payer) if payer else _KEY(job)
+        user = ""
+        if self.exclusive_partitions and not self.exclusive_partitions.isdisjoint(job.partitions):
+            user, key = job.user, (key, job.user)
         found = self._by_key.get(key)
         if found is None:
             wanted = resource_requirements(job)
@@ -84,6 +92,8 @@ class RequestIndex:
                 frozenset(job.node_list),
                 wanted.share_per_node(1),
                 payer,
+                job.exclusive_user,
+                frozenset({user}),
             )
         return found
 

@@ -37,6 +37,8 @@ def request_text(job: Job) -> str:
         parts.append(f"constraint {job.constraint}")
     if job.exclusive:
         parts.append("whole nodes")
+    if job.exclusive_user:
+        parts.append("no node with jobs of other users")
     if job.tasks > 1:
         parts.append(f"{job.tasks} array tasks")
     if job.time_limit_s:

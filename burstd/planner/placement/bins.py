@@ -22,6 +22,8 @@ from burstd.domain.slurm.shape import Gres, Shape
 from burstd.domain.snapshot import SlurmView, Snapshot
 from burstd.planner.demand.gres import GresCounts, available_gres, has_gres, subtract_gres
 from burstd.planner.demand.job_requirements import NodeShare
+from burstd.planner.demand.request import ResourceRequest
+from burstd.planner.placement.node_users import NodeUsers
 
 
 class BinKind(IntEnum):
@@ -82,6 +84,10 @@ class Bin:
     """Of a new one the place in the queue of the first job that was placed on it."""
     payer: tuple[str, ...] = ()
     """Of a new one whose jobs alone may share it; empty: anybody's."""
+    users: frozenset[str] = frozenset()
+    """Of the jobs that are or were placed on it, where users matter for anything; an empty name: of an unknown one."""
+    exclusive_user: bool = False
+    """It takes no job of another user while it has any."""
     verdict: tuple[str, str] | None = None
     """Verdict and reason for a job that is placed on it alone, once they are known."""
 
@@ -93,6 +99,15 @@ class Bin:
             and (self.empty or not share.exclusive)
             and (not share.gres or has_gres(self.gres, share.gres))
         )
+
+    def admits_users(self, request: ResourceRequest) -> bool:
+        """True where the jobs on it and those of the request may share it, by their users."""
+        return not self.users or self.users == request.users or not (self.exclusive_user or request.exclusive_user)
+
+    def add_users(self, request: ResourceRequest) -> None:
+        """Notes that a job of the request is on it."""
+        self.users |= request.users
+        self.exclusive_user |= request.exclusive_user
 
     def shares_that_fit(self, share: NodeShare) -> int:
         """How many such shares fit."""
@@ -129,17 +144,22 @@ class BinCheckpoint:
     gres: GresCounts
     empty: bool
     used: bool
+    users: frozenset[str]
+    exclusive_user: bool
 
     @classmethod
     def save(cls, found: Bin) -> BinCheckpoint:
         """As it is now."""
-        return cls(found, found.cpus, found.memory_mib, found.gres, found.empty, found.used)
+        return cls(
+            found, found.cpus, found.memory_mib, found.gres, found.empty, found.used, found.users, found.exclusive_user
+        )
 
     def restore(self) -> None:
         """Gives it back. The last taken is to be undone first."""
         self.bin.cpus, self.bin.memory_mib, self.bin.gres, self.bin.empty, self.bin.used = (
             self.cpus, self.memory_mib, self.gres, self.empty, self.used,
         )  # fmt: skip
+        self.bin.users, self.bin.exclusive_user = self.users, self.exclusive_user
         if self.bin.bin_index is not None:
             self.bin.bin_index.reset_block(self.bin.position)
 
@@ -147,7 +167,9 @@ class BinCheckpoint:
 class BinFactory:
     """Parts that many bins share, so that bins are cheap to make."""
 
-    def __init__(self) -> None:
+    def __init__(self, users: Mapping[str, NodeUsers] | None = None) -> None:
+        """``users``: by node, those whose jobs it has."""
+        self._users = users or {}
         self._traits: dict[tuple[tuple[str, ...], frozenset[str]], NodeTraits] = {}
         self._gres: dict[tuple[tuple[Gres, ...], tuple[Gres, ...]], GresCounts] = {}
 
@@ -173,16 +195,22 @@ class BinFactory:
         shape = pool.shape
         return Bin(
             slot, kind, self.traits(pool.partitions, shape.features), shape.cpus, shape.memory_mib,
-            self.gres_counts(shape.gres), True, 0.0, pool.name, claim,
+            self.gres_counts(shape.gres), True, 0.0, pool.name, claim, exclusive_user=pool.exclusive_user,
         )  # fmt: skip
 
-    def node_bin(self, node: Node, kind: BinKind, free_since: float, pool: str = "", claim: Claim | None = None) -> Bin:
+    def node_bin(
+        self, node: Node, kind: BinKind, free_since: float, pool: Pool | None = None, claim: Claim | None = None
+    ) -> Bin:
         """A node with what runs there."""
-        return Bin(
+        found = Bin(
             node.name, kind, self.traits(node.partitions, node.features), node.cpus - node.cpus_allocated,
             node.memory_mib - node.memory_allocated_mib, self.gres_counts(node.gres, node.gres_used), not node.busy,
-            free_since, pool, claim,
+            free_since, pool.name if pool else "", claim, exclusive_user=pool is not None and pool.exclusive_user,
         )  # fmt: skip
+        there = self._users.get(node.name)
+        if there is not None:
+            found.users, found.exclusive_user = there.users, found.exclusive_user or there.exclusive_user
+        return found
 
 
 _NO_GRES = GresCounts()
@@ -202,11 +230,15 @@ class Capacity:
 
 
 def read_capacity(
-    snapshot: Snapshot, slurm: SlurmView, gangs: AbstractSet[str], dedicated: Mapping[str, Sequence[str]]
+    snapshot: Snapshot,
+    slurm: SlurmView,
+    gangs: AbstractSet[str],
+    dedicated: Mapping[str, Sequence[str]],
+    users: Mapping[str, NodeUsers],
 ) -> Capacity:
     """Reads the bins off a snapshot. ``gangs`` are the ids of the gangs that wait: their claims are theirs alone.
 
-    ``dedicated``: by claim, who may use its room.
+    ``dedicated``: by claim, who may use its room. ``users``: by node, those whose jobs it has.
     """
     burst_slots = {slot for pool in snapshot.pools.values() for slot in pool.slots}
     reserved_nodes = {
@@ -214,7 +246,7 @@ def read_capacity(
         for name in r.nodes
     }  # fmt: skip
     bound = {name: job for job, names in snapshot.bound.items() for name in names}
-    factory = BinFactory()
+    factory = BinFactory(users)
     others = slurm.nodes.keys() - burst_slots - reserved_nodes
     shared = [
         factory.node_bin(node, BinKind.SITE_NODE, node.last_busy)
@@ -278,7 +310,7 @@ def _claim_bin(claim: Claim, pool: Pool, node: Node | None, held: bool, factory:
     if node is None or node.cpus_allocated >= node.cpus or not node.up:
         return None
     return factory.node_bin(
-        node, BinKind.IN_SERVICE, max(node.last_busy, claim.in_service_from or claim.since), claim.pool, claim
+        node, BinKind.IN_SERVICE, max(node.last_busy, claim.in_service_from or claim.since), pool, claim
     )
 
 

@@ -111,9 +111,18 @@ class EquivalenceClass:
         return self.request.allows_node(name)
 
     def accepts_bin(self, found: Bin) -> bool:
-        """True where partition, features, name and who pays are right for a job of one node."""
+        """True where partition, features, name, users and who pays are right for a job of one node."""
         if found.payer and found.payer != self.request.payer:
             return False
+        if found.users and not found.admits_users(self.request):
+            return False
+        return self._accepts_place(found)
+
+    def kept_off_by_users(self, found: Bin) -> bool:
+        """True where nothing but the users of its jobs keeps a job of one node off the bin."""
+        return not found.admits_users(self.request) and self._accepts_place(found)
+
+    def _accepts_place(self, found: Bin) -> bool:
         known = self._accepted.get(found.traits)
         if known is None:
             matches = self.requirements.constraint.met_by_one_node

@@ -40,8 +40,11 @@ class PlacementOutcome:
 class Packer:
     """The bins while they are filled."""
 
-    def __init__(self, stuck_jobs: StuckJobs, capacity: Capacity, waiting: AbstractSet[str]) -> None:
-        """``waiting`` are the ids of the jobs that count."""
+    def __init__(
+        self, stuck_jobs: StuckJobs, capacity: Capacity, waiting: AbstractSet[str], *, users_matter: bool
+    ) -> None:
+        """``waiting`` are the ids of the jobs that count; ``users_matter``: some share no node with other users."""
+        self.users_matter = users_matter
         self.reserved: Mapping[str, list[Bin]] = capacity.reserved
         self.site_nodes = BinIndex([found for found in capacity.shared if found.kind is BinKind.SITE_NODE])
         """Nodes of the site on which a job starts at once."""
@@ -92,6 +95,8 @@ class Packer:
                 return None
             found = fresh
         found.allocate(share)
+        if self.users_matter:
+            found.add_users(job_class.request)
         if found.kind is BinKind.NEW:
             found.jobs.append(job)
         return found
@@ -129,6 +134,7 @@ class Packer:
             while count and outcome.tasks_left and not self.is_stuck_on(job, found, outcome):
                 times = min(count, outcome.tasks_left)
                 found.allocate(share, times)
+                found.add_users(job_class.request)
                 self._record(found, job, times, outcome)
                 count = found.shares_that_fit(share)
             if not outcome.tasks_left:

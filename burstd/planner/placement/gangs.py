@@ -70,6 +70,7 @@ def assign_gang(packer: Packer, gang: str, members: Sequence[GangMember]) -> Pla
                 bins.append(at)
             checkpoints.append(BinCheckpoint.save(at))
             at.allocate(found.share)
+            at.add_users(job_class.request)
     outcome.new = bins
     outcome.tasks_left = 0
     if bins:
@@ -160,17 +161,23 @@ def _candidate_nodes(
 
 def _bin_filter(attempt: _LayoutAttempt, node_group: NodeGroup) -> Callable[[Bin], bool]:
     """Tells of a bin with room whether it may be taken."""
-    partition, excluded, matches = (
+    partition, excluded, matches, request = (
         attempt.layout.partition,
         attempt.job_class.excluded_nodes,
         node_group.expression.holds,
+        attempt.job_class.request,
     )
 
     def accepts(found: Bin) -> bool:
         # What this plan fills for others is theirs, and so is a claim on its way that others wait for.
         if found.kind is BinKind.NEW:
             return False
-        return partition in found.traits.partitions and found.name not in excluded and matches(found.traits.features)
+        return (
+            partition in found.traits.partitions
+            and found.name not in excluded
+            and matches(found.traits.features)
+            and found.admits_users(request)
+        )
 
     return accepts
 

@@ -13,6 +13,7 @@ from burstd.domain.snapshot import SlurmView, Snapshot
 from burstd.planner.offers.dedicated import dedicated_consumers
 from burstd.planner.offers.offers import OfferEvaluation, evaluate_offers
 from burstd.planner.placement.first_fit import StuckJobs, find_stuck_jobs
+from burstd.planner.placement.node_users import NodeUsers, node_users
 
 _CLAIM = attrgetter("id", "pool", "slot", "state", "created", "since", "in_service_from", "jobs", "gang")
 
@@ -30,6 +31,8 @@ class PlacementInputs:
     held_slots: frozenset[str]
     bound: Mapping[str, frozenset[str]]
     dedicated: Mapping[str, tuple[str, ...]]
+    node_users: Mapping[str, NodeUsers]
+    exclusive_partitions: frozenset[str]
     stuck_jobs: StuckJobs
     interruptions: Mapping[str, frozenset[int]]
     spot_interruptions: int
@@ -41,20 +44,26 @@ class PlacementInputs:
         return (
             (self.spot_interruptions, self.held_slots, self.reserved, self.stuck_jobs)
             == (other.spot_interruptions, other.held_slots, other.reserved, other.stuck_jobs)
+            and self.exclusive_partitions == other.exclusive_partitions
             and self.bound == other.bound
             and self.dedicated == other.dedicated
             and self.interruptions == other.interruptions
             and self.evaluations == other.evaluations
             and self.pools == other.pools
             and self.nodes == other.nodes
+            and self.node_users == other.node_users
             and _alike(self.claims, other.claims)
         )
 
 
 def placement_inputs(
-    snapshot: Snapshot, slurm: SlurmView, spot_interruptions: int, previous: PlacementInputs | None
+    snapshot: Snapshot,
+    slurm: SlurmView,
+    spot_interruptions: int,
+    exclusive_partitions: frozenset[str],
+    previous: PlacementInputs | None,
 ) -> PlacementInputs:
-    """The world of a snapshot."""
+    """The world of a snapshot. ``exclusive_partitions`` are Demand's."""
     clouds = {name: cloud.offers for name, cloud in snapshot.clouds.items()}
     evaluated_from = (snapshot.pools, snapshot.images, clouds)
     if previous is not None and not snapshot.breakers and evaluated_from == previous.evaluated_from:
@@ -75,6 +84,8 @@ def placement_inputs(
         held_slots=snapshot.drained_slots,
         bound=snapshot.bound,
         dedicated=dedicated_consumers(snapshot, slurm),
+        node_users=node_users(slurm, exclusive_partitions),
+        exclusive_partitions=exclusive_partitions,
         stuck_jobs=find_stuck_jobs(snapshot),
         interruptions=snapshot.interruptions,
         spot_interruptions=spot_interruptions,

@@ -54,7 +54,8 @@ def placement_target(
         why = f"cannot read Slurm: {snapshot.slurm.error}"
         return Target(offers=offers, remarks=(Remark("placement", "slurm", "wait", why),))
     last = cache.last if cache is not None else None
-    inputs = placement_inputs(snapshot, snapshot.slurm, spot_interruptions, last.inputs if last is not None else None)
+    previous = last.inputs if last is not None else None
+    inputs = placement_inputs(snapshot, snapshot.slurm, spot_interruptions, demand.exclusive_partitions, previous)
     if last is not None and inputs.equivalent_to(last.inputs):
         last.inputs = inputs
         changes = sequence_changes(last.pending_jobs, demand.pending_jobs)
@@ -94,9 +95,13 @@ class Placement:
         """Places every pending job."""
         self.pending_jobs = demand.pending_jobs
         self._count_classes(demand)
-        self._capacity = read_capacity(self._snapshot, self._slurm, self._waiting_gangs(demand), self.inputs.dedicated)
+        inputs = self.inputs
+        self._capacity = read_capacity(
+            self._snapshot, self._slurm, self._waiting_gangs(demand), inputs.dedicated, inputs.node_users
+        )
         self.free_slots = self._capacity.free_slots
-        self._packer = Packer(self.inputs.stuck_jobs, self._capacity, self._waiting(demand))
+        users_matter = bool(inputs.exclusive_partitions)
+        self._packer = Packer(inputs.stuck_jobs, self._capacity, self._waiting(demand), users_matter=users_matter)
         self._verdicts = VerdictWriter(self._snapshot, self.inputs.evaluations, self._classes, self._packer)
         on_new_node = self._assign_all(demand.pending_jobs)
         for pending, found in on_new_node if self._spot_interruptions else ():

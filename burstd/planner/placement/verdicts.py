@@ -33,6 +33,7 @@ class VerdictWriter:
         classes: EquivalenceClasses,
         packer: Packer,
     ) -> None:
+        self._pools = snapshot.pools
         self._evaluations = evaluations
         self._classes = classes
         self._packer = packer
@@ -114,6 +115,29 @@ class VerdictWriter:
         return verdict, f"the components start together, and {pending.jobs[worst].id} cannot: {reason}"
 
     def _make_rejection(self, job_class: EquivalenceClass) -> tuple[str, str]:
+        verdict, reason = self._rejection_by_room(job_class)
+        users = self._other_users(job_class) if verdict == "wait" and self._packer.users_matter else ""
+        return verdict, f"{reason}; {users}" if users else reason
+
+    def _other_users(self, job_class: EquivalenceClass) -> str:
+        """The first node that has room, and that the job cannot share with those who use it; empty: there is none."""
+        pools = job_class.eligible_pools
+        share = pools[0].share if job_class.is_gang and pools else job_class.request.single_node_share
+        for index in self._packer.indexes:
+            at = index.find(0, share, job_class.kept_off_by_users)
+            if at < len(index.bins):
+                return self._users_text(index.bins[at], job_class)
+        return ""
+
+    def _users_text(self, found: Bin, job_class: EquivalenceClass) -> str:
+        names = sorted(found.users)
+        who = "others" if "" in names else f"user{'s' if len(names) > 1 else ''} {' and '.join(names)}"
+        pool = self._pools.get(found.pool)
+        shared = [p for p in job_class.partitions if pool is not None and pool.exclusive_user and p in pool.partitions]
+        what = f"partition {shared[0]} shares" if shared else "--exclusive=user and ExclusiveUser=YES share"
+        return f"node {found.name} {'is for' if found.used else 'runs'} jobs of {who}; {what} no node between users"
+
+    def _rejection_by_room(self, job_class: EquivalenceClass) -> tuple[str, str]:
         if job_class.requirements.constraint.problem:
             return "impossible", job_class.requirements.constraint.problem
         if not job_class.eligible_pools:

@@ -181,6 +181,7 @@ def _parse_job(f: Mapping[str, str], translate: Callable[[float], float], exclud
         gres_per_job=per_job,
         constraint=text_or_empty(f["Feature"]),
         exclusive=_exclusive(f),
+        exclusive_user=(f["Exclusive"] or f["OverSubscribe"]) == "USER",
         time_limit_s=parse_duration(f["TimeLimit"]),
         start=parse_timestamp(f["StartTime"], translate),
         end=parse_timestamp(f["EndTime"], translate),

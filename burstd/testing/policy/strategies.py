@@ -64,7 +64,8 @@ def pools(draw: st.DrawFn) -> dict[str, Pool]:
     for name in draw(st.sampled_from((("cpu",), ("cpu", "gpu"), ("cpu", "gpu", "big")))):
         slots = tuple(f"{name}-{n}" for n in range(1, draw(st.sampled_from((4, 8, 6, 2, 1))) + 1))
         partitions = draw(st.sampled_from((("burst",), ("burst", "gpu"), ("burst",), ("gpu",))))
-        found[name] = Pool(name, slots, partitions, draw(shapes), tuple(draw(st.lists(rules, min_size=1, max_size=3))))
+        allowed = tuple(draw(st.lists(rules, min_size=1, max_size=3)))
+        found[name] = Pool(name, slots, partitions, draw(shapes), allowed, exclusive_user=draw(st.integers(0, 3)) == 0)
     return found
 
 
@@ -113,6 +114,7 @@ def jobs(draw: st.DrawFn, number: int = 1) -> Job:
         gres_per_job=draw(st.sampled_from((*((),) * 8, (Gres("gpu", "", 4),)))),
         constraint=draw(st.sampled_from(("",) * 10 + CONSTRAINTS)),
         exclusive=draw(st.integers(0, 5)) == 0,
+        exclusive_user=draw(st.integers(0, 9)) == 0,
         eligible=NOW + draw(st.sampled_from((-60.0,) * 9 + (0.0, 600.0))),
         excluded_nodes=draw(st.sampled_from((*((),) * 6, ("cpu-1", "gpu-1")))),
         node_list=draw(st.sampled_from((*((),) * 12, ("cpu-2",), ("op-1",)))),

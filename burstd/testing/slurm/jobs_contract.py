@@ -16,7 +16,18 @@ from burstd.testing.slurm.slurm_tests import SlurmTests
 
 V100 = (Gres("gpu", "v100", 2),)
 ASKED: Sequence[tuple[str, dict[str, Any]]] = (
-    ("", {"nodes": 1, "cpus": 1, "gres_per_node": (), "gres_per_job": (), "exclusive": False, "time_limit_s": 0}),
+    (
+        "",
+        {
+            "nodes": 1,
+            "cpus": 1,
+            "gres_per_node": (),
+            "gres_per_job": (),
+            "exclusive": False,
+            "exclusive_user": False,
+            "time_limit_s": 0,
+        },
+    ),
     ("-J $'a|b\\nc é \\x1f' --comment=$'x|y\\tz'", {"name": "a|b\nc é \x1f", "comment": "x|y\tz"}),
     ("--array=0-9999%7", {"tasks": 10_000, "tasks_limit": 7, "array_tasks": "0-9999"}),
     ("--array=1-10:3,15", {"tasks": 5, "tasks_limit": 0}),
@@ -32,8 +43,8 @@ ASKED: Sequence[tuple[str, dict[str, Any]]] = (
     ("--mem=500", {"memory_mib": 500, "memory_per_cpu": False}),
     ("-n3 --mem-per-cpu=100", {"memory_mib": 100, "memory_per_cpu": True, "cpus": 3}),
     ("--gpus-per-node=2 --mem-per-gpu=300", {"memory_mib": 600, "memory_per_cpu": False}),
-    ("--exclusive", {"exclusive": True}),
-    ("--exclusive=user", {"exclusive": False}),
+    ("--exclusive", {"exclusive": True, "exclusive_user": False}),
+    ("--exclusive=user", {"exclusive": False, "exclusive_user": True}),
     ("-C 'cloud&cloud'", {"constraint": "cloud&cloud"}),
     ("-w {0} -x {1},{2}", {"node_list": ("{0}",), "excluded_nodes": ("{1}", "{2}")}),
     ("-L solver:1", {"licenses": "solver:1"}),
