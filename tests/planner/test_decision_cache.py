@@ -77,6 +77,7 @@ def change(data: st.DataObject, snapshot: Snapshot, _plan: Plan) -> Snapshot:
                     {"reason": "BeginTime"}, {"priority": 9}, {"dependency": "afterok:9(unfulfilled)"},
                     {"state": JobState.RUNNING}, {"state": JobState.PENDING}, {"eligible": snapshot.now + 20},
                     {"cpus": 2}, {"tasks_limit": 1}, {"comment": "x"}, {"user": "bob"}, {"account": "lab"},
+                    {"exclusive_user": True},
                 )
             )
         )  # fmt: skip

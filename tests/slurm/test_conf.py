@@ -149,6 +149,68 @@ def test_staging_needs_its_plugin() -> None:
     assert (found.subject, found.wanted, found.found) == ("BurstBufferType", "burst_buffer/lua", "not set")
 
 
+SOLO_CPU = replace(CPU, exclusive_user=True)
+
+
+def test_a_partition_whose_nodes_run_jobs_of_one_user_at_a_time() -> None:
+    lines = slurm_conf_fragment([GPU, SOLO_CPU], OPTIONS).splitlines()
+    assert "PartitionName=burst Nodes=cpu1,gpu[01-10] ExclusiveUser=YES MaxTime=INFINITE State=UP" in lines
+    assert "PartitionName=gpu Nodes=gpu[01-10] MaxTime=INFINITE State=UP" in lines
+
+
+@pytest.mark.parametrize(
+    ("fields", "found"),
+    [
+        ({"ExclusiveUser": "NO"}, ["ExclusiveUser=NO"]),
+        ({"Exclusive": "NO"}, ["Exclusive=NO"]),
+        ({"Exclusive": "TOPO"}, ["Exclusive=TOPO"]),
+        ({"ExclusiveUser": "YES"}, []),
+        ({"Exclusive": "USER"}, []),
+        ({"ExclusiveUser": "NO", "OverSubscribe": "EXCLUSIVE"}, []),
+        ({"Exclusive": "NODE"}, []),
+    ],
+)
+def test_a_partition_that_mixes_users_is_named(fields: dict[str, str], found: list[str]) -> None:
+    partitions = {**MATCHING_SLURM.partitions, "burst": {**MATCHING_SLURM.partitions["burst"], **fields}}
+    running = replace(MATCHING_SLURM, partitions=partitions)
+    findings = compare_slurm_conf([GPU, SOLO_CPU], OPTIONS, running)
+    assert [(f.subject, f.wanted, f.found, f.recommended) for f in findings] == [
+        ("partition burst", "ExclusiveUser=YES", text, False) for text in found
+    ]
+
+
+OWN_PROLOG = "/opt/burstd/bin/burstd-prolog"
+
+
+@pytest.mark.parametrize(
+    ("lines", "found"),
+    [
+        # Up to one line, and since Slurm takes several.
+        ("PrologSlurmctld = (null)", ("not set", False)),
+        ("", ("not set", False)),
+        (f"PrologSlurmctld = {OWN_PROLOG}", None),
+        ("PrologSlurmctld = /usr/bin/burstd-prolog", None),
+        ("PrologSlurmctld = /site/prolog", ("/site/prolog", True)),
+        (f"PrologSlurmctld[0] = /site/prolog\nPrologSlurmctld[1] = {OWN_PROLOG}", None),
+        ("PrologSlurmctld[0] = /a\nPrologSlurmctld[1] = /b", ("/a, /b", True)),
+    ],
+)
+def test_shown_trees_need_the_prolog(lines: str, found: tuple[str, bool] | None) -> None:
+    running = replace(MATCHING_SLURM, config=parse_config(f"{CONFIG}{lines}\n"))
+    assert compare_slurm_conf([GPU, CPU], OPTIONS, running) == []
+    findings = compare_slurm_conf([GPU, CPU], replace(OPTIONS, prolog=True), running)
+    assert [(f.subject, f.found, f.recommended) for f in findings] == ([("PrologSlurmctld", *found)] if found else [])
+    for finding in findings:
+        assert OWN_PROLOG in finding.remedy
+        several = "[" in lines
+        assert finding.remedy.startswith("add the line PrologSlurmctld=") is several
+
+
+def test_the_line_for_the_prolog() -> None:
+    assert f"PrologSlurmctld={OWN_PROLOG}" in slurm_conf_fragment([CPU], replace(OPTIONS, prolog=True)).splitlines()
+    assert "PrologSlurmctld" not in slurm_conf_fragment([CPU], OPTIONS)
+
+
 def test_old_versions_hide_slots_without_machines() -> None:
     old = changed("SLURM_VERSION", "22.05.8")
     (found,) = compare_slurm_conf([GPU, CPU], OPTIONS, old)

@@ -10,7 +10,7 @@ from pathlib import Path
 from burstd.domain.errors import SchedulerUnavailable
 from burstd.slurm.commands.run import SlurmCommands
 
-_LINE = re.compile(r"^(\w[\w-]*)\s*=\s?(.*)$", re.MULTILINE)
+_LINE = re.compile(r"^(\w[\w-]*(?:\[\d+\])?)\s*=\s?(.*)$", re.MULTILINE)
 _VERSION = re.compile(r"(\d+)\.(\d+)\.(\d+)")
 _UID = re.compile(r".*\((\d+)\)$")
 
@@ -25,7 +25,7 @@ class ControllerConfig:
 
 
 def parse_config(text: str) -> dict[str, str]:
-    """The settings in the output of ``scontrol show config``, by name."""
+    """The settings in ``scontrol show config``, by name: ``PrologSlurmctld[0]`` where there may be several."""
     return {key: value.strip() for key, value in _LINE.findall(text)}
 
 

@@ -11,7 +11,14 @@ from burstd.slurm.commands import nodes
 from burstd.slurm.commands.controller import parse_config, slurmctld_version
 from burstd.slurm.commands.parsing import expand_hosts, parse_count, parse_records, text_or_empty
 from burstd.slurm.commands.run import SlurmCommands
-from burstd.slurm.config.render import SlurmConfOptions, SlurmConfSetting, node_line, required_settings
+from burstd.slurm.config.render import (
+    PROLOG,
+    SlurmConfOptions,
+    SlurmConfSetting,
+    exclusive_user_partitions,
+    node_line,
+    required_settings,
+)
 from burstd.slurm.hostlist import compress
 
 SHOW_PARTITIONS = ("scontrol", "--all", "--oneliner", "show", "partition")
@@ -61,7 +68,7 @@ def compare_slurm_conf(
     """Every difference, those that break something first. The version is the running one's."""
     known = replace(options, version=slurmctld_version(running.config) or options.version)
     found = [
-        *(f for setting in required_settings(pools, known) for f in _setting(setting, running)),
+        *(f for s in required_settings(pools, known) for f in (_prolog if s.name == PROLOG else _setting)(s, running)),
         *_selection(pools, running),
         *(f for pool in pools for f in _nodes(pool, running)),
         *_partitions(pools, running),
@@ -92,6 +99,35 @@ def _setting(setting: SlurmConfSetting, running: RunningSlurm) -> Iterator[Slurm
         )
 
 
+def _prolog(setting: SlurmConfSetting, running: RunningSlurm) -> Iterator[SlurmConfFinding]:
+    """Newer versions of Slurm name every line; what a program of the site's own calls, nothing tells."""
+    wanted, values = setting.values[0], [text_or_empty(running.config.get(PROLOG, ""))]
+    several = [value for name, value in running.config.items() if name.startswith(f"{PROLOG}[")]
+    there = [value for value in (*values, *several) if text_or_empty(value)]
+    program = wanted.rpartition("/")[2]
+    if not there:
+        remedy = f"set {setting.line} and run scontrol reconfigure"
+        yield SlurmConfFinding(PROLOG, wanted, "not set", "jobs start before the trees of [mounts] are there", remedy)
+    elif not any(_program(value) == program for value in there):
+        remedy = f"let {there[0]} call {wanted}, and fail where it fails"
+        if several:
+            remedy = f"add the line {setting.line}, or {remedy}"
+        yield SlurmConfFinding(
+            PROLOG,
+            f"{wanted}, or a program that calls it",
+            ", ".join(there),
+            f"burstctl check cannot tell whether {there[0]} calls {program}; without it jobs start before the trees "
+            "of [mounts] are there",
+            remedy,
+            recommended=True,
+        )
+
+
+def _program(path: str) -> str:
+    """Its name, in whichever folder it lies."""
+    return path.rpartition("/")[2]
+
+
 def _key_and_value(text: str) -> tuple[str, str]:
     name, _, value = text.strip().partition("=")
     return name, value
@@ -108,8 +144,7 @@ def _value_matches(name: str, wanted: str, found: str) -> bool:
     if name in _AT_MOST:
         return found.isdecimal() and parse_count(found) <= parse_count(wanted)
     if name.endswith("Program"):
-        # In whichever folder it lies.
-        return found.rpartition("/")[2] == wanted.rpartition("/")[2]
+        return _program(found) == _program(wanted)
     return found == wanted
 
 
@@ -223,6 +258,14 @@ def _partitions(pools: Sequence[Pool], running: RunningSlurm) -> Iterator[SlurmC
                 "no job of the partition starts",
                 f"scontrol update partitionname={name} state=up",
             )
+        if name in exclusive_user_partitions(pools) and not _keeps_users_apart(fields):
+            yield SlurmConfFinding(
+                f"partition {name}",
+                "ExclusiveUser=YES",
+                next((f"{key}={fields[key]}" for key in ("ExclusiveUser", "Exclusive") if key in fields), "not set"),
+                "Slurm starts jobs of different users on one node, and each finds the other's trees of [mounts] there",
+                "add ExclusiveUser=YES to the PartitionName line and run scontrol reconfigure",
+            )
         idle = fields.get("SuspendTime", "")
         if parse_count(idle) and not _value_matches("SuspendTime", "31536000", idle):
             yield SlurmConfFinding(
@@ -232,3 +275,12 @@ def _partitions(pools: Sequence[Pool], running: RunningSlurm) -> Iterator[SlurmC
                 "slurmctld powers down nodes that burstd still uses",
                 "remove SuspendTime from the PartitionName line",
             )
+
+
+def _keeps_users_apart(fields: Mapping[str, str]) -> bool:
+    """Since 26.05 ``Exclusive`` tells; before, ``ExclusiveUser``, or ``OverSubscribe`` where jobs get whole nodes."""
+    return (
+        fields.get("Exclusive") in ("USER", "NODE")
+        or fields.get("ExclusiveUser") == "YES"
+        or fields.get("OverSubscribe") == "EXCLUSIVE"
+    )

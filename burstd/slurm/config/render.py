@@ -10,6 +10,8 @@ from burstd.slurm.hostlist import compress
 
 YEAR_S = 31_536_000
 """SuspendTime: long enough that slurmctld never powers a node down by itself, yet power saving is on."""
+PROLOG = "PrologSlurmctld"
+"""Runs on the head before each job; newer versions take several lines of it."""
 CLOUD_NODES_SHOWN_SINCE = (23, 2, 0)
 """From this version on powered-down CLOUD nodes are always shown."""
 
@@ -18,10 +20,11 @@ CLOUD_NODES_SHOWN_SINCE = (23, 2, 0)
 class SlurmConfOptions:
     """What the fragment is made from, beside the pools. Times in seconds.
 
-    ``version`` is slurmctld's. ``programs`` are the folder with burstd-resume, burstd-suspend and burstd-resumefail.
+    ``version`` is slurmctld's. ``programs`` are the folder with burstd-resume, burstd-suspend and their like.
     ``keep_partitions`` are partitions of machines of the site's own, which power saving must leave alone.
     ``devices`` gives, for a GRES name, the device files of gres.conf with ``{}`` for the range of numbers.
     ``configless``: nodes get their configuration from slurmctld. ``staging``: burstd stages the data of jobs.
+    ``prolog``: burstd shows trees of the site on its nodes before jobs start.
     """
 
     version: tuple[int, int, int] = (22, 5, 0)
@@ -32,6 +35,7 @@ class SlurmConfOptions:
     devices: Mapping[str, str] = field(default_factory=lambda: {"gpu": "/dev/nvidia{}"})
     configless: bool = False
     staging: bool = False
+    prolog: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +134,14 @@ def required_settings(pools: Sequence[Pool], options: SlurmConfOptions) -> tuple
                 "beside slurm.conf before slurmctld is restarted",
             )
         )
+    if options.prolog:
+        found.append(
+            SlurmConfSetting(
+                PROLOG,
+                (f"{folder}/burstd-prolog",),
+                "jobs start before the trees of [mounts] are there; a program of the site's own there must call it",
+            )
+        )
     if gres:
         found.append(SlurmConfSetting("GresTypes", gres, "slurmctld does not know the slots' GRES", merge=True))
     return tuple(found)
@@ -152,7 +164,17 @@ def partition_lines(pools: Sequence[Pool]) -> list[str]:
     for pool in pools:
         for partition in pool.partitions:
             slots.setdefault(partition, []).extend(pool.slots)
-    return [f"PartitionName={name} Nodes={compress(nodes)} MaxTime=INFINITE State=UP" for name, nodes in slots.items()]
+    exclusive = exclusive_user_partitions(pools)
+    return [
+        f"PartitionName={name} Nodes={compress(nodes)} {'ExclusiveUser=YES ' * (name in exclusive)}"
+        "MaxTime=INFINITE State=UP"
+        for name, nodes in slots.items()
+    ]
+
+
+def exclusive_user_partitions(pools: Sequence[Pool]) -> frozenset[str]:
+    """Partitions with slots that run jobs of one user at a time."""
+    return frozenset(partition for pool in pools if pool.exclusive_user for partition in pool.partitions)
 
 
 def slurm_conf_fragment(pools: Sequence[Pool], options: SlurmConfOptions) -> str:
