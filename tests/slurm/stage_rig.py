@@ -120,7 +120,7 @@ class StageRig:
         deadline = time.monotonic() + timeout_s
         while not condition(found := self.job(number)):
             assert time.monotonic() < deadline, (found, self.answers.hooks_of_job(number))
-            time.sleep(0.05)
+            time.sleep(0.1)
         return found
 
     def allocated(self, number: str) -> None:

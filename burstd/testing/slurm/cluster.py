@@ -71,7 +71,7 @@ def wait_until(condition: Callable[[], object], what: str, timeout_s: float = SL
     start = time.monotonic()
     while not condition():
         assert time.monotonic() - start < timeout_s, f"{what}: not within {timeout_s:.0f} s"
-        time.sleep(0.01)
+        time.sleep(0.1)
     return time.monotonic() - start
 
 

@@ -34,7 +34,7 @@ IMAGES = "glance GET /images"
 NO_ID = "00000000-0000-0000-0000-000000000000"
 UNLIMITED = {"instances": -1, "cores": -1, "ram": -1, "ports": -1}
 _PATIENCE_S = 60.0
-_POLL_S = 0.1
+_POLL_S = 0.3
 
 
 @dataclass
