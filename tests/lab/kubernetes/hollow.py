@@ -188,7 +188,11 @@ class HollowNodes:
         with self._cluster.reach():
             self._api.delete(f"/api/v1/nodes/{name}")
             for pod in orphans if collect else ():
-                self._api.delete(_path(pod), grace_s=0)
+                try:
+                    self._api.delete(_path(pod), grace_s=0)
+                except Refused as refused:
+                    if refused.status != 404:  # gone meanwhile
+                        raise
 
     def _is_ready(self, name: str) -> bool:
         found = self._api.get(f"/api/v1/nodes/{name}")

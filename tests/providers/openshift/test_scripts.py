@@ -85,6 +85,10 @@ class Pod:
         assert not check or done.returncode == 0, done.stdout + done.stderr
         return done
 
+    def end(self) -> None:
+        """As Kubernetes ends a pod; the shell that says so may go with it."""
+        self.run("kill -TERM 1", check=False)
+
     def start(self, command: str = "sh /burstd/start.sh {} --conf-server head") -> None:
         """slurmd, once slurmctld expects the node."""
         update = f"scontrol update nodename={self.slot}"
@@ -141,7 +145,7 @@ def test_root_with_few_rights_runs_everybodys_jobs(cluster: Cluster) -> None:
     told = parse_reason(reason)
     assert told is not None, reason
     assert told.has_deadline
-    pod.run("kill -TERM 1")
+    pod.end()
     assert pod.run("pgrep -x slurmd").returncode == 0
     cluster.sh("scontrol update nodename=cl1 state=power_down")
     assert pod.init.wait(PATIENCE_S) == 0
@@ -165,7 +169,8 @@ def test_starts_at_once_are_one_and_only_its_own_machine_drains_a_node(cluster: 
 @ONE
 def test_a_pod_without_a_node_ends_at_once_and_one_without_slurmd_soon(cluster: Cluster) -> None:
     first = Pod(cluster, "cl1", ROOT)
-    first.run("sh /burstd/prestop.sh && kill -TERM 1")
+    first.run("sh /burstd/prestop.sh")
+    first.end()
     assert first.init.wait(5.0) == 0
     second = Pod(cluster, "cl2", ROOT)
     small = second.run("BURSTD_CPUS=1 sh /burstd/start.sh cl2 --conf-server head", check=False)
