@@ -30,8 +30,6 @@ from tests.doubles.hostile_storage import HostileStorage
 from tests.security.test_a02_what_a_node_writes import OFFER
 from tests.transfer.memory import MemoryStager
 
-pytestmark = pytest.mark.slow
-
 KEY = "in/ab/" + "ab" * 32
 DEEP = b"[" * 100_000
 LONG = b"9" * 10_000

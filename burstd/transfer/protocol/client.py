@@ -7,6 +7,7 @@ import json
 import math
 import os
 import select
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -250,7 +251,7 @@ class ObjectServerClient:
                 )
             # Not while another thread writes: the descriptor's number would be another file's by then.
             with self._write_lock:
-                for stream in self._streams:
+                for stream in (*self._streams, self._stream):
                     with suppress(OSError):
                         stream.close()
 
@@ -322,10 +323,13 @@ class _TimedStream(io.RawIOBase):
         self._reply_pending = reply_pending
         self._moved_at = time.monotonic()
         self._stopped = ""
+        self._stop, stopping = self._stop_pair = socket.socketpair()
         self._readable = select.poll()
         self._readable.register(incoming, select.POLLIN)
         self._writable = select.poll()
         self._writable.register(outgoing, select.POLLOUT)
+        for waiting in (self._readable, self._writable):
+            waiting.register(stopping, select.POLLIN)
         os.set_blocking(outgoing, False)
 
     def record_activity(self) -> None:
@@ -333,6 +337,12 @@ class _TimedStream(io.RawIOBase):
 
     def stop(self, reason: str) -> None:
         self._stopped = self._stopped or reason
+        self._stop.close()  # wakes whoever waits
+
+    def close(self) -> None:
+        super().close()
+        for end in self._stop_pair:
+            end.close()
 
     def readable(self) -> bool:
         return True
