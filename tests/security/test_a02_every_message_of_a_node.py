@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import tempfile
@@ -116,6 +117,15 @@ def test_fuzz_an_object_that_is_no_manifest_is_damaged(body: bytes, at: list[int
             continue
 
 
+def leads_to_itself(link: Path) -> bool:
+    """The kernel follows it nowhere; ``realpath`` takes a -> a//b for /b."""
+    try:
+        link.stat()
+    except OSError as error:
+        return error.errno == errno.ELOOP
+    return False
+
+
 @fuzzed
 @given(st.lists(GOOD, max_size=8), st.booleans(), st.booleans())
 def test_fuzz_what_is_admitted_can_be_made_and_leads_nowhere(rows: list[Any], single: bool, named: bool) -> None:
@@ -143,7 +153,8 @@ def test_fuzz_what_is_admitted_can_be_made_and_leads_nowhere(rows: list[Any], si
             pass
         assert [*(Path(folder) / "above").iterdir()] == [top]
         for path in top.rglob("*"):
-            assert not path.is_symlink() or os.path.realpath(path).startswith(str(top))
+            if path.is_symlink() and not leads_to_itself(path):
+                assert os.path.realpath(path).startswith(str(top))
 
 
 @fuzzed
