@@ -6,16 +6,24 @@ import subprocess
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from decimal import Decimal
+from typing import Any
 
 import pytest
 
+from burstd.domain.claim import Cause, Claim, ClaimState
+from burstd.domain.cloud.offer import Offer, OfferRule, Pool
+from burstd.domain.plugins.policy import Target
+from burstd.domain.snapshot import CloudView, SlurmView, Snapshot
+from burstd.planner.policy_chain import make_target
 from burstd.slurm.commands.controller import read_controller_config
 from burstd.slurm.commands.nodes import NodeReader
 from burstd.slurm.commands.run import SlurmCommands
 from burstd.slurm.config import check
 from burstd.slurm.config.render import SlurmConfOptions
 from burstd.slurm.state_watch import StateWatch
-from burstd.testing.slurm.cluster import submit_job
+from burstd.testing.slurm.cluster import find_job, is_running, submit_job, wait_until
 from burstd.testing.slurm.scheduler_contract import SchedulerContract
 from tests.lab import slurm_files
 from tests.slurm.rig import Rig, rig
@@ -62,6 +70,51 @@ class TestRealSlurm(SchedulerContract):
         named = [node.name for node in found]
         assert [node.name for node in reader.read_named([*named, "no-such-node"])] == named
         assert not any(node.unreliable_because for node in found)
+
+    def test_slurm_and_burstd_keep_users_apart_in_a_partition_with_exclusive_user(self, cluster: Rig) -> None:
+        """The second user's job starts on another node only, and burstd wants one, or says why it gets none."""
+        (pool,), scheduler = cluster.cluster.pools, cluster.scheduler
+        sky = Offer("sky", "r1", "a", "t", spot=False, shape=pool.shape, price=Decimal(1))
+        known = replace(pool, rules=(OfferRule("sky"),))
+        first, second = self.registered_slots(cluster, 2)
+        claims = (Claim("c-1", "x", pool.name, first, sky, Cause.DEMAND, ClaimState.IN_SERVICE, 0.0, 0.0),)
+
+        def lacking() -> list[str]:
+            running = check.read_running_slurm(SlurmCommands(cluster.run))
+            found = check.compare_slurm_conf([replace(pool, exclusive_user=True)], SlurmConfOptions(), running)
+            return [finding.wanted for finding in found if finding.subject == "partition burst"]
+
+        def seen(shown: Pool, **fields: Any) -> Target:
+            slurm = SlurmView(tuple(scheduler.jobs()), {node.name: node for node in scheduler.nodes()}, ())
+            clouds = {"sky": CloudView((sky,), ())}
+            return make_target(Snapshot(time.time(), "x", {pool.name: shown}, slurm, clouds, claims, **fields), ())
+
+        assert lacking() == ["ExclusiveUser=YES"]
+        cluster.shell("scontrol update partitionname=burst exclusiveuser=yes")
+        try:
+            assert lacking() == []
+            scheduler.set_gate([slot for slot in cluster.slots if slot != first])
+            running = submit_job(cluster, "-c1 --mem=100")
+            wait_until(lambda: is_running(cluster, running), "the first user's job running")
+            waits = submit_job(cluster, "-c1 --mem=100", user="bob")
+            wait_until(lambda: (row := find_job(cluster, waits)) and row.reason == "Resources", "the other's waiting")
+            # Its row tells of the partition; the settings tell of it where the row names another partition first.
+            for shown in (known, replace(known, exclusive_user=True)):
+                found = seen(shown)
+                assert [want.jobs for want in found.wants] == [(waits,)]
+                assert found.placements == {}
+            full = seen(replace(known, exclusive_user=True), drained_slots=frozenset(cluster.slots) - {first})
+            assert full.remarks[-1].reason.endswith(
+                f"node {first} runs jobs of user ada; partition burst shares no node between users"
+            )
+            assert not is_running(cluster, waits)
+            scheduler.set_gate(cluster.slots[2:])
+            also = submit_job(cluster, "-c1 --mem=100")
+            wait_until(lambda: is_running(cluster, waits) and is_running(cluster, also), "all of them running")
+            rows = {job.id: job.node_list for job in scheduler.jobs()}
+            assert rows == {running: (first,), also: (first,), waits: (second,)}
+        finally:
+            cluster.shell("scontrol update partitionname=burst exclusiveuser=no")
 
     def test_a_job_is_heard_of_in_the_state_folder(self, cluster: Rig) -> None:
         heard = threading.Event()
