@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from functools import partial
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
@@ -12,7 +13,9 @@ import structlog
 
 from burstd.api.auth import Authorizer
 from burstd.api.backend import Backend, DaemonInfo
-from burstd.api.port_forward import PortForwardServer
+from burstd.api.job_connections.logs import LogService
+from burstd.api.job_connections.ports import PortService
+from burstd.api.job_connections.server import JobConnectionServer
 from burstd.api.server import ApiServer
 from burstd.daemon import components as make
 from burstd.daemon.commands import CommandHandler
@@ -39,6 +42,7 @@ from burstd.runtime.systemd import Notifier
 from burstd.runtime.wake import Wake
 from burstd.runtime.workers import ThreadWorkers
 from burstd.settings import Settings
+from burstd.slurm.commands.job_facts import read_job_facts
 
 if TYPE_CHECKING:
     from burstd.staging.controller.service import StagingService
@@ -218,15 +222,18 @@ def _run(loaded: LoadedSettings, stack: ExitStack, components: DaemonComponents)
     control.start()
     stack.callback(control.stop)
     stack.callback(checks.close)
-    # What leads users to the ports of their jobs.
-    forward = PortForwardServer(
-        runtime_dir / "forward.sock",
+    open_shell = components.node_validator.connect
+    job_connections = JobConnectionServer(
+        runtime_dir / "jobs.sock",
         backend,
         Authorizer(settings.daemon.admin_group),
-        components.node_validator.connect,
+        {
+            "port": PortService(backend, open_shell),
+            "log": LogService(backend, open_shell, partial(read_job_facts, make.commands(settings))),
+        },
     )
-    forward.start()
-    stack.callback(forward.close)
+    job_connections.start()
+    stack.callback(job_connections.close)
     wake_sources = components.wake_sources
     wake_sources.start()
     stack.callback(wake_sources.stop)

@@ -18,8 +18,9 @@ import pytest
 
 from burstd.api.auth import Authorizer, Caller
 from burstd.api.dependencies import ApiError
-from burstd.api.job_nodes import find_job_machine, owned_jobs
-from burstd.api.port_forward import PortForwardServer
+from burstd.api.job_connections.job_nodes import find_job_machine, owned_jobs
+from burstd.api.job_connections.ports import PortService
+from burstd.api.job_connections.server import JobConnectionServer
 from burstd.domain.claim import Claim
 from burstd.domain.errors import NodeNotReady
 from burstd.domain.plugins.shell import ConnectionLost, NotListening, PortConnection, Shell
@@ -116,8 +117,13 @@ def nodes() -> Iterator[FakeNodes]:
 
 @pytest.fixture
 def forward_socket(socket_path: Path, backend: FakeBackend, nodes: FakeNodes) -> Iterator[Path]:
-    server = PortForwardServer(
-        socket_path, backend, Authorizer(""), nodes.open_shell, max_connections=6, check_interval_s=0.05
+    server = JobConnectionServer(
+        socket_path,
+        backend,
+        Authorizer(""),
+        {"port": PortService(backend, nodes.open_shell)},
+        max_connections=6,
+        check_interval_s=0.05,
     )
     server.start()
     yield socket_path
@@ -156,7 +162,7 @@ def line(wire: socket.socket) -> dict[str, Any]:
 
 
 def forward_request(job_id: str = "101", **more: object) -> dict[str, object]:
-    return {"job": job_id, "port": PORT} | more
+    return {"kind": "port", "job": job_id, "port": PORT} | more
 
 
 @needs_root
@@ -223,7 +229,7 @@ class Flaky:
 def flaky(monkeypatch: pytest.MonkeyPatch) -> list[OSError]:
     errors = [OSError(errno.EMFILE, "Too many open files"), ConnectionAbortedError()]
     monkeypatch.setattr(
-        "burstd.api.port_forward.listen_for_hooks", lambda *words: Flaky(listen_for_hooks(*words), errors)
+        "burstd.api.job_connections.server.listen_for_hooks", lambda *words: Flaky(listen_for_hooks(*words), errors)
     )
     monkeypatch.setattr("burstd.slurm.hooks.hook_socket._PAUSE_S", 0.01)
     return errors
@@ -251,18 +257,18 @@ def test_a_connection_that_comes_as_it_ends_is_none(
 ) -> None:
     broken: list[Any] = []
     monkeypatch.setattr(threading, "excepthook", broken.append)
-    server = PortForwardServer(socket_path, backend, Authorizer(""), nodes.open_shell)
+    server = JobConnectionServer(socket_path, backend, Authorizer(""), {"port": PortService(backend, nodes.open_shell)})
     server.start()
     nodes.may_connect.clear()
     with connect_as(socket_path, 0, 0) as wire:
         wire.sendall(json.dumps(forward_request()).encode() + b"\n")
-        until(lambda: any(thread.name == "port" for thread in threading.enumerate()))
+        until(lambda: any(thread.name == "job" for thread in threading.enumerate()))
         server.close()
         nodes.may_connect.set()
         wire.settimeout(20)
         assert line(wire)["ok"]
         assert wire.recv(1) == b""
-    until(lambda: all(thread.name != "port" for thread in threading.enumerate()))
+    until(lambda: all(thread.name != "job" for thread in threading.enumerate()))
     assert broken == []
 
 
@@ -281,6 +287,7 @@ def test_a_connection_that_comes_as_it_ends_is_none(
         (forward_request(port=99), NOBODY, 409, "nothing listens at 10.0.0.9 port 99 so far"),
         (b"GET / HTTP/1.1", NOBODY, 422, "of one version"),
         (b"[]", NOBODY, 422, "of one version"),
+        (forward_request(kind="spell"), NOBODY, 422, "of one version"),
         (b"x" * 10_000, NOBODY, 422, "of one version"),
     ],
 )

@@ -18,7 +18,8 @@ from pathlib import Path
 import pytest
 
 from burstd.api.auth import Authorizer
-from burstd.api.port_forward import PortForwardServer
+from burstd.api.job_connections.ports import PortService
+from burstd.api.job_connections.server import JobConnectionServer
 from burstd.cli.commands.ports import peer_is_same_user
 from tests.api.fake_backend import PLAN, FakeBackend
 from tests.api.test_forward import PORT, FakeNodes, serving_nodes
@@ -41,8 +42,12 @@ def nodes() -> Iterator[FakeNodes]:
 
 @pytest.fixture
 def forward_server(control: Path, backend: FakeBackend, nodes: FakeNodes) -> Iterator[None]:
-    server = PortForwardServer(
-        control.parent / "forward.sock", backend, Authorizer(""), nodes.open_shell, check_interval_s=0.05
+    server = JobConnectionServer(
+        control.parent / "jobs.sock",
+        backend,
+        Authorizer(""),
+        {"port": PortService(backend, nodes.open_shell)},
+        check_interval_s=0.05,
     )
     server.start()
     yield
@@ -206,7 +211,7 @@ def test_what_cannot_be_ends_with_its_code(run: Run, forward_server: None, words
 def test_without_a_daemon_it_says_so(run: Run, tmp_path: Path) -> None:
     outcome = run("port-forward", "101", "8888", socket=tmp_path / "control.sock")
     assert outcome.code == 3
-    assert f"There is no socket {tmp_path / 'forward.sock'}" in outcome.err
+    assert f"There is no socket {tmp_path / 'jobs.sock'}" in outcome.err
 
 
 def test_a_port_that_is_taken_here(run: Run, forward_server: None) -> None:

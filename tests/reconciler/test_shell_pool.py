@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from burstd.api.shell_pool import ShellPool
+from burstd.api.job_connections.shell_pool import ShellPool
 from burstd.domain.claim import Claim
 from burstd.domain.errors import NodeNotReady
 from burstd.domain.plugins.shell import Shell
@@ -34,7 +34,7 @@ def test_a_machine_that_is_away_is_tried_once_for_all_who_wait(monkeypatch: pyte
             pass
         errors.append(str(error.value))
 
-    monkeypatch.setattr("burstd.api.shell_pool.time", SimpleNamespace(monotonic=monotonic))
+    monkeypatch.setattr("burstd.api.job_connections.shell_pool.time", SimpleNamespace(monotonic=monotonic))
     pool = ShellPool(open_shell)
     threads = [threading.Thread(target=ask) for _ in range(5)]
     for thread in threads:

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from burstd.api.server import ApiServer
-from burstd.cli.commands.ports import _ForwardSocket
+from burstd.cli.job_socket import JobSocket
 from burstd.cli.session import ApiClient
 from burstd.runtime.sockets import ConnectionLimiter, listen, listen_for_admins
 from tests.api.client import ApiTestClient
@@ -127,10 +127,10 @@ def test_who_comes_to_a_full_queue_waits_for_room() -> None:
         assert status.result(30)[0] == 200
         server.stop()
         with socket.socket(socket.AF_UNIX) as ports:
-            ports.bind(str(folder / "forward.sock"))
+            ports.bind(str(folder / "jobs.sock"))
             ports.listen(1)
-            others += full(folder / "forward.sock")
-            door = elsewhere.submit(_ForwardSocket(folder / "forward.sock", {"job": "1"}).connect, monitor_only=True)
+            others += full(folder / "jobs.sock")
+            door = elsewhere.submit(JobSocket(folder / "jobs.sock", {"job": "1"}).connect, hold=True)
             with pytest.raises(TimeoutError):
                 door.result(1.0)
             for _ in range(len(others) // 2 + 1):

@@ -17,7 +17,8 @@ from fastapi import FastAPI
 from burstd.api.app import create_api_app
 from burstd.api.auth import Authorizer
 from burstd.api.dependencies import ApiError
-from burstd.api.port_forward import _read_request
+from burstd.api.job_connections.ports import requested_port
+from burstd.api.job_connections.server import read_request
 from burstd.runtime.logs import MAX_LINES, WINDOW_S, TracebackLimit, set_up
 from tests.api.client import ApiTestClient
 from tests.api.fake_backend import FakeBackend, sample_database, serving_api
@@ -110,7 +111,7 @@ def test_the_socket_for_ports(line: str) -> None:
         theirs.sendall(f'{{"job": "1", {line}}}\n'.encode())
         ours.settimeout(5)
         with pytest.raises(ApiError) as caught:
-            _read_request(ours)
+            requested_port(read_request(ours))
     assert caught.value.status == 422
     assert len(caught.value.text) < 200
 

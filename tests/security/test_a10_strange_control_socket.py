@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from burstd.cli.commands.ports import _ForwardSocket
+from burstd.cli.job_socket import JobSocket
 from burstd.cli.session import DaemonUnreachable
 
 pytestmark = pytest.mark.slow
@@ -102,10 +102,10 @@ def test_its_answer(answer: Answer, code: int, says: str) -> None:
 @pytest.mark.parametrize("line", [b"[" * 60_000 + b"\n", b"x" * (1 << 20)], ids=["deep", "endless"])
 def test_its_answer_about_a_port(line: bytes) -> None:
     with (
-        strange(lambda: [line], "forward.sock") as (path, _),
+        strange(lambda: [line], "jobs.sock") as (path, _),
         pytest.raises(DaemonUnreachable, match="without an answer"),
     ):
-        _ForwardSocket(path, {"job": "1"}).connect(monitor_only=True)
+        JobSocket(path, {"job": "1"}).connect(hold=True)
 
 
 def test_the_socket_that_is_named_is_the_one_that_is_asked() -> None:

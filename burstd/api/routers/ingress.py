@@ -13,7 +13,7 @@ from burstd.api.answers.jobs import RoutesView, RouteView
 from burstd.api.auth import Caller
 from burstd.api.backend import Backend
 from burstd.api.dependencies import ApiError, BackendDep, CallerDep, RequestBody, ShortText, require_latest_loop
-from burstd.api.job_nodes import find_job_machine, owned_jobs
+from burstd.api.job_connections.job_nodes import find_job_machine, owned_jobs
 from burstd.domain.errors import BadRequest, NotAllowed, NotFound
 from burstd.domain.snapshot import SlurmView
 from burstd.reconciler.pollers.ingress import ProviderRoute

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import select
 import socket as sockets
 import sys
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from burstd.cli.job_socket import JobRefused, JobSocket, read_answer_line
 from burstd.cli.output import ConsoleOutput, print_json_line, safe_text
 from burstd.cli.session import (
     EXIT_CODE_BY_STATUS,
@@ -21,8 +21,6 @@ from burstd.cli.session import (
     DaemonUnreachable,
     ExitCode,
     JobArgument,
-    connect_timeout_option,
-    connection_error,
     with_client,
 )
 from burstd.transfer.protocol.relay import SocketWire, relay, shutdown_socket
@@ -31,10 +29,6 @@ if TYPE_CHECKING:
     from burstd.api.answers.jobs import RoutesView, RouteView
 
 HOST = "127.0.0.1"
-FORWARD_REPLY_TIMEOUT_S = 60.0
-"""For the daemon's answer: it may have to make an ssh connection first."""
-_MAX_ANSWER_BYTES = 1 << 16
-"""Bytes of an answer."""
 _ACCEPT_RETRY_S = 1.0
 """After a connection that could not be accepted."""
 _PROC_TCP_TABLES = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
@@ -104,14 +98,6 @@ def close_route(
     burstd.run_command("DELETE", f"/jobs/{job_id}/routes", params={"port": port})
 
 
-class ForwardRefused(Exception):
-    """The daemon's no, with its HTTP status."""
-
-    def __init__(self, status: int, text: str) -> None:
-        super().__init__(text)
-        self.status = status
-
-
 @with_client
 def port_forward(
     burstd: ApiClient,
@@ -128,10 +114,10 @@ def port_forward(
     For a notebook, TensorBoard and the like; the program may listen on its node's 127.0.0.1 alone. Only your own
     processes on this host are let through.
     """
-    daemon = _ForwardSocket(burstd.path.parent / "forward.sock", {"job": job_id, "port": port, "node": node})
+    daemon = JobSocket(burstd.path, {"kind": "port", "job": job_id, "port": port, "node": node})
     try:
-        monitor, answer = daemon.connect(monitor_only=True)
-    except ForwardRefused as no:
+        monitor, answer = daemon.connect(hold=True)
+    except JobRefused as no:
         burstd.fail(EXIT_CODE_BY_STATUS.get(no.status, ExitCode.UNREACHABLE), str(no))
     except DaemonUnreachable as error:
         burstd.fail(ExitCode.UNREACHABLE, str(error))
@@ -152,55 +138,6 @@ def port_forward(
         burstd.fail(ExitCode.NEGATIVE, why)
 
 
-class _ForwardSocket:
-    """The daemon's socket for ports of jobs, and what is asked for there."""
-
-    def __init__(self, path: Path, request: dict[str, Any]) -> None:
-        self._path = path
-        self._request = request
-
-    def connect(self, *, monitor_only: bool) -> tuple[sockets.socket, dict[str, Any]]:
-        """A connection that was let through, and the answer. Raises ForwardRefused, DaemonUnreachable."""
-        connection = sockets.socket(sockets.AF_UNIX, sockets.SOCK_STREAM)
-        answer: dict[str, Any] = {}
-        try:
-            connection.setsockopt(*connect_timeout_option(FORWARD_REPLY_TIMEOUT_S))
-            connection.connect(str(self._path))
-            connection.settimeout(FORWARD_REPLY_TIMEOUT_S)
-            # A no may come before the question; it is heard below.
-            with contextlib.suppress(BrokenPipeError):
-                connection.sendall(json.dumps(self._request | {"hold": monitor_only}).encode() + b"\n")
-            answer = _read_line(connection)
-            connection.settimeout(None)
-        except TimeoutError:
-            raise DaemonUnreachable(
-                f"burstd does not answer on {self._path} within {FORWARD_REPLY_TIMEOUT_S:.0f} s."
-            ) from None
-        except OSError:
-            raise connection_error(self._path) from None
-        finally:
-            if not answer.get("ok"):
-                connection.close()
-        if not answer:
-            raise DaemonUnreachable(f"burstd on {self._path} hung up without an answer; it may be ending.")
-        if not answer.get("ok"):
-            status = answer.get("status")
-            raise ForwardRefused(status if type(status) is int else 503, str(answer.get("error", "the daemon said no")))
-        return connection, answer
-
-
-def _read_line(connection: sockets.socket) -> dict[str, Any]:
-    """One line, and nothing of what follows it; empty where there is none."""
-    line = b""
-    while not line.endswith(b"\n") and len(line) < _MAX_ANSWER_BYTES and (byte := connection.recv(1)):
-        line += byte
-    try:
-        decoded = json.loads(line) if line else {}
-    except (ValueError, RecursionError):
-        decoded = {}
-    return decoded if isinstance(decoded, dict) else {}
-
-
 def _listen(burstd: ApiClient, port: int, *, port_given: bool) -> sockets.socket:
     try:
         return sockets.create_server((HOST, port))
@@ -214,13 +151,13 @@ def _listen(burstd: ApiClient, port: int, *, port_given: bool) -> sockets.socket
     return sockets.create_server((HOST, 0))
 
 
-def _accept_until_closed(listener: sockets.socket, monitor: sockets.socket, daemon: _ForwardSocket) -> str:
+def _accept_until_closed(listener: sockets.socket, monitor: sockets.socket, daemon: JobSocket) -> str:
     """Takes connections until the daemon says that it is over; returns why."""
     while True:
         ready, _, _ = select.select([listener, monitor], [], [])
         if monitor in ready:
             with contextlib.suppress(OSError):
-                if why := _read_line(monitor).get("error"):
+                if why := read_answer_line(monitor).get("error"):
                     return f"{str(why)[:1].upper()}{str(why)[1:]}."
             return "burstd hung up; try again when it runs."
         try:
@@ -232,15 +169,15 @@ def _accept_until_closed(listener: sockets.socket, monitor: sockets.socket, daem
         threading.Thread(target=_relay_connection, args=(connection, client, daemon), daemon=True).start()
 
 
-def _relay_connection(connection: sockets.socket, client: tuple[str, int], daemon: _ForwardSocket) -> None:
+def _relay_connection(connection: sockets.socket, client: tuple[str, int], daemon: JobSocket) -> None:
     with connection:
         if not peer_is_same_user(connection, client):
             _warn("a connection was not let through: no process of yours has its other end.")
             shutdown_socket(connection)
             return
         try:
-            far, _ = daemon.connect(monitor_only=False)
-        except (ForwardRefused, DaemonUnreachable) as error:
+            far, _ = daemon.connect(hold=False)
+        except (JobRefused, DaemonUnreachable) as error:
             _warn(str(error))
             return
         with far:

@@ -56,8 +56,8 @@ class JobFacts:
 
 
 def read_job_facts(commands: SlurmCommands, job_id: str) -> JobFacts | None:
-    """Asks Slurm; None: it does not know the job (any more). Raises SchedulerUnavailable."""
-    if re.fullmatch(r"[0-9]{1,10}", job_id) is None:
+    """Asks Slurm, by either id of ``JobFacts``; None: it does not know it (any more). Raises SchedulerUnavailable."""
+    if re.fullmatch(r"[0-9]{1,10}([_+][0-9]{1,10})?", job_id) is None:
         return None
     delimiters = RandomDelimiters()
     argv = ("squeue", "--all", "--noheader", "--states=all", f"--jobs={job_id}")
@@ -68,7 +68,8 @@ def read_job_facts(commands: SlurmCommands, job_id: str) -> JobFacts | None:
             return None
         raise SchedulerUnavailable(str(error)) from None
     # Of an array all tasks are shown.
-    return next((facts for facts in parse_job_facts(text, delimiters) if facts.job_id == job_id), None)
+    found = parse_job_facts(text, delimiters)
+    return next((facts for facts in found if job_id in (facts.job_id, facts.queue_id)), None)
 
 
 def parse_job_facts(text: str, delimiters: RandomDelimiters) -> list[JobFacts]:

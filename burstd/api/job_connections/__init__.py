@@ -1,0 +1,1 @@
+"""Connections of users into their running jobs: ports and output."""
