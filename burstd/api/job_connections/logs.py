@@ -14,7 +14,6 @@ answer each line of JSON is one of
 from __future__ import annotations
 
 import base64
-import binascii
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -47,10 +46,10 @@ log = structlog.get_logger(__name__)
 PIECE_BYTES = 256 << 10
 """Bytes of a file that are read at a time, and kept on the head."""
 MAX_LINES = 1_000_000
-_WAITS = 10
+_WAITS = 4
 """A call on the node waits so many half seconds for more."""
 _CALL_TIMEOUT_S = 30.0
-_STATE_CHECK_S = 1.0
+STATE_CHECK_S = 1.0
 _RETRY_S = (1.0, 2.0, 4.0, 8.0, 15.0)
 """Between attempts to reach the node again."""
 _MAX_OFFSET = 10**18
@@ -80,13 +79,14 @@ class _LogRequest:
 
 @dataclass(frozen=True, slots=True)
 class _LogLocation:
-    """Where the output of a job is at a moment. Neither ``machine`` nor ``path``: the job waits."""
+    """Where the output of a job is at a moment. No ``path``: the job waits."""
 
     facts: JobFacts
     row: Job | None
+    """None: the job does not run."""
     path: str = ""
-    machine: JobMachine | None = None
-    """Where the file is on a node only."""
+    claim: Claim | None = None
+    """The machine that has the file, where the head has it not or, of a job that has ended, perhaps not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,25 +137,30 @@ class LogService:
             if not self._wait_for_change(asked, caller, client):
                 return
             location = self._locate(asked, caller)
-        if location.machine is None:
+        problem = ""
+        if location.claim is not None:
+            node = location.claim.slot
+            log.info("a job's output is read", job=location.facts.queue_id, node=node, user=caller.user)
+            reading = _NodeLog(partial(self._read_piece, location, node), location, location.claim, asked, client)
+            problem = reading.run(self._open_shell, partial(self._end_reason, location.row, location.claim))
+        if location.claim is None or (problem and location.row is None):
             self._point_to_file(location, asked, client)
         else:
-            log.info(
-                "a job's output is read", job=location.facts.queue_id, node=location.machine.claim.slot,
-                user=caller.user,
-            )  # fmt: skip
-            machine = location.machine
-            reading = _NodeLog(partial(self._read_piece, location, machine), location, machine, asked, client)
-            reading.run(self._open_shell, lambda: ended_because(machine, require_latest_loop(self._backend)[0]))
+            client.send_line({"end": problem, "failed": bool(problem)})
+
+    def _end_reason(self, row: Job | None, claim: Claim) -> str:
+        if row is None:
+            return "the job does not run any more"
+        return ended_because(JobMachine(row, claim), require_latest_loop(self._backend)[0])
 
     def _read_piece(
-        self, location: _LogLocation, machine: JobMachine, shell: Shell, begin: str, identity: str, wait: bool
+        self, location: _LogLocation, node: str, shell: Shell, begin: str, identity: str, wait: bool
     ) -> _LogPiece:
         facts = location.facts
         words = (facts.uid, facts.gid, location.path, facts.work_dir, begin, identity, wait * _WAITS, PIECE_BYTES)
         done = shell.script(self._script, *map(str, words), timeout_s=_CALL_TIMEOUT_S)
         if done.rc != 0:
-            raise NodeRefused(f"{machine.claim.slot} cannot read it as {facts.user}: {done.last_line}")
+            raise NodeRefused(f"{node} cannot read it as {facts.user}: {done.last_line}")
         return _parse_piece(done.out)
 
     def _locate(self, asked: _LogRequest, caller: Caller) -> _LogLocation:
@@ -179,10 +184,10 @@ class LogService:
                 409,
                 f"Job {facts.queue_id} has no output file: what salloc and srun run writes to their terminal.",
             )
-        claim = claims_with_jobs(self._backend).get(facts.nodes[0]) if row is not None and facts.nodes else None
-        if row is None or claim is None or self._is_on_head(claim, path, facts.user):
-            return _LogLocation(facts, row, path)
-        return _LogLocation(facts, row, path, JobMachine(row, claim))
+        claim = claims_with_jobs(self._backend).get(facts.nodes[0]) if facts.nodes else None
+        if claim is not None and self._is_on_head(claim, path, facts.user):
+            claim = None
+        return _LogLocation(facts, row, path, claim)
 
     def _rows(self, job_id: str, caller: Caller) -> tuple[Job, ...]:
         """Empty where the snapshot has not the job (any more)."""
@@ -201,7 +206,7 @@ class LogService:
 
         before = shown()
         while not client.is_over():
-            client.pause(_STATE_CHECK_S)
+            client.pause(STATE_CHECK_S)
             # What no snapshot has had so far is seen soon.
             if (now := shown()) != before or not now:
                 return True
@@ -216,7 +221,7 @@ class LogService:
         while runs and asked.follow and row is not None and not client.is_over():
             if run_ended(row, require_latest_loop(self._backend)[0]):
                 break
-            client.pause(_STATE_CHECK_S)
+            client.pause(STATE_CHECK_S)
         client.send_line({"end": "", "failed": False})
 
 
@@ -227,14 +232,14 @@ class _NodeLog:
         self,
         read_piece: Callable[[Shell, str, str, bool], _LogPiece],
         location: _LogLocation,
-        machine: JobMachine,
+        claim: Claim,
         asked: _LogRequest,
         client: JobConnection,
     ) -> None:
         """``read_piece``: from a byte on, or with ``-N`` the last lines, of the file read before; may wait for more."""
         self._read_piece = read_piece
         self._location = location
-        self._machine = machine
+        self._claim = claim
         self._client = client
         self._follow = asked.follow
         self._lines = asked.lines
@@ -245,29 +250,29 @@ class _NodeLog:
         self._failures = 0
         self._noted = ""
 
-    def run(self, open_shell: Callable[[Claim], Shell], end_reason: Callable[[], str]) -> None:
-        """Until the run has ended or the client is gone; a node that cannot be reached is tried again."""
-        node = self._machine.claim.slot
+    def run(self, open_shell: Callable[[Claim], Shell], end_reason: Callable[[], str]) -> str:
+        """Until all is told or the client is gone; returns why it could not be, or nothing.
+
+        With ``follow`` a node that cannot be reached is tried again until the run has ended: ``end_reason`` says so.
+        """
+        node = self._claim.slot
         while not self._client.is_over():
             try:
-                with open_shell(self._machine.claim) as shell:
-                    self._tell(shell, end_reason)
-                    return
+                with open_shell(self._claim) as shell:
+                    return self._tell(shell, end_reason)
             except NodeRefused as error:
-                self._end(f"The output on {node} cannot be read: {error}.")
-                return
+                return f"The output on {node} cannot be read: {error}."
             except NodeNotReady as error:
                 if not self._follow:
-                    self._end(f"{node} cannot be reached: {error}.")
-                    return
+                    return f"{node} cannot be reached: {error}."
                 if why := end_reason():
-                    self._end(f"The end of the output was not read: {why}, and {node} cannot be reached: {error}.")
-                    return
+                    return f"The end of the output was not read: {why}, and {node} cannot be reached: {error}."
                 self._note(f"{node} cannot be reached and is tried again: {error}.")
                 self._client.pause(_RETRY_S[min(self._failures, len(_RETRY_S) - 1)])
                 self._failures += 1
+        return ""
 
-    def _tell(self, shell: Shell, end_reason: Callable[[], str]) -> None:
+    def _tell(self, shell: Shell, end_reason: Callable[[], str]) -> str:
         while not self._client.is_over():
             over = not self._follow or bool(end_reason())
             # Lines are counted once the file is there.
@@ -275,17 +280,16 @@ class _NodeLog:
             piece = self._read_piece(shell, begin, self._identity, not over)
             self._failures = 0
             if piece.state in _PROBLEMS:
-                node, facts = self._machine.claim.slot, self._location.facts
+                node, facts = self._claim.slot, self._location.facts
                 problem = _PROBLEMS[piece.state].format(path=self._location.path, node=node, user=facts.user)
                 if over:
-                    self._end(problem)
-                    return
+                    return problem
                 self._note(problem)
                 continue
             self._tell_piece(piece)
             if over and (not piece.data or (not self._follow and self._offset >= (self._size or 0))):
-                self._client.send_line({"end": "", "failed": False})
-                return
+                return ""
+        return ""
 
     def _tell_piece(self, piece: _LogPiece) -> None:
         self._noted = ""
@@ -304,9 +308,6 @@ class _NodeLog:
         if text != self._noted:
             self._client.send_line({"note": text})
             self._noted = text
-
-    def _end(self, text: str) -> None:
-        self._client.send_line({"end": text, "failed": True})
 
 
 def _log_request(request: Mapping[str, Any]) -> _LogRequest:
@@ -334,6 +335,6 @@ def _parse_piece(said: str) -> _LogPiece:
         if match is not None:
             data = base64.b64decode(encoded.strip(), validate=True) if match[1] == "data" else b""
             return _LogPiece(match[1], match[2], int(match[3]), int(match[4]), data)
-    except binascii.Error:
-        pass
+    except ValueError:
+        pass  # no base64
     raise NodeRefused(f"the node's answer is not understood: {header[:100]!r}")

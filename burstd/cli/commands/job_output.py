@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import codecs
 import os
-import signal
 import stat
 import sys
 import time
@@ -52,7 +51,6 @@ def job_logs(
 
     A file that is on this host is read here, with your own rights.
     """
-    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     request = {
         "kind": "log", "job": job_id, "stream": "stderr" if stderr else "stdout", "lines": lines, "follow": follow,
     }  # fmt: skip
@@ -148,7 +146,7 @@ class _FollowedFile:
         try:
             descriptor = os.open(self._path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
         except FileNotFoundError:
-            return f"{self._path} does not exist here (yet); where burstd brings it home: burstctl stage status."
+            return f"{self._path} is not on this host, or not yet: burstctl stage status tells what is on its way home."
         except OSError as error:
             return f"{self._path} cannot be read: {error.strerror}."
         with os.fdopen(descriptor, "rb") as file:
