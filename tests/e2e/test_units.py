@@ -55,6 +55,78 @@ def test_object_workers_become_users_for_slurm_alone(site: UnitsSite) -> None:
     assert "Permission denied" in site.cluster.sh(asking, "ada", check=False)
 
 
+MOUNTS = """
+import sys
+from decimal import Decimal
+from pathlib import Path
+from burstd.domain.claim import Cause, Claim, ClaimState
+from burstd.domain.cloud.offer import Offer
+from burstd.domain.mounts import MountedTree
+from burstd.domain.slurm.shape import Shape
+from burstd.mounts.streams import MountStreams
+from burstd.node.ssh.host_keys import HostKeyFiles, HostKeyPolicy, HostKeys
+from burstd.node.ssh.key_pair import ensure_ssh_key
+from burstd.node.validator import SlurmNodeValidator, ValidatorConfig
+from burstd.transfer.privsep.client import account
+folder = Path("/var/lib/burstd/mounts-of-a-test")
+folder.mkdir(exist_ok=True)
+config = ValidatorConfig(folder / "key", folder / "host_keys", folder / "munge.key", "")
+validator = SlurmNodeValidator(config, slurm_version=lambda: (25, 5), wall=lambda: 0.0)
+streams = MountStreams(
+    folder=folder / "streams", config=lambda: config, connect=validator.connect, line_timeout_s=lambda: 60.0,
+    socket_path=Path("/run/burstd/mount-worker.sock"),
+)
+offer = Offer("sandbox", "lab", "a", "small", False, Shape(4, 4000), Decimal(1))
+claim = Claim(
+    "c-1", "lab", "cpu", "op1", offer, Cause.DEMAND, ClaimState.IN_SERVICE, 0.0, 0.0, address=sys.argv[2]
+)
+ada = account("ada")
+if sys.argv[1] == "key":
+    HostKeyFiles(folder / "host_keys").save_keys("c-1", HostKeys(HostKeyPolicy.CONSOLE, frozenset([sys.argv[3]])))
+    print(ensure_ssh_key(folder / "key"))
+elif sys.argv[1] == "start":
+    streams.start(claim, ada, [MountedTree("/home/ada/closed/project", False)])
+elif sys.argv[1] == "alive":
+    print([uid for _, uid in streams.alive()])
+else:
+    streams.stop(claim, "c-1", ada.uid)
+"""
+
+
+def test_a_stream_lasts_without_who_started_it_and_is_narrow(site: UnitsSite) -> None:
+    node, head = site.cluster.lab.box("op1"), site.cluster.head
+    node.run(["sh", "-c", "ssh-keygen -q -t ed25519 -N '' -f /etc/ssh/ssh_host_ed25519_key && mkdir -p /run/sshd"])
+    node.run(["/usr/sbin/sshd"])
+    key = " ".join(node.path("/etc/ssh/ssh_host_ed25519_key.pub").read_text().split()[:2])
+
+    def mounts(*words: str) -> str:
+        acting = ["runuser", "-u", "slurm", "--", "/opt/burstd/bin/python3", "-c", MOUNTS, *words]
+        done = head.run(acting, check=False)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    node.run(["sh", "-c", "mkdir -p /root/.ssh; cat >> /root/.ssh/authorized_keys"], input=mounts("key", "", key))
+    # A root that may not enter a closed home, as on NFS: the unit has no capability for that.
+    site.cluster.sh("mkdir -p closed/project; chmod 700 . closed", "ada")
+    mounts("start", node.address)
+    uid = node.run(["id", "-u", "ada"]).stdout.strip()
+    assert mounts("alive", "") == f"[{uid}]\n"
+    node.run(["sh", "-c", "cd /home/ada/closed/project && echo here > seen && chmod 2770 . && ls"], user="ada")
+    assert site.cluster.sh("stat -c %U:%a closed/project closed/project/seen", "ada").split() == ["ada:2770", "ada:644"]
+    processes = {
+        name: (dict(line.split(":\t", 1) for line in status.splitlines() if ":\t" in line))
+        for name in ("sftp-server", "ssh")
+        for status in [site.systemd.run(["sh", "-c", f"cat /proc/$(pgrep -x {name} | tail -1)/status"]).stdout]
+    }
+    for name, user in (("sftp-server", "ada"), ("ssh", "slurm")):
+        status = processes[name]
+        assert status["Uid"].split() == [head.run(["id", "-u", user]).stdout.strip()] * 4, name
+        assert (status["CapEff"], status["CapPrm"], status["NoNewPrivs"]) == ("0" * 16, "0" * 16, "1"), name
+    mounts("stop", node.address)
+    assert mounts("alive", "") == "[]\n"
+    site.wait(lambda: "burstd-mount-worker@" not in site.systemd.systemctl("list-units"), 30, "without its unit")
+
+
 def test_the_sandboxes_are_in_force(site: UnitsSite) -> None:
     pid = site.main_pid()
     status = dict(line.split(":\t", 1) for line in site.systemd.run(["cat", f"/proc/{pid}/status"]).stdout.splitlines())

@@ -17,8 +17,9 @@ from tests.systemd.pid1 import SystemdBox, systemd_in
 UNITS = (
     "burstd.service", "burstd.socket", "burstd-user-worker.socket", "burstd-user-worker@.service",
     "burstd-object-worker.socket", "burstd-object-worker@.service",
+    "burstd-mount-worker.socket", "burstd-mount-worker@.service",
 )  # fmt: skip
-_SOCKETS = ("burstd.socket", "burstd-user-worker.socket", "burstd-object-worker.socket")
+_SOCKETS = ("burstd.socket", "burstd-user-worker.socket", "burstd-object-worker.socket", "burstd-mount-worker.socket")
 _RUN_ALREADY = ("munge", "slurmctld", "slurmd", "ssh")
 
 

@@ -48,6 +48,17 @@ class MountSite:
         self.config = ValidatorConfig(key, folder / "host_keys", folder / "munge.key", "")
         self.validator = SlurmNodeValidator(self.config, slurm_version=lambda: (22, 5), wall=lambda: 0.0)
         self.streams = self.new_streams()
+
+    @classmethod
+    def of_a_child(cls, folders: str) -> MountSite:
+        """The same site in a process that burstd is: ``FOLDER:TREES``."""
+        folder, trees = map(Path, folders.split(":"))
+        lab = Lab.open(folder / "lab")
+        assert lab is not None
+        return cls(lab, folder, trees)
+
+    def make_homes(self) -> None:
+        """Closed homes of both users."""
         for who in (ADA, BOB):
             home = self.home(who)
             home.mkdir(mode=0o700)
@@ -74,14 +85,23 @@ class MountSite:
         box = self.lab.start(BoxSpec(name, address, [ensure_rootfs(self.release).path], files=files, disk_mib=512))
         box.wait_booted()
         keys = parse_console_host_keys(box.console())
-        claim = Claim(
-            f"c-{name}", "lab", "gpu", name, OFFER, Cause.DEMAND, ClaimState.IN_SERVICE, 0.0, 0.0, address=address
-        )
+        claim = claim_of(name, address)
         HostKeyFiles(self.config.host_keys_dir).save_keys(claim.id, HostKeys(HostKeyPolicy.CONSOLE, keys))
         return box, claim
 
 
 OFFER = Offer("sandbox", "lab", "a", "small", False, Shape(4, 4000), Decimal(1))
+
+
+def claim_of(name: str, address: str) -> Claim:
+    """The claim of a node."""
+    return Claim(f"c-{name}", "lab", "gpu", name, OFFER, Cause.DEMAND, ClaimState.IN_SERVICE, 0.0, 0.0, address=address)
+
+
+def as_user(who: Account, *words: str) -> list[str]:
+    """A command with a user's numbers, which need no account on the node. It ends with its parent."""
+    groups = ",".join(str(group) for group in who.groups)
+    return ["setpriv", f"--reuid={who.uid}", f"--regid={who.gid}", f"--groups={groups}", "--pdeathsig=KILL", *words]
 
 
 def in_node(
@@ -90,8 +110,7 @@ def in_node(
     """Runs a shell script on a node with a user's numbers; None: as root."""
     words = ["sh", "-c", script]
     if who is not None:
-        groups = ",".join(str(group) for group in who.groups)
-        words = ["setpriv", f"--reuid={who.uid}", f"--regid={who.gid}", f"--groups={groups}", *words]
+        words = as_user(who, *words)
     return box.run(words, check=check, timeout=timeout)
 
 
@@ -106,7 +125,9 @@ def mount_site() -> Iterator[MountSite]:
         lab.up()
         assert lab.network.hub is not None
         with on_network(lab.network.hub):
-            yield MountSite(lab, folder, trees)
+            site = MountSite(lab, folder, trees)
+            site.make_homes()
+            yield site
     finally:
         lab.down()
         shutil.rmtree(folder, ignore_errors=True)

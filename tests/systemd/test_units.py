@@ -24,6 +24,7 @@ from tests.systemd.pid1 import SystemdBox, cgroup2, systemd_box
 UNITS = (
     "burstd.service", "burstd.socket", "burstd-user-worker.socket", "burstd-user-worker@.service",
     "burstd-object-worker.socket", "burstd-object-worker@.service",
+    "burstd-mount-worker.socket", "burstd-mount-worker@.service",
 )  # fmt: skip
 _PROJECT = Path(__file__).parents[2]
 analyze = pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed")
@@ -48,7 +49,12 @@ def test_systemd_analyze_finds_nothing_to_say(units: Path) -> None:
 @analyze
 @pytest.mark.parametrize(
     ("name", "most"),
-    [("burstd.service", 2.0), ("burstd-user-worker@.service", 2.5), ("burstd-object-worker@.service", 2.5)],
+    [
+        ("burstd.service", 2.0),
+        ("burstd-user-worker@.service", 2.5),
+        ("burstd-object-worker@.service", 2.5),
+        ("burstd-mount-worker@.service", 3.5),
+    ],
 )
 def test_a_service_is_little_exposed(units: Path, name: str, most: float, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["systemd-analyze", "security", "--offline=yes", "--no-pager", str(units / name)]

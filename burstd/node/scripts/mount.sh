@@ -11,7 +11,7 @@ PATH=/usr/sbin:/sbin:/usr/bin:/bin:/usr/local/sbin:/usr/local/bin
 export LC_ALL PATH
 umask 022
 state=/run/burstd/mounts
-options=passive,allow_other,default_permissions,nosuid,nodev,fsname=burstd
+options=passive,allow_other,default_permissions,auto_cache,nosuid,nodev,fsname=burstd
 refuse() { echo "refused: $*" >&2; exit 1; }
 again() { echo "again: $*" >&2; exit 75; }
 
@@ -107,6 +107,8 @@ done
 echo "$$" >"$state/$uid.pid"
 : >"$state/$uid.paths"
 mkdir "$state/$uid" || refuse "the node cannot make $state/$uid"
+# A user's links may lead anywhere, as on the head; later releases have an option for that.
+! sshfs -h </dev/null 2>&1 | grep -q no_contain_symlinks || options=$options,no_contain_symlinks
 exec 3<&0 4>&1 </dev/null >/dev/null
 sshfs -f -o "$options" ":/" "$state/$uid" <&3 >&4 3<&- 4>&- &
 sshfs=$!

@@ -67,7 +67,8 @@ def _serve(sock: socket.socket, min_uid: int, *, accounts: bool) -> None:
         _held, said = fds
         ssh = [str(word) for word in hello["ssh"]]
         program = _sftp_server(str(hello["sftp_server"]))
-        os.setsid()
+        if os.getsid(0) != os.getpid():  # Started by burstd, whose terminal is not to end it.
+            os.setsid()
         _start_stream(children, user, trees, program, ssh, sock, said)
         os.close(said)
     except (KeyError, TypeError, ValueError, OSError) as error:
