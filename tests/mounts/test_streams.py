@@ -378,7 +378,8 @@ def test_what_cannot_be_mounted_is_named(site: MountSite, node: Node) -> None:
             f"{root}{home}: something is mounted there on the node already",
         ),
         (
-            f"mkdir -p {home}/x; cp -a /root/.ssh {home}/x/; sed -i s,:/root:,:{home}/x:, /etc/passwd", f"sed -i s,:{home}/x:,:/root:, /etc/passwd; rm -r {site.trees}",
+            f"mkdir -p {home}/x; cp -a /root/.ssh {home}/x/; sed -i s,:/root:,:{home}/x:, /etc/passwd",
+            f"sed -i s,:{home}/x:,:/root:, /etc/passwd; rm -r {site.trees}",
             f"{root}{home}: the home of root, as whom burstd logs in, lies there",
         ),
     ):  # fmt: skip
