@@ -76,6 +76,26 @@ def test_the_queue(case: str, jobs: tuple[Job, ...], nodes: tuple[Node, ...], st
     assert outlook_of(*jobs, nodes=nodes).local_start == NOW + start, case
 
 
+@pytest.mark.parametrize(
+    ("case", "rivals", "waiting", "start"),
+    [
+        ("users share the node", ({},), {}, 0),
+        ("the job shares it with no other user", ({},), {"exclusive_user": True}, 600),
+        ("a job on it shares it with no other user", ({"exclusive_user": True},), {}, 600),
+        ("the job's own user is on it", ({"user": "bob"},), {"exclusive_user": True}, 0),
+        ("the last of the others' jobs counts", ({}, {"user": "bob"}), {"exclusive_user": True}, 600),
+        ("all others' jobs count", ({"user": "bob"}, {}), {"exclusive_user": True}, 900),
+    ],
+)
+def test_users_that_share_no_node(
+    case: str, rivals: tuple[dict[str, Any], ...], waiting: dict[str, Any], start: float
+) -> None:
+    there = [runs(n, "a", 600 + 300 * n, cpus=1, **fields) for n, fields in enumerate(rivals)]
+    busy = node("a", state="MIXED", cpus_allocated=len(there))
+    found = outlook_of(waits(user="bob", cpus=1, submitted=NOW, eligible=NOW, **waiting), *there, nodes=(busy,))
+    assert found.local_start == NOW + start, case
+
+
 def test_short_jobs_start_before_one_that_must_wait_where_they_do_not_delay_it() -> None:
     large = waits("2", nodes=2, cpus=8, priority=9)
     nodes = (node("a"), full("b"))

@@ -17,7 +17,9 @@ from burstd.simulate.world.site import BackfillReservation, OnPremSite
 class NoMachines:
     """Nothing of the cloud is open."""
 
-    def find_slots(self, nodes: int, units: int) -> tuple[str, ...]:  # noqa: ARG002
+    users_matter = False
+
+    def find_slots(self, job: ReplayJob) -> tuple[str, ...]:  # noqa: ARG002
         return ()
 
     def allocate(self, slots: tuple[str, ...], job: ReplayJob, now: float) -> None:  # noqa: ARG002

@@ -98,12 +98,40 @@ class RecordingPolicy:
         return target
 
 
-def _shown(workload: Workload) -> list[tuple[float, object]]:
+def _shown(
+    workload: Workload, where: Scenario | None = None, text: str = "wait_aware,idle"
+) -> list[tuple[float, object]]:
     watching = RecordingPolicy()
-    policies = chain("wait_aware,idle").policies
+    policies = chain(text).policies
     assert policies is not None
-    ReplayRun(workload, world(), [watching, *policies()]).run()
+    ReplayRun(workload, where or world(), [watching, *policies()]).run()
     return watching.seen
+
+
+def _users_on_one_machine(scenario: Scenario) -> int:
+    """The most users whose jobs ever ran together on a machine of the cloud; every job ends."""
+    most = 0
+    for _, shown in _shown(work(), scenario, "idle"):
+        jobs, claims = shown[0], shown[2]  # type: ignore[index]
+        slots = {claim.slot for claim in claims}
+        users: dict[str, set[str]] = {}
+        for job in jobs:
+            for name in slots.intersection(job.node_list):
+                users.setdefault(name, set()).add(job.user)
+        most = max(most, *map(len, users.values()), 0)
+    return most
+
+
+def test_machines_that_run_jobs_of_one_user_at_a_time() -> None:
+    market = default_market("gpu", TERMS)
+    large = tuple(pool for pool in market.pools if pool.shape.gpus() == 8)
+    shared, apart = (
+        world(market=replace(market, pools=tuple(replace(pool, exclusive_user=alone) for pool in large)))
+        for alone in (False, True)
+    )
+    assert _users_on_one_machine(shared) > 1
+    assert _users_on_one_machine(apart) == 1
+    assert one("idle", where=apart).figures.unfinished == 0
 
 
 def test_nothing_of_the_future_is_seen() -> None:

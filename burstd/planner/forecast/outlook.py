@@ -149,6 +149,8 @@ class _SiteForecast:
         self._fits: dict[_Key, tuple[tuple[SiteNodeType, NodeTypeFit], ...]] = {}
         self._runs_for: dict[_Key, tuple[float, str, tuple[float, ...]]] = {}
         self._running: dict[_Key, tuple[SimilarJobs, NodeResources, NodeResources, Job]] = {}
+        self._users_matter = False
+        """A job that shares its nodes with no other user runs on nodes of the site."""
         self._boot_samples = boot_durations(snapshot)
         self._boot_by_partitions: dict[tuple[str, ...], float] = {}
         self._node_types, type_of = _site_node_types(snapshot, slurm)
@@ -176,18 +178,23 @@ class _SiteForecast:
             ends = [max(now, end) for end in ends]
         for name in job.node_list:
             if name in type_of:
-                type_of[name].add_running(name, per_node, per_quantile, ends)
+                type_of[name].add_running(job, name, per_node, per_quantile, ends)
+                self._users_matter |= job.exclusive_user
 
     def entry(self, job: Job) -> _Entry:
         """What a pending job takes."""
         shape: _Key = (
             job.partitions, job.nodes, job.nodes_max, job.cpus, job.cpus_per_node, job.memory_mib, job.memory_per_cpu,
-            job.memory_whole, job.gres_per_node, job.gres_per_job, job.constraint, job.exclusive,
+            job.memory_whole, job.gres_per_node, job.gres_per_job, job.constraint, job.exclusive, job.exclusive_user,
+            job.user if job.exclusive_user or self._users_matter else "",
         )  # fmt: skip
         fits = self._fits.get(shape)
         if fits is None:
             wanted = resource_requirements(job)
-            found = ((kind, kind.fit(job.partitions, wanted)) for kind in self._node_types)
+            found = (
+                (kind, kind.fit(job.partitions, wanted, job.user, exclusive_user=job.exclusive_user))
+                for kind in self._node_types
+            )
             fits = self._fits[shape] = tuple((kind, fit) for kind, fit in found if fit is not None)
         history_key = _history_key(job)
         run = self._runs_for.get(history_key)

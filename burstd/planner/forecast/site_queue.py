@@ -1,8 +1,9 @@
 """When nodes of the site will have room: what is free, what runs, and what was put in the queue so far.
 
 Nodes of the same kind are counted together, as a heap of CPUs, memory and GPUs; which node has them is only looked at
-for jobs that take much of a node, and only by what runs now. Jobs are put in the order of the queue (EASY): one that
-must wait keeps what comes free for itself, and later ones use that meanwhile where they end before it starts.
+for jobs that take much of a node, or share none with certain users, and only by what runs now. Jobs are put in the
+order of the queue (EASY): one that must wait keeps what comes free for itself, and later ones use that meanwhile where
+they end before it starts.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush, nsmallest
 
+from burstd.domain.slurm.job import Job
 from burstd.domain.slurm.job_history import QUANTILES
 from burstd.domain.slurm.node import Node
 from burstd.domain.slurm.shape import Shape
@@ -66,7 +68,26 @@ class NodeTypeFit:
     """Of all of them."""
     per_quantile: NodeResources
     """A part of that for each of QUANTILES."""
-    takes_large_share: bool
+    needs_node_at_once: bool
+    """It takes much of a node, or may not take the rest of each."""
+    user: str = ""
+    """Whose job it is, where that matters for the nodes that it may share."""
+    exclusive_user: bool = False
+    """It shares no node with jobs of other users."""
+
+
+@dataclass(frozen=True, slots=True)
+class _RunningJob:
+    """A job on one node."""
+
+    end: float
+    per_node: NodeResources
+    user: str
+    exclusive_user: bool
+
+    def keeps_off(self, fit: NodeTypeFit) -> bool:
+        """True where the other job cannot start beside it, however much room there is."""
+        return self.user != fit.user and (self.exclusive_user or fit.exclusive_user)
 
 
 @dataclass(slots=True)
@@ -90,9 +111,11 @@ class SiteNodeType:
     _free: NodeResources = field(default_factory=NodeResources)
     """Free at that time."""
     _ends: list[tuple[float, int, NodeResources]] = field(default_factory=list)
-    _running: dict[str, list[tuple[float, NodeResources]]] = field(default_factory=dict)
+    _running: dict[str, list[_RunningJob]] = field(default_factory=dict)
+    _has_exclusive_user: bool = False
+    """A job that shares its nodes with no other user runs on one of them."""
     _holes: list[_BackfillHole] = field(default_factory=list)
-    _large_share_times: dict[tuple[int, NodeResources], float] = field(default_factory=dict)
+    _node_times: dict[tuple[int, NodeResources, str, bool], float] = field(default_factory=dict)
     _pending_count: int = 0
     _backlog_node_s: float = 0.0
     """Node seconds of jobs beyond MAX_EXACT_JOBS."""
@@ -109,18 +132,22 @@ class SiteNodeType:
         heapify(self._ends)
 
     def add_running(
-        self, name: str, per_node: NodeResources, per_quantile: NodeResources, ends: Sequence[float]
+        self, job: Job, name: str, per_node: NodeResources, per_quantile: NodeResources, ends: Sequence[float]
     ) -> None:
-        """A job runs on this node, and may end at these times, with the same chance each: a part of it then.
+        """The job runs on this node, and may end at these times, with the same chance each: a part of it then.
 
         A whole node is the one of many on which jobs end soon: there each counts as a whole, with an early end.
         """
         known = len(self._ends)
         self._ends += [(end, number, per_quantile) for number, end in enumerate(ends, known)]
-        self._running.setdefault(name, []).append((ends[(len(ends) - 1) // 2], per_node))
+        median = ends[(len(ends) - 1) // 2]
+        self._running.setdefault(name, []).append(_RunningJob(median, per_node, job.user, job.exclusive_user))
+        self._has_exclusive_user |= job.exclusive_user
 
-    def fit(self, partitions: Iterable[str], requirements: ResourceRequirements) -> NodeTypeFit | None:
-        """What such a job takes here; None: it cannot run here."""
+    def fit(
+        self, partitions: Iterable[str], requirements: ResourceRequirements, user: str, *, exclusive_user: bool
+    ) -> NodeTypeFit | None:
+        """What such a job takes here, once all that runs is in; None: it cannot run here."""
         if self.partitions.isdisjoint(partitions):
             return None
         single = requirements.nodes == 1 and requirements.constraint.min_nodes == 1
@@ -133,9 +160,9 @@ class SiteNodeType:
         if share.exclusive:
             per_node = whole
         every = per_node.plus(per_node, nodes - 1)
-        return NodeTypeFit(
-            nodes, per_node, every, every.per_quantile(), per_node.share_of(whole) > LARGE_SHARE or nodes > 1
-        )
+        apart = exclusive_user or self._has_exclusive_user
+        at_once = per_node.share_of(whole) > LARGE_SHARE or nodes > 1 or apart
+        return NodeTypeFit(nodes, per_node, every, every.per_quantile(), at_once, user if apart else "", exclusive_user)
 
     def earliest_start(self, fit: NodeTypeFit, limit_s: float) -> float:
         """When a job of so many seconds at most would start. ``add_pending`` takes the room."""
@@ -144,7 +171,7 @@ class SiteNodeType:
         hole = self._hole(fit.total, limit_s)
         if hole is not None:
             return hole.begin
-        at = max(self._at, self._nodes_free_at(fit)) if fit.takes_large_share else self._at
+        at = max(self._at, self._nodes_free_at(fit)) if fit.needs_node_at_once else self._at
         free, ends = self._free, self._ends
         if free.contains(fit.total):
             return at
@@ -188,22 +215,21 @@ class SiteNodeType:
 
     def _nodes_free_at(self, fit: NodeTypeFit) -> float:
         """When enough nodes have so much at once, by what runs there now."""
-        found = self._large_share_times.get((fit.nodes, fit.per_node))
+        key = fit.nodes, fit.per_node, fit.user, fit.exclusive_user
+        found = self._node_times.get(key)
         if found is None:
-            times = (self._node_free_at(name, free, fit.per_node) for name, free in self.nodes.items())
-            found = max(nsmallest(fit.nodes, times))
-            self._large_share_times[fit.nodes, fit.per_node] = found
+            times = (self._node_free_at(name, free, fit) for name, free in self.nodes.items())
+            found = self._node_times[key] = max(nsmallest(fit.nodes, times))
         return found
 
-    def _node_free_at(self, name: str, free: NodeResources, each: NodeResources) -> float:
-        at = self.now
-        if free.contains(each):
-            return at
-        for end, freed in sorted(self._running.get(name, ()), key=lambda r: r[0]):
-            free, at = free.plus(freed), max(at, end)
-            if free.contains(each):
+    def _node_free_at(self, name: str, free: NodeResources, fit: NodeTypeFit) -> float:
+        running = sorted(self._running.get(name, ()), key=lambda job: job.end)
+        at = max([self.now, *(job.end for job in running if job.keeps_off(fit))])
+        for job in running:
+            if job.end > at and free.contains(fit.per_node):
                 return at
-        # Something runs there that the queue does not show.
+            free, at = free.plus(job.per_node), max(at, job.end)
+        # Where there still is no room, something runs there that the queue does not show.
         return at
 
 

@@ -32,9 +32,17 @@ class SimulatedMachine:
     free: int
     jobs: dict[int, tuple[int, float]] = field(default_factory=dict)
     """Units and start by job."""
+    exclusive_user: bool = False
+    """It runs jobs of one user at a time."""
+    user: str = ""
+    """Whose job came last."""
     busy_from: float = 0.0
     last_busy: float = 0.0
     lost_at: float = float("inf")
+
+    def admits(self, user: str) -> bool:
+        """True where its users do not keep a job of this one off."""
+        return not (self.exclusive_user and self.jobs) or self.user == user
 
 
 @dataclass(slots=True)
@@ -57,6 +65,7 @@ class CloudFleet:
     def __init__(self, market: Market, stockouts: StockoutModel, unit: Unit, seed: int) -> None:
         self.bill = FleetBill()
         self.slots = SimulatedSlots(market.pools, unit)
+        self.users_matter = any(pool.exclusive_user for pool in market.pools)
         self.machines: dict[str, SimulatedMachine] = {}
         """By slot."""
         self.breakers: tuple[CircuitBreaker, ...] = ()
@@ -77,13 +86,15 @@ class CloudFleet:
 
     # What Slurm's queue asks (queue.Machines).
 
-    def find_slots(self, nodes: int, units: int) -> tuple[str, ...]:
+    def find_slots(self, job: ReplayJob) -> tuple[str, ...]:
         """Open machines with room for a job, the fullest first; empty: there are not so many."""
         found: list[str] = []
-        for slots in self._by_free[units:]:
+        for slots in self._by_free[job.units :]:
             for slot in slots:
+                if self.users_matter and not self.machines[slot].admits(job.user):
+                    continue
                 found.append(slot)
-                if len(found) == nodes:
+                if len(found) == job.nodes:
                     return tuple(found)
         return ()
 
@@ -95,6 +106,7 @@ class CloudFleet:
                 machine.busy_from = now
                 self.idle.pop(slot, None)
             machine.jobs[job.number] = (job.units, now)
+            machine.user = job.user
             self._set_free(machine, machine.free - job.units)
 
     def deallocate(self, slots: Iterable[str], number: int, now: float) -> None:
@@ -131,7 +143,7 @@ class CloudFleet:
             instance_id=f"machine-{self.bill.launches}", launch_called=now, billed_from=now, attempts=1,
         )  # fmt: skip
         size = self._sizes[want.pool]
-        machine = SimulatedMachine(claim, size, size)
+        machine = SimulatedMachine(claim, size, size, exclusive_user=self.slots.pools[want.pool].exclusive_user)
         losses = self._stockouts.market_offer(offer).losses_per_hour
         if losses:
             machine.lost_at = now + seeded_random(self._seed, claim.id).expovariate(losses / HOUR_S)

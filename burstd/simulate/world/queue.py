@@ -4,7 +4,8 @@ In the order of submission each job starts wherever it fits first, on the site's
 first that could run on the site and does not fit has nodes kept for it from the time at which, by the time limits of
 what runs, they will be free; others start before it where that does not delay it.
 
-Jobs that ask for the same, time limit included, form a class. Within one pass room only shrinks: when the first of a
+Jobs that ask for the same, time limit included, form a class, those of each user where machines take jobs of one user
+at a time. Within one pass room only shrinks: when the first of a
 class does not fit, none of it does, so that a pass takes time by classes and not by jobs.
 """
 
@@ -18,7 +19,7 @@ from typing import Protocol
 from burstd.simulate.traces.window import ReplayJob
 from burstd.simulate.world.site import BackfillReservation, OnPremSite
 
-_Class = tuple[int, int, float]
+_Class = tuple[int, int, float, str]
 OnJobStarted = Callable[[ReplayJob, tuple[int, ...], tuple[str, ...]], None]
 """Told of each start: the job, its nodes of the site, or its machines."""
 
@@ -26,7 +27,10 @@ OnJobStarted = Callable[[ReplayJob, tuple[int, ...], tuple[str, ...]], None]
 class OpenMachines(Protocol):
     """The machines of the cloud that are open to all."""
 
-    def find_slots(self, nodes: int, units: int) -> tuple[str, ...]:
+    users_matter: bool
+    """Some run jobs of one user at a time."""
+
+    def find_slots(self, job: ReplayJob) -> tuple[str, ...]:
         """Slots with room for such a job; empty: none."""
         ...
 
@@ -56,7 +60,8 @@ class BackfillQueue:
         """A job that was submitted, or begins anew."""
         self.waiting[job.number] = job
         self.wanted[job.units] += job.nodes
-        heappush(self._classes.setdefault((job.nodes, job.units, job.limit_s), []), job.number)
+        user = job.user if self._machines.users_matter else ""
+        heappush(self._classes.setdefault((job.nodes, job.units, job.limit_s, user), []), job.number)
 
     def remove(self, job: ReplayJob) -> None:
         """It starts on machines that are kept for it alone."""
@@ -107,7 +112,7 @@ class BackfillQueue:
         slots: tuple[str, ...] = ()
         if site_nodes:
             self._site.allocate(site_nodes, job.units, until, self.reservation)
-        elif now >= job.submitted + self._staging_s and (slots := self._machines.find_slots(job.nodes, job.units)):
+        elif now >= job.submitted + self._staging_s and (slots := self._machines.find_slots(job)):
             self._machines.allocate(slots, job, now)
         else:
             return False
