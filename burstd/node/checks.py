@@ -9,7 +9,9 @@ from dataclasses import dataclass, field
 from burstd.domain.slurm.shape import Shape
 from burstd.node.facts import MachineFacts, UserIds
 
-CHECK_NAMES = frozenset({"cpus", "memory", "tmp", "disk", "gpus", "gpu_type", "os", "slurm", "munge", "users", "clock"})
+CHECK_NAMES = frozenset(
+    {"cpus", "memory", "tmp", "disk", "gpus", "gpu_type", "os", "slurm", "munge", "users", "clock", "mounts"}
+)
 """The checks; a site may leave some out."""
 
 
@@ -31,6 +33,8 @@ class ExpectedMachine:
     """``debian 12``; empty: any."""
     clock_tolerance_s: float = 30.0
     """munge refuses credentials that are five minutes old, or from the future."""
+    mounts: bool = False
+    """Trees of the site are mounted there."""
     skip: frozenset[str] = frozenset()
     """Checks to leave out, of NAMES."""
 
@@ -71,6 +75,7 @@ def _all_failures(facts: MachineFacts, expected: ExpectedMachine) -> Iterator[Ch
     yield from _slurm(facts, expected)
     if not facts.munge:
         yield CheckFailure("munge", "munge", "no munge", "Install munge in the image")
+    yield from _mounts(facts, expected)
     yield from _users(facts, expected)
     yield from _clock(facts, expected)
 
@@ -110,6 +115,15 @@ def _slurm(facts: MachineFacts, expected: ExpectedMachine) -> Iterator[CheckFail
         yield CheckFailure(
             "slurm", f"slurmd {format_version(wanted)}", f"slurmd {format_version(facts.slurm_version)}", remedy
         )
+
+
+def _mounts(facts: MachineFacts, expected: ExpectedMachine) -> Iterator[CheckFailure]:
+    if expected.mounts and not facts.sshfs:
+        remedy = "Install it in the image (Debian: sshfs, RHEL: fuse-sshfs), or leave the pool out of mounts.trees"
+        yield CheckFailure("mounts", "sshfs", "no sshfs", remedy)
+    if expected.mounts and not facts.fuse:
+        remedy = "Load the kernel module fuse in the image, or leave the pool out of mounts.trees"
+        yield CheckFailure("mounts", "/dev/fuse", "no /dev/fuse", remedy)
 
 
 def _users(facts: MachineFacts, expected: ExpectedMachine) -> Iterator[CheckFailure]:

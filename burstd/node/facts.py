@@ -54,6 +54,9 @@ class MachineFacts:
     slurm_version: tuple[int, int, int] | None = None
     munge: str = ""
     users: Mapping[str, UserIds | None] = field(default_factory=dict)
+    sshfs: bool = False
+    fuse: bool = False
+    """Whether it has /dev/fuse."""
     systemd: bool = False
     clock: float | None = None
     """Its clock, in seconds since 1970 ..."""
@@ -122,6 +125,8 @@ def parse_facts(text: str, *, asked: float, answered: float) -> MachineFacts | N
         slurm_version=(int(version[1]), int(version[2]), int(version[3])) if version else None,
         munge=one("munge"),
         users=dict(found for line in said.get("user", []) if (found := _user(line)) is not None),
+        sshfs="sshfs" in said,
+        fuse="fuse" in said,
         systemd="systemd" in said,
         clock=float(clock[0]) if clock else None,
         asked=asked,

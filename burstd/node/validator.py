@@ -63,6 +63,8 @@ class ValidatorConfig:
     clock_tolerance_s: float = 30.0
     tmp_mib: int = 0
     free_mib: int = 256
+    mount_pools: frozenset[str] = frozenset()
+    """Pools whose machines show trees of the site."""
     skip_checks: frozenset[str] = frozenset()
     """Checks to leave out: ``burstd.node.checks.CHECK_NAMES``."""
     check_commands: Mapping[str, str] = field(default_factory=dict)
@@ -179,7 +181,7 @@ class SlurmNodeValidator:
         expected = ExpectedMachine(
             shape=pool.shape, slurm_version=self._slurm_version(), users=head_user_ids(sorted(users)),
             gpu_names=site.gpu_names, tmp_mib=site.tmp_mib, free_mib=site.free_mib, os=site.os,
-            clock_tolerance_s=site.clock_tolerance_s, skip=site.skip_checks,
+            clock_tolerance_s=site.clock_tolerance_s, mounts=pool.name in site.mount_pools, skip=site.skip_checks,
         )  # fmt: skip
         key = self._munge_key()
         return ValidationRequest(expected, key, self._credential, self._wall, site.gpu_devices, site.check_commands)

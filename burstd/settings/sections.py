@@ -170,7 +170,9 @@ class PolicyChainSettings(BaseModel):
 
 
 HostKeyTrust = Literal["console", "first_use"]
-NodeCheck = Literal["cpus", "memory", "tmp", "disk", "gpus", "gpu_type", "os", "slurm", "munge", "users", "clock"]
+NodeCheck = Literal[
+    "cpus", "memory", "tmp", "disk", "gpus", "gpu_type", "os", "slurm", "munge", "users", "clock", "mounts"
+]
 
 
 class NodeSettings(Section):

@@ -17,7 +17,7 @@ A100 = "NVIDIA A100-SXM4-40GB"
 GOOD = MachineFacts(
     hostname="m1", kernel="6.1.0", os="debian 12", cpus=8, memory_mib=16000, tmp_mib=5000, free_mib=4000,
     gpu_devices=("/dev/nvidia0", "/dev/nvidia1"), gpu_names=(A100, A100), slurm_version=(22, 5, 8),
-    munge="munge-0.5.15", users={"slurm": UserIds(64030, 64030), "ada": UserIds(3001, 3001)},
+    munge="munge-0.5.15", sshfs=True, fuse=True, users={"slurm": UserIds(64030, 64030), "ada": UserIds(3001, 3001)},
     clock=1000.0, asked=999.9, answered=1000.2,
 )  # fmt: skip
 EXPECTED_MACHINE = ExpectedMachine(
@@ -28,6 +28,7 @@ EXPECTED_MACHINE = ExpectedMachine(
     tmp_mib=5000,
     os="debian 12",
     clock_tolerance_s=2.0,
+    mounts=True,
 )
 
 
@@ -56,6 +57,8 @@ def test_a_machine_as_it_should_be() -> None:
         ({"slurm_version": (23, 11, 4)}, "slurm", "slurmd 22.05.8", "slurmd 23.11.4"),
         ({"slurm_version": None}, "slurm", "slurmd 22.05.8", "no slurmd"),
         ({"munge": ""}, "munge", "munge", "no munge"),
+        ({"sshfs": False}, "mounts", "sshfs", "no sshfs"),
+        ({"fuse": False}, "mounts", "/dev/fuse", "no /dev/fuse"),
         ({"users": {"slurm": UserIds(64030, 64030), "ada": UserIds(3002, 3001)}}, "users",
          "user ada with uid 3001, gid 3001", "uid 3002, gid 3001"),
         ({"users": {"slurm": UserIds(64030, 64030), "ada": None}}, "users",

@@ -30,5 +30,7 @@ if command -v nvidia-smi >/dev/null; then
 fi
 command -v slurmd >/dev/null && say slurmd "$(slurmd -V 2>&1)"
 command -v munged >/dev/null && command -v unmunge >/dev/null && say munge "$(munged -V 2>&1)"
+command -v sshfs >/dev/null && say sshfs 1
+[ -c /dev/fuse ] && say fuse 1
 [ -d /run/systemd/system ] && say systemd 1
 say end 1
