@@ -13,6 +13,7 @@ from dataclasses import MISSING, fields, is_dataclass
 from decimal import Decimal
 from enum import StrEnum
 from functools import cache, partial
+from types import NoneType, UnionType
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 from sqlalchemy import RowMapping
@@ -150,6 +151,9 @@ def _form(kind: Any) -> tuple[tuple[str, str, Callable[[Any], Any], tuple[str, A
 @cache
 def _decoder(kind: Any) -> Callable[[Any], Any]:
     origin, arguments = get_origin(kind), get_args(kind)
+    if origin is UnionType:
+        item = _decoder(next(one for one in arguments if one is not NoneType))
+        return lambda plain: None if plain is None else item(plain)
     if origin is tuple:
         item = _decoder(arguments[0])
         return lambda plain: tuple(item(one) for one in plain)

@@ -11,7 +11,7 @@ from sqlalchemy import Connection, inspect, text
 
 from burstd.db.errors import StoreBroken, StoreNewer
 
-SCHEMA_VERSION = "0009"
+SCHEMA_VERSION = "0010"
 """The schema that this program reads and writes."""
 _SCRIPTS = Path(__file__).parent / "migrations"
 

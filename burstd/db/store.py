@@ -46,7 +46,7 @@ from burstd.domain.plugins.policy import Remark
 from burstd.domain.plugins.provider import LaunchRequest
 from burstd.domain.slurm.job_history import EndedJob
 from burstd.domain.snapshot import CircuitBreaker, EndedClaim, Pin
-from burstd.domain.staging import Directives, StageState, Staging, Tree
+from burstd.domain.staging import Checkpoint, Directives, StageState, Staging, Tree
 
 
 class ClaimFields(TypedDict, total=False):
@@ -91,6 +91,8 @@ class StagingFields(TypedDict, total=False):
     attempts: int
     error: str
     resume: str
+    checkpoints: tuple[Checkpoint, ...]
+    checkpoint_error: str
 
 
 def _no_user(_: str) -> str:

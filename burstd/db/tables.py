@@ -154,6 +154,7 @@ STAGING = Table(
         Staging,
         keys=["job_id"],
         index=["user", "state", "created"],
+        defaults={"checkpoints": "'[]'", "checkpoint_error": "''"},
         types={"attempts": Integer(), "work_dir": _json(str)},
     ),
 )

@@ -57,15 +57,35 @@ class StageOut:
 
 
 @dataclass(frozen=True, slots=True)
+class CheckpointLine:
+    """``#BURST checkpoint PATH [every=TIME] [keep=NUMBER] [signal=[B:]NAME] [within=TIME]``. Times in seconds.
+
+    ``pattern`` is written as StageOut.pattern is: relative to $BURST_OUT. Without wildcards it is what is taken, with
+    wildcards the newest match is.
+    """
+
+    pattern: str
+    every_s: float = 900.0
+    keep: int = 2
+    signal: str = ""
+    """What tells the job to write one before its machine goes: ``USR1`` for its steps, ``B:USR1`` for its batch shell;
+    empty: nothing does."""
+    within_s: float = 60.0
+    """How long the job may take to write it."""
+    line: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Directives:
     """All that a script asks for. Non-UTF-8 bytes in paths are surrogates, as in os.fsdecode."""
 
     stage_in: tuple[StageIn, ...] = ()
     stage_out: tuple[StageOut, ...] = ()
     scratch_bytes: int = 0
+    checkpoint: CheckpointLine | None = None
 
     def __bool__(self) -> bool:
-        return bool(self.stage_in or self.stage_out or self.scratch_bytes)
+        return bool(self.stage_in or self.stage_out or self.scratch_bytes or self.checkpoint)
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +187,27 @@ class Tree:
 
 
 @dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """One checkpoint of a job, whole in the store. Sizes in bytes."""
+
+    taken: float
+    """When burstd had it, in burstd's time."""
+    path: str
+    """Of what was taken, relative to $BURST_OUT."""
+    trees: Mapping[str, Tree]
+    """By the number of the node in the job's list of nodes, from 0: what was there. Nodes that had nothing are not in
+    it."""
+    nodes: int
+    """How many nodes the job had."""
+    fingerprints: Mapping[str, str]
+    """By the number of the node: what its agent recognises the same state by."""
+    size: int = 0
+    sent: int = 0
+    """Of it, what had to be sent: the rest was in the store already."""
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class Staging:
     """The data of one job, as recorded. Times in seconds since 1970 in burstd's own time, sizes in bytes."""
 
@@ -205,6 +246,10 @@ class Staging:
     resume: str = ""
     """The state from which a held one goes on."""
     reason: str = ""
+    checkpoints: tuple[Checkpoint, ...] = ()
+    """Those that are kept, the oldest first; they outlast the runs of the job."""
+    checkpoint_error: str = ""
+    """Why the last try to take one or to put one back failed; empty: it did not."""
 
     @property
     def needs_attention(self) -> bool:

@@ -13,6 +13,9 @@ SIZE_FORMAT = (
     "a number and a unit: B, K, M, G, T or P (also KiB, MiB ...) for powers of 1024, KB, MB ... for powers of 1000"
 )
 
+_SPAN = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,3})?)(s|m|min|h|d)")
+_SPAN_UNITS = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
+
 
 def parse_size(text: str) -> int | None:
     """Bytes of ``10G``, ``1.5TiB``, ``500MB``; None where it is no size. Fractions of a byte are cut off.
@@ -27,6 +30,12 @@ def parse_size(text: str) -> int | None:
     base = 1000 if (rest or "").upper() == "B" else 1024
     size = int(Decimal(number) * base ** (_PREFIXES.index(prefix.upper()) + 1 if prefix else 0))
     return size if size <= MAX_SIZE else None
+
+
+def parse_span(text: str) -> float | None:
+    """Seconds of ``90s``, ``15m``, ``1.5h``, ``2d``; None where it is no length of time. A bare number is none."""
+    found = _SPAN.fullmatch(text)
+    return None if found is None else float(found[1]) * _SPAN_UNITS[found[2]]
 
 
 def size_text(size: int) -> str:

@@ -6,9 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from burstd.domain.claim import Claim
-from burstd.domain.staging import Tree
+from burstd.domain.staging import Checkpoint, Tree
 from burstd.slurm.commands.job_facts import JobFacts
 from burstd.staging.controller.tasks import (
+    CheckpointRequest,
+    CollectedCheckpoint,
     CollectedOutput,
     InputSize,
     JobSummary,
@@ -56,6 +58,14 @@ class DataLocations:
     """Transfers that came to their end: kind, job, claim."""
     woken_jobs: list[str] = field(default_factory=list)
     violations: list[str] = field(default_factory=list)
+    states: dict[str, str] = field(default_factory=dict)
+    """Job -> the checkpoint that lies on its nodes."""
+    put_back: list[tuple[str, str, str, bool]] = field(default_factory=list)
+    """Checkpoints that were put back: job, part, path, whether in place of what was there."""
+    damaged: set[str] = field(default_factory=set)
+    """Paths of checkpoints that the store does not have whole."""
+    told: list[str] = field(default_factory=list)
+    """Jobs that were told to write a checkpoint."""
 
 
 class FakeTransfers:
@@ -149,6 +159,29 @@ class FakeTransfers:
         self._locations.outputs[job.job_id, claim.slot] = set(found)
         return CollectedOutput({"0": Tree(prefix, "d", (), len(found), 10)}, 10, 1.0)
 
+    def collect_checkpoint(self, task: StagingTask, claim: Claim, request: CheckpointRequest) -> CollectedCheckpoint:
+        """See Transfers."""
+        self._disk(claim)
+        job = task.job.job_id
+        fault = self._locations.faults.pop(("checkpoint", job), None)
+        if fault is not None:
+            raise fault
+        if request.tell_job:
+            self._locations.told.append(job)
+        state = self._locations.states.get(job, "")
+        if not state or request.known == state:
+            return CollectedCheckpoint(state, state, None, "", 0, 0.1)
+        return CollectedCheckpoint(state, state, Tree(f"checkpoint/{job}", state, (), 1, 100), "", 40, 0.1)
+
+    def restore_checkpoint(
+        self, task: StagingTask, claim: Claim, checkpoint: Checkpoint, part: str, *, replace: bool
+    ) -> None:
+        """See Transfers."""
+        self._disk(claim)
+        if checkpoint.path in self._locations.damaged:
+            raise StageFailed(f"{checkpoint.path} is damaged", retryable=True, resend=True)
+        self._locations.put_back.append((task.job.job_id, part, checkpoint.path, replace))
+
     def deliver_output(self, task: StagingTask, summary: JobSummary) -> int:
         """See Transfers."""
         self._begin_transfer(task, "bring")
@@ -163,8 +196,10 @@ class FakeTransfers:
         self._locations.ended.setdefault(job.job_id, []).append(summary)
         return 10
 
-    def remove_job_data(self, task: StagingTask, claims: Sequence[Claim]) -> None:
+    def remove_job_data(self, task: StagingTask, claims: Sequence[Claim], *, checkpoints: bool = True) -> None:
         """See Transfers."""
+        if checkpoints:
+            self._locations.put_back = [one for one in self._locations.put_back if one[0] != task.job.job_id]
         disks = [self._disk(claim) for claim in claims]
         self._begin_transfer(task, "clear")
         job_id = task.job.job_id

@@ -143,7 +143,9 @@ def write_former_stages(connection: Connection) -> None:
 
 
 def write_former_schema(connection: Connection, revision: str) -> None:
-    """The tables of a burstd of before, and the log's key; from 0005 on only words changed."""
+    """The tables of a burstd of before, and the log's key; from 0005 on words changed, and checkpoints came."""
+    for column in ("checkpoints", "checkpoint_error"):
+        connection.execute(text(f"ALTER TABLE staging DROP COLUMN {column}"))
     connection.execute(text("ALTER TABLE claim RENAME COLUMN in_service_from TO opened"))
     for event in connection.execute(select(EVENT)).mappings().all():
         data = event["data"]

@@ -23,6 +23,8 @@ from burstd.db.migrate import alembic_config
 from burstd.domain.staging import (
     STAGE_TRANSITIONS,
     Access,
+    Checkpoint,
+    CheckpointLine,
     Directives,
     ObjectRange,
     OutputCondition,
@@ -41,7 +43,9 @@ DIRECTIVES = Directives(
     (StageIn("/data/\udce9t\udce9 x", "x\n", Access.COPY, 3, "set@2"),),
     (StageOut("*.csv", "s3://bucket/out", OutputCondition.FAILURE, 4),),
     1 << 40,
+    CheckpointLine("state/*", 10.5, 3, "B:USR1", 5.0, 7),
 )
+KEPT = Checkpoint(START, "state/7", {"0": replace(TREE, node_path="")}, 2, {"0": "ab"}, 5, 3, 0.25)
 
 
 def waiting(job_id: str = "17", *, user: str = "ann", at: float = START) -> Staging:
@@ -107,6 +111,7 @@ def test_a_whole_life_is_on_record_and_comes_back_as_it_was(store: Store, clock:
     assert (staged.staged, staged.since, staged.bytes_in) == (clock.time, clock.time, 5 << 40)
     store.transition_staging("17", S.STAGED, S.FETCHING, "allocated", nodes=("gpu001", "gpu002"))
     store.transition_staging("17", S.FETCHING, S.FETCHED, "placed")
+    assert store.update_staging("17", "taken", checkpoints=(KEPT,)).checkpoints == store.staging("17").checkpoints
     said = len(store.events())
     assert store.update_staging("17", nodes=("gpu001", "gpu002")) == store.staging("17")
     assert len(store.events()) == said, "what does not differ is no event"

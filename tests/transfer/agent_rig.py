@@ -140,6 +140,22 @@ class AgentRig:
             }
         )  # fmt: skip
 
+    def checkpoint(self, job: str, pattern: str, known: str = "", **more: Any) -> dict[str, Any]:
+        return self.run(
+            {
+                "do": "checkpoint", "job": job, "user": "ada", "uid": self.uid, "gid": self.uid, "groups": [self.uid],
+                "dir": str(self.job(job)), "pattern": pattern, "known": known, "max_bytes": 1 << 40, "wait_s": 0,
+                "prefix": f"checkpoint/{job}", "reach": self.reach, **more,
+            }
+        )  # fmt: skip
+
+    def put_back(self, job: str, found: dict[str, Any], **more: Any) -> dict[str, Any]:
+        """A checkpoint as ``checkpoint`` gave it, as burstd has it put back."""
+        tree = found["tree"]
+        row = {key: tree[key] for key in ("digest", "manifest", "size", "single", "entries")}
+        row |= {"path": found["path"], "prefix": f"checkpoint/{job}", "replace": False, **more}
+        return self.deliver(job, checkpoints=[row])
+
     def clear(self, job: str) -> dict[str, Any]:
         return self.run({"do": "clear", "job": job, "dir": str(self.job(job))})
 

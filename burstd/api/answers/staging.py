@@ -56,6 +56,17 @@ class CollectedView(AnswerView):
     entries: int
 
 
+class CheckpointView(AnswerView):
+    """A checkpoint that is kept. Bytes; ``bytes_sent`` is what of it had to be sent to the store."""
+
+    taken: Time
+    path: str
+    """In $BURST_OUT."""
+    bytes: int
+    bytes_sent: int
+    seconds: float
+
+
 class JobStagingView(AnswerView):
     """The data of one job. Sizes in bytes; ``bytes_sent`` is what of the input had to be sent to the store."""
 
@@ -84,6 +95,10 @@ class JobStagingView(AnswerView):
     inputs: list[StageInView]
     outputs: list[StageOutView]
     collected: list[CollectedView]
+    checkpoints: list[CheckpointView]
+    """The oldest first; the last one is put back when the job is requeued."""
+    checkpoint_error: str
+    """Why the last try failed; empty: it did not."""
     transfers: list[TransferView]
 
 

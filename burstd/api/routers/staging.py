@@ -12,6 +12,7 @@ from pydantic import Field
 
 from burstd.api.answers.base import CommandResultView
 from burstd.api.answers.staging import (
+    CheckpointView,
     CollectedView,
     JobStagingView,
     RetainedNodeView,
@@ -226,6 +227,10 @@ def _staging_view(staging: Staging, transfers: Sequence[MeterReading]) -> JobSta
             CollectedView.from_fields(tree, node=printable_path(node), what=printable_path(what), bytes=tree.size)
             for key, tree in sorted(staging.outputs.items())
             for node, _, what in (key.partition("/"),)
+        ],
+        checkpoints=[
+            CheckpointView.from_fields(c, path=printable_path(c.path), bytes=c.size, bytes_sent=c.sent)
+            for c in staging.checkpoints
         ],
         transfers=[
             TransferView.from_fields(

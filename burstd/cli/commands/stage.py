@@ -230,6 +230,14 @@ def _print_job(out: ConsoleOutput, answer: StagingDetailView, *, history: bool) 
             f"{collected.node}: {size_text(collected.bytes)} in {plural(collected.entries, 'file')} is in the store",
             "dim",
         )
+    for taken in job.checkpoints:
+        out.note(
+            f"checkpoint {taken.path}, taken {ago(taken.taken, now)}: {size_text(taken.bytes)}, "
+            f"{size_text(taken.bytes_sent)} sent in {taken.seconds:.1f} s",
+            "dim",
+        )
+    if job.checkpoint_error:
+        out.note(f"! {job.checkpoint_error}", "yellow")
     if job.transfers:
         out.blank()
         out.table(_TRANSFER_HEADS, [_transfer_row(transfer) for transfer in job.transfers])

@@ -58,8 +58,10 @@ def _start_reason(row: Staging, slots: Collection[str]) -> str:
     match row.state:
         case T.WAITING | T.UPLOADING if row.directives.stage_in:
             return f"input of job {row.job_id} waits for it"
-        case T.STAGED | T.FETCHING if row.trees:
+        case T.STAGED | T.FETCHING if row.trees or row.checkpoints:
             return f"input of job {row.job_id} is to be on it"
+        case T.FETCHED if row.directives.checkpoint and any(node in slots for node in row.nodes):
+            return f"checkpoints of job {row.job_id} go to it"
         case T.COLLECTING if any(node in slots for node in row.nodes):
             return f"output of job {row.job_id} is to be fetched to it"
         case _:

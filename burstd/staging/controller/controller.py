@@ -6,7 +6,7 @@ begin anew and skip what is there.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import structlog
@@ -42,6 +42,7 @@ from burstd.staging.controller.recovery import record_unseen_run
 from burstd.staging.controller.snapshot_view import data_views, unrecorded_stage_outs
 from burstd.staging.controller.tasks import MeterReading, Transfers
 from burstd.staging.directives.parser import parse_directives
+from burstd.staging.movement.checkpoints import CheckpointDispatcher
 from burstd.staging.movement.job_folders import JobFolders
 from burstd.staging.movement.moves import RETRY_S, TransferDispatcher, reachable_machines
 from burstd.staging.submission.job_chains import OutputDependencies
@@ -51,6 +52,15 @@ from burstd.transfer.privsep.client import Account, account
 log = structlog.get_logger(__name__)
 
 _MAX_QUERY_INTERVAL_S = 30.0
+
+
+def _checkpoint_paths(rows: Iterable[Staging]) -> Mapping[str, str]:
+    """By job that names a checkpoint: the path of the newest; empty: it has none."""
+    return {
+        row.job_id: row.checkpoints[-1].path if row.checkpoints else ""
+        for row in rows
+        if row.directives.checkpoint is not None
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,11 +100,13 @@ class StagingController:
         self._dispatcher = TransferDispatcher(
             store, workers, clock, transfers, lambda: self.rules.retries, self._quarantine
         )
+        self._checkpoints = CheckpointDispatcher(store, clock, transfers, self._dispatcher, quotas)
         self._output_dependencies = OutputDependencies(find_account)
         self._quotas = quotas
         self._cached_stagings: tuple[Staging, ...] | None = None
         """The records as the last step left them; None: something has changed since."""
         self._partitions: frozenset[str] = frozenset()
+        self._checkpoint_paths = _checkpoint_paths(store.stagings())
 
     # What Slurm asks.
 
@@ -192,6 +204,7 @@ class StagingController:
             with contain_errors(job_id):
                 run = self._runs.run_of(job_id)
                 self._query_slurm(run)
+                self._checkpoints.give_up_late(run)
                 if run.deallocated:
                     run.answer_hooks(lambda hook: DEALLOCATED_REPLY if hook == "pre_run" else None)
                 row = records[job_id] = self._advance_as_far_as_possible(records.get(job_id), run, machines)
@@ -210,6 +223,7 @@ class StagingController:
                     records[job_id] = self._upload_within_quota(
                         row, self._runs.run_of(job_id), [r for r in records.values() if r is not None]
                     )
+        self._checkpoint_paths = _checkpoint_paths(row for row in records.values() if row is not None)
         for run in self._runs.all_runs():
             if run.waiting_hooks:
                 with contain_errors(run.job_id):
@@ -286,6 +300,8 @@ class StagingController:
                 job_id=run.job_id, user=facts.user, uid=facts.uid, gid=facts.gid, directives=directives or Directives(),
                 state=S.WAITING, since=now, created=now, store=self.rules.store, account=facts.account,
                 work_dir=facts.work_dir, reason=f"Slurm asked for its {'output' if due else 'input'}",
+                # A job that never began has none: another had its number.
+                checkpoints=before.checkpoints if before is not None and recorded and facts.restarts else (),
             )
         )  # fmt: skip
         run.cycle, run.setup_seen = run.cycle if due else StagingCycle(), False
@@ -359,7 +375,9 @@ class StagingController:
             case S.STAGED if "pre_run" in run.waiting_hooks:
                 return self._begin_fetching(row, run)
             case S.FETCHING:
-                return self._dispatcher.fetch_input(row, run, machines)
+                return self._dispatcher.fetch_input(row, run, machines, self._checkpoints.put_back)
+            case S.FETCHED if self._checkpoints.is_due(row, run):
+                return self._checkpoints.collect(row, run, machines, self._store.stagings())
             case S.COLLECTING:
                 return self._dispatcher.collect_output(row, run, machines)
             case S.DELIVERING:
@@ -429,8 +447,19 @@ class StagingController:
 
     # What is reported.
 
+    def job_environment(self, job_id: str) -> dict[str, str]:
+        """What a job finds in its environment; from any thread."""
+        return self.rules.folders.job_environment(job_id, self._checkpoint_paths.get(job_id))
+
+    def take_last_checkpoint(self, job_id: str, until: float) -> bool:
+        """The machine of a job goes: it is told, and its last checkpoint is taken, until a time at most.
+
+        False: that has begun.
+        """
+        return self._checkpoints.begin_last(self._runs.run_of(job_id), until)
+
     def _answer_hooks(self, row: Staging | None, run: StagingRun) -> None:
-        env = self.rules.folders.job_environment(run.job_id)
+        env = self.job_environment(run.job_id)
         if quarantine_reason := self._quarantine.quarantine_reason(run.job_id):
             run.answer_hooks(lambda hook: StageReply("refused", quarantine_reason) if hook in START_HOOKS else None)
             return

@@ -32,7 +32,7 @@ class HookQueue:
             return self._check(call)
         if call.hook == "paths":
             # slurmctld answers nobody else meanwhile.
-            return StageReply("ok", env=self._controller.rules.folders.job_environment(call.job_id))
+            return StageReply("ok", env=self._controller.job_environment(call.job_id))
         pending_reply: Future[StageReply] = Future()
 
         def resolve(reply: StageReply) -> None:

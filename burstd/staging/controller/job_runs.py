@@ -15,7 +15,7 @@ from burstd.domain.staging import StageState as S
 from burstd.runtime.poller import RepeatedCall
 from burstd.slurm.commands.job_facts import JobFacts
 from burstd.slurm.hooks.stage_server import StageReply
-from burstd.staging.controller.tasks import MeterReading, StagingTask
+from burstd.staging.controller.tasks import CheckpointFailed, CollectedCheckpoint, MeterReading, StagingTask
 
 HookAnswer = Callable[[StageReply], None]
 
@@ -44,6 +44,26 @@ class FinishedTask:
 
 
 @dataclass(slots=True)
+class CheckpointProgress:
+    """Of one life of a job. Times in burstd's time."""
+
+    due: float = 0.0
+    """When the next one is to be taken; 0: that was not looked up so far."""
+    failures: int = 0
+    """In a row."""
+    parts: dict[str, CollectedCheckpoint | CheckpointFailed] = field(default_factory=dict)
+    """What has come of the one that is being taken, by the number of the node."""
+    others_removed: bool = False
+    """Nothing is in the store but what is kept, and what tries that failed have brought."""
+    replaced: bool = False
+    """The one that was to be put back was damaged: what its nodes have of it goes."""
+    last_until: float = 0.0
+    """The machine of the job goes: until then the last one is waited for; 0: it does not go."""
+    last_done: bool = False
+    """The last one is taken, or was given up."""
+
+
+@dataclass(slots=True)
 class StagingCycle:
     """What is known of one life of a job: from its setup to its teardown, which may be followed by another."""
 
@@ -67,6 +87,7 @@ class StagingCycle:
     warnings: tuple[str, ...] = ()
     entered_at: dict[S, float] = field(default_factory=dict)
     """When it came into these states, as read from the log."""
+    checkpoint: CheckpointProgress = field(default_factory=CheckpointProgress)
 
 
 @dataclass(slots=True)
@@ -240,7 +261,9 @@ class StagingRun:
 
     def next_due(self, now: float) -> float:
         """When its next pause ends."""
-        rests = self.cycle.paused_until if self.cycle.paused_until > now else float("inf")
+        checkpoint = self.cycle.checkpoint
+        pauses = (self.cycle.paused_until, checkpoint.due, checkpoint.last_until)
+        rests = min((until for until in pauses if until > now), default=float("inf"))
         return rests if self.fresh or self.query.in_flight else min(rests, max(now, self.query.due))
 
     def cancel_tasks(self) -> None:

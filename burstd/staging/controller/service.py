@@ -15,6 +15,7 @@ from burstd.domain.claim import Claim
 from burstd.domain.clock import Clock
 from burstd.domain.cloud.offer import Pool
 from burstd.domain.command import CommandResult, DiscardOutput, Evict, RetryStage, StageCommand
+from burstd.domain.errors import SchedulerUnavailable
 from burstd.domain.plugins.stager import OnDemand, Stager, StagerError
 from burstd.domain.snapshot import SlurmView, Unavailable
 from burstd.domain.staging import OUTPUT_ON_NODES, Staging, StagingView
@@ -28,6 +29,7 @@ from burstd.slurm.commands.run import SlurmCommands
 from burstd.slurm.hooks.stage_server import StageServer
 from burstd.staging.controller.controller import StageRules, StagingController
 from burstd.staging.controller.hook_queue import HookQueue
+from burstd.staging.controller.job_runs import ACTIVE_STATES, QUEUED_STATES
 from burstd.staging.controller.tasks import MeterReading
 from burstd.staging.movement.garbage_collection import (
     GarbageCollectionRules,
@@ -150,7 +152,7 @@ class StagingService:
 
         key = folder_key(settings.job_folder_key)
         self._folders = folders = JobFolders(str(staging.job_dir), key)
-        transfers = HeadTransfers(
+        self._transfers = transfers = HeadTransfers(
             commands=context.commands,
             stager=stager,
             uploader=TreeUploader(self._index, stager, limits),
@@ -324,8 +326,18 @@ class StagingService:
             self._publish_usage()
 
         self._sweeps.poll(
-            lambda: self._garbage_collector.sweep(live, wall, clock_offset), keep, lambda _: self._publish_usage()
+            lambda: self._garbage_collector.sweep(live, wall, clock_offset, self._job_is_over),
+            keep,
+            lambda _: self._publish_usage(),
         )
+
+    def _job_is_over(self, job_id: str) -> bool:
+        """Whether Slurm says so; in a worker thread."""
+        try:
+            facts = self._transfers.query_job(job_id)
+        except SchedulerUnavailable:
+            return False
+        return facts is None or facts.state not in ACTIVE_STATES | QUEUED_STATES | {"STAGE_OUT"}
 
     def _free_space(self, out_of_space: Sequence[Staging]) -> None:
         """The puts are tried again in any case."""

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from burstd.domain.claim import Claim
 from burstd.domain.errors import BurstdError
-from burstd.domain.staging import Staging, Tree
+from burstd.domain.staging import Checkpoint, Staging, Tree
 from burstd.slurm.commands.job_facts import JobFacts
 
 
@@ -141,6 +141,43 @@ class CollectedOutput:
 
 
 @dataclass(frozen=True, slots=True)
+class CheckpointRequest:
+    """What is asked of one node of a job. Times in seconds, sizes in bytes."""
+
+    known: str = ""
+    """Fingerprint of the one that burstd has; empty: it has none."""
+    max_bytes: int = 0
+    wait_s: float = 0.0
+    """How long a newer one is waited for after ``tell_job``; 0: what is there is taken."""
+    tell_job: bool = False
+    """Send the job its signal when a newer one can be recognised."""
+    keep: tuple[Checkpoint, ...] | None = None
+    """Those that are kept: objects of others are removed first; None: all objects stay."""
+
+
+@dataclass(frozen=True, slots=True)
+class CollectedCheckpoint:
+    """What one node of a job had. Bytes."""
+
+    path: str
+    """Relative to $BURST_OUT; empty: nothing whole was there."""
+    fingerprint: str
+    tree: Tree | None
+    """None: it is the one that was known, or none."""
+    changing: str
+    """What was not taken because it was being written; empty: nothing."""
+    sent: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointFailed:
+    """A checkpoint was not taken, or cannot be put back. ``reason``: a sentence for the job's owner."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class JobSummary:
     """How the job's story ended, for its manifest."""
 
@@ -202,10 +239,23 @@ class Transfers(Protocol):
         """From the disk of one node to the store; ``files``: the job's own output files, by absolute path."""
         ...
 
+    def collect_checkpoint(self, task: StagingTask, claim: Claim, request: CheckpointRequest) -> CollectedCheckpoint:
+        """From the disk of one node to the store, while the job runs."""
+        ...
+
+    def restore_checkpoint(
+        self, task: StagingTask, claim: Claim, checkpoint: Checkpoint, part: str, *, replace: bool
+    ) -> None:
+        """From the store to the disk of one node; ``part``: the key of its tree. ``replace``: what is there goes.
+
+        StageFailed with ``resend``: the store does not have it whole.
+        """
+        ...
+
     def deliver_output(self, task: StagingTask, summary: JobSummary) -> int:
         """From the store (or the job's folder on premises) to the destinations; writes the manifest. Bytes."""
         ...
 
-    def remove_job_data(self, task: StagingTask, claims: Sequence[Claim]) -> None:
-        """Removes what is left of the job in the store, on these nodes and on premises."""
+    def remove_job_data(self, task: StagingTask, claims: Sequence[Claim], *, checkpoints: bool = True) -> None:
+        """Removes what is left of the job in the store, on these nodes and on premises; ``checkpoints``: these too."""
         ...

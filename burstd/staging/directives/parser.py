@@ -13,8 +13,16 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 
-from burstd.domain.staging import Access, DirectiveFault, Directives, OutputCondition, StageIn, StageOut
-from burstd.domain.units import SIZE_FORMAT, parse_size
+from burstd.domain.staging import (
+    Access,
+    CheckpointLine,
+    DirectiveFault,
+    Directives,
+    OutputCondition,
+    StageIn,
+    StageOut,
+)
+from burstd.domain.units import SIZE_FORMAT, parse_size, parse_span, span_text
 from burstd.staging.directives.lexer import (
     BLANKS,
     SYMBOLS,
@@ -38,6 +46,7 @@ USAGE = {
     "stage_out": "stage_out PATTERN to DESTINATION [on success|failure|always]",
     "dataset": "dataset NAME[@VERSION] [as NAME] [read_only|copy]",
     "scratch": "scratch SIZE",
+    "checkpoint": "checkpoint PATH [every=TIME] [keep=NUMBER] [signal=[B:]NAME] [within=TIME]",
     "help": "help",
 }
 _SCHEMES = ("s3", "swift")
@@ -68,6 +77,10 @@ Lines that begin with #BURST, above the first command of the script:
       An input that the site has named; the latest version by default.
   #BURST {USAGE["scratch"]}
       Space on each node's own disk in $BURST_SCRATCH, deleted when the job ends. SIZE: 100G, 1.5TiB.
+  #BURST {USAGE["checkpoint"]}
+      Copies PATH, or the newest file or directory that matches it, to the store while the job runs, and back when the
+      job is requeued; $BURST_CHECKPOINT is then its path. PATH: a path in $BURST_OUT. TIME: 90s, 15m, 2h.
+      signal: what tells the job to write one before its machine goes; B: only the batch script gets it.
   #BURST help
       Refuses the job and shows this.
 
@@ -105,7 +118,8 @@ def parse_directives(
             reading.parse_line(number, text, dangling=dangling, max_chars=len(text) if submitted else MAX_LINE_CHARS)
         except DirectiveSyntaxError as fault:
             reading.faults.append(DirectiveFault(number, text, fault.problem, fault.expected))
-    return Directives(tuple(reading.stage_in), tuple(reading.stage_out), reading.scratch), tuple(reading.faults)
+    found = Directives(tuple(reading.stage_in), tuple(reading.stage_out), reading.scratch, reading.checkpoint)
+    return found, tuple(reading.faults)
 
 
 def format_directives(directives: Directives) -> str:
@@ -122,6 +136,11 @@ def format_directives(directives: Directives) -> str:
     ]
     if directives.scratch_bytes:
         lines.append(f"{PREFIX} scratch {directives.scratch_bytes}B")
+    if (wanted_checkpoint := directives.checkpoint) is not None:
+        each = f"every={wanted_checkpoint.every_s:.3f}s keep={wanted_checkpoint.keep}"
+        tell = f" signal={wanted_checkpoint.signal} within={wanted_checkpoint.within_s:.3f}s"
+        told = tell if wanted_checkpoint.signal else ""
+        lines.append(f"{PREFIX} checkpoint {quote_pattern(wanted_checkpoint.pattern)} {each}{told}")
     return "".join(line + "\n" for line in lines)
 
 
@@ -165,6 +184,7 @@ class _ScriptParser:
     stage_out: list[StageOut] = field(default_factory=list)
     scratch: int = 0
     scratch_line: int = 0
+    checkpoint: CheckpointLine | None = None
     names: dict[str, int] = field(default_factory=dict)
     """Of inputs -> line."""
     outputs: set[tuple[str, str]] = field(default_factory=set)
@@ -191,7 +211,7 @@ class _ScriptParser:
             raise DirectiveSyntaxError("missing directive", _known_directives())
         readers: dict[str, Callable[[int, Sequence[Token]], None]] = {
             "stage_in": self._stage_in, "stage_out": self._stage_out, "dataset": self._dataset,
-            "scratch": self._scratch, "help": self._help,
+            "scratch": self._scratch, "checkpoint": self._checkpoint, "help": self._help,
         }  # fmt: skip
         reader = readers.get(tokens[0].text)
         if reader is None:
@@ -261,9 +281,61 @@ class _ScriptParser:
             raise DirectiveSyntaxError(f"line {self.scratch_line} already requests scratch", "Remove one of them")
         self.scratch, self.scratch_line = size, number
 
+    def _checkpoint(self, number: int, tokens: Sequence[Token]) -> None:
+        if not tokens:
+            raise DirectiveSyntaxError("missing path", _usage("checkpoint"))
+        pattern = _output_pattern(tokens[0])
+        if pattern == ".":
+            wrong = "$BURST_OUT itself cannot be the checkpoint"
+            raise DirectiveSyntaxError(wrong, "Name a file or a directory in it, such as 'checkpoints/*'")
+        options: dict[str, str] = {}
+        for token in tokens[1:]:
+            name, equals, value = token.text.partition("=")
+            if name not in _CHECKPOINT_OPTIONS or not equals:
+                _unexpected(token, [f"{option}=" for option in _CHECKPOINT_OPTIONS], "checkpoint")
+            if name in options:
+                raise DirectiveSyntaxError(f"give {name}= only once", _usage("checkpoint"))
+            options[name] = value
+        keep = options.get("keep", "2")
+        if not (keep.isascii() and keep.isdigit() and 1 <= int(keep[:9]) <= MAX_CHECKPOINTS):
+            raise DirectiveSyntaxError(
+                f"keep={quote_token(keep)} is not a number of checkpoints", f"Use 1 to {MAX_CHECKPOINTS}"
+            )
+        every_s = _span("every", options.get("every", "15m"), MIN_CHECKPOINT_INTERVAL_S, MAX_CHECKPOINT_INTERVAL_S)
+        within_s = _span("within", options.get("within", "60s"), 1.0, MAX_CHECKPOINT_WRITING_S)
+        target, colon, name = options.get("signal", "").rpartition(":")
+        name = name.removeprefix("SIG")
+        if "signal" in options and (name not in _SIGNALS or (colon and target != "B")):
+            wrong = f"signal={quote_token(options['signal'])} is not a signal"
+            raise DirectiveSyntaxError(wrong, f"Use one of {', '.join(_SIGNALS)}, or B: and one of them")
+        if "within" in options and "signal" not in options:
+            raise DirectiveSyntaxError("within= needs signal=", "Name the signal that tells the job to write one")
+        if self.checkpoint is not None:
+            said = f"line {self.checkpoint.line} already names the checkpoint"
+            raise DirectiveSyntaxError(said, "Remove one of them. A pattern such as 'checkpoints/*' names several")
+        self.checkpoint = CheckpointLine(pattern, every_s, int(keep), target + colon + name, within_s, number)
+
     def _help(self, number: int, tokens: Sequence[Token]) -> None:
         del number, tokens
         raise DirectiveSyntaxError("job not submitted", directive_help())
+
+
+_CHECKPOINT_OPTIONS = ("every", "keep", "signal", "within")
+_SIGNALS = ("USR1", "USR2", "HUP", "INT", "QUIT", "TERM", "CONT", "URG", "WINCH")
+MAX_CHECKPOINTS = 10
+"""So many of a job are kept at most."""
+MIN_CHECKPOINT_INTERVAL_S = 10.0
+MAX_CHECKPOINT_INTERVAL_S = 7 * 86400.0
+MAX_CHECKPOINT_WRITING_S = 3600.0
+
+
+def _span(option: str, text: str, least: float, most: float) -> float:
+    """Seconds of an option. Raises DirectiveSyntaxError."""
+    seconds = parse_span(text)
+    if seconds is None or not least <= seconds <= most:
+        wrong = f"{option}={quote_token(text)} is not a length of time from {span_text(least)} to {span_text(most)}"
+        raise DirectiveSyntaxError(wrong, "Write a number and s, m, h or d, such as 90s or 15m")
+    return seconds
 
 
 def _usage(directive: str) -> str:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import fnmatch
 import hashlib
+import re
 import threading
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Annotated, Any, Literal
 
 import structlog
@@ -12,10 +14,17 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from burstd.domain.plugins.stager import OBJECT_BYTES, NoSuchObject, ObjectTooLarge, Stager, is_key
 from burstd.domain.staging import ObjectRange, Tree
-from burstd.staging.controller.tasks import CollectedOutput, StageFailed
+from burstd.staging.controller.tasks import CollectedCheckpoint, CollectedOutput, StageFailed
+from burstd.staging.directives.lexer import literal_text
 from burstd.staging.movement.output_delivery import FILE_PREFIX, MISSING_KEY
 from burstd.transfer.content_store.index import ContentIndex
-from burstd.transfer.content_store.manifest import MAX_ENTRIES, MAX_TREE_BYTES, decode_manifest, object_key
+from burstd.transfer.content_store.manifest import (
+    MAX_ENTRIES,
+    MAX_TREE_BYTES,
+    ManifestEntry,
+    decode_manifest,
+    object_key,
+)
 from burstd.transfer.content_store.upload_pool import TransferCancelled
 from burstd.transfer.privsep.client import printable
 
@@ -24,6 +33,8 @@ log = structlog.get_logger(__name__)
 MAX_KEYS_PER_REQUEST = 1000
 """More objects no agent asks for in one question."""
 _MANIFEST_PIECES = 1024
+_MAX_PATH = 4096
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _MAX_WARNINGS = 1000
 _MAX_WARNING_CHARS = 1000
 
@@ -84,6 +95,51 @@ def parse_collected_output(
 _FORGED = "its agent tells of output what no agent of burstd's would: see who is root there, and replace it"
 
 
+class _CheckpointMessage(_AgentMessage):
+    path: str = Field(max_length=_MAX_PATH)
+    fingerprint: str = Field(pattern=r"^([0-9a-f]{64})?$", max_length=64)
+    tree: _TreeMessage | None
+    changing: str
+    sent: int = Field(ge=0, le=MAX_TREE_BYTES)
+    seconds: float = Field(ge=0, le=1e9, allow_inf_nan=False)
+
+
+def parse_collected_checkpoint(
+    node: str, prefix: str, pattern: str, max_bytes: int, reported: dict[str, Any]
+) -> CollectedCheckpoint:
+    """What a node has put into the store of a checkpoint, as its agent claims. ``pattern``: that of the job's line.
+
+    Raises StageFailed where no agent of burstd's says so.
+    """
+    try:
+        message = _CheckpointMessage.model_validate(reported)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        where = ".".join(map(str, first["loc"]))
+        raise StageFailed(f"{node}: {_FORGED} ({printable(where)}: {first['msg']})", retryable=True) from None
+    tree, t = None, message.tree
+    if message.path and not _names(pattern, message.path):
+        raise StageFailed(f"{node}: {_FORGED} (it was not asked for that)", retryable=True)
+    if t is not None:
+        if not message.path or not message.fingerprint or t.size > max_bytes:
+            raise StageFailed(f"{node}: {_FORGED} (it was not asked for that)", retryable=True)
+        pieces = tuple(ObjectRange(*piece) for piece in t.manifest)
+        tree = Tree(prefix, t.digest, pieces, t.entries, t.size, t.single)
+    changing = printable(message.changing[:_MAX_WARNING_CHARS])
+    return CollectedCheckpoint(message.path, message.fingerprint, tree, changing, message.sent, message.seconds)
+
+
+def _names(pattern: str, path: str) -> bool:
+    """Whether the pattern of a line may name a path, which goes into an environment. As burstd's agent matches."""
+    parts, literal = path.split("/"), literal_text(pattern)
+    if _CONTROL.search(path) or not {"", ".", ".."}.isdisjoint(parts):
+        return False
+    wanted = [part for part in (pattern if literal is None else literal).split("/") if part not in ("", ".")]
+    if literal is not None or "**" in wanted:
+        return literal is None or parts == wanted
+    return len(parts) == len(wanted) and all(fnmatch.fnmatchcase(*pair) for pair in zip(parts, wanted, strict=True))
+
+
 def answer_agent_request(
     stager: Stager, node: str, allowed_methods: Sequence[str], prefix: str, request: dict[str, Any]
 ) -> dict[str, Any]:
@@ -137,11 +193,22 @@ def repair_objects(
 
 def _content_keys(stager: Stager, tree: Tree, cancelled: threading.Event) -> set[str]:
     """All objects that hold a tree's content. Raises ManifestDamaged."""
-    parts = (
+    return {piece.key for entry in _stored_entries(stager, tree, cancelled) for piece in entry.pieces if piece.key}
+
+
+def _stored_entries(stager: Stager, tree: Tree, cancelled: threading.Event) -> Iterator[ManifestEntry]:
+    """Raises ManifestDamaged."""
+    return decode_manifest(
         _fetch_object(stager, object_key(tree.prefix, piece.key), cancelled)[piece.offset :][: piece.length]
         for piece in tree.manifest
     )
-    return {piece.key for entry in decode_manifest(parts) for piece in entry.pieces if piece.key}
+
+
+def tree_keys(stager: Stager, tree: Tree, cancelled: threading.Event) -> Iterator[str]:
+    """All objects of a tree, those of its manifest among them, again and again. Raises StagerError, ManifestDamaged."""
+    yield from (piece.key for piece in tree.manifest)
+    for entry in _stored_entries(stager, tree, cancelled):
+        yield from (piece.key for piece in entry.pieces if piece.key)
 
 
 def _damaged_keys(stager: Stager, prefix: str, keys: Iterable[str], cancelled: threading.Event) -> set[str]:

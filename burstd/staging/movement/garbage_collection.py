@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pwd
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from itertools import islice
@@ -23,6 +23,8 @@ ORPHAN_GRACE_S = 3600.0
 """An object without an owner is let alone for so long, by the store's clock: a put may be on record in a moment."""
 UNFINISHED_PUT_GRACE_S = 86400.0
 DELETE_BATCH = 1000
+CHECKPOINT_PREFIX = "checkpoint"
+"""Followed by the job's number: objects of its checkpoints, of all nodes and runs."""
 SEEN_FILE_LIFETIME_S = 90 * 86400.0
 """A file that no job has used for so long is read again."""
 INDEX_PRUNE_INTERVAL_S = 86400.0
@@ -107,10 +109,16 @@ class GarbageCollector:
         self.rules = rules
         self._index_pruned_at = float("-inf")
 
-    def sweep(self, live: Sequence[Staging], now: float, clock_offset: float = 0.0) -> SweepResult:
+    def sweep(
+        self,
+        live: Sequence[Staging],
+        now: float,
+        clock_offset: float = 0.0,
+        job_is_over: Callable[[str], bool] = lambda _job_id: False,
+    ) -> SweepResult:
         """One round. ``live``: all stagings that are not cleared, as of ``now``, in the system's seconds since 1970.
 
-        ``ahead``: of the system's time over burstd's, in seconds.
+        ``ahead``: of the system's time over burstd's, in seconds. ``job_is_over``: whether Slurm says so of a job.
         """
         known = self._index.trees(self._store)
         in_use = recorded_digests(live)
@@ -126,6 +134,7 @@ class GarbageCollector:
         if in_use <= {t.tree.digest for t in self._index.trees(self._store)}:
             orphans += self._input_orphans(now)
         orphans += self._output_orphans({row.job_id for row in live}, now)
+        orphans += self._checkpoint_orphans({row.job_id for row in live}, now, job_is_over)
         dead = [put for put in self._stager.unfinished() if now - put.started > UNFINISHED_PUT_GRACE_S]
         self._stager.abort(dead)
         count = size = 0
@@ -194,6 +203,22 @@ class GarbageCollector:
         count = 0
         old = (o for o in self._stager.objects("out/") if now - o.modified > ORPHAN_GRACE_S)
         for some in _batches(o for o in old if o.key.split("/")[1] not in live):
+            self._stager.delete([o.key for o in some])
+            count += len(some)
+        return count
+
+    def _checkpoint_orphans(self, live: Collection[str], now: float, job_is_over: Callable[[str], bool]) -> int:
+        """Of jobs that are over; a requeued one has no data on record before it starts again."""
+        count = 0
+        over: dict[str, bool] = {}
+
+        def is_over(job_id: str) -> bool:
+            if job_id not in over:
+                over[job_id] = job_id not in live and job_is_over(job_id)
+            return over[job_id]
+
+        old = (o for o in self._stager.objects(f"{CHECKPOINT_PREFIX}/") if now - o.modified > ORPHAN_GRACE_S)
+        for some in _batches(o for o in old if is_over(o.key.split("/")[1])):
             self._stager.delete([o.key for o in some])
             count += len(some)
         return count

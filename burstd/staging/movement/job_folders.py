@@ -59,10 +59,16 @@ class JobFolders:
         is_owners = legacy_facts is not None and legacy_facts.kind == "d" and legacy_facts.uid == uid
         return legacy_path if is_owners and current_facts is None else path
 
-    def job_environment(self, job_id: str) -> dict[str, str]:
-        """What a job finds in its environment, the same everywhere."""
+    def job_environment(self, job_id: str, checkpoint: str | None = None) -> dict[str, str]:
+        """What a job finds in its environment, the same everywhere.
+
+        ``checkpoint``: path in $BURST_OUT of the checkpoint that is put back, empty: none is; None: it names none.
+        """
         home = self.folder_path(job_id)
-        return {"BURST_IN": f"{home}/in", "BURST_OUT": f"{home}/out", "BURST_SCRATCH": f"{home}/scratch"}
+        found = {"BURST_IN": f"{home}/in", "BURST_OUT": f"{home}/out", "BURST_SCRATCH": f"{home}/scratch"}
+        if checkpoint is not None:
+            found["BURST_CHECKPOINT"] = f"{home}/out/{checkpoint}" if checkpoint else ""
+        return found
 
 
 def folder_key(path: Path) -> bytes:

@@ -18,6 +18,7 @@ from burstd.domain.staging import StageState as S
 from burstd.domain.staging import Staging, Tree
 from burstd.planner.staging.transfer_schedule import TransferRates, ready_at, with_measurement
 from burstd.runtime.workers import Workers
+from burstd.staging.controller.decision import REQUEUED
 from burstd.staging.controller.isolation import StagingQuarantine
 from burstd.staging.controller.job_runs import FinishedTask, StagingCycle, StagingRun
 from burstd.staging.controller.recovery import missing_output_reason
@@ -42,6 +43,9 @@ MEASUREMENTS_PER_USER = 2
 """So that a file system of one user that does not answer keeps nobody else's input waiting."""
 _LOCAL_LANE = "stage:look"
 """The queue of work on this machine's file systems."""
+
+PutBack = Callable[[Staging, StagingRun, Mapping[str, Claim]], tuple[Staging, bool]]
+"""Brings a job's checkpoint to its nodes; the record, and whether that is done."""
 
 
 class TransferDispatcher:
@@ -93,7 +97,7 @@ class TransferDispatcher:
             run.cycle.input_bytes, run.cycle.sources = found.size, found.sources
             return row
 
-        self._start_task(row, run, "in", self._transfers.measure_sources, done, lane=_LOCAL_LANE)
+        self.start_task(row, run, "in", self._transfers.measure_sources, done, lane=_LOCAL_LANE)
 
     def upload_input(self, row: Staging, run: StagingRun) -> Staging:
         """To the store."""
@@ -111,13 +115,13 @@ class TransferDispatcher:
             self.rates = with_measurement(self.rates, row.store, "in", sent.sent, self._clock.now() - began)
             return after
 
-        self._start_task(
+        self.start_task(
             row, run, "in", self._transfers.upload_input, done, lane="stage:in", total=run.cycle.input_bytes or 0
         )
         return row
 
-    def fetch_input(self, row: Staging, run: StagingRun, machines: Mapping[str, Claim]) -> Staging:
-        """To its nodes."""
+    def fetch_input(self, row: Staging, run: StagingRun, machines: Mapping[str, Claim], put_back: PutBack) -> Staging:
+        """To its nodes, and then its checkpoint with ``put_back``."""
         cloud = sorted(self.cloud_nodes_of(row, run))
         missing = [node for node in cloud if node not in machines]
         if missing:
@@ -133,12 +137,13 @@ class TransferDispatcher:
             claim = machines[node]
             if claim.id not in run.cycle.fetched_on:
                 work = partial(self._transfers.fetch_input, claim=claim)
-                self._start_task(row, run, f"place {node}", work, partial(done, claim.id), lane="stage:nodes")
+                self.start_task(row, run, f"place {node}", work, partial(done, claim.id), lane="stage:nodes")
         if len(cloud) < len(row.nodes) and "link" not in run.cycle.fetched_on:
-            self._start_task(
-                row, run, "link", self._transfers.link_on_premises, partial(done, "link"), lane=_LOCAL_LANE
-            )
+            self.start_task(row, run, "link", self._transfers.link_on_premises, partial(done, "link"), lane=_LOCAL_LANE)
         if run.tasks:
+            return row
+        row, put_back_done = put_back(row, run, machines)
+        if not put_back_done:
             return row
         return self._store.transition_staging(
             row.job_id, S.FETCHING, S.FETCHED, "its data is on its nodes", attempts=0, error=""
@@ -187,7 +192,7 @@ class TransferDispatcher:
 
         for node, claim in remaining.items():
             work = partial(self._transfers.collect_output, claim=claim, files=files)
-            self._start_task(row, run, f"collect {node}", work, partial(done, node), lane="stage:nodes")
+            self.start_task(row, run, f"collect {node}", work, partial(done, node), lane="stage:nodes")
         if remaining:
             return row
         reason = "its output is in the store" if row.outputs else "nothing has to be fetched from a cloud node"
@@ -213,7 +218,7 @@ class TransferDispatcher:
                 error="",
             )
 
-        self._start_task(
+        self.start_task(
             row, run, "home", lambda task: self._transfers.deliver_output(task, summary), done, lane="stage:home"
         )
 
@@ -237,25 +242,23 @@ class TransferDispatcher:
     def remove_job_data(self, row: Staging, run: StagingRun, machines: Mapping[str, Claim]) -> None:
         """What is left of it in the store and on nodes."""
         machines_left = [machines[node] for node in row.nodes if node in machines]
+        # Its next run begins with the newest.
+        keep = row.checkpoints if not run.ended and row.job_state in ("", REQUEUED) else ()
 
         def done(row: Staging, _nothing: object) -> Staging:
-            return self._store.transition_staging(
-                row.job_id, row.state, S.CLEARED, "nothing of it is left in the store and on nodes"
-            )
+            left = f"of it only checkpoints are left in the store ({len(keep)})"
+            reason = left if keep else "nothing of it is left in the store and on nodes"
+            return self._store.transition_staging(row.job_id, row.state, S.CLEARED, reason, checkpoints=keep)
+
+        def clear(task: StagingTask) -> None:
+            self._transfers.remove_job_data(task, machines_left, checkpoints=not keep)
 
         run.clearing_claims = frozenset(claim.id for claim in machines_left)
-        self._start_task(
-            row,
-            run,
-            "clear",
-            lambda task: self._transfers.remove_job_data(task, machines_left),
-            done,
-            lane="stage:clear",
-        )
+        self.start_task(row, run, "clear", clear, done, lane="stage:clear")
 
     # All of them.
 
-    def _start_task(
+    def start_task(
         self,
         row: Staging,
         run: StagingRun,

@@ -6,20 +6,31 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from errno import ENOENT, ENOTDIR, EPERM
-from functools import partial
 from itertools import islice
 from typing import Any
 
+import structlog
+
 from burstd.domain.claim import Claim
-from burstd.domain.errors import NodeNotReady, NodeRefused
-from burstd.domain.plugins.stager import NodeAccess, Stager, StagerError, StoreBusy, StoreSpaceGone
-from burstd.domain.staging import Access, StageIn, Staging, Tree
+from burstd.domain.errors import NodeNotReady, NodeRefused, SchedulerRefused, SchedulerUnavailable
+from burstd.domain.plugins.stager import (
+    NodeAccess,
+    NoSuchObject,
+    ObjectTooLarge,
+    Stager,
+    StagerError,
+    StoreBusy,
+    StoreSpaceGone,
+)
+from burstd.domain.staging import Access, Checkpoint, StageIn, Staging, Tree
 from burstd.domain.units import size_text
 from burstd.node.agent import AgentError, AgentStopped, NodeAgent
 from burstd.planner.staging.transfer_schedule import MAX_INPUT_BYTES
 from burstd.slurm.commands.job_facts import JobFacts, read_job_facts
 from burstd.slurm.commands.run import SlurmCommands
 from burstd.staging.controller.tasks import (
+    CheckpointRequest,
+    CollectedCheckpoint,
     CollectedOutput,
     InputSize,
     JobSummary,
@@ -28,7 +39,14 @@ from burstd.staging.controller.tasks import (
     UploadedInput,
 )
 from burstd.staging.directives.lexer import substitute_variables
-from burstd.staging.movement.agent_requests import answer_agent_request, parse_collected_output, repair_objects
+from burstd.staging.movement.agent_requests import (
+    answer_agent_request,
+    parse_collected_checkpoint,
+    parse_collected_output,
+    repair_objects,
+    tree_keys,
+)
+from burstd.staging.movement.garbage_collection import CHECKPOINT_PREFIX
 from burstd.staging.movement.job_folders import JobFolders
 from burstd.staging.movement.output_delivery import OutputDelivery, output_applies
 from burstd.staging.movement.user_workers import OpenObjectWorker, UserWorkers
@@ -41,9 +59,13 @@ from burstd.transfer.privsep.relayed_copy import relay_copy
 from burstd.transfer.trees.upload import StagedFor, TreeUploader
 from burstd.transfer.trees.walk import fixed_part, is_pattern
 
+log = structlog.get_logger(__name__)
+
 MEASURE_TIMEOUT_S = 60.0
 MEASURE_MAX_ENTRIES = 2_000_000
 OBJECTS_PER_DELETE = 1000
+MAX_KEPT_OBJECTS = 500_000
+"""Of the checkpoints of a job that are kept, as its nodes list them: their names are held in memory."""
 _RECHECKS_SINCE = (23, 11, 0)
 CACHE_KEEP_FREE_BYTES = 1 << 30
 """Bytes that the caches of nodes leave free."""
@@ -201,18 +223,84 @@ class HeadTransfers:
         reported = self._run_agent(task, claim, "collect", who, patterns=patterns, files=paths, prefix=prefix)
         return parse_collected_output(node, prefix, [number for number, _ in lines], paths, reported)
 
+    def collect_checkpoint(self, task: StagingTask, claim: Claim, request: CheckpointRequest) -> CollectedCheckpoint:
+        """Sends the newest whole checkpoint from the disk of one node to the store."""
+        job, line = task.job, task.job.directives.checkpoint
+        if line is None:
+            raise StageFailed("the job names no checkpoint", retryable=False)
+        with self._translated_errors(task):
+            who = _job_owner(job)
+            if request.keep is not None:
+                self._remove_other_checkpoints(task, request.keep)
+        pattern = substitute_variables(line.pattern, directive_variables(who, job.job_id)) or line.pattern
+        untold = [line.signal] if request.tell_job and line.signal else []
+
+        def tell_job() -> None:
+            # Once, whatever the node says.
+            while untold:
+                self._signal_job(job.job_id, untold.pop())
+
+        reported = self._run_agent(
+            task, claim, "checkpoint", who, tell_job=tell_job, pattern=pattern, prefix=_checkpoint_prefix(job),
+            known=request.known, max_bytes=request.max_bytes, wait_s=request.wait_s,
+        )  # fmt: skip
+        return parse_collected_checkpoint(claim.slot, _checkpoint_prefix(job), pattern, request.max_bytes, reported)
+
+    def _signal_job(self, job_id: str, signal: str) -> None:
+        """Sends a signal to the job's steps, or with ``B:`` to its batch shell, as sbatch --signal does."""
+        target, _, name = signal.rpartition(":")
+        try:
+            self._commands("scancel", f"--signal={name}", *(["--batch"] if target else []), job_id)
+        except (SchedulerRefused, SchedulerUnavailable) as error:
+            # What is there is taken all the same.
+            log.warning("a job was not told to write a checkpoint", job=job_id, signal=signal, error=str(error))
+
+    def _remove_other_checkpoints(self, task: StagingTask, keep: Sequence[Checkpoint]) -> None:
+        """Removes the objects of a job's checkpoints that are not kept; of very many none. Raises StagerError."""
+        needed: set[str] = set()
+        for tree in {tree.digest: tree for checkpoint in keep for tree in checkpoint.trees.values()}.values():
+            try:
+                for key in tree_keys(self._stager, tree, task.cancelled):
+                    needed.add(key)
+                    if len(needed) > MAX_KEPT_OBJECTS:
+                        return
+            except (NoSuchObject, ObjectTooLarge, ManifestDamaged) as error:
+                # It cannot be put back, which is found out when it is tried; nothing is removed on its word.
+                log.warning("a checkpoint is damaged", job=task.job.job_id, error=str(error))
+                return
+        stored = self._stager.objects(f"{_checkpoint_prefix(task.job)}/")
+        others = (one.key for one in stored if one.key.rpartition("/")[2] not in needed)
+        while some := list(islice(others, OBJECTS_PER_DELETE)):
+            self._stager.delete(some)
+
+    def restore_checkpoint(
+        self, task: StagingTask, claim: Claim, checkpoint: Checkpoint, part: str, *, replace: bool
+    ) -> None:
+        """Puts a checkpoint back on the disk of one node."""
+        tree = checkpoint.trees[part]
+        task.meter.expect_total(tree.size)
+        with self._translated_errors(task):
+            who = _job_owner(task.job)
+        row = {
+            "path": checkpoint.path, "prefix": tree.prefix, "digest": tree.digest, "manifest": _manifest_pieces(tree),
+            "single": tree.single, "size": tree.size, "entries": tree.entries, "replace": replace,
+        }  # fmt: skip
+        cache = {"dir": self._cache_dir, "keep_free": CACHE_KEEP_FREE_BYTES}
+        self._run_agent(task, claim, "place", who, trees=[], checkpoints=[row], scratch=0, cache=cache)
+
     def deliver_output(self, task: StagingTask, summary: JobSummary) -> int:
         """Copies the output to its destinations and writes the manifest."""
         with self._owner_workers(task) as user_workers:
             return self._output_delivery.deliver(task, user_workers, summary)
 
-    def remove_job_data(self, task: StagingTask, claims: Sequence[Claim]) -> None:
-        """Removes what is left of the job in the store, on nodes and on premises."""
+    def remove_job_data(self, task: StagingTask, claims: Sequence[Claim], *, checkpoints: bool = True) -> None:
+        """Removes what is left of the job in the store, on nodes and on premises; ``checkpoints``: these too."""
         job = task.job
         with self._translated_errors(task):
-            objects = self._stager.objects(f"out/{job.job_id}/")
-            while some := [stored.key for stored in islice(objects, OBJECTS_PER_DELETE)]:
-                self._stager.delete(some)
+            for prefix in (f"out/{job.job_id}", *([_checkpoint_prefix(job)] if checkpoints else [])):
+                objects = self._stager.objects(f"{prefix}/")
+                while some := [stored.key for stored in islice(objects, OBJECTS_PER_DELETE)]:
+                    self._stager.delete(some)
         # His account may be gone by now, or another's: what is left belongs to a number.
         who = Account("", job.uid, job.gid, (job.gid,), "/")
         for claim in claims:
@@ -266,15 +354,35 @@ class HeadTransfers:
         except ManifestDamaged as error:
             raise StageFailed(f"{self._stager.name}: {error}", retryable=True) from None
 
-    def _run_agent(self, task: StagingTask, claim: Claim, operation: str, who: Account, **more: Any) -> dict[str, Any]:
-        """Has the agent of one node do something with the rights of ``who``."""
+    def _run_agent(
+        self,
+        task: StagingTask,
+        claim: Claim,
+        operation: str,
+        who: Account,
+        *,
+        tell_job: Callable[[], None] = lambda: None,
+        **more: Any,
+    ) -> dict[str, Any]:
+        """Has the agent of one node do something with the rights of ``who``; ``tell_job`` when it says it is ready."""
         job = task.job
-        bounds = (("GET",), "in") if operation == "place" else (("GET", "PUT"), f"out/{job.job_id}/{claim.slot}")
+        put_back = bool(more.get("checkpoints"))
+        bounds = {
+            "place": (("GET",), _checkpoint_prefix(job) if put_back else "in"),
+            "checkpoint": (("GET", "PUT"), _checkpoint_prefix(job)),
+        }.get(operation, (("GET", "PUT"), f"out/{job.job_id}/{claim.slot}"))
+
+        def answer(question: dict[str, Any]) -> dict[str, Any]:
+            if question.keys() == {"ready"}:
+                tell_job()
+                return {}
+            return answer_agent_request(self._stager, claim.slot, *bounds, question)
+
         with self._translated_errors(task):
             # What needs no object must not wait for a store that is not there.
             reach = (
                 self._stager.node_access()
-                if operation == "collect" or more.get("trees")
+                if operation in ("collect", "checkpoint") or more.get("trees") or put_back
                 else NodeAccess("dir", {"path": "/"})
             )
             request: dict[str, Any] = {
@@ -285,13 +393,15 @@ class HeadTransfers:
             }  # fmt: skip
             try:
                 return self._agent.run(
-                    claim, request, answer=partial(answer_agent_request, self._stager, claim.slot, *bounds),
+                    claim, request, answer=answer,
                     progress=lambda done, of: task.meter.set_counts(done=done, sent=done, hits=0, total=of),
                     cancelled=task.cancelled,
                 )  # fmt: skip
             except AgentError as error:
                 again, resend = error.kind in ("store", "full", "agent", "damaged"), False
-                if error.kind == "damaged" and operation == "place":
+                if error.kind == "damaged" and put_back:
+                    resend = True
+                elif error.kind == "damaged" and operation == "place":
                     index, trees = self._uploader.index, [tree for tree in job.trees.values() if not tree.node_path]
                     resend = repair_objects(self._stager, index, trees, error.keys, task.cancelled)
                 raise StageFailed(
@@ -303,6 +413,11 @@ class HeadTransfers:
                 if task.cancelled.is_set():
                     raise TransferCancelled("the transfer was cancelled") from None
                 raise StageFailed(f"{claim.slot}: {error}", retryable=True) from None
+
+
+def _checkpoint_prefix(job: Staging) -> str:
+    """Where its checkpoints are in the store: of all its nodes and runs, so that what is there is not sent again."""
+    return f"{CHECKPOINT_PREFIX}/{job.job_id}"
 
 
 def _job_owner(job: Staging) -> Account:

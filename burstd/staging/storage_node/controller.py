@@ -38,7 +38,9 @@ class StorageNodeController(StagingController):
     def _needs_node(self, row: Staging, run: StagingRun) -> bool:
         match row.state:
             case S.FETCHING:
-                return bool(row.trees)
+                return bool(row.trees or row.checkpoints)
+            case S.FETCHED:
+                return self._checkpoints.is_due(row, run)
             case S.COLLECTING:
                 return bool(self._dispatcher.cloud_nodes_of(row, run))
             case S.DELIVERING:
@@ -64,6 +66,8 @@ class StorageNodeController(StagingController):
         if row.trees and row.state not in (S.STAGED, S.FETCHING):
             # Whoever has read its input has it; what starts over sends it again.
             row = self._store.update_staging(row.job_id, why, trees={})
+        if row.checkpoints:
+            row = self._store.update_staging(row.job_id, why, checkpoints=(), checkpoint_error=why)
         match row.state:
             case S.UPLOADING:
                 run.cancel_tasks()

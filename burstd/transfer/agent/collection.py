@@ -88,17 +88,23 @@ class OutputUploader:
                 return
 
 
-def collect_output(
-    request: JsonObject, user: UserProcess, transport: ObjectTransport, progress: Callable[[int, int], None]
-) -> JsonObject:
-    """Puts a job's output into the store. Raises AgentFault. ``progress``: bytes in the store; how many in all is 0."""
-    began = time.monotonic()
+def owned_job_folder(request: JsonObject) -> JobFolder:
+    """The folder of the request's job. Raises AgentFault where it is another's."""
     folder = JobFolder(request["dir"])
     record = folder.read_record()
     if record is None or record["job"] != request["job"] or record["uid"] != request["uid"]:
         text = f"{folder.path} is not the folder of job {request['job']} of uid {request['uid']}"
         remedy = "where job-folders.key in burstd's state_dir was lost, put it back from the backup and restart burstd"
         raise AgentFault("agent", f"{text}: {remedy}")
+    return folder
+
+
+def collect_output(
+    request: JsonObject, user: UserProcess, transport: ObjectTransport, progress: Callable[[int, int], None]
+) -> JsonObject:
+    """Puts a job's output into the store. Raises AgentFault. ``progress``: bytes in the store; how many in all is 0."""
+    began = time.monotonic()
+    folder = owned_job_folder(request)
     user.drop_privileges(request["uid"], request["gid"], request["groups"])
     uploader = OutputUploader(transport, request["prefix"], user, lambda there: progress(there, 0))
     size = 0

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 from burstd.domain.plugins.stager import StagerError
+from burstd.transfer.agent.checkpoint import collect_checkpoint
 from burstd.transfer.agent.collection import collect_output
 from burstd.transfer.agent.operations import OPERATIONS
 from burstd.transfer.agent.placement import InputDelivery, clear_job, existing_job_folder
@@ -122,12 +123,14 @@ def _execute_request(request: JsonObject, user: UserProcess, head: HeadConnectio
     if what == "clear":
         clear_job(request["dir"], request["job"])
         return {}
-    if what not in {"place", "collect"}:
+    if what not in {"place", "collect", "checkpoint"}:
         raise AgentFault("agent", f"the agent cannot do {what!r}")
     transport = open_transport(request["reach"], head.query_head)
     try:
         if what == "place":
             return InputDelivery(request, user, transport, head.report_progress).deliver()
+        if what == "checkpoint":
+            return collect_checkpoint(request, user, transport, head.report_progress, head.query_head)
         return collect_output(request, user, transport, head.report_progress)
     finally:
         transport.close()

@@ -6,6 +6,7 @@ import os
 import stat
 from contextlib import suppress
 
+from burstd.transfer.agent.checkpoint import read_checkpoint
 from burstd.transfer.agent.packing import pack_output
 from burstd.transfer.agent.restore import copy_input, restore_input
 from burstd.transfer.agent.user_process import AgentFault, JsonObject, Operation, PacketChannel, SharedBuffers
@@ -75,4 +76,5 @@ OPERATIONS: dict[str, Operation] = {
     "link": _link_input,
     "unchanged": _check_unchanged,
     "gather": pack_output,
+    "checkpoint": read_checkpoint,
 }

@@ -417,16 +417,20 @@ _ESCAPED = re.compile(r"\[([*?\[$])\]")
 """A quoted character (see burstd.staging.directives.lexer)."""
 
 
+def literal_pattern(pattern: str) -> str | None:
+    """The name that a pattern without wildcards means: quoted ones are characters. None: it has some."""
+    return None if is_pattern(_ESCAPED.sub("", pattern)) else _ESCAPED.sub(r"\1", pattern)
+
+
 class _OutputPattern:
     """What one pattern names. Nothing of it is found through a link."""
 
     def __init__(self, packer: TreePacker, base: str, pattern: str) -> None:
         self._packer = packer
         self._base = base
-        # A name with quoted wildcards and no others is that name.
-        self._exact = bool(_ESCAPED.search(pattern)) and not is_pattern(_ESCAPED.sub("", pattern))
-        if self._exact:
-            pattern = _ESCAPED.sub(r"\1", pattern)
+        literal = literal_pattern(pattern)
+        self._exact = literal is not None and literal != pattern
+        pattern = pattern if literal is None else literal
         self._parts = [part for part in pattern.split("/") if part not in {"", "."}]
         if pattern.startswith("/") or ".." in self._parts:
             raise AgentFault("agent", f"the pattern {pattern!r} leads out of the job's output folder")

@@ -11,7 +11,7 @@ import stat
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from burstd.domain.staging import ObjectRange
@@ -32,6 +32,17 @@ class JobInput:
     manifest: tuple[ObjectRange, ...]
     single: bool
     size: int
+    folder: str = "in"
+    """The directory in the job's folder in which it goes."""
+    entries: int | None = None
+    """How many a node told of, where a node made the tree: a checkpoint. None: burstd made it."""
+    replace: bool = False
+    """What has its name already goes."""
+
+    @property
+    def cache_key(self) -> str:
+        """Less of a manifest is admitted where a node made it: that is another tree."""
+        return self.digest if self.entries is None else hashlib.sha256(f"told {self.digest}".encode()).hexdigest()
 
     @classmethod
     def from_request(cls, row: JsonObject) -> JobInput:
@@ -42,6 +53,15 @@ class JobInput:
         pieces = tuple(ObjectRange(*piece) for piece in row["manifest"])
         copy = row["access"] == "copy"
         return cls(name, copy, row["prefix"], row["digest"], pieces, row["single"], row["size"])
+
+    @classmethod
+    def from_checkpoint(cls, row: JsonObject) -> JobInput:
+        """The checkpoint that is put back at ``path`` below the output folder. Raises AgentFault."""
+        above, _, _ = row["path"].rpartition("/")
+        if not {"", ".", ".."}.isdisjoint(row["path"].split("/")):
+            raise AgentFault("agent", f"{row['path']!r} is no path below the output folder")
+        tree = cls.from_request({**row, "name": row["path"].rpartition("/")[2], "access": "copy"})
+        return replace(tree, folder=f"out/{above}" if above else "out", entries=row["entries"], replace=row["replace"])
 
 
 class JobFolder:
@@ -108,6 +128,7 @@ class InputDelivery:
         self._user = user
         self._transport = transport
         self._inputs = [JobInput.from_request(row) for row in request["trees"]]
+        self._inputs += [JobInput.from_checkpoint(row) for row in request.get("checkpoints", [])]
         self._links: list[JsonObject] = request.get("links", [])
         self._progress = progress
         self._total_bytes = sum(tree.size for tree in self._inputs)
@@ -130,7 +151,7 @@ class InputDelivery:
         cache.remove_leftovers()
         self._progress(0, self._total_bytes)
         for tree in self._inputs:
-            entry = cache.entry(uid, tree.digest)
+            entry = cache.entry(uid, tree.cache_key)
             with entry.lock():
                 if self._is_intact(entry):
                     self._hits += 1
@@ -156,7 +177,9 @@ class InputDelivery:
         """Bytes of the cache's file system that the job is to have otherwise: scratch, and copies still to come."""
         if os.stat(self._folder.path).st_dev != cache.device:
             return 0
-        copies = [t.size for t in self._inputs if t.copy and not os.path.lexists(f"{self._folder.path}/in/{t.name}")]
+        copies = [
+            t.size for t in self._inputs if t.copy and not os.path.lexists(f"{self._folder.path}/{t.folder}/{t.name}")
+        ]
         return int(self._request["scratch"]) + sum(copies)
 
     def _check_scratch_space(self, size: int) -> None:
@@ -211,7 +234,7 @@ class InputDelivery:
 
         try:
             self._user.call_operation(
-                {"do": "fill", "name": tree.name, "single": tree.single, "again": resumed},
+                {"do": "fill", "name": tree.name, "single": tree.single, "again": resumed, "told": _told(tree)},
                 own, manifest, on_message=on_message,
             )  # fmt: skip
         except AgentFault as fault:
@@ -224,15 +247,21 @@ class InputDelivery:
 
     def _link_or_copy(self, tree: JobInput, entry: CacheEntry) -> None:
         """Puts it where the job looks for it."""
-        what: dict[str, Any] = {"dir": self._folder.path, "name": tree.name}
+        what: dict[str, Any] = {"dir": self._folder.path, "name": tree.name, "folder": tree.folder}
         if not tree.copy:
             self._user.call_operation({"do": "link", "target": entry.tree, **what})
             return
         manifest = os.open(f"{entry.path}/manifest", os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
-            self._user.call_operation({"do": "copy", "tree": entry.tree, "single": tree.single, **what}, manifest)
+            what |= {"single": tree.single, "told": _told(tree), "replace": tree.replace}
+            self._user.call_operation({"do": "copy", "tree": entry.tree, **what}, manifest)
         finally:
             os.close(manifest)
+
+
+def _told(tree: JobInput) -> list[int] | None:
+    """Entries and bytes that a node told of, where it made the tree."""
+    return None if tree.entries is None else [tree.entries, tree.size]
 
 
 def existing_job_folder(request: JsonObject) -> str:

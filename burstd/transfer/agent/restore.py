@@ -10,11 +10,11 @@ import stat
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
-from burstd.domain.staging import ObjectRange
+from burstd.domain.staging import ObjectRange, Tree
 from burstd.transfer.agent.user_process import FAULT_STOPPED, AgentFault, JsonObject, PacketChannel, SharedBuffers
 from burstd.transfer.content_store.manifest import ManifestDamaged, ManifestEntry, decode_manifest
 from burstd.transfer.privsep.safe_directory import SafeDirectory, copy_data
-from burstd.transfer.trees.admission import input_entries
+from burstd.transfer.trees.admission import admitted_entries, input_entries
 from burstd.transfer.trees.writer import PendingFile, TreeWriter, has_content
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -133,18 +133,26 @@ class _InputWriter(TreeWriter):
     COMMITS_AT_ONCE = 1
     _target: InputTarget
 
-    def __init__(self, base: int, name: str, *, single: bool, resumed: bool) -> None:
+    def __init__(self, base: int, name: str, *, single: bool, resumed: bool, told: Sequence[int] | None) -> None:
+        """``told``: entries and bytes that a node told of, where a node made the tree: it may lie."""
         root = f"/proc/self/fd/{base}"
         super().__init__(InputTarget(root, resumed=resumed), root, name=name, scratch=root)
         self._single = single
+        self._told = told
 
     def restore(self, manifest: int, objects: WindowObjects) -> None:
         """Makes it from its manifest. Raises OSError, ManifestDamaged, AgentFault."""
         self._objects = objects
         try:
-            self.write(input_entries(decode_manifest(_read_chunks(manifest)), single=self._single), objects)
+            self.write(self._admitted(decode_manifest(_read_chunks(manifest))), objects)
         finally:
             self._target.directory.close()
+
+    def _admitted(self, entries: Iterable[ManifestEntry]) -> Iterator[ManifestEntry]:
+        if self._told is None:
+            return input_entries(entries, single=self._single)
+        count, size = self._told
+        return admitted_entries(entries, Tree("", "", (), count, size, self._single), single_file_name=self._single)
 
     def _path(self, path: bytes) -> str:
         return self._name if self._single or not path else f"{self._name}/{os.fsdecode(path)}"
@@ -215,7 +223,7 @@ def restore_input(
 ) -> JsonObject:
     """A read-only tree from objects. Descriptors: the directory, the manifest."""
     base, manifest = descriptors
-    writer = _CacheWriter(base, "tree", single=request["single"], resumed=request["again"])
+    writer = _CacheWriter(base, "tree", single=request["single"], resumed=request["again"], told=request.get("told"))
     try:
         writer.restore(manifest, WindowObjects(channel, buffers))
     except ManifestDamaged as error:
@@ -228,12 +236,18 @@ def copy_input(
 ) -> JsonObject:
     """The job's own copy of a tree in the cache. Descriptors: the manifest."""
     name, unfinished = request["name"], f".{request['name']}.unfinished"
-    folder = os.open(os.path.join(request["dir"], "in"), _DIRECTORY)
+    above = SafeDirectory(request["dir"])
+    parts = request.get("folder", "in").split("/")
+    for depth in range(1, len(parts)):
+        above.make_directory("/".join(parts[: depth + 1]))
+    folder = os.open(os.path.join(request["dir"], *parts), _DIRECTORY)
     try:
+        if request.get("replace"):
+            above.remove_tree("/".join([*parts, name]))
         with suppress(FileNotFoundError):
             os.stat(name, dir_fd=folder, follow_symlinks=False)
             return {"made": False}
-        writer = _CopyWriter(folder, unfinished, single=request["single"], resumed=False)
+        writer = _CopyWriter(folder, unfinished, single=request["single"], resumed=False, told=request.get("told"))
         writer.remove_leftover()
         writer.origin = SafeDirectory(request["tree"].rpartition("/")[0])
         try:
@@ -244,6 +258,7 @@ def copy_input(
             writer.origin.close()
         os.rename(unfinished, name, src_dir_fd=folder, dst_dir_fd=folder)
     finally:
+        above.close()
         os.close(folder)
     return {"made": True}
 

@@ -169,7 +169,7 @@ class Walk:
         base = "/".join(parts[:fixed]) + "/" if fixed else "."
         top = os.open(base, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            matches = sorted({tuple(m.split("/")) for m in _matches(top, [p for p in parts[fixed:] if p], "")})
+            matches = sorted({tuple(m.split("/")) for m in matching_paths(top, [p for p in parts[fixed:] if p], "")})
             if not matches:
                 raise OSError(errno.ENOENT, "matches nothing", self.source)
             yield ["d", "", stat.S_IMODE(os.fstat(top).st_mode), 0], -1
@@ -235,11 +235,12 @@ def _names(directory: int) -> list[str]:
     return names
 
 
-def _matches(directory: int, parts: list[str], prefix: str) -> Iterator[str]:
+def matching_paths(directory: int, parts: list[str], prefix: str) -> Iterator[str]:
+    """Paths below an open directory that these parts of a pattern match. No link is followed."""
     part, rest = parts[0], parts[1:]
     if part == "**":
         if rest:
-            yield from _matches(directory, rest, prefix)
+            yield from matching_paths(directory, rest, prefix)
         for item in _names(directory):
             if not item.startswith("."):
                 if not rest:
@@ -263,7 +264,7 @@ def _descend(directory: int, name: str, parts: list[str], prefix: str) -> Iterat
     except PermissionError:
         return  # as a shell does: what cannot be looked into matches nothing
     try:
-        yield from _matches(child, parts, f"{prefix}{name}/")
+        yield from matching_paths(child, parts, f"{prefix}{name}/")
     except PermissionError:
         return
     finally:

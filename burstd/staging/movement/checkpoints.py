@@ -1,0 +1,282 @@
+"""Checkpoints of running jobs: when the next one is due, what is kept of it, and how it is put back."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from functools import partial
+
+import structlog
+
+from burstd.db import Store
+from burstd.domain.backoff import backoff_s
+from burstd.domain.claim import Claim
+from burstd.domain.clock import Clock
+from burstd.domain.staging import Checkpoint, CheckpointLine, Staging, Tree
+from burstd.domain.staging import StageState as S
+from burstd.domain.units import size_text
+from burstd.staging.controller.job_runs import CheckpointProgress, StagingRun
+from burstd.staging.controller.tasks import (
+    CheckpointFailed,
+    CheckpointRequest,
+    CollectedCheckpoint,
+    StageFailed,
+    StagingTask,
+    Transfers,
+)
+from burstd.staging.movement.moves import TransferDispatcher
+from burstd.staging.submission.quota import FindQuotaUsage
+from burstd.transfer.content_store.manifest import MAX_TREE_BYTES
+
+log = structlog.get_logger(__name__)
+
+RETRY_S = 5.0
+"""What changes while it is read is looked at again after this pause; what fails, after longer and longer ones."""
+MAX_RETRY_S = 300.0
+_NODES_LANE = "stage:nodes"
+
+
+class CheckpointDispatcher:
+    """Used in the deciding thread. Each method returns the record."""
+
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        transfers: Transfers,
+        dispatcher: TransferDispatcher,
+        quotas: FindQuotaUsage,
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._transfers = transfers
+        self._dispatcher = dispatcher
+        self._quotas = quotas
+
+    def is_due(self, row: Staging, run: StagingRun) -> bool:
+        """Whether one is to be taken now from a job that runs."""
+        line, progress = row.directives.checkpoint, run.cycle.checkpoint
+        if line is None or not run.active or progress.last_done:
+            return False
+        if progress.last_until:
+            return True
+        if not progress.due:
+            began = self._dispatcher.entered_at(row, run.cycle, S.FETCHED)
+            progress.due = max([began, *(one.taken for one in row.checkpoints)]) + line.every_s
+        return self._clock.now() >= progress.due
+
+    def begin_last(self, run: StagingRun, until: float) -> bool:
+        """The machine goes at ``until``: the job is told, and the last one is taken; False: that has begun."""
+        progress = run.cycle.checkpoint
+        if progress.last_until:
+            return False
+        progress.last_until = until
+        # One that is under way is older than what the job is about to write.
+        run.cancel_tasks()
+        return True
+
+    def give_up_late(self, run: StagingRun) -> None:
+        """The last one has taken too long: the job goes on without it."""
+        progress = run.cycle.checkpoint
+        if progress.last_until and not progress.last_done and self._clock.now() >= progress.last_until:
+            progress.last_done = True
+            run.cancel_tasks()
+
+    def collect(
+        self, row: Staging, run: StagingRun, machines: Mapping[str, Claim], others: Collection[Staging]
+    ) -> Staging:
+        """From all nodes of the job to the store; ``others``: the data of all jobs."""
+        line, progress, now = row.directives.checkpoint, run.cycle.checkpoint, self._clock.now()
+        cloud = self._dispatcher.cloud_nodes_of(row, run)
+        if line is None or not cloud:
+            # On premises no cloud takes a node back.
+            progress.due, progress.last_done = float("inf"), True
+            return row
+        claims = self._dispatcher.nodes_with_output(row, run, machines)
+        if missing := [node for node in row.nodes if node not in claims]:
+            reason = f"the checkpoint is not taken: burstd has no machine for {', '.join(missing)}"
+            return self._failed(row, run, line, reason)
+        progress.parts.clear()
+        known = self._known(row, run)
+        room = self._room(row, line, others)
+        keep = None if progress.others_removed else row.checkpoints
+        for number, node in enumerate(row.nodes):
+            part = str(number)
+            wait_s = min(line.within_s, progress.last_until - now) if progress.last_until and line.signal else 0.0
+            # Where only some nodes write, the others have nothing to wait for.
+            writes = not row.checkpoints or part in row.checkpoints[-1].trees
+            request = CheckpointRequest(
+                known.get(part, ""), room, max(wait_s, 0.0) if writes else 0.0, tell_job=wait_s > 0 and writes,
+                keep=keep if not number else None,
+            )  # fmt: skip
+            work = partial(self._collect_part, claim=claims[node], request=request)
+            done = partial(self._part_came, run, line, part, room)
+            self._dispatcher.start_task(row, run, f"checkpoint {node}", work, done, lane=_NODES_LANE)
+        return row
+
+    def _known(self, row: Staging, run: StagingRun) -> Mapping[str, str]:
+        """Fingerprints of the newest one, where it is of this run on these nodes."""
+        began = self._dispatcher.entered_at(row, run.cycle, S.FETCHED)
+        newest = row.checkpoints[-1] if row.checkpoints else None
+        return newest.fingerprints if newest is not None and newest.taken >= began else {}
+
+    def _room(self, row: Staging, line: CheckpointLine, others: Collection[Staging]) -> int:
+        """Bytes that a new one may have: what is left of the quotas when the oldest one goes."""
+        usage = self._quotas(row, ())
+        if usage is None:
+            return MAX_TREE_BYTES
+        goes = row.checkpoints[0].size if len(row.checkpoints) >= line.keep else 0
+        users = sum(one.size for other in others if other.uid == row.uid for one in other.checkpoints)
+        projects = sum(one.size for other in others if other.account == row.account for one in other.checkpoints)
+        left = [
+            use.limit_bytes - use.size_bytes - kept + goes
+            for use, kept in ((usage.user, users), (usage.project, projects))
+            if use.limit_bytes is not None
+        ]
+        return max(0, min([MAX_TREE_BYTES, *left]))
+
+    def _collect_part(
+        self, task: StagingTask, claim: Claim, request: CheckpointRequest
+    ) -> CollectedCheckpoint | CheckpointFailed:
+        """In a worker thread. What fails is no reason to hold the job's data."""
+        try:
+            return self._transfers.collect_checkpoint(task, claim, request)
+        except StageFailed as error:
+            return CheckpointFailed(str(error))
+
+    def _part_came(
+        self,
+        run: StagingRun,
+        line: CheckpointLine,
+        part: str,
+        room: int,
+        row: Staging,
+        result: CollectedCheckpoint | CheckpointFailed,
+    ) -> Staging:
+        progress = run.cycle.checkpoint
+        progress.parts[part] = result
+        if len(progress.parts) < len(row.nodes):
+            return row
+        failed = [one for one in progress.parts.values() if isinstance(one, CheckpointFailed)]
+        found = {part: one for part, one in progress.parts.items() if isinstance(one, CollectedCheckpoint)}
+        progress.others_removed = progress.others_removed or not failed
+        there = {part: one for part, one in found.items() if one.path}
+        if failed:
+            return self._failed(row, run, line, failed[0].reason)
+        if len({one.path for one in there.values()}) > 1:
+            paths = ", ".join(f"{row.nodes[int(part)]} has {one.path}" for part, one in sorted(there.items()))
+            return self._changing(row, run, line, f"the newest checkpoint is not the same on all nodes: {paths}")
+        new = [one for one in there.values() if one.tree is not None]
+        if not new:
+            changing = next((one.changing for one in found.values() if one.changing), "")
+            return self._changing(row, run, line, f"the checkpoint was not taken: {changing}" if changing else "")
+        return self._taken(row, run, line, there, room)
+
+    def _taken(
+        self, row: Staging, run: StagingRun, line: CheckpointLine, there: Mapping[str, CollectedCheckpoint], room: int
+    ) -> Staging:
+        """All nodes have given theirs."""
+        before = row.checkpoints[-1].trees if row.checkpoints else {}
+        trees: dict[str, Tree] = {
+            part: tree for part, one in there.items() if (tree := one.tree or before.get(part)) is not None
+        }
+        size = sum(tree.size for tree in trees.values())
+        if size > room:
+            reason = f"the checkpoint has {size_text(size)}, and {size_text(room)} are left of the quota"
+            return self._failed(row, run, line, reason)
+        sent = sum(one.sent for one in there.values())
+        path = next(iter(there.values())).path
+        new = Checkpoint(
+            taken=self._clock.now(), path=path, trees=trees, nodes=len(row.nodes),
+            fingerprints={part: one.fingerprint for part, one in there.items()}, size=size, sent=sent,
+            seconds=max(one.seconds for one in there.values()),
+        )  # fmt: skip
+        kept = (*row.checkpoints, new)[-line.keep :]
+        progress = run.cycle.checkpoint
+        progress.others_removed = len(kept) > len(row.checkpoints)
+        self._settle(progress, line.every_s)
+        reason = f"checkpoint {path} is in the store: {size} bytes, {sent} had to be sent"
+        return self._store.update_staging(row.job_id, reason, checkpoints=kept, checkpoint_error="")
+
+    def _settle(self, progress: CheckpointProgress, pause_s: float, *, failed: bool = False) -> None:
+        progress.parts.clear()
+        progress.failures = progress.failures + 1 if failed else 0
+        progress.due = self._clock.now() + pause_s
+        progress.last_done = progress.last_until > 0
+
+    def _failed(self, row: Staging, run: StagingRun, line: CheckpointLine, reason: str) -> Staging:
+        progress = run.cycle.checkpoint
+        pause_s = min(line.every_s, backoff_s(progress.failures + 1, RETRY_S, MAX_RETRY_S))
+        self._settle(progress, pause_s, failed=True)
+        log.warning("a checkpoint was not taken", job=row.job_id, error=reason)
+        return self._store.update_staging(row.job_id, reason, checkpoint_error=reason)
+
+    def _changing(self, row: Staging, run: StagingRun, line: CheckpointLine, reason: str) -> Staging:
+        """Nothing new that is whole is there; ``reason`` empty: nothing new at all."""
+        self._settle(run.cycle.checkpoint, min(line.every_s, RETRY_S) if reason else line.every_s)
+        if reason == row.checkpoint_error:
+            return row
+        return self._store.update_staging(row.job_id, reason or "nothing changes", checkpoint_error=reason)
+
+    # Back to the nodes.
+
+    def put_back(self, row: Staging, run: StagingRun, machines: Mapping[str, Claim]) -> tuple[Staging, bool]:
+        """The newest one onto the nodes that the job has been given; and whether that is done."""
+        if row.directives.checkpoint is None or not row.checkpoints:
+            return row, True
+        checkpoint, progress = row.checkpoints[-1], run.cycle.checkpoint
+        if any(int(part) >= len(row.nodes) for part in checkpoint.trees) or (
+            len(checkpoint.trees) > 1 and checkpoint.nodes != len(row.nodes)
+        ):
+            reason = f"the checkpoint of {checkpoint.nodes} nodes is not put back: the job has {len(row.nodes)} now"
+            return self._drop(row, run, checkpoint, reason), False
+        for part in checkpoint.trees:
+            node = row.nodes[int(part)]
+            claim = machines.get(node)
+            if claim is None or _marker(claim) in run.cycle.fetched_on:
+                continue
+            work = partial(self._restore_part, claim=claim, checkpoint=checkpoint, part=part, replace=progress.replaced)
+            done = partial(self._part_restored, run, claim, checkpoint)
+            self._dispatcher.start_task(row, run, f"checkpoint {node}", work, done, lane=_NODES_LANE)
+        return row, not run.tasks
+
+    def _restore_part(
+        self, task: StagingTask, claim: Claim, checkpoint: Checkpoint, part: str, *, replace: bool
+    ) -> CheckpointFailed | None:
+        try:
+            self._transfers.restore_checkpoint(task, claim, checkpoint, part, replace=replace)
+        except StageFailed as error:
+            if not error.resend:
+                raise
+            return CheckpointFailed(str(error))
+        return None
+
+    def _part_restored(
+        self,
+        run: StagingRun,
+        claim: Claim,
+        checkpoint: Checkpoint,
+        row: Staging,
+        result: CheckpointFailed | None,
+    ) -> Staging:
+        if result is None:
+            run.cycle.fetched_on.add(_marker(claim))
+            return row
+        return self._drop(row, run, checkpoint, result.reason)
+
+    def _drop(self, row: Staging, run: StagingRun, checkpoint: Checkpoint, reason: str) -> Staging:
+        """It cannot be put back: the next older one is."""
+        if checkpoint not in row.checkpoints:
+            return row
+        run.cycle.fetched_on = {mark for mark in run.cycle.fetched_on if not mark.startswith(_MARK)}
+        run.cycle.checkpoint.replaced = True
+        rest = tuple(one for one in row.checkpoints if one != checkpoint)
+        text = f"checkpoint {checkpoint.path} is given up: {reason}"
+        log.warning("a checkpoint cannot be put back", job=row.job_id, error=reason)
+        return self._store.update_staging(row.job_id, text, checkpoints=rest, checkpoint_error=text)
+
+
+_MARK = "checkpoint "
+
+
+def _marker(claim: Claim) -> str:
+    return f"{_MARK}{claim.id}"
