@@ -285,3 +285,7 @@ class StagingView:
     """Bytes of its input; 0: it has none, or nobody knows."""
     bytes_left: int = 0
     """Bytes of it that are not in the store yet, as far as is known."""
+    names_checkpoint: bool = False
+    """Its script names a checkpoint."""
+    last_checkpoint_done: bool = False
+    """That of a job whose machine goes is in the store, or was given up."""

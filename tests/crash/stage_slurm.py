@@ -233,7 +233,7 @@ class BurstSlurm:
         return JobFacts(
             job_id, job.queue_id, job.user, job.uid, job.uid, "", (job.partition,), self._state(job), "0:0",
             job.nodes if job.shown else (), f"/home/{job.user}", f"/home/{job.user}/slurm-{job_id}.out", "",
-            run_seconds=job.run_s,
+            restarts=job.runs - (job.phase == "running"), run_seconds=job.run_s,
         )  # fmt: skip
 
     def _state(self, job: BurstJob) -> str:

@@ -302,11 +302,13 @@ class StageWorld:
 
     def submit(
         self, job_id: str, *, nodes: int = 1, run_s: float = 30.0, user: str = "ada", partition: str = "burst",
-        queue_id: str = "", end_as: str = "COMPLETED",
+        queue_id: str = "", end_as: str = "COMPLETED", lines: str = "",
     ) -> str:  # fmt: skip
-        """A job with input and output."""
+        """A job with input and output; ``lines``: more of its script."""
         uid = {"ada": 1001, "bob": 1002}[user]
-        job = BurstJob(job_id, queue_id or job_id, user, uid, SCRIPT.format(user=user), nodes, run_s, partition, end_as)
+        job = BurstJob(
+            job_id, queue_id or job_id, user, uid, SCRIPT.format(user=user) + lines, nodes, run_s, partition, end_as
+        )
         self.locations.inputs -= {(job_id, name) for name in ("a", "b")}
         return self.slurm.submit(job)
 

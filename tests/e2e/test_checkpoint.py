@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from providers.sandbox.boxes.errors import SandboxError
-from providers.sandbox.boxes.rootfs import ensure_rootfs
+from providers.sandbox.boxes.images.rootfs import ensure_rootfs
 from tests.e2e.sites import QUICK, site_up, wait_all_gone
 from tests.e2e.test_staging import start_now, wait_over, wait_stage
 from tests.lab.site import CPU, Site

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from burstd.domain.staging import Access, Directives, OutputCondition, StageIn, StageOut
+from burstd.domain.staging import Access, CheckpointLine, Directives, OutputCondition, StageIn, StageOut
 from burstd.staging.directives.lexer import (
     canonical,
     escape_pattern,
@@ -101,6 +101,19 @@ def test_dataset_and_scratch() -> None:
     found = read("#BURST dataset genomes@2024.1 as g", "#BURST\tdataset mnist copy", "#BURST scratch 1.5 TiB")
     assert found.stage_in == (StageIn("", "g", R, 2, "genomes@2024.1"), StageIn("", "mnist", C, 3, "mnist"))
     assert found.scratch_bytes == 3 << 39
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("state", CheckpointLine("state", 900.0, 2, "", 60.0, 2)),
+        ("'a b'/step-*/ every=90s keep=10", CheckpointLine("a b/step-*", 90.0, 10, "", 60.0, 2)),
+        ("$BURST_OUT/c signal=SIGUSR1 within=2m", CheckpointLine("c", 900.0, 2, "USR1", 120.0, 2)),
+        ("c-%j signal=B:USR2 every=1.5h", CheckpointLine("c-${j}", 5400.0, 2, "B:USR2", 60.0, 2)),
+    ],
+)
+def test_checkpoint(line: str, expected: CheckpointLine) -> None:
+    assert read(f"#BURST checkpoint {line}").checkpoint == expected
 
 
 def test_the_lines_that_count_are_slurms() -> None:
@@ -197,6 +210,21 @@ def test_a_line_goes_on_where_slurm_says_so() -> None:
         ("scratch 10", "10 is not a size"),
         ("scratch 0G", "0G is not a size"),
         ("scratch lots", "lots is not a size"),
+        ("checkpoint", "missing path"),
+        ("checkpoint .", "$BURST_OUT itself cannot be the checkpoint"),
+        ("checkpoint /home/ada/state", "/home/ada/state is not in $BURST_OUT"),
+        ("checkpoint a/../b", "a/../b leaves $BURST_OUT with '..'"),
+        ("checkpoint state 15m", "unexpected 15m"),
+        ("checkpoint state evry=15m", "unexpected evry=15m, did you mean every=?"),
+        ("checkpoint state every=1m every=2m", "give every= only once"),
+        ("checkpoint state every=15", "every=15 is not a length of time from 10 s to 7 d"),
+        ("checkpoint state every=9s", "every=9s is not a length of time from 10 s to 7 d"),
+        ("checkpoint state keep=0", "keep=0 is not a number of checkpoints"),
+        ("checkpoint state keep=11", "keep=11 is not a number of checkpoints"),
+        ("checkpoint state signal=KILL", "signal=KILL is not a signal"),
+        ("checkpoint state signal=A:USR1", "signal=A:USR1 is not a signal"),
+        ("checkpoint state within=60s", "within= needs signal="),
+        ("checkpoint state signal=USR1 within=2h", "within=2h is not a length of time from 1 s to 1 h"),
     ],
 )
 def test_what_is_wrong(line: str, says: str) -> None:
@@ -208,6 +236,7 @@ def test_lines_that_contradict_each_other() -> None:
     assert wrong("#BURST stage_in a/x", "#BURST dataset x") == "line 2 already has an input x"
     assert wrong("#BURST scratch 1G", "#BURST scratch 2G") == "line 2 already requests scratch"
     assert wrong("#BURST stage_out x to y", "#BURST stage_out ./x to y on success") == "this repeats an earlier line"
+    assert wrong("#BURST checkpoint a", "#BURST checkpoint b") == "line 2 already names the checkpoint"
     assert wrong("#BURSTING with data") == "missing blank after #BURST"
 
 
@@ -260,7 +289,7 @@ def test_parse_never_raises(text: str, replaced: bool) -> None:
 
 
 NASTY = st.text(st.sampled_from("ab /'\"\\$`*?[]!-^~#%{}=\n\t\x00:@.é\udcff\ud800" + "stage_in"), max_size=40)
-DIRECTIVE = st.sampled_from(["stage_in", "stage_out", "dataset", "scratch", "help", ""])
+DIRECTIVE = st.sampled_from(["stage_in", "stage_out", "dataset", "scratch", "checkpoint", "help", ""])
 
 
 @given(DIRECTIVE, NASTY)
@@ -277,6 +306,7 @@ def _unnumbered(found: Directives, like: Directives) -> Directives:
         found,
         stage_in=tuple(replace(a, line=b.line) for a, b in zip(found.stage_in, like.stage_in, strict=True)),
         stage_out=tuple(replace(a, line=b.line) for a, b in zip(found.stage_out, like.stage_out, strict=True)),
+        checkpoint=found.checkpoint and replace(found.checkpoint, line=1),
     )
 
 

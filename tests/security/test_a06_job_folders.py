@@ -118,7 +118,7 @@ def test_a_job_keeps_the_folder_that_it_was_started_with(agent: AgentRequestReco
 
 
 def test_the_hook_and_the_agent_name_one_folder(agent: AgentRequestRecorder) -> None:
-    controller: Any = SimpleNamespace(rules=SimpleNamespace(folders=FOLDERS))
+    controller: Any = SimpleNamespace(job_environment=FOLDERS.job_environment)
     said = HookQueue(controller, controller, controller).handle_call(StageCall("paths", "7"))
     row = replace(job("#BURST stage_out . to /results\n"), nodes=(CLAIM.slot,))
     transfers(FOLDERS, agent).fetch_input(StagingTask(row, Meter("7", "place")), CLAIM)

@@ -37,7 +37,10 @@ def data_views(
     for row in sorted(rows, key=lambda r: r.created):
         # Output that is owed keeps its nodes, whether somebody is at it or not.
         state = S(row.resume) if has_undelivered_output(row) else row.state
-        view = StagingView(state, 0.0, row.nodes, row.since, row.error, 0.0, row.store, row.bytes_in, 0)
+        view = StagingView(
+            state, 0.0, row.nodes, row.since, row.error, 0.0, row.store, row.bytes_in, 0,
+            names_checkpoint=row.directives.checkpoint is not None,
+        )  # fmt: skip
         found[row.job_id] = view
         with contain_errors(row.job_id):
             run = run_of(row.job_id)
@@ -53,7 +56,10 @@ def data_views(
                 ready = ready_at(now, left, 0, rate) if _is_progressing(row, reading) else 0.0
             queued_bytes += left
             over = ended(row, run) if state in _OUTPUT_STATES else 0.0
-            view = replace(view, ready_at=ready, ended=over, size=size or row.bytes_in, bytes_left=left)
+            view = replace(
+                view, ready_at=ready, ended=over, size=size or row.bytes_in, bytes_left=left,
+                last_checkpoint_done=run.cycle.checkpoint.last_done,
+            )  # fmt: skip
             for job_id in {row.job_id, run.facts.queue_id if run.facts else row.job_id}:
                 found[job_id] = view
     return found

@@ -8,9 +8,8 @@ from functools import partial
 import structlog
 
 from burstd.db import Store
-from burstd.domain.backoff import backoff_s
 from burstd.domain.claim import Claim
-from burstd.domain.clock import Clock
+from burstd.domain.clock import Clock, backoff_s
 from burstd.domain.staging import Checkpoint, CheckpointLine, Staging, Tree
 from burstd.domain.staging import StageState as S
 from burstd.domain.units import size_text

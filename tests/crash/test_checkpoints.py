@@ -1,0 +1,133 @@
+"""Checkpoints of jobs whose nodes die, among virtual machines: which are kept, which is put back, what is cleared."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from burstd.domain.staging import StageState as S
+from burstd.domain.staging import Staging
+from burstd.planner.staging.transfer_schedule import StorageUse
+from burstd.staging.controller.tasks import StageFailed
+from burstd.staging.submission.quota import QuotaUsage
+from tests.crash.stage_world import StageWorld
+from tests.crash.workers import Delay
+
+pytestmark = pytest.mark.crash
+
+LINE = "#BURST checkpoint step-* every=60s keep=2 signal=USR1 within=30s\n"
+
+
+@pytest.fixture
+def world(tmp_path: Path, template: Path) -> Iterator[StageWorld]:
+    made = StageWorld(tmp_path, template=template)
+    made.submit("7", run_s=1000.0, lines=LINE)
+    made.run(200, made.phase("7", "running"))
+    yield made
+    made.kill()
+
+
+def row(world: StageWorld) -> Staging:
+    return world.store.staging("7")
+
+
+def paths(world: StageWorld) -> list[str]:
+    return [one.path for one in row(world).checkpoints]
+
+
+def write(world: StageWorld, number: int) -> None:
+    """The job writes one, and it is taken."""
+    world.locations.states["7"] = f"step-{number}"
+    world.run(100, lambda: f"step-{number}" in paths(world))
+    assert paths(world)[-1] == f"step-{number}"
+
+
+def restart(world: StageWorld) -> None:
+    """Its node dies, and the job starts again."""
+    before = world.slurm.jobs["7"].runs
+    (node,) = world.slurm.jobs["7"].nodes
+    world.break_node(node, requeue=True)
+    world.run(1000, lambda: world.slurm.jobs["7"].runs > before and world.slurm.jobs["7"].phase == "running")
+
+
+def test_the_newest_is_put_back_and_as_many_are_kept_as_asked_for(world: StageWorld) -> None:
+    began = world.clock.now()
+    assert world.controller is not None
+    assert world.controller.job_environment("7")["BURST_CHECKPOINT"] == ""
+    for number in (1, 2, 3):
+        write(world, number)
+    assert paths(world) == ["step-2", "step-3"]
+    assert 170 < world.clock.now() - began < 220
+    restart(world)
+    assert world.locations.put_back == [("7", "0", "step-3", False)]
+    assert world.controller.job_environment("7")["BURST_CHECKPOINT"].endswith("/out/step-3")
+    write(world, 4)
+    world.kill()
+    world.start()
+    assert world.controller.job_environment("7")["BURST_CHECKPOINT"].endswith("/out/step-4")
+    restart(world)
+    assert [path for _, _, path, _ in world.locations.put_back] == ["step-3", "step-4"]
+    world.calm()
+    world.check_end()
+    assert paths(world) == []
+    assert world.locations.put_back == [], "removed with all of them"
+
+
+def test_one_that_the_store_has_lost_gives_way_to_the_one_before(world: StageWorld) -> None:
+    write(world, 1)
+    write(world, 2)
+    world.locations.damaged.add("step-2")
+    restart(world)
+    assert world.locations.put_back == [("7", "0", "step-1", True)]
+    assert row(world).checkpoint_error == "checkpoint step-2 is given up: step-2 is damaged"
+    world.locations.damaged.add("step-1")
+    restart(world)
+    assert (paths(world), row(world).state) == ([], S.FETCHED), "it begins anew"
+
+
+def test_what_fails_is_told_tried_again_and_holds_nothing(world: StageWorld) -> None:
+    world.locations.states["7"] = "step-1"
+    world.locations.faults["checkpoint", "7"] = StageFailed("the store is full", retryable=True, full=True)
+    world.run(100, lambda: bool(row(world).checkpoint_error))
+    assert (row(world).checkpoint_error, row(world).state) == ("the store is full", S.FETCHED)
+    failed = world.clock.now()
+    world.run(100, lambda: bool(row(world).checkpoints))
+    assert world.clock.now() - failed < 30
+    assert row(world).checkpoint_error == ""
+
+
+def test_one_larger_than_the_quota_is_not_taken(world: StageWorld) -> None:
+    uses = QuotaUsage(StorageUse("ada", 50, 149), StorageUse("", 0, None))
+    world.quotas = lambda _row, _sources: uses
+    world.kill()
+    world.start()
+    world.locations.states["7"] = "step-1"
+    world.run(100, lambda: bool(row(world).checkpoint_error))
+    assert row(world).checkpoint_error == "the checkpoint has 100 B, and 99 B are left of the quota"
+
+
+def test_the_last_one_before_the_machine_goes(world: StageWorld) -> None:
+    write(world, 1)
+    world.locations.states["7"] = "step-2"
+    assert world.controller is not None
+    asked = world.clock.now()
+    assert world.controller.take_last_checkpoint("7", asked + 60)
+    assert not world.controller.take_last_checkpoint("7", asked + 60)
+    world.step()
+    world.run(60, lambda: world.controller is not None and world.controller.data_views()["7"].last_checkpoint_done)
+    assert (paths(world)[-1], world.locations.told) == ("step-2", ["7"])
+    assert world.clock.now() - asked < 10
+
+
+def test_a_last_one_that_takes_too_long_is_given_up(world: StageWorld) -> None:
+    write(world, 1)
+    world.delays["stage:nodes"] = Delay(300.0)
+    assert world.controller is not None
+    world.locations.states["7"] = "step-2"
+    asked = world.clock.now()
+    world.controller.take_last_checkpoint("7", asked + 60)
+    world.step()
+    world.run(200, lambda: world.controller is not None and world.controller.data_views()["7"].last_checkpoint_done)
+    assert 59 <= world.clock.now() - asked < 75
