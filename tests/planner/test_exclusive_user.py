@@ -17,7 +17,7 @@ from burstd.domain.slurm.node import Node
 from .worlds import claim, job, last_verdict, node, pool, slot_node, target, wants
 
 SOLO = pool(exclusive_user=True)
-BY_JOB = "--exclusive=user and ExclusiveUser=YES share no node between users"
+BY_JOB = "a job with --exclusive=user, or in a partition with ExclusiveUser=YES, shares no node with other users"
 
 
 def ada(job_id: str, **fields: Any) -> Job:

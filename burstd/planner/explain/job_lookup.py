@@ -38,7 +38,7 @@ def request_text(job: Job) -> str:
     if job.exclusive:
         parts.append("whole nodes")
     if job.exclusive_user:
-        parts.append("no node with jobs of other users")
+        parts.append("nodes without jobs of other users")
     if job.tasks > 1:
         parts.append(f"{job.tasks} array tasks")
     if job.time_limit_s:

@@ -21,6 +21,9 @@ _CLAIM_PROGRESS = {
     ClaimState.READY: "ready",
 }
 _SHOWN = 4
+_SHARED_BY_NONE = (
+    "a job with --exclusive=user, or in a partition with ExclusiveUser=YES, shares no node with other users"
+)
 
 
 class VerdictWriter:
@@ -134,8 +137,8 @@ class VerdictWriter:
         who = "others" if "" in names else f"user{'s' if len(names) > 1 else ''} {' and '.join(names)}"
         pool = self._pools.get(found.pool)
         shared = [p for p in job_class.partitions if pool is not None and pool.exclusive_user and p in pool.partitions]
-        what = f"partition {shared[0]} shares" if shared else "--exclusive=user and ExclusiveUser=YES share"
-        return f"node {found.name} {'is for' if found.used else 'runs'} jobs of {who}; {what} no node between users"
+        what = _SHARED_BY_NONE if not shared else f"partition {shared[0]} shares no node between users"
+        return f"node {found.name} {'is for' if found.used else 'runs'} jobs of {who}; {what}"
 
     def _rejection_by_room(self, job_class: EquivalenceClass) -> tuple[str, str]:
         if job_class.requirements.constraint.problem:
