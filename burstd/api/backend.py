@@ -22,6 +22,7 @@ from burstd.reconciler.pollers.ingress import JobIngress
 from burstd.reconciler.pollers.provider_checks import ProviderChecks
 
 if TYPE_CHECKING:
+    from burstd.node.validator import SlurmNodeValidator
     from burstd.staging.controller.service import StagingService
 
 log = structlog.get_logger(__name__)
@@ -64,6 +65,7 @@ class Backend:
     routes: JobIngress
     policies_view: Callable[[float], PoliciesView]
     """All policies, as of burstd's time."""
+    validator: SlurmNodeValidator
     stage: StagingService | None = None
     """None: the settings have no staging."""
     _commands: queue.SimpleQueue[tuple[Command, Future[CommandResult]]] = field(default_factory=queue.SimpleQueue)

@@ -85,7 +85,7 @@ def assemble(loaded: LoadedSettings, stack: ExitStack) -> DaemonComponents:
     workers = ThreadWorkers(wake, settings.daemon.workers)
     stack.callback(workers.close)
     wake_sources = WakeSources(settings, make.commands(settings), clock, wake)
-    validator = make.node_validator(settings, scheduler, clock, providers)
+    validator = make.node_validator(settings, scheduler, clock, providers, store)
     staging = _staging_service(
         loaded, stack, store, workers, clock, wake_sources, validator, lambda: reconciler.config.pools
     )
@@ -210,9 +210,12 @@ def _run(loaded: LoadedSettings, stack: ExitStack, components: DaemonComponents)
         routes=reconciler.ingress,
         policies_view=reloader.policies_view,
         stage=components.staging,
+        validator=components.node_validator,
     )
     run_stage_command = components.staging.execute_command if components.staging is not None else None
-    command_handler = CommandHandler(components.store, reconciler, components.clock, reloader, run_stage_command)
+    command_handler = CommandHandler(
+        components.store, reconciler, components.clock, reloader, components.node_validator, run_stage_command
+    )
     runtime_dir = settings.daemon.runtime_dir
     control = ApiServer(
         backend, settings.daemon.admin_group,

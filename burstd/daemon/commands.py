@@ -9,8 +9,10 @@ import structlog
 from burstd.daemon.settings_in_force import PolicyReloader
 from burstd.db import Store
 from burstd.domain.clock import Clock
+from burstd.domain.cloud.quoting import one_line
 from burstd.domain.command import (
     ClearPin,
+    ClearReference,
     Command,
     CommandResult,
     Confirm,
@@ -24,11 +26,14 @@ from burstd.domain.command import (
     Resume,
     RetryStage,
     SetPin,
+    SetReference,
     StageCommand,
     TryPolicies,
     WhatIf,
 )
 from burstd.domain.snapshot import Pin
+from burstd.node.reference import REFERENCE_KEY, Reference
+from burstd.node.validator import SlurmNodeValidator
 from burstd.reconciler.reconciler import PAUSED_KEY, Reconciler
 from burstd.runtime.clock import CLOCK_TRUSTED_KEY, clock_alarm
 
@@ -44,12 +49,14 @@ class CommandHandler:
         reconciler: Reconciler,
         clock: Clock,
         policies: PolicyReloader,
+        validator: SlurmNodeValidator,
         run_stage_command: Callable[[StageCommand], CommandResult] | None = None,
     ) -> None:
         self._store = store
         self._reconciler = reconciler
         self._clock = clock
         self._policies = policies
+        self._validator = validator
         self._run_stage_command = run_stage_command
 
     def execute(self, command: Command) -> CommandResult:
@@ -68,6 +75,10 @@ class CommandHandler:
                 freed = self._store.undrain_slots(command.slots, command.by)
                 names = ", ".join(held.slot for held in freed)
                 return CommandResult(f"{names}: back in use" if freed else "no slot was drained", changed=bool(freed))
+            case SetReference():
+                return self._set_reference(command)
+            case ClearReference():
+                return self._clear_reference(command.by)
             case Pause():
                 changed = self._store.metadata(PAUSED_KEY) != command.reason
                 self._store.set_metadata(PAUSED_KEY, command.reason, command.by)
@@ -132,6 +143,33 @@ class CommandHandler:
         return CommandResult(
             f"{names}: drained; burstd terminates the machine when its jobs have ended", changed=bool(held)
         )
+
+    def _set_reference(self, command: SetReference) -> CommandResult:
+        pools = self._reconciler.config.pools.values()
+        pool = next((pool.name for pool in pools if command.node in pool.slots), None)
+        if pool is not None:
+            text = f"{command.node} is a slot of pool {pool}: name a node of the site's own"
+            return CommandResult(text, done=False, changed=False)
+        try:
+            reference = Reference.from_answer(command.node, self._clock.now(), command.answer)
+        except ValueError as error:
+            return CommandResult(str(error), done=False, changed=False)
+        seen = ", ".join(f"{name} {value}" for name, value in reference.summary().items())
+        with self._store.batch():
+            self._store.set_metadata(REFERENCE_KEY, reference.to_record(), command.by, logged=False)
+            self._store.log_event("reference", new=reference.node, reason=one_line(seen), cause=command.by)
+        self._validator.reference = reference
+        return CommandResult(f"machines are compared with {reference.node} from now on")
+
+    def _clear_reference(self, by: str) -> CommandResult:
+        was = self._validator.reference
+        if was is None:
+            return CommandResult("there was no reference", changed=False)
+        with self._store.batch():
+            self._store.set_metadata(REFERENCE_KEY, "", by, logged=False)
+            self._store.log_event("reference", old=was.node, reason="taken back", cause=by)
+        self._validator.reference = None
+        return CommandResult(f"machines are no longer compared with {was.node}")
 
 
 def _span(seconds: float) -> str:

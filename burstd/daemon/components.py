@@ -14,6 +14,7 @@ from burstd.domain.clock import Clock
 from burstd.domain.cloud.offer import Pool
 from burstd.domain.plugins.provider import ConsoleLog, Provider, ShellProvider
 from burstd.domain.plugins.scheduler import Scheduler
+from burstd.node.reference import REFERENCE_KEY, Reference
 from burstd.node.ssh.host_keys import HostKeyPolicy
 from burstd.node.ssh.key_pair import ensure_ssh_key
 from burstd.node.user_data import UserDataValues, render_user_data
@@ -65,15 +66,17 @@ class CurrentSettings:
 
 
 def node_validator(
-    settings: Settings, slurm: Scheduler, clock: Clock, providers: Mapping[str, Provider]
+    settings: Settings, slurm: Scheduler, clock: Clock, providers: Mapping[str, Provider], store: Store
 ) -> SlurmNodeValidator:
     """What makes machines into nodes; makes burstd's own ssh key at the first start."""
     ensure_ssh_key(settings.ssh_key)
     shells = {name: provider.shell for name, provider in providers.items() if isinstance(provider, ShellProvider)}
     consoles = {name: provider.console for name, provider in providers.items() if isinstance(provider, ConsoleLog)}
-    return SlurmNodeValidator(
+    validator = SlurmNodeValidator(
         site(settings), slurm_version=slurm.version, wall=clock.wall, shells=shells, consoles=consoles
     )
+    validator.reference = Reference.from_record(store.metadata(REFERENCE_KEY))
+    return validator
 
 
 def site(settings: Settings) -> ValidatorConfig:
@@ -100,7 +103,10 @@ def site(settings: Settings) -> ValidatorConfig:
         tmp_mib=node.tmp_mib,
         check_commands=node.check_commands,
         start_command=node.start_command,
+        sentinels=node.sentinels,
+        modules=node.modules,
         skip_checks=frozenset(node.skip_checks),
+        may_differ=frozenset(node.may_differ),
         slurmd_options=node.slurmd_options,
         connect_timeout_s=node.connect_timeout_s,
     )

@@ -51,6 +51,24 @@ class ReleaseSlots:
 
 
 @dataclass(frozen=True, slots=True)
+class SetReference:
+    """``burstctl node reference NODE``: machines are compared with this node of the site from now on."""
+
+    node: str
+    """Its name; empty: as it calls itself."""
+    answer: str
+    """What facts.sh printed there."""
+    by: str
+
+
+@dataclass(frozen=True, slots=True)
+class ClearReference:
+    """``burstctl node reference --clear``: takes SetReference back."""
+
+    by: str
+
+
+@dataclass(frozen=True, slots=True)
 class Pause:
     """``burstctl hold``: nothing new is booted and nothing wanted is closed."""
 
@@ -142,6 +160,8 @@ Command = (
     | ClearPin
     | DrainSlots
     | ReleaseSlots
+    | SetReference
+    | ClearReference
     | Pause
     | Resume
     | Confirm

@@ -1,18 +1,28 @@
-"""Judges what a machine says it is by what the pool promises and the head, the reference, has."""
+"""Judges what a machine says it is by what the pool promises, what the head has, and a node of the site: the reference.
+
+``_COMPARISONS`` is the table of what is compared with the reference as one value.
+"""
 
 from __future__ import annotations
 
+import os
 import pwd
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 
 from burstd.domain.slurm.shape import Shape
-from burstd.node.facts import MachineFacts, UserIds
+from burstd.node.facts import NO_LIMIT, FactsRequest, MachineFacts, UserIds
 
-CHECK_NAMES = frozenset(
-    {"cpus", "memory", "tmp", "disk", "gpus", "gpu_type", "os", "slurm", "munge", "users", "clock", "mounts"}
-)
+CHECK_NAMES = frozenset({
+    "cpus", "memory", "tmp", "disk", "gpus", "gpu_type", "os", "slurm", "munge", "users", "groups", "clock", "mounts",
+    "architecture", "kernel", "glibc", "driver", "cuda", "memlock", "nofile", "stack", "nproc", "locale", "timezone",
+    "modules", "sentinels",
+})  # fmt: skip
 """The checks; a site may leave some out."""
+_FIRST_OWN_GROUP = 1000
+"""Groups with smaller numbers belong to a system and its packages, not to the site."""
+_REFERENCE_REMEDY = "take the reference anew after a change of the site (burstctl node reference NODE)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,13 +40,26 @@ class ExpectedMachine:
     free_mib: int = 256
     """In /var, for slurmd's spool and logs."""
     os: str = ""
-    """``debian 12``; empty: any."""
+    """``debian 12``; empty: as the reference, or any."""
     clock_tolerance_s: float = 30.0
     """munge refuses credentials that are five minutes old, or from the future."""
     mounts: bool = False
     """Trees of the site are mounted there."""
+    sentinels: tuple[str, ...] = ()
+    """Files and directories that must be readable there, files with the reference's content."""
+    modules: tuple[str, ...] = ()
+    """Names that ``module avail`` must know there, with the reference's versions."""
+    reference: MachineFacts | None = None
+    """A node of the site; None: none was chosen."""
     skip: frozenset[str] = frozenset()
-    """Checks to leave out, of NAMES."""
+    """Checks to leave out, of CHECK_NAMES."""
+    may_differ: frozenset[str] = frozenset()
+    """Checks that only warn, of CHECK_NAMES."""
+
+    def facts_request(self, gpu_devices: str = "") -> FactsRequest:
+        """What a machine must be asked for to be judged by this. ``gpu_devices``: pattern of its GPUs' device files."""
+        locale = self.reference.lang if self.reference is not None else ""
+        return FactsRequest(gpu_devices, tuple(self.users), self.sentinels, self.modules, locale)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,18 +67,24 @@ class CheckFailure:
     """One difference between what should be and what is."""
 
     name: str
-    """The check that failed, one of NAMES."""
+    """The check that failed, one of CHECK_NAMES or of the site's own."""
     expected: str
     found: str
     remedy: str
+    allowed: bool = False
+    """It is named, and the machine is used nevertheless."""
 
     def __str__(self) -> str:
         return f"{self.name}: {self.found} where {self.expected} is expected. {self.remedy}"
 
 
 def failed_checks(facts: MachineFacts, expected: ExpectedMachine) -> list[CheckFailure]:
-    """Every difference that matters, the gravest first; none: the machine is as it should be."""
-    return [failure for failure in _all_failures(facts, expected) if failure.name not in expected.skip]
+    """Every difference, the gravest first; none: the machine is as it should be."""
+    return [
+        replace(failure, allowed=failure.name in expected.may_differ)
+        for failure in _all_failures(facts, expected)
+        if failure.name not in expected.skip
+    ]
 
 
 def _all_failures(facts: MachineFacts, expected: ExpectedMachine) -> Iterator[CheckFailure]:
@@ -78,6 +107,9 @@ def _all_failures(facts: MachineFacts, expected: ExpectedMachine) -> Iterator[Ch
     yield from _mounts(facts, expected)
     yield from _users(facts, expected)
     yield from _clock(facts, expected)
+    yield from _software(facts, expected)
+    if expected.reference is not None:
+        yield from _compare(facts, expected, expected.reference)
 
 
 def _gpus(facts: MachineFacts, expected: ExpectedMachine) -> Iterator[CheckFailure]:
@@ -139,6 +171,117 @@ def _users(facts: MachineFacts, expected: ExpectedMachine) -> Iterator[CheckFail
                 "Files and jobs belong to numbers: make the image ask the directory that the head asks, or give the "
                 "user the same numbers there",
             )
+        elif here is not None and there is not None and _own_groups(here) != _own_groups(there):
+            remedy = "Make the image ask the directory that the head asks"
+            yield CheckFailure("groups", f"user {name} in {_own_groups(here)}", _own_groups(there), remedy)
+
+
+def _own_groups(user: UserIds) -> str:
+    groups = [str(group) for group in user.groups if group >= _FIRST_OWN_GROUP]
+    return f"groups {', '.join(groups)}" if groups else "no groups"
+
+
+@dataclass(frozen=True, slots=True)
+class _Comparison:
+    """A value that a machine and the reference have. What the reference does not say is not compared."""
+
+    name: str
+    value: Callable[[MachineFacts], str]
+    fits: Callable[[str, str], bool]
+    """Whether what was found is as good as what the reference has."""
+    remedy: str
+    bound: str = ""
+    """What goes after the reference's value, where more than that fits too."""
+    gpus_only: bool = False
+
+
+def _equal(found: str, wanted: str) -> bool:
+    return found == wanted
+
+
+def _same_release(found: str, wanted: str) -> bool:
+    """``rocky 9.5`` is as good as ``rocky 9.4``."""
+    return found.partition(".")[0] == wanted.partition(".")[0]
+
+
+def _not_older(found: str, wanted: str) -> bool:
+    return _numbers(found) >= _numbers(wanted)
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in re.findall(r"[0-9]{1,19}", version))
+
+
+def _limit(name: str, unit: str) -> _Comparison:
+    def value(facts: MachineFacts) -> str:
+        limit = facts.limits.get(name)
+        return "" if limit is None else "unlimited" if limit >= NO_LIMIT else f"{limit} {unit}"
+
+    remedy = f"Raise Limit{name.upper()}= of slurmd.service in the image"
+    return _Comparison(name, value, _not_lower, remedy, bound=" or more")
+
+
+def _not_lower(found: str, wanted: str) -> bool:
+    return found == "unlimited" or (wanted != "unlimited" and _numbers(found) >= _numbers(wanted))
+
+
+_COMPARISONS = (
+    _Comparison("architecture", lambda facts: facts.arch, _equal, "Choose an instance type of this architecture"),
+    _Comparison("kernel", lambda facts: facts.kernel, _equal, "Build the image with the same kernel"),
+    _Comparison(
+        "glibc", lambda facts: facts.glibc, _not_older,
+        "Programs built at the site do not start with an older C library: build the image from a newer release",
+        bound=" or newer",
+    ),
+    _Comparison(
+        "driver", lambda facts: facts.driver, _not_older, "Install this NVIDIA driver in the image, or a newer one",
+        bound=" or newer", gpus_only=True,
+    ),
+    _Comparison(
+        "cuda", lambda facts: facts.cuda, _not_older, "Install an NVIDIA driver that knows this CUDA in the image",
+        bound=" or newer", gpus_only=True,
+    ),
+    _limit("memlock", "bytes"),
+    _limit("nofile", "open files"),
+    _limit("stack", "bytes"),
+    _limit("nproc", "processes"),
+    _Comparison("timezone", lambda facts: facts.timezone, _equal, "Set timezone in [node], or in the image"),
+)  # fmt: skip
+
+
+def _compare(facts: MachineFacts, expected: ExpectedMachine, reference: MachineFacts) -> Iterator[CheckFailure]:
+    if not expected.os and reference.os and not _same_release(facts.os, reference.os):
+        remedy = "Build the image from the same release"
+        yield CheckFailure("os", reference.os, facts.os or "an unknown system", remedy)
+    for row in _COMPARISONS:
+        wanted, found = row.value(reference), row.value(facts)
+        if not wanted or (row.gpus_only and not expected.shape.gpus()):
+            continue
+        if not found or not row.fits(found, wanted):
+            yield CheckFailure(row.name, f"{wanted}{row.bound}", found or "unknown", row.remedy)
+    if reference.lang and reference.lang not in facts.locales:
+        yield CheckFailure(
+            "locale", reference.lang, "no such locale", "Generate it in the image (locale-gen, or langpacks)"
+        )
+
+
+def _software(facts: MachineFacts, expected: ExpectedMachine) -> Iterator[CheckFailure]:
+    """What must be there at all, and as the reference has it."""
+    reference = expected.reference or MachineFacts()
+    for path in expected.sentinels:
+        wanted, found = reference.sentinels.get(path, ""), facts.sentinels.get(path)
+        if not found:
+            remedy = "Look at the mount, the client's log and the network there"
+            how = "no answer" if found is None else "nothing to read"
+            yield CheckFailure("sentinels", f"{path} readable", how, remedy)
+        elif wanted not in ("", found):
+            remedy = f"Bring the same release of the software there, or {_REFERENCE_REMEDY}"
+            yield CheckFailure("sentinels", f"{path} with checksum {wanted[:12]}", f"checksum {found[:12]}", remedy)
+    for name in expected.modules:
+        there, here = facts.modules.get(name, ""), reference.modules.get(name, "")
+        if not there or here not in ("", there):
+            remedy = f"Bring the site's module tree there (MODULEPATH), or {_REFERENCE_REMEDY}"
+            yield CheckFailure("modules", here or f"module {name}", there or f"no module {name}", remedy)
 
 
 def _clock(facts: MachineFacts, expected: ExpectedMachine) -> Iterator[CheckFailure]:
@@ -177,4 +320,4 @@ def _ids(name: str) -> UserIds | None:
         entry = pwd.getpwnam(name)
     except KeyError:
         return None
-    return UserIds(entry.pw_uid, entry.pw_gid)
+    return UserIds(entry.pw_uid, entry.pw_gid, tuple(sorted(os.getgrouplist(name, entry.pw_gid))))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.resources import files
@@ -16,6 +17,9 @@ _NUMBER = re.compile(r"[0-9]{1,15}")
 _CLOCK = re.compile(r"[0-9]{1,15}(\.[0-9]{1,9})?")
 _LISTED = 256
 """Lines of a kind that are looked at: GPUs, users."""
+NO_LIMIT = 2**63
+"""Where a limit is said to be unlimited."""
+_UTC = frozenset({"Etc/UTC", "Etc/UCT", "Etc/Universal", "Etc/Zulu", "UCT", "Universal", "Zulu"})
 _GPU = re.compile(r"^GPU \d+: (.*?)(?: \(UUID: .*\))?$")
 
 
@@ -25,6 +29,8 @@ class UserIds:
 
     uid: int
     gid: int
+    groups: tuple[int, ...] = field(default=(), compare=False)
+    """All the user's groups by their numbers."""
 
     def __str__(self) -> str:
         return f"uid {self.uid}, gid {self.gid}"
@@ -38,6 +44,11 @@ class MachineFacts:
     """As whom burstd acts there."""
     hostname: str = ""
     kernel: str = ""
+    """Release."""
+    arch: str = ""
+    """``x86_64``."""
+    glibc: str = ""
+    """``2.36``."""
     os: str = ""
     """``ID VERSION_ID`` of os-release: ``debian 12``."""
     cpus: int | None = None
@@ -51,6 +62,10 @@ class MachineFacts:
     """As nvidia-smi lists them; None where there is no nvidia-smi."""
     gpu_error: str = ""
     """What nvidia-smi said that names no GPU."""
+    driver: str = ""
+    """Version of NVIDIA's kernel module ..."""
+    cuda: str = ""
+    """... and the newest CUDA that it knows."""
     slurm_version: tuple[int, int, int] | None = None
     munge: str = ""
     users: Mapping[str, UserIds | None] = field(default_factory=dict)
@@ -58,6 +73,17 @@ class MachineFacts:
     fuse: bool = False
     """Whether it has /dev/fuse."""
     systemd: bool = False
+    limits: Mapping[str, int] = field(default_factory=dict)
+    """Of slurmd, and so of jobs at most: ``memlock`` and ``stack`` in bytes, ``nofile``, ``nproc``; NO_LIMIT: none."""
+    lang: str = ""
+    """The LANG of its users."""
+    locales: frozenset[str] = frozenset()
+    """Those of the locales asked for that it has."""
+    timezone: str = ""
+    modules: Mapping[str, str] = field(default_factory=dict)
+    """Name that was asked for -> the modules of this name, with blanks between; empty: none."""
+    sentinels: Mapping[str, str] = field(default_factory=dict)
+    """Path -> checksum of the file, ``directory``, or empty where it cannot be read."""
     clock: float | None = None
     """Its clock, in seconds since 1970 ..."""
     asked: float = 0.0
@@ -72,21 +98,55 @@ class MachineFacts:
         return max(0.0, self.clock - self.answered) + min(0.0, self.clock - self.asked)
 
 
+@dataclass(frozen=True, slots=True)
+class FactsRequest:
+    """What a machine is asked for by name, beside what every machine says."""
+
+    gpu_devices: str = ""
+    """A shell pattern."""
+    users: Sequence[str] = ()
+    sentinels: Sequence[str] = ()
+    modules: Sequence[str] = ()
+    locale: str = ""
+    within_s: int = 20
+    """How long the machine waits for what may hang: file systems, modules, nvidia-smi."""
+
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        """Of facts.sh."""
+        return (
+            self.gpu_devices,
+            f"within={self.within_s}",
+            *(f"user={name}" for name in self.users),
+            *(f"sentinel={path}" for path in self.sentinels),
+            *(f"module={name}" for name in self.modules),
+            *((f"locale={self.locale}",) if self.locale else ()),
+        )
+
+
+def facts_script(request: FactsRequest) -> str:
+    """facts.sh with its arguments, for ``sh`` without any, which may read it from its standard input."""
+    return f"set -- {shlex.join(request.arguments)}\n{{\n{_facts_sh()}}} </dev/null\n"
+
+
 def read_facts(
-    session: Shell, *, gpu_devices: str, users: Sequence[str], wall: Callable[[], float], timeout_s: float = 60.0
+    session: Shell, request: FactsRequest, *, wall: Callable[[], float], timeout_s: float = 60.0
 ) -> MachineFacts:
-    """Asks the machine. ``gpu_devices``: a shell pattern; ``wall``: the head's clock, in seconds since 1970.
+    """Asks the machine. ``wall``: the head's clock, in seconds since 1970.
 
     Raises CommandFailed, and what ``Shell.run`` raises.
     """
-    text = files("burstd.node").joinpath("scripts", "facts.sh").read_text(encoding="utf-8")
     asked = wall()
-    done = session.script(text, gpu_devices, *users, timeout_s=timeout_s)
+    done = session.script(_facts_sh(), *request.arguments, timeout_s=timeout_s)
     answered = wall()
     facts = parse_facts(done.out, asked=asked, answered=answered)
     if facts is None:
         raise CommandFailed(f"the machine could not say what it is: {done.last_line}", rc=done.rc, err=done.err)
     return facts
+
+
+def _facts_sh() -> str:
+    return files("burstd.node").joinpath("scripts", "facts.sh").read_text(encoding="utf-8")
 
 
 def parse_facts(text: str, *, asked: float, answered: float) -> MachineFacts | None:
@@ -110,24 +170,42 @@ def parse_facts(text: str, *, asked: float, answered: float) -> MachineFacts | N
     listed = [(_GPU.match(line), line) for line in said.get("gpu_name", []) if not line.startswith("MIG ")]
     version = _VERSION.search(one("slurmd"))
     clock = _CLOCK.fullmatch(one("clock"))
+    gpu_errors = [line for match, line in listed if not match]
+    if "asked" in said.get("nvidia_smi", ()) and "answered" not in said["nvidia_smi"]:
+        gpu_errors.append("nothing")
+    zone = one("timezone")
     return MachineFacts(
         uid=number("uid") or 0,
         hostname=one("hostname"),
         kernel=one("kernel"),
+        arch=one("arch"),
+        glibc=one("glibc").removeprefix("glibc").strip(),
         os=one("os").strip(),
         cpus=number("cpus"),
         memory_mib=number("memory_mib"),
         tmp_mib=number("tmp_mib"),
         free_mib=number("free_mib"),
         gpu_devices=tuple(said.get("gpu_device", ())),
-        gpu_names=tuple(m.group(1) for m, _ in listed if m) if listed else None,
-        gpu_error="; ".join(line for m, line in listed if not m),
+        gpu_names=tuple(m.group(1) for m, _ in listed if m) if listed or gpu_errors else None,
+        gpu_error="; ".join(gpu_errors),
+        driver=one("driver"),
+        cuda=one("cuda"),
         slurm_version=(int(version[1]), int(version[2]), int(version[3])) if version else None,
         munge=one("munge"),
         users=dict(found for line in said.get("user", []) if (found := _user(line)) is not None),
         sshfs="sshfs" in said,
         fuse="fuse" in said,
         systemd="systemd" in said,
+        limits={
+            name: limit
+            for name, _, value in _words(said, "limit")
+            if (limit := NO_LIMIT if value in ("unlimited", "infinity") else _number(value)) is not None
+        },
+        lang=one("lang"),
+        locales=frozenset(said.get("locale", ())),
+        timezone="UTC" if zone in _UTC else zone,
+        modules={name: value.strip() for name, _, value in _words(said, "module")},
+        sentinels={path: "" if value == "-" else value for value, _, path in _words(said, "sentinel")},
         clock=float(clock[0]) if clock else None,
         asked=asked,
         answered=answered,
@@ -138,11 +216,16 @@ def _number(text: str) -> int | None:
     return int(text) if _NUMBER.fullmatch(text) else None
 
 
+def _words(said: Mapping[str, Sequence[str]], key: str) -> list[tuple[str, str, str]]:
+    """The first word and the rest of each value."""
+    return [line.partition(" ") for line in said.get(key, ())]
+
+
 def _user(line: str) -> tuple[str, UserIds | None] | None:
     """None: the line is none of facts.sh's."""
-    name, _, numbers = line.partition(" ")
-    uid, _, gid = numbers.partition(" ")
+    name, *numbers = line.split(" ")
     if not name or not numbers:
         return None
-    known, group = _number(uid), _number(gid)
-    return name, UserIds(known, group) if known is not None and group is not None else None
+    uid, gid, *groups = [_number(number) for number in numbers] + [None]
+    listed = tuple(sorted(number for number in groups if number is not None))
+    return name, UserIds(uid, gid, listed) if uid is not None and gid is not None else None

@@ -46,6 +46,8 @@ class ValidationResult:
     """What came of it. With failures the machine was given nothing."""
 
     failures: tuple[CheckFailure, ...]
+    warnings: tuple[CheckFailure, ...]
+    """Differences that are allowed."""
     facts: MachineFacts
     seconds: float
 
@@ -61,14 +63,15 @@ def validate_machine(
     began = time.monotonic()
     with connect() as session:
         on_reached()
-        users = tuple(request.expected.users)
-        facts = read_facts(session, gpu_devices=request.gpu_devices, users=users, wall=request.wall)
-        failures = tuple(failed_checks(facts, request.expected)) or tuple(
+        facts = read_facts(session, request.expected.facts_request(request.gpu_devices), wall=request.wall)
+        differences = failed_checks(facts, request.expected)
+        warnings = tuple(difference for difference in differences if difference.allowed)
+        failures = tuple(difference for difference in differences if not difference.allowed) or tuple(
             _failed_commands(session, request.check_commands)
         )
         if not failures:
             _deliver_secrets(session, request, facts.uid)
-    return ValidationResult(failures, facts, time.monotonic() - began)
+    return ValidationResult(failures, warnings, facts, time.monotonic() - began)
 
 
 def _failed_commands(session: Shell, commands: Mapping[str, str]) -> Iterator[CheckFailure]:

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING
 from burstd.domain.claim import Claim
 from burstd.domain.claim import ClaimState as S
 from burstd.domain.cloud.offer import Pool
+from burstd.domain.cloud.quoting import one_line
 from burstd.domain.errors import NodeNotReady, NodeRefused, ProviderError
 from burstd.domain.plugins.shell import Shell
-from burstd.node.checks import CheckFailure, ExpectedMachine, format_version, head_user_ids
+from burstd.node.checks import CheckFailure, ExpectedMachine, failed_checks, format_version, head_user_ids
 from burstd.node.errors import (
     ClockNotSet,
     HeadNotReady,
@@ -26,6 +27,8 @@ from burstd.node.errors import (
     NotReachable,
     ValidationFailed,
 )
+from burstd.node.facts import FactsRequest, facts_script, read_facts
+from burstd.node.reference import Reference
 from burstd.node.ssh.host_keys import HostKeyFiles, HostKeyPolicy, HostKeys, parse_console_host_keys
 from burstd.node.validation import NVIDIA_DEVICES, ValidationRequest, start_slurmd, validate_machine
 from burstd.planner.lifecycle.listing import abbreviated_list
@@ -65,14 +68,28 @@ class ValidatorConfig:
     free_mib: int = 256
     mount_pools: frozenset[str] = frozenset()
     """Pools whose machines show trees of the site."""
+    sentinels: tuple[str, ...] = ()
+    """Files and directories that every machine must be able to read."""
+    pool_sentinels: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Pool -> more of them."""
+    modules: tuple[str, ...] = ()
+    """Names that ``module avail`` must know on every machine."""
     skip_checks: frozenset[str] = frozenset()
     """Checks to leave out: ``burstd.node.checks.CHECK_NAMES``."""
+    may_differ: frozenset[str] = frozenset()
+    """Checks that only warn."""
     check_commands: Mapping[str, str] = field(default_factory=dict)
     """The site's own checks: name -> shell command that ends with 0 where all is well."""
     slurmd_options: tuple[str, ...] = ()
     start_command: tuple[str, ...] = ()
     """Run on a machine instead of starting slurmd, with ``{slot}`` and ``{conf_server}`` filled in."""
     connect_timeout_s: float = 10.0
+
+    @property
+    def all_sentinels(self) -> tuple[str, ...]:
+        """Those of any pool."""
+        every = (*self.sentinels, *(path for paths in self.pool_sentinels.values() for path in paths))
+        return tuple(dict.fromkeys(every))
 
 
 class SlurmNodeValidator:
@@ -96,6 +113,8 @@ class SlurmNodeValidator:
         """
         self.config = config
         """What is in force; replaced whole, from the deciding thread."""
+        self.reference: Reference | None = None
+        """The node of the site that machines are compared with; replaced from the deciding thread."""
         self._slurm_version = slurm_version
         self._wall = wall
         self._credential = credential or self._munge_credential
@@ -117,7 +136,23 @@ class SlurmNodeValidator:
         facts = result.facts
         has = f"{facts.cpus} CPUs, {facts.memory_mib} MiB, {len(facts.gpu_devices)} GPUs"
         slurm = format_version(facts.slurm_version or ())
-        return f"{claim.address} has {has}, Slurm {slurm} and a munge that trusts ours ({result.seconds:.1f} s)"
+        said = f"{claim.address} has {has}, Slurm {slurm} and a munge that trusts ours ({result.seconds:.1f} s)"
+        if not result.warnings:
+            return said
+        return one_line(f"{said}. It differs where it may: {' '.join(f'{warning}.' for warning in result.warnings)}")
+
+    def differences(self, claim: Claim, pool: Pool) -> list[CheckFailure]:
+        """How the machine of a claim that was validated differs by now. Raises NodeNotReady, NodeRefused."""
+        expected = self._expected(claim, pool)
+        with self._connect(claim, None) as session:
+            request = expected.facts_request(self.config.gpu_devices)
+            facts = read_facts(session, request, wall=self._wall, timeout_s=30.0)
+        return failed_checks(facts, expected)
+
+    def reference_script(self) -> str:
+        """A script for ``sh`` that prints what ``Reference`` has of a node."""
+        site = self.config
+        return facts_script(FactsRequest(site.gpu_devices, (), site.all_sentinels, site.modules))
 
     def start_slurmd(self, claim: Claim, pool: Pool, watch: str = "") -> None:  # noqa: ARG002 - the interface has it
         """Starts slurmd on the claim's machine."""
@@ -177,14 +212,21 @@ class SlurmNodeValidator:
 
     def _request(self, claim: Claim, pool: Pool) -> ValidationRequest:
         site = self.config
+        return ValidationRequest(
+            self._expected(claim, pool), self._munge_key(), self._credential, self._wall, site.gpu_devices,
+            site.check_commands,
+        )  # fmt: skip
+
+    def _expected(self, claim: Claim, pool: Pool) -> ExpectedMachine:
+        site, reference = self.config, self.reference
         users = {*site.users, *(claim.users if site.compare_job_users else ())}
-        expected = ExpectedMachine(
+        return ExpectedMachine(
             shape=pool.shape, slurm_version=self._slurm_version(), users=head_user_ids(sorted(users)),
             gpu_names=site.gpu_names, tmp_mib=site.tmp_mib, free_mib=site.free_mib, os=site.os,
-            clock_tolerance_s=site.clock_tolerance_s, mounts=pool.name in site.mount_pools, skip=site.skip_checks,
+            clock_tolerance_s=site.clock_tolerance_s, mounts=pool.name in site.mount_pools,
+            sentinels=(*site.sentinels, *site.pool_sentinels.get(pool.name, ())), modules=site.modules,
+            reference=reference.facts if reference else None, skip=site.skip_checks, may_differ=site.may_differ,
         )  # fmt: skip
-        key = self._munge_key()
-        return ValidationRequest(expected, key, self._credential, self._wall, site.gpu_devices, site.check_commands)
 
     def _munge_key(self) -> bytes:
         file = self.config.munge_key

@@ -171,7 +171,15 @@ class PolicyChainSettings(BaseModel):
 
 HostKeyTrust = Literal["console", "first_use"]
 NodeCheck = Literal[
-    "cpus", "memory", "tmp", "disk", "gpus", "gpu_type", "os", "slurm", "munge", "users", "clock", "mounts"
+    "cpus", "memory", "tmp", "disk", "gpus", "gpu_type", "os", "slurm", "munge", "users", "groups", "clock", "mounts",
+    "architecture", "kernel", "glibc", "driver", "cuda", "memlock", "nofile", "stack", "nproc", "locale", "timezone",
+    "modules", "sentinels",
+]  # fmt: skip
+SentinelPath = Annotated[
+    str, matching(r"/[!-~]{1,250}", "must be an absolute path of at most 250 characters, no blanks")
+]
+ModuleName = Annotated[
+    str, matching(r"[A-Za-z0-9][A-Za-z0-9_.+/-]{0,99}", "must be a module's name, with or without /VERSION")
 ]
 
 
@@ -190,6 +198,9 @@ class NodeSettings(Section):
     skip_checks: tuple[NodeCheck, ...] = ()
     users: NonEmptyStrings = ("slurm",)
     compare_job_users: bool = True
+    sentinels: Annotated[tuple[SentinelPath, ...], Field(max_length=64)] = ()
+    modules: Annotated[tuple[ModuleName, ...], Field(max_length=64)] = ()
+    may_differ: tuple[NodeCheck, ...] = ("groups", "kernel", "nproc", "locale", "timezone")
     os: str = ""
     gpu_names: dict[str, str] = Field(default_factory=dict)
     gpu_devices: str = "/dev/nvidia[0-9]*"

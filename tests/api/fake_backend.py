@@ -15,11 +15,15 @@ from burstd.api.server import ApiServer
 from burstd.db import Store, StoreReader
 from burstd.domain.claim import Claim
 from burstd.domain.claim import ClaimState as S
+from burstd.domain.cloud.offer import Pool
 from burstd.domain.command import Command, CommandResult, PlanNow, TryPolicies
+from burstd.domain.errors import NodeNotReady
 from burstd.domain.plan import Plan
 from burstd.domain.plugins.policy import Remark, Target, remarks_on_dropped_want
 from burstd.domain.plugins.provider import Finding, Route
 from burstd.domain.snapshot import Snapshot
+from burstd.node.checks import CheckFailure
+from burstd.node.validator import SlurmNodeValidator, ValidatorConfig
 from burstd.planner.decide import decide
 from burstd.planner.timeouts import Tuning
 from burstd.reconciler.pollers.ingress import JobIngress, ProviderRoute
@@ -75,6 +79,24 @@ class FakeProviderChecks(ProviderChecks):
         return (*self.findings, *(Finding(f"image {image}", True, "is there") for image in images))
 
 
+class FakeValidator(SlurmNodeValidator):
+    """``found``: how nodes differ, or why they cannot be entered; those not in it differ in nothing."""
+
+    def __init__(self) -> None:
+        site = ValidatorConfig(
+            Path("/none"), Path("/none"), Path("/none"), "", sentinels=("/cvmfs/one/versions",), modules=("GCC",)
+        )
+        super().__init__(site, slurm_version=lambda: (22, 5, 8), wall=lambda: NOW)
+        self.found: dict[str, list[CheckFailure] | NodeNotReady] = {}
+
+    def differences(self, claim: Claim, pool: Pool) -> list[CheckFailure]:
+        assert claim.pool == pool.name
+        found = self.found.get(claim.slot, [])
+        if isinstance(found, NodeNotReady):
+            raise found
+        return found
+
+
 class FakeIngress(JobIngress):
     """Of the clouds, ``sandbox`` has routes unless ``none``; ``refuses``: what it says instead of opening one."""
 
@@ -128,11 +150,13 @@ class FakeBackend(Backend):
 
     checks: FakeProviderChecks
     routes: FakeIngress
+    validator: FakeValidator
 
     def __init__(self, reader: StoreReader) -> None:
         super().__init__(
             reader=reader, clock=FixedClock(), daemon_info=self._info, latest_loop=lambda: self.loop,
             wake=lambda: None, checks=FakeProviderChecks(), routes=FakeIngress(), policies_view=policies_view,
+            validator=FakeValidator(),
         )  # fmt: skip
         self.reset()
 
@@ -143,6 +167,7 @@ class FakeBackend(Backend):
         self.commands: list[Command] = []
         self.answer: Callable[[Command], CommandResult] = accept_command
         self.stage, self.checks, self.routes = None, FakeProviderChecks(), FakeIngress()
+        self.validator = FakeValidator()
 
     def _info(self) -> DaemonInfo:
         return DaemonInfo(

@@ -17,6 +17,7 @@ from burstd.api.server import MAX_API_CONNECTIONS, ApiServer
 from burstd.db import StoreFull, StoreReader
 from burstd.domain.command import (
     ClearPin,
+    ClearReference,
     Command,
     CommandResult,
     DrainSlots,
@@ -26,9 +27,11 @@ from burstd.domain.command import (
     Reload,
     Resume,
     SetPin,
+    SetReference,
 )
 from burstd.domain.errors import NoAnswer
 from burstd.domain.snapshot import Unavailable
+from burstd.node.reference import MAX_ANSWER_CHARS, Reference
 from burstd.runtime.sockets import listen
 
 from .client import ME, ApiTestClient
@@ -113,6 +116,10 @@ def test_another_user_sees_the_state_of_things_and_his_own_jobs(nobody: ApiTestC
         ("DELETE", "/v1/hold", None),
         ("POST", "/v1/plan", None),
         ("POST", "/v1/reload", None),
+        ("GET", "/v1/reference", None),
+        ("PUT", "/v1/reference", {"node": "cn17", "answer": "end=1"}),
+        ("DELETE", "/v1/reference", None),
+        ("POST", "/v1/reference/check", None),
     ],
 )
 def test_the_rest_is_denied_with_a_sentence(
@@ -338,3 +345,25 @@ def test_it_stops_cleanly_whatever_is_under_way(backend: FakeBackend, socket_pat
     with ApiTestClient(socket_path) as client:
         assert client.get("/v1/status")
     again.stop()
+
+
+def test_a_node_becomes_the_reference(root: ApiTestClient, backend: FakeBackend) -> None:
+    answer = "os=rocky 9.4\nlimit=stack unlimited\nmodule=GCC GCC/12\nend=1\n"
+    none = root.get("/v1/reference")
+    assert (none["node"], none["values"], none["missing"]) == ("", {}, [])
+    assert "set -- '/dev/nvidia[0-9]*' within=20 sentinel=/cvmfs/one/versions module=GCC\n" in none["script"]
+    body = {"node": "cn17", "answer": answer}
+    assert root.request("PUT", "/v1/reference", body)[0] == root.request("DELETE", "/v1/reference")[0] == 200
+    assert root.request("PUT", "/v1/reference", body | {"answer": "x" * (MAX_ANSWER_CHARS + 1)})[0] == 422
+    assert backend.commands == [SetReference("cn17", answer, f"user:{ME}"), ClearReference(f"user:{ME}")]
+    backend.validator.reference = Reference.from_answer("cn17", NOW - 60, answer)
+    assert Reference.from_record(backend.validator.reference.to_record()) == backend.validator.reference
+    shown = root.get("/v1/reference")
+    assert (shown["node"], shown["missing"]) == ("cn17", ["/cvmfs/one/versions"])
+    assert shown["values"] == {"os": "rocky 9.4", "stack": "unlimited", "module GCC": "GCC/12"}
+
+
+@pytest.mark.parametrize("answer", ["os=rocky 9.4\n", "", "x" * MAX_ANSWER_CHARS])
+def test_half_of_what_a_node_says_makes_no_reference(answer: str) -> None:
+    with pytest.raises(ValueError, match="run that script there again"):
+        Reference.from_answer("cn17", NOW, answer)

@@ -11,7 +11,10 @@ from typing import Any
 
 import pytest
 
+from burstd.domain.errors import NodeNotReady
+from burstd.node.checks import CheckFailure
 from burstd.share import share_path
+from tests.api.fake_backend import FakeBackend
 from tests.reach import let_others_in
 
 from .conftest import NOBODY, Run, as_user
@@ -92,7 +95,7 @@ def slurm_that_says(folder: Path, config: str, nodes: str, partitions: str) -> P
     return file
 
 
-def test_the_running_slurm_is_compared(run: Run, tmp_path: Path) -> None:
+def test_the_running_slurm_is_compared(run: Run, tmp_path: Path, backend: FakeBackend) -> None:
     (tmp_path / "plain.toml").write_text(SETTINGS, encoding="utf-8")
     lines = run("slurm-config", "--config", str(tmp_path / "plain.toml"), "--slurm", "22.05").out.splitlines()
     wanted = [line for line in lines if line and not line.startswith(("#", "NodeName", "Partition"))]
@@ -103,7 +106,31 @@ def test_the_running_slurm_is_compared(run: Run, tmp_path: Path) -> None:
     partition = "PartitionName=burst Nodes=gpu[1-2] State=UP"
     file = slurm_that_says(tmp_path, "\n".join(config), "\n".join(nodes), partition)
     outcome = run("check", "--config", str(file))
-    assert (outcome.out, outcome.code) == ("Slurm 22.05.8 has what the pools need.\n", 0)
+    first, *nodes_compared = outcome.out.splitlines()
+    assert (first, outcome.code) == ("Slurm 22.05.8 has what the pools need.", 0)
+    assert nodes_compared == [
+        "There is no reference for the nodes' software: choose one with 'burstctl node reference NODE'.",
+        "3 nodes in service are as validation wants.",
+    ]
+    older = CheckFailure("glibc", "2.36 or newer", "2.31", "Take a newer image")
+    backend.validator.found = {
+        "gpu1": [older, CheckFailure("kernel", "6.1", "5.14", "Build it anew", allowed=True)], "gpu2": [older],
+        "gpu4": NodeNotReady("it hung up"),
+    }  # fmt: skip
+    outcome = run("check", "--config", str(file))
+    assert outcome.code == 1
+    assert outcome.out.splitlines()[2:] == [
+        "gpu4: not compared: it hung up",
+        "",
+        "gpu[1-2]: glibc: wanted 2.36 or newer, found 2.31",
+        "  Remedy: Take a newer image.",
+        "",
+        "gpu1: kernel: wanted 6.1, found 5.14 (which may differ)",
+        "  Remedy: Build it anew.",
+    ]
+    away = run("check", "--config", str(file), "--socket", str(tmp_path / "none.sock"))
+    assert away.code == 0
+    assert "Nodes in service are not compared: There is no socket" in away.out
     assert run("slurm-config", "--config", str(file)).out.splitlines() == lines
 
     config = [line for line in config if not line.startswith("SuspendTime ")] + ["SuspendTime = 300 sec"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
 import statistics
 from collections.abc import Callable, Iterator
@@ -13,10 +15,12 @@ import pytest
 from providers.sandbox.boxes.errors import SandboxError
 from providers.sandbox.boxes.images.rootfs import ensure_rootfs
 from tests.e2e.sites import (
+    QUICK,
     SET_COMMENT,
     claims_of,
     cloud_inventory,
     comments_of,
+    events,
     queue,
     record,
     site_up,
@@ -28,6 +32,9 @@ from tests.lab.site import Site
 pytestmark = [pytest.mark.boxes, pytest.mark.slurm]
 
 
+SENTINEL = "/etc/debian_version"
+
+
 @pytest.fixture(params=["bookworm", "trixie", "forky"])
 def site(request: pytest.FixtureRequest) -> Iterator[Site]:
     release = request.param
@@ -36,12 +43,13 @@ def site(request: pytest.FixtureRequest) -> Iterator[Site]:
             ensure_rootfs(release)
         except SandboxError as error:
             pytest.skip(f"no root file system of {release}: {error}")
-    with site_up(release) as up:
+    with site_up(release, settings=f'{QUICK}[node]\nsentinels = ["{SENTINEL}"]\n') as up:
         yield up
 
 
 def test_a_burst_from_sbatch_to_the_bill(site: Site, figure: Callable[[str], None]) -> None:
     whole = site.release == "bookworm"
+    site.burstctl("node", "reference", "op1")
     with pytest.raises(RuntimeError, match="Requested node configuration is not available"):
         site.submit("-p burst --gres=gpu:h100:1 -t5")
     cpu = site.submit("-p burst -c2 --mem=200 -t5", f"{SET_COMMENT % 'echo $SLURMD_NODENAME'}; sleep 1")
@@ -72,10 +80,42 @@ def test_a_burst_from_sbatch_to_the_bill(site: Site, figure: Callable[[str], Non
     median = statistics.median(delays)
     figure(f"sbatch to launch call, {site.release}: {', '.join(f'{d:.2f} s' for d in delays)} (median {median:.2f} s)")
 
+    if site.release != "forky":
+        _the_site_changes(site)
+        account = wait_all_gone(site)
     _the_bill_is_the_clouds(site)
     kept = record(site)
     assert set(kept.claims) == set(account.by_claim)
     assert {c.state.value for c in kept.claims.values()} == {"gone"}
+
+
+def _the_site_changes(site: Site) -> None:
+    """The reference has other software: burstctl check says so of a node in service, and the next one is refused."""
+    runs = site.submit("-p burst -c2 --mem=200 -t5", "sleep 300")
+    site.wait_job(runs, ["RUNNING"])
+    node = site.job(runs)["NodeList"]
+    assert json.loads(site.burstctl("check", "--json").stdout)["nodes"] == [
+        {"node": node, "differences": [], "error": ""}
+    ]
+    assert "a munge that trusts ours" in site.burstctl("node", "show", node).stdout
+    release = site.cluster.lab.box("op1").path(SENTINEL)
+    before = release.read_bytes()
+    release.write_bytes(b"another\n")
+    expected, found = (hashlib.sha256(text).hexdigest()[:12] for text in (b"another\n", before))
+    site.burstctl("node", "reference", "op1")
+    assert f"{SENTINEL}  {expected}" in site.burstctl("node", "reference").stdout
+    checked = site.burstctl("check", check=False)
+    assert checked.returncode == 1
+    difference = f"{SENTINEL} with checksum {expected}"
+    assert f"{node}: sentinels: wanted {difference}, found checksum {found}" in " ".join(checked.stdout.split())
+    site.cluster.sh(f"scancel {runs}")
+    wait_all_gone(site)
+    waits = site.submit("-p burst -c2 --mem=200 -t5", "true")
+    said = f"sentinels: checksum {found} where {difference} is expected."
+    refused = f"claims that were refused: {said}"
+    site.wait(lambda: any(said in e["reason"] for e in events(site, "claim:") if e["new"] == "failed"), 30, refused)
+    site.cluster.sh(f"scancel {waits}")
+    assert [e["new"] for e in events(site, "reference")] == ["op1", "op1"]
 
 
 def _to_launch(site: Site, job: str) -> float:

@@ -11,24 +11,32 @@ from hypothesis import strategies as st
 
 from burstd.domain.slurm.shape import Gres, Shape
 from burstd.node.checks import CHECK_NAMES, ExpectedMachine, failed_checks, head_user_ids
-from burstd.node.facts import MachineFacts, UserIds, parse_facts
+from burstd.node.facts import NO_LIMIT, MachineFacts, UserIds, parse_facts
 
 A100 = "NVIDIA A100-SXM4-40GB"
+SUM = "982fbf28ae0399df1d9e016200d90d31805620919d31ea8bbfc803f3398a2a5e"
 GOOD = MachineFacts(
     hostname="m1", kernel="6.1.0", os="debian 12", cpus=8, memory_mib=16000, tmp_mib=5000, free_mib=4000,
     gpu_devices=("/dev/nvidia0", "/dev/nvidia1"), gpu_names=(A100, A100), slurm_version=(22, 5, 8),
-    munge="munge-0.5.15", sshfs=True, fuse=True, users={"slurm": UserIds(64030, 64030), "ada": UserIds(3001, 3001)},
-    clock=1000.0, asked=999.9, answered=1000.2,
+    munge="munge-0.5.15", sshfs=True, fuse=True,
+    users={"slurm": UserIds(64030, 64030), "ada": UserIds(3001, 3001, (3001, 5000))},
+    clock=1000.0, asked=999.9, answered=1000.2, arch="x86_64", glibc="2.36", driver="535.104.05", cuda="12.2",
+    limits={"memlock": NO_LIMIT, "nofile": 4096, "stack": 8 << 20, "nproc": 1000},
+    lang="en_US.UTF-8", locales=frozenset({"en_US.UTF-8"}), timezone="UTC",
+    modules={"GCC": "GCC/12.3.0 GCC/13.2.0"}, sentinels={"/cvmfs/eessi/versions": SUM, "/opt/sw": "directory"},
 )  # fmt: skip
 EXPECTED_MACHINE = ExpectedMachine(
     shape=Shape(8, 16000, (Gres("gpu", "a100", 2),)),
     slurm_version=(22, 5, 8),
     gpu_names={"a100": "A100-SXM4"},
-    users={"slurm": UserIds(64030, 64030), "ada": UserIds(3001, 3001)},
+    users={"slurm": UserIds(64030, 64030), "ada": UserIds(3001, 3001, (4, 3001, 5000))},
     tmp_mib=5000,
     os="debian 12",
     clock_tolerance_s=2.0,
     mounts=True,
+    sentinels=("/cvmfs/eessi/versions", "/opt/sw"),
+    modules=("GCC",),
+    reference=GOOD,
 )
 
 
@@ -66,6 +74,26 @@ def test_a_machine_as_it_should_be() -> None:
         ({"clock": 1002.3}, "clock", "the head's time within 2 s", "a clock 2 s ahead"),
         ({"clock": 940.0}, "clock", "the head's time within 2 s", "a clock 60 s behind"),
         ({"clock": None}, "clock", "the head's time within 2 s", "no clock"),
+        ({"users": {"slurm": UserIds(64030, 64030), "ada": UserIds(3001, 3001, (27, 3001))}}, "groups",
+         "user ada in groups 3001, 5000", "groups 3001"),
+        ({"arch": "aarch64"}, "architecture", "x86_64", "aarch64"),
+        ({"kernel": "5.14.0-362.el9"}, "kernel", "6.1.0", "5.14.0-362.el9"),
+        ({"glibc": "2.9"}, "glibc", "2.36 or newer", "2.9"),
+        ({"glibc": ""}, "glibc", "2.36 or newer", "unknown"),
+        ({"driver": "525.147.05"}, "driver", "535.104.05 or newer", "525.147.05"),
+        ({"cuda": "11.8"}, "cuda", "12.2 or newer", "11.8"),
+        ({"limits": {**GOOD.limits, "memlock": 65536}}, "memlock", "unlimited or more", "65536 bytes"),
+        ({"limits": {**GOOD.limits, "nofile": 1024}}, "nofile", "4096 open files or more", "1024 open files"),
+        ({"limits": {**GOOD.limits, "stack": 1 << 20}}, "stack", "8388608 bytes or more", "1048576 bytes"),
+        ({"limits": {**GOOD.limits, "nproc": 999}}, "nproc", "1000 processes or more", "999 processes"),
+        ({"locales": frozenset()}, "locale", "en_US.UTF-8", "no such locale"),
+        ({"timezone": "Europe/Paris"}, "timezone", "UTC", "Europe/Paris"),
+        ({"modules": {"GCC": "GCC/12.3.0"}}, "modules", "GCC/12.3.0 GCC/13.2.0", "GCC/12.3.0"),
+        ({"modules": {}}, "modules", "GCC/12.3.0 GCC/13.2.0", "no module GCC"),
+        ({"sentinels": {**GOOD.sentinels, "/opt/sw": ""}}, "sentinels", "/opt/sw readable", "nothing to read"),
+        ({"sentinels": {"/opt/sw": "directory"}}, "sentinels", "/cvmfs/eessi/versions readable", "no answer"),
+        ({"sentinels": {**GOOD.sentinels, "/cvmfs/eessi/versions": "0" * 64}}, "sentinels",
+         "/cvmfs/eessi/versions with checksum 982fbf28ae03", "checksum 000000000000"),
     ],
 )  # fmt: skip
 def test_a_difference_is_named(change: dict[str, object], name: str, expected: str, found: str) -> None:
@@ -88,6 +116,13 @@ def test_a_difference_is_named(change: dict[str, object], name: str, expected: s
         ({"users": {"slurm": UserIds(64030, 64030), "ada": None}},
          {"users": {"slurm": UserIds(64030, 64030), "ada": None}}),
         ({"users": {"slurm": None, "ada": None}, "uid": 1000680000}, {}),
+        ({"driver": "", "cuda": "", "gpu_devices": (), "gpu_names": None}, {"shape": Shape(8, 16000)}),
+        ({"glibc": "2.41", "driver": "550.54", "cuda": "13.0"}, {}),
+        ({"os": "rocky 9.5"}, {"os": "", "reference": replace(GOOD, os="rocky 9.4")}),
+        ({"limits": dict.fromkeys(GOOD.limits, NO_LIMIT)}, {}),
+        ({"arch": "", "kernel": "", "glibc": "", "limits": {}, "locales": frozenset(), "modules": {"GCC": "GCC/1"},
+          "sentinels": {"/cvmfs/eessi/versions": "1", "/opt/sw": "2"}}, {"reference": None}),
+        ({"arch": "riscv64", "limits": {}}, {"reference": MachineFacts()}),
         ({"cpus": 16, "memory_mib": 64000, "gpu_devices": ("/dev/nvidia0",) * 4, "gpu_names": (A100,) * 4}, {}),
     ],
 )  # fmt: skip
@@ -96,7 +131,20 @@ def test_what_makes_no_difference(change: dict[str, object], wanted: dict[str, o
 
 
 def test_an_empty_machine_fails_in_everything_but_the_types_of_what_it_lacks() -> None:
-    assert {f.name for f in failed_checks(MachineFacts(), EXPECTED_MACHINE)} == CHECK_NAMES - {"gpu_type"}
+    found = failed_checks(MachineFacts(), EXPECTED_MACHINE)
+    assert {f.name for f in found} == CHECK_NAMES - {"gpu_type", "groups"}
+
+
+def test_a_difference_that_is_allowed_says_so() -> None:
+    expected = replace(EXPECTED_MACHINE, may_differ=frozenset({"kernel"}))
+    found = failed_checks(replace(GOOD, kernel="7.0", arch="riscv64"), expected)
+    assert [(f.name, f.allowed) for f in found] == [("architecture", False), ("kernel", True)]
+
+
+def test_another_release_than_the_references_is_a_difference_where_the_settings_name_none() -> None:
+    expected = replace(EXPECTED_MACHINE, os="", reference=replace(GOOD, os="rocky 8.10"))
+    [found] = failed_checks(GOOD, expected)
+    assert (found.name, found.expected, found.found) == ("os", "rocky 8.10", "debian 12")
 
 
 @given(clock=st.floats(0, 2e9), asked=st.floats(0, 2e9), took=st.floats(0, 60))
@@ -120,6 +168,7 @@ tmp_mib=
 free_mib=4000
 user=slurm 64030 64030
 user=ghost - -
+user=ada 3001 3001 3001 27
 gpu_device=/dev/nvidia0
 gpu_name=GPU 0: NVIDIA A100-SXM4-40GB (UUID: GPU-5c89852c)
 gpu_name=  MIG 1g.5gb     Device  0: (UUID: MIG-c6d4f1ef)
@@ -128,6 +177,23 @@ slurmd=slurm-wlm 22.05.8
 munge=munge-0.5.15 (2022-06-22)
 a line that some profile printed
 systemd=1
+nvidia_smi=asked
+arch=x86_64
+glibc=glibc 2.36
+driver=535.104.05
+cuda=12.2
+fuse=1
+limit=memlock unlimited
+limit=stack infinity
+limit=nofile 4096
+limit=nproc many
+lang=en_US.UTF-8
+locale=en_US.UTF-8
+timezone=Etc/UTC
+module=GCC GCC/12.3.0 GCC/13.2.0
+module=CUDA
+sentinel=982fbf28 /cvmfs/eessi/versions
+sentinel=- /opt/sw
 end=1
 """
     assert parse_facts(text, asked=1.0, answered=2.0) == MachineFacts(
@@ -138,11 +204,22 @@ end=1
         free_mib=4000,
         gpu_devices=("/dev/nvidia0",),
         gpu_names=(A100,),
-        gpu_error="Unable to determine the device handle for gpu 0000:02:00.0: Unknown Error",
+        gpu_error="Unable to determine the device handle for gpu 0000:02:00.0: Unknown Error; nothing",
         slurm_version=(22, 5, 8),
         munge="munge-0.5.15 (2022-06-22)",
-        users={"slurm": UserIds(64030, 64030), "ghost": None},
+        users={"slurm": UserIds(64030, 64030), "ghost": None, "ada": UserIds(3001, 3001)},
         systemd=True,
+        arch="x86_64",
+        glibc="2.36",
+        driver="535.104.05",
+        cuda="12.2",
+        fuse=True,
+        limits={"memlock": NO_LIMIT, "stack": NO_LIMIT, "nofile": 4096},
+        lang="en_US.UTF-8",
+        locales=frozenset({"en_US.UTF-8"}),
+        timezone="UTC",
+        modules={"GCC": "GCC/12.3.0 GCC/13.2.0", "CUDA": ""},
+        sentinels={"/cvmfs/eessi/versions": "982fbf28", "/opt/sw": ""},
         clock=1700000000.123456789,
         asked=1.0,
         answered=2.0,
@@ -153,7 +230,7 @@ def test_half_an_answer_is_none() -> None:
     assert parse_facts("clock=1700000000.1\ncpus=8\n", asked=1.0, answered=2.0) is None
 
 
-def test_the_reference_is_this_machine() -> None:
+def test_users_numbers_are_this_machines() -> None:
     root = pwd.getpwuid(0)
     assert head_user_ids([root.pw_name, "no-such-user"]) == {
         root.pw_name: UserIds(0, root.pw_gid),

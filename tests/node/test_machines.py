@@ -28,6 +28,8 @@ from burstd.node.errors import (
     SlurmdNotStarted,
     ValidationFailed,
 )
+from burstd.node.facts import NO_LIMIT, FactsRequest, facts_script, parse_facts
+from burstd.node.reference import Reference
 from burstd.node.ssh.host_keys import HostKeyPolicy, parse_console_host_keys
 from burstd.node.ssh.key_pair import ensure_ssh_key
 from burstd.node.validator import SlurmNodeValidator, ValidatorConfig
@@ -59,14 +61,17 @@ class ValidationBench:
         )
         self.version: tuple[int, ...] = VERSIONS[cluster.release][:2]
         self.late_s = 0.0
+        self.reference: Reference | None = None
         self.reached: list[str] = []
 
     def validator(self, **changes: object) -> SlurmNodeValidator:
         config = replace(self.config, **changes)  # type: ignore[arg-type]
-        return SlurmNodeValidator(
+        validator = SlurmNodeValidator(
             config, slurm_version=lambda: self.version, wall=lambda: time.time() + self.late_s,
             credential=self.machines.credential,
         )  # fmt: skip
+        validator.reference = self.reference
+        return validator
 
     def claim(self, slot: str, address: str, users: tuple[str, ...] = ()) -> Claim:
         offer = Offer("sandbox", "here", "a", "gpu4", spot=False, shape=self.pool.shape, price=Decimal(1))
@@ -157,6 +162,58 @@ def test_differences_are_named_and_such_a_machine_is_given_nothing(
     assert "sandbox/here/a/gpu4/on-demand" in said
     assert not has_key(box)
     assert pids(box, "munged") == []
+
+
+MODULES = """module() { echo /opt/modules: >&2; echo GCC/%s >&2; }"""
+
+
+def test_a_machine_is_compared_with_the_reference(bench: ValidationBench, boot: Callable[..., Box]) -> None:
+    """Looked at as a node of the site: the machine itself. Then it is changed in each point."""
+    claim = bench.claim("cl3", "10.77.1.4")
+    box = boot("cl3", claim.address)
+    console = bench.machines.console_of(box)
+    versions, modules, hung = box.path("/opt/sw/versions"), box.path("/etc/profile.d/modules.sh"), "/opt/hung"
+    versions.parent.mkdir()
+    versions.write_text("2023.06\n")
+    modules.write_text(MODULES % "12.3.0")
+    asked: dict[str, object] = {"sentinels": ("/opt/sw/versions", "/opt/sw"), "modules": ("GCC",), "users": ("root",)}
+    script = bench.validator(**asked).reference_script()
+    reference = Reference.from_answer("op1", 0.0, box.run(["sh", "-c", script]).stdout)
+    assert reference.summary()["module GCC"] == "GCC/12.3.0"
+    bench.reference = reference
+    assert "differs" not in bench.validate(claim, console, **asked)
+
+    site_has = replace(
+        reference.facts, arch="riscv64", kernel="5.14.0", os="rocky 9.4", glibc="2.99", lang="xx_XX.UTF-8",
+        timezone="Europe/Paris", driver="535.104.05", limits=dict.fromkeys(reference.facts.limits, NO_LIMIT),
+    )  # fmt: skip
+    assert set(site_has.limits) == {"memlock", "nofile", "stack", "nproc"}
+    bench.reference = replace(reference, facts=site_has)
+    versions.write_text("2023.07\n")
+    modules.write_text(MODULES % "13.2.0")
+    validator = bench.validator(**{**asked, "may_differ": frozenset({"kernel", "timezone"})})
+    found = {one.name: one for one in validator.differences(claim, bench.pool)}
+    assert {name for name, one in found.items() if one.allowed} == {"kernel", "timezone"}
+    raised = {"memlock", "nofile", "stack", "nproc"} & found.keys()  # what has no limit here cannot be too low
+    assert "nofile" in raised
+    assert found.keys() - raised == {
+        "architecture", "kernel", "os", "glibc", "driver", "locale", "timezone", "modules", "sentinels",
+    }  # fmt: skip
+    assert (found["modules"].expected, found["modules"].found) == ("GCC/12.3.0", "GCC/13.2.0")
+    kernel = reference.facts.kernel
+    with pytest.raises(ValidationFailed, match=f"kernel: {kernel} where 5.14.0 is expected") as caught:
+        bench.validate(claim, console, **{**asked, "may_differ": frozenset(found) - {"kernel"}})
+    assert caught.value.cause == "kernel"
+    said = bench.validate(claim, console, **{**asked, "may_differ": frozenset(found)})
+    architecture = f"architecture: {reference.facts.arch} where riscv64 is expected."
+    assert architecture in said.partition("It differs where it may: ")[2]
+
+    # A file system whose server hangs: its reader is given up, and all else is said.
+    box.run(["mkfifo", hung])
+    patience = FactsRequest(sentinels=(hung, "/opt/sw"), within_s=1)
+    facts = parse_facts(box.run(["sh", "-c", facts_script(patience)]).stdout, asked=0, answered=0)
+    assert facts is not None
+    assert facts.sentinels == {hung: "", "/opt/sw": "directory"}
 
 
 def test_a_clock_that_is_off_may_still_be_set(bench: ValidationBench, boot: Callable[..., Box]) -> None:

@@ -6,15 +6,15 @@ import base64
 import time
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from burstd.domain.cloud.quoting import MOST, one_line
 from burstd.domain.errors import NodeNotReady, NodeRefused, ProviderError
-from burstd.domain.slurm.shape import Shape
+from burstd.domain.slurm.shape import Gres, Shape
 from burstd.node.checks import ExpectedMachine, failed_checks
 from burstd.node.errors import CommandFailed
-from burstd.node.facts import parse_facts
+from burstd.node.facts import NO_LIMIT, MachineFacts, parse_facts
 from burstd.node.ssh.host_keys import parse_console_host_keys
 
 _BEGIN, _END = "-----BEGIN SSH HOST KEY KEYS-----", "-----END SSH HOST KEY KEYS-----"
@@ -29,7 +29,18 @@ _HONEST = (
     "slurmd",
     "munge",
     "clock",
+    "nvidia_smi",
+    "limit",
+    "module",
+    "sentinel",
+    "locale",
+    "glibc",
+    "driver",
 )
+REFERENCE = MachineFacts(
+    glibc="2.36", driver="535.104.05", cuda="12.2", limits={"memlock": NO_LIMIT, "nofile": 1}, lang="C.UTF-8",
+    modules={"b": "b/1"}, sentinels={"/a": "0" * 64},
+)  # fmt: skip
 _VALUES = st.one_of(
     st.sampled_from(["9" * 5000, "²", "٣", "-1", "1e9", "inf", "nan", "\x1b[2J", "a b c d", "", "x" * 100_000]),
     st.text(max_size=40),
@@ -38,10 +49,16 @@ _LINES = st.builds(lambda key, value: f"{key}={value}", st.sampled_from([*_HONES
 
 
 @given(st.lists(_LINES, max_size=12))
+@example(["limit=memlock ²", "sentinel=x" * 90, "module=b " + "b/1 " * 500, "locale=\x1b[2J", "driver=" + "9" * 5000])
+@example(["nvidia_smi=asked", "limit=nofile " + "9" * 400, "glibc=" + "1." * 5000])
 def test_facts_of_any_form_are_judged(lines: list[str]) -> None:
     facts = parse_facts("\n".join([*lines, "end=1"]), asked=10.0, answered=11.0)
     assert facts is not None
-    said = [str(one) for one in failed_checks(facts, ExpectedMachine(Shape(1, 1), (22, 5), users={"ada": None}))]
+    expected = ExpectedMachine(
+        Shape(1, 1, (Gres("gpu", "a100", 1),)), (22, 5), users={"ada": None}, sentinels=("/a",), modules=("b",),
+        reference=REFERENCE,
+    )  # fmt: skip
+    said = [str(one) for one in failed_checks(facts, expected)]
     words = str(NodeRefused(" ".join(said)))
     assert words.isprintable()
     assert len(words) <= MOST + 4

@@ -1,4 +1,4 @@
-"""Slots, claims and events."""
+"""Slots, claims, events, and the reference that machines are compared with."""
 
 from __future__ import annotations
 
@@ -93,4 +93,46 @@ class NodeDetailView(AnswerView):
 
     now: Time
     node: NodeView
+    validated: str = ""
+    """What the validation of the claim's machine found, with the differences that are allowed."""
     history: list[EventView]
+
+
+class ReferenceView(AnswerView):
+    """``burstctl node reference``. ``node`` is empty where there is no reference."""
+
+    now: Time
+    node: str = ""
+    seen: OptionalTime = None
+    values: dict[str, str] = {}
+    """What it has, by subject: ``glibc``, ``memlock``, ``module GCC``, a sentinel's path."""
+    missing: list[str] = []
+    """Sentinels and modules in the settings that it was not asked for."""
+    script: str
+    """Prints on a node what makes it the reference; for ``sh``."""
+
+
+class DifferenceView(AnswerView):
+    """One difference of a machine. ``allowed``: it only warns."""
+
+    check: str
+    expected: str
+    found: str
+    remedy: str
+    allowed: bool
+
+
+class NodeDifferencesView(AnswerView):
+    """How one node differs. ``error``: why it could not be looked at."""
+
+    node: str
+    differences: list[DifferenceView] = []
+    error: str = ""
+
+
+class DifferencesView(AnswerView):
+    """``burstctl check``: the nodes in service, as they are now."""
+
+    now: Time
+    reference: str
+    nodes: list[NodeDifferencesView]

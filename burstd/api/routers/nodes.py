@@ -1,20 +1,54 @@
-"""Slots and claims: ``burstctl node``."""
+"""Slots, claims and the reference node: ``burstctl node``."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Annotated
 
 from fastapi import APIRouter, Query
+from pydantic import Field
 
-from burstd.api.answers.base import money_view
-from burstd.api.answers.nodes import EventView, HeldView, NodeDetailView, NodesView, NodeView, SlurmNodeView
+from burstd.api.answers.base import CommandResultView, money_view
+from burstd.api.answers.nodes import (
+    DifferencesView,
+    DifferenceView,
+    EventView,
+    HeldView,
+    NodeDetailView,
+    NodeDifferencesView,
+    NodesView,
+    NodeView,
+    ReferenceView,
+    SlurmNodeView,
+)
 from burstd.api.auth import Caller, visible_jobs_filter
-from burstd.api.dependencies import MAX_RECORDS, ApiError, BackendDep, CallerDep, require_latest_loop
+from burstd.api.dependencies import (
+    MAX_RECORDS,
+    AdminDep,
+    ApiError,
+    BackendDep,
+    CallerDep,
+    RequestBody,
+    ShortText,
+    command_answer,
+    require_latest_loop,
+)
 from burstd.db import DrainedSlot, LoggedEvent, UnknownClaim, claim_subject
 from burstd.domain.claim import Claim
+from burstd.domain.claim import ClaimState as S
+from burstd.domain.cloud.offer import Pool
+from burstd.domain.command import ClearReference, SetReference
+from burstd.domain.errors import BurstdError
 from burstd.domain.slurm.node import Node
 from burstd.domain.snapshot import SlurmView, Snapshot
+from burstd.node.reference import MAX_ANSWER_CHARS
+from burstd.node.validator import SlurmNodeValidator
+
+_COMPARED = frozenset({S.READY, S.IN_SERVICE})
+_COMPARED_AT_A_TIME = 8
+_COMPARE_TIMEOUT_S = 35.0
+"""Seconds; burstctl waits a little longer."""
 
 router = APIRouter(prefix="/v1")
 
@@ -44,13 +78,84 @@ def get_node(name: str, caller: CallerDep, backend: BackendDep) -> NodeDetailVie
             raise ApiError(404, f"There is no node and no claim {name!r}.", sorted(slots)) from None
         found = views.claim_view(claim, in_slurm=False)
     history: list[EventView] = []
+    validated = ""
     if found.claim and caller.can_see_claim_for(reader.claim(found.claim).users):
+        slot_events = reader.events(subject=f"slot:{found.slot}", newest=True, limit=100)
+        validations = [e for e in slot_events if e.new == "proven" and e.data.get("claim") == found.claim]
+        validated = max(validations, key=lambda e: e.seq).reason if validations else ""
         history = [
             event_view(e, found.slot) for e in reader.events(subject=claim_subject(found.claim), limit=MAX_RECORDS)
         ]
     elif caller.admin:
         history = [event_view(e) for e in reversed(reader.events(subject=f"slot:{found.slot}", newest=True, limit=100))]
-    return NodeDetailView(now=now, node=found, history=history)
+    return NodeDetailView(now=now, node=found, validated=validated, history=history)
+
+
+class ReferenceRequest(RequestBody):
+    """What facts.sh printed on a node of the site; ``node`` empty: named as it calls itself."""
+
+    node: ShortText = ""
+    answer: Annotated[str, Field(max_length=MAX_ANSWER_CHARS)]
+
+
+@router.get("/reference")
+def get_reference(caller: AdminDep, backend: BackendDep) -> ReferenceView:
+    """The node that machines are compared with, and the script that looks at one."""
+    del caller
+    validator = backend.validator
+    reference, script = validator.reference, validator.reference_script()
+    if reference is None:
+        return ReferenceView(now=backend.now(), script=script)
+    facts, config = reference.facts, validator.config
+    missing = [*(set(config.modules) - facts.modules.keys()), *(set(config.all_sentinels) - facts.sentinels.keys())]
+    return ReferenceView.from_fields(
+        reference, now=backend.now(), values=reference.summary(), missing=sorted(missing), script=script
+    )
+
+
+@router.put("/reference")
+def put_reference(body: ReferenceRequest, caller: AdminDep, backend: BackendDep) -> CommandResultView:
+    """Makes a node the reference."""
+    return command_answer(backend, SetReference(body.node, body.answer, caller.actor))
+
+
+@router.delete("/reference")
+def delete_reference(caller: AdminDep, backend: BackendDep) -> CommandResultView:
+    """Takes the reference back."""
+    return command_answer(backend, ClearReference(caller.actor))
+
+
+@router.post("/reference/check")
+def post_reference_check(caller: AdminDep, backend: BackendDep) -> DifferencesView:
+    """Enters the nodes in service and compares them; nothing follows from it."""
+    del caller
+    snapshot, validator = require_latest_loop(backend)[0], backend.validator
+    claims = [c for c in snapshot.claims if c.state in _COMPARED and c.pool in snapshot.pools]
+    executor = ThreadPoolExecutor(_COMPARED_AT_A_TIME, "compare")
+    try:
+        compared = {c.slot: executor.submit(_compare_node, validator, c, snapshot.pools[c.pool]) for c in claims}
+        wait(compared.values(), _COMPARE_TIMEOUT_S)
+    finally:
+        executor.shutdown(wait=False, cancel_futures=True)
+    late = f"it did not answer within {_COMPARE_TIMEOUT_S:.0f} s"
+    return DifferencesView(
+        now=backend.now(),
+        reference=validator.reference.node if validator.reference else "",
+        nodes=[
+            found.result() if found.done() and not found.cancelled() else NodeDifferencesView(node=slot, error=late)
+            for slot, found in compared.items()
+        ],
+    )
+
+
+def _compare_node(validator: SlurmNodeValidator, claim: Claim, pool: Pool) -> NodeDifferencesView:
+    try:
+        found = validator.differences(claim, pool)
+    except BurstdError as error:
+        return NodeDifferencesView(node=claim.slot, error=str(error))
+    return NodeDifferencesView(
+        node=claim.slot, differences=[DifferenceView.from_fields(one, check=one.name) for one in found]
+    )
 
 
 class NodeViews:

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.text import Text
 
 from burstd.cli.commands.event import print_history
+from burstd.cli.offline.config import DEFAULT_CONFIG, ConfigOption, read_settings
 from burstd.cli.output import ConsoleOutput, abbreviated_list, ago, elapsed_text, money_text, styled_state
-from burstd.cli.session import ApiClient, node_names, pool_names, with_client
+from burstd.cli.session import ApiClient, ExitCode, node_names, pool_names, with_client
 
 if TYPE_CHECKING:
-    from burstd.api.answers.nodes import NodeDetailView, NodesView, NodeView
+    from burstd.api.answers.nodes import NodeDetailView, NodesView, NodeView, ReferenceView
 
 app = typer.Typer(help="Nodes and the machines behind them.", no_args_is_help=True)
+_MAX_ANSWER_BYTES = 128 << 10
+_SRUN_TIMEOUT_S = 90.0
+_NODE_BUSY_S = 30
+"""Seconds after which srun gives up where the node has no room."""
 NodesArgument = Annotated[
     list[str], typer.Argument(metavar="NODES...", help="Host lists (gpu[1-4]) or claim ids.", autocompletion=node_names)
 ]
@@ -81,6 +89,7 @@ def _print_node(out: ConsoleOutput, answer: NodeDetailView) -> None:
         ("address", n.address),
         ("image", n.image),
         ("claim", n.claim),
+        ("validated", answer.validated),
         ("asked for", f"{n.attempts} times" if n.attempts > 1 else ""),
         ("Slurm", f"{slurm.state}{' ' + slurm.reason if slurm.reason else ''}" if slurm else ""),
         ("reservation", slurm.reservation if slurm else ""),
@@ -104,6 +113,78 @@ def drain_nodes(
 def release_nodes(burstd: ApiClient, nodes: NodesArgument) -> None:
     """Let drained nodes back into use."""
     burstd.run_command("POST", "/nodes/release", {"nodes": nodes})
+
+
+@app.command("reference")
+@with_client
+def reference_node(
+    burstd: ApiClient,
+    node: Annotated[str, typer.Argument(metavar="[NODE]", help="A node of the site's own, by its name in Slurm.")] = "",
+    partition: Annotated[str, typer.Option("--partition", "-p", help="Enter the node through this partition.")] = "",
+    file: Annotated[
+        str, typer.Option("--file", metavar="FILE", help="Take what --script printed there instead; -: standard input.")
+    ] = "",
+    script: Annotated[bool, typer.Option("--script", help="Print the script that looks at a node.")] = False,
+    clear: Annotated[bool, typer.Option("--clear", help="Compare with no node any more.")] = False,
+    config: ConfigOption = DEFAULT_CONFIG,
+) -> None:
+    """Compare machines with a node of the site: looks at NODE through srun. Without NODE: shows the reference."""
+    if sum((bool(node or partition) and not file, bool(file), script, clear)) > 1 or (partition and not node):
+        burstd.fail(ExitCode.USAGE, "choose one: a NODE (with or without --partition), --file, --script or --clear.")
+    if clear:
+        burstd.run_command("DELETE", "/reference")
+        return
+    if file:
+        burstd.run_command("PUT", "/reference", {"node": node, "answer": _read_answer(burstd, file)})
+        return
+    answer = burstd.get_json("/reference")
+    if script:
+        typer.echo(answer["script"], nl=False)
+    elif node:
+        said = _facts_through_slurm(burstd, config, node, partition, answer["script"])
+        burstd.run_command("PUT", "/reference", {"node": node, "answer": said})
+    else:
+        from burstd.api.answers.nodes import ReferenceView
+
+        burstd.show(ReferenceView, answer, _print_reference)
+
+
+def _read_answer(burstd: ApiClient, file: str) -> str:
+    try:
+        with contextlib.nullcontext(sys.stdin.buffer) if file == "-" else Path(file).open("rb") as stream:
+            return stream.read(_MAX_ANSWER_BYTES).decode("utf-8", "replace")
+    except OSError as error:
+        burstd.fail(ExitCode.USAGE, f"{file} cannot be read: {error.strerror}.")
+
+
+def _facts_through_slurm(burstd: ApiClient, config: Path, node: str, partition: str, script: str) -> str:
+    """What the script prints in a job step on the node."""
+    from burstd.domain.errors import SchedulerRefused, SchedulerUnavailable
+    from burstd.slurm.commands.run import SlurmCommands
+
+    slurm = read_settings(burstd, config).slurm
+    commands = SlurmCommands(timeout_s=_SRUN_TIMEOUT_S, bin_dir=slurm.bin_dir, conf=slurm.conf)
+    by_hand = f"burstctl node reference --script | ssh {node} sh | burstctl node reference {node} --file -"
+    try:
+        partitions = commands("sinfo", "--noheader", "--nodes", node, "--format=%R").split()
+        if not partitions:
+            burstd.fail(ExitCode.NOT_FOUND, f"Slurm has no node {node!r}.")
+        return commands(
+            "srun", f"--nodelist={node}", f"--partition={partition or partitions[0]}", "--nodes=1", "--ntasks=1",
+            f"--immediate={_NODE_BUSY_S}", "--time=2", "--mem=100", "--chdir=/", "--job-name=burstctl-reference",
+            "--quiet", "sh", "-c", script,
+        )  # fmt: skip
+    except (SchedulerRefused, SchedulerUnavailable) as error:
+        burstd.fail(ExitCode.NEGATIVE, f"{error}. Without Slurm: {by_hand}")
+
+
+def _print_reference(out: ConsoleOutput, answer: ReferenceView) -> None:
+    if not answer.node:
+        out.line("There is no reference: choose one with 'burstctl node reference NODE'.")
+        return
+    out.pairs([("reference", f"{answer.node}, seen {ago(answer.seen, answer.now)}"), *answer.values.items()])
+    if answer.missing:
+        out.note(f"Not looked for when it was seen: {', '.join(answer.missing)}. Take it anew.")
 
 
 def _state_text(node: NodeView) -> Text:

@@ -9,14 +9,15 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from burstd.cli.output import ConsoleOutput, plural, print_json
-from burstd.cli.session import ApiClient, ExitCode, with_client
+from burstd.cli.session import ApiClient, DaemonUnreachable, ExitCode, with_client
 
 if TYPE_CHECKING:
+    from burstd.api.answers.nodes import DifferencesView
     from burstd.domain.cloud.offer import Pool
     from burstd.settings import Settings, SettingsFault
     from burstd.slurm.commands.run import SlurmCommands
@@ -121,7 +122,7 @@ def slurm_config(
 
 @with_client
 def check(burstd: ApiClient, file: ConfigOption = DEFAULT_CONFIG) -> None:
-    """Compare the running Slurm with what the pools need, and say what each difference breaks."""
+    """Compare the running Slurm with what the pools need, and nodes in service with what they must be."""
     from burstd.cli.offline.staging_check import staging_findings
     from burstd.domain.errors import SchedulerRefused, SchedulerUnavailable
     from burstd.slurm.commands.controller import slurmctld_version
@@ -138,12 +139,54 @@ def check(burstd: ApiClient, file: ConfigOption = DEFAULT_CONFIG) -> None:
         *staging_findings(settings, running.config),
     ]
     broken = [finding for finding in findings if not finding.recommended]
+    compared, why_not = _compare_nodes(burstd)
+    refused = any(not one["allowed"] for node in compared.get("nodes", ()) for one in node["differences"])
+    ok = not broken and not refused
     if burstd.json:
-        print_json({"ok": not broken, "slurm": version, "findings": [_finding_json(finding) for finding in findings]})
+        found = [_finding_json(finding) for finding in findings]
+        print_json({"ok": ok, "slurm": version, "findings": found, "nodes": compared.get("nodes", []),
+                    "nodes_unchecked": why_not})  # fmt: skip
     else:
-        _print_findings(ConsoleOutput(), version, broken, [finding for finding in findings if finding.recommended])
-    if broken:
+        out = ConsoleOutput()
+        _print_findings(out, version, broken, [finding for finding in findings if finding.recommended])
+        if why_not:
+            out.line(f"Nodes in service are not compared: {why_not}")
+        else:
+            from burstd.api.answers.nodes import DifferencesView
+
+            _print_differences(out, burstd.parse(DifferencesView, compared))
+    if not ok:
         raise typer.Exit(ExitCode.NEGATIVE)
+
+
+def _compare_nodes(burstd: ApiClient) -> tuple[dict[str, Any], str]:
+    """How the nodes in service differ from what they should be, and why that is not known."""
+    try:
+        status, answer = burstd.request_status("POST", "/reference/check")
+    except DaemonUnreachable as error:
+        return {}, str(error).partition("\n")[0]
+    return (answer, "") if status == 200 else ({}, str(answer.get("error", f"the daemon answered {status}.")))
+
+
+def _print_differences(out: ConsoleOutput, answer: DifferencesView) -> None:
+    from burstd.slurm.hostlist import compress
+
+    if not answer.reference:
+        out.line("There is no reference for the nodes' software: choose one with 'burstctl node reference NODE'.")
+    nodes_by_difference: dict[tuple[str, str, str, str, bool], list[str]] = {}
+    for node in answer.nodes:
+        if node.error:
+            out.line((node.node, "bold yellow"), f": not compared: {node.error}")
+        for d in node.differences:
+            nodes_by_difference.setdefault((d.check, d.expected, d.found, d.remedy, d.allowed), []).append(node.node)
+    for (name, expected, found, remedy, allowed), nodes in nodes_by_difference.items():
+        out.blank()
+        subject = (f"{compress(nodes)}: {name}", "bold yellow" if allowed else "bold red")
+        out.line(subject, f": wanted {expected}, found {found}{' (which may differ)' if allowed else ''}")
+        out.note(f"Remedy: {remedy}.")
+    alike = sum(not node.error and not node.differences for node in answer.nodes)
+    if alike:
+        out.line(f"{plural(alike, 'node')} in service {'is' if alike == 1 else 'are'} as validation wants.")
 
 
 def _finding_json(finding: SlurmConfFinding) -> dict[str, object]:

@@ -1,6 +1,8 @@
 # Says what this machine is, as KEY=VALUE lines; a key may come several times. Reads only.
-# $1: pattern of the GPUs' device files. Further arguments: users whose numbers are wanted.
+# $1: pattern of the GPUs' device files. Further arguments name what is looked for: user=NAME, module=NAME,
+# locale=NAME, sentinel=PATH (a file, or a directory that has something in it); within=SECONDS: what may hang has so long.
 set -u
+lang=${LANG:-}
 LC_ALL=C
 PATH=/usr/sbin:/sbin:/usr/bin:/bin:/usr/local/sbin:/usr/local/bin
 export LC_ALL PATH
@@ -8,29 +10,115 @@ say() { printf '%s=%s\n' "$1" "$2"; }
 mib() { df -Pk "$1" 2>/dev/null | awk 'NR == 2 { print int($2 / 1024), int($4 / 1024) }'; }
 devices=$1
 shift
+within=20
+for word; do
+    case $word in within=*) within=${word#within=} ;; esac
+done
 
 say clock "$(date +%s.%N)"
 say uid "$(id -u)"
 say hostname "$(uname -n)"
 say kernel "$(uname -r)"
+say arch "$(uname -m)"
+say glibc "$(getconf GNU_LIBC_VERSION 2>/dev/null)"
 [ -r /etc/os-release ] && say os "$(. /etc/os-release; echo "${ID:-} ${VERSION_ID:-${VERSION_CODENAME:-}}")"
 say cpus "$(getconf _NPROCESSORS_ONLN)"
 say memory_mib "$(awk '/^MemTotal:/ { print int($2 / 1024) }' /proc/meminfo)"
 say tmp_mib "$(set -- $(mib /tmp); echo "${1:-}")"
 say free_mib "$(set -- $(mib /var); echo "${2:-}")"
-for user; do
-    say user "$user $(id -u "$user" 2>/dev/null || echo -) $(id -g "$user" 2>/dev/null || echo -)"
-done
 for device in $devices; do
     [ -c "$device" ] && say gpu_device "$device"
 done
-if command -v nvidia-smi >/dev/null; then
-    # A GPU that has fallen off the bus makes nvidia-smi fail, or hang.
-    timeout 20 nvidia-smi -L 2>&1 | while read -r line; do say gpu_name "$line"; done
+[ -r /sys/module/nvidia/version ] && say driver "$(cat /sys/module/nvidia/version)"
+for file in /etc/default/locale /etc/locale.conf; do
+    [ -r "$file" ] && lang=$(LANG=$lang; . "$file" >/dev/null; echo "$LANG")
+done
+say lang "$lang"
+zone=$(readlink -f /etc/localtime)
+case $zone in
+*/zoneinfo/*) say timezone "${zone#*/zoneinfo/}" ;;
+*) say timezone "$(cat /etc/timezone 2>/dev/null || date +%Z)" ;;
+esac
+
+# What slurmd has, jobs get at most. Where it does not run yet: what systemd will give it, else what this shell has.
+if slurmd=$(pgrep -o -x slurmd 2>/dev/null) || ! [ -d /run/systemd/system ]; then
+    awk '/^Max locked memory/ { print "limit=memlock", $(NF - 1) }
+        /^Max open files/ { print "limit=nofile", $(NF - 1) }
+        /^Max stack size/ { print "limit=stack", $(NF - 1) }
+        /^Max processes/ { print "limit=nproc", $(NF - 1) }' "/proc/${slurmd:-self}/limits"
+else
+    systemctl show slurmd -p LimitMEMLOCK -p LimitNOFILE -p LimitSTACK -p LimitNPROC 2>/dev/null |
+        awk -F= '/^Limit/ { print "limit=" tolower(substr($1, 6)), $2 }'
 fi
 command -v slurmd >/dev/null && say slurmd "$(slurmd -V 2>&1)"
 command -v munged >/dev/null && command -v unmunge >/dev/null && say munge "$(munged -V 2>&1)"
 command -v sshfs >/dev/null && say sshfs 1
 [ -c /dev/fuse ] && say fuse 1
 [ -d /run/systemd/system ] && say systemd 1
+
+users() {
+    for word; do
+        name=${word#user=}
+        [ "$name" = "$word" ] && continue
+        say user "$name $(id -u "$name" || echo -) $(id -g "$name" || echo -) $(id -G "$name")"
+    done
+}
+
+locales() {
+    locale -a | tr -d - | awk -v all="$*" 'BEGIN { count = split(all, words, " ") }
+        { there[tolower($0)] = 1 }
+        END {
+            for (i = 1; i <= count; i++) {
+                if (!sub(/^locale=/, "", words[i])) continue
+                plain = tolower(words[i]); gsub(/-/, "", plain)
+                if (plain in there || plain == "c" || plain == "posix") print "locale=" words[i]
+            }
+        }'
+}
+
+# Of each name what is exactly that, or a version of it.
+modules() {
+    timeout -k 1 "$within" bash -lc 'command -v module >/dev/null || exit 0
+        for word; do
+            case $word in module=*) echo "$word"; module -t avail "${word#module=}" 2>&1 ;; esac
+        done' bash "$@" | awk '
+        function tell() { if (name != "") print "module=" name list }
+        /^module=/ { tell(); name = substr($0, 8); list = ""; next }
+        { sub(/[(<].*/, ""); sub(/\/$/, "") }
+        ($0 == name || index($0, name "/") == 1) && !seen[name, $0]++ { list = list " " $0 }
+        END { tell() }'
+}
+
+sentinel() {
+    if [ -d "$1" ]; then
+        [ -n "$(timeout -k 1 "$within" ls -A "$1" | head -n 1)" ] && found=directory || found=-
+    elif timeout -k 1 "$within" head -c 1 "$1" >/dev/null; then
+        found=$(timeout -k 1 "$within" head -c 1048576 "$1" | sha256sum)
+    else
+        found=-
+    fi
+    say sentinel "${found%% *} $1"
+}
+
+# A GPU that has fallen off the bus makes nvidia-smi fail, or hang.
+gpus() {
+    timeout -k 1 "$within" nvidia-smi -L 2>&1 | while read -r line; do say gpu_name "$line"; done
+    say nvidia_smi answered
+}
+
+# What may hang, as a mount whose server is gone does, runs aside. Nobody waits for a process that cannot be killed.
+asides() {
+    users "$@" &
+    for word; do
+        case $word in sentinel=*) sentinel "${word#sentinel=}" & ;; esac
+    done
+    case " $*" in *" locale="*) locales "$@" & ;; esac
+    case " $*" in *" module="*) modules "$@" & ;; esac
+    if command -v nvidia-smi >/dev/null; then
+        say nvidia_smi asked
+        gpus &
+        timeout -k 1 "$within" nvidia-smi | awk '/CUDA Version:/ { sub(/.*CUDA Version: */, ""); print "cuda=" $1; exit }' &
+    fi
+}
+asides "$@" </dev/null 2>/dev/null | timeout "$((within + 3))" cat
 say end 1
