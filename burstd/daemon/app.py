@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from functools import partial
@@ -27,6 +28,8 @@ from burstd.db.record_mark import RecordMark
 from burstd.domain.cloud.offer import Pool
 from burstd.domain.plugins.provider import Provider
 from burstd.domain.plugins.validator import NodeValidator
+from burstd.mounts.service import MountContext, MountService
+from burstd.mounts.streams import MountStreams
 from burstd.node.storage_node import StorageNodeValidator
 from burstd.node.validator import SlurmNodeValidator
 from burstd.reconciler.context import LoopContext
@@ -42,6 +45,7 @@ from burstd.runtime.systemd import Notifier
 from burstd.runtime.wake import Wake
 from burstd.runtime.workers import ThreadWorkers
 from burstd.settings import Settings
+from burstd.settings.mounts import MountSettings
 from burstd.slurm.commands.job_facts import read_job_facts
 
 if TYPE_CHECKING:
@@ -91,6 +95,7 @@ def assemble(loaded: LoadedSettings, stack: ExitStack) -> DaemonComponents:
     )
     current, intervals = make.CurrentSettings(settings), make.poll_intervals(settings)
     claim_ids = ClaimIds(settings.ssh_key.read_bytes())
+    mounts = _mount_service(loaded, stack, workers, clock, wake_sources, validator, lambda: reconciler.config.pools)
     context = LoopContext(
         cluster=settings.cluster,
         store=store,
@@ -106,7 +111,7 @@ def assemble(loaded: LoadedSettings, stack: ExitStack) -> DaemonComponents:
         is_authentic=claim_ids.is_authentic,
     )
     comments = JobCommentWriter(context) if settings.slurm.comments else None
-    reconciler = Reconciler(context, runtime_config(loaded), staging, comments)
+    reconciler = Reconciler(context, runtime_config(loaded), staging, comments, mounts)
     return DaemonComponents(
         clock,
         store,
@@ -117,6 +122,7 @@ def assemble(loaded: LoadedSettings, stack: ExitStack) -> DaemonComponents:
         reconciler,
         wake_sources,
         staging,
+        mounts,
         validator,
         current,
         intervals,
@@ -165,6 +171,35 @@ def _staging_service(
         lambda: wake_sources.slurm_uid,
     )
     return StagingService(settings, loaded.resolved.stores[settings.staging.store], context, stack)
+
+
+def _mount_service(
+    loaded: LoadedSettings,
+    stack: ExitStack,
+    workers: ThreadWorkers,
+    clock: SteadyClock,
+    wake_sources: WakeSources,
+    validator: SlurmNodeValidator,
+    pools: Callable[[], Mapping[str, Pool]],
+) -> MountService:
+    """Mounts. Where the settings name no tree, those that stand are unmounted when their jobs are over."""
+    settings = loaded.settings
+    streams = MountStreams(
+        folder=settings.mount_streams_dir,
+        config=lambda: validator.config,
+        connect=validator.connect,
+        line_timeout_s=lambda: reloaded().line_timeout_s,
+        sftp_server=lambda: reloaded().sftp_server,
+        # Root starts workers itself; otherwise systemd does.
+        socket_path=None if os.geteuid() == 0 else settings.mount_worker_socket,
+    )
+    context = MountContext(streams, workers, clock, pools, lambda: wake_sources.slurm_uid)
+    service = MountService(settings, context, stack)
+
+    def reloaded() -> MountSettings:
+        return service.settings
+
+    return service
 
 
 def _validator(node_validator: SlurmNodeValidator, staging: StagingService | None, settings: Settings) -> NodeValidator:

@@ -15,6 +15,7 @@ from burstd.domain.cloud.offer import Pool
 from burstd.domain.plugins.provider import ConsoleLog, Provider, ShellProvider
 from burstd.domain.plugins.scheduler import Scheduler
 from burstd.node.reference import REFERENCE_KEY, Reference
+from burstd.mounts.service import MountService
 from burstd.node.ssh.host_keys import HostKeyPolicy
 from burstd.node.ssh.key_pair import ensure_ssh_key
 from burstd.node.user_data import UserDataValues, render_user_data
@@ -147,6 +148,7 @@ class DaemonComponents:
     reconciler: Reconciler
     wake_sources: WakeSources
     staging: StagingService | None
+    mounts: MountService
     node_validator: SlurmNodeValidator
     current_settings: CurrentSettings
     intervals: PollIntervals
@@ -168,3 +170,4 @@ class DaemonComponents:
         )
         if self.staging is not None:
             self.staging.reload(settings.staging)
+        self.mounts.reload(settings.mounts)

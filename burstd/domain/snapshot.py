@@ -10,6 +10,7 @@ from burstd.domain.billing.costs import Spent
 from burstd.domain.claim import USABLE, Claim
 from burstd.domain.cloud.instance import Instance, InstanceState, Leftover
 from burstd.domain.cloud.offer import Offer, Pool
+from burstd.domain.mounts import MountsView
 from burstd.domain.plugins.provider import Idempotency, Notice
 from burstd.domain.slurm.job import Job
 from burstd.domain.slurm.job_history import JobHistory
@@ -199,6 +200,8 @@ class Snapshot:
     history: JobHistory = field(default_factory=JobHistory)
     output_retention_cost: Decimal | None = None
     """What a node may cost that is kept for output alone, in its offer's currency; None: the time alone counts."""
+    mounts: MountsView = field(default_factory=MountsView)
+    """How the site's trees on nodes stand."""
     outlook: Mapping[str, Outlook] = field(default_factory=dict, compare=False)
     """By job id, what is expected of pending jobs; worked out when it is asked for."""
 

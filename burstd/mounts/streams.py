@@ -5,6 +5,7 @@ A stream outlives burstd. A file in a folder stands for each: its worker holds a
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
@@ -102,7 +103,7 @@ class MountStreams:
         with self._exclusively(name):
             running = _read_record(self._folder / name)
             if running is None:
-                self._start(name, claim, who, trees)
+                self._start_with_what_is_there(name, claim, who, trees)
             elif not set(trees) <= set(running):
                 raise NodeNotReady(
                     f"{claim.slot} shows {_listed(running)} to uid {who.uid}, and jobs there use them: "
@@ -121,20 +122,20 @@ class MountStreams:
             self._end(self._folder / name)
 
     def alive(self) -> Mapping[tuple[str, int], tuple[MountedTree, ...]]:
-        """The streams that last, by claim id and uid. What is left of others is removed."""
+        """The streams that last, by claim id and uid."""
         self._children = [child for child in self._children if child.poll() is None]
-        found: dict[tuple[str, int], tuple[MountedTree, ...]] = {}
+        return {key: trees for key, path in self._records() if (trees := _read_record(path)) is not None}
+
+    def ended(self) -> frozenset[tuple[str, int]]:
+        """Streams that ended by themselves, by claim id and uid, until ``stop`` is called for them."""
+        return frozenset(key for key, path in self._records() if path.name not in self._busy and _has_ended(path))
+
+    def _records(self) -> Iterator[tuple[tuple[str, int], Path]]:
         with suppress(FileNotFoundError):
             for path in self._folder.iterdir():
                 claim_id, _, uid = path.name.rpartition(".")
-                if not uid.isdigit() or not claim_id:
-                    continue
-                trees = _read_record(path)
-                if trees is not None:
-                    found[claim_id, int(uid)] = trees
-                else:
-                    self._remove_ended(path)
-        return found
+                if uid.isdigit() and claim_id:
+                    yield (claim_id, int(uid)), path
 
     @contextmanager
     def _exclusively(self, name: str) -> Iterator[None]:
@@ -147,6 +148,26 @@ class MountStreams:
             with self._changed:
                 self._busy.discard(name)
                 self._changed.notify_all()
+
+    def _start_with_what_is_there(self, name: str, claim: Claim, who: Account, trees: Sequence[MountedTree]) -> None:
+        """Leaves out optional trees that the head has not; only the worker, as the user, sees which."""
+        there = list(trees)
+        while there and (missing := self._start_or_name_missing(name, claim, who, there)) is not None:
+            there.remove(missing)
+        if not there:
+            log.info("user has none of the trees", slot=claim.slot, user=who.user)
+
+    def _start_or_name_missing(
+        self, name: str, claim: Claim, who: Account, trees: Sequence[MountedTree]
+    ) -> MountedTree | None:
+        try:
+            self._start(name, claim, who, trees)
+        except UserWorkerError as error:
+            missing = next((tree for tree in trees if tree.optional and tree.path == error.path), None)
+            if error.errno != errno.ENOENT or missing is None:
+                raise
+            return missing
+        return None
 
     def _start(self, name: str, claim: Claim, who: Account, trees: Sequence[MountedTree]) -> None:
         check_address(claim)
@@ -252,11 +273,6 @@ class MountStreams:
             time.sleep(0.02)
         path.unlink(missing_ok=True)
 
-    def _remove_ended(self, path: Path) -> None:
-        with self._changed:
-            if path.name not in self._busy:
-                path.unlink(missing_ok=True)
-
 
 def _answer_of(sock: socket.socket, message: Mapping[str, object], fds: list[int] | None = None) -> dict[str, object]:
     """Of a worker. Raises ConnectionEnded, OSError, UserWorkerError."""
@@ -324,6 +340,13 @@ def _locked_record(path: Path) -> dict[str, Any] | None:
         return None
     record: dict[str, Any] = json.loads(content)
     return record
+
+
+def _has_ended(path: Path) -> bool:
+    """Whether trees stood, and do no more."""
+    with suppress(FileNotFoundError):
+        return path.read_bytes().endswith(b"\n") and _locked_record(path) is None
+    return False
 
 
 def _lock_request(kind: int) -> bytes:

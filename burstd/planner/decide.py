@@ -16,6 +16,7 @@ from burstd.planner.lifecycle.gate import drain_unwanted_ready, gate_steps
 from burstd.planner.lifecycle.interruption import notice_remarks, notice_steps
 from burstd.planner.lifecycle.lifecycle import advance_claims
 from burstd.planner.lifecycle.orphans import remove_orphans, reset_slots
+from burstd.planner.mounts import mount_remarks, mount_steps
 from burstd.planner.offers.dedicated import enforce_time_limits
 from burstd.planner.offers.image_rollout import image_for
 from burstd.planner.offers.offers import alternative_offers
@@ -75,7 +76,12 @@ def _decide(snapshot: Snapshot, policies: Sequence[Policy], tuning: Tuning, cach
     target = Target()
     if read:
         target = make_target(snapshot, policies, tuning.output_retention_s, tuning.spot_interruptions, cache)
-    steps = [*notice_steps(view), *advance_claims(view, tuning), *drain_unwanted_ready(view, target)]
+    steps = [
+        *notice_steps(view),
+        *mount_steps(view),
+        *advance_claims(view, tuning),
+        *drain_unwanted_ready(view, target),
+    ]
     moving = frozenset(step.claim_id for step in steps if isinstance(step, ChangeClaimState))
     actions: list[Action] = [
         *adoptions,
@@ -87,7 +93,7 @@ def _decide(snapshot: Snapshot, policies: Sequence[Policy], tuning: Tuning, cach
         *remove_orphans(snapshot, view, tuning),
         *storage_node_steps(snapshot, tuning),
     ]
-    return Plan(tuple(actions), target, (*target.remarks, *notice_remarks(view)))
+    return Plan(tuple(actions), target, (*target.remarks, *notice_remarks(view), *mount_remarks(view)))
 
 
 def make_claims(view: SnapshotView, target: Target) -> list[MakeClaim]:

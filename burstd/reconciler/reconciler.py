@@ -14,6 +14,7 @@ from burstd.db.record_mark import DOUBT_KEY
 from burstd.domain.claim import Cause, Claim, ClaimState
 from burstd.domain.cloud.offer import Pool
 from burstd.domain.errors import SchedulerUnavailable
+from burstd.domain.mounts import MountsView
 from burstd.domain.plan import Plan
 from burstd.domain.plugins.policy import Policy
 from burstd.domain.slurm.option_change import OptionChange
@@ -74,6 +75,18 @@ class StagingSubsystem(Protocol):
         ...
 
 
+class MountSubsystem(Protocol):
+    """Mounts, as the reconciler sees them (burstd.mounts)."""
+
+    def step(self, slurm: SlurmView | Unavailable, claims: Sequence[Claim]) -> float:
+        """Begins what is due; returns when the next is, in burstd's time."""
+        ...
+
+    def view(self) -> MountsView:
+        """How the mounts stand."""
+        ...
+
+
 class _JobOwners:
     """Whose job a subject is. Few are asked for in most loops."""
 
@@ -97,15 +110,17 @@ class Reconciler:
         config: RuntimeConfig,
         staging: StagingSubsystem | None = None,
         comments: JobCommenting | None = None,
+        mounts: MountSubsystem | None = None,
     ) -> None:
         """Calls nothing yet."""
         self.config = config
         self._context, self._store = context, context.store
         self._staging = staging
+        self._mounts = mounts
         self._comments = comments
         self._data_views: Mapping[str, StagingView] = {}
         """The last state of staging."""
-        self._staging_due = self._due = float("inf")
+        self._staging_due = self._mounts_due = self._due = float("inf")
         self._process_start = context.clock.now()
         """When the process began, or went on after a sleep."""
         self._what_if = ThrottledWhatIf()
@@ -161,6 +176,8 @@ class Reconciler:
             snapshot = self.observe()
             if self._staging is not None:
                 snapshot = self._step_staging(snapshot, self._staging)
+            if self._mounts is not None:
+                snapshot = self._step_mounts(snapshot, self._mounts)
             self._notice_poller.acknowledge_settled(snapshot)
             snapshot = replace(snapshot, history=self._history.record_ended_jobs(snapshot.slurm))
             snapshot, result = self._decider.decide(snapshot)
@@ -246,6 +263,13 @@ class Reconciler:
         self._staging_due = self._context.clock.now() + self._context.intervals.tick_s
         # Nothing is let go, or begun, on data that may be out of date.
         return replace(snapshot, data=self._data_views, paused=snapshot.paused or "burstd fails on staging")
+
+    def _step_mounts(self, snapshot: Snapshot, mounts: MountSubsystem) -> Snapshot:
+        with self._context.quarantine.contain_errors("step", "mounts"):
+            self._mounts_due = mounts.step(snapshot.slurm, snapshot.claims)
+            return replace(snapshot, mounts=mounts.view())
+        self._mounts_due = self._context.clock.now() + self._context.intervals.tick_s
+        return snapshot
 
     def _raise_alarm(self, alarm: str) -> None:
         # What differs in its numbers only, as costs do, is no news.
@@ -364,6 +388,7 @@ class Reconciler:
             self._image_poller.next_poll(),
             pins,
             self._staging_due,
+            self._mounts_due,
             recheck_at,
             self._storage_needs.next_idle_end(snapshot.storage_claims, snapshot.storage_nodes, now),
             now + slurm,

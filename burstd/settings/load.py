@@ -113,6 +113,7 @@ def build_pools(settings: Settings, expand: Callable[[str], Iterable[str]]) -> d
     made: dict[str, Pool] = {}
     faults: list[SettingsFault] = []
     owner: dict[str, str] = {}
+    mounts = settings.mounts.rules()
     for name, pool in settings.pools.items():
         place: KeyPath = ("pools", name, "nodes")
         try:
@@ -133,7 +134,9 @@ def build_pools(settings: Settings, expand: Callable[[str], Iterable[str]]) -> d
         owner |= dict.fromkeys(slots, name)
         shape = Shape(pool.cpus, pool.memory, pool.gres, frozenset(pool.features))
         rules = tuple(OfferRule(o.provider, o.instance_types, o.zones, o.markets, o.image) for o in pool.offers)
-        made[name] = Pool(name, slots, pool.partitions, shape, rules)
+        # A tree that is shown whole is shown with one user's rights.
+        one_user = any(rule.exclusive_user and rule.is_shown_in(name) for rule in mounts)
+        made[name] = Pool(name, slots, pool.partitions, shape, rules, exclusive_user=one_user)
     if faults:
         raise SettingsError(settings.source, faults)
     return made
@@ -213,6 +216,16 @@ def _cross_table_faults(data: Mapping[str, Any]) -> Iterator[SettingsFault]:
     if isinstance(staging, dict):
         yield from _staging_faults(staging)
         yield from _storage_node_faults(staging, known, found if isinstance(found, dict) else {})
+    mounts = data.get("mounts")
+    trees = mounts.get("trees") if isinstance(mounts, dict) else None
+    pools = sorted(found) if isinstance(found, dict) else []
+    for name, tree in trees.items() if isinstance(trees, dict) else ():
+        shown_in = tree.get("pools") if isinstance(tree, dict) else None
+        for pool in shown_in if isinstance(shown_in, list) else ():
+            if pool not in pools:
+                there = f"known: {', '.join(pools)}" if pools else "there is no table [pools.NAME] at all"
+                text = f"no pool is called {pool!r}{did_you_mean(str(pool), pools) or ';'} {there}"
+                yield SettingsFault(("mounts", "trees", name, "pools"), text)
     policies = data.get("policies")
     chain = policies.get("chain") if isinstance(policies, dict) else None
     if isinstance(chain, list):

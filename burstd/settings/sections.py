@@ -16,6 +16,7 @@ from burstd.domain.slurm.shape import Gres
 from burstd.planner.timeouts import Tuning
 from burstd.settings.faults import SettingsFault
 from burstd.settings.fields import RESTART, SECRET, AbsolutePath, Count, Name, Seconds, Section, matching
+from burstd.settings.mounts import MountSettings
 from burstd.settings.staging import StagingSettings
 from burstd.settings.toml_source import TomlSource
 
@@ -228,6 +229,7 @@ class Settings(Section):
     policies: PolicyChainSettings = PolicyChainSettings()
     node: NodeSettings = NodeSettings()
     staging: StagingSettings = StagingSettings()
+    mounts: MountSettings = MountSettings()
 
     _source: TomlSource = PrivateAttr(default_factory=TomlSource)
     _warnings: tuple[SettingsFault, ...] = PrivateAttr(default=())
@@ -280,6 +282,21 @@ class Settings(Section):
     def stage_socket(self) -> Path:
         """Where Slurm's hooks speak to burstd of jobs' data."""
         return self.staging.socket or self.daemon.runtime_dir / "stage.sock"
+
+    @property
+    def prolog_socket(self) -> Path:
+        """Where burstd-prolog asks for the mounts of a job's nodes."""
+        return self.daemon.runtime_dir / "prolog.sock"
+
+    @property
+    def mount_worker_socket(self) -> Path:
+        """Where a burstd that is not root has mounts served."""
+        return self.mounts.worker_socket or self.daemon.runtime_dir / "mount-worker.sock"
+
+    @property
+    def mount_streams_dir(self) -> Path:
+        """What is known of the mounts on nodes, a file for each user of a node."""
+        return self.daemon.state_dir / "mounts"
 
     @property
     def worker_socket(self) -> Path:

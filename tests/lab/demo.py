@@ -23,12 +23,13 @@ from rich.table import Table
 from burstd.domain.claim import ClaimState
 from burstd.slurm.hostlist import compress
 from providers.sandbox.boxes.errors import SandboxError
-from tests.lab import demo_data
+from tests.lab import demo_data, demo_plain
 from tests.lab.remains import remains
 from tests.lab.site import Site
 from tests.lab.slurm_files import VERSIONS
 
-SETTINGS = """
+SETTINGS = (
+    """
 [policies]
 chain = ["backlog", "idle", "limits"]
 [policies.idle]
@@ -36,11 +37,14 @@ keep_alive_s = 8
 [policies.limits]
 nodes = 10
 """
-JOBS = 13
+    + demo_plain.MOUNTS
+)
+JOBS = 15
 """With every task of the array."""
 PATIENCE_S = 150.0
 POLL_S = 0.2
-_WHO = {"ada": "bold cyan", "burstd": "bold yellow", "cloud": "magenta", "node": "blue", "slurm": "bold green",
+_WHO = {"ada": "bold cyan", "bob": "bold red", "tail": "cyan",
+        "burstd": "bold yellow", "cloud": "magenta", "node": "blue", "slurm": "bold green",
         "data": "bold blue"}  # fmt: skip
 _ENDED = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "BOOT_FAIL", "OUT_OF_MEMORY")
 
@@ -82,29 +86,31 @@ class DemoRun:
         self.console.print(f"[dim]{seconds:6.1f} s[/]  [{_WHO[who]}]{who:<7}[/]", end="")
         self.console.print(text, markup=False, highlight=False, soft_wrap=True)
 
-    def submit(self, what: str, words: str, script: str) -> None:
-        """``sbatch`` of a command, as ada."""
+    def submit(self, what: str, words: str, script: str, user: str = "ada") -> str:
+        """``sbatch`` of a command; the job's number, empty where Slurm refuses it."""
         at = time.time()
         command = f"sbatch {words} --wrap {script!r}"
         try:
-            job = self.site.submit(words, script)
+            job = self.site.submit(words, script, user)
         except RuntimeError as error:
-            self.say("ada", f"$ {command}")
+            self.say(user, f"$ {command}")
             self.say("slurm", f"refused at once: {' '.join(str(error).split())}")
             self.refused.append(what)
-            return
-        self._submitted(what, command, job, at)
-
-    def submit_file(self, what: str, words: str, file: str) -> str:
-        """``sbatch`` of a script in ada's home; the job's number."""
-        at = time.time()
-        job = self.site.cluster.sh(f"sbatch --parsable {words} {file}", "ada").strip()
-        self._submitted(what, f"sbatch {words} {file}", job, at)
+            return ""
+        self._submitted(what, command, job, at, user)
         return job
 
-    def _submitted(self, what: str, command: str, job: str, at: float) -> None:
+    def submit_file(self, what: str, words: str, file: str, folder: str = "") -> str:
+        """``sbatch`` of a script in ada's home, or a folder of it; the job's number."""
+        at = time.time()
+        command = f"cd ~/{folder} && sbatch {words} {file}" if folder else f"sbatch {words} {file}"
+        job = self.site.cluster.sh(command.replace("sbatch", "sbatch --parsable"), "ada").strip()
+        self._submitted(what, command, job, at)
+        return job
+
+    def _submitted(self, what: str, command: str, job: str, at: float, user: str = "ada") -> None:
         self.what[job] = (what, at)
-        self.say("ada", f"$ {command}    -> job {job}", at)
+        self.say(user, f"$ {command}    -> job {job}", at)
 
     def poll(self) -> None:
         """Tells what is new."""
@@ -113,7 +119,7 @@ class DemoRun:
 
     def _poll_queue(self) -> None:
         now = time.time()
-        for line in self.site.cluster.sh("squeue -h -a -t all -u ada -o '%i|%T|%N|%r'").splitlines():
+        for line in self.site.cluster.sh("squeue -h -a -t all -u ada,bob -o '%i|%T|%N|%r'").splitlines():
             job_id, state, nodes, reason = line.split("|", 3)
             bare = job_id.split("_")[0]
             if bare not in self.what or "[" in job_id:
@@ -182,6 +188,8 @@ def _seconds(stamp: str) -> float:
 
 def play(story: DemoRun) -> None:
     """Submits, watches, ends."""
+    plain = story.submit_file("plain script", "-p burst -c1 --mem=100 -t5", demo_plain.FILE, demo_plain.FOLDER)
+    output, curious = demo_plain.LiveOutput(story.site, plain), ""
     story.submit("CPU job", "-p burst -c2 --mem=200 -t5", "hostname; sleep 6")
     story.submit(
         "GPU array", "-p burst --gres=gpu:v100:2 --mem=100 --array=1-8 -t5", "echo $CUDA_VISIBLE_DEVICES; sleep 4"
@@ -194,6 +202,11 @@ def play(story: DemoRun) -> None:
     deadline = time.time() + PATIENCE_S
     while True:
         story.poll()
+        for line in output.new_lines():
+            story.say("tail", f"{output.path}: {line}")
+        if not curious and plain in story.jobs and story.jobs[plain].started:
+            beside = f"-p burst -c1 --mem=100 -t5 -w {story.jobs[plain].nodes}"
+            curious = story.submit("who may not read it", beside, demo_plain.CURIOUS, "bob")
         if not explained and any(j.started for j in story.jobs.values()):
             explained = True
             _show(story, "burstctl", "status")
@@ -211,6 +224,8 @@ def play(story: DemoRun) -> None:
             raise TimeoutError(f"the demo did not end within {PATIENCE_S:.0f} s:\n{poll}")
         time.sleep(POLL_S)
     story.poll()
+    _ask(story, f"cd {demo_plain.FOLDER} && ls -l && cat result.txt")
+    _ask(story, f"cat slurm-{curious}.out", "bob")
     for job in story.data:
         _ask(story, f"cat results/{job}/sums.txt; cd corpus && sha256sum -c ../results/{job}/sums.txt")
     if left := demo_data.left_of(story.site):
@@ -221,10 +236,10 @@ def _no_machine(site: Site) -> bool:
     return not site.instances() and not site.api("/v1/nodes")["nodes"]
 
 
-def _ask(story: DemoRun, command: str) -> None:
-    """A command of ada's on the head; its failure ends the demo."""
-    story.console.print(f"\n[bold]ada $ {command}[/]", highlight=False, soft_wrap=True)
-    said = story.site.cluster.sh(command, "ada").rstrip()
+def _ask(story: DemoRun, command: str, user: str = "ada") -> None:
+    """A user's command on the head; its failure ends the demo."""
+    story.console.print(f"\n[bold]{user} $ {command}[/]", highlight=False, soft_wrap=True)
+    said = story.site.cluster.sh(command, user).rstrip()
     story.console.print(said, markup=False, highlight=False, soft_wrap=True)
 
 
@@ -289,7 +304,7 @@ def shell(site: Site, console: Console) -> None:
         "  sbatch -p burst --gres=gpu:1 --wrap 'hostname; sleep 30'; burstctl event follow\n"
         "  burstctl status; burstctl explain JOB; burstctl scale gpu 2 --for 5m\n"
         f"  cat {demo_data.FILE}; sbatch -p burst {demo_data.FILE}; burstctl stage status --watch; ls results\n"
-        "Without #BURST lines the output of a job stays on its node, which goes.\n"
+        f"  cd {demo_plain.FOLDER}; sbatch -p burst {demo_plain.FILE}; tail -F slurm-*.out\n"
         "Leave with exit: everything is taken down.\n",
         soft_wrap=True,
     )
@@ -327,12 +342,15 @@ def main() -> int:
     def progress(step: str) -> None:
         console.print(f"[dim]{time.monotonic() - begun:6.1f} s  {step}[/]", soft_wrap=True)
 
-    site = Site(arguments.release, settings=SETTINGS, staging=demo_data.STAGING, progress=progress)
+    site = Site(
+        arguments.release, settings=SETTINGS, staging=demo_data.STAGING, extra_conf=demo_plain.PROLOG, progress=progress
+    )
     try:
         with _ended_by_signals(), site:
             version = ".".join(map(str, VERSIONS[arguments.release]))
             console.print(f"[dim]{time.monotonic() - begun:6.1f} s  set up: Slurm {version} ({arguments.release})[/]\n")
             demo_data.prepare(site)
+            demo_plain.prepare(site)
             if arguments.shell:
                 shell(site, console)
             else:

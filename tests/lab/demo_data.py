@@ -20,7 +20,7 @@ SCRIPT = """\
 #BURST stage_out sums.txt to results/%j/
 cd "$BURST_IN/corpus" && sha256sum * >"$BURST_OUT/sums.txt"
 """
-STATES = ("sending", "staged", "placing", "placed", "home", "cleared", "held")
+STATES = ("uploading", "staged", "fetching", "fetched", "delivering", "delivered", "cleared", "held")
 """What is told of data on its way."""
 
 
@@ -59,6 +59,6 @@ def table(site: Site, submitted: Mapping[str, float], data: Mapping[str, Mapping
     for job, states in data.items():
         row = site.api(f"/v1/stage/{job}")["job"]
         sizes = [size_text(row[key]) for key in ("bytes_in", "bytes_sent", "bytes_hits")]
-        times = [states.get(state) for state in ("staged", "placing", "home")]
+        times = [states.get(state) for state in ("staged", "fetching", "delivered")]
         lines.add_row(job, *sizes, *(f"{at - submitted[job]:.1f}" if at else "-" for at in times))
     return lines

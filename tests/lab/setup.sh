@@ -27,7 +27,7 @@ if [ "$need" = boxes ]; then
   command -v ip >/dev/null || missing="$missing iproute2"
   command -v setpriv >/dev/null || missing="$missing util-linux"
   command -v ssh-keygen >/dev/null || missing="$missing openssh-client"
-  ls /usr/lib/openssh/sftp-server /usr/libexec/openssh/sftp-server >/dev/null 2>&1 || missing="$missing openssh-sftp-server"
+  ls /usr/lib*/openssh/sftp-server >/dev/null 2>&1 || missing="$missing openssh-sftp-server"
   command -v initdb >/dev/null || ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || missing="$missing postgresql"
   [ -e /usr/share/keyrings/debian-archive-keyring.gpg ] || missing="$missing debian-archive-keyring"
 fi

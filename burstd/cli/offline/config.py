@@ -241,6 +241,7 @@ def _render_options(settings: Settings) -> SlurmConfOptions:
         devices=slurm.devices,
         configless=bool(slurm.conf_server),
         staging=settings.staging.enabled,
+        prolog=bool(settings.mounts.trees),
     )
 
 

@@ -29,7 +29,7 @@ SPOOL = "/var/spool/burstd/stage"
 SETTINGS = "/etc/burstd/stage.conf"
 POLLED_HOOKS = ("data_in", "test_data_in", "data_out", "test_data_out")
 """Hooks that may be answered ``busy`` where Slurm polls."""
-PERSISTENT_HOOKS = ("setup", "pre_run", "post_run", "teardown", *POLLED_HOOKS)
+PERSISTENT_HOOKS = ("setup", "pre_run", "post_run", "teardown", "prolog", *POLLED_HOOKS)
 """Hooks that wait for burstd."""
 HOOKS = ("check", "paths", "status", *PERSISTENT_HOOKS)
 SCRIPT_HOOKS = ("check", "setup", "data_in", "data_out", "test_data_out")

@@ -7,6 +7,8 @@ import re
 import socket
 import threading
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
@@ -84,6 +86,25 @@ class StageReply:
     def encode(self) -> bytes:
         """As the client reads it."""
         return json.dumps({"result": self.result, "text": self.text, "env": dict(self.env)}).encode() + b"\n"
+
+
+WAIT_S = 20.0
+"""After so long a client has to ask again, so that neither side waits for a dead one."""
+
+
+def await_reply(begin: Callable[[Callable[[StageReply], None]], None], wait_s: float = WAIT_S) -> StageReply:
+    """The reply that ``begin``'s argument is called with, from any thread; ``again`` where it takes longer."""
+    pending: Future[StageReply] = Future()
+
+    def resolve(reply: StageReply) -> None:
+        if not pending.done():
+            pending.set_result(reply)
+
+    begin(resolve)
+    try:
+        return pending.result(wait_s)
+    except FutureTimeoutError:
+        return StageReply("again")
 
 
 def parse_stage_call(line: bytes) -> StageCall | None:

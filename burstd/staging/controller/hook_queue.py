@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import Future
-from concurrent.futures import TimeoutError as FutureTimeoutError
 
 from burstd.runtime.workers import Workers
-from burstd.slurm.hooks.stage_server import StageCall, StageReply
+from burstd.slurm.hooks.stage_server import WAIT_S, StageCall, StageReply, await_reply
 from burstd.staging.controller.controller import StagingController
 
-WAIT_S = 20.0
-"""After so long a client has to ask again, so that neither side waits for a dead one."""
 CROWDED_WAIT_S = 1.0
 """How long one waits at most while very many others do."""
 
@@ -33,14 +29,7 @@ class HookQueue:
         if call.hook == "paths":
             # slurmctld answers nobody else meanwhile.
             return StageReply("ok", env=self._controller.job_environment(call.job_id))
-        pending_reply: Future[StageReply] = Future()
-
-        def resolve(reply: StageReply) -> None:
-            if not pending_reply.done():
-                pending_reply.set_result(reply)
-
-        self._workers.post(lambda: self._controller.handle_hook(call, resolve))
-        try:
-            return pending_reply.result(WAIT_S if call.may_wait else CROWDED_WAIT_S)
-        except FutureTimeoutError:
-            return StageReply("again")
+        return await_reply(
+            lambda resolve: self._workers.post(lambda: self._controller.handle_hook(call, resolve)),
+            WAIT_S if call.may_wait else CROWDED_WAIT_S,
+        )

@@ -38,7 +38,6 @@ from burstd.staging.movement.garbage_collection import (
     UsageCounts,
     count_usage,
     needed_digests,
-    user_name_of,
 )
 from burstd.staging.movement.job_folders import JobFolders, folder_key
 from burstd.staging.movement.output_delivery import OutputDelivery
@@ -51,6 +50,7 @@ from burstd.staging.submission.quota import QuotaUsage
 from burstd.staging.submission.submit_check import SubmitCheck, SubmitCheckRules
 from burstd.transfer.content_store.index import ContentIndex
 from burstd.transfer.privsep.client import Account, UserWorker, user_worker_for
+from burstd.transfer.privsep.errors import user_name_of
 from burstd.transfer.privsep.object_workers import ObjectWorker, object_worker_for
 from burstd.transfer.trees.rate_limit import BandwidthLimits
 from burstd.transfer.trees.upload import TreeUploader

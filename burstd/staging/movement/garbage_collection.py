@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pwd
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
@@ -16,6 +15,7 @@ from burstd.domain.staging import INPUT_NEEDED, StageState, Staging
 from burstd.planner.staging.transfer_schedule import CachedTree, evictable
 from burstd.transfer.content_store.index import ContentIndex, IndexedObject, IndexedTree
 from burstd.transfer.content_store.manifest import object_key
+from burstd.transfer.privsep.errors import user_name_of
 
 log = structlog.get_logger(__name__)
 
@@ -56,14 +56,6 @@ def count_usage(index: ContentIndex) -> UsageCounts:
     changes = index.changes
     uids = index.usage_by_uid()
     return UsageCounts(changes, uids, {user_name_of(uid): size for uid, size in uids.items()}, index.usage_by_account())
-
-
-def user_name_of(uid: int) -> str:
-    """The number, where there is no such user any more."""
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return str(uid)
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,6 +49,14 @@ def account(user: str | int) -> Account:
     return Account(entry.pw_name, entry.pw_uid, entry.pw_gid, groups, entry.pw_dir)
 
 
+def user_name_of(uid: int) -> str:
+    """The number, where there is no such user any more."""
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
+
+
 @dataclass(frozen=True, slots=True)
 class SourceSize:
     """What a source is, as far as time allowed: sizes and counts are at least so many unless ``whole``."""

@@ -1,0 +1,107 @@
+"""Mounts, put together: the socket for burstd-prolog, the streams and the controller."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+import structlog
+
+from burstd.domain.claim import Claim
+from burstd.domain.clock import Clock
+from burstd.domain.cloud.offer import Pool
+from burstd.domain.mounts import MountRule, MountsView
+from burstd.domain.snapshot import SlurmView, Unavailable
+from burstd.mounts.controller import MountController, Streams
+from burstd.runtime.workers import Workers
+from burstd.settings import Settings
+from burstd.settings.mounts import MountSettings
+from burstd.slurm.hooks.prolog_client import HOOK, PARTITIONS
+from burstd.slurm.hooks.stage_server import StageCall, StageReply, StageServer, await_reply
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class MountContext:
+    """What mounts work with."""
+
+    streams: Streams
+    workers: Workers
+    clock: Clock
+    pools: Callable[[], Mapping[str, Pool]]
+    slurm_uid: Callable[[], int | None]
+    """SlurmUser's, once slurmctld has told it."""
+
+
+class MountService:
+    """Implements the reconciler's MountSubsystem."""
+
+    def __init__(self, settings: Settings, context: MountContext, stack: ExitStack) -> None:
+        """Listens until ``stack`` is closed. Raises StageSocketFailed."""
+        self._context = context
+        self._spool = settings.daemon.spool_dir
+        self.settings = settings.mounts
+        """In force; replaced whole, from the deciding thread."""
+        self._rules: tuple[MountRule, ...] = ()
+        self._partitions: str | None = None
+        self.reload(settings.mounts)
+        self.controller = MountController(
+            context.streams, context.workers, context.clock, rules=lambda: self._rules, pools=context.pools
+        )
+        self._server = StageServer(settings.prolog_socket, self._caller_allowed, self._handle_call)
+        self._server.start()
+        stack.callback(self._server.close)
+
+    def reload(self, settings: MountSettings) -> None:
+        """Goes by other settings. Mounts that stand are left until their user's last job is over."""
+        self.settings = settings
+        self._rules = settings.rules()
+
+    def step(self, slurm: SlurmView | Unavailable, claims: Sequence[Claim]) -> float:
+        """One loop's share; returns when the next is due, in burstd's time."""
+        if (slurm_uid := self._context.slurm_uid()) is not None:
+            self._server.allow_connect(slurm_uid)
+        self._publish_partitions()
+        return self.controller.step(slurm, claims)
+
+    def view(self) -> MountsView:
+        """How the mounts stand, as of the last step."""
+        return self.controller.view()
+
+    def _publish_partitions(self) -> None:
+        """Tells burstd-prolog which partitions have mounts: in the others no job waits for burstd."""
+        partitions = {
+            partition
+            for pool in self._context.pools().values()
+            if any(rule.is_shown_in(pool.name) for rule in self._rules)
+            for partition in pool.partitions
+        }
+        text = "".join(f"{partition}\n" for partition in sorted(partitions))
+        if text == self._partitions:
+            return
+        file = self._spool / PARTITIONS
+        if not text:
+            file.unlink(missing_ok=True)
+            self._partitions = text
+            return
+        unfinished = file.with_suffix(".new")
+        unfinished.write_text(text, encoding="utf-8")
+        unfinished.chmod(0o644)
+        unfinished.replace(file)
+        self._partitions = text
+
+    def _handle_call(self, call: StageCall) -> StageReply:
+        if call.hook != HOOK:
+            return StageReply("refused", f"burstd answers no {call.hook} here")
+        return await_reply(
+            lambda resolve: self._context.workers.post(lambda: self.controller.handle_prolog(call, resolve))
+        )
+
+    def _caller_allowed(self, uid: int) -> bool | None:
+        slurm_uid = self._context.slurm_uid()
+        if uid in (0, os.geteuid(), slurm_uid):
+            return True
+        return None if slurm_uid is None else False

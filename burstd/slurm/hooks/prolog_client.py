@@ -1,0 +1,93 @@
+#!/usr/bin/python3 -SE
+"""burstd-prolog, which is PrologSlurmctld: has the trees of the site mounted on a job's cloud nodes before it starts.
+
+slurmctld runs it as SlurmUser on the head when a job of any kind (sbatch, srun, salloc) has its nodes, and starts the
+job when it ends with 0. With another status a batch job is requeued, and may start again after two minutes; the others
+end. A site with a program of its own there calls burstd-prolog from it and ends with its status.
+
+Partitions without burstd's mounts never wait for burstd: the spool names those that have some. In these it waits for a
+burstd that is away, LIMIT_S at most.
+
+Socket and spool are looked up in the environment (BURSTD_PROLOG_SOCKET, BURSTD_PROLOG_SPOOL), then in
+/etc/burstd/prolog.conf (lines ``socket=PATH``, ``spool=PATH``), then the defaults below.
+"""
+
+import json
+import os
+import signal
+import sys
+
+from burstd.slurm.hooks.stage_client import ask_until_answered
+
+SOCKET = "/run/burstd/prolog.sock"
+SPOOL = "/var/spool/burstd"
+SETTINGS = "/etc/burstd/prolog.conf"
+PARTITIONS = "prolog-partitions"
+"""File of the spool: the partitions whose nodes have mounts, a line each."""
+HOOK = "prolog"
+LIMIT_S = 900
+
+
+def socket_and_spool(environment: "os._Environ[str] | dict[str, str]", file: str = SETTINGS) -> "tuple[str, str]":
+    """Path of the socket and of the spool folder."""
+    found = {"socket": SOCKET, "spool": SPOOL}
+    try:
+        with open(file, encoding="utf-8") as lines:  # noqa: PTH123 - pathlib costs 10 ms of start
+            for line in lines:
+                key, equals, value = line.partition("=")
+                if equals and key.strip() in found:
+                    found[key.strip()] = value.strip()
+    except OSError:  # no such file is the usual case
+        pass
+    return (
+        environment.get("BURSTD_PROLOG_SOCKET", found["socket"]),
+        environment.get("BURSTD_PROLOG_SPOOL", found["spool"]),
+    )
+
+
+def partition_has_mounts(spool: str, partition: str) -> bool:
+    """Whether burstd mounts anything on nodes of this partition. Raises OSError where the spool cannot be read."""
+    try:
+        with open(os.path.join(spool, PARTITIONS), encoding="utf-8") as file:  # noqa: PTH118, PTH123
+            return partition in file.read().splitlines()
+    except FileNotFoundError:
+        return False
+
+
+def job_id(environment: "os._Environ[str] | dict[str, str]") -> str:
+    """As squeue shows it."""
+    array, task = environment.get("SLURM_ARRAY_JOB_ID", ""), environment.get("SLURM_ARRAY_TASK_ID", "")
+    return f"{array}_{task}" if array and task.isdigit() else environment.get("SLURM_JOB_ID", "")
+
+
+def encode_call(environment: "os._Environ[str] | dict[str, str]") -> bytes:
+    """The question, as StageServer reads it. Raises KeyError, ValueError where slurmctld's variables are missing."""
+    info = {
+        "user": environment["SLURM_JOB_USER"],
+        "nodes": environment["SLURM_JOB_NODELIST"],
+        "queue_id": job_id(environment),
+    }
+    call = {"hook": HOOK, "job": environment["SLURM_JOB_ID"], "uid": int(environment["SLURM_JOB_UID"]), "info": info}
+    return json.dumps(call).encode() + b"\n"
+
+
+def main() -> int:
+    """The console script. slurmctld logs what it writes to the standard error."""
+    path, spool = socket_and_spool(os.environ)
+    try:
+        if not partition_has_mounts(spool, os.environ.get("SLURM_JOB_PARTITION", "")):
+            return 0
+        line = encode_call(os.environ)
+    except (OSError, KeyError, ValueError) as error:
+        sys.stderr.write(f"burstd-prolog: {error!r}; slurmctld runs it as PrologSlurmctld\n")
+        return 1
+    signal.alarm(LIMIT_S)
+    said = ask_until_answered(path, HOOK, line, polls=False)
+    if said["result"] == "ok":
+        return 0
+    sys.stderr.write(f"burstd-prolog: {said.get('text')}\n")
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
