@@ -14,8 +14,8 @@ from burstd.domain.clock import Clock
 from burstd.domain.cloud.offer import Pool
 from burstd.domain.plugins.provider import ConsoleLog, Provider, ShellProvider
 from burstd.domain.plugins.scheduler import Scheduler
-from burstd.node.reference import REFERENCE_KEY, Reference
 from burstd.mounts.service import MountService
+from burstd.node.reference import REFERENCE_KEY, Reference
 from burstd.node.ssh.host_keys import HostKeyPolicy
 from burstd.node.ssh.key_pair import ensure_ssh_key
 from burstd.node.user_data import UserDataValues, render_user_data
@@ -107,6 +107,9 @@ def site(settings: Settings) -> ValidatorConfig:
         sentinels=node.sentinels,
         modules=node.modules,
         skip_checks=frozenset(node.skip_checks),
+        mount_pools=frozenset(
+            pool for pool in settings.pools if any(rule.is_shown_in(pool) for rule in settings.mounts.rules())
+        ),
         may_differ=frozenset(node.may_differ),
         slurmd_options=node.slurmd_options,
         connect_timeout_s=node.connect_timeout_s,

@@ -12,6 +12,7 @@ from tests.lab.site import Site
 
 pytestmark = [pytest.mark.boxes, pytest.mark.slurm]
 
+WORDS = "-p burst -t5 --mem=100"
 PROLOG = f"PrologSlurmctld={programs.PREFIX}/bin/burstd-prolog"
 SETTINGS = (
     QUICK
@@ -44,7 +45,7 @@ def site(whole_site: Site) -> Site:
     return whole_site
 
 
-def sbatch(site: Site, script: str, words: str = "-p burst -t5 --mem=100", user: str = "ada", folder: str = "project") -> str:
+def sbatch(site: Site, script: str, words: str = WORDS, user: str = "ada", folder: str = "project") -> str:
     """As a user does it: a script in a folder at home, and no other line."""
     home = site.cluster.head.path(f"/home/{user}")
     site.cluster.sh(f"mkdir -p ~/{folder}", user)
@@ -75,7 +76,7 @@ def test_a_plain_script(site: Site) -> None:
     assert "Read-only file system" in lines[5]
     assert "end" not in lines
     # Another user's job beside it, in a folder of his own.
-    other = sbatch(site, "pwd; cat /home/ada/project/input.txt", f"-p burst -t5 --mem=100 -w {node}", "bob")
+    other = sbatch(site, "pwd; cat /home/ada/project/input.txt", f"{WORDS} -w {node}", "bob")
     site.wait_job(other, ("FAILED",))
     assert at_home(site, f"project/slurm-{other}.out", "bob").startswith("/home/bob/project\n")
     assert "Permission denied" in at_home(site, f"project/slurm-{other}.out", "bob")
@@ -89,13 +90,13 @@ def test_a_plain_script(site: Site) -> None:
 
 def test_every_kind_of_job(site: Site) -> None:
     site.cluster.sh("mkdir -p real; ln -sfn real linked; mkdir -p deep/er", "ada")
-    array = sbatch(site, "pwd; echo $SLURM_ARRAY_TASK_ID >task.$SLURM_ARRAY_TASK_ID", "-p burst -t5 --mem=100 --array=1-3")
+    array = sbatch(site, "pwd; echo $SLURM_ARRAY_TASK_ID >task.$SLURM_ARRAY_TASK_ID", f"{WORDS} --array=1-3")
     linked = sbatch(site, "pwd -P; echo here >made", folder="linked")
     moved = sbatch(site, "cd ../deep/er && pwd && echo moved >made", folder="deep")
-    gang = sbatch(site, "srun sh -c 'echo $SLURM_PROCID >rank.$SLURM_PROCID'", "-p burst -t5 --mem=100 -N2", folder="gang")
-    run = site.cluster.sh("cd ~/real && srun -p burst -t5 --mem=100 sh -c 'pwd; echo srun >srun.txt'", "ada", timeout_s=90)
+    gang = sbatch(site, "srun sh -c 'echo $SLURM_PROCID >rank.$SLURM_PROCID'", f"{WORDS} -N2", folder="gang")
+    run = site.cluster.sh(f"cd ~/real && srun {WORDS} sh -c 'pwd; echo srun >srun.txt'", "ada", timeout_s=90)
     assert run.strip() == "/home/ada/real"
-    alloc = site.cluster.sh("cd ~/real && salloc -p burst -t5 --mem=100 srun cat srun.txt 2>/dev/null", "ada", timeout_s=90)
+    alloc = site.cluster.sh(f"cd ~/real && salloc {WORDS} srun cat srun.txt 2>/dev/null", "ada", timeout_s=90)
     assert alloc.strip() == "srun"
     for number in (f"{array}_1", f"{array}_2", f"{array}_3", linked, moved, gang):
         site.wait_job(number)
@@ -141,7 +142,7 @@ def test_a_broken_line_has_the_job_begin_anew(site: Site) -> None:
 
 
 def test_a_home_that_cannot_be_mounted_is_explained(site: Site) -> None:
-    number = sbatch(site, "pwd", "-p burst -t5 --mem=100 --begin=now+1", folder="closed")
+    number = sbatch(site, "pwd", f"{WORDS} --begin=now+1", folder="closed")
     site.cluster.sh("chmod 000 /usr/lib/openssh/sftp-server")
     try:
         site.wait(lambda: "Restarts=1" in site.cluster.sh(f"scontrol show job {number}"), 60, "its start is refused")

@@ -33,7 +33,7 @@ from providers.aws.settings import AwsSettings
 from providers.openstack.settings import OpenStackSettings
 
 EXAMPLE = share_path("config", "burstd.toml")
-ALL_SET = re.sub(r"(?m)^#(?=[a-z_]+ = |\[(staging|providers|policies))", "", EXAMPLE.read_text())
+ALL_SET = re.sub(r"(?m)^#(?=[a-z_]+ = |\[(staging|providers|policies|mounts))", "", EXAMPLE.read_text())
 
 
 def _is_policy(path: Path) -> bool:
