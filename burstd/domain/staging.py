@@ -285,7 +285,10 @@ class StagingView:
     """Bytes of its input; 0: it has none, or nobody knows."""
     bytes_left: int = 0
     """Bytes of it that are not in the store yet, as far as is known."""
-    names_checkpoint: bool = False
-    """Its script names a checkpoint."""
-    last_checkpoint_done: bool = False
-    """That of a job whose machine goes is in the store, or was given up."""
+    last_checkpoint_until: float = 0.0
+    """A machine of the job goes and its last checkpoint is on its way: the job is left alone until then, in burstd's
+    time; 0: there is nothing to wait for."""
+    checkpoint: str = ""
+    """What of its checkpoints is in the store, and what is wrong with the next, for a person; empty: it names none."""
+    checkpoint_taken: float = 0.0
+    """When the newest was taken; 0: there is none."""

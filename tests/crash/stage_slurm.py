@@ -9,6 +9,7 @@ from typing import Protocol
 
 from burstd.domain.errors import SchedulerUnavailable
 from burstd.domain.slurm.job import Job, JobState
+from burstd.domain.slurm.node import Node
 from burstd.domain.snapshot import SlurmView
 from burstd.slurm.commands.job_facts import JobFacts
 from burstd.slurm.hooks.stage_server import StageCall, StageReply
@@ -109,6 +110,8 @@ class BurstSlurm:
         """burstd-stage can read them."""
         self.silent = False
         """It does not answer commands."""
+        self.reasons: dict[str, str] = {}
+        """Of drained nodes."""
         self.hook_replies: list[tuple[str, str, str]] = []
         """(job, hook, result), as burstd said it."""
 
@@ -221,7 +224,8 @@ class BurstSlurm:
             if job.phase != "gone":
                 state = self._state(job)
                 rows.append(Job(job.queue_id, job.user, JobState(state), (job.partition,), 0.0, node_list=job.nodes))
-        return SlurmView(tuple(rows), {}, (), self._clock.now(), "24.11.5")
+        nodes = {name: Node(name, "MIXED", frozenset({"DRAIN"}), reason=why) for name, why in self.reasons.items()}
+        return SlurmView(tuple(rows), nodes, (), self._clock.now(), "24.11.5")
 
     def facts(self, job_id: str) -> JobFacts | None:
         """scontrol show job. Raises SchedulerUnavailable."""

@@ -7,12 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from burstd.domain.plugins.provider import Notice, NoticeKind
 from burstd.domain.staging import StageState as S
 from burstd.domain.staging import Staging
+from burstd.planner.lifecycle.spot_notices import notice_reason
 from burstd.planner.staging.transfer_schedule import StorageUse
 from burstd.staging.controller.tasks import StageFailed
 from burstd.staging.submission.quota import QuotaUsage
-from tests.crash.stage_world import StageWorld
+from tests.crash.stage_world import LISTING_S, TICK_S, StageWorld
 from tests.crash.workers import Delay
 
 pytestmark = pytest.mark.crash
@@ -108,26 +110,47 @@ def test_one_larger_than_the_quota_is_not_taken(world: StageWorld) -> None:
     assert row(world).checkpoint_error == "the checkpoint has 100 B, and 99 B are left of the quota"
 
 
+def notice(world: StageWorld, seconds: float) -> float:
+    """The machine of the job is taken back; when it was announced."""
+    (node,) = world.slurm.jobs["7"].nodes
+    world.slurm.reasons[node] = notice_reason(Notice("i-1", NoticeKind.INTERRUPTION, world.clock.wall() + seconds))
+    return world.clock.now()
+
+
+def waited_for(world: StageWorld) -> bool:
+    """Whether the job is left alone for its last checkpoint."""
+    assert world.controller is not None
+    return world.controller.data_views()["7"].last_checkpoint_until > world.clock.now()
+
+
 def test_the_last_one_before_the_machine_goes(world: StageWorld) -> None:
+    """It is taken whatever time it is, and no other after it; the clock was set meanwhile."""
+    world.clock.jump(-5000.0)
     write(world, 1)
     world.locations.states["7"] = "step-2"
-    assert world.controller is not None
-    asked = world.clock.now()
-    assert world.controller.take_last_checkpoint("7", asked + 60)
-    assert not world.controller.take_last_checkpoint("7", asked + 60)
-    world.step()
-    world.run(60, lambda: world.controller is not None and world.controller.data_views()["7"].last_checkpoint_done)
+    told = notice(world, 60)
+    world.run(60, lambda: waited_for(world))
+    world.run(60, lambda: not waited_for(world))
     assert (paths(world)[-1], world.locations.told) == ("step-2", ["7"])
-    assert world.clock.now() - asked < 10
+    assert world.clock.now() - told <= LISTING_S + TICK_S
+    world.locations.states["7"] = "step-3"
+    world.run(100)
+    assert (paths(world)[-1], world.locations.told) == ("step-2", ["7"])
 
 
-def test_a_last_one_that_takes_too_long_is_given_up(world: StageWorld) -> None:
+def test_a_last_one_that_takes_too_long_is_given_up_while_there_is_time_for_the_requeue(world: StageWorld) -> None:
     write(world, 1)
     world.delays["stage:nodes"] = Delay(300.0)
-    assert world.controller is not None
-    world.locations.states["7"] = "step-2"
-    asked = world.clock.now()
-    world.controller.take_last_checkpoint("7", asked + 60)
-    world.step()
-    world.run(200, lambda: world.controller is not None and world.controller.data_views()["7"].last_checkpoint_done)
-    assert 59 <= world.clock.now() - asked < 75
+    told = notice(world, 60)
+    world.run(60, lambda: waited_for(world))
+    world.run(60, lambda: not waited_for(world))
+    assert 49 <= world.clock.now() - told < 52
+
+
+@pytest.mark.parametrize("seconds", [12.0, -100.0])
+def test_a_notice_without_time_is_not_waited_for(world: StageWorld, seconds: float) -> None:
+    write(world, 1)
+    notice(world, seconds)
+    world.run(30, lambda: waited_for(world))
+    assert not waited_for(world)
+    assert world.locations.told == []

@@ -3,32 +3,37 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Callable, Iterator
 
 import pytest
 
 from providers.sandbox.boxes.errors import SandboxError
 from providers.sandbox.boxes.images.rootfs import ensure_rootfs
-from tests.e2e.sites import QUICK, site_up, wait_all_gone
-from tests.e2e.test_staging import start_now, wait_over, wait_stage
-from tests.lab.site import CPU, Site
+from tests.e2e.sites import site_up, wait_all_gone
+from tests.e2e.test_spot import SPOT, TYPES_WITH_SPOT
+from tests.e2e.test_staging import stage, start_now, wait_over, wait_stage
+from tests.lab.site import Site
 
 pytestmark = [pytest.mark.boxes, pytest.mark.slurm]
 
 EVERY_S = 10
+NOTICE_S = 45.0
 LAST = 120
-COUNT = f"""#!/bin/sh
+COUNT = """#!/bin/sh
 #SBATCH -p burst -c1 --mem=100 -t9 --requeue
 #BURST stage_out numbers to results
-#BURST checkpoint state every={EVERY_S}s keep=2
+#BURST checkpoint {line}
+save() {{ cp numbers state.tmp && mv state.tmp state; }}
 cd "$BURST_OUT"
 : > numbers
 [ -z "$BURST_CHECKPOINT" ] || cp "$BURST_CHECKPOINT" numbers
 n=$(wc -l < numbers)
-while [ $n -lt {LAST} ]; do
+{trap}
+while [ $n -lt {last} ]; do
   n=$((n + 1))
   echo "$n run ${{SLURM_RESTART_COUNT:-0}}" >> numbers
-  cp numbers state.tmp && mv state.tmp state
+  {each}
   sleep 0.2
 done
 """
@@ -40,7 +45,9 @@ def site(request: pytest.FixtureRequest) -> Iterator[Site]:
         ensure_rootfs(request.param)
     except SandboxError as error:
         pytest.skip(str(error))
-    with site_up(request.param, pools=[CPU], settings=QUICK, staging="") as up:
+    with site_up(request.param, pools=[SPOT], types=TYPES_WITH_SPOT, staging="") as up:
+        up.cluster.sh("mkdir -p results", "ada")
+        up.wait(lambda: up.burstctl("node", "list", check=False).returncode == 0, 30, "burstd's first loop")
         yield up
 
 
@@ -51,19 +58,47 @@ def numbers(site: Site) -> list[tuple[int, int]]:
 
 
 def test_a_job_that_counts_outlives_its_machines(site: Site, figure: Callable[[str], None]) -> None:
-    site.cluster.sh("mkdir -p results", "ada")
-    job = site.submit_script(COUNT)
+    line = f"state every={EVERY_S}s keep=2"
+    job = site.submit_script(COUNT.format(line=line, trap="", each="save", last=LAST))
     wait_stage(site, job, lambda row: bool(row["checkpoints"]), "it has a checkpoint", 90)
     (instance,) = site.instances()
-    site.cloud.interrupt(instance, random.uniform(0, EVERY_S))  # noqa: S311 - any moment will do
+    newest = stage(site, job)["checkpoints"][-1]["path"]
+    assert f"checkpoint {newest} has " in site.burstctl("explain", job).stdout
+    end = time.monotonic() + random.uniform(0, EVERY_S)  # noqa: S311 - any moment will do
+    site.wait(lambda: time.monotonic() > end, EVERY_S + 5, "that moment")
+    kept = site.api(f"/v1/stage/{job}")
+    assert kept["now"] - kept["job"]["checkpoints"][-1]["taken"] < 2 * EVERY_S
+    site.cloud.interrupt(instance)
+    found = ends_whole(site, job)
+    figure(f"{site.release}: {run_of_first(found)} of {LAST} numbers were counted before the machine died")
+    wait_all_gone(site)
+
+
+def test_a_job_that_is_told_before_its_machine_goes_loses_nothing(site: Site, figure: Callable[[str], None]) -> None:
+    line = "state every=1h signal=B:USR1 within=20s"
+    job = site.submit_script(COUNT.format(line=line, trap="trap save USR1", each=":", last=LAST))
+    site.wait_job(job, ["RUNNING"], 90)
+    site.wait(lambda: "step" in site.cluster.sh(f"squeue -h -s -j {job} -o '%i step'"), 20, "its batch step")
+    (instance,) = site.instances()
+    site.cloud.interrupt(instance, NOTICE_S)
+    found = ends_whole(site, job)
+    figure(f"{site.release}: {run_of_first(found)} of {LAST} numbers were counted before the job was told")
+    wait_all_gone(site)
+
+
+def run_of_first(found: list[tuple[int, int]]) -> int:
+    """How many numbers the first run has counted."""
+    return sum(1 for _, run in found if run == 0)
+
+
+def ends_whole(site: Site, job: str) -> list[tuple[int, int]]:
+    """Its second run goes on where the first one was saved, and nothing of it is left in the store."""
     site.wait(lambda: site.job(job).get("Restarts") == "1", 90, "it is requeued")
     start_now(site, job)
     site.wait_job(job, timeout_s=120)
     wait_over(site, job)
     found = numbers(site)
     assert [number for number, _ in found] == list(range(1, LAST + 1)), "whole, and nothing twice"
-    first = [number for number, run in found if run == 0]
-    assert first
-    figure(f"{site.release}: {len(first)} of {LAST} numbers were counted before the machine died")
+    assert run_of_first(found)
     assert not site.storage.box.run(["sh", "-c", f"find / -path '*/checkpoint/{job}/*' -type f"]).stdout
-    wait_all_gone(site)
+    return found

@@ -24,6 +24,7 @@ from burstd.domain.plugins.provider import Notice, NoticeKind
 from burstd.domain.slurm.job import Job, JobState
 from burstd.domain.slurm.node import Node, Reservation
 from burstd.domain.snapshot import RuntimeState, SlurmView, Snapshot
+from burstd.domain.staging import StageState, StagingView
 from burstd.planner.decide import decide
 from burstd.planner.lifecycle.spot_notices import (
     NodeNotice,
@@ -69,6 +70,9 @@ def test_words_are_read_as_they_were_written(said: Notice, reason: str) -> None:
     assert parse_reason(reason) == NodeNotice(said.kind, reason.removeprefix("burstd: "))
     assert parse_reason(f"bad disk; {reason}") == NodeNotice(said.kind, reason.removeprefix("burstd: "), "bad disk")
     assert parse_reason(f"{reason}?") is None
+    found = parse_reason(reason)
+    assert found is not None
+    assert found.deadline == said.deadline
 
 
 @pytest.mark.parametrize(
@@ -133,6 +137,13 @@ def test_what_a_queue_announced_is_told_to_slurm(kind: NoticeKind) -> None:
         DrainNodes(("c-cpu1",), ("cpu1",), notice_reason(notice(kind)))
     ]
     assert not [a for a in steps if isinstance(a, RequeueJobs)]
+
+
+@pytest.mark.parametrize(("until", "requeued"), [(0.0, True), (NOW - 1, True), (NOW + 1, False)])
+def test_a_job_is_left_alone_for_its_last_checkpoint(until: float, *, requeued: bool) -> None:
+    data = {"7": StagingView(StageState.FETCHED, 0.0, ("cpu1",), last_checkpoint_until=until)}
+    steps = plan(S.IN_SERVICE, drained(f"burstd: {ENDS}", **BUSY), at_work(), data=data)
+    assert any(isinstance(a, RequeueJobs) for a in steps) is requeued
 
 
 @pytest.mark.parametrize("state", [S.LAUNCHING, S.BOOTING, S.VALIDATING, S.READY])

@@ -16,6 +16,7 @@ from burstd.domain.slurm.job import Job, JobState
 from burstd.domain.slurm.outlook import Outlook
 from burstd.domain.snapshot import SlurmView, Snapshot
 from burstd.domain.staging import StagingView
+from burstd.domain.units import span_text
 from burstd.planner.demand.pending_reasons import pending_reason
 from burstd.planner.explain.job_lookup import find_job, request_text
 from burstd.planner.forecast.outlook import job_outlooks
@@ -77,6 +78,9 @@ def explain_job(snapshot: Snapshot, plan: Plan, job_id: str) -> Explanation:
     if job.state is not JobState.PENDING:
         where = f" on {', '.join(job.node_list)}" if job.node_list else ""
         verdict, summary = job.state.value.lower(), f"the job is {job.state.value.lower()}{where}"
+        if data is not None and data.checkpoint:
+            age = f", taken {span_text(snapshot.now - data.checkpoint_taken)} ago" if data.checkpoint_taken else ""
+            summary += f"; {data.checkpoint}{age}"
         return Explanation(job_id, job, request_text(job), verdict, summary, "", remarks, (), serving, data=data)
     last = remarks[-1] if remarks else _unserved(snapshot, job)
     outlook = snapshot.outlook.get(job.id) or job_outlooks(snapshot).get(job.id)

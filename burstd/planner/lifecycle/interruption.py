@@ -22,6 +22,7 @@ from burstd.planner.lifecycle.spot_notices import (
     notice_reason,
 )
 from burstd.planner.snapshot_view import SnapshotView
+from burstd.planner.staging.input_deadlines import data_of_job
 
 SKIPPED_REQUEUE_WAIT_S = 80.0
 """So much of the 121 s for which Slurm keeps a requeued job may be spared.
@@ -98,6 +99,8 @@ def _requeues_and_losses(view: SnapshotView) -> list[Action]:
         job_id = job.het_job_id or job.id
         if on_lost_machines and job.restarts not in view.snapshot.interruptions.get(job.id, frozenset()):
             losses.append(_job_run(job, f"spot machine of {on_lost_machines[0]} is gone", view))
+        elif interrupted and _takes_last_checkpoint(job, view):
+            continue
         elif interrupted and (job_id, job.restarts) not in view.snapshot.runtime_state.requeued:
             requeues.append(_job_run(job, f"{interrupted[0]}: {notices_by_slot[interrupted[0]].text}", view))
         else:
@@ -107,6 +110,12 @@ def _requeues_and_losses(view: SnapshotView) -> list[Action]:
         *([RecordInterruptions(tuple(losses))] if losses else []),
         *([RequeueJobs(tuple(requeues))] if requeues else []),
     ]
+
+
+def _takes_last_checkpoint(job: Job, view: SnapshotView) -> bool:
+    """Whether the job is left alone for what it is about to write."""
+    data = data_of_job(view.snapshot.data, job)
+    return data is not None and view.now < data.last_checkpoint_until
 
 
 def _interruption_notice(claim: Claim, view: SnapshotView) -> NodeNotice | None:
@@ -183,5 +192,8 @@ def _remark(job: Job, slot: str, notice: NodeNotice, view: SnapshotView) -> Rema
         return Remark("spot", subject, "runs", text)
     stays = ""
     if (job.het_job_id or job.id, job.restarts) in view.snapshot.runtime_state.requeue_refused:
-        stays = f"; Slurm did not requeue it, so it runs until {'then' if notice.has_deadline else 'its machine ends'}"
+        until = "its machine ends" if notice.deadline is None else "then"
+        stays = f"; Slurm did not requeue it, so it runs until {until}"
+    if _takes_last_checkpoint(job, view):
+        stays = "; its last checkpoint is taken before it is requeued"
     return Remark("spot", subject, "ends", f"the machine of {slot} is taken back: {notice.text}{stays}")

@@ -37,9 +37,13 @@ class NodeNotice:
     admin_reason: str = ""
 
     @property
-    def has_deadline(self) -> bool:
-        """Whether it says when the machine ends."""
-        return ", ends " in self.text
+    def deadline(self) -> float | None:
+        """When the machine ends, in the system's seconds since 1970; None: it does not say."""
+        _, ends, time = self.text.partition(", ends ")
+        try:
+            return datetime.strptime(time, _TIME).replace(tzinfo=UTC).timestamp() if ends else None
+        except ValueError:  # the 31st of February
+            return None
 
 
 def notice_reason(notice: Notice) -> str:

@@ -193,6 +193,9 @@ class StagingController:
         failures_before = self._quarantine.failure_count
         if isinstance(slurm, SlurmView):
             self._runs.note_listing(slurm, {record.job_id: record for record in live}, now, contain_errors)
+            for record in live:
+                with contain_errors(record.job_id):
+                    self._checkpoints.note_interruption(record, self._runs.run_of(record.job_id), slurm)
         self._refresh_pools()
         self._output_dependencies.update(live, self._output_requested, now, contain_errors)
         machines = reachable_machines(claims)
@@ -450,13 +453,6 @@ class StagingController:
     def job_environment(self, job_id: str) -> dict[str, str]:
         """What a job finds in its environment; from any thread."""
         return self.rules.folders.job_environment(job_id, self._checkpoint_paths.get(job_id))
-
-    def take_last_checkpoint(self, job_id: str, until: float) -> bool:
-        """The machine of a job goes: it is told, and its last checkpoint is taken, until a time at most.
-
-        False: that has begun.
-        """
-        return self._checkpoints.begin_last(self._runs.run_of(job_id), until)
 
     def _answer_hooks(self, row: Staging | None, run: StagingRun) -> None:
         env = self.job_environment(run.job_id)

@@ -9,10 +9,12 @@ from dataclasses import replace
 from burstd.domain.slurm.job import Job
 from burstd.domain.staging import StageState as S
 from burstd.domain.staging import Staging, StagingView
+from burstd.domain.units import size_text
 from burstd.planner.staging.transfer_schedule import TransferRates, ready_at
 from burstd.staging.controller.decision import has_undelivered_output
 from burstd.staging.controller.job_runs import StagingRun
 from burstd.staging.controller.tasks import MeterReading
+from burstd.transfer.privsep.errors import printable
 
 _OUTPUT_STATES = (S.COLLECTING, S.DELIVERING)
 _BEFORE_END_STATES = (S.WAITING, S.UPLOADING, S.STAGED, S.FETCHING, S.HELD)
@@ -39,7 +41,8 @@ def data_views(
         state = S(row.resume) if has_undelivered_output(row) else row.state
         view = StagingView(
             state, 0.0, row.nodes, row.since, row.error, 0.0, row.store, row.bytes_in, 0,
-            names_checkpoint=row.directives.checkpoint is not None,
+            checkpoint=checkpoint_text(row),
+            checkpoint_taken=row.checkpoints[-1].taken if row.checkpoints else 0.0,
         )  # fmt: skip
         found[row.job_id] = view
         with contain_errors(row.job_id):
@@ -58,11 +61,20 @@ def data_views(
             over = ended(row, run) if state in _OUTPUT_STATES else 0.0
             view = replace(
                 view, ready_at=ready, ended=over, size=size or row.bytes_in, bytes_left=left,
-                last_checkpoint_done=run.cycle.checkpoint.last_done,
+                last_checkpoint_until=0.0 if run.cycle.checkpoint.last_done else run.cycle.checkpoint.last_until,
             )  # fmt: skip
             for job_id in {row.job_id, run.facts.queue_id if run.facts else row.job_id}:
                 found[job_id] = view
     return found
+
+
+def checkpoint_text(row: Staging) -> str:
+    """How a job's checkpoints stand, for a person; empty: it names none."""
+    if row.directives.checkpoint is None:
+        return ""
+    newest = row.checkpoints[-1] if row.checkpoints else None
+    stored = f"checkpoint {printable(newest.path)} has {size_text(newest.size)}" if newest else "it has no checkpoint"
+    return f"{stored}; {row.checkpoint_error}" if row.checkpoint_error else stored
 
 
 def unrecorded_stage_outs(

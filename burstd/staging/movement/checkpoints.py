@@ -10,9 +10,12 @@ import structlog
 from burstd.db import Store
 from burstd.domain.claim import Claim
 from burstd.domain.clock import Clock, backoff_s
+from burstd.domain.plugins.provider import NoticeKind
+from burstd.domain.snapshot import SlurmView
 from burstd.domain.staging import Checkpoint, CheckpointLine, Staging, Tree
 from burstd.domain.staging import StageState as S
 from burstd.domain.units import size_text
+from burstd.planner.lifecycle.spot_notices import notice_of_node
 from burstd.staging.controller.job_runs import CheckpointProgress, StagingRun
 from burstd.staging.controller.tasks import (
     CheckpointFailed,
@@ -31,6 +34,10 @@ log = structlog.get_logger(__name__)
 RETRY_S = 5.0
 """What changes while it is read is looked at again after this pause; what fails, after longer and longer ones."""
 MAX_RETRY_S = 300.0
+REQUEUE_RESERVE_S = 10.0
+"""Before its machine ends, a job is requeued and what it wrote is brought off the machine."""
+MIN_LAST_S = 3.0
+"""A last checkpoint for which there is less time is not begun."""
 _NODES_LANE = "stage:nodes"
 
 
@@ -63,15 +70,21 @@ class CheckpointDispatcher:
             progress.due = max([began, *(one.taken for one in row.checkpoints)]) + line.every_s
         return self._clock.now() >= progress.due
 
-    def begin_last(self, run: StagingRun, until: float) -> bool:
-        """The machine goes at ``until``: the job is told, and the last one is taken; False: that has begun."""
+    def note_interruption(self, row: Staging, run: StagingRun, slurm: SlurmView) -> None:
+        """Where a machine of the job is taken back and says when, the last checkpoint is taken first."""
         progress = run.cycle.checkpoint
-        if progress.last_until:
-            return False
-        progress.last_until = until
-        # One that is under way is older than what the job is about to write.
-        run.cancel_tasks()
-        return True
+        if row.state is not S.FETCHED or row.directives.checkpoint is None or progress.last_until:
+            return
+        notices = [notice for node in row.nodes if (notice := notice_of_node(slurm.nodes.get(node))) is not None]
+        deadlines = [n.deadline for n in notices if n.kind is NoticeKind.INTERRUPTION and n.deadline is not None]
+        if not deadlines:
+            return
+        now = self._clock.now()
+        until = now + min(deadlines) - self._clock.wall() - REQUEUE_RESERVE_S
+        if until - now >= MIN_LAST_S:
+            progress.last_until = until
+            # One that is under way is older than what the job is about to write.
+            run.cancel_tasks()
 
     def give_up_late(self, run: StagingRun) -> None:
         """The last one has taken too long: the job goes on without it."""

@@ -144,7 +144,7 @@ def test_root_with_few_rights_runs_everybodys_jobs(cluster: Cluster) -> None:
     reason = cluster.sh("sinfo -hn cl1 -p burst -o %E").strip()
     told = parse_reason(reason)
     assert told is not None, reason
-    assert told.has_deadline
+    assert told.deadline is not None
     pod.end()
     assert pod.run("pgrep -x slurmd").returncode == 0
     cluster.sh("scontrol update nodename=cl1 state=power_down")
