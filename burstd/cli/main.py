@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from burstd.cli.commands import event, job, job_output, node, plan, policy, ports, provider, stage, status
+from burstd.cli.commands import event, job, job_output, job_shell, node, plan, policy, ports, provider, stage, status
 from burstd.cli.offline import config, record, simulate
 from burstd.cli.output import safe_text
 from burstd.cli.session import DEFAULT_SOCKET, ExitCode, GlobalOptions, JsonOption, answered_sockets
@@ -56,6 +56,7 @@ app.command()(status.status)
 app.command()(plan.scale)
 app.add_typer(node.app, name="node")
 job.app.command("logs")(job_output.job_logs)
+job.app.command("shell")(job_shell.job_shell)
 app.add_typer(job.app, name="job")
 app.command()(job.explain)
 app.command()(ports.port_forward)

@@ -17,6 +17,7 @@ from burstd.api.backend import Backend, DaemonInfo
 from burstd.api.job_connections.logs import LogService
 from burstd.api.job_connections.ports import PortService
 from burstd.api.job_connections.server import JobConnectionServer
+from burstd.api.job_connections.shells import ShellService
 from burstd.api.server import ApiServer
 from burstd.daemon import components as make
 from burstd.daemon.commands import CommandHandler
@@ -260,14 +261,15 @@ def _run(loaded: LoadedSettings, stack: ExitStack, components: DaemonComponents)
     control.start()
     stack.callback(control.stop)
     stack.callback(checks.close)
-    open_shell = components.node_validator.connect
+    open_shell, read_facts = components.node_validator.connect, partial(read_job_facts, make.commands(settings))
     job_connections = JobConnectionServer(
         runtime_dir / "jobs.sock",
         backend,
         Authorizer(settings.daemon.admin_group),
         {
             "port": PortService(backend, open_shell),
-            "log": LogService(backend, open_shell, partial(read_job_facts, make.commands(settings))),
+            "log": LogService(backend, open_shell, read_facts),
+            "shell": ShellService(backend, open_shell, read_facts),
         },
     )
     job_connections.start()

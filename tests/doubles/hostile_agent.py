@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
-from burstd.domain.plugins.shell import CompletedCommand, PortConnection
+from burstd.domain.plugins.shell import CompletedCommand, PortConnection, RemoteTerminal, TerminalSize
 from burstd.transfer.content_store.manifest import object_key
 from tests.transfer.memory import MemoryStager
 
@@ -315,6 +315,10 @@ class HostileNode:
     def start_process(self, argv: Sequence[str], *, timeout_s: float = 30.0) -> Self:  # noqa: ARG002
         """Itself."""
         return self
+
+    def open_terminal(self, argv: Sequence[str], size: TerminalSize, *, timeout_s: float = 30.0) -> RemoteTerminal:  # noqa: ARG002
+        """There is none."""
+        raise AssertionError("nobody asks a node of staging for a terminal")
 
     def dial(self, port: int, timeout_s: float = 30.0) -> PortConnection:  # noqa: ARG002
         """There is none."""

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import re
+import select
 import subprocess
+import time
+from collections.abc import Iterator
 
 import pytest
 
 from burstd.cli.session import ExitCode
+from tests.e2e.conftest import SETTINGS
+from tests.e2e.conftest import SOLO as SOLO_POOL
+from tests.e2e.sites import queue, site_up
 from tests.lab.programs import PREFIX
 from tests.lab.site import Site
 
@@ -56,3 +65,120 @@ def test_a_running_jobs_output_is_its_owners(site: Site) -> None:
     assert waiting.poll() is None
     waiting.kill()
     assert b"pending: BeginTime" in waiting.communicate()[1]
+
+
+_SPAWN = "import os, pty, sys; sys.exit(os.waitstatus_to_exitcode(pty.spawn(sys.argv[1:])))"
+
+
+class Terminal:
+    """A command on a terminal of the head, which somebody types into and reads."""
+
+    def __init__(self, site: Site, command: str, user: str = "ada") -> None:
+        self._process = site.cluster.head.popen(
+            [f"{PREFIX}/bin/python", "-c", _SPAWN, "sh", "-c", f"stty rows 33 cols 99; exec {command}"], user=user, cwd=f"/home/{user}",
+            env={"PATH": f"{PREFIX}/bin:/usr/bin:/bin", "SHELL": "/bin/bash"}, stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        )  # fmt: skip
+        self.shown = b""
+
+    def expect(self, text: str, timeout_s: float = 60.0) -> None:
+        """Returns once this is shown, after what was expected before."""
+        assert self._process.stdout is not None
+        deadline = time.monotonic() + timeout_s
+        while text.encode() not in self.shown:
+            left = deadline - time.monotonic()
+            piece = b""
+            if left > 0 and select.select([self._process.stdout], [], [], left)[0]:
+                piece = os.read(self._process.stdout.fileno(), 1 << 16)
+            assert piece, f"{text!r} was not shown: {self.shown!r}"
+            self.shown += piece
+        self.shown = self.shown.partition(text.encode())[2]
+
+    def type(self, text: str) -> None:
+        """Types a line."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{text}\n".encode())
+        self._process.stdin.flush()
+
+    def close(self) -> int:
+        """The exit status, once the command has ended."""
+        try:
+            out, _ = self._process.communicate(timeout=60)
+        finally:
+            self._process.kill()
+        self.shown += out
+        return self._process.returncode
+
+
+@pytest.fixture(scope="module", params=["bookworm", "forky"])
+def any_site(request: pytest.FixtureRequest) -> Iterator[Site]:
+    """The shared site, and one with the latest Slurm."""
+    if request.param == "bookworm":
+        yield request.getfixturevalue("whole_site")
+        return
+    with site_up(request.param, pools=[SOLO_POOL], settings=SETTINGS) as up:
+        yield up
+
+
+def test_salloc_srun_and_shells_behave_as_on_premises(any_site: Site) -> None:
+    site = any_site
+    node = "echo on-$(uname -n | grep -o solo1) $(stty size) in-$SLURM_JOB_ID"
+    with contextlib.closing(Terminal(site, f"salloc {SOLO}")) as allocated:
+        allocated.expect("Granted job allocation ")
+        job = re.match(rb"(\d+)", allocated.shown)
+        allocated.expect("$ ")
+        allocated.type("srun uname -n | sed s/^/step-on-/")
+        allocated.expect("step-on-lab-solo1-")
+        allocated.expect("$ ")
+        # The allocation can be entered while it has no step.
+        assert job is not None
+        for way in ("srun", "node"):
+            with contextlib.closing(Terminal(site, f"burstctl job shell --via {way} {job[1].decode()}")) as shell:
+                shell.expect("$ ")
+                shell.type(node)
+                shell.expect(f"on-solo1 33 99 in-{job[1].decode()}")
+                shell.type("exit 6")
+                assert shell.close() == 6, shell.shown
+        allocated.type("exit 3")
+        assert allocated.close() == 3, allocated.shown
+    with contextlib.closing(Terminal(site, f"srun {SOLO} --pty bash")) as shell:
+        shell.expect("$ ")
+        shell.type(node)
+        shell.expect("on-solo1 33 99 in-")
+        shell.type("exit 5")
+        assert shell.close() == 5, shell.shown
+
+
+def test_a_shell_in_a_batch_job_is_its_owners_and_ends_with_it(site: Site) -> None:
+    job = site.submit(f"{SOLO} --export=ALL,COLOUR=teal", "mkdir -p here; cd here; touch in; sleep 300")
+    site.submit(SOLO, "sleep 300")
+
+    def enter(*words: str, user: str = "ada") -> subprocess.CompletedProcess[str]:
+        return site.burstctl("job", "shell", *words, user=user, check=False)
+
+    tell = ("--", "sh", "-c", 'echo "$(id -un) $COLOUR $(ls) $SLURM_JOB_ID"; echo trouble >&2; exit 7')
+    site.wait(lambda: enter("--via", "node", job, *tell).stdout.startswith("ada teal in "), 60, "it has begun")
+    told = enter("--via", "node", job, *tell)
+    assert (told.returncode, told.stdout) == (7, f"ada teal in {job}\ntrouble\n")
+    told = enter(job, "--", "sh", "-c", "echo $SLURM_JOB_ID; exit 7")
+    assert (told.returncode, told.stdout) == (7, f"{job}\n"), "srun enters it where it can"
+    told = enter(job, *tell, user="root")
+    assert (told.returncode, told.stdout) == (7, f"ada teal in {job}\ntrouble\n")
+    assert "srun cannot enter the job (the job is ada's)" in told.stderr
+    for refused in (enter(job, "id", user="bob"), enter("--via", "node", job, "id", user="bob")):
+        assert (refused.returncode, refused.stdout) == (ExitCode.FORBIDDEN, "")
+    missing = enter("--node", "gpu1", job, "id")
+    assert (missing.returncode, missing.stdout) == (ExitCode.NOT_FOUND, "")
+
+    with contextlib.closing(Terminal(site, f"burstctl job shell --via node {job}")) as shell:
+        shell.expect("$ ")
+        shell.type("nohup sleep 7777 >left & sleep 8888")
+        shell.expect("sleep 8888")
+        # Another of ada's jobs on the node sees her processes.
+        other = next(row[0] for row in queue(site, "running") if row[0] != job)
+        seen = ("--via", "node", other, "--", "pgrep", "-fc", "^sleep [78]{4}$")
+        site.wait(lambda: enter(*seen).stdout == "2\n", 20, "both run")
+        site.cluster.sh(f"scancel {job}")
+        assert shell.close() == ExitCode.NEGATIVE
+        assert f"Job {job} does not run any more.".encode() in shell.shown
+        site.wait(lambda: enter(*seen).stdout == "0\n", 20, "both have ended with the job")

@@ -55,8 +55,12 @@ class JobConnection:
         self._lock = threading.Lock()
 
     def send_line(self, answer: Mapping[str, Any]) -> None:
-        """Sends one line of JSON, as slowly as the client reads. Raises OSError, also where burstd stops meanwhile."""
-        left = memoryview(json.dumps(answer).encode() + b"\n")
+        """Sends one line of JSON, as ``send`` does."""
+        self.send(json.dumps(answer).encode() + b"\n")
+
+    def send(self, data: bytes) -> None:
+        """Sends all, as slowly as the client reads. Raises OSError, also where burstd stops meanwhile."""
+        left = memoryview(data)
         poller = select.poll()
         poller.register(self.socket, select.POLLOUT)
         while left:

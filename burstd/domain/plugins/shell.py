@@ -162,6 +162,38 @@ class PortConnection(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class TerminalSize:
+    """Of a terminal, in characters."""
+
+    rows: int
+    columns: int
+
+
+class RemoteTerminal(Protocol):
+    """A command on a terminal of the machine. One thread may receive while another sends; any may close it."""
+
+    def recv(self, most: int) -> bytes:
+        """What it wrote, at most so many bytes; empty: it has ended, or is lost. Raises OSError."""
+        ...
+
+    def sendall(self, data: bytes) -> None:
+        """Types this. Raises OSError."""
+        ...
+
+    def resize(self, size: TerminalSize) -> None:
+        """Raises OSError."""
+        ...
+
+    def exit_status(self) -> int:
+        """Of the command, after ``recv`` has told its end. Raises ConnectionLost where it is not known."""
+        ...
+
+    def close(self) -> None:
+        """Hangs up; a ``recv`` that waits returns. May be repeated."""
+        ...
+
+
 class Shell(Protocol):
     """A way into one machine, with the rights that burstd has there. Not for several threads at once, but its wires.
 
@@ -182,6 +214,10 @@ class Shell(Protocol):
 
     def start_process(self, argv: Sequence[str], *, timeout_s: float = 30.0) -> RemoteProcess:
         """Starts a command and talks with it line by line. Raises ConnectionLost."""
+        ...
+
+    def open_terminal(self, argv: Sequence[str], size: TerminalSize, *, timeout_s: float = 30.0) -> RemoteTerminal:
+        """Starts a command on a terminal of its own. Raises ConnectionLost. It ends with the shell."""
         ...
 
     def dial(self, port: int, timeout_s: float = 30.0) -> PortConnection:

@@ -24,6 +24,7 @@ from burstd.domain.plugins.shell import (
     ConnectionLost,
     LineStream,
     NotListening,
+    TerminalSize,
     last_words,
 )
 from burstd.node.errors import (
@@ -243,6 +244,19 @@ class SshSession(Closing):
             raise ConnectionLost(f"{self._target.address} hung up before it ran {argv[0]}: {error}") from None
         return SshCommandStream(self._transport, channel, self._target.address)
 
+    def open_terminal(self, argv: Sequence[str], size: TerminalSize, *, timeout_s: float = 30.0) -> SshTerminal:
+        """Starts a command as root on a terminal of its own. Raises ConnectionLost."""
+        words = argv if self._target.user == "root" else ["sudo", "-n", "--", *argv]
+        try:
+            with self._transport.close_after(timeout_s):
+                channel = self._transport.open_session(timeout=timeout_s)
+                channel.get_pty(width=size.columns, height=size.rows)
+                channel.exec_command(shlex.join(words))
+        except (paramiko.SSHException, OSError, EOFError) as error:
+            self.close()
+            raise ConnectionLost(f"{self._target.address} hung up before it ran {argv[0]}: {error}") from None
+        return SshTerminal(channel, self._target.address)
+
     def dial(self, port: int, timeout_s: float = 30.0) -> SshPortStream:
         """Connects to a TCP port of the machine's 127.0.0.1. Raises NotListening, ConnectionLost, ForwardingForbidden.
 
@@ -357,6 +371,27 @@ class SshPortStream:
     def close(self) -> None:
         """Ends it; a ``recv`` that waits returns. May be repeated."""
         self._channel.close()
+
+
+class SshTerminal(SshPortStream):
+    """A command on a terminal of a machine; see ``burstd.domain.plugins.shell.RemoteTerminal``."""
+
+    def __init__(self, channel: paramiko.Channel, address: str) -> None:
+        super().__init__(channel)
+        self._address = address
+
+    def resize(self, size: TerminalSize) -> None:
+        """Raises OSError."""
+        try:
+            self._channel.resize_pty(width=size.columns, height=size.rows)
+        except (paramiko.SSHException, EOFError) as error:
+            raise ConnectionError(str(error)) from None
+
+    def exit_status(self) -> int:
+        """Of the command. Raises ConnectionLost."""
+        if not self._channel.status_event.wait(_STATUS_S) or (status := self._channel.recv_exit_status()) < 0:
+            raise ConnectionLost(f"{self._address} hung up")
+        return status
 
 
 def _send(channel: paramiko.Channel, content: bytes) -> None:

@@ -159,13 +159,14 @@ class OpenShiftCalls:
             raise error_for_response(got, what, changes=False)
         return WatchStream(got, what)
 
-    def exec_socket(self, pod: str, argv: Sequence[str], *, container: str = "") -> Channels:
+    def exec_socket(self, pod: str, argv: Sequence[str], *, container: str = "", tty: bool = False) -> Channels:
         """Runs a command in a pod: channels STDIN, STDOUT, STDERR, STATUS of sockets.py. Standard input has no end.
 
-        ``container``: needed where a pod has several, such as those that a service mesh adds.
+        ``container``: needed where a pod has several, such as those that a service mesh adds. ``tty``: on a
+        terminal, which has no STDERR, and which RESIZE gives its size.
         """
         query = [("command", word) for word in argv]
-        query += [("stdin", "true"), ("stdout", "true"), ("stderr", "true")]
+        query += [("stdin", "true"), ("stdout", "true"), ("tty", "true") if tty else ("stderr", "true")]
         query += [("container", container)] if container else []
         return self._channels(self.path_of("pods", pod, "exec"), query, f"run a command in pod {pod}")
 

@@ -7,6 +7,7 @@ Texts of scripts go through standard input too: arguments are a part of the URL,
 from __future__ import annotations
 
 import contextlib
+import json
 import threading
 import time
 import weakref
@@ -22,10 +23,11 @@ from burstd.domain.plugins.shell import (
     ConnectionLost,
     LineStream,
     NotListening,
+    TerminalSize,
     last_words,
 )
 from providers.openshift.client.calls import OpenShiftCalls
-from providers.openshift.client.websocket import STATUS, STDERR, STDIN, STDOUT, exit_code
+from providers.openshift.client.websocket import RESIZE, STATUS, STDERR, STDIN, STDOUT, exit_code
 from providers.openshift.pods.manifest import CONTAINER
 
 _CLOSING_S = 5.0
@@ -81,6 +83,22 @@ class PodShell(Closing):
         """Starts a command and talks with it line by line."""
         return PodTalk(self._exec(argv, argv[0]), self._pod)
 
+    def open_terminal(
+        self,
+        argv: Sequence[str],
+        size: TerminalSize,
+        *,
+        timeout_s: float = 30.0,  # noqa: ARG002 - the settings say it
+    ) -> PodTerminal:
+        """Starts a command on a terminal of its own."""
+        terminal = PodTerminal(self._exec(argv, argv[0], tty=True), self._pod)
+        try:
+            terminal.resize(size)
+        except OSError as error:
+            terminal.close()
+            raise ConnectionLost(f"pod {self._pod} hung up before it ran {argv[0]}: {error}") from None
+        return terminal
+
     def dial(self, port: int, timeout_s: float = 30.0) -> PodWire:
         """Connects to a TCP port of the pod. Checks first that a process listens: the API server accepts any port."""
         if port not in self._listening:
@@ -101,9 +119,9 @@ class PodShell(Closing):
         for one in list(self._open):
             one.close()
 
-    def _exec(self, argv: Sequence[str], name: str) -> _Socket:
+    def _exec(self, argv: Sequence[str], name: str, *, tty: bool = False) -> _Socket:
         try:
-            socket = self._calls.exec_socket(self._pod, argv, container=CONTAINER)
+            socket = self._calls.exec_socket(self._pod, argv, container=CONTAINER, tty=tty)
         except NotAllowed as error:
             # It would not be otherwise in a while, and each machine would be paid for until its time is over.
             raise NodeRefused(f"{name} may not be started in pod {self._pod}: {error}", cause=error.cause) from None
@@ -210,6 +228,54 @@ class PodWire:
 
     def shutdown_write(self) -> None:
         """Does nothing: the protocol has no half-close."""
+
+    def close(self) -> None:
+        """Closes the connection; may be repeated."""
+        self._socket.close()
+
+
+class PodTerminal:
+    """Implements ``burstd.domain.plugins.shell.RemoteTerminal``."""
+
+    def __init__(self, socket: _Socket, pod: str) -> None:
+        self._socket = socket
+        self._pod = pod
+        self._rest = b""
+        self._status: bytes | None = None
+
+    def recv(self, most: int) -> bytes:
+        """At most so many bytes; empty: the command has ended, or is lost. Raises OSError."""
+        while not self._rest:
+            try:
+                came = self._socket.receive(None if self._status is None else _CLOSING_S)
+            except TimeoutError:
+                came = None
+            if came is None:
+                return b""
+            channel, data = came
+            if channel == STATUS:
+                self._status = data
+            elif channel == STDOUT:
+                self._rest = data
+        found, self._rest = self._rest[:most], self._rest[most:]
+        return found
+
+    def sendall(self, data: bytes) -> None:
+        """Types this. Raises OSError."""
+        self._socket.send(STDIN, data)
+
+    def resize(self, size: TerminalSize) -> None:
+        """Raises OSError."""
+        self._socket.send(RESIZE, json.dumps({"Width": size.columns, "Height": size.rows}).encode())
+
+    def exit_status(self) -> int:
+        """Of the command. Raises ConnectionLost."""
+        try:
+            if self._status is not None:
+                return exit_code(self._status)
+        except ConnectionError as error:
+            raise ConnectionLost(f"pod {self._pod}: {error}") from None
+        raise ConnectionLost(f"pod {self._pod} hung up")
 
     def close(self) -> None:
         """Closes the connection; may be repeated."""

@@ -26,7 +26,7 @@ from urllib.parse import urlsplit
 if TYPE_CHECKING:
     from providers.openshift.client.access import KubeconfigAccess
 
-STDIN, STDOUT, STDERR, STATUS = 0, 1, 2, 3
+STDIN, STDOUT, STDERR, STATUS, RESIZE = 0, 1, 2, 3, 4
 """Channels of ``pods/exec``; STATUS is told once, as JSON of the kind Status, when the command has ended."""
 PROTOCOL = "v4.channel.k8s.io"
 _PIECE = 1 << 16
