@@ -74,8 +74,9 @@ class Terminal:
     """A command on a terminal of the head, which somebody types into and reads."""
 
     def __init__(self, site: Site, command: str, user: str = "ada") -> None:
+        words = ["sh", "-c", f"stty rows 33 cols 99; exec {command}"]
         self._process = site.cluster.head.popen(
-            [f"{PREFIX}/bin/python", "-c", _SPAWN, "sh", "-c", f"stty rows 33 cols 99; exec {command}"], user=user, cwd=f"/home/{user}",
+            [f"{PREFIX}/bin/python", "-c", _SPAWN, *words], user=user, cwd=f"/home/{user}",
             env={"PATH": f"{PREFIX}/bin:/usr/bin:/bin", "SHELL": "/bin/bash"}, stdin=subprocess.PIPE,
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         )  # fmt: skip

@@ -1,1 +1,1 @@
-"""Connections of users into their running jobs: ports and output."""
+"""Connections of users into their running jobs: ports, output and shells."""

@@ -33,6 +33,7 @@ from burstd.transfer.protocol import terminal as frames
 
 _TRIAL_S = 5.0
 """srun has started a step on the node by then, or the node cannot reach it."""
+_TRIAL_END_S = 2.0
 _CHUNK_BYTES = 1 << 14
 
 
@@ -107,16 +108,24 @@ def _srun_problem(job: str, node: str, owner: str) -> str:
         return "it is not installed here"
     if getpass.getuser() != owner:
         return f"the job is {owner}'s"
+    trial = subprocess.Popen(
+        [*_srun_words(job, node), "--quiet", "true"], env=_srun_environment(), stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, errors="replace",
+    )  # fmt: skip
     try:
-        trial = subprocess.run(
-            [*_srun_words(job, node), "--quiet", "true"], env=_srun_environment(), timeout=_TRIAL_S, check=False,
-            stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace",
-        )  # fmt: skip
+        _, error = trial.communicate(timeout=_TRIAL_S)
     except subprocess.TimeoutExpired:
+        # srun takes its step back at SIGTERM.
+        trial.terminate()
+        try:
+            trial.communicate(timeout=_TRIAL_END_S)
+        except subprocess.TimeoutExpired:
+            trial.kill()
+            trial.communicate()
         return f"no step began within {_TRIAL_S:.0f} s; {node} may not reach this host's ports"
     if trial.returncode == 0:
         return ""
-    said = trial.stderr.strip().splitlines()
+    said = error.strip().splitlines()
     return said[-1].removeprefix("srun: ").removeprefix("error: ") if said else f"exit status {trial.returncode}"
 
 

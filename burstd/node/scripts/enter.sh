@@ -46,7 +46,7 @@ exec ${drop:-} env -i PATH=/usr/local/bin:/usr/bin:/bin HOME="$home" USER="${acc
     SHELL="$shell" SLURM_JOB_ID="$job" sh -c '
     task=$1 term=$2
     shift 2
-    cd || cd /
+    cd 2>/dev/null || cd /
     if [ -n "$task" ]; then
         cd "/proc/$task/cwd" && cd "$(pwd -P)"
         eval "$(sed -z "s/'\''/&\\\\&&/g; s/^\([A-Za-z_][A-Za-z0-9_]*\)=\(.*\)$/export \1='\''\2'\''/; t; d" \

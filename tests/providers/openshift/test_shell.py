@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from burstd.domain.errors import CloudUnavailable, NodeRefused, NotAllowed
-from burstd.domain.plugins.shell import OUTPUT_BYTES, CommandTimedOut, ConnectionLost, NotListening
+from burstd.domain.plugins.shell import OUTPUT_BYTES, CommandTimedOut, ConnectionLost, NotListening, TerminalSize
 from providers.openshift.client.calls import OpenShiftCalls
 from providers.openshift.client.shell import PodShell
 from providers.openshift.client.websocket import STATUS, STDERR, STDIN, STDOUT
@@ -252,3 +252,24 @@ def test_a_port_that_was_shut_is_looked_at_again(pods: Pods, shell: PodShell) ->
         wire.recv(10)
     shell.dial(80)
     assert len(pods.asked) == 2
+
+
+def test_a_terminal_has_a_size_and_tells_the_commands_end(pods: Pods, shell: PodShell) -> None:
+    done = json.dumps({"status": "Failure", "details": {"causes": [{"reason": "ExitCode", "message": "7"}]}}).encode()
+    said = Said((STDOUT, b"a prompt"), (STATUS, done), (STDOUT, b"late"), None)
+    pods.make = lambda _: said
+    terminal = shell.open_terminal(["sh"], TerminalSize(33, 99))
+    terminal.sendall(b"typed")
+    assert said.sent == b'{"Width": 99, "Height": 33}typed'
+    assert [terminal.recv(5), terminal.recv(5), terminal.recv(5), terminal.recv(5)] == [b"a pro", b"mpt", b"late", b""]
+    assert terminal.exit_status() == 7
+    terminal.close()
+    assert said.closed
+
+
+def test_a_terminal_that_was_cut_off_has_no_status(pods: Pods, shell: PodShell) -> None:
+    pods.make = lambda _: Said((STDOUT, b"a"), None)
+    terminal = shell.open_terminal(["sh"], TerminalSize(33, 99))
+    assert [terminal.recv(5), terminal.recv(5)] == [b"a", b""]
+    with pytest.raises(ConnectionLost, match="pod n1 hung up"):
+        terminal.exit_status()
