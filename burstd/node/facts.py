@@ -196,11 +196,7 @@ def parse_facts(text: str, *, asked: float, answered: float) -> MachineFacts | N
         sshfs="sshfs" in said,
         fuse="fuse" in said,
         systemd="systemd" in said,
-        limits={
-            name: limit
-            for name, _, value in _words(said, "limit")
-            if (limit := NO_LIMIT if value in ("unlimited", "infinity") else _number(value)) is not None
-        },
+        limits=_limits(said),
         lang=one("lang"),
         locales=frozenset(said.get("locale", ())),
         timezone="UTC" if zone in _UTC else zone,
@@ -219,6 +215,16 @@ def _number(text: str) -> int | None:
 def _words(said: Mapping[str, Sequence[str]], key: str) -> list[tuple[str, str, str]]:
     """The first word and the rest of each value."""
     return [line.partition(" ") for line in said.get(key, ())]
+
+
+def _limits(said: Mapping[str, Sequence[str]]) -> dict[str, int]:
+    """The lowest value of each."""
+    found: dict[str, int] = {}
+    for name, _, value in _words(said, "limit"):
+        limit = NO_LIMIT if value in ("unlimited", "infinity") else _number(value)
+        if limit is not None:
+            found[name] = min(limit, found.get(name, limit))
+    return found
 
 
 def _user(line: str) -> tuple[str, UserIds | None] | None:

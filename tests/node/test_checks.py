@@ -185,6 +185,7 @@ cuda=12.2
 fuse=1
 limit=memlock unlimited
 limit=stack infinity
+limit=nofile 131072
 limit=nofile 4096
 limit=nproc many
 lang=en_US.UTF-8

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
@@ -14,6 +14,7 @@ import pytest
 from burstd.domain.claim import Cause, Claim, ClaimState
 from burstd.domain.cloud.offer import Offer
 from burstd.node.errors import SlurmdNotStarted
+from burstd.node.reference import Reference
 from burstd.node.ssh.host_keys import parse_console_host_keys
 from burstd.node.user_data import UserDataValues, render_user_data
 from burstd.node.validator import SlurmNodeValidator, ValidatorConfig
@@ -79,11 +80,20 @@ def test_units_start_what_is_started_by_hand_elsewhere(machines: Machines, machi
     assert machine.shows("munge", "ActiveState") == "active"
     assert machine.systemctl("is-enabled", "munge") == "enabled"
 
+    def limits() -> Mapping[str, int]:
+        said = machine.run(["sh", "-c", prover().reference_script()]).stdout
+        return Reference.from_answer("", 0.0, said).facts.limits
+
+    # What the unit promises before slurmd runs is what slurmd has, and so what jobs of the reference have.
+    promised = limits()
+    assert promised.keys() == {"memlock", "nofile", "stack", "nproc"}
+
     cluster.sh(f"scontrol update nodename=cl1 state=power_up && scontrol update nodename=cl1 nodeaddr={ADDRESS}")
     with pytest.raises(SlurmdNotStarted, match=r"slurmd does not start: .*no-such-option"):
         prover(replace(site, slurmd_options=("--no-such-option",))).start_slurmd(claim, pool)
     prover().start_slurmd(claim, pool)
     assert machine.shows("slurmd", "ActiveState") == "active"
+    assert limits() == promised
     pid = machine.shows("slurmd", "MainPID")
     prover().start_slurmd(claim, pool)
     assert machine.shows("slurmd", "MainPID") == pid

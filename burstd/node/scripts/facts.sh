@@ -41,14 +41,19 @@ case $zone in
 esac
 
 # What slurmd has, jobs get at most. Where it does not run yet: what systemd will give it, else what this shell has.
-if slurmd=$(pgrep -o -x slurmd 2>/dev/null) || ! [ -d /run/systemd/system ]; then
+limits() {
     awk '/^Max locked memory/ { print "limit=memlock", $(NF - 1) }
         /^Max open files/ { print "limit=nofile", $(NF - 1) }
         /^Max stack size/ { print "limit=stack", $(NF - 1) }
-        /^Max processes/ { print "limit=nproc", $(NF - 1) }' "/proc/${slurmd:-self}/limits"
+        /^Max processes/ { print "limit=nproc", $(NF - 1) }' "/proc/$1/limits"
+}
+if slurmd=$(pgrep -o -x slurmd 2>/dev/null) || ! [ -d /run/systemd/system ]; then
+    limits "${slurmd:-self}"
 else
     systemctl show slurmd -p LimitMEMLOCK -p LimitNOFILE -p LimitSTACK -p LimitNPROC 2>/dev/null |
         awk -F= '/^Limit/ { print "limit=" tolower(substr($1, 6)), $2 }'
+    # In a container systemd may lack CAP_SYS_RESOURCE and raise none: the lower value holds.
+    [ "$((0x$(awk '/^CapBnd:/ { print $2 }' /proc/1/status) >> 24 & 1))" = 1 ] || limits 1
 fi
 command -v slurmd >/dev/null && say slurmd "$(slurmd -V 2>&1)"
 command -v munged >/dev/null && command -v unmunge >/dev/null && say munge "$(munged -V 2>&1)"
