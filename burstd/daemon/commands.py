@@ -145,11 +145,6 @@ class CommandHandler:
         )
 
     def _set_reference(self, command: SetReference) -> CommandResult:
-        pools = self._reconciler.config.pools.values()
-        pool = next((pool.name for pool in pools if command.node in pool.slots), None)
-        if pool is not None:
-            text = f"{command.node} is a slot of pool {pool}: name a node of the site's own"
-            return CommandResult(text, done=False, changed=False)
         try:
             reference = Reference.from_answer(command.node, self._clock.now(), command.answer)
         except ValueError as error:

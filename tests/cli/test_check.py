@@ -6,15 +6,19 @@ import json
 import os
 import re
 import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from burstd.domain.command import ClearReference, SetReference
 from burstd.domain.errors import NodeNotReady
 from burstd.node.checks import CheckFailure
+from burstd.node.reference import Reference
 from burstd.share import share_path
 from tests.api.fake_backend import FakeBackend
+from tests.api.world import NOW
 from tests.reach import let_others_in
 
 from .conftest import NOBODY, Run, as_user
@@ -155,6 +159,63 @@ def test_a_slurm_that_does_not_answer(run: Run, tmp_path: Path) -> None:
     outcome = run("slurm-config", "--config", str(file))
     assert "PrivateData=cloud" in outcome.out
     assert "the lines for Slurm 22.05 (choose with --slurm), since slurmctld does not answer" in outcome.err
+
+
+SRUN = """#!/bin/sh
+[ "$1" = --nodelist=cn17 ] && [ "$2" = --partition=main ] || exit 1
+while [ "$1" != -c ]; do shift; done
+exec sh -c "$2"
+"""
+
+
+def test_a_node_of_the_site_becomes_the_reference(run: Run, tmp_path: Path, backend: FakeBackend) -> None:
+    file = slurm_that_says(tmp_path, "", "", "")
+    (tmp_path / "cn17").write_text("NodeName=cn17 Arch=x86_64 Partitions=main,long \n", encoding="utf-8")
+    (tmp_path / "srun").write_text(SRUN, encoding="utf-8")
+    (tmp_path / "srun").chmod(0o755)
+    outcome = run("node", "reference", "cn17", "--config", str(file))
+    assert (outcome.code, outcome.err) == (0, "")
+    [command] = backend.commands
+    assert isinstance(command, SetReference)
+    backend.validator.reference = Reference.from_answer("cn17", NOW - 60, command.answer)
+    assert backend.validator.reference.facts.kernel == os.uname().release
+    shown = run("node", "reference").out
+    assert re.search(r"^reference +cn17, seen 60 s ago$", shown, re.MULTILINE)
+    assert re.search(rf"^kernel +{os.uname().release}$", shown, re.MULTILINE)
+
+    backend.commands.clear()
+    script = run("node", "reference", "--script").out
+    said = subprocess.run(["sh"], input=script, capture_output=True, text=True, check=True).stdout
+    assert run("node", "reference", "cn18", "--file", "-", typed=said).code == 0
+    (tmp_path / "said").write_text(said, encoding="utf-8")
+    assert run("node", "reference", "--file", str(tmp_path / "said")).code == 0
+    assert run("node", "reference", "--clear").code == 0
+    me = command.by
+    assert backend.commands == [SetReference("cn18", said, me), SetReference("", said, me), ClearReference(me)]
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "says"),
+    [
+        (("gpu1",), 1, "gpu1 is a slot of pool gpu: name a node of the site's own."),
+        (("cn17",), 1, "Slurm refused 'srun --nodelist=cn17 --partition=main "),
+        (("cn17",), 1, "nodes are busy. Without Slurm: burstctl node reference --script | ssh cn17 sh | burstctl node"),
+        (("--file", "/none/here"), 2, "/none/here cannot be read: No such file or directory."),
+        (("--script", "--clear"), 2, "choose one: a NODE"),
+        (("--partition", "main"), 2, "choose one: a NODE"),
+    ],
+)
+def test_what_can_be_no_reference(
+    run: Run, tmp_path: Path, backend: FakeBackend, words: tuple[str, ...], code: int, says: str
+) -> None:
+    file = slurm_that_says(tmp_path, "", "", "")
+    (tmp_path / "cn17").write_text("NodeName=cn17 Arch=x86_64 Partitions=main,long \n", encoding="utf-8")
+    (tmp_path / "srun").write_text("#!/bin/sh\necho 'srun: error: Requested nodes are busy' >&2; exit 1\n", "utf-8")
+    (tmp_path / "srun").chmod(0o755)
+    outcome = run("node", "reference", *words, "--config", str(file))
+    assert (outcome.code, outcome.out) == (code, "")
+    assert says in " ".join(outcome.err.split())
+    assert backend.commands == []
 
 
 def staged_slurm(folder: Path, store: Path) -> Path:

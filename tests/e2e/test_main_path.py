@@ -50,6 +50,8 @@ def site(request: pytest.FixtureRequest) -> Iterator[Site]:
 def test_a_burst_from_sbatch_to_the_bill(site: Site, figure: Callable[[str], None]) -> None:
     whole = site.release == "bookworm"
     site.burstctl("node", "reference", "op1")
+    nobodys = site.burstctl("node", "reference", "op99", check=False)
+    assert (nobodys.returncode, "op99 not found" in nobodys.stderr) == (1, True), nobodys.stderr
     with pytest.raises(RuntimeError, match="Requested node configuration is not available"):
         site.submit("-p burst --gres=gpu:h100:1 -t5")
     cpu = site.submit("-p burst -c2 --mem=200 -t5", f"{SET_COMMENT % 'echo $SLURMD_NODENAME'}; sleep 1")

@@ -23,6 +23,7 @@ from burstd.api.answers.nodes import (
     SlurmNodeView,
 )
 from burstd.api.auth import Caller, visible_jobs_filter
+from burstd.api.backend import Backend
 from burstd.api.dependencies import (
     MAX_RECORDS,
     AdminDep,
@@ -99,9 +100,10 @@ class ReferenceRequest(RequestBody):
 
 
 @router.get("/reference")
-def get_reference(caller: AdminDep, backend: BackendDep) -> ReferenceView:
-    """The node that machines are compared with, and the script that looks at one."""
+def get_reference(caller: AdminDep, backend: BackendDep, node: ShortText = "") -> ReferenceView:
+    """The node that machines are compared with, and the script for ``node``; refused where that can be none."""
     del caller
+    _refuse_slot(node, backend)
     validator = backend.validator
     reference, script = validator.reference, validator.reference_script()
     if reference is None:
@@ -116,7 +118,15 @@ def get_reference(caller: AdminDep, backend: BackendDep) -> ReferenceView:
 @router.put("/reference")
 def put_reference(body: ReferenceRequest, caller: AdminDep, backend: BackendDep) -> CommandResultView:
     """Makes a node the reference."""
+    _refuse_slot(body.node, backend)
     return command_answer(backend, SetReference(body.node, body.answer, caller.actor))
+
+
+def _refuse_slot(node: str, backend: Backend) -> None:
+    pools = require_latest_loop(backend)[0].pools.values() if node else ()
+    pool = next((pool.name for pool in pools if node in pool.slots), None)
+    if pool is not None:
+        raise ApiError(409, f"{node} is a slot of pool {pool}: name a node of the site's own.")
 
 
 @router.delete("/reference")

@@ -137,7 +137,7 @@ def reference_node(
     if file:
         burstd.run_command("PUT", "/reference", {"node": node, "answer": _read_answer(burstd, file)})
         return
-    answer = burstd.get_json("/reference")
+    answer = burstd.get_json("/reference", {"node": node})
     if script:
         typer.echo(answer["script"], nl=False)
     elif node:
@@ -160,17 +160,17 @@ def _read_answer(burstd: ApiClient, file: str) -> str:
 def _facts_through_slurm(burstd: ApiClient, config: Path, node: str, partition: str, script: str) -> str:
     """What the script prints in a job step on the node."""
     from burstd.domain.errors import SchedulerRefused, SchedulerUnavailable
+    from burstd.slurm.commands.parsing import parse_records
     from burstd.slurm.commands.run import SlurmCommands
 
     slurm = read_settings(burstd, config).slurm
     commands = SlurmCommands(timeout_s=_SRUN_TIMEOUT_S, bin_dir=slurm.bin_dir, conf=slurm.conf)
     by_hand = f"burstctl node reference --script | ssh {node} sh | burstctl node reference {node} --file -"
     try:
-        partitions = commands("sinfo", "--noheader", "--nodes", node, "--format=%R").split()
-        if not partitions:
-            burstd.fail(ExitCode.NOT_FOUND, f"Slurm has no node {node!r}.")
+        found = parse_records(commands("scontrol", "--oneliner", "show", "node", node), "NodeName")
+        partition = partition or next(found, {}).get("Partitions", "").partition(",")[0]
         return commands(
-            "srun", f"--nodelist={node}", f"--partition={partition or partitions[0]}", "--nodes=1", "--ntasks=1",
+            "srun", f"--nodelist={node}", f"--partition={partition}", "--nodes=1", "--ntasks=1",
             f"--immediate={_NODE_BUSY_S}", "--time=2", "--mem=100", "--chdir=/", "--job-name=burstctl-reference",
             "--quiet", "sh", "-c", script,
         )  # fmt: skip
