@@ -83,7 +83,7 @@ class MountSite:
         """A node, with the claim whose machine it is."""
         files = [BoxFile("/root/.ssh/authorized_keys", self._public + "\n", 0o600)]
         box = self.lab.start(BoxSpec(name, address, [ensure_rootfs(self.release).path], files=files, disk_mib=512))
-        box.wait_booted()
+        box.wait(lambda b: b.booted and bool(parse_console_host_keys(b.console())), 60, "booted")
         keys = parse_console_host_keys(box.console())
         claim = claim_of(name, address)
         HostKeyFiles(self.config.host_keys_dir).save_keys(claim.id, HostKeys(HostKeyPolicy.CONSOLE, keys))

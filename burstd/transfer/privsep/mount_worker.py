@@ -2,7 +2,7 @@
 
 It serves one connection, as burstd.transfer.privsep.worker does. The first message says whose trees which, and the
 command of ssh; with it come two descriptors: one that it keeps open while the stream lasts (burstd holds a lock by it),
-and one that takes what ssh and sftp-server say. It starts two processes, joined by pipes, that end with each other:
+and one that takes what ssh says. It starts two processes, joined by pipes, that end with each other:
 
 - OpenSSH's sftp-server, for good as the user, who gains no privileges, in a mount namespace with a root of its own:
   the user's trees and, read-only, the libraries of sftp-server. Whoever speaks SFTP to it reaches nothing else.
@@ -110,18 +110,20 @@ def _start_stream(
     def serve_trees() -> list[str]:
         _change_root(trees, user, program)
         worker.take_rights(user)
-        # -u 0: modes are the job's. Its complaints are few, and about the other end.
+        # -u 0: modes are the job's.
         read_only = ["-R"] if all(tree.read_only for tree in trees) else []
-        return [program, "-e", "-l", "FATAL", "-u", "0", *read_only]
+        return [program, "-e", "-l", "QUIET", "-u", "0", *read_only]
 
     def reach_node() -> list[str]:
         worker.take_rights(caller)
         return list(ssh)
 
     environment = {"PATH": "/usr/bin:/bin:/usr/sbin:/sbin", "LANG": "C.UTF-8"}
-    children.append(_start(serve_trees, {0: from_node, 1: to_node, 2: said}, environment))
+    # Not burstd's ear for sftp-server, which is the user's: he could speak for the node.
+    nothing = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
+    children.append(_start(serve_trees, {0: from_node, 1: to_node, 2: nothing}, environment))
     children.append(_start(reach_node, {0: from_server, 1: to_server, 2: said}, environment))
-    for fd in (from_node, to_server, from_server, to_node):
+    for fd in (from_node, to_server, from_server, to_node, nothing):
         os.close(fd)
     # From here on the caller's, who may end it. sftp-server ends with its pipes.
     worker.take_rights(caller)
