@@ -109,7 +109,7 @@ class Bench:
                 [ensure_rootfs("bookworm").path],
                 binds=[BindMount(self.tree, read_only=False)],
                 files=[BoxFile("/root/.ssh/authorized_keys", public, 0o600)],
-            )  # fmt: skip
+            )
         )
         self.head.wait_booted()
 
