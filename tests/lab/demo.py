@@ -197,7 +197,7 @@ def play(story: DemoRun) -> None:
     story.submit("two whole nodes", "-p burst -N2 --exclusive --gres=gpu:4 -t5", "srun hostname; sleep 5")
     story.submit("onprem or burst", "-p onprem,burst -t5", "hostname; sleep 3")
     story.submit("cannot run", "-p burst --gres=gpu:h100:1 -t5", "hostname")
-    first = story.submit_file("with data", "-p burst -c1 --mem=100 -t5", demo_data.FILE)
+    first = story.submit_file("with data", "-p burst -c2 --mem=100 -t5", demo_data.FILE)
     explained = shown = again = False
     deadline = time.time() + PATIENCE_S
     while True:
@@ -215,7 +215,7 @@ def play(story: DemoRun) -> None:
             _show(story, "burstctl", "stage", "status", first)
         if not again and first in story.jobs and story.jobs[first].started:
             again = True
-            story.submit_file("the same data", "-p burst -c1 --mem=100 -t5", demo_data.FILE)
+            story.submit_file("the same data", "-p burst -c2 --mem=100 -t5", demo_data.FILE)
         jobs_done = len(story.jobs) >= JOBS and all(j.ended for j in story.jobs.values())
         if jobs_done and demo_data.over(story.site) and _no_machine(story.site):
             break

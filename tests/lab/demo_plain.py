@@ -15,8 +15,8 @@ FILE = "train.sh"
 SCRIPT = """\
 #!/bin/sh
 echo "$(id -un) in $(pwd) on $(hostname)"
-for step in 1 2 3 4; do
-  echo "step $step of 4"
+for step in 1 2 3 4 5 6; do
+  echo "step $step of 6"
   sleep 1
 done
 sort names.txt >result.txt
@@ -30,6 +30,7 @@ def prepare(site: Site) -> None:
         f"chmod 700 . && mkdir {FOLDER} && printf 'turing\\nnoether\\nhopper\\n' >{FOLDER}/names.txt", "ada"
     )
     site.write(f"/home/ada/{FOLDER}/{FILE}", SCRIPT)
+    site.cluster.sh(f"chown ada: /home/ada/{FOLDER}/{FILE}")
 
 
 class LiveOutput:
