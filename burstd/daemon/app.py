@@ -268,7 +268,7 @@ def _run(loaded: LoadedSettings, stack: ExitStack, components: DaemonComponents)
         Authorizer(settings.daemon.admin_group),
         {
             "port": PortService(backend, open_shell),
-            "log": LogService(backend, open_shell, read_facts),
+            "log": LogService(backend, open_shell, read_facts, components.mounts.shows_path),
             "shell": ShellService(backend, open_shell, read_facts),
         },
     )

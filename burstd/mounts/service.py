@@ -12,7 +12,7 @@ import structlog
 from burstd.domain.claim import Claim
 from burstd.domain.clock import Clock
 from burstd.domain.cloud.offer import Pool
-from burstd.domain.mounts import MountRule, MountsView
+from burstd.domain.mounts import MountRule, MountsView, contains, public_trees, user_trees
 from burstd.domain.snapshot import SlurmView, Unavailable
 from burstd.mounts.controller import MountController, Streams
 from burstd.runtime.workers import Workers
@@ -20,6 +20,7 @@ from burstd.settings import Settings
 from burstd.settings.mounts import MountSettings
 from burstd.slurm.hooks.prolog_client import HOOK, PARTITIONS
 from burstd.slurm.hooks.stage_server import StageCall, StageReply, StageServer, await_reply
+from burstd.transfer.privsep.errors import UserWorkerError, account
 
 log = structlog.get_logger(__name__)
 
@@ -70,6 +71,16 @@ class MountService:
     def view(self) -> MountsView:
         """How the mounts stand, as of the last step."""
         return self.controller.view()
+
+    def shows_path(self, claim: Claim, path: str, user: str) -> bool:
+        """Whether a path on the claim's node is the same file on the head, for a user. From any thread."""
+        try:
+            home = account(user).home
+        except UserWorkerError:
+            return False
+        rules, path = self._rules, os.path.normpath(path)
+        trees = (*user_trees(rules, claim.pool, user, home), *public_trees(rules, claim.pool))
+        return any(contains(tree.path, path) for tree in trees)
 
     def _publish_partitions(self) -> None:
         """Tells burstd-prolog which partitions have mounts: in the others no job waits for burstd."""

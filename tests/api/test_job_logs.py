@@ -44,6 +44,8 @@ class LocalNode:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.dead = 0
+        self.shown_trees: list[tuple[str, str]] = []
+        """Users and paths that are the same on the head."""
         self.facts = facts(folder)
         self.calls = 0
 
@@ -94,7 +96,9 @@ def node() -> Iterator[LocalNode]:
 
 @pytest.fixture
 def log_socket(socket_path: Path, backend: FakeBackend, node: LocalNode) -> Iterator[Path]:
-    service = LogService(backend, node.open_shell, node.read_facts)
+    service = LogService(
+        backend, node.open_shell, node.read_facts, lambda _, path, user: (user, path) in node.shown_trees
+    )
     server = JobConnectionServer(socket_path, backend, Authorizer(""), {"log": service}, check_interval_s=0.05)
     server.start()
     yield socket_path
@@ -256,6 +260,14 @@ def test_where_the_file_is(read_log: LogCall, node: LocalNode, changes: dict[str
     reading = read_log(stream="stderr")
     assert reading.next()["ok"]
     assert reading.next() == filled(answer)
+
+
+def test_a_file_that_the_head_has_as_well_is_read_there(read_log: LogCall, node: LocalNode) -> None:
+    node.shown_trees = [(USER, str(node.output))]
+    reading = read_log()
+    assert reading.next()["ok"]
+    assert reading.next() == {"file": str(node.output), "note": ""}
+    assert node.calls == 0
 
 
 def test_an_ended_job_has_its_file_on_the_head_and_an_interactive_one_has_none(

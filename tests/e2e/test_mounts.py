@@ -75,6 +75,7 @@ def test_a_plain_script(site: Site) -> None:
     assert lines[3:5] == ["input", "tool 1.0"]
     assert "Read-only file system" in lines[5]
     assert "end" not in lines
+    assert site.burstctl("job", "logs", number, user="ada").stdout.splitlines() == lines
     # Another user's job beside it, in a folder of his own.
     other = sbatch(site, "pwd; cat /home/ada/project/input.txt", f"{WORDS} -w {node}", "bob")
     site.wait_job(other, ("FAILED",))

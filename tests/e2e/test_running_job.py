@@ -15,7 +15,7 @@ import pytest
 from burstd.cli.session import ExitCode
 from tests.e2e.conftest import SETTINGS
 from tests.e2e.conftest import SOLO as SOLO_POOL
-from tests.e2e.sites import queue, site_up
+from tests.e2e.sites import MISSED_SOON, queue, site_up
 from tests.lab.programs import PREFIX
 from tests.lab.site import Site
 
@@ -117,7 +117,8 @@ def any_site(request: pytest.FixtureRequest) -> Iterator[Site]:
     if request.param == "bookworm":
         yield request.getfixturevalue("whole_site")
         return
-    with site_up(request.param, pools=[SOLO_POOL], settings=SETTINGS) as up:
+    ports = "SrunPortRange=61001-61100"
+    with site_up(request.param, pools=[SOLO_POOL], settings=SETTINGS, extra_conf=f"{MISSED_SOON}\n{ports}") as up:
         yield up
 
 
@@ -148,6 +149,24 @@ def test_salloc_srun_and_shells_behave_as_on_premises(any_site: Site) -> None:
         shell.expect("on-solo1 33 99 in-")
         shell.type("exit 5")
         assert shell.close() == 5, shell.shown
+
+
+def test_where_srun_is_not_reached_burstd_enters_the_node(any_site: Site) -> None:
+    site = any_site
+    if site.release == "bookworm":
+        pytest.skip("the shared site is left as it is")
+    job = site.submit(SOLO, "sleep 300")
+    site.wait_job(job, ["RUNNING"])
+    # As a firewall does: the node reaches slurmctld, and not srun's ports.
+    (node,) = site.cloud.instances()
+    enter = "ssh -i /var/lib/burstd/ssh_key -o BatchMode=yes -o StrictHostKeyChecking=no"
+    rule = "ip rule add to 10.77.0.2 ipproto tcp dport 61001-61100 blackhole"
+    site.cluster.sh(f"{enter} root@{node.address} {rule}")
+    told = site.burstctl("job", "shell", job, "--", "id", "-un", user="ada", check=False)
+    assert (told.returncode, told.stdout) == (0, "ada\n")
+    assert "no step began within 5 s; solo1 may not reach this host's ports" in told.stderr
+    steps = f"squeue -hs -j {job} -o %i"
+    site.wait(lambda: site.cluster.sh(steps) == f"{job}.batch\n", 60, "the step that was tried is gone")
 
 
 def test_a_shell_in_a_batch_job_is_its_owners_and_ends_with_it(site: Site) -> None:

@@ -99,6 +99,25 @@ def ends_partial(site: Site, job: str, state: str) -> None:
     assert "did not end well" in site.cluster.sh(f"cat results/burst-{job}.PARTIAL", "ada")
 
 
+def test_a_staged_job_is_watched_and_entered(site: Site) -> None:
+    job = submit(site, "echo begun; until [ -e go ]; do sleep 0.2; done; echo ended")
+
+    def logs(user: str = "ada") -> str:
+        return site.burstctl("job", "logs", job, user=user, check=False).stdout
+
+    site.wait(lambda: logs() == "begun\n", 60, "it has begun to write")
+    assert logs("bob") == ""
+    enter = site.burstctl("job", "shell", "--via", "node", job, "--", "sh", "-c", "cat $BURST_IN/set/a.txt", user="ada")
+    assert enter.stdout == "hello\n"
+    assert site.burstctl("job", "shell", job, "id", user="bob", check=False).stdout == ""
+    site.burstctl(
+        "job", "shell", job, "--", "sh", "-c", f"touch /proc/$(pgrep -of job0*{job}/slurm_script)/cwd/go", user="ada"
+    )
+    wait_over(site, job)
+    wait_all_gone(site)
+    assert logs() == "begun\nended\n", "it is home"
+
+
 def test_the_main_path(site: Site) -> None:
     """The allocation comes after the data; the output comes home with its owner, modes, times and links."""
     run = 'cd "$BURST_OUT"; hostname > where; chmod 750 where; touch -d @1700000000 where; ln -s where link; echo said'
