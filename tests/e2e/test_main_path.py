@@ -110,13 +110,11 @@ def _the_site_changes(site: Site) -> None:
     assert checked.returncode == 1
     difference = f"{SENTINEL} with checksum {expected}"
     assert f"{node}: sentinels: wanted {difference}, found checksum {found}" in " ".join(checked.stdout.split())
-    site.cluster.sh(f"scancel {runs}")
-    wait_all_gone(site)
     waits = site.submit("-p burst -c2 --mem=200 -t5", "true")
     said = f"sentinels: checksum {found} where {difference} is expected."
     refused = f"claims that were refused: {said}"
     site.wait(lambda: any(said in e["reason"] for e in events(site, "claim:") if e["new"] == "failed"), 30, refused)
-    site.cluster.sh(f"scancel {waits}")
+    site.cluster.sh(f"scancel {runs} {waits}")
     assert [e["new"] for e in events(site, "reference")] == ["op1", "op1"]
 
 
