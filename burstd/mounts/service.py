@@ -82,6 +82,15 @@ class MountService:
         trees = (*user_trees(rules, claim.pool, user, home), *public_trees(rules, claim.pool))
         return any(contains(tree.path, path) for tree in trees)
 
+    def alarms(self) -> list[str]:
+        """What needs a person."""
+        refusals = self.controller.view().refusals
+        first = next(iter(refusals), None)
+        if first is None:
+            return []
+        more = f" ({len(refusals)} jobs in all)" if len(refusals) > 1 else ""
+        return [f"job {first} cannot start: {refusals[first]}{more}"]
+
     def _publish_partitions(self) -> None:
         """Tells burstd-prolog which partitions have mounts: in the others no job waits for burstd."""
         partitions = {

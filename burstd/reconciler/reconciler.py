@@ -86,6 +86,10 @@ class MountSubsystem(Protocol):
         """How the mounts stand."""
         ...
 
+    def alarms(self) -> Sequence[str]:
+        """What needs a person."""
+        ...
+
 
 class _JobOwners:
     """Whose job a subject is. Few are asked for in most loops."""
@@ -206,6 +210,7 @@ class Reconciler:
         failed = [alarm for alarm in (doubt_alarm(snapshot), clock, self.head_clock.why_wrong()) if alarm]
         failed += [*self._context.quarantine.alarms(), *result.alarms]
         failed += self._staging.alarms() if self._staging is not None else []
+        failed += self._mounts.alarms() if self._mounts is not None else []
         failed += self._notice_poller.alarms()
         failed += self._image_poller.alarms()
         failed += self._context.validator.alarms()

@@ -149,6 +149,7 @@ def test_a_home_that_cannot_be_mounted_is_explained(site: Site) -> None:
         site.wait(lambda: "Restarts=1" in site.cluster.sh(f"scontrol show job {number}"), 60, "its start is refused")
         said = " ".join(site.burstctl("explain", number).stdout.split())
         assert "its trees could not be mounted on" in said
+        assert f"job {number} cannot start" in " ".join(site.burstctl("status").stdout.split())
         assert "no sftp-server on the head: install OpenSSH's" in said
     finally:
         site.cluster.sh("chmod 755 /usr/lib/openssh/sftp-server")

@@ -6,7 +6,7 @@ job when it ends with 0. With another status a batch job is requeued, and may st
 end. A site with a program of its own there calls burstd-prolog from it and ends with its status.
 
 Partitions without burstd's mounts never wait for burstd: the spool names those that have some. In these it waits for a
-burstd that is away, LIMIT_S at most.
+burstd that is away, LIMIT_S at most. Where the spool cannot be read no job waits, for all jobs of the site come here.
 
 Socket and spool are looked up in the environment (BURSTD_PROLOG_SOCKET, BURSTD_PROLOG_SPOOL), then in
 /etc/burstd/prolog.conf (lines ``socket=PATH``, ``spool=PATH``), then the defaults below.
@@ -46,11 +46,15 @@ def socket_and_spool(environment: "os._Environ[str] | dict[str, str]", file: str
 
 
 def partition_has_mounts(spool: str, partition: str) -> bool:
-    """Whether burstd mounts anything on nodes of this partition. Raises OSError where the spool cannot be read."""
+    """Whether burstd mounts anything on nodes of this partition."""
+    path = os.path.join(spool, PARTITIONS)  # noqa: PTH118
     try:
-        with open(os.path.join(spool, PARTITIONS), encoding="utf-8") as file:  # noqa: PTH118, PTH123
+        with open(path, encoding="utf-8") as file:  # noqa: PTH123
             return partition in file.read().splitlines()
     except FileNotFoundError:
+        return False
+    except (OSError, ValueError) as error:
+        sys.stderr.write(f"burstd-prolog: {path} cannot be read, so jobs start without their trees: {error}\n")
         return False
 
 
@@ -78,7 +82,7 @@ def main() -> int:
         if not partition_has_mounts(spool, os.environ.get("SLURM_JOB_PARTITION", "")):
             return 0
         line = encode_call(os.environ)
-    except (OSError, KeyError, ValueError) as error:
+    except (KeyError, ValueError) as error:
         sys.stderr.write(f"burstd-prolog: {error!r}; slurmctld runs it as PrologSlurmctld\n")
         return 1
     signal.alarm(LIMIT_S)
