@@ -10,6 +10,10 @@
 local client = ""
 local folders = { "/opt/burstd/bin", "/usr/bin", "/usr/local/bin" }
 
+-- Partitions whose nodes do not reach ports of the hosts where users call srun (a firewall, NAT): { "burst" }. Whoever
+-- calls srun or salloc there is told what to do instead.
+local unreached = {}
+
 local function quoted(text)
   return "'" .. string.gsub(tostring(text), "'", "'\\''") .. "'"
 end
@@ -37,7 +41,22 @@ local function directives(job)
   return nil
 end
 
+-- A job without a script is srun's or salloc's.
+local function tell_interactive(job)
+  for _, name in ipairs(job.script and {} or unreached) do
+    if string.find("," .. (job.partition or "") .. ",", "," .. name .. ",", 1, true) then
+      slurm.log_user(
+        "srun does not work on the nodes of partition %s, which do not reach this host: submit 'sbatch -p %s --wrap "
+          .. "\"sleep 4h\"' with your options, then enter the job with 'burstctl job shell JOB'",
+        name,
+        name
+      )
+    end
+  end
+end
+
 local function check(job, submit_uid)
+  tell_interactive(job)
   local text = directives(job)
   if not text then
     return slurm.SUCCESS

@@ -283,3 +283,19 @@ def test_a_requeued_job_brings_its_output_home_first(rig: StageRig) -> None:
         "setup",
         "data_in",
     ]
+
+
+def test_whoever_calls_srun_where_it_cannot_work_is_told(rig: StageRig) -> None:
+    file = rig.cluster.head.path("/etc/slurm/job_submit.lua")
+    if not file.exists():
+        pytest.skip("the plug-in is for 22.05")
+    before = file.read_text(encoding="utf-8")
+    tell, told = "srun -p onprem -t1 true 2>&1", "srun does not work on the nodes of partition onprem"
+    assert rig.cluster.sh(tell, "ada") == ""
+    file.write_text(before.replace("local unreached = {}", 'local unreached = { "burst", "onprem" }'), encoding="utf-8")
+    try:
+        rig.cluster.wait(lambda: told in rig.cluster.sh(tell, "ada"), 20, "slurmctld has read the plug-in again")
+        assert told in rig.cluster.sh("salloc -p onprem -t1 true 2>&1", "ada")
+        assert told not in rig.cluster.sh("sbatch -p onprem -t1 --wrap true 2>&1", "ada")
+    finally:
+        file.write_text(before, encoding="utf-8")
