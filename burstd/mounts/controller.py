@@ -116,7 +116,8 @@ class MountController:
         alive, ended = self._streams.alive(), self._streams.ended()
         for job_id in list(self._prologs):
             self._advance_prolog(job_id, claim_by_slot, alive)
-        live = {claim.id: claim for claim in claims if claim.state is not ClaimState.GONE}
+        reachable = {claim.id: claim for claim in claim_by_slot.values()}
+        live = {claim.id for claim in claims if claim.state is not ClaimState.GONE}
         lost: set[StreamKey] = set()
         if isinstance(slurm, SlurmView):
             lost = set(self._used(ended, users_of_nodes(slurm.jobs, claim_by_slot, started=True), claim_by_slot))
@@ -125,7 +126,7 @@ class MountController:
             for key in {*(alive.keys() - wanted), *(ended - lost)}:
                 # A job that has just got its node may be missing in what Slurm showed before.
                 if self._started_at.get(key, self._began) < slurm.read_at:
-                    self._stop(key, live.get(key[0]))
+                    self._stop(key, reachable.get(key[0]))
             shown = {job.id for job in slurm.jobs}
             self._refusals = {job: text for job, text in self._refusals.items() if job in shown}
         else:
