@@ -107,6 +107,7 @@ def site(settings: Settings) -> ValidatorConfig:
         sentinels=node.sentinels,
         modules=node.modules,
         skip_checks=frozenset(node.skip_checks),
+        pool_sentinels={pool: paths for pool in settings.pools if (paths := settings.mounts.sentinels(pool))},
         mount_pools=frozenset(
             pool for pool in settings.pools if any(rule.is_shown_in(pool) for rule in settings.mounts.rules())
         ),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
@@ -29,9 +29,13 @@ class MountTreeSettings(Section):
     """``[mounts.trees.NAME]``: one tree."""
 
     path: Annotated[str, AfterValidator(_tree_path)]
+    kind: Literal["sshfs", "cvmfs"] = "sshfs"
+    """``cvmfs``: the image has it, and burstd only reads a directory of each repository."""
     read_only: bool = False
     public: bool = False
     pools: tuple[str, ...] = ()
+    repositories: tuple[Annotated[str, Field(min_length=1, pattern=r"^[A-Za-z0-9.-]+$")], ...] = ()
+    """Of CVMFS: names of directories in ``path`` that a machine must be able to read."""
 
     @model_validator(mode="after")
     def _public_is_read_only(self) -> Self:
@@ -39,6 +43,8 @@ class MountTreeSettings(Section):
             raise ValueError("a public tree is served as nobody, who must not write: add read_only = true")
         if self.public and any(placeholder in self.path for placeholder in PLACEHOLDERS):
             raise ValueError("a public tree has the same path for everybody: leave {user} and {home} out")
+        if (self.kind == "cvmfs") != bool(self.repositories):
+            raise ValueError('repositories go with kind = "cvmfs", which needs one at least')
         return self
 
 
@@ -61,5 +67,16 @@ class MountSettings(Section):
     def rules(self) -> tuple[MountRule, ...]:
         """As the rest of burstd has them."""
         return tuple(
-            MountRule(name, tree.path, tree.read_only, tree.public, tree.pools) for name, tree in self.trees.items()
+            MountRule(name, tree.path, tree.read_only, tree.public, tree.pools)
+            for name, tree in self.trees.items()
+            if tree.kind == "sshfs"
+        )
+
+    def sentinels(self, pool: str) -> tuple[str, ...]:
+        """Directories that a machine of this pool must be able to read."""
+        return tuple(
+            f"{tree.path}/{repository}"
+            for tree in self.trees.values()
+            if not tree.pools or pool in tree.pools
+            for repository in tree.repositories
         )

@@ -44,6 +44,10 @@ class AssembledDaemon:
     def staging(self) -> Any:
         return self.components.staging
 
+    @property
+    def streams(self) -> Any:
+        return self.components.mounts._context.streams
+
     def user_data(self) -> str:
         return str(self.components.reconciler._executor._context.user_data(self.pool, "sky"))
 
@@ -202,6 +206,14 @@ TABLE: dict[str, tuple[str, str, object, ReadValue]] = {
         '{maps={versions={v1="/b"}, latest="v1"}}',
         ("/b", "/b"),
         dataset,
+    ),
+    "mounts.line_timeout_s": ("300", "60", 60.0, lambda d: d.streams._line_timeout_s()),
+    "mounts.sftp_server": ('"/a/sftp"', '"/b/sftp"', Path("/b/sftp"), lambda d: d.streams._sftp_server()),
+    "mounts.trees": (
+        '{home={path="/home/{user}"}}',
+        '{work={path="/work"}}',
+        ("/work", frozenset({"gpu"}), True),
+        lambda d: (d.components.mounts._rules[0].path, site("mount_pools")(d), d.pool.exclusive_user),
     ),
 }
 OF_FILE = {"slurm.programs", "slurm.keep_partitions", "slurm.resume_timeout_s", "slurm.suspend_timeout_s",

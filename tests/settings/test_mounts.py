@@ -22,7 +22,9 @@ HEAD = 'cluster = "x"\n'
         ("path = '/work/{home}'", "{home} is an absolute path: it must stand at the beginning"),
         ("path = '/sw'\npublic = true", "a public tree is served as nobody, who must not write: add read_only = true"),
         ("path = '/w/{user}'\npublic = true\nread_only = true", "a public tree has the same path for everybody"),
-        ("path = '/a'\nkind = 'nfs'", "mounts.trees.t.kind: there is no such key"),
+        ("path = '/a'\nkind = 'nfs'", "mounts.trees.t.kind: must be 'sshfs' or 'cvmfs', not 'nfs'"),
+        ("path = '/cvmfs'\nkind = 'cvmfs'", 'repositories go with kind = "cvmfs", which needs one at least'),
+        ("path = '/a'\nrepositories = ['x']", 'repositories go with kind = "cvmfs"'),
         (
             "path = '/home'\n[mounts.trees.own]\npath = '/home/{user}'",
             "mounts.trees: the trees /home and /home/user lie within each other: name the outer one only",
@@ -51,3 +53,11 @@ def test_each_user_gets_the_trees_of_his_pool() -> None:
     assert [rule.exclusive_user for rule in rules] == [False, False, True, False]
     one = MountRule("t", "/t", pools=("gpu",))
     assert (one.is_shown_in("gpu"), one.is_shown_in("cpu")) == (True, False)
+
+
+def test_cvmfs_is_read_and_not_mounted() -> None:
+    mounts = parse_settings(
+        HEAD + "[mounts.trees.eessi]\npath = '/cvmfs'\nkind = 'cvmfs'\nrepositories = ['software.eessi.io']\n"
+    ).mounts
+    assert mounts.rules() == ()
+    assert mounts.sentinels("gpu") == ("/cvmfs/software.eessi.io",)
