@@ -27,7 +27,7 @@ from typing import Any
 import structlog
 
 from burstd.domain.claim import Claim
-from burstd.domain.errors import NodeNotReady, NodeRefused
+from burstd.domain.errors import BurstdError, NodeNotReady, NodeRefused
 from burstd.domain.mounts import MountedTree, check_trees
 from burstd.domain.plugins.shell import Shell, last_words
 from burstd.node.errors import HeadNotReady, HostKeyUnknown, NotReachable
@@ -117,13 +117,16 @@ class MountStreams:
         """
         name = f"{claim_id}.{uid}"
         with self._exclusively(name):
-            if claim is not None:
-                self._unmount(claim, uid)
-            self._end(self._folder / name)
+            try:
+                if claim is not None:
+                    self._unmount(claim, uid)
+            finally:
+                self._end(self._folder / name)
 
     def alive(self) -> Mapping[tuple[str, int], tuple[MountedTree, ...]]:
         """The streams that last, by claim id and uid."""
-        self._children = [child for child in self._children if child.poll() is None]
+        with self._changed:
+            self._children = [child for child in self._children if child.poll() is None]
         return {key: trees for key, path in self._records() if (trees := _read_record(path)) is not None}
 
     def ended(self) -> frozenset[tuple[str, int]]:
@@ -251,7 +254,8 @@ class MountStreams:
             if saying >= 0:
                 os.close(saying)
             if child is not None:
-                self._children.append(child)
+                with self._changed:
+                    self._children.append(child)
 
     def _unmount(self, claim: Claim, uid: int) -> None:
         try:
@@ -259,7 +263,7 @@ class MountStreams:
                 done = shell.script(self._script, "unmount", str(uid), timeout_s=_UNMOUNT_TIMEOUT_S)
             if done.rc != 0:
                 log.warning("trees are not unmounted on the node", slot=claim.slot, uid=uid, error=done.last_line)
-        except (NodeNotReady, NodeRefused) as error:
+        except BurstdError as error:
             log.info("node does not unmount trees", slot=claim.slot, uid=uid, error=str(error))
 
     def _end(self, path: Path) -> None:

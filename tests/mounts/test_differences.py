@@ -136,6 +136,23 @@ def test_a_lock_is_not_seen_by_another_node(site: MountSite, node: tuple[Box, Cl
         other.stop()
 
 
+def test_what_is_mounted_at_home_later_on_appears(site: MountSite, node: tuple[Box, Claim]) -> None:
+    box, claim = node
+    top = site.trees / "automounted"
+    top.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "tmpfs", str(top)], check=True)
+    try:
+        subprocess.run(["mount", "--make-shared", str(top)], check=True)
+        (top / "later").mkdir()
+        site.streams.start(claim, BOB, [MountedTree(str(top), read_only=True)])
+        subprocess.run(["mount", "-t", "tmpfs", "tmpfs", str(top / "later")], check=True)
+        (top / "later" / "file").write_text("x")
+        assert in_node(box, BOB, f"cat {top}/later/file").stdout == "x"
+        site.streams.stop(claim, claim.id, BOB.uid)
+    finally:
+        subprocess.run(["umount", "-l", str(top)], check=True)
+
+
 def test_a_full_home(site: MountSite, node: tuple[Box, Claim]) -> None:
     """SFTP has no word for it: EIO, where it would be ENOSPC or EDQUOT at home."""
     box, claim = node

@@ -10,7 +10,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -392,6 +393,29 @@ def test_what_cannot_be_mounted_is_named(site: MountSite, node: Node) -> None:
         site.streams.start(claim, ADA, [site.tree(BOB)])
     assert "No such file or directory" in refused(site, claim, MountedTree(f"{site.trees}/none", read_only=True))
     assert "needs an absolute path" in refused(site, claim, MountedTree("srv", read_only=True))
+
+
+def test_nobody_below_the_least_uid_is_served(site: MountSite, node: Node) -> None:
+    for uid in (0, 999):
+        with pytest.raises(UserWorkerError, match=f"uid {uid} is below 1000"):
+            site.streams.start(node[1], replace(ADA, uid=uid), [site.tree(ADA)])
+
+
+@pytest.mark.parametrize("says", ["yes >&2", "yes | tr -d '\\n' >&2", "echo mounted >&2; exec sleep 600"])
+def test_a_node_that_talks_nonsense_harms_nobody(site: MountSite, node: Node, says: str) -> None:
+    box, claim = node
+    box.run(["mv", "/usr/bin/sshfs", "/usr/bin/sshfs.real"])
+    try:
+        box.path("/usr/bin/sshfs").write_text(f"#!/bin/sh\n[ $1 != -h ] || exit 0\n{says}\n")
+        box.path("/usr/bin/sshfs").chmod(0o755)
+        before = time.monotonic()
+        with nullcontext() if "mounted" in says else pytest.raises(NodeNotReady, match="^.{1,1500}$"):
+            site.streams.start(claim, ADA, [site.tree(ADA)])
+        assert time.monotonic() - before < 20
+        site.streams.stop(claim, claim.id, ADA.uid)
+        assert not processes(site)
+    finally:
+        in_node(box, None, "mv /usr/bin/sshfs.real /usr/bin/sshfs; pkill -x yes; pkill -x sleep", check=False)
 
 
 def test_a_machine_that_is_another_gets_nothing(site: MountSite, node: Node) -> None:

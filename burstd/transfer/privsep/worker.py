@@ -149,7 +149,7 @@ def worker_user(hello: WorkerRequest, min_uid: int, *, accounts: bool) -> Worker
         groups = os.getgrouplist(entry.pw_name, gid)
         grp.getgrgid(gid)
     if uid < min_uid:
-        raise PermissionError(errno.EPERM, f"uid {uid} is below {min_uid}: data of system accounts is not staged")
+        raise PermissionError(errno.EPERM, f"uid {uid} is below {min_uid}: burstd does not act as a system account")
     return WorkerUser(uid, gid, groups, home)
 
 
