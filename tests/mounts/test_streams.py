@@ -409,7 +409,7 @@ def test_a_node_that_talks_nonsense_harms_nobody(site: MountSite, node: Node, sa
         box.path("/usr/bin/sshfs").write_text(f"#!/bin/sh\n[ $1 != -h ] || exit 0\n{says}\n")
         box.path("/usr/bin/sshfs").chmod(0o755)
         before = time.monotonic()
-        with nullcontext() if "mounted" in says else pytest.raises(NodeNotReady, match="^.{1,1500}$"):
+        with nullcontext() if "mounted" in says else pytest.raises(NodeNotReady, match=r"^.{1,1500}$"):
             site.streams.start(claim, ADA, [site.tree(ADA)])
         assert time.monotonic() - before < 20
         site.streams.stop(claim, claim.id, ADA.uid)
