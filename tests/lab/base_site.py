@@ -47,6 +47,7 @@ class BaseSite(ABC):
         release: str = "bookworm",
         *,
         pools: Sequence[Pool],
+        users: Mapping[str, int] = USERS,
         settings: str = "",
         comments: bool = False,
         daemon: Mapping[str, object] | None = None,
@@ -62,6 +63,7 @@ class BaseSite(ABC):
         self._shared = shared
         self._storage: SshStore | None = None
         self.pools = tuple(pools)
+        self.users = users
         self._settings = settings
         self._comments = comments
         self._daemon = {"tick_s": 2.0, "poll_s": 1.0, "cloud_poll_s": 3.0, "orphan_grace_s": 10.0, **(daemon or {})}
@@ -89,11 +91,12 @@ class BaseSite(ABC):
         wheel = programs.wheel()
         self._progress("installing what burstd needs")
         needs = programs.needs(rootfs)
-        image = programs.site_image(rootfs)
+        image = programs.site_image(rootfs, self.users)
         shared = _shared_binds(self._shared) if self._shared else ()
         self.cluster = Cluster(
             self.release,
             pools=self.pools,
+            users=self.users,
             head_layers=[needs],
             head_binds=[BindMount(wheel, f"/opt/{wheel.name}"), *shared],
             onprem_binds=shared,

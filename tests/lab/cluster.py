@@ -13,7 +13,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -46,6 +46,7 @@ class Cluster:
         *,
         state: Path | None = None,
         pools: Sequence[Pool] = (),
+        users: Mapping[str, int] = slurm_files.USERS,
         onprem: int = 2,
         head_layers: Sequence[Path] = (),
         head_binds: Sequence[BindMount] = (),
@@ -62,6 +63,7 @@ class Cluster:
         self.onprem = [(f"op{i}", f"10.77.0.{10 + i}") for i in range(1, onprem + 1)]
         self.state = state or Path(tempfile.mkdtemp(prefix="burstd-cluster-"))
         self.lab = Lab.open(self.state) or Lab(self.state, LabNetwork(f"c{secrets.token_hex(4)}"))
+        self._prepare = slurm_files.prepare(users)
         self._head_layers = tuple(head_layers)
         self._head_binds = tuple(head_binds)
         self._onprem_binds = tuple(onprem_binds)
@@ -108,7 +110,7 @@ class Cluster:
         (self.state / "munge.key").touch(mode=0o600)
         (self.state / "munge.key").write_bytes(key)
         # slurmctld switches power saving off for good where ResumeProgram is not there when it starts.
-        services = [slurm_files.prepare(), slurm_files.MUNGED, *self._head_setup, ["slurmctld"]]
+        services = [self._prepare, slurm_files.MUNGED, *self._head_setup, ["slurmctld"]]
         self.lab.start(
             BoxSpec(
                 "head",
@@ -182,7 +184,7 @@ class Cluster:
 
     def boot_machine(self, name: str, address: str, gpus: int = 0, binds: Sequence[BindMount] = ()) -> Box:
         """Starts a box that is ready for slurmd: the cluster's users and munge key, a name for the head."""
-        services = [slurm_files.prepare(), slurm_files.MUNGED]
+        services = [self._prepare, slurm_files.MUNGED]
         spec = BoxSpec(
             name, address, [self.rootfs.path], gpus=gpus, services=services, files=self._common_files(), ssh=False,
             binds=list(binds),

@@ -6,7 +6,7 @@ import hashlib
 import subprocess
 import sys
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from providers.sandbox.boxes.images.layer import ensure_layer
@@ -66,7 +66,7 @@ rm -rf /tmp/* /root/.cache
     return ensure_layer(rootfs, script, ["sh", "-c", script], progress=progress)
 
 
-def site_image(rootfs: Rootfs, progress: Callable[[str], None] = lambda _step: None) -> Path:
+def site_image(rootfs: Rootfs, users: Mapping[str, int] = slurm_files.USERS) -> Path:
     """What a site adds to a plain Debian before it calls it a node image: its users, and folders for Slurm."""
-    script = slurm_files.prepare()
-    return ensure_layer(rootfs, " ".join(script), script, progress=progress)
+    script = slurm_files.prepare(users)
+    return ensure_layer(rootfs, " ".join(script), script)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from burstd.domain.cloud.offer import Pool
 from burstd.domain.slurm.shape import Gres, Shape
@@ -87,14 +87,14 @@ def hosts(addresses: Sequence[tuple[str, str]]) -> str:
     return "127.0.0.1 localhost\n" + "".join(f"{address} {name}\n" for name, address in addresses)
 
 
-def prepare() -> list[str]:
-    """Users and folders that packages or an administrator would have made."""
-    users = "; ".join(f"useradd -m -s /bin/bash -u {uid} {name}" for name, uid in USERS.items())
+def prepare(users: Mapping[str, int] = USERS) -> list[str]:
+    """Users (name to uid) and folders that packages or an administrator would have made."""
+    accounts = "; ".join(f"useradd -m -s /bin/bash -u {uid} {name}" for name, uid in users.items())
     folders = "mkdir -p /run/munge /run/slurmctld /var/log/slurm /var/lib/slurm/slurmd /var/lib/slurm/slurmctld"
     folders += " /run/burstd /var/spool/burstd/power"
     owners = "chown munge: /run/munge; chown -R slurm: /run/slurmctld /var/log/slurm /var/lib/slurm/slurmctld"
     owners += " /run/burstd /var/spool/burstd"
-    return ["sh", "-c", f"{users}; {folders}; {owners}"]
+    return ["sh", "-c", f"{accounts}; {folders}; {owners}"]
 
 
 MUNGED = ["setpriv", "--reuid=munge", "--regid=munge", "--clear-groups", "munged"]
