@@ -64,6 +64,8 @@ class DataLocations:
     """Checkpoints that were put back: job, part, path, whether in place of what was there."""
     damaged: set[str] = field(default_factory=set)
     """Paths of checkpoints that the store does not have whole."""
+    pruned: list[tuple[str, ...]] = field(default_factory=list)
+    """Jobs of whose checkpoints only these were left in the store."""
     told: list[str] = field(default_factory=list)
     """Jobs that were told to write a checkpoint."""
 
@@ -172,6 +174,10 @@ class FakeTransfers:
         if not state or request.known == state:
             return CollectedCheckpoint(state, state, None, "", 0, 0.1)
         return CollectedCheckpoint(state, state, Tree(f"checkpoint/{job}", state, (), 1, 100), "", 40, 0.1)
+
+    def remove_other_checkpoints(self, task: StagingTask) -> None:
+        """See Transfers."""
+        self._locations.pruned.append((task.job.job_id, *(one.path for one in task.job.checkpoints)))
 
     def restore_checkpoint(
         self, task: StagingTask, claim: Claim, checkpoint: Checkpoint, part: str, *, replace: bool

@@ -66,6 +66,7 @@ def test_the_newest_is_put_back_and_as_many_are_kept_as_asked_for(world: StageWo
     assert world.locations.put_back == [("7", "0", "step-3", False)]
     assert world.controller.job_environment("7")["BURST_CHECKPOINT"].endswith("/out/step-3")
     write(world, 4)
+    assert world.locations.pruned[-1] == ("7", "step-2", "step-3"), "step-1 is released before the next is brought"
     world.kill()
     world.start()
     assert world.controller.job_environment("7")["BURST_CHECKPOINT"].endswith("/out/step-4")

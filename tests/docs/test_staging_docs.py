@@ -111,5 +111,7 @@ def test_the_page_from_its_first_script_to_its_last(site: Site) -> None:
         job = reader.job(script)
         assert "so far" in reader.cat(f"runs/{folder}/log") or "as far" in reader.cat(f"runs/{folder}/log")
         assert "did not end well" in reader.cat(f"runs/{folder}/burst-{job}.PARTIAL")
-    assert set(reader.jobs) == {"count.sh", "train.sh", "names.sh", "sweep.sh", "report.sh", "fails.sh", "long.sh"}
+    assert reader.cat(f"counted/{reader.job('counts.sh')}/number") == "3\n"
+    scripts = {"count.sh", "train.sh", "names.sh", "sweep.sh", "report.sh", "counts.sh", "fails.sh", "long.sh"}
+    assert set(reader.jobs) == scripts
     site.wait(lambda: not site.api("/v1/stage")["jobs"], 30, "nothing of a job's data is left")

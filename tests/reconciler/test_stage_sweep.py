@@ -114,6 +114,24 @@ def test_what_nobody_knows_stays_only_while_a_job_may_need_it() -> None:
     assert ground.sweep.sweep([job(S.DELIVERED, "a")], time.time() + 2 * ORPHAN_GRACE_S).orphans == 1
 
 
+def test_checkpoints_stay_until_slurm_says_that_their_job_is_over() -> None:
+    """A requeued job has no data on record while it waits for its next start."""
+    ground = CollectorBench(keep_bytes=None)
+    for number in "789":
+        ground.stager.put(f"checkpoint/{number}/ab/{key(number)}", b"data")
+    asked: list[str] = []
+
+    def is_over(job_id: str) -> bool:
+        asked.append(job_id)
+        return job_id == "9"
+
+    live, later = [replace(job(S.FETCHED), job_id="7")], time.time() + 2 * ORPHAN_GRACE_S
+    assert ground.sweep.sweep(live, time.time(), 0.0, is_over).orphans == 0, "one may be on its way to the record"
+    assert ground.sweep.sweep(live, later, 0.0, is_over).orphans == 1
+    assert {name.split("/")[1] for name in ground.stager.stored} == {"7", "8"}
+    assert sorted(asked) == ["8", "9"], "the record knows the other"
+
+
 def test_files_that_no_job_uses_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     ground = CollectorBench(keep_bytes=None)
     files = [FileIdentity(5, n, 100, n, n) for n in (1, 2)]

@@ -12,6 +12,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -19,7 +20,11 @@ from burstd.domain.plugins.stager import OBJECT_BYTES, StagerError, StoreBusy
 from burstd.domain.staging import ObjectRange, Tree
 from burstd.node.agent import AgentError, _parse_line
 from burstd.staging.controller.tasks import StageFailed
-from burstd.staging.movement.agent_requests import answer_agent_request, parse_collected_output
+from burstd.staging.movement.agent_requests import (
+    answer_agent_request,
+    parse_collected_checkpoint,
+    parse_collected_output,
+)
 from burstd.staging.movement.output_delivery import FILE_PREFIX, MISSING_KEY
 from burstd.transfer.content_store.index import ContentIndex, FileIdentity
 from burstd.transfer.content_store.manifest import (
@@ -210,6 +215,39 @@ def test_fuzz_what_was_collected(said: dict[str, Any]) -> None:
     for tree in found.trees.values():
         assert 0 <= tree.entries <= MAX_ENTRIES
         assert all(len(piece.key) == 64 and not piece.offset and piece.length > 0 for piece in tree.manifest)
+
+
+PLACES = ["c/step-1", "c/step-1/x", "c/other", "c/../step-1", "/c/step-1", "c//step-1", "c/step-\n", "c/step-\x7f", ""]
+
+
+@fuzzed
+@given(
+    st.fixed_dictionaries({
+        "path": st.sampled_from(PLACES) | st.text(max_size=9) | JSON, "fingerprint": st.sampled_from([KEY, "", "x", 7]),
+        "tree": TREES | st.none() | st.just(GOOD_TREE), "changing": st.text(max_size=9) | JSON,
+        "sent": NUMBERS | st.just(5), "seconds": st.floats() | NUMBERS | st.just(1.0),
+    })
+)  # fmt: skip
+def test_fuzz_what_was_taken_of_a_checkpoint(said: dict[str, Any]) -> None:
+    """Its path is one that the line names: it goes into the environment of the job's next run."""
+    try:
+        found = parse_collected_checkpoint("n1", "checkpoint/7", "c/step-*", 1000, said)
+    except StageFailed as error:
+        assert str(error).isprintable()  # noqa: PT017 - one of two ends
+        return
+    assert found.path in {"", "c/step-1"}
+    assert found.changing.isprintable()
+    if found.tree is not None:
+        assert (found.path, found.fingerprint) == ("c/step-1", KEY)
+        assert 0 <= found.tree.size <= 1000
+
+
+@pytest.mark.parametrize("path", PLACES[1:-1])
+def test_a_checkpoint_that_its_job_does_not_name(path: str) -> None:
+    said = {"path": path, "fingerprint": KEY, "tree": GOOD_TREE, "changing": "", "sent": 5, "seconds": 1.0}
+    assert parse_collected_checkpoint("n1", "p", "c/step-*", 9, {**said, "path": "c/step-1"}).path == "c/step-1"
+    with pytest.raises(StageFailed, match="it was not asked for that"):
+        parse_collected_checkpoint("n1", "p", "c/step-*", 9, said)
 
 
 @fuzzed

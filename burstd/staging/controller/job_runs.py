@@ -54,7 +54,7 @@ class CheckpointProgress:
     parts: dict[str, CollectedCheckpoint | CheckpointFailed] = field(default_factory=dict)
     """What has come of the one that is being taken, by the number of the node."""
     others_removed: bool = False
-    """Nothing is in the store but what is kept, and what tries that failed have brought."""
+    """Nothing is in the store but what is kept, and what tries since have brought."""
     replaced: bool = False
     """The one that was to be put back was damaged: what its nodes have of it goes."""
     last_until: float = 0.0

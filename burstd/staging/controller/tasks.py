@@ -151,8 +151,6 @@ class CheckpointRequest:
     """How long a newer one is waited for after ``tell_job``; 0: what is there is taken."""
     tell_job: bool = False
     """Send the job its signal when a newer one can be recognised."""
-    keep: tuple[Checkpoint, ...] | None = None
-    """Those that are kept: objects of others are removed first; None: all objects stay."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,6 +239,10 @@ class Transfers(Protocol):
 
     def collect_checkpoint(self, task: StagingTask, claim: Claim, request: CheckpointRequest) -> CollectedCheckpoint:
         """From the disk of one node to the store, while the job runs."""
+        ...
+
+    def remove_other_checkpoints(self, task: StagingTask) -> None:
+        """Removes from the store what is of no checkpoint on the job's record. None may be under way."""
         ...
 
     def restore_checkpoint(

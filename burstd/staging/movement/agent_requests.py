@@ -21,12 +21,14 @@ from burstd.transfer.content_store.index import ContentIndex
 from burstd.transfer.content_store.manifest import (
     MAX_ENTRIES,
     MAX_TREE_BYTES,
+    ManifestDamaged,
     ManifestEntry,
     decode_manifest,
     object_key,
 )
 from burstd.transfer.content_store.upload_pool import TransferCancelled
 from burstd.transfer.privsep.client import printable
+from burstd.transfer.trees.admission import admitted_entries
 
 log = structlog.get_logger(__name__)
 
@@ -202,6 +204,23 @@ def _stored_entries(stager: Stager, tree: Tree, cancelled: threading.Event) -> I
         _fetch_object(stager, object_key(tree.prefix, piece.key), cancelled)[piece.offset :][: piece.length]
         for piece in tree.manifest
     )
+
+
+def is_damaged(stager: Stager, tree: Tree, named: Collection[str], cancelled: threading.Event) -> bool:
+    """Whether a tree that a node made cannot be put back, as another node says, which names objects.
+
+    That node's word is not enough: it may be damaged itself. Raises TransferCancelled, StagerError kinds.
+    """
+    if _damaged_keys(stager, tree.prefix, {piece.key for piece in tree.manifest}, cancelled):
+        return True
+    content: set[str] = set()
+    try:
+        entries = _stored_entries(stager, tree, cancelled)
+        for entry in admitted_entries(entries, tree, single_file_name=tree.single):
+            content.update(piece.key for piece in entry.pieces if piece.key in named)
+    except ManifestDamaged:
+        return True
+    return bool(_damaged_keys(stager, tree.prefix, content, cancelled))
 
 
 def tree_keys(stager: Stager, tree: Tree, cancelled: threading.Event) -> Iterator[str]:

@@ -82,7 +82,7 @@ class CheckpointDispatcher:
         now = self._clock.now()
         until = now + min(deadlines) - self._clock.wall() - REQUEUE_RESERVE_S
         if until - now >= MIN_LAST_S:
-            progress.last_until = until
+            progress.last_until, progress.parts = until, {}
             # One that is under way is older than what the job is about to write.
             run.cancel_tasks()
 
@@ -107,21 +107,24 @@ class CheckpointDispatcher:
         if missing := [node for node in row.nodes if node not in claims]:
             reason = f"the checkpoint is not taken: burstd has no machine for {', '.join(missing)}"
             return self._failed(row, run, line, reason)
-        progress.parts.clear()
+        if row.checkpoints and not progress.others_removed and not progress.last_until:
+            # Not while nodes bring one: an agent relies on objects that are there.
+            removed = partial(self._others_removed, run, line)
+            self._dispatcher.start_task(row, run, "checkpoint", self._remove_others, removed, lane=_NODES_LANE)
+            return row
+        parts = progress.parts = {}
         known = self._known(row, run)
         room = self._room(row, line, others)
-        keep = None if progress.others_removed else row.checkpoints
         for number, node in enumerate(row.nodes):
             part = str(number)
             wait_s = min(line.within_s, progress.last_until - now) if progress.last_until and line.signal else 0.0
             # Where only some nodes write, the others have nothing to wait for.
             writes = not row.checkpoints or part in row.checkpoints[-1].trees
             request = CheckpointRequest(
-                known.get(part, ""), room, max(wait_s, 0.0) if writes else 0.0, tell_job=wait_s > 0 and writes,
-                keep=keep if not number else None,
+                known.get(part, ""), room, max(wait_s, 0.0) if writes else 0.0, tell_job=wait_s > 0 and writes
             )  # fmt: skip
             work = partial(self._collect_part, claim=claims[node], request=request)
-            done = partial(self._part_came, run, line, part, room)
+            done = partial(self._part_came, run, line, parts, part, room)
             self._dispatcher.start_task(row, run, f"checkpoint {node}", work, done, lane=_NODES_LANE)
         return row
 
@@ -155,22 +158,34 @@ class CheckpointDispatcher:
         except StageFailed as error:
             return CheckpointFailed(str(error))
 
+    def _remove_others(self, task: StagingTask) -> CheckpointFailed | None:
+        try:
+            self._transfers.remove_other_checkpoints(task)
+        except StageFailed as error:
+            return CheckpointFailed(str(error))
+        return None
+
+    def _others_removed(
+        self, run: StagingRun, line: CheckpointLine, row: Staging, result: CheckpointFailed | None
+    ) -> Staging:
+        run.cycle.checkpoint.others_removed = result is None
+        return row if result is None else self._failed(row, run, line, result.reason)
+
     def _part_came(
         self,
         run: StagingRun,
         line: CheckpointLine,
+        parts: dict[str, CollectedCheckpoint | CheckpointFailed],
         part: str,
         room: int,
         row: Staging,
         result: CollectedCheckpoint | CheckpointFailed,
     ) -> Staging:
-        progress = run.cycle.checkpoint
-        progress.parts[part] = result
-        if len(progress.parts) < len(row.nodes):
+        parts[part] = result
+        if len(parts) < len(row.nodes) or parts is not run.cycle.checkpoint.parts:
             return row
-        failed = [one for one in progress.parts.values() if isinstance(one, CheckpointFailed)]
-        found = {part: one for part, one in progress.parts.items() if isinstance(one, CollectedCheckpoint)}
-        progress.others_removed = progress.others_removed or not failed
+        failed = [one for one in parts.values() if isinstance(one, CheckpointFailed)]
+        found = {part: one for part, one in parts.items() if isinstance(one, CollectedCheckpoint)}
         there = {part: one for part, one in found.items() if one.path}
         if failed:
             return self._failed(row, run, line, failed[0].reason)
@@ -204,13 +219,12 @@ class CheckpointDispatcher:
         )  # fmt: skip
         kept = (*row.checkpoints, new)[-line.keep :]
         progress = run.cycle.checkpoint
-        progress.others_removed = len(kept) > len(row.checkpoints)
+        progress.others_removed = progress.others_removed and len(kept) > len(row.checkpoints)
         self._settle(progress, line.every_s)
         reason = f"checkpoint {path} is in the store: {size} bytes, {sent} had to be sent"
         return self._store.update_staging(row.job_id, reason, checkpoints=kept, checkpoint_error="")
 
     def _settle(self, progress: CheckpointProgress, pause_s: float, *, failed: bool = False) -> None:
-        progress.parts.clear()
         progress.failures = progress.failures + 1 if failed else 0
         progress.due = self._clock.now() + pause_s
         progress.last_done = progress.last_until > 0

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from errno import ENOENT, ENOTDIR, EPERM
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 
 import structlog
@@ -41,6 +41,7 @@ from burstd.staging.controller.tasks import (
 from burstd.staging.directives.lexer import substitute_variables
 from burstd.staging.movement.agent_requests import (
     answer_agent_request,
+    is_damaged,
     parse_collected_checkpoint,
     parse_collected_output,
     repair_objects,
@@ -230,8 +231,6 @@ class HeadTransfers:
             raise StageFailed("the job names no checkpoint", retryable=False)
         with self._translated_errors(task):
             who = _job_owner(job)
-            if request.keep is not None:
-                self._remove_other_checkpoints(task, request.keep)
         pattern = substitute_variables(line.pattern, directive_variables(who, job.job_id)) or line.pattern
         untold = [line.signal] if request.tell_job and line.signal else []
 
@@ -255,12 +254,13 @@ class HeadTransfers:
             # What is there is taken all the same.
             log.warning("a job was not told to write a checkpoint", job=job_id, signal=signal, error=str(error))
 
-    def _remove_other_checkpoints(self, task: StagingTask, keep: Sequence[Checkpoint]) -> None:
-        """Removes the objects of a job's checkpoints that are not kept; of very many none. Raises StagerError."""
+    def remove_other_checkpoints(self, task: StagingTask) -> None:
+        """Removes the objects that are of no checkpoint on the job's record; of very many none."""
         needed: set[str] = set()
-        for tree in {tree.digest: tree for checkpoint in keep for tree in checkpoint.trees.values()}.values():
+        kept = (tree for checkpoint in task.job.checkpoints for tree in checkpoint.trees.values())
+        with self._translated_errors(task):
             try:
-                for key in tree_keys(self._stager, tree, task.cancelled):
+                for key in chain.from_iterable(tree_keys(self._stager, tree, task.cancelled) for tree in kept):
                     needed.add(key)
                     if len(needed) > MAX_KEPT_OBJECTS:
                         return
@@ -268,10 +268,10 @@ class HeadTransfers:
                 # It cannot be put back, which is found out when it is tried; nothing is removed on its word.
                 log.warning("a checkpoint is damaged", job=task.job.job_id, error=str(error))
                 return
-        stored = self._stager.objects(f"{_checkpoint_prefix(task.job)}/")
-        others = (one.key for one in stored if one.key.rpartition("/")[2] not in needed)
-        while some := list(islice(others, OBJECTS_PER_DELETE)):
-            self._stager.delete(some)
+            stored = self._stager.objects(f"{_checkpoint_prefix(task.job)}/")
+            others = (one.key for one in stored if one.key.rpartition("/")[2] not in needed)
+            while some := list(islice(others, OBJECTS_PER_DELETE)):
+                self._stager.delete(some)
 
     def restore_checkpoint(
         self, task: StagingTask, claim: Claim, checkpoint: Checkpoint, part: str, *, replace: bool
@@ -286,7 +286,7 @@ class HeadTransfers:
             "single": tree.single, "size": tree.size, "entries": tree.entries, "replace": replace,
         }  # fmt: skip
         cache = {"dir": self._cache_dir, "keep_free": CACHE_KEEP_FREE_BYTES}
-        self._run_agent(task, claim, "place", who, trees=[], checkpoints=[row], scratch=0, cache=cache)
+        self._run_agent(task, claim, "place", who, put_back=tree, trees=[], checkpoints=[row], scratch=0, cache=cache)
 
     def deliver_output(self, task: StagingTask, summary: JobSummary) -> int:
         """Copies the output to its destinations and writes the manifest."""
@@ -362,13 +362,16 @@ class HeadTransfers:
         who: Account,
         *,
         tell_job: Callable[[], None] = lambda: None,
+        put_back: Tree | None = None,
         **more: Any,
     ) -> dict[str, Any]:
-        """Has the agent of one node do something with the rights of ``who``; ``tell_job`` when it says it is ready."""
+        """Has the agent of one node do something with the rights of ``who``; ``tell_job`` when it says it is ready.
+
+        ``put_back``: the checkpoint that is placed.
+        """
         job = task.job
-        put_back = bool(more.get("checkpoints"))
         bounds = {
-            "place": (("GET",), _checkpoint_prefix(job) if put_back else "in"),
+            "place": (("GET",), "in" if put_back is None else put_back.prefix),
             "checkpoint": (("GET", "PUT"), _checkpoint_prefix(job)),
         }.get(operation, (("GET", "PUT"), f"out/{job.job_id}/{claim.slot}"))
 
@@ -382,7 +385,7 @@ class HeadTransfers:
             # What needs no object must not wait for a store that is not there.
             reach = (
                 self._stager.node_access()
-                if operation in ("collect", "checkpoint") or more.get("trees") or put_back
+                if operation in ("collect", "checkpoint") or more.get("trees") or put_back is not None
                 else NodeAccess("dir", {"path": "/"})
             )
             request: dict[str, Any] = {
@@ -399,8 +402,8 @@ class HeadTransfers:
                 )  # fmt: skip
             except AgentError as error:
                 again, resend = error.kind in ("store", "full", "agent", "damaged"), False
-                if error.kind == "damaged" and put_back:
-                    resend = True
+                if error.kind == "damaged" and put_back is not None:
+                    resend = is_damaged(self._stager, put_back, error.keys, task.cancelled)
                 elif error.kind == "damaged" and operation == "place":
                     index, trees = self._uploader.index, [tree for tree in job.trees.values() if not tree.node_path]
                     resend = repair_objects(self._stager, index, trees, error.keys, task.cancelled)
