@@ -26,7 +26,7 @@ from burstd.api.auth import Authorizer
 from burstd.api.job_connections.server import JobConnectionServer
 from burstd.api.job_connections.shells import ShellService
 from burstd.domain.claim import Claim
-from burstd.domain.plugins.shell import Closing, ConnectionLost, TerminalSize
+from burstd.domain.plugins.shell import Closing, CompletedCommand, ConnectionLost, TerminalSize
 from burstd.slurm.commands.job_facts import JobFacts
 from burstd.transfer.protocol import terminal as frames
 from tests.security.fuzz import fuzzed
@@ -95,6 +95,10 @@ def _has_terminal(pid: int) -> bool:
 class LocalShell(Closing):
     def open_terminal(self, argv: Sequence[str], size: TerminalSize) -> LocalTerminal:
         return LocalTerminal(argv, size)
+
+    def script(self, text: str, *args: str, input: bytes, timeout_s: float) -> CompletedCommand:  # noqa: A002 - as Shell
+        done = subprocess.run(["sh", "-c", text, "sh", *args], input=input, timeout=timeout_s, check=True)
+        return CompletedCommand(done.returncode, "", "")
 
     def close(self) -> None:
         """Nothing is open."""

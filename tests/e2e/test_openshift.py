@@ -278,6 +278,26 @@ def test_a_pod_without_any_rights(site: OpenShiftSite) -> None:
     assert pod["metadata"]["annotations"]["openshift.io/scc"] == "restricted-v2"
 
 
+def test_a_shell_in_a_job_of_a_pod_ends_with_its_client(site: OpenShiftSite) -> None:
+    job = submit(site, "notebook", "sleep 300")
+    running(site, job)
+    enter = ("job", "shell", "--via", "node", job, "--")
+    told = site.burstctl(*enter, "sh", "-c", "id -un; echo $SLURM_JOB_ID; exit 7", user="ada", check=False)
+    assert (told.returncode, told.stdout) == (7, f"ada\n{job}\n"), told.stderr
+
+    def left() -> str:
+        return site.burstctl(*enter, "sh", "-c", "grep -lzsx '432[1]' /proc/[0-9]*/cmdline | wc -l", user="ada").stdout
+
+    words = [f"{programs.PREFIX}/bin/burstctl", *enter, "sh", "-c", "sleep 4321 & echo begun; sleep 4321"]
+    with site.cluster.head.popen(words, user="ada", stdout=subprocess.PIPE) as client:
+        assert client.stdout is not None
+        assert client.stdout.readline() == b"begun\n"
+        assert left() == "2\n"
+        client.kill()
+    site.wait(lambda: left() == "0\n", PATIENCE_S, "nothing of it is left")
+    site.cluster.sh(f"scancel {job}")
+
+
 def test_a_notebook_by_port_forward_and_by_route(site: OpenShiftSite, theirs: Things) -> None:
     job = submit(site, "notebook", SERVER)
     claim = running(site, job)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import secrets
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -24,6 +25,7 @@ from burstd.api.dependencies import ApiError
 from burstd.api.job_connections.job_nodes import find_job_machine, owned_jobs, running_part
 from burstd.api.job_connections.server import JobConnection
 from burstd.domain.claim import Claim
+from burstd.domain.errors import NodeNotReady
 from burstd.domain.plugins.shell import ConnectionLost, RemoteTerminal, Shell, TerminalSize
 from burstd.slurm.commands.job_facts import JobFacts
 from burstd.transfer.protocol import terminal as frames
@@ -34,6 +36,12 @@ log = structlog.get_logger(__name__)
 _MAX_COMMAND_BYTES = 8192
 _TERM = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,63}", re.ASCII)
 _SEND_LOCK_S = 1.0
+_END_TIMEOUT_S = 20.0
+# Standard input is the token of enter.sh; as an argument it would be that of this script as well.
+_END = """for one in $(grep -lzsxF -f - /proc/[0-9]*/cmdline); do
+    pid=${one#/proc/} pid=${pid%/cmdline}
+    [ "$(stat -c %u "/proc/$pid")" != "$(id -u)" ] || kill "$pid"
+done"""
 _SNAPSHOT_S = 10.0
 """The next snapshot is there by then."""
 _SNAPSHOT_CHECK_S = 0.1
@@ -74,11 +82,12 @@ class ShellService:
         machine = find_job_machine(asked.job, asked.node, caller, self._backend)
         facts = self._facts(machine.job.id, caller)
         node = machine.claim.slot
+        token = secrets.token_hex(16)
         argv = ["sh", "-c", self._script, "sh", str(facts.uid), str(facts.gid), facts.job_id, asked.term]
         with (
             self._open_shell(machine.claim) as shell,
             contextlib.closing(
-                shell.open_terminal([*argv, "raw" if asked.raw else "", *asked.command], asked.size)
+                shell.open_terminal([*argv, "raw" if asked.raw else "", token, *asked.command], asked.size)
             ) as remote,
         ):
             log.info("a shell in a job is opened", job=facts.queue_id, node=node, user=caller.user, owner=facts.user)
@@ -87,6 +96,8 @@ class ShellService:
             carrying = _Carrying(client, remote, f"job {facts.queue_id} on {node}")
             with client.cut_off_with(machine, carrying.cut_off):
                 carrying.run()
+            if not carrying.ended:
+                _end_on_node(shell, token, node)
         log.info("a shell in a job is closed", job=facts.queue_id, node=node, user=caller.user)
 
     def _await_snapshot(self, job_id: str, caller: Caller, client: JobConnection) -> None:
@@ -132,6 +143,14 @@ class ShellService:
         return facts
 
 
+def _end_on_node(shell: Shell, token: str, node: str) -> None:
+    """Ends what goes on where the client has gone; with ssh, the end of the terminal does so too."""
+    try:
+        shell.script(_END, input=token.encode(), timeout_s=_END_TIMEOUT_S)
+    except NodeNotReady as error:
+        log.warning("a shell in a job may go on until its node is told", node=node, error=str(error))
+
+
 class _Carrying:
     """Bytes between a client and a terminal; two threads send to the client, and the one that cuts off."""
 
@@ -141,6 +160,8 @@ class _Carrying:
         self._where = where
         self._lock = threading.Lock()
         self._over = False
+        self.ended = False
+        """Whether the command has ended by itself."""
 
     def run(self) -> None:
         """Returns when either side has ended."""
@@ -174,6 +195,7 @@ class _Carrying:
                 with self._lock:
                     self._client.send(frames.frame(frames.DATA, piece))
             last = frames.STATUS, frames.pack_status(self._remote.exit_status())
+            self.ended = True
         except ConnectionLost as error:
             last = frames.LOST, f"The shell in {self._where} was lost: {error}.".encode()
         except OSError as error:

@@ -1,7 +1,8 @@
 # Enters a running job on the terminal that this has, as the job's user.
-# $1: uid, $2: gid, $3: the job's number, $4: TERM, $5: 'raw' where nobody types; then a command, or nothing: a shell.
-uid=$1 gid=$2 job=$3 term=$4 raw=$5
-shift 5
+# $1: uid, $2: gid, $3: the job's number, $4: TERM, $5: 'raw' where nobody types;
+# $6: a token; then a command, or nothing: a shell.
+uid=$1 gid=$2 job=$3 term=$4 raw=$5 token=$6
+shift 6
 account=$(getent passwd "$uid") || { echo "this node has no user with uid $uid" >&2; exit 1; }
 shell=${account##*:}
 home=${account%:*} home=${home##*:}
@@ -20,17 +21,19 @@ for found in $(grep -lzsx "SLURM_JOB_ID=$job" /proc/[0-9]*/environ | sort -V); d
     task=
 done
 
+# What the shell has started ends with it, with the terminal, and when burstd says so: a pod's terminal outlives burstd's
+# connection. burstd finds this by the token.
+# shellcheck disable=SC2016
+setsid sh -c '
+    session_of() { sed "s/.*) //" "$1/stat" 2>/dev/null | cut -d " " -f 4; }
+    trap "over=1" TERM
+    over= session=$(session_of "/proc/$1")
+    while [ -z "$over" ] && [ -d "/proc/$1" ] && [ -e "$2" ]; do sleep 1; done
+    for one in /proc/[0-9]*; do
+        [ "$(session_of "$one")" != "$session" ] || kill -KILL "${one#/proc/}"
+    done' sh "$$" "$terminal" "$token" </dev/null >/dev/null 2>&1 &
 if [ "$(id -u)" -eq 0 ]; then
     chown "$uid" "$terminal"
-    # What the shell has started ends with it, and with the terminal: burstd hangs up when the job is over.
-    # shellcheck disable=SC2016
-    setsid sh -c '
-        session_of() { sed "s/.*) //" "$1/stat" 2>/dev/null | cut -d " " -f 4; }
-        session=$(session_of "/proc/$1")
-        while [ -d "/proc/$1" ] && [ -e "$2" ]; do sleep 1; done
-        for one in /proc/[0-9]*; do
-            [ "$(session_of "$one")" != "$session" ] || kill -KILL "${one#/proc/}"
-        done' sh "$$" "$terminal" </dev/null >/dev/null 2>&1 &
     # Slurm ends what is in the cgroup of the job, and limits it.
     [ -z "$task" ] || while IFS=: read -r _ controllers path; do
         case $path in
