@@ -78,6 +78,13 @@ def test_the_newest_is_put_back_and_as_many_are_kept_as_asked_for(world: StageWo
     assert world.locations.put_back == [], "removed with all of them"
 
 
+def test_it_is_put_back_when_its_user_requeues_it(world: StageWorld) -> None:
+    write(world, 1)
+    world.slurm.requeue("7")
+    world.run(1000, lambda: world.slurm.jobs["7"].runs == 2 and world.slurm.jobs["7"].phase == "running")
+    assert world.locations.put_back == [("7", "0", "step-1", False)]
+
+
 def test_one_that_the_store_has_lost_gives_way_to_the_one_before(world: StageWorld) -> None:
     write(world, 1)
     write(world, 2)

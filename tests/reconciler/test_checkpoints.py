@@ -25,15 +25,16 @@ def put(stager: MemoryStager, body: bytes) -> str:
     return key
 
 
-def stored_tree(stager: MemoryStager, *bodies: bytes, path: bytes = b"") -> Tree:
-    """A directory with a file for each body."""
-    entries = [ManifestEntry(b"", "d", 0o755, 1)]
+def stored_tree(stager: MemoryStager, *bodies: bytes, path: bytes = b"", single: bool = False) -> Tree:
+    """A directory with a file for each body, or only the file."""
+    entries = [] if single else [ManifestEntry(b"", "d", 0o755, 1)]
     for number, body in enumerate(bodies):
         pieces = (ObjectRange(put(stager, body), 0, len(body)),)
         entries.append(ManifestEntry(path + b"%d" % number, "f", 0o644, 1, len(body), pieces=pieces))
     (manifest,) = encode_manifest(entries)
     piece = ObjectRange(put(stager, manifest), 0, len(manifest))
-    return Tree(PREFIX, hashlib.sha256(manifest).hexdigest(), (piece,), len(entries), sum(map(len, bodies)))
+    size = sum(map(len, bodies))
+    return Tree(PREFIX, hashlib.sha256(manifest).hexdigest(), (piece,), len(entries), size, single)
 
 
 def transfers(stager: MemoryStager) -> HeadTransfers:

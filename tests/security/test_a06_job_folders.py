@@ -6,11 +6,11 @@ import os
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
-from burstd.domain.staging import StageState, Staging
+from burstd.domain.staging import Checkpoint, StageState, Staging
 from burstd.slurm.commands.run import SlurmCommands
 from burstd.slurm.hooks.stage_server import StageCall
 from burstd.staging.controller.hook_queue import HookQueue
@@ -25,6 +25,7 @@ from burstd.transfer.privsep.client import Account, user_worker_for
 from burstd.transfer.privsep.object_workers import object_worker_for
 from burstd.transfer.trees.rate_limit import BandwidthLimits
 from burstd.transfer.trees.upload import TreeUploader
+from tests.reconciler.test_checkpoints import stored_tree
 from tests.reconciler.test_stage_in_place import CLAIM
 from tests.transfer.ground import OTHER, USER, give_to_user, root_only, user_folder
 from tests.transfer.memory import MemoryStager
@@ -115,6 +116,25 @@ def test_a_job_keeps_the_folder_that_it_was_started_with(agent: AgentRequestReco
         assert (home / "results" / "mine").read_text() == "mine"
         work.remove_job_data(StagingTask(row, Meter("7", "clear")), [])
         assert not list(place.iterdir())
+
+
+@pytest.mark.boxes
+@root_only
+@pytest.mark.parametrize("single", [True, False])
+def test_a_checkpoint_goes_back_on_premises_with_its_owners_rights(
+    agent: AgentRequestRecorder, *, single: bool
+) -> None:
+    with user_folder(OTHER) as place, user_folder() as home:
+        place.chmod(0o1733)
+        work = transfers(JobFolders(str(place), b"key"), agent)
+        tree = stored_tree(cast("MemoryStager", work._stager), b"one", single=single)
+        kept = Checkpoint(1.0, "c/state", {"0": tree}, 1, {"0": ""})
+        asked = f"#BURST checkpoint c/state\n#BURST stage_out . to {home}/results\n"
+        work.link_on_premises(StagingTask(replace(job(asked), checkpoints=(kept,)), Meter("7", "link")))
+        (folder,) = place.iterdir()
+        found = folder / "out/c/state" if single else folder / "out/c/state/0"
+        assert (found.read_bytes(), found.stat().st_uid) == (b"one", folder.stat().st_uid)
+        assert folder.stat().st_uid != 0
 
 
 def test_the_hook_and_the_agent_name_one_folder(agent: AgentRequestRecorder) -> None:

@@ -57,6 +57,7 @@ from burstd.transfer.content_store.upload_pool import TransferCancelled, UploadP
 from burstd.transfer.privsep.client import Account, UserWorker, UserWorkerError, account, printable
 from burstd.transfer.privsep.object_workers import object_scheme
 from burstd.transfer.privsep.relayed_copy import relay_copy
+from burstd.transfer.trees.restore import TreeRestorer
 from burstd.transfer.trees.upload import StagedFor, TreeUploader
 from burstd.transfer.trees.walk import fixed_part, is_pattern
 
@@ -209,6 +210,8 @@ class HeadTransfers:
                     file_worker.symlink(f"{folder}/in", [(origin, stage_in.name, None)], job=job)
                 else:
                     file_worker.copy(origin, f"{folder}/in", stage_in.name, job=job)
+            if task.job.directives.checkpoint is not None and task.job.checkpoints:
+                self._restore_on_premises(task, file_worker, f"{folder}/out")
 
     def collect_output(self, task: StagingTask, claim: Claim, files: Sequence[str]) -> CollectedOutput:
         """Sends the output from the disk of one node to the store."""
@@ -287,6 +290,19 @@ class HeadTransfers:
         }  # fmt: skip
         cache = {"dir": self._cache_dir, "keep_free": CACHE_KEEP_FREE_BYTES}
         self._run_agent(task, claim, "place", who, put_back=tree, trees=[], checkpoints=[row], scratch=0, cache=cache)
+
+    def _restore_on_premises(self, task: StagingTask, worker: UserWorker, root: str) -> None:
+        """Puts the newest checkpoint of one node into a folder of its owner's, with his rights."""
+        newest = task.job.checkpoints[-1]
+        if len(newest.trees) > 1:
+            return
+        (tree,) = newest.trees.values()
+        above, _, name = newest.path.rpartition("/")
+        folder = "/".join(part for part in (root, above, "" if tree.single else name) if part)
+        restorer = TreeRestorer(self._stager.get, self._stager.name)
+        restorer.restore(
+            worker, tree, folder, job=task.job.job_id, name=name if tree.single else "", cancelled=task.cancelled
+        )
 
     def deliver_output(self, task: StagingTask, summary: JobSummary) -> int:
         """Copies the output to its destinations and writes the manifest."""
