@@ -116,6 +116,7 @@ ANSWERS = {
     "/v1/providers/{name}/offers": ["/v1/providers/sandbox/offers?all=true"],
     "/v1/routes": ["/v1/routes"],
     "/v1/policies": ["/v1/policies"],
+    "/v1/reference": ["/v1/reference"],
 }
 """Every route that reads, and what of it is asked for."""
 BODIES: dict[str, object] = {
