@@ -105,16 +105,18 @@ def writes(kind: str, out: Path) -> Iterator[None]:
             yield from (in_place if kind == "state" else file_by_rename)(out / kind, number)
 
 
-@pytest.mark.parametrize("kind", ["state", "step-*", "by_rename"])
-def test_one_that_is_being_written_is_never_taken(tmp_path: Path, kind: str) -> None:
-    """At every instant of the job's writing, which goes on during the reading."""
+@pytest.mark.parametrize(
+    ("kind", "pauses"), [("state", False), ("state", True), ("step-*", False), ("by_rename", False)]
+)
+def test_one_that_is_being_written_is_never_taken(tmp_path: Path, kind: str, *, pauses: bool) -> None:
+    """At every instant of the job's writing, which goes on during the reading, or pauses."""
     instants = sum(1 for _ in writes(kind, _folder(tmp_path / "count")))
     taken: dict[str, int] = {}
     for instant in range(instants):
         job = writes(kind, out := _folder(tmp_path / str(instant)))
         for _ in range(instant):
             next(job)
-        bodies = Bodies(job)
+        bodies = Bodies(iter(()) if pauses else job)
         reader = CheckpointReader(bodies, str(out), kind)
         reader.max_bytes = MIB
         found = reader.read()
