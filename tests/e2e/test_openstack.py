@@ -17,13 +17,17 @@ import pytest
 from burstd.domain.cloud.offer import OfferRule, Pool
 from burstd.domain.slurm.shape import Gres, Shape
 from tests.e2e.sites import COPY, QUICK, SET_COMMENT, claims_of, comments_of, events, restarts
+from tests.lab import programs
 from tests.lab.openstack import conf, seed
 from tests.lab.openstack.site import OpenStackSite
 from tests.lab.remains import remains
 
 pytestmark = [pytest.mark.boxes, pytest.mark.slurm]
 
-FLAVORS = {"main": ("gpu.1",), "short": ("toobig", "cpu.small"), "pair": ("cpu.small",), "lost": ("cpu.large",)}
+FLAVORS = {
+    "main": ("gpu.1",), "short": ("toobig", "cpu.small"), "pair": ("cpu.small",), "lost": ("cpu.large",),
+    "plain": ("cpu.small",),
+}  # fmt: skip
 """By pool; the first is the cheapest. No host holds ``toobig``."""
 PRICES = {"toobig": "0.05", "cpu.small": "0.10", "cpu.large": "0.50", "gpu.1": "2.00"}
 SETTINGS: Mapping[str, object] = {
@@ -32,6 +36,13 @@ SETTINGS: Mapping[str, object] = {
     "gang_policy": "affinity",
     "config_drive": True,
 }
+MOUNTS = '[mounts.trees]\nhome = { path = "/home/{user}", pools = ["plain"] }\n'
+PROLOG = f"PrologSlurmctld={programs.PREFIX}/bin/burstd-prolog"
+PLAIN = """#!/bin/bash
+pwd; cat input.txt; echo ready
+while [ ! -e go ]; do sleep 0.2; done
+umask 027; echo result >result
+"""
 KINDS = {
     "server": ("compute", "/servers/detail", "servers"),
     "group": ("compute", "/os-server-groups", "server_groups"),
@@ -95,7 +106,10 @@ def somebodys(client: Any, site: OpenStackSite, name: str, mark: str, metadata: 
 
 @pytest.fixture(scope="module")
 def site() -> Iterator[OpenStackSite]:
-    up = OpenStackSite(pools=[*map(_pool, FLAVORS)], prices=PRICES, openstack=SETTINGS, settings=QUICK, staging="")
+    up = OpenStackSite(
+        pools=[*map(_pool, FLAVORS)], prices=PRICES, openstack=SETTINGS, settings=QUICK + MOUNTS, staging="",
+        extra_conf=PROLOG,
+    )  # fmt: skip
     with up:
         yield up
     name = up.cluster.lab.network.name
@@ -142,6 +156,26 @@ def test_from_sbatch_to_an_empty_project(site: OpenStackSite, theirs: Things) ->
     assert server["metadata"]["burstd-claim"] == claim["claim"]
     assert site.cluster.sh("cat results/copy.txt results/gpus.txt", "ada") == "hello\n0\n"
     site.wait(lambda: things(site).keys() <= theirs.keys(), PATIENCE_S, "nothing of it is left")
+
+
+def test_a_plain_script(site: OpenStackSite) -> None:
+    """Its home is there, its output is seen while it runs; another user beside it reads nothing of it."""
+    site.cluster.sh("mkdir -m 700 project; echo input >project/input.txt", "ada")
+    site.write("/home/ada/project/train.sh", PLAIN)
+    words = "sbatch --parsable -p burst -C plain -c1 --mem=100 -t5"
+    job = site.cluster.sh(f"cd project && {words} train.sh", "ada").strip()
+    said = f"/home/ada/project/slurm-{job}.out"
+    site.wait(lambda: "ready" in site.cluster.sh(f"cat {said}", check=False), PATIENCE_S, "live output at home")
+    assert site.cluster.sh(f"cat {said}").splitlines() == ["/home/ada/project", "input", "ready"]
+    node = site.job(job)["NodeList"]
+    other = site.submit(f"-p burst -w {node} -c1 --mem=100 -t5", "pwd; cat /home/ada/project/input.txt", "bob")
+    site.wait_job(other, ("FAILED",), timeout_s=PATIENCE_S)
+    refused = site.cluster.sh(f"cat slurm-{other}.out", "bob")
+    assert refused.startswith("/home/bob\n")
+    assert "Permission denied" in refused
+    site.cluster.sh("touch project/go", "ada")
+    site.wait_job(job, timeout_s=PATIENCE_S)
+    assert site.cluster.sh("stat -c '%U %a' project/result; cat project/result", "ada") == "ada 640\nresult\n"
 
 
 def test_the_next_flavor_where_the_first_has_no_host(site: OpenStackSite) -> None:
