@@ -144,7 +144,7 @@ def test_what_is_mounted_at_home_later_on_appears(site: MountSite, node: tuple[B
     try:
         subprocess.run(["mount", "--make-shared", str(top)], check=True)
         (top / "later").mkdir()
-        site.streams.start(claim, BOB, [MountedTree(str(top), read_only=True)])
+        site.streams.start(claim, BOB, [MountedTree(str(top), read_only=False)])
         subprocess.run(["mount", "-t", "tmpfs", "tmpfs", str(top / "later")], check=True)
         (top / "later" / "file").write_text("x")
         assert in_node(box, BOB, f"cat {top}/later/file").stdout == "x"

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -118,6 +118,38 @@ def test_users_stand_beside_each_other_with_their_own_rights(site: MountSite, no
         assert in_node(box, None, f"cat /run/burstd/mounts/{NOBODY.uid}{path}", check=False).stdout == ""
     with pytest.raises(NodeNotReady, match="and jobs there use them"):
         site.streams.start(claim, ADA, [site.tree(ADA), MountedTree(str(software), read_only=True)])
+
+
+def test_what_is_read_only_on_the_head_stays_so(site: MountSite, node: Node) -> None:
+    box, claim = node
+    home = site.home(ADA)
+    itself, below, shown = site.trees / "itself", home / "below", site.trees / "shown"
+    with ExitStack() as mounts:
+
+        def mount(path: Path, *words: str) -> None:
+            path.mkdir(exist_ok=True)
+            subprocess.run(["mount", "-t", "tmpfs", "-o", f"uid={ADA.uid}", "tmpfs", str(path)], check=True)
+            mounts.callback(subprocess.run, ["umount", "-l", str(path)], check=True)
+            if words:
+                subprocess.run(["mount", *words, str(path)], check=True)
+
+        mount(itself, "-o", "remount,bind,ro")
+        mount(below, "-o", "remount,bind,ro,noexec")
+        mount(shown, "--make-shared")
+        later = shown / "later"
+        later.mkdir()
+        os.chown(later, ADA.uid, ADA.gid)
+        trees = [site.tree(ADA), MountedTree(str(itself)), MountedTree(str(shown), read_only=True)]
+        site.streams.start(claim, ADA, trees)
+        in_node(box, ADA, f"touch {home}/written")
+        (server,) = processes(site, "sftp-server")
+        (line,) = [x for x in Path(f"/proc/{server}/mountinfo").read_text().splitlines() if f" {below} " in x]
+        assert {"ro", "noexec", "nosuid", "nodev"} <= set(line.split()[5].split(","))
+        mount(later)
+        for folder in (itself, below, shown, later):
+            assert in_node(box, ADA, f"touch {folder}/x", check=False).returncode != 0
+            assert list(folder.glob("x")) == []
+        site.streams.stop(claim, claim.id, ADA.uid)
 
 
 # In the place of sshfs: a root of the node who speaks SFTP by hand. Version 3, one request at a time.

@@ -39,9 +39,11 @@ SFTP_SERVERS = ("/usr/lib/openssh/sftp-server", "/usr/libexec/openssh/sftp-serve
 """Where distributions have it."""
 _LIBRARIES = ("/lib", "/lib64", "/usr/lib", "/usr/lib64")
 _CLONE_NEWNS = 0x20000
-_MS_RDONLY, _MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_REMOUNT, _MS_BIND, _MS_REC, _MS_SLAVE = (
-    1, 2, 4, 8, 32, 4096, 16384, 1 << 19,
+_MS_RDONLY, _MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_REMOUNT, _MS_BIND, _MS_REC, _MS_PRIVATE, _MS_SLAVE = (
+    1, 2, 4, 8, 32, 4096, 16384, 1 << 18, 1 << 19,
 )  # fmt: skip
+_KEPT_OPTIONS = {b"ro": _MS_RDONLY, b"noexec": _MS_NOEXEC, b"nosymfollow": 256}
+"""What a remount of a bind clears unless it is given again; times of access are kept by the kernel."""
 _MNT_DETACH = 2
 _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_NO_NEW_PRIVS = 1, 4, 38
 _PIPE_BYTES = 1 << 20
@@ -184,7 +186,7 @@ def _become(
 def _change_root(trees: Sequence[MountedTree], user: worker.WorkerUser, program: str) -> None:
     """Makes a root with these trees at their own paths, and what sftp-server needs to run. Raises OSError."""
     _system_call("unshare", _CLONE_NEWNS)
-    # What is mounted on the head later on, by an automounter too, appears here as well.
+    # What is mounted on the head later on, by an automounter too, appears in writable trees as well.
     _mount("none", "/", _MS_REC | _MS_SLAVE)
     # As the user: root may not enter a closed home on NFS, and shows nothing that the user does not reach.
     os.setgroups(user.groups)
@@ -227,21 +229,30 @@ def _change_root(trees: Sequence[MountedTree], user: worker.WorkerUser, program:
 
 
 def _bind(source: str, path: str, flags: int) -> None:
-    """Shows what is at ``source`` at ``path`` of the new root, with all that is mounted below it."""
+    """Shows what is at ``source`` at ``path`` of the new root, with all that is mounted below it.
+
+    What is read-only on the head stays so. What is mounted there later arrives without ``flags``: not in read-only trees.
+    """
     target = _NEW_ROOT + path
     if not os.path.exists(target):  # noqa: PTH110
         os.makedirs(target)  # noqa: PTH103
     _mount(source, target, _MS_BIND | _MS_REC)
+    if flags & _MS_RDONLY:
+        _mount("none", target, _MS_REC | _MS_PRIVATE)
     if flags:
-        for mounted in _mounts_below(target):
-            _mount("none", mounted, _MS_REMOUNT | _MS_BIND | flags)
+        for mounted, kept in _mounts_below(target):
+            _mount("none", mounted, _MS_REMOUNT | _MS_BIND | flags | kept)
 
 
-def _mounts_below(directory: str) -> list[str]:
-    lines = Path("/proc/self/mountinfo").read_bytes().splitlines()
-    points = (line.split(b" ")[4] for line in lines)
-    found = (os.fsdecode(point.decode("unicode_escape").encode("latin-1")) for point in points)
-    return [path for path in found if contains(directory, path)]
+def _mounts_below(directory: str) -> list[tuple[str, int]]:
+    """Paths of mounts, each with those of its flags that a remount is to keep."""
+    found = []
+    for line in Path("/proc/self/mountinfo").read_bytes().splitlines():
+        point, options = line.split(b" ")[4:6]
+        path = os.fsdecode(point.decode("unicode_escape").encode("latin-1"))
+        if contains(directory, path):
+            found.append((path, sum(_KEPT_OPTIONS.get(option, 0) for option in options.split(b","))))
+    return found
 
 
 def _mount(source: str, target: str, flags: int, *, kind: str = "none", options: str = "") -> None:
