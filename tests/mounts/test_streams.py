@@ -147,7 +147,8 @@ def test_what_is_read_only_on_the_head_stays_so(site: MountSite, node: Node) -> 
         assert {"ro", "noexec", "nosuid", "nodev"} <= set(line.split()[5].split(","))
         mount(later)
         for folder in (itself, below, shown, later):
-            assert in_node(box, ADA, f"touch {folder}/x", check=False).returncode != 0
+            # Root of the node goes round the node's own read-only flag.
+            in_node(box, None, f"mkdir /run/burstd/mounts/{ADA.uid}{folder}/x", check=False)
             assert list(folder.glob("x")) == []
         site.streams.stop(claim, claim.id, ADA.uid)
 

@@ -231,7 +231,8 @@ def _change_root(trees: Sequence[MountedTree], user: worker.WorkerUser, program:
 def _bind(source: str, path: str, flags: int) -> None:
     """Shows what is at ``source`` at ``path`` of the new root, with all that is mounted below it.
 
-    What is read-only on the head stays so. What is mounted there later arrives without ``flags``: not in read-only trees.
+    What is read-only on the head stays so. What is mounted there later would arrive writable: it does not appear in
+    read-only trees.
     """
     target = _NEW_ROOT + path
     if not os.path.exists(target):  # noqa: PTH110
