@@ -164,6 +164,8 @@ class JobRun:
     queue_ids: tuple[str, ...]
     restarts: int
     reason: str
+    cause: str = "spot"
+    """Of the events that tell of it."""
 
 
 @dataclass(frozen=True, slots=True)

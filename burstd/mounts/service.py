@@ -18,7 +18,7 @@ from burstd.mounts.controller import MountController, Streams
 from burstd.runtime.workers import Workers
 from burstd.settings import Settings
 from burstd.settings.mounts import MountSettings
-from burstd.slurm.hooks.prolog_client import HOOK, PARTITIONS
+from burstd.slurm.hooks.prolog_client import HOOK, NODES
 from burstd.slurm.hooks.stage_server import StageCall, StageReply, StageServer, await_reply
 from burstd.transfer.privsep.errors import UserWorkerError, account
 
@@ -47,7 +47,8 @@ class MountService:
         self.settings = settings.mounts
         """In force; replaced whole, from the deciding thread."""
         self._rules: tuple[MountRule, ...] = ()
-        self._partitions: str | None = None
+        self._published: str | None = None
+        self._spool_error = ""
         self.reload(settings.mounts)
         self.controller = MountController(
             context.streams, context.workers, context.clock, rules=lambda: self._rules, pools=context.pools
@@ -61,12 +62,12 @@ class MountService:
         self.settings = settings
         self._rules = settings.rules()
 
-    def step(self, slurm: SlurmView | Unavailable, claims: Sequence[Claim]) -> float:
-        """One loop's share; returns when the next is due, in burstd's time."""
+    def step(self, slurm: SlurmView | Unavailable, claims: Sequence[Claim], *, doubt: bool = False) -> float:
+        """One loop's share; returns when the next is due, in burstd's time. ``doubt``: the record may lack machines."""
         if (slurm_uid := self._context.slurm_uid()) is not None:
             self._server.allow_connect(slurm_uid)
-        self._publish_partitions()
-        return self.controller.step(slurm, claims)
+        self._publish_nodes()
+        return self.controller.step(slurm, claims, doubt=doubt)
 
     def view(self) -> MountsView:
         """How the mounts stand, as of the last step."""
@@ -84,34 +85,37 @@ class MountService:
 
     def alarms(self) -> list[str]:
         """What needs a person."""
+        found = [self._spool_error] if self._spool_error else []
         refusals = self.controller.view().refusals
-        first = next(iter(refusals), None)
-        if first is None:
-            return []
-        more = f" ({len(refusals)} jobs in all)" if len(refusals) > 1 else ""
-        return [f"job {first} cannot start: {refusals[first]}{more}"]
+        for first in list(refusals)[:1]:
+            more = f" ({len(refusals)} jobs in all)" if len(refusals) > 1 else ""
+            found.append(f"job {first} cannot start: {refusals[first]}{more}")
+        return found
 
-    def _publish_partitions(self) -> None:
-        """Tells burstd-prolog which partitions have mounts: in the others no job waits for burstd."""
-        partitions = {
-            partition
+    def _publish_nodes(self) -> None:
+        """Tells burstd-prolog which nodes have mounts: on others no job waits for burstd."""
+        shown = [
+            slot
             for pool in self._context.pools().values()
             if any(rule.is_shown_in(pool.name) for rule in self._rules)
-            for partition in pool.partitions
-        }
-        text = "".join(f"{partition}\n" for partition in sorted(partitions))
-        if text == self._partitions:
+            for slot in pool.slots
+        ]
+        text = "".join(f"{slot}\n" for slot in shown)
+        if text == self._published:
             return
-        file = self._spool / PARTITIONS
-        if not text:
-            file.unlink(missing_ok=True)
-            self._partitions = text
-            return
+        file = self._spool / NODES
         unfinished = file.with_suffix(".new")
-        unfinished.write_text(text, encoding="utf-8")
-        unfinished.chmod(0o644)
-        unfinished.replace(file)
-        self._partitions = text
+        try:
+            if text:
+                unfinished.write_text(text, encoding="utf-8")
+                unfinished.chmod(0o644)
+                unfinished.replace(file)
+            else:
+                file.unlink(missing_ok=True)
+        except OSError as error:
+            self._spool_error = f"burstd-prolog does not learn which nodes have mounts: {file}: {error.strerror}"
+            return
+        self._published, self._spool_error = text, ""
 
     def _handle_call(self, call: StageCall) -> StageReply:
         if call.hook != HOOK:

@@ -19,10 +19,9 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
 
 import structlog
 
@@ -53,6 +52,19 @@ _ANSWER_TIMEOUT_S = 30.0
 _END_TIMEOUT_S = 5.0
 _FLOCK = struct.Struct("hhqqi0q")
 """struct flock of fcntl(2): type, whence, start, length, process."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """A stream whose trees stood."""
+
+    user: str
+    trees: tuple[MountedTree, ...]
+    """Those that were asked for; what the head has not, or closes to the user, is not mounted."""
+    pid: int = 0
+    """The worker's."""
+    ended: bool = False
+    """By itself: the node shows its trees no more."""
 
 
 class MountStreams:
@@ -88,6 +100,10 @@ class MountStreams:
         self._children: list[subprocess.Popen[bytes]] = []
         for unfinished in folder.glob("*.hosts"):
             unfinished.unlink(missing_ok=True)
+        for _, path in self._records():
+            # burstd was killed before its trees stood; a worker that lives ends by itself then.
+            if not path.stat().st_size:
+                path.unlink(missing_ok=True)
 
     def start(self, claim: Claim, who: Account, trees: Sequence[MountedTree]) -> None:
         """Returns once these trees of a user stand on the claim's machine.
@@ -104,9 +120,11 @@ class MountStreams:
             running = _read_record(self._folder / name)
             if running is None:
                 self._start_with_what_is_there(name, claim, who, trees)
-            elif not set(trees) <= set(running):
+            elif running.ended:
+                raise NodeNotReady(f"the mounts of {who.user} on {claim.slot} have broken and are not cleared so far")
+            elif running.trees != tuple(trees):
                 raise NodeNotReady(
-                    f"{claim.slot} shows {_listed(running)} to uid {who.uid}, and jobs there use them: "
+                    f"{claim.slot} shows {_listed(running.trees)} to {who.user}, and jobs there use them: "
                     f"{_listed(trees)} can be mounted once these have ended"
                 )
 
@@ -123,15 +141,14 @@ class MountStreams:
             finally:
                 self._end(self._folder / name)
 
-    def alive(self) -> Mapping[tuple[str, int], tuple[MountedTree, ...]]:
-        """The streams that last, by claim id and uid."""
+    def streams(self) -> Mapping[tuple[str, int], Stream]:
+        """All whose trees stood, by claim id and uid: those that last, and those that ended by themselves until
+        ``stop`` is called for them."""
         with self._changed:
             self._children = [child for child in self._children if child.poll() is None]
-        return {key: trees for key, path in self._records() if (trees := _read_record(path)) is not None}
-
-    def ended(self) -> frozenset[tuple[str, int]]:
-        """Streams that ended by themselves, by claim id and uid, until ``stop`` is called for them."""
-        return frozenset(key for key, path in self._records() if path.name not in self._busy and _has_ended(path))
+            busy = set(self._busy)
+        found = ((key, path.name, _read_record(path)) for key, path in self._records())
+        return {key: one for key, name, one in found if one is not None and not (one.ended and name in busy)}
 
     def _records(self) -> Iterator[tuple[tuple[str, int], Path]]:
         with suppress(FileNotFoundError):
@@ -153,26 +170,31 @@ class MountStreams:
                 self._changed.notify_all()
 
     def _start_with_what_is_there(self, name: str, claim: Claim, who: Account, trees: Sequence[MountedTree]) -> None:
-        """Leaves out optional trees that the head has not; only the worker, as the user, sees which."""
+        """Leaves out optional trees that the head has not, and those that the user may not enter: only the worker, as
+        the user, sees which."""
         there = list(trees)
-        while there and (missing := self._start_or_name_missing(name, claim, who, there)) is not None:
+        while there and (missing := self._start_or_name_missing(name, claim, who, trees, there)) is not None:
             there.remove(missing)
         if not there:
-            log.info("user has none of the trees", slot=claim.slot, user=who.user)
+            raise UserWorkerError("", 0, f"{who.user} can enter none of {_listed(trees)} on the head")
 
     def _start_or_name_missing(
-        self, name: str, claim: Claim, who: Account, trees: Sequence[MountedTree]
+        self, name: str, claim: Claim, who: Account, asked: Sequence[MountedTree], trees: Sequence[MountedTree]
     ) -> MountedTree | None:
         try:
-            self._start(name, claim, who, trees)
+            self._start(name, claim, who, asked, trees)
         except UserWorkerError as error:
-            missing = next((tree for tree in trees if tree.optional and tree.path == error.path), None)
-            if error.errno != errno.ENOENT or missing is None:
+            missing = next((tree for tree in trees if tree.path == error.path), None)
+            if missing is None or not (
+                error.errno == errno.EACCES or (error.errno == errno.ENOENT and missing.optional)
+            ):
                 raise
             return missing
         return None
 
-    def _start(self, name: str, claim: Claim, who: Account, trees: Sequence[MountedTree]) -> None:
+    def _start(
+        self, name: str, claim: Claim, who: Account, asked: Sequence[MountedTree], trees: Sequence[MountedTree]
+    ) -> None:
         check_address(claim)
         keys = self._host_keys(claim)
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -182,7 +204,7 @@ class MountStreams:
         stands = False
         try:
             fcntl.fcntl(lock, fcntl.F_OFD_SETLK, _lock_request(fcntl.F_WRLCK))
-            self._run_worker(claim, who, trees, known_hosts, lock)
+            self._run_worker(claim, who, asked, trees, known_hosts, lock)
             stands = True
         except OSError as error:
             raise HeadNotReady(f"the head cannot start a stream to {claim.slot}: {error}") from None
@@ -222,7 +244,13 @@ class MountStreams:
         )  # fmt: skip
 
     def _run_worker(
-        self, claim: Claim, who: Account, trees: Sequence[MountedTree], known_hosts: Path, lock: int
+        self,
+        claim: Claim,
+        who: Account,
+        asked: Sequence[MountedTree],
+        trees: Sequence[MountedTree],
+        known_hosts: Path,
+        lock: int,
     ) -> None:
         sftp_server = self._sftp_server()
         hello = {
@@ -241,7 +269,7 @@ class MountStreams:
                     os.close(saying)
                     saying = -1
                     _wait_until_mounted(claim, said)
-                    _write_record(lock, int(str(pid)), trees)
+                    _write_record(lock, int(str(pid)), who.user, asked)
                     _answer_of(sock, {"do": "keep"})
                 except (descriptor_channel.ConnectionEnded, OSError, LookupError, ValueError) as error:
                     raise NodeNotReady(f"the trees of {who.user} cannot be mounted on {claim.slot}: {error}") from None
@@ -314,25 +342,14 @@ def _failure(claim: Claim, sentence: str) -> NodeNotReady | NodeRefused:
     return NodeNotReady(f"trees cannot be mounted on {claim.slot}: {sentence.removeprefix(_AGAIN)}")
 
 
-def _write_record(lock: int, pid: int, trees: Sequence[MountedTree]) -> None:
+def _write_record(lock: int, pid: int, user: str, asked: Sequence[MountedTree]) -> None:
     """Whole in one call: a reader sees nothing, or all of it."""
-    text = json.dumps({"pid": pid, "trees": [asdict(tree) for tree in trees]}) + "\n"
+    text = json.dumps({"pid": pid, "user": user, "trees": [asdict(tree) for tree in asked]}) + "\n"
     os.pwrite(lock, text.encode(), 0)
 
 
-def _read_record(path: Path) -> tuple[MountedTree, ...] | None:
-    """The trees of a stream that lasts; None: there is none, or its trees do not stand so far."""
-    record = _locked_record(path)
-    return None if record is None else tuple(MountedTree(**tree) for tree in record["trees"])
-
-
-def _pid_of(path: Path) -> int | None:
-    record = _locked_record(path)
-    return None if record is None else int(record["pid"])
-
-
-def _locked_record(path: Path) -> dict[str, Any] | None:
-    """What a worker's file says, while the worker lasts and its trees stand."""
+def _read_record(path: Path) -> Stream | None:
+    """The stream of a file; None: its trees do not stand so far, or an earlier version wrote it otherwise."""
     try:
         with path.open("rb") as file:
             # Only looked at: a lock that is tried here would be in the way of a stream that starts.
@@ -340,17 +357,20 @@ def _locked_record(path: Path) -> dict[str, Any] | None:
             content = file.read()
     except FileNotFoundError:
         return None
-    if _FLOCK.unpack(found)[0] == fcntl.F_UNLCK or not content.endswith(b"\n"):
+    if not content.endswith(b"\n"):
         return None
-    record: dict[str, Any] = json.loads(content)
-    return record
+    try:
+        record = json.loads(content)
+        trees = tuple(MountedTree(**tree) for tree in record["trees"])
+        return Stream(str(record["user"]), trees, int(record["pid"]), ended=_FLOCK.unpack(found)[0] == fcntl.F_UNLCK)
+    except (ValueError, TypeError, KeyError) as error:
+        log.error("file of a mount cannot be read: end its process and remove it", file=str(path), error=repr(error))
+        return None
 
 
-def _has_ended(path: Path) -> bool:
-    """Whether trees stood, and do no more."""
-    with suppress(FileNotFoundError):
-        return path.read_bytes().endswith(b"\n") and _locked_record(path) is None
-    return False
+def _pid_of(path: Path) -> int | None:
+    stream = _read_record(path)
+    return None if stream is None or stream.ended else stream.pid
 
 
 def _lock_request(kind: int) -> bytes:

@@ -10,7 +10,7 @@ from burstd.domain.plugins.policy import Remark
 from burstd.domain.slurm.job import Job, JobState
 from burstd.planner.snapshot_view import SnapshotView
 
-_AT_WORK = frozenset({JobState.RUNNING, JobState.SUSPENDED, JobState.STOPPED})
+_AT_WORK = frozenset({JobState.RUNNING, JobState.SUSPENDED, JobState.STOPPED, JobState.SIGNALING, JobState.RESIZING})
 _STARTED = _AT_WORK | {JobState.COMPLETING}
 _ON_NODES = _STARTED | {JobState.CONFIGURING}
 
@@ -32,7 +32,7 @@ def users_of_nodes(jobs: Iterable[Job], nodes: Mapping[str, object], *, started:
 def mount_steps(view: SnapshotView) -> list[Action]:
     """Requeues jobs at work whose mounts have ended: what they read or write fails from now on."""
     runs = [
-        JobRun(job.het_job_id or job.id, (job.id,), job.restarts, f"{node}: {_LOST}")
+        JobRun(job.het_job_id or job.id, (job.id,), job.restarts, f"{node}: {_LOST}", cause="mounts")
         for job, node in _jobs_without_mounts(view)
         if (job.het_job_id or job.id, job.restarts) not in view.snapshot.runtime_state.requeued
     ]

@@ -78,8 +78,8 @@ class StagingSubsystem(Protocol):
 class MountSubsystem(Protocol):
     """Mounts, as the reconciler sees them (burstd.mounts)."""
 
-    def step(self, slurm: SlurmView | Unavailable, claims: Sequence[Claim]) -> float:
-        """Begins what is due; returns when the next is, in burstd's time."""
+    def step(self, slurm: SlurmView | Unavailable, claims: Sequence[Claim], *, doubt: bool = False) -> float:
+        """Begins what is due; returns when the next is, in burstd's time. ``doubt``: the record may lack machines."""
         ...
 
     def view(self) -> MountsView:
@@ -271,7 +271,7 @@ class Reconciler:
 
     def _step_mounts(self, snapshot: Snapshot, mounts: MountSubsystem) -> Snapshot:
         with self._context.quarantine.contain_errors("step", "mounts"):
-            self._mounts_due = mounts.step(snapshot.slurm, snapshot.claims)
+            self._mounts_due = mounts.step(snapshot.slurm, snapshot.claims, doubt=bool(snapshot.record_doubt))
             return replace(snapshot, mounts=mounts.view())
         self._mounts_due = self._context.clock.now() + self._context.intervals.tick_s
         return snapshot

@@ -132,3 +132,8 @@ def mount_site() -> Iterator[MountSite]:
         lab.down()
         shutil.rmtree(folder, ignore_errors=True)
         shutil.rmtree(trees)
+
+
+def alive(streams: MountStreams) -> dict[tuple[str, int], tuple[MountedTree, ...]]:
+    """The streams that last, and their trees."""
+    return {key: stream.trees for key, stream in streams.streams().items() if not stream.ended}

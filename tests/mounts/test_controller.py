@@ -6,15 +6,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from burstd.domain.claim import Claim, ClaimState
-from burstd.domain.errors import NodeNotReady
+from burstd.domain.errors import BurstdError, NodeNotReady
 from burstd.domain.mounts import MountedTree, MountRule
 from burstd.domain.slurm.job import JobState
 from burstd.domain.snapshot import SlurmView, Unavailable
 from burstd.mounts.controller import MountController, StreamKey
+from burstd.mounts.streams import Stream
 from burstd.slurm.hooks.stage_server import StageCall, StageReply
 from burstd.transfer.privsep.client import Account
 from tests.crash.workers import QueuedWorkers
@@ -37,26 +39,27 @@ def find_account(user: str) -> Account:
 class FakeStreams:
     """Streams in memory, which outlive the controller."""
 
-    up: dict[StreamKey, tuple[MountedTree, ...]] = field(default_factory=dict)
-    broken: set[StreamKey] = field(default_factory=set)
+    up: dict[StreamKey, Stream] = field(default_factory=dict)
     failing: bool = False
 
     def start(self, claim: Claim, who: Account, trees: Sequence[MountedTree]) -> None:
         key = (claim.id, who.uid)
-        assert key not in self.broken
         if self.failing:
             raise NodeNotReady("no answer")
-        self.up[key] = tuple(trees)
+        there = self.up.get(key)
+        if there is not None and (there.ended or there.trees != tuple(trees)):
+            raise NodeNotReady("it shows other trees")
+        self.up[key] = Stream(who.user, tuple(trees))
 
     def stop(self, claim: Claim | None, claim_id: str, uid: int) -> None:  # noqa: ARG002  there is no machine
         self.up.pop((claim_id, uid), None)
-        self.broken.discard((claim_id, uid))
 
-    def alive(self) -> Mapping[StreamKey, tuple[MountedTree, ...]]:
+    def streams(self) -> Mapping[StreamKey, Stream]:
         return dict(self.up)
 
-    def ended(self) -> frozenset[StreamKey]:
-        return frozenset(self.broken)
+    def end(self, key: StreamKey) -> None:
+        """The line breaks."""
+        self.up[key] = replace(self.up[key], ended=True)
 
 
 class World:
@@ -77,7 +80,7 @@ class World:
         self.workers = QueuedWorkers(self.clock, {})
         self.controller = MountController(
             self.streams, self.workers, self.clock, rules=lambda: self.rules, pools=lambda: {"cpu": CPU},
-            find_account=find_account, find_user=lambda uid: {3001: "ada", 3002: "bob", 65534: "nobody"}[uid],
+            find_account=find_account,
         )  # fmt: skip
         for number in [n for n, j in self.jobs.items() if j.state is JobState.CONFIGURING and n not in self.replies]:
             self.ask(number)
@@ -124,7 +127,7 @@ def run_all(workers: QueuedWorkers) -> None:
 def _outcome(work: Callable[[], Any]) -> Any:
     try:
         return work()
-    except NodeNotReady as error:
+    except BurstdError as error:
         return error
 
 
@@ -135,7 +138,7 @@ def test_a_job_starts_when_all_its_nodes_show_all_trees() -> None:
     assert "7" not in world.replies
     world.settle()
     assert world.replies["7"] == StageReply("ok")
-    assert world.streams.up == {
+    assert {key: stream.trees for key, stream in world.streams.up.items()} == {
         (claim_id, uid): trees
         for claim_id in ("c-cpu1", "c-cpu2")
         for uid, trees in (
@@ -152,6 +155,9 @@ def test_a_failed_mount_refuses_the_start_and_is_explained() -> None:
     world = World(HOME)
     world.streams.failing = True
     world.allocate("7", "ada", "cpu1")
+    world.settle()
+    assert "7" not in world.replies, "it is tried again"
+    world.clock._now += 60.0
     world.settle()
     assert world.replies["7"] == StageReply("refused", "cpu1: no answer")
     assert world.controller.view().refusals == {"7": "its trees could not be mounted on cpu1: no answer"}
@@ -184,15 +190,67 @@ def test_lost_mounts_are_told_until_no_job_needs_them() -> None:
     world.allocate("7", "ada", "cpu1")
     world.settle()
     world.jobs["7"] = replace(world.jobs["7"], state=JobState.RUNNING)
-    del world.streams.up["c-cpu1", 3001]
-    world.streams.broken.add(("c-cpu1", 3001))
+    world.streams.end(("c-cpu1", 3001))
     world.restart()
     world.settle()
     assert world.controller.view().lost == {"c-cpu1": frozenset({"ada"})}
     world.jobs["7"] = replace(world.jobs["7"], state=JobState.PENDING, node_list=())
     world.settle()
     assert world.controller.view().lost == {}
-    assert world.streams.broken == set()
+    assert world.streams.up == {}
+
+
+def test_a_job_waits_for_the_trees_of_now() -> None:
+    world = World(HOME)
+    world.allocate("7", "ada", "cpu1")
+    world.settle()
+    world.rules = (HOME, MountRule("work", "/work/{user}"))
+    world.allocate("8", "ada", "cpu1")
+    world.settle()
+    assert "8" not in world.replies
+    world.clock._now += 60.0
+    world.settle()
+    assert world.replies["8"] == StageReply("refused", "cpu1: it shows other trees")
+    del world.jobs["7"], world.jobs["8"]
+    world.settle()
+    world.allocate("9", "ada", "cpu1")
+    world.settle()
+    assert [tree.path for tree in world.streams.up["c-cpu1", 3001].trees] == ["/home/ada", "/work/ada"]
+
+
+@pytest.mark.parametrize("state", [JobState.SIGNALING, JobState.RESIZING, JobState.COMPLETING, JobState.UNKNOWN])
+def test_what_a_job_may_still_need_is_kept(state: JobState) -> None:
+    world = World(HOME)
+    world.allocate("7", "ada", "cpu1")
+    world.settle()
+    nodes = () if state is JobState.UNKNOWN else ("cpu1",)
+    world.jobs["7"] = replace(world.jobs["7"], state=state, node_list=nodes)
+    world.restart()
+    world.settle()
+    assert set(world.streams.up) == {("c-cpu1", 3001)}
+
+
+def test_nothing_is_stopped_while_the_record_is_in_doubt() -> None:
+    world = World(HOME)
+    world.allocate("7", "ada", "cpu1")
+    world.settle()
+    world.claims.clear()
+    world.restart()
+    world.clock._now += 1.0
+    world.controller.step(world.view(), [], doubt=True)
+    world.work()
+    assert set(world.streams.up) == {("c-cpu1", 3001)}
+
+
+def test_a_user_whom_slurm_and_the_head_number_differently_is_refused() -> None:
+    world = World(HOME)
+    call = StageCall("prolog", "7", 4242, info={"user": "ada", "nodes": "cpu1", "queue_id": "7"})
+    world.controller.handle_prolog(call, lambda reply: world.replies.__setitem__("7", reply))
+    world.settle()
+    assert "Slurm says that ada has uid 4242" in world.replies["7"].text
+    bad = replace(call, info={**call.info, "nodes": "cpu[1-"})
+    world.controller.handle_prolog(bad, lambda reply: world.replies.__setitem__("7", reply))
+    assert "Slurm's list of the job's nodes cannot be read" in world.replies["7"].text
 
 
 class Interleavings(RuleBasedStateMachine):
@@ -243,8 +301,7 @@ class Interleavings(RuleBasedStateMachine):
     @rule(data=st.data())
     def break_stream(self, data: st.DataObject) -> None:
         key = data.draw(st.sampled_from(sorted(self.world.streams.up)))
-        del self.world.streams.up[key]
-        self.world.streams.broken.add(key)
+        self.world.streams.end(key)
 
     @precondition(lambda self: self.world.jobs)
     @rule(data=st.data())
@@ -260,8 +317,7 @@ class Interleavings(RuleBasedStateMachine):
         for number in [n for n, j in self.world.jobs.items() if slot in j.node_list]:
             del self.world.jobs[number]
         for key in [k for k in self.world.streams.up if k[0] == old.id]:
-            del self.world.streams.up[key]
-            self.world.streams.broken.add(key)
+            self.world.streams.end(key)
         self.world.claims[slot] = replace(old, id=old.id + "x")
 
     @invariant()
@@ -277,7 +333,7 @@ class Interleavings(RuleBasedStateMachine):
             for node in one.node_list:
                 for uid in (UIDS[one.user], 65534):
                     key = (world.claims[node].id, uid)
-                    assert key in world.streams.up or key in world.streams.broken, (number, key)
+                    assert key in world.streams.up, (number, key)
             world.jobs[number] = replace(one, state=JobState.RUNNING)
 
     @rule()
@@ -305,7 +361,7 @@ class Interleavings(RuleBasedStateMachine):
             for node in one.node_list
             for uid in (UIDS[one.user], 65534)
         }
-        assert {*world.streams.up, *world.streams.broken} <= needed
+        assert set(world.streams.up) <= needed
         assert not [n for n, j in world.jobs.items() if j.state is JobState.CONFIGURING]
 
 

@@ -22,7 +22,7 @@ from burstd.domain.mounts import MountedTree
 from burstd.transfer.privsep.errors import UserWorkerError
 from providers.sandbox.boxes.box import Box
 from tests.lab.boxes import ip
-from tests.mounts.rig import ADA, BOB, NOBODY, MountSite, as_user, in_node
+from tests.mounts.rig import ADA, BOB, NOBODY, MountSite, alive, as_user, in_node
 
 pytestmark = pytest.mark.boxes
 Node = tuple[Box, Claim]
@@ -35,7 +35,7 @@ def nothing_left(site: MountSite, node: Node) -> Iterator[None]:
     box, claim = node
     for who in (ADA, BOB, NOBODY):
         site.streams.stop(claim, claim.id, who.uid)
-    assert site.streams.alive() == {}
+    assert alive(site.streams) == {}
     assert list((site.folder / "streams").iterdir()) == []
     looking = f"ls -d {site.trees}; ls /run/burstd/mounts; grep fuse /proc/self/mountinfo; pgrep sshfs"
     assert in_node(box, None, looking, check=False).stdout == ""
@@ -74,7 +74,7 @@ def test_a_closed_home_is_its_users_alone(site: MountSite, node: Node) -> None:
     box, claim = node
     home = site.home(ADA)
     site.streams.start(claim, ADA, [site.tree(ADA)])
-    assert site.new_streams().alive() == {(claim.id, ADA.uid): (site.tree(ADA),)}
+    assert alive(site.new_streams()) == {(claim.id, ADA.uid): (site.tree(ADA),)}
     site.streams.start(claim, ADA, [site.tree(ADA)])  # stands already
     in_node(box, ADA, f"cd {home}; umask 027; echo one > log; echo two >> log; mkdir deep; chmod 2775 deep")
     assert (home / "log").read_text() == "one\ntwo\n"
@@ -238,7 +238,7 @@ def test_a_stream_ends_as_a_whole_and_can_begin_again(site: MountSite, node: Nod
         in_node(box, None, "pkill -9 -x sshfs")
     else:
         os.kill(worker_pid(site, claim) if which == "worker" else processes(site, which)[0], signal.SIGKILL)
-    wait(lambda: not site.streams.alive() and not processes(site), 10, f"the stream lasts without {which}")
+    wait(lambda: not alive(site.streams) and not processes(site), 10, f"the stream lasts without {which}")
     # A job must not write to the directory underneath.
     box.wait(lambda b: "not connected" in in_node(b, ADA, f"touch {home}/lost", check=False).stderr, 10, "cut off")
     site.streams.start(claim, ADA, [site.tree(ADA)])
@@ -274,7 +274,7 @@ def test_a_job_does_not_notice_that_burstd_is_killed(site: MountSite, node: Node
         so_far = lines()
         wait(lambda: lines() > so_far + 10, 20, "nothing is written without burstd")
     check_counted(log)
-    assert site.new_streams().alive() == {(claim.id, ADA.uid): (site.tree(ADA),)}
+    assert alive(site.new_streams()) == {(claim.id, ADA.uid): (site.tree(ADA),)}
 
 
 COUNT = """
@@ -349,7 +349,7 @@ def test_a_line_that_is_cut_for_too_long_ends_the_stream(site: MountSite, node: 
         site.line_timeout_s = 300.0
     with line_cut(site, box):
         reading = box.popen(["cat", str(site.home(ADA) / "mine-too")], stderr=subprocess.PIPE)
-        wait(lambda: not site.streams.alive(), 15, "the stream lasts")
+        wait(lambda: not alive(site.streams), 15, "the stream lasts")
         assert not processes(site)
     # sshd hears that the connection is gone as soon as it says something.
     assert reading.wait(120) != 0
@@ -393,7 +393,7 @@ def test_the_machine_is_gone(site: MountSite, node: Node) -> None:
 def refused(site: MountSite, claim: Claim, *trees: MountedTree) -> str:
     with pytest.raises((NodeRefused, NodeNotReady, UserWorkerError)) as caught:
         site.streams.start(claim, ADA, trees or [site.tree(ADA)])
-    assert site.streams.alive() == {}
+    assert alive(site.streams) == {}
     return f"{type(caught.value).__name__}: {caught.value}"
 
 

@@ -23,9 +23,11 @@ def spool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("BURSTD_PROLOG_SPOOL", str(tmp_path))
     monkeypatch.setenv("BURSTD_PROLOG_SOCKET", str(tmp_path / "prolog.sock"))
     monkeypatch.setattr("signal.alarm", lambda _seconds: 0)
+    # Only the main thread may set a handler.
+    monkeypatch.setattr("signal.signal", lambda _number, _handler: None)
     for name, value in JOB.items():
         monkeypatch.setenv(name, value)
-    (tmp_path / prolog_client.PARTITIONS).write_text("burst\n", encoding="utf-8")
+    (tmp_path / prolog_client.NODES).write_text("cpu1\ngpu2\n", encoding="utf-8")
     return tmp_path
 
 
@@ -35,12 +37,12 @@ def test_the_call_names_job_user_and_nodes() -> None:
     assert json.loads(prolog_client.encode_call(JOB))["info"]["queue_id"] == "12"
 
 
-@pytest.mark.parametrize("partitions", ["gpu\n", None, b"\xff\xfe"])
-def test_jobs_elsewhere_never_ask(spool: Path, partitions: str | bytes | None) -> None:
-    file = spool / prolog_client.PARTITIONS
+@pytest.mark.parametrize("nodes", ["gpu3\n", None, b"\xff\xfe"])
+def test_jobs_elsewhere_never_ask(spool: Path, nodes: str | bytes | None) -> None:
+    file = spool / prolog_client.NODES
     file.unlink()
-    if partitions is not None:
-        file.write_bytes(partitions if isinstance(partitions, bytes) else partitions.encode())
+    if nodes is not None:
+        file.write_bytes(nodes if isinstance(nodes, bytes) else nodes.encode())
     assert prolog_client.main() == 0
 
 
@@ -62,6 +64,7 @@ def test_it_waits_for_a_burstd_that_is_away(spool: Path) -> None:
     with socket.socket(socket.AF_UNIX) as dying:
         dying.bind(str(path))
         dying.listen()
+        dying.settimeout(20)
         statuses: list[int] = []
         client = threading.Thread(target=lambda: statuses.append(prolog_client.main()))
         client.start()

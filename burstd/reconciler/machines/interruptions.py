@@ -84,7 +84,7 @@ class Interruptions:
             for row, run in news:
                 new = INTERRUPTED_AT_LAST if (run.job_id, run.restarts) in self._refused_at else INTERRUPTED
                 self._store.log_event(
-                    f"job:{row}", new=new, reason=run.reason, cause="spot", data={"run": run.restarts}
+                    f"job:{row}", new=new, reason=run.reason, cause=run.cause, data={"run": run.restarts}
                 )
         for row, run in news:
             self._runs[row] |= {run.restarts}
@@ -132,7 +132,7 @@ class Interruptions:
         data = {"run": run.restarts}
         for row in run.queue_ids:
             text = f"{run.reason}; {error}"
-            self._store.log_event(f"job:{row}", new=NOT_REQUEUED, reason=text, cause="spot", data=data)
+            self._store.log_event(f"job:{row}", new=NOT_REQUEUED, reason=text, cause=run.cause, data=data)
             self._runs[row] -= {run.restarts}
         there = self._context.scheduler.comments(run.queue_ids[:1]).get(run.queue_ids[0])
         if there is None:
