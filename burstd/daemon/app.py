@@ -91,12 +91,12 @@ def assemble(loaded: LoadedSettings, stack: ExitStack) -> DaemonComponents:
     stack.callback(workers.close)
     wake_sources = WakeSources(settings, make.commands(settings), clock, wake)
     validator = make.node_validator(settings, scheduler, clock, providers, store)
+    mounts = _mount_service(loaded, stack, workers, clock, wake_sources, validator, lambda: reconciler.config.pools)
     staging = _staging_service(
-        loaded, stack, store, workers, clock, wake_sources, validator, lambda: reconciler.config.pools
+        loaded, stack, store, workers, clock, wake_sources, validator, lambda: reconciler.config.pools, mounts
     )
     current, intervals = make.CurrentSettings(settings), make.poll_intervals(settings)
     claim_ids = ClaimIds(settings.ssh_key.read_bytes())
-    mounts = _mount_service(loaded, stack, workers, clock, wake_sources, validator, lambda: reconciler.config.pools)
     context = LoopContext(
         cluster=settings.cluster,
         store=store,
@@ -154,6 +154,7 @@ def _staging_service(
     wake_sources: WakeSources,
     validator: SlurmNodeValidator,
     pools: Callable[[], Mapping[str, Pool]],
+    mounts: MountService,
 ) -> StagingService | None:
     """Staging, where the settings have it. Imported late: without it nothing of it is needed."""
     if not loaded.settings.staging.enabled:
@@ -170,6 +171,7 @@ def _staging_service(
         NodeAgent(validator.connect),
         pools,
         lambda: wake_sources.slurm_uid,
+        mounts.shows_path,
     )
     return StagingService(settings, loaded.resolved.stores[settings.staging.store], context, stack)
 

@@ -173,10 +173,8 @@ class MountStreams:
         """Leaves out optional trees that the head has not, and those that the user may not enter: only the worker, as
         the user, sees which."""
         there = list(trees)
-        while there and (missing := self._start_or_name_missing(name, claim, who, trees, there)) is not None:
+        while (missing := self._start_or_name_missing(name, claim, who, trees, there)) is not None:
             there.remove(missing)
-        if not there:
-            raise UserWorkerError("", 0, f"{who.user} can enter none of {_listed(trees)} on the head")
 
     def _start_or_name_missing(
         self, name: str, claim: Claim, who: Account, asked: Sequence[MountedTree], trees: Sequence[MountedTree]

@@ -55,7 +55,6 @@ def site(request: pytest.FixtureRequest) -> Iterator[Site]:
         pytest.skip(str(error))
     with site_up(request.param, pools=[SPOT], types=TYPES_WITH_SPOT, staging="") as up:
         up.cluster.sh("mkdir -p results", "ada")
-        up.wait(lambda: up.burstctl("node", "list", check=False).returncode == 0, 30, "burstd's first loop")
         yield up
 
 

@@ -158,5 +158,5 @@ def test_a_home_that_cannot_be_mounted_is_explained(site: Site) -> None:
 
 
 def streams(site: Site) -> list[str]:
-    """Processes of the head that show trees to nodes, and mounts on nodes."""
+    """Processes of the head that show trees to nodes."""
     return site.cluster.sh("pgrep -af '[s]ftp-server|[m]ount_worker' || true").splitlines()

@@ -296,6 +296,8 @@ def test_a_shell_in_a_job_of_a_pod_ends_with_its_client(site: OpenShiftSite) -> 
         client.kill()
     site.wait(lambda: left() == "0\n", PATIENCE_S, "nothing of it is left")
     site.cluster.sh(f"scancel {job}")
+    # The next test's job gets a pod of its own.
+    site.wait_empty()
 
 
 def test_a_notebook_by_port_forward_and_by_route(site: OpenShiftSite, theirs: Things) -> None:

@@ -116,6 +116,7 @@ class BaseSite(ABC):
         self._progress("starting burstd")
         self.write(CONFIG, self.burstd_toml(), 0o644)
         self.start_burstd()
+        self.wait(self._has_looked, _PATIENCE_S, "burstd's first loop")
         return self
 
     def down(self) -> None:
@@ -216,6 +217,14 @@ class BaseSite(ABC):
         try:
             self.api("/v1/status")
         except (httpx.HTTPError, OSError):
+            return False
+        return True
+
+    def _has_looked(self) -> bool:
+        """Whether burstd has read the queue: from then on SlurmUser's hooks reach it."""
+        try:
+            self.api("/v1/nodes")
+        except httpx.HTTPStatusError:
             return False
         return True
 

@@ -241,6 +241,9 @@ def test_a_stream_ends_as_a_whole_and_can_begin_again(site: MountSite, node: Nod
     wait(lambda: not alive(site.streams) and not processes(site), 10, f"the stream lasts without {which}")
     # A job must not write to the directory underneath.
     box.wait(lambda b: "not connected" in in_node(b, ADA, f"touch {home}/lost", check=False).stderr, 10, "cut off")
+    with pytest.raises(NodeNotReady, match="have broken and are not cleared so far"):
+        site.streams.start(claim, ADA, [site.tree(ADA)])
+    site.streams.stop(claim, claim.id, ADA.uid)
     site.streams.start(claim, ADA, [site.tree(ADA)])
     in_node(box, ADA, f"touch {home}/again")
     assert (home / "again").exists()

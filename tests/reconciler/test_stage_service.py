@@ -61,7 +61,7 @@ def test_an_index_that_cannot_be_used_is_an_alarm(tmp_path: Path, store: str) ->
         workers = ThreadWorkers(wake.set, 4)
         stack.callback(workers.close)
         nobody = cast("SlurmCommands", None), cast("NodeAgent", None)  # no job has data, so nobody is asked
-        around = StagingContext(record, workers, clock, *nobody, dict, lambda: None)
+        around = StagingContext(record, workers, clock, *nobody, dict, lambda: None, lambda *_: False)
         service = StagingService(settings, chosen, around, stack)
         # Another program at work on the file, or a disk without room, is told as an OperationalError like this one.
         with closing(sqlite3.connect(path)) as db:
@@ -124,7 +124,10 @@ def test_a_store_that_sleeps_is_looked_through_once_a_day(tmp_path: Path) -> Non
         stack.callback(workers.close)
         nobody = cast("SlurmCommands", None), cast("NodeAgent", None)
         service = StagingService(
-            settings, chosen, StagingContext(record, workers, clock, *nobody, dict, lambda: None), stack
+            settings,
+            chosen,
+            StagingContext(record, workers, clock, *nobody, dict, lambda: None, lambda *_: False),
+            stack,
         )
 
         def looked(later_s: float, *, awake: bool = False) -> int:
@@ -192,7 +195,7 @@ def test_a_store_without_room_loses_what_nobody_needs_and_where_that_is_nothing_
         workers = ThreadWorkers(wake.set, 4)
         stack.callback(workers.close)
         nobody = cast("SlurmCommands", None), cast("NodeAgent", None)
-        around = StagingContext(record, workers, clock, *nobody, lambda: POOLS, lambda: None)
+        around = StagingContext(record, workers, clock, *nobody, lambda: POOLS, lambda: None, lambda *_: False)
         service = StagingService(settings, chosen, around, stack)
         text = "#!/bin/sh\n#BURST stage_in /x as x\n"
         service.controller.handle_hook(

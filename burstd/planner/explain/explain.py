@@ -136,6 +136,7 @@ _POLICY_REMEDIES: Mapping[str, tuple[str, ...]] = {
     "pin": ("burstctl scale POOL --clear",),
     "hold": ("burstctl unhold",),
     "chain": ("wait for a free slot",),
+    "mounts": ("correct what the reason names: Slurm starts the job again about two minutes after its last try",),
 }
 
 

@@ -42,7 +42,7 @@ from burstd.staging.movement.garbage_collection import (
 from burstd.staging.movement.job_folders import JobFolders, folder_key
 from burstd.staging.movement.output_delivery import OutputDelivery
 from burstd.staging.movement.output_reuse import OutputReuse
-from burstd.staging.movement.transfers import HeadTransfers
+from burstd.staging.movement.transfers import HeadTransfers, IsLivePath
 from burstd.staging.storage_node.controller import StorageNodeController
 from burstd.staging.storage_node.follower import StorageNodeFollower
 from burstd.staging.submission.locations import in_place_path
@@ -117,6 +117,7 @@ class StagingContext:
     pools: Callable[[], Mapping[str, Pool]]
     slurm_uid: Callable[[], int | None]
     """SlurmUser's, once it is known."""
+    is_live: IsLivePath
 
 
 def _sweep_rules(staging: StagingSettings) -> GarbageCollectionRules:
@@ -163,6 +164,7 @@ class StagingService:
             folders=folders,
             cache_dir=f"{staging.job_dir}/cache",
             datasets=self._dataset,
+            is_live=context.is_live,
         )
         node_spec = stager.node_spec if isinstance(stager, NodeBackedStore) else None
         controller_class = StorageNodeController if node_spec is not None else StagingController

@@ -73,6 +73,10 @@ CACHE_KEEP_FREE_BYTES = 1 << 30
 """Bytes that the caches of nodes leave free."""
 
 
+IsLivePath = Callable[[Claim, str, str], bool]
+"""Whether a path on a machine is the same file on the head, for a user."""
+
+
 class HeadTransfers:
     """Implements ``burstd.staging.controller.tasks.Transfers``."""
 
@@ -89,7 +93,9 @@ class HeadTransfers:
         folders: JobFolders,
         cache_dir: str,
         datasets: DatasetSource,
+        is_live: IsLivePath = lambda _claim, _path, _user: False,
     ) -> None:
+        self._is_live = is_live
         self._commands = commands
         self._stager = stager
         self._uploader = uploader
@@ -223,7 +229,10 @@ class HeadTransfers:
         patterns = [substitute_variables(wanted.pattern, variables) or wanted.pattern for _, wanted in lines]
         node = claim.slot
         prefix = f"out/{job.job_id}/{node}"
-        paths = [path for path in files if path.startswith("/")]
+        # What a job writes in a mounted tree is at home, and others may write to it.
+        paths = [
+            path for path in files if path.startswith("/") and not self._is_live(claim, path, who.user or job.user)
+        ]
         reported = self._run_agent(task, claim, "collect", who, patterns=patterns, files=paths, prefix=prefix)
         return parse_collected_output(node, prefix, [number for number, _ in lines], paths, reported)
 
