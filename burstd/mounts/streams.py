@@ -183,9 +183,9 @@ class MountStreams:
             self._start(name, claim, who, asked, trees)
         except UserWorkerError as error:
             missing = next((tree for tree in trees if tree.path == error.path), None)
-            if missing is None or not (
-                error.errno == errno.EACCES or (error.errno == errno.ENOENT and missing.optional)
-            ):
+            if missing is None or len(trees) == 1:
+                raise
+            if error.errno != errno.EACCES and not (error.errno == errno.ENOENT and missing.optional):
                 raise
             return missing
         return None
