@@ -249,6 +249,34 @@ def test_a_stream_ends_as_a_whole_and_can_begin_again(site: MountSite, node: Nod
     assert (home / "again").exists()
 
 
+def test_a_job_whose_stream_is_cut_off_is_not_let_through_by_others(site: MountSite, node: Node) -> None:
+    box, claim = node
+    home, software = site.home(ADA), site.trees / "public"
+    software.mkdir()
+    site.streams.start(claim, NOBODY, [MountedTree(str(software), read_only=True)])
+    site.streams.start(claim, ADA, [site.tree(ADA)])
+    with box.popen(as_user(ADA, "sh", "-c", "echo runs; exec sleep 600"), stdout=subprocess.PIPE) as job:
+        assert job.stdout is not None
+        assert job.stdout.readline() == b"runs\n"
+        in_node(box, None, "pkill -9 -x sshfs")
+        wait(lambda: not site.streams.alive(), 10, "the streams last")
+        site.streams.start(claim, BOB, [site.tree(BOB)])
+        for path in (home, software):
+            assert "not connected" in in_node(box, ADA, f"touch {path}/lost", check=False).stderr
+        site.streams.stop(claim, claim.id, BOB.uid)
+        in_node(box, None, "pkill -x sleep", check=False)
+        job.wait()
+    # Nobody misses them any more.
+    site.streams.start(claim, BOB, [site.tree(BOB)])
+    assert in_node(box, None, f"ls {site.trees}", check=False).stdout.split() == ["bob", "public"]
+    assert in_node(box, None, "ls /run/burstd/mounts").stdout.split() == [
+        f"{BOB.uid}", f"{BOB.uid}.paths", f"{BOB.uid}.pid", f"{NOBODY.uid}", f"{NOBODY.uid}.paths",
+    ]  # fmt: skip
+    site.streams.stop(claim, claim.id, BOB.uid)
+    site.streams.start(claim, NOBODY, [MountedTree(str(software), read_only=True)])
+    assert "Read-only" in in_node(box, ADA, f"touch {software}/x", check=False).stderr
+
+
 START = """
 import sys
 from pathlib import Path
@@ -408,6 +436,16 @@ def test_what_cannot_be_mounted_is_named(site: MountSite, node: Node) -> None:
         ("mv /usr/bin/sshfs /usr/bin/away", "mv /usr/bin/away /usr/bin/sshfs", f"{root}the node has no sshfs: install"),
         ("rm /dev/fuse", "mknod /dev/fuse c 10 229", f"{root}the node has no /dev/fuse: load the kernel module fuse"),
         (f"ln -s /tmp {site.trees}", f"rm {site.trees}", f"{root}{home}: a symbolic link leads elsewhere on the node"),
+        (
+            f"mkdir -m 1777 {site.trees}",
+            f"rmdir {site.trees}",
+            f"{root}{home}: users can replace it on the node, because {site.trees} is not root's alone: give",
+        ),
+        (
+            f"mkdir {site.trees}; chown {ADA.uid} {site.trees}",
+            f"rmdir {site.trees}",
+            f"{root}{home}: users can replace it on the node, because {site.trees} is not root's alone: give",
+        ),
         (f"mkdir {site.trees}; echo > {home}", f"rm -r {site.trees}", f"{root}{home}: it is no directory on the node"),
         (
             f"mkdir -p {home}; mount -t tmpfs x {home}",

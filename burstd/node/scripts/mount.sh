@@ -4,7 +4,8 @@
 #     another attempt makes sense, with "again: ".
 # $1: unmount; $2: uid. Also where nothing is mounted.
 # Where the stream breaks the trees stay, and answer "Transport endpoint is not connected": jobs must not write to the
-# directories underneath. The next mount, or an unmount, removes them.
+# directories underneath. The user's next mount, or an unmount, removes them; another's mount only where the user has no
+# process on the node.
 set -u
 LC_ALL=C
 PATH=/usr/sbin:/sbin:/usr/bin:/bin:/usr/local/sbin:/usr/local/bin
@@ -18,6 +19,20 @@ again() { echo "again: $*" >&2; exit 75; }
 # $state/UID.paths: what was done, a line each: "made DIRECTORY", "bind PATH". $state/UID.pid: the process that serves.
 serves() {
     { read -r pid <"$state/$1.pid"; } 2>/dev/null && grep -q -a -F -e "$state" "/proc/$pid/cmdline" 2>/dev/null
+}
+has_processes() {
+    cat /proc/[0-9]*/status 2>/dev/null |
+        awk -v uid="$1" '/^Uid:/ && ($2 == uid || $3 == uid || $4 == uid || $5 == uid) { found = 1 } END { exit !found }'
+}
+# Whether others than root can put something else in a path's place; $parent is the directory where they can.
+replaceable() {
+    parent=$1
+    while [ -n "$parent" ]; do
+        parent=${parent%/*}
+        facts=$(stat -c '0%a %u' -- "${parent:-/}" 2>/dev/null) || continue
+        [ "${facts#* }" = 0 ] && [ $((${facts% *} & 022)) -eq 0 ] || return 0
+    done
+    return 1
 }
 # Plainly first: a lazy unmount hides what is still open. After 3 s all that is under way gets an error.
 release() {
@@ -81,12 +96,17 @@ command -v sshfs >/dev/null || refuse "the node has no sshfs: install it in the 
 [ -c /dev/fuse ] || modprobe fuse 2>/dev/null
 [ -c /dev/fuse ] || refuse "the node has no /dev/fuse: load the kernel module fuse in the image"
 install -d -m 0755 /run/burstd && install -d -m 0700 "$state" || refuse "the node cannot make $state"
-# Those whose stream is gone; one of our own as well, for burstd starts another only where the last has ended.
+# Our own, for burstd starts another only where the last has ended. Others' whose stream is gone and whom no job misses;
+# nobody's trees are every job's.
 for file in "$state"/*.paths; do
     [ -f "$file" ] || continue
     other=${file##*/}
     other=${other%.paths}
-    if ! serves "$other"; then release "$other"; elif [ "$other" = "$uid" ]; then kill "$pid"; fi
+    if serves "$other"; then
+        [ "$other" != "$uid" ] || kill "$pid"
+    elif [ "$other" = "$uid" ] || { [ "$other" != 65534 ] && ! has_processes "$other"; }; then
+        release "$other"
+    fi
 done
 if serves "$uid"; then again "the trees of uid $uid are still mounted on the node"; fi
 
@@ -95,6 +115,7 @@ home=$(getent passwd "$login" | cut -d: -f6)
 for tree; do
     path=${tree#* }
     [ "$(realpath -m -- "$path")" = "$path" ] || refuse "$path: a symbolic link leads elsewhere on the node: remove it from the image"
+    ! replaceable "$path" || refuse "$path: users can replace it on the node, because ${parent:-/} is not root's alone: give ${parent:-/} to root with mode 755 in the image"
     case "$home/" in "$path"/*) refuse "$path: the home of $login, as whom burstd logs in, lies there: name another tree" ;; esac
     case "$path/" in "$home"/*) refuse "$path: it lies in the home of $login, as whom burstd logs in: name another tree" ;; esac
     [ ! -e "$path" ] || [ -d "$path" ] || refuse "$path: it is no directory on the node"
