@@ -259,7 +259,7 @@ def test_a_job_whose_stream_is_cut_off_is_not_let_through_by_others(site: MountS
         assert job.stdout is not None
         assert job.stdout.readline() == b"runs\n"
         in_node(box, None, "pkill -9 -x sshfs")
-        wait(lambda: not site.streams.alive(), 10, "the streams last")
+        wait(lambda: not alive(site.streams), 10, "the streams last")
         site.streams.start(claim, BOB, [site.tree(BOB)])
         for path in (home, software):
             assert "not connected" in in_node(box, ADA, f"touch {path}/lost", check=False).stderr
@@ -272,7 +272,8 @@ def test_a_job_whose_stream_is_cut_off_is_not_let_through_by_others(site: MountS
     assert in_node(box, None, "ls /run/burstd/mounts").stdout.split() == [
         f"{BOB.uid}", f"{BOB.uid}.paths", f"{BOB.uid}.pid", f"{NOBODY.uid}", f"{NOBODY.uid}.paths",
     ]  # fmt: skip
-    site.streams.stop(claim, claim.id, BOB.uid)
+    for who in (ADA, BOB, NOBODY):
+        site.streams.stop(claim, claim.id, who.uid)
     site.streams.start(claim, NOBODY, [MountedTree(str(software), read_only=True)])
     assert "Read-only" in in_node(box, ADA, f"touch {software}/x", check=False).stderr
 
