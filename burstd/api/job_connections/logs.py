@@ -124,6 +124,8 @@ class LogService:
     def serve(self, request: Mapping[str, Any], caller: Caller, client: JobConnection) -> None:
         """Tells what the job has written, and with ``follow`` what it writes until its end."""
         asked = _log_request(request)
+        # What changes while it is located is a change as well.
+        shown = self._shown(asked, caller)
         location = self._locate(asked, caller)
         client.send_line({"ok": True, "job": location.facts.queue_id})
         client.socket.settimeout(None)
@@ -134,8 +136,9 @@ class LogService:
                 client.send_line({"end": note, "failed": True})
                 return
             client.send_line({"note": note})
-            if not self._wait_for_change(asked, caller, client):
+            if not self._wait_for_change(asked, caller, client, shown):
                 return
+            shown = self._shown(asked, caller)
             location = self._locate(asked, caller)
         problem = ""
         if location.claim is not None:
@@ -198,17 +201,17 @@ class LogService:
                 raise
             return ()
 
-    def _wait_for_change(self, asked: _LogRequest, caller: Caller, client: JobConnection) -> bool:
-        """Waits until the job's rows have changed; False: the client has gone."""
+    def _shown(self, asked: _LogRequest, caller: Caller) -> list[tuple[str, str, str]]:
+        return [(job.id, job.state.value, job.reason) for job in self._rows(asked.job, caller)]
 
-        def shown() -> list[tuple[str, str, str]]:
-            return [(job.id, job.state.value, job.reason) for job in self._rows(asked.job, caller)]
-
-        before = shown()
+    def _wait_for_change(
+        self, asked: _LogRequest, caller: Caller, client: JobConnection, before: list[tuple[str, str, str]]
+    ) -> bool:
+        """Waits until the job's rows are not as before; False: the client has gone."""
         while not client.is_over():
             client.pause(STATE_CHECK_S)
             # What no snapshot has had so far is seen soon.
-            if (now := shown()) != before or not now:
+            if (now := self._shown(asked, caller)) != before or not now:
                 return True
         return False
 
