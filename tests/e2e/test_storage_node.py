@@ -100,6 +100,7 @@ def test_a_burstd_that_is_killed_while_its_node_comes_up_has_it_afterwards(site:
     coming = node(site)
     site.kill_burstd()
     site.start_burstd()
+    site.wait(site.has_looked, 30, "burstd's first loop")
     assert coming is not None
     site.wait(lambda: is_open(site), 60, "the storage node is there")
     assert (node(site) or {})["claim"] == coming["claim"]

@@ -85,7 +85,7 @@ if sys.argv[1] == "key":
     HostKeyFiles(folder / "host_keys").save_keys("c-1", HostKeys(HostKeyPolicy.CONSOLE, frozenset([sys.argv[3]])))
     print(ensure_ssh_key(folder / "key"))
 elif sys.argv[1] == "start":
-    streams.start(claim, ada, [MountedTree("/home/ada/closed/project", False)])
+    streams.start(claim, ada, [MountedTree("/srv/closed/project", False)])
 elif sys.argv[1] == "alive":
     print([uid for _, uid in streams.alive()])
 else:
@@ -107,12 +107,15 @@ def test_a_stream_lasts_without_who_started_it_and_is_narrow(site: UnitsSite) ->
 
     node.run(["sh", "-c", "mkdir -p /root/.ssh; cat >> /root/.ssh/authorized_keys"], input=mounts("key", "", key))
     # A root that may not enter a closed home, as on NFS: the unit has no capability for that.
-    site.cluster.sh("mkdir -p closed/project; chmod 700 . closed", "ada")
+    site.cluster.sh("install -d -o ada -g ada -m 700 /srv/closed /srv/closed/project")
     mounts("start", node.address)
     uid = node.run(["id", "-u", "ada"]).stdout.strip()
     assert mounts("alive", "") == f"[{uid}]\n"
-    node.run(["sh", "-c", "cd /home/ada/closed/project && echo here > seen && chmod 2770 . && ls"], user="ada")
-    assert site.cluster.sh("stat -c %U:%a closed/project closed/project/seen", "ada").split() == ["ada:2770", "ada:644"]
+    node.run(["sh", "-c", "cd /srv/closed/project && echo here > seen && chmod 2770 . && ls"], user="ada")
+    assert site.cluster.sh("stat -c %U:%a /srv/closed/project /srv/closed/project/seen", "ada").split() == [
+        "ada:2770",
+        "ada:644",
+    ]
     processes = {
         name: (dict(line.split(":\t", 1) for line in status.splitlines() if ":\t" in line))
         for name in ("sftp-server", "ssh")

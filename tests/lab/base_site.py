@@ -116,7 +116,7 @@ class BaseSite(ABC):
         self._progress("starting burstd")
         self.write(CONFIG, self.burstd_toml(), 0o644)
         self.start_burstd()
-        self.wait(self._has_looked, _PATIENCE_S, "burstd's first loop")
+        self.wait(self.has_looked, _PATIENCE_S, "burstd's first loop")
         return self
 
     def down(self) -> None:
@@ -220,7 +220,7 @@ class BaseSite(ABC):
             return False
         return True
 
-    def _has_looked(self) -> bool:
+    def has_looked(self) -> bool:
         """Whether burstd has read the queue: from then on SlurmUser's hooks reach it."""
         try:
             self.api("/v1/nodes")

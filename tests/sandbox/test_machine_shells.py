@@ -182,7 +182,7 @@ def fake_builder(directory: Path, monkeypatch: pytest.MonkeyPatch, extra: str) -
 def test_a_root_is_built_once_by_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     runs = fake_builder(tmp_path / "bin", monkeypatch, "sleep 0.3")
     (tmp_path / "rootfs" / f"{rootfs.rootfs_key('trixie')}.unfinished" / "old").mkdir(parents=True)
-    words = "import sys; from pathlib import Path; from providers.sandbox.boxes import rootfs"
+    words = "import sys; from pathlib import Path; from providers.sandbox.boxes.images import rootfs"
     script = f"{words}; rootfs.ensure_rootfs('trixie', Path(sys.argv[1]))"
     builders = [subprocess.Popen([sys.executable, "-c", script, str(tmp_path)]) for _ in range(2)]
     steps: list[str] = []
