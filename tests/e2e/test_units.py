@@ -87,7 +87,7 @@ if sys.argv[1] == "key":
 elif sys.argv[1] == "start":
     streams.start(claim, ada, [MountedTree("/srv/closed/project", False)])
 elif sys.argv[1] == "alive":
-    print([uid for _, uid in streams.alive()])
+    print([uid for (_, uid), stream in streams.streams().items() if not stream.ended])
 else:
     streams.stop(claim, "c-1", ada.uid)
 """
