@@ -4,13 +4,25 @@ from __future__ import annotations
 
 import os
 import sys
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from burstd.cli.commands import event, job, job_output, job_shell, node, plan, policy, ports, provider, stage, status
+from burstd.cli.commands import (
+    event,
+    job,
+    job_output,
+    job_shell,
+    node,
+    plan,
+    policy,
+    ports,
+    provider,
+    stage,
+    status,
+    volume,
+)
 from burstd.cli.offline import config, record, simulate
 from burstd.cli.output import safe_text
 from burstd.cli.session import DEFAULT_SOCKET, ExitCode, GlobalOptions, JsonOption, answered_sockets
@@ -29,6 +41,8 @@ app = typer.Typer(
 
 def _version(value: bool) -> None:
     if value:
+        from importlib.metadata import PackageNotFoundError, version  # takes long to load
+
         try:
             typer.echo(f"burstctl {version('burstd')}")
         except PackageNotFoundError:
@@ -63,6 +77,7 @@ app.command()(ports.port_forward)
 app.add_typer(ports.app, name="route")
 app.add_typer(event.app, name="event")
 app.add_typer(stage.app, name="stage")
+app.add_typer(volume.app, name="volume")
 app.add_typer(provider.app, name="provider")
 app.command()(plan.plan)
 app.command()(simulate.simulate)

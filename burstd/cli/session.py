@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Concatenate, NoReturn, ParamSpec, TypeVar
+from urllib.parse import quote, urlencode
 
 import typer
 
@@ -20,8 +21,6 @@ from burstd.cli.output import ConsoleOutput, json_text, parse_time, print_json, 
 from burstd.domain.cloud.read_limits import read_bounded
 
 if TYPE_CHECKING:
-    import httpx
-
     from burstd.api.answers.base import AnswerView
 
 P = ParamSpec("P")
@@ -33,6 +32,9 @@ REQUEST_TIMEOUT_S = 40.0
 """Longer than the daemon lets a command wait."""
 MAX_ANSWER_BYTES = 64 << 20
 """No answer of the daemon's is longer: 10,000 events have some MiB."""
+_PIECE_BYTES = 1 << 16
+_URL_CHARACTERS = "/?=&%+:,"
+"""Those of a path and its query that stay as they are."""
 
 
 def connect_timeout_option(seconds: float) -> tuple[int, int, bytes]:
@@ -90,7 +92,6 @@ class ApiClient:
     def __init__(self, path: Path, *, as_json: bool) -> None:
         self.path = path
         self.json = as_json
-        self._client: httpx.Client | None = None
 
     def get_json(self, path: str, params: Params | None = None) -> Any:
         """An answer as JSON; ends the program where there is none."""
@@ -173,32 +174,45 @@ class ApiClient:
         timeout_s: float = REQUEST_TIMEOUT_S,
     ) -> tuple[int, Any]:
         """Status and answer. Raises DaemonUnreachable."""
-        import httpx  # help and completion do without it
+        from http.client import HTTPConnection, HTTPException  # help does without it
 
-        if self._client is None:
-            # Without the environment: a proxy has no part in a unix socket.
-            transport = httpx.HTTPTransport(uds=str(self.path), socket_options=[connect_timeout_option(timeout_s)])
-            self._client = httpx.Client(transport=transport, base_url="http://burstd/v1", trust_env=False)
+        target = f"/v1{quote(path, safe=_URL_CHARACTERS)}"
+        if params:
+            target += ("&" if "?" in target else "?") + urlencode(params)
+        headers = {} if body is None else {"Content-Type": "application/json"}
+        # A client for the web (httpx, with its certificates) takes longer to load than the whole command.
+        connection = HTTPConnection("burstd", timeout=timeout_s)
         try:
-            limits = httpx.Timeout(timeout_s, connect=None)
-            # As it comes: what is packed may unpack to anything.
-            headers = {"Accept-Encoding": "identity"}
-            with self._client.stream(method, path, json=body, params=params, headers=headers, timeout=limits) as answer:
-                decoded = json.loads(read_bounded(answer.iter_raw(), MAX_ANSWER_BYTES, timeout_s))
-        except httpx.TimeoutException:
+            connection.sock = self._connect(timeout_s)
+            connection.request(method, target, None if body is None else json.dumps(body), headers)
+            answer = connection.getresponse()
+            pieces = iter(lambda: answer.read1(_PIECE_BYTES), b"")
+            decoded = json.loads(read_bounded(pieces, MAX_ANSWER_BYTES, timeout_s))
+        except TimeoutError:
             raise DaemonUnreachable(
                 _with_hint(f"burstd does not answer on {self.path} within {timeout_s:.0f} s.")
             ) from None
-        except httpx.ConnectError:
-            raise connection_error(self.path) from None
-        except httpx.TransportError as error:
+        except (OSError, HTTPException) as error:
             raise DaemonUnreachable(_with_hint(f"burstd closed the connection on {self.path} ({error}).")) from None
         except (ValueError, RecursionError):
             decoded = None
+        finally:
+            connection.close()
         if not isinstance(decoded, dict):
             raise DaemonUnreachable(f"What answers on {self.path} is not burstd; choose its socket with --socket.")
         answered_sockets.append(self.path)
-        return answer.status_code, decoded
+        return answer.status, decoded
+
+    def _connect(self, timeout_s: float) -> socket.socket:
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            connection.setsockopt(*connect_timeout_option(timeout_s))
+            connection.connect(str(self.path))
+        except OSError:
+            connection.close()
+            raise connection_error(self.path) from None
+        connection.settimeout(timeout_s)
+        return connection
 
     def fail(self, code: ExitCode, text: str) -> NoReturn:
         """Says why on standard error and ends the program."""
@@ -311,3 +325,15 @@ def connection_error(path: Path) -> DaemonUnreachable:
     except OSError as error:
         return DaemonUnreachable(_with_hint(f"{path} cannot be connected to: {error.strerror or error}."))
     return DaemonUnreachable(_with_hint(f"burstd on {path} did not take the connection; it may have just started."))
+
+
+def confirm(burstd: ApiClient, question: str) -> None:
+    """Asks the person at the terminal; ends burstctl where the answer is not yes."""
+    sys.stderr.write(f"{question} [y/N] ")
+    sys.stderr.flush()
+    answer = sys.stdin.readline()
+    if not answer:
+        sys.stderr.write("\n")
+        burstd.fail(ExitCode.USAGE, "Nobody answered; say --yes to do it without being asked.")
+    if answer.strip().lower() not in ("y", "yes"):
+        burstd.fail(ExitCode.NEGATIVE, "Nothing was done.")

@@ -31,6 +31,7 @@ from burstd.domain.plugins.provider import Provider
 from burstd.domain.plugins.validator import NodeValidator
 from burstd.mounts.service import MountContext, MountService
 from burstd.mounts.streams import MountStreams
+from burstd.mounts.unstarted import BatchScripts, UnstartedJobs
 from burstd.node.storage_node import StorageNodeValidator
 from burstd.node.validator import SlurmNodeValidator
 from burstd.reconciler.context import LoopContext
@@ -47,7 +48,10 @@ from burstd.runtime.wake import Wake
 from burstd.runtime.workers import ThreadWorkers
 from burstd.settings import Settings
 from burstd.settings.mounts import MountSettings
+from burstd.slurm.commands.controller import read_slurmctld_start
 from burstd.slurm.commands.job_facts import read_job_facts
+from burstd.slurm.config.check import mount_faults, read_running_slurm
+from burstd.slurm.config.render import SlurmConfOptions
 
 if TYPE_CHECKING:
     from burstd.staging.controller.service import StagingService
@@ -93,7 +97,16 @@ def assemble(loaded: LoadedSettings, stack: ExitStack) -> DaemonComponents:
     validator = make.node_validator(settings, scheduler, clock, providers, store)
     mounts = _mount_service(loaded, stack, workers, clock, wake_sources, validator, lambda: reconciler.config.pools)
     staging = _staging_service(
-        loaded, stack, store, workers, clock, wake_sources, validator, lambda: reconciler.config.pools, mounts
+        loaded,
+        stack,
+        store,
+        workers,
+        clock,
+        wake_sources,
+        validator,
+        lambda: reconciler.config.pools,
+        mounts,
+        providers,
     )
     current, intervals = make.CurrentSettings(settings), make.poll_intervals(settings)
     claim_ids = ClaimIds(settings.ssh_key.read_bytes())
@@ -155,6 +168,7 @@ def _staging_service(
     validator: SlurmNodeValidator,
     pools: Callable[[], Mapping[str, Pool]],
     mounts: MountService,
+    providers: Mapping[str, Provider],
 ) -> StagingService | None:
     """Staging, where the settings have it. Imported late: without it nothing of it is needed."""
     if not loaded.settings.staging.enabled:
@@ -172,6 +186,8 @@ def _staging_service(
         pools,
         lambda: wake_sources.slurm_uid,
         mounts.shows_path,
+        providers,
+        validator.connect,
     )
     return StagingService(settings, loaded.resolved.stores[settings.staging.store], context, stack)
 
@@ -196,7 +212,19 @@ def _mount_service(
         # Root starts workers itself; otherwise systemd does.
         socket_path=None if os.geteuid() == 0 else settings.mount_worker_socket,
     )
-    context = MountContext(streams, workers, clock, pools, lambda: wake_sources.slurm_uid)
+    slurm_commands = make.commands(settings)
+    scripts = BatchScripts(validator.connect, partial(read_job_facts, slurm_commands))
+
+    def slurmctld_start() -> float:
+        return read_slurmctld_start(slurm_commands) + clock.now() - clock.wall()
+
+    def slurm_faults() -> list[str]:
+        options = SlurmConfOptions(programs=str(settings.slurm.programs))
+        return mount_faults(list(pools().values()), options, read_running_slurm(slurm_commands))
+
+    unstarted = UnstartedJobs(workers, clock, slurmctld_start, scripts.have_begun)
+    context = MountContext(streams, workers, clock, pools, lambda: wake_sources.slurm_uid, unstarted,
+                           lambda: validator.config.ssh_port, slurm_faults)  # fmt: skip
     service = MountService(settings, context, stack)
 
     def reloaded() -> MountSettings:

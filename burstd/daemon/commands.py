@@ -23,6 +23,7 @@ from burstd.domain.command import (
     PlanNow,
     ReleaseSlots,
     Reload,
+    RemoveVolume,
     Resume,
     RetryStage,
     SetPin,
@@ -100,7 +101,7 @@ class CommandHandler:
             case WhatIf(job_id):
                 found = self._reconciler.what_if(job_id)
                 return CommandResult("what would start the job", changed=False, option_changes=found)
-            case RetryStage() | DiscardOutput() | Evict():
+            case RetryStage() | DiscardOutput() | Evict() | RemoveVolume():
                 if self._run_stage_command is None:
                     text = "jobs' data is not staged: burstd.toml has no table [staging]"
                     return CommandResult(text, done=False, changed=False)

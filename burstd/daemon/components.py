@@ -173,5 +173,5 @@ class DaemonComponents:
             fresh.cloud_poll_s,
         )
         if self.staging is not None:
-            self.staging.reload(settings.staging)
+            self.staging.reload(settings)
         self.mounts.reload(settings.mounts)

@@ -36,6 +36,8 @@ from burstd.settings import (
 )
 from burstd.settings.plugins.foreign_code import call_plugin_code
 from burstd.settings.plugins.policy_files import FileStamp, file_stamp
+from burstd.slurm.config.check import EXCLUSIVE_USER
+from burstd.slurm.config.render import PROLOG, exclusive_user_partitions
 from burstd.slurm.hostlist import expand
 
 log = structlog.get_logger(__name__)
@@ -143,6 +145,8 @@ class PolicyReloader:
         texts = [str(changes)] if changes else []
         texts += [f"policy {name} is {how}" for name, how in _changed_policies(current, loaded).items()]
         texts += self._stale_packages(loaded)
+        if news := sorted(_mount_needs(loaded) - _mount_needs(current)):
+            texts.append(f"slurm.conf needs {' and '.join(news)}: see 'burstctl check'")
         text = "; ".join(texts) or "nothing has changed"
         self._in_force = loaded, _isolated_policies(self._reconciler), _settings_json(loaded)
         logs.set_up(settings.daemon.log_format, settings.daemon.log_level)
@@ -200,6 +204,12 @@ class PolicyReloader:
                     "'systemctl restart burstd' takes it"
                 )
         return found
+
+
+def _mount_needs(loaded: LoadedSettings) -> set[str]:
+    """What slurm.conf must have for the trees of these settings."""
+    prolog = {PROLOG} if loaded.settings.mounts.rules() else set()
+    return prolog | {f"{EXCLUSIVE_USER} for {name}" for name in exclusive_user_partitions([*loaded.pools.values()])}
 
 
 def _log_faults(loaded: LoadedSettings) -> None:

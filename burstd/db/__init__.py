@@ -16,6 +16,8 @@ from burstd.db.errors import (
     StoreUnavailable,
     UnknownClaim,
     UnknownStaging,
+    UnknownVolume,
+    VolumeExists,
 )
 from burstd.db.reader import DrainedSlot, RecordedRemark, StoreReader
 from burstd.db.repositories.bill import BillLine
@@ -25,9 +27,11 @@ from burstd.db.repositories.journal import (
     claim_subject,
     replay_claims,
     replay_stagings,
+    replay_volumes,
     stage_subject,
+    volume_subject,
 )
-from burstd.db.store import ClaimFields, StagingFields, Store
+from burstd.db.store import ClaimFields, StagingFields, Store, VolumeFields
 
 __all__ = [
     "RESTORED_KEY",
@@ -54,10 +58,15 @@ __all__ = [
     "StoreUnavailable",
     "UnknownClaim",
     "UnknownStaging",
+    "UnknownVolume",
+    "VolumeExists",
+    "VolumeFields",
     "back_up_database",
     "claim_subject",
     "replay_claims",
     "replay_stagings",
+    "replay_volumes",
     "restore_database",
     "stage_subject",
+    "volume_subject",
 ]

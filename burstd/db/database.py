@@ -133,12 +133,17 @@ class Database:
         self.engine = self._read_engine = open_engine(url, writer=writer)
         self.on_failure: list[Callable[[], None]] = []
         """Called where a batch is not kept: what was remembered of the database may not be there any more."""
+        self.on_end: list[Callable[[], None]] = []
+        """Called after each batch: what was read before may have changed."""
+        self.on_connect: list[Callable[[], None]] = []
+        """Called where the writer has a new connection: another burstd may have written since the last one broke."""
         self._writer_thread = threading.get_ident() if writer else None
         self._session: Session | None = None
         self._batch_failed = False
         self._lock: int | None = None
         if writer:
             self._read_engine = self.engine.execution_options(**{READ_ONLY: True})
+            event.listen(self.engine, "connect", self._connected)
 
     def prepare(self) -> None:
         """Takes the lock, makes the database where there is none, and brings its schema up to date."""
@@ -160,6 +165,10 @@ class Database:
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
+
+    def _connected(self, *_: object) -> None:
+        for called in self.on_connect:
+            called()
 
     def check_thread(self) -> None:
         """Raises AssertionError in another thread than the writer's."""
@@ -207,6 +216,13 @@ class Database:
             raise
         finally:
             self._session = None
+            for forget in self.on_end:
+                forget()
+
+    @property
+    def in_batch(self) -> bool:
+        """Whether a batch is under way."""
+        return self._session is not None
 
     def _check_batch(self) -> None:
         if self._batch_failed:

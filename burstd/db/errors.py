@@ -45,6 +45,14 @@ class UnknownStaging(ChangeRefused):
     """No job of this id has data on record."""
 
 
+class UnknownVolume(ChangeRefused):
+    """No volume has this id."""
+
+
+class VolumeExists(ChangeRefused):
+    """The user has a volume of this name."""
+
+
 class StagingExists(ChangeRefused):
     """The job has data on record that is not cleared."""
 

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from alembic import command
-from alembic.config import Config
-from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, inspect, text
 
 from burstd.db.errors import StoreBroken, StoreNewer
 
-SCHEMA_VERSION = "0010"
+if TYPE_CHECKING:
+    from alembic.config import Config
+
+SCHEMA_VERSION = "0011"
 """The schema that this program reads and writes."""
 _SCRIPTS = Path(__file__).parent / "migrations"
 
 
 def alembic_config() -> Config:
     """Alembic's configuration; there is no alembic.ini."""
+    from alembic.config import Config  # noqa: PLC0415  a start of burstd with a current schema does without Alembic
+
     made = Config()
     made.set_main_option("script_location", str(_SCRIPTS).replace("%", "%%"))
     return made
@@ -41,7 +44,11 @@ def schema_is_current(connection: Connection, location: str) -> bool:
     found = schema_version(connection)
     if found == SCHEMA_VERSION:
         return True
-    if found and found not in {s.revision for s in ScriptDirectory.from_config(alembic_config()).walk_revisions()}:
+    if not found:
+        return False
+    from alembic.script import ScriptDirectory  # noqa: PLC0415
+
+    if found not in {s.revision for s in ScriptDirectory.from_config(alembic_config()).walk_revisions()}:
         raise StoreNewer(
             f"The database {location} was written by a newer burstd (schema {found}; this one knows up to "
             f"{SCHEMA_VERSION}); "
@@ -52,6 +59,8 @@ def schema_is_current(connection: Connection, location: str) -> bool:
 
 def upgrade_schema(connection: Connection) -> None:
     """Runs the migrations that are missing, in the connection's transaction."""
+    from alembic import command  # noqa: PLC0415
+
     ready = alembic_config()
     ready.attributes["connection"] = connection
     command.upgrade(ready, "head")

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
-from sqlalchemy import ColumnElement, RowMapping, Select, Text, and_, func, or_, select, type_coerce
+from sqlalchemy import ColumnElement, RowMapping, Select, Text, and_, bindparam, func, or_, select, type_coerce
 
 from burstd.db.codec import request_from_text, value_from_row
 from burstd.db.database import Database, chunks, database_url, in_memory, is_sqlite
@@ -30,6 +30,7 @@ from burstd.db.tables import (
     SPENDING,
     STAGING,
     USER_DATA,
+    VOLUME,
 )
 from burstd.domain.billing.costs import Spent
 from burstd.domain.claim import Claim, ClaimState
@@ -39,11 +40,17 @@ from burstd.domain.plugins.provider import LaunchRequest
 from burstd.domain.slurm.job_history import EndedJob
 from burstd.domain.snapshot import CircuitBreaker, EndedClaim, Pin, RecentLaunch
 from burstd.domain.staging import StageState, Staging
+from burstd.domain.volume import Volume, VolumeState
 
 T = TypeVar("T")
 
-# Each loop asks for it several times, and SQLAlchemy takes longer to put it together than to run it.
+# Each loop asks for them, and SQLAlchemy takes longer to put them together than to run them.
 _LIVE_CLAIMS = select(CLAIM).where(CLAIM.c.state != ClaimState.GONE).order_by(CLAIM.c.created, CLAIM.c.id)
+_RECENT_LAUNCHES = (
+    select(CLAIM.c.launch_called.label("at"), CLAIM.c.pool, CLAIM.c.provider, CLAIM.c.users)
+    .where(CLAIM.c.launch_called >= bindparam("since"))
+    .order_by(CLAIM.c.launch_called)
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,12 +109,12 @@ class StoreReader:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _rows(self, query: Select[Any]) -> Sequence[RowMapping]:
+    def _rows(self, query: Select[Any], values: Mapping[str, object] | None = None) -> Sequence[RowMapping]:
         with self._database.reading() as connection:
-            return connection.execute(query).mappings().all()
+            return connection.execute(query, values).mappings().all()
 
-    def _values(self, kind: type[T], query: Select[Any]) -> tuple[T, ...]:
-        return tuple(value_from_row(kind, row) for row in self._rows(query))
+    def _values(self, kind: type[T], query: Select[Any], values: Mapping[str, object] | None = None) -> tuple[T, ...]:
+        return tuple(value_from_row(kind, row) for row in self._rows(query, values))
 
     def _scalar(self, query: Select[Any]) -> Any:
         with self._database.reading() as connection:
@@ -215,11 +222,14 @@ class StoreReader:
         query = select(STAGING).where(*wanted).order_by(STAGING.c.created.desc(), STAGING.c.job_id.desc())
         return self._values(Staging, query.limit(limit))
 
+    def volumes(self, *, gone: bool = False) -> tuple[Volume, ...]:
+        """All volumes that are not GONE (``gone``: those too), oldest first."""
+        query = select(VOLUME).order_by(VOLUME.c.created, VOLUME.c.id)
+        return self._values(Volume, query if gone else query.where(VOLUME.c.state != VolumeState.GONE))
+
     def recent_launches(self, since: float) -> tuple[RecentLaunch, ...]:
         """Claims whose cloud was asked for a machine after ``since``, oldest first, each once."""
-        columns = (CLAIM.c.launch_called.label("at"), CLAIM.c.pool, CLAIM.c.provider, CLAIM.c.users)
-        query = select(*columns).where(CLAIM.c.launch_called >= since).order_by(CLAIM.c.launch_called)
-        return self._values(RecentLaunch, query)
+        return self._values(RecentLaunch, _RECENT_LAUNCHES, {"since": since})
 
     def gone_claims(self, since: float) -> tuple[EndedClaim, ...]:
         """Claims that came to their end after ``since``, oldest first."""
@@ -293,8 +303,11 @@ class StoreReader:
 
     def scale_overrides(self) -> tuple[Pin, ...]:
         """Pins that hold now, by pool."""
-        holds = or_(SCALE_OVERRIDE.c.until.is_(None), SCALE_OVERRIDE.c.until > self._clock.now())
-        return self._values(Pin, select(SCALE_OVERRIDE).where(holds).order_by(*SCALE_OVERRIDE.primary_key))
+        now = self._clock.now()
+        return tuple(pin for pin in self._pins() if pin.until is None or pin.until > now)
+
+    def _pins(self) -> tuple[Pin, ...]:
+        return self._values(Pin, select(SCALE_OVERRIDE).order_by(*SCALE_OVERRIDE.primary_key))
 
     def drained_slots(self) -> tuple[DrainedSlot, ...]:
         """Slots that administrators hold."""
@@ -309,11 +322,16 @@ class StoreReader:
         return self._scalar(select(METADATA.c.value).where(METADATA.c.key == key)) or ""
 
     def bill(self, group: bill.BillGrouping, since: float, until: float | None = None) -> tuple[bill.BillLine, ...]:
-        """What machines cost in [since, until), by user, job, pool, provider or claim; ``until`` None: by now."""
+        """What machines cost in [since, until), by user, job, pool, provider or claim, then what volumes cost.
+
+        ``until`` None: by now.
+        """
         end = self._clock.now() if until is None else until
         unfinished = or_(CLAIM.c.billed_until.is_(None), CLAIM.c.billed_until > since)
         claims = self._values(Claim, select(CLAIM).where(CLAIM.c.billed_from < end, unfinished))
-        return bill.bill_lines(claims, group, since, end)
+        lasting = or_(VOLUME.c.billed_until.is_(None), VOLUME.c.billed_until > since)
+        volumes = self._values(Volume, select(VOLUME).where(VOLUME.c.billed_from < end, lasting))
+        return (*bill.bill_lines(claims, group, since, end), *bill.volume_lines(volumes, group, since, end))
 
 
 def has_prefix(column: ColumnElement[Any], prefix: str) -> ColumnElement[bool]:

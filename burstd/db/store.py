@@ -7,8 +7,9 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
-from typing import Any, Self, TypedDict, Unpack
+from typing import Any, Self, TypedDict, TypeVar, Unpack
 
 from sqlalchemy import delete, insert, select
 from sqlalchemy.exc import IntegrityError
@@ -16,10 +17,18 @@ from sqlmodel import Session
 
 from burstd.db.codec import request_to_text
 from burstd.db.database import Database, chunks, database_url
-from burstd.db.errors import IllegalTransition, SlotTaken, StagingExists, StaleState
+from burstd.db.errors import IllegalTransition, SlotTaken, StagingExists, StaleState, VolumeExists
 from burstd.db.reader import DrainedSlot, StoreReader
 from burstd.db.repositories import history
-from burstd.db.repositories.journal import CLAIMS, STAGINGS, JournaledRepository, NewEvent, log_events, select_journaled
+from burstd.db.repositories.journal import (
+    CLAIMS,
+    STAGINGS,
+    VOLUMES,
+    JournaledRepository,
+    NewEvent,
+    log_events,
+    select_journaled,
+)
 from burstd.db.repositories.ledger import Ledger
 from burstd.db.repositories.remarks import RemarkLog
 from burstd.db.tables import (
@@ -33,6 +42,7 @@ from burstd.db.tables import (
     SCALE_OVERRIDE,
     STAGING,
     USER_DATA,
+    VOLUME,
     BreakerRow,
     DrainedSlotRow,
     MetadataRow,
@@ -47,6 +57,9 @@ from burstd.domain.plugins.provider import LaunchRequest
 from burstd.domain.slurm.job_history import EndedJob
 from burstd.domain.snapshot import CircuitBreaker, EndedClaim, Pin
 from burstd.domain.staging import Checkpoint, Directives, StageState, Staging, Tree
+from burstd.domain.volume import Volume, VolumeState
+
+T = TypeVar("T")
 
 
 class ClaimFields(TypedDict, total=False):
@@ -95,6 +108,27 @@ class StagingFields(TypedDict, total=False):
     checkpoint_error: str
 
 
+class VolumeFields(TypedDict, total=False):
+    """What may change in a volume beside its state; see Volume."""
+
+    account: str
+    provider: str
+    region: str
+    zone: str
+    disk_id: str
+    price: Decimal
+    currency: str
+    job_id: str
+    claim_id: str
+    instance_id: str
+    formatted: bool
+    called: float | None
+    billed_from: float | None
+    billed_until: float | None
+    settled_until: float | None
+    error: str
+
+
 def _no_user(_: str) -> str:
     return ""
 
@@ -104,16 +138,24 @@ class Store(StoreReader):
 
     All methods raise StoreError kinds. ChangeRefused kinds (UnknownClaim, StaleState, IllegalTransition, SlotTaken ...)
     are about the change; the others about the database.
+
+    What each loop asks for is read once after each change and kept in memory: no other process writes while the
+    connection lasts.
     """
 
     def __init__(self, database: Database, clock: Clock) -> None:
         super().__init__(database, clock)
         self._claims = JournaledRepository(CLAIMS, clock, self._claims_changed)
         self._stagings = JournaledRepository(STAGINGS, clock, self._stagings_changed)
+        self._volumes = JournaledRepository(VOLUMES, clock, self._volumes_changed)
         self._ledger = Ledger()
         self._remarks = RemarkLog()
         self._gone: tuple[float, list[EndedClaim]] | None = None
+        self._answers: dict[tuple[str, object], Any] = {}
+        """Since the last change, by question and argument."""
         database.on_failure.append(self._forget)
+        database.on_end.append(self._answers.clear)
+        database.on_connect += (self._answers.clear, self._forget)
 
     @classmethod
     def open(cls, location: str | Path, clock: Clock) -> Self:
@@ -143,6 +185,47 @@ class Store(StoreReader):
         self._remarks.forget()
         self._gone = None
 
+    def _keep(self, question: str, read: Callable[[], T], argument: object = None) -> T:
+        self._database.check_thread()
+        if self._database.in_batch:
+            return read()
+        key = question, argument
+        if key not in self._answers:
+            self._answers[key] = read()
+        answer: T = self._answers[key]
+        return answer
+
+    def claims(self) -> tuple[Claim, ...]:
+        """All claims that are not GONE, oldest first."""
+        return self._keep("claims", super().claims)
+
+    def stagings(self, live: bool = True) -> tuple[Staging, ...]:
+        """The data of all jobs whose data is not CLEARED, oldest first; ``live`` False: of those too, not kept."""
+        return self._keep("stagings", super().stagings) if live else super().stagings(live)
+
+    def volumes(self, *, gone: bool = False) -> tuple[Volume, ...]:
+        """All volumes that are not GONE, oldest first; ``gone`` True: those too, not kept."""
+        return super().volumes(gone=True) if gone else self._keep("volumes", super().volumes)
+
+    def drained_slots(self) -> tuple[DrainedSlot, ...]:
+        """Slots that administrators hold."""
+        return self._keep("drained slots", super().drained_slots)
+
+    def breakers(self) -> tuple[CircuitBreaker, ...]:
+        """All breakers, also those whose time is over: their count of failures still matters."""
+        return self._keep("breakers", super().breakers)
+
+    def metadata(self, key: str) -> str:
+        """A single word about the cluster; empty where it was never set."""
+        return self._keep("metadata", partial(super().metadata, key), key)
+
+    def last_event_seq(self) -> int:
+        """The number of the latest event; 0 where there is none."""
+        return self._keep("last event", super().last_event_seq)
+
+    def _pins(self) -> tuple[Pin, ...]:
+        return self._keep("pins", super()._pins)
+
     def _log(self, session: Session, *events: NewEvent) -> None:
         log_events(session, self._clock.now(), *events)
 
@@ -157,8 +240,10 @@ class Store(StoreReader):
         data: Mapping[str, Any] | None = None,
     ) -> None:
         """Logs something that is no change of a claim or a job's data: a start, a clock jump, an orphan removed."""
-        if subject.startswith((CLAIMS.subject, STAGINGS.subject)):
-            raise AssertionError("Events of claims and stagings are written by their changes, so that replay holds.")
+        if subject.startswith((CLAIMS.subject, STAGINGS.subject, VOLUMES.subject)):
+            raise AssertionError(
+                "Events of claims, stagings and volumes are written by their changes, so that replay holds."
+            )
         with self._database.writing() as session:
             self._log(session, NewEvent(subject, old, new, reason, cause, data or {}))
 
@@ -341,6 +426,48 @@ class Store(StoreReader):
             if before is not None and before.state is not after.state is StageState.DELIVERED:
                 self._ledger.book_output(session, after, self._clock.now())
 
+    def make_volume(self, volume: Volume, cause: str = "burstd") -> Volume:
+        """Writes a new one, which is PLANNED; returns it. Raises VolumeExists, IllegalTransition."""
+        if volume.state is not VolumeState.PLANNED:
+            raise IllegalTransition(f"Volume {volume.id} begins as {volume.state.value}; it begins as planned.")
+        with self._database.writing() as session:
+            live = (VOLUME.c.uid == volume.uid, VOLUME.c.name == volume.name, VOLUME.c.state != VolumeState.GONE)
+            if session.connection().execute(select(VOLUME.c.id).where(*live)).first() is not None:
+                raise VolumeExists(f"{volume.user} has a volume {volume.name} already.")
+            return self._volumes.insert(session, [volume], cause)[0]
+
+    def transition_volume(
+        self,
+        volume_id: str,
+        old: VolumeState,
+        new: VolumeState,
+        reason: str,
+        cause: str = "burstd",
+        **fields: Unpack[VolumeFields],
+    ) -> Volume:
+        """Brings a volume from ``old`` into ``new``, with any fields that change on the way; returns it.
+
+        GONE ends its bill and settles it. Raises StaleState, IllegalTransition, UnknownVolume.
+        """
+        with self._database.writing() as session:
+            return self._volumes.transition(session, volume_id, old, new, reason, cause, fields)
+
+    def update_volume(
+        self, volume_id: str, reason: str = "", cause: str = "burstd", **fields: Unpack[VolumeFields]
+    ) -> Volume:
+        """Changes fields without a change of state; returns it. Nothing is written where nothing differs.
+
+        Raises UnknownVolume.
+        """
+        with self._database.writing() as session:
+            return self._volumes.update(session, volume_id, reason, cause, fields)
+
+    def _volumes_changed(self, session: Session, changes: Sequence[tuple[Volume | None, Volume]]) -> None:
+        """Books what has been settled."""
+        for before, after in changes:
+            if before is not None:
+                self._ledger.book_volume(session, before, after)
+
     def set_metadata(self, key: str, value: str, by: str = "burstd", *, logged: bool = True) -> None:
         """Sets a single word about the cluster; an empty value takes it away. ``logged`` False: without an event."""
         with self._database.writing() as session:
@@ -375,11 +502,12 @@ class Store(StoreReader):
 
     def expire_scale_overrides(self) -> tuple[Pin, ...]:
         """Removes pins whose time is over; returns them."""
-        over = SCALE_OVERRIDE.c.until <= self._clock.now()
+        now = self._clock.now()
+        pins = tuple(pin for pin in self._pins() if pin.until is not None and pin.until <= now)
+        if not pins:
+            return ()
         with self._database.writing() as session:
-            pins = self._values(Pin, select(SCALE_OVERRIDE).where(over))
-            if pins:
-                session.connection().execute(delete(SCALE_OVERRIDE).where(over))
+            session.connection().execute(delete(SCALE_OVERRIDE).where(SCALE_OVERRIDE.c.until <= now))
             reason = "{0.kind} {0.nodes} is over"
             self._log(session, *(NewEvent(f"pool:{p.pool}", "pinned", "", reason.format(p), "timer") for p in pins))
             return pins
@@ -427,8 +555,14 @@ class Store(StoreReader):
         ``user_of`` gives the user of a job's subject (``job:123``), or an empty text: users may read remarks about
         their jobs after the job has left the queue.
         """
+        now = self._clock.now()
+        with self._database.reading() as connection:
+            difference = self._remarks.difference(connection, remarks, now)
+        if not difference.changed:
+            return 0
         with self._database.writing() as session:
-            return self._remarks.record(session, remarks, user_of, self._clock.now())
+            self._remarks.record(session, difference, user_of, now)
+        return len(difference.new)
 
     def record_ended_jobs(self, jobs: Iterable[EndedJob]) -> None:
         """Writes runs down; one that is on record already (the job and its start) is written anew."""
@@ -462,9 +596,12 @@ class Store(StoreReader):
         A clock that was ahead by ``ahead_s`` wrote these times. Returns the number of changed claims.
         """
         with self._database.writing() as session:
+            volumes = self.volumes(gone=True)
             changes = history.shift_late_times(session, true_time, ahead_s)
             for before, after in changes:
                 self._book_claim(session, before, after)
+            for former, shifted in zip(volumes, self.volumes(gone=True), strict=True):
+                self._ledger.book_volume(session, former, shifted)
             self._forget()
             reason = f"times after the system's were {ahead_s:.0f} s ahead and are put right"
             self._log(session, NewEvent("daemon", "", "clock", reason, "clock"))

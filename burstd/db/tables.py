@@ -27,6 +27,7 @@ from burstd.domain.claim import Claim
 from burstd.domain.cloud.offer import Offer
 from burstd.domain.slurm.job_history import EndedJob
 from burstd.domain.staging import Staging
+from burstd.domain.volume import Volume
 
 
 class TableRow(SQLModel):
@@ -157,6 +158,13 @@ STAGING = Table(
         defaults={"checkpoints": "'[]'", "checkpoint_error": "''"},
         types={"attempts": Integer(), "work_dir": _json(str)},
     ),
+)
+VOLUME = Table(
+    "volume",
+    TableRow.metadata,
+    *_columns(Volume, keys=["id"], index=["created", "billed_until"]),
+    # One volume of a name for each user at any time.
+    Index("volume_live_name", "uid", "name", unique=True, sqlite_where=_LIVE, postgresql_where=_LIVE),
 )
 EVENT = Table(
     "event",

@@ -153,7 +153,15 @@ class Evict:
     by: str
 
 
-StageCommand = RetryStage | DiscardOutput | Evict
+@dataclass(frozen=True, slots=True)
+class RemoveVolume:
+    """``burstctl volume remove``: ends a volume, with all that is on it."""
+
+    volume_id: str
+    by: str
+
+
+StageCommand = RetryStage | DiscardOutput | Evict | RemoveVolume
 """Carried out where jobs' data is staged."""
 Command = (
     SetPin

@@ -19,6 +19,8 @@ SYSTEM_DIRECTORIES = (
     "/usr/bin", "/usr/lib", "/usr/lib64", "/usr/libexec", "/usr/sbin", "/var/lib", "/var/run", "/var/spool",
 )  # fmt: skip
 """Directories that a node has of its own; nothing is mounted over them, nor within them."""
+NO_WORKDIR_DIRECTORIES = (*SYSTEM_DIRECTORIES, "/opt", "/usr", "/var")
+"""In these no working directory is made: what the node runs and logs lies there. A site's tree may be shown there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +101,15 @@ def public_trees(rules: Iterable[MountRule], pool: str) -> tuple[MountedTree, ..
 
 
 @dataclass(frozen=True, slots=True)
+class SilentLine:
+    """A line from the head to a node on which nothing is acknowledged: reads and writes of jobs wait. burstd's time."""
+
+    since: float
+    given_up_by: float
+    """If it stays silent, its mounts end by then."""
+
+
+@dataclass(frozen=True, slots=True)
 class MountsView:
     """How the mounts on nodes stand, for a decision."""
 
@@ -106,3 +117,13 @@ class MountsView:
     """Claim id -> users whose mounts ended by themselves; PUBLIC_USER: those of all."""
     refusals: Mapping[str, str] = field(default_factory=dict)
     """Job id -> why its last start failed: its trees could not be mounted."""
+    rules: tuple[MountRule, ...] = ()
+    """In force."""
+    homes: Mapping[str, str] = field(default_factory=dict)
+    """Home directories of users, where a rule's path has ``{home}``, as far as they are known."""
+    refused_times: Mapping[str, int] = field(default_factory=dict)
+    """Job id -> how often in a row its start was refused for that, since it was last released."""
+    silent: Mapping[str, SilentLine] = field(default_factory=dict)
+    """Claim id -> its line, where that is silent."""
+    unstarted: Mapping[str, int] = field(default_factory=dict)
+    """Job id -> restarts before, of runs that Slurm shows and that never began: slurmctld ended during their prolog."""

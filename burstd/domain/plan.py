@@ -176,6 +176,16 @@ class RequeueJobs:
 
 
 @dataclass(frozen=True, slots=True)
+class HoldJob:
+    """Keep a pending job from starting until it is released."""
+
+    job_id: str
+    """As scontrol takes it."""
+    queue_id: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class RecordInterruptions:
     """Write down that runs end because their machine was taken away."""
 
@@ -246,6 +256,7 @@ Action = (
     | RequeueJobs
     | RecordInterruptions
     | LimitJobTime
+    | HoldJob
     | StartJobsNow
     | TerminateMachines
     | RemoveOrphans

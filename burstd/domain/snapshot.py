@@ -18,6 +18,7 @@ from burstd.domain.slurm.node import Node, Reservation
 from burstd.domain.slurm.outlook import Outlook
 from burstd.domain.staging import StagingView
 from burstd.domain.storage_node import StorageNodeView
+from burstd.domain.volume import VolumeNeed
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,6 +176,8 @@ class Snapshot:
     """How the data of jobs stands, by their ids in the queue; jobs without any are not in it."""
     interruptions: Mapping[str, frozenset[int]] = field(default_factory=dict)
     """For jobs of the queue that were started before: which runs (``Job.restarts`` then) ended with their machine."""
+    interruptions_not_spot: Mapping[str, frozenset[int]] = field(default_factory=dict)
+    """Of these runs, those that burstd requeued for another reason than that their machine was taken back."""
     storage_claims: tuple[Claim, ...] = ()
     """Storage nodes that are not GONE: they have no slot in Slurm, and no policy counts them."""
     storage_nodes: tuple[StorageNodeView, ...] = ()
@@ -202,6 +205,8 @@ class Snapshot:
     """What a node may cost that is kept for output alone, in its offer's currency; None: the time alone counts."""
     mounts: MountsView = field(default_factory=MountsView)
     """How the site's trees on nodes stand."""
+    volume_needs: Mapping[str, VolumeNeed] = field(default_factory=dict)
+    """By the id in the queue, the jobs that are to start with a volume, and what their machine must be."""
     outlook: Mapping[str, Outlook] = field(default_factory=dict, compare=False)
     """By job id, what is expected of pending jobs; worked out when it is asked for."""
 

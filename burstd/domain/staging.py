@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+WORKDIR_INPUT = "workdir"
+"""The name of the input that the line ``workdir`` asks for."""
 _SHOWN = 300
 """Characters of a faulty line."""
 
@@ -58,7 +60,9 @@ class StageOut:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointLine:
-    """``#BURST checkpoint PATH [every=TIME] [keep=NUMBER] [signal=[B:]NAME] [within=TIME]``. Times in seconds.
+    """``#BURST checkpoint PATH [every=TIME] [keep=NUMBER] [signal=[B:]NAME | command=COMMAND] [within=TIME]``.
+
+    Times in seconds.
 
     ``pattern`` is written as StageOut.pattern is: relative to $BURST_OUT. Without wildcards it is what is taken, with
     wildcards the newest match is.
@@ -73,6 +77,18 @@ class CheckpointLine:
     within_s: float = 60.0
     """How long the job may take to write it."""
     line: int = 0
+    command: str = ""
+    """What writes one before the job's machine goes, for ``sh -c`` in the job on its first node; empty: nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class VolumeLine:
+    """``#BURST volume NAME [SIZE]``: the user's volume that the job has at $BURST_VOLUMES/NAME, its alone meanwhile."""
+
+    name: str
+    size_bytes: int = 0
+    """0: the line has none, and takes the volume as it is."""
+    line: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,9 +99,37 @@ class Directives:
     stage_out: tuple[StageOut, ...] = ()
     scratch_bytes: int = 0
     checkpoint: CheckpointLine | None = None
+    shared_scratch_bytes: int | None = None
+    """``scratch shared [SIZE]``: room in the directory that all nodes of the job share; 0: no size is given."""
+    volume: VolumeLine | None = None
+    workdir: bool | None = None
+    """``workdir``: nodes have a copy of the job's working directory, and what is new or changed there comes home.
+
+    False: ``workdir off``; None: no line says anything of it.
+    """
+    container: str = ""
+    """``container IMAGE``: the name of the input that is the image in which the script runs; empty: in none."""
+
+    @property
+    def input_names(self) -> tuple[str, ...]:
+        """Of all inputs, in the order of their lines, the working directory last."""
+        return (*(wanted.name for wanted in self.stage_in), *([WORKDIR_INPUT] if self.workdir else []))
 
     def __bool__(self) -> bool:
-        return bool(self.stage_in or self.stage_out or self.scratch_bytes or self.checkpoint)
+        shared = self.shared_scratch_bytes is not None
+        named = self.stage_in or self.stage_out or self.checkpoint or self.volume or self.workdir is not None
+        return bool(named or self.scratch_bytes or shared)
+
+
+@dataclass(frozen=True, slots=True)
+class WorkdirRules:
+    """``[staging.workdir]``: what of a working directory may be staged. Size in bytes."""
+
+    max_bytes: int = 10 << 30
+    max_files: int = 100_000
+    """Files, directories and links."""
+    ignore: tuple[str, ...] = ("slurm-*.out",)
+    """Lines that stand before those of every ignore file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,3 +336,5 @@ class StagingView:
     """What of its checkpoints is in the store, and what is wrong with the next, for a person; empty: it names none."""
     checkpoint_taken: float = 0.0
     """When the newest was taken; 0: there is none."""
+    volume_reason: str = ""
+    """Why its volume lets no node be placed for it, or that it gets one of its own; empty: it names none, or has it."""

@@ -18,7 +18,7 @@ from burstd.domain.clock import Clock
 from burstd.domain.cloud.offer import Pool
 from burstd.domain.errors import BurstdError, NodeNotReady, NodeRefused
 from burstd.domain.mounts import NOBODY_UID, PUBLIC_USER, MountedTree, MountRule, MountsView, public_trees, user_trees
-from burstd.domain.slurm.job import JobState
+from burstd.domain.slurm.job import Job, JobState
 from burstd.domain.snapshot import SlurmView, Unavailable
 from burstd.mounts.streams import Stream
 from burstd.planner.mounts import users_of_nodes
@@ -92,6 +92,10 @@ class MountController:
         self._started_at: dict[StreamKey, float] = {}
         self._refusals: dict[str, str] = {}
         """By the job's id in the queue."""
+        self._refused_times: dict[str, int] = {}
+        """The same; in a row, and since the job was last released."""
+        self._jobs: Mapping[str, Job] = {}
+        """Those of the last step, by their ids in the queue."""
         self._view = MountsView()
 
     def handle_prolog(self, call: StageCall, answer: Callable[[StageReply], None]) -> None:
@@ -123,12 +127,17 @@ class MountController:
         lost: set[StreamKey] = set()
         if isinstance(slurm, SlurmView) and not doubt:
             lost = self._stop_unneeded(slurm, claim_by_slot, streams)
-            shown = {job.id for job in slurm.jobs}
-            self._refusals = {job: text for job, text in self._refusals.items() if job in shown}
+            self._jobs = {job.id: job for job in slurm.jobs}
+            self._refusals = {job: text for job, text in self._refusals.items() if job in self._jobs}
+            self._refused_times = {
+                job: 0 if self._jobs[job].held else times
+                for job, times in self._refused_times.items()
+                if job in self._refusals
+            }
         users: dict[str, frozenset[str]] = {}
         for key in lost:
             users[key[0]] = users.get(key[0], frozenset()) | {streams[key].user}
-        self._view = MountsView(users, dict(self._refusals))
+        self._view = MountsView(users, dict(self._refusals), refused_times=dict(self._refused_times))
         return now + _RETRY_S if self._prologs or self._busy else float("inf")
 
     def _stop_unneeded(
@@ -181,7 +190,7 @@ class MountController:
                 if job_id not in self._prologs:
                     return
         if not prolog.missing:
-            self._refusals.pop(prolog.call.info.get("queue_id", job_id), None)
+            self._refusals.pop(self._queue_id(prolog), None)
             self._prologs.pop(job_id).answer(StageReply("ok"))
 
     def _is_late(self, prolog: _Prolog) -> bool:
@@ -264,8 +273,21 @@ class MountController:
     def _refuse(self, job_id: str, text: str) -> None:
         prolog = self._prologs.pop(job_id)
         log.error("a job does not start: its trees are not mounted", job=job_id, reason=text)
-        self._refusals[prolog.call.info.get("queue_id", job_id)] = f"its trees could not be mounted on {text}"
+        queue_id = self._queue_id(prolog)
+        self._refusals[queue_id] = f"its trees could not be mounted on {text}"
+        self._refused_times[queue_id] = self._refused_times.get(queue_id, 0) + 1
         prolog.answer(StageReply("refused", text))
+
+    def _queue_id(self, prolog: _Prolog) -> str:
+        """Slurm tells PrologSlurmctld the number of a het job's component, which is none of its ids in the queue."""
+        named = prolog.call.info.get("queue_id", prolog.call.job_id)
+        user = prolog.call.info.get("user", "")
+        components = (
+            job.id
+            for job in self._jobs.values()
+            if job.het_job_id and job.user == user and set(job.node_list) == set(prolog.nodes)
+        )
+        return named if named in self._jobs else next(components, named)
 
     # What is wanted.
 

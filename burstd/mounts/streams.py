@@ -294,14 +294,22 @@ class MountStreams:
 
     def _end(self, path: Path) -> None:
         """Ends a worker, and with it its stream; removes its file."""
-        deadline = time.monotonic() + _END_TIMEOUT_S
-        while (pid := _pid_of(path)) is not None:
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-            if time.monotonic() > deadline:
-                raise NodeNotReady(f"process {pid}, which shows trees to a node, does not end: see {path}")
-            time.sleep(0.02)
+        if (pid := _pid_of(path)) is not None:
+            _kill(pid)
+        if (pid := _pid_of(path)) is not None:
+            raise NodeNotReady(f"process {pid}, which shows trees to a node, does not end: see {path}")
         path.unlink(missing_ok=True)
+
+
+def _kill(pid: int) -> None:
+    """Returns when the process has ended, or after _END_TIMEOUT_S."""
+    with suppress(ProcessLookupError):
+        process = os.pidfd_open(pid)
+        try:
+            signal.pidfd_send_signal(process, signal.SIGKILL)
+            select.select([process], [], [], _END_TIMEOUT_S)
+        finally:
+            os.close(process)
 
 
 def _answer_of(sock: socket.socket, message: Mapping[str, object], fds: list[int] | None = None) -> dict[str, object]:

@@ -25,6 +25,7 @@ from burstd.planner.policy_chain import PlannerCache, make_target
 from burstd.planner.snapshot_view import SnapshotView, build_view
 from burstd.planner.staging.storage_node import storage_node_steps
 from burstd.planner.timeouts import Tuning
+from burstd.planner.unshown_paths import path_warnings
 
 
 class Decider:
@@ -93,7 +94,9 @@ def _decide(snapshot: Snapshot, policies: Sequence[Policy], tuning: Tuning, cach
         *remove_orphans(snapshot, view, tuning),
         *storage_node_steps(snapshot, tuning),
     ]
-    return Plan(tuple(actions), target, (*target.remarks, *notice_remarks(view), *mount_remarks(view)))
+    remarks = (*target.remarks, *notice_remarks(view), *mount_remarks(view))
+    # First, as the last remark on a job is the last word on it.
+    return Plan(tuple(actions), target, (*path_warnings(view, remarks), *remarks))
 
 
 def make_claims(view: SnapshotView, target: Target) -> list[MakeClaim]:

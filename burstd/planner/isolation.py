@@ -16,6 +16,7 @@ from burstd.domain.plan import (
     BindJob,
     ChangeClaimState,
     DrainNodes,
+    HoldJob,
     LaunchMachine,
     MakeClaim,
     Plan,
@@ -175,6 +176,8 @@ def action_subjects(action: Action, claims: Mapping[str, str]) -> tuple[str, ...
             found = [*map(node_subject, action.nodes)]
         case RequeueJobs() | RecordInterruptions():
             found = [job_subject(row) for run in action.runs for row in run.queue_ids]
+        case HoldJob():
+            found = [job_subject(action.queue_id)]
         case StartJobsNow():
             found = [*map(job_subject, action.jobs)]
         case RemoveOrphans():

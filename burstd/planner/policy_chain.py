@@ -35,6 +35,7 @@ from burstd.planner.offers.image_rollout import drain_outdated_nodes
 from burstd.planner.offers.scale_overrides import apply_scale_overrides
 from burstd.planner.placement.placement import PlacementCache, placement_target
 from burstd.planner.policy_validation import PolicyBounds, evaluate_policy
+from burstd.planner.volumes import add_volume_wants
 
 
 class PlannerCache:
@@ -72,6 +73,7 @@ def make_target(
     )
     if not isinstance(snapshot.slurm, SlurmView):
         return target
+    target = add_volume_wants(snapshot, target, cache.placement.free_slots())
     policies = sorted(policies, key=lambda policy: getattr(policy, "last", 0))
     gangs, placement_wants = _gang_sizes(target), target.wants
     target = _evaluate_policies(policies, snapshot, target, PolicyBounds(snapshot, placement_wants))

@@ -21,6 +21,7 @@ from burstd.domain.slurm.option_change import OptionChange
 from burstd.domain.snapshot import RuntimeState, SlurmView, Snapshot, Unavailable
 from burstd.domain.staging import StagingView
 from burstd.domain.storage_node import StorageNodeView
+from burstd.domain.volume import VolumeNeed
 from burstd.planner import isolation
 from burstd.planner.decide import decide
 from burstd.planner.forecast.outlook import job_outlooks
@@ -72,6 +73,10 @@ class StagingSubsystem(Protocol):
 
     def store_nodes(self) -> Sequence[StorageNodeView]:
         """The stores whose storage node burstd launches, as the settings have them."""
+        ...
+
+    def volume_needs(self) -> Mapping[str, VolumeNeed]:
+        """The jobs whose turn it is to have their volume, and what their machine must be."""
         ...
 
 
@@ -264,7 +269,7 @@ class Reconciler:
             self._staging_due = staging.step(snapshot.slurm, (*snapshot.claims, *snapshot.storage_claims))
             nodes = self._store_nodes(snapshot.storage_claims, snapshot.now)
             self._data_views = staging.views()
-            return replace(snapshot, data=self._data_views, storage_nodes=nodes)
+            return replace(snapshot, data=self._data_views, storage_nodes=nodes, volume_needs=staging.volume_needs())
         self._staging_due = self._context.clock.now() + self._context.intervals.tick_s
         # Nothing is let go, or begun, on data that may be out of date.
         return replace(snapshot, data=self._data_views, paused=snapshot.paused or "burstd fails on staging")
@@ -315,6 +320,7 @@ class Reconciler:
             interruptions=self._executor.slurm.interruptions.interrupted_runs(
                 () if isinstance(slurm, Unavailable) else slurm.jobs
             ),
+            interruptions_not_spot=self._executor.slurm.interruptions.not_spot(),
             data=self._data_views,
             storage_claims=storage,
             storage_nodes=self._store_nodes(storage, now),

@@ -15,6 +15,7 @@ from burstd.domain.plan import (
     Action,
     BindJob,
     DrainNodes,
+    HoldJob,
     LimitJobTime,
     PowerDown,
     RecordInterruptions,
@@ -140,6 +141,10 @@ class SlurmActions:
                 return self.interruptions.record_runs(action.runs)
             case RequeueJobs():
                 return self.interruptions.requeue(action.runs, now)
+            case HoldJob():
+                self._context.scheduler.hold(action.job_id)
+                log.warning("a job is held", job=action.queue_id, reason=action.reason)
+                self._store.log_event(f"job:{action.queue_id}", new="held", reason=action.reason, cause="mounts")
             case LimitJobTime():
                 log.warning("job is given the time that was paid for", job=action.job_id, reason=action.reason)
                 self._context.scheduler.limit_time(action.job_id, action.limit_s)

@@ -23,6 +23,7 @@ from burstd.settings.sections import (
     SlurmSettings,
 )
 from burstd.settings.staging import DatasetSettings, QuotaSettings, StagingSettings, StoreSettings
+from burstd.settings.volumes import VolumeSettings
 
 __all__ = [
     "DEFAULT_SETTINGS_PATH",
@@ -49,6 +50,7 @@ __all__ = [
     "SlurmSettings",
     "StagingSettings",
     "StoreSettings",
+    "VolumeSettings",
     "build_pools",
     "diff_settings",
     "load_settings",

@@ -216,6 +216,15 @@ def _cross_table_faults(data: Mapping[str, Any]) -> Iterator[SettingsFault]:
     if isinstance(staging, dict):
         yield from _staging_faults(staging)
         yield from _storage_node_faults(staging, known, found if isinstance(found, dict) else {})
+        yield from _workdir_faults(staging, found if isinstance(found, dict) else {})
+    volumes = data.get("volumes")
+    prices = volumes.get("prices") if isinstance(volumes, dict) else None
+    for provider in prices if isinstance(prices, dict) else ():
+        if provider not in known:
+            yield SettingsFault(("volumes", "prices", provider), _unknown_provider(provider, known))
+    if prices and not isinstance(staging, dict):
+        text = "volumes need jobs' data to be staged: add a table [staging]"
+        yield SettingsFault(("volumes", "prices"), text)
     mounts = data.get("mounts")
     trees = mounts.get("trees") if isinstance(mounts, dict) else None
     pools = sorted(found) if isinstance(found, dict) else []
@@ -245,6 +254,25 @@ def _staging_faults(staging: Mapping[str, Any]) -> Iterator[SettingsFault]:
         yield SettingsFault(
             ("staging", "store"), f"no store is called {store!r}{did_you_mean(store, known) or ';'} {there}"
         )
+
+
+def _workdir_faults(staging: Mapping[str, Any], pools: Mapping[str, Any]) -> Iterator[SettingsFault]:
+    """Of partitions in which working directories are staged: each is one of a pool's."""
+    workdir = staging.get("workdir")
+    named = workdir.get("partitions") if isinstance(workdir, dict) else None
+    known = sorted(
+        {
+            str(name)
+            for pool in pools.values()
+            if isinstance(pool, dict) and isinstance(pool.get("partitions"), list)
+            for name in pool["partitions"]
+        }
+    )
+    for name in named if isinstance(named, list) else ():
+        if isinstance(name, str) and name not in known:
+            there = f"known: {', '.join(known) or 'none'}"
+            text = f"no pool has a partition {name!r}{did_you_mean(name, known) or ';'} {there}"
+            yield SettingsFault(("staging", "workdir", "partitions"), text)
 
 
 def _storage_node_faults(

@@ -37,6 +37,14 @@ class MountTreeSettings(Section):
     repositories: tuple[Annotated[str, Field(min_length=1, pattern=r"^[A-Za-z0-9.-]+$")], ...] = ()
     """Of CVMFS: names of directories in ``path`` that a machine must be able to read."""
 
+    @field_validator("pools")
+    @classmethod
+    def _some_pool(cls, pools: tuple[str, ...]) -> tuple[str, ...]:
+        """Of what is written there: the default means all."""
+        if not pools:
+            raise ValueError("names no pool: name some, or leave it out for all pools")
+        return pools
+
     @model_validator(mode="after")
     def _public_is_read_only(self) -> Self:
         if self.public and not self.read_only:

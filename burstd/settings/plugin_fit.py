@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -69,9 +69,23 @@ def resolve_plugins(settings: Settings, plugins: PluginRegistry, *, check_files:
                 f"{', '.join(known) or 'none'}"
             )
             faults.append(SettingsFault(("policies", name), text + _broken_files(plugins)))
+    faults += _trees_without_ssh(settings, providers)
     if faults:
         raise SettingsError(settings.source, faults)
     return ResolvedPlugins(providers, tuple(chain), stores)
+
+
+def _trees_without_ssh(settings: Settings, providers: Mapping[str, ResolvedPlugin]) -> Iterator[SettingsFault]:
+    without = {name for name, chosen in providers.items() if not getattr(chosen.plugin, "has_ssh", True)}
+    for rule in settings.mounts.rules():
+        for name, pool in settings.pools.items():
+            provider = next((offer.provider for offer in pool.offers if offer.provider in without), None)
+            if provider is not None and rule.is_shown_in(name):
+                text = (
+                    f"pool {name} has machines of provider {provider}, which have no ssh and cannot show trees: "
+                    f"list the pools that show it, without {name}"
+                )
+                yield SettingsFault(("mounts", "trees", rule.name, "pools"), text)
 
 
 def resolve_store(settings: Settings, plugins: PluginRegistry, name: str) -> ResolvedPlugin:

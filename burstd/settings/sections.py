@@ -19,6 +19,7 @@ from burstd.settings.fields import RESTART, SECRET, AbsolutePath, Count, Name, S
 from burstd.settings.mounts import MountSettings
 from burstd.settings.staging import StagingSettings
 from burstd.settings.toml_source import TomlSource
+from burstd.settings.volumes import VolumeSettings
 
 _DEFAULT = Tuning()
 _UNITS = {"K": 1 / 1024, "M": 1, "G": 1024, "T": 1024 * 1024}
@@ -230,6 +231,7 @@ class Settings(Section):
     node: NodeSettings = NodeSettings()
     staging: StagingSettings = StagingSettings()
     mounts: MountSettings = MountSettings()
+    volumes: VolumeSettings = VolumeSettings()
 
     _source: TomlSource = PrivateAttr(default_factory=TomlSource)
     _warnings: tuple[SettingsFault, ...] = PrivateAttr(default=())

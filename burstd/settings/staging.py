@@ -5,8 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
+from pathspec import GitIgnoreSpec
+from pathspec.patterns.gitignore import GitIgnorePatternError
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
+from burstd.domain.staging import WorkdirRules
 from burstd.settings.fields import RESTART, AbsolutePath, Count, Hours, Money, Name, Seconds, Section, Size, matching
 
 
@@ -69,6 +72,28 @@ class DatasetSettings(Section):
         return self.versions.get(version or self.latest)
 
 
+class WorkdirSettings(Section):
+    """``[staging.workdir]``: jobs' working directories. In ``partitions`` every batch job's is staged."""
+
+    partitions: tuple[str, ...] = ()
+    max_size: Size = 10 << 30
+    max_files: Annotated[int, Field(strict=True, ge=1, le=1_000_000)] = 100_000
+    ignore: tuple[str, ...] = ("slurm-*.out",)
+
+    @field_validator("ignore")
+    @classmethod
+    def _patterns(cls, ignore: tuple[str, ...]) -> tuple[str, ...]:
+        try:
+            GitIgnoreSpec.from_lines(ignore)
+        except GitIgnorePatternError as error:
+            raise ValueError(f"must be lines as in .gitignore: {error}") from None
+        return ignore
+
+    def rules(self) -> WorkdirRules:
+        """As the rest of burstd has them."""
+        return WorkdirRules(self.max_size, self.max_files, self.ignore)
+
+
 class StagingSettings(Section):
     """The whole table."""
 
@@ -89,7 +114,11 @@ class StagingSettings(Section):
     retries: Count = 8
     check_s: Seconds = 1.0
     scratch_max: Size | None = None
+    container_program: Annotated[
+        str, matching(r"[A-Za-z0-9_.+/-]+", "must be the name or path of Apptainer on nodes, without blanks")
+    ] = "apptainer"
     quota: QuotaSettings = QuotaSettings()
+    workdir: WorkdirSettings = WorkdirSettings()
     datasets: dict[DatasetName, DatasetSettings] = Field(default_factory=dict)
 
     @property

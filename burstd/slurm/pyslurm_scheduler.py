@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from burstd.domain.errors import SchedulerUnavailable
-from burstd.domain.slurm.job import Job, JobState
+from burstd.domain.slurm.job import PENDING_STATES, Job, JobState
 from burstd.domain.slurm.node import Node
 from burstd.domain.slurm.shape import Gres
 from burstd.slurm.commands.jobs import unreadable_job
@@ -187,7 +187,7 @@ class _PyslurmJob:
     def merged_with(self, asked: Job, translate: Callable[[float], float]) -> Job:
         """What the job asks for, with what became of it."""
         job = self._job
-        waiting = self.state is JobState.PENDING
+        waiting = self.state in PENDING_STATES
         # None: unlimited, or, while it waits, its partition's limit, which only squeue shows.
         limit_s = (
             min(60.0 * job.time_limit, MAX_DURATION_S) if job.time_limit else asked.time_limit_s if waiting else 0.0

@@ -125,6 +125,10 @@ class CommandScheduler:
         """Sets StartTime of pending jobs to now."""
         self._commands("scontrol", "update", f"JobId={','.join(job_ids)}", "StartTime=now")
 
+    def hold(self, job_id: str) -> None:
+        """Holds a pending job. After ``scontrol hold`` by burstd only an administrator could release it."""
+        self._commands("scontrol", "uhold", job_id)
+
     def comments(self, job_ids: Collection[str]) -> Mapping[str, str]:
         """Comments by job id, of the jobs that are in the queue."""
         found: dict[str, str] = {}

@@ -9,7 +9,7 @@ local folders = { "/opt/burstd/bin", "/usr/bin", "/usr/local/bin" }
 -- What burstd is told of a job, by Slurm's names. Slurm 22.05 says nothing.
 local wanted = { "array_job_id", "job_state" }
 -- At sbatch, these too. Everybody sees the arguments of a program, so they go another way.
-local private = { "account", "work_dir" }
+local private = { "account", "work_dir", "partition", "num_nodes" }
 
 local function quoted(text)
   return "'" .. string.gsub(tostring(text), "'", "'\\''") .. "'"

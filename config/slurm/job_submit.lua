@@ -1,10 +1,12 @@
--- For Slurm before 23.02, whose burst_buffer/lua does not say whose job it is: sbatch refuses input that its user may
--- not read. Needs JobSubmitPlugins=lua. Without it such a job is taken, and held with the reason when its turn comes.
+-- Has the scripts of jobs with '#BURST container' start in their image: their first line becomes burstd's. Stages the
+-- working directory of every batch job in some partitions. Before Slurm 23.02, whose burst_buffer/lua does not say whose
+-- job it is, sbatch also refuses input that its user may not read; without this file such a job is taken, and held with
+-- the reason when its turn comes. Needs JobSubmitPlugins=lua.
 --
 -- Lies beside slurm.conf. A site with a job_submit.lua of its own puts this file beside it as burstd_job_submit.lua and
 -- calls it first thing in its slurm_job_submit:
 --   burstd_job_submit = burstd_job_submit or dofile("/etc/slurm/burstd_job_submit.lua")
---   if burstd_job_submit(job_desc, submit_uid) ~= slurm.SUCCESS then return slurm.ERROR end
+--   if burstd_job_submit(job_desc, submit_uid, part_list) ~= slurm.SUCCESS then return slurm.ERROR end
 
 -- Where burstd-stage is. Empty: the first of these folders that has it.
 local client = ""
@@ -13,6 +15,11 @@ local folders = { "/opt/burstd/bin", "/usr/bin", "/usr/local/bin" }
 -- Partitions whose nodes do not reach ports of the hosts where users call srun (a firewall, NAT): { "burst" }. Whoever
 -- calls srun or salloc there is told what to do instead.
 local unreached = {}
+
+-- Partitions whose nodes do not show users' directories: { "burst-pods" }. A batch job there has its working directory
+-- copied to its nodes and back, as if its script had the line '#BURST workdir'; with '#BURST workdir off' it has not.
+-- Name the same ones in burstd.toml, as staging.workdir.partitions.
+local staged = {}
 
 local function quoted(text)
   return "'" .. string.gsub(tostring(text), "'", "'\\''") .. "'"
@@ -34,17 +41,51 @@ end
 
 -- The directives of a job: those of --bb and --bbf count as well.
 local function directives(job)
-  local text = (job.script or "") .. "\n" .. (job.burst_buffer or "")
+  local text = job.script or ""
+  if (job.burst_buffer or "") ~= "" then
+    -- Where Slurm puts them: after the first line.
+    local first, rest = string.match(text, "^([^\n]*\n)(.*)$")
+    text = (first or (text .. "\n")) .. job.burst_buffer .. "\n" .. (rest or "")
+  end
   if string.find("\n" .. text, "\n#BURST", 1, true) then
     return text
   end
   return nil
 end
 
+-- The partitions of a job; part_list: what Slurm gives to slurm_job_submit, for its default one.
+local function partitions_of(job, part_list)
+  if (job.partition or "") ~= "" then
+    return job.partition
+  end
+  for name, about in pairs(part_list or {}) do
+    if about.flag_default == 1 or about.flag_default == true then
+      return name
+    end
+  end
+  return ""
+end
+
+-- Whether a job may start in this partition.
+local function is_for(job, name, part_list)
+  return string.find("," .. partitions_of(job, part_list) .. ",", "," .. name .. ",", 1, true) ~= nil
+end
+
+local function add_workdir(job, part_list)
+  for _, name in ipairs(job.script and staged or {}) do
+    local text = "\n" .. job.script .. "\n" .. (job.burst_buffer or "")
+    if is_for(job, name, part_list) and not string.find(text, "\n#BURST[ \t]+workdir") then
+      local before = job.burst_buffer or ""
+      job.burst_buffer = (before == "" and "" or (before .. "\n")) .. "#BURST workdir"
+      return
+    end
+  end
+end
+
 -- A job without a script is srun's or salloc's.
-local function tell_interactive(job)
+local function tell_interactive(job, part_list)
   for _, name in ipairs(job.script and {} or unreached) do
-    if string.find("," .. (job.partition or "") .. ",", "," .. name .. ",", 1, true) then
+    if is_for(job, name, part_list) then
       slurm.log_user(
         "srun does not work on the nodes of partition %s, which do not reach this host: submit 'sbatch -p %s --wrap "
           .. "\"sleep 4h\"' with your options, then enter the job with 'burstctl job shell JOB'",
@@ -55,8 +96,9 @@ local function tell_interactive(job)
   end
 end
 
-local function check(job, submit_uid)
-  tell_interactive(job)
+local function check(job, submit_uid, part_list)
+  tell_interactive(job, part_list)
+  add_workdir(job, part_list)
   local text = directives(job)
   if not text then
     return slurm.SUCCESS
@@ -70,7 +112,16 @@ local function check(job, submit_uid)
   end
   file:write(text)
   file:close()
-  folder:write("info.work_dir=" .. tostring(job.work_dir or "") .. "\0")
+  local info = {
+    plugin = "job_submit",
+    work_dir = job.work_dir,
+    partition = partitions_of(job, part_list),
+    array_inx = job.array_inx,
+    min_nodes = job.min_nodes and string.format("%d", job.min_nodes),
+  }
+  for key, value in pairs(info) do
+    folder:write("info." .. key .. "=" .. tostring(value) .. "\0")
+  end
   folder:close()
   local words = { "exec", quoted(path_of_client()), "check", "-", quoted("script=" .. place) }
   words[#words + 1] = quoted("uid=" .. string.format("%d", job.user_id))
@@ -84,6 +135,9 @@ local function check(job, submit_uid)
   os.remove(input)
   local word, said = string.match(all or "", "^(%l+)\n(.*)$")
   if word == "ok" then
+    if job.script and string.find(said, "^#!") then
+      job.script = said .. string.sub(job.script, (string.find(job.script .. "\n", "\n", 1, true)))
+    end
     return slurm.SUCCESS
   end
   slurm.log_user("%s", said or (path_of_client() .. " cannot be run on the machine of slurmctld: " .. (all or "")))
@@ -96,7 +150,7 @@ if slurm_job_submit then
 end
 
 function slurm_job_submit(job_desc, part_list, submit_uid)
-  return check(job_desc, submit_uid)
+  return check(job_desc, submit_uid, part_list)
 end
 
 function slurm_job_modify(job_desc, job_rec, part_list, modify_uid)

@@ -23,6 +23,7 @@ from providers.aws.listing import InstanceListing
 from providers.aws.notices import SqsNotices
 from providers.aws.settings import AwsSettings
 from providers.aws.terminate import InstanceTerminator
+from providers.aws.volumes import AwsVolumes
 from providers.parsing import malformed_as_unavailable
 
 
@@ -56,6 +57,10 @@ class AwsProvider:
         self.watch_script = partial(Path(__file__).with_name("watch.sh").read_text, encoding="ascii")
         self.quotas = malformed_as_unavailable(quotas.read_quotas)
         self.check = partial(check, settings, calls, catalog, images, quotas, cluster)
+        volumes = AwsVolumes(cluster, settings, calls)
+        self.disks = malformed_as_unavailable(volumes.disks)
+        self.create_disk, self.delete_disk = volumes.create_disk, volumes.delete_disk
+        self.attach_disk, self.detach_disk = volumes.attach_disk, volumes.detach_disk
         self.close = calls.close
 
     def prepare(self, requests: Sequence[LaunchRequest]) -> Sequence[LaunchRequest | ProviderError]:

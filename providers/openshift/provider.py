@@ -70,4 +70,4 @@ def _make(name: str, cluster: str, settings: OpenShiftSettings) -> Provider:
     return OpenShiftProvider(name, cluster, settings, OpenShiftCalls(settings))
 
 
-plugin = ProviderPlugin("openshift", OpenShiftSettings, _make)
+plugin = ProviderPlugin("openshift", OpenShiftSettings, _make, has_ssh=False)

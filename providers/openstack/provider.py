@@ -21,6 +21,7 @@ from providers.openstack.servers.leftovers import OpenStackLeftovers
 from providers.openstack.servers.listing import ServerListing
 from providers.openstack.servers.terminate import ServerTerminator
 from providers.openstack.settings import OpenStackSettings
+from providers.openstack.volumes import OpenStackVolumes
 from providers.parsing import malformed_as_unavailable
 
 
@@ -53,6 +54,10 @@ class OpenStackProvider:
         self.console = malformed_as_unavailable(listing.console)
         self.quotas = malformed_as_unavailable(quotas.read_quotas)
         self.check = partial(check, settings, calls, catalog, images, networks, quotas, cluster)
+        volumes = OpenStackVolumes(cluster, settings, calls)
+        self.disks = malformed_as_unavailable(volumes.disks)
+        self.create_disk, self.delete_disk = volumes.create_disk, volumes.delete_disk
+        self.attach_disk, self.detach_disk = volumes.attach_disk, volumes.detach_disk
         self.close = calls.close
 
     def launch(self, requests: Sequence[LaunchRequest]) -> Sequence[LaunchOutcome]:

@@ -68,6 +68,26 @@ class CloudApi(Protocol):
         """Has the cloud forget announcements."""
         ...
 
+    def create_disk(self, body: wire.DiskBody) -> wire.DiskView:
+        """Makes a disk."""
+        ...
+
+    def disks(self, tags: Mapping[str, str], limit: int, marker: str) -> wire.PageView[wire.DiskView]:
+        """A page of the disks with these tags."""
+        ...
+
+    def attach_disk(self, disk_id: str, body: wire.AttachBody) -> None:
+        """Attaches one."""
+        ...
+
+    def detach_disk(self, disk_id: str, body: wire.AttachBody) -> None:
+        """Detaches one."""
+        ...
+
+    def remove_disk(self, disk_id: str) -> None:
+        """Destroys one that is attached to nothing."""
+        ...
+
     def close(self) -> None:
         """Gives connections back."""
         ...
@@ -126,6 +146,26 @@ class DirectApi:
         """Removes notices by their receipts."""
         self._cloud.acknowledge(receipts)
 
+    def create_disk(self, body: wire.DiskBody) -> wire.DiskView:
+        """Makes a disk."""
+        return wire.DiskView.from_disk(self._cloud.disks.create(body.zone, body.size_bytes, body.tags), ready=True)
+
+    def disks(self, tags: Mapping[str, str], limit: int = PAGE, marker: str = "") -> wire.PageView[wire.DiskView]:
+        """The disks with these tags."""
+        return wire.disks_page_view(self._cloud.disks.page(tags, limit, marker))
+
+    def attach_disk(self, disk_id: str, body: wire.AttachBody) -> None:
+        """Attaches a disk."""
+        self._cloud.disks.attach(disk_id, body.instance)
+
+    def detach_disk(self, disk_id: str, body: wire.AttachBody) -> None:
+        """Detaches a disk."""
+        self._cloud.disks.detach(disk_id, body.instance)
+
+    def remove_disk(self, disk_id: str) -> None:
+        """Deletes a disk."""
+        self._cloud.disks.remove(disk_id)
+
     def close(self) -> None:
         """Nothing to give back."""
 
@@ -143,7 +183,7 @@ class HttpApi:
         self._http = httpx.Client(
             base_url=url.rstrip("/") + "/v1",
             timeout=timeout_s,
-            transport=None if socket is None else httpx.HTTPTransport(uds=str(socket)),
+            transport=None if socket is None else httpx.HTTPTransport(uds=str(socket), verify=False),
             trust_env=False,
         )
 
@@ -201,6 +241,26 @@ class HttpApi:
     def acknowledge(self, receipts: list[str]) -> None:
         """Removes notices by their receipts."""
         self._call("POST", "/notices/acknowledge", json={"receipts": receipts})
+
+    def create_disk(self, body: wire.DiskBody) -> wire.DiskView:
+        """Makes a disk."""
+        return _read(wire.DiskView, self._call("POST", "/disks", json=body.model_dump()))
+
+    def disks(self, tags: Mapping[str, str], limit: int = PAGE, marker: str = "") -> wire.PageView[wire.DiskView]:
+        """The disks with these tags."""
+        return _read(wire.PageView[wire.DiskView], self._call("GET", "/disks", params=_page_of(tags, limit, marker)))
+
+    def attach_disk(self, disk_id: str, body: wire.AttachBody) -> None:
+        """Attaches a disk."""
+        self._call("POST", f"/disks/{disk_id}/attach", json=body.model_dump())
+
+    def detach_disk(self, disk_id: str, body: wire.AttachBody) -> None:
+        """Detaches a disk."""
+        self._call("POST", f"/disks/{disk_id}/detach", json=body.model_dump())
+
+    def remove_disk(self, disk_id: str) -> None:
+        """Deletes a disk."""
+        self._call("DELETE", f"/disks/{disk_id}")
 
     def close(self) -> None:
         """Gives connections back."""

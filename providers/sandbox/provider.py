@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from burstd.domain.cloud.instance import TAG_CLAIM, TAG_CLUSTER, Instance, InstanceState, Leftover
 from burstd.domain.cloud.offer import Offer
+from burstd.domain.cloud.volume import TAG_VOLUME, TAG_VOLUME_CLUSTER, Disk, DiskRequest
 from burstd.domain.errors import (
     AuthFailed,
     BadRequest,
@@ -43,7 +44,7 @@ RESOURCE_KINDS = ("volume", "port")
 _NOTICE_PROGRAM = "import sys, urllib.request as r; print(r.urlopen(sys.argv[1], timeout=5).read().decode())"
 R = TypeVar("R")
 T = TypeVar("T")
-V = TypeVar("V", wire.InstanceView, wire.ResourceView)
+V = TypeVar("V", wire.InstanceView, wire.ResourceView, wire.DiskView)
 _ERRORS: dict[RefusalCode, type[ProviderError]] = {
     RefusalCode.CAPACITY: InsufficientCapacity,
     RefusalCode.QUOTA: QuotaExceeded,
@@ -89,6 +90,7 @@ class SandboxProvider:
         self._image = image
         self._page = page
         self._cluster_tags = {TAG_CLUSTER: cluster}
+        self._disk_tags = {TAG_VOLUME_CLUSTER: cluster}
 
     def offers(self) -> Sequence[Offer]:
         """What is sold, in one call."""
@@ -152,6 +154,38 @@ class SandboxProvider:
             p for kind in kinds for p in self._pages(lambda *page, k=kind: self._api.list_resources(k, *page), tags)
         )
         return wanted & {(part.kind, part.id) for part in there}
+
+    def disks(self) -> Iterator[Disk]:
+        """Our persistent disks, page by page."""
+        for disk in self._pages(self._api.disks, self._disk_tags):
+            yield Disk(
+                disk.id, disk.tags.get(TAG_VOLUME, ""), disk.zone, disk.size_bytes, disk.ready, disk.attached_to,
+                (disk.device_path,), tags=disk.tags,
+            )  # fmt: skip
+
+    def create_disk(self, request: DiskRequest) -> None:
+        """One call, which knows no token."""
+        tags = {**request.tags, **self._disk_tags, TAG_VOLUME: request.volume_id}
+        _mutate(
+            lambda: self._api.create_disk(wire.DiskBody(zone=request.zone, size_bytes=request.size_bytes, tags=tags))
+        )
+
+    def attach_disk(self, disk_id: str, instance_id: str) -> None:
+        """One call."""
+        _mutate(lambda: self._api.attach_disk(disk_id, wire.AttachBody(instance=instance_id)))
+
+    def detach_disk(self, disk_id: str, instance_id: str, *, force: bool) -> None:  # noqa: ARG002 - it never waits
+        """One call."""
+        _mutate(lambda: self._api.detach_disk(disk_id, wire.AttachBody(instance=instance_id)))
+
+    def delete_disk(self, disk_id: str) -> None:
+        """Looks first whether it is ours."""
+        found = next((d for d in self._pages(self._api.disks, {}) if d.id == disk_id), None)
+        if found is None:
+            return
+        if not self._disk_tags.items() <= found.tags.items():
+            raise BadRequest(f"disk {disk_id} does not bear the volume tag of cluster {self._cluster}")
+        _raise_first([_error_of(lambda: self._api.remove_disk(disk_id))])
 
     def console(self, instance_id: str) -> str:
         """The console's output so far."""

@@ -25,6 +25,7 @@ class FakeStaging(StagingService):
 
     def __init__(self, error: str = "") -> None:
         self.error = error
+        self.volumes = None
 
     def transfer_progress(self) -> dict[str, tuple[MeterReading, ...]]:
         moving = MeterReading("in", "in", 2 * GIB, 8 * GIB, GIB, GIB, 100 * 1024.0**2, 61.4, 20.0)

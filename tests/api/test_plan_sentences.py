@@ -17,6 +17,7 @@ from burstd.domain.plan import (
     BindJob,
     ChangeClaimState,
     DrainNodes,
+    HoldJob,
     JobRun,
     LaunchMachine,
     LimitJobTime,
@@ -77,6 +78,7 @@ SENTENCES: list[tuple[Action, str]] = [
     ),
     (RecordInterruptions((JobRun("103", ("103",), 0, "it is gone"),)), "note that job 103 lost a machine: it is gone"),
     (LimitJobTime("103", 1500.0, "no money"), "give job 103 a time limit of 25 min: no money"),
+    (HoldJob("103", "103", "no home, 3 times"), "hold job 103: no home, 3 times"),
     (StartJobsNow(("103",)), "let job 103 start again at once"),
     (TerminateMachines(("c-gpu3", "c-unknown"), "over"), "end the machines of c-unknown,gpu3: over"),
     (

@@ -6,7 +6,10 @@ import json
 import os
 import re
 import shutil
+import socket
 import subprocess
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -218,6 +221,72 @@ def test_what_can_be_no_reference(
     assert backend.commands == []
 
 
+@pytest.fixture
+def trees() -> Iterator[Path]:
+    """A folder where a tree may lie: nodes have a /tmp of their own."""
+    with tempfile.TemporaryDirectory(dir="/var/tmp", prefix="burst-") as folder:
+        yield Path(folder)
+
+
+def with_secrets(settings: str, folder: Path) -> str:
+    """Settings whose files are there."""
+    secret = folder / "secret"
+    secret.touch(mode=0o600)
+    settings = settings.replace('kind = "sandbox"', f'kind = "sandbox"\ntoken_file = "{secret}"')
+    return f'{settings}[node]\nmunge_key = "{secret}"\n'
+
+
+def test_what_mounts_need_on_the_head_is_looked_at(run: Run, tmp_path: Path, trees: Path) -> None:
+    partition = "PartitionName=burst Nodes=gpu[1-2] State=UP"
+    file = slurm_that_says(tmp_path, "SLURM_VERSION = 22.05.8", "", partition)
+    tree, program, server = trees / "tree", tmp_path / "burstd-prolog", tmp_path / "sftp-server"
+    slurm = f'programs = "{tmp_path}"\n'
+    mounts = f'[mounts]\nsftp_server = "{server}"\n[mounts.trees]\nt = {{ path = "{tree}" }}\n'
+    mounts += 'h = { path = "/h/{user}" }\n'
+    file.write_text(with_secrets(file.read_text(encoding="utf-8") + slurm + mounts, tmp_path), encoding="utf-8")
+
+    def subjects() -> dict[str, str]:
+        outcome = run("check", "--json", "--config", str(file))
+        found = json.loads(outcome.out)["findings"]
+        ours = (str(program), "sftp-server", "mounts.trees.t", "PrologSlurmctld", "partition burst")
+        return {f["subject"]: f["found"] for f in found if f["subject"] in ours}
+
+    assert subjects() == {
+        "PrologSlurmctld": "not set", str(program): "no file", "sftp-server": "no such program",
+        "mounts.trees.t": "no such directory", "partition burst": "not set",
+    }  # fmt: skip
+    said = run("config", "check", str(file))
+    assert said.code == 0, said.out
+    assert f"warning: mounts: mounts.trees.t: wanted a directory {tree} on the head, found no such dir" in said.out
+    assert "warning" not in run("config", "check", "--no-files", str(file)).out
+    tree.mkdir()
+    for path in (program, server):
+        path.touch(mode=0o644)
+    assert {subjects().get(str(program)), subjects().get("sftp-server")} == {"not executable", "no such program"}
+    for path in (program, server):
+        path.chmod(0o755)
+    config = f"SLURM_VERSION = 22.05.8\nPrologSlurmctld = {program}"
+    slurm_that_says(tmp_path, config, "", f"{partition} ExclusiveUser=YES")
+    file.write_text(file.read_text(encoding="utf-8") + slurm + mounts, encoding="utf-8")
+    assert subjects() == {}
+
+
+@needs_root
+def test_the_socket_of_the_mount_worker_is_tried(run: Run, tmp_path: Path) -> None:
+    """Of a burstd that is not root."""
+    file, there = tmp_path / "burstd.toml", tmp_path / "worker.sock"
+    (tmp_path / "state").mkdir()
+    os.chown(tmp_path / "state", 4242, -1)
+    more = f'[daemon]\nstate_dir = "{tmp_path}/state"\n[mounts]\nworker_socket = "{there}"\n'
+    more += '[mounts.trees]\nt = { path = "/srv" }\n'
+    file.write_text(with_secrets(SETTINGS + more, tmp_path), encoding="utf-8")
+    assert f"{there}: wanted the socket of burstd-mount-worker, found No such" in run("config", "check", str(file)).out
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(there))
+        listener.listen()
+        assert str(there) not in run("config", "check", str(file)).out
+
+
 def staged_slurm(folder: Path, store: Path) -> Path:
     """The same with staging into a shared folder, and its files beside slurm.conf."""
     config = [
@@ -241,7 +310,11 @@ def staging_faults(run: Run, file: Path) -> dict[str, dict[str, Any]]:
     """What is wrong with staging, by its subject; the pools are not looked at here."""
     outcome = run("check", "--json", "--config", str(file))
     found = {f["subject"]: f for f in json.loads(outcome.out)["findings"]}
-    return {s: f for s, f in found.items() if re.search(r"store|worker|burst_buffer|BurstBuffer", s + f["wanted"])}
+    return {
+        s: f
+        for s, f in found.items()
+        if re.search(r"store|worker|burst_buffer|BurstBuffer|job_submit", s + f["wanted"])
+    }
 
 
 @needs_root
@@ -262,10 +335,14 @@ def test_staging_is_looked_at(run: Run, tmp_path: Path) -> None:
     assert str(store) in found.pop("store s")["found"]
     assert found == {}
 
+    shutil.copy(share_path("config", "slurm", "job_submit.lua"), tmp_path / "job_submit.lua")
+    (tmp_path / "burstd_job_submit.lua").write_text("-- runs burstd-stage as an older one does\n")
     (tmp_path / "burst_buffer.conf").unlink()
     os.chown(tmp_path / "state", 65534, 65534)
     found = staging_faults(run, file)
     assert found[f"{tmp_path}/burst_buffer.conf"]["found"] == "no file"
+    assert found[f"{tmp_path}/burstd_job_submit.lua"]["breaks"] == "sbatch refuses scripts with #BURST container"
+    assert f"{tmp_path}/job_submit.lua" not in found
     assert found["/run/burstd/user-worker.sock"]["remedy"] == "systemctl enable --now burstd-user-worker.socket"
 
 

@@ -155,6 +155,11 @@ def test_nothing_is_asked_for_jobs_that_get_nodes_or_run(run: Run, backend: Fake
     assert backend.commands == []
 
 
+def test_a_run_that_was_cut_short_is_told_of(run: Run) -> None:
+    assert "  Its run was interrupted 1 s ago: gpu3: the line is broken.\n" in run("explain", "103").out
+    assert "Its run was" not in run("explain", "104").out
+
+
 def test_a_daemon_that_has_no_time_leaves_the_rest(run: Run, backend: FakeBackend) -> None:
     def busy(_: Command) -> CommandResult:
         raise NoAnswer("burstd is busy")

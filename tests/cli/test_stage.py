@@ -11,7 +11,9 @@ import pytest
 from rich.console import Console
 
 from burstd.api.answers.staging import StagingListView
+from burstd.api.answers.volumes import VolumeListView
 from burstd.cli.commands.stage import print_staging_list
+from burstd.cli.commands.volume import print_volumes
 from burstd.cli.output import ConsoleOutput
 from burstd.domain.command import Command, CommandResult, DiscardOutput, Evict, RetryStage
 from tests.api.client import ME, ApiTestClient
@@ -120,6 +122,21 @@ def test_on_a_terminal_a_page_takes_the_place_of_the_one_before(control: Path, b
     pages = written.getvalue().split("\x1b[1A\x1b[2K" * (len(answer.jobs) + 4))
     # Rich draws the last one once more when it lets the terminal go.
     assert [page.count("the store is full") for page in pages] == [2, 2, 2, 2]
+
+
+@pytest.mark.parametrize(
+    ("on", "says"),
+    [
+        (True, "There is no volume.\n"),
+        (False, "No provider has volumes: burstd was started without prices in [volumes].\n"),
+    ],
+)
+def test_that_nobody_has_volumes_is_said_once(on: bool, says: str) -> None:
+    written = io.StringIO()
+    paper = ConsoleOutput()
+    paper._console = Console(file=written, width=100)
+    print_volumes(paper, VolumeListView(now=100.0, on=on, volumes=[], unknown=[]))
+    assert written.getvalue() == says
 
 
 @pytest.mark.parametrize(

@@ -38,6 +38,7 @@ from burstd.testing.cloud_world import (
     terminate_all,
 )
 from burstd.testing.provider_contract import FaultContract, ProviderContract
+from burstd.testing.volume_contract import VolumeContract
 from providers.aws.calls import _READ_ATTEMPTS
 from providers.aws.launch.launch import MAX_PARALLEL_BATCHES
 from providers.aws.provider import AwsProvider
@@ -68,7 +69,7 @@ def lawless(mock: Ec2Mock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> I
     made.close()
 
 
-class TestAws(ProviderContract, FaultContract):
+class TestAws(ProviderContract, FaultContract, VolumeContract):
     @pytest.fixture
     def world(self, world: AwsWorld) -> AwsWorld:
         return world

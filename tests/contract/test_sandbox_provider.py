@@ -19,6 +19,7 @@ from burstd.domain.errors import AuthFailed, CloudUnavailable, OutcomeUnknown
 from burstd.domain.plugins.provider import Provider
 from burstd.testing.cloud_world import CLUSTER, Breakage, FaultWorld, launch_outcome, launch_request, live_instances
 from burstd.testing.provider_contract import FaultContract, ProviderContract
+from burstd.testing.volume_contract import VolumeContract
 from providers.sandbox.boxes.images import rootfs
 from providers.sandbox.boxes.lab import Lab
 from providers.sandbox.boxes.network import LabNetwork
@@ -29,6 +30,7 @@ from providers.sandbox.cloud.faults import FaultKind, SandboxFault
 from providers.sandbox.cloud.inventory.catalog import SandboxCatalog, SandboxInstanceType
 from providers.sandbox.cloud.inventory.resources import SandboxMachine
 from providers.sandbox.provider import SandboxProvider, SandboxSettings, plugin
+from tests.doubles.immediate_disks import ImmediateDisks
 
 FAULTS = {
     Breakage.CAPACITY: SandboxFault(FaultKind.CAPACITY, count=1),
@@ -45,7 +47,7 @@ FAULTS = {
 
 
 @dataclass
-class NoBoxes:
+class NoBoxes(ImmediateDisks):
     """Machines that exist in name only."""
 
     def start(self, machine: SandboxMachine) -> None:
@@ -96,7 +98,7 @@ class VirtualWorld(FaultWorld):
         self.cloud.inject_fault(FAULTS[how])
 
 
-class TestVirtual(ProviderContract, FaultContract):
+class TestVirtual(ProviderContract, FaultContract, VolumeContract):
     """Everything, in no time."""
 
     @pytest.fixture
@@ -191,7 +193,7 @@ def box_lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Lab, Pat
 
 
 @pytest.mark.boxes
-class TestBoxes(ProviderContract, FaultContract):
+class TestBoxes(ProviderContract, FaultContract, VolumeContract):
     """Everything, over HTTP, with machines that boot."""
 
     @pytest.fixture

@@ -18,6 +18,7 @@ from providers.sandbox.cloud.cloud import SandboxCloud
 from providers.sandbox.cloud.inventory.catalog import SandboxCatalog, SandboxInstanceType
 from providers.sandbox.cloud.inventory.resources import SandboxInstanceState, SandboxLaunchRequest, SandboxMachine
 from providers.sandbox.provider import SandboxProvider
+from tests.doubles.immediate_disks import ImmediateDisks
 from tests.virtual.batches import BatchProvider
 from tests.virtual.clock import Alarm, VirtualClock
 from tests.virtual.cloud import LaunchFault, SimCloud, SimInstance, Stock
@@ -210,7 +211,7 @@ class SimKit:
         self.cloud.leaks = 0
 
 
-class SandboxKit:
+class SandboxKit(ImmediateDisks):
     """The sandbox cloud and its provider, in this process, with virtual machines for boxes."""
 
     def __init__(

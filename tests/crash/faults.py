@@ -49,6 +49,7 @@ SLURM_CHANGES = frozenset(
         "set_comment",
         "requeue_jobs",
         "start_now",
+        "hold",
     }
 )
 SLURM_READS = frozenset({"jobs", "nodes", "reservations"})

@@ -12,8 +12,11 @@ from burstd.staging.controller.tasks import (
     CheckpointRequest,
     CollectedCheckpoint,
     CollectedOutput,
+    CommandEnd,
+    DeliveredOutput,
     InputSize,
     JobSummary,
+    SharedScratchServer,
     StageFailed,
     StagingTask,
     UploadedInput,
@@ -60,14 +63,27 @@ class DataLocations:
     violations: list[str] = field(default_factory=list)
     states: dict[str, str] = field(default_factory=dict)
     """Job -> the checkpoint that lies on its nodes."""
-    put_back: list[tuple[str, str, str, bool]] = field(default_factory=list)
-    """Checkpoints that were put back: job, part, path, whether in place of what was there."""
+    put_back: list[tuple[str, str, str]] = field(default_factory=list)
+    """Checkpoints that were put back: job, part, path."""
+    commands: list[tuple[str, str, float]] = field(default_factory=list)
+    """Checkpoint commands that were run: job, node, seconds they had."""
+    environments: dict[str, dict[str, str]] = field(default_factory=dict)
+    """Job -> the variables that Slurm was told when it gave the job its nodes."""
     damaged: set[str] = field(default_factory=set)
     """Paths of checkpoints that the store does not have whole."""
     pruned: list[tuple[str, ...]] = field(default_factory=list)
     """Jobs of whose checkpoints only these were left in the store."""
     told: list[str] = field(default_factory=list)
     """Jobs that were told to write a checkpoint."""
+    shared: dict[str, list[str]] = field(default_factory=dict)
+    """Job -> nodes with its shared scratch, the one that serves it first."""
+    sshds_end: dict[str, int] = field(default_factory=dict)
+    """Job -> on so many nodes its shared scratch is when the first one serves it no more, until it does so anew."""
+
+    def raise_fault(self, kind: str, job: str) -> None:
+        """Where this is to fail now."""
+        if (fault := self.faults.pop((kind, job), None)) is not None:
+            raise fault
 
 
 class FakeTransfers:
@@ -90,6 +106,13 @@ class FakeTransfers:
     def release_hold(self, job_id: str) -> None:
         """See Transfers."""
         self._slurm.release(job_id)
+
+    def requeue_job(self, task: StagingTask) -> bool:
+        """See Transfers."""
+        if self._locations.faults.pop(("requeue", task.job.job_id), None) is not None:
+            return False
+        self._slurm.requeue(task.job.job_id)
+        return True
 
     def _begin_transfer(self, task: StagingTask, kind: str, place: str = "") -> None:
         ground, job = self._locations, task.job
@@ -118,11 +141,11 @@ class FakeTransfers:
             # What the store has lost is sent and placed once more.
             self._completed = {one for one in self._completed if one[0] != job.job_id}
         self._begin_transfer(task, "send")
-        for wanted in job.directives.stage_in:
-            if (job.job_id, wanted.name) not in self._locations.inputs:
-                self._locations.inputs.add((job.job_id, wanted.name))
+        for name in job.directives.input_names:
+            if (job.job_id, name) not in self._locations.inputs:
+                self._locations.inputs.add((job.job_id, name))
                 sent += 500
-            trees[wanted.name] = Tree("in", f"{job.job_id}-{wanted.name}", (), 1, 500)
+            trees[name] = Tree("in", f"{job.job_id}-{name}", (), 1, 500)
         return UploadedInput(trees, 500 * len(trees), sent, 1.0)
 
     def _disk(self, claim: Claim) -> dict[str, set[Output]]:
@@ -131,15 +154,33 @@ class FakeTransfers:
             raise StageFailed(f"{claim.slot} does not answer", retryable=True)
         return disk
 
-    def fetch_input(self, task: StagingTask, claim: Claim) -> None:
+    def fetch_input(self, task: StagingTask, claim: Claim, files: Sequence[str]) -> None:
         """See Transfers."""
         disk = self._disk(claim)
+        assert all(path.startswith("/") for path in files)
         self._begin_transfer(task, "place", claim.id)
         job = task.job
-        for wanted in job.directives.stage_in:
-            assert (job.job_id, wanted.name) in self._locations.inputs, f"{wanted.name} of {job.job_id} is not there"
-            assert wanted.name in job.trees
+        for name in job.directives.input_names:
+            assert (job.job_id, name) in self._locations.inputs, f"{name} of {job.job_id} is not there"
+            assert name in job.trees
         disk.setdefault(job.job_id, set())
+
+    def serve_shared_scratch(self, task: StagingTask, claim: Claim) -> SharedScratchServer | None:
+        """See Transfers."""
+        self._disk(claim)
+        self._locations.raise_fault("share", task.job.job_id)
+        self._locations.shared[task.job.job_id] = [claim.slot]
+        self._locations.sshds_end.pop(task.job.job_id, None)
+        return SharedScratchServer(claim.slot, 43000, "", "") if len(task.job.nodes) > 1 else None
+
+    def mount_shared_scratch(self, task: StagingTask, claim: Claim, server: SharedScratchServer) -> None:
+        """See Transfers."""
+        self._disk(claim)
+        self._locations.raise_fault("share", task.job.job_id)
+        if self._locations.sshds_end.get(task.job.job_id) == len(self._locations.shared[task.job.job_id]):
+            raise StageFailed("the shared scratch cannot be mounted", retryable=True)
+        assert server.address == self._locations.shared[task.job.job_id][0] != claim.slot
+        self._locations.shared[task.job.job_id].append(claim.slot)
 
     def link_on_premises(self, task: StagingTask) -> None:
         """See Transfers."""
@@ -165,9 +206,7 @@ class FakeTransfers:
         """See Transfers."""
         self._disk(claim)
         job = task.job.job_id
-        fault = self._locations.faults.pop(("checkpoint", job), None)
-        if fault is not None:
-            raise fault
+        self._locations.raise_fault("checkpoint", job)
         if request.tell_job:
             self._locations.told.append(job)
         state = self._locations.states.get(job, "")
@@ -179,16 +218,22 @@ class FakeTransfers:
         """See Transfers."""
         self._locations.pruned.append((task.job.job_id, *(one.path for one in task.job.checkpoints)))
 
-    def restore_checkpoint(
-        self, task: StagingTask, claim: Claim, checkpoint: Checkpoint, part: str, *, replace: bool
-    ) -> None:
+    def run_checkpoint_command(self, task: StagingTask, claim: Claim, limit_s: float) -> CommandEnd:
+        """See Transfers."""
+        self._disk(claim)
+        self._locations.raise_fault("command", task.job.job_id)
+        self._locations.commands.append((task.job.job_id, claim.slot, limit_s))
+        self._locations.states[task.job.job_id] = "step-by-command"
+        return CommandEnd(3, 1.5)
+
+    def restore_checkpoint(self, task: StagingTask, claim: Claim, checkpoint: Checkpoint, part: str) -> None:
         """See Transfers."""
         self._disk(claim)
         if checkpoint.path in self._locations.damaged:
             raise StageFailed(f"{checkpoint.path} is damaged", retryable=True, resend=True)
-        self._locations.put_back.append((task.job.job_id, part, checkpoint.path, replace))
+        self._locations.put_back.append((task.job.job_id, part, checkpoint.path))
 
-    def deliver_output(self, task: StagingTask, summary: JobSummary) -> int:
+    def deliver_output(self, task: StagingTask, summary: JobSummary) -> DeliveredOutput:
         """See Transfers."""
         self._begin_transfer(task, "bring")
         job = task.job
@@ -200,7 +245,7 @@ class FakeTransfers:
         if summary.on_premises:
             self._locations.delivered |= self._locations.premises.get(job.job_id, set())
         self._locations.ended.setdefault(job.job_id, []).append(summary)
-        return 10
+        return DeliveredOutput(10)
 
     def remove_job_data(self, task: StagingTask, claims: Sequence[Claim], *, checkpoints: bool = True) -> None:
         """See Transfers."""
@@ -214,3 +259,4 @@ class FakeTransfers:
         for disk in disks:
             disk.pop(job_id, None)
         self._locations.premises.pop(job_id, None)
+        self._locations.shared.pop(job_id, None)

@@ -22,6 +22,7 @@ from burstd.staging.controller.decision import has_undelivered_output
 from burstd.staging.controller.job_runs import ACTIVE_STATES
 from burstd.staging.movement.job_folders import JobFolders
 from burstd.staging.submission.quota import FindQuotaUsage, no_quota
+from burstd.staging.volumes.controller import VolumeController
 from tests.crash.faults import Crash, CrashPoints, Disk, crashing_calls, crashing_store, store_with_claims
 from tests.crash.stage_ground import SLOTS, DataLocations, FakeTransfers, Output
 from tests.crash.stage_slurm import BurstJob, BurstSlurm
@@ -44,6 +45,8 @@ TRANSFER_CALLS = frozenset(
         "measure_sources",
         "upload_input",
         "fetch_input",
+        "serve_shared_scratch",
+        "mount_shared_scratch",
         "link_on_premises",
         "collect_output",
         "deliver_output",
@@ -68,6 +71,8 @@ class StageWorld:
         """Those that a lost record does not know."""
         self._claims_made = self._generation = 0
         self.quotas: FindQuotaUsage = no_quota
+        self.volumes: VolumeController | None = None
+        """Also of processes that start later."""
         self._rules = StageRules(JobFolders("/scratch", b"key"), "store", LIMITS, retries)
         self._path = folder / "burstd.db"
         if template is not None:
@@ -141,9 +146,18 @@ class StageWorld:
         """See Site: Slurm allocates nothing before the input is in the store."""
         if job.partition == "burst" and job.id not in {j for j, _ in self.locations.inputs}:
             self.locations.violations.append(f"job {job.id} was allocated before its input was in the store")
+        if self.controller is not None:
+            self.locations.environments[job.id] = self.controller.job_environment(job.id)
 
     def started(self, job: BurstJob) -> None:
         """See Site."""
+        promised = self.locations.environments.get(job.id, {}).get("BURST_CHECKPOINT", "")
+        back = [path for job_id, _, path in self.locations.put_back if job_id == job.id]
+        if promised and not (back and promised.endswith(f"/{back[-1]}")):
+            self.locations.violations.append(f"job {job.id} has {promised}, and {back[-1:]} was put back")
+        shared = self.locations.shared.get(job.id, [])
+        if "scratch shared" in job.script and job.partition == "burst" and sorted(shared) != sorted(job.nodes):
+            self.locations.violations.append(f"job {job.id} on {job.nodes} has its shared scratch on {shared}")
         for node in job.nodes:
             output = Output(job.id, job.runs, node)
             self.locations.written.add(output)
@@ -186,6 +200,7 @@ class StageWorld:
             store=store_with_claims(crashing_store(self._store, self.crash_points, self.disk), self.find_claims),
             workers=self.workers, clock=self.clock,
             transfers=transfers, pools=lambda: POOLS, rules=self._rules, quotas=self.quotas,
+            volumes=self.volumes,
         )  # fmt: skip
         self._listed = 0.0
         self._view = Unavailable("not read yet", self.clock.now())
@@ -309,7 +324,7 @@ class StageWorld:
         job = BurstJob(
             job_id, queue_id or job_id, user, uid, SCRIPT.format(user=user) + lines, nodes, run_s, partition, end_as
         )
-        self.locations.inputs -= {(job_id, name) for name in ("a", "b")}
+        self.locations.inputs -= {(job_id, name) for name in ("a", "b", "workdir")}
         return self.slurm.submit(job)
 
     def _check_views(self) -> None:

@@ -63,7 +63,7 @@ def test_the_newest_is_put_back_and_as_many_are_kept_as_asked_for(world: StageWo
     assert paths(world) == ["step-2", "step-3"]
     assert 170 < world.clock.now() - began < 220
     restart(world)
-    assert world.locations.put_back == [("7", "0", "step-3", False)]
+    assert world.locations.put_back == [("7", "0", "step-3")]
     assert world.controller.job_environment("7")["BURST_CHECKPOINT"].endswith("/out/step-3")
     write(world, 4)
     assert world.locations.pruned[-1] == ("7", "step-2", "step-3"), "step-1 is released before the next is brought"
@@ -71,7 +71,7 @@ def test_the_newest_is_put_back_and_as_many_are_kept_as_asked_for(world: StageWo
     world.start()
     assert world.controller.job_environment("7")["BURST_CHECKPOINT"].endswith("/out/step-4")
     restart(world)
-    assert [path for _, _, path, _ in world.locations.put_back] == ["step-3", "step-4"]
+    assert [path for _, _, path in world.locations.put_back] == ["step-3", "step-4"]
     world.calm()
     world.check_end()
     assert paths(world) == []
@@ -82,7 +82,7 @@ def test_it_is_put_back_when_its_user_requeues_it(world: StageWorld) -> None:
     write(world, 1)
     world.slurm.requeue("7")
     world.run(1000, lambda: world.slurm.jobs["7"].runs == 2 and world.slurm.jobs["7"].phase == "running")
-    assert world.locations.put_back == [("7", "0", "step-1", False)]
+    assert world.locations.put_back == [("7", "0", "step-1")]
 
 
 def test_one_that_the_store_has_lost_gives_way_to_the_one_before(world: StageWorld) -> None:
@@ -90,11 +90,39 @@ def test_one_that_the_store_has_lost_gives_way_to_the_one_before(world: StageWor
     write(world, 2)
     world.locations.damaged.add("step-2")
     restart(world)
-    assert world.locations.put_back == [("7", "0", "step-1", True)]
-    assert row(world).checkpoint_error == "checkpoint step-2 is given up: step-2 is damaged"
+    assert world.locations.put_back == [("7", "0", "step-1")]
+    assert world.locations.environments["7"]["BURST_CHECKPOINT"].endswith("/out/step-1"), "not step-2, which is damaged"
     world.locations.damaged.add("step-1")
     restart(world)
     assert (paths(world), row(world).state) == ([], S.FETCHED), "it begins anew"
+    assert world.locations.environments["7"]["BURST_CHECKPOINT"] == ""
+    assert not world.locations.violations
+
+
+def test_what_is_damaged_is_not_promised_after_a_restart_of_burstd(world: StageWorld) -> None:
+    write(world, 1)
+    write(world, 2)
+    world.locations.damaged.add("step-2")
+    (node,) = world.slurm.jobs["7"].nodes
+    world.break_node(node, requeue=True)
+    world.run(1000, lambda: row(world).checkpoint_error != "")
+    world.kill()
+    world.start()
+    world.run(1000, lambda: world.slurm.jobs["7"].runs == 2 and world.slurm.jobs["7"].phase == "running")
+    assert world.locations.put_back == [("7", "0", "step-1")]
+    assert not world.locations.violations
+
+
+def test_a_job_that_slurm_does_not_requeue_does_not_start_with_what_is_not_there(world: StageWorld) -> None:
+    write(world, 1)
+    write(world, 2)
+    world.locations.damaged.add("step-2")
+    world.locations.faults["requeue", "7"] = StageFailed("Requested operation is disabled", retryable=False)
+    world.break_node(world.slurm.jobs["7"].nodes[0], requeue=True)
+    world.run(1000, lambda: world.slurm.jobs["7"].refused == 1)
+    world.run(1000, lambda: world.slurm.jobs["7"].runs == 2 and world.slurm.jobs["7"].phase == "running")
+    assert world.locations.put_back == [("7", "0", "step-1")]
+    assert not world.locations.violations
 
 
 def test_what_fails_is_told_tried_again_and_holds_nothing(world: StageWorld) -> None:
@@ -162,3 +190,21 @@ def test_a_notice_without_time_is_not_waited_for(world: StageWorld, seconds: flo
     world.run(30, lambda: waited_for(world))
     assert not waited_for(world)
     assert world.locations.told == []
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_the_jobs_own_command_runs_before_the_last_one_is_taken(world: StageWorld, *, fails: bool) -> None:
+    world.submit("8", run_s=1000.0, lines="#BURST checkpoint step-* command=./save.sh within=30s\n")
+    world.run(200, world.phase("8", "running"))
+    world.locations.states["8"] = "step-1"
+    if fails:
+        world.locations.faults["command", "8"] = StageFailed("the job has no process there", retryable=True)
+    (node,) = world.slurm.jobs["8"].nodes
+    world.slurm.reasons[node] = notice_reason(Notice("i-1", NoticeKind.INTERRUPTION, world.clock.wall() + 120))
+    world.run(60, lambda: bool(world.store.staging("8").checkpoints))
+    assert world.store.staging("8").checkpoints[-1].path == ("step-1" if fails else "step-by-command")
+    assert world.locations.commands == ([] if fails else [("8", node, 30.0)])
+    text = "was not run: the job has no process there" if fails else "ended with exit code 3 after 2 s"
+    assert any(text in event.reason for event in world.store.events(subject="stage:8", limit=1000))
+    world.run(100)
+    assert len(world.locations.commands) <= 1

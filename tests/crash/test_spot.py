@@ -10,11 +10,15 @@ from pathlib import Path
 import pytest
 
 from burstd.domain.claim import ClaimState
+from burstd.domain.plan import JobRun, RequeueJobs
 from burstd.domain.plugins.provider import Notice
 from burstd.domain.slurm.job import JobState
+from burstd.domain.snapshot import Snapshot
+from burstd.planner.demand.requeued_jobs import interruptions_over_limit
 from burstd.reconciler.reconciler import Reconciler
 from tests.crash.test_directed import COMPLETED, PENDING, RUNNING, ends_well, running
 from tests.crash.world import ADMIN_REASON, PACE, SLURM, TUNING, World
+from tests.planner.worlds import make_snapshot
 from tests.virtual.job import JobSpec
 from tests.virtual.provider import SimProvider
 
@@ -36,6 +40,12 @@ def take_back(w: World, job: str, notice_s: float | None) -> str:
     one = w.instance_of(w.claim_on(slot))
     w.kits[one.provider].interrupt_spot(one.id, notice_s)
     return slot
+
+
+def _last_snapshot(w: World) -> Snapshot:
+    """An empty one before the first loop."""
+    latest = w.reconciler.latest if w.reconciler is not None else None
+    return latest[0] if latest is not None else make_snapshot()
 
 
 def interruptions(w: World, job: str) -> list[int]:
@@ -147,6 +157,21 @@ def test_a_job_that_ends_before_it_is_requeued_is_not_run_again(
     world.run_until(lambda: world.states(job) == [final], 30)
     world.run(60)
     assert (asked, world.slurm.job(job).restarts, world.states(job)) == ([job], 0, [final])
+
+
+def test_a_requeue_for_another_reason_is_not_held_against_the_cloud(world: World) -> None:
+    job = world.slurm.submit(JOB)
+    running(world, job)
+    assert world.reconciler is not None
+    run = JobRun(job, (job,), 0, "the line is broken", "mounts")
+    world.reconciler._executor.slurm.apply(RequeueJobs((run,)))
+    for _ in range(2):
+        world.run_until(lambda: _last_snapshot(world).interruptions == {job: frozenset({0})}, 30)
+        assert interruptions_over_limit(_last_snapshot(world), [job], 1) == 0
+        world.kill()
+        world.start()
+    assert [e.new for e in world.store.events(subject=f"job:{job}") if e.data.get("run") == 0] == ["requeued"]
+    ends_well(world, job)
 
 
 def test_several_nodes_are_taken_back_at_once(world: World) -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from unittest.mock import create_autospec
 
 import pytest
 
 from burstd.domain.staging import StageState as S
 from burstd.slurm.hooks.stage_server import StageCall, StageReply
 from burstd.staging.controller.tasks import StageFailed
+from burstd.staging.volumes.controller import VolumeController
 from tests.crash.stage_world import WORKER_QUEUES, StageWorld
 from tests.crash.workers import Delay
 
@@ -160,6 +162,52 @@ def test_refused_input_holds_the_job_until_somebody_releases_it(world: StageWorl
     assert world.controller.retry(job, "root")
     finish(world)
     assert world.locations.delivered
+
+
+@pytest.mark.parametrize("asked", ["at once", "when Slurm holds it"])
+def test_a_job_that_cannot_have_its_volume_gets_no_second_node_before_somebody_asks(
+    world: StageWorld, asked: str
+) -> None:
+    """Slurm starts a job again whose pre_run was refused."""
+    faults = {S.FETCHING: "volume corpus: c1: the image lacks mkfs.ext4"}
+    volumes = create_autospec(VolumeController, instance=True)
+    volumes.hold_reason.side_effect = lambda row, _queue_id: faults.get(row.state, "")
+    volumes.allocation_wait.return_value = volumes.start_wait.return_value = volumes.unmount_wait.return_value = ""
+    world.volumes = volumes
+    world.kill()
+    world.start()
+    job = world.submit("7", lines="#BURST volume corpus 1G\n")
+    world.run(60, lambda: ("7", "pre_run", "refused") in world.slurm.hook_replies)
+    assert world.store.staging(job).nodes == ("c1",)
+    world.kill()
+    world.start()
+    if asked == "when Slurm holds it":
+        world.run(600, world.phase(job, "held"))
+        world.run(600)
+        refusals = [hook for _, hook, result in world.slurm.hook_replies if result == "refused"]
+        assert refusals == ["pre_run", "data_in"]
+        row = world.store.staging(job)
+        assert (row.state, row.error, row.nodes) == (S.HELD, faults[S.FETCHING], ())
+    faults.clear()
+    assert world.controller is not None
+    assert world.controller.retry(job, "root") == "the data of job 7 goes on from waiting"
+    reach(world, job, "running")
+    finish(world)
+
+
+def test_a_task_of_an_array_that_names_a_volume_is_held_at_once(world: StageWorld) -> None:
+    """In the queue it has another id than for its hooks."""
+    volumes = create_autospec(VolumeController, instance=True)
+    volumes.hold_reason.side_effect = lambda row, queue_id: VolumeController.hold_reason(volumes, row, queue_id)
+    world.volumes = volumes
+    world.kill()
+    world.start()
+    job = world.submit("8", queue_id="7_1", lines="#BURST volume corpus 1G\n")
+    world.run(60, world.phase(job, "held"))
+    row = world.store.staging(job)
+    assert "volume corpus: jobs of arrays and het jobs cannot have volumes" in row.error
+    assert [result for _, hook, result in world.slurm.hook_replies if hook == "data_in"] == ["refused"]
+    assert world.locations.completed_transfers == []
 
 
 def test_one_node_of_two_is_tried_again_alone_and_after_its_pause(world: StageWorld) -> None:

@@ -72,6 +72,7 @@ class StageCrashes(RuleBasedStateMachine):
         self.world.submit(
             str(self.numbers), nodes=nodes if partition == "burst" else 1, run_s=run_s, user=user, partition=partition,
             queue_id=f"900_{self.numbers}" if task else "", end_as=end_as,
+            lines=("#BURST scratch shared\n" if nodes > 1 else "") + ("#BURST workdir\n" if user == "bob" else ""),
         )  # fmt: skip
 
     @precondition(lambda self: self.world.slurm.jobs)

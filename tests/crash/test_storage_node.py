@@ -16,6 +16,7 @@ from burstd.domain.slurm.job import JobState
 from burstd.domain.snapshot import SlurmView, Unavailable
 from burstd.domain.staging import Directives, StageIn, StageState, Staging, StagingView
 from burstd.domain.storage_node import StorageNodeView
+from burstd.domain.volume import VolumeNeed
 from tests.crash.clouds import CPU
 from tests.crash.test_directed import ends_well
 from tests.crash.workers import Delay
@@ -44,6 +45,9 @@ class StagingWithStorageNode:
 
     def alarms(self) -> Sequence[str]:
         return ()
+
+    def volume_needs(self) -> Mapping[str, VolumeNeed]:
+        return {}
 
     def store_nodes(self) -> Sequence[StorageNodeView]:
         return (StorageNodeView("near", POOL, IDLE_S),) if self.configured else ()

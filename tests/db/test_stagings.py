@@ -43,7 +43,9 @@ DIRECTIVES = Directives(
     (StageIn("/data/\udce9t\udce9 x", "x\n", Access.COPY, 3, "set@2"),),
     (StageOut("*.csv", "s3://bucket/out", OutputCondition.FAILURE, 4),),
     1 << 40,
-    CheckpointLine("state/*", 10.5, 3, "B:USR1", 5.0, 7),
+    CheckpointLine("state/*", 10.5, 3, "B:USR1", 5.0, 7, "./save.sh"),
+    2 << 30,
+    workdir=True,
 )
 KEPT = Checkpoint(START, "state/7", {"0": replace(TREE, node_path="")}, 2, {"0": "ab"}, 5, 3, 0.25)
 

@@ -33,7 +33,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
             terminalreporter.write_line(line)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def whole_site() -> Iterator[Site]:
     with site_up(pools=[GPU, CPU, SOLO, CLOSED], settings=SETTINGS, comments=True) as up:
         yield up

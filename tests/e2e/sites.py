@@ -16,6 +16,7 @@ import httpx
 from burstd.db import LoggedEvent, StoreReader, replay_claims
 from burstd.domain.claim import Claim
 from burstd.runtime.clock import SteadyClock
+from providers.sandbox.boxes.box import Box, find_boxes
 from providers.sandbox.cloud import wire
 from tests.lab.base_site import BaseSite
 from tests.lab.remains import remains
@@ -56,7 +57,7 @@ class CloudInventory:
 def ask_cloud(site: Site, method: str, path: str, **parts: Any) -> httpx.Response:
     """A call at the lab's own door of the cloud."""
     socket = site.cluster.state / "cloud.sock"
-    transport = httpx.HTTPTransport(uds=str(socket))
+    transport = httpx.HTTPTransport(uds=str(socket), verify=False)
     with httpx.Client(transport=transport, base_url="http://cloud/v1", timeout=30.0) as client:
         answer = client.request(method, path, **parts)
     answer.raise_for_status()
@@ -122,18 +123,32 @@ class Record:
     events: tuple[LoggedEvent, ...]
 
 
-def record(site: BaseSite) -> Record:
-    """Ends burstd kindly and reads its database; the log, replayed, gives the rows."""
-    site.kill_burstd("TERM")
+@contextlib.contextmanager
+def database(site: BaseSite, signal: str) -> Iterator[StoreReader]:
+    """Ends burstd with a signal and reads a copy of its database."""
+    site.kill_burstd(signal)
     with tempfile.TemporaryDirectory() as folder:
         for file in site.cluster.head.path(STATE).glob("burstd.db*"):
             shutil.copy(file, folder)
         with StoreReader.open(Path(folder) / "burstd.db", SteadyClock()) as reader:
-            rows = {c.id: c for c in reader.find_claims(limit=10_000)}
-            log = tuple(reader.events(limit=10**6))
+            yield reader
+
+
+def record(site: BaseSite) -> Record:
+    """Ends burstd kindly and reads its database; the log, replayed, gives the rows."""
+    with database(site, "TERM") as reader:
+        rows = {c.id: c for c in reader.find_claims(limit=10_000)}
+        log = tuple(reader.events(limit=10**6))
     assert replay_claims(log) == rows
     assert [e.seq for e in log] == sorted({e.seq for e in log})
     return Record(rows, log)
+
+
+def node_box(site: BaseSite, slot: str) -> Box:
+    """The machine of a node in service."""
+    (node,) = (node for node in site.api("/v1/nodes")["nodes"] if node["slot"] == slot)
+    (box,) = (box for box in find_boxes(site.cluster.lab.boxes_directory) if box.name == node["instance"])
+    return box
 
 
 def queue(site: BaseSite, states: str = "all") -> list[tuple[str, str, str]]:

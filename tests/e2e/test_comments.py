@@ -22,7 +22,7 @@ def comments(site: Site) -> dict[str, str]:
 
 
 def test_a_job_is_told_what_becomes_of_it(site: Site) -> None:
-    job = site.submit(f"{SOLO} --array=1-2 --exclusive", "sleep 3")
+    job = site.submit(f"{SOLO} --array=1-2 --exclusive", "sleep 200")
     seen: list[str] = []
 
     def runs() -> bool:
@@ -33,7 +33,9 @@ def test_a_job_is_told_what_becomes_of_it(site: Site) -> None:
     assert any(text.startswith("burstd: ") for text in seen), seen
     assert {text[:13] for text in seen} <= {"", "burstd: start", "burstd: waits", "burstd: node "}
     assert comments(site)[f"{job}_1"].endswith(" EUR/h)")
+    site.cluster.sh(f"scancel {job}_1")
     site.wait(lambda: comments(site).get(f"{job}_2", "").startswith("burstd: on solo1"), 60, "the second one as well")
+    site.cluster.sh(f"scancel {job}")
 
 
 def test_a_job_that_can_never_run_is_told_at_once_and_what_would_run(site: Site) -> None:

@@ -28,13 +28,15 @@ def small(site: Site) -> Iterator[Site]:
     mount = ["mount", "-t", "tmpfs", "-o", f"size={size}M,mode=0755", "state", STATE]
     subprocess.run([*within, *mount], check=True)
     site.cluster.sh(f"cp -a /tmp/kept/. {STATE}; rm -r /tmp/kept")
-    site.start_burstd()
-    yield site
-    site.kill_burstd("TERM")
-    site.cluster.sh(f"rm -f {FILL}; cp -a {STATE} /tmp/kept")
-    subprocess.run([*within, "umount", STATE], check=True)
-    site.cluster.sh(f"find {STATE} -mindepth 1 -delete; cp -a /tmp/kept/. {STATE}; rm -r /tmp/kept")
-    site.start_burstd()
+    try:
+        site.start_burstd()
+        yield site
+    finally:
+        site.kill_burstd("TERM")
+        site.cluster.sh(f"rm -f {FILL}; cp -a {STATE} /tmp/kept")
+        subprocess.run([*within, "umount", STATE], check=True)
+        site.cluster.sh(f"find {STATE} -mindepth 1 -delete; cp -a /tmp/kept/. {STATE}; rm -r /tmp/kept")
+        site.start_burstd()
 
 
 def test_a_full_disk(small: Site) -> None:

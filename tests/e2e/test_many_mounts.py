@@ -10,8 +10,8 @@ import pytest
 
 from burstd.domain.cloud.offer import Pool
 from burstd.domain.slurm.shape import Shape
-from providers.sandbox.boxes.box import Box, find_boxes
-from tests.e2e.sites import MISSED_SOON, QUICK, STATE, queue, seconds_until, site_up
+from providers.sandbox.boxes.box import Box
+from tests.e2e.sites import MISSED_SOON, QUICK, STATE, node_box, queue, seconds_until, site_up
 from tests.lab import programs
 from tests.lab.site import Site
 from tests.mounts.test_streams import BY_HAND
@@ -69,12 +69,6 @@ def site() -> Iterator[Site]:
 
 def sbatch_line(user: str, words: str) -> str:
     return f"runuser -u {user} -- sbatch --parsable -p burst -t5 --mem=100 -D /home/{user} {words}"
-
-
-def node_box(site: Site, slot: str) -> Box:
-    (node,) = (node for node in site.api("/v1/nodes")["nodes"] if node["slot"] == slot)
-    (box,) = (box for box in find_boxes(site.cluster.lab.boxes_directory) if box.address == node["address"])
-    return box
 
 
 def stream_processes(site: Site) -> dict[str, Counter[str]]:

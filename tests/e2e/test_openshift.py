@@ -167,18 +167,24 @@ def test_the_check_finds_nothing_wrong(site: OpenShiftSite) -> None:
 
 
 def test_from_sbatch_to_an_empty_namespace(site: OpenShiftSite, theirs: Things) -> None:
-    """Data in through a claim, a GPU whose device has an odd number, data home, and the pod is gone."""
-    site.cluster.sh("mkdir -p data; echo hello > data/a.txt", "ada")
+    """Data and working directory in through a claim, a GPU with an odd number, all of it home, and the pod is gone."""
+    site.cluster.sh("mkdir -p project/data; cd project; echo hello > data/a.txt; echo '*.tmp' >.burstignore", "ada")
     look = 'ls /dev/nvidia* > "$BURST_OUT/devices.txt"\n'
-    job = site.submit_script(COPY + look, "-p burst -C main --gres=gpu:h100:1 -c1 --mem=100 -t5")
+    work = "{ pwd; cat data/a.txt; } >seen.txt; touch a.tmp; echo said\n"
+    script = COPY.replace("#BURST", "#BURST workdir\n#BURST", 1) + look + work
+    words = "-p burst -C main --gres=gpu:h100:1 -c1 --mem=100 -t5 --chdir=/home/ada/project"
+    job = site.submit_script(script, words)
     site.wait_job(job, timeout_s=PATIENCE_S)
     (claim,) = claims_of(site, job)
     (pod,) = site.ever("main")
     assert claim["instance"] == pod["metadata"]["name"]
     assert pod["metadata"]["labels"]["burstd-claim"] == claim["claim"]
     assert image_of(pod) == site.images["1"].reference
-    assert site.cluster.sh("cat results/copy.txt results/gpus.txt", "ada") == "hello\n0\n"
-    assert site.cluster.sh("cat results/devices.txt", "ada") in [f"/dev/nvidia{number}\n" for number in GPUS]
+    assert site.cluster.sh(f"cd project; cat seen.txt slurm-{job}.out", "ada") == "/home/ada/project\nhello\nsaid\n"
+    names = {".burstignore", "data", "results", "seen.txt", f"slurm-{job}.out"}
+    assert set(site.cluster.sh("ls -A project", "ada").split()) == names
+    assert site.cluster.sh("cd project/results; cat copy.txt gpus.txt", "ada") == "hello\n0\n"
+    assert site.cluster.sh("cat project/results/devices.txt", "ada") in [f"/dev/nvidia{number}\n" for number in GPUS]
     site.wait(lambda: settled(site).keys() <= theirs.keys(), PATIENCE_S, "nothing of it is left")
     assert settled(site) == theirs
 

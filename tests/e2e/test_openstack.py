@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import subprocess
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from typing import Any
@@ -16,8 +17,9 @@ import pytest
 
 from burstd.domain.cloud.offer import OfferRule, Pool
 from burstd.domain.slurm.shape import Gres, Shape
-from tests.e2e.sites import COPY, QUICK, SET_COMMENT, claims_of, comments_of, events, restarts
+from tests.e2e.sites import COPY, QUICK, SET_COMMENT, claims_of, comments_of, events, node_box, restarts
 from tests.lab import programs
+from tests.lab.boxes import line_cut
 from tests.lab.openstack import conf, seed
 from tests.lab.openstack.site import OpenStackSite
 from tests.lab.remains import remains
@@ -40,9 +42,10 @@ MOUNTS = '[mounts.trees]\nhome = { path = "/home/{user}", pools = ["plain"] }\n'
 PROLOG = f"PrologSlurmctld={programs.PREFIX}/bin/burstd-prolog"
 PLAIN = """#!/bin/bash
 pwd; cat input.txt; echo ready
-while [ ! -e go ]; do sleep 0.2; done
-umask 027; echo result >result
+i=0; while [ ! -e go ]; do i=$((i+1)); echo $i >>log; sleep 0.05; done
+umask 027; mkdir ../elsewhere; cd ../elsewhere; echo result >result
 """
+CUT_S = 3.0
 KINDS = {
     "server": ("compute", "/servers/detail", "servers"),
     "group": ("compute", "/os-server-groups", "server_groups"),
@@ -159,23 +162,48 @@ def test_from_sbatch_to_an_empty_project(site: OpenStackSite, theirs: Things) ->
 
 
 def test_a_plain_script(site: OpenStackSite) -> None:
-    """Its home is there, its output is seen while it runs; another user beside it reads nothing of it."""
-    site.cluster.sh("mkdir -m 700 project; echo input >project/input.txt", "ada")
+    """Its closed home is there, its output is seen while it runs, and it notices neither burstd's end nor a cut line;
+    another user beside it reads nothing of it."""
+    site.cluster.sh("chmod 700 .; mkdir -m 700 project; echo input >project/input.txt", "ada")
     site.write("/home/ada/project/train.sh", PLAIN)
     words = "sbatch --parsable -p burst -C plain -c1 --mem=100 -t5"
     job = site.cluster.sh(f"cd project && {words} train.sh", "ada").strip()
     said = f"/home/ada/project/slurm-{job}.out"
     site.wait(lambda: "ready" in site.cluster.sh(f"cat {said}", check=False), PATIENCE_S, "live output at home")
     assert site.cluster.sh(f"cat {said}").splitlines() == ["/home/ada/project", "input", "ready"]
+    log = site.cluster.head.path("/home/ada/project/log")
+
+    def counts_on(more: int) -> None:
+        goal = len(log.read_text().splitlines()) + more
+        site.wait(lambda: len(log.read_text().splitlines()) > goal, PATIENCE_S, "it counts on")
+
     node = site.job(job)["NodeList"]
+    host = node_box(site, node).name
+    site.kill_burstd()
+    counts_on(20)
+    with line_cut(site.cluster.lab.network, host):
+        before = len(log.read_text().splitlines())
+        time.sleep(CUT_S)  # how long the line is cut is what is tried
+        assert len(log.read_text().splitlines()) <= before + 1
+    counts_on(20)
+    site.start_burstd()
+    counts_on(20)
     other = site.submit(f"-p burst -w {node} -c1 --mem=100 -t5", "pwd; cat /home/ada/project/input.txt", "bob")
     site.wait_job(other, ("FAILED",), timeout_s=PATIENCE_S)
     refused = site.cluster.sh(f"cat slurm-{other}.out", "bob")
     assert refused.startswith("/home/bob\n")
     assert "Permission denied" in refused
+    array = site.submit(f"-p burst -w {node} -c1 --mem=100 -t5 --array=1-2", "echo $SLURM_ARRAY_TASK_ID >>tasks")
+    for task in ("1", "2"):
+        site.wait_job(f"{array}_{task}", timeout_s=PATIENCE_S)
+    assert sorted(site.cluster.sh("cat tasks", "ada").split()) == ["1", "2"]
     site.cluster.sh("touch project/go", "ada")
     site.wait_job(job, timeout_s=PATIENCE_S)
-    assert site.cluster.sh("stat -c '%U %a' project/result; cat project/result", "ada") == "ada 640\nresult\n"
+    found = site.cluster.sh("stat -c '%U %a' elsewhere/result; cat elsewhere/result", "ada")
+    assert found == "ada 640\nresult\n"
+    numbers = log.read_text().split()
+    assert numbers == [str(number) for number in range(1, len(numbers) + 1)], "nothing is lost or doubled"
+    assert restarts(site, [job]) == {job: 0}
 
 
 def test_the_next_flavor_where_the_first_has_no_host(site: OpenStackSite) -> None:

@@ -201,6 +201,18 @@ TABLE: dict[str, tuple[str, str, object, ReadValue]] = {
         3 * GIB,
         lambda d: d.staging._quota_uses("eve", 9, "phys")[1].limit_bytes,
     ),
+    "staging.container_program": (
+        '"/a/run"',
+        '"/b/run"',
+        "/b/run",
+        lambda d: d.staging.controller.rules.containers.program,
+    ),
+    "staging.workdir.partitions": ('["p"]', '["q"]', ("q",), lambda d: d.staging._settings.workdir.partitions),
+    "staging.workdir.max_size": ('"1G"', '"2G"', 2 * GIB, lambda d: d.staging._workdir_rules().max_bytes),
+    "staging.workdir.max_files": ("10", "20", 20, lambda d: d.staging._workdir_rules().max_files),
+    "staging.workdir.ignore": ('["a"]', '["b"]', ("b",), lambda d: d.staging._workdir_rules().ignore),
+    "volumes.max_size": ('"1G"', '"2G"', 2 * GIB, lambda d: d.staging.volumes.rules.limits.max_size),
+    "volumes.user_size": ('"1G"', '"2G"', 2 * GIB, lambda d: d.staging.volumes.rules.limits.user_size),
     "staging.datasets": (
         '{maps={versions={v1="/a"}, latest="v1"}}',
         '{maps={versions={v1="/b"}, latest="v1"}}',
@@ -211,8 +223,8 @@ TABLE: dict[str, tuple[str, str, object, ReadValue]] = {
     "mounts.sftp_server": ('"/a/sftp"', '"/b/sftp"', Path("/b/sftp"), lambda d: d.streams._sftp_server()),
     "mounts.trees": (
         '{home={path="/home/{user}"}}',
-        '{work={path="/work"}}',
-        ("/work", frozenset({"gpu"}), True),
+        '{scratch={path="/scratch"}}',
+        ("/scratch", frozenset({"gpu"}), True),
         lambda d: (d.components.mounts._rules[0].path, site("mount_pools")(d), d.pool.exclusive_user),
     ),
 }

@@ -22,9 +22,8 @@ from burstd.transfer.privsep.client import Account
 from tests.reach import let_others_in
 from tests.reconciler.test_stage_in_place import CLAIM
 from tests.security.test_a06_job_folders import AgentRequestRecorder, job, transfers
-from tests.transfer.agent_rig import AgentAnsweredError, AgentRig, directory
+from tests.transfer.agent_rig import AgentAnsweredError, AgentRig, directory, give
 from tests.transfer.ground import USER, give_to_user, root_only, user_folder
-from tests.transfer.test_agent_collect import give
 
 REMEDY = "stays on the node until an administrator packs .*burstctl stage retry; .*burstctl stage discard"
 

@@ -226,9 +226,9 @@ def test_a_page_that_is_damaged_under_a_running_burstd_is_an_alarm_and_no_end(da
     daemon.start()
     daemon.wait_for("machines of ")
     with sqlite3.connect(daemon.database) as other:
-        # Its content is moved into the file first, then the file is written over.
+        # Of an index that every loop reads: its content is moved into the file first, then the file is written over.
         other.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-        (page,) = other.execute("SELECT rootpage FROM sqlite_master WHERE name='claim'").fetchone()
+        (page,) = other.execute("SELECT rootpage FROM sqlite_master WHERE name='ix_claim_launch_called'").fetchone()
     with daemon.database.open("r+b") as file:
         file.seek(4096 * (page - 1))
         file.write(bytes([255]) * 4096)

@@ -15,10 +15,12 @@ from typing import Any, Self
 import httpx
 
 from burstd.domain.cloud.offer import OfferRule, Pool
+from burstd.slurm.config.render import workdir_lua_line
 from providers.sandbox.boxes.boot.description import BindMount, BoxFile
 from providers.sandbox.boxes.images.rootfs import ensure_rootfs
 from tests.lab import programs
 from tests.lab.cluster import Cluster
+from tests.lab.containers import apptainer
 from tests.lab.slurm_files import USERS
 from tests.lab.ssh_store import DATA, SshStore
 
@@ -36,7 +38,8 @@ class BaseSite(ABC):
     ``settings`` are more lines of burstd.toml. With ``staging`` (more lines of ``[staging]``, or an empty text) jobs'
     data goes through a storage node: one that is there, or with ``launch`` (more lines of its store) one that burstd
     launches in the cloud. ``shared`` is a folder of this machine whose ``home`` and ``burst`` the head and the nodes on
-    premises share, as their homes and as staging's ``job_dir``.
+    premises share, as their homes and as staging's ``job_dir``. With ``containers`` nodes have Apptainer, and slurmctld
+    has burstd's job_submit.lua, as with ``workdir_partitions``, in which every batch job's working directory is staged.
     """
 
     storage_offer = ""
@@ -55,12 +58,18 @@ class BaseSite(ABC):
         staging: str | None = None,
         launch: str | None = None,
         shared: Path | None = None,
+        containers: bool = False,
+        workdir_partitions: tuple[str, ...] = (),
+        image_packages: Sequence[str] = (),
         progress: Callable[[str], None] = lambda _step: None,
     ) -> None:
         self.release = release
         self._staging = staging
         self._launch = launch
         self._shared = shared
+        self._containers = containers
+        self._workdir_partitions = workdir_partitions
+        self._image_packages = tuple(image_packages)
         self._storage: SshStore | None = None
         self.pools = tuple(pools)
         self.users = users
@@ -92,6 +101,7 @@ class BaseSite(ABC):
         self._progress("installing what burstd needs")
         needs = programs.needs(rootfs)
         image = programs.site_image(rootfs, self.users)
+        node_layers = [apptainer(rootfs, self._progress)] if self._containers else []
         shared = _shared_binds(self._shared) if self._shared else ()
         self.cluster = Cluster(
             self.release,
@@ -100,16 +110,22 @@ class BaseSite(ABC):
             head_layers=[needs],
             head_binds=[BindMount(wheel, f"/opt/{wheel.name}"), *shared],
             onprem_binds=shared,
+            onprem_layers=node_layers,
             head_setup=[_pip(f"/opt/{wheel.name}")],
-            head_files=_burst_buffer() if self._staging is not None else (),
+            head_files=self._slurm_plugins() if self._staging is not None else (),
+            workdir_partitions=self._workdir_partitions,
             programs=f"{programs.PREFIX}/bin",
-            extra_conf=self._extra + ("\nBurstBufferType=burst_buffer/lua\n" if self._staging is not None else ""),
+            extra_conf=self._extra
+            + ("\nBurstBufferType=burst_buffer/lua\n" if self._staging is not None else "")
+            + ("\nJobSubmitPlugins=lua\n" if self._containers else ""),
             progress=self._progress,
         )
         self._progress("installing burstd and starting Slurm")
         self.cluster.up()
         self._progress("starting the cloud")
-        self.start_cloud([image, rootfs.path])
+        if self._image_packages:
+            node_layers = [programs.image_packages(rootfs, self._image_packages), *node_layers]
+        self.start_cloud([*node_layers, image, rootfs.path])
         if self._staging is not None and self._launch is None:
             self._progress("starting the storage node")
             self._start_storage()
@@ -149,6 +165,18 @@ class BaseSite(ABC):
     def instances(self) -> list[str]:
         """Ids of the cloud's instances that are not terminated."""
 
+    def _slurm_plugins(self) -> tuple[BoxFile, ...]:
+        """What docs/admin.md has an administrator put beside slurm.conf."""
+        folder = programs.PROJECT / "config" / "slurm"
+        job_submit = self._containers or self._workdir_partitions
+        names = ("burst_buffer.lua", "burst_buffer.conf", *(["job_submit.lua"] if job_submit else []))
+        texts = {name: (folder / name).read_text(encoding="utf-8") for name in names}
+        if self._workdir_partitions:
+            line = workdir_lua_line(())
+            assert line in texts["job_submit.lua"]
+            texts["job_submit.lua"] = texts["job_submit.lua"].replace(line, workdir_lua_line(self._workdir_partitions))
+        return tuple(BoxFile(f"/etc/slurm/{name}", text) for name, text in texts.items())
+
     def _start_storage(self) -> None:
         self._storage = SshStore(self.cluster.state, lab=self.cluster.lab)
         self._storage.up()
@@ -165,7 +193,9 @@ class BaseSite(ABC):
     def _staging_toml(self) -> str:
         if self._staging is None:
             return ""
-        table = f'[staging]\nstore = "storage"\n{self._staging}\n[staging.stores.storage]\nkind = "ssh"\n'
+        workdir = f"partitions = {json.dumps(self._workdir_partitions)}"
+        more = f"[staging.workdir]\n{workdir}\n" if self._workdir_partitions else ""
+        table = f'[staging]\nstore = "storage"\n{self._staging}\n{more}[staging.stores.storage]\nkind = "ssh"\n'
         if self._launch is not None:
             return f'{table}launch = [{self.storage_offer}]\npath = "{DATA}"\n{self._launch}\n'
         return (
@@ -199,7 +229,7 @@ class BaseSite(ABC):
         """What burstd has said, on this machine."""
         return self.cluster.head.path(LOG)
 
-    def start_burstd(self, timeout_s: float = 30.0) -> None:
+    def start_burstd(self, timeout_s: float = 90.0) -> None:
         """Starts burstd and returns when it answers."""
         self.spawn_burstd()
         deadline = time.monotonic() + timeout_s
@@ -268,7 +298,9 @@ class BaseSite(ABC):
     def api(self, path: str, **params: str | float) -> Any:
         """What the control interface answers to root."""
         socket = self.cluster.head.path("/run/burstd/control.sock")
-        with httpx.Client(transport=httpx.HTTPTransport(uds=str(socket)), base_url="http://burstd") as client:
+        with httpx.Client(
+            transport=httpx.HTTPTransport(uds=str(socket), verify=False), base_url="http://burstd"
+        ) as client:
             answer = client.get(path, params=params, timeout=30.0)
         answer.raise_for_status()
         return answer.json()
@@ -318,13 +350,6 @@ class BaseSite(ABC):
         self.wait(
             lambda: not self.instances() and not self.api("/v1/nodes")["nodes"], timeout_s, "no machine, no claim"
         )
-
-
-def _burst_buffer() -> tuple[BoxFile, ...]:
-    """What docs/admin.md has an administrator put beside slurm.conf."""
-    folder = programs.PROJECT / "config" / "slurm"
-    names = ("burst_buffer.lua", "burst_buffer.conf")
-    return tuple(BoxFile(f"/etc/slurm/{name}", (folder / name).read_text(encoding="utf-8")) for name in names)
 
 
 def _shared_binds(folder: Path) -> tuple[BindMount, ...]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from providers.sandbox.boxes.box import Box, BoxSpec
 from providers.sandbox.boxes.errors import NetworkFailed
 from providers.sandbox.boxes.lab import Lab
 from providers.sandbox.boxes.machine import output_of
+from providers.sandbox.boxes.network import LabNetwork
 
 
 class Boxes:
@@ -60,3 +62,18 @@ def ip(*words: str) -> None:
     done = output_of(["ip", *words])
     if done.returncode != 0:
         raise NetworkFailed(f"ip could not do '{' '.join(words)}': {done.stderr.strip()}", "take the lab down")
+
+
+@contextmanager
+def line_cut(network: LabNetwork, *hosts: str) -> Iterator[None]:
+    """Nothing comes through to these hosts of a lab meanwhile, nor from them. No link goes down that a host sees."""
+    hub = network.hub
+    assert hub is not None, "the lab's network is the machine's own"
+    for host in hosts:
+        ip("-n", hub, "link", "set", network.cable(host), "nomaster")
+    try:
+        yield
+    finally:
+        for host in hosts:
+            # A host that has ended meanwhile has no cable any more.
+            output_of(["ip", "-n", hub, "link", "set", network.cable(host), "master", network.bridge])

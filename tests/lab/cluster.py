@@ -36,7 +36,8 @@ class Cluster:
 
     ``head_layers`` are laid over the head's root file system, the topmost first; with ``programs`` the folder where
     they have burstd's console scripts, else the head gets plain scripts around burstd/slurm/hooks/power_client.py.
-    ``head_setup`` are commands of the head before slurmctld starts, ``extra_conf`` more lines of slurm.conf.
+    ``onprem_layers`` are laid over that of the nodes on premises. ``head_setup`` are commands of the head before
+    slurmctld starts, ``extra_conf`` more lines of slurm.conf.
     Everything ends with ``down``, at the end of ``with``, or when this process ends in any way, unless ``keep``.
     """
 
@@ -51,10 +52,12 @@ class Cluster:
         head_layers: Sequence[Path] = (),
         head_binds: Sequence[BindMount] = (),
         onprem_binds: Sequence[BindMount] = (),
+        onprem_layers: Sequence[Path] = (),
         head_files: Sequence[BoxFile] = (),
         head_setup: Sequence[Sequence[str]] = (),
         programs: str = "",
         extra_conf: str = "",
+        workdir_partitions: tuple[str, ...] = (),
         keep: bool = False,
         progress: Callable[[str], None] = lambda _step: None,
     ) -> None:
@@ -67,10 +70,12 @@ class Cluster:
         self._head_layers = tuple(head_layers)
         self._head_binds = tuple(head_binds)
         self._onprem_binds = tuple(onprem_binds)
+        self._onprem_layers = tuple(onprem_layers)
         self._head_files = tuple(head_files)
         self._head_setup = tuple(head_setup)
         self._programs = programs
         self._extra = extra_conf
+        self._workdir_partitions = workdir_partitions
         self._keep = keep
         self._progress = progress
         self._watchdog: subprocess.Popen[bytes] | None = None
@@ -122,7 +127,7 @@ class Cluster:
             )
         )
         for name, address in self.onprem:
-            self.boot_machine(name, address, binds=self._onprem_binds)
+            self.boot_machine(name, address, binds=self._onprem_binds, layers=self._onprem_layers)
         self.head.wait_booted()
         self._wait_slurmctld()
         for name, _ in self.onprem:
@@ -182,12 +187,14 @@ class Cluster:
         index = slots.index(slot)
         return f"10.77.{1 + index // 250}.{1 + index % 250}"
 
-    def boot_machine(self, name: str, address: str, gpus: int = 0, binds: Sequence[BindMount] = ()) -> Box:
+    def boot_machine(
+        self, name: str, address: str, gpus: int = 0, binds: Sequence[BindMount] = (), layers: Sequence[Path] = ()
+    ) -> Box:
         """Starts a box that is ready for slurmd: the cluster's users and munge key, a name for the head."""
         services = [self._prepare, slurm_files.MUNGED]
         spec = BoxSpec(
-            name, address, [self.rootfs.path], gpus=gpus, services=services, files=self._common_files(), ssh=False,
-            binds=list(binds),
+            name, address, [*layers, self.rootfs.path], gpus=gpus, services=services, files=self._common_files(),
+            ssh=False, binds=list(binds),
         )  # fmt: skip
         return self.lab.start(spec)
 
@@ -216,8 +223,9 @@ class Cluster:
 
     def _conf_files(self) -> list[BoxFile]:
         conf = slurm_files.slurm_conf(
-            self.release, self.pools, self.onprem, _HEAD, self._programs or "/usr/local/bin", self._extra
-        )
+            self.release, self.pools, self.onprem, _HEAD, self._programs or "/usr/local/bin", self._extra,
+            self._workdir_partitions,
+        )  # fmt: skip
         files = [
             BoxFile("/etc/slurm/slurm.conf", conf),
             BoxFile("/etc/slurm/gres.conf", slurm_files.gres_text(self.release, self.pools)),

@@ -6,9 +6,10 @@ import hashlib
 import subprocess
 import sys
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from providers.sandbox.boxes.images import apt
 from providers.sandbox.boxes.images.layer import ensure_layer
 from providers.sandbox.boxes.images.rootfs import Rootfs, file_lock
 from providers.sandbox.boxes.machine import default_cache
@@ -70,3 +71,22 @@ def site_image(rootfs: Rootfs, users: Mapping[str, int] = slurm_files.USERS) -> 
     """What a site adds to a plain Debian before it calls it a node image: its users, and folders for Slurm."""
     script = slurm_files.prepare(users)
     return ensure_layer(rootfs, " ".join(script), script)
+
+
+def image_packages(rootfs: Rootfs, packages: Sequence[str]) -> Path:
+    """A layer with more Debian packages, for the image of nodes."""
+    words = " ".join(packages)
+    settings = "\n".join(apt.settings())
+    script = f"""set -e
+cat >/tmp/apt.conf <<'END'
+{settings}
+END
+echo 'deb {apt.mirror()} {rootfs.suite} main' >/tmp/sources.list
+export APT_CONFIG=/tmp/apt.conf DEBIAN_FRONTEND=noninteractive
+get() {{ apt-get -q -o Dir::Etc::sourcelist=/tmp/sources.list -o APT::Sandbox::User=root "$@"; }}
+get update
+get install -y --no-install-recommends {words}
+get clean
+rm -rf /tmp/* /var/lib/apt/lists/*
+"""
+    return ensure_layer(rootfs, f"packages {words}", ["sh", "-c", script])

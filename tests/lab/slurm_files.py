@@ -44,7 +44,13 @@ def burst_pool(slots: int = 8, gpus: int = 4, name: str = "gpu", prefix: str = "
 
 
 def slurm_conf(
-    release: str, pools: Sequence[Pool], onprem: Sequence[tuple[str, str]], head: str, programs: str, extra: str
+    release: str,
+    pools: Sequence[Pool],
+    onprem: Sequence[tuple[str, str]],
+    head: str,
+    programs: str,
+    extra: str,
+    workdir_partitions: tuple[str, ...] = (),
 ) -> str:
     """A whole slurm.conf: the lab's own settings, and burstd's fragment merged into them as an administrator would.
 
@@ -52,8 +58,9 @@ def slurm_conf(
     kind: a setting that is there already is replaced.
     """
     options = SlurmConfOptions(
-        VERSIONS[release], programs, onprem_partitions=("onprem",), resume_timeout_s=60, suspend_timeout_s=5
-    )
+        VERSIONS[release], programs, onprem_partitions=("onprem",), resume_timeout_s=60, suspend_timeout_s=5,
+        workdir_partitions=workdir_partitions,
+    )  # fmt: skip
     values = {key: value.format(head=head) for key, value in _BASE.items()}
     objects = [f"NodeName={name} NodeAddr={address} CPUs=2 RealMemory=1000" for name, address in onprem]
     names = ",".join(name for name, _ in onprem)

@@ -16,6 +16,8 @@ import subprocess
 import sys
 
 import pytest
+from xdist.remote import Producer  # type: ignore[import-untyped]
+from xdist.scheduler import LoadFileScheduling  # type: ignore[import-untyped]
 
 from tests.lab.programs import PROJECT
 
@@ -24,16 +26,37 @@ _STAGES = (
     (f"not ({_LONG})", "-n", "2"),
     (_LONG, "-n", "4", "--dist", "loadfile", "--no-loadscope-reorder", "-p", "tests.lab.suite", "--durations=15"),
 )
+_TOGETHER = (
+    ("tests/contract/test_openstack_faults.py", "tests/contract/test_openstack_provider.py"),
+    (
+        "tests/contract/test_openshift_ends.py",
+        "tests/contract/test_openshift_answers.py",
+        "tests/contract/test_openshift_faults.py",
+        "tests/contract/test_openshift_provider.py",
+    ),
+    (
+        "tests/e2e/test_commands.py",
+        "tests/e2e/test_comments.py",
+        "tests/e2e/test_full_disk.py",
+        "tests/e2e/test_gate_to_start.py",
+    ),
+)
+"""Files that share a control plane or a site (a fixture of their package): one process runs them one after another."""
 _LONGEST = (
+    "tests/contract/test_openstack_faults.py",
+    "tests/e2e/test_mounts.py",
     "tests/e2e/test_staging.py",
     "tests/slurm/test_real_slurm.py",
-    "tests/contract/test_openstack_faults.py",
+    "tests/contract/test_openshift_ends.py",
     "tests/e2e/test_spot.py",
     "tests/e2e/test_openshift.py",
-    "tests/contract/test_openstack_provider.py",
+    "tests/e2e/test_many_mounts.py",
+    "tests/e2e/test_checkpoint.py",
+    "tests/e2e/test_running_job.py",
     "tests/docs/test_openstack_docs.py",
     "tests/contract/test_pvc_store.py",
     "tests/e2e/test_storage_node.py",
+    "tests/e2e/test_containers.py",
     "tests/e2e/test_cloud_faults.py",
     "tests/slurm/test_stage_hooks.py",
     "tests/e2e/test_openstack.py",
@@ -51,13 +74,12 @@ _LONGEST = (
     "tests/docs/test_openshift_docs.py",
     "tests/providers/openshift/test_scripts.py",
     "tests/docs/test_staging_docs.py",
-    "tests/contract/test_openshift_ends.py",
     "tests/crash/test_budget.py",
     "tests/node/test_with_systemd.py",
+    "tests/mounts/test_streams.py",
     "tests/crash/test_storage_node.py",
     "tests/e2e/test_slurmctld.py",
     "tests/contract/test_stagers.py",
-    "tests/contract/test_openshift_answers.py",
     "tests/security/test_a03_errors_of_one.py",
 )
 """Files whose tests take forty seconds and more together, the longest first."""
@@ -70,6 +92,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Puts the longest files first: no process is left alone with one of them at the end."""
     turns = {PROJECT / file: turn for turn, file in enumerate(_LONGEST)}
     items.sort(key=lambda item: turns.get(item.path, len(turns)))
+
+
+class _Files(LoadFileScheduling):  # type: ignore[misc]
+    """Gives each file, or all files that belong together, to one process."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file: str = super()._split_scope(nodeid)
+        return next((files[0] for files in _TOGETHER if file in files), file)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadFileScheduling:
+    """The scheduler of the last stage."""
+    return _Files(config, log)
 
 
 def _pytest(*words: str) -> int:

@@ -83,10 +83,10 @@ class World:
             find_account=find_account,
         )  # fmt: skip
         for number in [n for n, j in self.jobs.items() if j.state is JobState.CONFIGURING and n not in self.replies]:
-            self.ask(number)
+            self.run_prolog(number)
 
-    def ask(self, number: str) -> None:
-        """burstd-prolog asks (again)."""
+    def run_prolog(self, number: str) -> None:
+        """Slurm runs burstd-prolog (again)."""
         one = self.jobs[number]
         info = {"user": one.user, "nodes": ",".join(one.node_list), "queue_id": number}
         call = StageCall("prolog", number, UIDS[one.user], info=info)
@@ -96,7 +96,7 @@ class World:
         """Slurm gives a job its nodes, and runs PrologSlurmctld."""
         self.jobs[number] = job(number, user=user, state=JobState.CONFIGURING, node_list=nodes)
         self.replies.pop(number, None)
-        self.ask(number)
+        self.run_prolog(number)
 
     def view(self) -> SlurmView:
         return SlurmView(tuple(self.jobs.values()), {}, (), read_at=self.clock.now())
@@ -168,6 +168,43 @@ def test_a_failed_mount_refuses_the_start_and_is_explained() -> None:
     assert world.controller.view().refusals == {}
 
 
+def test_refusals_in_a_row_are_counted_until_the_job_is_held() -> None:
+    world = World(HOME)
+    world.streams.failing = True
+
+    def refuse() -> int:
+        world.allocate("7", "ada", "cpu1")
+        world.settle()
+        world.clock._now += 60.0
+        world.settle()
+        return world.controller.view().refused_times["7"]
+
+    assert [refuse(), refuse(), refuse()] == [1, 2, 3]
+    world.jobs["7"] = job("7", user="ada", reason="JobHeldUser")
+    world.step()
+    assert world.controller.view().refused_times == {"7": 0}
+    assert "7" in world.controller.view().refusals
+    assert refuse() == 1, "after its release it has as many attempts again"
+    world.streams.failing = False
+    world.allocate("7", "ada", "cpu1")
+    world.settle()
+    assert world.controller.view().refused_times == {}
+
+
+def test_a_refusal_of_a_het_job_is_told_of_its_component() -> None:
+    world = World(HOME)
+    world.streams.failing = True
+    for i, node in enumerate(("cpu1", "cpu2")):
+        state = JobState.CONFIGURING
+        world.jobs[f"7+{i}"] = job(f"7+{i}", user="ada", state=state, node_list=(node,), het_job_id="7", het_offset=i)
+    info = {"user": "ada", "nodes": "cpu2", "queue_id": "8"}
+    world.controller.handle_prolog(StageCall("prolog", "8", 3001, info=info), lambda _reply: None)
+    world.settle()
+    world.clock._now += 60.0
+    world.settle()
+    assert list(world.controller.view().refusals) == ["7+1"]
+
+
 def test_a_node_that_shows_whole_trees_changes_hands_only_when_it_is_free() -> None:
     world = World(PROJECT)
     world.allocate("7", "ada", "cpu1")
@@ -204,7 +241,7 @@ def test_a_job_waits_for_the_trees_of_now() -> None:
     world = World(HOME)
     world.allocate("7", "ada", "cpu1")
     world.settle()
-    world.rules = (HOME, MountRule("work", "/work/{user}"))
+    world.rules = (HOME, MountRule("scratch", "/scratch/{user}"))
     world.allocate("8", "ada", "cpu1")
     world.settle()
     assert "8" not in world.replies
@@ -215,7 +252,7 @@ def test_a_job_waits_for_the_trees_of_now() -> None:
     world.settle()
     world.allocate("9", "ada", "cpu1")
     world.settle()
-    assert [tree.path for tree in world.streams.up["c-cpu1", 3001].trees] == ["/home/ada", "/work/ada"]
+    assert [tree.path for tree in world.streams.up["c-cpu1", 3001].trees] == ["/home/ada", "/scratch/ada"]
 
 
 @pytest.mark.parametrize("state", [JobState.SIGNALING, JobState.RESIZING, JobState.COMPLETING, JobState.UNKNOWN])
@@ -280,7 +317,7 @@ class Interleavings(RuleBasedStateMachine):
             self.jobs_have_their_trees_from_the_start()
 
     @rule()
-    def look(self) -> None:
+    def keep_old_view(self) -> None:
         self.old = self.world.view()
 
     @rule()

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -18,10 +18,11 @@ import pytest
 
 from burstd.domain.claim import Claim
 from burstd.domain.errors import NodeNotReady, NodeRefused
-from burstd.domain.mounts import MountedTree
+from burstd.domain.mounts import MountedTree, SilentLine
+from burstd.mounts.silent_lines import SilentLines
 from burstd.transfer.privsep.errors import UserWorkerError
 from providers.sandbox.boxes.box import Box
-from tests.lab.boxes import ip
+from tests.lab.boxes import line_cut
 from tests.mounts.rig import ADA, BOB, NOBODY, MountSite, alive, as_user, in_node
 
 pytestmark = pytest.mark.boxes
@@ -337,18 +338,6 @@ def check_counted(log: Path) -> None:
     assert numbers == [b"%d" % number for number in range(len(numbers))]
 
 
-@contextmanager
-def line_cut(site: MountSite, box: Box) -> Iterator[None]:
-    """Nothing comes through between head and node."""
-    network = site.lab.network
-    assert network.hub is not None
-    ip("-n", network.hub, "link", "set", network._cable(box.name), "down")
-    try:
-        yield
-    finally:
-        ip("-n", network.hub, "link", "set", network._cable(box.name), "up")
-
-
 CUT_S = float(os.environ.get("BURSTD_CUT_S", "2"))
 
 
@@ -359,7 +348,7 @@ def test_a_cut_line_is_waited_for(site: MountSite, node: Node) -> None:
     site.streams.start(claim, ADA, [site.tree(ADA)])
     with counting(box, log) as lines:
         wait(lambda: lines() > 10, 20, "nothing is written")
-        with line_cut(site, box):
+        with line_cut(site.lab.network, box.name):
             reading = box.popen(["sha256sum", str(site.home(ADA) / "large")], stdout=subprocess.PIPE)
             before = lines()
             time.sleep(CUT_S)  # how long the line is cut is what is tried
@@ -372,6 +361,26 @@ def test_a_cut_line_is_waited_for(site: MountSite, node: Node) -> None:
     check_counted(log)
 
 
+def test_a_silent_line_is_known_before_it_is_given_up(site: MountSite, node: Node) -> None:
+    box, claim = node
+    site.line_timeout_s = 9.0
+    try:
+        site.streams.start(claim, ADA, [site.tree(ADA)])
+    finally:
+        site.line_timeout_s = 300.0
+    lines = SilentLines()
+
+    def silent(now: float = 1.0) -> Mapping[str, SilentLine]:
+        return lines.step([claim], site.config.ssh_port, 9.0, now)
+
+    assert silent() == {}
+    with line_cut(site.lab.network, box.name):
+        wait(lambda: bool(silent()), 20, "it is not known")
+        assert alive(site.streams)
+        assert silent(2.0) == {claim.id: SilentLine(1.0, 13.0)}
+    wait(lambda: not silent(), 20, "it is silent for good")
+
+
 def test_a_line_that_is_cut_for_too_long_ends_the_stream(site: MountSite, node: Node) -> None:
     box, claim = node
     site.line_timeout_s = 3.0
@@ -379,7 +388,7 @@ def test_a_line_that_is_cut_for_too_long_ends_the_stream(site: MountSite, node: 
         site.streams.start(claim, ADA, [site.tree(ADA)])
     finally:
         site.line_timeout_s = 300.0
-    with line_cut(site, box):
+    with line_cut(site.lab.network, box.name):
         reading = box.popen(["cat", str(site.home(ADA) / "mine-too")], stderr=subprocess.PIPE)
         wait(lambda: not alive(site.streams), 15, "the stream lasts")
         assert not processes(site)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from burstd.domain.staging import Access, CheckpointLine, Directives, OutputCondition, StageIn, StageOut
+from burstd.domain.staging import Access, CheckpointLine, Directives, OutputCondition, StageIn, StageOut, VolumeLine
 from burstd.staging.directives.lexer import (
     canonical,
     escape_pattern,
@@ -100,7 +100,22 @@ def test_stage_out(line: str, pattern: str, destination: str, when: OutputCondit
 def test_dataset_and_scratch() -> None:
     found = read("#BURST dataset genomes@2024.1 as g", "#BURST\tdataset mnist copy", "#BURST scratch 1.5 TiB")
     assert found.stage_in == (StageIn("", "g", R, 2, "genomes@2024.1"), StageIn("", "mnist", C, 3, "mnist"))
-    assert found.scratch_bytes == 3 << 39
+    assert (found.scratch_bytes, found.shared_scratch_bytes) == (3 << 39, None)
+    assert read("#BURST scratch shared").shared_scratch_bytes == 0
+    both = read("#BURST scratch shared 2G", "#BURST scratch 1G")
+    assert (both.scratch_bytes, both.shared_scratch_bytes) == (1 << 30, 2 << 30)
+
+
+def test_container() -> None:
+    found = read("#BURST container ~/images/torch.sif", "#BURST stage_in data")
+    assert found.container == "torch.sif"
+    assert found.stage_in[0] == StageIn("${HOME}/images/torch.sif", "torch.sif", R, 2)
+    assert read("#BURST container s3://lab/torch.sif").container == "torch.sif"
+
+
+def test_volume() -> None:
+    assert read("#BURST volume corpus-2 100G").volume == VolumeLine("corpus-2", 100 << 30, 2)
+    assert read("#BURST volume 2_b").volume == VolumeLine("2_b", 0, 2)
 
 
 @pytest.mark.parametrize(
@@ -110,10 +125,27 @@ def test_dataset_and_scratch() -> None:
         ("'a b'/step-*/ every=90s keep=10", CheckpointLine("a b/step-*", 90.0, 10, "", 60.0, 2)),
         ("$BURST_OUT/c signal=SIGUSR1 within=2m", CheckpointLine("c", 900.0, 2, "USR1", 120.0, 2)),
         ("c-%j signal=B:USR2 every=1.5h", CheckpointLine("c-${j}", 5400.0, 2, "B:USR2", 60.0, 2)),
+        ("c command=./save.sh", CheckpointLine("c", 900.0, 2, "", 60.0, 2, "./save.sh")),
+        (
+            """c command='cd "$D" && ./save.sh 5%%' within=9s""",
+            CheckpointLine("c", 900.0, 2, "", 9.0, 2, 'cd "$D" && ./save.sh 5%'),
+        ),
     ],
 )
 def test_checkpoint(line: str, expected: CheckpointLine) -> None:
     assert read(f"#BURST checkpoint {line}").checkpoint == expected
+
+
+def test_workdir() -> None:
+    assert read("#BURST workdir").workdir
+    assert read("#BURST workdir", "#BURST workdir").workdir, "as where the script and --bb say so"
+    assert read("#BURST workdir off").workdir is False
+    assert read("#BURST workdir off"), "a job with a line is staged"
+    assert wrong("#BURST workdir", "#BURST workdir off") == "another line says the contrary of the working directory"
+    assert wrong("#BURST workdir of") == "unexpected of, did you mean off?"
+    assert wrong("#BURST workdir off x") == "unexpected x"
+    assert wrong("#BURST stage_in a as workdir", "#BURST workdir") == "line 2 already has an input workdir"
+    assert wrong("#BURST workdir", "#BURST stage_in workdir") == "line 2 already has an input workdir"
 
 
 def test_the_lines_that_count_are_slurms() -> None:
@@ -210,6 +242,19 @@ def test_a_line_goes_on_where_slurm_says_so() -> None:
         ("scratch 10", "10 is not a size"),
         ("scratch 0G", "0G is not a size"),
         ("scratch lots", "lots is not a size"),
+        ("scratch shared lots", "lots is not a size"),
+        ("scratch shared 0G", "0G is not a size"),
+        ("container", "missing image"),
+        ("container docker://python:3", "images of registries are not converted here"),
+        ("container images/*.sif", "images/*.sif is not the plain name of one image"),
+        ("container x-%j.sif", "x-%j.sif is not the plain name of one image"),
+        ("container images/", "images/ is not the plain name of one image"),
+        ("container a.sif b", "unexpected b"),
+        ("volume", "missing name"),
+        ("volume ../x 1G", "../x is not a valid volume name"),
+        ("volume -x 1G", "-x is not a valid volume name"),
+        ("volume x 0G", "0G is not a size"),
+        ("volume x 1G 2G", "'1G 2G' is not a size"),
         ("checkpoint", "missing path"),
         ("checkpoint .", "$BURST_OUT itself cannot be the checkpoint"),
         ("checkpoint /home/ada/state", "/home/ada/state is not in $BURST_OUT"),
@@ -223,7 +268,11 @@ def test_a_line_goes_on_where_slurm_says_so() -> None:
         ("checkpoint state keep=11", "keep=11 is not a number of checkpoints"),
         ("checkpoint state signal=KILL", "signal=KILL is not a signal"),
         ("checkpoint state signal=A:USR1", "signal=A:USR1 is not a signal"),
-        ("checkpoint state within=60s", "within= needs signal="),
+        ("checkpoint state within=60s", "within= needs signal= or command="),
+        ("checkpoint state command=", "command= is empty"),
+        ("checkpoint state command=./save.sh signal=USR1", "signal= and command= are both given"),
+        ("checkpoint state command='./save.sh %j'", "%j cannot be used in command="),
+        (f"checkpoint state command={'x' * 4097}", "command= is too long"),
         ("checkpoint state signal=USR1 within=2h", "within=2h is not a length of time from 1 s to 1 h"),
     ],
 )
@@ -235,8 +284,13 @@ def test_lines_that_contradict_each_other() -> None:
     assert wrong("#BURST stage_in a/x", "#BURST stage_in b/x") == "line 2 already has an input x"
     assert wrong("#BURST stage_in a/x", "#BURST dataset x") == "line 2 already has an input x"
     assert wrong("#BURST scratch 1G", "#BURST scratch 2G") == "line 2 already requests scratch"
+    shared = "line 2 already requests shared scratch"
+    assert wrong("#BURST scratch shared", "#BURST scratch shared 2G") == shared
     assert wrong("#BURST stage_out x to y", "#BURST stage_out ./x to y on success") == "this repeats an earlier line"
     assert wrong("#BURST checkpoint a", "#BURST checkpoint b") == "line 2 already names the checkpoint"
+    assert wrong("#BURST container a", "#BURST container b") == "line 2 already names the container"
+    assert wrong("#BURST stage_in a", "#BURST container b/a") == "line 2 already has an input a"
+    assert wrong("#BURST volume a 1G", "#BURST volume b") == "line 2 already names a volume"
     assert wrong("#BURSTING with data") == "missing blank after #BURST"
 
 
@@ -289,7 +343,9 @@ def test_parse_never_raises(text: str, replaced: bool) -> None:
 
 
 NASTY = st.text(st.sampled_from("ab /'\"\\$`*?[]!-^~#%{}=\n\t\x00:@.é\udcff\ud800" + "stage_in"), max_size=40)
-DIRECTIVE = st.sampled_from(["stage_in", "stage_out", "dataset", "scratch", "checkpoint", "help", ""])
+DIRECTIVE = st.sampled_from(
+    ["stage_in", "stage_out", "dataset", "scratch", "checkpoint", "volume", "workdir", "container", "help", ""]
+)
 
 
 @given(DIRECTIVE, NASTY)
@@ -307,6 +363,7 @@ def _unnumbered(found: Directives, like: Directives) -> Directives:
         stage_in=tuple(replace(a, line=b.line) for a, b in zip(found.stage_in, like.stage_in, strict=True)),
         stage_out=tuple(replace(a, line=b.line) for a, b in zip(found.stage_out, like.stage_out, strict=True)),
         checkpoint=found.checkpoint and replace(found.checkpoint, line=1),
+        volume=found.volume and replace(found.volume, line=1),
     )
 
 

@@ -97,6 +97,9 @@ def what_is_packed_on_a_new_node_fits(snapshot: Snapshot) -> None:
 
 def users_that_share_no_node_share_none(snapshot: Snapshot) -> None:
     """Neither on new nodes nor, of the jobs that are placed, on those that are there or come."""
+    nodes = snapshot.slurm.nodes if isinstance(snapshot.slurm, SlurmView) else {}
+    # Slurm may show a job on a node whose machine is gone: a new machine is another matter.
+    down = {name for name, node in nodes.items() if "POWERED_DOWN" in node.flags}
     jobs, found = queue(snapshot), make_target(snapshot, ())
     on_node: dict[str, list[Job]] = {}
     for want in (w for w in found.wants if w.cause is Cause.DEMAND):
@@ -107,7 +110,8 @@ def users_that_share_no_node_share_none(snapshot: Snapshot) -> None:
             on_node.setdefault(name, []).append(jobs[job_id])
     for job in jobs.values():
         for name in job.node_list if job.state in (JobState.RUNNING, JobState.CONFIGURING) else ():
-            on_node.setdefault(name, []).append(job)
+            if name not in down:
+                on_node.setdefault(name, []).append(job)
     placed = {slot for want in found.wants for slot in want.slots} | {
         name for names in found.placements.values() for name in names
     }

@@ -318,3 +318,13 @@ def test_a_reload_tells_whose_jobs_share_no_machine(site: PolicySite) -> None:
         {"account": frozenset(), "user": frozenset()},
         {"account": frozenset(), "user": frozenset("*")},
     ]
+
+
+def test_a_reload_tells_what_new_trees_need_in_slurm_conf(site: PolicySite) -> None:
+    trees = '[mounts.trees]\nhome = { path = "/home/{user}" }\n'
+    site.write(site.toml, site.toml.read_text() + trees)
+    said = site.reloader.reload("user:root").text
+    assert "slurm.conf needs PrologSlurmctld: see 'burstctl check'" in said
+    site.write(site.toml, site.toml.read_text() + 'work = { path = "/work", pools = ["gpu"] }\n')
+    assert "slurm.conf needs ExclusiveUser=YES for burst: see" in site.reloader.reload("user:root").text
+    assert "slurm.conf" not in site.reloader.reload("user:root").text

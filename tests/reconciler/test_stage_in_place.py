@@ -110,7 +110,7 @@ def test_only_what_is_not_seen_there_is_sent(monkeypatch: pytest.MonkeyPatch) ->
         assert sent.size == 5
         there = Staging("7", "ada", USER, USER, directives, StageState.FETCHING, 0, 0, work_dir="/", trees=sent.trees)
         assert recorded_digests([there]) == {sent.trees["small"].digest}
-        work.fetch_input(StagingTask(there, Meter("7", "in")), CLAIM)
+        work.fetch_input(StagingTask(there, Meter("7", "in")), CLAIM, [])
         (asked,) = agent.asked
         assert [tree["name"] for tree in asked["trees"]] == ["small"]
         assert asked["links"] == [

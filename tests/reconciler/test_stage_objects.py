@@ -117,7 +117,7 @@ def test_outputs_of_a_job_on_premises_and_of_nodes(world: ObjectServerWorld) -> 
         for asked, ended in ((job, JobSummary(on_premises=True)), (onnode, JobSummary())):
             with UserWorkers(who, user_worker_for(who), partial(object_worker_for, loopback=True)) as user_workers:
                 home = OutputDelivery(stager, BandwidthLimits(), lambda *_: None, JobFolders(str(folder), b"key"))
-                assert home.deliver(StagingTask(asked, Meter("7", "home")), user_workers, ended) == 12
+                assert home.deliver(StagingTask(asked, Meter("7", "home")), user_workers, ended).size == 12
             told = json.loads(world.get("runs/7/burst-7.json")[0])
             assert told["complete"] is False
             assert {row["path"] for row in told["files"]} == {

@@ -9,6 +9,7 @@ from typing import Any
 from providers.sandbox.cloud.cloud import SandboxCloud
 from providers.sandbox.cloud.inventory.catalog import SandboxCatalog, SandboxInstanceType
 from providers.sandbox.cloud.inventory.resources import SandboxLaunchRequest, SandboxMachine
+from tests.doubles.immediate_disks import ImmediateDisks
 
 START = 1_800_000_000.0
 FIRST = "t1"
@@ -25,7 +26,7 @@ class ManualClock:
 
 
 @dataclass
-class RecordingBackend:
+class RecordingBackend(ImmediateDisks):
     """A backend that only remembers."""
 
     running: dict[str, SandboxMachine] = field(default_factory=dict)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
@@ -24,8 +25,10 @@ from burstd.staging.movement.agent_requests import (
     answer_agent_request,
     parse_collected_checkpoint,
     parse_collected_output,
+    parse_command_end,
+    parse_shared_port,
 )
-from burstd.staging.movement.output_delivery import FILE_PREFIX, MISSING_KEY
+from burstd.staging.movement.output_delivery import FILE_PREFIX, MISSING_KEY, WORKDIR_KEY
 from burstd.transfer.content_store.index import ContentIndex, FileIdentity
 from burstd.transfer.content_store.manifest import (
     MAX_ENTRIES,
@@ -200,15 +203,18 @@ GOOD_TREE = {"digest": KEY, "manifest": [[KEY, 0, 5]], "entries": 1, "size": 5, 
         "files": st.lists(TREES | st.none() | st.just(GOOD_TREE), max_size=2) | JSON,
         "missing": TREES | st.none(), "sent": NUMBERS | st.just(5), "seconds": st.floats() | NUMBERS,
         "warnings": st.lists(st.text(max_size=9) | JSON, max_size=3) | JSON,
-    })
+        "workdir": TREES | st.none() | st.just(GOOD_TREE) | JSON,
+    }),
+    st.booleans(),
 )  # fmt: skip
-def test_fuzz_what_was_collected(said: dict[str, Any]) -> None:
+def test_fuzz_what_was_collected(said: dict[str, Any], workdir: bool) -> None:
     try:
-        found = parse_collected_output("n1", "out/7/n1", [0], ["/home/a/o"], said)
+        found = parse_collected_output("n1", "out/7/n1", [0], ["/home/a/o"], said, workdir=workdir)
     except StageFailed as error:
         assert str(error).isprintable()  # noqa: PT017 - one of two ends
         return
-    assert set(found.trees) <= {"0", f"{FILE_PREFIX}/home/a/o", MISSING_KEY}
+    asked = {"0", f"{FILE_PREFIX}/home/a/o", MISSING_KEY, *([WORKDIR_KEY] if workdir else [])}
+    assert set(found.trees) <= asked
     assert 0 <= sum(tree.size for tree in found.trees.values()) <= MAX_TREE_BYTES
     assert 0 <= found.sent <= MAX_TREE_BYTES
     assert 0 <= found.seconds <= 1e9
@@ -240,6 +246,17 @@ def test_fuzz_what_was_taken_of_a_checkpoint(said: dict[str, Any]) -> None:
     if found.tree is not None:
         assert (found.path, found.fingerprint) == ("c/step-1", KEY)
         assert 0 <= found.tree.size <= 1000
+
+
+@fuzzed
+@given(JSON | st.fixed_dictionaries({"port": NUMBERS, "exit_code": NUMBERS | st.none(), "seconds": st.floats()}))
+def test_fuzz_what_came_of_a_command_and_of_shared_scratch(said: Any) -> None:
+    with contextlib.suppress(StageFailed):
+        assert 0 <= parse_shared_port("n1", said) <= 65535
+    with contextlib.suppress(StageFailed):
+        end = parse_command_end("n1", said)
+        assert end.exit_code is None or 0 <= end.exit_code <= 255
+        assert 0 <= end.seconds <= 1e9
 
 
 @pytest.mark.parametrize("path", PLACES[1:-1])

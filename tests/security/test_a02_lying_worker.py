@@ -34,9 +34,10 @@ ACTS: dict[str, Act] = {
     "move": lambda hand: hand.move("/x", "a", "/y", "b", job="7"),
     "open": lambda hand: hand.open_files("/x", ["a"]),
     "create": lambda hand: hand.create_files("/x", ["a"], job="7"),
+    "beside": lambda hand: hand.commit_beside("/x", [("n", "a", 0o600, 1, None)], ".s"),
     "fetch": lambda hand: hand.fetch_objects("/x", [["o", "a", 1, 1, "t", "0" * 64]]),
 }
-LOOK: dict[str, Any] = {"size": 1, "entries": 1, "whole": True, "single": True, "unreadable": []}
+LOOK: dict[str, Any] = {"size": 1, "entries": 1, "whole": True, "single": True, "unreadable": [], "largest": []}
 ROOM: dict[str, Any] = {"free": 1, "inodes": 1, "writable": True, "there": True, "nearest": "/x"}
 BAD: list[Any] = [None, "x", -1, HUGE, [["a", 1]] * 11, [["a", HUGE]], [5]]
 FACTS: list[Any] = [0o100644, 1, 1, 1, 1, 1, 1]
@@ -56,6 +57,7 @@ LIES: dict[str, list[Any]] = {
     "move": [{"items": [bad]} for bad in ("x", -1, HUGE, None)] + [{"items": [1, 2]}, {"items": []}],
     "open": [{"items": [None]}, {"items": [None, None]}, {"items": 5}],
     "create": [{"items": ["a"]}, {"items": []}],
+    "beside": [{"items": [bad]} for bad in ("../a", "/a", 5, None)] + [{"items": []}],
     "fetch": [{"items": [None]}, {"items": []}],
 }  # fmt: skip
 ANY: list[Any] = [

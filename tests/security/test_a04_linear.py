@@ -124,4 +124,4 @@ def test_fuzz_words(line: str) -> None:
         filled = substitute_variables(pattern, {**known, "BURST_OUT": "/out"})
         assert filled is not None
         assert has_wildcards(filled) == has_wildcards(pattern), "a value adds no wildcard"
-        resolve_pattern(pattern, known, "/work [dir]")
+        resolve_pattern(pattern, known, "/scratch [dir]")

@@ -19,7 +19,7 @@ from burstd.staging.directives.parser import parse_directives
 from burstd.staging.movement.job_folders import FolderKeyUnusable, JobFolders, folder_key
 from burstd.staging.movement.output_delivery import OutputDelivery
 from burstd.staging.movement.transfers import HeadTransfers
-from burstd.transfer.agent.placement import JobFolder, existing_job_folder
+from burstd.transfer.agent.job_folder import JobFolder, existing_job_folder
 from burstd.transfer.content_store.index import ContentIndex
 from burstd.transfer.privsep.client import Account, user_worker_for
 from burstd.transfer.privsep.object_workers import object_worker_for
@@ -86,9 +86,11 @@ def test_folders_made_for_numbers_to_come_hold_nobody(agent: AgentRequestRecorde
             (place / str(number) / "out").mkdir(parents=True)
             (place / str(number) / "out" / "planted").write_text("planted")
             give_to_user(place / str(number), OTHER)
-        work, row = transfers(folders, agent), job(f"#BURST stage_in {home}\n#BURST stage_out . to {home}/results\n")
+        lines = f"#BURST stage_in {home}\n#BURST stage_out . to {home}/results\n#BURST scratch shared\n"
+        work, row = transfers(folders, agent), job(lines)
         work.link_on_premises(StagingTask(row, Meter("7", "link")))
-        where = {name: Path(path) for name, path in folders.job_environment("7").items()}
+        where = {name: Path(path) for name, path in folders.job_environment("7", row).items()}
+        assert where["BURST_SHARED"].stat().st_mode & 0o777 == 0o700
         assert {path.stat().st_uid for path in where.values()} == {USER}
         assert where["BURST_OUT"].parent.stat().st_mode & 0o777 == 0o700
         assert (where["BURST_IN"] / home.name).resolve() == home
@@ -141,7 +143,7 @@ def test_the_hook_and_the_agent_name_one_folder(agent: AgentRequestRecorder) -> 
     controller: Any = SimpleNamespace(job_environment=FOLDERS.job_environment)
     said = HookQueue(controller, controller, controller).handle_call(StageCall("paths", "7"))
     row = replace(job("#BURST stage_out . to /results\n"), nodes=(CLAIM.slot,))
-    transfers(FOLDERS, agent).fetch_input(StagingTask(row, Meter("7", "place")), CLAIM)
+    transfers(FOLDERS, agent).fetch_input(StagingTask(row, Meter("7", "place")), CLAIM, [])
     (asked,) = agent.asked
     home = asked["dir"]
     assert said.result == "ok"

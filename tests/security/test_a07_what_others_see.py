@@ -29,6 +29,7 @@ from burstd.domain.plugins.provider import Route
 from burstd.domain.slurm.job import JobState
 from burstd.domain.staging import Directives, StageIn, StageOut, Staging
 from burstd.domain.staging import StageState as T
+from burstd.domain.volume import Volume, VolumeState
 from burstd.planner.decide import decide
 from burstd.planner.timeouts import Tuning
 from burstd.reconciler.pollers.ingress import ProviderRoute
@@ -112,6 +113,8 @@ ANSWERS = {
     ],
     "/v1/stage/usage": ["/v1/stage/usage"],
     "/v1/stage/{job_id}": [f"/v1/stage/{j}" for j in (WHOLE, WAITS, LEFT)],
+    "/v1/volumes": ["/v1/volumes", f"/v1/volumes?user={OTHER_USER}"],
+    "/v1/volumes/{name}": [f"/v1/volumes/corpus?user={OTHER_USER}"],
     "/v1/providers": ["/v1/providers"],
     "/v1/providers/{name}/offers": ["/v1/providers/sandbox/offers?all=true"],
     "/v1/routes": ["/v1/routes"],
@@ -168,6 +171,10 @@ def reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StoreReader]:
             store.transition_staging(
                 number, T.UPLOADING, T.HELD, SECRET, error=f"/data/{SECRET} cannot be read", resume="sending"
             )
+        volume = Volume(
+            "v-1", "corpus", OTHER_USER, 1, 1, "site", 1, VolumeState.PLANNED, clock.time, clock.time, SECRET
+        )
+        store.make_volume(volume)
         users = {f"job:{j.id}": j.user for j in JOBS} | {f"job:{LEFT}": OTHER_USER}
         store.record_remarks([*PLAN.remarks, replace(_SAID, subject=f"job:{LEFT}")], lambda s: users.get(s, ""))
         clock.time = NOW

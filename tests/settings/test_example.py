@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import re
 import tomllib
+from decimal import Decimal
 from pathlib import Path
 from typing import get_args
 
@@ -21,19 +22,21 @@ from burstd.settings import (
     Settings,
     SlurmSettings,
     StagingSettings,
+    VolumeSettings,
     build_pools,
     load_settings,
     parse_settings,
 )
 from burstd.settings.fields import Section
 from burstd.settings.sections import HostKeyTrust, NodeCheck
+from burstd.settings.staging import WorkdirSettings
 from burstd.share import share_path
 from burstd.slurm.hostlist import expand
 from providers.aws.settings import AwsSettings
 from providers.openstack.settings import OpenStackSettings
 
 EXAMPLE = share_path("config", "burstd.toml")
-ALL_SET = re.sub(r"(?m)^#(?=[a-z_]+ = |\[(staging|providers|policies|mounts))", "", EXAMPLE.read_text())
+ALL_SET = re.sub(r"(?m)^#(?=[a-z_]+ = |\[(staging|providers|policies|mounts|volumes))", "", EXAMPLE.read_text())
 
 
 def _is_policy(path: Path) -> bool:
@@ -74,11 +77,19 @@ def test_the_example_shows_every_key_of_staging_and_leaves_it_off() -> None:
     shown, staging = tomllib.loads(ALL_SET)["staging"], parse_settings(ALL_SET).staging
     assert set(shown) == set(StagingSettings.model_fields)
     assert staging.store in staging.stores
-    for key in set(shown) - {"store", "stores", "quota", "datasets"}:
+    for key in set(shown) - {"store", "stores", "quota", "datasets", "workdir"}:
         default = StagingSettings.model_fields[key].default
         assert default is None or getattr(staging, key) == default, key
     assert set(shown["quota"]) == set(QuotaSettings.model_fields)
+    assert set(shown["workdir"]) == set(WorkdirSettings.model_fields)
+    assert staging.workdir == WorkdirSettings()
     assert staging.datasets["imagenet"].version_source() == "s3://site-data/imagenet-2021"
+
+
+def test_the_example_shows_every_key_of_volumes_and_leaves_them_off() -> None:
+    assert not load_settings(EXAMPLE, check_files=False).volumes.prices
+    assert set(tomllib.loads(ALL_SET)["volumes"]) == set(VolumeSettings.model_fields)
+    assert parse_settings(ALL_SET).volumes.prices == {"sandbox": Decimal("0.08")}
 
 
 @pytest.mark.parametrize("model", [AwsSettings, OpenStackSettings])
@@ -100,7 +111,7 @@ def test_the_example_shows_every_key_of_each_policy(name: str) -> None:
 
 def test_the_example_marks_what_waits_for_a_restart() -> None:
     text = EXAMPLE.read_text()
-    for model in (DaemonSettings, SlurmSettings, NodeSettings, StagingSettings, Settings):
+    for model in (DaemonSettings, SlurmSettings, NodeSettings, StagingSettings, VolumeSettings, Settings):
         for key, info in model.model_fields.items():
             if isinstance(info.default, Section):
                 continue

@@ -18,8 +18,8 @@ HEAD = 'cluster = "x"\n'
         ("path = '/home/../etc'", "needs an absolute path without '.', '..'"),
         ("path = '/'", "the tree / would hide or change /bin of the node: name another path"),
         ("path = '/etc/slurm'", "the tree /etc/slurm would hide or change /etc of the node"),
-        ("path = '/work/{uid}'", "may hold {user} or {home} once, and no other braces"),
-        ("path = '/work/{home}'", "{home} is an absolute path: it must stand at the beginning"),
+        ("path = '/scratch/{uid}'", "may hold {user} or {home} once, and no other braces"),
+        ("path = '/scratch/{home}'", "{home} is an absolute path: it must stand at the beginning"),
         ("path = '/sw'\npublic = true", "a public tree is served as nobody, who must not write: add read_only = true"),
         ("path = '/w/{user}'\npublic = true\nread_only = true", "a public tree has the same path for everybody"),
         ("path = '/a'\nkind = 'nfs'", "mounts.trees.t.kind: must be 'sshfs' or 'cvmfs', not 'nfs'"),
@@ -29,6 +29,7 @@ HEAD = 'cluster = "x"\n'
             "path = '/home'\n[mounts.trees.own]\npath = '/home/{user}'",
             "mounts.trees: the trees /home and /home/user lie within each other: name the outer one only",
         ),
+        ("path = '/a'\npools = []", "mounts.trees.t.pools: names no pool: name some, or leave it out for all pools"),
         ("path = '/a'\npools = ['gpus']", "line 4: mounts.trees.t.pools: no pool is called 'gpus'"),
     ],
 )
@@ -40,13 +41,13 @@ def test_what_is_wrong_is_named(tree: str, says: str) -> None:
 
 def test_each_user_gets_the_trees_of_his_pool() -> None:
     rules = parse_settings(
-        HEAD + "[mounts.trees]\nhome = { path = '{home}' }\nwork = { path = '/work/{user}' }\n"
+        HEAD + "[mounts.trees]\nhome = { path = '{home}' }\nscratch = { path = '/scratch/{user}' }\n"
         "project = { path = '/project', read_only = true }\n"
         "software = { path = '/usr/local/sw', read_only = true, public = true }\n"
     ).mounts.rules()
     assert user_trees(rules, "gpu", "ada", "/users/phys/ada") == (
         MountedTree("/users/phys/ada", optional=True),
-        MountedTree("/work/ada", optional=True),
+        MountedTree("/scratch/ada", optional=True),
         MountedTree("/project", read_only=True),
     )
     assert public_trees(rules, "gpu") == (MountedTree("/usr/local/sw", read_only=True),)

@@ -33,6 +33,7 @@ class Plugin:
     name: str
     settings: type[Any]
     make: Callable[..., Any] = dict
+    has_ssh: bool = True
 
 
 def missing_sdk() -> object:
@@ -46,6 +47,7 @@ def broken() -> object:
 LOADERS: dict[PluginGroup, dict[str, Callable[[], object]]] = {
     "providers": {
         "cloud": lambda: Plugin("cloud", CloudSettings),
+        "pods": lambda: Plugin("pods", Careless, has_ssh=False),
         "aws": missing_sdk,
         "moon": broken,
         "stone": lambda: "a stone",
@@ -215,3 +217,26 @@ def test_a_machine_may_not_come_too_late_for_what_is_reserved(text: str, fault: 
     [one] = found.value.faults
     assert one.path == ("policies", "budget", "overhead_s")
     assert one.text.startswith(fault)
+
+
+@pytest.mark.parametrize(
+    ("tree", "fault"),
+    [
+        ("", "line 10: mounts.trees.home.pools: pool gpu has machines of provider p, which have no ssh and cannot"),
+        ("pools = ['gpu']", "line 11: mounts.trees.home.pools: pool gpu has machines of provider p, which have no ssh"),
+        ("pools = ['cpu']", ""),
+    ],
+)
+def test_a_tree_is_refused_in_a_pool_without_ssh(tree: str, fault: str) -> None:
+    pool = "nodes = '{0}1'\npartitions = ['burst']\ncpus = 1\nmemory = '1G'\noffers = [{{ provider = '{1}' }}]\n"
+    text = (
+        "[providers]\np = { kind = 'pods' }\nc = { kind = 'cloud', region = 'r' }\n"
+        f"[pools.gpu]\n{pool.format('gpu', 'p')}[pools.cpu]\n{pool.format('cpu', 'c')}"
+        f"[mounts.trees.home]\npath = '/home/{{user}}'\n{tree}\n"
+    )
+    if not fault:
+        resolve_plugins(settings(text), PLUGINS)
+        return
+    with pytest.raises(SettingsError) as error:
+        resolve_plugins(settings(text), PLUGINS)
+    assert fault.partition(": ")[2] in str(error.value)

@@ -34,6 +34,14 @@ STORE = '[staging.stores.a]\nkind = "shared"\npath = "/s"\n'
         (STAGING + "min_uid = 0\n" + STORE, "staging.min_uid: must be greater than or equal to 1 (it is 0)"),
         (STAGING + "job_dir = 'spool'\n" + STORE, "staging.job_dir: must be an absolute path"),
         (STAGING + STORE + "[staging.stores.b]\npath = 1", "line 7: staging.stores.b.kind: must be set"),
+        (
+            STAGING + STORE + "[staging.workdir]\npartitions = ['pods']",
+            "staging.workdir.partitions: no pool has a partition 'pods'; known: none",
+        ),
+        (
+            STAGING + STORE + "[staging.workdir]\nignore = ['!']",
+            "staging.workdir.ignore: must be lines as in .gitignore: Invalid git pattern: '!'",
+        ),
         (STAGING + STORE + "[staging.quota]\nusers = { ada = 'all' }", "staging.quota.users.ada: must be a number of"),
         (
             STAGING + STORE + "[staging.datasets.x]\nversions = { '1' = '/a', '2' = '/b' }\nlatest = '3'",

@@ -179,6 +179,33 @@ def test_a_partition_that_mixes_users_is_named(fields: dict[str, str], found: li
     ]
 
 
+@pytest.mark.parametrize(
+    ("fields", "found"),
+    [
+        ({"OverSubscribe": "NO"}, ["OverSubscribe=NO"]),
+        ({"Exclusive": "USER"}, ["Exclusive=USER"]),
+        ({}, ["not set"]),
+        ({"OverSubscribe": "EXCLUSIVE"}, []),
+        ({"Exclusive": "NODE"}, []),
+    ],
+)
+def test_a_partition_with_staged_working_directories_gives_whole_nodes(
+    fields: dict[str, str], found: list[str]
+) -> None:
+    options = replace(OPTIONS, workdir_partitions=("burst",))
+    lines = slurm_conf_fragment([GPU, SOLO_CPU], options).splitlines()
+    assert "PartitionName=burst Nodes=cpu1,gpu[01-10] OverSubscribe=EXCLUSIVE MaxTime=INFINITE State=UP" in lines
+    assert "JobSubmitPlugins=lua" in lines
+    assert [line for line in lines if 'local staged = { "burst" }' in line]
+    partitions = {**MATCHING_SLURM.partitions, "burst": {**MATCHING_SLURM.partitions["burst"], **fields}}
+    config = {**MATCHING_SLURM.config, "JobSubmitPlugins": "site,lua"}
+    running = replace(MATCHING_SLURM, partitions=partitions, config=config)
+    findings = compare_slurm_conf([GPU, CPU], options, running)
+    assert [(f.wanted, f.found) for f in findings] == [("OverSubscribe=EXCLUSIVE", text) for text in found]
+    (plugin,) = compare_slurm_conf([GPU, CPU], replace(options, workdir_partitions=("none",)), MATCHING_SLURM)
+    assert (plugin.subject, plugin.wanted) == ("JobSubmitPlugins", "lua")
+
+
 OWN_PROLOG = "/opt/burstd/bin/burstd-prolog"
 
 

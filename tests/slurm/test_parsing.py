@@ -40,7 +40,7 @@ def row(**fields: str) -> str:
         "EligibleTime": "1700000001", "StartTime": "N/A", "EndTime": "N/A", "ReqNodes": "", "NodeList": "",
         "RestartCnt": "0", "Requeue": "1", "UserName": "ada", "Account": "(null)", "QOS": "(null)",
         "Reason": "Priority", "Feature": "(null)", "Reservation": "(null)", "Licenses": "(null)",
-        "Dependency": "(null)", "Comment": "(null)", "Name": "wrap",
+        "Dependency": "(null)", "WorkDir": "/home/ada", "STDOUT": "slurm-%j.out", "Comment": "(null)", "Name": "wrap",
     }  # fmt: skip
     # squeue is asked with underscored names here only.
     values = plain | {k.replace("_", "-"): v for k, v in fields.items()}
@@ -62,6 +62,12 @@ def row(**fields: str) -> str:
         ),
         ({"JobArrayID": "7+1", "HetJobID": "7", "HetJobOffset": "1"}, {"id": "7+1", "het_job_id": "7"}),
         ({"State": "SOMETHING_NEW"}, {"state": JobState.UNKNOWN}),
+        ({}, {"work_dir": "/home/ada", "output_dir": ""}),
+        ({"STDOUT": "/home/ada/logs/slurm-7.out"}, {"output_dir": ""}),
+        ({"STDOUT": "/srv/logs/%u/slurm-%j.out"}, {"output_dir": "/srv/logs"}),
+        ({"STDOUT": "/home/adam/x"}, {"output_dir": "/home/adam"}),
+        ({"STDOUT": "/dev/null"}, {"output_dir": ""}),
+        ({"STDOUT": "(null)"}, {"output_dir": ""}),
         # GRES: 22.05, 23.02 and later, without type or count.
         ({"tres_per_node": "gres:gpu:v100:2"}, {"gres_per_node": (Gres("gpu", "v100", 2),)}),
         ({"tres_per_node": "gres/gpu:a100=2,gres/shard:4"}, {
@@ -97,6 +103,9 @@ def row(**fields: str) -> str:
         ({}, {"requeue": True}),
         ({"Requeue": "0"}, {"requeue": False}),
         ({"ExcNodes": "cl[3-4]", "ReqNodes": "cl1"}, {"excluded_nodes": ("cl3", "cl4"), "node_list": ("cl1",)}),
+        # As after its node went down.
+        ({"NodeList": "cl1", "RestartCnt": "1"}, {"node_list": ()}),
+        ({"State": "REQUEUE_HOLD", "NodeList": "cl1", "ReqNodes": "cl2"}, {"node_list": ("cl2",)}),
         ({"Partition": "onprem,burst"}, {"partitions": ("onprem", "burst")}),
     ],
 )  # fmt: skip

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from burstd.domain.slurm.job import JobState
+from burstd.planner.staging.volume_life import submitted_job_fault
 from burstd.slurm.commands import job_facts
 from burstd.slurm.hooks.stage_server import StageCall, StageReply
 from burstd.staging.controller.decision import DEALLOCATED_REPLY, end_state_name
@@ -134,6 +135,24 @@ def test_nobody_sees_folders_and_accounts_of_others_in_arguments(rig: StageRig) 
     (told,) = (call.info for call in rig.answers.calls if call.hook == "check" and "work_dir" in call.info)
     assert (told["work_dir"], told.get("account", "secrets")) == ("/home/ada", "secrets")
     assert not list(rig.cluster.head.path("/").glob("tmp/lua_*"))
+
+
+def test_what_slurm_tells_at_sbatch_is_enough_to_refuse_a_volume(rig: StageRig) -> None:
+    rig.answers.replies["check"] = lambda _call: StageReply("refused", "no")
+    for options, partition, why in (
+        ("--array=1-2", "onprem", "jobs of arrays"),
+        ("-N2", "onprem", "asks for 2: add -N 1"),
+        ("-N1", "elsewhere", "volumes are in the cloud only"),
+        ("-N1", "onprem", ""),
+    ):
+        rig.answers.calls.clear()
+        rig.submit("true", f"{options} -p onprem")
+        (call,) = (call for call in rig.answers.calls if call.hook == "check")
+        if "array" in options and "plugin" not in call.info:
+            continue  # burst_buffer/lua does not tell it at sbatch; its tasks are held later.
+        found = submitted_job_fault(call.info, {partition})
+        assert why in found, (options, call.info)
+        assert bool(found) == bool(why), (options, call.info)
 
 
 EVIL = (

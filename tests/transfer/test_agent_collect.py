@@ -17,7 +17,7 @@ from burstd.transfer.agent.user_process import AgentFault, PacketChannel, Shared
 from burstd.transfer.content_store.manifest import ManifestEntry
 from burstd.transfer.trees.walk import WalkRow
 from tests.reach import let_others_in
-from tests.transfer.agent_rig import ADA, BOB, AgentAnsweredError, AgentRig, as_user, directory
+from tests.transfer.agent_rig import ADA, BOB, AgentAnsweredError, AgentRig, as_user, directory, give
 from tests.transfer.awkward import MIB, NEW_YEAR, awkward, check_awkward
 
 pytestmark = [pytest.mark.boxes, pytest.mark.skipif(os.geteuid() != 0, reason="needs root")]
@@ -29,23 +29,6 @@ def rig(tmp_path: Path) -> AgentRig:
     rig = AgentRig(tmp_path / "node")
     rig.deliver("12", rig.tree([directory()]))
     return rig
-
-
-def give(path: Path) -> None:
-    """All of it is ada's."""
-    for above, names, others in os.walk(path):
-        for name in (*names, *others):
-            os.chown(Path(above) / name, ADA, ADA, follow_symlinks=False)
-
-
-def write(rig: AgentRig, **files: bytes) -> Path:
-    out = rig.job("12") / "out"
-    for name, content in files.items():
-        path = out / name.replace("__", "/")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content)
-    give(out)
-    return out
 
 
 def names(entries: list[ManifestEntry]) -> list[str]:
@@ -76,12 +59,12 @@ def test_an_awkward_tree_there_and_back(rig: AgentRig) -> None:
 
 
 def test_nothing_is_sent_again(rig: AgentRig) -> None:
-    write(rig, a=os.urandom(40 * MIB), b=os.urandom(3000), c=b"", d__e=os.urandom(2 * MIB))
+    rig.write_output(a=os.urandom(40 * MIB), b=os.urandom(3000), c=b"", d__e=os.urandom(2 * MIB))
     first = rig.collect("12", ["."], [])
     assert first["sent"] > 42 * MIB
     again = rig.collect("12", ["."])
     assert (again["sent"], again["trees"]) == (0, first["trees"])
-    write(rig, d__e=os.urandom(2 * MIB))
+    rig.write_output(d__e=os.urandom(2 * MIB))
     assert 2 * MIB < rig.collect("12", ["."])["sent"] < 2 * MIB + 5000
     assert rig.progress[-1]["bytes"] > 40 * MIB
 
@@ -100,8 +83,8 @@ def test_nothing_is_sent_again(rig: AgentRig) -> None:
     ],
 )
 def test_patterns(rig: AgentRig, pattern: str, paths: list[str], single: bool) -> None:
-    out = write(
-        rig, **{"results__a.csv": b"a", "results__b.csv": b"b", "results__x.txt": b"x", "results__.hidden.csv": b"h"},
+    out = rig.write_output(
+        **{"results__a.csv": b"a", "results__b.csv": b"b", "results__x.txt": b"x", "results__.hidden.csv": b"h"},
         **{"results__deep__c.csv": b"c", "odd [x]*": b"o"},
     )  # fmt: skip
     (out / "link").symlink_to("/etc")
@@ -115,7 +98,7 @@ def test_patterns(rig: AgentRig, pattern: str, paths: list[str], single: bool) -
 
 
 def test_what_a_pattern_may_not_do(rig: AgentRig) -> None:
-    out = write(rig, x=b"x")
+    out = rig.write_output(x=b"x")
     (out / "link").symlink_to("/etc")
     (out / "dir").mkdir()
     (out / "dir/inner").symlink_to("/etc")
@@ -132,7 +115,7 @@ def test_what_a_pattern_may_not_do(rig: AgentRig) -> None:
 
 
 def test_only_what_its_user_may_read(rig: AgentRig) -> None:
-    out = write(rig, mine=b"mine", closed=b"closed")
+    out = rig.write_output(mine=b"mine", closed=b"closed")
     (out / "closed").chmod(0)
     (out / "locked/deep").mkdir(parents=True)
     (out / "locked/deep/inner").write_bytes(b"inner")
@@ -217,7 +200,7 @@ def test_many_small_files_large_ones_and_nearly_empty_sparse_ones(rig: AgentRig)
 
 
 def test_a_store_that_is_full_or_gone(rig: AgentRig) -> None:
-    write(rig, **{f"f{n}": os.urandom(2 * MIB) for n in range(20)})
+    rig.write_output(**{f"f{n}": os.urandom(2 * MIB) for n in range(20)})
     shutil.rmtree(rig.store_path)
     small = rig.top / "small"
     small.mkdir()
@@ -250,7 +233,7 @@ def test_what_fails_to_be_read_is_not_left_behind(tmp_path: Path) -> None:
 
 
 def test_a_name_with_wildcards_in_it(rig: AgentRig) -> None:
-    write(rig, **{"run[1]__a": b"a", "run1__b": b"b", "x?": b"x", "xy": b"y"})
+    rig.write_output(**{"run[1]__a": b"a", "run1__b": b"b", "x?": b"x", "xy": b"y"})
     done = rig.collect("12", ["run[[]1]", "x[?]", "run[[]1]/*", "none[*]"])
     kept = [names(rig.entries(tree, "out/12/gpu1")) for tree in done["trees"]]
     assert kept == [["", "a"], ["x?"], ["", "run[1]", "run[1]/a"], []]
@@ -267,7 +250,7 @@ def test_the_folder_of_another_job(rig: AgentRig) -> None:
 
 def test_objects_are_their_owners_who_is_burstd_on_the_head(rig: AgentRig) -> None:
     os.chown(rig.store_path, BOB, BOB)
-    write(rig, a=b"text")
+    rig.write_output(a=b"text")
     rig.collect("12", ["a"])
     made = list((rig.store_path / "out").rglob("*"))
     assert {(path.stat().st_uid, path.stat().st_gid) for path in made} == {(BOB, BOB)}

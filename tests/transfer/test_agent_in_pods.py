@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -100,3 +101,33 @@ def test_each_right_is_needed(lacks: str, tmp_path: Path) -> None:
 
     with pytest.raises(AgentAnsweredError, match=r"denied|not permitted"):
         stage()
+
+
+@pytest.mark.parametrize("rights", ["ordinary", "few"])
+def test_the_working_directory_comes_and_goes(rights: str, tmp_path: Path) -> None:
+    """Below a directory that the image has opened for group 0, as config/openshift/Containerfile does."""
+    let_others_in(tmp_path)
+    rig = ordinary(tmp_path / "node") if rights == "ordinary" else confined(tmp_path / "node", NEEDED)
+    with tempfile.TemporaryDirectory(dir="/srv") as name:
+        top = Path(name)
+        top.chmod(0o775 if rights == "ordinary" else 0o755)
+        tree = rig.tree([directory(), small(b"f", rig.put(b"text"), 0, 4)])
+        if rights == "ordinary":
+            belongs_to_pod(rig.store_path)
+        path = top / "ada/project"
+        wanted = {"path": str(path), "home": str(path.parent), "ignore": [], "directories": [], "tree": tree}
+        rig.deliver("12", workdir=wanted)
+        owner = POD if rights == "ordinary" else ADA
+        assert (path / "f").read_text() == "text"
+        assert {each.stat().st_uid for each in (path, path / "f", path.parent)} == {owner}
+        (path / "f").write_text("new")
+        (path / "g").write_text("more")
+        os.chown(path / "g", owner, -1)
+        tree = rig.collect("12", [], workdir={"always": []})["workdir"]
+        assert [entry.path for entry in rig.entries(tree, "out/12/gpu1")] == [b"", b"f", b"g"]
+        rig.clear("12")
+        assert list(top.iterdir()) == []
+        if rights == "ordinary":
+            top.chmod(0o755)
+            with pytest.raises(AgentAnsweredError, match=r"ada cannot be made on the node \(Permission denied\)"):
+                rig.deliver("13", workdir=wanted)

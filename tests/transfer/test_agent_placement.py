@@ -109,6 +109,14 @@ def test_what_the_node_has_anyway_is_linked_to(rig: AgentRig) -> None:
     assert caught.value.kind == "rights"
 
 
+def test_a_node_without_the_containers_program_is_named_before_anything_is_fetched(rig: AgentRig) -> None:
+    tree = rig.tree([directory()])
+    rig.deliver("1", tree, program=["sh", "/usr/bin:/bin"])
+    with pytest.raises(AgentAnsweredError, match="the node has no apptainer-x, which #BURST container needs") as caught:
+        rig.deliver("2", tree, program=["apptainer-x", "/usr/bin:/bin"])
+    assert caught.value.kind == "software"
+
+
 def test_damage_is_named_and_nothing_of_it_is_used(rig: AgentRig) -> None:
     good, bad = os.urandom(2 * MIB), os.urandom(2 * MIB)
     keys = [rig.put(body) for body in (good, bad)]

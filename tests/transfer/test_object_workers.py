@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from burstd.domain.plugins.stager import OBJECT_BYTES
 from burstd.domain.staging import Tree
 from burstd.testing.store_world import FaultyProxy
 from burstd.transfer.content_store.index import ContentIndex
@@ -28,6 +29,7 @@ from tests.lab.s3_server import S3Server
 from tests.lab.swift_server import SwiftServer
 from tests.transfer.memory import MemoryStager
 from tests.transfer.object_worlds import UID, ObjectServerWorld, file_worker_of, s3_world, swift_world
+from tests.transfer.test_sender import wait_until
 
 BIG = os.urandom(1 << 20) * 70
 """Larger than what is put in one call, to S3 and to Swift."""
@@ -80,6 +82,31 @@ def test_a_tree_comes_in_once(world: ObjectServerWorld) -> None:
         assert (third.bytes_hits, worker.bytes_fetched) == (size - 5, size + 5)
         single = sender.upload(worker, f"{world.root}/in/a.txt", owner=StagedFor(UID))
         assert (single.single, single.size, single.entries) == (True, 5, 1)
+
+
+def test_users_do_not_go_by_each_others_workers(world: ObjectServerWorld) -> None:
+    """What an object is, its user's worker says: another user who wants it at the same time reads it himself."""
+    world.put("large", body := bytes(OBJECT_BYTES) + b"end")
+    begun, go_on = threading.Event(), threading.Event()
+
+    def slowly(_key: str) -> None:
+        begun.set()
+        assert go_on.wait(20)
+
+    sender = TreeUploader(ContentIndex(None), MemoryStager(before_put=slowly))
+    with (
+        world.user() as who,
+        object_worker_for(who, world.kind, loopback=True) as one,
+        object_worker_for(who, world.kind, loopback=True) as other,
+        ThreadPoolExecutor(2) as threads,
+    ):
+        first = threads.submit(sender.upload, one, f"{world.root}/large", owner=StagedFor(UID))
+        assert begun.wait(20)
+        second = threads.submit(sender.upload, other, f"{world.root}/large", owner=StagedFor(UID + 1))
+        wait_until(lambda: other.bytes_fetched > 0)
+        go_on.set()
+        assert first.result().digest == second.result().digest
+        assert (one.bytes_fetched, other.bytes_fetched) == (len(body), len(body))
 
 
 def test_what_cannot_come_in(world: ObjectServerWorld) -> None:

@@ -171,6 +171,12 @@ class SimSlurm:
         for job_id in job_ids:
             self._jobs.start_now(self._named(job_id))
 
+    def hold(self, job_id: str) -> None:
+        """See Scheduler."""
+        self._check_running()
+        self._named(job_id)
+        self._jobs.limit(job_id, "JobHeldUser")
+
     def comments(self, job_ids: Collection[str]) -> Mapping[str, str]:
         """See Scheduler."""
         return {job.id: job.comment for job in self.jobs() if job.id in job_ids or job.array_job_id in job_ids}

@@ -143,6 +143,15 @@ class OptionChangeView(AnswerView):
     price_per_hour: Money | None
 
 
+class InterruptionView(AnswerView):
+    """The last run that burstd ended before the job's own end, or could not end."""
+
+    time: Time
+    state: str
+    """``interrupted``, ``requeued``, ``not requeued``, or ``interrupted at last``."""
+    reason: str
+
+
 class ExplainView(AnswerView):
     """``burstctl explain``. ``verdict`` is ``gone`` for a job that has left the queue."""
 
@@ -170,6 +179,8 @@ class ExplainView(AnswerView):
     """By the offer that is chosen, or would be."""
     changes: list[OptionChangeView] = []
     """The smallest first; empty: none is needed, or none was found."""
+    interruption: InterruptionView | None = None
+    """None: no run of it was cut short."""
 
 
 class RouteView(AnswerView):

@@ -55,6 +55,8 @@ class NodeView(AnswerView):
     attempts: int = 0
     slurm: SlurmNodeView | None = None
     held: HeldView | None = None
+    line: str = ""
+    """What is wrong with the line from the head to it; empty: nothing, as far as is known."""
 
 
 class NodesView(AnswerView):

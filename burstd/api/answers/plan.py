@@ -67,6 +67,8 @@ class BillLineView(AnswerView):
     cost: Money
     machine_s: float
     claims: int
+    volumes: bool = False
+    """It is of volumes, not of machines; ``machine_s`` and ``claims`` are theirs."""
 
 
 class BudgetView(AnswerView):

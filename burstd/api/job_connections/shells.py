@@ -196,9 +196,7 @@ class _Carrying:
                     self._client.send(frames.frame(frames.DATA, piece))
             last = frames.STATUS, frames.pack_status(self._remote.exit_status())
             self.ended = True
-        except ConnectionLost as error:
-            last = frames.LOST, f"The shell in {self._where} was lost: {error}.".encode()
-        except OSError as error:
+        except (ConnectionLost, OSError) as error:
             last = frames.LOST, f"The shell in {self._where} was lost: {error}.".encode()
         with self._lock:
             self._send_last(*last)

@@ -13,6 +13,7 @@ from burstd.api.answers.jobs import (
     CandidateView,
     CostView,
     ExplainView,
+    InterruptionView,
     JobDataView,
     JobDetailView,
     JobsView,
@@ -42,7 +43,9 @@ from burstd.domain.staging import StagingView
 from burstd.planner.explain.explain import ServingNode, explain_job
 from burstd.planner.explain.job_comment import JobComments
 from burstd.planner.explain.job_lookup import find_job, request_text
+from burstd.planner.lifecycle.spot_notices import INTERRUPTED
 from burstd.planner.offers.candidates import OfferCandidate, preferred_candidate
+from burstd.reconciler.machines.interruptions import INTERRUPTED_AT_LAST, NOT_REQUEUED, REQUEUED
 
 WHAT_IF_TIMEOUT_S = 10.0
 """How long explain waits for the deciding thread to say what would start the job."""
@@ -134,9 +137,9 @@ def get_explanation(job_id: str, caller: CallerDep, backend: BackendDep) -> Expl
     queue, job, claims = require_visible_job(job_id, caller, backend)
     noted = backend.reader.remarks(f"job:{job.id if job is not None else job_id}")
     if job is not None:
-        return _explain_view(
-            queue, job, job_id, noted, caller, backend.now(), _what_if_changes(queue, job, caller, backend)
-        )
+        changes = _what_if_changes(queue, job, caller, backend)
+        view = _explain_view(queue, job, job_id, noted, caller, backend.now(), changes)
+        return view.model_copy(update={"interruption": _last_interruption(job, backend)})
     nodes = f"; {len(claims)} node(s) were started for it: {', '.join(c.slot for c in claims)}" if claims else ""
     return ExplainView(
         now=backend.now(),
@@ -145,6 +148,13 @@ def get_explanation(job_id: str, caller: CallerDep, backend: BackendDep) -> Expl
         summary=f"it has left the queue{nodes}",
         remarks=_past_remark_views(noted),
     )
+
+
+def _last_interruption(job: Job, backend: Backend) -> InterruptionView | None:
+    states = (INTERRUPTED, REQUEUED, NOT_REQUEUED, INTERRUPTED_AT_LAST)
+    latest = backend.reader.events(subject=f"job:{job.id}", newest=True, limit=100)
+    found = next((event for event in latest if event.new in states), None)
+    return InterruptionView(time=found.time, state=found.new, reason=found.reason) if found is not None else None
 
 
 def _what_if_changes(queue: AnnotatedQueue, job: Job, caller: Caller, backend: Backend) -> Sequence[OptionChange]:

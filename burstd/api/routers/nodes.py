@@ -45,6 +45,7 @@ from burstd.domain.slurm.node import Node
 from burstd.domain.snapshot import SlurmView, Snapshot
 from burstd.node.reference import MAX_ANSWER_CHARS
 from burstd.node.validator import SlurmNodeValidator
+from burstd.planner.mounts import line_text
 
 _COMPARED = frozenset({S.READY, S.IN_SERVICE})
 _COMPARED_AT_A_TIME = 8
@@ -224,6 +225,7 @@ class NodeViews:
             gang=claim.gang if details_visible else "",
             slurm=_slurm_node_view(_node_in_slurm(self._snapshot, claim.slot)) if in_slurm else None,
             held=_held(hold),
+            line=line_text(silent) if (silent := self._snapshot.mounts.silent.get(claim.id)) is not None else "",
         )
 
 

@@ -29,6 +29,7 @@ from burstd.domain.plan import (
     BindJob,
     ChangeClaimState,
     DrainNodes,
+    HoldJob,
     JobRun,
     LaunchMachine,
     LimitJobTime,
@@ -243,7 +244,7 @@ def _claim_step(group: Sequence[Claim]) -> StepView:
 def _step(action: Action, claims: dict[str, Claim]) -> StepView:
     text, ids, nodes = _step_text(action, claims)
     match action:
-        case BindJob() | UnbindJob() | LimitJobTime():
+        case BindJob() | UnbindJob() | LimitJobTime() | HoldJob():
             jobs = [action.job_id]
         case RequeueJobs() | RecordInterruptions():
             jobs = [run.job_id for run in action.runs]
@@ -311,6 +312,8 @@ def _step_text(action: Action, claims: dict[str, Claim]) -> tuple[str, Collectio
             return f"note that {_jobs_text(run.job_id for run in runs)} lost a machine: {_reasons_text(runs)}", [], []
         case LimitJobTime(job_id, limit_s, reason):
             return f"give job {job_id} a time limit of {limit_s / 60:.0f} min: {reason}", [], []
+        case HoldJob(_, queue_id, reason):
+            return f"hold job {queue_id}: {reason}", [], []
         case StartJobsNow(jobs):
             return f"let {_jobs_text(jobs)} start again at once", [], []
         case TerminateMachines(ids, reason):

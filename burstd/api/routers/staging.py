@@ -33,7 +33,7 @@ from burstd.api.routers.nodes import event_view
 from burstd.db import StoreReader, stage_subject
 from burstd.domain.cloud.bounds import MAX_TIME_S
 from burstd.domain.command import DiscardOutput, Evict, RetryStage
-from burstd.domain.staging import StageState, Staging
+from burstd.domain.staging import WORKDIR_INPUT, Access, StageIn, StageState, Staging
 
 if TYPE_CHECKING:
     from burstd.staging.controller.service import RetainedNode, StagingService, StagingUsage
@@ -196,6 +196,13 @@ def held_staging_alarms(record: StoreReader, caller: Caller) -> list[str]:
     return [f"the data of job {s.job_id} is held: {s.attention_text}" for s in held_stagings[:_MAX_HELD_ALARMS]]
 
 
+def _all_inputs(staging: Staging) -> tuple[StageIn, ...]:
+    """The working directory is one of them."""
+    asked = staging.directives
+    workdir = StageIn(staging.work_dir, WORKDIR_INPUT, Access.COPY)
+    return (*asked.stage_in, *([workdir] if asked.workdir else []))
+
+
 def _staging_view(staging: Staging, transfers: Sequence[MeterReading]) -> JobStagingView:
     asked = staging.directives
     return JobStagingView.from_fields(
@@ -214,7 +221,7 @@ def _staging_view(staging: Staging, transfers: Sequence[MeterReading]) -> JobSta
                 digest=tree.digest if tree else "",
                 place=printable_path(tree.node_path) if tree else "",
             )
-            for i in asked.stage_in
+            for i in _all_inputs(staging)
             for tree in (staging.trees.get(i.name),)
         ],
         outputs=[

@@ -143,7 +143,7 @@ def _print_explanation(out: ConsoleOutput, answer: ExplainView) -> None:
     if answer.slurm:
         reason = f" ({job.slurm_reason})" if job and job.slurm_reason else ""
         out.note(f"Slurm says: {answer.slurm}{reason}.")
-    for sentence in (_outlook_text(answer), _cost_text(answer), _data_text(answer)):
+    for sentence in (_interruption_text(answer), _outlook_text(answer), _cost_text(answer), _data_text(answer)):
         if sentence:
             out.note(sentence)
     for remedy in answer.remedies:
@@ -163,6 +163,11 @@ def _print_explanation(out: ConsoleOutput, answer: ExplainView) -> None:
         ])  # fmt: skip
     for way in answer.ways:
         _print_pool(out, way)
+
+
+def _interruption_text(answer: ExplainView) -> str:
+    last = answer.interruption
+    return f"Its run was {last.state} {ago(last.time, answer.now)}: {last.reason}." if last is not None else ""
 
 
 def _outlook_text(answer: ExplainView) -> str:

@@ -81,6 +81,7 @@ def _print_node(out: ConsoleOutput, answer: NodeDetailView) -> None:
         ("state", Text.assemble(_state_text(n), f" for {elapsed_text(n.since, now)}" if n.since else "")),
         ("reason", n.reason),
         ("error", n.error),
+        ("line", n.line),
         ("held", f"by {slot_hold.by}, {ago(slot_hold.since, now)}: {slot_hold.reason}" if slot_hold else ""),
         ("made for", _purpose_text(n) if n.claim else ""),
         ("offer", f"{n.offer} at {money_text(n.price_per_hour)}/h" if n.offer else ""),

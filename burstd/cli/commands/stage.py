@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
@@ -26,7 +25,7 @@ from burstd.cli.output import (
     size_text,
     styled_state,
 )
-from burstd.cli.session import ApiClient, ExitCode, staged_job_ids, with_client
+from burstd.cli.session import ApiClient, ExitCode, confirm, staged_job_ids, with_client
 
 if TYPE_CHECKING:
     from burstd.api.answers.staging import StagingDetailView, StagingListView, StagingUsageView, TransferView, UsageView
@@ -102,7 +101,7 @@ def discard_output(
         if burstd.json:
             burstd.fail(ExitCode.USAGE, "With --json nobody is asked: say --yes.")
         nodes = ", ".join(burstd.parse(StagingDetailView, answer).job.nodes) or "its nodes"
-        _confirm(burstd, f"Output of job {job} on {nodes} that is not home yet will be lost. Give it up?")
+        confirm(burstd, f"Output of job {job} on {nodes} that is not home yet will be lost. Give it up?")
     burstd.run_command("POST", f"/stage/{job}/discard")
 
 
@@ -132,17 +131,6 @@ def stage_usage(burstd: ApiClient) -> None:
     from burstd.api.answers.staging import StagingUsageView
 
     burstd.show(StagingUsageView, burstd.get_json("/stage/usage"), _print_usage)
-
-
-def _confirm(burstd: ApiClient, question: str) -> None:
-    sys.stderr.write(f"{question} [y/N] ")
-    sys.stderr.flush()
-    answer = sys.stdin.readline()
-    if not answer:
-        sys.stderr.write("\n")
-        burstd.fail(ExitCode.USAGE, "Nobody answered; say --yes to do it without being asked.")
-    if answer.strip().lower() not in ("y", "yes"):
-        burstd.fail(ExitCode.NEGATIVE, "Nothing was done.")
 
 
 def _page(burstd: ApiClient, answer: Any, job: str, watch: bool) -> Callable[[ConsoleOutput], None]:

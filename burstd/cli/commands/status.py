@@ -31,7 +31,7 @@ from burstd.cli.session import ApiClient, with_client
 
 if TYPE_CHECKING:
     from burstd.api.answers.base import ReachabilityView
-    from burstd.api.answers.plan import BillView
+    from burstd.api.answers.plan import BillLineView, BillView
     from burstd.api.answers.status import ProviderView, SlurmStateView, StageStatusView, StatusView
 
 _POOL_COUNTS = ("wanted", "booting", "ready", "busy", "idle", "leaving", "failed", "free", "slots")
@@ -198,6 +198,10 @@ def bill(
     burstd.show(BillView, burstd.get_json("/bill", params), _print_bill)
 
 
+def _bill_key(line: BillLineView) -> str:
+    return f"{line.key} (volumes)".strip() if line.volumes else line.key or "(nobody's)"
+
+
 def _print_bill(out: ConsoleOutput, answer: BillView) -> None:
     out.line(
         (f"{money_sums_text(answer.total)}", "bold"),
@@ -207,7 +211,7 @@ def _print_bill(out: ConsoleOutput, answer: BillView) -> None:
         out.table(
             (answer.group.upper(), "COST>", "MACHINE TIME>", "MACHINES>"),
             [
-                (line.key or "(nobody's)", money_text(line.cost), duration_text(line.machine_s), str(line.claims))
+                (_bill_key(line), money_text(line.cost), duration_text(line.machine_s), str(line.claims))
                 for line in answer.lines
             ],
         )

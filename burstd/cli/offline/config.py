@@ -38,6 +38,7 @@ def check_config(
     files: Annotated[bool, typer.Option(help="Also check the files that it names: keys, their modes.")] = True,
 ) -> None:
     """Check a settings file whole, with its plug-ins; the daemon need not run."""
+    from burstd.cli.offline.mounts_check import mounts_findings
     from burstd.settings import (
         PluginRegistry,
         SettingsError,
@@ -60,10 +61,12 @@ def check_config(
             ConsoleOutput().line(str(error))
         raise typer.Exit(ExitCode.NEGATIVE) from None
     slots = sum(len(pool.slots) for pool in made.values())
+    # Not faults: a tree may be mounted, and a program installed, after burstd has started.
+    warnings = [*settings.warnings, *(_as_warning(finding) for finding in (mounts_findings(settings) if files else ()))]
     if burstd.json:
-        print_json({"ok": True, "file": str(file), "faults": [], "warnings": _faults_json(settings.warnings)})
+        print_json({"ok": True, "file": str(file), "faults": [], "warnings": _faults_json(warnings)})
     else:
-        for warning in settings.warnings:
+        for warning in warnings:
             ConsoleOutput().line(f"warning: {warning}")
         parts = [plural(len(made), "pool"), plural(slots, "slot"), plural(len(settings.providers), "provider")]
         staging = settings.staging
@@ -78,6 +81,13 @@ def check_config(
 def reload_config(burstd: ApiClient) -> None:
     """Have the daemon reload its settings; it refuses faulty ones and keeps the old ones."""
     burstd.run_command("POST", "/reload")
+
+
+def _as_warning(finding: SlurmConfFinding) -> SettingsFault:
+    from burstd.settings import SettingsFault
+
+    text = f"{finding.subject}: wanted {finding.wanted}, found {finding.found}; {finding.consequence}"
+    return SettingsFault(("mounts",), f"{text}. Remedy: {finding.remedy}")
 
 
 def _faults_json(faults: Sequence[SettingsFault]) -> list[dict[str, object]]:
@@ -123,6 +133,7 @@ def slurm_config(
 @with_client
 def check(burstd: ApiClient, file: ConfigOption = DEFAULT_CONFIG) -> None:
     """Compare the running Slurm with what the pools need, and nodes in service with what they must be."""
+    from burstd.cli.offline.mounts_check import mounts_findings
     from burstd.cli.offline.staging_check import staging_findings
     from burstd.domain.errors import SchedulerRefused, SchedulerUnavailable
     from burstd.slurm.commands.controller import slurmctld_version
@@ -137,6 +148,7 @@ def check(burstd: ApiClient, file: ConfigOption = DEFAULT_CONFIG) -> None:
     findings = [
         *compare_slurm_conf(pools, _render_options(settings), running),
         *staging_findings(settings, running.config),
+        *mounts_findings(settings),
     ]
     broken = [finding for finding in findings if not finding.recommended]
     compared, why_not = _compare_nodes(burstd)
@@ -242,6 +254,7 @@ def _render_options(settings: Settings) -> SlurmConfOptions:
         configless=bool(slurm.conf_server),
         staging=settings.staging.enabled,
         prolog=bool(settings.mounts.trees),
+        workdir_partitions=settings.staging.workdir.partitions if settings.staging.enabled else (),
     )
 
 

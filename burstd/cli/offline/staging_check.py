@@ -24,6 +24,7 @@ def staging_findings(settings: Settings, config: Mapping[str, str]) -> Iterator[
         return
     conf = config.get("SLURM_CONF", "") or str(settings.slurm.conf or "/etc/slurm/slurm.conf")
     yield from _slurm_file_findings(Path(conf).parent)
+    yield from _job_submit_findings(Path(conf).parent)
     try:
         owner = settings.daemon.state_dir.stat().st_uid
     except OSError:
@@ -75,6 +76,22 @@ def _slurm_file_findings(folder: Path) -> Iterator[SlurmConfFinding]:
                 f"copy {shipped} to {folder} and restart slurmctld, unless you changed it on purpose",
                 recommended=True,
             )
+
+
+def _job_submit_findings(folder: Path) -> Iterator[SlurmConfFinding]:
+    """A job_submit.lua of an older burstd, perhaps beside the site's own. Sites may edit it and leave it out."""
+    for name in ("job_submit.lua", "burstd_job_submit.lua"):
+        try:
+            found = (folder / name).read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            continue
+        if "burstd-stage" in found and 'plugin = "job_submit"' not in found:
+            yield SlurmConfFinding(
+                f"{folder / name}", "that of this burstd", "that of an older one",
+                "sbatch refuses scripts with #BURST container",
+                f"copy {share_path('config', 'slurm', 'job_submit.lua')} there, and carry over what you have changed",
+                recommended=True,
+            )  # fmt: skip
 
 
 def _worker_findings(settings: Settings, *, started_by_burstd: bool) -> Iterator[SlurmConfFinding]:

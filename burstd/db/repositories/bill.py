@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Literal
 
 from burstd.domain.billing.costs import cost_of, equal_shares
 from burstd.domain.claim import Claim
+from burstd.domain.volume import Volume
 
 BillGrouping = Literal["user", "account", "job", "pool", "provider", "claim"]
 
@@ -28,7 +29,9 @@ class BillLine:
     """To a millionth."""
     seconds: float
     claims: int
-    """Claims that it has a part in."""
+    """Claims (of a line for volumes: volumes) that it has a part in."""
+    volumes: bool = False
+    """It is of volumes, not of machines; ``seconds`` are theirs."""
 
 
 def cost_between(claim: Claim, since: float, until: float) -> tuple[Decimal, float]:
@@ -41,6 +44,28 @@ def cost_between(claim: Claim, since: float, until: float) -> tuple[Decimal, flo
     end = until if claim.billed_until is None else min(until, claim.billed_until)
     seconds = max(0.0, end - max(since, claim.billed_from))
     return cost_of(claim.offer.price, seconds), seconds
+
+
+def volume_lines(volumes: Iterable[Volume], group: BillGrouping, since: float, until: float) -> tuple[BillLine, ...]:
+    """The bill of volumes for a window, dearest first. Of a claim, job or pool there are none: their key is empty."""
+    found: dict[tuple[str, str], BillLine] = {}
+    for volume in volumes:
+        if volume.billed_from is None:
+            continue
+        end = until if volume.billed_until is None else min(until, volume.billed_until)
+        seconds = max(0.0, end - max(since, volume.billed_from))
+        if not seconds:
+            continue
+        keys = {"user": volume.user, "account": volume.account, "provider": volume.provider}
+        key = (keys.get(group, ""), volume.currency)
+        line = found.get(key) or BillLine(*key, Decimal(0), 0.0, 0, volumes=True)
+        found[key] = replace(
+            line,
+            cost=line.cost + cost_of(volume.price, seconds),
+            seconds=line.seconds + seconds,
+            claims=line.claims + 1,
+        )
+    return tuple(sorted(found.values(), key=lambda line: (-line.cost, line.key, line.currency)))
 
 
 def bill_lines(claims: Iterable[Claim], group: BillGrouping, since: float, until: float) -> tuple[BillLine, ...]:

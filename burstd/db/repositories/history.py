@@ -13,7 +13,7 @@ from sqlmodel import Session
 from burstd.db.codec import value_from_row
 from burstd.db.database import chunks
 from burstd.db.reader import has_prefix
-from burstd.db.repositories.journal import CLAIMS, STAGINGS, JournaledKind
+from burstd.db.repositories.journal import CLAIMS, STAGINGS, VOLUMES, JournaledKind
 from burstd.db.tables import (
     BREAKER,
     CLAIM,
@@ -27,18 +27,21 @@ from burstd.db.tables import (
     SCALE_OVERRIDE,
     STAGING,
     USER_DATA,
+    VOLUME,
 )
 from burstd.domain.claim import Claim, ClaimState
 from burstd.domain.staging import StageState
+from burstd.domain.volume import VolumeState
 
 MAX_ENDED_JOBS = 200_000
 """So many rows stay at most, however long history is kept."""
 
 _CLAIM = ("created", "since", "launch_called", "billed_from", "billed_until", "in_service_from")
 _STAGING = ("created", "since", "staged", "estimated_ready")
-_TIMES = frozenset({*_CLAIM, *_STAGING})
+_VOLUME = ("created", "since", "called", "billed_from", "billed_until", "settled_until")
+_TIMES = frozenset({*_CLAIM, *_STAGING, *_VOLUME})
 _REST = ((LAUNCH_REQUEST, "recorded"), (DRAINED_SLOT, "since"), (REMARK, "since"), (REMARK, "written"),
-         *((STAGING, name) for name in _STAGING))  # fmt: skip
+         *((STAGING, name) for name in _STAGING), *((VOLUME, name) for name in _VOLUME))  # fmt: skip
 
 
 def purge(session: Session, before: float) -> int:
@@ -54,11 +57,13 @@ def purge(session: Session, before: float) -> int:
     if last is not None:
         connection.execute(delete(ENDED_JOB).where(ENDED_JOB.c.ended <= last))
     _forget(connection, STAGINGS, StageState.CLEARED, before)
+    _forget(connection, VOLUMES, VolumeState.GONE, before)
     claims = _forget(connection, CLAIMS, ClaimState.GONE, before, CLAIM_JOB, CLAIM_USER, LAUNCH_REQUEST)
     connection.execute(delete(USER_DATA).where(USER_DATA.c.digest.not_in(select(LAUNCH_REQUEST.c.user_data))))
     # Of a job whose data came again, the events of before go too.
     journaled = or_(
         has_prefix(EVENT.c.subject, CLAIMS.subject),
+        has_prefix(EVENT.c.subject, VOLUMES.subject),
         EVENT.c.subject.in_(select(STAGINGS.subject + STAGING.c.job_id)),
     )
     connection.execute(delete(EVENT).where(EVENT.c.time < before, not_(journaled)))
@@ -93,7 +98,9 @@ def shift_late_times(session: Session, true_time: float, ahead_s: float) -> list
         changed.append((before, replace(before, **shifted)))
     events = connection.execute(select(EVENT.c.seq, EVENT.c.time, EVENT.c.data).where(EVENT.c.time > true_time))
     for seq, time, data in events.all():
-        fields = {key: _shifted(data[key], true_time, ahead_s) for key in ("claim", "staging", "set") if key in data}
+        fields = {
+            key: _shifted(data[key], true_time, ahead_s) for key in ("claim", "staging", "volume", "set") if key in data
+        }
         values = {"time": time - ahead_s, "data": {**data, **fields}}
         connection.execute(update(EVENT).where(EVENT.c.seq == seq).values(**values))
     for table, name in _REST:

@@ -10,13 +10,14 @@ from sqlalchemy import Connection, Table, insert, select, update
 from sqlmodel import Session
 
 from burstd.db.codec import field_from_json, field_names, field_to_json, from_json, record_to_json, value_from_row
-from burstd.db.errors import ChangeRefused, IllegalTransition, StaleState, UnknownClaim, UnknownStaging
-from burstd.db.tables import CLAIM, EVENT, STAGING
+from burstd.db.errors import ChangeRefused, IllegalTransition, StaleState, UnknownClaim, UnknownStaging, UnknownVolume
+from burstd.db.tables import CLAIM, EVENT, STAGING, VOLUME
 from burstd.domain.claim import TRANSITIONS, Claim, ClaimState
 from burstd.domain.clock import Clock
 from burstd.domain.staging import STAGE_TRANSITIONS, StageState, Staging
+from burstd.domain.volume import VOLUME_TRANSITIONS, Volume, VolumeState
 
-V = TypeVar("V", Claim, Staging)
+V = TypeVar("V", Claim, Staging, Volume)
 
 REMARK_KEY = "remark"
 """Key in the data of an event that is a remark: about a claim, it is no part of its life."""
@@ -98,6 +99,11 @@ def _implied_by_stage_state(staging: Staging, new: StageState, now: float) -> Ma
     return implied
 
 
+def _implied_by_volume_state(volume: Volume, new: VolumeState, now: float) -> Mapping[str, Any]:
+    ends_bill = new is VolumeState.GONE and volume.billed_from is not None
+    return {"billed_until": now, "settled_until": now} if ends_bill else {}
+
+
 CLAIMS = JournaledKind(
     Claim, CLAIM, "id", "claim:", "claim", "claim", TRANSITIONS, _implied_by_claim_state,
     lambda key: UnknownClaim(f"There is no claim {key!r} on record."),
@@ -105,6 +111,10 @@ CLAIMS = JournaledKind(
 STAGINGS = JournaledKind(
     Staging, STAGING, "job_id", "stage:", "staging", "the data of job", STAGE_TRANSITIONS, _implied_by_stage_state,
     lambda key: UnknownStaging(f"Job {key!r} has no data on record."),
+)  # fmt: skip
+VOLUMES = JournaledKind(
+    Volume, VOLUME, "id", "volume:", "volume", "volume", VOLUME_TRANSITIONS, _implied_by_volume_state,
+    lambda key: UnknownVolume(f"There is no volume {key!r} on record."),
 )  # fmt: skip
 
 
@@ -210,6 +220,11 @@ def replay_stagings(events: Iterable[LoggedEvent]) -> dict[str, Staging]:
     return _replay(STAGINGS, events)
 
 
+def replay_volumes(events: Iterable[LoggedEvent]) -> dict[str, Volume]:
+    """The volumes that follow from the log, by id, as ``replay_claims`` does it for claims. Raises ValueError."""
+    return _replay(VOLUMES, events)
+
+
 def _replay(kind: JournaledKind[V], events: Iterable[LoggedEvent]) -> dict[str, V]:
     values: dict[str, V] = {}
     for event in sorted(events, key=lambda e: e.seq):
@@ -233,6 +248,11 @@ def _replay(kind: JournaledKind[V], events: Iterable[LoggedEvent]) -> dict[str, 
 def claim_subject(claim_id: str) -> str:
     """The subject under which a claim's events are logged."""
     return CLAIMS.subject + claim_id
+
+
+def volume_subject(volume_id: str) -> str:
+    """The subject under which a volume's events are logged."""
+    return VOLUMES.subject + volume_id
 
 
 def stage_subject(job_id: str) -> str:

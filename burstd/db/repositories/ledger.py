@@ -18,9 +18,10 @@ from sqlmodel import Session
 from burstd.db.codec import value_from_row
 from burstd.db.tables import CLAIM, CLAIM_JOB, SPENDING, SpendingRow
 from burstd.domain.billing.costs import Spent, month_of
-from burstd.domain.billing.settlements import cost_by_payer_and_month
+from burstd.domain.billing.settlements import cost_by_payer_and_month, volume_cost_by_payer_and_month
 from burstd.domain.claim import Claim, ClaimState
 from burstd.domain.staging import Staging
+from burstd.domain.volume import Volume
 
 LedgerKey = tuple[str, str, str, str, str]
 """Kind, name, month, currency, provider: the columns of the table's key."""
@@ -67,6 +68,13 @@ class Ledger:
         if after.state is ClaimState.GONE:
             was = cost_by_payer_and_month(before) if before.state is ClaimState.GONE else {}
             parts = [((*key, ""), amount, 0) for key, amount in cost_by_payer_and_month(after).items()]
+            self._book(session, [*parts, *(((*key, ""), -amount, 0) for key, amount in was.items())])
+
+    def book_volume(self, session: Session, before: Volume, after: Volume) -> None:
+        """Books what has been settled of its cost since; the sums are as if it had all been booked at once."""
+        was, now = volume_cost_by_payer_and_month(before), volume_cost_by_payer_and_month(after)
+        if was != now:
+            parts = [((*key, ""), amount, 0) for key, amount in now.items()]
             self._book(session, [*parts, *(((*key, ""), -amount, 0) for key, amount in was.items())])
 
     def book_output(self, session: Session, staging: Staging, now: float) -> None:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import delete, insert, select
+from sqlalchemy import Connection, delete, insert, select
 from sqlmodel import Session
 
 from burstd.db.codec import value_from_row
@@ -29,6 +29,14 @@ class RemarksOnSubject:
     written: float
 
 
+@dataclass(frozen=True, slots=True)
+class RemarkDifference:
+    """What one decision says otherwise than the last: remarks by subject, and the new ones with their old verdict."""
+
+    changed: Mapping[str, RemarksOnSubject]
+    new: Sequence[tuple[Remark, str]]
+
+
 class RemarkLog:
     """The last remarks about each subject, kept in memory once they were read."""
 
@@ -39,11 +47,15 @@ class RemarkLog:
         """What is kept in memory may not be in the database any more."""
         self._last = None
 
-    def record(self, session: Session, remarks: Sequence[Remark], user_of: Callable[[str], str], now: float) -> int:
-        """Writes the remarks of one decision where they differ from the last ones; returns how many are new."""
+    def difference(self, connection: Connection, remarks: Sequence[Remark], now: float) -> RemarkDifference:
+        """How the remarks of one decision differ from the last ones, which are read where they are not in memory."""
         if self._last is None:
-            self._last = _last_remarks(session)
-        changed, new = _compare(remarks, self._last, now)
+            self._last = _last_remarks(connection)
+        return _compare(remarks, self._last, now)
+
+    def record(self, session: Session, difference: RemarkDifference, user_of: Callable[[str], str], now: float) -> None:
+        """Writes the difference."""
+        changed = difference.changed
         for some in chunks(list(changed)):
             session.connection().execute(delete(REMARK).where(REMARK.c.subject.in_(some)))
         rows = [
@@ -54,30 +66,34 @@ class RemarkLog:
         ]  # fmt: skip
         if rows:
             session.connection().execute(insert(REMARK), rows)
-        events = (NewEvent(r.subject, old, r.verdict, r.reason, r.by, _data(user_of(r.subject))) for r, old in new)
-        log_events(session, now, *events)
-        self._last.update(changed)
-        return len(new)
+        log_events(
+            session,
+            now,
+            *(
+                NewEvent(r.subject, old, r.verdict, r.reason, r.by, _data(user_of(r.subject)))
+                for r, old in difference.new
+            ),
+        )
+        if self._last is not None:
+            self._last.update(changed)
 
 
 def _data(user: str) -> dict[str, Any]:
     return {REMARK_KEY: True, USER_KEY: user} if user else {REMARK_KEY: True}
 
 
-def _last_remarks(session: Session) -> dict[str, RemarksOnSubject]:
+def _last_remarks(connection: Connection) -> dict[str, RemarksOnSubject]:
     said: dict[str, RemarksOnSubject] = {}
     query = select(REMARK).order_by(REMARK.c.subject, REMARK.c.position)
-    for row in session.connection().execute(query).mappings():
+    for row in connection.execute(query).mappings():
         before = said[row["subject"]].remarks if row["subject"] in said else ()
         remarks = (*before, (value_from_row(Remark, row), row["since"]))
         said[row["subject"]] = RemarksOnSubject(remarks, row["written"])
     return said
 
 
-def _compare(
-    remarks: Sequence[Remark], last: dict[str, RemarksOnSubject], now: float
-) -> tuple[dict[str, RemarksOnSubject], list[tuple[Remark, str]]]:
-    """The subjects that changed, and the remarks that are new, each with the old verdict; other subjects stay.
+def _compare(remarks: Sequence[Remark], last: Mapping[str, RemarksOnSubject], now: float) -> RemarkDifference:
+    """The difference; subjects without a remark stay as they are.
 
     Remarks that differ in numbers only are not new, and are written at most once in NUMBERS_ONLY_INTERVAL_S:
     thousands of waiting jobs would fill the log with their ages.
@@ -103,7 +119,7 @@ def _compare(
         verdicts = {r.by: r.verdict for r, _ in before.remarks}
         changed[subject] = RemarksOnSubject(tuple((r, since.get(_without_numbers(r), now)) for r in current), now)
         new_remarks += [(r, verdicts.get(r.by, "")) for r in new]
-    return changed, new_remarks
+    return RemarkDifference(changed, new_remarks)
 
 
 def _without_numbers(remark: Remark) -> tuple[str, str, str]:

@@ -8,6 +8,7 @@ from decimal import Decimal
 
 from burstd.domain.billing.costs import Spent, by_month, cost_of, cost_shares
 from burstd.domain.claim import Claim
+from burstd.domain.volume import Volume
 
 SpentKey = tuple[str, str, str, str]
 """Kind, name, month and currency, as in Spent."""
@@ -25,6 +26,19 @@ def cost_by_payer_and_month(claim: Claim) -> Mapping[SpentKey, Decimal]:
             for name, amount in cost_shares(whole, names).items():
                 found[kind, name, month, currency] += amount
     return found
+
+
+def volume_cost_by_payer_and_month(volume: Volume) -> Mapping[SpentKey, Decimal]:
+    """What is settled of its cost, by payer and month: from its beginning up to ``settled_until``."""
+    if volume.billed_from is None or volume.settled_until is None:
+        return {}
+    payers = (("", ""), ("project", volume.account), ("user", volume.user))
+    return {
+        (kind, name, month, volume.currency): cost_of(volume.price, seconds)
+        for month, seconds in by_month(volume.billed_from, volume.settled_until)
+        for kind, name in payers
+        if name or not kind
+    }
 
 
 class SpendTotals:

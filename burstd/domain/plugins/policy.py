@@ -67,7 +67,8 @@ class Remark:
     subject: str
     """``job:123``, ``pool:gpu``, ``claim:...``."""
     verdict: str
-    """One word: ``wait``, ``boot``, ``covered``, ``impossible``, ``drop``, ``keep``, ``release``, ``add``."""
+    """One word: ``wait``, ``boot``, ``covered``, ``impossible``, ``drop``, ``keep``, ``release``, ``add``; ``warn`` of
+    what is said beside the last word."""
     reason: str
     """A sentence for a person, without a full stop."""
 

@@ -10,6 +10,7 @@ from typing import Any, Protocol, runtime_checkable
 from burstd.domain.cloud.bounds import valid_time
 from burstd.domain.cloud.instance import Instance, Leftover
 from burstd.domain.cloud.offer import Offer
+from burstd.domain.cloud.volume import Disk, DiskRequest
 from burstd.domain.errors import ProviderError
 from burstd.domain.plugins.shell import Shell
 
@@ -224,6 +225,39 @@ class RouteProvider(Protocol):
         ...
 
 
+@runtime_checkable
+class VolumeProvider(Protocol):
+    """Optional ability: persistent disks, which outlive every machine that they are attached to.
+
+    They bear TAG_VOLUME_CLUSTER and never TAG_CLUSTER: ``leftovers`` does not list them, ``remove`` refuses them, and
+    the end of a machine leaves them.
+    """
+
+    def disks(self) -> Iterator[Disk]:
+        """All with our cluster's volume tag, page by page; ends early only by raising."""
+        ...
+
+    def create_disk(self, request: DiskRequest) -> None:
+        """Asks for it. Repeated for the same ``volume_id`` only once ``disks`` has not shown it for ``settle_s``.
+
+        Raises BadRequest, QuotaExceeded and InsufficientCapacity where there is none; a lost answer is OutcomeUnknown.
+        """
+        ...
+
+    def attach_disk(self, disk_id: str, instance_id: str) -> None:
+        """Asks for it. That it is so already, or on its way, is no error."""
+        ...
+
+    def detach_disk(self, disk_id: str, instance_id: str, *, force: bool) -> None:
+        """Asks for it. That it is so already, or on its way, is no error. ``force``: its machine is gone."""
+        ...
+
+    def delete_disk(self, disk_id: str) -> None:
+        """Asks for its end, with all that is on it. One that is gone is no error. Raises BadRequest for one that is
+        attached, or does not bear our cluster's volume tag."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Finding:
     """One thing that was looked at. ``ok`` None: it could not be told."""
@@ -281,3 +315,5 @@ class ProviderPlugin:
     """A pydantic model that refuses unknown keys; its fields are the keys of ``[providers.NAME]`` beside ``kind``."""
     make: Callable[[str, str, Any], Provider]
     """Takes the provider's name, the cluster's name (for the tags) and the settings; calls no cloud yet."""
+    has_ssh: bool = True
+    """False: its machines are entered by the cloud's own interface alone (ShellProvider), and can show no trees."""

@@ -90,6 +90,13 @@ class Scheduler(Protocol):
         """
         ...
 
+    def hold(self, job_id: str) -> None:
+        """Holds a pending job as its user could, who may release it; of a het job the id is its number.
+
+        Raises SchedulerRefused where it is not known.
+        """
+        ...
+
     def comments(self, job_ids: Collection[str]) -> Mapping[str, str]:
         """What stands now in the Comment of those of these jobs that are in the queue, by ids as ``jobs`` has them.
 

@@ -39,6 +39,10 @@ class JobState(StrEnum):
     UNKNOWN = "UNKNOWN"
 
 
+PENDING_STATES = frozenset({JobState.PENDING, JobState.REQUEUED, JobState.REQUEUE_HOLD, JobState.SPECIAL_EXIT})
+"""Of jobs that have no nodes and may get some."""
+
+
 @dataclass(frozen=True, slots=True)
 class Job:
     """One row of the queue: a job, the pending rest of a job array, one array task, or one component of a het job.
@@ -105,6 +109,14 @@ class Job:
     restarts: int = 0
     requeue: bool = True
     """Slurm may run it again where a node fails (``--no-requeue`` forbids it)."""
+    work_dir: str = ""
+    output_dir: str = ""
+    """Where its output is to lie, absolute; empty: below its working directory, nowhere, or that is not known."""
+
+    @property
+    def held(self) -> bool:
+        """Whether it waits until somebody releases it (``scontrol release``)."""
+        return self.state is JobState.PENDING and self.reason in ("JobHeldUser", "JobHeldAdmin")
 
 
 def users_and_accounts(jobs: Iterable[Job]) -> tuple[tuple[str, ...], tuple[str, ...]]:

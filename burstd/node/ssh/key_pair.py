@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from cryptography.exceptions import UnsupportedAlgorithm
@@ -19,6 +20,23 @@ from cryptography.hazmat.primitives.serialization import (
 from burstd.domain.errors import BurstdError
 
 
+@dataclass(frozen=True, slots=True)
+class KeyPair:
+    """An ed25519 key in OpenSSH's forms."""
+
+    private: str = field(repr=False)
+    public: str
+    """``ssh-ed25519 BASE64``."""
+
+
+def new_key_pair() -> KeyPair:
+    """A key that is nowhere else."""
+    key = Ed25519PrivateKey.generate()
+    private = key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption())
+    public = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
+    return KeyPair(private.decode("ascii"), public.decode("ascii"))
+
+
 class KeyUnusable(BurstdError):
     """burstd's ssh key cannot be made, read, or is readable by others."""
 
@@ -32,8 +50,7 @@ def ensure_ssh_key(path: Path, comment: str = "burstd") -> str:
     try:
         if not path.exists():
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            private = Ed25519PrivateKey.generate().private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption())
-            write_new_file(path, private, 0o600)
+            write_new_file(path, new_key_pair().private.encode("ascii"), 0o600)
         line = f"{read_public_key(path)} {comment}"
         beside = path.with_name(path.name + ".pub")
         if not beside.exists():

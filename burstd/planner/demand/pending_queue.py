@@ -9,10 +9,9 @@ from itertools import chain
 from operator import attrgetter
 from typing import Generic, TypeVar
 
-from burstd.domain.slurm.job import Job, JobState
+from burstd.domain.slurm.job import PENDING_STATES, Job
 from burstd.planner.changes import SequenceChanges, sequence_changes
 
-_PENDING = frozenset({JobState.PENDING, JobState.REQUEUED, JobState.REQUEUE_HOLD, JobState.SPECIAL_EXIT})
 _MAX_CHANGES = 1000
 """So many changes are not put in one by one."""
 T = TypeVar("T")
@@ -32,7 +31,7 @@ def _by_position(some: Iterable[tuple[int, Job]]) -> dict[int, list[Job]]:
 
 def pending_in_order(jobs: tuple[Job, ...]) -> list[Job]:
     """Those that are pending, by priority, then by time, then as Slurm lists them."""
-    pending = [job for job in jobs if job.state in _PENDING]
+    pending = [job for job in jobs if job.state in PENDING_STATES]
     # Two sorts by one field each take half the time of one by both.
     pending.sort(key=attrgetter("submitted"))
     pending.sort(key=attrgetter("priority"), reverse=True)
@@ -73,8 +72,8 @@ class PendingQueue(Generic[T]):
 
     def _apply_changes(self, found: SequenceChanges[Job]) -> bool:
         """Puts a few changes in; False, and all is to be sorted anew, where the jobs' fields do not tell where to."""
-        gone = _by_position((n, job) for n, job in found.removed if job.state in _PENDING)
-        come = _by_position((n, job) for n, job in found.added if job.state in _PENDING)
+        gone = _by_position((n, job) for n, job in found.removed if job.state in PENDING_STATES)
+        come = _by_position((n, job) for n, job in found.added if job.state in PENDING_STATES)
         for position, jobs in come.items():
             before = gone.get(position, ())
             if len(jobs) == len(before) == 1 and _priority_key(jobs[0]) == _priority_key(before[0]):

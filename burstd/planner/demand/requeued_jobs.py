@@ -8,6 +8,7 @@ from burstd.domain.cloud.offer import Offer
 from burstd.domain.slurm.job import Job, JobState
 from burstd.domain.snapshot import Snapshot
 
+_NONE: frozenset[int] = frozenset()
 REQUEUE_DELAY_S = 130.0
 """Slurm keeps a job that was requeued from starting for 121 s: a begin time later than this is somebody's wish."""
 
@@ -26,7 +27,8 @@ def interruptions_over_limit(snapshot: Snapshot, jobs: Iterable[str], limit: int
     """How often machines were taken from under one of these jobs, where that is often enough to avoid spot; else 0."""
     if not limit or not snapshot.interruptions:
         return 0
-    most = max((len(snapshot.interruptions.get(job, ())) for job in jobs), default=0)
+    cut, not_spot = snapshot.interruptions, snapshot.interruptions_not_spot
+    most = max((len(cut.get(job, _NONE) - not_spot.get(job, _NONE)) for job in jobs), default=0)
     return most if most >= limit else 0
 
 

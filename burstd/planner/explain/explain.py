@@ -22,6 +22,7 @@ from burstd.planner.explain.job_lookup import find_job, request_text
 from burstd.planner.forecast.outlook import job_outlooks
 from burstd.planner.offers.candidates import PoolCandidates, offer_candidates
 from burstd.planner.staging.input_deadlines import data_of_job
+from burstd.planner.unshown_paths import WARNING
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +90,7 @@ def explain_job(snapshot: Snapshot, plan: Plan, job_id: str) -> Explanation:
         job=job,
         request_text=request_text(job),
         verdict=last.verdict,
-        summary=last.reason,
+        summary="; ".join([last.reason, *(r.reason for r in remarks if r.verdict == WARNING)]),
         slurm=pending_reason(job.reason).text,
         remarks=remarks,
         pool_candidates=offer_candidates(snapshot, plan, job, outlook),
@@ -146,6 +147,8 @@ def _remedies(job: Job, last: Remark) -> tuple[str, ...]:
         return ()
     if last.reason.startswith("its data is held"):
         return (f"burstctl stage status {job.id}",)
+    if last.by == "mounts" and job.held:
+        return (f"correct what the reason names, then: scontrol release {job.het_job_id or job.id}",)
     if last.by == "demand":
         remedy = pending_reason(job.reason).remedy.replace("JOBID", job.id)
         return (remedy,) if remedy else ()

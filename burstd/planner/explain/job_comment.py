@@ -21,6 +21,7 @@ from burstd.domain.slurm.job import Job, JobState
 from burstd.domain.snapshot import Snapshot, Unavailable
 from burstd.planner.staging.input_deadlines import boot_durations
 from burstd.planner.staging.transfer_schedule import boot_estimate
+from burstd.planner.unshown_paths import WARNING
 
 MAX_COMMENT_LENGTH = 240
 _SHOWN = 3
@@ -54,6 +55,7 @@ class JobComments:
     def __init__(self, snapshot: Snapshot, plan: Plan) -> None:
         self._snapshot = snapshot
         self._last_remarks = {r.subject: r for r in plan.remarks}
+        self._warnings = {r.subject: r.reason for r in plan.remarks if r.verdict == WARNING}
         self._assigned = plan.target.placements
         self._claims = {claim.slot: claim for claim in snapshot.claims}
         self._coming: dict[str, dict[str, str]] = {}
@@ -74,6 +76,12 @@ class JobComments:
         remark = self.last_remark(job)
         if remark is None:
             return None
+        comment = self._waiting(job, remark)
+        if warning := self._warnings.get(f"job:{job.id}", ""):
+            return self._comment(comment.kind, f"{comment.text}; {warning}")
+        return comment
+
+    def _waiting(self, job: Job, remark: Remark) -> JobComment:
         if remark.verdict in ("boot", "covered"):
             return self._served(job, remark)
         if remark.verdict == "impossible":

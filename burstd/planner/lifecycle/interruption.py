@@ -98,11 +98,11 @@ def _requeues_and_losses(view: SnapshotView) -> list[Action]:
             continue
         job_id = job.het_job_id or job.id
         if on_lost_machines and job.restarts not in view.snapshot.interruptions.get(job.id, frozenset()):
-            losses.append(_job_run(job, f"spot machine of {on_lost_machines[0]} is gone", view))
+            losses.append(job_run(job, f"spot machine of {on_lost_machines[0]} is gone", view))
         elif interrupted and _takes_last_checkpoint(job, view):
             continue
         elif interrupted and (job_id, job.restarts) not in view.snapshot.runtime_state.requeued:
-            requeues.append(_job_run(job, f"{interrupted[0]}: {notices_by_slot[interrupted[0]].text}", view))
+            requeues.append(job_run(job, f"{interrupted[0]}: {notices_by_slot[interrupted[0]].text}", view))
         else:
             continue
         done.add(job_id)
@@ -123,12 +123,12 @@ def _interruption_notice(claim: Claim, view: SnapshotView) -> NodeNotice | None:
     return notice if notice is not None and notice.kind is NoticeKind.INTERRUPTION else None
 
 
-def _job_run(job: Job, reason: str, view: SnapshotView) -> JobRun:
-    """Of a het job all components begin anew together, by their common number."""
+def job_run(job: Job, reason: str, view: SnapshotView, cause: str = "spot") -> JobRun:
+    """The run of a job. Of a het job all components begin anew together, by their common number."""
     if not job.het_job_id:
-        return JobRun(job.id, (job.id,), job.restarts, reason)
+        return JobRun(job.id, (job.id,), job.restarts, reason, cause)
     rows = tuple(j.id for j in (view.slurm.jobs if view.slurm else ()) if j.het_job_id == job.het_job_id)
-    return JobRun(job.het_job_id, rows, job.restarts, reason)
+    return JobRun(job.het_job_id, rows, job.restarts, reason, cause)
 
 
 def _immediate_restarts(view: SnapshotView) -> list[Action]:

@@ -66,7 +66,7 @@ class InputDeadlines:
             return self._on_its_way(job, view)
         if view.state in _OUTPUT_PENDING:
             return InputVerdict("the output of its last run is being delivered first")
-        return InputVerdict("") if view.state is StageState.STAGED else None
+        return InputVerdict(view.volume_reason) if view.state is StageState.STAGED else None
 
     def _on_its_way(self, job: Job, view: StagingView) -> InputVerdict:
         if not view.ready_at:

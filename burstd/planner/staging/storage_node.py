@@ -56,7 +56,7 @@ def storage_node_need(rows: Iterable[Staging], slots: Collection[str], affordabl
 def _start_reason(row: Staging, slots: Collection[str]) -> str:
     """Why the row cannot go on without a node."""
     match row.state:
-        case T.WAITING | T.UPLOADING if row.directives.stage_in:
+        case T.WAITING | T.UPLOADING if row.directives.input_names:
             return f"input of job {row.job_id} waits for it"
         case T.STAGED | T.FETCHING if row.trees or row.checkpoints:
             return f"input of job {row.job_id} is to be on it"

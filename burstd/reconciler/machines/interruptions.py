@@ -24,6 +24,8 @@ from burstd.reconciler.context import LoopContext
 log = structlog.get_logger(__name__)
 
 _NONE: frozenset[int] = frozenset()
+REQUEUED = "requeued"
+"""State of a job's event: this run was cut short, and not for a machine that was taken back."""
 NOT_REQUEUED = "not requeued"
 """State of a job's event: this run does not count as cut short, as Slurm did not requeue it."""
 INTERRUPTED_AT_LAST = "interrupted at last"
@@ -44,6 +46,8 @@ class Interruptions:
         self._refused_at: dict[JobRunKey, float] = {}
         """Runs of jobs of the queue whose requeue Slurm has refused, and when last."""
         self._runs: dict[str, frozenset[int]] = {}
+        self._not_spot: dict[str, frozenset[int]] = {}
+        """Of ``_runs``, those that are no fault of their cloud."""
 
     def interrupted_runs(self, jobs: Sequence[Job]) -> Mapping[str, frozenset[int]]:
         """The runs of these jobs that were cut short. Reads what is not known so far of those started before."""
@@ -51,12 +55,17 @@ class Interruptions:
             return {}
         here = {job.id for job in jobs}
         self._runs = {job: runs for job, runs in self._runs.items() if job in here}
+        self._not_spot = {job: runs for job, runs in self._not_spot.items() if job in here}
         if self._requeued or self._refused_at:
             job_ids = {job.het_job_id or job.id for job in jobs}
             self._requeued = {run for run in self._requeued if run[0] in job_ids}
             self._refused_at = {run: at for run, at in self._refused_at.items() if run[0] in job_ids}
         self._read([job.id for job in jobs if job.restarts])
         return {job: runs for job, runs in self._runs.items() if runs}
+
+    def not_spot(self) -> Mapping[str, frozenset[int]]:
+        """Of the runs that ``interrupted_runs`` told last, those whose machines were not taken back."""
+        return dict(self._not_spot)
 
     def runtime_state(self, now: float, state: RuntimeState) -> RuntimeState:
         """``state`` with the runs that Slurm has requeued, or not."""
@@ -67,7 +76,10 @@ class Interruptions:
         unknown = {job for job in jobs if job not in self._runs}
         if not unknown:
             return
-        cut = self._store.runs_with_event(unknown, INTERRUPTED)
+        taken_back = self._store.runs_with_event(unknown, INTERRUPTED)
+        not_spot = self._store.runs_with_event(unknown, REQUEUED)
+        self._not_spot |= not_spot
+        cut = {job: taken_back.get(job, _NONE) | not_spot.get(job, _NONE) for job in taken_back | not_spot}
         not_requeued = self._store.runs_with_event(cut, NOT_REQUEUED)
         late = self._store.runs_with_event(not_requeued, INTERRUPTED_AT_LAST)
         for job in unknown:
@@ -82,12 +94,16 @@ class Interruptions:
         news = [(row, run) for run in runs for row in run.queue_ids if run.restarts not in self._runs[row]]
         with self._store.batch():
             for row, run in news:
-                new = INTERRUPTED_AT_LAST if (run.job_id, run.restarts) in self._refused_at else INTERRUPTED
+                new = INTERRUPTED if run.cause == "spot" else REQUEUED
+                if (run.job_id, run.restarts) in self._refused_at:
+                    new = INTERRUPTED_AT_LAST
                 self._store.log_event(
                     f"job:{row}", new=new, reason=run.reason, cause=run.cause, data={"run": run.restarts}
                 )
         for row, run in news:
             self._runs[row] |= {run.restarts}
+            if run.cause != "spot":
+                self._not_spot[row] = self._not_spot.get(row, _NONE) | {run.restarts}
         return len(news)
 
     def requeue(self, runs: Sequence[JobRun], now: float) -> int:

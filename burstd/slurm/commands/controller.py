@@ -44,6 +44,14 @@ def parse_controller_config(text: str) -> ControllerConfig:
     return ControllerConfig(Path(found["StateSaveLocation"]), int(user[1]))
 
 
+def read_slurmctld_start(commands: SlurmCommands) -> float:
+    """When slurmctld was started, by the system's clock, in seconds since 1970. Raises SchedulerUnavailable."""
+    text = parse_config(commands("scontrol", "show", "config")).get("BOOT_TIME", "")
+    if not text.isdecimal():
+        raise SchedulerUnavailable("'scontrol show config' does not tell BOOT_TIME")
+    return float(text)
+
+
 def read_controller_config(commands: SlurmCommands) -> ControllerConfig:
     """Asks slurmctld. Raises SchedulerUnavailable."""
     return parse_controller_config(commands("scontrol", "show", "config"))

@@ -6,7 +6,7 @@ import logging
 import secrets
 from collections.abc import Callable, Mapping
 
-from burstd.domain.slurm.job import Job, JobState
+from burstd.domain.slurm.job import PENDING_STATES, Job, JobState
 from burstd.domain.slurm.shape import Gres
 from burstd.slurm.commands.delimiters import RandomDelimiters
 from burstd.slurm.commands.parsing import (
@@ -32,7 +32,7 @@ QUEUE_FIELDS = (
     "tres-per-job", "tres-per-node", "tres-per-socket", "tres-per-task", "tres-alloc", "mem-per-tres", "Sockets",
     "OverSubscribe", "Exclusive", "ExcNodes", "TimeLimit", "SubmitTime", "EligibleTime", "StartTime", "EndTime",
     "ReqNodes", "NodeList", "RestartCnt", "Requeue", "UserName", "Account", "QOS", "Reason", "Feature", "Reservation",
-    "Licenses", "Dependency", "Comment", "Name",
+    "Licenses", "Dependency", "WorkDir", "STDOUT", "Comment", "Name",
 )  # fmt: skip
 
 EXCLUDED_NODES_SINCE = (24, 5, 0)
@@ -91,9 +91,9 @@ def parse_jobs(
     excluded: Mapping[str, tuple[str, ...]] | None = None,
     cached: dict[QueueRow, Job] | None = None,
 ) -> tuple[Job, ...]:
-    """The queue. ``excluded``: what ``parse_excluded`` gave, where it is needed.
+    """The queue. ``excluded``: what ``parse_excluded_nodes`` gave, where it is needed.
 
-    ``known``: the jobs of the last call by their rows. A row that is there again need not be read again, which is most
+    ``cached``: the jobs of the last call by their rows. A row that is there again need not be read again, which is most
     of a long queue; it is left with the rows of this call. A job of which a value cannot be read is UNKNOWN, with what
     is wrong as its reason. Raises SchedulerUnavailable where the output is cut off.
     """
@@ -140,7 +140,7 @@ def unreadable_job(job_id: str, user: str, error: Exception) -> Job:
 
 
 def _parse_job(f: Mapping[str, str], translate: Callable[[float], float], excluded: tuple[str, ...]) -> Job:
-    shown = f["JobArrayID"]
+    shown, state = f["JobArrayID"], _STATES.get(f["State"], JobState.UNKNOWN)
     array_job, tasks = "", ""
     if "_" in shown:
         array_job = f["ArrayJobID"]
@@ -156,7 +156,7 @@ def _parse_job(f: Mapping[str, str], translate: Callable[[float], float], exclud
     return Job(
         id=_queue_id(shown, array_job),
         user=f["UserName"],
-        state=_STATES.get(f["State"], JobState.UNKNOWN),
+        state=state,
         partitions=tuple(filter(None, f["Partition"].split(","))),
         submitted=parse_timestamp(f["SubmitTime"], translate),
         name=f["Name"],
@@ -186,7 +186,8 @@ def _parse_job(f: Mapping[str, str], translate: Callable[[float], float], exclud
         start=parse_timestamp(f["StartTime"], translate),
         end=parse_timestamp(f["EndTime"], translate),
         eligible=parse_timestamp(f["EligibleTime"], translate),
-        node_list=expand_hosts(f["NodeList"]) or expand_hosts(f["ReqNodes"]),
+        # A job that was requeued shows the nodes that it had, until it gets others.
+        node_list=expand_hosts(f["ReqNodes"] if state in PENDING_STATES else f["NodeList"]),
         excluded_nodes=expand_hosts(f["ExcNodes"]) or excluded,
         reservation=text_or_empty(f["Reservation"]),
         licenses=text_or_empty(f["Licenses"]),
@@ -194,7 +195,16 @@ def _parse_job(f: Mapping[str, str], translate: Callable[[float], float], exclud
         comment=text_or_empty(f["Comment"]),
         restarts=parse_count(f["RestartCnt"]),
         requeue=f["Requeue"] != "0",
+        work_dir=f["WorkDir"],
+        output_dir=_output_dir(f["STDOUT"], f["WorkDir"]),
     )
+
+
+def _output_dir(pattern: str, work_dir: str) -> str:
+    """What is sure of it: the part before the first directory whose name has a symbol."""
+    fixed = pattern.partition("%")[0].rpartition("/")[0]
+    inside = not fixed.startswith("/") or fixed == work_dir or fixed.startswith(f"{work_dir}/")
+    return "" if inside or fixed == "/dev" else fixed
 
 
 def _nodes(f: Mapping[str, str], asked: Mapping[str, str]) -> tuple[int, int]:

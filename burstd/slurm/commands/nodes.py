@@ -49,7 +49,7 @@ def parse_nodes(
 ) -> tuple[Node, ...]:
     """The output of COMMAND, with SLURM_TIME_FORMAT=%s. Raises SchedulerUnavailable where a node has two records.
 
-    ``known``: the nodes of the last call by their text, which need not be read again; left with those of this call.
+    ``cached``: the nodes of the last call by their text, which need not be read again; left with those of this call.
     """
     before = cached or {}
     now = {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from burstd.domain.cloud.offer import Pool
@@ -23,6 +23,7 @@ from burstd.slurm.hostlist import compress
 
 SHOW_PARTITIONS = ("scontrol", "--all", "--oneliner", "show", "partition")
 SHOW_CONFIG = ("scontrol", "show", "config")
+EXCLUSIVE_USER = "ExclusiveUser=YES"
 
 # Settings and words that may be larger, or smaller, than what burstd would write; all others must be equal.
 _AT_LEAST = {"ResumeTimeout", "SuspendTime", "TreeWidth", "default_queue_depth", "bf_max_job_test"}
@@ -71,10 +72,17 @@ def compare_slurm_conf(
         *(f for s in required_settings(pools, known) for f in (_prolog if s.name == PROLOG else _setting)(s, running)),
         *_selection(pools, running),
         *(f for pool in pools for f in _nodes(pool, running)),
-        *_partitions(pools, running),
+        *_partitions(pools, known.workdir_partitions, running),
         *_submission(running),
     ]
     return sorted(found, key=lambda f: f.recommended)
+
+
+def mount_faults(pools: Sequence[Pool], options: SlurmConfOptions, running: RunningSlurm) -> list[str]:
+    """What keeps the running Slurm from showing trees as [mounts] has them, with the remedy; a sentence each."""
+    found = compare_slurm_conf(pools, replace(options, prolog=True), running)
+    ours = (f for f in found if f.subject == PROLOG or f.wanted == EXCLUSIVE_USER)
+    return [f"{f.subject}: {f.consequence}: {f.remedy}" for f in ours if not f.recommended]
 
 
 def _setting(setting: SlurmConfSetting, running: RunningSlurm) -> Iterator[SlurmConfFinding]:
@@ -225,7 +233,9 @@ def _submission(running: RunningSlurm) -> Iterator[SlurmConfFinding]:
         )
 
 
-def _partitions(pools: Sequence[Pool], running: RunningSlurm) -> Iterator[SlurmConfFinding]:
+def _partitions(
+    pools: Sequence[Pool], whole_nodes: Collection[str], running: RunningSlurm
+) -> Iterator[SlurmConfFinding]:
     wanted: dict[str, list[str]] = {}
     for pool in pools:
         for name in pool.partitions:
@@ -258,10 +268,19 @@ def _partitions(pools: Sequence[Pool], running: RunningSlurm) -> Iterator[SlurmC
                 "no job of the partition starts",
                 f"scontrol update partitionname={name} state=up",
             )
+        if name in whole_nodes and not _gives_whole_nodes(fields):
+            yield SlurmConfFinding(
+                f"partition {name}",
+                "OverSubscribe=EXCLUSIVE",
+                next((f"{key}={fields[key]}" for key in ("Exclusive", "OverSubscribe") if key in fields), "not set"),
+                "Slurm starts two jobs on one node, and burstd refuses the second one that has the same working "
+                "directory",
+                "add OverSubscribe=EXCLUSIVE to the PartitionName line and run scontrol reconfigure",
+            )
         if name in exclusive_user_partitions(pools) and not _keeps_users_apart(fields):
             yield SlurmConfFinding(
                 f"partition {name}",
-                "ExclusiveUser=YES",
+                EXCLUSIVE_USER,
                 next((f"{key}={fields[key]}" for key in ("ExclusiveUser", "Exclusive") if key in fields), "not set"),
                 "Slurm starts jobs of different users on one node, and each finds the other's trees of [mounts] there",
                 "add ExclusiveUser=YES to the PartitionName line and run scontrol reconfigure",
@@ -277,10 +296,11 @@ def _partitions(pools: Sequence[Pool], running: RunningSlurm) -> Iterator[SlurmC
             )
 
 
+def _gives_whole_nodes(fields: Mapping[str, str]) -> bool:
+    """Since 26.05 ``Exclusive`` tells; before, ``OverSubscribe``."""
+    return fields.get("Exclusive") == "NODE" or fields.get("OverSubscribe") == "EXCLUSIVE"
+
+
 def _keeps_users_apart(fields: Mapping[str, str]) -> bool:
     """Since 26.05 ``Exclusive`` tells; before, ``ExclusiveUser``, or ``OverSubscribe`` where jobs get whole nodes."""
-    return (
-        fields.get("Exclusive") in ("USER", "NODE")
-        or fields.get("ExclusiveUser") == "YES"
-        or fields.get("OverSubscribe") == "EXCLUSIVE"
-    )
+    return _gives_whole_nodes(fields) or fields.get("Exclusive") == "USER" or fields.get("ExclusiveUser") == "YES"

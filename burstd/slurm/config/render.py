@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from burstd.domain.cloud.offer import Pool
@@ -24,7 +24,8 @@ class SlurmConfOptions:
     ``keep_partitions`` are partitions of machines of the site's own, which power saving must leave alone.
     ``devices`` gives, for a GRES name, the device files of gres.conf with ``{}`` for the range of numbers.
     ``configless``: nodes get their configuration from slurmctld. ``staging``: burstd stages the data of jobs.
-    ``prolog``: burstd shows trees of the site on its nodes before jobs start.
+    ``prolog``: burstd shows trees of the site on its nodes before jobs start. ``workdir_partitions``: those in which
+    burstd stages the working directory of every batch job.
     """
 
     version: tuple[int, int, int] = (22, 5, 0)
@@ -36,6 +37,7 @@ class SlurmConfOptions:
     configless: bool = False
     staging: bool = False
     prolog: bool = False
+    workdir_partitions: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +144,16 @@ def required_settings(pools: Sequence[Pool], options: SlurmConfOptions) -> tuple
                 "jobs start before the trees of [mounts] are there; a program of the site's own there must call it",
             )
         )
+    if options.workdir_partitions:
+        found.append(
+            SlurmConfSetting(
+                "JobSubmitPlugins",
+                ("lua",),
+                f"working directories are staged only where a script says '#BURST workdir'; job_submit.lua must lie "
+                f"beside slurm.conf with the line {workdir_lua_line(options.workdir_partitions)}",
+                merge=True,
+            )
+        )
     if gres:
         found.append(SlurmConfSetting("GresTypes", gres, "slurmctld does not know the slots' GRES", merge=True))
     return tuple(found)
@@ -158,16 +170,23 @@ def node_line(pool: Pool) -> str:
     return " ".join([*words, "State=CLOUD"])
 
 
-def partition_lines(pools: Sequence[Pool]) -> list[str]:
-    """One PartitionName line for each partition that has slots."""
+def workdir_lua_line(partitions: Sequence[str]) -> str:
+    """The line of job_submit.lua that names these partitions."""
+    names = ", ".join(f'"{name}"' for name in partitions)
+    return f"local staged = {{ {names} }}" if names else "local staged = {}"
+
+
+def partition_lines(pools: Sequence[Pool], whole_nodes: Collection[str] = ()) -> list[str]:
+    """One PartitionName line for each partition that has slots. ``whole_nodes``: where a job shares no node."""
     slots: dict[str, list[str]] = {}
     for pool in pools:
         for partition in pool.partitions:
             slots.setdefault(partition, []).extend(pool.slots)
     exclusive = exclusive_user_partitions(pools)
     return [
-        f"PartitionName={name} Nodes={compress(nodes)} {'ExclusiveUser=YES ' * (name in exclusive)}"
-        "MaxTime=INFINITE State=UP"
+        f"PartitionName={name} Nodes={compress(nodes)} "
+        + ("OverSubscribe=EXCLUSIVE " if name in whole_nodes else "ExclusiveUser=YES " * (name in exclusive))
+        + "MaxTime=INFINITE State=UP"
         for name, nodes in slots.items()
     ]
 
@@ -192,7 +211,7 @@ def slurm_conf_fragment(pools: Sequence[Pool], options: SlurmConfOptions) -> str
         lines.append(f"# pool {pool.name}")
         lines.append(node_line(pool))
     lines.append("# A partition that slurm.conf has already: add the nodes to its Nodes instead.")
-    lines += partition_lines(pools)
+    lines += partition_lines(pools, options.workdir_partitions)
     return "\n".join(lines) + "\n"
 
 

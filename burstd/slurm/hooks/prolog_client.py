@@ -17,33 +17,15 @@ import os
 import signal
 import sys
 
-from burstd.slurm.hooks.stage_client import ask_until_answered
+from burstd.slurm.hooks.stage_client import ask_until_answered, socket_and_spool
 from burstd.slurm.hostlist import expand
 
 SOCKET = "/run/burstd/prolog.sock"
 SPOOL = "/var/spool/burstd"
-SETTINGS = "/etc/burstd/prolog.conf"
 NODES = "prolog-nodes"
 """File of the spool: the nodes that have mounts, a line each."""
 HOOK = "prolog"
 LIMIT_S = 900
-
-
-def socket_and_spool(environment: "os._Environ[str] | dict[str, str]", file: str = SETTINGS) -> "tuple[str, str]":
-    """Path of the socket and of the spool folder."""
-    found = {"socket": SOCKET, "spool": SPOOL}
-    try:
-        with open(file, encoding="utf-8") as lines:  # noqa: PTH123 - pathlib costs 10 ms of start
-            for line in lines:
-                key, equals, value = line.partition("=")
-                if equals and key.strip() in found:
-                    found[key.strip()] = value.strip()
-    except OSError:  # no such file is the usual case
-        pass
-    return (
-        environment.get("BURSTD_PROLOG_SOCKET", found["socket"]),
-        environment.get("BURSTD_PROLOG_SPOOL", found["spool"]),
-    )
 
 
 def nodes_with_mounts(spool: str) -> "frozenset[str]":
@@ -78,7 +60,7 @@ def encode_call(environment: "os._Environ[str] | dict[str, str]") -> bytes:
 
 def main() -> int:
     """The console script. slurmctld logs what it writes to the standard error."""
-    path, spool = socket_and_spool(os.environ)
+    path, spool = socket_and_spool(os.environ, "prolog", SOCKET, SPOOL)
     shown = nodes_with_mounts(spool)
     try:
         if not shown or shown.isdisjoint(expand(os.environ["SLURM_JOB_NODELIST"])):

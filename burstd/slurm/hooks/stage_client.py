@@ -26,7 +26,6 @@ import time
 
 SOCKET = "/run/burstd/stage.sock"
 SPOOL = "/var/spool/burstd/stage"
-SETTINGS = "/etc/burstd/stage.conf"
 POLLED_HOOKS = ("data_in", "test_data_in", "data_out", "test_data_out")
 """Hooks that may be answered ``busy`` where Slurm polls."""
 PERSISTENT_HOOKS = ("setup", "pre_run", "post_run", "teardown", "prolog", *POLLED_HOOKS)
@@ -58,21 +57,21 @@ class DaemonAway(DaemonUnavailable):
     """Nobody listens, or whoever listens ends or does not answer: burstd is not running, or has just begun."""
 
 
-def socket_and_spool(environment: "os._Environ[str] | dict[str, str]", file: str = SETTINGS) -> "tuple[str, str]":
-    """Path of the socket and of the spool folder."""
-    found = {"socket": SOCKET, "spool": SPOOL}
+def socket_and_spool(
+    environment: "os._Environ[str] | dict[str, str]", client: str = "stage", socket: str = SOCKET, spool: str = SPOOL
+) -> "tuple[str, str]":
+    """Path of the socket and of the spool folder of ``client``, by default the paths given."""
+    found = {"socket": socket, "spool": spool}
     try:
-        with open(file, encoding="utf-8") as lines:  # noqa: PTH123 - pathlib costs 10 ms of start
+        with open(f"/etc/burstd/{client}.conf", encoding="utf-8") as lines:  # noqa: PTH123 - pathlib costs 10 ms of start
             for line in lines:
                 key, equals, value = line.partition("=")
                 if equals and key.strip() in found:
                     found[key.strip()] = value.strip()
     except OSError:  # no such file is the usual case, and one that cannot be read must not stop the call
         pass
-    return (
-        environment.get("BURSTD_STAGE_SOCKET", found["socket"]),
-        environment.get("BURSTD_STAGE_SPOOL", found["spool"]),
-    )
+    variable = f"BURSTD_{client.upper()}"
+    return environment.get(f"{variable}_SOCKET", found["socket"]), environment.get(f"{variable}_SPOOL", found["spool"])
 
 
 def send_hook_call(wire: socket.socket, line: bytes) -> None:

@@ -6,8 +6,8 @@ begin anew and skip what is there.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import structlog
 
@@ -31,6 +31,7 @@ from burstd.staging.controller.decision import (
     end_state_name,
     has_undelivered_output,
     hook_reply,
+    is_lasting_hold,
     job_end_state,
     lost_teardown_advice,
     output_requested,
@@ -45,22 +46,16 @@ from burstd.staging.directives.parser import parse_directives
 from burstd.staging.movement.checkpoints import CheckpointDispatcher
 from burstd.staging.movement.job_folders import JobFolders
 from burstd.staging.movement.moves import RETRY_S, TransferDispatcher, reachable_machines
+from burstd.staging.movement.shared_scratch import SharedScratchDispatcher
+from burstd.staging.submission.container import ContainerRules, container_variables
 from burstd.staging.submission.job_chains import OutputDependencies
 from burstd.staging.submission.quota import FindQuotaUsage, no_quota, over_quota
+from burstd.staging.volumes.controller import VolumeController
 from burstd.transfer.privsep.client import Account, account
 
 log = structlog.get_logger(__name__)
 
 _MAX_QUERY_INTERVAL_S = 30.0
-
-
-def _checkpoint_paths(rows: Iterable[Staging]) -> Mapping[str, str]:
-    """By job that names a checkpoint: the path of the newest; empty: it has none."""
-    return {
-        row.job_id: row.checkpoints[-1].path if row.checkpoints else ""
-        for row in rows
-        if row.directives.checkpoint is not None
-    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +66,7 @@ class StageRules:
     store: str
     limits: TransferLimits
     retries: int = 8
+    containers: ContainerRules = field(default_factory=ContainerRules)
 
 
 class StagingController:
@@ -87,6 +83,7 @@ class StagingController:
         rules: StageRules,
         find_account: Callable[[str], Account] = account,
         quotas: FindQuotaUsage = no_quota,
+        volumes: VolumeController | None = None,
     ) -> None:
         """``accounts`` tells of a user, or raises UserWorkerError."""
         self.rules = rules
@@ -103,10 +100,13 @@ class StagingController:
         self._checkpoints = CheckpointDispatcher(store, clock, transfers, self._dispatcher, quotas)
         self._output_dependencies = OutputDependencies(find_account)
         self._quotas = quotas
+        self._volumes = volumes
         self._cached_stagings: tuple[Staging, ...] | None = None
         """The records as the last step left them; None: something has changed since."""
         self._partitions: frozenset[str] = frozenset()
-        self._checkpoint_paths = _checkpoint_paths(store.stagings())
+        self._shared_scratch = SharedScratchDispatcher(self._dispatcher, self._quarantine)
+        self._rows: Mapping[str, Staging] = {row.job_id: row for row in store.stagings()}
+        """The records as of the last step, by job; replaced whole."""
 
     # What Slurm asks.
 
@@ -226,7 +226,7 @@ class StagingController:
                     records[job_id] = self._upload_within_quota(
                         row, self._runs.run_of(job_id), [r for r in records.values() if r is not None]
                     )
-        self._checkpoint_paths = _checkpoint_paths(row for row in records.values() if row is not None)
+        self._rows = {job_id: row for job_id, row in records.items() if row is not None}
         for run in self._runs.all_runs():
             if run.waiting_hooks:
                 with contain_errors(run.job_id):
@@ -298,15 +298,17 @@ class StagingController:
         if directives is None and not due:
             return None
         now = self._clock.now()
-        row = self._store.make_staging(
-            Staging(
-                job_id=run.job_id, user=facts.user, uid=facts.uid, gid=facts.gid, directives=directives or Directives(),
-                state=S.WAITING, since=now, created=now, store=self.rules.store, account=facts.account,
-                work_dir=facts.work_dir, reason=f"Slurm asked for its {'output' if due else 'input'}",
-                # A job that never began has none: another had its number.
-                checkpoints=before.checkpoints if before is not None and recorded and facts.restarts else (),
-            )
+        new = Staging(
+            job_id=run.job_id, user=facts.user, uid=facts.uid, gid=facts.gid, directives=directives or Directives(),
+            state=S.WAITING, since=now, created=now, store=self.rules.store, account=facts.account,
+            work_dir=facts.work_dir, reason=f"Slurm asked for its {'output' if due else 'input'}",
+            # A job that never began has none: another had its number.
+            checkpoints=before.checkpoints if before is not None and recorded and facts.restarts else (),
         )  # fmt: skip
+        with self._store.batch():
+            row = self._store.make_staging(new)
+            if not due and before is not None and recorded and is_lasting_hold(before):
+                row = self._quarantine.hold_staging(row, before.error)
         run.cycle, run.setup_seen = run.cycle if due else StagingCycle(), False
         return row
 
@@ -360,6 +362,11 @@ class StagingController:
 
     def _next_step(self, row: Staging, run: StagingRun, machines: Mapping[str, Claim]) -> Staging:
         """The next step of data that is wanted, with nothing under way."""
+        if self._volumes is not None and row.directives.volume is not None:
+            if fault := self._volumes.hold_reason(row, run.facts.queue_id if run.facts else ""):
+                return self._quarantine.hold_staging(row, fault, lasting=True)
+            if wait := self._volume_wait(row, run, self._volumes):
+                return row if row.reason == wait else self._store.set_staging_reason(row.job_id, wait)
         match row.state:
             case S.WAITING if before := self._output_dependencies.awaited_job(row):
                 run.cycle.paused_until = self._clock.now() + RETRY_S
@@ -367,7 +374,7 @@ class StagingController:
                 return row if row.error == reason else self._store.update_staging(row.job_id, reason, error=reason)
             case S.WAITING if self._runs_on_premises(run):
                 return self._store.transition_staging(row.job_id, S.WAITING, S.STAGED, "it runs where its data is")
-            case S.WAITING if not row.directives.stage_in:
+            case S.WAITING if not row.directives.input_names:
                 return self._store.transition_staging(row.job_id, S.WAITING, S.STAGED, "it has no input")
             case S.WAITING if run.cycle.input_bytes is None:
                 self._dispatcher.measure_sources(row, run)
@@ -378,7 +385,9 @@ class StagingController:
             case S.STAGED if "pre_run" in run.waiting_hooks:
                 return self._begin_fetching(row, run)
             case S.FETCHING:
-                return self._dispatcher.fetch_input(row, run, machines, self._checkpoints.put_back)
+                return self._dispatcher.fetch_input(
+                    row, run, machines, (self._shared_scratch.share, self._checkpoints.put_back)
+                )
             case S.FETCHED if self._checkpoints.is_due(row, run):
                 return self._checkpoints.collect(row, run, machines, self._store.stagings())
             case S.COLLECTING:
@@ -393,6 +402,19 @@ class StagingController:
                 pass
         return row
 
+    @staticmethod
+    def _volume_wait(row: Staging, run: StagingRun, volumes: VolumeController) -> str:
+        """Why the job's volume keeps its data from going on; empty: it does not."""
+        match row.state:
+            case S.STAGED if "pre_run" not in run.waiting_hooks:
+                return volumes.allocation_wait(row)
+            case S.FETCHING:
+                return volumes.start_wait(row)
+            case S.COLLECTING:
+                return volumes.unmount_wait(row)
+            case _:
+                return ""
+
     def _output_requested(self, job_id: str) -> bool:
         """Whether Slurm has asked for a job's output."""
         return output_requested(self._runs.run_of(job_id))
@@ -403,7 +425,7 @@ class StagingController:
         if not nodes:
             run.request_query(self._clock.now() + RETRY_S)
             return row
-        unsent = any(wanted.name not in row.trees for wanted in row.directives.stage_in)
+        unsent = any(name not in row.trees for name in row.directives.input_names)
         if unsent and self._dispatcher.cloud_nodes(nodes, self._clock.now()):
             return self._store.transition_staging(
                 row.job_id, S.STAGED, S.WAITING, "it was to run on premises and was given cloud nodes"
@@ -452,14 +474,23 @@ class StagingController:
 
     def job_environment(self, job_id: str) -> dict[str, str]:
         """What a job finds in its environment; from any thread."""
-        return self.rules.folders.job_environment(job_id, self._checkpoint_paths.get(job_id))
+        row = self._rows.get(job_id)
+        found = self.rules.folders.job_environment(job_id, row)
+        if row is not None and row.directives.container:
+            found |= container_variables(row.directives, row.user, found["BURST_IN"], self.rules.containers)
+        return found
 
     def _answer_hooks(self, row: Staging | None, run: StagingRun) -> None:
         env = self.job_environment(run.job_id)
         if quarantine_reason := self._quarantine.quarantine_reason(run.job_id):
             run.answer_hooks(lambda hook: StageReply("refused", quarantine_reason) if hook in START_HOOKS else None)
             return
-        replies = run.answer_hooks(lambda hook: hook_reply(row, run, hook, env))
+        # Slurm takes any node that is open for a job whose input it believes to be there.
+        volumes = self._volumes
+        kept = row is not None and row.state is S.STAGED and volumes is not None and bool(volumes.allocation_wait(row))
+        replies = run.answer_hooks(
+            lambda hook: None if kept and hook in INPUT_HOOKS else hook_reply(row, run, hook, env)
+        )
         if any(
             hook in ("data_in", "test_data_in") and sent_reply.result == "ok" for hook, sent_reply in replies.items()
         ):
@@ -497,6 +528,8 @@ class StagingController:
         self._cached_stagings = None
         if has_undelivered_output(row):
             self._store.transition_staging(job_id, S.HELD, S(row.resume), f"{by} asked to try again", cause=by)
+        elif is_lasting_hold(row):
+            row = self._store.update_staging(job_id, f"{by} asked to try again", cause=by, resume=S.WAITING.value)
         # A job whose input was refused is held by Slurm, where only an administrator can release it: its hooks come
         # again then.
         self._notify_slurm(run, "released", lambda: self._transfers.release_hold(job_id))

@@ -49,6 +49,11 @@ def has_undelivered_output(row: Staging) -> bool:
     return row.state is S.HELD and row.resume in (S.COLLECTING, S.DELIVERING)
 
 
+def is_lasting_hold(row: Staging) -> bool:
+    """Whether a job was held when it had its nodes, and is not to get others before a person has it tried again."""
+    return row.state in (S.HELD, S.CLEARED) and row.resume == S.FETCHING
+
+
 def output_requested(run: StagingRun) -> bool:
     """Whether Slurm asks for its output."""
     return any(hook in run.waiting_hooks for hook in OUTPUT_HOOKS)
@@ -152,6 +157,8 @@ def hook_reply(row: Staging | None, run: StagingRun, hook: str, env: dict[str, s
         return None
     if hook in INPUT_HOOKS:
         return StageReply("ok", env=env) if row.state is S.STAGED else None
+    if row.state is S.FETCHING and run.cycle.checkpoint.requeue_refused:
+        return StageReply("refused", row.checkpoint_error)
     return OK_REPLY if row.state is S.FETCHED and not run.starts_on_other_nodes(row) else None
 
 

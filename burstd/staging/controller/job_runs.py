@@ -15,7 +15,13 @@ from burstd.domain.staging import StageState as S
 from burstd.runtime.poller import RepeatedCall
 from burstd.slurm.commands.job_facts import JobFacts
 from burstd.slurm.hooks.stage_server import StageReply
-from burstd.staging.controller.tasks import CheckpointFailed, CollectedCheckpoint, MeterReading, StagingTask
+from burstd.staging.controller.tasks import (
+    CheckpointFailed,
+    CollectedCheckpoint,
+    MeterReading,
+    SharedScratchServer,
+    StagingTask,
+)
 
 HookAnswer = Callable[[StageReply], None]
 
@@ -55,10 +61,12 @@ class CheckpointProgress:
     """What has come of the one that is being taken, by the number of the node."""
     others_removed: bool = False
     """Nothing is in the store but what is kept, and what tries since have brought."""
-    replaced: bool = False
-    """The one that was to be put back was damaged: what its nodes have of it goes."""
+    requeue_refused: bool = False
+    """Slurm does not start the job again although its checkpoint cannot be put back."""
     last_until: float = 0.0
     """The machine of the job goes: until then the last one is waited for; 0: it does not go."""
+    command_ended: bool = False
+    """The job's own command has been run for the last one, as far as it could be."""
     last_done: bool = False
     """The last one is taken, or was given up."""
 
@@ -81,13 +89,23 @@ class StagingCycle:
     """As absolute paths or URLs, where they were looked at."""
     paused_until: float = 0.0
     fetched_on: set[str] = field(default_factory=set)
-    """Claims whose machines have the input."""
+    """Claims whose machines have the input; ``link`` for the nodes on premises."""
+    brought: set[str] = field(default_factory=set)
+    """What came to the machines after their input: marks of their claims by what it is."""
     failures: list[Exception] = field(default_factory=list)
     """Of work that was begun together, while some of it is still under way."""
     warnings: tuple[str, ...] = ()
     entered_at: dict[S, float] = field(default_factory=dict)
     """When it came into these states, as read from the log."""
     checkpoint: CheckpointProgress = field(default_factory=CheckpointProgress)
+    shared_scratch: SharedScratchServer | None = None
+    """What the job's other nodes mount; None: nothing serves it so far, or there are none."""
+
+    def fetch_anew(self) -> None:
+        """All of it has to come to the job's machines again."""
+        self.fetched_on.clear()
+        self.brought.clear()
+        self.shared_scratch = None
 
 
 @dataclass(slots=True)

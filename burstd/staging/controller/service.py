@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import structlog
@@ -14,17 +14,21 @@ from burstd.db import Store
 from burstd.domain.claim import Claim
 from burstd.domain.clock import Clock
 from burstd.domain.cloud.offer import Pool
-from burstd.domain.command import CommandResult, DiscardOutput, Evict, RetryStage, StageCommand
+from burstd.domain.command import CommandResult, DiscardOutput, Evict, RemoveVolume, RetryStage, StageCommand
 from burstd.domain.errors import SchedulerUnavailable
+from burstd.domain.plugins.provider import Provider
+from burstd.domain.plugins.shell import Shell
 from burstd.domain.plugins.stager import OnDemand, Stager, StagerError
 from burstd.domain.snapshot import SlurmView, Unavailable
-from burstd.domain.staging import OUTPUT_ON_NODES, Staging, StagingView
+from burstd.domain.staging import OUTPUT_ON_NODES, StageState, Staging, StagingView, WorkdirRules
 from burstd.domain.storage_node import NodeBackedStore, StorageNodeSpec, StorageNodeView
+from burstd.domain.volume import VolumeNeed
 from burstd.node.agent import NodeAgent
 from burstd.planner.staging.transfer_schedule import StorageUse, TransferLimits
+from burstd.planner.staging.volume_life import VolumeLimits
 from burstd.runtime.poller import Poller
 from burstd.runtime.workers import Workers
-from burstd.settings import QuotaSettings, ResolvedPlugin, Settings, StagingSettings
+from burstd.settings import QuotaSettings, ResolvedPlugin, Settings, StagingSettings, VolumeSettings
 from burstd.slurm.commands.run import SlurmCommands
 from burstd.slurm.hooks.stage_server import StageServer
 from burstd.staging.controller.controller import StageRules, StagingController
@@ -45,9 +49,12 @@ from burstd.staging.movement.output_reuse import OutputReuse
 from burstd.staging.movement.transfers import HeadTransfers, IsLivePath
 from burstd.staging.storage_node.controller import StorageNodeController
 from burstd.staging.storage_node.follower import StorageNodeFollower
+from burstd.staging.submission.container import ContainerRules
 from burstd.staging.submission.locations import in_place_path
 from burstd.staging.submission.quota import QuotaUsage
 from burstd.staging.submission.submit_check import SubmitCheck, SubmitCheckRules
+from burstd.staging.volumes.controller import VolumeController, VolumeRules
+from burstd.staging.volumes.node_mounts import VolumeMounts
 from burstd.transfer.content_store.index import ContentIndex
 from burstd.transfer.privsep.client import Account, UserWorker, user_worker_for
 from burstd.transfer.privsep.errors import user_name_of
@@ -118,10 +125,37 @@ class StagingContext:
     slurm_uid: Callable[[], int | None]
     """SlurmUser's, once it is known."""
     is_live: IsLivePath
+    providers: Mapping[str, Provider] = field(default_factory=dict)
+    connect: Callable[[Claim], Shell] | None = None
+    """A session with a claim's node; None: there are no volumes."""
 
 
 def _sweep_rules(staging: StagingSettings) -> GarbageCollectionRules:
     return GarbageCollectionRules(staging.lifetime_days * DAY_S, staging.cache_size)
+
+
+def _trees_of_site(settings: Settings) -> tuple[str, ...]:
+    """Where nodes show trees of the site, with ``{user}`` for the user's name; less the user's home."""
+    return tuple(tree.path for tree in settings.mounts.trees.values() if "{home}" not in tree.path)
+
+
+def _volume_rules(volumes: VolumeSettings) -> VolumeRules:
+    return VolumeRules(volumes.prices, VolumeLimits(volumes.max_size, volumes.user_size))
+
+
+def _views_with_volumes(
+    found: Mapping[str, StagingView], rows: Sequence[Staging], volumes: VolumeController, now: float
+) -> dict[str, StagingView]:
+    """What volumes change in the views of jobs' data."""
+    changed = {
+        row.job_id: replace(found[row.job_id], volume_reason=reason)
+        for row in rows
+        if row.job_id in found and (reason := volumes.view_reason(row))
+    }
+    # What a job has written may be in the memory of its node: the node stays, as with output.
+    for job_id, node in volumes.mounted_nodes().items():
+        changed[job_id] = StagingView(StageState.COLLECTING, 0.0, (node,), now, "its volume is still mounted", now)
+    return changed
 
 
 class StagingService:
@@ -131,6 +165,7 @@ class StagingService:
         """Calls no store yet. Raises BurstdError where its socket cannot be made."""
         staging = settings.staging
         self._settings = staging
+        self._trees = _trees_of_site(settings)
         self._context = context
         self._store_kind = chosen.plugin.name
         stager: Stager = chosen.plugin.make(chosen.name, settings.cluster, chosen.settings)
@@ -164,13 +199,22 @@ class StagingService:
             folders=folders,
             cache_dir=f"{staging.job_dir}/cache",
             datasets=self._dataset,
+            container_program=lambda: self._settings.container_program,
             is_live=context.is_live,
+            workdir_rules=self._workdir_rules,
         )
         node_spec = stager.node_spec if isinstance(stager, NodeBackedStore) else None
+        self.volumes: VolumeController | None = None
+        if context.connect is not None:
+            self.volumes = VolumeController(
+                cluster=settings.cluster, store=context.store, workers=context.workers, clock=context.clock,
+                providers=context.providers, mounts=VolumeMounts(context.connect), pools=context.pools,
+                rules=_volume_rules(settings.volumes),
+            )  # fmt: skip
         controller_class = StorageNodeController if node_spec is not None else StagingController
         self.controller = controller_class(
             store=context.store, workers=context.workers, clock=context.clock, transfers=transfers, pools=context.pools,
-            rules=self._stage_rules(staging), quotas=self._quota_usage,
+            rules=self._stage_rules(staging), quotas=self._quota_usage, volumes=self.volumes,
         )  # fmt: skip
         self._storage_node: StorageNodeFollower | None = None
         if node_spec is not None and isinstance(stager, NodeBackedStore):
@@ -185,6 +229,7 @@ class StagingService:
             interval_s=lambda: SWEEP_INTERVAL_S, retry_s=lambda: SWEEP_RETRY_S, from_end=True,
         )  # fmt: skip
         self._index_error = ""
+        self._volume_rows: tuple[Staging, ...] = ()
         self._out_of_space_jobs: frozenset[str] = frozenset()
         """Jobs whose data the store has no space for, with nothing left to evict."""
         self._usage = UsageCounts()
@@ -202,23 +247,35 @@ class StagingService:
         stack.callback(self._server.close)
         log.info("jobs' data is staged", store=stager.name, kind=self._store_kind, job_dir=str(staging.job_dir))
 
-    def reload(self, staging: StagingSettings) -> None:
+    def reload(self, settings: Settings) -> None:
         """Goes by other settings, but for what waits for a restart; in the deciding thread."""
-        self._settings = staging
+        self._settings = staging = settings.staging
+        self._trees = _trees_of_site(settings)
         self.controller.rules = self._stage_rules(staging)
         self._check.rules = self._check_rules(staging)
+        if self.volumes is not None:
+            self.volumes.rules = _volume_rules(settings.volumes)
         self._garbage_collector.rules = _sweep_rules(staging)
         self._limits.set_rates(staging.bandwidth, staging.user_bandwidth)
         self._publish_usage()
 
     def _stage_rules(self, staging: StagingSettings) -> StageRules:
         limits = TransferLimits(staging.transfers, staging.transfers_per_user)
-        return StageRules(self._folders, self._stager.name, limits, staging.retries)
+        containers = ContainerRules(staging.container_program, self._trees)
+        return StageRules(self._folders, self._stager.name, limits, staging.retries, containers)
 
     def _check_rules(self, staging: StagingSettings) -> SubmitCheckRules:
-        return SubmitCheckRules(
-            staging.check_s, staging.scratch_max, self._dataset, partial(in_place_path, self._stager)
+        rules = SubmitCheckRules(
+            staging.check_s,
+            staging.scratch_max,
+            self._dataset,
+            partial(in_place_path, self._stager),
+            staging.workdir.rules(),
         )
+        return rules if self.volumes is None else replace(rules, volume_fault=self.volumes.submit_fault)
+
+    def _workdir_rules(self) -> WorkdirRules:
+        return self._settings.workdir.rules()
 
     def _dataset(self, name: str) -> str | None:
         title, _, version = name.partition("@")
@@ -259,7 +316,9 @@ class StagingService:
                 self._index_error = ""
             except StagerError as error:
                 self._index_error = str(error)
-        due = self.controller.step(slurm, claims)
+        due = min(self._step_volumes(slurm, claims), self.controller.step(slurm, claims))
+        if self._volume_rows != self._named_rows():
+            due = min(due, self._step_volumes(slurm, claims))
         if out_of_space := self.controller.pop_out_of_space():
             self._free_space(out_of_space)
         if self._sweeps.is_due:
@@ -284,11 +343,27 @@ class StagingService:
     def views(self) -> dict[str, StagingView]:
         """Returns how the data of each job stands."""
         found = self.controller.data_views()
+        if self.volumes is not None:
+            found |= _views_with_volumes(found, self._volume_rows, self.volumes, self._context.clock.now())
         return (
             self._storage_node.delayed_views(found, self._context.clock.now())
             if self._storage_node is not None
             else found
         )
+
+    def volume_needs(self) -> Mapping[str, VolumeNeed]:
+        """The jobs whose turn it is to have their volume, and what their machine must be."""
+        return self.volumes.needs() if self.volumes is not None else {}
+
+    def _named_rows(self) -> tuple[Staging, ...]:
+        return tuple(row for row in self.controller.recorded_stagings() if row.directives.volume is not None)
+
+    def _step_volumes(self, slurm: SlurmView | Unavailable, claims: Sequence[Claim]) -> float:
+        """Before jobs' data, which goes by it, and once more where that has changed."""
+        if self.volumes is None:
+            return float("inf")
+        self._volume_rows = self._named_rows()
+        return self.volumes.step(self._volume_rows, slurm, claims)
 
     def store_nodes(self) -> Sequence[StorageNodeView]:
         """Returns the stores whose storage node burstd launches."""
@@ -303,6 +378,7 @@ class StagingService:
     def alarms(self) -> list[str]:
         """What needs a person."""
         found = [f"the store of staged data: {e}" for e in dict.fromkeys((self._sweeps.error, self._index_error)) if e]
+        found += self.volumes.alarms() if self.volumes is not None else []
         held = [row for row in self.controller.recorded_stagings() if row.needs_attention]
         if waits := next(
             (row for row in self.controller.recorded_stagings() if row.error and row.job_id in self._out_of_space_jobs),
@@ -415,6 +491,18 @@ class StagingService:
                 return CommandResult(reply_text, done=bool(text), changed=bool(text))
             case Evict():
                 return self._evict(command)
+            case RemoveVolume():
+                return self._remove_volume(command)
+
+    def _remove_volume(self, command: RemoveVolume) -> CommandResult:
+        volume = next((v for v in self._context.store.volumes() if v.id == command.volume_id), None)
+        if volume is None or self.volumes is None:
+            return CommandResult(f"there is no volume {command.volume_id}", done=False, changed=False)
+        if refusal := self.volumes.remove(volume, command.by):
+            return CommandResult(refusal, done=False, changed=False)
+        held = ", ".join(self.volumes.held_jobs(volume))
+        text = f"volume {volume.name} of {volume.user} is removed, with all that is on it"
+        return CommandResult(f"{text}; held jobs still ask for it: {held}" if held else text)
 
     def _evict(self, command: Evict) -> CommandResult:
         source = self._dataset(command.name) if command.kind == "dataset" else None

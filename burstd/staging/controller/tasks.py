@@ -169,10 +169,31 @@ class CollectedCheckpoint:
 
 
 @dataclass(frozen=True, slots=True)
+class CommandEnd:
+    """How a command in a job ended."""
+
+    exit_code: int | None
+    """128 and the signal's number where a signal ended it; None: it was killed when its time was over."""
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
 class CheckpointFailed:
     """A checkpoint was not taken, or cannot be put back. ``reason``: a sentence for the job's owner."""
 
     reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class SharedScratchServer:
+    """The sshd on a job's first node that serves its shared scratch to the others. In memory only."""
+
+    address: str
+    port: int
+    host_key: str
+    """Public, in OpenSSH's form."""
+    client_key: str = field(repr=False)
+    """Private, in OpenSSH's form: what lets in."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +206,15 @@ class JobSummary:
     """What its nodes cost while they were the job's, in the site's currency; empty: not known."""
     on_premises: bool = False
     warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class DeliveredOutput:
+    """Output that is at its destinations. Bytes."""
+
+    size: int
+    beside: tuple[str, ...] = ()
+    """Files of the working directory that went beside those that had changed at home: their paths in it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,6 +247,10 @@ class Transfers(Protocol):
         """Takes the hold away that Slurm puts on a job whose input was refused; nothing where there is none."""
         ...
 
+    def requeue_job(self, task: StagingTask) -> bool:
+        """Has Slurm start the job again, with its variables asked for anew; False: it does not."""
+        ...
+
     def measure_sources(self, task: StagingTask) -> InputSize:
         """How much the job's sources are."""
         ...
@@ -225,8 +259,16 @@ class Transfers(Protocol):
         """Sources to the store, with the owner's rights."""
         ...
 
-    def fetch_input(self, task: StagingTask, claim: Claim) -> None:
-        """From the store to the disk of one node."""
+    def fetch_input(self, task: StagingTask, claim: Claim, files: Sequence[str]) -> None:
+        """From the store to the disk of one node; ``files``: the job's own output files, by absolute path."""
+        ...
+
+    def serve_shared_scratch(self, task: StagingTask, claim: Claim) -> SharedScratchServer | None:
+        """Makes the shared scratch, empty, on the job's first node; None: it has no other node."""
+        ...
+
+    def mount_shared_scratch(self, task: StagingTask, claim: Claim, server: SharedScratchServer) -> None:
+        """Mounts it on another node of the job, anew where it was."""
         ...
 
     def link_on_premises(self, task: StagingTask) -> None:
@@ -245,17 +287,19 @@ class Transfers(Protocol):
         """Removes from the store what is of no checkpoint on the job's record. None may be under way."""
         ...
 
-    def restore_checkpoint(
-        self, task: StagingTask, claim: Claim, checkpoint: Checkpoint, part: str, *, replace: bool
-    ) -> None:
-        """From the store to the disk of one node; ``part``: the key of its tree. ``replace``: what is there goes.
+    def run_checkpoint_command(self, task: StagingTask, claim: Claim, limit_s: float) -> CommandEnd:
+        """Runs the command of the job's line in the job, on one of its nodes; it is killed after ``limit_s``."""
+        ...
+
+    def restore_checkpoint(self, task: StagingTask, claim: Claim, checkpoint: Checkpoint, part: str) -> None:
+        """From the store to the disk of one node; ``part``: the key of its tree.
 
         StageFailed with ``resend``: the store does not have it whole.
         """
         ...
 
-    def deliver_output(self, task: StagingTask, summary: JobSummary) -> int:
-        """From the store (or the job's folder on premises) to the destinations; writes the manifest. Bytes."""
+    def deliver_output(self, task: StagingTask, summary: JobSummary) -> DeliveredOutput:
+        """From the store (or the job's folder on premises) to the destinations; writes the manifest."""
         ...
 
     def remove_job_data(self, task: StagingTask, claims: Sequence[Claim], *, checkpoints: bool = True) -> None:

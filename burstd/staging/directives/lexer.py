@@ -350,7 +350,8 @@ class _Lexer:
         if found is None or name not in VARIABLES:
             wrong = f"${name} is not known before the job runs" if name else "$ is not followed by a variable's name"
             job = " (%j is the job's id)" if name in ("SLURM_JOB_ID", "SLURM_JOBID") else ""
-            raise DirectiveSyntaxError(wrong, f"Known variables: $HOME, $USER{job}. Write \\$ for a dollar sign")
+            known = f"Known variables: $HOME, $USER{job}"
+            raise DirectiveSyntaxError(wrong, f"{known}. Write \\$, or use single quotes, for a dollar sign")
         self._parts.append((name, TokenKind.VARIABLE))
         self._at = found.end()
 

@@ -9,11 +9,12 @@ what comes after the first command is no directive, not even a wrong one: a scri
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 
 from burstd.domain.staging import (
+    WORKDIR_INPUT,
     Access,
     CheckpointLine,
     DirectiveFault,
@@ -21,6 +22,7 @@ from burstd.domain.staging import (
     OutputCondition,
     StageIn,
     StageOut,
+    VolumeLine,
 )
 from burstd.domain.units import SIZE_FORMAT, parse_size, parse_span, span_text
 from burstd.staging.directives.lexer import (
@@ -45,8 +47,11 @@ USAGE = {
     "stage_in": "stage_in SOURCE [as NAME] [read_only|copy]",
     "stage_out": "stage_out PATTERN to DESTINATION [on success|failure|always]",
     "dataset": "dataset NAME[@VERSION] [as NAME] [read_only|copy]",
-    "scratch": "scratch SIZE",
-    "checkpoint": "checkpoint PATH [every=TIME] [keep=NUMBER] [signal=[B:]NAME] [within=TIME]",
+    "scratch": "scratch SIZE, or scratch shared [SIZE]",
+    "checkpoint": "checkpoint PATH [every=TIME] [keep=NUMBER] [signal=[B:]NAME | command=COMMAND] [within=TIME]",
+    "volume": "volume NAME [SIZE]",
+    "workdir": "workdir [off]",
+    "container": "container IMAGE",
     "help": "help",
 }
 _SCHEMES = ("s3", "swift")
@@ -55,8 +60,10 @@ _LOCATIONS = (
 )
 _STRAY = re.compile("[\ud800-\udc7f\udd00-\udfff]")
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://(.*)", re.DOTALL)
+_REGISTRY = re.compile(r"(docker|oras|library|shub):/")
 _HOST = re.compile(r"[A-Za-z0-9_.@-]+:/")
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,254}")
+_VOLUME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}")
 _DATASET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}(?:@[A-Za-z0-9][A-Za-z0-9._-]{0,63})?")
 
 
@@ -75,12 +82,23 @@ Lines that begin with #BURST, above the first command of the script:
       PATTERN: a path in $BURST_OUT, such as results/*.csv; '.' is all of it. DESTINATION: as SOURCE, no pattern.
   #BURST {USAGE["dataset"]}
       An input that the site has named; the latest version by default.
-  #BURST {USAGE["scratch"]}
+  #BURST scratch SIZE
       Space on each node's own disk in $BURST_SCRATCH, deleted when the job ends. SIZE: 100G, 1.5TiB.
+  #BURST scratch shared [SIZE]
+      One directory for all nodes of the job, $BURST_SHARED, on the first one's disk; deleted when the job ends.
   #BURST {USAGE["checkpoint"]}
       Copies PATH, or the newest file or directory that matches it, to the store while the job runs, and back when the
       job is requeued; $BURST_CHECKPOINT is then its path. PATH: a path in $BURST_OUT. TIME: 90s, 15m, 2h.
       signal: what tells the job to write one before its machine goes; B: only the batch script gets it.
+      command: what is run in the job on its first node then, such as './save.sh'.
+  #BURST {USAGE["volume"]}
+      A disk of yours in the cloud that stays when the job ends: $BURST_VOLUMES/NAME. The first job that names it
+      gives its SIZE. One job at a time has it; the next one waits.
+  #BURST {USAGE["workdir"]}
+      Copies the working directory to the same path on each node before the job starts, and what is new or changed there
+      back when it has ended. What .burstignore in it names stays (the syntax of .gitignore). off: never.
+  #BURST {USAGE["container"]}
+      Runs the script in the Apptainer image IMAGE (a .sif file, as SOURCE, no pattern); $BURST_CONTAINER is its path.
   #BURST help
       Refuses the job and shows this.
 
@@ -118,7 +136,16 @@ def parse_directives(
             reading.parse_line(number, text, dangling=dangling, max_chars=len(text) if submitted else MAX_LINE_CHARS)
         except DirectiveSyntaxError as fault:
             reading.faults.append(DirectiveFault(number, text, fault.problem, fault.expected))
-    found = Directives(tuple(reading.stage_in), tuple(reading.stage_out), reading.scratch, reading.checkpoint)
+    found = Directives(
+        tuple(reading.stage_in),
+        tuple(reading.stage_out),
+        reading.scratch,
+        reading.checkpoint,
+        reading.shared_scratch,
+        reading.volume,
+        reading.workdir,
+        reading.container,
+    )
     return found, tuple(reading.faults)
 
 
@@ -126,6 +153,9 @@ def format_directives(directives: Directives) -> str:
     """Lines that ``parse_directives`` reads as these directives, one for each."""
     lines: list[str] = []
     for wanted in directives.stage_in:
+        if directives.container == wanted.name:
+            lines.append(f"{PREFIX} container {quote_pattern(wanted.source)}")
+            continue
         what = (
             f"dataset {quote_token(wanted.dataset)}" if wanted.dataset else f"stage_in {quote_pattern(wanted.source)}"
         )
@@ -136,11 +166,20 @@ def format_directives(directives: Directives) -> str:
     ]
     if directives.scratch_bytes:
         lines.append(f"{PREFIX} scratch {directives.scratch_bytes}B")
+    if (shared := directives.shared_scratch_bytes) is not None:
+        lines.append(f"{PREFIX} scratch shared{f' {shared}B' if shared else ''}")
     if (wanted_checkpoint := directives.checkpoint) is not None:
         each = f"every={wanted_checkpoint.every_s:.3f}s keep={wanted_checkpoint.keep}"
-        tell = f" signal={wanted_checkpoint.signal} within={wanted_checkpoint.within_s:.3f}s"
-        told = tell if wanted_checkpoint.signal else ""
+        within = f" within={wanted_checkpoint.within_s:.3f}s"
+        told = f" signal={wanted_checkpoint.signal}{within}" if wanted_checkpoint.signal else ""
+        if wanted_checkpoint.command:
+            told = f" {quote_token(f'command={wanted_checkpoint.command}')}{within}"
         lines.append(f"{PREFIX} checkpoint {quote_pattern(wanted_checkpoint.pattern)} {each}{told}")
+    if (volume := directives.volume) is not None:
+        size = f" {volume.size_bytes}B" if volume.size_bytes else ""
+        lines.append(f"{PREFIX} volume {volume.name}{size}")
+    if directives.workdir is not None:
+        lines.append(f"{PREFIX} workdir{'' if directives.workdir else ' off'}")
     return "".join(line + "\n" for line in lines)
 
 
@@ -184,7 +223,13 @@ class _ScriptParser:
     stage_out: list[StageOut] = field(default_factory=list)
     scratch: int = 0
     scratch_line: int = 0
+    shared_scratch: int | None = None
+    shared_scratch_line: int = 0
     checkpoint: CheckpointLine | None = None
+    volume: VolumeLine | None = None
+    container: str = ""
+    container_line: int = 0
+    workdir: bool | None = None
     names: dict[str, int] = field(default_factory=dict)
     """Of inputs -> line."""
     outputs: set[tuple[str, str]] = field(default_factory=set)
@@ -211,7 +256,8 @@ class _ScriptParser:
             raise DirectiveSyntaxError("missing directive", _known_directives())
         readers: dict[str, Callable[[int, Sequence[Token]], None]] = {
             "stage_in": self._stage_in, "stage_out": self._stage_out, "dataset": self._dataset,
-            "scratch": self._scratch, "checkpoint": self._checkpoint, "help": self._help,
+            "scratch": self._scratch, "checkpoint": self._checkpoint, "volume": self._volume,
+            "workdir": self._workdir, "container": self._container, "help": self._help,
         }  # fmt: skip
         reader = readers.get(tokens[0].text)
         if reader is None:
@@ -272,14 +318,21 @@ class _ScriptParser:
         self.stage_out.append(StageOut(pattern, destination, when, number))
 
     def _scratch(self, number: int, tokens: Sequence[Token]) -> None:
-        text = " ".join(token.text for token in tokens)
+        shared = bool(tokens) and tokens[0].text == "shared"
+        text = " ".join(token.text for token in tokens[shared:])
         size = parse_size(text)
-        if not size:
+        if not size and (text or not shared):
             wrong = f"{quote_token(text)} is not a size" if text else "missing size"
             raise DirectiveSyntaxError(wrong, f"{_usage('scratch')}. SIZE is {SIZE_FORMAT}, from 1 B to 8 EiB")
+        if shared:
+            if self.shared_scratch is not None:
+                said = f"line {self.shared_scratch_line} already requests shared scratch"
+                raise DirectiveSyntaxError(said, "Remove one of them")
+            self.shared_scratch, self.shared_scratch_line = size or 0, number
+            return
         if self.scratch:
             raise DirectiveSyntaxError(f"line {self.scratch_line} already requests scratch", "Remove one of them")
-        self.scratch, self.scratch_line = size, number
+        self.scratch, self.scratch_line = size or 0, number
 
     def _checkpoint(self, number: int, tokens: Sequence[Token]) -> None:
         if not tokens:
@@ -308,25 +361,103 @@ class _ScriptParser:
         if "signal" in options and (name not in _SIGNALS or (colon and target != "B")):
             wrong = f"signal={quote_token(options['signal'])} is not a signal"
             raise DirectiveSyntaxError(wrong, f"Use one of {', '.join(_SIGNALS)}, or B: and one of them")
-        if "within" in options and "signal" not in options:
-            raise DirectiveSyntaxError("within= needs signal=", "Name the signal that tells the job to write one")
+        command = _job_command(tokens, options)
+        if "within" in options and not command and "signal" not in options:
+            raise DirectiveSyntaxError(
+                "within= needs signal= or command=", "Name the signal or the command that makes the job write one"
+            )
         if self.checkpoint is not None:
             said = f"line {self.checkpoint.line} already names the checkpoint"
             raise DirectiveSyntaxError(said, "Remove one of them. A pattern such as 'checkpoints/*' names several")
-        self.checkpoint = CheckpointLine(pattern, every_s, int(keep), target + colon + name, within_s, number)
+        self.checkpoint = CheckpointLine(pattern, every_s, int(keep), target + colon + name, within_s, number, command)
+
+    def _container(self, number: int, tokens: Sequence[Token]) -> None:
+        if not tokens:
+            raise DirectiveSyntaxError("missing image", _usage("container"))
+        if _REGISTRY.match(tokens[0].text):
+            raise DirectiveSyntaxError(
+                "images of registries are not converted here",
+                "Convert it once with 'apptainer pull IMAGE.sif docker://...', then write 'container IMAGE.sif'",
+            )
+        source = _location_pattern(tokens[0], "source")
+        name = literal_text(source.rpartition("/")[2])
+        if has_wildcards(source) or not name or _name_fault(name) or not name.isprintable():
+            raise DirectiveSyntaxError(
+                f"{quote_pattern(source)} is not the plain name of one image", "Name one file, such as images/torch.sif"
+            )
+        if len(tokens) > 1:
+            _unexpected(tokens[1], (), "container")
+        if self.container:
+            raise DirectiveSyntaxError(f"line {self.container_line} already names the container", "Remove one of them")
+        self._input(StageIn(source, name, line=number))
+        self.container, self.container_line = name, number
+
+    def _volume(self, number: int, tokens: Sequence[Token]) -> None:
+        if not tokens:
+            raise DirectiveSyntaxError("missing name", _usage("volume"))
+        name, text = tokens[0].text, " ".join(token.text for token in tokens[1:])
+        if not _VOLUME.fullmatch(name):
+            allowed = "NAME consists of 1 to 63 letters, digits, '-' and '_', and begins with a letter or a digit"
+            raise DirectiveSyntaxError(f"{quote_token(name)} is not a valid volume name", allowed)
+        size = parse_size(text) if text else 0
+        if text and not size:
+            raise DirectiveSyntaxError(
+                f"{quote_token(text)} is not a size", f"{_usage('volume')}. SIZE is {SIZE_FORMAT}"
+            )
+        if self.volume is not None:
+            raise DirectiveSyntaxError(
+                f"line {self.volume.line} already names a volume", "A job has one volume at most"
+            )
+        self.volume = VolumeLine(name, size or 0, number)
+
+    def _workdir(self, number: int, tokens: Sequence[Token]) -> None:
+        if tokens and tokens[0].text != "off":
+            _unexpected(tokens[0], ("off",), "workdir")
+        if len(tokens) > 1:
+            _unexpected(tokens[1], (), "workdir")
+        wanted = not tokens
+        if self.workdir not in (None, wanted):
+            raise DirectiveSyntaxError("another line says the contrary of the working directory", "Remove one of them")
+        if wanted and self.workdir is None:
+            other = self.names.setdefault(WORKDIR_INPUT, number)
+            if other != number:
+                named = f"line {other} already has an input {WORKDIR_INPUT}"
+                raise DirectiveSyntaxError(named, "Give that one another name with 'as NAME'")
+        self.workdir = wanted
 
     def _help(self, number: int, tokens: Sequence[Token]) -> None:
         del number, tokens
         raise DirectiveSyntaxError("job not submitted", directive_help())
 
 
-_CHECKPOINT_OPTIONS = ("every", "keep", "signal", "within")
+_CHECKPOINT_OPTIONS = ("every", "keep", "signal", "command", "within")
 _SIGNALS = ("USR1", "USR2", "HUP", "INT", "QUIT", "TERM", "CONT", "URG", "WINCH")
 MAX_CHECKPOINTS = 10
 """So many of a job are kept at most."""
 MIN_CHECKPOINT_INTERVAL_S = 10.0
 MAX_CHECKPOINT_INTERVAL_S = 7 * 86400.0
 MAX_CHECKPOINT_WRITING_S = 3600.0
+MAX_COMMAND_BYTES = 4096
+
+
+def _job_command(tokens: Sequence[Token], options: Mapping[str, str]) -> str:
+    """The shell command of ``command=``; empty: none is given. Raises DirectiveSyntaxError."""
+    command = options.get("command", "")
+    if "command" not in options:
+        return ""
+    if "signal" in options:
+        raise DirectiveSyntaxError("signal= and command= are both given", "Use one of them")
+    if not command.strip():
+        raise DirectiveSyntaxError("command= is empty", "Name a command, such as command='./save.sh'")
+    if len(command.encode("utf-8", "surrogateescape")) > MAX_COMMAND_BYTES:
+        raise DirectiveSyntaxError("command= is too long", f"Use at most {MAX_COMMAND_BYTES} bytes, or write a script")
+    (token,) = (token for token in tokens if token.text.startswith("command="))
+    if symbols := [name for name in token.variables if name in SYMBOLS]:
+        raise DirectiveSyntaxError(
+            f"%{symbols[0]} cannot be used in command=",
+            "The command runs in the job: write '$SLURM_JOB_ID' and the like in single quotes, and %% for %",
+        )
+    return command
 
 
 def _span(option: str, text: str, least: float, most: float) -> float:

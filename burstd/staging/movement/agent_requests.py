@@ -7,16 +7,16 @@ import hashlib
 import re
 import threading
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 import structlog
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from burstd.domain.plugins.stager import OBJECT_BYTES, NoSuchObject, ObjectTooLarge, Stager, is_key
 from burstd.domain.staging import ObjectRange, Tree
-from burstd.staging.controller.tasks import CollectedCheckpoint, CollectedOutput, StageFailed
+from burstd.staging.controller.tasks import CollectedCheckpoint, CollectedOutput, CommandEnd, StageFailed
 from burstd.staging.directives.lexer import literal_text
-from burstd.staging.movement.output_delivery import FILE_PREFIX, MISSING_KEY
+from burstd.staging.movement.output_delivery import FILE_PREFIX, MISSING_KEY, WORKDIR_KEY
 from burstd.transfer.content_store.index import ContentIndex
 from burstd.transfer.content_store.manifest import (
     MAX_ENTRIES,
@@ -57,33 +57,49 @@ class _TreeMessage(_AgentMessage):
     single: bool
 
 
+_MessageT = TypeVar("_MessageT", bound=_AgentMessage)
+
+
+def _validated(kind: type[_MessageT], node: str, reported: dict[str, Any]) -> _MessageT:
+    try:
+        return kind.model_validate(reported)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        where = ".".join(map(str, first["loc"]))
+        raise StageFailed(f"{node}: {_FORGED} ({printable(where)}: {first['msg']})", retryable=True) from None
+
+
 class _CollectedMessage(_AgentMessage):
     trees: list[_TreeMessage]
     files: list[_TreeMessage | None]
     missing: _TreeMessage | None
+    workdir: _TreeMessage | None = None
     sent: int = Field(ge=0, le=MAX_TREE_BYTES)
     seconds: float = Field(ge=0, le=1e9, allow_inf_nan=False)
     warnings: list[str]
 
 
 def parse_collected_output(
-    node: str, prefix: str, lines: Sequence[int], files: Sequence[str], reported: dict[str, Any]
+    node: str,
+    prefix: str,
+    lines: Sequence[int],
+    files: Sequence[str],
+    reported: dict[str, Any],
+    *,
+    workdir: bool = False,
 ) -> CollectedOutput:
-    """What a node has put into the store, as its agent claims. ``lines`` and ``files``: what it was asked for.
+    """What a node has put into the store, as its agent claims. ``lines``, ``files``, ``workdir``: what was asked for.
 
     Raises StageFailed where no agent of burstd's says so.
     """
-    try:
-        message = _CollectedMessage.model_validate(reported)
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        where = ".".join(map(str, first["loc"]))
-        raise StageFailed(f"{node}: {_FORGED} ({printable(where)}: {first['msg']})", retryable=True) from None
-    if len(message.trees) != len(lines) or len(message.files) != len(files):
+    message = _validated(_CollectedMessage, node, reported)
+    unasked = message.workdir is not None and (not workdir or message.workdir.single)
+    if len(message.trees) != len(lines) or len(message.files) != len(files) or unasked:
         raise StageFailed(f"{node}: {_FORGED} (it was not asked for that)", retryable=True)
     named = {str(number): tree for number, tree in zip(lines, message.trees, strict=True)}
     named |= {f"{FILE_PREFIX}{path}": tree for path, tree in zip(files, message.files, strict=True) if tree is not None}
     named |= {MISSING_KEY: message.missing} if message.missing is not None else {}
+    named |= {WORKDIR_KEY: message.workdir} if message.workdir is not None else {}
     if sum(tree.size for tree in named.values()) > MAX_TREE_BYTES:
         raise StageFailed(f"{node}: {_FORGED} (more bytes than any node has)", retryable=True)
     trees = {
@@ -113,12 +129,7 @@ def parse_collected_checkpoint(
 
     Raises StageFailed where no agent of burstd's says so.
     """
-    try:
-        message = _CheckpointMessage.model_validate(reported)
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        where = ".".join(map(str, first["loc"]))
-        raise StageFailed(f"{node}: {_FORGED} ({printable(where)}: {first['msg']})", retryable=True) from None
+    message = _validated(_CheckpointMessage, node, reported)
     tree, t = None, message.tree
     if message.path and not _names(pattern, message.path):
         raise StageFailed(f"{node}: {_FORGED} (it was not asked for that)", retryable=True)
@@ -129,6 +140,26 @@ def parse_collected_checkpoint(
         tree = Tree(prefix, t.digest, pieces, t.entries, t.size, t.single)
     changing = printable(message.changing[:_MAX_WARNING_CHARS])
     return CollectedCheckpoint(message.path, message.fingerprint, tree, changing, message.sent, message.seconds)
+
+
+class _CommandMessage(_AgentMessage):
+    exit_code: int | None = Field(ge=0, le=255)
+    seconds: float = Field(ge=0, le=1e9, allow_inf_nan=False)
+
+
+def parse_command_end(node: str, reported: dict[str, Any]) -> CommandEnd:
+    """How a command in a job ended, as the agent of its node claims. Raises StageFailed."""
+    message = _validated(_CommandMessage, node, reported)
+    return CommandEnd(message.exit_code, message.seconds)
+
+
+class _SharedPortMessage(_AgentMessage):
+    port: int = Field(ge=0, le=65535)
+
+
+def parse_shared_port(node: str, reported: dict[str, Any]) -> int:
+    """The port at which a node serves its job's shared scratch, as its agent claims. Raises StageFailed."""
+    return _validated(_SharedPortMessage, node, reported).port
 
 
 def _names(pattern: str, path: str) -> bool:
@@ -145,7 +176,7 @@ def _names(pattern: str, path: str) -> bool:
 def answer_agent_request(
     stager: Stager, node: str, allowed_methods: Sequence[str], prefix: str, request: dict[str, Any]
 ) -> dict[str, Any]:
-    """The answer to an agent's question. ``may``: methods, of objects whose keys begin with ``prefix/``.
+    """The answer to an agent's question. ``allowed_methods``: of objects whose keys begin with ``prefix/``.
 
     Raises StageFailed where it asks for more: somebody else speaks on that node.
     """

@@ -21,6 +21,7 @@ from burstd.staging.controller.tasks import (
     CheckpointFailed,
     CheckpointRequest,
     CollectedCheckpoint,
+    CommandEnd,
     StageFailed,
     StagingTask,
     Transfers,
@@ -36,9 +37,11 @@ RETRY_S = 5.0
 MAX_RETRY_S = 300.0
 REQUEUE_RESERVE_S = 10.0
 """Before its machine ends, a job is requeued and what it wrote is brought off the machine."""
+COMMAND_SHARE = 0.8
+"""Of the time that is left before the requeue; the rest is for the checkpoint that is taken then."""
 MIN_LAST_S = 3.0
 """A last checkpoint for which there is less time is not begun."""
-_NODES_LANE = "stage:nodes"
+_NODES_LANE, _SLURM_LANE = "stage:nodes", "stage:slurm"
 
 
 class CheckpointDispatcher:
@@ -112,6 +115,14 @@ class CheckpointDispatcher:
             removed = partial(self._others_removed, run, line)
             self._dispatcher.start_task(row, run, "checkpoint", self._remove_others, removed, lane=_NODES_LANE)
             return row
+        if progress.last_until and line.command and not progress.command_ended:
+            command = partial(
+                self._run_command, claim=claims[row.nodes[0]],
+                limit_s=min(line.within_s, COMMAND_SHARE * max(progress.last_until - now, 0.0)),
+            )  # fmt: skip
+            ended = partial(self._command_ended, run)
+            self._dispatcher.start_task(row, run, "command", command, ended, lane=_NODES_LANE)
+            return row
         parts = progress.parts = {}
         known = self._known(row, run)
         room = self._room(row, line, others)
@@ -127,6 +138,25 @@ class CheckpointDispatcher:
             done = partial(self._part_came, run, line, parts, part, room)
             self._dispatcher.start_task(row, run, f"checkpoint {node}", work, done, lane=_NODES_LANE)
         return row
+
+    def _run_command(self, task: StagingTask, claim: Claim, limit_s: float) -> CommandEnd | CheckpointFailed:
+        """In a worker thread. What is there is taken all the same."""
+        try:
+            return self._transfers.run_checkpoint_command(task, claim, limit_s)
+        except StageFailed as error:
+            return CheckpointFailed(str(error))
+
+    def _command_ended(self, run: StagingRun, row: Staging, result: CommandEnd | CheckpointFailed) -> Staging:
+        run.cycle.checkpoint.command_ended = True
+        match result:
+            case CheckpointFailed(reason):
+                text = f"the checkpoint command was not run: {reason}"
+            case CommandEnd(None, seconds):
+                text = f"the checkpoint command was killed after {seconds:.0f} s, when its time was over"
+            case CommandEnd(exit_code, seconds):
+                text = f"the checkpoint command ended with exit code {exit_code} after {seconds:.0f} s"
+        log.info("a checkpoint command has ended", job=row.job_id, result=text)
+        return self._store.set_staging_reason(row.job_id, text)
 
     def _known(self, row: Staging, run: StagingRun) -> Mapping[str, str]:
         """Fingerprints of the newest one, where it is of this run on these nodes."""
@@ -246,30 +276,49 @@ class CheckpointDispatcher:
     # Back to the nodes.
 
     def put_back(self, row: Staging, run: StagingRun, machines: Mapping[str, Claim]) -> tuple[Staging, bool]:
-        """The newest one onto the nodes that the job has been given; and whether that is done."""
+        """The newest one onto the nodes that the job has been given; and whether that is done.
+
+        Where it cannot be, Slurm starts the job once more: it has the job's variables already, which name that one.
+        """
+        if row.checkpoint_error:
+            if run.active:
+                requeued = partial(self._requeued, run)
+                self._dispatcher.start_task(
+                    row, run, "requeue", self._transfers.requeue_job, requeued, lane=_SLURM_LANE
+                )
+            return row, False
         if row.directives.checkpoint is None or not row.checkpoints:
             return row, True
-        checkpoint, progress = row.checkpoints[-1], run.cycle.checkpoint
+        checkpoint = row.checkpoints[-1]
         if any(int(part) >= len(row.nodes) for part in checkpoint.trees) or (
             len(checkpoint.trees) > 1 and checkpoint.nodes != len(row.nodes)
         ):
             reason = f"the checkpoint of {checkpoint.nodes} nodes is not put back: the job has {len(row.nodes)} now"
-            return self._drop(row, run, checkpoint, reason), False
+            return self._drop(checkpoint, row, reason), False
+        if len(checkpoint.trees) > 1 and not all(node in machines for node in row.nodes):
+            reason = f"the checkpoint of {checkpoint.nodes} nodes is not put back on premises"
+            return self._drop(checkpoint, row, reason), False
         for part in checkpoint.trees:
             node = row.nodes[int(part)]
             claim = machines.get(node)
-            if claim is None or _marker(claim) in run.cycle.fetched_on:
+            if claim is None or _marker(claim) in run.cycle.brought:
                 continue
-            work = partial(self._restore_part, claim=claim, checkpoint=checkpoint, part=part, replace=progress.replaced)
+            work = partial(self._restore_part, claim=claim, checkpoint=checkpoint, part=part)
             done = partial(self._part_restored, run, claim, checkpoint)
             self._dispatcher.start_task(row, run, f"checkpoint {node}", work, done, lane=_NODES_LANE)
         return row, not run.tasks
 
+    def _requeued(self, run: StagingRun, row: Staging, is_requeued: bool) -> Staging:
+        run.cycle.checkpoint.requeue_refused = not is_requeued
+        run.cycle.paused_until = self._clock.now() + RETRY_S
+        run.request_query()
+        return row
+
     def _restore_part(
-        self, task: StagingTask, claim: Claim, checkpoint: Checkpoint, part: str, *, replace: bool
+        self, task: StagingTask, claim: Claim, checkpoint: Checkpoint, part: str
     ) -> CheckpointFailed | None:
         try:
-            self._transfers.restore_checkpoint(task, claim, checkpoint, part, replace=replace)
+            self._transfers.restore_checkpoint(task, claim, checkpoint, part)
         except StageFailed as error:
             if not error.resend:
                 raise
@@ -285,24 +334,19 @@ class CheckpointDispatcher:
         result: CheckpointFailed | None,
     ) -> Staging:
         if result is None:
-            run.cycle.fetched_on.add(_marker(claim))
+            run.cycle.brought.add(_marker(claim))
             return row
-        return self._drop(row, run, checkpoint, result.reason)
+        return self._drop(checkpoint, row, result.reason)
 
-    def _drop(self, row: Staging, run: StagingRun, checkpoint: Checkpoint, reason: str) -> Staging:
-        """It cannot be put back: the next older one is."""
+    def _drop(self, checkpoint: Checkpoint, row: Staging, reason: str) -> Staging:
+        """It cannot be put back: the next older one is when Slurm starts the job again, with other variables."""
         if checkpoint not in row.checkpoints:
             return row
-        run.cycle.fetched_on = {mark for mark in run.cycle.fetched_on if not mark.startswith(_MARK)}
-        run.cycle.checkpoint.replaced = True
         rest = tuple(one for one in row.checkpoints if one != checkpoint)
         text = f"checkpoint {checkpoint.path} is given up: {reason}"
         log.warning("a checkpoint cannot be put back", job=row.job_id, error=reason)
         return self._store.update_staging(row.job_id, text, checkpoints=rest, checkpoint_error=text)
 
 
-_MARK = "checkpoint "
-
-
 def _marker(claim: Claim) -> str:
-    return f"{_MARK}{claim.id}"
+    return f"checkpoint {claim.id}"

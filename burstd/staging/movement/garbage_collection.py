@@ -11,7 +11,7 @@ from itertools import islice
 import structlog
 
 from burstd.domain.plugins.stager import Stager, StoredObject
-from burstd.domain.staging import INPUT_NEEDED, StageState, Staging
+from burstd.domain.staging import INPUT_NEEDED, WORKDIR_INPUT, StageState, Staging
 from burstd.planner.staging.transfer_schedule import CachedTree, evictable
 from burstd.transfer.content_store.index import ContentIndex, IndexedObject, IndexedTree
 from burstd.transfer.content_store.manifest import object_key
@@ -71,8 +71,16 @@ class SweepResult:
 
 
 def recorded_digests(live: Iterable[Staging]) -> frozenset[str]:
-    """Digests of the trees that these jobs read, as recorded."""
-    trees = (tree for row in live if row.state in INPUT_NEEDED for tree in row.trees.values())
+    """Digests of the trees that these jobs read, as recorded.
+
+    What a job has changed in its working directory is compared with what was sent, until it is home.
+    """
+    trees = (
+        tree
+        for row in live
+        for name, tree in row.trees.items()
+        if row.state in INPUT_NEEDED or (name == WORKDIR_INPUT and row.state is not StageState.DELIVERED)
+    )
     return frozenset(tree.digest for tree in trees if not tree.node_path)
 
 

@@ -14,7 +14,9 @@ from errno import ENOENT
 from pathlib import Path
 
 from burstd.domain.errors import BurstdError
+from burstd.domain.staging import Staging
 from burstd.node.ssh.key_pair import write_new_file
+from burstd.staging.volumes.node_mounts import job_volumes_path
 from burstd.transfer.privsep.client import UserWorker, UserWorkerError
 
 _SUFFIX_CHARS = 16
@@ -28,7 +30,7 @@ class FolderKeyUnusable(BurstdError):
 
 @dataclass(frozen=True, slots=True)
 class JobFolders:
-    """``above`` is staging's job_dir; ``key`` is secret and has to stay the same while jobs run."""
+    """``parent`` is staging's job_dir; ``key`` is secret and has to stay the same while jobs run."""
 
     parent: str
     key: bytes = field(repr=False)
@@ -59,16 +61,25 @@ class JobFolders:
         is_owners = legacy_facts is not None and legacy_facts.kind == "d" and legacy_facts.uid == uid
         return legacy_path if is_owners and current_facts is None else path
 
-    def job_environment(self, job_id: str, checkpoint: str | None = None) -> dict[str, str]:
-        """What a job finds in its environment, the same everywhere.
-
-        ``checkpoint``: path in $BURST_OUT of the checkpoint that is put back, empty: none is; None: it names none.
-        """
+    def job_environment(self, job_id: str, row: Staging | None = None) -> dict[str, str]:
+        """What a job finds in its environment, the same everywhere; ``row``: its data, where it is on record."""
         home = self.folder_path(job_id)
         found = {"BURST_IN": f"{home}/in", "BURST_OUT": f"{home}/out", "BURST_SCRATCH": f"{home}/scratch"}
-        if checkpoint is not None:
-            found["BURST_CHECKPOINT"] = f"{home}/out/{checkpoint}" if checkpoint else ""
+        if row is not None and row.directives.checkpoint is not None:
+            found["BURST_CHECKPOINT"] = f"{home}/out/{row.checkpoints[-1].path}" if row.checkpoints else ""
+        if row is not None and row.directives.shared_scratch_bytes is not None:
+            found["BURST_SHARED"] = shared_scratch_path(home)
+        if row is not None and row.directives.volume is not None:
+            found["BURST_VOLUMES"] = job_volumes_path(job_id)
         return found
+
+
+def shared_scratch_path(folder: str) -> str:
+    """The directory that all nodes of a job share, beside its folder: there only root can put something in its place.
+
+    As burstd.transfer.agent.shared_scratch has it.
+    """
+    return f"{folder}.shared"
 
 
 def folder_key(path: Path) -> bytes:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from decimal import Decimal
 from functools import partial
 from typing import Any
@@ -18,12 +18,14 @@ from burstd.domain.staging import StageState as S
 from burstd.domain.staging import Staging, Tree
 from burstd.planner.staging.transfer_schedule import TransferRates, ready_at, with_measurement
 from burstd.runtime.workers import Workers
+from burstd.slurm.commands.job_facts import JobFacts
 from burstd.staging.controller.decision import REQUEUED
 from burstd.staging.controller.isolation import StagingQuarantine
 from burstd.staging.controller.job_runs import FinishedTask, StagingCycle, StagingRun
 from burstd.staging.controller.recovery import missing_output_reason
 from burstd.staging.controller.tasks import (
     CollectedOutput,
+    DeliveredOutput,
     InputSize,
     JobSummary,
     Meter,
@@ -33,6 +35,7 @@ from burstd.staging.controller.tasks import (
     UploadedInput,
 )
 from burstd.transfer.content_store.upload_pool import TransferCancelled
+from burstd.transfer.privsep.errors import printable
 
 log = structlog.get_logger(__name__)
 
@@ -41,11 +44,12 @@ MAX_BACKOFF_S = 300.0
 MAX_RETRY_AFTER_S = 3600.0
 MEASUREMENTS_PER_USER = 2
 """So that a file system of one user that does not answer keeps nobody else's input waiting."""
+_SHOWN_FILES, _SHOWN_CHARS = 5, 200
 _LOCAL_LANE = "stage:look"
 """The queue of work on this machine's file systems."""
 
-PutBack = Callable[[Staging, StagingRun, Mapping[str, Claim]], tuple[Staging, bool]]
-"""Brings a job's checkpoint to its nodes; the record, and whether that is done."""
+AfterInput = Callable[[Staging, StagingRun, Mapping[str, Claim]], tuple[Staging, bool]]
+"""What a job's nodes get once they have its input; the record, and whether that is done."""
 
 
 class TransferDispatcher:
@@ -67,7 +71,7 @@ class TransferDispatcher:
         self._store = store
         self._workers = workers
         self._clock = clock
-        self._transfers = transfers
+        self.transfers = transfers
         self._retries = retries
         self._measuring: Counter[int] = Counter()
         self.out_of_space: dict[str, Staging] = {}
@@ -97,7 +101,7 @@ class TransferDispatcher:
             run.cycle.input_bytes, run.cycle.sources = found.size, found.sources
             return row
 
-        self.start_task(row, run, "in", self._transfers.measure_sources, done, lane=_LOCAL_LANE)
+        self.start_task(row, run, "in", self.transfers.measure_sources, done, lane=_LOCAL_LANE)
 
     def upload_input(self, row: Staging, run: StagingRun) -> Staging:
         """To the store."""
@@ -116,12 +120,14 @@ class TransferDispatcher:
             return after
 
         self.start_task(
-            row, run, "in", self._transfers.upload_input, done, lane="stage:in", total=run.cycle.input_bytes or 0
+            row, run, "in", self.transfers.upload_input, done, lane="stage:in", total=run.cycle.input_bytes or 0
         )
         return row
 
-    def fetch_input(self, row: Staging, run: StagingRun, machines: Mapping[str, Claim], put_back: PutBack) -> Staging:
-        """To its nodes, and then its checkpoint with ``put_back``."""
+    def fetch_input(
+        self, row: Staging, run: StagingRun, machines: Mapping[str, Claim], after_input: Sequence[AfterInput]
+    ) -> Staging:
+        """To its nodes, and then what ``after_input`` brings, one after the other."""
         cloud = sorted(self.cloud_nodes_of(row, run))
         missing = [node for node in cloud if node not in machines]
         if missing:
@@ -136,15 +142,18 @@ class TransferDispatcher:
         for node in cloud:
             claim = machines[node]
             if claim.id not in run.cycle.fetched_on:
-                work = partial(self._transfers.fetch_input, claim=claim)
+                work = partial(
+                    self.transfers.fetch_input, claim=claim, files=_own_output_files(run.facts_of_record(row))
+                )
                 self.start_task(row, run, f"place {node}", work, partial(done, claim.id), lane="stage:nodes")
         if len(cloud) < len(row.nodes) and "link" not in run.cycle.fetched_on:
-            self.start_task(row, run, "link", self._transfers.link_on_premises, partial(done, "link"), lane=_LOCAL_LANE)
+            self.start_task(row, run, "link", self.transfers.link_on_premises, partial(done, "link"), lane=_LOCAL_LANE)
         if run.tasks:
             return row
-        row, put_back_done = put_back(row, run, machines)
-        if not put_back_done:
-            return row
+        for bring in after_input:
+            row, is_done = bring(row, run, machines)
+            if not is_done:
+                return row
         return self._store.transition_staging(
             row.job_id, S.FETCHING, S.FETCHED, "its data is on its nodes", attempts=0, error=""
         )
@@ -173,7 +182,7 @@ class TransferDispatcher:
             return self._store.update_staging(row.job_id, missing_reason, error=missing_reason)
         files: tuple[str, ...] = ()
         if facts is not None:
-            files = tuple(dict.fromkeys(f for f in (facts.std_out, facts.std_err) if f))
+            files = _own_output_files(facts)
         elif remaining:
             run.cycle.warnings = ("Slurm had forgotten the job, so its own output files were not looked for",)
 
@@ -191,7 +200,7 @@ class TransferDispatcher:
             return after
 
         for node, claim in remaining.items():
-            work = partial(self._transfers.collect_output, claim=claim, files=files)
+            work = partial(self.transfers.collect_output, claim=claim, files=files)
             self.start_task(row, run, f"collect {node}", work, partial(done, node), lane="stage:nodes")
         if remaining:
             return row
@@ -207,19 +216,14 @@ class TransferDispatcher:
             on_premises=not self.cloud_nodes_of(row, run).issuperset(row.nodes), warnings=run.cycle.warnings,
         )  # fmt: skip
 
-        def done(row: Staging, size: int) -> Staging:
+        def done(row: Staging, delivered: DeliveredOutput) -> Staging:
             return self._store.transition_staging(
-                row.job_id,
-                S.DELIVERING,
-                S.DELIVERED,
-                f"{size} bytes of output are home",
-                bytes_out=size,
-                attempts=0,
+                row.job_id, S.DELIVERING, S.DELIVERED, _delivered_text(delivered), bytes_out=delivered.size, attempts=0,
                 error="",
-            )
+            )  # fmt: skip
 
         self.start_task(
-            row, run, "home", lambda task: self._transfers.deliver_output(task, summary), done, lane="stage:home"
+            row, run, "home", lambda task: self.transfers.deliver_output(task, summary), done, lane="stage:home"
         )
 
     def _lost_nodes(self, row: Staging, run: StagingRun) -> tuple[str, ...]:
@@ -251,7 +255,7 @@ class TransferDispatcher:
             return self._store.transition_staging(row.job_id, row.state, S.CLEARED, reason, checkpoints=keep)
 
         def clear(task: StagingTask) -> None:
-            self._transfers.remove_job_data(task, machines_left, checkpoints=not keep)
+            self.transfers.remove_job_data(task, machines_left, checkpoints=not keep)
 
         run.clearing_claims = frozenset(claim.id for claim in machines_left)
         self.start_task(row, run, "clear", clear, done, lane="stage:clear")
@@ -324,7 +328,7 @@ class TransferDispatcher:
         pause = max(min(retry_after_s, MAX_RETRY_AFTER_S), backoff_s(attempts, RETRY_S, MAX_BACKOFF_S))
         reason = f"tried again in {pause:.0f} s: {text}"
         if row.state is S.FETCHING and any(getattr(error, "resend", False) for error in errors):
-            run.cycle.fetched_on.clear()
+            run.cycle.fetch_anew()
             after = self._store.transition_staging(
                 row.job_id, S.FETCHING, S.WAITING, f"its input is sent again: {text}", attempts=attempts, error=text,
                 trees={},
@@ -363,6 +367,20 @@ def reachable_machines(claims: Collection[Claim]) -> dict[str, Claim]:
         if claim.state in _REACHABLE_STATES
         or (claim.state is ClaimState.VALIDATING and claim.in_service_from is not None)
     }
+
+
+def _own_output_files(facts: JobFacts | None) -> tuple[str, ...]:
+    """Where Slurm writes what the job says."""
+    return tuple(dict.fromkeys(f for f in (facts.std_out, facts.std_err) if f)) if facts is not None else ()
+
+
+def _delivered_text(delivered: DeliveredOutput) -> str:
+    text = f"{delivered.size} bytes of output are home"
+    if not delivered.beside:
+        return text
+    more = f" and {len(delivered.beside) - _SHOWN_FILES} more" if len(delivered.beside) > _SHOWN_FILES else ""
+    names = ", ".join(printable(path[:_SHOWN_CHARS]) for path in delivered.beside[:_SHOWN_FILES])
+    return f"{text}; beside files that had changed there: {names}{more}"
 
 
 def _collected_nodes(row: Staging) -> set[str]:

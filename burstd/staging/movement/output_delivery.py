@@ -15,8 +15,8 @@ from itertools import islice
 from typing import IO, Any
 
 from burstd.domain.plugins.stager import Stager
-from burstd.domain.staging import OutputCondition, StageOut, Staging, Tree
-from burstd.staging.controller.tasks import JobSummary, StageFailed, StagingTask
+from burstd.domain.staging import WORKDIR_INPUT, OutputCondition, StageOut, Staging, Tree
+from burstd.staging.controller.tasks import DeliveredOutput, JobSummary, StageFailed, StagingTask
 from burstd.staging.directives.lexer import literal_text, substitute_variables
 from burstd.staging.movement import output_journal
 from burstd.staging.movement.job_folders import JobFolders
@@ -28,6 +28,7 @@ from burstd.transfer.privsep.object_workers import object_scheme
 from burstd.transfer.privsep.relayed_copy import relay_copy
 from burstd.transfer.trees.rate_limit import BandwidthLimits
 from burstd.transfer.trees.restore import (
+    OverSent,
     RestoredFile,
     ReuseObjects,
     TreeRestorer,
@@ -40,6 +41,8 @@ FILE_PREFIX = "file:"
 """Begins the word, in place of a stage_out's number, for a file of standard output or error: its path follows."""
 MISSING_KEY = "missing"
 """... and for what could not be read: links whose names are the paths and whose targets the reasons."""
+WORKDIR_KEY = WORKDIR_INPUT
+"""... and for what is new or changed in the working directory."""
 _LEGACY_FILES_KEY = "files"
 """... and for all of these in one tree, in older records: it may name any path."""
 _MAX_REPORTED = 100
@@ -82,6 +85,8 @@ class _Delivery:
     """Where a manifest goes, in order."""
     warnings: list[str] = field(default_factory=list)
     missing_files: list[str] = field(default_factory=list)
+    beside: list[str] = field(default_factory=list)
+    """Paths of files that went beside those of the working directory, which had changed."""
     folder: str = ""
     """The job's on this machine, where it ran on premises."""
     local_outputs: list[_LocalOutput] = field(default_factory=list)
@@ -108,8 +113,8 @@ class OutputDelivery:
         self._limits = limits
         self._folders = folders
 
-    def deliver(self, task: StagingTask, user_workers: UserWorkers, summary: JobSummary) -> int:
-        """Delivers one job; returns bytes. Raises UserWorkerError, StagerError, ManifestDamaged, TransferCancelled."""
+    def deliver(self, task: StagingTask, user_workers: UserWorkers, summary: JobSummary) -> DeliveredOutput:
+        """Delivers one job. Raises UserWorkerError, StagerError, ManifestDamaged, TransferCancelled."""
         job = task.job
         task.meter.expect_total(sum(tree.size for tree in job.outputs.values()))
         # Millions of files have a long list: it waits on the disk.
@@ -134,6 +139,7 @@ class OutputDelivery:
             for number, wanted in enumerate(job.directives.stage_out):
                 if output_applies(wanted, job):
                     self._deliver_line(delivery, number, wanted)
+            self._deliver_workdir(delivery)
             for path, node in _standard_output_files(job).items():
                 self._restore_tree(
                     delivery, job.outputs[f"{node}/{FILE_PREFIX}{path}"], node, *posixpath.split(path), {}
@@ -157,8 +163,12 @@ class OutputDelivery:
                         f"{node}: standard output and error are not brought home, because an older "
                         f"burstd collected them: {legacy_files.entries} files, {legacy_files.size} bytes"
                     )
+            if job.directives.workdir and (
+                delivery.beside or delivery.warnings or delivery.missing_files or summary.lost_nodes
+            ):
+                delivery.manifest_roots[posixpath.normpath(job.work_dir)] = None
             self._write_manifests(delivery, summary)
-            return delivery.size
+            return DeliveredOutput(delivery.size, tuple(delivery.beside))
 
     def _deliver_line(self, delivery: _Delivery, number: int, wanted: StageOut) -> None:
         destination = resolve_location(
@@ -194,8 +204,39 @@ class OutputDelivery:
         if not trees_by_node and not moved:
             delivery.warnings.append(f"nothing matched stage_out {wanted.pattern}")
 
+    def _deliver_workdir(self, delivery: _Delivery) -> None:
+        """What is new or changed in the working directory, from each node; what has changed here meanwhile stays."""
+        job = delivery.task.job
+        before = job.trees.get(WORKDIR_INPUT)
+        trees_by_node = [(n, t) for n in job.nodes if (t := job.outputs.get(f"{n}/{WORKDIR_KEY}"))]
+        if before is None or not trees_by_node:
+            return
+        root = posixpath.normpath(job.work_dir)
+
+        def note_conflict(path: str, beside: str) -> None:
+            delivery.beside.append(beside)
+            if len(delivery.beside) <= _MAX_REPORTED:
+                delivery.warnings.append(
+                    f"{printable(path)} has changed here since the job began, or is new: "
+                    f"the job's is {printable(beside)}"
+                )
+
+        sent = {entry.path: entry for entry in stored_entries(self._stager.get, before, self._stager.name)}
+        over = OverSent(sent, f".burst-{job.job_id}", note_conflict)
+        claimed_paths: dict[int, str] = {}
+        for node, tree in trees_by_node:
+            if tree.entries > 1:  # More than the directory itself.
+                self._restore_tree(delivery, tree, node, root, "", claimed_paths, over)
+
     def _restore_tree(
-        self, delivery: _Delivery, tree: Tree, node: str, root: str, name: str, claimed_paths: dict[int, str]
+        self,
+        delivery: _Delivery,
+        tree: Tree,
+        node: str,
+        root: str,
+        name: str,
+        claimed_paths: dict[int, str],
+        over: OverSent | None = None,
     ) -> None:
         """``taken``: which node brought a path (its hash); another's file of that path gets its node's name too."""
 
@@ -220,6 +261,7 @@ class OutputDelivery:
             on_file=delivery.file_recorder(root, node),
             on_bytes=delivery.task.meter.add_moved,
             on_left_out=record_left_out,
+            over=over,
             cancelled=delivery.task.cancelled,
         )
         delivery.warnings += links

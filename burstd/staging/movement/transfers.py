@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import posixpath
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from errno import ENOENT, ENOTDIR, EPERM
 from itertools import chain, islice
 from typing import Any
@@ -22,9 +24,10 @@ from burstd.domain.plugins.stager import (
     StoreBusy,
     StoreSpaceGone,
 )
-from burstd.domain.staging import Access, Checkpoint, StageIn, Staging, Tree
+from burstd.domain.staging import WORKDIR_INPUT, Access, Checkpoint, StageIn, Staging, Tree, WorkdirRules
 from burstd.domain.units import size_text
 from burstd.node.agent import AgentError, AgentStopped, NodeAgent
+from burstd.node.ssh.key_pair import new_key_pair
 from burstd.planner.staging.transfer_schedule import MAX_INPUT_BYTES
 from burstd.slurm.commands.job_facts import JobFacts, read_job_facts
 from burstd.slurm.commands.run import SlurmCommands
@@ -32,8 +35,11 @@ from burstd.staging.controller.tasks import (
     CheckpointRequest,
     CollectedCheckpoint,
     CollectedOutput,
+    CommandEnd,
+    DeliveredOutput,
     InputSize,
     JobSummary,
+    SharedScratchServer,
     StageFailed,
     StagingTask,
     UploadedInput,
@@ -44,19 +50,29 @@ from burstd.staging.movement.agent_requests import (
     is_damaged,
     parse_collected_checkpoint,
     parse_collected_output,
+    parse_command_end,
+    parse_shared_port,
     repair_objects,
     tree_keys,
 )
 from burstd.staging.movement.garbage_collection import CHECKPOINT_PREFIX
-from burstd.staging.movement.job_folders import JobFolders
+from burstd.staging.movement.job_folders import JobFolders, shared_scratch_path
 from burstd.staging.movement.output_delivery import OutputDelivery, output_applies
 from burstd.staging.movement.user_workers import OpenObjectWorker, UserWorkers
+from burstd.staging.submission.container import PROGRAM_PATH
 from burstd.staging.submission.locations import DatasetSource, directive_variables, in_place_path, input_location
+from burstd.staging.submission.workdir import (
+    check_workdir,
+    paths_inside,
+    read_ignore_rules,
+    workdir_size_fault,
+)
 from burstd.transfer.content_store.manifest import ManifestDamaged
 from burstd.transfer.content_store.upload_pool import TransferCancelled, UploadProgress
-from burstd.transfer.privsep.client import Account, UserWorker, UserWorkerError, account, printable
+from burstd.transfer.privsep.client import Account, SourceSize, UserWorker, UserWorkerError, account, printable
 from burstd.transfer.privsep.object_workers import object_scheme
 from burstd.transfer.privsep.relayed_copy import relay_copy
+from burstd.transfer.trees.ignore import IgnoreRow
 from burstd.transfer.trees.restore import TreeRestorer
 from burstd.transfer.trees.upload import StagedFor, TreeUploader
 from burstd.transfer.trees.walk import fixed_part, is_pattern
@@ -93,9 +109,13 @@ class HeadTransfers:
         folders: JobFolders,
         cache_dir: str,
         datasets: DatasetSource,
+        container_program: Callable[[], str] = lambda: "apptainer",
         is_live: IsLivePath = lambda _claim, _path, _user: False,
+        workdir_rules: Callable[[], WorkdirRules] = WorkdirRules,
     ) -> None:
+        self._container_program = container_program
         self._is_live = is_live
+        self._workdir_rules = workdir_rules
         self._commands = commands
         self._stager = stager
         self._uploader = uploader
@@ -120,6 +140,17 @@ class HeadTransfers:
         """Releases the hold that Slurm puts on a job whose input was refused."""
         self._commands("scontrol", "release", job_id)
 
+    def requeue_job(self, task: StagingTask) -> bool:
+        """Has Slurm start the job again, with its variables asked for anew; False: it does not."""
+        try:
+            self._commands("scontrol", "requeue", task.job.job_id)
+        except SchedulerUnavailable as error:
+            raise StageFailed(str(error), retryable=True) from None
+        except SchedulerRefused as error:
+            log.warning("a job is not requeued", job=task.job.job_id, error=str(error))
+            return False
+        return True
+
     def measure_sources(self, task: StagingTask) -> InputSize:
         """Measures the job's sources."""
         size = entries = 0
@@ -136,39 +167,68 @@ class HeadTransfers:
                 )
                 size, entries, whole = size + found.size, entries + found.entries, whole and found.complete
                 _check_size(size)
+            if task.job.directives.workdir:
+                path, rules = task.job.work_dir, self._workdir_rules()
+                ignore = self._workdir_ignore(task.job, user_workers)
+                found = user_workers.files.measure_source(
+                    path, seconds=MEASURE_TIMEOUT_S, entries=rules.max_files + 1, ignore=ignore
+                )
+                if fault := workdir_size_fault(path, found, rules):
+                    raise StageFailed(fault, retryable=False)
+                sources.append(path)
+                size, entries, whole = size + found.size, entries + found.entries, whole and found.complete
         return InputSize(size, entries, whole, tuple(sources))
+
+    def _workdir_ignore(self, job: Staging, user_workers: UserWorkers) -> list[IgnoreRow]:
+        """What of the job's working directory is not staged. Raises UserWorkerError where it cannot be."""
+        check_workdir(user_workers.files, job.work_dir, user_workers.who)
+        return read_ignore_rules(user_workers.files, job.work_dir, self._workdir_rules())
 
     def upload_input(self, task: StagingTask) -> UploadedInput:
         """Sends the sources to the store, with the owner's rights."""
         began = time.monotonic()
         trees: dict[str, Tree] = {}
         size = sent = hits = 0
+
+        def send(name: str, worker: UserWorker, origin: str, ignore: Sequence[IgnoreRow] = ()) -> None:
+            nonlocal size, sent, hits
+            progress = UploadProgress()
+            before = (size, sent, hits)
+            task.meter.follow_source(
+                lambda: (
+                    before[0] + progress.bytes_done,
+                    before[1] + progress.bytes_sent,
+                    before[2] + progress.bytes_hits,
+                )
+            )
+            trees[name] = tree = self._uploader.upload(
+                worker,
+                origin,
+                owner=StagedFor(task.job.uid, task.job.account),
+                progress=progress,
+                cancelled=task.cancelled,
+                ignore=ignore,
+            )
+            size, sent, hits = size + tree.size, sent + progress.bytes_sent, hits + progress.bytes_hits
+            _check_size(size)
+
         with self._owner_workers(task) as user_workers:
             for stage_in in task.job.directives.stage_in:
                 origin = self._source(stage_in, task.job, user_workers.who)
                 if path_on_nodes := in_place_path(self._stager, stage_in, origin):
                     trees[stage_in.name] = Tree("", "", (), 0, 0, node_path=path_on_nodes)
-                    continue
-                progress = UploadProgress()
-                before = (size, sent, hits)
-
-                def so_far(p: UploadProgress = progress, b: tuple[int, int, int] = before) -> tuple[int, int, int]:
-                    return b[0] + p.bytes_done, b[1] + p.bytes_sent, b[2] + p.bytes_hits
-
-                task.meter.follow_source(so_far)
-                trees[stage_in.name] = tree = self._uploader.upload(
-                    user_workers.worker_for_location(origin),
-                    origin,
-                    owner=StagedFor(user_workers.who.uid, task.job.account),
-                    progress=progress,
-                    cancelled=task.cancelled,
-                )
-                size, sent, hits = size + tree.size, sent + progress.bytes_sent, hits + progress.bytes_hits
-                _check_size(size)
+                else:
+                    send(stage_in.name, user_workers.worker_for_location(origin), origin)
+            if task.job.directives.workdir:
+                path, rules = task.job.work_dir, self._workdir_rules()
+                send(WORKDIR_INPUT, user_workers.files, path, self._workdir_ignore(task.job, user_workers))
+                tree = trees[WORKDIR_INPUT]
+                if fault := workdir_size_fault(path, SourceSize(tree.size, tree.entries, True, False, ()), rules):
+                    raise StageFailed(fault, retryable=False)
         return UploadedInput(trees, size, sent, time.monotonic() - began)
 
-    def fetch_input(self, task: StagingTask, claim: Claim) -> None:
-        """Copies the input from the store to the disk of one node."""
+    def fetch_input(self, task: StagingTask, claim: Claim, files: Sequence[str]) -> None:
+        """Copies the input from the store to the disk of one node; ``files``: the job's own output files."""
         job = task.job
         task.meter.expect_total(sum(tree.size for tree in job.trees.values()))
         trees = [
@@ -183,8 +243,52 @@ class HeadTransfers:
         cache = {"dir": self._cache_dir, "keep_free": CACHE_KEEP_FREE_BYTES}
         with self._translated_errors(task):
             who = _job_owner(job)
-        scratch_bytes = job.directives.scratch_bytes
-        self._run_agent(task, claim, "place", who, trees=trees, links=links, scratch=scratch_bytes, cache=cache)
+        name = self._container_program()
+        # One that a path names may lie in a tree that is mounted later.
+        program = [name, PROGRAM_PATH] if job.directives.container and "/" not in name else None
+        self._run_agent(
+            task, claim, "place", who, trees=trees, links=links, scratch=job.directives.scratch_bytes, cache=cache,
+            program=program, workdir=self._workdir_request(task, claim, who, files),
+        )  # fmt: skip
+
+    def _workdir_request(
+        self, task: StagingTask, claim: Claim, who: Account, files: Sequence[str]
+    ) -> dict[str, Any] | None:
+        """What the agent is to put at the path of the working directory; None: nothing."""
+        job, path = task.job, posixpath.normpath(task.job.work_dir)
+        tree = job.trees.get(WORKDIR_INPUT)
+        if not job.directives.workdir or tree is None or self._is_live(claim, path, who.user):
+            return None
+        with self._owner_workers(task) as user_workers:
+            ignore = self._workdir_ignore(job, user_workers)
+        directories = map(posixpath.dirname, paths_inside(path, files).values())
+        return {
+            "path": path, "home": posixpath.normpath(who.home), "ignore": ignore,
+            "directories": sorted({d for d in directories if d}),
+            "tree": {
+                "prefix": tree.prefix, "digest": tree.digest, "manifest": _manifest_pieces(tree), "single": tree.single,
+                "size": tree.size,
+            },
+        }  # fmt: skip
+
+    def serve_shared_scratch(self, task: StagingTask, claim: Claim) -> SharedScratchServer | None:
+        """Makes the shared scratch, empty, on the job's first node, and has it serve the others, if there are any."""
+        job = task.job
+        with self._translated_errors(task):
+            who = _job_owner(job)
+        server, client, wanted = new_key_pair(), new_key_pair(), None
+        if len(job.nodes) > 1:
+            wanted = {"address": claim.address, "host_key": server.private, "client_key": client.public}
+        size = job.directives.scratch_bytes + (job.directives.shared_scratch_bytes or 0)
+        reported = self._run_agent(task, claim, "serve_shared", who, bytes=size, server=wanted)
+        port = parse_shared_port(claim.slot, reported)
+        return SharedScratchServer(claim.address, port, server.public, client.private) if wanted else None
+
+    def mount_shared_scratch(self, task: StagingTask, claim: Claim, server: SharedScratchServer) -> None:
+        """Mounts it on another node of the job, anew where it was."""
+        with self._translated_errors(task):
+            who = _job_owner(task.job)
+        self._run_agent(task, claim, "mount_shared", who, server=asdict(server))
 
     def link_on_premises(self, task: StagingTask) -> None:
         """Links the sources and makes the output folders, for nodes on premises."""
@@ -194,6 +298,8 @@ class HeadTransfers:
             folder = self._folders.existing_folder_path(file_worker, user_workers.who.uid, job)
             try:
                 file_worker.make_private_directories(folder, ["", "in", "out", "scratch"])
+                if task.job.directives.shared_scratch_bytes is not None:
+                    file_worker.make_private_directories(shared_scratch_path(folder), [""])
             except UserWorkerError as error:
                 if error.errno in (EPERM, ENOTDIR):
                     raise
@@ -233,8 +339,17 @@ class HeadTransfers:
         paths = [
             path for path in files if path.startswith("/") and not self._is_live(claim, path, who.user or job.user)
         ]
-        reported = self._run_agent(task, claim, "collect", who, patterns=patterns, files=paths, prefix=prefix)
-        return parse_collected_output(node, prefix, [number for number, _ in lines], paths, reported)
+        workdir: dict[str, Any] | None = None
+        if job.directives.workdir and not self._is_live(claim, job.work_dir, who.user):
+            # Slurm's own files in it come home with it, and by its rule.
+            inside = paths_inside(job.work_dir, paths)
+            paths = [path for path in paths if path not in inside]
+            workdir = {"always": sorted(inside.values())}
+        reported = self._run_agent(
+            task, claim, "collect", who, patterns=patterns, files=paths, prefix=prefix, workdir=workdir
+        )
+        numbers = [number for number, _ in lines]
+        return parse_collected_output(node, prefix, numbers, paths, reported, workdir=workdir is not None)
 
     def collect_checkpoint(self, task: StagingTask, claim: Claim, request: CheckpointRequest) -> CollectedCheckpoint:
         """Sends the newest whole checkpoint from the disk of one node to the store."""
@@ -285,9 +400,16 @@ class HeadTransfers:
             while some := list(islice(others, OBJECTS_PER_DELETE)):
                 self._stager.delete(some)
 
-    def restore_checkpoint(
-        self, task: StagingTask, claim: Claim, checkpoint: Checkpoint, part: str, *, replace: bool
-    ) -> None:
+    def run_checkpoint_command(self, task: StagingTask, claim: Claim, limit_s: float) -> CommandEnd:
+        """Runs the command of the job's line in the job, on one of its nodes."""
+        line = task.job.directives.checkpoint
+        with self._translated_errors(task):
+            who = _job_owner(task.job)
+        command = line.command if line is not None else ""
+        reported = self._run_agent(task, claim, "command", who, command=command, limit_s=limit_s)
+        return parse_command_end(claim.slot, reported)
+
+    def restore_checkpoint(self, task: StagingTask, claim: Claim, checkpoint: Checkpoint, part: str) -> None:
         """Puts a checkpoint back on the disk of one node."""
         tree = checkpoint.trees[part]
         task.meter.expect_total(tree.size)
@@ -295,7 +417,7 @@ class HeadTransfers:
             who = _job_owner(task.job)
         row = {
             "path": checkpoint.path, "prefix": tree.prefix, "digest": tree.digest, "manifest": _manifest_pieces(tree),
-            "single": tree.single, "size": tree.size, "entries": tree.entries, "replace": replace,
+            "single": tree.single, "size": tree.size, "entries": tree.entries,
         }  # fmt: skip
         cache = {"dir": self._cache_dir, "keep_free": CACHE_KEEP_FREE_BYTES}
         self._run_agent(task, claim, "place", who, put_back=tree, trees=[], checkpoints=[row], scratch=0, cache=cache)
@@ -313,7 +435,7 @@ class HeadTransfers:
             worker, tree, folder, job=task.job.job_id, name=name if tree.single else "", cancelled=task.cancelled
         )
 
-    def deliver_output(self, task: StagingTask, summary: JobSummary) -> int:
+    def deliver_output(self, task: StagingTask, summary: JobSummary) -> DeliveredOutput:
         """Copies the output to its destinations and writes the manifest."""
         with self._owner_workers(task) as user_workers:
             return self._output_delivery.deliver(task, user_workers, summary)
@@ -333,7 +455,7 @@ class HeadTransfers:
         with self._translated_errors(task), self._open_worker(who) as worker:
             try:
                 folder, _, name = self._folders.existing_folder_path(worker, who.uid, job.job_id).rpartition("/")
-                worker.remove_tree(folder, [name])
+                worker.remove_tree(folder, [name, shared_scratch_path(name)])
             except UserWorkerError as error:
                 # Where no job runs on premises there is no such folder.
                 if error.errno != ENOENT:
@@ -410,7 +532,10 @@ class HeadTransfers:
             # What needs no object must not wait for a store that is not there.
             reach = (
                 self._stager.node_access()
-                if operation in ("collect", "checkpoint") or more.get("trees") or put_back is not None
+                if operation in ("collect", "checkpoint")
+                or more.get("trees")
+                or more.get("workdir")
+                or put_back is not None
                 else NodeAccess("dir", {"path": "/"})
             )
             request: dict[str, Any] = {

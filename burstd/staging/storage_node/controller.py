@@ -73,7 +73,7 @@ class StorageNodeController(StagingController):
                 run.cancel_tasks()
             case S.STAGED | S.FETCHING if row.trees:
                 run.cancel_tasks()
-                run.cycle.fetched_on.clear()
+                run.cycle.fetch_anew()
                 reason = f"its input has to be sent again: {why}"
                 self._store.transition_staging(row.job_id, row.state, S.WAITING, reason, trees={})
             case S.COLLECTING:

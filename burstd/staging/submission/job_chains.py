@@ -39,7 +39,7 @@ class OutputDependencies:
         self._now = now
         self._pending_outputs = {}
         for row in rows:
-            if not row.directives.stage_out:
+            if not row.directives.stage_out and not row.directives.workdir:
                 continue
             with contain_errors(row.job_id):
                 if row.state in (S.COLLECTING, S.DELIVERING) or (
@@ -70,7 +70,8 @@ class OutputDependencies:
         if who is None:
             return []
         found = (resolve_location(pattern, directive_variables(who, row.job_id), row.work_dir) for pattern in patterns)
-        return [path.rstrip("/") for path in found if path]
+        # The working directory is read and written.
+        return [path.rstrip("/") for path in (*found, row.work_dir if row.directives.workdir else None) if path]
 
 
 class _PendingOutputs:

@@ -11,17 +11,24 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import structlog
 
-from burstd.domain.staging import Directives, StageIn
+from burstd.domain.staging import Directives, StageIn, VolumeLine, WorkdirRules
 from burstd.domain.units import size_text
 from burstd.planner.staging.transfer_schedule import MAX_INPUT_BYTES, StorageUse, quota_fault
 from burstd.slurm.hooks.stage_server import StageCall, StageReply
 from burstd.staging.directives.parser import parse_directives
+from burstd.staging.submission.container import JOB_SUBMIT, container_first_line, has_container_line
 from burstd.staging.submission.job_chains import paths_overlap
 from burstd.staging.submission.locations import DatasetSource, directive_variables, input_location, resolve_location
+from burstd.staging.submission.workdir import (
+    IGNORE_FILE,
+    check_workdir,
+    read_ignore_rules,
+    workdir_size_fault,
+)
 from burstd.transfer.privsep.client import Account, UserWorker, UserWorkerError, UserWorkerTimeout, account, printable
 from burstd.transfer.privsep.object_workers import ObjectWorker, object_scheme
 
@@ -30,6 +37,7 @@ log = structlog.get_logger(__name__)
 MAX_ANNOUNCED_OUTPUTS = 10_000
 BURST_S = 2.0
 REST_FACTOR = 9
+NO_VOLUMES = "no provider of this site has volumes"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +49,9 @@ class SubmitCheckRules:
     datasets: DatasetSource
     in_place: Callable[[StageIn, str], str | None] = lambda _asked, _origin: None
     """The path by which nodes see an input of this source as it is: then this machine need not see it."""
+    workdir: WorkdirRules = field(default_factory=WorkdirRules)
+    volume_fault: Callable[[VolumeLine, int | None, Mapping[str, str]], str] = lambda *_: NO_VOLUMES
+    """Why a job of this user (None: unknown) cannot have the volume of its line, by what Slurm tells; empty: it can."""
 
 
 class SubmitCheck:
@@ -63,24 +74,40 @@ class SubmitCheck:
         self._open_object_worker = open_object_worker
         self._quota_uses = quota_uses
         self._throttle = SubmitCheckThrottle()
+        self._slurm_names_owners = False
+        """burst_buffer/lua of this Slurm says whose job it is, so that job_submit.lua need not have files looked at."""
         self._lock = threading.Lock()
         self._announced_outputs: deque[tuple[int, str]] = deque(maxlen=MAX_ANNOUNCED_OUTPUTS)
         """Users and destinations of jobs that were let in of late."""
 
     def __call__(self, call: StageCall) -> StageReply:
-        """Refuses with every fault there is, one a line. Files are looked at until the time for it is over."""
+        """Refuses with every fault there is, one a line. Files are looked at until the time for it is over.
+
+        The text of the answer to job_submit.lua is the first line that the script is to have; empty: its own.
+        """
         deadline = time.monotonic() + self.rules.seconds
         directives, wrong = parse_directives(call.text)
         faults = [str(fault) for fault in wrong]
+        first_line = ""
+        if directives.container:
+            try:
+                first_line = _container_line(call, directives)
+            except ValueError as error:
+                faults.append(str(error))
         scratch_limit = self.rules.scratch_max
-        if scratch_limit is not None and directives.scratch_bytes > scratch_limit:
-            faults.append(
-                f"scratch of {size_text(directives.scratch_bytes)} is more than the {size_text(scratch_limit)} allowed"
-            )
+        scratch = directives.scratch_bytes + (directives.shared_scratch_bytes or 0)
+        if scratch_limit is not None and scratch > scratch_limit:
+            faults.append(f"scratch of {size_text(scratch)} is more than the {size_text(scratch_limit)} allowed")
+        if (volume := directives.volume) is not None and (
+            fault := self.rules.volume_fault(volume, call.uid, call.info)
+        ):
+            faults.append(f"line {volume.line}: volume {volume.name}: {fault}")
+        by_job_submit = call.info.get("plugin") == JOB_SUBMIT
+        self._slurm_names_owners = self._slurm_names_owners or (call.uid is not None and not by_job_submit)
         # Slurm 22.05 does not say who submits: what is wrong with the files is then found at stage-in.
-        if not faults and call.uid is not None:
+        if not faults and call.uid is not None and not (by_job_submit and self._slurm_names_owners):
             faults = self._file_faults(directives, call.uid, call.info, deadline)
-        return StageReply("refused", "\n".join(faults)) if faults else StageReply("ok")
+        return StageReply("refused", "\n".join(faults)) if faults else StageReply("ok", first_line)
 
     def _file_faults(self, directives: Directives, uid: int, info: Mapping[str, str], deadline: float) -> list[str]:
         work_dir, project = info.get("work_dir", ""), info.get("account", "")
@@ -98,9 +125,10 @@ class SubmitCheck:
             return []
         if not faults:
             known = directive_variables(who)
-            paths = (resolve_location(wanted.destination, known, work_dir) for wanted in directives.stage_out)
+            paths = [resolve_location(wanted.destination, known, work_dir) for wanted in directives.stage_out]
+            paths += [work_dir] if directives.workdir else []
             with self._lock:
-                self._announced_outputs.extend((uid, path) for path in paths if path is not None)
+                self._announced_outputs.extend((uid, path) for path in paths if path)
         return faults
 
     def _check_files(
@@ -137,9 +165,10 @@ class SubmitCheck:
                     and self._is_announced(who.uid, path)
                 ):
                     continue
-                faults.append(
-                    f"line {stage_in.line}: stage_in {printable(stage_in.source or stage_in.dataset)}: {error}"
-                )
+                word = "container" if stage_in.name == directives.container else "stage_in"
+                faults.append(f"line {stage_in.line}: {word} {printable(stage_in.source or stage_in.dataset)}: {error}")
+        if directives.workdir and work_dir:
+            size += self._check_workdir(worker, who, work_dir, deadline, faults)
         for wanted in directives.stage_out:
             try:
                 path = resolve_location(wanted.destination, variables, work_dir)
@@ -161,6 +190,29 @@ class SubmitCheck:
             faults += [over_quota] if over_quota else []
         return faults
 
+    def _check_workdir(self, worker: UserWorker, who: Account, path: str, deadline: float, faults: list[str]) -> int:
+        """Bytes of the working directory, as far as it was looked at. Raises UserWorkerTimeout."""
+        try:
+            check_workdir(worker, path, who)
+            found = worker.measure_source(
+                path, seconds=_seconds_left(deadline), entries=self.rules.workdir.max_files + 1,
+                ignore=read_ignore_rules(worker, path, self.rules.workdir),
+            )  # fmt: skip
+        except UserWorkerTimeout:
+            raise
+        except UserWorkerError as error:
+            faults.append(f"the working directory cannot be staged: {error}")
+            return 0
+        faults += [
+            f"{printable(path)}/{printable(name)} cannot be read by {who.user}: name it in {IGNORE_FILE}"
+            for name, _ in found.unreadable
+        ]
+        if too_large := workdir_size_fault(path, found, self.rules.workdir):
+            faults.append(too_large)
+        elif not worker.destination_space(path).writable:
+            faults.append(f"{who.user} may not write in {printable(path)}, where the job's files would come")
+        return found.size
+
     def _is_announced(self, uid: int, path: str) -> bool:
         """Whether a job of his that was submitted before will bring something there: what is not there may come.
 
@@ -181,6 +233,20 @@ class SubmitCheck:
             self._open_object_worker(who, object_scheme(destination), timeout_s) as worker,
         ):
             worker.destination_space(destination)
+
+
+def _container_line(call: StageCall, directives: Directives) -> str:
+    """The first line of a script that runs in a container, where job_submit.lua asks. Raises ValueError."""
+    if call.info.get("plugin") == JOB_SUBMIT and call.text.startswith("#!"):
+        return container_first_line(call.text)
+    if not has_container_line(call.text):
+        image = next(i for i in directives.stage_in if i.name == directives.container)
+        raise ValueError(
+            f"line {image.line}: container {printable(image.source)}: nothing starts the script in it. The line "
+            "stands in a script for sbatch, not in --bb, and the site has burstd's job_submit.lua (docs/admin.md, "
+            "Containers). Else name the image with 'stage_in' and call 'apptainer exec' in the script"
+        )
+    return ""
 
 
 class SubmitCheckThrottle:

@@ -49,6 +49,7 @@ ASKED: Sequence[tuple[str, dict[str, Any]]] = (
     ("-w {0} -x {1},{2}", {"node_list": ("{0}",), "excluded_nodes": ("{1}", "{2}")}),
     ("-L solver:1", {"licenses": "solver:1"}),
     ("--hold", {"reason": "JobHeldUser", "priority": 0}),
+    ("-D /var -o /srv/logs/%u/x", {"work_dir": "/var", "output_dir": "/srv/logs"}),
     ("-d singleton", {"dependency": "singleton(unfulfilled)"}),
     ("-t 1-02:03", {"time_limit_s": 93780.0}),
     ("--requeue", {"requeue": True}),
@@ -165,6 +166,20 @@ class JobsContract(SlurmTests):
         wait_until(lambda: is_running(cluster, one) and is_running(cluster, task), "both running again")
         with pytest.raises(SchedulerRefused):
             scheduler.requeue_jobs(["999999"])
+
+    def test_a_held_job_is_its_users_to_release(self, cluster: ClusterUnderTest) -> None:
+        """Also one that was requeued, and a het job by its number."""
+        scheduler = cluster.scheduler
+        scheduler.set_gate(cluster.slots)
+        one, het = submit_job(cluster, "-c1"), submit_job(cluster, "-p burst -c1 : -p burst -c1")
+        for held in (one, het):
+            scheduler.hold(held)
+        rows = {job.id: job for job in scheduler.jobs()}
+        assert all(rows[i].held and rows[i].reason == "JobHeldUser" for i in (one, f"{het}+0"))
+        cluster.shell(f"scontrol release {one}", "ada")
+        assert [job.held for job in scheduler.jobs() if job.id == one] == [False]
+        with pytest.raises(SchedulerRefused):
+            scheduler.hold("999999")
 
     def test_a_job_that_is_over_does_not_begin_anew(self, cluster: ClusterUnderTest) -> None:
         """Neither one that was cancelled since it was seen to run, nor one that ended, nor one that is ending."""

@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
+from burstd.transfer.agent.unmount import mount_points, unmount_tree
 from burstd.transfer.agent.user_process import AgentFault, chown_to_user
 
 _BOOT = "/proc/sys/kernel/random/boot_id"
@@ -257,8 +258,14 @@ def make_root_directories(path: str, mode: int) -> None:
 
 
 def remove_tree(path: str) -> None:
-    """Removes all that is there, following nothing; nothing there is no error. Raises AgentFault."""
-    if os.geteuid() != 0 and os.path.isdir(path) and not os.path.islink(path):
+    """Removes all that is there, following nothing; nothing there is no error. Raises AgentFault.
+
+    What is mounted there is unmounted, and nothing of it removed.
+    """
+    if os.geteuid() == 0:
+        if not unmount_tree(path):
+            raise AgentFault("agent", f"{mount_points(path)[0]} cannot be unmounted on the node")
+    elif os.path.isdir(path) and not os.path.islink(path):
         # Only root can empty a directory that may not be written.
         subprocess.run(["chmod", "-R", "u+rwX", "--", path], stdin=subprocess.DEVNULL, capture_output=True, check=False)
     done = subprocess.run(

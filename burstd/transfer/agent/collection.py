@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 from burstd.domain.plugins.stager import StagerError, StoreSpaceGone
-from burstd.transfer.agent.placement import JobFolder
+from burstd.transfer.agent.job_folder import JobFolder
 from burstd.transfer.agent.user_process import (
     FAULT_LIMIT,
     FAULT_STOPPED,
@@ -111,9 +112,9 @@ def collect_output(
     warnings: list[str] = []
     missing: list[tuple[str, str]] = []
 
-    def pack(what: JsonObject) -> JsonObject:
+    def pack(what: JsonObject, *descriptors: int) -> JsonObject:
         nonlocal size
-        tree: JsonObject = user.call_operation({"do": "gather", **what}, on_message=uploader.on_message)
+        tree: JsonObject = user.call_operation({"do": "gather", **what}, *descriptors, on_message=uploader.on_message)
         size += tree["size"]
         if size > MAX_TREE_BYTES:
             text = f"the output in {folder.path}/out cannot be brought home as it is: by the sizes of its files"
@@ -130,6 +131,7 @@ def collect_output(
             for pattern in request["patterns"]
         ]
         files = [pack({"file": path}) for path in request["files"]]
+        workdir = _collect_workdir(folder, request.get("workdir"), pack)
         # In the store too: nothing of this may be forgotten before the manifest at the destination tells it.
         lost = pack({"missing": missing[:_MAX_MISSING]}) if missing else None
     except AgentFault as fault:
@@ -140,6 +142,19 @@ def collect_output(
     seconds = round(time.monotonic() - began, 3)
     return {
         "trees": trees, "files": [tree if tree["entries"] else None for tree in files],
-        "missing": lost, "sent": uploader.sent_bytes, "seconds": seconds,
+        "workdir": workdir, "missing": lost, "sent": uploader.sent_bytes, "seconds": seconds,
         "warnings": warnings[:_MAX_WARNINGS],
     }  # fmt: skip
+
+
+def _collect_workdir(folder: JobFolder, asked: JsonObject | None, pack: Callable[..., JsonObject]) -> JsonObject | None:
+    """What is new or changed in the job's working directory; None: it has none here."""
+    record = (folder.read_record() or {}).get("workdir") or {}
+    if asked is None or not record.get("filled_ns"):
+        return None
+    manifest = os.open(f"{record['entry']}/manifest", os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        what = {"path": record["path"], "ignore": record["ignore"], "filled_ns": record["filled_ns"], **asked}
+        return pack({"workdir": what}, manifest)
+    finally:
+        os.close(manifest)

@@ -16,10 +16,14 @@ from typing import Any, NoReturn
 
 from burstd.domain.plugins.stager import StagerError
 from burstd.transfer.agent.checkpoint import collect_checkpoint
-from burstd.transfer.agent.collection import collect_output
+from burstd.transfer.agent.collection import collect_output, owned_job_folder
+from burstd.transfer.agent.job_command import run_job_command
+from burstd.transfer.agent.job_folder import JobFolder, existing_job_folder
 from burstd.transfer.agent.operations import OPERATIONS
-from burstd.transfer.agent.placement import InputDelivery, clear_job, existing_job_folder
+from burstd.transfer.agent.placement import InputDelivery
+from burstd.transfer.agent.shared_scratch import end_sharing, mount_shared, remove_shared, serve_shared
 from burstd.transfer.agent.user_process import AgentFault, JsonObject, UserProcess, fault_from_oserror
+from burstd.transfer.agent.workdir import clear_job
 from burstd.transfer.protocol.transports import open_transport
 
 _PROGRESS_S = 0.5
@@ -120,9 +124,19 @@ def main() -> int:
 
 def _execute_request(request: JsonObject, user: UserProcess, head: HeadConnection) -> JsonObject:
     what, request = request["do"], {**request, "dir": existing_job_folder(request)}
+    if what == "collect":
+        # The job is over. Its output comes first: what is left in the directory does not matter.
+        end_sharing(JobFolder(request["dir"]), request["job"])
     if what == "clear":
+        remove_shared(JobFolder(request["dir"]), request["job"])
         clear_job(request["dir"], request["job"])
         return {}
+    if what == "command":
+        return run_job_command(request, user)
+    if what == "serve_shared":
+        return serve_shared(owned_job_folder(request), request)
+    if what == "mount_shared":
+        return mount_shared(owned_job_folder(request), request)
     if what not in {"place", "collect", "checkpoint"}:
         raise AgentFault("agent", f"the agent cannot do {what!r}")
     transport = open_transport(request["reach"], head.query_head)

@@ -7,6 +7,7 @@ import stat
 from contextlib import suppress
 
 from burstd.transfer.agent.checkpoint import read_checkpoint
+from burstd.transfer.agent.job_command import run_command
 from burstd.transfer.agent.packing import pack_output
 from burstd.transfer.agent.restore import copy_input, restore_input
 from burstd.transfer.agent.user_process import AgentFault, JsonObject, Operation, PacketChannel, SharedBuffers
@@ -69,6 +70,22 @@ def _check_unchanged(
     return {"unchanged": True}
 
 
+def _make_directories(
+    channel: PacketChannel, buffers: SharedBuffers, request: JsonObject, descriptors: list[int]
+) -> JsonObject:
+    """Directories in ``path``, for what the job is to write there. Files that have such a name stay."""
+    top = SafeDirectory(request["path"])
+    for directory in request["directories"]:
+        parts = directory.split("/")
+        with suppress(NotADirectoryError):
+            for depth in range(len(parts)):
+                name = "/".join(parts[: depth + 1])
+                if top.make_directory(name):
+                    top.finalize_directory(name, 0o755, 0)
+    top.close()
+    return {}
+
+
 OPERATIONS: dict[str, Operation] = {
     "folders": _make_job_folders,
     "fill": restore_input,
@@ -76,5 +93,7 @@ OPERATIONS: dict[str, Operation] = {
     "link": _link_input,
     "unchanged": _check_unchanged,
     "gather": pack_output,
+    "directories": _make_directories,
     "checkpoint": read_checkpoint,
+    "command": run_command,
 }

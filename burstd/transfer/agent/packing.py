@@ -20,6 +20,7 @@ from collections.abc import Iterator, Sequence
 
 from burstd.domain.plugins.stager import OBJECT_BYTES
 from burstd.domain.staging import ObjectRange
+from burstd.transfer.agent.changes import changed_rows
 from burstd.transfer.agent.user_process import (
     BUFFER_COUNT,
     FAULT_LIMIT,
@@ -377,17 +378,21 @@ class TreePacker:
 def pack_output(
     channel: PacketChannel, buffers: SharedBuffers, request: JsonObject, descriptors: list[int]
 ) -> JsonObject:
-    """One tree: a pattern in a folder, or one file by its path."""
+    """One tree: a pattern in a folder, one file by its path, or what has changed in the working directory.
+
+    Descriptors: of the last, the manifest of what it was.
+    """
     packer = TreePacker(OutgoingBuffers(channel, buffers))
     try:
-        return _pack_request(packer, request)
+        return _pack_request(packer, request, descriptors)
     except TreeTooLarge as error:
         pattern, where = (request.get(key, "") for key in ("pattern", "base"))
         what = f"the output {pattern!r} in {where}" if where else f"the file {request.get('file')}"
+        what = f"the working directory {request['workdir']['path']}" if "workdir" in request else what
         raise AgentFault(FAULT_LIMIT, f"{what} cannot be brought home as it is: {error}. {LIMIT_REMEDY}") from None
 
 
-def _pack_request(packer: TreePacker, request: JsonObject) -> JsonObject:
+def _pack_request(packer: TreePacker, request: JsonObject, descriptors: list[int]) -> JsonObject:
     single = False
     if "missing" in request:
         # What is kept for the manifest at the destination: paths, and why, for targets.
@@ -396,6 +401,10 @@ def _pack_request(packer: TreePacker, request: JsonObject) -> JsonObject:
             for path, why in request["missing"]
         ]
         tree = packer.pack_tree(_PendingEntry(row) for row in rows)
+    elif "workdir" in request:
+        path = request["workdir"]["path"]
+        make_directories_readable(path)
+        tree = packer.pack_tree(packer.pending_entries(changed_rows(request["workdir"], descriptors[0]), path))
     elif "file" in request:
         tree = packer.pack_tree(_entry_of_path(packer, request["file"]))
         single = True

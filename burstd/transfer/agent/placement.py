@@ -1,23 +1,23 @@
 """A job's input on a node: fetched into the cache, given to the job as links or copies, and put away afterwards."""
 
-# ruff: noqa: PTH100, PTH101, PTH102, PTH108, PTH116, PTH119, PTH120, PTH123
+# ruff: noqa: PTH116
 
 from __future__ import annotations
 
 import hashlib
-import json
 import os
-import stat
+import shutil
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-from burstd.domain.staging import ObjectRange
-from burstd.transfer.agent.cache import CacheEntry, TreeCache, make_root_directories, remove_reference, remove_tree
+from burstd.domain.staging import WORKDIR_INPUT, ObjectRange
+from burstd.transfer.agent.cache import CacheEntry, TreeCache
 from burstd.transfer.agent.fetch import WindowFetcher, read_pieces
-from burstd.transfer.agent.user_process import FAULT_STOPPED, AgentFault, JsonObject, UserProcess, chown_to_user
+from burstd.transfer.agent.job_folder import JobFolder
+from burstd.transfer.agent.user_process import FAULT_STOPPED, AgentFault, JsonObject, UserProcess
+from burstd.transfer.agent.workdir import UNFINISHED_TREE, NodeWorkdir
 from burstd.transfer.protocol.transports import ObjectTransport
 
 
@@ -33,11 +33,9 @@ class JobInput:
     single: bool
     size: int
     folder: str = "in"
-    """The directory in the job's folder in which it goes."""
+    """The directory in the job's folder in which it goes; empty: it is the working directory."""
     entries: int | None = None
     """How many a node told of, where a node made the tree: a checkpoint. None: burstd made it."""
-    replace: bool = False
-    """What has its name already goes."""
 
     @property
     def cache_key(self) -> str:
@@ -61,60 +59,7 @@ class JobInput:
         if not {"", ".", ".."}.isdisjoint(row["path"].split("/")):
             raise AgentFault("agent", f"{row['path']!r} is no path below the output folder")
         tree = cls.from_request({**row, "name": row["path"].rpartition("/")[2], "access": "copy"})
-        return replace(tree, folder=f"out/{above}" if above else "out", entries=row["entries"], replace=row["replace"])
-
-
-class JobFolder:
-    """A job's folder, and its record beside it, which is root's: only what has one is ever removed."""
-
-    def __init__(self, path: str) -> None:
-        self.path = os.path.abspath(path)
-        self.record = f"{os.path.dirname(self.path)}/.burst-{os.path.basename(self.path)}.json"
-
-    def ensure_created(self, job: str, uid: int, gid: int) -> None:
-        """Makes it, for the user only; may be repeated. Raises AgentFault where something else has its name."""
-        make_root_directories(os.path.dirname(self.path), 0o755)
-        known = self.read_record()
-        if known is None:
-            if os.path.lexists(self.path):
-                raise AgentFault("agent", f"{self.path} is there already, and burstd has not made it: move it away")
-            self.write_record({"job": job, "uid": uid, "entries": []})
-        elif (known["job"], known["uid"]) != (job, uid):
-            raise AgentFault("agent", f"{self.path} is the folder of job {known['job']} of uid {known['uid']}")
-        with suppress(FileExistsError):
-            os.mkdir(self.path, 0o700)
-            # Volumes of pods pass their group on to everything in them; what a job makes is not to come home so.
-            os.chmod(self.path, 0o700)
-            chown_to_user(self.path, uid, gid)
-        about = os.lstat(self.path)
-        if not stat.S_ISDIR(about.st_mode):
-            raise AgentFault("agent", f"{self.path} is no directory: move it away")
-        if about.st_uid != uid:  # killed between the two calls above
-            chown_to_user(self.path, uid, gid)
-
-    def read_record(self) -> JsonObject | None:
-        """Its record."""
-        try:
-            with open(self.record, encoding="utf-8") as file:
-                record: JsonObject = json.load(file)
-        except FileNotFoundError:
-            return None
-        return record
-
-    def write_record(self, record: JsonObject) -> None:
-        """Records; whole or not at all."""
-        with open(f"{self.record}.new", "w", encoding="utf-8") as file:
-            json.dump(record, file)
-        os.rename(f"{self.record}.new", self.record)  # noqa: PTH104 - as above
-
-    def record_cache_entry(self, entry: str) -> None:
-        """Records an entry of the cache, which clearing gives free. Raises AgentFault."""
-        record = self.read_record()
-        if record is None:
-            raise AgentFault("agent", f"{self.record} is gone: somebody cleared the job while its input was placed")
-        if entry not in record["entries"]:
-            record["entries"].append(entry)
-            self.write_record(record)
+        return replace(tree, folder=f"out/{above}" if above else "out", entries=row["entries"])
 
 
 class InputDelivery:
@@ -136,12 +81,18 @@ class InputDelivery:
         self._fetched_bytes = 0
         self._hits = 0
         self._folder = JobFolder(request["dir"])
+        self._workdir: NodeWorkdir | None = None
+        if (asked := request.get("workdir")) is not None:
+            self._workdir = NodeWorkdir(self._folder, request["job"], asked["path"])
+            row = {**asked["tree"], "name": WORKDIR_INPUT, "access": "copy"}
+            self._inputs.append(replace(JobInput.from_request(row), folder=""))
 
     def deliver(self) -> JsonObject:
         """Places all of it. Raises AgentFault, OSError."""
         began = time.monotonic()
         request = self._request
         uid, gid = request["uid"], request["gid"]
+        _check_program(request.get("program"))
         cache = TreeCache(request["cache"]["dir"], request["cache"]["keep_free"])
         self._folder.ensure_created(request["job"], uid, gid)
         self._user.drop_privileges(uid, gid, request["groups"])
@@ -150,6 +101,9 @@ class InputDelivery:
             self._user.call_operation({"do": "link", "dir": self._folder.path, "there": True, **link})
         cache.remove_leftovers()
         self._progress(0, self._total_bytes)
+        if self._workdir is not None and not self._workdir.is_filled:
+            asked = request["workdir"]
+            self._workdir.prepare(uid, gid, asked["home"], asked["ignore"])
         for tree in self._inputs:
             entry = cache.entry(uid, tree.cache_key)
             with entry.lock():
@@ -178,7 +132,9 @@ class InputDelivery:
         if os.stat(self._folder.path).st_dev != cache.device:
             return 0
         copies = [
-            t.size for t in self._inputs if t.copy and not os.path.lexists(f"{self._folder.path}/{t.folder}/{t.name}")
+            t.size
+            for t in self._inputs
+            if t.copy and (not t.folder or not os.path.lexists(f"{self._folder.path}/{t.folder}/{t.name}"))
         ]
         return int(self._request["scratch"]) + sum(copies)
 
@@ -247,42 +203,42 @@ class InputDelivery:
 
     def _link_or_copy(self, tree: JobInput, entry: CacheEntry) -> None:
         """Puts it where the job looks for it."""
+        if not tree.folder:
+            self._fill_workdir(tree, entry)
+            return
         what: dict[str, Any] = {"dir": self._folder.path, "name": tree.name, "folder": tree.folder}
         if not tree.copy:
             self._user.call_operation({"do": "link", "target": entry.tree, **what})
             return
+        self._copy_tree(tree, entry, what)
+
+    def _copy_tree(self, tree: JobInput, entry: CacheEntry, where: JsonObject) -> None:
         manifest = os.open(f"{entry.path}/manifest", os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
-            what |= {"single": tree.single, "told": _told(tree), "replace": tree.replace}
-            self._user.call_operation({"do": "copy", "tree": entry.tree, **what}, manifest)
+            what = {"do": "copy", "tree": entry.tree, "single": tree.single, "told": _told(tree), **where}
+            self._user.call_operation(what, manifest)
         finally:
             os.close(manifest)
+
+    def _fill_workdir(self, tree: JobInput, entry: CacheEntry) -> None:
+        """The job's copy of its working directory; one that is there is the job's already."""
+        workdir = self._workdir
+        if workdir is not None and not workdir.is_filled:
+            if not workdir.is_renamed:
+                self._copy_tree(tree, entry, {"dir": workdir.unfinished, "name": UNFINISHED_TREE, "folder": "."})
+            workdir.finish(entry.path, self._user, self._request["workdir"]["directories"])
+
+
+def _check_program(wanted: list[str] | None) -> None:
+    """``wanted``: name, and folders to look in. Raises AgentFault where the node has no such program."""
+    if wanted is not None and shutil.which(wanted[0], path=wanted[1]) is None:
+        raise AgentFault(
+            "software",
+            f"the node has no {wanted[0]}, which #BURST container needs: ask for nodes that have it, or have your "
+            "administrator install it in their image",
+        )
 
 
 def _told(tree: JobInput) -> list[int] | None:
     """Entries and bytes that a node told of, where it made the tree."""
     return None if tree.entries is None else [tree.entries, tree.size]
-
-
-def existing_job_folder(request: JsonObject) -> str:
-    """The folder of a request's job: of an older name where it was made by that."""
-    before = request.get("dir_before", "")
-    record = JobFolder(before).read_record() if before else None
-    matches = record is not None and (record["job"], record["uid"]) == (request["job"], request["uid"])
-    return before if matches else str(request["dir"])
-
-
-def clear_job(path: str, job: str) -> None:
-    """Removes a job's folder and gives free what it used. Nothing there is no error. Raises AgentFault."""
-    folder = JobFolder(path)
-    record = folder.read_record()
-    if record is None:
-        if os.path.lexists(folder.path):
-            raise AgentFault("agent", f"{folder.path} has no record of burstd's: it is not removed")
-        return
-    if record["job"] != job:
-        raise AgentFault("agent", f"{folder.path} is the folder of job {record['job']}, not of job {job}")
-    remove_tree(folder.path)
-    for entry in record["entries"]:
-        remove_reference(entry, job)
-    os.unlink(folder.record)

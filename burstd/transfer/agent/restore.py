@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 from burstd.domain.staging import ObjectRange, Tree
+from burstd.transfer.agent.changes import read_chunks
 from burstd.transfer.agent.user_process import FAULT_STOPPED, AgentFault, JsonObject, PacketChannel, SharedBuffers
 from burstd.transfer.content_store.manifest import ManifestDamaged, ManifestEntry, decode_manifest
 from burstd.transfer.privsep.safe_directory import SafeDirectory, copy_data
@@ -18,7 +19,6 @@ from burstd.transfer.trees.admission import admitted_entries, input_entries
 from burstd.transfer.trees.writer import PendingFile, TreeWriter, has_content
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_CHUNK = 1 << 20
 _KEYS_AT_ONCE = 1000
 
 
@@ -144,7 +144,7 @@ class _InputWriter(TreeWriter):
         """Makes it from its manifest. Raises OSError, ManifestDamaged, AgentFault."""
         self._objects = objects
         try:
-            self.write(self._admitted(decode_manifest(_read_chunks(manifest))), objects)
+            self.write(self._admitted(decode_manifest(read_chunks(manifest))), objects)
         finally:
             self._target.directory.close()
 
@@ -242,8 +242,6 @@ def copy_input(
         above.make_directory("/".join(parts[: depth + 1]))
     folder = os.open(os.path.join(request["dir"], *parts), _DIRECTORY)
     try:
-        if request.get("replace"):
-            above.remove_tree("/".join([*parts, name]))
         with suppress(FileNotFoundError):
             os.stat(name, dir_fd=folder, follow_symlinks=False)
             return {"made": False}
@@ -261,11 +259,3 @@ def copy_input(
         above.close()
         os.close(folder)
     return {"made": True}
-
-
-def _read_chunks(descriptor: int) -> Iterator[bytes]:
-    """A file from its beginning, without moving its position, which is shared with the other half."""
-    at = 0
-    while data := os.pread(descriptor, _CHUNK, at):
-        yield data
-        at += len(data)

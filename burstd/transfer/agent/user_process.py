@@ -193,6 +193,16 @@ class UserProcess:
         """The child gives up root's rights, where it has them, for the user's, for ever. Raises AgentFault."""
         self.call_operation({"do": "become", "uid": uid, "gid": gid, "groups": groups})
 
+    def join_job(self, pid: int, job: str) -> None:
+        """Puts the child into the cgroups in which Slurm limits and ends a job, where process ``pid`` of it is."""
+        for line in Path(f"/proc/{pid}/cgroup").read_text(encoding="utf-8").splitlines():
+            _, controllers, path = line.split(":", 2)
+            if f"/job_{job}/" in path:
+                # Where a controller is not mounted there, or not ours to change, there is nothing to join.
+                with contextlib.suppress(OSError):
+                    procs = Path(f"/sys/fs/cgroup/{controllers}{path}/cgroup.procs")
+                    procs.write_text(str(self._pid), encoding="ascii")
+
     def call_operation(
         self,
         request: JsonObject,

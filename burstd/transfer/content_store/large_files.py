@@ -74,12 +74,14 @@ class LargeFileUploader:
         self.shared = pool.shared
         self._flush = flush
         self._look_up = look_up
-        self._reads: dict[ReadInFlight, tuple[str, FileIdentity]] = {}
+        self._reads: dict[ReadInFlight, tuple[str, int, FileIdentity]] = {}
 
     def upload_file(self, f: SourceFile) -> None:
         """Reads a file into objects, or waits for who is reading it. Raises FileChanged after some tries, OSError."""
         while True:
-            identity_key = (self.pool.prefix, file_identity(f.stat_result))
+            # What an object is, its user's worker says: another user does not go by it.
+            owner = self.pool.uid if f.object_row else -1
+            identity_key = (self.pool.prefix, owner, file_identity(f.stat_result))
             with self.shared.lock:
                 other = self.shared.reads_in_flight.get(identity_key)
                 if other is None:
@@ -179,7 +181,7 @@ class LargeFileUploader:
                 self.shared.index.record_contents(pool.uid, [(file_identity(f.stat_result), content)])
             with self.shared.lock:
                 identity_key = self._reads.get(upload.read)
-            if identity_key is not None and identity_key[1] == file_identity(f.stat_result):
+            if identity_key is not None and identity_key[2] == file_identity(f.stat_result):
                 # Else it has changed since the others looked.
                 upload.read.content, upload.read.cacheable = content, upload.cacheable
             f.content, f.pieces = content, pieces

@@ -104,7 +104,7 @@ class SharedUploadState:
     packs_in_flight: dict[tuple[str, bytes], Pack] = field(default_factory=dict)
     """Small contents that lie in a pack which has not ended, by prefix and content."""
     packs_finished: int = 0
-    reads_in_flight: dict[tuple[str, FileIdentity], ReadInFlight] = field(default_factory=dict)
+    reads_in_flight: dict[tuple[str, int, FileIdentity], ReadInFlight] = field(default_factory=dict)
     """Large files that are being read, by prefix. Whoever asks has the file open: the numbers are this file's."""
     spare_buffers: list[bytearray] = field(default_factory=list)
 

@@ -29,6 +29,7 @@ from burstd.transfer.privsep.errors import (
     account,
     printable,
 )
+from burstd.transfer.trees.ignore import IgnoreRow
 
 __all__ = [
     "Account",
@@ -63,6 +64,12 @@ _MAX_UNREAD_MESSAGES = 16
 """Messages of a walk that may still come when it was cancelled."""
 
 
+SentFacts = tuple[str, int, int]
+"""What was at a path when it was sent: ``f`` or ``l``, bytes, time of change in nanoseconds."""
+CommitBeside = tuple[str, str, int, int, SentFacts | None]
+"""New file, path, permission bits, mtime_ns, and what was sent from the path; None: nothing was there."""
+LinkBeside = tuple[str, str, int, SentFacts | None]
+"""Target, path, mtime_ns, and what was sent from the path."""
 _GONE = "the user worker is gone: {}; see its journal (burstd-user-worker@)"
 
 
@@ -113,12 +120,13 @@ class UserWorker:
                     self._child.wait(1)
             self._child = None
 
-    def walk(self, source: str) -> Generator[WalkBatch, None, bool]:
+    def walk(self, source: str, ignore: Sequence[IgnoreRow] = ()) -> Generator[WalkBatch, None, bool]:
         """Entries of a file, directory or pattern in a stable order. The descriptors of a message are closed here.
 
-        Returns (as the generator's value) whether the source is a single file.
+        ``ignore``: what of a directory is left out. Returns (as the generator's value) whether the source is a single
+        file.
         """
-        self._send({"do": "walk", "source": source})
+        self._send({"do": "walk", "source": source, "ignore": list(ignore)})
         single = False
         ended = False
         try:
@@ -147,9 +155,11 @@ class UserWorker:
         self._send({"do": "fetch", "source": source, "items": list(rows)})
         return self._receive_descriptors(len(rows))[1]
 
-    def measure_source(self, source: str, *, seconds: float = 2.0, entries: int = 100_000) -> SourceSize:
+    def measure_source(
+        self, source: str, *, seconds: float = 2.0, entries: int = 100_000, ignore: Sequence[IgnoreRow] = ()
+    ) -> SourceSize:
         """What a source is, within a time and a number of entries. UserWorkerError: it is not there or not readable."""
-        self._send({"do": "look", "source": source, "seconds": seconds, "entries": entries})
+        self._send({"do": "look", "source": source, "seconds": seconds, "entries": entries, "ignore": list(ignore)})
         answer = self._receive_answer(
             min(seconds + _MEASURE_GRACE_S, self._sock.gettimeout() or SILENCE_TIMEOUT_S), cancellable=True
         )
@@ -184,6 +194,24 @@ class UserWorker:
     def commit_files(self, root: str, items: Sequence[tuple[str, str, int, int]]) -> None:
         """Renames new files to their paths: (path of the new file, path, permission bits, mtime_ns)."""
         self._request_items({"do": "finish", "root": root}, items)
+
+    def commit_beside(self, root: str, items: Sequence[CommitBeside], suffix: str) -> list[str]:
+        """As ``commit_files``, but over nothing else than what is as it was sent; else beside it. Where each went.
+
+        Beside is the path with ``suffix``, and with a number where that is taken.
+        """
+        rows = [[new, path, mode, mtime_ns, sent, suffix] for new, path, mode, mtime_ns, sent in items]
+        return self._request_paths({"do": "finish_beside", "root": root}, rows)
+
+    def symlink_beside(self, root: str, items: Sequence[LinkBeside], suffix: str, *, job: str) -> list[str]:
+        """Makes symbolic links by the rule of ``commit_beside``; where each went."""
+        rows = [[target, path, mtime_ns, sent, suffix] for target, path, mtime_ns, sent in items]
+        return self._request_paths({"do": "symlink_beside", "root": root, "job": job}, rows)
+
+    def _request_paths(self, request: dict[str, Any], rows: Sequence[Any]) -> list[str]:
+        went = self._request_items(request, rows)
+        with self._rejecting_malformed():
+            return [worker_answers.relative_path(path) for path in went]
 
     def symlink(self, root: str, items: Sequence[tuple[str, str, int | None]], *, job: str) -> None:
         """Makes symbolic links, replacing files and links: (target, path, mtime_ns or None)."""

@@ -67,6 +67,8 @@ class SourceSize:
     single: bool
     unreadable: tuple[tuple[str, int], ...]
     """Paths in the source that the user cannot read, with their errno; ten at most."""
+    largest: tuple[tuple[str, int, int], ...] = ()
+    """Files and directories in the source, with bytes and number of entries: the largest first, five at most."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,13 +5,20 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from itertools import count
 
 _TRAVERSE = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _LIST = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _COPY_AT_ONCE = 64 << 20
+
+
+Facts = Sequence[object]
+"""Of a file or link: ``f`` or ``l``, bytes, time of change in nanoseconds."""
+Mount = tuple[int, int]
+"""Device, and the kernel's number of the mount."""
 
 
 class SafeDirectory:
@@ -101,6 +108,10 @@ class SafeDirectory:
 
     def commit_file(self, new: str, path: str, mode: int, mtime_ns: int) -> None:
         """Gives a new file its mode and time and renames it to ``path``. ``new`` is what ``create`` gave."""
+        self._finish_file(new, mode, mtime_ns)
+        self._replace(new, path)
+
+    def _finish_file(self, new: str, mode: int, mtime_ns: int) -> None:
         parent, name = self._parent(new)
         fd = os.open(name, _READ, dir_fd=parent)
         try:
@@ -110,7 +121,62 @@ class SafeDirectory:
             os.utime(fd, ns=(mtime_ns, mtime_ns))
         finally:
             os.close(fd)
-        self._replace(new, path)
+
+    def commit_beside(self, new: str, path: str, mode: int, mtime_ns: int, sent: Facts | None, suffix: str) -> str:
+        """As ``commit_file``, but over nothing else than what is as ``sent``, and else beside it; the path it went to.
+
+        ``sent``: what was at ``path`` when somebody looked, None: nothing. Beside is ``path`` with ``suffix``, or with
+        ``suffix`` and a number where that is taken.
+        """
+        self._finish_file(new, mode, mtime_ns)
+        if self._is_as_sent(path, sent):
+            self._replace(new, path)
+            return path
+        for beside in _names_beside(path, suffix):
+            parent, name = self._parent(beside)
+            old = os.path.basename(new)  # noqa: PTH119
+            try:
+                # In one step, so that nothing is replaced which comes there meanwhile.
+                os.link(old, name, src_dir_fd=parent, dst_dir_fd=parent, follow_symlinks=False)
+                os.unlink(old, dir_fd=parent)
+            except FileExistsError:
+                continue
+            except OSError as error:
+                if error.errno not in _NO_LINKS:
+                    raise
+                if self.lstat(beside) is not None:
+                    continue
+                os.rename(old, name, src_dir_fd=parent, dst_dir_fd=parent)
+            return beside
+        raise AssertionError("names do not end")
+
+    def symlink_beside(self, row: tuple[str, str, int, Facts | None, str], job: str) -> str:
+        """A symbolic link by the rule of ``commit_beside``; one that is there with this target counts for it.
+
+        ``row``: target, path, mtime_ns, ``sent``, ``suffix``.
+        """
+        target, path, mtime_ns, sent, suffix = row
+        if self._is_as_sent(path, sent):
+            self.symlink(target, path, mtime_ns, job)
+            return path
+        for beside in _names_beside(path, suffix):
+            parent, name = self._parent(beside)
+            try:
+                os.symlink(target, name, dir_fd=parent)
+            except FileExistsError:
+                facts = os.stat(name, dir_fd=parent, follow_symlinks=False)
+                if not stat.S_ISLNK(facts.st_mode) or os.readlink(name, dir_fd=parent) != target:
+                    continue
+            os.utime(name, ns=(mtime_ns, mtime_ns), dir_fd=parent, follow_symlinks=False)
+            return beside
+        raise AssertionError("names do not end")
+
+    def _is_as_sent(self, path: str, sent: Facts | None) -> bool:
+        facts = self.lstat(path)
+        if facts is None or sent is None:
+            return False
+        kind = {stat.S_IFREG: "f", stat.S_IFLNK: "l"}.get(stat.S_IFMT(facts.st_mode), "")
+        return [kind, facts.st_size, facts.st_mtime_ns] == [*sent]
 
     def symlink(self, target: str, path: str, mtime_ns: int | None, job: str) -> None:
         """A symbolic link that replaces ``path``."""
@@ -222,6 +288,11 @@ class SafeDirectory:
         except FileNotFoundError:
             return
 
+    def empty_directory(self, path: str) -> None:
+        """Removes all that is in a directory, following no link. Raises OSError where something is mounted there."""
+        parent, name = self._parent(path)
+        os.close(_emptied(parent, name, _mount(parent)))
+
     def _move_directory(
         self, source: SafeDirectory, old: str, path: str, facts: os.stat_result, job: str
     ) -> Iterator[int]:
@@ -322,6 +393,14 @@ class SafeDirectory:
         self._last_parent = ("", -1)
 
 
+def _names_beside(path: str, suffix: str) -> Iterator[str]:
+    """The path itself, and then names that are likely to be free."""
+    yield from (path, path + suffix)
+    yield from (f"{path}{suffix}.{number}" for number in count(2))
+
+
+_NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EINVAL)
+"""What file systems without hard links say, or where a file has too many."""
 _RANDOM = 12
 
 
@@ -346,34 +425,58 @@ def _unlink_if_there(name: str, directory: int) -> None:
         return
 
 
-def _remove_tree(parent: int, name: str) -> None:
+def _remove_tree(parent: int, name: str, mount: Mount | None = None) -> None:
     try:
-        fd = os.open(name, _LIST, dir_fd=parent)
+        os.close(_emptied(parent, name, mount))
     except NotADirectoryError:
         os.unlink(name, dir_fd=parent)
-        return
+    else:
+        os.rmdir(name, dir_fd=parent)
+
+
+def _emptied(parent: int, name: str, mount: Mount | None = None) -> int:
+    """The directory, with nothing left in it. ``mount``: in which all of it must be, None: anywhere.
+
+    Raises NotADirectoryError, of links too.
+    """
+    try:
+        fd = os.open(name, _LIST, dir_fd=parent)
     except OSError as error:
         if error.errno == errno.ELOOP:
-            os.unlink(name, dir_fd=parent)
-            return
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), name) from None
         if error.errno != errno.EACCES:
             raise
         fd = -1
     if fd < 0 or not os.access(".", os.W_OK | os.X_OK, dir_fd=fd, effective_ids=True):
         fd = _open_unlocked(parent, name, fd)
     try:
+        _check_mount(fd, mount, name)
         for child in _listed(fd):
             try:
                 os.unlink(child, dir_fd=fd)
             except IsADirectoryError:
-                _remove_tree(fd, child)
+                _remove_tree(fd, child, mount)
             except PermissionError:  # what some file systems say of directories
                 if not stat.S_ISDIR(os.stat(child, dir_fd=fd, follow_symlinks=False).st_mode):
                     raise
-                _remove_tree(fd, child)
-    finally:
+                _remove_tree(fd, child, mount)
+    except BaseException:
         os.close(fd)
-    os.rmdir(name, dir_fd=parent)
+        raise
+    return fd
+
+
+def _check_mount(fd: int, mount: Mount | None, name: str) -> None:
+    if mount not in (None, _mount(fd)):
+        raise OSError(errno.EXDEV, "is mounted there, and is not removed", name)
+
+
+def _mount(fd: int) -> Mount:
+    """Of what is mounted from the same file system the device alone does not differ."""
+    # As bytes: the worker of another user may be unable to import an encoding.
+    with open(f"/proc/self/fdinfo/{fd}", "rb") as file:  # noqa: PTH123
+        (number,) = (int(line.split()[1]) for line in file if line.startswith(b"mnt_id:"))
+    return os.fstat(fd).st_dev, number
 
 
 def _open_unlocked(parent: int, name: str, fd: int) -> int:

@@ -18,6 +18,7 @@ if __name__ == "__main__" and not __package__:  # python3 -I -S worker.py
 import errno
 import grp
 import pwd
+import re
 import resource
 import socket
 import time
@@ -28,6 +29,7 @@ from typing import Any, NamedTuple, Protocol
 from burstd.transfer.privsep import descriptor_channel
 from burstd.transfer.privsep.descriptor_channel import ConnectionEnded
 from burstd.transfer.privsep.safe_directory import SafeDirectory
+from burstd.transfer.trees.ignore import IgnoreRules
 from burstd.transfer.trees.local_copy import copy_source
 from burstd.transfer.trees.walk import Walk, is_pattern
 
@@ -38,6 +40,8 @@ WALK_WINDOW = 3
 _ROWS_PER_MESSAGE = 512
 _MAX_NUMBER = (1 << 63) - 1
 _TEXT_PER_MESSAGE = 256 << 10
+LARGEST_PARTS = 5
+"""So many of the files and directories in a source are named with their size."""
 _NO_GROUP = 65534
 WorkerRequest = dict[str, Any]
 PrepareServer = Callable[[WorkerRequest], Callable[[socket.socket], None]]
@@ -193,6 +197,8 @@ class WorkerServer:
             "create": lambda r: self._send_files(r, lambda b, path: b.create_file(path, r["job"])),
             "finish": lambda r: self._each(r, lambda b, row: b.commit_file(*row)),
             "symlink": lambda r: self._each(r, lambda b, row: b.symlink(row[0], row[1], row[2], r["job"])),
+            "finish_beside": lambda r: self._each(r, lambda b, row: b.commit_beside(*row)),
+            "symlink_beside": lambda r: self._each(r, lambda b, row: b.symlink_beside(row, r["job"])),
             "hardlink": lambda r: self._each(r, lambda b, row: b.hardlink(row[0], row[1], r["job"])),
             "settle": lambda r: self._each(r, lambda b, row: b.finalize_directory(*row)),
             "remove": lambda r: self._each(r, lambda b, path: b.remove_file(path)),
@@ -219,7 +225,7 @@ class WorkerServer:
                 act(request)
             except OSError as error:
                 self._fail(error)
-            except (KeyError, TypeError, ValueError, RecursionError) as error:
+            except (KeyError, TypeError, ValueError, RecursionError, re.error) as error:
                 self._fail(OSError(errno.EINVAL, f"the request cannot be carried out: {error!r}"))
 
     def _fail(self, error: OSError, path: str = "") -> None:
@@ -249,7 +255,7 @@ class WorkerServer:
         descriptor_channel.send(self.sock, {"items": answers})
 
     def _walk(self, request: WorkerRequest) -> None:
-        walk = Walk(_expanded(request["source"]))
+        walk = _walk_of(request)
         rows: list[list[object]] = []
         fds: list[int] = []
         text = under_way = 0
@@ -290,17 +296,21 @@ class WorkerServer:
             descriptor_channel.receive(self.sock)
 
     def _measure_source(self, request: WorkerRequest) -> None:
-        source = _expanded(request["source"])
-        walk = Walk(source)
+        walk = _walk_of(request)
         until = time.monotonic() + float(request["seconds"])
         limit = int(request["entries"])
         size = entries = 0
         whole = True
         unreadable: list[list[object]] = []
+        parts: dict[str, list[int]] = {}
         found = iter(walk)
         for row, fd in found:
+            part = parts.setdefault(str(row[1]).partition("/")[0], [0, 0]) if row[1] else [0, 0]
+            part[1] += 1
             if fd >= 0:
-                size += os.fstat(fd).st_size
+                file_size = os.fstat(fd).st_size
+                size += file_size
+                part[0] += file_size
                 os.close(fd)
             elif row[0] == "e" and len(unreadable) < 10:
                 unreadable.append(row[1:])
@@ -309,7 +319,10 @@ class WorkerServer:
                 whole = next(found, None) is None
                 break
         found.close()  # type: ignore[attr-defined]
-        answer = {"size": size, "entries": entries, "whole": whole, "single": walk.single, "unreadable": unreadable}
+        answer = {
+            "size": size, "entries": entries, "whole": whole, "single": walk.single, "unreadable": unreadable,
+            "largest": [[name, *part] for name, part in sorted(parts.items(), key=_part_size)[:LARGEST_PARTS]],
+        }  # fmt: skip
         descriptor_channel.send(self.sock, answer)
 
     def _destination_space(self, request: WorkerRequest) -> None:
@@ -374,6 +387,16 @@ class WorkerServer:
                 descriptor_channel.send(self.sock, {"progress": size})
                 reported_at = time.monotonic()
         descriptor_channel.send(self.sock, {"items": [size]})
+
+
+def _walk_of(request: WorkerRequest) -> Walk:
+    rows = request.get("ignore")
+    return Walk(_expanded(request["source"]), IgnoreRules(rows) if rows else None)
+
+
+def _part_size(part: tuple[str, list[int]]) -> tuple[int, int]:
+    """By which parts come first: the largest, or of no size the fullest."""
+    return -part[1][0], -part[1][1]
 
 
 def _file_facts(directory: SafeDirectory, path: str) -> list[int] | None:

@@ -117,8 +117,12 @@ def source_size(answer: Mapping[str, Any]) -> SourceSize:
     if type(unreadable) is not list or len(unreadable) > 10:
         raise TypeError("no list")
     paths = tuple((text(path), code(errno)) for path, errno in unreadable)
+    largest = answer.get("largest", [])
+    if type(largest) is not list or len(largest) > 10:
+        raise TypeError("no list")
+    parts = tuple((text(name), number(size), number(entries)) for name, size, entries in largest)
     return SourceSize(
-        number(answer["size"]), number(answer["entries"]), flag(answer["whole"]), flag(answer["single"]), paths
+        number(answer["size"]), number(answer["entries"]), flag(answer["whole"]), flag(answer["single"]), paths, parts
     )
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import marshal
 import os
 import threading
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 
@@ -16,7 +17,7 @@ from burstd.transfer.content_store.objects import ObjectFetcher
 from burstd.transfer.content_store.packs import MAX_PACKED_FILE_BYTES
 from burstd.transfer.content_store.sparse import hash_zeros
 from burstd.transfer.content_store.upload_pool import TransferCancelled
-from burstd.transfer.privsep.client import FileFacts, UserWorker, UserWorkerError, printable
+from burstd.transfer.privsep.client import FileFacts, SentFacts, UserWorker, UserWorkerError, printable
 from burstd.transfer.privsep.object_workers import object_scheme
 from burstd.transfer.trees.admission import admitted_entries
 from burstd.transfer.trees.writer import BYTES_AT_ONCE, PendingFile, Place, TreeWriter
@@ -75,19 +76,24 @@ class TreeRestorer:
         on_file: Callable[[RestoredFile], None] = lambda _file: None,
         on_bytes: Callable[[int], None] = lambda _size: None,
         on_left_out: Callable[[str], None] = lambda _sentence: None,
+        over: OverSent | None = None,
         cancelled: threading.Event,
     ) -> int:
         """Makes the tree in ``root`` (which is made too), or its single file as ``root/name``; returns its bytes.
 
         admission.py says what is admitted; ``on_left_out`` hears of what is not. ``unique_path`` gives the path under
         which an entry goes (another where the name is taken); ``on_file`` hears of each file, ``on_bytes`` of bytes.
+        ``over``: nothing is replaced but what is there as it was sent.
 
         May be repeated: files that are there with the content, mode and time of the tree's are left, unfinished ones
         of this job removed. Raises UserWorkerError, StagerError (ObjectDamaged), ManifestDamaged, TransferCancelled.
         """
         worker.make_directories(root, [""])
         with ObjectFetcher(self._fetch, tree.prefix, self._store_name) as objects:
-            writer = _DestinationWriter(worker, root, job=job, name=name)
+            if over is None:
+                writer = _DestinationWriter(worker, root, job=job, name=name)
+            else:
+                writer = _OverSentWriter(worker, root, job=job, over=over)
             writer.objects, writer.cancelled, writer.unique_path = objects, cancelled, unique_path
             writer.on_file, writer.on_bytes = on_file, on_bytes
             writer.reuse = lambda found, contents: self._reuse(tree.prefix, found, contents)
@@ -102,6 +108,25 @@ class TreeRestorer:
         if not self._wait_for_bandwidth(len(body)):
             raise TransferCancelled("the transfer was cancelled")
         return body
+
+
+@dataclass(frozen=True, slots=True)
+class OverSent:
+    """A tree goes back to where another was sent from, and what has changed there since stays."""
+
+    sent: Mapping[bytes, ManifestEntry]
+    """By path: what was sent."""
+    suffix: str
+    """What is added to the name of a file that goes beside the one that stays."""
+    on_conflict: Callable[[str, str], None]
+    """Hears of the path of one that stays, and of the path beside it."""
+
+    def facts(self, path: str) -> SentFacts | None:
+        """Of the file or link that was sent from a path."""
+        entry = self.sent.get(os.fsencode(path))
+        if entry is None or entry.kind == "d":
+            return None
+        return entry.kind, len(entry.link_target) if entry.kind == "l" else entry.size, entry.mtime_ns
 
 
 class _DestinationWriter(TreeWriter):
@@ -197,6 +222,121 @@ class _DestinationWriter(TreeWriter):
         self.on_file(RestoredFile(file.path, file.entry.size, self._verified.pop(file), skipped=False))
         if len(self._contents) >= REUSE_BATCH:
             self.offer_for_reuse()
+
+
+class _OverSentWriter(_DestinationWriter):
+    """Replaces only what is as it was sent; the rest goes beside. Directories that were sent keep mode and time."""
+
+    _target: _BesideTarget  # type: ignore[assignment]
+
+    def __init__(self, worker: UserWorker, root: str, *, job: str, over: OverSent) -> None:
+        super().__init__(worker, root, job=job, name="")
+        self._target = _BesideTarget(worker, over)
+        self._over = over
+        self._directories_beside: dict[str, str] = {}
+        """Where directories went whose names had become those of files."""
+
+    def _path(self, path: bytes) -> str:
+        return self.unique_path(self._directory_path(os.fsdecode(path)))
+
+    def _directory_path(self, path: str) -> str:
+        above, slash, name = path.rpartition("/")
+        if not self._directories_beside or not slash:
+            return path
+        return self._directories_beside.get(above, self._directory_path(above)) + slash + name
+
+    def _make_group(self, group: list[ManifestEntry]) -> None:
+        if not group or group[0].kind != "d":
+            super()._make_group(group)
+            return
+        for entry in group:
+            if entry.path:
+                self._make_directory(entry)
+
+    def _make_directory(self, entry: ManifestEntry) -> None:
+        name = os.fsdecode(entry.path)
+        wanted = path = self._directory_path(name)
+        number = 1
+        while (facts := self._target.worker.file_facts(self._root, [path])[0]) is not None and facts.kind != "d":
+            path = f"{wanted}{self._over.suffix}{f'.{number}' if number > 1 else ''}"
+            number += 1
+        if path != wanted:
+            self._over.on_conflict(wanted, path)
+        if path != name:
+            self._directories_beside[name] = path
+        self._target.worker.make_directories(self._root, [path])
+        sent = self._over.sent.get(entry.path)
+        if sent is None or sent.kind != "d" or path != name:
+            marshal.dump((path, entry.mode, entry.mtime_ns), self._directories)
+
+    def _incomplete(self, files: list[PendingFile]) -> list[PendingFile]:
+        missing = super()._incomplete(files)
+        return [file for file in missing if not self._is_beside(file)]
+
+    def _is_beside(self, file: PendingFile) -> bool:
+        """Whether an earlier try has put it beside what is there."""
+        number = 1
+        while True:
+            path = f"{file.path}{self._over.suffix}{f'.{number}' if number > 1 else ''}"
+            facts = self._target.worker.file_facts(self._root, [path])[0]
+            if facts is None:
+                return False
+            if _has_attributes(facts, file.entry) and _has_content(
+                self._target.worker, self._root, path, file.entry.digest
+            ):
+                self._over.on_conflict(file.path, path)
+                self.on_file(RestoredFile(path, file.entry.size, file.entry.digest, skipped=True))
+                return True
+            number += 1
+
+    def _file_written(self, file: PendingFile) -> None:
+        file.path = self._target.went_to.pop(file.path, file.path)
+        super()._file_written(file)
+
+
+class _BesideTarget:
+    """A user worker that puts a file or link beside what is there, unless that is as it was sent."""
+
+    def __init__(self, worker: UserWorker, over: OverSent) -> None:
+        self.worker = worker
+        self._over = over
+        self.went_to: dict[str, str] = {}
+        """Of files that went beside, their path and where they went."""
+        self.make_directories = worker.make_directories
+        self.create_files = worker.create_files
+        self.remove_files = worker.remove_files
+        self.remove_unfinished = worker.remove_unfinished
+        self.finalize_directories = worker.finalize_directories
+        self.file_facts = worker.file_facts
+        self.open_files = worker.open_files
+
+    def commit_files(self, root: str, items: Sequence[tuple[str, str, int, int]]) -> None:
+        """Gives new files their paths, or paths beside them."""
+        rows = [(new, path, mode, mtime_ns, self._sent_facts(root, path)) for new, path, mode, mtime_ns in items]
+        went = self.worker.commit_beside(root, rows, self._over.suffix)
+        self._note([path for _, path, _, _ in items], went)
+
+    def _sent_facts(self, root: str, path: str) -> SentFacts | None:
+        """None: what is there has another content, though its size and time may be those of what was sent."""
+        entry = self._over.sent.get(os.fsencode(path))
+        if entry is not None and entry.digest and not _has_content(self.worker, root, path, entry.digest):
+            return None
+        return self._over.facts(path)
+
+    def symlink(self, root: str, items: Sequence[tuple[str, str, int | None]], *, job: str) -> None:
+        """Makes symbolic links."""
+        rows = [(target, path, mtime_ns or 0, self._over.facts(path)) for target, path, mtime_ns in items]
+        self._note([path for _, path, _ in items], self.worker.symlink_beside(root, rows, self._over.suffix, job=job))
+
+    def hardlink(self, root: str, items: Sequence[tuple[str, str]], *, job: str) -> None:
+        """No node of burstd's sends any. Raises ManifestDamaged."""
+        raise ManifestDamaged(f"a node sends a second name of a file in {printable(root)} for job {job}: {len(items)}")
+
+    def _note(self, paths: Sequence[str], went: Sequence[str]) -> None:
+        for path, where in zip(paths, went, strict=True):
+            if where != path:
+                self.went_to[path] = where
+                self._over.on_conflict(path, where)
 
 
 def _is_hashed(entry: ManifestEntry) -> bool:

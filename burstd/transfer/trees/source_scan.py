@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -17,6 +17,7 @@ from burstd.transfer.content_store.packs import MAX_PACKED_FILE_BYTES, Pack
 from burstd.transfer.content_store.upload_pool import UploadPool
 from burstd.transfer.privsep.client import UserWorker, UserWorkerError, WalkBatch, printable
 from burstd.transfer.privsep.descriptor_channel import FDS_AT_ONCE
+from burstd.transfer.trees.ignore import IgnoreRow
 from burstd.transfer.trees.untrusted_read import (
     FileChanged,
     file_identity,
@@ -46,7 +47,11 @@ class RescanNeeded(Exception):
 class SourceScan:
     """Reads a source once and queues what is not in the store for upload. For one thread, once."""
 
-    def __init__(self, upload_pool: UploadPool, worker: UserWorker, source: str) -> None:
+    def __init__(
+        self, upload_pool: UploadPool, worker: UserWorker, source: str, ignore: Sequence[IgnoreRow] = ()
+    ) -> None:
+        """``ignore``: what of a directory is left out."""
+        self._ignore = ignore
         self.upload_pool = upload_pool
         self.shared = upload_pool.shared
         self.worker = worker
@@ -66,7 +71,7 @@ class SourceScan:
 
     def entries(self) -> Iterator[ManifestEntry]:
         """Yields entries in walk order. Raises UserWorkerError, StagerError kinds, TransferCancelled, RescanNeeded."""
-        walk = self.worker.walk(self.source)
+        walk = self.worker.walk(self.source, self._ignore)
         try:
             while True:
                 try:

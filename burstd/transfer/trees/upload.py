@@ -6,6 +6,7 @@ import errno
 import hashlib
 import os
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from burstd.domain.plugins.stager import Stager, StoreBusy
@@ -20,6 +21,7 @@ from burstd.transfer.content_store.upload_pool import (
     UploadProgress,
 )
 from burstd.transfer.privsep.client import UserWorker, UserWorkerError, printable
+from burstd.transfer.trees.ignore import IgnoreRow
 from burstd.transfer.trees.rate_limit import BandwidthLimits
 from burstd.transfer.trees.source_scan import RescanNeeded, SourceScan
 
@@ -72,8 +74,11 @@ class TreeUploader:
         prefix: str = "in",
         progress: UploadProgress | None = None,
         cancelled: threading.Event | None = None,
+        ignore: Sequence[IgnoreRow] = (),
     ) -> Tree:
         """Brings a file, directory or pattern into the store and returns it, whole and noted in the index.
+
+        ``ignore``: what of a directory is left out.
 
         Read with the worker's rights only. A busy store is asked again for a while; what was sent by then is not sent
         again. Raises UserWorkerError (it cannot be read, or changes all the time), StoreBusy, StoreRefused,
@@ -91,7 +96,7 @@ class TreeUploader:
                 self._wait_for_leader(leader, upload_pool)
             for _ in range(_MAX_SCANS):
                 progress.restart()
-                tree = self._scan_and_upload(upload_pool, worker, source, owner)
+                tree = self._scan_and_upload(upload_pool, worker, source, owner, ignore)
                 if tree is not None:
                     return tree
             raise StoreBusy(
@@ -111,10 +116,15 @@ class TreeUploader:
             upload_pool.progress.bytes_done = leader.progress.bytes_done
 
     def _scan_and_upload(
-        self, upload_pool: UploadPool, worker: UserWorker, source: str, owner: StagedFor
+        self,
+        upload_pool: UploadPool,
+        worker: UserWorker,
+        source: str,
+        owner: StagedFor,
+        ignore: Sequence[IgnoreRow],
     ) -> Tree | None:
         """The tree; None: the store had lost something, or another transfer did not bring its part."""
-        scan = SourceScan(upload_pool, worker, source)
+        scan = SourceScan(upload_pool, worker, source, ignore)
         digest = hashlib.sha256()
         bodies: list[bytes] = []
         keys: dict[int, str] = {}

@@ -19,6 +19,8 @@ import os
 import stat
 from collections.abc import Iterator
 
+from burstd.transfer.trees.ignore import IgnoreRules
+
 WalkRow = list[object]
 WalkItem = tuple[WalkRow, int]
 """A row and its descriptor, -1 where it has none."""
@@ -52,10 +54,13 @@ class Walk:
     directory is opened from the one above, without following, so that no swap of a directory for a link leads out.
     """
 
-    def __init__(self, source: str) -> None:
+    def __init__(self, source: str, ignore: IgnoreRules | None = None, *, hard_links: bool = True) -> None:
+        """``ignore``: what of a directory is left out. ``hard_links`` False: each name of a file is a file."""
         self.source = source
         self.single = False
         """The source is one file."""
+        self._ignore = ignore
+        self._hard_links = hard_links
         self._links: dict[tuple[int, int], tuple[str, int]] = {}
 
     def __iter__(self) -> Iterator[WalkItem]:
@@ -92,6 +97,8 @@ class Walk:
                 for item in names:
                     name = item[:-2]
                     path = above + name
+                    if self._ignore is not None and self._ignore.ignores(path, directory=item[-1] == "d"):
+                        continue
                     if item[-1] == "f":
                         yield self._file_entry(directory, name, path)
                         continue
@@ -132,7 +139,7 @@ class Walk:
         if facts.st_size > MAX_FILE_BYTES:
             os.close(fd)
             return ["e", path, errno.EFBIG], -1
-        if facts.st_nlink > 1:
+        if facts.st_nlink > 1 and self._hard_links:
             earlier = self._earlier_name(facts, path)
             if earlier:
                 os.close(fd)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from providers.sandbox.boxes.box import Box, BoxSpec, find_boxes
 from providers.sandbox.boxes.errors import BoxFailed
-from providers.sandbox.boxes.machine import need_root, remove_tree
+from providers.sandbox.boxes.machine import loop_devices, need_root, output_of, remove_tree
 from providers.sandbox.boxes.network import LabNetwork
 from providers.sandbox.boxes.processes import Process
 
@@ -39,6 +39,11 @@ class Lab:
     def boxes_directory(self) -> Path:
         """Where each box has its directory."""
         return self.state / "boxes"
+
+    @property
+    def disks_directory(self) -> Path:
+        """Where the files of disks are."""
+        return self.state / "disks"
 
     @property
     def processes_directory(self) -> Path:
@@ -92,7 +97,10 @@ class Lab:
             # Not Box.load: a maker that was killed may have left less than that needs.
             Box(directory.name, "", self.network, directory).stop()
         self.network.down()
-        for name in ("boxes", "processes"):
+        for file in self.disks_directory.glob("*.img"):
+            for loop in loop_devices(file):
+                output_of(["losetup", "--detach", loop])
+        for name in ("boxes", "processes", "disks"):
             remove_tree(self.state / name)
         for file in (self.state / "lab.json", *self.state.glob("cloud.*")):
             file.unlink(missing_ok=True)

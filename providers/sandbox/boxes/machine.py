@@ -14,6 +14,7 @@ from providers.sandbox.boxes.errors import BuildFailed, MissingTool, NoSpace, No
 _PACKAGE_OF = {
     "mmdebstrap": "mmdebstrap",
     "ip": "iproute2",
+    "losetup": "mount",
     "nsenter": "util-linux",
     "unshare": "util-linux",
     "pivot_root": "util-linux",
@@ -82,3 +83,10 @@ def remove_tree(directory: Path) -> None:
 def output_of(argv: Sequence[str], stdin: str | None = None) -> subprocess.CompletedProcess[str]:
     """Runs a program to its end, with text output; the caller looks at the return code."""
     return subprocess.run([tool_path(argv[0]), *argv[1:]], input=stdin, capture_output=True, text=True, check=False)
+
+
+def loop_devices(file: Path) -> list[str]:
+    """The loop devices of a file; one that is let go stays until nothing has it mounted."""
+    if not file.exists():
+        return []
+    return output_of(["losetup", "--noheadings", "--output", "NAME", "--associated", str(file)]).stdout.split()

@@ -104,7 +104,7 @@ class LabNetwork:
         ip = ipaddress.ip_address(address)
         if ip not in ipaddress.ip_network(self.subnet) or address == self.gateway:
             raise NetworkFailed(f"{address} is no address for a host in {self.subnet}", "choose another")
-        netns, cable = self.host_namespace(host), self._cable(host)
+        netns, cable = self.host_namespace(host), self.cable(host)
         self._ip("netns", "add", netns)
         try:
             self._batch(
@@ -127,7 +127,7 @@ class LabNetwork:
     def detach(self, host: str) -> None:
         """Removes a host's namespace and cable; no error when they are gone already."""
         # The cable first: a namespace lives on, without its name, as long as a process or socket keeps it.
-        self._in_hub("link", "del", self._cable(host), check=False)
+        self._in_hub("link", "del", self.cable(host), check=False)
         self._ip("netns", "del", self.host_namespace(host), check=False)
 
     def down(self) -> None:
@@ -144,7 +144,8 @@ class LabNetwork:
         if left:
             raise NetworkFailed(f"the namespace {left[0]} could not be removed", f"ip netns del {left[0]}")
 
-    def _cable(self, host: str) -> str:
+    def cable(self, host: str) -> str:
+        """The hub's end of a host's cable, a port of the bridge."""
         return f"bd{_short(self.name, 5)}{_short(host, 8)}"
 
     def _namespaces(self) -> list[str]:

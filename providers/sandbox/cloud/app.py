@@ -118,6 +118,8 @@ def _client_router(cloud: SandboxCloud) -> APIRouter:
     for kind in ("volume", "port"):
         _add_resource_routes(router, cloud, kind)
 
+    _add_disk_routes(router, cloud)
+
     @router.get("/quota")
     def quota() -> wire.QuotaView:
         limit, used = cloud.quota()
@@ -148,6 +150,28 @@ def _add_resource_routes(router: APIRouter, cloud: SandboxCloud, kind: str) -> N
     @router.delete(f"/{kind}s/{{part_id}}", status_code=204)
     def remove(part_id: str) -> None:
         cloud.remove(kind, part_id)
+
+
+def _add_disk_routes(router: APIRouter, cloud: SandboxCloud) -> None:
+    @router.post("/disks", status_code=201)
+    def create(body: wire.DiskBody) -> wire.DiskView:
+        return wire.DiskView.from_disk(cloud.disks.create(body.zone, body.size_bytes, body.tags), ready=True)
+
+    @router.get("/disks")
+    def disks(tags: Tags = [], limit: Limit = PAGE, marker: str = "") -> wire.PageView[wire.DiskView]:  # noqa: B006
+        return wire.disks_page_view(cloud.disks.page(_tags(tags), limit, marker))
+
+    @router.post("/disks/{disk_id}/attach", status_code=204)
+    def attach(disk_id: str, body: wire.AttachBody) -> None:
+        cloud.disks.attach(disk_id, body.instance)
+
+    @router.post("/disks/{disk_id}/detach", status_code=204)
+    def detach(disk_id: str, body: wire.AttachBody) -> None:
+        cloud.disks.detach(disk_id, body.instance)
+
+    @router.delete("/disks/{disk_id}", status_code=204)
+    def remove(disk_id: str) -> None:
+        cloud.disks.remove(disk_id)
 
 
 def _lab_router(cloud: SandboxCloud) -> APIRouter:

@@ -10,6 +10,8 @@ from pathlib import Path
 from providers.sandbox.boxes.box import Box, BoxSpec
 from providers.sandbox.boxes.errors import SandboxError
 from providers.sandbox.boxes.lab import Lab
+from providers.sandbox.cloud.box_disks import BoxDisks
+from providers.sandbox.cloud.disks import SandboxDisk
 from providers.sandbox.cloud.inventory.resources import SandboxInstanceState, SandboxMachine
 
 _WORKERS = 4
@@ -29,6 +31,9 @@ class BoxBackend:
         self._lock = threading.Lock()
         self._under_way: dict[str, Future[None]] = {}
         self._failed: dict[str, str] = {}
+        self._disks = BoxDisks(lab)
+        self._moving: dict[str, Future[None]] = {}
+        """By disk."""
 
     def start(self, machine: SandboxMachine) -> None:
         """Starts its box, soon."""
@@ -42,6 +47,38 @@ class BoxBackend:
         """What its box has written to the console."""
         box = Box.load(self._lab.boxes_directory / machine.id)
         return "" if box is None else box.console()
+
+    def attach_disk(self, disk: SandboxDisk, machine: SandboxMachine) -> None:
+        """Has its device appear in the box."""
+        self._move(disk, lambda: self._disks.attach(disk, machine.id))
+
+    def detach_disk(self, disk: SandboxDisk) -> None:
+        """Takes the device away, once nobody has it mounted."""
+        self._move(disk, lambda: self._disks.detach(disk))
+
+    def remove_disk(self, disk: SandboxDisk) -> None:
+        """Removes its file."""
+        self._disks.remove(disk)
+
+    def disk_is_moving(self, disk: SandboxDisk) -> bool:
+        """Whether it is on its way into a box or out of one."""
+        with self._lock:
+            work = self._moving.get(disk.id)
+        return (work is not None and not work.done()) or (not disk.attached_to and self._disks.is_attached(disk))
+
+    def _move(self, disk: SandboxDisk, work: Callable[[], None]) -> None:
+        with self._lock:
+            before = self._moving.get(disk.id)
+            self._moving[disk.id] = self._pool.submit(self._move_after, before, work, disk.id)
+
+    def _move_after(self, before: Future[None] | None, work: Callable[[], None], disk_id: str) -> None:
+        if before is not None:
+            wait([before])
+        try:
+            work()
+        except (SandboxError, OSError) as error:
+            with self._lock:
+                self._failed[disk_id] = str(error)
 
     def death_reason(self, machine: SandboxMachine) -> str:
         """Empty while its box runs or is being started, else a sentence on what became of it."""

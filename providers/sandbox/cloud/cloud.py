@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from decimal import Decimal
 from typing import Any, Protocol, TypeVar
 
+from providers.sandbox.cloud.disks import DiskBackend, SandboxDisks
 from providers.sandbox.cloud.faults import (
     ANSWER_FAULTS,
     REFUSAL_FAULTS,
@@ -46,8 +47,8 @@ _REFUSAL = {
 }
 
 
-class MachineBackend(Protocol):
-    """What makes machines run. No call waits, none raises; what goes wrong is told to ``Cloud.died``."""
+class MachineBackend(DiskBackend, Protocol):
+    """What makes machines run, with their disks. No call waits, none raises; what goes wrong goes to ``Cloud.died``."""
 
     def start(self, machine: SandboxMachine) -> None:
         """Begins the life of a machine; it never answers where ``machine.hangs``."""
@@ -105,6 +106,10 @@ class SandboxCloud:
         self._stock = Inventory(catalog)
         self._faults = FaultQueue()
         self._tokens: dict[str, tuple[str, str, float]] = {}
+        self.disks = SandboxDisks(
+            self._begin, lambda call: self._answer(call, CallSubject(), None), self._find, backend, catalog.capacity,
+            now, changed, self._lock,
+        )  # fmt: skip
 
     # What a provider calls.
 
@@ -342,6 +347,7 @@ class SandboxCloud:
         machine.state = SandboxInstanceState.TERMINATED
         if machine.ended is None:
             machine.ended = machine.ends_at
+        self.disks.release(machine.id)
         for part in self._stock.resources_of(machine):
             leak = FaultKind.LEAK_VOLUME if part.kind == "volume" else FaultKind.LEAK_PORT
             if self._faults.take_matching((leak,), "terminate", _subject(machine)):
@@ -413,6 +419,7 @@ class SandboxCloud:
                 "tokens": {token: list(made) for token, made in self._tokens.items()},
                 "calls": dict(self.calls),
                 "launch_calls": [asdict(call) for call in self.launch_calls],
+                "disks": self.disks.to_json(),
             }
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -426,6 +433,8 @@ class SandboxCloud:
             self._tokens = {token: (made[0], made[1], made[2]) for token, made in state["tokens"].items()}
             self.calls = Counter(state["calls"])
             self.launch_calls = [LaunchCall(**call) for call in state["launch_calls"]]
+            if "disks" in state:
+                self.disks.restore(state["disks"])
 
 
 def _subject(machine: SandboxMachine) -> CallSubject:

@@ -51,7 +51,10 @@ REFUSAL_FAULTS = (
     FaultKind.UNAVAILABLE,
 )
 ANSWER_FAULTS = (FaultKind.LOSE_ANSWER, FaultKind.DELAY)
-CALLS = ("offers", "launch", "list", "get", "terminate", "console", "volumes", "ports", "remove", "quota")
+CALLS = (
+    "offers", "launch", "list", "get", "terminate", "console", "volumes", "ports", "remove", "quota",
+    "create-disk", "disks", "attach-disk", "detach-disk", "remove-disk",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

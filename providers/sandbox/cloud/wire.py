@@ -7,6 +7,7 @@ from typing import Generic, TypeVar
 
 from pydantic import BaseModel, ConfigDict
 
+from providers.sandbox.cloud.disks import SandboxDisk
 from providers.sandbox.cloud.faults import FaultKind, SandboxFault
 from providers.sandbox.cloud.inventory.catalog import SandboxCatalog
 from providers.sandbox.cloud.inventory.resources import (
@@ -108,7 +109,46 @@ class ResourceView(_Wire):
         return cls(**part.to_json())
 
 
-V = TypeVar("V", InstanceView, ResourceView)
+class DiskBody(_Wire):
+    """A request for a disk."""
+
+    zone: str
+    size_bytes: int
+    tags: dict[str, str] = {}
+
+
+class AttachBody(_Wire):
+    """The instance that a disk is attached to, or detached from."""
+
+    instance: str
+
+
+class DiskView(_Wire):
+    """A disk. ``ready`` False: it is on its way into a machine, or out of one."""
+
+    id: str
+    zone: str
+    size_bytes: int
+    tags: dict[str, str]
+    attached_to: str
+    device_path: str
+    ready: bool
+
+    @classmethod
+    def from_disk(cls, disk: SandboxDisk, *, ready: bool) -> DiskView:
+        """Of a disk of the cloud."""
+        return cls(
+            id=disk.id,
+            zone=disk.zone,
+            size_bytes=disk.size_bytes,
+            tags=dict(disk.tags),
+            attached_to=disk.attached_to,
+            device_path=disk.device_path,
+            ready=ready,
+        )
+
+
+V = TypeVar("V", InstanceView, ResourceView, DiskView)
 
 
 class PageView(_Wire, Generic[V]):
@@ -126,6 +166,11 @@ def instances_page_view(page: ResourcePage[SandboxMachine]) -> PageView[Instance
 def resources_page_view(page: ResourcePage[AttachedResource]) -> PageView[ResourceView]:
     """A page of volumes or ports."""
     return PageView[ResourceView](items=[ResourceView.from_resource(p) for p in page.items], next=page.next)
+
+
+def disks_page_view(page: ResourcePage[tuple[SandboxDisk, bool]]) -> PageView[DiskView]:
+    """A page of disks."""
+    return PageView[DiskView](items=[DiskView.from_disk(d, ready=ready) for d, ready in page.items], next=page.next)
 
 
 def offer_views(catalog: SandboxCatalog, sold: list[tuple[str, str, bool, Decimal]]) -> list[OfferView]:

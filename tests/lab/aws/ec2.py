@@ -46,12 +46,18 @@ class Ec2(EC2Response):
         here.rights.check("ec2", action, words)
         if words.get("DryRun") and action != "RunInstances":  # whose rights show once its template is known
             raise launches.dry_run()
+        if action == "CreateVolume" and words.get("AvailabilityZone") not in _zones(world):
+            raise MockRefused("InvalidZone.NotFound", f"The zone '{words.get('AvailabilityZone')}' does not exist.")
         if own is not None:
             return own(Actions(world, here.life, here.rights), words)
         try:
             return _paged(action, words, theirs().result if theirs else None)
         except ServiceException as error:
             raise MockRefused(error.code, error.message) from error
+
+
+def _zones(world: World) -> set[str]:
+    return {zone.name for zone in world.backend.describe_availability_zones()}
 
 
 class Actions:

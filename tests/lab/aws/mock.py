@@ -67,6 +67,12 @@ def policy_for(cluster: str, file: Path = POLICY) -> dict[str, Any]:
     return found
 
 
+def volumes_policy_for(cluster: str) -> dict[str, Any]:
+    """The same with the policy for volumes, which sites that have them add."""
+    policy, volumes = policy_for(cluster), policy_for(cluster, POLICY.with_name("iam-policy-volumes.json"))
+    return {**policy, "Statement": [*policy["Statement"], *volumes["Statement"]]}
+
+
 class Ec2Mock:
     """A server of its own. ``prefix`` goes before its command line (``ip netns exec NAME``), ``words`` after it."""
 

@@ -100,6 +100,12 @@ class Rights:
         elif action == "RunInstances":
             if words.get("LaunchTemplate"):
                 yield self._template(action, words["LaunchTemplate"])
+        elif action == "CreateVolume":
+            yield from self._making(action, "volume/*", _tags(words, "volume"), action)
+        elif action in ("AttachVolume", "DetachVolume"):
+            for kind, one in (("volume", words.get("VolumeId", "")), ("instance", words.get("InstanceId", ""))):
+                if self._there(kind, one):
+                    yield self._on(action, f"{kind}/{one}", one)
         elif action in ("CreateTags", "DeleteTags"):
             tags = {one["Key"]: one.get("Value", "") for one in words.get("Tags") or ()}
             for one in words.get("Resources") or ():

@@ -19,7 +19,7 @@ from burstd.testing.cloud_world import Breakage, FaultWorld
 from providers.aws.calls import _READ_ATTEMPTS, AwsCalls
 from providers.aws.provider import AwsProvider
 from providers.aws.settings import AwsSettings
-from tests.lab.aws.mock import DOWN, THROTTLED, Ec2Mock, User, policy_for
+from tests.lab.aws.mock import DOWN, THROTTLED, Ec2Mock, User, volumes_policy_for
 
 TYPES = ("c5.large", "m5.large")
 _PATIENCE_S = 10.0
@@ -68,7 +68,7 @@ class AwsWorld(FaultWorld):
     def user(self, cluster: str) -> User:
         """The cluster's own; made when it is first asked for."""
         if cluster not in self._users:
-            policy = policy_for(cluster) if self._policy else None
+            policy = volumes_policy_for(cluster) if self._policy else None
             user = self._users[cluster] = self.mock.user(self.account, cluster, policy)
             keys = f"aws_access_key_id = {user.access_key}\naws_secret_access_key = {user.secret_key}\n"
             with self._credentials.open("a", encoding="utf-8") as file:

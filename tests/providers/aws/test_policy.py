@@ -72,9 +72,24 @@ def allowed() -> set[str]:
     return {action for _, actions, _, _ in statements() for action in actions}
 
 
+VOLUMES = PROJECT / "providers" / "aws" / "volumes.py"
+VOLUMES_POLICY = json.loads(share_path("config", "aws", "iam-policy-volumes.json").read_text(encoding="utf-8"))
+
+
 def test_every_call_is_allowed_and_nothing_else() -> None:
-    needed = (called() | DEPENDENT) - FREE
+    needed = (called([source for source in SOURCES if source != VOLUMES]) | DEPENDENT) - FREE
     assert (sorted(needed - allowed()), sorted(allowed() - needed)) == ([], [])
+
+
+def test_the_policy_for_volumes_allows_what_these_need_on_the_clusters_own() -> None:
+    more: set[str] = set()
+    for one in VOLUMES_POLICY["Statement"]:
+        more |= {one["Action"]} if isinstance(one["Action"], str) else set(one["Action"])
+        conditions = {key.partition("/")[2]: value for key, value in one["Condition"]["StringEquals"].items()}
+        assert "mysite" in conditions.values()
+        volume = one["Resource"].endswith("volume/*")
+        assert ("burstd-volume-cluster" in conditions) == volume, "no volume by the tag that leftovers bear"
+    assert more == (called([VOLUMES]) - {"ec2:DescribeVolumes"}) | {"ec2:CreateTags"}
 
 
 @pytest.mark.slow

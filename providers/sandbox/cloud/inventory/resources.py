@@ -147,11 +147,12 @@ class BillRow:
 
 
 T = TypeVar("T", SandboxMachine, AttachedResource)
+P = TypeVar("P")
 
 
 @dataclass(frozen=True, slots=True)
-class ResourcePage(Generic[T]):
+class ResourcePage(Generic[P]):
     """A part of a list, and the marker of the next, empty at the end."""
 
-    items: tuple[T, ...]
+    items: tuple[P, ...]
     next: str = ""

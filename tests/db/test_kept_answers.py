@@ -1,0 +1,91 @@
+"""What the writer keeps in memory is what the database holds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from sqlalchemy import create_engine, event
+
+from burstd.db import Store, StoreReader, UnknownClaim
+from burstd.db.tables import METADATA
+from burstd.domain.plugins.policy import Remark
+from burstd.domain.snapshot import CircuitBreaker, Pin
+from burstd.domain.staging import Directives, StageState, Staging
+
+from .samples import START, ManualClock, planned
+
+PIN = Pin("gpu", 2, "exact", START + 60, "user:root", START)
+DATA = Staging("17", "ann", 3001, 3001, Directives((), ()), StageState.WAITING, START, START, "s3", "proj", "/home/ann")
+REMARK = Remark("demand", "job:17", "wait", "no room")
+
+
+def answers(record: StoreReader) -> list[object]:
+    return [
+        record.claims(),
+        record.stagings(),
+        record.scale_overrides(),
+        record.drained_slots(),
+        record.breakers(),
+        record.metadata("paused"),
+        record.last_event_seq(),
+        record.volumes(),
+    ]
+
+
+def test_the_writer_answers_as_the_database_does_after_every_change(store: Store, clock: ManualClock) -> None:
+    changes: list[Callable[[], object]] = [
+        lambda: store.make_claims([planned("c1")]),
+        lambda: store.update_claim("c1", address="10.0.0.1"),
+        lambda: store.make_staging(DATA),
+        lambda: store.transition_staging("17", StageState.WAITING, StageState.CLEARED, "cancelled"),
+        lambda: store.set_scale_override(PIN),
+        lambda: store.drain_slots(["n1"], "user:root", "fan is loud"),
+        lambda: store.save_breaker(CircuitBreaker("sandbox/a", "quota", 1, START + 60, "no more")),
+        lambda: store.set_metadata("paused", "works on the roof", logged=False),
+        lambda: store.record_remarks([REMARK]),
+    ]
+    with store.reader() as reader:
+        before = answers(store)
+        for change in changes:
+            with pytest.raises(UnknownClaim), store.batch():  # noqa: PT012
+                change()
+                assert answers(store) != before
+                store.claim("nobody")
+            assert answers(store) == before
+            change()
+            after = answers(store)
+            assert after == answers(reader)
+            assert after != before
+            before = after
+        clock.time = PIN.until or 0.0
+        assert answers(store) == answers(reader) != before
+
+
+def test_what_has_not_changed_is_not_read_again(store: Store) -> None:
+    statements: list[str] = []
+    event.listen(store._database.engine, "before_cursor_execute", lambda _c, _u, sql, *_: statements.append(sql))
+
+    def loop() -> int:
+        begun = len(statements)
+        store.expire_scale_overrides()
+        answers(store)
+        store.record_remarks([REMARK])
+        return len(statements) - begun
+
+    assert loop() > len(answers(store))
+    loop()
+    assert loop() == 0
+
+
+def test_a_new_connection_forgets_what_was_kept(store: Store) -> None:
+    """On PostgreSQL another burstd may have written while there was none."""
+    store.set_metadata("paused", "works on the roof", logged=False)
+    assert store.metadata("paused") == "works on the roof"
+    store._database.engine.dispose()
+    other = create_engine(store._database.url)
+    with other.begin() as connection:
+        connection.execute(METADATA.update().values(value="works are over"))
+    other.dispose()
+    store.recent_launches(START)
+    assert store.metadata("paused") == "works are over"
