@@ -1,0 +1,107 @@
+"""Projects: a Slurm account with a quota of GPUs that is always its own, and a share of what others leave.
+
+GPUs are counted as fractions: a share of a GPU (``gres/shard``) is its part of one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from fractions import Fraction
+
+QUOTA_PREFIX = "q-"
+"""Of the partition and the QOS in which a project's jobs run within its quota: never preempted."""
+OVER_QUOTA_PREFIX = "o-"
+"""Of those in which they run beyond it: requeued when another project asks for its own."""
+
+
+class BurstOverQuota(StrEnum):
+    """Whether machines are started for what a project asks beyond its quota."""
+
+    NEVER = "never"
+    BUDGET = "budget"
+    """Where a budget names the project's account."""
+    ALWAYS = "always"
+
+
+@dataclass(frozen=True, slots=True)
+class Project:
+    """What the site has granted to a project. Times in seconds.
+
+    Jobs run in leaves of the tree only: a project that is another's ``parent`` has no ``account``.
+    """
+
+    name: str
+    account: str = ""
+    """Its Slurm account; empty: it only has children."""
+    quota: Fraction = Fraction(0)
+    """GPUs that are its own whenever it asks."""
+    weight: Fraction | None = None
+    """Its part of what others leave, in proportion to its siblings'; None: its quota."""
+    limit: Fraction | None = None
+    """The most GPUs that it may have at a time; None: no limit."""
+    priority: int = 0
+    """Projects of a higher priority are served before others with what is beyond all quotas."""
+    parent: str = ""
+    partitions: tuple[str, ...] = ()
+    """Partitions of the site whose nodes it shares: its node group."""
+    interactive_max_s: float | None = None
+    """Time limit of its jobs of srun and salloc, which run within the quota only; None: the partition's."""
+    min_runtime_s: float = 0.0
+    """A job of it that runs beyond the quota is not requeued earlier."""
+    reclaim_after_s: float = 0.0
+    """For how long it waits for free or new machines before jobs of others are requeued for it."""
+    burst_over_quota: BurstOverQuota = BurstOverQuota.NEVER
+
+    @property
+    def quota_partition(self) -> str:
+        """The partition, and the QOS, of its jobs within the quota."""
+        return QUOTA_PREFIX + self.name
+
+    @property
+    def over_quota_partition(self) -> str:
+        """The partition, and the QOS, of its jobs beyond the quota."""
+        return OVER_QUOTA_PREFIX + self.name
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What one project has and is to have, in GPUs."""
+
+    demand: Fraction
+    """What its running and its eligible pending jobs ask for together."""
+    running: Fraction
+    """Of it, what runs, within the quota and beyond it."""
+    over_quota: Fraction
+    """Of ``running``, what runs in the over-quota partition and may be requeued."""
+    share: Fraction
+    """What it is to have now: never more than ``demand``, never less than the smaller of quota and demand."""
+
+    @property
+    def missing(self) -> Fraction:
+        """What it is still to get."""
+        return max(Fraction(0), self.share - self.running)
+
+
+@dataclass(frozen=True, slots=True)
+class OverQuotaLimits:
+    """What slurmctld enforces on a project's over-quota partition now, or is to enforce."""
+
+    gpus: Fraction | None
+    """GrpTRES of its QOS; None: it has no limit."""
+    tier: int
+    """PriorityTier of the partition: jobs of the lowest tier are preempted first."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProjectsView:
+    """The projects of a snapshot, and what Slurm enforces of them."""
+
+    projects: Mapping[str, Project] = field(default_factory=dict)
+    limits: Mapping[str, OverQuotaLimits] = field(default_factory=dict)
+    """By project, as slurmctld shows them; a project without QOS or partition there is not in it."""
+    faults: Mapping[str, str] = field(default_factory=dict)
+    """By project, what Slurm lacks of it, with the remedy."""
+    accounting_error: str = ""
+    """Why slurmdbd cannot be reached; the limits stay as they are. Empty: it can."""
