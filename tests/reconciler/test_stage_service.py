@@ -198,15 +198,14 @@ def test_a_store_without_room_loses_what_nobody_needs_and_where_that_is_nothing_
         around = StagingContext(record, workers, clock, *nobody, lambda: POOLS, lambda: None, lambda *_: False)
         service = StagingService(settings, chosen, around, stack)
         text = "#!/bin/sh\n#BURST stage_in /x as x\n"
-        service.controller.handle_hook(
-            StageCall("data_in", "7", 3001, 3001, script="/s/job.7/script", text=text), lambda _: None
-        )
+        call = StageCall("data_in", "7", 3001, 3001, script="/s/job.7/script", text=text)
 
         def until(what: Callable[[], bool]) -> None:
             end = time.monotonic() + 20
             while not what():
                 assert time.monotonic() < end, (service.alarms(), record.stagings())
                 clock.at += 1
+                service.controller.handle_hook(call, lambda _: None)  # a client that does not ask again is dead
                 service.step(SlurmView((), {}, (), clock.at), ())
                 wake.wait(0.02)
                 workers.run_callbacks()
