@@ -208,6 +208,7 @@ def test_a_store_without_room_loses_what_nobody_needs_and_where_that_is_nothing_
                 service.controller.handle_hook(call, lambda _: None)  # a client that does not ask again is dead
                 service.step(SlurmView((), {}, (), clock.at), ())
                 wake.wait(0.02)
+                wake.clear()
                 workers.run_callbacks()
 
         def alarm() -> bool:
