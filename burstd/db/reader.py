@@ -25,6 +25,7 @@ from burstd.db.tables import (
     EVENT,
     LAUNCH_REQUEST,
     METADATA,
+    PROJECT,
     REMARK,
     SCALE_OVERRIDE,
     SPENDING,
@@ -37,6 +38,7 @@ from burstd.domain.claim import Claim, ClaimState
 from burstd.domain.clock import Clock
 from burstd.domain.plugins.policy import Remark
 from burstd.domain.plugins.provider import LaunchRequest
+from burstd.domain.project import ProjectOverride
 from burstd.domain.slurm.job_history import EndedJob
 from burstd.domain.snapshot import CircuitBreaker, EndedClaim, Pin, RecentLaunch
 from burstd.domain.staging import StageState, Staging
@@ -316,6 +318,10 @@ class StoreReader:
     def breakers(self) -> tuple[CircuitBreaker, ...]:
         """All breakers, also those whose time is over: their count of failures still matters."""
         return self._values(CircuitBreaker, select(BREAKER).order_by(*BREAKER.primary_key))
+
+    def project_overrides(self) -> tuple[ProjectOverride, ...]:
+        """What was made or changed by ``burstctl project``, by name; also what Slurm is still to lose."""
+        return self._values(ProjectOverride, select(PROJECT).order_by(PROJECT.c.name))
 
     def metadata(self, key: str) -> str:
         """A single word about the cluster; empty where it was never set."""

@@ -46,6 +46,7 @@ from burstd.db.tables import (
     BreakerRow,
     DrainedSlotRow,
     MetadataRow,
+    ProjectRow,
     ScaleOverrideRow,
 )
 from burstd.domain.billing.costs import Spent
@@ -54,6 +55,7 @@ from burstd.domain.clock import Clock
 from burstd.domain.cloud.offer import Offer
 from burstd.domain.plugins.policy import Remark
 from burstd.domain.plugins.provider import LaunchRequest
+from burstd.domain.project import ProjectOverride
 from burstd.domain.slurm.job_history import EndedJob
 from burstd.domain.snapshot import CircuitBreaker, EndedClaim, Pin
 from burstd.domain.staging import Checkpoint, Directives, StageState, Staging, Tree
@@ -214,6 +216,10 @@ class Store(StoreReader):
     def breakers(self) -> tuple[CircuitBreaker, ...]:
         """All breakers, also those whose time is over: their count of failures still matters."""
         return self._keep("breakers", super().breakers)
+
+    def project_overrides(self) -> tuple[ProjectOverride, ...]:
+        """What was made or changed by ``burstctl project``, by name; also what Slurm is still to lose."""
+        return self._keep("projects", super().project_overrides)
 
     def metadata(self, key: str) -> str:
         """A single word about the cluster; empty where it was never set."""
@@ -511,6 +517,20 @@ class Store(StoreReader):
             reason = "{0.kind} {0.nodes} is over"
             self._log(session, *(NewEvent(f"pool:{p.pool}", "pinned", "", reason.format(p), "timer") for p in pins))
             return pins
+
+    def save_project_override(self, override: ProjectOverride, old: str, new: str, reason: str, cause: str) -> None:
+        """``burstctl project``: writes it in place of the one of its name, with an event that has both values.
+
+        One that has no values and leaves nothing to do is removed. ``old`` and ``new``: the event's words.
+        """
+        with self._database.writing() as session:
+            row = session.get(ProjectRow, override.name)
+            data = {"old": dict(row.values) if row is not None else {}, "new": dict(override.values)}
+            if override.values or override.pending:
+                session.merge(ProjectRow(**asdict(override)))
+            elif row is not None:
+                session.delete(row)
+            self._log(session, NewEvent(f"project:{override.name}", old, new, reason, cause, data))
 
     def drain_slots(self, slots: Collection[str], by: str, reason: str) -> tuple[str, ...]:
         """Keeps slots out of use; returns those that were not held before (the others keep who and why)."""

@@ -25,6 +25,7 @@ from sqlmodel import Field, SQLModel
 from burstd.db.codec import field_names, from_json, storable_text, to_json, to_json_text
 from burstd.domain.claim import Claim
 from burstd.domain.cloud.offer import Offer
+from burstd.domain.project import SetupStep
 from burstd.domain.slurm.job_history import EndedJob
 from burstd.domain.staging import Staging
 from burstd.domain.volume import Volume
@@ -258,6 +259,18 @@ class BreakerRow(TableRow, table=True):
     error: str = _text()
 
 
+class ProjectRow(TableRow, table=True):
+    """``burstctl project``."""
+
+    __tablename__ = "project"
+    name: str = _text(key=True)
+    values: dict[str, object] = Field(sa_type=Stored(json.loads, to_json_text))
+    created: bool = Field(sa_type=StoredFlag)
+    pending: SetupStep = Field(sa_type=Stored(SetupStep))
+    by: str = _text()
+    since: float
+
+
 class MetadataRow(TableRow, table=True):
     """Single words about the cluster: its name, whether burstd is paused ..."""
 
@@ -266,10 +279,11 @@ class MetadataRow(TableRow, table=True):
     value: str = _text()
 
 
-SPENDING, LAUNCH_REQUEST, USER_DATA, SCALE_OVERRIDE, DRAINED_SLOT, BREAKER, METADATA = (
+SPENDING, LAUNCH_REQUEST, USER_DATA, SCALE_OVERRIDE, DRAINED_SLOT, BREAKER, PROJECT, METADATA = (
     TableRow.metadata.tables[str(row.__tablename__)]
     for row in (
-        SpendingRow, LaunchRequestRow, UserDataRow, ScaleOverrideRow, DrainedSlotRow, BreakerRow, MetadataRow,
+        SpendingRow, LaunchRequestRow, UserDataRow, ScaleOverrideRow, DrainedSlotRow, BreakerRow, ProjectRow,
+        MetadataRow,
     )
 )  # fmt: skip
 """Their tables, for conditions."""

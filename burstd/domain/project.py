@@ -65,6 +65,30 @@ class Project:
         return OVER_QUOTA_PREFIX + self.name
 
 
+class SetupStep(StrEnum):
+    """What is still to be done in Slurm after a change through ``burstctl project``."""
+
+    NONE = ""
+    SET_UP = "set up"
+    REMOVE = "remove"
+
+
+@dataclass(frozen=True, slots=True)
+class ProjectOverride:
+    """What ``burstctl project`` has changed of a project. It lies over [projects.NAME] of burstd.toml."""
+
+    name: str
+    values: Mapping[str, object]
+    """Keys of [projects.NAME], with values as JSON has them."""
+    created: bool
+    """Made by ``burstctl project create``: burstd.toml has no such project, and burstd keeps Slurm's side of it."""
+    pending: SetupStep
+    by: str
+    """Who changed it last, as events name him."""
+    since: float
+    """When, in burstd's seconds since 1970."""
+
+
 @dataclass(frozen=True, slots=True)
 class Share:
     """What one project has and is to have, in GPUs."""

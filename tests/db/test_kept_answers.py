@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from sqlalchemy import create_engine, event
@@ -10,6 +11,7 @@ from sqlalchemy import create_engine, event
 from burstd.db import Store, StoreReader, UnknownClaim
 from burstd.db.tables import METADATA
 from burstd.domain.plugins.policy import Remark
+from burstd.domain.project import ProjectOverride, SetupStep
 from burstd.domain.snapshot import CircuitBreaker, Pin
 from burstd.domain.staging import Directives, StageState, Staging
 
@@ -17,6 +19,7 @@ from .samples import START, ManualClock, planned
 
 PIN = Pin("gpu", 2, "exact", START + 60, "user:root", START)
 DATA = Staging("17", "ann", 3001, 3001, Directives((), ()), StageState.WAITING, START, START, "s3", "proj", "/home/ann")
+PROJECT = ProjectOverride("a", {"quota": "1/2", "account": "team-a"}, True, SetupStep.SET_UP, "user:root", START)
 REMARK = Remark("demand", "job:17", "wait", "no room")
 
 
@@ -30,6 +33,7 @@ def answers(record: StoreReader) -> list[object]:
         record.metadata("paused"),
         record.last_event_seq(),
         record.volumes(),
+        record.project_overrides(),
     ]
 
 
@@ -44,6 +48,9 @@ def test_the_writer_answers_as_the_database_does_after_every_change(store: Store
         lambda: store.save_breaker(CircuitBreaker("sandbox/a", "quota", 1, START + 60, "no more")),
         lambda: store.set_metadata("paused", "works on the roof", logged=False),
         lambda: store.record_remarks([REMARK]),
+        lambda: store.save_project_override(PROJECT, "", "created", "", "user:root"),
+        lambda: store.save_project_override(replace(PROJECT, values={"quota": 2}), "", "changed", "", "user:root"),
+        lambda: store.save_project_override(replace(PROJECT, values={}, pending=SetupStep.NONE), "", "", "", "burstd"),
     ]
     with store.reader() as reader:
         before = answers(store)
