@@ -113,7 +113,8 @@ def _disk(volume: Volume) -> Disk:
         size_bytes=int(volume["Size"]) * _GIB,
         ready=state == "available" or (state == "in-use" and attached),
         attached_to=str(attachment.get("InstanceId", "")),
-        device_paths=tuple(paths) if attachment else (),
+        device_paths=tuple(paths),
         error="EBS could not make it" if state == "error" else "",
+        status=str(attachment.get("State") or state),
         tags=known,
     )

@@ -15,6 +15,7 @@ from burstd.domain.cloud.volume import TAG_VOLUME, TAG_VOLUME_CLUSTER, Disk, Dis
 from burstd.domain.errors import BadRequest, NotFound
 from providers.cache import CachedValue
 from providers.openstack.client.calls import OpenStackCalls
+from providers.openstack.servers.project_servers import ProjectServers
 from providers.openstack.settings import OpenStackSettings
 
 _GIB = 1 << 30
@@ -33,6 +34,7 @@ class OpenStackVolumes:
         self._cluster = cluster
         self._settings = settings
         self._calls = calls
+        self._servers = ProjectServers(settings, calls)
         self._zones = CachedValue(self._read_zones, _ZONES_CACHE_S, time.monotonic)
 
     def disks(self) -> Iterator[Disk]:
@@ -75,7 +77,8 @@ class OpenStackVolumes:
             path = f"/servers/{instance_id}/os-volume_attachments/{disk_id}"
             self._calls.mutate("compute", "DELETE", path, f"detach volume {disk_id}")
         except NotFound:
-            if force:
+            # Nova says so too of a server that is there and does not know the attachment.
+            if force and self._servers.find_server(instance_id) is None:
                 attachment = volume["attachments"][0].get("attachment_id")
                 with suppress(NotFound):
                     self._calls.mutate(
@@ -139,7 +142,8 @@ def _disk(volume: Volume) -> Disk:
         ready=status in _READY and (status == "in-use") == bool(server),
         # Between the two nothing is sure.
         attached_to=server or ("?" if status in ("attaching", "reserved", "detaching", "in-use") else ""),
-        device_paths=paths if server else (),
-        error=f"it is in state '{status}'" if status == "error" else "",
+        device_paths=paths,
+        error=f"it is in state '{status}'" if status.startswith("error") else "",
+        status=status,
         tags={str(key): str(value) for key, value in words.items()},
     )

@@ -91,11 +91,17 @@ class NodeMounts:
         assert disk not in self.mounted.values() or self.mounted.get(claim.id) == disk, "two writers"
         self.mounted[claim.id] = disk
 
-    def unmount(self, claim: Claim, volume: Volume) -> None:
+    def unmount(self, claim: Claim, volume: Volume, device_paths: Sequence[str]) -> None:
         del volume
+        if not device_paths:
+            raise VolumeNotReady("no list has shown its device")
         if claim.id not in self.live:
             raise VolumeNotReady("the machine does not answer")
         self.mounted.pop(claim.id, None)
+
+    def require_unmounted(self, claim: Claim, device_paths: Sequence[str]) -> None:
+        if self.mounted.get(claim.id) == self._disk(claim, device_paths):
+            raise VolumeNotReady("it is mounted")
 
     def _disk(self, claim: Claim, device_paths: Sequence[str]) -> str:
         if claim.id not in self.live:
@@ -318,6 +324,30 @@ def test_a_disk_that_is_not_on_record_is_shown_and_left_alone() -> None:
     assert any("burstd never removes them" in alarm for alarm in world.volumes.alarms())
     assert len(world.cloud.disks.snapshot()) == 3
     assert not {left.id for left in world.provider.leftovers()} & {disk.id for disk in world.cloud.disks.snapshot()}
+    world.teardown()
+
+
+def test_an_attachment_that_comes_late_is_undone() -> None:
+    """burstd had given it up, and the next job's machine is another. Never under a mount."""
+    world = VolumesUnderCrashes()
+    world.submit("ada", "x")
+    while world.rows["1"].state is not T.FETCHED:
+        world.job_goes_on(0, 1, set(), 0)
+    del world.rows["1"]
+    for _ in range(8):
+        world.loop()
+    (volume,), (old,) = world.store.volumes(), world.nodes.live.values()
+    assert volume.state is VolumeState.AVAILABLE
+    world.submit("ada", "x")
+    while world.rows["2"].state is not T.FETCHING:
+        world.loop()
+        world.go_on("2")
+    world.cloud.disks.attach(volume.disk_id, old.instance_id)
+    world.nodes.mounted[old.id] = volume.disk_id
+    for _ in range(8):
+        world.loop()
+    assert world.cloud.disks.snapshot()[0].attached_to == old.instance_id
+    del world.nodes.mounted[old.id]
     world.teardown()
 
 

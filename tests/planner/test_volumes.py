@@ -18,6 +18,7 @@ from burstd.domain.snapshot import SlurmView, Snapshot
 from burstd.domain.staging import Directives, StageState, Staging, VolumeLine
 from burstd.domain.volume import VOLUME_TRANSITIONS, Volume, VolumeNeed, VolumeState
 from burstd.planner.staging.volume_life import (
+    STUCK_S,
     HolderPhase,
     VolumeLimits,
     VolumeSight,
@@ -72,6 +73,8 @@ def step(state: VolumeState, phase: HolderPhase, disk: Disk | None = FREE, **mor
         (S.AVAILABLE, P.OVER, FREE, {}, D.RELEASE),
         # An attachment of before that came through late.
         (S.AVAILABLE, P.STARTING, HERE, {}, D.DETACH),
+        *((state, P.STARTING, ELSEWHERE, {"stray": True}, D.DETACH_STRAY) for state in (S.ATTACHING, S.DETACHING)),
+        (S.AVAILABLE, P.STARTING, HERE, {"stray": True}, D.DETACH_STRAY),
         (S.ATTACHING, P.STARTING, FREE, {}, D.ATTACH),
         (S.ATTACHING, P.STARTING, None, {}, D.ATTACH),
         (S.ATTACHING, P.STARTING, HERE, {}, D.NOTE_ATTACHED),
@@ -151,6 +154,11 @@ def test_what_the_list_says_against_the_record() -> None:
     assert "does not list its disk d-1" in disk_fault(available, replace(free, disk=None))
     assert disk_fault(available, replace(free, disk=None, listed=99.0)) == "", "the list is older than the state"
     assert "attached to i-9, and burstd has not" in disk_fault(available, replace(free, disk=ELSEWHERE))
+    assert disk_fault(available, replace(free, disk=ELSEWHERE, stray=True)) == ""
+    half = replace(free, disk=replace(FREE, ready=False, attached_to="?", status="reserved"))
+    assert disk_fault(available, half) == "its disk is in state 'reserved', and burstd has not done that"
+    assert disk_fault(replace(BASE, state=S.ATTACHING), replace(half, listed=BASE.since + STUCK_S)) == ""
+    assert "stays in state 'reserved': an administrator" in disk_fault(replace(BASE, state=S.ATTACHING), half)
     assert disk_fault(replace(BASE, state=S.IN_USE), replace(free, disk=HERE)) == ""
 
 

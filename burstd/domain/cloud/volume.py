@@ -44,4 +44,6 @@ class Disk:
     """Paths of which one is its block device on that instance. Shell patterns; each can only be this disk's."""
     error: str = ""
     """What the cloud says of a disk that will never be ready."""
+    status: str = ""
+    """The cloud's own word for its state."""
     tags: Mapping[str, str] = field(default_factory=dict)

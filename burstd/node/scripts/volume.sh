@@ -3,7 +3,8 @@
 # $1: format; $2: UUID; $3: UID:GID; further arguments: patterns of which one is the device. Makes a file system on a
 #     device that is blank, which the caller knows to be so by its record too. One of this UUID is left alone.
 # $1: mount; $2: UUID; $3: directory; further arguments as above. Never makes a file system.
-# $1: unmount; $2: directory.
+# $1: unmount; $2: directory; further arguments as above. Done when no mount is left of the device, whose namespace ever.
+# $1: check; further arguments as above. Whether no mount is there of the device.
 set -u
 LC_ALL=C
 PATH=/usr/sbin:/sbin:/usr/bin:/bin:/usr/local/sbin:/usr/local/bin
@@ -14,14 +15,22 @@ again() { echo "again: $*" >&2; exit 75; }
 mounted() { awk -v path="$1" '$5 == path { found = 1 } END { exit !found }' /proc/self/mountinfo; }
 
 # $device: the one that is there.
-find_device() {
+has_device() {
     device=
     for pattern in "$@"; do
         for path in $pattern; do
             [ ! -b "$path" ] || device=$path
         done
     done
-    [ -n "$device" ] || again "the volume's device is not there yet: $*"
+    [ -n "$device" ]
+}
+find_device() { has_device "$@" || again "the volume's device is not there yet: $*"; }
+# The kernel refuses this while the device is mounted anywhere, also where this process cannot see it.
+check_free() {
+    [ $# -gt 0 ] || again "the cloud has not listed the volume's device so far"
+    ! has_device "$@" ||
+        python3 -I -S -c 'import os, sys; os.open(sys.argv[1], os.O_RDONLY | os.O_EXCL)' "$device" 2>/dev/null ||
+        again "$device is in use: a process has it mounted, perhaps in a namespace of its own"
 }
 # $type, $uuid: of what is on the device; both empty: nothing that anybody knows.
 probe() {
@@ -60,8 +69,11 @@ mount)
     probe
     [ "$type" = ext4 ] && [ "$uuid" = "$wanted" ] ||
         refuse "$device has ${type:-nothing} ${uuid:+with UUID $uuid }on it, not this volume's file system"
-    e2fsck -p -- "$device" >/dev/null 2>&1
-    [ $? -lt 4 ] || refuse "the file system on $device is damaged: an administrator runs e2fsck on it"
+    said=$(e2fsck -p -- "$device" 2>&1)
+    result=$?
+    [ $((result & 4)) -eq 0 ] || refuse "the file system on $device is damaged: an administrator runs e2fsck on it"
+    # As where another try of this is still at it.
+    [ $result -lt 4 ] || again "e2fsck cannot check $device: $(printf '%s\n' "$said" | head -n 1)"
     mkdir -p -- "$directory" || again "$directory cannot be made"
     mount -t ext4 -o nosuid,nodev -- "$device" "$directory" || again "$device cannot be mounted"
     # Before its owner has written anything: then nobody else gets in, unless the owner says so.
@@ -69,12 +81,18 @@ mount)
     ;;
 unmount)
     directory=$2
+    shift 2
     if mounted "$directory"; then
         sync -f "$directory"
         umount -- "$directory" || again "$directory is in use: a process of the job has not ended"
     fi
+    check_free "$@"
     rmdir -- "$directory" "${directory%/*}" 2>/dev/null
     exit 0
+    ;;
+check)
+    shift
+    check_free "$@"
     ;;
 *) refuse "unknown form $1" ;;
 esac

@@ -24,6 +24,8 @@ _NO_VALUE = 0xFFFFFF00
 """Slurm's numbers for "not said", NO_VAL and INFINITE, are not below this."""
 SETTLE_INTERVAL_S = 3600.0
 """How often the cost of a volume goes into the ledger."""
+STUCK_S = 600.0
+"""A cloud that has a disk half attached for longer needs a person."""
 
 
 class HolderPhase(Enum):
@@ -73,6 +75,8 @@ class VolumeStep(Enum):
     UNMOUNT = auto()
     BEGIN_DETACHING = auto()
     DETACH = auto()
+    DETACH_STRAY = auto()
+    """From a machine that is not to have it, where it is not mounted."""
     NOTE_DETACHED = auto()
     DELETE = auto()
     NOTE_GONE = auto()
@@ -97,6 +101,8 @@ class VolumeSight:
     """How long a new disk may be missing in lists."""
     mounted: bool = False
     unmounted: bool = False
+    stray: bool = False
+    """It is attached to a machine that is there, is burstd's, and is not to have it: a call came through late."""
 
 
 def next_volume_step(volume: Volume, sight: VolumeSight) -> VolumeStep:
@@ -112,6 +118,8 @@ def next_volume_step(volume: Volume, sight: VolumeSight) -> VolumeStep:
             return VolumeStep.ADOPT_DISK if disk.ready or disk.error else VolumeStep.NOTHING
         case S.CREATING:
             return VolumeStep.CREATE if sight.listed > (volume.called or 0.0) + sight.settle_s else VolumeStep.NOTHING
+        case S.AVAILABLE | S.ATTACHING | S.DETACHING if sight.stray:
+            return VolumeStep.DETACH_STRAY
         case S.AVAILABLE:
             # A call of before may have come through late. Who else has attached it knows why.
             if disk is not None and disk.attached_to and disk.attached_to == volume.instance_id:
@@ -152,8 +160,11 @@ def disk_fault(volume: Volume, sight: VolumeSight) -> str:
         return f"{volume.provider} does not list its disk {volume.disk_id} any more"
     if sight.disk.error:
         return f"its disk is broken: {sight.disk.error}"
-    if volume.state is S.AVAILABLE and sight.disk.attached_to not in ("", volume.instance_id):
-        return f"its disk is attached to {sight.disk.attached_to}, and burstd has not done that"
+    if volume.state in (S.ATTACHING, S.DETACHING) and not sight.disk.ready and sight.listed - volume.since > STUCK_S:
+        return f"its disk stays in state '{sight.disk.status}': an administrator resets that in {volume.provider}"
+    if volume.state is S.AVAILABLE and not sight.stray and sight.disk.attached_to not in ("", volume.instance_id):
+        place = f"attached to {sight.disk.attached_to}" if sight.disk.ready else f"in state '{sight.disk.status}'"
+        return f"its disk is {place}, and burstd has not done that"
     return ""
 
 

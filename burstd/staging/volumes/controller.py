@@ -19,7 +19,14 @@ from burstd.db.record_mark import DOUBT_KEY
 from burstd.domain.claim import Claim, ClaimState
 from burstd.domain.clock import Clock
 from burstd.domain.cloud.offer import Pool
-from burstd.domain.cloud.volume import TAG_VOLUME, TAG_VOLUME_CLUSTER, TAG_VOLUME_NAME, TAG_VOLUME_USER, DiskRequest
+from burstd.domain.cloud.volume import (
+    TAG_VOLUME,
+    TAG_VOLUME_CLUSTER,
+    TAG_VOLUME_NAME,
+    TAG_VOLUME_USER,
+    Disk,
+    DiskRequest,
+)
 from burstd.domain.errors import AuthFailed, BadRequest, InsufficientCapacity, QuotaExceeded
 from burstd.domain.plugins.provider import Provider, VolumeProvider
 from burstd.domain.slurm.job import Job
@@ -414,7 +421,16 @@ class VolumeController:
             settle_s=provider.settle_s if provider is not None else 0.0,
             mounted=pair in self._mounted,
             unmounted=pair in self._unmounted,
+            stray=self._stray_machine(volume, disk) is not None,
         )
+
+    def _stray_machine(self, volume: Volume, disk: Disk | None) -> Claim | None:
+        """That has the disk and is not to have it."""
+        meant = volume.instance_id if volume.state in ON_MACHINE else ""
+        if disk is None or disk.attached_to in ("", meant):
+            return None
+        found = (c for c in self._machines.values() if c.offer.provider == volume.provider)
+        return next((claim for claim in found if claim.instance_id == disk.attached_to), None)
 
     def _machine(self, row: Staging | None) -> Claim | None:
         """Of the only node of a job."""
@@ -459,7 +475,7 @@ class VolumeController:
             case VolumeStep.MOUNT if (machine := self._machine(row)) is not None and disk is not None:
                 self._mount(volume, machine, disk.device_paths)
             case VolumeStep.UNMOUNT:
-                self._unmount(volume)
+                self._unmount(volume, disk.device_paths if disk is not None else ())
             case VolumeStep.BEGIN_DETACHING:
                 why = "its machine is gone" if sight.machine_gone else "it is not mounted any more"
                 store.transition_volume(volume.id, volume.state, S.DETACHING, why)
@@ -467,6 +483,8 @@ class VolumeController:
             case VolumeStep.DETACH:
                 provider, force = self._calls.providers[volume.provider], sight.machine_gone
                 self._cloud_call(volume, lambda: provider.detach_disk(volume.disk_id, volume.instance_id, force=force))
+            case VolumeStep.DETACH_STRAY if disk is not None:
+                self._detach_stray(volume, disk)
             case VolumeStep.NOTE_DETACHED:
                 over = sight.phase in (HolderPhase.OVER, HolderPhase.ENDED, HolderPhase.WAITING)
                 store.transition_volume(
@@ -557,19 +575,35 @@ class VolumeController:
         self._unmounted.discard(pair)
         self._calls.call(volume, _LANE, work, done, refused, user=volume.uid)
 
-    def _unmount(self, volume: Volume) -> None:
+    def _unmount(self, volume: Volume, device_paths: Sequence[str]) -> None:
         machine = next((claim for claim in self._machines.values() if claim.id == volume.claim_id), None)
         if machine is None:
             return  # Nobody can unmount it: its machine ends, and is listed until it has.
         self._calls.call(
-            volume, _LANE, lambda: self._mounts.unmount(machine, volume),
+            volume, _LANE, lambda: self._mounts.unmount(machine, volume, device_paths),
             lambda: self._unmounted.add((volume.id, machine.id)), user=volume.uid,
         )  # fmt: skip
 
+    def _detach_stray(self, volume: Volume, disk: Disk) -> None:
+        machine = self._stray_machine(volume, disk)
+        if machine is None:
+            return
+        provider = self._calls.providers[volume.provider]
+
+        def work() -> None:
+            # The record may be an older copy, and the disk in use there.
+            self._mounts.require_unmounted(machine, disk.device_paths)
+            provider.detach_disk(volume.disk_id, machine.instance_id, force=False)
+
+        self._calls.call(volume, _LANE, work, user=volume.uid)
+
 
 _CALLS = frozenset(
-    {VolumeStep.CREATE, VolumeStep.ATTACH, VolumeStep.MOUNT, VolumeStep.UNMOUNT, VolumeStep.DETACH, VolumeStep.DELETE}
-)
+    {
+        VolumeStep.CREATE, VolumeStep.ATTACH, VolumeStep.MOUNT, VolumeStep.UNMOUNT, VolumeStep.DETACH,
+        VolumeStep.DETACH_STRAY, VolumeStep.DELETE,
+    }
+)  # fmt: skip
 """Steps that call a cloud or a node: one at a time."""
 
 

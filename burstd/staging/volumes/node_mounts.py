@@ -45,9 +45,13 @@ class VolumeMounts:
         place = f"{job_volumes_path(volume.job_id)}/{volume.name}"
         self._run(claim, _MOUNT_S, "mount", file_system_uuid(volume), place, *device_paths)
 
-    def unmount(self, claim: Claim, volume: Volume) -> None:
-        """Writes all back and unmounts it; where it is not mounted that is done. Raises as ``format`` does."""
-        self._run(claim, _MOUNT_S, "unmount", f"{job_volumes_path(volume.job_id)}/{volume.name}")
+    def unmount(self, claim: Claim, volume: Volume, device_paths: Sequence[str]) -> None:
+        """Writes all back and unmounts it, and makes sure that no mount is left. Raises as ``format`` does."""
+        self._run(claim, _MOUNT_S, "unmount", f"{job_volumes_path(volume.job_id)}/{volume.name}", *device_paths)
+
+    def require_unmounted(self, claim: Claim, device_paths: Sequence[str]) -> None:
+        """Raises VolumeNotReady where any process of the node has it mounted, and NodeNotReady."""
+        self._run(claim, _MOUNT_S, "check", *device_paths)
 
     def _run(self, claim: Claim, timeout_s: float, *args: str) -> None:
         with self._connect(claim) as session:
