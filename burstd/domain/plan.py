@@ -8,6 +8,7 @@ from burstd.domain.claim import Claim, ClaimState
 from burstd.domain.cloud.instance import Instance, Leftover
 from burstd.domain.cloud.offer import Offer
 from burstd.domain.plugins.policy import Remark, Target
+from burstd.domain.project import OverQuotaLimits
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,6 +203,15 @@ class LimitJobTime:
 
 
 @dataclass(frozen=True, slots=True)
+class SetProjectLimits:
+    """Have slurmctld enforce these limits on the over-quota partitions of projects."""
+
+    limits: tuple[tuple[str, OverQuotaLimits], ...]
+    """By project, those only that differ from what slurmctld enforces."""
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class StartJobsNow:
     """Spare requeued jobs the two minutes for which Slurm keeps them."""
 
@@ -257,6 +267,7 @@ Action = (
     | RecordInterruptions
     | LimitJobTime
     | HoldJob
+    | SetProjectLimits
     | StartJobsNow
     | TerminateMachines
     | RemoveOrphans

@@ -129,3 +129,14 @@ class ProjectsView:
     """By project, what Slurm lacks of it, with the remedy."""
     accounting_error: str = ""
     """Why slurmdbd cannot be reached; the limits stay as they are. Empty: it can."""
+
+
+def gpus_text(gpus: Fraction) -> str:
+    """``1 GPU``, ``4 GPUs``, ``0.5 GPUs``, ``1/3 GPUs``."""
+    return f"{gpu_number(gpus)} GPU{'' if gpus == 1 else 's'}"
+
+
+def gpu_number(gpus: Fraction) -> str:
+    """``4``, ``0.5``, ``1/3``: as [projects.NAME] takes it."""
+    exact = gpus.limit_denominator(1000) == gpus and not 1000 % gpus.denominator
+    return f"{float(gpus):g}" if exact else str(gpus)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from fractions import Fraction
 from typing import get_args
 
 import pytest
@@ -32,6 +33,7 @@ from burstd.domain.plan import (
     RequeueJobs,
     SetGate,
     SetNodesDown,
+    SetProjectLimits,
     StartJobsNow,
     StartSlurmd,
     TerminateMachines,
@@ -40,6 +42,7 @@ from burstd.domain.plan import (
     ValidateNode,
 )
 from burstd.domain.plugins.policy import ExcludedOffer, Remark, Target, Want, remarks_on_dropped_want
+from burstd.domain.project import OverQuotaLimits
 
 from .world import G4, NOW, SNAPSHOT
 
@@ -77,6 +80,10 @@ SENTENCES: list[tuple[Action, str]] = [
         "requeue jobs 103, 7: gpu3: it ends, and 1 more such",
     ),
     (RecordInterruptions((JobRun("103", ("103",), 0, "it is gone"),)), "note that job 103 lost a machine: it is gone"),
+    (
+        SetProjectLimits((("a", OverQuotaLimits(Fraction(5, 2), 2)), ("b", OverQuotaLimits(None, 1))), "d asks"),
+        "limit what projects run beyond their quotas to a 2.5 GPUs (tier 2), b no limit (tier 1): d asks",
+    ),
     (LimitJobTime("103", 1500.0, "no money"), "give job 103 a time limit of 25 min: no money"),
     (HoldJob("103", "103", "no home, 3 times"), "hold job 103: no home, 3 times"),
     (StartJobsNow(("103",)), "let job 103 start again at once"),

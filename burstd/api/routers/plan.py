@@ -44,6 +44,7 @@ from burstd.domain.plan import (
     RequeueJobs,
     SetGate,
     SetNodesDown,
+    SetProjectLimits,
     StartJobsNow,
     StartSlurmd,
     TerminateMachines,
@@ -52,6 +53,7 @@ from burstd.domain.plan import (
     ValidateNode,
 )
 from burstd.domain.plugins.policy import Remark
+from burstd.domain.project import OverQuotaLimits, gpus_text
 from burstd.domain.snapshot import Snapshot
 from burstd.slurm.hostlist import HostlistError, compress, expand
 
@@ -314,6 +316,8 @@ def _step_text(action: Action, claims: dict[str, Claim]) -> tuple[str, Collectio
             return f"give job {job_id} a time limit of {limit_s / 60:.0f} min: {reason}", [], []
         case HoldJob(_, queue_id, reason):
             return f"hold job {queue_id}: {reason}", [], []
+        case SetProjectLimits(limits, reason):
+            return f"limit what projects run beyond their quotas to {_limits_text(limits)}: {reason}", [], []
         case StartJobsNow(jobs):
             return f"let {_jobs_text(jobs)} start again at once", [], []
         case TerminateMachines(ids, reason):
@@ -324,6 +328,14 @@ def _step_text(action: Action, claims: dict[str, Claim]) -> tuple[str, Collectio
             return f"remove {what} from {provider}: {reason}", [], []
         case _:
             raise TypeError(f"no such step: {action!r}")
+
+
+def _limits_text(limits: Sequence[tuple[str, OverQuotaLimits]]) -> str:
+    """``a 4 GPUs (tier 2), b no limit (tier 1)``."""
+    return ", ".join(
+        f"{name} {'no limit' if limit.gpus is None else gpus_text(limit.gpus)} (tier {limit.tier})"
+        for name, limit in limits
+    )
 
 
 def _jobs_text(ids: Iterable[str]) -> str:
