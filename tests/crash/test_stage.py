@@ -164,6 +164,20 @@ def test_refused_input_holds_the_job_until_somebody_releases_it(world: StageWorl
     assert world.locations.delivered
 
 
+def test_a_job_whose_node_cannot_run_it_gets_no_second_one_before_somebody_asks(world: StageWorld) -> None:
+    """As where the image lacks the container's program."""
+    job = world.submit("7")
+    world.locations.faults["place", job] = NEVER
+    world.run(600, world.phase(job, "held"))
+    world.run(600)
+    assert [hook for _, hook, result in world.slurm.hook_replies if result == "refused"] == ["pre_run", "data_in"]
+    assert (world.store.staging(job).state, world.store.staging(job).error) == (S.HELD, str(NEVER))
+    assert world.controller is not None
+    assert world.controller.retry(job, "root") == "the data of job 7 goes on from waiting"
+    finish(world)
+    assert world.locations.delivered
+
+
 @pytest.mark.parametrize("asked", ["at once", "when Slurm holds it"])
 def test_a_job_that_cannot_have_its_volume_gets_no_second_node_before_somebody_asks(
     world: StageWorld, asked: str
