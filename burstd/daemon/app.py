@@ -95,7 +95,9 @@ def assemble(loaded: LoadedSettings, stack: ExitStack) -> DaemonComponents:
     stack.callback(workers.close)
     wake_sources = WakeSources(settings, make.commands(settings), clock, wake)
     validator = make.node_validator(settings, scheduler, clock, providers, store)
-    mounts = _mount_service(loaded, stack, workers, clock, wake_sources, validator, lambda: reconciler.config.pools)
+    mounts = _mount_service(
+        loaded, stack, store, workers, clock, wake_sources, validator, lambda: reconciler.config.pools
+    )
     staging = _staging_service(
         loaded,
         stack,
@@ -195,6 +197,7 @@ def _staging_service(
 def _mount_service(
     loaded: LoadedSettings,
     stack: ExitStack,
+    store: Store,
     workers: ThreadWorkers,
     clock: SteadyClock,
     wake_sources: WakeSources,
@@ -224,7 +227,7 @@ def _mount_service(
 
     unstarted = UnstartedJobs(workers, clock, slurmctld_start, scripts.have_begun)
     context = MountContext(streams, workers, clock, pools, lambda: wake_sources.slurm_uid, unstarted,
-                           lambda: validator.config.ssh_port, slurm_faults)  # fmt: skip
+                           lambda: validator.config.ssh_port, slurm_faults, store.held_jobs("mounts"))  # fmt: skip
     service = MountService(settings, context, stack)
 
     def reloaded() -> MountSettings:

@@ -275,6 +275,11 @@ class StoreReader:
         found = self._scalar(query.order_by(EVENT.c.seq.desc()).limit(1))
         return str(found.get(USER_KEY, "")) if found else ""
 
+    def held_jobs(self, cause: str) -> dict[str, str]:
+        """Jobs that burstd has held for this cause, with the last reason."""
+        query = select(EVENT.c.subject, EVENT.c.reason).where(EVENT.c.new == "held", EVENT.c.cause == cause)
+        return {row["subject"].removeprefix("job:"): row["reason"] for row in self._rows(query.order_by(EVENT.c.seq))}
+
     def runs_with_event(self, job_ids: Collection[str], new: str) -> dict[str, frozenset[int]]:
         """The numbers of the runs of these jobs of which an event ``new`` is on record, for jobs that have any."""
         found: dict[str, set[int]] = {}

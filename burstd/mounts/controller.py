@@ -80,8 +80,12 @@ class MountController:
         rules: Callable[[], Sequence[MountRule]],
         pools: Callable[[], Mapping[str, Pool]],
         find_account: Callable[[str], Account] = account,
+        held: Mapping[str, str] | None = None,
     ) -> None:
-        """``find_account`` tells of a user, or raises UserWorkerError; called in the workers."""
+        """``find_account`` tells of a user, or raises UserWorkerError; called in the workers.
+
+        ``held``: jobs that burstd held before its last restart, with the reason.
+        """
         self._streams, self._workers, self._clock = streams, workers, clock
         self._rules, self._pools, self._find_account = rules, pools, find_account
         self._prologs: dict[str, _Prolog] = {}
@@ -90,6 +94,8 @@ class MountController:
         """Streams that are being started or stopped, and those that rest after a failed stop: until when."""
         self._began = clock.now()
         self._started_at: dict[StreamKey, float] = {}
+        self._held = held or {}
+        """Until it is known which of them are held still."""
         self._refusals: dict[str, str] = {}
         """By the job's id in the queue."""
         self._refused_times: dict[str, int] = {}
@@ -128,7 +134,9 @@ class MountController:
         if isinstance(slurm, SlurmView) and not doubt:
             lost = self._stop_unneeded(slurm, claim_by_slot, streams)
             self._jobs = {job.id: job for job in slurm.jobs}
-            self._refusals = {job: text for job, text in self._refusals.items() if job in self._jobs}
+            held = {job: text for job, text in self._held.items() if job in self._jobs and self._jobs[job].held}
+            self._refusals = held | {job: text for job, text in self._refusals.items() if job in self._jobs}
+            self._held = {}
             self._refused_times = {
                 job: 0 if self._jobs[job].held else times
                 for job, times in self._refused_times.items()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import structlog
 
@@ -31,7 +31,7 @@ log = structlog.get_logger(__name__)
 
 _LINES_S = 5.0
 _CHECK_S, _RECHECK_S = 600.0, 30.0
-"""Slurm's settings are looked at so often; where they lack something, or cannot be read."""
+"""Slurm's settings are looked at so often; where they lack something or cannot be read, as are unknown homes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +48,8 @@ class MountContext:
     ssh_port: Callable[[], int]
     slurm_faults: Callable[[], Sequence[str]]
     """Asks Slurm what it lacks to show trees, a sentence each; in a worker. Raises SchedulerUnavailable."""
+    held: Mapping[str, str] = field(default_factory=dict)
+    """Jobs that burstd held before it was restarted, as their trees could not be mounted, with the reason."""
 
 
 class MountService:
@@ -64,7 +66,8 @@ class MountService:
         self._spool_error = ""
         self._lines, self._lines_due = SilentLines(), float("-inf")
         self._homes: Mapping[str, str] = {}
-        self._homes_asked: frozenset[str] = frozenset()
+        self._homes_asked: dict[str, float] = {}
+        """By user, until when nobody is asked again."""
         self._silent: Mapping[str, SilentLine] = {}
         self._slots: Mapping[str, str] = {}
         """By claim id."""
@@ -75,8 +78,9 @@ class MountService:
         )  # fmt: skip
         self.reload(settings.mounts)
         self.controller = MountController(
-            context.streams, context.workers, context.clock, rules=lambda: self._rules, pools=context.pools
-        )
+            context.streams, context.workers, context.clock, rules=lambda: self._rules, pools=context.pools,
+            held=context.held,
+        )  # fmt: skip
         self._server = StageServer(settings.prolog_socket, self._caller_allowed, self._handle_call)
         self._server.start()
         stack.callback(self._server.close)
@@ -85,7 +89,7 @@ class MountService:
         """Goes by other settings. Mounts that stand are left until their user's last job is over."""
         self.settings = settings
         self._rules = settings.rules()
-        self._homes_asked = frozenset()
+        self._homes_asked.clear()
         self._slurm_faults = ()
         self._slurm_check.make_due()
 
@@ -121,15 +125,18 @@ class MountService:
 
     def _find_homes(self, slurm: SlurmView) -> None:
         """Of users with pending jobs, in a worker: the account database may be slow."""
-        users = {job.user for job in slurm.jobs if job.state is JobState.PENDING} - self._homes_asked
+        now = self._context.clock.now()
+        users = {job.user for job in slurm.jobs if job.state is JobState.PENDING}
+        users = {user for user in users if now >= self._homes_asked.get(user, now)}
         if not users:
             return
-        self._homes_asked |= users
+        self._homes_asked |= dict.fromkeys(users, now + _RECHECK_S)
 
         def done(found: Mapping[str, str] | Exception) -> None:
             if isinstance(found, Exception):
                 raise found
             self._homes = {**self._homes, **found}
+            self._homes_asked |= dict.fromkeys(found, float("inf"))
 
         self._context.workers.submit("mounts:homes", lambda: _homes_of(users), done)
 

@@ -7,7 +7,8 @@ batch step all the same. A slurmctld that was not restarted since the job got it
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from importlib.resources import files
 
 import structlog
@@ -31,6 +32,8 @@ CHECKS = 2
 """So many in a row must find nothing of a job on its nodes."""
 _QUEUE = "mounts:batch"
 _CALL_TIMEOUT_S = 20.0
+_SIDE_BY_SIDE = 16
+"""So many nodes of a job are asked at once."""
 
 
 class UnstartedJobs:
@@ -92,10 +95,17 @@ class UnstartedJobs:
         found = {}
         for key, job in jobs.items():
             try:
-                found[key] = job.start > started or any(self._script_begun(claims[n], job) for n in job.node_list)
+                found[key] = job.start > started or self._has_begun(job, [claims[node] for node in job.node_list])
             except BurstdError as error:
                 log.info("it is not known whether a job's script has begun", job=job.id, error=str(error))
         return found
+
+    def _has_begun(self, job: Job, claims: Sequence[Claim]) -> bool:
+        """The first node, which nearly always has the script, is asked alone. Raises BurstdError."""
+        if self._script_begun(claims[0], job):
+            return True
+        with ThreadPoolExecutor(_SIDE_BY_SIDE) as pool:
+            return any(pool.map(lambda claim: self._script_begun(claim, job), claims[1:]))
 
     def _checked(self, result: Mapping[RunKey, bool] | Exception) -> None:
         self._under_way = False

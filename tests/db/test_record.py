@@ -154,6 +154,17 @@ def test_remarks_of_a_batch_that_failed_are_said_again(store: Store) -> None:
     assert store.record_remarks([waiting_remark("1", "no room")]) == 1
 
 
+def test_jobs_that_were_held_with_the_last_reason(store: Store) -> None:
+    for new, reason, cause in (
+        ("held", "one", "mounts"),
+        ("held", "two", "mounts"),
+        ("held", "x", "y"),
+        ("z", "", "mounts"),
+    ):
+        store.log_event("job:7", new=new, reason=reason, cause=cause)
+    assert store.held_jobs("mounts") == {"7": "two"}
+
+
 def test_events_by_subject_job_and_order(store: Store) -> None:
     store.log_event("daemon", new="started", data={"version": "1"})
     store.make_claims([planned("c1", "n1", jobs=("7_3",)), planned("c2", "n2", jobs=("70",))])

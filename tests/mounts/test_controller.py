@@ -73,6 +73,7 @@ class World:
         self.claims = {slot: claim(slot, ClaimState.IN_SERVICE, address="10.0.0.1") for slot in CPU.slots}
         self.jobs: dict[str, Any] = {}
         self.replies: dict[str, StageReply] = {}
+        self.held: dict[str, str] = {}
         self.restart()
 
     def restart(self) -> None:
@@ -80,7 +81,7 @@ class World:
         self.workers = QueuedWorkers(self.clock, {})
         self.controller = MountController(
             self.streams, self.workers, self.clock, rules=lambda: self.rules, pools=lambda: {"cpu": CPU},
-            find_account=find_account,
+            find_account=find_account, held=self.held,
         )  # fmt: skip
         for number in [n for n, j in self.jobs.items() if j.state is JobState.CONFIGURING and n not in self.replies]:
             self.run_prolog(number)
@@ -189,6 +190,20 @@ def test_refusals_in_a_row_are_counted_until_the_job_is_held() -> None:
     world.allocate("7", "ada", "cpu1")
     world.settle()
     assert world.controller.view().refused_times == {}
+
+
+def test_why_a_job_is_held_is_known_after_a_restart() -> None:
+    world = World(HOME)
+    world.held = {"7": "no answer, 3 times", "8": "no answer, 3 times", "9": "no answer, 3 times"}
+    world.jobs = {"7": job("7", user="ada", reason="JobHeldUser"), "8": job("8", user="ada")}
+    world.restart()
+    world.step(Unavailable("no answer", NOW))
+    for _ in range(2):
+        world.step()
+        assert world.controller.view().refusals == {"7": "no answer, 3 times"}
+    world.jobs["8"] = job("8", user="ada", reason="JobHeldUser")
+    world.step()
+    assert world.controller.view().refusals == {"7": "no answer, 3 times"}, "its user has held it since"
 
 
 def test_a_refusal_of_a_het_job_is_told_of_its_component() -> None:

@@ -18,7 +18,7 @@ from burstd.mounts.service import MountContext, MountService
 from burstd.mounts.streams import Stream
 from burstd.mounts.unstarted import UnstartedJobs
 from burstd.settings import Settings, parse_settings
-from burstd.transfer.privsep.errors import account
+from burstd.transfer.privsep.errors import Account, UserWorkerError, account
 from tests.crash.workers import QueuedWorkers
 from tests.mounts.test_controller import CPU, FakeStreams, run_all
 from tests.planner.worlds import NOW, claim, job
@@ -91,6 +91,20 @@ def test_homes_of_users_who_wait_are_known(world: World) -> None:
     world.step()
     assert world.service.view().homes == {ME: account(ME).home}
     assert [rule.name for rule in world.service.view().rules] == ["home"]
+
+
+def test_homes_are_asked_for_again_where_the_account_database_failed(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_answer(user: str) -> Account:
+        raise UserWorkerError(user, 0, f"{user} cannot be looked up")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("burstd.mounts.service.account", no_answer)
+        world.step()
+    assert world.service.view().homes == {}
+    world.step()
+    assert world.service.view().homes == {ME: account(ME).home}
 
 
 def test_a_path_is_judged_by_the_trees_that_stand(world: World) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from subprocess import PIPE
+from threading import Barrier
 
 import pytest
 
@@ -91,6 +92,23 @@ def test_each_run_that_has_begun_is_looked_for_once() -> None:
     earlier = World(slurmctld_start=NOW - 90)
     earlier.loops(LONG_S, RUNNING)
     assert earlier.asked == 0
+
+
+def test_nodes_of_a_job_that_has_not_begun_are_asked_side_by_side() -> None:
+    world, others = World(), Barrier(2, timeout=20)
+    claims = {slot: claim(slot, ClaimState.IN_SERVICE) for slot in ("cpu1", "cpu2", "cpu3")}
+
+    def begun(machine: Claim, one: Job) -> bool:
+        if machine.slot != "cpu1":
+            others.wait()
+        return world.script_begun(machine, one)
+
+    unstarted = UnstartedJobs(world.workers, world.clock, world.read_start, begun)
+    for _ in range(int(CHECK_AFTER_S + 2 * RECHECK_S)):
+        unstarted.step([replace(RUNNING, node_list=tuple(claims))], claims)
+        run_all(world.workers)
+        world.clock._now += 1.0
+    assert dict(unstarted.jobs()) == {"7": 0}
 
 
 FACTS = JobFacts(
