@@ -124,7 +124,9 @@ class PyslurmScheduler(CommandScheduler):
             return found
         detailed = {node.name: node for node in self._node_reader.read_named(busy)}
         return [
-            replace(node, gres_used=said.gres_used, unreliable_because=said.unreliable_because)
+            replace(
+                node, gres_used=said.gres_used, shared_gpus=said.shared_gpus, unreliable_because=said.unreliable_because
+            )
             if (said := detailed.get(node.name))
             else node
             for node in found

@@ -223,6 +223,33 @@ def test_a_node_with_everything() -> None:
     assert (second.name, second.cpus, second.gres, second.reason) == ("op1", 8, (), "")
 
 
+@pytest.mark.parametrize(
+    ("gres", "used", "gpus"),
+    [
+        # 24.11 and later
+        ("gpu:4,shard:16", "gpu:(null):0(IDX:N/A),shard:(null):0(0/4,0/4,0/4,0/4)", "4/4 4/4 4/4 4/4"),
+        ("gpu:4,shard:16", "gpu:(null):1(IDX:3),shard:(null):9(3/4,4/4,2/4,0/4)", "1/4 0/4 2/4 0/4"),
+        ("gpu:4,shard:10", "gpu:(null):0(IDX:N/A),shard:(null):3(1/2,2/2,0/3,0/3)", "1/2 0/2 3/3 3/3"),
+        ("gpu:a100:2,shard:8", "gpu:a100:1(IDX:1),shard:(null):3(3/4,0/4)", "1/4 0/4"),
+        ("gpu:4,shard:16", "gpu:(null):4(IDX:0-3),shard:(null):0(0/4,0/4,0/4,0/4)", "0/4 0/4 0/4 0/4"),
+        # 22.05: the GPUs of which shards are in use, and not always those that are taken whole
+        ("gpu:4,shard:16", "gpu:0,shard:(null):0(IDX:N/A)", "4/4 4/4 4/4 4/4"),
+        ("gpu:4,shard:16", "gpu:1,shard:(null):2(IDX:0,2)", "0?4 0/4 0?4 4/4"),
+        ("gpu:a100:2,shard:8", "gpu:a100:1(IDX:1),shard:(null):1(IDX:0)", "0?4 0/4"),
+        ("gpu:4,shard:16", "", "4/4 4/4 4/4 4/4"),
+        ("gpu:4", "gpu:(null):1(IDX:3)", ""),
+    ],
+)
+def test_what_is_left_of_each_gpu(gres: str, used: str, gpus: str) -> None:
+    (node,) = parse_nodes(f"NodeName=g1 Gres={gres} GresUsed={used} State=MIXED CPUTot=2\n", later)
+    assert " ".join(f"{g.free}{'/' if g.exact else '?'}{g.shards}" for g in node.shared_gpus) == gpus
+
+
+def test_gpus_without_a_type_are_counted_as_24_11_shows_them() -> None:
+    (node,) = parse_nodes("NodeName=g1 Gres=gpu:4 GresUsed=gpu:(null):3(IDX:1-3),mps:(null):0(IDX:N/A)\n", later)
+    assert node.gres_used == (Gres("gpu", "", 3),)
+
+
 def test_reservations() -> None:
     said = (
         "ReservationName=burstd StartTime=1700000000 EndTime=1731536000 Duration=365-00:00:00 Nodes=cl[1-2] NodeCnt=2 "

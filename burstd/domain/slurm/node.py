@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 
-from burstd.domain.slurm.shape import Gres
+from burstd.domain.slurm.job import Job, JobState
+from burstd.domain.slurm.shape import SHARD, Gres, SharedGpu
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +30,7 @@ class Node:
     memory_allocated_mib: int = 0
     gres: tuple[Gres, ...] = ()
     gres_used: tuple[Gres, ...] = ()
+    """Of shards before Slurm 23.11 the GPUs that any are in use of."""
     features: frozenset[str] = frozenset()
     reason: str = ""
     address: str = ""
@@ -38,6 +42,8 @@ class Node:
     last_busy: float = 0.0
     unreliable_because: str = ""
     """Why what is said of it is not to be trusted, and the remedy; empty: it is."""
+    shared_gpus: tuple[SharedGpu, ...] = ()
+    """What is left of each GPU, in Slurm's order; empty where the node has no shards."""
 
     @property
     def powered_down(self) -> bool:
@@ -69,6 +75,31 @@ class Node:
     def drained(self) -> bool:
         """Somebody (a person or a health check) keeps new jobs off it, by draining it or setting it down."""
         return "DRAIN" in self.flags
+
+
+def with_shards_in_use(nodes: Mapping[str, Node], jobs: Iterable[Job]) -> dict[str, Node]:
+    """The nodes, with what jobs leave of GPUs of which Slurm does not say how many shards are in use.
+
+    One of these GPUs has at least the mean of what all of them have left; the others count as full.
+    """
+    found = dict(nodes)
+    doubtful = {name for name, node in nodes.items() if not all(gpu.exact for gpu in node.shared_gpus)}
+    if not doubtful:
+        return found
+    used: Counter[str] = Counter()
+    for job in jobs:
+        shards = sum(g.count for g in job.gres_per_node if g.name == SHARD) if job.state is not JobState.PENDING else 0
+        for name in job.node_list if shards else ():
+            used[name] += shards
+    for name in doubtful:
+        gpus = list(nodes[name].shared_gpus)
+        some = [place for place, gpu in enumerate(gpus) if not gpu.exact]
+        left = sum(gpus[place].shards for place in some) - used[name]
+        if 0 < left < sum(gpus[place].shards for place in some):
+            first = gpus[some[0]]
+            gpus[some[0]] = replace(first, free=min(first.shards - 1, -(-left // len(some))))
+        found[name] = replace(nodes[name], shared_gpus=tuple(gpus))
+    return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
+
+SHARD = "shard"
+"""Slurm's GRES for a part of a GPU."""
+PARTS_OF_GPUS = frozenset({SHARD, "mps"})
+"""GRES that Slurm makes of GPUs: no cloud knows them."""
+_MAX_SHARED_GPUS = 1024
+"""Of one node, more than any has."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -32,3 +41,43 @@ class Shape:
     def gpus(self) -> int:
         """Number of GPUs of every type."""
         return sum(g.count for g in self.gres if g.name == "gpu")
+
+    def shards_per_gpu(self) -> int:
+        """Shards of its largest GPU, which is what one job can get; 0: it has no shards."""
+        return max((gpu.shards for gpu in split_shards(self.gres)), default=0)
+
+
+@dataclass(frozen=True, slots=True)
+class SharedGpu:
+    """One GPU of a node that has ``gres/shard``."""
+
+    type: str
+    shards: int
+    free: int
+    """Shards that jobs may still take; all of them: nothing is on it, and a job may have it whole."""
+    exact: bool = True
+    """False: shards of it are in use, and Slurm does not say how many (22.05); ``free`` is the fewest then."""
+
+
+def split_shards(gres: Sequence[Gres]) -> tuple[SharedGpu, ...]:
+    """The GPUs of a node and the shards of each, in Slurm's order; empty where it has no shards, or no GPUs.
+
+    As slurmd spreads ``Name=shard Count=N`` of gres.conf: evenly, what is left over on the last GPUs.
+    """
+    count = sum(g.count for g in gres if g.name == "gpu")
+    left = sum(g.count for g in gres if g.name == SHARD)
+    if not 0 < count <= min(left, _MAX_SHARED_GPUS):
+        return ()
+    types = [g.type for g in gres if g.name == "gpu" for _ in range(g.count)]
+    found = []
+    for number, kind in enumerate(types):
+        shards = left // (len(types) - number)
+        found.append(SharedGpu(kind, shards, shards))
+        left -= shards
+    return tuple(found)
+
+
+def gpus_of(gres: Iterable[Gres], shards_per_gpu: int) -> Fraction:
+    """GPUs that a request or a shape comes to: a shard counts as its part of a GPU, 0 where no GPU has shards."""
+    parts = [(g.count, 1) if g.name == "gpu" else (g.count, shards_per_gpu) for g in gres if g.name in ("gpu", SHARD)]
+    return sum((Fraction(count, of) for count, of in parts if of), Fraction(0))

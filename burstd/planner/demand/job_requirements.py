@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from burstd.domain.slurm.job import Job
-from burstd.domain.slurm.shape import Gres, Shape
+from burstd.domain.slurm.shape import SHARD, Gres, Shape
 from burstd.planner.demand.feature_expression import Constraint, parse_constraint
 from burstd.planner.demand.gres import GresCounts, available_gres, gres_text, lacking_gres
 
@@ -37,6 +37,9 @@ class NodeShare:
             return f"{self.cpus} CPUs (a node has {shape.cpus})"
         if self.memory_mib > shape.memory_mib:
             return f"{self.memory_mib} MiB of memory (a node has {shape.memory_mib})"
+        if self.exclusive and any(g.name == SHARD for g in self.gres):
+            # slurmctld gives an exclusive job the whole GPUs, and then finds no shards left for it.
+            return "shards for a job with --exclusive (request gpu:1, or leave --exclusive out)"
         return lacking_gres(GresCounts(shape.gres), self.gres)
 
     def __str__(self) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from burstd.domain.slurm.job import Job
-from burstd.domain.slurm.shape import Gres, Shape
+from burstd.domain.slurm.shape import SHARD, Gres, Shape
 from burstd.domain.snapshot import SlurmView, Snapshot
 from burstd.planner.demand.gres import GresCounts, available_gres
 from burstd.planner.demand.job_requirements import resource_requirements
@@ -142,6 +142,9 @@ def _gres(job: Job, index: int, shapes: Iterable[Shape], *, of_job: bool) -> Ite
         for kind in sorted(types):
             yield option(replace(old, type=kind))
     nodes = max(1, job.nodes) if of_job else 1
+    if old.name == SHARD:
+        for per_gpu in sorted({shape.shards_per_gpu() for shape in shapes} - {0}):
+            yield option(Gres("gpu", "", -(-old.count // per_gpu)))
     counts = {available_gres(GresCounts(shape.gres), old.name, old.type) * nodes for shape in shapes} | {1}
     for count in sorted((c for c in counts if 0 < c < old.count), reverse=True):
         yield option(replace(old, count=count))

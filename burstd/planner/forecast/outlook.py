@@ -17,9 +17,10 @@ from dataclasses import dataclass, replace
 
 from burstd.domain.claim import USABLE, ClaimState
 from burstd.domain.slurm.job import Job, JobState
-from burstd.domain.slurm.job_history import SimilarJobs, requested_gpus
+from burstd.domain.slurm.job_history import SimilarJobs
 from burstd.domain.slurm.node import Node
 from burstd.domain.slurm.outlook import LeavesForCloud, Outlook, Outlooks
+from burstd.domain.slurm.shape import gpus_of
 from burstd.domain.snapshot import SlurmView, Snapshot
 from burstd.domain.staging import StageState
 from burstd.planner.demand.demand import task_ids
@@ -246,9 +247,9 @@ def _per_node(job: Job, node_type: SiteNodeType) -> NodeResources:
         return node_type.node_capacity()
     nodes = len(job.node_list)
     cpus = max(1.0, job.cpus / nodes)
-    return NodeResources(
-        cpus, job.memory_mib * cpus if job.memory_per_cpu else job.memory_mib, requested_gpus(job) / nodes
-    )
+    per_gpu = node_type.shape.shards_per_gpu()
+    gpus = gpus_of(job.gres_per_node, per_gpu) + gpus_of(job.gres_per_job, per_gpu) / nodes
+    return NodeResources(cpus, job.memory_mib * cpus if job.memory_per_cpu else job.memory_mib, float(gpus))
 
 
 def _history_key(job: Job) -> _Key:
@@ -318,5 +319,8 @@ def _takes_jobs(node: Node) -> bool:
 
 
 def _free(node: Node) -> NodeResources:
-    gpus = sum(g.count for g in node.gres if g.name == "gpu") - sum(g.count for g in node.gres_used if g.name == "gpu")
+    if node.shared_gpus:
+        gpus = sum(gpu.free / gpu.shards for gpu in node.shared_gpus)
+    else:
+        gpus = float(gpus_of(node.gres, 0) - gpus_of(node.gres_used, 0))
     return NodeResources(node.cpus - node.cpus_allocated, node.memory_mib - node.memory_allocated_mib, max(0, gpus))

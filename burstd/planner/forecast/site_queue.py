@@ -15,7 +15,7 @@ from heapq import heapify, heappop, heappush, nsmallest
 from burstd.domain.slurm.job import Job
 from burstd.domain.slurm.job_history import QUANTILES
 from burstd.domain.slurm.node import Node
-from burstd.domain.slurm.shape import Shape
+from burstd.domain.slurm.shape import Shape, gpus_of
 from burstd.planner.demand.job_requirements import ResourceRequirements
 
 MAX_EXACT_JOBS = 10_000
@@ -156,7 +156,8 @@ class SiteNodeType:
         if isinstance(nodes, str) or nodes > len(self.nodes):
             return None
         share, whole = requirements.share_per_node(nodes), self.node_capacity()
-        per_node = NodeResources(share.cpus, share.memory_mib, sum(g.count for g in share.gres if g.name == "gpu"))
+        gpus = float(gpus_of(share.gres, self.shape.shards_per_gpu()))
+        per_node = NodeResources(share.cpus, share.memory_mib, gpus)
         if share.exclusive:
             per_node = whole
         every = per_node.plus(per_node, nodes - 1)

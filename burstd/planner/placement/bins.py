@@ -18,9 +18,9 @@ from burstd.domain.claim import USABLE, Claim, ClaimState
 from burstd.domain.cloud.offer import Pool
 from burstd.domain.slurm.job import Job
 from burstd.domain.slurm.node import Node
-from burstd.domain.slurm.shape import Gres, Shape
+from burstd.domain.slurm.shape import Gres, Shape, SharedGpu
 from burstd.domain.snapshot import SlurmView, Snapshot
-from burstd.planner.demand.gres import GresCounts, available_gres, has_gres, subtract_gres
+from burstd.planner.demand.gres import GresCounts, has_gres, requests_that_fit, subtract_gres
 from burstd.planner.demand.job_requirements import NodeShare
 from burstd.planner.demand.request import ResourceRequest
 from burstd.planner.placement.node_users import NodeUsers
@@ -119,8 +119,7 @@ class Bin:
         if share.memory_mib:
             count = min(count, self.memory_mib // share.memory_mib)
         if len(share.gres) == 1:
-            gres = share.gres[0]
-            return min(count, available_gres(self.gres, gres.name, gres.type) // gres.count)
+            return min(count, requests_that_fit(self.gres, share.gres[0]))
         # Requests that draw on the same kind are counted one by one.
         return 1 if share.gres else count
 
@@ -171,7 +170,7 @@ class BinFactory:
         """``users``: by node, those whose jobs it has."""
         self._users = users or {}
         self._traits: dict[tuple[tuple[str, ...], frozenset[str]], NodeTraits] = {}
-        self._gres: dict[tuple[tuple[Gres, ...], tuple[Gres, ...]], GresCounts] = {}
+        self._gres: dict[tuple[tuple[Gres, ...], tuple[Gres, ...], tuple[SharedGpu, ...]], GresCounts] = {}
 
     def traits(self, partitions: tuple[str, ...], features: frozenset[str]) -> NodeTraits:
         """Of nodes of these partitions, with these features."""
@@ -180,14 +179,18 @@ class BinFactory:
             found = self._traits[partitions, features] = NodeTraits(frozenset(partitions), features)
         return found
 
-    def gres_counts(self, there: tuple[Gres, ...], used: tuple[Gres, ...] = ()) -> GresCounts:
-        """What is left of these where those are used."""
+    def gres_counts(
+        self, there: tuple[Gres, ...], used: tuple[Gres, ...] = (), gpus: tuple[SharedGpu, ...] = ()
+    ) -> GresCounts:
+        """What is left of these where those are used. ``gpus``: what is left of each GPU, where there are shards."""
         if not there and not used:
             return _NO_GRES
-        found = self._gres.get((there, used))
+        found = self._gres.get((there, used, gpus))
         if found is None:
-            found = self._gres[there, used] = GresCounts(there)
+            found = self._gres[there, used, gpus] = GresCounts(there)
             found.add(used, -1)
+            if gpus:
+                found.set_gpus(gpus)
         return found
 
     def slot_bin(self, pool: Pool, slot: str, kind: BinKind, claim: Claim | None = None) -> Bin:
@@ -204,8 +207,9 @@ class BinFactory:
         """A node with what runs there."""
         found = Bin(
             node.name, kind, self.traits(node.partitions, node.features), node.cpus - node.cpus_allocated,
-            node.memory_mib - node.memory_allocated_mib, self.gres_counts(node.gres, node.gres_used), not node.busy,
-            free_since, pool.name if pool else "", claim, exclusive_user=pool is not None and pool.exclusive_user,
+            node.memory_mib - node.memory_allocated_mib,
+            self.gres_counts(node.gres, node.gres_used, node.shared_gpus), not node.busy, free_since,
+            pool.name if pool else "", claim, exclusive_user=pool is not None and pool.exclusive_user,
         )  # fmt: skip
         there = self._users.get(node.name)
         if there is not None:

@@ -13,6 +13,7 @@ from burstd.slurm.commands.parsing import (
     parse_fields,
     parse_mebibytes,
     parse_node_gres,
+    parse_shared_gpus,
     parse_timestamp,
     split_records,
     text_or_empty,
@@ -177,6 +178,7 @@ def _parse_node(fields: dict[str, str], translate: Callable[[float], float]) -> 
         return fields.get(key, "")
 
     state, flags = parse_state(get("State"))
+    gres = parse_node_gres(get("Gres"))
     return Node(
         name=get("NodeName"),
         state=state,
@@ -186,8 +188,9 @@ def _parse_node(fields: dict[str, str], translate: Callable[[float], float]) -> 
         cpus_allocated=parse_count(get("CPUAlloc")),
         memory_mib=parse_mebibytes(get("RealMemory")),
         memory_allocated_mib=parse_mebibytes(get("AllocMem")),
-        gres=parse_node_gres(get("Gres")),
+        gres=gres,
         gres_used=parse_node_gres(get("GresUsed")),
+        shared_gpus=parse_shared_gpus(get("GresUsed"), gres),
         features=frozenset(filter(None, text_or_empty(get("ActiveFeatures")).split(","))),
         reason=_reason(text_or_empty(get("Reason"))),
         address=text_or_empty(get("NodeAddr")),

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from functools import lru_cache
 from sys import intern
 from types import MappingProxyType
 
-from burstd.domain.slurm.shape import Gres
+from burstd.domain.slurm.shape import SHARD, Gres, SharedGpu, split_shards
 from burstd.slurm.hostlist import HostlistError, expand
 
 _NONE = frozenset({"", "(null)", "N/A", "n/a", "None", "NONE", "Unknown", "*"})
@@ -24,6 +25,9 @@ MAX_COUNT = 10**15
 MAX_DURATION_S = 100 * 366 * 86400.0
 _LATEST = 7_258_118_400.0
 """The year 2200, in seconds since 1970."""
+_SHARDS_OF_GPU = re.compile(r"([0-9]{1,9})/([0-9]{1,9})")
+_INDEXES = re.compile(r"\(IDX:([0-9][0-9,-]{0,999})\)")
+_PARENTHESES = re.compile(r"\([^)]*\)")
 _OUTSIDE_PARENTHESES = re.compile(r",(?![^()]*\))")
 # Ten thousand jobs ask for a handful of different things.
 _cached = lru_cache(maxsize=4096)
@@ -91,10 +95,46 @@ def parse_node_gres(text: str) -> tuple[Gres, ...]:
     """``gpu:v100:4(S:0-1),shard:8``, also GresUsed (``gpu:v100:2(IDX:0,2)``); those counted 0 are left out."""
     found = []
     for part in _OUTSIDE_PARENTHESES.split(text_or_empty(text)):
-        parsed = _gres(re.sub(r"\(.*\)", "", part))
+        parsed = _gres(_PARENTHESES.sub("", part))
         if parsed is not None and parsed.count:
             found.append(parsed)
     return tuple(found)
+
+
+@_cached
+def parse_shared_gpus(used: str, gres: tuple[Gres, ...]) -> tuple[SharedGpu, ...]:
+    """What GresUsed leaves of each GPU of a node with these GRES; empty where it has no shards.
+
+    ``gpu:(null):1(IDX:1),shard:(null):3(3/4,0/4)`` tells the shards in use of each GPU. 22.05 tells which GPUs have
+    any in use (``shard:(null):1(IDX:0)``), and not always which are taken whole (``gpu:1``).
+    """
+    gpus = list(split_shards(gres))
+    if not gpus:
+        return ()
+    taken: set[int] = set()
+    unnamed = 0
+    for part in _OUTSIDE_PARENTHESES.split(text_or_empty(used)):
+        parsed = _gres(_PARENTHESES.sub("", part))
+        indexes = _indexes(part)
+        if parsed is not None and parsed.name == "gpu":
+            taken |= indexes
+            unnamed += max(0, parsed.count - len(indexes))
+        elif parsed is not None and parsed.name == SHARD:
+            found = [(int(shards), int(of)) for shards, of in _SHARDS_OF_GPU.findall(part)]
+            if len(found) == len(gpus):
+                gpus = [replace(g, shards=of, free=of - n) for g, (n, of) in zip(gpus, found, strict=True)]
+            gpus = [replace(g, free=0, exact=False) if at in indexes else g for at, g in enumerate(gpus)]
+    for at, gpu in enumerate(gpus):
+        if at in taken or (unnamed and gpu.free == gpu.shards):
+            unnamed -= at not in taken
+            gpus[at] = replace(gpu, free=0)
+    return tuple(gpus)
+
+
+def _indexes(text: str) -> set[int]:
+    """``(IDX:0,2-3)``."""
+    match = _INDEXES.search(text)
+    return {int(index) for index in expand(f"[{match[1]}]")} if match else set()
 
 
 @_cached
