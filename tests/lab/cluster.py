@@ -24,7 +24,7 @@ from providers.sandbox.boxes.box import Box, BoxSpec
 from providers.sandbox.boxes.images.rootfs import Rootfs, ensure_rootfs
 from providers.sandbox.boxes.lab import Lab
 from providers.sandbox.boxes.network import LabNetwork
-from tests.lab import slurm_files
+from tests.lab import accounting, slurm_files
 
 _PROJECT = Path(__file__).parents[2]
 _HEAD = "10.77.0.2"
@@ -37,7 +37,8 @@ class Cluster:
     ``head_layers`` are laid over the head's root file system, the topmost first; with ``programs`` the folder where
     they have burstd's console scripts, else the head gets plain scripts around burstd/slurm/hooks/power_client.py.
     ``onprem_layers`` are laid over that of the nodes on premises. ``head_setup`` are commands of the head before
-    slurmctld starts, ``extra_conf`` more lines of slurm.conf.
+    slurmctld starts, ``extra_conf`` more lines of slurm.conf. With ``accounting`` the head has slurmdbd; nodes on
+    premises have ``onprem_gpus`` fake GPUs each.
     Everything ends with ``down``, at the end of ``with``, or when this process ends in any way, unless ``keep``.
     """
 
@@ -49,6 +50,8 @@ class Cluster:
         pools: Sequence[Pool] = (),
         users: Mapping[str, int] = slurm_files.USERS,
         onprem: int = 2,
+        onprem_gpus: int = 0,
+        accounting: bool = False,
         head_layers: Sequence[Path] = (),
         head_binds: Sequence[BindMount] = (),
         onprem_binds: Sequence[BindMount] = (),
@@ -66,6 +69,8 @@ class Cluster:
         self.onprem = [(f"op{i}", f"10.77.0.{10 + i}") for i in range(1, onprem + 1)]
         self.state = state or Path(tempfile.mkdtemp(prefix="burstd-cluster-"))
         self.lab = Lab.open(self.state) or Lab(self.state, LabNetwork(f"c{secrets.token_hex(4)}"))
+        self._onprem_gpus = onprem_gpus
+        self._accounting = accounting
         self._prepare = slurm_files.prepare(users)
         self._head_layers = tuple(head_layers)
         self._head_binds = tuple(head_binds)
@@ -108,6 +113,8 @@ class Cluster:
     def up(self) -> Self:
         """Starts head and on-premise nodes; returns when slurmctld answers and the nodes are registered."""
         layers = [*self._head_layers, self.rootfs.path]
+        if self._accounting:
+            layers.insert(0, accounting.accounting_layer(self.rootfs))
         if not self._keep:
             self._start_watchdog()
         self.lab.up()
@@ -115,7 +122,8 @@ class Cluster:
         (self.state / "munge.key").touch(mode=0o600)
         (self.state / "munge.key").write_bytes(key)
         # slurmctld switches power saving off for good where ResumeProgram is not there when it starts.
-        services = [self._prepare, slurm_files.MUNGED, *self._head_setup, ["slurmctld"]]
+        dbd = accounting.SETUP if self._accounting else ()
+        services = [self._prepare, slurm_files.MUNGED, *self._head_setup, *dbd, ["slurmctld"]]
         self.lab.start(
             BoxSpec(
                 "head",
@@ -127,7 +135,7 @@ class Cluster:
             )
         )
         for name, address in self.onprem:
-            self.boot_machine(name, address, binds=self._onprem_binds, layers=self._onprem_layers)
+            self.boot_machine(name, address, self._onprem_gpus, self._onprem_binds, self._onprem_layers)
         self.head.wait_booted()
         self._wait_slurmctld()
         for name, _ in self.onprem:
@@ -223,12 +231,16 @@ class Cluster:
 
     def _conf_files(self) -> list[BoxFile]:
         conf = slurm_files.slurm_conf(
-            self.release, self.pools, self.onprem, _HEAD, self._programs or "/usr/local/bin", self._extra,
-            self._workdir_partitions,
+            self.release, self.pools, self.onprem, _HEAD, self._programs or "/usr/local/bin",
+            self._extra + (accounting.SLURM_CONF if self._accounting else ""),
+            self._workdir_partitions, self._onprem_gpus,
         )  # fmt: skip
+        gres = slurm_files.gres_text(self.release, self.pools)
+        gres += slurm_files.onprem_gres_text(self.onprem, self._onprem_gpus)
         files = [
             BoxFile("/etc/slurm/slurm.conf", conf),
-            BoxFile("/etc/slurm/gres.conf", slurm_files.gres_text(self.release, self.pools)),
+            BoxFile("/etc/slurm/gres.conf", gres),
+            *(accounting.FILES if self._accounting else ()),
         ]
         cgroup = slurm_files.cgroup_text(self.release)
         if cgroup is not None:

@@ -51,18 +51,20 @@ def slurm_conf(
     programs: str,
     extra: str,
     workdir_partitions: tuple[str, ...] = (),
+    onprem_gpus: int = 0,
 ) -> str:
     """A whole slurm.conf: the lab's own settings, and burstd's fragment merged into them as an administrator would.
 
     ``onprem`` are pairs of node name and address, ``head`` is the head's address, ``extra`` more lines of the same
-    kind: a setting that is there already is replaced.
+    kind: a setting that is there already is replaced. A node with ``onprem_gpus`` has as many CPUs.
     """
     options = SlurmConfOptions(
         VERSIONS[release], programs, onprem_partitions=("onprem",), resume_timeout_s=60, suspend_timeout_s=5,
         workdir_partitions=workdir_partitions,
     )  # fmt: skip
     values = {key: value.format(head=head) for key, value in _BASE.items()}
-    objects = [f"NodeName={name} NodeAddr={address} CPUs=2 RealMemory=1000" for name, address in onprem]
+    shape = f"CPUs={max(2, onprem_gpus)} RealMemory=1000" + f" Gres=gpu:{onprem_gpus}" * bool(onprem_gpus)
+    objects = [f"NodeName={name} NodeAddr={address} {shape}" for name, address in onprem]
     names = ",".join(name for name, _ in onprem)
     objects.append(f"PartitionName=onprem Nodes={names} Default=YES MaxTime=INFINITE State=UP")
     for text, replace in ((slurm_conf_fragment(pools, options), False), (extra, True)):
@@ -82,6 +84,11 @@ def slurm_conf(
 def gres_text(release: str, pools: Sequence[Pool]) -> str:
     """gres.conf; the boxes' fake GPUs are /dev/nvidia0 and so on."""
     return gres_conf_lines(pools, SlurmConfOptions(VERSIONS[release]))
+
+
+def onprem_gres_text(onprem: Sequence[tuple[str, str]], gpus: int) -> str:
+    """The lines of gres.conf for nodes on premises with so many GPUs each."""
+    return "".join(f"NodeName={name} Name=gpu File=/dev/nvidia[0-{gpus - 1}]\n" for name, _ in onprem if gpus)
 
 
 def cgroup_text(release: str) -> str | None:

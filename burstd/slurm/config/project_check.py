@@ -1,0 +1,118 @@
+"""What a running Slurm lacks of the projects."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+
+from burstd.domain.project import Project
+from burstd.slurm.commands.parsing import expand_hosts, parse_count, parse_records, parse_tres
+from burstd.slurm.commands.run import SlurmCommands
+from burstd.slurm.config.check import SHOW_PARTITIONS, SlurmConfFinding
+from burstd.slurm.config.projects import GPUS, QUOTA_TIER, Partitions, leaves, partition_pair, project_nodes
+from burstd.slurm.hostlist import compress
+
+_NOBODY = "users=root"
+"""Without it the associations of all users of the accounts are shown."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProjectState:
+    """What slurmctld holds."""
+
+    partitions: Partitions
+    gpu_limits: Mapping[str, Fraction | None]
+    """GPUs that GrpTRES of a QOS allows; None: any number."""
+    accounts: frozenset[str]
+    """Of those that were asked for, those that have an association in this cluster."""
+
+
+def read_project_state(commands: SlurmCommands, projects: Iterable[Project]) -> ProjectState:
+    """Asks slurmctld, with two commands, and not slurmdbd. Raises SchedulerUnavailable."""
+    partitions = {f["PartitionName"]: f for f in parse_records(commands(*SHOW_PARTITIONS), "PartitionName")}
+    accounts = f"accounts={','.join(project.account for project in leaves(projects))}"
+    text = commands("scontrol", "--oneliner", "show", "assoc_mgr", "flags=qos,assoc", accounts, _NOBODY)
+    known = frozenset(f.get("Account", "") for f in parse_records(text, "ClusterName"))
+    return ProjectState(partitions, parse_qos_limits(text), known)
+
+
+def parse_qos_limits(text: str) -> dict[str, Fraction | None]:
+    """GPUs that each QOS allows, of ``scontrol -o show assoc_mgr``: ``QOS=q-a(2) ... GrpTRES=...,gres/gpu=4(0)``."""
+    limits: dict[str, Fraction | None] = {}
+    for fields in parse_records(text, "QOS"):
+        limit = parse_tres(fields.get("GrpTRES", "")).get(GPUS, "N").partition("(")[0]
+        limits[fields["QOS"].rpartition("(")[0]] = Fraction(parse_count(limit)) if limit.isdecimal() else None
+    return limits
+
+
+def project_findings(project: Project, state: ProjectState) -> Iterator[SlurmConfFinding]:
+    """What is not as the project needs it, the worst first."""
+    for name in project.partitions:
+        if name not in state.partitions:
+            yield SlurmConfFinding(
+                f"partition {name}", f"a partition whose nodes project {project.name} shares", "not there",
+                f"no job of project {project.name} starts there", f"correct projects.{project.name}.partitions",
+            )  # fmt: skip
+    if project.account not in state.accounts:
+        yield SlurmConfFinding(
+            f"account {project.account}", f"the account of project {project.name}", "not there",
+            f"nobody can submit jobs of project {project.name}",
+            f"correct projects.{project.name}.account, or run sacctmgr add account {project.account}",
+        )  # fmt: skip
+    for name, words in partition_pair(project, state.partitions).items():
+        yield from _partition(project, name, words, state)
+        if name not in state.gpu_limits:
+            yield SlurmConfFinding(
+                f"QOS {name}", f"the limit of partition {name}", "not there",
+                f"nothing limits what project {project.name} runs in {name}",
+                "run the sacctmgr lines of burstctl slurm-config, then scontrol reconfigure",
+            )  # fmt: skip
+    quota = state.gpu_limits.get(project.quota_partition, project.quota)
+    if quota != int(project.quota):
+        yield SlurmConfFinding(
+            f"QOS {project.quota_partition}", f"GrpTRES={GPUS}={int(project.quota)}",
+            "no limit" if quota is None else f"{GPUS}={quota}",
+            f"Slurm keeps another quota for project {project.name} than burstd",
+            f"run sacctmgr modify qos {project.quota_partition} set GrpTRES={GPUS}={int(project.quota)}",
+        )  # fmt: skip
+
+
+def _partition(
+    project: Project, name: str, words: Mapping[str, str], state: ProjectState
+) -> Iterator[SlurmConfFinding]:
+    there, subject = state.partitions.get(name), f"partition {name}"
+    if there is None:
+        yield SlurmConfFinding(
+            subject, f"the partition of project {project.name}", "not there",
+            f"jobs of project {project.name} are refused",
+            "add its line of burstctl slurm-config to slurm.conf and run scontrol reconfigure",
+        )  # fmt: skip
+        return
+    wrong = {
+        "AllowAccounts": f"other accounts use what is for project {project.name}, or its own cannot",
+        "PreemptMode": "jobs within a quota are preempted, or those beyond it are not",
+        "State": "no job of the partition starts",
+    }
+    found = {key: there.get(key, "not set") for key in wrong}
+    found["QOS"] = there.get("QoS", "not set")
+    wrong["QOS"] = f"nothing limits what project {project.name} runs in {name}"
+    for key, consequence in wrong.items():
+        if found[key] != words[key]:
+            yield SlurmConfFinding(
+                subject, f"{key}={words[key]}", f"{key}={found[key]}", consequence,
+                f"set {key}={words[key]} in its line of slurm.conf and run scontrol reconfigure",
+            )  # fmt: skip
+    if name == project.quota_partition and parse_count(there.get("PriorityTier", "")) < QUOTA_TIER:
+        yield SlurmConfFinding(
+            subject, f"PriorityTier={QUOTA_TIER}", f"PriorityTier={there.get('PriorityTier')}",
+            f"project {project.name} does not get its quota back from others",
+            f"set PriorityTier={QUOTA_TIER} in its line of slurm.conf and run scontrol reconfigure",
+        )  # fmt: skip
+    nodes = project_nodes(project, state.partitions)
+    if set(nodes) != set(expand_hosts(there.get("Nodes", ""))):
+        yield SlurmConfFinding(
+            subject, f"Nodes={compress(nodes)}", f"Nodes={there.get('Nodes', '')}",
+            f"project {project.name} shares other nodes than burstd divides",
+            "make its line of slurm.conf agree and run scontrol reconfigure",
+        )  # fmt: skip

@@ -1,0 +1,140 @@
+"""Slurm's half of a project: its lines of slurm.conf and job_submit.lua, and its commands of sacctmgr.
+
+A project's jobs are submitted to a pair of partitions over the same nodes, and slurmctld decides in which of them a job
+runs. The QOS of ``q-NAME`` allows the quota; jobs there preempt those in any ``o-NAME``, whose QOS allows what burstd
+has last put there. So quotas hold with burstd dead. docs/adr/0011-projects.md
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from fractions import Fraction
+
+from burstd.domain.project import Project
+from burstd.slurm.commands.parsing import expand_hosts, text_or_empty
+from burstd.slurm.hostlist import compress
+
+QUOTA_TIER = 10_000
+"""PriorityTier of the partitions for what is within a quota: above that of any over-quota partition."""
+LOWEST_TIER = 1
+"""PriorityTier of an over-quota partition as it is made."""
+GPUS = "gres/gpu"
+Words = Mapping[str, str]
+Partitions = Mapping[str, Words]
+"""Partitions by name, as ``scontrol show partition`` has them."""
+# What the site's partition allows a job, the pair allows it.
+_TAKEN_OVER = (
+    "AllocNodes", "AllowGroups", "AllowQos", "DefaultTime", "MaxTime", "MaxNodes", "MinNodes", "OverSubscribe",
+    "ExclusiveUser", "DefMemPerCPU", "DefMemPerNode", "MaxMemPerCPU", "MaxMemPerNode", "JobDefaults", "GraceTime",
+    "TRESBillingWeights",
+)  # fmt: skip
+_NOTHING = {"", "NO", "UNLIMITED", "ALL", "0"}
+
+
+def leaves(projects: Iterable[Project]) -> list[Project]:
+    """Those that jobs run in."""
+    return [project for project in projects if project.account]
+
+
+def project_nodes(project: Project, partitions: Partitions) -> list[str]:
+    """The nodes of the site's partitions that it shares, each once."""
+    named = (partitions.get(name, {}).get("Nodes", "") for name in project.partitions)
+    return list(dict.fromkeys(node for text in named for node in expand_hosts(text) if node))
+
+
+def partition_pair(project: Project, partitions: Partitions) -> dict[str, dict[str, str]]:
+    """By name, what the project's two partitions are to have, in Slurm's words. Limits are those of its first one."""
+    shown = partitions.get(project.partitions[0], {}) if project.partitions else {}
+    limits = {key: shown[key] for key in _TAKEN_OVER if text_or_empty(shown.get(key, "")) not in _NOTHING}
+    # So 26.05 says it.
+    match shown.get("Exclusive"):
+        case "NODE":
+            limits["OverSubscribe"] = "EXCLUSIVE"
+        case "USER":
+            limits["ExclusiveUser"] = "YES"
+    if limits.get("MinNodes") == "1":
+        del limits["MinNodes"]
+    nodes = compress(project_nodes(project, partitions))
+
+    def partition(name: str, tier: int, preempt: str) -> dict[str, str]:
+        words = {"PriorityTier": str(tier), "PreemptMode": preempt, "QOS": name, "AllowAccounts": project.account}
+        return {"Nodes": nodes, **words, **limits, "State": "UP"}
+
+    quota, over = project.quota_partition, project.over_quota_partition
+    pair = {quota: partition(quota, QUOTA_TIER, "OFF"), over: partition(over, LOWEST_TIER, "REQUEUE")}
+    pair[quota].pop("GraceTime", None)
+    return pair
+
+
+def project_partition_lines(projects: Sequence[Project], partitions: Partitions) -> list[str]:
+    """The PartitionName lines of the pairs; a comment for a project whose nodes are not known."""
+    lines = []
+    for project in leaves(projects):
+        lines.append(f"# project {project.name}")
+        if not project_nodes(project, partitions):
+            where = " and ".join(project.partitions) or "no partition"
+            lines.append(f"# slurmctld shows no node of {where}: print these lines again where it does")
+            continue
+        for name, words in partition_pair(project, partitions).items():
+            # What is JobDefaults= to scontrol has no such word before it in slurm.conf.
+            shown = (v.replace(",", " ") if key == "JobDefaults" else f"{key}={v}" for key, v in words.items())
+            lines.append(" ".join([f"PartitionName={name}", *shown]))
+    return lines
+
+
+def qos_pair(project: Project) -> dict[str, dict[str, str]]:
+    """By name, what the project's two QOS are to have, in sacctmgr's words. The second one's GrpTRES is burstd's."""
+    return {
+        project.quota_partition: {"GrpTRES": gpu_limit(project.quota)},
+        project.over_quota_partition: {"PreemptExemptTime": _duration(project.min_runtime_s)},
+    }
+
+
+def qos_description(project: Project) -> str:
+    """Marks a QOS that was made for the project. sacctmgr keeps descriptions in lower case."""
+    return f"burstd project {project.name}".lower()
+
+
+def sacctmgr_commands(project: Project, cluster: str) -> Iterator[tuple[str, ...]]:
+    """What makes the account and the QOS of a project that has neither."""
+    yield add_account(project, cluster)
+    for name in qos_pair(project):
+        yield add_qos(project, name)
+
+
+def add_account(project: Project, cluster: str) -> tuple[str, ...]:
+    """The command; users are for the site to add."""
+    words = (f"Cluster={cluster}", f"Description={qos_description(project)}", "Organization=burstd")
+    return "sacctmgr", "-i", "add", "account", project.account, *words
+
+
+def add_qos(project: Project, name: str) -> tuple[str, ...]:
+    """The command. What runs beyond the quota is nothing until burstd says so."""
+    words = {"GrpTRES": gpu_limit(Fraction(0)), **qos_pair(project)[name]}
+    shown = (f"{key}={value}" for key, value in words.items())
+    return "sacctmgr", "-i", "add", "qos", name, f"Description={qos_description(project)}", *shown
+
+
+def gpu_limit(gpus: Fraction | None) -> str:
+    """A value for GrpTRES: whole GPUs, rounded down; None: no limit."""
+    return f"{GPUS}={-1 if gpus is None else int(gpus)}"
+
+
+def projects_lua_line(projects: Sequence[Project]) -> str:
+    """The line of job_submit.lua that names the projects by their accounts."""
+    rows = []
+    for project in leaves(projects):
+        shared = ", ".join(f'["{name}"] = true' for name in project.partitions)
+        minutes = (
+            "" if project.interactive_max_s is None else f", minutes = {max(1, int(project.interactive_max_s // 60))}"
+        )
+        rows.append(f'["{project.account}"] = {{ name = "{project.name}", shares = {{ {shared} }}{minutes} }}')
+    return f"local projects = {{ {', '.join(rows)} }}" if rows else "local projects = {}"
+
+
+def _duration(seconds: float) -> str:
+    """``1-02:03:04``, as sacctmgr prints it."""
+    minutes, secs = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    return f"{f'{days}-' if days else ''}{hours:02}:{minutes:02}:{secs:02}"
