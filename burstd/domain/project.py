@@ -90,6 +90,17 @@ class ProjectOverride:
 
 
 @dataclass(frozen=True, slots=True)
+class FairShare:
+    """``[fair_share]``: how the division is made."""
+
+    overcommit: bool = False
+    """Quotas may add up to more GPUs than there are."""
+    usage_half_life_s: float = 604_800.0
+    usage_factor: float = 0.0
+    """k of weight' = max(0, w + k(w - u)), as in KAI-Scheduler's time-based fair share; 0: usage does not count."""
+
+
+@dataclass(frozen=True, slots=True)
 class Share:
     """What one project has and is to have, in GPUs."""
 
@@ -127,6 +138,9 @@ class ProjectsView:
     """By project, as slurmctld shows them; a project without QOS or partition there is not in it."""
     faults: Mapping[str, str] = field(default_factory=dict)
     """By project, what Slurm lacks of it, with the remedy."""
+    fair_share: FairShare = FairShare()
+    usage: Mapping[str, float] = field(default_factory=dict)
+    """By project, GPU seconds used, of which half count no more after each half-life."""
     accounting_error: str = ""
     """Why slurmdbd cannot be reached; the limits stay as they are. Empty: it can."""
 

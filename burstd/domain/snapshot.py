@@ -12,6 +12,7 @@ from burstd.domain.cloud.instance import Instance, InstanceState, Leftover
 from burstd.domain.cloud.offer import Offer, Pool
 from burstd.domain.mounts import MountsView
 from burstd.domain.plugins.provider import Idempotency, Notice
+from burstd.domain.project import ProjectsView
 from burstd.domain.slurm.job import Job
 from burstd.domain.slurm.job_history import JobHistory
 from burstd.domain.slurm.node import Node, Reservation
@@ -207,6 +208,7 @@ class Snapshot:
     """How the site's trees on nodes stand."""
     volume_needs: Mapping[str, VolumeNeed] = field(default_factory=dict)
     """By the id in the queue, the jobs that are to start with a volume, and what their machine must be."""
+    projects: ProjectsView = field(default_factory=ProjectsView)
     outlook: Mapping[str, Outlook] = field(default_factory=dict, compare=False)
     """By job id, what is expected of pending jobs; worked out when it is asked for."""
 

@@ -14,10 +14,12 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from burstd.domain.cloud.offer import OfferRule, Pool
+from burstd.domain.project_tree import pairs_on
 from burstd.domain.slurm.shape import Shape
 from burstd.domain.storage_node import storage_pool_name
 from burstd.settings.faults import SettingsError, SettingsFault, did_you_mean, faults_of_validation
 from burstd.settings.fields import Section
+from burstd.settings.projects import project_faults, projects_of
 from burstd.settings.sections import Settings
 from burstd.settings.toml_source import KeyPath, TomlSource, key_lines
 
@@ -74,6 +76,8 @@ def parse_settings(
         settings = Settings.model_validate(data)
     except ValidationError as error:
         faults += faults_of_validation(error, Settings, data, elsewhere=_ELSEWHERE)
+    if settings is not None:
+        faults += project_faults(settings.projects)
     if settings is not None and check_files:
         faults += secret_faults(settings)
     if faults or settings is None:
@@ -113,7 +117,7 @@ def build_pools(settings: Settings, expand: Callable[[str], Iterable[str]]) -> d
     made: dict[str, Pool] = {}
     faults: list[SettingsFault] = []
     owner: dict[str, str] = {}
-    mounts = settings.mounts.rules()
+    mounts, projects = settings.mounts.rules(), projects_of(settings.projects)
     for name, pool in settings.pools.items():
         place: KeyPath = ("pools", name, "nodes")
         try:
@@ -136,7 +140,8 @@ def build_pools(settings: Settings, expand: Callable[[str], Iterable[str]]) -> d
         rules = tuple(OfferRule(o.provider, o.instance_types, o.zones, o.markets, o.image) for o in pool.offers)
         # A tree that is shown whole is shown with one user's rights.
         one_user = any(rule.exclusive_user and rule.is_shown_in(name) for rule in mounts)
-        made[name] = Pool(name, slots, pool.partitions, shape, rules, exclusive_user=one_user)
+        partitions = (*pool.partitions, *pairs_on(pool.partitions, projects))
+        made[name] = Pool(name, slots, partitions, shape, rules, exclusive_user=one_user)
     if faults:
         raise SettingsError(settings.source, faults)
     return made

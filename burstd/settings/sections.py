@@ -17,6 +17,7 @@ from burstd.planner.timeouts import Tuning
 from burstd.settings.faults import SettingsFault
 from burstd.settings.fields import RESTART, SECRET, AbsolutePath, Count, Name, Seconds, Section, matching
 from burstd.settings.mounts import MountSettings
+from burstd.settings.projects import FairShareSettings, ProjectName, ProjectSettings
 from burstd.settings.staging import StagingSettings
 from burstd.settings.toml_source import TomlSource
 from burstd.settings.volumes import VolumeSettings
@@ -232,6 +233,8 @@ class Settings(Section):
     staging: StagingSettings = StagingSettings()
     mounts: MountSettings = MountSettings()
     volumes: VolumeSettings = VolumeSettings()
+    projects: dict[ProjectName, ProjectSettings] = Field(default_factory=dict)
+    fair_share: FairShareSettings = FairShareSettings()
 
     _source: TomlSource = PrivateAttr(default_factory=TomlSource)
     _warnings: tuple[SettingsFault, ...] = PrivateAttr(default=())
