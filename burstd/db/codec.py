@@ -32,6 +32,7 @@ _KEYS: Mapping[tuple[type, str], str] = {(Offer, "capacity_wait_s"): "placing_s"
 _LEFT_OUT: Mapping[type, Mapping[str, str]] = {
     Offer: {"hardware": "hardware", "capacity_wait_s": "capacity_wait_s", "price_source": "price_source",
             "price_at": "price_source"},
+    Tree: {"ignore": "ignore"},
     LaunchRequest: {name: name for name in ("others", "gang", "batch", "recipe")},
 }  # fmt: skip
 """Fields that are left out where another has its default: what an older burstd wrote stays the same text."""

@@ -228,6 +228,9 @@ class Tree:
     """The source was one file (or link), not a directory or glob."""
     node_path: str = ""
     """The source's path on nodes, which see it as it is: then nothing of it is in a store, and the rest is empty."""
+    ignore: tuple[tuple[bool, str], ...] = ()
+    """Of a working directory, what was left out, as rows of burstd.transfer.trees.ignore.IgnoreRules: the same stays
+    on the node."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,17 +1,20 @@
-"""Inputs that nodes see as they are: not sent, not looked for on the head, and linked to on nodes."""
+"""What is asked of nodes for a job's input: of inputs that they see as they are, and of the working directory."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from burstd.db.codec import from_json, to_json
 from burstd.domain.claim import Cause, Claim, ClaimState
 from burstd.domain.cloud.offer import Offer
 from burstd.domain.slurm.shape import Shape
-from burstd.domain.staging import StageState, Staging
+from burstd.domain.staging import Directives, StageState, Staging, Tree, WorkdirRules
 from burstd.planner.staging.transfer_schedule import StorageUse
 from burstd.slurm.commands.run import SlurmCommands
 from burstd.slurm.hooks.stage_server import StageCall
@@ -23,6 +26,7 @@ from burstd.staging.movement.output_delivery import OutputDelivery
 from burstd.staging.movement.transfers import HeadTransfers
 from burstd.staging.submission.locations import in_place_path
 from burstd.staging.submission.submit_check import SubmitCheck, SubmitCheckRules
+from burstd.staging.submission.workdir import compile_ignore_lines
 from burstd.transfer.content_store.index import ContentIndex
 from burstd.transfer.privsep.client import Account, user_worker_for
 from burstd.transfer.privsep.object_workers import ObjectWorker, object_worker_for
@@ -147,3 +151,22 @@ def test_what_can_be_used_where_it_is(line: str, seen: bool) -> None:
     (asked,) = directives.stage_in
     assert in_place_path(InPlaceStager(), asked, asked.source) == ("/data/a" if seen else None)
     assert in_place_path(MemoryStager(), asked, asked.source) is None
+
+
+def test_what_stays_of_a_working_directory_is_settled_when_it_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The job may wait for days, and its owner changes the ignore file for the next one."""
+    agent = RecordingAgent()
+    monkeypatch.setattr("burstd.staging.movement.transfers.account", _account)
+    monkeypatch.setattr("burstd.staging.submission.workdir.NO_WORKDIR_DIRECTORIES", ())
+    with user_folder(OTHER) as place:
+        (place / ".burstignore").write_text("*.tmp\n")
+        give_to_user(place)
+        row = Staging("7", "ada", USER, USER, Directives(workdir=True), StageState.UPLOADING, 0, 0, work_dir=str(place))
+        work = _transfers(MemoryStager(), agent, place)
+        sent = work.upload_input(StagingTask(row, Meter("7", "in")))
+        (place / ".burstignore").write_text("out/\n")
+        there = replace(row, state=StageState.FETCHING, trees=from_json(Mapping[str, Tree], to_json(sent.trees)))
+        work.fetch_input(StagingTask(there, Meter("7", "in")), CLAIM, [])
+        assert list(agent.asked[0]["workdir"]["ignore"]) == compile_ignore_lines(
+            [".burst-*", *WorkdirRules().ignore, "*.tmp"]
+        )

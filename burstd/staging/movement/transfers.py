@@ -6,7 +6,7 @@ import posixpath
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from errno import ENOENT, ENOTDIR, EPERM
 from itertools import chain, islice
 from typing import Any
@@ -179,7 +179,7 @@ class HeadTransfers:
                 size, entries, whole = size + found.size, entries + found.entries, whole and found.complete
         return InputSize(size, entries, whole, tuple(sources))
 
-    def _workdir_ignore(self, job: Staging, user_workers: UserWorkers) -> list[IgnoreRow]:
+    def _workdir_ignore(self, job: Staging, user_workers: UserWorkers) -> list[tuple[bool, str]]:
         """What of the job's working directory is not staged. Raises UserWorkerError where it cannot be."""
         check_workdir(user_workers.files, job.work_dir, user_workers.who)
         return read_ignore_rules(user_workers.files, job.work_dir, self._workdir_rules())
@@ -221,8 +221,9 @@ class HeadTransfers:
                     send(stage_in.name, user_workers.worker_for_location(origin), origin)
             if task.job.directives.workdir:
                 path, rules = task.job.work_dir, self._workdir_rules()
-                send(WORKDIR_INPUT, user_workers.files, path, self._workdir_ignore(task.job, user_workers))
-                tree = trees[WORKDIR_INPUT]
+                ignore = self._workdir_ignore(task.job, user_workers)
+                send(WORKDIR_INPUT, user_workers.files, path, ignore)
+                tree = trees[WORKDIR_INPUT] = replace(trees[WORKDIR_INPUT], ignore=tuple(ignore))
                 if fault := workdir_size_fault(path, SourceSize(tree.size, tree.entries, True, False, ()), rules):
                     raise StageFailed(fault, retryable=False)
         return UploadedInput(trees, size, sent, time.monotonic() - began)
@@ -259,11 +260,9 @@ class HeadTransfers:
         tree = job.trees.get(WORKDIR_INPUT)
         if not job.directives.workdir or tree is None or self._is_live(claim, path, who.user):
             return None
-        with self._owner_workers(task) as user_workers:
-            ignore = self._workdir_ignore(job, user_workers)
         directories = map(posixpath.dirname, paths_inside(path, files).values())
         return {
-            "path": path, "home": posixpath.normpath(who.home), "ignore": ignore,
+            "path": path, "home": posixpath.normpath(who.home), "ignore": tree.ignore,
             "directories": sorted({d for d in directories if d}),
             "tree": {
                 "prefix": tree.prefix, "digest": tree.digest, "manifest": _manifest_pieces(tree), "single": tree.single,

@@ -14,7 +14,7 @@ from burstd.domain.mounts import NO_WORKDIR_DIRECTORIES, contains
 from burstd.domain.staging import WorkdirRules
 from burstd.domain.units import size_text
 from burstd.transfer.privsep.client import Account, SourceSize, UserWorker, UserWorkerError, printable
-from burstd.transfer.trees.ignore import MAX_REGEX_CHARS, MAX_RULES, IgnoreRow
+from burstd.transfer.trees.ignore import MAX_REGEX_CHARS, MAX_RULES
 
 IGNORE_FILE = ".burstignore"
 MAX_IGNORE_BYTES = 16 << 10
@@ -57,7 +57,7 @@ def check_workdir(worker: UserWorker, path: str, who: Account) -> None:
         raise UserWorkerError(path, errno.EINVAL, workdir_location_fault(who.home, who.home))
 
 
-def read_ignore_rules(worker: UserWorker, path: str, rules: WorkdirRules) -> list[IgnoreRow]:
+def read_ignore_rules(worker: UserWorker, path: str, rules: WorkdirRules) -> list[tuple[bool, str]]:
     """What of the directory is not staged: the site's lines, then those of its ignore file.
 
     Raises UserWorkerError, with a sentence, where the file cannot be used.
@@ -80,7 +80,7 @@ def read_ignore_rules(worker: UserWorker, path: str, rules: WorkdirRules) -> lis
         raise _ignore_fault(path, str(error)) from None
 
 
-def compile_ignore_lines(lines: Sequence[str]) -> list[IgnoreRow]:
+def compile_ignore_lines(lines: Sequence[str]) -> list[tuple[bool, str]]:
     """Lines in the syntax of .gitignore as rows of IgnoreRules. Raises ValueError, with a part of a sentence."""
     # Before they are compiled, which holds up the whole daemon.
     patterns = [line for line in lines if line.strip() and not line.startswith("#")]
@@ -92,12 +92,12 @@ def compile_ignore_lines(lines: Sequence[str]) -> list[IgnoreRow]:
         spec = GitIgnoreSpec.from_lines(patterns)
     except GitIgnorePatternError as error:
         raise ValueError(f"has a line that is no pattern: {error}") from None
-    rows: list[IgnoreRow] = [
-        [pattern.include, pattern.regex.pattern]
+    rows = [
+        (pattern.include, str(pattern.regex.pattern))
         for pattern in spec.patterns
         if pattern.include is not None and pattern.regex is not None
     ]
-    if any(len(str(regex)) > MAX_REGEX_CHARS for _, regex in rows):
+    if any(len(regex) > MAX_REGEX_CHARS for _, regex in rows):
         raise ValueError("has a pattern that is too long")
     return rows
 
