@@ -33,7 +33,7 @@ _LEFT_OUT: Mapping[type, Mapping[str, str]] = {
     Offer: {"hardware": "hardware", "capacity_wait_s": "capacity_wait_s", "price_source": "price_source",
             "price_at": "price_source"},
     Tree: {"ignore": "ignore"},
-    LaunchRequest: {name: name for name in ("others", "gang", "batch", "recipe")},
+    LaunchRequest: {name: name for name in ("others", "gang", "batch", "recipe", "disks")},
 }  # fmt: skip
 """Fields that are left out where another has its default: what an older burstd wrote stays the same text."""
 _PLAIN = frozenset({str, int, float, bool, type(None)})

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
-from burstd.domain.cloud.instance import TAG_CLUSTER, Leftover
-from burstd.domain.cloud.volume import TAG_VOLUME, TAG_VOLUME_CLUSTER, Disk, DiskRequest
+from burstd.domain.cloud.instance import TAG_CLUSTER, Instance, InstanceState, Leftover
+from burstd.domain.cloud.volume import TAG_VOLUME, TAG_VOLUME_CLUSTER, Disk, DiskRequest, LaunchDisk
 from burstd.domain.errors import BadRequest
 from burstd.domain.plugins.provider import Provider, VolumeProvider
 from burstd.testing.cloud_world import (
     CLUSTER,
     OTHER_CLUSTER,
     CloudWorld,
-    launch_and_wait,
+    launch_request,
     live_instances,
+    prepare_and_launch,
     terminate_all,
 )
 
@@ -54,18 +56,24 @@ class VolumeContract:
         leaves it."""
         provider = _provider(world, CLUSTER)
         disk = _make_disk(world, provider, "v1", GIB)
-        first, second = launch_and_wait(world, provider, "c1", "c2")
-        world.until(lambda: all(i.state.value == "running" for i in live_instances(provider)))
+        first, other = _machine(world, provider, "c1", disk), _machine(world, provider, "c2")
         _attach(world, provider, disk, first.id)
         provider.attach_disk(disk.id, first.id)
         with pytest.raises(BadRequest):
             provider.delete_disk(disk.id)
         provider.terminate([first.id])
-        world.until(lambda: [i.id for i in live_instances(provider)] == [second.id])
+        world.until(lambda: [i.id for i in live_instances(provider)] == [other.id])
         world.until(lambda: _is_free(provider, disk))
+        second = other
+        if provider.disks_at_launch:
+            with pytest.raises(BadRequest):
+                provider.attach_disk(disk.id, other.id)
+            second = _machine(world, provider, "c3", disk)
         _attach(world, provider, disk, second.id)
         for force in (False, True):
             provider.detach_disk(disk.id, second.id, force=force)
+        if provider.disks_at_launch:
+            provider.terminate([second.id])
         world.until(lambda: _is_free(provider, disk))
         provider.detach_disk(disk.id, second.id, force=False)
         terminate_all(world, provider)
@@ -91,6 +99,18 @@ def _provider(world: CloudWorld, cluster: str) -> _DiskProvider:
     return provider  # type: ignore[return-value]
 
 
+def _machine(world: CloudWorld, provider: _DiskProvider, word: str, disk: Disk | None = None) -> Instance:
+    """One that runs; launched with the disk where there is no other way to have it."""
+    request = launch_request(world, provider, word)
+    if disk is not None and provider.disks_at_launch:
+        request = replace(request, disks=(LaunchDisk(disk.id, "/run/burst-volumes/7/corpus"),))
+    (outcome,) = prepare_and_launch(provider, [request])
+    made = outcome.result
+    assert isinstance(made, Instance), outcome
+    world.until(lambda: any(i.id == made.id and i.state is InstanceState.RUNNING for i in provider.instances()))
+    return made
+
+
 def _request(world: CloudWorld, word: str, zone: str, region: str, size: int) -> DiskRequest:
     volume_id = world.claim(word)
     tags = {TAG_VOLUME_CLUSTER: CLUSTER, TAG_VOLUME: volume_id, "burstd-volume-name": "corpus"}
@@ -99,7 +119,8 @@ def _request(world: CloudWorld, word: str, zone: str, region: str, size: int) ->
 
 def _make_disk(world: CloudWorld, provider: _DiskProvider, word: str, size: int) -> Disk:
     offer = world.offer(provider)
-    request = _request(world, word, offer.zone, offer.region, size)
+    zone = "" if provider.disks_at_launch else offer.zone
+    request = _request(world, word, zone, offer.region, size)
     provider.create_disk(request)
     found: list[Disk] = []
 
@@ -109,7 +130,7 @@ def _make_disk(world: CloudWorld, provider: _DiskProvider, word: str, size: int)
 
     world.until(ready)
     (disk,) = found
-    assert (disk.zone, disk.size_bytes, disk.attached_to, disk.error) == (offer.zone, size, "", "")
+    assert (disk.zone, disk.size_bytes, disk.attached_to, disk.error) == (zone, size, "", "")
     assert disk.tags[TAG_VOLUME_CLUSTER] == CLUSTER
     assert TAG_CLUSTER not in disk.tags
     return disk
@@ -120,7 +141,8 @@ def _attach(world: CloudWorld, provider: _DiskProvider, disk: Disk, instance_id:
 
     def attached() -> bool:
         (now,) = [one for one in provider.disks() if one.id == disk.id]
-        return now.ready and now.attached_to == instance_id and bool(now.device_paths)
+        has_device = bool(now.device_paths) != provider.disks_at_launch
+        return now.ready and now.attached_to == instance_id and has_device
 
     world.until(attached)
 

@@ -31,6 +31,7 @@ class AwsProvider:
     """One region of one account. A batch's client token is its first claim's id."""
 
     idempotency = Idempotency.TOKEN
+    disks_at_launch = False
 
     def __init__(self, name: str, cluster: str, settings: AwsSettings, calls: AwsCalls) -> None:
         self.name = name

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from burstd.domain.cloud.instance import TAG_CLAIM, TAG_CLUSTER
+from burstd.domain.cloud.volume import TAG_VOLUME, TAG_VOLUME_CLUSTER
 from burstd.domain.errors import BadRequest
 
 GROUP = "burstd-group"
@@ -18,13 +19,23 @@ SIZE = "burstd-size"
 TAGS = "burstd/tags"
 """Annotation: all tags of the request, as JSON; a label's value may not hold everything."""
 _VALUE = re.compile(r"([A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?)?")
+_TAGS = (TAG_CLUSTER, TAG_CLAIM, TAG_VOLUME_CLUSTER, TAG_VOLUME)
+"""Those that are labels."""
 KubeObject = Mapping[str, Any]
 
 
 def claim_labels(cluster: str, claim: str, group: str = "", size: str = "") -> dict[str, str]:
     """For all that is made for a claim; ``group`` and ``size`` for its pod. Raises BadRequest where one cannot be."""
     said = {TAG_CLUSTER: cluster, TAG_CLAIM: claim}
-    said |= {key: value for key, value in ((GROUP, group), (SIZE, size)) if value}
+    return _checked(said | {key: value for key, value in ((GROUP, group), (SIZE, size)) if value})
+
+
+def volume_labels(cluster: str, volume_id: str) -> dict[str, str]:
+    """For a user's volume, which is of no claim of burstd's. Raises BadRequest where one cannot be."""
+    return _checked({TAG_VOLUME_CLUSTER: cluster, TAG_VOLUME: volume_id})
+
+
+def _checked(said: dict[str, str]) -> dict[str, str]:
     for key, value in said.items():
         if not value or not _VALUE.fullmatch(value):
             raise BadRequest(f"{value!r} cannot be the value of the label {key}: 1 to 63 of A-Z a-z 0-9 . _ -")
@@ -65,7 +76,7 @@ def tags_of(thing: KubeObject) -> dict[str, str]:
         said = {}
     known = {str(key): str(value) for key, value in said.items()} if isinstance(said, dict) else {}
     own = _labels(thing)
-    return known | {key: str(own[key]) for key in (TAG_CLUSTER, TAG_CLAIM) if key in own}
+    return known | {key: str(own[key]) for key in _TAGS if key in own}
 
 
 def name_of(thing: KubeObject) -> str:

@@ -20,6 +20,7 @@ from providers.openshift.pods.volumes import ScratchVolumes
 from providers.openshift.routes import PodRoutes
 from providers.openshift.settings import OpenShiftSettings
 from providers.openshift.terminate import PodTerminator
+from providers.openshift.volumes import OpenShiftVolumes
 from providers.parsing import malformed_as_unavailable
 
 
@@ -27,6 +28,7 @@ class OpenShiftProvider:
     """One namespace of one cluster. A machine is a pod, named by its claim: Kubernetes refuses a second of the name."""
 
     idempotency = Idempotency.NAME
+    disks_at_launch = True
     notice_markets = frozenset({"on-demand"})
 
     def __init__(self, name: str, cluster: str, settings: OpenShiftSettings, calls: OpenShiftCalls) -> None:
@@ -53,6 +55,10 @@ class OpenShiftProvider:
         self.open_route = routes.open_route
         self.routes = malformed_as_unavailable(routes.routes)
         self.close_routes = routes.close_routes
+        volumes = OpenShiftVolumes(cluster, settings, calls, listing)
+        self.disks = malformed_as_unavailable(volumes.disks)
+        self.create_disk, self.delete_disk = volumes.create_disk, volumes.delete_disk
+        self.attach_disk, self.detach_disk = volumes.attach_disk, volumes.detach_disk
         self.quotas = malformed_as_unavailable(OpenShiftQuotas(settings, catalog).read_quotas)
         self.check = partial(check, name, cluster, settings, calls)
 

@@ -104,6 +104,14 @@ class ScratchSettings(_Part):
     """None: the node's own disk (emptyDir); else a claim of this class, empty: of the cluster's default class."""
 
 
+class ClaimSettings(_Part):
+    """How the claims of users' volumes are made."""
+
+    storage_class: str = ""
+    """Empty: the cluster's default class."""
+    access_mode: Literal["ReadWriteOnce", "ReadWriteOncePod", "ReadWriteMany"] = "ReadWriteOnce"
+
+
 class PodMount(_Part):
     """An existing PersistentVolumeClaim that every machine mounts."""
 
@@ -146,6 +154,7 @@ class OpenShiftSettings(BaseModel):
     """MiB of /dev/shm; of the machine's memory."""
     scratch: ScratchSettings = ScratchSettings()
     mounts: tuple[PodMount, ...] = ()
+    volumes: ClaimSettings = ClaimSettings()
     labels: dict[Word, str] = Field(default_factory=dict)
     """More labels for the pods."""
     annotations: dict[Word, str] = Field(default_factory=dict)
@@ -195,6 +204,12 @@ class OpenShiftSettings(BaseModel):
         if len(set(paths)) < len(paths):
             raise ValueError(f"each path can hold one volume only: {', '.join(paths)}")
         return self
+
+    @property
+    def storage_classes(self) -> dict[str, str]:
+        """Those that are named, by the key that names them; empty: the default class."""
+        found = {} if self.scratch.storage_class is None else {"scratch": self.scratch.storage_class}
+        return found | ({"volumes": self.volumes.storage_class} if self.volumes.storage_class else {})
 
     def size(self, group: str, size: str) -> PodSize | None:
         """That of an offer's zone and instance type; None: the settings have it no more."""

@@ -29,6 +29,7 @@ class OpenStackProvider:
     """One project in one region. Nova has no client token: a claim's server is known by its metadata."""
 
     idempotency = Idempotency.SETTLE
+    disks_at_launch = False
 
     def __init__(self, name: str, cluster: str, settings: OpenStackSettings, calls: OpenStackCalls) -> None:
         self.name = name

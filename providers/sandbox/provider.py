@@ -77,6 +77,7 @@ class SandboxProvider:
     """A cloud of boxes on one machine. Launches are idempotent by the claim's id, which is the token."""
 
     idempotency = Idempotency.TOKEN
+    disks_at_launch = False
 
     def __init__(
         self, name: str, cluster: str, api: CloudApi, *, image: str = "debian", settle_s: float = 5.0, page: int = 100,

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from burstd.domain.cloud.instance import TAG_CLAIM, TAG_CLUSTER, Instance, InstanceState
+from burstd.domain.cloud.volume import DiskRequest
 from burstd.domain.errors import (
     BadRequest,
     CloudUnavailable,
@@ -240,6 +241,25 @@ class TestVolumes:
         world.api.delete(f"{world.path}/pods/{made.id}")
         world.until(lambda: world.claims() == [])
         assert list(provider.leftovers()) == []
+
+    def test_a_users_volume_that_the_quota_does_not_allow(self, world: OpenShiftWorld) -> None:
+        """One that is there already is not refused: quotas are looked at before names."""
+        provider = world.provider(CLUSTER)
+        provider.create_disk(DiskRequest("v-1", "", 1 << 30, {}))
+        world.quota({"persistentvolumeclaims": "1"})
+        provider.create_disk(DiskRequest("v-1", "", 1 << 30, {}))
+        with pytest.raises(QuotaExceeded, match="exceeded quota"):
+            provider.create_disk(DiskRequest("v-2", "", 1 << 30, {}))
+        assert [disk.volume_id for disk in provider.disks()] == ["v-1"]
+
+    def test_a_users_volume_whose_name_is_taken(self, world: OpenShiftWorld) -> None:
+        """What is there is nobody's volume, and stays."""
+        provider = world.provider(CLUSTER)
+        world.claim_volume("ours-v-1", bound=False)
+        with pytest.raises(BadRequest, match="does not bear the volume label"):
+            provider.create_disk(DiskRequest("v-1", "", 1 << 30, {}))
+        assert list(provider.disks()) == []
+        assert world.claims() == ["ours-v-1"]
 
     def test_scratch_that_can_never_be_had(self, world: OpenShiftWorld) -> None:
         provider = world.provider(CLUSTER, scratch={"storage_class": "no-such-class"})

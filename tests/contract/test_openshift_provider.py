@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from burstd.testing.provider_contract import FaultContract, ProviderContract
+from burstd.testing.volume_contract import VolumeContract
 from providers.openshift.provider import OpenShiftProvider
 from tests.lab.kubernetes.world import Ground, OpenShiftWorld
 
@@ -22,13 +23,13 @@ class Watched(OpenShiftWorld):
         return super().provider(cluster, **{"relist_s": 300, "scratch": {"storage_class": ""}, **words})
 
 
-class TestListed(ProviderContract, FaultContract):
+class TestListed(ProviderContract, FaultContract, VolumeContract):
     @pytest.fixture
     def world(self, openshift_world: OpenShiftWorld) -> OpenShiftWorld:
         return openshift_world
 
 
-class TestWatched(ProviderContract):
+class TestWatched(ProviderContract, VolumeContract):
     @pytest.fixture
     def world(self, kubernetes_ground: Ground, tmp_path: Path) -> Iterator[Watched]:
         made = Watched(kubernetes_ground, tmp_path)

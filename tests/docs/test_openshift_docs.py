@@ -21,7 +21,7 @@ from burstd.domain.cloud.offer import OfferRule, Pool
 from burstd.domain.plugins.provider import LaunchRequest, Provider, RouteProvider
 from burstd.domain.slurm.shape import Gres, Shape
 from burstd.settings import PluginRegistry, load_settings, resolve_plugins
-from providers.openshift.settings import NodeGroup, OpenShiftSettings, ScratchSettings
+from providers.openshift.settings import ClaimSettings, NodeGroup, OpenShiftSettings, ScratchSettings
 from tests.docs.blocks import Block, shell_blocks
 from tests.lab.kubernetes.hollow import HollowNodes
 from tests.lab.kubernetes.images import Layer
@@ -55,9 +55,10 @@ def described(heading: str) -> set[str]:
 
 
 def test_every_key_is_described() -> None:
-    scratch = {f"scratch.{key}" for key in ScratchSettings.model_fields}
+    parts = {"scratch": ScratchSettings.model_fields, "volumes": ClaimSettings.model_fields}
+    inner = {f"{name}.{key}" for name, fields in parts.items() for key in fields}
     keys = described("| key of `[providers.NAME]` |")
-    assert keys == {*OpenShiftSettings.model_fields, *scratch, "kind"} - {"scratch"}
+    assert keys == {*OpenShiftSettings.model_fields, *inner, "kind"} - parts.keys()
     assert described("| key of `[providers.NAME.groups.GROUP]` |") == {*NodeGroup.model_fields, "sizes.SIZE"} - {
         "sizes"
     }

@@ -23,14 +23,14 @@ from tests.lab.kubernetes import openshift
 from tests.lab.kubernetes.images import Layer
 from tests.lab.kubernetes.node import REPOSITORY
 from tests.lab.kubernetes.plane import OPENSHIFT
-from tests.lab.kubernetes.site import BURST, GPUS, SLURM_UID, STAGE, STUDENTS, OpenShiftSite
+from tests.lab.kubernetes.site import BURST, GPUS, LATE, SLURM_UID, STAGE, STUDENTS, OpenShiftSite
 from tests.lab.remains import remains
 
 pytestmark = [pytest.mark.boxes, pytest.mark.slurm, pytest.mark.clouds]
 
 PATIENCE_S = 90.0
 """For anything: a whole cluster shares this machine."""
-POOLS = ("main", "lost", "pair", "evict", "roll", "restricted", "notebook")
+POOLS = ("main", "lost", "pair", "evict", "roll", "restricted", "notebook", "volume")
 BROKEN = Layer("broken", files={"usr/sbin/slurmd": "#!/bin/sh\necho slurmd: this build is broken >&2\nexit 1\n"})
 KINDS = {
     "pod": "/api/v1/namespaces/{}/pods",
@@ -85,7 +85,7 @@ def site() -> Iterator[OpenShiftSite]:
         pools=[*map(_pool, POOLS)],
         builds={"2": (), "broken": (BROKEN,)},
         openshift={"grace_s": 25, "settle_s": 5},
-        settings=QUICK,
+        settings=f'{QUICK}\n[volumes]\nprices = {{ openshift = "730" }}\n',
         daemon={"cloud_poll_s": 2.0},
     )
     with up:
@@ -343,6 +343,68 @@ def _backends(site: OpenShiftSite, route: Mapping[str, Any]) -> list[str]:
 def _fetch(site: OpenShiftSite, url: str) -> str:
     """What the job's owner gets on the head."""
     return site.cluster.head.run(["python3", "-c", FETCH, url], user="ada", timeout=30).stdout.strip()
+
+
+VOLUME = """#!/bin/sh
+#BURST volume {line}
+set -eu
+cd "$BURST_VOLUMES/{name}"
+{run}
+"""
+
+
+def test_the_next_pod_reads_what_the_last_one_wrote(site: OpenShiftSite) -> None:
+    """A claim comes with its job's pod, outlives it, is one job's at a time, and goes only when its owner says so."""
+    first = with_volume(site, "corpus 1G", "echo one >log; until [ -e go ]; do sleep 0.2; done")
+    second = with_volume(site, "corpus", SET_COMMENT % "{ stat -c %U:%a .; cat log; ls; } | xargs")
+    claim = running(site, first)
+    why = f"in use by job {first}"
+    site.wait(lambda: why in site.burstctl("explain", second).stdout, PATIENCE_S, "explain says why")
+    assert claims_of(site, second) == [], "nothing is paid for a job that waits"
+    (volume,) = volumes(site)
+    made = things(site, "claim")["claim", BURST, f"lab-{volume['id']}"]
+    assert made["status"] == "Bound"
+    assert made["spec"]["storageClassName"] == LATE
+    assert not made["metadata"].keys() & {"ownerReferences", "deletionTimestamp"}
+    site.burstctl(
+        "job", "shell", "--via", "node", first, "--", "touch", f"/run/burst-volumes/{first}/corpus/go", user="ada"
+    )
+    site.wait_job(second, timeout_s=PATIENCE_S)
+    assert comments_of(site, second) == ["ada:700 one go log"]
+    assert claims_of(site, second)[-1]["instance"] != claim["instance"]
+    site.wait(lambda: volumes(site)[0]["state"] == "available", PATIENCE_S, "its pod is gone")
+    assert any(line["volumes"] for line in site.api("/v1/bill", group="user")["lines"])
+    site.burstctl("volume", "remove", "corpus", "--yes", user="ada")
+    site.wait(lambda: volumes(site) == [], PATIENCE_S, "it is gone")
+    assert ("claim", BURST, made["metadata"]["name"]) not in things(site, "claim")
+
+
+def test_a_quota_holds_the_job_and_no_pod_is_made(site: OpenShiftSite) -> None:
+    quotas = f"/api/v1/namespaces/{BURST}/resourcequotas"
+    hard = {f"{LATE}.storageclass.storage.k8s.io/requests.storage": "1Gi"}
+    body = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "disks"}, "spec": {"hard": hard}}
+    before = len(site.ever("volume"))
+    with site.plane.reach():
+        site.plane.api.post(quotas, body)
+        site.plane.wait(lambda: "used" in site.plane.api.get(f"{quotas}/disks").get("status", {}), "the quota counts")
+    job = with_volume(site, "large 2G", "true")
+    site.wait(lambda: "exceeded quota: disks" in site.cluster.sh(f"scontrol show job {job}"), PATIENCE_S, "it is held")
+    assert volumes(site) == []
+    assert len(site.ever("volume")) == before
+    site.wait(lambda: all(one["state"] == "gone" for one in claims_of(site, job)), PATIENCE_S, "nothing waits for it")
+    site.cluster.sh(f"scancel {job}", "ada")
+    with site.plane.reach():
+        site.plane.api.delete(f"{quotas}/disks")
+
+
+def with_volume(site: OpenShiftSite, line: str, run: str) -> str:
+    words = "-p burst -C volume -c1 --mem=100 -t5 --output=/dev/null"
+    return site.submit_script(VOLUME.format(line=line, name=line.partition(" ")[0], run=run), words)
+
+
+def volumes(site: OpenShiftSite) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = site.api("/v1/volumes", user="ada")["volumes"]
+    return found
 
 
 def test_in_the_end_only_the_neighbours_things_are_left(site: OpenShiftSite, theirs: Things) -> None:

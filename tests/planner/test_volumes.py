@@ -40,6 +40,7 @@ FREE = Disk("d-1", "v1", "a", GIB, ready=True)
 HERE = replace(FREE, attached_to="i-1", device_paths=("/dev/x",))
 ELSEWHERE = replace(FREE, attached_to="i-9")
 MOVING = replace(FREE, ready=False)
+POD = {"at_launch": True}
 BASE = Volume(
     "v1", "corpus", "ann", 1, 1, "physics", GIB, S.PLANNED, 0.0, 100.0, provider="north", zone="a", job_id="7",
     disk_id="d-1", claim_id="c-1", instance_id="i-1", called=100.0,
@@ -58,6 +59,11 @@ def step(state: VolumeState, phase: HolderPhase, disk: Disk | None = FREE, **mor
         (S.PLANNED, P.STARTING, None, {"has_machine": False}, D.NOTHING),
         (S.PLANNED, P.STARTING, None, {}, D.CREATE),
         (S.PLANNED, P.OVER, None, {}, D.FORGET),
+        # A pod has it from its launch on: the disk is there before, and its list may show the pod early or late.
+        (S.PLANNED, P.WAITING, None, {"has_machine": False, "launching": True}, D.CREATE),
+        (S.AVAILABLE, P.WAITING, ELSEWHERE, {"has_machine": False, **POD}, D.NOTHING),
+        (S.AVAILABLE, P.STARTING, ELSEWHERE, POD, D.BEGIN_ATTACHING),
+        (S.AVAILABLE, P.STARTING, None, POD, D.NOTHING),
         # Asked for: the cloud's list says what came of it, once it can be believed.
         (S.CREATING, P.STARTING, None, {"listed": float("-inf")}, D.NOTHING),
         (S.CREATING, P.STARTING, None, {"listed": 130.0}, D.NOTHING),
@@ -159,6 +165,7 @@ def test_what_the_list_says_against_the_record() -> None:
     assert disk_fault(available, half) == "its disk is in state 'reserved', and burstd has not done that"
     assert disk_fault(replace(BASE, state=S.ATTACHING), replace(half, listed=BASE.since + STUCK_S)) == ""
     assert "stays in state 'reserved': an administrator" in disk_fault(replace(BASE, state=S.ATTACHING), half)
+    assert disk_fault(available, replace(free, disk=ELSEWHERE, at_launch=True)) == "", "its next pod has it already"
     assert disk_fault(replace(BASE, state=S.IN_USE), replace(free, disk=HERE)) == ""
 
 

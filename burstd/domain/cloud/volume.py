@@ -20,11 +20,20 @@ class DiskRequest:
 
     volume_id: str
     zone: str
-    """As in the offer of the machine that is to have it."""
+    """As in the offer of the machine that is to have it; empty where machines have disks from their launch on."""
     size_bytes: int
     tags: Mapping[str, str]
     """TAG_VOLUME_CLUSTER and TAG_VOLUME among others."""
     region: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchDisk:
+    """A persistent disk that a machine has from its launch to its end."""
+
+    disk_id: str
+    path: str
+    """Where its file system is mounted on the machine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +44,7 @@ class Disk:
     volume_id: str
     """From its tag; empty: it has none."""
     zone: str
+    """Empty: machines of any zone can have it, as far as the provider knows."""
     size_bytes: int
     ready: bool
     """It may be attached, or is attached whole; False: the cloud is at work on it."""

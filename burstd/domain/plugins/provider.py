@@ -10,7 +10,7 @@ from typing import Any, Protocol, runtime_checkable
 from burstd.domain.cloud.bounds import valid_time
 from burstd.domain.cloud.instance import Instance, Leftover
 from burstd.domain.cloud.offer import Offer
-from burstd.domain.cloud.volume import Disk, DiskRequest
+from burstd.domain.cloud.volume import Disk, DiskRequest, LaunchDisk
 from burstd.domain.errors import ProviderError
 from burstd.domain.plugins.shell import Shell
 
@@ -48,6 +48,8 @@ class LaunchRequest:
     """Set by ``prepare``: requests with the same word are served by one call. A batch of one bears the claim's id."""
     recipe: str = ""
     """Set by ``prepare``: the call that serves the batch, in the provider's own words, for a repeat word for word."""
+    disks: tuple[LaunchDisk, ...] = ()
+    """Disks that the machine is to have; only where the provider's ``disks_at_launch`` says so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,6 +235,12 @@ class VolumeProvider(Protocol):
     the end of a machine leaves them.
     """
 
+    disks_at_launch: bool
+    """A machine has the disks of its launch request, and no others ever (pods). Their file systems are the cloud's.
+
+    Such disks have no zone, ``attach_disk`` only looks, and a disk is free when the machine is gone.
+    """
+
     def disks(self) -> Iterator[Disk]:
         """All with our cluster's volume tag, page by page; ends early only by raising."""
         ...
@@ -245,7 +253,10 @@ class VolumeProvider(Protocol):
         ...
 
     def attach_disk(self, disk_id: str, instance_id: str) -> None:
-        """Asks for it. That it is so already, or on its way, is no error."""
+        """Asks for it. That it is so already, or on its way, is no error.
+
+        Raises BadRequest where ``disks_at_launch``, and the machine was launched without it.
+        """
         ...
 
     def detach_disk(self, disk_id: str, instance_id: str, *, force: bool) -> None:

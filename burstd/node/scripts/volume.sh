@@ -5,6 +5,9 @@
 # $1: mount; $2: UUID; $3: directory; further arguments as above. Never makes a file system.
 # $1: unmount; $2: directory; further arguments as above. Done when no mount is left of the device, whose namespace ever.
 # $1: check; further arguments as above. Whether no mount is there of the device.
+# Where the machine came with the file system mounted, as a pod does, and cannot mount:
+# $1: hand_over; $2: directory; $3: UID:GID. Before anybody has written to it.
+# $1: write_back; $2: directory.
 set -u
 LC_ALL=C
 PATH=/usr/sbin:/sbin:/usr/bin:/bin:/usr/local/sbin:/usr/local/bin
@@ -93,6 +96,20 @@ unmount)
 check)
     shift
     check_free "$@"
+    ;;
+hand_over)
+    directory=$2 owner=$3
+    mounted "$directory" || refuse "$directory is not mounted: the machine was launched without it"
+    if [ "$(id -u)" -ne 0 ]; then
+        # Everything on this machine runs as one user.
+        [ -w "$directory" ] || refuse "uid $(id -u) may not write to the volume: its storage class must support fsGroup"
+        exit 0
+    fi
+    chown -- "$owner" "$directory" && chmod 0700 -- "$directory" ||
+        refuse "the storage does not let root give the volume to $owner, as NFS with root_squash does not"
+    ;;
+write_back)
+    ! mounted "$2" || sync -f -- "$2" || again "what was written to $2 cannot be written back"
     ;;
 *) refuse "unknown form $1" ;;
 esac

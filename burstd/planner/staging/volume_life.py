@@ -103,6 +103,10 @@ class VolumeSight:
     unmounted: bool = False
     stray: bool = False
     """It is attached to a machine that is there, is burstd's, and is not to have it: a call came through late."""
+    at_launch: bool = False
+    """Its cloud's machines have disks from their launch on only (VolumeProvider.disks_at_launch)."""
+    launching: bool = False
+    """... and the machine of its job is to be launched with it."""
 
 
 def next_volume_step(volume: Volume, sight: VolumeSight) -> VolumeStep:
@@ -113,7 +117,7 @@ def next_volume_step(volume: Volume, sight: VolumeSight) -> VolumeStep:
         case S.PLANNED:
             if phase in (HolderPhase.OVER, HolderPhase.ENDED):
                 return VolumeStep.FORGET
-            return VolumeStep.CREATE if starting else VolumeStep.NOTHING
+            return VolumeStep.CREATE if starting or sight.launching else VolumeStep.NOTHING
         case S.CREATING if disk is not None:
             return VolumeStep.ADOPT_DISK if disk.ready or disk.error else VolumeStep.NOTHING
         case S.CREATING:
@@ -126,7 +130,8 @@ def next_volume_step(volume: Volume, sight: VolumeSight) -> VolumeStep:
                 return VolumeStep.DETACH
             if volume.job_id and phase in (HolderPhase.OVER, HolderPhase.ENDED):
                 return VolumeStep.RELEASE
-            return VolumeStep.BEGIN_ATTACHING if starting and is_free(disk) else VolumeStep.NOTHING
+            can_attach = is_free(disk) or (sight.at_launch and disk is not None)
+            return VolumeStep.BEGIN_ATTACHING if starting and can_attach else VolumeStep.NOTHING
         case S.ATTACHING:
             if sight.machine_gone or sight.other_machine or phase not in (HolderPhase.STARTING, HolderPhase.RUNNING):
                 return VolumeStep.BEGIN_DETACHING
@@ -162,7 +167,8 @@ def disk_fault(volume: Volume, sight: VolumeSight) -> str:
         return f"its disk is broken: {sight.disk.error}"
     if volume.state in (S.ATTACHING, S.DETACHING) and not sight.disk.ready and sight.listed - volume.since > STUCK_S:
         return f"its disk stays in state '{sight.disk.status}': an administrator resets that in {volume.provider}"
-    if volume.state is S.AVAILABLE and not sight.stray and sight.disk.attached_to not in ("", volume.instance_id):
+    is_meant = sight.disk.attached_to in ("", volume.instance_id) or sight.stray or sight.at_launch
+    if volume.state is S.AVAILABLE and not is_meant:
         place = f"attached to {sight.disk.attached_to}" if sight.disk.ready else f"in state '{sight.disk.status}'"
         return f"its disk is {place}, and burstd has not done that"
     return ""

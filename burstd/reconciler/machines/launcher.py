@@ -11,6 +11,7 @@ from burstd.domain.claim import Claim
 from burstd.domain.claim import ClaimState as S
 from burstd.domain.cloud.instance import TAG_CLAIM, TAG_CLUSTER, TAG_POOL, TAG_SLOT, Instance
 from burstd.domain.cloud.offer import Offer, Pool
+from burstd.domain.cloud.volume import LaunchDisk
 from burstd.domain.errors import (
     BurstdError,
     ClientTokenSpent,
@@ -20,11 +21,12 @@ from burstd.domain.errors import (
     RateLimited,
 )
 from burstd.domain.plan import LaunchMachine, MakeClaim
-from burstd.domain.plugins.provider import LaunchOutcome, LaunchPreparer, LaunchRequest
+from burstd.domain.plugins.provider import LaunchOutcome, LaunchPreparer, LaunchRequest, VolumeProvider
 from burstd.planner.isolation import action_subjects, node_subject
 from burstd.reconciler.context import LoopContext
 from burstd.reconciler.machines.circuit_breakers import CircuitBreakers
 from burstd.reconciler.machines.progress import ProgressTable
+from burstd.staging.volumes.node_mounts import NoVolume, launch_disks
 
 log = structlog.get_logger(__name__)
 
@@ -84,7 +86,12 @@ class Launcher:
             for claim in claims:
                 with self._context.quarantine.contain_errors("Launch", node_subject(claim.slot)):
                     try:
-                        request = self._request(claim, others.get(claim.id, ()))
+                        if (disks := self._disks(claim)) is None:
+                            continue  # It stays PLANNED, and is taken up again in each loop.
+                        request = self._request(claim, others.get(claim.id, ()), disks)
+                    except NoVolume as error:
+                        self._store.transition_claim(claim.id, S.PLANNED, S.GONE, f"{error}; nothing was launched")
+                        continue
                     except (BurstdError, OSError) as error:
                         self._give_up(claim, "user_data", f"its user data cannot be made: {error}")
                         continue
@@ -137,11 +144,18 @@ class Launcher:
         self._store.transition_claim(claim.id, S.PLANNED, S.GONE, reason, error=cause)
         self._breakers.record_offer_failure(claim.offer, cause, reason, retry_after_s)
 
-    def _request(self, claim: Claim, others: tuple[Offer, ...]) -> LaunchRequest:
+    def _disks(self, claim: Claim) -> tuple[LaunchDisk, ...] | None:
+        """What it is launched with; None: not there so far."""
+        provider = self._context.providers[claim.offer.provider]
+        if not isinstance(provider, VolumeProvider) or not provider.disks_at_launch:
+            return ()
+        return launch_disks(claim, self._store.stagings(), self._store.volumes())
+
+    def _request(self, claim: Claim, others: tuple[Offer, ...], disks: tuple[LaunchDisk, ...]) -> LaunchRequest:
         tags = {TAG_CLUSTER: self._context.cluster, TAG_CLAIM: claim.id, TAG_SLOT: claim.slot, TAG_POOL: claim.pool}
         name = f"{self._context.cluster}-{claim.slot}-{claim.id[-6:]}".lower().replace("_", "-")
         user_data = self._context.user_data(self._pools()[claim.pool], claim.offer.provider)
-        return LaunchRequest(claim.id, name, claim.offer, claim.image, user_data, tags, others, claim.gang)
+        return LaunchRequest(claim.id, name, claim.offer, claim.image, user_data, tags, others, claim.gang, disks=disks)
 
     def _call(self, name: str, requests: Sequence[LaunchRequest]) -> None:
         provider = self._context.providers[name]

@@ -16,7 +16,7 @@ import structlog
 
 from burstd.db import Store, UnknownClaim
 from burstd.db.record_mark import DOUBT_KEY
-from burstd.domain.claim import Claim, ClaimState
+from burstd.domain.claim import USABLE, Claim, ClaimState
 from burstd.domain.clock import Clock
 from burstd.domain.cloud.offer import Pool
 from burstd.domain.cloud.volume import (
@@ -143,7 +143,7 @@ class VolumeController:
         volume = self._find(row, line)
         if volume is None or volume.job_id != row.job_id:
             return _waiting_reason(line, volume)
-        if volume.state not in (S.PLANNED, S.AVAILABLE):
+        if not self._awaits_machine(volume):
             return f"volume {line.name} is {volume.state.value} after the last run"
         return "" if row.job_id in self._bound else f"its machine for volume {line.name} is on its way"
 
@@ -206,13 +206,25 @@ class VolumeController:
         found = {}
         for volume in self._volumes:
             row = stagings.get(volume.job_id)
-            if row is None or row.state is not T.STAGED or volume.state not in (S.PLANNED, S.AVAILABLE):
+            if row is None or row.state is not T.STAGED or not self._awaits_machine(volume):
                 continue
             if volume.error:
                 continue
-            providers = frozenset({volume.provider}) if volume.provider else frozenset(self._calls.providers)
-            found[row.job_id] = VolumeNeed(volume.name, providers, volume.zone, volume.region)
+            found[row.job_id] = self._need(volume)
         return found
+
+    def _need(self, volume: Volume) -> VolumeNeed:
+        providers = frozenset({volume.provider}) if volume.provider else frozenset(self._calls.providers)
+        return VolumeNeed(volume.name, providers, volume.zone, volume.region)
+
+    def _awaits_machine(self, volume: Volume) -> bool:
+        """Whether the machine of its job may be made now; one that has it from its launch on is asked for before it."""
+        if volume.state is S.CREATING:
+            return self._is_at_launch(volume.provider)
+        return volume.state in (S.PLANNED, S.AVAILABLE)
+
+    def _is_at_launch(self, provider: str) -> bool:
+        return provider in self._calls.providers and self._calls.providers[provider].disks_at_launch
 
     @property
     def is_on(self) -> bool:
@@ -422,12 +434,14 @@ class VolumeController:
             mounted=pair in self._mounted,
             unmounted=pair in self._unmounted,
             stray=self._stray_machine(volume, disk) is not None,
+            at_launch=self._is_at_launch(volume.provider),
+            launching=self._launching(row) is not None,
         )
 
     def _stray_machine(self, volume: Volume, disk: Disk | None) -> Claim | None:
         """That has the disk and is not to have it."""
         meant = volume.instance_id if volume.state in ON_MACHINE else ""
-        if disk is None or disk.attached_to in ("", meant):
+        if disk is None or disk.attached_to in ("", meant) or self._is_at_launch(volume.provider):
             return None
         found = (c for c in self._machines.values() if c.offer.provider == volume.provider)
         return next((claim for claim in found if claim.instance_id == disk.attached_to), None)
@@ -435,6 +449,13 @@ class VolumeController:
     def _machine(self, row: Staging | None) -> Claim | None:
         """Of the only node of a job."""
         return self._machines.get(row.nodes[0]) if row is not None and row.nodes else None
+
+    def _launching(self, row: Staging | None) -> Claim | None:
+        """The machine that is to be launched with the volume of a job that waits."""
+        if row is None or holder_phase(row) is not HolderPhase.WAITING:
+            return None
+        own = (claim for claim in self._claims if row.job_id in claim.jobs and claim.state in USABLE)
+        return next((claim for claim in own if self._is_at_launch(claim.offer.provider)), None)
 
     def _is_gone(self, claim_id: str) -> bool:
         if any(claim.id == claim_id for claim in self._claims):
@@ -450,7 +471,7 @@ class VolumeController:
             case VolumeStep.FORGET:
                 store.transition_volume(volume.id, S.PLANNED, S.GONE, "its job is over, and it was never made")
             case VolumeStep.CREATE:
-                self._create(volume, self._machine(row))
+                self._create(volume, self._machine(row) or self._launching(row))
             case VolumeStep.ADOPT_DISK if disk is not None and not disk.error:
                 store.transition_volume(
                     volume.id, S.CREATING, S.AVAILABLE, f"disk {disk.id} is there", disk_id=disk.id,
@@ -467,8 +488,7 @@ class VolumeController:
             case VolumeStep.BEGIN_ATTACHING if (machine := self._machine(row)) is not None:
                 self._begin_attaching(volume, machine)
             case VolumeStep.ATTACH:
-                provider = self._calls.providers[volume.provider]
-                self._cloud_call(volume, lambda: provider.attach_disk(volume.disk_id, volume.instance_id))
+                self._attach(volume)
             case VolumeStep.NOTE_ATTACHED:
                 store.transition_volume(volume.id, S.ATTACHING, S.IN_USE, f"on {volume.instance_id}")
                 self._calls.retry_at_once(volume.id)
@@ -500,8 +520,19 @@ class VolumeController:
             case _:
                 pass
 
-    def _cloud_call(self, volume: Volume, work: Callable[[], None]) -> None:
-        self._calls.call(volume, f"{volume.provider}:volumes", work)
+    def _cloud_call(
+        self, volume: Volume, work: Callable[[], None], on_error: Callable[[Exception], None] = lambda _error: None
+    ) -> None:
+        self._calls.call(volume, f"{volume.provider}:volumes", work, on_error=on_error)
+
+    def _attach(self, volume: Volume) -> None:
+        provider, job_id = self._calls.providers[volume.provider], volume.job_id
+
+        def refused(error: Exception) -> None:
+            if provider.disks_at_launch and isinstance(error, BadRequest):
+                self._faults[job_id] = f"volume {volume.name}: {error}"
+
+        self._cloud_call(volume, lambda: provider.attach_disk(volume.disk_id, volume.instance_id), refused)
 
     def _create(self, volume: Volume, machine: Claim | None) -> None:
         """The cloud makes the disk where the job's machine is."""
@@ -514,8 +545,8 @@ class VolumeController:
             offer, price = machine.offer, self.rules.prices.get(machine.offer.provider, Decimal(0))
             volume = self._store.transition_volume(
                 volume.id, S.PLANNED, S.CREATING, f"job {volume.job_id} has {machine.slot}", provider=offer.provider,
-                region=offer.region, zone=offer.zone, currency=offer.currency, called=self._clock.now(),
-                price=hourly_price(price, volume.size_bytes),
+                region=offer.region, zone="" if self._is_at_launch(offer.provider) else offer.zone,
+                currency=offer.currency, called=self._clock.now(), price=hourly_price(price, volume.size_bytes),
             )  # fmt: skip
         else:
             volume = self._store.update_volume(volume.id, "asked for again", called=self._clock.now())
@@ -537,14 +568,14 @@ class VolumeController:
                 return
             self._store.transition_volume(volume.id, S.CREATING, S.GONE, str(error), job_id="")
 
-        self._calls.call(volume, f"{volume.provider}:volumes", lambda: provider.create_disk(request), on_error=refused)
+        self._cloud_call(volume, lambda: provider.create_disk(request), refused)
 
     def _begin_attaching(self, volume: Volume, machine: Claim) -> None:
         offer = machine.offer
-        if (offer.provider, offer.region, offer.zone) != (volume.provider, volume.region, volume.zone):
+        if not (need := self._need(volume)).admits(offer):
             self._faults[volume.job_id] = (
-                f"volume {volume.name} is in zone {volume.zone} of {volume.provider}, and Slurm started the job in "
-                f"zone {offer.zone} of {offer.provider}"
+                f"volume {volume.name} is in {need.place}, and Slurm started the job in zone {offer.zone} of "
+                f"{offer.provider}"
             )
             return
         self._store.transition_volume(
@@ -555,6 +586,7 @@ class VolumeController:
 
     def _mount(self, volume: Volume, machine: Claim, device_paths: Sequence[str]) -> None:
         """Two steps: that there is a file system is on record before anybody can write to it."""
+        at_launch = self._is_at_launch(volume.provider)
         job_id, pair = volume.job_id, (volume.id, machine.id)
 
         def refused(error: Exception) -> None:
@@ -570,6 +602,8 @@ class VolumeController:
 
         if volume.formatted:
             work, done = lambda: self._mounts.mount(machine, volume, device_paths), mounted
+        elif at_launch:
+            work, done = lambda: self._mounts.hand_over(machine, volume), formatted
         else:
             work, done = lambda: self._mounts.format(machine, volume, device_paths), formatted
         self._unmounted.discard(pair)
@@ -579,8 +613,15 @@ class VolumeController:
         machine = next((claim for claim in self._machines.values() if claim.id == volume.claim_id), None)
         if machine is None:
             return  # Nobody can unmount it: its machine ends, and is listed until it has.
+
+        def unmount() -> None:
+            if self._is_at_launch(volume.provider):
+                self._mounts.write_back(machine, volume)
+            else:
+                self._mounts.unmount(machine, volume, device_paths)
+
         self._calls.call(
-            volume, _LANE, lambda: self._mounts.unmount(machine, volume, device_paths),
+            volume, _LANE, unmount,
             lambda: self._unmounted.add((volume.id, machine.id)), user=volume.uid,
         )  # fmt: skip
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from importlib.resources import files
 
 from burstd.domain.claim import Claim
+from burstd.domain.cloud.volume import LaunchDisk
 from burstd.domain.errors import BurstdError
 from burstd.domain.plugins.shell import Shell
-from burstd.domain.volume import Volume
+from burstd.domain.staging import Staging
+from burstd.domain.volume import Volume, VolumeState
 from burstd.transfer.privsep.errors import printable
 
 VOLUMES_DIRECTORY = "/run/burst-volumes"
@@ -28,6 +30,10 @@ class VolumeNotReady(BurstdError):
     """The node could not do it now."""
 
 
+class NoVolume(BurstdError):
+    """Nobody needs the machine: it is not the turn of its job to have the volume, or the volume cannot be made."""
+
+
 class VolumeMounts:
     """Several threads may call. ``connect``: a session with a claim's node."""
 
@@ -42,16 +48,23 @@ class VolumeMounts:
 
     def mount(self, claim: Claim, volume: Volume, device_paths: Sequence[str]) -> None:
         """Mounts it for its job; raises as ``format`` does."""
-        place = f"{job_volumes_path(volume.job_id)}/{volume.name}"
-        self._run(claim, _MOUNT_S, "mount", file_system_uuid(volume), place, *device_paths)
+        self._run(claim, _MOUNT_S, "mount", file_system_uuid(volume), mount_path(volume), *device_paths)
 
     def unmount(self, claim: Claim, volume: Volume, device_paths: Sequence[str]) -> None:
         """Writes all back and unmounts it, and makes sure that no mount is left. Raises as ``format`` does."""
-        self._run(claim, _MOUNT_S, "unmount", f"{job_volumes_path(volume.job_id)}/{volume.name}", *device_paths)
+        self._run(claim, _MOUNT_S, "unmount", mount_path(volume), *device_paths)
 
     def require_unmounted(self, claim: Claim, device_paths: Sequence[str]) -> None:
         """Raises VolumeNotReady where any process of the node has it mounted, and NodeNotReady."""
         self._run(claim, _MOUNT_S, "check", *device_paths)
+
+    def hand_over(self, claim: Claim, volume: Volume) -> None:
+        """Gives the volume's owner a file system that the machine was launched with; raises as ``format`` does."""
+        self._run(claim, _MOUNT_S, "hand_over", mount_path(volume), f"{volume.uid}:{volume.gid}")
+
+    def write_back(self, claim: Claim, volume: Volume) -> None:
+        """Writes all back, and leaves it mounted: it goes with its machine. Raises as ``format`` does."""
+        self._run(claim, _MOUNT_S, "write_back", mount_path(volume))
 
     def _run(self, claim: Claim, timeout_s: float, *args: str) -> None:
         with self._connect(claim) as session:
@@ -65,6 +78,31 @@ class VolumeMounts:
 def job_volumes_path(job_id: str) -> str:
     """$BURST_VOLUMES of a job."""
     return f"{VOLUMES_DIRECTORY}/{job_id}"
+
+
+def mount_path(volume: Volume) -> str:
+    """Where the job that has it finds it."""
+    return f"{job_volumes_path(volume.job_id)}/{volume.name}"
+
+
+def launch_disks(
+    claim: Claim, stagings: Iterable[Staging], volumes: Collection[Volume]
+) -> tuple[LaunchDisk, ...] | None:
+    """What a machine is launched with where that is the only way (VolumeProvider.disks_at_launch): its jobs' volumes.
+
+    None: one of them has no disk so far. Raises NoVolume.
+    """
+    found = []
+    for row in stagings:
+        if row.job_id not in claim.jobs or row.directives.volume is None:
+            continue
+        volume = next((one for one in volumes if one.job_id == row.job_id), None)
+        if volume is None:
+            raise NoVolume(f"job {row.job_id} has no volume {row.directives.volume.name}")
+        if volume.state is not VolumeState.AVAILABLE or volume.provider != claim.offer.provider:
+            return None
+        found.append(LaunchDisk(volume.disk_id, mount_path(volume)))
+    return tuple(found)
 
 
 def file_system_uuid(volume: Volume) -> str:

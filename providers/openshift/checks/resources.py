@@ -87,14 +87,15 @@ def _make(name: str, settings: OpenShiftSettings) -> str:
 
 
 def judge_storage(at: CheckedNamespace) -> Iterator[Verdict]:
-    """The class of scratch, and the claims of mounts."""
-    name = at.settings.scratch.storage_class
-    if name is None and not at.settings.mounts:
+    """The classes of scratch and of users' volumes, and the claims of mounts."""
+    asked = at.settings.storage_classes
+    if not asked and not at.settings.mounts:
         return
     with suppress(NotAllowed):  # The finding on this right has said so.
         at.classes = {one["metadata"]["name"]: one for one in at.calls.pages(_CLASSES, what="list classes of storage")}
-    if name is not None and at.classes is not None:
-        yield replace(_class(name, at.classes), subject="scratch")
+    if at.classes is not None:
+        for subject, name in asked.items():
+            yield replace(_class(subject, name, at.classes), subject=subject)
     for mount in at.settings.mounts:
         path = at.calls.path_of("persistentvolumeclaims", mount.claim)
         try:
@@ -106,17 +107,17 @@ def judge_storage(at: CheckedNamespace) -> Iterator[Verdict]:
         yield replace(verdict, subject=f"claim {mount.claim}")
 
 
-def _class(name: str, classes: Mapping[str, KubeObject]) -> Verdict:
+def _class(subject: str, name: str, classes: Mapping[str, KubeObject]) -> Verdict:
     there = first_few(sorted(classes)) or "none"
     if not name:
         for one, said in classes.items():
             if (said["metadata"].get("annotations") or {}).get(_DEFAULT) == "true":
                 return good(f"the default class, {one}")
-        return bad(f"no class is the default one; there are: {there}", "set scratch.storage_class")
+        return bad(f"no class is the default one; there are: {there}", f"set {subject}.storage_class")
     if name not in classes:
         return bad(
             f"no class of storage is named {name}; there are: {there}",
-            "set scratch.storage_class to one of 'oc get storageclasses', or leave it out for the node's own disk",
+            f"set {subject}.storage_class to one of 'oc get storageclasses', or leave it out",
         )
     return good(f"class {name}")
 

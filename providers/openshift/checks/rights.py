@@ -75,7 +75,7 @@ def needed_rights(settings: OpenShiftSettings, groups: frozenset[str], images: S
         unused.add("routes/custom-host")
     if not any(word.startswith("imagestream:") for word in images):
         unused.add("imagestreams")
-    if settings.scratch.storage_class is None and not settings.mounts:
+    if not settings.storage_classes and not settings.mounts:
         unused.add("storageclasses")
     if QUOTAS not in groups:
         unused.add("appliedclusterresourcequotas")

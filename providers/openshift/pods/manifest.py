@@ -6,11 +6,12 @@ https://kubernetes.io/docs/reference/kubernetes-api/workload-resources/pod-v1/
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from typing import Any
 
 from burstd.domain.cloud.instance import TAG_CLUSTER
+from burstd.domain.cloud.volume import LaunchDisk
 from burstd.domain.errors import BadRequest
 from burstd.domain.plugins.provider import LaunchRequest
 from providers.openshift import labels
@@ -85,9 +86,9 @@ def _spec(
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "terminationGracePeriodSeconds": settings.grace_s,
-        "securityContext": _security(settings),
-        "containers": [_container(settings, group, size, image)],
-        "volumes": _volumes(settings, request.name),
+        "securityContext": _security(settings, request.disks),
+        "containers": [_container(settings, group, size, image, request.disks)],
+        "volumes": _volumes(settings, request),
         "tolerations": [
             *group.tolerations,
             *(
@@ -109,7 +110,9 @@ def _spec(
     return spec | {key: value for key, value in wanted.items() if value}
 
 
-def _container(settings: OpenShiftSettings, group: NodeGroup, size: PodSize, image: str) -> KubeObject:
+def _container(
+    settings: OpenShiftSettings, group: NodeGroup, size: PodSize, image: str, disks: Sequence[LaunchDisk]
+) -> KubeObject:
     amounts = {"cpu": str(size.cpus), "memory": f"{size.memory}Mi"}
     if size.gpus:
         amounts[group.gpu_resource] = str(size.gpus)
@@ -122,7 +125,7 @@ def _container(settings: OpenShiftSettings, group: NodeGroup, size: PodSize, ima
         "env": [{"name": key, "value": value} for key, value in _environment(settings, size).items()],
         "resources": {"requests": dict(amounts), "limits": dict(amounts)},
         "securityContext": _rights(settings),
-        "volumeMounts": _mounts(settings),
+        "volumeMounts": _mounts(settings, disks),
         "startupProbe": _probe(_READY, every_s=1, tries=300),
         "livenessProbe": _probe(_ALIVE, every_s=30, tries=6),
         "lifecycle": {"preStop": {"exec": {"command": ["/bin/sh", f"{MOUNT_DIR}/prestop.sh"]}}},
@@ -151,9 +154,12 @@ def _probe(command: str, *, every_s: int, tries: int) -> KubeObject:
     }
 
 
-def _security(settings: OpenShiftSettings) -> KubeObject:
+def _security(settings: OpenShiftSettings, disks: Sequence[LaunchDisk]) -> KubeObject:
     """Of the whole pod."""
     said: KubeObject = {"seccompProfile": {"type": "RuntimeDefault"}}
+    if disks:
+        # Not each file of a volume at each start.
+        said["fsGroupChangePolicy"] = "OnRootMismatch"
     if settings.security == "restricted":
         said["runAsNonRoot"] = True
     if settings.run_as is not None:
@@ -170,12 +176,12 @@ def _rights(settings: OpenShiftSettings) -> KubeObject:
     return said
 
 
-def _volumes(settings: OpenShiftSettings, name: str) -> list[KubeObject]:
+def _volumes(settings: OpenShiftSettings, request: LaunchRequest) -> list[KubeObject]:
     scratch = settings.scratch
     own: KubeObject = (
         {"emptyDir": {"sizeLimit": f"{scratch.size}Mi"}}
         if scratch.storage_class is None
-        else {"persistentVolumeClaim": {"claimName": name}}
+        else {"persistentVolumeClaim": {"claimName": request.name}}
     )
     return [
         {"name": "burstd", "projected": {"sources": _sources(settings), "defaultMode": 0o644}},
@@ -186,6 +192,10 @@ def _volumes(settings: OpenShiftSettings, name: str) -> list[KubeObject]:
         *(
             {"name": f"claim-{index}", "persistentVolumeClaim": {"claimName": claim}}
             for index, claim in enumerate(_claims(settings))
+        ),
+        *(
+            {"name": f"disk-{index}", "persistentVolumeClaim": {"claimName": disk.disk_id}}
+            for index, disk in enumerate(request.disks)
         ),
     ]
 
@@ -204,7 +214,7 @@ def _sources(settings: OpenShiftSettings) -> list[KubeObject]:
     return sources
 
 
-def _mounts(settings: OpenShiftSettings) -> list[KubeObject]:
+def _mounts(settings: OpenShiftSettings, disks: Sequence[LaunchDisk]) -> list[KubeObject]:
     claims = _claims(settings)
     mounts: list[KubeObject] = [
         {"name": "burstd", "mountPath": MOUNT_DIR, "readOnly": True},
@@ -219,6 +229,7 @@ def _mounts(settings: OpenShiftSettings) -> list[KubeObject]:
         said |= {"readOnly": True} if mount.read_only else {}
         said |= {"subPath": mount.sub_path} if mount.sub_path else {}
         mounts.append(said)
+    mounts += [{"name": f"disk-{index}", "mountPath": disk.path} for index, disk in enumerate(disks)]
     return mounts
 
 

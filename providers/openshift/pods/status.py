@@ -236,7 +236,7 @@ def _unplaced(pod: Pod, settings: OpenShiftSettings, now: float) -> PodVerdict |
     words = short_message(str(said.get("message") or "no node takes it"))
     if "persistentvolumeclaim" not in words.lower():
         return PodVerdict(InstanceState.ERROR, f"no node takes it: {words}", "capacity")
-    claims = ", ".join(_claims(pod)) or "?"
+    claims = ", ".join(claims_of_pod(pod)) or "?"
     return PodVerdict(
         InstanceState.ERROR,
         f"it waits for its volume (claim {claims}): {words}; look at it with: oc describe pvc, and raise "
@@ -245,7 +245,8 @@ def _unplaced(pod: Pod, settings: OpenShiftSettings, now: float) -> PodVerdict |
     )
 
 
-def _claims(pod: Pod) -> list[str]:
+def claims_of_pod(pod: Pod) -> list[str]:
+    """Names of the PersistentVolumeClaims that it has."""
     volumes = (pod.get("spec") or {}).get("volumes") or ()
     return [one["persistentVolumeClaim"]["claimName"] for one in volumes if one.get("persistentVolumeClaim")]
 

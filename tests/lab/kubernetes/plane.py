@@ -217,6 +217,14 @@ class KubernetesPlane(SupervisedPlane):
             self.wait(lambda: self.api.find(account) is not None, f"the account 'default' of {name}")
         return name
 
+    def storage_class(self, name: str, annotations: Mapping[str, str] | None = None, **words: str) -> None:
+        """Makes one whose volumes are folders of the node. ``words``: more of its fields. Raises Refused."""
+        head = _named("storage.k8s.io/v1", "StorageClass", name)
+        about = {**head["metadata"], "annotations": dict(annotations or {})}
+        body = {**head, "metadata": about, "provisioner": "kubernetes.io/host-path", **words}
+        with self.reach():
+            self.api.post("/apis/storage.k8s.io/v1/storageclasses", body)
+
     def compact(self) -> int:
         """Forgets all older states of all objects; the revision that is the oldest from now on."""
         with self.reach(), httpx.Client(base_url=self.control.etcd, trust_env=False) as etcd:
@@ -249,7 +257,7 @@ class KubernetesPlane(SupervisedPlane):
             start(name, words(name))
         for definition in crds.DEFINITIONS:
             self.api.post("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", definition)
-        self.api.post("/apis/storage.k8s.io/v1/storageclasses", _STORAGE_CLASS)
+        self.storage_class("standard", {"storageclass.kubernetes.io/is-default-class": "true"})
         for path in crds.paths():
             self.wait(lambda path=path: self.api.find(path) is not None, f"{path} is served")  # type: ignore[misc]
         if self._openshift:
@@ -285,14 +293,6 @@ class KubernetesPlane(SupervisedPlane):
         except (httpx.TransportError, Refused):
             return False
         return True
-
-
-_STORAGE_CLASS = {
-    "apiVersion": "storage.k8s.io/v1",
-    "kind": "StorageClass",
-    "metadata": {"name": "standard", "annotations": {"storageclass.kubernetes.io/is-default-class": "true"}},
-    "provisioner": "kubernetes.io/host-path",
-}
 
 
 def _named(version: str, kind: str, name: str) -> dict[str, Any]:

@@ -31,6 +31,8 @@ BURST, STUDENTS = "burst", "students"
 STREAM = "burst-node"
 CLAIM, STAGE = "burst-stage", "/stage"
 KEY_SECRET = "burst-munge"
+LATE = "on-first-use"
+"""Class of users' volumes, which are made for their first pod."""
 GPUS = (3, 5)
 """Numbers of the node's devices."""
 SLURM_UID = 64030
@@ -82,6 +84,7 @@ class OpenShiftSite(BaseSite):
         self._namespace(STUDENTS, ("role.yaml",), annotations=uids)
         with self.plane.reach():
             self._claim()
+        self.plane.storage_class(LATE, volumeBindingMode="WaitForFirstConsumer")
         watcher = threading.Thread(target=self._watch, name="pods", daemon=True)
         watcher.start()
         self._up.callback(watcher.join)
@@ -147,7 +150,7 @@ class OpenShiftSite(BaseSite):
         """Both sections of burstd.toml."""
         size = "cpus = 2, memory = 1200"
         common = {"kind": "openshift", "image": f"imagestream:{STREAM}:latest", "key_secret": KEY_SECRET, "shm": "16M"}
-        scratch = 'scratch = { size = "256M" }\n'
+        scratch = f'scratch = {{ size = "256M" }}\nvolumes = {{ storage_class = "{LATE}" }}\n'
         groups = {
             "cpu": f'prices = {{ cpu = "0.02" }}\nsizes.two = {{ {size} }}\n',
             "gpu": f'prices = {{ gpu = "2.00" }}\ngres = "h100"\nsizes.one = {{ {size}, gpus = 1 }}\n',

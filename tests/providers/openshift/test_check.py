@@ -257,6 +257,12 @@ def test_the_class_of_scratch(name: str, classes: Any, ok: bool | None, text: st
     assert (finding.ok, finding.text) == (ok, text)
 
 
+def test_the_class_of_volumes() -> None:
+    finding = findings({CLASSES: [DEFAULT]}, volumes={"storage_class": "fast"})["volumes"]
+    assert (finding.ok, finding.text) == (False, "no class of storage is named fast; there are: std")
+    assert finding.remedy.startswith("set volumes.storage_class to one of")
+
+
 TAINTED = [node("n", "cpu"), node("g", "gpu", gpus="1", taints=[{"key": "x", "effect": "NoSchedule"}])]
 
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 
 from burstd.domain.cloud.instance import TAG_CLAIM, TAG_CLUSTER
 from burstd.domain.cloud.offer import Offer
+from burstd.domain.cloud.volume import LaunchDisk
 from burstd.domain.errors import BadRequest
 from burstd.domain.plugins.provider import LaunchRequest
 from burstd.domain.slurm.shape import Shape
@@ -103,6 +105,14 @@ def test_volumes_are_those_of_the_settings() -> None:
     assert mounts["/scratch"]["name"] == "scratch"
     own = built(scratch={"storage_class": ""})
     assert volume(own, "scratch")["persistentVolumeClaim"] == {"claimName": "lab-claim-1"}
+
+
+def test_a_users_volume_comes_with_the_pod() -> None:
+    asked = replace(request(), disks=(LaunchDisk("lab-v-1", "/run/burst-volumes/7/corpus"),))
+    pod = manifest.pod_manifest(settings(), asked)
+    assert volume(pod, "disk-0")["persistentVolumeClaim"] == {"claimName": "lab-v-1"}
+    assert container(pod)["volumeMounts"][-1] == {"name": "disk-0", "mountPath": "/run/burst-volumes/7/corpus"}
+    assert pod["spec"]["securityContext"]["fsGroupChangePolicy"] == "OnRootMismatch"
 
 
 def test_a_pod_goes_where_its_group_says() -> None:
