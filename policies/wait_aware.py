@@ -48,8 +48,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from burstd.domain.claim import Cause
 from burstd.domain.plugins.policy import PolicyPlugin, Remark, Target, Want, gang_units, without_jobs
 from burstd.domain.slurm.job import Job
-from burstd.domain.slurm.job_history import requested_gpus
 from burstd.domain.slurm.outlook import Outlook, Outlooks
+from burstd.domain.slurm.shape import gpus_of
 from burstd.domain.snapshot import SlurmView, Snapshot
 
 HOUR_S = 3600.0
@@ -133,7 +133,7 @@ class WaitAwarePolicy:
         """Takes away wants for jobs whose waiting is worth less than their machines."""
         if not isinstance(snapshot.slurm, SlurmView) or not isinstance(snapshot.outlook, Outlooks):
             return target
-        parts = self._parts(snapshot.slurm, target)
+        parts = self._parts(snapshot, snapshot.slurm, target)
         if not parts:
             return target
         weighing = _Weighing(self.settings, snapshot.now, parts)
@@ -154,22 +154,24 @@ class WaitAwarePolicy:
         remarks = (Remark(self.name, f"job:{job}", "boot", reason) for job, reason in reasons.items())
         return replace(target, wants=tuple(wants), remarks=(*target.remarks, *remarks)) if reasons else target
 
-    def _parts(self, slurm: SlurmView, target: Target) -> dict[str, _JobShare]:
+    def _parts(self, snapshot: Snapshot, slurm: SlurmView, target: Target) -> dict[str, _JobShare]:
         asked = {job for want in target.wants if want.cause is Cause.DEMAND for job in want.jobs}
         rows = {job.id: job for job in slurm.jobs if job.id in asked} if asked else {}
         parts: dict[str, _JobShare] = {}
         for unit in gang_units(target.wants):
             for want in unit:
                 for job in (rows[id_] for id_ in want.jobs if id_ in rows and want.offers):
-                    parts.setdefault(job.id, self._part(job, want, unit))
+                    parts.setdefault(job.id, self._part(snapshot, job, want, unit))
         return parts
 
-    def _part(self, job: Job, want: Want, unit: Sequence[Want]) -> _JobShare:
+    def _part(self, snapshot: Snapshot, job: Job, want: Want, unit: Sequence[Want]) -> _JobShare:
         offer, gpus = want.offers[0], want.offers[0].shape.gpus()
         if want.gang:
             machines = float(sum(other.nodes for other in unit))
         else:
-            machines = min(1.0, requested_gpus(job) / gpus if gpus else job.cpus / max(1, offer.shape.cpus))
+            # Such a want is for jobs of one node each.
+            asked = gpus_of((*job.gres_per_node, *job.gres_per_job), snapshot.pools[want.pool].shape.shards_per_gpu())
+            machines = min(1.0, float(asked) / gpus if gpus else job.cpus / max(1, offer.shape.cpus))
             machines = 1.0 if job.exclusive or not machines else machines
         return _JobShare(job, self._worth(job), machines, gpus, float(offer.price), offer.currency)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from decimal import Decimal
 from fractions import Fraction
 from itertools import count
 from random import Random
@@ -12,12 +13,17 @@ from typing import Any
 import pytest
 
 from burstd.domain.claim import ClaimState
+from burstd.domain.plan import Plan
 from burstd.domain.slurm.job import Job, JobState
 from burstd.domain.slurm.node import with_shards_in_use
 from burstd.domain.slurm.shape import Gres, Shape, SharedGpu, gpus_of, split_shards
 from burstd.planner.demand.gres import GresCounts, has_gres, requests_that_fit, subtract_gres
+from burstd.planner.explain.explain import explain_job
+from burstd.planner.explain.job_comment import JobComments
+from burstd.planner.offers.candidates import JobCost
+from burstd.planner.policy_chain import make_target
 
-from .worlds import claim, job, last_verdict, node, offer, pool, slot_node, target, wants
+from .worlds import claim, job, last_verdict, make_snapshot, node, offer, pool, slot_node, target, wants
 
 Free = tuple[int, ...]
 """What is left of each GPU of a node."""
@@ -220,3 +226,18 @@ def test_no_machine_more_than_slurm_needs(gpus: int, per_gpu: int, sizes: Sequen
 
 def test_nine_jobs_of_three_quarters_of_a_gpu_wake_five_nodes_of_two() -> None:
     assert machines_wanted([("shard", 3)] * 9, gpus=2, per_gpu=4) == 5
+
+
+def test_a_job_of_shards_costs_their_part_of_the_machine() -> None:
+    shape = gpu_node(2, 8)
+    gpu = pool("gpu", 1, shape)
+    asked = asking("shard:2", time_limit_s=7200)
+    there = make_snapshot(asked, pools=(gpu,), offers=(offer(price="4", shape=shape),))
+    (way,) = explain_job(there, Plan((), make_target(there, ())), "1").pool_candidates
+    assert (way.shards, way.candidates[0].cost) == (8, JobCost(1, Decimal(2), Decimal(2), of_shards=True))
+    running = replace(asked, state=JobState.RUNNING, node_list=("gpu1",))
+    machine = claim("gpu1", ClaimState.IN_SERVICE, offer=offer(price="4", shape=shape))
+    there = make_snapshot(running, pools=(gpu,), claims=(machine,))
+    comment = JobComments(there, Plan((), make_target(there, ()))).comment_for(running, "")
+    assert comment is not None
+    assert comment.text == "on gpu1 (sky, 1.00 EUR/h for its shards)"

@@ -96,6 +96,59 @@ def test_the_lines_for_gres_conf() -> None:
     ]
 
 
+SHARED = Pool("half", ("g1", "g2"), ("burst",), Shape(8, 32000, (Gres("gpu", "", 2), Gres("shard", "", 8))))
+
+
+def test_shards_are_written_as_slurmd_spreads_them() -> None:
+    assert "NodeName=g[1-2] CPUs=8 RealMemory=32000 Gres=gpu:2,shard:8 State=CLOUD" in slurm_conf_fragment(
+        [SHARED], OPTIONS
+    )
+    assert "GresTypes=gpu,shard\n" in slurm_conf_fragment([SHARED], OPTIONS)
+    assert gres_conf_lines([SHARED], OPTIONS).splitlines() == [
+        "NodeName=g[1-2] Name=gpu File=/dev/nvidia[0-1]",
+        "NodeName=g[1-2] Name=shard Count=8",
+    ]
+
+
+NO_GPU, NO_SHARD = {"shards": "gres/gpu=0", "whole": "gres/shard=0"}, {"whole": "gres/shard=0", "shards": ""}
+
+
+@pytest.mark.parametrize(
+    ("version", "enforce", "qos", "limits", "found"),
+    [
+        ("22.05.8", "associations,limits,qos", ("shards", "shards"), NO_GPU, []),
+        ("22.05.8", "limits", ("N/A", "shards"), NO_GPU, ["partition burst"]),
+        ("22.05.8", "limits", ("shards", "shards"), NO_SHARD, ["partition burst", "partition big"]),
+        ("22.05.8", "none", ("whole", "whole"), NO_GPU, ["partition burst", "partition big"]),
+        ("22.05.8", "limits", ("whole", "shards"), NO_GPU, ["pool half"]),
+        ("23.11.0", "none", ("N/A", "N/A"), {}, []),
+    ],
+)
+def test_before_23_11_a_node_gives_its_gpus_whole_or_in_shards(
+    version: str, enforce: str, qos: tuple[str, str], limits: dict[str, str], found: list[str]
+) -> None:
+    config = {
+        **MATCHING_SLURM.config, "SLURM_VERSION": version, "AccountingStorageEnforce": enforce,
+        "GresTypes": "gpu,shard", "PrivateData": "cloud",
+    }  # fmt: skip
+    partitions = {
+        name: {"Nodes": "g[1-2]", "State": "UP", "QoS": its} for name, its in zip(("burst", "big"), qos, strict=True)
+    }
+    running = RunningSlurm(config, partitions, [node(SHARED, s) for s in SHARED.slots], limits)
+    assert [f.subject for f in compare_slurm_conf([SHARED], OPTIONS, running)] == found
+
+
+@pytest.mark.parametrize("word", ["LL_SHARED_GRES", "MULTIPLE_SHARING_GRES_PJ"])
+def test_other_ways_to_choose_gpus_are_named(word: str) -> None:
+    config = {**MATCHING_SLURM.config, "SelectTypeParameters": f"CR_CPU_MEMORY,{word}", "GresTypes": "gpu,shard"}
+    running = RunningSlurm(
+        config, {"burst": {"Nodes": "g[1-2]", "State": "UP"}}, [node(SHARED, s) for s in SHARED.slots]
+    )
+    (found,) = compare_slurm_conf([SHARED], OPTIONS, running)
+    assert (found.subject, found.recommended) == ("SelectTypeParameters", True)
+    assert word in found.remedy
+
+
 def test_nothing_is_found_where_all_is_well() -> None:
     assert compare_slurm_conf([GPU, CPU], OPTIONS, MATCHING_SLURM) == []
     # The folder of the programs is the site's choice; the settings of other things are none of ours.

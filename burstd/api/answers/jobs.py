@@ -55,13 +55,15 @@ class JobDetailView(AnswerView):
 
 
 class CostView(AnswerView):
-    """What the machines for a job would cost; machines that it shares are counted whole."""
+    """What the machines for a job would cost; machines that it shares are counted whole, or ``of_shards`` only its
+    shards."""
 
     nodes: int
     expected: Money | None
     """If it runs as long as is expected; None: nothing is."""
     worst: Money | None
     """If it runs to its time limit; None: it has none."""
+    of_shards: bool = False
 
 
 class CandidateView(AnswerView):
@@ -73,6 +75,8 @@ class CandidateView(AnswerView):
 
     offer: str
     price_per_hour: Money | None
+    price_per_shard: Money | None
+    """Of an hour; None: the pool has no shards."""
     refused: str
     by: str
     note: str

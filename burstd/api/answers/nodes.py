@@ -13,6 +13,8 @@ class SlurmNodeView(AnswerView):
     reason: str
     reservation: str
     cpus_allocated: int
+    free_shards: list[str] = []
+    """``3/4`` for each GPU that has shards: how many of it are free."""
 
 
 class HeldView(AnswerView):

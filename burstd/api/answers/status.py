@@ -74,6 +74,9 @@ class PoolView(AnswerView):
     """Slots on which a machine can be started now."""
     held: int
     """Slots kept out of use by ``burstctl node drain``."""
+    shards: int = 0
+    """Of GPUs of its nodes in service; 0: they have none."""
+    free_shards: int = 0
     wanted: int
     """Nodes that there shall be: those there or coming, with what the last plan adds and lets go."""
     booting: int

@@ -240,7 +240,7 @@ def _explain_view(
         asks=found.request_text,
         remarks=_remark_views(found.remarks, noted),
         ways=[
-            PoolCandidatesView.from_fields(pool, candidates=[_candidate(c) for c in pool.candidates])
+            PoolCandidatesView.from_fields(pool, candidates=[_candidate(c, pool.shards) for c in pool.candidates])
             for pool in found.pool_candidates
         ],
         serving=[_serving(s, details=caller.can_see_claim_for(users.get(s.claim_id, ()))) for s in found.serving],
@@ -265,12 +265,13 @@ def _serving(node: ServingNode, *, details: bool) -> ServingView:
     )
 
 
-def _candidate(candidate: OfferCandidate) -> CandidateView:
+def _candidate(candidate: OfferCandidate, shards: int) -> CandidateView:
     offer = candidate.offer
     return CandidateView.from_fields(
         candidate,
         offer=candidate.subject,
         price_per_hour=money_view(offer.price, offer.currency) if offer else None,
+        price_per_shard=money_view(offer.price / shards, offer.currency) if offer and shards else None,
         refused=candidate.rejected_because,
         by=candidate.rejected_by,
         cost=_cost(candidate),
@@ -283,7 +284,10 @@ def _cost(candidate: OfferCandidate) -> CostView | None:
         return None
     currency = candidate.offer.currency
     return CostView(
-        nodes=cost.nodes, expected=_optional_money(cost.expected, currency), worst=_optional_money(cost.worst, currency)
+        nodes=cost.nodes,
+        expected=_optional_money(cost.expected, currency),
+        worst=_optional_money(cost.worst, currency),
+        of_shards=cost.of_shards,
     )
 
 

@@ -235,7 +235,13 @@ def _node_in_slurm(snapshot: Snapshot, slot: str) -> Node | None:
 
 
 def _slurm_node_view(node: Node | None) -> SlurmNodeView | None:
-    return None if node is None else SlurmNodeView.from_fields(node, state="+".join([node.state, *sorted(node.flags)]))
+    if node is None:
+        return None
+    return SlurmNodeView.from_fields(
+        node,
+        state="+".join([node.state, *sorted(node.flags)]),
+        free_shards=[f"{gpu.free}/{gpu.shards}" for gpu in node.shared_gpus],
+    )
 
 
 def event_view(entry: LoggedEvent, node: str = "") -> EventView:

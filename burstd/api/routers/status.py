@@ -266,6 +266,8 @@ def _pool(pool: Pool, snapshot: Snapshot, plan: Plan) -> PoolView:
     claims = [c for c in snapshot.claims if c.pool == pool.name]
     wanted = sum(w.nodes for w in plan.target.wants if w.pool == pool.name)
     released = sum(r.pool == pool.name for r in plan.target.releases)
+    nodes = snapshot.slurm.nodes if isinstance(snapshot.slurm, SlurmView) else {}
+    gpus = [g for c in claims if c.state is S.IN_SERVICE and c.slot in nodes for g in nodes[c.slot].shared_gpus]
     return _pool_view(
         pool,
         claims,
@@ -274,6 +276,8 @@ def _pool(pool: Pool, snapshot: Snapshot, plan: Plan) -> PoolView:
         shape=shape_text(pool.shape),
         free=len(snapshot.free_slots(pool)),
         held=sum(slot in snapshot.drained_slots for slot in pool.slots),
+        shards=sum(gpu.shards for gpu in gpus),
+        free_shards=sum(gpu.free for gpu in gpus),
         wanted=sum(c.state in USABLE for c in claims) + wanted - released,
         pins=[PinView.from_fields(p, by=p.by.removeprefix("user:")) for p in snapshot.pins if p.pool == pool.name],
     )

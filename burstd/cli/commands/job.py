@@ -194,7 +194,7 @@ def _cost_text(answer: ExplainView) -> str:
         runs = f"It is expected to run {rough_duration_text(outlook.run_s, '')} ({outlook.run_basis})"
     if cost is None or not (cost.expected or cost.worst):
         return f"{runs}." if runs else ""
-    machines = f"{cost.nodes} machines" if cost.nodes > 1 else "its machine"
+    machines = "its shards" if cost.of_shards else f"{cost.nodes} machines" if cost.nodes > 1 else "its machine"
     amounts = [f"about {money_text(cost.expected)}"] if cost.expected else []
     amounts += [f"at most {money_text(cost.worst)} by its time limit"] if cost.worst else ["and it has no time limit"]
     text = f"{machines} would cost {', '.join(amounts)}"
@@ -237,13 +237,18 @@ def _print_pool(out: ConsoleOutput, pool: PoolCandidatesView) -> None:
     shown, ruled_out = allowed[:_MAX_CANDIDATES], len(pool.candidates) - len(allowed)
     out.table(
         ("", ">", "*"),
-        [(c.offer, f"{money_text(c.price_per_hour)}/h" if c.price_per_hour else "", _candidate_text(c)) for c in shown],
+        [(c.offer, _price_text(c), _candidate_text(c)) for c in shown],
         indent=2,
     )
     if len(allowed) > len(shown):
         out.note(f"and {len(allowed) - len(shown)} more (--json)", "dim")
     if ruled_out:
         out.note(f"The pool's rules leave out {plural(ruled_out, 'other offer')}.", "dim")
+
+
+def _price_text(candidate: CandidateView) -> str:
+    text = f"{money_text(candidate.price_per_hour)}/h" if candidate.price_per_hour else ""
+    return f"{text}, {money_text(candidate.price_per_shard, 4)} a shard" if candidate.price_per_shard else text
 
 
 def _candidate_text(candidate: CandidateView) -> Text:

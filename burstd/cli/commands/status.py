@@ -101,6 +101,8 @@ def _print_pools(out: ConsoleOutput, answer: StatusView) -> None:
                 else "for good"
             )
             out.note(f"{pool.name}: {pin_text} {plural(pin.nodes, 'node')} {until}, by {pin.by}", "yellow")
+        if pool.shards:
+            out.note(f"{pool.name}: {pool.free_shards} of {plural(pool.shards, 'shard')} free on nodes in service")
         if pool.held:
             out.note(f"{pool.name}: {plural(pool.held, 'slot')} held (burstctl node list)", "yellow")
 

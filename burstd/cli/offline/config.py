@@ -141,7 +141,7 @@ def check(burstd: ApiClient, file: ConfigOption = DEFAULT_CONFIG) -> None:
 
     settings, pools = _load_pools(burstd, file)
     try:
-        running = read_running_slurm(_commands(settings))
+        running = read_running_slurm(_commands(settings), pools)
     except (SchedulerUnavailable, SchedulerRefused) as error:
         burstd.fail(ExitCode.UNREACHABLE, f"Slurm cannot be asked: {error}.")
     version = "{}.{:02}.{}".format(*(slurmctld_version(running.config) or (0, 0, 0)))

@@ -19,6 +19,7 @@ from burstd.domain.plan import Plan
 from burstd.domain.plugins.policy import Remark
 from burstd.domain.slurm.job import Job, JobState
 from burstd.domain.snapshot import Snapshot, Unavailable
+from burstd.planner.offers.candidates import shards_price
 from burstd.planner.staging.input_deadlines import boot_durations
 from burstd.planner.staging.transfer_schedule import boot_estimate
 from burstd.planner.unshown_paths import WARNING
@@ -113,10 +114,16 @@ class JobComments:
             return _NO_COMMENT if current else None
         clouds = ", ".join(dict.fromkeys(claim.offer.provider for claim in claims))
         sums: dict[str, Decimal] = {}
+        shards = ""
         for claim in claims:
-            sums[claim.offer.currency] = sums.get(claim.offer.currency, Decimal(0)) + claim.offer.price
+            pool = self._snapshot.pools.get(claim.pool)
+            price = shards_price(claim.offer.price, job, pool.shape) if pool is not None else None
+            shards = " for its shards" if price is not None else shards
+            sums[claim.offer.currency] = sums.get(claim.offer.currency, Decimal(0)) + (
+                claim.offer.price if price is None else price
+            )
         cost = " + ".join(f"{price_text(amount)} {currency}/h" for currency, amount in sums.items())
-        return JobComment("on", f"on {_names(job.node_list)} ({clouds}, {cost})")
+        return JobComment("on", f"on {_names(job.node_list)} ({clouds}, {cost}{shards})")
 
     def _served(self, job: Job, remark: Remark) -> JobComment:
         new = self._coming.get(job.id, {})

@@ -12,6 +12,7 @@ from burstd.domain.plan import Plan
 from burstd.domain.plugins.policy import DroppedWant, ExcludedOffer, Want
 from burstd.domain.slurm.job import Job
 from burstd.domain.slurm.outlook import Outlook
+from burstd.domain.slurm.shape import SHARD, Shape, gpus_of, split_shards
 from burstd.domain.snapshot import Snapshot
 from burstd.planner.demand.feature_expression import features_text
 from burstd.planner.demand.job_requirements import resource_requirements
@@ -20,13 +21,17 @@ from burstd.planner.offers.offers import OfferEvaluation, evaluate_offers
 
 @dataclass(frozen=True, slots=True)
 class JobCost:
-    """What the machines for one job would cost, in the offer's currency; machines that it shares are counted whole."""
+    """What the machines for one job would cost, in the offer's currency; machines that it shares are counted whole.
+
+    Where it asks for shards, these are what counts.
+    """
 
     nodes: int
     expected: Decimal | None
     """If it runs as long as is expected; None: nothing is."""
     worst: Decimal | None
     """If it runs to its time limit; None: it has none."""
+    of_shards: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +62,8 @@ class PoolCandidates:
     slots: int
     free: int
     """Slots free when the plan was made."""
+    shards: int
+    """Shards of a node: a shard costs such a part of its price; 0: it has none."""
     candidates: tuple[OfferCandidate, ...] = ()
     """Usable ones first, best first."""
 
@@ -68,7 +75,7 @@ def offer_candidates(snapshot: Snapshot, plan: Plan, job: Job, outlook: Outlook 
         if set(pool.partitions).isdisjoint(job.partitions):
             continue
         nodes = _nodes(job, pool)
-        lacks, cost = (nodes, None) if isinstance(nodes, str) else ("", _CostEstimator(nodes, job, outlook))
+        lacks, cost = (nodes, None) if isinstance(nodes, str) else ("", _CostEstimator(nodes, job, outlook, pool.shape))
         verdict = _PlanVerdict(plan, job, pool)
         found.append(
             PoolCandidates(
@@ -76,6 +83,7 @@ def offer_candidates(snapshot: Snapshot, plan: Plan, job: Job, outlook: Outlook 
                 lacks=lacks,
                 slots=len(pool.slots),
                 free=len(snapshot.free_slots(pool)),
+                shards=sum(gpu.shards for gpu in split_shards(pool.shape.gres)),
                 candidates=tuple(verdict.candidate(judged, cost) for judged in evaluate_offers(snapshot, pool)),
             )
         )
@@ -97,11 +105,32 @@ class _CostEstimator:
     nodes: int
     job: Job
     outlook: Outlook | None
+    shape: Shape
 
     def estimate(self, offer: Offer) -> JobCost:
-        whole, limit = offer.price * self.nodes, self.job.time_limit_s
+        of_shards = shards_price(offer.price, self.job, self.shape)
+        price = offer.price if of_shards is None else of_shards
+        whole, limit = price * self.nodes, self.job.time_limit_s
         run = self.outlook.run_s if self.outlook is not None else 0.0
-        return JobCost(self.nodes, cost_of(whole, run) if run else None, cost_of(whole, limit) if limit else None)
+        return JobCost(
+            self.nodes,
+            cost_of(whole, run) if run else None,
+            cost_of(whole, limit) if limit else None,
+            of_shards is not None,
+        )
+
+
+def shards_price(price: Decimal, job: Job, shape: Shape) -> Decimal | None:
+    """What an hour of a job's shards costs on one node of this shape and price; None: it asks for none.
+
+    A GPU's part of the price, divided by its shards.
+    """
+    asked = [g for g in (*job.gres_per_node, *job.gres_per_job) if g.name == SHARD]
+    per_gpu = shape.shards_per_gpu()
+    if not asked or not per_gpu:
+        return None
+    part = gpus_of(asked, per_gpu) / shape.gpus()
+    return price * part.numerator / part.denominator
 
 
 class _PlanVerdict:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from burstd.domain.cloud.offer import Pool
 from burstd.domain.slurm.node import Node
 from burstd.slurm.commands import nodes
 from burstd.slurm.commands.controller import parse_config, slurmctld_version
-from burstd.slurm.commands.parsing import expand_hosts, parse_count, parse_records, text_or_empty
+from burstd.slurm.commands.parsing import expand_hosts, parse_count, parse_records, parse_tres, text_or_empty
 from burstd.slurm.commands.run import SlurmCommands
 from burstd.slurm.config.render import (
     PROLOG,
@@ -23,11 +23,20 @@ from burstd.slurm.hostlist import compress
 
 SHOW_PARTITIONS = ("scontrol", "--all", "--oneliner", "show", "partition")
 SHOW_CONFIG = ("scontrol", "show", "config")
+SHOW_QOS = ("sacctmgr", "--noheader", "--parsable2", "show", "qos", "format=Name,MaxTRESPerJob")
 EXCLUSIVE_USER = "ExclusiveUser=YES"
 
 # Settings and words that may be larger, or smaller, than what burstd would write; all others must be equal.
 _AT_LEAST = {"ResumeTimeout", "SuspendTime", "TreeWidth", "default_queue_depth", "bf_max_job_test"}
 _AT_MOST = {"SuspendTimeout", "bf_interval", "power_save_interval"}
+WHOLE_OR_SHARED_SINCE = (23, 11, 0)
+"""From this version on slurmctld gives no GPU away both in shards and whole."""
+_GIVEN_TWICE = "slurmctld before 23.11 gives a GPU of which shards are in use to a job of whole GPUs as well"
+_OTHER_SHARES = {
+    "LL_SHARED_GRES": "takes the GPU with the most shards free, so that fewer GPUs stay free for whole use",
+    "MULTIPLE_SHARING_GRES_PJ": "gives a job the shards of several GPUs, and burstd starts no node for such a job",
+}
+"""Words of SelectTypeParameters, and what they make of jobs with shards."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,14 +61,26 @@ class RunningSlurm:
     config: Mapping[str, str]
     partitions: Mapping[str, Mapping[str, str]]
     nodes: Sequence[Node]
+    limits_per_job: Mapping[str, str] = field(default_factory=dict)
+    """MaxTRESPerJob of each QOS that a partition has (``gres/gpu=0``)."""
 
 
-def read_running_slurm(commands: SlurmCommands) -> RunningSlurm:
-    """Asks slurmctld, with three commands. Raises SchedulerUnavailable."""
+def read_running_slurm(commands: SlurmCommands, pools: Sequence[Pool] = ()) -> RunningSlurm:
+    """Asks slurmctld, with three commands, and slurmdbd where partitions have a QOS and pools have shards.
+
+    Raises SchedulerUnavailable, SchedulerRefused.
+    """
+    partitions = {f["PartitionName"]: f for f in parse_records(commands(*SHOW_PARTITIONS), "PartitionName")}
+    limits: dict[str, str] = {}
+    qos = any(text_or_empty(fields.get("QoS", "")) for fields in partitions.values())
+    if qos and any(pool.shape.shards_per_gpu() for pool in pools):
+        lines = (line.split("|") for line in commands(*SHOW_QOS).splitlines())
+        limits = {words[0]: words[1] for words in lines if len(words) == 2}
     return RunningSlurm(
         parse_config(commands(*SHOW_CONFIG)),
-        {f["PartitionName"]: f for f in parse_records(commands(*SHOW_PARTITIONS), "PartitionName")},
+        partitions,
         nodes.NodeReader(commands, lambda wall: wall).read_all(),
+        limits,
     )
 
 
@@ -72,6 +93,7 @@ def compare_slurm_conf(
         *(f for s in required_settings(pools, known) for f in (_prolog if s.name == PROLOG else _setting)(s, running)),
         *_selection(pools, running),
         *(f for pool in pools for f in _nodes(pool, running)),
+        *_shards(pools, running, known.version),
         *_partitions(pools, known.workdir_partitions, running),
         *_submission(running),
     ]
@@ -217,6 +239,50 @@ def _differences(pool: Pool, node: Node) -> Iterator[tuple[str, str, str]]:
             f"Feature={','.join(sorted(node.features)) or 'none'}",
             "jobs with such a constraint cannot start there",
         )
+
+
+def _shards(pools: Sequence[Pool], running: RunningSlurm, version: tuple[int, int, int]) -> Iterator[SlurmConfFinding]:
+    """Before 23.11 slurmctld gives a GPU of which shards are in use to a job of whole GPUs as well."""
+    shared = {slot: pool.name for pool in pools if pool.shape.shards_per_gpu() for slot in pool.slots}
+    if not shared:
+        return
+    words = text_or_empty(running.config.get("SelectTypeParameters", "")).split(",")
+    for word, does in _OTHER_SHARES.items():
+        if word in words:
+            yield SlurmConfFinding(
+                "SelectTypeParameters", f"no {word}", ",".join(words), f"burstd plans without it: slurmctld {does}",
+                f"remove {word} from SelectTypeParameters and restart slurmctld", recommended=True,
+            )  # fmt: skip
+    if version >= WHOLE_OR_SHARED_SINCE:
+        return
+    enforce = running.config.get("AccountingStorageEnforce", "none")
+    kinds: dict[str, dict[str, str]] = {}
+    for name, fields in running.partitions.items():
+        its_pools = {shared[host] for host in expand_hosts(fields.get("Nodes", "")) if host in shared}
+        limits = parse_tres(running.limits_per_job.get(text_or_empty(fields.get("QoS", "")), ""))
+        refused = next((kind for kind in ("gres/gpu", "gres/shard") if limits.get(kind) == "0"), "")
+        if its_pools and not (refused and "limits" in enforce):
+            yield SlurmConfFinding(
+                f"partition {name}",
+                "a QOS with MaxTRESPerJob=gres/gpu=0, or gres/shard=0, and AccountingStorageEnforce=limits",
+                f"QOS {fields.get('QoS', 'N/A')}, AccountingStorageEnforce={enforce}",
+                _GIVEN_TWICE,
+                f"sacctmgr add qos shards MaxTRESPerJob=gres/gpu=0 Flags=DenyOnLimit; add QOS=shards to the "
+                f"PartitionName line of {name}; set AccountingStorageEnforce=limits and "
+                "AccountingStorageTRES=gres/gpu,gres/shard; or upgrade Slurm to 23.11",
+            )
+        for pool in its_pools if refused else ():
+            kinds.setdefault(pool, {})[refused] = name
+    for pool, partitions in kinds.items():
+        if len(partitions) > 1:
+            names = " and ".join(sorted(partitions.values()))
+            yield SlurmConfFinding(
+                f"pool {pool}",
+                "partitions that all refuse whole GPUs, or all refuse shards",
+                f"partitions {names} have its nodes, and each refuses the other kind",
+                _GIVEN_TWICE,
+                f"keep the nodes of pool {pool} in one of these partitions; or upgrade Slurm to 23.11",
+            )
 
 
 def _submission(running: RunningSlurm) -> Iterator[SlurmConfFinding]:
