@@ -2,7 +2,8 @@
 
 slurmctld from 26.05 on takes a PrologSlurmctld that was killed when slurmctld was stopped for a good one, and has no
 time left to send the script to the node. Only the node tells such a job from one that is at work: slurmctld lists its
-batch step all the same. A slurmctld that was not restarted since the job got its nodes did not do it.
+batch step all the same. It takes the job as started when it has read its state again, so the job's start is a little
+later than its own. A slurmctld that has long been up did not do it.
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ CHECK_AFTER_S = 10.0
 RECHECK_S = 10.0
 CHECKS = 2
 """So many in a row must find nothing of a job on its nodes."""
+RECOVERY_S = 300.0
+"""In this time slurmctld has read its state again."""
 _QUEUE = "mounts:batch"
 _CALL_TIMEOUT_S = 20.0
 _SIDE_BY_SIDE = 16
@@ -37,7 +40,7 @@ _SIDE_BY_SIDE = 16
 
 
 class UnstartedJobs:
-    """Used in the deciding thread. A node is asked only for jobs that are older than slurmctld's last start."""
+    """Used in the deciding thread. A node is asked only for jobs from before slurmctld's last start, or soon after."""
 
     def __init__(
         self,
@@ -95,7 +98,7 @@ class UnstartedJobs:
         found = {}
         for key, job in jobs.items():
             try:
-                found[key] = job.start > started or self._has_begun(job, [claims[node] for node in job.node_list])
+                found[key] = job.start > started + RECOVERY_S or self._has_begun(job, [claims[node] for node in job.node_list])
             except BurstdError as error:
                 log.info("it is not known whether a job's script has begun", job=job.id, error=str(error))
         return found

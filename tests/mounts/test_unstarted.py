@@ -12,7 +12,7 @@ import pytest
 from burstd.domain.claim import Claim, ClaimState
 from burstd.domain.errors import NodeNotReady, SchedulerUnavailable
 from burstd.domain.slurm.job import Job, JobState
-from burstd.mounts.unstarted import CHECK_AFTER_S, RECHECK_S, BatchScripts, UnstartedJobs
+from burstd.mounts.unstarted import CHECK_AFTER_S, RECHECK_S, RECOVERY_S, BatchScripts, UnstartedJobs
 from burstd.slurm.commands.job_facts import JobFacts
 from providers.sandbox.boxes.box import Box
 from tests.crash.workers import QueuedWorkers
@@ -67,13 +67,14 @@ def test_a_job_that_no_node_has_is_told_after_two_checks() -> None:
     assert world.loops(RECHECK_S, RUNNING) == {"7": 0}
     assert world.loops(1, replace(RUNNING, state=JobState.PENDING, node_list=())) == {}
     assert world.loops(LONG_S, replace(RUNNING, restarts=1)) == {"7": 1}
+    assert World(slurmctld_start=NOW - 66).loops(LONG_S, RUNNING) == {"7": 0}, "its start is set after slurmctld's"
 
 
 @pytest.mark.parametrize(
     ("world", "one"),
     [
         pytest.param(World(begun={("7", "cpu2")}), RUNNING, id="one of its nodes has it"),
-        pytest.param(World(slurmctld_start=NOW - 90), RUNNING, id="slurmctld was there before the job"),
+        pytest.param(World(slurmctld_start=NOW - 61 - RECOVERY_S), RUNNING, id="slurmctld was there before the job"),
         pytest.param(World(slurmctld_start=None), RUNNING, id="slurmctld does not answer"),
         pytest.param(World(reachable=False), RUNNING, id="the node does not answer"),
         pytest.param(World(), replace(RUNNING, node_list=("cpu1", "op1")), id="on a node without trees as well"),
@@ -89,7 +90,7 @@ def test_each_run_that_has_begun_is_looked_for_once() -> None:
     world = World(begun={("7", "cpu1")})
     world.loops(LONG_S, RUNNING)
     assert world.asked == 1
-    earlier = World(slurmctld_start=NOW - 90)
+    earlier = World(slurmctld_start=NOW - 61 - RECOVERY_S)
     earlier.loops(LONG_S, RUNNING)
     assert earlier.asked == 0
 
