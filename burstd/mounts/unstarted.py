@@ -94,11 +94,11 @@ class UnstartedJobs:
 
     def _check(self, jobs: Mapping[RunKey, Job], claims: Mapping[str, Claim]) -> dict[RunKey, bool]:
         """Whether the script of each has begun; those of which that cannot be told now are left out."""
-        started = self._slurmctld_start()
+        recovered = self._slurmctld_start() + RECOVERY_S
         found = {}
         for key, job in jobs.items():
             try:
-                found[key] = job.start > started + RECOVERY_S or self._has_begun(job, [claims[node] for node in job.node_list])
+                found[key] = job.start > recovered or self._has_begun(job, [claims[node] for node in job.node_list])
             except BurstdError as error:
                 log.info("it is not known whether a job's script has begun", job=job.id, error=str(error))
         return found

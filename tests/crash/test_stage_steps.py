@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, cast
 
 import pytest
@@ -107,12 +108,15 @@ class InlineWorkers:
 
 
 class PendingTransfers(FakeTransfers):
-    """All jobs wait, for Slurm."""
+    """All jobs wait, for Slurm, but those of ``states``."""
+
+    states: Mapping[str, str] = MappingProxyType({})
 
     def query_job(self, job_id: str) -> JobFacts | None:
         """See Transfers."""
+        state = self.states.get(job_id, "PENDING")
         return JobFacts(
-            job_id, job_id, "ada", 1001, 1001, "", ("burst",), "PENDING", "0:0", (), "", "", "", 0
+            job_id, job_id, "ada", 1001, 1001, "", ("burst",), state, "0:0", (), "", "", "", 0
         )  # fmt: skip
 
 
@@ -152,6 +156,40 @@ def test_a_step_reads_the_record_once_and_no_accounts_however_many_wait(tmp_path
     assert len(desk.data_views()) == 3000
     assert calls == {"stagings": 1}
     assert asked == {"ada": 1}
+    world.kill()
+
+
+@pytest.mark.parametrize(("now", "waits"), [("RUNNING", False), ("COMPLETING", True), ("COMPLETED", True)])
+def test_input_waits_for_a_job_that_ended_before_slurm_asks_for_its_output(
+    tmp_path: Path, template: Path, now: str, waits: bool
+) -> None:
+    world = StageWorld(tmp_path, template=template)
+    store, transfers = world.store, PendingTransfers(world.locations, world.slurm)
+    desk = StagingController(
+        store=store, workers=InlineWorkers(), clock=world.clock, transfers=transfers, pools=lambda: POOLS,
+        rules=StageRules(JobFolders("/scratch", b"key"), "store", TransferLimits(4, 2)), find_account=account,
+    )  # fmt: skip
+    with store.batch():
+        store.make_staging(staging("1", S.WAITING, to="/home/ada/x"))
+        store.transition_staging("1", S.WAITING, S.STAGED, "")
+        store.transition_staging("1", S.STAGED, S.FETCHING, "", nodes=("c1",))
+        store.transition_staging("1", S.FETCHING, S.FETCHED, "")
+
+    def loops() -> Staging:
+        for _ in range(4):
+            world.clock.advance(1)
+            desk.step(SlurmView((), {}, (), world.clock.now()), ())
+        return store.stagings()[-1]
+
+    transfers.states = {"1": "RUNNING"}
+    loops()
+    transfers.states = {"1": now}
+    text = "#!/bin/sh\n#BURST stage_in /home/ada/x as x\n"
+    desk.handle_hook(StageCall("data_in", "2", 1001, 1001, script="/s/job.2/script", text=text), lambda _: None)
+    row = loops()
+    assert row.job_id == "2"
+    assert ("what job 1 leaves" in row.error) is waits
+    assert (row.state is S.UPLOADING) is not waits
     world.kill()
 
 

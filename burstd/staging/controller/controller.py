@@ -38,7 +38,15 @@ from burstd.staging.controller.decision import (
     staging_decision,
 )
 from burstd.staging.controller.isolation import StagingQuarantine
-from burstd.staging.controller.job_runs import OUTPUT_HOOKS, HookAnswer, StagingCycle, StagingRun, StagingRuns
+from burstd.staging.controller.job_runs import (
+    ACTIVE_STATES,
+    OUTPUT_HOOKS,
+    QUEUED_STATES,
+    HookAnswer,
+    StagingCycle,
+    StagingRun,
+    StagingRuns,
+)
 from burstd.staging.controller.recovery import record_unseen_run
 from burstd.staging.controller.snapshot_view import data_views, unrecorded_stage_outs
 from burstd.staging.controller.tasks import MeterReading, Transfers
@@ -56,6 +64,8 @@ from burstd.transfer.privsep.client import Account, account
 log = structlog.get_logger(__name__)
 
 _MAX_QUERY_INTERVAL_S = 30.0
+_AT_WORK = (ACTIVE_STATES | QUEUED_STATES) - {"COMPLETING"}
+"""Jobs that write nothing more are in other states."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +168,7 @@ class StagingController:
         """Asks Slurm about a job, elsewhere: it may hold its locks while a hook waits."""
         if run.fresh or run.query.is_busy(self._clock.now()):
             return
-        query_number, user = run.queries_wanted, run.uid
+        query_number, user, asked_at = run.queries_wanted, run.uid, self._clock.now()
         run.query.in_flight = True
 
         def back(result: JobFacts | Exception | None) -> None:
@@ -172,7 +182,7 @@ class StagingController:
                     log.error("nothing is staged for a job", job=run.job_id, reason=text)
                     run.refuse_hooks(text, *START_HOOKS)
                 else:
-                    run.record_answer(result, query_number)
+                    run.record_answer(result, query_number, asked_at)
 
         self._workers.submit("stage:slurm", lambda: self._transfers.query_job(run.job_id), back, user=user)
 
@@ -368,7 +378,9 @@ class StagingController:
             if wait := self._volume_wait(row, run, self._volumes):
                 return row if row.reason == wait else self._store.set_staging_reason(row.job_id, wait)
         match row.state:
-            case S.WAITING if before := self._output_dependencies.awaited_job(row):
+            case S.WAITING if self._asks_for_running_job(row):
+                pass
+            case S.WAITING if before := self._awaited_job(row):
                 run.cycle.paused_until = self._clock.now() + RETRY_S
                 reason = f"its input is what job {before} leaves, which is on its way home"
                 return row if row.error == reason else self._store.update_staging(row.job_id, reason, error=reason)
@@ -401,6 +413,22 @@ class StagingController:
             case _:
                 pass
         return row
+
+    def _asks_for_running_job(self, row: Staging) -> bool:
+        """Whether it is being found out if a job has ended that leaves its output where this one's input comes from."""
+        before = self._output_dependencies.running_job(row)
+        if not before:
+            return False
+        run = self._runs.run_of(before)
+        if run.fresh and run.asked_at <= row.created:
+            run.request_query()
+        return not run.fresh
+
+    def _awaited_job(self, row: Staging) -> str:
+        """The id of a job whose output is to come home before this one's input is looked at; empty: there is none."""
+        before = self._output_dependencies.running_job(row)
+        run = self._runs.run_of(before) if before else None
+        return before if run and run.state not in _AT_WORK else self._output_dependencies.awaited_job(row)
 
     @staticmethod
     def _volume_wait(row: Staging, run: StagingRun, volumes: VolumeController) -> str:

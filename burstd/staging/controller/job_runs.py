@@ -128,6 +128,8 @@ class StagingRun:
     """How often something has happened after which Slurm must be asked ..."""
     queries_answered: int = 0
     """... and up to which of them it was."""
+    asked_at: float = float("-inf")
+    """When Slurm was asked what it answered last."""
     query: RepeatedCall = field(default_factory=RepeatedCall)
     """To Slurm, about the job."""
     missed_listings: tuple[int, float] = (0, 0.0)
@@ -176,11 +178,11 @@ class StagingRun:
         self.queries_wanted += 1
         self.query.due = max(self.query.due, after)
 
-    def record_answer(self, facts: JobFacts | None, query_number: int) -> None:
-        """Slurm's answer to the question of this number."""
+    def record_answer(self, facts: JobFacts | None, query_number: int, asked_at: float) -> None:
+        """Slurm's answer to the question of this number, asked then."""
         self.unknown_to_slurm = facts is None
         self.facts = facts or self.facts
-        self.queries_answered = query_number
+        self.queries_answered, self.asked_at = query_number, asked_at
         self.query.failures = 0
 
     def owner_mismatch(self, facts: JobFacts) -> str:

@@ -1,12 +1,12 @@
 """Jobs that follow one another: an input waits for the output that is on its way to the same location.
 
 Slurm asks for the input of a job that waits for another (``afterok``) as soon as that one has ended, while its output
-is still on its way home.
+is still on its way home, and before it asks for that output.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 
 from burstd.domain.staging import StageState as S
@@ -26,6 +26,7 @@ class OutputDependencies:
         self._accounts = accounts
         self._known: dict[str, tuple[float, Account | None]] = {}
         self._pending_outputs: dict[str, _PendingOutputs] = {}
+        self._outputs_of_running: dict[str, _PendingOutputs] = {}
         self._now = 0.0
 
     def update(
@@ -37,23 +38,30 @@ class OutputDependencies:
     ) -> None:
         """``output_requested``: whether a FETCHED job has ended. ``contain_errors``: the context for one job's work."""
         self._now = now
-        self._pending_outputs = {}
+        self._pending_outputs, self._outputs_of_running = {}, {}
         for row in rows:
             if not row.directives.stage_out and not row.directives.workdir:
                 continue
             with contain_errors(row.job_id):
-                if row.state in (S.COLLECTING, S.DELIVERING) or (
-                    row.state is S.FETCHED and output_requested(row.job_id)
-                ):
+                if row.state in (S.COLLECTING, S.DELIVERING, S.FETCHED):
+                    runs = row.state is S.FETCHED and not output_requested(row.job_id)
+                    outputs = self._outputs_of_running if runs else self._pending_outputs
                     for path in self._paths(row, (o.destination for o in row.directives.stage_out)):
-                        self._pending_outputs.setdefault(row.user, _PendingOutputs()).add(path, row)
+                        outputs.setdefault(row.user, _PendingOutputs()).add(path, row)
 
     def awaited_job(self, row: Staging) -> str:
         """The id of a job whose output is on its way to where this one's input comes from; empty: there is none.
 
         A job of the same user, asked for before this one: nobody waits for what others bring, or what comes later.
         """
-        pending = self._pending_outputs.get(row.user)
+        return self._first_before(row, self._pending_outputs)
+
+    def running_job(self, row: Staging) -> str:
+        """As ``awaited_job``, of those that run as far as is known, or have ended a moment ago."""
+        return self._first_before(row, self._outputs_of_running)
+
+    def _first_before(self, row: Staging, outputs: Mapping[str, _PendingOutputs]) -> str:
+        pending = outputs.get(row.user)
         if pending is None:
             return ""
         sources = self._paths(row, (i.source for i in row.directives.stage_in if not i.dataset))
