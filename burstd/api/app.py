@@ -17,7 +17,19 @@ from burstd.api.answers.base import ErrorView
 from burstd.api.auth import Authorizer
 from burstd.api.backend import Backend
 from burstd.api.dependencies import ApiError
-from burstd.api.routers import events, ingress, jobs, nodes, plan, policies, providers, staging, status, volumes
+from burstd.api.routers import (
+    events,
+    ingress,
+    jobs,
+    nodes,
+    plan,
+    policies,
+    projects,
+    providers,
+    staging,
+    status,
+    volumes,
+)
 from burstd.db import UnknownClaim
 from burstd.domain.errors import BurstdError
 
@@ -36,7 +48,7 @@ def create_api_app(backend: Backend, authorizer: Authorizer) -> FastAPI:
     app = FastAPI(title="burstd", docs_url=None, redoc_url=None, openapi_url="/v1/openapi.json")
     app.state.backend = backend
     app.state.authorizer = authorizer
-    for group in (status, nodes, jobs, events, plan, staging, providers, ingress, policies, volumes):
+    for group in (status, nodes, jobs, events, plan, staging, providers, ingress, policies, volumes, projects):
         app.include_router(group.router)
     app.add_exception_handler(ApiError, _handle_api_error)
     app.add_exception_handler(BurstdError, _handle_burstd_error)

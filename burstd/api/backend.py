@@ -17,8 +17,10 @@ from burstd.domain.clock import Clock
 from burstd.domain.command import Command, CommandResult
 from burstd.domain.errors import BurstdError, NoAnswer
 from burstd.domain.plan import Plan
+from burstd.domain.project import Project
 from burstd.domain.snapshot import Snapshot
 from burstd.reconciler.pollers.ingress import JobIngress
+from burstd.reconciler.pollers.projects import ProjectSync
 from burstd.reconciler.pollers.provider_checks import ProviderChecks
 
 if TYPE_CHECKING:
@@ -66,6 +68,8 @@ class Backend:
     policies_view: Callable[[float], PoliciesView]
     """All policies, as of burstd's time."""
     validator: SlurmNodeValidator
+    projects_in_force: Callable[[], Mapping[str, Project]]
+    project_sync: ProjectSync
     stage: StagingService | None = None
     """None: the settings have no staging."""
     _commands: queue.SimpleQueue[tuple[Command, Future[CommandResult]]] = field(default_factory=queue.SimpleQueue)

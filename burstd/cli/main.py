@@ -18,6 +18,7 @@ from burstd.cli.commands import (
     plan,
     policy,
     ports,
+    project,
     provider,
     stage,
     status,
@@ -78,6 +79,7 @@ app.add_typer(ports.app, name="route")
 app.add_typer(event.app, name="event")
 app.add_typer(stage.app, name="stage")
 app.add_typer(volume.app, name="volume")
+app.add_typer(project.app, name="project")
 app.add_typer(provider.app, name="provider")
 app.command()(plan.plan)
 app.command()(simulate.simulate)

@@ -37,6 +37,7 @@ from burstd.node.validator import SlurmNodeValidator
 from burstd.reconciler.context import LoopContext
 from burstd.reconciler.machines.claim_ids import ClaimIds
 from burstd.reconciler.pollers.job_comments import JobCommentWriter
+from burstd.reconciler.pollers.projects import ProjectSync
 from burstd.reconciler.pollers.provider_checks import ProviderChecks
 from burstd.reconciler.pollers.wake_sources import WakeSources
 from burstd.reconciler.quarantine import Quarantine
@@ -52,6 +53,7 @@ from burstd.slurm.commands.controller import read_slurmctld_start
 from burstd.slurm.commands.job_facts import read_job_facts
 from burstd.slurm.config.check import mount_faults, read_running_slurm
 from burstd.slurm.config.render import SlurmConfOptions
+from burstd.slurm.projects import SlurmProjects
 
 if TYPE_CHECKING:
     from burstd.staging.controller.service import StagingService
@@ -127,7 +129,8 @@ def assemble(loaded: LoadedSettings, stack: ExitStack) -> DaemonComponents:
         is_authentic=claim_ids.is_authentic,
     )
     comments = JobCommentWriter(context) if settings.slurm.comments else None
-    reconciler = Reconciler(context, runtime_config(loaded), staging, comments, mounts)
+    projects = ProjectSync(context, SlurmProjects(make.commands(settings)))
+    reconciler = Reconciler(context, runtime_config(loaded), staging, comments, mounts, projects)
     return DaemonComponents(
         clock,
         store,
@@ -139,6 +142,7 @@ def assemble(loaded: LoadedSettings, stack: ExitStack) -> DaemonComponents:
         wake_sources,
         staging,
         mounts,
+        projects,
         validator,
         current,
         intervals,
@@ -280,6 +284,8 @@ def _run(loaded: LoadedSettings, stack: ExitStack, components: DaemonComponents)
         policies_view=reloader.policies_view,
         stage=components.staging,
         validator=components.node_validator,
+        projects_in_force=lambda: reconciler.config.projects,
+        project_sync=components.projects,
     )
     run_stage_command = components.staging.execute_command if components.staging is not None else None
     command_handler = CommandHandler(

@@ -6,16 +6,19 @@ from collections.abc import Callable
 
 import structlog
 
+from burstd.daemon.project_commands import ProjectCommands
 from burstd.daemon.settings_in_force import PolicyReloader
 from burstd.db import Store
 from burstd.domain.clock import Clock
 from burstd.domain.cloud.quoting import one_line
 from burstd.domain.command import (
+    ChangeProject,
     ClearPin,
     ClearReference,
     Command,
     CommandResult,
     Confirm,
+    DeleteProject,
     DiscardOutput,
     DrainSlots,
     Evict,
@@ -53,6 +56,7 @@ class CommandHandler:
         validator: SlurmNodeValidator,
         run_stage_command: Callable[[StageCommand], CommandResult] | None = None,
     ) -> None:
+        self._projects = ProjectCommands(store, clock, policies, lambda: reconciler.latest and reconciler.latest[0])
         self._store = store
         self._reconciler = reconciler
         self._clock = clock
@@ -101,6 +105,10 @@ class CommandHandler:
             case WhatIf(job_id):
                 found = self._reconciler.what_if(job_id)
                 return CommandResult("what would start the job", changed=False, option_changes=found)
+            case ChangeProject():
+                return self._projects.change(command)
+            case DeleteProject():
+                return self._projects.delete(command)
             case RetryStage() | DiscardOutput() | Evict() | RemoveVolume():
                 if self._run_stage_command is None:
                     text = "jobs' data is not staged: burstd.toml has no table [staging]"

@@ -21,6 +21,7 @@ from burstd.node.ssh.key_pair import ensure_ssh_key
 from burstd.node.user_data import UserDataValues, render_user_data
 from burstd.node.validator import SlurmNodeValidator, ValidatorConfig
 from burstd.reconciler.context import PollIntervals
+from burstd.reconciler.pollers.projects import ProjectSync
 from burstd.reconciler.pollers.wake_sources import WakeSources
 from burstd.reconciler.reconciler import Reconciler
 from burstd.runtime.clock import SteadyClock
@@ -153,6 +154,7 @@ class DaemonComponents:
     wake_sources: WakeSources
     staging: StagingService | None
     mounts: MountService
+    projects: ProjectSync
     node_validator: SlurmNodeValidator
     current_settings: CurrentSettings
     intervals: PollIntervals

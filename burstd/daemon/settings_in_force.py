@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -36,6 +36,8 @@ from burstd.settings import (
 )
 from burstd.settings.plugins.foreign_code import call_plugin_code
 from burstd.settings.plugins.policy_files import FileStamp, file_stamp
+from burstd.settings.project_overrides import projects_in_force
+from burstd.settings.projects import ProjectSettings, projects_of
 from burstd.slurm.config.check import EXCLUSIVE_USER
 from burstd.slurm.config.render import PROLOG, exclusive_user_partitions
 from burstd.slurm.hostlist import expand
@@ -108,11 +110,39 @@ class PolicyReloader:
         self._on_reload = on_reload
         self._reconciler = reconciler
         self._store = store
+        self._written = loaded.settings
+        """As burstd.toml has them."""
+        self._refused_overrides: Mapping[str, str] = {}
         self._packages: dict[str, FileStamps] = {}
         self._in_force = loaded, _isolated_policies(reconciler), _settings_json(loaded)
         self._waiting_for_restart: tuple[str, ...] = ()
         self._note_packages(loaded)
         _log_faults(loaded)
+        self.take_projects()
+
+    @property
+    def written_projects(self) -> Mapping[str, ProjectSettings]:
+        """Those of burstd.toml, as they are there."""
+        return self._written.projects
+
+    @property
+    def projects(self) -> Mapping[str, ProjectSettings]:
+        """Those in force: with what ``burstctl project`` has changed."""
+        return self._in_force[0].settings.projects
+
+    def take_projects(self) -> None:
+        """Puts what ``burstctl project`` has changed over the projects of burstd.toml. Raises StoreError."""
+        loaded, policies, settings_json = self._in_force
+        projects, self._refused_overrides = projects_in_force(self._written.projects, self._store.project_overrides())
+        settings = self._written.model_copy(update={"projects": projects})
+        loaded = replace(loaded, settings=settings, pools=build_pools(settings, expand))
+        self._in_force = loaded, policies, settings_json
+        self._reconciler.config = replace(
+            self._reconciler.config,
+            pools=loaded.pools,
+            projects=projects_of(settings.projects),
+            fair_share=settings.fair_share.as_domain(),
+        )
 
     @property
     def policies(self) -> tuple[IsolatedPolicy, ...]:
@@ -124,7 +154,8 @@ class PolicyReloader:
         """That the last reload found settings which wait for a restart; from any thread."""
         keys = self._waiting_for_restart
         names = abbreviated_list(tuple(dict.fromkeys(".".join(key.split(".")[:2]) for key in keys)))
-        return (f"settings wait for 'systemctl restart burstd': {names}",) if keys else ()
+        waiting = (f"settings wait for 'systemctl restart burstd': {names}",) if keys else ()
+        return (*waiting, *(f"what was changed of {why}" for why in self._refused_overrides.values()))
 
     def reload(self, by: str) -> CommandResult:
         """Takes settings and policies as they are on disk, or nothing of them."""
@@ -132,7 +163,7 @@ class PolicyReloader:
         try:
             fresh = load_and_check(current.path)
             refuse_without_staging(fresh.settings, self._store)
-            settings = settings_until_restart(current.settings, fresh.settings)
+            settings = settings_until_restart(self._written, fresh.settings)
             loaded = LoadedSettings(fresh.path, settings, fresh.resolved, build_pools(settings, expand), fresh.plugins)
             self._reconciler.reload(runtime_config(loaded))
         except (SettingsError, StoreError) as error:
@@ -140,7 +171,8 @@ class PolicyReloader:
             return CommandResult(str(error), done=False, changed=False)
         self._on_reload(settings)
         self._note_packages(loaded)
-        changes = diff_settings(current.settings, fresh.settings)
+        changes = diff_settings(self._written, fresh.settings)
+        self._written = settings
         self._waiting_for_restart = tuple(change.key for change in changes.at_restart)
         texts = [str(changes)] if changes else []
         texts += [f"policy {name} is {how}" for name, how in _changed_policies(current, loaded).items()]
@@ -149,6 +181,7 @@ class PolicyReloader:
             texts.append(f"slurm.conf needs {' and '.join(news)}: see 'burstctl check'")
         text = "; ".join(texts) or "nothing has changed"
         self._in_force = loaded, _isolated_policies(self._reconciler), _settings_json(loaded)
+        self.take_projects()
         logs.set_up(settings.daemon.log_format, settings.daemon.log_level)
         log.info("settings taken", by=by, changes=text)
         _log_faults(loaded)

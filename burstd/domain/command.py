@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from burstd.domain.plan import Plan
+from burstd.domain.project import Project
 from burstd.domain.slurm.option_change import OptionChange
 from burstd.domain.snapshot import Snapshot
 
@@ -161,6 +163,30 @@ class RemoveVolume:
     by: str
 
 
+@dataclass(frozen=True, slots=True)
+class ChangeProject:
+    """``burstctl project create`` and ``set``. Slurm's side of it is set up afterwards."""
+
+    name: str
+    values: Mapping[str, object]
+    """Keys of [projects.NAME] with values as JSON has them; None: as if the key were not there."""
+    create: bool
+    reset: bool
+    """What was changed before is taken back first."""
+    dry_run: bool
+    """Only checked."""
+    by: str
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteProject:
+    """``burstctl project delete``: ends a project that ``burstctl project create`` has made."""
+
+    name: str
+    dry_run: bool
+    by: str
+
+
 StageCommand = RetryStage | DiscardOutput | Evict | RemoveVolume
 """Carried out where jobs' data is staged."""
 Command = (
@@ -177,6 +203,8 @@ Command = (
     | Reload
     | TryPolicies
     | WhatIf
+    | ChangeProject
+    | DeleteProject
     | StageCommand
 )
 
@@ -197,3 +225,7 @@ class CommandResult:
     """The answer to TryPolicies: by the policies in force, and by those on disk."""
     option_changes: tuple[OptionChange, ...] = ()
     """The answer to WhatIf, smallest first."""
+    project: Project | None = None
+    """The answer to ChangeProject and DeleteProject: as it is to be, or as it was."""
+    undo: str = ""
+    """The command that takes a change of a project back."""

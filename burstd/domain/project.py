@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from decimal import Decimal
 from enum import StrEnum
 from fractions import Fraction
 
@@ -152,5 +153,4 @@ def gpus_text(gpus: Fraction) -> str:
 
 def gpu_number(gpus: Fraction) -> str:
     """``4``, ``0.5``, ``1/3``: as [projects.NAME] takes it."""
-    exact = gpus.limit_denominator(1000) == gpus and not 1000 % gpus.denominator
-    return f"{float(gpus):g}" if exact else str(gpus)
+    return str(gpus) if 10_000 % gpus.denominator else f"{Decimal(gpus.numerator) / gpus.denominator:f}"

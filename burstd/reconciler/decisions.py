@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from burstd.domain.cloud.offer import Pool
 from burstd.domain.plan import Plan
 from burstd.domain.plugins.policy import Policy
+from burstd.domain.project import FairShare, Project
 from burstd.domain.snapshot import Snapshot
 from burstd.planner import isolation
 from burstd.planner.decide import Decider
@@ -25,11 +26,13 @@ from burstd.reconciler.quarantine import Quarantine
 
 @dataclass(frozen=True, slots=True)
 class RuntimeConfig:
-    """What may change while the daemon runs: pools, policies, times."""
+    """What may change while the daemon runs: pools, policies, times, projects."""
 
     pools: Mapping[str, Pool]
     policies: Sequence[Policy]
     tuning: Tuning
+    projects: Mapping[str, Project] = field(default_factory=dict)
+    fair_share: FairShare = field(default_factory=FairShare)
 
 
 @dataclass(frozen=True, slots=True)

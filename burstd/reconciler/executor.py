@@ -28,6 +28,7 @@ from burstd.domain.plan import (
     ProbeMachine,
     RecordAddress,
     RemoveOrphans,
+    SetProjectLimits,
     StartSlurmd,
     TerminateMachines,
     ValidateNode,
@@ -44,6 +45,7 @@ from burstd.reconciler.machines.launcher import Launcher
 from burstd.reconciler.machines.progress import ProgressTable, Step
 from burstd.reconciler.machines.terminator import Terminator
 from burstd.reconciler.observer import Observer
+from burstd.reconciler.pollers.projects import ProjectSync
 from burstd.reconciler.quarantine import LOOP_ERRORS
 from burstd.reconciler.slurm_actions import SlurmActions, slots_by_claim
 from burstd.runtime.clock import HeadClockMonitor
@@ -70,11 +72,13 @@ class Executor:
         observer: Observer,
         versions: Callable[[], Mapping[str, Mapping[str, Sequence[str]]]],
         pools: Callable[[], Mapping[str, Pool]],
+        projects: ProjectSync | None = None,
     ) -> None:
         """``versions``: those of images, as CircuitBreakers has them; ``pools``: of Slurm's nodes and storage nodes."""
         self._context, self._store = context, context.store
         self._progress = progress
         self._pools = pools
+        self._projects = projects
         self._breakers = CircuitBreakers(context, versions)
         self._launcher = Launcher(context, progress, self._breakers, pools)
         self._terminator = Terminator(context, progress, observer)
@@ -135,6 +139,8 @@ class Executor:
                 return self._terminator.terminate(action)
             case RemoveOrphans():
                 return self._terminator.remove_orphans(action)
+            case SetProjectLimits():
+                return self._projects.set_limits(action) if self._projects is not None else 0
             case _:
                 return self.slurm.apply(action)
 

@@ -39,6 +39,7 @@ from burstd.reconciler.pollers.image_versions import ImageVersionPoller
 from burstd.reconciler.pollers.ingress import JobIngress
 from burstd.reconciler.pollers.job_comments import JobCommenting
 from burstd.reconciler.pollers.job_history import JobHistoryRecorder
+from burstd.reconciler.pollers.projects import ProjectSync
 from burstd.reconciler.pollers.spot_notices import SpotNoticePoller
 from burstd.reconciler.quarantine import LOOP_ERRORS
 from burstd.reconciler.what_if import ThrottledWhatIf
@@ -120,12 +121,14 @@ class Reconciler:
         staging: StagingSubsystem | None = None,
         comments: JobCommenting | None = None,
         mounts: MountSubsystem | None = None,
+        projects: ProjectSync | None = None,
     ) -> None:
         """Calls nothing yet."""
         self.config = config
         self._context, self._store = context, context.store
         self._staging = staging
         self._mounts = mounts
+        self._projects = projects
         self._comments = comments
         self._data_views: Mapping[str, StagingView] = {}
         """The last state of staging."""
@@ -140,7 +143,8 @@ class Reconciler:
         self._image_poller = ImageVersionPoller(context)
         self._notice_poller = SpotNoticePoller(context)
         self._history = JobHistoryRecorder(context, self._slots)
-        self._executor = Executor(context, self._progress, self._observer, self._image_poller.versions, self._pools)
+        self._executor = Executor(context, self._progress, self._observer, self._image_poller.versions, self._pools,
+                                  projects)  # fmt: skip
         self.head_clock = self._executor.head_clock
         self.ingress = JobIngress(context)
         self.latest: tuple[Snapshot, Plan] | None = None
@@ -187,6 +191,8 @@ class Reconciler:
                 snapshot = self._step_staging(snapshot, self._staging)
             if self._mounts is not None:
                 snapshot = self._step_mounts(snapshot, self._mounts)
+            if self._projects is not None:
+                snapshot = self._step_projects(snapshot, self._projects)
             self._notice_poller.acknowledge_settled(snapshot)
             snapshot = replace(snapshot, history=self._history.record_ended_jobs(snapshot.slurm))
             snapshot, result = self._decider.decide(snapshot)
@@ -216,6 +222,7 @@ class Reconciler:
         failed += [*self._context.quarantine.alarms(), *result.alarms]
         failed += self._staging.alarms() if self._staging is not None else []
         failed += self._mounts.alarms() if self._mounts is not None else []
+        failed += self._projects.alarms() if self._projects is not None else []
         failed += self._notice_poller.alarms()
         failed += self._image_poller.alarms()
         failed += self._context.validator.alarms()
@@ -279,6 +286,13 @@ class Reconciler:
             self._mounts_due = mounts.step(snapshot.slurm, snapshot.claims, doubt=bool(snapshot.record_doubt))
             return replace(snapshot, mounts=mounts.view())
         self._mounts_due = self._context.clock.now() + self._context.intervals.tick_s
+        return snapshot
+
+    def _step_projects(self, snapshot: Snapshot, projects: ProjectSync) -> Snapshot:
+        """Where burstd fails on projects nothing is said of them: limits stay, and Slurm keeps the quotas."""
+        with self._context.quarantine.contain_errors("step", "projects"):
+            view = projects.step(self.config.projects)
+            return replace(snapshot, projects=replace(view, fair_share=self.config.fair_share))
         return snapshot
 
     def _raise_alarm(self, alarm: str) -> None:

@@ -92,14 +92,22 @@ class SlurmProjects:
 
         Refused while jobs are in the partitions, which take no new ones.
         """
-        state = read_project_state(self._commands, [project])
+        for command in self._removal(project):
+            self._commands(*command)
+
+    def plan_removal(self, project: Project) -> tuple[str, ...]:
+        """The commands that ``remove`` would run now, as lines of a shell. Asks slurmdbd."""
+        return tuple(shlex.join(command) for command in self._removal(project))
+
+    def _removal(self, project: Project) -> Iterator[Command]:
+        state, qos = read_project_state(self._commands, [project]), self._qos(project)
         pair = [name for name in (project.quota_partition, project.over_quota_partition) if name in state.partitions]
         for name in pair:
-            self._commands("scontrol", "update", f"PartitionName={name}", "State=DRAIN")
+            yield "scontrol", "update", f"PartitionName={name}", "State=DRAIN"
         for name in pair:
-            self._commands("scontrol", "delete", f"PartitionName={name}")
-        for name in self._qos(project):
-            self._commands("sacctmgr", "-i", "delete", "qos", name)
+            yield "scontrol", "delete", f"PartitionName={name}"
+        for name in qos:
+            yield "sacctmgr", "-i", "delete", "qos", name
 
     def _setup(self, project: Project) -> Iterator[Command]:
         config = parse_config(self._commands("scontrol", "show", "config"))
@@ -150,6 +158,11 @@ def _partitions(project: Project, state: ProjectState) -> Iterator[Command]:
         if there is None:
             yield "scontrol", "create", f"PartitionName={name}", *(f"{key}={value}" for key, value in words.items())
             continue
+        if there.get("QoS") != name and there.get("AllowAccounts") != project.account:
+            raise SchedulerRefused(
+                f"partition {name} was not made for project {project.name}: it has neither its QOS nor its account; "
+                "rename the project"
+            )
         changed = [f"{key}={words[key]}" for key in _COMPARED if there.get(key) != words[key]]
         if set(expand_hosts(there.get("Nodes", ""))) != set(expand_hosts(words["Nodes"])):
             changed.append(f"Nodes={words['Nodes']}")

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +11,8 @@ from burstd.db import StoreReader
 
 from .client import ApiTestClient
 from .fake_backend import FakeBackend, sample_database, serving_api
+
+NOBODY = 65534
 
 
 @pytest.fixture(scope="session")
@@ -47,4 +50,13 @@ def socket_path() -> Iterator[Path]:
 @pytest.fixture
 def root(control: Path) -> Iterator[ApiTestClient]:
     with ApiTestClient(control) as client:
+        yield client
+
+
+@pytest.fixture
+def nobody(control: Path) -> Iterator[ApiTestClient]:
+    """Another user's client; only root can make one."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can become another user")
+    with ApiTestClient(control, NOBODY) as client:
         yield client

@@ -17,18 +17,21 @@ from burstd.domain.claim import Claim
 from burstd.domain.claim import ClaimState as S
 from burstd.domain.cloud.offer import Pool
 from burstd.domain.command import Command, CommandResult, PlanNow, TryPolicies
-from burstd.domain.errors import NodeNotReady
+from burstd.domain.errors import NodeNotReady, SchedulerRefused
 from burstd.domain.plan import Plan
 from burstd.domain.plugins.policy import Remark, Target, remarks_on_dropped_want
 from burstd.domain.plugins.provider import Finding, Route
+from burstd.domain.project import Project, ProjectOverride, SetupStep
 from burstd.domain.snapshot import Snapshot
 from burstd.node.checks import CheckFailure
 from burstd.node.validator import SlurmNodeValidator, ValidatorConfig
 from burstd.planner.decide import decide
 from burstd.planner.timeouts import Tuning
 from burstd.reconciler.pollers.ingress import JobIngress, ProviderRoute
+from burstd.reconciler.pollers.projects import ProjectSync
 from burstd.reconciler.pollers.provider_checks import PROVIDER_CHECK_TIMEOUT_S, CheckInProgress, ProviderChecks
 from burstd.runtime.sockets import listen
+from burstd.slurm.projects import SlurmProjects
 
 from .stages import write_stagings
 from .world import CLAIMS, CLUSTER, JOBS, NOW, OTHER_USER, SNAPSHOT, USER, FixedClock, claim
@@ -50,6 +53,13 @@ STATE_ORDER = (
     S.TERMINATING,
     S.GONE,
 )
+
+
+OVERRIDES = (
+    ProjectOverride("a", {"quota": "4"}, False, SetupStep.NONE, "user:root", NOW - 60),
+    ProjectOverride("e", {"account": "team-e"}, True, SetupStep.SET_UP, "user:root", NOW - 50),
+)
+"""Of the projects of the record: one of burstd.toml that was changed, and one that burstctl is making."""
 
 
 def accept_command(command: Command) -> CommandResult:
@@ -95,6 +105,34 @@ class FakeValidator(SlurmNodeValidator):
         if isinstance(found, NodeNotReady):
             raise found
         return found
+
+
+class FakeSlurmProjects(SlurmProjects):
+    """``refuses``: what Slurm says instead of taking a project."""
+
+    def __init__(self) -> None:
+        self.refuses = ""
+
+    def plan_setup(self, project: Project) -> tuple[str, ...]:
+        if self.refuses:
+            raise SchedulerRefused(self.refuses)
+        return (f"sacctmgr -i add qos {project.quota_partition}", f"scontrol create PartitionName=q-{project.name}")
+
+    def plan_removal(self, project: Project) -> tuple[str, ...]:
+        return (f"scontrol delete PartitionName={project.quota_partition}",)
+
+
+class FakeProjectSync(ProjectSync):
+    """``failures``: why Slurm's side of a project is not set up."""
+
+    slurm: FakeSlurmProjects
+
+    def __init__(self) -> None:
+        self.slurm = FakeSlurmProjects()
+        self.failures: dict[str, str] = {}
+
+    def errors(self) -> Mapping[str, str]:
+        return self.failures
 
 
 class FakeIngress(JobIngress):
@@ -151,12 +189,14 @@ class FakeBackend(Backend):
     checks: FakeProviderChecks
     routes: FakeIngress
     validator: FakeValidator
+    project_sync: FakeProjectSync
 
     def __init__(self, reader: StoreReader) -> None:
         super().__init__(
             reader=reader, clock=FixedClock(), daemon_info=self._info, latest_loop=lambda: self.loop,
             wake=lambda: None, checks=FakeProviderChecks(), routes=FakeIngress(), policies_view=policies_view,
-            validator=FakeValidator(),
+            validator=FakeValidator(), projects_in_force=lambda: self.loop[0].projects.projects if self.loop else {},
+            project_sync=FakeProjectSync(),
         )  # fmt: skip
         self.reset()
 
@@ -168,6 +208,7 @@ class FakeBackend(Backend):
         self.answer: Callable[[Command], CommandResult] = accept_command
         self.stage, self.checks, self.routes = None, FakeProviderChecks(), FakeIngress()
         self.validator = FakeValidator()
+        self.project_sync = FakeProjectSync()
 
     def _info(self) -> DaemonInfo:
         return DaemonInfo(
@@ -195,6 +236,8 @@ def sample_database() -> Iterator[StoreReader]:
             write_stagings(store, clock)
             clock.time = NOW - 1
             store.drain_slots(["gpu8"], "user:root", "fan is loud")
+            for override in OVERRIDES:
+                store.save_project_override(override, "", "changed", "quota 3 -> 4", override.by)
             left = Remark("placement", "job:88", "impossible", "no pool has four h100")
             users = {f"job:{job.id}": job.user for job in JOBS} | {"job:88": USER}
             store.record_remarks([*PLAN.remarks, left], lambda subject: users.get(subject, ""))

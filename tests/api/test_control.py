@@ -6,7 +6,6 @@ import os
 import signal
 import socket
 import threading
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -40,12 +39,6 @@ from .world import CLAIMS, G4, NOW, OTHER_USER, SLURM, SNAPSHOT, USER, job
 
 NOBODY = 65534
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can connect as another user")
-
-
-@pytest.fixture
-def nobody(control: Path) -> Iterator[ApiTestClient]:
-    with ApiTestClient(control, NOBODY) as client:
-        yield client
 
 
 def test_status_counts_every_claim_once(root: ApiTestClient) -> None:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -18,8 +16,6 @@ from burstd.domain.plugins.policy import NodeRelease, PolicyFailed, Remark, Targ
 from .client import ME, ApiTestClient
 from .fake_backend import FakeBackend
 from .world import G4, G8, NOW, SNAPSHOT
-
-NOBODY = 65534
 
 
 def test_all_that_is_known_of_each_is_told(root: ApiTestClient) -> None:
@@ -48,12 +44,6 @@ def test_a_broken_file_is_told_as_such(root: ApiTestClient, backend: FakeBackend
     assert root.request("POST", "/v1/policies/test") == (
         409, {"error": "/etc/burstd/policies/nights.py:12: NameError", "known": []},
     )  # fmt: skip
-
-
-@pytest.fixture
-def nobody(control: Path) -> Iterator[ApiTestClient]:
-    with ApiTestClient(control, NOBODY) as client:
-        yield client
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,17 +17,10 @@ from .client import ApiTestClient
 from .fake_backend import PLAN, FakeBackend
 from .world import SLURM, SNAPSHOT, USER, job
 
-NOBODY = 65534
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can connect as another user")
 OPENED = {
     "job": "101", "port": 8888, "node": "gpu1", "provider": "sandbox", "url": "https://job101-8888.apps.example"
 }  # fmt: skip
-
-
-@pytest.fixture
-def nobody(control: Path) -> Iterator[ApiTestClient]:
-    with ApiTestClient(control, NOBODY) as client:
-        yield client
 
 
 @needs_root

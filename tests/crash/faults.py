@@ -22,6 +22,7 @@ WRITES = frozenset(
         "log_event",
         "set_metadata",
         "set_scale_override",
+        "save_project_override",
         "remove_scale_overrides",
         "expire_scale_overrides",
         "drain_slots",

@@ -22,8 +22,10 @@ from burstd.domain.slurm.shape import Shape
 from burstd.planner.timeouts import Tuning
 from burstd.reconciler.context import LoopContext, PollIntervals
 from burstd.reconciler.decisions import RuntimeConfig
+from burstd.reconciler.pollers.projects import ProjectSync
 from burstd.reconciler.quarantine import Quarantine
 from burstd.reconciler.reconciler import Reconciler, StagingSubsystem
+from burstd.slurm.projects import SlurmProjects
 from tests.crash.clouds import CLUSTER, CPU, GPU, CloudKit, KitInstance, SandboxKit, SimKit
 from tests.crash.faults import Crash, CrashPoints, Disk, SlurmLine, crashing_calls, crashing_slurm, crashing_store
 from tests.crash.workers import Delay, QueuedWorkers
@@ -88,9 +90,11 @@ class World:
         conf: SlurmConf = SLURM,
         stage: StagingSubsystem | None = None,
         spot: bool = False,
+        projects: SlurmProjects | None = None,
     ) -> None:
-        """``spot``: both clouds sell spot machines as well, at half the price."""
+        """``spot``: both clouds sell spot machines as well, at half the price. ``projects``: Slurm's side of them."""
         self._stage = stage
+        self._projects = projects
         self._spot = spot
         self.clock = VirtualClock()
         self.slurm = SimSlurm(
@@ -202,7 +206,8 @@ class World:
             is_authentic=self.made_here,
             quarantine=Quarantine(self.clock),
         )
-        self.reconciler = Reconciler(context, self._rules, self._stage)
+        projects = ProjectSync(context, self._projects) if self._projects is not None else None
+        self.reconciler = Reconciler(context, self._rules, self._stage, projects=projects)
         self.due = self.clock.now()
 
     def _user_data(self, pool: Pool, provider: str) -> str:

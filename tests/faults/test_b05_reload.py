@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from decimal import Decimal
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +72,10 @@ def in_user_data(word: str) -> ReadValue:
     return lambda d: word in d.user_data()
 
 
+def project(name: str) -> ReadValue:
+    return lambda d: getattr(d.config.projects["a"], name)
+
+
 def dataset(d: AssembledDaemon) -> object:
     return d.staging._check.rules.datasets("maps"), d.staging._dataset("maps@v1")
 
@@ -110,7 +115,7 @@ TABLE: dict[str, tuple[str, str, object, ReadValue]] = {
         lambda d: d.site_requirements().devices,
     ),
     "pools.gpu.nodes": ('"g[1-2]"', '"g[1-3]"', ("g1", "g2", "g3"), lambda d: d.pool.slots),
-    "pools.gpu.partitions": ('["p"]', '["q"]', ("q",), lambda d: d.pool.partitions),
+    "pools.gpu.partitions": ('["p"]', '["q"]', "q", lambda d: d.pool.partitions[0]),
     "pools.gpu.cpus": ("1", "2", 2, lambda d: d.pool.shape.cpus),
     "pools.gpu.memory": ("1", "2", 2, lambda d: d.pool.shape.memory_mib),
     "pools.gpu.gres": ('"gpu:a:1"', '"gpu:b:1"', "b", lambda d: d.pool.shape.gres[0].type),
@@ -219,6 +224,25 @@ TABLE: dict[str, tuple[str, str, object, ReadValue]] = {
         ("/b", "/b"),
         dataset,
     ),
+    "projects.a.account": ('"team-a"', '"team-b"', "team-b", project("account")),
+    "projects.a.quota": ("1", '"1/3"', Fraction(1, 3), project("quota")),
+    "projects.a.weight": ("1", "2.5", Fraction(5, 2), project("weight")),
+    "projects.a.limit": ("8", "9", 9, project("limit")),
+    "projects.a.priority": ("0", "-1", -1, project("priority")),
+    "projects.a.parent": ('"left"', '"right"', "right", project("parent")),
+    "projects.a.partitions": (
+        '["p"]',
+        '["q"]',
+        (("q",), True),
+        lambda d: (d.config.projects["a"].partitions, {"q", "q-a", "o-a"} <= set(d.pool.partitions)),
+    ),
+    "projects.a.interactive_max_s": ("60", "61", 61.0, project("interactive_max_s")),
+    "projects.a.min_runtime_s": ("62", "63", 63.0, project("min_runtime_s")),
+    "projects.a.reclaim_after_s": ("64", "65", 65.0, project("reclaim_after_s")),
+    "projects.a.burst_over_quota": ('"never"', '"budget"', "budget", project("burst_over_quota")),
+    "fair_share.overcommit": ("false", "true", True, lambda d: d.config.fair_share.overcommit),
+    "fair_share.usage_half_life_s": ("60", "61", 61.0, lambda d: d.config.fair_share.usage_half_life_s),
+    "fair_share.usage_factor": ("0", "0.5", 0.5, lambda d: d.config.fair_share.usage_factor),
     "mounts.line_timeout_s": ("300", "60", 60.0, lambda d: d.streams._line_timeout_s()),
     "mounts.sftp_server": ('"/a/sftp"', '"/b/sftp"', Path("/b/sftp"), lambda d: d.streams._sftp_server()),
     "mounts.trees": (
@@ -228,6 +252,8 @@ TABLE: dict[str, tuple[str, str, object, ReadValue]] = {
         lambda d: (d.components.mounts._rules[0].path, site("mount_pools")(d), d.pool.exclusive_user),
     ),
 }
+TABLES = {"pools": "pools.gpu.", "projects": "projects.a."}
+"""Settings that are tables with names, and the one in this test."""
 OF_FILE = {"slurm.programs", "slurm.keep_partitions", "slurm.resume_timeout_s", "slurm.suspend_timeout_s",
            "slurm.devices"}  # fmt: skip
 """What burstctl alone uses."""
@@ -249,6 +275,16 @@ token_file = "FOLDER/key"
 [staging]
 store = "near"
 job_dir = "{job_dir}"
+[projects.left]
+partitions = ["{group}"]
+[projects.right]
+partitions = ["{group}"]
+[projects.b]
+parent = "left"
+account = "b"
+[projects.c]
+parent = "right"
+account = "c"
 [staging.stores.near]
 kind = "shared"
 path = "FOLDER/store"
@@ -261,8 +297,9 @@ WAITING = ("cluster: x -> y", "daemon.workers: 2 -> 3", "staging.job_dir: /one -
 
 def text(folder: Path, second: bool) -> str:
     """One of the two files: values of the table under their tables."""
-    values = {"cluster": "y", "workers": "3", "job_dir": "/two", "ssh_key": 'ssh_key = "/root/key"'}
-    fixed = FIXED.format(**values) if second else FIXED.format(cluster="x", workers="2", job_dir="/one", ssh_key="")
+    values = {"cluster": "y", "workers": "3", "job_dir": "/two", "ssh_key": 'ssh_key = "/root/key"', "group": "q"}
+    first = {"cluster": "x", "workers": "2", "job_dir": "/one", "ssh_key": "", "group": "p"}
+    fixed = FIXED.format(**(values if second else first))
     tables: dict[str, list[str]] = {}
     name = ""
     for line in fixed.splitlines():
@@ -328,8 +365,8 @@ def leaves(model: type[BaseModel], before: str = "", *, waits: bool = False) -> 
         key, kind = f"{before}{name}", info.annotation
         if isinstance(kind, type) and issubclass(kind, BaseModel):
             yield from leaves(kind, f"{key}.", waits=late)
-        elif name == "pools":
-            yield from leaves(Settings.model_fields[name].annotation.__args__[1], "pools.gpu.", waits=late)  # type: ignore[union-attr]
+        elif key in TABLES:
+            yield from leaves(Settings.model_fields[name].annotation.__args__[1], TABLES[name], waits=late)  # type: ignore[union-attr]
         else:
             yield key, late
 

@@ -1,0 +1,46 @@
+"""How a project stands, in a sentence: for burstctl, the comments of its jobs and explain."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from fractions import Fraction
+
+from burstd.domain.project import Project, Share, gpu_number, gpus_text
+
+_SHOWN = 3
+
+
+def project_text(project: Project, projects: Mapping[str, Project], shares: Mapping[str, Share]) -> str:
+    """``project a: 4 of 4 GPUs in quota, 2 over; reclaimed when d asks``. GPUs count, not the partitions of jobs."""
+    share = shares.get(project.name)
+    if share is None:
+        return f"project {project.name}: its jobs are not known yet"
+    within = min(share.running, project.quota)
+    text = f"project {project.name}: {gpu_number(within)} of {gpus_text(project.quota)} in quota"
+    over = share.running - within
+    if over:
+        text += f", {gpu_number(over)} over; reclaimed when {_claimants(project, projects, shares)}"
+    wanted = share.demand - share.running
+    if wanted > 0:
+        text += f"; asks for {gpu_number(wanted)} more"
+        if not share.missing:
+            text += f", and has its share of {gpu_number(share.share)}"
+    return text
+
+
+def _claimants(project: Project, projects: Mapping[str, Project], shares: Mapping[str, Share]) -> str:
+    """Who may take back what the project runs beyond its quota: those that do not use all of theirs."""
+    owners = sorted(
+        other.name
+        for other in projects.values()
+        if other.account
+        and other.name != project.name
+        and not set(other.partitions).isdisjoint(project.partitions)
+        and (shares[other.name].running if other.name in shares else Fraction(0)) < other.quota
+    )
+    if not owners:
+        return "the division changes"
+    shown = owners[:_SHOWN]
+    if len(owners) > _SHOWN:
+        return f"{', '.join(shown)} or {len(owners) - _SHOWN} more ask"
+    return f"{' or '.join(filter(None, (', '.join(shown[:-1]), shown[-1])))} ask{'s' if len(owners) == 1 else ''}"

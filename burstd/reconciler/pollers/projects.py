@@ -1,0 +1,202 @@
+"""Slurm's side of projects: read again and again, limited as the plan says, set up and removed as burstctl asked.
+
+sacctmgr takes most of a second for each change, so all of it is done in a lane of the workers. What cannot be done is
+tried again; what is to be set up or removed is on record until it is done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+
+import structlog
+
+from burstd.domain.errors import BurstdError
+from burstd.domain.plan import SetProjectLimits
+from burstd.domain.project import OverQuotaLimits, Project, ProjectOverride, ProjectsView, SetupStep
+from burstd.planner.lifecycle.listing import abbreviated_list
+from burstd.reconciler.context import LoopContext
+from burstd.runtime.poller import Poller, RepeatedCall
+from burstd.slurm.projects import SlurmProjects
+
+log = structlog.get_logger(__name__)
+
+LANE = "projects"
+_LIMITS = ("tiers", "caps")
+RETRY_MAX_S = 15.0
+"""slurmdbd is away for minutes where it is upgraded: what waits for it is caught up soon after."""
+MAX_SHOWN = 3
+"""Faults of projects that one alarm names."""
+
+
+class ProjectSync:
+    """Used in the deciding thread. Keeps the last view of what slurmctld enforces."""
+
+    def __init__(self, context: LoopContext, slurm: SlurmProjects) -> None:
+        self._context, self.slurm = context, slurm
+        self._poller = Poller(
+            context.workers, context.clock, LANE, "Slurm's side of projects",
+            interval_s=lambda: context.intervals.poll_s, retry_s=lambda: context.intervals.call_retry_s,
+            most_s=lambda: RETRY_MAX_S,
+        )  # fmt: skip
+        self._view = ProjectsView()
+        self._projects: Mapping[str, Project] = {}
+        self._tiers, self._caps = RepeatedCall(), RepeatedCall()
+        self._setups: dict[str, tuple[float, RepeatedCall]] = {}
+        """By project, with the time of the change that it is for."""
+        self._errors: dict[str, str] = {}
+        """Why a step failed last, by ``tiers``, ``caps`` or the project."""
+        self._changes = 0
+        """How often something was changed in Slurm."""
+
+    def step(self, projects: Mapping[str, Project]) -> ProjectsView:
+        """Begins what is due; returns the last view, with these projects."""
+        overrides = self._context.store.project_overrides()
+        if projects != self._projects:
+            self._projects = projects
+            self._poller.make_due()
+        if projects:
+            self._poller.poll(partial(self._read, projects, self._changes), self._keep, quiet=self._is_no_news)
+        self._start_setups(projects, overrides)
+        names = projects.keys() | {override.name for override in overrides}
+        self._setups = {name: setup for name, setup in self._setups.items() if name in names or setup[1].in_flight}
+        self._errors = {name: why for name, why in self._errors.items() if name in (*names, *_LIMITS)}
+        known = {name: limits for name, limits in self._view.limits.items() if name in projects}
+        faults = {name: fault for name, fault in self._view.faults.items() if name in projects}
+        return replace(
+            self._view, projects=projects, limits=known, faults=faults, accounting_error=self._errors.get("caps", "")
+        )
+
+    def _read(self, projects: Mapping[str, Project], changes: int) -> tuple[int, ProjectsView]:
+        return changes, self.slurm.read(projects)
+
+    def _keep(self, answer: tuple[int, ProjectsView]) -> None:
+        changes, view = answer
+        if changes == self._changes:
+            self._view = view
+        else:
+            # It was read before the last change was made.
+            self._poller.make_due()
+
+    def _is_no_news(self, answer: tuple[int, ProjectsView]) -> bool:
+        _, view = answer
+        return (view.limits, view.faults) == (self._view.limits, self._view.faults)
+
+    def _note_change(self) -> None:
+        self._changes += 1
+        self._poller.make_due()
+
+    def set_limits(self, action: SetProjectLimits) -> int:
+        """Begins to write what differs, tiers apart from caps: these need slurmdbd. Returns how many calls began."""
+        known = self._view.limits
+        tiers = {n: wanted.tier for n, wanted in action.limits if n in known and wanted.tier != known[n].tier}
+        caps = {n: wanted.gpus for n, wanted in action.limits if n in known and wanted.gpus != known[n].gpus}
+        begun = self._write("tiers", self._tiers, partial(self.slurm.set_tiers, tiers), len(tiers), action.limits)
+        return begun + self._write("caps", self._caps, partial(self.slurm.set_caps, caps), len(caps), action.limits)
+
+    def _write(
+        self,
+        what: str,
+        call: RepeatedCall,
+        work: Callable[[], None],
+        count: int,
+        limits: Sequence[tuple[str, OverQuotaLimits]],
+    ) -> int:
+        if not count or call.is_busy(self._context.clock.now()):
+            return 0
+        call.in_flight = True
+
+        def done(result: Exception | None) -> None:
+            self._note_change()
+            if isinstance(result, Exception):
+                self._fail(what, call, result)
+                return
+            call.succeed()
+            self._errors.pop(what, None)
+            kept = dict(self._view.limits)
+            for name, wanted in limits:
+                if name in kept:
+                    change = {"tier": wanted.tier} if what == "tiers" else {"gpus": wanted.gpus}
+                    kept[name] = replace(kept[name], **change)
+            self._view = replace(self._view, limits=kept)
+
+        self._context.workers.submit(LANE, work, done)
+        return 1
+
+    def _fail(self, what: str, call: RepeatedCall, error: Exception) -> None:
+        if not isinstance(error, BurstdError):
+            log.error("a step failed unexpectedly", of=what, exc_info=error)
+        elif self._errors.get(what) != str(error):
+            log.warning("a step failed and is tried again", of=what, error=str(error))
+        self._errors[what] = str(error) or type(error).__name__
+        call.fail(self._context.clock.now(), self._context.intervals.call_retry_s, RETRY_MAX_S)
+
+    def _start_setups(self, projects: Mapping[str, Project], overrides: Sequence[ProjectOverride]) -> None:
+        for override in overrides:
+            name = override.name
+            project = projects.get(name)
+            if override.pending is SetupStep.REMOVE:
+                self._start(override, partial(self.slurm.remove, removed_project(override)))
+            elif project is not None and (override.pending or (override.created and name in self._view.faults)):
+                self._start(override, partial(self.slurm.set_up, project))
+
+    def _start(self, override: ProjectOverride, work: Callable[[], None]) -> None:
+        since, call = self._setups.get(override.name, (override.since, RepeatedCall()))
+        if since != override.since and not call.in_flight:
+            # Another change: what failed of the last one says nothing of it.
+            call = RepeatedCall()
+            self._errors.pop(override.name, None)
+        if call.is_busy(self._context.clock.now()):
+            return
+        self._setups[override.name] = override.since, call
+        call.in_flight = True
+
+        def done(result: Exception | None) -> None:
+            self._note_change()
+            if isinstance(result, Exception):
+                self._fail(override.name, call, result)
+            else:
+                call.succeed()
+                self._errors.pop(override.name, None)
+                self._record_done(override)
+                faults = {name: fault for name, fault in self._view.faults.items() if name != override.name}
+                self._view = replace(self._view, faults=faults)
+
+        self._context.workers.submit(LANE, work, done)
+
+    def _record_done(self, override: ProjectOverride) -> None:
+        """Unless the project was changed meanwhile: then it is set up again."""
+        store = self._context.store
+        if override not in store.project_overrides():
+            return
+        removed = override.pending is SetupStep.REMOVE
+        fault = "" if override.pending else self._view.faults.get(override.name, "")
+        is_now = replace(override, values={} if removed else override.values, pending=SetupStep.NONE)
+        store.save_project_override(is_now, "", "removed from Slurm" if removed else "set up in Slurm", fault, "burstd")
+
+    def errors(self) -> Mapping[str, str]:
+        """By project, why it is not set up, or not removed, so far; from any thread."""
+        return {name: why for name, why in self._errors.copy().items() if name not in _LIMITS}
+
+    def alarms(self) -> list[str]:
+        """What Slurm lacks, and what could not be done."""
+        found = [
+            f"{what} of projects stay as they are: {self._errors[what]}" for what in _LIMITS if what in self._errors
+        ]
+        if self._poller.error:
+            found.append(f"projects are limited by what was last read of them: {self._poller.error}")
+        steps = self.errors()
+        found += [f"project {name} waits for Slurm: {why}" for name, why in sorted(steps.items())[:MAX_SHOWN]]
+        faults = self._view.faults
+        faulty = sorted(name for name in faults if name in self._projects and name not in steps)
+        found += [f"project {name}: {faults[name]}" for name in faulty[:MAX_SHOWN]]
+        if len(faulty) > MAX_SHOWN:
+            found.append(f"so with projects {abbreviated_list(faulty[MAX_SHOWN:])}")
+        return found
+
+
+def removed_project(override: ProjectOverride) -> Project:
+    """What must be known of a project to remove it, which the settings do not have any more."""
+    account = override.values.get("account")
+    return Project(override.name, account if isinstance(account, str) else "")
