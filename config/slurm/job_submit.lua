@@ -1,5 +1,5 @@
 -- Has the scripts of jobs with '#BURST container' start in their image: their first line becomes burstd's. Stages the
--- working directory of every batch job in some partitions. Before Slurm 23.02, whose burst_buffer/lua does not say whose
+-- working directory of every batch job in some partitions. Submits jobs of projects to their projects' partitions. Before Slurm 23.02, whose burst_buffer/lua does not say whose
 -- job it is, sbatch also refuses input that its user may not read; without this file such a job is taken, and held with
 -- the reason when its turn comes. Needs JobSubmitPlugins=lua.
 --
@@ -20,6 +20,13 @@ local unreached = {}
 -- copied to its nodes and back, as if its script had the line '#BURST workdir'; with '#BURST workdir off' it has not.
 -- Name the same ones in burstd.toml, as staging.workdir.partitions.
 local staged = {}
+
+-- Projects by their Slurm accounts, as 'burstctl slurm-config' has them: the site's partitions whose nodes they share,
+-- and the time limit of interactive jobs. A job there gets the pair of partitions of its account's project.
+local projects = {}
+
+-- What Slurm gives for a time limit that nobody has set.
+local NO_VAL = 4294967294
 
 local function quoted(text)
   return "'" .. string.gsub(tostring(text), "'", "'\\''") .. "'"
@@ -82,9 +89,19 @@ local function add_workdir(job, part_list)
   end
 end
 
--- A job without a script is srun's or salloc's.
+-- Whether it is srun's or salloc's. Of a het job of sbatch the first component alone has the script, all have the
+-- environment.
+local function is_interactive(job)
+  return not job.script and not (job.environment or {})["SLURM_SUBMIT_DIR"]
+end
+
+-- Whether Slurm may run the job again: a job that it preempts and may not run again is cancelled.
+local function may_be_preempted(job)
+  return not is_interactive(job) and job.requeue ~= 0
+end
+
 local function tell_interactive(job, part_list)
-  for _, name in ipairs(job.script and {} or unreached) do
+  for _, name in ipairs(is_interactive(job) and unreached or {}) do
     if is_for(job, name, part_list) then
       slurm.log_user(
         "srun does not work on the nodes of partition %s, which do not reach this host: submit 'sbatch -p %s --wrap "
@@ -96,9 +113,86 @@ local function tell_interactive(job, part_list)
   end
 end
 
+local function limit_interactive(job, project)
+  local limit = project.minutes
+  if not limit or not is_interactive(job) then
+    return
+  end
+  local wanted = job.time_limit or NO_VAL
+  if wanted > limit then
+    job.time_limit = limit
+    if wanted ~= NO_VAL then
+      slurm.log_user("interactive jobs of project %s run for %d minutes at most, and so does this one", project.name, limit)
+    end
+  end
+end
+
+-- The project that the first of these partitions is for, beyond its quota, where all of them are such partitions.
+local function only_beyond_quota(names)
+  local found
+  for _, name in ipairs(names) do
+    local of = nil
+    for _, project in pairs(projects) do
+      of = name == "o-" .. project.name and project or of
+    end
+    if not of then
+      return nil
+    end
+    found = found or of
+  end
+  return found
+end
+
+-- Puts the pair of partitions of its account's project in place of the site's.
+local function use_project(job, part_list)
+  local account = (job.account or "") ~= "" and job.account or job.default_account or ""
+  local project = projects[string.lower(account)]
+  local asked, chosen = {}, {}
+  for name in string.gmatch(partitions_of(job, part_list), "[^,]+") do
+    asked[#asked + 1] = name
+  end
+  local beyond = only_beyond_quota(asked)
+  if beyond then
+    local shared = next(beyond.shares) or "q-" .. beyond.name
+    slurm.log_user(
+      "partition o-%s is for what project %s runs beyond its quota, and not to be asked for alone: submit with '-p %s'",
+      beyond.name,
+      beyond.name,
+      shared
+    )
+    return slurm.ERROR
+  end
+  if not project then
+    return slurm.SUCCESS
+  end
+  local added = {}
+  local function add(name)
+    if not added[name] and (may_be_preempted(job) or name ~= "o-" .. project.name) then
+      added[name] = true
+      chosen[#chosen + 1] = name
+    end
+  end
+  for _, name in ipairs(asked) do
+    if project.shares[name] then
+      add("q-" .. project.name)
+      add("o-" .. project.name)
+    else
+      add(name)
+    end
+  end
+  if added["q-" .. project.name] then
+    job.partition = table.concat(chosen, ",")
+    limit_interactive(job, project)
+  end
+  return slurm.SUCCESS
+end
+
 local function check(job, submit_uid, part_list)
   tell_interactive(job, part_list)
   add_workdir(job, part_list)
+  if use_project(job, part_list) ~= slurm.SUCCESS then
+    return slurm.ERROR
+  end
   local text = directives(job)
   if not text then
     return slurm.SUCCESS

@@ -57,8 +57,8 @@ _START_DATABASE = (
     f"mkdir -p /run/mysqld; chown mysql /run/mysqld; setsid {_MARIADBD} >/var/log/mariadb.log 2>&1 & "
     f"until [ -S {_SOCKET} ]; do sleep 0.05; done"
 )
-_START_SLURMDBD = "slurmdbd && until sacctmgr -n show cluster; do sleep 0.05; done"
-SETUP = (["sh", "-c", _START_DATABASE], ["sh", "-c", _START_SLURMDBD])
+START_SLURMDBD = ["sh", "-c", "slurmdbd && until sacctmgr -n show cluster; do sleep 0.05; done"]
+SETUP = (["sh", "-c", _START_DATABASE], START_SLURMDBD)
 """Commands of the head before slurmctld starts."""
 
 

@@ -15,13 +15,13 @@ from typing import Any, Self
 import httpx
 
 from burstd.domain.cloud.offer import OfferRule, Pool
-from burstd.slurm.config.render import workdir_lua_line
+from burstd.domain.project import Project
 from providers.sandbox.boxes.boot.description import BindMount, BoxFile
 from providers.sandbox.boxes.images.rootfs import ensure_rootfs
 from tests.lab import programs
 from tests.lab.cluster import Cluster
 from tests.lab.containers import apptainer
-from tests.lab.slurm_files import USERS
+from tests.lab.slurm_files import USERS, job_submit_lua
 from tests.lab.ssh_store import DATA, SshStore
 
 JOB_DIR = "/var/spool/burst"
@@ -40,6 +40,7 @@ class BaseSite(ABC):
     launches in the cloud. ``shared`` is a folder of this machine whose ``home`` and ``burst`` the head and the nodes on
     premises share, as their homes and as staging's ``job_dir``. With ``containers`` nodes have Apptainer, and slurmctld
     has burstd's job_submit.lua, as with ``workdir_partitions``, in which every batch job's working directory is staged.
+    ``projects`` are Slurm's half of them; nodes on premises have ``onprem_gpus`` each.
     """
 
     storage_offer = ""
@@ -61,6 +62,8 @@ class BaseSite(ABC):
         containers: bool = False,
         workdir_partitions: tuple[str, ...] = (),
         image_packages: Sequence[str] = (),
+        projects: Sequence[Project] = (),
+        onprem_gpus: int = 0,
         progress: Callable[[str], None] = lambda _step: None,
     ) -> None:
         self.release = release
@@ -70,6 +73,8 @@ class BaseSite(ABC):
         self._containers = containers
         self._workdir_partitions = workdir_partitions
         self._image_packages = tuple(image_packages)
+        self._projects = tuple(projects)
+        self._onprem_gpus = onprem_gpus
         self._storage: SshStore | None = None
         self.pools = tuple(pools)
         self.users = users
@@ -112,8 +117,10 @@ class BaseSite(ABC):
             onprem_binds=shared,
             onprem_layers=node_layers,
             head_setup=[_pip(f"/opt/{wheel.name}")],
-            head_files=self._slurm_plugins() if self._staging is not None else (),
+            head_files=self._slurm_plugins(),
             workdir_partitions=self._workdir_partitions,
+            projects=self._projects,
+            onprem_gpus=self._onprem_gpus,
             programs=f"{programs.PREFIX}/bin",
             extra_conf=self._extra
             + ("\nBurstBufferType=burst_buffer/lua\n" if self._staging is not None else "")
@@ -168,13 +175,10 @@ class BaseSite(ABC):
     def _slurm_plugins(self) -> tuple[BoxFile, ...]:
         """What docs/admin.md has an administrator put beside slurm.conf."""
         folder = programs.PROJECT / "config" / "slurm"
-        job_submit = self._containers or self._workdir_partitions
-        names = ("burst_buffer.lua", "burst_buffer.conf", *(["job_submit.lua"] if job_submit else []))
+        names = ("burst_buffer.lua", "burst_buffer.conf") if self._staging is not None else ()
         texts = {name: (folder / name).read_text(encoding="utf-8") for name in names}
-        if self._workdir_partitions:
-            line = workdir_lua_line(())
-            assert line in texts["job_submit.lua"]
-            texts["job_submit.lua"] = texts["job_submit.lua"].replace(line, workdir_lua_line(self._workdir_partitions))
+        if self._containers or self._workdir_partitions or self._projects:
+            texts["job_submit.lua"] = job_submit_lua(self._workdir_partitions, self._projects)
         return tuple(BoxFile(f"/etc/slurm/{name}", text) for name, text in texts.items())
 
     def _start_storage(self) -> None:

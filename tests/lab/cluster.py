@@ -9,6 +9,7 @@ import argparse
 import contextlib
 import os
 import secrets
+import shlex
 import shutil
 import subprocess
 import sys
@@ -19,6 +20,10 @@ from types import TracebackType
 from typing import Self
 
 from burstd.domain.cloud.offer import Pool
+from burstd.domain.project import Project
+from burstd.slurm.commands.run import SlurmCommands
+from burstd.slurm.config.check import read_partitions
+from burstd.slurm.config.projects import project_partition_lines, sacctmgr_commands
 from providers.sandbox.boxes.boot.description import BindMount, BoxFile
 from providers.sandbox.boxes.box import Box, BoxSpec
 from providers.sandbox.boxes.images.rootfs import Rootfs, ensure_rootfs
@@ -37,8 +42,9 @@ class Cluster:
     ``head_layers`` are laid over the head's root file system, the topmost first; with ``programs`` the folder where
     they have burstd's console scripts, else the head gets plain scripts around burstd/slurm/hooks/power_client.py.
     ``onprem_layers`` are laid over that of the nodes on premises. ``head_setup`` are commands of the head before
-    slurmctld starts, ``extra_conf`` more lines of slurm.conf. With ``accounting`` the head has slurmdbd; nodes on
-    premises have ``onprem_gpus`` fake GPUs each.
+    slurmctld starts, ``extra_conf`` more lines of slurm.conf. Nodes on premises have ``onprem_gpus`` fake GPUs
+    each. With ``projects`` the head has slurmdbd, what the projects need of Slurm is there, and all users are in all of
+    their accounts.
     Everything ends with ``down``, at the end of ``with``, or when this process ends in any way, unless ``keep``.
     """
 
@@ -51,7 +57,7 @@ class Cluster:
         users: Mapping[str, int] = slurm_files.USERS,
         onprem: int = 2,
         onprem_gpus: int = 0,
-        accounting: bool = False,
+        projects: Sequence[Project] = (),
         head_layers: Sequence[Path] = (),
         head_binds: Sequence[BindMount] = (),
         onprem_binds: Sequence[BindMount] = (),
@@ -70,7 +76,8 @@ class Cluster:
         self.state = state or Path(tempfile.mkdtemp(prefix="burstd-cluster-"))
         self.lab = Lab.open(self.state) or Lab(self.state, LabNetwork(f"c{secrets.token_hex(4)}"))
         self._onprem_gpus = onprem_gpus
-        self._accounting = accounting
+        self._projects = tuple(projects)
+        self._users = tuple(users)
         self._prepare = slurm_files.prepare(users)
         self._head_layers = tuple(head_layers)
         self._head_binds = tuple(head_binds)
@@ -113,7 +120,7 @@ class Cluster:
     def up(self) -> Self:
         """Starts head and on-premise nodes; returns when slurmctld answers and the nodes are registered."""
         layers = [*self._head_layers, self.rootfs.path]
-        if self._accounting:
+        if self._projects:
             layers.insert(0, accounting.accounting_layer(self.rootfs))
         if not self._keep:
             self._start_watchdog()
@@ -122,7 +129,7 @@ class Cluster:
         (self.state / "munge.key").touch(mode=0o600)
         (self.state / "munge.key").write_bytes(key)
         # slurmctld switches power saving off for good where ResumeProgram is not there when it starts.
-        dbd = accounting.SETUP if self._accounting else ()
+        dbd = accounting.SETUP if self._projects else ()
         services = [self._prepare, slurm_files.MUNGED, *self._head_setup, *dbd, ["slurmctld"]]
         self.lab.start(
             BoxSpec(
@@ -138,6 +145,7 @@ class Cluster:
             self.boot_machine(name, address, self._onprem_gpus, self._onprem_binds, self._onprem_layers)
         self.head.wait_booted()
         self._wait_slurmctld()
+        self._add_projects()
         for name, _ in self.onprem:
             self.start_slurmd(name)
         names = ",".join(name for name, _ in self.onprem)
@@ -186,6 +194,20 @@ class Cluster:
         self.stop_slurmctld()
         self.start_slurmctld(*options)
 
+    def commands(self) -> SlurmCommands:
+        """Slurm's commands, run on the head."""
+        return SlurmCommands(lambda argv, env, timeout_s: self.head.run(argv, env=env, timeout=timeout_s, check=False))
+
+    def _add_projects(self) -> None:
+        """As docs/admin.md has an administrator do it."""
+        commands = [command for project in self._projects for command in sacctmgr_commands(project)]
+        for project in self._projects:
+            commands += [("sacctmgr", "-i", "add", "user", ",".join(self._users), f"account={project.account}")]
+        lines = project_partition_lines(self._projects, read_partitions(self.commands()))
+        with self.head.path("/etc/slurm/slurm.conf").open("a", encoding="utf-8") as conf:
+            conf.writelines(f"{line}\n" for line in lines)
+        self.sh(" && ".join(shlex.join(command) for command in [*commands, ("scontrol", "reconfigure")]))
+
     def _wait_slurmctld(self) -> None:
         self.wait(lambda: self.head.run(["sinfo", "-h"], check=False).returncode == 0, 30, "slurmctld answering")
 
@@ -232,15 +254,15 @@ class Cluster:
     def _conf_files(self) -> list[BoxFile]:
         conf = slurm_files.slurm_conf(
             self.release, self.pools, self.onprem, _HEAD, self._programs or "/usr/local/bin",
-            self._extra + (accounting.SLURM_CONF if self._accounting else ""),
-            self._workdir_partitions, self._onprem_gpus,
+            self._extra + (accounting.SLURM_CONF if self._projects else ""),
+            self._workdir_partitions, self._onprem_gpus, self._projects,
         )  # fmt: skip
         gres = slurm_files.gres_text(self.release, self.pools)
         gres += slurm_files.onprem_gres_text(self.onprem, self._onprem_gpus)
         files = [
             BoxFile("/etc/slurm/slurm.conf", conf),
             BoxFile("/etc/slurm/gres.conf", gres),
-            *(accounting.FILES if self._accounting else ()),
+            *(accounting.FILES if self._projects else ()),
         ]
         cgroup = slurm_files.cgroup_text(self.release)
         if cgroup is not None:

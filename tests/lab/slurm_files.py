@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from burstd.domain.cloud.offer import Pool
+from burstd.domain.project import Project
 from burstd.domain.slurm.shape import Gres, Shape
-from burstd.slurm.config.render import SlurmConfOptions, gres_conf_lines, slurm_conf_fragment
+from burstd.slurm.config.projects import projects_lua_line
+from burstd.slurm.config.render import SlurmConfOptions, gres_conf_lines, slurm_conf_fragment, workdir_lua_line
 
 VERSIONS = {"bookworm": (22, 5, 8), "trixie": (24, 11, 5), "forky": (26, 5, 5)}
 """The Slurm of each Debian release, as far as it decides how slurm.conf is written."""
 USERS = {"ada": 3001, "bob": 3002}
 STATE = "/var/lib/slurm/slurmctld"
+_CONFIG = Path(__file__).parents[2] / "config" / "slurm"
 
 _BASE = {
     "ClusterName": "lab",
@@ -52,15 +56,17 @@ def slurm_conf(
     extra: str,
     workdir_partitions: tuple[str, ...] = (),
     onprem_gpus: int = 0,
+    projects: Sequence[Project] = (),
 ) -> str:
     """A whole slurm.conf: the lab's own settings, and burstd's fragment merged into them as an administrator would.
 
     ``onprem`` are pairs of node name and address, ``head`` is the head's address, ``extra`` more lines of the same
-    kind: a setting that is there already is replaced. A node with ``onprem_gpus`` has as many CPUs.
+    kind: a setting that is there already is replaced. A node with ``onprem_gpus`` has as many CPUs. The partitions of
+    ``projects`` are still to be added.
     """
     options = SlurmConfOptions(
         VERSIONS[release], programs, onprem_partitions=("onprem",), resume_timeout_s=60, suspend_timeout_s=5,
-        workdir_partitions=workdir_partitions,
+        workdir_partitions=workdir_partitions, projects=tuple(projects),
     )  # fmt: skip
     values = {key: value.format(head=head) for key, value in _BASE.items()}
     shape = f"CPUs={max(2, onprem_gpus)} RealMemory=1000" + f" Gres=gpu:{onprem_gpus}" * bool(onprem_gpus)
@@ -89,6 +95,18 @@ def gres_text(release: str, pools: Sequence[Pool]) -> str:
 def onprem_gres_text(onprem: Sequence[tuple[str, str]], gpus: int) -> str:
     """The lines of gres.conf for nodes on premises with so many GPUs each."""
     return "".join(f"NodeName={name} Name=gpu File=/dev/nvidia[0-{gpus - 1}]\n" for name, _ in onprem if gpus)
+
+
+def job_submit_lua(workdir_partitions: Sequence[str] = (), projects: Sequence[Project] = ()) -> str:
+    """burstd's job_submit.lua with the lines that 'burstctl slurm-config' names for it."""
+    text = (_CONFIG / "job_submit.lua").read_text(encoding="utf-8")
+    for before, after in (
+        (workdir_lua_line(()), workdir_lua_line(workdir_partitions)),
+        (projects_lua_line(()), projects_lua_line(projects)),
+    ):
+        assert before in text.splitlines()
+        text = text.replace(before, after)
+    return text
 
 
 def cgroup_text(release: str) -> str | None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from fractions import Fraction
 from pathlib import Path
 
 import pytest
 
 from burstd.domain.cloud.offer import Pool
+from burstd.domain.project import Project
 from burstd.domain.slurm.node import Node
 from burstd.domain.slurm.shape import Gres, Shape
 from burstd.settings import build_pools, load_settings
@@ -339,3 +341,38 @@ def example(name: str) -> str:
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_the_examples_are_what_burstd_prints(name: str) -> None:
     assert (CONFIG_FOLDER / "slurm" / name).read_text(encoding="utf-8") == example(name)
+
+
+A = Project("a", "team-a", Fraction(4), partitions=("burst",), interactive_max_s=5400, min_runtime_s=90000)
+B = Project("b", "team-b", Fraction(2), partitions=("burst", "main"))
+SITE = {
+    "burst": {"Nodes": "gpu[1-2]", "MaxTime": "1-00:00:00", "JobDefaults": "DefMemPerGPU=1000,DefCpuPerGPU=2",
+              "GraceTime": "30", "OverSubscribe": "NO", "MinNodes": "0", "Exclusive": "USER"},
+    "main": {"Nodes": "main1,gpu2", "MaxTime": "UNLIMITED"},
+}  # fmt: skip
+
+
+def test_the_lines_of_projects() -> None:
+    options = replace(OPTIONS, projects=(A, B, Project("above")), partitions=SITE)
+    lines = slurm_conf_fragment([replace(CPU, partitions=("burst", "q-a", "o-a"))], options).splitlines()
+    limits = "AllowAccounts=team-a MaxTime=1-00:00:00 DefMemPerGPU=1000 DefCpuPerGPU=2"
+    quota, over = "PriorityTier=10000 PreemptMode=OFF QOS=q-a", "PriorityTier=1 PreemptMode=REQUEUE QOS=o-a"
+    for line in (
+        f"PartitionName=q-a Nodes=gpu[1-2] {quota} {limits} ExclusiveUser=YES State=UP",
+        f"PartitionName=o-a Nodes=gpu[1-2] {over} {limits} GraceTime=30 ExclusiveUser=YES State=UP",
+        "#   sacctmgr -i add account team-a 'Description=burstd project a' Organization=burstd",
+        "#   sacctmgr -i add qos o-a 'Description=burstd project a' GrpTRES=gres/gpu=0 PreemptExemptTime=1-01:00:00",
+        "PreemptType=preempt/partition_prio",
+        "AccountingStorageEnforce=limits",
+    ):
+        assert line in lines
+    assert [line for line in lines if line.startswith("PartitionName=q-b Nodes=gpu[1-2],main1 ")]
+    assert len([line for line in lines if line.startswith("PartitionName=")]) == 5
+    lua = next(line for line in lines if "job_submit.lua" in line)
+    assert 'local projects = { ["team-a"] = { name = "a", shares = { ["burst"] = true }, minutes = 90 }' in lua
+
+
+def test_pairs_without_nodes_are_not_written() -> None:
+    lines = slurm_conf_fragment([], replace(OPTIONS, projects=(B,), partitions={})).splitlines()
+    assert "# slurmctld shows no node of burst and main: print these lines again where it does" in lines
+    assert not [line for line in lines if line.startswith("PartitionName=")]

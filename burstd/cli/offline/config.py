@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from burstd.settings import Settings, SettingsFault
     from burstd.slurm.commands.run import SlurmCommands
     from burstd.slurm.config.check import SlurmConfFinding
+    from burstd.slurm.config.projects import Partitions
     from burstd.slurm.config.render import SlurmConfOptions
 
 app = typer.Typer(help="The settings, burstd.toml.", no_args_is_help=True)
@@ -120,9 +121,8 @@ def slurm_config(
     from burstd.slurm.config.render import gres_conf_lines, slurm_conf_fragment
 
     settings, pools = _load_pools(burstd, file)
-    options = replace(
-        _render_options(settings), version=_parse_version(burstd, slurm) if slurm else _running_version(settings)
-    )
+    version, partitions = _running_slurm(settings, _parse_version(burstd, slurm) if slurm else None)
+    options = replace(_render_options(settings), version=version, partitions=partitions)
     texts = {"slurm.conf": slurm_conf_fragment(pools, options), "gres.conf": gres_conf_lines(pools, options)}
     if burstd.json:
         print_json(texts)
@@ -138,15 +138,19 @@ def check(burstd: ApiClient, file: ConfigOption = DEFAULT_CONFIG) -> None:
     from burstd.domain.errors import SchedulerRefused, SchedulerUnavailable
     from burstd.slurm.commands.controller import slurmctld_version
     from burstd.slurm.config.check import compare_slurm_conf, read_running_slurm
+    from burstd.slurm.config.project_check import projects_findings
 
     settings, pools = _load_pools(burstd, file)
+    options, commands = _render_options(settings), _commands(settings)
     try:
-        running = read_running_slurm(_commands(settings), pools)
+        running = read_running_slurm(commands, pools)
+        projects = [*projects_findings(options.projects, running.config, commands)]
     except (SchedulerUnavailable, SchedulerRefused) as error:
         burstd.fail(ExitCode.UNREACHABLE, f"Slurm cannot be asked: {error}.")
     version = "{}.{:02}.{}".format(*(slurmctld_version(running.config) or (0, 0, 0)))
     findings = [
-        *compare_slurm_conf(pools, _render_options(settings), running),
+        *compare_slurm_conf(pools, options, running),
+        *projects,
         *staging_findings(settings, running.config),
         *mounts_findings(settings),
     ]
@@ -242,6 +246,7 @@ def _load_pools(burstd: ApiClient, file: Path) -> tuple[Settings, list[Pool]]:
 
 
 def _render_options(settings: Settings) -> SlurmConfOptions:
+    from burstd.settings.projects import projects_of
     from burstd.slurm.config.render import SlurmConfOptions
 
     slurm = settings.slurm
@@ -255,6 +260,7 @@ def _render_options(settings: Settings) -> SlurmConfOptions:
         staging=settings.staging.enabled,
         prolog=bool(settings.mounts.trees),
         workdir_partitions=settings.staging.workdir.partitions if settings.staging.enabled else (),
+        projects=tuple(projects_of(settings.projects).values()),
     )
 
 
@@ -264,14 +270,20 @@ def _commands(settings: Settings) -> SlurmCommands:
     return SlurmCommands(bin_dir=settings.slurm.bin_dir, conf=settings.slurm.conf)
 
 
-def _running_version(settings: Settings) -> SlurmVersion:
+def _running_slurm(settings: Settings, chosen: SlurmVersion | None) -> tuple[SlurmVersion, Partitions]:
+    """Its version, unless one is chosen, and its partitions, where projects need them."""
     from burstd.domain.errors import SchedulerRefused, SchedulerUnavailable
+    from burstd.slurm.config.check import read_partitions
 
+    commands = _commands(settings)
+    if chosen is not None and not settings.projects:
+        return chosen, {}
     try:
-        return _commands(settings).version()
+        return chosen or commands.version(), read_partitions(commands)
     except (SchedulerUnavailable, SchedulerRefused) as error:
-        typer.echo(f"burstctl: these are the lines for Slurm 22.05 (choose with --slurm), since {error}", err=True)
-        return (22, 5, 0)
+        if chosen is None:
+            typer.echo(f"burstctl: these are the lines for Slurm 22.05 (choose with --slurm), since {error}", err=True)
+        return chosen or (22, 5, 0), {}
 
 
 def _parse_version(burstd: ApiClient, text: str) -> SlurmVersion:

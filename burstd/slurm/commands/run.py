@@ -114,7 +114,8 @@ class SlurmCommands:
         if any(sign in everything for sign in _SIGNS_OF_ABSENCE):
             # It may come back as another version.
             self._version = None
-            raise SchedulerUnavailable(f"slurmctld does not answer {argv[0]}: {said}")
+            daemon = "slurmdbd" if argv[0] == "sacctmgr" else "slurmctld"
+            raise SchedulerUnavailable(f"{daemon} does not answer {argv[0]}: {said}")
         raise SchedulerRefused(f"Slurm refused '{_display_command(argv)}': {said}")
 
     def version(self) -> tuple[int, int, int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from burstd.domain.cloud.offer import Pool
@@ -11,6 +11,7 @@ from burstd.slurm.commands import nodes
 from burstd.slurm.commands.controller import parse_config, slurmctld_version
 from burstd.slurm.commands.parsing import expand_hosts, parse_count, parse_records, parse_tres, text_or_empty
 from burstd.slurm.commands.run import SlurmCommands
+from burstd.slurm.config.projects import pair_names
 from burstd.slurm.config.render import (
     PROLOG,
     SlurmConfOptions,
@@ -70,7 +71,7 @@ def read_running_slurm(commands: SlurmCommands, pools: Sequence[Pool] = ()) -> R
 
     Raises SchedulerUnavailable, SchedulerRefused.
     """
-    partitions = {f["PartitionName"]: f for f in parse_records(commands(*SHOW_PARTITIONS), "PartitionName")}
+    partitions = read_partitions(commands)
     limits: dict[str, str] = {}
     qos = any(text_or_empty(fields.get("QoS", "")) for fields in partitions.values())
     if qos and any(pool.shape.shards_per_gpu() for pool in pools):
@@ -84,6 +85,11 @@ def read_running_slurm(commands: SlurmCommands, pools: Sequence[Pool] = ()) -> R
     )
 
 
+def read_partitions(commands: SlurmCommands) -> dict[str, dict[str, str]]:
+    """Asks slurmctld for its partitions by name. Raises SchedulerUnavailable."""
+    return {f["PartitionName"]: f for f in parse_records(commands(*SHOW_PARTITIONS), "PartitionName")}
+
+
 def compare_slurm_conf(
     pools: Sequence[Pool], options: SlurmConfOptions, running: RunningSlurm
 ) -> list[SlurmConfFinding]:
@@ -94,7 +100,7 @@ def compare_slurm_conf(
         *_selection(pools, running),
         *(f for pool in pools for f in _nodes(pool, running)),
         *_shards(pools, running, known.version),
-        *_partitions(pools, known.workdir_partitions, running),
+        *_partitions(pools, known, running),
         *_submission(running),
     ]
     return sorted(found, key=lambda f: f.recommended)
@@ -299,15 +305,16 @@ def _submission(running: RunningSlurm) -> Iterator[SlurmConfFinding]:
         )
 
 
-def _partitions(
-    pools: Sequence[Pool], whole_nodes: Collection[str], running: RunningSlurm
-) -> Iterator[SlurmConfFinding]:
+def _partitions(pools: Sequence[Pool], options: SlurmConfOptions, running: RunningSlurm) -> Iterator[SlurmConfFinding]:
+    whole_nodes, of_projects = options.workdir_partitions, pair_names(options.projects)
     wanted: dict[str, list[str]] = {}
     for pool in pools:
         for name in pool.partitions:
             wanted.setdefault(name, []).extend(pool.slots)
     for name, slots in wanted.items():
         fields = running.partitions.get(name)
+        if fields is None and name in of_projects:
+            continue  # see project_check.py
         if fields is None:
             yield SlurmConfFinding(
                 f"partition {name}",
@@ -318,7 +325,7 @@ def _partitions(
             )
             continue
         missing = set(slots) - set(expand_hosts(fields.get("Nodes", "")))
-        if missing:
+        if missing and name not in of_projects:
             yield SlurmConfFinding(
                 f"partition {name}",
                 f"Nodes={compress(slots)}",

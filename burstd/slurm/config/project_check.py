@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from pathlib import Path
 
 from burstd.domain.project import Project
+from burstd.share import share_path
 from burstd.slurm.commands.parsing import expand_hosts, parse_count, parse_records, parse_tres
 from burstd.slurm.commands.run import SlurmCommands
-from burstd.slurm.config.check import SHOW_PARTITIONS, SlurmConfFinding
-from burstd.slurm.config.projects import GPUS, QUOTA_TIER, Partitions, leaves, partition_pair, project_nodes
+from burstd.slurm.config.check import SlurmConfFinding, read_partitions
+from burstd.slurm.config.projects import (
+    GPUS,
+    QUOTA_TIER,
+    Partitions,
+    leaves,
+    partition_pair,
+    project_nodes,
+    projects_lua_line,
+)
 from burstd.slurm.hostlist import compress
 
 _NOBODY = "users=root"
@@ -30,11 +40,10 @@ class ProjectState:
 
 def read_project_state(commands: SlurmCommands, projects: Iterable[Project]) -> ProjectState:
     """Asks slurmctld, with two commands, and not slurmdbd. Raises SchedulerUnavailable."""
-    partitions = {f["PartitionName"]: f for f in parse_records(commands(*SHOW_PARTITIONS), "PartitionName")}
     accounts = f"accounts={','.join(project.account for project in leaves(projects))}"
     text = commands("scontrol", "--oneliner", "show", "assoc_mgr", "flags=qos,assoc", accounts, _NOBODY)
     known = frozenset(f.get("Account", "") for f in parse_records(text, "ClusterName"))
-    return ProjectState(partitions, parse_qos_limits(text), known)
+    return ProjectState(read_partitions(commands), parse_qos_limits(text), known)
 
 
 def parse_qos_limits(text: str) -> dict[str, Fraction | None]:
@@ -44,6 +53,57 @@ def parse_qos_limits(text: str) -> dict[str, Fraction | None]:
         limit = parse_tres(fields.get("GrpTRES", "")).get(GPUS, "N").partition("(")[0]
         limits[fields["QOS"].rpartition("(")[0]] = Fraction(parse_count(limit)) if limit.isdecimal() else None
     return limits
+
+
+def projects_findings(
+    projects: Iterable[Project], config: Mapping[str, str], commands: SlurmCommands
+) -> Iterator[SlurmConfFinding]:
+    """Of all projects; nothing where there are none. ``config``: what slurmctld says of its settings.
+
+    Asks slurmctld; job_submit.lua is looked for on this host. Raises SchedulerUnavailable.
+    """
+    projects = leaves(projects)
+    if not projects:
+        return
+    state = read_project_state(commands, projects)
+    for project in projects:
+        yield from project_findings(project, state)
+    yield from _preempted(projects, state)
+    yield from _lua(projects, Path(config.get("SLURM_CONF", "") or "/etc/slurm/slurm.conf").parent)
+
+
+def _lua(projects: Sequence[Project], folder: Path) -> Iterator[SlurmConfFinding]:
+    """The table of projects, in burstd's file or in one that calls it."""
+    line, breaks = projects_lua_line(projects), "jobs do not get the partitions of their account's project"
+    for name in ("burstd_job_submit.lua", "job_submit.lua"):
+        try:
+            lines = (folder / name).read_text(encoding="utf-8", errors="replace").splitlines()
+        except OSError:
+            continue
+        if line in lines:
+            return
+        tables = [text for text in lines if text.startswith("local projects = {")]
+        if tables:
+            yield SlurmConfFinding(
+                f"{folder / name}", line, tables[0], breaks, "put the line there and run scontrol reconfigure"
+            )
+            return
+    yield SlurmConfFinding(
+        f"{folder}/job_submit.lua", line, "no such line, or no file that can be read", breaks,
+        f"copy {share_path('config', 'slurm', 'job_submit.lua')} there and put the line into it",
+    )  # fmt: skip
+
+
+def _preempted(projects: Iterable[Project], state: ProjectState) -> Iterator[SlurmConfFinding]:
+    """Partitions of the site over nodes of projects, whose jobs are victims of quotas."""
+    for name in dict.fromkeys(name for project in projects for name in project.partitions):
+        there = state.partitions.get(name, {})
+        if there and there.get("PreemptMode") != "OFF":
+            yield SlurmConfFinding(
+                f"partition {name}", "PreemptMode=OFF", f"PreemptMode={there.get('PreemptMode')}",
+                "jobs there of accounts without a project are requeued when a project asks for its quota",
+                "leave it, or set PreemptMode=OFF; then such jobs keep GPUs from projects", recommended=True,
+            )  # fmt: skip
 
 
 def project_findings(project: Project, state: ProjectState) -> Iterator[SlurmConfFinding]:

@@ -36,6 +36,11 @@ def leaves(projects: Iterable[Project]) -> list[Project]:
     return [project for project in projects if project.account]
 
 
+def pair_names(projects: Iterable[Project]) -> frozenset[str]:
+    """The partitions, and the QOS, of all of them."""
+    return frozenset(name for p in leaves(projects) for name in (p.quota_partition, p.over_quota_partition))
+
+
 def project_nodes(project: Project, partitions: Partitions) -> list[str]:
     """The nodes of the site's partitions that it shares, each once."""
     named = (partitions.get(name, {}).get("Nodes", "") for name in project.partitions)
@@ -95,16 +100,16 @@ def qos_description(project: Project) -> str:
     return f"burstd project {project.name}".lower()
 
 
-def sacctmgr_commands(project: Project, cluster: str) -> Iterator[tuple[str, ...]]:
+def sacctmgr_commands(project: Project) -> Iterator[tuple[str, ...]]:
     """What makes the account and the QOS of a project that has neither."""
-    yield add_account(project, cluster)
+    yield add_account(project)
     for name in qos_pair(project):
         yield add_qos(project, name)
 
 
-def add_account(project: Project, cluster: str) -> tuple[str, ...]:
-    """The command; users are for the site to add."""
-    words = (f"Cluster={cluster}", f"Description={qos_description(project)}", "Organization=burstd")
+def add_account(project: Project, cluster: str = "") -> tuple[str, ...]:
+    """The command, for one cluster or all that slurmdbd knows; users are for the site to add."""
+    words = [f"Cluster={cluster}"] * bool(cluster) + [f"Description={qos_description(project)}", "Organization=burstd"]
     return "sacctmgr", "-i", "add", "account", project.account, *words
 
 

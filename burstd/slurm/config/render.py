@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from burstd.domain.cloud.offer import Pool
+from burstd.domain.project import Project
+from burstd.slurm.config.projects import (
+    GPUS,
+    Partitions,
+    leaves,
+    pair_names,
+    project_partition_lines,
+    projects_lua_line,
+    sacctmgr_commands,
+)
 from burstd.slurm.hostlist import compress
 
 YEAR_S = 31_536_000
@@ -25,7 +36,8 @@ class SlurmConfOptions:
     ``devices`` gives, for a GRES name, the device files of gres.conf with ``{}`` for the range of numbers.
     ``configless``: nodes get their configuration from slurmctld. ``staging``: burstd stages the data of jobs.
     ``prolog``: burstd shows trees of the site on its nodes before jobs start. ``workdir_partitions``: those in which
-    burstd stages the working directory of every batch job.
+    burstd stages the working directory of every batch job. ``projects`` share the nodes of
+    ``partitions``, which are the running ones.
     """
 
     version: tuple[int, int, int] = (22, 5, 0)
@@ -38,6 +50,8 @@ class SlurmConfOptions:
     staging: bool = False
     prolog: bool = False
     workdir_partitions: tuple[str, ...] = ()
+    projects: tuple[Project, ...] = ()
+    partitions: Partitions = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,19 +158,42 @@ def required_settings(pools: Sequence[Pool], options: SlurmConfOptions) -> tuple
                 "jobs start before the trees of [mounts] are there; a program of the site's own there must call it",
             )
         )
-    if options.workdir_partitions:
-        found.append(
-            SlurmConfSetting(
-                "JobSubmitPlugins",
-                ("lua",),
-                f"working directories are staged only where a script says '#BURST workdir'; job_submit.lua must lie "
-                f"beside slurm.conf with the line {workdir_lua_line(options.workdir_partitions)}",
-                merge=True,
-            )
-        )
+    projects = leaves(options.projects)
+    if options.workdir_partitions or projects:
+        found.append(SlurmConfSetting("JobSubmitPlugins", ("lua",), _lua_consequence(options), merge=True))
+    if projects:
+        found += _PROJECT_SETTINGS
     if gres:
         found.append(SlurmConfSetting("GresTypes", gres, "slurmctld does not know the slots' GRES", merge=True))
     return tuple(found)
+
+
+_PROJECT_SETTINGS = (
+    SlurmConfSetting("AccountingStorageType", ("accounting_storage/slurmdbd",), "there are no QOS, which hold quotas"),
+    SlurmConfSetting("AccountingStorageEnforce", ("limits",), "Slurm does not keep any quota", merge=True),
+    SlurmConfSetting("AccountingStorageTRES", (GPUS,), "Slurm does not count the GPUs of projects", merge=True),
+    SlurmConfSetting("PreemptType", ("preempt/partition_prio",), "no project gets its quota back from others"),
+    SlurmConfSetting("PreemptMode", ("REQUEUE",), "no project gets its quota back from others", merge=True),
+    SlurmConfSetting("JobRequeue", ("1",), "jobs beyond a quota are cancelled where they should be requeued"),
+    SlurmConfSetting(
+        "SchedulerParameters",
+        ("preempt_youngest_first",),
+        "jobs that ran for long are preempted before those that have just begun",
+        merge=True,
+        recommended=True,
+    ),
+)
+
+
+def _lua_consequence(options: SlurmConfOptions) -> str:
+    parts, lines = [], []
+    if options.workdir_partitions:
+        parts.append("working directories are staged only where a script says '#BURST workdir'")
+        lines.append(workdir_lua_line(options.workdir_partitions))
+    if leaves(options.projects):
+        parts.append("jobs do not get the partitions of their account's project")
+        lines.append(projects_lua_line(options.projects))
+    return f"{' and '.join(parts)}; job_submit.lua must lie beside slurm.conf with {' and '.join(lines)}"
 
 
 def node_line(pool: Pool) -> str:
@@ -176,8 +213,10 @@ def workdir_lua_line(partitions: Sequence[str]) -> str:
     return f"local staged = {{ {names} }}" if names else "local staged = {}"
 
 
-def partition_lines(pools: Sequence[Pool], whole_nodes: Collection[str] = ()) -> list[str]:
-    """One PartitionName line for each partition that has slots. ``whole_nodes``: where a job shares no node."""
+def partition_lines(
+    pools: Sequence[Pool], whole_nodes: Collection[str] = (), without: Collection[str] = ()
+) -> list[str]:
+    """One PartitionName line for each other partition that has slots. ``whole_nodes``: where a job shares no node."""
     slots: dict[str, list[str]] = {}
     for pool in pools:
         for partition in pool.partitions:
@@ -188,6 +227,7 @@ def partition_lines(pools: Sequence[Pool], whole_nodes: Collection[str] = ()) ->
         + ("OverSubscribe=EXCLUSIVE " if name in whole_nodes else "ExclusiveUser=YES " * (name in exclusive))
         + "MaxTime=INFINITE State=UP"
         for name, nodes in slots.items()
+        if name not in without
     ]
 
 
@@ -211,8 +251,18 @@ def slurm_conf_fragment(pools: Sequence[Pool], options: SlurmConfOptions) -> str
         lines.append(f"# pool {pool.name}")
         lines.append(node_line(pool))
     lines.append("# A partition that slurm.conf has already: add the nodes to its Nodes instead.")
-    lines += partition_lines(pools, options.workdir_partitions)
+    lines += partition_lines(pools, options.workdir_partitions, pair_names(options.projects))
+    lines += _project_lines(options)
     return "\n".join(lines) + "\n"
+
+
+def _project_lines(options: SlurmConfOptions) -> list[str]:
+    projects = leaves(options.projects)
+    if not projects:
+        return []
+    head = ["# Projects. Before their partitions there must be their accounts and QOS:"]
+    accounting = [f"#   {shlex.join(command)}" for project in projects for command in sacctmgr_commands(project)]
+    return [*head, *accounting, *project_partition_lines(projects, options.partitions)]
 
 
 def gres_conf_lines(pools: Sequence[Pool], options: SlurmConfOptions) -> str:

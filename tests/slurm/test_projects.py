@@ -1,0 +1,214 @@
+"""Projects on a real Slurm with slurmdbd, without burstd: what is set up, and what slurmctld then does by itself."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+
+from burstd.domain.errors import SchedulerRefused, SchedulerUnavailable
+from burstd.domain.project import OverQuotaLimits, Project
+from burstd.slurm.config.check import compare_slurm_conf, read_running_slurm
+from burstd.slurm.config.project_check import projects_findings
+from burstd.slurm.config.render import SlurmConfOptions
+from burstd.slurm.projects import SlurmProjects
+from providers.sandbox.boxes.boot.description import BoxFile
+from tests.lab import accounting, slurm_files
+from tests.lab.cluster import Cluster
+
+pytestmark = [pytest.mark.boxes, pytest.mark.slurm]
+
+PROJECTS = {n: Project(n, f"team-{n}", Fraction(4), partitions=("onprem",), interactive_max_s=3600) for n in "abcd"}
+NEW = Project("new", "team-new", Fraction(2), partitions=("onprem", "burst"), min_runtime_s=90)
+
+
+@pytest.fixture(scope="module", params=sorted(slurm_files.VERSIONS))
+def lab(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    lua = BoxFile("/etc/slurm/job_submit.lua", slurm_files.job_submit_lua(projects=list(PROJECTS.values())))
+    with Cluster(
+        request.param,
+        state=tmp_path_factory.mktemp("cluster"),
+        projects=list(PROJECTS.values()),
+        onprem_gpus=8,
+        head_files=[lua],
+    ) as up:
+        yield up
+
+
+@pytest.fixture
+def cluster(lab: Cluster) -> Cluster:
+    lab.sh("scancel -u ada")
+    lab.wait(lambda: not lab.sh("squeue -h"), 60, "an empty queue")
+    return lab
+
+
+@pytest.fixture
+def slurm(cluster: Cluster) -> SlurmProjects:
+    return SlurmProjects(cluster.commands())
+
+
+def submit(cluster: Cluster, project: str, gpus: int, jobs: int = 1, words: str = "") -> str:
+    array = f"--array=1-{jobs}" if jobs > 1 else ""
+    command = f"sbatch --parsable -A team-{project} {array} --mem=1 --gres=gpu:{gpus} {words} --wrap 'sleep 1000'"
+    return cluster.sh(f"cd /home/ada && {command} -o /dev/null", "ada").strip()
+
+
+def running(cluster: Cluster) -> Counter[str]:
+    """GPUs that run, by partition, of jobs with one GPU."""
+    return Counter(cluster.sh("squeue -h -r -t R -o %P").split())
+
+
+def test_what_slurm_config_prints_is_what_check_wants(cluster: Cluster, slurm: SlurmProjects) -> None:
+    view = slurm.read(PROJECTS)
+    assert view.faults == {}
+    assert view.limits == dict.fromkeys(PROJECTS, OverQuotaLimits(Fraction(0), 1))
+    commands = cluster.commands()
+    options = SlurmConfOptions(programs="/usr/local/bin", projects=tuple(PROJECTS.values()))
+    found = compare_slurm_conf([], options, read_running_slurm(commands))
+    needed = ("Accounting", "Preempt", "JobRequeue", "SchedulerParameters", "JobSubmitPlugins")
+    assert [f for f in found if f.subject.startswith(needed)] == []
+    config = {"SLURM_CONF": str(cluster.head.path("/etc/slurm/slurm.conf"))}
+    assert [f for f in projects_findings(PROJECTS.values(), config, commands) if not f.recommended] == []
+
+
+def test_a_project_is_set_up_changed_and_removed(cluster: Cluster, slurm: SlurmProjects) -> None:
+    assert len(slurm.plan_setup(NEW)) == 5
+    # As after kill -9 between two commands.
+    cluster.sh(slurm.plan_setup(NEW)[0])
+    cluster.sh(slurm.plan_setup(NEW)[0])
+    slurm.set_up(NEW)
+    assert slurm.plan_setup(NEW) == ()
+    view = slurm.read({"new": NEW})
+    assert (view.faults, view.limits) == ({}, {"new": OverQuotaLimits(Fraction(0), 1)})
+    shown = cluster.sh("scontrol -o show partition o-new")
+    assert "Nodes=cl[1-8],op[1-2]" in shown or "Nodes=op[1-2],cl[1-8]" in shown
+    slurm.set_caps({"new": Fraction(3)})
+    larger = replace(NEW, quota=Fraction(5), account="team-a")
+    assert set(slurm.read({"new": larger}).faults) == {"new"}
+    slurm.set_up(larger)
+    assert slurm.plan_setup(larger) == ()
+    assert slurm.read({"new": larger}).limits == {"new": OverQuotaLimits(Fraction(3), 1)}
+    slurm.remove(larger)
+    slurm.remove(larger)
+    assert not slurm.read({"new": larger}).limits
+    assert "q-new" not in cluster.sh("sacctmgr -nP show qos format=name")
+    assert "team-new" in cluster.sh("sacctmgr -nP show account format=account")
+
+
+def test_what_the_site_made_is_neither_changed_nor_removed(cluster: Cluster, slurm: SlurmProjects) -> None:
+    cluster.sh("sacctmgr -i add qos q-new Description=ours")
+    with pytest.raises(SchedulerRefused, match="QOS q-new was not made for project new"):
+        slurm.set_up(NEW)
+    with pytest.raises(SchedulerRefused, match="QOS q-new was not made for project new"):
+        slurm.remove(NEW)
+    assert "q-new|ours" in cluster.sh("sacctmgr -nP show qos format=name,description")
+    cluster.sh("sacctmgr -i delete qos q-new")
+
+
+def test_partitions_with_jobs_are_removed_when_these_have_ended(cluster: Cluster, slurm: SlurmProjects) -> None:
+    slurm.set_up(replace(NEW, account="team-a"))
+    job = submit(cluster, "a", 1, words="-p q-new")
+    with pytest.raises(SchedulerRefused):
+        slurm.remove(NEW)
+    cluster.sh(f"scancel {job}")
+    cluster.wait(lambda: not cluster.sh("squeue -h"), 60, "an empty queue")
+    slurm.remove(NEW)
+    assert not slurm.read({"new": NEW}).limits
+
+
+def test_limits_are_written_and_read(cluster: Cluster, slurm: SlurmProjects) -> None:
+    slurm.set_caps({"a": Fraction(3), "b": Fraction(3), "c": Fraction(7, 2), "d": None})
+    slurm.set_tiers({"a": 5, "b": 2})
+    expected = {"a": (3, 5), "b": (3, 2), "c": (3, 1), "d": (None, 1)}
+    assert {n: (limit.gpus, limit.tier) for n, limit in slurm.read(PROJECTS).limits.items()} == expected
+    cluster.sh("scontrol reconfigure")
+    cluster.wait(lambda: cluster.head.run(["sinfo", "-h"], check=False).returncode == 0, 30, "slurmctld answering")
+    assert {n: (limit.gpus, limit.tier) for n, limit in slurm.read(PROJECTS).limits.items()} == {
+        name: (gpus, 1) for name, (gpus, _) in expected.items()
+    }
+
+
+def test_limits_are_read_while_slurmdbd_is_down(cluster: Cluster, slurm: SlurmProjects) -> None:
+    slurm.set_caps({"a": Fraction(2)})
+    cluster.sh("kill -STOP $(pidof slurmdbd); kill -9 $(pidof slurmdbd)")
+    with pytest.raises(SchedulerUnavailable, match="slurmdbd does not answer sacctmgr"):
+        slurm.set_caps({"a": Fraction(3)})
+    assert slurm.read(PROJECTS).limits["a"].gpus == 2
+    cluster.head.run(accounting.START_SLURMDBD)
+    slurm.set_caps({"a": Fraction(3)})
+    assert slurm.read(PROJECTS).limits["a"].gpus == 3
+
+
+SUBMITTED = [
+    ("sbatch -A team-a --wrap true", "q-a,o-a"),
+    ("sbatch --wrap true", "q-a,o-a"),
+    ("sbatch -A team-b -p onprem --array=1-3 --wrap true", "q-b,o-b"),
+    ("sbatch -A team-a --no-requeue --wrap true", "q-a"),
+    ("sbatch -A team-a -p q-a,o-a --no-requeue --wrap true", "q-a"),
+    ("sbatch -A team-a -p q-a --wrap true", "q-a"),
+    ("sbatch -A team-a -p burst --wrap true", "burst"),
+    ("sbatch -A team-a -p burst,onprem --wrap true", "burst,q-a,o-a"),
+    ("sbatch -A team-a -n1 : -n1 --wrap true", "q-a,o-a"),
+]
+
+
+@pytest.mark.parametrize(("words", "partitions"), SUBMITTED)
+def test_a_job_gets_the_partitions_of_its_project(cluster: Cluster, words: str, partitions: str) -> None:
+    cluster.sh(f"cd /home/ada && {words.replace('sbatch', 'sbatch --hold --mem=1 -o /dev/null')}", "ada")
+    assert set(cluster.sh("squeue -h -o %P").split()) == {partitions}
+
+
+def test_interactive_jobs_stay_within_the_quota(cluster: Cluster) -> None:
+    said = cluster.sh("salloc -A team-a --mem=1 -t 3:00:00 squeue -h -o '%P %l' 2>&1", "ada")
+    assert "interactive jobs of project a run for 60 minutes at most" in said
+    assert "q-a 1:00:00" in said
+
+
+def test_nothing_runs_beyond_the_quota_alone(cluster: Cluster) -> None:
+    said = cluster.sh("sbatch -A team-a -p o-a --wrap true", "ada", check=False)
+    assert "partition o-a is for what project a runs beyond its quota" in said
+    assert "submit with '-p onprem'" in said
+    assert not cluster.sh("squeue -h")
+
+
+def test_a_quota_comes_back_while_burstd_is_dead(cluster: Cluster, slurm: SlurmProjects) -> None:
+    """Sixteen GPUs: d's eight are its quota of four and nothing more, for burstd last gave the rest to a, b and c."""
+    slurm.set_caps({"a": Fraction(4), "b": Fraction(0), "c": Fraction(4), "d": Fraction(0)})
+    for name in "abc":
+        submit(cluster, name, 1, 16)
+    cluster.wait(lambda: sum(running(cluster).values()) == 16, 60, "all GPUs in use")
+    assert running(cluster)["o-a"] + running(cluster)["o-c"] == 4
+    submit(cluster, "d", 1, 8)
+    cluster.wait(lambda: running(cluster)["q-d"] == 4, 60, "the quota of d")
+    found = running(cluster)
+    assert [found[f"q-{name}"] for name in "abcd"] == [4, 4, 4, 4]
+    assert found["o-a"] + found["o-c"] == 0
+
+
+def test_a_job_is_not_preempted_before_its_minimum_run_time(cluster: Cluster, slurm: SlurmProjects) -> None:
+    """The QOS of a partition counts for PreemptExemptTime: Slurm shows when its jobs may be preempted."""
+    slurm.set_up(replace(PROJECTS["a"], min_runtime_s=600))
+    slurm.set_caps({"a": Fraction(12)})
+    job = submit(cluster, "a", 1, 5)
+    cluster.wait(lambda: running(cluster)["o-a"] == 1, 60, "a job beyond the quota")
+    (task,) = cluster.sh(f"squeue -h -r -t R -p o-a -j {job} -o %A").split()
+    fields = dict(
+        w.partition("=")[::2] for w in cluster.sh(f"SLURM_TIME_FORMAT=%s scontrol -o show job {task}").split()
+    )
+    assert int(fields["PreemptEligibleTime"]) - int(fields["StartTime"]) == 600
+    slurm.set_up(PROJECTS["a"])
+
+
+def test_a_check_finds_what_is_not_as_it_must_be(cluster: Cluster, slurm: SlurmProjects, tmp_path: Path) -> None:
+    commands, config = cluster.commands(), {"SLURM_CONF": str(tmp_path / "slurm.conf")}
+    projects = [replace(PROJECTS["a"], account="team-z"), replace(PROJECTS["b"], quota=Fraction(6))]
+    found = {f.subject: f.found for f in projects_findings(projects, config, commands)}
+    assert found["account team-z"] == "not there"
+    assert found["partition q-a"] == "AllowAccounts=team-a"
+    assert found["QOS q-b"] == "gres/gpu=4"
+    assert found[f"{tmp_path}/job_submit.lua"] == "no such line, or no file that can be read"
+    assert slurm.read({"b": projects[1]}).faults["b"].startswith("QOS q-b: gres/gpu=4, Slurm keeps another quota")
