@@ -83,7 +83,8 @@ def _trees_without_ssh(settings: Settings, providers: Mapping[str, ResolvedPlugi
             if provider is not None and rule.is_shown_in(name):
                 text = (
                     f"pool {name} has machines of provider {provider}, which have no ssh and cannot show trees: "
-                    f"list the pools that show it, without {name}"
+                    f"list the pools that show it, without {name}; with its partitions in [staging.workdir], jobs "
+                    "there get copies of their working directories"
                 )
                 yield SettingsFault(("mounts", "trees", rule.name, "pools"), text)
 

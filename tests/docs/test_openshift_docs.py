@@ -275,7 +275,7 @@ http.server.test(http.server.SimpleHTTPRequestHandler, bind=words["--ip"], port=
 @pytest.mark.boxes
 @pytest.mark.slurm
 def test_the_first_jobs_and_a_notebook_as_the_document_has_them() -> None:
-    stand_in = Layer("jupyter", files={"usr/local/bin/jupyter": JUPYTER})
+    stand_in = Layer("jupyter", files={"usr/local/bin/jupyter": JUPYTER.encode()})
     with OpenShiftSite(pools=POOLS, builds={"1": (stand_in,)}) as site:
         first, jobs, last = (_types(site, block) for block in _section(FIRST_JOBS, "root", "ada", "root"))
         assert "two" in first

@@ -23,15 +23,15 @@ from tests.lab.kubernetes import openshift
 from tests.lab.kubernetes.images import Layer
 from tests.lab.kubernetes.node import REPOSITORY
 from tests.lab.kubernetes.plane import OPENSHIFT
-from tests.lab.kubernetes.site import BURST, GPUS, LATE, SLURM_UID, STAGE, STUDENTS, OpenShiftSite
+from tests.lab.kubernetes.site import BURST, GPUS, LATE, STAGE, STUDENTS, OpenShiftSite
 from tests.lab.remains import remains
 
 pytestmark = [pytest.mark.boxes, pytest.mark.slurm, pytest.mark.clouds]
 
 PATIENCE_S = 90.0
 """For anything: a whole cluster shares this machine."""
-POOLS = ("main", "lost", "pair", "evict", "roll", "restricted", "notebook", "volume")
-BROKEN = Layer("broken", files={"usr/sbin/slurmd": "#!/bin/sh\necho slurmd: this build is broken >&2\nexit 1\n"})
+POOLS = ("main", "lost", "pair", "evict", "roll", "notebook", "volume")
+BROKEN = Layer("broken", files={"usr/sbin/slurmd": b"#!/bin/sh\necho slurmd: this build is broken >&2\nexit 1\n"})
 KINDS = {
     "pod": "/api/v1/namespaces/{}/pods",
     "claim": "/api/v1/namespaces/{}/persistentvolumeclaims",
@@ -52,8 +52,7 @@ Things = dict[tuple[str, str, str], Mapping[str, Any]]
 
 def _pool(name: str) -> Pool:
     gres = (Gres("gpu", "h100", 1),) if name == "main" else ()
-    provider = "restricted" if name == "restricted" else "openshift"
-    rule = OfferRule(provider, ("one" if gres else "two",))
+    rule = OfferRule("openshift", ("one" if gres else "two",))
     return Pool(name, (f"{name}1", f"{name}2"), ("burst",), Shape(2, 1000, gres, frozenset({name})), (rule,))
 
 
@@ -265,23 +264,6 @@ def test_a_new_image_is_rolled_out_and_a_broken_one_is_left(site: OpenShiftSite)
     assert opened, "it is left alone for a while"
     site.cluster.sh(f"scancel {stays}")
     site.wait(lambda: claim["instance"] not in site.instances(), PATIENCE_S, "the node of the old image ends")
-
-
-def test_a_pod_without_any_rights(site: OpenShiftSite) -> None:
-    """As an ordinary user, which OpenShift's own constraints choose: the namespace's first uid, that of SlurmUser."""
-    words = [
-        "sbatch",
-        "--parsable",
-        "--output=/dev/null",
-        *["-p", "burst", "-C", "restricted", "-c1", "--mem=100", "-t5"],
-    ]
-    # Its slurmd cannot become anybody else.
-    job = site.cluster.head.run([*words, "--wrap", SET_COMMENT % "id -u"], user="slurm").stdout.strip()
-    site.wait_job(job, timeout_s=PATIENCE_S)
-    assert comments_of(site, job) == [str(SLURM_UID)]
-    (pod,) = site.ever("restricted")
-    assert pod["metadata"]["namespace"] == STUDENTS
-    assert pod["metadata"]["annotations"]["openshift.io/scc"] == "restricted-v2"
 
 
 def test_a_shell_in_a_job_of_a_pod_ends_with_its_client(site: OpenShiftSite) -> None:

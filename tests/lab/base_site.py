@@ -194,11 +194,14 @@ class BaseSite(ABC):
         assert self._storage is not None, "this site has no staging"
         return self._storage
 
+    def _workdir_toml(self) -> str:
+        partitions = json.dumps(self._workdir_partitions)
+        return f"[staging.workdir]\npartitions = {partitions}\n" if self._workdir_partitions else ""
+
     def _staging_toml(self) -> str:
         if self._staging is None:
             return ""
-        workdir = f"partitions = {json.dumps(self._workdir_partitions)}"
-        more = f"[staging.workdir]\n{workdir}\n" if self._workdir_partitions else ""
+        more = self._workdir_toml()
         table = f'[staging]\nstore = "storage"\n{self._staging}\n{more}[staging.stores.storage]\nkind = "ssh"\n'
         if self._launch is not None:
             return f'{table}launch = [{self.storage_offer}]\npath = "{DATA}"\n{self._launch}\n'

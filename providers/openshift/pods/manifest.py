@@ -163,16 +163,19 @@ def _security(settings: OpenShiftSettings, disks: Sequence[LaunchDisk]) -> KubeO
     if settings.security == "restricted":
         said["runAsNonRoot"] = True
     if settings.run_as is not None:
-        # Group 0, as OpenShift has it; the other one may read the Secret and write the volumes.
-        said |= {"runAsUser": settings.run_as, "runAsGroup": 0, "fsGroup": settings.run_as}
+        # That group may read the Secret and write the volumes.
+        said |= {"runAsUser": settings.run_as, "fsGroup": settings.run_as}
     return said
 
 
 def _rights(settings: OpenShiftSettings) -> KubeObject:
     """Of the container."""
     said: KubeObject = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+    # Images open folders for group 0. A user whom the image's /etc/passwd names would have his own instead. Not for the
+    # whole pod: a runtime refuses a group without a user, whom OpenShift chooses for containers alone.
+    said["runAsGroup"] = 0
     if settings.security == "root":
-        said |= {"runAsUser": 0, "runAsGroup": 0, "capabilities": {"drop": ["ALL"], "add": list(CAPABILITIES)}}
+        said |= {"runAsUser": 0, "capabilities": {"drop": ["ALL"], "add": list(CAPABILITIES)}}
     return said
 
 

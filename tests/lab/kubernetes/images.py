@@ -9,11 +9,15 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import re
+import subprocess
 import tarfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from burstd.share import share_path
 
 PAUSE = "localhost/pause:1"
 _OCI = "application/vnd.oci.image"
@@ -26,13 +30,20 @@ class Layer:
 
     name: str
     folder: Path | None = None
-    files: Mapping[str, str] = field(default_factory=dict)
+    files: Mapping[str, bytes] = field(default_factory=dict)
 
     def tar(self) -> bytes:
         """As it is in the archive."""
-        return _tar(
-            {f".burstd-layer-{self.name}": b""} if self.folder else {k: v.encode() for k, v in self.files.items()}
-        )
+        return _tar({f".burstd-layer-{self.name}": b""} if self.folder else self.files)
+
+
+def keeper_library(folder: Path) -> bytes:
+    """The library that an image for restricted pods has, of the source in config/openshift/Containerfile; needs gcc."""
+    text = share_path("config", "openshift", "Containerfile").read_text(encoding="utf-8")
+    source, library = folder / "keeper.c", folder / "keeper.so"
+    source.write_text("\n".join(re.findall(r"'(int \w*chown\(.*?\})'", text)), encoding="utf-8")
+    subprocess.run(["gcc", "-shared", "-fPIC", "-o", str(library), str(source)], check=True)
+    return library.read_bytes()
 
 
 @dataclass(frozen=True, slots=True)

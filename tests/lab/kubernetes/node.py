@@ -42,7 +42,7 @@ apt-get install -y -qq --no-install-recommends containerd runc containernetworki
 rm -rf /usr/sbin/policy-rc.d /var/lib/apt/lists/* /var/cache/apt/* /var/log/* /tmp/*
 """
 # Pods may run as any user, who is then in the group 0.
-_POD = "chmod g=u /etc/passwd /etc/group /run /run/munge /var/lib/slurm/slurmd /var/log/slurm"
+_POD = "chmod g=u /etc/passwd /etc/group /home /run /run/munge /var/lib/slurm/slurmd /var/log/slurm"
 REPOSITORY = "registry.lab.test/hpc/node"
 
 

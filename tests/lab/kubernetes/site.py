@@ -2,7 +2,7 @@
 
 burstd has two providers: ``openshift`` in the namespace ``burst``, whose pods run as root, and ``restricted`` in
 ``students``. It has the rights that config/openshift asks for there, and no others. Jobs' data goes through a claim
-that the pods of ``burst`` mount.
+that the pods of one of them mount.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ _STREAMS = "/apis/image.openshift.io/v1/namespaces/{}/imagestreams"
 class OpenShiftSite(BaseSite):
     """One site. ``builds`` are images that the node has beside the first one, by tag: what each has on top of that.
 
-    The ImageStream begins with the first one. ``openshift`` are more keys of both providers' tables.
+    The ImageStream begins with the first one. ``openshift`` are more keys of both providers' tables, ``store`` is the
+    namespace whose pods have jobs' data.
     """
 
     def __init__(
@@ -55,11 +56,13 @@ class OpenShiftSite(BaseSite):
         pools: Sequence[Pool],
         builds: Mapping[str, Sequence[Layer]] | None = None,
         openshift: Mapping[str, object] | None = None,
+        store: str = BURST,
         **more: Any,
     ) -> None:
         super().__init__(release, pools=pools, staging="", **more)
         self._builds = {"1": (), **(builds or {})}
         self._more = dict(openshift or {})
+        self._store = store
         self._up = ExitStack()
         self.plane: KubernetesPlane
         self.node: Node
@@ -137,9 +140,9 @@ class OpenShiftSite(BaseSite):
             **common,
             "capacity": room,
             "hostPath": {"path": folder},
-            "claimRef": {"namespace": BURST, "name": CLAIM},
+            "claimRef": {"namespace": self._store, "name": CLAIM},
         }
-        volumes, claims = "/api/v1/persistentvolumes", f"/api/v1/namespaces/{BURST}/persistentvolumeclaims"
+        volumes, claims = "/api/v1/persistentvolumes", f"/api/v1/namespaces/{self._store}/persistentvolumeclaims"
         api, head = self.plane.api, {"apiVersion": "v1", "metadata": {"name": CLAIM}}
         api.post(volumes, {**head, "kind": "PersistentVolume", "spec": volume})
         wanted = {**common, "resources": {"requests": room}, "volumeName": CLAIM}
@@ -162,7 +165,7 @@ class OpenShiftSite(BaseSite):
                 words["security"] = "restricted"
             lines = "".join(f"{key} = {json.dumps(value)}\n" for key, value in words.items())
             found += f"[providers.{name}]\n{lines}{scratch}"
-            if name == "openshift":
+            if namespace == self._store:
                 found += f'[[providers.{name}.mounts]]\nclaim = "{CLAIM}"\npath = "{STAGE}"\n'
             for group, text in groups.items():
                 found += f'[providers.{name}.groups.{group}]\nselector = {{ "lab/kind" = "burst" }}\n{text}'
@@ -171,8 +174,10 @@ class OpenShiftSite(BaseSite):
     def _staging_toml(self) -> str:
         return (
             '[staging]\nstore = "near"\n[staging.stores.near]\nkind = "pvc"\n'
-            f'kubeconfig = "{_KUBECONFIG.format(BURST)}"\nnamespace = "{BURST}"\nclaim = "{CLAIM}"\npath = "{STAGE}"\n'
+            f'kubeconfig = "{_KUBECONFIG.format(self._store)}"\nnamespace = "{self._store}"\n'
+            f'claim = "{CLAIM}"\npath = "{STAGE}"\nsecurity = "{"root" if self._store == BURST else "restricted"}"\n'
             f'image = "{self.images["1"].reference}"\ncpu = "100m"\nmemory = 128\nidle_s = 5\n'
+            f"{self._workdir_toml()}"
         )
 
     def _start_storage(self) -> None:

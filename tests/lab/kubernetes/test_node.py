@@ -44,7 +44,7 @@ LOOK = f"cat /made; ls /dev/nvidia*; until ping -c 1 -W 1 {BESIDE} >/dev/null; d
 def image() -> Image:
     """With a file of its own."""
     return Image(
-        REPOSITORY, "1", [*pod_layers(ensure_rootfs("bookworm")), Layer("made", files={"made": "by a layer\n"})]
+        REPOSITORY, "1", [*pod_layers(ensure_rootfs("bookworm")), Layer("made", files={"made": b"by a layer\n"})]
     )
 
 

@@ -71,10 +71,9 @@ def test_the_scripts_and_the_key_are_files_in_the_pod() -> None:
 @pytest.mark.parametrize(
     ("words", "whole", "own"),
     [
-        ({}, {}, {"runAsUser": 0, "runAsGroup": 0}),
+        ({}, {}, {"runAsUser": 0}),
         ({"security": "restricted"}, {"runAsNonRoot": True}, {}),
-        ({"security": "restricted", "run_as": 64030},
-         {"runAsNonRoot": True, "runAsUser": 64030, "runAsGroup": 0, "fsGroup": 64030}, {}),
+        ({"security": "restricted", "run_as": 64030}, {"runAsNonRoot": True, "runAsUser": 64030, "fsGroup": 64030}, {}),
     ],
 )  # fmt: skip
 def test_rights_are_few(words: dict[str, Any], whole: Pod, own: Pod) -> None:
@@ -82,7 +81,7 @@ def test_rights_are_few(words: dict[str, Any], whole: Pod, own: Pod) -> None:
     assert pod["spec"]["securityContext"] == {"seccompProfile": {"type": "RuntimeDefault"}, **whole}
     said = container(pod)["securityContext"]
     capabilities = said.pop("capabilities")
-    assert said == {"allowPrivilegeEscalation": False, **own}
+    assert said == {"allowPrivilegeEscalation": False, "runAsGroup": 0, **own}
     assert capabilities["drop"] == ["ALL"]
     assert capabilities.get("add", []) == ([] if words else list(manifest.CAPABILITIES))
     assert (pod["spec"]["automountServiceAccountToken"], pod["spec"]["enableServiceLinks"]) == (False, False)

@@ -17,6 +17,7 @@ from providers.openshift.settings import SLURM_CONF
 from providers.sandbox.boxes.boot.description import BoxFile
 from providers.sandbox.boxes.box import Box, BoxSpec
 from tests.lab.cluster import Cluster
+from tests.lab.kubernetes.images import keeper_library
 from tests.lab.slurm_files import USERS
 
 pytestmark = [
@@ -30,11 +31,6 @@ ROOT = ["--inh-caps=-all", "--bounding-set=-all," + ",".join(f"+{one.lower()}" f
 HOSTS = "127.0.0.1 localhost\n10.77.0.2 head\n"
 # What a kubelet does: volumes, namespaces; the box's own process 1 stays outside.
 BEGIN = "mount -t tmpfs -o mode=0777 tmpfs /run; mkdir -p -m 0777 /scratch; exec {} sh /burstd/init.sh"
-# What an image for ordinary users has: see start.sh.
-KEEPER = """int chown(const char *p, unsigned u, unsigned g) { return 0; }
-int fchown(int f, unsigned u, unsigned g) { return 0; }
-int lchown(const char *p, unsigned u, unsigned g) { return 0; }
-"""
 
 
 class Pod:
@@ -187,11 +183,8 @@ def test_an_ordinary_user_is_slurms_user_and_keeps_all_jobs_to_itself(cluster: C
     if shutil.which("gcc") is None:
         pytest.skip("needs gcc")
     uid = cluster.sh("id -u slurm").strip()
-    (tmp_path / "keeper.c").write_text(KEEPER, encoding="utf-8")
-    library = tmp_path / "keeper.so"
-    subprocess.run(["gcc", "-shared", "-fPIC", "-o", str(library), str(tmp_path / "keeper.c")], check=True)
     rights = [f"--reuid={uid}", "--regid=0", "--clear-groups", "--inh-caps=-all", "--bounding-set=-all"]
-    keeper = BoxFile("/usr/lib/burstd/keepowner.so", library.read_bytes(), 0o755)
+    keeper = BoxFile("/usr/lib/burstd/keepowner.so", keeper_library(tmp_path), 0o755)
     pod = Pod(cluster, "cl1", rights, [keeper])
     pod.start()
     user = next(iter(USERS))
