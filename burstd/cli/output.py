@@ -165,9 +165,17 @@ def faint_zero(number: int) -> Text:
     return Text(str(number), "" if number else "dim")
 
 
+_MONEY_PLACES = 6
+"""Amounts are kept to a millionth of the currency."""
+
+
 def money_text(money: Money | None, places: int = 2) -> str:
-    """``15.30 EUR``; empty where there is none."""
-    return "" if money is None else f"{money.amount:.{places}f} {money.currency}"
+    """``15.30 EUR``, ``0.0042 EUR``: small sums with two digits that are not zero; empty where there is none."""
+    if money is None:
+        return ""
+    if money.amount:
+        places = min(max(places, 1 - money.amount.adjusted()), _MONEY_PLACES)
+    return f"{money.amount:.{places}f} {money.currency}"
 
 
 def money_sums_text(amounts: Sequence[Money], places: int = 2) -> str:

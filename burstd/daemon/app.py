@@ -161,7 +161,7 @@ def set_clock(clock: SteadyClock, store: Store) -> None:
             store.set_metadata(CLOCK_TRUSTED_KEY, "")
     else:
         clock.set_time(counted)
-    store.set_metadata(CLOCK_KEY, str(clock.checkpoint()))
+    store.set_metadata(CLOCK_KEY, str(clock.checkpoint()), logged=False)
 
 
 def _staging_service(

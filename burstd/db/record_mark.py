@@ -52,7 +52,7 @@ class RecordMark:
         with self._store.batch():
             self._store.set_metadata(RESTORED_KEY, "")
             if not here:
-                self._store.set_metadata(RECORD_ID_KEY, uuid.uuid4().hex)
+                self._store.set_metadata(RECORD_ID_KEY, uuid.uuid4().hex, logged=False)
             if why:
                 self._store.set_metadata(DOUBT_KEY, f"{why}. Now {_WHAT_NOW}")
         self.update_mark()

@@ -240,7 +240,9 @@ def sample_database() -> Iterator[StoreReader]:
                 store.save_project_override(override, "", "changed", "quota 3 -> 4", override.by)
             left = Remark("placement", "job:88", "impossible", "no pool has four h100")
             users = {f"job:{job.id}": job.user for job in JOBS} | {"job:88": USER}
+            kept = Remark("staging", "job:88", "keep", "gpu3 holds output of job 88; kept until tomorrow")
             store.record_remarks([*PLAN.remarks, left], lambda subject: users.get(subject, ""))
+            store.record_remarks([left, kept], lambda subject: users.get(subject, ""))
             store.record_remarks([replace(left, subject="job:89", reason="of old")])
             store.record_remarks([replace(left, subject="job:89")], lambda _: OTHER_USER)
             store.record_remarks([replace(left, subject="job:89", reason="five")], lambda _: USER)

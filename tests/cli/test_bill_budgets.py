@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from burstd.api.answers.base import Money
+from burstd.cli.output import money_text
 from burstd.domain.billing.costs import BudgetLine
 from burstd.domain.snapshot import SlurmView
 from tests.api.client import ApiTestClient
@@ -63,3 +65,12 @@ def test_others_see_their_own_and_those_of_their_projects(control: Path) -> None
 
 def test_without_budgets_the_bill_says_nothing_of_them(run: Run) -> None:
     assert "BUDGET" not in run("bill").out
+
+
+@pytest.mark.parametrize(
+    ("amount", "text"),
+    [("0", "0.00 EUR"), ("12.5", "12.50 EUR"), ("0.05", "0.050 EUR"), ("0.0042", "0.0042 EUR"),
+     ("-0.0042", "-0.0042 EUR"), ("0.0000018", "0.000002 EUR")],
+)  # fmt: skip
+def test_small_sums_are_no_zeros(amount: str, text: str) -> None:
+    assert money_text(Money(amount=Decimal(amount), currency="EUR")) == text

@@ -297,20 +297,22 @@ def _delay(story: DemoRun) -> str:
 
 
 def shell(site: Site, console: Console) -> None:
-    """A prompt on the head node, as ada, who may use burstctl as an administrator."""
+    """A prompt on the head node, as ada, who may use burstctl as an administrator, and become anybody."""
     site.cluster.head.run(["sh", "-c", "getent group burstd >/dev/null || groupadd burstd; usermod -aG burstd ada"])
+    site.cluster.head.run(["sh", "-c", "for user in root ada bob; do passwd -d $user; done"])  # For su.
     console.print(
         "\nYou are [bold]ada[/] on the head node: sbatch, squeue, sinfo and burstctl work. Try\n"
         "  sbatch -p burst --gres=gpu:1 --wrap 'hostname; sleep 30'; burstctl event follow\n"
         "  burstctl status; burstctl explain JOB; burstctl scale gpu 2 --for 5m\n"
         f"  cat {demo_data.FILE}; sbatch -p burst {demo_data.FILE}; burstctl stage status --watch; ls results\n"
         f"  cd {demo_plain.FOLDER}; sbatch -p burst {demo_plain.FILE}; tail -F slurm-*.out\n"
+        "  su bob; su: a prompt as another user, or as root, until exit\n"
         "Leave with exit: everything is taken down.\n",
         soft_wrap=True,
     )
     path = f"/opt/burstd/bin:{os.environ.get('PATH', '/usr/bin:/bin')}"
     words = ["script", "-q", "-c", "bash --norc", "/dev/null"]
-    prompt = {"PATH": path, "PS1": "ada@head \\$ ", "TERM": os.environ.get("TERM", "vt100")}
+    prompt = {"PATH": path, "PS1": "\\u@head \\$ ", "TERM": os.environ.get("TERM", "vt100")}
     old = signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for what runs at the prompt
     try:
         site.cluster.head.popen(words, user="ada", cwd="/home/ada", env=prompt, stdin=None).wait()

@@ -27,8 +27,9 @@ from burstd.staging.submission.container import (
     has_container_line,
 )
 from burstd.staging.submission.submit_check import SubmitCheck, SubmitCheckRules
-from burstd.transfer.privsep.client import Account, UserWorker, UserWorkerError
+from burstd.transfer.privsep.client import Account, UserWorker, UserWorkerError, user_worker_for
 from tests.security.fuzz import fuzzed
+from tests.transfer.ground import OTHER, USER, give_to_user, root_only, user_folder
 
 LINE = "#!/usr/bin/env -S sh -c 'eval \"${BURST_RUN:?}\"'"
 LONGEST = "x" * (MAX_FIRST_LINE_BYTES - len(LINE) - 2)
@@ -209,6 +210,34 @@ def test_files_are_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(looks) == 3
     asked(by_job_submit)
     assert len(looks) == 3
+
+
+@root_only
+@pytest.mark.boxes
+def test_a_file_that_is_no_image_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before a machine is paid for; it is read with its owner's rights."""
+    who = Account("ada", USER, USER, (USER,), "/")
+    monkeypatch.setattr("burstd.staging.submission.submit_check.account", lambda _uid: who)
+    with user_folder(OTHER) as folder:
+        (folder / "good.sif").write_bytes(b"#!/usr/bin/env run-singularity\n\0SIF_MAGIC\0")
+        (folder / "junk.sif").write_bytes(b"x" * 100)
+        (folder / "empty.sif").write_bytes(b"")
+        give_to_user(folder)
+        found = {}
+        for name in ("good", "junk", "empty"):
+            text = f"{LINE} /bin/sh\n#BURST container {folder}/{name}.sif\n"
+            call = StageCall("check", "", USER, USER, text=text, info={"work_dir": "/"})
+            found[name] = submit_check(user_worker_for)(call).text
+    assert found.pop("good") == ""
+    for name, said in found.items():
+        assert said.startswith(f"line 2: container {folder}/{name}.sif: it is no SIF image: make one with"), said
+
+
+@pytest.mark.parametrize("scratch", ["900T", "shared 900T"])
+def test_scratch_that_no_machine_has_is_refused(scratch: str) -> None:
+    assert check(f"#!/bin/sh\n#BURST scratch {scratch}\n").text == (
+        "scratch of 900 TiB is more than the 400 TiB allowed"
+    )
 
 
 def test_only_what_job_submit_has_changed_is_taken() -> None:

@@ -118,7 +118,7 @@ def get_job(job_id: str, caller: CallerDep, backend: BackendDep) -> JobDetailVie
     now, reader = backend.now(), backend.reader
     views = NodeViews(queue.snapshot, caller, now)
     if job is None:
-        remark_list = _past_remark_views(reader.remarks(f"job:{job_id}"))
+        remark_list = _past_remark_views(queue, reader.remarks(f"job:{job_id}"))
     else:
         remark_list = _remark_views(queue.remarks_on(job), reader.remarks(f"job:{job.id}"))
     return JobDetailView(
@@ -146,7 +146,7 @@ def get_explanation(job_id: str, caller: CallerDep, backend: BackendDep) -> Expl
         id=job_id,
         verdict="gone",
         summary=f"it has left the queue{nodes}",
-        remarks=_past_remark_views(noted),
+        remarks=_past_remark_views(queue, noted),
     )
 
 
@@ -207,9 +207,13 @@ def _remark_views(plan_remarks: Iterable[Remark], noted: Iterable[RecordedRemark
     return [RemarkView.from_fields(r, since=since.get((r.by, r.verdict))) for r in plan_remarks]
 
 
-def _past_remark_views(noted: Iterable[RecordedRemark]) -> list[RemarkView]:
-    """What was said last about a job that has left the queue."""
-    return [RemarkView.from_fields(n.remark, since=n.since) for n in noted]
+def _past_remark_views(queue: AnnotatedQueue, noted: Iterable[RecordedRemark]) -> list[RemarkView]:
+    """What was said last about a job that has left the queue; that a node is kept for it only while that is so."""
+    return [
+        RemarkView.from_fields(n.remark, since=n.since)
+        for n in noted
+        if n.remark.verdict != "keep" or n.remark in queue.plan.remarks
+    ]
 
 
 def _job_ids(job: Job) -> Iterable[str]:

@@ -380,7 +380,7 @@ def _delivered_text(delivered: DeliveredOutput) -> str:
         return text
     more = f" and {len(delivered.beside) - _SHOWN_FILES} more" if len(delivered.beside) > _SHOWN_FILES else ""
     names = ", ".join(printable(path[:_SHOWN_CHARS]) for path in delivered.beside[:_SHOWN_FILES])
-    return f"{text}; beside files that had changed there: {names}{more}"
+    return f"{text}; files that changed there meanwhile stay as they are, and the job's came beside them: {names}{more}"
 
 
 def _collected_nodes(row: Staging) -> set[str]:

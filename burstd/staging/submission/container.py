@@ -8,11 +8,14 @@ the lines keep their numbers. The code comes with the job's other variables when
 
 from __future__ import annotations
 
+import os
+import posixpath
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from burstd.domain.staging import Directives
+from burstd.transfer.privsep.client import UserWorker
 
 _STARTER = "#!/usr/bin/env -S sh -c 'eval \"${BURST_RUN:?}\"'"
 MAX_FIRST_LINE_BYTES = 127
@@ -21,6 +24,7 @@ PROGRAM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 """Where a node has its programs."""
 _BARE = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_./+=:,@%-")
 _BLANKS = " \t"
+_SIF_MAGIC, _SIF_MAGIC_AT = b"SIF_MAGIC", 32
 JOB_SUBMIT = "job_submit"
 """What job_submit.lua says of itself (``info.plugin``): it can put another first line in place of the script's."""
 
@@ -47,6 +51,18 @@ def container_first_line(script: str) -> str:
 def has_container_line(script: str) -> bool:
     """Whether it begins so that it runs in its container."""
     return script.startswith(f"{_STARTER} ")
+
+
+def image_fault(worker: UserWorker, path: str) -> str:
+    """Why a file is no image in Apptainer's format, by its first bytes; empty: it is one. Raises UserWorkerError."""
+    directory, name = posixpath.split(path)
+    (fd,) = worker.open_files(directory, [name])
+    with os.fdopen(fd, "rb") as file:
+        start = file.read(len(_SIF_MAGIC) + _SIF_MAGIC_AT)
+    # https://github.com/apptainer/sif, pkg/sif/sif.go: the header begins with 32 bytes that launch it.
+    if start[_SIF_MAGIC_AT:] == _SIF_MAGIC:
+        return ""
+    return "it is no SIF image: make one with 'apptainer build IMAGE.sif SOURCE'"
 
 
 def _env_word(word: str) -> str:

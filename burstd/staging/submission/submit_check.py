@@ -20,7 +20,7 @@ from burstd.domain.units import size_text
 from burstd.planner.staging.transfer_schedule import MAX_INPUT_BYTES, StorageUse, quota_fault
 from burstd.slurm.hooks.stage_server import StageCall, StageReply
 from burstd.staging.directives.parser import parse_directives
-from burstd.staging.submission.container import JOB_SUBMIT, container_first_line, has_container_line
+from burstd.staging.submission.container import JOB_SUBMIT, container_first_line, has_container_line, image_fault
 from burstd.staging.submission.job_chains import paths_overlap
 from burstd.staging.submission.locations import DatasetSource, directive_variables, input_location, resolve_location
 from burstd.staging.submission.workdir import (
@@ -34,6 +34,8 @@ from burstd.transfer.privsep.object_workers import ObjectWorker, object_scheme
 
 log = structlog.get_logger(__name__)
 
+MAX_SCRATCH_BYTES = 400 << 40
+"""Where the site sets no limit: no cloud sells a machine with larger disks of its own."""
 MAX_ANNOUNCED_OUTPUTS = 10_000
 BURST_S = 2.0
 REST_FACTOR = 9
@@ -94,9 +96,9 @@ class SubmitCheck:
                 first_line = _container_line(call, directives)
             except ValueError as error:
                 faults.append(str(error))
-        scratch_limit = self.rules.scratch_max
+        scratch_limit = MAX_SCRATCH_BYTES if self.rules.scratch_max is None else self.rules.scratch_max
         scratch = directives.scratch_bytes + (directives.shared_scratch_bytes or 0)
-        if scratch_limit is not None and scratch > scratch_limit:
+        if scratch > scratch_limit:
             faults.append(f"scratch of {size_text(scratch)} is more than the {size_text(scratch_limit)} allowed")
         if (volume := directives.volume) is not None and (
             fault := self.rules.volume_fault(volume, call.uid, call.info)
@@ -155,6 +157,8 @@ class SubmitCheck:
                     f"line {stage_in.line}: {printable(unreadable_path)} cannot be read by {who.user}"
                     for unreadable_path, _ in found.unreadable
                 ]
+                if stage_in.name == directives.container and (fault := image_fault(worker, path)):
+                    faults.append(f"line {stage_in.line}: container {printable(stage_in.source)}: {fault}")
             except UserWorkerTimeout:
                 raise
             except (UserWorkerError, ValueError) as error:
