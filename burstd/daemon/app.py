@@ -129,7 +129,7 @@ def assemble(loaded: LoadedSettings, stack: ExitStack) -> DaemonComponents:
         is_authentic=claim_ids.is_authentic,
     )
     comments = JobCommentWriter(context) if settings.slurm.comments else None
-    projects = ProjectSync(context, SlurmProjects(make.commands(settings)))
+    projects = ProjectSync(context, SlurmProjects(make.commands(settings), settings.projects_table))
     reconciler = Reconciler(context, runtime_config(loaded), staging, comments, mounts, projects)
     return DaemonComponents(
         clock,

@@ -108,7 +108,7 @@ class ProjectCommands:
         names = ",".join(sorted(pair))
         return (
             f"project {project.name} has {len(jobs)} job(s) in the queue ({abbreviated_list(jobs)}): wait until they "
-            f"have ended, or cancel them: scancel --account={project.account} --partition={names}"
+            f"have ended, or cancel them: squeue -h -p {names} -o %A | sort -u | xargs scancel"
         )
 
 

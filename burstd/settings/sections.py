@@ -289,6 +289,11 @@ class Settings(Section):
         return self.staging.socket or self.daemon.runtime_dir / "stage.sock"
 
     @property
+    def projects_table(self) -> Path:
+        """Where job_submit.lua finds the projects that are in force."""
+        return self.daemon.spool_dir / "projects.lua"
+
+    @property
     def prolog_socket(self) -> Path:
         """Where burstd-prolog asks for the mounts of a job's nodes."""
         return self.daemon.runtime_dir / "prolog.sock"

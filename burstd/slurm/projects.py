@@ -7,9 +7,10 @@ so here: 0.4 s a command on 22.05, 0.06 s from 24.11 on, for a worker thread.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
+from pathlib import Path
 
 from burstd.domain.errors import SchedulerRefused
 from burstd.domain.project import OVER_QUOTA_PREFIX, OverQuotaLimits, Project, ProjectsView
@@ -24,6 +25,7 @@ from burstd.slurm.config.projects import (
     gpu_limit,
     leaves,
     partition_pair,
+    projects_lua_table,
     qos_description,
     qos_pair,
 )
@@ -39,8 +41,10 @@ class SlurmProjects:
     SchedulerRefused.
     """
 
-    def __init__(self, commands: SlurmCommands | None = None) -> None:
+    def __init__(self, commands: SlurmCommands | None = None, table: Path | None = None) -> None:
+        """``table``: the file with the projects that job_submit.lua reads at each submission."""
         self._commands = commands or SlurmCommands()
+        self._table = table
 
     def read(self, projects: Mapping[str, Project]) -> ProjectsView:
         """What slurmctld enforces now, with two commands. slurmdbd is not asked."""
@@ -58,6 +62,16 @@ class SlurmProjects:
                 text = f"{fault.subject}: {fault.found}, {fault.consequence}: {fault.remedy}"
                 faults.setdefault(project.name, text)
         return ProjectsView(projects, limits, faults)
+
+    def write_table(self, projects: Collection[Project]) -> None:
+        """Has job_submit.lua know these projects from the next submission on. Raises OSError."""
+        if self._table is None or not (projects or self._table.exists()):
+            return
+        beside = self._table.with_suffix(".new")
+        beside.write_text(f"return {projects_lua_table(projects)}\n", encoding="utf-8")
+        # slurmctld reads it as SlurmUser.
+        beside.chmod(0o644)
+        beside.replace(self._table)
 
     def set_tiers(self, tiers: Mapping[str, int]) -> None:
         """Sets PriorityTier of over-quota partitions, by project. ``scontrol reconfigure`` takes it back."""

@@ -25,6 +25,10 @@ local staged = {}
 -- and the time limit of interactive jobs. A job there gets the pair of partitions of its account's project.
 local projects = {}
 
+-- burstd keeps those in force here, also what 'burstctl project' has made and changed: they count where this can be read.
+-- It is in daemon.spool_dir of burstd.toml.
+local projects_table = "/var/spool/burstd/projects.lua"
+
 -- What Slurm gives for a time limit that nobody has set.
 local NO_VAL = 4294967294
 
@@ -187,7 +191,15 @@ local function use_project(job, part_list)
   return slurm.SUCCESS
 end
 
+local function read_projects()
+  local is_read, found = pcall(dofile, projects_table)
+  if is_read and type(found) == "table" then
+    projects = found
+  end
+end
+
 local function check(job, submit_uid, part_list)
+  read_projects()
   tell_interactive(job, part_list)
   add_workdir(job, part_list)
   if use_project(job, part_list) ~= slurm.SUCCESS then

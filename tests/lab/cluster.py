@@ -254,7 +254,7 @@ class Cluster:
     def _conf_files(self) -> list[BoxFile]:
         conf = slurm_files.slurm_conf(
             self.release, self.pools, self.onprem, _HEAD, self._programs or "/usr/local/bin",
-            self._extra + (accounting.SLURM_CONF if self._projects else ""),
+            f"{self._extra}\n{accounting.SLURM_CONF if self._projects else ''}",
             self._workdir_partitions, self._onprem_gpus, self._projects,
         )  # fmt: skip
         gres = slurm_files.gres_text(self.release, self.pools)

@@ -5,7 +5,7 @@ What SlurmProjects itself does is tried on real Slurms (tests/e2e/test_projects.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from pathlib import Path
@@ -44,6 +44,9 @@ class FakeSlurmProjects(SlurmProjects):
     written: list[object] = field(default_factory=list)
     ctld_down: bool = False
     dbd_down: bool = False
+    disk_full: bool = False
+    table: list[str] = field(default_factory=list)
+    """The projects that job_submit.lua knows."""
     dies_at: str = ""
     """burstd is killed in the middle of this call."""
 
@@ -68,6 +71,11 @@ class FakeSlurmProjects(SlurmProjects):
         self._check("read")
         lacking = {name: "partition q-x: wanted, found none" for name in projects if name not in self.limits}
         return ProjectsView(projects, dict(self.limits), lacking)
+
+    def write_table(self, projects: Collection[Project]) -> None:
+        if self.disk_full:
+            raise OSError(28, "No space left on device")
+        self.table = [project.name for project in projects]
 
     def set_tiers(self, tiers: Mapping[str, int]) -> None:
         self._check("set_tiers")
@@ -267,9 +275,10 @@ def test_with_slurmdbd_down_a_project_waits_visibly_and_is_caught_up(site: Proje
     assert site.pending() == {"e": SetupStep.SET_UP}
     assert site.sync.errors() == {"e": "slurmdbd does not answer"}
     assert "project e waits for Slurm: slurmdbd does not answer" in site.world.alarm
+    assert site.slurm.table == ["a"], "nobody is sent to partitions that are not there"
     site.slurm.dbd_down = False
     site.world.run(30)
-    assert (site.pending(), site.sync.errors()) == ({"e": SetupStep.NONE}, {})
+    assert (site.pending(), site.sync.errors(), site.slurm.table) == ({"e": SetupStep.NONE}, {}, ["a", "e"])
     assert "project e" not in site.world.alarm
 
 
@@ -282,7 +291,7 @@ def test_a_project_with_jobs_is_not_deleted(site: ProjectSite) -> None:
     assert not refused.done
     assert refused.text == (
         f"project e has 1 job(s) in the queue ({job}): wait until they have ended, or cancel them: "
-        "scancel --account=team-e --partition=o-e,q-e"
+        "squeue -h -p o-e,q-e -o %A | sort -u | xargs scancel"
     )
     assert "stands in burstd.toml" in site.delete("a").text
 
@@ -317,6 +326,17 @@ def test_limits_are_written_once_tiers_without_slurmdbd_and_a_failure_keeps_the_
     assert site.sync.set_limits(wanted) == 1
     site.world.run(10)
     assert (site.slurm.written, site.world.alarm) == ([{"a": 2}, {"a": 4}], "")
+
+
+def test_a_table_that_cannot_be_written_is_an_alarm_and_written_later(site: ProjectSite) -> None:
+    site.slurm.disk_full = True
+    site.create("e")
+    site.world.run(10)
+    assert "jobs are not given the partitions of new projects: [Errno 28] No space left" in site.world.alarm
+    site.slurm.disk_full = False
+    site.world.run(20)
+    assert site.slurm.table == ["a", "e"]
+    assert "Errno" not in site.world.alarm
 
 
 def test_slurm_is_not_read_for_a_site_without_projects(site: ProjectSite) -> None:

@@ -170,6 +170,7 @@ def _view(
     seen = latest[0].projects if latest is not None else ProjectsView()
     limits, share = seen.limits.get(project.name), shares.get(project.name)
     created = override is not None and override.created
+    pending = override.pending.value if override is not None else ""
     changed = sorted(override.values) if override is not None and not created else []
     origin = "burstctl" if created else "burstd.toml"
     return ProjectView.from_fields(
@@ -182,8 +183,10 @@ def _view(
         text=project_text(project, projects, shares),
         origin=f"{origin}, changed by burstctl" if changed else origin,
         changed=changed,
-        pending=override.pending.value if override is not None else "",
-        error=backend.project_sync.errors().get(project.name, "") or seen.faults.get(project.name, ""),
+        pending=pending,
+        # What is still to be set up is lacking so far.
+        error=backend.project_sync.errors().get(project.name, "")
+        or ("" if pending else seen.faults.get(project.name, "")),
     )
 
 

@@ -47,6 +47,9 @@ class ProjectSync:
         """By project, with the time of the change that it is for."""
         self._errors: dict[str, str] = {}
         """Why a step failed last, by ``tiers``, ``caps`` or the project."""
+        self._in_table: list[Project] | None = None
+        """The projects that job_submit.lua knows; None: that is not known."""
+        self._table_error = ""
         self._changes = 0
         """How often something was changed in Slurm."""
 
@@ -59,6 +62,7 @@ class ProjectSync:
         if projects:
             self._poller.poll(partial(self._read, projects, self._changes), self._keep, quiet=self._is_no_news)
         self._start_setups(projects, overrides)
+        self._write_table(projects, overrides)
         names = projects.keys() | {override.name for override in overrides}
         self._setups = {name: setup for name, setup in self._setups.items() if name in names or setup[1].in_flight}
         self._errors = {name: why for name, why in self._errors.items() if name in (*names, *_LIMITS)}
@@ -132,6 +136,19 @@ class ProjectSync:
         self._errors[what] = str(error) or type(error).__name__
         call.fail(self._context.clock.now(), self._context.intervals.call_retry_s, RETRY_MAX_S)
 
+    def _write_table(self, projects: Mapping[str, Project], overrides: Sequence[ProjectOverride]) -> None:
+        """Jobs get the partitions of a project once Slurm has them."""
+        coming = {o.name for o in overrides if o.created and o.pending and o.name not in self._view.limits}
+        table = [project for project in projects.values() if project.name not in coming]
+        if table == self._in_table and not self._table_error:
+            return
+        try:
+            self.slurm.write_table(table)
+        except OSError as error:
+            self._table_error = f"jobs are not given the partitions of new projects: {error}"
+        else:
+            self._in_table, self._table_error = table, ""
+
     def _start_setups(self, projects: Mapping[str, Project], overrides: Sequence[ProjectOverride]) -> None:
         for override in overrides:
             name = override.name
@@ -186,10 +203,12 @@ class ProjectSync:
         ]
         if self._poller.error:
             found.append(f"projects are limited by what was last read of them: {self._poller.error}")
+        found += [self._table_error] if self._table_error else []
         steps = self.errors()
         found += [f"project {name} waits for Slurm: {why}" for name, why in sorted(steps.items())[:MAX_SHOWN]]
         faults = self._view.faults
-        faulty = sorted(name for name in faults if name in self._projects and name not in steps)
+        pending = {o.name for o in self._context.store.project_overrides() if o.pending}
+        faulty = sorted(name for name in faults if name in self._projects and name not in pending | steps.keys())
         found += [f"project {name}: {faults[name]}" for name in faulty[:MAX_SHOWN]]
         if len(faulty) > MAX_SHOWN:
             found.append(f"so with projects {abbreviated_list(faulty[MAX_SHOWN:])}")

@@ -125,8 +125,13 @@ def gpu_limit(gpus: Fraction | None) -> str:
     return f"{GPUS}={-1 if gpus is None else int(gpus)}"
 
 
-def projects_lua_line(projects: Sequence[Project]) -> str:
+def projects_lua_line(projects: Iterable[Project]) -> str:
     """The line of job_submit.lua that names the projects by their accounts."""
+    return f"local projects = {projects_lua_table(projects)}"
+
+
+def projects_lua_table(projects: Iterable[Project]) -> str:
+    """The projects by their accounts, as job_submit.lua has them."""
     rows = []
     for project in leaves(projects):
         shared = ", ".join(f'["{name}"] = true' for name in project.partitions)
@@ -134,7 +139,7 @@ def projects_lua_line(projects: Sequence[Project]) -> str:
             "" if project.interactive_max_s is None else f", minutes = {max(1, int(project.interactive_max_s // 60))}"
         )
         rows.append(f'["{project.account}"] = {{ name = "{project.name}", shares = {{ {shared} }}{minutes} }}')
-    return f"local projects = {{ {', '.join(rows)} }}" if rows else "local projects = {}"
+    return f"{{ {', '.join(rows)} }}" if rows else "{}"
 
 
 def _duration(seconds: float) -> str:
