@@ -91,6 +91,8 @@ class OpenStackVolumes:
             volume = self._require_ours(disk_id)
         except NotFound:
             return
+        if volume["status"] == "deleting":
+            return
         if volume.get("attachments"):
             raise BadRequest(f"volume {disk_id} is attached to {_server(volume)}")
         with suppress(NotFound):
