@@ -8,16 +8,17 @@ from __future__ import annotations
 import os
 import pwd
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from burstd.domain.slurm.shape import Shape
+from burstd.domain.slurm.shape import Gres, Shape
 from burstd.node.facts import NO_LIMIT, FactsRequest, MachineFacts, UserIds
 
 CHECK_NAMES = frozenset({
     "cpus", "memory", "tmp", "disk", "gpus", "gpu_type", "os", "slurm", "munge", "users", "groups", "clock", "mounts",
     "architecture", "kernel", "glibc", "driver", "cuda", "memlock", "nofile", "stack", "nproc", "locale", "timezone",
-    "modules", "sentinels",
+    "modules", "sentinels", "mig",
 })  # fmt: skip
 """The checks; a site may leave some out."""
 _FIRST_OWN_GROUP = 1000
@@ -36,6 +37,8 @@ class ExpectedMachine:
     """Users who must have the same numbers as here; None: who is not known here must not be there either."""
     gpu_names: Mapping[str, str] = field(default_factory=dict)
     """GRES type -> text that the name of each GPU must hold (``a100`` -> ``A100-SXM4``); spaces are as good as _."""
+    mig: tuple[Gres, ...] = ()
+    """What each GPU must be cut into: profiles as types; empty: it is not looked at."""
     tmp_mib: int = 0
     free_mib: int = 256
     """In /var, for slurmd's spool and logs."""
@@ -89,6 +92,7 @@ def failed_checks(facts: MachineFacts, expected: ExpectedMachine) -> list[CheckF
 
 def _all_failures(facts: MachineFacts, expected: ExpectedMachine) -> Iterator[CheckFailure]:
     yield from _gpus(facts, expected)
+    yield from _mig(facts, expected)
     shape = expected.shape
     yield from _at_least(
         "cpus", facts.cpus, shape.cpus, "CPUs", "Choose a larger instance type, or lower CPUs= of the slot"
@@ -136,6 +140,25 @@ def _gpus(facts: MachineFacts, expected: ExpectedMachine) -> Iterator[CheckFailu
         if strange and len(facts.gpu_names) - len(strange) < gres.count:
             remedy = "Choose another instance type for the pool, or correct gpu_names in the settings"
             yield CheckFailure("gpu_type", f"{gres.count} x {text} for gpu:{gres.type}", ", ".join(strange), remedy)
+
+
+def _mig(facts: MachineFacts, expected: ExpectedMachine) -> Iterator[CheckFailure]:
+    wanted = sorted((g.type, g.count) for g in expected.mig)
+    if not wanted or facts.gpu_names is None:
+        return
+    for cut in facts.mig or ((),):
+        found = sorted(Counter(cut).items())
+        if found != wanted:
+            yield CheckFailure(
+                "mig", f"{_profiles(wanted)} on each GPU", _profiles(found) or "a GPU that is not cut",
+                "Choose an instance type whose GPUs have these profiles (nvidia-smi mig -lgip), or correct mig of the "
+                "pool",
+            )  # fmt: skip
+            return
+
+
+def _profiles(counted: Iterable[tuple[str, int]]) -> str:
+    return ", ".join(f"{count} x {profile}" for profile, count in counted)
 
 
 def _slurm(facts: MachineFacts, expected: ExpectedMachine) -> Iterator[CheckFailure]:

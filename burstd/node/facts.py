@@ -20,6 +20,7 @@ _LISTED = 256
 NO_LIMIT = 2**63
 """Where a limit is said to be unlimited."""
 _UTC = frozenset({"Etc/UTC", "Etc/UCT", "Etc/Universal", "Etc/Zulu", "UCT", "Universal", "Zulu"})
+_MIG = re.compile(r"^MIG (\S+)\s")
 _GPU = re.compile(r"^GPU \d+: (.*?)(?: \(UUID: .*\))?$")
 
 
@@ -60,6 +61,8 @@ class MachineFacts:
     gpu_devices: tuple[str, ...] = ()
     gpu_names: tuple[str, ...] | None = None
     """As nvidia-smi lists them; None where there is no nvidia-smi."""
+    mig: tuple[tuple[str, ...], ...] = ()
+    """Profiles (``1g.10gb``) of the parts of each GPU that nvidia-smi lists."""
     gpu_error: str = ""
     """What nvidia-smi said that names no GPU."""
     driver: str = ""
@@ -167,6 +170,13 @@ def parse_facts(text: str, *, asked: float, answered: float) -> MachineFacts | N
         return _number(one(key))
 
     # The parts that a GPU is cut into (MIG) are listed below it.
+    mig: list[tuple[str, ...]] = []
+    for line in said.get("gpu_name", []):
+        part = _MIG.match(line)
+        if part and mig:
+            mig[-1] += (part[1],)
+        elif _GPU.match(line):
+            mig.append(())
     listed = [(_GPU.match(line), line) for line in said.get("gpu_name", []) if not line.startswith("MIG ")]
     version = _VERSION.search(one("slurmd"))
     clock = _CLOCK.fullmatch(one("clock"))
@@ -187,6 +197,7 @@ def parse_facts(text: str, *, asked: float, answered: float) -> MachineFacts | N
         free_mib=number("free_mib"),
         gpu_devices=tuple(said.get("gpu_device", ())),
         gpu_names=tuple(m.group(1) for m, _ in listed if m) if listed or gpu_errors else None,
+        mig=tuple(mig),
         gpu_error="; ".join(gpu_errors),
         driver=one("driver"),
         cuda=one("cuda"),

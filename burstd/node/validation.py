@@ -14,6 +14,7 @@ from importlib.resources import files
 import structlog
 
 from burstd.domain.plugins.shell import CommandTimedOut, ConnectionLost, Shell
+from burstd.domain.slurm.shape import Gres
 from burstd.node.checks import CheckFailure, ExpectedMachine, failed_checks
 from burstd.node.errors import CommandFailed, NoConfiguration, SlurmdNotStarted
 from burstd.node.facts import MachineFacts, read_facts
@@ -63,6 +64,7 @@ def validate_machine(
     began = time.monotonic()
     with connect() as session:
         on_reached()
+        _cut_gpus(session, request.expected.mig)
         facts = read_facts(session, request.expected.facts_request(request.gpu_devices), wall=request.wall)
         differences = failed_checks(facts, request.expected)
         warnings = tuple(difference for difference in differences if difference.allowed)
@@ -72,6 +74,19 @@ def validate_machine(
         if not failures:
             _deliver_secrets(session, request, facts.uid)
     return ValidationResult(failures, warnings, facts, time.monotonic() - began)
+
+
+def _cut_gpus(session: Shell, mig: Sequence[Gres]) -> None:
+    """Cuts each GPU of the machine into these parts (MIG), unless that is done. slurmd does not run yet."""
+    if not mig:
+        return
+    profiles = ",".join(profile for g in mig for profile in [g.type] * g.count)
+    done = session.script(_script("mig.sh"), profiles, timeout_s=120.0)
+    if done.rc != 0:
+        raise CommandFailed(
+            f"the GPUs cannot be cut into {','.join(map(str, mig))}: {done.last_line}", rc=done.rc, err=done.err,
+            cause="mig",
+        )  # fmt: skip
 
 
 def _failed_commands(session: Shell, commands: Mapping[str, str]) -> Iterator[CheckFailure]:

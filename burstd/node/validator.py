@@ -221,9 +221,10 @@ class SlurmNodeValidator:
         site, reference = self.config, self.reference
         users = {*site.users, *(claim.users if site.compare_job_users else ())}
         return ExpectedMachine(
-            shape=pool.shape, slurm_version=self._slurm_version(), users=head_user_ids(sorted(users)),
-            gpu_names=site.gpu_names, tmp_mib=site.tmp_mib, free_mib=site.free_mib, os=site.os,
-            clock_tolerance_s=site.clock_tolerance_s, mounts=pool.name in site.mount_pools,
+            shape=pool.machine_shape(), mig=pool.mig, slurm_version=self._slurm_version(),
+            users=head_user_ids(sorted(users)), gpu_names=site.gpu_names, tmp_mib=site.tmp_mib,
+            free_mib=site.free_mib, os=site.os, clock_tolerance_s=site.clock_tolerance_s,
+            mounts=pool.name in site.mount_pools,
             sentinels=(*site.sentinels, *site.pool_sentinels.get(pool.name, ())), modules=site.modules,
             reference=reference.facts if reference else None, skip=site.skip_checks, may_differ=site.may_differ,
         )  # fmt: skip

@@ -15,12 +15,12 @@ from pydantic import BaseModel, ValidationError
 
 from burstd.domain.cloud.offer import OfferRule, Pool
 from burstd.domain.project_tree import pairs_on
-from burstd.domain.slurm.shape import Shape
+from burstd.domain.slurm.shape import SHARD, Shape
 from burstd.domain.storage_node import storage_pool_name
 from burstd.settings.faults import SettingsError, SettingsFault, did_you_mean, faults_of_validation
 from burstd.settings.fields import Section
 from burstd.settings.projects import project_faults, projects_of
-from burstd.settings.sections import Settings
+from burstd.settings.sections import PoolSettings, Settings
 from burstd.settings.toml_source import KeyPath, TomlSource, key_lines
 
 DEFAULT_SETTINGS_PATH = Path("/etc/burstd/burstd.toml")
@@ -137,14 +137,34 @@ def build_pools(settings: Settings, expand: Callable[[str], Iterable[str]]) -> d
             )
         owner |= dict.fromkeys(slots, name)
         shape = Shape(pool.cpus, pool.memory, pool.gres, frozenset(pool.features))
+        faults += _gpu_parts_faults(name, pool)
         rules = tuple(OfferRule(o.provider, o.instance_types, o.zones, o.markets, o.image) for o in pool.offers)
         # A tree that is shown whole is shown with one user's rights.
         one_user = any(rule.exclusive_user and rule.is_shown_in(name) for rule in mounts)
         partitions = (*pool.partitions, *pairs_on(pool.partitions, projects))
-        made[name] = Pool(name, slots, partitions, shape, rules, exclusive_user=one_user)
+        made[name] = Pool(name, slots, partitions, shape, rules, exclusive_user=one_user, mig=pool.mig)
     if faults:
         raise SettingsError(settings.source, faults)
     return made
+
+
+def _gpu_parts_faults(name: str, pool: PoolSettings) -> Iterator[SettingsFault]:
+    """Of shards and MIG profiles that do not go with the GPUs of a pool."""
+    gpus = {g.type: g.count for g in pool.gres if g.name == "gpu"}
+    shards = sum(g.count for g in pool.gres if g.name == SHARD)
+    if shards and not 0 < sum(gpus.values()) <= shards:
+        text = f"has {shards} shards of {sum(gpus.values())} GPUs; each GPU has one at least, as in 'gpu:2,shard:8'"
+        yield SettingsFault(("pools", name, "gres"), text)
+    if not pool.mig:
+        return
+    cuts = {g.type: g.count for g in pool.mig}
+    machines = {count / cuts[kind] for kind, count in gpus.items() if kind in cuts}
+    if gpus.keys() != cuts.keys() or len(machines) != 1 or not min(machines).is_integer():
+        one = ",".join(map(str, pool.mig))
+        text = f"cuts each GPU into {one}: 'gres' must have that, times the GPUs of a machine, and no other gpu"
+        yield SettingsFault(("pools", name, "mig"), text)
+    if shards:
+        yield SettingsFault(("pools", name, "mig"), "cuts GPUs that 'gres' has shards of; choose one of the two")
 
 
 def secret_faults(model: BaseModel, before: KeyPath = ()) -> Iterator[SettingsFault]:

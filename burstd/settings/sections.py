@@ -25,7 +25,8 @@ from burstd.settings.volumes import VolumeSettings
 _DEFAULT = Tuning()
 _UNITS = {"K": 1 / 1024, "M": 1, "G": 1024, "T": 1024 * 1024}
 _SERVERS = r"(|[^\s:,]+(:[0-9]+)?(,[^\s:,]+(:[0-9]+)?)*)"
-_GRES = re.compile(r"([a-z_][\w-]*)(?::([A-Za-z_][\w.-]*))?(?::([0-9]+))?")
+_GRES = re.compile(r"([a-z_][\w-]*)(?::([A-Za-z_][\w.-]*|[0-9]+g\.[\w.+-]+))?(?::([0-9]+))?")
+_MIG = re.compile(r"([0-9]+g\.[0-9]+gb(?:\+[a-z.+]+)?):([1-9][0-9]?)")
 
 
 def _memory(value: object) -> object:
@@ -53,6 +54,16 @@ def _gres(value: object) -> object:
     return tuple(found)
 
 
+def _mig(value: object) -> object:
+    """``1g.10gb:7``, several with commas between: profiles, and how many of each GPU."""
+    if not isinstance(value, str):
+        return value
+    found = [_MIG.fullmatch(part.strip()) for part in value.split(",") if part.strip()]
+    if not all(found):
+        raise ValueError(f"must be profiles of MIG and how many of each GPU, such as '1g.10gb:7'; {value!r} is not")
+    return tuple(Gres("gpu", match[1], int(match[2])) for match in found if match)
+
+
 def _no_password(text: str) -> str:
     if re.match(r"\w+(\+\w+)?://[^/@]*:[^/@]+@", text):
         raise ValueError(
@@ -64,6 +75,7 @@ def _no_password(text: str) -> str:
 
 MemoryMib = Annotated[int, BeforeValidator(_memory), Field(strict=True, ge=0)]
 GresList = Annotated[tuple[Gres, ...], BeforeValidator(_gres)]
+MigProfiles = Annotated[tuple[Gres, ...], BeforeValidator(_mig)]
 NonEmptyStrings = tuple[Annotated[str, Field(min_length=1)], ...]
 FeatureName = Annotated[str, matching(r"[^\s,&|\[\]()]+", "must be one feature: no space, comma, & or |")]
 
@@ -139,6 +151,7 @@ class PoolSettings(Section):
     cpus: Count
     memory: MemoryMib
     gres: GresList = ()
+    mig: MigProfiles = ()
     features: tuple[
         Annotated[str, matching(r"[^\s,&|\[\]()]+", "must be one feature: no space, comma, & or |")], ...
     ] = ()
@@ -176,7 +189,7 @@ HostKeyTrust = Literal["console", "first_use"]
 NodeCheck = Literal[
     "cpus", "memory", "tmp", "disk", "gpus", "gpu_type", "os", "slurm", "munge", "users", "groups", "clock", "mounts",
     "architecture", "kernel", "glibc", "driver", "cuda", "memlock", "nofile", "stack", "nproc", "locale", "timezone",
-    "modules", "sentinels",
+    "modules", "sentinels", "mig",
 ]  # fmt: skip
 SentinelPath = Annotated[
     str, matching(r"/[!-~]{1,250}", "must be an absolute path of at most 250 characters, no blanks")

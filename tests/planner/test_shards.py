@@ -79,22 +79,20 @@ def test_gpus_count_in_parts() -> None:
 
 
 @pytest.mark.parametrize(
-    ("on_gpus", "jobs", "free"),
+    ("jobs", "free"),
     [
-        # The only one in use: exactly what its jobs leave.
-        ({0}, [2, 1], (1, 4, 4)),
-        # Two, with 2 + 3 or 4 + 1 in use: one of them surely has the mean.
-        ({0, 1}, [2, 2, 1], (2, 0, 4)),
-        ({0, 2}, [4, 4], (0, 4, 0)),
-        # Somebody's job is not shown.
-        ({1}, [], (4, 0, 4)),
+        ([], (4, 4, 4)),
+        ([1], (3, 4, 4)),
+        # On one GPU or on two: one of these surely has the mean of what is left.
+        ([1, 2], (3, 0, 4)),
+        ([4, 4], (0, 0, 4)),
+        ([1, 2, 3, 3], (1, 0, 0)),
+        ([4, 4, 4], (0, 0, 0)),
     ],
 )
-def test_where_slurm_does_not_say_how_many_shards_are_in_use_a_gpu_counts_as_full(
-    on_gpus: set[int], jobs: list[int], free: Free
-) -> None:
+def test_where_slurm_does_not_say_how_many_shards_are_in_use_a_gpu_counts_as_full(jobs: list[int], free: Free) -> None:
     shape = gpu_node(3, 12)
-    said = tuple(SharedGpu("", 4, 0 if at in on_gpus else 4, exact=at not in on_gpus) for at in range(3))
+    said = (SharedGpu("", 4, 4, exact=False),) * 3
     there = node("op1", gres=shape.gres, shared_gpus=said)
     running = [
         asking(f"shard:{n}", str(i), state=JobState.RUNNING, node_list=("op1",)) for i, n in enumerate(jobs)

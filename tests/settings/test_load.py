@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import re
 import tomllib
 from pathlib import Path
 
@@ -105,6 +106,30 @@ def test_memory_in_slurms_units(memory: str, mib: int) -> None:
 )
 def test_gres_as_slurm_writes_them(gres: str, found: tuple[Gres, ...]) -> None:
     assert parse_settings(HEAD + POOL.replace("cpus = 4", f"cpus = 4\ngres = {gres}")).pools["gpu"].gres == found
+
+
+@pytest.mark.parametrize(
+    ("gres", "mig", "says"),
+    [
+        ("gpu:1g.10gb:14", "1g.10gb:7", ""),
+        ("gpu:3g.40gb:2,gpu:1g.10gb:8", "3g.40gb:1,1g.10gb:4", ""),
+        ("gpu:a100:1", "1g.10gb:7", "pools.gpu.mig: cuts each GPU into gpu:1g.10gb:7: 'gres' must have that"),
+        ("gpu:1g.10gb:8", "1g.10gb:7", "pools.gpu.mig: cuts each GPU into gpu:1g.10gb:7"),
+        ("gpu:3g.40gb:1,gpu:1g.10gb:8", "3g.40gb:1,1g.10gb:4", "pools.gpu.mig: cuts each GPU"),
+        ("gpu:1g.10gb:7", "7x1g", "must be profiles of MIG and how many of each GPU, such as '1g.10gb:7'"),
+        ("gpu:1g.10gb:7,shard:28", "1g.10gb:7", "choose one of the two"),
+        ("gpu:2,shard:8", "", ""),
+        ("gpu:4,shard:3", "", "pools.gpu.gres: has 3 shards of 4 GPUs; each GPU has one at least"),
+        ("shard:3", "", "has 3 shards of 0 GPUs"),
+    ],
+)
+def test_parts_of_gpus_go_with_the_gpus(gres: str, mig: str, says: str) -> None:
+    more = f"cpus = 4\ngres = '{gres}'\n" + (f"mig = '{mig}'\n" if mig else "")
+    if says:
+        with pytest.raises(SettingsError, match=re.escape(says)):
+            build_pools(parse_settings(HEAD + POOL.replace("cpus = 4", more)), expand)
+    else:
+        build_pools(parse_settings(HEAD + POOL.replace("cpus = 4", more)), expand)
 
 
 @pytest.mark.parametrize(

@@ -112,6 +112,18 @@ def test_shards_are_written_as_slurmd_spreads_them() -> None:
     ]
 
 
+def test_slurmd_finds_the_parts_of_cut_gpus_itself() -> None:
+    cut = Gres("gpu", "1g.10gb", 7)
+    pool = Pool("cut", ("m1",), ("burst",), Shape(8, 32000, (cut, Gres("nvme", "", 1))), mig=(cut,))
+    assert "NodeName=m1 CPUs=8 RealMemory=32000 Gres=gpu:1g.10gb:7,nvme:1 State=CLOUD" in slurm_conf_fragment(
+        [pool], OPTIONS
+    )
+    assert gres_conf_lines([pool], OPTIONS).splitlines() == [
+        "NodeName=m1 AutoDetect=nvml",
+        "NodeName=m1 Name=nvme Count=1",
+    ]
+
+
 NO_GPU, NO_SHARD = {"shards": "gres/gpu=0", "whole": "gres/shard=0"}, {"whole": "gres/shard=0", "shards": ""}
 
 

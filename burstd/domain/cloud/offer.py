@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from fnmatch import fnmatchcase
 
@@ -16,7 +16,7 @@ from burstd.domain.cloud.bounds import (
     valid_name,
     valid_time,
 )
-from burstd.domain.slurm.shape import Shape
+from burstd.domain.slurm.shape import PARTS_OF_GPUS, Gres, Shape
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,3 +116,13 @@ class Pool:
     rules: tuple[OfferRule, ...] = ()
     exclusive_user: bool = False
     """A slot runs jobs of one user at a time: ExclusiveUser=YES of its partitions."""
+    mig: tuple[Gres, ...] = ()
+    """What each GPU is cut into before slurmd starts (MIG): profiles as types of ``gpu``; empty: it stays whole."""
+
+    def machine_shape(self) -> Shape:
+        """What a machine must bring: its GPUs whole, and without what Slurm makes of them."""
+        gres = [g for g in self.shape.gres if g.name not in PARTS_OF_GPUS]
+        for cut in self.mig[:1]:
+            gpus = sum(g.count for g in gres if (g.name, g.type) == ("gpu", cut.type)) // cut.count
+            gres = [g for g in gres if g.name != "gpu"] + [Gres("gpu", "", gpus)]
+        return replace(self.shape, gres=tuple(gres))

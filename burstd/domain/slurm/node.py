@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
@@ -80,24 +79,24 @@ class Node:
 def with_shards_in_use(nodes: Mapping[str, Node], jobs: Iterable[Job]) -> dict[str, Node]:
     """The nodes, with what jobs leave of GPUs of which Slurm does not say how many shards are in use.
 
-    One of these GPUs has at least the mean of what all of them have left; the others count as full.
+    So many jobs use as many GPUs at most. Of these one has at least the mean of what all of them have left; the others
+    count as full.
     """
     found = dict(nodes)
-    doubtful = {name for name, node in nodes.items() if not all(gpu.exact for gpu in node.shared_gpus)}
-    if not doubtful:
-        return found
-    used: Counter[str] = Counter()
-    for job in jobs:
+    in_use: dict[str, list[int]] = {
+        name: [] for name, node in nodes.items() if not all(gpu.exact for gpu in node.shared_gpus)
+    }
+    for job in jobs if in_use else ():
         shards = sum(g.count for g in job.gres_per_node if g.name == SHARD) if job.state is not JobState.PENDING else 0
         for name in job.node_list if shards else ():
-            used[name] += shards
-    for name in doubtful:
+            in_use.get(name, []).append(shards)
+    for name, used in in_use.items():
         gpus = list(nodes[name].shared_gpus)
-        some = [place for place, gpu in enumerate(gpus) if not gpu.exact]
-        left = sum(gpus[place].shards for place in some) - used[name]
-        if 0 < left < sum(gpus[place].shards for place in some):
-            first = gpus[some[0]]
-            gpus[some[0]] = replace(first, free=min(first.shards - 1, -(-left // len(some))))
+        touched = [place for place, gpu in enumerate(gpus) if gpu.free][: len(used)]
+        left = max(0, sum(gpus[place].free for place in touched) - sum(used))
+        for place in touched:
+            gpus[place] = replace(gpus[place], free=min(-(-left // len(touched)), gpus[place].shards - 1))
+            left = 0
         found[name] = replace(nodes[name], shared_gpus=tuple(gpus))
     return found
 

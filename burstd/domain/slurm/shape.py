@@ -56,7 +56,7 @@ class SharedGpu:
     free: int
     """Shards that jobs may still take; all of them: nothing is on it, and a job may have it whole."""
     exact: bool = True
-    """False: shards of it are in use, and Slurm does not say how many (22.05); ``free`` is the fewest then."""
+    """False: Slurm does not say how many are in use (22.05); burstd.domain.slurm.node.with_shards_in_use reckons."""
 
 
 def split_shards(gres: Sequence[Gres]) -> tuple[SharedGpu, ...]:

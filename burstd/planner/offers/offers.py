@@ -16,7 +16,7 @@ from decimal import Decimal
 
 from burstd.domain.clock import backoff_s
 from burstd.domain.cloud.offer import Offer, Pool
-from burstd.domain.slurm.shape import PARTS_OF_GPUS, Gres
+from burstd.domain.slurm.shape import Gres
 from burstd.domain.snapshot import CircuitBreaker, Snapshot, Unavailable
 
 
@@ -259,14 +259,12 @@ def _rejection(pool: Pool, offer: Offer, breakers: BreakerIndex, snapshot: Snaps
 
 
 def _too_small(pool: Pool, offer: Offer) -> str:
-    slot, shape = pool.shape, offer.shape
+    slot, shape = pool.machine_shape(), offer.shape
     if shape.cpus < slot.cpus:
         return f"{shape.cpus} CPUs of {slot.cpus}"
     if shape.memory_mib < slot.memory_mib:
         return f"{shape.memory_mib} MiB of {slot.memory_mib}"
     for gres in slot.gres:
-        if gres.name in PARTS_OF_GPUS:
-            continue
         there = _count(shape.gres, gres)
         if there < gres.count:
             return f"{there} {gres.name}:{gres.type} of {gres.count}" if gres.type else f"{there} of {gres}"

@@ -105,8 +105,9 @@ def parse_node_gres(text: str) -> tuple[Gres, ...]:
 def parse_shared_gpus(used: str, gres: tuple[Gres, ...]) -> tuple[SharedGpu, ...]:
     """What GresUsed leaves of each GPU of a node with these GRES; empty where it has no shards.
 
-    ``gpu:(null):1(IDX:1),shard:(null):3(3/4,0/4)`` tells the shards in use of each GPU. 22.05 tells which GPUs have
-    any in use (``shard:(null):1(IDX:0)``), and not always which are taken whole (``gpu:1``).
+    ``gpu:(null):1(IDX:1),shard:(null):3(3/4,0/4)`` tells the shards in use of each GPU. 22.05 names GPUs instead
+    (``shard:(null):1(IDX:0)``), and leaves one out as soon as one of its jobs has ended. Nor does it always name those
+    that are taken whole (``gpu:1``).
     """
     gpus = list(split_shards(gres))
     if not gpus:
@@ -115,15 +116,16 @@ def parse_shared_gpus(used: str, gres: tuple[Gres, ...]) -> tuple[SharedGpu, ...
     unnamed = 0
     for part in _OUTSIDE_PARENTHESES.split(text_or_empty(used)):
         parsed = _gres(_PARENTHESES.sub("", part))
-        indexes = _indexes(part)
         if parsed is not None and parsed.name == "gpu":
+            indexes = _indexes(part)
             taken |= indexes
             unnamed += max(0, parsed.count - len(indexes))
         elif parsed is not None and parsed.name == SHARD:
             found = [(int(shards), int(of)) for shards, of in _SHARDS_OF_GPU.findall(part)]
             if len(found) == len(gpus):
                 gpus = [replace(g, shards=of, free=of - n) for g, (n, of) in zip(gpus, found, strict=True)]
-            gpus = [replace(g, free=0, exact=False) if at in indexes else g for at, g in enumerate(gpus)]
+            else:
+                gpus = [replace(gpu, exact=False) for gpu in gpus]
     for at, gpu in enumerate(gpus):
         if at in taken or (unnamed and gpu.free == gpu.shards):
             unnamed -= at not in taken

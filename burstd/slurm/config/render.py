@@ -270,7 +270,12 @@ def gres_conf_lines(pools: Sequence[Pool], options: SlurmConfOptions) -> str:
     lines = []
     for pool in pools:
         first = 0
+        if pool.mig:
+            # Which device files a part has is known once its GPU is cut.
+            lines.append(f"NodeName={compress(pool.slots)} AutoDetect=nvml")
         for gres in pool.shape.gres:
+            if pool.mig and gres.name == "gpu":
+                continue
             words = [f"NodeName={compress(pool.slots)}", f"Name={gres.name}"]
             if gres.type:
                 words.append(f"Type={gres.type}")
