@@ -22,6 +22,7 @@ from burstd.planner.offers.image_rollout import image_for
 from burstd.planner.offers.offers import alternative_offers
 from burstd.planner.offers.planned_claim import planned_claim
 from burstd.planner.policy_chain import PlannerCache, make_target
+from burstd.planner.projects.steps import project_steps
 from burstd.planner.snapshot_view import SnapshotView, build_view
 from burstd.planner.staging.storage_node import storage_node_steps
 from burstd.planner.timeouts import Tuning
@@ -68,6 +69,7 @@ def _without_gc() -> Iterator[None]:
 
 
 def _decide(snapshot: Snapshot, policies: Sequence[Policy], tuning: Tuning, cache: PlannerCache | None) -> Plan:
+    cache = cache or PlannerCache()
     view = build_view(snapshot, tuning.gate, tuning.output_retention_s)
     adoptions = plan_adoptions(snapshot, view)
     if snapshot.record_doubt:
@@ -80,6 +82,7 @@ def _decide(snapshot: Snapshot, policies: Sequence[Policy], tuning: Tuning, cach
     steps = [
         *notice_steps(view),
         *mount_steps(view),
+        *(project_steps(cache.projects, view) if read else []),
         *advance_claims(view, tuning),
         *drain_unwanted_ready(view, target),
     ]

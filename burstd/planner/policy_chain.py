@@ -35,6 +35,7 @@ from burstd.planner.offers.image_rollout import drain_outdated_nodes
 from burstd.planner.offers.scale_overrides import apply_scale_overrides
 from burstd.planner.placement.placement import PlacementCache, placement_target
 from burstd.planner.policy_validation import PolicyBounds, evaluate_policy
+from burstd.planner.projects.steps import ProjectPlan, narrow_to_projects, plan_projects
 from burstd.planner.volumes import add_volume_wants
 
 
@@ -44,6 +45,8 @@ class PlannerCache:
     def __init__(self) -> None:
         self.demand = DemandCache()
         self.placement = PlacementCache()
+        self.projects = ProjectPlan()
+        """Of the last target."""
 
 
 def make_target(
@@ -68,12 +71,13 @@ def make_target(
         snapshot = replace(snapshot, outlook=job_outlooks(snapshot))
     cache = cache or PlannerCache()
     payers = payers_of(getattr(policy, "payers", {}) for policy in policies)
-    target = placement_target(
-        snapshot, pending_demand(snapshot, cache.demand, payers), spot_interruptions, cache.placement
-    )
+    demand = pending_demand(snapshot, cache.demand, payers)
+    cache.projects = plan_projects(snapshot, demand)
+    target = placement_target(snapshot, demand, spot_interruptions, cache.placement)
     if not isinstance(snapshot.slurm, SlurmView):
         return target
     target = add_volume_wants(snapshot, target, cache.placement.free_slots())
+    target = narrow_to_projects(snapshot, target, cache.projects, payers)
     policies = sorted(policies, key=lambda policy: getattr(policy, "last", 0))
     gangs, placement_wants = _gang_sizes(target), target.wants
     target = _evaluate_policies(policies, snapshot, target, PolicyBounds(snapshot, placement_wants))

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from burstd.domain.billing.costs import BudgetLine, Reserve
 from burstd.domain.claim import Cause, Tenancy
 from burstd.domain.cloud.offer import Offer
+from burstd.domain.project import Share
 from burstd.domain.slurm.job import Job
 from burstd.domain.snapshot import SlurmView, Snapshot
 
@@ -270,6 +271,8 @@ class Target:
 
     budgets: tuple[BudgetLine, ...] = ()
     """How budgets stand, where a policy keeps any: what ``burstctl bill`` shows of them."""
+    shares: Mapping[str, Share] = field(default_factory=dict)
+    """By project, how it stands. Not a policy's to change."""
 
     def with_remark(self, by: str, subject: str, verdict: str, reason: str) -> Target:
         """The same with one remark more."""

@@ -14,12 +14,15 @@ from burstd.domain.snapshot import SlurmView, Snapshot
 from burstd.planner.demand.pending_queue import PendingQueue
 from burstd.planner.demand.pending_reasons import PendingReason, pending_reason
 from burstd.planner.demand.request import Payers, RequestIndex, ResourceRequest
-from burstd.planner.demand.requeued_jobs import restarts_after_interruption
+from burstd.planner.demand.requeued_jobs import over_quota, restarts_after_interruption
 from burstd.planner.staging.input_deadlines import STAGE_IN_REASONS, InputDeadlines, data_of_job
 
 _STARTED = frozenset({JobState.RUNNING, JobState.CONFIGURING, JobState.SUSPENDED, JobState.COMPLETING})
 _CONTEXT_DEPENDENT = STAGE_IN_REASONS | {"BeginTime", "Reservation"}
 """Reasons with which it is not the job alone that says whether it counts."""
+_SHARE_REASONS = frozenset({"QOSGrpGRES", "QOSGrpBilling"})
+"""Of a project's job: what its share or quota allows is in use now. Slurm shows this or ``Resources``, as it comes."""
+_WAITS_FOR_SHARE = PendingReason(True, "waiting for its project's share")
 _MAX_REQUESTS = 50_000
 """So many are kept in mind."""
 _MAX_TASK_DIGITS = 10
@@ -174,7 +177,8 @@ class _QueueScan:
             self._cache.reset(payers, exclusive)
         self._cache.now = self._now
         queue, before = self._cache.queue, self._cache.unsettled
-        same = queue.update(self._slurm.jobs, (self._pools, frozenset(self._data)))
+        projects = frozenset(self._snapshot.projects.projects)
+        same = queue.update(self._slurm.jobs, (self._pools, frozenset(self._data), projects))
         if same and self._cache.last_demand is not None:
             return self._cache.last_demand
         found = list(queue.notes)
@@ -229,6 +233,8 @@ class _QueueScan:
             partitions, reason = job.partitions, job.reason
             burst = serves[partitions] if partitions in serves else self._serves(partitions)
             meant = meanings.get(reason) or self._pending_reason(reason)
+            if reason in _SHARE_REASONS and over_quota(job, self._snapshot):
+                meant = _WAITS_FOR_SHARE
             if meant.needs_nodes and not job.dependency and job.state is JobState.PENDING:
                 plain = job.tasks <= 1 and not job.array_tasks
                 request = requests.request_for(job)
@@ -296,6 +302,8 @@ class _QueueScan:
         if job.state is not JobState.PENDING:
             return f"the job is {job.state.value.lower().replace('_', ' ')}"
         found = self._pending_reason(job.reason)
+        if job.reason in _SHARE_REASONS and over_quota(job, self._snapshot):
+            found = _WAITS_FOR_SHARE
         bound = job.id in self._snapshot.bound or job.het_job_id in self._snapshot.bound
         # The machine of one that begins anew boots while Slurm keeps it from starting.
         begun = restarts_after_interruption(job, self._snapshot) or (

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from burstd.domain.cloud.offer import Offer
+from burstd.domain.project import OVER_QUOTA_PREFIX
 from burstd.domain.slurm.job import Job, JobState
 from burstd.domain.snapshot import Snapshot
 
@@ -14,13 +15,23 @@ REQUEUE_DELAY_S = 130.0
 
 
 def restarts_after_interruption(job: Job, snapshot: Snapshot) -> bool:
-    """Whether a job waits for nothing but the time for which Slurm keeps it after a run that was cut short."""
+    """Whether a job waits for nothing but the time for which Slurm keeps it after a run that was cut short.
+
+    A project's job that ran beyond the quota may have been cut short by slurmctld itself.
+    """
     return (
         job.state is JobState.PENDING
         and job.reason == "BeginTime"
         and job.eligible <= snapshot.now + REQUEUE_DELAY_S
-        and job.restarts - 1 in snapshot.interruptions.get(job.id, ())
+        and job.restarts > 0
+        and (job.restarts - 1 in snapshot.interruptions.get(job.id, ()) or over_quota(job, snapshot))
     )
+
+
+def over_quota(job: Job, snapshot: Snapshot) -> bool:
+    """Whether it may run, or runs, beyond the quota of a project."""
+    projects, prefix = snapshot.projects.projects, OVER_QUOTA_PREFIX
+    return any(name.startswith(prefix) and name.removeprefix(prefix) in projects for name in job.partitions)
 
 
 def interruptions_over_limit(snapshot: Snapshot, jobs: Iterable[str], limit: int) -> int:

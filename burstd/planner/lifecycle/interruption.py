@@ -13,7 +13,7 @@ from burstd.domain.plan import Action, DrainNodes, JobRun, RecordInterruptions, 
 from burstd.domain.plugins.policy import Remark
 from burstd.domain.plugins.provider import NoticeKind
 from burstd.domain.slurm.job import Job, JobState
-from burstd.planner.demand.requeued_jobs import restarts_after_interruption
+from burstd.planner.demand.requeued_jobs import over_quota, restarts_after_interruption
 from burstd.planner.lifecycle.spot_notices import (
     NOT_IN_SERVICE_YET,
     TAKEN_BACK,
@@ -30,6 +30,8 @@ SKIPPED_REQUEUE_WAIT_S = 80.0
 Slurm 24.11 kills a job that starts on a node of its last run within a second of its requeue (Job credential revoked),
 and a node's clock may be 30 s ahead. Meanwhile its next machine boots.
 """
+SKIPPED_PREEMPTION_WAIT_S = 118.0
+"""The same of a job that ran beyond its project's quota: its node has run it before, so its clock has been set."""
 _RUNNING = frozenset({JobState.RUNNING, JobState.CONFIGURING, JobState.SUSPENDED})
 _ENDING = frozenset({S.FAILED, S.LOST, S.TERMINATING})
 _BEFORE_VALIDATING = frozenset({S.PLANNED, S.LAUNCHING, S.BOOTING})
@@ -133,12 +135,13 @@ def job_run(job: Job, reason: str, view: SnapshotView, cause: str = "spot") -> J
 
 def _immediate_restarts(view: SnapshotView) -> list[Action]:
     """Jobs whose last run was cut short need not wait as long as Slurm lets a requeued job wait."""
-    cut = view.snapshot.interruptions
+    snapshot = view.snapshot
     jobs = dict.fromkeys(
         job.het_job_id or job.id
-        for job in (view.slurm.jobs if view.slurm and cut else ())
-        if view.now < job.eligible <= view.now + SKIPPED_REQUEUE_WAIT_S
-        and restarts_after_interruption(job, view.snapshot)
+        for job in (view.slurm.jobs if view.slurm and (snapshot.interruptions or snapshot.projects.projects) else ())
+        if view.now < job.eligible <= view.now + SKIPPED_PREEMPTION_WAIT_S
+        and (job.eligible <= view.now + SKIPPED_REQUEUE_WAIT_S or over_quota(job, snapshot))
+        and restarts_after_interruption(job, snapshot)
     )
     return [StartJobsNow(tuple(jobs))] if jobs else []
 
