@@ -28,6 +28,7 @@ from burstd.settings import (
     parse_settings,
 )
 from burstd.settings.fields import Section
+from burstd.settings.projects import FairShareSettings, ProjectSettings
 from burstd.settings.sections import HostKeyTrust, NodeCheck
 from burstd.settings.staging import WorkdirSettings
 from burstd.share import share_path
@@ -36,7 +37,8 @@ from providers.aws.settings import AwsSettings
 from providers.openstack.settings import OpenStackSettings
 
 EXAMPLE = share_path("config", "burstd.toml")
-ALL_SET = re.sub(r"(?m)^#(?=[a-z_]+ = |\[(staging|providers|policies|mounts|volumes))", "", EXAMPLE.read_text())
+_OPTIONAL = "staging|providers|policies|mounts|volumes|projects|fair_share"
+ALL_SET = re.sub(rf"(?m)^#(?=[a-z_]+ = |\[({_OPTIONAL}))", "", EXAMPLE.read_text())
 
 
 def _is_policy(path: Path) -> bool:
@@ -90,6 +92,17 @@ def test_the_example_shows_every_key_of_volumes_and_leaves_them_off() -> None:
     assert not load_settings(EXAMPLE, check_files=False).volumes.prices
     assert set(tomllib.loads(ALL_SET)["volumes"]) == set(VolumeSettings.model_fields)
     assert parse_settings(ALL_SET).volumes.prices == {"sandbox": Decimal("0.08")}
+
+
+def test_the_example_shows_every_key_of_projects_and_has_none() -> None:
+    assert not load_settings(EXAMPLE, check_files=False).projects
+    shown, found = tomllib.loads(ALL_SET), parse_settings(ALL_SET)
+    assert {key for project in shown["projects"].values() for key in project} == set(ProjectSettings.model_fields)
+    assert set(shown["fair_share"]) == set(FairShareSettings.model_fields)
+    assert found.fair_share == FairShareSettings()
+    defaults = ProjectSettings()
+    for key in ("priority", "min_runtime_s", "reclaim_after_s", "burst_over_quota"):
+        assert getattr(found.projects["atlas"], key) == getattr(defaults, key), key
 
 
 @pytest.mark.parametrize("model", [AwsSettings, OpenStackSettings])

@@ -184,7 +184,7 @@ class _Reclaimer:
             if node not in known:
                 known[node] = self._whom_it_takes(node, request, share)
             some = known[node]
-            if some is not None:
+            if some is not None and not any(candidate.requeued for candidate in some):
                 yield node, some
 
     def _whom_it_takes(self, node: str, request: ResourceRequest, share: NodeShare) -> list[_Candidate] | None:
