@@ -215,9 +215,12 @@ class VolumesUnderCrashes(RuleBasedStateMachine):
     @rule()
     def deciding_thread(self) -> None:
         """A step, and nothing of what it asks for is carried out so far."""
-        claims = [claim for claim in self.claims.values() if claim.id in self.nodes.live]
         self.workers.run_callbacks()
-        self.volumes.step(tuple(self.rows.values()), self.slurm(), claims)
+        self.volumes.step(tuple(self.rows.values()), self.slurm(), self.machines())
+
+    def machines(self) -> list[Claim]:
+        """Those that burstd has on record and that have not ended."""
+        return [claim for claim in self.claims.values() if claim.id in self.nodes.live]
 
     @rule()
     def loop(self) -> None:
