@@ -377,6 +377,8 @@ def test_a_quota_holds_the_job_and_no_pod_is_made(site: OpenShiftSite) -> None:
     site.cluster.sh(f"scancel {job}", "ada")
     with site.plane.reach():
         site.plane.api.delete(f"{quotas}/disks")
+    # Later the store would be woken once more.
+    site.wait(lambda: not site.api("/v1/stage")["jobs"], PATIENCE_S, "no job's data is left")
 
 
 def with_volume(site: OpenShiftSite, line: str, run: str) -> str:

@@ -153,7 +153,7 @@ class OpenShiftSite(BaseSite):
         """Both sections of burstd.toml."""
         size = "cpus = 2, memory = 1200"
         common = {"kind": "openshift", "image": f"imagestream:{STREAM}:latest", "key_secret": KEY_SECRET, "shm": "16M"}
-        scratch = f'scratch = {{ size = "256M" }}\nvolumes = {{ storage_class = "{LATE}" }}\n'
+        scratch = 'scratch = { size = "256M" }\n'
         groups = {
             "cpu": f'prices = {{ cpu = "0.02" }}\nsizes.two = {{ {size} }}\n',
             "gpu": f'prices = {{ gpu = "2.00" }}\ngres = "h100"\nsizes.one = {{ {size}, gpus = 1 }}\n',
@@ -164,7 +164,8 @@ class OpenShiftSite(BaseSite):
             if name == "restricted":
                 words["security"] = "restricted"
             lines = "".join(f"{key} = {json.dumps(value)}\n" for key, value in words.items())
-            found += f"[providers.{name}]\n{lines}{scratch}"
+            volumes = f'volumes = {{ storage_class = "{LATE}" }}\n' if name == "openshift" else ""
+            found += f"[providers.{name}]\n{lines}{scratch}{volumes}"
             if namespace == self._store:
                 found += f'[[providers.{name}.mounts]]\nclaim = "{CLAIM}"\npath = "{STAGE}"\n'
             for group, text in groups.items():
