@@ -232,6 +232,9 @@ def test_a_node_with_everything() -> None:
         ("gpu:4,shard:10", "gpu:(null):0(IDX:N/A),shard:(null):3(1/2,2/2,0/3,0/3)", "1/2 0/2 3/3 3/3"),
         ("gpu:a100:2,shard:8", "gpu:a100:1(IDX:1),shard:(null):3(3/4,0/4)", "1/4 0/4"),
         ("gpu:4,shard:16", "gpu:(null):4(IDX:0-3),shard:(null):0(0/4,0/4,0/4,0/4)", "0/4 0/4 0/4 0/4"),
+        # 26.05
+        ("gpu:2,shard:8", "gpu:1(IDX:1),shard:3(3/4,-/4)", "1/4 0/4"),
+        ("gpu:2,shard:8", "gpu:0(IDX:N/A),shard:0(0/4,0/4)", "4/4 4/4"),
         # 22.05
         ("gpu:4,shard:16", "gpu:0,shard:(null):0(IDX:N/A)", "4?4 4?4 4?4 4?4"),
         ("gpu:4,shard:16", "gpu:1,shard:(null):2(IDX:0,2)", "0?4 4?4 4?4 4?4"),

@@ -24,7 +24,8 @@ pytestmark = [pytest.mark.boxes, pytest.mark.slurm]
 GRES = (Gres("gpu", "", 3), Gres("shard", "", 13))
 """GPUs of 4, 4 and 5 shards."""
 POOL = Pool("gpu", ("g1",), ("burst",), Shape(32, 4000, GRES))
-STEPS = 200 if os.environ.get("BURSTD_ALL_RELEASES") else 50
+ALL = bool(os.environ.get("BURSTD_ALL_RELEASES"))
+STEPS = 200 if ALL else 50
 WALK = r"""
 live=()
 while read -r step; do
@@ -80,7 +81,7 @@ def shards_free(node: Node) -> Free:
     return tuple(gpu.free for gpu in node.shared_gpus)
 
 
-@pytest.mark.parametrize("cluster", ["trixie"], indirect=True)
+@pytest.mark.parametrize("cluster", ["trixie", "forky"] if ALL else ["trixie"], indirect=True)
 def test_burstds_free_shards_are_slurmctlds(cluster: Cluster) -> None:
     """Which jobs start, and of which GPU each has its shards, is foretold; what GresUsed leaves is the same."""
     left = GresCounts(GRES)

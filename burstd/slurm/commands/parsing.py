@@ -25,7 +25,7 @@ MAX_COUNT = 10**15
 MAX_DURATION_S = 100 * 366 * 86400.0
 _LATEST = 7_258_118_400.0
 """The year 2200, in seconds since 1970."""
-_SHARDS_OF_GPU = re.compile(r"([0-9]{1,9})/([0-9]{1,9})")
+_SHARDS_OF_GPU = re.compile(r"([0-9]{1,9}|-)/([0-9]{1,9})")
 _INDEXES = re.compile(r"\(IDX:([0-9][0-9,-]{0,999})\)")
 _PARENTHESES = re.compile(r"\([^)]*\)")
 _OUTSIDE_PARENTHESES = re.compile(r",(?![^()]*\))")
@@ -105,9 +105,9 @@ def parse_node_gres(text: str) -> tuple[Gres, ...]:
 def parse_shared_gpus(used: str, gres: tuple[Gres, ...]) -> tuple[SharedGpu, ...]:
     """What GresUsed leaves of each GPU of a node with these GRES; empty where it has no shards.
 
-    ``gpu:(null):1(IDX:1),shard:(null):3(3/4,0/4)`` tells the shards in use of each GPU. 22.05 names GPUs instead
-    (``shard:(null):1(IDX:0)``), and leaves one out as soon as one of its jobs has ended. Nor does it always name those
-    that are taken whole (``gpu:1``).
+    ``gpu:(null):1(IDX:1),shard:(null):3(3/4,0/4)`` tells the shards in use of each GPU; 26.05 writes ``-/4`` for one
+    that is taken whole. 22.05 names GPUs instead (``shard:(null):1(IDX:0)``), and leaves one out as soon as one of its
+    jobs has ended. Nor does it always name those that are taken whole (``gpu:1``).
     """
     gpus = list(split_shards(gres))
     if not gpus:
@@ -121,7 +121,7 @@ def parse_shared_gpus(used: str, gres: tuple[Gres, ...]) -> tuple[SharedGpu, ...
             taken |= indexes
             unnamed += max(0, parsed.count - len(indexes))
         elif parsed is not None and parsed.name == SHARD:
-            found = [(int(shards), int(of)) for shards, of in _SHARDS_OF_GPU.findall(part)]
+            found = [(int(of if n == "-" else n), int(of)) for n, of in _SHARDS_OF_GPU.findall(part)]
             if len(found) == len(gpus):
                 gpus = [replace(g, shards=of, free=of - n) for g, (n, of) in zip(gpus, found, strict=True)]
             else:
