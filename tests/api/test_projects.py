@@ -9,7 +9,8 @@ import pytest
 
 from burstd.domain.command import ChangeProject, Command, CommandResult, DeleteProject
 from burstd.domain.plan import Plan
-from burstd.domain.project import OverQuotaLimits, Project, ProjectsView
+from burstd.domain.plugins.policy import Target
+from burstd.domain.project import OverQuotaLimits, Project, ProjectsView, Share
 from burstd.domain.slurm.job import JobState
 from burstd.domain.snapshot import SlurmView
 
@@ -29,7 +30,14 @@ JOBS = (
     job("204", USER, JobState.RUNNING, partitions=("o-e",)),
 )
 VIEW = ProjectsView(PROJECTS, {"a": OverQuotaLimits(Fraction(2), 1)}, {"a": "partition q-a: it is not there"})
-LOOP = (replace(SNAPSHOT, slurm=SlurmView(JOBS, SLURM.nodes, ()), projects=VIEW), Plan())
+SHARES = {
+    "a": Share(Fraction(8), Fraction(6), Fraction(3), Fraction(6)),
+    "e": Share(Fraction(1, 2), Fraction(0), Fraction(0), Fraction(1, 2)),
+}
+LOOP = (
+    replace(SNAPSHOT, slurm=SlurmView(JOBS, SLURM.nodes, ()), projects=VIEW),
+    Plan(target=Target(shares=SHARES)),
+)
 
 
 @pytest.fixture(autouse=True)
@@ -43,6 +51,10 @@ def test_everybody_sees_all_projects_each_after_its_parent(nobody: ApiTestClient
     a, e = found["a"], found["e"]
     assert (a["quota"], a["cap"], a["origin"], a["changed"]) == (4, 2, "burstd.toml, changed by burstctl", ["quota"])
     assert (a["error"], a["pending"]) == ("partition q-a: it is not there", "")
+    assert a["share"] == {"demand": 8, "running": 6, "over_quota": 2, "share": 6}
+    assert a["text"].startswith("project a: 4 of 4 GPUs in quota, 2 over; reclaimed when e asks; asks for 2 more")
+    assert found["physics"]["share"] is None
+    assert [text.partition(":")[0] for text in nobody.get("/v1/status")["projects"]] == ["project e", "project a"]
     assert (e["quota"], e["cap"], e["origin"], e["pending"]) == (0.5, None, "burstctl", "set up")
 
 

@@ -22,9 +22,9 @@ def test_the_list_shows_the_tree_and_what_slurm_lacks(run: Run) -> None:
     lines = [line.rstrip() for line in run("project", "list", columns=120).out.splitlines()]
     assert lines == [
         "PROJECT  QUOTA  RUNS  OVER  SHARE  ASKS",
-        "e          0.5                             is being set up",
+        "e          0.5     0     0    0.5   0.5  ··                        is being set up",
         "physics      0",
-        "  a          4                             partition q-a: it is not there",
+        "  a          4     6     2      6     8  ████████████████▒▒▒▒▒▒▒▒  partition q-a: it is not there",
     ]
 
 

@@ -16,7 +16,6 @@ from burstd.daemon.project_commands import ProjectCommands
 from burstd.daemon.settings_in_force import PolicyReloader, load_and_check, runtime_config
 from burstd.domain.command import ChangeProject, CommandResult, DeleteProject
 from burstd.domain.errors import SchedulerUnavailable
-from burstd.domain.plan import SetProjectLimits
 from burstd.domain.project import OverQuotaLimits, Project, ProjectsView, SetupStep, gpu_number
 from burstd.reconciler.pollers.projects import ProjectSync
 from burstd.slurm.projects import SlurmProjects
@@ -307,25 +306,23 @@ def test_partitions_that_burstd_made_are_made_again_and_those_of_the_file_are_an
 
 
 def test_limits_are_written_once_tiers_without_slurmdbd_and_a_failure_keeps_the_last_view(site: ProjectSite) -> None:
-    site.slurm.limits = {"a": OverQuotaLimits(Fraction(2), 1)}
-    site.world.run(10)
-    wanted = SetProjectLimits((("a", OverQuotaLimits(Fraction(4), 2)), ("gone", OverQuotaLimits(None, 1))), "d asks")
+    site.slurm.limits = {"a": OverQuotaLimits(Fraction(2), 2)}
     site.slurm.dbd_down = True
-    assert site.sync.set_limits(wanted) == 2
-    assert site.sync.set_limits(wanted) == 0
-    site.world.run(10)
-    assert site.slurm.written == [{"a": 2}]
+    site.world.run(30)
+    # Nothing of a runs or waits: it may run nothing beyond its quota.
+    assert site.slurm.written == [{"a": 1}]
     assert "caps of projects stay as they are: slurmdbd does not answer" in site.world.alarm
-    site.slurm.dbd_down, site.slurm.ctld_down = False, True
+    site.slurm.ctld_down = True
     site.world.run(60)
     assert "projects are limited by what was last read of them: slurmctld does not answer" in site.world.alarm
-    view = site.sync.step(site.projects)
-    assert view.limits == {"a": OverQuotaLimits(Fraction(2), 2)}
-    site.slurm.ctld_down = False
+    assert site.sync.step(site.projects).limits == {"a": OverQuotaLimits(Fraction(2), 1)}
+    site.slurm.ctld_down = site.slurm.dbd_down = False
     site.world.run(60)
-    assert site.sync.set_limits(wanted) == 1
-    site.world.run(10)
-    assert (site.slurm.written, site.world.alarm) == ([{"a": 2}, {"a": 4}], "")
+    assert (site.slurm.written, site.world.alarm) == ([{"a": 1}, {"a": 0}], "")
+    # As after scontrol reconfigure.
+    site.slurm.limits["a"] = OverQuotaLimits(Fraction(0), 7)
+    site.world.run(30)
+    assert site.slurm.limits["a"] == OverQuotaLimits(Fraction(0), 1)
 
 
 def test_a_table_that_cannot_be_written_is_an_alarm_and_written_later(site: ProjectSite) -> None:

@@ -150,5 +150,7 @@ class StatusView(AnswerView):
     waiting: WaitingView
     data: StageStatusView | None = None
     """None: burstd stages nothing."""
+    projects: list[str]
+    """How each project stands, in a sentence; those first that wait for their own."""
     policies: list[PolicyTimeView]
     """Those of the chain that were asked, in its order."""

@@ -23,6 +23,7 @@ from burstd.api.dependencies import AdminDep, ApiError, BackendDep, CallerDep, R
 from burstd.api.routers.nodes import event_view
 from burstd.domain.command import ChangeProject, CommandResult, DeleteProject
 from burstd.domain.errors import SchedulerRefused
+from burstd.domain.plan import Plan
 from burstd.domain.project import (
     OVER_QUOTA_PREFIX,
     QUOTA_PREFIX,
@@ -151,7 +152,7 @@ def _views(backend: Backend) -> list[ProjectView]:
     in_force = backend.projects_in_force()
     overrides = {override.name: override for override in backend.reader.project_overrides()}
     latest = backend.latest_loop()
-    shares: Mapping[str, Share] = {}
+    shares = latest[1].target.shares if latest is not None else {}
     removed = [removed_project(o) for o in overrides.values() if o.pending is SetupStep.REMOVE]
     return [
         _view(project, in_force, shares, overrides.get(project.name), latest, backend)
@@ -164,7 +165,7 @@ def _view(
     projects: Mapping[str, Project],
     shares: Mapping[str, Share],
     override: ProjectOverride | None,
-    latest: tuple[Snapshot, object] | None,
+    latest: tuple[Snapshot, Plan] | None,
     backend: Backend,
 ) -> ProjectView:
     seen = latest[0].projects if latest is not None else ProjectsView()

@@ -41,6 +41,7 @@ from burstd.domain.slurm.shape import Shape
 from burstd.domain.snapshot import CircuitBreaker, CloudView, SlurmView, Snapshot, Unavailable
 from burstd.domain.storage_node import StorageNodeView
 from burstd.domain.units import memory_text
+from burstd.planner.explain.project_text import project_text
 from burstd.planner.offers.offers import breakers_closed_by
 
 STALE_S = 120.0
@@ -178,8 +179,15 @@ def status_view(
         ),
         waiting=_waiting(snapshot, plan, caller),
         data=data,
+        projects=_projects(snapshot, plan),
         policies=[PolicyTimeView(name=name, took_s=round(took, 6)) for name, took in facts.policy_durations_s.items()],
     )
+
+
+def _projects(snapshot: Snapshot, plan: Plan) -> list[str]:
+    """Those first that have not got their share."""
+    projects, shares = snapshot.projects.projects, plan.target.shares
+    return [project_text(projects[n], projects, shares) for n in sorted(shares, key=lambda n: (-shares[n].missing, n))]
 
 
 def shape_text(shape: Shape) -> str:

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 _POOL_COUNTS = ("wanted", "booting", "ready", "busy", "idle", "leaving", "failed", "free", "slots")
 _POOL_HEADS = ("POOL", "WANTED>", "BOOT>", "READY>", "BUSY>", "IDLE>", "LEAVE>", "FAIL>", "FREE>", "SLOTS>")
 _MAX_BREAKERS = 5
+_MAX_PROJECTS = 5
 _OK = Text("ok", "green")
 
 
@@ -58,6 +59,10 @@ def _print_status(out: ConsoleOutput, answer: StatusView) -> None:
     out.blank()
     if answer.data:
         _print_staging_summary(out, answer.data)
+    for text in answer.projects[:_MAX_PROJECTS]:
+        out.line(text)
+    if len(answer.projects) > _MAX_PROJECTS:
+        out.note(f"and {len(answer.projects) - _MAX_PROJECTS} more projects (burstctl project list)", "dim")
     _print_waiting(out, answer)
 
 

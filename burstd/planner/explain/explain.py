@@ -6,7 +6,7 @@ judged by the rules that chose them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 
@@ -19,6 +19,7 @@ from burstd.domain.staging import StagingView
 from burstd.domain.units import span_text
 from burstd.planner.demand.pending_reasons import pending_reason
 from burstd.planner.explain.job_lookup import find_job, request_text
+from burstd.planner.explain.project_text import project_of_job, project_text, runs_over_quota
 from burstd.planner.forecast.outlook import job_outlooks
 from burstd.planner.offers.candidates import PoolCandidates, offer_candidates
 from burstd.planner.staging.input_deadlines import data_of_job
@@ -79,18 +80,20 @@ def explain_job(snapshot: Snapshot, plan: Plan, job_id: str) -> Explanation:
     if job.state is not JobState.PENDING:
         where = f" on {', '.join(job.node_list)}" if job.node_list else ""
         verdict, summary = job.state.value.lower(), f"the job is {job.state.value.lower()}{where}"
+        summary = "; ".join([summary, *_project(snapshot, plan, job)])
         if data is not None and data.checkpoint:
             age = f", taken {span_text(snapshot.now - data.checkpoint_taken)} ago" if data.checkpoint_taken else ""
             summary += f"; {data.checkpoint}{age}"
         return Explanation(job_id, job, request_text(job), verdict, summary, "", remarks, (), serving, data=data)
     last = remarks[-1] if remarks else _unserved(snapshot, job)
+    warnings = [r.reason for r in remarks if r.verdict == WARNING]
     outlook = snapshot.outlook.get(job.id) or job_outlooks(snapshot).get(job.id)
     return Explanation(
         job_id=job_id,
         job=job,
         request_text=request_text(job),
         verdict=last.verdict,
-        summary="; ".join([last.reason, *(r.reason for r in remarks if r.verdict == WARNING)]),
+        summary="; ".join([last.reason, *warnings, *_project(snapshot, plan, job)]),
         slurm=pending_reason(job.reason).text,
         remarks=remarks,
         pool_candidates=offer_candidates(snapshot, plan, job, outlook),
@@ -99,6 +102,16 @@ def explain_job(snapshot: Snapshot, plan: Plan, job_id: str) -> Explanation:
         outlook=outlook,
         data=data,
     )
+
+
+def _project(snapshot: Snapshot, plan: Plan, job: Job) -> Iterator[str]:
+    """How the job's project stands."""
+    projects = snapshot.projects.projects
+    project = project_of_job(job, projects)
+    if project is not None:
+        if runs_over_quota(job, project):
+            yield "it runs beyond its project's quota and may be requeued"
+        yield project_text(project, projects, plan.target.shares)
 
 
 def _nothing(job_id: str, why: str) -> Explanation:
@@ -118,7 +131,9 @@ def _serving(snapshot: Snapshot, slurm: SlurmView, plan: Plan, job: Job, job_id:
 
 def _unserved(snapshot: Snapshot, job: Job) -> Remark:
     burst = sorted({partition for pool in snapshot.pools.values() for partition in pool.partitions})
-    if set(job.partitions).isdisjoint(burst):
+    if project_of_job(job, snapshot.projects.projects) is not None:
+        why = "Slurm starts it"
+    elif set(job.partitions).isdisjoint(burst):
         why = f"no pool serves {', '.join(job.partitions)}; burst partitions: {', '.join(burst) or 'none'}"
     else:
         why = "the last plan is older than the job"
@@ -134,6 +149,7 @@ _POLICY_REMEDIES: Mapping[str, tuple[str, ...]] = {
     "schedule": ("wait for the next window of the schedule", "change the windows in [policies.schedule]"),
     "throttle": ("wait: burstd retries by itself", "raise the rate in [policies.throttle] of burstd.toml"),
     "wait_aware": ("wait: the site's own nodes are expected to start it soon",),
+    "projects": ("wait: GPUs come back when jobs of other projects end", "burstctl project set NAME --quota GPUS"),
     "pin": ("burstctl scale POOL --clear",),
     "hold": ("burstctl unhold",),
     "chain": ("wait for a free slot",),

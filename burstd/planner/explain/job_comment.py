@@ -19,6 +19,7 @@ from burstd.domain.plan import Plan
 from burstd.domain.plugins.policy import Remark
 from burstd.domain.slurm.job import Job, JobState
 from burstd.domain.snapshot import Snapshot, Unavailable
+from burstd.planner.explain.project_text import project_of_job, project_text, runs_over_quota
 from burstd.planner.offers.candidates import shards_price
 from burstd.planner.staging.input_deadlines import boot_durations
 from burstd.planner.staging.transfer_schedule import boot_estimate
@@ -46,7 +47,7 @@ class JobComment:
 
 
 _NO_COMMENT = JobComment("on", "")
-_PREFIXES = ("waits: ", "cannot start: ", "never starts as it is: ", "node ", "nodes ", "starts soon: ")
+_PREFIXES = ("waits: ", "cannot start: ", "never starts as it is: ", "node ", "nodes ", "starts soon: ", "project ")
 """Beginnings of comments that are out of date once the job has started; the third is that of the version before."""
 
 
@@ -58,6 +59,7 @@ class JobComments:
         self._last_remarks = {r.subject: r for r in plan.remarks}
         self._warnings = {r.subject: r.reason for r in plan.remarks if r.verdict == WARNING}
         self._assigned = plan.target.placements
+        self._shares = plan.target.shares
         self._claims = {claim.slot: claim for claim in snapshot.claims}
         self._coming: dict[str, dict[str, str]] = {}
         for want in plan.target.wants:
@@ -76,11 +78,20 @@ class JobComments:
             return self._started(job, current)
         remark = self.last_remark(job)
         if remark is None:
-            return None
+            text = self.project_text(job)
+            return self._comment("waits", f"waits: {text}") if text else None
         comment = self._waiting(job, remark)
         if warning := self._warnings.get(f"job:{job.id}", ""):
             return self._comment(comment.kind, f"{comment.text}; {warning}")
         return comment
+
+    def project_text(self, job: Job) -> str:
+        """How its project stands, where that is news for the job: it waits, or may be requeued."""
+        projects = self._snapshot.projects.projects
+        project = project_of_job(job, projects)
+        if project is None or not (job.state is JobState.PENDING or runs_over_quota(job, project)):
+            return ""
+        return project_text(project, projects, self._shares)
 
     def _waiting(self, job: Job, remark: Remark) -> JobComment:
         if remark.verdict in ("boot", "covered"):
@@ -107,11 +118,13 @@ class JobComments:
         return datetime.fromtimestamp(at, UTC).strftime("at %H:%M UTC" if same else "on %F at %H:%M UTC")
 
     def _started(self, job: Job, current: str) -> JobComment | None:
-        if job.state not in _STARTED or not (current.startswith(_PREFIXES) or not current):
+        project = self.project_text(job)
+        old = (*_PREFIXES, "on ") if project else _PREFIXES
+        if job.state not in _STARTED or not (current.startswith(old) or not current):
             return None
         claims = [self._claims[name] for name in job.node_list if name in self._claims]
         if not claims:
-            return _NO_COMMENT if current else None
+            return self._comment("on", project) if project else _NO_COMMENT if current else None
         clouds = ", ".join(dict.fromkeys(claim.offer.provider for claim in claims))
         sums: dict[str, Decimal] = {}
         shards = ""

@@ -5,9 +5,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 from fractions import Fraction
 
-from burstd.domain.project import Project, Share, gpu_number, gpus_text
+from burstd.domain.project import OVER_QUOTA_PREFIX, QUOTA_PREFIX, Project, Share, gpu_number, gpus_text
+from burstd.domain.slurm.job import PENDING_STATES, Job
 
 _SHOWN = 3
+_PREFIXES = (QUOTA_PREFIX, OVER_QUOTA_PREFIX)
+
+
+def project_of_job(job: Job, projects: Mapping[str, Project]) -> Project | None:
+    """The project whose partitions a job is in, or asks for; None: it is none's."""
+    names = {p[len(prefix) :] for p in job.partitions for prefix in _PREFIXES if p.startswith(prefix)}
+    return next((projects[name] for name in names if name in projects), None)
+
+
+def runs_over_quota(job: Job, project: Project) -> bool:
+    """Whether it runs where it may be requeued for other projects."""
+    return job.state not in PENDING_STATES and project.over_quota_partition in job.partitions
 
 
 def project_text(project: Project, projects: Mapping[str, Project], shares: Mapping[str, Share]) -> str:

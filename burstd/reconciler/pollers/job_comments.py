@@ -123,6 +123,8 @@ class JobCommentWriter:
     def _changed(self, snapshot: Snapshot, slurm: SlurmView, lines: JobComments) -> Iterator[_Changed]:
         """The jobs to be looked at."""
         burst = {partition for pool in snapshot.pools.values() for partition in pool.partitions}
+        projects = snapshot.projects.projects.values()
+        burst |= {name for project in projects for name in (project.quota_partition, project.over_quota_partition)}
         known, self._last_comments = self._last_comments, {}
         for job in slurm.jobs:
             if burst.isdisjoint(job.partitions):
@@ -133,7 +135,8 @@ class JobCommentWriter:
 
     def _differs(self, job: Job, last: _LastComment | None, lines: JobComments, now: float) -> _Changed | None:
         remark = lines.last_remark(job) if job.state is JobState.PENDING else None
-        verdict, reason = (remark.verdict, remark.reason) if remark is not None else (job.state.value, "")
+        state = job.state.value, lines.project_text(job)
+        verdict, reason = (remark.verdict, remark.reason) if remark is not None else state
         if last is not None:
             self._last_comments[job.id] = last
             if last.verdict == verdict and (now < last.check_after or _same(last, reason, job)):

@@ -1,0 +1,85 @@
+"""What users read of their project: in burstctl, in explain and in comments of jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from fractions import Fraction
+
+import pytest
+
+from burstd.domain.plan import Plan
+from burstd.domain.plugins.policy import Target
+from burstd.domain.project import Project, ProjectsView, Share
+from burstd.domain.slurm.job import Job, JobState
+from burstd.planner.explain.explain import explain_job
+from burstd.planner.explain.job_comment import JobComments
+from burstd.planner.explain.project_text import project_text
+from tests.planner.worlds import job, make_snapshot
+
+QUOTAS = {"a": 4, "b": 2, "c": 2, "d": 8, "e": 1}
+PROJECTS = {n: Project(n, f"team-{n}", Fraction(quota), partitions=("gpu",)) for n, quota in QUOTAS.items()}
+
+
+def share(running: float, share: float, demand: float = 0) -> Share:
+    return Share(Fraction(max(demand, running)), Fraction(running), Fraction(0), Fraction(share))
+
+
+FULL = {name: share(quota, quota) for name, quota in QUOTAS.items()}
+
+
+@pytest.mark.parametrize(
+    ("shares", "text"),
+    [
+        ({}, "project a: its jobs are not known yet"),
+        ({"a": share(3, 3)}, "project a: 3 of 4 GPUs in quota"),
+        ({"a": share(6, 6), "d": share(0, 0)}, "project a: 4 of 4 GPUs in quota, 2 over; reclaimed when d asks"),
+        (
+            {"a": share(6, 6), "d": share(1, 1), "c": share(0.5, 2)},
+            "project a: 4 of 4 GPUs in quota, 2 over; reclaimed when c or d ask",
+        ),
+        (
+            {"a": share(6, 6), **{name: share(0, 0) for name in "bcde"}},
+            "project a: 4 of 4 GPUs in quota, 2 over; reclaimed when b, c, d or 1 more ask",
+        ),
+        ({"a": share(5, 5)}, "project a: 4 of 4 GPUs in quota, 1 over; reclaimed when the division changes"),
+        ({"a": share(2, 4, 9)}, "project a: 2 of 4 GPUs in quota; asks for 7 more"),
+        ({"a": share(4, 4, 9)}, "project a: 4 of 4 GPUs in quota; asks for 5 more, and has its share of 4"),
+        ({"a": share(0.5, 4, 1)}, "project a: 0.5 of 4 GPUs in quota; asks for 0.5 more"),
+    ],
+)
+def test_how_a_project_stands(shares: Mapping[str, Share], text: str) -> None:
+    assert project_text(PROJECTS["a"], PROJECTS, {**FULL, **shares} if shares else {}) == text
+
+
+OVER = {**FULL, "a": share(6, 6), "d": share(0, 0)}
+TEXT = "project a: 4 of 4 GPUs in quota, 2 over; reclaimed when d asks"
+RUNS = {"state": JobState.RUNNING, "reason": "", "node_list": ("n1",)}
+
+
+def told(row: Job, own_part: str = "") -> tuple[str, str | None]:
+    snapshot = make_snapshot(row, projects=ProjectsView(PROJECTS))
+    plan = Plan(target=Target(shares=OVER))
+    comment = JobComments(snapshot, plan).comment_for(row, own_part)
+    return explain_job(snapshot, plan, "1").summary, comment.text if comment is not None else None
+
+
+@pytest.mark.parametrize(
+    ("row", "own_part", "explained", "comment"),
+    [
+        (
+            job("1", partitions=("o-a",), **RUNS),
+            "",
+            f"the job is running on n1; it runs beyond its project's quota and may be requeued; {TEXT}",
+            TEXT,
+        ),
+        (job("1", partitions=("o-a",), **RUNS), "project a: 3 of 4", None, TEXT),
+        (job("1", partitions=("q-a",), **RUNS), "", f"the job is running on n1; {TEXT}", None),
+        (job("1", partitions=("q-a",), **RUNS), f"waits: {TEXT}", None, ""),
+        (job("1", partitions=("q-a", "o-a")), "", f"Slurm starts it; {TEXT}", f"waits: {TEXT}"),
+        (job("1", partitions=("q-gone",), **RUNS), "", "the job is running on n1", None),
+    ],
+)
+def test_explain_and_the_comment_say_it(row: Job, own_part: str, explained: str | None, comment: str | None) -> None:
+    summary, text = told(row, own_part)
+    assert text == comment
+    assert explained in (None, summary)
