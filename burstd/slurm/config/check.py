@@ -273,9 +273,9 @@ def _shards(pools: Sequence[Pool], running: RunningSlurm, version: tuple[int, in
                 "a QOS with MaxTRESPerJob=gres/gpu=0, or gres/shard=0, and AccountingStorageEnforce=limits",
                 f"QOS {fields.get('QoS', 'N/A')}, AccountingStorageEnforce={enforce}",
                 _GIVEN_TWICE,
-                f"sacctmgr add qos shards MaxTRESPerJob=gres/gpu=0 Flags=DenyOnLimit; add QOS=shards to the "
-                f"PartitionName line of {name}; set AccountingStorageEnforce=limits and "
-                "AccountingStorageTRES=gres/gpu,gres/shard; or upgrade Slurm to 23.11",
+                "set AccountingStorageEnforce=limits and AccountingStorageTRES=gres/gpu,gres/shard, and restart "
+                "slurmctld; sacctmgr add qos shards MaxTRESPerJob=gres/gpu=0 Flags=DenyOnLimit (or, for whole GPUs, "
+                f"gres/shard=0); add QOS=shards to the PartitionName line of {name}; or upgrade Slurm to 23.11",
             )
         for pool in its_pools if refused else ():
             kinds.setdefault(pool, {})[refused] = name
