@@ -10,7 +10,7 @@ from functools import partial
 
 import pytest
 
-from tests.e2e.sites import QUICK, events, node_box, site_up
+from tests.e2e.sites import QUICK, STATE, events, node_box, site_up
 from tests.e2e.test_running_job import Terminal
 from tests.lab import programs
 from tests.lab.base_site import CONFIG
@@ -265,7 +265,7 @@ def test_a_job_does_not_notice_that_burstd_dies(site: Site) -> None:
 def test_slurmctld_ends_while_a_job_waits_for_its_trees(site: Site) -> None:
     """Slurm 26.05 then shows the job as running and never starts it; earlier versions run the prolog again."""
     site.wait_job(sbatch(site, "true", folder="first"))
-    site.wait(lambda: not streams(site), 20, "no mount without a job")
+    site.wait(lambda: not site.cluster.sh(f"ls {STATE}/mounts").split(), 20, "no mount without a job is on record")
     site.kill_burstd()
     number = sbatch(site, "pwd; echo run $SLURM_RESTART_COUNT", folder="waits")
     site.wait_job(number, ("CONFIGURING",))
