@@ -23,7 +23,7 @@ from rich.table import Table
 from burstd.domain.claim import ClaimState
 from burstd.slurm.hostlist import compress
 from providers.sandbox.boxes.errors import SandboxError
-from tests.lab import demo_data, demo_plain
+from tests.lab import demo_data, demo_plain, demo_projects
 from tests.lab.remains import remains
 from tests.lab.site import Site
 from tests.lab.slurm_files import VERSIONS
@@ -38,6 +38,7 @@ keep_alive_s = 8
 nodes = 10
 """
     + demo_plain.MOUNTS
+    + demo_projects.SETTINGS
 )
 JOBS = 15
 """With every task of the array."""
@@ -345,8 +346,9 @@ def main() -> int:
         console.print(f"[dim]{time.monotonic() - begun:6.1f} s  {step}[/]", soft_wrap=True)
 
     site = Site(
-        arguments.release, settings=SETTINGS, staging=demo_data.STAGING, extra_conf=demo_plain.PROLOG, progress=progress
-    )
+        arguments.release, settings=SETTINGS, staging=demo_data.STAGING, extra_conf=demo_plain.PROLOG,
+        projects=demo_projects.PROJECTS, onprem_gpus=demo_projects.GPUS_OF_A_NODE, progress=progress,
+    )  # fmt: skip
     try:
         with _ended_by_signals(), site:
             version = ".".join(map(str, VERSIONS[arguments.release]))
@@ -360,6 +362,7 @@ def main() -> int:
                 play(story)
                 console.print()
                 summary(story)
+                demo_projects.play(site, console)
     except KeyboardInterrupt:
         console.print("\nstopped; everything was taken down")
         return 130
