@@ -115,6 +115,12 @@ class Directives:
         """Of all inputs, in the order of their lines, the working directory last."""
         return (*(wanted.name for wanted in self.stage_in), *([WORKDIR_INPUT] if self.workdir else []))
 
+    @property
+    def registry_image(self) -> StageIn | None:
+        """The input that is an image of a registry: nobody has it before burstd has converted it."""
+        found = (wanted for wanted in self.stage_in if wanted.name == self.container)
+        return next((wanted for wanted in found if wanted.source.startswith("docker://")), None)
+
     def __bool__(self) -> bool:
         shared = self.shared_scratch_bytes is not None
         named = self.stage_in or self.stage_out or self.checkpoint or self.volume or self.workdir is not None
@@ -332,6 +338,8 @@ class StagingView:
     """Bytes of its input; 0: it has none, or nobody knows."""
     bytes_left: int = 0
     """Bytes of it that are not in the store yet, as far as is known."""
+    activity: str = ""
+    """What is done before it can be sent, as the end of a sentence; empty: nothing."""
     last_checkpoint_until: float = 0.0
     """A machine of the job goes and its last checkpoint is on its way: the job is left alone until then, in burstd's
     time; 0: there is nothing to wait for."""

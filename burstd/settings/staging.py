@@ -11,6 +11,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInf
 
 from burstd.domain.staging import WorkdirRules
 from burstd.settings.fields import RESTART, AbsolutePath, Count, Hours, Money, Name, Seconds, Section, Size, matching
+from burstd.transfer.images.reference import is_registry
 
 
 def _source(text: str) -> str:
@@ -21,6 +22,15 @@ def _source(text: str) -> str:
 
 DataSource = Annotated[str, AfterValidator(_source)]
 _WORD = r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}"
+
+
+def _registry(text: str) -> str:
+    if not is_registry(text) or text != text.lower():
+        raise ValueError("must be a registry, HOST or HOST:PORT in small letters, such as docker.io or ghcr.io")
+    return text
+
+
+Registry = Annotated[str, AfterValidator(_registry)]
 DatasetName = Annotated[str, matching(_WORD, "the name must be 1 to 64 letters, digits, '.', '-' and '_'")]
 
 
@@ -94,6 +104,15 @@ class WorkdirSettings(Section):
         return WorkdirRules(self.max_size, self.max_files, self.ignore)
 
 
+class ImageSettings(Section):
+    """``[staging.images]``: images that jobs name as ``docker://``. Without ``registries`` there are none."""
+
+    registries: tuple[Registry, ...] = ()
+    dir: AbsolutePath = Path("/var/tmp")  # noqa: S108 - each conversion makes a folder of its own
+    max_size: Size = 64 << 30
+    conversions: Annotated[int, Field(strict=True, ge=1, le=16)] = 1
+
+
 class StagingSettings(Section):
     """The whole table."""
 
@@ -119,6 +138,7 @@ class StagingSettings(Section):
     ] = "apptainer"
     quota: QuotaSettings = QuotaSettings()
     workdir: WorkdirSettings = WorkdirSettings()
+    images: ImageSettings = ImageSettings()
     datasets: dict[DatasetName, DatasetSettings] = Field(default_factory=dict)
 
     @property

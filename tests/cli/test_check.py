@@ -339,10 +339,15 @@ def test_staging_is_looked_at(run: Run, tmp_path: Path) -> None:
     (tmp_path / "burstd_job_submit.lua").write_text("-- runs burstd-stage as an older one does\n")
     (tmp_path / "burst_buffer.conf").unlink()
     os.chown(tmp_path / "state", 65534, 65534)
+    images = 'container_program = "no-apptainer"\nimages = { registries = ["docker.io"] }\n'
+    file.write_text(file.read_text(encoding="utf-8").replace("[staging]\n", f"[staging]\n{images}"), encoding="utf-8")
     found = staging_faults(run, file)
+    assert found["/run/burstd/image-worker.sock"]["remedy"] == "systemctl enable --now burstd-image-worker.socket"
     assert found[f"{tmp_path}/burst_buffer.conf"]["found"] == "no file"
     assert found[f"{tmp_path}/burstd_job_submit.lua"]["breaks"] == "sbatch refuses scripts with #BURST container"
     assert f"{tmp_path}/job_submit.lua" not in found
+    lacks = {f["subject"]: f for f in json.loads(run("check", "--json", "--config", str(file)).out)["findings"]}
+    assert lacks["no-apptainer"]["breaks"] == "jobs with '#BURST container docker://...' are held"
     assert found["/run/burstd/user-worker.sock"]["remedy"] == "systemctl enable --now burstd-user-worker.socket"
 
 

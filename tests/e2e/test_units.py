@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from providers.sandbox.boxes.errors import SandboxError
+from providers.sandbox.boxes.images.rootfs import ensure_rootfs
 from tests.e2e.sites import COPY, QUICK, wait_all_gone, wait_done
+from tests.lab import image_registry
 from tests.lab.base_site import CONFIG
+from tests.lab.containers import CONVERT, IMAGE_ROOT, REGISTRY, apptainer, start_registry
 from tests.lab.remains import remains
 from tests.lab.site import CPU
 from tests.lab.units_site import UnitsSite
@@ -21,8 +27,25 @@ pytestmark = [
 
 
 @pytest.fixture(scope="module")
-def site() -> Iterator[UnitsSite]:
-    made = UnitsSite(pools=[CPU], settings=QUICK, cloud="boot_seconds = 0.3", staging="")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("shared")
+
+
+@pytest.fixture(scope="module")
+def no_apptainer() -> str:
+    """Why there is none; empty: there is."""
+    try:
+        apptainer(ensure_rootfs("trixie"))
+    except SandboxError as error:
+        return f"Debian unstable has no Apptainer that runs on trixie now: {error}"
+    return ""
+
+
+@pytest.fixture(scope="module")
+def site(shared: Path, no_apptainer: str) -> Iterator[UnitsSite]:
+    made = UnitsSite(
+        pools=[CPU], settings=QUICK, cloud="boot_seconds = 0.3", staging="", shared=shared, containers=not no_apptainer
+    )
     with made as up:
         yield up
     left = remains(made.cluster.lab.network.name, made.cluster.state)
@@ -53,6 +76,20 @@ def test_object_workers_become_users_for_slurm_alone(site: UnitsSite) -> None:
     asking = f"/opt/burstd/bin/python3 -c '{OBJECTS}'"
     assert site.cluster.sh(f"runuser -u slurm -- {asking}").split() == ["s3", "swift"]
     assert "Permission denied" in site.cluster.sh(asking, "ada", check=False)
+
+
+def test_an_image_is_converted_within_the_limits_of_its_unit(site: UnitsSite, shared: Path, no_apptainer: str) -> None:
+    if no_apptainer:
+        pytest.skip(no_apptainer)
+    site.cluster.sh(IMAGE_ROOT, "ada")
+    registry = start_registry(site.cluster.head, shared / "home")
+    image_registry.add_image(registry, "lab/tools", shared / "home" / "ada" / "root")
+    sockets = [f"/run/burstd/{kind}-worker.sock" for kind in ("user", "image")]
+    asked = json.dumps([f"docker://{REGISTRY}/lab/tools:many", {}, *sockets])
+    words = ["/opt/burstd/bin/python3", "-c", CONVERT, asked]
+    assert site.cluster.head.run(words, user="slurm").stdout.endswith(" bytes\n"), site.daemon_log()[-3000:]
+    assert "Permission denied" in site.cluster.head.run(words, user="ada").stdout
+    site.wait(lambda: not site.cluster.sh("pgrep -u burstd-image", check=False), 20, "its worker has ended")
 
 
 MOUNTS = """

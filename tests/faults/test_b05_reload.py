@@ -217,6 +217,10 @@ TABLE: dict[str, tuple[str, str, object, ReadValue]] = {
     "staging.workdir.max_size": ('"1G"', '"2G"', 2 * GIB, lambda d: d.staging._workdir_rules().max_bytes),
     "staging.workdir.max_files": ("10", "20", 20, lambda d: d.staging._workdir_rules().max_files),
     "staging.workdir.ignore": ('["a"]', '["b"]', ("b",), lambda d: d.staging._workdir_rules().ignore),
+    "staging.images.registries": ('["a.io"]', '["b.io"]', ("b.io",), lambda d: d.staging._image_rules().registries),
+    "staging.images.dir": ('"/tmp"', '"/srv"', "/srv", lambda d: d.staging._image_rules().limits.folder),
+    "staging.images.max_size": ('"1G"', '"2G"', 2 * GIB, lambda d: d.staging._image_rules().limits.max_bytes),
+    "staging.images.conversions": ("1", "2", 2, lambda d: d.staging._image_rules().conversions),
     "volumes.max_size": ('"1G"', '"2G"', 2 * GIB, lambda d: d.staging.volumes.rules.limits.max_size),
     "volumes.user_size": ('"1G"', '"2G"', 2 * GIB, lambda d: d.staging.volumes.rules.limits.user_size),
     "staging.datasets": (

@@ -28,6 +28,7 @@ JOB_DIR = "/var/spool/burst"
 CONFIG = "/etc/burstd/burstd.toml"
 LOG = "/var/log/burstd.log"
 _PID = "/run/burstd.pid"
+_IMAGE_ACCOUNT = ["useradd", "--system", "--shell", "/usr/sbin/nologin", "burstd-image"]
 _PATIENCE_S = 10.0
 _SHOW = "squeue | head -40; sinfo -N; scontrol show res; tail -n 30 /var/log/slurm/slurmctld.log"
 
@@ -38,9 +39,10 @@ class BaseSite(ABC):
     ``settings`` are more lines of burstd.toml. With ``staging`` (more lines of ``[staging]``, or an empty text) jobs'
     data goes through a storage node: one that is there, or with ``launch`` (more lines of its store) one that burstd
     launches in the cloud. ``shared`` is a folder of this machine whose ``home`` and ``burst`` the head and the nodes on
-    premises share, as their homes and as staging's ``job_dir``. With ``containers`` nodes have Apptainer, and slurmctld
-    has burstd's job_submit.lua, as with ``workdir_partitions``, in which every batch job's working directory is staged.
-    ``projects`` are Slurm's half of them; nodes on premises have ``onprem_gpus`` each.
+    premises share, as their homes and as staging's ``job_dir``. With ``containers`` nodes have Apptainer, the
+    head can convert images, and slurmctld has burstd's job_submit.lua, as with ``workdir_partitions``, in which every
+    batch job's working directory is staged. ``projects`` are Slurm's half of them; nodes on premises have
+    ``onprem_gpus`` each.
     """
 
     storage_offer = ""
@@ -112,11 +114,11 @@ class BaseSite(ABC):
             self.release,
             pools=self.pools,
             users=self.users,
-            head_layers=[needs],
+            head_layers=[*node_layers, needs],
             head_binds=[BindMount(wheel, f"/opt/{wheel.name}"), *shared],
             onprem_binds=shared,
             onprem_layers=node_layers,
-            head_setup=[_pip(f"/opt/{wheel.name}")],
+            head_setup=[_pip(f"/opt/{wheel.name}"), *([_IMAGE_ACCOUNT] if self._containers else [])],
             head_files=self._slurm_plugins(),
             workdir_partitions=self._workdir_partitions,
             projects=self._projects,

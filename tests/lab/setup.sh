@@ -25,6 +25,7 @@ if [ "$need" = boxes ]; then
   [ "$(id -u)" = 0 ] || die "boxes are made of namespaces and mounts, which only root may make: run it again with sudo"
   command -v mmdebstrap >/dev/null || missing="$missing mmdebstrap"
   command -v ip >/dev/null || missing="$missing iproute2"
+  command -v skopeo >/dev/null || missing="$missing skopeo"
   command -v setpriv >/dev/null || missing="$missing util-linux"
   command -v ssh-keygen >/dev/null || missing="$missing openssh-client"
   ls /usr/lib*/openssh/sftp-server >/dev/null 2>&1 || missing="$missing openssh-sftp-server"

@@ -17,9 +17,10 @@ from tests.systemd.pid1 import SystemdBox, systemd_in
 UNITS = (
     "burstd.service", "burstd.socket", "burstd-user-worker.socket", "burstd-user-worker@.service",
     "burstd-object-worker.socket", "burstd-object-worker@.service",
+    "burstd-image-worker.socket", "burstd-image-worker@.service",
     "burstd-mount-worker.socket", "burstd-mount-worker@.service",
 )  # fmt: skip
-_SOCKETS = ("burstd.socket", "burstd-user-worker.socket", "burstd-object-worker.socket", "burstd-mount-worker.socket")
+_SOCKETS = tuple(unit for unit in UNITS if unit.endswith(".socket"))
 _RUN_ALREADY = ("munge", "slurmctld", "slurmd", "ssh")
 
 

@@ -40,6 +40,9 @@ def wrong(*lines: str) -> str:
     return fault.problem
 
 
+NO_IMAGE = "is no name of an image, which consists of small letters, digits, '.', '_' and '-'"
+
+
 @pytest.mark.parametrize(
     ("line", "source", "name", "access"),
     [
@@ -245,7 +248,10 @@ def test_a_line_goes_on_where_slurm_says_so() -> None:
         ("scratch shared lots", "lots is not a size"),
         ("scratch shared 0G", "0G is not a size"),
         ("container", "missing image"),
-        ("container docker://python:3", "images of registries are not converted here"),
+        ("container library://python:3", "library://python:3 is of a kind that burstd does not convert"),
+        ("container docker://x%j", f"'docker://x${{j}}' 'x${{j}}' {NO_IMAGE}"),
+        ("container docker://x y", "unexpected y"),
+        ("stage_in docker://x", "unknown scheme docker://"),
         ("container images/*.sif", "images/*.sif is not the plain name of one image"),
         ("container x-%j.sif", "x-%j.sif is not the plain name of one image"),
         ("container images/", "images/ is not the plain name of one image"),

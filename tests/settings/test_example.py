@@ -30,7 +30,7 @@ from burstd.settings import (
 from burstd.settings.fields import Section
 from burstd.settings.projects import FairShareSettings, ProjectSettings
 from burstd.settings.sections import HostKeyTrust, NodeCheck
-from burstd.settings.staging import WorkdirSettings
+from burstd.settings.staging import ImageSettings, WorkdirSettings
 from burstd.share import share_path
 from burstd.slurm.hostlist import expand
 from providers.aws.settings import AwsSettings
@@ -79,12 +79,14 @@ def test_the_example_shows_every_key_of_staging_and_leaves_it_off() -> None:
     shown, staging = tomllib.loads(ALL_SET)["staging"], parse_settings(ALL_SET).staging
     assert set(shown) == set(StagingSettings.model_fields)
     assert staging.store in staging.stores
-    for key in set(shown) - {"store", "stores", "quota", "datasets", "workdir"}:
+    for key in set(shown) - {"store", "stores", "quota", "datasets", "workdir", "images"}:
         default = StagingSettings.model_fields[key].default
         assert default is None or getattr(staging, key) == default, key
     assert set(shown["quota"]) == set(QuotaSettings.model_fields)
     assert set(shown["workdir"]) == set(WorkdirSettings.model_fields)
     assert staging.workdir == WorkdirSettings()
+    assert set(shown["images"]) == set(ImageSettings.model_fields)
+    assert staging.images == ImageSettings()
     assert staging.datasets["imagenet"].version_source() == "s3://site-data/imagenet-2021"
 
 

@@ -24,6 +24,7 @@ from tests.systemd.pid1 import SystemdBox, cgroup2, systemd_box
 UNITS = (
     "burstd.service", "burstd.socket", "burstd-user-worker.socket", "burstd-user-worker@.service",
     "burstd-object-worker.socket", "burstd-object-worker@.service",
+    "burstd-image-worker.socket", "burstd-image-worker@.service",
     "burstd-mount-worker.socket", "burstd-mount-worker@.service",
 )  # fmt: skip
 _PROJECT = Path(__file__).parents[2]
@@ -53,6 +54,7 @@ def test_systemd_analyze_finds_nothing_to_say(units: Path) -> None:
         ("burstd.service", 2.0),
         ("burstd-user-worker@.service", 2.5),
         ("burstd-object-worker@.service", 2.5),
+        ("burstd-image-worker@.service", 2.5),
         ("burstd-mount-worker@.service", 3.5),
     ],
 )

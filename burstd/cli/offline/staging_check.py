@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import pwd
 import re
+import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -12,6 +14,8 @@ from burstd.domain.storage_node import NodeBackedStore
 from burstd.settings import PluginRegistry, Settings, SettingsError, resolve_store
 from burstd.share import share_path
 from burstd.slurm.config.check import SlurmConfFinding
+from burstd.transfer.images.client import ACCOUNT, image_socket
+from burstd.transfer.images.worker import PROGRAM_PATH
 from burstd.transfer.privsep.client import UserWorkerError, account, user_worker_for
 
 PROBE_USER = "nobody"
@@ -37,6 +41,7 @@ def staging_findings(settings: Settings, config: Mapping[str, str]) -> Iterator[
         )  # fmt: skip
         return
     yield from _worker_findings(settings, started_by_burstd=owner == 0)
+    yield from _image_findings(settings, started_by_burstd=owner == 0)
     yield from _store_findings(settings)
 
 
@@ -110,6 +115,29 @@ def _worker_findings(settings: Settings, *, started_by_burstd: bool) -> Iterator
             "a process with a user's rights", str(error),
             "users' files can be neither read nor written", remedy,
         )  # fmt: skip
+
+
+def _image_findings(settings: Settings, *, started_by_burstd: bool) -> Iterator[SlurmConfFinding]:
+    """What ``docker://`` lacks on this machine, where registries are allowed."""
+    if not settings.staging.images.registries:
+        return
+    breaks = "jobs with '#BURST container docker://...' are held"
+    program = settings.staging.container_program
+    for wanted, remedy in (
+        ("skopeo", "apt-get install skopeo, or dnf install skopeo"),
+        (program, "install Apptainer on this machine too, or set staging.container_program"),
+    ):
+        if shutil.which(wanted, path=PROGRAM_PATH) is None:
+            yield SlurmConfFinding(wanted, "a program on this machine", "none", breaks, remedy)
+    try:
+        pwd.getpwnam(ACCOUNT)
+    except KeyError:
+        remedy = f"useradd --system --shell /usr/sbin/nologin {ACCOUNT}"
+        yield SlurmConfFinding(ACCOUNT, "an account on this machine", "none", breaks, remedy)
+    socket_path = image_socket(None if started_by_burstd else settings.worker_socket)
+    if socket_path is not None and not socket_path.exists():
+        remedy = "systemctl enable --now burstd-image-worker.socket"
+        yield SlurmConfFinding(str(socket_path), "a socket of systemd", "none", breaks, remedy)
 
 
 def _store_findings(settings: Settings) -> Iterator[SlurmConfFinding]:

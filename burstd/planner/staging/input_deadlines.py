@@ -69,6 +69,8 @@ class InputDeadlines:
         return InputVerdict(view.volume_reason) if view.state is StageState.STAGED else None
 
     def _on_its_way(self, job: Job, view: StagingView) -> InputVerdict:
+        if view.activity or (view.error and not view.ready_at and view.state is StageState.WAITING):
+            return InputVerdict(view.activity or view.error)
         if not view.ready_at:
             return InputVerdict("its input is being uploaded; no estimate yet")
         boot = self._boot(job)

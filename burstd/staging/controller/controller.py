@@ -257,7 +257,7 @@ class StagingController:
         others = ((other, self._runs.run_of(other.job_id).cycle) for other in records)
         refusal, certain = over_quota(row, run.cycle, others, self._quotas(row, run.cycle.sources), self._clock.now())
         if not refusal:
-            return self._dispatcher.upload_input(row, run)
+            return self._dispatcher.upload_input(row, run, image_only=self._runs_on_premises(run))
         if certain:
             return self._quarantine.hold_staging(row, refusal)
         run.cycle.paused_until = self._clock.now() + RETRY_S
@@ -384,12 +384,12 @@ class StagingController:
                 run.cycle.paused_until = self._clock.now() + RETRY_S
                 reason = f"its input is what job {before} leaves, which is on its way home"
                 return row if row.error == reason else self._store.update_staging(row.job_id, reason, error=reason)
-            case S.WAITING if self._runs_on_premises(run):
+            case S.WAITING if self._runs_on_premises(run) and row.directives.registry_image is None:
                 return self._store.transition_staging(row.job_id, S.WAITING, S.STAGED, "it runs where its data is")
             case S.WAITING if not row.directives.input_names:
                 return self._store.transition_staging(row.job_id, S.WAITING, S.STAGED, "it has no input")
             case S.WAITING if run.cycle.input_bytes is None:
-                self._dispatcher.measure_sources(row, run)
+                self._dispatcher.measure_sources(row, run, image_only=self._runs_on_premises(run))
             case S.UPLOADING:
                 return self._store.transition_staging(
                     row.job_id, S.UPLOADING, S.WAITING, "it was broken off", estimated_ready=row.estimated_ready

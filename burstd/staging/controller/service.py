@@ -43,6 +43,7 @@ from burstd.staging.movement.garbage_collection import (
     count_usage,
     needed_digests,
 )
+from burstd.staging.movement.images import ImageRules, image_fault
 from burstd.staging.movement.job_folders import JobFolders, folder_key
 from burstd.staging.movement.output_delivery import OutputDelivery
 from burstd.staging.movement.output_reuse import OutputReuse
@@ -56,6 +57,7 @@ from burstd.staging.submission.submit_check import SubmitCheck, SubmitCheckRules
 from burstd.staging.volumes.controller import VolumeController, VolumeRules
 from burstd.staging.volumes.node_mounts import VolumeMounts
 from burstd.transfer.content_store.index import ContentIndex
+from burstd.transfer.images.client import ConversionLimits, image_socket, open_image_worker
 from burstd.transfer.privsep.client import Account, UserWorker, user_worker_for
 from burstd.transfer.privsep.errors import user_name_of
 from burstd.transfer.privsep.object_workers import ObjectWorker, object_worker_for
@@ -199,6 +201,8 @@ class StagingService:
             folders=folders,
             cache_dir=f"{staging.job_dir}/cache",
             datasets=self._dataset,
+            open_image_worker=partial(open_image_worker, socket_path=image_socket(worker_socket)),
+            image_rules=self._image_rules,
             container_program=lambda: self._settings.container_program,
             is_live=context.is_live,
             workdir_rules=self._workdir_rules,
@@ -271,11 +275,17 @@ class StagingService:
             self._dataset,
             partial(in_place_path, self._stager),
             staging.workdir.rules(),
+            image_fault=lambda source: image_fault(source, self._image_rules()),
         )
         return rules if self.volumes is None else replace(rules, volume_fault=self.volumes.submit_fault)
 
     def _workdir_rules(self) -> WorkdirRules:
         return self._settings.workdir.rules()
+
+    def _image_rules(self) -> ImageRules:
+        images = self._settings.images
+        limits = ConversionLimits(str(images.dir), images.max_size, self._settings.container_program)
+        return ImageRules(images.registries, limits, images.conversions)
 
     def _dataset(self, name: str) -> str | None:
         title, _, version = name.partition("@")

@@ -48,7 +48,7 @@ def data_views(
         with contain_errors(row.job_id):
             run = run_of(row.job_id)
             ready, rate = 0.0, rates.rate(row.store, "in")
-            size, left = run.cycle.input_bytes or 0, 0
+            size, left, activity = run.cycle.input_bytes or 0, 0, ""
             if row.state is S.WAITING:
                 # What failed, or waits for another job, has no time at which it will be there.
                 ready = ready_at(now, size, queued_bytes, rate) if size and not row.error else 0.0
@@ -56,11 +56,12 @@ def data_views(
             elif row.state is S.UPLOADING:
                 reading = run.task_progress("in")
                 left = max(size - reading.done, 0) if reading else size
-                ready = ready_at(now, left, 0, rate) if _is_progressing(row, reading) else 0.0
+                activity = reading.activity if reading else ""
+                ready = ready_at(now, left, 0, rate) if _is_progressing(row, reading) and not activity else 0.0
             queued_bytes += left
             over = ended(row, run) if state in _OUTPUT_STATES else 0.0
             view = replace(
-                view, ready_at=ready, ended=over, size=size or row.bytes_in, bytes_left=left,
+                view, ready_at=ready, activity=activity, ended=over, size=size or row.bytes_in, bytes_left=left,
                 last_checkpoint_until=0.0 if run.cycle.checkpoint.last_done else run.cycle.checkpoint.last_until,
             )  # fmt: skip
             for job_id in {row.job_id, run.facts.queue_id if run.facts else row.job_id}:

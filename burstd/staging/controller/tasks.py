@@ -19,17 +19,25 @@ class StageFailed(BurstdError):
 
     ``again``: trying again later makes sense; False: it needs the owner or an administrator. ``retry_after_s``: not
     before. ``resend``: not before the input was sent again, of which objects are damaged or gone. ``full``: the store
-    had no space.
+    had no space. ``waits``: for its turn, which is not counted as a failure.
     """
 
     def __init__(
-        self, message: str, *, retryable: bool, retry_after_s: float = 0.0, resend: bool = False, full: bool = False
+        self,
+        message: str,
+        *,
+        retryable: bool,
+        retry_after_s: float = 0.0,
+        resend: bool = False,
+        full: bool = False,
+        waits: bool = False,
     ) -> None:
         super().__init__(message)
         self.retryable = retryable
         self.retry_after_s = retry_after_s
         self.resend = resend
         self.full = full
+        self.waits = waits
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +58,8 @@ class MeterReading:
     seconds: float
     still_s: float = 0.0
     """For so long ``done`` has been what it is, as far as anybody has looked."""
+    activity: str = ""
+    """What is done before there are bytes to move, in a few words; empty: nothing."""
 
 
 class Meter:
@@ -58,6 +68,8 @@ class Meter:
     def __init__(self, name: str, direction: str, clock: Callable[[], float] = time.monotonic) -> None:
         self.name = name
         self.direction = direction
+        self.activity = ""
+        """As in a reading; set by any thread."""
         self._lock = threading.Lock()
         self._clock = clock
         self._began = self._moved = clock()
@@ -104,7 +116,7 @@ class Meter:
             eta = left / rate if rate > 0 and self._total else None
             return MeterReading(
                 self.name, self.direction, self._done, self._total, self._sent, self._hits, rate, eta, seconds,
-                now - self._moved,
+                now - self._moved, self.activity,
             )  # fmt: skip
 
 

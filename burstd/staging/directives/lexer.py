@@ -154,7 +154,7 @@ def resolve_pattern(pattern: str, values: Mapping[str, str], work_dir: str = "")
     filled = substitute_variables(pattern, values)
     if filled is None:
         return None
-    if work_dir and not filled.startswith(("/", "s3://", "swift://")):
+    if work_dir and not filled.startswith(("/", "s3://", "swift://", "docker://")):
         filled = f"{escape_pattern(work_dir)}/{filled}"
     plain = literal_text(filled)
     return filled if plain is None else plain

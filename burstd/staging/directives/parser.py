@@ -36,6 +36,7 @@ from burstd.staging.directives.lexer import (
     quote_token,
     tokenize,
 )
+from burstd.transfer.images.reference import SCHEME, parse_reference
 
 PREFIX = "#BURST"
 MAX_LINES = 256
@@ -51,7 +52,7 @@ USAGE = {
     "checkpoint": "checkpoint PATH [every=TIME] [keep=NUMBER] [signal=[B:]NAME | command=COMMAND] [within=TIME]",
     "volume": "volume NAME [SIZE]",
     "workdir": "workdir [off]",
-    "container": "container IMAGE",
+    "container": "container IMAGE.sif|docker://IMAGE",
     "help": "help",
 }
 _SCHEMES = ("s3", "swift")
@@ -60,6 +61,8 @@ _LOCATIONS = (
 )
 _STRAY = re.compile("[\ud800-\udc7f\udd00-\udfff]")
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://(.*)", re.DOTALL)
+REGISTRY_IMAGE = "container.sif"
+"""What an image of a registry is called in $BURST_IN."""
 _REGISTRY = re.compile(r"(docker|oras|library|shub):/")
 _HOST = re.compile(r"[A-Za-z0-9_.@-]+:/")
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,254}")
@@ -98,7 +101,8 @@ Lines that begin with #BURST, above the first command of the script:
       Copies the working directory to the same path on each node before the job starts, and what is new or changed there
       back when it has ended. What .burstignore in it names stays (the syntax of .gitignore). off: never.
   #BURST {USAGE["container"]}
-      Runs the script in the Apptainer image IMAGE (a .sif file, as SOURCE, no pattern); $BURST_CONTAINER is its path.
+      Runs the script in an image: an Apptainer file (as SOURCE, no pattern), or docker://[REGISTRY/]NAME[:TAG|@DIGEST],
+      which burstd converts once. $BURST_CONTAINER is the path of the file.
   #BURST help
       Refuses the job and shows this.
 
@@ -375,12 +379,11 @@ class _ScriptParser:
         if not tokens:
             raise DirectiveSyntaxError("missing image", _usage("container"))
         if _REGISTRY.match(tokens[0].text):
-            raise DirectiveSyntaxError(
-                "images of registries are not converted here",
-                "Convert it once with 'apptainer pull IMAGE.sif docker://...', then write 'container IMAGE.sif'",
-            )
-        source = _location_pattern(tokens[0], "source")
-        name = literal_text(source.rpartition("/")[2])
+            source = _image_reference(tokens[0].text)
+            name: str | None = REGISTRY_IMAGE
+        else:
+            source = _location_pattern(tokens[0], "source")
+            name = literal_text(source.rpartition("/")[2])
         if has_wildcards(source) or not name or _name_fault(name) or not name.isprintable():
             raise DirectiveSyntaxError(
                 f"{quote_pattern(source)} is not the plain name of one image", "Name one file, such as images/torch.sif"
@@ -540,6 +543,18 @@ def _default_name(source: str) -> str:
     if last is None or _name_fault(last):
         raise DirectiveSyntaxError(f"{quote_pattern(source)} does not end in a file name", "Add 'as NAME'")
     return last
+
+
+def _image_reference(text: str) -> str:
+    """An image in a registry, whole. Nothing in it means anything to Slurm or as a pattern."""
+    expected = "Write docker://[REGISTRY/]NAME[:TAG|@sha256:DIGEST], such as docker://ghcr.io/lab/tools:1.2"
+    shown = quote_token(text[:200])
+    if not text.startswith(SCHEME):
+        raise DirectiveSyntaxError(f"{shown} is of a kind that burstd does not convert", expected)
+    try:
+        return str(parse_reference(text))
+    except ValueError as error:
+        raise DirectiveSyntaxError(f"{shown} {error}", expected) from None
 
 
 def _location_pattern(token: Token, what: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from decimal import Decimal
 from functools import partial
 from typing import Any
@@ -92,8 +93,11 @@ class TransferDispatcher:
 
     # Input.
 
-    def measure_sources(self, row: Staging, run: StagingRun) -> None:
-        """How much it is, unless its user has others looked at already: then a later step looks."""
+    def measure_sources(self, row: Staging, run: StagingRun, *, image_only: bool) -> None:
+        """How much it is, unless its user has others looked at already: then a later step looks.
+
+        ``image_only``: only the image of a registry has to be sent.
+        """
         if self._measuring[row.uid] >= MEASUREMENTS_PER_USER:
             return
 
@@ -101,10 +105,13 @@ class TransferDispatcher:
             run.cycle.input_bytes, run.cycle.sources = found.size, found.sources
             return row
 
-        self.start_task(row, run, "in", self.transfers.measure_sources, done, lane=_LOCAL_LANE)
+        self.start_task(
+            _with_image_only(row) if image_only else row, run, "in", self.transfers.measure_sources, done,
+            lane=_LOCAL_LANE,
+        )  # fmt: skip
 
-    def upload_input(self, row: Staging, run: StagingRun) -> Staging:
-        """To the store."""
+    def upload_input(self, row: Staging, run: StagingRun, *, image_only: bool) -> Staging:
+        """To the store; ``image_only``: of it the image of a registry."""
         began = self._clock.now()
         ready = row.estimated_ready or ready_at(began, run.cycle.input_bytes or 0, 0, self.rates.rate(row.store, "in"))
         row = self._store.transition_staging(
@@ -120,8 +127,9 @@ class TransferDispatcher:
             return after
 
         self.start_task(
-            row, run, "in", self.transfers.upload_input, done, lane="stage:in", total=run.cycle.input_bytes or 0
-        )
+            _with_image_only(row) if image_only else row, run, "in", self.transfers.upload_input, done,
+            lane="stage:in", total=run.cycle.input_bytes or 0,
+        )  # fmt: skip
         return row
 
     def fetch_input(
@@ -319,10 +327,11 @@ class TransferDispatcher:
                 log.error("staging broke", job=row.job_id, exc_info=error)
         final = [e for e in errors if isinstance(e, StageFailed) and not e.retryable]
         text = str(final[0] if final else errors[0])
-        attempts = row.attempts + 1
+        waits = all(getattr(error, "waits", False) for error in errors)
+        attempts = row.attempts if waits else row.attempts + 1
         if any(getattr(error, "full", False) for error in errors):
             self.out_of_space[row.job_id] = row
-        if may_hold and (final or attempts >= self._retries()):
+        if may_hold and (final or (attempts >= self._retries() and not waits)):
             return self._quarantine.hold_staging(row, text, lasting=bool(final))
         retry_after_s = max(getattr(error, "retry_after_s", 0.0) for error in errors)
         pause = max(min(retry_after_s, MAX_RETRY_AFTER_S), backoff_s(attempts, RETRY_S, MAX_BACKOFF_S))
@@ -342,7 +351,8 @@ class TransferDispatcher:
         else:
             after = self._store.update_staging(row.job_id, reason, attempts=attempts, error=text)
         run.cycle.paused_until = self._clock.now() + pause
-        log.warning("staging is tried again", job=row.job_id, error=text, pause_s=round(pause, 1))
+        report = log.info if waits else log.warning
+        report("staging is tried again", job=row.job_id, error=text, pause_s=round(pause, 1))
         return after
 
     def entered_at(self, row: Staging, life: StagingCycle, state: S) -> float:
@@ -357,6 +367,11 @@ class TransferDispatcher:
 
 
 _REACHABLE_STATES = frozenset({ClaimState.IN_SERVICE, ClaimState.DRAINING, ClaimState.READY})
+
+
+def _with_image_only(row: Staging) -> Staging:
+    image = row.directives.registry_image
+    return replace(row, directives=replace(row.directives, stage_in=(image,) if image else (), workdir=None))
 
 
 def reachable_machines(claims: Collection[Claim]) -> dict[str, Claim]:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from errno import ENOENT, ENOTDIR, EPERM
+from functools import partial
 from itertools import chain, islice
 from typing import Any
 
@@ -56,6 +57,7 @@ from burstd.staging.movement.agent_requests import (
     tree_keys,
 )
 from burstd.staging.movement.garbage_collection import CHECKPOINT_PREFIX
+from burstd.staging.movement.images import ImageInputs, ImageRules, OpenImageWorker, is_image
 from burstd.staging.movement.job_folders import JobFolders, shared_scratch_path
 from burstd.staging.movement.output_delivery import OutputDelivery, output_applies
 from burstd.staging.movement.user_workers import OpenObjectWorker, UserWorkers
@@ -69,10 +71,10 @@ from burstd.staging.submission.workdir import (
 )
 from burstd.transfer.content_store.manifest import ManifestDamaged
 from burstd.transfer.content_store.upload_pool import TransferCancelled, UploadProgress
+from burstd.transfer.images.client import open_image_worker
 from burstd.transfer.privsep.client import Account, SourceSize, UserWorker, UserWorkerError, account, printable
 from burstd.transfer.privsep.object_workers import object_scheme
 from burstd.transfer.privsep.relayed_copy import relay_copy
-from burstd.transfer.trees.ignore import IgnoreRow
 from burstd.transfer.trees.restore import TreeRestorer
 from burstd.transfer.trees.upload import StagedFor, TreeUploader
 from burstd.transfer.trees.walk import fixed_part, is_pattern
@@ -112,7 +114,10 @@ class HeadTransfers:
         container_program: Callable[[], str] = lambda: "apptainer",
         is_live: IsLivePath = lambda _claim, _path, _user: False,
         workdir_rules: Callable[[], WorkdirRules] = WorkdirRules,
+        open_image_worker: OpenImageWorker = open_image_worker,
+        image_rules: Callable[[], ImageRules] = ImageRules,
     ) -> None:
+        self._images = ImageInputs(uploader, open_image_worker, image_rules)
         self._container_program = container_program
         self._is_live = is_live
         self._workdir_rules = workdir_rules
@@ -161,6 +166,11 @@ class HeadTransfers:
                 origin = self._source(stage_in, task.job, user_workers.who)
                 if in_place_path(self._stager, stage_in, origin):
                     continue
+                if is_image(origin):
+                    image = self._images.measure(origin, user_workers, task.cancelled)
+                    sources.append(image.source)
+                    size, entries = size + image.size, entries + 1
+                    continue
                 sources.append(origin)
                 found = user_workers.worker_for_location(origin).measure_source(
                     origin, seconds=MEASURE_TIMEOUT_S, entries=MEASURE_MAX_ENTRIES
@@ -190,7 +200,7 @@ class HeadTransfers:
         trees: dict[str, Tree] = {}
         size = sent = hits = 0
 
-        def send(name: str, worker: UserWorker, origin: str, ignore: Sequence[IgnoreRow] = ()) -> None:
+        def send(name: str, bring: Callable[..., Tree], *what: object) -> None:
             nonlocal size, sent, hits
             progress = UploadProgress()
             before = (size, sent, hits)
@@ -201,28 +211,26 @@ class HeadTransfers:
                     before[2] + progress.bytes_hits,
                 )
             )
-            trees[name] = tree = self._uploader.upload(
-                worker,
-                origin,
-                owner=StagedFor(task.job.uid, task.job.account),
-                progress=progress,
-                cancelled=task.cancelled,
-                ignore=ignore,
-            )
+            trees[name] = tree = bring(*what, progress=progress)
             size, sent, hits = size + tree.size, sent + progress.bytes_sent, hits + progress.bytes_hits
             _check_size(size)
 
+        upload = partial(
+            self._uploader.upload, owner=StagedFor(task.job.uid, task.job.account), cancelled=task.cancelled
+        )
         with self._owner_workers(task) as user_workers:
             for stage_in in task.job.directives.stage_in:
                 origin = self._source(stage_in, task.job, user_workers.who)
                 if path_on_nodes := in_place_path(self._stager, stage_in, origin):
                     trees[stage_in.name] = Tree("", "", (), 0, 0, node_path=path_on_nodes)
+                elif is_image(origin):
+                    send(stage_in.name, self._images.bring, origin, user_workers, task)
                 else:
-                    send(stage_in.name, user_workers.worker_for_location(origin), origin)
+                    send(stage_in.name, upload, user_workers.worker_for_location(origin), origin)
             if task.job.directives.workdir:
                 path, rules = task.job.work_dir, self._workdir_rules()
                 ignore = self._workdir_ignore(task.job, user_workers)
-                send(WORKDIR_INPUT, user_workers.files, path, ignore)
+                send(WORKDIR_INPUT, partial(upload, ignore=ignore), user_workers.files, path)
                 tree = trees[WORKDIR_INPUT] = replace(trees[WORKDIR_INPUT], ignore=tuple(ignore))
                 if fault := workdir_size_fault(path, SourceSize(tree.size, tree.entries, True, False, ()), rules):
                     raise StageFailed(fault, retryable=False)
@@ -307,7 +315,9 @@ class HeadTransfers:
                 raise StageFailed(text, retryable=True) from None
             for stage_in in task.job.directives.stage_in:
                 origin = self._source(stage_in, task.job, user_workers.who)
-                if object_scheme(origin):
+                if is_image(origin):
+                    self._restore_image(task, file_worker, f"{folder}/in", stage_in.name)
+                elif object_scheme(origin):
                     object_worker, name = user_workers.worker_for_location(origin), stage_in.name
                     relay_copy(
                         object_worker, origin, file_worker, f"{folder}/in", name, job=job, cancelled=task.cancelled
@@ -420,6 +430,18 @@ class HeadTransfers:
         }  # fmt: skip
         cache = {"dir": self._cache_dir, "keep_free": CACHE_KEEP_FREE_BYTES}
         self._run_agent(task, claim, "place", who, put_back=tree, trees=[], checkpoints=[row], scratch=0, cache=cache)
+
+    def _restore_image(self, task: StagingTask, worker: UserWorker, folder: str, name: str) -> None:
+        """Puts an image that was converted into a folder of its owner's, with his rights."""
+        tree = task.job.trees.get(name)
+        try:
+            if tree is None:
+                raise StageFailed("its image is not in the store", retryable=True, resend=True)
+            TreeRestorer(self._stager.get, self._stager.name).restore(
+                worker, tree, folder, job=task.job.job_id, name=name, cancelled=task.cancelled
+            )
+        except NoSuchObject as error:
+            raise StageFailed(str(error), retryable=True, resend=True) from None
 
     def _restore_on_premises(self, task: StagingTask, worker: UserWorker, root: str) -> None:
         """Puts the newest checkpoint of one node into a folder of its owner's, with his rights."""

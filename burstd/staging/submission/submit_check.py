@@ -29,6 +29,7 @@ from burstd.staging.submission.workdir import (
     read_ignore_rules,
     workdir_size_fault,
 )
+from burstd.transfer.images.reference import SCHEME
 from burstd.transfer.privsep.client import Account, UserWorker, UserWorkerError, UserWorkerTimeout, account, printable
 from burstd.transfer.privsep.object_workers import ObjectWorker, object_scheme
 
@@ -52,6 +53,8 @@ class SubmitCheckRules:
     in_place: Callable[[StageIn, str], str | None] = lambda _asked, _origin: None
     """The path by which nodes see an input of this source as it is: then this machine need not see it."""
     workdir: WorkdirRules = field(default_factory=WorkdirRules)
+    image_fault: Callable[[str], str] = lambda _source: ""
+    """Why a container of this ``docker://`` reference is not allowed; empty: it is."""
     volume_fault: Callable[[VolumeLine, int | None, Mapping[str, str]], str] = lambda *_: NO_VOLUMES
     """Why a job of this user (None: unknown) cannot have the volume of its line, by what Slurm tells; empty: it can."""
 
@@ -96,6 +99,9 @@ class SubmitCheck:
                 first_line = _container_line(call, directives)
             except ValueError as error:
                 faults.append(str(error))
+            image = next(i for i in directives.stage_in if i.name == directives.container)
+            if image.source.startswith(SCHEME) and (fault := self.rules.image_fault(image.source)):
+                faults.append(f"line {image.line}: container {printable(image.source)}: {fault}")
         scratch_limit = MAX_SCRATCH_BYTES if self.rules.scratch_max is None else self.rules.scratch_max
         scratch = directives.scratch_bytes + (directives.shared_scratch_bytes or 0)
         if scratch > scratch_limit:
@@ -147,6 +153,8 @@ class SubmitCheck:
                 # What hangs on the job's number is looked at when it is staged.
                 if path is None or self.rules.in_place(stage_in, path):
                     continue
+                if path.startswith(SCHEME):
+                    continue  # a registry takes longer than slurmctld is to wait
                 seconds_left = _seconds_left(deadline)
                 if object_scheme(path):
                     size += self._measure_objects(who, path, seconds_left)

@@ -254,6 +254,20 @@ class ContentIndex:
         )
         return [_indexed_tree(row) for row in rows]
 
+    def tree_of_source(self, store: str, source: str) -> tuple[Tree, set[str]] | None:
+        """The tree that anybody last brought from a source, with its objects as far as they are known."""
+        rows = self._query(
+            "select store, prefix, digest, manifest, entries, size, single, uid, account, source, bytes, made, used, id"
+            " from trees where store = ? and source = ? order by used desc limit 1",
+            [store, source],
+        )
+        if not rows:
+            return None
+        keys = self._query(
+            "select o.key from tree_objects t join objects o on o.id = t.object where t.tree = ?", [rows[0][-1]]
+        )
+        return _indexed_tree(rows[0][:-1]).tree, {key.hex() for (key,) in keys}
+
     def touch_trees(self, store: str, digests: Iterable[str]) -> None:
         """Jobs use them now."""
         now = time.time()

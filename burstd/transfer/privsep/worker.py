@@ -72,8 +72,16 @@ def run_worker(arguments: list[str] | None, prepare: PrepareServer) -> int:
     return serve_connection(arguments, serve_user)
 
 
-def serve_connection(arguments: list[str] | None, serve: ServeConnection, name: str = "burstd-user-worker") -> int:
-    """What every kind of worker does: takes a connection, and serves it within limits; returns an exit status."""
+def serve_connection(
+    arguments: list[str] | None,
+    serve: ServeConnection,
+    name: str = "burstd-user-worker",
+    memory_bytes: int | None = MEMORY_BYTES,
+) -> int:
+    """What every kind of worker does: takes a connection, and serves it within limits; returns an exit status.
+
+    ``memory_bytes``: of address space, also of the programs that it runs; None: no limit.
+    """
     arguments_left = list(sys.argv[1:] if arguments is None else arguments)
     fd, min_uid, accounts = 3, 1000, False
     while arguments_left:
@@ -98,7 +106,8 @@ def serve_connection(arguments: list[str] | None, serve: ServeConnection, name: 
     sock.setblocking(True)
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
+    if memory_bytes is not None:
+        resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     sys.setrecursionlimit(20_000)
     os.umask(0o022)

@@ -109,6 +109,24 @@ class TreeUploader:
                 own_transfer.ended.set()
             upload_pool.close()
 
+    def reuse(self, source: str, owner: StagedFor, cancelled: threading.Event, prefix: str = "in") -> Tree | None:
+        """The tree that anybody brought from a source whose name stands for its content, noted for this owner too.
+
+        None: the store does not have it, or not whole. Raises StoreBusy, StoreRefused, TransferCancelled.
+        """
+        found = self.index.tree_of_source(self.stager.name, source)
+        if found is None:
+            return None
+        tree, keys = found
+        upload_pool = UploadPool(self._shared, prefix, owner.uid, UploadProgress(), cancelled)
+        try:
+            if upload_pool.pin_known(keys | {piece.key for piece in tree.manifest}) or upload_pool.verify_with_store():
+                return None
+            self.index.add_tree(self.stager.name, tree, keys, uid=owner.uid, account=owner.account, source=source)
+            return tree
+        finally:
+            upload_pool.close()
+
     @staticmethod
     def _wait_for_leader(leader: _Leader, upload_pool: UploadPool) -> None:
         while not leader.ended.wait(0.2):
