@@ -39,6 +39,7 @@ from burstd.reconciler.pollers.image_versions import ImageVersionPoller
 from burstd.reconciler.pollers.ingress import JobIngress
 from burstd.reconciler.pollers.job_comments import JobCommenting
 from burstd.reconciler.pollers.job_history import JobHistoryRecorder
+from burstd.reconciler.pollers.project_usage import ProjectUsage
 from burstd.reconciler.pollers.projects import ProjectSync
 from burstd.reconciler.pollers.spot_notices import SpotNoticePoller
 from burstd.reconciler.quarantine import LOOP_ERRORS
@@ -129,6 +130,7 @@ class Reconciler:
         self._staging = staging
         self._mounts = mounts
         self._projects = projects
+        self._project_usage = ProjectUsage(context.store)
         self._comments = comments
         self._data_views: Mapping[str, StagingView] = {}
         """The last state of staging."""
@@ -198,6 +200,7 @@ class Reconciler:
             snapshot, result = self._decider.decide(snapshot)
             plan = result.plan
             self.latest = (snapshot, plan)
+            self._project_usage.add(plan.target.shares, snapshot.now, self.config.fair_share, since=self._process_start)
             with self._context.quarantine.contain_errors("step", "routes"):
                 self.ingress.close_finished(snapshot)
             changed += self._executor.apply(plan)
@@ -292,7 +295,9 @@ class Reconciler:
         """Where burstd fails on projects nothing is said of them: limits stay, and Slurm keeps the quotas."""
         with self._context.quarantine.contain_errors("step", "projects"):
             view = projects.step(self.config.projects)
-            return replace(snapshot, projects=replace(view, fair_share=self.config.fair_share))
+            how = self.config.fair_share
+            usage = self._project_usage.usage(snapshot.now, how)
+            return replace(snapshot, projects=replace(view, fair_share=how, usage=usage))
         return snapshot
 
     def _raise_alarm(self, alarm: str) -> None:
