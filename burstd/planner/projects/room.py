@@ -21,6 +21,7 @@ class Room:
     def __init__(self, group: ProjectGroup) -> None:
         factory = BinFactory()
         self.bins = {name: factory.node_bin(node, BinKind.SITE_NODE, 0.0) for name, node in group.nodes.items()}
+        self._shares: dict[str, NodeShare] = {}
 
     def place(self, pending: PendingJob, without: Collection[str] = ()) -> Taken:
         """Puts one task of it, or all components of a het job, on nodes but these; empty where there is no room."""
@@ -56,7 +57,7 @@ class Room:
         """Takes running jobs off their nodes."""
         taken: Taken = []
         for job in jobs:
-            share = resource_requirements(job).share_per_node(max(1, len(job.node_list)))
+            share = self._share_of(job)
             for found in (self.bins[name] for name in job.node_list if name in self.bins):
                 taken.append(BinCheckpoint.save(found))
                 found.cpus += share.cpus
@@ -64,6 +65,14 @@ class Room:
                 found.gres = found.gres.copy()
                 found.gres.add(share.gres)
         return taken
+
+    def _share_of(self, job: Job) -> NodeShare:
+        """What a running job has of each of its nodes."""
+        known = self._shares.get(job.id)
+        if known is None:
+            nodes = max(1, len(job.node_list))
+            known = self._shares[job.id] = resource_requirements(job).share_per_node(nodes)
+        return known
 
 
 def undo(taken: Taken) -> None:

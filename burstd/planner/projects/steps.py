@@ -95,7 +95,9 @@ class _Refusal:
             project = jobs.project
             self._projects |= dict.fromkeys((project.quota_partition, project.over_quota_partition), project)
             quota, share = project.quota - jobs.gpus, group.shares[name] - jobs.gpus
-            for waiting in jobs.waiting if quota > 0 or share > 0 else ():
+            for waiting in jobs.waiting:
+                if quota <= 0 and min(share, back) <= 0:
+                    break
                 if not waiting.gpus:
                     continue
                 job_id, gpus = waiting.pending.job.id, waiting.gpus

@@ -7,7 +7,7 @@ other out in turn.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 from itertools import count
@@ -20,7 +20,7 @@ from burstd.planner.demand.request import ResourceRequest
 from burstd.planner.projects.demand import ProjectGroup, ProjectJobs, RunningJob, WaitingJobs
 from burstd.planner.projects.room import Room, Taken, nodes_and_share, undo
 
-_MAX_TASKS = 200
+_MAX_TASKS = 50
 """So many tasks that wait are looked at in one decision; the next one goes on."""
 NEVER = float("inf")
 
@@ -52,6 +52,16 @@ class _Candidate:
     @property
     def nodes(self) -> list[str]:
         return [name for job in self.running.jobs for name in job.node_list]
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class _Option:
+    """A node that can have room. Of two the one that costs fewer GPUs is less, then the one whose turn it is."""
+
+    gpus: Fraction
+    rank: int
+    node: str
+    victims: list[_Candidate] = field(compare=False)
 
 
 def may_requeue(running: RunningJob, snapshot: Snapshot) -> bool:
@@ -92,15 +102,15 @@ class _Reclaimer:
         if not self._by_node:
             return self._found
         self._room = Room(self._group)
-        self._known: dict[ResourceRequest, dict[str, list[_Candidate] | None]] = {}
-        in_vain: set[ResourceRequest] = set()
+        self._known: dict[Hashable, dict[str, _Option | None]] = {}
+        in_vain: set[Hashable] = set()
         for name, waiting in self._due():
-            request = waiting.pending.request
-            if request in in_vain or self._room.place(waiting.pending):
+            what = tuple(_what(request) for _, request in waiting.pending.components)
+            if what in in_vain or self._room.place(waiting.pending):
                 continue
             victims = self._make_room(waiting)
             if not victims:
-                in_vain.add(request)
+                in_vain.add(what)
             for victim in victims:
                 self._found.victims.append(Victim(victim.running.jobs[0], self._reason(victim, name)))
                 self._excess[victim.project] -= victim.running.gpus
@@ -154,10 +164,12 @@ class _Reclaimer:
             nodes, share = nodes_and_share(request)
             chosen: list[str] = []
             more: list[_Candidate] = []
-            for node, some in sorted(self._options(request, share), key=lambda option: _cost(option[1])):
-                union = [*more, *(c for c in some if c not in more)]
-                if len(chosen) < nodes and self._keep_their_shares([*victims, *union]):
-                    chosen, more = [*chosen, node], union
+            for option in sorted(self._options(request, share)):
+                union = [*more, *(c for c in option.victims if c not in more)]
+                if self._keep_their_shares([*victims, *union]):
+                    chosen, more = [*chosen, option.node], union
+                    if len(chosen) == nodes:
+                        break
             if len(chosen) < nodes:
                 undo(steps)
                 for victim in victims:
@@ -168,26 +180,23 @@ class _Reclaimer:
                 steps += self._room.vacate(victim.running.jobs)
             steps += self._room.put(chosen, share)
             victims += more
-        touched, poorer = {saved.bin.name for saved in steps}, {victim.project for victim in victims}
-        for request, known in self._known.items():
-            self._known[request] = {
-                node: some
-                for node, some in known.items()
-                if node not in touched and (some is None or poorer.isdisjoint(c.project for c in some))
-            }
+        touched = {saved.bin.name for saved in steps}
+        for known in self._known.values():
+            for node in touched:
+                known.pop(node, None)
         return victims
 
-    def _options(self, request: ResourceRequest, share: NodeShare) -> Iterator[tuple[str, list[_Candidate]]]:
+    def _options(self, request: ResourceRequest, share: NodeShare) -> Iterator[_Option]:
         """Nodes that can have room for their part of a job, and whom that takes."""
-        known = self._known.setdefault(request, {})
+        known = self._known.setdefault(_what(request), {})
         for node in self._room.bins:
-            if node not in known:
-                known[node] = self._whom_it_takes(node, request, share)
-            some = known[node]
-            if some is not None and not any(candidate.requeued for candidate in some):
-                yield node, some
+            option = known.get(node)
+            if node not in known or (option is not None and not self._may_be_taken(option.victims)):
+                option = known[node] = self._whom_it_takes(node, request, share)
+            if option is not None:
+                yield option
 
-    def _whom_it_takes(self, node: str, request: ResourceRequest, share: NodeShare) -> list[_Candidate] | None:
+    def _whom_it_takes(self, node: str, request: ResourceRequest, share: NodeShare) -> _Option | None:
         """As few as make room on a node, the first ones first; None: all of them do not."""
 
         def have_room(some: Iterable[_Candidate]) -> bool:
@@ -198,7 +207,7 @@ class _Reclaimer:
 
         there: list[_Candidate] = []
         for candidate in self._by_node.get(node, ()):
-            if not candidate.requeued and self._keep_their_shares([*there, candidate]):
+            if self._may_be_taken([*there, candidate]):
                 there.append(candidate)
         if not have_room(there):
             return None
@@ -207,7 +216,11 @@ class _Reclaimer:
         for candidate in reversed(needed[:-1]):
             rest = [other for other in needed if other is not candidate]
             needed = rest if have_room(rest) else needed
-        return needed
+        gpus = sum((victim.running.gpus for victim in needed), Fraction(0))
+        return _Option(gpus, max((victim.rank for victim in needed), default=-1), node, needed)
+
+    def _may_be_taken(self, victims: list[_Candidate]) -> bool:
+        return not any(victim.requeued for victim in victims) and self._keep_their_shares(victims)
 
     def _keep_their_shares(self, victims: list[_Candidate]) -> bool:
         """Whether no project falls below its share."""
@@ -224,6 +237,6 @@ class _Reclaimer:
         )
 
 
-def _cost(victims: list[_Candidate]) -> tuple[Fraction, int]:
-    """Few GPUs first; of as many those whose turn it is."""
-    return sum((v.running.gpus for v in victims), Fraction(0)), max((v.rank for v in victims), default=-1)
+def _what(request: ResourceRequest) -> Hashable:
+    """What a job asks for, whosever it is."""
+    return request.requirements, request.excluded_nodes, request.required_nodes
