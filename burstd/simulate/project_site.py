@@ -86,14 +86,22 @@ class ProjectRun:
 class ProjectSite:
     """Used once. ``projects``: the leaves and their parents."""
 
-    def __init__(self, nodes: int, gpus_per_node: int, projects: Mapping[str, Project], *, plain: bool = False) -> None:
+    def __init__(
+        self,
+        nodes: int,
+        gpus_per_node: int,
+        projects: Mapping[str, Project],
+        *,
+        plain: bool = False,
+        loop_s: float = LOOP_S,
+    ) -> None:
         none = dict.fromkeys(projects, 0.0)
         self.result = ProjectRun({name: [] for name in projects}, gpu_seconds=dict(none), late_s=dict(none))
         self.now = 0.0
         self._names = [f"n{number}" for number in range(nodes)]
         self._size = gpus_per_node
         self._free = dict.fromkeys(self._names, gpus_per_node)
-        self._projects, self._plain = projects, plain
+        self._projects, self._plain, self._loop_s = projects, plain, loop_s
         self._caps: dict[str, OverQuotaLimits] = dict.fromkeys(projects, OverQuotaLimits(Fraction(0), 1))
         self._rows: dict[str, _Row] = {}
         self._used: dict[str, int] = {}
@@ -137,7 +145,7 @@ class ProjectSite:
                 case _:
                     if self.now >= self._next_look:
                         self._next_look = float("inf")
-                        self._wake(IDLE_S)
+                        self._wake(max(IDLE_S, self._loop_s))
                         self._look()
         return self.result
 
@@ -186,7 +194,7 @@ class ProjectSite:
 
     def _pass(self) -> None:
         """slurmctld goes through its queue, and burstd sees it."""
-        self._wake(LOOP_S)
+        self._wake(self._loop_s)
         for row in sorted((r for r in self._rows.values() if not r.label and r.begin <= self.now), key=self._order):
             self._start(row)
 
@@ -254,7 +262,7 @@ class ProjectSite:
         self._stop(row)
         row.restarts += 1
         row.begin = self.now + REQUEUE_DELAY_S
-        self._wake(LOOP_S)
+        self._wake(self._loop_s)
         self._at(row.begin, "begin")
 
     def running(self) -> dict[str, int]:

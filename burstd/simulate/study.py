@@ -68,6 +68,7 @@ class PreparedStudy:
     workload: Workload
     scenario: Scenario
     chains: tuple[PolicyChain, ...]
+    settings: Settings
 
     def run_study(self, on_result: Callable[[ChainResult], None] = lambda _: None) -> ReplayResult:
         """Replays every chain. Raises ReplayError."""
@@ -112,7 +113,7 @@ def prepare_study(study: Study, plugins: PluginRegistry | None = None, trace: Tr
         nodes=_nodes(study, workload, size), node_size=size, market=_market(study, settings, unit),
         staging_s=study.staging_s, tick_s=study.tick_s, seed=study.seed, tuning=tuning,
     )  # fmt: skip
-    return PreparedStudy(study, trace, workload, world, chains)
+    return PreparedStudy(study, trace, workload, world, chains, settings)
 
 
 def _nodes(study: Study, workload: Workload, size: int) -> int:

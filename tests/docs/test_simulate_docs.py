@@ -50,7 +50,7 @@ def history(jobs: int = 120) -> str:
         tres = f"billing={gpus},cpu={gpus * 4},gres/gpu={gpus},mem={gpus * 32}G,node=1"
         rows.append("|".join([
             str(number), *times, str(run).zfill(8), "COMPLETED", tres, tres, "08:00:00", dice.choice(["ada", "bob"]),
-            "bio", "gpu", "train",
+            dice.choice(["bio", "physics"]), "gpu", "train",
         ]))  # fmt: skip
     return "\n".join(rows) + "\n"
 
@@ -66,8 +66,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name, words in (("burstctl", "-m burstd.cli.main"), ("sacct", made / "sacct.py")):
         (programs / name).write_text(f'#!/bin/sh\nexec {sys.executable} {words} "$@"\n', encoding="utf-8")
         (programs / name).chmod(0o755)
-    (offers,) = re.findall(r"^```toml offers\.toml\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)
-    (made / "offers.toml").write_text(offers, encoding="utf-8")
+    for name, text in re.findall(r"^```toml (\w+\.toml)\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL):
+        (made / name).write_text(text, encoding="utf-8")
     # A table that is wide enough for its first column.
     environment = os.environ | {
         "COLUMNS": "160",
@@ -111,6 +111,13 @@ def test_own_pools_and_offers_are_used(folder: Path) -> None:
     assert [chain.chain for chain in report.chains] == ["wait_aware,spot,idle"]
     assert 0 < report.chains[0].jobs < 120
     assert json.loads((folder / "simulate.json").read_text(encoding="utf-8"))["version"] == 1
+
+
+@pytest.mark.slow
+def test_projects_are_replayed_beside_fair_share(folder: Path) -> None:
+    said = (folder / "said-4").read_text(encoding="utf-8")
+    assert re.search(r"^bio +4 +\d\d ", said, re.MULTILINE)
+    assert re.search(r"^physics +12 +\d\d ", said, re.MULTILINE)
 
 
 def test_every_option_stands_in_the_document() -> None:

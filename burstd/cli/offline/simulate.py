@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from burstd.cli.output import ConsoleOutput
+from burstd.cli.output import ConsoleOutput, duration_text
 from burstd.cli.session import ApiClient, ExitCode, without_daemon
 
 if TYPE_CHECKING:
     from burstd.simulate.report.report import SimulationReport
     from burstd.simulate.report.result import ChainResult
-    from burstd.simulate.study import Study
+    from burstd.simulate.study import PreparedStudy, Study
 
+T = TypeVar("T")
 _SITE_PANEL, _CLOUD_PANEL, _TRACE_PANEL = "The site", "The cloud", "The part of the trace"
 
 
@@ -41,6 +43,10 @@ def simulate(
     config: Annotated[
         Path | None, typer.Option(metavar="FILE", help="burstd.toml, for pools, policies and their settings.")
     ] = None,
+    projects: Annotated[
+        bool,
+        typer.Option("--projects", help="Replay the projects of --config and plain Slurm fair share, not chains."),
+    ] = False,
     format_: Annotated[str, typer.Option("--format", help="Of the trace: auto, swf, sacct or philly.")] = "auto",
     window: Annotated[
         str | None, typer.Option(metavar="START", help="Its first day (UTC).", rich_help_panel=_TRACE_PANEL)
@@ -119,6 +125,11 @@ def simulate(
         study = replace(study, load=load)
     if cpus_per_node is not None:
         study = replace(study, size=cpus_per_node)
+    if projects:
+        if html is not None or config is None:
+            burstctl.fail(ExitCode.USAGE, "--projects needs --config, and has no page: leave --html out")
+        _show_projects(burstctl, study)
+        return
     found = _replay(burstctl, study)
     if html is not None:
         _write_page(burstctl, html, found)
@@ -131,18 +142,54 @@ def simulate(
 
 
 def _replay(burstctl: ApiClient, study: Study) -> SimulationReport:
+    from burstd.simulate.report.report import build_report
+
+    return _answer(burstctl, study, lambda prepared: build_report(prepared.run_study(_progress)))
+
+
+def _answer(burstctl: ApiClient, study: Study, replay: Callable[[PreparedStudy], T]) -> T:
+    """What a replay comes to; ends the command where it is not possible."""
     from burstd.settings import SettingsError
     from burstd.simulate.policy_chains import PolicyChainError
-    from burstd.simulate.report.report import build_report
     from burstd.simulate.run import ReplayError
     from burstd.simulate.study import prepare_study
     from burstd.simulate.traces.read import TraceError
     from burstd.simulate.traces.window import WindowError
 
     try:
-        return build_report(prepare_study(study).run_study(_progress))
+        return replay(prepare_study(study))
     except (TraceError, SettingsError, PolicyChainError, WindowError, ReplayError) as error:
         burstctl.fail(ExitCode.NEGATIVE, str(error))
+
+
+def _show_projects(burstctl: ApiClient, study: Study) -> None:
+    from burstd.simulate.project_study import replay_projects
+
+    found = _answer(burstctl, study, replay_projects)
+    if burstctl.json:
+        sys.stdout.write(found.json_text())
+        return
+    out = ConsoleOutput()
+    out.pairs([("Trace", f"{found.trace}, {found.window}"), ("Site", found.site)])
+    out.blank()
+    heads = ("project", "quota>", "jobs>", "mean wait>", "p95>", "fair share>", "its p95>", "evictions>", "lost GPU-h>")
+    rows = [
+        (
+            p.project, p.quota, str(p.jobs), duration_text(p.mean_wait_s), duration_text(p.p95_wait_s),
+            duration_text(p.fair_share_mean_wait_s), duration_text(p.fair_share_p95_wait_s), str(p.evictions),
+            f"{p.lost_gpu_h:.1f}",
+        )
+        for p in found.projects
+    ]  # fmt: skip
+    out.table(heads, rows)
+    out.blank()
+    out.table(
+        ("share", *(f"{number}/8>" for number in range(1, 9))),
+        [(p.project, *(f"{gpus:g}" for gpus in p.shares)) for p in found.projects],
+    )
+    out.blank()
+    for note in found.notes:
+        out.note(note, "dim", indent=0)
 
 
 def _progress(result: ChainResult) -> None:
