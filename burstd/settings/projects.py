@@ -19,9 +19,10 @@ ProjectName = Annotated[
     str,
     matching(_PROJECT, "a project's name is 1 to 28 of a-z, 0-9, '-' and '_': Slurm writes names of QOS in lower case"),
 ]
-_ACCOUNT = r"[^\sA-Z,=:*'\"]{1,60}"
+# Both are written into slurm.conf and job_submit.lua.
+_ACCOUNT = r"[^\sA-Z,=:*'\"\\#]{1,60}"
 Account = Annotated[str, matching(_ACCOUNT, "must be a Slurm account, which is written in lower case")]
-PartitionName = Annotated[str, matching(r"[^\s,=]{1,60}", "must be the name of a partition")]
+PartitionName = Annotated[str, matching(r"[^\s,='\"\\#]{1,60}", "must be the name of a partition")]
 Whole = Annotated[int, Field(strict=True, ge=-1_000_000, le=1_000_000)]
 WaitingTime = Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False)]
 

@@ -124,6 +124,8 @@ class SlurmProjects:
             yield "sacctmgr", "-i", "delete", "qos", name
 
     def _setup(self, project: Project) -> Iterator[Command]:
+        if not project.account:
+            return  # no jobs run in it
         config = parse_config(self._commands("scontrol", "show", "config"))
         if GPUS not in config.get("AccountingStorageTRES", "").split(","):
             raise SchedulerRefused(

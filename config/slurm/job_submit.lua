@@ -32,6 +32,9 @@ local projects_table = "/var/spool/burstd/projects.lua"
 -- What Slurm gives for a time limit that nobody has set.
 local NO_VAL = 4294967294
 
+-- The state of a job that waits, as Slurm counts them.
+local PENDING = 0
+
 local function quoted(text)
   return "'" .. string.gsub(tostring(text), "'", "'\\''") .. "'"
 end
@@ -131,30 +134,39 @@ local function limit_interactive(job, project)
   end
 end
 
+-- The project for which this partition is, beyond its quota.
+local function project_beyond_quota(name)
+  for _, project in pairs(projects) do
+    if name == "o-" .. project.name then
+      return project
+    end
+  end
+  return nil
+end
+
+local function names_in(partitions)
+  local names = {}
+  for name in string.gmatch(partitions, "[^,]+") do
+    names[#names + 1] = name
+  end
+  return names
+end
+
 -- The project that the first of these partitions is for, beyond its quota, where all of them are such partitions.
 local function only_beyond_quota(names)
-  local found
   for _, name in ipairs(names) do
-    local of = nil
-    for _, project in pairs(projects) do
-      of = name == "o-" .. project.name and project or of
-    end
-    if not of then
+    if not project_beyond_quota(name) then
       return nil
     end
-    found = found or of
   end
-  return found
+  return project_beyond_quota(names[1])
 end
 
 -- Puts the pair of partitions of its account's project in place of the site's.
 local function use_project(job, part_list)
   local account = (job.account or "") ~= "" and job.account or job.default_account or ""
   local project = projects[string.lower(account)]
-  local asked, chosen = {}, {}
-  for name in string.gmatch(partitions_of(job, part_list), "[^,]+") do
-    asked[#asked + 1] = name
-  end
+  local asked, chosen = names_in(partitions_of(job, part_list)), {}
   local beyond = only_beyond_quota(asked)
   if beyond then
     local shared = next(beyond.shares) or "q-" .. beyond.name
@@ -259,7 +271,39 @@ function slurm_job_submit(job_desc, part_list, submit_uid)
   return check(job_desc, submit_uid, part_list)
 end
 
+-- A user's change of a job's partitions is taken as a submission to them is; and a job that is not to run again leaves
+-- the partition in which it may be preempted, or stays as it is where it runs there.
 function slurm_job_modify(job_desc, job_rec, part_list, modify_uid)
+  local forbids, partitions = job_desc.requeue == 0, job_desc.partition or ""
+  if modify_uid == 0 or (partitions == "" and not forbids) then
+    return slurm.SUCCESS
+  end
+  read_projects()
+  local beyond = nil
+  for _, name in ipairs(names_in(job_rec.partition or "")) do
+    beyond = beyond or (project_beyond_quota(name) and name)
+  end
+  if forbids and beyond and job_rec.job_state ~= PENDING then
+    slurm.log_user("this job runs, and may be in partition %s, where Slurm must be able to requeue it", beyond)
+    return slurm.ERROR
+  end
+  local job = {
+    account = job_desc.account or job_rec.account,
+    partition = partitions ~= "" and partitions or job_rec.partition,
+    script = job_rec.script,
+    -- What was said of it at its submission is not shown here, but where it may run.
+    requeue = (not forbids and (beyond or job_desc.requeue == 1)) and 1 or 0,
+    time_limit = job_rec.time_limit,
+  }
+  if use_project(job, part_list) ~= slurm.SUCCESS then
+    return slurm.ERROR
+  end
+  if job.partition ~= (job_desc.partition or job_rec.partition) then
+    job_desc.partition = job.partition
+  end
+  if job.time_limit ~= job_rec.time_limit then
+    job_desc.time_limit = job.time_limit
+  end
   return slurm.SUCCESS
 end
 

@@ -69,6 +69,9 @@ _A = '[projects.a]\naccount = "a"\npartitions = ["burst"]\n'
         ('[projects.a]\npartitions = ["burst"]', "projects.a.account: must be set: the Slurm account whose jobs"),
         ('[projects.a]\naccount = "a"', "projects.a.partitions: must be set: the partitions whose nodes"),
         ('[projects.a]\naccount = "A"', "projects.a.account: must be a Slurm account, which is written in lower case"),
+        ("[projects.a]\naccount = 'a\\'", "projects.a.account: must be a Slurm account"),
+        ('[projects.a]\naccount = "a#b"', "projects.a.account: must be a Slurm account"),
+        ("""[projects.a]\npartitions = ['x"..os.execute("id").."']""", "projects.a.partitions"),
         (
             _A + '[projects.b]\naccount = "a"\npartitions = ["burst"]',
             "projects.a.account: a is the account of project b too; give each its own",

@@ -77,6 +77,7 @@ def test_what_slurm_config_prints_is_what_check_wants(cluster: Cluster, slurm: S
 
 def test_a_project_is_set_up_changed_and_removed(cluster: Cluster, slurm: SlurmProjects) -> None:
     assert len(slurm.plan_setup(NEW)) == 5
+    assert slurm.plan_setup(replace(NEW, account="")) == (), "it is to have children"
     # As after kill -9 between two commands.
     cluster.sh(slurm.plan_setup(NEW)[0])
     cluster.sh(slurm.plan_setup(NEW)[0])
@@ -160,6 +161,38 @@ SUBMITTED = [
 def test_a_job_gets_the_partitions_of_its_project(cluster: Cluster, words: str, partitions: str) -> None:
     cluster.sh(f"cd /home/ada && {words.replace('sbatch', 'sbatch --hold --mem=1 -o /dev/null')}", "ada")
     assert set(cluster.sh("squeue -h -o %P").split()) == {partitions}
+
+
+CHANGED = [
+    ("", "partition=onprem", "q-a,o-a"),
+    ("", "requeue=0", "q-a"),
+    ("--no-requeue", "partition=onprem", "q-a"),
+    ("--no-requeue", "partition=q-a,o-a", "q-a"),
+    ("--no-requeue", "requeue=1 partition=onprem", "q-a,o-a"),
+    ("-p burst", "partition=onprem requeue=1", "q-a,o-a"),
+    ("", "partition=burst", "burst"),
+]
+
+
+def test_a_waiting_job_stays_with_its_project_whatever_its_user_changes(cluster: Cluster) -> None:
+    for words, change, partitions in CHANGED:
+        job = submit(cluster, "a", 1, words=f"--hold {words}")
+        cluster.sh(f"scontrol update jobid={job} {change}", "ada")
+        assert cluster.sh(f"squeue -h -j {job} -o %P").strip() == partitions, (words, change)
+    said = cluster.sh(f"scontrol update jobid={job} partition=o-a", "ada", check=False)
+    assert ("Unspecified error" if cluster.release == "bookworm" else "not to be asked for alone") in said
+
+
+def test_a_job_that_may_be_preempted_cannot_be_kept_from_starting_again(cluster: Cluster, slurm: SlurmProjects) -> None:
+    """Slurm would cancel it. 22.05 does not say why it refuses a change."""
+    slurm.set_caps({"a": Fraction(8)})
+    job = submit(cluster, "a", 8)
+    cluster.wait(lambda: running(cluster)["o-a"] == 1, 60, "a job beyond the quota")
+    said = cluster.sh(f"scontrol update jobid={job} requeue=0", "ada", check=False)
+    assert (
+        "Unspecified error" if cluster.release == "bookworm" else "may be in partition o-a, where Slurm must"
+    ) in said
+    assert "Requeue=1" in cluster.sh(f"scontrol show job {job}")
 
 
 def test_interactive_jobs_stay_within_the_quota(cluster: Cluster) -> None:
