@@ -13,6 +13,7 @@ from burstd.domain.command import ChangeProject, CommandResult, DeleteProject
 from burstd.domain.project import Project, ProjectOverride, SetupStep
 from burstd.domain.snapshot import Snapshot, Unavailable
 from burstd.planner.lifecycle.listing import abbreviated_list
+from burstd.planner.projects.capacity import quota_faults
 from burstd.settings.project_overrides import changed_projects, project_values
 from burstd.settings.projects import ProjectSettings, projects_of
 
@@ -54,6 +55,8 @@ class ProjectCommands:
         projects, faults = changed_projects(written, {**overrides, name: after}.values())
         if faults:
             return _refused("; ".join(map(str, faults)))
+        if why_not := self._too_much(projects_of(projects)):
+            return _refused(why_not)
         is_now = _texts(self._settings.projects.get(name))
         will_be = _texts(projects.get(name))
         differs = [key for key in {**is_now, **will_be} if is_now.get(key) != will_be.get(key)]
@@ -95,6 +98,14 @@ class ProjectCommands:
             self._store.save_project_override(removed, "", "deleted", "", command.by)
             self._settings.take_projects()
         return CommandResult(f"project {name} is deleted", project=project, undo=undo)
+
+    def _too_much(self, projects: Mapping[str, Project]) -> str:
+        """Why these quotas cannot be kept; empty: they can, or that is not known, or the site wants it so."""
+        snapshot = self._latest_snapshot()
+        if snapshot is None or isinstance(snapshot.slurm, Unavailable) or snapshot.projects.fair_share.overcommit:
+            return ""
+        there = set(quota_faults(snapshot.projects.projects, snapshot.slurm.nodes))
+        return "; ".join(fault for fault in quota_faults(projects, snapshot.slurm.nodes) if fault not in there)
 
     def _jobs_of(self, project: Project) -> str:
         """Why the project cannot be deleted now."""

@@ -74,8 +74,8 @@ def _group_faults(projects: Mapping[str, Project], parents: set[str]) -> Iterato
         above = projects[name].parent
         if not group and name not in parents:
             yield name, "partitions", "must be set: the partitions whose nodes the project shares with others"
-        elif above and groups[above] and group != groups[above]:
-            yield name, "partitions", f"must be those of its parent {above}: leave them out"
+        elif above and group != groups[above]:
+            yield name, "partitions", f"must be those of its parent {above}: set them there, and leave them out here"
         for other in sorted(groups):
             if other > name and group != groups[other] and group & groups[other]:
                 shared = ", ".join(sorted(group & groups[other]))

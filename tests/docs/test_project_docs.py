@@ -18,8 +18,10 @@ pytestmark = [pytest.mark.boxes, pytest.mark.slurm]
 
 DOCUMENT = PROJECT / "docs" / "projects.md"
 PROJECTS = tuple(Project(name, f"team-{name}", Fraction(4), partitions=("onprem",)) for name in "abcd")
-SETTINGS = QUICK + "".join(
-    f'[projects.{p.name}]\naccount = "{p.account}"\nquota = 4\npartitions = ["onprem"]\n' for p in PROJECTS
+SETTINGS = (
+    QUICK
+    + "[fair_share]\novercommit = true\n"
+    + "".join(f'[projects.{p.name}]\naccount = "{p.account}"\nquota = 4\npartitions = ["onprem"]\n' for p in PROJECTS)
 )
 NEW = "project create e --account team-e --quota 2 --partitions onprem"
 

@@ -11,12 +11,13 @@ import pytest
 
 from burstd.domain.plan import RequeueJobs, SetProjectLimits, StartJobsNow
 from burstd.domain.plugins.policy import Target
-from burstd.domain.project import BurstOverQuota, OverQuotaLimits, Project, ProjectsView
+from burstd.domain.project import BurstOverQuota, FairShare, OverQuotaLimits, Project, ProjectsView
 from burstd.domain.slurm.job import Job, JobState
 from burstd.domain.slurm.node import Node
 from burstd.domain.slurm.shape import Gres, Shape
-from burstd.domain.snapshot import Snapshot
+from burstd.domain.snapshot import SlurmView, Snapshot
 from burstd.planner.decide import decide
+from burstd.planner.projects.capacity import quota_alarms, quota_faults
 from burstd.planner.timeouts import Tuning
 from tests.planner.worlds import NOW, make_snapshot, node, offer, pool
 from tests.planner.worlds import job as any_job
@@ -290,3 +291,19 @@ def test_what_others_give_back_comes_before_a_machine(reclaim_after_s: float, wa
     jobs += tasks(1, 4, "d", eligible=NOW - waits, submitted=NOW - waits)
     of = projects(d={"reclaim_after_s": float(reclaim_after_s)})
     assert machines(world(*jobs, of=of, pools=(GPU_POOL,), offers=(offer(shape=GPU_POOL.shape),))) == expected
+
+
+def test_quotas_beyond_what_there_is_are_named() -> None:
+    snapshot = world()
+    assert isinstance(snapshot.slurm, SlurmView)
+    nodes = snapshot.slurm.nodes
+    assert quota_faults(projects(), nodes) == []
+    assert quota_faults(projects(d={"quota": F(9)}), nodes) == [
+        (
+            "quotas add up to 17 GPUs (a 4 GPUs, b 2 GPUs, c 2 GPUs, d 9 GPUs), and the nodes of gpu have 16: lower"
+            " one, or set overcommit = true in [fair_share]"
+        )
+    ]
+    view = ProjectsView(projects(d={"quota": F(9)}))
+    assert len(quota_alarms(replace(snapshot, projects=view))) == 1
+    assert quota_alarms(replace(snapshot, projects=replace(view, fair_share=FairShare(overcommit=True)))) == []

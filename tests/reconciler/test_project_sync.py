@@ -177,35 +177,43 @@ def site(tmp_path: Path) -> Iterator[ProjectSite]:
 def test_a_project_is_made_changed_taken_back_and_deleted_each_by_the_command_that_was_printed(
     site: ProjectSite,
 ) -> None:
-    created = site.create("e", quota="2", min_runtime_s=600)
+    created = site.create("e", quota="1", min_runtime_s=600)
     assert (created.done, created.undo) == (True, "burstctl project delete e")
-    assert site.granted("e") == ["2"]
+    assert site.granted("e") == ["1"]
     assert "q-e" in site.world.reconciler.config.pools["gpu"].partitions  # type: ignore[union-attr]
     site.world.run(10)
-    assert (site.pending(), site.slurm.quotas["e"]) == ({"e": SetupStep.NONE}, "2")
-    changed = site.change("e", {"quota": "3", "limit": "6"})
-    assert changed.text == "project e: quota 2 -> 3, limit none -> 6"
-    assert changed.undo == "burstctl project set e --quota 2 --limit none"
+    assert (site.pending(), site.slurm.quotas["e"]) == ({"e": SetupStep.NONE}, "1")
+    changed = site.change("e", {"quota": "2", "limit": "6"})
+    assert changed.text == "project e: quota 1 -> 2, limit none -> 6"
+    assert changed.undo == "burstctl project set e --quota 1 --limit none"
     site.world.run(10)
-    assert site.slurm.quotas["e"] == "3"
-    site.change("e", {"quota": "2", "limit": None})
+    assert site.slurm.quotas["e"] == "2"
+    site.change("e", {"quota": "1", "limit": None})
     site.world.run(10)
-    assert (site.slurm.quotas["e"], site.granted("e")) == ("2", ["2"])
+    assert (site.slurm.quotas["e"], site.granted("e")) == ("1", ["1"])
     deleted = site.delete("e")
     assert deleted.undo == (
-        "burstctl project create e --account team-e --quota 2 --partitions burst --min-runtime 600.0s"
+        "burstctl project create e --account team-e --quota 1 --partitions burst --min-runtime 600.0s"
     )
     assert "e" not in site.projects
     site.world.run(10)
     assert (site.pending(), site.slurm.quotas) == ({}, {})
     assert [(new, reason) for new, reason, cause in site.history("e") if cause == BY] == [
-        ("created", "account none -> team-e, quota none -> 2, partitions none -> burst, min_runtime none -> 600.0s"),
-        ("changed", "quota 2 -> 3, limit none -> 6"),
-        ("changed", "quota 3 -> 2, limit 6 -> none"),
+        ("created", "account none -> team-e, quota none -> 1, partitions none -> burst, min_runtime none -> 600.0s"),
+        ("changed", "quota 1 -> 2, limit none -> 6"),
+        ("changed", "quota 2 -> 1, limit 6 -> none"),
         ("deleted", ""),
     ]
     data = [event.data for event in site.world.store.events(subject="project:e") if event.new == "changed"]
-    assert (data[0]["old"]["quota"], data[0]["new"]["quota"]) == ("2", "3")
+    assert (data[0]["old"]["quota"], data[0]["new"]["quota"]) == ("1", "2")
+
+
+def test_more_quota_than_there_are_gpus_is_refused(site: ProjectSite) -> None:
+    site.world.run(10)
+    refused = site.create("e", quota="3")
+    assert not refused.done
+    assert refused.text.startswith("quotas add up to 7 GPUs (a 4 GPUs, e 3 GPUs), and the nodes of burst have 6: lower")
+    assert site.history("e") == []
 
 
 def test_a_project_of_the_file_is_changed_over_a_restart_and_goes_back_to_the_file(site: ProjectSite) -> None:

@@ -96,8 +96,6 @@ class ProjectGroup:
     """Those on which jobs can start now."""
     total: Fraction
     """GPUs that there are to divide now."""
-    capacity: Fraction
-    """GPUs of all its nodes, up or not, cloud nodes that are not launched among them."""
     shares: Mapping[str, Fraction]
 
     def share(self, name: str) -> Share:
@@ -166,8 +164,7 @@ class _GroupReader:
         tree = {n: p for n, p in view.projects.items() if self._belongs(p)}
         weights = usage_weights(tree, view.usage, view.fair_share, total)
         shares = divide(tree, asked, total, weights)
-        capacity = Fraction(sum(shape.gpus() * nodes for shape, nodes in self._shapes.items()))
-        return ProjectGroup(self._partitions, self._jobs, self._open, total, capacity, shares)
+        return ProjectGroup(self._partitions, self._jobs, self._open, total, shares)
 
     def _belongs(self, project: Project) -> bool:
         """Whether it is one of the group's leaves, or above them."""
