@@ -48,7 +48,7 @@ StorageUser=slurm
 LogFile=/var/log/slurm/slurmdbd.log
 PidFile=/run/slurmctld/slurmdbd.pid
 """
-SLURM_CONF = """\
+SLURM_CONF = """
 AccountingStorageType=accounting_storage/slurmdbd
 AccountingStorageHost=head
 """
