@@ -153,7 +153,7 @@ class SlurmProjects:
 
     def _qos(self, project: Project) -> dict[str, dict[str, str]]:
         """Those of the pair that are there."""
-        keys = ("Name", "Description", "GrpTRES", "PreemptExemptTime")
+        keys = ("Name", "Description", "GrpTRES", "MinTRESPerJob", "PreemptExemptTime")
         names = ",".join(qos_pair(project))
         text = self._commands("sacctmgr", "-nP", "show", "qos", "where", f"name={names}", f"format={','.join(keys)}")
         found = {}

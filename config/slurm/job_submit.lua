@@ -162,7 +162,21 @@ local function only_beyond_quota(names)
   return project_beyond_quota(names[1])
 end
 
--- Puts the pair of partitions of its account's project in place of the site's.
+-- What a job may say that it needs of GPUs.
+local gpu_options = { "tres_per_node", "tres_per_job", "tres_per_socket", "tres_per_task" }
+
+-- Whether a job asks for whole GPUs. Quotas are of these: what asks for none is nowhere counted within a quota, and
+-- would preempt others without end.
+local function asks_for_gpus(job)
+  for _, option in ipairs(gpu_options) do
+    if string.find(job[option] or "", "gpu", 1, true) then
+      return true
+    end
+  end
+  return false
+end
+
+-- Puts the pair of partitions of its account's project in place of the site's; of a job without GPUs the second.
 local function use_project(job, part_list)
   local account = (job.account or "") ~= "" and job.account or job.default_account or ""
   local project = projects[string.lower(account)]
@@ -189,15 +203,19 @@ local function use_project(job, part_list)
     end
   end
   for _, name in ipairs(asked) do
-    if project.shares[name] then
+    if project.shares[name] and asks_for_gpus(job) then
       add("q-" .. project.name)
+      add("o-" .. project.name)
+    elseif project.shares[name] and may_be_preempted(job) then
       add("o-" .. project.name)
     else
       add(name)
     end
   end
-  if added["q-" .. project.name] then
+  if added["q-" .. project.name] or added["o-" .. project.name] then
     job.partition = table.concat(chosen, ",")
+  end
+  if added["q-" .. project.name] then
     limit_interactive(job, project)
   end
   return slurm.SUCCESS
@@ -295,6 +313,9 @@ function slurm_job_modify(job_desc, job_rec, part_list, modify_uid)
     requeue = (not forbids and (beyond or job_desc.requeue == 1)) and 1 or 0,
     time_limit = job_rec.time_limit,
   }
+  for _, option in ipairs(gpu_options) do
+    job[option] = job_rec[option]
+  end
   if use_project(job, part_list) ~= slurm.SUCCESS then
     return slurm.ERROR
   end

@@ -145,22 +145,27 @@ def test_limits_are_read_while_slurmdbd_is_down(cluster: Cluster, slurm: SlurmPr
 
 
 SUBMITTED = [
-    ("sbatch -A team-a --wrap true", "q-a,o-a"),
-    ("sbatch --wrap true", "q-a,o-a"),
-    ("sbatch -A team-b -p onprem --array=1-3 --wrap true", "q-b,o-b"),
-    ("sbatch -A team-a --no-requeue --wrap true", "q-a"),
-    ("sbatch -A team-a -p q-a,o-a --no-requeue --wrap true", "q-a"),
-    ("sbatch -A team-a -p q-a --wrap true", "q-a"),
-    ("sbatch -A team-a -p burst --wrap true", "burst"),
-    ("sbatch -A team-a -p burst,onprem --wrap true", "burst,q-a,o-a"),
-    ("sbatch -A team-a -n1 : -n1 --wrap true", "q-a,o-a"),
+    ("sbatch -A team-a --gres=gpu:1 --wrap true", "q-a,o-a"),
+    ("sbatch --gres=gpu:1 --wrap true", "q-a,o-a"),
+    ("sbatch -A team-b -p onprem --array=1-3 --gres=gpu:1 --wrap true", "q-b,o-b"),
+    ("sbatch -A team-a --no-requeue --gres=gpu:1 --wrap true", "q-a"),
+    ("sbatch -A team-a -p q-a,o-a --no-requeue --gres=gpu:1 --wrap true", "q-a"),
+    ("sbatch -A team-a -p q-a --gres=gpu:1 --wrap true", "q-a"),
+    ("sbatch -A team-a -p burst --gres=gpu:1 --wrap true", "burst"),
+    ("sbatch -A team-a -p burst,onprem --gres=gpu:1 --wrap true", "burst,q-a,o-a"),
+    ("sbatch -A team-a --gres=gpu:1 -n1 : --gres=gpu:1 -n1 --wrap true", "q-a,o-a"),
+    ("sbatch -A team-a --gpus=1 --wrap true", "q-a,o-a"),
+    ("sbatch -A team-a --gpus-per-task=1 -n1 --wrap true", "q-a,o-a"),
+    ("sbatch -A team-a --wrap true", "o-a"),
+    ("sbatch -A team-a --no-requeue --wrap true", "onprem"),
+    ("sbatch -A team-a --gres=gpu:1 -n1 : -n1 --wrap true", "q-a,o-a o-a"),
 ]
 
 
 @pytest.mark.parametrize(("words", "partitions"), SUBMITTED)
 def test_a_job_gets_the_partitions_of_its_project(cluster: Cluster, words: str, partitions: str) -> None:
     cluster.sh(f"cd /home/ada && {words.replace('sbatch', 'sbatch --hold --mem=1 -o /dev/null')}", "ada")
-    assert set(cluster.sh("squeue -h -o %P").split()) == {partitions}
+    assert set(cluster.sh("squeue -h -o %P").split()) == set(partitions.split())
 
 
 CHANGED = [
@@ -196,7 +201,7 @@ def test_a_job_that_may_be_preempted_cannot_be_kept_from_starting_again(cluster:
 
 
 def test_interactive_jobs_stay_within_the_quota(cluster: Cluster) -> None:
-    said = cluster.sh("salloc -A team-a --mem=1 -t 3:00:00 squeue -h -o '%P %l' 2>&1", "ada")
+    said = cluster.sh("salloc -A team-a --gres=gpu:1 --mem=1 -t 3:00:00 squeue -h -o '%P %l' 2>&1", "ada")
     assert "interactive jobs of project a run for 60 minutes at most" in said
     assert "q-a 1:00:00" in said
 
@@ -222,6 +227,20 @@ def test_a_quota_comes_back_while_burstd_is_dead(cluster: Cluster, slurm: SlurmP
     assert found["o-a"] + found["o-c"] == 0
 
 
+def test_jobs_without_gpus_take_no_quota_from_others(cluster: Cluster, slurm: SlurmProjects) -> None:
+    """Sixteen CPUs, as many as GPUs: nothing would limit such jobs in q-a, and they would preempt all of b's."""
+    slurm.set_caps({"a": Fraction(0), "b": Fraction(8)})
+    submit(cluster, "b", 1, 12)
+    cluster.wait(lambda: sum(running(cluster).values()) == 12, 60, "all of b's jobs")
+    command = "cd /home/ada && sbatch --parsable -A team-a --array=1-8 --mem=1 -o /dev/null --wrap 'sleep 1000'"
+    cluster.sh(command, "ada")
+    cluster.sh(command.replace("--array", "-p q-a --array"), "ada", check=False)
+    cluster.wait(lambda: running(cluster)["o-a"] == 4, 60, "what is left of CPUs in use")
+    submit(cluster, "d", 1, 4)
+    cluster.wait(lambda: running(cluster)["q-d"] == 4, 60, "the quota of d")
+    assert (running(cluster)["q-a"], running(cluster)["q-b"]) == (0, 4)
+
+
 def test_a_job_is_not_preempted_before_its_minimum_run_time(cluster: Cluster, slurm: SlurmProjects) -> None:
     """The QOS of a partition counts for PreemptExemptTime: Slurm shows when its jobs may be preempted."""
     slurm.set_up(replace(PROJECTS["a"], min_runtime_s=600))
@@ -232,7 +251,8 @@ def test_a_job_is_not_preempted_before_its_minimum_run_time(cluster: Cluster, sl
     fields = dict(
         w.partition("=")[::2] for w in cluster.sh(f"SLURM_TIME_FORMAT=%s scontrol -o show job {task}").split()
     )
-    assert int(fields["PreemptEligibleTime"]) - int(fields["StartTime"]) == 600
+    # 26.05 may count from the second after.
+    assert int(fields["PreemptEligibleTime"]) - int(fields["StartTime"]) in (600, 601)
     slurm.set_up(PROJECTS["a"])
 
 

@@ -88,9 +88,12 @@ def project_partition_lines(projects: Sequence[Project], partitions: Partitions)
 
 
 def qos_pair(project: Project) -> dict[str, dict[str, str]]:
-    """By name, what the project's two QOS are to have, in sacctmgr's words. The second one's GrpTRES is burstd's."""
+    """By name, what the project's two QOS are to have, in sacctmgr's words. The second one's GrpTRES is burstd's.
+
+    Jobs without GPUs would preempt others within any quota.
+    """
     return {
-        project.quota_partition: {"GrpTRES": gpu_limit(project.quota)},
+        project.quota_partition: {"GrpTRES": gpu_limit(project.quota), "MinTRESPerJob": f"{GPUS}=1"},
         project.over_quota_partition: {"PreemptExemptTime": _duration(project.min_runtime_s)},
     }
 
