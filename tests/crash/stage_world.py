@@ -22,7 +22,7 @@ from burstd.staging.controller.decision import has_undelivered_output
 from burstd.staging.controller.job_runs import ACTIVE_STATES
 from burstd.staging.movement.job_folders import JobFolders
 from burstd.staging.submission.quota import FindQuotaUsage, no_quota
-from burstd.staging.volumes.controller import VolumeController
+from burstd.staging.volumes.turns import VolumeTurns
 from tests.crash.faults import Crash, CrashPoints, Disk, crashing_calls, crashing_store, store_with_claims
 from tests.crash.stage_ground import SLOTS, DataLocations, FakeTransfers, Output
 from tests.crash.stage_slurm import BurstJob, BurstSlurm
@@ -71,7 +71,7 @@ class StageWorld:
         """Those that a lost record does not know."""
         self._claims_made = self._generation = 0
         self.quotas: FindQuotaUsage = no_quota
-        self.volumes: VolumeController | None = None
+        self.volumes: VolumeTurns | None = None
         """Also of processes that start later."""
         self._rules = StageRules(JobFolders("/scratch", b"key"), "store", LIMITS, retries)
         self._path = folder / "burstd.db"

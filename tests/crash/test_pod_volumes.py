@@ -134,6 +134,6 @@ def test_a_machine_without_the_volume_is_no_place_for_its_job() -> None:
     world.cloud.disks.detach(disk.id, disk.attached_to)
     for _ in range(4):
         world.loop()
-    assert "was launched without" in world.volumes.hold_reason(world.rows["1"])
+    assert "was launched without" in world.volumes.turns.hold_reason(world.rows["1"])
     world.rows.clear()
     world.teardown()

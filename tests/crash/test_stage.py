@@ -11,7 +11,7 @@ import pytest
 from burstd.domain.staging import StageState as S
 from burstd.slurm.hooks.stage_server import StageCall, StageReply
 from burstd.staging.controller.tasks import StageFailed
-from burstd.staging.volumes.controller import VolumeController
+from burstd.staging.volumes.turns import VolumeTurns
 from tests.crash.stage_world import WORKER_QUEUES, StageWorld
 from tests.crash.workers import Delay
 
@@ -184,7 +184,7 @@ def test_a_job_that_cannot_have_its_volume_gets_no_second_node_before_somebody_a
 ) -> None:
     """Slurm starts a job again whose pre_run was refused."""
     faults = {S.FETCHING: "volume corpus: c1: the image lacks mkfs.ext4"}
-    volumes = create_autospec(VolumeController, instance=True)
+    volumes = create_autospec(VolumeTurns, instance=True)
     volumes.hold_reason.side_effect = lambda row, _queue_id: faults.get(row.state, "")
     volumes.allocation_wait.return_value = volumes.start_wait.return_value = volumes.unmount_wait.return_value = ""
     world.volumes = volumes
@@ -211,8 +211,8 @@ def test_a_job_that_cannot_have_its_volume_gets_no_second_node_before_somebody_a
 
 def test_a_task_of_an_array_that_names_a_volume_is_held_at_once(world: StageWorld) -> None:
     """In the queue it has another id than for its hooks."""
-    volumes = create_autospec(VolumeController, instance=True)
-    volumes.hold_reason.side_effect = lambda row, queue_id: VolumeController.hold_reason(volumes, row, queue_id)
+    volumes = create_autospec(VolumeTurns, instance=True)
+    volumes.hold_reason.side_effect = lambda row, queue_id: VolumeTurns.hold_reason(volumes, row, queue_id)
     world.volumes = volumes
     world.kill()
     world.start()

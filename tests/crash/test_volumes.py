@@ -30,8 +30,9 @@ from burstd.domain.staging import Directives, Staging, VolumeLine
 from burstd.domain.staging import StageState as T
 from burstd.domain.volume import Volume, VolumeState
 from burstd.planner.staging.volume_life import VolumeLimits
-from burstd.staging.volumes.controller import UNMOUNT_S, VolumeController, VolumeRules
+from burstd.staging.volumes.controller import VolumeController, VolumeRules
 from burstd.staging.volumes.node_mounts import VolumeMounts, VolumeNotReady, VolumeRefused
+from burstd.staging.volumes.turns import UNMOUNT_S
 from providers.sandbox.client import DirectApi
 from providers.sandbox.cloud.cloud import SandboxCloud
 from providers.sandbox.cloud.faults import FaultKind, SandboxFault
@@ -247,23 +248,23 @@ class VolumesUnderCrashes(RuleBasedStateMachine):
 
     def go_on(self, job_id: str) -> None:
         row = self.rows[job_id]
-        assert self.volumes.hold_reason(row) == ""
+        assert self.volumes.turns.hold_reason(row) == ""
         claim = self.claims.get(job_id)
         match row.state:
             case T.STAGED if claim is None or claim.id not in self.nodes.live:
-                if (need := self.volumes.needs().get(job_id)) is not None:
+                if (need := self.volumes.turns.needs().get(job_id)) is not None:
                     self.launch(job_id, need.zone or ("a" if int(job_id) % 2 else "b"))
-            case T.STAGED if not self.volumes.allocation_wait(row):
+            case T.STAGED if not self.volumes.turns.allocation_wait(row):
                 self.change(job_id, T.FETCHING, nodes=(f"n{job_id}",))
             case T.FETCHING if claim is None or claim.id not in self.nodes.live:
                 del self.rows[job_id]
-            case T.FETCHING if claim is not None and not self.volumes.start_wait(row):
+            case T.FETCHING if claim is not None and not self.volumes.turns.start_wait(row):
                 disk = self.nodes.mounted[claim.id]
                 self.nodes.written.add(disk)
                 self.change(job_id, T.FETCHED)
             case T.FETCHED:
                 self.change(job_id, T.COLLECTING)
-            case T.COLLECTING if not self.volumes.unmount_wait(row):
+            case T.COLLECTING if not self.volumes.turns.unmount_wait(row):
                 late = self.clock.now() - row.since > UNMOUNT_S
                 assert late or claim is None or claim.id not in self.nodes.mounted, "what it wrote last may be lost"
                 del self.rows[job_id]

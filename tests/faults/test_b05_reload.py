@@ -221,8 +221,8 @@ TABLE: dict[str, tuple[str, str, object, ReadValue]] = {
     "staging.images.dir": ('"/tmp"', '"/srv"', "/srv", lambda d: d.staging._image_rules().limits.folder),
     "staging.images.max_size": ('"1G"', '"2G"', 2 * GIB, lambda d: d.staging._image_rules().limits.max_bytes),
     "staging.images.conversions": ("1", "2", 2, lambda d: d.staging._image_rules().conversions),
-    "volumes.max_size": ('"1G"', '"2G"', 2 * GIB, lambda d: d.staging.volumes.rules.limits.max_size),
-    "volumes.user_size": ('"1G"', '"2G"', 2 * GIB, lambda d: d.staging.volumes.rules.limits.user_size),
+    "volumes.max_size": ('"1G"', '"2G"', 2 * GIB, lambda d: d.staging.volumes.turns.limits.max_size),
+    "volumes.user_size": ('"1G"', '"2G"', 2 * GIB, lambda d: d.staging.volumes.turns.limits.user_size),
     "staging.datasets": (
         '{maps={versions={v1="/a"}, latest="v1"}}',
         '{maps={versions={v1="/b"}, latest="v1"}}',

@@ -58,7 +58,7 @@ from burstd.staging.movement.shared_scratch import SharedScratchDispatcher
 from burstd.staging.submission.container import ContainerRules, container_variables
 from burstd.staging.submission.job_chains import OutputDependencies
 from burstd.staging.submission.quota import FindQuotaUsage, no_quota, over_quota
-from burstd.staging.volumes.controller import VolumeController
+from burstd.staging.volumes.turns import VolumeTurns
 from burstd.transfer.privsep.client import Account, account
 
 log = structlog.get_logger(__name__)
@@ -93,7 +93,7 @@ class StagingController:
         rules: StageRules,
         find_account: Callable[[str], Account] = account,
         quotas: FindQuotaUsage = no_quota,
-        volumes: VolumeController | None = None,
+        volumes: VolumeTurns | None = None,
     ) -> None:
         """``accounts`` tells of a user, or raises UserWorkerError."""
         self.rules = rules
@@ -431,7 +431,7 @@ class StagingController:
         return before if run and run.state not in _AT_WORK else self._output_dependencies.awaited_job(row)
 
     @staticmethod
-    def _volume_wait(row: Staging, run: StagingRun, volumes: VolumeController) -> str:
+    def _volume_wait(row: Staging, run: StagingRun, volumes: VolumeTurns) -> str:
         """Why the job's volume keeps its data from going on; empty: it does not."""
         match row.state:
             case S.STAGED if "pre_run" not in run.waiting_hooks:

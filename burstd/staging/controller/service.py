@@ -56,6 +56,7 @@ from burstd.staging.submission.quota import QuotaUsage
 from burstd.staging.submission.submit_check import SubmitCheck, SubmitCheckRules
 from burstd.staging.volumes.controller import VolumeController, VolumeRules
 from burstd.staging.volumes.node_mounts import VolumeMounts
+from burstd.staging.volumes.turns import VolumeTurns
 from burstd.transfer.content_store.index import ContentIndex
 from burstd.transfer.images.client import ConversionLimits, image_socket, open_image_worker
 from burstd.transfer.privsep.client import Account, UserWorker, user_worker_for
@@ -146,16 +147,16 @@ def _volume_rules(volumes: VolumeSettings) -> VolumeRules:
 
 
 def _views_with_volumes(
-    found: Mapping[str, StagingView], rows: Sequence[Staging], volumes: VolumeController, now: float
+    found: Mapping[str, StagingView], rows: Sequence[Staging], turns: VolumeTurns, now: float
 ) -> dict[str, StagingView]:
     """What volumes change in the views of jobs' data."""
     changed = {
         row.job_id: replace(found[row.job_id], volume_reason=reason)
         for row in rows
-        if row.job_id in found and (reason := volumes.view_reason(row))
+        if row.job_id in found and (reason := turns.view_reason(row))
     }
     # What a job has written may be in the memory of its node: the node stays, as with output.
-    for job_id, node in volumes.mounted_nodes().items():
+    for job_id, node in turns.mounted_nodes().items():
         changed[job_id] = StagingView(StageState.COLLECTING, 0.0, (node,), now, "its volume is still mounted", now)
     return changed
 
@@ -218,7 +219,8 @@ class StagingService:
         controller_class = StorageNodeController if node_spec is not None else StagingController
         self.controller = controller_class(
             store=context.store, workers=context.workers, clock=context.clock, transfers=transfers, pools=context.pools,
-            rules=self._stage_rules(staging), quotas=self._quota_usage, volumes=self.volumes,
+            rules=self._stage_rules(staging), quotas=self._quota_usage,
+            volumes=self.volumes.turns if self.volumes is not None else None,
         )  # fmt: skip
         self._storage_node: StorageNodeFollower | None = None
         if node_spec is not None and isinstance(stager, NodeBackedStore):
@@ -258,7 +260,7 @@ class StagingService:
         self.controller.rules = self._stage_rules(staging)
         self._check.rules = self._check_rules(staging)
         if self.volumes is not None:
-            self.volumes.rules = _volume_rules(settings.volumes)
+            self.volumes.reload(_volume_rules(settings.volumes))
         self._garbage_collector.rules = _sweep_rules(staging)
         self._limits.set_rates(staging.bandwidth, staging.user_bandwidth)
         self._publish_usage()
@@ -277,7 +279,7 @@ class StagingService:
             staging.workdir.rules(),
             image_fault=lambda source: image_fault(source, self._image_rules()),
         )
-        return rules if self.volumes is None else replace(rules, volume_fault=self.volumes.submit_fault)
+        return rules if self.volumes is None else replace(rules, volume_fault=self.volumes.turns.submit_fault)
 
     def _workdir_rules(self) -> WorkdirRules:
         return self._settings.workdir.rules()
@@ -354,7 +356,7 @@ class StagingService:
         """Returns how the data of each job stands."""
         found = self.controller.data_views()
         if self.volumes is not None:
-            found |= _views_with_volumes(found, self._volume_rows, self.volumes, self._context.clock.now())
+            found |= _views_with_volumes(found, self._volume_rows, self.volumes.turns, self._context.clock.now())
         return (
             self._storage_node.delayed_views(found, self._context.clock.now())
             if self._storage_node is not None
@@ -363,7 +365,7 @@ class StagingService:
 
     def volume_needs(self) -> Mapping[str, VolumeNeed]:
         """The jobs whose turn it is to have their volume, and what their machine must be."""
-        return self.volumes.needs() if self.volumes is not None else {}
+        return self.volumes.turns.needs() if self.volumes is not None else {}
 
     def _named_rows(self) -> tuple[Staging, ...]:
         return tuple(row for row in self.controller.recorded_stagings() if row.directives.volume is not None)

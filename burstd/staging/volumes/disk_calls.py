@@ -11,7 +11,7 @@ from burstd.domain.clock import Clock
 from burstd.domain.cloud.volume import Disk
 from burstd.domain.errors import BurstdError
 from burstd.domain.plugins.provider import VolumeProvider
-from burstd.domain.volume import UnknownDisk, Volume
+from burstd.domain.volume import UnknownDisk, Volume, VolumeNeed
 from burstd.runtime.poller import Poller, RepeatedCall
 from burstd.runtime.workers import Workers
 
@@ -83,6 +83,20 @@ class DiskCalls:
         some = [d for d in listed.by_volume.get(volume.id, ()) if not volume.disk_id or d.id == volume.disk_id]
         return min(some, key=lambda disk: disk.id, default=None), listed.begun
 
+    def is_at_launch(self, provider: str) -> bool:
+        """Whether the provider's machines have disks from their launch on only."""
+        return provider in self.providers and self.providers[provider].disks_at_launch
+
+    def need(self, volume: Volume) -> VolumeNeed:
+        """Where the volume is, or can be made."""
+        providers = frozenset({volume.provider} if volume.provider else self.providers)
+        return VolumeNeed(volume.name, providers, volume.zone, volume.region)
+
+    def with_error(self, text: str, volume: Volume) -> str:
+        """``text`` with why the volume's last call failed, where it did."""
+        error = self.errors.get(volume.id, "")
+        return f"{text}: {error}" if error else text
+
     def unknown_disks(self, volumes: Collection[Volume]) -> tuple[UnknownDisk, ...]:
         """What bears the cluster's tag and is not the disk of one of these volumes."""
         disk_ids = {(volume.provider, volume.id): volume.disk_id for volume in volumes}
@@ -112,14 +126,13 @@ class DiskCalls:
     def call(
         self,
         volume: Volume,
-        lane: str,
         work: Callable[[], None],
         on_success: Callable[[], None] = lambda: None,
         on_error: Callable[[Exception], None] = lambda _error: None,
         *,
-        user: int | None = None,
+        on_node: bool = False,
     ) -> None:
-        """Has ``work`` done in a lane. A failure is tried again later, unless a step follows from ``on_error``."""
+        """Has ``work`` done, by the cloud or on a node; again after a failure, unless ``on_error`` goes on."""
         call = self._calls.setdefault(volume.id, RepeatedCall())
         call.in_flight = True
 
@@ -143,7 +156,8 @@ class DiskCalls:
                 log.error("a step of a volume broke", volume=volume.id, name=volume.name, exc_info=result)
             on_error(result)
 
-        self._workers.submit(lane, work, done, user=user)
+        lane = "stage:volumes" if on_node else f"{volume.provider}:volumes"
+        self._workers.submit(lane, work, done, user=volume.uid if on_node else None)
 
     def next_due(self) -> float:
         """When the next list or call is due, in burstd's time."""
