@@ -14,7 +14,7 @@ from burstd.domain.project import BurstOverQuota, Project
 from burstd.domain.slurm.shape import Gres, Shape
 from burstd.slurm.projects import SlurmProjects
 from tests.e2e.sites import site_up
-from tests.lab import slurm_files
+from tests.lab import accounting, slurm_files
 from tests.lab.site import Site
 
 pytestmark = [pytest.mark.boxes, pytest.mark.slurm]
@@ -177,6 +177,22 @@ def phases(whole: Site, figure: Callable[[str], None]) -> Phases:
 @pytest.mark.parametrize("whole", sorted(slurm_files.VERSIONS), indirect=True)
 def test_six_phases(phases: Phases) -> None:
     six_phases(phases)
+
+
+@on_one_release
+def test_the_quota_holds_while_slurmdbd_is_down(phases: Phases) -> None:
+    site = phases.site
+    phases.settle("d idle", [8, 4, 4, 0], 0, lambda: phases.ask_together("abc", 16))
+    before = phases.limits()
+    site.cluster.sh("pkill -x slurmdbd")
+    try:
+        phases.settle("d asks for 8, slurmdbd down", [4, 2, 2, 8], 8, lambda: phases.ask("d", 8), written=False)
+        site.wait(lambda: "slurmdbd" in str(alarms(site)), 60, "an alarm")
+        assert phases.limits() == before
+    finally:
+        site.cluster.head.run(accounting.START_SLURMDBD)
+    site.wait(lambda: phases.limits() == [0, 0, 0, 0], 60, "what was to be written")
+    site.wait(lambda: "slurmdbd" not in str(alarms(site)), 60, "no alarm any more")
 
 
 @on_one_release
