@@ -17,6 +17,7 @@ from burstd.domain.project import OVER_QUOTA_PREFIX, OverQuotaLimits, Project, P
 from burstd.slurm.commands.controller import parse_config
 from burstd.slurm.commands.parsing import expand_hosts, parse_count
 from burstd.slurm.commands.run import SlurmCommands
+from burstd.slurm.config.check import read_partitions
 from burstd.slurm.config.project_check import ProjectState, project_findings, read_project_state
 from burstd.slurm.config.projects import (
     GPUS,
@@ -25,6 +26,7 @@ from burstd.slurm.config.projects import (
     gpu_limit,
     leaves,
     partition_pair,
+    project_partition_lines,
     projects_lua_table,
     qos_description,
     qos_pair,
@@ -42,7 +44,9 @@ class SlurmProjects:
     """
 
     def __init__(self, commands: SlurmCommands | None = None, table: Path | None = None) -> None:
-        """``table``: the file with the projects that job_submit.lua reads at each submission."""
+        """``table``: the file with the projects that job_submit.lua reads at each submission. Beside it, with the end
+        ``.conf``, there are the partitions of projects that burstd has made, for slurm.conf to include.
+        """
         self._commands = commands or SlurmCommands()
         self._table = table
 
@@ -67,11 +71,7 @@ class SlurmProjects:
         """Has job_submit.lua know these projects from the next submission on. Raises OSError."""
         if self._table is None or not (projects or self._table.exists()):
             return
-        beside = self._table.with_suffix(".new")
-        beside.write_text(f"return {projects_lua_table(projects)}\n", encoding="utf-8")
-        # slurmctld reads it as SlurmUser.
-        beside.chmod(0o644)
-        beside.replace(self._table)
+        _replace(self._table, f"return {projects_lua_table(projects)}\n")
 
     def set_tiers(self, tiers: Mapping[str, int]) -> None:
         """Sets PriorityTier of over-quota partitions, by project. ``scontrol reconfigure`` takes it back."""
@@ -96,10 +96,15 @@ class SlurmProjects:
         """The commands that ``set_up`` would run now, as lines of a shell. Asks slurmdbd."""
         return tuple(shlex.join(command) for command in self._setup(project))
 
-    def set_up(self, project: Project) -> None:
-        """Makes what is not there, and changes what differs; may be repeated. Asks slurmdbd."""
+    def set_up(self, project: Project, *, made_by_burstd: bool = False) -> None:
+        """Makes what is not there, and changes what differs; may be repeated. Asks slurmdbd.
+
+        ``made_by_burstd``: slurm.conf has no lines of it.
+        """
         for command in self._setup(project):
             self._commands(*command)
+        if made_by_burstd:
+            self._keep_lines(project, project_partition_lines([project], read_partitions(self._commands)))
 
     def remove(self, project: Project) -> None:
         """Removes its partitions and its QOS; may be repeated. Asks slurmdbd. The account stays, with its history.
@@ -108,6 +113,22 @@ class SlurmProjects:
         """
         for command in self._removal(project):
             self._commands(*command)
+        self._keep_lines(project, [])
+
+    def _keep_lines(self, project: Project, lines: Collection[str]) -> None:
+        """slurmctld ends all jobs of a partition that scontrol made where slurm.conf does not have it as well:
+        at ``scontrol reconfigure``, before 24.11 also at its start.
+        """
+        if self._table is None:
+            return
+        kept, pair = self._table.with_suffix(".conf"), partition_pair(project, {})
+        marks = (f"# project {project.name}", *(f"PartitionName={name}" for name in pair))
+        try:
+            there = kept.read_text(encoding="utf-8").splitlines() if kept.exists() else []
+            others = [line for line in there if line not in marks and line.partition(" ")[0] not in marks]
+            _replace(kept, "".join(f"{line}\n" for line in [*others, *lines]))
+        except OSError as error:
+            raise SchedulerRefused(f"partitions cannot be kept for slurm.conf to include: {error}") from None
 
     def plan_removal(self, project: Project) -> tuple[str, ...]:
         """The commands that ``remove`` would run now, as lines of a shell. Asks slurmdbd."""
@@ -166,6 +187,14 @@ class SlurmProjects:
                 )
             found[row["Name"]] = row
         return found
+
+
+def _replace(file: Path, text: str) -> None:
+    """As a whole or not at all. slurmctld reads it as SlurmUser."""
+    beside = file.with_name(f"{file.name}.new")
+    beside.write_text(text, encoding="utf-8")
+    beside.chmod(0o644)
+    beside.replace(file)
 
 
 def _partitions(project: Project, state: ProjectState) -> Iterator[Command]:

@@ -44,6 +44,7 @@ class FakeSlurmProjects(SlurmProjects):
     ctld_down: bool = False
     dbd_down: bool = False
     disk_full: bool = False
+    made_by_burstd: dict[str, bool] = field(default_factory=dict)
     table: list[str] = field(default_factory=list)
     """The projects that job_submit.lua knows."""
     dies_at: str = ""
@@ -86,8 +87,9 @@ class FakeSlurmProjects(SlurmProjects):
         self.written.append(dict(caps))
         self.limits |= {name: replace(self.limits[name], gpus=gpus) for name, gpus in caps.items()}
 
-    def set_up(self, project: Project) -> None:
+    def set_up(self, project: Project, *, made_by_burstd: bool = False) -> None:
         self._check("before set_up", dbd=True)
+        self.made_by_burstd[project.name] = made_by_burstd
         self.quotas[project.name] = gpu_number(project.quota)
         self._check("set_up")
         self.limits.setdefault(project.name, OverQuotaLimits(Fraction(0), 1))
@@ -220,6 +222,7 @@ def test_a_project_of_the_file_is_changed_over_a_restart_and_goes_back_to_the_fi
     changed = site.change("a", {"quota": "6"})
     assert changed.undo == "burstctl project set a --reset"
     site.world.run(10)
+    assert site.slurm.made_by_burstd == {"a": False}, "slurm.conf has it"
     site.world.kill()
     site.start()
     assert site.granted("a") == ["6"]

@@ -100,6 +100,31 @@ def test_a_project_is_set_up_changed_and_removed(cluster: Cluster, slurm: SlurmP
     assert "team-new" in cluster.sh("sacctmgr -nP show account format=account")
 
 
+def test_jobs_of_a_project_that_burstd_made_outlive_a_reconfigure_and_a_restart(cluster: Cluster) -> None:
+    conf = cluster.head.path("/etc/slurm/slurm.conf")
+    config = {"SLURM_CONF": str(conf)}
+    cluster.sh("mkdir -p /var/spool/burstd; touch /var/spool/burstd/projects.conf; chown -R slurm /var/spool/burstd")
+    slurm = SlurmProjects(cluster.commands(), Path(cluster.head.path("/var/spool/burstd/projects.lua")))
+    made = replace(NEW, account="team-a", partitions=("onprem",))
+    slurm.set_up(made, made_by_burstd=True)
+    found = [f for f in projects_findings([made], config, cluster.commands()) if f.found == "made by scontrol"]
+    assert [f.subject for f in found] == ["partition q-new", "partition o-new"]
+    cluster.sh("ln -s /var/spool/burstd/projects.conf /etc/slurm/burstd-projects.conf")
+    cluster.sh("echo 'Include burstd-projects.conf' >>/etc/slurm/slurm.conf")
+    job = submit(cluster, "a", 1, words="-p q-new")
+    cluster.wait(lambda: running(cluster)["q-new"] == 1, 60, "a job of it")
+    cluster.sh("scontrol reconfigure")
+    cluster.wait(lambda: cluster.head.run(["sinfo", "-h"], check=False).returncode == 0, 30, "slurmctld answering")
+    cluster.restart_slurmctld()
+    assert cluster.sh(f"squeue -h -j {job} -t R -o %P").strip() == "q-new"
+    cluster.sh(f"scancel {job}")
+    cluster.wait(lambda: not cluster.sh("squeue -h"), 60, "an empty queue")
+    slurm.remove(made)
+    cluster.sh("scontrol reconfigure")
+    cluster.wait(lambda: cluster.head.run(["sinfo", "-h"], check=False).returncode == 0, 30, "slurmctld answering")
+    assert "q-new" not in cluster.sh("sinfo -h -o %R")
+
+
 def test_what_the_site_made_is_neither_changed_nor_removed(cluster: Cluster, slurm: SlurmProjects) -> None:
     cluster.sh("sacctmgr -i add qos q-new Description=ours")
     with pytest.raises(SchedulerRefused, match="QOS q-new was not made for project new"):

@@ -156,7 +156,7 @@ class ProjectSync:
             if override.pending is SetupStep.REMOVE:
                 self._start(override, partial(self.slurm.remove, removed_project(override)))
             elif project is not None and (override.pending or (override.created and name in self._view.faults)):
-                self._start(override, partial(self.slurm.set_up, project))
+                self._start(override, partial(self.slurm.set_up, project, made_by_burstd=override.created))
 
     def _start(self, override: ProjectOverride, work: Callable[[], None]) -> None:
         since, call = self._setups.get(override.name, (override.since, RepeatedCall()))

@@ -23,6 +23,8 @@ from burstd.slurm.config.projects import (
 )
 from burstd.slurm.hostlist import compress
 
+INCLUDED = "burstd-projects.conf"
+"""What slurm.conf includes of burstd's spool."""
 _NOBODY = "users=root"
 """Without it the associations of all users of the accounts are shown."""
 
@@ -69,7 +71,32 @@ def projects_findings(
     for project in projects:
         yield from project_findings(project, state)
     yield from _preempted(projects, state)
-    yield from _lua(projects, Path(config.get("SLURM_CONF", "") or "/etc/slurm/slurm.conf").parent)
+    conf = Path(config.get("SLURM_CONF", "") or "/etc/slurm/slurm.conf")
+    yield from _unwritten(projects, state, conf)
+    yield from _lua(projects, conf.parent)
+
+
+def _unwritten(projects: Iterable[Project], state: ProjectState, conf: Path) -> Iterator[SlurmConfFinding]:
+    """Partitions that scontrol made: slurmctld ends their jobs where slurm.conf and what it includes lack them."""
+    lines = _lines(conf)
+    names = {line.partition(" ")[0] for line in lines}
+    for name in (name for project in projects for name in (project.quota_partition, project.over_quota_partition)):
+        if lines and name in state.partitions and f"PartitionName={name}" not in names:
+            yield SlurmConfFinding(
+                f"partition {name}", f"its line in {conf}", "made by scontrol",
+                "scontrol reconfigure ends all of its jobs",
+                f"add the line, or 'Include {INCLUDED}' as docs/projects.md says, before scontrol reconfigure",
+            )  # fmt: skip
+
+
+def _lines(conf: Path) -> list[str]:
+    """Of slurm.conf, with the files that it includes; none where it is not on this host."""
+    try:
+        lines = conf.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return []
+    included = [words[1] for line in lines if len(words := line.split()) == 2 and words[0].lower() == "include"]
+    return [*lines, *(line for name in included for line in _lines(conf.parent / name))]
 
 
 def _lua(projects: Sequence[Project], folder: Path) -> Iterator[SlurmConfFinding]:
