@@ -80,7 +80,8 @@ def add_images(site: Site, homes: Path) -> None:
     image_registry.add_image(registry, "lab/foreign", root, architecture="s390x")
     image_registry.add_image(registry, "lab/private", root, readers=["ada:hidden-word"])
     config = json.dumps({"auths": {f"http://{REGISTRY}": {"auth": CREDENTIALS}}})
-    write = ["sh", "-c", "mkdir .docker; cat >.docker/config.json"]
+    # Small homes have links to where there is more space.
+    write = ["sh", "-c", "mkdir elsewhere; ln -s elsewhere .docker; cat >.docker/config.json; touch .apptainer"]
     site.cluster.head.run(write, user="ada", cwd="/home/ada", input=config)
 
 
@@ -218,6 +219,16 @@ def test_a_conversion_ends_whatever_the_registry_does(
     done = site.cluster.head.run(words, timeout=120)
     assert re.match(says, done.stdout), done.stdout + done.stderr
     assert not conversions_running(site)
+
+
+def test_a_digest_stands_for_one_list_of_platforms(site: Site, shared_folder: Path) -> None:
+    repository = shared_folder / "home" / "registry" / "lab" / "faulty"
+    digest = json.loads((repository / "index.json").read_text(encoding="ascii"))["many"][0]
+    index = repository / digest
+    index.write_text(index.read_text(encoding="utf-8") + " ", encoding="utf-8")
+    words = [f"{PREFIX}/bin/python", "-c", CONVERT]
+    asked = json.dumps([f"docker://{REGISTRY}/lab/faulty@{digest}", {}, None, None])
+    assert re.match(f"{errno.EINVAL} .* another digest than", site.cluster.head.run([*words, asked]).stdout)
 
 
 def test_a_private_image_is_for_those_whom_its_registry_lets_read_it(site: Site) -> None:

@@ -92,8 +92,11 @@ class ImageInputs:
             return tree
 
         known = self._just_read(location, user_workers)
-        if known is not None and (tree := reuse(known)) is not None:
-            return tree
+        if known is not None:
+            if (tree := reuse(known)) is not None:
+                return tree
+            with self._lock:
+                self._require_turn(known.source, location)
         with self._resolved(location, user_workers, task.cancelled) as (worker, image):
             if (tree := reuse(image)) is not None:
                 return tree
@@ -138,12 +141,16 @@ class ImageInputs:
     def _turn(self, source: str, location: str) -> Iterator[None]:
         """One conversion of an image at a time, few in all. Without a turn the thread is left to other transfers."""
         with self._lock:
-            if source in self._converting or len(self._converting) >= self._rules().conversions:
-                text = f"its image {location} waits until other images are converted"
-                raise StageFailed(text, retryable=True, retry_after_s=_TURN_S, waits=True)
+            self._require_turn(source, location)
             self._converting.add(source)
         try:
             yield
         finally:
             with self._lock:
                 self._converting.discard(source)
+
+    def _require_turn(self, source: str, location: str) -> None:
+        """Raises StageFailed where others are converted. The caller has the lock."""
+        if source in self._converting or len(self._converting) >= self._rules().conversions:
+            text = f"its image {location} waits until other images are converted"
+            raise StageFailed(text, retryable=True, retry_after_s=_TURN_S, waits=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from errno import ENOENT
+from errno import ENOENT, ENOTDIR
 from pathlib import Path
 
 from burstd.transfer.images import worker as program
@@ -16,6 +16,8 @@ from burstd.transfer.privsep.client import SILENCE_TIMEOUT_S, UserWorker, UserWo
 CREDENTIAL_FILES = (".apptainer/docker-config.json", ".docker/config.json", ".config/containers/auth.json")
 """In a user's home: those of Apptainer, Docker, and Podman. The first that has any for the registry counts."""
 ACCOUNT = "burstd-image"
+_REMOVE_TIMEOUT_S = 600.0
+"""An unpacked image may be a million files."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +49,11 @@ class ImageWorker(UserWorker):
             raise UserWorkerError("", 0, f"the image worker is gone: {error}; see its journal") from None
         self._receive_answer()
 
+    def close(self) -> None:
+        """Ends it. A child that is killed leaves its folder until the next one comes, so it has time to remove that."""
+        self._exit_timeout_s = _REMOVE_TIMEOUT_S
+        super().close()
+
     def resolve(self) -> ResolvedImage:
         """Asks the registry; UserWorkerError: the user may not read it, or it cannot be had."""
         self._send({"do": "resolve"})
@@ -76,9 +83,11 @@ def open_image_worker(
     try:
         for path in CREDENTIAL_FILES:
             try:
-                fds += home.open_files("~", [path])
+                # The directory may be a link, as in small homes.
+                directory, _, name = path.rpartition("/")
+                fds += home.open_files(f"~/{directory}", [name])
             except UserWorkerError as error:
-                if error.errno != ENOENT:
+                if error.errno not in (ENOENT, ENOTDIR):
                     raise
         return _start(image, fds, limits, socket_path)
     finally:

@@ -32,6 +32,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
@@ -48,6 +49,8 @@ _MAX_ERROR_BYTES = 8192
 _MAX_ERROR_CHARS = 400
 _PIPE_BYTES = 1 << 16
 """All that a pipe holds."""
+_SKOPEO_BYTES = 1 << 30
+"""Of memory: Skopeo before 1.10 keeps all that a registry says of an error."""
 _POLL_S = 0.2
 _ASK_S = 120.0
 """A registry that has not answered a question by then is asked again later."""
@@ -169,10 +172,13 @@ class ImageServer:
         self._seconds = float(hello["seconds"])
         self._until = float("inf")
         self._architecture = reference.image_architecture(os.uname().machine)
-        self._credentials = reference.registry_credentials(credentials, self._reference.registry)
+        try:
+            self._credentials = reference.registry_credentials(credentials, self._reference.registry)
+        except ValueError as error:
+            raise OSError(errno.EINVAL, str(error)) from None
         self._image: ResolvedImage | None = None
         self._file: int | None = None
-        self._checked_at = self._reported_at = time.monotonic()
+        self._checked_at, self._reported_at = time.monotonic(), float("inf")
         resource.setrlimit(resource.RLIMIT_FSIZE, (self._max_bytes, self._max_bytes))
         passwords = folder / "auth.json"
         passwords.write_text(json.dumps({"auths": dict(self._credentials.auths)}), encoding="utf-8")
@@ -203,6 +209,8 @@ class ImageServer:
             manifest = self._inspect(name, "--raw")
             chosen = reference.platform_digest(manifest, self._architecture)
             if chosen is not None:
+                # Skopeo before 1.10 does not look.
+                reference.checked_manifest(manifest, self._reference.digest)
                 name = self._reference.at_digest(chosen)
                 manifest = self._inspect(name, "--raw")
             size = reference.layers_size(manifest)
@@ -225,7 +233,8 @@ class ImageServer:
     def _convert(self) -> None:
         if self._image is None:
             raise OSError(errno.EINVAL, "no image is known yet")
-        self._until = time.monotonic() + self._seconds
+        self._reported_at = time.monotonic()
+        self._until = self._reported_at + self._seconds
         name = self._reference.at_digest(self._image.digest)
         # Signatures are the site's to check (policy.json); a layout has no room for them.
         copy = ["copy", "--quiet", "--remove-signatures", *self._auth, name, "oci:layout"]
@@ -261,7 +270,7 @@ class ImageServer:
             process = subprocess.Popen(
                 [program, *arguments], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                 cwd=home, env=env, start_new_session=True,
-                preexec_fn=_die_with_parent,  # noqa: PLW1509 - there are no threads
+                preexec_fn=partial(_restrict, program),  # noqa: PLW1509 - there are no threads
             )  # fmt: skip
         except OSError as error:
             name = "Skopeo" if program == "skopeo" else "Apptainer"
@@ -346,7 +355,10 @@ class ImageServer:
         if program != "skopeo":
             number = errno.ENOSPC if "no space left" in text.lower() else errno.EINVAL
             raise OSError(number, f"{self._reference} cannot be converted: {text}")
-        number = next((number for words, number in _REFUSALS if words.search(text)), _TRANSIENT_ERRNO)
+        # An image may be called "denied", or its tag 403.
+        image = f"{self._reference.registry}/{self._reference.repository}"
+        reason = text.replace(f"manifest {self._reference.tag} in {image}", "").replace(image, "")
+        number = next((number for words, number in _REFUSALS if words.search(reason)), _TRANSIENT_ERRNO)
         remedy = ""
         if number == errno.EACCES:
             remedy = f"; log in with 'apptainer registry login {reference.SCHEME}{self._reference.registry}'"
@@ -359,8 +371,10 @@ def _unknown() -> None:
     raise OSError(errno.ENOSYS, "unknown request: burstd and its image worker have different versions")
 
 
-def _die_with_parent() -> None:
+def _restrict(program: str) -> None:
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if program == "skopeo":
+        resource.setrlimit(resource.RLIMIT_DATA, (_SKOPEO_BYTES, _SKOPEO_BYTES))
 
 
 def _used_bytes(folder: Path) -> int:
