@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
 
-from burstd.domain.project import Project
+from burstd.domain.project import OVER_QUOTA_PREFIX, QUOTA_PREFIX, Project
 from burstd.share import share_path
 from burstd.slurm.commands.parsing import expand_hosts, parse_count, parse_records, parse_tres
 from burstd.slurm.commands.run import SlurmCommands
@@ -60,28 +60,31 @@ def parse_qos_limits(text: str) -> dict[str, Fraction | None]:
 def projects_findings(
     projects: Iterable[Project], config: Mapping[str, str], commands: SlurmCommands
 ) -> Iterator[SlurmConfFinding]:
-    """Of all projects; nothing where there are none. ``config``: what slurmctld says of its settings.
+    """Of these projects, and of pairs of partitions of others. ``config``: what slurmctld says of its settings.
 
     Asks slurmctld; job_submit.lua is looked for on this host. Raises SchedulerUnavailable.
     """
     projects = leaves(projects)
-    if not projects:
-        return
-    state = read_project_state(commands, projects)
-    for project in projects:
-        yield from project_findings(project, state)
-    yield from _preempted(projects, state)
     conf = Path(config.get("SLURM_CONF", "") or "/etc/slurm/slurm.conf")
-    yield from _unwritten(projects, state, conf)
-    yield from _lua(projects, conf.parent)
+    if projects:
+        state = read_project_state(commands, projects)
+        for project in projects:
+            yield from project_findings(project, state)
+        yield from _preempted(projects, state)
+        yield from _lua(projects, conf.parent)
+    yield from _unwritten(read_partitions(commands), conf)
 
 
-def _unwritten(projects: Iterable[Project], state: ProjectState, conf: Path) -> Iterator[SlurmConfFinding]:
-    """Partitions that scontrol made: slurmctld ends their jobs where slurm.conf and what it includes lack them."""
+def _unwritten(partitions: Partitions, conf: Path) -> Iterator[SlurmConfFinding]:
+    """Partitions that scontrol made: slurmctld ends their jobs where slurm.conf and what it includes lack them.
+
+    A project's have a QOS of their own name. burstctl may have made it, and burstd.toml does not know it.
+    """
     lines = _lines(conf)
     names = {line.partition(" ")[0] for line in lines}
-    for name in (name for project in projects for name in (project.quota_partition, project.over_quota_partition)):
-        if lines and name in state.partitions and f"PartitionName={name}" not in names:
+    for name, words in partitions.items():
+        pair = words.get("QoS") == name and name.startswith((QUOTA_PREFIX, OVER_QUOTA_PREFIX))
+        if lines and pair and f"PartitionName={name}" not in names:
             yield SlurmConfFinding(
                 f"partition {name}", f"its line in {conf}", "made by scontrol",
                 "scontrol reconfigure ends all of its jobs",
