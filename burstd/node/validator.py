@@ -204,11 +204,8 @@ class SlurmNodeValidator:
         slots = sorted(self._unreachable_slots.copy().values())
         if not slots:
             return []
-        why = (
-            f"{abbreviated_list(slots)} cannot be entered, and output stays there: no console shows the "
-            f"host keys, which are lost"
-        )
-        return [f"{why}. Put the files of {self.config.host_keys_dir} back from a backup; jobs go on meanwhile"]
+        why = f"{abbreviated_list(slots)} cannot be entered, and output stays there, because the host keys are lost"
+        return [f"{why}: put the files of {self.config.host_keys_dir} back from a backup"]
 
     def _request(self, claim: Claim, pool: Pool) -> ValidationRequest:
         site = self.config

@@ -103,7 +103,7 @@ class QuarantiningDecider:
         every = (*snapshot.claims, *snapshot.storage_claims)
         ownerless = sorted({c.offer.provider for c in every} - snapshot.clouds.keys())
         alarms += [f"machines at {p} cannot be looked after: put [providers.{p}] back" for p in ownerless]
-        alarms += listing_alarms(snapshot, tuning.boot_timeout_s)
+        alarms += listing_alarms(snapshot, tuning.boot_timeout_s, tuning.output_retention_s)
         alarms += termination_alarms(snapshot)
         alarms += foreign_alarms(snapshot)
         alarms += storage_node_alarms(snapshot)

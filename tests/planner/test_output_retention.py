@@ -20,6 +20,7 @@ from burstd.domain.snapshot import CloudView, Pin, RuntimeState, Sighting, Slurm
 from burstd.domain.staging import OUTPUT_ON_NODES, StageState, StagingView
 from burstd.planner.decide import decide
 from burstd.planner.explain.explain import explain_job
+from burstd.planner.lifecycle.listing import listing_alarms
 from burstd.planner.lifecycle.output_retention import retained_nodes, retention_alarm
 from burstd.planner.timeouts import Tuning
 from burstd.testing.policy.strategies import NOW as THEN
@@ -162,10 +163,19 @@ def test_it_is_told() -> None:
     assert retention_alarm(snapshot) == (
         "1 node(s) are kept for output that is not in the store,"
         " which has cost 0.01 EUR since their jobs ended and costs 1.00 EUR/h: cpu1 for job 12"
-        " (until 1970-01-13 13:45 UTC, ssh: no route to host); see burstctl stage status"
+        " (until 1970-01-13 13:45 UTC); 'burstctl stage status' has the reason"
     )
     assert retention_alarm(seen(OPEN, held())) == ""
     assert "given up" in retention_alarm(seen(replace(OPEN, created=NOW - 200_000), held(ended=NOW - 90_000)))
+
+
+def test_a_list_is_not_contradicted_while_a_machine_with_output_is_given_time() -> None:
+    missing = RuntimeState(missing_sightings={OPEN.id: Sighting(9, NOW - 400)})
+    for data, alarms in ((held(), 0), ({}, 1)):
+        assert len(listing_alarms(replace(seen(OPEN, data), runtime_state=missing), 600.0, 86400.0)) == alarms
+    long_ago = RuntimeState(missing_sightings={OPEN.id: Sighting(9, NOW - 901)})
+    (alarm,) = listing_alarms(replace(seen(OPEN, held()), runtime_state=long_ago), 600.0, 86400.0)
+    assert "has lacked the machine of cpu1" in alarm
 
 
 def test_a_job_whose_input_is_brought_to_its_nodes_keeps_its_binding() -> None:

@@ -109,8 +109,8 @@ def foreign_alarms(snapshot: Snapshot) -> list[str]:
         if foreign:
             alarms.append(
                 f"{name} lists machines with the tags of cluster {snapshot.cluster} that burstd did not launch "
-                f"({abbreviated_list(foreign)}); it neither uses nor terminates them. Remove the tags, or, if burstd "
-                "launched them with an earlier ssh_key, terminate them with the cloud's own tools"
+                f"({abbreviated_list(foreign)}): remove the tags or, if it did with an earlier ssh_key, terminate them "
+                "with the cloud's own tools"
             )
     return alarms
 

@@ -31,6 +31,7 @@ from burstd.domain.plugins.provider import Idempotency, NoticeKind
 from burstd.domain.snapshot import CloudView, Unavailable
 from burstd.planner.lifecycle.interruption import give_up_reason
 from burstd.planner.lifecycle.listing import NOT_REGISTERED_YET, slurm_hears
+from burstd.planner.lifecycle.output_retention import MIN_ABSENT_WITH_OUTPUT_S
 from burstd.planner.lifecycle.spot_notices import INTERRUPTED, TAKEN_BACK
 from burstd.planner.snapshot_view import SnapshotView
 from burstd.planner.timeouts import Tuning
@@ -46,8 +47,6 @@ MIN_ABSENT_S = 10.0
 """While other machines boot listings are a second apart: a cloud that leaves one out gets that long to think better."""
 REACH_RESULT_VALID_S = 60.0
 """For so long a shell that did not answer is taken for one that does not."""
-MIN_ABSENT_WITH_OUTPUT_S = 600.0
-"""A machine with output that is to be brought home is gone only after lists have lacked it for so long."""
 _POWERED_OFF = frozenset({"POWERED_DOWN", "POWERING_UP", "POWERING_DOWN"})
 """Jobs that Slurm has put on a node with one of these wait for a machine, they do not run on one."""
 

@@ -17,6 +17,7 @@ from burstd.domain.claim import Claim
 from burstd.domain.claim import ClaimState as S
 from burstd.domain.cloud.instance import InstanceState
 from burstd.domain.snapshot import CircuitBreaker, SlurmView, Snapshot, Unavailable
+from burstd.planner.lifecycle.output_retention import MIN_ABSENT_WITH_OUTPUT_S, retained_nodes
 
 LISTING_CAUSE = "list"
 """Of the breaker that keeps launches off a cloud whose list is doubted."""
@@ -125,18 +126,21 @@ def listing_breakers(snapshot: Snapshot) -> tuple[CircuitBreaker, ...]:
     )
 
 
-def listing_alarms(snapshot: Snapshot, boot_timeout_s: float) -> list[str]:
+def listing_alarms(snapshot: Snapshot, boot_timeout_s: float, retention_s: float) -> list[str]:
     """Sentences on lists that are contradicted: by many machines at once, or by one for long."""
+    # A machine with output is not asked before: nothing contradicts the list so far.
+    unasked = {id_ for id_, one in retained_nodes(snapshot, retention_s).items() if one.job_ended}
     doubts = doubted_lists(snapshot)
     alarms = [f"{doubt}{_given_up_at(doubt, boot_timeout_s)}" for doubt in doubts.values()]
     long: dict[str, list[str]] = {}
     for claim in (*snapshot.claims, *snapshot.storage_claims):
         seen = snapshot.runtime_state.missing_sightings.get(claim.id)
-        if seen is not None and claim.offer.provider not in doubts and snapshot.now - seen.first > LISTING_ALARM_S:
+        least_s = LISTING_ALARM_S + (MIN_ABSENT_WITH_OUTPUT_S if claim.id in unasked else 0.0)
+        if seen is not None and claim.offer.provider not in doubts and snapshot.now - seen.first > least_s:
             long.setdefault(claim.offer.provider, []).append(claim.slot)
     alarms += [
-        f"the list of {name} has lacked the machine of {abbreviated_list(slots)} for minutes, but Slurm or"
-        " its shell still answers: burstd keeps it. If it is gone, set its node down in Slurm"
+        f"the list of {name} has lacked the machine of {abbreviated_list(slots)} for minutes, but Slurm or its"
+        " shell still reaches it; if it is gone, set its node down in Slurm"
         for name, slots in long.items()
     ]
     return alarms
@@ -170,10 +174,9 @@ def termination_alarms(snapshot: Snapshot) -> list[str]:
         ):
             hours = Decimal(max(0.0, snapshot.now - (claim.billed_from or claim.since))) / 3600
             alarms.append(
-                f"{claim.offer.provider} has taken the order to end instance {claim.instance_id} of {claim.slot} "
-                f"{late / 60:.0f} min ago and still lists it: it has cost {hours * claim.offer.price:.2f} "
-                f"{claim.offer.currency} so far, {claim.offer.price} more each hour;"
-                " terminate it with the cloud's own tools"
+                f"{claim.offer.provider} still lists instance {claim.instance_id} of {claim.slot}, which it was told "
+                f"to end {late / 60:.0f} min ago (it has cost {hours * claim.offer.price:.2f} {claim.offer.currency} "
+                f"so far, {claim.offer.price} more each hour): terminate it with the cloud's own tools"
             )
     return alarms
 

@@ -22,6 +22,8 @@ from burstd.domain.units import money_text
 RETENTION_S = 86400.0
 RETENTION_ALARM_S = 3600.0
 """An administrator is told of a node that has been kept for so long after its job's end."""
+MIN_ABSENT_WITH_OUTPUT_S = 600.0
+"""A machine with output that is to be brought home is gone only after lists have lacked it for so long."""
 _WITH_MACHINE = frozenset({S.VALIDATING, S.READY, S.IN_SERVICE, S.DRAINING, S.TERMINATING})
 
 
@@ -130,7 +132,7 @@ def retention_alarm(snapshot: Snapshot, retention_s: float = RETENTION_S) -> str
     ]
     if not late:
         return ""
-    shown = "; ".join(f"{k.claim.slot} for job {k.job_id}{_end_text(k, snapshot.now)}" for k in late[:5])
+    shown = "; ".join(f"{k.claim.slot} for job {k.job_id} ({_end_text(k, snapshot.now)})" for k in late[:5])
     more = f" and {len(late) - 5} more" if len(late) > 5 else ""
     once = {k.claim.id: k for k in late}.values()
     cost = money_text((k.claim.offer.currency, k.cost(snapshot.now)) for k in once)
@@ -138,13 +140,12 @@ def retention_alarm(snapshot: Snapshot, retention_s: float = RETENTION_S) -> str
     paid = f", which has cost {cost} since their jobs ended" + (f" and costs {rate}/h" if rate else "")
     return (
         f"{len(once)} node(s) are kept for output that is not in the store{paid}: {shown}{more};"
-        " see burstctl stage status"
+        " 'burstctl stage status' has the reason"
     )
 
 
 def _end_text(one: NodeRetention, now: float) -> str:
-    end = f"until {_time_text(one.until)}" if now < one.until else "given up"
-    return f" ({end}{f', {one.error}' if one.error else ''})"
+    return f"until {_time_text(one.until)}" if now < one.until else "given up"
 
 
 def _time_text(time: float) -> str:
