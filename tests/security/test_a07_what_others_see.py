@@ -14,6 +14,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 from decimal import Decimal
+from fractions import Fraction
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,7 @@ from burstd.domain.claim import ClaimState as S
 from burstd.domain.plan import Plan
 from burstd.domain.plugins.policy import PolicyFailed, Remark
 from burstd.domain.plugins.provider import Route
+from burstd.domain.project import Project, ProjectsView
 from burstd.domain.slurm.job import JobState
 from burstd.domain.staging import Directives, StageIn, StageOut, Staging
 from burstd.domain.staging import StageState as T
@@ -78,10 +80,13 @@ CLAIMS = (
 JOBS = (
     job(OWN, USER, JobState.RUNNING, node_list=("gpu1",), name="own"),
     job(WHOLE, OTHER_USER, JobState.RUNNING, node_list=("gpu2",), name=SECRET, account=SECRET),
-    job(SHARED, OTHER_USER, nodes=2, cpus=16, name=SECRET),
+    job(SHARED, OTHER_USER, nodes=2, cpus=16, name=SECRET, partitions=("burst", "q-a")),
     job(WAITS, OTHER_USER, name=SECRET, comment=SECRET),
 )
-WORLD = replace(SNAPSHOT, claims=CLAIMS, slurm=replace(SLURM, jobs=JOBS), breakers=(), drained_slots=frozenset())
+PROJECTS = ProjectsView({"a": Project("a", "phys", Fraction(4), partitions=("burst",))})
+WORLD = replace(
+    SNAPSHOT, claims=CLAIMS, slurm=replace(SLURM, jobs=JOBS), breakers=(), drained_slots=frozenset(), projects=PROJECTS
+)  # fmt: skip
 _DECIDED = decide(WORLD, (), Tuning())
 _SAID = Remark("data_locality", f"job:{WAITS}", "wait", f"/data/{SECRET} is not there")
 _BUDGET = BudgetLine("user", OTHER_USER, "month", "USD", Decimal(3), Decimal(1), Decimal(1), SECRET)
@@ -105,6 +110,8 @@ ANSWERS = {
         "/v1/events?claim=c-gpu3",
     ],
     "/v1/bill": [f"/v1/bill?group={g}" for g in ("user", "account", "job", "pool", "provider", "claim")],
+    "/v1/projects": ["/v1/projects"],
+    "/v1/projects/{name}": ["/v1/projects/a"],
     "/v1/stage": [
         "/v1/stage",
         "/v1/stage?all=true",
@@ -129,6 +136,9 @@ BODIES: dict[str, object] = {
     "/v1/nodes/hold": {"nodes": ["gpu2"], "reason": "x"},
     "/v1/nodes/release": {"nodes": ["gpu2"]},
     "/v1/hold": {"reason": "x"},
+    "post /v1/projects/{name}": {"values": {"quota": 2}},
+    "put /v1/projects/{name}": {"values": {"quota": 2}},
+    "delete /v1/projects/{name}": {},
 }
 
 
@@ -254,7 +264,7 @@ def test_nobody_acts_on_what_is_anothers(served: tuple[FakeBackend, Path], user:
         for method in sorted(methods - {"get"}):
             url = re.sub(r"\{(\w+)\}", lambda part: {"job_id": WHOLE, "pool": "gpu"}.get(part[1], "sandbox"), route)
             with ApiTestClient(path, pwd.getpwnam(user).pw_uid) as client:
-                status, said = client.request(method.upper(), url, BODIES.get(route))
+                status, said = client.request(method.upper(), url, BODIES.get(route, BODIES.get(f"{method} {route}")))
             assert status in (403, 404), (method, url, status, said)
             assert SECRET not in json.dumps(said), (method, url, said)
     assert (backend.commands, backend.routes.routes) == ([], held)
