@@ -73,6 +73,11 @@ class ConsoleOutput:
         """An indented paragraph."""
         self._print(Padding(Text(safe_text(text), style), (0, 0, 0, indent), expand=False))
 
+    def command(self, text: str, lead: str = "", style: str = "") -> None:
+        """A command after ``lead``, on one line however narrow the window is, so that it can be copied."""
+        # In a group: rich forgets no_wrap of a text that it prints by itself.
+        self._print(Group(Text(f"{lead}{safe_text(text)}", style, no_wrap=True, overflow="ignore")))
+
     def blank(self) -> None:
         """An empty line between blocks."""
         self._print(Text())
@@ -107,7 +112,7 @@ class ConsoleOutput:
         self.table(("", "*"), [(Text(name, "bold"), value) for name, value in pairs if value])
 
     def _print(self, part: RenderableType) -> None:
-        self._console.print(part)
+        self._console.print(part, crop=False)
 
     def live_pages(self, pages: Iterable[Callable[[ConsoleOutput], None]]) -> None:
         """Page after page: on a terminal each in place of the one before, else one below the other."""

@@ -50,6 +50,13 @@ def test_a_dry_run_prints_the_commands_alone(run: Run, backend: FakeBackend) -> 
     assert {getattr(command, "dry_run", None) for command in backend.commands} == {True}
 
 
+def test_a_command_stays_on_one_line_in_a_narrow_window(run: Run) -> None:
+    out = run("project", "set", "e", "--quota", "3", "--dry-run", columns=20).out
+    assert out == "sacctmgr -i add qos q-e\nscontrol create PartitionName=q-e\n"
+    out = run("project", "create", "f", "--account", "team-f", columns=20).out
+    assert out.splitlines()[1:] == ["  to take it back: burstctl project delete e"]
+
+
 def test_what_slurm_has_not_taken_yet_is_said_with_why(run: Run, backend: FakeBackend) -> None:
     backend.project_sync.failures["e"] = "slurmdbd does not answer"
     done = run("project", "set", "e", "--quota", "3")

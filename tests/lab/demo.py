@@ -173,7 +173,7 @@ class DemoRun:
             slot = self._slot(name)
             self.used.add(slot)
             who = {"booting": "cloud", "gone": "cloud", "validating": "node"}.get(new, "burstd")
-            yield who, slot, new.replace("_", " "), re.sub(r" gave instance .*", "", reason)
+            yield who, slot, new.replace("_", " "), re.sub(rf"^{re.escape(slot)} is | gave instance .*", "", reason)
         elif kind == "slot" and new == "proven":
             yield "node", name, "validated", re.sub(r"^\S+ has | \([0-9.]+ s\)$", "", reason)
         elif kind == "stage" and new in demo_data.STATES and new != old:
@@ -375,7 +375,9 @@ def main() -> int:
         return 1
     console.print(f"Nothing is left behind. {time.monotonic() - begun:.0f} s in all.\n")
     if not arguments.shell:
-        console.print("Try next: make demo-shell; make demo RELEASE=trixie; docs/admin.md for your own cluster.")
+        console.print(
+            "Try next: make demo-shell; make demo RELEASE=trixie; docs/admin.md for your own cluster.", soft_wrap=True
+        )
     return 0
 
 

@@ -224,7 +224,7 @@ def _print_changes(out: ConsoleOutput, changes: Sequence[OptionChangeView]) -> N
         when = f"{rough_duration_text(change.start_s)} on {abbreviated_list(change.where, 3)}{price}"
         out.note(f"{change.before} -> {change.after}: {when}", "green")
         if change.command:
-            out.note(change.command, "dim", indent=4)
+            out.command(change.command, "    ", "dim")
 
 
 def _print_pool(out: ConsoleOutput, pool: PoolCandidatesView) -> None:

@@ -209,13 +209,13 @@ def _wait_for_slurm(burstd: ApiClient, name: str) -> str:
 def _print_change(out: ConsoleOutput, answer: ProjectChangeView) -> None:
     if answer.dry_run:
         for command in answer.commands:
-            out.line(command)
+            out.command(command)
         if not answer.commands:
             out.line("Slurm is as it should be already.")
         return
     out.line(answer.text)
     if answer.undo:
-        out.note(f"to take it back: {answer.undo}", "dim")
+        out.command(answer.undo, "  to take it back: ", "dim")
 
 
 def print_projects(out: ConsoleOutput, answer: ProjectListView) -> None:
