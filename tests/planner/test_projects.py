@@ -301,7 +301,7 @@ def test_quotas_beyond_what_there_is_are_named() -> None:
     assert quota_faults(projects(d={"quota": F(9)}), nodes) == [
         (
             "quotas add up to 17 GPUs (a 4 GPUs, b 2 GPUs, c 2 GPUs, d 9 GPUs), and the nodes of gpu have 16: lower"
-            " one, or set overcommit = true in [fair_share]"
+            " one, or set overcommit = true in [fair_share] of burstd.toml"
         )
     ]
     view = ProjectsView(projects(d={"quota": F(9)}))

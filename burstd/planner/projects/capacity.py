@@ -30,7 +30,7 @@ def quota_faults(projects: Mapping[str, Project], nodes: Mapping[str, Node]) -> 
             where = " and ".join(sorted(partitions))
             found.append(
                 f"quotas add up to {gpus_text(given)} ({shown}), and the nodes of {where} have {there}: lower one, or "
-                "set overcommit = true in [fair_share]"
+                "set overcommit = true in [fair_share] of burstd.toml"
             )
     return found
 
