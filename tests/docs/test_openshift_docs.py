@@ -18,7 +18,8 @@ from typer.testing import CliRunner
 from burstd.cli.main import app
 from burstd.domain.cloud.instance import TAG_CLAIM, TAG_CLUSTER, Instance, InstanceState
 from burstd.domain.cloud.offer import OfferRule, Pool
-from burstd.domain.plugins.provider import LaunchRequest, Provider, RouteProvider
+from burstd.domain.cloud.volume import TAG_VOLUME, TAG_VOLUME_CLUSTER, DiskRequest
+from burstd.domain.plugins.provider import LaunchRequest, Provider, RouteProvider, VolumeProvider
 from burstd.domain.slurm.shape import Gres, Shape
 from burstd.settings import PluginRegistry, load_settings, resolve_plugins
 from providers.openshift.settings import ClaimSettings, NodeGroup, OpenShiftSettings, ScratchSettings
@@ -221,6 +222,16 @@ def test_the_document_from_its_first_command_to_its_last(reader: OpenShiftReader
         assert [one["metadata"]["name"] for one in left if not one["metadata"]["name"].startswith("me-")] == [], path
 
 
+def _volume(reader: OpenShiftReader, provider: Provider) -> None:
+    assert isinstance(provider, VolumeProvider)
+    tags = {TAG_VOLUME_CLUSTER: CLUSTER, TAG_VOLUME: "v-corpus1"}
+    provider.create_disk(DiskRequest("v-corpus1", "", 1 << 30, tags, next(iter(provider.offers())).region))
+    assert re.search(rf"^{CLUSTER}-v-\S+ .* v-corpus1$", reader.types("Volumes"), re.MULTILINE)
+    (disk,) = provider.disks()
+    provider.delete_disk(disk.id)
+    until(lambda: not list(provider.disks()))
+
+
 def _while_it_runs(reader: OpenShiftReader, provider: Provider) -> None:
     assert {(offer.zone, offer.instance_type) for offer in provider.offers()} == {("cpu", "eight"), ("h100", "one")}
     made = machine(provider)
@@ -232,6 +243,7 @@ def _while_it_runs(reader: OpenShiftReader, provider: Provider) -> None:
     assert re.search(r"^job4711-8888-\w{8} ", shown, re.MULTILINE)
     assert "/job4711-8888-" in route.url
     assert re.search(rf"{made.name} .* {CLAIM} +eight$", shown, re.MULTILINE)
+    _volume(reader, provider)
     shown = reader.types("A quota is reached")
     assert made.name in shown
     assert re.search(r"requests.cpu +8 +240", shown)

@@ -181,8 +181,9 @@ class Cluster:
 
     def stop_slurmctld(self) -> None:
         """Ends slurmctld as ``systemctl stop`` does."""
-        self.head.run(["pkill", "-TERM", "-x", "slurmctld"], check=False)
-        self.wait(lambda: self.head.run(["pgrep", "-x", "slurmctld"], check=False).returncode == 1, 30, "no slurmctld")
+        # After a reconfiguration Debian's is called slurmctld-wlm.
+        self.head.run(["pkill", "-TERM", "^slurmctld"], check=False)
+        self.wait(lambda: self.head.run(["pgrep", "^slurmctld"], check=False).returncode == 1, 30, "no slurmctld")
 
     def start_slurmctld(self, *options: str) -> None:
         """Starts slurmctld and returns when it answers."""
@@ -200,6 +201,8 @@ class Cluster:
 
     def _add_projects(self) -> None:
         """As docs/admin.md has an administrator do it."""
+        if not self._projects:
+            return
         commands = [command for project in self._projects for command in sacctmgr_commands(project)]
         for project in self._projects:
             commands += [("sacctmgr", "-i", "add", "user", ",".join(self._users), f"account={project.account}")]
