@@ -64,14 +64,14 @@ class Phases:
         self._projects, self._figure = projects, figure
         self._slurm = SlurmProjects(site.cluster.commands())
 
-    def ask(self, name: str, gpus: int, words: str = "") -> str:
+    def submit_jobs(self, name: str, gpus: int, words: str = "") -> str:
         """Jobs of a project for so many GPUs more; the array's id."""
         more = f"{words} --mem=1 --gres=gpu:1 --array=1-{gpus} -o /dev/null"
         return self.site.submit(f"-A {self._projects[name].account} {more}", "sleep 1000")
 
-    def ask_together(self, names: str, gpus: int) -> None:
+    def submit_together(self, names: str, gpus: int) -> None:
         """One decision sees the jobs of all of them for the first time."""
-        arrays = [self.ask(name, gpus, "--hold") for name in names]
+        arrays = [self.submit_jobs(name, gpus, "--hold") for name in names]
         self.site.cluster.sh(f"scontrol release {','.join(arrays)}")
 
     def leave(self, *names: str) -> None:
@@ -132,12 +132,12 @@ class Phases:
 def six_phases(phases: Phases) -> None:
     """The table of docs/projects.md."""
     site = phases.site
-    phases.settle("d idle", [8, 4, 4, 0], 0, lambda: phases.ask_together("abc", 16))
-    phases.settle("d asks for 4", [6, 3, 3, 4], 4, lambda: phases.ask("d", 4))
-    phases.settle("d asks for 8", [4, 2, 2, 8], 4, lambda: phases.ask("d", 4))
+    phases.settle("d idle", [8, 4, 4, 0], 0, lambda: phases.submit_together("abc", 16))
+    phases.settle("d asks for 4", [6, 3, 3, 4], 4, lambda: phases.submit_jobs("d", 4))
+    phases.settle("d asks for 8", [4, 2, 2, 8], 4, lambda: phases.submit_jobs("d", 4))
     phases.settle("d leaves", [8, 4, 4, 0], 0, lambda: phases.leave("d"))
     site.kill_burstd("KILL")
-    phases.settle("d asks for 8, burstd dead", [4, 2, 2, 8], 8, lambda: phases.ask("d", 8), written=False)
+    phases.settle("d asks for 8, burstd dead", [4, 2, 2, 8], 8, lambda: phases.submit_jobs("d", 8), written=False)
     site.start_burstd()
     phases.settle("d leaves again", [8, 4, 4, 0], 0, lambda: phases.leave("d"))
     phases.settle("b leaves", [11, 0, 5, 0], 0, lambda: phases.leave("b"))
@@ -182,11 +182,11 @@ def test_six_phases(phases: Phases) -> None:
 @on_one_release
 def test_the_quota_holds_while_slurmdbd_is_down(phases: Phases) -> None:
     site = phases.site
-    phases.settle("d idle", [8, 4, 4, 0], 0, lambda: phases.ask_together("abc", 16))
+    phases.settle("d idle", [8, 4, 4, 0], 0, lambda: phases.submit_together("abc", 16))
     before = phases.limits()
     site.cluster.sh("pkill -x slurmdbd")
     try:
-        phases.settle("d asks for 8, slurmdbd down", [4, 2, 2, 8], 8, lambda: phases.ask("d", 8), written=False)
+        phases.settle("d asks for 8, slurmdbd down", [4, 2, 2, 8], 8, lambda: phases.submit_jobs("d", 8), written=False)
         site.wait(lambda: "slurmdbd" in str(alarms(site)), 60, "an alarm")
         assert phases.limits() == before
     finally:
@@ -199,7 +199,7 @@ def test_the_quota_holds_while_slurmdbd_is_down(phases: Phases) -> None:
 def test_a_reconfiguration_takes_no_share_away(phases: Phases) -> None:
     """Slurm has the partitions as slurm.conf has them again; what QOS limit stays."""
     site = phases.site
-    phases.settle("d idle", [8, 4, 4, 0], 0, lambda: phases.ask_together("abc", 16))
+    phases.settle("d idle", [8, 4, 4, 0], 0, lambda: phases.submit_together("abc", 16))
     limits = phases.limits()
     site.cluster.sh(
         "scontrol update partitionname=o-a PriorityTier=77; scontrol update partitionname=o-b PriorityTier=77"
@@ -212,9 +212,9 @@ def test_a_reconfiguration_takes_no_share_away(phases: Phases) -> None:
 
 @on_one_release
 def test_jobs_that_may_not_be_requeued_are_never_victims(phases: Phases) -> None:
-    phases.ask("a", 16, "--no-requeue")
+    phases.submit_jobs("a", 16, "--no-requeue")
     phases.site.wait(lambda: phases.running() == [4, 0, 0, 0], 30, "the quota of a")
-    phases.settle("b, c and d ask", [4, 2, 2, 8], 0, lambda: phases.ask_together("bcd", 16))
+    phases.settle("b, c and d ask", [4, 2, 2, 8], 0, lambda: phases.submit_together("bcd", 16))
 
 
 @on_one_release
@@ -223,7 +223,7 @@ def test_an_account_that_is_gone_is_named(phases: Phases) -> None:
     site.cluster.sh("sacctmgr -i delete account team-c")
     try:
         site.wait(lambda: "project c: account team-c: not there" in str(alarms(site)), 30, "an alarm")
-        phases.settle("b asks", [0, 16, 0, 0], 0, lambda: phases.ask("b", 16))
+        phases.settle("b asks", [0, 16, 0, 0], 0, lambda: phases.submit_jobs("b", 16))
     finally:
         site.cluster.sh("sacctmgr -i add account team-c && sacctmgr -i add user ada account=team-c")
     site.wait(lambda: not alarms(site), 60, "no alarm any more")
@@ -236,7 +236,7 @@ def test_six_phases_with_half_of_the_gpus_in_the_cloud(figure: Callable[[str], N
         settings=settings(projects, keep_alive_s=600),
     ) as site:  # fmt: skip
         phases = Phases(site, projects, figure)
-        phases.ask("a", 16)
+        phases.submit_jobs("a", 16)
         site.wait(lambda: phases.running() == [16, 0, 0, 0], 60, "four machines of the cloud")
         phases.clear()
         six_phases(phases)

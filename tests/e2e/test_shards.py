@@ -9,8 +9,6 @@ import pytest
 
 from burstd.domain.cloud.offer import Pool
 from burstd.domain.slurm.shape import Gres, Shape
-from providers.sandbox.boxes.errors import SandboxError
-from providers.sandbox.boxes.images.rootfs import ensure_rootfs
 from tests.e2e.sites import QUICK, claims_of, comments_of, site_up, wait_all_gone
 from tests.lab.site import Site
 
@@ -39,10 +37,6 @@ SMALL = "-p burst -c1 --mem=10 -t20"
 
 @pytest.fixture
 def site() -> Iterator[Site]:
-    try:
-        ensure_rootfs("trixie")
-    except SandboxError as error:
-        pytest.skip(f"no root file system of trixie: {error}")
     # The boxes have the CPUs of this machine, however many Slurm is told.
     settings = QUICK + '[node]\nskip_checks = ["cpus"]\n'
     with site_up("trixie", pools=[SHARED], types=TYPES, settings=settings, comments=True) as up:

@@ -56,7 +56,7 @@ TEXT = "project a: 4 of 4 GPUs in quota, 2 over; reclaimed when d asks"
 RUNS = {"state": JobState.RUNNING, "reason": "", "node_list": ("n1",)}
 
 
-def told(row: Job, own_part: str = "") -> tuple[str, str | None]:
+def explanation_and_comment(row: Job, own_part: str = "") -> tuple[str, str | None]:
     snapshot = make_snapshot(row, projects=ProjectsView(PROJECTS))
     plan = Plan(target=Target(shares=OVER))
     comment = JobComments(snapshot, plan).comment_for(row, own_part)
@@ -80,6 +80,6 @@ def told(row: Job, own_part: str = "") -> tuple[str, str | None]:
     ],
 )
 def test_explain_and_the_comment_say_it(row: Job, own_part: str, explained: str | None, comment: str | None) -> None:
-    summary, text = told(row, own_part)
+    summary, text = explanation_and_comment(row, own_part)
     assert text == comment
     assert explained in (None, summary)
