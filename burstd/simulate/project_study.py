@@ -34,7 +34,9 @@ class ProjectFigures(BaseModel):
     lost_gpu_h: float
     """What runs that were cut short had done."""
     late_s: float
-    """How long it was below its quota more than ten seconds after it had asked."""
+    """How long one of its jobs, that its quota had GPUs left for, waited more than ten seconds after it had asked."""
+    blocked_s: float
+    """Of it, while jobs within quotas left no room for it on its number of nodes."""
     shares: list[float]
     """Its mean share, in GPUs, in each eighth of the window."""
 
@@ -64,12 +66,15 @@ def replay_projects(prepared: PreparedStudy) -> ProjectReport:
         raise WindowError("--projects replays one node group, and the projects are of several")
     known = [job for job in prepared.workload.jobs if job.account in leaves]
     jobs = [
-        ProjectJob(str(job.number), leaves[job.account].name, job.units, job.submitted - window.start, job.run_s)
+        ProjectJob(
+            str(job.number), leaves[job.account].name, job.units, job.submitted - window.start, job.run_s, job.nodes,
+            job.limit_s,
+        )
         for job in known
-        if job.nodes == 1
-    ]
+        if job.nodes <= site.nodes
+    ]  # fmt: skip
     if not jobs:
-        raise WindowError(f"no job of one node is of an account of the projects: {', '.join(sorted(leaves))}")
+        raise WindowError(f"no job that the site can run is of an account of the projects: {', '.join(sorted(leaves))}")
     length = window.end - window.start
     run, plain = (
         ProjectSite(site.nodes, site.node_size, projects, plain=how, loop_s=site.tick_s).run(jobs, length)
@@ -78,7 +83,7 @@ def replay_projects(prepared: PreparedStudy) -> ProjectReport:
     others = len(prepared.workload.jobs) - len(known)
     notes = [
         f"{others} jobs of accounts without a project are left out" if others else "",
-        f"{len(known) - len(jobs)} jobs of several nodes are left out" if len(known) > len(jobs) else "",
+        f"{len(known) - len(jobs)} jobs of more nodes than the site has are left out" if len(known) > len(jobs) else "",
         f"burstd decides at most {site.tick_s:g} s after a change",
         "plain fair share: one partition, whoever has used least of its quota goes first, nobody is preempted",
     ]
@@ -94,7 +99,7 @@ def replay_projects(prepared: PreparedStudy) -> ProjectReport:
 def _figures(
     project: Project, jobs: Sequence[ProjectJob], run: ProjectRun, plain: ProjectRun, length: float
 ) -> ProjectFigures:
-    name, gpus = project.name, {job.id: job.gpus for job in jobs}
+    name, gpus = project.name, {job.id: job.total for job in jobs}
     cuts = [cut for cut in run.cuts if cut.project == name]
     return ProjectFigures(
         project=name,
@@ -107,6 +112,7 @@ def _figures(
         evictions=len(cuts),
         lost_gpu_h=sum(cut.ran_s * gpus[cut.job] for cut in cuts) / 3600,
         late_s=run.late_s[name],
+        blocked_s=run.blocked_s[name],
         shares=_mean_shares(name, run, length),
     )
 

@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import time
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from fractions import Fraction
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from burstd.domain.cloud.offer import Pool
-from burstd.domain.project import BurstOverQuota, Project
+from burstd.domain.project import BurstOverQuota
 from burstd.domain.slurm.shape import Gres, Shape
-from burstd.slurm.projects import SlurmProjects
+from tests.e2e.phases import Phases, projects_on, settings
 from tests.e2e.sites import site_up
 from tests.lab import accounting, slurm_files
 from tests.lab.site import Site
 
 pytestmark = [pytest.mark.boxes, pytest.mark.slurm]
 
-QUOTAS = {"a": 4, "b": 2, "c": 2, "d": 8}
-PATIENCE_S = 90.0
 FULL = "trixie"
 CLOUD = Pool(
     "gpu", ("gpu1", "gpu2", "gpu3", "gpu4"), ("burst",), Shape(2, 1000, (Gres("gpu", "v100", 2),), frozenset({"cloud"}))
@@ -37,110 +32,6 @@ price = "9.80"
 [cloud.capacity.north]
 "g4.v100" = 8
 """
-
-
-def projects_on(*partitions: str, burst: BurstOverQuota = BurstOverQuota.NEVER) -> dict[str, Project]:
-    return {
-        name: Project(name, f"team-{name}", Fraction(quota), partitions=partitions, burst_over_quota=burst)
-        for name, quota in QUOTAS.items()
-    }
-
-
-def settings(projects: Mapping[str, Project], keep_alive_s: int = 2) -> str:
-    """The sections of burstd.toml."""
-    idle = f'[policies]\nchain = ["backlog", "idle"]\n[policies.idle]\nkeep_alive_s = {keep_alive_s}\n'
-    return idle + "".join(
-        f'[projects.{p.name}]\naccount = "{p.account}"\nquota = {p.quota}\npartitions = {list(p.partitions)}\n'
-        f'burst_over_quota = "{p.burst_over_quota.value}"\n'
-        for p in projects.values()
-    )
-
-
-class Phases:
-    """Projects with jobs of one GPU each, whose running jobs are counted."""
-
-    def __init__(self, site: Site, projects: Mapping[str, Project], figure: Callable[[str], None]) -> None:
-        self.site = site
-        self._projects, self._figure = projects, figure
-        self._slurm = SlurmProjects(site.cluster.commands())
-
-    def submit_jobs(self, name: str, gpus: int, words: str = "") -> str:
-        """Jobs of a project for so many GPUs more; the array's id."""
-        more = f"{words} --mem=1 --gres=gpu:1 --array=1-{gpus} -o /dev/null"
-        return self.site.submit(f"-A {self._projects[name].account} {more}", "sleep 1000")
-
-    def submit_together(self, names: str, gpus: int) -> None:
-        """One decision sees the jobs of all of them for the first time."""
-        arrays = [self.submit_jobs(name, gpus, "--hold") for name in names]
-        self.site.cluster.sh(f"scontrol release {','.join(arrays)}")
-
-    def leave(self, *names: str) -> None:
-        """Cancels all jobs of these projects."""
-        self.site.cluster.sh(f"scancel -A {','.join(self._projects[name].account for name in names)}")
-
-    def clear(self) -> None:
-        """Cancels all jobs; returns when burstd has taken note."""
-        self.site.cluster.sh("scancel -u ada")
-        self.site.wait(lambda: not self.site.cluster.sh("squeue -h"), 60, "an empty queue")
-        self.site.wait(lambda: self.limits() == [0, 0, 0, 0], 60, "no limit of jobs that are gone")
-
-    def running(self) -> list[int]:
-        """GPUs that run, of a, b, c and d."""
-        found = Counter(self.site.cluster.sh("squeue -h -r -t R -o %a").split())
-        return [found[project.account] for project in self._projects.values()]
-
-    def restarts(self) -> dict[str, int]:
-        """How often each job of the queue was started again."""
-        rows = self.site.cluster.sh("squeue -h -r -O JobArrayID,RestartCnt").splitlines()
-        return {job: int(count) for job, count in map(str.split, rows)}
-
-    def limits(self) -> list[Fraction | None]:
-        """What slurmctld allows each project beyond its quota."""
-        limits = self._slurm.read(self._projects).limits
-        return [limits[name].gpus for name in self._projects]
-
-    def tiers(self) -> list[int]:
-        """Of the over-quota partitions."""
-        limits = self._slurm.read(self._projects).limits
-        return [limits[name].tier for name in self._projects]
-
-    def settle(
-        self, what: str, expected: list[int], least: int, change: Callable[[], object], *, written: bool = True
-    ) -> None:
-        """Makes a change and waits until each project runs what it is to have, and nothing is on its way any more.
-
-        ``least`` jobs must be restarted for it; half as many more may be. ``written``: burstd can write limits.
-        """
-        before, begun = self.restarts(), time.monotonic()
-        change()
-        self.site.wait(lambda: self.running() == expected, PATIENCE_S, f"{what}: {expected}")
-        seconds = time.monotonic() - begun
-        beyond = [max(0, gpus - quota) for gpus, quota in zip(expected, QUOTAS.values(), strict=True)]
-
-        def settled() -> bool:
-            limits = [gpus for gpus in self.limits() if gpus is not None]
-            divided = sum(limits) == sum(beyond) or not written
-            moving = self.site.cluster.sh("squeue -h -r -t CG,CF -o %i")
-            return not moving and divided and self.running() == expected
-
-        self.site.wait(settled, PATIENCE_S, f"{what}: settled at {expected}, {self.limits()}")
-        restarts = sum(count - before.get(job, 0) for job, count in self.restarts().items())
-        self._figure(f"projects, {self.site.release}: {what}: {seconds:.1f} s, {restarts} restarts (at least {least})")
-        assert restarts <= 1.5 * least, f"{what}: {restarts} jobs were restarted, {least} would have done"
-
-
-def six_phases(phases: Phases) -> None:
-    """The table of docs/projects.md."""
-    site = phases.site
-    phases.settle("d idle", [8, 4, 4, 0], 0, lambda: phases.submit_together("abc", 16))
-    phases.settle("d asks for 4", [6, 3, 3, 4], 4, lambda: phases.submit_jobs("d", 4))
-    phases.settle("d asks for 8", [4, 2, 2, 8], 4, lambda: phases.submit_jobs("d", 4))
-    phases.settle("d leaves", [8, 4, 4, 0], 0, lambda: phases.leave("d"))
-    site.kill_burstd("KILL")
-    phases.settle("d asks for 8, burstd dead", [4, 2, 2, 8], 8, lambda: phases.submit_jobs("d", 8), written=False)
-    site.start_burstd()
-    phases.settle("d leaves again", [8, 4, 4, 0], 0, lambda: phases.leave("d"))
-    phases.settle("b leaves", [11, 0, 5, 0], 0, lambda: phases.leave("b"))
 
 
 def alarms(site: Site) -> list[str]:
@@ -176,7 +67,7 @@ def phases(whole: Site, figure: Callable[[str], None]) -> Phases:
 
 @pytest.mark.parametrize("whole", sorted(slurm_files.VERSIONS), indirect=True)
 def test_six_phases(phases: Phases) -> None:
-    six_phases(phases)
+    phases.six_phases()
 
 
 @on_one_release
@@ -239,4 +130,4 @@ def test_six_phases_with_half_of_the_gpus_in_the_cloud(figure: Callable[[str], N
         phases.submit_jobs("a", 16)
         site.wait(lambda: phases.running() == [16, 0, 0, 0], 60, "four machines of the cloud")
         phases.clear()
-        six_phases(phases)
+        phases.six_phases()

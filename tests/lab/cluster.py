@@ -204,8 +204,8 @@ class Cluster:
         if not self._projects:
             return
         commands = [command for project in self._projects for command in sacctmgr_commands(project)]
-        for project in self._projects:
-            commands += [("sacctmgr", "-i", "add", "user", ",".join(self._users), f"account={project.account}")]
+        accounts = ",".join(project.account for project in self._projects)
+        commands += [("sacctmgr", "-i", "add", "user", ",".join(self._users), f"account={accounts}")]
         lines = project_partition_lines(self._projects, read_partitions(self.commands()))
         with self.head.path("/etc/slurm/slurm.conf").open("a", encoding="utf-8") as conf:
             conf.writelines(f"{line}\n" for line in lines)

@@ -276,7 +276,8 @@ def summary(story: DemoRun) -> None:
     story.console.print(lines)
     calls = story.site.cloud.calls()
     story.console.print(
-        f"{len(story.used)} cloud nodes used, {calls.counts.get('launch', 0)} launch calls; {_delay(story)}"
+        f"{len(story.used)} cloud nodes used, {calls.counts.get('launch', 0)} launch calls; {_delay(story)}",
+        soft_wrap=True,
     )
 
 
@@ -307,6 +308,7 @@ def shell(site: Site, console: Console) -> None:
         "  burstctl status; burstctl explain JOB; burstctl scale gpu 2 --for 5m\n"
         f"  cat {demo_data.FILE}; sbatch -p burst {demo_data.FILE}; burstctl stage status --watch; ls results\n"
         f"  cd {demo_plain.FOLDER}; sbatch -p burst {demo_plain.FILE}; tail -F slurm-*.out\n"
+        "  sbatch -A team-a -p onprem --gres=gpu:1 --array=1-16 --wrap 'sleep 600'; burstctl project list\n"
         "  su bob; su: a prompt as another user, or as root, until exit\n"
         "Leave with exit: everything is taken down.\n",
         soft_wrap=True,
@@ -351,7 +353,7 @@ def main() -> int:
     )  # fmt: skip
     try:
         with _ended_by_signals(), site:
-            version = ".".join(map(str, VERSIONS[arguments.release]))
+            version = "{}.{:02}.{}".format(*VERSIONS[arguments.release])
             console.print(f"[dim]{time.monotonic() - begun:6.1f} s  set up: Slurm {version} ({arguments.release})[/]\n")
             demo_data.prepare(site)
             demo_plain.prepare(site)

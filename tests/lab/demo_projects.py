@@ -8,7 +8,7 @@ from collections.abc import Callable
 from fractions import Fraction
 
 from rich.console import Console
-from rich.table import Table
+from rich.text import Text
 
 from burstd.cli.commands.project import share_bar
 from burstd.domain.project import Project
@@ -36,26 +36,31 @@ def play(site: Site, console: Console) -> None:
     _phase(site, console, "d asks for its own", (4, 2, 2, 8), lambda: _ask(site, console, "d", 8))
     _phase(site, console, "d leaves", (8, 4, 4, 0), lambda: _leave(site, console, "d"))
     site.kill_burstd()
-    console.print("\n[bold red]burstd is killed.[/] Slurm keeps quotas by itself:")
-    _phase(site, console, "d asks again", (4, 2, 2, 8), lambda: _ask(site, console, "d", 8))
+    dead = "[red]burstd is killed[/], Slurm keeps the quotas by itself; d asks again"
+    _phase(site, console, dead, (4, 2, 2, 8), lambda: _ask(site, console, "d", 8))
     site.start_burstd()
     _phase(site, console, "burstd is back; b and d leave", (11, 0, 5, 0), lambda: _leave(site, console, "bd"))
+    site.wait(lambda: _seen_by_burstd(site) == (11, 0, 5, 0), PATIENCE_S, "what runs in burstctl project list")
     console.print("\n[bold]$ burstctl project list[/]")
     console.print(site.burstctl("project", "list").stdout, markup=False, highlight=False)
     _leave(site, console, "abcd")
 
 
 def _ask(site: Site, console: Console, names: str, gpus: int) -> None:
-    for name in names:
-        words = f"-A team-{name} -p onprem --gres=gpu:1 --mem=1 --array=1-{gpus} -o /dev/null"
-        job = site.submit(words, "sleep 600")
-        console.print(f"  ada    $ sbatch {words} --wrap 'sleep 600'    -> job {job}", highlight=False, soft_wrap=True)
+    words = f"-p onprem --gres=gpu:1 --mem=1 --array=1-{gpus} -o /dev/null --wrap 'sleep 600'"
+    # In one command: burstd sees them together, and divides once.
+    command = f"sbatch -A team-{names} {words}"
+    if len(names) > 1:
+        command = f"for name in {' '.join(names)}; do sbatch -A team-$name {words}; done"
+    said = site.cluster.sh(command.replace("sbatch", "sbatch --parsable"), "ada")
+    jobs = ", ".join(said.split())
+    console.print(f"  ada    $ {command}    -> job {jobs}", markup=False, highlight=False, soft_wrap=True)
 
 
 def _leave(site: Site, console: Console, names: str) -> None:
-    for name in names:
-        console.print(f"  ada    $ scancel -A team-{name}", highlight=False)
-        site.cluster.sh(f"scancel -A team-{name}", "ada")
+    command = f"scancel -A {','.join(f'team-{name}' for name in names)}"
+    console.print(f"  ada    $ {command}", highlight=False)
+    site.cluster.sh(command, "ada")
 
 
 def _phase(site: Site, console: Console, what: str, wanted: tuple[int, ...], change: Callable[[], None]) -> None:
@@ -71,17 +76,22 @@ def _phase(site: Site, console: Console, what: str, wanted: tuple[int, ...], cha
                 f"the projects run {_figures(now)}, not {_figures(wanted)}:\n{site.cluster.sh('squeue')}"
             )
         time.sleep(POLL_S)
-    bars = Table(box=None, show_header=False, padding=(0, 2))
-    for project, gpus in zip(PROJECTS, wanted, strict=True):
-        bars.add_row(project.name, f"{gpus} of {project.quota}", share_bar(float(project.quota), gpus, gpus, 16))
     console.print(f"  {time.monotonic() - begun:4.1f} s  as divided:", highlight=False)
-    console.print(bars)
+    for project, gpus in zip(PROJECTS, wanted, strict=True):
+        bar = share_bar(float(project.quota), gpus, gpus, 16)
+        console.print(Text(f"          {project.name}: {gpus:2} run, quota {project.quota}  ") + bar)
 
 
 def _running(site: Site) -> tuple[int, ...]:
     """GPUs that each project runs."""
     found = Counter(site.cluster.sh("squeue -h -r -t R -o %a").split())
     return tuple(found[project.account] for project in PROJECTS)
+
+
+def _seen_by_burstd(site: Site) -> tuple[float, ...]:
+    """The same, as burstd read it last."""
+    shares = {project["name"]: project["share"] or {} for project in site.api("/v1/projects")["projects"]}
+    return tuple(shares[project.name].get("running", 0.0) for project in PROJECTS)
 
 
 def _figures(gpus: tuple[int, ...]) -> str:

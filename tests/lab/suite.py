@@ -60,7 +60,6 @@ _LONGEST = (
     "tests/contract/test_pvc_store.py",
     "tests/e2e/test_storage_node.py",
     "tests/e2e/test_containers.py",
-    "tests/slurm/test_real_shards.py",
     "tests/slurm/test_projects.py",
     "tests/e2e/test_shards.py",
     "tests/e2e/test_restricted_pods.py",

@@ -329,7 +329,8 @@ def test_limits_are_written_once_tiers_without_slurmdbd_and_a_failure_keeps_the_
     assert site.sync.step(site.projects).limits == {"a": OverQuotaLimits(Fraction(2), 1)}
     site.slurm.ctld_down = site.slurm.dbd_down = False
     site.world.run(60)
-    assert (site.slurm.written, site.world.alarm) == ([{"a": 1}, {"a": 0}], "")
+    # After the limit the tier once more, that slurmctld looks at its queue.
+    assert (site.slurm.written, site.world.alarm) == ([{"a": 1}, {"a": 0}, {"a": 1}], "")
     # As after scontrol reconfigure.
     site.slurm.limits["a"] = OverQuotaLimits(Fraction(0), 7)
     site.world.run(30)

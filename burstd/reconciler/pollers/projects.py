@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from fractions import Fraction
 from functools import partial
 
 import structlog
@@ -97,7 +98,13 @@ class ProjectSync:
         tiers = {n: wanted.tier for n, wanted in action.limits if n in known and wanted.tier != known[n].tier}
         caps = {n: wanted.gpus for n, wanted in action.limits if n in known and wanted.gpus != known[n].gpus}
         begun = self._write("tiers", self._tiers, partial(self.slurm.set_tiers, tiers), len(tiers), action.limits)
-        return begun + self._write("caps", self._caps, partial(self.slurm.set_caps, caps), len(caps), action.limits)
+        one = {name: wanted.tier for name, wanted in action.limits if name == next(iter(caps), "")}
+        return begun + self._write("caps", self._caps, partial(self._set_caps, caps, one), len(caps), action.limits)
+
+    def _set_caps(self, caps: Mapping[str, Fraction | None], one: Mapping[str, int]) -> None:
+        self.slurm.set_caps(caps)
+        # slurmctld looks at its queue when a partition is written, but not when a limit is: only after bf_interval.
+        self.slurm.set_tiers(one)
 
     def _write(
         self,
