@@ -17,7 +17,7 @@ from burstd.planner.forecast.outlook import job_outlooks
 from burstd.planner.lifecycle import output_retention
 from burstd.planner.lifecycle.adoption import foreign_alarms
 from burstd.planner.lifecycle.listing import listing_alarms, termination_alarms
-from burstd.planner.projects.capacity import quota_alarms
+from burstd.planner.projects.capacity import capacity_alarms
 from burstd.planner.staging.affordable_inputs import jobs_with_affordable_input
 from burstd.planner.staging.input_deadlines import updated_boot_durations
 from burstd.planner.staging.storage_node import storage_node_alarms
@@ -107,7 +107,7 @@ class QuarantiningDecider:
         alarms += termination_alarms(snapshot)
         alarms += foreign_alarms(snapshot)
         alarms += storage_node_alarms(snapshot)
-        alarms += quota_alarms(snapshot)
+        alarms += capacity_alarms(snapshot)
         retention = output_retention.retention_alarm(snapshot, tuning.output_retention_s)
         alarms += [retention] if retention else []
         return snapshot, DecisionResult(

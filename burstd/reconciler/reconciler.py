@@ -294,7 +294,8 @@ class Reconciler:
     def _step_projects(self, snapshot: Snapshot, projects: ProjectSync) -> Snapshot:
         """Where burstd fails on projects nothing is said of them: limits stay, and Slurm keeps the quotas."""
         with self._context.quarantine.contain_errors("step", "projects"):
-            view = projects.step(self.config.projects)
+            nodes = None if isinstance(snapshot.slurm, Unavailable) else snapshot.slurm.nodes
+            view = projects.step(self.config.projects, nodes)
             how = self.config.fair_share
             usage = self._project_usage.usage(snapshot.now, how)
             return replace(snapshot, projects=replace(view, fair_share=how, usage=usage))

@@ -26,6 +26,8 @@ class ProjectView(AnswerView):
     """Empty: it only has children."""
     parent: str
     partitions: list[str]
+    features: list[str]
+    """Of the partitions' nodes those with all of these; empty: all."""
     quota: float
     weight: float | None
     limit: float | None

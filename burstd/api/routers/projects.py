@@ -177,6 +177,7 @@ def _view(
     return ProjectView.from_fields(
         project,
         partitions=list(project.partitions),
+        features=list(project.features),
         share=None
         if share is None
         else ShareView.from_fields(share, over_quota=max(Fraction(0), share.running - project.quota)),

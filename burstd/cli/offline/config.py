@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from burstd.settings import Settings, SettingsFault
     from burstd.slurm.commands.run import SlurmCommands
     from burstd.slurm.config.check import SlurmConfFinding
-    from burstd.slurm.config.projects import Partitions
     from burstd.slurm.config.render import SlurmConfOptions
 
 app = typer.Typer(help="The settings, burstd.toml.", no_args_is_help=True)
@@ -121,8 +120,7 @@ def slurm_config(
     from burstd.slurm.config.render import gres_conf_lines, slurm_conf_fragment
 
     settings, pools = _load_pools(burstd, file)
-    version, partitions = _running_slurm(settings, _parse_version(burstd, slurm) if slurm else None)
-    options = replace(_render_options(settings), version=version, partitions=partitions)
+    options = _running_slurm(settings, _render_options(settings), _parse_version(burstd, slurm) if slurm else None)
     texts = {"slurm.conf": slurm_conf_fragment(pools, options), "gres.conf": gres_conf_lines(pools, options)}
     if burstd.json:
         print_json(texts)
@@ -270,20 +268,25 @@ def _commands(settings: Settings) -> SlurmCommands:
     return SlurmCommands(bin_dir=settings.slurm.bin_dir, conf=settings.slurm.conf)
 
 
-def _running_slurm(settings: Settings, chosen: SlurmVersion | None) -> tuple[SlurmVersion, Partitions]:
-    """Its version, unless one is chosen, and its partitions, where projects need them."""
+def _running_slurm(settings: Settings, options: SlurmConfOptions, chosen: SlurmVersion | None) -> SlurmConfOptions:
+    """With its version, unless one is chosen, and its partitions and features, where projects need them."""
     from burstd.domain.errors import SchedulerRefused, SchedulerUnavailable
     from burstd.slurm.config.check import read_partitions
+    from burstd.slurm.config.project_check import read_features
 
     commands = _commands(settings)
-    if chosen is not None and not settings.projects:
-        return chosen, {}
+    if chosen is not None:
+        options = replace(options, version=chosen)
     try:
-        return chosen or commands.version(), read_partitions(commands)
+        if chosen is None:
+            options = replace(options, version=commands.version())
+        if options.projects:
+            options = replace(options, partitions=read_partitions(commands))
+            options = replace(options, features=read_features(commands, options.projects))
     except (SchedulerUnavailable, SchedulerRefused) as error:
         if chosen is None:
             typer.echo(f"burstctl: these are the lines for Slurm 22.05 (choose with --slurm), since {error}", err=True)
-        return chosen or (22, 5, 0), {}
+    return options
 
 
 def _parse_version(burstd: ApiClient, text: str) -> SlurmVersion:

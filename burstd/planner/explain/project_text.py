@@ -48,7 +48,7 @@ def _claimants(project: Project, projects: Mapping[str, Project], shares: Mappin
         for other in projects.values()
         if other.account
         and other.name != project.name
-        and not set(other.partitions).isdisjoint(project.partitions)
+        and other.node_group == project.node_group
         and (shares[other.name].running if other.name in shares else Fraction(0)) < other.quota
     )
     if not owners:

@@ -10,6 +10,7 @@ from burstd.domain.cloud.offer import Pool
 from burstd.domain.project import Project
 from burstd.slurm.config.projects import (
     GPUS,
+    Features,
     Partitions,
     leaves,
     pair_names,
@@ -37,7 +38,7 @@ class SlurmConfOptions:
     ``configless``: nodes get their configuration from slurmctld. ``staging``: burstd stages the data of jobs.
     ``prolog``: burstd shows trees of the site on its nodes before jobs start. ``workdir_partitions``: those in which
     burstd stages the working directory of every batch job. ``projects`` share the nodes of
-    ``partitions``, which are the running ones.
+    ``partitions``, which are the running ones; ``features`` are those of these nodes.
     """
 
     version: tuple[int, int, int] = (22, 5, 0)
@@ -52,6 +53,7 @@ class SlurmConfOptions:
     workdir_partitions: tuple[str, ...] = ()
     projects: tuple[Project, ...] = ()
     partitions: Partitions = field(default_factory=dict)
+    features: Features = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,7 +264,7 @@ def _project_lines(options: SlurmConfOptions) -> list[str]:
         return []
     head = ["# Projects. Before their partitions there must be their accounts and QOS:"]
     accounting = [f"#   {shlex.join(command)}" for project in projects for command in sacctmgr_commands(project)]
-    return [*head, *accounting, *project_partition_lines(projects, options.partitions)]
+    return [*head, *accounting, *project_partition_lines(projects, options.partitions, options.features)]
 
 
 def gres_conf_lines(pools: Sequence[Pool], options: SlurmConfOptions) -> str:
