@@ -367,6 +367,7 @@ class Reconciler:
             stuck_on_burst_since=dict(self._decider.last.stuck_on_burst_since),
             stuck_since=dict(self._decider.last.stuck_since),
             boot_durations=dict(self._decider.last.boot_durations),
+            limited_jobs=dict(self._decider.last.limited_jobs),
         )
 
     def preview(self) -> tuple[Snapshot, Plan]:

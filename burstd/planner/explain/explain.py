@@ -17,6 +17,7 @@ from burstd.domain.slurm.outlook import Outlook
 from burstd.domain.snapshot import SlurmView, Snapshot
 from burstd.domain.staging import StagingView
 from burstd.domain.units import span_text
+from burstd.planner.demand.demand import reason_of
 from burstd.planner.demand.pending_reasons import pending_reason
 from burstd.planner.explain.job_lookup import find_job, request_text
 from burstd.planner.explain.project_text import project_of_job, project_text, runs_over_quota
@@ -94,7 +95,7 @@ def explain_job(snapshot: Snapshot, plan: Plan, job_id: str) -> Explanation:
         request_text=request_text(job),
         verdict=last.verdict,
         summary="; ".join([last.reason, *warnings, *_project(snapshot, plan, job)]),
-        slurm=pending_reason(job.reason).text,
+        slurm=reason_of(job, snapshot).text,
         remarks=remarks,
         pool_candidates=offer_candidates(snapshot, plan, job, outlook),
         serving=serving,
@@ -132,7 +133,8 @@ def _serving(snapshot: Snapshot, slurm: SlurmView, plan: Plan, job: Job, job_id:
 def _unserved(snapshot: Snapshot, job: Job) -> Remark:
     burst = sorted({partition for pool in snapshot.pools.values() for partition in pool.partitions})
     if project_of_job(job, snapshot.projects.projects) is not None:
-        why = "Slurm starts it"
+        reason = reason_of(job, snapshot)
+        why = "Slurm starts it" if reason.needs_nodes else reason.text
     elif set(job.partitions).isdisjoint(burst):
         why = f"no pool serves {', '.join(job.partitions)}; burst partitions: {', '.join(burst) or 'none'}"
     else:
