@@ -28,6 +28,7 @@ from burstd.slurm.config.projects import (
     leaves,
     pair_names,
     partition_pair,
+    project_mark,
     project_nodes,
     project_partition_lines,
     projects_lua_table,
@@ -128,8 +129,8 @@ class SlurmProjects:
         """
         if self._table is None:
             return
-        kept = self._table.with_suffix(".conf")
-        marks = (f"# project {project.name}", *(f"PartitionName={name}" for name in pair_names([project])))
+        kept = kept_lines(self._table)
+        marks = (project_mark(project), *(f"PartitionName={name}" for name in pair_names([project])))
         try:
             there = kept.read_text(encoding="utf-8").splitlines() if kept.exists() else []
             others = [line for line in there if line not in marks and line.partition(" ")[0] not in marks]
@@ -196,6 +197,11 @@ class SlurmProjects:
                 )
             found[row["Name"]] = row
         return found
+
+
+def kept_lines(table: Path) -> Path:
+    """The file with the partitions of projects that burstctl has made, beside job_submit.lua's ``table``."""
+    return table.with_suffix(".conf")
 
 
 def _replace(file: Path, text: str) -> None:

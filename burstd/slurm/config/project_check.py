@@ -15,6 +15,7 @@ from burstd.slurm.commands.run import SlurmCommands
 from burstd.slurm.config.check import SlurmConfFinding, read_partitions
 from burstd.slurm.config.projects import (
     GPUS,
+    INCLUDED,
     QUOTA_TIER,
     Features,
     Partitions,
@@ -25,8 +26,6 @@ from burstd.slurm.config.projects import (
 )
 from burstd.slurm.hostlist import compress
 
-INCLUDED = "burstd-projects.conf"
-"""What slurm.conf includes of burstd's spool."""
 _NOBODY = "users=root"
 """Without it the associations of all users of the accounts are shown."""
 

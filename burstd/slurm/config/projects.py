@@ -20,6 +20,10 @@ QUOTA_TIER = 10_000
 LOWEST_TIER = 1
 """PriorityTier of an over-quota partition as it is made."""
 GPUS = "gres/gpu"
+INCLUDED = "burstd-projects.conf"
+"""What slurm.conf includes of burstd's spool: the partitions of projects that burstctl has made."""
+_MARK = "# project "
+"""Before the lines of a project, with its name."""
 Words = Mapping[str, str]
 Partitions = Mapping[str, Words]
 """Partitions by name, as ``scontrol show partition`` has them."""
@@ -75,11 +79,21 @@ def partition_pair(project: Project, partitions: Partitions, features: Features)
     return pair
 
 
+def project_mark(project: Project) -> str:
+    """The line before those of its partitions."""
+    return _MARK + project.name
+
+
+def marked_projects(lines: Iterable[str]) -> list[str]:
+    """The projects whose lines these are."""
+    return [line.removeprefix(_MARK) for line in lines if line.startswith(_MARK)]
+
+
 def project_partition_lines(projects: Sequence[Project], partitions: Partitions, features: Features) -> list[str]:
     """The PartitionName lines of the pairs; a comment for a project whose nodes are not known."""
     lines = []
     for project in leaves(projects):
-        lines.append(f"# project {project.name}")
+        lines.append(project_mark(project))
         if not project_nodes(project, partitions, features):
             lines.append(f"# slurmctld shows no node of {project.node_group}: print these lines again where it does")
             continue
