@@ -31,6 +31,16 @@ def test_the_list_shows_the_tree_and_what_slurm_lacks(run: Run) -> None:
     ]
 
 
+def test_a_project_is_shown_with_its_jobs_and_what_they_wait_for(run: Run) -> None:
+    lines = [line.rstrip() for line in run("project", "show", "a", columns=80).out.splitlines()]
+    at = lines.index("JOB  USER    GPUS  STATE")
+    assert lines[at + 1 : at + 4] == [
+        "201  nobody     4  running",
+        "202  daemon     4  running  over quota",
+        "203  daemon     4  pending  waiting for its project's share",
+    ]
+
+
 def test_options_become_keys_of_the_table(run: Run, backend: FakeBackend) -> None:
     words = "--account team-f --quota 1/2 --partitions gpu,long --limit none --min-runtime 10m --priority -1"
     done = run("project", "create", "f", *words.split(), "--features", "a100,big", "--burst-over-quota", "budget")

@@ -143,6 +143,18 @@ def test_what_asks() -> None:
     assert {name: some[0] for name, some in found.items()} == {"a": 3, "b": 4, "c": 1, "d": 1}
 
 
+def test_a_job_that_may_not_be_requeued_asks_for_what_is_left_of_the_quota_at_most() -> None:
+    kept = [replace(job, partitions=("q-a",), requeue=False) for job in tasks(1, 6, "a", reason="Priority")]
+    full = [*runs(100, 3, "q-a", "n1"), *runs(110, 5, "o-b", "n1"), *runs(120, 8, "o-b", "n2")]
+    assert shares(world(*kept))["a"][0] == 4
+    assert shares(world(*kept, *full))["a"][0] == 4
+    assert requeued(world(*kept, *full, *runs(200, 2, "o-c", "n2"))) == []
+    large = replace(waiting("9", "a", gpus=5, reason="None"), partitions=("q-a",), requeue=False)
+    assert shares(world(large))["a"][0] == 0
+    array = replace(waiting("9", "a", array_tasks="1-9", tasks=9, array_job_id="9"), partitions=("q-a",))
+    assert shares(world(array))["a"][0] == 4
+
+
 def test_gpus_of_others_and_of_closed_nodes_are_not_shared() -> None:
     stranger = replace(running("1", "o-a", "n1", gpus=4), partitions=("gpu",), account="nobody")
     snapshot = world(stranger, *tasks(10, 16, "a"))
@@ -286,6 +298,16 @@ def test_machines_are_started_for_the_quota_and_beyond_it_as_the_project_says(
     assert machines(world(*jobs, nodes=(), of=of, pools=(GPU_POOL,), offers=offers)) == expected
     array = waiting("1", "a", array_tasks="1-6", tasks=6, array_job_id="1", eligible=NOW - waits)
     assert machines(world(array, nodes=(), of=of, pools=(GPU_POOL,), offers=offers)) == expected
+
+
+def test_no_machine_is_started_beyond_the_quota_for_a_job_that_may_not_be_requeued() -> None:
+    jobs = tasks(1, 6, "a", eligible=NOW - 600, submitted=NOW - 600)
+    jobs = [replace(job, partitions=("q-a",), requeue=False) for job in jobs]
+    of, offers = projects(a={"burst_over_quota": BurstOverQuota.ALWAYS}), (offer(shape=GPU_POOL.shape),)
+    snapshot = world(*jobs, nodes=(), of=of, pools=(GPU_POOL,), offers=offers)
+    assert machines(snapshot) == 4
+    reasons = {remark.reason for remark in decide(snapshot, (), Tuning()).remarks if remark.subject == "job:6"}
+    assert "project a has no more of its quota left, and this job may not be requeued beyond it" in str(reasons)
 
 
 @pytest.mark.parametrize(("reclaim_after_s", "waits", "expected"), [(0, 5, 0), (0, 60, 4), (60, 5, 4), (60, 70, 0)])

@@ -66,10 +66,15 @@ class ProjectJobView(AnswerView):
     """A running or pending job of a project."""
 
     id: str
+    """``12``, ``12_3``, ``12_[4-9]``."""
     user: str
     state: str
+    gpus: float
+    """Of all its nodes, and of all tasks where they wait together."""
     over_quota: bool
     """It runs in the over-quota partition, and may be requeued."""
+    waits_for: str
+    """Of a pending job; empty: it runs."""
 
 
 class ProjectDetailView(AnswerView):

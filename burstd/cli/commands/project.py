@@ -289,8 +289,11 @@ def _print_project(out: ConsoleOutput, answer: ProjectDetailView) -> None:
     if answer.jobs:
         out.blank()
         out.table(
-            ("JOB", "USER", "STATE", ""),
-            [(j.id, j.user, j.state.lower(), "over quota" if j.over_quota else "") for j in answer.jobs],
+            ("JOB", "USER", "GPUS>", "STATE", "*"),
+            [
+                (j.id, j.user, f"{j.gpus:g}", j.state.lower(), "over quota" if j.over_quota else j.waits_for)
+                for j in answer.jobs
+            ],
         )
     if answer.other_jobs:
         out.note(f"{plural(answer.other_jobs, 'job')} of others", "dim")

@@ -15,13 +15,14 @@ from burstd.planner.demand.limited_jobs import SHARE_REASONS
 from burstd.planner.demand.pending_queue import PendingQueue
 from burstd.planner.demand.pending_reasons import LIMIT_REMEDY, PendingReason, pending_reason
 from burstd.planner.demand.request import Payers, RequestIndex, ResourceRequest
-from burstd.planner.demand.requeued_jobs import over_quota, restarts_after_interruption
+from burstd.planner.demand.requeued_jobs import over_quota, restarts_after_interruption, within_quota_only
 from burstd.planner.staging.input_deadlines import STAGE_IN_REASONS, InputDeadlines, data_of_job
 
 _STARTED = frozenset({JobState.RUNNING, JobState.CONFIGURING, JobState.SUSPENDED, JobState.COMPLETING})
 _CONTEXT_DEPENDENT = STAGE_IN_REASONS | {"BeginTime", "Reservation"}
 """Reasons with which it is not the job alone that says whether it counts."""
 _WAITS_FOR_SHARE = PendingReason(True, "waiting for its project's share")
+_WAITS_FOR_QUOTA = PendingReason(False, "waiting for its project's quota")
 _WAITS_FOR_LIMIT = PendingReason(False, "waiting for a limit of its user, its account or its own QOS", LIMIT_REMEDY)
 _MAX_REQUESTS = 50_000
 """So many are kept in mind."""
@@ -329,6 +330,8 @@ class _QueueScan:
 
 def reason_of(job: Job, snapshot: Snapshot) -> PendingReason:
     """What the reason of a pending job means: of one of a project, what its project's limits mean."""
+    if job.reason in SHARE_REASONS and within_quota_only(job, snapshot):
+        return _WAITS_FOR_QUOTA
     if job.reason not in SHARE_REASONS or not over_quota(job, snapshot):
         return pending_reason(job.reason)
     return _WAITS_FOR_LIMIT if job.id in snapshot.runtime_state.limited_jobs else _WAITS_FOR_SHARE

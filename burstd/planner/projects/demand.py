@@ -60,6 +60,8 @@ class ProjectJobs:
     """GPUs of what runs elsewhere than in the over-quota partition."""
     over: Fraction = _NONE
     """GPUs of what runs in the over-quota partition."""
+    quota_only: Fraction = _NONE
+    """GPUs of what waits and may not be requeued: it runs within the quota, and asks for no more than is left of it."""
     sizes: dict[tuple[Fraction, bool], int] = field(default_factory=dict)
     """Tasks that ask, by their GPUs and by whether they may run within the quota."""
 
@@ -77,6 +79,15 @@ class ProjectJobs:
     def asked(self) -> Fraction:
         """GPUs of what waits."""
         return sum((gpus * tasks for (gpus, _), tasks in self.sizes.items()), _NONE)
+
+    def startable(self, pending: PendingJob, gpus: Fraction) -> int:
+        """How many tasks may ever start, of so many GPUs each, while what runs within the quota runs. Counts them."""
+        if self.project.over_quota_partition in pending.job.partitions or not gpus:
+            return pending.tasks
+        left = self.project.quota - self.within - self.quota_only
+        tasks = min(pending.tasks, max(0, left // gpus))
+        self.quota_only += tasks * gpus
+        return tasks
 
     def add(self, pending: PendingJob, gpus: Fraction, tasks: int) -> None:
         """Counts tasks that ask."""
@@ -220,15 +231,18 @@ class _GroupReader:
         request = pending.request
         if pending.other_components:
             owner, gpus = self._asked(pending)
-            if owner is not None and gpus <= self._total:
-                owner.add(pending, gpus, pending.tasks)
         else:
             if request not in self._sizes:
                 self._sizes[request] = (pending, *self._asked(pending))
             _, owner, gpus = self._sizes[request]
-            self._asking[request] += pending.tasks
-        if owner is not None:
-            owner.waiting.append(WaitingJobs(pending, gpus, pending.tasks))
+        tasks = owner.startable(pending, gpus) if owner is not None else 0
+        if owner is None or not tasks:
+            return
+        if not pending.other_components:
+            self._asking[request] += tasks
+        elif gpus <= self._total:
+            owner.add(pending, gpus, tasks)
+        owner.waiting.append(WaitingJobs(pending, gpus, tasks))
 
     def _asked(self, pending: PendingJob) -> tuple[ProjectJobs | None, Fraction]:
         """Whose job it is, and the GPUs of one task; nobody's where it can never run."""
