@@ -5,7 +5,8 @@ GPUs are counted as fractions: a share of a GPU (``gres/shard``) is its part of 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from decimal import Decimal
 from enum import StrEnum
@@ -24,6 +25,23 @@ class BurstOverQuota(StrEnum):
     BUDGET = "budget"
     """Where a budget names the project's account."""
     ALWAYS = "always"
+
+
+@dataclass(frozen=True, slots=True)
+class NodeGroup:
+    """The nodes of any of these partitions of the site that have all of these features."""
+
+    partitions: frozenset[str]
+    features: frozenset[str] = frozenset()
+
+    def has(self, partitions: Iterable[str], features: AbstractSet[str]) -> bool:
+        """Whether a node that is in these partitions and has these features is of the group."""
+        return self.features <= features and not self.partitions.isdisjoint(partitions)
+
+    def __str__(self) -> str:
+        """``gpu``, ``gpu and long with a100``."""
+        features = " and ".join(sorted(self.features))
+        return " and ".join(sorted(self.partitions)) + (f" with {features}" if features else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +64,9 @@ class Project:
     """Projects of a higher priority are served before others with what is beyond all quotas."""
     parent: str = ""
     partitions: tuple[str, ...] = ()
-    """Partitions of the site whose nodes it shares: its node group."""
+    """Partitions of the site whose nodes it shares."""
+    features: tuple[str, ...] = ()
+    """Of these nodes it shares those that have all of these features; empty: all."""
     interactive_max_s: float | None = None
     """Time limit of its jobs of srun and salloc, which run within the quota only; None: the partition's."""
     min_runtime_s: float = 0.0
@@ -54,6 +74,11 @@ class Project:
     reclaim_after_s: float = 0.0
     """For how long it waits for free or new machines before jobs of others are requeued for it."""
     burst_over_quota: BurstOverQuota = BurstOverQuota.NEVER
+
+    @property
+    def node_group(self) -> NodeGroup:
+        """The nodes that it shares with others of the same group."""
+        return NodeGroup(frozenset(self.partitions), frozenset(self.features))
 
     @property
     def quota_partition(self) -> str:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from fractions import Fraction
 
-from burstd.domain.project import Project
+from burstd.domain.project import NodeGroup, Project
 
 
 def leaves_of(projects: Mapping[str, Project]) -> list[Project]:
@@ -15,22 +16,22 @@ def leaves_of(projects: Mapping[str, Project]) -> list[Project]:
     return [project for project in projects.values() if project.name not in parents]
 
 
-def pairs_on(partitions: Iterable[str], projects: Mapping[str, Project]) -> tuple[str, ...]:
-    """The partitions of all projects whose node group is of these partitions."""
+def pairs_on(partitions: Iterable[str], features: AbstractSet[str], projects: Mapping[str, Project]) -> tuple[str, ...]:
+    """The partitions of all projects whose node group has the nodes of these partitions with these features."""
     there = frozenset(partitions)
     return tuple(
         name
         for project in leaves_of(projects)
-        if not there.isdisjoint(project.partitions)
+        if project.node_group.has(there, features)
         for name in (project.quota_partition, project.over_quota_partition)
     )
 
 
-def group_of(name: str, projects: Mapping[str, Project]) -> tuple[str, ...]:
-    """The partitions of a project, or of the nearest above it that has some. The tree must have no loop."""
+def group_of(name: str, projects: Mapping[str, Project]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Partitions and features of a project, or of the nearest above it that has any. The tree must have no loop."""
     while name and not projects[name].partitions:
         name = projects[name].parent
-    return projects[name].partitions if name else ()
+    return (projects[name].partitions, projects[name].features) if name else ((), ())
 
 
 def tree_faults(projects: Mapping[str, Project]) -> Iterator[tuple[str, str, str]]:
@@ -69,18 +70,33 @@ def _loop(name: str, projects: Mapping[str, Project]) -> list[str]:
 
 
 def _group_faults(projects: Mapping[str, Project], parents: set[str]) -> Iterator[tuple[str, str, str]]:
-    groups = {name: frozenset(group_of(name, projects)) for name in projects}
+    groups = {name: NodeGroup(*map(frozenset, group_of(name, projects))) for name in projects}
     for name, group in groups.items():
-        above = projects[name].parent
-        if not group and name not in parents:
+        project = projects[name]
+        if project.features and not project.partitions:
+            yield name, "features", "are of nodes of partitions: set partitions as well, or leave features out"
+        elif not group.partitions and name not in parents:
             yield name, "partitions", "must be set: the partitions whose nodes the project shares with others"
-        elif above and group != groups[above]:
-            yield name, "partitions", f"must be those of its parent {above}: set them there, and leave them out here"
+        elif project.parent and group != groups[project.parent]:
+            key = "partitions" if group.partitions != groups[project.parent].partitions else "features"
+            yield name, key, f"must be those of its parent {project.parent}: set them there, and leave them out here"
         for other in sorted(groups):
-            if other > name and group != groups[other] and group & groups[other]:
-                shared = ", ".join(sorted(group & groups[other]))
-                text = f"has {shared} in common with project {other}, but not all: projects share all nodes or none"
-                yield name, "partitions", text
+            if other > name and (text := _overlap(group, groups[other], other)):
+                yield name, "features" if group.partitions == groups[other].partitions else "partitions", text
+
+
+def _overlap(group: NodeGroup, other: NodeGroup, name: str) -> str:
+    """Why two projects would share some of their nodes; empty: they share all, or what they share only nodes tell."""
+    shared = group.partitions & other.partitions
+    if group == other or not shared or not (group.features <= other.features or group.features >= other.features):
+        return ""
+    common, rule = ", ".join(sorted(shared)), "projects share all nodes or none"
+    if group.features == other.features:
+        return f"has {common} in common with project {name}, but not all: {rule}"
+    return (
+        f"has nodes of {group}, and project {name} those of {other}, which are some of the same: {rule}; give each "
+        "features that no node of the other has"
+    )
 
 
 def _quota_faults(projects: Mapping[str, Project], parents: set[str]) -> Iterator[tuple[str, str, str]]:

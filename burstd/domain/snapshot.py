@@ -110,6 +110,17 @@ class Sighting:
 
 
 @dataclass(frozen=True, slots=True)
+class KnownLimit:
+    """Since when a pending job is known to wait for a limit that is not its project's, and how many jobs ran then."""
+
+    since: float
+    user_runs: int
+    """Of its user."""
+    account_runs: int
+    """Of its account."""
+
+
+@dataclass(frozen=True, slots=True)
 class RuntimeState:
     """What this process knows beyond the store; all of it may be lost and is then found out again."""
 
@@ -142,6 +153,8 @@ class RuntimeState:
     """Since when pending jobs (or gangs) have had room on open burst nodes; for an hour where that was in vain."""
     stuck_since: Mapping[str, float] = field(default_factory=dict)
     """Since when pending jobs have had room on nodes open to them (planner/demand/stuck_jobs.py)."""
+    limited_jobs: Mapping[str, KnownLimit] = field(default_factory=dict)
+    """Pending jobs of projects that another limit than their project's keeps back (planner/demand/limited_jobs.py)."""
     notices: Mapping[str, Notice] = field(default_factory=dict)
     """By claim, what the queues of clouds have announced of its machine and was not settled so far."""
     requeued: frozenset[tuple[str, int]] = frozenset()

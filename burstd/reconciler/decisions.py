@@ -9,15 +9,16 @@ from burstd.domain.cloud.offer import Pool
 from burstd.domain.plan import Plan
 from burstd.domain.plugins.policy import Policy
 from burstd.domain.project import FairShare, Project
-from burstd.domain.snapshot import Snapshot
+from burstd.domain.snapshot import KnownLimit, Snapshot
 from burstd.planner import isolation
 from burstd.planner.decide import Decider
+from burstd.planner.demand.limited_jobs import limited_jobs
 from burstd.planner.demand.stuck_jobs import stuck_on_burst_since, stuck_since
 from burstd.planner.forecast.outlook import job_outlooks
 from burstd.planner.lifecycle import output_retention
 from burstd.planner.lifecycle.adoption import foreign_alarms
 from burstd.planner.lifecycle.listing import listing_alarms, termination_alarms
-from burstd.planner.projects.capacity import quota_alarms
+from burstd.planner.projects.capacity import capacity_alarms
 from burstd.planner.staging.affordable_inputs import jobs_with_affordable_input
 from burstd.planner.staging.input_deadlines import updated_boot_durations
 from burstd.planner.staging.storage_node import storage_node_alarms
@@ -45,6 +46,7 @@ class DecisionResult:
     stuck_since: Mapping[str, float] = field(default_factory=dict)
     boot_durations: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     alarms: tuple[str, ...] = ()
+    limited_jobs: Mapping[str, KnownLimit] = field(default_factory=dict)
     affordable_inputs: frozenset[str] = frozenset()
     """Jobs for whose input a storage node may be paid."""
 
@@ -107,7 +109,7 @@ class QuarantiningDecider:
         alarms += termination_alarms(snapshot)
         alarms += foreign_alarms(snapshot)
         alarms += storage_node_alarms(snapshot)
-        alarms += quota_alarms(snapshot)
+        alarms += capacity_alarms(snapshot)
         retention = output_retention.retention_alarm(snapshot, tuning.output_retention_s)
         alarms += [retention] if retention else []
         return snapshot, DecisionResult(
@@ -116,5 +118,6 @@ class QuarantiningDecider:
             stuck_since(last.stuck_since, snapshot, plan.target),
             updated_boot_durations(last.boot_durations, snapshot, plan.actions),
             tuple(alarms),
+            limited_jobs(last.limited_jobs, snapshot),
             jobs_with_affordable_input(last.affordable_inputs, snapshot, config.policies),
         )

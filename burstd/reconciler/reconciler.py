@@ -294,7 +294,8 @@ class Reconciler:
     def _step_projects(self, snapshot: Snapshot, projects: ProjectSync) -> Snapshot:
         """Where burstd fails on projects nothing is said of them: limits stay, and Slurm keeps the quotas."""
         with self._context.quarantine.contain_errors("step", "projects"):
-            view = projects.step(self.config.projects)
+            nodes = None if isinstance(snapshot.slurm, Unavailable) else snapshot.slurm.nodes
+            view = projects.step(self.config.projects, nodes)
             how = self.config.fair_share
             usage = self._project_usage.usage(snapshot.now, how)
             return replace(snapshot, projects=replace(view, fair_share=how, usage=usage))
@@ -366,6 +367,7 @@ class Reconciler:
             stuck_on_burst_since=dict(self._decider.last.stuck_on_burst_since),
             stuck_since=dict(self._decider.last.stuck_since),
             boot_durations=dict(self._decider.last.boot_durations),
+            limited_jobs=dict(self._decider.last.limited_jobs),
         )
 
     def preview(self) -> tuple[Snapshot, Plan]:

@@ -141,7 +141,7 @@ def build_pools(settings: Settings, expand: Callable[[str], Iterable[str]]) -> d
         rules = tuple(OfferRule(o.provider, o.instance_types, o.zones, o.markets, o.image) for o in pool.offers)
         # A tree that is shown whole is shown with one user's rights.
         one_user = any(rule.exclusive_user and rule.is_shown_in(name) for rule in mounts)
-        partitions = (*pool.partitions, *pairs_on(pool.partitions, projects))
+        partitions = (*pool.partitions, *pairs_on(pool.partitions, shape.features, projects))
         made[name] = Pool(name, slots, partitions, shape, rules, exclusive_user=one_user, mig=pool.mig)
     if faults:
         raise SettingsError(settings.source, faults)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from fractions import Fraction
 from typing import Annotated, Self
 
@@ -23,6 +24,7 @@ ProjectName = Annotated[
 _ACCOUNT = r"[^\sA-Z,=:*'\"\\#]{1,60}"
 Account = Annotated[str, matching(_ACCOUNT, "must be a Slurm account, which is written in lower case")]
 PartitionName = Annotated[str, matching(r"[^\s,='\"\\#]{1,60}", "must be the name of a partition")]
+FeatureName = Annotated[str, matching(r"[^\s,=&|*:()\[\]'\"\\#]{1,60}", "must be the name of a feature")]
 Whole = Annotated[int, Field(strict=True, ge=-1_000_000, le=1_000_000)]
 WaitingTime = Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False)]
 
@@ -68,6 +70,7 @@ class ProjectSettings(Section):
     priority: Whole = 0
     parent: str = ""
     partitions: tuple[PartitionName, ...] = ()
+    features: tuple[FeatureName, ...] = ()
     interactive_max_s: Seconds | None = None
     min_runtime_s: WaitingTime = 0.0
     reclaim_after_s: WaitingTime = 0.0
@@ -79,19 +82,25 @@ class ProjectSettings(Section):
             raise ValueError(f"the limit of {self.limit} GPUs is below the quota of {self.quota}: raise it")
         return self
 
-    def as_domain(self, name: str, partitions: tuple[str, ...]) -> Project:
-        """As the rest of burstd has it, with the partitions that it has or inherits."""
-        return Project(**{**dict(self), "name": name, "account": self.account or "", "partitions": partitions})
+    def as_domain(self, name: str) -> Project:
+        """As the rest of burstd has it, with what it has itself."""
+        return Project(**{**dict(self), "name": name, "account": self.account or ""})
 
 
 def projects_of(settings: Mapping[str, ProjectSettings]) -> dict[str, Project]:
-    """The projects by name; those without partitions have their parent's. For settings without ``project_faults``."""
-    written = {name: project.as_domain(name, project.partitions) for name, project in settings.items()}
-    return {name: project.as_domain(name, group_of(name, written)) for name, project in settings.items()}
+    """The projects by name; those without partitions have their parent's node group. For settings without
+    ``project_faults``.
+    """
+    written = _as_written(settings)
+    groups = {name: group_of(name, written) for name in written}
+    return {n: replace(p, partitions=groups[n][0], features=groups[n][1]) for n, p in written.items()}
 
 
 def project_faults(settings: Mapping[str, ProjectSettings]) -> Iterator[SettingsFault]:
     """What one project alone cannot know."""
-    written = {name: project.as_domain(name, project.partitions) for name, project in settings.items()}
-    for name, key, text in tree_faults(written):
+    for name, key, text in tree_faults(_as_written(settings)):
         yield SettingsFault(("projects", name, key), text)
+
+
+def _as_written(settings: Mapping[str, ProjectSettings]) -> dict[str, Project]:
+    return {name: project.as_domain(name) for name, project in settings.items()}

@@ -62,8 +62,9 @@ def replay_projects(prepared: PreparedStudy) -> ProjectReport:
     leaves = {project.account: project for project in leaves_of(projects)}
     if not projects or prepared.workload.unit != "gpu":
         raise WindowError("--projects needs [projects.NAME] in the file of --config, and a trace with GPUs")
-    if len({project.partitions for project in leaves.values()}) > 1:
-        raise WindowError("--projects replays one node group, and the projects are of several")
+    groups = sorted({str(project.node_group) for project in leaves.values()})
+    if len(groups) > 1:
+        raise WindowError(f"--projects replays one node group, and the projects are of several: {'; '.join(groups)}")
     known = [job for job in prepared.workload.jobs if job.account in leaves]
     jobs = [
         ProjectJob(

@@ -18,14 +18,18 @@ from burstd.slurm.commands.controller import parse_config
 from burstd.slurm.commands.parsing import expand_hosts, parse_count
 from burstd.slurm.commands.run import SlurmCommands
 from burstd.slurm.config.check import read_partitions
-from burstd.slurm.config.project_check import ProjectState, project_findings, read_project_state
+from burstd.slurm.config.project_check import ProjectState, project_findings, read_features, read_project_state
 from burstd.slurm.config.projects import (
     GPUS,
+    Features,
     add_account,
     add_qos,
     gpu_limit,
     leaves,
+    pair_names,
     partition_pair,
+    project_mark,
+    project_nodes,
     project_partition_lines,
     projects_lua_table,
     qos_description,
@@ -50,11 +54,14 @@ class SlurmProjects:
         self._commands = commands or SlurmCommands()
         self._table = table
 
-    def read(self, projects: Mapping[str, Project]) -> ProjectsView:
-        """What slurmctld enforces now, with two commands. slurmdbd is not asked."""
+    def read(self, projects: Mapping[str, Project], features: Features | None = None) -> ProjectsView:
+        """What slurmctld enforces now, with two commands. slurmdbd is not asked.
+
+        ``features`` of nodes are asked for with one more where they are not given and a project names some.
+        """
         if not leaves(projects.values()):
             return ProjectsView(projects)
-        state = read_project_state(self._commands, projects.values())
+        state = read_project_state(self._commands, projects.values(), features)
         limits: dict[str, OverQuotaLimits] = {}
         faults: dict[str, str] = {}
         for project in leaves(projects.values()):
@@ -104,7 +111,8 @@ class SlurmProjects:
         for command in self._setup(project):
             self._commands(*command)
         if made_by_burstd:
-            self._keep_lines(project, project_partition_lines([project], read_partitions(self._commands)))
+            partitions, features = read_partitions(self._commands), read_features(self._commands, [project])
+            self._keep_lines(project, project_partition_lines([project], partitions, features))
 
     def remove(self, project: Project) -> None:
         """Removes its partitions and its QOS; may be repeated. Asks slurmdbd. The account stays, with its history.
@@ -121,8 +129,8 @@ class SlurmProjects:
         """
         if self._table is None:
             return
-        kept, pair = self._table.with_suffix(".conf"), partition_pair(project, {})
-        marks = (f"# project {project.name}", *(f"PartitionName={name}" for name in pair))
+        kept = kept_lines(self._table)
+        marks = (project_mark(project), *(f"PartitionName={name}" for name in pair_names([project])))
         try:
             there = kept.read_text(encoding="utf-8").splitlines() if kept.exists() else []
             others = [line for line in there if line not in marks and line.partition(" ")[0] not in marks]
@@ -156,6 +164,8 @@ class SlurmProjects:
         missing = [name for name in project.partitions if name not in state.partitions]
         if missing:
             raise SchedulerRefused(f"Slurm has no partition {missing[0]}, whose nodes project {project.name} shares")
+        if project.features and not project_nodes(project, state.partitions, state.features):
+            raise SchedulerRefused(f"Slurm has no node of {project.node_group}, which project {project.name} shares")
         yield from self._accounting(project, state, config.get("ClusterName", ""))
         yield from _partitions(project, state)
 
@@ -189,6 +199,11 @@ class SlurmProjects:
         return found
 
 
+def kept_lines(table: Path) -> Path:
+    """The file with the partitions of projects that burstctl has made, beside job_submit.lua's ``table``."""
+    return table.with_suffix(".conf")
+
+
 def _replace(file: Path, text: str) -> None:
     """As a whole or not at all. slurmctld reads it as SlurmUser."""
     beside = file.with_name(f"{file.name}.new")
@@ -198,7 +213,7 @@ def _replace(file: Path, text: str) -> None:
 
 
 def _partitions(project: Project, state: ProjectState) -> Iterator[Command]:
-    for name, words in partition_pair(project, state.partitions).items():
+    for name, words in partition_pair(project, state.partitions, state.features).items():
         there = state.partitions.get(name)
         if there is None:
             yield "scontrol", "create", f"PartitionName={name}", *(f"{key}={value}" for key, value in words.items())

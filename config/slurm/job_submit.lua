@@ -290,10 +290,12 @@ function slurm_job_submit(job_desc, part_list, submit_uid)
 end
 
 -- A user's change of a job's partitions is taken as a submission to them is; and a job that is not to run again leaves
--- the partition in which it may be preempted, or stays as it is where it runs there.
+-- the partition in which it may be preempted, or stays as it is where it runs there. An interactive job that waits gets
+-- no longer time limit than it had got at once.
 function slurm_job_modify(job_desc, job_rec, part_list, modify_uid)
   local forbids, partitions = job_desc.requeue == 0, job_desc.partition or ""
-  if modify_uid == 0 or (partitions == "" and not forbids) then
+  local moves, wanted = partitions ~= "" or forbids, job_desc.time_limit or NO_VAL
+  if modify_uid == 0 or not (moves or wanted ~= NO_VAL) then
     return slurm.SUCCESS
   end
   read_projects()
@@ -311,18 +313,26 @@ function slurm_job_modify(job_desc, job_rec, part_list, modify_uid)
     script = job_rec.script,
     -- What was said of it at its submission is not shown here, but where it may run.
     requeue = (not forbids and (beyond or job_desc.requeue == 1)) and 1 or 0,
-    time_limit = job_rec.time_limit,
+    time_limit = wanted ~= NO_VAL and wanted or job_rec.time_limit,
+    -- As sbatch gives it to the later components of a het job, which have no script here either.
+    environment = { SLURM_SUBMIT_DIR = (beyond or job_rec.het_job_offset ~= 0) and "" or nil },
   }
+  wanted = job.time_limit
   for _, option in ipairs(gpu_options) do
     job[option] = job_rec[option]
   end
-  if use_project(job, part_list) ~= slurm.SUCCESS then
+  if not moves then
+    local project = projects[string.lower(job.account or "")]
+    if project and is_for(job, "q-" .. project.name, part_list) then
+      limit_interactive(job, project)
+    end
+  elseif use_project(job, part_list) ~= slurm.SUCCESS then
     return slurm.ERROR
   end
   if job.partition ~= (job_desc.partition or job_rec.partition) then
     job_desc.partition = job.partition
   end
-  if job.time_limit ~= job_rec.time_limit then
+  if job.time_limit ~= wanted then
     job_desc.time_limit = job.time_limit
   end
   return slurm.SUCCESS

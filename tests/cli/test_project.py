@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from burstd.cli.commands import project as commands
@@ -10,6 +12,7 @@ from tests.api.fake_backend import FakeBackend
 from tests.api.test_projects import LOOP, result
 
 from .conftest import Run
+from .test_check import SETTINGS
 
 
 @pytest.fixture(autouse=True)
@@ -28,16 +31,27 @@ def test_the_list_shows_the_tree_and_what_slurm_lacks(run: Run) -> None:
     ]
 
 
+def test_a_project_is_shown_with_its_jobs_and_what_they_wait_for(run: Run) -> None:
+    lines = [line.rstrip() for line in run("project", "show", "a", columns=80).out.splitlines()]
+    at = lines.index("JOB  USER    GPUS  STATE")
+    assert lines[at + 1 : at + 4] == [
+        "201  nobody     4  running",
+        "202  daemon     4  running  over quota",
+        "203  daemon     4  pending  waiting for its project's share",
+    ]
+
+
 def test_options_become_keys_of_the_table(run: Run, backend: FakeBackend) -> None:
     words = "--account team-f --quota 1/2 --partitions gpu,long --limit none --min-runtime 10m --priority -1"
-    done = run("project", "create", "f", *words.split(), "--burst-over-quota", "budget")
+    done = run("project", "create", "f", *words.split(), "--features", "a100,big", "--burst-over-quota", "budget")
     assert (done.code, done.out) == (0, "project f\n  to take it back: burstctl project delete e\n")
     command = backend.commands[-1]
     assert isinstance(command, ChangeProject)
     assert (command.create, command.values) == (
         True,
         {
-            "account": "team-f", "quota": "1/2", "limit": None, "partitions": ["gpu", "long"], "min_runtime_s": 600.0,
+            "account": "team-f", "quota": "1/2", "limit": None, "partitions": ["gpu", "long"],
+            "features": ["a100", "big"], "min_runtime_s": 600.0,
             "priority": -1, "burst_over_quota": "budget",
         },
     )  # fmt: skip
@@ -92,3 +106,23 @@ def test_a_bad_length_of_time_is_named(run: Run) -> None:
 )
 def test_a_bar_has_what_runs_and_what_is_still_to_come(quota: float, running: float, share: float, bar: str) -> None:
     assert commands.share_bar(quota, running, share, 8).plain == bar
+
+
+def test_the_lines_for_slurm_are_of_the_projects_as_burstctl_has_changed_and_made_them(
+    run: Run, tmp_path: Path
+) -> None:
+    file = tmp_path / "burstd.toml"
+    projects = '[projects.a]\naccount = "team-a"\nquota = 3\npartitions = ["main"]\n'
+    file.write_text(f'{SETTINGS}[daemon]\nspool_dir = "{tmp_path}"\n{projects}', encoding="utf-8")
+    words = ("slurm-config", "--slurm", "24.11", "--config", str(file))
+    out = run(*words).out
+    assert "sacctmgr -i add qos q-a 'Description=burstd project a' GrpTRES=gres/gpu=4 " in out
+    assert "Include" not in out
+    assert "GrpTRES=gres/gpu=3 " in run(*words, "--socket", str(tmp_path / "none.sock")).out, "what the file says"
+    (tmp_path / "projects.conf").write_text("# project e\nPartitionName=q-e Nodes=n1\n", encoding="utf-8")
+    assert run(*words).out.splitlines()[-4:] == [
+        "# 'burstctl project' has made e: burstd keeps the lines in",
+        f"# {tmp_path}/projects.conf. Before slurm.conf has the next line, link this file as",
+        "# burstd-projects.conf beside it.",
+        "Include burstd-projects.conf",
+    ]

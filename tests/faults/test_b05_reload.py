@@ -241,6 +241,7 @@ TABLE: dict[str, tuple[str, str, object, ReadValue]] = {
         (("q",), True),
         lambda d: (d.config.projects["a"].partitions, {"q", "q-a", "o-a"} <= set(d.pool.partitions)),
     ),
+    "projects.a.features": ('["x"]', '["y"]', ("y",), project("features")),
     "projects.a.interactive_max_s": ("60", "61", 61.0, project("interactive_max_s")),
     "projects.a.min_runtime_s": ("62", "63", 63.0, project("min_runtime_s")),
     "projects.a.reclaim_after_s": ("64", "65", 65.0, project("reclaim_after_s")),
@@ -282,8 +283,10 @@ store = "near"
 job_dir = "{job_dir}"
 [projects.left]
 partitions = ["{group}"]
+features = ["{feature}"]
 [projects.right]
 partitions = ["{group}"]
+features = ["{feature}"]
 [projects.b]
 parent = "left"
 account = "b"
@@ -302,8 +305,15 @@ WAITING = ("cluster: x -> y", "daemon.workers: 2 -> 3", "staging.job_dir: /one -
 
 def text(folder: Path, second: bool) -> str:
     """One of the two files: values of the table under their tables."""
-    values = {"cluster": "y", "workers": "3", "job_dir": "/two", "ssh_key": 'ssh_key = "/root/key"', "group": "q"}
-    first = {"cluster": "x", "workers": "2", "job_dir": "/one", "ssh_key": "", "group": "p"}
+    values = {
+        "cluster": "y",
+        "workers": "3",
+        "job_dir": "/two",
+        "ssh_key": 'ssh_key = "/root/key"',
+        "group": "q",
+        "feature": "y",
+    }
+    first = {"cluster": "x", "workers": "2", "job_dir": "/one", "ssh_key": "", "group": "p", "feature": "x"}
     fixed = FIXED.format(**(values if second else first))
     tables: dict[str, list[str]] = {}
     name = ""

@@ -23,6 +23,7 @@ from burstd.domain.cloud.offer import Pool
 from burstd.domain.project import Project
 from burstd.slurm.commands.run import SlurmCommands
 from burstd.slurm.config.check import read_partitions
+from burstd.slurm.config.project_check import read_features
 from burstd.slurm.config.projects import project_partition_lines, sacctmgr_commands
 from providers.sandbox.boxes.boot.description import BindMount, BoxFile
 from providers.sandbox.boxes.box import Box, BoxSpec
@@ -206,7 +207,8 @@ class Cluster:
         commands = [command for project in self._projects for command in sacctmgr_commands(project)]
         accounts = ",".join(project.account for project in self._projects)
         commands += [("sacctmgr", "-i", "add", "user", ",".join(self._users), f"account={accounts}")]
-        lines = project_partition_lines(self._projects, read_partitions(self.commands()))
+        features = read_features(self.commands(), self._projects)
+        lines = project_partition_lines(self._projects, read_partitions(self.commands()), features)
         with self.head.path("/etc/slurm/slurm.conf").open("a", encoding="utf-8") as conf:
             conf.writelines(f"{line}\n" for line in lines)
         self.sh(" && ".join(shlex.join(command) for command in [*commands, ("scontrol", "reconfigure")]))

@@ -17,7 +17,7 @@ from burstd.domain.slurm.node import Node
 from burstd.domain.slurm.shape import Gres, Shape
 from burstd.domain.snapshot import SlurmView, Snapshot
 from burstd.planner.decide import decide
-from burstd.planner.projects.capacity import quota_alarms, quota_faults
+from burstd.planner.projects.capacity import capacity_alarms, group_faults, quota_faults
 from burstd.planner.timeouts import Tuning
 from tests.planner.worlds import NOW, make_snapshot, node, offer, pool
 from tests.planner.worlds import job as any_job
@@ -51,7 +51,9 @@ def runs(first: int, count: int, label: str, on: str, **fields: Any) -> list[Job
     return [running(str(first + n), label, on, since=1000.0 - n, **fields) for n in range(count)]
 
 
-def site(jobs: Iterable[Job], names: Iterable[str] = ("n1", "n2")) -> tuple[Node, ...]:
+def site(
+    jobs: Iterable[Job], names: Iterable[str] = ("n1", "n2"), features: Mapping[str, str] | None = None
+) -> tuple[Node, ...]:
     """Nodes of 8 GPUs, with what runs on them."""
     found = []
     for name in names:
@@ -62,6 +64,7 @@ def site(jobs: Iterable[Job], names: Iterable[str] = ("n1", "n2")) -> tuple[Node
             node(
                 name, state=state, partitions=("gpu", *PAIRS), cpus=8, gres=GPU_NODE.gres,
                 cpus_allocated=len(there), gres_used=(Gres("gpu", "", used),) if used else (),
+                features=frozenset(features[name].split(",") if features else ()),
             )
         )  # fmt: skip
     return tuple(found)
@@ -138,6 +141,18 @@ def test_what_asks() -> None:
     preempted = waiting("6", "d", reason="BeginTime", restarts=1, eligible=NOW + 119)
     found = shares(world(array, *het, capped, preempted))
     assert {name: some[0] for name, some in found.items()} == {"a": 3, "b": 4, "c": 1, "d": 1}
+
+
+def test_a_job_that_may_not_be_requeued_asks_for_what_is_left_of_the_quota_at_most() -> None:
+    kept = [replace(job, partitions=("q-a",), requeue=False) for job in tasks(1, 6, "a", reason="Priority")]
+    full = [*runs(100, 3, "q-a", "n1"), *runs(110, 5, "o-b", "n1"), *runs(120, 8, "o-b", "n2")]
+    assert shares(world(*kept))["a"][0] == 4
+    assert shares(world(*kept, *full))["a"][0] == 4
+    assert requeued(world(*kept, *full, *runs(200, 2, "o-c", "n2"))) == []
+    large = replace(waiting("9", "a", gpus=5, reason="None"), partitions=("q-a",), requeue=False)
+    assert shares(world(large))["a"][0] == 0
+    array = replace(waiting("9", "a", array_tasks="1-9", tasks=9, array_job_id="9"), partitions=("q-a",))
+    assert shares(world(array))["a"][0] == 4
 
 
 def test_gpus_of_others_and_of_closed_nodes_are_not_shared() -> None:
@@ -285,6 +300,16 @@ def test_machines_are_started_for_the_quota_and_beyond_it_as_the_project_says(
     assert machines(world(array, nodes=(), of=of, pools=(GPU_POOL,), offers=offers)) == expected
 
 
+def test_no_machine_is_started_beyond_the_quota_for_a_job_that_may_not_be_requeued() -> None:
+    jobs = tasks(1, 6, "a", eligible=NOW - 600, submitted=NOW - 600)
+    jobs = [replace(job, partitions=("q-a",), requeue=False) for job in jobs]
+    of, offers = projects(a={"burst_over_quota": BurstOverQuota.ALWAYS}), (offer(shape=GPU_POOL.shape),)
+    snapshot = world(*jobs, nodes=(), of=of, pools=(GPU_POOL,), offers=offers)
+    assert machines(snapshot) == 4
+    reasons = {remark.reason for remark in decide(snapshot, (), Tuning()).remarks if remark.subject == "job:6"}
+    assert "project a has no more of its quota left, and this job may not be requeued beyond it" in str(reasons)
+
+
 @pytest.mark.parametrize(("reclaim_after_s", "waits", "expected"), [(0, 5, 0), (0, 60, 4), (60, 5, 4), (60, 70, 0)])
 def test_what_others_give_back_comes_before_a_machine(reclaim_after_s: float, waits: float, expected: int) -> None:
     jobs = [*runs(100, 4, "q-a", "n1"), *runs(110, 4, "o-a", "n1"), *runs(120, 8, "o-a", "n2")]
@@ -305,5 +330,74 @@ def test_quotas_beyond_what_there_is_are_named() -> None:
         )
     ]
     view = ProjectsView(projects(d={"quota": F(9)}))
-    assert len(quota_alarms(replace(snapshot, projects=view))) == 1
-    assert quota_alarms(replace(snapshot, projects=replace(view, fair_share=FairShare(overcommit=True)))) == []
+    assert len(capacity_alarms(replace(snapshot, projects=view))) == 1
+    assert capacity_alarms(replace(snapshot, projects=replace(view, fair_share=FairShare(overcommit=True)))) == []
+
+
+OF_TWO_KINDS = projects(
+    a={"features": ("a100",)}, b={"features": ("a100",)}, c={"features": ("v100",)}, d={"features": ("v100",)}
+)
+
+
+def nodes_with(features: Mapping[str, str]) -> dict[str, Node]:
+    return {node.name: node for node in site((), features, features)}
+
+
+def test_nodes_of_one_partition_are_divided_by_their_features() -> None:
+    jobs = [*runs(100, 2, "q-c", "n2"), *tasks(1, 16, "a"), *tasks(20, 16, "b"), *tasks(40, 16, "c")]
+    of, kinds = ProjectsView(OF_TWO_KINDS), {"n1": "a100,new", "n2": "v100"}
+    snapshot = make_snapshot(*jobs, nodes=site(jobs, kinds, kinds), projects=of, pools=(), offers=())
+    # n1: quotas of 4 and 2, and two more by weight; n2: all of it is c's.
+    assert [some[3] for some in shares(snapshot).values()] == [5, 3, 8, 0]
+    moved = make_snapshot(
+        *jobs, nodes=site(jobs, kinds, {"n1": "a100", "n2": "a100"}), projects=of, pools=(), offers=()
+    )
+    assert [some[3] for some in shares(moved).values()] == [9, 5, 0, 0], "c's two run on a node of the others"
+
+
+def test_a_job_that_only_nodes_of_other_projects_can_run_does_not_ask() -> None:
+    kinds = {"n1": "a100", "n2": "v100"}
+    jobs = [waiting("1", "a", constraint="v100"), waiting("2", "a", constraint="a100")]
+    snapshot = make_snapshot(
+        *jobs, nodes=site((), kinds, kinds), projects=ProjectsView(OF_TWO_KINDS), pools=(), offers=()
+    )
+    assert shares(snapshot)["a"][0] == 1
+
+
+@pytest.mark.parametrize(
+    ("features", "common"),
+    [
+        ({"n1": "a100", "n2": "v100"}, ""),
+        ({"n1": "a100", "n2": ""}, ""),
+        (
+            {"n1": "a100,v100", "n2": "v100,a100"},
+            "n1, n2 are of gpu with a100 (project a, b) and of gpu with v100 (project c, d)",
+        ),
+        (
+            {"n1": "v100", "n2": "a100,v100"},
+            "n2 is of gpu with a100 (project a, b) and of gpu with v100 (project c, d)",
+        ),
+    ],
+)
+def test_a_node_of_two_groups_is_named(features: Mapping[str, str], common: str) -> None:
+    nodes = nodes_with(features)
+    found = group_faults(OF_TWO_KINDS, nodes)
+    assert len(found) == bool(common)
+    assert common in "".join(found)
+    view = ProjectsView(OF_TWO_KINDS, fair_share=FairShare(overcommit=True))
+    snapshot = make_snapshot(nodes=tuple(nodes.values()), projects=view)
+    assert capacity_alarms(snapshot) == found, "overcommit lets quotas add up to more, and no node be of two groups"
+
+
+def test_partitions_that_have_the_same_nodes_are_one_group_or_a_fault() -> None:
+    of = projects(a={"partitions": ("all",)})
+    nodes = {"n1": replace(nodes_with({"n1": ""})["n1"], partitions=("gpu", "all"))}
+    (found,) = group_faults(of, nodes)
+    assert "n1 is of all (project a) and of gpu (project b, c, d)" in found
+
+
+def test_quotas_of_one_feature_are_compared_with_the_nodes_that_have_it() -> None:
+    (found,) = quota_faults(OF_TWO_KINDS, nodes_with({"n1": "a100", "n2": "v100"}))
+    assert found.startswith(
+        "quotas add up to 10 GPUs (c 2 GPUs, d 8 GPUs), and the nodes of gpu with v100 have 8: lower"
+    )

@@ -6,6 +6,7 @@ What SlurmProjects itself does is tried on real Slurms (tests/e2e/test_projects.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from pathlib import Path
@@ -17,6 +18,7 @@ from burstd.daemon.settings_in_force import PolicyReloader, load_and_check, runt
 from burstd.domain.command import ChangeProject, CommandResult, DeleteProject
 from burstd.domain.errors import SchedulerUnavailable
 from burstd.domain.project import OverQuotaLimits, Project, ProjectsView, SetupStep, gpu_number
+from burstd.domain.snapshot import SlurmView
 from burstd.reconciler.pollers.projects import ProjectSync
 from burstd.slurm.projects import SlurmProjects
 from tests.crash.faults import Crash
@@ -40,6 +42,8 @@ class FakeSlurmProjects(SlurmProjects):
     limits: dict[str, OverQuotaLimits] = field(default_factory=dict)
     quotas: dict[str, str] = field(default_factory=dict)
     reads: int = 0
+    features: dict[str, AbstractSet[str]] = field(default_factory=dict)
+    """Of nodes, as burstd gave them at the last reading."""
     written: list[object] = field(default_factory=list)
     ctld_down: bool = False
     dbd_down: bool = False
@@ -66,8 +70,11 @@ class FakeSlurmProjects(SlurmProjects):
             self.dies_at = ""
             raise Crash
 
-    def read(self, projects: Mapping[str, Project]) -> ProjectsView:
+    def read(
+        self, projects: Mapping[str, Project], features: Mapping[str, AbstractSet[str]] | None = None
+    ) -> ProjectsView:
         self.reads += 1
+        self.features = dict(features or {})
         self._check("read")
         lacking = {name: "partition q-x: wanted, found none" for name in projects if name not in self.limits}
         return ProjectsView(projects, dict(self.limits), lacking)
@@ -346,6 +353,16 @@ def test_a_table_that_cannot_be_written_is_an_alarm_and_written_later(site: Proj
     site.world.run(20)
     assert site.slurm.table == ["a", "e"]
     assert "Errno" not in site.world.alarm
+
+
+def test_slurm_is_not_asked_for_features_that_burstd_has_read_already(site: ProjectSite) -> None:
+    site.world.run(10)
+    assert site.world.reconciler is not None
+    assert site.world.reconciler.latest is not None
+    seen = site.world.reconciler.latest[0].slurm
+    assert isinstance(seen, SlurmView)
+    assert site.slurm.features
+    assert site.slurm.features == {name: node.features for name, node in seen.nodes.items()}
 
 
 def test_slurm_is_not_read_for_a_site_without_projects(site: ProjectSite) -> None:

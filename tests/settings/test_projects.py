@@ -6,7 +6,7 @@ from fractions import Fraction
 
 import pytest
 
-from burstd.domain.project import BurstOverQuota
+from burstd.domain.project import BurstOverQuota, NodeGroup
 from burstd.settings import SettingsError, build_pools, parse_settings
 from burstd.settings.projects import projects_of
 from burstd.slurm.hostlist import expand
@@ -49,7 +49,18 @@ partitions = ["main"]
     assert build_pools(settings, expand)["gpu"].partitions == ("burst", "q-atlas", "o-atlas")
 
 
+def test_a_pool_has_the_pairs_of_projects_whose_features_it_has() -> None:
+    text = _HEAD + _POOL + 'features = ["a100", "cloud"]\n'
+    for name, features in (("new", '["a100"]'), ("old", '["v100"]')):
+        text += f'[projects.{name}]\nquota = 2\npartitions = ["burst"]\nfeatures = {features}\n'
+        text += f'[projects.{name}-team]\nparent = "{name}"\naccount = "{name}"\n'
+    settings = parse_settings(text)
+    assert projects_of(settings.projects)["new-team"].node_group == NodeGroup(frozenset({"burst"}), frozenset({"a100"}))
+    assert build_pools(settings, expand)["gpu"].partitions == ("burst", "q-new-team", "o-new-team")
+
+
 _A = '[projects.a]\naccount = "a"\npartitions = ["burst"]\n'
+_B = '[projects.b]\nparent = "a"\naccount = "b"\n'
 
 
 @pytest.mark.parametrize(
@@ -84,6 +95,23 @@ _A = '[projects.a]\naccount = "a"\npartitions = ["burst"]\n'
             _A + '[projects.b]\naccount = "b"\npartitions = ["burst", "main"]',
             "projects.a.partitions: has burst in common with project b, but not all: projects share all nodes or none",
         ),
+        (
+            _A + '[projects.b]\naccount = "b"\npartitions = ["burst"]\nfeatures = ["a100"]',
+            "projects.a.features: has nodes of burst, and project b those of burst with a100, which are some",
+        ),
+        (
+            _A + 'features = ["a100"]\n[projects.b]\naccount = "b"\npartitions = ["burst"]\nfeatures = ["a100", "big"]',
+            "projects.a.features: has nodes of burst with a100, and project b those of burst with a100 and big",
+        ),
+        (
+            '[projects.a]\npartitions = ["burst"]\n' + _B + 'features = ["a100"]',
+            "projects.b.features: are of nodes of partitions: set partitions as well, or leave features out",
+        ),
+        (
+            '[projects.a]\npartitions = ["burst"]\n' + _B + 'partitions = ["burst"]\nfeatures = ["a100"]',
+            "projects.b.features: must be those of its parent a: set them there, and leave them out here",
+        ),
+        (_A + 'features = ["a100&v100"]', "must be the name of a feature"),
         (
             '[projects.a]\nquota = 2\npartitions = ["burst"]\n[projects.b]\nparent = "a"\naccount = "b"\nquota = 3',
             "projects.a.quota: its children have 3 GPUs of quota together, more than its own 2: raise it, or leave it",

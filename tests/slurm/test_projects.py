@@ -125,6 +125,41 @@ def test_jobs_of_a_project_that_burstd_made_outlive_a_reconfigure_and_a_restart(
     assert "q-new" not in cluster.sh("sinfo -h -o %R")
 
 
+def test_a_project_has_the_nodes_of_its_features_as_long_as_they_have_them(
+    cluster: Cluster, slurm: SlurmProjects
+) -> None:
+    def give(**features: str) -> None:
+        for node, text in features.items():
+            cluster.sh(f"scontrol update nodename={node} AvailableFeatures={text} ActiveFeatures={text}")
+
+    def nodes() -> list[str]:
+        return sorted(cluster.sh("sinfo -h -N -p q-new -o %N").split())
+
+    made = replace(NEW, account="team-a", features=("a100", "big"))
+    with pytest.raises(
+        SchedulerRefused, match="Slurm has no node of burst and onprem with a100 and big, which project"
+    ):
+        slurm.set_up(made)
+    give(op1="a100,big", op2="v100,big", cl8="big,cloud,a100")
+    slurm.set_up(made)
+    assert (nodes(), slurm.read({"new": made}).faults) == (["cl8", "op1"], {})
+    job = submit(cluster, "a", 1, words="-p q-new")
+    cluster.wait(lambda: cluster.sh(f"squeue -h -j {job} -o %N").strip() == "op1", 60, "a job of it")
+    other = "sbatch -A team-a --gres=gpu:1 --mem=1 -p q-new -C v100 --wrap true"
+    assert "node configuration is not available" in cluster.sh(other, "ada", check=False)
+    give(op1="v100,big", op2="a100,big")
+    assert (
+        slurm.read({"new": made}).faults["new"].startswith("partition q-new: Nodes=cl8,op1, project new shares other")
+    )
+    slurm.set_up(made)
+    assert (nodes(), slurm.read({"new": made}).faults) == (["cl8", "op2"], {})
+    assert cluster.sh(f"squeue -h -j {job} -o %T").strip() == "RUNNING"
+    cluster.sh(f"scancel {job}")
+    cluster.wait(lambda: not cluster.sh("squeue -h"), 60, "an empty queue")
+    slurm.remove(made)
+    give(op1="", op2="", cl8="cloud")
+
+
 def test_what_the_site_made_is_neither_changed_nor_removed(cluster: Cluster, slurm: SlurmProjects) -> None:
     cluster.sh("sacctmgr -i add qos q-new Description=ours")
     with pytest.raises(SchedulerRefused, match="QOS q-new was not made for project new"):
@@ -184,6 +219,8 @@ SUBMITTED = [
     ("sbatch -A team-a --wrap true", "o-a"),
     ("sbatch -A team-a --no-requeue --wrap true", "onprem"),
     ("sbatch -A team-a --gres=gpu:1 -n1 : -n1 --wrap true", "q-a,o-a o-a"),
+    ("sbatch -A team-a --no-requeue --array=1-3 --gres=gpu:1 --wrap true", "q-a"),
+    ("sbatch -A team-a --no-requeue --gres=gpu:1 -n1 : --gres=gpu:1 -n1 --wrap true", "q-a"),
 ]
 
 
@@ -229,6 +266,15 @@ def test_interactive_jobs_stay_within_the_quota(cluster: Cluster) -> None:
     said = cluster.sh("salloc -A team-a --gres=gpu:1 --mem=1 -t 3:00:00 squeue -h -o '%P %l' 2>&1", "ada")
     assert "interactive jobs of project a run for 60 minutes at most" in said
     assert "q-a 1:00:00" in said
+
+
+def test_a_waiting_interactive_job_gets_no_longer_time_limit(cluster: Cluster) -> None:
+    cluster.sh("setsid salloc -H -A team-a --gres=gpu:1 --mem=1 -t 5 true >/dev/null 2>&1 </dev/null &", "ada")
+    cluster.wait(lambda: "q-a 5:00" in cluster.sh("squeue -h -o '%P %l'"), 30, "a job of salloc that waits")
+    (job,) = cluster.sh("squeue -h -o %i").split()
+    for limit, found in (("3:00:00", "1:00:00"), ("20", "20:00"), ("3:00:00 partition=onprem", "1:00:00")):
+        cluster.sh(f"scontrol update jobid={job} timelimit={limit}", "ada", check=False)
+        assert cluster.sh("squeue -h -o '%P %l'").strip() == f"q-a {found}"
 
 
 def test_nothing_runs_beyond_the_quota_alone(cluster: Cluster) -> None:

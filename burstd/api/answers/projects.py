@@ -26,6 +26,8 @@ class ProjectView(AnswerView):
     """Empty: it only has children."""
     parent: str
     partitions: list[str]
+    features: list[str]
+    """Of the partitions' nodes those with all of these; empty: all."""
     quota: float
     weight: float | None
     limit: float | None
@@ -64,10 +66,15 @@ class ProjectJobView(AnswerView):
     """A running or pending job of a project."""
 
     id: str
+    """``12``, ``12_3``, ``12_[4-9]``."""
     user: str
     state: str
+    gpus: float
+    """Of all its nodes, and of all tasks where they wait together."""
     over_quota: bool
     """It runs in the over-quota partition, and may be requeued."""
+    waits_for: str
+    """Of a pending job; empty: it runs."""
 
 
 class ProjectDetailView(AnswerView):

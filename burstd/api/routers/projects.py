@@ -25,8 +25,6 @@ from burstd.domain.command import ChangeProject, CommandResult, DeleteProject
 from burstd.domain.errors import SchedulerRefused
 from burstd.domain.plan import Plan
 from burstd.domain.project import (
-    OVER_QUOTA_PREFIX,
-    QUOTA_PREFIX,
     Project,
     ProjectOverride,
     ProjectsView,
@@ -35,7 +33,8 @@ from burstd.domain.project import (
 )
 from burstd.domain.slurm.job import JobState
 from burstd.domain.snapshot import SlurmView, Snapshot
-from burstd.planner.explain.project_text import project_text
+from burstd.planner.explain.job_comment import scontrol_job_id
+from burstd.planner.explain.project_text import asked_gpus, project_text, runs_over_quota, waiting_remark
 from burstd.reconciler.pollers.projects import removed_project
 
 _HISTORY = 200
@@ -80,7 +79,7 @@ def get_project(name: str, caller: CallerDep, backend: BackendDep) -> ProjectDet
     """One project, with its jobs."""
     view = _require_project(name, backend)
     latest = backend.latest_loop()
-    jobs = list(_jobs(view, latest[0])) if latest is not None else []
+    jobs = list(_jobs(view, *latest)) if latest is not None else []
     own = [job for job in jobs if caller.can_see_user(job.user)]
     past = backend.reader.events(subject=f"project:{name}", newest=True, limit=_HISTORY) if caller.admin else ()
     return ProjectDetailView(
@@ -177,6 +176,7 @@ def _view(
     return ProjectView.from_fields(
         project,
         partitions=list(project.partitions),
+        features=list(project.features),
         share=None
         if share is None
         else ShareView.from_fields(share, over_quota=max(Fraction(0), share.running - project.quota)),
@@ -198,13 +198,23 @@ def _downwards(projects: Mapping[str, Project], parent: str = "") -> Iterator[Pr
             yield from _downwards(projects, name)
 
 
-def _jobs(project: ProjectView, snapshot: Snapshot) -> Iterator[ProjectJobView]:
-    """Its running and pending jobs."""
-    if not isinstance(snapshot.slurm, SlurmView):
+def _jobs(view: ProjectView, snapshot: Snapshot, plan: Plan) -> Iterator[ProjectJobView]:
+    """Its jobs: what runs within the quota, what runs beyond it, what waits; each in the order of submission."""
+    project = snapshot.projects.projects.get(view.name)
+    if project is None or not isinstance(snapshot.slurm, SlurmView):
         return
-    pair = {QUOTA_PREFIX + project.name, OVER_QUOTA_PREFIX + project.name}
-    for job in snapshot.slurm.jobs:
-        if not pair.isdisjoint(job.partitions):
-            running = job.state is not JobState.PENDING
-            over = running and OVER_QUOTA_PREFIX + project.name in job.partitions
-            yield ProjectJobView(id=job.id, user=job.user, state=job.state.value, over_quota=over)
+    pair = {project.quota_partition, project.over_quota_partition}
+    jobs = [job for job in snapshot.slurm.jobs if not pair.isdisjoint(job.partitions)]
+    remarks = {remark.subject: remark for remark in plan.remarks}
+    share = plan.target.shares.get(project.name)
+    for job in sorted(jobs, key=lambda j: (j.state is JobState.PENDING, runs_over_quota(j, project), j.submitted)):
+        waits = job.state is JobState.PENDING
+        remark = remarks.get(f"job:{job.id}") or waiting_remark(job, project, share, snapshot)
+        yield ProjectJobView(
+            id=scontrol_job_id(job),
+            user=job.user,
+            state=job.state.value,
+            gpus=float(asked_gpus(job) * (max(1, job.tasks) if waits else 1)),
+            over_quota=runs_over_quota(job, project),
+            waits_for=remark.reason if waits else "",
+        )

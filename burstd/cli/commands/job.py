@@ -165,6 +165,9 @@ def _print_explanation(out: ConsoleOutput, answer: ExplainView) -> None:
         _print_pool(out, way)
 
 
+_RUN_BASIS = {"none": "a guess: it has no time limit, and no run like it is known"}
+
+
 def _interruption_text(answer: ExplainView) -> str:
     last = answer.interruption
     return f"Its run was {last.state} {ago(last.time, answer.now)}: {last.reason}." if last is not None else ""
@@ -183,6 +186,8 @@ def _outlook_text(answer: ExplainView) -> str:
     else:
         left = (outlook.premises_at - answer.now).total_seconds()
         premises = f"{rough_duration_text(left)}{f' ({basis})' if basis else ''}"
+    if not answer.ways:
+        return f"It would start on premises: {premises}."
     cloud = rough_duration_text(outlook.cloud_s) if answer.cost or answer.serving else "no machine is available now"
     return f"It would start on premises: {premises}; in the cloud: {cloud}."
 
@@ -191,7 +196,8 @@ def _cost_text(answer: ExplainView) -> str:
     outlook, cost = answer.outlook, answer.cost
     runs = ""
     if outlook is not None and outlook.run_s and answer.verdict != "impossible":
-        runs = f"It is expected to run {rough_duration_text(outlook.run_s, '')} ({outlook.run_basis})"
+        basis = _RUN_BASIS.get(outlook.run_basis, outlook.run_basis)
+        runs = f"It is expected to run {rough_duration_text(outlook.run_s, '')} ({basis})"
     if cost is None or not (cost.expected or cost.worst):
         return f"{runs}." if runs else ""
     machines = "its shards" if cost.of_shards else f"{cost.nodes} machines" if cost.nodes > 1 else "its machine"

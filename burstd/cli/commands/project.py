@@ -50,6 +50,9 @@ LimitOption = Annotated[str, typer.Option(metavar="GPUS", help="The most it may 
 PriorityOption = Annotated[int | None, typer.Option(metavar="N", help="Higher ones are served first beyond quotas.")]
 ParentOption = Annotated[str, typer.Option(metavar="NAME", help="The project above it; 'none': no such.")]
 PartitionsOption = Annotated[str, typer.Option(metavar="NAMES", help="The partitions whose nodes it shares: a,b.")]
+FeaturesOption = Annotated[
+    str, typer.Option(metavar="NAMES", help="Of these nodes only those with all of a,b; 'none': all.")
+]
 InteractiveOption = Annotated[str, typer.Option(metavar="TIME", help="Time limit of srun and salloc; 'none'.")]
 RuntimeOption = Annotated[str, typer.Option(metavar="TIME", help="Its jobs are not requeued earlier: 10m.")]
 ReclaimOption = Annotated[str, typer.Option(metavar="TIME", help="It waits so long for free or new machines first.")]
@@ -89,6 +92,7 @@ def create_project(
     priority: PriorityOption = None,
     parent: ParentOption = "",
     partitions: PartitionsOption = "",
+    features: FeaturesOption = "",
     interactive_max: InteractiveOption = "",
     min_runtime: RuntimeOption = "",
     reclaim_after: ReclaimOption = "",
@@ -97,8 +101,8 @@ def create_project(
 ) -> None:
     """Create a project, and what Slurm needs for it: account, QOS, the pair of partitions."""
     values = _values(
-        burstd, account, quota, weight, limit, priority, parent, partitions, interactive_max, min_runtime,
-        reclaim_after, burst_over_quota,
+        burstd, account, quota, weight, limit, priority, parent, partitions, features, interactive_max,
+        min_runtime, reclaim_after, burst_over_quota,
     )  # fmt: skip
     _change(burstd, "POST", name, {"values": values, "dry_run": dry_run})
 
@@ -115,6 +119,7 @@ def set_project(
     priority: PriorityOption = None,
     parent: ParentOption = "",
     partitions: PartitionsOption = "",
+    features: FeaturesOption = "",
     interactive_max: InteractiveOption = "",
     min_runtime: RuntimeOption = "",
     reclaim_after: ReclaimOption = "",
@@ -124,8 +129,8 @@ def set_project(
 ) -> None:
     """Change a project. Without any option: set Slurm up for it again."""
     values = _values(
-        burstd, account, quota, weight, limit, priority, parent, partitions, interactive_max, min_runtime,
-        reclaim_after, burst_over_quota,
+        burstd, account, quota, weight, limit, priority, parent, partitions, features, interactive_max,
+        min_runtime, reclaim_after, burst_over_quota,
     )  # fmt: skip
     _change(burstd, "PUT", name, {"values": values, "reset": reset, "dry_run": dry_run})
 
@@ -155,6 +160,7 @@ def _values(
     priority: int | None,
     parent: str,
     partitions: str,
+    features: str,
     interactive_max: str,
     min_runtime: str,
     reclaim_after: str,
@@ -163,8 +169,9 @@ def _values(
     """The keys of [projects.NAME] that are given; None: as if the key were not there."""
     texts = {"account": account, "quota": quota, "weight": weight, "limit": limit, "parent": parent}
     found: dict[str, object] = {key: None if text == NONE else text for key, text in texts.items() if text}
-    if partitions:
-        found["partitions"] = None if partitions == NONE else partitions.split(",")
+    for key, text in (("partitions", partitions), ("features", features)):
+        if text:
+            found[key] = None if text == NONE else text.split(",")
     times = {"interactive_max": interactive_max, "min_runtime": min_runtime, "reclaim_after": reclaim_after}
     for key, text in times.items():
         if text:
@@ -273,6 +280,7 @@ def _print_project(out: ConsoleOutput, answer: ProjectDetailView) -> None:
         ("project", project.name + (f" below {project.parent}" if project.parent else "")),
         ("account", project.account),
         ("partitions", ", ".join(project.partitions)),
+        ("features", ", ".join(project.features)),
         ("now", project.text),
         ("granted", ", ".join(_grants(project))),
         ("set in", project.origin + (f": {', '.join(project.changed)}" if project.changed else "")),
@@ -281,8 +289,11 @@ def _print_project(out: ConsoleOutput, answer: ProjectDetailView) -> None:
     if answer.jobs:
         out.blank()
         out.table(
-            ("JOB", "USER", "STATE", ""),
-            [(j.id, j.user, j.state.lower(), "over quota" if j.over_quota else "") for j in answer.jobs],
+            ("JOB", "USER", "GPUS>", "STATE", "*"),
+            [
+                (j.id, j.user, f"{j.gpus:g}", j.state.lower(), "over quota" if j.over_quota else j.waits_for)
+                for j in answer.jobs
+            ],
         )
     if answer.other_jobs:
         out.note(f"{plural(answer.other_jobs, 'job')} of others", "dim")

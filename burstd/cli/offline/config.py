@@ -6,8 +6,9 @@ What takes long to load (pydantic's settings, plug-ins, SQLAlchemy) is imported 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -20,9 +21,9 @@ if TYPE_CHECKING:
     from burstd.api.answers.nodes import DifferencesView
     from burstd.domain.cloud.offer import Pool
     from burstd.settings import Settings, SettingsFault
+    from burstd.settings.projects import ProjectSettings
     from burstd.slurm.commands.run import SlurmCommands
     from burstd.slurm.config.check import SlurmConfFinding
-    from burstd.slurm.config.projects import Partitions
     from burstd.slurm.config.render import SlurmConfOptions
 
 app = typer.Typer(help="The settings, burstd.toml.", no_args_is_help=True)
@@ -121,8 +122,8 @@ def slurm_config(
     from burstd.slurm.config.render import gres_conf_lines, slurm_conf_fragment
 
     settings, pools = _load_pools(burstd, file)
-    version, partitions = _running_slurm(settings, _parse_version(burstd, slurm) if slurm else None)
-    options = replace(_render_options(settings), version=version, partitions=partitions)
+    version = _parse_version(burstd, slurm) if slurm else None
+    options = _running_slurm(settings, _options_in_force(burstd, settings), version)
     texts = {"slurm.conf": slurm_conf_fragment(pools, options), "gres.conf": gres_conf_lines(pools, options)}
     if burstd.json:
         print_json(texts)
@@ -141,7 +142,7 @@ def check(burstd: ApiClient, file: ConfigOption = DEFAULT_CONFIG) -> None:
     from burstd.slurm.config.project_check import projects_findings
 
     settings, pools = _load_pools(burstd, file)
-    options, commands = _render_options(settings), _commands(settings)
+    options, commands = _options_in_force(burstd, settings), _commands(settings)
     try:
         running = read_running_slurm(commands, pools)
         projects = [*projects_findings(options.projects, running.config, commands)]
@@ -247,9 +248,15 @@ def _load_pools(burstd: ApiClient, file: Path) -> tuple[Settings, list[Pool]]:
 
 def _render_options(settings: Settings) -> SlurmConfOptions:
     from burstd.settings.projects import projects_of
+    from burstd.slurm.config.projects import marked_projects
     from burstd.slurm.config.render import SlurmConfOptions
+    from burstd.slurm.projects import kept_lines
 
-    slurm = settings.slurm
+    slurm, kept = settings.slurm, kept_lines(settings.projects_table)
+    try:
+        made = marked_projects(kept.read_text(encoding="utf-8").splitlines())
+    except OSError:
+        made = []
     return SlurmConfOptions(
         programs=str(slurm.programs),
         onprem_partitions=slurm.keep_partitions,
@@ -261,7 +268,47 @@ def _render_options(settings: Settings) -> SlurmConfOptions:
         prolog=bool(settings.mounts.trees),
         workdir_partitions=settings.staging.workdir.partitions if settings.staging.enabled else (),
         projects=tuple(projects_of(settings.projects).values()),
+        made_projects=tuple(made),
+        kept_lines=str(kept),
     )
+
+
+def _options_in_force(burstd: ApiClient, settings: Settings) -> SlurmConfOptions:
+    """With what 'burstctl project set' has changed, where the daemon answers."""
+    from burstd.settings.projects import projects_of
+
+    projects = projects_of(_changed_projects(burstd, settings.projects))
+    return replace(_render_options(settings), projects=tuple(projects.values()))
+
+
+def _changed_projects(burstd: ApiClient, written: Mapping[str, ProjectSettings]) -> Mapping[str, ProjectSettings]:
+    from burstd.domain.project import ProjectOverride, SetupStep
+    from burstd.settings.project_overrides import projects_in_force
+
+    if not written:
+        return written
+    try:
+        status, answer = burstd.request_status("GET", "/projects")
+    except DaemonUnreachable:
+        return written
+    changes = [
+        ProjectOverride(
+            view["name"], {key: _as_written(key, view[key]) for key in view["changed"]}, created=False,
+            pending=SetupStep.NONE, by="", since=0.0,
+        )
+        for view in (answer["projects"] if status == 200 else ())
+        if view["name"] in written and view["changed"]
+    ]  # fmt: skip
+    return projects_in_force(written, changes)[0]
+
+
+def _as_written(key: str, value: Any) -> object:
+    """A value of an answer as burstd.toml has it; None: as if the key were not there."""
+    from burstd.domain.project import gpu_number
+
+    if key in ("quota", "weight", "limit") and value is not None:
+        return gpu_number(Fraction(value).limit_denominator(10_000))
+    return None if value == "" else value
 
 
 def _commands(settings: Settings) -> SlurmCommands:
@@ -270,20 +317,25 @@ def _commands(settings: Settings) -> SlurmCommands:
     return SlurmCommands(bin_dir=settings.slurm.bin_dir, conf=settings.slurm.conf)
 
 
-def _running_slurm(settings: Settings, chosen: SlurmVersion | None) -> tuple[SlurmVersion, Partitions]:
-    """Its version, unless one is chosen, and its partitions, where projects need them."""
+def _running_slurm(settings: Settings, options: SlurmConfOptions, chosen: SlurmVersion | None) -> SlurmConfOptions:
+    """With its version, unless one is chosen, and its partitions and features, where projects need them."""
     from burstd.domain.errors import SchedulerRefused, SchedulerUnavailable
     from burstd.slurm.config.check import read_partitions
+    from burstd.slurm.config.project_check import read_features
 
     commands = _commands(settings)
-    if chosen is not None and not settings.projects:
-        return chosen, {}
+    if chosen is not None:
+        options = replace(options, version=chosen)
     try:
-        return chosen or commands.version(), read_partitions(commands)
+        if chosen is None:
+            options = replace(options, version=commands.version())
+        if options.projects:
+            options = replace(options, partitions=read_partitions(commands))
+            options = replace(options, features=read_features(commands, options.projects))
     except (SchedulerUnavailable, SchedulerRefused) as error:
         if chosen is None:
             typer.echo(f"burstctl: these are the lines for Slurm 22.05 (choose with --slurm), since {error}", err=True)
-        return chosen or (22, 5, 0), {}
+    return options
 
 
 def _parse_version(burstd: ApiClient, text: str) -> SlurmVersion:

@@ -11,18 +11,19 @@ from operator import attrgetter, is_
 from burstd.domain.plugins.policy import Remark
 from burstd.domain.slurm.job import Job, JobState
 from burstd.domain.snapshot import SlurmView, Snapshot
+from burstd.planner.demand.limited_jobs import SHARE_REASONS
 from burstd.planner.demand.pending_queue import PendingQueue
-from burstd.planner.demand.pending_reasons import PendingReason, pending_reason
+from burstd.planner.demand.pending_reasons import LIMIT_REMEDY, PendingReason, pending_reason
 from burstd.planner.demand.request import Payers, RequestIndex, ResourceRequest
-from burstd.planner.demand.requeued_jobs import over_quota, restarts_after_interruption
+from burstd.planner.demand.requeued_jobs import over_quota, restarts_after_interruption, within_quota_only
 from burstd.planner.staging.input_deadlines import STAGE_IN_REASONS, InputDeadlines, data_of_job
 
 _STARTED = frozenset({JobState.RUNNING, JobState.CONFIGURING, JobState.SUSPENDED, JobState.COMPLETING})
 _CONTEXT_DEPENDENT = STAGE_IN_REASONS | {"BeginTime", "Reservation"}
 """Reasons with which it is not the job alone that says whether it counts."""
-_SHARE_REASONS = frozenset({"QOSGrpGRES", "QOSGrpBilling"})
-"""Of a project's job: what its share or quota allows is in use now. Slurm shows this or ``Resources``, as it comes."""
 _WAITS_FOR_SHARE = PendingReason(True, "waiting for its project's share")
+_WAITS_FOR_QUOTA = PendingReason(False, "waiting for its project's quota")
+_WAITS_FOR_LIMIT = PendingReason(False, "waiting for a limit of its user, its account or its own QOS", LIMIT_REMEDY)
 _MAX_REQUESTS = 50_000
 """So many are kept in mind."""
 _MAX_TASK_DIGITS = 10
@@ -177,8 +178,8 @@ class _QueueScan:
             self._cache.reset(payers, exclusive)
         self._cache.now = self._now
         queue, before = self._cache.queue, self._cache.unsettled
-        projects = frozenset(self._snapshot.projects.projects)
-        same = queue.update(self._slurm.jobs, (self._pools, frozenset(self._data), projects))
+        projects, limited = frozenset(self._snapshot.projects.projects), self._snapshot.runtime_state.limited_jobs
+        same = queue.update(self._slurm.jobs, (self._pools, frozenset(self._data), projects, frozenset(limited)))
         if same and self._cache.last_demand is not None:
             return self._cache.last_demand
         found = list(queue.notes)
@@ -233,8 +234,8 @@ class _QueueScan:
             partitions, reason = job.partitions, job.reason
             burst = serves[partitions] if partitions in serves else self._serves(partitions)
             meant = meanings.get(reason) or self._pending_reason(reason)
-            if reason in _SHARE_REASONS and over_quota(job, self._snapshot):
-                meant = _WAITS_FOR_SHARE
+            if reason in SHARE_REASONS:
+                meant = reason_of(job, self._snapshot)
             if meant.needs_nodes and not job.dependency and job.state is JobState.PENDING:
                 plain = job.tasks <= 1 and not job.array_tasks
                 request = requests.request_for(job)
@@ -301,9 +302,7 @@ class _QueueScan:
         """Why more nodes would not start it; empty: they would."""
         if job.state is not JobState.PENDING:
             return f"the job is {job.state.value.lower().replace('_', ' ')}"
-        found = self._pending_reason(job.reason)
-        if job.reason in _SHARE_REASONS and over_quota(job, self._snapshot):
-            found = _WAITS_FOR_SHARE
+        found = reason_of(job, self._snapshot) if job.reason in SHARE_REASONS else self._pending_reason(job.reason)
         bound = job.id in self._snapshot.bound or job.het_job_id in self._snapshot.bound
         # The machine of one that begins anew boots while Slurm keeps it from starting.
         begun = restarts_after_interruption(job, self._snapshot) or (
@@ -327,6 +326,15 @@ class _QueueScan:
             self._wake_at = min(self._wake_at, data.due)
             return data.wait_reason
         return ""
+
+
+def reason_of(job: Job, snapshot: Snapshot) -> PendingReason:
+    """What the reason of a pending job means: of one of a project, what its project's limits mean."""
+    if job.reason in SHARE_REASONS and within_quota_only(job, snapshot):
+        return _WAITS_FOR_QUOTA
+    if job.reason not in SHARE_REASONS or not over_quota(job, snapshot):
+        return pending_reason(job.reason)
+    return _WAITS_FOR_LIMIT if job.id in snapshot.runtime_state.limited_jobs else _WAITS_FOR_SHARE
 
 
 _EXCLUSIVE_USER = attrgetter("exclusive_user")

@@ -23,7 +23,7 @@ class PendingReason:
 
 _NODES = PendingReason(True, "waiting for nodes")
 _RELEASE = "scontrol release JOBID"
-_LIMIT = "raise the limit, or wait until running jobs end"
+LIMIT_REMEDY = "raise the limit, or wait until running jobs end"
 
 PENDING_REASONS: dict[str, PendingReason] = {
     "": _NODES,
@@ -70,7 +70,7 @@ PENDING_REASONS: dict[str, PendingReason] = {
         False, "its account may not use the partition", "use another account or partition"
     ),
     "QOSNotAllowed": PendingReason(False, "its QOS may not use the partition", "use another QOS or partition"),
-    "AccountingPolicy": PendingReason(False, "blocked by an accounting limit", _LIMIT),
+    "AccountingPolicy": PendingReason(False, "blocked by an accounting limit", LIMIT_REMEDY),
     "MaxMemPerLimit": PendingReason(False, "more memory requested than the partition allows", "request less memory"),
     "MaxPoweredUpNodes": PendingReason(False, "Slurm's limit of powered-up nodes is reached", "raise it in slurm.conf"),
     "PowerNotAvail": PendingReason(False, "blocked by Slurm's power cap"),
@@ -82,14 +82,19 @@ PENDING_REASONS: dict[str, PendingReason] = {
 }
 
 _PREFIXES: tuple[tuple[str, PendingReason], ...] = (
-    ("Assoc", PendingReason(False, "blocked by a limit of its association", _LIMIT)),
-    ("QOS", PendingReason(False, "blocked by a limit of its QOS", _LIMIT)),
-    ("Max", PendingReason(False, "blocked by a limit of its account", _LIMIT)),
+    ("Assoc", PendingReason(False, "blocked by a limit of its association", LIMIT_REMEDY)),
+    ("QOS", PendingReason(False, "blocked by a limit of its QOS", LIMIT_REMEDY)),
+    ("Max", PendingReason(False, "blocked by a limit of its account", LIMIT_REMEDY)),
 )
 
 _MAINTENANCE = PendingReason(
     False, "would run into a maintenance reservation", "request less time, or wait until it is over"
 )
+
+
+def is_limit(reason: str) -> bool:
+    """Whether it is a limit on what runs, which ends of jobs or an administrator lift."""
+    return pending_reason(reason).remedy == LIMIT_REMEDY
 
 
 def pending_reason(reason: str) -> PendingReason:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from burstd.domain.cloud.offer import Offer
-from burstd.domain.project import OVER_QUOTA_PREFIX
+from burstd.domain.project import OVER_QUOTA_PREFIX, QUOTA_PREFIX
 from burstd.domain.slurm.job import Job, JobState
 from burstd.domain.snapshot import Snapshot
 
@@ -30,7 +30,16 @@ def restarts_after_interruption(job: Job, snapshot: Snapshot) -> bool:
 
 def over_quota(job: Job, snapshot: Snapshot) -> bool:
     """Whether it may run, or runs, beyond the quota of a project."""
-    projects, prefix = snapshot.projects.projects, OVER_QUOTA_PREFIX
+    return _is_in(job, OVER_QUOTA_PREFIX, snapshot)
+
+
+def within_quota_only(job: Job, snapshot: Snapshot) -> bool:
+    """Whether it may run within the quota of a project, and not beyond it."""
+    return _is_in(job, QUOTA_PREFIX, snapshot) and not over_quota(job, snapshot)
+
+
+def _is_in(job: Job, prefix: str, snapshot: Snapshot) -> bool:
+    projects = snapshot.projects.projects
     return any(name.startswith(prefix) and name.removeprefix(prefix) in projects for name in job.partitions)
 
 

@@ -17,9 +17,9 @@ from burstd.domain.slurm.outlook import Outlook
 from burstd.domain.snapshot import SlurmView, Snapshot
 from burstd.domain.staging import StagingView
 from burstd.domain.units import span_text
-from burstd.planner.demand.pending_reasons import pending_reason
+from burstd.planner.demand.demand import reason_of
 from burstd.planner.explain.job_lookup import find_job, request_text
-from burstd.planner.explain.project_text import project_of_job, project_text, runs_over_quota
+from burstd.planner.explain.project_text import job_text, project_of_job, project_text, waiting_remark
 from burstd.planner.forecast.outlook import job_outlooks
 from burstd.planner.offers.candidates import PoolCandidates, offer_candidates
 from burstd.planner.staging.input_deadlines import data_of_job
@@ -85,7 +85,7 @@ def explain_job(snapshot: Snapshot, plan: Plan, job_id: str) -> Explanation:
             age = f", taken {span_text(snapshot.now - data.checkpoint_taken)} ago" if data.checkpoint_taken else ""
             summary += f"; {data.checkpoint}{age}"
         return Explanation(job_id, job, request_text(job), verdict, summary, "", remarks, (), serving, data=data)
-    last = remarks[-1] if remarks else _unserved(snapshot, job)
+    last = remarks[-1] if remarks else _unserved(snapshot, plan, job)
     warnings = [r.reason for r in remarks if r.verdict == WARNING]
     outlook = snapshot.outlook.get(job.id) or job_outlooks(snapshot).get(job.id)
     return Explanation(
@@ -94,11 +94,11 @@ def explain_job(snapshot: Snapshot, plan: Plan, job_id: str) -> Explanation:
         request_text=request_text(job),
         verdict=last.verdict,
         summary="; ".join([last.reason, *warnings, *_project(snapshot, plan, job)]),
-        slurm=pending_reason(job.reason).text,
+        slurm=reason_of(job, snapshot).text,
         remarks=remarks,
         pool_candidates=offer_candidates(snapshot, plan, job, outlook),
         serving=serving,
-        remedies=_remedies(job, last),
+        remedies=_remedies(snapshot, job, last),
         outlook=outlook,
         data=data,
     )
@@ -109,8 +109,8 @@ def _project(snapshot: Snapshot, plan: Plan, job: Job) -> Iterator[str]:
     projects = snapshot.projects.projects
     project = project_of_job(job, projects)
     if project is not None:
-        if runs_over_quota(job, project):
-            yield "it runs beyond its project's quota and may be requeued"
+        if text := job_text(job, project, plan.target.shares.get(project.name)):
+            yield text
         yield project_text(project, projects, plan.target.shares)
 
 
@@ -129,15 +129,22 @@ def _serving(snapshot: Snapshot, slurm: SlurmView, plan: Plan, job: Job, job_id:
     return (*found, *(ServingNode("", n, slurm.nodes[n].state.lower(), 0.0, "") for n in others if n in slurm.nodes))
 
 
-def _unserved(snapshot: Snapshot, job: Job) -> Remark:
+def _unserved(snapshot: Snapshot, plan: Plan, job: Job) -> Remark:
     burst = sorted({partition for pool in snapshot.pools.values() for partition in pool.partitions})
-    if project_of_job(job, snapshot.projects.projects) is not None:
-        why = "Slurm starts it"
-    elif set(job.partitions).isdisjoint(burst):
+    project = project_of_job(job, snapshot.projects.projects)
+    if project is not None:
+        return waiting_remark(job, project, plan.target.shares.get(project.name), snapshot)
+    if set(job.partitions).isdisjoint(burst):
         why = f"no pool serves {', '.join(job.partitions)}; burst partitions: {', '.join(burst) or 'none'}"
     else:
         why = "the last plan is older than the job"
     return Remark("explain", f"job:{job.id}", "unknown", why)
+
+
+def _filled_in(remedy: str, words: Mapping[str, str]) -> str:
+    for word, value in words.items():
+        remedy = remedy.replace(word, value)
+    return remedy
 
 
 _POLICY_REMEDIES: Mapping[str, tuple[str, ...]] = {
@@ -157,7 +164,7 @@ _POLICY_REMEDIES: Mapping[str, tuple[str, ...]] = {
 }
 
 
-def _remedies(job: Job, last: Remark) -> tuple[str, ...]:
+def _remedies(snapshot: Snapshot, job: Job, last: Remark) -> tuple[str, ...]:
     """What would help, by who had the last word and what it was."""
     if last.verdict in ("boot", "covered", "unknown"):
         return ()
@@ -166,12 +173,14 @@ def _remedies(job: Job, last: Remark) -> tuple[str, ...]:
     if last.by == "mounts" and job.held:
         return (f"correct what the reason names, then: scontrol release {job.het_job_id or job.id}",)
     if last.by == "demand":
-        remedy = pending_reason(job.reason).remedy.replace("JOBID", job.id)
+        remedy = reason_of(job, snapshot).remedy.replace("JOBID", job.id)
         return (remedy,) if remedy else ()
     if last.by != "placement":
         known = _POLICY_REMEDIES.get(last.by, (f"see policy {last.by} in burstd.toml",))
-        never = last.verdict == "impossible"
-        return tuple(r.replace("JOBID", job.id) for r in known if not (never and r.startswith("wait")))
+        never, project = last.verdict == "impossible", project_of_job(job, snapshot.projects.projects)
+        words = {"JOBID": job.id, **({"NAME": project.name} if project is not None and last.by == "projects" else {})}
+        known = tuple(r for r in known if not (never and r.startswith("wait")))
+        return tuple(_filled_in(remedy, words) for remedy in known)
     if last.verdict == "impossible" and "no offer" in last.reason:
         return ("allow offers as large as the pool's slots in the pool's rules, in burstd.toml",)
     if last.verdict == "impossible":

@@ -19,7 +19,7 @@ from burstd.domain.plan import Plan
 from burstd.domain.plugins.policy import Remark
 from burstd.domain.slurm.job import Job, JobState
 from burstd.domain.snapshot import Snapshot, Unavailable
-from burstd.planner.explain.project_text import project_of_job, project_text, runs_over_quota
+from burstd.planner.explain.project_text import exceeds_quota, job_text, project_of_job, project_text, runs_over_quota
 from burstd.planner.offers.candidates import shards_price
 from burstd.planner.staging.input_deadlines import boot_durations
 from burstd.planner.staging.transfer_schedule import boot_estimate
@@ -79,6 +79,9 @@ class JobComments:
         remark = self.last_remark(job)
         if remark is None:
             text = self.project_text(job)
+            project = project_of_job(job, self._snapshot.projects.projects)
+            if project is not None and exceeds_quota(job, project):
+                return self._comment("never", f"cannot start: {text}")
             return self._comment("waits", f"waits: {text}") if text else None
         comment = self._waiting(job, remark)
         if warning := self._warnings.get(f"job:{job.id}", ""):
@@ -91,7 +94,9 @@ class JobComments:
         project = project_of_job(job, projects)
         if project is None or not (job.state is JobState.PENDING or runs_over_quota(job, project)):
             return ""
-        return project_text(project, projects, self._shares)
+        text = project_text(project, projects, self._shares)
+        own = job_text(job, project, self._shares.get(project.name)) if job.state is JobState.PENDING else ""
+        return f"{own}; {text}" if own else text
 
     def _waiting(self, job: Job, remark: Remark) -> JobComment:
         if remark.verdict in ("boot", "covered"):

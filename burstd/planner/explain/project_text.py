@@ -5,8 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from fractions import Fraction
 
+from burstd.domain.plugins.policy import Remark
 from burstd.domain.project import OVER_QUOTA_PREFIX, QUOTA_PREFIX, Project, Share, gpu_number, gpus_text
 from burstd.domain.slurm.job import PENDING_STATES, Job
+from burstd.domain.slurm.shape import gpus_of
+from burstd.domain.snapshot import Snapshot
+from burstd.planner.demand.demand import reason_of
 
 _SHOWN = 3
 _PREFIXES = (QUOTA_PREFIX, OVER_QUOTA_PREFIX)
@@ -21,6 +25,49 @@ def project_of_job(job: Job, projects: Mapping[str, Project]) -> Project | None:
 def runs_over_quota(job: Job, project: Project) -> bool:
     """Whether it runs where it may be requeued for other projects."""
     return job.state not in PENDING_STATES and project.over_quota_partition in job.partitions
+
+
+def exceeds_quota(job: Job, project: Project) -> bool:
+    """Whether a pending job may run within the quota only, and asks for more: it can never start."""
+    return not _may_be_requeued(job, project) and asked_gpus(job) > project.quota
+
+
+def waiting_remark(job: Job, project: Project, share: Share | None, snapshot: Snapshot) -> Remark:
+    """What a pending job of a project waits for, where the plan has no word on it."""
+    reason, subject = reason_of(job, snapshot), f"job:{job.id}"
+    if exceeds_quota(job, project):
+        return Remark("projects", subject, "impossible", "it asks for more GPUs than the quota of its project")
+    if not reason.needs_nodes:
+        return Remark("demand", subject, "wait", reason.text)
+    has_share = share is not None and share.running > 0 and not share.missing and asked_gpus(job) > 0
+    if has_share:
+        return Remark("projects", subject, "wait", "waiting for its project's share")
+    return Remark("placement", subject, "wait", "waiting for nodes")
+
+
+def job_text(job: Job, project: Project, share: Share | None) -> str:
+    """What a job of a project may run in, or waits for; empty: what is said of its project says it."""
+    if job.state not in PENDING_STATES:
+        return "it runs beyond its project's quota and may be requeued" if runs_over_quota(job, project) else ""
+    if not _may_be_requeued(job, project):
+        text = "it may not be requeued (srun, salloc, --no-requeue), and so runs within the quota only"
+        return f"{text}: ask for {gpus_text(project.quota)} at most" if exceeds_quota(job, project) else text
+    if project.quota_partition not in job.partitions and not asked_gpus(job):
+        return "it asks for no GPUs, and runs where projects leave room"
+    text = "it has been requeued and begins anew" if job.restarts else ""
+    if share is not None and share.missing and share.running < project.quota:
+        text += "; " * bool(text) + "it is within the quota, and goes before all that is beyond quotas"
+    return text
+
+
+def _may_be_requeued(job: Job, project: Project) -> bool:
+    return project.over_quota_partition in job.partitions
+
+
+def asked_gpus(job: Job) -> Fraction:
+    """Whole GPUs that a job, or a task of an array, asks for; shares of one are left out."""
+    nodes = max(1, job.nodes if job.state in PENDING_STATES else len(job.node_list))
+    return gpus_of(job.gres_per_node, 0) * nodes + gpus_of(job.gres_per_job, 0)
 
 
 def project_text(project: Project, projects: Mapping[str, Project], shares: Mapping[str, Share]) -> str:
@@ -38,6 +85,8 @@ def project_text(project: Project, projects: Mapping[str, Project], shares: Mapp
         text += f"; asks for {gpu_number(wanted)} more"
         if not share.missing:
             text += f", and has its share of {gpu_number(share.share)}"
+        else:
+            text += f", and is to get {'them' if share.missing >= wanted else gpu_number(share.missing)}"
     return text
 
 
@@ -48,7 +97,7 @@ def _claimants(project: Project, projects: Mapping[str, Project], shares: Mappin
         for other in projects.values()
         if other.account
         and other.name != project.name
-        and not set(other.partitions).isdisjoint(project.partitions)
+        and other.node_group == project.node_group
         and (shares[other.name].running if other.name in shares else Fraction(0)) < other.quota
     )
     if not owners:

@@ -1,13 +1,15 @@
-"""Whether quotas add up to more GPUs than there are: then no promise is worth anything."""
+"""Whether projects can be promised what they are: quotas within what there is, and no node in two groups."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from fractions import Fraction
+from itertools import combinations
 
-from burstd.domain.project import Project, gpus_text
+from burstd.domain.project import NodeGroup, Project, gpus_text
 from burstd.domain.slurm.node import Node
 from burstd.domain.snapshot import SlurmView, Snapshot
+from burstd.planner.lifecycle.listing import abbreviated_list
 from burstd.planner.placement.bins import shape_of
 from burstd.planner.projects.division import quotas_in_force
 
@@ -17,27 +19,52 @@ def quota_faults(projects: Mapping[str, Project], nodes: Mapping[str, Node]) -> 
     not.
     """
     quotas = quotas_in_force(projects)
-    groups: dict[frozenset[str], list[str]] = {}
-    for name, project in projects.items():
-        if not project.parent and project.partitions:
-            groups.setdefault(frozenset(project.partitions), []).append(name)
     found = []
-    for partitions, names in groups.items():
-        there = sum(shape_of(node).gpus() for node in nodes.values() if not partitions.isdisjoint(node.partitions))
+    for group, names in _groups(projects).items():
+        there = sum(shape_of(node).gpus() for node in nodes.values() if group.has(node.partitions, node.features))
         given = sum((quotas[name] for name in names), Fraction(0))
         if given > there:
             shown = ", ".join(f"{name} {gpus_text(quotas[name])}" for name in sorted(names))
-            where = " and ".join(sorted(partitions))
             found.append(
-                f"quotas add up to {gpus_text(given)} ({shown}), and the nodes of {where} have {there}: lower one, or "
+                f"quotas add up to {gpus_text(given)} ({shown}), and the nodes of {group} have {there}: lower one, or "
                 "set overcommit = true in [fair_share] of burstd.toml"
             )
     return found
 
 
-def quota_alarms(snapshot: Snapshot) -> list[str]:
-    """Of the quotas in force; none where the site wants it so."""
+def group_faults(projects: Mapping[str, Project], nodes: Mapping[str, Node]) -> list[str]:
+    """A sentence for each two node groups that have nodes in common: the GPUs of these would be divided twice."""
+    groups = _groups(projects)
+    common: dict[tuple[NodeGroup, NodeGroup], list[str]] = {}
+    for name, node in nodes.items() if len(groups) > 1 else ():
+        for both in combinations([group for group in groups if group.has(node.partitions, node.features)], 2):
+            common.setdefault(both, []).append(name)
+    return [
+        f"projects share all nodes or none, and {abbreviated_list(names)} {'is' if len(names) == 1 else 'are'} of "
+        f"{one} (project {abbreviated_list(groups[one])}) and of {other} (project {abbreviated_list(groups[other])}): "
+        "take them out of one of the partitions, change their features, or give these projects the same partitions "
+        "and features"
+        for (one, other), names in common.items()
+    ]
+
+
+def _groups(projects: Mapping[str, Project]) -> dict[NodeGroup, list[str]]:
+    """The projects of each node group but those below others."""
+    groups: dict[NodeGroup, list[str]] = {}
+    for name, project in projects.items():
+        if not project.parent and project.partitions:
+            groups.setdefault(project.node_group, []).append(name)
+    return groups
+
+
+def capacity_faults(projects: Mapping[str, Project], nodes: Mapping[str, Node], *, overcommit: bool) -> list[str]:
+    """All of it. ``overcommit``: quotas may be more than there is."""
+    return [*group_faults(projects, nodes), *([] if overcommit else quota_faults(projects, nodes))]
+
+
+def capacity_alarms(snapshot: Snapshot) -> list[str]:
+    """Of the projects in force."""
     view = snapshot.projects
-    if not view.projects or view.fair_share.overcommit or not isinstance(snapshot.slurm, SlurmView):
+    if not view.projects or not isinstance(snapshot.slurm, SlurmView):
         return []
-    return quota_faults(view.projects, snapshot.slurm.nodes)
+    return capacity_faults(view.projects, snapshot.slurm.nodes, overcommit=view.fair_share.overcommit)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 
 from burstd.domain.claim import ClaimState
-from burstd.domain.project import Project, Share
+from burstd.domain.project import NodeGroup, Project, Share
 from burstd.domain.project_tree import leaves_of
 from burstd.domain.slurm.job import PENDING_STATES, Job, JobState
 from burstd.domain.slurm.node import Node
@@ -60,6 +60,8 @@ class ProjectJobs:
     """GPUs of what runs elsewhere than in the over-quota partition."""
     over: Fraction = _NONE
     """GPUs of what runs in the over-quota partition."""
+    quota_only: Fraction = _NONE
+    """GPUs of what waits and may not be requeued: it runs within the quota, and asks for no more than is left of it."""
     sizes: dict[tuple[Fraction, bool], int] = field(default_factory=dict)
     """Tasks that ask, by their GPUs and by whether they may run within the quota."""
 
@@ -78,6 +80,15 @@ class ProjectJobs:
         """GPUs of what waits."""
         return sum((gpus * tasks for (gpus, _), tasks in self.sizes.items()), _NONE)
 
+    def startable(self, pending: PendingJob, gpus: Fraction) -> int:
+        """How many tasks may ever start, of so many GPUs each, while what runs within the quota runs. Counts them."""
+        if self.project.over_quota_partition in pending.job.partitions or not gpus:
+            return pending.tasks
+        left = self.project.quota - self.within - self.quota_only
+        tasks = min(pending.tasks, max(0, left // gpus))
+        self.quota_only += tasks * gpus
+        return tasks
+
     def add(self, pending: PendingJob, gpus: Fraction, tasks: int) -> None:
         """Counts tasks that ask."""
         key = gpus, self.project.quota_partition in pending.job.partitions
@@ -88,8 +99,7 @@ class ProjectJobs:
 class ProjectGroup:
     """Projects that share their nodes."""
 
-    partitions: frozenset[str]
-    """Of the site."""
+    node_group: NodeGroup
     projects: Mapping[str, ProjectJobs]
     """The leaves, by name."""
     nodes: Mapping[str, Node]
@@ -109,19 +119,17 @@ def read_groups(snapshot: Snapshot, demand: Demand) -> tuple[ProjectGroup, ...]:
     view, slurm = snapshot.projects, snapshot.slurm
     if not view.projects or not isinstance(slurm, SlurmView):
         return ()
-    by_partitions: dict[frozenset[str], list[Project]] = {}
+    groups: dict[NodeGroup, list[Project]] = {}
     for leaf in leaves_of(view.projects):
-        by_partitions.setdefault(frozenset(leaf.partitions), []).append(leaf)
-    return tuple(
-        _GroupReader(snapshot, slurm, partitions, leaves).read(demand) for partitions, leaves in by_partitions.items()
-    )
+        groups.setdefault(leaf.node_group, []).append(leaf)
+    return tuple(_GroupReader(snapshot, slurm, group, leaves).read(demand) for group, leaves in groups.items())
 
 
 class _GroupReader:
     """One look at the nodes and the jobs of a group."""
 
-    def __init__(self, snapshot: Snapshot, slurm: SlurmView, partitions: frozenset[str], leaves: list[Project]) -> None:
-        self._snapshot, self._slurm, self._partitions = snapshot, slurm, partitions
+    def __init__(self, snapshot: Snapshot, slurm: SlurmView, group: NodeGroup, leaves: list[Project]) -> None:
+        self._snapshot, self._slurm, self._group = snapshot, slurm, group
         self._jobs = {leaf.name: ProjectJobs(leaf) for leaf in leaves}
         self._by_partition = {
             name: self._jobs[leaf.name] for leaf in leaves for name in (leaf.quota_partition, leaf.over_quota_partition)
@@ -130,7 +138,7 @@ class _GroupReader:
         self._over = {leaf.over_quota_partition for leaf in leaves}
         slots = {slot for pool in snapshot.pools.values() for slot in pool.slots}
         in_service = {claim.slot for claim in snapshot.claims if claim.state is ClaimState.IN_SERVICE}
-        self._all = {n: node for n, node in slurm.nodes.items() if not partitions.isdisjoint(node.partitions)}
+        self._all = {n: node for n, node in slurm.nodes.items() if group.has(node.partitions, node.features)}
         self._open = {
             name: node
             for name, node in self._all.items()
@@ -164,11 +172,11 @@ class _GroupReader:
         tree = {n: p for n, p in view.projects.items() if self._belongs(p)}
         weights = usage_weights(tree, view.usage, view.fair_share, total)
         shares = divide(tree, asked, total, weights)
-        return ProjectGroup(self._partitions, self._jobs, self._open, total, shares)
+        return ProjectGroup(self._group, self._jobs, self._open, total, shares)
 
     def _belongs(self, project: Project) -> bool:
         """Whether it is one of the group's leaves, or above them."""
-        return project.name in self._jobs or (not project.account and frozenset(project.partitions) == self._partitions)
+        return project.name in self._jobs or (not project.account and project.node_group == self._group)
 
     def _running(self) -> Iterator[tuple[Job, ...]]:
         """What runs on nodes of the group; the components of a het job together."""
@@ -223,15 +231,18 @@ class _GroupReader:
         request = pending.request
         if pending.other_components:
             owner, gpus = self._asked(pending)
-            if owner is not None and gpus <= self._total:
-                owner.add(pending, gpus, pending.tasks)
         else:
             if request not in self._sizes:
                 self._sizes[request] = (pending, *self._asked(pending))
             _, owner, gpus = self._sizes[request]
-            self._asking[request] += pending.tasks
-        if owner is not None:
-            owner.waiting.append(WaitingJobs(pending, gpus, pending.tasks))
+        tasks = owner.startable(pending, gpus) if owner is not None else 0
+        if owner is None or not tasks:
+            return
+        if not pending.other_components:
+            self._asking[request] += tasks
+        elif gpus <= self._total:
+            owner.add(pending, gpus, tasks)
+        owner.waiting.append(WaitingJobs(pending, gpus, tasks))
 
     def _asked(self, pending: PendingJob) -> tuple[ProjectJobs | None, Fraction]:
         """Whose job it is, and the GPUs of one task; nobody's where it can never run."""

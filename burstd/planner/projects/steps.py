@@ -117,8 +117,11 @@ class _Refusal:
             return ""
         if _take(self._taken_back, job.id, gpus):
             return f"project {project.name} is below its share: GPUs are taken back from other projects for it"
-        if self._bursts(project) or _take(self._within_quota, job.id, gpus):
+        beyond = project.over_quota_partition in job.partitions
+        if (beyond and self._bursts(project)) or _take(self._within_quota, job.id, gpus):
             return ""
+        if not beyond:
+            return f"project {project.name} has no more of its quota left, and this job may not be requeued beyond it"
         return (
             f"project {project.name} has no more of its quota of {gpus_text(project.quota)} left for it, and its"
             f" burst_over_quota is {project.burst_over_quota.value}"

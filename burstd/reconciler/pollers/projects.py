@@ -16,6 +16,7 @@ import structlog
 from burstd.domain.errors import BurstdError
 from burstd.domain.plan import SetProjectLimits
 from burstd.domain.project import OverQuotaLimits, Project, ProjectOverride, ProjectsView, SetupStep
+from burstd.domain.slurm.node import Node
 from burstd.planner.lifecycle.listing import abbreviated_list
 from burstd.reconciler.context import LoopContext
 from burstd.runtime.poller import Poller, RepeatedCall
@@ -54,14 +55,14 @@ class ProjectSync:
         self._changes = 0
         """How often something was changed in Slurm."""
 
-    def step(self, projects: Mapping[str, Project]) -> ProjectsView:
-        """Begins what is due; returns the last view, with these projects."""
+    def step(self, projects: Mapping[str, Project], nodes: Mapping[str, Node] | None = None) -> ProjectsView:
+        """Begins what is due; returns the last view, with these projects. ``nodes``: the site's; None: not known."""
         overrides = self._context.store.project_overrides()
         if projects != self._projects:
             self._projects = projects
             self._poller.make_due()
         if projects:
-            self._poller.poll(partial(self._read, projects, self._changes), self._keep, quiet=self._is_no_news)
+            self._poller.poll(partial(self._read, projects, nodes, self._changes), self._keep, quiet=self._is_no_news)
         self._start_setups(projects, overrides)
         self._write_table(projects, overrides)
         names = projects.keys() | {override.name for override in overrides}
@@ -73,8 +74,11 @@ class ProjectSync:
             self._view, projects=projects, limits=known, faults=faults, accounting_error=self._errors.get("caps", "")
         )
 
-    def _read(self, projects: Mapping[str, Project], changes: int) -> tuple[int, ProjectsView]:
-        return changes, self.slurm.read(projects)
+    def _read(
+        self, projects: Mapping[str, Project], nodes: Mapping[str, Node] | None, changes: int
+    ) -> tuple[int, ProjectsView]:
+        features = None if nodes is None else {name: node.features for name, node in nodes.items()}
+        return changes, self.slurm.read(projects, features)
 
     def _keep(self, answer: tuple[int, ProjectsView]) -> None:
         changes, view = answer

@@ -9,12 +9,15 @@ from pathlib import Path
 
 from burstd.domain.project import OVER_QUOTA_PREFIX, QUOTA_PREFIX, Project
 from burstd.share import share_path
+from burstd.slurm.commands.nodes import NodeReader
 from burstd.slurm.commands.parsing import expand_hosts, parse_count, parse_records, parse_tres
 from burstd.slurm.commands.run import SlurmCommands
 from burstd.slurm.config.check import SlurmConfFinding, read_partitions
 from burstd.slurm.config.projects import (
     GPUS,
+    INCLUDED,
     QUOTA_TIER,
+    Features,
     Partitions,
     leaves,
     partition_pair,
@@ -23,8 +26,6 @@ from burstd.slurm.config.projects import (
 )
 from burstd.slurm.hostlist import compress
 
-INCLUDED = "burstd-projects.conf"
-"""What slurm.conf includes of burstd's spool."""
 _NOBODY = "users=root"
 """Without it the associations of all users of the accounts are shown."""
 
@@ -38,14 +39,30 @@ class ProjectState:
     """GPUs that GrpTRES of a QOS allows; None: any number."""
     accounts: frozenset[str]
     """Of those that were asked for, those that have an association in this cluster."""
+    features: Features
 
 
-def read_project_state(commands: SlurmCommands, projects: Iterable[Project]) -> ProjectState:
-    """Asks slurmctld, with two commands, and not slurmdbd. Raises SchedulerUnavailable."""
-    accounts = f"accounts={','.join(project.account for project in leaves(projects))}"
+def read_project_state(
+    commands: SlurmCommands, projects: Iterable[Project], features: Features | None = None
+) -> ProjectState:
+    """Asks slurmctld, with two commands, and not slurmdbd. Raises SchedulerUnavailable.
+
+    ``features`` of nodes are asked for as well where they are not given and a project names some.
+    """
+    projects = leaves(projects)
+    accounts = f"accounts={','.join(project.account for project in projects)}"
     text = commands("scontrol", "--oneliner", "show", "assoc_mgr", "flags=qos,assoc", accounts, _NOBODY)
     known = frozenset(f.get("Account", "") for f in parse_records(text, "ClusterName"))
-    return ProjectState(read_partitions(commands), parse_qos_limits(text), known)
+    if features is None:
+        features = read_features(commands, projects)
+    return ProjectState(read_partitions(commands), parse_qos_limits(text), known, features)
+
+
+def read_features(commands: SlurmCommands, projects: Iterable[Project]) -> Features:
+    """By node; asks slurmctld where a project names features. Raises SchedulerUnavailable."""
+    if not any(project.features for project in projects):
+        return {}
+    return {node.name: node.features for node in NodeReader(commands, lambda wall: wall).read_all()}
 
 
 def parse_qos_limits(text: str) -> dict[str, Fraction | None]:
@@ -150,8 +167,16 @@ def project_findings(project: Project, state: ProjectState) -> Iterator[SlurmCon
             f"nobody can submit jobs of project {project.name}",
             f"correct projects.{project.name}.account, or run sacctmgr add account {project.account}",
         )  # fmt: skip
-    for name, words in partition_pair(project, state.partitions).items():
-        yield from _partition(project, name, words, state)
+    nodes = project_nodes(project, state.partitions, state.features)
+    if project.features and not nodes:
+        yield SlurmConfFinding(
+            f"nodes of {' and '.join(project.partitions)}", f"nodes with feature {' and '.join(project.features)}",
+            "none", f"no job of project {project.name} starts",
+            f"correct projects.{project.name}.features, or give nodes these features in slurm.conf",
+        )  # fmt: skip
+        return
+    for name, words in partition_pair(project, state.partitions, state.features).items():
+        yield from _partition(project, name, words, nodes, state)
         if name not in state.gpu_limits:
             yield SlurmConfFinding(
                 f"QOS {name}", f"the limit of partition {name}", "not there",
@@ -169,7 +194,7 @@ def project_findings(project: Project, state: ProjectState) -> Iterator[SlurmCon
 
 
 def _partition(
-    project: Project, name: str, words: Mapping[str, str], state: ProjectState
+    project: Project, name: str, words: Mapping[str, str], nodes: Sequence[str], state: ProjectState
 ) -> Iterator[SlurmConfFinding]:
     there, subject = state.partitions.get(name), f"partition {name}"
     if there is None:
@@ -199,7 +224,6 @@ def _partition(
             f"project {project.name} does not get its quota back from others",
             f"set PriorityTier={QUOTA_TIER} in its line of slurm.conf and run scontrol reconfigure",
         )  # fmt: skip
-    nodes = project_nodes(project, state.partitions)
     if set(nodes) != set(expand_hosts(there.get("Nodes", ""))):
         yield SlurmConfFinding(
             subject, f"Nodes={compress(nodes)}", f"Nodes={there.get('Nodes', '')}",

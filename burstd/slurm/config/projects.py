@@ -8,6 +8,7 @@ has last put there. So quotas hold with burstd dead. docs/adr/0011-projects.md
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from fractions import Fraction
 
 from burstd.domain.project import Project
@@ -19,9 +20,15 @@ QUOTA_TIER = 10_000
 LOWEST_TIER = 1
 """PriorityTier of an over-quota partition as it is made."""
 GPUS = "gres/gpu"
+INCLUDED = "burstd-projects.conf"
+"""What slurm.conf includes of burstd's spool: the partitions of projects that burstctl has made."""
+_MARK = "# project "
+"""Before the lines of a project, with its name."""
 Words = Mapping[str, str]
 Partitions = Mapping[str, Words]
 """Partitions by name, as ``scontrol show partition`` has them."""
+Features = Mapping[str, AbstractSet[str]]
+"""By node, the features that it has now. Nothing of them need be known where no project names any."""
 # What the site's partition allows a job, the pair allows it.
 _TAKEN_OVER = (
     "AllocNodes", "AllowGroups", "AllowQos", "DefaultTime", "MaxTime", "MaxNodes", "MinNodes", "OverSubscribe",
@@ -41,13 +48,14 @@ def pair_names(projects: Iterable[Project]) -> frozenset[str]:
     return frozenset(name for p in leaves(projects) for name in (p.quota_partition, p.over_quota_partition))
 
 
-def project_nodes(project: Project, partitions: Partitions) -> list[str]:
-    """The nodes of the site's partitions that it shares, each once."""
+def project_nodes(project: Project, partitions: Partitions, features: Features) -> list[str]:
+    """The nodes of its node group, each once."""
     named = (partitions.get(name, {}).get("Nodes", "") for name in project.partitions)
-    return list(dict.fromkeys(node for text in named for node in expand_hosts(text) if node))
+    wanted, nodes = frozenset(project.features), dict.fromkeys(n for text in named for n in expand_hosts(text) if n)
+    return [node for node in nodes if not wanted or wanted <= features.get(node, frozenset())]
 
 
-def partition_pair(project: Project, partitions: Partitions) -> dict[str, dict[str, str]]:
+def partition_pair(project: Project, partitions: Partitions, features: Features) -> dict[str, dict[str, str]]:
     """By name, what the project's two partitions are to have, in Slurm's words. Limits are those of its first one."""
     shown = partitions.get(project.partitions[0], {}) if project.partitions else {}
     limits = {key: shown[key] for key in _TAKEN_OVER if text_or_empty(shown.get(key, "")) not in _NOTHING}
@@ -59,7 +67,7 @@ def partition_pair(project: Project, partitions: Partitions) -> dict[str, dict[s
             limits["ExclusiveUser"] = "YES"
     if limits.get("MinNodes") == "1":
         del limits["MinNodes"]
-    nodes = compress(project_nodes(project, partitions))
+    nodes = compress(project_nodes(project, partitions, features))
 
     def partition(name: str, tier: int, preempt: str) -> dict[str, str]:
         words = {"PriorityTier": str(tier), "PreemptMode": preempt, "QOS": name, "AllowAccounts": project.account}
@@ -71,16 +79,25 @@ def partition_pair(project: Project, partitions: Partitions) -> dict[str, dict[s
     return pair
 
 
-def project_partition_lines(projects: Sequence[Project], partitions: Partitions) -> list[str]:
+def project_mark(project: Project) -> str:
+    """The line before those of its partitions."""
+    return _MARK + project.name
+
+
+def marked_projects(lines: Iterable[str]) -> list[str]:
+    """The projects whose lines these are."""
+    return [line.removeprefix(_MARK) for line in lines if line.startswith(_MARK)]
+
+
+def project_partition_lines(projects: Sequence[Project], partitions: Partitions, features: Features) -> list[str]:
     """The PartitionName lines of the pairs; a comment for a project whose nodes are not known."""
     lines = []
     for project in leaves(projects):
-        lines.append(f"# project {project.name}")
-        if not project_nodes(project, partitions):
-            where = " and ".join(project.partitions) or "no partition"
-            lines.append(f"# slurmctld shows no node of {where}: print these lines again where it does")
+        lines.append(project_mark(project))
+        if not project_nodes(project, partitions, features):
+            lines.append(f"# slurmctld shows no node of {project.node_group}: print these lines again where it does")
             continue
-        for name, words in partition_pair(project, partitions).items():
+        for name, words in partition_pair(project, partitions, features).items():
             # What is JobDefaults= to scontrol has no such word before it in slurm.conf.
             shown = (v.replace(",", " ") if key == "JobDefaults" else f"{key}={v}" for key, v in words.items())
             lines.append(" ".join([f"PartitionName={name}", *shown]))

@@ -10,6 +10,8 @@ from burstd.domain.cloud.offer import Pool
 from burstd.domain.project import Project
 from burstd.slurm.config.projects import (
     GPUS,
+    INCLUDED,
+    Features,
     Partitions,
     leaves,
     pair_names,
@@ -37,7 +39,8 @@ class SlurmConfOptions:
     ``configless``: nodes get their configuration from slurmctld. ``staging``: burstd stages the data of jobs.
     ``prolog``: burstd shows trees of the site on its nodes before jobs start. ``workdir_partitions``: those in which
     burstd stages the working directory of every batch job. ``projects`` share the nodes of
-    ``partitions``, which are the running ones.
+    ``partitions``, which are the running ones; ``features`` are those of these nodes.
+    ``made_projects``: those that burstctl has made, whose partitions are in the file ``kept_lines``.
     """
 
     version: tuple[int, int, int] = (22, 5, 0)
@@ -52,6 +55,9 @@ class SlurmConfOptions:
     workdir_partitions: tuple[str, ...] = ()
     projects: tuple[Project, ...] = ()
     partitions: Partitions = field(default_factory=dict)
+    features: Features = field(default_factory=dict)
+    made_projects: tuple[str, ...] = ()
+    kept_lines: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,11 +264,20 @@ def slurm_conf_fragment(pools: Sequence[Pool], options: SlurmConfOptions) -> str
 
 def _project_lines(options: SlurmConfOptions) -> list[str]:
     projects = leaves(options.projects)
-    if not projects:
-        return []
+    made = [
+        f"# 'burstctl project' has made {', '.join(options.made_projects)}: burstd keeps the lines in",
+        f"# {options.kept_lines}. Before slurm.conf has the next line, link this file as",
+        f"# {INCLUDED} beside it.",
+        f"Include {INCLUDED}",
+    ]
+    return [*(_written_lines(projects, options) if projects else ()), *(made if options.made_projects else ())]
+
+
+def _written_lines(projects: Sequence[Project], options: SlurmConfOptions) -> list[str]:
+    """Of projects of burstd.toml."""
     head = ["# Projects. Before their partitions there must be their accounts and QOS:"]
     accounting = [f"#   {shlex.join(command)}" for project in projects for command in sacctmgr_commands(project)]
-    return [*head, *accounting, *project_partition_lines(projects, options.partitions)]
+    return [*head, *accounting, *project_partition_lines(projects, options.partitions, options.features)]
 
 
 def gres_conf_lines(pools: Sequence[Pool], options: SlurmConfOptions) -> str:
