@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from heapq import heapify, heappop, heappush
 
-from burstd.domain.plan import RequeueJobs, SetProjectLimits, StartJobsNow
+from burstd.domain.plan import RequeueJobs, SetProjectLimits, SetQuotaPreemption, StartJobsNow
 from burstd.domain.project import OverQuotaLimits, Project, ProjectsView, Share
 from burstd.domain.slurm.job import Job, JobState
 from burstd.domain.slurm.node import Node
@@ -103,6 +103,8 @@ class ProjectSite:
         self._free = dict.fromkeys(self._names, gpus_per_node)
         self._projects, self._plain, self._loop_s = projects, plain, loop_s
         self._caps: dict[str, OverQuotaLimits] = dict.fromkeys(projects, OverQuotaLimits(Fraction(0), 1))
+        self._patient: frozenset[str] = frozenset()
+        """Projects whose quota preempts nobody now."""
         self._rows: dict[str, _Row] = {}
         self._used: dict[str, int] = {}
         """GPUs in use by partition."""
@@ -181,6 +183,8 @@ class ProjectSite:
                 case SetProjectLimits():
                     self._written = dict(action.limits)
                     self._at(self.now + SACCTMGR_S, "limits")
+                case SetQuotaPreemption():
+                    self._patient = (self._patient | {*action.wait}) - {*action.preempt}
                 case RequeueJobs():
                     for run in action.runs:
                         if self._rows[run.job_id].label:
@@ -211,7 +215,7 @@ class ProjectSite:
                 self._begin(row, room, PARTITION)
             return
         if self._used.get(project.quota_partition, 0) + gpus <= project.quota:
-            room = room or self._preempt(gpus)
+            room = room or ("" if project.name in self._patient else self._preempt(gpus))
             if room:
                 self._begin(row, room, project.quota_partition)
                 return
@@ -290,7 +294,7 @@ class ProjectSite:
                 name, "MIXED" if used else "IDLE", partitions=partitions, cpus=self._size, cpus_allocated=used,
                 gres=(Gres("gpu", "", self._size),), gres_used=(Gres("gpu", "", used),) if used else (),
             )  # fmt: skip
-        view = ProjectsView(self._projects, self._caps)
+        view = ProjectsView(self._projects, self._caps, patient=self._patient)
         jobs = tuple(self._view(row) for row in self._rows.values())
         return Snapshot(self.now, "site", {}, SlurmView(jobs, nodes, ()), {}, (), projects=view)
 
