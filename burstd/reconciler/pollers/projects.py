@@ -18,7 +18,7 @@ from burstd.domain.project import Project, ProjectOverride, ProjectsView, SetupS
 from burstd.planner.lifecycle.listing import abbreviated_list
 from burstd.reconciler.context import LoopContext
 from burstd.runtime.poller import Poller, RepeatedCall
-from burstd.slurm.config.project_check import UNWRITTEN, UNWRITTEN_REMEDY
+from burstd.slurm.config.project_check import UNWRITTEN_REMEDY
 from burstd.slurm.projects import SlurmProjects
 
 log = structlog.get_logger(__name__)
@@ -51,7 +51,7 @@ class ProjectSync:
         )  # fmt: skip
         self._min_runtimes = Poller(
             context.workers, context.clock, LANE, "minimum run times of projects",
-            interval_s=lambda: WRONG_MIN_RUNTIMES_S if self._min_runtime_faults else MIN_RUNTIMES_S,
+            interval_s=lambda: MIN_RUNTIMES_S,
             retry_s=lambda: context.intervals.call_retry_s, most_s=lambda: WRONG_MIN_RUNTIMES_S,
         )  # fmt: skip
         self._min_runtime_faults: Mapping[str, str] = {}
@@ -111,6 +111,8 @@ class ProjectSync:
 
     def _keep_min_runtimes(self, faults: Mapping[str, str]) -> None:
         self._min_runtime_faults = faults
+        if faults:
+            self._min_runtimes.hasten(self._context.clock.now() + WRONG_MIN_RUNTIMES_S)
 
     def _faults(self) -> dict[str, str]:
         """By project, what Slurm lacks of it."""
@@ -252,8 +254,10 @@ class ProjectSync:
             found.append(f"so with projects {abbreviated_list(faulty[MAX_SHOWN:])}")
         unwritten = [name for name in self._view.unwritten if name.partition("-")[2] not in pending]
         if unwritten:
-            of = abbreviated_list(unwritten)
-            found.append(f"partition {of}: made by scontrol, {UNWRITTEN}: {UNWRITTEN_REMEDY}")
+            of = abbreviated_list(sorted(unwritten))
+            found.append(
+                f"partitions that scontrol made ({of}): scontrol reconfigure ends all of their jobs: {UNWRITTEN_REMEDY}"
+            )
         return found
 
 

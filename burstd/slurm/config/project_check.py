@@ -29,8 +29,7 @@ from burstd.slurm.hostlist import compress
 
 INCLUDED = "burstd-projects.conf"
 """What slurm.conf includes of burstd's spool."""
-UNWRITTEN = "scontrol reconfigure ends all of its jobs"
-UNWRITTEN_REMEDY = f"add the line, or 'Include {INCLUDED}' as docs/projects.md says, before scontrol reconfigure"
+UNWRITTEN_REMEDY = f"add their lines, or 'Include {INCLUDED}' as docs/projects.md says, before scontrol reconfigure"
 _NOBODY = "users=root"
 """Without it the associations of all users of the accounts are shown."""
 
@@ -99,8 +98,10 @@ def projects_findings(
         yield from _lua(projects, conf.parent)
     for name in state.unwritten:
         yield SlurmConfFinding(
-            f"partition {name}", f"its line in {conf}", "made by scontrol", UNWRITTEN, UNWRITTEN_REMEDY
-        )
+            f"partition {name}", f"its line in {conf}", "made by scontrol",
+            "scontrol reconfigure ends all of its jobs",
+            UNWRITTEN_REMEDY.replace("their lines", "the line"),
+        )  # fmt: skip
     try:
         yield from min_runtime_findings(projects, commands)
     except SchedulerUnavailable as error:
