@@ -113,7 +113,6 @@ def test_jobs_of_a_project_that_burstd_made_outlive_a_reconfigure_and_a_restart(
     assert sorted(state.unwritten) == ["o-new", "q-new"]
     cluster.sh("ln -s /var/spool/burstd/projects.conf /etc/slurm/burstd-projects.conf")
     cluster.sh("echo 'Include burstd-projects.conf' >>/etc/slurm/slurm.conf")
-    assert read_project_state(cluster.commands(), [made], conf).unwritten == []
     job = submit(cluster, "a", 1, words="-p q-new")
     cluster.wait(lambda: running(cluster)["q-new"] == 1, 60, "a job of it")
     cluster.sh("scontrol reconfigure")
@@ -329,10 +328,11 @@ def test_a_check_finds_what_is_not_as_it_must_be(cluster: Cluster, slurm: SlurmP
     assert found[f"{tmp_path}/job_submit.lua"] == "no such line, or no file that can be read"
     assert slurm.read({"b": projects[1]}).faults["b"].startswith("QOS q-b: gres/gpu=4, Slurm keeps another quota")
     # burstd may have lowered what slurmctld has: slurm.conf must say what comes back.
-    (tmp_path / "slurm.conf").write_text(
-        "PartitionName=q-c Nodes=op1\nPARTITIONNAME=q-d Nodes=op1 prioritytier=10000\n"
-    )
+    (tmp_path / "slurm.conf").write_text("PartitionName=q-c Nodes=op1\nInclude more.conf\n")
+    (tmp_path / "more.conf").write_text("PARTITIONNAME=q-d Nodes=op1 prioritytier=10000\n")
     waits = [replace(PROJECTS[name], reclaim_after_s=60) for name in "cd"]
     state = read_project_state(commands, waits, tmp_path / "slurm.conf")
     tiers = [f.found for project in waits for f in project_findings(project, state) if "PriorityTier" in f.found]
     assert tiers == ["PriorityTier=1"]
+    assert {"o-c", "o-d"} < {*state.unwritten}
+    assert {"q-c", "q-d"}.isdisjoint(state.unwritten)

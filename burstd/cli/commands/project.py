@@ -52,7 +52,7 @@ ParentOption = Annotated[str, typer.Option(metavar="NAME", help="The project abo
 PartitionsOption = Annotated[str, typer.Option(metavar="NAMES", help="The partitions whose nodes it shares: a,b.")]
 InteractiveOption = Annotated[str, typer.Option(metavar="TIME", help="Time limit of srun and salloc; 'none'.")]
 RuntimeOption = Annotated[str, typer.Option(metavar="TIME", help="Its jobs are not requeued earlier: 10m.")]
-ReclaimOption = Annotated[str, typer.Option(metavar="TIME", help="It waits so long for free or new machines first.")]
+ReclaimOption = Annotated[str, typer.Option(metavar="TIME", help="It waits so long for cloud nodes first.")]
 BurstOption = Annotated[
     BurstOverQuotaWord | None, typer.Option(help="Whether machines are started for it beyond its quota.")
 ]

@@ -85,9 +85,11 @@ class ProjectJobs:
         """
         left = self.project.quota - self.gpus
         for waiting in self.waiting:
+            if left <= 0:
+                return
             if not waiting.gpus or self.project.quota_partition not in waiting.pending.job.partitions:
                 continue
-            fitting = waiting.gpus * min(waiting.tasks, max(0, left // waiting.gpus))
+            fitting = waiting.gpus * min(waiting.tasks, left // waiting.gpus)
             if fitting:
                 left -= fitting
                 yield waiting, fitting
