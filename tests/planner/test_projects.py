@@ -318,6 +318,7 @@ WAITS = [
     ("it has waited", tasks(1, 1, "d", **LATE), CLOUD, False),
     ("the first of them has waited", [*tasks(1, 1, "d", **LATE), *tasks(2, 3, "d", **SOON)], CLOUD, False),
     ("others wait before it", [*tasks(1, 16, "a", **LATE), *tasks(50, 4, "d", **SOON)], CLOUD, True),
+    ("a part of an array waits before it", [array("1", "b", 9, **LATE), *tasks(50, 4, "d", **SOON)], CLOUD, True),
     (
         "what is beyond the quota has waited",
         [*tasks(50, 8, "d", priority=9, **SOON), *tasks(80, 3, "d", **LATE)],

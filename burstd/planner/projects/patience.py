@@ -102,7 +102,7 @@ class _Given:
         return {name for job_id in ids if job_id for name in self._by_id.get(job_id, ())}
 
     def gpus(self, jobs: Iterable[Job]) -> Fraction:
-        """What the nodes of all of these have free."""
+        """What the nodes of all of these have free; what others are given of it counts as well, until due times."""
         names = {name for job in jobs for name in self.nodes(job)}
         return sum((self._free(name) for name in names), Fraction(0))
 

@@ -54,17 +54,19 @@ def quota_first(demand: Demand, plan: ProjectPlan) -> Demand:
     """The demand with what waits within quotas before the rest, each in its order.
 
     Slurm has these jobs start first, whatever their priorities: nobody else's job that waits for its share may take a
-    machine or a slot that such a job needs.
+    machine or a slot that such a job needs. An array of which a part is within a quota stays whole, and comes after
+    what is there as a whole.
     """
-    first = {
-        waiting.pending
+    turn = {
+        waiting.pending: 0 if gpus == waiting.gpus * waiting.tasks else 1
         for group in plan.groups
         for jobs in group.projects.values()
-        for waiting, _ in jobs.within_quota()
+        for waiting, gpus in jobs.within_quota()
     }
-    if not first:
+    if not turn:
         return demand
-    return replace(demand, pending_jobs=tuple(sorted(demand.pending_jobs, key=lambda pending: pending not in first)))
+    ordered = sorted(demand.pending_jobs, key=lambda pending: turn.get(pending, 2))
+    return replace(demand, pending_jobs=tuple(ordered))
 
 
 def project_steps(plan: ProjectPlan, view: SnapshotView, target: Target) -> list[Action]:

@@ -242,13 +242,13 @@ def _partition(
                 subject, f"{key}={words[key]}", f"{key}={found[key]}", consequence,
                 f"set {key}={words[key]} in its line of slurm.conf and run scontrol reconfigure",
             )  # fmt: skip
-    # burstd lowers the tier of a project that waits for machines: then the line of slurm.conf says what comes back.
-    tier = state.written.get(name, {}).get("prioritytier", "1") if name in state.written else str(QUOTA_TIER)
-    if not project.reclaim_after_s:
-        tier = there.get("PriorityTier", "")
-    if name == project.quota_partition and parse_count(tier) < QUOTA_TIER:
+    # What burstd writes ends with scontrol reconfigure; of a project that waits for machines it may be less.
+    tiers = [state.written[name].get("prioritytier", "1")] if name in state.written else []
+    tiers += [] if project.reclaim_after_s else [there.get("PriorityTier", "")]
+    lowest = min(map(parse_count, tiers), default=QUOTA_TIER)
+    if name == project.quota_partition and lowest < QUOTA_TIER:
         yield SlurmConfFinding(
-            subject, f"PriorityTier={QUOTA_TIER}", f"PriorityTier={tier}",
+            subject, f"PriorityTier={QUOTA_TIER}", f"PriorityTier={lowest}",
             f"project {project.name} does not get its quota back from others",
             f"set PriorityTier={QUOTA_TIER} in its line of slurm.conf and run scontrol reconfigure",
         )  # fmt: skip
