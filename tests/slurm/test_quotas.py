@@ -1,4 +1,4 @@
-"""burstd-quotas where something is wrong. On a real Slurm: test_projects.py, and under systemd tests/e2e/test_units.py."""
+"""burstd-quotas where something is wrong. What it does on a real Slurm: test_projects.py, tests/e2e/test_units.py."""
 
 from __future__ import annotations
 
