@@ -102,8 +102,15 @@ class SlurmProjects:
 
         What slurm.conf says comes back with a restart of slurmctld and with ``scontrol reconfigure``.
         """
+        refused: SchedulerRefused | None = None
         for name, tier in {**dict.fromkeys(preempt, QUOTA_TIER), **dict.fromkeys(wait, LOWEST_TIER)}.items():
-            self._commands("scontrol", "update", f"PartitionName={QUOTA_PREFIX}{name}", f"PriorityTier={tier}")
+            try:
+                self._commands("scontrol", "update", f"PartitionName={QUOTA_PREFIX}{name}", f"PriorityTier={tier}")
+            except SchedulerRefused as error:
+                # One partition that has gone keeps nobody else's quota back.
+                refused = error
+        if refused is not None:
+            raise refused
 
     def end_patience(self) -> list[str]:
         """Has all quotas preempt those beyond quotas; returns the projects, known here or not, whose did not."""

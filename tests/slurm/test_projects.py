@@ -283,6 +283,22 @@ def test_a_quota_that_waits_preempts_nobody_and_comes_first_where_gpus_are_free(
     assert slurm.read(waits).patient == frozenset(), "slurm.conf has the guarantee"
 
 
+def test_a_project_within_its_quota_does_not_preempt_its_own_jobs(cluster: Cluster, slurm: SlurmProjects) -> None:
+    """Where they run beyond it, for others of its jobs have ended: burstd then gives these the higher tier."""
+    slurm.set_caps({"a": Fraction(3), "b": Fraction(5), "c": Fraction(0), "d": Fraction(0)})
+    submit(cluster, "b", 1, 9)
+    submit(cluster, "a", 1, 7)
+    cluster.wait(lambda: sum(running(cluster).values()) == 16, 60, "all GPUs in use")
+    cluster.sh("squeue -h -r -t R -p q-a -o %i | xargs scancel")
+    submit(cluster, "c", 1, 4)
+    cluster.wait(lambda: running(cluster)["q-c"] == 4, 60, "all GPUs in use again")
+    slurm.set_tiers({"a": 2})
+    submit(cluster, "a", 1)
+    cluster.wait(lambda: running(cluster)["q-a"] == 1, 60, "what is within the quota of a")
+    assert running(cluster) == {"q-a": 1, "o-a": 3, "q-b": 4, "o-b": 4, "q-c": 4}
+    slurm.set_tiers({"a": 1})
+
+
 def test_jobs_without_gpus_take_no_quota_from_others(cluster: Cluster, slurm: SlurmProjects) -> None:
     """Sixteen CPUs, as many as GPUs: nothing would limit such jobs in q-a, and they would preempt all of b's."""
     slurm.set_caps({"a": Fraction(0), "b": Fraction(8)})
