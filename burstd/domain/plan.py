@@ -212,6 +212,15 @@ class SetProjectLimits:
 
 
 @dataclass(frozen=True, slots=True)
+class SetQuotaPreemption:
+    """Have the quota partitions of these projects preempt what runs beyond quotas, or nobody for the time being."""
+
+    preempt: tuple[str, ...]
+    wait: tuple[str, ...]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class StartJobsNow:
     """Spare requeued jobs the two minutes for which Slurm keeps them."""
 
@@ -268,6 +277,7 @@ Action = (
     | LimitJobTime
     | HoldJob
     | SetProjectLimits
+    | SetQuotaPreemption
     | StartJobsNow
     | TerminateMachines
     | RemoveOrphans

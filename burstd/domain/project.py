@@ -72,7 +72,7 @@ class Project:
     min_runtime_s: float = 0.0
     """A job of it that runs beyond the quota is not requeued earlier."""
     reclaim_after_s: float = 0.0
-    """For how long it waits for free or new machines before jobs of others are requeued for it."""
+    """For how long it waits for machines that are on their way before jobs of others are requeued for it."""
     burst_over_quota: BurstOverQuota = BurstOverQuota.NEVER
 
     @property
@@ -164,6 +164,10 @@ class ProjectsView:
     """By project, as slurmctld shows them; a project without QOS or partition there is not in it."""
     faults: Mapping[str, str] = field(default_factory=dict)
     """By project, what Slurm lacks of it, with the remedy."""
+    patient: frozenset[str] = frozenset()
+    """Projects, known here or not, whose quota partition preempts nobody now."""
+    unwritten: tuple[str, ...] = ()
+    """Partitions of projects, known here or not, that slurm.conf lacks."""
     fair_share: FairShare = FairShare()
     usage: Mapping[str, float] = field(default_factory=dict)
     """By project, GPU seconds used, of which half count no more after each half-life."""

@@ -22,6 +22,7 @@ from burstd.planner.offers.image_rollout import image_for
 from burstd.planner.offers.offers import alternative_offers
 from burstd.planner.offers.planned_claim import planned_claim
 from burstd.planner.policy_chain import PlannerCache, make_target
+from burstd.planner.projects.patience import preempt_for_all
 from burstd.planner.projects.steps import project_steps
 from burstd.planner.snapshot_view import SnapshotView, build_view
 from burstd.planner.staging.storage_node import storage_node_steps
@@ -74,7 +75,7 @@ def _decide(snapshot: Snapshot, policies: Sequence[Policy], tuning: Tuning, cach
     adoptions = plan_adoptions(snapshot, view)
     if snapshot.record_doubt:
         # What the record says of machines and slots may be long over: nothing is done on its word.
-        return Plan(tuple(adoptions))
+        return Plan((*adoptions, *preempt_for_all(snapshot, "no machine is started while the record is in doubt")))
     read = isinstance(snapshot.slurm, SlurmView)
     target = Target()
     if read:
@@ -82,7 +83,7 @@ def _decide(snapshot: Snapshot, policies: Sequence[Policy], tuning: Tuning, cach
     steps = [
         *notice_steps(view),
         *mount_steps(view),
-        *(project_steps(cache.projects, view) if read else []),
+        *(project_steps(cache.projects, view, target) if read else []),
         *advance_claims(view, tuning),
         *drain_unwanted_ready(view, target),
     ]

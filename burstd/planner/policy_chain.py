@@ -35,7 +35,7 @@ from burstd.planner.offers.image_rollout import drain_outdated_nodes
 from burstd.planner.offers.scale_overrides import apply_scale_overrides
 from burstd.planner.placement.placement import PlacementCache, placement_target
 from burstd.planner.policy_validation import PolicyBounds, evaluate_policy
-from burstd.planner.projects.steps import ProjectPlan, narrow_to_projects, plan_projects
+from burstd.planner.projects.steps import ProjectPlan, narrow_to_projects, plan_projects, quota_first
 from burstd.planner.volumes import add_volume_wants
 
 
@@ -73,6 +73,7 @@ def make_target(
     payers = payers_of(getattr(policy, "payers", {}) for policy in policies)
     demand = pending_demand(snapshot, cache.demand, payers)
     cache.projects = plan_projects(snapshot, demand)
+    demand = quota_first(demand, cache.projects)
     target = placement_target(snapshot, demand, spot_interruptions, cache.placement)
     if not isinstance(snapshot.slurm, SlurmView):
         return target

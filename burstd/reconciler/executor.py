@@ -29,6 +29,7 @@ from burstd.domain.plan import (
     RecordAddress,
     RemoveOrphans,
     SetProjectLimits,
+    SetQuotaPreemption,
     StartSlurmd,
     TerminateMachines,
     ValidateNode,
@@ -141,6 +142,8 @@ class Executor:
                 return self._terminator.remove_orphans(action)
             case SetProjectLimits():
                 return self._projects.set_limits(action) if self._projects is not None else 0
+            case SetQuotaPreemption():
+                return self._projects.set_quota_preemption(action) if self._projects is not None else 0
             case _:
                 return self.slurm.apply(action)
 

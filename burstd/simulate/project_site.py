@@ -15,7 +15,7 @@ from heapq import heapify, heappop, heappush
 from itertools import count
 from math import inf
 
-from burstd.domain.plan import RequeueJobs, SetProjectLimits, StartJobsNow
+from burstd.domain.plan import RequeueJobs, SetProjectLimits, SetQuotaPreemption, StartJobsNow
 from burstd.domain.project import OverQuotaLimits, Project, ProjectsView, Share
 from burstd.domain.slurm.job import Job, JobState
 from burstd.domain.slurm.node import Node
@@ -121,6 +121,8 @@ class ProjectSite:
         self._names = [f"n{number}" for number in range(nodes)]
         self._projects, self._plain, self._loop_s = projects, plain, loop_s
         self._caps: dict[str, OverQuotaLimits] = dict.fromkeys(projects, OverQuotaLimits(Fraction(0), 1))
+        self._patient: frozenset[str] = frozenset()
+        """Projects whose quota preempts nobody now."""
         self._rows: dict[str, _Row] = {}
         self._cut_rows: dict[str, _Row] = {}
         """Of them, those that were cut short and have not started again."""
@@ -226,6 +228,8 @@ class ProjectSite:
                 case SetProjectLimits():
                     self._written = dict(action.limits)
                     self._at(self.now + SACCTMGR_S, "limits")
+                case SetQuotaPreemption():
+                    self._patient = (self._patient | {*action.wait}) - {*action.preempt}
                 case RequeueJobs():
                     for run in action.runs:
                         if self._rows[run.job_id].label:
@@ -254,7 +258,9 @@ class ProjectSite:
         project, job, until = self._projects[row.job.project], row.job, self.now + row.job.limit_s
         quota_left = 0 if self._plain else project.quota - self._used.get(project.quota_partition, 0)
         if job.total <= quota_left:
-            nodes = self._site.find_nodes(job.nodes, job.gpus, until, None) or self._preempt(job)
+            nodes = self._site.find_nodes(job.nodes, job.gpus, until, None)
+            if not nodes and project.name not in self._patient:
+                nodes = self._preempt(job)
             if nodes:
                 self._begin(row, nodes, project.quota_partition, held)
                 return held
@@ -357,7 +363,7 @@ class ProjectSite:
                 gres=(Gres("gpu", "", size),), gres_used=(Gres("gpu", "", used),) if used else (),
             )  # fmt: skip
         self._site.changed.clear()
-        view = ProjectsView(self._projects, self._caps)
+        view = ProjectsView(self._projects, self._caps, patient=self._patient)
         jobs = tuple(self._view(row) for row in self._rows.values())
         return Snapshot(self.now, "site", {}, SlurmView(jobs, dict(self._node_views), ()), {}, (), projects=view)
 

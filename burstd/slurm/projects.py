@@ -13,14 +13,23 @@ from fractions import Fraction
 from pathlib import Path
 
 from burstd.domain.errors import SchedulerRefused
-from burstd.domain.project import OVER_QUOTA_PREFIX, OverQuotaLimits, Project, ProjectsView
+from burstd.domain.project import OVER_QUOTA_PREFIX, QUOTA_PREFIX, OverQuotaLimits, Project, ProjectsView
 from burstd.slurm.commands.controller import parse_config
 from burstd.slurm.commands.parsing import expand_hosts, parse_count
 from burstd.slurm.commands.run import SlurmCommands
-from burstd.slurm.config.check import read_partitions
-from burstd.slurm.config.project_check import ProjectState, project_findings, read_features, read_project_state
+from burstd.slurm.config.check import SlurmConfFinding, read_partitions
+from burstd.slurm.config.project_check import (
+    ProjectState,
+    min_runtime_findings,
+    project_findings,
+    read_features,
+    read_project_state,
+    slurm_conf,
+)
 from burstd.slurm.config.projects import (
     GPUS,
+    LOWEST_TIER,
+    QUOTA_TIER,
     Features,
     add_account,
     add_qos,
@@ -28,6 +37,7 @@ from burstd.slurm.config.projects import (
     leaves,
     pair_names,
     partition_pair,
+    patient_projects,
     project_mark,
     project_nodes,
     project_partition_lines,
@@ -53,6 +63,8 @@ class SlurmProjects:
         """
         self._commands = commands or SlurmCommands()
         self._table = table
+        self._conf: Path | None = None
+        """slurm.conf, once slurmctld has said where it is."""
 
     def read(self, projects: Mapping[str, Project], features: Features | None = None) -> ProjectsView:
         """What slurmctld enforces now, with two commands. slurmdbd is not asked.
@@ -61,7 +73,9 @@ class SlurmProjects:
         """
         if not leaves(projects.values()):
             return ProjectsView(projects)
-        state = read_project_state(self._commands, projects.values(), features)
+        if self._conf is None:
+            self._conf = slurm_conf(parse_config(self._commands("scontrol", "show", "config")))
+        state = read_project_state(self._commands, projects.values(), features, self._conf)
         limits: dict[str, OverQuotaLimits] = {}
         faults: dict[str, str] = {}
         for project in leaves(projects.values()):
@@ -70,9 +84,14 @@ class SlurmProjects:
                 tier = parse_count(state.partitions[name].get("PriorityTier", ""))
                 limits[project.name] = OverQuotaLimits(state.gpu_limits[name], tier)
             for fault in project_findings(project, state):
-                text = f"{fault.subject}: {fault.found}, {fault.consequence}: {fault.remedy}"
-                faults.setdefault(project.name, text)
-        return ProjectsView(projects, limits, faults)
+                faults.setdefault(project.name, _fault_text(fault))
+        return ProjectsView(projects, limits, faults, patient_projects(state.partitions), tuple(state.unwritten))
+
+    def min_runtime_faults(self, projects: Mapping[str, Project]) -> dict[str, str]:
+        """By project, that Slurm keeps another minimum run time, and the remedy. Asks slurmdbd."""
+        names = {project.over_quota_partition: name for name, project in projects.items()}
+        found = min_runtime_findings(leaves(projects.values()), self._commands)
+        return {names[fault.subject.removeprefix("QOS ")]: _fault_text(fault) for fault in found}
 
     def write_table(self, projects: Collection[Project]) -> None:
         """Has job_submit.lua know these projects from the next submission on. Raises OSError."""
@@ -85,6 +104,27 @@ class SlurmProjects:
         for name, tier in tiers.items():
             # Slurm takes one partition a command.
             self._commands("scontrol", "update", f"PartitionName={OVER_QUOTA_PREFIX}{name}", f"PriorityTier={tier}")
+
+    def set_quota_preemption(self, preempt: Collection[str], wait: Collection[str]) -> None:
+        """Has the quota partitions of these projects preempt those beyond quotas, or nobody for the time being.
+
+        What slurm.conf says comes back with a restart of slurmctld and with ``scontrol reconfigure``.
+        """
+        refused: SchedulerRefused | None = None
+        for name, tier in {**dict.fromkeys(preempt, QUOTA_TIER), **dict.fromkeys(wait, LOWEST_TIER)}.items():
+            try:
+                self._commands("scontrol", "update", f"PartitionName={QUOTA_PREFIX}{name}", f"PriorityTier={tier}")
+            except SchedulerRefused as error:
+                # One partition that has gone keeps nobody else's quota back.
+                refused = error
+        if refused is not None:
+            raise refused
+
+    def end_patience(self) -> list[str]:
+        """Has all quotas preempt those beyond quotas; returns the projects, known here or not, whose did not."""
+        patient = sorted(patient_projects(read_partitions(self._commands)))
+        self.set_quota_preemption(patient, ())
+        return patient
 
     def set_caps(self, caps: Mapping[str, Fraction | None]) -> None:
         """Sets the GPUs that over-quota QOS allow, by project; None: any number. Asks slurmdbd."""
@@ -204,6 +244,10 @@ def kept_lines(table: Path) -> Path:
     return table.with_suffix(".conf")
 
 
+def _fault_text(fault: SlurmConfFinding) -> str:
+    return f"{fault.subject}: {fault.found}, {fault.consequence}: {fault.remedy}"
+
+
 def _replace(file: Path, text: str) -> None:
     """As a whole or not at all. slurmctld reads it as SlurmUser."""
     beside = file.with_name(f"{file.name}.new")
@@ -228,7 +272,9 @@ def _partitions(project: Project, state: ProjectState) -> Iterator[Command]:
             changed.append(f"Nodes={words['Nodes']}")
         if there.get("QoS") != name:
             changed.append(f"QOS={name}")
-        if name == project.quota_partition and there.get("PriorityTier") != words["PriorityTier"]:
+        # Of a project that waits for machines it is burstd's loop that says which one it is to be now.
+        tier_is_wrong = there.get("PriorityTier") != words["PriorityTier"] and not project.reclaim_after_s
+        if name == project.quota_partition and tier_is_wrong:
             changed.append(f"PriorityTier={words['PriorityTier']}")
         if changed:
             yield "scontrol", "update", f"PartitionName={name}", *changed

@@ -34,6 +34,7 @@ from burstd.domain.plan import (
     SetGate,
     SetNodesDown,
     SetProjectLimits,
+    SetQuotaPreemption,
     StartJobsNow,
     StartSlurmd,
     TerminateMachines,
@@ -83,6 +84,10 @@ SENTENCES: list[tuple[Action, str]] = [
     (
         SetProjectLimits((("a", OverQuotaLimits(Fraction(5, 2), 2)), ("b", OverQuotaLimits(None, 1))), "d asks"),
         "limit what projects run beyond their quotas to a 2.5 GPUs (tier 2), b no limit (tier 1): d asks",
+    ),
+    (
+        SetQuotaPreemption(("a", "b"), ("c",), "job 7 has waited 60 s"),
+        "let the quota of a, b be taken back from others and let the quota of c wait: job 7 has waited 60 s",
     ),
     (LimitJobTime("103", 1500.0, "no money"), "give job 103 a time limit of 25 min: no money"),
     (HoldJob("103", "103", "no home, 3 times"), "hold job 103: no home, 3 times"),

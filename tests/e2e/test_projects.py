@@ -9,9 +9,12 @@ import pytest
 from burstd.domain.cloud.offer import Pool
 from burstd.domain.project import BurstOverQuota
 from burstd.domain.slurm.shape import Gres, Shape
+from providers.sandbox.cloud.faults import FaultKind, SandboxFault
 from tests.e2e.phases import Phases, projects_on, settings
 from tests.e2e.sites import site_up
 from tests.lab import accounting, slurm_files
+from tests.lab.base_site import CONFIG
+from tests.lab.programs import PREFIX
 from tests.lab.site import Site
 
 pytestmark = [pytest.mark.boxes, pytest.mark.slurm]
@@ -120,14 +123,63 @@ def test_an_account_that_is_gone_is_named(phases: Phases) -> None:
     site.wait(lambda: not alarms(site), 60, "no alarm any more")
 
 
-def test_six_phases_with_half_of_the_gpus_in_the_cloud(figure: Callable[[str], None]) -> None:
-    projects = projects_on("onprem", "burst", burst=BurstOverQuota.ALWAYS)
+HALF = projects_on("onprem", "burst", burst=BurstOverQuota.ALWAYS)
+
+
+@pytest.fixture(scope="module")
+def half() -> Iterator[Site]:
+    """Half of the GPUs are in the cloud."""
     with site_up(
-        FULL, pools=[CLOUD], types=TYPES, projects=list(projects.values()), onprem_gpus=4,
-        settings=settings(projects, keep_alive_s=600),
+        FULL, pools=[CLOUD], types=TYPES, projects=list(HALF.values()), onprem_gpus=4,
+        settings=settings(HALF, keep_alive_s=600),
     ) as site:  # fmt: skip
-        phases = Phases(site, projects, figure)
-        phases.submit_jobs("a", 16)
-        site.wait(lambda: phases.running() == [16, 0, 0, 0], 60, "four machines of the cloud")
+        yield site
+
+
+def test_six_phases_with_half_of_the_gpus_in_the_cloud(half: Site, figure: Callable[[str], None]) -> None:
+    phases = Phases(half, HALF, figure)
+    phases.submit_jobs("a", 16)
+    half.wait(lambda: phases.running() == [16, 0, 0, 0], 60, "four machines of the cloud")
+    phases.clear()
+    phases.six_phases()
+
+
+def test_a_quota_waits_for_cloud_nodes_and_takes_gpus_back_where_none_comes(
+    half: Site, figure: Callable[[str], None]
+) -> None:
+    phases = Phases(half, HALF, figure)
+
+    def d_waits() -> bool:
+        return "PriorityTier=1 " in half.cluster.sh("scontrol -o show partition q-d")
+
+    def clear() -> None:
+        """Nobody has jobs, every slot of the cloud is free, and d's quota waits."""
         phases.clear()
-        phases.six_phases()
+        half.wait_empty()
+        off = ["idle~"] * len(CLOUD.slots)
+        half.wait(lambda: half.cluster.sh("sinfo -h -N -p burst -o %t").split() == off, 60, "slots that are free")
+        half.wait(d_waits, 30, "d's quota waiting")
+
+    half.write(CONFIG, half.burstd_toml().replace("keep_alive_s = 600", "keep_alive_s = 2"))
+    half.burstctl("policy", "reload")
+    half.burstctl("project", "set", "d", "--reclaim-after", "10m")
+    half.burstctl("project", "set", "a", "--burst-over-quota", "never")
+    clear()
+    phases.submit_jobs("a", 16)
+    half.wait(lambda: phases.running() == [8, 0, 0, 0], 30, "a alone")
+    phases.settle("d asks for 8, and the cloud has nodes", [8, 0, 0, 8], 0, lambda: phases.submit_jobs("d", 8))
+    assert d_waits()
+    half.kill_burstd("KILL")
+    phases.leave("d")
+    phases.submit_together("bc", 2)
+    phases.settle("burstd dead, b and c ask", [8, 2, 2, 0], 0, lambda: None, written=False)
+    phases.settle("d's quota still waits", [8, 2, 2, 4], 0, lambda: phases.submit_jobs("d", 8), written=False)
+    # What systemd does (tests/e2e/test_units.py).
+    quotas = [f"{PREFIX}/bin/burstd-quotas", "--config", CONFIG]
+    phases.settle("burstd-quotas", [4, 2, 2, 8], 4, lambda: half.cluster.head.run(quotas), written=False)
+    half.start_burstd()
+    clear()
+    half.cloud.inject_fault(SandboxFault(FaultKind.CAPACITY))
+    phases.submit_jobs("a", 16)
+    half.wait(lambda: phases.running() == [8, 0, 0, 0], 30, "a alone")
+    phases.settle("d asks, and the cloud has none", [4, 0, 0, 4], 4, lambda: phases.submit_jobs("d", 8), written=False)

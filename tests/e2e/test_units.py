@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from fractions import Fraction
 from pathlib import Path
 
 import pytest
 
+from burstd.domain.project import Project
 from providers.sandbox.boxes.errors import SandboxError
 from providers.sandbox.boxes.images.rootfs import ensure_rootfs
 from tests.e2e.sites import COPY, QUICK, wait_all_gone, wait_done
@@ -24,6 +26,16 @@ pytestmark = [
     pytest.mark.slurm,
     pytest.mark.skipif(cgroup2() is None, reason="systemd needs cgroup v2, and this machine has none mounted"),
 ]
+
+
+WAITS = Project("a", "team-a", Fraction(2), partitions=("onprem",), reclaim_after_s=600)
+PROJECT = """
+[projects.a]
+account = "team-a"
+quota = 2
+partitions = ["onprem"]
+reclaim_after_s = 600
+"""
 
 
 @pytest.fixture(scope="module")
@@ -44,8 +56,9 @@ def no_apptainer() -> str:
 @pytest.fixture(scope="module")
 def site(shared: Path, no_apptainer: str) -> Iterator[UnitsSite]:
     made = UnitsSite(
-        pools=[CPU], settings=QUICK, cloud="boot_seconds = 0.3", staging="", shared=shared, containers=not no_apptainer
-    )
+        pools=[CPU], settings=QUICK + PROJECT, cloud="boot_seconds = 0.3", staging="", shared=shared,
+        containers=not no_apptainer, projects=[WAITS], onprem_gpus=2,
+    )  # fmt: skip
     with made as up:
         yield up
     left = remains(made.cluster.lab.network.name, made.cluster.state)
@@ -191,8 +204,12 @@ def test_it_comes_back_by_itself_and_loses_nothing(site: UnitsSite) -> None:
     job = site.submit("-p burst -c1 --mem=100 -t5", "sleep 8")
     site.wait(lambda: site.job(job).get("JobState") == "RUNNING", 60, "the job running")
     pid = site.main_pid()
+    site.wait(lambda: "PriorityTier=1 " in site.cluster.sh("scontrol -o show partition q-a"), 60, "a quota that waits")
     site.signal_burstd("KILL")
     assert site.main_pid(other_than=pid) != pid
+    said = "quotas that waited for machines take GPUs back from others now: a"
+    site.wait(lambda: said in site.daemon_log(), 30, "burstd-quotas")
+    site.wait(lambda: "PriorityTier=1 " in site.cluster.sh("scontrol -o show partition q-a"), 60, "it waits again")
     wait_done(site, [job])
     account = wait_all_gone(site)
     assert all(len(made) == 1 for made in account.by_claim.values())

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from burstd.domain.plan import RequeueJobs, SetProjectLimits, StartJobsNow
+from burstd.domain.claim import ClaimState
+from burstd.domain.plan import RequeueJobs, SetProjectLimits, SetQuotaPreemption, StartJobsNow
 from burstd.domain.plugins.policy import Target
 from burstd.domain.project import BurstOverQuota, FairShare, OverQuotaLimits, Project, ProjectsView
 from burstd.domain.slurm.job import Job, JobState
@@ -19,7 +20,7 @@ from burstd.domain.snapshot import SlurmView, Snapshot
 from burstd.planner.decide import decide
 from burstd.planner.projects.capacity import capacity_alarms, group_faults, quota_faults
 from burstd.planner.timeouts import Tuning
-from tests.planner.worlds import NOW, make_snapshot, node, offer, pool
+from tests.planner.worlds import NOW, claim, make_snapshot, node, offer, pool
 from tests.planner.worlds import job as any_job
 
 F = Fraction
@@ -181,12 +182,6 @@ def test_gpus_that_no_share_lets_anybody_use_are_lent_to_one_project() -> None:
     assert caps(world(*jobs, of=of))["c"] == 5, "nothing is free"
 
 
-def test_what_runs_beyond_the_quota_though_it_has_room_is_preempted_last() -> None:
-    limits = settled(world(*runs(1, 3, "o-a", "n1"), *runs(10, 4, "o-b", "n2"))).projects.limits
-    assert (limits["a"].tier, limits["b"].tier) == (2, 1)
-    assert settled(world(*runs(1, 3, "o-a", "n1"), *tasks(20, 1, "a"))).projects.limits["a"].tier == 1
-
-
 def test_the_youngest_of_the_project_farthest_above_its_share_are_requeued() -> None:
     # d has got 4 back from Slurm, from a alone: b and c still have 4 each and are to have 3.
     jobs = [job for job in FULL if job.id not in ("110", "111", "112", "113")]
@@ -316,6 +311,124 @@ def test_what_others_give_back_comes_before_a_machine(reclaim_after_s: float, wa
     jobs += tasks(1, 4, "d", eligible=NOW - waits, submitted=NOW - waits)
     of = projects(d={"reclaim_after_s": float(reclaim_after_s)})
     assert machines(world(*jobs, of=of, pools=(GPU_POOL,), offers=(offer(shape=GPU_POOL.shape),))) == expected
+
+
+PATIENT = projects(d={"reclaim_after_s": 60.0}, c={"reclaim_after_s": 60.0})
+FULL_OF_A = [*runs(100, 4, "q-a", "n1"), *runs(110, 4, "o-a", "n1"), *runs(120, 8, "o-a", "n2")]
+SOON: dict[str, Any] = {"eligible": NOW - 5, "submitted": NOW - 5}
+LATE: dict[str, Any] = {"eligible": NOW - 60, "submitted": NOW - 60}
+CLOUD: dict[str, Any] = {"pools": (GPU_POOL,), "offers": (offer(shape=GPU_POOL.shape),)}
+
+
+def preemption(snapshot: Snapshot) -> tuple[set[str], set[str]]:
+    """Projects whose quota is to preempt from now on, and those whose quota is to wait."""
+    found = steps(snapshot, SetQuotaPreemption)
+    assert len(found) <= 1
+    return {name for step in found for name in step.preempt}, {name for step in found for name in step.wait}
+
+
+def patient(snapshot: Snapshot, *names: str) -> Snapshot:
+    return replace(snapshot, projects=replace(snapshot.projects, patient=frozenset(names)))
+
+
+def array(job_id: str, project: str, tasks: int, **fields: Any) -> Job:
+    return waiting(job_id, project, array_tasks=f"1-{tasks}", tasks=tasks, array_job_id=job_id, **fields)
+
+
+WAITS = [
+    ("nothing waits", [], CLOUD, True),
+    ("machines can be started", tasks(1, 4, "d", **SOON), CLOUD, True),
+    ("an array", [array("1", "d", 8, **SOON)], CLOUD, True),
+    ("an array of which a part has waited: it is one row", [array("1", "d", 8, **LATE)], CLOUD, False),
+    ("it has waited", tasks(1, 1, "d", **LATE), CLOUD, False),
+    ("the first of them has waited", [*tasks(1, 1, "d", **LATE), *tasks(2, 3, "d", **SOON)], CLOUD, False),
+    ("others wait before it", [*tasks(1, 16, "a", **LATE), *tasks(50, 4, "d", **SOON)], CLOUD, True),
+    ("a part of an array waits before it", [array("1", "b", 9, **LATE), *tasks(50, 4, "d", **SOON)], CLOUD, True),
+    (
+        "what is beyond the quota has waited",
+        [*tasks(50, 8, "d", priority=9, **SOON), *tasks(80, 3, "d", **LATE)],
+        CLOUD,
+        True,
+    ),
+    ("no pool", tasks(1, 1, "d", **SOON), {}, False),
+    ("no offer", tasks(1, 1, "d", **SOON), {"pools": (GPU_POOL,)}, False),
+    ("no machine is large enough", tasks(1, 1, "d", gpus=2, **SOON), CLOUD, False),
+    ("too few machines for an array", [array("1", "d", 8, **SOON)], {"few": 7}, False),
+    ("too few machines for jobs", tasks(1, 8, "d", **SOON), {"few": 7}, False),
+    ("burstd is paused", tasks(1, 1, "d", **SOON), {**CLOUD, "paused": True}, False),
+    ("what cannot start waits", tasks(1, 1, "d", reason="JobHeldUser", **LATE), {}, True),
+    ("what may not run within the quota waits", [waiting("1", "d", 0, **LATE)], {}, True),
+]
+
+
+@pytest.mark.parametrize(("jobs", "cloud", "waits"), [row[1:] for row in WAITS], ids=[row[0] for row in WAITS])
+def test_a_quota_waits_while_machines_are_on_their_way_for_all_of_it(
+    jobs: list[Job], cloud: dict[str, Any], waits: bool
+) -> None:
+    if few := cloud.get("few"):
+        small = pool("cloud", few, GPU_POOL.shape, partitions=("gpu", *PAIRS))
+        cloud = {"pools": (small,), "offers": CLOUD["offers"]}
+    snapshot = world(*FULL_OF_A, *jobs, of=PATIENT, **cloud)
+    assert preemption(snapshot) == (set(), {"c", "d"} if waits else {"c"})
+    assert preemption(patient(snapshot, "c", "d")) == (set() if waits else {"d"}, set())
+
+
+def test_a_quota_waits_for_machines_that_have_been_started_and_for_gpus_that_are_free() -> None:
+    starting = tuple(
+        claim(f"cloud{n}", state, jobs=("1",), offer=offer(shape=GPU_POOL.shape))
+        for n, state in enumerate([ClaimState.PLANNED, ClaimState.LAUNCHING, ClaimState.BOOTING, ClaimState.READY], 1)
+    )
+    # No offer any more: a fifth GPU comes from nowhere.
+    for asked, waits in ((4, True), (5, False)):
+        snapshot = world(*FULL_OF_A, array("1", "d", asked, **SOON), of=PATIENT, pools=(GPU_POOL,), claims=starting)
+        assert preemption(patient(snapshot, "c", "d")) == (set() if waits else {"d"}, set())
+    free = world(*FULL_OF_A[:-2], array("1", "d", 2, **SOON), of=PATIENT)
+    assert preemption(patient(free, "c", "d")) == (set(), set())
+    more = world(*FULL_OF_A[:-2], array("1", "d", 3, **SOON), of=PATIENT)
+    assert preemption(patient(more, "c", "d")) == ({"d"}, set())
+
+
+def test_a_quota_that_waits_is_looked_at_again_when_its_first_job_has_waited() -> None:
+    snapshot = world(*FULL_OF_A, *tasks(1, 2, "d", **SOON), of=PATIENT, **CLOUD)
+    assert decide(snapshot, (), Tuning()).target.wake_at == NOW + 55
+
+
+def test_quotas_of_projects_that_do_not_wait_or_are_gone_preempt() -> None:
+    assert preemption(world(*tasks(1, 4, "d", **SOON), **CLOUD)) == (set(), set())
+    left = patient(world(**CLOUD), "d", "gone")
+    assert preemption(left) == ({"d", "gone"}, set())
+    assert preemption(replace(left, record_doubt="the database is an older copy")) == ({"d", "gone"}, set())
+    assert preemption(replace(left, projects=replace(left.projects, projects={}))) == ({"d", "gone"}, set())
+    unknown = world(of=PATIENT, **CLOUD)
+    assert preemption(replace(unknown, projects=replace(unknown.projects, limits={}))) == (set(), set()), "not set up"
+
+
+PROTECTED = [
+    ("nothing waits", runs(1, 3, "o-a", "n1"), {}, 2),
+    ("what waits fits its quota too", [*runs(1, 3, "o-a", "n1"), *tasks(20, 1, "a")], {}, 2),
+    ("it asks for more than its quota", [*runs(1, 3, "o-a", "n1"), *tasks(20, 2, "a")], {}, 1),
+    ("it runs more than its quota", runs(1, 5, "o-a", "n1"), {}, 1),
+    ("it runs within its quota alone", runs(1, 3, "q-a", "n1"), {}, 1),
+    ("a job without GPUs would start there", [*runs(1, 3, "o-a", "n1"), waiting("20", "a", 0)], {}, 1),
+    (
+        "a job would start there alone",
+        [*runs(1, 3, "o-a", "n1"), replace(waiting("20", "a"), partitions=("o-a",))], {}, 1,
+    ),
+    ("its quota waits", [*runs(1, 3, "o-a", "n1"), *tasks(20, 1, "a")], {"a": {"reclaim_after_s": 60.0}}, 1),
+    ("its quota could wait", runs(1, 3, "o-a", "n1"), {"a": {"reclaim_after_s": 60.0}}, 2),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("jobs", "changed", "tier"), [row[1:] for row in PROTECTED], ids=[row[0] for row in PROTECTED])
+def test_a_project_that_asks_for_no_more_than_its_quota_is_preempted_last(
+    jobs: list[Job], changed: Mapping[str, Any], tier: int
+) -> None:
+    others = [*runs(40, 4, "o-b", "n2"), *tasks(60, 8, "b")]
+    limits = settled(world(*jobs, *others, of=projects(**changed))).projects.limits
+    assert (limits["a"].tier, limits["b"].tier) == (tier, 1)
+    if tier == 2:
+        over = sum(g.count for job in jobs if job.partitions == ("o-a",) for g in job.gres_per_node)
+        assert limits["a"].gpus == over, "nothing more starts there"
 
 
 def test_quotas_beyond_what_there_is_are_named() -> None:

@@ -49,6 +49,11 @@ class FakeSlurmProjects(SlurmProjects):
     dbd_down: bool = False
     disk_full: bool = False
     made_by_burstd: dict[str, bool] = field(default_factory=dict)
+    patient: set[str] = field(default_factory=set)
+    unwritten: tuple[str, ...] = ()
+    min_runtimes: dict[str, float] = field(default_factory=dict)
+    compared: int = 0
+    """How often minimum run times were."""
     table: list[str] = field(default_factory=list)
     """The projects that job_submit.lua knows."""
     dies_at: str = ""
@@ -77,7 +82,17 @@ class FakeSlurmProjects(SlurmProjects):
         self.features = dict(features or {})
         self._check("read")
         lacking = {name: "partition q-x: wanted, found none" for name in projects if name not in self.limits}
-        return ProjectsView(projects, dict(self.limits), lacking)
+        return ProjectsView(projects, dict(self.limits), lacking, frozenset(self.patient), self.unwritten)
+
+    def min_runtime_faults(self, projects: Mapping[str, Project]) -> dict[str, str]:
+        self.compared += 1
+        self._check("min_runtime_faults", dbd=True)
+        wrong = {n: p.min_runtime_s for n, p in projects.items() if self.min_runtimes.get(n, 0.0) != p.min_runtime_s}
+        return {name: f"QOS o-{name}: set {seconds:.0f}" for name, seconds in wrong.items() if name in self.limits}
+
+    def set_quota_preemption(self, preempt: Collection[str], wait: Collection[str]) -> None:
+        self._check("set_quota_preemption")
+        self.patient = (self.patient | {*wait}) - {*preempt}
 
     def write_table(self, projects: Collection[Project]) -> None:
         if self.disk_full:
@@ -98,6 +113,7 @@ class FakeSlurmProjects(SlurmProjects):
         self._check("before set_up", dbd=True)
         self.made_by_burstd[project.name] = made_by_burstd
         self.quotas[project.name] = gpu_number(project.quota)
+        self.min_runtimes[project.name] = project.min_runtime_s
         self._check("set_up")
         self.limits.setdefault(project.name, OverQuotaLimits(Fraction(0), 1))
 
@@ -363,6 +379,71 @@ def test_slurm_is_not_asked_for_features_that_burstd_has_read_already(site: Proj
     assert isinstance(seen, SlurmView)
     assert site.slurm.features
     assert site.slurm.features == {name: node.features for name, node in seen.nodes.items()}
+
+
+def test_a_quota_waits_and_takes_back_again_when_its_project_does_not_wait_or_is_no_more(site: ProjectSite) -> None:
+    site.slurm.limits = {"a": OverQuotaLimits(Fraction(0), 1)}
+    waits = PROJECTS.replace("quota = 4", "quota = 4\nreclaim_after_s = 60.0")
+    for settings, patient in ((waits, {"a"}), (PROJECTS, set()), (waits, {"a"}), ("", set())):
+        site.write(settings)
+        assert site.reloader.reload(BY).done
+        site.world.run(20)
+        assert site.slurm.patient == patient
+    site.write(waits)
+    site.reloader.reload(BY)
+    site.slurm.dies_at = "set_quota_preemption"
+    site.world.run(20)
+    assert site.world.reconciler is None
+    site.start()
+    site.world.run(20)
+    assert site.slurm.patient == {"a"}
+    # As after scontrol reconfigure, and with slurmctld down.
+    site.slurm.patient = set()
+    site.world.run(20)
+    assert site.slurm.patient == {"a"}
+    site.slurm.dies_at, site.slurm.patient = "", {"a", "gone"}
+    site.world.run(20)
+    assert site.slurm.patient == {"a"}
+
+
+def test_another_min_runtime_is_an_alarm_with_the_remedy_until_somebody_sets_it(site: ProjectSite) -> None:
+    site.slurm.limits = {"a": OverQuotaLimits(Fraction(0), 1)}
+    site.world.run(20)
+    compared = site.slurm.compared
+    site.world.run(600)
+    assert (site.slurm.compared, site.world.alarm) == (compared, ""), "slurmdbd is left alone"
+    site.write(PROJECTS.replace("quota = 4", "quota = 4\nmin_runtime_s = 300.0"))
+    site.reloader.reload(BY)
+    site.world.run(20)
+    assert site.world.alarm == "project a: QOS o-a: set 300"
+    site.slurm.min_runtimes["a"] = 300.0
+    site.world.run(120)
+    assert site.world.alarm == ""
+
+
+def test_burstd_writes_the_min_runtime_of_what_burstctl_has_changed(site: ProjectSite) -> None:
+    site.create("e", min_runtime_s=60)
+    site.change("a", {"quota": "3"})
+    site.world.run(20)
+    site.change("e", {"min_runtime_s": 90})
+    site.write(PROJECTS.replace("quota = 4", "quota = 4\nmin_runtime_s = 300.0"))
+    site.reloader.reload(BY)
+    site.world.run(120)
+    assert (site.slurm.min_runtimes, site.world.alarm) == ({"a": 300.0, "e": 90.0}, "")
+    assert site.history("a")[-1] == ("set up in Slurm", "QOS o-a: set 300", "burstd")
+
+
+def test_partitions_that_slurm_conf_lacks_are_an_alarm(site: ProjectSite) -> None:
+    site.slurm.limits = {"a": OverQuotaLimits(Fraction(0), 1)}
+    site.slurm.unwritten = ("q-z", "o-z")
+    site.world.run(20)
+    assert site.world.alarm == (
+        "partitions that scontrol made (o-z, q-z): scontrol reconfigure ends all of their jobs: add their lines, or"
+        " 'Include burstd-projects.conf' as docs/projects.md says, before scontrol reconfigure"
+    )
+    site.slurm.unwritten = ()
+    site.world.run(20)
+    assert site.world.alarm == ""
 
 
 def test_slurm_is_not_read_for_a_site_without_projects(site: ProjectSite) -> None:

@@ -40,12 +40,15 @@ def burst(name: str, count: int, at: float, run_s: float = LONG, gpus: int = 1, 
     return [ProjectJob(f"{name}{at:.0f}-{n}", name, gpus, at, run_s, nodes) for n in range(count)]
 
 
-def test_the_six_phases_of_the_reference_table() -> None:
+@pytest.mark.parametrize("reclaim_after_s", [0.0, 600.0])
+def test_the_six_phases_of_the_reference_table(reclaim_after_s: float) -> None:
+    """Also where d waits for cloud nodes first, and there are none."""
+    projects = {**REFERENCE, "d": replace(REFERENCE["d"], reclaim_after_s=reclaim_after_s)}
     jobs = [*burst("a", 16, 0), *burst("b", 16, 0, 300), *burst("c", 16, 0)]
     jobs += [*burst("d", 4, 20, 60), *burst("d", 4, 40, 40)]
     seen = {}
     for until in (15.0, 35.0, 60.0, 200.0):
-        site = ProjectSite(2, 8, REFERENCE)
+        site = ProjectSite(2, 8, projects)
         site.run(jobs, until)
         seen[until] = tuple(site.running().values())
     assert seen == {15.0: (8, 4, 4, 0), 35.0: (6, 3, 3, 4), 60.0: (4, 2, 2, 8), 200.0: (8, 4, 4, 0)}

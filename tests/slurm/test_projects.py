@@ -13,7 +13,7 @@ import pytest
 from burstd.domain.errors import SchedulerRefused, SchedulerUnavailable
 from burstd.domain.project import OverQuotaLimits, Project
 from burstd.slurm.config.check import compare_slurm_conf, read_running_slurm
-from burstd.slurm.config.project_check import projects_findings
+from burstd.slurm.config.project_check import project_findings, projects_findings, read_project_state
 from burstd.slurm.config.render import SlurmConfOptions
 from burstd.slurm.projects import SlurmProjects
 from providers.sandbox.boxes.boot.description import BoxFile
@@ -109,6 +109,8 @@ def test_jobs_of_a_project_that_burstd_made_outlive_a_reconfigure_and_a_restart(
     slurm.set_up(made, made_by_burstd=True)
     found = list(projects_findings([], config, cluster.commands()))
     assert {(f.subject, f.found) for f in found} == {(f"partition {p}-new", "made by scontrol") for p in "qo"}
+    state = read_project_state(cluster.commands(), [made], conf=conf)
+    assert sorted(state.unwritten) == ["o-new", "q-new"]
     cluster.sh("ln -s /var/spool/burstd/projects.conf /etc/slurm/burstd-projects.conf")
     cluster.sh("echo 'Include burstd-projects.conf' >>/etc/slurm/slurm.conf")
     job = submit(cluster, "a", 1, words="-p q-new")
@@ -298,6 +300,52 @@ def test_a_quota_comes_back_while_burstd_is_dead(cluster: Cluster, slurm: SlurmP
     assert found["o-a"] + found["o-c"] == 0
 
 
+def test_a_quota_that_waits_preempts_nobody_and_comes_first_where_gpus_are_free(
+    cluster: Cluster, slurm: SlurmProjects
+) -> None:
+    """Beside jobs of another project that wait for longer, with the same tier, and may not start by their limit."""
+    waits = {**PROJECTS, "d": replace(PROJECTS["d"], reclaim_after_s=600)}
+    slurm.set_caps({"a": Fraction(12), "d": Fraction(0)})
+    submit(cluster, "a", 1, 32)
+    cluster.wait(lambda: sum(running(cluster).values()) == 16, 60, "all GPUs in use")
+    slurm.set_quota_preemption((), ["d"])
+    view = slurm.read(waits)
+    assert (view.patient, dict(view.faults), slurm.plan_setup(waits["d"])) == (frozenset("d"), {}, ())
+    assert "PriorityTier=1" in slurm.read(PROJECTS).faults["d"], "only a project that waits may have that"
+    slurm.set_caps({"a": Fraction(8)})
+    array = submit(cluster, "d", 1, 4)
+    reasons = ("Resources", "Priority", "Nodes_required_for_job")
+    cluster.wait(lambda: cluster.sh(f"squeue -h -j {array} -o %r").replace(" ", "_").startswith(reasons), 60, "a look")
+    assert running(cluster) == {"q-a": 4, "o-a": 12}
+    cluster.sh(f"scancel {cluster.sh('squeue -h -r -t R -p o-a -o %i').split()[0]}")
+    cluster.wait(lambda: running(cluster)["q-d"] == 1, 60, "a job of d on the GPU that is free")
+    assert running(cluster) == {"q-a": 4, "o-a": 11, "q-d": 1}
+    assert slurm.end_patience() == ["d"]
+    cluster.wait(lambda: running(cluster)["q-d"] == 4, 60, "the quota of d")
+    assert slurm.end_patience() == []
+    slurm.set_quota_preemption((), ["d"])
+    cluster.sh("scontrol reconfigure")
+    cluster.wait(lambda: cluster.head.run(["sinfo", "-h"], check=False).returncode == 0, 30, "slurmctld answering")
+    assert slurm.read(waits).patient == frozenset(), "slurm.conf has the guarantee"
+
+
+def test_a_project_within_its_quota_does_not_preempt_its_own_jobs(cluster: Cluster, slurm: SlurmProjects) -> None:
+    """Where they run beyond it, for others of its jobs have ended: burstd then gives these the higher tier."""
+    slurm.set_caps({"a": Fraction(3), "b": Fraction(5), "c": Fraction(0), "d": Fraction(0)})
+    submit(cluster, "b", 1, 9)
+    submit(cluster, "a", 1, 7)
+    cluster.wait(lambda: sum(running(cluster).values()) == 16, 60, "all GPUs in use")
+    cluster.sh("squeue -h -r -t R -p q-a -o %i | xargs scancel")
+    cluster.wait(lambda: not cluster.sh("squeue -h -t R,CG -p q-a"), 60, "GPUs that are free")
+    submit(cluster, "c", 1, 4)
+    cluster.wait(lambda: running(cluster)["q-c"] == 4, 60, "all GPUs in use again")
+    slurm.set_tiers({"a": 2})
+    submit(cluster, "a", 1)
+    cluster.wait(lambda: running(cluster)["q-a"] == 1, 60, "what is within the quota of a")
+    assert running(cluster) == {"q-a": 1, "o-a": 3, "q-b": 4, "o-b": 4, "q-c": 4}
+    slurm.set_tiers({"a": 1})
+
+
 def test_jobs_without_gpus_take_no_quota_from_others(cluster: Cluster, slurm: SlurmProjects) -> None:
     """Sixteen CPUs, as many as GPUs: nothing would limit such jobs in q-a, and they would preempt all of b's."""
     slurm.set_caps({"a": Fraction(0), "b": Fraction(8)})
@@ -314,7 +362,13 @@ def test_jobs_without_gpus_take_no_quota_from_others(cluster: Cluster, slurm: Sl
 
 def test_a_job_is_not_preempted_before_its_minimum_run_time(cluster: Cluster, slurm: SlurmProjects) -> None:
     """The QOS of a partition counts for PreemptExemptTime: Slurm shows when its jobs may be preempted."""
-    slurm.set_up(replace(PROJECTS["a"], min_runtime_s=600))
+    longer = {**PROJECTS, "a": replace(PROJECTS["a"], min_runtime_s=600)}
+    assert slurm.min_runtime_faults(longer) == {
+        "a": "QOS o-a: PreemptExemptTime=00:00:00, Slurm keeps another min_runtime_s for project a than burstd:"
+        " run sacctmgr modify qos o-a set PreemptExemptTime=00:10:00"
+    }
+    slurm.set_up(longer["a"])
+    assert slurm.min_runtime_faults(longer) == {}
     slurm.set_caps({"a": Fraction(12)})
     job = submit(cluster, "a", 1, 5)
     cluster.wait(lambda: running(cluster)["o-a"] == 1, 60, "a job beyond the quota")
@@ -336,3 +390,12 @@ def test_a_check_finds_what_is_not_as_it_must_be(cluster: Cluster, slurm: SlurmP
     assert found["QOS q-b"] == "gres/gpu=4"
     assert found[f"{tmp_path}/job_submit.lua"] == "no such line, or no file that can be read"
     assert slurm.read({"b": projects[1]}).faults["b"].startswith("QOS q-b: gres/gpu=4, Slurm keeps another quota")
+    # burstd may have lowered what slurmctld has: slurm.conf must say what comes back.
+    (tmp_path / "slurm.conf").write_text("PartitionName=q-c Nodes=op1\nInclude more.conf\n")
+    (tmp_path / "more.conf").write_text("PARTITIONNAME=q-d Nodes=op1 prioritytier=10000\n")
+    waits = [replace(PROJECTS[name], reclaim_after_s=60) for name in "cd"]
+    state = read_project_state(commands, waits, conf=tmp_path / "slurm.conf")
+    tiers = [f.found for project in waits for f in project_findings(project, state) if "PriorityTier" in f.found]
+    assert tiers == ["PriorityTier=1"]
+    assert {"o-c", "o-d"} < {*state.unwritten}
+    assert {"q-c", "q-d"}.isdisjoint(state.unwritten)

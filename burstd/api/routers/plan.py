@@ -45,6 +45,7 @@ from burstd.domain.plan import (
     SetGate,
     SetNodesDown,
     SetProjectLimits,
+    SetQuotaPreemption,
     StartJobsNow,
     StartSlurmd,
     TerminateMachines,
@@ -318,6 +319,10 @@ def _step_text(action: Action, claims: dict[str, Claim]) -> tuple[str, Collectio
             return f"hold job {queue_id}: {reason}", [], []
         case SetProjectLimits(limits, reason):
             return f"limit what projects run beyond their quotas to {_limits_text(limits)}: {reason}", [], []
+        case SetQuotaPreemption(preempt, wait, reason):
+            both = [(preempt, "let the quota of {} be taken back from others"), (wait, "let the quota of {} wait")]
+            said = [text.format(", ".join(projects)) for projects, text in both if projects]
+            return f"{' and '.join(said)}: {reason}", [], []
         case StartJobsNow(jobs):
             return f"let {_jobs_text(jobs)} start again at once", [], []
         case TerminateMachines(ids, reason):

@@ -55,7 +55,7 @@ FeaturesOption = Annotated[
 ]
 InteractiveOption = Annotated[str, typer.Option(metavar="TIME", help="Time limit of srun and salloc; 'none'.")]
 RuntimeOption = Annotated[str, typer.Option(metavar="TIME", help="Its jobs are not requeued earlier: 10m.")]
-ReclaimOption = Annotated[str, typer.Option(metavar="TIME", help="It waits so long for free or new machines first.")]
+ReclaimOption = Annotated[str, typer.Option(metavar="TIME", help="It waits so long for cloud nodes first.")]
 BurstOption = Annotated[
     BurstOverQuotaWord | None, typer.Option(help="Whether machines are started for it beyond its quota.")
 ]

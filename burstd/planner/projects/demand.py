@@ -89,6 +89,22 @@ class ProjectJobs:
         self.quota_only += tasks * gpus
         return tasks
 
+    def within_quota(self) -> Iterator[tuple[WaitingJobs, Fraction]]:
+        """What waits and fits into what is left of the quota, in its order, and the GPUs of it that do.
+
+        All that runs counts, in whichever partition.
+        """
+        left = self.project.quota - self.gpus
+        for waiting in self.waiting:
+            if left <= 0:
+                return
+            if not waiting.gpus or self.project.quota_partition not in waiting.pending.job.partitions:
+                continue
+            fitting = waiting.gpus * min(waiting.tasks, left // waiting.gpus)
+            if fitting:
+                left -= fitting
+                yield waiting, fitting
+
     def add(self, pending: PendingJob, gpus: Fraction, tasks: int) -> None:
         """Counts tasks that ask."""
         key = gpus, self.project.quota_partition in pending.job.partitions

@@ -13,7 +13,7 @@ from burstd.planner.projects.demand import ProjectGroup, ProjectJobs
 
 COMMON_TIER = 1
 PROTECTED_TIER = 2
-"""Of a project within its quota of which nothing waits: preempted last."""
+"""Of a project that asks for no more than its quota: preempted last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +51,13 @@ def group_limits(group: ProjectGroup) -> dict[str, OverQuotaLimits]:
     The limit is the project's share without what its jobs hold, or will hold, of its quota.
 
     A partition of a higher tier preempts those of a lower one, so that tiers by shares would have waiting jobs push out
-    what runs within another's share, and be pushed out in turn. Only a project of which nothing waits gets a higher
-    one: what it runs beyond its quota, though others of its jobs have ended, is preempted last.
+    what runs within another's share, and be pushed out in turn. Only a project that asks for no more than its quota
+    gets a higher one: what it runs beyond its quota, though others of its jobs have ended, is preempted last, by its
+    own jobs that start within the quota as well. None of its waiting jobs pushes anybody out from there: they start
+    within the quota, whose tier is higher still, and the limit is what runs there already.
+
+    What is left: a project that runs no more than its quota and asks for more has room in its quota partition for more
+    jobs than its quota has room for. They preempt whatever runs beyond quotas, its own jobs too.
     """
     filled = {name: filling(jobs, group.shares[name]) for name, jobs in group.projects.items()}
     caps = {name: max(Fraction(0), group.shares[name] - filled[name].within) for name in filled}
@@ -60,10 +65,19 @@ def group_limits(group: ProjectGroup) -> dict[str, OverQuotaLimits]:
     return {
         name: OverQuotaLimits(
             Fraction(floor(caps[name])),
-            PROTECTED_TIER if jobs.over and not jobs.asked and jobs.gpus <= jobs.project.quota else COMMON_TIER,
+            PROTECTED_TIER if _protected(jobs) else COMMON_TIER,
         )
         for name, jobs in group.projects.items()
     }
+
+
+def _protected(jobs: ProjectJobs) -> bool:
+    """Whether it has jobs that belong to its quota in its over-quota partition, and none that would start there."""
+    if not jobs.over or jobs.demand > jobs.project.quota:
+        return False
+    # A quota partition that waits for machines is not of a higher tier. No limit holds back jobs without GPUs.
+    starts_there = jobs.project.reclaim_after_s > 0 or any(not gpus or not quota_too for gpus, quota_too in jobs.sizes)
+    return not (jobs.sizes and starts_there)
 
 
 def _cap_for_unused(group: ProjectGroup, filled: Mapping[str, Filling]) -> dict[str, Fraction]:

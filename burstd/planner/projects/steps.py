@@ -17,6 +17,7 @@ from burstd.planner.lifecycle.interruption import job_run
 from burstd.planner.projects.consolidation import consolidate
 from burstd.planner.projects.demand import ProjectGroup, read_groups
 from burstd.planner.projects.limits import group_limits, set_limits
+from burstd.planner.projects.patience import next_due, set_quota_preemption
 from burstd.planner.projects.victims import Victim, reclaim
 from burstd.planner.snapshot_view import SnapshotView
 
@@ -43,13 +44,32 @@ def plan_projects(snapshot: Snapshot, demand: Demand) -> ProjectPlan:
     for group in groups:
         found = reclaim(group, group_limits(group), snapshot)
         reclaimed += found.victims
-        wake_at = min(wake_at, found.wake_at)
+        wake_at = min(wake_at, found.wake_at, next_due(group, snapshot.now))
         # What reclaim frees may be all that the large job waits for.
         moved += [] if found.victims else consolidate(group, snapshot)
     return ProjectPlan(groups, tuple(reclaimed), tuple(moved), wake_at)
 
 
-def project_steps(plan: ProjectPlan, view: SnapshotView) -> list[Action]:
+def quota_first(demand: Demand, plan: ProjectPlan) -> Demand:
+    """The demand with what waits within quotas before the rest, each in its order.
+
+    Slurm has these jobs start first, whatever their priorities: nobody else's job that waits for its share may take a
+    machine or a slot that such a job needs. An array of which a part is within a quota stays whole, and comes after
+    what is there as a whole.
+    """
+    turn = {
+        waiting.pending: 0 if gpus == waiting.gpus * waiting.tasks else 1
+        for group in plan.groups
+        for jobs in group.projects.values()
+        for waiting, gpus in jobs.within_quota()
+    }
+    if not turn:
+        return demand
+    ordered = sorted(demand.pending_jobs, key=lambda pending: turn.get(pending, 2))
+    return replace(demand, pending_jobs=tuple(ordered))
+
+
+def project_steps(plan: ProjectPlan, view: SnapshotView, target: Target) -> list[Action]:
     """Limits first: nobody else may take what requeued jobs leave."""
     runs: dict[str, JobRun] = {}
     for victims, cause in ((plan.reclaimed, "reclaim"), (plan.moved, "consolidation")):
@@ -57,7 +77,12 @@ def project_steps(plan: ProjectPlan, view: SnapshotView) -> list[Action]:
             run = job_run(victim.job, victim.reason, view, cause)
             runs.setdefault(run.job_id, run)
     requeues = [RequeueJobs(tuple(runs.values()))] if runs else []
-    return [*set_limits(plan.groups, view.snapshot.projects), *requeues]
+    snapshot = view.snapshot
+    return [
+        *set_limits(plan.groups, snapshot.projects),
+        *set_quota_preemption(plan.groups, target, snapshot),
+        *requeues,
+    ]
 
 
 def narrow_to_projects(snapshot: Snapshot, target: Target, plan: ProjectPlan, payers: Payers) -> Target:
@@ -94,16 +119,14 @@ class _Refusal:
         for name, jobs in group.projects.items():
             project = jobs.project
             self._projects |= dict.fromkeys((project.quota_partition, project.over_quota_partition), project)
-            quota, share = project.quota - jobs.gpus, group.shares[name] - jobs.gpus
+            self._within_quota |= {waiting.pending.job.id: gpus for waiting, gpus in jobs.within_quota()}
+            share = group.shares[name] - jobs.gpus
             for waiting in jobs.waiting:
-                if quota <= 0 and min(share, back) <= 0:
+                if min(share, back) <= 0:
                     break
                 if not waiting.gpus:
                     continue
                 job_id, gpus = waiting.pending.job.id, waiting.gpus
-                fitting = gpus * min(waiting.tasks, max(0, quota // gpus))
-                self._within_quota[job_id] = fitting
-                quota -= fitting
                 fitting = gpus * min(waiting.tasks, max(0, min(share, back) // gpus))
                 share -= fitting
                 if 0 <= self._snapshot.now - waiting.due(project) < TAKEN_BACK_WITHIN_S:

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
 
-from burstd.domain.project import OVER_QUOTA_PREFIX, QUOTA_PREFIX, Project
+from burstd.domain.errors import SchedulerUnavailable
+from burstd.domain.project import Project
 from burstd.share import share_path
 from burstd.slurm.commands.nodes import NodeReader
 from burstd.slurm.commands.parsing import expand_hosts, parse_count, parse_records, parse_tres
@@ -16,16 +17,20 @@ from burstd.slurm.config.check import SlurmConfFinding, read_partitions
 from burstd.slurm.config.projects import (
     GPUS,
     INCLUDED,
+    NO_TIME,
     QUOTA_TIER,
     Features,
     Partitions,
+    is_of_project,
     leaves,
     partition_pair,
     project_nodes,
     projects_lua_line,
+    qos_pair,
 )
 from burstd.slurm.hostlist import compress
 
+UNWRITTEN_REMEDY = f"add their lines, or 'Include {INCLUDED}' as docs/projects.md says, before scontrol reconfigure"
 _NOBODY = "users=root"
 """Without it the associations of all users of the accounts are shown."""
 
@@ -40,22 +45,34 @@ class ProjectState:
     accounts: frozenset[str]
     """Of those that were asked for, those that have an association in this cluster."""
     features: Features
+    written: Partitions
+    """Partitions as slurm.conf has them, with keys in lower case; none where it is not on this host."""
+
+    @property
+    def unwritten(self) -> list[str]:
+        """Partitions of projects, known to burstd or not, that scontrol made: slurm.conf lacks them."""
+        pairs = [name for name, words in self.partitions.items() if is_of_project(name, words)]
+        return [name for name in pairs if self.written and name not in self.written]
 
 
 def read_project_state(
-    commands: SlurmCommands, projects: Iterable[Project], features: Features | None = None
+    commands: SlurmCommands, projects: Iterable[Project], features: Features | None = None, conf: Path | None = None
 ) -> ProjectState:
-    """Asks slurmctld, with two commands, and not slurmdbd. Raises SchedulerUnavailable.
+    """Asks slurmctld, with two commands, and not slurmdbd. ``conf``: slurm.conf. Raises SchedulerUnavailable.
 
     ``features`` of nodes are asked for as well where they are not given and a project names some.
     """
     projects = leaves(projects)
-    accounts = f"accounts={','.join(project.account for project in projects)}"
-    text = commands("scontrol", "--oneliner", "show", "assoc_mgr", "flags=qos,assoc", accounts, _NOBODY)
-    known = frozenset(f.get("Account", "") for f in parse_records(text, "ClusterName"))
+    partitions = read_partitions(commands)
+    written = {} if conf is None else _written_partitions(conf)
+    if not projects:
+        return ProjectState(partitions, {}, frozenset(), {}, written)
     if features is None:
         features = read_features(commands, projects)
-    return ProjectState(read_partitions(commands), parse_qos_limits(text), known, features)
+    words = ("flags=qos,assoc", f"accounts={','.join(project.account for project in projects)}", _NOBODY)
+    text = commands("scontrol", "--oneliner", "show", "assoc_mgr", *words)
+    known = frozenset(f.get("Account", "") for f in parse_records(text, "ClusterName"))
+    return ProjectState(partitions, parse_qos_limits(text), known, features, written)
 
 
 def read_features(commands: SlurmCommands, projects: Iterable[Project]) -> Features:
@@ -63,6 +80,11 @@ def read_features(commands: SlurmCommands, projects: Iterable[Project]) -> Featu
     if not any(project.features for project in projects):
         return {}
     return {node.name: node.features for node in NodeReader(commands, lambda wall: wall).read_all()}
+
+
+def slurm_conf(config: Mapping[str, str]) -> Path:
+    """Where slurmctld has its slurm.conf. ``config``: what it says of its settings."""
+    return Path(config.get("SLURM_CONF", "") or "/etc/slurm/slurm.conf")
 
 
 def parse_qos_limits(text: str) -> dict[str, Fraction | None]:
@@ -79,34 +101,60 @@ def projects_findings(
 ) -> Iterator[SlurmConfFinding]:
     """Of these projects, and of pairs of partitions of others. ``config``: what slurmctld says of its settings.
 
-    Asks slurmctld; job_submit.lua is looked for on this host. Raises SchedulerUnavailable.
+    Asks slurmctld, and slurmdbd where there are projects; job_submit.lua is looked for on this host. Raises
+    SchedulerUnavailable.
     """
     projects = leaves(projects)
-    conf = Path(config.get("SLURM_CONF", "") or "/etc/slurm/slurm.conf")
+    conf = slurm_conf(config)
+    state = read_project_state(commands, projects, conf=conf)
+    for project in projects:
+        yield from project_findings(project, state)
     if projects:
-        state = read_project_state(commands, projects)
-        for project in projects:
-            yield from project_findings(project, state)
         yield from _preempted(projects, state)
         yield from _lua(projects, conf.parent)
-    yield from _unwritten(read_partitions(commands), conf)
+    for name in state.unwritten:
+        yield SlurmConfFinding(
+            f"partition {name}", f"its line in {conf}", "made by scontrol",
+            "scontrol reconfigure ends all of its jobs",
+            UNWRITTEN_REMEDY.replace("their lines", "the line"),
+        )  # fmt: skip
+    try:
+        yield from min_runtime_findings(projects, commands)
+    except SchedulerUnavailable as error:
+        yield SlurmConfFinding(
+            "slurmdbd", "an answer", str(error), "minimum run times of projects are not compared",
+            "start slurmdbd and check again",
+        )  # fmt: skip
 
 
-def _unwritten(partitions: Partitions, conf: Path) -> Iterator[SlurmConfFinding]:
-    """Partitions that scontrol made: slurmctld ends their jobs where slurm.conf and what it includes lack them.
-
-    A project's have a QOS of their own name. burstctl may have made it, and burstd.toml does not know it.
+def min_runtime_findings(projects: Iterable[Project], commands: SlurmCommands) -> Iterator[SlurmConfFinding]:
+    """What Slurm has of other minimum run times. slurmctld shows none of them: asks slurmdbd. Raises
+    SchedulerUnavailable.
     """
-    lines = _lines(conf)
-    names = {line.partition(" ")[0] for line in lines}
-    for name, words in partitions.items():
-        pair = words.get("QoS") == name and name.startswith((QUOTA_PREFIX, OVER_QUOTA_PREFIX))
-        if lines and pair and f"PartitionName={name}" not in names:
+    wanted = {p.over_quota_partition: (p, qos_pair(p)[p.over_quota_partition]["PreemptExemptTime"]) for p in projects}
+    if not wanted:
+        return
+    where = f"name={','.join(wanted)}"
+    text = commands("sacctmgr", "-nP", "show", "qos", "where", where, "format=Name,PreemptExemptTime")
+    for line in text.splitlines():
+        name, _, found = line.partition("|")
+        project, value = wanted[name]
+        if (found or NO_TIME) != value:
             yield SlurmConfFinding(
-                f"partition {name}", f"its line in {conf}", "made by scontrol",
-                "scontrol reconfigure ends all of its jobs",
-                f"add the line, or 'Include {INCLUDED}' as docs/projects.md says, before scontrol reconfigure",
+                f"QOS {name}", f"PreemptExemptTime={value}", f"PreemptExemptTime={found}",
+                f"Slurm keeps another min_runtime_s for project {project.name} than burstd",
+                f"run sacctmgr modify qos {name} set PreemptExemptTime={value}",
             )  # fmt: skip
+
+
+def _written_partitions(conf: Path) -> dict[str, dict[str, str]]:
+    """The PartitionName lines of slurm.conf and of what it includes."""
+    found: dict[str, dict[str, str]] = {}
+    for line in _lines(conf):
+        words = {key.lower(): value for key, _, value in (word.partition("=") for word in line.split())}
+        # Lines of other things are under no name.
+        found |= dict.fromkeys(words.get("partitionname", "").split(","), words)
+    return found
 
 
 def _lines(conf: Path) -> list[str]:
@@ -218,9 +266,13 @@ def _partition(
                 subject, f"{key}={words[key]}", f"{key}={found[key]}", consequence,
                 f"set {key}={words[key]} in its line of slurm.conf and run scontrol reconfigure",
             )  # fmt: skip
-    if name == project.quota_partition and parse_count(there.get("PriorityTier", "")) < QUOTA_TIER:
+    # What burstd writes ends with scontrol reconfigure; of a project that waits for machines it may be less.
+    tiers = [state.written[name].get("prioritytier", "1")] if name in state.written else []
+    tiers += [] if project.reclaim_after_s else [there.get("PriorityTier", "")]
+    lowest = min(map(parse_count, tiers), default=QUOTA_TIER)
+    if name == project.quota_partition and lowest < QUOTA_TIER:
         yield SlurmConfFinding(
-            subject, f"PriorityTier={QUOTA_TIER}", f"PriorityTier={there.get('PriorityTier')}",
+            subject, f"PriorityTier={QUOTA_TIER}", f"PriorityTier={lowest}",
             f"project {project.name} does not get its quota back from others",
             f"set PriorityTier={QUOTA_TIER} in its line of slurm.conf and run scontrol reconfigure",
         )  # fmt: skip

@@ -11,15 +11,17 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from fractions import Fraction
 
-from burstd.domain.project import Project
-from burstd.slurm.commands.parsing import expand_hosts, text_or_empty
+from burstd.domain.project import OVER_QUOTA_PREFIX, QUOTA_PREFIX, Project
+from burstd.slurm.commands.parsing import expand_hosts, parse_count, text_or_empty
 from burstd.slurm.hostlist import compress
 
 QUOTA_TIER = 10_000
 """PriorityTier of the partitions for what is within a quota: above that of any over-quota partition."""
 LOWEST_TIER = 1
-"""PriorityTier of an over-quota partition as it is made."""
+"""PriorityTier of an over-quota partition as it is made, and of a quota partition that preempts nobody for the time
+being."""
 GPUS = "gres/gpu"
+NO_TIME = "00:00:00"
 INCLUDED = "burstd-projects.conf"
 """What slurm.conf includes of burstd's spool: the partitions of projects that burstctl has made."""
 _MARK = "# project "
@@ -46,6 +48,22 @@ def leaves(projects: Iterable[Project]) -> list[Project]:
 def pair_names(projects: Iterable[Project]) -> frozenset[str]:
     """The partitions, and the QOS, of all of them."""
     return frozenset(name for p in leaves(projects) for name in (p.quota_partition, p.over_quota_partition))
+
+
+def is_of_project(name: str, words: Words) -> bool:
+    """Whether a partition is one of a project's pair: these have a QOS of their own name."""
+    return name.startswith((QUOTA_PREFIX, OVER_QUOTA_PREFIX)) and words.get("QoS") == name
+
+
+def patient_projects(partitions: Partitions) -> frozenset[str]:
+    """Those whose quota partition preempts nobody now."""
+    return frozenset(
+        name.removeprefix(QUOTA_PREFIX)
+        for name, words in partitions.items()
+        if name.startswith(QUOTA_PREFIX)
+        and is_of_project(name, words)
+        and parse_count(words.get("PriorityTier", "")) < QUOTA_TIER
+    )
 
 
 def project_nodes(project: Project, partitions: Partitions, features: Features) -> list[str]:
