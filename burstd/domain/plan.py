@@ -167,6 +167,8 @@ class JobRun:
     reason: str
     cause: str = "spot"
     """Of the events that tell of it."""
+    ended: bool = False
+    """It was told to go, and has ended by itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,6 +176,18 @@ class RequeueJobs:
     """Have running jobs begin anew elsewhere. One that may not be requeued runs on."""
 
     runs: tuple[JobRun, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class WarnJobs:
+    """Tell running jobs that they are requeued at ``until``, in burstd's time, and remember it."""
+
+    runs: tuple[JobRun, ...]
+    until: float
+    takes_checkpoint: bool
+    """Their last checkpoint is taken, and they are requeued then. Else their steps get SIGCONT and SIGTERM."""
+    by_slurm: bool = False
+    """slurmctld preempts them, and has told them so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,6 +287,7 @@ Action = (
     | DrainNodes
     | UndrainNodes
     | RequeueJobs
+    | WarnJobs
     | RecordInterruptions
     | LimitJobTime
     | HoldJob

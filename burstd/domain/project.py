@@ -12,6 +12,8 @@ from decimal import Decimal
 from enum import StrEnum
 from fractions import Fraction
 
+from burstd.domain.slurm.job import Job
+
 QUOTA_PREFIX = "q-"
 """Of the partition and the QOS in which a project's jobs run within its quota: never preempted."""
 OVER_QUOTA_PREFIX = "o-"
@@ -173,6 +175,12 @@ class ProjectsView:
     """By project, GPU seconds used, of which half count no more after each half-life."""
     accounting_error: str = ""
     """Why slurmdbd cannot be reached; the limits stay as they are. Empty: it can."""
+    grace_s: Mapping[str, float] = field(default_factory=dict)
+    """By project, GraceTime of its over-quota partition, where it is not 0."""
+
+    def grace_of(self, job: Job) -> float:
+        """How long a running job is left after it is told that it is requeued, in seconds."""
+        return self.grace_s.get(job.partitions[0].removeprefix(OVER_QUOTA_PREFIX), 0.0) if job.partitions else 0.0
 
 
 def gpus_text(gpus: Fraction) -> str:

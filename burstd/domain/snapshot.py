@@ -121,6 +121,21 @@ class KnownLimit:
 
 
 @dataclass(frozen=True, slots=True)
+class RequeueWarning:
+    """A running job was told, by burstd or by slurmctld, that it is requeued soon, and for what."""
+
+    queue_ids: tuple[str, ...]
+    """Its rows in the queue, several for a het job."""
+    until: float
+    """When it is requeued at the latest, in burstd's time."""
+    reason: str
+    cause: str
+    """Of the events of its requeue."""
+    takes_checkpoint: bool
+    """It goes on until its last checkpoint is taken, and is requeued then. Else its steps got SIGTERM."""
+
+
+@dataclass(frozen=True, slots=True)
 class RuntimeState:
     """What this process knows beyond the store; all of it may be lost and is then found out again."""
 
@@ -161,6 +176,8 @@ class RuntimeState:
     """Runs (a job's id for scontrol, its restarts before) whose requeue Slurm has taken, or refused a moment ago."""
     requeue_refused: frozenset[tuple[str, int]] = frozenset()
     """Runs whose requeue Slurm has refused so far."""
+    warned: Mapping[tuple[str, int], RequeueWarning] = field(default_factory=dict)
+    """Runs that were told to go, and are not requeued yet; these are on record."""
     boot_durations: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     """How long the latest nodes of each pool took from their claim until they were ready, in seconds."""
 
@@ -239,6 +256,18 @@ class Snapshot:
             if i.state is InstanceState.RUNNING
         }
         return frozenset(claim.id for claim in ended if (claim.offer.provider, claim.instance_id) in running)
+
+    def leaves_at(self, job: Job) -> float:
+        """When the grace of a running job is over that burstd or slurmctld takes back for others; 0: it stays."""
+        if warning := self.runtime_state.warned.get((job.het_job_id or job.id, job.restarts)):
+            return warning.until
+        # slurmctld brings the end forward, and shows none of a job without a time limit.
+        return job.preempted_at and (job.end or job.preempted_at + self.projects.grace_of(job))
+
+    def leaving(self) -> dict[str, float]:
+        """By the id in the queue, running jobs that are taken back, see ``leaves_at``."""
+        jobs = () if isinstance(self.slurm, Unavailable) else self.slurm.jobs
+        return {job.id: at for job in jobs if (at := self.leaves_at(job))}
 
     def pool_of(self, slot: str) -> Pool | None:
         """The pool that has this slot."""

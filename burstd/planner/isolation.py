@@ -35,6 +35,7 @@ from burstd.domain.plan import (
     UnbindJob,
     UndrainNodes,
     ValidateNode,
+    WarnJobs,
 )
 from burstd.domain.snapshot import SlurmView, Snapshot, Unavailable
 
@@ -174,7 +175,7 @@ def action_subjects(action: Action, claims: Mapping[str, str]) -> tuple[str, ...
             found = [job_subject(action.job_id)]
         case DrainNodes() | UndrainNodes() | SetNodesDown() | PowerDown():
             found = [*map(node_subject, action.nodes)]
-        case RequeueJobs() | RecordInterruptions():
+        case RequeueJobs() | WarnJobs() | RecordInterruptions():
             found = [job_subject(row) for run in action.runs for row in run.queue_ids]
         case HoldJob():
             found = [job_subject(action.queue_id)]
@@ -205,6 +206,8 @@ def split_action(action: Action, claims: Mapping[str, str]) -> list[Action]:
             return [TerminateMachines((claim_id,), action.reason) for claim_id in action.claims]
         case RequeueJobs() if len(action.runs) > 1:
             return [RequeueJobs((run,)) for run in action.runs]
+        case WarnJobs() if len(action.runs) > 1:
+            return [replace(action, runs=(run,)) for run in action.runs]
         case RecordInterruptions() if len(action.runs) > 1:
             return [RecordInterruptions((run,)) for run in action.runs]
         case SetNodesDown() if len(action.nodes) > 1:

@@ -61,8 +61,11 @@ PAUSED_KEY = "paused"
 class StagingSubsystem(Protocol):
     """Staging, as the reconciler sees it (burstd.staging)."""
 
-    def step(self, slurm: SlurmView | Unavailable, claims: Sequence[Claim]) -> float:
-        """Begins what is due; returns when the next is, in burstd's time. ``claims``: storage nodes are among them."""
+    def step(self, slurm: SlurmView | Unavailable, claims: Sequence[Claim], leaving: Mapping[str, float]) -> float:
+        """Begins what is due; returns when the next is, in burstd's time. ``claims``: storage nodes are among them.
+
+        ``leaving``: by the id in the queue, when running jobs are requeued for others.
+        """
         ...
 
     def views(self) -> Mapping[str, StagingView]:
@@ -276,7 +279,8 @@ class Reconciler:
     def _step_staging(self, snapshot: Snapshot, staging: StagingSubsystem) -> Snapshot:
         """With what staging says. Where burstd fails on it, what it said last counts: nodes with output stay kept."""
         with self._context.quarantine.contain_errors("step", "staging"):
-            self._staging_due = staging.step(snapshot.slurm, (*snapshot.claims, *snapshot.storage_claims))
+            claims = (*snapshot.claims, *snapshot.storage_claims)
+            self._staging_due = staging.step(snapshot.slurm, claims, snapshot.leaving())
             nodes = self._store_nodes(snapshot.storage_claims, snapshot.now)
             self._data_views = staging.views()
             return replace(snapshot, data=self._data_views, storage_nodes=nodes, volume_needs=staging.volume_needs())

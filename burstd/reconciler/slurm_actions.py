@@ -26,6 +26,7 @@ from burstd.domain.plan import (
     StartJobsNow,
     UnbindJob,
     UndrainNodes,
+    WarnJobs,
 )
 from burstd.domain.snapshot import RuntimeState
 from burstd.planner import isolation
@@ -141,6 +142,8 @@ class SlurmActions:
                 return self.interruptions.record_runs(action.runs)
             case RequeueJobs():
                 return self.interruptions.requeue(action.runs, now)
+            case WarnJobs():
+                return self.interruptions.warn(action)
             case HoldJob():
                 self._context.scheduler.hold(action.job_id)
                 log.warning("a job is held", job=action.queue_id, reason=action.reason)

@@ -77,15 +77,20 @@ class SlurmProjects:
             self._conf = slurm_conf(parse_config(self._commands("scontrol", "show", "config")))
         state = read_project_state(self._commands, projects.values(), features, self._conf)
         limits: dict[str, OverQuotaLimits] = {}
+        grace_s: dict[str, float] = {}
         faults: dict[str, str] = {}
         for project in leaves(projects.values()):
             name = project.over_quota_partition
             if name in state.partitions and name in state.gpu_limits:
                 tier = parse_count(state.partitions[name].get("PriorityTier", ""))
                 limits[project.name] = OverQuotaLimits(state.gpu_limits[name], tier)
+                grace_s[project.name] = float(parse_count(state.partitions[name].get("GraceTime", "")))
             for fault in project_findings(project, state):
                 faults.setdefault(project.name, _fault_text(fault))
-        return ProjectsView(projects, limits, faults, patient_projects(state.partitions), tuple(state.unwritten))
+        return ProjectsView(
+            projects, limits, faults, patient_projects(state.partitions), tuple(state.unwritten),
+            grace_s={name: some for name, some in grace_s.items() if some},
+        )  # fmt: skip
 
     def min_runtime_faults(self, projects: Mapping[str, Project]) -> dict[str, str]:
         """By project, that Slurm keeps another minimum run time, and the remedy. Asks slurmdbd."""

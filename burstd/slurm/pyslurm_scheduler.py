@@ -212,6 +212,7 @@ class _PyslurmJob:
             dependency=(asked.dependency or "unknown") if job.dependencies else "",
             comment=job.comment or "",
             restarts=job.requeue_count or 0,
+            preempted_at=asked.preempted_at if (job.requeue_count or 0) == asked.restarts else 0.0,
             time_limit_s=limit_s,
         )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
 from burstd.domain.errors import SchedulerRefused
-from burstd.domain.slurm.job import Job
+from burstd.domain.slurm.job import Job, JobState
 from burstd.domain.slurm.node import Node, Reservation
 from burstd.slurm import reservations
 from burstd.slurm.commands import jobs, nodes
@@ -20,6 +20,10 @@ _INVALID_JOB_ID = "invalid job id"
 """So squeue says that it knows none of the jobs that it is asked for."""
 _MAX_JOBS_PER_COMMAND = 1000
 """scontrol asks slurmctld for one job after another: this many must be done before the command's timeout."""
+
+
+_ENDED_BY_ITSELF = frozenset({JobState.COMPLETED, JobState.FAILED})
+_ENDED = frozenset({JobState.CANCELLED, JobState.TIMEOUT, JobState.OUT_OF_MEMORY, JobState.DEADLINE})
 
 
 class CommandScheduler:
@@ -116,6 +120,26 @@ class CommandScheduler:
                 refused = error
         if refused is not None:
             raise refused
+
+    def warn_jobs(self, job_ids: Collection[str]) -> None:
+        """Signals the steps of running jobs. Without --batch and --full a batch script gets none, as in slurmctld."""
+        refused: SchedulerRefused | None = None
+        for some in _job_id_batches(job_ids):
+            for signal in ("CONT", "TERM"):
+                try:
+                    self._commands("scancel", f"--signal={signal}", *some.split(","))
+                except SchedulerRefused as error:
+                    refused = error
+        if refused is not None:
+            raise refused
+
+    def requeue_ended(self, job_id: str) -> None:
+        """Requeues a job that slurmctld still knows. ``scontrol requeue`` takes one that was cancelled as well."""
+        state = jobs.read_state(self._commands, job_id)
+        if state in _ENDED_BY_ITSELF:
+            self._commands("scontrol", "requeue", job_id)
+        elif state in _ENDED:
+            raise SchedulerRefused(f"it has ended as {state.value}")
 
     def limit_time(self, job_id: str, limit_s: float) -> None:
         """Sets the TimeLimit of a job: seconds, rounded down to whole minutes."""

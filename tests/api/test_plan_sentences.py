@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import UTC, datetime
 from fractions import Fraction
 from typing import get_args
 
@@ -41,6 +42,7 @@ from burstd.domain.plan import (
     UnbindJob,
     UndrainNodes,
     ValidateNode,
+    WarnJobs,
 )
 from burstd.domain.plugins.policy import ExcludedOffer, Remark, Target, Want, remarks_on_dropped_want
 from burstd.domain.project import OverQuotaLimits
@@ -79,6 +81,10 @@ SENTENCES: list[tuple[Action, str]] = [
     (
         RequeueJobs((JobRun("103", ("103",), 0, "gpu3: it ends"), JobRun("7", ("7+0",), 1, "gpu4: it ends"))),
         "requeue jobs 103, 7: gpu3: it ends, and 1 more such",
+    ),
+    (
+        WarnJobs((JobRun("103", ("103",), 0, "b asks"),), NOW, takes_checkpoint=False),
+        f"tell job 103: requeued at {datetime.fromtimestamp(NOW, UTC):%H:%M:%S} UTC: b asks",
     ),
     (RecordInterruptions((JobRun("103", ("103",), 0, "it is gone"),)), "note that job 103 lost a machine: it is gone"),
     (

@@ -49,6 +49,8 @@ SLURM_CHANGES = frozenset(
         "down",
         "set_comment",
         "requeue_jobs",
+        "warn_jobs",
+        "requeue_ended",
         "start_now",
         "hold",
     }

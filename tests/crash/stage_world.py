@@ -68,6 +68,8 @@ class StageWorld:
         self.history: dict[str, Claim] = {}
         """All claims that there were, by id."""
         self.unrecorded: set[str] = set()
+        self.leaving: dict[str, float] = {}
+        """Jobs that are requeued for other projects, and when."""
         """Those that a lost record does not know."""
         self._claims_made = self._generation = 0
         self.quotas: FindQuotaUsage = no_quota
@@ -248,7 +250,7 @@ class StageWorld:
         try:
             changed = self.workers.run_callbacks()
             known = tuple(claim for claim in self.claims.values() if claim.id not in self.unrecorded)
-            due = self.controller.step(self._view, known)
+            due = self.controller.step(self._view, known, self.leaving)
             self.due = now if changed else max(now, min(due, now + TICK_S))
             self._check_views()
         except StoreError:

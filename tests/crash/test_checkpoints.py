@@ -174,6 +174,27 @@ def test_the_last_one_before_the_machine_goes(world: StageWorld) -> None:
     assert (paths(world)[-1], world.locations.told) == ("step-2", ["7"])
 
 
+def test_the_last_one_before_another_project_gets_the_gpus(world: StageWorld) -> None:
+    write(world, 1)
+    world.locations.states["7"] = "step-2"
+    world.leaving["7"] = world.clock.now() + 120
+    world.run(60, lambda: waited_for(world))
+    world.run(60, lambda: not waited_for(world))
+    assert (paths(world)[-1], world.locations.told) == ("step-2", ["7"])
+    restart(world)
+    assert world.locations.put_back == [("7", "0", "step-2")]
+
+
+def test_a_last_one_for_which_the_grace_is_too_short_is_given_up_at_its_end(world: StageWorld) -> None:
+    write(world, 1)
+    world.delays["stage:nodes"] = Delay(300.0)
+    world.leaving["7"] = world.clock.now() + 20
+    told = world.clock.now()
+    world.run(60, lambda: waited_for(world))
+    world.run(60, lambda: not waited_for(world))
+    assert 19 <= world.clock.now() - told < 22
+
+
 def test_a_last_one_that_takes_too_long_is_given_up_while_there_is_time_for_the_requeue(world: StageWorld) -> None:
     write(world, 1)
     world.delays["stage:nodes"] = Delay(300.0)

@@ -36,8 +36,8 @@ class StagingWithStorageNode:
     def __init__(self) -> None:
         self.configured = True
 
-    def step(self, slurm: SlurmView | Unavailable, claims: Sequence[Claim]) -> float:
-        del slurm, claims
+    def step(self, slurm: SlurmView | Unavailable, claims: Sequence[Claim], leaving: Mapping[str, float]) -> float:
+        del slurm, claims, leaving
         return float("inf")
 
     def views(self) -> Mapping[str, StagingView]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -10,8 +11,8 @@ from burstd.domain.cloud.offer import Pool
 from burstd.domain.project import BurstOverQuota
 from burstd.domain.slurm.shape import Gres, Shape
 from providers.sandbox.cloud.faults import FaultKind, SandboxFault
-from tests.e2e.phases import Phases, projects_on, settings
-from tests.e2e.sites import site_up
+from tests.e2e.phases import PATIENCE_S, Phases, projects_on, settings
+from tests.e2e.sites import events, site_up
 from tests.lab import accounting, slurm_files
 from tests.lab.base_site import CONFIG
 from tests.lab.programs import PREFIX
@@ -23,6 +24,15 @@ FULL = "trixie"
 CLOUD = Pool(
     "gpu", ("gpu1", "gpu2", "gpu3", "gpu4"), ("burst",), Shape(2, 1000, (Gres("gpu", "v100", 2),), frozenset({"cloud"}))
 )
+GRACE_S = 6
+TOLD = """#!/bin/bash
+#SBATCH -A team-a --mem=1 --gres=gpu:1 -o /dev/null
+export FILE=task.$SLURM_ARRAY_TASK_ID
+[ -e $FILE ] && echo goes_on >> $FILE || echo begins >> $FILE
+if [ $((SLURM_ARRAY_TASK_ID % 2)) = 0 ]; then srun sleep 1000; exit; fi
+srun bash -c 'trap "echo told >> $FILE; trap exit TERM" TERM; while :; do sleep 1000 & wait $!; done'
+"""
+"""Tasks with an odd number write a file on SIGTERM and go on, the others end."""
 TYPES = """
 [[cloud.types]]
 name = "g4.v100"
@@ -47,7 +57,7 @@ on_one_release = pytest.mark.parametrize("whole", [FULL], indirect=True)
 
 
 @pytest.fixture(scope="module")
-def whole(request: pytest.FixtureRequest) -> Iterator[Site]:
+def whole(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     projects = projects_on("onprem")
     with site_up(
         request.param,
@@ -55,6 +65,7 @@ def whole(request: pytest.FixtureRequest) -> Iterator[Site]:
         types=TYPES,
         projects=projects.values(),
         onprem_gpus=8,
+        shared=tmp_path_factory.mktemp("shared"),
         settings=settings(projects),
     ) as up:
         yield up
@@ -109,6 +120,37 @@ def test_jobs_that_may_not_be_requeued_are_never_victims(phases: Phases) -> None
     phases.submit_jobs("a", 16, "--no-requeue")
     phases.site.wait(lambda: phases.running() == [4, 0, 0, 0], 30, "the quota of a")
     phases.settle("b, c and d ask", [4, 2, 2, 8], 0, lambda: phases.submit_together("bcd", 16))
+
+
+@on_one_release
+def test_jobs_are_told_before_they_are_requeued_for_others(phases: Phases) -> None:
+    """Two go for the quota of b, by slurmctld, three for its share, by burstd; half of all end of the signal."""
+    site = phases.site
+    site.cluster.sh("rm -f task.*", "ada")
+    site.cluster.sh(f"scontrol update partitionname=o-a GraceTime={GRACE_S}")
+    try:
+        array = site.submit_script(TOLD, "--array=1-16")
+        site.wait(lambda: site.cluster.sh("cat task.*", "ada", check=False).count("begins") == 16, 60, "16 jobs of a")
+        phases.settle("b asks, with a grace", [11, 5, 0, 0], 5, lambda: phases.submit_jobs("b", 16))
+        restarts = {job: count for job, count in phases.restarts().items() if count}
+        assert (len(restarts), set(restarts.values())) == (5, {1})
+        assert {int(job.partition("_")[2]) % 2 for job in restarts} == {0, 1}
+        for task in range(1, 17):
+            job, lines = f"{array}_{task}", site.cluster.sh(f"cat task.{task}", "ada").split()
+            assert lines == (["begins", "told"] if job in restarts and task % 2 else ["begins"]), job
+            logged = [e for e in events(site, f"job:{job}") if e["new"] in ("warned", "requeued")]
+            if job in restarts and logged[-1]["by"] == "reclaim":
+                assert [e["new"] for e in logged] == ["warned", "requeued"]
+                assert logged[0]["reason"].startswith("project b asks for its share: project a has ")
+        causes = Counter(e["by"] for e in events(site, f"job:{array}_") if e["new"] == "warned")
+        assert causes["reclaim"] >= 3, causes
+        phases.leave("b")
+        site.wait(lambda: phases.running() == [16, 0, 0, 0], PATIENCE_S, "all of a again")
+        site.wait(
+            lambda: site.cluster.sh("cat task.*", "ada").count("goes_on") == 5, 30, "what they have written is found"
+        )
+    finally:
+        site.cluster.sh("scontrol update partitionname=o-a GraceTime=0")
 
 
 @on_one_release

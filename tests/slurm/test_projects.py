@@ -12,10 +12,12 @@ import pytest
 
 from burstd.domain.errors import SchedulerRefused, SchedulerUnavailable
 from burstd.domain.project import OverQuotaLimits, Project
+from burstd.domain.slurm.job import JobState
 from burstd.slurm.config.check import compare_slurm_conf, read_running_slurm
 from burstd.slurm.config.project_check import project_findings, projects_findings, read_project_state
 from burstd.slurm.config.render import SlurmConfOptions
 from burstd.slurm.projects import SlurmProjects
+from burstd.slurm.scheduler import CommandScheduler
 from providers.sandbox.boxes.boot.description import BoxFile
 from tests.lab import accounting, slurm_files
 from tests.lab.cluster import Cluster
@@ -399,3 +401,35 @@ def test_a_check_finds_what_is_not_as_it_must_be(cluster: Cluster, slurm: SlurmP
     assert tiers == ["PriorityTier=1"]
     assert {"o-c", "o-d"} < {*state.unwritten}
     assert {"q-c", "q-d"}.isdisjoint(state.unwritten)
+
+
+def test_a_job_is_told_and_begins_anew_where_it_ends_of_that(cluster: Cluster, slurm: SlurmProjects) -> None:
+    """And slurmctld shows whom it preempts itself."""
+    scheduler = CommandScheduler(cluster.commands())
+    slurm.set_caps({"a": Fraction(16)})
+    assert slurm.read(PROJECTS).grace_s == {}
+    cluster.sh("scontrol update partitionname=o-a GraceTime=300")
+    try:
+        assert slurm.read(PROJECTS).grace_s == {"a": 300.0}
+        words = "sbatch --parsable -A team-a --mem=1 --gres=gpu:8 -o /dev/null --wrap"
+        ends, stays = (
+            cluster.sh(f"cd /home/ada && {words} '{w}'", "ada").strip() for w in ("srun sleep 999", "sleep 999")
+        )
+        cluster.wait(lambda: running(cluster)["o-a"] == 2, 30, "both running")
+        cluster.wait(lambda: f"{ends}.0" in cluster.sh(f"squeue -h -s -j {ends} -o %i"), 30, "a step")
+        scheduler.warn_jobs([ends])
+        cluster.wait(lambda: ends not in {job.id for job in scheduler.jobs()}, 30, "its end")
+        scheduler.requeue_ended(ends)
+        row = next(job for job in scheduler.jobs() if job.id == ends)
+        assert (row.state, row.restarts) == (JobState.PENDING, 1)
+        scheduler.requeue_ended(ends)  # It waits.
+        cluster.sh(f"scancel {ends}")
+        with pytest.raises(SchedulerRefused, match="it has ended as CANCELLED"):
+            scheduler.requeue_ended(ends)
+        assert all(not job.preempted_at for job in scheduler.jobs())
+        submit(cluster, "b", 2, words="-N2")
+        cluster.wait(
+            lambda: any(job.id == stays and job.preempted_at for job in scheduler.jobs()), 60, "the grace of slurmctld"
+        )
+    finally:
+        cluster.sh("scontrol update partitionname=o-a GraceTime=0; scancel -u ada")

@@ -27,6 +27,7 @@ class JobSpec:
     run_s: float = 60.0
     time_limit_s: float = 3600.0
     requeue: bool = True
+    ends_on_sigterm: bool = False
     name: str = "job"
     account: str = ""
     qos: str = ""
@@ -72,6 +73,8 @@ class SimJob:
     started: float = 0.0
     ended: float = 0.0
     restarts: int = 0
+    warned: int = 0
+    """How often its steps got SIGTERM for a requeue."""
     revoked: tuple[float, frozenset[str]] = (0.0, frozenset())
     """When it was last requeued by burstd, and from which nodes."""
     end_alarm: Alarm | None = None

@@ -102,6 +102,22 @@ class Jobs:
             job.revoked = (self._clock.now(), frozenset(job.nodes))
             self._requeue(job, self._conf.requeue_delay_s)
 
+    def fail(self, job: SimJob) -> None:
+        """Its processes end by themselves."""
+        self._end(job, JobState.FAILED)
+
+    def requeue_ended(self, jobs: Sequence[SimJob]) -> None:
+        """``scontrol requeue`` of jobs that are over; ValueError for those that were cancelled."""
+        for job in jobs:
+            if job.number in self.active:
+                continue
+            if job.state not in (JobState.COMPLETED, JobState.FAILED):
+                raise ValueError(f"it has ended as {job.state.value}")
+            self.ended.remove(job)
+            self.active[job.number] = job
+            job.nodes = ()
+            self._requeue(job, self._conf.requeue_delay_s)
+
     def start_now(self, jobs: Sequence[SimJob]) -> None:
         """``scontrol update StartTime=now``: nothing for jobs that do not wait."""
         for job in jobs:

@@ -160,6 +160,26 @@ class SimSlurm:
         if refused:
             raise SchedulerRefused(refused[-1])
 
+    def warn_jobs(self, job_ids: Collection[str]) -> None:
+        """See Scheduler."""
+        self._check_running()
+        for job_id in job_ids:
+            for job in self._named(job_id):
+                if job.state is JobState.RUNNING:
+                    job.warned += 1
+                    if job.spec.ends_on_sigterm:
+                        self._jobs.fail(job)
+
+    def requeue_ended(self, job_id: str) -> None:
+        """See Scheduler."""
+        self._check_running()
+        try:
+            self._jobs.requeue_ended(self._jobs.named(job_id))
+        except KeyError:
+            raise SchedulerRefused(f"Invalid job id specified: {job_id}") from None
+        except ValueError as error:
+            raise SchedulerRefused(str(error)) from None
+
     def limit_time(self, job_id: str, limit_s: float) -> None:
         """See Scheduler."""
         self._check_running()

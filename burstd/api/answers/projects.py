@@ -75,6 +75,8 @@ class ProjectJobView(AnswerView):
     """It runs in the over-quota partition, and may be requeued."""
     waits_for: str
     """Of a pending job; empty: it runs."""
+    requeued_at: OptionalTime
+    """When it is requeued for others; null: nobody takes it back."""
 
 
 class ProjectDetailView(AnswerView):

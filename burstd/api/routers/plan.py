@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from datetime import UTC, datetime
 from typing import Literal
 
 from fastapi import APIRouter
@@ -52,6 +53,7 @@ from burstd.domain.plan import (
     UnbindJob,
     UndrainNodes,
     ValidateNode,
+    WarnJobs,
 )
 from burstd.domain.plugins.policy import Remark
 from burstd.domain.project import OverQuotaLimits, gpus_text
@@ -249,7 +251,7 @@ def _step(action: Action, claims: dict[str, Claim]) -> StepView:
     match action:
         case BindJob() | UnbindJob() | LimitJobTime() | HoldJob():
             jobs = [action.job_id]
-        case RequeueJobs() | RecordInterruptions():
+        case RequeueJobs() | WarnJobs() | RecordInterruptions():
             jobs = [run.job_id for run in action.runs]
         case StartJobsNow():
             jobs = list(action.jobs)
@@ -311,6 +313,9 @@ def _step_text(action: Action, claims: dict[str, Claim]) -> tuple[str, Collectio
             return f"take burstd's drain off {compress(nodes)}: no machine stands behind it", [], nodes
         case RequeueJobs(runs):
             return f"requeue {_jobs_text(run.job_id for run in runs)}: {_reasons_text(runs)}", [], []
+        case WarnJobs(runs, until):
+            when = datetime.fromtimestamp(until, UTC).strftime("%H:%M:%S UTC")
+            return f"tell {_jobs_text(run.job_id for run in runs)}: requeued at {when}: {_reasons_text(runs)}", [], []
         case RecordInterruptions(runs):
             return f"note that {_jobs_text(run.job_id for run in runs)} lost a machine: {_reasons_text(runs)}", [], []
         case LimitJobTime(job_id, limit_s, reason):

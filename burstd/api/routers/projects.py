@@ -217,4 +217,5 @@ def _jobs(view: ProjectView, snapshot: Snapshot, plan: Plan) -> Iterator[Project
             gpus=float(asked_gpus(job) * (max(1, job.tasks) if waits else 1)),
             over_quota=runs_over_quota(job, project),
             waits_for=remark.reason if waits else "",
+            requeued_at=snapshot.leaves_at(job) or None,
         )

@@ -11,13 +11,16 @@ import typer
 from rich.text import Text
 
 from burstd.cli.commands.event import print_history
-from burstd.cli.output import ConsoleOutput, duration_text, parse_duration, plural
+from burstd.cli.output import ConsoleOutput, duration_text, local_time_text, parse_duration, plural
 from burstd.cli.session import ApiClient, ExitCode, completion, confirm, with_client
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from burstd.api.answers.projects import (
         ProjectChangeView,
         ProjectDetailView,
+        ProjectJobView,
         ProjectListView,
         ProjectView,
         ShareView,
@@ -290,14 +293,17 @@ def _print_project(out: ConsoleOutput, answer: ProjectDetailView) -> None:
         out.blank()
         out.table(
             ("JOB", "USER", "GPUS>", "STATE", "*"),
-            [
-                (j.id, j.user, f"{j.gpus:g}", j.state.lower(), "over quota" if j.over_quota else j.waits_for)
-                for j in answer.jobs
-            ],
+            [(j.id, j.user, f"{j.gpus:g}", j.state.lower(), _standing(j, answer.now)) for j in answer.jobs],
         )
     if answer.other_jobs:
         out.note(f"{plural(answer.other_jobs, 'job')} of others", "dim")
     print_history(out, answer.history, answer.now)
+
+
+def _standing(job: ProjectJobView, now: datetime) -> str:
+    if job.requeued_at is not None:
+        return f"requeued at {local_time_text(job.requeued_at, now)}"
+    return "over quota" if job.over_quota else job.waits_for
 
 
 def _grants(project: ProjectView) -> Iterable[str]:

@@ -78,6 +78,20 @@ class Scheduler(Protocol):
         """
         ...
 
+    def warn_jobs(self, job_ids: Collection[str]) -> None:
+        """Sends SIGCONT and SIGTERM to the steps of running jobs, as slurmctld does at the beginning of GraceTime.
+
+        Ids as ``jobs`` has them. Raises SchedulerRefused where one does not run; the others are told all the same.
+        """
+        ...
+
+    def requeue_ended(self, job_id: str) -> None:
+        """Has a job begin anew that has ended by itself; nothing where it waits or runs again.
+
+        Raises SchedulerRefused where it was cancelled, or is not known any more (slurm.conf's MinJobAge).
+        """
+        ...
+
     def limit_time(self, job_id: str, limit_s: float) -> None:
         """Sets the time limit of a job, running or not, in seconds from its start; Slurm counts whole minutes."""
         ...

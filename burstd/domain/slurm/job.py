@@ -98,6 +98,8 @@ class Job:
     start: float = 0.0
     """When it started, or Slurm's estimate for a pending one; 0 where there is none."""
     end: float = 0.0
+    preempted_at: float = 0.0
+    """Since when slurmctld preempts it, whose partition has a GraceTime; 0: it does not."""
     eligible: float = 0.0
     node_list: tuple[str, ...] = ()
     """Nodes it has (running) or asks for (pending)."""

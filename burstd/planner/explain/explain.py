@@ -19,7 +19,7 @@ from burstd.domain.staging import StagingView
 from burstd.domain.units import span_text
 from burstd.planner.demand.demand import reason_of
 from burstd.planner.explain.job_lookup import find_job, request_text
-from burstd.planner.explain.project_text import job_text, project_of_job, project_text, waiting_remark
+from burstd.planner.explain.project_text import job_text, leaving_text, project_of_job, project_text, waiting_remark
 from burstd.planner.forecast.outlook import job_outlooks
 from burstd.planner.offers.candidates import PoolCandidates, offer_candidates
 from burstd.planner.staging.input_deadlines import data_of_job
@@ -108,6 +108,8 @@ def _project(snapshot: Snapshot, plan: Plan, job: Job) -> Iterator[str]:
     """How the job's project stands."""
     projects = snapshot.projects.projects
     project = project_of_job(job, projects)
+    if leaving := leaving_text(job, snapshot):
+        yield f"it is {leaving}"
     if project is not None:
         if text := job_text(job, project, plan.target.shares.get(project.name)):
             yield text

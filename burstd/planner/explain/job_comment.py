@@ -19,7 +19,14 @@ from burstd.domain.plan import Plan
 from burstd.domain.plugins.policy import Remark
 from burstd.domain.slurm.job import Job, JobState
 from burstd.domain.snapshot import Snapshot, Unavailable
-from burstd.planner.explain.project_text import exceeds_quota, job_text, project_of_job, project_text, runs_over_quota
+from burstd.planner.explain.project_text import (
+    exceeds_quota,
+    job_text,
+    leaving_text,
+    project_of_job,
+    project_text,
+    runs_over_quota,
+)
 from burstd.planner.offers.candidates import shards_price
 from burstd.planner.staging.input_deadlines import boot_durations
 from burstd.planner.staging.transfer_schedule import boot_estimate
@@ -41,13 +48,22 @@ class JobComment:
     """What a job's comment shall say. ``kind``: a change of it is news; within one kind the words may wait."""
 
     kind: str
-    """``waits``, ``never``, ``coming``, ``soon``, ``on``."""
+    """``waits``, ``never``, ``coming``, ``soon``, ``on``, ``leaves``."""
     text: str
     """Empty: nothing of burstd's."""
 
 
 _NO_COMMENT = JobComment("on", "")
-_PREFIXES = ("waits: ", "cannot start: ", "never starts as it is: ", "node ", "nodes ", "starts soon: ", "project ")
+_PREFIXES = (
+    "waits: ",
+    "cannot start: ",
+    "never starts as it is: ",
+    "node ",
+    "nodes ",
+    "starts soon: ",
+    "project ",
+    "requeued ",
+)
 """Beginnings of comments that are out of date once the job has started; the third is that of the version before."""
 
 
@@ -88,6 +104,10 @@ class JobComments:
             return self._comment(comment.kind, f"{comment.text}; {warning}")
         return comment
 
+    def is_leaving(self, job: Job) -> bool:
+        """Whether a running job is about to be requeued for others."""
+        return bool(self._snapshot.leaves_at(job))
+
     def project_text(self, job: Job) -> str:
         """How its project stands, where that is news for the job: it waits, or may be requeued."""
         projects = self._snapshot.projects.projects
@@ -123,10 +143,13 @@ class JobComments:
         return datetime.fromtimestamp(at, UTC).strftime("at %H:%M UTC" if same else "on %F at %H:%M UTC")
 
     def _started(self, job: Job, current: str) -> JobComment | None:
-        project = self.project_text(job)
+        leaving = leaving_text(job, self._snapshot)
+        project = leaving or self.project_text(job)
         old = (*_PREFIXES, "on ") if project else _PREFIXES
         if job.state not in _STARTED or not (current.startswith(old) or not current):
             return None
+        if leaving:
+            return self._comment("leaves", leaving)
         claims = [self._claims[name] for name in job.node_list if name in self._claims]
         if not claims:
             return self._comment("on", project) if project else _NO_COMMENT if current else None

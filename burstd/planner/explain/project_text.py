@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from fractions import Fraction
 
 from burstd.domain.plugins.policy import Remark
@@ -68,6 +69,17 @@ def asked_gpus(job: Job) -> Fraction:
     """Whole GPUs that a job, or a task of an array, asks for; shares of one are left out."""
     nodes = max(1, job.nodes if job.state in PENDING_STATES else len(job.node_list))
     return gpus_of(job.gres_per_node, 0) * nodes + gpus_of(job.gres_per_job, 0)
+
+
+def leaving_text(job: Job, snapshot: Snapshot) -> str:
+    """``requeued at 12:31:05 UTC: project b asks for its share``; empty: nobody takes the job back."""
+    at = snapshot.leaves_at(job)
+    if not at:
+        return ""
+    warning = snapshot.runtime_state.warned.get((job.het_job_id or job.id, job.restarts))
+    why = warning.reason if warning is not None else "slurmctld preempts it"
+    latest = ", or when its last checkpoint is taken" if warning is not None and warning.takes_checkpoint else ""
+    return f"requeued at {datetime.fromtimestamp(at, UTC):%H:%M:%S UTC}{latest}: {why}"
 
 
 def project_text(project: Project, projects: Mapping[str, Project], shares: Mapping[str, Share]) -> str:

@@ -32,7 +32,7 @@ and a node's clock may be 30 s ahead. Meanwhile its next machine boots.
 """
 SKIPPED_PREEMPTION_WAIT_S = 118.0
 """The same of a job that ran beyond its project's quota: its node has run it before, so its clock has been set."""
-_RUNNING = frozenset({JobState.RUNNING, JobState.CONFIGURING, JobState.SUSPENDED})
+RUNNING = frozenset({JobState.RUNNING, JobState.CONFIGURING, JobState.SUSPENDED})
 _ENDING = frozenset({S.FAILED, S.LOST, S.TERMINATING})
 _BEFORE_VALIDATING = frozenset({S.PLANNED, S.LAUNCHING, S.BOOTING})
 _OFF = frozenset({"POWERED_DOWN", "POWERING_UP", "POWERING_DOWN"})
@@ -96,12 +96,12 @@ def _requeues_and_losses(view: SnapshotView) -> list[Action]:
     for job in view.slurm.jobs if view.slurm else ():
         on_lost_machines = [slot for slot in job.node_list if slot in gone]
         interrupted = [slot for slot in job.node_list if slot in notices_by_slot]
-        if job.state not in _RUNNING or not (on_lost_machines or interrupted) or (job.het_job_id or job.id) in done:
+        if job.state not in RUNNING or not (on_lost_machines or interrupted) or (job.het_job_id or job.id) in done:
             continue
         job_id = job.het_job_id or job.id
         if on_lost_machines and job.restarts not in view.snapshot.interruptions.get(job.id, frozenset()):
             losses.append(job_run(job, f"spot machine of {on_lost_machines[0]} is gone", view))
-        elif interrupted and _takes_last_checkpoint(job, view):
+        elif interrupted and takes_last_checkpoint(job, view):
             continue
         elif interrupted and (job_id, job.restarts) not in view.snapshot.runtime_state.requeued:
             requeues.append(job_run(job, f"{interrupted[0]}: {notices_by_slot[interrupted[0]].text}", view))
@@ -114,7 +114,7 @@ def _requeues_and_losses(view: SnapshotView) -> list[Action]:
     ]
 
 
-def _takes_last_checkpoint(job: Job, view: SnapshotView) -> bool:
+def takes_last_checkpoint(job: Job, view: SnapshotView) -> bool:
     """Whether the job is left alone for what it is about to write."""
     data = data_of_job(view.snapshot.data, job)
     return data is not None and view.now < data.last_checkpoint_until
@@ -181,7 +181,7 @@ def notice_remarks(view: SnapshotView) -> tuple[Remark, ...]:
     notices = {c.slot: t for c in claims if c.state not in _BEFORE_VALIDATING and (t := view.notice(c.slot))}
     remarks: list[Remark] = []
     for job in view.slurm.jobs if view.slurm is not None and notices else ():
-        here = [s for s in job.node_list if s in notices] if job.state in _RUNNING else []
+        here = [s for s in job.node_list if s in notices] if job.state in RUNNING else []
         slot = min(here, key=lambda s: notices[s].kind is NoticeKind.REBALANCE, default="")
         if slot:
             remarks.append(_remark(job, slot, notices[slot], view))
@@ -197,6 +197,6 @@ def _remark(job: Job, slot: str, notice: NodeNotice, view: SnapshotView) -> Rema
     if (job.het_job_id or job.id, job.restarts) in view.snapshot.runtime_state.requeue_refused:
         until = "its machine ends" if notice.deadline is None else "then"
         stays = f"; Slurm did not requeue it, so it runs until {until}"
-    if _takes_last_checkpoint(job, view):
+    if takes_last_checkpoint(job, view):
         stays = "; its last checkpoint is taken before it is requeued"
     return Remark("spot", subject, "ends", f"the machine of {slot} is taken back: {notice.text}{stays}")

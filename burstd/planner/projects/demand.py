@@ -32,6 +32,13 @@ class RunningJob:
     gpus: Fraction
     over_quota: bool
     """In the over-quota partition, where it may be requeued for others."""
+    leaving: bool = False
+    """It is about to be requeued."""
+
+    @property
+    def gives(self) -> bool:
+        """Whether it leaves for what waits beyond quotas; what slurmctld preempts leaves for a job within one."""
+        return self.leaving and not self.jobs[0].preempted_at
 
 
 @dataclass(slots=True)
@@ -69,6 +76,11 @@ class ProjectJobs:
     def gpus(self) -> Fraction:
         """Of all that runs."""
         return self.within + self.over
+
+    @property
+    def leaving(self) -> Fraction:
+        """GPUs of what is about to be requeued."""
+        return sum((running.gpus for running in self.running if running.leaving), _NONE)
 
     @property
     def demand(self) -> Fraction:
@@ -123,6 +135,10 @@ class ProjectGroup:
     total: Fraction
     """GPUs that there are to divide now."""
     shares: Mapping[str, Fraction]
+    completing: tuple[Job, ...] = ()
+    """What ends on its nodes, and has its GPUs until its processes are gone."""
+    leaving: Fraction = _NONE
+    """GPUs of what completes, or is about to be requeued, for what waits beyond quotas."""
 
     def share(self, name: str) -> Share:
         """How a project stands."""
@@ -188,7 +204,12 @@ class _GroupReader:
         tree = {n: p for n, p in view.projects.items() if self._belongs(p)}
         weights = usage_weights(tree, view.usage, view.fair_share, total)
         shares = divide(tree, asked, total, weights)
-        return ProjectGroup(self._group, self._jobs, self._open, total, shares)
+        ends = [job for job in self._slurm.jobs if job.state is JobState.COMPLETING]
+        ends = [job for job in ends if not self._all.keys().isdisjoint(job.node_list)]
+        leaving = sum(map(self._gpus, ends), _NONE) + sum(
+            (running.gpus for jobs in self._jobs.values() for running in jobs.running if running.gives), _NONE
+        )
+        return ProjectGroup(self._group, self._jobs, self._open, total, shares, tuple(ends), leaving)
 
     def _belongs(self, project: Project) -> bool:
         """Whether it is one of the group's leaves, or above them."""
@@ -221,11 +242,16 @@ class _GroupReader:
                 self._total -= gpus
                 continue
             over = not self._over.isdisjoint(jobs[0].partitions)
-            owner.running.append(RunningJob(jobs, gpus, over))
+            owner.running.append(RunningJob(jobs, gpus, over, self._is_leaving(jobs[0])))
             if over:
                 owner.over += gpus
             else:
                 owner.within += gpus
+
+    def _is_leaving(self, job: Job) -> bool:
+        """Whether it was told to go, or its requeue is on its way and does not show so far."""
+        state, run = self._snapshot.runtime_state, (job.het_job_id or job.id, job.restarts)
+        return bool(self._snapshot.leaves_at(job)) or run in state.requeued - state.requeue_refused
 
     def _owner(self, job: Job) -> ProjectJobs | None:
         for name in job.partitions:

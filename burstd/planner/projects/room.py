@@ -22,6 +22,11 @@ class Room:
         factory = BinFactory()
         self.bins = {name: factory.node_bin(node, BinKind.SITE_NODE, 0.0) for name, node in group.nodes.items()}
         self._shares: dict[str, NodeShare] = {}
+        # What leaves is not there any more: nobody else need go for what it gives.
+        self.vacate(group.completing)
+        for jobs in group.projects.values():
+            for running in jobs.running:
+                self.vacate(running.jobs if running.gives else ())
 
     def place(self, pending: PendingJob, without: Collection[str] = ()) -> Taken:
         """Puts one task of it, or all components of a het job, on nodes but these; empty where there is no room."""

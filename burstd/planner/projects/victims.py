@@ -67,7 +67,7 @@ class _Option:
 def may_requeue(running: RunningJob, snapshot: Snapshot) -> bool:
     """Whether a running job may be requeued for others, but for the time that it has run."""
     job = running.jobs[0]
-    known = (job.het_job_id or job.id, job.restarts) in snapshot.runtime_state.requeued
+    known = running.leaving or (job.het_job_id or job.id, job.restarts) in snapshot.runtime_state.requeued
     return running.over_quota and not known and all(part.requeue for part in running.jobs) and running.gpus > 0
 
 
@@ -93,7 +93,7 @@ class _Reclaimer:
         there = snapshot.projects.limits
         self._settled = {name for name in group.projects if there.get(name) == wanted[name]}
         self._found = Reclaim()
-        self._excess = {name: jobs.gpus - group.shares[name] for name, jobs in group.projects.items()}
+        self._excess = {name: jobs.gpus - jobs.leaving - group.shares[name] for name, jobs in group.projects.items()}
         self._by_node: dict[str, list[_Candidate]] = {}
         """By node, who may be requeued there, first those who are first."""
 
@@ -104,9 +104,15 @@ class _Reclaimer:
         self._room = Room(self._group)
         self._known: dict[Hashable, dict[str, _Option | None]] = {}
         in_vain: set[Hashable] = set()
+        # Jobs that leave do so for somebody, who may be given another place now than when they were chosen.
+        stay = (r.gpus for jobs in self._group.projects.values() for r in jobs.running if not r.gives)
+        promised = self._group.total - sum(stay, Fraction(0)) if self._group.leaving else Fraction(0)
         for name, waiting in self._due():
             what = tuple(_what(request) for _, request in waiting.pending.components)
-            if what in in_vain or self._room.place(waiting.pending):
+            if what in in_vain:
+                continue
+            if self._room.place(waiting.pending) or waiting.gpus <= promised:
+                promised -= waiting.gpus
                 continue
             victims = self._make_room(waiting)
             if not victims:

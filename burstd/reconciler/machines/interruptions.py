@@ -1,4 +1,4 @@
-"""Jobs whose machines are taken back: their requeue, and how often it has happened to each of them.
+"""Jobs whose machines or GPUs are taken back: their warning, their requeue, and how often it has happened to each.
 
 Each run of a job that is cut short is an event of the job, written before Slurm is told, once for each run: so the
 count is right whatever dies on the way. A run that Slurm does not requeue is struck out by another event. The runs of
@@ -7,16 +7,17 @@ jobs that are in the queue are kept in memory, read once.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import structlog
 
 from burstd.domain.errors import SchedulerRefused
-from burstd.domain.plan import JobRun
+from burstd.domain.plan import JobRun, WarnJobs
 from burstd.domain.slurm import comment
 from burstd.domain.slurm.job import Job
-from burstd.domain.snapshot import RuntimeState
+from burstd.domain.snapshot import RequeueWarning, RuntimeState
 from burstd.planner import isolation
 from burstd.planner.lifecycle.spot_notices import INTERRUPTED
 from burstd.reconciler.context import LoopContext
@@ -30,6 +31,10 @@ NOT_REQUEUED = "not requeued"
 """State of a job's event: this run does not count as cut short, as Slurm did not requeue it."""
 INTERRUPTED_AT_LAST = "interrupted at last"
 """State of a job's event: this run, once not requeued, was cut short after all."""
+WARNED = "warned"
+"""State of a job's event: this run was told that it is requeued soon."""
+WARNED_KEY = "warned"
+"""Key under which the store keeps the runs that were told so, until they are requeued: JSON."""
 REQUEUE_RETRY_S = 20.0
 """A job that Slurm did not requeue is asked for again after this pause."""
 JobRunKey = tuple[str, int]
@@ -48,12 +53,17 @@ class Interruptions:
         self._runs: dict[str, frozenset[int]] = {}
         self._not_spot: dict[str, frozenset[int]] = {}
         """Of ``_runs``, those that are no fault of their cloud."""
+        self._warned: dict[JobRunKey, RequeueWarning] = {
+            (str(job), int(restarts)): RequeueWarning(**{**fields, "queue_ids": tuple(fields["queue_ids"])})
+            for job, restarts, fields in json.loads(self._store.metadata(WARNED_KEY) or "[]")
+        }
 
     def interrupted_runs(self, jobs: Sequence[Job]) -> Mapping[str, frozenset[int]]:
         """The runs of these jobs that were cut short. Reads what is not known so far of those started before."""
         if not jobs:
             return {}
         here = {job.id for job in jobs}
+        self._forget_warned(jobs)
         self._runs = {job: runs for job, runs in self._runs.items() if job in here}
         self._not_spot = {job: runs for job, runs in self._not_spot.items() if job in here}
         if self._requeued or self._refused_at:
@@ -70,7 +80,55 @@ class Interruptions:
     def runtime_state(self, now: float, state: RuntimeState) -> RuntimeState:
         """``state`` with the runs that Slurm has requeued, or not."""
         lately = {run for run, at in self._refused_at.items() if now - at < REQUEUE_RETRY_S}
-        return replace(state, requeued=frozenset(self._requeued | lately), requeue_refused=frozenset(self._refused_at))
+        return replace(
+            state,
+            requeued=frozenset(self._requeued | lately),
+            requeue_refused=frozenset(self._refused_at),
+            warned=dict(self._warned),
+        )
+
+    def warn(self, action: WarnJobs) -> int:
+        """Tells running jobs that they are requeued soon; returns how many. On record first: each is told once."""
+        news = {
+            (run.job_id, run.restarts): run for run in action.runs if (run.job_id, run.restarts) not in self._warned
+        }
+        warnings = {
+            key: RequeueWarning(run.queue_ids, action.until, run.reason, run.cause, action.takes_checkpoint)
+            for key, run in news.items()
+        }
+        with self._store.batch():
+            self._keep_warned(self._warned | warnings)
+            for key, warning in warnings.items():
+                data = {"run": key[1], "until": warning.until}
+                for row in warning.queue_ids:
+                    self._store.log_event(
+                        f"job:{row}", new=WARNED, reason=warning.reason, cause=warning.cause, data=data
+                    )
+        if news and not (action.takes_checkpoint or action.by_slurm):
+            try:
+                self._context.scheduler.warn_jobs([row for run in news.values() for row in run.queue_ids])
+            except SchedulerRefused as error:
+                log.info("a job has ended before it was told to", error=str(error))
+        return len(news)
+
+    def _keep_warned(self, warned: dict[JobRunKey, RequeueWarning]) -> None:
+        if warned != self._warned:
+            rows = [[*key, asdict(warning)] for key, warning in warned.items()]
+            self._store.set_metadata(WARNED_KEY, json.dumps(rows) if rows else "", logged=False)
+            self._warned = warned
+
+    def _forget_warned(self, jobs: Sequence[Job]) -> None:
+        """Those that were requeued by whomever. One that has left the queue may be requeued still."""
+        restarts: dict[str, int] = {}
+        for job in jobs if self._warned else ():
+            restarts[job.het_job_id or job.id] = job.restarts
+        self._keep_warned(
+            {
+                key: warning
+                for key, warning in self._warned.items()
+                if restarts.get(key[0], key[1]) == key[1] and (key[0] in restarts or not warning.takes_checkpoint)
+            }
+        )
 
     def _read(self, jobs: Collection[str]) -> None:
         unknown = {job for job in jobs if job not in self._runs}
@@ -108,6 +166,9 @@ class Interruptions:
 
     def requeue(self, runs: Sequence[JobRun], now: float) -> int:
         """Has the jobs begin anew; returns how many do. One that Slurm does not requeue runs on, and says why."""
+        ended = [run for run in runs if run.ended]
+        if ended:
+            return sum(map(self._requeue_ended, ended)) + self.requeue([r for r in runs if not r.ended], now)
         known = self._refused_at.keys()
         again = [run for run in runs if (run.job_id, run.restarts) in known]
         fresh = [run for run in runs if (run.job_id, run.restarts) not in known]
@@ -125,6 +186,16 @@ class Interruptions:
         if requeued:
             log.info("jobs are requeued", jobs=[run.job_id for run in requeued])
         return len(requeued)
+
+    def _requeue_ended(self, run: JobRun) -> int:
+        """One that has ended by itself meanwhile is asked for once, whatever Slurm says."""
+        self.record_runs([run])
+        try:
+            self._context.scheduler.requeue_ended(run.job_id)
+        except SchedulerRefused as error:
+            self._record_not_requeued(run, error)
+        self._keep_warned({key: one for key, one in self._warned.items() if key != (run.job_id, run.restarts)})
+        return 1
 
     def _try_requeue(self, runs: Sequence[JobRun]) -> SchedulerRefused | None:
         try:

@@ -135,7 +135,7 @@ class JobCommentWriter:
 
     def _differs(self, job: Job, last: _LastComment | None, lines: JobComments, now: float) -> _Changed | None:
         remark = lines.last_remark(job) if job.state is JobState.PENDING else None
-        state = job.state.value, lines.project_text(job)
+        state = "leaves" if lines.is_leaving(job) else job.state.value, lines.project_text(job)
         verdict, reason = (remark.verdict, remark.reason) if remark is not None else state
         if last is not None:
             self._last_comments[job.id] = last

@@ -31,8 +31,8 @@ QUEUE_FIELDS = (
     "Partition", "NumNodes", "MaxNodes", "NumCPUs", "MinCPUs", "NumTasks", "NTPerNode", "MinMemory",
     "tres-per-job", "tres-per-node", "tres-per-socket", "tres-per-task", "tres-alloc", "mem-per-tres", "Sockets",
     "OverSubscribe", "Exclusive", "ExcNodes", "TimeLimit", "SubmitTime", "EligibleTime", "StartTime", "EndTime",
-    "ReqNodes", "NodeList", "RestartCnt", "Requeue", "UserName", "Account", "QOS", "Reason", "Feature", "Reservation",
-    "Licenses", "Dependency", "WorkDir", "STDOUT", "Comment", "Name",
+    "PreemptTime", "ReqNodes", "NodeList", "RestartCnt", "Requeue", "UserName", "Account", "QOS", "Reason", "Feature",
+    "Reservation", "Licenses", "Dependency", "WorkDir", "STDOUT", "Comment", "Name",
 )  # fmt: skip
 
 EXCLUDED_NODES_SINCE = (24, 5, 0)
@@ -72,6 +72,16 @@ def read_comments(commands: SlurmCommands, job_ids: str) -> dict[str, str]:
     delimiters = RandomDelimiters()
     text = commands("squeue", "--all", "--noheader", f"--jobs={job_ids}", environment=delimiters.long_format(_COMMENTS))
     return parse_comments(text, delimiters)
+
+
+def read_state(commands: SlurmCommands, job_id: str) -> JobState:
+    """Asks Slurm for the state of one job, also of one that has ended. Raises SchedulerError."""
+    delimiters, fields = RandomDelimiters(), ("State",)
+    text = commands(
+        "squeue", "--all", "--noheader", "--states=all", f"--jobs={job_id}", environment=delimiters.long_format(fields)
+    )
+    shown = [delimiters.split_fields(row, fields)["State"] for row in delimiters.split_rows(text)]
+    return _STATES.get(shown[0], JobState.UNKNOWN) if shown else JobState.UNKNOWN
 
 
 def parse_excluded_nodes(text: str, delimiters: RandomDelimiters) -> dict[str, tuple[str, ...]]:
@@ -185,6 +195,7 @@ def _parse_job(f: Mapping[str, str], translate: Callable[[float], float], exclud
         time_limit_s=parse_duration(f["TimeLimit"]),
         start=parse_timestamp(f["StartTime"], translate),
         end=parse_timestamp(f["EndTime"], translate),
+        preempted_at=parse_timestamp(f["PreemptTime"], translate) if state is JobState.RUNNING else 0.0,
         eligible=parse_timestamp(f["EligibleTime"], translate),
         # A job that was requeued shows the nodes that it had, until it gets others.
         node_list=expand_hosts(f["ReqNodes"] if state in PENDING_STATES else f["NodeList"]),

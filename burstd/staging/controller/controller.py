@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 import structlog
 
@@ -64,6 +65,7 @@ from burstd.transfer.privsep.client import Account, account
 log = structlog.get_logger(__name__)
 
 _MAX_QUERY_INTERVAL_S = 30.0
+NOBODY: Mapping[str, float] = MappingProxyType({})
 _AT_WORK = (ACTIVE_STATES | QUEUED_STATES) - {"COMPLETING"}
 """Jobs that write nothing more are in other states."""
 
@@ -188,8 +190,12 @@ class StagingController:
 
     # What is due.
 
-    def step(self, slurm: SlurmView | Unavailable, claims: Sequence[Claim]) -> float:
+    def step(
+        self, slurm: SlurmView | Unavailable, claims: Sequence[Claim], leaving: Mapping[str, float] = NOBODY
+    ) -> float:
         """Brings on what is due and answers hooks. Returns when the next pause ends, in burstd's time.
+
+        ``leaving``: by the id in the queue, when running jobs are requeued for others.
 
         Raises StoreError; what could not be written is tried again by the next step.
         """
@@ -205,7 +211,9 @@ class StagingController:
             self._runs.note_listing(slurm, {record.job_id: record for record in live}, now, contain_errors)
             for record in live:
                 with contain_errors(record.job_id):
-                    self._checkpoints.note_interruption(record, self._runs.run_of(record.job_id), slurm)
+                    run = self._runs.run_of(record.job_id)
+                    until = leaving.get(run.facts.queue_id if run.facts else record.job_id, 0.0)
+                    self._checkpoints.note_interruption(record, run, slurm, until)
         self._refresh_pools()
         self._output_dependencies.update(live, self._output_requested, now, contain_errors)
         machines = reachable_machines(claims)

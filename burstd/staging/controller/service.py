@@ -31,7 +31,7 @@ from burstd.runtime.workers import Workers
 from burstd.settings import QuotaSettings, ResolvedPlugin, Settings, StagingSettings, VolumeSettings
 from burstd.slurm.commands.run import SlurmCommands
 from burstd.slurm.hooks.stage_server import StageServer
-from burstd.staging.controller.controller import StageRules, StagingController
+from burstd.staging.controller.controller import NOBODY, StageRules, StagingController
 from burstd.staging.controller.hook_queue import HookQueue
 from burstd.staging.controller.job_runs import ACTIVE_STATES, QUEUED_STATES
 from burstd.staging.controller.tasks import MeterReading
@@ -318,7 +318,9 @@ class StagingService:
 
     # For the reconciler.
 
-    def step(self, slurm: SlurmView | Unavailable, claims: Sequence[Claim]) -> float:
+    def step(
+        self, slurm: SlurmView | Unavailable, claims: Sequence[Claim], leaving: Mapping[str, float] = NOBODY
+    ) -> float:
         """One loop's share; returns when the next is due, in burstd's time."""
         if (slurm_uid := self._context.slurm_uid()) is not None:
             self._server.allow_connect(slurm_uid)
@@ -328,7 +330,7 @@ class StagingService:
                 self._index_error = ""
             except StagerError as error:
                 self._index_error = str(error)
-        due = min(self._step_volumes(slurm, claims), self.controller.step(slurm, claims))
+        due = min(self._step_volumes(slurm, claims), self.controller.step(slurm, claims, leaving))
         if self._volume_rows != self._named_rows():
             due = min(due, self._step_volumes(slurm, claims))
         if out_of_space := self.controller.pop_out_of_space():

@@ -73,17 +73,18 @@ class CheckpointDispatcher:
             progress.due = max([began, *(one.taken for one in row.checkpoints)]) + line.every_s
         return self._clock.now() >= progress.due
 
-    def note_interruption(self, row: Staging, run: StagingRun, slurm: SlurmView) -> None:
-        """Where a machine of the job is taken back and says when, the last checkpoint is taken first."""
+    def note_interruption(self, row: Staging, run: StagingRun, slurm: SlurmView, leaves_at: float = 0.0) -> None:
+        """Where a machine of the job is taken back and says when, or the job itself is requeued for others at
+        ``leaves_at`` (0: it is not), the last checkpoint is taken first.
+        """
         progress = run.cycle.checkpoint
         if row.state is not S.FETCHED or row.directives.checkpoint is None or progress.last_until:
             return
         notices = [notice for node in row.nodes if (notice := notice_of_node(slurm.nodes.get(node))) is not None]
         deadlines = [n.deadline for n in notices if n.kind is NoticeKind.INTERRUPTION and n.deadline is not None]
-        if not deadlines:
-            return
         now = self._clock.now()
-        until = now + min(deadlines) - self._clock.wall() - REQUEUE_RESERVE_S
+        ends = [now + deadline - self._clock.wall() - REQUEUE_RESERVE_S for deadline in deadlines]
+        until = min([*ends, *([leaves_at] if leaves_at else [])], default=0.0)
         if until - now >= MIN_LAST_S:
             progress.last_until, progress.parts = until, {}
             # One that is under way is older than what the job is about to write.
