@@ -77,6 +77,11 @@ def split_shards(gres: Sequence[Gres]) -> tuple[SharedGpu, ...]:
     return tuple(found)
 
 
+def shards_of_gpus(gres: Iterable[Sequence[Gres]]) -> frozenset[int]:
+    """How many shards the GPUs of these nodes have; those that have none are left out."""
+    return frozenset(gpu.shards for there in set(map(tuple, gres)) for gpu in split_shards(there))
+
+
 def gpus_of(gres: Iterable[Gres], shards_per_gpu: int) -> Fraction:
     """GPUs that a request or a shape comes to: a shard counts as its part of a GPU, 0 where no GPU has shards."""
     parts = [(g.count, 1) if g.name == "gpu" else (g.count, shards_per_gpu) for g in gres if g.name in ("gpu", SHARD)]

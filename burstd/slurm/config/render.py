@@ -10,7 +10,9 @@ from burstd.domain.cloud.offer import Pool
 from burstd.domain.project import Project
 from burstd.slurm.config.projects import (
     GPUS,
+    SHARDS,
     Partitions,
+    counted_shards,
     leaves,
     pair_names,
     project_partition_lines,
@@ -163,6 +165,11 @@ def required_settings(pools: Sequence[Pool], options: SlurmConfOptions) -> tuple
         found.append(SlurmConfSetting("JobSubmitPlugins", ("lua",), _lua_consequence(options), merge=True))
     if projects:
         found += _PROJECT_SETTINGS
+        if any(counted_shards(project, options.partitions) for project in projects):
+            # slurmctld does not start where partitions have weights of what it does not count.
+            found.append(
+                SlurmConfSetting("AccountingStorageTRES", (SHARDS,), "slurmctld does not start again", merge=True)
+            )
     if gres:
         found.append(SlurmConfSetting("GresTypes", gres, "slurmctld does not know the slots' GRES", merge=True))
     return tuple(found)
@@ -192,7 +199,8 @@ def _lua_consequence(options: SlurmConfOptions) -> str:
         lines.append(workdir_lua_line(options.workdir_partitions))
     if leaves(options.projects):
         parts.append("jobs do not get the partitions of their account's project")
-        lines.append(projects_lua_line(options.projects))
+        shared = [p.name for p in options.projects if counted_shards(p, options.partitions)]
+        lines.append(projects_lua_line(options.projects, shared))
     return f"{' and '.join(parts)}; job_submit.lua must lie beside slurm.conf with {' and '.join(lines)}"
 
 
@@ -261,7 +269,8 @@ def _project_lines(options: SlurmConfOptions) -> list[str]:
     if not projects:
         return []
     head = ["# Projects. Before their partitions there must be their accounts and QOS:"]
-    accounting = [f"#   {shlex.join(command)}" for project in projects for command in sacctmgr_commands(project)]
+    commands = [c for project in projects for c in sacctmgr_commands(project, options.partitions, options.version)]
+    accounting = [f"#   {shlex.join(command)}" for command in commands]
     return [*head, *accounting, *project_partition_lines(projects, options.partitions)]
 
 
