@@ -184,12 +184,12 @@ class SlurmProjects:
             if name not in there:
                 yield add_qos(project, name, words, shards)
                 continue
-            if (GPUS if shards else BILLING) in parse_tres(there[name]["GrpTRES"]):
-                # It has counted otherwise; burstd writes the other limit in its next loop.
-                words = {"GrpTRES": gpu_limit(Fraction(0), shards), **words}
+            # Where it has counted otherwise, burstd writes the limit beyond the quota in its next loop.
+            counts_otherwise = (GPUS if shards else BILLING) in parse_tres(there[name]["GrpTRES"])
+            none = {"GrpTRES": gpu_limit(Fraction(0), shards)} if counts_otherwise else {}
             changed = [
                 f"{key}={tres_change(value, there[name][key]) if 'TRES' in key else value}"
-                for key, value in words.items()
+                for key, value in {**none, **words}.items()
                 if there[name][key] != value
             ]
             if changed:

@@ -43,8 +43,8 @@ class Cluster:
     they have burstd's console scripts, else the head gets plain scripts around burstd/slurm/hooks/power_client.py.
     ``onprem_layers`` are laid over that of the nodes on premises. ``head_setup`` are commands of the head before
     slurmctld starts, ``extra_conf`` more lines of slurm.conf. Nodes on premises have ``onprem_gpus`` fake GPUs
-    each, of ``onprem_shards`` shards each. With ``projects`` the head has slurmdbd, what the projects need of Slurm is there, and all users are in all of
-    their accounts.
+    each, of ``onprem_shards`` shards. With ``projects`` the head has slurmdbd, what the projects need of Slurm is
+    there, and all users are in all of their accounts.
     Everything ends with ``down``, at the end of ``with``, or when this process ends in any way, unless ``keep``.
     """
 

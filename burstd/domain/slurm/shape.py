@@ -55,6 +55,8 @@ class SharedGpu:
     shards: int
     free: int
     """Shards that jobs may still take; all of them: nothing is on it, and a job may have it whole."""
+    whole: bool = False
+    """A job has it for itself, without shards."""
     exact: bool = True
     """False: Slurm does not say how many are in use (22.05); burstd.domain.slurm.node.with_shards_in_use reckons."""
 

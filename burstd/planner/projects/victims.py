@@ -15,6 +15,7 @@ from itertools import count
 from burstd.domain.project import OverQuotaLimits, gpus_text
 from burstd.domain.slurm.job import Job
 from burstd.domain.snapshot import Snapshot
+from burstd.planner.demand.gres import returns_too_much
 from burstd.planner.demand.job_requirements import NodeShare
 from burstd.planner.demand.request import ResourceRequest
 from burstd.planner.projects.demand import ProjectGroup, ProjectJobs, RunningJob, WaitingJobs
@@ -199,9 +200,10 @@ class _Reclaimer:
     def _whom_it_takes(self, node: str, request: ResourceRequest, share: NodeShare) -> _Option | None:
         """As few as make room on a node, the first ones first; None: all of them do not."""
 
-        def have_room(some: Iterable[_Candidate]) -> bool:
+        def have_room(some: Iterable[_Candidate], *, sparing: bool = False) -> bool:
             steps = [step for candidate in some for step in self._room.vacate(candidate.running.jobs)]
             found = self._room.takes(node, request, share)
+            found = found and not (sparing and returns_too_much(self._room.bins[node].gres, share.gres))
             undo(steps)
             return found
 
@@ -216,6 +218,11 @@ class _Reclaimer:
         for candidate in reversed(needed[:-1]):
             rest = [other for other in needed if other is not candidate]
             needed = rest if have_room(rest) else needed
+        if not have_room(needed, sparing=True):
+            # Jobs of shards that make room for sure only where they are many: one that does it alone, or none.
+            needed = next(([candidate] for candidate in there if have_room([candidate], sparing=True)), [])
+            if not needed:
+                return None
         gpus = sum((victim.running.gpus for victim in needed), Fraction(0))
         return _Option(gpus, max((victim.rank for victim in needed), default=-1), node, needed)
 
