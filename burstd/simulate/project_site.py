@@ -7,6 +7,7 @@ partition, jobs in the order of Slurm's fair share, nobody is preempted.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
@@ -16,7 +17,7 @@ from burstd.domain.plan import RequeueJobs, SetProjectLimits, StartJobsNow
 from burstd.domain.project import OverQuotaLimits, Project, ProjectsView, Share
 from burstd.domain.slurm.job import Job, JobState
 from burstd.domain.slurm.node import Node
-from burstd.domain.slurm.shape import Gres
+from burstd.domain.slurm.shape import Gres, SharedGpu
 from burstd.domain.snapshot import SlurmView, Snapshot
 from burstd.planner.decide import Decider
 from burstd.planner.timeouts import Tuning
@@ -44,12 +45,16 @@ class ProjectJob:
     gpus: int
     submitted: float
     run_s: float
+    shards: int = 0
+    """Of one GPU; ``gpus`` is 0 then."""
 
 
 @dataclass(slots=True)
 class _Row:
     job: ProjectJob
     node: str = ""
+    parts: tuple[int, ...] = ()
+    """What it has of each GPU of its node."""
     label: str = ""
     """The partition that it runs in; empty: it waits."""
     started: float = 0.0
@@ -94,17 +99,22 @@ class ProjectSite:
         *,
         plain: bool = False,
         loop_s: float = LOOP_S,
+        shards: int = 0,
     ) -> None:
+        """``shards``: of each GPU; 0: GPUs are given away whole, and nobody asks for shards."""
         none = dict.fromkeys(projects, 0.0)
         self.result = ProjectRun({name: [] for name in projects}, gpu_seconds=dict(none), late_s=dict(none))
         self.now = 0.0
         self._names = [f"n{number}" for number in range(nodes)]
         self._size = gpus_per_node
-        self._free = dict.fromkeys(self._names, gpus_per_node)
+        self._shards = shards
+        self._whole = shards or 1
+        self._free = dict.fromkeys(self._names, (self._whole,) * gpus_per_node)
+        """What is left of each GPU, in shards or whole GPUs."""
         self._projects, self._plain, self._loop_s = projects, plain, loop_s
         self._caps: dict[str, OverQuotaLimits] = dict.fromkeys(projects, OverQuotaLimits(Fraction(0), 1))
         self._rows: dict[str, _Row] = {}
-        self._used: dict[str, int] = {}
+        self._used: dict[str, Fraction] = {}
         """GPUs in use by partition."""
         self._events: list[tuple[float, int, str, str]] = []
         self._below_since: dict[str, float] = {}
@@ -204,14 +214,14 @@ class ProjectSite:
         return used, row.job.submitted, row.job.id
 
     def _start(self, row: _Row) -> None:
-        project, gpus = self._projects[row.job.project], row.job.gpus
-        room = next((name for name in self._names if self._free[name] >= gpus), "")
+        project, gpus = self._projects[row.job.project], self._gpus(row.job)
+        room = next((name for name in self._names if self._parts(row.job, name)), "")
         if self._plain:
             if room:
                 self._begin(row, room, PARTITION)
             return
         if self._used.get(project.quota_partition, 0) + gpus <= project.quota:
-            room = room or self._preempt(gpus)
+            room = room or self._preempt(row.job)
             if room:
                 self._begin(row, room, project.quota_partition)
                 return
@@ -219,7 +229,23 @@ class ProjectSite:
         if room and (cap is None or self._used.get(project.over_quota_partition, 0) + gpus <= cap):
             self._begin(row, room, project.over_quota_partition)
 
-    def _preempt(self, gpus: int) -> str:
+    def _gpus(self, job: ProjectJob) -> Fraction:
+        return job.gpus + Fraction(job.shards, self._whole)
+
+    def _parts(self, job: ProjectJob, node: str, without: Iterable[_Row] = ()) -> tuple[int, ...]:
+        """What slurmctld gives it of each GPU of a node, were these jobs gone; empty: there is no room."""
+        free, left, each = self._free[node], 1 if job.shards else job.gpus, job.shards or self._whole
+        for row in without:
+            free = tuple(there + part for there, part in zip(free, row.parts, strict=True))
+        if sum(free) < left * each:
+            return ()
+        found = [0] * self._size
+        for n, there in enumerate(free):
+            if left and there >= each:
+                found[n], left = each, left - 1
+        return () if left else tuple(found)
+
+    def _preempt(self, job: ProjectJob) -> str:
         """The node on which the youngest jobs beyond quotas make room, of the lowest tier first; empty: none."""
         over = [
             row
@@ -231,12 +257,12 @@ class ProjectSite:
         for row in over:
             some = there.setdefault(row.node, [])
             some.append(row)
-            if self._free[row.node] + sum(r.job.gpus for r in some) >= gpus:
+            if self._parts(job, row.node, some):
                 node = row.node
                 for victim in reversed(some):
                     # Whoever is not needed is spared.
                     rest = [r for r in some if r is not victim]
-                    if self._free[node] + sum(r.job.gpus for r in rest) >= gpus:
+                    if self._parts(job, node, rest):
                         some = rest
                 for victim in some:
                     self._cut(victim, "slurmctld")
@@ -246,15 +272,15 @@ class ProjectSite:
     def _begin(self, row: _Row, node: str, label: str) -> None:
         if not row.restarts:
             self.result.waits[row.job.project].append(self.now - row.job.submitted)
-        row.node, row.label, row.started = node, label, self.now
-        self._free[node] -= row.job.gpus
-        self._used[label] = self._used.get(label, 0) + row.job.gpus
+        row.node, row.label, row.started, row.parts = node, label, self.now, self._parts(row.job, node)
+        self._free[node] = tuple(there - part for there, part in zip(self._free[node], row.parts, strict=True))
+        self._used[label] = self._used.get(label, Fraction(0)) + self._gpus(row.job)
         self._at(self.now + row.job.run_s, "end", f"{row.job.id}#{row.restarts}")
 
     def _stop(self, row: _Row) -> None:
-        self._free[row.node] += row.job.gpus
-        self._used[row.label] -= row.job.gpus
-        self.result.gpu_seconds[row.job.project] += row.job.gpus * (self.now - row.started)
+        self._free[row.node] = tuple(a + b for a, b in zip(self._free[row.node], row.parts, strict=True))
+        self._used[row.label] -= self._gpus(row.job)
+        self.result.gpu_seconds[row.job.project] += float(self._gpus(row.job)) * (self.now - row.started)
         row.node = row.label = ""
 
     def _cut(self, row: _Row, by: str) -> None:
@@ -265,18 +291,18 @@ class ProjectSite:
         self._wake(self._loop_s)
         self._at(row.begin, "begin")
 
-    def running(self) -> dict[str, int]:
+    def running(self) -> dict[str, float]:
         """GPUs that each project has now."""
-        found = dict.fromkeys(self._projects, 0)
+        found = dict.fromkeys(self._projects, 0.0)
         for row in self._rows.values():
-            found[row.job.project] += row.job.gpus if row.label else 0
+            found[row.job.project] += float(self._gpus(row.job)) if row.label else 0.0
         return found
 
-    def asked(self) -> dict[str, int]:
+    def asked(self) -> dict[str, float]:
         """GPUs that each project has or waits for, but for what slurmctld keeps back after a requeue."""
-        found = dict.fromkeys(self._projects, 0)
+        found = dict.fromkeys(self._projects, 0.0)
         for row in self._rows.values():
-            found[row.job.project] += row.job.gpus if row.label or row.begin <= self.now else 0
+            found[row.job.project] += float(self._gpus(row.job)) if row.label or row.begin <= self.now else 0.0
         return found
 
     def snapshot(self) -> Snapshot:
@@ -284,15 +310,30 @@ class ProjectSite:
         pairs = (name for p in self._projects.values() for name in (p.quota_partition, p.over_quota_partition))
         partitions = (PARTITION, *pairs)
         nodes = {}
+        cpus = self._size * self._whole
+        gres = (Gres("gpu", "", self._size), *([Gres("shard", "", cpus)] if self._shards else []))
+        whole: Counter[str] = Counter()
+        """By node, GPUs that jobs have whole."""
+        for row in self._rows.values():
+            whole[row.node] += row.job.gpus if row.label else 0
         for name in self._names:
-            used = self._size - self._free[name]
+            used = cpus - sum(self._free[name])
             nodes[name] = Node(
-                name, "MIXED" if used else "IDLE", partitions=partitions, cpus=self._size, cpus_allocated=used,
-                gres=(Gres("gpu", "", self._size),), gres_used=(Gres("gpu", "", used),) if used else (),
+                name, "MIXED" if used else "IDLE", partitions=partitions, cpus=cpus, cpus_allocated=used,
+                gres=gres, gres_used=(Gres("gpu", "", whole[name]),) if whole[name] else (),
+                shared_gpus=self._shared_gpus(name),
             )  # fmt: skip
-        view = ProjectsView(self._projects, self._caps)
+        in_shards = dict.fromkeys(self._projects, self._shards) if self._shards else {}
+        view = ProjectsView(self._projects, self._caps, shards=in_shards)
         jobs = tuple(self._view(row) for row in self._rows.values())
         return Snapshot(self.now, "site", {}, SlurmView(jobs, nodes, ()), {}, (), projects=view)
+
+    def _shared_gpus(self, node: str) -> tuple[SharedGpu, ...]:
+        """As slurmctld from 23.11 on shows what is left of each GPU; none where there are no shards."""
+        there = (row for row in self._rows.values() if row.node == node and row.job.gpus and self._shards)
+        whole = {n for row in there for n, part in enumerate(row.parts) if part}
+        free = enumerate(self._free[node] if self._shards else ())
+        return tuple(SharedGpu("", self._shards, left, whole=n in whole) for n, left in free)
 
     def _view(self, row: _Row) -> Job:
         held = row.begin > self.now
@@ -303,8 +344,10 @@ class ProjectSite:
         project, job = self._projects[row.job.project], row.job
         found = Job(
             job.id, "user", JobState.PENDING, (project.quota_partition, project.over_quota_partition), job.submitted,
-            account=project.account, reason="BeginTime" if held else "Resources", cpus=job.gpus, restarts=row.restarts,
-            gres_per_node=(Gres("gpu", "", job.gpus),), eligible=max(job.submitted, row.begin),
+            account=project.account, reason="BeginTime" if held else "Resources",
+            cpus=int(self._gpus(job) * self._whole), restarts=row.restarts,
+            gres_per_node=(Gres("shard", "", job.shards) if job.shards else Gres("gpu", "", job.gpus),),
+            eligible=max(job.submitted, row.begin),
         )  # fmt: skip
         if row.label:
             found = replace(

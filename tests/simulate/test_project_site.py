@@ -72,6 +72,50 @@ def test_no_two_projects_push_each_other_out_in_turn(load: tuple[dict[str, Proje
     assert len(moved) <= len(jobs)
 
 
+@st.composite
+def loads_of_shards(draw: st.DrawFn) -> tuple[int, int, dict[str, Project], list[ProjectJob]]:
+    """Nodes, GPUs of each, and projects whose quotas are in quarters of a GPU; jobs of shards and of whole GPUs."""
+    nodes, gpus = draw(st.sampled_from([(1, 1), (1, 2), (2, 1), (2, 2)]))
+    left, projects, jobs = nodes * gpus * 4, {}, []
+    for name in "abcd"[: draw(st.integers(2, 4))]:
+        shards = draw(st.integers(0, left))
+        left -= shards
+        projects[name] = replace(project(name, 0), quota=F(shards, 4), weight=draw(st.none() | st.just(F(1))))
+        sizes = draw(st.lists(st.sampled_from([1, 1, 2, 2, 3, 4, 0]), max_size=8))
+        for n, size in enumerate(sizes):
+            jobs.append(ProjectJob(f"{name}{n}", name, 0 if size else 1, float(n % 3), LONG, size))
+    return nodes, gpus, projects, jobs
+
+
+@settings(deadline=None, max_examples=examples(100))
+@given(loads_of_shards())
+def test_no_two_projects_push_each_other_out_in_turn_on_shards(
+    load: tuple[int, int, dict[str, Project], list[ProjectJob]],
+) -> None:
+    """Though burstd does not know which GPU a job's shards are on."""
+    nodes, gpus, projects, jobs = load
+    site = ProjectSite(nodes, gpus, projects, shards=4)
+    site.run(jobs, 900.0)
+    late = [cut for cut in site.result.cuts if cut.at > 300.0 and cut.by != "consolidation"]
+    assert not late
+    assert sum(cut.by == "consolidation" for cut in site.result.cuts) <= len(jobs)
+
+
+def test_a_gpu_is_divided_in_shards() -> None:
+    """Two projects with a quarter each, and one GPU: what is left is divided in shards, not given to one of them."""
+    halves = {name: replace(project(name, 0), quota=F(1, 4)) for name in "ab"}
+    site = ProjectSite(1, 1, halves, shards=4)
+    jobs = [
+        ProjectJob(f"{name}{n}", name, 0, float(at), LONG, 1) for at, name in ((0, "a"), (20, "b")) for n in range(6)
+    ]
+    site.run(jobs, 15.0)
+    assert site.running() == {"a": 1.0, "b": 0.0}
+    site = ProjectSite(1, 1, halves, shards=4)
+    site.run(jobs, 60.0)
+    assert site.running() == {"a": 0.5, "b": 0.5}
+    assert Counter(cut.by for cut in site.result.cuts) == {"slurmctld": 1, "reclaim": 1}
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("min_runtime_s", [0.0, 60.0])
 @pytest.mark.parametrize("seed", range(4))

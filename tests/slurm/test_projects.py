@@ -313,7 +313,6 @@ def shared(lab: Cluster) -> Iterator[SlurmProjects]:
     table = Path(lab.head.path("/var/spool/burstd/projects.lua"))
     yield SlurmProjects(lab.commands(), table)
     table.unlink()
-    lab.sh("scontrol update nodename=sh1 state=down reason=test")
 
 
 def test_a_quota_of_half_a_gpu_is_two_shards_that_come_back_while_burstd_is_dead(
@@ -342,13 +341,13 @@ def test_a_quota_of_half_a_gpu_is_two_shards_that_come_back_while_burstd_is_dead
     more, nothing = submit_shards("a", 1), submit_shards("a", 0, "-p q-half-a")
     submit_shards("b", 1)
     cluster.wait(lambda: running(cluster) == {"q-half-a": 1, "q-half-b": 1}, 60, "a shard of b's half")
-    # The job beyond quotas has given back two shards, and it takes one of them at most.
     assert all("Restarts=1" in cluster.sh(f"scontrol show job {job}") for job in over)
     last = submit_shards("b", 1)
     cluster.wait(lambda: running(cluster) == {"q-half-a": 1, "q-half-b": 2}, 60, "the half of b")
     assert "Restarts=0" in cluster.sh(f"scontrol show job {last}")
-    for job, reason in ((more, "QOSGrpBilling"), (nothing, "QOSMinBilling")):
-        cluster.wait(lambda j=job, r=reason: cluster.sh(f"squeue -h -j {j} -o %r").strip() == r, 60, reason)
+    reasons = {more: "QOSGrpBilling", nothing: "QOSMinBilling"}
+    shown = f"squeue -h -j {more},{nothing} -o '%A %r'"
+    cluster.wait(lambda: dict(map(str.split, cluster.sh(shown).splitlines())) == reasons, 60, f"{reasons}")
 
     larger = replace(HALVES["half-a"], quota=Fraction(3, 4))
     assert shared.read({"half-a": larger}).faults["half-a"].startswith("QOS q-half-a: billing=2, Slurm keeps")
@@ -366,26 +365,27 @@ def test_a_quota_of_half_a_gpu_is_two_shards_that_come_back_while_burstd_is_dead
         shared.remove(project)
 
 
-def test_a_project_whose_nodes_get_shards_is_counted_in_them(cluster: Cluster, shared: SlurmProjects) -> None:
+def test_a_project_whose_nodes_get_shards_is_counted_in_them(cluster: Cluster, slurm: SlurmProjects) -> None:
     """As it was set up before slurmctld counted shards."""
     project = HALVES["half-a"]
-    shared.set_up(project)
+    slurm.set_up(project)
     cluster.sh(
         "sacctmgr -i modify qos q-half-a set GrpTRES=billing=-1,gres/gpu=1 MinTRESPerJob=billing=-1,gres/gpu=1; "
         "sacctmgr -i modify qos o-half-a set GrpTRES=billing=-1,gres/gpu=3; "
         "scontrol update partitionname=q-half-a TRESBillingWeights=; "
         "scontrol update partitionname=o-half-a TRESBillingWeights="
     )
-    view = shared.read({"half-a": project})
+    view = slurm.read({"half-a": project})
     assert "counts other parts of GPUs than its nodes have" in view.faults["half-a"]
-    assert (view.shards, view.limits["half-a"].gpus) == ({}, 3)
-    shared.set_up(project)
-    assert shared.plan_setup(project) == ()
-    view = shared.read({"half-a": project})
-    assert (view.faults, view.shards, view.limits["half-a"].gpus) == ({}, {"half-a": 4}, 0)
+    assert not view.shards
+    assert view.limits["half-a"].gpus == 3
+    slurm.set_up(project)
+    assert slurm.plan_setup(project) == ()
+    view = slurm.read({"half-a": project})
+    assert (view.faults, view.shards, view.limits["half-a"]) == ({}, {"half-a": 4}, OverQuotaLimits(Fraction(0), 1))
     shown = cluster.sh(
         "sacctmgr -nP show qos where name=q-half-a,o-half-a format=name,GrpTRES,MinTRESPerJob,MaxTRESPerJob"
     )
     twice = "gres/gpu=0" if cluster.release == "bookworm" else ""
     assert set(shown.split()) == {f"q-half-a|billing=2|billing=1|{twice}", f"o-half-a|billing=0||{twice}"}
-    shared.remove(project)
+    slurm.remove(project)
