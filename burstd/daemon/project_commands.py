@@ -13,7 +13,7 @@ from burstd.domain.command import ChangeProject, CommandResult, DeleteProject
 from burstd.domain.project import Project, ProjectOverride, SetupStep
 from burstd.domain.snapshot import Snapshot, Unavailable
 from burstd.planner.lifecycle.listing import abbreviated_list
-from burstd.planner.projects.capacity import quota_faults
+from burstd.planner.projects.capacity import quota_alarms
 from burstd.settings.project_overrides import changed_projects, project_values
 from burstd.settings.projects import ProjectSettings, projects_of
 
@@ -102,10 +102,11 @@ class ProjectCommands:
     def _too_much(self, projects: Mapping[str, Project]) -> str:
         """Why these quotas cannot be kept; empty: they can, or that is not known, or the site wants it so."""
         snapshot = self._latest_snapshot()
-        if snapshot is None or isinstance(snapshot.slurm, Unavailable) or snapshot.projects.fair_share.overcommit:
+        if snapshot is None or isinstance(snapshot.slurm, Unavailable):
             return ""
-        there = set(quota_faults(snapshot.projects.projects, snapshot.slurm.nodes))
-        return "; ".join(fault for fault in quota_faults(projects, snapshot.slurm.nodes) if fault not in there)
+        there = set(quota_alarms(snapshot))
+        wanted = replace(snapshot, projects=replace(snapshot.projects, projects=projects))
+        return "; ".join(fault for fault in quota_alarms(wanted) if fault not in there)
 
     def _jobs_of(self, project: Project) -> str:
         """Why the project cannot be deleted now."""

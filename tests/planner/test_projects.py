@@ -14,7 +14,7 @@ from burstd.domain.plugins.policy import Target
 from burstd.domain.project import BurstOverQuota, FairShare, OverQuotaLimits, Project, ProjectsView
 from burstd.domain.slurm.job import Job, JobState
 from burstd.domain.slurm.node import Node
-from burstd.domain.slurm.shape import Gres, Shape
+from burstd.domain.slurm.shape import Gres, Shape, SharedGpu
 from burstd.domain.snapshot import SlurmView, Snapshot
 from burstd.planner.decide import decide
 from burstd.planner.projects.capacity import quota_alarms, quota_faults
@@ -307,3 +307,92 @@ def test_quotas_beyond_what_there_is_are_named() -> None:
     view = ProjectsView(projects(d={"quota": F(9)}))
     assert len(quota_alarms(replace(snapshot, projects=view))) == 1
     assert quota_alarms(replace(snapshot, projects=replace(view, fair_share=FairShare(overcommit=True)))) == []
+
+
+# One node of two GPUs of four shards each. burstd sees what is left of each GPU, not which GPU a job is on.
+
+THIRDS = {n: Project(n, account=n, quota=F(1, 4), partitions=("gpu",)) for n in ("a", "b", "c")}
+
+
+def shards(job_id: str, label: str, number: int, since: float = 1000.0) -> Job:
+    """It runs where the label is a partition, and waits where it is a project."""
+    found = running(job_id, label, "n1", since=since) if "-" in label else waiting(job_id, label)
+    return replace(found, gres_per_node=(Gres("shard", "", number),))
+
+
+def shared(*jobs: Job, left: tuple[int, ...], of: Mapping[str, Project] = THIRDS) -> Snapshot:
+    whole = sum(g.count for job in jobs if job.node_list for g in job.gres_per_node if g.name == "gpu")
+    # What is taken whole is at the end.
+    gpus = [SharedGpu("", 4, free, whole=n >= len(left) - whole) for n, free in enumerate(left)]
+    there = node(
+        "n1", state="MIXED", partitions=("gpu", *PAIRS), cpus=16, cpus_allocated=sum(1 for j in jobs if j.node_list),
+        gres=(Gres("gpu", "", len(left)), Gres("shard", "", 4 * len(left))),
+        gres_used=(Gres("gpu", "", whole),) if whole else (), shared_gpus=tuple(gpus),
+    )  # fmt: skip
+    view = ProjectsView(of, dict.fromkeys(of, OverQuotaLimits(F(0), 1)), shards=dict.fromkeys(of, 4))
+    return make_snapshot(*jobs, nodes=(there,), projects=view, pools=(), offers=())
+
+
+def test_quotas_shares_and_limits_count_shards() -> None:
+    jobs = [shards(str(n), name, 1) for n, name in enumerate("aaaaaaaabbbbbbbb")]
+    snapshot = shared(*jobs, left=(4, 4))
+    assert {n: s[3] for n, s in shares(snapshot).items()} == {"a": 1, "b": 1, "c": 0}
+    limits = settled(snapshot).projects.limits
+    assert {n: some.gpus for n, some in limits.items()} == {"a": F(3, 4), "b": F(3, 4), "c": 0}
+    assert steps(settled(snapshot), SetProjectLimits) == []
+    counted_whole = replace(snapshot, projects=replace(snapshot.projects, shards={}))
+    assert {some.gpus for some in settled(counted_whole).projects.limits.values()} == {F(0), F(1)}
+    third = {n: replace(p, quota=F(3, 10)) for n, p in THIRDS.items()}
+    assert settled(shared(*jobs, left=(4, 4), of=third)).projects.limits == limits, "rounded down to a shard"
+
+
+def test_jobs_of_whole_gpus_and_of_shards_get_equal_shares() -> None:
+    jobs = [*tasks(1, 8, "a"), *(shards(str(20 + n), "b", 1) for n in range(8))]
+    assert {n: s[3] for n, s in shares(shared(*jobs, left=(4, 4))).items()} == {"a": 1, "b": 1, "c": 0}
+
+
+def ones(count: int) -> list[Job]:
+    """Jobs of one shard beyond a's quota, the youngest first."""
+    return [shards(str(10 + n), "o-a", 1, since=100 + n) for n in range(count)]
+
+
+HALVES = [shards(str(10 + n), "o-a", 2, since=100 + n) for n in range(4)]
+WHOLE = running("80", "o-a", "n1", since=900)
+
+
+@pytest.mark.parametrize(
+    ("runs_there", "left", "asks", "expected"),
+    [
+        # b's first shard is its quota's, and slurmctld's to take back; the second is its share's.
+        (ones(4), (0,), [1, 1], 1),
+        (ones(4), (0,), [2], 2),
+        # Of three on two GPUs two are on the same one; a is to have all but two shards.
+        (ones(8), (0, 0), [2, 2], 3),
+        (ones(8), (0, 0), [2], 0),
+        (ones(16), (0, 0, 0, 0), [2] * 4, 5),
+        # Seven on six GPUs: a whole GPU's beyond what the job asks for.
+        (ones(24), (0,) * 6, [2] * 6, 0),
+        (HALVES, (0, 0), [2], 1),
+        (HALVES, (0, 0), [4], 0),
+        # One that makes room alone, though others come first.
+        ([*HALVES, shards("80", "o-a", 4, since=900)], (0, 0, 0), [4], ["80"]),
+        ([*ones(8), WHOLE], (0, 0, 0), [3, 1], ["80"]),
+        ([*ones(8), WHOLE], (0, 0, 0), [3], 0),
+    ],
+)
+def test_jobs_of_shards_are_requeued_where_that_makes_room_for_sure(
+    runs_there: list[Job], left: tuple[int, ...], asks: list[int], expected: int | list[str]
+) -> None:
+    """Slurm does not say which GPU a job is on. An expected number: so many of the youngest."""
+    of = {name: replace(project, weight=F(1)) for name, project in THIRDS.items()}
+    jobs = [*runs_there, *(shards(str(90 + n), "b", number) for n, number in enumerate(asks))]
+    youngest = [str(10 + n) for n in range(expected)] if isinstance(expected, int) else expected
+    assert requeued(shared(*jobs, left=left, of=of)) == youngest
+
+
+def test_a_quota_that_is_no_whole_number_of_shards_is_named() -> None:
+    third = {"a": replace(THIRDS["a"], quota=F(3, 10)), "b": THIRDS["b"]}
+    assert quota_alarms(shared(left=(4, 4), of=third)) == [
+        "project a has a quota of 0.3 GPUs, and a GPU of gpu has 4 shards: 0.25 GPUs count; set quota to 0.25 or 0.5"
+    ]
+    assert quota_alarms(shared(left=(4, 4))) == []

@@ -211,18 +211,19 @@ class _Reclaimer:
         for candidate in self._by_node.get(node, ()):
             if self._may_be_taken([*there, candidate]):
                 there.append(candidate)
-        if not have_room(there):
+        needed: list[_Candidate] | None = None
+        if have_room(there):
+            needed = next(there[:number] for number in range(len(there) + 1) if have_room(there[:number]))
+            # Backwards, without the last one, which made the room: whoever is not needed is spared.
+            for candidate in reversed(needed[:-1]):
+                rest = [other for other in needed if other is not candidate]
+                needed = rest if have_room(rest) else needed
+        if self._room.bins[node].gres.gpus and (needed is None or not have_room(needed, sparing=True)):
+            # Some jobs of shards make room for sure only where they are many: one that does it alone, or none.
+            some = ([candidate] for candidate in self._by_node.get(node, ()) if self._may_be_taken([candidate]))
+            needed = next((alone for alone in some if have_room(alone, sparing=True)), None)
+        if needed is None:
             return None
-        needed = next(there[:number] for number in range(len(there) + 1) if have_room(there[:number]))
-        # Backwards, without the last one, which made the room: whoever is not needed is spared.
-        for candidate in reversed(needed[:-1]):
-            rest = [other for other in needed if other is not candidate]
-            needed = rest if have_room(rest) else needed
-        if not have_room(needed, sparing=True):
-            # Jobs of shards that make room for sure only where they are many: one that does it alone, or none.
-            needed = next(([candidate] for candidate in there if have_room([candidate], sparing=True)), [])
-            if not needed:
-                return None
         gpus = sum((victim.running.gpus for victim in needed), Fraction(0))
         return _Option(gpus, max((victim.rank for victim in needed), default=-1), node, needed)
 
