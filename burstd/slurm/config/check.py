@@ -101,7 +101,8 @@ def compare_slurm_conf(
     pools: Sequence[Pool], options: SlurmConfOptions, running: RunningSlurm
 ) -> list[SlurmConfFinding]:
     """Every difference, those that break something first. The version is the running one's."""
-    known = replace(options, version=slurmctld_version(running.config) or options.version)
+    version = slurmctld_version(running.config) or options.version
+    known = replace(options, version=version, partitions=running.partitions)
     found = [
         *(f for s in required_settings(pools, known) for f in (_prolog if s.name == PROLOG else _setting)(s, running)),
         *_selection(pools, running),

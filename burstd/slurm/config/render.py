@@ -165,11 +165,8 @@ def required_settings(pools: Sequence[Pool], options: SlurmConfOptions) -> tuple
         found.append(SlurmConfSetting("JobSubmitPlugins", ("lua",), _lua_consequence(options), merge=True))
     if projects:
         found += _PROJECT_SETTINGS
-        if any(counted_shards(project, options.partitions) for project in projects):
-            # slurmctld does not start where partitions have weights of what it does not count.
-            found.append(
-                SlurmConfSetting("AccountingStorageTRES", (SHARDS,), "slurmctld does not start again", merge=True)
-            )
+        in_shards = any(counted_shards(project, options.partitions) for project in projects)
+        found.append(_counted_tres((GPUS, SHARDS) if in_shards else (GPUS,)))
     if gres:
         found.append(SlurmConfSetting("GresTypes", gres, "slurmctld does not know the slots' GRES", merge=True))
     return tuple(found)
@@ -178,7 +175,6 @@ def required_settings(pools: Sequence[Pool], options: SlurmConfOptions) -> tuple
 _PROJECT_SETTINGS = (
     SlurmConfSetting("AccountingStorageType", ("accounting_storage/slurmdbd",), "there are no QOS, which hold quotas"),
     SlurmConfSetting("AccountingStorageEnforce", ("limits",), "Slurm does not keep any quota", merge=True),
-    SlurmConfSetting("AccountingStorageTRES", (GPUS,), "Slurm does not count the GPUs of projects", merge=True),
     SlurmConfSetting("PreemptType", ("preempt/partition_prio",), "no project gets its quota back from others"),
     SlurmConfSetting("PreemptMode", ("REQUEUE",), "no project gets its quota back from others", merge=True),
     SlurmConfSetting("JobRequeue", ("1",), "jobs beyond a quota are cancelled where they should be requeued"),
@@ -190,6 +186,13 @@ _PROJECT_SETTINGS = (
         recommended=True,
     ),
 )
+
+
+def _counted_tres(tres: tuple[str, ...]) -> SlurmConfSetting:
+    breaks = "Slurm does not count the GPUs of projects"
+    if SHARDS in tres:
+        breaks += ", or does not start, as their partitions weigh shards"
+    return SlurmConfSetting("AccountingStorageTRES", tres, breaks, merge=True)
 
 
 def _lua_consequence(options: SlurmConfOptions) -> str:
