@@ -8,6 +8,8 @@ from fractions import Fraction
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from burstd.domain.plan import RequeueJobs, SetProjectLimits, StartJobsNow
 from burstd.domain.plugins.policy import Target
@@ -19,6 +21,7 @@ from burstd.domain.snapshot import SlurmView, Snapshot
 from burstd.planner.decide import decide
 from burstd.planner.projects.capacity import quota_alarms, quota_faults
 from burstd.planner.timeouts import Tuning
+from tests.examples import examples
 from tests.planner.worlds import NOW, make_snapshot, node, offer, pool
 from tests.planner.worlds import job as any_job
 
@@ -388,6 +391,45 @@ def test_jobs_of_shards_are_requeued_where_that_makes_room_for_sure(
     jobs = [*runs_there, *(shards(str(90 + n), "b", number) for n, number in enumerate(asks))]
     youngest = [str(10 + n) for n in range(expected)] if isinstance(expected, int) else expected
     assert requeued(shared(*jobs, left=left, of=of)) == youngest
+
+
+@st.composite
+def crowded_gpus(draw: st.DrawFn) -> tuple[int, list[Job], dict[str, int], list[Job]]:
+    """GPUs of four shards, what runs on them, on which GPU each job is, and what waits."""
+    gpus = draw(st.integers(1, 3))
+    there: list[Job] = []
+    on: dict[str, int] = {}
+    for gpu in range(gpus):
+        left = draw(st.sampled_from([4, 4, 4, 3]))
+        while left:
+            part = min(left, draw(st.sampled_from([1, 1, 2, 2, 3, 4])))
+            label = draw(st.sampled_from(["o-a", "o-a", "o-a", "o-b", "q-c"]))
+            job_id = str(10 + len(there))
+            on[job_id] = gpu
+            there.append(shards(job_id, label, part, since=draw(st.integers(1, 500))))
+            left -= part
+    sizes = draw(st.lists(st.tuples(st.sampled_from("abc"), st.integers(1, 4)), min_size=2, max_size=8))
+    return gpus, there, on, [shards(str(90 + n), name, size) for n, (name, size) in enumerate(sizes)]
+
+
+@settings(max_examples=examples(300))
+@given(crowded_gpus(), st.lists(st.integers(0, 3), min_size=3, max_size=3))
+def test_nobody_falls_below_its_share_and_each_requeue_makes_room(
+    world: tuple[int, list[Job], dict[str, int], list[Job]], quotas: list[int]
+) -> None:
+    gpus, there, on, waits = world
+    size = {job.id: job.gres_per_node[0].count for job in [*there, *waits]}
+
+    def left(gone: Iterable[str] = ()) -> tuple[int, ...]:
+        return tuple(4 - sum(size[j] for j, at in on.items() if at == gpu and j not in gone) for gpu in range(gpus))
+
+    of = {name: replace(THIRDS[name], quota=F(n, 4), weight=F(1)) for name, n in zip("abc", quotas, strict=True)}
+    snapshot = settled(shared(*there, *waits, left=left(), of=of))
+    gone = requeued(snapshot)
+    for name, (_, has, _, share) in shares(snapshot).items():
+        lost = sum(F(size[job.id], 4) for job in there if job.id in gone and job.account == name)
+        assert lost == 0 or has - lost >= share
+    assert not gone or any(max(left()) < size[job.id] <= max(left(gone)) for job in waits)
 
 
 def test_a_quota_that_is_no_whole_number_of_shards_is_named() -> None:
