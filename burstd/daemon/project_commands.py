@@ -13,7 +13,7 @@ from burstd.domain.command import ChangeProject, CommandResult, DeleteProject
 from burstd.domain.project import Project, ProjectOverride, SetupStep
 from burstd.domain.snapshot import Snapshot, Unavailable
 from burstd.planner.lifecycle.listing import abbreviated_list
-from burstd.planner.projects.capacity import capacity_faults
+from burstd.planner.projects.capacity import capacity_alarms
 from burstd.settings.project_overrides import changed_projects, project_values
 from burstd.settings.projects import ProjectSettings, projects_of
 
@@ -104,9 +104,9 @@ class ProjectCommands:
         snapshot = self._latest_snapshot()
         if snapshot is None or isinstance(snapshot.slurm, Unavailable):
             return ""
-        nodes, overcommit = snapshot.slurm.nodes, snapshot.projects.fair_share.overcommit
-        there = set(capacity_faults(snapshot.projects.projects, nodes, overcommit=overcommit))
-        return "; ".join(f for f in capacity_faults(projects, nodes, overcommit=overcommit) if f not in there)
+        there = set(capacity_alarms(snapshot))
+        wanted = replace(snapshot, projects=replace(snapshot.projects, projects=projects))
+        return "; ".join(fault for fault in capacity_alarms(wanted) if fault not in there)
 
     def _jobs_of(self, project: Project) -> str:
         """Why the project cannot be deleted now."""

@@ -175,6 +175,8 @@ class ProjectsView:
     """By project, GPU seconds used, of which half count no more after each half-life."""
     accounting_error: str = ""
     """Why slurmdbd cannot be reached; the limits stay as they are. Empty: it can."""
+    shards: Mapping[str, int] = field(default_factory=dict)
+    """By project, the shards of a GPU in which slurmctld counts its jobs and limits; left out: it counts whole GPUs."""
     grace_s: Mapping[str, float] = field(default_factory=dict)
     """By project, GraceTime of its over-quota partition, where it is not 0."""
 

@@ -14,8 +14,8 @@ from pathlib import Path
 
 from burstd.domain.errors import SchedulerRefused
 from burstd.domain.project import OVER_QUOTA_PREFIX, QUOTA_PREFIX, OverQuotaLimits, Project, ProjectsView
-from burstd.slurm.commands.controller import parse_config
-from burstd.slurm.commands.parsing import expand_hosts, parse_count
+from burstd.slurm.commands.controller import parse_config, slurmctld_version
+from burstd.slurm.commands.parsing import expand_hosts, parse_count, parse_tres
 from burstd.slurm.commands.run import SlurmCommands
 from burstd.slurm.config.check import SlurmConfFinding, read_partitions
 from burstd.slurm.config.project_check import (
@@ -27,12 +27,17 @@ from burstd.slurm.config.project_check import (
     slurm_conf,
 )
 from burstd.slurm.config.projects import (
+    BILLING,
     GPUS,
     LOWEST_TIER,
     QUOTA_TIER,
+    WEIGHTS,
+    WHOLE_OR_SHARED_SINCE,
     Features,
+    Words,
     add_account,
     add_qos,
+    counted_shards,
     gpu_limit,
     leaves,
     pair_names,
@@ -44,6 +49,8 @@ from burstd.slurm.config.projects import (
     projects_lua_table,
     qos_description,
     qos_pair,
+    shards_in_force,
+    tres_change,
 )
 
 _AT_ONCE = 4
@@ -67,7 +74,7 @@ class SlurmProjects:
         """slurm.conf, once slurmctld has said where it is."""
 
     def read(self, projects: Mapping[str, Project], features: Features | None = None) -> ProjectsView:
-        """What slurmctld enforces now, with two commands. slurmdbd is not asked.
+        """What slurmctld enforces now, with two commands, or three where it counts shards. slurmdbd is not asked.
 
         ``features`` of nodes are asked for with one more where they are not given and a project names some.
         """
@@ -79,8 +86,11 @@ class SlurmProjects:
         limits: dict[str, OverQuotaLimits] = {}
         grace_s: dict[str, float] = {}
         faults: dict[str, str] = {}
+        shards: dict[str, int] = {}
         for project in leaves(projects.values()):
             name = project.over_quota_partition
+            if of_gpu := shards_in_force(state.partitions.get(name, {})):
+                shards[project.name] = of_gpu
             if name in state.partitions and name in state.gpu_limits:
                 tier = parse_count(state.partitions[name].get("PriorityTier", ""))
                 limits[project.name] = OverQuotaLimits(state.gpu_limits[name], tier)
@@ -89,6 +99,7 @@ class SlurmProjects:
                 faults.setdefault(project.name, _fault_text(fault))
         return ProjectsView(
             projects, limits, faults, patient_projects(state.partitions), tuple(state.unwritten),
+            shards=shards,
             grace_s={name: some for name, some in grace_s.items() if some},
         )  # fmt: skip
 
@@ -98,11 +109,13 @@ class SlurmProjects:
         found = min_runtime_findings(leaves(projects.values()), self._commands)
         return {names[fault.subject.removeprefix("QOS ")]: _fault_text(fault) for fault in found}
 
-    def write_table(self, projects: Collection[Project]) -> None:
-        """Has job_submit.lua know these projects from the next submission on. Raises OSError."""
+    def write_table(self, projects: Collection[Project], shared: Collection[str] = ()) -> None:
+        """Has job_submit.lua know these projects from the next submission on. ``shared``: those of which Slurm counts
+        shards. Raises OSError.
+        """
         if self._table is None or not (projects or self._table.exists()):
             return
-        _replace(self._table, f"return {projects_lua_table(projects)}\n")
+        _replace(self._table, f"return {projects_lua_table(projects, shared)}\n")
 
     def set_tiers(self, tiers: Mapping[str, int]) -> None:
         """Sets PriorityTier of over-quota partitions, by project. ``scontrol reconfigure`` takes it back."""
@@ -134,8 +147,10 @@ class SlurmProjects:
     def set_caps(self, caps: Mapping[str, Fraction | None]) -> None:
         """Sets the GPUs that over-quota QOS allow, by project; None: any number. Asks slurmdbd."""
         by_limit: dict[str, list[str]] = {}
+        partitions = read_partitions(self._commands)
         for name, gpus in caps.items():
-            by_limit.setdefault(gpu_limit(gpus), []).append(OVER_QUOTA_PREFIX + name)
+            qos = OVER_QUOTA_PREFIX + name
+            by_limit.setdefault(gpu_limit(gpus, shards_in_force(partitions.get(qos, {}))), []).append(qos)
 
         def modify(limit: str) -> None:
             where = f"name={','.join(by_limit[limit])}"
@@ -206,30 +221,39 @@ class SlurmProjects:
                 f"no QOS can limit GPUs: AccountingStorageTRES lacks {GPUS}; add it to slurm.conf and restart slurmctld"
             )
         state = read_project_state(self._commands, [project])
+        shards = counted_shards(project, state.partitions)
+        wanted = qos_pair(project, shards, slurmctld_version(config) or WHOLE_OR_SHARED_SINCE)
         missing = [name for name in project.partitions if name not in state.partitions]
         if missing:
             raise SchedulerRefused(f"Slurm has no partition {missing[0]}, whose nodes project {project.name} shares")
         if project.features and not project_nodes(project, state.partitions, state.features):
             raise SchedulerRefused(f"Slurm has no node of {project.node_group}, which project {project.name} shares")
-        yield from self._accounting(project, state, config.get("ClusterName", ""))
+        if project.account not in state.accounts:
+            yield add_account(project, config.get("ClusterName", ""))
+        yield from self._accounting(project, wanted, shards)
         yield from _partitions(project, state)
 
-    def _accounting(self, project: Project, state: ProjectState, cluster: str) -> Iterator[Command]:
+    def _accounting(self, project: Project, wanted: Mapping[str, Words], shards: int) -> Iterator[Command]:
         """Before the partitions: 22.05 makes a partition with a QOS that is not there, and limits nothing."""
-        if project.account not in state.accounts:
-            yield add_account(project, cluster)
         there = self._qos(project)
-        for name, words in qos_pair(project).items():
+        for name, words in wanted.items():
             if name not in there:
-                yield add_qos(project, name)
+                yield add_qos(project, name, words, shards)
                 continue
-            changed = [f"{key}={value}" for key, value in words.items() if there[name].get(key, "") != value]
+            # Where it has counted otherwise, burstd writes the limit beyond the quota in its next loop.
+            counts_otherwise = (GPUS if shards else BILLING) in parse_tres(there[name]["GrpTRES"])
+            none = {"GrpTRES": gpu_limit(Fraction(0), shards)} if counts_otherwise else {}
+            changed = [
+                f"{key}={tres_change(value, there[name][key]) if 'TRES' in key else value}"
+                for key, value in {**none, **words}.items()
+                if there[name][key] != value
+            ]
             if changed:
                 yield "sacctmgr", "-i", "modify", "qos", name, "set", *changed
 
     def _qos(self, project: Project) -> dict[str, dict[str, str]]:
         """Those of the pair that are there."""
-        keys = ("Name", "Description", "GrpTRES", "MinTRESPerJob", "PreemptExemptTime")
+        keys = ("Name", "Description", "GrpTRES", "MinTRESPerJob", "MaxTRESPerJob", "PreemptExemptTime")
         names = ",".join(qos_pair(project))
         text = self._commands("sacctmgr", "-nP", "show", "qos", "where", f"name={names}", f"format={','.join(keys)}")
         found = {}
@@ -273,6 +297,8 @@ def _partitions(project: Project, state: ProjectState) -> Iterator[Command]:
                 "rename the project"
             )
         changed = [f"{key}={words[key]}" for key in _COMPARED if there.get(key) != words[key]]
+        if shards_in_force(there) != shards_in_force(words):
+            changed.append(f"{WEIGHTS}={words.get(WEIGHTS, '')}")
         if set(expand_hosts(there.get("Nodes", ""))) != set(expand_hosts(words["Nodes"])):
             changed.append(f"Nodes={words['Nodes']}")
         if there.get("QoS") != name:

@@ -22,7 +22,7 @@ local unreached = {}
 local staged = {}
 
 -- Projects by their Slurm accounts, as 'burstctl slurm-config' has them: the site's partitions whose nodes they share,
--- and the time limit of interactive jobs. A job there gets the pair of partitions of its account's project.
+-- whether quotas count shards of GPUs there, and the time limit of interactive jobs. A job there gets the pair of partitions of its account's project.
 local projects = {}
 
 -- burstd keeps those in force here, also what 'burstctl project' has made and changed: they count where this can be read.
@@ -165,11 +165,12 @@ end
 -- What a job may say that it needs of GPUs.
 local gpu_options = { "tres_per_node", "tres_per_job", "tres_per_socket", "tres_per_task" }
 
--- Whether a job asks for whole GPUs. Quotas are of these: what asks for none is nowhere counted within a quota, and
--- would preempt others without end.
-local function asks_for_gpus(job)
+-- Whether a job asks for what the project's quota is of, whole GPUs or also shards of them: what asks for none is
+-- nowhere counted within a quota, and would preempt others without end.
+local function asks_for_gpus(job, project)
   for _, option in ipairs(gpu_options) do
-    if string.find(job[option] or "", "gpu", 1, true) then
+    local asked = job[option] or ""
+    if string.find(asked, "gpu", 1, true) or (project.shards and string.find(asked, "shard", 1, true)) then
       return true
     end
   end
@@ -203,7 +204,7 @@ local function use_project(job, part_list)
     end
   end
   for _, name in ipairs(asked) do
-    if project.shares[name] and asks_for_gpus(job) then
+    if project.shares[name] and asks_for_gpus(job, project) then
       add("q-" .. project.name)
       add("o-" .. project.name)
     elseif project.shares[name] and may_be_preempted(job) then

@@ -41,8 +41,8 @@ class BaseSite(ABC):
     launches in the cloud. ``shared`` is a folder of this machine whose ``home`` and ``burst`` the head and the nodes on
     premises share, as their homes and as staging's ``job_dir``. With ``containers`` nodes have Apptainer, the
     head can convert images, and slurmctld has burstd's job_submit.lua, as with ``workdir_partitions``, in which every
-    batch job's working directory is staged. ``projects`` are Slurm's half of them; nodes on premises have
-    ``onprem_gpus`` each.
+    batch job's working directory is staged. ``projects`` are Slurm's half of them; the ``onprem`` nodes on premises
+    have ``onprem_gpus`` each, of ``onprem_shards`` shards.
     """
 
     storage_offer = ""
@@ -65,7 +65,9 @@ class BaseSite(ABC):
         workdir_partitions: tuple[str, ...] = (),
         image_packages: Sequence[str] = (),
         projects: Sequence[Project] = (),
+        onprem: int = 2,
         onprem_gpus: int = 0,
+        onprem_shards: int = 0,
         progress: Callable[[str], None] = lambda _step: None,
     ) -> None:
         self.release = release
@@ -76,7 +78,7 @@ class BaseSite(ABC):
         self._workdir_partitions = workdir_partitions
         self._image_packages = tuple(image_packages)
         self._projects = tuple(projects)
-        self._onprem_gpus = onprem_gpus
+        self._onprem = onprem, onprem_gpus, onprem_shards
         self._storage: SshStore | None = None
         self.pools = tuple(pools)
         self.users = users
@@ -122,7 +124,9 @@ class BaseSite(ABC):
             head_files=self._slurm_plugins(),
             workdir_partitions=self._workdir_partitions,
             projects=self._projects,
-            onprem_gpus=self._onprem_gpus,
+            onprem=self._onprem[0],
+            onprem_gpus=self._onprem[1],
+            onprem_shards=self._onprem[2],
             programs=f"{programs.PREFIX}/bin",
             extra_conf=self._extra
             + ("\nBurstBufferType=burst_buffer/lua\n" if self._staging is not None else "")

@@ -44,8 +44,8 @@ class Cluster:
     they have burstd's console scripts, else the head gets plain scripts around burstd/slurm/hooks/power_client.py.
     ``onprem_layers`` are laid over that of the nodes on premises. ``head_setup`` are commands of the head before
     slurmctld starts, ``extra_conf`` more lines of slurm.conf. Nodes on premises have ``onprem_gpus`` fake GPUs
-    each. With ``projects`` the head has slurmdbd, what the projects need of Slurm is there, and all users are in all of
-    their accounts.
+    each, of ``onprem_shards`` shards. With ``projects`` the head has slurmdbd, what the projects need of Slurm is
+    there, and all users are in all of their accounts.
     Everything ends with ``down``, at the end of ``with``, or when this process ends in any way, unless ``keep``.
     """
 
@@ -58,6 +58,7 @@ class Cluster:
         users: Mapping[str, int] = slurm_files.USERS,
         onprem: int = 2,
         onprem_gpus: int = 0,
+        onprem_shards: int = 0,
         projects: Sequence[Project] = (),
         head_layers: Sequence[Path] = (),
         head_binds: Sequence[BindMount] = (),
@@ -77,6 +78,7 @@ class Cluster:
         self.state = state or Path(tempfile.mkdtemp(prefix="burstd-cluster-"))
         self.lab = Lab.open(self.state) or Lab(self.state, LabNetwork(f"c{secrets.token_hex(4)}"))
         self._onprem_gpus = onprem_gpus
+        self._onprem_shards = onprem_shards
         self._projects = tuple(projects)
         self._users = tuple(users)
         self._prepare = slurm_files.prepare(users)
@@ -204,11 +206,12 @@ class Cluster:
         """As docs/admin.md has an administrator do it."""
         if not self._projects:
             return
-        commands = [command for project in self._projects for command in sacctmgr_commands(project)]
+        partitions, version = read_partitions(self.commands()), slurm_files.VERSIONS[self.release]
+        commands = [c for project in self._projects for c in sacctmgr_commands(project, partitions, version)]
         accounts = ",".join(project.account for project in self._projects)
         commands += [("sacctmgr", "-i", "add", "user", ",".join(self._users), f"account={accounts}")]
         features = read_features(self.commands(), self._projects)
-        lines = project_partition_lines(self._projects, read_partitions(self.commands()), features)
+        lines = project_partition_lines(self._projects, partitions, features)
         with self.head.path("/etc/slurm/slurm.conf").open("a", encoding="utf-8") as conf:
             conf.writelines(f"{line}\n" for line in lines)
         self.sh(" && ".join(shlex.join(command) for command in [*commands, ("scontrol", "reconfigure")]))
@@ -260,10 +263,10 @@ class Cluster:
         conf = slurm_files.slurm_conf(
             self.release, self.pools, self.onprem, _HEAD, self._programs or "/usr/local/bin",
             f"{self._extra}\n{accounting.SLURM_CONF if self._projects else ''}",
-            self._workdir_partitions, self._onprem_gpus, self._projects,
+            self._workdir_partitions, self._onprem_gpus, self._projects, self._onprem_shards,
         )  # fmt: skip
         gres = slurm_files.gres_text(self.release, self.pools)
-        gres += slurm_files.onprem_gres_text(self.onprem, self._onprem_gpus)
+        gres += slurm_files.onprem_gres_text(self.onprem, self._onprem_gpus, self._onprem_shards)
         files = [
             BoxFile("/etc/slurm/slurm.conf", conf),
             BoxFile("/etc/slurm/gres.conf", gres),

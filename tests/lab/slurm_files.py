@@ -57,19 +57,22 @@ def slurm_conf(
     workdir_partitions: tuple[str, ...] = (),
     onprem_gpus: int = 0,
     projects: Sequence[Project] = (),
+    onprem_shards: int = 0,
 ) -> str:
     """A whole slurm.conf: the lab's own settings, and burstd's fragment merged into them as an administrator would.
 
     ``onprem`` are pairs of node name and address, ``head`` is the head's address, ``extra`` more lines of the same
-    kind: a setting that is there already is replaced. A node with ``onprem_gpus`` has as many CPUs. The partitions of
-    ``projects`` are still to be added.
+    kind: a setting that is there already is replaced. A node with ``onprem_gpus`` has as many CPUs, or with
+    ``onprem_shards`` of each GPU as many as shards. The partitions of ``projects`` are still to be added.
     """
     options = SlurmConfOptions(
         VERSIONS[release], programs, onprem_partitions=("onprem",), resume_timeout_s=60, suspend_timeout_s=5,
         workdir_partitions=workdir_partitions, projects=tuple(projects),
     )  # fmt: skip
     values = {key: value.format(head=head) for key, value in _BASE.items()}
-    shape = f"CPUs={max(2, onprem_gpus)} RealMemory=1000" + f" Gres=gpu:{onprem_gpus}" * bool(onprem_gpus)
+    shards = onprem_gpus * onprem_shards
+    shape = f"CPUs={max(2, onprem_gpus, shards)} RealMemory=1000" + f" Gres=gpu:{onprem_gpus}" * bool(onprem_gpus)
+    shape += f",shard:{shards}" * bool(shards)
     objects = [f"NodeName={name} NodeAddr={address} {shape}" for name, address in onprem]
     names = ",".join(name for name, _ in onprem)
     objects.append(f"PartitionName=onprem Nodes={names} Default=YES MaxTime=INFINITE State=UP")
@@ -84,6 +87,8 @@ def slurm_conf(
                 values[key] += "," + value
             else:
                 values[key] = value
+    if shards and "shard" not in values.get("GresTypes", "").split(","):
+        values["GresTypes"] = ",".join(filter(None, [values.get("GresTypes", "gpu"), "shard"]))
     return "\n".join([*(f"{key}={value}" for key, value in values.items()), *objects]) + "\n"
 
 
@@ -92,17 +97,20 @@ def gres_text(release: str, pools: Sequence[Pool]) -> str:
     return gres_conf_lines(pools, SlurmConfOptions(VERSIONS[release]))
 
 
-def onprem_gres_text(onprem: Sequence[tuple[str, str]], gpus: int) -> str:
-    """The lines of gres.conf for nodes on premises with so many GPUs each."""
-    return "".join(f"NodeName={name} Name=gpu File=/dev/nvidia[0-{gpus - 1}]\n" for name, _ in onprem if gpus)
+def onprem_gres_text(onprem: Sequence[tuple[str, str]], gpus: int, shards: int = 0) -> str:
+    """The lines of gres.conf for nodes on premises with so many GPUs each, of so many shards each."""
+    lines = "".join(f"NodeName={name} Name=gpu File=/dev/nvidia[0-{gpus - 1}]\n" for name, _ in onprem if gpus)
+    return lines + "".join(f"NodeName={name} Name=shard Count={gpus * shards}\n" for name, _ in onprem if shards)
 
 
-def job_submit_lua(workdir_partitions: Sequence[str] = (), projects: Sequence[Project] = ()) -> str:
+def job_submit_lua(
+    workdir_partitions: Sequence[str] = (), projects: Sequence[Project] = (), shared: Sequence[str] = ()
+) -> str:
     """burstd's job_submit.lua with the lines that 'burstctl slurm-config' names for it."""
     text = (_CONFIG / "job_submit.lua").read_text(encoding="utf-8")
     for before, after in (
         (workdir_lua_line(()), workdir_lua_line(workdir_partitions)),
-        (projects_lua_line(()), projects_lua_line(projects)),
+        (projects_lua_line(()), projects_lua_line(projects, shared)),
     ):
         assert before in text.splitlines()
         text = text.replace(before, after)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fractions import Fraction
-from math import floor
+from math import floor, lcm
 from random import Random
 
 import pytest
@@ -55,6 +55,29 @@ def test_priority_weight_limit_and_tree() -> None:
     }  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("asked", "total", "parts", "expected"),
+    [
+        # One GPU of four shards: what the two quotas of one shard leave is a shard for each.
+        ((4, 4), 4, (4, 4), (2, 2)),
+        # Jobs of half a GPU each: nobody gets a quarter more but for what is left over.
+        ((8, 8), 6, (2, 2), (3, 3)),
+        ((8, 8), 7, (2, 2), (4, 3)),
+        # In whole GPUs, and one of them in shards.
+        ((16, 16), 13, (1, 1), (8, 5)),
+        ((16, 16), 13, (1, 4), (7, 6)),
+    ],
+)
+def test_shards_are_divided_where_jobs_ask_for_shards(
+    asked: tuple[int, int], total: int, parts: tuple[int, int], expected: tuple[int, int]
+) -> None:
+    """All in quarters of a GPU."""
+    projects = {name: project(name, F(1, 4)) for name in "ab"}
+    demands = {name: F(some, 4) for name, some in zip("ab", asked, strict=True)}
+    shares = divide(projects, demands, F(total, 4), parts=dict(zip("ab", parts, strict=True)))
+    assert tuple(4 * share for share in shares.values()) == tuple(map(F, expected))
+
+
 def test_quotas_beyond_what_is_there_are_cut_in_proportion() -> None:
     assert divide(REFERENCE, dict.fromkeys("abcd", F(8)), F(8)) == {"a": 2, "b": 1, "c": 1, "d": 4}
 
@@ -101,8 +124,10 @@ def names_of_leaves(projects: dict[str, Project]) -> list[str]:
 class Oracle:
     """The rule again, as slow as it reads: the rest is handed out in rounds while somebody gets all it asks for."""
 
-    def __init__(self, projects: dict[str, Project], demands: dict[str, Fraction]) -> None:
-        self.projects, self.demands = projects, demands
+    def __init__(
+        self, projects: dict[str, Project], demands: dict[str, Fraction], parts: dict[str, int] | None = None
+    ) -> None:
+        self.projects, self.demands, self.parts = projects, demands, parts or {}
 
     def below(self, name: str) -> list[str]:
         return sorted(p.name for p in self.projects.values() if p.parent == name)
@@ -143,8 +168,13 @@ class Oracle:
             found |= self.shares(name, found[name])
         return found
 
-    @staticmethod
-    def hand_out(asked: dict[str, Fraction], weights: dict[str, Fraction], there: Fraction) -> dict[str, Fraction]:
+    def part(self, name: str) -> Fraction:
+        """The largest part of a GPU that all jobs below it are multiples of."""
+        return F(1, lcm(self.parts.get(name, 1), *(self.part(child).denominator for child in self.below(name))))
+
+    def hand_out(
+        self, asked: dict[str, Fraction], weights: dict[str, Fraction], there: Fraction
+    ) -> dict[str, Fraction]:
         got = {name: F(0) for name in asked}
         open_to = {name for name in asked if asked[name]}
         while open_to:
@@ -159,10 +189,10 @@ class Oracle:
         else:
             return got
         for name in open_to:
-            got[name] = F(floor(part[name]))
+            got[name] = floor(part[name] / self.part(name)) * self.part(name)
         rest = there - sum((got[name] for name in open_to), F(0))
         for name in sorted(open_to, key=lambda name: (got[name] - part[name], name)):
-            one = min(F(1), asked[name] - got[name], rest)
+            one = min(self.part(name), asked[name] - got[name], rest)
             got[name] += one
             rest -= one
         return got
@@ -172,8 +202,10 @@ class Oracle:
 def test_random_trees_against_the_oracle() -> None:
     for seed in range(examples(10_000)):
         projects, demands, total = random_tree(seed)
-        shares = divide(projects, demands, total)
-        oracle = Oracle(projects, demands)
+        lot = Random(-seed)  # noqa: S311  examples, not secrets
+        parts = {name: lot.choice((1, 1, 2, 4)) for name in names_of_leaves(projects)} if seed % 2 else {}
+        shares = divide(projects, demands, total, parts=parts)
+        oracle = Oracle(projects, demands, parts)
         assert shares == oracle.shares("", total), seed
         leaves = names_of_leaves(projects)
         assert sum((shares[name] for name in leaves), F(0)) <= total, seed

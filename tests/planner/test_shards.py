@@ -11,13 +11,15 @@ from random import Random
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from burstd.domain.claim import ClaimState
 from burstd.domain.plan import Plan
 from burstd.domain.slurm.job import Job, JobState
 from burstd.domain.slurm.node import with_shards_in_use
 from burstd.domain.slurm.shape import Gres, Shape, SharedGpu, gpus_of, split_shards
-from burstd.planner.demand.gres import GresCounts, has_gres, requests_that_fit, subtract_gres
+from burstd.planner.demand.gres import GresCounts, available_gres, has_gres, requests_that_fit, subtract_gres
 from burstd.planner.explain.explain import explain_job
 from burstd.planner.explain.job_comment import JobComments
 from burstd.planner.offers.candidates import JobCost
@@ -130,6 +132,72 @@ def test_a_fraction_that_no_gpu_has_is_called_impossible() -> None:
     verdict, why = last_verdict(target(asking("shard:1", exclusive=True), **world))
     assert verdict == "impossible"
     assert "--exclusive" in why
+
+
+@pytest.mark.parametrize(
+    ("in_use", "returned", "most", "whole"),
+    [
+        # One GPU: where they come back is clear.
+        ((4,), (1, 1), 2, 0),
+        ((4,), (2, 1, 1), 4, 1),
+        # Two full ones: of two jobs of one shard each may be on one of its own, a third one is beside one of them.
+        ((4, 4), (1, 1), 1, 0),
+        ((4, 4), (1, 1, 1), 2, 0),
+        ((4, 4), (2,), 2, 0),
+        ((4, 4), (2, 2), 2, 0),
+        ((4, 4), (2, 2, 2), 4, 1),
+        ((4, 4), (2, 1, 1), 2, 0),
+        ((4, 4), (4,), 4, 1),
+        # It can only have been on the fuller one.
+        ((4, 1), (3,), 3, 0),
+        ((4, 1), (1,), 3, 0),
+        ((2, 2), (2,), 4, 1),
+    ],
+)
+def test_shards_of_jobs_that_go_come_back_where_they_help_least(
+    in_use: Free, returned: Free, most: int, whole: int
+) -> None:
+    left = GresCounts(gpu_node(len(in_use), 4 * len(in_use)).gres)
+    left.set_gpus(tuple(SharedGpu("", 4, 4 - used) for used in in_use))
+    left.give_back(Gres("shard", "", n) for n in returned)
+    assert (available_gres(left, "shard", ""), available_gres(left, "gpu", "")) == (most, whole)
+
+
+def test_a_whole_gpu_comes_back_as_it_is() -> None:
+    left = subtract_gres(GresCounts(gpu_node(2, 8).gres), (Gres("gpu", "", 1),))
+    left = subtract_gres(left, (Gres("shard", "", 4),))
+    left.give_back([Gres("gpu", "", 1)])
+    assert [gpu.free for gpu in left.gpus] == [4, 0]
+    assert has_gres(left, (Gres("gpu", "", 1),))
+
+
+@given(st.data())
+def test_what_is_counted_on_is_there_wherever_the_jobs_were(data: st.DataObject) -> None:
+    """Jobs lie on GPUs as burstd does not see it; some go. No request fits that slurmctld has no room for."""
+    sizes = data.draw(st.lists(st.integers(2, 8), min_size=1, max_size=4), label="shards of each GPU")
+    jobs: list[tuple[int, int]] = []
+    for at, of in enumerate(sizes):
+        left = data.draw(st.integers(0, of), label="in use")
+        while left:
+            part = data.draw(st.integers(1, left))
+            jobs.append((at, part))
+            left -= part
+    gone = data.draw(st.sets(st.integers(0, len(jobs) - 1)) if jobs else st.just(set[int]()), label="gone")
+
+    def free(without: set[int]) -> list[int]:
+        return [
+            of - sum(n for i, (j, n) in enumerate(jobs) if j == at and i not in without) for at, of in enumerate(sizes)
+        ]
+
+    counts = GresCounts((Gres("gpu", "", len(sizes)), Gres("shard", "", sum(sizes))))
+    counts.set_gpus(tuple(SharedGpu("", of, left) for of, left in zip(sizes, free(set()), strict=True)))
+    counts.give_back(Gres("shard", "", jobs[i][1]) for i in gone)
+    there = free(gone)
+    assert available_gres(counts, "shard", "") <= max(there)
+    assert available_gres(counts, "gpu", "") <= sum(left == of for left, of in zip(there, sizes, strict=True))
+    if len(gone) == len(jobs):
+        assert available_gres(counts, "shard", "") == max(sizes)
+        assert available_gres(counts, "gpu", "") == len(sizes)
 
 
 # How many machines. slurmctld takes the jobs of a queue in its order, and of a node the first GPU with room, so it

@@ -94,10 +94,10 @@ class FakeSlurmProjects(SlurmProjects):
         self._check("set_quota_preemption")
         self.patient = (self.patient | {*wait}) - {*preempt}
 
-    def write_table(self, projects: Collection[Project]) -> None:
+    def write_table(self, projects: Collection[Project], shared: Collection[str] = ()) -> None:
         if self.disk_full:
             raise OSError(28, "No space left on device")
-        self.table = [project.name for project in projects]
+        self.table = [project.name + " in shards" * (project.name in shared) for project in projects]
 
     def set_tiers(self, tiers: Mapping[str, int]) -> None:
         self._check("set_tiers")

@@ -384,6 +384,46 @@ def test_the_lines_of_projects() -> None:
     assert 'local projects = { ["team-a"] = { name = "a", shares = { ["burst"] = true }, minutes = 90 }' in lua
 
 
+@pytest.mark.parametrize(("version", "whole_gpus"), [((22, 5, 8), " MaxTRESPerJob=gres/gpu=0"), ((24, 11, 5), "")])
+def test_the_lines_of_projects_whose_gpus_have_shards(version: tuple[int, int, int], whole_gpus: str) -> None:
+    """Nodes without shards may be among them; weights of the site's partition give way."""
+    half = replace(A, quota=Fraction(5, 8))
+    shared = {
+        **SITE["burst"],
+        "NodeGres": "gpu:v100:2(S:0-1),shard:8(S:0-1)|gpu:4|(null)",
+        "TRESBillingWeights": "CPU=1",
+    }
+    options = replace(OPTIONS, version=version, projects=(half,), partitions={"burst": shared})
+    text = slurm_conf_fragment([], options)
+    for part in (
+        "AccountingStorageTRES=gres/gpu,gres/shard\n",
+        " TRESBillingWeights=gres/gpu=4,gres/shard=1 ",
+        f" GrpTRES=billing=2 MinTRESPerJob=billing=1{whole_gpus}\n",
+        f" GrpTRES=billing=0 PreemptExemptTime=1-01:00:00{whole_gpus}\n",
+        'shares = { ["burst"] = true }, shards = true, minutes = 90 }',
+    ):
+        assert part in text
+    assert "CPU=1" not in text
+    mixed = {**shared, "NodeGres": "gpu:2,shard:8|gpu:2,shard:4"}
+    text = slurm_conf_fragment([], replace(options, partitions={"burst": mixed}))
+    assert "AccountingStorageTRES=gres/gpu\n" in text
+    assert " GrpTRES=gres/gpu=0 MinTRESPerJob=gres/gpu=1\n" in text
+    assert "shard" not in text.replace("burstd", "")
+
+
+def test_shards_that_slurmctld_does_not_count_are_named() -> None:
+    node = Node("gpu1", "IDLE", partitions=("burst",), gres=(Gres("gpu", "", 2), Gres("shard", "", 8)))
+    for tres, there, expected in (
+        ("cpu,gres/gpu", (node,), ["gres/shard"]),
+        ("cpu,gres/gpu,gres/shard", (node,), []),
+        ("cpu,gres/gpu", (replace(node, gres=node.gres[:1]),), []),
+        ("cpu,gres/gpu", (replace(node, partitions=("other",)),), []),
+    ):
+        running = RunningSlurm({"AccountingStorageTRES": tres}, {}, there)
+        found = compare_slurm_conf([], replace(OPTIONS, projects=(A,)), running)
+        assert [f.wanted for f in found if f.subject == "AccountingStorageTRES"] == expected
+
+
 def test_pairs_without_nodes_are_not_written() -> None:
     lines = slurm_conf_fragment([], replace(OPTIONS, projects=(B,), partitions={})).splitlines()
     assert "# slurmctld shows no node of burst and main: print these lines again where it does" in lines

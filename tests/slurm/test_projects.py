@@ -10,9 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from burstd.domain.cloud.offer import Pool
 from burstd.domain.errors import SchedulerRefused, SchedulerUnavailable
 from burstd.domain.project import OverQuotaLimits, Project
 from burstd.domain.slurm.job import JobState
+from burstd.domain.slurm.shape import Gres, Shape
 from burstd.slurm.config.check import compare_slurm_conf, read_running_slurm
 from burstd.slurm.config.project_check import project_findings, projects_findings, read_project_state
 from burstd.slurm.config.render import SlurmConfOptions
@@ -25,6 +27,11 @@ from tests.lab.cluster import Cluster
 pytestmark = [pytest.mark.boxes, pytest.mark.slurm]
 
 PROJECTS = {n: Project(n, f"team-{n}", Fraction(4), partitions=("onprem",), interactive_max_s=3600) for n in "abcd"}
+SHARED = Pool("shared", ("sh1",), ("shared",), Shape(8, 1000, (Gres("gpu", "v100", 1), Gres("shard", "", 4))))
+HALVES = {
+    name: Project(name, f"team-{name[-1]}", quota, partitions=("shared",))
+    for name, quota in {"half-a": Fraction(1, 2), "half-b": Fraction(1, 2), "none-c": Fraction(0)}.items()
+}
 NEW = Project("new", "team-new", Fraction(2), partitions=("onprem", "burst"), min_runtime_s=90)
 
 
@@ -34,6 +41,8 @@ def lab(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
     with Cluster(
         request.param,
         state=tmp_path_factory.mktemp("cluster"),
+        pools=[slurm_files.burst_pool(), SHARED],
+        extra_conf="AccountingStorageTRES=gres/gpu,gres/shard",
         projects=list(PROJECTS.values()),
         onprem_gpus=8,
         head_files=[lua],
@@ -433,3 +442,93 @@ def test_a_job_is_told_and_begins_anew_where_it_ends_of_that(cluster: Cluster, s
         )
     finally:
         cluster.sh("scontrol update partitionname=o-a GraceTime=0; scancel -u ada")
+
+
+@pytest.fixture
+def shared(lab: Cluster) -> Iterator[SlurmProjects]:
+    """With a node of one GPU of four shards, and burstd's table of the projects that share it."""
+    lab.sh(f"scontrol update nodename=sh1 nodeaddr={lab.address_of('sh1')} state=power_up")
+    lab.wait(lambda: "#" in lab.sh("sinfo -hn sh1 -o %t"), 30, "sh1 powering up")
+    lab.boot_slots(["sh1"])
+    lab.start_slurmd("sh1")
+    lab.wait(lambda: lab.sh("sinfo -hn sh1 -o %t").strip() == "idle", 60, "sh1 idle")
+    lab.sh("mkdir -p /var/spool/burstd; chown -R slurm /var/spool/burstd")
+    table = Path(lab.head.path("/var/spool/burstd/projects.lua"))
+    yield SlurmProjects(lab.commands(), table)
+    table.unlink()
+
+
+def test_a_quota_of_half_a_gpu_is_two_shards_that_come_back_while_burstd_is_dead(
+    cluster: Cluster, shared: SlurmProjects
+) -> None:
+    for project in HALVES.values():
+        shared.set_up(project)
+        assert shared.plan_setup(project) == ()
+    view = shared.read(HALVES)
+    assert (view.faults, view.shards) == ({}, dict.fromkeys(HALVES, 4))
+    assert shared.read(PROJECTS).shards == {}, "their nodes have no shards"
+    shared.set_caps({"half-a": Fraction(3, 8), "half-b": None, "none-c": Fraction(1)})
+    assert [limit.gpus for limit in shared.read(HALVES).limits.values()] == [Fraction(1, 4), None, 1]
+    shared.set_caps({"half-a": Fraction(0), "half-b": Fraction(0)})
+    shared.write_table(HALVES.values(), view.shards)
+
+    def submit_shards(team: str, shards: int, words: str = "-p shared") -> str:
+        gres = f"--gres=shard:{shards}" if shards else ""
+        command = f"sbatch --parsable -A team-{team} {words} --mem=1 {gres} -o /dev/null --wrap 'sleep 1000'"
+        return cluster.sh(f"cd /home/ada && {command}", "ada").strip()
+
+    over = [submit_shards("c", 2) for _ in range(2)]
+    cluster.wait(lambda: running(cluster) == {"o-none-c": 2}, 60, "all shards in use beyond quotas")
+    submit_shards("a", 2)
+    cluster.wait(lambda: running(cluster) == {"o-none-c": 1, "q-half-a": 1}, 60, "the half of a")
+    more, nothing = submit_shards("a", 1), submit_shards("a", 0, "-p q-half-a")
+    submit_shards("b", 1)
+    cluster.wait(lambda: running(cluster) == {"q-half-a": 1, "q-half-b": 1}, 60, "a shard of b's half")
+    assert all("Restarts=1" in cluster.sh(f"scontrol show job {job}") for job in over)
+    last = submit_shards("b", 1)
+    cluster.wait(lambda: running(cluster) == {"q-half-a": 1, "q-half-b": 2}, 60, "the half of b")
+    assert "Restarts=0" in cluster.sh(f"scontrol show job {last}")
+    reasons = {more: "QOSGrpBilling", nothing: "QOSMinBilling"}
+    shown = f"squeue -h -j {more},{nothing} -o '%A %r'"
+    cluster.wait(lambda: dict(map(str.split, cluster.sh(shown).splitlines())) == reasons, 60, f"{reasons}")
+
+    larger = replace(HALVES["half-a"], quota=Fraction(3, 4))
+    assert shared.read({"half-a": larger}).faults["half-a"].startswith("QOS q-half-a: billing=2, Slurm keeps")
+    shared.set_up(larger)
+    assert shared.read({"half-a": larger}).faults == {}
+    third = replace(larger, quota=Fraction(3, 10))
+    config = {"SLURM_CONF": str(cluster.head.path("/etc/slurm/slurm.conf"))}
+    (found,) = (f for f in projects_findings([third], config, cluster.commands()) if f.subject.startswith("quota"))
+    assert found.consequence == "it is rounded down to 0.25 GPUs: a GPU of shared has 4 shards"
+    assert found.remedy == "set projects.half-a.quota to 0.25 or 0.5"
+
+    cluster.sh("scancel -u ada")
+    cluster.wait(lambda: not cluster.sh("squeue -h"), 60, "an empty queue")
+    for project in HALVES.values():
+        shared.remove(project)
+
+
+def test_a_project_whose_nodes_get_shards_is_counted_in_them(cluster: Cluster, slurm: SlurmProjects) -> None:
+    """As it was set up before slurmctld counted shards."""
+    project = HALVES["half-a"]
+    slurm.set_up(project)
+    cluster.sh(
+        "sacctmgr -i modify qos q-half-a set GrpTRES=billing=-1,gres/gpu=1 MinTRESPerJob=billing=-1,gres/gpu=1; "
+        "sacctmgr -i modify qos o-half-a set GrpTRES=billing=-1,gres/gpu=3; "
+        "scontrol update partitionname=q-half-a TRESBillingWeights=; "
+        "scontrol update partitionname=o-half-a TRESBillingWeights="
+    )
+    view = slurm.read({"half-a": project})
+    assert "counts other parts of GPUs than its nodes have" in view.faults["half-a"]
+    assert not view.shards
+    assert view.limits["half-a"].gpus == 3
+    slurm.set_up(project)
+    assert slurm.plan_setup(project) == ()
+    view = slurm.read({"half-a": project})
+    assert (view.faults, view.shards, view.limits["half-a"]) == ({}, {"half-a": 4}, OverQuotaLimits(Fraction(0), 1))
+    shown = cluster.sh(
+        "sacctmgr -nP show qos where name=q-half-a,o-half-a format=name,GrpTRES,MinTRESPerJob,MaxTRESPerJob"
+    )
+    twice = "gres/gpu=0" if cluster.release == "bookworm" else ""
+    assert set(shown.split()) == {f"q-half-a|billing=2|billing=1|{twice}", f"o-half-a|billing=0||{twice}"}
+    slurm.remove(project)

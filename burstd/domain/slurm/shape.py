@@ -55,6 +55,8 @@ class SharedGpu:
     shards: int
     free: int
     """Shards that jobs may still take; all of them: nothing is on it, and a job may have it whole."""
+    whole: bool = False
+    """A job has it for itself, without shards."""
     exact: bool = True
     """False: Slurm does not say how many are in use (22.05); burstd.domain.slurm.node.with_shards_in_use reckons."""
 
@@ -75,6 +77,11 @@ def split_shards(gres: Sequence[Gres]) -> tuple[SharedGpu, ...]:
         found.append(SharedGpu(kind, shards, shards))
         left -= shards
     return tuple(found)
+
+
+def shards_of_gpus(gres: Iterable[Sequence[Gres]]) -> frozenset[int]:
+    """How many shards the GPUs of these nodes have; those that have none are left out."""
+    return frozenset(gpu.shards for there in set(map(tuple, gres)) for gpu in split_shards(there))
 
 
 def gpus_of(gres: Iterable[Gres], shards_per_gpu: int) -> Fraction:

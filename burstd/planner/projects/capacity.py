@@ -1,4 +1,4 @@
-"""Whether projects can be promised what they are: quotas within what there is, and no node in two groups."""
+"""Whether projects can be promised what they are: quotas that can be kept, and no node in two groups."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from fractions import Fraction
 from itertools import combinations
 
-from burstd.domain.project import NodeGroup, Project, gpus_text
+from burstd.domain.project import NodeGroup, Project, gpu_number, gpus_text
 from burstd.domain.slurm.node import Node
+from burstd.domain.slurm.shape import shards_of_gpus
 from burstd.domain.snapshot import SlurmView, Snapshot
 from burstd.planner.lifecycle.listing import abbreviated_list
 from burstd.planner.placement.bins import shape_of
@@ -57,9 +58,29 @@ def _groups(projects: Mapping[str, Project]) -> dict[NodeGroup, list[str]]:
     return groups
 
 
+def part_faults(projects: Mapping[str, Project], nodes: Mapping[str, Node]) -> list[str]:
+    """A sentence for each quota that is no whole number of shards, where all GPUs have the same number of them."""
+    found = []
+    for name, project in projects.items():
+        if not project.account or project.quota.denominator == 1:
+            continue
+        group = project.node_group
+        numbers = shards_of_gpus(node.gres for node in nodes.values() if group.has(node.partitions, node.features))
+        if len(numbers) == 1 and (project.quota * max(numbers)).denominator != 1:
+            part = Fraction(1, max(numbers))
+            kept = project.quota // part * part
+            found.append(
+                f"project {name} has a quota of {gpus_text(project.quota)}, and a GPU of "
+                f"{group} has {max(numbers)} shards: {gpus_text(kept)} count; set quota to "
+                f"{gpu_number(kept)} or {gpu_number(kept + part)}"
+            )
+    return found
+
+
 def capacity_faults(projects: Mapping[str, Project], nodes: Mapping[str, Node], *, overcommit: bool) -> list[str]:
     """All of it. ``overcommit``: quotas may be more than there is."""
-    return [*group_faults(projects, nodes), *([] if overcommit else quota_faults(projects, nodes))]
+    too_much = [] if overcommit else quota_faults(projects, nodes)
+    return [*group_faults(projects, nodes), *too_much, *part_faults(projects, nodes)]
 
 
 def capacity_alarms(snapshot: Snapshot) -> list[str]:

@@ -8,6 +8,7 @@ from fractions import Fraction
 from burstd.domain.slurm.job import Job
 from burstd.domain.snapshot import Snapshot
 from burstd.planner.demand.demand import PendingJob
+from burstd.planner.demand.gres import returns_too_much
 from burstd.planner.demand.request import RequestIndex, ResourceRequest
 from burstd.planner.projects.demand import ProjectGroup, RunningJob, WaitingJobs
 from burstd.planner.projects.room import Room, Taken, nodes_and_share, undo
@@ -79,7 +80,7 @@ def _moved_from(node: str, some: list[RunningJob], waiting: WaitingJobs, room: R
         moved.append(running)
         if room.takes(node, request, share):
             break
-    possible = room.takes(node, request, share)
+    possible = room.takes(node, request, share) and not returns_too_much(room.bins[node].gres, share.gres)
     for running in moved if possible else ():
         elsewhere = room.place(_again(running.jobs[0]), without=[node])
         steps += elsewhere

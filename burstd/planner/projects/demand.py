@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from math import lcm
 
 from burstd.domain.claim import ClaimState
 from burstd.domain.project import NodeGroup, Project, Share
@@ -135,6 +136,8 @@ class ProjectGroup:
     total: Fraction
     """GPUs that there are to divide now."""
     shares: Mapping[str, Fraction]
+    parts: Mapping[str, int]
+    """Of a GPU, those that Slurm's limits count: its shards, or 1."""
     completing: tuple[Job, ...] = ()
     """What ends on its nodes, and has its GPUs until its processes are gone."""
     leaving: Fraction = _NONE
@@ -162,6 +165,11 @@ class _GroupReader:
 
     def __init__(self, snapshot: Snapshot, slurm: SlurmView, group: NodeGroup, leaves: list[Project]) -> None:
         self._snapshot, self._slurm, self._group = snapshot, slurm, group
+        of_gpu = [snapshot.projects.shards.get(leaf.name, 1) for leaf in leaves]
+        self._parts = {leaf.name: parts for leaf, parts in zip(leaves, of_gpu, strict=True)}
+        self._part = Fraction(1, of_gpu[0] if len(set(of_gpu)) == 1 else 1)
+        """The least that is divided, of a GPU: a shard where Slurm counts shards."""
+        leaves = [self._in_parts(leaf) for leaf in leaves]
         self._jobs = {leaf.name: ProjectJobs(leaf) for leaf in leaves}
         self._by_partition = {
             name: self._jobs[leaf.name] for leaf in leaves for name in (leaf.quota_partition, leaf.over_quota_partition)
@@ -192,6 +200,7 @@ class _GroupReader:
 
     def read(self, demand: Demand) -> ProjectGroup:
         self._add_running(self._running())
+        self._total = self._total if self._part == 1 else self._total // self._part * self._part
         total = self._total
         for pending in demand.pending_jobs:
             self._add_waiting(pending)
@@ -201,15 +210,29 @@ class _GroupReader:
                 owner.add(pending, gpus, tasks)
         asked = {name: jobs.demand for name, jobs in self._jobs.items()}
         view = self._snapshot.projects
-        tree = {n: p for n, p in view.projects.items() if self._belongs(p)}
+        tree = {n: self._in_parts(p) for n, p in view.projects.items() if self._belongs(p)}
         weights = usage_weights(tree, view.usage, view.fair_share, total)
-        shares = divide(tree, asked, total, weights)
+        shares = divide(tree, asked, total, weights, {name: self._job_parts(jobs) for name, jobs in self._jobs.items()})
         ends = [job for job in self._slurm.jobs if job.state is JobState.COMPLETING]
         ends = [job for job in ends if not self._all.keys().isdisjoint(job.node_list)]
         leaving = sum(map(self._gpus, ends), _NONE) + sum(
             (running.gpus for jobs in self._jobs.values() for running in jobs.running if running.gives), _NONE
         )
-        return ProjectGroup(self._group, self._jobs, self._open, total, shares, tuple(ends), leaving)
+        return ProjectGroup(self._group, self._jobs, self._open, total, shares, self._parts, tuple(ends), leaving)
+
+    def _in_parts(self, project: Project) -> Project:
+        """With what Slurm can keep of its quota and its limit, where it counts shards."""
+        if self._part == 1:
+            return project
+        limit = None if project.limit is None else project.limit // self._part * self._part
+        return replace(project, quota=project.quota // self._part * self._part, limit=limit)
+
+    def _job_parts(self, jobs: ProjectJobs) -> int:
+        """Of a GPU, those that all jobs of a project are multiples of."""
+        if self._part == 1:
+            return 1
+        sizes = {running.gpus for running in jobs.running}.union(gpus for gpus, _ in jobs.sizes)
+        return lcm(*(gpus.denominator for gpus in sizes))
 
     def _belongs(self, project: Project) -> bool:
         """Whether it is one of the group's leaves, or above them."""

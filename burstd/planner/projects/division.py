@@ -1,9 +1,9 @@
 """The division of GPUs among projects.
 
 Each project gets the smaller of its quota and its demand. What is left goes to those that ask for more: the highest
-priority first, in one priority in proportion to their weights, in whole GPUs, rounded down and then one by one to the
-largest remainder. In a tree this is done among the roots, then among the children of each with what it got. The rule
-is that of KAI-Scheduler (its docs/fairness).
+priority first, in one priority in proportion to their weights, in whole GPUs (or in the parts of one that a project's
+jobs ask for), rounded down and then one by one to the largest remainder. In a tree this is done among the roots, then
+among the children of each with what it got. The rule is that of KAI-Scheduler (its docs/fairness).
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from itertools import groupby
 from math import lcm, log
+from types import MappingProxyType
 
 from burstd.domain.project import FairShare, Project
 
@@ -29,6 +30,7 @@ class _Claimant:
     """Of it, what quotas cover."""
     weight: Fraction
     priority: int
+    parts: int
 
 
 def divide(
@@ -36,11 +38,13 @@ def divide(
     demands: Mapping[str, Fraction],
     total: Fraction,
     weights: Mapping[str, Fraction] | None = None,
+    parts: Mapping[str, int] = MappingProxyType({}),
 ) -> dict[str, Fraction]:
     """What each project is to have, in GPUs; a parent has what those below it have together.
 
     ``demands``: what each leaf asks for; left out: nothing. ``total``: what there is. ``weights`` take the place of the
-    projects' own (``usage_weights``).
+    projects' own (``usage_weights``). ``parts``: for each leaf, of a GPU, those that its jobs come in; left out: whole
+    GPUs.
 
     No project gets more than its demand or its limit, all together not more than ``total``. Each gets the smaller of
     quota and demand at least, where the quotas that are asked for fit into ``total``; else these are cut in proportion.
@@ -58,7 +62,8 @@ def divide(
         weight = quotas[project.name] if project.weight is None else project.weight
         if weights is not None:
             weight = weights.get(project.name, weight)
-        claimants[project.name] = _Claimant(demand, entitled, weight, project.priority)
+        of_gpu = lcm(parts.get(project.name, 1), *(c.parts for c in below))
+        claimants[project.name] = _Claimant(demand, entitled, weight, project.priority, of_gpu)
     shares = {"": total}
     for parent in ("", *(project.name for project in downwards)):
         siblings = [child.name for child in children.get(parent, ())]
@@ -122,10 +127,10 @@ def _downwards(children: Mapping[str, Sequence[Project]]) -> list[Project]:
 
 def _among(siblings: Sequence[_Claimant], there: Fraction) -> list[Fraction]:
     """What each of them gets of what there is."""
-    entitled = [sibling.entitled for sibling in siblings]
+    entitled, parts = [sibling.entitled for sibling in siblings], [sibling.parts for sibling in siblings]
     left = there - sum(entitled, _NONE)
     if left <= 0:
-        return _in_proportion(entitled, entitled, there)
+        return _in_proportion(entitled, entitled, parts, there)
     shares = list(entitled)
 
     def priority(n: int) -> int:
@@ -137,22 +142,26 @@ def _among(siblings: Sequence[_Claimant], there: Fraction) -> list[Fraction]:
         # Those without a weight share what is left over, in equal parts.
         for some, one in ((weighted, 0), ([n for n in numbers if not siblings[n].weight], 1)):
             asked = [siblings[n].demand - entitled[n] for n in some]
-            more = _in_proportion(asked, [siblings[n].weight + one for n in some], left)
+            weights = [siblings[n].weight + one for n in some]
+            more = _in_proportion(asked, weights, [parts[n] for n in some], left)
             left -= sum(more, _NONE)
             for n, gpus in zip(some, more, strict=True):
                 shares[n] += gpus
     return shares
 
 
-def _in_proportion(asked: Sequence[Fraction], weights: Sequence[Fraction], there: Fraction) -> list[Fraction]:
-    """What there is in proportion to the weights, to none more than asked, in whole GPUs by largest remainder.
+def _in_proportion(
+    asked: Sequence[Fraction], weights: Sequence[Fraction], parts: Sequence[int], there: Fraction
+) -> list[Fraction]:
+    """What there is in proportion to the weights, to none more than asked, in whole GPUs or parts of one by largest
+    remainder.
 
     Who asks for less than its part gets it to the fraction, and the others share what that leaves.
     """
     # Whole numbers are a hundred times as fast as fractions.
-    gpu = lcm(there.denominator, *(a.denominator for a in asked))
-    parts = lcm(*(w.denominator for w in weights)) if weights else 1
-    want, weight, left = [int(a * gpu) for a in asked], [int(w * parts) for w in weights], int(there * gpu)
+    gpu = lcm(there.denominator, *(a.denominator for a in asked), *parts)
+    scale = lcm(*(w.denominator for w in weights)) if weights else 1
+    want, weight, left = [int(a * gpu) for a in asked], [int(w * scale) for w in weights], int(there * gpu)
     if sum(want) <= left:
         return list(asked)
     order = sorted((n for n in range(len(want)) if want[n]), key=lambda n: Fraction(want[n], weight[n]))
@@ -167,11 +176,11 @@ def _in_proportion(asked: Sequence[Fraction], weights: Sequence[Fraction], there
     remainders: list[tuple[int, int]] = []
     rest = left
     for n in order:
-        gets[n] = left * weight[n] // heavy // gpu * gpu
+        gets[n] = left * weight[n] // heavy // (gpu // parts[n]) * (gpu // parts[n])
         rest -= gets[n]
         remainders.append((gets[n] * heavy - left * weight[n], n))
     for _, n in sorted(remainders):
-        one = min(gpu, want[n] - gets[n], rest)
+        one = min(gpu // parts[n], want[n] - gets[n], rest)
         gets[n] += one
         rest -= one
     return [Fraction(got, gpu) for got in gets]

@@ -46,7 +46,7 @@ def filling(jobs: ProjectJobs, share: Fraction) -> Filling:
 
 
 def group_limits(group: ProjectGroup) -> dict[str, OverQuotaLimits]:
-    """By project, what its over-quota partition is to allow now, in whole GPUs, and its tier.
+    """By project, what its over-quota partition is to allow now, in GPUs or shards as Slurm counts them, and its tier.
 
     The limit is the project's share without what its jobs hold, or will hold, of its quota.
 
@@ -64,7 +64,7 @@ def group_limits(group: ProjectGroup) -> dict[str, OverQuotaLimits]:
     caps |= _cap_for_unused(group, filled)
     return {
         name: OverQuotaLimits(
-            Fraction(floor(caps[name])),
+            Fraction(floor(caps[name] * group.parts[name]), group.parts[name]),
             PROTECTED_TIER if _protected(jobs) else COMMON_TIER,
         )
         for name, jobs in group.projects.items()

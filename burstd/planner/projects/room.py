@@ -68,7 +68,7 @@ class Room:
                 found.cpus += share.cpus
                 found.memory_mib += share.memory_mib
                 found.gres = found.gres.copy()
-                found.gres.add(share.gres)
+                found.gres.give_back(share.gres)
         return taken
 
     def _share_of(self, job: Job) -> NodeShare:

@@ -15,6 +15,7 @@ from itertools import count
 from burstd.domain.project import OverQuotaLimits, gpus_text
 from burstd.domain.slurm.job import Job
 from burstd.domain.snapshot import Snapshot
+from burstd.planner.demand.gres import returns_too_much
 from burstd.planner.demand.job_requirements import NodeShare
 from burstd.planner.demand.request import ResourceRequest
 from burstd.planner.projects.demand import ProjectGroup, ProjectJobs, RunningJob, WaitingJobs
@@ -205,9 +206,10 @@ class _Reclaimer:
     def _whom_it_takes(self, node: str, request: ResourceRequest, share: NodeShare) -> _Option | None:
         """As few as make room on a node, the first ones first; None: all of them do not."""
 
-        def have_room(some: Iterable[_Candidate]) -> bool:
+        def have_room(some: Iterable[_Candidate], *, sparing: bool = False) -> bool:
             steps = [step for candidate in some for step in self._room.vacate(candidate.running.jobs)]
             found = self._room.takes(node, request, share)
+            found = found and not (sparing and returns_too_much(self._room.bins[node].gres, share.gres))
             undo(steps)
             return found
 
@@ -215,13 +217,19 @@ class _Reclaimer:
         for candidate in self._by_node.get(node, ()):
             if self._may_be_taken([*there, candidate]):
                 there.append(candidate)
-        if not have_room(there):
+        needed: list[_Candidate] | None = None
+        if have_room(there):
+            needed = next(there[:number] for number in range(len(there) + 1) if have_room(there[:number]))
+            # Backwards, without the last one, which made the room: whoever is not needed is spared.
+            for candidate in reversed(needed[:-1]):
+                rest = [other for other in needed if other is not candidate]
+                needed = rest if have_room(rest) else needed
+        if self._room.bins[node].gres.gpus and (needed is None or not have_room(needed, sparing=True)):
+            # Some jobs of shards make room for sure only where they are many: one that does it alone, or none.
+            some = ([candidate] for candidate in self._by_node.get(node, ()) if self._may_be_taken([candidate]))
+            needed = next((alone for alone in some if have_room(alone, sparing=True)), None)
+        if needed is None:
             return None
-        needed = next(there[:number] for number in range(len(there) + 1) if have_room(there[:number]))
-        # Backwards, without the last one, which made the room: whoever is not needed is spared.
-        for candidate in reversed(needed[:-1]):
-            rest = [other for other in needed if other is not candidate]
-            needed = rest if have_room(rest) else needed
         gpus = sum((victim.running.gpus for victim in needed), Fraction(0))
         return _Option(gpus, max((victim.rank for victim in needed), default=-1), node, needed)
 

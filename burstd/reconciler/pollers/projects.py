@@ -65,8 +65,8 @@ class ProjectSync:
         """By project, with the time of the change that it is for."""
         self._errors: dict[str, str] = {}
         """Why a step failed last, by what could not be written (``_LIMITS``) or the project."""
-        self._in_table: list[Project] | None = None
-        """The projects that job_submit.lua knows; None: that is not known."""
+        self._in_table: tuple[list[Project], list[str]] | None = None
+        """The projects that job_submit.lua knows, and those of which Slurm counts shards; None: that is not known."""
         self._table_error = ""
         self._changes = 0
         """How often something was changed in Slurm."""
@@ -188,11 +188,11 @@ class ProjectSync:
     def _write_table(self, projects: Mapping[str, Project], overrides: Sequence[ProjectOverride]) -> None:
         """Jobs get the partitions of a project once Slurm has them."""
         coming = {o.name for o in overrides if o.created and o.pending and o.name not in self._view.limits}
-        table = [project for project in projects.values() if project.name not in coming]
+        table = [project for project in projects.values() if project.name not in coming], sorted(self._view.shards)
         if table == self._in_table and not self._table_error:
             return
         try:
-            self.slurm.write_table(table)
+            self.slurm.write_table(*table)
         except OSError as error:
             self._table_error = f"jobs are not given the partitions of new projects: {error}"
         else:

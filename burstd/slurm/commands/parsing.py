@@ -129,7 +129,7 @@ def parse_shared_gpus(used: str, gres: tuple[Gres, ...]) -> tuple[SharedGpu, ...
     for at, gpu in enumerate(gpus):
         if at in taken or (unnamed and gpu.free == gpu.shards):
             unnamed -= at not in taken
-            gpus[at] = replace(gpu, free=0)
+            gpus[at] = replace(gpu, free=0, whole=True)
     return tuple(gpus)
 
 

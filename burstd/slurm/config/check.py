@@ -7,11 +7,12 @@ from dataclasses import dataclass, field, replace
 
 from burstd.domain.cloud.offer import Pool
 from burstd.domain.slurm.node import Node
+from burstd.domain.slurm.shape import shards_of_gpus
 from burstd.slurm.commands import nodes
 from burstd.slurm.commands.controller import parse_config, slurmctld_version
 from burstd.slurm.commands.parsing import expand_hosts, parse_count, parse_records, parse_tres, text_or_empty
 from burstd.slurm.commands.run import SlurmCommands
-from burstd.slurm.config.projects import pair_names
+from burstd.slurm.config.projects import NODE_GRES, SHARDS, WHOLE_OR_SHARED_SINCE, leaves, pair_names
 from burstd.slurm.config.render import (
     PROLOG,
     SlurmConfOptions,
@@ -30,8 +31,6 @@ EXCLUSIVE_USER = "ExclusiveUser=YES"
 # Settings and words that may be larger, or smaller, than what burstd would write; all others must be equal.
 _AT_LEAST = {"ResumeTimeout", "SuspendTime", "TreeWidth", "default_queue_depth", "bf_max_job_test"}
 _AT_MOST = {"SuspendTimeout", "bf_interval", "power_save_interval"}
-WHOLE_OR_SHARED_SINCE = (23, 11, 0)
-"""From this version on slurmctld gives no GPU away both in shards and whole."""
 _GIVEN_TWICE = "slurmctld before 23.11 gives a GPU of which shards are in use to a job of whole GPUs as well"
 _OTHER_SHARES = {
     "LL_SHARED_GRES": "takes the GPU with the most shards free, so that fewer GPUs stay free for whole use",
@@ -86,20 +85,30 @@ def read_running_slurm(commands: SlurmCommands, pools: Sequence[Pool] = ()) -> R
 
 
 def read_partitions(commands: SlurmCommands) -> dict[str, dict[str, str]]:
-    """Asks slurmctld for its partitions by name. Raises SchedulerUnavailable."""
-    return {f["PartitionName"]: f for f in parse_records(commands(*SHOW_PARTITIONS), "PartitionName")}
+    """Asks slurmctld for its partitions by name, with one command; where it counts shards, with one more for the GRES
+    of their nodes. Raises SchedulerUnavailable.
+    """
+    found = {f["PartitionName"]: f for f in parse_records(commands(*SHOW_PARTITIONS), "PartitionName")}
+    if any(SHARDS in parse_tres(fields.get("TRES", "")) for fields in found.values()):
+        for line in commands("sinfo", "-a", "-h", "-o", "%R|%G").splitlines():
+            name, _, gres = line.partition("|")
+            if name in found:
+                found[name][NODE_GRES] = "|".join(filter(None, [found[name].get(NODE_GRES), gres]))
+    return found
 
 
 def compare_slurm_conf(
     pools: Sequence[Pool], options: SlurmConfOptions, running: RunningSlurm
 ) -> list[SlurmConfFinding]:
     """Every difference, those that break something first. The version is the running one's."""
-    known = replace(options, version=slurmctld_version(running.config) or options.version)
+    version = slurmctld_version(running.config) or options.version
+    known = replace(options, version=version, partitions=running.partitions)
     found = [
         *(f for s in required_settings(pools, known) for f in (_prolog if s.name == PROLOG else _setting)(s, running)),
         *_selection(pools, running),
         *(f for pool in pools for f in _nodes(pool, running)),
         *_shards(pools, running, known.version),
+        *_counted(known, running),
         *_partitions(pools, known, running),
         *_submission(running),
     ]
@@ -289,6 +298,20 @@ def _shards(pools: Sequence[Pool], running: RunningSlurm, version: tuple[int, in
                 _GIVEN_TWICE,
                 f"keep the nodes of pool {pool} in one of these partitions; or upgrade Slurm to 23.11",
             )
+
+
+def _counted(options: SlurmConfOptions, running: RunningSlurm) -> Iterator[SlurmConfFinding]:
+    """Shards of projects' nodes that slurmctld does not count."""
+    tres = running.config.get("AccountingStorageTRES", "")
+    of_projects = {name for project in leaves(options.projects) for name in project.partitions}
+    there = (node.gres for node in running.nodes if not of_projects.isdisjoint(node.partitions))
+    if SHARDS not in tres.split(",") and shards_of_gpus(there):
+        yield SlurmConfFinding(
+            "AccountingStorageTRES", SHARDS, tres or "not set",
+            "quotas of projects count whole GPUs only, and jobs of shards are beyond every quota",
+            f"add {SHARDS} to AccountingStorageTRES and restart slurmctld; then follow what burstctl check says",
+            recommended=True,
+        )  # fmt: skip
 
 
 def _submission(running: RunningSlurm) -> Iterator[SlurmConfFinding]:

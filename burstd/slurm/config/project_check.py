@@ -6,27 +6,35 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
+from types import MappingProxyType
 
 from burstd.domain.errors import SchedulerUnavailable
-from burstd.domain.project import Project
+from burstd.domain.project import Project, gpu_number, gpus_text
 from burstd.share import share_path
 from burstd.slurm.commands.nodes import NodeReader
 from burstd.slurm.commands.parsing import expand_hosts, parse_count, parse_records, parse_tres
 from burstd.slurm.commands.run import SlurmCommands
 from burstd.slurm.config.check import SlurmConfFinding, read_partitions
 from burstd.slurm.config.projects import (
+    BILLING,
     GPUS,
     INCLUDED,
     NO_TIME,
     QUOTA_TIER,
+    WEIGHTS,
     Features,
     Partitions,
+    counted_shards,
+    gpu_limit,
     is_of_project,
     leaves,
+    node_shards,
     partition_pair,
     project_nodes,
     projects_lua_line,
     qos_pair,
+    shards_in_force,
+    tres_change,
 )
 from burstd.slurm.hostlist import compress
 
@@ -41,7 +49,7 @@ class ProjectState:
 
     partitions: Partitions
     gpu_limits: Mapping[str, Fraction | None]
-    """GPUs that GrpTRES of a QOS allows; None: any number."""
+    """GPUs that GrpTRES of a QOS allows, as its partition counts them; None: any number."""
     accounts: frozenset[str]
     """Of those that were asked for, those that have an association in this cluster."""
     features: Features
@@ -72,7 +80,8 @@ def read_project_state(
     words = ("flags=qos,assoc", f"accounts={','.join(project.account for project in projects)}", _NOBODY)
     text = commands("scontrol", "--oneliner", "show", "assoc_mgr", *words)
     known = frozenset(f.get("Account", "") for f in parse_records(text, "ClusterName"))
-    return ProjectState(partitions, parse_qos_limits(text), known, features, written)
+    shards = {name: shards_in_force(words) for name, words in partitions.items()}
+    return ProjectState(partitions, parse_qos_limits(text, shards), known, features, written)
 
 
 def read_features(commands: SlurmCommands, projects: Iterable[Project]) -> Features:
@@ -87,12 +96,17 @@ def slurm_conf(config: Mapping[str, str]) -> Path:
     return Path(config.get("SLURM_CONF", "") or "/etc/slurm/slurm.conf")
 
 
-def parse_qos_limits(text: str) -> dict[str, Fraction | None]:
-    """GPUs that each QOS allows, of ``scontrol -o show assoc_mgr``: ``QOS=q-a(2) ... GrpTRES=...,gres/gpu=4(0)``."""
+def parse_qos_limits(text: str, shards: Mapping[str, int] = MappingProxyType({})) -> dict[str, Fraction | None]:
+    """GPUs that each QOS allows, of ``scontrol -o show assoc_mgr``: ``QOS=q-a(2) ... GrpTRES=...,gres/gpu=4(0)``.
+
+    ``shards``: by QOS, those of a GPU in which its ``billing`` counts; left out or 0: whole GPUs count.
+    """
     limits: dict[str, Fraction | None] = {}
     for fields in parse_records(text, "QOS"):
-        limit = parse_tres(fields.get("GrpTRES", "")).get(GPUS, "N").partition("(")[0]
-        limits[fields["QOS"].rpartition("(")[0]] = Fraction(parse_count(limit)) if limit.isdecimal() else None
+        name = fields["QOS"].rpartition("(")[0]
+        of_gpu = shards.get(name, 0)
+        limit = parse_tres(fields.get("GrpTRES", "")).get(BILLING if of_gpu else GPUS, "N").partition("(")[0]
+        limits[name] = Fraction(parse_count(limit), of_gpu or 1) if limit.isdecimal() else None
     return limits
 
 
@@ -110,8 +124,11 @@ def projects_findings(
     for project in projects:
         yield from project_findings(project, state)
     if projects:
+        for project in projects:
+            yield from _parts(project, state)
         yield from _preempted(projects, state)
-        yield from _lua(projects, conf.parent)
+        shared = [p.name for p in projects if shards_in_force(state.partitions.get(p.over_quota_partition, {}))]
+        yield from _lua(projects, shared, conf.parent)
     for name in state.unwritten:
         yield SlurmConfFinding(
             f"partition {name}", f"its line in {conf}", "made by scontrol",
@@ -167,9 +184,9 @@ def _lines(conf: Path) -> list[str]:
     return [*lines, *(line for name in included for line in _lines(conf.parent / name))]
 
 
-def _lua(projects: Sequence[Project], folder: Path) -> Iterator[SlurmConfFinding]:
+def _lua(projects: Sequence[Project], shared: Sequence[str], folder: Path) -> Iterator[SlurmConfFinding]:
     """The table of projects, in burstd's file or in one that calls it."""
-    line, breaks = projects_lua_line(projects), "jobs do not get the partitions of their account's project"
+    line, breaks = projects_lua_line(projects, shared), "jobs do not get the partitions of their account's project"
     for name in ("burstd_job_submit.lua", "job_submit.lua"):
         try:
             lines = (folder / name).read_text(encoding="utf-8", errors="replace").splitlines()
@@ -199,6 +216,29 @@ def _preempted(projects: Iterable[Project], state: ProjectState) -> Iterator[Slu
                 "jobs there of accounts without a project are requeued when a project asks for its quota",
                 "leave it, or set PreemptMode=OFF; then such jobs keep GPUs from projects", recommended=True,
             )  # fmt: skip
+
+
+def _parts(project: Project, state: ProjectState) -> Iterator[SlurmConfFinding]:
+    """A quota in parts of a GPU that Slurm cannot keep, and GPUs of which it counts no parts."""
+    numbers = sorted(node_shards(project, state.partitions))
+    nodes = " and ".join(project.partitions)
+    if len(numbers) > 1:
+        yield SlurmConfFinding(
+            f"nodes of {nodes}", "the same number of shards of each GPU that has any",
+            f"GPUs of {' and '.join(map(str, numbers))} shards",
+            f"the quota of project {project.name} counts whole GPUs only, and its jobs of shards are beyond it",
+            "put nodes of each kind into a partition of their own, with projects of their own", recommended=True,
+        )  # fmt: skip
+    shards = counted_shards(project, state.partitions) or 1
+    kept = Fraction(int(project.quota * shards), shards)
+    if kept != project.quota:
+        yield SlurmConfFinding(
+            f"quota of project {project.name}", f"a multiple of {gpus_text(Fraction(1, shards))}",
+            gpus_text(project.quota), f"it is rounded down to {gpus_text(kept)}: a GPU of {nodes} "
+            + (f"has {shards} shards" if shards > 1 else "has no shards that Slurm counts"),
+            f"set projects.{project.name}.quota to {gpu_number(kept)} or {gpu_number(kept + Fraction(1, shards))}",
+            recommended=True,
+        )  # fmt: skip
 
 
 def project_findings(project: Project, state: ProjectState) -> Iterator[SlurmConfFinding]:
@@ -231,13 +271,16 @@ def project_findings(project: Project, state: ProjectState) -> Iterator[SlurmCon
                 f"nothing limits what project {project.name} runs in {name}",
                 "run the sacctmgr lines of burstctl slurm-config, then scontrol reconfigure",
             )  # fmt: skip
-    quota = state.gpu_limits.get(project.quota_partition, project.quota)
-    if quota != int(project.quota):
+    name = project.quota_partition
+    shards = shards_in_force(state.partitions.get(name, {}))
+    wanted = gpu_limit(project.quota, shards)
+    quota = state.gpu_limits.get(name, project.quota)
+    found = "no limit" if quota is None else gpu_limit(quota, shards)
+    if found != wanted:
         yield SlurmConfFinding(
-            f"QOS {project.quota_partition}", f"GrpTRES={GPUS}={int(project.quota)}",
-            "no limit" if quota is None else f"{GPUS}={quota}",
+            f"QOS {name}", f"GrpTRES={wanted}", found,
             f"Slurm keeps another quota for project {project.name} than burstd",
-            f"run sacctmgr modify qos {project.quota_partition} set GrpTRES={GPUS}={int(project.quota)}",
+            f"run sacctmgr modify qos {name} set GrpTRES={tres_change(wanted, f'{GPUS}=0' if shards else '')}",
         )  # fmt: skip
 
 
@@ -266,6 +309,15 @@ def _partition(
                 subject, f"{key}={words[key]}", f"{key}={found[key]}", consequence,
                 f"set {key}={words[key]} in its line of slurm.conf and run scontrol reconfigure",
             )  # fmt: skip
+    counted, wanted = shards_in_force(there), counted_shards(project, state.partitions)
+    if counted != wanted:
+        weights = words.get(WEIGHTS) or "(null)"
+        yield SlurmConfFinding(
+            subject, f"{WEIGHTS}={weights}", f"{WEIGHTS}={there.get(WEIGHTS, '(null)')}",
+            f"the quota of project {project.name} counts other parts of GPUs than its nodes have",
+            f"set {WEIGHTS}={weights} in its line of slurm.conf, run scontrol reconfigure, then burstctl project set "
+            f"{project.name}, which changes the QOS",
+        )  # fmt: skip
     # What burstd writes ends with scontrol reconfigure; of a project that waits for machines it may be less.
     tiers = [state.written[name].get("prioritytier", "1")] if name in state.written else []
     tiers += [] if project.reclaim_after_s else [there.get("PriorityTier", "")]

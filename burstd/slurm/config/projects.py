@@ -7,12 +7,14 @@ has last put there. So quotas hold with burstd dead. docs/adr/0011-projects.md
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from fractions import Fraction
 
 from burstd.domain.project import OVER_QUOTA_PREFIX, QUOTA_PREFIX, Project
-from burstd.slurm.commands.parsing import expand_hosts, parse_count, text_or_empty
+from burstd.domain.slurm.shape import shards_of_gpus
+from burstd.slurm.commands.parsing import expand_hosts, parse_count, parse_node_gres, parse_tres, text_or_empty
 from burstd.slurm.hostlist import compress
 
 QUOTA_TIER = 10_000
@@ -21,6 +23,13 @@ LOWEST_TIER = 1
 """PriorityTier of an over-quota partition as it is made, and of a quota partition that preempts nobody for the time
 being."""
 GPUS = "gres/gpu"
+SHARDS = "gres/shard"
+BILLING = "billing"
+WEIGHTS = "TRESBillingWeights"
+NODE_GRES = "NodeGres"
+"""The GRES of a partition's nodes, different ones with ``|`` between them, where slurmctld counts shards."""
+WHOLE_OR_SHARED_SINCE = (23, 11, 0)
+"""From this version on slurmctld gives no GPU away both in shards and whole."""
 NO_TIME = "00:00:00"
 INCLUDED = "burstd-projects.conf"
 """What slurm.conf includes of burstd's spool: the partitions of projects that burstctl has made."""
@@ -28,9 +37,10 @@ _MARK = "# project "
 """Before the lines of a project, with its name."""
 Words = Mapping[str, str]
 Partitions = Mapping[str, Words]
-"""Partitions by name, as ``scontrol show partition`` has them."""
+"""Partitions by name, as ``scontrol show partition`` has them, and NODE_GRES."""
 Features = Mapping[str, AbstractSet[str]]
 """By node, the features that it has now. Nothing of them need be known where no project names any."""
+_IN_SHARDS = re.compile(r"gres/gpu=([0-9]{1,6}),gres/shard=1", re.ASCII)
 # What the site's partition allows a job, the pair allows it.
 _TAKEN_OVER = (
     "AllocNodes", "AllowGroups", "AllowQos", "DefaultTime", "MaxTime", "MaxNodes", "MinNodes", "OverSubscribe",
@@ -73,6 +83,27 @@ def project_nodes(project: Project, partitions: Partitions, features: Features) 
     return [node for node in nodes if not wanted or wanted <= features.get(node, frozenset())]
 
 
+def node_shards(project: Project, partitions: Partitions) -> frozenset[int]:
+    """How many shards the GPUs of the project's nodes have, where slurmctld counts shards."""
+    texts = (text for name in project.partitions for text in partitions.get(name, {}).get(NODE_GRES, "").split("|"))
+    return shards_of_gpus(map(parse_node_gres, texts))
+
+
+def counted_shards(project: Project, partitions: Partitions) -> int:
+    """The shards of a GPU in which Slurm is to count what the project has.
+
+    0: whole GPUs, as there are no shards, or GPUs of different numbers of them.
+    """
+    numbers = node_shards(project, partitions)
+    return next(iter(numbers)) if len(numbers) == 1 else 0
+
+
+def shards_in_force(partition: Words) -> int:
+    """The shards of a GPU in which Slurm counts what runs in a project's partition; 0: it counts whole GPUs."""
+    found = _IN_SHARDS.fullmatch(partition.get(WEIGHTS, ""))
+    return int(found[1]) if found else 0
+
+
 def partition_pair(project: Project, partitions: Partitions, features: Features) -> dict[str, dict[str, str]]:
     """By name, what the project's two partitions are to have, in Slurm's words. Limits are those of its first one."""
     shown = partitions.get(project.partitions[0], {}) if project.partitions else {}
@@ -85,6 +116,8 @@ def partition_pair(project: Project, partitions: Partitions, features: Features)
             limits["ExclusiveUser"] = "YES"
     if limits.get("MinNodes") == "1":
         del limits["MinNodes"]
+    if shards := counted_shards(project, partitions):
+        limits[WEIGHTS] = f"{GPUS}={shards},{SHARDS}=1"
     nodes = compress(project_nodes(project, partitions, features))
 
     def partition(name: str, tier: int, preempt: str) -> dict[str, str]:
@@ -122,14 +155,20 @@ def project_partition_lines(projects: Sequence[Project], partitions: Partitions,
     return lines
 
 
-def qos_pair(project: Project) -> dict[str, dict[str, str]]:
+def qos_pair(
+    project: Project, shards: int = 0, version: tuple[int, int, int] = WHOLE_OR_SHARED_SINCE
+) -> dict[str, dict[str, str]]:
     """By name, what the project's two QOS are to have, in sacctmgr's words. The second one's GrpTRES is burstd's.
 
-    Jobs without GPUs would preempt others within any quota.
+    Jobs without GPUs would preempt others within any quota. ``shards``: those of a GPU in which Slurm counts. A
+    slurmctld that gives a GPU away twice is to run no job of whole GPUs there.
     """
+    least = BILLING if shards else GPUS
+    both = {"MaxTRESPerJob": f"{GPUS}=0" if version < WHOLE_OR_SHARED_SINCE else ""} if shards else {}
+    quota = {"GrpTRES": gpu_limit(project.quota, shards), "MinTRESPerJob": f"{least}=1"}
     return {
-        project.quota_partition: {"GrpTRES": gpu_limit(project.quota), "MinTRESPerJob": f"{GPUS}=1"},
-        project.over_quota_partition: {"PreemptExemptTime": _duration(project.min_runtime_s)},
+        project.quota_partition: quota | both,
+        project.over_quota_partition: {"PreemptExemptTime": _duration(project.min_runtime_s)} | both,
     }
 
 
@@ -138,11 +177,14 @@ def qos_description(project: Project) -> str:
     return f"burstd project {project.name}".lower()
 
 
-def sacctmgr_commands(project: Project) -> Iterator[tuple[str, ...]]:
+def sacctmgr_commands(
+    project: Project, partitions: Partitions, version: tuple[int, int, int]
+) -> Iterator[tuple[str, ...]]:
     """What makes the account and the QOS of a project that has neither."""
     yield add_account(project)
-    for name in qos_pair(project):
-        yield add_qos(project, name)
+    shards = counted_shards(project, partitions)
+    for name, words in qos_pair(project, shards, version).items():
+        yield add_qos(project, name, words, shards)
 
 
 def add_account(project: Project, cluster: str = "") -> tuple[str, ...]:
@@ -151,32 +193,39 @@ def add_account(project: Project, cluster: str = "") -> tuple[str, ...]:
     return "sacctmgr", "-i", "add", "account", project.account, *words
 
 
-def add_qos(project: Project, name: str) -> tuple[str, ...]:
-    """The command. What runs beyond the quota is nothing until burstd says so."""
-    words = {"GrpTRES": gpu_limit(Fraction(0)), **qos_pair(project)[name]}
-    shown = (f"{key}={value}" for key, value in words.items())
+def add_qos(project: Project, name: str, words: Words, shards: int) -> tuple[str, ...]:
+    """The command. ``words``: of ``qos_pair``. What runs beyond the quota is nothing until burstd says so."""
+    words = {"GrpTRES": gpu_limit(Fraction(0), shards), **words}
+    shown = (f"{key}={value}" for key, value in words.items() if value)
     return "sacctmgr", "-i", "add", "qos", name, f"Description={qos_description(project)}", *shown
 
 
-def gpu_limit(gpus: Fraction | None) -> str:
-    """A value for GrpTRES: whole GPUs, rounded down; None: no limit."""
-    return f"{GPUS}={-1 if gpus is None else int(gpus)}"
+def gpu_limit(gpus: Fraction | None, shards: int = 0) -> str:
+    """A value for GrpTRES: whole GPUs, or ``shards`` of each, rounded down; None: no limit."""
+    return f"{BILLING if shards else GPUS}={-1 if gpus is None else int(gpus * (shards or 1))}"
 
 
-def projects_lua_line(projects: Iterable[Project]) -> str:
-    """The line of job_submit.lua that names the projects by their accounts."""
-    return f"local projects = {projects_lua_table(projects)}"
+def tres_change(value: str, there: str) -> str:
+    """What sacctmgr is to set so that GPUs have this limit, and none of those that are there in other words."""
+    gone = [name for name in (GPUS, BILLING) if name in parse_tres(there) and name not in parse_tres(value)]
+    return ",".join([*(f"{name}=-1" for name in gone), *filter(None, [value])])
 
 
-def projects_lua_table(projects: Iterable[Project]) -> str:
-    """The projects by their accounts, as job_submit.lua has them."""
+def projects_lua_line(projects: Iterable[Project], shared: Iterable[str] = ()) -> str:
+    """The line of job_submit.lua that names the projects by their accounts. ``shared``: see projects_lua_table."""
+    return f"local projects = {projects_lua_table(projects, shared)}"
+
+
+def projects_lua_table(projects: Iterable[Project], shared: Iterable[str] = ()) -> str:
+    """The projects by their accounts, as job_submit.lua has them. ``shared``: those of which Slurm counts shards."""
     rows = []
+    in_shards = frozenset(shared)
     for project in leaves(projects):
-        shared = ", ".join(f'["{name}"] = true' for name in project.partitions)
-        minutes = (
-            "" if project.interactive_max_s is None else f", minutes = {max(1, int(project.interactive_max_s // 60))}"
-        )
-        rows.append(f'["{project.account}"] = {{ name = "{project.name}", shares = {{ {shared} }}{minutes} }}')
+        nodes = ", ".join(f'["{name}"] = true' for name in project.partitions)
+        more = ", shards = true" if project.name in in_shards else ""
+        if project.interactive_max_s is not None:
+            more += f", minutes = {max(1, int(project.interactive_max_s // 60))}"
+        rows.append(f'["{project.account}"] = {{ name = "{project.name}", shares = {{ {nodes} }}{more} }}')
     return f"{{ {', '.join(rows)} }}" if rows else "{}"
 
 

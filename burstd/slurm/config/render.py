@@ -11,8 +11,10 @@ from burstd.domain.project import Project
 from burstd.slurm.config.projects import (
     GPUS,
     INCLUDED,
+    SHARDS,
     Features,
     Partitions,
+    counted_shards,
     leaves,
     pair_names,
     project_partition_lines,
@@ -169,6 +171,8 @@ def required_settings(pools: Sequence[Pool], options: SlurmConfOptions) -> tuple
         found.append(SlurmConfSetting("JobSubmitPlugins", ("lua",), _lua_consequence(options), merge=True))
     if projects:
         found += _PROJECT_SETTINGS
+        in_shards = any(counted_shards(project, options.partitions) for project in projects)
+        found.append(_counted_tres((GPUS, SHARDS) if in_shards else (GPUS,)))
     if gres:
         found.append(SlurmConfSetting("GresTypes", gres, "slurmctld does not know the slots' GRES", merge=True))
     return tuple(found)
@@ -177,7 +181,6 @@ def required_settings(pools: Sequence[Pool], options: SlurmConfOptions) -> tuple
 _PROJECT_SETTINGS = (
     SlurmConfSetting("AccountingStorageType", ("accounting_storage/slurmdbd",), "there are no QOS, which hold quotas"),
     SlurmConfSetting("AccountingStorageEnforce", ("limits",), "Slurm does not keep any quota", merge=True),
-    SlurmConfSetting("AccountingStorageTRES", (GPUS,), "Slurm does not count the GPUs of projects", merge=True),
     SlurmConfSetting("PreemptType", ("preempt/partition_prio",), "no project gets its quota back from others"),
     SlurmConfSetting("PreemptMode", ("REQUEUE",), "no project gets its quota back from others", merge=True),
     SlurmConfSetting("JobRequeue", ("1",), "jobs beyond a quota are cancelled where they should be requeued"),
@@ -191,6 +194,13 @@ _PROJECT_SETTINGS = (
 )
 
 
+def _counted_tres(tres: tuple[str, ...]) -> SlurmConfSetting:
+    breaks = "Slurm does not count the GPUs of projects"
+    if SHARDS in tres:
+        breaks += ", or does not start, as their partitions weigh shards"
+    return SlurmConfSetting("AccountingStorageTRES", tres, breaks, merge=True)
+
+
 def _lua_consequence(options: SlurmConfOptions) -> str:
     parts, lines = [], []
     if options.workdir_partitions:
@@ -198,7 +208,8 @@ def _lua_consequence(options: SlurmConfOptions) -> str:
         lines.append(workdir_lua_line(options.workdir_partitions))
     if leaves(options.projects):
         parts.append("jobs do not get the partitions of their account's project")
-        lines.append(projects_lua_line(options.projects))
+        shared = [p.name for p in options.projects if counted_shards(p, options.partitions)]
+        lines.append(projects_lua_line(options.projects, shared))
     return f"{' and '.join(parts)}; job_submit.lua must lie beside slurm.conf with {' and '.join(lines)}"
 
 
@@ -276,7 +287,8 @@ def _project_lines(options: SlurmConfOptions) -> list[str]:
 def _written_lines(projects: Sequence[Project], options: SlurmConfOptions) -> list[str]:
     """Of projects of burstd.toml."""
     head = ["# Projects. Before their partitions there must be their accounts and QOS:"]
-    accounting = [f"#   {shlex.join(command)}" for project in projects for command in sacctmgr_commands(project)]
+    commands = [c for project in projects for c in sacctmgr_commands(project, options.partitions, options.version)]
+    accounting = [f"#   {shlex.join(command)}" for command in commands]
     return [*head, *accounting, *project_partition_lines(projects, options.partitions, options.features)]
 
 
