@@ -29,6 +29,7 @@ from burstd.runtime.wake import Wake
 from burstd.runtime.workers import ThreadWorkers
 from burstd.settings import Settings
 from burstd.slurm.commands.run import SlurmCommands
+from burstd.slurm.config.check import gpu_memory_faults
 from burstd.slurm.pyslurm_scheduler import open_scheduler
 
 if TYPE_CHECKING:
@@ -75,8 +76,9 @@ def node_validator(
     shells = {name: provider.shell for name, provider in providers.items() if isinstance(provider, ShellProvider)}
     consoles = {name: provider.console for name, provider in providers.items() if isinstance(provider, ConsoleLog)}
     validator = SlurmNodeValidator(
-        site(settings), slurm_version=slurm.version, wall=clock.wall, shells=shells, consoles=consoles
-    )
+        site(settings), slurm_version=slurm.version, wall=clock.wall, shells=shells, consoles=consoles,
+        slurm_faults=lambda pool: gpu_memory_faults(pool, commands(settings)),
+    )  # fmt: skip
     validator.reference = Reference.from_record(store.metadata(REFERENCE_KEY))
     return validator
 

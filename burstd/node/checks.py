@@ -12,13 +12,14 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
+from burstd.domain.cloud.offer import GpuMemoryLimit
 from burstd.domain.slurm.shape import Gres, Shape
 from burstd.node.facts import NO_LIMIT, FactsRequest, MachineFacts, UserIds
 
 CHECK_NAMES = frozenset({
     "cpus", "memory", "tmp", "disk", "gpus", "gpu_type", "os", "slurm", "munge", "users", "groups", "clock", "mounts",
     "architecture", "kernel", "glibc", "driver", "cuda", "memlock", "nofile", "stack", "nproc", "locale", "timezone",
-    "modules", "sentinels", "mig",
+    "modules", "sentinels", "mig", "gpu_memory_limit",
 })  # fmt: skip
 """The checks; a site may leave some out."""
 _FIRST_OWN_GROUP = 1000
@@ -39,6 +40,10 @@ class ExpectedMachine:
     """GRES type -> text that the name of each GPU must hold (``a100`` -> ``A100-SXM4``); spaces are as good as _."""
     mig: tuple[Gres, ...] = ()
     """What each GPU must be cut into: profiles as types; empty: it is not looked at."""
+    gpu_memory_limit: GpuMemoryLimit = "none"
+    """What keeps jobs to their shards' part of a GPU's memory there ..."""
+    shards_per_gpu: int = 0
+    """... and how many shards a GPU has."""
     tmp_mib: int = 0
     free_mib: int = 256
     """In /var, for slurmd's spool and logs."""
@@ -93,6 +98,7 @@ def failed_checks(facts: MachineFacts, expected: ExpectedMachine) -> list[CheckF
 def _all_failures(facts: MachineFacts, expected: ExpectedMachine) -> Iterator[CheckFailure]:
     yield from _gpus(facts, expected)
     yield from _mig(facts, expected)
+    yield from _gpu_memory_limit(facts, expected)
     shape = expected.shape
     yield from _at_least(
         "cpus", facts.cpus, shape.cpus, "CPUs", "Choose a larger instance type, or lower CPUs= of the slot"
@@ -155,6 +161,23 @@ def _mig(facts: MachineFacts, expected: ExpectedMachine) -> Iterator[CheckFailur
                 "pool",
             )  # fmt: skip
             return
+
+
+def _gpu_memory_limit(facts: MachineFacts, expected: ExpectedMachine) -> Iterator[CheckFailure]:
+    wanted, gpus = expected.gpu_memory_limit, expected.shape.gpus()
+    if wanted == "dmem" and len(facts.dmem) < gpus:
+        found = _count(len(facts.dmem), "region") + " in /sys/fs/cgroup/dmem.capacity"
+        yield CheckFailure(
+            "gpu_memory_limit", f"the cgroup controller dmem with {_count(gpus, 'GPU')}", found,
+            "Take an image with cgroup v2, kernel 6.14 or newer and a driver that registers its GPUs with dmem, or set "
+            'gpu_memory_limit = "mps" for the pool',
+        )  # fmt: skip
+    if wanted == "mps" and facts.mps != "answers":
+        yield CheckFailure(
+            "gpu_memory_limit", "a control daemon of MPS that answers",
+            "one that does not answer" if facts.mps else "no nvidia-cuda-mps-control",
+            "Let the image start nvidia-cuda-mps-control -d as root at boot",
+        )  # fmt: skip
 
 
 def _profiles(counted: Iterable[tuple[str, int]]) -> str:

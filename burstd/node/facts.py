@@ -63,6 +63,10 @@ class MachineFacts:
     """As nvidia-smi lists them; None where there is no nvidia-smi."""
     mig: tuple[tuple[str, ...], ...] = ()
     """Profiles (``1g.10gb``) of the parts of each GPU that nvidia-smi lists."""
+    dmem: tuple[str, ...] = ()
+    """Regions of GPU memory that its kernel can limit for a cgroup: dmem.capacity."""
+    mps: str = ""
+    """Whether the control daemon of MPS ``answers`` or is ``silent``; empty: it has none."""
     gpu_error: str = ""
     """What nvidia-smi said that names no GPU."""
     driver: str = ""
@@ -198,6 +202,8 @@ def parse_facts(text: str, *, asked: float, answered: float) -> MachineFacts | N
         gpu_devices=tuple(said.get("gpu_device", ())),
         gpu_names=tuple(m.group(1) for m, _ in listed if m) if listed or gpu_errors else None,
         mig=tuple(mig),
+        dmem=tuple(said.get("dmem", ())),
+        mps=one("mps"),
         gpu_error="; ".join(gpu_errors),
         driver=one("driver"),
         cuda=one("cuda"),

@@ -72,6 +72,7 @@ def validate_machine(
             _failed_commands(session, request.check_commands)
         )
         if not failures:
+            _limit_gpu_memory(session, request.expected)
             _deliver_secrets(session, request, facts.uid)
     return ValidationResult(failures, warnings, facts, time.monotonic() - began)
 
@@ -87,6 +88,19 @@ def _cut_gpus(session: Shell, mig: Sequence[Gres]) -> None:
             f"the GPUs cannot be cut into {','.join(map(str, mig))}: {done.last_line}", rc=done.rc, err=done.err,
             cause="mig",
         )  # fmt: skip
+
+
+def _limit_gpu_memory(session: Shell, expected: ExpectedMachine) -> None:
+    """Brings the machine what limits jobs to their shards' part of a GPU's memory."""
+    limit = expected.gpu_memory_limit
+    if limit == "none":
+        return
+    hook = _script("gpu_memory_prolog.sh").encode()
+    done = session.script(_script("gpu_memory_limit.sh"), limit, str(expected.shards_per_gpu), input=hook)
+    if done.rc != 0:
+        raise CommandFailed(
+            f"nothing can limit GPU memory there: {done.last_line}", rc=done.rc, err=done.err, cause="gpu_memory_limit"
+        )
 
 
 def _failed_commands(session: Shell, commands: Mapping[str, str]) -> Iterator[CheckFailure]:

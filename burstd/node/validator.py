@@ -15,7 +15,13 @@ from burstd.domain.claim import Claim
 from burstd.domain.claim import ClaimState as S
 from burstd.domain.cloud.offer import Pool
 from burstd.domain.cloud.quoting import one_line
-from burstd.domain.errors import NodeNotReady, NodeRefused, ProviderError
+from burstd.domain.errors import (
+    NodeNotReady,
+    NodeRefused,
+    ProviderError,
+    SchedulerRefused,
+    SchedulerUnavailable,
+)
 from burstd.domain.plugins.shell import Shell
 from burstd.node.checks import CheckFailure, ExpectedMachine, failed_checks, format_version, head_user_ids
 from burstd.node.errors import (
@@ -36,6 +42,7 @@ from burstd.planner.lifecycle.listing import abbreviated_list
 if TYPE_CHECKING:
     from burstd.node.ssh.session import SshSession
 
+_LIMITED_BY = {"none": "nothing divides", "mps": "MPS divides", "dmem": "the kernel divides (dmem)"}
 _VALIDATED = frozenset({S.READY, S.IN_SERVICE, S.DRAINING, S.TERMINATING})
 """States of claims whose machine has shown its host key once: no other is learned on the network's word."""
 
@@ -104,12 +111,15 @@ class SlurmNodeValidator:
         credential: Callable[[int], str] | None = None,
         shells: Mapping[str, Callable[[str, float], Shell]] | None = None,
         consoles: Mapping[str, Callable[[str], str]] | None = None,
+        slurm_faults: Callable[[Pool], list[str]] = lambda _pool: [],
     ) -> None:
         """``slurm_version``: slurmctld's; ``wall``: the head's clock, in seconds since 1970.
 
         ``credential``: a fresh one of the head's munged for a uid of the machine; by default munge is asked.
         ``shells``: ``Shells.shell`` of the providers that have it; machines of others are entered by ssh.
         ``consoles``: ``ConsoleLog.console`` of the providers that have it, for machines whose host key was lost.
+        ``slurm_faults``: what keeps slurmctld from what a pool promises to jobs; may raise SchedulerUnavailable,
+        SchedulerRefused.
         """
         self.config = config
         """What is in force; replaced whole, from the deciding thread."""
@@ -121,6 +131,7 @@ class SlurmNodeValidator:
         self._host_keys = HostKeyFiles(config.host_keys_dir)
         self._shells = shells or {}
         self._consoles = consoles or {}
+        self._slurm_faults = slurm_faults
         self._unreachable_slots: dict[str, str] = {}
         """By claim the slots of machines that were proved, and whose host key is lost."""
 
@@ -133,8 +144,11 @@ class SlurmNodeValidator:
             if all(failure.name == "clock" for failure in result.failures):
                 raise ClockNotSet(sentence, result.facts.clock_off_s or 0.0)
             raise ValidationFailed(sentence, cause=result.failures[0].name)
+        self._check_slurm(pool)
         facts = result.facts
         has = f"{facts.cpus} CPUs, {facts.memory_mib} MiB, {len(facts.gpu_devices)} GPUs"
+        if pool.shape.shards_per_gpu():
+            has += f" whose memory {_LIMITED_BY[pool.gpu_memory_limit]}"
         slurm = format_version(facts.slurm_version or ())
         said = f"{claim.address} has {has}, Slurm {slurm} and a munge that trusts ours ({result.seconds:.1f} s)"
         if not result.warnings:
@@ -218,13 +232,24 @@ class SlurmNodeValidator:
         site, reference = self.config, self.reference
         users = {*site.users, *(claim.users if site.compare_job_users else ())}
         return ExpectedMachine(
-            shape=pool.machine_shape(), mig=pool.mig, slurm_version=self._slurm_version(),
+            shape=pool.machine_shape(), mig=pool.mig, gpu_memory_limit=pool.gpu_memory_limit,
+            shards_per_gpu=pool.shape.shards_per_gpu(), slurm_version=self._slurm_version(),
             users=head_user_ids(sorted(users)), gpu_names=site.gpu_names, tmp_mib=site.tmp_mib,
             free_mib=site.free_mib, os=site.os, clock_tolerance_s=site.clock_tolerance_s,
             mounts=pool.name in site.mount_pools,
             sentinels=(*site.sentinels, *site.pool_sentinels.get(pool.name, ())), modules=site.modules,
             reference=reference.facts if reference else None, skip=site.skip_checks, may_differ=site.may_differ,
         )  # fmt: skip
+
+    def _check_slurm(self, pool: Pool) -> None:
+        try:
+            faults = self._slurm_faults(pool)
+        except (SchedulerUnavailable, SchedulerRefused) as error:
+            raise HeadNotReady(
+                f"slurmctld does not say whether it keeps what pool {pool.name} promises: {error}"
+            ) from None
+        if faults:
+            raise HeadNotReady(f"slurm.conf lacks what pool {pool.name} promises. {'. '.join(faults)}")
 
     def _munge_key(self) -> bytes:
         file = self.config.munge_key

@@ -142,7 +142,10 @@ def build_pools(settings: Settings, expand: Callable[[str], Iterable[str]]) -> d
         # A tree that is shown whole is shown with one user's rights.
         one_user = any(rule.exclusive_user and rule.is_shown_in(name) for rule in mounts)
         partitions = (*pool.partitions, *pairs_on(pool.partitions, shape.features, projects))
-        made[name] = Pool(name, slots, partitions, shape, rules, exclusive_user=one_user, mig=pool.mig)
+        made[name] = Pool(
+            name, slots, partitions, shape, rules, exclusive_user=one_user, mig=pool.mig,
+            gpu_memory_limit=pool.gpu_memory_limit,
+        )  # fmt: skip
     if faults:
         raise SettingsError(settings.source, faults)
     return made
@@ -155,6 +158,9 @@ def _gpu_parts_faults(name: str, pool: PoolSettings) -> Iterator[SettingsFault]:
     if shards and not 0 < sum(gpus.values()) <= shards:
         text = f"has {shards} shards of {sum(gpus.values())} GPUs; each GPU has one at least, as in 'gpu:2,shard:8'"
         yield SettingsFault(("pools", name, "gres"), text)
+    if pool.gpu_memory_limit != "none" and not shards:
+        text = "limits jobs to their shards' part of a GPU's memory, and 'gres' has no shards, as in 'gpu:2,shard:8'"
+        yield SettingsFault(("pools", name, "gpu_memory_limit"), text)
     if not pool.mig:
         return
     cuts = {g.type: g.count for g in pool.mig}

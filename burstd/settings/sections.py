@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr
 
+from burstd.domain.cloud.offer import GpuMemoryLimit
 from burstd.domain.slurm.shape import Gres
 from burstd.planner.timeouts import Tuning
 from burstd.settings.faults import SettingsFault
@@ -152,6 +153,7 @@ class PoolSettings(Section):
     memory: MemoryMib
     gres: GresList = ()
     mig: MigProfiles = ()
+    gpu_memory_limit: GpuMemoryLimit = "none"
     features: tuple[
         Annotated[str, matching(r"[^\s,&|\[\]()]+", "must be one feature: no space, comma, & or |")], ...
     ] = ()
@@ -189,7 +191,7 @@ HostKeyTrust = Literal["console", "first_use"]
 NodeCheck = Literal[
     "cpus", "memory", "tmp", "disk", "gpus", "gpu_type", "os", "slurm", "munge", "users", "groups", "clock", "mounts",
     "architecture", "kernel", "glibc", "driver", "cuda", "memlock", "nofile", "stack", "nproc", "locale", "timezone",
-    "modules", "sentinels", "mig",
+    "modules", "sentinels", "mig", "gpu_memory_limit",
 ]  # fmt: skip
 SentinelPath = Annotated[
     str, matching(r"/[!-~]{1,250}", "must be an absolute path of at most 250 characters, no blanks")

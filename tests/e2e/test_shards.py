@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from fractions import Fraction
+from importlib.resources import files
+from pathlib import Path
 
 import pytest
 
 from burstd.domain.cloud.offer import Pool
 from burstd.domain.project import Project, gpu_number
 from burstd.domain.slurm.shape import Gres, Shape
-from tests.e2e.sites import QUICK, claims_of, comments_of, site_up, wait_all_gone
+from providers.sandbox.boxes.box import Box
+from tests.e2e.sites import QUICK, claims_of, comments_of, node_box, site_up, wait_all_gone
 from tests.lab.site import Site
 
 pytestmark = [pytest.mark.boxes, pytest.mark.slurm]
@@ -21,6 +24,7 @@ SHARED = Pool(
     tuple(f"shared{i}" for i in range(1, 9)),
     ("burst",),
     Shape(16, 1000, (Gres("gpu", "v100", 2), Gres("shard", "", 8))),
+    gpu_memory_limit="mps",
 )
 TYPES = """
 [[cloud.types]]
@@ -38,6 +42,31 @@ PROJECTS = {
     name: Project(name, f"team-{name}", quota, partitions=("onprem",))
     for name, quota in {"a": Fraction(1, 2), "b": Fraction(1, 2), "c": Fraction(0)}.items()
 }
+# GPUs of 16 GiB, and MPS until somebody ends it.
+PROGRAMS = r"""
+[node]
+skip_checks = ["cpus"]
+commands = ['''
+cd /usr/local/bin
+cat >nvidia-smi <<'END'
+#!/bin/sh
+case $* in
+-L) for gpu in 0 1; do echo "GPU $gpu: Tesla V100 (UUID: GPU-$gpu)"; done ;;
+*memory.total*) echo 16384; echo 16384 ;;
+esac
+END
+cat >nvidia-cuda-mps-control <<'END'
+#!/bin/sh
+[ ! -e /run/no-mps ] || { echo "Cannot find MPS control daemon process"; exit 1; }
+read command
+END
+chmod 755 nvidia-smi nvidia-cuda-mps-control
+install -d -m 1777 /shown
+''']
+"""
+SHOW = "cd /shown; env >$SLURM_JOB_ID.new; mv $SLURM_JOB_ID.new $SLURM_JOB_ID; sleep 600"
+"""A job that shows its environment."""
+REGIONS = ("nvidia/0000:00:04.0/vidmem", "nvidia/0000:00:05.0/vidmem")
 SMALL = "-p burst -c1 --mem=10 -t20"
 
 
@@ -47,7 +76,7 @@ def site() -> Iterator[Site]:
     # The boxes have the CPUs of this machine, however many Slurm is told.
     settings = (
         QUICK
-        + '[node]\nskip_checks = ["cpus"]\n'
+        + PROGRAMS
         + "".join(
             f'[projects.{p.name}]\naccount = "{p.account}"\nquota = {gpu_number(p.quota)}\npartitions = ["onprem"]\n'
             for p in PROJECTS.values()
@@ -60,6 +89,31 @@ def site() -> Iterator[Site]:
         yield up
 
 
+def mps_limits(site: Site, job: str) -> dict[str, str]:
+    """What MPS finds in the environment of a job that runs SHOW."""
+    box = node_box(site, site.job(job)["NodeList"])
+    shown = box.path(f"/shown/{job}")
+    site.wait(shown.exists, 15, f"job {job} shows its environment")
+    pairs = (line.partition("=") for line in shown.read_text(encoding="utf-8").splitlines())
+    return {name: value for name, _, value in pairs if name.startswith("CUDA_MPS_")}
+
+
+def limit_by_dmem(box: Box) -> Path:
+    """Has dmem limit jobs of a node in service, with a folder in place of its cgroups; returns slurmstepd's scope."""
+    scope = "/run/cgroup/system.slice/slurmstepd.scope"
+    box.run(["mkdir", "-p", scope])
+    for folder in ("/run/cgroup", "/run/cgroup/system.slice", scope):
+        box.path(folder).joinpath("cgroup.subtree_control").write_text("cpu memory\n", encoding="utf-8")
+    capacity = "".join(f"{region} {80 << 30}\n" for region in REGIONS)
+    box.path("/run/cgroup/dmem.capacity").write_text(capacity, encoding="utf-8")
+    scripts = files("burstd.node").joinpath("scripts")
+    hook = scripts.joinpath("gpu_memory_prolog.sh").read_text(encoding="utf-8")
+    assert "cgroup=/sys/fs/cgroup\n" in hook
+    bring = scripts.joinpath("gpu_memory_limit.sh").read_text(encoding="utf-8")
+    box.run(["sh", "-c", bring, "sh", "dmem", "4"], input=hook.replace("cgroup=/sys/fs/cgroup", "cgroup=/run/cgroup"))
+    return box.path(scope)
+
+
 def test_shards_wake_the_machines_that_they_need(site: Site) -> None:
     site.burstctl("hold", "they are to come together")
     nine = [site.submit(f"{SMALL} --gres=shard:3", "sleep 600") for _ in range(9)]
@@ -69,6 +123,7 @@ def test_shards_wake_the_machines_that_they_need(site: Site) -> None:
     assert "cannot start: no node in pool shared has 5 shards of one GPU" in comments_of(site, never)[0]
     changes = site.burstctl_json("explain", never)["changes"]
     assert {change["after"] for change in changes} >= {"--gres=gpu:2"}
+    assert [way["gpu_memory_limit"] for way in site.burstctl_json("explain", nine[0])["ways"]] == ["mps"]
     for job in nine:
         site.wait_job(job, ["RUNNING"])
     jobs_of_node = Counter(site.job(job)["NodeList"] for job in nine)
@@ -81,17 +136,23 @@ def test_shards_wake_the_machines_that_they_need(site: Site) -> None:
         return shown
 
     site.wait(lambda: free_shards() == ["1/4", "4/4"], 15, "burstd has read what is left of each GPU")
+    assert "2 GPUs whose memory MPS divides" in site.burstctl_json("node", "show", alone)["validated"]
 
     # Half a GPU each for two users on one GPU; whoever wants two whole ones gets another machine.
-    halves = [site.submit(f"{SMALL} --gres=shard:2", "sleep 600", user) for user in ("ada", "bob")]
+    halves = [site.submit(f"{SMALL} --gres=shard:2", SHOW, user) for user in ("ada", "bob")]
     for job in halves:
         site.wait_job(job, ["RUNNING"])
         assert site.job(job)["NodeList"] == alone
+        assert mps_limits(site, job) == {
+            "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=8192M", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "50",
+        }  # fmt: skip
     site.wait(lambda: free_shards() == ["1/4", "0/4"], 15, "both halves are in use")
-    whole = site.submit(f"{SMALL} --gres=gpu:2", "sleep 600")
+    whole = site.submit(f"{SMALL} --gres=gpu:2", SHOW)
     site.wait_job(whole, ["RUNNING"])
     assert site.job(whole)["NodeList"] not in jobs_of_node
+    assert mps_limits(site, whole) == {}
     site.wait(lambda: "1.00 EUR/h for its shards" in comments_of(site, halves[0])[0], 15, "the price of two shards")
+    a_job_without_its_limit_does_not_run(site, alone, site.job(nine[0])["NodeList"])
     site.cluster.sh("scancel -u ada; scancel -u bob")
     assert len(wait_all_gone(site).by_claim) == 6
 
@@ -128,3 +189,35 @@ def test_half_a_gpu_is_always_a_projects_own(site: Site) -> None:
     site.cluster.sh(f"scancel {half}")
     site.wait(lambda: running() == {"q-b": 1, "o-c": 2}, 60, "the shards that a leaves, in use again")
     site.cluster.sh("scancel -u ada; scancel -u bob")
+
+
+def a_job_without_its_limit_does_not_run(site: Site, broken: str, other: str) -> None:
+    """Nor does it start again and again; the node ends. On another node it runs with its limit."""
+    broken_box = node_box(site, broken)
+    broken_box.run(["touch", "/run/no-mps"])
+    job = site.submit(f"{SMALL} --gres=shard:1 -w {broken}", SHOW)
+    site.wait(lambda: site.job(job).get("Reason") == "launch_failed_requeued_held", 30, "the job is held")
+    assert "Prolog error" in site.cluster.sh(f"scontrol show node {broken}")
+    assert not broken_box.path(f"/shown/{job}").exists()
+    assert site.job(job)["Restarts"] == "1"
+    site.cluster.sh(f"scancel -w {broken}")
+    site.wait(lambda: node_of(site, broken) is None, 60, f"the machine of {broken} has ended")
+
+    scope = limit_by_dmem(node_box(site, other))
+    site.cluster.sh(f"scontrol update jobid={job} starttime=now reqnodelist={other} && scontrol release {job}")
+    site.wait_job(job, ["RUNNING"])
+    assert mps_limits(site, job) == {}
+    limits = scope.joinpath(f"job_{job}", "dmem.max").read_text(encoding="utf-8")
+    assert limits == "".join(f"{region} {20 << 30}\n" for region in REGIONS)
+    assert scope.joinpath("cgroup.subtree_control").read_text(encoding="utf-8") == "+dmem\n"
+
+    # Nodes on premises have no part in this but for one link.
+    for name, _ in site.cluster.onprem:
+        link = "mkdir -p /etc/burstd && ln -s /bin/true /etc/burstd/task-prolog"
+        site.cluster.lab.box(name).run(["sh", "-c", link])
+    assert set(site.cluster.sh("srun -p onprem hostname", "ada").split()) == {"op1"}
+
+
+def node_of(site: Site, slot: str) -> str | None:
+    """The claim on a slot."""
+    return next((node["claim"] for node in site.api("/v1/nodes")["nodes"] if node["slot"] == slot), None)

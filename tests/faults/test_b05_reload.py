@@ -118,8 +118,9 @@ TABLE: dict[str, tuple[str, str, object, ReadValue]] = {
     "pools.gpu.partitions": ('["p"]', '["q"]', "q", lambda d: d.pool.partitions[0]),
     "pools.gpu.cpus": ("1", "2", 2, lambda d: d.pool.shape.cpus),
     "pools.gpu.memory": ("1", "2", 2, lambda d: d.pool.shape.memory_mib),
-    "pools.gpu.gres": ('"gpu:1g.10gb:7"', '"gpu:1g.20gb:4"', 4, lambda d: d.pool.shape.gpus()),
-    "pools.gpu.mig": ('"1g.10gb:7"', '"1g.20gb:4"', "1g.20gb", lambda d: d.pool.mig[0].type),
+    "pools.gpu.gres": ('"gpu:1g.10gb:7"', '"gpu:1,shard:4"', 1, lambda d: d.pool.shape.gpus()),
+    "pools.gpu.mig": ('"1g.10gb:7"', '""', (), lambda d: d.pool.mig),
+    "pools.gpu.gpu_memory_limit": ('"none"', '"mps"', "mps", lambda d: d.pool.gpu_memory_limit),
     "pools.gpu.features": ('["x"]', '["y"]', {"y"}, lambda d: d.pool.shape.features),
     "pools.gpu.offers": (
         '[{provider="sky"}]',

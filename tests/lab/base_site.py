@@ -383,6 +383,7 @@ def _pip(wheel: str) -> list[str]:
 
 def _pool_toml(pool: Pool, rules: Sequence[OfferRule]) -> str:
     gres = f'gres = "{",".join(map(str, pool.shape.gres))}"\n' if pool.shape.gres else ""
+    gres += f'gpu_memory_limit = "{pool.gpu_memory_limit}"\n' if pool.gpu_memory_limit != "none" else ""
     return (
         f'[pools.{pool.name}]\nnodes = "{",".join(pool.slots)}"\npartitions = {json.dumps(pool.partitions)}\n'
         f"cpus = {pool.shape.cpus}\nmemory = {pool.shape.memory_mib}\n{gres}"

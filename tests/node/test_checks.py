@@ -132,7 +132,7 @@ def test_what_makes_no_difference(change: dict[str, object], wanted: dict[str, o
 
 def test_an_empty_machine_fails_in_everything_but_the_types_of_what_it_lacks() -> None:
     found = failed_checks(MachineFacts(), EXPECTED_MACHINE)
-    assert {f.name for f in found} == CHECK_NAMES - {"gpu_type", "groups", "mig"}
+    assert {f.name for f in found} == CHECK_NAMES - {"gpu_type", "groups", "mig", "gpu_memory_limit"}
 
 
 def test_a_difference_that_is_allowed_says_so() -> None:
@@ -183,6 +183,8 @@ glibc=glibc 2.36
 driver=535.104.05
 cuda=12.2
 fuse=1
+dmem=nvidia/0000:01:00.0/vidmem
+mps=silent
 limit=memlock unlimited
 limit=stack infinity
 limit=nofile 131072
@@ -206,6 +208,8 @@ end=1
         gpu_devices=("/dev/nvidia0",),
         gpu_names=(A100,),
         mig=(("1g.5gb",),),
+        dmem=("nvidia/0000:01:00.0/vidmem",),
+        mps="silent",
         gpu_error="Unable to determine the device handle for gpu 0000:02:00.0: Unknown Error; nothing",
         slurm_version=(22, 5, 8),
         munge="munge-0.5.15 (2022-06-22)",

@@ -52,7 +52,10 @@ def faults(text: str) -> list[str]:
         (HEAD + "[daemon]\nstate_dir = 'lib'", ["must be an absolute path"]),
         (HEAD + "[daemon]\nlog_format = 'jsn'", ["must be 'text' or 'json', not 'jsn'; did you mean 'json'?"]),
         (HEAD + "daemon = 3", ["line 2: daemon: must be a table (it is 3)"]),
-        (HEAD + POOL + "[pools.gpu.x]", ["pools.gpu.x: there is no such key", "Allowed: cpus, features, gres,"]),
+        (
+            HEAD + POOL + "[pools.gpu.x]",
+            ["pools.gpu.x: there is no such key", "Allowed: cpus, features, gpu_memory_limit,"],
+        ),
         (HEAD + "[pools.gpu]\ncpus = 1", [f"pools.gpu.{k}: must be set" for k in ("nodes", "memory", "offers")]),
         (HEAD + POOL.replace('"here" }', '"hear" }'), ["line 8: pools.gpu.offers[0].provider: no provider is called"]),
         (HEAD + POOL.replace("1000", "'1 cow'"), ["line 7: pools.gpu.memory: must be a number of MiB, or a number"]),
@@ -106,6 +109,26 @@ def test_memory_in_slurms_units(memory: str, mib: int) -> None:
 )
 def test_gres_as_slurm_writes_them(gres: str, found: tuple[Gres, ...]) -> None:
     assert parse_settings(HEAD + POOL.replace("cpus = 4", f"cpus = 4\ngres = {gres}")).pools["gpu"].gres == found
+
+
+@pytest.mark.parametrize(
+    ("gres", "limit", "says"),
+    [
+        ("gpu:2,shard:8", "mps", ""),
+        ("gpu:2,shard:8", "dmem", ""),
+        ("gpu:2", "none", ""),
+        ("gpu:2", "dmem", "pools.gpu.gpu_memory_limit: limits jobs to their shards' part of a GPU's memory"),
+        ("nic:1", "mps", "'gres' has no shards, as in 'gpu:2,shard:8'"),
+        ("gpu:2,shard:8", "8G", "pools.gpu.gpu_memory_limit"),
+    ],
+)
+def test_memory_of_gpus_is_limited_by_shards(gres: str, limit: str, says: str) -> None:
+    text = HEAD + POOL.replace("cpus = 4", f"cpus = 4\ngres = '{gres}'\ngpu_memory_limit = '{limit}'")
+    if says:
+        with pytest.raises(SettingsError, match=re.escape(says)):
+            build_pools(parse_settings(text), expand)
+    else:
+        assert build_pools(parse_settings(text), expand)["gpu"].gpu_memory_limit == limit
 
 
 @pytest.mark.parametrize(

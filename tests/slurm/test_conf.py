@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -14,7 +15,8 @@ from burstd.domain.slurm.node import Node
 from burstd.domain.slurm.shape import Gres, Shape
 from burstd.settings import build_pools, load_settings
 from burstd.slurm.commands.controller import parse_config
-from burstd.slurm.config.check import RunningSlurm, compare_slurm_conf
+from burstd.slurm.commands.run import SlurmCommands
+from burstd.slurm.config.check import RunningSlurm, compare_slurm_conf, gpu_memory_faults
 from burstd.slurm.config.render import SlurmConfOptions, gres_conf_lines, slurm_conf_fragment
 from burstd.slurm.hostlist import expand
 
@@ -428,3 +430,62 @@ def test_pairs_without_nodes_are_not_written() -> None:
     lines = slurm_conf_fragment([], replace(OPTIONS, projects=(B,), partitions={})).splitlines()
     assert "# slurmctld shows no node of burst and main: print these lines again where it does" in lines
     assert not [line for line in lines if line.startswith("PartitionName=")]
+
+
+MPS, DMEM = replace(SHARED, gpu_memory_limit="mps"), replace(SHARED, name="hard", gpu_memory_limit="dmem")
+FILES = "/[eu][ts][cr]/b*/true"
+
+
+@pytest.mark.parametrize(
+    ("pools", "lines"),
+    [
+        ([SHARED], []),
+        ([MPS], [f"Prolog={FILES}", "TaskProlog=/etc/burstd/task-prolog"]),
+        ([DMEM], [f"Prolog={FILES}", "PrologFlags=Contain", "ProctrackType=proctrack/cgroup"]),
+        ([SHARED, MPS, DMEM], [f"Prolog={FILES}", "TaskProlog=/etc/burstd/task-prolog", "PrologFlags=Contain",
+                               "ProctrackType=proctrack/cgroup"]),
+    ],
+)  # fmt: skip
+def test_the_lines_for_limits_of_gpu_memory(pools: list[Pool], lines: list[str]) -> None:
+    written = slurm_conf_fragment(pools, OPTIONS).splitlines()
+    assert [line for line in written if line.startswith(("Prolog=", "TaskProlog", "PrologF", "Proctrack"))] == lines
+    if MPS in pools:
+        assert any("ln -s /bin/true /etc/burstd/task-prolog" in line for line in written)
+
+
+SET = f"Prolog = {FILES}\nTaskProlog = /etc/burstd/task-prolog\n"
+CGROUPS = "PrologFlags = Alloc,Contain\nProctrackType = proctrack/cgroup\n"
+
+
+@pytest.mark.parametrize(
+    ("pool", "lines", "lacks", "advice"),
+    [
+        (SHARED, "", [], []),
+        (MPS, SET, [], []),
+        (MPS, f"Prolog[0] = /site/prolog\nProlog[1] = {FILES}\nTaskProlog = /etc/burstd/task-prolog\n", [], []),
+        (MPS, "Prolog = (null)\nTaskProlog = (null)\n", ["Prolog", "TaskProlog"], []),
+        (MPS, f"Prolog = {FILES}\n", ["TaskProlog"], []),
+        # What it calls, nothing tells.
+        (MPS, "Prolog = /usr/bin/true\nTaskProlog = /site/task-prolog\n", [], ["Prolog", "TaskProlog"]),
+        (DMEM, SET, ["PrologFlags", "ProctrackType"], []),
+        (
+            DMEM,
+            f"{SET}PrologFlags = Alloc\nProctrackType = proctrack/linuxproc\n",
+            ["PrologFlags", "ProctrackType"],
+            [],
+        ),
+        (DMEM, f"Prolog[0] = {FILES}\n{CGROUPS}", [], []),
+    ],
+)
+def test_limits_of_gpu_memory_need_their_lines(pool: Pool, lines: str, lacks: list[str], advice: list[str]) -> None:
+    text = f"{CONFIG.replace('gpu,nvme', 'gpu,shard')}{lines}"
+    nodes = [node(pool, slot) for slot in pool.slots]
+    running = replace(MATCHING_SLURM, config=parse_config(text), nodes=nodes)
+    subjects = ("Prolog", "TaskProlog", "PrologFlags", "ProctrackType")
+    found = [f for f in compare_slurm_conf([pool], OPTIONS, running) if f.subject in subjects]
+    assert [f.subject for f in found if not f.recommended] == lacks
+    assert [f.subject for f in found if f.recommended] == advice
+    if advice:
+        assert found[0].remedy == "let /usr/bin/true call /etc/burstd/true, and fail where it fails"
+    faults = gpu_memory_faults(pool, cast("SlurmCommands", lambda *_argv: text))
+    assert [fault.partition(":")[0] for fault in faults] == lacks

@@ -91,6 +91,8 @@ class PoolCandidatesView(AnswerView):
     lacks: str
     slots: int
     free: int
+    gpu_memory_limit: str = ""
+    """What keeps jobs to their shards' part of a GPU's memory: ``none``, ``mps``, ``dmem``; empty: it has no shards."""
     candidates: list[CandidateView]
 
 

@@ -236,6 +236,8 @@ def _print_changes(out: ConsoleOutput, changes: Sequence[OptionChangeView]) -> N
 def _print_pool(out: ConsoleOutput, pool: PoolCandidatesView) -> None:
     out.blank()
     state = f"lacks {pool.lacks}" if pool.lacks else f"{pool.free} of {pool.slots} slots free"
+    if pool.gpu_memory_limit and not pool.lacks:
+        state += f"; limit of a shard's GPU memory: {pool.gpu_memory_limit}"
     out.line((f"Pool {pool.pool}", "bold"), f": {state}")
     if pool.lacks:
         return

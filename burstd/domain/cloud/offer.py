@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from fnmatch import fnmatchcase
+from typing import Literal
 
 from burstd.domain.cloud.bounds import (
     MAX_CAPACITY_WAIT_S,
@@ -105,6 +106,10 @@ def _any(patterns: tuple[str, ...], text: str) -> bool:
     return not patterns or any(fnmatchcase(text, p) for p in patterns)
 
 
+GpuMemoryLimit = Literal["none", "mps", "dmem"]
+"""``mps``: variables that NVIDIA's MPS reads, in jobs' environment. ``dmem``: the kernel's, on a job's cgroup."""
+
+
 @dataclass(frozen=True, slots=True)
 class Pool:
     """Slots (Slurm node names) of one shape, and the offers that may fill them."""
@@ -118,6 +123,8 @@ class Pool:
     """A slot runs jobs of one user at a time: ExclusiveUser=YES of its partitions."""
     mig: tuple[Gres, ...] = ()
     """What each GPU is cut into before slurmd starts (MIG): profiles as types of ``gpu``; empty: it stays whole."""
+    gpu_memory_limit: GpuMemoryLimit = "none"
+    """What keeps jobs to their shards' part of a GPU's memory."""
 
     def machine_shape(self) -> Shape:
         """What a machine must bring: its GPUs whole, and without what Slurm makes of them."""

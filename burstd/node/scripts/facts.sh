@@ -30,6 +30,9 @@ for device in $devices; do
     [ -c "$device" ] && say gpu_device "$device"
 done
 [ -r /sys/module/nvidia/version ] && say driver "$(cat /sys/module/nvidia/version)"
+if [ -r /sys/fs/cgroup/dmem.capacity ]; then
+    while read -r region _; do say dmem "$region"; done </sys/fs/cgroup/dmem.capacity
+fi
 for file in /etc/default/locale /etc/locale.conf; do
     [ -r "$file" ] && lang=$(LANG=$lang; . "$file" >/dev/null; echo "$LANG")
 done
@@ -111,6 +114,10 @@ gpus() {
     say nvidia_smi answered
 }
 
+mps() {
+    if echo get_server_list | timeout -k 1 "$within" nvidia-cuda-mps-control >/dev/null; then say mps answers; else say mps silent; fi
+}
+
 # What may hang, as a mount whose server is gone does, runs aside. Nobody waits for a process that cannot be killed.
 asides() {
     users "$@" &
@@ -119,6 +126,7 @@ asides() {
     done
     case " $*" in *" locale="*) locales "$@" & ;; esac
     case " $*" in *" module="*) modules "$@" & ;; esac
+    if command -v nvidia-cuda-mps-control >/dev/null; then mps & fi
     if command -v nvidia-smi >/dev/null; then
         say nvidia_smi asked
         gpus &

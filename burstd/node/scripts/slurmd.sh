@@ -56,6 +56,8 @@ if [ -n "$others" ]; then
 fi
 
 install -d -m 0755 /run/slurm /var/log/slurm /etc/burstd /run/burstd
+# Where a pool limits GPU memory by MPS, slurm.conf names this TaskProlog for every node.
+[ -e /etc/burstd/task-prolog ] || ln -sfn /bin/true /etc/burstd/task-prolog
 if [ -n "$with_systemd" ]; then
     # -b tells slurmctld that the node has booted since it asked for it, though the kernel may be older than that. A
     # later restart of slurmd must not say so again: slurmctld would believe that the jobs on the node are lost.

@@ -64,6 +64,8 @@ class PoolCandidates:
     """Slots free when the plan was made."""
     shards: int
     """Shards of a node: a shard costs such a part of its price; 0: it has none."""
+    gpu_memory_limit: str = ""
+    """What keeps jobs to their shards' part of a GPU's memory there; empty: it has no shards."""
     candidates: tuple[OfferCandidate, ...] = ()
     """Usable ones first, best first."""
 
@@ -84,6 +86,7 @@ def offer_candidates(snapshot: Snapshot, plan: Plan, job: Job, outlook: Outlook 
                 slots=len(pool.slots),
                 free=len(snapshot.free_slots(pool)),
                 shards=sum(gpu.shards for gpu in split_shards(pool.shape.gres)),
+                gpu_memory_limit=pool.gpu_memory_limit if pool.shape.shards_per_gpu() else "",
                 candidates=tuple(verdict.candidate(judged, cost) for judged in evaluate_offers(snapshot, pool)),
             )
         )

@@ -14,10 +14,14 @@ from burstd.slurm.commands.parsing import expand_hosts, parse_count, parse_recor
 from burstd.slurm.commands.run import SlurmCommands
 from burstd.slurm.config.projects import NODE_GRES, SHARDS, WHOLE_OR_SHARED_SINCE, leaves, pair_names
 from burstd.slurm.config.render import (
+    NODE_PROLOG,
+    NODE_PROLOG_FILE,
     PROLOG,
+    TASK_PROLOG,
     SlurmConfOptions,
     SlurmConfSetting,
     exclusive_user_partitions,
+    gpu_memory_settings,
     node_line,
     required_settings,
 )
@@ -104,7 +108,7 @@ def compare_slurm_conf(
     version = slurmctld_version(running.config) or options.version
     known = replace(options, version=version, partitions=running.partitions)
     found = [
-        *(f for s in required_settings(pools, known) for f in (_prolog if s.name == PROLOG else _setting)(s, running)),
+        *(f for s in required_settings(pools, known) for f in _setting(s, running)),
         *_selection(pools, running),
         *(f for pool in pools for f in _nodes(pool, running)),
         *_shards(pools, running, known.version),
@@ -122,7 +126,22 @@ def mount_faults(pools: Sequence[Pool], options: SlurmConfOptions, running: Runn
     return [f"{f.subject}: {f.consequence}: {f.remedy}" for f in ours if not f.recommended]
 
 
+def gpu_memory_faults(pool: Pool, commands: SlurmCommands) -> list[str]:
+    """What keeps the running Slurm from limiting GPU memory as the pool has it, with the remedy; a sentence each.
+
+    Raises SchedulerUnavailable, SchedulerRefused.
+    """
+    if pool.gpu_memory_limit == "none":
+        return []
+    running = RunningSlurm(parse_config(commands(*SHOW_CONFIG)), {}, ())
+    found = (f for setting in gpu_memory_settings([pool]) for f in _setting(setting, running))
+    return [f"{f.subject}: {f.consequence}: {f.remedy}" for f in found if not f.recommended]
+
+
 def _setting(setting: SlurmConfSetting, running: RunningSlurm) -> Iterator[SlurmConfFinding]:
+    if setting.name in (PROLOG, NODE_PROLOG, TASK_PROLOG):
+        yield from _prolog(setting, running)
+        return
     value = text_or_empty(running.config.get(setting.name, ""))
     if not setting.merge:
         wanted = setting.values[0]
@@ -146,23 +165,23 @@ def _setting(setting: SlurmConfSetting, running: RunningSlurm) -> Iterator[Slurm
 
 def _prolog(setting: SlurmConfSetting, running: RunningSlurm) -> Iterator[SlurmConfFinding]:
     """Newer versions of Slurm name every line; what a program of the site's own calls, nothing tells."""
-    wanted, values = setting.values[0], [text_or_empty(running.config.get(PROLOG, ""))]
-    several = [value for name, value in running.config.items() if name.startswith(f"{PROLOG}[")]
+    name, wanted = setting.name, setting.values[0]
+    called = NODE_PROLOG_FILE if name == NODE_PROLOG else wanted
+    values = [text_or_empty(running.config.get(name, ""))]
+    several = [value for key, value in running.config.items() if key.startswith(f"{name}[")]
     there = [value for value in (*values, *several) if text_or_empty(value)]
-    program = wanted.rpartition("/")[2]
     if not there:
         remedy = f"set {setting.line} and run scontrol reconfigure"
-        yield SlurmConfFinding(PROLOG, wanted, "not set", "jobs start before the trees of [mounts] are there", remedy)
-    elif not any(_program(value) == program for value in there):
-        remedy = f"let {there[0]} call {wanted}, and fail where it fails"
+        yield SlurmConfFinding(name, wanted, "not set", setting.consequence, remedy)
+    elif wanted not in there and not (name == PROLOG and any(_program(value) == _program(wanted) for value in there)):
+        remedy = f"let {there[0]} call {called}, and fail where it fails"
         if several:
             remedy = f"add the line {setting.line}, or {remedy}"
         yield SlurmConfFinding(
-            PROLOG,
-            f"{wanted}, or a program that calls it",
+            name,
+            f"{wanted}, or a program that calls {'it' if called == wanted else called}",
             ", ".join(there),
-            f"burstctl check cannot tell whether {there[0]} calls {program}; without it jobs start before the trees "
-            "of [mounts] are there",
+            f"burstctl check cannot tell whether {there[0]} calls {_program(called)}; without it {setting.consequence}",
             remedy,
             recommended=True,
         )

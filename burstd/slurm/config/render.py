@@ -27,6 +27,12 @@ YEAR_S = 31_536_000
 """SuspendTime: long enough that slurmctld never powers a node down by itself, yet power saving is on."""
 PROLOG = "PrologSlurmctld"
 """Runs on the head before each job; newer versions take several lines of it."""
+NODE_PROLOG, TASK_PROLOG = "Prolog", "TaskProlog"
+"""Run on a node before each job, and before each task. Newer versions take several lines of the first."""
+NODE_PROLOG_FILE, TASK_PROLOG_FILE = "/etc/burstd/true", "/etc/burstd/task-prolog"
+"""On burstd's nodes."""
+NODE_PROLOG_FILES = "/[eu][ts][cr]/b*/true"
+"""That file, and /usr/bin/true, which every node has: slurmd drains a node on which it finds none."""
 CLOUD_NODES_SHOWN_SINCE = (23, 2, 0)
 """From this version on powered-down CLOUD nodes are always shown."""
 
@@ -163,9 +169,10 @@ def required_settings(pools: Sequence[Pool], options: SlurmConfOptions) -> tuple
             SlurmConfSetting(
                 PROLOG,
                 (f"{folder}/burstd-prolog",),
-                "jobs start before the trees of [mounts] are there; a program of the site's own there must call it",
+                "jobs start before the trees of [mounts] are there",
             )
         )
+    found += gpu_memory_settings(pools)
     projects = leaves(options.projects)
     if options.workdir_partitions or projects:
         found.append(SlurmConfSetting("JobSubmitPlugins", ("lua",), _lua_consequence(options), merge=True))
@@ -176,6 +183,26 @@ def required_settings(pools: Sequence[Pool], options: SlurmConfOptions) -> tuple
     if gres:
         found.append(SlurmConfSetting("GresTypes", gres, "slurmctld does not know the slots' GRES", merge=True))
     return tuple(found)
+
+
+def gpu_memory_settings(pools: Sequence[Pool]) -> list[SlurmConfSetting]:
+    """What slurm.conf must have where pools limit jobs to their shards' part of a GPU's memory."""
+    limits = {pool.gpu_memory_limit for pool in pools}
+    unlimited = "no machine becomes a node of a pool with gpu_memory_limit, as nothing limits its jobs"
+    found = []
+    if limits - {"none"}:
+        files = f"it names {NODE_PROLOG_FILE} on nodes of burstd, and /usr/bin/true, which does nothing, on every node"
+        found.append(SlurmConfSetting(NODE_PROLOG, (NODE_PROLOG_FILES,), f"{unlimited}; {files}"))
+    if "mps" in limits:
+        link = f"'mkdir -p /etc/burstd; ln -s /bin/true {TASK_PROLOG_FILE}'"
+        first = f"before you set it run {link} on each node that is not burstd's, or its tasks fail"
+        found.append(SlurmConfSetting(TASK_PROLOG, (TASK_PROLOG_FILE,), f"{unlimited}; {first}"))
+    if "dmem" in limits:
+        found += [
+            SlurmConfSetting("PrologFlags", ("Contain",), "a job loses its limit between two steps", merge=True),
+            SlurmConfSetting("ProctrackType", ("proctrack/cgroup",), "jobs have no cgroup, which has the limit"),
+        ]
+    return found
 
 
 _PROJECT_SETTINGS = (

@@ -36,6 +36,8 @@ why() {
         { last = $0 }
         END { print substr(bad ? bad : last, 1, 300) }'
 }
+# As in burstd/node/scripts/slurmd.sh. An image for another user than root must have it.
+[ -e /etc/burstd/task-prolog ] || { mkdir -p /etc/burstd && ln -s /bin/true /etc/burstd/task-prolog; } 2>/dev/null || :
 [ ! -e "$room/environment" ] || . "$room/environment"
 mkdir -p "$room"
 lives() { read -r pid 2>/dev/null <"$room/slurmd.pid" && [ -d "/proc/$pid" ]; }
