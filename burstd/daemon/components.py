@@ -28,6 +28,7 @@ from burstd.runtime.clock import SteadyClock
 from burstd.runtime.wake import Wake
 from burstd.runtime.workers import ThreadWorkers
 from burstd.settings import Settings
+from burstd.settings.check_programs import read_check_programs
 from burstd.slurm.commands.run import SlurmCommands
 from burstd.slurm.config.check import gpu_memory_faults
 from burstd.slurm.pyslurm_scheduler import open_scheduler
@@ -106,6 +107,7 @@ def site(settings: Settings) -> ValidatorConfig:
         free_mib=node.free_mib,
         tmp_mib=node.tmp_mib,
         check_commands=node.check_commands,
+        check_programs=read_check_programs(node.check_folder),
         start_command=node.start_command,
         sentinels=node.sentinels,
         modules=node.modules,

@@ -12,16 +12,50 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from burstd.domain.cloud.offer import GpuMemoryLimit
+from burstd.domain.cloud.offer import GpuMemoryLimit, GpuTest
 from burstd.domain.slurm.shape import Gres, Shape
-from burstd.node.facts import NO_LIMIT, FactsRequest, MachineFacts, UserIds
+from burstd.node.facts import NO_LIMIT, FactsRequest, GpuState, MachineFacts, UserIds
+from burstd.planner.lifecycle.listing import abbreviated_list
 
-CHECK_NAMES = frozenset({
-    "cpus", "memory", "tmp", "disk", "gpus", "gpu_type", "os", "slurm", "munge", "users", "groups", "clock", "mounts",
-    "architecture", "kernel", "glibc", "driver", "cuda", "memlock", "nofile", "stack", "nproc", "locale", "timezone",
-    "modules", "sentinels", "mig", "gpu_memory_limit",
-})  # fmt: skip
-"""The checks; a site may leave some out."""
+CHECKS = {
+    "cpus": "as many CPUs as the pool's slots, or more",
+    "memory": "as much memory as the pool's slots, or more",
+    "tmp": "`tmp_mib` in /tmp",
+    "disk": "`free_mib` free in /var",
+    "gpus": "as many GPUs as the pool's slots in /dev, and in `nvidia-smi -L` where there is one",
+    "gpu_type": "GPUs of the names in `gpu_names`",
+    "mig": "GPUs cut into the parts of the pool's `mig`",
+    "gpu_memory_limit": "what the pool's `gpu_memory_limit` needs: the controller `dmem` with each GPU, or an MPS that"
+    " answers",
+    "gpu_health": "no uncorrectable memory errors since the driver was loaded, no bad memory in use or without a spare,"
+    " and no GPU that the driver wants reset",
+    "gpu_clocks": "GPUs whose clocks are not held down by heat or by the host's power",
+    "gpu_pcie": "all PCIe lanes of each GPU in use",
+    "gpu_test": 'GPUs that compute (`gpu_test = "short"`) and pass DCGM\'s diagnosis (`"long"`)',
+    "slurm": "slurmd of slurmctld's version",
+    "munge": "munge",
+    "mounts": "sshfs and /dev/fuse, in pools of `mounts.trees`",
+    "users": "users of the same numbers as on the head",
+    "groups": "users in the same groups as on the head, of those with numbers from 1000 on",
+    "clock": "a clock at most `clock_tolerance_s` off the head's",
+    "architecture": "the reference's",
+    "os": "the system of `os`, else the reference's; of its version the part before the first dot",
+    "kernel": "the reference's",
+    "glibc": "the reference's version, or newer",
+    "driver": "the reference's version of NVIDIA's driver, or newer, in pools with GPUs",
+    "cuda": "the reference's version of the driver's CUDA, or newer, in pools with GPUs",
+    "memlock": "LimitMEMLOCK= of slurmd as high as the reference's",
+    "nofile": "LimitNOFILE= of slurmd as high as the reference's",
+    "stack": "LimitSTACK= of slurmd as high as the reference's",
+    "nproc": "LimitNPROC= of slurmd as high as the reference's",
+    "locale": "the reference's LANG",
+    "timezone": "the reference's",
+    "sentinels": "each path readable within 20 s: of a file the reference's content (its first MiB), of a directory"
+    " anything in it",
+    "modules": "each name in `module avail`, in the reference's versions",
+}
+"""What a machine must have, by check. A site may leave some out (``skip_checks``) or let them warn (``may_differ``)."""
+CHECK_NAMES = frozenset(CHECKS)
 _FIRST_OWN_GROUP = 1000
 """Groups with smaller numbers belong to a system and its packages, not to the site."""
 _REFERENCE_REMEDY = "take the reference anew after a change of the site (burstctl node reference NODE)"
@@ -44,6 +78,8 @@ class ExpectedMachine:
     """What keeps jobs to their shards' part of a GPU's memory there ..."""
     shards_per_gpu: int = 0
     """... and how many shards a GPU has."""
+    gpu_test: GpuTest | None = None
+    """None: what nvidia-smi says counts, where there is one."""
     tmp_mib: int = 0
     free_mib: int = 256
     """In /var, for slurmd's spool and logs."""
@@ -99,6 +135,7 @@ def _all_failures(facts: MachineFacts, expected: ExpectedMachine) -> Iterator[Ch
     yield from _gpus(facts, expected)
     yield from _mig(facts, expected)
     yield from _gpu_memory_limit(facts, expected)
+    yield from _gpu_states(facts, expected)
     shape = expected.shape
     yield from _at_least(
         "cpus", facts.cpus, shape.cpus, "CPUs", "Choose a larger instance type, or lower CPUs= of the slot"
@@ -178,6 +215,42 @@ def _gpu_memory_limit(facts: MachineFacts, expected: ExpectedMachine) -> Iterato
             "one that does not answer" if facts.mps else "no nvidia-cuda-mps-control",
             "Let the image start nvidia-cuda-mps-control -d as root at boot",
         )  # fmt: skip
+
+
+def _gpu_states(facts: MachineFacts, expected: ExpectedMachine) -> Iterator[CheckFailure]:
+    wanted, test = expected.shape.gpus(), expected.gpu_test
+    if not wanted or test is GpuTest.NONE:
+        return
+    if test is not None and len(facts.gpu_states) < wanted:
+        remedy = "Install NVIDIA's driver in the image, or set gpu_test = 'none' for the pool"
+        if facts.gpu_names is not None:
+            remedy = "nvidia-smi -q -x does not answer: give the machine back and try another"
+        yield CheckFailure("gpu_health", f"the state of {_count(wanted, 'GPU')}", str(len(facts.gpu_states)), remedy)
+    found = [(name, f"GPU {state.address} {text}") for state in facts.gpu_states for name, text in _gpu_faults(state)]
+    for name, wish, remedy in (
+        ("gpu_health", "no fault of a GPU", "Give the machine back and try another"),
+        ("gpu_clocks", "GPUs at full clocks", "The host is too hot or short of power: try another machine or zone"),
+        ("gpu_pcie", "all PCIe lanes of each GPU", "Some clouds never give all: take gpu_pcie into may_differ then"),
+    ):
+        texts = [text for named, text in found if named == name]
+        if texts:
+            yield CheckFailure(name, wish, abbreviated_list(texts), remedy)
+
+
+def _gpu_faults(state: GpuState) -> Iterator[tuple[str, str]]:
+    """By check, what is wrong with a GPU."""
+    if state.errors:
+        yield "gpu_health", f"has {state.errors} uncorrectable memory errors"
+    if state.remap_failed:
+        yield "gpu_health", "has bad memory that cannot be replaced"
+    if state.remap_pending:
+        yield "gpu_health", "has bad memory in use until it is reset"
+    if state.recovery:
+        yield "gpu_health", f"needs '{state.recovery}'"
+    if state.slowed:
+        yield "gpu_clocks", f"is slowed ({', '.join(state.slowed)})"
+    if 0 < state.width < state.max_width:
+        yield "gpu_pcie", f"has {state.width} of {state.max_width} PCIe lanes"
 
 
 def _profiles(counted: Iterable[tuple[str, int]]) -> str:

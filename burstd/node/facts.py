@@ -38,6 +38,28 @@ class UserIds:
 
 
 @dataclass(frozen=True, slots=True)
+class GpuState:
+    """What nvidia-smi knows of a GPU's health. What it does not say of this kind of GPU counts as well."""
+
+    address: str
+    """On the PCI bus."""
+    errors: int = 0
+    """Memory errors that ECC could not correct, since the driver was loaded."""
+    remap_failed: bool = False
+    """A bad row of its memory has no spare one left."""
+    remap_pending: bool = False
+    """A bad row or page of its memory is in use until the GPU is reset."""
+    recovery: str = ""
+    """What the driver wants done with it: ``GPU Reset``; empty: nothing."""
+    slowed: tuple[str, ...] = ()
+    """Why its clocks are below what they could be, other than for power or idleness: ``hw_thermal_slowdown``."""
+    width: int = 0
+    """PCIe lanes in use; 0: not known ..."""
+    max_width: int = 0
+    """... and those that it has."""
+
+
+@dataclass(frozen=True, slots=True)
 class MachineFacts:
     """What a machine says it is. None or empty: it has not, or could not say."""
 
@@ -69,6 +91,7 @@ class MachineFacts:
     """Whether the control daemon of MPS ``answers`` or is ``silent``; empty: it has none."""
     gpu_error: str = ""
     """What nvidia-smi said that names no GPU."""
+    gpu_states: tuple[GpuState, ...] = ()
     driver: str = ""
     """Version of NVIDIA's kernel module ..."""
     cuda: str = ""
@@ -205,6 +228,7 @@ def parse_facts(text: str, *, asked: float, answered: float) -> MachineFacts | N
         dmem=tuple(said.get("dmem", ())),
         mps=one("mps"),
         gpu_error="; ".join(gpu_errors),
+        gpu_states=tuple(_gpu_state(line) for line in said.get("gpu_state", ())),
         driver=one("driver"),
         cuda=one("cuda"),
         slurm_version=(int(version[1]), int(version[2]), int(version[3])) if version else None,
@@ -222,6 +246,30 @@ def parse_facts(text: str, *, asked: float, answered: float) -> MachineFacts | N
         clock=float(clock[0]) if clock else None,
         asked=asked,
         answered=answered,
+    )
+
+
+def _gpu_state(line: str) -> GpuState:
+    """``00000000:19:00.0 errors=0 errors=2 recovery=GPU_Reset width=8x ...``; a key may come several times."""
+    address, *pairs = line.split(" ")
+    said: dict[str, list[str]] = {}
+    for pair in pairs:
+        key, _, value = pair.partition("=")
+        said.setdefault(key, []).append(value)
+
+    def lanes(key: str) -> int:
+        return _number(said.get(key, [""])[0].removesuffix("x")) or 0
+
+    recovery = said.get("recovery", ["None"])[0]
+    return GpuState(
+        address,
+        errors=sum(_number(count) or 0 for count in said.get("errors", ())),
+        remap_failed="Yes" in said.get("remap_failed", ()),
+        remap_pending="Yes" in said.get("remap_pending", ()),
+        recovery="" if recovery in ("None", "N_A", "") else recovery.replace("_", " "),
+        slowed=tuple(said.get("slowed", ())),
+        width=lanes("width"),
+        max_width=lanes("max_width"),
     )
 
 

@@ -13,14 +13,24 @@ from importlib.resources import files
 
 import structlog
 
+from burstd.domain.cloud.offer import GpuTest
+from burstd.domain.cloud.quoting import one_line
 from burstd.domain.plugins.shell import CommandTimedOut, ConnectionLost, Shell
 from burstd.domain.slurm.shape import Gres
 from burstd.node.checks import CheckFailure, ExpectedMachine, failed_checks
 from burstd.node.errors import CommandFailed, NoConfiguration, SlurmdNotStarted
 from burstd.node.facts import MachineFacts, read_facts
+from burstd.planner.lifecycle.listing import abbreviated_list
 
 log = structlog.get_logger(__name__)
 
+PROGRAM_LIMIT_S = 60.0
+"""How long each of the site's check programs may take."""
+_PROGRAM_WAIT_S = PROGRAM_LIMIT_S + 10.0
+_ANSWER_S = 5.0
+_NO_ANSWER = -1
+_WARNING = 1
+"""Exit status of a plug-in of Nagios."""
 _EX_TEMPFAIL = 75
 """Exit status of a script that could not so far: EX_TEMPFAIL of sysexits.h."""
 NVIDIA_DEVICES = "/dev/nvidia[0-9]*"
@@ -40,6 +50,9 @@ class ValidationRequest:
     gpu_devices: str = NVIDIA_DEVICES
     check_commands: Mapping[str, str] = field(default_factory=dict)
     """The site's own checks: name -> shell command that ends with 0 where all is well."""
+    check_programs: Mapping[str, bytes] = field(default_factory=dict)
+    """More of them: name -> a program that ends as Nagios' plug-ins do."""
+    gpu_test_limit_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,13 +80,15 @@ def validate_machine(
         _cut_gpus(session, request.expected.mig)
         facts = read_facts(session, request.expected.facts_request(request.gpu_devices), wall=request.wall)
         differences = failed_checks(facts, request.expected)
-        warnings = tuple(difference for difference in differences if difference.allowed)
-        failures = tuple(difference for difference in differences if not difference.allowed) or tuple(
-            _failed_commands(session, request.check_commands)
-        )
+        # Each of these takes longer than the one before: with a failure nothing more is asked.
+        for more in (_gpu_failures, _failed_commands, _failed_programs):
+            if all(difference.allowed for difference in differences):
+                differences += more(session, request)
+        failures = tuple(difference for difference in differences if not difference.allowed)
         if not failures:
             _limit_gpu_memory(session, request.expected)
             _deliver_secrets(session, request, facts.uid)
+    warnings = tuple(difference for difference in differences if difference.allowed)
     return ValidationResult(failures, warnings, facts, time.monotonic() - began)
 
 
@@ -103,12 +118,54 @@ def _limit_gpu_memory(session: Shell, expected: ExpectedMachine) -> None:
         )
 
 
-def _failed_commands(session: Shell, commands: Mapping[str, str]) -> Iterator[CheckFailure]:
-    for name, command in commands.items():
+def _gpu_failures(session: Shell, request: ValidationRequest) -> Iterator[CheckFailure]:
+    """GPUs that do not compute, where the pool wants that tested."""
+    expected, limit_s = request.expected, request.gpu_test_limit_s
+    parts = sum(g.count for g in expected.mig) or 1
+    wanted = expected.shape.gpus() * parts
+    if expected.gpu_test not in (GpuTest.SHORT, GpuTest.LONG) or not wanted or "gpu_test" in expected.skip:
+        return
+    arguments = [f"{limit_s:g}", *(["long"] if expected.gpu_test is GpuTest.LONG else [])]
+    try:
+        done = session.run(
+            ["python3", "-I", "-", *arguments], input=_script("gpu_test.py").encode(), timeout_s=limit_s + _ANSWER_S
+        )
+    except CommandTimedOut:
+        raise CommandFailed(
+            f"the GPUs do not end their test of {limit_s:.0f} s", rc=_NO_ANSWER, err="", cause="gpu_test"
+        ) from None
+    lines = [one_line(line, 400) for line in done.out.splitlines()]
+    if done.rc != 0 or "end" not in lines:
+        remedy = "The test needs python3 in the image; else set gpu_test = 'basic' for the pool"
+        yield CheckFailure("gpu_test", "an answer", f"'{done.last_line}'", remedy)
+        return
+    failed = [line.removeprefix("failed ") for line in lines if line.startswith("failed ")]
+    well = sum(line.startswith("ok ") for line in lines) - ("ok dcgmi" in lines)
+    if failed or well < wanted:
+        found = abbreviated_list(failed) if failed else f"{well} that nvidia-smi lists"
+        remedy = "Give the machine back and try another; where all are like this look at the image's driver"
+        allowed = "gpu_test" in expected.may_differ
+        yield CheckFailure("gpu_test", f"{wanted} GPUs that compute", found, remedy, allowed)
+
+
+def _failed_commands(session: Shell, request: ValidationRequest) -> Iterator[CheckFailure]:
+    for name, command in request.check_commands.items():
         done = session.script(command, timeout_s=60.0)
         if done.rc != 0:
             remedy = "This is a check of the site: see check_commands in the settings"
             yield CheckFailure(name, f"success of '{command}'", f"'{done.last_line}' (exit status {done.rc})", remedy)
+
+
+def _failed_programs(session: Shell, request: ValidationRequest) -> Iterator[CheckFailure]:
+    """As Nagios' plug-ins do, 0 means well and 1 a warning; the first line is what is shown, up to a '|'."""
+    for name, program in request.check_programs.items():
+        done = session.script(_script("check.sh"), f"{PROGRAM_LIMIT_S:.0f}", input=program, timeout_s=_PROGRAM_WAIT_S)
+        if done.rc != 0:
+            said = next(iter(done.out.splitlines()), "").partition("|")[0].strip() or done.last_line
+            remedy = f"This is a check of the site: see {name} in node.check_folder"
+            yield CheckFailure(
+                name, "exit status 0", f"'{one_line(said, 400)}' (exit status {done.rc})", remedy, done.rc == _WARNING
+            )
 
 
 def _deliver_secrets(session: Shell, request: ValidationRequest, uid: int) -> None:

@@ -87,6 +87,8 @@ class ValidatorConfig:
     """Checks that only warn."""
     check_commands: Mapping[str, str] = field(default_factory=dict)
     """The site's own checks: name -> shell command that ends with 0 where all is well."""
+    check_programs: Mapping[str, bytes] = field(default_factory=dict)
+    """More of them: name -> a program that ends as Nagios' plug-ins do."""
     slurmd_options: tuple[str, ...] = ()
     start_command: tuple[str, ...] = ()
     """Run on a machine instead of starting slurmd, with ``{slot}`` and ``{conf_server}`` filled in."""
@@ -225,7 +227,7 @@ class SlurmNodeValidator:
         site = self.config
         return ValidationRequest(
             self._expected(claim, pool), self._munge_key(), self._credential, self._wall, site.gpu_devices,
-            site.check_commands,
+            site.check_commands, site.check_programs, pool.gpu_test_limit_s,
         )  # fmt: skip
 
     def _expected(self, claim: Claim, pool: Pool) -> ExpectedMachine:
@@ -239,6 +241,7 @@ class SlurmNodeValidator:
             mounts=pool.name in site.mount_pools,
             sentinels=(*site.sentinels, *site.pool_sentinels.get(pool.name, ())), modules=site.modules,
             reference=reference.facts if reference else None, skip=site.skip_checks, may_differ=site.may_differ,
+            gpu_test=pool.gpu_test,
         )  # fmt: skip
 
     def _check_slurm(self, pool: Pool) -> None:

@@ -13,10 +13,11 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from burstd.domain.cloud.offer import OfferRule, Pool
+from burstd.domain.cloud.offer import GpuTest, OfferRule, Pool
 from burstd.domain.project_tree import pairs_on
 from burstd.domain.slurm.shape import SHARD, Shape
 from burstd.domain.storage_node import storage_pool_name
+from burstd.settings.check_programs import read_check_programs
 from burstd.settings.faults import SettingsError, SettingsFault, did_you_mean, faults_of_validation
 from burstd.settings.fields import Section
 from burstd.settings.projects import project_faults, projects_of
@@ -24,6 +25,8 @@ from burstd.settings.sections import PoolSettings, Settings
 from burstd.settings.toml_source import KeyPath, TomlSource, key_lines
 
 DEFAULT_SETTINGS_PATH = Path("/etc/burstd/burstd.toml")
+_VALIDATION_BESIDE_S = 60.0
+"""What the rest of a machine's validation may take, beside a test of its GPUs."""
 RENAMED_KEYS = {
     "daemon.prove_timeout_s": "daemon.validation_timeout_s",
     "daemon.tidy_every_s": "daemon.power_down_retry_s",
@@ -80,10 +83,18 @@ def parse_settings(
         faults += project_faults(settings.projects)
     if settings is not None and check_files:
         faults += secret_faults(settings)
+        faults += _check_folder_faults(settings)
     if faults or settings is None:
         raise SettingsError(source, faults)
     settings._source, settings._warnings = source, tuple(warnings)  # noqa: SLF001  only this room sets them
     return settings
+
+
+def _check_folder_faults(settings: Settings) -> Iterator[SettingsFault]:
+    try:
+        read_check_programs(settings.node.check_folder)
+    except ValueError as error:
+        yield SettingsFault(("node", "check_folder"), str(error))
 
 
 def _rename_keys(data: dict[str, Any], source: TomlSource) -> tuple[list[SettingsFault], list[SettingsFault]]:
@@ -138,6 +149,8 @@ def build_pools(settings: Settings, expand: Callable[[str], Iterable[str]]) -> d
         owner |= dict.fromkeys(slots, name)
         shape = Shape(pool.cpus, pool.memory, pool.gres, frozenset(pool.features))
         faults += _gpu_parts_faults(name, pool)
+        limit_s = _gpu_test_limit_s(pool)
+        faults += _gpu_test_faults(name, pool, limit_s, settings.daemon.validation_timeout_s)
         rules = tuple(OfferRule(o.provider, o.instance_types, o.zones, o.markets, o.image) for o in pool.offers)
         # A tree that is shown whole is shown with one user's rights.
         one_user = any(rule.exclusive_user and rule.is_shown_in(name) for rule in mounts)
@@ -145,6 +158,7 @@ def build_pools(settings: Settings, expand: Callable[[str], Iterable[str]]) -> d
         made[name] = Pool(
             name, slots, partitions, shape, rules, exclusive_user=one_user, mig=pool.mig,
             gpu_memory_limit=pool.gpu_memory_limit,
+            gpu_test=pool.gpu_test, gpu_test_limit_s=limit_s,
         )  # fmt: skip
     if faults:
         raise SettingsError(settings.source, faults)
@@ -171,6 +185,28 @@ def _gpu_parts_faults(name: str, pool: PoolSettings) -> Iterator[SettingsFault]:
         yield SettingsFault(("pools", name, "mig"), text)
     if shards:
         yield SettingsFault(("pools", name, "mig"), "cuts GPUs that 'gres' has shards of; choose one of the two")
+
+
+def _gpu_test_limit_s(pool: PoolSettings) -> float:
+    """Of the tests that take long; 0: there are none."""
+    match pool.gpu_test:
+        case GpuTest.SHORT:
+            return pool.gpu_test_limit_s or 60.0
+        case GpuTest.LONG:
+            return pool.gpu_test_limit_s or 300.0
+        case _:
+            return 0.0
+
+
+def _gpu_test_faults(name: str, pool: PoolSettings, limit_s: float, timeout_s: float) -> Iterator[SettingsFault]:
+    if pool.gpu_test not in (None, GpuTest.NONE) and not any(g.name == "gpu" for g in pool.gres):
+        yield SettingsFault(("pools", name, "gpu_test"), "tests GPUs, and 'gres' of the pool has none")
+    if pool.gpu_test_limit_s is not None and not limit_s:
+        text = "limits the tests 'short' and 'long', and gpu_test of the pool is neither"
+        yield SettingsFault(("pools", name, "gpu_test_limit_s"), text)
+    elif limit_s + _VALIDATION_BESIDE_S > timeout_s:
+        text = f"the test may take {limit_s:.0f} s: set validation_timeout_s in [daemon]"
+        yield SettingsFault(("pools", name, "gpu_test"), f"{text} to {limit_s + _VALIDATION_BESIDE_S:.0f} or more")
 
 
 def secret_faults(model: BaseModel, before: KeyPath = ()) -> Iterator[SettingsFault]:

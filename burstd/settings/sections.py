@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr
 
-from burstd.domain.cloud.offer import GpuMemoryLimit
+from burstd.domain.cloud.offer import GpuMemoryLimit, GpuTest
 from burstd.domain.slurm.shape import Gres
 from burstd.planner.timeouts import Tuning
 from burstd.settings.faults import SettingsFault
@@ -154,6 +154,8 @@ class PoolSettings(Section):
     gres: GresList = ()
     mig: MigProfiles = ()
     gpu_memory_limit: GpuMemoryLimit = "none"
+    gpu_test: GpuTest | None = None
+    gpu_test_limit_s: Seconds | None = None
     features: tuple[
         Annotated[str, matching(r"[^\s,&|\[\]()]+", "must be one feature: no space, comma, & or |")], ...
     ] = ()
@@ -191,7 +193,7 @@ HostKeyTrust = Literal["console", "first_use"]
 NodeCheck = Literal[
     "cpus", "memory", "tmp", "disk", "gpus", "gpu_type", "os", "slurm", "munge", "users", "groups", "clock", "mounts",
     "architecture", "kernel", "glibc", "driver", "cuda", "memlock", "nofile", "stack", "nproc", "locale", "timezone",
-    "modules", "sentinels", "mig", "gpu_memory_limit",
+    "modules", "sentinels", "mig", "gpu_memory_limit", "gpu_health", "gpu_clocks", "gpu_pcie", "gpu_test",
 ]  # fmt: skip
 SentinelPath = Annotated[
     str, matching(r"/[!-~]{1,250}", "must be an absolute path of at most 250 characters, no blanks")
@@ -218,7 +220,7 @@ class NodeSettings(Section):
     compare_job_users: bool = True
     sentinels: Annotated[tuple[SentinelPath, ...], Field(max_length=64)] = ()
     modules: Annotated[tuple[ModuleName, ...], Field(max_length=64)] = ()
-    may_differ: tuple[NodeCheck, ...] = ("groups", "kernel", "nproc", "locale", "timezone")
+    may_differ: tuple[NodeCheck, ...] = ("groups", "kernel", "nproc", "locale", "timezone", "gpu_pcie")
     os: str = ""
     gpu_names: dict[str, str] = Field(default_factory=dict)
     gpu_devices: str = "/dev/nvidia[0-9]*"
@@ -226,6 +228,7 @@ class NodeSettings(Section):
     free_mib: MemoryMib = 256
     tmp_mib: MemoryMib = 0
     check_commands: dict[str, str] = Field(default_factory=dict)
+    check_folder: AbsolutePath | None = None
     start_command: NonEmptyStrings = ()
     user_data: AbsolutePath | None = None
     timezone: str = "Etc/UTC"

@@ -121,6 +121,8 @@ TABLE: dict[str, tuple[str, str, object, ReadValue]] = {
     "pools.gpu.gres": ('"gpu:1g.10gb:7"', '"gpu:1,shard:4"', 1, lambda d: d.pool.shape.gpus()),
     "pools.gpu.mig": ('"1g.10gb:7"', '""', (), lambda d: d.pool.mig),
     "pools.gpu.gpu_memory_limit": ('"none"', '"mps"', "mps", lambda d: d.pool.gpu_memory_limit),
+    "pools.gpu.gpu_test": ('"short"', '"long"', "long", lambda d: d.pool.gpu_test.value),
+    "pools.gpu.gpu_test_limit_s": ("60", "61", 61.0, lambda d: d.pool.gpu_test_limit_s),
     "pools.gpu.features": ('["x"]', '["y"]', {"y"}, lambda d: d.pool.shape.features),
     "pools.gpu.offers": (
         '[{provider="sky"}]',
@@ -178,6 +180,7 @@ TABLE: dict[str, tuple[str, str, object, ReadValue]] = {
     "node.free_mib": ("256", "257", 257, site("free_mib")),
     "node.tmp_mib": ("0", "9", 9, site("tmp_mib")),
     "node.check_commands": ("{}", '{c="true"}', {"c": "true"}, site("check_commands")),
+    "node.check_folder": ('"FOLDER"', '"FOLDER/checks"', {"a": b"#!/bin/sh\n"}, site("check_programs")),
     "node.start_command": ("[]", '["go"]', ("go",), site("start_command")),
     "node.user_data": ('"FOLDER/one.in"', '"FOLDER/two.in"', True, in_user_data("# template two")),
     "node.timezone": ('"Etc/UTC"', '"Europe/Paris"', True, in_user_data("Europe/Paris")),
@@ -332,6 +335,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("daemon")
     for name in ("one", "two", "store"):
         (made / name).mkdir(mode=0o755)
+    (made / "checks").mkdir(mode=0o755)
+    (made / "checks" / "a").touch(mode=0o755)
+    (made / "checks" / "a").write_text("#!/bin/sh\n")
     for name in ("key", "key2"):
         (made / name).touch(mode=0o600)
         (made / name).write_text("k" * 40)

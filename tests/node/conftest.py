@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import shutil
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -38,6 +40,18 @@ def on_network(namespace: str) -> Iterator[None]:
             yield
         finally:
             assert libc.setns(before.fileno(), _CLONE_NEWNET) == 0, os.strerror(ctypes.get_errno())
+
+
+@pytest.fixture(scope="session")
+def cuda_driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A CUDA driver that computes on the processor (fake_cuda.c)."""
+    compiler = shutil.which("cc")
+    if compiler is None:
+        pytest.skip("no C compiler")
+    library = tmp_path_factory.mktemp("cuda") / "libcuda.so.1"
+    source = Path(__file__).with_name("fake_cuda.c")
+    subprocess.run([compiler, "-shared", "-fPIC", "-o", library, source], check=True)
+    return library
 
 
 class Machines:

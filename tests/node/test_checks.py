@@ -9,16 +9,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from burstd.domain.cloud.offer import GpuTest
 from burstd.domain.slurm.shape import Gres, Shape
 from burstd.node.checks import CHECK_NAMES, ExpectedMachine, failed_checks, head_user_ids
-from burstd.node.facts import NO_LIMIT, MachineFacts, UserIds, parse_facts
+from burstd.node.facts import NO_LIMIT, GpuState, MachineFacts, UserIds, parse_facts
 
 A100 = "NVIDIA A100-SXM4-40GB"
+GPU1, GPU2 = GpuState("0000:19:00.0", width=16, max_width=16), GpuState("0000:3B:00.0")
 SUM = "982fbf28ae0399df1d9e016200d90d31805620919d31ea8bbfc803f3398a2a5e"
 GOOD = MachineFacts(
     hostname="m1", kernel="6.1.0", os="debian 12", cpus=8, memory_mib=16000, tmp_mib=5000, free_mib=4000,
-    gpu_devices=("/dev/nvidia0", "/dev/nvidia1"), gpu_names=(A100, A100), slurm_version=(22, 5, 8),
-    munge="munge-0.5.15", sshfs=True, fuse=True,
+    gpu_devices=("/dev/nvidia0", "/dev/nvidia1"), gpu_names=(A100, A100), gpu_states=(GPU1, GPU2),
+    slurm_version=(22, 5, 8), munge="munge-0.5.15", sshfs=True, fuse=True,
     users={"slurm": UserIds(64030, 64030), "ada": UserIds(3001, 3001, (3001, 5000))},
     clock=1000.0, asked=999.9, answered=1000.2, arch="x86_64", glibc="2.36", driver="535.104.05", cuda="12.2",
     limits={"memlock": NO_LIMIT, "nofile": 4096, "stack": 8 << 20, "nproc": 1000},
@@ -55,6 +57,17 @@ def test_a_machine_as_it_should_be() -> None:
             "1 GPU in nvidia-smi, which says 'Unable to determine the device handle',",
         ),
         ({"gpu_names": (A100, "Tesla T4")}, "gpu_type", "2 x A100-SXM4 for gpu:a100", "Tesla T4"),
+        ({"gpu_states": (GPU1, replace(GPU2, errors=3))}, "gpu_health", "no fault of a GPU",
+         "GPU 0000:3B:00.0 has 3 uncorrectable memory errors"),
+        ({"gpu_states": (replace(GPU1, remap_failed=True), GPU2)}, "gpu_health", "no fault of a GPU",
+         "GPU 0000:19:00.0 has bad memory that cannot be replaced"),
+        ({"gpu_states": (replace(GPU1, remap_pending=True), replace(GPU2, recovery="GPU Reset"))}, "gpu_health",
+         "no fault of a GPU",
+         "GPU 0000:19:00.0 has bad memory in use until it is reset, GPU 0000:3B:00.0 needs 'GPU Reset'"),
+        ({"gpu_states": (replace(GPU1, slowed=("hw_slowdown",)), GPU2)}, "gpu_clocks", "GPUs at full clocks",
+         "GPU 0000:19:00.0 is slowed (hw_slowdown)"),
+        ({"gpu_states": (replace(GPU1, width=4), GPU2)}, "gpu_pcie", "all PCIe lanes of each GPU",
+         "GPU 0000:19:00.0 has 4 of 16 PCIe lanes"),
         ({"cpus": 7}, "cpus", "8 CPUs", "7 CPUs"),
         ({"cpus": None}, "cpus", "8 CPUs", "unknown CPUs"),
         ({"memory_mib": 15999}, "memory", "16000 MiB of memory", "15999 MiB of memory"),
@@ -111,6 +124,9 @@ def test_a_difference_is_named(change: dict[str, object], name: str, expected: s
         ({"gpu_names": ("Tesla T4", "Tesla T4")}, {"gpu_names": {}}),
         ({"gpu_names": ("NVIDIA_A100-SXM4-80GB",) * 2}, {"gpu_names": {"a100": "nvidia a100"}}),
         ({"gpu_names": None}, {}),
+        ({"gpu_states": ()}, {}),
+        ({"gpu_states": (replace(GPU1, errors=1, slowed=("hw_slowdown",)),)}, {"gpu_test": GpuTest.NONE}),
+        ({"gpu_states": (replace(GPU1, errors=1),)}, {"shape": Shape(8, 16000)}),
         ({"gpu_devices": (), "gpu_names": (), "gpu_error": "no devices"}, {"shape": Shape(8, 16000)}),
         ({"clock": 1002.1}, {}),  # the answer took 0.3 s, so it may be no more than 1.9 s ahead
         ({"users": {"slurm": UserIds(64030, 64030), "ada": None}},
@@ -132,7 +148,24 @@ def test_what_makes_no_difference(change: dict[str, object], wanted: dict[str, o
 
 def test_an_empty_machine_fails_in_everything_but_the_types_of_what_it_lacks() -> None:
     found = failed_checks(MachineFacts(), EXPECTED_MACHINE)
-    assert {f.name for f in found} == CHECK_NAMES - {"gpu_type", "groups", "mig", "gpu_memory_limit"}
+    assert {f.name for f in found} == CHECK_NAMES - {
+        "gpu_type", "groups", "mig", "gpu_memory_limit", "gpu_health", "gpu_clocks", "gpu_pcie", "gpu_test",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("change", "remedy"),
+    [
+        ({"gpu_states": (GPU1,)}, "nvidia-smi -q -x does not answer"),
+        ({"gpu_states": (), "gpu_names": None}, "Install NVIDIA's driver in the image"),
+    ],
+)
+def test_what_was_asked_for_and_cannot_be_seen_fails(change: dict[str, object], remedy: str) -> None:
+    expected = replace(EXPECTED_MACHINE, gpu_test=GpuTest.BASIC)
+    assert failed_checks(GOOD, expected) == []
+    (failure,) = failed_checks(replace(GOOD, **change), expected)  # type: ignore[arg-type]
+    assert (failure.name, failure.expected) == ("gpu_health", "the state of 2 GPUs")
+    assert failure.remedy.startswith(remedy)
 
 
 def test_a_difference_that_is_allowed_says_so() -> None:

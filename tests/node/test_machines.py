@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import time
 from collections.abc import Callable
@@ -14,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from burstd.domain.claim import Cause, Claim, ClaimState
-from burstd.domain.cloud.offer import Offer
+from burstd.domain.cloud.offer import GpuTest, Offer
 from burstd.domain.errors import CloudUnavailable, NodeNotReady, NodeRefused
 from burstd.node.errors import (
     AuthRefused,
@@ -235,6 +236,66 @@ def test_the_sites_own_checks(bench: ValidationBench, boot: Callable[..., Box]) 
     assert caught.value.cause == "scratch"
     box.run(["mkdir", "/scratch"])
     bench.validate(claim, console, check_commands={"scratch": "ls -d /scratch"})
+
+
+CHECK = """#!/usr/bin/env python3
+import subprocess, sys
+subprocess.Popen(["sleep", "600"])  # it keeps our output open
+print("FOLDER %s | number=%d" % (sys.argv, {number}))
+sys.exit({number})
+"""
+
+
+def test_the_sites_check_programs(bench: ValidationBench, boot: Callable[..., Box]) -> None:
+    claim = bench.claim("cl2", "10.77.1.2")
+    box = boot("cl2", claim.address)
+    console = bench.machines.console_of(box)
+    programs = {name: CHECK.format(number=number).encode() for name, number in (("well", 0), ("warns", 1))}
+    said = bench.validate(claim, console, check_programs=programs)
+    assert "well:" not in said
+    assert re.search(r"warns: 'FOLDER \['/run/burstd-check\.\w+/check'\]' \(exit status 1\)", said)
+    endless = {"endless": b"#!/bin/sh\nyes\n"}
+    with pytest.raises(ValidationFailed, match=r"endless: 'y' \(exit status 153\)"):
+        bench.validate(claim, console, check_programs=endless)
+    assert box.run(["sh", "-c", "ls -d /run/burstd-check* || true"]).stdout == ""
+
+
+NVIDIA_SMI = """#!/bin/sh
+for n in 0 1 2 3; do
+    case $1 in
+    -L) echo "GPU $n: Tesla V100 (UUID: GPU-$n)" ;;
+    *)
+        printf '%s\\n' "<gpu id=\\"0000:0$n:00.0\\">" "<volatile>" \\
+            "<dram_uncorrectable>$(cat "/root/errors-$n" || echo 0)</dram_uncorrectable>" "</volatile>" "</gpu>"
+        ;;
+    esac
+done
+"""
+
+
+def test_gpus_are_tested_before_anything_is_handed_over(
+    bench: ValidationBench, boot: Callable[..., Box], cuda_driver: Path
+) -> None:
+    claim = bench.claim("cl2", "10.77.1.2")
+    box = boot("cl2", claim.address)
+    console = bench.machines.console_of(box)
+    bench.pool = replace(bench.pool, gpu_test=GpuTest.SHORT, gpu_test_limit_s=60.0)
+    with pytest.raises(ValidationFailed, match="gpu_health: 0 where the state of 4 GPUs is expected"):
+        bench.validate(claim, console)
+    smi = box.path("/usr/local/bin/nvidia-smi")
+    smi.write_text(NVIDIA_SMI)
+    smi.chmod(0o755)
+    with pytest.raises(ValidationFailed, match="gpu_test: GPU-0 the CUDA driver is missing") as caught:
+        bench.validate(claim, console)
+    assert caught.value.cause == "gpu_test"
+    assert not has_key(box)
+    box.path("/usr/lib/libcuda.so.1").write_bytes(cuda_driver.read_bytes())
+    box.path("/root/errors-2").write_text("7")
+    with pytest.raises(ValidationFailed, match="has 7 uncorrectable memory errors"):
+        bench.validate(claim, console)
+    box.path("/root/errors-2").write_text("0")
+    bench.validate(claim, console)
+    assert has_key(box)
 
 
 def test_another_machine_at_the_address_is_told_nothing(bench: ValidationBench, boot: Callable[..., Box]) -> None:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from types import TracebackType
 from typing import Self, cast
 
 import pytest
 
+from burstd.domain.cloud.offer import GpuTest
 from burstd.domain.plugins.shell import CommandTimedOut, CompletedCommand, ConnectionLost, Shell
-from burstd.domain.slurm.shape import Shape
+from burstd.domain.slurm.shape import Gres, Shape
 from burstd.node.checks import ExpectedMachine
 from burstd.node.errors import CommandFailed
 from burstd.node.validation import ValidationRequest, start_slurmd, validate_machine
@@ -32,6 +34,9 @@ class Recorder:
         if isinstance(answer, Exception):
             raise answer
         return answer
+
+    def run(self, argv: Sequence[str], *, input: bytes = b"", timeout_s: float = 30.0) -> CompletedCommand:  # noqa: A002, ARG002 - Session's
+        return self.script(" ".join(argv), timeout_s=timeout_s)
 
     def __enter__(self) -> Self:
         return self
@@ -80,6 +85,64 @@ def test_a_machine_that_differs_is_asked_nothing_more(
     assert [f.name for f in proof.failures] == [name]
     assert recorder.answers == []
     assert all(given == b"" for _, given in recorder.asked)
+
+
+def gpu_request(**changes: object) -> ValidationRequest:
+    expected = ExpectedMachine(Shape(2, 1000, (Gres("gpu", "", 2),)), (22, 5, 8), gpu_test=GpuTest.LONG)
+    return replace(request(), expected=replace(expected, **changes), gpu_test_limit_s=300.0)  # type: ignore[arg-type]
+
+
+GPU_FACTS = FACTS + "".join(f"gpu_device=/dev/nvidia{n}\ngpu_state=0000:0{n}:00.0 errors=0\n" for n in (1, 2))
+WELL = "ok GPU-1\nok GPU-2\nok dcgmi\nend\n"
+
+
+@pytest.mark.parametrize(
+    ("answer", "found"),
+    [
+        (CompletedCommand(0, "ok GPU-1\nfailed GPU-2 cuInit: lost\nend\n", ""), "GPU-2 cuInit: lost"),
+        (CompletedCommand(0, "ok GPU-1\nok GPU-2\nfailed dcgmi Memory Fail\nend\n", ""), "dcgmi Memory Fail"),
+        (CompletedCommand(0, "ok GPU-1\nok dcgmi\nend\n", ""), "1 that nvidia-smi lists"),
+        (CompletedCommand(0, "end\n", ""), "0 that nvidia-smi lists"),
+        (CompletedCommand(0, "ok GPU-1\nok GPU-2\n", ""), "'ok GPU-2'"),
+        (CompletedCommand(127, "", "sh: python3: not found"), "'sh: python3: not found'"),
+    ],
+)
+def test_gpus_that_do_not_compute_get_no_secret(answer: CompletedCommand, found: str) -> None:
+    recorder = Recorder([CompletedCommand(0, GPU_FACTS, ""), answer])
+    proof = validate_machine(gpu_request(), lambda: cast("Shell", recorder))
+    assert [(f.name, f.found) for f in proof.failures] == [("gpu_test", found)]
+    assert recorder.asked[1][0] == "python3 -I - 300 long"
+
+
+@pytest.mark.parametrize("changes", [{}, {"skip": frozenset({"gpu_test"})}, {"may_differ": frozenset({"gpu_test"})}])
+def test_gpus_that_compute(changes: dict[str, object]) -> None:
+    said = WELL.replace("ok GPU-1", "failed GPU-1 lost") if "may_differ" in changes else WELL
+    tests = [] if "skip" in changes else [CompletedCommand(0, said, "")]
+    recorder = Recorder([CompletedCommand(0, GPU_FACTS, ""), *tests, CompletedCommand(0, "", "")])
+    proof = validate_machine(gpu_request(**changes), lambda: cast("Shell", recorder))
+    assert proof.failures == ()
+    assert [warning.found for warning in proof.warnings] == ["GPU-1 lost"] * ("may_differ" in changes)
+    assert recorder.asked[-1][1].endswith(KEY)
+
+
+def test_gpus_whose_test_does_not_end_are_refused() -> None:
+    recorder = Recorder([CompletedCommand(0, GPU_FACTS, ""), CommandTimedOut("slow")])
+    with pytest.raises(CommandFailed, match="the GPUs do not end their test of 300 s") as caught:
+        validate_machine(gpu_request(), lambda: cast("Shell", recorder))
+    assert caught.value.cause == "gpu_test"
+
+
+def test_a_check_program_that_warns_and_one_that_fails() -> None:
+    asked = replace(request(), check_programs={"nfs": b"#!/bin/sh", "disk": b"#!/bin/sh"})
+    warns = CompletedCommand(1, "NFS WARNING: slow | ms=90\nmore\n", "")
+    well = CompletedCommand(0, "", "")
+    recorder = Recorder([CompletedCommand(0, FACTS, ""), warns, well, well])
+    proof = validate_machine(asked, lambda: cast("Shell", recorder))
+    assert [(w.name, w.found) for w in proof.warnings] == [("nfs", "'NFS WARNING: slow' (exit status 1)")]
+    assert proof.failures == ()
+    recorder = Recorder([CompletedCommand(0, FACTS, ""), well, CompletedCommand(3, "", "")])
+    proof = validate_machine(asked, lambda: cast("Shell", recorder))
+    assert [(f.name, f.found) for f in proof.failures] == [("disk", "'exit status 3' (exit status 3)")]
 
 
 def test_a_machine_that_cannot_say_what_it_is() -> None:

@@ -26,6 +26,7 @@ _HONEST = (
     "free_mib",
     "gpu_device",
     "gpu_name",
+    "gpu_state",
     "slurmd",
     "munge",
     "clock",
@@ -42,7 +43,22 @@ REFERENCE = MachineFacts(
     modules={"b": "b/1"}, sentinels={"/a": "0" * 64},
 )  # fmt: skip
 _VALUES = st.one_of(
-    st.sampled_from(["9" * 5000, "²", "٣", "-1", "1e9", "inf", "nan", "\x1b[2J", "a b c d", "", "x" * 100_000]),
+    st.sampled_from(
+        [
+            "9" * 5000,
+            "0 errors=" + "9" * 5000 + " width=²x max_width=x slowed= =",
+            "²",
+            "٣",
+            "-1",
+            "1e9",
+            "inf",
+            "nan",
+            "\x1b[2J",
+            "a b c d",
+            "",
+            "x" * 100_000,
+        ]
+    ),
     st.text(max_size=40),
 )
 _LINES = st.builds(lambda key, value: f"{key}={value}", st.sampled_from([*_HONEST, "user", "uid", "systemd"]), _VALUES)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from burstd.domain.slurm.shape import Gres
 from burstd.settings import SettingsError, build_pools, load_settings, parse_settings
+from burstd.settings.check_programs import read_check_programs
 from burstd.settings.load import secret_faults
 from burstd.settings.toml_source import KeyPath, key_lines
 from burstd.slurm.hostlist import expand
@@ -153,6 +154,43 @@ def test_parts_of_gpus_go_with_the_gpus(gres: str, mig: str, says: str) -> None:
             build_pools(parse_settings(HEAD + POOL.replace("cpus = 4", more)), expand)
     else:
         build_pools(parse_settings(HEAD + POOL.replace("cpus = 4", more)), expand)
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        ("gres = 'gpu:1'\ngpu_test = 'shrt'", "must be 'none', 'basic', 'short' or 'long', not 'shrt'"),
+        ("gpu_test = 'basic'", "pools.gpu.gpu_test: tests GPUs, and 'gres' of the pool has none"),
+        ("gres = 'gpu:1'\ngpu_test_limit_s = 9", "pools.gpu.gpu_test_limit_s: limits the tests 'short' and 'long'"),
+        ("gres = 'gpu:1'\ngpu_test = 'long'", "the test may take 300 s: set validation_timeout_s in [daemon] to 360"),
+        ("gres = 'gpu:1'\ngpu_test = 'long'\ngpu_test_limit_s = 120", ""),
+        ("gres = 'gpu:1'\ngpu_test = 'short'", ""),
+        ("gpu_test = 'none'", ""),
+    ],
+)
+def test_tests_of_gpus_go_with_the_pool(more: str, says: str) -> None:
+    text = HEAD + POOL.replace("cpus = 4", f"cpus = 4\n{more}")
+    if says:
+        with pytest.raises(SettingsError, match=re.escape(says)):
+            build_pools(parse_settings(text), expand)
+    else:
+        build_pools(parse_settings(text), expand)
+
+
+def test_check_programs_are_executable_and_nobody_elses(tmp_path: Path) -> None:
+    for name, mode in (("b.py", 0o755), ("a", 0o700), ("README", 0o644), (".hidden", 0o755)):
+        (tmp_path / name).write_text(name)
+        (tmp_path / name).chmod(mode)
+    assert read_check_programs(tmp_path) == {"a": b"a", "b.py": b"b.py"}
+    assert read_check_programs(None) == {}
+    (tmp_path / "a").chmod(0o777)
+    settings = tmp_path / "burstd.toml"
+    settings.write_text(HEAD + f"[node]\ncheck_folder = '{tmp_path}'\nmunge_key = '{settings}'\n")
+    settings.chmod(0o600)
+    with pytest.raises(SettingsError, match=r"line 3: node.check_folder: .*/a can be written by others \(mode 0777\)"):
+        load_settings(settings)
+    with pytest.raises(ValueError, match=r"/nowhere cannot be read \(No such file or directory\)"):
+        read_check_programs(tmp_path / "nowhere")
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
+from enum import StrEnum
 from fnmatch import fnmatchcase
 from typing import Literal
 
@@ -110,6 +111,18 @@ GpuMemoryLimit = Literal["none", "mps", "dmem"]
 """``mps``: variables that NVIDIA's MPS reads, in jobs' environment. ``dmem``: the kernel's, on a job's cgroup."""
 
 
+class GpuTest(StrEnum):
+    """How the GPUs of a new machine are tested before jobs use it; each includes the ones before."""
+
+    NONE = "none"
+    BASIC = "basic"
+    """What nvidia-smi says of their health."""
+    SHORT = "short"
+    """Each computes something whose result is known."""
+    LONG = "long"
+    """``dcgmi diag -r 2``, which takes some two minutes."""
+
+
 @dataclass(frozen=True, slots=True)
 class Pool:
     """Slots (Slurm node names) of one shape, and the offers that may fill them."""
@@ -125,6 +138,10 @@ class Pool:
     """What each GPU is cut into before slurmd starts (MIG): profiles as types of ``gpu``; empty: it stays whole."""
     gpu_memory_limit: GpuMemoryLimit = "none"
     """What keeps jobs to their shards' part of a GPU's memory."""
+    gpu_test: GpuTest | None = None
+    """None: BASIC where the image has nvidia-smi."""
+    gpu_test_limit_s: float = 0.0
+    """How long SHORT and LONG may take together; 0: the test is none of these."""
 
     def machine_shape(self) -> Shape:
         """What a machine must bring: its GPUs whole, and without what Slurm makes of them."""
