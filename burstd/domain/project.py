@@ -166,7 +166,7 @@ class ProjectsView:
     """By project, as slurmctld shows them; a project without QOS or partition there is not in it."""
     faults: Mapping[str, str] = field(default_factory=dict)
     """By project, what Slurm lacks of it, with the remedy."""
-    patient: frozenset[str] = frozenset()
+    without_preemption: frozenset[str] = frozenset()
     """Projects, known here or not, whose quota partition preempts nobody now."""
     unwritten: tuple[str, ...] = ()
     """Partitions of projects, known here or not, that slurm.conf lacks."""

@@ -22,7 +22,7 @@ from burstd.planner.offers.image_rollout import image_for
 from burstd.planner.offers.offers import alternative_offers
 from burstd.planner.offers.planned_claim import planned_claim
 from burstd.planner.policy_chain import PlannerCache, make_target
-from burstd.planner.projects.patience import preempt_for_all
+from burstd.planner.projects.quota_preemption import preempt_for_all
 from burstd.planner.projects.steps import project_steps
 from burstd.planner.snapshot_view import SnapshotView, build_view
 from burstd.planner.staging.storage_node import storage_node_steps

@@ -121,7 +121,7 @@ class ProjectSite:
         self._names = [f"n{number}" for number in range(nodes)]
         self._projects, self._plain, self._loop_s = projects, plain, loop_s
         self._caps: dict[str, OverQuotaLimits] = dict.fromkeys(projects, OverQuotaLimits(Fraction(0), 1))
-        self._patient: frozenset[str] = frozenset()
+        self._without_preemption: frozenset[str] = frozenset()
         """Projects whose quota preempts nobody now."""
         self._rows: dict[str, _Row] = {}
         self._cut_rows: dict[str, _Row] = {}
@@ -229,7 +229,7 @@ class ProjectSite:
                     self._written = dict(action.limits)
                     self._at(self.now + SACCTMGR_S, "limits")
                 case SetQuotaPreemption():
-                    self._patient = (self._patient | {*action.wait}) - {*action.preempt}
+                    self._without_preemption = (self._without_preemption | {*action.wait}) - {*action.preempt}
                 case RequeueJobs():
                     for run in action.runs:
                         if self._rows[run.job_id].label:
@@ -259,7 +259,7 @@ class ProjectSite:
         quota_left = 0 if self._plain else project.quota - self._used.get(project.quota_partition, 0)
         if job.total <= quota_left:
             nodes = self._site.find_nodes(job.nodes, job.gpus, until, None)
-            if not nodes and project.name not in self._patient:
+            if not nodes and project.name not in self._without_preemption:
                 nodes = self._preempt(job)
             if nodes:
                 self._begin(row, nodes, project.quota_partition, held)
@@ -363,7 +363,7 @@ class ProjectSite:
                 gres=(Gres("gpu", "", size),), gres_used=(Gres("gpu", "", used),) if used else (),
             )  # fmt: skip
         self._site.changed.clear()
-        view = ProjectsView(self._projects, self._caps, patient=self._patient)
+        view = ProjectsView(self._projects, self._caps, without_preemption=self._without_preemption)
         jobs = tuple(self._view(row) for row in self._rows.values())
         return Snapshot(self.now, "site", {}, SlurmView(jobs, dict(self._node_views), ()), {}, (), projects=view)
 

@@ -42,11 +42,11 @@ from burstd.slurm.config.projects import (
     leaves,
     pair_names,
     partition_pair,
-    patient_projects,
     project_mark,
     project_nodes,
     project_partition_lines,
     projects_lua_table,
+    projects_without_preemption,
     qos_description,
     qos_pair,
     shards_in_force,
@@ -98,7 +98,7 @@ class SlurmProjects:
             for fault in project_findings(project, state):
                 faults.setdefault(project.name, _fault_text(fault))
         return ProjectsView(
-            projects, limits, faults, patient_projects(state.partitions), tuple(state.unwritten),
+            projects, limits, faults, projects_without_preemption(state.partitions), tuple(state.unwritten),
             shards=shards,
             grace_s={name: some for name, some in grace_s.items() if some},
         )  # fmt: skip
@@ -138,11 +138,11 @@ class SlurmProjects:
         if refused is not None:
             raise refused
 
-    def end_patience(self) -> list[str]:
+    def restore_preemption(self) -> list[str]:
         """Has all quotas preempt those beyond quotas; returns the projects, known here or not, whose did not."""
-        patient = sorted(patient_projects(read_partitions(self._commands)))
-        self.set_quota_preemption(patient, ())
-        return patient
+        without_preemption = sorted(projects_without_preemption(read_partitions(self._commands)))
+        self.set_quota_preemption(without_preemption, ())
+        return without_preemption
 
     def set_caps(self, caps: Mapping[str, Fraction | None]) -> None:
         """Sets the GPUs that over-quota QOS allow, by project; None: any number. Asks slurmdbd."""

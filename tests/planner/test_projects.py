@@ -317,7 +317,7 @@ def test_what_others_give_back_comes_before_a_machine(reclaim_after_s: float, wa
     assert machines(world(*jobs, of=of, pools=(GPU_POOL,), offers=(offer(shape=GPU_POOL.shape),))) == expected
 
 
-PATIENT = projects(d={"reclaim_after_s": 60.0}, c={"reclaim_after_s": 60.0})
+WAITS_FOR_CLOUD = projects(d={"reclaim_after_s": 60.0}, c={"reclaim_after_s": 60.0})
 FULL_OF_A = [*runs(100, 4, "q-a", "n1"), *runs(110, 4, "o-a", "n1"), *runs(120, 8, "o-a", "n2")]
 SOON: dict[str, Any] = {"eligible": NOW - 5, "submitted": NOW - 5}
 LATE: dict[str, Any] = {"eligible": NOW - 60, "submitted": NOW - 60}
@@ -331,8 +331,8 @@ def preemption(snapshot: Snapshot) -> tuple[set[str], set[str]]:
     return {name for step in found for name in step.preempt}, {name for step in found for name in step.wait}
 
 
-def patient(snapshot: Snapshot, *names: str) -> Snapshot:
-    return replace(snapshot, projects=replace(snapshot.projects, patient=frozenset(names)))
+def without_preemption(snapshot: Snapshot, *names: str) -> Snapshot:
+    return replace(snapshot, projects=replace(snapshot.projects, without_preemption=frozenset(names)))
 
 
 def array(job_id: str, project: str, tasks: int, **fields: Any) -> Job:
@@ -372,9 +372,9 @@ def test_a_quota_waits_while_machines_are_on_their_way_for_all_of_it(
     if few := cloud.get("few"):
         small = pool("cloud", few, GPU_POOL.shape, partitions=("gpu", *PAIRS))
         cloud = {"pools": (small,), "offers": CLOUD["offers"]}
-    snapshot = world(*FULL_OF_A, *jobs, of=PATIENT, **cloud)
+    snapshot = world(*FULL_OF_A, *jobs, of=WAITS_FOR_CLOUD, **cloud)
     assert preemption(snapshot) == (set(), {"c", "d"} if waits else {"c"})
-    assert preemption(patient(snapshot, "c", "d")) == (set() if waits else {"d"}, set())
+    assert preemption(without_preemption(snapshot, "c", "d")) == (set() if waits else {"d"}, set())
 
 
 def test_a_quota_waits_for_machines_that_have_been_started_and_for_gpus_that_are_free() -> None:
@@ -384,26 +384,28 @@ def test_a_quota_waits_for_machines_that_have_been_started_and_for_gpus_that_are
     )
     # No offer any more: a fifth GPU comes from nowhere.
     for asked, waits in ((4, True), (5, False)):
-        snapshot = world(*FULL_OF_A, array("1", "d", asked, **SOON), of=PATIENT, pools=(GPU_POOL,), claims=starting)
-        assert preemption(patient(snapshot, "c", "d")) == (set() if waits else {"d"}, set())
-    free = world(*FULL_OF_A[:-2], array("1", "d", 2, **SOON), of=PATIENT)
-    assert preemption(patient(free, "c", "d")) == (set(), set())
-    more = world(*FULL_OF_A[:-2], array("1", "d", 3, **SOON), of=PATIENT)
-    assert preemption(patient(more, "c", "d")) == ({"d"}, set())
+        snapshot = world(
+            *FULL_OF_A, array("1", "d", asked, **SOON), of=WAITS_FOR_CLOUD, pools=(GPU_POOL,), claims=starting
+        )
+        assert preemption(without_preemption(snapshot, "c", "d")) == (set() if waits else {"d"}, set())
+    free = world(*FULL_OF_A[:-2], array("1", "d", 2, **SOON), of=WAITS_FOR_CLOUD)
+    assert preemption(without_preemption(free, "c", "d")) == (set(), set())
+    more = world(*FULL_OF_A[:-2], array("1", "d", 3, **SOON), of=WAITS_FOR_CLOUD)
+    assert preemption(without_preemption(more, "c", "d")) == ({"d"}, set())
 
 
 def test_a_quota_that_waits_is_looked_at_again_when_its_first_job_has_waited() -> None:
-    snapshot = world(*FULL_OF_A, *tasks(1, 2, "d", **SOON), of=PATIENT, **CLOUD)
+    snapshot = world(*FULL_OF_A, *tasks(1, 2, "d", **SOON), of=WAITS_FOR_CLOUD, **CLOUD)
     assert decide(snapshot, (), Tuning()).target.wake_at == NOW + 55
 
 
 def test_quotas_of_projects_that_do_not_wait_or_are_gone_preempt() -> None:
     assert preemption(world(*tasks(1, 4, "d", **SOON), **CLOUD)) == (set(), set())
-    left = patient(world(**CLOUD), "d", "gone")
+    left = without_preemption(world(**CLOUD), "d", "gone")
     assert preemption(left) == ({"d", "gone"}, set())
     assert preemption(replace(left, record_doubt="the database is an older copy")) == ({"d", "gone"}, set())
     assert preemption(replace(left, projects=replace(left.projects, projects={}))) == ({"d", "gone"}, set())
-    unknown = world(of=PATIENT, **CLOUD)
+    unknown = world(of=WAITS_FOR_CLOUD, **CLOUD)
     assert preemption(replace(unknown, projects=replace(unknown.projects, limits={}))) == (set(), set()), "not set up"
 
 

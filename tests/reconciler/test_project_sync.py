@@ -49,7 +49,7 @@ class FakeSlurmProjects(SlurmProjects):
     dbd_down: bool = False
     disk_full: bool = False
     made_by_burstd: dict[str, bool] = field(default_factory=dict)
-    patient: set[str] = field(default_factory=set)
+    without_preemption: set[str] = field(default_factory=set)
     unwritten: tuple[str, ...] = ()
     min_runtimes: dict[str, float] = field(default_factory=dict)
     compared: int = 0
@@ -82,7 +82,7 @@ class FakeSlurmProjects(SlurmProjects):
         self.features = dict(features or {})
         self._check("read")
         lacking = {name: "partition q-x: wanted, found none" for name in projects if name not in self.limits}
-        return ProjectsView(projects, dict(self.limits), lacking, frozenset(self.patient), self.unwritten)
+        return ProjectsView(projects, dict(self.limits), lacking, frozenset(self.without_preemption), self.unwritten)
 
     def min_runtime_faults(self, projects: Mapping[str, Project]) -> dict[str, str]:
         self.compared += 1
@@ -92,7 +92,7 @@ class FakeSlurmProjects(SlurmProjects):
 
     def set_quota_preemption(self, preempt: Collection[str], wait: Collection[str]) -> None:
         self._check("set_quota_preemption")
-        self.patient = (self.patient | {*wait}) - {*preempt}
+        self.without_preemption = (self.without_preemption | {*wait}) - {*preempt}
 
     def write_table(self, projects: Collection[Project], shared: Collection[str] = ()) -> None:
         if self.disk_full:
@@ -384,11 +384,11 @@ def test_slurm_is_not_asked_for_features_that_burstd_has_read_already(site: Proj
 def test_a_quota_waits_and_takes_back_again_when_its_project_does_not_wait_or_is_no_more(site: ProjectSite) -> None:
     site.slurm.limits = {"a": OverQuotaLimits(Fraction(0), 1)}
     waits = PROJECTS.replace("quota = 4", "quota = 4\nreclaim_after_s = 60.0")
-    for settings, patient in ((waits, {"a"}), (PROJECTS, set()), (waits, {"a"}), ("", set())):
+    for settings, without_preemption in ((waits, {"a"}), (PROJECTS, set()), (waits, {"a"}), ("", set())):
         site.write(settings)
         assert site.reloader.reload(BY).done
         site.world.run(20)
-        assert site.slurm.patient == patient
+        assert site.slurm.without_preemption == without_preemption
     site.write(waits)
     site.reloader.reload(BY)
     site.slurm.dies_at = "set_quota_preemption"
@@ -396,14 +396,14 @@ def test_a_quota_waits_and_takes_back_again_when_its_project_does_not_wait_or_is
     assert site.world.reconciler is None
     site.start()
     site.world.run(20)
-    assert site.slurm.patient == {"a"}
+    assert site.slurm.without_preemption == {"a"}
     # As after scontrol reconfigure, and with slurmctld down.
-    site.slurm.patient = set()
+    site.slurm.without_preemption = set()
     site.world.run(20)
-    assert site.slurm.patient == {"a"}
-    site.slurm.dies_at, site.slurm.patient = "", {"a", "gone"}
+    assert site.slurm.without_preemption == {"a"}
+    site.slurm.dies_at, site.slurm.without_preemption = "", {"a", "gone"}
     site.world.run(20)
-    assert site.slurm.patient == {"a"}
+    assert site.slurm.without_preemption == {"a"}
 
 
 def test_another_min_runtime_is_an_alarm_with_the_remedy_until_somebody_sets_it(site: ProjectSite) -> None:

@@ -321,7 +321,7 @@ def test_a_quota_that_waits_preempts_nobody_and_comes_first_where_gpus_are_free(
     cluster.wait(lambda: sum(running(cluster).values()) == 16, 60, "all GPUs in use")
     slurm.set_quota_preemption((), ["d"])
     view = slurm.read(waits)
-    assert (view.patient, dict(view.faults), slurm.plan_setup(waits["d"])) == (frozenset("d"), {}, ())
+    assert (view.without_preemption, dict(view.faults), slurm.plan_setup(waits["d"])) == (frozenset("d"), {}, ())
     assert "PriorityTier=1" in slurm.read(PROJECTS).faults["d"], "only a project that waits may have that"
     slurm.set_caps({"a": Fraction(8)})
     array = submit(cluster, "d", 1, 4)
@@ -331,13 +331,13 @@ def test_a_quota_that_waits_preempts_nobody_and_comes_first_where_gpus_are_free(
     cluster.sh(f"scancel {cluster.sh('squeue -h -r -t R -p o-a -o %i').split()[0]}")
     cluster.wait(lambda: running(cluster)["q-d"] == 1, 60, "a job of d on the GPU that is free")
     assert running(cluster) == {"q-a": 4, "o-a": 11, "q-d": 1}
-    assert slurm.end_patience() == ["d"]
+    assert slurm.restore_preemption() == ["d"]
     cluster.wait(lambda: running(cluster)["q-d"] == 4, 60, "the quota of d")
-    assert slurm.end_patience() == []
+    assert slurm.restore_preemption() == []
     slurm.set_quota_preemption((), ["d"])
     cluster.sh("scontrol reconfigure")
     cluster.wait(lambda: cluster.head.run(["sinfo", "-h"], check=False).returncode == 0, 30, "slurmctld answering")
-    assert slurm.read(waits).patient == frozenset(), "slurm.conf has the guarantee"
+    assert slurm.read(waits).without_preemption == frozenset(), "slurm.conf has the guarantee"
 
 
 def test_a_project_within_its_quota_does_not_preempt_its_own_jobs(cluster: Cluster, slurm: SlurmProjects) -> None:

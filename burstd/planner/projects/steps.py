@@ -19,7 +19,7 @@ from burstd.planner.lifecycle.interruption import RUNNING, job_run, takes_last_c
 from burstd.planner.projects.consolidation import consolidate
 from burstd.planner.projects.demand import ProjectGroup, read_groups
 from burstd.planner.projects.limits import group_limits, set_limits
-from burstd.planner.projects.patience import next_due, set_quota_preemption
+from burstd.planner.projects.quota_preemption import next_due, set_quota_preemption
 from burstd.planner.projects.victims import Victim, reclaim
 from burstd.planner.snapshot_view import SnapshotView
 from burstd.planner.staging.input_deadlines import data_of_job

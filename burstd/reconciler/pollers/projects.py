@@ -155,7 +155,7 @@ class ProjectSync:
         work = partial(self.slurm.set_quota_preemption, action.preempt, action.wait)
         return self._write(
             _QUOTAS, work,
-            lambda view, _: replace(view, patient=(view.patient | {*action.wait}) - {*action.preempt}),
+            lambda view, _: replace(view, without_preemption=(view.without_preemption | {*action.wait}) - {*action.preempt}),
         )  # fmt: skip
 
     def _write(self, what: str, work: Callable[[], None], written: Callable[[ProjectsView, str], ProjectsView]) -> int:

@@ -65,7 +65,7 @@ def is_of_project(name: str, words: Words) -> bool:
     return name.startswith((QUOTA_PREFIX, OVER_QUOTA_PREFIX)) and words.get("QoS") == name
 
 
-def patient_projects(partitions: Partitions) -> frozenset[str]:
+def projects_without_preemption(partitions: Partitions) -> frozenset[str]:
     """Those whose quota partition preempts nobody now."""
     return frozenset(
         name.removeprefix(QUOTA_PREFIX)

@@ -29,12 +29,14 @@ def main(argv: list[str] | None = None) -> int:
     where = _slurm(parser.parse_args(argv).config)
     commands = SlurmCommands(timeout_s=LIMIT_S, bin_dir=where.get("bin_dir"), conf=where.get("conf"))
     try:
-        patient = SlurmProjects(commands).end_patience()
+        without_preemption = SlurmProjects(commands).restore_preemption()
     except (SchedulerUnavailable, SchedulerRefused) as error:
         sys.stderr.write(f"burstd-quotas: quotas that waited for machines may still wait: {error}\n")
         return 1
-    if patient:
-        sys.stdout.write(f"quotas that waited for machines take GPUs back from others now: {', '.join(patient)}\n")
+    if without_preemption:
+        sys.stdout.write(
+            f"quotas that waited for machines take GPUs back from others now: {', '.join(without_preemption)}\n"
+        )
     return 0
 
 

@@ -49,8 +49,10 @@ def set_quota_preemption(
                 urgent[name] = why_not
             else:
                 wait[name] = why
-    preempt = {name: urgent.get(name, "it is no project any more") for name in view.patient if name not in wait}
-    rest = {name: why for name, why in wait.items() if name in view.limits and name not in view.patient}
+    preempt = {
+        name: urgent.get(name, "it is no project any more") for name in view.without_preemption if name not in wait
+    }
+    rest = {name: why for name, why in wait.items() if name in view.limits and name not in view.without_preemption}
     if not preempt and not rest:
         return []
     reasons = "; ".join(dict.fromkeys([*preempt.values(), *rest.values()]))
@@ -59,8 +61,8 @@ def set_quota_preemption(
 
 def preempt_for_all(snapshot: Snapshot, reason: str) -> list[SetQuotaPreemption]:
     """The step where no machine comes for anybody."""
-    patient = tuple(sorted(snapshot.projects.patient))
-    return [SetQuotaPreemption(patient, (), reason)] if patient else []
+    without_preemption = tuple(sorted(snapshot.projects.without_preemption))
+    return [SetQuotaPreemption(without_preemption, (), reason)] if without_preemption else []
 
 
 def _urgency(jobs: ProjectJobs, given: _Given, now: float) -> tuple[str, str]:
