@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shutil
 import signal
 import subprocess
 import time
@@ -155,6 +156,14 @@ def test_machines_that_hear_of_their_end_at_once_do_not_come_at_once(tmp_path: P
     assert len(played.by_chance) == 1 + 39
     assert len(set(played.by_chance)) > 10
     assert max(played.by_chance) < 4
+
+
+@pytest.mark.parametrize("name", ["watch.sh", "watching.sh", "kernel_log.sh"])
+@pytest.mark.skipif(shutil.which("shellcheck") is None, reason="shellcheck is not installed")
+def test_shellcheck_has_nothing_to_say(name: str) -> None:
+    script = files("burstd.node").joinpath("scripts", name).read_text(encoding="utf-8")
+    said = subprocess.run(["shellcheck", "-s", "sh", "-"], input=script, capture_output=True, text=True, check=False)
+    assert said.stdout == ""
 
 
 def xid(number: int, gpu: str = "0000:2b:00.0", jobs: str = "jobs are requeued") -> str:
