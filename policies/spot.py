@@ -120,7 +120,9 @@ class SpotPolicy:
         for job in (rows[job] for want in unit for job in want.jobs if job in rows):
             if not job.requeue and not self.settings.without_requeue:
                 return f"no spot for job {job.id}: Slurm must not requeue it (--no-requeue)"
-            lost = len(snapshot.interruptions.get(job.id, ()))
+            none: frozenset[int] = frozenset()
+            cut, not_spot = snapshot.interruptions.get(job.id, none), snapshot.interruptions_not_spot.get(job.id, none)
+            lost = len(cut - not_spot)
             if self.settings.interruptions and lost >= self.settings.interruptions:
                 return f"no spot for job {job.id}: its nodes were interrupted {lost} time(s)"
             expected = _expected(snapshot, job, longest)

@@ -117,6 +117,7 @@ def site(settings: Settings) -> ValidatorConfig:
             pool for pool in settings.pools if any(rule.is_shown_in(pool) for rule in settings.mounts.rules())
         ),
         may_differ=frozenset(node.may_differ),
+        xid_verdicts={int(xid): verdict for xid, verdict in settings.health.xid.items()},
         slurmd_options=node.slurmd_options,
         connect_timeout_s=node.connect_timeout_s,
     )

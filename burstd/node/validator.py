@@ -22,6 +22,7 @@ from burstd.domain.errors import (
     SchedulerRefused,
     SchedulerUnavailable,
 )
+from burstd.domain.health import Verdict, xid_table
 from burstd.domain.plugins.shell import Shell
 from burstd.node.checks import CheckFailure, ExpectedMachine, failed_checks, format_version, head_user_ids
 from burstd.node.errors import (
@@ -89,6 +90,8 @@ class ValidatorConfig:
     """The site's own checks: name -> shell command that ends with 0 where all is well."""
     check_programs: Mapping[str, bytes] = field(default_factory=dict)
     """More of them: name -> a program that ends as Nagios' plug-ins do."""
+    xid_verdicts: Mapping[int, Verdict] = field(default_factory=dict)
+    """What comes of these Xids; of others what ``burstd.domain.health`` says."""
     slurmd_options: tuple[str, ...] = ()
     start_command: tuple[str, ...] = ()
     """Run on a machine instead of starting slurmd, with ``{slot}`` and ``{conf_server}`` filled in."""
@@ -170,12 +173,13 @@ class SlurmNodeValidator:
         site = self.config
         return facts_script(FactsRequest(site.gpu_devices, (), site.all_sentinels, site.modules))
 
-    def start_slurmd(self, claim: Claim, pool: Pool, watch: str = "") -> None:  # noqa: ARG002 - the interface has it
-        """Starts slurmd on the claim's machine."""
+    def start_slurmd(self, claim: Claim, pool: Pool, watch: str = "") -> None:
+        """Starts slurmd on the claim's machine, and where it has GPUs the watch over them."""
         site = self.config
+        xids = xid_table(site.xid_verdicts) if pool.machine_shape().gpus() else ""
         start_slurmd(
             claim.slot, lambda: self._connect(claim, None), conf_server=site.conf_server,
-            options=site.slurmd_options, command=site.start_command, watch=watch,
+            options=site.slurmd_options, command=site.start_command, watch=watch, xids=xids,
         )  # fmt: skip
 
     def probe(self, claim: Claim) -> None:

@@ -39,6 +39,7 @@ from burstd.node.errors import ClockNotSet
 from burstd.planner import isolation
 from burstd.planner.lifecycle.lifecycle import UNWANTED, VALIDATION_TIMEOUT
 from burstd.planner.lifecycle.listing import NOT_REGISTERED_YET
+from burstd.planner.lifecycle.spot_notices import HEALTH
 from burstd.reconciler.context import LoopContext
 from burstd.reconciler.machines.adopter import Adopter
 from burstd.reconciler.machines.circuit_breakers import CircuitBreakers
@@ -186,6 +187,9 @@ class Executor:
         if action.new is S.LOST and action.old in NOT_REGISTERED_YET:
             # A cloud that ends machines before they are nodes would be asked for ever.
             self._breakers.record_machine_failure(claim, "interrupted" if claim.offer.spot else error, reason)
+        if action.new is S.GONE and error == HEALTH:
+            # Only now: what it leaves behind to run begins at once, where there is no other offer.
+            self._breakers.record_machine_failure(claim, error, claim.reason)
         if action.new is S.READY:
             self._breakers.record_machine_success(claim)
         return 1

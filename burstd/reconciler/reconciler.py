@@ -413,8 +413,9 @@ class Reconciler:
             if self.queue_is_watched
             else self._context.intervals.poll_s
         )
-        # A machine may tell Slurm by itself that it ends.
-        slurm = min(slurm, self._context.intervals.notices_s) if any(c.offer.spot for c in snapshot.claims) else slurm
+        # A machine may tell Slurm by itself that it ends, or that its GPUs have a fault.
+        tells = any(claim.offer.spot or claim.offer.shape.gpus() for claim in snapshot.claims)
+        slurm = min(slurm, self._context.intervals.notices_s) if tells else slurm
         pins = min((pin.until for pin in snapshot.pins if pin.until is not None), default=float("inf"))
         every = (*snapshot.claims, *snapshot.storage_claims)
         due = min(

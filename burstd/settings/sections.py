@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr
 
 from burstd.domain.cloud.offer import GpuMemoryLimit, GpuTest
+from burstd.domain.health import Verdict
 from burstd.domain.slurm.shape import Gres
 from burstd.planner.timeouts import Tuning
 from burstd.settings.faults import SettingsFault
@@ -236,6 +237,15 @@ class NodeSettings(Section):
     commands: NonEmptyStrings = ()
 
 
+XidNumber = Annotated[str, matching(r"[1-9][0-9]{0,4}", "must be the number of an Xid, from 1 to 99999")]
+
+
+class HealthSettings(Section):
+    """``[health]``: what comes of faults of nodes at work."""
+
+    xid: dict[XidNumber, Verdict] = Field(default_factory=dict)
+
+
 class Settings(Section):
     """The whole file."""
 
@@ -248,6 +258,7 @@ class Settings(Section):
     providers: dict[Name, ProviderSettings] = Field(default_factory=dict, json_schema_extra=RESTART)
     policies: PolicyChainSettings = PolicyChainSettings()
     node: NodeSettings = NodeSettings()
+    health: HealthSettings = HealthSettings()
     staging: StagingSettings = StagingSettings()
     mounts: MountSettings = MountSettings()
     volumes: VolumeSettings = VolumeSettings()

@@ -1,10 +1,12 @@
-"""docs/node-checks.md lists the checks that there are."""
+"""docs/node-checks.md lists the checks that there are, and what comes of each Xid."""
 
 from __future__ import annotations
 
 from typing import get_args
 
+from burstd.domain.health import XIDS, Verdict
 from burstd.node.checks import CHECK_NAMES, CHECKS
+from burstd.settings.load import parse_settings
 from burstd.settings.sections import NodeCheck, NodeSettings
 from tests.lab.programs import PROJECT
 
@@ -21,3 +23,23 @@ def test_checks_that_only_warn_are_those_of_the_page() -> None:
     names = "`, `".join(NodeSettings().may_differ[:-1])
     assert f"By default these are `{names}` and `{NodeSettings().may_differ[-1]}`" in " ".join(PAGE.split())
     assert set(get_args(NodeCheck)) == CHECK_NAMES
+
+
+def test_the_table_of_xids_is_that_of_the_code() -> None:
+    _, _, after = PAGE.partition("| verdict | Xids | what comes of it |\n|---|---|---|\n")
+    rows = [row.split("|")[1:3] for row in after.partition("\n\n")[0].splitlines()]
+    said = {
+        xid: verdict.strip(" `")
+        for verdict, xids in rows
+        for part in xids.split(",")
+        if part.strip()
+        for first, _, last in [part.strip().partition("-")]
+        for xid in range(int(first), int(last or first) + 1)
+    }
+    assert said == XIDS
+    assert {verdict.strip(" `") for verdict, _ in rows} == set(Verdict)
+
+
+def test_the_example_of_a_site_s_own_verdict_is_taken() -> None:
+    example = PAGE.partition("[health.xid]\n")[2].partition("```")[0]
+    assert parse_settings(f'cluster = "x"\n[health.xid]\n{example}').health.xid == {"63": Verdict.NOTE}

@@ -1,4 +1,4 @@
-"""Spot machines that the cloud takes back: drained with the reason, the job begun anew elsewhere, at last on demand."""
+"""Machines that are taken back, or have a fault: drained with the reason, the job begun anew elsewhere."""
 
 from __future__ import annotations
 
@@ -8,20 +8,26 @@ from dataclasses import replace
 import pytest
 
 from burstd.domain.cloud.offer import OfferRule
-from tests.e2e.sites import claims_of, events, queue, record, restarts, seconds_until, site_up, wait_all_gone
+from tests.e2e.sites import claims_of, events, node_box, queue, record, restarts, seconds_until, site_up, wait_all_gone
 from tests.e2e.test_staging import manifest, submit, wait_over
-from tests.lab.site import CPU, TYPES, Site
+from tests.lab.site import CPU, GPU, TYPES, Site
 
 pytestmark = [pytest.mark.boxes, pytest.mark.slurm]
 
 SPOT = replace(CPU, rules=(OfferRule("sandbox", ("c2*",), markets=("on-demand", "spot"), image="node"),))
 TYPES_WITH_SPOT = TYPES.replace('price = "0.40"', 'price = "0.40"\nspot_price = "0.10"')
 NOTICE_S = 45.0
+GPUS = replace(GPU, slots=GPU.slots[:4])
+CUT = ("interrupted", "requeued")
+KERNEL_LOG = "/run/burstd/kernel-log"
+HARMLESS = "NVRM: Xid (PCI:0000:2b:00): 31, pid=1, name=python3, Ch 00000008, intr 00000000. MMU Fault\n" * 1000
+FELL_OFF = "NVRM: Xid (PCI:0000:2b:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.\n"
+TWO_BITS = "NVRM: Xid (PCI:0000:2b:00): 48, pid=1, name=python3, An uncorrectable double bit error (DBE) was detected\n"
 
 
 @pytest.fixture(scope="module")
 def site() -> Iterator[Site]:
-    with site_up(pools=[SPOT], types=TYPES_WITH_SPOT) as up:
+    with site_up(pools=[SPOT, GPUS], types=TYPES_WITH_SPOT) as up:
         yield up
 
 
@@ -96,6 +102,41 @@ def test_a_hint_lets_the_job_end(site: Site) -> None:
     site.wait_job(job, timeout_s=60)
     assert restarts(site, [job]) == {job: 0}
     wait_all_gone(site)
+
+
+def test_a_job_outlives_its_gpus(site: Site, figure: Callable[[str], None]) -> None:
+    """Xids of the kernel's log: harmless ones, then the end of a GPU; on the next machine with burstd dead."""
+    wait_all_gone(site)
+    job, other = (site.submit("-p burst -c2 --gres=gpu:v100:1 -t9", "sleep 300") for _ in range(2))
+    first, second = running(site, job), running(site, other)
+    node_box(site, first["slot"]).run(["tee", KERNEL_LOG], input=HARMLESS + FELL_OFF)
+    drained = seconds_until(site, lambda: reason(site, first["slot"]).endswith("Z, jobs are requeued"), 60, "drained")
+    assert reason(site, first["slot"]).startswith("burstd: unhealthy, Xid 79 on GPU 0000:2b:00.0 at 20")
+    requeued = seconds_until(site, lambda: restarts(site, [job])[job] == 1, 60, "the job requeued")
+    figure(f"Xid 79 to drained node: {drained:.1f} s, to the requeue of its job: {requeued:.1f} s more")
+    slot, box = second["slot"], node_box(site, second["slot"])
+    site.kill_burstd()
+    box.run(["tee", KERNEL_LOG], input=TWO_BITS)
+    drained = seconds_until(site, lambda: reason(site, slot).endswith("Z, jobs end first"), 60, "drained")
+    assert site.job(other)["JobState"] == "RUNNING"
+    box.run(["tee", KERNEL_LOG], input=FELL_OFF)
+    worse = seconds_until(site, lambda: reason(site, slot).endswith("Z, jobs are requeued"), 60, "worse")
+    figure(f"Xid 48 to drained node with burstd killed: {drained:.1f} s; Xid 79 to its reason: {worse:.1f} s")
+    site.start_burstd()
+    site.wait(lambda: restarts(site, [other])[other] == 1, 60, "the job requeued")
+    said = site.burstctl("explain", other).stdout
+    assert "Its run was requeued" in said
+    assert f"{slot}: unhealthy, Xid 79 on GPU 0000:2b:00.0" in said
+    replaced = seconds_until(site, lambda: bool(running(site, job, first["instance"], 120)), 120, "on another machine")
+    figure(f"from there to the run of the first job on another machine, of which Slurm waits 41 s: {replaced:.1f} s")
+    site.cluster.sh(f"scancel {job} {other}")
+    wait_all_gone(site)
+    cut = [e for e in events(site) if e["subject"] in (f"job:{job}", f"job:{other}") and e["new"] in CUT]
+    assert [(e["new"], e["by"]) for e in cut] == [("requeued", "health")] * 2
+    lost = [c for c in record(site).claims.values() if c.instance_id in (first["instance"], second["instance"])]
+    assert [c.error for c in lost] == ["health"] * 2
+    site.start_burstd()
+    assert not [slot for slot in GPUS.slots if reason(site, slot)]
 
 
 def test_a_job_that_may_not_be_requeued_is_told_and_runs_on(site: Site) -> None:

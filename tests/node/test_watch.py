@@ -1,16 +1,21 @@
-"""The loop by which a machine learns that its cloud takes it back, with programs that play Slurm and the cloud."""
+"""How a machine learns that its cloud takes it back, or that a GPU has a fault; programs play Slurm and the cloud."""
 
 from __future__ import annotations
 
+import contextlib
 import os
+import re
+import shutil
 import signal
 import subprocess
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
 
 import pytest
 
+from burstd.domain.health import Verdict, xid_table, xid_verdict
 from burstd.planner.lifecycle.spot_notices import parse_reason
 
 ENDS = "interruption, ends 2026-11-21T12:02:00Z"
@@ -27,6 +32,7 @@ for word; do case $word in Reason=*) echo "draining|${word#Reason=}" >"${0%scont
 _SLEEP = """
 echo "$1" >>"$0.calls"
 case $1 in *.*) exit ;; esac
+[ ! -e "$0.awaits" ] || until [ -e "$(cat "$0.awaits")" ]; do /bin/sleep 0.05; done
 [ ! -e "$0.forgets" ] || cp "$0.forgets" "${0%sleep}sinfo.says"
 sed -i 1d "$0.notices"
 [ -s "$0.notices" ] || kill "$PPID"
@@ -34,10 +40,14 @@ sed -i 1d "$0.notices"
 
 
 class WatchedMachine:
-    """One machine whose cloud says these words, one each round."""
+    """One machine whose cloud says these words, one each round; ``sick``: what is known of its GPUs."""
 
-    def __init__(self, folder: Path, said: Sequence[str], node: str, refusals: int = 0) -> None:
+    def __init__(self, folder: Path, said: Sequence[str], node: str, refusals: int = 0, sick: str = "") -> None:
         self._folder = folder
+        self._watch = folder / "watch"
+        self._watch.mkdir()
+        if sick:
+            (self._watch / "unhealthy").write_text(sick + "\n", encoding="utf-8")
         for name, text in (("sinfo", _SINFO), ("scontrol", _SCONTROL), ("sleep", _SLEEP)):
             (folder / name).write_text(f"#!/bin/sh\n{text}", encoding="utf-8")
             (folder / name).chmod(0o755)
@@ -46,15 +56,20 @@ class WatchedMachine:
         (folder / "scontrol.calls").touch()
         (folder / "sleep.calls").touch()
         (folder / "sleep.notices").write_text("\n".join([*said, ""]), encoding="utf-8")
-        (folder / "notice.sh").write_text(f"head -n 1 {folder}/sleep.notices\n", encoding="utf-8")
+        (self._watch / "notice.sh").write_text(f"head -n 1 {folder}/sleep.notices\n", encoding="utf-8")
         loop = files("burstd.node").joinpath("scripts", "watch.sh").read_text(encoding="utf-8")
         self._loop = loop.replace("PATH=/usr/sbin", f"PATH={folder}:/usr/sbin")
         assert self._loop != loop
 
     def run(self) -> None:
         """Until the cloud has nothing more to say."""
-        words = ["sh", "-c", self._loop, "sh", "cl1", str(self._folder / "notice.sh")]
-        assert subprocess.run(words, env=dict(os.environ), timeout=60, check=False).returncode == -signal.SIGTERM
+        words = ["sh", "-c", self._loop, "sh", "cl1", str(self._watch)]
+        loop = subprocess.Popen(words, env=dict(os.environ), start_new_session=True)
+        try:
+            assert loop.wait(60) == -signal.SIGTERM
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(loop.pid, signal.SIGKILL)
 
     def _pauses(self) -> list[str]:
         return (self._folder / "sleep.calls").read_text(encoding="utf-8").split()
@@ -141,3 +156,222 @@ def test_machines_that_hear_of_their_end_at_once_do_not_come_at_once(tmp_path: P
     assert len(played.by_chance) == 1 + 39
     assert len(set(played.by_chance)) > 10
     assert max(played.by_chance) < 4
+
+
+@pytest.mark.parametrize("name", ["watch.sh", "watching.sh", "kernel_log.sh"])
+@pytest.mark.skipif(shutil.which("shellcheck") is None, reason="shellcheck is not installed")
+def test_shellcheck_has_nothing_to_say(name: str) -> None:
+    script = files("burstd.node").joinpath("scripts", name).read_text(encoding="utf-8")
+    said = subprocess.run(["shellcheck", "-s", "sh", "-"], input=script, capture_output=True, text=True, check=False)
+    assert said.stdout == ""
+
+
+def xid(number: int, gpu: str = "0000:2b:00.0", jobs: str = "jobs are requeued") -> str:
+    return f"burstd: unhealthy, Xid {number} on GPU {gpu} at 2026-11-24T05:53:00Z, {jobs}"
+
+
+SICK, ILL = xid(79), xid(48, jobs="jobs end first")
+
+
+@pytest.mark.parametrize(
+    ("said", "node", "sick", "told"),
+    [
+        ([""], "allocated|none", SICK, [SICK]),
+        ([""] * 3, "idle|none", ILL, [ILL]),
+        ([""], "draining|looks bad", SICK, [f"looks bad; {SICK}"]),
+        ([""], f"draining|looks bad; {ILL}", SICK, [f"looks bad; {SICK}"]),
+        ([""], f"draining|{SICK}", ILL, []),
+        ([""], f"draining|{xid(79, 'ff:00.0')}", SICK, []),
+        ([""], f"draining|burstd: {ENDS}", SICK, []),
+        ([""], "draining|looks bad; burstd: rebalance hint", ILL, [f"looks bad; {ILL}"]),
+        ([""], f"idle|{SICK}", SICK, [SICK]),
+        ([""], "idle~|none", SICK, []),
+        ([AT], "allocated|none", SICK, [f"burstd: {ENDS}"]),
+        (["", AT], "allocated|none", SICK, [SICK, f"burstd: {ENDS}"]),
+        (["rebalance", "rebalance"], "allocated|none", SICK, [SICK]),
+        (["rebalance"], f"draining|{ILL}", "what is this?", []),
+    ],
+)
+def test_what_a_machine_with_a_fault_tells_slurm(
+    tmp_path: Path, said: list[str], node: str, sick: str, told: list[str]
+) -> None:
+    played = WatchedMachine(tmp_path, said, node, sick=sick)
+    played.run()
+    assert played.reasons == told
+    assert all(parse_reason(reason) for reason in told)
+
+
+def test_a_fault_is_told_until_slurm_has_heard_and_holds_it(tmp_path: Path) -> None:
+    """At once: only what many machines hear at one instant waits by chance."""
+    played = WatchedMachine(tmp_path, [""] * 5, "allocated|none", refusals=2, sick=SICK)
+    played.run()
+    assert (played.reasons, played.rounds) == ([SICK] * 3, [5, 10, 30, 30, 30])
+    assert len(played.by_chance) == 1, "the one at the start"
+
+
+def test_a_mild_fault_is_told_every_half_minute_and_worse_at_once(tmp_path: Path) -> None:
+    played = WatchedMachine(tmp_path, [*[""] * 13, AT], "allocated|none", sick=ILL)
+    (tmp_path / "sleep.forgets").write_text("allocated|none\n", encoding="utf-8")
+    played.run()
+    assert (played.reasons, played.rounds) == ([ILL] * 3 + [f"burstd: {ENDS}"], [5] * 13 + [30])
+
+
+def test_a_machine_that_only_has_gpus_watches_them(tmp_path: Path) -> None:
+    """From the kernel's log to Slurm, without a script of a provider."""
+    played = WatchedMachine(tmp_path, ["", ""], "allocated|none")
+    watch = tmp_path / "watch"
+    (watch / "notice.sh").write_text("", encoding="ascii")
+    (watch / "xids").write_text(xid_table({}), encoding="ascii")
+    (watch / "kernel_log.sh").write_text(_FOLLOWER, encoding="utf-8")
+    (tmp_path / "sleep.awaits").write_text(str(watch / "unhealthy"), encoding="utf-8")
+    os.mkfifo(tmp_path / "kernel-log")
+    log = os.open(tmp_path / "kernel-log", os.O_RDWR)
+    os.write(log, FELL_OFF.encode())
+    played.run()
+    os.close(log)
+    assert played.reasons == [SICK]
+
+
+_FOLLOWER = files("burstd.node").joinpath("scripts", "kernel_log.sh").read_text(encoding="utf-8")
+TIME = "2026-11-24T05:53:00,474451+00:00 "
+FELL_OFF = f"{TIME}NVRM: Xid (PCI:0000:2b:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.\n"
+RECOVERY = "154, GPU recovery action changed from 0x0 (None) to"
+
+
+class KernelLog:
+    """The follower of a kernel's log, which is a FIFO."""
+
+    def __init__(self, folder: Path, own: Mapping[int, Verdict]) -> None:
+        self._folder = folder
+        (folder / "xids").write_text(xid_table(own), encoding="ascii")
+        os.mkfifo(folder / "log")
+        self._printed = folder / "printed"
+        with self._printed.open("wb") as printed:
+            words = ["sh", "-c", _FOLLOWER, "sh", str(folder), str(folder / "log")]
+            self._process = subprocess.Popen(words, stdout=printed, start_new_session=True)
+        self._said = 0
+
+    def say(self, *lines: str | bytes) -> None:
+        """Writes these lines into the log, and returns when all of them have been read."""
+        self._said += 1
+        last = f"NVRM: Xid (PCI:ff:ff): {90000 + self._said}, the last\n"
+        with (self._folder / "log").open("wb") as log:
+            log.write(b"".join([*(line.encode() if isinstance(line, str) else line for line in lines), last.encode()]))
+        deadline = time.monotonic() + 60
+        while f"Xid {90000 + self._said} " not in self._printed.read_text(encoding="utf-8", errors="replace"):
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+
+    @property
+    def notes(self) -> list[str]:
+        """What was printed of harmless Xids."""
+        lines = self._printed.read_text(encoding="utf-8").splitlines()
+        return [line for line in lines if line.startswith("Xid ") and not line.startswith("Xid 9000")]
+
+    @property
+    def reason(self) -> str:
+        """For which the node is to be drained; empty: for none."""
+        file = self._folder / "unhealthy"
+        return file.read_text(encoding="utf-8").rstrip("\n") if file.exists() else ""
+
+    def end(self) -> None:
+        os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+
+
+@pytest.fixture
+def kernel_log(tmp_path: Path) -> Iterator[Callable[..., KernelLog]]:
+    made: list[KernelLog] = []
+
+    def make(own: Mapping[int, Verdict] | None = None) -> KernelLog:
+        made.append(KernelLog(tmp_path, own or {}))
+        return made[-1]
+
+    yield make
+    for log in made:
+        log.end()
+
+
+def line(text: str, gpu: str = "PCI:0000:2b:00") -> str:
+    return f"{TIME}NVRM: Xid ({gpu}): {text}\n"
+
+
+@pytest.mark.parametrize(
+    ("lines", "reason"),
+    [
+        ([FELL_OFF], xid(79)),
+        ([FELL_OFF] * 3, xid(79)),
+        ([f"[   12.345678] {FELL_OFF.removeprefix(TIME)}"], r"xid 79 now"),
+        ([FELL_OFF.removeprefix(TIME)], r"xid 79 now"),
+        ([f"{TIME}[ T1234] {FELL_OFF.removeprefix(TIME)}"], xid(79)),
+        ([f"{TIME}NVRM: GPU 0000:2b:00.0: GPU has fallen off the bus.\n"], xid(79)),
+        ([f"{TIME}NVRM: GPU at PCI:0000:2b:00: GPU has fallen off the bus.\n"], xid(79)),
+        ([line("48, pid=1, name=x, DBE"), FELL_OFF, line("95")], xid(79)),
+        ([line("109, pid=7, name=x, Ch 8", "PCI:0001:00:00")], xid(109, "0001:00:00.0", "jobs end first")),
+        ([line("63, pid=1, Row Remapper")], xid(63, jobs="jobs end first")),
+        ([line(f"{RECOVERY} 0x1 (GPU Reset Required)")], xid(154, jobs="jobs end first")),
+        ([line(f"{RECOVERY} 0x2 (Node Reboot Required)")], xid(154)),
+        ([line(f"{RECOVERY} 0x3 (Drain P2P)")], xid(154, jobs="jobs end first")),
+        ([line("154, GPU recovery action changed from 0x1 (GPU Reset Required) to 0x0 (None)")], ""),
+        ([line("13, pid=1"), line("31"), line("43"), line("45"), line("94"), line("7777")], ""),
+        ([line("79, x", "PCI:0000:2b:00; reboot")], ""),
+        ([line("79, x", "PCI:")], ""),
+        ([line("999999999979, x")], ""),
+        ([line("79", "PCI:0000:2b:00:11:22:33")], ""),
+        ([f"{TIME}NVRM: Xid (PCI:[42]: segfault at 79\n"], ""),
+        ([f"{TIME}evil[7]: NVRM: Xid (PCI:0000:2b:00): 79, \n", f"{TIME}x] NVRM: Xid (PCI:0000:2b:00): 79, \n"], ""),
+        ([b"\xff\x00\xfe\n", b"\n" * 50, b"NVRM: Xid (PCI:\n", "x" * 100_000 + "\n", FELL_OFF], xid(79)),
+    ],
+)
+def test_what_the_kernel_says_of_a_gpu(
+    kernel_log: Callable[..., KernelLog], lines: list[str | bytes], reason: str
+) -> None:
+    log = kernel_log()
+    log.say(*lines)
+    if reason == "xid 79 now":
+        assert re.fullmatch(xid(79).replace("2026-11-24T05:53:00Z", "[0-9T:Z-]{20}"), log.reason)
+    else:
+        assert log.reason == reason
+    assert not log.reason or parse_reason(log.reason)
+
+
+def test_harmless_xids_by_the_thousand_are_one_note_each(kernel_log: Callable[..., KernelLog]) -> None:
+    log = kernel_log()
+    log.say(*[line(f"{number}, pid=4194305, name=a.out, Ch 1") for number in (13, 31, 43)] * 1000)
+    assert log.reason == ""
+    assert log.notes == [
+        f"Xid {number} on GPU 0000:2b:00.0, job -: {number}, pid=4194305, name=a.out, Ch 1" for number in (13, 31, 43)
+    ]
+
+
+def test_a_flood_makes_it_neither_deaf_nor_forgetful(kernel_log: Callable[..., KernelLog]) -> None:
+    log = kernel_log()
+    log.say(*[f"{TIME}usb 1-1: nothing to do with GPUs {i}\n" for i in range(50_000)])
+    log.say(*[line(f"31, pid={5_000_000 + i}, name=a.out") for i in range(3000)], FELL_OFF)
+    assert log.reason == SICK
+    assert log.notes[0].startswith("Xid 31 on GPU 0000:2b:00.0, job -")
+    assert len(log.notes) < 30, "what is forgotten on the way is said again"
+
+
+def test_the_site_s_own_table_stands_before_nvidia_s(kernel_log: Callable[..., KernelLog]) -> None:
+    log = kernel_log({79: Verdict.NOTE, 31: Verdict.DRAIN, 154: Verdict.IGNORE})
+    log.say(FELL_OFF, line(f"{RECOVERY} 0x2 (Node Reboot Required)"))
+    assert (log.reason, len(log.notes)) == ("", 1)
+    log.say(line("31"))
+    assert log.reason == xid(31, jobs="jobs end first")
+
+
+@pytest.mark.parametrize("own", [{}, {79: Verdict.NOTE, 13: Verdict.REQUEUE, 45: Verdict.NOTE, 154: Verdict.IGNORE}])
+def test_a_node_decides_as_burstd_does(own: dict[int, Verdict]) -> None:
+    """Every number, and every text of 154."""
+    function = re.search(r"^judge\(\) \{\n.*?^\}\n", _FOLLOWER, re.MULTILINE | re.DOTALL)
+    assert function is not None
+    actions = ["None", "GPU Reset Required", "Node Reboot Required", "Drain P2P", "Drain and Reset", "OS Reboot", "?"]
+    texts = [f"{RECOVERY} 0x7 ({action})" for action in actions] + ["154", "154, to nothing"]
+    asked = [(154, text) for text in texts] + [(number, f"{number}, pid=1") for number in range(1, 200)]
+    script = f"{function[0]}while read -r xid text; do judge; echo $verdict; done"
+    said = subprocess.run(
+        ["sh", "-c", f"table=' {xid_table(own)} '\n{script}"],
+        input="".join(f"{number} {text}\n" for number, text in asked), capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert said.stdout.split() == [xid_verdict(number, text, own) for number, text in asked]

@@ -12,6 +12,7 @@ from typing import get_args
 import pytest
 
 import policies
+from burstd.domain.health import XIDS
 from burstd.node.checks import CHECK_NAMES
 from burstd.node.ssh.host_keys import HostKeyPolicy
 from burstd.planner.timeouts import Tuning
@@ -37,8 +38,8 @@ from providers.aws.settings import AwsSettings
 from providers.openstack.settings import OpenStackSettings
 
 EXAMPLE = share_path("config", "burstd.toml")
-_OPTIONAL = "staging|providers|policies|mounts|volumes|projects|fair_share"
-ALL_SET = re.sub(rf"(?m)^#(?=[a-z_]+ = |\[({_OPTIONAL}))", "", EXAMPLE.read_text())
+_OPTIONAL = "health|staging|providers|policies|mounts|volumes|projects|fair_share"
+ALL_SET = re.sub(rf"(?m)^#(?=[a-z_0-9]+ = |\[({_OPTIONAL}))", "", EXAMPLE.read_text())
 
 
 def _is_policy(path: Path) -> bool:
@@ -88,6 +89,11 @@ def test_the_example_shows_every_key_of_staging_and_leaves_it_off() -> None:
     assert set(shown["images"]) == set(ImageSettings.model_fields)
     assert staging.images == ImageSettings()
     assert staging.datasets["imagenet"].version_source() == "s3://site-data/imagenet-2021"
+
+
+def test_the_example_of_an_xid_is_what_comes_of_it_anyway() -> None:
+    assert parse_settings(EXAMPLE.read_text()).health.xid == {}
+    assert parse_settings(ALL_SET).health.xid == {"63": XIDS[63]}
 
 
 def test_the_example_shows_every_key_of_volumes_and_leaves_them_off() -> None:

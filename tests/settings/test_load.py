@@ -70,6 +70,9 @@ def faults(text: str) -> list[str]:
             HEAD + "[node]\nskip_checks = ['gpu']",
             ["line 3: node.skip_checks[0]: must be 'cpus'", "did you mean 'gpus'?"],
         ),
+        (HEAD + "[health.xid]\nfell_off = 'note'", ["must be the number of an Xid, from 1 to 99999"]),
+        (HEAD + "[health.xid]\n63 = 'reboot'", ["line 3: health.xid.63: must be 'ignore'", "not 'reboot'"]),
+        (HEAD + "[health]\nxids = {}", ["health.xids: there is no such key; did you mean 'xid'?"]),
         (HEAD + "x = [1,\n  2 3]", ["line 3: is no TOML at column 5: "]),
     ],
 )

@@ -30,6 +30,8 @@ class Machine:
     watches: bool = False
     """It looks by itself whether its cloud takes it back."""
     notice: Notice | None = None
+    fault: str = ""
+    """The reason for which it drains its node by itself; empty: it is well."""
 
 
 class Machines:
@@ -69,6 +71,24 @@ class Machines:
         if machine is not None:
             machine.notice = notice
             self._clock.at(self._clock.now() + WATCH_S, lambda: self._watch(machine))
+
+    def fall_ill(self, address: str, fault: str) -> None:
+        """The kernel of the machine tells of a GPU: its watch drains the node, as soon as slurmctld answers."""
+        machine = self._running[address]
+        machine.fault = fault
+        self._clock.at(self._clock.now() + WATCH_S, lambda: self._tell(machine))
+
+    def _tell(self, machine: Machine) -> None:
+        if self._running.get(machine.address) is not machine:
+            return
+        try:
+            node = next(n for n in self._slurm.nodes() if n.name == machine.node)
+            # As watch.sh: a node that is powered down has no machine.
+            if not node.drained and not node.powered_down:
+                self._slurm.drain([machine.node], machine.fault)
+        except SchedulerUnavailable:
+            pass
+        self._clock.at(self._clock.now() + WATCH_S, lambda: self._tell(machine))
 
     def _watch(self, machine: Machine) -> None:
         if self._running.get(machine.address) is not machine or machine.notice is None:

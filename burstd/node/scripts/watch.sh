@@ -1,18 +1,21 @@
-# Asks every few seconds whether the cloud takes this machine back, and drains its node in Slurm if so. Ends with the
-# machine: a slurmctld that dies before it has saved the node's state forgets the drain, so an interruption is said again
-# where the node no longer bears it; a hint is said once, as a person may overrule it. Thousands of machines may hear of
-# their end at one instant: so each waits a moment of its own, and longer each time while slurmctld does not answer.
-# Needs neither burstd nor the cloud's queue. The words are those of burstd/planner/lifecycle/spot_notices.py.
-# $1: the node's name. $2: file with the provider's script, which prints "interruption SECONDS" (of its end, since 1970)
-# or "rebalance", or nothing.
+# Asks every few seconds whether the cloud takes this machine back, and what kernel_log.sh has found of its GPUs; drains its
+# node in Slurm if so. Ends with the machine: a slurmctld that dies before it has saved the node's state forgets the
+# drain, so it is said again where the node no longer bears it; a hint is said once, as a person may overrule it.
+# Thousands of machines may hear of their end at one instant: so each waits a moment of its own, and longer each time
+# while slurmctld does not answer. Needs neither burstd nor the cloud's queue. The words are those of
+# burstd/planner/lifecycle/spot_notices.py.
+# $1: the node's name. $2: folder with notice.sh, the provider's script, which prints "interruption SECONDS" (of its end,
+# since 1970) or "rebalance", or nothing; empty: it has none. With the file xids the kernel's log is followed.
 set -u
 LC_ALL=C
 PATH=/usr/sbin:/sbin:/usr/bin:/bin:/usr/local/sbin:/usr/local/bin
 export LC_ALL PATH
 name=$1
-script=$2
+folder=$2
+sick=
 told=
 wait=5
+quiet=0
 
 # Up to 4 s, by chance.
 pause() {
@@ -22,7 +25,8 @@ pause() {
 
 # Prints the notice as a reason, or nothing.
 notice() {
-    said=$(timeout 20 sh "$script" </dev/null 2>/dev/null | head -n 1)
+    [ -s "$folder/notice.sh" ] || return 0
+    said=$(timeout 20 sh "$folder/notice.sh" </dev/null 2>/dev/null | head -n 1)
     case $said in
     rebalance) echo "burstd: rebalance hint" ;;
     "interruption "*)
@@ -36,6 +40,17 @@ notice() {
     esac
 }
 
+# Sets rank to how bad a reason of ours is; 0: it is none of ours.
+rate() {
+    case $1 in
+    *"burstd: interruption" | *"burstd: interruption, ends "*) rank=4 ;;
+    *"burstd: unhealthy, Xid "*", jobs are requeued") rank=3 ;;
+    *"burstd: unhealthy, Xid "*", jobs end first") rank=2 ;;
+    *"burstd: rebalance hint") rank=1 ;;
+    *) rank=0 ;;
+    esac
+}
+
 # Drains the node with this reason, unless it says so, or worse, already. What a person wrote stays in front. A node that
 # is powered down has no machine of ours any more, one that is powered up after we told may have another.
 drain() {
@@ -46,32 +61,46 @@ drain() {
     esac
     before=
     case $known in
-    drain*"|"*"burstd: interruption"*) return 0 ;;
-    drain*"|"*"burstd: rebalance hint")
-        [ "$1" != "burstd: rebalance hint" ] || return 0
-        before=${known#*|}
-        before=${before%burstd: rebalance hint}
-        ;;
     drain*"|none") ;;
-    drain*) before="${known#*|}; " ;;
+    drain*"|"*)
+        before=${known#*|}
+        rate "$1"
+        new=$rank
+        rate "$before"
+        [ "$rank" -lt "$new" ] || return 0
+        [ "$rank" -gt 0 ] && before=${before%"burstd: "*} || before="$before; "
+        ;;
     esac
     timeout 20 scontrol update NodeName="$name" State=DRAIN Reason="$before$1"
 }
 
+[ ! -s "$folder/xids" ] || sh "$folder/kernel_log.sh" "$folder" "${folder%/*}/kernel-log" &
 pause
 while :; do
     next=5
     reason=$(notice)
+    storm=$reason
+    [ ! -e "$folder/unhealthy" ] || read -r sick <"$folder/unhealthy" || :
+    rate "$sick"
+    unwell=$rank
+    rate "$reason"
+    [ "$unwell" -le "$rank" ] || reason=$sick storm=
     news=
     if [ -n "$reason" ] && [ "$reason" != "$told" ]; then
         news=1
-        pause
+        [ -z "$storm" ] || pause
     fi
-    if [ -n "$news" ] || { [ -n "$reason" ] && [ "$reason" != "burstd: rebalance hint" ]; }; then
+    quiet=$((quiet - 1))
+    if [ -n "$news" ] || { [ -n "$reason" ] && [ "$quiet" -le 0 ] && [ "$reason" != "burstd: rebalance hint" ]; }; then
         if drain "$reason"; then
             told=$reason
             wait=5
-            [ "$reason" = "burstd: rebalance hint" ] || next=30
+            # What leaves jobs alone may be followed by worse; Slurm is asked no oftener for that.
+            case $reason in
+            *"jobs end first") quiet=6 ;;
+            "burstd: rebalance hint") ;;
+            *) next=30 ;;
+            esac
         else
             next=$wait
             wait=$((wait * 2))

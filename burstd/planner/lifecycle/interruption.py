@@ -1,4 +1,4 @@
-"""Machines that their cloud takes back: the node is drained, its jobs begin anew elsewhere, and it is remembered.
+"""Machines that their cloud takes back, or that have a fault: the node is drained, its jobs begin anew elsewhere.
 
 The notice is the node's reason in Slurm (spot_notices.py), whoever wrote it there: burstd for a cloud's queue, or the
 machine itself. From there on the way is the usual one: the gate closes the claim, its node is powered down once it is
@@ -15,6 +15,7 @@ from burstd.domain.plugins.provider import NoticeKind
 from burstd.domain.slurm.job import Job, JobState
 from burstd.planner.demand.requeued_jobs import over_quota, restarts_after_interruption
 from burstd.planner.lifecycle.spot_notices import (
+    HEALTH,
     NOT_IN_SERVICE_YET,
     TAKEN_BACK,
     NodeNotice,
@@ -74,10 +75,12 @@ def give_up_reason(claim: Claim, view: SnapshotView) -> str:
         return ""
     if notice := progress.notices.get(claim.id):
         answer_pending = claim.state is S.LAUNCHING and claim.id in progress.busy
-        return "" if answer_pending else notice_reason(notice).removeprefix("burstd: ")
+        return "" if answer_pending else f"{TAKEN_BACK}: {notice_reason(notice).removeprefix('burstd: ')}"
     started = claim.state is S.READY or claim.id in progress.slurmd_started
     notice_on_node = view.notice(claim.slot) if started else None
-    return notice_on_node.text if notice_on_node is not None else ""
+    if notice_on_node is None:
+        return ""
+    return notice_on_node.closing_reason if notice_on_node.unhealthy else f"{TAKEN_BACK}: {notice_on_node.text}"
 
 
 def _requeues_and_losses(view: SnapshotView) -> list[Action]:
@@ -85,7 +88,7 @@ def _requeues_and_losses(view: SnapshotView) -> list[Action]:
     notices_by_slot = {
         c.slot: notice
         for c in view.snapshot.claims
-        if view.notices() and (notice := _interruption_notice(c, view)) is not None
+        if view.notices() and (notice := _notice_that_ends_jobs(c, view)) is not None
     }
     gone = {c.slot: c for c in view.snapshot.claims if c.state is S.LOST and c.offer.spot}
     if not notices_by_slot and not gone:
@@ -104,7 +107,8 @@ def _requeues_and_losses(view: SnapshotView) -> list[Action]:
         elif interrupted and takes_last_checkpoint(job, view):
             continue
         elif interrupted and (job_id, job.restarts) not in view.snapshot.runtime_state.requeued:
-            requeues.append(job_run(job, f"{interrupted[0]}: {notices_by_slot[interrupted[0]].text}", view))
+            notice = notices_by_slot[slot := interrupted[0]]
+            requeues.append(job_run(job, f"{slot}: {notice.text}", view, HEALTH if notice.unhealthy else "spot"))
         else:
             continue
         done.add(job_id)
@@ -120,9 +124,9 @@ def takes_last_checkpoint(job: Job, view: SnapshotView) -> bool:
     return data is not None and view.now < data.last_checkpoint_until
 
 
-def _interruption_notice(claim: Claim, view: SnapshotView) -> NodeNotice | None:
+def _notice_that_ends_jobs(claim: Claim, view: SnapshotView) -> NodeNotice | None:
     notice = view.notice(claim.slot) if claim.state not in _BEFORE_VALIDATING | _ENDING else None
-    return notice if notice is not None and notice.kind is NoticeKind.INTERRUPTION else None
+    return notice if notice is not None and notice.ends_jobs else None
 
 
 def job_run(job: Job, reason: str, view: SnapshotView, cause: str = "spot") -> JobRun:
@@ -166,23 +170,21 @@ def _undrains(view: SnapshotView) -> list[Action]:
 
 
 def notice_drain_reason(claim: Claim, view: SnapshotView) -> str:
-    """Why the node of a claim is closed for a notice; empty: it bears none, or a hint on a node that a person holds."""
+    """Why the node of a claim is closed for a notice; empty: it bears none, or a person holds it who may keep it."""
     notice = view.notice(claim.slot)
-    if notice is None:
+    if notice is None or (notice.admin_reason and notice.kind is not NoticeKind.INTERRUPTION):
         return ""
-    if notice.kind is NoticeKind.INTERRUPTION:
-        return f"{TAKEN_BACK}: {notice.text}"
-    return "" if notice.admin_reason else f"its machine may be taken back: {notice.text}"
+    return notice.closing_reason
 
 
 def notice_remarks(view: SnapshotView) -> tuple[Remark, ...]:
-    """What is to be said of jobs that run on machines that are taken back."""
+    """What is to be said of jobs that run on machines that are taken back, or unhealthy."""
     claims = view.snapshot.claims if view.notices() else ()
     notices = {c.slot: t for c in claims if c.state not in _BEFORE_VALIDATING and (t := view.notice(c.slot))}
     remarks: list[Remark] = []
     for job in view.slurm.jobs if view.slurm is not None and notices else ():
         here = [s for s in job.node_list if s in notices] if job.state in RUNNING else []
-        slot = min(here, key=lambda s: notices[s].kind is NoticeKind.REBALANCE, default="")
+        slot = min(here, key=lambda s: not notices[s].ends_jobs, default="")
         if slot:
             remarks.append(_remark(job, slot, notices[slot], view))
     return tuple(remarks)
@@ -190,13 +192,14 @@ def notice_remarks(view: SnapshotView) -> tuple[Remark, ...]:
 
 def _remark(job: Job, slot: str, notice: NodeNotice, view: SnapshotView) -> Remark:
     subject = f"job:{job.id}"
-    if notice.kind is NoticeKind.REBALANCE:
-        text = f"the machine of {slot} may be taken back: {notice.text}; the job runs on, and no new one starts there"
-        return Remark("spot", subject, "runs", text)
+    by = HEALTH if notice.unhealthy else "spot"
+    text = notice.closing_reason.replace("its machine", f"the machine of {slot}", 1)
+    if not notice.ends_jobs:
+        return Remark(by, subject, "runs", f"{text}; the job runs on, and no new one starts there")
     stays = ""
     if (job.het_job_id or job.id, job.restarts) in view.snapshot.runtime_state.requeue_refused:
         until = "its machine ends" if notice.deadline is None else "then"
         stays = f"; Slurm did not requeue it, so it runs until {until}"
     if takes_last_checkpoint(job, view):
         stays = "; its last checkpoint is taken before it is requeued"
-    return Remark("spot", subject, "ends", f"the machine of {slot} is taken back: {notice.text}{stays}")
+    return Remark(by, subject, "ends", f"{text}{stays}")

@@ -32,7 +32,7 @@ from burstd.domain.snapshot import CloudView, Unavailable
 from burstd.planner.lifecycle.interruption import give_up_reason
 from burstd.planner.lifecycle.listing import NOT_REGISTERED_YET, slurm_hears
 from burstd.planner.lifecycle.output_retention import MIN_ABSENT_WITH_OUTPUT_S
-from burstd.planner.lifecycle.spot_notices import INTERRUPTED, TAKEN_BACK
+from burstd.planner.lifecycle.spot_notices import closing_error
 from burstd.planner.snapshot_view import SnapshotView
 from burstd.planner.timeouts import Tuning
 
@@ -57,7 +57,7 @@ def advance_claims(view: SnapshotView, tuning: Tuning) -> list[Action]:
     for claim in view.snapshot.claims:
         step = _STEPS.get(claim.state)
         if why := give_up_reason(claim, view):
-            actions += fail_claim(claim, INTERRUPTED, f"{TAKEN_BACK}: {why}")
+            actions += fail_claim(claim, closing_error(why), why)
         elif step is not None:
             actions += step(claim, view, tuning)
     return _merged(actions)
@@ -324,7 +324,7 @@ def _draining(claim: Claim, view: SnapshotView, tuning: Tuning) -> list[Action]:
         # Neither its cloud nor Slurm has it: whether it is lost, and why, is found out first.
         return []
     if not node.busy:
-        why = claim.reason if claim.reason.startswith(TAKEN_BACK) else "drained and idle"
+        why = claim.reason if closing_error(claim.reason) else "drained and idle"
         return [PowerDown((claim.slot,), False, why, (claim.id,))]
     if claim.slot in view.snapshot.drained_slots or node.drained:
         return []
@@ -417,7 +417,7 @@ def _terminating(claim: Claim, view: SnapshotView, tuning: Tuning) -> list[Actio
     if view.slurm is not None and slurm_knows:
         why = "no instance; its leftovers cannot be listed" if unread else "neither instance nor leftovers"
         # Only now: a machine with an error is ended whatever still runs on it.
-        error = INTERRUPTED if claim.reason.startswith(TAKEN_BACK) and not claim.error else ""
+        error = "" if claim.error else closing_error(claim.reason)
         return [ChangeClaimState(claim.id, S.TERMINATING, S.GONE, f"the cloud lists {why}", error=error)]
     return power_down
 

@@ -1,8 +1,8 @@
-"""The reason of a drained node that says that its machine is taken back. Every such reason is made and read here.
+"""The reason of a drained node that says that its machine is taken back, or unhealthy. All such reasons are read here.
 
 Slurm's word is the record: it outlives burstd, ``sinfo -R`` shows it, and a machine can set it by itself while burstd
-is down (scripts/watch.sh writes the same words). Slurm takes the drain off when it powers a node down and leaves
-the reason, so a reason counts only while the node is drained.
+is down (scripts/watch.sh and kernel_log.sh write the same words). Slurm takes the drain off when it powers a node down
+and leaves the reason, so a reason counts only while the node is drained.
 """
 
 from __future__ import annotations
@@ -13,28 +13,59 @@ from datetime import UTC, datetime
 
 from burstd.domain.claim import Claim
 from burstd.domain.claim import ClaimState as S
+from burstd.domain.health import Verdict
 from burstd.domain.plugins.provider import Notice, NoticeKind
 from burstd.domain.slurm.node import Node
 
-_NOTICE_REASON = re.compile(r"burstd: (?:(interruption)(?:, ends (\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ))?|rebalance hint)$")
+_AT = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ"
+_NOTICE_REASON = re.compile(
+    rf"burstd: (?:(?P<end>interruption)(?:, ends {_AT})?|rebalance hint|"
+    rf"unhealthy, Xid [0-9]{{1,5}} on GPU [0-9a-fA-F:.]{{1,18}} at {_AT}, jobs (?P<jobs>are requeued|end first))$"
+)
 _SEPARATOR = "; "
 _TIME = "%Y-%m-%dT%H:%M:%SZ"
 INTERRUPTED = "interrupted"
 """Error of a claim whose machine was taken back, once it is given up or gone; state of a job's event for a cut run."""
 TAKEN_BACK = "its machine is taken back"
 """How the reason of a claim begins that is closed, or given up, for that."""
+UNHEALTHY = "its machine is unhealthy"
+"""The same of a claim whose machine has a fault."""
+HEALTH = "health"
+"""Error of a claim whose machine had a fault, and cause of the runs that were cut short for it."""
 NOT_IN_SERVICE_YET = frozenset({S.LAUNCHING, S.BOOTING, S.VALIDATING, S.READY})
 """States of claims whose machine is given up on a notice unless a job is on it all the same."""
 
 
+_WORSE = (NoticeKind.REBALANCE, Verdict.DRAIN, Verdict.REQUEUE, NoticeKind.INTERRUPTION)
+"""What a node can bear, from the mildest; a worse one takes the place of another. As in scripts/watch.sh."""
+
+
 @dataclass(frozen=True, slots=True)
 class NodeNotice:
-    """What a node's reason says of its machine's end. ``before``: what a person wrote, and was left in front."""
+    """What a node's reason says of its machine's end. ``admin_reason``: a person wrote it, and it was left in front."""
 
-    kind: NoticeKind
+    kind: NoticeKind | Verdict
+    """Of a fault DRAIN or REQUEUE."""
     text: str
     """Without the ``burstd:`` of the reason."""
     admin_reason: str = ""
+
+    @property
+    def unhealthy(self) -> bool:
+        """Whether it tells of a fault of the machine, and not of its cloud's will."""
+        return isinstance(self.kind, Verdict)
+
+    @property
+    def ends_jobs(self) -> bool:
+        """Whether what runs there begins anew elsewhere at once."""
+        return self.kind in (NoticeKind.INTERRUPTION, Verdict.REQUEUE)
+
+    @property
+    def closing_reason(self) -> str:
+        """Why its machine is not wanted any more."""
+        if self.unhealthy:
+            return f"its machine is {self.text}"
+        return f"{TAKEN_BACK if self.ends_jobs else 'its machine may be taken back'}: {self.text}"
 
     @property
     def deadline(self) -> float | None:
@@ -60,7 +91,9 @@ def parse_reason(reason: str) -> NodeNotice | None:
     found = _NOTICE_REASON.search(reason)
     if found is None:
         return None
-    kind = NoticeKind.INTERRUPTION if found[1] else NoticeKind.REBALANCE
+    kind: NoticeKind | Verdict = NoticeKind.INTERRUPTION if found["end"] else NoticeKind.REBALANCE
+    if found["jobs"]:
+        kind = Verdict.REQUEUE if found["jobs"] == "are requeued" else Verdict.DRAIN
     return NodeNotice(kind, found[0].removeprefix("burstd: "), reason[: found.start()].removesuffix(_SEPARATOR))
 
 
@@ -72,10 +105,15 @@ def notice_of_node(node: Node | None) -> NodeNotice | None:
 def missing_reason(node: Node, notice: Notice) -> str:
     """The reason that the node is still to bear for the notice; empty: it says so, or worse, already."""
     current = notice_of_node(node)
-    if current is not None and (current.kind is NoticeKind.INTERRUPTION or notice.kind is NoticeKind.REBALANCE):
+    if current is not None and _WORSE.index(current.kind) >= _WORSE.index(notice.kind):
         return ""
     admin_reason = (current.admin_reason if current is not None else node.reason) if node.drained else ""
     return f"{admin_reason}{_SEPARATOR}{notice_reason(notice)}" if admin_reason else notice_reason(notice)
+
+
+def closing_error(reason: str) -> str:
+    """The error of a claim that was closed, or given up, for this reason; empty: no notice was why."""
+    return INTERRUPTED if reason.startswith(TAKEN_BACK) else HEALTH if reason.startswith(UNHEALTHY) else ""
 
 
 def notice_is_settled(notice: Notice, claim: Claim | None, node: Node | None) -> bool:

@@ -25,6 +25,7 @@ _NOT_THE_IMAGE = (LAUNCH_CAUSES - {"image"}) | {
     "auth",
     "boot_timeout",
     "clock",
+    "health",
     "hostkey",
     "interrupted",
     "lost",

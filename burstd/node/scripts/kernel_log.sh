@@ -1,0 +1,123 @@
+# Follows the kernel's log for what NVIDIA's driver says of its GPUs (Xids), and keeps in $1/unhealthy the reason for which
+# the node is to be drained, for watch.sh. The worst holds; nothing takes it back. Other Xids are printed, once for each
+# job and GPU. A flood costs no more than its reading: a line starts a process only where it brings news.
+# $1: folder with the table "NUMBER=VERDICT ..." in the file xids (xid_table of burstd/domain/health.py).
+# $2: a FIFO that is read in place of the kernel's log, if it is there: where a machine shares its kernel.
+set -u
+LC_ALL=C
+TZ=UTC
+PATH=/usr/sbin:/sbin:/usr/bin:/bin:/usr/local/sbin:/usr/local/bin
+export LC_ALL TZ PATH
+folder=$1
+fifo=$2
+read -r table <"$folder/xids" || :
+table=" $table "
+level=0
+noted=
+
+follow() {
+    if [ -p "$fifo" ]; then
+        cat <>"$fifo"
+    else
+        dmesg --follow --time-format iso 2>/dev/null
+    fi
+}
+
+# Sets verdict for the Xid and its text. The words of 154 are those of burstd/domain/health.py.
+judge() {
+    found=${table#*" $xid="}
+    if [ "$found" != "$table" ]; then
+        verdict=${found%% *}
+        return
+    fi
+    verdict=note
+    [ "$xid" = 154 ] || return 0
+    case ${text##*" to "} in
+    *Reboot*) verdict=requeue ;;
+    *Reset* | *Drain*) verdict=drain ;;
+    esac
+}
+
+# Prints what is only a note. What is remembered of earlier ones has a bound: after many they are printed again.
+note() {
+    pid=${text#*pid=}
+    pid=${pid#\'}
+    pid=${pid%%[!0-9]*}
+    job=
+    case $noted in *" $xid/$gpu/$pid "*) return ;; esac
+    if [ -n "$pid" ] && [ -r "/proc/$pid/cgroup" ]; then
+        while read -r group; do
+            case $group in
+            */job_[0-9]*)
+                job=${group#*/job_}
+                job=${job%%[!0-9]*}
+                ;;
+            esac
+        done <"/proc/$pid/cgroup"
+    fi 2>/dev/null
+    [ "${#noted}" -lt 8000 ] || noted=
+    noted="$noted $xid/$gpu/$pid "
+    [ -n "$job" ] || job=-
+    case $noted in *" $xid/$gpu/job$job "*) return ;; esac
+    noted="$noted $xid/$gpu/job$job "
+    echo "Xid $xid on GPU $gpu, job $job: ${text%%[!A-Za-z0-9 ,.=:;_/()-]*}"
+}
+
+# Writes the reason down, if it is worse than what is known. $1: how bad. $2: what becomes of the jobs.
+unhealthy() {
+    [ "$1" -gt "$level" ] || return 0
+    level=$1
+    case $at in
+    [0-9][0-9][0-9][0-9]-[0-9][0-9]-[0-9][0-9]T[0-9][0-9]:[0-9][0-9]:[0-9][0-9]Z) ;;
+    *) at=$(date -u +%Y-%m-%dT%H:%M:%SZ) ;;
+    esac
+    echo "burstd: unhealthy, Xid $xid on GPU $gpu at $at, $2" >"$folder/unhealthy.new"
+    mv -f "$folder/unhealthy.new" "$folder/unhealthy"
+    cat "$folder/unhealthy"
+}
+
+# What a process calls itself is in these lines too, so they must begin as the driver's do.
+while :; do
+    follow | grep --line-buffered -a -E 'NVRM: (Xid \(PCI:|GPU .*fallen off the bus)' | while read -r line; do
+        at=
+        case $line in
+        [0-9][0-9][0-9][0-9]-*T*" "*)
+            at=${line%%[,.+ ]*}Z
+            line=${line#* }
+            ;;
+        esac
+        case $line in "["*"] "*) line=${line#*"] "} ;; esac
+        case $line in
+        "NVRM: Xid (PCI:"*"): "[0-9]*)
+            gpu=${line#"NVRM: Xid (PCI:"}
+            gpu=${gpu%%")"*}
+            text=${line#*"): "}
+            xid=${text%%[!0-9]*}
+            ;;
+        "NVRM: GPU "*"fallen off the bus"*)
+            gpu=${line#"NVRM: GPU "}
+            gpu=${gpu#"at "}
+            gpu=${gpu#PCI:}
+            gpu=${gpu%% *}
+            gpu=${gpu%:}
+            xid=79
+            text=
+            ;;
+        *) continue ;;
+        esac
+        case $gpu in
+        "" | *[!0-9a-fA-F:.]* | ?????????????????*) continue ;;
+        *.*) ;;
+        *) gpu=$gpu.0 ;;
+        esac
+        case $xid in ??????*) continue ;; esac
+        judge
+        case $verdict in
+        note) note ;;
+        close_when_idle | drain) unhealthy 1 "jobs end first" ;;
+        requeue) unhealthy 2 "jobs are requeued" ;;
+        esac
+    done
+    echo "the kernel's log cannot be followed any more; again in a minute"
+    sleep 60
+done
