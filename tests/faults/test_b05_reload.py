@@ -186,6 +186,7 @@ TABLE: dict[str, tuple[str, str, object, ReadValue]] = {
     "node.timezone": ('"Etc/UTC"', '"Europe/Paris"', True, in_user_data("Europe/Paris")),
     "node.packages": ("[]", '["jq"]', True, in_user_data('"jq"')),
     "node.commands": ("[]", '["date -u"]', True, in_user_data("date -u")),
+    "health.xid": ('{63="note"}', '{63="drain"}', {63: "drain"}, site("xid_verdicts")),
     "staging.transfers": ("4", "5", 5, lambda d: d.staging.controller.rules.limits.site),
     "staging.transfers_per_user": ("2", "3", 3, lambda d: d.staging.controller.rules.limits.per_user),
     "staging.bandwidth": ('"1G"', '"2G"', 2.0 * GIB, lambda d: d.staging._limits._site.bytes_per_s),

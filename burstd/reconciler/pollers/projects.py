@@ -153,10 +153,11 @@ class ProjectSync:
     def set_quota_preemption(self, action: SetQuotaPreemption) -> int:
         """Begins to write which quotas take back from others now. Returns how many calls began."""
         work = partial(self.slurm.set_quota_preemption, action.preempt, action.wait)
-        return self._write(
-            _QUOTAS, work,
-            lambda view, _: replace(view, without_preemption=(view.without_preemption | {*action.wait}) - {*action.preempt}),
-        )  # fmt: skip
+
+        def written(view: ProjectsView, _: str) -> ProjectsView:
+            return replace(view, without_preemption=view.without_preemption.union(action.wait) - {*action.preempt})
+
+        return self._write(_QUOTAS, work, written)
 
     def _write(self, what: str, work: Callable[[], None], written: Callable[[ProjectsView, str], ProjectsView]) -> int:
         """``written``: the view once it is done."""

@@ -29,14 +29,12 @@ def main(argv: list[str] | None = None) -> int:
     where = _slurm(parser.parse_args(argv).config)
     commands = SlurmCommands(timeout_s=LIMIT_S, bin_dir=where.get("bin_dir"), conf=where.get("conf"))
     try:
-        without_preemption = SlurmProjects(commands).restore_preemption()
+        names = SlurmProjects(commands).restore_preemption()
     except (SchedulerUnavailable, SchedulerRefused) as error:
         sys.stderr.write(f"burstd-quotas: quotas that waited for machines may still wait: {error}\n")
         return 1
-    if without_preemption:
-        sys.stdout.write(
-            f"quotas that waited for machines take GPUs back from others now: {', '.join(without_preemption)}\n"
-        )
+    if names:
+        sys.stdout.write(f"quotas that waited for machines take GPUs back from others now: {', '.join(names)}\n")
     return 0
 
 
