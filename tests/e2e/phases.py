@@ -55,7 +55,8 @@ class ProjectQueue:
 
     def leave(self, *names: str) -> None:
         """Cancels all jobs of these projects."""
-        self.cluster.sh(f"scancel -A {','.join(self._projects[name].account for name in names)}")
+        # scancel takes one account.
+        self.cluster.sh("; ".join(f"scancel -A {self._projects[name].account}" for name in names))
 
     def clear(self) -> None:
         """Cancels all jobs; returns when they are gone."""

@@ -58,7 +58,8 @@ def _ask(site: Site, console: Console, names: str, gpus: int) -> None:
 
 
 def _leave(site: Site, console: Console, names: str) -> None:
-    command = f"scancel -A {','.join(f'team-{name}' for name in names)}"
+    # scancel takes one account.
+    command = "; ".join(f"scancel -A team-{name}" for name in names)
     console.print(f"  ada    $ {command}", highlight=False)
     site.cluster.sh(command, "ada")
 
