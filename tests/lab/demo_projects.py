@@ -60,7 +60,7 @@ def _ask(site: Site, console: Console, names: str, gpus: int) -> None:
 def _leave(site: Site, console: Console, names: str) -> None:
     # scancel takes one account.
     command = "; ".join(f"scancel -A team-{name}" for name in names)
-    console.print(f"  ada    $ {command}", highlight=False)
+    console.print(f"  ada    $ {command}", highlight=False, soft_wrap=True)
     site.cluster.sh(command, "ada")
 
 
