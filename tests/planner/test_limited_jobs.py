@@ -9,6 +9,7 @@ import pytest
 
 from burstd.domain.project import OverQuotaLimits
 from burstd.domain.slurm.job import Job
+from burstd.domain.slurm.shape import Gres
 from burstd.domain.snapshot import KnownLimit, RuntimeState, Snapshot, Unavailable
 from burstd.planner.decide import decide
 from burstd.planner.demand.limited_jobs import LIMIT_TTL_S, limited_jobs
@@ -54,6 +55,12 @@ def test_which_limits_are_of_the_project(reason: str, asks: int) -> None:
 )  # fmt: skip
 def test_what_is_kept_in_mind(known: Mapping[str, KnownLimit], job: Job, running: int, kept: KnownLimit | None) -> None:
     assert limited_jobs(known, world(job, *runs(100, running, "q-a", "n1"))).get("9") == kept
+
+
+def test_a_limit_on_whole_gpus_is_none_on_shards() -> None:
+    told = waiting("9", "a", reason="QOSMaxGRESPerUser")
+    shard = replace(waiting("8", "a", reason="QOSGrpBilling"), gres_per_node=(Gres("shard", "", 1),))
+    assert limited_jobs({}, world(told, shard)).keys() == {"9"}
 
 
 def test_a_new_job_of_the_same_user_that_asks_for_as_much_is_known_as_well() -> None:

@@ -161,6 +161,14 @@ def test_a_job_that_may_not_be_requeued_asks_for_what_is_left_of_the_quota_at_mo
     assert shares(world(array))["a"][0] == 4
 
 
+def test_a_job_that_waits_for_more_nodes_leaves_the_quota_to_smaller_ones() -> None:
+    kept = [replace(waiting(str(n), "d", gpus), partitions=("q-d",), requeue=False) for n, gpus in ((1, 8), (2, 2))]
+    snapshot = world(*kept, nodes=("n1",))
+    assert isinstance(snapshot.slurm, SlurmView)
+    seven = {"n1": replace(snapshot.slurm.nodes["n1"], gres=(Gres("gpu", "", 7),))}
+    assert shares(replace(snapshot, slurm=replace(snapshot.slurm, nodes=seven)))["d"][3] == 2
+
+
 def test_gpus_of_others_and_of_closed_nodes_are_not_shared() -> None:
     stranger = replace(running("1", "o-a", "n1", gpus=4), partitions=("gpu",), account="nobody")
     snapshot = world(stranger, *tasks(10, 16, "a"))
@@ -607,6 +615,7 @@ SAVING = {"1": StagingView(StageState.FETCHED, 0.0, checkpoint="none", last_chec
         (GOES, waiting("1", "a", restarts=1, reason="BeginTime"), 30, {}, []),
         (GOES, replace(running("1", "o-a", "n1"), state=JobState.COMPLETING), 30, {}, []),
         (GOES, running("2", "o-a", "n1"), 5, {}, [replace(RUN, ended=True)]),
+        (GOES, running("2", "o-a", "n1"), 91, {}, []),
         (SAVES, running("1", "o-a", "n1"), 10, {"data": SAVING}, []),
         (SAVES, running("1", "o-a", "n1"), 20, {"data": SAVING}, [RUN]),
         (SAVES, running("1", "o-a", "n1"), 10, {}, [RUN]),
@@ -614,6 +623,7 @@ SAVING = {"1": StagingView(StageState.FETCHED, 0.0, checkpoint="none", last_chec
     ],
     ids=[
         "in its grace", "over", "requeued already", "another run", "it waits again", "ends", "has ended by itself",
+        "has ended long after its grace",
         "its checkpoint is taken", "for too long", "its checkpoint is there", "has ended with its checkpoint",
     ],
 )  # fmt: skip
@@ -624,6 +634,27 @@ def test_a_job_that_was_told_goes_once_though_nobody_asks_any_more(
     state = RuntimeState(warned={("1", 0): warning}, requeued=fields.get("requeued", frozenset()))
     snapshot = replace(world(row, of=AB, data=data, runtime_state=state), now=NOW + later_s)
     assert requeues(snapshot) == expected
+
+
+def test_a_job_that_must_not_end_by_itself_is_requeued_at_once_where_slurmctld_preempts_it() -> None:
+    row = running("1", "o-a", "n1", preempted_at=NOW - 1)
+    snapshot = with_grace(world(row, of=AB, data={"1": StagingView(StageState.FETCHED, 0.0)}), a=60)
+    assert [(run.job_id, run.cause) for run in requeues(snapshot)] == [("1", "preemption")]
+    assert steps(snapshot, WarnJobs) == []
+    known = RuntimeState(requeued=frozenset({("1", 0)}))
+    assert requeues(replace(snapshot, runtime_state=known)) == []
+
+
+def test_a_job_that_never_ends_on_a_drained_node_keeps_nobody_from_its_share() -> None:
+    jobs = [*runs(100, 4, "q-a", "n1"), *runs(110, 3, "o-a", "n1"), *runs(120, 7, "o-a", "n2"), waiting("1", "d", 2)]
+    stuck = replace(running("900", "o-b", "n3"), state=JobState.COMPLETING)
+    of = projects(d={"quota": F(0), "weight": F(8)})
+    for more in ((), (stuck,)):
+        snapshot = world(*jobs, *more, nodes=("n1", "n2", "n3"), of=of)
+        assert isinstance(snapshot.slurm, SlurmView)
+        nodes = dict(snapshot.slurm.nodes)
+        nodes["n3"] = replace(nodes["n3"], flags=frozenset({"DRAIN", "COMPLETING"}), reason="Kill task failed")
+        assert requeued(replace(snapshot, slurm=replace(snapshot.slurm, nodes=nodes))) == ["112"]
 
 
 def test_what_slurmctld_preempts_is_told_by_it_and_requeued_in_time() -> None:

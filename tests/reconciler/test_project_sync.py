@@ -54,6 +54,7 @@ class FakeSlurmProjects(SlurmProjects):
     min_runtimes: dict[str, float] = field(default_factory=dict)
     compared: int = 0
     """How often minimum run times were."""
+    shards: dict[str, int] = field(default_factory=dict)
     table: list[str] = field(default_factory=list)
     """The projects that job_submit.lua knows."""
     dies_at: str = ""
@@ -82,7 +83,10 @@ class FakeSlurmProjects(SlurmProjects):
         self.features = dict(features or {})
         self._check("read")
         lacking = {name: "partition q-x: wanted, found none" for name in projects if name not in self.limits}
-        return ProjectsView(projects, dict(self.limits), lacking, frozenset(self.without_preemption), self.unwritten)
+        return ProjectsView(
+            projects, dict(self.limits), lacking, frozenset(self.without_preemption), self.unwritten,
+            shards={name: parts for name, parts in self.shards.items() if name in projects},
+        )  # fmt: skip
 
     def min_runtime_faults(self, projects: Mapping[str, Project]) -> dict[str, str]:
         self.compared += 1
@@ -452,3 +456,15 @@ def test_slurm_is_not_read_for_a_site_without_projects(site: ProjectSite) -> Non
     before = site.slurm.reads
     site.world.run(120)
     assert site.slurm.reads == before
+
+
+def test_jobs_of_shards_stay_in_their_quota_while_slurm_cannot_be_read_after_a_start(site: ProjectSite) -> None:
+    site.slurm.limits = {"a": OverQuotaLimits(Fraction(0), 1)}
+    site.slurm.shards = {"a": 4}
+    site.world.run(20)
+    assert site.slurm.table == ["a in shards"]
+    site.world.kill()
+    site.slurm.ctld_down = True
+    site.start()
+    site.world.run(300)
+    assert site.slurm.table == ["a in shards"]

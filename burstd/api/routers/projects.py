@@ -207,6 +207,7 @@ def _jobs(view: ProjectView, snapshot: Snapshot, plan: Plan) -> Iterator[Project
     jobs = [job for job in snapshot.slurm.jobs if not pair.isdisjoint(job.partitions)]
     remarks = {remark.subject: remark for remark in plan.remarks}
     share = plan.target.shares.get(project.name)
+    shards = snapshot.projects.shards.get(project.name, 0)
     for job in sorted(jobs, key=lambda j: (j.state is JobState.PENDING, runs_over_quota(j, project), j.submitted)):
         waits = job.state is JobState.PENDING
         remark = remarks.get(f"job:{job.id}") or waiting_remark(job, project, share, snapshot)
@@ -214,7 +215,7 @@ def _jobs(view: ProjectView, snapshot: Snapshot, plan: Plan) -> Iterator[Project
             id=scontrol_job_id(job),
             user=job.user,
             state=job.state.value,
-            gpus=float(asked_gpus(job) * (max(1, job.tasks) if waits else 1)),
+            gpus=float(asked_gpus(job, shards) * (max(1, job.tasks) if waits else 1)),
             over_quota=runs_over_quota(job, project),
             waits_for=remark.reason if waits else "",
             requeued_at=snapshot.leaves_at(job) or None,

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Mapping
 
 from burstd.domain.slurm.job import PENDING_STATES, Job
-from burstd.domain.slurm.shape import gpus_of
+from burstd.domain.slurm.shape import SHARD, gpus_of
 from burstd.domain.snapshot import KnownLimit, SlurmView, Snapshot
 from burstd.planner.demand.pending_reasons import is_limit
 from burstd.planner.demand.requeued_jobs import over_quota
@@ -47,7 +47,7 @@ def limited_jobs(known: Mapping[str, KnownLimit], snapshot: Snapshot) -> dict[st
         return running[job.user], running[f"account {job.account}"]
 
     found = {job.id: KnownLimit(snapshot.now, *runs(job)) for job in told}
-    least: dict[tuple[str, str], tuple[int, KnownLimit]] = {}
+    least: dict[tuple[str, str, bool], tuple[int, KnownLimit]] = {}
     for job in told:
         _note_least(least, job, found[job.id])
     for job in waiting:
@@ -56,7 +56,7 @@ def limited_jobs(known: Mapping[str, KnownLimit], snapshot: Snapshot) -> dict[st
             found[job.id] = limit
             _note_least(least, job, limit)
     for job in waiting if least else ():
-        gpus, limit = least.get((job.user, job.account), (0, None))
+        gpus, limit = least.get(_alike(job), (0, None))
         if limit is not None and _gpus(job) >= gpus:
             found.setdefault(job.id, limit)
     return found
@@ -66,10 +66,15 @@ def _still_run(limit: KnownLimit, runs: tuple[int, int]) -> bool:
     return runs[0] >= limit.user_runs and runs[1] >= limit.account_runs
 
 
-def _note_least(least: dict[tuple[str, str], tuple[int, KnownLimit]], job: Job, limit: KnownLimit) -> None:
-    key, gpus = (job.user, job.account), _gpus(job)
+def _note_least(least: dict[tuple[str, str, bool], tuple[int, KnownLimit]], job: Job, limit: KnownLimit) -> None:
+    key, gpus = _alike(job), _gpus(job)
     if key not in least or gpus < least[key][0]:
         least[key] = gpus, limit
+
+
+def _alike(job: Job) -> tuple[str, str, bool]:
+    """Jobs that the same limit may be of: shares of a GPU have a limit of their own."""
+    return job.user, job.account, any(g.name == SHARD for g in (*job.gres_per_node, *job.gres_per_job))
 
 
 def _gpus(job: Job) -> int:

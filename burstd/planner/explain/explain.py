@@ -111,7 +111,8 @@ def _project(snapshot: Snapshot, plan: Plan, job: Job) -> Iterator[str]:
     if leaving := leaving_text(job, snapshot):
         yield f"it is {leaving}"
     if project is not None:
-        if text := job_text(job, project, plan.target.shares.get(project.name)):
+        shards = snapshot.projects.shards.get(project.name, 0)
+        if text := job_text(job, project, plan.target.shares.get(project.name), shards):
             yield text
         yield project_text(project, projects, plan.target.shares)
 

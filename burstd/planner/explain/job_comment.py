@@ -96,7 +96,7 @@ class JobComments:
         if remark is None:
             text = self.project_text(job)
             project = project_of_job(job, self._snapshot.projects.projects)
-            if project is not None and exceeds_quota(job, project):
+            if project is not None and exceeds_quota(job, project, self._snapshot.projects.shards.get(project.name, 0)):
                 return self._comment("never", f"cannot start: {text}")
             return self._comment("waits", f"waits: {text}") if text else None
         comment = self._waiting(job, remark)
@@ -115,7 +115,8 @@ class JobComments:
         if project is None or not (job.state is JobState.PENDING or runs_over_quota(job, project)):
             return ""
         text = project_text(project, projects, self._shares)
-        own = job_text(job, project, self._shares.get(project.name)) if job.state is JobState.PENDING else ""
+        shards = self._snapshot.projects.shards.get(project.name, 0)
+        own = job_text(job, project, self._shares.get(project.name), shards) if job.state is JobState.PENDING else ""
         return f"{own}; {text}" if own else text
 
     def _waiting(self, job: Job, remark: Remark) -> JobComment:

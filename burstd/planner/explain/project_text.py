@@ -28,32 +28,33 @@ def runs_over_quota(job: Job, project: Project) -> bool:
     return job.state not in PENDING_STATES and project.over_quota_partition in job.partitions
 
 
-def exceeds_quota(job: Job, project: Project) -> bool:
+def exceeds_quota(job: Job, project: Project, shards: int = 0) -> bool:
     """Whether a pending job may run within the quota only, and asks for more: it can never start."""
-    return not _may_be_requeued(job, project) and asked_gpus(job) > project.quota
+    return not _may_be_requeued(job, project) and asked_gpus(job, shards) > project.quota
 
 
 def waiting_remark(job: Job, project: Project, share: Share | None, snapshot: Snapshot) -> Remark:
     """What a pending job of a project waits for, where the plan has no word on it."""
     reason, subject = reason_of(job, snapshot), f"job:{job.id}"
-    if exceeds_quota(job, project):
+    shards = snapshot.projects.shards.get(project.name, 0)
+    if exceeds_quota(job, project, shards):
         return Remark("projects", subject, "impossible", "it asks for more GPUs than the quota of its project")
     if not reason.needs_nodes:
         return Remark("demand", subject, "wait", reason.text)
-    has_share = share is not None and share.running > 0 and not share.missing and asked_gpus(job) > 0
+    has_share = share is not None and share.running > 0 and not share.missing and asked_gpus(job, shards) > 0
     if has_share:
         return Remark("projects", subject, "wait", "waiting for its project's share")
     return Remark("placement", subject, "wait", "waiting for nodes")
 
 
-def job_text(job: Job, project: Project, share: Share | None) -> str:
+def job_text(job: Job, project: Project, share: Share | None, shards: int = 0) -> str:
     """What a job of a project may run in, or waits for; empty: what is said of its project says it."""
     if job.state not in PENDING_STATES:
         return "it runs beyond its project's quota and may be requeued" if runs_over_quota(job, project) else ""
     if not _may_be_requeued(job, project):
         text = "it may not be requeued (srun, salloc, --no-requeue), and so runs within the quota only"
-        return f"{text}: ask for {gpus_text(project.quota)} at most" if exceeds_quota(job, project) else text
-    if project.quota_partition not in job.partitions and not asked_gpus(job):
+        return f"{text}: ask for {gpus_text(project.quota)} at most" if exceeds_quota(job, project, shards) else text
+    if project.quota_partition not in job.partitions and not asked_gpus(job, shards or 1):
         return "it asks for no GPUs, and runs where projects leave room"
     text = "it has been requeued and begins anew" if job.restarts else ""
     if share is not None and share.missing and share.running < project.quota:
@@ -65,10 +66,10 @@ def _may_be_requeued(job: Job, project: Project) -> bool:
     return project.over_quota_partition in job.partitions
 
 
-def asked_gpus(job: Job) -> Fraction:
-    """Whole GPUs that a job, or a task of an array, asks for; shares of one are left out."""
+def asked_gpus(job: Job, shards: int) -> Fraction:
+    """GPUs that a job, or a task of an array, asks for. ``shards``: those of a GPU, where Slurm counts them; else 0."""
     nodes = max(1, job.nodes if job.state in PENDING_STATES else len(job.node_list))
-    return gpus_of(job.gres_per_node, 0) * nodes + gpus_of(job.gres_per_job, 0)
+    return gpus_of(job.gres_per_node, shards) * nodes + gpus_of(job.gres_per_job, shards)
 
 
 def leaving_text(job: Job, snapshot: Snapshot) -> str:

@@ -93,13 +93,16 @@ class ProjectJobs:
         """GPUs of what waits."""
         return sum((gpus * tasks for (gpus, _), tasks in self.sizes.items()), _NONE)
 
-    def startable(self, pending: PendingJob, gpus: Fraction) -> int:
-        """How many tasks may ever start, of so many GPUs each, while what runs within the quota runs. Counts them."""
+    def startable(self, pending: PendingJob, gpus: Fraction, total: Fraction) -> int:
+        """How many tasks may ever start, of so many GPUs each, while what runs within the quota runs.
+
+        Counts them, but for those that are larger than all that there is now (``total``).
+        """
         if self.project.over_quota_partition in pending.job.partitions or not gpus:
             return pending.tasks
         left = self.project.quota - self.within - self.quota_only
         tasks = min(pending.tasks, max(0, left // gpus))
-        self.quota_only += tasks * gpus
+        self.quota_only += tasks * gpus if gpus <= total else 0
         return tasks
 
     def within_quota(self) -> Iterator[tuple[WaitingJobs, Fraction]]:
@@ -214,7 +217,7 @@ class _GroupReader:
         weights = usage_weights(tree, view.usage, view.fair_share, total)
         shares = divide(tree, asked, total, weights, {name: self._job_parts(jobs) for name, jobs in self._jobs.items()})
         ends = [job for job in self._slurm.jobs if job.state is JobState.COMPLETING]
-        ends = [job for job in ends if not self._all.keys().isdisjoint(job.node_list)]
+        ends = [job for job in ends if not self._open.keys().isdisjoint(job.node_list)]
         leaving = sum(map(self._gpus, ends), _NONE) + sum(
             (running.gpus for jobs in self._jobs.values() for running in jobs.running if running.gives), _NONE
         )
@@ -300,7 +303,7 @@ class _GroupReader:
             if request not in self._sizes:
                 self._sizes[request] = (pending, *self._asked(pending))
             _, owner, gpus = self._sizes[request]
-        tasks = owner.startable(pending, gpus) if owner is not None else 0
+        tasks = owner.startable(pending, gpus, self._total) if owner is not None else 0
         if owner is None or not tasks:
             return
         if not pending.other_components:

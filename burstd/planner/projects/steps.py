@@ -26,6 +26,8 @@ from burstd.planner.staging.input_deadlines import data_of_job
 
 LAST_CHECKPOINT_S = 120.0
 """So long a last checkpoint may take, as after most notices of spot machines, where GraceTime is less."""
+ENDED_WITHIN_S = 60.0
+"""A job that is gone so long after its grace has ended of it: slurmctld is up to half a minute late."""
 TAKEN_BACK_WITHIN_S = 30.0
 """So long no machine is started for a job for which GPUs are taken back from other projects, and while jobs that were
 told to go still run.
@@ -85,8 +87,9 @@ def project_steps(plan: ProjectPlan, view: SnapshotView, target: Target) -> list
     for job in _preempted(plan, view):
         left_s, takes_checkpoint = _grace(job, view)
         run = job_run(job, "slurmctld preempts it for a job within a quota", view, "preemption")
-        if left_s:
-            told.setdefault((view.snapshot.leaves_at(job), takes_checkpoint, True), {}).setdefault(run.job_id, run)
+        # One that must not end by itself goes before it does.
+        runs = told.setdefault((view.snapshot.leaves_at(job), takes_checkpoint, True), {}) if left_s else due
+        runs.setdefault(run.job_id, run)
     for victims, cause in ((plan.reclaimed, "reclaim"), (plan.moved, "consolidation")):
         for victim in victims:
             run = job_run(victim.job, victim.reason, view, cause)
@@ -108,7 +111,8 @@ def _preempted(plan: ProjectPlan, view: SnapshotView) -> Iterator[Job]:
     """Jobs that slurmctld itself takes back, which are not known to go. It requeues them up to half a minute late, and
     before 24.11 not those that end by themselves meanwhile.
     """
-    known = view.snapshot.runtime_state.warned
+    state = view.snapshot.runtime_state
+    known = state.requeued.union(state.warned)
     for jobs in (jobs for group in plan.groups for jobs in group.projects.values() if jobs.leaving):
         for running in jobs.running:
             job = running.jobs[0]
@@ -144,7 +148,9 @@ def _warned_runs_due(view: SnapshotView) -> Iterator[JobRun]:
         running = [job for job in there if job.state in RUNNING and job.restarts == restarts]
         run = JobRun(job_id, warning.queue_ids, restarts, warning.reason, warning.cause)
         if not there and not warning.takes_checkpoint:
-            yield replace(run, ended=True)
+            # Where burstd was away for longer it may have gone on after its grace, and have done all its work.
+            if view.now <= warning.until + ENDED_WITHIN_S:
+                yield replace(run, ended=True)
         elif running and (job_id, restarts) not in state.requeued:
             taken = warning.takes_checkpoint and not takes_last_checkpoint(running[0], view)
             if taken or view.now >= warning.until:

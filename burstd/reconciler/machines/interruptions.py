@@ -20,6 +20,7 @@ from burstd.domain.slurm.job import Job
 from burstd.domain.snapshot import RequeueWarning, RuntimeState
 from burstd.planner import isolation
 from burstd.planner.lifecycle.spot_notices import INTERRUPTED
+from burstd.planner.projects.steps import ENDED_WITHIN_S
 from burstd.reconciler.context import LoopContext
 
 log = structlog.get_logger(__name__)
@@ -118,7 +119,8 @@ class Interruptions:
             self._warned = warned
 
     def _forget_warned(self, jobs: Sequence[Job]) -> None:
-        """Those that were requeued by whomever. One that has left the queue may be requeued still."""
+        """Those that were requeued by whomever. One that has left the queue may be requeued still, for a while."""
+        now = self._context.clock.now()
         restarts: dict[str, int] = {}
         for job in jobs if self._warned else ():
             restarts[job.het_job_id or job.id] = job.restarts
@@ -126,7 +128,8 @@ class Interruptions:
             {
                 key: warning
                 for key, warning in self._warned.items()
-                if restarts.get(key[0], key[1]) == key[1] and (key[0] in restarts or not warning.takes_checkpoint)
+                if restarts.get(key[0], key[1]) == key[1]
+                and (key[0] in restarts or not (warning.takes_checkpoint or now > warning.until + ENDED_WITHIN_S))
             }
         )
 

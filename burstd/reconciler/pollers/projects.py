@@ -59,6 +59,8 @@ class ProjectSync:
         self._min_runtime_faults: Mapping[str, str] = {}
         """By project; slurmctld shows nothing of it."""
         self._view = ProjectsView()
+        self._is_read = False
+        """Whether Slurm has said since the start which projects it counts in shards."""
         self._projects: Mapping[str, Project] = {}
         self._calls = {what: RepeatedCall() for what in _LIMITS}
         self._setups: dict[str, tuple[float, RepeatedCall]] = {}
@@ -104,6 +106,7 @@ class ProjectSync:
 
     def _keep(self, answer: tuple[int, ProjectsView]) -> None:
         changes, view = answer
+        self._is_read = True
         if changes == self._changes:
             self._view = view
         else:
@@ -187,7 +190,9 @@ class ProjectSync:
         call.fail(self._context.clock.now(), self._context.intervals.call_retry_s, RETRY_MAX_S)
 
     def _write_table(self, projects: Mapping[str, Project], overrides: Sequence[ProjectOverride]) -> None:
-        """Jobs get the partitions of a project once Slurm has them."""
+        """Jobs get the partitions of a project once Slurm has them. Until Slurm has been read the last table stays."""
+        if projects and not self._is_read:
+            return
         coming = {o.name for o in overrides if o.created and o.pending and o.name not in self._view.limits}
         table = [project for project in projects.values() if project.name not in coming], sorted(self._view.shards)
         if table == self._in_table and not self._table_error:

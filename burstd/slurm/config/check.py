@@ -94,10 +94,11 @@ def read_partitions(commands: SlurmCommands) -> dict[str, dict[str, str]]:
     """
     found = {f["PartitionName"]: f for f in parse_records(commands(*SHOW_PARTITIONS), "PartitionName")}
     if any(SHARDS in parse_tres(fields.get("TRES", "")) for fields in found.values()):
-        for line in commands("sinfo", "-a", "-h", "-o", "%R|%G").splitlines():
-            name, _, gres = line.partition("|")
+        for line in commands("sinfo", "-a", "-h", "-o", "%R|%b|%G").splitlines():
+            name, _, row = line.partition("|")
             if name in found:
-                found[name][NODE_GRES] = "|".join(filter(None, [found[name].get(NODE_GRES), gres]))
+                rows = [found[name].get(NODE_GRES), row.replace("|", " ", 1)]
+                found[name][NODE_GRES] = "|".join(filter(None, rows))
     return found
 
 

@@ -59,7 +59,7 @@ class ProjectState:
     @property
     def unwritten(self) -> list[str]:
         """Partitions of projects, known to burstd or not, that scontrol made: slurm.conf lacks them."""
-        pairs = [name for name, words in self.partitions.items() if is_of_project(name, words)]
+        pairs = [name for name in self.partitions if is_of_project(name, self.partitions)]
         return [name for name in pairs if self.written and name not in self.written]
 
 
@@ -312,10 +312,11 @@ def _partition(
     counted, wanted = shards_in_force(there), counted_shards(project, state.partitions)
     if counted != wanted:
         weights = words.get(WEIGHTS) or "(null)"
+        how = f"set {WEIGHTS}={weights} in" if words.get(WEIGHTS) else f"remove {WEIGHTS} from"
         yield SlurmConfFinding(
             subject, f"{WEIGHTS}={weights}", f"{WEIGHTS}={there.get(WEIGHTS, '(null)')}",
             f"the quota of project {project.name} counts other parts of GPUs than its nodes have",
-            f"set {WEIGHTS}={weights} in its line of slurm.conf, run scontrol reconfigure, then burstctl project set "
+            f"{how} its line of slurm.conf, run scontrol reconfigure, then burstctl project set "
             f"{project.name}, which changes the QOS",
         )  # fmt: skip
     # What burstd writes ends with scontrol reconfigure; of a project that waits for machines it may be less.

@@ -27,7 +27,7 @@ SHARDS = "gres/shard"
 BILLING = "billing"
 WEIGHTS = "TRESBillingWeights"
 NODE_GRES = "NodeGres"
-"""The GRES of a partition's nodes, different ones with ``|`` between them, where slurmctld counts shards."""
+"""``FEATURES GRES`` of a partition's nodes, different ones with ``|`` between them, where slurmctld counts shards."""
 WHOLE_OR_SHARED_SINCE = (23, 11, 0)
 """From this version on slurmctld gives no GPU away both in shards and whole."""
 NO_TIME = "00:00:00"
@@ -60,9 +60,17 @@ def pair_names(projects: Iterable[Project]) -> frozenset[str]:
     return frozenset(name for p in leaves(projects) for name in (p.quota_partition, p.over_quota_partition))
 
 
-def is_of_project(name: str, words: Words) -> bool:
-    """Whether a partition is one of a project's pair: these have a QOS of their own name."""
-    return name.startswith((QUOTA_PREFIX, OVER_QUOTA_PREFIX)) and words.get("QoS") == name
+def is_of_project(name: str, partitions: Partitions) -> bool:
+    """Whether a partition is one of a project's pair: both have a QOS of their own name, and the same account."""
+    bare = name.removeprefix(QUOTA_PREFIX).removeprefix(OVER_QUOTA_PREFIX)
+    pair = {prefix + bare: partitions.get(prefix + bare, {}) for prefix in (QUOTA_PREFIX, OVER_QUOTA_PREFIX)}
+    accounts = {words.get("AllowAccounts", "ALL") for words in pair.values()}
+    return (
+        name in pair
+        and len(accounts) == 1
+        and "ALL" not in accounts
+        and all(words.get("QoS") == one for one, words in pair.items())
+    )
 
 
 def projects_without_preemption(partitions: Partitions) -> frozenset[str]:
@@ -71,7 +79,7 @@ def projects_without_preemption(partitions: Partitions) -> frozenset[str]:
         name.removeprefix(QUOTA_PREFIX)
         for name, words in partitions.items()
         if name.startswith(QUOTA_PREFIX)
-        and is_of_project(name, words)
+        and is_of_project(name, partitions)
         and parse_count(words.get("PriorityTier", "")) < QUOTA_TIER
     )
 
@@ -86,7 +94,9 @@ def project_nodes(project: Project, partitions: Partitions, features: Features) 
 def node_shards(project: Project, partitions: Partitions) -> frozenset[int]:
     """How many shards the GPUs of the project's nodes have, where slurmctld counts shards."""
     texts = (text for name in project.partitions for text in partitions.get(name, {}).get(NODE_GRES, "").split("|"))
-    return shards_of_gpus(map(parse_node_gres, texts))
+    rows = (text.rpartition(" ") for text in texts)
+    wanted = frozenset(project.features)
+    return shards_of_gpus(parse_node_gres(gres) for features, _, gres in rows if wanted <= {*features.split(",")})
 
 
 def counted_shards(project: Project, partitions: Partitions) -> int:
