@@ -26,6 +26,7 @@ if [ "$need" = boxes ]; then
   command -v mmdebstrap >/dev/null || missing="$missing mmdebstrap"
   command -v ip >/dev/null || missing="$missing iproute2"
   command -v skopeo >/dev/null || missing="$missing skopeo"
+  command -v cc >/dev/null || missing="$missing gcc libc6-dev"
   command -v setpriv >/dev/null || missing="$missing util-linux"
   command -v ssh-keygen >/dev/null || missing="$missing openssh-client"
   ls /usr/lib*/openssh/sftp-server >/dev/null 2>&1 || missing="$missing openssh-sftp-server"

@@ -286,7 +286,7 @@ def _text(said: bytes) -> str:
     return said.decode("utf-8", "replace")
 
 
-def tell(of: str, heard: str) -> None:
+def print_result(of: str, heard: str) -> None:
     """One line of the answer."""
     text = " ".join(heard[:SAID].split())
     sys.stdout.write(f"ok {of}\n" if text == "ok" else f"failed {of} {text}\n")
@@ -299,14 +299,14 @@ def main() -> None:
         listed = _text(_run(["nvidia-smi", "-L"], float(sys.argv[1])).stdout)
     except (OSError, subprocess.TimeoutExpired) as error:
         listed = ""
-        tell("nvidia-smi", str(error))
+        print_result("nvidia-smi", str(error))
     parts = re.findall(r"\(UUID: (MIG-[^)\s]+)\)", listed)
     uuids = parts or re.findall(r"\(UUID: (GPU-[^)\s]+)\)", listed)
     heard = check_gpus(uuids, deadline)
     for uuid in uuids:
-        tell(uuid, heard[uuid])
+        print_result(uuid, heard[uuid])
     if "long" in sys.argv[2:] and all(said == "ok" for said in heard.values()):
-        tell("dcgmi", run_dcgmi(deadline))
+        print_result("dcgmi", run_dcgmi(deadline))
     sys.stdout.write("end\n")
     sys.stdout.flush()
     # Nobody waits for a child that hangs in the driver.
