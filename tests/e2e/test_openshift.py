@@ -158,6 +158,12 @@ def image_of(pod: Mapping[str, Any]) -> str:
 def test_the_check_finds_nothing_wrong(site: OpenShiftSite) -> None:
     # Whoever may read Secrets could become anybody in the cluster; the second account may not look at nodes.
     expected = {"openshift": ["secrets:"], "restricted": ["right nodes", "right pods", "secrets:"]}
+
+    def nodes_are_ready() -> bool:
+        """On a busy machine one may miss its heartbeats for a moment."""
+        return "not ready" not in site.burstctl("provider", "check", "openshift").stdout
+
+    site.wait(nodes_are_ready, 60, "nodes that are ready")
     for provider, unclear in expected.items():
         said = site.burstctl("provider", "check", provider).stdout
         found = [line.removeprefix("?").strip() for line in map(str.strip, said.splitlines()) if line.startswith("?")]

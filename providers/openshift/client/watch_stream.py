@@ -55,7 +55,9 @@ class WatchStream:
         if self._socket is not None:
             with suppress(OSError):
                 socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
-        self._response.close()
+        # http.client's file may be closed by then: the thread that reads it has come to its end.
+        with suppress(ValueError):
+            self._response.close()
 
 
 def _check(begun: bytes) -> None:
