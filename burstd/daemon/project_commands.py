@@ -92,7 +92,7 @@ class ProjectCommands:
             project = projects_of(self._settings.projects)[name]
             if why_not := self._jobs_of(project):
                 return _refused(why_not)
-        undo = f"burstctl project create {name} {_options(_texts(settings))}"
+        undo = f"burstctl project create {name} {_options({'account': 'none', **_texts(settings)})}"
         if not command.dry_run:
             removed = replace(before, pending=SetupStep.REMOVE, by=command.by, since=self._clock.now())
             self._store.save_project_override(removed, "", "deleted", "", command.by)

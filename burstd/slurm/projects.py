@@ -53,6 +53,7 @@ from burstd.slurm.config.projects import (
     tres_change,
 )
 
+_KEPT = "# Partitions of projects that burstctl has made. burstd writes this file."
 _AT_ONCE = 4
 """So many sacctmgr take as long as one."""
 _COMPARED = ("AllowAccounts", "PreemptMode", "State")
@@ -194,7 +195,8 @@ class SlurmProjects:
         try:
             there = kept.read_text(encoding="utf-8").splitlines() if kept.exists() else []
             others = [line for line in there if line not in marks and line.partition(" ")[0] not in marks]
-            _replace(kept, "".join(f"{line}\n" for line in [*others, *lines]))
+            # Every command of Slurm warns of an empty file that slurm.conf includes.
+            _replace(kept, "".join(f"{line}\n" for line in [_KEPT, *(x for x in others if x != _KEPT), *lines]))
         except OSError as error:
             raise SchedulerRefused(f"partitions cannot be kept for slurm.conf to include: {error}") from None
 
