@@ -211,13 +211,14 @@ def test_a_job_cancelled_in_stage_in_is_cleared_at_once(rig: StageRig) -> None:
     number = rig.submit()
     in_stage_in(rig, number)
     rig.cluster.sh(f"scancel {number}", "ada")
-    try:
-        assert rig.answers.wait("teardown", number).hurry
-    except AssertionError:
+    for _ in range(10):
+        with suppress(AssertionError):
+            rig.answers.wait("teardown", number, 5)
+            break
         assert "BurstBufferState=teardown" in rig.cluster.sh(f"scontrol show job {number}")
-        # As burstd.staging.controller.decision.lost_teardown_advice says.
+        # As burstd.staging.controller.decision.lost_teardown_advice says; Slurm may lose that one too.
         rig.cluster.sh(f"scontrol requeuehold {number}; scancel {number}")
-        rig.answers.wait("teardown", number)
+    assert rig.answers.wait("teardown", number).hurry
     rig.wait_job(number, lambda j: j is None)
     assert "post_run" not in rig.answers.hooks_of_job(number)
 

@@ -103,7 +103,7 @@ def lost_teardown_advice(run: StagingRun) -> str:
     if run.state != "CANCELLED" or run.cycle.torn_down or run.cycle.restarted:
         return ""
     commands = f"'scontrol requeuehold {run.job_id}', then 'scancel {run.job_id}'"
-    return f"it was cancelled, and Slurm has lost its teardown; {commands} end it where it shows up for ever"
+    return f"it was cancelled, and Slurm has lost its teardown; {commands} end it; repeat them while the job is there"
 
 
 def end_state_name(state_number: str) -> str:

@@ -315,7 +315,7 @@ default_volume_type = lab
 glance_api_servers = @glance@
 auth_strategy = keystone
 report_interval = 3
-service_down_time = 15
+service_down_time = 120
 quota_volumes = 100
 [lab]
 volume_driver = burstd_volume.NoDisks

@@ -142,7 +142,8 @@ class Services(ProcessSupervisor):
                 for number, host in enumerate(conf.COMPUTES, 1)
             ),
             ("cinder-scheduler", "cinder.cmd.scheduler", both, cinder),
-            ("cinder-volume", "cinder.cmd.volume", both, cinder),
+            # What it says of its capacity is lost where the scheduler does not read yet, and repeated after minutes.
+            ("cinder-volume", "cinder.cmd.volume", f"{both},cinder-scheduler@{broker}", cinder),
         ]
         found += [_Service(name, [python, str(_RUN), "main", module, after, *w]) for name, module, after, w in mains]
         return found
