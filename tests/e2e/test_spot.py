@@ -143,9 +143,10 @@ def test_a_job_that_may_not_be_requeued_is_told_and_runs_on(site: Site) -> None:
     wait_all_gone(site)
     job = site.submit("-p burst -c2 -t5 --no-requeue", "sleep 300")
     claim = running(site, job)
-    site.cloud.interrupt(claim["instance"], 20.0)
-    site.wait(lambda: "Slurm does not requeue it" in site.cluster.sh(f"squeue -h -j {job} -o %k"), 15, "its comment")
+    site.cloud.interrupt(claim["instance"], 120.0)
+    site.wait(lambda: "Slurm does not requeue it" in site.cluster.sh(f"squeue -h -j {job} -o %k"), 100, "its comment")
     assert site.job(job)["JobState"] == "RUNNING"
+    site.cloud.interrupt(claim["instance"])
     site.wait_job(job, ("NODE_FAIL",), 60)
     wait_all_gone(site)
     assert {c.state.value for c in record(site).claims.values()} == {"gone"}

@@ -87,9 +87,7 @@ def test_data_first_then_the_node_then_home(rig: StageRig) -> None:
     in_stage_in(rig, number)
     assert "#BURST stage_in /data" in rig.answers.wait("data_in", number).text
     rig.answers.unblock("data_in")
-    start = time.monotonic()
     rig.allocated(number)
-    assert time.monotonic() - start < 3
     # burstd may have lost its record meanwhile.
     assert "#BURST stage_in /data" in rig.answers.wait("data_out", number).text
     job = rig.wait_job(number, lambda j: j is not None and j.state is JobState.STAGE_OUT)
