@@ -279,7 +279,12 @@ def test_a_loss_under_a_job_is_noted_for_spot_machines(*, spot: bool, known: tup
     ("fields", "then"),
     [
         ({}, "start"),
-        ({"eligible": NOW + 120}, "boot"),  # Too soon after its requeue: but its machine is on its way by then.
+        # Too soon after its requeue for one that may meet nodes of its last run: but its machine is on its way by then.
+        ({"eligible": NOW + 81, "cpus": 4}, "boot"),
+        ({"eligible": NOW + 81, "nodes": 2, "nodes_max": 2, "cpus": 2}, "boot"),
+        ({"eligible": NOW + 81, "cpus": 4, "cpus_per_node": 4}, "start"),
+        ({"eligible": NOW + 118, "cpus_per_node": 1}, "start"),
+        ({"eligible": NOW + 119, "cpus_per_node": 1}, "boot"),
         ({"eligible": NOW - 1}, "boot"),
         ({"eligible": NOW + 3600}, ""),
         ({"reason": "JobHeldUser"}, ""),

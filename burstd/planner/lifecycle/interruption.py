@@ -31,8 +31,9 @@ SKIPPED_REQUEUE_WAIT_S = 80.0
 Slurm 24.11 kills a job that starts on a node of its last run within a second of its requeue (Job credential revoked),
 and a node's clock may be 30 s ahead. Meanwhile its next machine boots.
 """
-SKIPPED_PREEMPTION_WAIT_S = 118.0
-"""The same of a job that ran beyond its project's quota: its node has run it before, so its clock has been set."""
+SKIPPED_WHERE_HARMLESS_S = 118.0
+"""The same of a job that no node of its last run takes again, and of one that ran beyond its project's quota: its node
+has run it before, so its clock has been set."""
 RUNNING = frozenset({JobState.RUNNING, JobState.CONFIGURING, JobState.SUSPENDED})
 _ENDING = frozenset({S.FAILED, S.LOST, S.TERMINATING})
 _BEFORE_VALIDATING = frozenset({S.PLANNED, S.LAUNCHING, S.BOOTING})
@@ -143,11 +144,16 @@ def _immediate_restarts(view: SnapshotView) -> list[Action]:
     jobs = dict.fromkeys(
         job.het_job_id or job.id
         for job in (view.slurm.jobs if view.slurm and (snapshot.interruptions or snapshot.projects.projects) else ())
-        if view.now < job.eligible <= view.now + SKIPPED_PREEMPTION_WAIT_S
-        and (job.eligible <= view.now + SKIPPED_REQUEUE_WAIT_S or over_quota(job, snapshot))
+        if view.now < job.eligible <= view.now + SKIPPED_WHERE_HARMLESS_S
+        and (job.eligible <= view.now + SKIPPED_REQUEUE_WAIT_S or _fits_one_node_only(job) or over_quota(job, snapshot))
         and restarts_after_interruption(job, snapshot)
     )
     return [StartJobsNow(tuple(jobs))] if jobs else []
+
+
+def _fits_one_node_only(job: Job) -> bool:
+    """Whether its last run was on the machine that was lost, and on no other that could take it again."""
+    return not job.het_job_id and job.nodes == 1 and job.cpus_per_node >= job.cpus
 
 
 def _undrains(view: SnapshotView) -> list[Action]:
