@@ -113,9 +113,11 @@ def site(settings: Settings) -> ValidatorConfig:
         modules=node.modules,
         skip_checks=frozenset(node.skip_checks),
         pool_sentinels={pool: paths for pool in settings.pools if (paths := settings.mounts.sentinels(pool))},
-        mount_pools=frozenset(
-            pool for pool in settings.pools if any(rule.is_shown_in(pool) for rule in settings.mounts.rules())
-        ),
+        cvmfs_max_behind=node.cvmfs_max_behind,
+        mount_trees={
+            pool: tuple(rule.path for rule in settings.mounts.rules() if rule.is_shown_in(pool))
+            for pool in settings.pools
+        },
         may_differ=frozenset(node.may_differ),
         xid_verdicts={int(xid): verdict for xid, verdict in settings.health.xid.items()},
         slurmd_options=node.slurmd_options,

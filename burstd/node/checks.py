@@ -1,20 +1,17 @@
-"""Judges what a machine says it is by what the pool promises, what the head has, and a node of the site: the reference.
-
-``_COMPARISONS`` is the table of what is compared with the reference as one value.
-"""
+"""Judges what a machine says it is by what the pool promises, what the head has, and a node of the site."""
 
 from __future__ import annotations
 
 import os
 import pwd
-import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
-from burstd.domain.cloud.offer import GpuMemoryLimit, GpuTest
-from burstd.domain.slurm.shape import Gres, Shape
-from burstd.node.facts import NO_LIMIT, FactsRequest, GpuState, MachineFacts, UserIds
+from burstd.domain.cloud.offer import GpuTest
+from burstd.node.comparison import reference_failures, software_failures
+from burstd.node.expected import CheckFailure, ExpectedMachine
+from burstd.node.facts import GpuState, MachineFacts, UserIds
 from burstd.planner.lifecycle.listing import abbreviated_list
 
 CHECKS = {
@@ -52,74 +49,18 @@ CHECKS = {
     "timezone": "the reference's",
     "sentinels": "each path readable within 20 s: of a file the reference's content (its first MiB), of a directory"
     " anything in it",
-    "modules": "each name in `module avail`, in the reference's versions",
+    "modules": 'each name in `module avail`, in the reference\'s versions; of `"*"` all that `module avail` lists',
+    "cvmfs": "sentinels in CVMFS at the reference's revision of the repository, at most `cvmfs_max_behind`"
+    " older, or newer",
+    "container_runtimes": "the reference's apptainer, singularity, enroot, podman and docker, in its versions or newer;"
+    " docker's runtime `nvidia` in pools with GPUs",
+    "network_mounts": "the reference's NFS, Lustre, CIFS and other network file systems, of the same type and source,"
+    " but those below trees of `mounts.trees`",
 }
 """What a machine must have, by check. A site may leave some out (``skip_checks``) or let them warn (``may_differ``)."""
 CHECK_NAMES = frozenset(CHECKS)
 _FIRST_OWN_GROUP = 1000
 """Groups with smaller numbers belong to a system and its packages, not to the site."""
-_REFERENCE_REMEDY = "take the reference anew after a change of the site (burstctl node reference NODE)"
-
-
-@dataclass(frozen=True, slots=True)
-class ExpectedMachine:
-    """What a machine must be. Sizes in MiB, times in seconds."""
-
-    shape: Shape
-    slurm_version: tuple[int, ...]
-    """``(22, 5, 8)``; ``(22, 5)`` accepts every 22.05."""
-    users: Mapping[str, UserIds | None] = field(default_factory=dict)
-    """Users who must have the same numbers as here; None: who is not known here must not be there either."""
-    gpu_names: Mapping[str, str] = field(default_factory=dict)
-    """GRES type -> text that the name of each GPU must hold (``a100`` -> ``A100-SXM4``); spaces are as good as _."""
-    mig: tuple[Gres, ...] = ()
-    """What each GPU must be cut into: profiles as types; empty: it is not looked at."""
-    gpu_memory_limit: GpuMemoryLimit = "none"
-    """What keeps jobs to their shards' part of a GPU's memory there ..."""
-    shards_per_gpu: int = 0
-    """... and how many shards a GPU has."""
-    gpu_test: GpuTest | None = None
-    """None: what nvidia-smi says counts, where there is one."""
-    tmp_mib: int = 0
-    free_mib: int = 256
-    """In /var, for slurmd's spool and logs."""
-    os: str = ""
-    """``debian 12``; empty: as the reference, or any."""
-    clock_tolerance_s: float = 30.0
-    """munge refuses credentials that are five minutes old, or from the future."""
-    mounts: bool = False
-    """Trees of the site are mounted there."""
-    sentinels: tuple[str, ...] = ()
-    """Files and directories that must be readable there, files with the reference's content."""
-    modules: tuple[str, ...] = ()
-    """Names that ``module avail`` must know there, with the reference's versions."""
-    reference: MachineFacts | None = None
-    """A node of the site; None: none was chosen."""
-    skip: frozenset[str] = frozenset()
-    """Checks to leave out, of CHECK_NAMES."""
-    may_differ: frozenset[str] = frozenset()
-    """Checks that only warn, of CHECK_NAMES."""
-
-    def facts_request(self, gpu_devices: str = "") -> FactsRequest:
-        """What a machine must be asked for to be judged by this. ``gpu_devices``: pattern of its GPUs' device files."""
-        locale = self.reference.lang if self.reference is not None else ""
-        return FactsRequest(gpu_devices, tuple(self.users), self.sentinels, self.modules, locale)
-
-
-@dataclass(frozen=True, slots=True)
-class CheckFailure:
-    """One difference between what should be and what is."""
-
-    name: str
-    """The check that failed, one of CHECK_NAMES or of the site's own."""
-    expected: str
-    found: str
-    remedy: str
-    allowed: bool = False
-    """It is named, and the machine is used nevertheless."""
-
-    def __str__(self) -> str:
-        return f"{self.name}: {self.found} where {self.expected} is expected. {self.remedy}"
 
 
 def failed_checks(facts: MachineFacts, expected: ExpectedMachine) -> list[CheckFailure]:
@@ -154,9 +95,9 @@ def _all_failures(facts: MachineFacts, expected: ExpectedMachine) -> Iterator[Ch
     yield from _mounts(facts, expected)
     yield from _users(facts, expected)
     yield from _clock(facts, expected)
-    yield from _software(facts, expected)
+    yield from software_failures(facts, expected)
     if expected.reference is not None:
-        yield from _compare(facts, expected, expected.reference)
+        yield from reference_failures(facts, expected, expected.reference)
 
 
 def _gpus(facts: MachineFacts, expected: ExpectedMachine) -> Iterator[CheckFailure]:
@@ -298,109 +239,6 @@ def _users(facts: MachineFacts, expected: ExpectedMachine) -> Iterator[CheckFail
 def _own_groups(user: UserIds) -> str:
     groups = [str(group) for group in user.groups if group >= _FIRST_OWN_GROUP]
     return f"groups {', '.join(groups)}" if groups else "no groups"
-
-
-@dataclass(frozen=True, slots=True)
-class _Comparison:
-    """A value that a machine and the reference have. What the reference does not say is not compared."""
-
-    name: str
-    value: Callable[[MachineFacts], str]
-    fits: Callable[[str, str], bool]
-    """Whether what was found is as good as what the reference has."""
-    remedy: str
-    bound: str = ""
-    """What goes after the reference's value, where more than that fits too."""
-    gpus_only: bool = False
-
-
-def _equal(found: str, wanted: str) -> bool:
-    return found == wanted
-
-
-def _same_release(found: str, wanted: str) -> bool:
-    """``rocky 9.5`` is as good as ``rocky 9.4``."""
-    return found.partition(".")[0] == wanted.partition(".")[0]
-
-
-def _not_older(found: str, wanted: str) -> bool:
-    return _numbers(found) >= _numbers(wanted)
-
-
-def _numbers(version: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in re.findall(r"[0-9]{1,19}", version))
-
-
-def _limit(name: str, unit: str) -> _Comparison:
-    def value(facts: MachineFacts) -> str:
-        limit = facts.limits.get(name)
-        return "" if limit is None else "unlimited" if limit >= NO_LIMIT else f"{limit} {unit}"
-
-    remedy = f"Raise Limit{name.upper()}= of slurmd.service in the image"
-    return _Comparison(name, value, _not_lower, remedy, bound=" or more")
-
-
-def _not_lower(found: str, wanted: str) -> bool:
-    return found == "unlimited" or (wanted != "unlimited" and _numbers(found) >= _numbers(wanted))
-
-
-_COMPARISONS = (
-    _Comparison("architecture", lambda facts: facts.arch, _equal, "Choose an instance type of this architecture"),
-    _Comparison("kernel", lambda facts: facts.kernel, _equal, "Build the image with the same kernel"),
-    _Comparison(
-        "glibc", lambda facts: facts.glibc, _not_older,
-        "Programs built at the site do not start with an older C library: build the image from a newer release",
-        bound=" or newer",
-    ),
-    _Comparison(
-        "driver", lambda facts: facts.driver, _not_older, "Install this NVIDIA driver in the image, or a newer one",
-        bound=" or newer", gpus_only=True,
-    ),
-    _Comparison(
-        "cuda", lambda facts: facts.cuda, _not_older, "Install an NVIDIA driver that knows this CUDA in the image",
-        bound=" or newer", gpus_only=True,
-    ),
-    _limit("memlock", "bytes"),
-    _limit("nofile", "open files"),
-    _limit("stack", "bytes"),
-    _limit("nproc", "processes"),
-    _Comparison("timezone", lambda facts: facts.timezone, _equal, "Set timezone in [node], or in the image"),
-)  # fmt: skip
-
-
-def _compare(facts: MachineFacts, expected: ExpectedMachine, reference: MachineFacts) -> Iterator[CheckFailure]:
-    if not expected.os and reference.os and not _same_release(facts.os, reference.os):
-        remedy = "Build the image from the same release"
-        yield CheckFailure("os", reference.os, facts.os or "an unknown system", remedy)
-    for row in _COMPARISONS:
-        wanted, found = row.value(reference), row.value(facts)
-        if not wanted or (row.gpus_only and not expected.shape.gpus()):
-            continue
-        if not found or not row.fits(found, wanted):
-            yield CheckFailure(row.name, f"{wanted}{row.bound}", found or "unknown", row.remedy)
-    if reference.lang and reference.lang not in facts.locales:
-        yield CheckFailure(
-            "locale", reference.lang, "no such locale", "Generate it in the image (locale-gen, or langpacks)"
-        )
-
-
-def _software(facts: MachineFacts, expected: ExpectedMachine) -> Iterator[CheckFailure]:
-    """What must be there at all, and as the reference has it."""
-    reference = expected.reference or MachineFacts()
-    for path in expected.sentinels:
-        wanted, found = reference.sentinels.get(path, ""), facts.sentinels.get(path)
-        if not found:
-            remedy = "Look at the mount, the client's log and the network there"
-            how = "no answer" if found is None else "nothing to read"
-            yield CheckFailure("sentinels", f"{path} readable", how, remedy)
-        elif wanted not in ("", found):
-            remedy = f"Bring the same release of the software there, or {_REFERENCE_REMEDY}"
-            yield CheckFailure("sentinels", f"{path} with checksum {wanted[:12]}", f"checksum {found[:12]}", remedy)
-    for name in expected.modules:
-        there, here = facts.modules.get(name, ""), reference.modules.get(name, "")
-        if not there or here not in ("", there):
-            remedy = f"Bring the site's module tree there (MODULEPATH), or {_REFERENCE_REMEDY}"
-            yield CheckFailure("modules", here or f"module {name}", there or f"no module {name}", remedy)
 
 
 def _clock(facts: MachineFacts, expected: ExpectedMachine) -> Iterator[CheckFailure]:

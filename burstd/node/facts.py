@@ -16,9 +16,15 @@ _VERSION = re.compile(r"\b([0-9]{1,6})\.([0-9]{1,6})\.([0-9]{1,6})")
 _NUMBER = re.compile(r"[0-9]{1,15}")
 _CLOCK = re.compile(r"[0-9]{1,15}(\.[0-9]{1,9})?")
 _LISTED = 256
-"""Lines of a kind that are looked at: GPUs, users."""
+"""Lines of a kind that are looked at: GPUs, users ..."""
+MAX_TREE_MODULES = 2000
+"""... but so many names of modules."""
+WHOLE_TREE = "*"
+"""Asked for as a module: all that there are."""
 NO_LIMIT = 2**63
 """Where a limit is said to be unlimited."""
+SYSTEMD_AUTOMOUNT = "autofs systemd-1"
+"""Type and source of what systemd mounts when it is first used."""
 _UTC = frozenset({"Etc/UTC", "Etc/UCT", "Etc/Universal", "Etc/Zulu", "UCT", "Universal", "Zulu"})
 _MIG = re.compile(r"^MIG (\S+)\s")
 _GPU = re.compile(r"^GPU \d+: (.*?)(?: \(UUID: .*\))?$")
@@ -112,13 +118,27 @@ class MachineFacts:
     timezone: str = ""
     modules: Mapping[str, str] = field(default_factory=dict)
     """Name that was asked for -> the modules of this name, with blanks between; empty: none."""
+    module_tree: str = ""
+    """Checksum of the names of all modules, and their number: ``5c1f... 812``; empty: not asked for, or no answer."""
+    tree_modules: tuple[str, ...] = ()
+    """The first MAX_TREE_MODULES of these names."""
     sentinels: Mapping[str, str] = field(default_factory=dict)
     """Path -> checksum of the file, ``directory``, or empty where it cannot be read."""
+    revisions: Mapping[str, int] = field(default_factory=dict)
+    """Those of these paths that are in CVMFS -> revision of their repository."""
+    runtimes: Mapping[str, str] = field(default_factory=dict)
+    """Container runtime -> its version; ``docker-nvidia`` has none: docker knows NVIDIA's runtime."""
+    mounts: Mapping[str, str] = field(default_factory=dict)
+    """Where a network file system is mounted -> its type and source: ``nfs4 server:/home``."""
     clock: float | None = None
     """Its clock, in seconds since 1970 ..."""
     asked: float = 0.0
     answered: float = 0.0
     """... read between these two moments of the head's."""
+
+    def module_names(self) -> frozenset[str]:
+        """What was asked for and answered, of modules."""
+        return frozenset(self.modules) | ({WHOLE_TREE} if self.module_tree else frozenset())
 
     @property
     def clock_off_s(self) -> float | None:
@@ -185,7 +205,7 @@ def parse_facts(text: str, *, asked: float, answered: float) -> MachineFacts | N
     for line in text.splitlines():
         key, _, value = line.partition("=")
         values = said.setdefault(key, [])
-        if len(values) < _LISTED:
+        if len(values) < (MAX_TREE_MODULES if key == "tree_module" else _LISTED):
             values.append(one_line(value, 400))
     if "end" not in said:
         return None
@@ -242,7 +262,12 @@ def parse_facts(text: str, *, asked: float, answered: float) -> MachineFacts | N
         locales=frozenset(said.get("locale", ())),
         timezone="UTC" if zone in _UTC else zone,
         modules={name: value.strip() for name, _, value in _words(said, "module")},
+        module_tree=one("module_tree"),
+        tree_modules=tuple(said.get("tree_module", ())),
         sentinels={path: "" if value == "-" else value for value, _, path in _words(said, "sentinel")},
+        revisions={path: int(value) for value, _, path in _words(said, "revision") if _NUMBER.fullmatch(value)},
+        runtimes={name: _first_version(text) for name, _, text in _words(said, "runtime")},
+        mounts=_mounts(said),
         clock=float(clock[0]) if clock else None,
         asked=asked,
         answered=answered,
@@ -280,6 +305,22 @@ def _number(text: str) -> int | None:
 def _words(said: Mapping[str, Sequence[str]], key: str) -> list[tuple[str, str, str]]:
     """The first word and the rest of each value."""
     return [line.partition(" ") for line in said.get(key, ())]
+
+
+def _first_version(text: str) -> str:
+    """``Docker version 24.0.5, build ced0996`` -> ``24.0.5``."""
+    found = re.search(r"[0-9]{1,6}(\.[0-9]{1,6})+", text)
+    return found[0] if found else ""
+
+
+def _mounts(said: Mapping[str, Sequence[str]]) -> dict[str, str]:
+    """What systemd has mounted on demand counts, not its automount; what autofs mounts below its own comes and goes."""
+    found: dict[str, str] = {}
+    for path, _, what in _words(said, "mount"):
+        if not found.get(path, "").startswith("autofs ") or found[path] == SYSTEMD_AUTOMOUNT:
+            found[path] = what
+    maps = tuple(f"{path}/" for path, what in found.items() if what.startswith("autofs ") and what != SYSTEMD_AUTOMOUNT)
+    return {path: what for path, what in found.items() if not path.startswith(maps)}
 
 
 def _limits(said: Mapping[str, Sequence[str]]) -> dict[str, int]:

@@ -10,7 +10,7 @@ from burstd.node.facts import NO_LIMIT, MachineFacts, parse_facts
 
 REFERENCE_KEY = "reference"
 """Under which the record has it."""
-MAX_ANSWER_CHARS = 64 << 10
+MAX_ANSWER_CHARS = 256 << 10
 """An answer of facts.sh that is longer is none."""
 
 
@@ -56,5 +56,11 @@ class Reference:
         }  # fmt: skip
         lines |= {n: "unlimited" if limit >= NO_LIMIT else str(limit) for n, limit in facts.limits.items()}
         lines |= {f"module {name}": versions or "none" for name, versions in facts.modules.items()}
+        if facts.module_tree:
+            checksum, _, count = facts.module_tree.partition(" ")
+            lines["module tree"] = f"{count} modules, {checksum[:12]}"
         lines |= {path: checksum[:12] or "not readable" for path, checksum in facts.sentinels.items()}
+        lines |= {f"cvmfs {path}": f"revision {revision}" for path, revision in facts.revisions.items()}
+        lines |= {name: version or "there" for name, version in facts.runtimes.items()}
+        lines |= {f"mount {path}": what for path, what in facts.mounts.items()}
         return {name: value for name, value in lines.items() if value}

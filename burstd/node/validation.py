@@ -17,8 +17,9 @@ from burstd.domain.cloud.offer import GpuTest
 from burstd.domain.cloud.quoting import one_line
 from burstd.domain.plugins.shell import CommandTimedOut, ConnectionLost, Shell
 from burstd.domain.slurm.shape import Gres
-from burstd.node.checks import CheckFailure, ExpectedMachine, failed_checks
+from burstd.node.checks import failed_checks
 from burstd.node.errors import CommandFailed, NoConfiguration, SlurmdNotStarted
+from burstd.node.expected import CheckFailure, ExpectedMachine
 from burstd.node.facts import MachineFacts, read_facts
 from burstd.planner.lifecycle.listing import abbreviated_list
 

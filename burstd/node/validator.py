@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 import os
 import subprocess
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -24,7 +25,7 @@ from burstd.domain.errors import (
 )
 from burstd.domain.health import Verdict, xid_table
 from burstd.domain.plugins.shell import Shell
-from burstd.node.checks import CheckFailure, ExpectedMachine, failed_checks, format_version, head_user_ids
+from burstd.node.checks import failed_checks, format_version, head_user_ids
 from burstd.node.errors import (
     ClockNotSet,
     HeadNotReady,
@@ -34,6 +35,7 @@ from burstd.node.errors import (
     NotReachable,
     ValidationFailed,
 )
+from burstd.node.expected import CheckFailure, ExpectedMachine
 from burstd.node.facts import FactsRequest, facts_script, read_facts
 from burstd.node.reference import Reference
 from burstd.node.ssh.host_keys import HostKeyFiles, HostKeyPolicy, HostKeys, parse_console_host_keys
@@ -43,6 +45,8 @@ from burstd.planner.lifecycle.listing import abbreviated_list
 if TYPE_CHECKING:
     from burstd.node.ssh.session import SshSession
 
+_MAX_NAMED = 10
+"""Differences of one check that a message names."""
 _LIMITED_BY = {"none": "nothing divides", "mps": "MPS divides", "dmem": "the kernel divides (dmem)"}
 _VALIDATED = frozenset({S.READY, S.IN_SERVICE, S.DRAINING, S.TERMINATING})
 """States of claims whose machine has shown its host key once: no other is learned on the network's word."""
@@ -74,14 +78,16 @@ class ValidatorConfig:
     clock_tolerance_s: float = 30.0
     tmp_mib: int = 0
     free_mib: int = 256
-    mount_pools: frozenset[str] = frozenset()
-    """Pools whose machines show trees of the site."""
+    mount_trees: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Pool whose machines show trees of the site -> paths of these."""
     sentinels: tuple[str, ...] = ()
     """Files and directories that every machine must be able to read."""
     pool_sentinels: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Pool -> more of them."""
     modules: tuple[str, ...] = ()
-    """Names that ``module avail`` must know on every machine."""
+    """Names that ``module avail`` must know on every machine; ``*``: all of the reference's."""
+    cvmfs_max_behind: int = 0
+    """Revisions that a repository of CVMFS may be older than the reference's."""
     skip_checks: frozenset[str] = frozenset()
     """Checks to leave out: ``burstd.node.checks.CHECK_NAMES``."""
     may_differ: frozenset[str] = frozenset()
@@ -158,7 +164,7 @@ class SlurmNodeValidator:
         said = f"{claim.address} has {has}, Slurm {slurm} and a munge that trusts ours ({result.seconds:.1f} s)"
         if not result.warnings:
             return said
-        return one_line(f"{said}. It differs where it may: {' '.join(f'{warning}.' for warning in result.warnings)}")
+        return one_line(f"{said}. It differs where it may: {_sentences(result.warnings)}.")
 
     def differences(self, claim: Claim, pool: Pool) -> list[CheckFailure]:
         """How the machine of a claim that was validated differs by now. Raises NodeNotReady, NodeRefused."""
@@ -236,16 +242,17 @@ class SlurmNodeValidator:
 
     def _expected(self, claim: Claim, pool: Pool) -> ExpectedMachine:
         site, reference = self.config, self.reference
+        trees = site.mount_trees.get(pool.name, ())
         users = {*site.users, *(claim.users if site.compare_job_users else ())}
         return ExpectedMachine(
             shape=pool.machine_shape(), mig=pool.mig, gpu_memory_limit=pool.gpu_memory_limit,
             shards_per_gpu=pool.shape.shards_per_gpu(), slurm_version=self._slurm_version(),
             users=head_user_ids(sorted(users)), gpu_names=site.gpu_names, tmp_mib=site.tmp_mib,
             free_mib=site.free_mib, os=site.os, clock_tolerance_s=site.clock_tolerance_s,
-            mounts=pool.name in site.mount_pools,
+            mounts=bool(trees), shown_trees=trees,
             sentinels=(*site.sentinels, *site.pool_sentinels.get(pool.name, ())), modules=site.modules,
-            reference=reference.facts if reference else None, skip=site.skip_checks, may_differ=site.may_differ,
-            gpu_test=pool.gpu_test,
+            cvmfs_max_behind=site.cvmfs_max_behind, reference=reference.facts if reference else None,
+            skip=site.skip_checks, may_differ=site.may_differ, gpu_test=pool.gpu_test,
         )  # fmt: skip
 
     def _check_slurm(self, pool: Pool) -> None:
@@ -364,4 +371,15 @@ def check_address(claim: Claim) -> None:
 
 
 def _difference_message(claim: Claim, failures: tuple[CheckFailure, ...]) -> str:
-    return f"{claim.offer.id} gave a machine that differs: " + " ".join(str(f) for f in failures)
+    return f"{claim.offer.id} gave a machine that differs: {_sentences(failures)}"
+
+
+def _sentences(failures: tuple[CheckFailure, ...]) -> str:
+    """One for each, but of a check no more than _MAX_NAMED; the last has no full stop."""
+    said: list[str] = []
+    counts = Counter(failure.name for failure in failures)
+    for name, count in counts.items():
+        said += [str(failure) for failure in failures if failure.name == name][:_MAX_NAMED]
+        if count > _MAX_NAMED:
+            said.append(f"{name}: {count - _MAX_NAMED} more")
+    return ". ".join(said)

@@ -195,12 +195,14 @@ NodeCheck = Literal[
     "cpus", "memory", "tmp", "disk", "gpus", "gpu_type", "os", "slurm", "munge", "users", "groups", "clock", "mounts",
     "architecture", "kernel", "glibc", "driver", "cuda", "memlock", "nofile", "stack", "nproc", "locale", "timezone",
     "modules", "sentinels", "mig", "gpu_memory_limit", "gpu_health", "gpu_clocks", "gpu_pcie", "gpu_test",
+    "cvmfs", "container_runtimes", "network_mounts",
 ]  # fmt: skip
 SentinelPath = Annotated[
     str, matching(r"/[!-~]{1,250}", "must be an absolute path of at most 250 characters, no blanks")
 ]
 ModuleName = Annotated[
-    str, matching(r"[A-Za-z0-9][A-Za-z0-9_.+/-]{0,99}", "must be a module's name, with or without /VERSION")
+    str,
+    matching(r"\*|[A-Za-z0-9][A-Za-z0-9_.+/-]{0,99}", "must be a module's name, with or without /VERSION, or '*'"),
 ]
 
 
@@ -221,7 +223,10 @@ class NodeSettings(Section):
     compare_job_users: bool = True
     sentinels: Annotated[tuple[SentinelPath, ...], Field(max_length=64)] = ()
     modules: Annotated[tuple[ModuleName, ...], Field(max_length=64)] = ()
-    may_differ: tuple[NodeCheck, ...] = ("groups", "kernel", "nproc", "locale", "timezone", "gpu_pcie")
+    cvmfs_max_behind: Annotated[int, Field(strict=True, ge=0)] = 0
+    may_differ: tuple[NodeCheck, ...] = (
+        "groups", "kernel", "nproc", "locale", "timezone", "gpu_pcie", "network_mounts",
+    )  # fmt: skip
     os: str = ""
     gpu_names: dict[str, str] = Field(default_factory=dict)
     gpu_devices: str = "/dev/nvidia[0-9]*"

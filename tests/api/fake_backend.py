@@ -23,7 +23,7 @@ from burstd.domain.plugins.policy import Remark, Target, remarks_on_dropped_want
 from burstd.domain.plugins.provider import Finding, Route
 from burstd.domain.project import Project, ProjectOverride, SetupStep
 from burstd.domain.snapshot import Snapshot
-from burstd.node.checks import CheckFailure
+from burstd.node.expected import CheckFailure
 from burstd.node.validator import SlurmNodeValidator, ValidatorConfig
 from burstd.planner.decide import decide
 from burstd.planner.timeouts import Tuning

@@ -17,7 +17,7 @@ import pytest
 
 from burstd.domain.command import ClearReference, SetReference
 from burstd.domain.errors import NodeNotReady
-from burstd.node.checks import CheckFailure
+from burstd.node.expected import CheckFailure
 from burstd.node.reference import Reference
 from burstd.share import share_path
 from tests.api.fake_backend import FakeBackend

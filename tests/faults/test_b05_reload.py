@@ -172,6 +172,7 @@ TABLE: dict[str, tuple[str, str, object, ReadValue]] = {
     "node.compare_job_users": ("true", "false", False, site("compare_job_users")),
     "node.sentinels": ("[]", '["/a"]', ("/a",), site("sentinels")),
     "node.modules": ("[]", '["GCC"]', ("GCC",), site("modules")),
+    "node.cvmfs_max_behind": ("0", "3", 3, site("cvmfs_max_behind")),
     "node.may_differ": ("[]", '["kernel"]', {"kernel"}, site("may_differ")),
     "node.os": ('""', '"debian 12"', "debian 12", site("os")),
     "node.gpu_names": ("{}", '{a="A"}', {"a": "A"}, site("gpu_names")),
@@ -259,8 +260,8 @@ TABLE: dict[str, tuple[str, str, object, ReadValue]] = {
     "mounts.trees": (
         '{home={path="/home/{user}"}}',
         '{scratch={path="/scratch"}}',
-        ("/scratch", frozenset({"gpu"}), True),
-        lambda d: (d.components.mounts._rules[0].path, site("mount_pools")(d), d.pool.exclusive_user),
+        ("/scratch", {"gpu": ("/scratch",)}, True),
+        lambda d: (d.components.mounts._rules[0].path, site("mount_trees")(d), d.pool.exclusive_user),
     ),
 }
 TABLES = {"pools": "pools.gpu.", "projects": "projects.a."}

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from burstd.domain.cloud.offer import GpuTest
 from burstd.domain.slurm.shape import Gres, Shape
-from burstd.node.checks import CHECK_NAMES, ExpectedMachine, failed_checks, head_user_ids
-from burstd.node.facts import NO_LIMIT, GpuState, MachineFacts, UserIds, parse_facts
+from burstd.node.checks import CHECK_NAMES, failed_checks, head_user_ids
+from burstd.node.expected import ExpectedMachine
+from burstd.node.facts import MAX_TREE_MODULES, NO_LIMIT, GpuState, MachineFacts, UserIds, parse_facts
 
 A100 = "NVIDIA A100-SXM4-40GB"
 GPU1, GPU2 = GpuState("0000:19:00.0", width=16, max_width=16), GpuState("0000:3B:00.0")
@@ -26,6 +27,9 @@ GOOD = MachineFacts(
     limits={"memlock": NO_LIMIT, "nofile": 4096, "stack": 8 << 20, "nproc": 1000},
     lang="en_US.UTF-8", locales=frozenset({"en_US.UTF-8"}), timezone="UTC",
     modules={"GCC": "GCC/12.3.0 GCC/13.2.0"}, sentinels={"/cvmfs/eessi/versions": SUM, "/opt/sw": "directory"},
+    module_tree="5c1f9a 3", tree_modules=("GCC/12.3.0", "GCC/13.2.0", "R/4.3"),
+    revisions={"/cvmfs/eessi/versions": 812}, runtimes={"apptainer": "1.3.4", "docker": "24.0.5", "docker-nvidia": ""},
+    mounts={"/home": "nfs4 nas:/home", "/data": "lustre mds@tcp:/data"},
 )  # fmt: skip
 EXPECTED_MACHINE = ExpectedMachine(
     shape=Shape(8, 16000, (Gres("gpu", "a100", 2),)),
@@ -37,7 +41,7 @@ EXPECTED_MACHINE = ExpectedMachine(
     clock_tolerance_s=2.0,
     mounts=True,
     sentinels=("/cvmfs/eessi/versions", "/opt/sw"),
-    modules=("GCC",),
+    modules=("GCC", "*"),
     reference=GOOD,
 )
 
@@ -107,6 +111,29 @@ def test_a_machine_as_it_should_be() -> None:
         ({"sentinels": {"/opt/sw": "directory"}}, "sentinels", "/cvmfs/eessi/versions readable", "no answer"),
         ({"sentinels": {**GOOD.sentinels, "/cvmfs/eessi/versions": "0" * 64}}, "sentinels",
          "/cvmfs/eessi/versions with checksum 982fbf28ae03", "checksum 000000000000"),
+        ({"module_tree": "0b 2", "tree_modules": ("GCC/13.2.0", "R/4.3")}, "modules",
+         "the tree of 3 modules with checksum 5c1f9a", "no GCC/12.3.0"),
+        ({"module_tree": "0b 3", "tree_modules": ("GCC/12.3.0", "GCC/13.2.0", "R/4.4")}, "modules",
+         "the tree of 3 modules with checksum 5c1f9a", "no R/4.3; besides R/4.4"),
+        ({"module_tree": "", "tree_modules": ()}, "modules",
+         "the tree of 3 modules with checksum 5c1f9a", "no answer from 'module avail'"),
+        ({"module_tree": "0b 3"}, "modules", "the tree of 3 modules with checksum 5c1f9a",
+         "the tree of 3 modules with checksum 0b"),
+        ({"revisions": {"/cvmfs/eessi/versions": 811}}, "cvmfs", "/cvmfs/eessi/versions at revision 812 or newer",
+         "revision 811"),
+        ({"revisions": {}}, "cvmfs", "/cvmfs/eessi/versions at revision 812 or newer", "no revision of CVMFS"),
+        ({"runtimes": {**GOOD.runtimes, "apptainer": "1.2.5"}}, "container_runtimes", "apptainer 1.3.4 or newer",
+         "apptainer 1.2.5"),
+        ({"runtimes": {"apptainer": "1.4.0", "docker-nvidia": ""}}, "container_runtimes", "docker 24.0.5 or newer",
+         "no docker"),
+        ({"runtimes": {**GOOD.runtimes, "docker": ""}}, "container_runtimes", "docker 24.0.5 or newer",
+         "docker of an unknown version"),
+        ({"runtimes": {"apptainer": "1.3.4", "docker": "24.0.5"}}, "container_runtimes", "NVIDIA's runtime of docker",
+         "no NVIDIA's runtime of docker"),
+        ({"mounts": {"/data": GOOD.mounts["/data"]}}, "network_mounts", "nfs4 nas:/home at /home",
+         "nothing of the network"),
+        ({"mounts": {**GOOD.mounts, "/home": "nfs4 other:/home"}}, "network_mounts", "nfs4 nas:/home at /home",
+         "nfs4 other:/home"),
     ],
 )  # fmt: skip
 def test_a_difference_is_named(change: dict[str, object], name: str, expected: str, found: str) -> None:
@@ -139,6 +166,13 @@ def test_a_difference_is_named(change: dict[str, object], name: str, expected: s
         ({"arch": "", "kernel": "", "glibc": "", "limits": {}, "locales": frozenset(), "modules": {"GCC": "GCC/1"},
           "sentinels": {"/cvmfs/eessi/versions": "1", "/opt/sw": "2"}}, {"reference": None}),
         ({"arch": "riscv64", "limits": {}}, {"reference": MachineFacts()}),
+        ({"revisions": {"/cvmfs/eessi/versions": 813}, "runtimes": {**GOOD.runtimes, "apptainer": "1.10.0"}}, {}),
+        ({"revisions": {"/cvmfs/eessi/versions": 810}}, {"cvmfs_max_behind": 2}),
+        ({"runtimes": {"apptainer": "1.3.4", "docker": "24.0.5"}}, {"shape": Shape(8, 16000)}),
+        ({"mounts": {}}, {"shown_trees": ("{home}", "/data/projects")}),
+        ({"mounts": {**GOOD.mounts, "/home": "autofs systemd-1"}}, {}),
+        ({"mounts": {"/home": "autofs auto.home"}}, {"reference": replace(GOOD, mounts={"/home/a": "nfs4 nas:/a"})}),
+        ({"module_tree": "0b 2", "tree_modules": ("R/4.4",)}, {"reference": replace(GOOD, module_tree="")}),
         ({"cpus": 16, "memory_mib": 64000, "gpu_devices": ("/dev/nvidia0",) * 4, "gpu_names": (A100,) * 4}, {}),
     ],
 )  # fmt: skip
@@ -166,6 +200,14 @@ def test_what_was_asked_for_and_cannot_be_seen_fails(change: dict[str, object], 
     (failure,) = failed_checks(replace(GOOD, **change), expected)  # type: ignore[arg-type]
     assert (failure.name, failure.expected) == ("gpu_health", "the state of 2 GPUs")
     assert failure.remedy.startswith(remedy)
+
+
+def test_a_list_of_modules_that_is_cut_off_says_nothing_of_what_comes_after_its_end() -> None:
+    names = tuple(f"m{number:04}" for number in range(MAX_TREE_MODULES))
+    reference = replace(GOOD, module_tree="5c 9000", tree_modules=names)
+    facts = replace(GOOD, module_tree="0b 9000", tree_modules=tuple(sorted(("m0000a", *names)))[:MAX_TREE_MODULES])
+    [found] = failed_checks(facts, replace(EXPECTED_MACHINE, reference=reference))
+    assert found.found == "besides m0000a"
 
 
 def test_a_difference_that_is_allowed_says_so() -> None:
@@ -223,6 +265,19 @@ limit=stack infinity
 limit=nofile 131072
 limit=nofile 4096
 limit=nproc many
+runtime=docker Docker version 24.0.5, build ced0996
+runtime=docker-nvidia
+runtime=enroot 3.4.1
+mount=/data autofs systemd-1
+mount=/data nfs4 nas:/data
+mount=/work autofs systemd-1
+mount=/home autofs /etc/auto.home
+mount=/home/ada nfs4 nas:/home/ada
+module_tree=5c1f9a 2
+tree_module=GCC/12.3.0
+tree_module=R/4.3
+revision=812 /cvmfs/eessi/versions
+revision=nobody /opt/sw
 lang=en_US.UTF-8
 locale=en_US.UTF-8
 timezone=Etc/UTC
@@ -258,6 +313,11 @@ end=1
         locales=frozenset({"en_US.UTF-8"}),
         timezone="UTC",
         modules={"GCC": "GCC/12.3.0 GCC/13.2.0", "CUDA": ""},
+        module_tree="5c1f9a 2",
+        tree_modules=("GCC/12.3.0", "R/4.3"),
+        revisions={"/cvmfs/eessi/versions": 812},
+        runtimes={"docker": "24.0.5", "docker-nvidia": "", "enroot": "3.4.1"},
+        mounts={"/data": "nfs4 nas:/data", "/work": "autofs systemd-1", "/home": "autofs /etc/auto.home"},
         sentinels={"/cvmfs/eessi/versions": "982fbf28", "/opt/sw": ""},
         clock=1700000000.123456789,
         asked=1.0,

@@ -18,8 +18,9 @@ from burstd.domain.cloud.offer import Offer, Pool
 from burstd.domain.errors import SchedulerUnavailable
 from burstd.domain.plugins.shell import CompletedCommand, Shell
 from burstd.domain.slurm.shape import Gres, Shape
-from burstd.node.checks import ExpectedMachine, failed_checks
+from burstd.node.checks import failed_checks
 from burstd.node.errors import CommandFailed, HeadNotReady
+from burstd.node.expected import ExpectedMachine
 from burstd.node.facts import MachineFacts
 from burstd.node.validation import ValidationRequest, validate_machine
 from burstd.node.validator import SlurmNodeValidator, ValidatorConfig

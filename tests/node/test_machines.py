@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
@@ -29,7 +30,7 @@ from burstd.node.errors import (
     SlurmdNotStarted,
     ValidationFailed,
 )
-from burstd.node.facts import NO_LIMIT, FactsRequest, facts_script, parse_facts
+from burstd.node.facts import NO_LIMIT, FactsRequest, UserIds, facts_script, parse_facts
 from burstd.node.reference import Reference
 from burstd.node.ssh.host_keys import HostKeyPolicy, parse_console_host_keys
 from burstd.node.ssh.key_pair import ensure_ssh_key
@@ -215,6 +216,64 @@ def test_a_machine_is_compared_with_the_reference(bench: ValidationBench, boot: 
     facts = parse_facts(box.run(["sh", "-c", facts_script(patience)]).stdout, asked=0, answered=0)
     assert facts is not None
     assert facts.sentinels == {hung: "", "/opt/sw": "directory"}
+
+
+TREE = """module() { printf '%s\\n' /opt/modules: GCC/ GCC/12.3.0 "R/4.3(default)" >&2; }\n"""
+ATTR = """#!/bin/sh
+[ "$1 $2 $3" = "-qg revision /cvmfs/soft" ] && cat /root/revision
+"""
+
+
+def test_six_differences_stand_in_one_message(bench: ValidationBench, boot: Callable[..., Box]) -> None:
+    """The reference is the machine itself, with a newer kernel, driver and C library."""
+    claim = bench.claim("cl3", "10.77.1.4")
+    box = boot("cl3", claim.address)
+    console = bench.machines.console_of(box)
+    for path, text in {
+        "/usr/local/bin/attr": ATTR, "/etc/profile.d/modules.sh": TREE, "/root/revision": "812\n",
+        "/cvmfs/soft/versions": "1\n", "/usr/local/bin/podman": "#!/bin/sh\necho podman version 4.3.1\n",
+        "/usr/local/bin/apptainer": "#!/bin/sh\nexec sleep 600\n",
+    }.items():  # fmt: skip
+        box.path(path).parent.mkdir(parents=True, exist_ok=True)
+        box.path(path).write_text(text)
+        box.path(path).chmod(0o755)
+    site: dict[str, object] = {
+        "sentinels": ("/cvmfs/soft",), "modules": ("*",), "users": ("root",), "may_differ": frozenset(),
+    }  # fmt: skip
+    # A runtime that hangs is none, and does not delay what else there is.
+    answer = box.run(["sh", "-c", facts_script(FactsRequest("", (), ("/cvmfs/soft",), ("*",), within_s=2))]).stdout
+    reference = Reference.from_answer("op1", 0.0, answer)
+    assert reference.facts.runtimes == {"apptainer": "", "podman": "4.3.1"}
+    assert reference.facts.revisions == {"/cvmfs/soft": 812}
+    assert reference.facts.tree_modules == ("GCC/12.3.0", "R/4.3")
+    box.path("/usr/local/bin/apptainer").unlink()
+    same = replace(reference.facts, runtimes={"podman": "4.3.1"})
+    bench.reference = replace(reference, facts=same)
+    assert "differs" not in bench.validate(claim, console, **site)
+
+    box.path("/root/revision").write_text("805\n")
+    box.path("/etc/profile.d/modules.sh").write_text(TREE.replace("R/4.3", "R/4.2"))
+    newer = replace(same, kernel="9.1.0-site", glibc="2.99", driver="999.1")
+    bench.reference = replace(reference, facts=newer)
+    here = UserIds(0, 0, (0, 5000))
+    with (
+        patch("burstd.node.validator.head_user_ids", return_value={"root": here}),
+        pytest.raises(ValidationFailed) as caught,
+    ):
+        bench.validate(claim, console, **site)
+    said = str(caught.value)
+    assert re.findall(r"\b(\w+): [^:]* where .*? is expected", said) == [
+        "groups", "modules", "kernel", "glibc", "driver", "cvmfs",
+    ]  # fmt: skip
+    assert "groups: no groups where user root in groups 5000 is expected" in said
+    assert "modules: no R/4.3; besides R/4.2 where the tree of 2 modules with checksum" in said
+    assert "cvmfs: revision 805 where /cvmfs/soft at revision 812 or newer is expected" in said
+    assert not caught.value.again
+
+    with patch("burstd.node.validator.head_user_ids", return_value={"root": here}):
+        allowed = frozenset({"groups", "modules", "kernel", "glibc", "driver", "cvmfs"})
+        noted = bench.validate(claim, console, **site | {"may_differ": allowed})
+    assert said.partition("differs: ")[2] in noted.partition("It differs where it may: ")[2]
 
 
 def test_a_clock_that_is_off_may_still_be_set(bench: ValidationBench, boot: Callable[..., Box]) -> None:

@@ -10,7 +10,8 @@ import pytest
 
 from burstd.domain.cloud.offer import Pool
 from burstd.domain.slurm.shape import Gres, Shape
-from burstd.node.checks import ExpectedMachine, failed_checks
+from burstd.node.checks import failed_checks
+from burstd.node.expected import ExpectedMachine
 from burstd.node.facts import MachineFacts, parse_facts
 
 NVIDIA_SMI = r"""#!/bin/sh

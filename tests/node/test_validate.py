@@ -12,8 +12,8 @@ import pytest
 from burstd.domain.cloud.offer import GpuTest
 from burstd.domain.plugins.shell import CommandTimedOut, CompletedCommand, ConnectionLost, Shell
 from burstd.domain.slurm.shape import Gres, Shape
-from burstd.node.checks import ExpectedMachine
 from burstd.node.errors import CommandFailed
+from burstd.node.expected import ExpectedMachine
 from burstd.node.validation import ValidationRequest, start_slurmd, validate_machine
 
 KEY = b"the cluster's munge key: 32 bytes"

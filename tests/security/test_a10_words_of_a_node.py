@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from burstd.domain.cloud.quoting import MOST, one_line
 from burstd.domain.errors import NodeNotReady, NodeRefused, ProviderError
 from burstd.domain.slurm.shape import Gres, Shape
-from burstd.node.checks import ExpectedMachine, failed_checks
+from burstd.node.checks import failed_checks
 from burstd.node.errors import CommandFailed
+from burstd.node.expected import ExpectedMachine
 from burstd.node.facts import NO_LIMIT, MachineFacts, parse_facts
 from burstd.node.ssh.host_keys import parse_console_host_keys
 

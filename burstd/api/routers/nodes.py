@@ -110,7 +110,7 @@ def get_reference(caller: AdminDep, backend: BackendDep, node: ShortText = "") -
     if reference is None:
         return ReferenceView(now=backend.now(), script=script)
     facts, config = reference.facts, validator.config
-    missing = [*(set(config.modules) - facts.modules.keys()), *(set(config.all_sentinels) - facts.sentinels.keys())]
+    missing = [*(set(config.modules) - facts.module_names()), *(set(config.all_sentinels) - facts.sentinels.keys())]
     return ReferenceView.from_fields(
         reference, now=backend.now(), values=reference.summary(), missing=sorted(missing), script=script
     )

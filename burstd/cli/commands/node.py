@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from burstd.api.answers.nodes import NodeDetailView, NodesView, NodeView, ReferenceView
 
 app = typer.Typer(help="Nodes and the machines behind them.", no_args_is_help=True)
-_MAX_ANSWER_BYTES = 128 << 10
+_MAX_ANSWER_BYTES = 512 << 10
 _SRUN_TIMEOUT_S = 90.0
 _NODE_BUSY_S = 30
 """Seconds after which srun gives up where the node has no room."""

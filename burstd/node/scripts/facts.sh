@@ -1,6 +1,7 @@
 # Says what this machine is, as KEY=VALUE lines; a key may come several times. Reads only.
 # $1: pattern of the GPUs' device files. Further arguments name what is looked for: user=NAME, module=NAME,
 # locale=NAME, sentinel=PATH (a file, or a directory that has something in it); within=SECONDS: what may hang has so long.
+# module=*: all modules.
 set -u
 lang=${LANG:-}
 LC_ALL=C
@@ -88,13 +89,51 @@ locales() {
 modules() {
     timeout -k 1 "$within" bash -lc 'command -v module >/dev/null || exit 0
         for word; do
-            case $word in module=*) echo "$word"; module -t avail "${word#module=}" 2>&1 ;; esac
+            case $word in "module=*") ;; module=*) echo "$word"; module -t avail "${word#module=}" 2>&1 ;; esac
         done' bash "$@" | awk '
         function tell() { if (name != "") print "module=" name list }
         /^module=/ { tell(); name = substr($0, 8); list = ""; next }
         { sub(/[(<].*/, ""); sub(/\/$/, "") }
         ($0 == name || index($0, name "/") == 1) && !seen[name, $0]++ { list = list " " $0 }
         END { tell() }'
+}
+
+# Names alone, without the trees that they are in. Where there is no module nothing is said.
+module_tree() {
+    names=$(timeout -k 1 "$within" bash -lc 'module -t avail 2>&1' |
+        sed 's/[(<].*//; s/[[:space:]]*$//' | grep -E '^[A-Za-z0-9][^[:space:]:]*[^[:space:]:/]$' | head -n 50000 | sort -u)
+    [ -n "$names" ] || return
+    checksum=$(printf '%s\n' "$names" | sha256sum)
+    say module_tree "${checksum%% *} $(printf '%s\n' "$names" | wc -l)"
+    printf '%s\n' "$names" | head -n 2000 | sed 's/^/tree_module=/'
+}
+
+# Of the repository of CVMFS that a path is in; else nothing is said.
+revision() {
+    found=$(timeout -k 1 "$within" attr -qg revision "$1" ||
+        timeout -k 1 "$within" getfattr --only-values -n user.revision "$1" ||
+        timeout -k 1 "$within" python3 -Ic 'import os, sys; print(os.getxattr(sys.argv[1], "user.revision").decode())' "$1")
+    [ -z "$found" ] || say revision "$found $1"
+}
+
+runtimes() {
+    for name in apptainer singularity enroot podman docker; do
+        command -v "$name" >/dev/null || continue
+        [ "$name" = enroot ] && option=version || option=--version
+        say runtime "$name $(timeout -k 1 "$within" "$name" "$option" | head -n 1)"
+    done
+    command -v docker >/dev/null || return
+    case " $(timeout -k 1 "$within" docker info --format '{{range $name, $_ := .Runtimes}}{{$name}} {{end}}')" in
+    *" nvidia "*) say runtime docker-nvidia ;;
+    esac
+}
+
+# From the kernel's list, which does not ask a server that may be gone: "mount=PATH TYPE SOURCE".
+mounts() {
+    awk '{ for (i = 7; i < NF && $i != "-"; i++); type = $(i + 1); source = $(i + 2) }
+        type == "autofs" && $5 ~ /^\/proc\// { next }
+        type ~ /^(autofs|nfs4?|cifs|smb3|lustre|gpfs|beegfs|ceph|wekafs|panfs|pvfs2|glusterfs|afs|9p|virtiofs)$/ ||
+        type ~ /^fuse\.(sshfs|ceph|glusterfs|s3fs|juicefs|rclone|gcsfuse)/ { print "mount=" $5, type, source }' /proc/self/mountinfo
 }
 
 sentinel() {
@@ -106,6 +145,7 @@ sentinel() {
         found=-
     fi
     say sentinel "${found%% *} $1"
+    [ "$found" = - ] || revision "$1"
 }
 
 # A GPU that has fallen off the bus makes nvidia-smi fail, or hang. What it prints without end is cut off.
@@ -148,6 +188,9 @@ asides() {
     done
     case " $*" in *" locale="*) locales "$@" & ;; esac
     case " $*" in *" module="*) modules "$@" & ;; esac
+    case " $* " in *" module=* "*) module_tree & ;; esac
+    runtimes &
+    mounts &
     if command -v nvidia-cuda-mps-control >/dev/null; then mps & fi
     if command -v nvidia-smi >/dev/null; then
         say nvidia_smi asked
