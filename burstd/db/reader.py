@@ -131,6 +131,11 @@ class StoreReader:
         query = select(CLAIM.c.id).where(CLAIM.c.image == image, CLAIM.c.in_service_from.is_not(None)).limit(1)
         return self._scalar(query) is not None
 
+    def failed_claims(self, image: str, error: str) -> tuple[Claim, ...]:
+        """Machines of this version of an image that failed with this error, the last hundred."""
+        query = select(CLAIM).where(CLAIM.c.image == image, CLAIM.c.error == error)
+        return self._values(Claim, query.order_by(CLAIM.c.created.desc()).limit(100))
+
     def claim(self, claim_id: str) -> Claim:
         """One claim, GONE or not. Raises UnknownClaim."""
         with self._database.reading() as connection:

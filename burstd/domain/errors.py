@@ -60,6 +60,12 @@ class BadRequest(ProviderError):
     cause = "request"
 
 
+class NoSuchImage(BadRequest):
+    """The image is not there, or not ready: the offer is not to blame."""
+
+    cause = "image"
+
+
 class AuthFailed(ProviderError):
     """The credentials are missing, wrong or lack a right."""
 

@@ -43,6 +43,17 @@ class CloudWorld(ABC):
     def user_data(self, instance_id: str) -> str:
         """The user data that the instance was given, as the cloud knows it."""
 
+    def publish_image(self) -> tuple[str, str]:
+        """Makes a new version of one image, of this world alone, that machines can be launched from.
+
+        Gives the image's word (``LaunchRequest.image``) and the version. Only for providers with VersionedImages.
+        """
+        raise NotImplementedError
+
+    def withdraw_image(self, version: str) -> None:
+        """Deletes a version of that image; with the last one the image has none."""
+        raise NotImplementedError
+
     def claim(self, word: str) -> str:
         """A claim's id that this account never heard before; a world that is made anew may give the word itself."""
         return word

@@ -27,6 +27,7 @@ from burstd.domain.errors import (
     BadRequest,
     CloudUnavailable,
     InsufficientCapacity,
+    NoSuchImage,
     NotFound,
     OutcomeUnknown,
     ProviderError,
@@ -37,11 +38,13 @@ from burstd.domain.plugins.provider import (
     ConsoleLog,
     Idempotency,
     LaunchPreparer,
+    LaunchRequest,
     NoticeSource,
     NoticeWatch,
     Provider,
     QuotaReport,
     SelfCheck,
+    VersionedImages,
 )
 from burstd.testing.cloud_world import (
     CLUSTER,
@@ -54,6 +57,7 @@ from burstd.testing.cloud_world import (
     launch_request,
     live_instances,
     prepare_and_launch,
+    prepared_requests,
     recorded_requests,
     settled_outcome,
     terminate_all,
@@ -246,6 +250,30 @@ class ProviderContract:
         world.until(lambda: [i.claim_id for i in live_instances(provider)] == [good.claim_id])
         terminate_all(world, provider)
 
+    def test_versions_of_an_image_newest_first(self, world: CloudWorld) -> None:
+        """A new one comes first, one that is withdrawn goes, each is its own only version and can be launched."""
+        provider = world.provider(CLUSTER)
+        if not isinstance(provider, VersionedImages):
+            pytest.skip("its images have no versions")
+        word, first = world.publish_image()
+        assert list(provider.images(word)) == [first]
+        made = [first, world.publish_image()[1], world.publish_image()[1]]
+        before = world.calls()
+        assert list(provider.images(word)) == made[::-1]
+        assert world.calls() - before <= 2, "one call for each page"
+        assert list(provider.images(first)) == [first]
+        (asked,) = prepared_requests(provider, [replace(launch_request(world, provider, "c1"), image=made[-1])])
+        assert isinstance(asked, LaunchRequest), repr(asked)
+        assert isinstance(provider.launch([asked])[0].result, Instance)
+        world.until(lambda: bool(live_instances(provider)))
+        world.withdraw_image(made[-1])
+        assert list(provider.images(word)) == made[-2::-1]
+        for version in made[:-1]:
+            world.withdraw_image(version)
+        with pytest.raises(BadRequest):
+            provider.images(word)
+        terminate_all(world, provider)
+
     def test_optional_abilities(self, world: CloudWorld) -> None:
         """What a provider says it can do, it does."""
         provider = world.provider(CLUSTER)
@@ -293,7 +321,8 @@ class FaultContract:
         provider = world.provider(CLUSTER)
         world.inject_fault(how)
         result = settled_outcome(world, provider, launch_outcome(world, provider, "c1"))
-        assert type(result) is error, repr(result)
+        # An image that is not there may be its own kind of BadRequest.
+        assert type(result) in (error, NoSuchImage if how is Breakage.IMAGE else error), repr(result)
         assert str(result)
         assert live_instances(provider) == []
         # A cloud may keep its answer to a claim for ever. burstd asks anew with another one, but after a rate limit.

@@ -13,6 +13,7 @@ from burstd.domain.errors import (
     ClientTokenSpent,
     CloudUnavailable,
     InsufficientCapacity,
+    NoSuchImage,
     NotAllowed,
     NotFound,
     OutcomeUnknown,
@@ -79,6 +80,8 @@ _KINDS: dict[str, type[ProviderError]] = {
     **dict.fromkeys(_GONE, NotFound),
     **dict.fromkeys(_DOWN, CloudUnavailable),
     **dict.fromkeys(_ALREADY_EXISTS, AwsAlreadyExists),
+    "InvalidAMIID.NotFound": NoSuchImage,
+    "InvalidAMIID.Unavailable": NoSuchImage,
     # The token was used with another request: what came of that one a listing must show.
     "IdempotentParameterMismatch": OutcomeUnknown,
     # The token's machines were made and have ended: no fault of their type, and only a new token makes others.

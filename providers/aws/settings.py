@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_vali
 
 Name = Annotated[str, StringConstraints(min_length=1)]
 Names = tuple[Name, ...]
+ImageOwner = Annotated[str, StringConstraints(pattern=r"^(self|amazon|\d{12})$")]
 Price = Annotated[Decimal, Field(ge=0)]
 
 
@@ -57,8 +58,8 @@ class AwsSettings(BaseModel):
     """The types that the site allows: nothing else is ever offered."""
     image: str = ""
     """Of pools whose rules name none: ``ami-...``, ``name:PATTERN`` (the newest that fits) or ``ssm:PARAMETER``."""
-    image_owners: Names = ("self",)
-    """For ``name:``: account numbers, ``self`` or ``amazon``."""
+    image_owners: Annotated[tuple[ImageOwner, ...], Field(min_length=1)] = ("self",)
+    """For ``name:``: account numbers, ``self`` or ``amazon``. There is no word for all: anybody may publish an AMI."""
     root: AwsRootVolume = AwsRootVolume()
     gpu_names: dict[str, str] = Field(default_factory=dict)
     """Amazon's name of a GPU -> its type in slurm.conf; else Amazon's name in small letters."""

@@ -53,7 +53,11 @@ class OpenStackSettings(BaseModel):
     zones: Names = ()
     """Patterns of availability zones; empty: all that are available."""
     image: str = ""
-    """Of pools whose rules name none: an id, a name, ``newest:PATTERN`` or ``property:KEY=VALUE[,KEY=VALUE]``."""
+    """Of pools whose rules name none: an id, a name, ``newest:PATTERN`` or ``property:KEY=VALUE[,KEY=VALUE]``. Of
+    several images the newest is meant."""
+    image_owners: Annotated[Names, Field(min_length=1)] = ("self", "public")
+    """Whose images a name, pattern or property may mean: ``self``, ``public`` (the cloud publishes it), or ids of
+    projects that share theirs. The first that has any counts."""
     root: OpenStackRootVolume | None = None
     """To boot from a volume; else from the flavor's own disk."""
     config_drive: bool = False

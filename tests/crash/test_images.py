@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -9,7 +10,8 @@ import pytest
 
 from burstd.domain.claim import Claim, ClaimState
 from burstd.domain.cloud.offer import Pool
-from burstd.domain.errors import BadRequest, NodeRefused
+from burstd.domain.errors import BadRequest, NodeNotReady, NodeRefused, NoSuchImage
+from burstd.domain.plugins.provider import LaunchOutcome, LaunchRequest
 from burstd.node.errors import SlurmdNotStarted
 from tests.crash.test_directed import ends_well, running
 from tests.crash.world import PACE, World
@@ -30,6 +32,10 @@ class FakeImageVersions:
     def __init__(self) -> None:
         self.versions = ["v1"]
         self.bad: set[str] = set()
+        self.hangs: set[str] = set()
+        """Of these no machine ever answers."""
+        self.deleted: set[str] = set()
+        """Listed, and gone when a machine is launched from them."""
         self.down = False
 
     def images(self, _word: str) -> Sequence[str]:
@@ -46,10 +52,19 @@ def shelf(monkeypatch: pytest.MonkeyPatch) -> FakeImageVersions:
     def proved(
         self: SimValidator, claim: Claim, pool: Pool, console: Callable[[], str] | None, reached: Callable[[], None]
     ) -> str:
+        if claim.image in shelf.hangs:
+            raise NodeNotReady("no answer on port 22")
         if claim.image in shelf.bad:
             raise NodeRefused(f"{claim.image} has no slurmd", cause="slurm")
         return prove(self, claim, pool, console, reached)
 
+    def launched(self: SimProvider, requests: Sequence[LaunchRequest]) -> Sequence[LaunchOutcome]:
+        gone = [one for one in requests if one.image in shelf.deleted]
+        refused = [LaunchOutcome(one.claim_id, NoSuchImage(f"{one.image} is not there")) for one in gone]
+        return [*refused, *launch(self, [one for one in requests if one not in gone])]
+
+    launch = SimProvider.launch
+    monkeypatch.setattr(SimProvider, "launch", launched)
     monkeypatch.setattr(SimValidator, "validate", proved)
     monkeypatch.setattr(SimProvider, "images", shelf.images, raising=False)
     return shelf
@@ -160,3 +175,47 @@ def test_an_image_whose_slurmd_does_not_start_is_left(
     assert running(world, job, 400).image == "v1"
     assert attempts_of_version(world, "v2")
     assert {claim.error for claim in world.all_claims() if claim.image == "v2"} == {"slurmd"}
+
+
+def test_a_version_whose_second_machine_hangs_at_boot_is_left_for_the_one_before_it(
+    world: World, shelf: FakeImageVersions
+) -> None:
+    """Also where burstd dies between the two; the places where they hung are not to blame."""
+    running(world, world.slurm.submit(LONG))
+    shelf.versions.insert(0, "v2")
+    shelf.hangs.add("v2")
+    world.run(IMAGE_POLL_S)
+    job = world.slurm.submit(SHORT)
+    world.run_until(lambda: "boot_timeout" in {b.cause for b in world.store.breakers()}, 300)
+    world.kill()
+    world.start()
+    assert running(world, job, 1000).image == "v1"
+    assert max(Counter(attempts_of_version(world, "v2")).values()) == 2
+    assert {b.cause for b in world.store.breakers()} <= {"version", "capacity"}
+    ends_well(world, job)
+
+
+def test_machines_that_hang_where_no_version_was_ever_a_node_say_nothing_of_the_image(
+    world: World, shelf: FakeImageVersions
+) -> None:
+    shelf.versions.insert(0, "v2")
+    shelf.hangs |= {"v1", "v2"}
+    world.run(IMAGE_POLL_S)
+    job = world.slurm.submit(SHORT)
+    world.run_until(lambda: len(attempts_of_version(world, "v2")) >= 3, 2000)
+    assert attempts_of_version(world, "v1") == []
+    assert {b.cause for b in world.store.breakers()} <= {"boot_timeout", "capacity"}
+    shelf.hangs.clear()
+    ends_well(world, job)
+
+
+def test_a_version_that_is_deleted_is_left_at_once_and_the_offers_stay(world: World, shelf: FakeImageVersions) -> None:
+    """Whether or not there was a node of it."""
+    running(world, world.slurm.submit(LONG))
+    shelf.versions.insert(0, "v2")
+    world.run(IMAGE_POLL_S)
+    assert running(world, world.slurm.submit(LONG), 200).image == "v2"
+    shelf.deleted.add("v2")
+    job = world.slurm.submit(SHORT)
+    assert running(world, job, 100).image == "v1"
+    assert {b.cause for b in world.store.breakers()} <= {"version", "capacity"}

@@ -66,7 +66,6 @@ def test_a_version_s_breaker_covers_no_offer() -> None:
         (NEW, "capacity", False, False),
         (NEW, "interrupted", False, False),
         (NEW, "lost", False, False),
-        (NEW, "boot_timeout", False, False),
         (NEW, "validation_timeout", False, False),
         ("stream:node", "slurm", False, False),
     ],
@@ -75,11 +74,29 @@ def test_a_version_is_to_blame_for_what_may_be_its_fault_until_there_was_a_node_
     image: str, cause: str, proved: bool, guilty: bool
 ) -> None:
     one = replace(claim("cpu1", S.VALIDATING), image=image)
-    assert image_at_fault(one, cause, VERSIONS, validated=proved) is guilty
+    assert image_at_fault(one, cause, VERSIONS, validated=lambda _version: proved, hung=0) is guilty
+
+
+@pytest.mark.parametrize(
+    ("hung", "validated", "guilty"),
+    [
+        (2, (OLD,), True),
+        (3, (OLDEST,), True),
+        (1, (OLD,), False),
+        (2, (), False),
+        (2, (NEW, OLD), False),
+    ],
+)
+def test_a_version_is_to_blame_for_its_second_machine_that_hangs_where_another_one_has_been_a_node(
+    hung: int, validated: tuple[str, ...], guilty: bool
+) -> None:
+    one = replace(claim("cpu1", S.FAILED), image=NEW)
+    assert image_at_fault(one, "boot_timeout", VERSIONS, validated=lambda v: v in validated, hung=hung) is guilty
 
 
 def test_the_only_version_is_not_given_up() -> None:
-    assert not image_at_fault(replace(claim("cpu1", S.VALIDATING), image=NEW), "slurm", (NEW,), validated=False)
+    one = replace(claim("cpu1", S.VALIDATING), image=NEW)
+    assert not image_at_fault(one, "slurm", (NEW,), validated=lambda _version: False, hung=0)
 
 
 def seen(*claims: Claim, busy: tuple[str, ...] = (), **fields: object) -> Snapshot:

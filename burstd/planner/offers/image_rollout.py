@@ -3,11 +3,14 @@
 A provider tells the versions of an image's word, newest first (``VersionedImages``). The newest is taken,
 until a machine of it fails for a reason that may be the image's, and none of it ever became a node: then a breaker
 names the version, and the one before it is taken. A version of which there was a node is never to blame.
+
+A machine that nobody reaches after its launch may have a bad host or network. It speaks against its version only as
+the second one of it, where another version of the word has been a node.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from burstd.domain.claim import Claim, ClaimState
@@ -21,9 +24,12 @@ VERSION_CAUSE = "version"
 """Cause of a breaker that names a version of an image."""
 FIRST_BACKOFF_S = 3600.0
 MAX_BACKOFF_S = 86400.0
+HANG = "boot_timeout"
+"""Cause of a machine that was not reached within its time."""
+HANGS = 2
+"""Machines that must hang before their version is to blame."""
 _NOT_THE_IMAGE = (LAUNCH_CAUSES - {"image"}) | {
     "auth",
-    "boot_timeout",
     "clock",
     "health",
     "hostkey",
@@ -61,12 +67,18 @@ def image_breaker_key(provider: str, version: str) -> str:
     return f"{provider}/image/{version.replace('/', '%2F')}"
 
 
-def image_at_fault(claim: Claim, cause: str, versions: Sequence[str], *, validated: bool) -> bool:
+def image_at_fault(
+    claim: Claim, cause: str, versions: Sequence[str], *, validated: Callable[[str], bool], hung: int
+) -> bool:
     """Whether a machine that did not become a node speaks against its image's version, and not against its offer.
 
-    ``versions``: of its word; ``validated``: there was a node of the claim's version.
+    ``versions``: of its word; ``validated``: whether there was a node of a version; ``hung``: machines of the claim's
+    version that were never reached, this one too.
     """
-    return claim.image in versions and len(versions) > 1 and not validated and cause not in _NOT_THE_IMAGE
+    others = [version for version in versions if version != claim.image]
+    if claim.image not in versions or not others or validated(claim.image) or cause in _NOT_THE_IMAGE:
+        return False
+    return cause != HANG or (hung >= HANGS and any(map(validated, others)))
 
 
 def next_version_breaker(known: CircuitBreaker | None, claim: Claim, now: float, error: str) -> CircuitBreaker:

@@ -8,6 +8,7 @@ import structlog
 
 from burstd.domain.claim import Claim
 from burstd.domain.cloud.offer import Offer
+from burstd.domain.errors import NoSuchImage, ProviderError
 from burstd.domain.snapshot import CircuitBreaker
 from burstd.planner.offers import image_rollout
 from burstd.planner.offers.offers import breaker_key, breakers_closed_by, next_breaker
@@ -28,19 +29,41 @@ class CircuitBreakers:
 
     def record_machine_failure(self, claim: Claim, cause: str, error: str) -> None:
         """A machine did not become a node: opens the breaker of its image version if that is new, else of its offer."""
-        known = self._versions().get(claim.offer.provider, {}).values()
-        versions = next((some for some in known if claim.image in some), ())
-        if not versions or not image_rollout.image_at_fault(
-            claim, cause, versions, validated=self._was_node(claim.image)
-        ):
+        versions = self._versions_of(claim)
+        hung = self._hung_claims(claim) if versions and cause == image_rollout.HANG else ()
+        if not image_rollout.image_at_fault(claim, cause, versions, validated=self._was_node, hung=len(hung)):
             self.record_offer_failure(claim.offer, cause, error)
             return
+        self._record_image_failure(claim, cause, error)
+        # The offers of those that hung before are not to blame.
+        for key in {breaker_key(one.offer, cause) for one in hung}:
+            if self._find_breaker(key, cause) is not None:
+                self._store.clear_breakers("burstd", key, cause)
+
+    def record_refusal(self, claim: Claim, error: ProviderError) -> None:
+        """A cloud refused a launch: opens the breaker of its image version if that is not there, else of its offer."""
+        if error.cause == NoSuchImage.cause and len(self._versions_of(claim)) > 1:
+            self._record_image_failure(claim, error.cause, str(error))
+        else:
+            self.record_offer_failure(claim.offer, error.cause, str(error), error.retry_after_s)
+
+    def _hung_claims(self, claim: Claim) -> Sequence[Claim]:
+        """Machines of its version, in its cloud, that were never reached; the claim itself is on record as one."""
+        found = self._store.failed_claims(claim.image, image_rollout.HANG)
+        return [one for one in found if one.offer.provider == claim.offer.provider]
+
+    def _versions_of(self, claim: Claim) -> Sequence[str]:
+        """Those of its image's word; none where it has none."""
+        known = self._versions().get(claim.offer.provider, {}).values()
+        return next((some for some in known if claim.image in some), ())
+
+    def _record_image_failure(self, claim: Claim, cause: str, error: str) -> None:
         key, now = image_rollout.image_breaker_key(claim.offer.provider, claim.image), self._context.clock.now()
         breaker = image_rollout.next_version_breaker(
             self._find_breaker(key, image_rollout.VERSION_CAUSE), claim, now, error
         )
         self._store.save_breaker(breaker)
-        log.error("image failed, an earlier version is taken", image=claim.image, cause=cause, error=error,
+        log.error("image failed, another version is taken", image=claim.image, cause=cause, error=error,
                   again_in_s=round(breaker.until - now))  # fmt: skip
 
     def record_machine_success(self, claim: Claim) -> None:

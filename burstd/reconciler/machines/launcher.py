@@ -93,7 +93,9 @@ class Launcher:
                         self._store.transition_claim(claim.id, S.PLANNED, S.GONE, f"{error}; nothing was launched")
                         continue
                     except (BurstdError, OSError) as error:
-                        self._give_up(claim, "user_data", f"its user data cannot be made: {error}")
+                        reason = f"its user data cannot be made: {error}"
+                        self._give_up(claim, "user_data", reason)
+                        self._breakers.record_offer_failure(claim.offer, "user_data", reason)
                         continue
                     by_provider.setdefault(claim.offer.provider, []).append(request)
         for name, requests in by_provider.items():
@@ -121,7 +123,8 @@ class Launcher:
                         if isinstance(answer, LaunchRequest):
                             ready.append(answer)
                         else:
-                            self._give_up(claim, answer.cause, str(answer), answer.retry_after_s)
+                            self._give_up(claim, answer.cause, str(answer))
+                            self._breakers.record_refusal(claim, answer)
             self._launch(ready)
 
         self._set_in_flight(requests, in_flight=True)
@@ -138,11 +141,10 @@ class Launcher:
         for name, some in by_provider.items():
             self._call(name, some)
 
-    def _give_up(self, claim: Claim, cause: str, reason: str, retry_after_s: float = 0.0) -> None:
+    def _give_up(self, claim: Claim, cause: str, reason: str) -> None:
         """It cannot be asked for as things are, which must not keep the rest of the plan from being done."""
         log.error("machine cannot be asked for", slot=claim.slot, pool=claim.pool, reason=reason)
         self._store.transition_claim(claim.id, S.PLANNED, S.GONE, reason, error=cause)
-        self._breakers.record_offer_failure(claim.offer, cause, reason, retry_after_s)
 
     def _disks(self, claim: Claim) -> tuple[LaunchDisk, ...] | None:
         """What it is launched with; None: not there so far."""
@@ -245,4 +247,4 @@ class Launcher:
             # Nothing was made and nothing is on its way: the slot is free for the next offer at once.
             self._store.transition_claim(claim.id, S.FAILED, S.TERMINATING, "the cloud refused it")
             self._store.transition_claim(claim.id, S.TERMINATING, S.GONE, "the cloud refused it, nothing was made")
-        self._breakers.record_offer_failure(claim.offer, error.cause, str(error), error.retry_after_s)
+        self._breakers.record_refusal(claim, error)

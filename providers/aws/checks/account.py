@@ -36,6 +36,7 @@ _STATEMENTS = {
     ),
     "iam:PassRole": "GiveMachinesTheirRole",
     "ssm:GetParameter": "ReadParametersThatNameImages",
+    "ssm:GetParameterHistory": "ReadParametersThatNameImages",
     "sqs:DeleteMessage": "ReadNotices",
     "sqs:GetQueueAttributes": "ReadNotices",
     "sqs:ReceiveMessage": "ReadNotices",

@@ -1,4 +1,4 @@
-"""Finds the image that a word of the settings means: an id, a name, the newest of a family, one with given properties.
+"""Finds the images that a word of the settings means: an id, a name, a family of names, given properties.
 
 Images and their properties: https://docs.openstack.org/api-ref/image/v2/
 """
@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
 
-from burstd.domain.errors import BadRequest, NotFound
+from burstd.domain.errors import BadRequest, NoSuchImage, NotFound
 from providers.cache import CachedByKey
 from providers.openstack.client.calls import OpenStackCalls
 from providers.openstack.settings import OpenStackSettings
@@ -51,46 +51,68 @@ class OpenStackImages:
         self._cache = CachedByKey(self._look_up, _CACHE_S, clock)
 
     def find_image(self, word: str) -> OpenStackImage:
-        """The image that ``word`` means, or the settings' own where it is empty. Raises BadRequest with the remedy."""
+        """The image that ``word`` means, or the settings' own where it is empty: the newest of several.
+
+        Raises BadRequest with the remedy.
+        """
+        return self._cache.get(self._named(word))
+
+    def versions(self, word: str) -> Sequence[str]:
+        """Ids of the active images that a word means, the newest first; in calls that grow with pages only.
+
+        Raises BadRequest where there is none.
+        """
+        word = self._named(word)
+        return (word,) if _UUID.fullmatch(word) else [one["id"] for one in self._versions(word)]
+
+    def _named(self, word: str) -> str:
         word = word or self._settings.image
         if not word:
             raise BadRequest(f"no image is named: set image in the provider's settings or the pool's offers ({_FORMS})")
-        return self._cache.get(word)
+        return word
 
     def _look_up(self, word: str) -> OpenStackImage:
-        if _UUID.fullmatch(word):
-            return self._by_id(word)
-        kind, _, rest = word.partition(":")
-        if kind == "newest" and rest:
-            return self._newest(word, lambda said: fnmatchcase(str(said.get("name") or ""), rest))
-        if kind == "property" and rest:
-            wanted = _properties(word, rest)
-            return self._newest(word, lambda said: all(str(said.get(k)) == v for k, v in wanted.items()))
-        return self._by_name(word)
+        return self._by_id(word) if _UUID.fullmatch(word) else _image(self._versions(word)[0])
 
     def _by_id(self, image_id: str) -> OpenStackImage:
         try:
             said = self._calls.query("image", f"/images/{image_id}", f"read image {image_id}")
         except NotFound as error:
-            raise BadRequest(f"image {image_id} is not there, or not shared with this project: name another") from error
+            raise NoSuchImage(
+                f"image {image_id} is not there, or not shared with this project: name another"
+            ) from error
         if said.get("status") != "active":
-            raise BadRequest(f"image {image_id} is {said.get('status')}: wait until it is active, or name another")
+            raise NoSuchImage(f"image {image_id} is {said.get('status')}: wait until it is active, or name another")
         return _image(said)
 
-    def _by_name(self, name: str) -> OpenStackImage:
-        found = [said for said in self._active(name=name) if said.get("name") == name]
-        if not found:
-            raise BadRequest(f"no active image is named '{name}' that this project sees: image is one of {_FORMS}")
-        if len(found) > 1:
-            raise BadRequest(f"{len(found)} active images are named '{name}': write the id of one, or newest:{name}")
-        return _image(found[0])
+    def _versions(self, word: str) -> Sequence[Mapping[str, Any]]:
+        kind, _, rest = word.partition(":")
+        if kind == "newest" and rest:
+            found = self._newest_first(lambda said: fnmatchcase(str(said.get("name") or ""), rest))
+        elif kind == "property" and rest:
+            wanted = _properties(word, rest)
+            found = self._newest_first(lambda said: all(str(said.get(k)) == v for k, v in wanted.items()))
+        else:
+            found = self._newest_first(lambda said: said.get("name") == word, name=word)
+        for owner in self._settings.image_owners:
+            if versions := [said for said in found if self._is_of(said, owner)]:
+                return versions
+        if found:
+            owners, theirs = ", ".join(self._settings.image_owners), sorted({str(said.get("owner")) for said in found})
+            raise NoSuchImage(
+                f"'{word}' means images of project {', '.join(theirs)} only: add it to image_owners (now {owners}), or "
+                "name an id"
+            )
+        raise NoSuchImage(f"no active image that this project sees is '{word}': image is one of {_FORMS}")
 
-    def _newest(self, word: str, fits: Callable[[Mapping[str, Any]], bool]) -> OpenStackImage:
-        newest_first = self._active(sort="created_at:desc,id:desc")
-        found = next(filter(fits, newest_first), None)
-        if found is None:
-            raise BadRequest(f"no active image that this project sees is '{word}': look at the name and its properties")
-        return _image(found)
+    def _newest_first(self, fits: Callable[[Mapping[str, Any]], bool], **query: Any) -> list[Mapping[str, Any]]:
+        return list(filter(fits, self._active(sort="created_at:desc,id:desc", **query)))
+
+    def _is_of(self, said: Mapping[str, Any], owner: str) -> bool:
+        """Any project may share an image of any name with this one: whose it is must be among the settings."""
+        if owner == "public":
+            return said.get("visibility") == "public"
+        return said.get("owner") == (self._calls.project_id() if owner == "self" else owner)
 
     def _active(self, **query: Any) -> Iterator[Mapping[str, Any]]:
         """Page by page. Their properties stand among Glance's own words."""

@@ -21,6 +21,7 @@ from burstd.domain.errors import (
     BadRequest,
     CloudUnavailable,
     InsufficientCapacity,
+    NoSuchImage,
     NotFound,
     OutcomeUnknown,
     ProviderError,
@@ -43,8 +44,10 @@ _VERSION = "2.72"
 _USER_DATA_MAX = 65535
 """Characters, as base64."""
 _REMEMBERED = 10_000
-_GONE = (" {} could not be found", "failed to get volume {}", "Can not find requested image")
+_GONE = (" {} could not be found", "failed to get volume {}")
 """In Nova's refusals, with an id: what was there minutes ago, when it was looked up or made."""
+_NO_IMAGE = ("Can not find requested image", "Image {} could not be found", "Image {} is not active")
+"""In Nova's refusals: the image was deleted, or deactivated, since it was looked up."""
 _TAKEN = ("is still in use", "to reserve, but the current status is")
 """In Nova's refusals: a port, or a volume, that a server has."""
 Prerequisite = TypeVar("Prerequisite")
@@ -290,6 +293,8 @@ def _translate_refusal(error: ProviderError, plan: _ServerPlan) -> ProviderError
         return InsufficientCapacity(f"no host of zone {plan.request.offer.zone} is up: {error}")
     if plan.group and plan.group in text:
         return CloudUnavailable(f"the job's server group was removed meanwhile: {error}")
+    if any(words.format(plan.image.id) in text for words in _NO_IMAGE):
+        return NoSuchImage(str(error))
     if any(one and words.format(one) in text for one in plan.used_ids() for words in _GONE):
         return CloudUnavailable(f"what this server needs was removed meanwhile: {error}")
     return error

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from burstd.domain.errors import CloudUnavailable, NotFound, OutcomeUnknown, ProviderError
+from burstd.domain.errors import BadRequest, CloudUnavailable, NoSuchImage, NotFound, OutcomeUnknown, ProviderError
 from burstd.domain.plugins.provider import LaunchRequest
 from providers.batch_calls import BatchCall
 from providers.cache import CachedValue
@@ -24,6 +24,8 @@ from providers.openstack.settings import OpenStackRootVolume, OpenStackSettings
 _COMING = ("creating", "downloading")
 _READY = "available"
 _BROKEN = ("error", "error_deleting", "deleting")
+_NO_IMAGE = "Invalid image identifier"
+"""In Cinder's refusal of a volume whose image is not there."""
 _ZONES_CACHE_S = 3600.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 5.0
 
@@ -147,6 +149,10 @@ class RootVolumes:
             body["availability_zone"] = request.offer.zone
         try:
             answer = self._calls.mutate("block_storage", "POST", "/volumes", "make a volume", body={"volume": body})
+        except BadRequest as error:
+            if _NO_IMAGE in str(error):
+                raise NoSuchImage(str(error)) from error
+            raise
         except OutcomeUnknown as error:
             raise CloudUnavailable(f"no server was asked for, whether it has a volume is not known: {error}") from error
         return str(answer["volume"]["id"])

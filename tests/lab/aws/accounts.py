@@ -129,7 +129,7 @@ def _furnish(world: World, access: str, secret: str) -> Account:
     }
     group = backend.create_security_group("burstd-nodes", "machines of burstd", vpc.id)
     backend.authorize_security_group_ingress(group.id, "-1", None, None, [{"CidrIp": VPC}], vpc_id=vpc.id)
-    new, _ = (_image(backend, day) for day in ("2026-01-05", "2025-11-01"))
+    new, _ = (register_image(world, f"burstd-node-{day}", day) for day in ("2026-01-05", "2025-11-01"))
     ssm_backends[number][region].put_parameter(
         name=PARAMETER, description="", value=new.id, parameter_type="String", allowed_pattern="", keyid="",
         overwrite=True, tags=[], data_type="aws:ec2:image", tier="Standard", policies=None,
@@ -137,9 +137,10 @@ def _furnish(world: World, access: str, secret: str) -> Account:
     return Account(number, region, access, secret, vpc.id, subnets, group.id, new.id, new.name, PARAMETER)
 
 
-def _image(backend: Any, day: str) -> Any:
-    image = backend.register_image(f"burstd-node-{day}", "a machine that burstd boots")
+def register_image(world: World, name: str, created: str) -> Any:
+    """An AMI of the account's own. ``created``: its CreationDate, an ISO 8601 date or time."""
+    image = world.backend.register_image(name, "a machine that burstd boots")
     image.root_device_name, image.root_device_type, image.architecture = "/dev/xvda", "ebs", "x86_64"
     image.virtualization_type, image.hypervisor = "hvm", "xen"
-    image.creation_date = datetime.fromisoformat(day).replace(tzinfo=UTC)
+    image.creation_date = datetime.fromisoformat(created).replace(tzinfo=UTC)
     return image

@@ -7,7 +7,7 @@ import json
 from dataclasses import asdict
 from typing import Any
 
-from tests.lab.aws.accounts import Worlds
+from tests.lab.aws.accounts import Worlds, register_image
 from tests.lab.aws.faults import Faults
 from tests.lab.aws.life import Life
 
@@ -56,6 +56,12 @@ class Control:
     def reserve(self, account: str, instance_type: str, zone: str, count: int, block: bool) -> str:
         """A capacity reservation or capacity block; its id."""
         return self._worlds.numbered(account).reserve(instance_type, zone, count, block=block).id
+
+    def register_image(self, account: str, image_name: str, created: str) -> str:
+        """An AMI that was created at this time; its id."""
+        world = self._worlds.numbered(account)
+        with world.lock:
+            return str(register_image(world, image_name, created).id)
 
     def interrupt(self, account: str, ids: list[str], kind: str, notice_s: float, queue: bool) -> None:
         """EC2 takes spot instances back after so many seconds, or recommends to rebalance."""

@@ -189,6 +189,10 @@ class Ec2Mock:
         words = {"instance_type": instance_type, "zone": zone, "count": count, "block": block}
         return str(self._ask("reserve", account=account.number, **words))
 
+    def register_image(self, account: Account, image_name: str, created: str) -> str:
+        """An AMI of the account's own, whose CreationDate is ``created`` (ISO 8601); its id."""
+        return str(self._ask("register_image", account=account.number, image_name=image_name, created=created))
+
     def interrupt(
         self,
         account: Account,

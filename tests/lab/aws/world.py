@@ -41,6 +41,7 @@ class AwsWorld(FaultWorld):
         self._credentials = folder / "credentials"
         self._users: dict[str, User] = {}
         self._providers: list[Provider] = []
+        self._images = 0
         patch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(self._credentials))
         patch.setenv("AWS_CONFIG_FILE", str(folder / "none"))
         patch.setenv("AWS_EC2_METADATA_DISABLED", "true")
@@ -74,6 +75,14 @@ class AwsWorld(FaultWorld):
             with self._credentials.open("a", encoding="utf-8") as file:
                 file.write(f"[{cluster}]\n{keys}\n")
         return self._users[cluster]
+
+    def publish_image(self) -> tuple[str, str]:
+        self._images += 1
+        created = f"2026-02-01T00:{self._images:02}:00"
+        return "name:roll-*", self.mock.register_image(self.account, f"roll-{self._images}", created)
+
+    def withdraw_image(self, version: str) -> None:
+        boto3.client("ec2", **self.mock.client_words(self.account)).deregister_image(ImageId=version)
 
     def until(self, condition: Callable[[], bool]) -> None:
         end = time.monotonic() + _PATIENCE_S

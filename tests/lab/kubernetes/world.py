@@ -51,6 +51,7 @@ GPUS: dict[str, Any] = {
 }
 KEEPER = "lab.example/backup"
 """A finalizer of somebody else's."""
+_CREATED = "2026-02-01T00:00:00Z"
 _ROLES = Path(__file__).parents[3] / "config" / "openshift"
 _LITTLE = {"cpu": "10m", "memory": "1Mi"}
 _POLL_S = 0.05
@@ -105,6 +106,7 @@ class OpenShiftWorld(FaultWorld):
         self._made: list[OpenShiftProvider] = []
         self._volumes: list[str] = []
         self._tokens: dict[str, str] = {}
+        self._images: list[str] = []
         self.hollow.default(_as_the_registry_has_it())
         made = self.plane.user(self.namespace, role("role.yaml"), name="burstd")
         self.plane.grant(self.namespace, "burstd", role("clusterrole-nodes.yaml"), everywhere=True)
@@ -120,6 +122,28 @@ class OpenShiftWorld(FaultWorld):
         assert isinstance(made, OpenShiftProvider)
         self._made.append(made)
         return made
+
+    def publish_image(self) -> tuple[str, str]:
+        self._images.insert(0, f"registry.lab/roll@sha256:{len(self._images):064x}")
+        self._show_images()
+        return "imagestream:roll:latest", self._images[0]
+
+    def withdraw_image(self, version: str) -> None:
+        self._images.remove(version)
+        self._show_images()
+
+    def _show_images(self) -> None:
+        """The ImageStream's status, as OpenShift's controller writes it after a build."""
+        path = f"/apis/image.openshift.io/v1/namespaces/{self.namespace}/imagestreams"
+        if not self.api.get(path)["items"]:
+            stream = {"apiVersion": "image.openshift.io/v1", "kind": "ImageStream", "metadata": {"name": "roll"}}
+            self.api.post(path, stream)
+        items = [
+            {"dockerImageReference": one, "image": one.rpartition("@")[2], "generation": 1, "created": _CREATED}
+            for one in self._images
+        ]
+        status = {"tags": [{"tag": "latest", "items": items}]}
+        self.api.patch(f"{path}/roll/status", {"status": status})
 
     def kubeconfig(self, user: Mapping[str, str] | None = None) -> Path:
         """Of burstd's service account, by way of the proxy. ``user``: of another, as a kubeconfig says who that is."""

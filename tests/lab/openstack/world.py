@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import io
 import itertools
 import json
 import secrets
@@ -99,6 +100,20 @@ class OpenStackWorld(FaultWorld):
         """A connection of the project's user, past the proxy."""
         with self.cloud.reach(), self.project.connect() as connection:
             yield connection
+
+    def publish_image(self) -> tuple[str, str]:
+        """Of one name; Glance tells their ages by seconds."""
+        with self.owner() as owner:
+            made = owner.image.create_image(
+                name="roll", data=io.BytesIO(bytes(1 << 10)), disk_format="raw", container_format="bare",
+                visibility="private", validate_checksum=False, allow_duplicates=True,
+            )  # fmt: skip
+            time.sleep(1.0)
+        return "roll", str(made.id)
+
+    def withdraw_image(self, version: str) -> None:
+        with self.owner() as owner:
+            owner.image.delete_image(version)
 
     def until(self, condition: Callable[[], bool]) -> None:
         """A list in small pages may contradict itself while servers are given to their hosts: then it is read again."""

@@ -9,10 +9,10 @@ import pytest
 from burstd.domain.cloud.instance import TAG_CLUSTER, Instance, InstanceState
 from burstd.domain.errors import (
     AuthFailed,
-    BadRequest,
     ClientTokenSpent,
     CloudUnavailable,
     InsufficientCapacity,
+    NoSuchImage,
     NotAllowed,
     NotFound,
     OutcomeUnknown,
@@ -90,7 +90,7 @@ REFUSALS = [
     (["MaxSpotInstanceCountExceeded"], QuotaExceeded),
     (["RequestLimitExceeded"], ClientTokenSpent),
     (["RequestLimitExceeded", "InsufficientInstanceCapacity"], InsufficientCapacity),
-    (["InvalidAMIID.NotFound"], BadRequest),
+    (["InvalidAMIID.NotFound"], NoSuchImage),
     (["InvalidSubnetID.NotFound"], InsufficientCapacity),
     (["UnauthorizedOperation"], NotAllowed),
     (["AuthFailure"], AuthFailed),

@@ -139,7 +139,12 @@ SET_UP: Mapping[str, Any] = {
     "compute /os-server-groups": {"server_groups": [{"id": "g1", "name": "spread"}]},
     "compute /os-server-groups/g1": {"server_group": {"policies": ["anti-affinity"], "members": ["s1", "s2"]}},
     "image /images": {
-        "images": [{"id": "i1", "name": "debian", "status": "active", "min_disk": 10, "architecture": "x86_64"}]
+        "images": [
+            {
+                "id": "i1", "name": "debian", "status": "active", "min_disk": 10, "architecture": "x86_64",
+                "owner": PROJECT, "visibility": "private",
+            }
+        ]
     },
     "network /networks": {
         "networks": [network(INSIDE, "inside"), network(OUTSIDE, "outside", **{"router:external": True})]

@@ -220,7 +220,7 @@ def _fits(service: str, path: str, what: str, version: str) -> None:
 def image(name: str, of: str = "", **more: Any) -> Thing:
     return {
         "id": of or f"i-{name}", "name": name, "status": "active", "min_disk": 0, "size": 3 << 30,
-        "created_at": "2030-01-01T00:00:00Z", **more,
+        "created_at": "2030-01-01T00:00:00Z", "owner": PROJECT, "visibility": "private", **more,
     }  # fmt: skip
 
 

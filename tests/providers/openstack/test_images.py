@@ -16,9 +16,13 @@ SHELF: list[Thing] = [
     image("node-a", created_at="2030-01-01", role="node", slurm="24.05"),
     image("node-b", created_at="2030-02-01", role="node", slurm="24.05", virtual_size=20 << 30),
     image("node-c", created_at="2030-03-01", role="node", slurm="23.11"),
+    image("node-e", created_at="2030-05-01", owner="neighbour", visibility="shared", role="node"),
     image("twice", "t1"),
     image("twice", "t2", created_at="2031-01-01"),
     image("a:b"),
+    image("ours-and-theirs"),
+    image("ours-and-theirs", "o2", owner="cloud", visibility="public"),
+    image("published", owner="cloud", visibility="public"),
 ]
 
 
@@ -37,6 +41,8 @@ FOUND = [
     ("property:role=node", "i-node-c"),
     ("property:role=node,slurm=24.05", "i-node-b"),
     ("newest:twice", "t2"),
+    ("twice", "t2"),
+    ("published", "i-published"),
     ("newest:*-12", UUID),
     ("a:b", "i-a:b"),
     ("", UUID),
@@ -51,8 +57,8 @@ def test_what_a_word_means(word: str, found: str) -> None:
 
 NEVER = [
     (OTHER, "is not there"),
-    ("debian-13", "no active image is named 'debian-13'"),
-    ("twice", "newest:twice"),
+    ("debian-13", "no active image that this project sees is 'debian-13'"),
+    ("node-e", "images of project neighbour only: add it to image_owners"),
     ("newest:windows-*", "newest:windows-*"),
     ("property:role=head", "property:role=head"),
     ("property:role", "property:KEY=VALUE"),
@@ -67,6 +73,25 @@ def test_what_a_word_cannot_mean(word: str, says: str) -> None:
     image_finder, _ = images(image="")
     with pytest.raises(BadRequest, match=says.replace("*", r"\*")):
         image_finder.find_image(word)
+
+
+@pytest.mark.parametrize(
+    ("word", "owners", "versions"),
+    [
+        ("", ("self",), [UUID]),
+        (UUID, ("self",), [UUID]),
+        ("twice", ("self", "public"), ["t2", "t1"]),
+        ("newest:node-*", ("self", "public"), ["i-node-c", "i-node-b", "i-node-a"]),
+        ("property:role=node", ("neighbour",), ["i-node-e"]),
+        ("ours-and-theirs", ("self", "public"), ["i-ours-and-theirs"]),
+        ("ours-and-theirs", ("public", "self"), ["o2"]),
+        ("published", ("self", "public"), ["i-published"]),
+    ],
+)
+def test_the_versions_of_a_word_newest_first(word: str, owners: tuple[str, ...], versions: list[str]) -> None:
+    """Never a neighbour's: any project may share an image of any name."""
+    image_finder, _ = images(image="debian-12", image_owners=owners)
+    assert list(image_finder.versions(word)) == versions
 
 
 def test_an_id_whose_image_is_not_ready() -> None:

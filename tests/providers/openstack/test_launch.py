@@ -12,6 +12,7 @@ from burstd.domain.errors import (
     BadRequest,
     CloudUnavailable,
     InsufficientCapacity,
+    NoSuchImage,
     NotFound,
     OutcomeUnknown,
     ProviderError,
@@ -272,7 +273,7 @@ REFUSALS = [
     (BadRequest("Port id ports-0002 could not be found."), CloudUnavailable),
     (BadRequest("Block Device Mapping is Invalid: failed to get volume volumes-0007."), CloudUnavailable),
     (BadRequest("Flavor f-small could not be found."), CloudUnavailable),
-    (BadRequest("Can not find requested image"), CloudUnavailable),
+    (BadRequest("Can not find requested image"), NoSuchImage),
     (BadRequest("Security group ports-0002x could not be found."), BadRequest),
 ]
 
@@ -388,7 +389,7 @@ NEVER: Sequence[tuple[LaunchRequest, str]] = (
 def test_what_can_never_be_is_not_asked_for(bad: LaunchRequest, word: str) -> None:
     project = FakeProject()
     found = launching(project).launch_servers([bad, request("c2")])
-    assert type(error(found)) is BadRequest
+    assert isinstance(error(found), BadRequest)
     assert word in str(error(found))
     assert project.names("servers") == ["ours-c2"]
 
