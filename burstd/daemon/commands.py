@@ -22,6 +22,7 @@ from burstd.domain.command import (
     DiscardOutput,
     DrainSlots,
     Evict,
+    ForgetMachines,
     Pause,
     PlanNow,
     ReleaseSlots,
@@ -80,6 +81,9 @@ class CommandHandler:
                 freed = self._store.undrain_slots(command.slots, command.by)
                 names = ", ".join(held.slot for held in freed)
                 return CommandResult(f"{names}: back in use" if freed else "no slot was drained", changed=bool(freed))
+            case ForgetMachines():
+                self._store.forget_machines(command.places, command.by)
+                return CommandResult(f"{', '.join(command.places)}: past machines do not count any more")
             case SetReference():
                 return self._set_reference(command)
             case ClearReference():

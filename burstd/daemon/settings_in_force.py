@@ -78,7 +78,8 @@ def runtime_config(loaded: LoadedSettings) -> RuntimeConfig:
         )
         for m in policies_made
     )
-    return RuntimeConfig(loaded.pools, policies, loaded.settings.tuning)
+    settings = loaded.settings
+    return RuntimeConfig(loaded.pools, policies, settings.tuning, bad_places=settings.health.place_rule())
 
 
 def refuse_without_staging(settings: Settings, store: Store) -> None:

@@ -30,6 +30,7 @@ from burstd.db.repositories.journal import (
     select_journaled,
 )
 from burstd.db.repositories.ledger import Ledger
+from burstd.db.repositories.machine_outcomes import FORGOTTEN, PLACE, MachineOutcomes
 from burstd.db.repositories.remarks import RemarkLog
 from burstd.db.tables import (
     BREAKER,
@@ -53,6 +54,7 @@ from burstd.domain.billing.costs import Spent
 from burstd.domain.claim import Claim, ClaimState
 from burstd.domain.clock import Clock
 from burstd.domain.cloud.offer import Offer
+from burstd.domain.machine_outcomes import MachineOutcome
 from burstd.domain.plugins.policy import Remark
 from burstd.domain.plugins.provider import LaunchRequest
 from burstd.domain.project import ProjectOverride
@@ -152,6 +154,7 @@ class Store(StoreReader):
         self._volumes = JournaledRepository(VOLUMES, clock, self._volumes_changed)
         self._ledger = Ledger()
         self._remarks = RemarkLog()
+        self._outcomes = MachineOutcomes()
         self._gone: tuple[float, list[EndedClaim]] | None = None
         self._answers: dict[tuple[str, object], Any] = {}
         """Since the last change, by question and argument."""
@@ -185,6 +188,7 @@ class Store(StoreReader):
     def _forget(self) -> None:
         self._ledger.forget()
         self._remarks.forget()
+        self._outcomes.forget()
         self._gone = None
 
     def _keep(self, question: str, read: Callable[[], T], argument: object = None) -> T:
@@ -341,6 +345,7 @@ class Store(StoreReader):
     def _claims_changed(self, session: Session, changes: Sequence[tuple[Claim | None, Claim]]) -> None:
         """Books claims that are gone, and keeps the index of jobs and users."""
         connection, reindexed = session.connection(), []
+        self._outcomes.note_changes(changes)
         for before, after in changes:
             if before is None:
                 reindexed.append(after)
@@ -369,6 +374,21 @@ class Store(StoreReader):
             self._gone = (since, list(super().gone_claims(since)))
         self._gone = (since, [one for one in self._gone[1] if one.at >= since])
         return tuple(self._gone[1])
+
+    def machine_outcomes(self) -> Mapping[MachineOutcome, int]:
+        """How many of the machines on record came to each outcome; read once, then kept in memory."""
+
+        def read() -> Mapping[MachineOutcome, int]:
+            with self._database.reading() as connection:
+                return self._outcomes.counts(connection)
+
+        return self._keep("machine outcomes", read)
+
+    def forget_machines(self, places: Collection[str], by: str) -> None:
+        """Machines of these places whose claims were made before do not speak against them any more."""
+        with self._database.writing() as session:
+            self._log(session, *(NewEvent(PLACE + place, "", FORGOTTEN, "", by) for place in places))
+            self._outcomes.forget()
 
     def spending(self) -> tuple[Spent, ...]:
         """Money spent, by payer and month; read once, then kept in memory."""
@@ -606,6 +626,7 @@ class Store(StoreReader):
         with self._database.writing() as session:
             claims = history.purge(session, before)
             self._remarks.forget()
+            self._outcomes.forget()
             if claims:
                 self._log(session, NewEvent("daemon", "", "purged", f"{claims} claims", "timer"))
             return claims

@@ -53,6 +53,15 @@ class ReleaseSlots:
 
 
 @dataclass(frozen=True, slots=True)
+class ForgetMachines:
+    """``burstctl provider forget``: past machines of these places do not speak against them any more."""
+
+    places: tuple[str, ...]
+    """As Offer.place."""
+    by: str
+
+
+@dataclass(frozen=True, slots=True)
 class SetReference:
     """``burstctl node reference NODE``: machines are compared with this node of the site from now on."""
 
@@ -194,6 +203,7 @@ Command = (
     | ClearPin
     | DrainSlots
     | ReleaseSlots
+    | ForgetMachines
     | SetReference
     | ClearReference
     | Pause

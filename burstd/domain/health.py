@@ -12,6 +12,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
+HEALTH = "health"
+"""Error of a claim whose machine had a fault at work, and cause of the runs that were cut short for it."""
+
 
 class Verdict(StrEnum):
     """What is to be done about a fault, from the mildest."""

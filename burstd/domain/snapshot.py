@@ -10,6 +10,7 @@ from burstd.domain.billing.costs import Spent
 from burstd.domain.claim import USABLE, Claim
 from burstd.domain.cloud.instance import Instance, InstanceState, Leftover
 from burstd.domain.cloud.offer import Offer, Pool
+from burstd.domain.machine_outcomes import PlaceRecord
 from burstd.domain.mounts import MountsView
 from burstd.domain.plugins.provider import Idempotency, Notice
 from burstd.domain.project import ProjectsView
@@ -197,6 +198,8 @@ class Snapshot:
     drained_slots: frozenset[str] = frozenset()
     """Slots that an administrator drained through burstctl."""
     breakers: tuple[CircuitBreaker, ...] = ()
+    places: Mapping[str, PlaceRecord] = field(default_factory=dict)
+    """By ``Offer.place``, what places are known for where machines were bad."""
     recent_launches: tuple[RecentLaunch, ...] = ()
     paused: str = ""
     """Why nothing new is booted and nothing wanted is closed (``burstctl hold``, a broken policy); empty: not so."""

@@ -31,6 +31,7 @@ from burstd.planner.lifecycle.output_retention import (
     retained_nodes,
     without_releases_of_retained,
 )
+from burstd.planner.offers.bad_places import without_bad_places
 from burstd.planner.offers.image_rollout import drain_outdated_nodes
 from burstd.planner.offers.scale_overrides import apply_scale_overrides
 from burstd.planner.placement.placement import PlacementCache, placement_target
@@ -97,7 +98,7 @@ def make_target(
     target = _until_hard_policies_agree(hard, snapshot, target, PolicyBounds(snapshot, (*placement_wants, *by_slurm)))
     if target.failed_policies:
         return target
-    target = _without_new_releases(target, released, retained)
+    target = without_bad_places(snapshot, _without_new_releases(target, released, retained))
     awaited = {slot for want in by_slurm for slot in want.slots}
     free = {
         name: [*slots, *(slot for slot in snapshot.pools[name].slots if slot in awaited)] if awaited else slots

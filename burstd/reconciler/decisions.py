@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from burstd.domain.cloud.offer import Pool
+from burstd.domain.machine_outcomes import BadPlaceRule
 from burstd.domain.plan import Plan
 from burstd.domain.plugins.policy import Policy
 from burstd.domain.project import FairShare, Project
@@ -28,13 +29,14 @@ from burstd.reconciler.quarantine import Quarantine
 
 @dataclass(frozen=True, slots=True)
 class RuntimeConfig:
-    """What may change while the daemon runs: pools, policies, times, projects."""
+    """What may change while the daemon runs: pools, policies, times, projects, the rule on bad places."""
 
     pools: Mapping[str, Pool]
     policies: Sequence[Policy]
     tuning: Tuning
     projects: Mapping[str, Project] = field(default_factory=dict)
     fair_share: FairShare = field(default_factory=FairShare)
+    bad_places: BadPlaceRule = field(default_factory=BadPlaceRule)
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from burstd.domain.claim import Claim
 from burstd.domain.claim import ClaimState as S
 from burstd.domain.cloud.offer import Pool
 from burstd.domain.errors import BurstdError, NodeNotReady, NodeRefused
+from burstd.domain.health import HEALTH
 from burstd.domain.plan import (
     Action,
     AdoptMachine,
@@ -39,7 +40,6 @@ from burstd.node.errors import ClockNotSet
 from burstd.planner import isolation
 from burstd.planner.lifecycle.lifecycle import UNWANTED, VALIDATION_TIMEOUT
 from burstd.planner.lifecycle.listing import NOT_REGISTERED_YET
-from burstd.planner.lifecycle.spot_notices import HEALTH
 from burstd.reconciler.context import LoopContext
 from burstd.reconciler.machines.adopter import Adopter
 from burstd.reconciler.machines.circuit_breakers import CircuitBreakers

@@ -31,6 +31,7 @@ from burstd.planner.policy_chain import make_target
 from burstd.reconciler.context import LoopContext
 from burstd.reconciler.decisions import QuarantiningDecider, RuntimeConfig
 from burstd.reconciler.executor import Executor
+from burstd.reconciler.machines.place_history import PlaceHistory
 from burstd.reconciler.machines.progress import ProgressTable
 from burstd.reconciler.machines.storage_nodes import StorageNodeNeeds
 from burstd.reconciler.observer import Observer
@@ -145,6 +146,7 @@ class Reconciler:
         self._progress = ProgressTable()
         self._observer = Observer(context, self._progress)
         self._storage_needs = StorageNodeNeeds(context.store)
+        self._place_history = PlaceHistory(context.store)
         self._image_poller = ImageVersionPoller(context)
         self._notice_poller = SpotNoticePoller(context)
         self._history = JobHistoryRecorder(context, self._slots)
@@ -337,6 +339,7 @@ class Reconciler:
             pins=tuple(p for p in self._store.scale_overrides() if p.until is None or p.until > now),
             drained_slots=frozenset(held.slot for held in self._store.drained_slots()),
             breakers=self._store.breakers(),
+            places=self._place_history.records(now, self.config.bad_places),
             recent_launches=self._store.recent_launches(now - HOUR_S),
             paused=self._store.metadata(PAUSED_KEY),
             bound=bound,

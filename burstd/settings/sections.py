@@ -14,6 +14,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from burstd.domain.cloud.offer import GpuMemoryLimit, GpuTest
 from burstd.domain.health import Verdict
+from burstd.domain.machine_outcomes import BadPlaceRule, BadPlaces
 from burstd.domain.slurm.shape import Gres
 from burstd.planner.timeouts import Tuning
 from burstd.settings.faults import SettingsFault
@@ -246,9 +247,17 @@ XidNumber = Annotated[str, matching(r"[1-9][0-9]{0,4}", "must be the number of a
 
 
 class HealthSettings(Section):
-    """``[health]``: what comes of faults of nodes at work."""
+    """``[health]``: what comes of faults of nodes at work, and of places where machines are bad."""
 
     xid: dict[XidNumber, Verdict] = Field(default_factory=dict)
+    half_life_d: Annotated[float, Field(ge=0.5, le=365)] = 14.0
+    bad_share: Annotated[float, Field(gt=0, le=1)] = 0.3
+    bad_weight: Annotated[float, Field(ge=1, le=1e6)] = 2.0
+    bad_places: BadPlaces = BadPlaces.AVOID
+
+    def place_rule(self) -> BadPlaceRule:
+        """As the rest of burstd has it."""
+        return BadPlaceRule(self.half_life_d, self.bad_share, self.bad_weight, self.bad_places)
 
 
 class Settings(Section):

@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 
 from burstd.domain.cloud.offer import Hardware, Offer, OfferRule
+from burstd.domain.command import ForgetMachines
+from burstd.domain.machine_outcomes import PlaceRecord
 from burstd.domain.snapshot import CloudView
 
 from .client import ME, ApiTestClient
@@ -75,6 +77,24 @@ def test_offers_with_what_is_known_of_each(backend: FakeBackend, root: ApiTestCl
     )  # fmt: skip
 
 
+def test_a_place_with_bad_machines_is_shown_and_can_be_forgotten(backend: FakeBackend, root: ApiTestClient) -> None:
+    records = {G4.place: PlaceRecord(9, 4, 56, 44, too_bad=True), G8.place: PlaceRecord(90, 1, 56, 1, too_bad=False)}
+    backend.loop = (replace(SNAPSHOT, places=records), PLAN)
+    found, _ = offers(root)
+    text = "4 of 9 machines bad in 56 days, 44 % by weight"
+    assert [found["g4"][key] for key in ("machines", "bad_machines", "avoided")] == [9, 4, text]
+    assert [found["g8"][key] for key in ("machines", "bad_machines", "avoided")] == [90, 1, ""]
+    assert (found["g4"]["pools"], found["g4"]["refused"]) == (["gpu", "cpu"], {})
+    sandbox, _ = root.get("/v1/providers")["providers"]
+    assert sandbox["bad_places"] == {G4.place: text}
+    for body, places in (({}, (G4.place, G8.place)), ({"instance_type": "g8"}, (G8.place,)), ({"zone": "x"}, None)):
+        status, answer = root.request("POST", "/v1/providers/sandbox/forget", body)
+        if places is None:
+            assert (status, "No bad machine is known" in answer["error"]) == (404, True)
+        else:
+            assert (status, backend.commands[-1]) == (200, ForgetMachines(places, f"user:{ME}"))
+
+
 def test_a_check_asks_with_the_images_of_the_pools(backend: FakeBackend, root: ApiTestClient) -> None:
     named = replace(
         GPU, rules=(OfferRule("sky", image="ubuntu"), OfferRule("sandbox", image="debian"), OfferRule("sky"))
@@ -104,3 +124,4 @@ def test_others_see_clouds_and_have_none_checked(control: Path, backend: FakeBac
     with ApiTestClient(control, NOBODY) as nobody:
         assert nobody.get("/v1/providers/sandbox/offers")["offers"]
         assert nobody.request("POST", "/v1/providers/sky/check")[0] == 403
+        assert nobody.request("POST", "/v1/providers/sandbox/forget", {})[0] == 403

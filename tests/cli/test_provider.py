@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, ConfigDict
 
+from burstd.domain.command import ForgetMachines
+from burstd.domain.machine_outcomes import BadPlaces, PlaceRecord
 from burstd.domain.plugins.provider import Finding, ProviderPlugin
 from burstd.settings import PluginRegistry
 from tests.api.client import ME, ApiTestClient
@@ -48,6 +50,23 @@ def test_offers_cheapest_first_and_what_keeps_one_away(run: Run) -> None:
     assert lines[0] == ["TYPE", "ZONE", "MARKET", "CPUS", "MEMORY", "GPUS", "PRICE/H", "FOR"]
     assert lines[1] == ["c4", "a", "on-demand", "4", "15.62", "GiB", "0.2000", "EUR", "cpu"]
     assert " ".join(lines[3][9:]) == "circuit breaker open for 4 min after 3 failures (capacity: zone b has no g8)"
+
+
+def test_a_place_that_is_avoided(run: Run, backend: FakeBackend) -> None:
+    record = PlaceRecord(9, 4, 56, 44, too_bad=True)
+    backend.loop = (replace(SNAPSHOT, places={G4.place: record}), PLAN)
+    lines = run("provider", "offers", "sandbox").out.splitlines()
+    assert lines[0].split()[-2:] == ["BAD", "FOR"]
+    assert lines[2].endswith("  4 of 9  gpu, cpu, after others")
+    assert lines[-1].strip() == f"g4 in a: {record}"
+    refused = replace(record, bad_places=BadPlaces.REFUSE)
+    noted = f"  {G4.place}: avoided, {record}\n"
+    for words in ("provider list", "status"):
+        assert noted in run(*words.split()).out
+    backend.loop = (replace(SNAPSHOT, places={G4.place: refused}), PLAN)
+    assert "no pool, too many machines were bad" in run("provider", "offers", "sandbox").out
+    outcome = run("provider", "forget", "sandbox", "--type", "g4")
+    assert (outcome.code, backend.commands[-1]) == (0, ForgetMachines((G4.place,), f"user:{ME}"))
 
 
 def test_an_offer_with_all_that_is_known_of_it(run: Run, backend: FakeBackend) -> None:

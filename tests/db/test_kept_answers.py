@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 from sqlalchemy import create_engine, event
 
 from burstd.db import Store, StoreReader, UnknownClaim
 from burstd.db.tables import METADATA
+from burstd.domain.claim import ClaimState
 from burstd.domain.plugins.policy import Remark
 from burstd.domain.project import ProjectOverride, SetupStep
 from burstd.domain.snapshot import CircuitBreaker, Pin
 from burstd.domain.staging import Directives, StageState, Staging
 
-from .samples import START, ManualClock, planned
+from .samples import START, ManualClock, planned, request_for
 
 PIN = Pin("gpu", 2, "exact", START + 60, "user:root", START)
 DATA = Staging("17", "ann", 3001, 3001, Directives((), ()), StageState.WAITING, START, START, "s3", "proj", "/home/ann")
@@ -96,3 +98,46 @@ def test_a_new_connection_forgets_what_was_kept(store: Store) -> None:
     other.dispose()
     store.recent_launches(START)
     assert store.metadata("paused") == "works are over"
+
+
+def test_past_machines_are_counted_as_they_are_on_record(store: Store, clock: ManualClock) -> None:
+    S = ClaimState  # noqa: N806
+
+    def machine(claim_id: str, *, error: str = "", opened: bool = False) -> None:
+        claim = planned(claim_id, claim_id, at=clock.time)
+        store.make_claims([claim])
+        store.record_launch_request(claim_id, request_for(claim))
+        store.transition_claim(claim_id, S.LAUNCHING, S.BOOTING, "it exists")
+        if not opened:
+            store.transition_claim(claim_id, S.BOOTING, S.FAILED, "it is bad", error=error)
+            store.transition_claim(claim_id, S.FAILED, S.TERMINATING, "it is bad")
+        else:
+            path = (S.BOOTING, S.VALIDATING, S.READY, S.IN_SERVICE, S.DRAINING, S.TERMINATING)
+            for old, new in pairwise(path):
+                store.transition_claim(claim_id, old, new, "as it should")
+        store.transition_claim(claim_id, S.TERMINATING, S.GONE, "gone", error=error)
+
+    def counted() -> dict[str, int]:
+        return {outcome.quality.value: number for outcome, number in store.machine_outcomes().items()}
+
+    assert counted() == {}
+    machine("a", error="gpu_health")
+    machine("b", opened=True)
+    machine("c", opened=True, error="health")
+    machine("d", error="capacity")
+    assert counted() == {"bad": 2, "good": 1}
+    with pytest.raises(UnknownClaim), store.batch():  # noqa: PT012
+        machine("e", error="node_down")
+        assert counted() == {"bad": 3, "good": 1}
+        store.claim("nobody")
+    assert counted() == {"bad": 2, "good": 1}
+    store._forget()
+    assert counted() == {"bad": 2, "good": 1}
+    clock.time += 60
+    store.forget_machines(["sandbox/here/a/gpu4"], "user:root")
+    assert counted() == {}
+    [event_] = store.events(subject="place:sandbox/here/a/gpu4")
+    assert (event_.new, event_.cause) == ("forgotten", "user:root")
+    clock.time += 60
+    machine("f", error="gpu_clocks")
+    assert counted() == {"bad": 1}

@@ -62,11 +62,16 @@ class OfferView(AnswerView):
     price_at: OptionalTime
     """When the price was learned."""
     pools: list[str]
-    """Pools that could use it if its ``breakers`` were closed."""
+    """Pools that could use it if its ``breakers`` were closed, and its place were not refused."""
     refused: dict[str, str]
     """Pools whose rules name it and that cannot use it now, with the reason."""
     breakers: list[BreakerView]
     """Open circuit breakers that block it."""
+    machines: int = 0
+    """Past machines of its place (zone and type, spot or not); 0 where none of them was bad."""
+    bad_machines: int = 0
+    avoided: str = ""
+    """Why other offers come first, or it is refused: too many machines of its place were bad; empty: they were not."""
 
 
 class OffersView(ReachabilityView):

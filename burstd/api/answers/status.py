@@ -50,6 +50,8 @@ class ProviderView(ReachabilityView):
     leftovers: int = 0
     calls: int = 0
     breakers: list[BreakerView] = []
+    bad_places: dict[str, str] = {}
+    """Places (provider/region/zone/type) that are avoided, with the reason."""
 
 
 class PinView(AnswerView):

@@ -8,13 +8,24 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query
 
-from burstd.api.answers.base import money_view
+from burstd.api.answers.base import CommandResultView, money_view
 from burstd.api.answers.providers import CheckView, GpuView, OffersView, OfferView, ProviderStateView, ProvidersView
 from burstd.api.answers.status import BreakerView
 from burstd.api.backend import Backend, DaemonInfo
-from burstd.api.dependencies import AdminDep, ApiError, BackendDep, CallerDep, require_latest_loop
+from burstd.api.dependencies import (
+    AdminDep,
+    ApiError,
+    BackendDep,
+    CallerDep,
+    RequestBody,
+    ShortText,
+    command_answer,
+    require_latest_loop,
+)
 from burstd.api.routers.status import provider_view
 from burstd.domain.cloud.offer import Offer, Pool
+from burstd.domain.command import ForgetMachines
+from burstd.domain.machine_outcomes import PlaceRecord
 from burstd.domain.snapshot import CircuitBreaker, CloudView, Snapshot, Unavailable
 from burstd.planner.offers.named_images import explicit_images
 from burstd.planner.offers.offers import evaluate_offers, usable_offers
@@ -65,6 +76,30 @@ def post_check(name: str, caller: AdminDep, backend: BackendDep) -> CheckView:
     return CheckView.from_findings(name, found, backend.now())
 
 
+class ForgetRequest(RequestBody):
+    """Empty: all."""
+
+    zone: ShortText = ""
+    instance_type: ShortText = ""
+
+
+@router.post("/{name}/forget")
+def post_forget(name: str, body: ForgetRequest, caller: AdminDep, backend: BackendDep) -> CommandResultView:
+    """Past machines of the places that fit do not speak against them any more."""
+    _require_provider(name, backend)
+    snapshot, _ = require_latest_loop(backend)
+    wanted = [part.replace("/", "%2F") for part in (name, body.zone, body.instance_type)]
+    places = tuple(
+        place
+        for place in snapshot.places
+        for provider, _, zone, instance_type in [place.split("/")]
+        if all(not one or one == other for one, other in zip(wanted, (provider, zone, instance_type), strict=True))
+    )
+    if not places:
+        raise ApiError(404, f"No bad machine is known of such a place of {name}; see burstctl provider offers {name}.")
+    return command_answer(backend, ForgetMachines(places, caller.actor))
+
+
 def _require_provider(name: str, backend: Backend) -> bool:
     """Whether the provider has a self-check; refused where there is no provider of that name."""
     able = backend.checks.self_check_support()
@@ -82,8 +117,8 @@ def _offers_view(name: str, snapshot: Snapshot, now: float, *, include_unusable:
             ok=False, error=offers.error, last_known=offers.since, now=now, provider=name, offers=[], hidden=0
         )
     provider_pools = _provider_pools(name, snapshot)
-    without_breakers = replace(snapshot, breakers=())
-    usable = {pool.name: {o.id for o in usable_offers(without_breakers, pool)} for pool in provider_pools}
+    nothing_failed = replace(snapshot, breakers=(), places={})
+    usable = {pool.name: {o.id for o in usable_offers(nothing_failed, pool)} for pool in provider_pools}
     rejections = {
         pool.name: {j.subject: j.rejected_because for j in evaluate_offers(snapshot, pool)} for pool in provider_pools
     }
@@ -94,7 +129,7 @@ def _offers_view(name: str, snapshot: Snapshot, now: float, *, include_unusable:
         if pools or include_unusable:
             named = [pool.name for pool in provider_pools if any(rule.allows(offer) for rule in pool.rules)]
             refused = {pool: why for pool in named if (why := rejections[pool].get(offer.id, ""))}
-            views.append(_offer(offer, pools, refused, breakers.breakers_for(offer)))
+            views.append(_offer(offer, pools, refused, breakers.breakers_for(offer), snapshot.places.get(offer.place)))
     return OffersView(
         ok=True,
         last_known=cloud.instances_listed if cloud else None,
@@ -128,7 +163,13 @@ def _provider_pools(name: str, snapshot: Snapshot) -> list[Pool]:
     return [pool for pool in pools if any(rule.provider == name for rule in pool.rules)]
 
 
-def _offer(offer: Offer, pools: list[str], refused: dict[str, str], breakers: Sequence[CircuitBreaker]) -> OfferView:
+def _offer(
+    offer: Offer,
+    pools: list[str],
+    refused: dict[str, str],
+    breakers: Sequence[CircuitBreaker],
+    record: PlaceRecord | None,
+) -> OfferView:
     hardware = offer.hardware
     return OfferView.from_fields(
         offer,
@@ -146,6 +187,9 @@ def _offer(offer: Offer, pools: list[str], refused: dict[str, str], breakers: Se
         pools=pools,
         refused=refused,
         breakers=[BreakerView.from_fields(b) for b in breakers],
+        machines=record.machines if record else 0,
+        bad_machines=record.bad if record else 0,
+        avoided=str(record) if record and record.avoided else "",
     )  # fmt: skip
 
 

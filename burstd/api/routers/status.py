@@ -262,6 +262,11 @@ def provider_view(name: str, cloud: CloudView, snapshot: Snapshot, calls: Mappin
         leftovers=0 if isinstance(cloud.leftovers, Unavailable) else len(cloud.leftovers),
         calls=calls.get(name, 0),
         breakers=[BreakerView.from_fields(b) for b in open_breakers(snapshot) if b.key.partition("/")[0] == name],
+        bad_places={
+            place: str(record)
+            for place, record in snapshot.places.items()
+            if record.avoided and place.partition("/")[0] == name
+        },
     )
 
 

@@ -261,7 +261,7 @@ def _price_text(candidate: CandidateView) -> str:
 
 def _candidate_text(candidate: CandidateView) -> Text:
     if candidate.chosen:
-        return Text("chosen", "bold green")
+        return Text("chosen" + (f", though {candidate.note}" if candidate.note else ""), "bold green")
     if candidate.refused:
         by = f"{candidate.by}: " if candidate.by else ""
         return Text(f"{by}{candidate.refused}", "yellow")

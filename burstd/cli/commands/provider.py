@@ -64,6 +64,8 @@ def _print_providers(out: ConsoleOutput, answer: ProvidersView) -> None:
             out.note(f"{p.name}: {plural(p.leftovers, 'leftover')} to be removed", "yellow")
         for breaker in p.breakers:
             out.note(breaker_text(breaker, now), "yellow")
+        for place, why in p.bad_places.items():
+            out.note(bad_place_text(place, why), "yellow")
 
 
 @app.command("offers")
@@ -104,6 +106,18 @@ def check_provider(
     burstd.show(CheckView, answer, lambda out, check: _print_findings(out, check, who))
     if not answer["ok"]:
         raise typer.Exit(ExitCode.NEGATIVE)
+
+
+@app.command("forget")
+@with_client
+def forget_machines(
+    burstd: ApiClient,
+    name: ProviderArgument,
+    zone: Annotated[str, typer.Option("--zone", help="Of this zone only.")] = "",
+    instance_type: Annotated[str, typer.Option("--type", help="Of this instance type only.")] = "",
+) -> None:
+    """Forget bad machines of the past: burstd no longer avoids the places where they were."""
+    burstd.run_command("POST", f"/providers/{name}/forget", {"zone": zone, "instance_type": instance_type})
 
 
 def _check_by_daemon(burstd: ApiClient, name: str) -> Any:
@@ -166,6 +180,8 @@ def _print_offers(out: ConsoleOutput, answer: OffersView, every: bool) -> None:
         out.line(("down ", "bold red"), f"The offers of {name} cannot be read: {answer.error}{known}")
     elif answer.offers:
         _print_offer_table(out, answer)
+        for why in dict.fromkeys(f"{o.instance_type} in {o.zone}: {o.avoided}" for o in answer.offers if o.avoided):
+            out.note(why, "yellow")
     else:
         out.line(f"{name} has no offer{'' if every else ' that a pool can use'}.")
     if answer.hidden:
@@ -186,6 +202,7 @@ def _print_offer_table(out: ConsoleOutput, answer: OffersView) -> None:
         ("DISK>", [f"{o.local_disk_gib} GiB" if o.local_disk_gib else "" for o in offers]),
         ("PRICE/H>", [money_text(o.price_per_hour, 4) for o in offers]),
         ("FROM", [_price_source_text(o, now) for o in offers]),
+        ("BAD>", [f"{o.bad_machines} of {o.machines}" if o.bad_machines else "" for o in offers]),
         ("FOR*", [_availability_text(o, now) for o in offers]),
     ]
     # A column that is empty for every offer is left out.
@@ -220,8 +237,16 @@ def _availability_text(offer: OfferView, now: datetime) -> str:
     if offer.breakers:
         return "; ".join(breaker_text(b, now, short=True) for b in offer.breakers)
     if offer.pools:
-        return abbreviated_list(offer.pools, 3)
+        pools = [pool for pool in offer.pools if not (offer.avoided and pool in offer.refused)]
+        if not pools:
+            return "no pool, too many machines were bad"
+        return abbreviated_list(pools, 3) + (", after others" if offer.avoided else "")
     return "; ".join(f"not {pool}: {why}" for pool, why in offer.refused.items()) or "no pool names it"
+
+
+def bad_place_text(place: str, why: str) -> str:
+    """A place that is avoided for its past machines."""
+    return f"{place}: avoided, {why}"
 
 
 def breaker_text(breaker: BreakerView, now: datetime, *, short: bool = False) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.text import Text
 
-from burstd.cli.commands.provider import breaker_text
+from burstd.cli.commands.provider import bad_place_text, breaker_text
 from burstd.cli.output import (
     Cell,
     ConsoleOutput,
@@ -120,6 +120,11 @@ def _print_services(out: ConsoleOutput, answer: StatusView) -> None:
         out.note(breaker_text(breaker, now), "yellow")
     if len(breakers) > _MAX_BREAKERS:
         out.note(f"and {len(breakers) - _MAX_BREAKERS} more circuit breakers are open (--json)", "dim")
+    bad_places = [place for provider in answer.providers for place in provider.bad_places.items()]
+    for place in bad_places[:_MAX_BREAKERS]:
+        out.note(bad_place_text(*place), "yellow")
+    if len(bad_places) > _MAX_BREAKERS:
+        out.note(f"and {len(bad_places) - _MAX_BREAKERS} more places are avoided (--json)", "dim")
 
 
 def _slurm_row(slurm: SlurmStateView, now: datetime) -> tuple[str, Text, str]:

@@ -81,6 +81,12 @@ class Offer:
         """Stable name of the offer: ``provider/region/zone/type/market``."""
         return f"{self.provider}/{self.region}/{self.zone}/{self.instance_type}/{self.market}"
 
+    @property
+    def place(self) -> str:
+        """Where its machines are: ``provider/region/zone/type``. A slash in a name must not shift the fields."""
+        fields = (self.provider, self.region, self.zone, self.instance_type)
+        return "/".join(field.replace("/", "%2F") for field in fields)
+
 
 @dataclass(frozen=True, slots=True)
 class OfferRule:

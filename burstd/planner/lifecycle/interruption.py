@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from burstd.domain.claim import Claim
 from burstd.domain.claim import ClaimState as S
+from burstd.domain.health import HEALTH
 from burstd.domain.plan import Action, DrainNodes, JobRun, RecordInterruptions, RequeueJobs, StartJobsNow, UndrainNodes
 from burstd.domain.plugins.policy import Remark
 from burstd.domain.plugins.provider import NoticeKind
 from burstd.domain.slurm.job import Job, JobState
 from burstd.planner.demand.requeued_jobs import over_quota, restarts_after_interruption
 from burstd.planner.lifecycle.spot_notices import (
-    HEALTH,
     NOT_IN_SERVICE_YET,
     TAKEN_BACK,
     NodeNotice,

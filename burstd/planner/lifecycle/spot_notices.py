@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 
 from burstd.domain.claim import Claim
 from burstd.domain.claim import ClaimState as S
-from burstd.domain.health import Verdict
+from burstd.domain.health import HEALTH, Verdict
 from burstd.domain.plugins.provider import Notice, NoticeKind
 from burstd.domain.slurm.node import Node
 
@@ -30,8 +30,6 @@ TAKEN_BACK = "its machine is taken back"
 """How the reason of a claim begins that is closed, or given up, for that."""
 UNHEALTHY = "its machine is unhealthy"
 """The same of a claim whose machine has a fault."""
-HEALTH = "health"
-"""Error of a claim whose machine had a fault, and cause of the runs that were cut short for it."""
 NOT_IN_SERVICE_YET = frozenset({S.LAUNCHING, S.BOOTING, S.VALIDATING, S.READY})
 """States of claims whose machine is given up on a notice unless a job is on it all the same."""
 

@@ -48,7 +48,7 @@ class OfferCandidate:
     rejected_by: str = ""
     """The policy that refuses it; empty: none does."""
     note: str = ""
-    """Why it comes after the one that is chosen."""
+    """Why it comes after the one that is chosen; of the one that is chosen why others would come first."""
     cost: JobCost | None = None
 
 
@@ -157,7 +157,7 @@ class _PlanVerdict:
             else self._rejection(offer)
         )
         chosen = not refused and offer is not None and self._chosen is not None and offer.id == self._chosen.id
-        note = self._note(offer) if offer is not None and not refused and not chosen else ""
+        note = "" if refused or offer is None else evaluation.last_because or ("" if chosen else self._note(offer))
         cost = (
             costs.estimate(offer)
             if costs is not None and offer is not None and not evaluation.rejected_because

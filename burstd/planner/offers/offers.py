@@ -1,11 +1,13 @@
 """Which offers may fill a pool now, in which order, and what keeps one that failed from being tried again at once.
 
-Order: price of an hour (as a number: the offers of a pool are expected in one currency), then on-demand before spot,
-then the order of the pool's rules, then the offer's name, so that the order is always the same.
+Order: places where too many machines were bad come last (bad_places.py), then price of an hour (as a number: the offers
+of a pool are expected in one currency), then on-demand before spot, then the order of the pool's rules, then the
+offer's name, so that the order is always the same.
 
 A breaker names what failed, not the claim that met it: a zone without capacity opens one for the type and market
 that lacked it, a wrong image for the type, bad credentials for the whole provider. It closes by itself at ``until``;
-another failure of the same kind doubles the wait, a success (``breakers_closed_by``) closes it.
+another failure of the same kind doubles the wait, a success (``breakers_closed_by``) closes it. A place's record
+outlives both.
 """
 
 from __future__ import annotations
@@ -31,6 +33,8 @@ class OfferEvaluation:
     """Why not; empty: it may be used."""
     ever_usable: bool = True
     """False: as the settings and the cloud's offers are, it can never be used."""
+    last_because: str = ""
+    """Why it comes after all others; empty: it does not."""
 
 
 class BreakerIndex:
@@ -120,7 +124,7 @@ LATE_LAUNCH_CAUSES = frozenset({"capacity", "image", "request"})
 
 def evaluate_offers(snapshot: Snapshot, pool: Pool) -> tuple[OfferEvaluation, ...]:
     """Every offer of the providers that the pool's rules name: the usable ones first, best first, then the others."""
-    usable: list[tuple[tuple[Decimal, bool, int, str], OfferEvaluation]] = []
+    usable: list[tuple[tuple[bool, Decimal, bool, int, str], OfferEvaluation]] = []
     rejected: list[OfferEvaluation] = []
     breakers = open_breakers(snapshot)
     for provider in dict.fromkeys(rule.provider for rule in pool.rules):
@@ -136,9 +140,17 @@ def evaluate_offers(snapshot: Snapshot, pool: Pool) -> tuple[OfferEvaluation, ..
                 elif reason := _rejection(pool, offer, breakers, snapshot):
                     rejected.append(OfferEvaluation(offer.id, offer, reason))
                 else:
-                    usable.append((_order(pool, offer), OfferEvaluation(offer.id, offer, "")))
+                    last = bad_place_reason(snapshot, offer)
+                    order = (bool(last), *_order(pool, offer))
+                    usable.append((order, OfferEvaluation(offer.id, offer, "", last_because=last)))
     usable.sort(key=lambda u: u[0])
     return (*(judged for _, judged in usable), *sorted(rejected, key=lambda j: j.subject))
+
+
+def bad_place_reason(snapshot: Snapshot, offer: Offer) -> str:
+    """Why others come before the offer: what its place is known for; empty: none do."""
+    record = snapshot.places.get(offer.place) if snapshot.places else None
+    return str(record) if record is not None and record.avoided else ""
 
 
 def usable_offers(snapshot: Snapshot, pool: Pool) -> tuple[Offer, ...]:
@@ -255,7 +267,8 @@ def _rejection(pool: Pool, offer: Offer, breakers: BreakerIndex, snapshot: Snaps
         return (
             f"failed {last.failures} time(s) ({last.cause}{error}), next attempt in {last.until - snapshot.now:.0f} s"
         )
-    return ""
+    record = snapshot.places.get(offer.place) if snapshot.places else None
+    return f"{record} (bad_places = 'refuse')" if record is not None and record.refused else ""
 
 
 def _too_small(pool: Pool, offer: Offer) -> str:
@@ -281,9 +294,7 @@ def _order(pool: Pool, offer: Offer) -> tuple[Decimal, bool, int, str]:
 
 
 def _key_fields(offer: Offer) -> list[str]:
-    """A name with a slash in it must not shift the fields of a key."""
-    fields = (offer.provider, offer.region, offer.zone, offer.instance_type, offer.market)
-    return [field.replace("/", "%2F") for field in fields]
+    return [*offer.place.split("/"), offer.market]
 
 
 def _covers(key: str, parts: Sequence[str]) -> bool:

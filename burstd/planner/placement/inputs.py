@@ -65,7 +65,7 @@ def placement_inputs(
 ) -> PlacementInputs:
     """The world of a snapshot. ``exclusive_partitions`` are Demand's."""
     clouds = {name: cloud.offers for name, cloud in snapshot.clouds.items()}
-    evaluated_from = (snapshot.pools, snapshot.images, clouds)
+    evaluated_from = (snapshot.pools, snapshot.images, clouds, snapshot.places)
     if previous is not None and not snapshot.breakers and evaluated_from == previous.evaluated_from:
         evaluations = previous.evaluations
     else:
