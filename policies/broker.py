@@ -3,16 +3,15 @@
 Use it where machines of one pool differ in what matters to jobs, or where some jobs may run in some places only (data
 protection, licences). A job states its requirements in its comment, as jobs of GPU grids do:
 
-    sbatch --comment='burst: nvidia-gpu=3 cpu=1.5 mem=300 gpu-model=a100|h100 tag=eu,gdpr' job.sh
+    sbatch --comment='burst: gpu=3 cpu=1.5 mem=300 model=a100|h100 tag=eu,gdpr' job.sh
 
 ``nvidia-gpu``, ``amd-gpu``, ``gpu`` (numbers), ``cpu`` (a part counts as a whole one), ``mem``, ``gpu-mem`` (of each
-GPU; both in MiB, or with a unit: ``40G``), ``gpu-model``, ``arch``, ``container``, ``tag`` and ``not-tag``. ``a|b`` is
-one of both, ``a,b`` is both (``not-tag``: none of them); a model may be a pattern. A machine is started for the job by
-offers that have it all, and by none else; it is kept for the job, and ends with it (``dedicated_nodes``). This is about
-machines that are started: what Slurm gives the job on it, and whether it starts on another node that is there already,
-is Slurm's business and a matter of ``--gres`` and ``--constraint``.
-What the provider does not tell of its offers is said here, by patterns of their names
-(``provider/region/zone/type/market``); entries that match add up.
+GPU; both in MiB, or with a unit: ``40G``), ``model`` or ``gpu-model``, ``arch``, ``container``, ``tag`` and
+``not-tag``. ``a|b`` is one of both, ``a,b`` is both (``not-tag``: none of them); a model may be a pattern. A machine is
+started for the job by offers that have it all, and by none else; it is kept for the job, and ends with it
+(``dedicated_nodes``). Slurm is told to start the job on no other node, before anything is started for it
+(job_places.py). What the provider does not tell of its offers, and Slurm of the site's nodes, is said here, by patterns
+of their names (``provider/region/zone/type/market``, ``site/NODE``); entries that match add up.
 
     [policies.broker.offers."aws/eu-*"]
     tags = ["eu", "gdpr"]
@@ -32,11 +31,15 @@ from typing import Annotated
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from burstd.domain.cloud.offer import Offer
+from burstd.domain.cloud.offer import Hardware, Offer
 from burstd.domain.plugins.policy import PolicyPlugin, Remark, Target, Want, gang_units, without_jobs, without_offers
 from burstd.domain.slurm.comment import REQUEST_PREFIX, is_for_burstd, split_comment
-from burstd.domain.slurm.job import Job
+from burstd.domain.slurm.job import Job, JobState
+from burstd.domain.slurm.job_update import JobUpdate
+from burstd.domain.slurm.node import Node
+from burstd.domain.slurm.shape import Shape
 from burstd.domain.snapshot import SlurmView, Snapshot
+from policies.job_places import PlaceFinder
 from policies.job_requirements import (
     ARCHITECTURES,
     JobRequirement,
@@ -46,6 +49,9 @@ from policies.job_requirements import (
     parse_requirement,
 )
 
+NAME = "broker"
+SITE = "site"
+"""Stands for the provider in the name of a node of the site: ``site/gpu7``."""
 _MAKERS = (("mi[0-9]*", "amd"), ("instinct*", "amd"), ("gaudi*", "intel"), ("max*", "intel"), ("pvc*", "intel"))
 """What models are called that are not NVIDIA's."""
 
@@ -89,22 +95,31 @@ class BrokerPolicy:
     """The policy."""
 
     settings: BrokerSettings
-    name: str = "broker"
+    name: str = NAME
 
     def evaluate(self, snapshot: Snapshot, target: Target) -> Target:
-        """Leaves each want the offers that satisfy all of its jobs."""
-        requirements = self._requirements(snapshot, target)
-        if not requirements:
+        """Leaves each want the offers that satisfy all of its jobs, and has Slurm told where these may run."""
+        slurm = snapshot.slurm
+        if not isinstance(slurm, SlurmView):
             return target
+        partitions = {name for pool in snapshot.pools.values() for name in pool.partitions}
+        known = snapshot.runtime_state.excluded_nodes
+        waiting = {
+            job.id: job
+            for job in slurm.jobs
+            if job.state is JobState.PENDING
+            and (is_for_burstd(job.comment) or known.get(job.id))
+            and not partitions.isdisjoint(job.partitions)
+        }
+        if not waiting:
+            return target
+        requirements = _requirements(waiting.values())
         machines = _HardwareCatalog(self.settings)
+        target, out = _with_updates(snapshot, slurm, target, waiting, requirements, machines)
         conflicts = self._conflicting_jobs(target, requirements, machines)
 
-        def out(want: Want, job: Job) -> str:
-            return (
-                requirements[job.id].syntax_error or conflicts.get((id(want), job.id), "")
-                if job.id in requirements
-                else ""
-            )
+        def dropped(want: Want, job: Job) -> str:
+            return out.get(job.id) or conflicts.get((id(want), job.id), "")
 
         def refusal(want: Want, offer: Offer) -> str:
             reasons = (
@@ -115,9 +130,13 @@ class BrokerPolicy:
         def alike(want: Want) -> tuple[str, ...]:
             return tuple(requirements[job].text for job in want.jobs if job in requirements)
 
-        if conflicts or any(requirement.syntax_error for requirement in requirements.values()):
-            target = without_jobs(target, self.name, snapshot, out)
+        verdicts = target.remarks
+        if out or conflicts:
+            target = without_jobs(target, self.name, snapshot, dropped)
         target = without_offers(target, self.name, refusal, alike)
+        # The last remark on a job is the last word on it.
+        last = tuple(r for r in verdicts if r.by == self.name and r.verdict == "impossible")
+        target = replace(target, remarks=(*target.remarks, *last)) if last and target.remarks != verdicts else target
         return self._dedicate_machines(target, requirements) if self.settings.dedicated_nodes else target
 
     def _dedicate_machines(self, target: Target, requirements: Mapping[str, JobRequirement]) -> Target:
@@ -136,16 +155,6 @@ class BrokerPolicy:
             for (pool, wished), nodes in own.items()
         ]
         return replace(target, wants=tuple(wants), remarks=(*target.remarks, *remarks)) if remarks else target
-
-    def _requirements(self, snapshot: Snapshot, target: Target) -> dict[str, JobRequirement]:
-        """By job of the target, what it requires."""
-        asked = {job for want in target.wants for job in want.jobs}
-        if not asked or not isinstance(snapshot.slurm, SlurmView):
-            return {}
-        jobs = (job for job in snapshot.slurm.jobs if job.id in asked and is_for_burstd(job.comment))
-        texts = {job.id: split_comment(job.comment)[0][len(REQUEST_PREFIX) :] for job in jobs}
-        known = {text: parse_requirement(text) for text in dict.fromkeys(texts.values())}
-        return {job: known[text] for job, text in texts.items()}
 
     @staticmethod
     def _conflicting_jobs(
@@ -178,20 +187,65 @@ class BrokerPolicy:
         return found
 
 
+def _requirements(jobs: Iterable[Job]) -> dict[str, JobRequirement]:
+    """By job, what it requires."""
+    texts = {job.id: split_comment(job.comment)[0][len(REQUEST_PREFIX) :] for job in jobs if is_for_burstd(job.comment)}
+    known = {text: parse_requirement(text) for text in dict.fromkeys(texts.values())}
+    return {job: known[text] for job, text in texts.items()}
+
+
+def _with_updates(
+    snapshot: Snapshot,
+    slurm: SlurmView,
+    target: Target,
+    waiting: Mapping[str, Job],
+    requirements: Mapping[str, JobRequirement],
+    machines: _HardwareCatalog,
+) -> tuple[Target, dict[str, str]]:
+    """The target with what Slurm is to be told, and by job why no machine is to be started for it now."""
+    finder = PlaceFinder(snapshot, slurm, target, machines.hardware_of, machines.hardware_of_node)
+    updates: dict[str, JobUpdate] = dict(target.job_updates)
+    remarks: list[Remark] = []
+    out: dict[str, str] = {}
+    for job in waiting.values():
+        requirement = requirements.get(job.id)
+        update = finder.update_for(job, requirement)
+        if update is not None:
+            updates[job.id] = update
+            out[job.id] = "Slurm is being told what its comment requires"
+        if requirement is not None:
+            places = finder.places_for(requirement, job.partitions)
+            if places.refusal:
+                out[job.id] = places.refusal
+                verdict = "impossible" if places.is_final else "wait"
+                remarks.append(Remark(NAME, f"job:{job.id}", verdict, places.refusal))
+            elif update is not None:
+                remarks.append(Remark(NAME, f"job:{job.id}", "wait", out[job.id]))
+    return replace(target, job_updates=updates, remarks=(*target.remarks, *remarks)), out
+
+
 class _HardwareCatalog:
     """What offers have, by what their provider and the settings say; each is looked at once."""
 
     def __init__(self, settings: BrokerSettings) -> None:
         self._settings = settings
         self._known: dict[int, tuple[Offer, OfferHardware]] = {}
+        self._nodes: dict[str, OfferHardware] = {}
         self._fit: dict[tuple[int, str], tuple[tuple[Offer, ...], tuple[Offer, ...]]] = {}
 
     def hardware_of(self, offer: Offer) -> OfferHardware:
         """What a machine of the offer has."""
         # With the offer, so that no other one can come by its identity.
         if id(offer) not in self._known:
-            self._known[id(offer)] = (offer, self._machine(offer))
+            self._known[id(offer)] = (offer, self._hardware(offer.id, offer.shape, offer.hardware))
         return self._known[id(offer)][1]
+
+    def hardware_of_node(self, node: Node) -> OfferHardware:
+        """What a node of the site has, by what Slurm and the settings say."""
+        if node.name not in self._nodes:
+            shape = Shape(node.cpus, node.memory_mib, node.gres)
+            self._nodes[node.name] = self._hardware(f"{SITE}/{node.name}", shape, Hardware())
+        return self._nodes[node.name]
 
     def offers_that_meet(self, offers: tuple[Offer, ...], requirement: JobRequirement) -> tuple[Offer, ...]:
         """Those that have it all; thousands of wants have the same offers and requirements."""
@@ -201,18 +255,18 @@ class _HardwareCatalog:
             self._fit[key] = (offers, found)
         return self._fit[key][1]
 
-    def _machine(self, offer: Offer) -> OfferHardware:
-        entries = [entry for pattern, entry in self._settings.offers.items() if fnmatchcase(offer.id, pattern)]
-        types = {gres.type for gres in offer.shape.gres if gres.name == "gpu" and gres.type}
+    def _hardware(self, name: str, shape: Shape, hardware: Hardware) -> OfferHardware:
+        entries = [entry for pattern, entry in self._settings.offers.items() if fnmatchcase(name, pattern)]
+        types = {gres.type for gres in shape.gres if gres.name == "gpu" and gres.type}
         models = lowercase_set((*types, *(model for entry in entries for model in entry.gpu_models)))
-        arch = next((e.arch for e in entries if e.arch), offer.hardware.architecture).lower()
+        arch = next((e.arch for e in entries if e.arch), hardware.architecture).lower()
         return OfferHardware(
-            cpus=offer.shape.cpus,
-            memory_mib=offer.shape.memory_mib,
-            gpus=offer.shape.gpus(),
+            cpus=shape.cpus,
+            memory_mib=shape.memory_mib,
+            gpus=shape.gpus(),
             maker=next((e.gpu_maker for e in entries if e.gpu_maker), _maker(models)).lower(),
             models=models,
-            gpu_memory_mib=next((e.gpu_memory for e in entries if e.gpu_memory), offer.hardware.gpu_memory_mib),
+            gpu_memory_mib=next((e.gpu_memory for e in entries if e.gpu_memory), hardware.gpu_memory_mib),
             arch=ARCHITECTURES.get(arch, arch),
             containers=lowercase_set(word for entry in entries for word in entry.containers),
             tags=lowercase_set(word for entry in entries for word in entry.tags),
@@ -225,4 +279,4 @@ def _maker(models: Iterable[str]) -> str:
     return next(named, "nvidia")
 
 
-plugin = PolicyPlugin("broker", BrokerSettings, BrokerPolicy)
+plugin = PolicyPlugin(NAME, BrokerSettings, BrokerPolicy)

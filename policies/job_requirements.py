@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
+from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from math import ceil
 
@@ -42,14 +43,24 @@ class JobRequirement:
     text: str
     checks: tuple[_Check, ...] = ()
     syntax_error: str = ""
+    gpus: int = 0
+    """Of each node, as are these; 0: not named."""
+    cpus: int = 0
+    memory_mib: int = 0
+    models: tuple[str, ...] = ()
+    """Patterns of GRES types, one of which its GPUs are to have."""
 
     def unmet_reason(self, machine: OfferHardware) -> str:
         """Why a machine does not have it all; empty: it has."""
         return next((why for check in self.checks if (why := check(machine))), "")
 
+    def unmet_reasons(self, machine: OfferHardware) -> tuple[str, ...]:
+        """All that a machine lacks."""
+        return tuple(why for check in self.checks if (why := check(machine)))
+
 
 def parse_requirement(text: str) -> JobRequirement:
-    """Reads ``nvidia-gpu=3 mem=300 ...``."""
+    """Reads ``gpu=3 model=a100 mem=300 ...``. Of a word that is there twice both count."""
     # It stands in messages that others read.
     shown = " ".join("".join(c if c.isprintable() else " " for c in text).split())
     if len(shown) > _MAX_CHARACTERS:
@@ -57,20 +68,27 @@ def parse_requirement(text: str) -> JobRequirement:
             shown[:_MAX_CHARACTERS], syntax_error=f"burst: requirements are limited to {_MAX_CHARACTERS} characters"
         )
     checks: list[_Check] = []
+    sizes = {"gpu": 0, "cpu": 0, "mem": 0}
+    models: tuple[str, ...] = ()
     for part in shown.split():
         word, equals, value = part.partition("=")
         make_check = _KEYWORDS.get(word.lower())
         if make_check is None:
-            return JobRequirement(
-                shown, syntax_error=f"burst: unknown word {word!r}; known words: {', '.join(_KEYWORDS)}"
-            )
+            close = get_close_matches(word.lower(), _KEYWORDS, n=1)
+            hint = f", did you mean {close[0]}?" if close else f"; known words: {', '.join(_KEYWORDS)}"
+            return JobRequirement(shown, syntax_error=f"burst: unknown word {word}{hint}")
         if not equals or not value:
             return JobRequirement(shown, syntax_error=f"burst: {word} needs a value: {word}=...")
         try:
             checks.append(make_check(value.lower()))
         except ValueError as error:
             return JobRequirement(shown, syntax_error=f"burst: {part}: {error}")
-    return JobRequirement(shown, tuple(checks))
+        size = word.lower().rpartition("-")[2] if not word.lower().startswith("gpu-") else ""
+        if size in sizes:
+            sizes[size] = max(sizes[size], parse_mebibytes(value) if size == "mem" else _number(value))
+        elif word.lower() in ("model", "gpu-model"):
+            models = _either(value.lower())
+    return JobRequirement(shown, tuple(checks), "", sizes["gpu"], sizes["cpu"], sizes["mem"], models)
 
 
 def _gpus(maker: str) -> Callable[[str], _Check]:
@@ -154,6 +172,7 @@ _KEYWORDS: Mapping[str, Callable[[str], _Check]] = {
     "gpu": _gpus(""),
     "cpu": _cpus,
     "mem": _memory,
+    "model": _models,
     "gpu-model": _models,
     "gpu-mem": _gpu_memory,
     "arch": _architecture,

@@ -9,6 +9,7 @@ from burstd.domain.cloud.instance import Instance, Leftover
 from burstd.domain.cloud.offer import Offer
 from burstd.domain.plugins.policy import Remark, Target
 from burstd.domain.project import OverQuotaLimits
+from burstd.domain.slurm.job_update import JobUpdate
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,6 +202,18 @@ class HoldJob:
 
 
 @dataclass(frozen=True, slots=True)
+class UpdateJobs:
+    """Change what pending jobs ask Slurm for."""
+
+    jobs: tuple[str, ...]
+    """As scontrol takes them."""
+    queue_ids: tuple[str, ...]
+    """The same jobs, as the queue has them."""
+    update: JobUpdate
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class RecordInterruptions:
     """Write down that runs end because their machine was taken away."""
 
@@ -291,6 +304,7 @@ Action = (
     | RecordInterruptions
     | LimitJobTime
     | HoldJob
+    | UpdateJobs
     | SetProjectLimits
     | SetQuotaPreemption
     | StartJobsNow

@@ -11,6 +11,7 @@ from burstd.domain.cloud.offer import Offer
 from burstd.domain.plan import Action, ChangeClaimState, MakeClaim, Plan
 from burstd.domain.plugins.policy import Policy, Target
 from burstd.domain.snapshot import SlurmView, Snapshot
+from burstd.planner.job_updates import update_jobs
 from burstd.planner.lifecycle.adoption import plan_adoptions
 from burstd.planner.lifecycle.gate import drain_unwanted_ready, gate_steps
 from burstd.planner.lifecycle.interruption import notice_remarks, notice_steps
@@ -91,6 +92,8 @@ def _decide(snapshot: Snapshot, policies: Sequence[Policy], tuning: Tuning, cach
     actions: list[Action] = [
         *adoptions,
         *steps,
+        # Before any node opens that they must not start on.
+        *update_jobs(view, target),
         *gate_steps(view, target, tuning, moving),
         *enforce_time_limits(view),
         *([] if snapshot.paused else make_claims(view, target)),

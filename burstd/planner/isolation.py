@@ -34,6 +34,7 @@ from burstd.domain.plan import (
     TerminateMachines,
     UnbindJob,
     UndrainNodes,
+    UpdateJobs,
     ValidateNode,
     WarnJobs,
 )
@@ -179,6 +180,8 @@ def action_subjects(action: Action, claims: Mapping[str, str]) -> tuple[str, ...
             found = [job_subject(row) for run in action.runs for row in run.queue_ids]
         case HoldJob():
             found = [job_subject(action.queue_id)]
+        case UpdateJobs():
+            found = [*map(job_subject, action.queue_ids)]
         case StartJobsNow():
             found = [*map(job_subject, action.jobs)]
         case RemoveOrphans():
@@ -200,6 +203,9 @@ def split_action(action: Action, claims: Mapping[str, str]) -> list[Action]:
             return [DrainNodes((claim_id,), (name,), action.reason) for claim_id, name in pairs]
         case StartJobsNow() if len(action.jobs) > 1:
             return [StartJobsNow((one,)) for one in action.jobs]
+        case UpdateJobs() if len(action.jobs) > 1:
+            ids = zip(action.jobs, action.queue_ids, strict=True)
+            return [replace(action, jobs=(job,), queue_ids=(row,)) for job, row in ids]
         case UndrainNodes() if len(action.nodes) > 1:
             return [UndrainNodes((name,)) for name in action.nodes]
         case TerminateMachines() if len(action.claims) > 1:

@@ -26,6 +26,7 @@ from burstd.domain.plugins.policy import (
     Want,
 )
 from burstd.domain.slurm.job import Job, users_and_accounts
+from burstd.domain.slurm.job_update import JobUpdate
 from burstd.domain.snapshot import SlurmView, Snapshot
 
 _Texts = tuple[str, ...]
@@ -145,6 +146,9 @@ def _fault(after: object, before: Target, bounds: PolicyBounds, *, hard: bool) -
         return fault
     if any(not isinstance(line, BudgetLine) for line in after.budgets):
         return "it shows budgets that are none"
+    for job_id, update in after.job_updates.items():
+        if not isinstance(job_id, str) or not isinstance(update, JobUpdate):
+            return f"it has Slurm told of job {job_id!r} what is no JobUpdate"
     if after.placements != before.placements or after.failed_policies:
         return "it changed what is not a policy's to change (placements, failed_policies)"
     for pool, offers in after.offers.items():

@@ -26,6 +26,7 @@ from burstd.domain.plan import (
     StartJobsNow,
     UnbindJob,
     UndrainNodes,
+    UpdateJobs,
     WarnJobs,
 )
 from burstd.domain.snapshot import RuntimeState
@@ -38,6 +39,9 @@ log = structlog.get_logger(__name__)
 REGISTER_EVERY_S = 2.0
 REFUSAL_PAUSE_S = 5.0
 UNBINDABLE_S = 3600.0
+UPDATE_EVERY_S = 5.0
+MAX_UPDATED_JOBS = 100_000
+"""So many are kept in mind, the latest."""
 
 
 def slots_by_claim(store: Store) -> dict[str, str]:
@@ -57,6 +61,8 @@ class SlurmActions:
         self._bound_since: dict[str, float] = {}
         self._unbindable: dict[str, float] = {}
         self._refusals: dict[Action, tuple[float, str]] = {}
+        self._updated_at: dict[UpdateJobs, float] = {}
+        self._excluded_nodes: dict[str, frozenset[str]] = {}
 
     def runtime_state(self, now: float, bound: Mapping[str, object], state: RuntimeState) -> RuntimeState:
         """``state`` with what Slurm was told. ``bound``: jobs with a reservation of their own."""
@@ -67,6 +73,7 @@ class SlurmActions:
             power_down_sent_at=dict(self._power_down_sent_at),
             bound_since=dict(self._bound_since),
             unbindable=frozenset(job for job, at in self._unbindable.items() if now - at < UNBINDABLE_S),
+            excluded_nodes=dict(self._excluded_nodes),
         )
         return self.interruptions.runtime_state(now, state)
 
@@ -151,10 +158,27 @@ class SlurmActions:
             case LimitJobTime():
                 log.warning("job is given the time that was paid for", job=action.job_id, reason=action.reason)
                 self._context.scheduler.limit_time(action.job_id, action.limit_s)
+            case UpdateJobs():
+                return self._update_jobs(action, now)
             case StartJobsNow():
                 self._context.scheduler.start_now(action.jobs)
             case _:
                 raise TypeError(f"no such step: {action!r}")
+        return 1
+
+    def _update_jobs(self, action: UpdateJobs, now: float) -> int:
+        self._updated_at = {known: at for known, at in self._updated_at.items() if now - at < UPDATE_EVERY_S}
+        if action in self._updated_at:
+            # The queue may have been read before.
+            return 0
+        self._context.scheduler.update_jobs(action.jobs, action.update)
+        self._updated_at[action] = now
+        for job_id in action.queue_ids:
+            self._excluded_nodes.pop(job_id, None)
+            self._excluded_nodes[job_id] = action.update.added_nodes
+        for job_id in [*self._excluded_nodes][:-MAX_UPDATED_JOBS]:
+            del self._excluded_nodes[job_id]
+        log.info("jobs' requests are updated in Slurm", jobs=",".join(action.queue_ids), reason=action.reason)
         return 1
 
     def _move_claims(self, claims: Sequence[str], old: ClaimState, new: ClaimState, reasons: Sequence[str]) -> None:

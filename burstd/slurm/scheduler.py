@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 
 from burstd.domain.errors import SchedulerRefused
 from burstd.domain.slurm.job import Job, JobState
+from burstd.domain.slurm.job_update import JobUpdate
 from burstd.domain.slurm.node import Node, Reservation
 from burstd.slurm import reservations
 from burstd.slurm.commands import jobs, nodes
@@ -152,6 +153,27 @@ class CommandScheduler:
     def hold(self, job_id: str) -> None:
         """Holds a pending job. After ``scontrol hold`` by burstd only an administrator could release it."""
         self._commands("scontrol", "uhold", job_id)
+
+    def update_jobs(self, job_ids: Collection[str], update: JobUpdate) -> None:
+        """Changes what pending jobs ask for."""
+        what = [f"ExcNodeList={compress(update.excluded_nodes) if update.excluded_nodes else ''}"]
+        if update.gres_per_node:
+            what.append("Gres=" + ",".join(map(str, update.gres_per_node)))
+        for key, value in (
+            ("MinMemoryNode", update.memory_mib),
+            ("NumCPUs", update.cpus),
+            ("MinCPUsNode", update.cpus_per_node),
+        ):
+            what += [f"{key}={value}"] if value else []
+        what += ["StartTime=now"] if update.start_now else []
+        refused: SchedulerRefused | None = None
+        for some in _job_id_batches(job_ids):
+            try:
+                self._commands("scontrol", "update", f"JobId={some}", *what)
+            except SchedulerRefused as error:
+                refused = error
+        if refused is not None:
+            raise refused
 
     def comments(self, job_ids: Collection[str]) -> Mapping[str, str]:
         """Comments by job id, of the jobs that are in the queue."""

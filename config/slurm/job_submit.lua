@@ -1,5 +1,5 @@
 -- Has the scripts of jobs with '#BURST container' start in their image: their first line becomes burstd's. Stages the
--- working directory of every batch job in some partitions. Submits jobs of projects to their projects' partitions. Before Slurm 23.02, whose burst_buffer/lua does not say whose
+-- working directory of every batch job in some partitions. Has jobs that require machines by their comment wait for burstd. Submits jobs of projects to their projects' partitions. Before Slurm 23.02, whose burst_buffer/lua does not say whose
 -- job it is, sbatch also refuses input that its user may not read; without this file such a job is taken, and held with
 -- the reason when its turn comes. Needs JobSubmitPlugins=lua.
 --
@@ -20,6 +20,11 @@ local unreached = {}
 -- copied to its nodes and back, as if its script had the line '#BURST workdir'; with '#BURST workdir off' it has not.
 -- Name the same ones in burstd.toml, as staging.workdir.partitions.
 local staged = {}
+
+-- Partitions in which jobs may require machines by their comment (policies.chain with "broker" in burstd.toml):
+-- { "burst" }. Such a job gets a begin time that never comes, which burstd sets to now once Slurm knows where the job
+-- must not start. Without it Slurm may start the job on a free node before burstd sees it.
+local brokered = {}
 
 -- Projects by their Slurm accounts, as 'burstctl slurm-config' has them: the site's partitions whose nodes they share,
 -- whether quotas count shards of GPUs there, and the time limit of interactive jobs. A job there gets the pair of partitions of its account's project.
@@ -92,6 +97,19 @@ local function add_workdir(job, part_list)
       local before = job.burst_buffer or ""
       job.burst_buffer = (before == "" and "" or (before .. "\n")) .. "#BURST workdir"
       return
+    end
+  end
+end
+
+local YEAR = 365 * 86400
+
+local function wait_for_burstd(job, part_list)
+  if string.lower(string.sub(job.comment or "", 1, 6)) ~= "burst:" then
+    return
+  end
+  for _, name in ipairs(brokered) do
+    if is_for(job, name, part_list) and (job.begin_time or 0) == 0 then
+      job.begin_time = os.time() + YEAR
     end
   end
 end
@@ -233,6 +251,7 @@ local function check(job, submit_uid, part_list)
   read_projects()
   tell_interactive(job, part_list)
   add_workdir(job, part_list)
+  wait_for_burstd(job, part_list)
   if use_project(job, part_list) ~= slurm.SUCCESS then
     return slurm.ERROR
   end

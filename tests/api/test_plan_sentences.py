@@ -41,11 +41,14 @@ from burstd.domain.plan import (
     TerminateMachines,
     UnbindJob,
     UndrainNodes,
+    UpdateJobs,
     ValidateNode,
     WarnJobs,
 )
 from burstd.domain.plugins.policy import ExcludedOffer, Remark, Target, Want, remarks_on_dropped_want
 from burstd.domain.project import OverQuotaLimits
+from burstd.domain.slurm.job_update import JobUpdate
+from burstd.domain.slurm.shape import Gres
 
 from .world import G4, NOW, SNAPSHOT
 
@@ -97,6 +100,15 @@ SENTENCES: list[tuple[Action, str]] = [
     ),
     (LimitJobTime("103", 1500.0, "no money"), "give job 103 a time limit of 25 min: no money"),
     (HoldJob("103", "103", "no home, 3 times"), "hold job 103: no home, 3 times"),
+    (
+        UpdateJobs(
+            ("103", "104_[1-2]"),
+            ("103", "104"),
+            JobUpdate(frozenset({"op1", "op2"}), frozenset(), (Gres("gpu", "v100", 3),), 300, 2),
+            "it requires that",
+        ),
+        "update jobs 103, 104_[1-2] in Slurm (exclude op[1-2], gpu:v100:3 per node, 300 MiB, 2 CPUs): it requires that",
+    ),
     (StartJobsNow(("103",)), "let job 103 start again at once"),
     (TerminateMachines(("c-gpu3", "c-unknown"), "over"), "end the machines of c-unknown,gpu3: over"),
     (

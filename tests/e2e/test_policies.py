@@ -11,9 +11,9 @@ import pytest
 from burstd.cli.session import ExitCode
 from burstd.domain.cloud.offer import OfferRule, Pool
 from burstd.domain.slurm.shape import Gres, Shape
-from tests.e2e.sites import claims_of, comments_of, events, site_up, wait_all_gone
+from tests.e2e.sites import claims_of, comments_of, events, queue, site_up, wait_all_gone
 from tests.lab.base_site import CONFIG
-from tests.lab.site import CPU, Site
+from tests.lab.site import CPU, GPU, Site
 
 pytestmark = [pytest.mark.boxes, pytest.mark.slurm]
 
@@ -24,7 +24,7 @@ DREAM = Pool(
 )  # fmt: skip
 SETTINGS = """
 [policies]
-chain = ["wait_aware", "idle", "budget"]
+chain = ["broker", "wait_aware", "idle", "budget"]
 [policies.wait_aware]
 value = 2
 [policies.idle]
@@ -69,7 +69,7 @@ HANGS = GOOD.replace('return "its name', 'while job.name:\n                pass\
 
 @pytest.fixture(scope="module")
 def whole() -> Iterator[Site]:
-    with site_up(pools=[CPU, DREAM], settings=SETTINGS, comments=True) as up:
+    with site_up(pools=[CPU, GPU, DREAM], settings=SETTINGS, comments=True, brokered=("burst",)) as up:
         yield up
 
 
@@ -216,3 +216,44 @@ def test_a_policy_that_fails_at_work_holds_everything(site: Site, code: str, why
     site.burstctl("policy", "reload")
     site.wait(lambda: "failed" not in site.burstctl("status").stdout, 20, "the alarm is over")
     site.wait(lambda: "its name is not allowed" in explained(site, waiting), 15, "and it does its work")
+
+
+def brokered(required: str, command: str) -> str:
+    return f"#!/bin/sh\n#SBATCH --comment='burst: {required}'\n{command}\n"
+
+
+def test_a_job_runs_on_a_machine_that_meets_its_comment_and_on_no_other(site: Site) -> None:
+    """The nodes on premises are free, and so is half of a node in the cloud; none of them has GPUs."""
+    plain = site.submit("-p burst -c1 --mem=100 -t5", "sleep 300")
+    site.wait_job(plain, ["RUNNING"])
+    words = "-p onprem,burst -t5 --requeue"
+    site.kill_burstd("KILL")
+    misspelt = site.submit_script(brokered("gpu=3 modle=v100", "sleep 1"), words)
+    dream = site.submit_script(brokered("gpu=3 model=a100", "sleep 1"), words)
+    array = site.submit_script(brokered("gpu=3 model=v100 mem=300", "sleep 300"), f"{words} --array=1-2")
+    site.start_burstd()
+    for job, why in (
+        (misspelt, "cannot start: burst: unknown word modle, did you mean model?"),
+        (dream, "cannot start: no machine meets 'burst: gpu=3 model=a100'; nearest is sandbox/"),
+    ):
+        site.wait(lambda job=job, why=why: why in " ".join(comments_of(site, job)), 20, f"{why}, in squeue")  # type: ignore[misc]
+        assert why.partition(": ")[2] in explained(site, job)
+    assert "g4.v100/on-demand (pool gpu): GPUs are v100, not a100" in explained(site, dream)
+    tasks = (f"{array}_1", f"{array}_2")
+    for task in tasks:
+        site.wait_job(task, ["RUNNING"])
+    rows = {job: nodes for job, _, nodes in queue(site, "RUNNING")}
+    assert {rows[task][:3] for task in tasks} == {"gpu"}
+    # "gres:" before Slurm 23.02, "gres/" from then on.
+    asked = site.cluster.sh(f"squeue -h -r -j {array} -o '%b %m'").split("\n")[:-1]
+    assert {text[5:] for text in asked} == {"gpu:v100:3 300M"}
+    site.cluster.sh(f"scontrol update jobid={misspelt} comment='burst: gpu=3 model=v100'", user="ada")
+    site.wait_job(misspelt)
+    assert site.job(misspelt)["NodeList"].startswith("gpu")
+    # Begun anew, it is kept off the free nodes as before.
+    site.cluster.sh(f"scontrol requeue {tasks[0]}")
+    site.wait(lambda: site.job(tasks[0])["JobState"] == "PENDING", 20, "the job waits again")
+    site.cluster.sh(f"scontrol update jobid={tasks[0]} StartTime=now")
+    site.wait_job(tasks[0], ["RUNNING"])
+    assert site.job(tasks[0])["NodeList"].startswith("gpu")
+    assert site.job(dream)["JobState"] == "PENDING"

@@ -41,7 +41,8 @@ class BaseSite(ABC):
     launches in the cloud. ``shared`` is a folder of this machine whose ``home`` and ``burst`` the head and the nodes on
     premises share, as their homes and as staging's ``job_dir``. With ``containers`` nodes have Apptainer, the
     head can convert images, and slurmctld has burstd's job_submit.lua, as with ``workdir_partitions``, in which every
-    batch job's working directory is staged. ``projects`` are Slurm's half of them; the ``onprem`` nodes on premises
+    batch job's working directory is staged, and with ``brokered``, in which jobs may require machines by their comment.
+    ``projects`` are Slurm's half of them; the ``onprem`` nodes on premises
     have ``onprem_gpus`` each, of ``onprem_shards`` shards.
     """
 
@@ -63,6 +64,7 @@ class BaseSite(ABC):
         shared: Path | None = None,
         containers: bool = False,
         workdir_partitions: tuple[str, ...] = (),
+        brokered: tuple[str, ...] = (),
         image_packages: Sequence[str] = (),
         projects: Sequence[Project] = (),
         onprem: int = 2,
@@ -76,6 +78,7 @@ class BaseSite(ABC):
         self._shared = shared
         self._containers = containers
         self._workdir_partitions = workdir_partitions
+        self._brokered = brokered
         self._image_packages = tuple(image_packages)
         self._projects = tuple(projects)
         self._onprem = onprem, onprem_gpus, onprem_shards
@@ -130,7 +133,7 @@ class BaseSite(ABC):
             programs=f"{programs.PREFIX}/bin",
             extra_conf=self._extra
             + ("\nBurstBufferType=burst_buffer/lua\n" if self._staging is not None else "")
-            + ("\nJobSubmitPlugins=lua\n" if self._containers else ""),
+            + ("\nJobSubmitPlugins=lua\n" if self._containers or self._brokered else ""),
             progress=self._progress,
         )
         self._progress("installing burstd and starting Slurm")
@@ -183,8 +186,8 @@ class BaseSite(ABC):
         folder = programs.PROJECT / "config" / "slurm"
         names = ("burst_buffer.lua", "burst_buffer.conf") if self._staging is not None else ()
         texts = {name: (folder / name).read_text(encoding="utf-8") for name in names}
-        if self._containers or self._workdir_partitions or self._projects:
-            texts["job_submit.lua"] = job_submit_lua(self._workdir_partitions, self._projects)
+        if self._containers or self._workdir_partitions or self._projects or self._brokered:
+            texts["job_submit.lua"] = job_submit_lua(self._workdir_partitions, self._projects, brokered=self._brokered)
         return tuple(BoxFile(f"/etc/slurm/{name}", text) for name, text in texts.items())
 
     def _start_storage(self) -> None:

@@ -9,7 +9,13 @@ from burstd.domain.cloud.offer import Pool
 from burstd.domain.project import Project
 from burstd.domain.slurm.shape import Gres, Shape
 from burstd.slurm.config.projects import projects_lua_line
-from burstd.slurm.config.render import SlurmConfOptions, gres_conf_lines, slurm_conf_fragment, workdir_lua_line
+from burstd.slurm.config.render import (
+    SlurmConfOptions,
+    brokered_lua_line,
+    gres_conf_lines,
+    slurm_conf_fragment,
+    workdir_lua_line,
+)
 
 VERSIONS = {"bookworm": (22, 5, 8), "trixie": (24, 11, 5), "forky": (26, 5, 5)}
 """The Slurm of each Debian release, as far as it decides how slurm.conf is written."""
@@ -104,12 +110,16 @@ def onprem_gres_text(onprem: Sequence[tuple[str, str]], gpus: int, shards: int =
 
 
 def job_submit_lua(
-    workdir_partitions: Sequence[str] = (), projects: Sequence[Project] = (), shared: Sequence[str] = ()
+    workdir_partitions: Sequence[str] = (),
+    projects: Sequence[Project] = (),
+    shared: Sequence[str] = (),
+    brokered: Sequence[str] = (),
 ) -> str:
     """burstd's job_submit.lua with the lines that 'burstctl slurm-config' names for it."""
     text = (_CONFIG / "job_submit.lua").read_text(encoding="utf-8")
     for before, after in (
         (workdir_lua_line(()), workdir_lua_line(workdir_partitions)),
+        (brokered_lua_line(()), brokered_lua_line(brokered)),
         (projects_lua_line(()), projects_lua_line(projects, shared)),
     ):
         assert before in text.splitlines()

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from pydantic import ValidationError
 
 import policies.broker
-from burstd.domain.cloud.offer import Hardware
+from burstd.domain.claim import ClaimState
+from burstd.domain.cloud.offer import Hardware, OfferRule, Pool
 from burstd.domain.plugins.policy import Policy, Target
 from burstd.domain.slurm.job import Job
+from burstd.domain.slurm.job_update import JobUpdate
 from burstd.domain.slurm.shape import Gres, Shape
+from burstd.domain.snapshot import CircuitBreaker, CloudView, RuntimeState, Unavailable
 from burstd.planner.policy_chain import make_target
 from policies.job_requirements import JobRequirement, parse_requirement
 
-from .worlds import job, last_verdict, make_snapshot, offer, pool, wants
+from .worlds import NOW, claim, job, last_verdict, make_snapshot, node, offer, pool, wants
 
 BOX = Shape(4, 8000)
 A100 = offer("p4", "3", Shape(16, 64_000, (Gres("gpu", "a100", 4),)), hardware=Hardware("x86_64", 40 * 1024))
@@ -37,9 +41,33 @@ def broker(**given: Any) -> Policy:
     return policies.broker.plugin.make(policies.broker.BrokerSettings.model_validate(given or SITE))
 
 
-def decided(*jobs: Job, **given: Any) -> Target:
-    found = make_target(make_snapshot(*jobs, pools=(pool(shape=BOX),), offers=ALL), (broker(**given),))
+def updated(job: Job, update: JobUpdate) -> Job:
+    """The job once Slurm was told."""
+    return replace(
+        job,
+        excluded_nodes=tuple(sorted(update.excluded_nodes)),
+        gres_per_node=update.gres_per_node or job.gres_per_node,
+        memory_mib=update.memory_mib or job.memory_mib,
+        cpus=update.cpus or job.cpus,
+        cpus_per_node=update.cpus_per_node or job.cpus_per_node,
+        eligible=NOW if update.start_now else job.eligible,
+    )
+
+
+def first_decided(*jobs: Job, policy: Policy | None = None, **fields: Any) -> Target:
+    """What is decided of a queue that was not seen before."""
+    fields = {"pools": (pool(shape=BOX),), "offers": ALL, **fields}
+    found = make_target(make_snapshot(*jobs, **fields), (policy or broker(),))
     assert not found.failed_policies
+    return found
+
+
+def decided(*jobs: Job, **given: Any) -> Target:
+    """What is decided once Slurm has been told all, which takes one time."""
+    first = first_decided(*jobs, policy=broker(**given))
+    told = [updated(job, first.job_updates[job.id]) if job.id in first.job_updates else job for job in jobs]
+    found = first_decided(*told, policy=broker(**given))
+    assert not found.job_updates
     return found
 
 
@@ -66,6 +94,7 @@ def kinds(*jobs: Job, **given: Any) -> list[list[str]]:
         ("gpu-model=a100|h100", "p4 p5"),
         ("gpu-model=mi300*", "mi"),
         ("gpu-model=A100", "p4"),
+        ("model=a100", "p4"),
         ("arch=x86_64", "p4 mi p5"),
         ("arch=arm64", "arm"),
         ("container=apptainer", "arm p4 mi p5"),
@@ -102,22 +131,27 @@ def test_who_speaks_to_the_broker(comment: str, free: bool) -> None:
 
 def test_a_requirement_that_nobody_meets_is_reported() -> None:
     verdict, reason = last_verdict(decided(job(comment="burst: gpu-model=v100")))
-    assert verdict == "wait"
+    assert verdict == "impossible"
     assert reason == (
-        "no offer left in pool cpu: no GPU, v100 required; GPUs are a100, not v100;"
-        " GPUs are mi300x, not v100 and 1 more"
+        "no machine meets 'burst: gpu-model=v100'; nearest is sky/r1/a/arm/on-demand (pool cpu): no GPU, v100 required"
     )
+    assert last_verdict(decided(job(comment="burst: gpu=3 model=v100")))[1].endswith(
+        "nearest is sky/r1/a/p4/on-demand (pool cpu): GPUs are a100, not v100"
+    )
+    unseen = first_decided(job(comment="burst: model=v100"), offers=())
+    assert last_verdict(unseen) == ("impossible", "no machine meets 'burst: model=v100'")
 
 
 @pytest.mark.parametrize(
     ("comment", "fault"),
     [
-        ("burst: xyz=3", "burst: unknown word 'xyz'; known words: nvidia-gpu, amd-gpu, gpu, cpu, mem, gpu-model"),
+        ("burst: xyz=3", "burst: unknown word xyz; known words: nvidia-gpu, amd-gpu, gpu, cpu, mem, model, gpu-model"),
+        ("burst: gpu=3 modle=a100", "burst: unknown word modle, did you mean model?"),
         ("burst: gpu", "burst: gpu needs a value: gpu=..."),
         ("burst: gpu=many", "burst: gpu=many: must be a number, such as 3 or 1.5"),
         ("burst: mem=3X", "burst: mem=3X: must be MiB, or a number and a unit: K, M, G or T"),
         (f"burst: {'gpu=1 ' * 100}", "burst: requirements are limited to 500 characters"),
-        ("burst: \x1b[2Jx=1", "burst: unknown word '[2Jx'"),
+        ("burst: \x1b[2Jx=1", "burst: unknown word [2Jx"),
         ("burst: tag=eu,,us", "burst: tag=eu,,us: must be words separated by '|' or ','"),
     ],
 )
@@ -125,7 +159,7 @@ def test_what_cannot_be_read_is_reported_and_not_burst(comment: str, fault: str)
     found = decided(job(comment=comment), job("2"))
     assert wants(found) == [("cpu", 1, ("2",))]
     verdict, reason = last_verdict(found)
-    assert verdict == "wait"
+    assert verdict == "impossible"
     assert reason.startswith(fault)
 
 
@@ -147,7 +181,7 @@ def test_of_jobs_whose_requirements_clash_the_first_has_its_way() -> None:
 def test_one_that_nobody_meets_does_not_keep_others_from_their_machine() -> None:
     found = decided(job("1", comment="burst: gpu=99"), job("2"))
     assert wants(found) == [("cpu", 1, ("2",))]
-    assert last_verdict(found)[1].startswith("no offer in pool cpu has gpu=99: 0 GPUs, 99 required")
+    assert last_verdict(found)[1].startswith("no machine meets 'burst: gpu=99'; nearest is sky/r1/a/p5/")
 
 
 def test_machines_with_something_special_are_for_those_who_require_it() -> None:
@@ -181,8 +215,9 @@ def test_like_requirements_are_read_and_reported_once(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr("policies.broker.parse_requirement", reading)
     rows = [job(str(n), exclusive=True, comment="burst: gpu=1") for n in range(4)]
+    # Once in each decision.
     found = decided(*rows)
-    assert (len(found.wants), len(read)) == (4, 1)
+    assert (len(found.wants), len(read)) == (4, 2)
     assert [r.reason for r in found.remarks if r.by == "broker" and r.verdict == "order"] == [
         "4 node(s) dedicated to jobs that require gpu=1"
     ]
@@ -191,3 +226,103 @@ def test_like_requirements_are_read_and_reported_once(monkeypatch: pytest.Monkey
 def test_a_wrong_size_in_the_settings_is_named() -> None:
     with pytest.raises(ValidationError, match="a number and a unit"):
         broker(offers={"*": {"gpu_memory": "much"}})
+
+
+V100 = offer("g4", "2", Shape(4, 8000, (Gres("gpu", "v100", 4),)))
+PLAIN = offer("c2", "1", Shape(4, 8000))
+FOUR = (Gres("gpu", "v100", 4),)
+
+
+def pools() -> tuple[Pool, ...]:
+    """Slots with and without GPUs, and each kind of offer for one of them."""
+    rules = {"gpu": (OfferRule("sky", ("g4",)),), "cpu": (OfferRule("sky", ("c2",)),)}
+    return tuple(
+        replace(pool(name, 2, shape=Shape(4, 8000, FOUR if name == "gpu" else ())), rules=rule)
+        for name, rule in rules.items()
+    )
+
+
+def both(*jobs: Job, **fields: Any) -> Target:
+    on_premises = (
+        node("op1", partitions=("onprem",)),
+        node("op2", partitions=("onprem",), gres=(Gres("gpu", "a100", 4),)),
+    )
+    return first_decided(*jobs, **{"pools": pools(), "offers": (PLAIN, V100), "nodes": on_premises, **fields})
+
+
+def test_slurm_is_told_before_a_machine_is_started() -> None:
+    """GPUs, memory and CPUs become the job's own request; nodes that do not match are excluded."""
+    asks = job(partitions=("onprem", "burst"), comment="burst: gpu=3 model=v100 mem=300 cpu=1.5")
+    found = both(asks)
+    update = JobUpdate(
+        frozenset({"op1", "op2", "cpu1", "cpu2"}), frozenset({"op1", "op2", "cpu1", "cpu2"}),
+        (Gres("gpu", "v100", 3),), 300, 2,
+    )  # fmt: skip
+    assert (found.wants, found.job_updates) == ((), {"1": update})
+    assert last_verdict(found) == ("wait", "Slurm is being told what its comment requires")
+    again = both(updated(asks, update))
+    assert (wants(again), again.job_updates) == ([("gpu", 1, ("1",))], {})
+
+
+def test_a_node_of_the_site_that_matches_serves_the_job_as_well() -> None:
+    asks = job(partitions=("onprem", "burst"), comment="burst: gpu=3 model=a100")
+    update = both(asks).job_updates["1"]
+    assert update.excluded_nodes == {"op1", "cpu1", "cpu2", "gpu1", "gpu2"}
+    assert update.gres_per_node == (Gres("gpu", "a100", 3),)
+    assert wants(both(updated(asks, update))) == []
+
+
+def test_what_a_job_asks_slurm_for_is_raised_only() -> None:
+    gres = (Gres("fpga", "", 1), Gres("gpu", "", 4))
+    asks = job(comment="burst: gpu=3 mem=300", gres_per_node=gres, memory_mib=500, excluded_nodes=("cpu1", "cpu2"))
+    assert both(asks).job_updates == {}
+    typed = both(replace(asks, comment="burst: gpu=3 model=v100")).job_updates["1"]
+    assert typed.gres_per_node == (Gres("fpga", "", 1), Gres("gpu", "v100", 4))
+
+
+@pytest.mark.parametrize("comment", ["burst: modle=v100", "burst: gpu=3 model=h100"])
+def test_a_job_that_no_machine_meets_is_kept_off_every_node(comment: str) -> None:
+    found = both(job(partitions=("onprem", "burst"), comment=comment))
+    assert found.job_updates["1"].excluded_nodes == {"op1", "op2", "cpu1", "cpu2", "gpu1", "gpu2"}
+    assert last_verdict(found)[0] == "impossible"
+
+
+def test_a_changed_comment_is_followed_and_the_users_own_exclusions_stay() -> None:
+    words = ("onprem", "burst")
+    first = both(job(partitions=words, comment="burst: model=v100", excluded_nodes=("op2", "cpu9"))).job_updates["1"]
+    runtime = RuntimeState(excluded_nodes={"1": first.added_nodes})
+    # If burstd began anew meanwhile, it cannot know which of the site's nodes that match now the user excluded.
+    for state, left in ((runtime, {"cpu9"}), (RuntimeState(), {"cpu9", "op2"})):
+        after = job(partitions=words, comment="burst: model=a100", excluded_nodes=tuple(first.excluded_nodes))
+        update = both(after, runtime_state=state).job_updates["1"]
+        assert update.excluded_nodes - update.added_nodes == left
+    own = both(job(partitions=words, comment="burst: model=a100", excluded_nodes=("op2",))).job_updates["1"]
+    assert own.excluded_nodes >= {"op2", "op1", "gpu1"}
+    none = job(partitions=words, comment="", excluded_nodes=(*first.excluded_nodes, "op7"))
+    assert both(none, runtime_state=runtime).job_updates["1"] == JobUpdate(frozenset({"cpu9", "op7"}), frozenset())
+
+
+def test_a_machine_that_boots_for_another_job_is_excluded_before_it_opens() -> None:
+    mixed = replace(pool("any", 3, shape=BOX), rules=(OfferRule("sky"),))
+    booting = claim("any1", ClaimState.BOOTING, offer=PLAIN), claim("any2", ClaimState.BOOTING, offer=ARM)
+    asks = job("1", comment="burst: arch=arm64")
+    found = both(asks, pools=(mixed,), offers=(PLAIN, ARM), claims=booting)
+    assert found.job_updates["1"] == JobUpdate(frozenset({"any1"}), frozenset({"any1"}))
+
+
+def test_an_offer_that_is_not_to_be_had_now_makes_nothing_impossible() -> None:
+    until = CircuitBreaker("sky/r1/a/g4/on-demand", "capacity", 1, NOW + 600)
+    found = both(job(comment="burst: gpu=1"), breakers=(until,))
+    assert found.job_updates["1"].excluded_nodes == {"cpu1", "cpu2"}
+    unread = CloudView(Unavailable("it is down", NOW), ())
+    snapshot = make_snapshot(job(comment="burst: gpu=1"), pools=pools(), offers=())
+    found = make_target(replace(snapshot, clouds={"sky": unread}), (broker(),))
+    assert last_verdict(found) == ("wait", "no machine meets 'burst: gpu=1'")
+
+
+def test_a_job_that_job_submit_lua_holds_back_begins_once_slurm_was_told() -> None:
+    asks = job(comment="burst: gpu=1 model=v100", eligible=NOW + 364 * 86400, reason="BeginTime")
+    update = both(asks).job_updates["1"]
+    assert update.start_now
+    assert wants(both(updated(asks, update))) == [("gpu", 1, ("1",))]
+    assert both(replace(asks, comment="", eligible=NOW + 3600)).job_updates == {}

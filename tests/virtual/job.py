@@ -40,6 +40,7 @@ class JobSpec:
     """Number of array tasks, ids from 0; 0: no array."""
     array_limit: int = 0
     comment: str = ""
+    excluded_nodes: frozenset[str] = frozenset()
 
 
 Signature = tuple[object, ...]
@@ -95,7 +96,7 @@ class SimJob:
         array = self.array_job_id if s.array_limit else ""
         return (
             s.partitions, s.nodes, s.cpus_per_node, s.memory_mib, s.gres_per_node, s.constraint, s.exclusive,
-            s.time_limit_s, self.reservation, array, self.het_job_id,
+            s.time_limit_s, self.reservation, array, self.het_job_id, s.excluded_nodes,
         )  # fmt: skip
 
     def changed(self) -> None:
@@ -123,5 +124,5 @@ class SimJob:
             start=self.started + behind - self.behind_start if running and self.started else 0.0,
             eligible=self.eligible + shift, node_list=self.nodes,
             reservation=self.reservation, comment=self.comment, restarts=self.restarts,
-            tasks_limit=s.array_limit,
+            tasks_limit=s.array_limit, excluded_nodes=tuple(sorted(s.excluded_nodes)),
         )  # fmt: skip

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from burstd.domain.slurm.job import Job, JobState
+from burstd.domain.slurm.job_update import JobUpdate
 from tests.virtual.clock import VirtualClock
 from tests.virtual.job import ACTIVE, TOP_PRIORITY, JobSpec, Signature, SimJob
 from tests.virtual.node import SimNode
@@ -125,6 +126,21 @@ class Jobs:
             job.changed()
             self._wait(job)
 
+    def update(self, job: SimJob, update: JobUpdate) -> None:
+        """``scontrol update`` of a job that waits."""
+        spec = replace(job.spec, excluded_nodes=update.excluded_nodes)
+        if update.gres_per_node:
+            spec = replace(spec, gres_per_node=update.gres_per_node)
+        if update.memory_mib:
+            spec = replace(spec, memory_mib=update.memory_mib)
+        if update.cpus or update.cpus_per_node:
+            spec = replace(spec, cpus_per_node=update.cpus or update.cpus_per_node)
+        job.spec = spec
+        if update.start_now:
+            job.eligible = min(job.eligible, self._clock.now())
+        job.changed()
+        self._wait(job)
+
     def limit_time(self, job: SimJob, limit_s: float) -> None:
         """``scontrol update TimeLimit=``."""
         job.spec = replace(job.spec, time_limit_s=limit_s)
@@ -224,7 +240,11 @@ class Jobs:
         found = self._fitting.get(signature)
         if found is None:
             found = self._fitting[signature] = {
-                partition: [node for node in self._by_partition.get(partition, ()) if node.could_fit(job.spec)]
+                partition: [
+                    node
+                    for node in self._by_partition.get(partition, ())
+                    if node.could_fit(job.spec) and node.name not in job.spec.excluded_nodes
+                ]
                 for partition in job.spec.partitions
             }
         return found

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from burstd.domain.errors import SchedulerRefused, SchedulerUnavailable
 from burstd.domain.slurm.job import Job, JobState
+from burstd.domain.slurm.job_update import JobUpdate
 from burstd.domain.slurm.node import Node, Reservation
 from burstd.domain.slurm.shape import Shape
 from burstd.planner.demand.demand import task_ids
@@ -196,6 +197,21 @@ class SimSlurm:
         self._check_running()
         self._named(job_id)
         self._jobs.limit(job_id, "JobHeldUser")
+
+    def update_jobs(self, job_ids: Collection[str], update: JobUpdate) -> None:
+        """See Scheduler."""
+        self._check_running()
+        refused = ""
+        for job_id in job_ids:
+            array, bracket, tasks = job_id.partition("_[")
+            for named in (f"{array}_{task}" for task in task_ids(tasks.rstrip("]"))) if bracket else (job_id,):
+                for job in self._named(named):
+                    if job.state is not JobState.PENDING:
+                        refused = f"Job is no longer pending execution for job {named}"
+                    else:
+                        self._jobs.update(job, update)
+        if refused:
+            raise SchedulerRefused(refused)
 
     def comments(self, job_ids: Collection[str]) -> Mapping[str, str]:
         """See Scheduler."""

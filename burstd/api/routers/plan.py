@@ -52,11 +52,13 @@ from burstd.domain.plan import (
     TerminateMachines,
     UnbindJob,
     UndrainNodes,
+    UpdateJobs,
     ValidateNode,
     WarnJobs,
 )
 from burstd.domain.plugins.policy import Remark
 from burstd.domain.project import OverQuotaLimits, gpus_text
+from burstd.domain.slurm.job_update import JobUpdate
 from burstd.domain.snapshot import Snapshot
 from burstd.slurm.hostlist import HostlistError, compress, expand
 
@@ -253,7 +255,7 @@ def _step(action: Action, claims: dict[str, Claim]) -> StepView:
             jobs = [action.job_id]
         case RequeueJobs() | WarnJobs() | RecordInterruptions():
             jobs = [run.job_id for run in action.runs]
-        case StartJobsNow():
+        case StartJobsNow() | UpdateJobs():
             jobs = list(action.jobs)
         case _:
             jobs = []
@@ -322,6 +324,8 @@ def _step_text(action: Action, claims: dict[str, Claim]) -> tuple[str, Collectio
             return f"give job {job_id} a time limit of {limit_s / 60:.0f} min: {reason}", [], []
         case HoldJob(_, queue_id, reason):
             return f"hold job {queue_id}: {reason}", [], []
+        case UpdateJobs(jobs, _, update, reason):
+            return f"update {_jobs_text(jobs)} in Slurm ({_update_text(update)}): {reason}", [], []
         case SetProjectLimits(limits, reason):
             return f"limit what projects run beyond their quotas to {_limits_text(limits)}: {reason}", [], []
         case SetQuotaPreemption(preempt, wait, reason):
@@ -346,6 +350,14 @@ def _limits_text(limits: Sequence[tuple[str, OverQuotaLimits]]) -> str:
         f"{name} {'no limit' if limit.gpus is None else gpus_text(limit.gpus)} (tier {limit.tier})"
         for name, limit in limits
     )
+
+
+def _update_text(update: JobUpdate) -> str:
+    parts = [f"exclude {compress(update.excluded_nodes)}" if update.excluded_nodes else "exclude no node"]
+    parts += [f"{gres} per node" for gres in update.gres_per_node]
+    parts += [f"{update.memory_mib} MiB"] if update.memory_mib else []
+    parts += [f"{update.cpus or update.cpus_per_node} CPUs"] if update.cpus or update.cpus_per_node else []
+    return ", ".join(parts)
 
 
 def _jobs_text(ids: Iterable[str]) -> str:

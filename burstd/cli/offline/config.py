@@ -267,10 +267,15 @@ def _render_options(settings: Settings) -> SlurmConfOptions:
         staging=settings.staging.enabled,
         prolog=bool(settings.mounts.trees),
         workdir_partitions=settings.staging.workdir.partitions if settings.staging.enabled else (),
+        brokered_partitions=_pool_partitions(settings) if "broker" in settings.policies.chain else (),
         projects=tuple(projects_of(settings.projects).values()),
         made_projects=tuple(made),
         kept_lines=str(kept),
     )
+
+
+def _pool_partitions(settings: Settings) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(name for pool in settings.pools.values() for name in pool.partitions))
 
 
 def _options_in_force(burstd: ApiClient, settings: Settings) -> SlurmConfOptions:

@@ -12,6 +12,7 @@ from burstd.domain.claim import Cause, Tenancy
 from burstd.domain.cloud.offer import Offer
 from burstd.domain.project import Share
 from burstd.domain.slurm.job import Job
+from burstd.domain.slurm.job_update import JobUpdate
 from burstd.domain.snapshot import SlurmView, Snapshot
 
 
@@ -271,6 +272,8 @@ class Target:
 
     budgets: tuple[BudgetLine, ...] = ()
     """How budgets stand, where a policy keeps any: what ``burstctl bill`` shows of them."""
+    job_updates: Mapping[str, JobUpdate] = field(default_factory=dict)
+    """What Slurm is to be told of pending jobs, by their ids, where it does not have it yet."""
     shares: Mapping[str, Share] = field(default_factory=dict)
     """By project, how it stands. Not a policy's to change."""
 

@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol
 
 from burstd.domain.slurm.job import Job
+from burstd.domain.slurm.job_update import JobUpdate
 from burstd.domain.slurm.node import Node, Reservation
 
 
@@ -108,6 +109,15 @@ class Scheduler(Protocol):
         """Holds a pending job as its user could, who may release it; of a het job the id is its number.
 
         Raises SchedulerRefused where it is not known.
+        """
+        ...
+
+    def update_jobs(self, job_ids: Collection[str], update: JobUpdate) -> None:
+        """Changes what pending jobs ask for; ids as ``set_comment`` has them.
+
+        Slurm takes a list of nodes that leaves the job none: it waits with the reason ``BadConstraints`` until the
+        list is changed. Raises SchedulerRefused where one does not wait or no node has what it would ask for; that one
+        is left as it was, and the others are changed all the same.
         """
         ...
 

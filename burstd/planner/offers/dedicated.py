@@ -195,6 +195,8 @@ class Binder:
 
     def bind_actions(self, claim: Claim) -> Iterator[BindJob]:
         """Of a claim that is READY, or IN_SERVICE with room for one more."""
+        if claim.state is S.IN_SERVICE and not self._has_room_for_bound(claim.slot):
+            return
         for job in affordable_jobs(claim, self.view):
             fits = claim.state is S.READY or claim.slot in self.assigned.get(job.id, ())
             if fits and job.nodes <= 1 and _bindable(job, self.view) and (bind_id := self._next_id(job)):
@@ -202,6 +204,14 @@ class Binder:
                 yield BindJob(
                     bind_id, job.user, claims, (claim.slot,), f"for job {bind_id} alone: {dedicated_reason(claim)}"
                 )
+
+    def _has_room_for_bound(self, slot: str) -> bool:
+        """Whether what placement gave others there leaves room for the jobs bound to it that Slurm is to start."""
+        return all(
+            slot in self.assigned.get(job_id, ())
+            for job_id, names in self.view.snapshot.bound.items()
+            if slot in names and (job := self.view.job(job_id)) is not None and job.state is JobState.PENDING
+        )
 
     def bind_gang(self, claims: list[Claim], job: Job) -> BindJob | None:
         """Of the nodes of one job, all of them ready."""

@@ -46,7 +46,8 @@ class SlurmConfOptions:
     ``devices`` gives, for a GRES name, the device files of gres.conf with ``{}`` for the range of numbers.
     ``configless``: nodes get their configuration from slurmctld. ``staging``: burstd stages the data of jobs.
     ``prolog``: burstd shows trees of the site on its nodes before jobs start. ``workdir_partitions``: those in which
-    burstd stages the working directory of every batch job. ``projects`` share the nodes of
+    burstd stages the working directory of every batch job, ``brokered_partitions`` those in which jobs may require
+    machines by their comment. ``projects`` share the nodes of
     ``partitions``, which are the running ones; ``features`` are those of these nodes.
     ``made_projects``: those that burstctl has made, whose partitions are in the file ``kept_lines``.
     """
@@ -61,6 +62,7 @@ class SlurmConfOptions:
     staging: bool = False
     prolog: bool = False
     workdir_partitions: tuple[str, ...] = ()
+    brokered_partitions: tuple[str, ...] = ()
     projects: tuple[Project, ...] = ()
     partitions: Partitions = field(default_factory=dict)
     features: Features = field(default_factory=dict)
@@ -174,7 +176,7 @@ def required_settings(pools: Sequence[Pool], options: SlurmConfOptions) -> tuple
         )
     found += gpu_memory_settings(pools)
     projects = leaves(options.projects)
-    if options.workdir_partitions or projects:
+    if options.workdir_partitions or options.brokered_partitions or projects:
         found.append(SlurmConfSetting("JobSubmitPlugins", ("lua",), _lua_consequence(options), merge=True))
     if projects:
         found += _PROJECT_SETTINGS
@@ -233,6 +235,9 @@ def _lua_consequence(options: SlurmConfOptions) -> str:
     if options.workdir_partitions:
         parts.append("working directories are staged only where a script says '#BURST workdir'")
         lines.append(workdir_lua_line(options.workdir_partitions))
+    if options.brokered_partitions:
+        parts.append("Slurm may start a job on a node that is free and not what its comment requires")
+        lines.append(brokered_lua_line(options.brokered_partitions))
     if leaves(options.projects):
         parts.append("jobs do not get the partitions of their account's project")
         shared = [p.name for p in options.projects if counted_shards(p, options.partitions)]
@@ -252,9 +257,18 @@ def node_line(pool: Pool) -> str:
 
 
 def workdir_lua_line(partitions: Sequence[str]) -> str:
-    """The line of job_submit.lua that names these partitions."""
-    names = ", ".join(f'"{name}"' for name in partitions)
-    return f"local staged = {{ {names} }}" if names else "local staged = {}"
+    """The line of job_submit.lua that names partitions in which working directories are staged."""
+    return _lua_list("staged", partitions)
+
+
+def brokered_lua_line(partitions: Sequence[str]) -> str:
+    """The line of job_submit.lua that names partitions in which jobs may require machines by their comment."""
+    return _lua_list("brokered", partitions)
+
+
+def _lua_list(name: str, partitions: Sequence[str]) -> str:
+    names = ", ".join(f'"{partition}"' for partition in partitions)
+    return f"local {name} = {{ {names} }}" if names else f"local {name} = {{}}"
 
 
 def partition_lines(

@@ -19,6 +19,7 @@ import pytest
 
 from burstd.domain.errors import SchedulerRefused, SchedulerUnavailable
 from burstd.domain.slurm.job import JobState
+from burstd.domain.slurm.job_update import JobUpdate
 from burstd.domain.slurm.shape import Gres
 from burstd.testing.slurm.cluster import ClusterUnderTest, find_job, find_node, is_running, submit_job, wait_until
 from burstd.testing.slurm.jobs_contract import JobsContract
@@ -208,6 +209,33 @@ class SchedulerContract(JobsContract):
         assert row.time_limit_s == 420.0
         cluster.shell(f"scancel {longer}")
         cluster.scheduler.unbind(longer)
+
+    def test_what_a_pending_job_asks_for_is_changed(self, cluster: ClusterUnderTest) -> None:
+        """A list that leaves it no node is taken, and does not hold it for good."""
+        cluster.scheduler.set_gate(cluster.slots)
+        waiting = submit_job(cluster, "")
+        gone = submit_job(cluster, "")
+        cluster.shell(f"scancel {gone}")
+        every = frozenset(cluster.slots)
+        update = JobUpdate(every, every, (Gres("gpu", "", 2),), 200, 2, start_now=True)
+        with pytest.raises(SchedulerRefused):
+            cluster.scheduler.update_jobs([gone, waiting], update)
+        row = find_job(cluster, waiting)
+        assert row is not None
+        assert set(row.excluded_nodes) == every
+        assert (row.gres_per_node, row.memory_mib, row.memory_per_cpu, row.cpus) == (
+            update.gres_per_node,
+            200,
+            False,
+            2,
+        )
+        (slot,) = self.registered_slots(cluster, 1)
+        cluster.scheduler.update_jobs([waiting], JobUpdate(every - {slot}, every - {slot}))
+        cluster.scheduler.set_gate([name for name in cluster.slots if name != slot])
+        wait_until(partial(is_running, cluster, waiting), "the job running on the node that is left")
+        with pytest.raises(SchedulerRefused):
+            cluster.scheduler.update_jobs([waiting], JobUpdate(frozenset(), frozenset()))
+        cluster.shell(f"scancel {waiting}")
 
     def test_drain_resume_down_address_and_comment(self, cluster: ClusterUnderTest) -> None:
         """Each for several nodes in one call."""
