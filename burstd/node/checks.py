@@ -56,6 +56,7 @@ CHECKS = {
     " docker's runtime `nvidia` in pools with GPUs",
     "network_mounts": "the reference's NFS, Lustre, CIFS and other network file systems, of the same type and source,"
     " but those below trees of `mounts.trees`",
+    "frameworks": "each framework of the pool: its modules or image are there, and its check ends well",
 }
 """What a machine must have, by check. A site may leave some out (``skip_checks``) or let them warn (``may_differ``)."""
 CHECK_NAMES = frozenset(CHECKS)

@@ -130,6 +130,8 @@ class MachineFacts:
     """Container runtime -> its version; ``docker-nvidia`` has none: docker knows NVIDIA's runtime."""
     mounts: Mapping[str, str] = field(default_factory=dict)
     """Where a network file system is mounted -> its type and source: ``nfs4 server:/home``."""
+    frameworks: Mapping[str, str] = field(default_factory=dict)
+    """Those that were shown to work there, and the checksums of what they were."""
     clock: float | None = None
     """Its clock, in seconds since 1970 ..."""
     asked: float = 0.0
@@ -268,6 +270,7 @@ def parse_facts(text: str, *, asked: float, answered: float) -> MachineFacts | N
         revisions={path: int(value) for value, _, path in _words(said, "revision") if _NUMBER.fullmatch(value)},
         runtimes={name: _first_version(text) for name, _, text in _words(said, "runtime")},
         mounts=_mounts(said),
+        frameworks={name: checksum for name, _, checksum in _words(said, "framework")},
         clock=float(clock[0]) if clock else None,
         asked=asked,
         answered=answered,

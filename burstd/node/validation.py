@@ -8,19 +8,21 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.resources import files
 
 import structlog
 
 from burstd.domain.cloud.offer import GpuTest
 from burstd.domain.cloud.quoting import one_line
+from burstd.domain.framework import Framework
 from burstd.domain.plugins.shell import CommandTimedOut, ConnectionLost, Shell
 from burstd.domain.slurm.shape import Gres
 from burstd.node.checks import failed_checks
 from burstd.node.errors import CommandFailed, NoConfiguration, SlurmdNotStarted
 from burstd.node.expected import CheckFailure, ExpectedMachine
 from burstd.node.facts import MachineFacts, read_facts
+from burstd.node.frameworks import FRAMEWORKS, framework_failures
 from burstd.planner.lifecycle.listing import abbreviated_list
 
 log = structlog.get_logger(__name__)
@@ -54,6 +56,8 @@ class ValidationRequest:
     check_programs: Mapping[str, bytes] = field(default_factory=dict)
     """More of them: name -> a program that ends as Nagios' plug-ins do."""
     gpu_test_limit_s: float = 0.0
+    frameworks: tuple[Framework, ...] = ()
+    """What jobs may ask for, and must work there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +86,7 @@ def validate_machine(
         facts = read_facts(session, request.expected.facts_request(request.gpu_devices), wall=request.wall)
         differences = failed_checks(facts, request.expected)
         # Each of these takes longer than the one before: with a failure nothing more is asked.
-        for more in (_gpu_failures, _failed_commands, _failed_programs):
+        for more in (_gpu_failures, _framework_failures, _failed_commands, _failed_programs):
             if all(difference.allowed for difference in differences):
                 differences += more(session, request)
         failures = tuple(difference for difference in differences if not difference.allowed)
@@ -147,6 +151,14 @@ def _gpu_failures(session: Shell, request: ValidationRequest) -> Iterator[CheckF
         remedy = "Give the machine back and try another; where all are like this look at the image's driver"
         allowed = "gpu_test" in expected.may_differ
         yield CheckFailure("gpu_test", f"{wanted} GPUs that compute", found, remedy, allowed)
+
+
+def _framework_failures(session: Shell, request: ValidationRequest) -> Iterator[CheckFailure]:
+    expected = request.expected
+    if FRAMEWORKS in expected.skip:
+        return
+    for failure in framework_failures(session, request.frameworks, gpus=bool(expected.shape.gpus())):
+        yield replace(failure, allowed=FRAMEWORKS in expected.may_differ)
 
 
 def _failed_commands(session: Shell, request: ValidationRequest) -> Iterator[CheckFailure]:

@@ -7,7 +7,7 @@ import os
 import subprocess
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -37,6 +37,7 @@ from burstd.node.errors import (
 )
 from burstd.node.expected import CheckFailure, ExpectedMachine
 from burstd.node.facts import FactsRequest, facts_script, read_facts
+from burstd.node.frameworks import FRAMEWORKS, unproven_frameworks
 from burstd.node.reference import Reference
 from burstd.node.ssh.host_keys import HostKeyFiles, HostKeyPolicy, HostKeys, parse_console_host_keys
 from burstd.node.validation import NVIDIA_DEVICES, ValidationRequest, start_slurmd, validate_machine
@@ -160,6 +161,8 @@ class SlurmNodeValidator:
         has = f"{facts.cpus} CPUs, {facts.memory_mib} MiB, {len(facts.gpu_devices)} GPUs"
         if pool.shape.shards_per_gpu():
             has += f" whose memory {_LIMITED_BY[pool.gpu_memory_limit]}"
+        if pool.frameworks:
+            has += f", {', '.join(framework.name for framework in pool.frameworks)}"
         slurm = format_version(facts.slurm_version or ())
         said = f"{claim.address} has {has}, Slurm {slurm} and a munge that trusts ours ({result.seconds:.1f} s)"
         if not result.warnings:
@@ -172,7 +175,10 @@ class SlurmNodeValidator:
         with self._connect(claim, None) as session:
             request = expected.facts_request(self.config.gpu_devices)
             facts = read_facts(session, request, wall=self._wall, timeout_s=30.0)
-        return failed_checks(facts, expected)
+        unproven = unproven_frameworks(facts, pool.frameworks) if FRAMEWORKS not in expected.skip else ()
+        return failed_checks(facts, expected) + [
+            replace(failure, allowed=FRAMEWORKS in expected.may_differ) for failure in unproven
+        ]
 
     def reference_script(self) -> str:
         """A script for ``sh`` that prints what ``Reference`` has of a node."""
@@ -237,7 +243,7 @@ class SlurmNodeValidator:
         site = self.config
         return ValidationRequest(
             self._expected(claim, pool), self._munge_key(), self._credential, self._wall, site.gpu_devices,
-            site.check_commands, site.check_programs, pool.gpu_test_limit_s,
+            site.check_commands, site.check_programs, pool.gpu_test_limit_s, pool.frameworks,
         )  # fmt: skip
 
     def _expected(self, claim: Claim, pool: Pool) -> ExpectedMachine:

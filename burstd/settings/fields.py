@@ -54,6 +54,11 @@ Name = Annotated[
     matching(r"[A-Za-z0-9][A-Za-z0-9_-]{0,31}", "the name must be 1 to 32 letters, digits, '-' and '_'"),
 ]
 
+ModuleName = Annotated[
+    str, matching(r"[A-Za-z0-9][A-Za-z0-9_.+/-]{0,99}", "must be a module's name, with or without /VERSION")
+]
+NodePath = Annotated[str, matching(r"/[!-~]{1,250}", "must be an absolute path of at most 250 characters, no blanks")]
+
 
 class Section(BaseModel):
     """A table of the file."""

@@ -7,26 +7,28 @@ import pwd
 import re
 import stat
 import tomllib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
 from burstd.domain.cloud.offer import GpuTest, OfferRule, Pool
+from burstd.domain.framework import Framework
 from burstd.domain.project_tree import pairs_on
 from burstd.domain.slurm.shape import SHARD, Shape
 from burstd.domain.storage_node import storage_pool_name
 from burstd.settings.check_programs import read_check_programs
 from burstd.settings.faults import SettingsError, SettingsFault, did_you_mean, faults_of_validation
 from burstd.settings.fields import Section
+from burstd.settings.frameworks import framework_faults, frameworks_of
 from burstd.settings.projects import project_faults, projects_of
 from burstd.settings.sections import PoolSettings, Settings
 from burstd.settings.toml_source import KeyPath, TomlSource, key_lines
 
 DEFAULT_SETTINGS_PATH = Path("/etc/burstd/burstd.toml")
 _VALIDATION_BESIDE_S = 60.0
-"""What the rest of a machine's validation may take, beside a test of its GPUs."""
+"""What the rest of a machine's validation may take, beside tests of its GPUs and frameworks."""
 RENAMED_KEYS = {
     "daemon.prove_timeout_s": "daemon.validation_timeout_s",
     "daemon.tidy_every_s": "daemon.power_down_retry_s",
@@ -81,6 +83,7 @@ def parse_settings(
         faults += faults_of_validation(error, Settings, data, elsewhere=_ELSEWHERE)
     if settings is not None:
         faults += project_faults(settings.projects)
+        faults += framework_faults(settings.frameworks, settings.pools)
     if settings is not None and check_files:
         faults += secret_faults(settings)
         faults += _check_folder_faults(settings)
@@ -147,10 +150,12 @@ def build_pools(settings: Settings, expand: Callable[[str], Iterable[str]]) -> d
                 SettingsFault(place, f"names {shared}, which pool {owner[shared]!r} has; a slot has one shape")
             )
         owner |= dict.fromkeys(slots, name)
-        shape = Shape(pool.cpus, pool.memory, pool.gres, frozenset(pool.features))
+        shape = Shape(pool.cpus, pool.memory, pool.gres, frozenset((*pool.features, *pool.frameworks)))
+        frameworks = frameworks_of(pool, settings.frameworks, gpus=bool(shape.gpus()))
         faults += _gpu_parts_faults(name, pool)
         limit_s = _gpu_test_limit_s(pool)
-        faults += _gpu_test_faults(name, pool, limit_s, settings.daemon.validation_timeout_s)
+        faults += _gpu_test_faults(name, pool, limit_s)
+        faults += _test_time_faults(name, limit_s, frameworks, settings.daemon.validation_timeout_s)
         rules = tuple(OfferRule(o.provider, o.instance_types, o.zones, o.markets, o.image) for o in pool.offers)
         # A tree that is shown whole is shown with one user's rights.
         one_user = any(rule.exclusive_user and rule.is_shown_in(name) for rule in mounts)
@@ -158,7 +163,7 @@ def build_pools(settings: Settings, expand: Callable[[str], Iterable[str]]) -> d
         made[name] = Pool(
             name, slots, partitions, shape, rules, exclusive_user=one_user, mig=pool.mig,
             gpu_memory_limit=pool.gpu_memory_limit,
-            gpu_test=pool.gpu_test, gpu_test_limit_s=limit_s,
+            gpu_test=pool.gpu_test, gpu_test_limit_s=limit_s, frameworks=frameworks,
         )  # fmt: skip
     if faults:
         raise SettingsError(settings.source, faults)
@@ -198,15 +203,25 @@ def _gpu_test_limit_s(pool: PoolSettings) -> float:
             return 0.0
 
 
-def _gpu_test_faults(name: str, pool: PoolSettings, limit_s: float, timeout_s: float) -> Iterator[SettingsFault]:
+def _gpu_test_faults(name: str, pool: PoolSettings, limit_s: float) -> Iterator[SettingsFault]:
     if pool.gpu_test not in (None, GpuTest.NONE) and not any(g.name == "gpu" for g in pool.gres):
         yield SettingsFault(("pools", name, "gpu_test"), "tests GPUs, and 'gres' of the pool has none")
     if pool.gpu_test_limit_s is not None and not limit_s:
         text = "limits the tests 'short' and 'long', and gpu_test of the pool is neither"
         yield SettingsFault(("pools", name, "gpu_test_limit_s"), text)
-    elif limit_s + _VALIDATION_BESIDE_S > timeout_s:
-        text = f"the test may take {limit_s:.0f} s: set validation_timeout_s in [daemon]"
-        yield SettingsFault(("pools", name, "gpu_test"), f"{text} to {limit_s + _VALIDATION_BESIDE_S:.0f} or more")
+
+
+def _test_time_faults(
+    name: str, gpu_test_s: float, frameworks: Sequence[Framework], timeout_s: float
+) -> Iterator[SettingsFault]:
+    """Of tests of a machine that may last longer than its validation."""
+    frameworks_s = sum(framework.limit_s for framework in frameworks)
+    tests_s = gpu_test_s + frameworks_s
+    if tests_s + _VALIDATION_BESIDE_S > timeout_s:
+        tests = "the tests of GPUs and frameworks" if gpu_test_s and frameworks_s else "the test"
+        least_s = f"{tests_s + _VALIDATION_BESIDE_S:.0f}"
+        text = f"{tests} may take {tests_s:.0f} s: set validation_timeout_s in [daemon] to {least_s} or more"
+        yield SettingsFault(("pools", name, "frameworks" if frameworks_s else "gpu_test"), text)
 
 
 def secret_faults(model: BaseModel, before: KeyPath = ()) -> Iterator[SettingsFault]:

@@ -18,7 +18,19 @@ from burstd.domain.machine_outcomes import BadPlaceRule, BadPlaces
 from burstd.domain.slurm.shape import Gres
 from burstd.planner.timeouts import Tuning
 from burstd.settings.faults import SettingsFault
-from burstd.settings.fields import RESTART, SECRET, AbsolutePath, Count, Name, Seconds, Section, matching
+from burstd.settings.fields import (
+    RESTART,
+    SECRET,
+    AbsolutePath,
+    Count,
+    ModuleName,
+    Name,
+    NodePath,
+    Seconds,
+    Section,
+    matching,
+)
+from burstd.settings.frameworks import FrameworkName, FrameworkSettings
 from burstd.settings.mounts import MountSettings
 from burstd.settings.projects import FairShareSettings, ProjectName, ProjectSettings
 from burstd.settings.staging import StagingSettings
@@ -161,6 +173,7 @@ class PoolSettings(Section):
     features: tuple[
         Annotated[str, matching(r"[^\s,&|\[\]()]+", "must be one feature: no space, comma, & or |")], ...
     ] = ()
+    frameworks: tuple[str, ...] = ()
     offers: Annotated[tuple[OfferRuleSettings, ...], Field(min_length=1)]
 
 
@@ -196,15 +209,8 @@ NodeCheck = Literal[
     "cpus", "memory", "tmp", "disk", "gpus", "gpu_type", "os", "slurm", "munge", "users", "groups", "clock", "mounts",
     "architecture", "kernel", "glibc", "driver", "cuda", "memlock", "nofile", "stack", "nproc", "locale", "timezone",
     "modules", "sentinels", "mig", "gpu_memory_limit", "gpu_health", "gpu_clocks", "gpu_pcie", "gpu_test",
-    "cvmfs", "container_runtimes", "network_mounts",
+    "cvmfs", "container_runtimes", "network_mounts", "frameworks",
 ]  # fmt: skip
-SentinelPath = Annotated[
-    str, matching(r"/[!-~]{1,250}", "must be an absolute path of at most 250 characters, no blanks")
-]
-ModuleName = Annotated[
-    str,
-    matching(r"\*|[A-Za-z0-9][A-Za-z0-9_.+/-]{0,99}", "must be a module's name, with or without /VERSION, or '*'"),
-]
 
 
 class NodeSettings(Section):
@@ -222,8 +228,8 @@ class NodeSettings(Section):
     skip_checks: tuple[NodeCheck, ...] = ()
     users: NonEmptyStrings = ("slurm",)
     compare_job_users: bool = True
-    sentinels: Annotated[tuple[SentinelPath, ...], Field(max_length=64)] = ()
-    modules: Annotated[tuple[ModuleName, ...], Field(max_length=64)] = ()
+    sentinels: Annotated[tuple[NodePath, ...], Field(max_length=64)] = ()
+    modules: Annotated[tuple[Literal["*"] | ModuleName, ...], Field(max_length=64)] = ()
     cvmfs_max_behind: Annotated[int, Field(strict=True, ge=0)] = 0
     may_differ: tuple[NodeCheck, ...] = (
         "groups", "kernel", "nproc", "locale", "timezone", "gpu_pcie", "network_mounts",
@@ -273,6 +279,7 @@ class Settings(Section):
     policies: PolicyChainSettings = PolicyChainSettings()
     node: NodeSettings = NodeSettings()
     health: HealthSettings = HealthSettings()
+    frameworks: dict[FrameworkName, FrameworkSettings] = Field(default_factory=dict)
     staging: StagingSettings = StagingSettings()
     mounts: MountSettings = MountSettings()
     volumes: VolumeSettings = VolumeSettings()

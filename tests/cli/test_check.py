@@ -62,6 +62,18 @@ def test_a_key_under_its_former_name_is_a_warning(run: Run, tmp_path: Path) -> N
     assert warning["key"] == "daemon.tidy_every_s"
 
 
+def test_frameworks_are_counted_and_one_that_no_pool_offers_is_a_warning(run: Run, tmp_path: Path) -> None:
+    file = tmp_path / "burstd.toml"
+    text = SETTINGS + "[frameworks.jax]\nmodules = ['JAX']\n[frameworks.pytorch]\nimage = '/torch.sif'\n"
+    file.write_text(text.replace("cpus = 8", 'cpus = 8\nframeworks = ["pytorch"]'), encoding="utf-8")
+    outcome = run("config", "check", str(file), "--no-files")
+    assert outcome.code == 0
+    assert "1 pool, 2 slots, 1 provider, 2 frameworks, policies" in outcome.out
+    assert "warning: frameworks.jax: no pool offers it: name it in 'frameworks' of one" in outcome.out
+    assert "frameworks.pytorch" not in outcome.out
+    assert "Feature=pytorch" in run("slurm-config", "--config", str(file), "--slurm", "24.11").out
+
+
 def test_settings_with_staging(run: Run, tmp_path: Path) -> None:
     file = tmp_path / "burstd.toml"
     text = SETTINGS + '[staging]\nstore = "s"\n[staging.stores.s]\nkind = "shared"\npath = "/s"\n'

@@ -6,8 +6,9 @@ from typing import get_args
 
 from burstd.domain.health import XIDS, Verdict
 from burstd.node.checks import CHECK_NAMES, CHECKS
-from burstd.settings.load import parse_settings
+from burstd.settings.load import build_pools, parse_settings
 from burstd.settings.sections import NodeCheck, NodeSettings
+from burstd.slurm.hostlist import expand
 from tests.lab.programs import PROJECT
 
 PAGE = (PROJECT / "docs/node-checks.md").read_text(encoding="utf-8")
@@ -43,3 +44,15 @@ def test_the_table_of_xids_is_that_of_the_code() -> None:
 def test_the_example_of_a_site_s_own_verdict_is_taken() -> None:
     example = PAGE.partition("[health.xid]\n")[2].partition("```")[0]
     assert parse_settings(f'cluster = "x"\n[health.xid]\n{example}').health.xid == {"63": Verdict.NOTE}
+
+
+def test_the_example_of_frameworks_is_taken() -> None:
+    example = PAGE.partition("## Frameworks\n")[2].partition("```toml\n")[2].partition("```")[0]
+    pool = "nodes = 'n1'\npartitions = ['p']\ncpus = 1\nmemory = '1G'\noffers = [{ provider = 'sky' }]\n"
+    text = f"cluster = 'x'\n{example}{pool}[providers.sky]\nkind = 'sandbox'\n"
+    pools = build_pools(parse_settings(text), expand)
+    assert [framework.name for framework in pools["gpu"].frameworks] == [
+        "pytorch-2.5-cuda12",
+        "jax-ngc",
+        "gromacs-2024",
+    ]

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
 
 from burstd.domain.cloud.offer import OfferRule, Pool
+from burstd.domain.framework import Framework
 from burstd.domain.slurm.shape import Gres, Shape
 from burstd.reconciler.machines.claim_ids import ClaimIds
 from providers.sandbox.cloud.faults import FaultKind, SandboxFault
@@ -35,11 +36,22 @@ pytestmark = [pytest.mark.boxes, pytest.mark.slurm]
 NAMES = ("stockout", "lost", "hang", "fail", "lie", "spot", "stuck", "leak", "down", "kept")
 BOOT_TIMEOUT_S = 12.0
 GRACE_S = 3.0
+# Cloud-init on these machines, in one zone, loses a GPU, or a library.
+COMMANDS = """
+north() { grep -q "availability.zone.*north" /run/cloud-init/instance-data.json; }
+case "$(hostname)" in
+lab-wrong*) ! north || rm /dev/nvidia3 ;;
+lab-torch*)
+    echo 'module() { [ "$*" = "load PyTorch/2.5" ] && export PYTHONPATH=/opt/torch; }' >/etc/profile.d/modules.sh
+    mkdir /opt/torch
+    echo 'ones = lambda count, device: type("Tensor", (), {"sum": lambda self: self, "item": lambda self: count})()' \
+        >/opt/torch/torch.py
+    ! north || rm /opt/torch/torch.py ;;
+esac
+"""
+FRAMEWORK = "pytorch-2.5-cuda12"
 SETTINGS = QUICK + (
-    # Cloud-init on these machines, in one zone, loses a GPU.
-    "[node]\n"
-    'commands = [\'case "$(hostname)" in lab-wrong*) grep -q "availability.zone.*north" '
-    "/run/cloud-init/instance-data.json && rm /dev/nvidia3;; esac; true']\n"
+    f'[node]\ncommands = [{json.dumps(COMMANDS)}]\n[frameworks."{FRAMEWORK}"]\nmodules = ["PyTorch/2.5"]\n'
 )
 
 
@@ -52,7 +64,7 @@ def _pool(name: str, gpus: int = 0) -> Pool:
 
 
 def _types() -> str:
-    kinds = [(name, 0) for name in NAMES] + [("wrong", 4)]
+    kinds = [(name, 0) for name in NAMES] + [("wrong", 4), ("torch", 4)]
     text = "".join(
         f'[[cloud.types]]\nname = "t.{name}"\ncpus = 2\nmemory_mib = 2048\nprice = "1.00"\n'
         + (f'gpu_type = "v100"\ngpus = {gpus}\n' if gpus else "")
@@ -65,8 +77,11 @@ def _types() -> str:
 
 @pytest.fixture(scope="module")
 def site() -> Iterator[Site]:
+    torch = _pool("torch", 4)
+    shape = replace(torch.shape, features=torch.shape.features | {FRAMEWORK})
+    torch = replace(torch, shape=shape, frameworks=(Framework(FRAMEWORK, ""),))
     up = site_up(
-        pools=[*map(_pool, NAMES), _pool("wrong", 4)],
+        pools=[*map(_pool, NAMES), _pool("wrong", 4), torch],
         settings=SETTINGS,
         types=_types(),
         daemon={"boot_timeout_s": BOOT_TIMEOUT_S, "orphan_grace_s": GRACE_S, "cloud_poll_s": 1.5, "tick_s": 1.0},
@@ -149,6 +164,26 @@ def test_a_machine_that_lacks_a_gpu_is_refused_with_the_difference_named(site: S
     assert "3 GPUs" in said, said
     assert "4 GPUs" in said, said
     assert error == "gpus", "the breaker's word is the check's"
+
+
+def test_a_machine_whose_framework_does_not_work_is_replaced_before_the_job_that_asks_for_it_starts(site: Site) -> None:
+    assert f'frameworks = ["{FRAMEWORK}"]' in site.burstd_toml()
+    assert f"Feature={FRAMEWORK},torch" in site.burstctl("slurm-config").stdout
+    check = site.burstctl("check", check=False).stdout
+    assert FRAMEWORK not in check, "slurm.conf has the feature"
+    job = site.submit(
+        f"-p burst -C {FRAMEWORK} -c1 --mem=100 -t5 --gres=gpu:v100:1",
+        "bash -lc 'module load PyTorch/2.5; python3 -c \"import torch\"'",
+    )
+    site.wait_job(job)
+    assert outcomes(site, job) == [("north", "frameworks"), ("south", "")]
+    north, south = claims_of(site, job)
+    failed = why(site, north["claim"], "failed")
+    assert "ModuleNotFoundError: No module named 'torch'" in failed, failed
+    assert f"in {FRAMEWORK} (module load PyTorch/2.5)" in failed, failed
+    [proven] = [e for e in events(site, f"slot:{south['slot']}") if e["new"] == "proven"]
+    assert f"4 GPUs, {FRAMEWORK}, Slurm" in proven["reason"]
+    assert restarts(site, [job]) == {job: 0}
 
 
 def test_a_machine_taken_back_under_its_job(site: Site) -> None:

@@ -123,7 +123,7 @@ TABLE: dict[str, tuple[str, str, object, ReadValue]] = {
     "pools.gpu.gpu_memory_limit": ('"none"', '"mps"', "mps", lambda d: d.pool.gpu_memory_limit),
     "pools.gpu.gpu_test": ('"short"', '"long"', "long", lambda d: d.pool.gpu_test.value),
     "pools.gpu.gpu_test_limit_s": ("60", "61", 61.0, lambda d: d.pool.gpu_test_limit_s),
-    "pools.gpu.features": ('["x"]', '["y"]', {"y"}, lambda d: d.pool.shape.features),
+    "pools.gpu.features": ('["x"]', '["y"]', {"y"}, lambda d: d.pool.shape.features - {"pytorch-a", "b"}),
     "pools.gpu.offers": (
         '[{provider="sky"}]',
         '[{provider="sky", zones=["z"]}]',
@@ -187,6 +187,11 @@ TABLE: dict[str, tuple[str, str, object, ReadValue]] = {
     "node.timezone": ('"Etc/UTC"', '"Europe/Paris"', True, in_user_data("Europe/Paris")),
     "node.packages": ("[]", '["jq"]', True, in_user_data('"jq"')),
     "node.commands": ("[]", '["date -u"]', True, in_user_data("date -u")),
+    "pools.gpu.frameworks": ('["pytorch-a"]', '["pytorch-a","b"]', 2, lambda d: len(d.pool.frameworks)),
+    "frameworks.pytorch-a.modules": ('["A"]', "[]", (), lambda d: d.pool.frameworks[0].modules),
+    "frameworks.pytorch-a.image": ('""', '"/a.sif"', "/a.sif", lambda d: d.pool.frameworks[0].image),
+    "frameworks.pytorch-a.check": ('""', '"true"', "true", lambda d: d.pool.frameworks[0].check),
+    "frameworks.pytorch-a.limit_s": ("9", "8", 8.0, lambda d: d.pool.frameworks[0].limit_s),
     "health.xid": ('{63="note"}', '{63="drain"}', {63: "drain"}, site("xid_verdicts")),
     "staging.transfers": ("4", "5", 5, lambda d: d.staging.controller.rules.limits.site),
     "staging.transfers_per_user": ("2", "3", 3, lambda d: d.staging.controller.rules.limits.per_user),
@@ -264,7 +269,7 @@ TABLE: dict[str, tuple[str, str, object, ReadValue]] = {
         lambda d: (d.components.mounts._rules[0].path, site("mount_trees")(d), d.pool.exclusive_user),
     ),
 }
-TABLES = {"pools": "pools.gpu.", "projects": "projects.a."}
+TABLES = {"pools": "pools.gpu.", "projects": "projects.a.", "frameworks": "frameworks.pytorch-a."}
 """Settings that are tables with names, and the one in this test."""
 OF_FILE = {"slurm.programs", "slurm.keep_partitions", "slurm.resume_timeout_s", "slurm.suspend_timeout_s",
            "slurm.devices"}  # fmt: skip
@@ -287,6 +292,10 @@ token_file = "FOLDER/key"
 [staging]
 store = "near"
 job_dir = "{job_dir}"
+[frameworks.b]
+modules = ["B"]
+check = "true"
+limit_s = 1
 [projects.left]
 partitions = ["{group}"]
 features = ["{feature}"]

@@ -387,10 +387,13 @@ def _pip(wheel: str) -> list[str]:
 def _pool_toml(pool: Pool, rules: Sequence[OfferRule]) -> str:
     gres = f'gres = "{",".join(map(str, pool.shape.gres))}"\n' if pool.shape.gres else ""
     gres += f'gpu_memory_limit = "{pool.gpu_memory_limit}"\n' if pool.gpu_memory_limit != "none" else ""
+    frameworks = [framework.name for framework in pool.frameworks]
+    gres += f"frameworks = {json.dumps(frameworks)}\n" if frameworks else ""
+    features = sorted(pool.shape.features.difference(frameworks))
     return (
         f'[pools.{pool.name}]\nnodes = "{",".join(pool.slots)}"\npartitions = {json.dumps(pool.partitions)}\n'
         f"cpus = {pool.shape.cpus}\nmemory = {pool.shape.memory_mib}\n{gres}"
-        f"features = {json.dumps(sorted(pool.shape.features))}\noffers = [{', '.join(map(_rule_toml, rules))}]\n"
+        f"features = {json.dumps(features)}\noffers = [{', '.join(map(_rule_toml, rules))}]\n"
     )
 
 

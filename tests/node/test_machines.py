@@ -18,6 +18,7 @@ import pytest
 from burstd.domain.claim import Cause, Claim, ClaimState
 from burstd.domain.cloud.offer import GpuTest, Offer
 from burstd.domain.errors import CloudUnavailable, NodeNotReady, NodeRefused
+from burstd.domain.framework import Framework
 from burstd.node.errors import (
     AuthRefused,
     ClockNotSet,
@@ -355,6 +356,80 @@ def test_gpus_are_tested_before_anything_is_handed_over(
     box.path("/root/errors-2").write_text("0")
     bench.validate(claim, console)
     assert has_key(box)
+
+
+MODULE = """module() {
+    [ "$1 $2" = "load torch/2.5" ] || { echo "Unable to locate a modulefile for '$2'" >&2; return 1; }
+    export PYTHONPATH=/opt/torch
+}
+"""
+TORCH = """import os, subprocess
+assert os.getuid() != 0 and os.environ["HOME"] == os.getcwd() and os.access(".", os.W_OK)
+subprocess.Popen(["sleep", "600"])  # it keeps our output open
+def ones(count, device):
+    if not os.path.exists("/dev/nvidia0"):
+        raise RuntimeError("No CUDA GPUs are available")
+    return type("Tensor", (), {"sum": lambda self: self, "item": lambda self: count})()
+"""
+APPTAINER = """#!/bin/sh
+[ "$1 $2 $3 $4" = "exec --nv /opt/jax.sif sh" ] && [ "$(id -un)" = nobody ] && shift 3 && exec "$@"
+echo "FATAL: $*"
+exit 255
+"""
+
+
+def test_frameworks_are_tested_as_a_user_before_anything_is_handed_over(
+    bench: ValidationBench, boot: Callable[..., Box]
+) -> None:
+    claim = bench.claim("cl2", "10.77.1.2")
+    box = boot("cl2", claim.address)
+    console = bench.machines.console_of(box)
+    computes = "python3 -c 'import torch; assert torch.ones(8, device=\"cuda\").sum().item() == 8'"
+    torch = Framework("pytorch-2.5", computes, ("torch/2.5",), limit_s=20.0)
+    jax = Framework("jax-1", "grep -q jax /opt/jax.sif", image="/opt/jax.sif", limit_s=20.0)
+    plain = bench.pool
+
+    def refused(*frameworks: Framework) -> str:
+        bench.pool = replace(plain, frameworks=frameworks)
+        with pytest.raises(ValidationFailed) as caught:
+            bench.validate(claim, console)
+        assert caught.value.cause == "frameworks"
+        assert not has_key(box)
+        return str(caught.value)
+
+    def write(path: str, text: str, mode: int = 0o755) -> None:
+        box.path(path).parent.mkdir(exist_ok=True)
+        box.path(path).write_text(text)
+        box.path(path).chmod(mode)
+
+    both = refused(torch, jax)
+    assert "frameworks: 'there is no command module in a login shell' (exit status 3) where success of" in both
+    assert "in jax-1 (image /opt/jax.sif)" in both
+    assert "'users cannot read an image /opt/jax.sif'" in both
+    write("/etc/profile.d/modules.sh", MODULE)
+    write("/opt/jax.sif", "jax", 0o600)
+    assert "users cannot read an image" in refused(jax)
+    box.path("/opt/jax.sif").chmod(0o644)
+    assert "there is no apptainer" in refused(jax)
+    write("/usr/local/bin/apptainer", APPTAINER)
+    assert "module load torch/2.6 fails" in refused(replace(torch, modules=("torch/2.6",)))
+    assert "'ModuleNotFoundError: No module named 'torch'' (exit status 1)" in refused(torch)
+    write("/opt/torch/torch.py", TORCH.replace("nvidia0", "nvidia9"))
+    assert "'RuntimeError: No CUDA GPUs are available'" in refused(torch)
+    assert "'no answer within 1 s' (exit status 124)" in refused(replace(torch, check="exec sleep 600", limit_s=1.0))
+    assert "(exit status 153)" in refused(replace(torch, check="yes"))
+
+    write("/opt/torch/torch.py", TORCH)
+    bench.pool = replace(plain, frameworks=(torch, jax))
+    assert "4 GPUs, pytorch-2.5, jax-1, Slurm" in bench.validate(claim, console)
+    assert has_key(box)
+    assert box.run(["sh", "-c", "ls -d /tmp/burstd-* || true"]).stdout == ""
+
+    # What is declared, or changed, later was never tested there.
+    assert bench.validator().differences(claim, bench.pool) == []
+    bench.pool = replace(plain, frameworks=(replace(torch, check="true"), jax))
+    (found,) = bench.validator().differences(claim, bench.pool)
+    assert (found.name, found.expected) == ("frameworks", "pytorch-2.5 (module load torch/2.5) tested")
 
 
 def test_another_machine_at_the_address_is_told_nothing(bench: ValidationBench, boot: Callable[..., Box]) -> None:

@@ -158,7 +158,7 @@ def test_machines_that_hear_of_their_end_at_once_do_not_come_at_once(tmp_path: P
     assert max(played.by_chance) < 4
 
 
-@pytest.mark.parametrize("name", ["watch.sh", "watching.sh", "kernel_log.sh"])
+@pytest.mark.parametrize("name", ["framework.sh", "watch.sh", "watching.sh", "kernel_log.sh"])
 @pytest.mark.skipif(shutil.which("shellcheck") is None, reason="shellcheck is not installed")
 def test_shellcheck_has_nothing_to_say(name: str) -> None:
     script = files("burstd.node").joinpath("scripts", name).read_text(encoding="utf-8")

@@ -29,6 +29,7 @@ from burstd.settings import (
     parse_settings,
 )
 from burstd.settings.fields import Section
+from burstd.settings.frameworks import FrameworkSettings
 from burstd.settings.projects import FairShareSettings, ProjectSettings
 from burstd.settings.sections import HostKeyTrust, NodeCheck
 from burstd.settings.staging import ImageSettings, WorkdirSettings
@@ -38,7 +39,7 @@ from providers.aws.settings import AwsSettings
 from providers.openstack.settings import OpenStackSettings
 
 EXAMPLE = share_path("config", "burstd.toml")
-_OPTIONAL = "health|staging|providers|policies|mounts|volumes|projects|fair_share"
+_OPTIONAL = "health|frameworks|staging|providers|policies|mounts|volumes|projects|fair_share"
 ALL_SET = re.sub(rf"(?m)^#(?=[a-z_0-9]+ = |\[({_OPTIONAL}))", "", EXAMPLE.read_text())
 
 
@@ -94,6 +95,13 @@ def test_the_example_shows_every_key_of_staging_and_leaves_it_off() -> None:
 def test_the_example_of_an_xid_is_what_comes_of_it_anyway() -> None:
     assert parse_settings(EXAMPLE.read_text()).health.xid == {}
     assert parse_settings(ALL_SET).health.xid == {"63": XIDS[63]}
+
+
+def test_the_example_shows_every_key_of_frameworks_and_has_none() -> None:
+    assert not load_settings(EXAMPLE, check_files=False).frameworks
+    found = parse_settings(ALL_SET).frameworks
+    assert {key for one in found.values() for key in one.model_fields_set} == set(FrameworkSettings.model_fields)
+    assert {one.limit_s for one in found.values()} == {FrameworkSettings.model_fields["limit_s"].default}
 
 
 def test_the_example_shows_every_key_of_volumes_and_leaves_them_off() -> None:

@@ -55,7 +55,7 @@ def faults(text: str) -> list[str]:
         (HEAD + "daemon = 3", ["line 2: daemon: must be a table (it is 3)"]),
         (
             HEAD + POOL + "[pools.gpu.x]",
-            ["pools.gpu.x: there is no such key", "Allowed: cpus, features, gpu_memory_limit,"],
+            ["pools.gpu.x: there is no such key", "Allowed: cpus, features, frameworks, gpu_memory_limit,"],
         ),
         (HEAD + "[pools.gpu]\ncpus = 1", [f"pools.gpu.{k}: must be set" for k in ("nodes", "memory", "offers")]),
         (HEAD + POOL.replace('"here" }', '"hear" }'), ["line 8: pools.gpu.offers[0].provider: no provider is called"]),
@@ -178,6 +178,53 @@ def test_tests_of_gpus_go_with_the_pool(more: str, says: str) -> None:
             build_pools(parse_settings(text), expand)
     else:
         build_pools(parse_settings(text), expand)
+
+
+FRAMEWORKS = """
+[frameworks."pytorch-2.5-cuda12"]
+modules = ["PyTorch/2.5.1", "extra"]
+[frameworks.solver]
+image = "/images/solver.sif"
+check = "solver --version"
+limit_s = 50
+"""
+
+
+@pytest.mark.parametrize(
+    ("pool", "frameworks", "says"),
+    [
+        ("frameworks = ['pytorch-2.5']", "", "no framework is called 'pytorch-2.5'; did you mean 'pytorch-2.5"),
+        ("frameworks = ['solver', 'solver']", "", "'solver' stands there twice"),
+        ("features = ['solver']", "", "'solver' is a framework: name it in 'frameworks', so that"),
+        ("frameworks = ['solver', 'pytorch-2.5-cuda12']", "",
+         "pools.gpu.frameworks: the test may take 170 s: set validation_timeout_s in [daemon] to 230 or more"),
+        ("frameworks = ['solver']\ngres = 'gpu:1'\ngpu_test = 'long'", "",
+         "pools.gpu.frameworks: the tests of GPUs and frameworks may take 350 s"),
+        ("", "[frameworks.'a&b']\nmodules = ['a']", "the name must be one feature of Slurm: a letter, then"),
+        ("", "[frameworks.2x]\nmodules = ['a']", "the name must be one feature of Slurm: a letter, then"),
+        ("", "[frameworks.octave]\nmodules = ['a']",
+         "frameworks.octave.check: must be set: there is a check only for names that begin with pytorch,"),
+        ("", "[frameworks.jax]\ncheck = 'true'", "must have either modules or an image"),
+        ("", "[frameworks.jax]\nmodules = ['a']\nimage = '/a.sif'", "must have either modules or an image"),
+        ("", "[frameworks.jax]\nimage = 'docker://jax'", "must be an absolute path of at most 250 characters"),
+        ("", "[frameworks.jax]\nmodules = ['*']", "must be a module's name, with or without /VERSION"),
+    ],
+)  # fmt: skip
+def test_frameworks_that_cannot_be_tested_are_refused(pool: str, frameworks: str, says: str) -> None:
+    text = HEAD + POOL.replace("cpus = 4", f"cpus = 4\n{pool}") + FRAMEWORKS + frameworks
+    with pytest.raises(SettingsError, match=re.escape(says)):
+        build_pools(parse_settings(text), expand)
+
+
+@pytest.mark.parametrize("gres", ["", "gres = 'gpu:1'"])
+def test_a_framework_is_a_feature_with_a_check(gres: str) -> None:
+    words = f"cpus = 4\nframeworks = ['pytorch-2.5-cuda12']\nfeatures = ['fast']\n{gres}"
+    pool = build_pools(parse_settings(HEAD + POOL.replace("cpus = 4", words) + FRAMEWORKS), expand)["gpu"]
+    assert pool.shape.features == {"fast", "pytorch-2.5-cuda12"}
+    (framework,) = pool.frameworks
+    assert framework.modules == ("PyTorch/2.5.1", "extra")
+    uses_gpu = '; assert torch.ones(8, device="cuda").sum().item() == 8' if gres else ""
+    assert framework.check == f"python3 -c 'import torch{uses_gpu}'"
 
 
 def test_check_programs_are_executable_and_nobody_elses(tmp_path: Path) -> None:

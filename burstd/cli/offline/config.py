@@ -49,6 +49,7 @@ def check_config(
         make_policies,
         resolve_plugins,
     )
+    from burstd.settings.frameworks import unused_frameworks
     from burstd.slurm.hostlist import expand
 
     try:
@@ -64,13 +65,19 @@ def check_config(
         raise typer.Exit(ExitCode.NEGATIVE) from None
     slots = sum(len(pool.slots) for pool in made.values())
     # Not faults: a tree may be mounted, and a program installed, after burstd has started.
-    warnings = [*settings.warnings, *(_as_warning(finding) for finding in (mounts_findings(settings) if files else ()))]
+    warnings = [
+        *settings.warnings,
+        *unused_frameworks(settings),
+        *(_as_warning(finding) for finding in (mounts_findings(settings) if files else ())),
+    ]
     if burstd.json:
         print_json({"ok": True, "file": str(file), "faults": [], "warnings": _faults_json(warnings)})
     else:
         for warning in warnings:
             ConsoleOutput().line(f"warning: {warning}")
         parts = [plural(len(made), "pool"), plural(slots, "slot"), plural(len(settings.providers), "provider")]
+        if settings.frameworks:
+            parts.append(plural(len(settings.frameworks), "framework"))
         staging = settings.staging
         if staging.enabled:
             parts.append(f"staging through {staging.store} ({staging.stores[staging.store].kind})")

@@ -18,6 +18,7 @@ from burstd.domain.cloud.bounds import (
     valid_name,
     valid_time,
 )
+from burstd.domain.framework import Framework
 from burstd.domain.slurm.shape import PARTS_OF_GPUS, Gres, Shape
 
 
@@ -148,6 +149,8 @@ class Pool:
     """None: BASIC where the image has nvidia-smi."""
     gpu_test_limit_s: float = 0.0
     """How long SHORT and LONG may take together; 0: the test is none of these."""
+    frameworks: tuple[Framework, ...] = ()
+    """Those of the shape's features that are software, which a machine is tested for."""
 
     def machine_shape(self) -> Shape:
         """What a machine must bring: its GPUs whole, and without what Slurm makes of them."""

@@ -64,6 +64,7 @@ command -v munged >/dev/null && command -v unmunge >/dev/null && say munge "$(mu
 command -v sshfs >/dev/null && say sshfs 1
 [ -c /dev/fuse ] && say fuse 1
 [ -d /run/systemd/system ] && say systemd 1
+[ -r /run/burstd/frameworks ] && sed 's/^/framework=/' /run/burstd/frameworks
 
 users() {
     for word; do
