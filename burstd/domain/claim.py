@@ -8,6 +8,7 @@ from enum import StrEnum
 from math import inf
 
 from burstd.domain.cloud.offer import Offer
+from burstd.domain.health import HEALTH
 
 
 class ClaimState(StrEnum):
@@ -48,6 +49,10 @@ LIVE = frozenset(ClaimState) - {ClaimState.GONE}
 """States in which a machine may exist or is owed a look."""
 USABLE = frozenset({_S.PLANNED, _S.LAUNCHING, _S.BOOTING, _S.VALIDATING, _S.READY, _S.IN_SERVICE})
 """States in which the claim is, or may become, a node that jobs run on."""
+
+
+_NOT_FAILED = frozenset({"", "unwanted", "too_late"})
+"""Errors of claims whose machine may have been well: those whom it was made for did not wait, or could not pay."""
 
 
 class Cause(StrEnum):
@@ -126,6 +131,11 @@ class Claim(Tenancy):
     def spot_interrupted(self) -> bool:
         """Its cloud ended a spot machine, however that showed: no failure of its own."""
         return self.error == "interrupted" or (self.offer.spot and self.error in ("lost", "ended"))
+
+    @property
+    def overhead(self) -> bool:
+        """Its machine failed: it never came into service, or had a fault. Nobody whom it was made for pays for it."""
+        return self.error == HEALTH or (self.in_service_from is None and self.error not in _NOT_FAILED)
 
     def budget_covers(self, seconds: float, now: float) -> bool:
         """Whether what is reserved for it is enough for so many seconds more; without a budget anything is."""

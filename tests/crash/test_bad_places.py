@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
+from decimal import Decimal
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
+from burstd.db.repositories.bill import BillGrouping, cost_between
 from burstd.domain.claim import Claim
 from burstd.domain.cloud.offer import Pool
 from burstd.domain.errors import NodeRefused
@@ -91,6 +94,16 @@ def test_a_hundred_boots_with_a_fifth_of_bad_gpus(world: World) -> None:
     assert [world.slurm.job(job).restarts for job in jobs] == [0] * 80
     assert Counter(c.offer.provider for c in claims if not c.error) == {"alpha": 20, "beta": 60}
     assert Counter(c.offer.provider for c in bad) == {"alpha": 20}
+    # Their cost is nobody's, in every grouping of the bill and in the sums of budgets.
+    wasted, whole = (
+        sum((cost_between(c, 0, world.clock.now())[0] for c in some), Decimal(0)) for some in (bad, claims)
+    )
+    for group in get_args(BillGrouping):
+        lines = world.store.bill(group, 0)
+        assert sum(line.cost for line in lines if line.overhead) == wasted > 0
+        assert sum(line.cost for line in lines) == whole
+    spent = {kind: sum(s.amount for s in world.store.spending() if s.kind == kind) for kind in ("", "user")}
+    assert spent == {"": whole, "user": whole - wasted}
     assert world.reconciler is not None
     snapshot, plan = world.reconciler.preview()
     assert {place: str(record) for place, record in snapshot.places.items() if record.avoided} == {

@@ -269,7 +269,9 @@ def summary(story: DemoRun) -> None:
         lines.add_column(column, justify="right")
     for line in bill["lines"]:
         cost = f"{float(line['cost']['amount']):.4f} {line['cost']['currency']}"
-        lines.add_row(line["key"] or "nobody's", f"{line['machine_s']:.0f} s", cost)
+        lines.add_row(
+            line["key"] or ("failed machines" if line["overhead"] else "nobody's"), f"{line['machine_s']:.0f} s", cost
+        )
     total = ", ".join(f"{float(t['amount']):.4f} {t['currency']}" for t in bill["total"])
     lines.add_section()
     lines.add_row("all", "", total)

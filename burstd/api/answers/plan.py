@@ -69,6 +69,8 @@ class BillLineView(AnswerView):
     claims: int
     volumes: bool = False
     """It is of volumes, not of machines; ``machine_s`` and ``claims`` are theirs."""
+    overhead: bool = False
+    """It is of machines that failed before they came into service, or for a fault; nobody pays for them."""
 
 
 class BudgetView(AnswerView):

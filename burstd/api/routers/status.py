@@ -97,7 +97,7 @@ def bill_view(
     budgets: Iterable[BudgetLine],
 ) -> BillView:
     """The bill; with ``keys`` only theirs."""
-    visible = [line for line in lines if keys is None or line.key in keys]
+    visible = [line for line in lines if keys is None or (line.key in keys and not line.overhead)]
     return BillView(
         now=now,
         since=since,

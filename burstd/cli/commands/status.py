@@ -211,7 +211,8 @@ def bill(
 
 
 def _bill_key(line: BillLineView) -> str:
-    return f"{line.key} (volumes)".strip() if line.volumes else line.key or "(nobody's)"
+    kind = " (volumes)" if line.volumes else " (failed machines)" if line.overhead else ""
+    return f"{line.key}{kind}".strip() or "(nobody's)"
 
 
 def _print_bill(out: ConsoleOutput, answer: BillView) -> None:

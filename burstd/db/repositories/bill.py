@@ -32,6 +32,8 @@ class BillLine:
     """Claims (of a line for volumes: volumes) that it has a part in."""
     volumes: bool = False
     """It is of volumes, not of machines; ``seconds`` are theirs."""
+    overhead: bool = False
+    """It is of machines that failed (``Claim.overhead``), which no user, project or job pays for."""
 
 
 def cost_between(claim: Claim, since: float, until: float) -> tuple[Decimal, float]:
@@ -71,27 +73,29 @@ def volume_lines(volumes: Iterable[Volume], group: BillGrouping, since: float, u
 def bill_lines(claims: Iterable[Claim], group: BillGrouping, since: float, until: float) -> tuple[BillLine, ...]:
     """The bill for a window, dearest first.
 
-    A claim that was made for several jobs or users is shared equally among them, however long each used it.
+    A claim that was made for several jobs or users is shared equally among them, however long each used it. What
+    failed machines cost has lines of its own.
     """
-    cost: dict[tuple[str, str], Decimal] = defaultdict(Decimal)
-    seconds: dict[tuple[str, str], float] = defaultdict(float)
-    number: dict[tuple[str, str], int] = defaultdict(int)
+    cost: dict[tuple[str, str, bool], Decimal] = defaultdict(Decimal)
+    seconds: dict[tuple[str, str, bool], float] = defaultdict(float)
+    number: dict[tuple[str, str, bool], int] = defaultdict(int)
     for claim in claims:
         total, billed_seconds = cost_between(claim, since, until)
         if not billed_seconds:
             continue
         payers = _payers(claim, group)
         for payer, share in zip(payers, equal_shares(total, len(payers)), strict=True):
-            key = (payer, claim.offer.currency)
+            key = (payer, claim.offer.currency, claim.overhead)
             cost[key] += share
             seconds[key] += billed_seconds / len(payers)
             number[key] += 1
-    lines = (BillLine(key, currency, cost[key, currency], seconds[key, currency], number[key, currency])
-             for key, currency in cost)  # fmt: skip
-    return tuple(sorted(lines, key=lambda line: (-line.cost, line.key, line.currency)))
+    lines = (BillLine(key[0], key[1], cost[key], seconds[key], number[key], overhead=key[2]) for key in cost)
+    return tuple(sorted(lines, key=lambda line: (-line.cost, line.key, line.currency, line.overhead)))
 
 
 def _payers(claim: Claim, group: BillGrouping) -> tuple[str, ...]:
+    if claim.overhead and group in ("user", "account", "job"):
+        return ("",)
     match group:
         case "user":
             return tuple(dict.fromkeys(claim.users)) or ("",)

@@ -22,7 +22,7 @@ def cost_by_payer_and_month(claim: Claim) -> Mapping[SpentKey, Decimal]:
     for month, seconds in by_month(claim.billed_from, claim.billed_until):
         whole, currency = cost_of(claim.offer.price, seconds), claim.offer.currency
         found["", "", month, currency] += whole
-        for kind, names in (("project", claim.accounts), ("user", claim.users)):
+        for kind, names in (("project", claim.accounts), ("user", claim.users)) if not claim.overhead else ():
             for name, amount in cost_shares(whole, names).items():
                 found[kind, name, month, currency] += amount
     return found
