@@ -119,7 +119,7 @@ def site(settings: Settings) -> ValidatorConfig:
             for pool in settings.pools
         },
         may_differ=frozenset(node.may_differ),
-        xid_verdicts={int(xid): verdict for xid, verdict in settings.health.xid.items()},
+        health=settings.health.rules(),
         slurmd_options=node.slurmd_options,
         connect_timeout_s=node.connect_timeout_s,
     )

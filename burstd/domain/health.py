@@ -1,6 +1,7 @@
-"""What comes of a fault of a node that runs jobs: NVIDIA's Xids, each with its verdict. Every verdict is made here.
+"""What comes of a fault of a node that runs jobs: NVIDIA's Xids and other findings. Every verdict is made here.
 
-A node decides by itself, so that it does without burstd: scripts/kernel_log.sh reads the same table (``xid_table``).
+A node decides by itself, so that it does without burstd: scripts/kernel_log.sh and conditions.sh read the same table
+(``verdict_table``).
 
 Sources: "immediate action" of https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html (Ampere and newer);
 for Xid 154, whose text names the action, the same page.
@@ -8,8 +9,8 @@ for Xid 154, whose text names the action, the same page.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 HEALTH = "health"
@@ -95,7 +96,95 @@ _RECOVERIES = (("Reboot", Verdict.REQUEUE), ("Reset", Verdict.DRAIN), ("Drain", 
 """Words of Xid 154, the first that is there; ``None``, and any other, is a note."""
 
 
-def xid_table(own: Mapping[int, Verdict]) -> str:
-    """The line by which a node decides: ``NUMBER=VERDICT ...``. What it lacks is a note, and 154 goes by its text."""
-    table = {xid: verdict for xid, verdict in {**XIDS, **own}.items() if verdict is not Verdict.NOTE or xid in own}
-    return " ".join(f"{xid}={verdict}" for xid, verdict in sorted(table.items()))
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A fault that a node finds on itself, other than an Xid."""
+
+    verdict: Verdict
+    times: int
+    """Found so often one after the other, at the interval of the checks; before that it is a note."""
+    what: str
+    """As docs/node-checks.md has it."""
+    check: str = ""
+    """The check of ``burstd.node.checks`` that looks for the same before a node opens."""
+    of_machine: bool = True
+    """False: it may come from a job or the site, and is no reason to avoid the machine's offer."""
+
+
+FINDINGS: Mapping[str, Finding] = {
+    "gpu_errors": Finding(
+        Verdict.CLOSE_WHEN_IDLE, 1, "a GPU has memory errors that ECC could not correct, since the driver was loaded",
+        "gpu_health",
+    ),
+    "gpu_remap_failed": Finding(Verdict.DRAIN, 1, "bad memory of a GPU cannot be replaced", "gpu_health"),
+    "gpu_remap_pending": Finding(
+        Verdict.CLOSE_WHEN_IDLE, 1, "bad memory of a GPU is in use until the GPU is reset", "gpu_health"
+    ),
+    "gpu_reset": Finding(Verdict.DRAIN, 1, "the driver wants a GPU reset, or the node restarted", "gpu_health"),
+    "gpu_lost": Finding(Verdict.DRAIN, 2, "`nvidia-smi` shows fewer GPUs than when the watch began", "gpus"),
+    "gpu_silent": Finding(Verdict.DRAIN, 3, "`nvidia-smi` fails, or does not answer within 20 s", "gpus"),
+    "gpu_slow": Finding(
+        Verdict.CLOSE_WHEN_IDLE, 15, "heat or the host's power holds down the clocks of a GPU", "gpu_clocks"
+    ),
+    "gpu_stranger": Finding(
+        Verdict.NOTE, 10, "a process that is in no job's cgroup computes on a GPU; it is left alone", of_machine=False
+    ),
+    "disk_full": Finding(
+        Verdict.CLOSE_WHEN_IDLE, 3, "less than 64 MiB, or no inode, is free in /tmp, /var or slurmd's spool", "disk",
+        of_machine=False,
+    ),
+    "mount_lost": Finding(
+        Verdict.CLOSE_WHEN_IDLE, 2, "a file system that was mounted when the watch began is not any more, or is broken",
+        of_machine=False,
+    ),
+    "mount_silent": Finding(Verdict.NOTE, 1, "a mounted file system does not answer within 20 s", of_machine=False),
+    "io_error": Finding(
+        Verdict.CLOSE_WHEN_IDLE, 1, "the kernel reports an I/O error of a disk, or an error of ext4 or XFS on one"
+    ),
+    "slurmd_killed": Finding(
+        Verdict.CLOSE_WHEN_IDLE, 1, "the kernel has killed slurmd for want of memory", of_machine=False
+    ),
+}  # fmt: skip
+"""By name, what is looked for while jobs run."""
+
+
+def finding_verdict(name: str, times: int, own: Mapping[str, Verdict]) -> Verdict:
+    """What comes of a finding that was made so often one after the other. ``own``: the site's verdicts, by name."""
+    verdict = own.get(name, FINDINGS[name].verdict)
+    return verdict if times >= FINDINGS[name].times or verdict is Verdict.IGNORE else Verdict.NOTE
+
+
+@dataclass(frozen=True, slots=True)
+class HealthRules:
+    """What a site says of faults of its nodes."""
+
+    xids: Mapping[int, Verdict] = field(default_factory=dict)
+    """Before NVIDIA's ..."""
+    findings: Mapping[str, Verdict] = field(default_factory=dict)
+    """... and before FINDINGS."""
+    interval_s: int = 60
+    """Between two looks at the GPUs, disks and mounts."""
+
+
+def verdict_table(rules: HealthRules, lenient: Collection[str] = ()) -> str:
+    """The line by which a node decides: ``NUMBER=VERDICT ... NAME=VERDICT:TIMES:WORD ... interval=SECONDS``.
+
+    An Xid that it lacks is a note, and 154 goes by its text. ``lenient``: checks that a new machine may fail; what
+    they look for is a note later as well, unless the site has a verdict of its own.
+    """
+    own = {name: Verdict.NOTE for name, finding in FINDINGS.items() if finding.check in lenient} | {**rules.findings}
+    table = {
+        xid: verdict
+        for xid, verdict in {**XIDS, **rules.xids}.items()
+        if verdict is not Verdict.NOTE or xid in rules.xids
+    }
+    return " ".join([
+        *(f"{xid}={verdict}" for xid, verdict in sorted(table.items())),
+        *(f"{n}={own.get(n, f.verdict)}:{f.times}:{fault_word(n)}" for n, f in FINDINGS.items()),
+        f"interval={rules.interval_s}",
+    ])  # fmt: skip
+
+
+def fault_word(name: str) -> str:
+    """How the reason of a node with this finding begins."""
+    return "unhealthy" if FINDINGS[name].of_machine else "unusable"

@@ -168,7 +168,7 @@ def _gpu_states(facts: MachineFacts, expected: ExpectedMachine) -> Iterator[Chec
         if facts.gpu_names is not None:
             remedy = "nvidia-smi -q -x does not answer: give the machine back and try another"
         yield CheckFailure("gpu_health", f"the state of {_count(wanted, 'GPU')}", str(len(facts.gpu_states)), remedy)
-    found = [(name, f"GPU {state.address} {text}") for state in facts.gpu_states for name, text in _gpu_faults(state)]
+    found = [(name, f"GPU {state.address} {text}") for state in facts.gpu_states for name, text in gpu_faults(state)]
     for name, wish, remedy in (
         ("gpu_health", "no fault of a GPU", "Give the machine back and try another"),
         ("gpu_clocks", "GPUs at full clocks", "The host is too hot or short of power: try another machine or zone"),
@@ -179,7 +179,7 @@ def _gpu_states(facts: MachineFacts, expected: ExpectedMachine) -> Iterator[Chec
             yield CheckFailure(name, wish, abbreviated_list(texts), remedy)
 
 
-def _gpu_faults(state: GpuState) -> Iterator[tuple[str, str]]:
+def gpu_faults(state: GpuState) -> Iterator[tuple[str, str]]:
     """By check, what is wrong with a GPU."""
     if state.errors:
         yield "gpu_health", f"has {state.errors} uncorrectable memory errors"

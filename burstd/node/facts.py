@@ -198,7 +198,8 @@ def read_facts(
 
 
 def _facts_sh() -> str:
-    return files("burstd.node").joinpath("scripts", "facts.sh").read_text(encoding="utf-8")
+    scripts = files("burstd.node").joinpath("scripts")
+    return "".join(scripts.joinpath(name).read_text(encoding="utf-8") for name in ("gpu_states.sh", "facts.sh"))
 
 
 def parse_facts(text: str, *, asked: float, answered: float) -> MachineFacts | None:

@@ -199,7 +199,7 @@ def start_slurmd(
     options: Sequence[str] = (),
     command: Sequence[str] = (),
     watch: str = "",
-    xids: str = "",
+    verdicts: str = "",
 ) -> None:
     """Starts slurmd under the slot's name, unless it runs already. slurmctld must expect the node by now.
 
@@ -208,8 +208,8 @@ def start_slurmd(
     ``conf_server``: ``HOST[:PORT][,HOST...]`` of slurmctld, which sends the configuration; empty where the image has a
     slurm.conf. ``options``: more for slurmd. With systemd the unit slurmd.service is used, else slurmd is started
     directly. ``command`` is run instead of all that, with ``{slot}`` and ``{conf_server}`` filled in.
-    ``watch``: a script by which the machine learns that its cloud takes it back; ``xids``: what comes of faults of its
-    GPUs (``xid_table``). With either of them the machine watches itself, and drains the node (watch.sh).
+    ``watch``: a script by which the machine learns that its cloud takes it back; ``verdicts``: what comes of its
+    faults (``verdict_table``). With either of them the machine watches itself, and drains the node (watch.sh).
 
     Raises SlurmdNotStarted, NoConfiguration, ConnectionLost, CommandTimedOut, ValueError (a word that no option may
     hold) and what ``connect`` raises.
@@ -225,16 +225,17 @@ def start_slurmd(
             done = session.run(filled, timeout_s=60.0)
         else:
             done = session.script(_script("slurmd.sh"), *slurmd_arguments, timeout_s=60.0)
-        if done.rc == 0 and (watch or xids):
-            _start_watch(session, slot, watch, xids)
+        if done.rc == 0 and (watch or verdicts):
+            _start_watch(session, slot, watch, verdicts)
     if done.rc != 0:
         kind = NoConfiguration if done.rc == _EX_TEMPFAIL else SlurmdNotStarted
         raise kind(f"slurmd did not start as {slot}: {done.last_line}")
 
 
-def _start_watch(session: Shell, slot: str, script: str, xids: str) -> None:
+def _start_watch(session: Shell, slot: str, script: str, verdicts: str) -> None:
     """A machine that cannot watch is a node all the same: its cloud's queue, or its end, tells."""
-    parts = [_script("watch.sh").encode(), _script("kernel_log.sh").encode(), xids.encode()]
+    conditions = _script("gpu_states.sh") + _script("conditions.sh")
+    parts = [part.encode() for part in (_script("watch.sh"), _script("kernel_log.sh"), conditions, verdicts)]
     lengths = [str(len(part)) for part in parts]
     try:
         done = session.script(_script("watching.sh"), slot, *lengths, input=b"".join([*parts, script.encode()]))

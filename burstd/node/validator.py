@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from burstd.domain.claim import Claim
 from burstd.domain.claim import ClaimState as S
-from burstd.domain.cloud.offer import Pool
+from burstd.domain.cloud.offer import GpuTest, Pool
 from burstd.domain.cloud.quoting import one_line
 from burstd.domain.errors import (
     NodeNotReady,
@@ -23,7 +23,7 @@ from burstd.domain.errors import (
     SchedulerRefused,
     SchedulerUnavailable,
 )
-from burstd.domain.health import Verdict, xid_table
+from burstd.domain.health import HealthRules, verdict_table
 from burstd.domain.plugins.shell import Shell
 from burstd.node.checks import failed_checks, format_version, head_user_ids
 from burstd.node.errors import (
@@ -97,8 +97,8 @@ class ValidatorConfig:
     """The site's own checks: name -> shell command that ends with 0 where all is well."""
     check_programs: Mapping[str, bytes] = field(default_factory=dict)
     """More of them: name -> a program that ends as Nagios' plug-ins do."""
-    xid_verdicts: Mapping[int, Verdict] = field(default_factory=dict)
-    """What comes of these Xids; of others what ``burstd.domain.health`` says."""
+    health: HealthRules = field(default_factory=HealthRules)
+    """What comes of faults of nodes at work."""
     slurmd_options: tuple[str, ...] = ()
     start_command: tuple[str, ...] = ()
     """Run on a machine instead of starting slurmd, with ``{slot}`` and ``{conf_server}`` filled in."""
@@ -186,12 +186,13 @@ class SlurmNodeValidator:
         return facts_script(FactsRequest(site.gpu_devices, (), site.all_sentinels, site.modules))
 
     def start_slurmd(self, claim: Claim, pool: Pool, watch: str = "") -> None:
-        """Starts slurmd on the claim's machine, and where it has GPUs the watch over them."""
+        """Starts slurmd on the claim's machine, and the watch over it."""
         site = self.config
-        xids = xid_table(site.xid_verdicts) if pool.machine_shape().gpus() else ""
+        untested = {"gpu_health", "gpu_clocks"} if pool.gpu_test is GpuTest.NONE else set()
+        verdicts = verdict_table(site.health, site.skip_checks | site.may_differ | untested)
         start_slurmd(
             claim.slot, lambda: self._connect(claim, None), conf_server=site.conf_server,
-            options=site.slurmd_options, command=site.start_command, watch=watch, xids=xids,
+            options=site.slurmd_options, command=site.start_command, watch=watch, verdicts=verdicts,
         )  # fmt: skip
 
     def probe(self, claim: Claim) -> None:

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr
 
 from burstd.domain.cloud.offer import GpuMemoryLimit, GpuTest
-from burstd.domain.health import Verdict
+from burstd.domain.health import HealthRules, Verdict
 from burstd.domain.machine_outcomes import BadPlaceRule, BadPlaces
 from burstd.domain.slurm.shape import Gres
 from burstd.planner.timeouts import Tuning
@@ -252,10 +252,18 @@ class NodeSettings(Section):
 XidNumber = Annotated[str, matching(r"[1-9][0-9]{0,4}", "must be the number of an Xid, from 1 to 99999")]
 
 
+FindingName = Literal[
+    "gpu_errors", "gpu_remap_failed", "gpu_remap_pending", "gpu_reset", "gpu_lost", "gpu_silent", "gpu_slow",
+    "gpu_stranger", "disk_full", "mount_lost", "mount_silent", "io_error", "slurmd_killed",
+]  # fmt: skip
+
+
 class HealthSettings(Section):
     """``[health]``: what comes of faults of nodes at work, and of places where machines are bad."""
 
     xid: dict[XidNumber, Verdict] = Field(default_factory=dict)
+    findings: dict[FindingName, Verdict] = Field(default_factory=dict)
+    check_interval_s: Annotated[int, Field(ge=1, le=3600)] = 60
     half_life_d: Annotated[float, Field(ge=0.5, le=365)] = 14.0
     bad_share: Annotated[float, Field(gt=0, le=1)] = 0.3
     bad_weight: Annotated[float, Field(ge=1, le=1e6)] = 2.0
@@ -264,6 +272,14 @@ class HealthSettings(Section):
     def place_rule(self) -> BadPlaceRule:
         """As the rest of burstd has it."""
         return BadPlaceRule(self.half_life_d, self.bad_share, self.bad_weight, self.bad_places)
+
+    def rules(self) -> HealthRules:
+        """For the table that nodes get."""
+        return HealthRules(
+            {int(xid): verdict for xid, verdict in self.xid.items()},
+            {str(name): verdict for name, verdict in self.findings.items()},
+            self.check_interval_s,
+        )
 
 
 class Settings(Section):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import get_args
 
-from burstd.domain.health import XIDS, Verdict
+from burstd.domain.health import FINDINGS, XIDS, Verdict
 from burstd.node.checks import CHECK_NAMES, CHECKS
 from burstd.settings.load import build_pools, parse_settings
-from burstd.settings.sections import NodeCheck, NodeSettings
+from burstd.settings.sections import FindingName, NodeCheck, NodeSettings
 from burstd.slurm.hostlist import expand
 from tests.lab.programs import PROJECT
 
@@ -43,7 +43,16 @@ def test_the_table_of_xids_is_that_of_the_code() -> None:
 
 def test_the_example_of_a_site_s_own_verdict_is_taken() -> None:
     example = PAGE.partition("[health.xid]\n")[2].partition("```")[0]
-    assert parse_settings(f'cluster = "x"\n[health.xid]\n{example}').health.xid == {"63": Verdict.NOTE}
+    health = parse_settings(f'cluster = "x"\n[health.xid]\n{example}').health
+    assert (health.xid, health.findings) == ({"63": Verdict.NOTE}, {"gpu_slow": Verdict.NOTE})
+
+
+def test_the_table_of_findings_is_that_of_the_code() -> None:
+    _, _, after = PAGE.partition("| finding | what | times | verdict |\n|---|---|---|---|\n")
+    rows = after.partition("\n\n")[0].splitlines()
+    assert rows == [f"| `{name}` | {f.what} | {f.times} | `{f.verdict}` |" for name, f in FINDINGS.items()]
+    assert set(get_args(FindingName)) == set(FINDINGS)
+    assert {f.check for f in FINDINGS.values()} <= CHECK_NAMES | {""}
 
 
 def test_the_example_of_frameworks_is_taken() -> None:

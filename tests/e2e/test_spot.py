@@ -9,7 +9,18 @@ from datetime import datetime
 import pytest
 
 from burstd.domain.cloud.offer import OfferRule
-from tests.e2e.sites import claims_of, events, node_box, queue, record, restarts, seconds_until, site_up, wait_all_gone
+from tests.e2e.sites import (
+    QUICK,
+    claims_of,
+    events,
+    node_box,
+    queue,
+    record,
+    restarts,
+    seconds_until,
+    site_up,
+    wait_all_gone,
+)
 from tests.e2e.test_staging import manifest, submit, wait_over
 from tests.lab.site import CPU, GPU, TYPES, Site
 
@@ -20,15 +31,20 @@ TYPES_WITH_SPOT = TYPES.replace('price = "0.40"', 'price = "0.40"\nspot_price = 
 NOTICE_S = 45.0
 GPUS = replace(GPU, slots=GPU.slots[:4])
 CUT = ("interrupted", "requeued")
-KERNEL_LOG = "/run/burstd/kernel-log"
+KERNEL_LOG = "/run/burstd-kernel-log"
 HARMLESS = "NVRM: Xid (PCI:0000:2b:00): 31, pid=1, name=python3, Ch 00000008, intr 00000000. MMU Fault\n" * 1000
 FELL_OFF = "NVRM: Xid (PCI:0000:2b:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.\n"
-TWO_BITS = "NVRM: Xid (PCI:0000:2b:00): 48, pid=1, name=python3, An uncorrectable double bit error (DBE) was detected\n"
+SAYS_IT_IS_BAD = """#!/bin/sh
+[ "$1" = -L ] || echo '<gpu id="00000000:2B:00.0">
+<remapped_row_failure>Yes</remapped_row_failure>
+</gpu>'
+"""
 
 
 @pytest.fixture(scope="module")
 def site() -> Iterator[Site]:
-    with site_up(pools=[SPOT, GPUS], types=TYPES_WITH_SPOT) as up:
+    settings = f"{QUICK}\n[health]\ncheck_interval_s = 3\n"
+    with site_up(pools=[SPOT, GPUS], types=TYPES_WITH_SPOT, settings=settings) as up:
         yield up
 
 
@@ -111,7 +127,7 @@ def runs_again(site: Site, job: str, before: dict[str, str]) -> float:
 
 
 def test_a_job_outlives_its_gpus(site: Site, figure: Callable[[str], None]) -> None:
-    """Xids of the kernel's log: harmless ones, then the end of a GPU; on the next machine with burstd dead."""
+    """Xids in the kernel's log: harmless ones, then a lost GPU. On the next machine nvidia-smi, with burstd dead."""
     wait_all_gone(site)
     job, other = (site.submit("-p burst -c2 --gres=gpu:v100:1 -t9", "sleep 300") for _ in range(2))
     first, second = running(site, job), running(site, other)
@@ -127,12 +143,16 @@ def test_a_job_outlives_its_gpus(site: Site, figure: Callable[[str], None]) -> N
     figure(f"from there to its run on another machine: {replaced:.1f} s, of which {boot:.1f} s are the machine's boot")
     slot, box = second["slot"], node_box(site, second["slot"])
     site.kill_burstd()
-    box.run(["tee", KERNEL_LOG], input=TWO_BITS)
+    box.run(["tee", "/usr/local/bin/smi"], input=SAYS_IT_IS_BAD)
+    box.run(["install", "/usr/local/bin/smi", "/usr/local/bin/nvidia-smi"])
     drained = seconds_until(site, lambda: reason(site, slot).endswith("Z, jobs end first"), 60, "drained")
+    assert "unhealthy, GPU 0000:2B:00.0 has bad memory that cannot be replaced at 20" in reason(site, slot)
     assert site.job(other)["JobState"] == "RUNNING"
     box.run(["tee", KERNEL_LOG], input=FELL_OFF)
     worse = seconds_until(site, lambda: reason(site, slot).endswith("Z, jobs are requeued"), 60, "worse")
-    figure(f"Xid 48 to drained node with burstd killed: {drained:.1f} s; Xid 79 to its reason: {worse:.1f} s")
+    figure(
+        f"nvidia-smi's word to drained node with burstd killed: {drained:.1f} s; Xid 79 to its reason: {worse:.1f} s"
+    )
     site.start_burstd()
     requeued = seconds_until(site, lambda: restarts(site, [other])[other] == 1, 60, "the job requeued")
     replaced = runs_again(site, other, second)

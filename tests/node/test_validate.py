@@ -162,14 +162,14 @@ def test_a_machine_that_cannot_watch_is_a_node_all_the_same(answer: CompletedCom
     assert recorder.asked[1][1].endswith(b"true")
 
 
-@pytest.mark.parametrize(("watch", "xids", "calls"), [("", "", 1), ("", "79=requeue", 2), ("true", "", 2)])
-def test_a_machine_watches_itself_for_its_cloud_or_its_gpus(watch: str, xids: str, calls: int) -> None:
+@pytest.mark.parametrize(("watch", "verdicts", "calls"), [("", "", 1), ("", "79=requeue", 2), ("true", "", 2)])
+def test_a_machine_watches_itself_for_its_cloud_or_its_own_faults(watch: str, verdicts: str, calls: int) -> None:
     recorder = Recorder([CompletedCommand(0, "", "")] * calls)
-    start_slurmd("cl1", lambda: cast("Shell", recorder), watch=watch, xids=xids)
+    start_slurmd("cl1", lambda: cast("Shell", recorder), watch=watch, verdicts=verdicts)
     assert recorder.answers == []
     assert len(recorder.asked) == calls
     if calls > 1:
-        assert recorder.asked[1][1].endswith(f"{xids}{watch}".encode())
+        assert recorder.asked[1][1].endswith(f"{verdicts}{watch}".encode())
 
 
 def test_a_machine_that_cannot_start_slurmd_in_time_is_none() -> None:

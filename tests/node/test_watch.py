@@ -9,13 +9,14 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime, timedelta
 from importlib.resources import files
 from pathlib import Path
 
 import pytest
 
-from burstd.domain.health import Verdict, xid_table, xid_verdict
+from burstd.domain.health import HealthRules, Verdict, verdict_table, xid_verdict
 from burstd.planner.lifecycle.spot_notices import parse_reason
 
 ENDS = "interruption, ends 2026-11-21T12:02:00Z"
@@ -158,7 +159,9 @@ def test_machines_that_hear_of_their_end_at_once_do_not_come_at_once(tmp_path: P
     assert max(played.by_chance) < 4
 
 
-@pytest.mark.parametrize("name", ["framework.sh", "watch.sh", "watching.sh", "kernel_log.sh"])
+@pytest.mark.parametrize(
+    "name", ["framework.sh", "watch.sh", "watching.sh", "kernel_log.sh", "gpu_states.sh", "conditions.sh"]
+)
 @pytest.mark.skipif(shutil.which("shellcheck") is None, reason="shellcheck is not installed")
 def test_shellcheck_has_nothing_to_say(name: str) -> None:
     script = files("burstd.node").joinpath("scripts", name).read_text(encoding="utf-8")
@@ -221,11 +224,12 @@ def test_a_machine_that_only_has_gpus_watches_them(tmp_path: Path) -> None:
     played = WatchedMachine(tmp_path, ["", ""], "allocated|none")
     watch = tmp_path / "watch"
     (watch / "notice.sh").write_text("", encoding="ascii")
-    (watch / "xids").write_text(xid_table({}), encoding="ascii")
+    (watch / "verdicts").write_text(verdict_table(HealthRules()), encoding="ascii")
+    (watch / "conditions.sh").touch()
     (watch / "kernel_log.sh").write_text(_FOLLOWER, encoding="utf-8")
     (tmp_path / "sleep.awaits").write_text(str(watch / "unhealthy"), encoding="utf-8")
-    os.mkfifo(tmp_path / "kernel-log")
-    log = os.open(tmp_path / "kernel-log", os.O_RDWR)
+    os.mkfifo(f"{tmp_path}-kernel-log")
+    log = os.open(f"{tmp_path}-kernel-log", os.O_RDWR)
     os.write(log, FELL_OFF.encode())
     played.run()
     os.close(log)
@@ -241,9 +245,9 @@ RECOVERY = "154, GPU recovery action changed from 0x0 (None) to"
 class KernelLog:
     """The follower of a kernel's log, which is a FIFO."""
 
-    def __init__(self, folder: Path, own: Mapping[int, Verdict]) -> None:
+    def __init__(self, folder: Path, rules: HealthRules) -> None:
         self._folder = folder
-        (folder / "xids").write_text(xid_table(own), encoding="ascii")
+        (folder / "verdicts").write_text(verdict_table(rules), encoding="ascii")
         os.mkfifo(folder / "log")
         self._printed = folder / "printed"
         with self._printed.open("wb") as printed:
@@ -283,8 +287,8 @@ class KernelLog:
 def kernel_log(tmp_path: Path) -> Iterator[Callable[..., KernelLog]]:
     made: list[KernelLog] = []
 
-    def make(own: Mapping[int, Verdict] | None = None) -> KernelLog:
-        made.append(KernelLog(tmp_path, own or {}))
+    def make(rules: HealthRules | None = None) -> KernelLog:
+        made.append(KernelLog(tmp_path, rules or HealthRules()))
         return made[-1]
 
     yield make
@@ -335,6 +339,104 @@ def test_what_the_kernel_says_of_a_gpu(
     assert not log.reason or parse_reason(log.reason)
 
 
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("I/O error, dev nvme0n1, sector 2048 op 0x0:(READ) flags 0x80700 phys_seg 1 prio class 2", "nvme0n1"),
+        ("blk_update_request: I/O error, dev sda, sector 2048", "sda"),
+        ("blk_update_request: critical medium error, dev sdb, sector 7 op 0x0:(READ) flags 0x0", "sdb"),
+        ("Buffer I/O error on dev dm-3, logical block 0, lost async page write", "dm-3"),
+        ("EXT4-fs error (device vda1): ext4_find_entry:1455: inode #2: comm ls: reading directory lblock 0", "vda1"),
+        ('XFS (nvme1n1p2): metadata I/O error in "xfs_buf_ioend" at daddr 0x2 len 1 error 5', "nvme1n1p2"),
+        ("XFS (md0): Corruption detected. Unmount and run xfs_repair", "md0"),
+        ("XFS (sda3): Filesystem has been shut down due to log error (0x2).", "sda3"),
+        ("nvme nvme0: controller is down; will reset: CSTS=0xffffffff, PCI_STATUS=0xffff", "nvme0"),
+        ("nvme nvme1: Removing after probe failure status: -19", "nvme1"),
+        ("I/O error, dev sr0, sector 0 op 0x0:(READ) flags 0x80700 phys_seg 1 prio class 2", ""),
+        ("I/O error, dev loop3, sector 0 op 0x0:(READ) flags 0x800 phys_seg 0 prio class 2", ""),
+        ("Buffer I/O error on dev fd0, logical block 0, async page read", ""),
+        ("blk_update_request: critical target error, dev sda, sector 0 op 0x3:(DISCARD)", ""),
+        ("EXT4-fs error (device loop0): ext4_lookup:1785: inode #12: comm x: deleted inode referenced", ""),
+        ("EXT4-fs (sda1): error count since last fsck: 4", ""),
+        ("XFS (sda1): Mounting V5 Filesystem", ""),
+        ("XFS (sda1): Unmounting Filesystem", ""),
+        ("nvme nvme0: 32/0/0 default/read/poll queues", ""),
+        ("a.out[7]: I/O error, dev sda, sector 2048", ""),
+        ("x] y: EXT4-fs error (device sda1): it is not so", ""),
+    ],
+)
+def test_what_the_kernel_says_of_a_disk(kernel_log: Callable[..., KernelLog], text: str, reason: str) -> None:
+    log = kernel_log()
+    log.say(f"{TIME}{text}\n")
+    what = f"burstd: unhealthy, I/O error of {reason} at 2026-11-24T05:53:00Z, jobs end first"
+    assert log.reason == (what if reason else "")
+    assert not reason or parse_reason(log.reason)
+
+
+KILLED = "Killed process 812 ({}) total-vm:9kB, anon-rss:8kB, file-rss:0kB, shmem-rss:0kB, UID:{} pgtables:1kB"
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        (f"Out of memory: {KILLED.format('slurmd', 0)}", True),
+        (f"Memory cgroup out of memory: {KILLED.format('slurmd', 0)}", True),
+        (f"Memory cgroup out of memory: {KILLED.format('slurmd', 1000)}", False),
+        (f"Memory cgroup out of memory: {KILLED.format('slurmstepd', 0)}", False),
+        (f"Out of memory: {KILLED.format('python3', 1000)}", False),
+        (f"x[7]: Out of memory: {KILLED.format('slurmd', 0)}", False),
+    ],
+)
+def test_the_end_of_slurmd(kernel_log: Callable[..., KernelLog], text: str, *, found: bool) -> None:
+    log = kernel_log()
+    log.say(f"{TIME}{text}\n")
+    what = "burstd: unusable, slurmd was killed for want of memory at 2026-11-24T05:53:00Z, jobs end first"
+    assert log.reason == (what if found else "")
+
+
+def test_an_error_of_a_disk_by_the_site_s_own_table(kernel_log: Callable[..., KernelLog]) -> None:
+    log = kernel_log(HealthRules(findings={"io_error": Verdict.NOTE, "slurmd_killed": Verdict.REQUEUE}))
+    log.say(*[f"{TIME}I/O error, dev sda, sector {sector}\n" for sector in range(1000)])
+    assert log.reason == ""
+    log.say(f"{TIME}Out of memory: {KILLED.format('slurmd', 0)}\n")
+    assert log.reason.endswith("jobs are requeued")
+
+
+_HEALTHY = (
+    "usb 1-1: new high-speed USB device number {n} using xhci_hcd",
+    "nfs: server home not responding, still trying",
+    "nfs: server home OK",
+    "EXT4-fs (nvme0n1p1): mounted filesystem with ordered data mode. Quota mode: none.",
+    "XFS (dm-0): Ending clean mount",
+    "nvme nvme0: Shutdown timeout set to 8 seconds",
+    "oom-kill:constraint=CONSTRAINT_MEMCG,oom_memcg=/system.slice/slurmstepd.scope/job_{n},task=python3,pid=8,uid=1000",
+    f"Memory cgroup out of memory: {KILLED.format('python3', 1000)}",
+    "NVRM: Xid (PCI:0000:2b:00): 13, pid={n}, name=a.out, Graphics SM Warp Exception",
+    "NVRM: Xid (PCI:0000:2b:00): 31, pid={n}, name=python3, Ch 00000008, intr 00000000. MMU Fault",
+    "NVRM: Xid (PCI:0000:2b:00): 43, pid={n}, name=python3, Ch 00000008",
+    "NVRM: Xid (PCI:0000:2b:00): 45, pid={n}, name=python3, Ch 00000008",
+    "a.out[{n}]: segfault at 0 ip 0000 sp 0000 error 4 in a.out[400000+1000]",
+    "I/O error, dev sr0, sector 0 op 0x0:(READ) flags 0x80700 phys_seg 1 prio class 2",
+    "mce: CPU0: Thermal monitoring enabled (TM1)",
+    "nvidia-nvswitch0: open (major=511)",
+    "perf: interrupt took too long (2503 > 2500), lowering kernel.perf_event_max_sample_rate to 79750",
+)
+
+
+def test_two_days_of_a_healthy_kernel_s_log_drain_nothing(kernel_log: Callable[..., KernelLog]) -> None:
+    """A line every ten seconds; then one that counts, so that it is known to have listened."""
+    log = kernel_log()
+    start = datetime(2026, 11, 22, tzinfo=UTC)
+    lines = []
+    for number in range(2 * 86400 // 10):
+        at = (start + timedelta(seconds=10 * number)).strftime("%Y-%m-%dT%H:%M:%S,000000+00:00")
+        lines.append(f"{at} {_HEALTHY[number % len(_HEALTHY)].format(n=5_000_000 + number)}\n")
+    log.say(*lines)
+    assert log.reason == ""
+    log.say(FELL_OFF)
+    assert log.reason == SICK
+
+
 def test_harmless_xids_by_the_thousand_are_one_note_each(kernel_log: Callable[..., KernelLog]) -> None:
     log = kernel_log()
     log.say(*[line(f"{number}, pid=4194305, name=a.out, Ch 1") for number in (13, 31, 43)] * 1000)
@@ -354,7 +456,7 @@ def test_a_flood_makes_it_neither_deaf_nor_forgetful(kernel_log: Callable[..., K
 
 
 def test_the_site_s_own_table_stands_before_nvidia_s(kernel_log: Callable[..., KernelLog]) -> None:
-    log = kernel_log({79: Verdict.NOTE, 31: Verdict.DRAIN, 154: Verdict.IGNORE})
+    log = kernel_log(HealthRules({79: Verdict.NOTE, 31: Verdict.DRAIN, 154: Verdict.IGNORE}))
     log.say(FELL_OFF, line(f"{RECOVERY} 0x2 (Node Reboot Required)"))
     assert (log.reason, len(log.notes)) == ("", 1)
     log.say(line("31"))
@@ -371,7 +473,7 @@ def test_a_node_decides_as_burstd_does(own: dict[int, Verdict]) -> None:
     asked = [(154, text) for text in texts] + [(number, f"{number}, pid=1") for number in range(1, 200)]
     script = f"{function[0]}while read -r xid text; do judge; echo $verdict; done"
     said = subprocess.run(
-        ["sh", "-c", f"table=' {xid_table(own)} '\n{script}"],
+        ["sh", "-c", f"table=' {verdict_table(HealthRules(own))} '\n{script}"],
         input="".join(f"{number} {text}\n" for number, text in asked), capture_output=True, text=True, check=True,
     )  # fmt: skip
     assert said.stdout.split() == [xid_verdict(number, text, own) for number, text in asked]

@@ -8,13 +8,23 @@ from typing import Any
 import pytest
 
 from burstd.domain.claim import ClaimState as S
-from burstd.domain.health import BUCKETS, MAX_XID, XIDS, Verdict, xid_table, xid_verdict
+from burstd.domain.health import (
+    BUCKETS,
+    FINDINGS,
+    MAX_XID,
+    XIDS,
+    HealthRules,
+    Verdict,
+    finding_verdict,
+    verdict_table,
+    xid_verdict,
+)
 from burstd.domain.plan import Action, ChangeClaimState, PowerDown, RequeueJobs, SetGate, UndrainNodes
 from burstd.domain.plugins.provider import Notice, NoticeKind
 from burstd.domain.slurm.node import Reservation
 from burstd.domain.snapshot import SlurmView
 from burstd.planner.decide import decide
-from burstd.planner.lifecycle.spot_notices import missing_reason, parse_reason
+from burstd.planner.lifecycle.spot_notices import closing_error, missing_reason, parse_reason
 from burstd.planner.offers.offers import breaker_key
 from burstd.planner.timeouts import Tuning
 
@@ -62,20 +72,37 @@ def test_the_recovery_action_is_believed(text: str, verdict: str) -> None:
 def test_the_site_s_own_verdicts_stand_before_nvidia_s() -> None:
     own = {79: Verdict.NOTE, 13: Verdict.DRAIN}
     assert [xid_verdict(xid, "", own) for xid in (79, 13, 48)] == ["note", "drain", "drain"]
-    assert {"13=drain", "79=note", "48=drain"} <= set(xid_table(own).split())
+    assert {"13=drain", "79=note", "48=drain"} <= set(verdict_table(HealthRules(own)).split())
 
 
 def test_each_xid_is_in_one_bucket_and_the_table_is_short() -> None:
     assert sum(len(bucket.xids) for bucket in BUCKETS) == len(XIDS)
-    assert len(xid_table({})) < 1000
+    assert len(verdict_table(HealthRules())) < 1500
 
 
-@pytest.mark.parametrize(("text", "kind"), [(SICK, Verdict.REQUEUE), (ILL, Verdict.DRAIN)])
+def test_a_finding_is_a_note_until_it_has_lasted() -> None:
+    for name, finding in FINDINGS.items():
+        seen = [finding_verdict(name, times, {}) for times in range(1, finding.times + 2)]
+        assert seen == [Verdict.NOTE] * (finding.times - 1) + [finding.verdict] * 2
+        assert finding_verdict(name, finding.times, {name: Verdict.REQUEUE}) == "requeue"
+        assert finding_verdict(name, 1, {name: Verdict.IGNORE}) == "ignore"
+
+
+def test_what_a_new_machine_may_have_is_a_note_later_unless_the_site_says_so() -> None:
+    assert "gpu_slow=note:15:unhealthy" in verdict_table(HealthRules(), {"gpu_clocks"}).split()
+    own = HealthRules(findings={"gpu_slow": Verdict.DRAIN}, interval_s=30)
+    assert {"gpu_slow=drain:15:unhealthy", "interval=30"} <= set(verdict_table(own, {"gpu_clocks"}).split())
+
+
+FULL = f"unusable, /var is full at {AT}, jobs end first"
+
+
+@pytest.mark.parametrize(("text", "kind"), [(SICK, Verdict.REQUEUE), (ILL, Verdict.DRAIN), (FULL, Verdict.DRAIN)])
 def test_words_of_a_fault_are_read(text: str, kind: Verdict) -> None:
     found = parse_reason(f"looks bad; burstd: {text}")
     assert found is not None
     assert (found.kind, found.text, found.admin_reason, found.deadline) == (kind, text, "looks bad", None)
-    for wrong in (f"burstd: {text}?", f"burstd: {text}".replace("Xid", "xid"), f"burstd: {text}".replace(AT, "now")):
+    for wrong in (f"burstd: {text}?", f"burstd: {text}".replace("jobs", "job"), f"burstd: {text}".replace(AT, "now")):
         assert parse_reason(wrong) is None
 
 
@@ -128,6 +155,13 @@ def test_the_end_of_its_machine_is_a_failure_of_its_own_kind() -> None:
     [power] = of_kind(list(decide(found, (), Tuning()).actions), PowerDown)
     assert (power.terminating, power.reason) == (("c-cpu1",), f"its machine is {SICK}")
     assert breaker_key(offer(spot=True), "health") == breaker_key(offer(spot=False), "health"), "not of a market"
+
+
+def test_a_full_disk_closes_the_node_and_is_held_against_no_offer() -> None:
+    steps = plan(S.IN_SERVICE, drained(f"burstd: {FULL}", **BUSY), at_work())
+    assert [gate.claim_reasons[-1] for gate in of_kind(steps, SetGate)] == [f"its machine is {FULL}"]
+    assert closing_error(f"its machine is {FULL}") == ""
+    assert closing_error(f"its machine is {ILL}") == "health"
 
 
 def test_a_machine_that_is_no_node_yet_is_given_up_for_a_fault() -> None:

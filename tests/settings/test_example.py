@@ -12,7 +12,7 @@ from typing import get_args
 import pytest
 
 import policies
-from burstd.domain.health import XIDS
+from burstd.domain.health import FINDINGS, XIDS, HealthRules
 from burstd.node.checks import CHECK_NAMES
 from burstd.node.ssh.host_keys import HostKeyPolicy
 from burstd.planner.timeouts import Tuning
@@ -92,9 +92,11 @@ def test_the_example_shows_every_key_of_staging_and_leaves_it_off() -> None:
     assert staging.datasets["imagenet"].version_source() == "s3://site-data/imagenet-2021"
 
 
-def test_the_example_of_an_xid_is_what_comes_of_it_anyway() -> None:
+def test_the_examples_of_verdicts_are_what_comes_of_it_anyway() -> None:
     assert parse_settings(EXAMPLE.read_text()).health.xid == {}
-    assert parse_settings(ALL_SET).health.xid == {"63": XIDS[63]}
+    health = parse_settings(ALL_SET).health
+    assert (health.xid, health.check_interval_s) == ({"63": XIDS[63]}, HealthRules().interval_s)
+    assert health.findings == {"gpu_slow": FINDINGS["gpu_slow"].verdict}
 
 
 def test_the_example_shows_every_key_of_frameworks_and_has_none() -> None:

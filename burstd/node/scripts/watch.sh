@@ -1,18 +1,17 @@
-# Asks every few seconds whether the cloud takes this machine back, and what kernel_log.sh has found of its GPUs; drains its
-# node in Slurm if so. Ends with the machine: a slurmctld that dies before it has saved the node's state forgets the
+# Asks every few seconds whether the cloud takes this machine back, and what kernel_log.sh and conditions.sh have found;
+# drains its node in Slurm if so. Ends with the machine: a slurmctld that dies before it has saved the node's state forgets the
 # drain, so it is said again where the node no longer bears it; a hint is said once, as a person may overrule it.
 # Thousands of machines may hear of their end at one instant: so each waits a moment of its own, and longer each time
 # while slurmctld does not answer. Needs neither burstd nor the cloud's queue. The words are those of
 # burstd/planner/lifecycle/spot_notices.py.
 # $1: the node's name. $2: folder with notice.sh, the provider's script, which prints "interruption SECONDS" (of its end,
-# since 1970) or "rebalance", or nothing; empty: it has none. With the file xids the kernel's log is followed.
+# since 1970) or "rebalance", or nothing; empty: it has none. With the file verdicts the machine looks for its own faults.
 set -u
 LC_ALL=C
 PATH=/usr/sbin:/sbin:/usr/bin:/bin:/usr/local/sbin:/usr/local/bin
 export LC_ALL PATH
 name=$1
 folder=$2
-sick=
 told=
 wait=5
 quiet=0
@@ -44,8 +43,8 @@ notice() {
 rate() {
     case $1 in
     *"burstd: interruption" | *"burstd: interruption, ends "*) rank=4 ;;
-    *"burstd: unhealthy, Xid "*", jobs are requeued") rank=3 ;;
-    *"burstd: unhealthy, Xid "*", jobs end first") rank=2 ;;
+    *"burstd: unhealthy, "*", jobs are requeued" | *"burstd: unusable, "*", jobs are requeued") rank=3 ;;
+    *"burstd: unhealthy, "*", jobs end first" | *"burstd: unusable, "*", jobs end first") rank=2 ;;
     *"burstd: rebalance hint") rank=1 ;;
     *) rank=0 ;;
     esac
@@ -74,17 +73,31 @@ drain() {
     timeout 20 scontrol update NodeName="$name" State=DRAIN Reason="$before$1"
 }
 
-[ ! -s "$folder/xids" ] || sh "$folder/kernel_log.sh" "$folder" "${folder%/*}/kernel-log" &
+# Sets sick to the worse of what is known of the machine; of two that are as bad the first.
+faults() {
+    sick=
+    worst=0
+    for file in "$folder/unhealthy" "$folder/condition"; do
+        { read -r fault <"$file"; } 2>/dev/null || continue
+        rate "$fault"
+        [ "$rank" -gt "$worst" ] || continue
+        worst=$rank
+        sick=$fault
+    done
+}
+
+if [ -s "$folder/verdicts" ]; then
+    sh "$folder/kernel_log.sh" "$folder" "${folder%/*}-kernel-log" &
+    sh "$folder/conditions.sh" "$folder" &
+fi
 pause
 while :; do
     next=5
     reason=$(notice)
     storm=$reason
-    [ ! -e "$folder/unhealthy" ] || read -r sick <"$folder/unhealthy" || :
-    rate "$sick"
-    unwell=$rank
+    faults
     rate "$reason"
-    [ "$unwell" -le "$rank" ] || reason=$sick storm=
+    [ "$worst" -le "$rank" ] || reason=$sick storm=
     news=
     if [ -n "$reason" ] && [ "$reason" != "$told" ]; then
         news=1

@@ -1,6 +1,7 @@
 # Starts the watch over this machine (watch.sh) in the background, in place of one that runs.
-# $1: the node's name. $2, $3, $4: lengths of watch.sh, kernel_log.sh and the table of Xids, in bytes; an empty table: the
-# kernel's log is not followed. Standard input: these, then the provider's script, which may be empty.
+# $1: the node's name. $2, $3, $4, $5: lengths of watch.sh, kernel_log.sh, conditions.sh and the table of verdicts, in bytes;
+# an empty table: the machine does not look for faults. Standard input: these, then the provider's script, which may be
+# empty.
 set -eu
 LC_ALL=C
 PATH=/usr/sbin:/sbin:/usr/bin:/bin:/usr/local/sbin:/usr/local/bin
@@ -14,9 +15,10 @@ install -d -m 0755 "$folder"
 new=$(mktemp -d "$folder/watch.XXXXXX")
 head -c "$2" >"$new/watch.sh"
 head -c "$3" >"$new/kernel_log.sh"
-head -c "$4" >"$new/xids"
+head -c "$4" >"$new/conditions.sh"
+head -c "$5" >"$new/verdicts"
 cat >"$new/notice.sh"
-[ "$(cat "$new/watch.sh" "$new/kernel_log.sh" "$new/xids" | wc -c)" -eq "$(($2 + $3 + $4))" ] ||
+[ "$(cat "$new/watch.sh" "$new/kernel_log.sh" "$new/conditions.sh" "$new/verdicts" | wc -c)" -eq "$(($2 + $3 + $4 + $5))" ] ||
     { echo "the script came through cut short" >&2; exit 1; }
 
 old=$(cat "$folder/watch.pid" 2>/dev/null || true)

@@ -1,8 +1,8 @@
 """The reason of a drained node that says that its machine is taken back, or unhealthy. All such reasons are read here.
 
 Slurm's word is the record: it outlives burstd, ``sinfo -R`` shows it, and a machine can set it by itself while burstd
-is down (scripts/watch.sh and kernel_log.sh write the same words). Slurm takes the drain off when it powers a node down
-and leaves the reason, so a reason counts only while the node is drained.
+is down (scripts/watch.sh, kernel_log.sh, conditions.sh write the same words). Slurm takes the drain off when it powers
+a node down and leaves the reason, so a reason counts only while the node is drained.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from burstd.domain.slurm.node import Node
 _AT = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ"
 _NOTICE_REASON = re.compile(
     rf"burstd: (?:(?P<end>interruption)(?:, ends {_AT})?|rebalance hint|"
-    rf"unhealthy, Xid [0-9]{{1,5}} on GPU [0-9a-fA-F:.]{{1,18}} at {_AT}, jobs (?P<jobs>are requeued|end first))$"
+    rf"un(?:healthy|usable), [A-Za-z0-9 ,.:/_()'?-]{{1,130}} at {_AT}, jobs (?P<jobs>are requeued|end first))$"
 )
 _SEPARATOR = "; "
 _TIME = "%Y-%m-%dT%H:%M:%SZ"
@@ -29,7 +29,8 @@ INTERRUPTED = "interrupted"
 TAKEN_BACK = "its machine is taken back"
 """How the reason of a claim begins that is closed, or given up, for that."""
 UNHEALTHY = "its machine is unhealthy"
-"""The same of a claim whose machine has a fault."""
+"""The same of a claim whose machine has a fault. One that is ``unusable``, for a full disk or a lost mount, may be so
+through its jobs or the site: that is held against no offer."""
 NOT_IN_SERVICE_YET = frozenset({S.LAUNCHING, S.BOOTING, S.VALIDATING, S.READY})
 """States of claims whose machine is given up on a notice unless a job is on it all the same."""
 

@@ -104,8 +104,7 @@ def kernel_mounts(root: Path) -> None:
 
 def kernel_log(root: Path) -> None:
     """What burstd's watch reads in place of the kernel's log (node/scripts/watch.sh), which is the whole machine's."""
-    (root / "run/burstd").mkdir()
-    os.mkfifo(root / "run/burstd/kernel-log", 0o600)
+    os.mkfifo(root / "run/burstd-kernel-log", 0o600)
 
 
 def change_root(root: Path) -> None:
@@ -158,8 +157,7 @@ def enter(description: dict[str, Any]) -> tuple[int, list[Path]]:
     root = overlay(description["layers"], Path(description["scratch"]), description["upper"], description["disk_mib"])
     kernel_mounts(root)
     devices(root, description["gpus"])
-    if description["gpus"]:
-        kernel_log(root)
+    kernel_log(root)
     made: list[Path] = []
     for source, target, read_only in description["binds"]:
         made += bind(Path(source), root / target.lstrip("/"), read_only=read_only)
