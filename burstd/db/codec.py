@@ -18,7 +18,7 @@ from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 from sqlalchemy import RowMapping
 
-from burstd.domain.cloud.offer import Offer
+from burstd.domain.cloud.offer import Hardware, Offer
 from burstd.domain.plugins.provider import LaunchRequest
 from burstd.domain.slurm.shape import Gres
 from burstd.domain.staging import ObjectRange, StageIn, StageOut, Tree
@@ -32,8 +32,9 @@ _KEYS: Mapping[tuple[type, str], str] = {(Offer, "capacity_wait_s"): "placing_s"
 _LEFT_OUT: Mapping[type, Mapping[str, str]] = {
     Offer: {"hardware": "hardware", "capacity_wait_s": "capacity_wait_s", "price_source": "price_source",
             "price_at": "price_source"},
+    Hardware: {"placement": "placement"},
     Tree: {"ignore": "ignore"},
-    LaunchRequest: {name: name for name in ("others", "gang", "batch", "recipe", "disks")},
+    LaunchRequest: {name: name for name in ("others", "gang", "batch", "recipe", "fabric", "disks")},
 }  # fmt: skip
 """Fields that are left out where another has its default: what an older burstd wrote stays the same text."""
 _PLAIN = frozenset({str, int, float, bool, type(None)})

@@ -13,7 +13,7 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from burstd.domain.cloud.offer import GpuTest, OfferRule, Pool
+from burstd.domain.cloud.offer import GpuTest, OfferRule, Pool, fabric_features
 from burstd.domain.framework import Framework
 from burstd.domain.project_tree import pairs_on
 from burstd.domain.slurm.shape import SHARD, Shape
@@ -150,7 +150,8 @@ def build_pools(settings: Settings, expand: Callable[[str], Iterable[str]]) -> d
                 SettingsFault(place, f"names {shared}, which pool {owner[shared]!r} has; a slot has one shape")
             )
         owner |= dict.fromkeys(slots, name)
-        shape = Shape(pool.cpus, pool.memory, pool.gres, frozenset((*pool.features, *pool.frameworks)))
+        features = frozenset((*pool.features, *pool.frameworks, *fabric_features(pool.fabric)))
+        shape = Shape(pool.cpus, pool.memory, pool.gres, features)
         frameworks = frameworks_of(pool, settings.frameworks, gpus=bool(shape.gpus()))
         faults += _gpu_parts_faults(name, pool)
         limit_s = _gpu_test_limit_s(pool)
@@ -163,7 +164,7 @@ def build_pools(settings: Settings, expand: Callable[[str], Iterable[str]]) -> d
         made[name] = Pool(
             name, slots, partitions, shape, rules, exclusive_user=one_user, mig=pool.mig,
             gpu_memory_limit=pool.gpu_memory_limit,
-            gpu_test=pool.gpu_test, gpu_test_limit_s=limit_s, frameworks=frameworks,
+            gpu_test=pool.gpu_test, gpu_test_limit_s=limit_s, frameworks=frameworks, fabric=pool.fabric,
         )  # fmt: skip
     if faults:
         raise SettingsError(settings.source, faults)

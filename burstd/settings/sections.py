@@ -39,6 +39,7 @@ from burstd.settings.volumes import VolumeSettings
 
 _DEFAULT = Tuning()
 _UNITS = {"K": 1 / 1024, "M": 1, "G": 1024, "T": 1024 * 1024}
+_FABRIC = r"(?!none$)[a-z][a-z0-9_-]{0,30}"
 _SERVERS = r"(|[^\s:,]+(:[0-9]+)?(,[^\s:,]+(:[0-9]+)?)*)"
 _GRES = re.compile(r"([a-z_][\w-]*)(?::([A-Za-z_][\w.-]*|[0-9]+g\.[\w.+-]+))?(?::([0-9]+))?")
 _MIG = re.compile(r"([0-9]+g\.[0-9]+gb(?:\+[a-z.+]+)?):([1-9][0-9]?)")
@@ -170,6 +171,7 @@ class PoolSettings(Section):
     gpu_memory_limit: GpuMemoryLimit = "none"
     gpu_test: GpuTest | None = None
     gpu_test_limit_s: Seconds | None = None
+    fabric: Annotated[str, matching(_FABRIC, "must be one word: 'efa', 'ib'; jobs ask for it with -C")] = ""
     features: tuple[
         Annotated[str, matching(r"[^\s,&|\[\]()]+", "must be one feature: no space, comma, & or |")], ...
     ] = ()

@@ -14,6 +14,7 @@ break, subclass FaultContract too, with a FaultWorld. Needs pytest.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -92,6 +93,9 @@ class ProviderContract:
             assert offer.price >= 0
             assert offer.shape.cpus > 0
             assert offer.shape.memory_mib > 0
+            # burstctl has words for these; anything else would say to a pool that machines are bound, and not how.
+            assert offer.hardware.placement in ("", "placement-group", "server-group", "topology-key")
+            assert re.fullmatch(r"|none|[a-z][a-z0-9_-]*", offer.hardware.fabric)
 
     def test_a_launch_gives_an_instance_of_its_claim(self, world: CloudWorld) -> None:
         """One outcome for each request, and the list says the same as the answer."""

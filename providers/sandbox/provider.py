@@ -12,7 +12,7 @@ from typing import Annotated, TypeVar
 from pydantic import BaseModel, ConfigDict, Field
 
 from burstd.domain.cloud.instance import TAG_CLAIM, TAG_CLUSTER, Instance, InstanceState, Leftover
-from burstd.domain.cloud.offer import Offer
+from burstd.domain.cloud.offer import Hardware, Offer
 from burstd.domain.cloud.volume import TAG_VOLUME, TAG_VOLUME_CLUSTER, Disk, DiskRequest
 from burstd.domain.errors import (
     AuthFailed,
@@ -96,7 +96,9 @@ class SandboxProvider:
     def offers(self) -> Sequence[Offer]:
         """What is sold, in one call."""
         return [
-            Offer(self.name, o.region, o.zone, o.type, o.spot, _shape(o), o.price, o.currency)
+            Offer(
+                self.name, o.region, o.zone, o.type, o.spot, _shape(o), o.price, o.currency, Hardware(fabric=o.fabric)
+            )
             for o in _query(self._api.offers)
         ]
 

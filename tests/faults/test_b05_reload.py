@@ -123,7 +123,13 @@ TABLE: dict[str, tuple[str, str, object, ReadValue]] = {
     "pools.gpu.gpu_memory_limit": ('"none"', '"mps"', "mps", lambda d: d.pool.gpu_memory_limit),
     "pools.gpu.gpu_test": ('"short"', '"long"', "long", lambda d: d.pool.gpu_test.value),
     "pools.gpu.gpu_test_limit_s": ("60", "61", 61.0, lambda d: d.pool.gpu_test_limit_s),
-    "pools.gpu.features": ('["x"]', '["y"]', {"y"}, lambda d: d.pool.shape.features - {"pytorch-a", "b"}),
+    "pools.gpu.fabric": ('"efa"', '"ib"', "ib", lambda d: d.pool.fabric),
+    "pools.gpu.features": (
+        '["x"]',
+        '["y"]',
+        {"y"},
+        lambda d: d.pool.shape.features - {"pytorch-a", "b", "ib", "fabric"},
+    ),
     "pools.gpu.offers": (
         '[{provider="sky"}]',
         '[{provider="sky", zones=["z"]}]',

@@ -10,6 +10,7 @@ import pytest
 import policies.budget
 import policies.limits
 from burstd.domain.claim import ClaimState as S
+from burstd.domain.cloud.offer import Hardware
 from burstd.domain.plan import Plan
 from burstd.domain.plugins.policy import Policy
 from burstd.domain.slurm.job import Job, JobState
@@ -18,7 +19,7 @@ from burstd.planner.explain.explain import Explanation, explain_job
 from burstd.planner.offers.offers import next_breaker
 from burstd.planner.policy_chain import make_target
 
-from .worlds import NOW, claim, job, make_snapshot, node, offer
+from .worlds import NOW, claim, job, make_snapshot, node, offer, pool
 
 RESTS = next_breaker(None, offer(), "capacity", NOW)
 
@@ -137,3 +138,41 @@ def test_jobs_that_no_plan_speaks_of() -> None:
     )
     late = explain_job(make_snapshot(job()), Plan(), "1")
     assert (late.verdict, late.summary) == ("unknown", "the last plan is older than the job")
+
+
+EFA = Hardware(fabric="efa", placement="placement-group")
+
+
+@pytest.mark.parametrize(
+    ("hardware", "fabric", "gang", "text"),
+    [
+        (EFA, "", "1", "its 2 nodes: a cluster placement group, efa"),
+        (EFA, "efa", "", "its 2 nodes: nothing keeps them near each other, efa"),
+        (Hardware(fabric="none", placement="placement-group"), "", "1",
+         "its 2 nodes: a cluster placement group, the common network"),
+        (Hardware(placement="server-group"), "ib", "1", "its 2 nodes: a server group, ib"),
+        (Hardware(placement="topology-key"), "", "1",
+         "its 2 nodes: an affinity of their pods, a network of which nothing is known"),
+    ],
+)  # fmt: skip
+def test_what_binds_the_nodes_of_a_job(hardware: Hardware, fabric: str, gang: str, text: str) -> None:
+    of, kind = pool(fabric=fabric), offer(hardware=hardware)
+    coming = [claim(f"cpu{n}", S.BOOTING, jobs=("1",), gang=gang, offer=kind) for n in (1, 2)]
+    snapshot = make_snapshot(job(nodes=2), pools=(of,), offers=(kind,), claims=tuple(coming))
+    assert explanation_of(snapshot).fabric == text
+    apart = replace(coming[1], offer=replace(kind, zone="z"))
+    snapshot = make_snapshot(job(nodes=2), pools=(of,), offers=(kind,), claims=(coming[0], apart))
+    assert explanation_of(snapshot).fabric == "its 2 nodes: nothing binds them, they are in sky/r1/a and sky/r1/z"
+
+
+def test_what_will_bind_the_nodes_of_a_job() -> None:
+    kind = offer(hardware=EFA)
+    assert explanation_of(make_snapshot(job(nodes=2), offers=(kind,))).fabric == (
+        "its 2 nodes: a cluster placement group, efa"
+    )
+    assert not explanation_of(make_snapshot(job(), offers=(kind,))).fabric
+
+
+def test_a_job_that_asks_for_a_fabric_that_no_pool_has() -> None:
+    found = explanation_of(make_snapshot(job(nodes=2, constraint="ib"), offers=(offer(hardware=EFA),)))
+    assert (found.verdict, "no node in pool cpu has feature ib" in found.summary) == ("impossible", True)

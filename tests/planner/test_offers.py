@@ -10,13 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from burstd.domain.cloud.offer import OfferRule, Pool
+from burstd.domain.claim import ClaimState as S
+from burstd.domain.cloud.offer import Hardware, OfferRule, Pool
 from burstd.domain.slurm.shape import Gres, Shape
 from burstd.domain.snapshot import CircuitBreaker, CloudView, Snapshot, Unavailable
 from burstd.planner.offers.offers import (
     BACKOFF,
     TOO_LATE,
     BreakerIndex,
+    alternative_offers,
     breaker_key,
     breakers_closed_by,
     configured_image,
@@ -26,7 +28,7 @@ from burstd.planner.offers.offers import (
     usable_offers,
 )
 
-from .worlds import NOW, V100, make_snapshot, offer, pool
+from .worlds import NOW, V100, claim, make_snapshot, offer, pool
 
 GPU = Shape(16, 64_000, V100)
 
@@ -179,3 +181,32 @@ def test_the_image_word_the_first_rule_that_allows_it() -> None:
     of = pool(rules=(OfferRule("sky", ("g*",), image="gpu"), OfferRule("sky", image="plain")))
     assert configured_image(of, offer("g5")) == "gpu"
     assert configured_image(of, offer("m5", price=str(Decimal(2)))) == "plain"
+
+
+def fabric(word: str, placement: str = "", **fields: Any) -> Any:
+    return offer(f"with-{word or 'unknown'}", hardware=Hardware(fabric=word, placement=placement), **fields)
+
+
+def test_a_pool_with_a_fabric_takes_what_has_it_or_cannot_tell() -> None:
+    of = pool(fabric="efa")
+    offers = (fabric("efa"), fabric("none"), fabric("ib"), fabric(""))
+    snapshot = make_snapshot(pools=(of,), offers=offers)
+    assert {o.instance_type for o in usable_offers(snapshot, of)} == {"with-efa", "with-unknown"}
+    assert refusals(snapshot, of) == {
+        fabric("none").id: "without efa, which the pool's nodes have",
+        fabric("ib").id: "without efa, which the pool's nodes have; it has ib",
+    }
+    assert len(usable_offers(snapshot, pool())) == 4
+
+
+def test_nodes_with_a_fabric_are_in_one_place() -> None:
+    """Slurm may start a job on any of a pool's nodes, and no fabric reaches into another zone."""
+    of, here, there = pool(fabric="ib"), fabric("ib", zone="a"), fabric("ib", zone="b")
+    coming = claim("cpu1", S.BOOTING, offer=there)
+    snapshot = make_snapshot(pools=(of,), offers=(here, there), claims=(coming,))
+    assert usable_offers(snapshot, of) == (there,)
+    assert refusals(snapshot, of) == {here.id: "the pool's nodes and their fabric are in sky/r1/b"}
+    failed = replace(coming, state=S.FAILED)
+    assert len(usable_offers(make_snapshot(pools=(of,), offers=(here, there), claims=(failed,)), of)) == 2
+    assert alternative_offers(of, (here, there)) == ()
+    assert alternative_offers(pool(), (here, there)) == (there,)

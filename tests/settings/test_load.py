@@ -55,7 +55,7 @@ def faults(text: str) -> list[str]:
         (HEAD + "daemon = 3", ["line 2: daemon: must be a table (it is 3)"]),
         (
             HEAD + POOL + "[pools.gpu.x]",
-            ["pools.gpu.x: there is no such key", "Allowed: cpus, features, frameworks, gpu_memory_limit,"],
+            ["pools.gpu.x: there is no such key", "Allowed: cpus, fabric, features, frameworks, gpu_memory_limit,"],
         ),
         (HEAD + "[pools.gpu]\ncpus = 1", [f"pools.gpu.{k}: must be set" for k in ("nodes", "memory", "offers")]),
         (HEAD + POOL.replace('"here" }', '"hear" }'), ["line 8: pools.gpu.offers[0].provider: no provider is called"]),
@@ -225,6 +225,14 @@ def test_a_framework_is_a_feature_with_a_check(gres: str) -> None:
     assert framework.modules == ("PyTorch/2.5.1", "extra")
     uses_gpu = '; assert torch.ones(8, device="cuda").sum().item() == 8' if gres else ""
     assert framework.check == f"python3 -c 'import torch{uses_gpu}'"
+
+
+def test_jobs_ask_for_a_fabric_by_its_name() -> None:
+    """A feature of the pool's nodes in slurm.conf; ``fabric`` is any."""
+    text = HEAD + POOL.replace("cpus = 4", "cpus = 4\nfabric = 'efa'\nfeatures = ['cloud']")
+    assert build_pools(parse_settings(text), expand)["gpu"].shape.features == {"cloud", "efa", "fabric"}
+    with pytest.raises(SettingsError, match="must be one word: 'efa', 'ib'"):
+        parse_settings(text.replace("efa", "none"))
 
 
 def test_check_programs_are_executable_and_nobody_elses(tmp_path: Path) -> None:

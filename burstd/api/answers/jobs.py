@@ -183,6 +183,8 @@ class ExplainView(AnswerView):
     """None: it has none."""
     cost: CostView | None = None
     """By the offer that is chosen, or would be."""
+    fabric: str = ""
+    """What binds the nodes of a job of several, in words; empty: it has one node, or none so far."""
     changes: list[OptionChangeView] = []
     """The smallest first; empty: none is needed, or none was found."""
     interruption: InterruptionView | None = None

@@ -51,6 +51,8 @@ class NodeView(AnswerView):
     cost: Money | None = None
     reserved: Money | None = None
     """The most that it may cost, where a budget pays for it."""
+    fabric: str = ""
+    """What binds it to other nodes of its job: ``placement-group+efa``; empty: nothing is known."""
     jobs: list[str] = []
     """Jobs that it was made for, those that the caller may see."""
     gang: str = ""

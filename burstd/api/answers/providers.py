@@ -56,6 +56,7 @@ class OfferView(AnswerView):
     gpus: list[GpuView]
     architecture: str
     fabric: str
+    """What binds nodes of one job: ``placement-group+efa``; ``none``: the common network only."""
     local_disk_gib: int
     price_per_hour: Money
     price_source: str

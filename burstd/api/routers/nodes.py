@@ -45,6 +45,7 @@ from burstd.domain.slurm.node import Node
 from burstd.domain.snapshot import SlurmView, Snapshot
 from burstd.node.reference import MAX_ANSWER_CHARS
 from burstd.node.validator import SlurmNodeValidator
+from burstd.planner.explain.fabric_text import claim_binding
 from burstd.planner.mounts import line_text
 
 _COMPARED = frozenset({S.READY, S.IN_SERVICE})
@@ -215,6 +216,7 @@ class NodeViews:
             reason=claim.reason if details_visible else "",
             claim=claim.id,
             offer=offer.id,
+            fabric="+".join(filter(None, claim_binding(claim, self._snapshot.pools.get(claim.pool)))),
             provider=offer.provider,
             instance=claim.instance_id,
             opened=claim.in_service_from,

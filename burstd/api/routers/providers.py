@@ -181,7 +181,7 @@ def _offer(
             for g in offer.shape.gres if g.name == "gpu"
         ],
         architecture=hardware.architecture,
-        fabric=hardware.fabric,
+        fabric=hardware.binding,
         local_disk_gib=hardware.local_disk_gib,
         price_per_hour=money_view(offer.price, offer.currency),
         pools=pools,

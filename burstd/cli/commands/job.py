@@ -143,6 +143,8 @@ def _print_explanation(out: ConsoleOutput, answer: ExplainView) -> None:
     if answer.slurm:
         reason = f" ({job.slurm_reason})" if job and job.slurm_reason else ""
         out.note(f"Slurm says: {answer.slurm}{reason}.")
+    if answer.fabric:
+        out.note(f"{answer.fabric[0].upper()}{answer.fabric[1:]}.")
     for sentence in (_interruption_text(answer), _outlook_text(answer), _cost_text(answer), _data_text(answer)):
         if sentence:
             out.note(sentence)

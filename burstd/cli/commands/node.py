@@ -85,6 +85,7 @@ def _print_node(out: ConsoleOutput, answer: NodeDetailView) -> None:
         ("held", f"by {slot_hold.by}, {ago(slot_hold.since, now)}: {slot_hold.reason}" if slot_hold else ""),
         ("made for", _purpose_text(n) if n.claim else ""),
         ("offer", f"{n.offer} at {money_text(n.price_per_hour)}/h" if n.offer else ""),
+        ("fabric", n.fabric),
         ("cost so far", money_text(n.cost, 4)),
         ("instance", n.instance),
         ("address", n.address),

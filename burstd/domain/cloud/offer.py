@@ -33,7 +33,16 @@ class Hardware:
     local_disk_gib: int = 0
     """Disks of the machine's own, which end with it."""
     fabric: str = ""
-    """The network for jobs of many nodes: ``efa``, ``infiniband``; empty: the common one only."""
+    """The network for jobs of many nodes, as jobs ask for it (``-C efa``): ``efa``, ``ib``; ``none``: the common one
+    only; empty: the provider cannot tell."""
+    placement: str = ""
+    """What its provider keeps the nodes of one job near each other by: ``placement-group``, ``server-group``,
+    ``topology-key``; empty: nothing."""
+
+    @property
+    def binding(self) -> str:
+        """Both in one word: ``placement-group+efa``; empty: nothing is known."""
+        return "+".join(filter(None, (self.placement, self.fabric)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +139,11 @@ class GpuTest(StrEnum):
     """``dcgmi diag -r 2``, which takes some two minutes."""
 
 
+def fabric_features(fabric: str) -> tuple[str, ...]:
+    """The features of Slurm by which jobs ask for a pool's fabric: its name, and ``fabric`` for any."""
+    return (fabric, "fabric") if fabric else ()
+
+
 @dataclass(frozen=True, slots=True)
 class Pool:
     """Slots (Slurm node names) of one shape, and the offers that may fill them."""
@@ -151,6 +165,8 @@ class Pool:
     """How long SHORT and LONG may take together; 0: the test is none of these."""
     frameworks: tuple[Framework, ...] = ()
     """Those of the shape's features that are software, which a machine is tested for."""
+    fabric: str = ""
+    """``Hardware.fabric`` that all of its nodes have, in one place; empty: none is promised."""
 
     def machine_shape(self) -> Shape:
         """What a machine must bring: its GPUs whole, and without what Slurm makes of them."""

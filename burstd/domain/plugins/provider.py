@@ -48,6 +48,8 @@ class LaunchRequest:
     """Set by ``prepare``: requests with the same word are served by one call. A batch of one bears the claim's id."""
     recipe: str = ""
     """Set by ``prepare``: the call that serves the batch, in the provider's own words, for a repeat word for word."""
+    fabric: str = ""
+    """``Pool.fabric``: the machine is to have it, whether or not it is of a gang."""
     disks: tuple[LaunchDisk, ...] = ()
     """Disks that the machine is to have; only where the provider's ``disks_at_launch`` says so."""
 

@@ -6,10 +6,11 @@ judged by the rules that chose them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 
+from burstd.domain.claim import USABLE
 from burstd.domain.plan import Plan
 from burstd.domain.plugins.policy import Remark
 from burstd.domain.slurm.job import Job, JobState
@@ -18,6 +19,7 @@ from burstd.domain.snapshot import SlurmView, Snapshot
 from burstd.domain.staging import StagingView
 from burstd.domain.units import span_text
 from burstd.planner.demand.demand import reason_of
+from burstd.planner.explain.fabric_text import claim_binding, gang_fabric_text, offer_binding
 from burstd.planner.explain.job_lookup import find_job, request_text
 from burstd.planner.explain.project_text import job_text, leaving_text, project_of_job, project_text, waiting_remark
 from burstd.planner.forecast.outlook import job_outlooks
@@ -66,6 +68,8 @@ class Explanation:
     """What is expected of it; None: nothing is, or it has started."""
     data: StagingView | None = None
     """How its data stands; None: it has none."""
+    fabric: str = ""
+    """What binds its nodes, in words; empty: it has one node, or none so far."""
 
 
 def explain_job(snapshot: Snapshot, plan: Plan, job_id: str) -> Explanation:
@@ -84,7 +88,10 @@ def explain_job(snapshot: Snapshot, plan: Plan, job_id: str) -> Explanation:
         if data is not None and data.checkpoint:
             age = f", taken {span_text(snapshot.now - data.checkpoint_taken)} ago" if data.checkpoint_taken else ""
             summary += f"; {data.checkpoint}{age}"
-        return Explanation(job_id, job, request_text(job), verdict, summary, "", remarks, (), serving, data=data)
+        return Explanation(
+            job_id, job, request_text(job), verdict, summary, "", remarks, (), serving, data=data,
+            fabric=_fabric(snapshot, plan, job, serving),
+        )  # fmt: skip
     last = remarks[-1] if remarks else _unserved(snapshot, plan, job)
     warnings = [r.reason for r in remarks if r.verdict == WARNING]
     outlook = snapshot.outlook.get(job.id) or job_outlooks(snapshot).get(job.id)
@@ -101,6 +108,7 @@ def explain_job(snapshot: Snapshot, plan: Plan, job_id: str) -> Explanation:
         remedies=_remedies(snapshot, job, last),
         outlook=outlook,
         data=data,
+        fabric=_fabric(snapshot, plan, job, serving),
     )
 
 
@@ -119,6 +127,22 @@ def _project(snapshot: Snapshot, plan: Plan, job: Job) -> Iterator[str]:
 
 def _nothing(job_id: str, why: str) -> Explanation:
     return Explanation(job_id, None, "", "unknown", why)
+
+
+def _fabric(snapshot: Snapshot, plan: Plan, job: Job, serving: Sequence[ServingNode]) -> str:
+    """Of the nodes that serve the job, or that the plan wants for it."""
+    ids = {node.claim_id for node in serving}
+    claims = [c for c in snapshot.claims if c.id in ids and c.state in USABLE]
+    if claims:
+        bindings = [claim_binding(c, snapshot.pools.get(c.pool)) for c in claims]
+        return gang_fabric_text([c.offer for c in claims], bindings)
+    wanted = [
+        (w.offers[0], snapshot.pools.get(w.pool))
+        for w in plan.target.wants
+        if job.id in w.jobs and w.offers
+        for _ in w.slots
+    ]
+    return gang_fabric_text([offer for offer, _ in wanted], [offer_binding(*one) for one in wanted])
 
 
 def _serving(snapshot: Snapshot, slurm: SlurmView, plan: Plan, job: Job, job_id: str) -> tuple[ServingNode, ...]:

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 
+from burstd.domain.claim import USABLE
 from burstd.domain.clock import backoff_s
 from burstd.domain.cloud.offer import Offer, Pool
 from burstd.domain.slurm.shape import Gres
@@ -126,7 +127,7 @@ def evaluate_offers(snapshot: Snapshot, pool: Pool) -> tuple[OfferEvaluation, ..
     """Every offer of the providers that the pool's rules name: the usable ones first, best first, then the others."""
     usable: list[tuple[tuple[bool, Decimal, bool, int, str], OfferEvaluation]] = []
     rejected: list[OfferEvaluation] = []
-    breakers = open_breakers(snapshot)
+    breakers, places = open_breakers(snapshot), fabric_places(snapshot, pool)
     for provider in dict.fromkeys(rule.provider for rule in pool.rules):
         cloud = snapshot.clouds.get(provider)
         if cloud is None:
@@ -137,7 +138,7 @@ def evaluate_offers(snapshot: Snapshot, pool: Pool) -> tuple[OfferEvaluation, ..
             for offer in cloud.offers:
                 if reason := _mismatch(pool, offer):
                     rejected.append(OfferEvaluation(offer.id, offer, reason, ever_usable=False))
-                elif reason := _rejection(pool, offer, breakers, snapshot):
+                elif reason := _rejection(pool, offer, breakers, snapshot) or _elsewhere(offer, places):
                     rejected.append(OfferEvaluation(offer.id, offer, reason))
                 else:
                     last = bad_place_reason(snapshot, offer)
@@ -182,10 +183,15 @@ def configured_image(pool: Pool, offer: Offer) -> str:
 
 
 def alternative_offers(pool: Pool, offers: tuple[Offer, ...]) -> tuple[Offer, ...]:
-    """The offers that one launch call may take in place of the first: those of its provider, market and image."""
+    """The offers that one launch call may take in place of the first: those of its provider, market and image.
+
+    Where the pool has a fabric, those of its zone.
+    """
     first = offers[0]
     image = configured_image(pool, first)
     alike = (o for o in offers[1:] if (o.provider, o.spot, o.currency) == (first.provider, first.spot, first.currency))
+    if pool.fabric:
+        alike = (o for o in alike if _place(o) == _place(first))
     return tuple(o for o in alike if configured_image(pool, o) == image)[:MAX_ALTERNATIVES]
 
 
@@ -250,8 +256,29 @@ _BY_RULE = "excluded by the pool's rules"
 def _mismatch(pool: Pool, offer: Offer) -> str:
     if not any(rule.allows(offer) for rule in pool.rules):
         return _BY_RULE
-    lacking = _too_small(pool, offer)
-    return f"smaller than the pool's slots: {lacking}" if lacking else ""
+    if lacking := _too_small(pool, offer):
+        return f"smaller than the pool's slots: {lacking}"
+    if pool.fabric and offer.hardware.fabric not in ("", pool.fabric):
+        there = offer.hardware.fabric
+        return f"without {pool.fabric}, which the pool's nodes have" + (f"; it has {there}" if there != "none" else "")
+    return ""
+
+
+def fabric_places(snapshot: Snapshot, pool: Pool) -> frozenset[tuple[str, str, str]]:
+    """Where the nodes of a pool with a fabric are: none reaches further, and Slurm may start a job on any of them."""
+    if not pool.fabric:
+        return frozenset()
+    return frozenset(_place(c.offer) for c in snapshot.claims if c.pool == pool.name and c.state in USABLE)
+
+
+def _place(offer: Offer) -> tuple[str, str, str]:
+    return offer.provider, offer.region, offer.zone
+
+
+def _elsewhere(offer: Offer, places: frozenset[tuple[str, str, str]]) -> str:
+    if not places or _place(offer) in places:
+        return ""
+    return f"the pool's nodes and their fabric are in {', '.join('/'.join(p) for p in sorted(places))}"
 
 
 def _rejection(pool: Pool, offer: Offer, breakers: BreakerIndex, snapshot: Snapshot) -> str:

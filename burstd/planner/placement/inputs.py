@@ -11,7 +11,7 @@ from burstd.domain.cloud.offer import Offer, Pool
 from burstd.domain.slurm.node import Node
 from burstd.domain.snapshot import SlurmView, Snapshot
 from burstd.planner.offers.dedicated import dedicated_consumers
-from burstd.planner.offers.offers import OfferEvaluation, evaluate_offers
+from burstd.planner.offers.offers import OfferEvaluation, evaluate_offers, fabric_places
 from burstd.planner.placement.first_fit import StuckJobs, find_stuck_jobs
 from burstd.planner.placement.node_users import NodeUsers, node_users
 
@@ -65,7 +65,8 @@ def placement_inputs(
 ) -> PlacementInputs:
     """The world of a snapshot. ``exclusive_partitions`` are Demand's."""
     clouds = {name: cloud.offers for name, cloud in snapshot.clouds.items()}
-    evaluated_from = (snapshot.pools, snapshot.images, clouds, snapshot.places)
+    places = {name: fabric_places(snapshot, pool) for name, pool in snapshot.pools.items() if pool.fabric}
+    evaluated_from = (snapshot.pools, snapshot.images, clouds, snapshot.places, places)
     if previous is not None and not snapshot.breakers and evaluated_from == previous.evaluated_from:
         evaluations = previous.evaluations
     else:

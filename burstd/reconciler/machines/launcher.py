@@ -156,8 +156,11 @@ class Launcher:
     def _request(self, claim: Claim, others: tuple[Offer, ...], disks: tuple[LaunchDisk, ...]) -> LaunchRequest:
         tags = {TAG_CLUSTER: self._context.cluster, TAG_CLAIM: claim.id, TAG_SLOT: claim.slot, TAG_POOL: claim.pool}
         name = f"{self._context.cluster}-{claim.slot}-{claim.id[-6:]}".lower().replace("_", "-")
-        user_data = self._context.user_data(self._pools()[claim.pool], claim.offer.provider)
-        return LaunchRequest(claim.id, name, claim.offer, claim.image, user_data, tags, others, claim.gang, disks=disks)
+        pool = self._pools()[claim.pool]
+        return LaunchRequest(
+            claim.id, name, claim.offer, claim.image, self._context.user_data(pool, claim.offer.provider), tags, others,
+            claim.gang, fabric=pool.fabric, disks=disks,
+        )  # fmt: skip
 
     def _call(self, name: str, requests: Sequence[LaunchRequest]) -> None:
         provider = self._context.providers[name]

@@ -55,6 +55,8 @@ class Ec2InstanceType:
     """NVMe."""
     spot: bool
     on_demand: bool = True
+    cluster_groups: bool = True
+    """It can be in a cluster placement group."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,12 +151,16 @@ class AwsCatalog:
     def _offer(self, ware: _TypeInZone, price: HourlyPrice) -> Offer:
         kind = ware.kind
         gres = (Gres("gpu", self._gres_type(kind.gpu_name), kind.gpus),) if kind.gpus else ()
-        fabric = "efa" if kind.efa else ""
+        fabric = "efa" if kind.efa and self._settings.efa else "none"
+        # A reservation has its own place.
+        grouped = self._settings.placement_groups and kind.cluster_groups
+        reserved = not ware.spot and self.reservation(kind.name, ware.zone) is not None
+        placement = "placement-group" if grouped and not reserved else ""
         return Offer(
             provider=self._name, region=self._settings.region, zone=ware.zone, instance_type=kind.name, spot=ware.spot,
             shape=Shape(kind.vcpus, int(kind.memory_mib * self._settings.usable_memory), gres),
             price=price.amount, currency=self._settings.currency, price_source=price.source, price_at=price.at,
-            hardware=Hardware(kind.architecture, kind.gpu_memory_mib, kind.local_disk_gib, fabric),
+            hardware=Hardware(kind.architecture, kind.gpu_memory_mib, kind.local_disk_gib, fabric, placement),
         )  # fmt: skip
 
     def _gres_type(self, gpu: str) -> str:
@@ -249,6 +255,7 @@ def parse_instance_type(said: Mapping[str, Any]) -> Ec2InstanceType:
         local_disk_gib=int(disks["TotalSizeInGB"] * _GIB_OF_GB) if nvme else 0,
         spot="spot" in said["SupportedUsageClasses"],
         on_demand="on-demand" in said["SupportedUsageClasses"],
+        cluster_groups="cluster" in said.get("PlacementGroupInfo", {}).get("SupportedStrategies", ("cluster",)),
     )
 
 

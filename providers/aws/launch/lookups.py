@@ -33,20 +33,21 @@ class LaunchLookups:
         image = self._images.find_image(request.image)
         kind, pool = self._pool(request.offer)
         _fits(kind, image)
-        efa = kind.efa if request.gang and self._settings.efa else ()
+        efa = kind.efa if (request.gang or request.fabric == "efa") and self._settings.efa else ()
         reservation = self._catalog.reservation(kind.name, request.offer.zone)
         if reservation is not None and not request.offer.spot:
             if not reservation.open:
                 raise InsufficientCapacity(f"capacity reservation {reservation.id} has ended, or has not begun")
-            return LaunchSpec(request, image, (pool,), efa, reservation)
+            return LaunchSpec(request, image, (pool,), efa, reservation, grouped=False)
+        grouped = bool(request.gang) and self._settings.placement_groups and kind.cluster_groups
         found = {(kind.name, request.offer.zone): pool}
         for other in request.others:
             if len(found) == MAX_POOLS:
                 break
-            other_pool = self._other(other, request, image, efa)
+            other_pool = self._other(other, request, image, efa, grouped=grouped)
             if other_pool is not None:
                 found.setdefault((other.instance_type, other.zone), other_pool)
-        return LaunchSpec(request, image, tuple(found.values()), efa)
+        return LaunchSpec(request, image, tuple(found.values()), efa, grouped=grouped)
 
     def _pool(self, offer: Offer) -> tuple[Ec2InstanceType, CapacityPool]:
         kind = self._catalog.type(offer.instance_type)
@@ -60,7 +61,7 @@ class LaunchLookups:
         return kind, CapacityPool(offer, subnet)
 
     def _other(
-        self, other: Offer, request: LaunchRequest, image: AwsImage, efa: tuple[NetworkAdapter, ...]
+        self, other: Offer, request: LaunchRequest, image: AwsImage, efa: tuple[NetworkAdapter, ...], *, grouped: bool
     ) -> CapacityPool | None:
         """None where it cannot be given by the same call."""
         if other.spot != request.offer.spot:
@@ -70,7 +71,7 @@ class LaunchLookups:
             _fits(kind, image)
         except BadRequest:
             return None
-        if efa and kind.efa != efa:
+        if (efa and kind.efa != efa) or (grouped and not kind.cluster_groups):
             return None
         if not other.spot and self._catalog.reservation(kind.name, other.zone) is not None:
             return None

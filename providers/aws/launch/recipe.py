@@ -62,6 +62,8 @@ class LaunchSpec:
     """Of each machine; empty: a common one."""
     reservation: ReservationTarget | None = None
     """What it must be launched in; then ``pools`` has one."""
+    grouped: bool = True
+    """A gang's machines go into its placement group: all of ``pools`` can."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +129,7 @@ def batch_requests(cluster: str, settings: AwsSettings, specs: Sequence[LaunchSp
 def _recipe(cluster: str, settings: AwsSettings, batch: Sequence[LaunchSpec]) -> LaunchRecipe:
     first = batch[0]
     gang, reserved = first.request.gang, first.reservation
-    grouped = gang if gang and settings.placement_groups and reserved is None else ""
+    grouped = gang if gang and settings.placement_groups and first.grouped and reserved is None else ""
     network = template.network_interfaces(settings, first.efa)
     if reserved is None:
         # What the call itself cannot tag. Alike for all batches, so that they share the template.

@@ -200,4 +200,5 @@ def _hardware(group: NodeGroup, size: PodSize, own: Sequence[ClusterNode], scrat
         architecture=architecture.pop() if len(architecture) == 1 else "",
         gpu_memory_mib=int(said) if said.isdecimal() else 0,
         local_disk_gib=scratch_mib // 1024,
+        placement="topology-key" if group.affinity.get("podAffinity") else "",
     )

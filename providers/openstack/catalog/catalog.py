@@ -112,7 +112,10 @@ class OpenStackCatalog:
             provider=self._name, region=region, zone=zone, instance_type=flavor.name, spot=False,
             shape=flavor.shape(settings.gpus, settings.usable_memory),
             price=price, currency=settings.currency, price_source="settings",
-            hardware=Hardware(flavor.architecture, local_disk_gib=flavor.ephemeral_gib),
+            hardware=Hardware(
+                flavor.architecture, local_disk_gib=flavor.ephemeral_gib,
+                placement="server-group" if settings.gang_policy in ("affinity", "soft-affinity") else "",
+            ),
         )  # fmt: skip
 
     def _no_offers_reason(self, zones: Sequence[str]) -> str:

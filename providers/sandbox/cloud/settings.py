@@ -31,6 +31,7 @@ class TypeSettings(_Strict):
     spot_price: Price | None = None
     gpu_type: str = ""
     gpus: Annotated[int, Field(ge=0)] = 0
+    fabric: str = ""
 
 
 class CloudSettings(_Strict):

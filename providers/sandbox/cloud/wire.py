@@ -37,6 +37,7 @@ class OfferView(_Wire):
     memory_mib: int
     gpu_type: str
     gpus: int
+    fabric: str = ""
 
 
 class LaunchBody(_Wire):
@@ -181,9 +182,8 @@ def offer_views(catalog: SandboxCatalog, sold: list[tuple[str, str, bool, Decima
         if kind is not None:
             shape = {"cpus": kind.cpus, "memory_mib": kind.memory_mib, "gpus": kind.gpus}
             place = {"region": catalog.region, "zone": zone, "type": name, "currency": catalog.currency}
-            views.append(
-                OfferView.model_validate({**place, **shape, "spot": spot, "price": price, "gpu_type": kind.gpu_type})
-            )
+            said = {"gpu_type": kind.gpu_type, "fabric": kind.fabric}
+            views.append(OfferView.model_validate({**place, **shape, **said, "spot": spot, "price": price}))
     return views
 
 

@@ -50,18 +50,26 @@ def places(catalog: AwsCatalog) -> set[str]:
 @pytest.mark.parametrize(
     ("name", "cpus", "memory", "gres", "hardware"),
     [
-        ("c5d.large", 2, 3891, "", Hardware("x86_64", 0, 46)),
-        ("c6g.metal", 64, 124518, "", Hardware("aarch64")),
-        ("c5n.18xlarge", 72, 186777, "", Hardware("x86_64", 0, 0, "efa")),
-        ("p4d.24xlarge", 96, 1120665, "gpu:a100:8", Hardware("x86_64", 40960, 7450, "efa")),
-        ("g5.12xlarge", 48, 186777, "gpu:ampere:4", Hardware("x86_64", 22888, 3539, "efa")),
-        ("g7e.4xlarge", 16, 124518, "gpu:rtx_pro_server_6000:1", Hardware("x86_64", 98304, 1769, "")),
+        ("c5d.large", 2, 3891, "", Hardware("x86_64", 0, 46, "none", "placement-group")),
+        ("c6g.metal", 64, 124518, "", Hardware("aarch64", 0, 0, "none", "placement-group")),
+        ("c5n.18xlarge", 72, 186777, "", Hardware("x86_64", 0, 0, "efa", "placement-group")),
+        ("p4d.24xlarge", 96, 1120665, "gpu:a100:8", Hardware("x86_64", 40960, 7450, "efa", "placement-group")),
+        ("g5.12xlarge", 48, 186777, "gpu:ampere:4", Hardware("x86_64", 22888, 3539, "efa", "placement-group")),
+        (
+            "g7e.4xlarge",
+            16,
+            124518,
+            "gpu:rtx_pro_server_6000:1",
+            Hardware("x86_64", 98304, 1769, "none", "placement-group"),
+        ),
         # An eighth of a GPU must not pass for a whole one.
-        ("g6f.large", 2, 7782, "gpu:l4_1_8:1", Hardware("x86_64", 2861, 93)),
+        ("g6f.large", 2, 7782, "gpu:l4_1_8:1", Hardware("x86_64", 2861, 93, "none", "placement-group")),
         # Amazon's own accelerators are no GPUs.
-        ("inf1.xlarge", 4, 7782, "", Hardware("x86_64")),
+        ("inf1.xlarge", 4, 7782, "", Hardware("x86_64", 0, 0, "none", "placement-group")),
         # Its disks are not NVMe.
-        ("d2.xlarge", 4, 29670, "", Hardware("x86_64")),
+        ("d2.xlarge", 4, 29670, "", Hardware("x86_64", 0, 0, "none", "placement-group")),
+        # Amazon takes no burstable type into a cluster placement group.
+        ("t3.micro", 2, 972, "", Hardware("x86_64", 0, 0, "none")),
     ],
 )
 def test_what_a_machine_has(
@@ -72,6 +80,11 @@ def test_what_a_machine_has(
     assert (offer.shape.cpus, offer.shape.memory_mib) == (cpus, memory)
     assert [str(one) for one in offer.shape.gres] == [gres][: bool(gres)]
     assert offer.hardware == hardware
+
+
+def test_what_the_settings_switch_off_binds_no_machines(shelf: TestedCatalog) -> None:
+    catalog, _ = shelf("p4d.24xlarge", efa=False, placement_groups=False)
+    assert catalog.offers()[0].hardware.binding == "none"
 
 
 def test_several_gpus_of_a_name_are_added_up() -> None:

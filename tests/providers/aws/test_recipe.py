@@ -136,6 +136,12 @@ def test_a_reservation_is_launched_in_by_run_instances(*, block: bool, gang: str
     assert tagged(found, "network-interface")[TAG_BATCH] == "c000"
 
 
+def test_a_type_that_no_placement_group_takes() -> None:
+    (one,) = prepared(request("c1", gang="7"), grouped=False)
+    found = recipe(one)
+    assert (found.gang, "Placement" in str(found.words)) == ("", False)
+
+
 def test_round_trip() -> None:
     (one,) = prepared(request("c1", of=offer(spot=True), gang="7"), efa=adapters(4))
     found = recipe(one)

@@ -29,6 +29,7 @@ KINDS = {
         kind("p4d.24xlarge", efa=4),
         kind("p4de.24xlarge", efa=4),
         kind("c5n.18xlarge", efa=1),
+        replace(kind("t3.large"), cluster_groups=False),
         kind("p9.24xlarge", efa=4, first="interface"),
         *(kind(f"c{n}.large") for n in range(100, 140)),
     )
@@ -107,6 +108,19 @@ def test_jobs_of_many_nodes_have_one_kind_of_network(*, gang: str, allowed: bool
     found = lookups(settings(efa=allowed)).look_up(request("c1", of=offer("p4d.24xlarge"), others=others, gang=gang))
     assert len(found.efa) == efa
     assert [pool.offer.instance_type for pool in found.pools] == names
+
+
+def test_machines_of_a_pool_with_efa_have_it_alone_too() -> None:
+    asked = request("c1", of=offer("p4d.24xlarge"), others=(offer("c5.large"),), fabric="efa")
+    found = lookups().look_up(asked)
+    assert (len(found.efa), len(found.pools), found.grouped) == (4, 1, False)
+
+
+def test_a_type_without_cluster_placement_groups_is_in_none() -> None:
+    small = lookups().look_up(request("c1", of=offer("t3.large"), others=(offer("c5.large"),), gang="7"))
+    assert (small.grouped, len(small.pools)) == (False, 2)
+    large = lookups().look_up(request("c1", of=offer("c5.large"), others=(offer("t3.large"),), gang="7"))
+    assert (large.grouped, len(large.pools)) == (True, 1)
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,8 @@ class SandboxInstanceType:
     spot_price: Decimal | None = None
     gpu_type: str = ""
     gpus: int = 0
+    fabric: str = ""
+    """What its machines are said to have between them: ``ib``, ``none``; empty: nothing is said."""
 
 
 @dataclass(frozen=True, slots=True)
