@@ -6,15 +6,19 @@ are looked at last. Beside the site's machines the account holds a neighbour's, 
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from burstd.domain.cloud.offer import OfferRule, Pool
 from burstd.domain.slurm.shape import Gres, Shape
+from providers.sandbox.boxes.images.rootfs import ensure_rootfs
 from tests.e2e.sites import COPY, QUICK, SET_COMMENT, claims_of, comments_of, events, restarts
+from tests.lab import programs
 from tests.lab.aws.site import AwsSite
 from tests.lab.remains import remains
 
@@ -22,9 +26,12 @@ pytestmark = [pytest.mark.boxes, pytest.mark.slurm]
 
 TYPES = {
     "main": ("g4dn.xlarge",), "short": ("c5d.large", "m5d.large"), "pair": ("c5n.large",), "lost": ("r5.large",),
-    "spot": ("m5.large",),
+    "spot": ("m5.large",), "roll": ("m5a.large",), "hang": ("c5a.large",),
 }  # fmt: skip
 """By pool; the first is the cheapest."""
+BOOT_TIMEOUT_S = 20.0
+ROLL_S = 120.0
+"""For a step of a roll-out: burstd looks for versions every 12 s, and the other tests go on meanwhile."""
 Things = dict[str, Mapping[str, Any]]
 """By id, as EC2 describes them."""
 DOUBLE = "tests/e2e: the neighbour's"
@@ -33,7 +40,8 @@ DOUBLE = "tests/e2e: the neighbour's"
 def _pool(name: str) -> Pool:
     gres = (Gres("gpu", "t4", 1),) if name == "main" else ()
     markets = ("spot",) if name == "spot" else ("on-demand",)
-    rule = OfferRule("aws", TYPES[name], markets=markets)
+    image = f"name:{name}-*" if name in ("roll", "hang") else ""
+    rule = OfferRule("aws", TYPES[name], markets=markets, image=image)
     return Pool(name, (f"{name}1", f"{name}2"), ("burst",), Shape(2, 1000, gres, frozenset({name})), (rule,))
 
 
@@ -91,9 +99,18 @@ def _pending(site: AwsSite) -> bool:
 @pytest.fixture(scope="module")
 def site() -> Iterator[AwsSite]:
     prices = {name: f"{0.10 + 0.01 * place:.2f}" for names in TYPES.values() for place, name in enumerate(names)}
-    up = AwsSite(pools=[*map(_pool, TYPES)], prices=prices, settings=QUICK, staging="", extra_conf="SlurmdTimeout=6")
-    with up:
-        yield up
+    with tempfile.TemporaryDirectory() as folder:
+        broken = Path(folder) / "usr" / "sbin" / "slurmd"
+        broken.parent.mkdir(parents=True)
+        broken.write_text("#!/bin/sh\necho slurmd: this build is broken >&2\nexit 1\n", encoding="ascii")
+        broken.chmod(0o755)
+        recipe = programs.node_image(ensure_rootfs("bookworm"))
+        up = AwsSite(
+            pools=[*map(_pool, TYPES)], prices=prices, settings=QUICK, staging="", extra_conf="SlurmdTimeout=6",
+            daemon={"boot_timeout_s": BOOT_TIMEOUT_S}, builds={"recipe": [recipe], "broken": [Path(folder)]},
+        )  # fmt: skip
+        with up:
+            yield up
     left = remains(up.cluster.lab.network.name, up.cluster.state)
     assert not left, f"left behind: {left}"
 
@@ -123,6 +140,60 @@ def pair(site: AwsSite, theirs: Things) -> str:
 
 def _refused(site: AwsSite, job: str) -> int:
     return sum(claim["error"] == "capacity" for claim in claims_of(site, job))
+
+
+@dataclass(slots=True)
+class Rollout:
+    """A pool that is kept at so many nodes, and the images that were registered for it."""
+
+    site: AwsSite
+    pool: str
+    ids: list[str] = field(default_factory=list)
+
+    def register(self, build: str) -> str:
+        """A new image; its id."""
+        self.ids.append(self.site.register_image(f"{self.pool}-{len(self.ids)}-{build}", len(self.ids)))
+        return self.ids[-1]
+
+    def keep(self, nodes: int) -> None:
+        """So many, with or without jobs."""
+        self.site.burstctl("scale", self.pool, str(nodes))
+
+    def launched(self) -> list[int]:
+        """Of each machine that was ever made, the number of its image."""
+        return [self.ids.index(one["ImageId"]) for one in instances(self.site, self.pool)]
+
+    def nodes(self) -> list[int]:
+        """Of each node in service, the number of its image."""
+        up = [node for node in self.site.api("/v1/nodes")["nodes"] if node["state"] == "in_service"]
+        machines = {one["InstanceId"]: one["ImageId"] for one in instances(self.site, self.pool)}
+        return sorted(self.ids.index(machines[node["instance"]]) for node in up if node["instance"] in machines)
+
+    def wait(self, *nodes: int) -> None:
+        """Until these are in service, and nothing else of the pool is alive."""
+        self.site.wait(lambda: self.nodes() == list(nodes), ROLL_S, f"nodes of {self.pool} with images {nodes}")
+
+    def is_left_alone(self, number: int) -> bool:
+        """Whether the breaker of an image was ever opened."""
+        return bool(events(self.site, f"breaker:aws/image/{self.ids[number]}"))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def roll(site: AwsSite, pair: str) -> Rollout:
+    """One node, kept whatever jobs there are, of an image that config/images/node.sh has made."""
+    rollout = Rollout(site, "roll")
+    rollout.register("recipe")
+    rollout.keep(1)
+    return rollout
+
+
+@pytest.fixture(scope="module", autouse=True)
+def hang(site: AwsSite, pair: str) -> Rollout:
+    """The same, of the site's plain image."""
+    rollout = Rollout(site, "hang")
+    rollout.register("plain")
+    rollout.keep(1)
+    return rollout
 
 
 def submit(site: AwsSite, name: str, script: str = "true") -> str:
@@ -157,6 +228,15 @@ def test_a_running_machine_with_all_its_things(site: AwsSite, theirs: Things, sp
     assert "ec2:TerminateInstances: allowed" in site.burstctl("provider", "check", "aws").stdout
 
 
+def test_a_node_of_the_recipe_s_image_passes_the_checks(roll: Rollout, hang: Rollout) -> None:
+    """Then comes a broken image for the one pool, and for the other one of which no machine ever answers."""
+    roll.wait(0)
+    hang.wait(0)
+    roll.register("broken")
+    hang.register("hangs")
+    hang.keep(2)
+
+
 def test_a_spot_machine_is_drained_when_its_own_metadata_says_that_it_ends(site: AwsSite, spot: Spot) -> None:
     site.interrupt(spot.instance, notice_s=30)
     slot = site.job(spot.job)["NodeList"]
@@ -177,6 +257,14 @@ def test_from_sbatch_to_an_empty_account(site: AwsSite) -> None:
     tags = {tag["Key"]: tag["Value"] for tag in machine["Tags"]}
     assert tags["burstd-claim"] == claim["claim"]
     site.wait(lambda: instances(site, "main")[0]["State"]["Name"] == "terminated", 40, "it is ended")
+
+
+def test_a_broken_image_goes_back_by_itself(roll: Rollout) -> None:
+    """The idle node makes way for it, and a node of the older image comes in its place. Then a good one comes."""
+    roll.site.wait(lambda: roll.is_left_alone(1), ROLL_S, "the broken image is left alone")
+    roll.wait(0)
+    assert roll.launched() == [0, 1, 0]
+    roll.register("plain")
 
 
 def test_the_next_type_where_the_first_is_out_of_capacity(site: AwsSite) -> None:
@@ -205,6 +293,17 @@ def test_a_lost_answer_and_a_death_make_one_machine(site: AwsSite) -> None:
     assert site.calls()["CreateFleet"] > before + 1, "it was asked for again"
 
 
+def test_a_new_image_takes_the_place_of_the_old_one(roll: Rollout) -> None:
+    """Then it is deregistered."""
+    roll.wait(2)
+    assert roll.launched() == [0, 1, 0, 2]
+    reasons = [one["reason"] for one in events(roll.site, "claim:") if one["new"] == "draining"]
+    wanted = [f"it runs {roll.ids[0]}, and new nodes start from {roll.ids[newer]}" for newer in (1, 2)]
+    assert [any(text in reason for reason in reasons) for text in wanted] == [True, True], reasons
+    with roll.site.ec2() as ec2:
+        ec2.deregister_image(ImageId=roll.ids[2])
+
+
 def test_the_job_of_the_spot_machine_begins_anew(site: AwsSite, spot: Spot) -> None:
     """Slurm keeps it for a while; the machine that it had is gone."""
     site.wait_job(spot.job)
@@ -221,6 +320,21 @@ def test_two_nodes_or_none(site: AwsSite, pair: str) -> None:
     first, second = instances(site, "pair")
     assert first["Placement"]["AvailabilityZone"] == second["Placement"]["AvailabilityZone"]
     assert first["Placement"]["GroupName"] == second["Placement"]["GroupName"] != ""
+
+
+def test_an_image_that_is_gone_leaves_the_one_before(roll: Rollout) -> None:
+    """Not the broken one."""
+    roll.wait(0)
+    assert roll.launched() == [0, 1, 0, 2, 0]
+    roll.keep(0)
+
+
+def test_an_image_that_hangs_at_boot_goes_back_by_itself(hang: Rollout) -> None:
+    """With its second machine; no offer is left alone for it."""
+    hang.wait(0, 0)
+    assert hang.is_left_alone(1)
+    assert hang.launched().count(1) == 2
+    hang.keep(0)
 
 
 def test_in_the_end_only_the_neighbours_things_are_left(site: AwsSite, theirs: Things) -> None:

@@ -24,9 +24,9 @@ class Boxes:
         self._lock = threading.Lock()
         self._up: dict[str, Box] = {}
 
-    def start(self, instance_id: str, address: str, **more: Any) -> None:
-        """Returns when it boots; ``more`` is for ``BoxSpec``. Raises SandboxError."""
-        box = self.lab.start(BoxSpec(instance_id, address, self._layers, **more))
+    def start(self, instance_id: str, address: str, layers: Sequence[Path] | None = None, **more: Any) -> None:
+        """Returns when it boots; ``layers`` instead of all boxes', ``more`` is for ``BoxSpec``. Raises SandboxError."""
+        box = self.lab.start(BoxSpec(instance_id, address, tuple(layers or self._layers), **more))
         with self._lock:
             self._up[instance_id] = box
 

@@ -9,6 +9,7 @@ import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from providers.sandbox.boxes.boot.description import BindMount
 from providers.sandbox.boxes.images import apt
 from providers.sandbox.boxes.images.layer import ensure_layer
 from providers.sandbox.boxes.images.rootfs import Rootfs, file_lock
@@ -76,17 +77,31 @@ def site_image(rootfs: Rootfs, users: Mapping[str, int] = slurm_files.USERS) -> 
 def image_packages(rootfs: Rootfs, packages: Sequence[str]) -> Path:
     """A layer with more Debian packages, for the image of nodes."""
     words = " ".join(packages)
-    settings = "\n".join(apt.settings())
-    script = f"""set -e
-cat >/tmp/apt.conf <<'END'
-{settings}
-END
-echo 'deb {apt.mirror()} {rootfs.suite} main' >/tmp/sources.list
-export APT_CONFIG=/tmp/apt.conf DEBIAN_FRONTEND=noninteractive
-get() {{ apt-get -q -o Dir::Etc::sourcelist=/tmp/sources.list -o APT::Sandbox::User=root "$@"; }}
-get update
-get install -y --no-install-recommends {words}
-get clean
+    script = f"""{_apt(rootfs)}
+apt-get -q update
+apt-get -q install -y --no-install-recommends {words}
+apt-get clean
 rm -rf /tmp/* /var/lib/apt/lists/*
 """
     return ensure_layer(rootfs, f"packages {words}", ["sh", "-c", script])
+
+
+def node_image(rootfs: Rootfs, progress: Callable[[str], None] = lambda _step: None) -> Path:
+    """What config/images/node.sh makes of a Debian that virtual machines are to boot from."""
+    recipe = (PROJECT / "config" / "images" / "node.sh").read_text(encoding="utf-8")
+    script = f"{_apt(rootfs)}\nsh /opt/images/node.sh machine\nrm -rf /tmp/*\n"
+    bind = BindMount(PROJECT / "config" / "images", "/opt/images")
+    return ensure_layer(rootfs, recipe + script, ["sh", "-c", script], binds=[bind], progress=progress)
+
+
+def _apt(rootfs: Rootfs) -> str:
+    """The beginning of a script that installs packages from this machine's mirror."""
+    settings = "\n".join(apt.settings())
+    return f"""set -e
+cat >/tmp/apt.conf <<'END'
+{settings}
+Dir::Etc::sourcelist "/tmp/sources.list";
+APT::Sandbox::User "root";
+END
+echo 'deb {apt.mirror()} {rootfs.suite} main' >/tmp/sources.list
+export APT_CONFIG=/tmp/apt.conf DEBIAN_FRONTEND=noninteractive"""

@@ -105,7 +105,7 @@ def test_each_right_is_needed(lacks: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("rights", ["ordinary", "few"])
 def test_the_working_directory_comes_and_goes(rights: str, tmp_path: Path) -> None:
-    """Below a directory that the image has opened for group 0, as config/openshift/Containerfile does."""
+    """Below a directory that the image has opened for group 0, as config/images/Containerfile does."""
     let_others_in(tmp_path)
     rig = ordinary(tmp_path / "node") if rights == "ordinary" else confined(tmp_path / "node", NEEDED)
     with tempfile.TemporaryDirectory(dir="/srv") as name:

@@ -1,13 +1,14 @@
 """Boxes behind the mock's instances, in the mock's network: each boots with cloud-init from its launch's user data.
 
 The server must run in the network of the lab's hub. Its configuration is JSON: ``state`` (the lab's folder) and
-``layers`` (of every image, the topmost first).
+``layers`` (the topmost first), and ``builds`` (layers of images whose name ends with ``-BUILD``).
 """
 
 from __future__ import annotations
 
 import json
 import threading
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -18,14 +19,17 @@ from tests.lab import boxes as lab_boxes
 from tests.lab.aws.hooks import Halted
 from tests.lab.aws.imds import ADDRESS, Guest, Imds, host_name
 
+HANGS = "hangs"
+"""The build of images of which no machine ever answers."""
 _WATCH_S = 0.2
 
 
 class Boxes:
     """One lab's machines; see ``hooks.Machines``. A box that switches itself off is told to ``halted``."""
 
-    def __init__(self, lab: Lab, layers: list[Path], halted: Halted) -> None:
+    def __init__(self, lab: Lab, layers: list[Path], builds: Mapping[str, Sequence[Path]], halted: Halted) -> None:
         self._lab = lab
+        self._builds = builds
         self._boxes = lab_boxes.Boxes(lab, layers)
         self._halted = halted
         self._end = threading.Event()
@@ -35,10 +39,14 @@ class Boxes:
         self._watcher.start()
 
     def running(
-        self, instance_id: str, address: str, user_data: bytes, instance_type: str, zone: str, name: str, gpus: int
-    ) -> None:
+        self, instance_id: str, address: str, user_data: bytes, instance_type: str, zone: str, name: str, gpus: int,
+        image: str,
+    ) -> None:  # fmt: skip
         """Starts its box. As on EC2, the host name comes from the address, whatever the tag says."""
         del name
+        build = image.rpartition("-")[2]
+        if build == HANGS:
+            return
         self._imds.add(Guest(instance_id, address, instance_type, zone, user_data))
         self._boxes.start(
             instance_id,
@@ -46,6 +54,7 @@ class Boxes:
             hostname=host_name(address),
             gpus=gpus,
             user_data=user_data.decode(),
+            layers=self._builds.get(build),
             meta_data={"instance-id": instance_id, "availability-zone": zone, "instance-type": instance_type},
         )
         # A box has no gateway: EC2's metadata address is on the link too.
@@ -85,4 +94,5 @@ def boxes(config: Path, halted: Halted) -> Boxes:
     if lab is None:
         raise NetworkFailed(f"there is no lab in {said['state']}", "take it up first")
     lab.record("ec2", Process.current())
-    return Boxes(lab, [Path(layer) for layer in said["layers"]], halted)
+    builds = {name: tuple(map(Path, layers)) for name, layers in said["builds"].items()}
+    return Boxes(lab, [Path(layer) for layer in said["layers"]], builds, halted)

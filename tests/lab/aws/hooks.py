@@ -20,11 +20,13 @@ class Machines(Protocol):
     """Called from the mock's own threads, one call at a time, in the order of what happens; errors are logged there."""
 
     def running(
-        self, instance_id: str, address: str, user_data: bytes, instance_type: str, zone: str, name: str, gpus: int
-    ) -> None:
+        self, instance_id: str, address: str, user_data: bytes, instance_type: str, zone: str, name: str, gpus: int,
+        image: str,
+    ) -> None:  # fmt: skip
         """The instance is to boot: it is ``running`` from now on, though nothing answers at ``address`` yet.
 
-        ``user_data`` is decoded, empty where there is none; ``name`` is the tag Name, empty where there is none.
+        ``user_data`` is decoded, empty where there is none; ``name`` is the tag Name, empty where there is none;
+        ``image`` is the name of its AMI.
         """
         ...
 
@@ -49,8 +51,9 @@ class NoMachines:
     """Nothing behind the instances but a console that says that they booted."""
 
     def running(
-        self, instance_id: str, address: str, user_data: bytes, instance_type: str, zone: str, name: str, gpus: int
-    ) -> None:
+        self, instance_id: str, address: str, user_data: bytes, instance_type: str, zone: str, name: str, gpus: int,
+        image: str,
+    ) -> None:  # fmt: skip
         """Nothing boots."""
 
     def ended(self, instance_id: str) -> None:

@@ -118,6 +118,7 @@ class Life:
                 made.zone,
                 tags.get("Name", ""),
                 gpus,
+                world.backend.amis[i.image_id].name,
             )
         self.machines.running(*words)
 

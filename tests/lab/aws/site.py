@@ -31,7 +31,8 @@ PRICES = {"c5.large": "0.10", "g4dn.xlarge": "0.60"}
 
 
 class AwsSite(BaseSite):
-    """One site. ``prices`` say which instance types there are; ``aws`` are more keys of ``[providers.aws]``.
+    """One site. ``prices`` say which instance types there are; ``aws`` are more keys of ``[providers.aws]``. AMIs whose
+    name ends with ``-BUILD``, one of ``builds``, have its layers between Debian and what the site adds.
 
     burstd on the head has the rights of config/aws/iam-policy.json and no others, by keys in root's home.
     """
@@ -43,10 +44,12 @@ class AwsSite(BaseSite):
         pools: Sequence[Pool] = (CPU, GPU),
         prices: Mapping[str, str] = PRICES,
         aws: Mapping[str, object] | None = None,
+        builds: Mapping[str, Sequence[Path]] | None = None,
         **more: Any,
     ) -> None:
         super().__init__(release, pools=pools, **more)
         self._prices = prices
+        self._builds = builds or {}
         self._aws = {"settle_s": 3.0, "unused_s": 3.0, "price_list": False, **(aws or {})}
         self.mock: Ec2Mock
         self.account: Account
@@ -56,11 +59,19 @@ class AwsSite(BaseSite):
         """Starts the mock at the hub's address, with boxes behind it, and an account in it."""
         lab = self.cluster.lab
         config = self.cluster.state / "ec2.json"
-        config.write_text(json.dumps({"state": str(lab.state), "layers": list(map(str, layers))}), encoding="utf-8")
-        words = ["--machines", "tests.lab.aws.boxes:boxes", "--machines-config", str(config)]
+        words = {
+            "state": str(lab.state),
+            "layers": [str(layer) for layer in layers],
+            "builds": {
+                name: [str(one) for one in (*layers[:-1], *between, layers[-1])]
+                for name, between in self._builds.items()
+            },
+        }
+        config.write_text(json.dumps(words), encoding="utf-8")
+        more = ["--machines", "tests.lab.aws.boxes:boxes", "--machines-config", str(config)]
         network = lab.network
         log = self.cluster.state / "ec2.log"
-        self.mock = Ec2Mock(host=network.gateway, port=_PORT, prefix=network.enter(), words=words, log=log)
+        self.mock = Ec2Mock(host=network.gateway, port=_PORT, prefix=network.enter(), words=more, log=log)
         self.mock.start()
         with self.reach():
             self.account = self.mock.account(boot_s=0.5, stop_s=0.5)
@@ -109,6 +120,11 @@ class AwsSite(BaseSite):
             if self._ec2 is None:
                 self._ec2 = boto3.client("ec2", **self.mock.client_words(self.account))
             yield self._ec2
+
+    def register_image(self, name: str, number: int) -> str:
+        """An AMI of the account's own, newer than those of lower numbers; its id."""
+        with self.reach():
+            return self.mock.register_image(self.account, name, f"2026-03-01T{number:02}:00:00")
 
     def faults(self, **words: Any) -> None:
         """Arms faults of the mock."""

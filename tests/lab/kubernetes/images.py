@@ -38,8 +38,8 @@ class Layer:
 
 
 def keeper_library(folder: Path) -> bytes:
-    """The library that an image for restricted pods has, of the source in config/openshift/Containerfile; needs gcc."""
-    text = share_path("config", "openshift", "Containerfile").read_text(encoding="utf-8")
+    """The library that an image for restricted pods has, of the source in config/images/Containerfile; needs gcc."""
+    text = share_path("config", "images", "Containerfile").read_text(encoding="utf-8")
     source, library = folder / "keeper.c", folder / "keeper.so"
     source.write_text("\n".join(re.findall(r"'(int \w*chown\(.*?\})'", text)), encoding="utf-8")
     subprocess.run(["gcc", "-shared", "-fPIC", "-o", str(library), str(source)], check=True)
