@@ -180,6 +180,9 @@ class PolicyReloader:
         texts += self._stale_packages(loaded)
         if news := sorted(_mount_needs(loaded) - _mount_needs(current)):
             texts.append(f"slurm.conf needs {' and '.join(news)}: see 'burstctl check'")
+        if untested := sorted(_frameworks(loaded) - _frameworks(current)):
+            names = ", ".join(f"{framework} of pool {pool}" for pool, framework, _ in untested)
+            texts.append(f"nodes in service are not tested for {names}: drain those that 'burstctl check' names")
         text = "; ".join(texts) or "nothing has changed"
         self._in_force = loaded, _isolated_policies(self._reconciler), _settings_json(loaded)
         self.take_projects()
@@ -244,6 +247,11 @@ def _mount_needs(loaded: LoadedSettings) -> set[str]:
     """What slurm.conf must have for the trees of these settings."""
     prolog = {PROLOG} if loaded.settings.mounts.rules() else set()
     return prolog | {f"{EXCLUSIVE_USER} for {name}" for name in exclusive_user_partitions([*loaded.pools.values()])}
+
+
+def _frameworks(loaded: LoadedSettings) -> set[tuple[str, str, str]]:
+    """Pool, name and checksum of each."""
+    return {(pool.name, one.name, one.checksum) for pool in loaded.pools.values() for one in pool.frameworks}
 
 
 def _log_faults(loaded: LoadedSettings) -> None:

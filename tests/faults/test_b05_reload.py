@@ -442,3 +442,7 @@ def test_a_reload_puts_it_in_force(daemon: AssembledDaemon, said: str, key: str)
 def test_what_waits_is_said_to(said: str) -> None:
     late = [change for change in said.split("; ") if change.endswith(" (waits for a restart)")]
     assert sorted(late) == sorted(f"{line} (waits for a restart)" for line in WAITING)
+
+
+def test_the_reload_says_what_nodes_in_service_are_not_tested_for(said: str) -> None:
+    assert "nodes in service are not tested for b of pool gpu, pytorch-a of pool gpu: drain those that" in said

@@ -117,13 +117,11 @@ revision() {
     [ -z "$found" ] || say revision "$found $1"
 }
 
-runtimes() {
-    for name in apptainer singularity enroot podman docker; do
-        command -v "$name" >/dev/null || continue
-        [ "$name" = enroot ] && option=version || option=--version
-        say runtime "$name $(timeout -k 1 "$within" "$name" "$option" | head -n 1)"
-    done
-    command -v docker >/dev/null || return
+runtime() {
+    [ "$1" = enroot ] && option=version || option=--version
+    say runtime "$1 $(timeout -k 1 "$within" "$1" "$option" | head -n 1)"
+    [ "$1" = docker ] || return
+    # shellcheck disable=SC2016 # Docker expands it.
     case " $(timeout -k 1 "$within" docker info --format '{{range $name, $_ := .Runtimes}}{{$name}} {{end}}')" in
     *" nvidia "*) say runtime docker-nvidia ;;
     esac
@@ -168,7 +166,9 @@ asides() {
     case " $*" in *" locale="*) locales "$@" & ;; esac
     case " $*" in *" module="*) modules "$@" & ;; esac
     case " $* " in *" module=* "*) module_tree & ;; esac
-    runtimes &
+    for name in apptainer singularity enroot podman docker; do
+        if command -v "$name" >/dev/null; then runtime "$name" & fi
+    done
     mounts &
     if command -v nvidia-cuda-mps-control >/dev/null; then mps & fi
     if command -v nvidia-smi >/dev/null; then
