@@ -8,11 +8,17 @@ import json
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import pytest
 
+from burstd.domain.framework import Framework
+from burstd.domain.plugins.shell import CompletedCommand, Shell
+from burstd.node.frameworks import framework_failures
 from burstd.staging.submission.container import NO_PROGRAM
+from providers.sandbox.boxes.box import Box
 from providers.sandbox.boxes.errors import SandboxError
 from providers.sandbox.boxes.images.rootfs import ensure_rootfs
 from tests.e2e.sites import MISSED_SOON, QUICK, events, site_up, wait_all_gone
@@ -137,6 +143,31 @@ def test_a_script_runs_in_its_container_in_the_cloud_and_on_premises(site: Site)
     with pytest.raises(AssertionError, match=f"line 3: .*/home/ada/{IMAGE}: Permission denied"):
         submit(site, "-p burst", "bob", script)
     site.cluster.sh(f"chmod go+r '{IMAGE}'", "ada")
+
+
+class _BoxShell:
+    """As much of a shell of root as the test of a framework uses."""
+
+    def __init__(self, box: Box) -> None:
+        self._box = box
+
+    def script(self, text: str, *args: str, input: bytes = b"", timeout_s: float = 30.0) -> CompletedCommand:  # noqa: A002
+        assert not input
+        done = self._box.run(["sh", "-c", text, "sh", *args], check=False, timeout=timeout_s)
+        return CompletedCommand(done.returncode, done.stdout, done.stderr)
+
+
+def test_a_framework_in_an_image_is_tested_as_an_ordinary_user(site: Site) -> None:
+    op1 = site.cluster.lab.box("op1")
+    op1.run(["sh", "-c", f"cat '/home/ada/{IMAGE}' >/opt/tools.sif"])
+    works = Framework(
+        "tools-1", 'read -r line </etc/os-release && [ "$line $UID" = "in-the-image 65534" ]', (), "/opt/tools.sif"
+    )
+    lacks = replace(works, check="exec torch")
+    shell = cast("Shell", _BoxShell(op1))
+    assert list(framework_failures(shell, [works], gpus=True)) == []
+    (failure,) = framework_failures(shell, [lacks], gpus=False)
+    assert "torch: not found' (exit status 127)" in failure.found
 
 
 def from_registry(reference: str) -> str:

@@ -57,6 +57,7 @@ mkdir -p root/bin root/etc root/tmp root/proc root/dev root/sys root/home root/v
 for file in /bin/bash /bin/cat /bin/sleep $(ldd /bin/bash /bin/cat | grep -o '/[^ :]* ' | sort -u); do
   mkdir -p root$(dirname $file); cp -L $file root$file
 done
+ln -s bash root/bin/sh
 echo in-the-image >root/etc/os-release
 chmod 1777 root/tmp
 cp /bin/cat root/bin/setuid-cat
