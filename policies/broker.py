@@ -24,7 +24,7 @@ of their names (``provider/region/zone/type/market``, ``site/NODE``); entries th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Annotated
@@ -39,7 +39,7 @@ from burstd.domain.slurm.job_update import JobUpdate
 from burstd.domain.slurm.node import Node
 from burstd.domain.slurm.shape import Shape
 from burstd.domain.snapshot import SlurmView, Snapshot
-from policies.job_places import PlaceFinder
+from policies.job_places import JUST_STARTED_S, PlaceFinder
 from policies.job_requirements import (
     ARCHITECTURES,
     JobRequirement,
@@ -102,20 +102,20 @@ class BrokerPolicy:
         slurm = snapshot.slurm
         if not isinstance(slurm, SlurmView):
             return target
-        partitions = {name for pool in snapshot.pools.values() for name in pool.partitions}
         known = snapshot.runtime_state.excluded_nodes
         waiting = {
             job.id: job
             for job in slurm.jobs
-            if job.state is JobState.PENDING
-            and (is_for_burstd(job.comment) or known.get(job.id))
-            and not partitions.isdisjoint(job.partitions)
+            if job.state is JobState.PENDING and (is_for_burstd(job.comment) or known.get(job.id))
         }
-        if not waiting:
+        started = [job for job in slurm.jobs if _has_just_started(job, snapshot.now)]
+        if not waiting and not started:
             return target
         requirements = _requirements(waiting.values())
         machines = _HardwareCatalog(self.settings)
-        target, out = _with_updates(snapshot, slurm, target, waiting, requirements, machines)
+        finder = PlaceFinder(snapshot, slurm, target, machines.hardware_of, machines.hardware_of_node)
+        target = _with_misplaced(target, started, finder)
+        target, out = _with_updates(finder, target, waiting, requirements)
         conflicts = self._conflicting_jobs(target, requirements, machines)
 
         def dropped(want: Want, job: Job) -> str:
@@ -194,16 +194,32 @@ def _requirements(jobs: Iterable[Job]) -> dict[str, JobRequirement]:
     return {job: known[text] for job, text in texts.items()}
 
 
+def _has_just_started(job: Job, now: float) -> bool:
+    """Whether a job that names requirements may still begin anew for them."""
+    return (
+        job.state is JobState.RUNNING
+        and is_for_burstd(job.comment)
+        and job.requeue
+        and not job.het_job_id
+        and not job.restarts
+        and now - job.start < JUST_STARTED_S
+    )
+
+
+def _with_misplaced(target: Target, started: Sequence[Job], finder: PlaceFinder) -> Target:
+    requirements = _requirements(started)
+    found = {job.id: why for job in started if (why := finder.misplaced(job, requirements[job.id]))}
+    if not found:
+        return target
+    remarks = (Remark(NAME, f"job:{job}", "wait", why) for job, why in found.items())
+    jobs = {**target.misplaced_jobs, **found}
+    return replace(target, misplaced_jobs=jobs, remarks=(*target.remarks, *remarks))
+
+
 def _with_updates(
-    snapshot: Snapshot,
-    slurm: SlurmView,
-    target: Target,
-    waiting: Mapping[str, Job],
-    requirements: Mapping[str, JobRequirement],
-    machines: _HardwareCatalog,
+    finder: PlaceFinder, target: Target, waiting: Mapping[str, Job], requirements: Mapping[str, JobRequirement]
 ) -> tuple[Target, dict[str, str]]:
     """The target with what Slurm is to be told, and by job why no machine is to be started for it now."""
-    finder = PlaceFinder(snapshot, slurm, target, machines.hardware_of, machines.hardware_of_node)
     updates: dict[str, JobUpdate] = dict(target.job_updates)
     remarks: list[Remark] = []
     out: dict[str, str] = {}

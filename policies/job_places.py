@@ -21,6 +21,8 @@ from burstd.domain.slurm.shape import Gres, Shape
 from burstd.domain.snapshot import SlurmView, Snapshot, Unavailable
 from policies.job_requirements import JobRequirement, OfferHardware
 
+JUST_STARTED_S = 60.0
+"""A job that has run for longer where it should not is left there: begun anew it would lose its work."""
 HELD_BACK_S = 300 * 86400.0
 """A begin time further off than this is that of job_submit.lua, which has burstd see the job before it may start."""
 
@@ -85,6 +87,20 @@ class PlaceFinder:
         return JobUpdate(
             places.excluded | own, places.excluded, size.gres, size.memory_mib, size.cpus, size.cpus_per_node, start
         )
+
+    def misplaced(self, job: Job, requirement: JobRequirement) -> str:
+        """Why a job must not run where it does; empty: it may. Slurm names only the partition in which it runs."""
+        if requirement.syntax_error:
+            return requirement.syntax_error
+        for name in job.node_list:
+            offer, node = self._claimed.get(name), self._slurm.nodes.get(name)
+            if offer is not None:
+                why = requirement.unmet_reason(self._offer_hardware(offer))
+            else:
+                why = requirement.unmet_reason(self._node_hardware(node)) if node is not None else ""
+            if why:
+                return f"Slurm started it on {name} before it was told what the comment requires: {why}"
+        return ""
 
     def _find(self, requirement: JobRequirement, partitions: frozenset[str]) -> Places:
         pools = [pool for pool in self._snapshot.pools.values() if not partitions.isdisjoint(pool.partitions)]

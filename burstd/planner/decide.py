@@ -11,7 +11,7 @@ from burstd.domain.cloud.offer import Offer
 from burstd.domain.plan import Action, ChangeClaimState, MakeClaim, Plan
 from burstd.domain.plugins.policy import Policy, Target
 from burstd.domain.snapshot import SlurmView, Snapshot
-from burstd.planner.job_updates import update_jobs
+from burstd.planner.job_updates import requeue_misplaced, update_jobs
 from burstd.planner.lifecycle.adoption import plan_adoptions
 from burstd.planner.lifecycle.gate import drain_unwanted_ready, gate_steps
 from burstd.planner.lifecycle.interruption import notice_remarks, notice_steps
@@ -91,9 +91,10 @@ def _decide(snapshot: Snapshot, policies: Sequence[Policy], tuning: Tuning, cach
     moving = frozenset(step.claim_id for step in steps if isinstance(step, ChangeClaimState))
     actions: list[Action] = [
         *adoptions,
-        *steps,
-        # Before any node opens that they must not start on.
+        # Before any job is let start, and any node opens.
         *update_jobs(view, target),
+        *requeue_misplaced(view, target),
+        *steps,
         *gate_steps(view, target, tuning, moving),
         *enforce_time_limits(view),
         *([] if snapshot.paused else make_claims(view, target)),

@@ -2,12 +2,27 @@
 
 from __future__ import annotations
 
-from burstd.domain.plan import UpdateJobs
+from burstd.domain.plan import RequeueJobs, UpdateJobs
 from burstd.domain.plugins.policy import Target
 from burstd.domain.slurm.job import Job, JobState
 from burstd.domain.slurm.job_update import JobUpdate
 from burstd.planner.explain.job_comment import scontrol_job_id
+from burstd.planner.lifecycle.interruption import job_run
 from burstd.planner.snapshot_view import SnapshotView
+
+
+def requeue_misplaced(view: SnapshotView, target: Target) -> list[RequeueJobs]:
+    """Has jobs begin anew that Slurm started on nodes that they must not run on, before it was told."""
+    if not target.misplaced_jobs or view.slurm is None:
+        return []
+    runs = tuple(
+        job_run(job, target.misplaced_jobs[job.id], view, "broker")
+        for job in view.slurm.jobs
+        if job.id in target.misplaced_jobs
+        and job.state is JobState.RUNNING
+        and (job.id, job.restarts) not in view.snapshot.runtime_state.requeued
+    )
+    return [RequeueJobs(runs)] if runs else []
 
 
 def update_jobs(view: SnapshotView, target: Target) -> list[UpdateJobs]:

@@ -149,6 +149,8 @@ def _fault(after: object, before: Target, bounds: PolicyBounds, *, hard: bool) -
     for job_id, update in after.job_updates.items():
         if not isinstance(job_id, str) or not isinstance(update, JobUpdate):
             return f"it has Slurm told of job {job_id!r} what is no JobUpdate"
+    if not all(type(text) is str and text for pair in after.misplaced_jobs.items() for text in pair):
+        return "it has jobs begin anew without their ids or a reason"
     if after.placements != before.placements or after.failed_policies:
         return "it changed what is not a policy's to change (placements, failed_policies)"
     for pool, offers in after.offers.items():

@@ -108,7 +108,7 @@ local function wait_for_burstd(job, part_list)
     return
   end
   for _, name in ipairs(brokered) do
-    if is_for(job, name, part_list) and (job.begin_time or 0) == 0 then
+    if is_for(job, name, part_list) and (job.begin_time or 0) <= os.time() then
       job.begin_time = os.time() + YEAR
     end
   end

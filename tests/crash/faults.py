@@ -52,6 +52,7 @@ SLURM_CHANGES = frozenset(
         "warn_jobs",
         "requeue_ended",
         "start_now",
+        "update_jobs",
         "hold",
     }
 )

@@ -231,14 +231,26 @@ def test_a_job_runs_on_a_machine_that_meets_its_comment_and_on_no_other(site: Si
     misspelt = site.submit_script(brokered("gpu=3 modle=v100", "sleep 1"), words)
     dream = site.submit_script(brokered("gpu=3 model=a100", "sleep 1"), words)
     array = site.submit_script(brokered("gpu=3 model=v100 mem=300", "sleep 300"), f"{words} --array=1-2")
+    # Its own begin time is not changed, so that Slurm starts it while burstd is not there.
+    early = site.submit_script(brokered("gpu=1 model=v100", "sleep 300"), f"{words} -c1 --begin=now+1")
+    site.wait_job(early, ["RUNNING"])
+    assert site.job(early)["NodeList"].startswith("op")
+    # So does one in the site's own partition, which nothing holds back there.
+    local = site.submit_script(brokered("gpu=2", "sleep 300"), "-p onprem -c1 -t5")
+    site.wait_job(local, ["RUNNING"])
     site.start_burstd()
     for job, why in (
+        (local, "cannot start: no machine meets 'burst: gpu=2'; nearest is node op1: 0 GPUs, 2 required"),
         (misspelt, "cannot start: burst: unknown word modle, did you mean model?"),
         (dream, "cannot start: no machine meets 'burst: gpu=3 model=a100'; nearest is sandbox/"),
     ):
         site.wait(lambda job=job, why=why: why in " ".join(comments_of(site, job)), 20, f"{why}, in squeue")  # type: ignore[misc]
         assert why.partition(": ")[2] in explained(site, job)
     assert "g4.v100/on-demand (pool gpu): GPUs are v100, not a100" in explained(site, dream)
+    site.wait(
+        lambda: (site.job(early)["JobState"], site.job(early)["NodeList"][:3]) == ("RUNNING", "gpu"), 60, "it is moved"
+    )
+    assert site.job(early)["Restarts"] == "1"
     tasks = (f"{array}_1", f"{array}_2")
     for task in tasks:
         site.wait_job(task, ["RUNNING"])

@@ -12,11 +12,13 @@ import policies.broker
 from burstd.domain.claim import ClaimState
 from burstd.domain.cloud.offer import Hardware, OfferRule, Pool
 from burstd.domain.plugins.policy import Policy, Target
-from burstd.domain.slurm.job import Job
+from burstd.domain.slurm.job import Job, JobState
 from burstd.domain.slurm.job_update import JobUpdate
 from burstd.domain.slurm.shape import Gres, Shape
-from burstd.domain.snapshot import CircuitBreaker, CloudView, RuntimeState, Unavailable
+from burstd.domain.snapshot import CircuitBreaker, CloudView, RuntimeState, Snapshot, Unavailable
+from burstd.planner.job_updates import requeue_misplaced
 from burstd.planner.policy_chain import make_target
+from burstd.planner.snapshot_view import build_view
 from policies.job_requirements import JobRequirement, parse_requirement
 
 from .worlds import NOW, claim, job, last_verdict, make_snapshot, node, offer, pool, wants
@@ -231,6 +233,10 @@ def test_a_wrong_size_in_the_settings_is_named() -> None:
 V100 = offer("g4", "2", Shape(4, 8000, (Gres("gpu", "v100", 4),)))
 PLAIN = offer("c2", "1", Shape(4, 8000))
 FOUR = (Gres("gpu", "v100", 4),)
+ON_PREMISES = (
+    node("op1", partitions=("onprem",)),
+    node("op2", partitions=("onprem",), gres=(Gres("gpu", "a100", 4),)),
+)
 
 
 def pools() -> tuple[Pool, ...]:
@@ -243,11 +249,11 @@ def pools() -> tuple[Pool, ...]:
 
 
 def both(*jobs: Job, **fields: Any) -> Target:
-    on_premises = (
-        node("op1", partitions=("onprem",)),
-        node("op2", partitions=("onprem",), gres=(Gres("gpu", "a100", 4),)),
-    )
-    return first_decided(*jobs, **{"pools": pools(), "offers": (PLAIN, V100), "nodes": on_premises, **fields})
+    return first_decided(*jobs, **{"pools": pools(), "offers": (PLAIN, V100), "nodes": ON_PREMISES, **fields})
+
+
+def both_snapshot(*jobs: Job) -> Snapshot:
+    return make_snapshot(*jobs, pools=pools(), offers=(PLAIN, V100), nodes=ON_PREMISES)
 
 
 def test_slurm_is_told_before_a_machine_is_started() -> None:
@@ -326,3 +332,27 @@ def test_a_job_that_job_submit_lua_holds_back_begins_once_slurm_was_told() -> No
     assert update.start_now
     assert wants(both(updated(asks, update))) == [("gpu", 1, ("1",))]
     assert both(replace(asks, comment="", eligible=NOW + 3600)).job_updates == {}
+
+
+@pytest.mark.parametrize(
+    ("fields", "why"),
+    [
+        ({"node_list": ("op1",)},
+         "Slurm started it on op1 before it was told what the comment requires: no GPU, a100 required"),
+        ({"node_list": ("op2",)}, ""),
+        ({"node_list": ("op1",), "start": NOW - 61}, ""),
+        ({"node_list": ("op1",), "requeue": False}, ""),
+        ({"node_list": ("op1",), "comment": "burst: modle=a100"}, "burst: unknown word modle, did you mean model?"),
+        ({"node_list": ("op1",), "partitions": ("onprem",), "comment": "burst: gpu=1"},
+         "Slurm started it on op1 before it was told what the comment requires: 0 GPUs, 1 required"),
+        ({"node_list": ("op1",), "restarts": 1}, ""),
+        ({"node_list": ("op1",), "comment": "for the paper"}, ""),
+    ],
+)  # fmt: skip
+def test_a_job_that_slurm_started_elsewhere_before_begins_anew(fields: dict[str, Any], why: str) -> None:
+    runs = job(**{"partitions": ("onprem", "burst"), "comment": "burst: model=a100", "start": NOW - 2,
+                  "state": JobState.RUNNING, **fields})  # fmt: skip
+    found = both(runs)
+    assert found.misplaced_jobs == ({"1": why} if why else {})
+    view = build_view(both_snapshot(runs), "burstd")
+    assert [run.reason for step in requeue_misplaced(view, found) for run in step.runs] == ([why] if why else [])

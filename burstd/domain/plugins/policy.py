@@ -274,6 +274,8 @@ class Target:
     """How budgets stand, where a policy keeps any: what ``burstctl bill`` shows of them."""
     job_updates: Mapping[str, JobUpdate] = field(default_factory=dict)
     """What Slurm is to be told of pending jobs, by their ids, where it does not have it yet."""
+    misplaced_jobs: Mapping[str, str] = field(default_factory=dict)
+    """Jobs that have just started where they must not run, by their ids, and why: they are to begin anew elsewhere."""
     shares: Mapping[str, Share] = field(default_factory=dict)
     """By project, how it stands. Not a policy's to change."""
 

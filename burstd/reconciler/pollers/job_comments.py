@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import heapq
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Protocol
@@ -22,7 +22,7 @@ import structlog
 
 from burstd.domain.errors import SchedulerRefused, SchedulerUnavailable
 from burstd.domain.plan import Plan
-from burstd.domain.slurm.comment import join_comment, split_comment
+from burstd.domain.slurm.comment import is_for_burstd, join_comment, split_comment
 from burstd.domain.slurm.job import Job, JobState
 from burstd.domain.snapshot import SlurmView, Snapshot
 from burstd.planner import isolation
@@ -109,7 +109,7 @@ class JobCommentWriter:
         self._impossible = impossible
         self._due = now + PAUSE_PER_JOB_S * len(slurm.jobs)
         lines = JobComments(snapshot, plan)
-        changed = heapq.nsmallest(MAX_JOBS_CHECKED, self._changed(snapshot, slurm, lines), key=_urgency)
+        changed = heapq.nsmallest(MAX_JOBS_CHECKED, self._changed(snapshot, slurm, lines, remarks), key=_urgency)
         new_comments: list[_NewComment] = []
         for one in changed:
             with self._context.quarantine.contain_errors("comments", isolation.job_subject(one[0].id)):
@@ -120,14 +120,17 @@ class JobCommentWriter:
             self._writing = True
             self._context.workers.submit(QUEUE_NAME, lambda: self._write(batch), self._written, quiet=lambda _: True)
 
-    def _changed(self, snapshot: Snapshot, slurm: SlurmView, lines: JobComments) -> Iterator[_Changed]:
+    def _changed(
+        self, snapshot: Snapshot, slurm: SlurmView, lines: JobComments, remarks: Collection[str]
+    ) -> Iterator[_Changed]:
         """The jobs to be looked at."""
         burst = {partition for pool in snapshot.pools.values() for partition in pool.partitions}
         projects = snapshot.projects.projects.values()
         burst |= {name for project in projects for name in (project.quota_partition, project.over_quota_partition)}
         known, self._last_comments = self._last_comments, {}
         for job in slurm.jobs:
-            if burst.isdisjoint(job.partitions):
+            # What a comment requires counts in the site's own partitions too.
+            if burst.isdisjoint(job.partitions) and not (is_for_burstd(job.comment) and f"job:{job.id}" in remarks):
                 continue
             with self._context.quarantine.contain_errors("comments", isolation.job_subject(job.id)):
                 if (one := self._differs(job, known.get(job.id), lines, snapshot.now)) is not None:
