@@ -118,6 +118,7 @@ class IdlePolicy:
             target,
             wants=(*target.wants, *wants),
             releases=tuple(r for r in target.releases if r.claim_id not in keep_reasons),
+            reusable=(*target.reusable, *(release for pool in pools.values() for release in pool.reusable)),
             remarks=(*target.remarks, *remarks),
         )
 
@@ -145,8 +146,10 @@ class IdlePolicy:
     def _stays(self, snapshot: Snapshot, claim: Claim) -> str:
         """Why an idle node stays for now; empty: it need not."""
         billing = self.settings.billing_s.get(claim.offer.provider, self.settings.billing_s.get("*", 0.0))
-        if billing and claim.billed_from is not None:
-            end = claim.billed_from + ((snapshot.now - claim.billed_from) // billing + 1) * billing
+        # A machine that was another node before is paid for from its launch on.
+        began = claim.launch_called if claim.reused_from else claim.billed_from
+        if billing and began is not None:
+            end = began + ((snapshot.now - began) // billing + 1) * billing
             left = end - snapshot.now
             return f"{claim.slot} is paid {until_text(end)}" if left > self.settings.billing_margin_s else ""
         keep, why = self._keep_alive(snapshot, claim)
@@ -164,6 +167,8 @@ class IdlePolicy:
         for release, claim in pool.releases:
             if why := self._stays(snapshot, claim):
                 pool.keep_reasons[claim.id] = why
+                if claim.id in pool.there:
+                    pool.reusable.append(release)
             else:
                 may_stay.append((claim.offer.price, snapshot.now - snapshot.idle_since(claim), release.claim_id))
         may_stay.sort()
@@ -171,6 +176,8 @@ class IdlePolicy:
         there = len(pool.there - going) + pool.coming
         unneeded = len(pool.unneeded - going) + pool.spare
         missing = max(least - there, spare - unneeded, 0)
+        # More than these another pool may not have: this one would launch them anew.
+        del pool.reusable[max(min(there - least, unneeded - spare), 0) :]
         why = f"at least {least} node(s)" if least - there >= spare - unneeded else f"{spare} spare node(s)"
         for _, _, claim_id in [one for one in may_stay if one[2] in pool.there][:missing]:
             pool.keep_reasons[claim_id] = why
@@ -203,6 +210,8 @@ class _PoolIdleness:
     spare: int = 0
     """Nodes that are coming without a job."""
     keep_reasons: dict[str, str] = field(default_factory=dict)
+    reusable: list[NodeRelease] = field(default_factory=list)
+    """Nodes that stay for a time only."""
 
 
 def _busy(claim: Claim, slurm: SlurmView) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from decimal import Decimal
 from functools import partial
 from pathlib import Path
@@ -300,6 +300,40 @@ class Store(StoreReader):
         """
         with self._database.writing() as session:
             return self._claims.transition(session, claim_id, old, new, reason, cause, fields)
+
+    def hand_over_claim(
+        self, claim_id: str, old: ClaimState, onward: Claim, former_id: str, *, in_service_from: float | None = None
+    ) -> Claim:
+        """Gives a claim's machine to ``onward.slot``, in one transaction; returns the claim, which is VALIDATING.
+
+        What it was so far is written down, and booked, as a claim of its own that is GONE, under ``former_id``: its
+        time on the bill ends where that of the claim goes on. Pool, slot, cause, jobs and their owners, reserves and
+        reason come from ``onward``. Raises StaleState, IllegalTransition, SlotTaken, UnknownClaim.
+        """
+        with self._database.writing() as session:
+            now = self._clock.now()
+            before = select_journaled(session.connection(), CLAIMS, claim_id, lock=True)
+            former = replace(
+                before, id=former_id, state=ClaimState.GONE, since=now, billed_until=now, launch_called=None, error="",
+                reason=f"its machine is {onward.slot} of pool {onward.pool} from now on (claim {claim_id})",
+            )  # fmt: skip
+            _check_new_claims(session, [replace(onward, id=former_id)])
+            fields = {
+                "pool": onward.pool, "slot": onward.slot, "cause": onward.cause, "created": now,
+                "jobs": onward.jobs, "users": onward.users, "accounts": onward.accounts, "gang": onward.gang,
+                "reserved": onward.reserved, "egress": onward.egress, "billed_from": now,
+                "dedicated_by_policy": onward.dedicated_by_policy, "in_service_from": in_service_from,
+                "reused_from": before.slot,
+            }  # fmt: skip
+            if old is ClaimState.VALIDATING:
+                claim = self._claims.update(session, claim_id, onward.reason, "burstd", fields)
+            else:
+                claim = self._claims.transition(
+                    session, claim_id, old, ClaimState.VALIDATING, onward.reason, "burstd", fields
+                )
+            self._claims.insert(session, [former], "burstd")
+            self._book_claim(session, before, former)
+            return claim
 
     def update_claim(
         self, claim_id: str, reason: str = "", cause: str = "burstd", **fields: Unpack[ClaimFields]

@@ -38,7 +38,8 @@ TRANSITIONS: dict[ClaimState, frozenset[ClaimState]] = {
     _S.READY: frozenset({_S.IN_SERVICE, _S.VALIDATING, _S.DRAINING, _S.FAILED, _S.LOST}),
     _S.IN_SERVICE: frozenset({_S.VALIDATING, _S.DRAINING, _S.LOST}),
     # A node that is wanted again before it was switched off goes back to work.
-    _S.DRAINING: frozenset({_S.READY, _S.TERMINATING, _S.LOST}),
+    # VALIDATING: its machine is handed over to another pool, and is to be another node.
+    _S.DRAINING: frozenset({_S.READY, _S.VALIDATING, _S.TERMINATING, _S.LOST}),
     _S.FAILED: frozenset({_S.TERMINATING}),
     _S.LOST: frozenset({_S.TERMINATING, _S.GONE}),
     _S.TERMINATING: frozenset({_S.GONE}),
@@ -119,8 +120,15 @@ class Claim(Tenancy):
     """Of ``reserved``, what sending its jobs' output home may cost."""
     dedicated_by_policy: bool = False
     """A policy wants it for its own jobs only: others, which had better wait on premises, would take it."""
+    reused_from: str = ""
+    """The slot whose node its machine was before it was handed over; empty: it was launched for this one."""
     error: str = ""
     """Cause of failure as a short word (``capacity``, ``quota``, ``boot_timeout``, ``validation`` ...); empty: none."""
+
+    @property
+    def being_handed_over(self) -> bool:
+        """Its machine was another node, and no job has been on it since."""
+        return bool(self.reused_from) and self.in_service_from is None
 
     @property
     def dedicated(self) -> bool:

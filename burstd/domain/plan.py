@@ -134,6 +134,20 @@ class PowerDown:
 
 
 @dataclass(frozen=True, slots=True)
+class HandOver:
+    """The machine of a claim becomes another node: its node is powered down in Slurm, its claim goes on as ``claim``.
+
+    What it has cost so far stays with the node that it was, as a claim of its own that is GONE.
+    """
+
+    claim_id: str
+    claim: Claim
+    """As it is to go on: pool, slot, cause, jobs and their owners, reserves, reason."""
+    is_done: bool = False
+    """Slurm has it as that node already: the record is older."""
+
+
+@dataclass(frozen=True, slots=True)
 class SetNodesDown:
     """Tell Slurm that machines died under their nodes."""
 
@@ -296,6 +310,7 @@ Action = (
     | BindJob
     | UnbindJob
     | PowerDown
+    | HandOver
     | SetNodesDown
     | DrainNodes
     | UndrainNodes

@@ -44,6 +44,8 @@ class CloudView:
     settle_s: float = 0.0
     leftovers_listed: float = 0.0
     """When the listing of leftovers began."""
+    machines_outlive_nodes: bool = True
+    """A machine may be another node when its node is over: it does not end by itself as a pod does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,6 +245,8 @@ class Snapshot:
     """How the site's trees on nodes stand."""
     volume_needs: Mapping[str, VolumeNeed] = field(default_factory=dict)
     """By the id in the queue, the jobs that are to start with a volume, and what their machine must be."""
+    claims_with_volume: frozenset[str] = frozenset()
+    """Ids of claims whose machine has, or may have, a user's persistent disk."""
     projects: ProjectsView = field(default_factory=ProjectsView)
     outlook: Mapping[str, Outlook] = field(default_factory=dict, compare=False)
     """By job id, what is expected of pending jobs; worked out when it is asked for."""

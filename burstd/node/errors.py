@@ -50,6 +50,12 @@ class NoConfiguration(NodeNotReady):
     again = True
 
 
+class StepsRunning(NodeNotReady):
+    """Steps of jobs still run on a machine that is to be another node."""
+
+    again = True
+
+
 class HeadNotReady(NodeNotReady):
     """The head itself lacks what a machine is to be given (its munge key, a credential of its munged)."""
 

@@ -75,8 +75,12 @@ def render_user_data(values: UserDataValues, template: Path | None = None, secre
     return rendered
 
 
+def node_json(cluster: str, pool: str, provider: str) -> str:
+    """The content of /etc/burstd/node.json on a machine."""
+    return json.dumps({"cluster": cluster, "pool": pool, "provider": provider}, sort_keys=True) + "\n"
+
+
 def _placeholder_values(values: UserDataValues) -> dict[str, str]:
-    node = {"cluster": values.cluster, "pool": values.pool, "provider": values.provider}
     sections: dict[str, object] = {
         "timezone": values.timezone,
         "packages": list(values.packages),
@@ -89,7 +93,7 @@ def _placeholder_values(values: UserDataValues) -> dict[str, str]:
         "pool": json.dumps(values.pool),
         "provider": json.dumps(values.provider),
         "ssh_public_key": json.dumps(values.ssh_public_key),
-        "node_json": json.dumps(json.dumps(node, sort_keys=True) + "\n"),
+        "node_json": json.dumps(node_json(values.cluster, values.pool, values.provider)),
         # cloud-init complains about sections that are there and empty.
         "extra": "\n".join(f"{key}: {json.dumps(value)}" for key, value in sections.items() if value),
     }

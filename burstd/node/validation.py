@@ -19,7 +19,7 @@ from burstd.domain.framework import Framework
 from burstd.domain.plugins.shell import CommandTimedOut, ConnectionLost, Shell
 from burstd.domain.slurm.shape import Gres
 from burstd.node.checks import failed_checks
-from burstd.node.errors import CommandFailed, NoConfiguration, SlurmdNotStarted
+from burstd.node.errors import CommandFailed, NoConfiguration, SlurmdNotStarted, StepsRunning
 from burstd.node.expected import CheckFailure, ExpectedMachine
 from burstd.node.facts import MachineFacts, read_facts
 from burstd.node.frameworks import FRAMEWORKS, framework_failures
@@ -58,6 +58,10 @@ class ValidationRequest:
     gpu_test_limit_s: float = 0.0
     frameworks: tuple[Framework, ...] = ()
     """What jobs may ask for, and must work there."""
+    reused_as: str = ""
+    """The node that a machine is to be that was another one; empty: it is new, or has had jobs as this node."""
+    node_json: str = ""
+    """The content of its /etc/burstd/node.json."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,12 +80,14 @@ def validate_machine(
 ) -> ValidationResult:
     """Connects, has the machine say what it is, judges that, and where all is well hands the secrets over.
 
-    ``reached`` is called once it answers. Raises what ``connect`` raises, CommandFailed (munge), ConnectionLost,
-    CommandTimedOut.
+    ``reached`` is called once it answers. Raises what ``connect`` raises, CommandFailed (munge), StepsRunning,
+    ConnectionLost, CommandTimedOut.
     """
     began = time.monotonic()
     with connect() as session:
         on_reached()
+        if request.reused_as:
+            _clear_users(session, request)
         _cut_gpus(session, request.expected.mig)
         facts = read_facts(session, request.expected.facts_request(request.gpu_devices), wall=request.wall)
         differences = failed_checks(facts, request.expected)
@@ -95,6 +101,18 @@ def validate_machine(
             _deliver_secrets(session, request, facts.uid)
     warnings = tuple(difference for difference in differences if difference.allowed)
     return ValidationResult(failures, warnings, facts, time.monotonic() - began)
+
+
+def _clear_users(session: Shell, request: ValidationRequest) -> None:
+    """Removes what users of the node that it was have left in memory and in temporary directories."""
+    done = session.script(_script("reuse.sh"), request.reused_as, input=request.node_json.encode(), timeout_s=60.0)
+    if done.rc == _EX_TEMPFAIL:
+        raise StepsRunning(f"the machine cannot be {request.reused_as} so far: {done.last_line}")
+    if done.rc != 0:
+        raise CommandFailed(
+            f"the machine cannot be cleared of its former users: {done.last_line}", rc=done.rc, err=done.err,
+            cause="reuse",
+        )  # fmt: skip
 
 
 def _cut_gpus(session: Shell, mig: Sequence[Gres]) -> None:

@@ -40,6 +40,7 @@ from burstd.node.facts import FactsRequest, facts_script, read_facts
 from burstd.node.frameworks import FRAMEWORKS, unproven_frameworks
 from burstd.node.reference import Reference
 from burstd.node.ssh.host_keys import HostKeyFiles, HostKeyPolicy, HostKeys, parse_console_host_keys
+from burstd.node.user_data import node_json
 from burstd.node.validation import NVIDIA_DEVICES, ValidationRequest, start_slurmd, validate_machine
 from burstd.planner.lifecycle.listing import abbreviated_list
 
@@ -245,6 +246,8 @@ class SlurmNodeValidator:
         return ValidationRequest(
             self._expected(claim, pool), self._munge_key(), self._credential, self._wall, site.gpu_devices,
             site.check_commands, site.check_programs, pool.gpu_test_limit_s, pool.frameworks,
+            reused_as=claim.slot if claim.being_handed_over else "",
+            node_json=node_json(claim.cluster, pool.name, claim.offer.provider),
         )  # fmt: skip
 
     def _expected(self, claim: Claim, pool: Pool) -> ExpectedMachine:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from burstd.domain.cloud.offer import Offer
-from burstd.domain.plan import Action, ChangeClaimState, MakeClaim, Plan
+from burstd.domain.plan import Action, ChangeClaimState, HandOver, MakeClaim, Plan
 from burstd.domain.plugins.policy import Policy, Target
 from burstd.domain.snapshot import SlurmView, Snapshot
 from burstd.planner.job_updates import requeue_misplaced, update_jobs
@@ -22,6 +22,7 @@ from burstd.planner.offers.dedicated import enforce_time_limits
 from burstd.planner.offers.image_rollout import image_for
 from burstd.planner.offers.offers import alternative_offers
 from burstd.planner.offers.planned_claim import planned_claim
+from burstd.planner.offers.reuse import plan_reuse
 from burstd.planner.policy_chain import PlannerCache, make_target
 from burstd.planner.projects.quota_preemption import preempt_for_all
 from burstd.planner.projects.steps import project_steps
@@ -81,6 +82,8 @@ def _decide(snapshot: Snapshot, policies: Sequence[Policy], tuning: Tuning, cach
     target = Target()
     if read:
         target = make_target(snapshot, policies, tuning.output_retention_s, tuning.spot_interruptions, cache)
+        target, handovers = plan_reuse(view, target)
+        view = replace(view, handovers=handovers)
     steps = [
         *notice_steps(view),
         *mount_steps(view),
@@ -88,7 +91,7 @@ def _decide(snapshot: Snapshot, policies: Sequence[Policy], tuning: Tuning, cach
         *advance_claims(view, tuning),
         *drain_unwanted_ready(view, target),
     ]
-    moving = frozenset(step.claim_id for step in steps if isinstance(step, ChangeClaimState))
+    moving = frozenset(step.claim_id for step in steps if isinstance(step, ChangeClaimState | HandOver))
     actions: list[Action] = [
         *adoptions,
         # Before any job is let start, and any node opens.

@@ -16,6 +16,7 @@ from burstd.domain.plan import (
     BindJob,
     ChangeClaimState,
     DrainNodes,
+    HandOver,
     HoldJob,
     LaunchMachine,
     MakeClaim,
@@ -164,6 +165,9 @@ def action_subjects(action: Action, claims: Mapping[str, str]) -> tuple[str, ...
     match action:
         case ChangeClaimState() | RecordAddress() | ValidateNode() | ProbeMachine() | StartSlurmd() | LaunchMachine():
             found = [node_subject(claims.get(action.claim_id, action.claim_id))]
+        case HandOver():
+            names = (claims.get(action.claim_id, action.claim_id), action.claim.slot)
+            found = [*map(node_subject, names), *map(job_subject, action.claim.jobs)]
         case AdoptMachine() | MakeClaim():
             found = [node_subject(action.claim.slot), *map(job_subject, action.claim.jobs)]
         case RegisterNodes():

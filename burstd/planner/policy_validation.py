@@ -252,9 +252,10 @@ def _left_out(out: object) -> bool:
 
 
 def _release_fault(after: Target, before: Target, bounds: PolicyBounds) -> str:
-    same = {id(release) for release in before.releases}
-    known = {release.claim_id for release in before.releases}
-    for release in after.releases:
+    every = (*before.releases, *before.reusable)
+    same = {id(release) for release in every}
+    known = {release.claim_id for release in every}
+    for release in (*after.releases, *after.reusable):
         if id(release) in same:
             continue
         if not isinstance(release, NodeRelease):

@@ -9,6 +9,7 @@ from functools import cache, partial
 from burstd.domain.claim import Claim
 from burstd.domain.claim import ClaimState as S
 from burstd.domain.cloud.instance import Instance, Leftover
+from burstd.domain.plan import HandOver
 from burstd.domain.slurm.job import Job, JobState
 from burstd.domain.slurm.node import Node
 from burstd.domain.snapshot import CloudView, SlurmView, Snapshot, Unavailable
@@ -19,6 +20,7 @@ from burstd.planner.lifecycle.ownership import Ownership
 from burstd.planner.lifecycle.spot_notices import NodeNotice, notice_of_node
 
 WAITING = frozenset({JobState.PENDING, JobState.CONFIGURING, JobState.REQUEUED})
+_POWER_FLAGS = frozenset({"POWERED_DOWN", "POWERING_DOWN", "POWER_DOWN", "POWERING_UP", "POWER_UP"})
 _WITH_ADDRESS = (S.BOOTING, S.VALIDATING, S.READY, S.DRAINING, S.IN_SERVICE)
 """States of claims whose machine has an address, those that came furthest last."""
 
@@ -50,6 +52,10 @@ class SnapshotView:
     doubted: Mapping[str, DoubtedList] = field(default_factory=dict)
     """Providers whose lists are not believed now."""
 
+    handovers: Mapping[str, HandOver] = field(default_factory=dict)
+    """By claim, where its machine goes once its node is proven idle."""
+    nodes_on: Callable[[], Mapping[str, str]] = dict
+    """By address the node that Slurm has there, up or with a job."""
     address_owners: Callable[[], Mapping[str, tuple[str, str]]] = dict
     """By address the claim's id (empty: none of ours) and the name of the node that is there."""
     unknown_addresses: Callable[[], frozenset[str]] = frozenset
@@ -130,6 +136,7 @@ def build_view(snapshot: Snapshot, gate: str, retention_s: float = RETENTION_S) 
         retained=retained_nodes(snapshot, retention_s),
         doubted=doubted_lists(snapshot),
         address_owners=cache(partial(_address_owners, every_claim, slurm, every)),
+        nodes_on=cache(partial(_nodes_on, slurm)),
         unknown_addresses=cache(partial(_unknown_addresses, snapshot)),
     )
 
@@ -144,6 +151,15 @@ def _unknown_addresses(snapshot: Snapshot) -> frozenset[str]:
         for i in cloud.instances
         if i.address and not i.state.ended and (i.provider, i.id) in snapshot.unrecorded_instances
     )
+
+
+def is_on(node: Node | None) -> bool:
+    """Slurm has a machine behind it: it is up, or a job runs there."""
+    return node is not None and (node.up or node.busy) and node.flags.isdisjoint(_POWER_FLAGS)
+
+
+def _nodes_on(slurm: SlurmView | None) -> dict[str, str]:
+    return {node.address: node.name for node in slurm.nodes.values() if is_on(node)} if slurm else {}
 
 
 def _address_owners(

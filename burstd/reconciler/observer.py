@@ -14,7 +14,7 @@ from burstd.domain.claim import ClaimState as S
 from burstd.domain.cloud.instance import Instance, InstanceState, Leftover
 from burstd.domain.cloud.offer import Offer
 from burstd.domain.errors import BurstdError, SchedulerRefused, SchedulerUnavailable
-from burstd.domain.plugins.provider import Provider
+from burstd.domain.plugins.provider import Provider, ShellProvider
 from burstd.domain.slurm.node import Node, with_shards_in_use
 from burstd.domain.snapshot import CloudView, SlurmView, Unavailable
 from burstd.planner.isolation import node_subject as subject
@@ -66,7 +66,17 @@ class Observer:
         never = Unavailable("not read yet", 0.0)
         self._provider_states = {
             name: _ProviderState(
-                p, CloudView(never, never, never, 0.0, p.idempotency, p.settle_s), *self._pollers(name)
+                p,
+                CloudView(
+                    never,
+                    never,
+                    never,
+                    0.0,
+                    p.idempotency,
+                    p.settle_s,
+                    machines_outlive_nodes=not isinstance(p, ShellProvider),
+                ),
+                *self._pollers(name),
             )
             for name, p in context.providers.items()
         }

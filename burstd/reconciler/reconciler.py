@@ -21,7 +21,7 @@ from burstd.domain.slurm.option_change import OptionChange
 from burstd.domain.snapshot import RuntimeState, SlurmView, Snapshot, Unavailable
 from burstd.domain.staging import StagingView
 from burstd.domain.storage_node import StorageNodeView
-from burstd.domain.volume import VolumeNeed
+from burstd.domain.volume import ON_MACHINE, VolumeNeed
 from burstd.planner import isolation
 from burstd.planner.decide import decide
 from burstd.planner.forecast.outlook import job_outlooks
@@ -285,7 +285,10 @@ class Reconciler:
             self._staging_due = staging.step(snapshot.slurm, claims, snapshot.leaving())
             nodes = self._store_nodes(snapshot.storage_claims, snapshot.now)
             self._data_views = staging.views()
-            return replace(snapshot, data=self._data_views, storage_nodes=nodes, volume_needs=staging.volume_needs())
+            return replace(
+                snapshot, data=self._data_views, storage_nodes=nodes, volume_needs=staging.volume_needs(),
+                claims_with_volume=frozenset(v.claim_id for v in self._store.volumes() if v.state in ON_MACHINE),
+            )  # fmt: skip
         self._staging_due = self._context.clock.now() + self._context.intervals.tick_s
         # Nothing is let go, or begun, on data that may be out of date.
         return replace(snapshot, data=self._data_views, paused=snapshot.paused or "burstd fails on staging")

@@ -15,6 +15,7 @@ from burstd.domain.plan import (
     Action,
     BindJob,
     DrainNodes,
+    HandOver,
     HoldJob,
     LimitJobTime,
     PowerDown,
@@ -135,6 +136,8 @@ class SlurmActions:
                 self._move_claims(
                     action.terminating, S.DRAINING, S.TERMINATING, [action.reason] * len(action.terminating)
                 )
+            case HandOver():
+                return self._hand_over(action, now)
             case SetNodesDown():
                 self._context.scheduler.down(action.nodes, action.reason)
             case DrainNodes():
@@ -179,6 +182,21 @@ class SlurmActions:
         for job_id in [*self._excluded_nodes][:-MAX_UPDATED_JOBS]:
             del self._excluded_nodes[job_id]
         log.info("jobs' requests are updated in Slurm", jobs=",".join(action.queue_ids), reason=action.reason)
+        return 1
+
+    def _hand_over(self, action: HandOver, now: float) -> int:
+        claim = self._store.claim(action.claim_id)
+        taken = any(other.slot == action.claim.slot for other in self._store.claims())
+        if taken or not (claim.state is S.DRAINING or action.is_done):
+            return 0
+        if not action.is_done:
+            self._context.scheduler.power_down([claim.slot], force=False)
+            self._power_down_sent_at[claim.slot] = now
+        log.info("machine is handed over", claim=claim.id, instance=claim.instance_id, slot=claim.slot,
+                 to=action.claim.slot, reason=action.claim.reason)  # fmt: skip
+        self._store.hand_over_claim(
+            claim.id, claim.state, action.claim, self._context.new_id(), in_service_from=now if action.is_done else None
+        )
         return 1
 
     def _move_claims(self, claims: Sequence[str], old: ClaimState, new: ClaimState, reasons: Sequence[str]) -> None:

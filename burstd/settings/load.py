@@ -165,10 +165,44 @@ def build_pools(settings: Settings, expand: Callable[[str], Iterable[str]]) -> d
             name, slots, partitions, shape, rules, exclusive_user=one_user, mig=pool.mig,
             gpu_memory_limit=pool.gpu_memory_limit,
             gpu_test=pool.gpu_test, gpu_test_limit_s=limit_s, frameworks=frameworks, fabric=pool.fabric,
+            reuse_from=pool.reuse_from,
         )  # fmt: skip
+        faults += _reuse_faults(name, pool, settings)
     if faults:
         raise SettingsError(settings.source, faults)
     return made
+
+
+def _reuse_faults(name: str, pool: PoolSettings, settings: Settings) -> Iterator[SettingsFault]:
+    """Of pools whose machines cannot be nodes of this one without a new boot."""
+    place: KeyPath = ("pools", name, "reuse_from")
+    rules = settings.mounts.rules()
+    for source in pool.reuse_from:
+        other = settings.pools.get(source)
+        if other is None or source == name:
+            hint = did_you_mean(source, settings.pools.keys() - {name})
+            yield SettingsFault(place, f"names {source!r}, which is no other pool{hint}")
+            continue
+        for key in ("mig", "gpu_memory_limit"):
+            if getattr(pool, key) != getattr(other, key):
+                text = f"names pool {source}, whose {key} differs: what it does to a machine stays until it ends"
+                yield SettingsFault(place, text)
+        if _names_pool(settings.node.user_data):
+            text = (
+                f"names pool {source}, but {settings.node.user_data} has ${{pool}}: its machines differ from the start"
+            )
+            yield SettingsFault(place, text)
+        if shown := sorted(p for p in (name, source) if any(rule.is_shown_in(p) for rule in rules)):
+            text = f"names pool {source}, but [mounts] shows trees in {' and '.join(shown)}: these pools cannot share"
+            yield SettingsFault(place, f"{text} machines")
+
+
+def _names_pool(template: Path | None) -> bool:
+    """Whether a cloud-init template makes machines of one pool differ from those of others."""
+    try:
+        return template is not None and re.search(r"\$(pool\b|\{pool\})", template.read_text("utf-8")) is not None
+    except (OSError, UnicodeDecodeError):
+        return False  # Its launches fail, and say why.
 
 
 def _gpu_parts_faults(name: str, pool: PoolSettings) -> Iterator[SettingsFault]:

@@ -17,6 +17,7 @@ WRITES = frozenset(
     {
         "make_claims",
         "transition_claim",
+        "hand_over_claim",
         "update_claim",
         "record_launch_request",
         "log_event",

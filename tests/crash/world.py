@@ -41,6 +41,8 @@ ADMIN_REASON = "looks bad"
 CPU_SLOTS = tuple(f"c{i}" for i in range(1, 5))
 GPU_SLOTS = tuple(f"g{i}" for i in range(1, 4))
 SLOTS = frozenset(CPU_SLOTS + GPU_SLOTS)
+OTHER_SLOTS = tuple(f"o{i}" for i in range(1, 4))
+"""Of a pool of machines like those of ``CPU_SLOTS``: the two may hand their machines to each other."""
 TUNING = Tuning(
     boot_timeout_s=120, validation_timeout_s=60, gang_timeout_s=240, orphan_grace_s=60, node_down_grace_s=30,
     bind_timeout_s=40, power_down_retry_s=20,
@@ -64,13 +66,16 @@ def memory_folder(other: Path | None = None) -> Iterator[Path]:
         yield Path(folder)
 
 
-def pools(*, spot: bool = False) -> dict[str, Pool]:
-    """Four slots without GPUs and three with two each; both clouds may fill them."""
+def pools(*, spot: bool = False, reuse: bool = False) -> dict[str, Pool]:
+    """Four slots without GPUs and three with two each; both clouds may fill them. ``reuse``: three more slots."""
     markets = ("on-demand", "spot") if spot else ("on-demand",)
     made = {}
     for name, slots, shape in (("cpu", CPU_SLOTS, CPU), ("gpu", GPU_SLOTS, GPU)):
         rules = tuple(OfferRule(p, (f"{name}.*",), markets=markets) for p in ("alpha", "beta"))
         made[name] = Pool(name, slots, ("burst",), shape, rules)
+    if reuse:
+        cpu = made["cpu"] = replace(made["cpu"], reuse_from=("other",))
+        made["other"] = replace(cpu, name="other", slots=OTHER_SLOTS, partitions=("other",), reuse_from=("cpu",))
     return made
 
 
@@ -91,11 +96,13 @@ class World:
         stage: StagingSubsystem | None = None,
         spot: bool = False,
         projects: SlurmProjects | None = None,
+        reuse: bool = False,
     ) -> None:
         """``spot``: both clouds sell spot machines as well, at half the price. ``projects``: Slurm's side of them."""
         self._stage = stage
         self._projects = projects
         self._spot = spot
+        self.slots = SLOTS | frozenset(OTHER_SLOTS if reuse else ())
         self.clock = VirtualClock()
         self.slurm = SimSlurm(
             self.clock,
@@ -103,6 +110,7 @@ class World:
                 NodeSpec(("op1",), Shape(2, 4000), ("onprem",), cloud=False),
                 NodeSpec(CPU_SLOTS, CPU, ("burst",)),
                 NodeSpec(GPU_SLOTS, GPU, ("burst",)),
+                *([NodeSpec(OTHER_SLOTS, CPU, ("other",))] if reuse else []),
             ],
             conf,
         )
@@ -134,7 +142,7 @@ class World:
         self.calls: list[str] = []
         """Calls to clouds and machines that were made: ``alpha.launch``."""
         keep = policies_idle.plugin.make(policies_idle.IdleSettings(keep_alive_s=KEEP_ALIVE_S))
-        self._rules = RuntimeConfig(pools(spot=spot), (keep, *policies), tuning)
+        self._rules = RuntimeConfig(pools(spot=spot, reuse=reuse), (keep, *policies), tuning)
         self.path = folder / "burstd.db"
         if template is not None:
             shutil.copy(template, self.path)
@@ -410,14 +418,14 @@ class World:
     def at_rest(self) -> bool:
         """No job is left, no claim, no machine; every slot is powered down, behind the gate."""
         gate = next((r.nodes for r in self.slurm.reservations()), frozenset())
-        slots = [n for n in self.slurm.nodes() if n.name in SLOTS]
+        slots = [n for n in self.slurm.nodes() if n.name in self.slots]
         return (
             not self.slurm.active
             and not self.claims()
             and not self.running_instances()
             and not any(kit.leftovers() for kit in self.kits.values())
             and all(n.powered_down and n.state == "IDLE" and not n.drained for n in slots)
-            and gate == SLOTS
+            and gate == self.slots
             and len(self.slurm.reservations()) == 1
         )
 
@@ -435,7 +443,8 @@ class World:
             one = made.get(claim.id)
             if one is None:
                 # Of a batch whose answer never came each claim pays for one of the machines, whichever.
-                assert not claim.cost(now) or claim.batch, self.story(claim)
+                # A machine that was handed over has a claim for each node that it was.
+                assert not claim.cost(now) or claim.batch or claim.instance_id in where, self.story(claim)
             elif one.ran and not self.disk.was_full:
                 assert claim.cost(now) > 0 or one.id in paid, f"{one} is billed to nobody: {self.story(claim)}"
 

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sqlalchemy import text
 
-from burstd.db import ChangeRefused, LoggedEvent, Store, StoreReader, replay_claims
+from burstd.db import ChangeRefused, LoggedEvent, SlotTaken, Store, StoreReader, replay_claims
 from burstd.db.codec import record_to_json, to_json_text
 from burstd.db.database import database_url, open_engine
 from burstd.db.migrate import alembic_config
@@ -140,7 +140,7 @@ def test_an_older_database_keeps_its_claims_and_gets_its_sums(place: str, clock:
     old = [
         name
         for name in record_to_json(planned())
-        if name not in ("accounts", "reserved", "egress", "dedicated_by_policy", "in_service_from")
+        if name not in ("accounts", "reserved", "egress", "dedicated_by_policy", "in_service_from", "reused_from")
     ]
     gone = replace(planned("c1", offer=ONE, users=("ann", "bob")), state=S.GONE, billed_from=START,
                    billed_until=START + HOUR)  # fmt: skip
@@ -212,3 +212,29 @@ def test_the_sums_are_what_the_claims_have_cost(lives: list[Lived], forget: bool
 )
 def test_months(since: str, until: str, months: list[tuple[str, float]]) -> None:
     assert list(by_month(at(since), at(until))) == months
+
+
+def test_a_machine_that_is_handed_over_is_booked_to_both_without_a_seam(store: Store, clock: ManualClock) -> None:
+    store.adopt_claim(replace(planned("c1", offer=ONE, users=("ann",)), state=S.DRAINING, billed_from=START,
+                              launch_called=START, in_service_from=START))  # fmt: skip
+    clock.time += 1000.001
+    onward = replace(planned("", "cpu001", offer=ONE, users=("bob",)), pool="cpu", jobs=("18",), reason="for job 18")
+    store.hand_over_claim("c1", S.DRAINING, onward, "c2")
+    with pytest.raises(SlotTaken):
+        store.hand_over_claim("c1", S.VALIDATING, onward, "c3")
+    clock.time += 500.002
+    claim = store.claim("c1")
+    assert (claim.state, claim.pool, claim.slot, claim.reused_from, claim.in_service_from) == (
+        S.VALIDATING, "cpu", "cpu001", "gpu001", None,
+    )  # fmt: skip
+    store.transition_claim("c1", S.VALIDATING, S.TERMINATING, "over")
+    store.transition_claim("c1", S.TERMINATING, S.GONE, "it is gone")
+    both = {c.id: c for c in store.find_claims()}
+    assert (both["c2"].billed_from, both["c2"].billed_until, both["c1"].billed_until) == (
+        START, both["c1"].billed_from, clock.now(),
+    )  # fmt: skip
+    spent = {(s.kind, s.name): s.amount for s in store.spending()}
+    parts = [cost_of(ONE.price, 1000.001), cost_of(ONE.price, 500.002)]
+    assert spent == {("", ""): sum(parts), ("user", "ann"): parts[0], ("user", "bob"): parts[1]}
+    assert sum(line.cost for line in store.bill("pool", START, clock.now())) == sum(parts)
+    assert replay_claims(store.events()) == both

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from datetime import datetime
 
 import pytest
 
 from burstd.cli.session import ExitCode
-from tests.e2e.sites import claims_of, events, wait_all_gone
+from tests.e2e.sites import SET_COMMENT, claims_of, comments_of, events, wait_all_gone
 from tests.lab.base_site import CONFIG
 from tests.lab.programs import PREFIX
 from tests.lab.site import Site
@@ -156,3 +158,44 @@ def test_broken_settings_leave_the_old_ones_in_force(site: Site) -> None:
         # The site is other tests' too.
         site.write(CONFIG, good)
         site.signal_burstd("HUP")
+
+
+def test_an_idle_node_becomes_one_of_another_pool(site: Site, figure: Callable[[str], None]) -> None:
+    """The same instance, cleared of what the first job left; the bill has both nodes."""
+    before = site.burstd_toml()
+    site.write(CONFIG, before.replace("[pools.solo]\n", '[pools.solo]\nreuse_from = ["cpu"]\n'))
+    site.burstctl("policy", "reload")
+    try:
+        _two_pools_in_turn(site, figure)
+    finally:
+        # The site is other tests' too.
+        site.write(CONFIG, before)
+        site.burstctl("policy", "reload")
+
+
+def _two_pools_in_turn(site: Site, figure: Callable[[str], None]) -> None:
+    left = "/tmp/left /dev/shm/left"  # noqa: S108  on a node
+    words = "-p burst -c2 --mem=200 -t5"
+    first = site.submit(f"{words} -C cloud", f"touch {left}; {SET_COMMENT % f'ls {left} | grep -c left'}; sleep 3")
+    site.wait_job(first, ["RUNNING"])
+    [launched] = claims_of(site, first)
+    [machine] = site.instances()
+    looks = f"{SET_COMMENT % f'ls {left} 2>&1 | grep -c cannot'}; sleep 2"
+    second = site.submit(f"{words} -C solo --dependency=afterany:{first}", looks)
+    site.wait_job(first)
+    site.wait(lambda: "handed over" in " ".join(site.burstctl("explain", second).stdout.split()), 20, "explain says so")
+    site.wait_job(second, ["RUNNING"])
+    assert site.instances() == [machine]
+    shown = " ".join(site.burstctl("node", "show", "solo1").stdout.split())
+    assert (machine in shown, f"{launched['slot']} until" in shown) == (True, True), shown
+    [claim] = claims_of(site, second)
+    assert claim["claim"] == launched["claim"]
+    site.wait_job(second)
+    assert (comments_of(site, first), comments_of(site, second)) == (["2"], ["2"])
+    account = wait_all_gone(site)
+    assert account.by_claim[launched["claim"]] == [machine]
+    bill = {line["key"] for line in site.burstctl_json("bill", "--by", "pool")["lines"]}
+    assert {"cpu", "solo"} <= bill
+    steps = [e for e in events(site, f"claim:{claim['claim']}") if e["new"] in ("planned", "in_service", "validating")]
+    times = [datetime.fromisoformat(e["time"]).timestamp() for e in steps]
+    figure(f"from a claim to a node in service: {times[2] - times[0]:.1f} s, handed over: {times[4] - times[3]:.1f} s")

@@ -104,6 +104,8 @@ class Machines:
 
     def start_slurmd(self, machine: Machine, node: str, *, watch: bool = False) -> None:
         """Starts slurmd, in place of one that runs; it registers a moment later if the machine lives."""
+        if machine.node not in ("", node):
+            self._slurm.silence(machine.node, machine.address)
         machine.node = node
         machine.watches = watch
         self._clock.at(self._clock.now() + WATCH_S, lambda: self._watch(machine))

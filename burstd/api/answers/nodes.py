@@ -45,6 +45,8 @@ class NodeView(AnswerView):
     instance: str = ""
     address: str = ""
     image: str = ""
+    reused_from: str = ""
+    """The node that its machine was before it was handed over; empty: it was launched for this one."""
     created: OptionalTime = None
     opened: OptionalTime = None
     price_per_hour: Money | None = None

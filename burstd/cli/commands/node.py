@@ -88,6 +88,7 @@ def _print_node(out: ConsoleOutput, answer: NodeDetailView) -> None:
         ("fabric", n.fabric),
         ("cost so far", money_text(n.cost, 4)),
         ("instance", n.instance),
+        ("was node", f"{n.reused_from} until {ago(n.created, now)}" if n.reused_from and n.created else ""),
         ("address", n.address),
         ("image", n.image),
         ("claim", n.claim),

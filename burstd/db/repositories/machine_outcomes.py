@@ -16,7 +16,7 @@ PLACE = "place:"
 """How the subject of an event about a place begins."""
 FORGOTTEN = "forgotten"
 """The event after which older machines of its place do not count."""
-_FIELDS = ("offer", "image", "state", "error", "created", "since", "in_service_from")
+_FIELDS = ("offer", "image", "state", "error", "created", "since", "in_service_from", "reused_from")
 _COLUMNS = tuple(CLAIM.c[name] for name in _FIELDS)
 
 
@@ -56,7 +56,9 @@ class MachineOutcomes:
         return self._outcome(*(getattr(claim, name) for name in _FIELDS)) if claim is not None else None
 
     def _outcome(self, *fields: object) -> MachineOutcome | None:
-        found = machine_outcome(*fields)  # type: ignore[arg-type]
+        *about, reused_from = fields
+        # One that was handed over counted as the node that it was.
+        found = machine_outcome(*about) if not reused_from else None  # type: ignore[arg-type]
         if found is None or found[1] <= self._forgotten_at.get(found[0].place, 0.0):
             return None
         return found[0]

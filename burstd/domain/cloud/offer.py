@@ -168,6 +168,9 @@ class Pool:
     fabric: str = ""
     """``Hardware.fabric`` that all of its nodes have, in one place; empty: none is promised."""
 
+    reuse_from: tuple[str, ...] = ()
+    """Pools whose idle machines become nodes of this one, where a machine would be launched otherwise."""
+
     def machine_shape(self) -> Shape:
         """What a machine must bring: its GPUs whole, and without what Slurm makes of them."""
         gres = [g for g in self.shape.gres if g.name not in PARTS_OF_GPUS]

@@ -278,6 +278,8 @@ class Target:
     """Jobs that have just started where they must not run, by their ids, and why: they are to begin anew elsewhere."""
     shares: Mapping[str, Share] = field(default_factory=dict)
     """By project, how it stands. Not a policy's to change."""
+    reusable: tuple[NodeRelease, ...] = ()
+    """Idle nodes that a policy keeps only because other jobs may come: another pool may have their machines."""
 
     def with_remark(self, by: str, subject: str, verdict: str, reason: str) -> Target:
         """The same with one remark more."""

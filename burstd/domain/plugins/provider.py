@@ -182,7 +182,10 @@ class NoticeWatch(Protocol):
 
 @runtime_checkable
 class ShellProvider(Protocol):
-    """Optional ability: machines are entered by the cloud's own interface; without it they are by ssh."""
+    """Optional ability: machines are entered by the cloud's own interface; without it they are by ssh.
+
+    Such a machine (a pod) ends by itself when Slurm powers its node down: none is ever handed over to another pool.
+    """
 
     def shell(self, instance_id: str, timeout_s: float) -> Shell:
         """A way into a machine that runs. Makes at most one call. Raises NodeNotReady, NodeRefused, ProviderError."""

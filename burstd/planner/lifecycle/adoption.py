@@ -18,13 +18,13 @@ from burstd.domain.claim import ClaimState as S
 from burstd.domain.cloud.instance import TAG_POOL, TAG_SLOT, Instance, InstanceState
 from burstd.domain.cloud.offer import Offer, Pool
 from burstd.domain.plan import AdoptMachine
-from burstd.domain.slurm.job import Job, JobState, users_and_accounts
+from burstd.domain.slurm.job import users_and_accounts
 from burstd.domain.snapshot import CloudView, SlurmView, Snapshot, Unavailable
 from burstd.planner.lifecycle.listing import abbreviated_list
-from burstd.planner.snapshot_view import SnapshotView
+from burstd.planner.offers.reuse import sources_of, started_on
+from burstd.planner.snapshot_view import SnapshotView, is_on
 
 _EXISTING = frozenset({InstanceState.PENDING, InstanceState.RUNNING, InstanceState.UNKNOWN})
-_STARTED = frozenset({JobState.CONFIGURING, JobState.RUNNING})
 _OFF = frozenset({"POWERED_DOWN", "POWERING_DOWN"})
 MAX_BACKDATED_S = 31 * 86400.0
 """A machine that is adopted is billed for no longer than this before: no cloud's word uses a budget of years up."""
@@ -121,16 +121,21 @@ def _unknown_machines(snapshot: Snapshot, view: SnapshotView) -> Iterator[_Unkno
     pools = {slot: (pool, Cause.DEMAND) for pool in snapshot.pools.values() for slot in pool.slots}
     pools |= {slot: (n.pool, Cause.STORAGE) for n in snapshot.storage_nodes for slot in n.pool.slots}
     claims_by_slot = {claim.slot: claim for claim in (*snapshot.claims, *snapshot.storage_claims)}
-    by_address = {node.address: name for name, node in view.slurm.nodes.items() if node.address}
+    # A node whose machine was handed over may keep its address until it is powered down.
+    nodes = sorted(view.slurm.nodes.values(), key=is_on)
+    by_address = {node.address: node.name for node in nodes if node.address}
     for cloud in snapshot.clouds.values():
         for instance in () if isinstance(cloud.instances, Unavailable) else cloud.instances:
             if (instance.provider, instance.id) not in snapshot.unrecorded_instances or instance.state not in _EXISTING:
                 continue
             tagged = instance.tags.get(TAG_SLOT, "")
             slot = by_address.get(instance.address, "") or tagged
-            if tagged in pools and slot != tagged:
+            handed_over = slot != tagged and _was_handed_over(instance, tagged, slot, view)
+            if tagged in pools and slot != tagged and not handed_over:
                 continue  # Its address is another node's: one of the two is not so, and which one nobody can tell.
-            if slot not in pools or instance.tags.get(TAG_POOL, pools[slot][0].name) != pools[slot][0].name:
+            if slot not in pools:
+                continue
+            if not handed_over and instance.tags.get(TAG_POOL, pools[slot][0].name) != pools[slot][0].name:
                 continue
             # A cloud has no say in slots that it may not fill, and what bears no id of a launch was none of ours.
             allowed_providers = {rule.provider for rule in pools[slot][0].rules}
@@ -148,6 +153,15 @@ def _unknown_machines(snapshot: Snapshot, view: SnapshotView) -> Iterator[_Unkno
             yield _UnknownMachine(instance, pools[slot][0], slot, is_node, current_claim, pools[slot][1])
 
 
+def _was_handed_over(instance: Instance, tagged: str, slot: str, view: SnapshotView) -> bool:
+    """Its tags are those of its launch: since then it may have become a node of a pool that reuses such machines."""
+    pools = view.snapshot.pools
+    pool, node = view.snapshot.pool_of(slot), view.node(slot)
+    if pool is None or instance.tags.get(TAG_POOL, "") not in sources_of(pool.name, pools):
+        return False
+    return is_on(node) and node is not None and node.address == instance.address and not is_on(view.node(tagged))
+
+
 def _machine_is_unlisted(claim: Claim, view: SnapshotView) -> bool:
     cloud = view.cloud(claim)
     if cloud is None or isinstance(cloud.instances, Unavailable):
@@ -157,7 +171,9 @@ def _machine_is_unlisted(claim: Claim, view: SnapshotView) -> bool:
 
 
 def _claim(found: _UnknownMachine, cloud: CloudView, snapshot: Snapshot) -> Claim:
-    instance, jobs = found.instance, _jobs(found.slot, snapshot)
+    instance = found.instance
+    jobs = [] if isinstance(snapshot.slurm, Unavailable) else started_on(found.slot, snapshot.slurm.jobs)
+    tagged = instance.tags.get(TAG_SLOT, found.slot)
     launched = min(max(instance.launched or snapshot.now, snapshot.now - MAX_BACKDATED_S), snapshot.now)
     offer = _offer(found, cloud)
     price = "" if offer.price else "; its price is not known"
@@ -169,6 +185,7 @@ def _claim(found: _UnknownMachine, cloud: CloudView, snapshot: Snapshot) -> Clai
         jobs=tuple(job.id for job in jobs), users=users, accounts=accounts,
         batch=instance.batch, instance_id=instance.id, address=instance.address, launch_called=launched,
         billed_from=launched, in_service_from=snapshot.now if found.is_node else None, attempts=1,
+        reused_from=tagged if tagged != found.slot else "",
     )  # fmt: skip
 
 
@@ -179,8 +196,3 @@ def _offer(found: _UnknownMachine, cloud: CloudView) -> Offer:
             return offer
     currency = offers[0].currency if offers else "EUR"
     return Offer(one.provider, "", one.zone, one.instance_type, one.spot, found.pool.shape, Decimal(0), currency)
-
-
-def _jobs(slot: str, snapshot: Snapshot) -> list[Job]:
-    jobs = () if isinstance(snapshot.slurm, Unavailable) else snapshot.slurm.jobs
-    return [job for job in jobs if job.state in _STARTED and slot in job.node_list]

@@ -33,6 +33,7 @@ from burstd.planner.lifecycle.interruption import give_up_reason
 from burstd.planner.lifecycle.listing import NOT_REGISTERED_YET, slurm_hears
 from burstd.planner.lifecycle.output_retention import MIN_ABSENT_WITH_OUTPUT_S
 from burstd.planner.lifecycle.spot_notices import closing_error
+from burstd.planner.offers.reuse import handover_on_record
 from burstd.planner.snapshot_view import SnapshotView
 from burstd.planner.timeouts import Tuning
 
@@ -47,6 +48,7 @@ MIN_ABSENT_S = 10.0
 """While other machines boot listings are a second apart: a cloud that leaves one out gets that long to think better."""
 REACH_RESULT_VALID_S = 60.0
 """For so long a shell that did not answer is taken for one that does not."""
+_ON_A_MACHINE = frozenset({S.BOOTING, S.VALIDATING, S.READY, S.IN_SERVICE, S.DRAINING})
 _POWERED_OFF = frozenset({"POWERED_DOWN", "POWERING_UP", "POWERING_DOWN"})
 """Jobs that Slurm has put on a node with one of these wait for a machine, they do not run on one."""
 
@@ -56,7 +58,9 @@ def advance_claims(view: SnapshotView, tuning: Tuning) -> list[Action]:
     actions: list[Action] = []
     for claim in view.snapshot.claims:
         step = _STEPS.get(claim.state)
-        if why := give_up_reason(claim, view):
+        if claim.state in _ON_A_MACHINE and (done := handover_on_record(claim, view)) is not None:
+            actions.append(done)
+        elif why := give_up_reason(claim, view):
             actions += fail_claim(claim, closing_error(why), why)
         elif step is not None:
             actions += step(claim, view, tuning)
@@ -323,6 +327,8 @@ def _draining(claim: Claim, view: SnapshotView, tuning: Tuning) -> list[Action]:
     ):
         # Neither its cloud nor Slurm has it: whether it is lost, and why, is found out first.
         return []
+    if not node.busy and (handover := view.handovers.get(claim.id)) is not None:
+        return [handover]
     if not node.busy:
         why = claim.reason if closing_error(claim.reason) else "drained and idle"
         return [PowerDown((claim.slot,), False, why, (claim.id,))]

@@ -106,7 +106,7 @@ def boot_durations(snapshot: Snapshot) -> dict[str, list[float]]:
     """
     found = {pool: list(seconds) for pool, seconds in snapshot.runtime_state.boot_durations.items()}
     for claim in snapshot.claims:
-        if claim.gang or claim.pool in snapshot.runtime_state.boot_durations:
+        if claim.gang or claim.reused_from or claim.pool in snapshot.runtime_state.boot_durations:
             continue
         ready = claim.in_service_from or (claim.since if claim.state is ClaimState.READY else None)
         if ready is not None:
@@ -126,6 +126,8 @@ def updated_boot_durations(
             ClaimState.READY,
         ):
             claim = claims[action.claim_id]
+            if claim.reused_from:
+                continue
             found[claim.pool] = (*found.get(claim.pool, ()), snapshot.now - claim.created)[-MAX_BOOT_SAMPLES:]
     return found
 

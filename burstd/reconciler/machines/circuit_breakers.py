@@ -10,7 +10,7 @@ from burstd.domain.claim import Claim
 from burstd.domain.cloud.offer import Offer
 from burstd.domain.errors import NoSuchImage, ProviderError
 from burstd.domain.snapshot import CircuitBreaker
-from burstd.planner.offers import image_rollout
+from burstd.planner.offers import image_rollout, reuse
 from burstd.planner.offers.offers import breaker_key, breakers_closed_by, next_breaker
 from burstd.reconciler.context import LoopContext
 
@@ -28,7 +28,16 @@ class CircuitBreakers:
         """Versions from which a node came up since this process began."""
 
     def record_machine_failure(self, claim: Claim, cause: str, error: str) -> None:
-        """A machine did not become a node: opens the breaker of its image version if that is new, else of its offer."""
+        """A machine did not become a node: opens the breaker of its image version if that is new, else of its offer.
+
+        One that was a node before speaks against handing machines over, not against its offer.
+        """
+        if claim.being_handed_over:
+            key = reuse.breaker_key(claim.pool)
+            breaker = reuse.next_breaker(self._find_breaker(key, reuse.CAUSE), claim, self._context.clock.now(), error)
+            self._store.save_breaker(breaker)
+            log.error("machine that was handed over failed", pool=claim.pool, was=claim.reused_from, error=error)
+            return
         versions = self._versions_of(claim)
         hung = self._hung_claims(claim) if versions and cause == image_rollout.HANG else ()
         if not image_rollout.image_at_fault(claim, cause, versions, validated=self._was_node, hung=len(hung)):
@@ -68,6 +77,11 @@ class CircuitBreakers:
 
     def record_machine_success(self, claim: Claim) -> None:
         """A machine became a node: closes the breakers of its image's version and of its offer."""
+        if claim.being_handed_over:
+            key = reuse.breaker_key(claim.pool)
+            if self._find_breaker(key, reuse.CAUSE) is not None:
+                self._store.clear_breakers("burstd", key, reuse.CAUSE)
+            return
         self.record_offer_success(claim.offer, ready=True)
         if claim.image:
             self._validated_images.add(claim.image)
