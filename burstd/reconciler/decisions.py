@@ -19,6 +19,7 @@ from burstd.planner.forecast.outlook import job_outlooks
 from burstd.planner.lifecycle import output_retention
 from burstd.planner.lifecycle.adoption import foreign_alarms
 from burstd.planner.lifecycle.listing import listing_alarms, termination_alarms
+from burstd.planner.lifecycle.spot_notices import own_node_alarms
 from burstd.planner.projects.capacity import capacity_alarms
 from burstd.planner.staging.affordable_inputs import jobs_with_affordable_input
 from burstd.planner.staging.input_deadlines import updated_boot_durations
@@ -112,6 +113,7 @@ class QuarantiningDecider:
         alarms += foreign_alarms(snapshot)
         alarms += storage_node_alarms(snapshot)
         alarms += capacity_alarms(snapshot)
+        alarms += own_node_alarms(snapshot)
         retention = output_retention.retention_alarm(snapshot, tuning.output_retention_s)
         alarms += [retention] if retention else []
         return snapshot, DecisionResult(

@@ -9,6 +9,7 @@ from datetime import datetime
 import pytest
 
 from burstd.domain.cloud.offer import OfferRule
+from providers.sandbox.boxes.box import find_boxes
 from tests.e2e.sites import (
     QUICK,
     claims_of,
@@ -168,6 +169,29 @@ def test_a_job_outlives_its_gpus(site: Site, figure: Callable[[str], None]) -> N
     assert [c.error for c in lost] == ["health"] * 2
     site.start_burstd()
     assert not [slot for slot in GPUS.slots if reason(site, slot)]
+
+
+DISK_FULL = "#!/bin/sh\nprintf 'Filesystem Blocks Used Available\\n/dev/sda1 9000000 9000000 0\\n'\n"
+
+
+def test_a_node_of_the_site_drains_itself_and_takes_it_back(site: Site) -> None:
+    """As burstd-node-watch.service runs it; df says that the disk is full, for a while."""
+    name = site.cluster.onprem[0][0]
+    (box,) = (box for box in find_boxes(site.cluster.lab.boxes_directory) if box.name == name)
+    box.run(["tee", "/run/burstd-node-watch.sh"], input=site.burstctl("node", "watch-script").stdout)
+    box.run(["sh", "-c", "setsid sh /run/burstd-node-watch.sh >/dev/null 2>&1 </dev/null &"])
+    box.run(["tee", "/run/df"], input=DISK_FULL)
+    box.run(["install", "/run/df", "/usr/sbin/df"])
+    site.wait(lambda: reason(site, name) != "", 60, "drained")
+    said = reason(site, name)
+    assert said.startswith("burstd: unusable, /")
+    assert said.endswith("Z, jobs end first")
+    site.wait(lambda: f"the site's node {name} is unusable, " in site.burstctl("status").stdout, 30, "an alarm")
+    box.run(["rm", "/usr/sbin/df"])
+    site.wait(lambda: reason(site, name) == "", 60, "undrained")
+    job = site.submit(f"-p onprem -w {name} -c1 -t1", "true")
+    site.wait_job(job)
+    box.run(["pkill", "-f", "/run/burstd-node-watch"])
 
 
 def test_a_job_that_may_not_be_requeued_is_told_and_runs_on(site: Site) -> None:

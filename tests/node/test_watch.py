@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from burstd.domain.health import HealthRules, Verdict, verdict_table, xid_verdict
+from burstd.node.own_nodes import own_watch_script
 from burstd.planner.lifecycle.spot_notices import parse_reason
 
 ENDS = "interruption, ends 2026-11-21T12:02:00Z"
@@ -62,9 +63,9 @@ class WatchedMachine:
         self._loop = loop.replace("PATH=/usr/sbin", f"PATH={folder}:/usr/sbin")
         assert self._loop != loop
 
-    def run(self) -> None:
-        """Until the cloud has nothing more to say."""
-        words = ["sh", "-c", self._loop, "sh", "cl1", str(self._watch)]
+    def run(self, *more: str) -> None:
+        """Until the cloud has nothing more to say. ``more``: arguments of the loop."""
+        words = ["sh", "-c", self._loop, "sh", "cl1", str(self._watch), *more]
         loop = subprocess.Popen(words, env=dict(os.environ), start_new_session=True)
         try:
             assert loop.wait(60) == -signal.SIGTERM
@@ -89,8 +90,8 @@ class WatchedMachine:
     def reasons(self) -> list[str]:
         """What Slurm was told."""
         lines = (self._folder / "scontrol.calls").read_text(encoding="utf-8").splitlines()
-        assert all(line.startswith("update NodeName=cl1 State=DRAIN Reason=") for line in lines)
-        return [line.partition("Reason=")[2] for line in lines]
+        assert all(line.startswith("update NodeName=cl1 State=") for line in lines)
+        return [line.partition("Reason=")[2] or line.partition("State=")[2] for line in lines]
 
 
 @pytest.mark.parametrize(
@@ -217,6 +218,61 @@ def test_a_mild_fault_is_told_every_half_minute_and_worse_at_once(tmp_path: Path
     (tmp_path / "sleep.forgets").write_text("allocated|none\n", encoding="utf-8")
     played.run()
     assert (played.reasons, played.rounds) == ([ILL] * 3 + [f"burstd: {ENDS}"], [5] * 13 + [30])
+
+
+FULL = "burstd: unusable, /var is full at 2026-11-24T05:53:00Z, jobs end first"
+
+
+@pytest.mark.parametrize(
+    ("node", "sick", "told"),
+    [
+        ("allocated|none", SICK, [SICK.replace("are requeued", "end first")]),
+        ("allocated|none", FULL, [FULL]),
+        ("draining|looks bad", FULL, [f"looks bad; {FULL}"]),
+        (f"draining|{FULL}", "", ["UNDRAIN"]),
+        (f"drained*|{FULL}", "", ["UNDRAIN"]),
+        (f"draining|looks bad; {FULL}", "", []),
+        (f"draining|{ILL}", "", []),
+        (f"idle|{FULL}", "", []),
+        ("draining|looks bad", "", []),
+        ("idle|none", "", []),
+    ],
+)
+def test_what_a_node_of_the_site_tells_slurm(tmp_path: Path, node: str, sick: str, told: list[str]) -> None:
+    """Its jobs are never requeued, and only what it has said itself, and can go away by itself, is taken back."""
+    played = WatchedMachine(tmp_path, [""] * 3, node, sick=sick)
+    (tmp_path / "watch/looked").touch()
+    played.run("own")
+    assert played.reasons == told
+    assert played.rounds == [5] * 3
+
+
+def test_a_person_may_overrule_what_a_node_of_the_site_says(tmp_path: Path) -> None:
+    played = WatchedMachine(tmp_path, [""] * 9, "allocated|none", sick=ILL)
+    (tmp_path / "watch/looked").touch()
+    (tmp_path / "sleep.forgets").write_text("allocated|none\n", encoding="utf-8")
+    played.run("own")
+    assert played.reasons == [ILL]
+
+
+def test_nothing_is_taken_back_before_the_first_look(tmp_path: Path) -> None:
+    played = WatchedMachine(tmp_path, [""] * 3, f"draining|{FULL}")
+    played.run("own")
+    assert played.reasons == []
+
+
+@pytest.mark.skipif(shutil.which("shellcheck") is None, reason="shellcheck is not installed")
+def test_the_script_for_nodes_of_the_site_is_whole(tmp_path: Path) -> None:
+    script = own_watch_script(HealthRules({31: Verdict.DRAIN}))
+    said = subprocess.run(["shellcheck", "-s", "sh", "-"], input=script, capture_output=True, text=True, check=False)
+    assert said.stdout == ""
+    runs = script.replace("exec /bin/sh", "echo")
+    environment = {**os.environ, "RUNTIME_DIRECTORY": str(tmp_path)}
+    done = subprocess.run(["sh", "-s", "op1"], input=runs, env=environment, capture_output=True, text=True, check=True)
+    folder = tmp_path / "watch"
+    assert done.stdout == f"{folder}/watch.sh op1 {folder} own\n"
+    assert "31=drain" in (folder / "verdicts").read_text()
+    assert (folder / "kernel_log.sh").read_text(encoding="utf-8") == _FOLLOWER
 
 
 def test_a_machine_that_only_has_gpus_watches_them(tmp_path: Path) -> None:

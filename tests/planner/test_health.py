@@ -24,12 +24,12 @@ from burstd.domain.plugins.provider import Notice, NoticeKind
 from burstd.domain.slurm.node import Reservation
 from burstd.domain.snapshot import SlurmView
 from burstd.planner.decide import decide
-from burstd.planner.lifecycle.spot_notices import closing_error, missing_reason, parse_reason
+from burstd.planner.lifecycle.spot_notices import closing_error, missing_reason, own_node_alarms, parse_reason
 from burstd.planner.offers.offers import breaker_key
 from burstd.planner.timeouts import Tuning
 
 from .test_spot import BUSY, CPU, SPOT, at_work, drained, plan, up
-from .worlds import NOW, claim, make_snapshot, offer
+from .worlds import NOW, claim, make_snapshot, node, offer
 
 AT = "2026-11-24T05:53:00Z"
 SICK = f"unhealthy, Xid 79 on GPU 0000:2b:00.0 at {AT}, jobs are requeued"
@@ -191,3 +191,12 @@ def test_words_left_behind_on_a_new_machine_mean_nothing() -> None:
     """Slurm takes the drain off, and leaves the reason."""
     steps = plan(S.IN_SERVICE, up(reason=f"burstd: {SICK}", **BUSY), at_work())
     assert not of_kind(steps, RequeueJobs)
+
+
+@pytest.mark.parametrize(
+    ("reason", "alarms"), [(f"burstd: {FULL}", [f"the site's node op1 is {FULL}"]), ("bad disk", [])]
+)
+def test_a_node_of_the_site_that_has_drained_itself_is_shown_and_left_alone(reason: str, alarms: list[str]) -> None:
+    found = make_snapshot(pools=(CPU,), nodes=(node("op1", flags=frozenset({"DRAIN"}), reason=reason),))
+    assert own_node_alarms(found) == alarms
+    assert list(decide(found, (), Tuning()).actions) == list(decide(make_snapshot(pools=(CPU,)), (), Tuning()).actions)

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from burstd.domain.health import HealthRules
+from burstd.node.own_nodes import own_watch_script
 from burstd.share import share_path
 from burstd.transfer.privsep.worker import MEMORY_BYTES
 from providers.sandbox.boxes.boot.description import BindMount, BoxFile
@@ -25,7 +27,7 @@ UNITS = (
     "burstd.service", "burstd.socket", "burstd-user-worker.socket", "burstd-user-worker@.service",
     "burstd-object-worker.socket", "burstd-object-worker@.service",
     "burstd-image-worker.socket", "burstd-image-worker@.service",
-    "burstd-mount-worker.socket", "burstd-mount-worker@.service",
+    "burstd-mount-worker.socket", "burstd-mount-worker@.service", "burstd-node-watch.service",
 )  # fmt: skip
 _PROJECT = Path(__file__).parents[2]
 analyze = pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed")
@@ -36,7 +38,8 @@ def units(tmp_path: Path) -> Path:
     """The units in a directory, with an ExecStart that is there."""
     for name in UNITS:
         text = share_path("systemd", name).read_text(encoding="utf-8")
-        (tmp_path / name).write_text(re.sub(r"/opt/burstd/bin/\S+", shutil.which("true") or "", text), encoding="utf-8")
+        text = re.sub(r"(/opt/burstd/bin|/usr/local/sbin)/\S+", shutil.which("true") or "", text)
+        (tmp_path / name).write_text(text, encoding="utf-8")
     return tmp_path
 
 
@@ -266,3 +269,18 @@ def test_reload_crash_and_settings_that_cannot_work(head: SystemdBox, ask: Calla
     assert head.shows("burstd.socket", "ActiveState") == "active"
     head.run(["sh", "-c", "echo good > /etc/burstd/burstd.toml"])
     assert ask("ada")["peer"] == "3001"
+
+
+@pytest.mark.boxes
+def test_the_watch_over_a_node_of_the_site(head: SystemdBox) -> None:
+    script = own_watch_script(HealthRules(interval_s=1))
+    path = "/usr/local/sbin/burstd-node-watch"
+    # A machine has but one kernel, whose log is not this box's.
+    head.run(["sh", "-c", f"mkfifo /run/burstd-node-watch-kernel-log; install -m 0755 /dev/null {path}"])
+    head.run(["python3", "-c", "import sys; open(sys.argv[1], 'w').write(sys.argv[2])", path, script])
+    head.systemctl("start", "burstd-node-watch.service")
+    looked = ["test", "-e", "/run/burstd-node-watch/watch/looked"]
+    head.box.wait(lambda _b: head.run(looked, check=False).returncode == 0, 60, "a first look")
+    head.systemctl("stop", "burstd-node-watch.service")
+    assert head.shows("burstd-node-watch.service", "Result") == "success"
+    assert head.run(["test", "-e", "/run/burstd-node-watch"], check=False).returncode == 1

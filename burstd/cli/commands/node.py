@@ -119,6 +119,15 @@ def release_nodes(burstd: ApiClient, nodes: NodesArgument) -> None:
     burstd.run_command("POST", "/nodes/release", {"nodes": nodes})
 
 
+@app.command("watch-script")
+@with_client
+def watch_script(burstd: ApiClient, config: ConfigOption = DEFAULT_CONFIG) -> None:
+    """Print the watch over nodes of the site's own, for burstd-node-watch.service; the daemon need not run."""
+    from burstd.node.own_nodes import own_watch_script
+
+    typer.echo(own_watch_script(read_settings(burstd, config).health.rules()), nl=False)
+
+
 @app.command("reference")
 @with_client
 def reference_node(

@@ -5,6 +5,7 @@
 # $1: folder with the table "NUMBER=VERDICT ... NAME=VERDICT:TIMES:WORD ..." in the file verdicts (verdict_table of
 # burstd/domain/health.py).
 # $2: a FIFO that is read in place of the kernel's log, if it is there: where a machine shares its kernel.
+# $3: not empty: what is in the kernel's log already does not count.
 set -u
 LC_ALL=C
 TZ=UTC
@@ -12,6 +13,8 @@ PATH=/usr/sbin:/sbin:/usr/bin:/bin:/usr/local/sbin:/usr/local/bin
 export LC_ALL TZ PATH
 folder=$1
 fifo=$2
+follow=--follow
+[ -z "${3:-}" ] || follow=--follow-new
 read -r table <"$folder/verdicts" || :
 table=" $table "
 level=0
@@ -21,7 +24,7 @@ follow() {
     if [ -p "$fifo" ]; then
         cat <>"$fifo"
     else
-        dmesg --follow --time-format iso 2>/dev/null
+        dmesg "$follow" --time-format iso 2>/dev/null
     fi
 }
 

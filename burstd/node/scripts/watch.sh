@@ -6,12 +6,16 @@
 # burstd/planner/lifecycle/spot_notices.py.
 # $1: the node's name. $2: folder with notice.sh, the provider's script, which prints "interruption SECONDS" (of its end,
 # since 1970) or "rebalance", or nothing; empty: it has none. With the file verdicts the machine looks for its own faults.
+# $3: "own" for a node of the site's own: its jobs are never requeued; what it has said is taken back when a disk has room,
+# or a mount is there, again; and it is said once, as a person may overrule it. Empty for a machine of burstd's.
 set -u
 LC_ALL=C
 PATH=/usr/sbin:/sbin:/usr/bin:/bin:/usr/local/sbin:/usr/local/bin
 export LC_ALL PATH
 name=$1
 folder=$2
+own=${3:-}
+held=$own
 told=
 wait=5
 quiet=0
@@ -84,10 +88,19 @@ faults() {
         worst=$rank
         sick=$fault
     done
+    [ -z "$own" ] || sick=$(echo "$sick" | sed 's/, jobs are requeued$/, jobs end first/')
+}
+
+# Ends the drain of a node of the site's own for what has gone away by itself. What a person wrote stays.
+take_back() {
+    known=$(timeout 20 sinfo -h -N -n "$name" -o '%T|%E' | head -n 1) && [ -n "$known" ] || return 1
+    case $known in
+    drain*"|burstd: unusable, "*", jobs end first") timeout 20 scontrol update NodeName="$name" State=UNDRAIN ;;
+    esac
 }
 
 if [ -s "$folder/verdicts" ]; then
-    sh "$folder/kernel_log.sh" "$folder" "${folder%/*}-kernel-log" &
+    sh "$folder/kernel_log.sh" "$folder" "${folder%/*}-kernel-log" "$own" &
     sh "$folder/conditions.sh" "$folder" &
 fi
 pause
@@ -104,9 +117,13 @@ while :; do
         [ -z "$storm" ] || pause
     fi
     quiet=$((quiet - 1))
-    if [ -n "$news" ] || { [ -n "$reason" ] && [ "$quiet" -le 0 ] && [ "$reason" != "burstd: rebalance hint" ]; }; then
+    if [ -n "$held" ] && [ -z "$reason" ] && [ -e "$folder/looked" ]; then
+        if take_back; then held='' told=''; else next=30; fi
+    elif [ -n "$news" ] ||
+        { [ -z "$own" ] && [ -n "$reason" ] && [ "$quiet" -le 0 ] && [ "$reason" != "burstd: rebalance hint" ]; }; then
         if drain "$reason"; then
             told=$reason
+            held=$own
             wait=5
             # What leaves jobs alone may be followed by worse; Slurm is asked no oftener for that.
             case $reason in

@@ -16,6 +16,7 @@ from burstd.domain.claim import ClaimState as S
 from burstd.domain.health import HEALTH, Verdict
 from burstd.domain.plugins.provider import Notice, NoticeKind
 from burstd.domain.slurm.node import Node
+from burstd.domain.snapshot import SlurmView, Snapshot
 
 _AT = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ"
 _NOTICE_REASON = re.compile(
@@ -99,6 +100,14 @@ def parse_reason(reason: str) -> NodeNotice | None:
 def notice_of_node(node: Node | None) -> NodeNotice | None:
     """The notice that a node bears; None: none."""
     return parse_reason(node.reason) if node is not None and node.drained else None
+
+
+def own_node_alarms(snapshot: Snapshot) -> list[str]:
+    """Nodes of the site's own that have drained themselves: nothing of burstd's changes that, or them."""
+    slots = {slot for pool in snapshot.pools.values() for slot in pool.slots} | {c.slot for c in snapshot.claims}
+    nodes = snapshot.slurm.nodes.values() if isinstance(snapshot.slurm, SlurmView) else ()
+    found = [(node.name, notice_of_node(node)) for node in nodes if node.drained and node.name not in slots]
+    return [f"the site's node {name} is {notice.text}" for name, notice in found if notice and notice.unhealthy]
 
 
 def missing_reason(node: Node, notice: Notice) -> str:
