@@ -355,6 +355,11 @@ def test_a_node_becomes_the_reference(root: ApiTestClient, backend: FakeBackend)
     shown = root.get("/v1/reference")
     assert (shown["node"], shown["missing"]) == ("cn17", ["/cvmfs/one/versions"])
     assert shown["values"] == {"os": "rocky 9.4", "stack": "unlimited", "module GCC": "GCC/12"}
+    fuller = answer.replace("end=1", "sentinel=5c1f /cvmfs/one/versions\nruntime=podman podman version 4.3.1\nend=1")
+    backend.validator.reference = Reference.from_answer("cn17", NOW - 60, fuller)
+    shown = root.get("/v1/reference")
+    assert shown["missing"] == ["revision of /cvmfs/one/versions (attr reads it)"]
+    assert shown["values"]["podman"] == "4.3.1"
 
 
 @pytest.mark.parametrize("answer", ["os=rocky 9.4\n", "", "x" * MAX_ANSWER_CHARS])

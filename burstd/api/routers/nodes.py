@@ -112,6 +112,11 @@ def get_reference(caller: AdminDep, backend: BackendDep, node: ShortText = "") -
         return ReferenceView(now=backend.now(), script=script)
     facts, config = reference.facts, validator.config
     missing = [*(set(config.modules) - facts.module_names()), *(set(config.all_sentinels) - facts.sentinels.keys())]
+    missing += [
+        f"revision of {path} (attr reads it)"
+        for path in config.all_sentinels
+        if path.startswith("/cvmfs/") and facts.sentinels.get(path) and path not in facts.revisions
+    ]
     return ReferenceView.from_fields(
         reference, now=backend.now(), values=reference.summary(), missing=sorted(missing), script=script
     )
