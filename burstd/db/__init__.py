@@ -19,7 +19,7 @@ from burstd.db.errors import (
     UnknownVolume,
     VolumeExists,
 )
-from burstd.db.reader import DrainedSlot, RecordedRemark, StoreReader
+from burstd.db.reader import NODE, NODE_FAULT, DrainedSlot, NodeFaults, RecordedRemark, StoreReader
 from burstd.db.repositories.bill import BillLine
 from burstd.db.repositories.journal import (
     USER_KEY,
@@ -34,6 +34,8 @@ from burstd.db.repositories.journal import (
 from burstd.db.store import ClaimFields, StagingFields, Store, VolumeFields
 
 __all__ = [
+    "NODE",
+    "NODE_FAULT",
     "RESTORED_KEY",
     "USER_KEY",
     "BillLine",
@@ -42,6 +44,7 @@ __all__ = [
     "DrainedSlot",
     "IllegalTransition",
     "LoggedEvent",
+    "NodeFaults",
     "RecordedRemark",
     "SlotTaken",
     "StagingExists",

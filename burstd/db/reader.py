@@ -45,6 +45,10 @@ from burstd.domain.staging import StageState, Staging
 from burstd.domain.volume import Volume, VolumeState
 
 T = TypeVar("T")
+NODE = "node:"
+"""How the subject of an event about a node on premises begins."""
+NODE_FAULT = "fault"
+"""The event of a fault of such a node."""
 
 # Each loop asks for them, and SQLAlchemy takes longer to put them together than to run them.
 _LIVE_CLAIMS = select(CLAIM).where(CLAIM.c.state != ClaimState.GONE).order_by(CLAIM.c.created, CLAIM.c.id)
@@ -71,6 +75,17 @@ class DrainedSlot:
     by: str
     reason: str
     since: float
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFaults:
+    """How often a node on premises had a fault, and the last one."""
+
+    node: str
+    faults: int
+    last: float
+    reason: str
+    """Of the last one."""
 
 
 class StoreReader:
@@ -279,6 +294,17 @@ class StoreReader:
         query = select(EVENT.c.data).where(_job_matches(EVENT.c.subject, job_id, "job:"), named)
         found = self._scalar(query.order_by(EVENT.c.seq.desc()).limit(1))
         return str(found.get(USER_KEY, "")) if found else ""
+
+    def node_faults(self, since: float) -> tuple[NodeFaults, ...]:
+        """Nodes on premises that had faults after ``since``, most faults first."""
+        wanted = (has_prefix(EVENT.c.subject, NODE), EVENT.c.new == NODE_FAULT, EVENT.c.time >= since)
+        columns = (EVENT.c.subject, EVENT.c.time, EVENT.c.reason)
+        found: dict[str, NodeFaults] = {}
+        for row in self._rows(select(*columns).where(*wanted).order_by(EVENT.c.seq)):
+            node = row["subject"].removeprefix(NODE)
+            before = found[node].faults if node in found else 0
+            found[node] = NodeFaults(node, before + 1, row["time"], row["reason"])
+        return tuple(sorted(found.values(), key=lambda one: (-one.faults, one.node)))
 
     def held_jobs(self, cause: str) -> dict[str, str]:
         """Jobs that burstd has held for this cause, with the last reason."""

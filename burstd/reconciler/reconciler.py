@@ -40,6 +40,7 @@ from burstd.reconciler.pollers.image_versions import ImageVersionPoller
 from burstd.reconciler.pollers.ingress import JobIngress
 from burstd.reconciler.pollers.job_comments import JobCommenting
 from burstd.reconciler.pollers.job_history import JobHistoryRecorder
+from burstd.reconciler.pollers.own_node_faults import OwnNodeFaults
 from burstd.reconciler.pollers.project_usage import ProjectUsage
 from burstd.reconciler.pollers.projects import ProjectSync
 from burstd.reconciler.pollers.spot_notices import SpotNoticePoller
@@ -147,6 +148,7 @@ class Reconciler:
         self._observer = Observer(context, self._progress)
         self._storage_needs = StorageNodeNeeds(context.store)
         self._place_history = PlaceHistory(context.store)
+        self._own_node_faults = OwnNodeFaults(context.store)
         self._image_poller = ImageVersionPoller(context)
         self._notice_poller = SpotNoticePoller(context)
         self._history = JobHistoryRecorder(context, self._slots)
@@ -208,6 +210,8 @@ class Reconciler:
             self._project_usage.add(plan.target.shares, snapshot.now, self.config.fair_share, since=self._process_start)
             with self._context.quarantine.contain_errors("step", "routes"):
                 self.ingress.close_finished(snapshot)
+            with self._context.quarantine.contain_errors("step", "faults of own nodes"):
+                self._own_node_faults.record(snapshot)
             changed += self._executor.apply(plan)
             changed += self._settle_doubt(snapshot, plan)
             # After the deeds: thousands of new remarks take most of a second, and no launch should wait for them.

@@ -16,6 +16,7 @@ import typer
 
 from burstd.cli.main import app
 from burstd.cli.session import ApiClient
+from burstd.db import NodeFaults
 from burstd.domain.command import (
     ClearPin,
     Command,
@@ -316,6 +317,16 @@ def test_a_daemon_of_another_version(
     assert (outcome.code, outcome.out != "") == (code, code == 0)
     assert says in outcome.err
     assert json.loads(run("status", "--json").out)["daemon"], "JSON is printed as it came"
+
+
+def test_faults_of_nodes_on_premises(run: Run, backend: FakeBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert run("node", "faults").out == "No node on premises had a fault.\n"
+    found = (NodeFaults("op1", 2, NOW - 7200, "unhealthy, Xid 79 on GPU 0000:2b:00.0"),)
+    monkeypatch.setattr(type(backend.reader), "node_faults", lambda _, since: found if since < NOW else ())
+    [head, row] = run("node", "faults", "--since", "2026-09-01").out.splitlines()
+    assert (head.split(), row.split(maxsplit=5)) == (
+        ["NODE", "FAULTS", "LAST", "FAULT"], ["op1", "2", "2", "h", "ago", found[0].reason],
+    )  # fmt: skip
 
 
 def test_every_command_and_option_is_in_the_documentation() -> None:

@@ -18,6 +18,7 @@ from burstd.domain.framework import Framework
 from burstd.domain.slurm.shape import Gres, Shape
 from burstd.reconciler.machines.claim_ids import ClaimIds
 from providers.sandbox.cloud.faults import FaultKind, SandboxFault
+from tests.e2e import bad_gpus
 from tests.e2e.sites import (
     QUICK,
     ask_cloud,
@@ -35,6 +36,7 @@ pytestmark = [pytest.mark.boxes, pytest.mark.slurm]
 
 NAMES = ("stockout", "lost", "hang", "fail", "lie", "spot", "stuck", "leak", "down", "kept")
 BOOT_TIMEOUT_S = 12.0
+LEMONS = 6
 GRACE_S = 3.0
 # Cloud-init on these machines, in one zone, loses a GPU, or a library.
 COMMANDS = """
@@ -50,9 +52,12 @@ lab-torch*)
 esac
 """
 FRAMEWORK = "pytorch-2.5-cuda12"
-SETTINGS = QUICK + (
-    f'[node]\ncommands = [{json.dumps(COMMANDS)}]\n[frameworks."{FRAMEWORK}"]\nmodules = ["PyTorch/2.5"]\n'
-)
+SETTINGS = f"""{QUICK}
+[node]
+commands = [{json.dumps(COMMANDS)}, {json.dumps(bad_gpus.COMMAND)}]
+[frameworks."{FRAMEWORK}"]
+modules = ["PyTorch/2.5"]
+"""
 
 
 def _pool(name: str, gpus: int = 0) -> Pool:
@@ -64,14 +69,15 @@ def _pool(name: str, gpus: int = 0) -> Pool:
 
 
 def _types() -> str:
-    kinds = [(name, 0) for name in NAMES] + [("wrong", 4), ("torch", 4)]
+    kinds = [(name, 0) for name in NAMES] + [("wrong", 4), ("torch", 4), (bad_gpus.NAME, 1)]
     text = "".join(
         f'[[cloud.types]]\nname = "t.{name}"\ncpus = 2\nmemory_mib = 2048\nprice = "1.00"\n'
         + (f'gpu_type = "v100"\ngpus = {gpus}\n' if gpus else "")
         for name, gpus in kinds
     )
     for zone in ("north", "south"):
-        text += f"[cloud.capacity.{zone}]\n" + "".join(f'"t.{name}" = 2\n' for name, _ in kinds)
+        numbers = {**dict.fromkeys((name for name, _ in kinds), 2), bad_gpus.NAME: LEMONS}
+        text += f"[cloud.capacity.{zone}]\n" + "".join(f'"t.{name}" = {most}\n' for name, most in numbers.items())
     return text
 
 
@@ -81,7 +87,7 @@ def site() -> Iterator[Site]:
     shape = replace(torch.shape, features=torch.shape.features | {FRAMEWORK})
     torch = replace(torch, shape=shape, frameworks=(Framework(FRAMEWORK, ""),))
     up = site_up(
-        pools=[*map(_pool, NAMES), _pool("wrong", 4), torch],
+        pools=[*map(_pool, NAMES), _pool("wrong", 4), torch, bad_gpus.pool(LEMONS)],
         settings=SETTINGS,
         types=_types(),
         daemon={"boot_timeout_s": BOOT_TIMEOUT_S, "orphan_grace_s": GRACE_S, "cloud_poll_s": 1.5, "tick_s": 1.0},
@@ -184,6 +190,17 @@ def test_a_machine_whose_framework_does_not_work_is_replaced_before_the_job_that
     [proven] = [e for e in events(site, f"slot:{south['slot']}") if e["new"] == "proven"]
     assert f"4 GPUs, {FRAMEWORK}, Slurm" in proven["reason"]
     assert restarts(site, [job]) == {job: 0}
+
+
+def test_a_zone_with_many_bad_gpus_is_avoided_and_paid_by_nobody(site: Site) -> None:
+    """With more machines: bench/bench_bad_gpus.py."""
+    found = bad_gpus.boots_of(site, [bad_gpus.run_jobs(site, LEMONS)])
+    assert (sorted(found.good), len(found.bad)) == (["north"] * 3 + ["south"] * 3, 3)
+    offers = site.burstctl_json("provider", "offers", "sandbox")["offers"]
+    north = next(o for o in offers if (o["instance_type"], o["zone"]) == ("t.lemon", "north"))
+    assert (north["bad_machines"], north["machines"]) == (3, 6)
+    assert north["avoided"] == "3 of 6 machines bad in 56 days, 50 % by weight"
+    assert bad_gpus.check_overhead(site, found.bad)
 
 
 def test_a_machine_taken_back_under_its_job(site: Site) -> None:

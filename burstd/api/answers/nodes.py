@@ -106,6 +106,22 @@ class NodeDetailView(AnswerView):
     history: list[EventView]
 
 
+class NodeFaultsView(AnswerView):
+    """How often a node on premises had a fault since the time that was asked for, and the last one."""
+
+    node: str
+    faults: int
+    last: Time
+    reason: str
+
+
+class FaultyNodesView(AnswerView):
+    """``burstctl node faults``, most faults first."""
+
+    now: Time
+    nodes: list[NodeFaultsView]
+
+
 class ReferenceView(AnswerView):
     """``burstctl node reference``. ``node`` is empty where there is no reference."""
 

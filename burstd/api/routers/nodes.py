@@ -14,9 +14,11 @@ from burstd.api.answers.nodes import (
     DifferencesView,
     DifferenceView,
     EventView,
+    FaultyNodesView,
     HeldView,
     NodeDetailView,
     NodeDifferencesView,
+    NodeFaultsView,
     NodesView,
     NodeView,
     ReferenceView,
@@ -32,6 +34,7 @@ from burstd.api.dependencies import (
     CallerDep,
     RequestBody,
     ShortText,
+    Timestamp,
     command_answer,
     require_latest_loop,
 )
@@ -92,6 +95,14 @@ def get_node(name: str, caller: CallerDep, backend: BackendDep) -> NodeDetailVie
     elif caller.admin:
         history = [event_view(e) for e in reversed(reader.events(subject=f"slot:{found.slot}", newest=True, limit=100))]
     return NodeDetailView(now=now, node=found, validated=validated, history=history)
+
+
+@router.get("/node-faults")
+def get_node_faults(caller: AdminDep, backend: BackendDep, since: Timestamp | None = None) -> FaultyNodesView:
+    """Nodes on premises that had faults since a time (seconds since 1970); default: all on record."""
+    del caller
+    found = backend.reader.node_faults(since or 0.0)
+    return FaultyNodesView(now=backend.now(), nodes=[NodeFaultsView.from_fields(one) for one in found])
 
 
 class ReferenceRequest(RequestBody):

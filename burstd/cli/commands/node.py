@@ -16,7 +16,7 @@ from burstd.cli.output import ConsoleOutput, abbreviated_list, ago, elapsed_text
 from burstd.cli.session import ApiClient, ExitCode, node_names, pool_names, with_client
 
 if TYPE_CHECKING:
-    from burstd.api.answers.nodes import NodeDetailView, NodesView, NodeView, ReferenceView
+    from burstd.api.answers.nodes import FaultyNodesView, NodeDetailView, NodesView, NodeView, ReferenceView
 
 app = typer.Typer(help="Nodes and the machines behind them.", no_args_is_help=True)
 _MAX_ANSWER_BYTES = 512 << 10
@@ -99,6 +99,29 @@ def _print_node(out: ConsoleOutput, answer: NodeDetailView) -> None:
         ("reservation", slurm.reservation if slurm else ""),
     ])  # fmt: skip
     print_history(out, answer.history, now)
+
+
+@app.command("faults")
+@with_client
+def list_node_faults(
+    burstd: ApiClient,
+    since: Annotated[str, typer.Option(metavar="TIME", help="From: 90d (ago), 2026-09-01; default: all.")] = "",
+) -> None:
+    """Nodes on premises that drained themselves for a fault, or that Slurm lost: how often, and the last fault."""
+    from burstd.api.answers.nodes import FaultyNodesView
+
+    answer = burstd.get_json("/node-faults", {**burstd.parse_times(since=since)})
+    burstd.show(FaultyNodesView, answer, _print_faults)
+
+
+def _print_faults(out: ConsoleOutput, answer: FaultyNodesView) -> None:
+    if not answer.nodes:
+        out.line("No node on premises had a fault.")
+        return
+    out.table(
+        ("NODE", "FAULTS>", "LAST>", "FAULT*"),
+        [(n.node, str(n.faults), ago(n.last, answer.now), n.reason) for n in answer.nodes],
+    )
 
 
 @app.command("drain")
