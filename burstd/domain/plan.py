@@ -87,6 +87,16 @@ class StartSlurmd:
 
 
 @dataclass(frozen=True, slots=True)
+class TestFabric:
+    """Measure the network between two ready machines."""
+
+    __test__ = False
+    first: str
+    """A claim's id."""
+    second: str
+
+
+@dataclass(frozen=True, slots=True)
 class SetGate:
     """The gate shall hold exactly these slots; claims in ``into_service`` and ``into_drain`` change state with it.
 
@@ -306,6 +316,7 @@ Action = (
     | ProbeMachine
     | RegisterNodes
     | StartSlurmd
+    | TestFabric
     | SetGate
     | BindJob
     | UnbindJob

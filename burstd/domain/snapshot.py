@@ -155,6 +155,8 @@ class RuntimeState:
     """Claims in VALIDATING whose machine passed."""
     slurmd_started: Mapping[str, float] = field(default_factory=dict)
     """Claims in VALIDATING whose slurmd was started, and when."""
+    fabric_tested: frozenset[str] = frozenset()
+    """Claims in READY whose machine reaches another of its job as fast as the pool wants."""
     missing_sightings: Mapping[str, Sighting] = field(default_factory=dict)
     """Claims whose instance was missing, or listed as ended, in complete listings begun after it should show."""
     unreachable_at: Mapping[str, float] = field(default_factory=dict)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
 from burstd.domain.claim import Cause, Claim
-from burstd.domain.cloud.offer import Pool
+from burstd.domain.cloud.offer import FabricTest, Pool
 from burstd.domain.errors import NodeRefused
 from burstd.domain.storage_node import StorageNodeAddress, StorageNodeSpec
 from burstd.node.errors import HeadNotReady
@@ -95,6 +95,10 @@ class StorageNodeValidator:
     def start_slurmd(self, claim: Claim, pool: Pool, watch: str = "") -> None:
         """A storage node has no slurmd; other claims start theirs."""
         self._nodes.start_slurmd(claim, pool, watch)
+
+    def test_fabric(self, first: Claim, second: Claim, test: FabricTest) -> str:
+        """Of two of Slurm's nodes: storage nodes are in no gang."""
+        return self._nodes.test_fabric(first, second, test)
 
     def probe(self, claim: Claim) -> None:
         """Raises where the machine does not answer."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from burstd.domain.claim import Claim
 from burstd.domain.claim import ClaimState as S
-from burstd.domain.cloud.offer import GpuTest, Pool
+from burstd.domain.cloud.offer import FabricTest, GpuTest, Pool
 from burstd.domain.cloud.quoting import one_line
 from burstd.domain.errors import (
     NodeNotReady,
@@ -36,6 +36,7 @@ from burstd.node.errors import (
     ValidationFailed,
 )
 from burstd.node.expected import CheckFailure, ExpectedMachine
+from burstd.node.fabric import FABRIC_TEST, measure
 from burstd.node.facts import FactsRequest, facts_script, read_facts
 from burstd.node.frameworks import FRAMEWORKS, unproven_frameworks
 from burstd.node.reference import Reference
@@ -195,6 +196,19 @@ class SlurmNodeValidator:
             claim.slot, lambda: self._connect(claim, None), conf_server=site.conf_server,
             options=site.slurmd_options, command=site.start_command, watch=watch, verdicts=verdicts,
         )  # fmt: skip
+
+    def test_fabric(self, first: Claim, second: Claim, test: FabricTest) -> str:
+        """Implements NodeValidator. Both machines are suspect where it is too slow: one test does not tell which."""
+        pair = f"{first.slot} and {second.slot}"
+        try:
+            with self._connect(first, None) as one, self._connect(second, None) as other:
+                measured = measure(one, other, first.address, test)
+        except ValidationFailed as error:
+            raise ValidationFailed(f"between {pair}: {error}", cause=FABRIC_TEST) from None
+        text = f"{measured:.2f} GB/s between {pair} ({test.command})"
+        if measured < test.min_gb_s:
+            raise ValidationFailed(f"{text}, and the pool wants {test.min_gb_s:g} GB/s", cause=FABRIC_TEST)
+        return text
 
     def probe(self, claim: Claim) -> None:
         """Raises where the machine does not answer, or answers with another host key, and KeyUnusable.

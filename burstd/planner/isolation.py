@@ -33,6 +33,7 @@ from burstd.domain.plan import (
     StartJobsNow,
     StartSlurmd,
     TerminateMachines,
+    TestFabric,
     UnbindJob,
     UndrainNodes,
     UpdateJobs,
@@ -170,6 +171,8 @@ def action_subjects(action: Action, claims: Mapping[str, str]) -> tuple[str, ...
             found = [*map(node_subject, names), *map(job_subject, action.claim.jobs)]
         case AdoptMachine() | MakeClaim():
             found = [node_subject(action.claim.slot), *map(job_subject, action.claim.jobs)]
+        case TestFabric():
+            found = [node_subject(claims.get(claim_id, claim_id)) for claim_id in (action.first, action.second)]
         case RegisterNodes():
             found = [node_subject(name) for name, _ in action.addresses]
         case TerminateMachines():

@@ -33,6 +33,7 @@ from burstd.domain.plan import (
     SetQuotaPreemption,
     StartSlurmd,
     TerminateMachines,
+    TestFabric,
     ValidateNode,
 )
 from burstd.domain.plugins.provider import ConsoleLog, NoticeWatch
@@ -137,6 +138,8 @@ class Executor:
                 return self._reach(action)
             case StartSlurmd():
                 return self._start(action)
+            case TestFabric():
+                return self._test_fabric(action)
             case TerminateMachines():
                 return self._terminator.terminate(action)
             case RemoveOrphans():
@@ -292,9 +295,32 @@ class Executor:
             log.debug("not ready yet", claim=claim.id, slot=claim.slot, error=str(error))
             return
         now = self._store.claim(claim.id)
-        if now.state in (S.BOOTING, S.VALIDATING):
+        if now.state in (S.BOOTING, S.VALIDATING, S.READY):
             self._store.transition_claim(claim.id, now.state, S.FAILED, str(error), error=cause)
             self._breakers.record_machine_failure(claim, cause, str(error))
+
+    def _test_fabric(self, action: TestFabric) -> int:
+        first, second = claims = [self._store.claim(claim_id) for claim_id in (action.first, action.second)]
+        calls = [self._progress.claims[claim.id].call for claim in claims]
+        test = self._pools()[first.pool].fabric_test
+        if test is None or any(c.state is not S.READY for c in claims) or any(call.in_flight for call in calls):
+            return 0
+        for call in calls:
+            call.in_flight = True
+
+        def done(result: str | Exception) -> None:
+            for call in calls:
+                call.in_flight = False
+            for claim in claims:
+                if isinstance(result, Exception):
+                    self._node_failed(claim, result)
+                    continue
+                self._progress.claims[claim.id].advance(self._store.claim(claim.id).state, Step.FABRIC_TESTED)
+                data = {"claim": claim.id}
+                self._store.log_event(f"slot:{claim.slot}", new="fabric_tested", reason=result, data=data)
+
+        self._submit(first, lambda: self._context.validator.test_fabric(first, second, test), done)
+        return 0
 
     def _start(self, action: StartSlurmd) -> int:
         claim = self._store.claim(action.claim_id)

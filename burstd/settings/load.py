@@ -13,7 +13,7 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from burstd.domain.cloud.offer import GpuTest, OfferRule, Pool, fabric_features
+from burstd.domain.cloud.offer import FabricTest, GpuTest, OfferRule, Pool, fabric_features
 from burstd.domain.framework import Framework
 from burstd.domain.project_tree import pairs_on
 from burstd.domain.slurm.shape import SHARD, Shape
@@ -155,6 +155,10 @@ def build_pools(settings: Settings, expand: Callable[[str], Iterable[str]]) -> d
         frameworks = frameworks_of(pool, settings.frameworks, gpus=bool(shape.gpus()))
         faults += _gpu_parts_faults(name, pool)
         limit_s = _gpu_test_limit_s(pool)
+        if pool.fabric_min_gb_s and not pool.fabric_test:
+            faults.append(
+                SettingsFault(("pools", name, "fabric_min_gb_s"), "is measured by fabric_test, which is not set")
+            )
         faults += _gpu_test_faults(name, pool, limit_s)
         faults += _test_time_faults(name, limit_s, frameworks, settings.daemon.validation_timeout_s)
         rules = tuple(OfferRule(o.provider, o.instance_types, o.zones, o.markets, o.image) for o in pool.offers)
@@ -166,6 +170,8 @@ def build_pools(settings: Settings, expand: Callable[[str], Iterable[str]]) -> d
             gpu_memory_limit=pool.gpu_memory_limit,
             gpu_test=pool.gpu_test, gpu_test_limit_s=limit_s, frameworks=frameworks, fabric=pool.fabric,
             reuse_from=pool.reuse_from,
+            fabric_test=FabricTest(pool.fabric_test, pool.fabric_test_limit_s, pool.fabric_min_gb_s)
+            if pool.fabric_test else None,
         )  # fmt: skip
         faults += _reuse_faults(name, pool, settings)
     if faults:

@@ -7,6 +7,7 @@ field marked SECRET is the path of a file that others must not be able to read. 
 from __future__ import annotations
 
 import re
+import shlex
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -86,6 +87,16 @@ def _no_password(text: str) -> str:
             "must not hold a password; leave it out here and put it in the file that PGPASSFILE or "
             "~/.pgpass of burstd's user names"
         )
+    return text
+
+
+def _command(text: str) -> str:
+    try:
+        words = shlex.split(text)
+    except ValueError as error:
+        raise ValueError(f"must be a command and its arguments ({error})") from None
+    if text and (not words or not text.isprintable()):
+        raise ValueError("must be a command and its arguments")
     return text
 
 
@@ -172,6 +183,9 @@ class PoolSettings(Section):
     gpu_test: GpuTest | None = None
     gpu_test_limit_s: Seconds | None = None
     fabric: Annotated[str, matching(_FABRIC, "must be one word: 'efa', 'ib'; jobs ask for it with -C")] = ""
+    fabric_test: Annotated[str, AfterValidator(_command)] = ""
+    fabric_test_limit_s: Seconds = 60.0
+    fabric_min_gb_s: Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False)] = 0.0
     features: tuple[
         Annotated[str, matching(r"[^\s,&|\[\]()]+", "must be one feature: no space, comma, & or |")], ...
     ] = ()

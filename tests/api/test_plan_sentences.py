@@ -39,6 +39,7 @@ from burstd.domain.plan import (
     StartJobsNow,
     StartSlurmd,
     TerminateMachines,
+    TestFabric,
     UnbindJob,
     UndrainNodes,
     UpdateJobs,
@@ -71,6 +72,7 @@ SENTENCES: list[tuple[Action, str]] = [
     (ProbeMachine("c-gpu3"), "find out whether the machine of gpu3 answers, which its cloud lists no more"),
     (RegisterNodes((("gpu3", "10.0.0.3"), ("gpu4", "10.0.0.4"))), "tell Slurm the addresses of gpu[3-4]"),
     (StartSlurmd("c-gpu3"), "start slurmd on gpu3"),
+    (TestFabric("c-gpu3", "c-gpu4"), "measure the network between gpu3 and gpu4"),
     (
         SetGate(frozenset({"gpu1"}), "ready", ("c-gpu3", "c-gpu4"), ("c-gpu2",)),
         "open gpu[3-4] to jobs and close gpu2 to new jobs: ready",

@@ -24,7 +24,7 @@ from pathlib import Path
 from burstd.db import Store
 from burstd.domain.claim import Claim, ClaimState
 from burstd.domain.cloud.instance import TAG_CLAIM, Instance, InstanceState, Leftover
-from burstd.domain.cloud.offer import Offer, OfferRule, Pool
+from burstd.domain.cloud.offer import FabricTest, Offer, OfferRule, Pool
 from burstd.domain.plugins.policy import Policy
 from burstd.domain.plugins.provider import Idempotency, LaunchOutcome, LaunchRequest
 from burstd.domain.slurm.shape import Gres, Shape
@@ -107,6 +107,9 @@ class InstantMachines:
         return f"{claim.address} is as it should be"
 
     def start_slurmd(self, claim: Claim, pool: Pool, watch: str = "") -> None: ...
+
+    def test_fabric(self, first: Claim, second: Claim, test: FabricTest) -> str:
+        return f"{test.command}: {first.slot} and {second.slot} are near each other"
 
     def probe(self, claim: Claim) -> None: ...
 

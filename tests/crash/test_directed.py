@@ -9,11 +9,15 @@ import pytest
 
 from burstd.db import Store, StoreLocked
 from burstd.domain.claim import Claim, ClaimState
+from burstd.domain.cloud.offer import FabricTest
 from burstd.domain.plugins.provider import Idempotency
 from burstd.domain.slurm.job import JobState
+from tests.crash.faults import Crash
 from tests.crash.workers import Delay
 from tests.crash.world import ADMIN_REASON, KEEP_ALIVE_S, SLOTS, SLURM, SLURM_PATIENT, TUNING, World
 from tests.virtual.job import JobSpec
+from tests.virtual.machines import Machine
+from tests.virtual.validator import SimValidator
 
 pytestmark = pytest.mark.crash
 
@@ -50,6 +54,53 @@ def test_all_is_well(world: World) -> None:
     world.run(600)
     ends_well(world, small, gang, array)
     assert all(len({job.started for job in world.slurm.all_of(gang)}) == 1 for _ in [0])
+
+
+def gang_machines(w: World) -> list[tuple[Claim, Machine]]:
+    """The claims of a gang, with their machines as far as these run."""
+    found = [(claim, w.machines.running_at(claim.address)) for claim in w.claims() if claim.gang and claim.address]
+    return [(claim, machine) for claim, machine in found if machine is not None]
+
+
+def test_a_gang_whose_fabric_is_slow_gets_other_machines(world: World) -> None:
+    """Both machines are suspect: one test does not tell which of the two it is."""
+    gang = world.slurm.submit(JobSpec(run_s=60, nodes=2, exclusive=True))
+    world.run_until(lambda: len(gang_machines(world)) == 2, 90)
+    (one, machine), (other, _) = gang_machines(world)
+    machine.slow_fabric = True
+    world.run_until(lambda: world.states(gang) == [RUNNING], 900)
+    failed = [claim for claim in world.all_claims() if claim.error == "fabric_test"]
+    assert {claim.id for claim in failed} == {one.id, other.id}
+    assert all(claim.in_service_from is None for claim in failed)
+    ends_well(world, gang)
+
+
+@pytest.mark.parametrize("slow", [False, True])
+def test_a_burstd_killed_while_it_tests_a_fabric_tests_it_again(
+    world: World, monkeypatch: pytest.MonkeyPatch, *, slow: bool
+) -> None:
+    test_fabric, pairs = SimValidator.test_fabric, []
+
+    def killed(self: SimValidator, first: Claim, second: Claim, test: FabricTest) -> str:
+        pairs.append({first.id, second.id})
+        if len(pairs) < 4:
+            raise Crash("test_fabric")
+        return test_fabric(self, first, second, test)
+
+    monkeypatch.setattr(SimValidator, "test_fabric", killed)
+    gang = world.slurm.submit(JobSpec(run_s=60, nodes=2, exclusive=True))
+    world.run_until(lambda: len(gang_machines(world)) == 2, 90)
+    machines = gang_machines(world)
+    for _, machine in machines:
+        machine.slow_fabric = slow
+    for _ in range(3):
+        world.run_until(lambda: world.reconciler is None, 300)
+        world.start()
+    world.run_until(lambda: world.states(gang) == [RUNNING], 900)
+    ids = {claim.id for claim, _ in machines}
+    assert pairs[:4] == [ids] * 4
+    assert {claim.id for claim in world.all_claims() if claim.in_service_from is not None}.isdisjoint(ids) is slow
+    ends_well(world, gang)
 
 
 def test_a_cloud_that_is_down_is_left_out_and_the_next_one_used(world: World) -> None:

@@ -14,7 +14,7 @@ import policies.idle as policies_idle
 from burstd.db import Store, replay_claims
 from burstd.db.record_mark import RecordMark
 from burstd.domain.claim import Claim, ClaimState
-from burstd.domain.cloud.offer import OfferRule, Pool
+from burstd.domain.cloud.offer import FabricTest, OfferRule, Pool
 from burstd.domain.plugins.policy import Policy
 from burstd.domain.plugins.provider import Idempotency
 from burstd.domain.slurm.job import JobState
@@ -55,7 +55,7 @@ THREE_LISTINGS_S = 3 * PACE.cloud_poll_s
 _PROVIDER_CALLS = frozenset(
     ["prepare", "launch", "instances", "terminate", "leftovers", "remove", "offers", "notices", "acknowledge"]
 )
-_VALIDATOR_CALLS = frozenset({"validate", "start_slurmd"})
+_VALIDATOR_CALLS = frozenset({"validate", "start_slurmd", "test_fabric"})
 
 
 @contextmanager
@@ -67,12 +67,15 @@ def memory_folder(other: Path | None = None) -> Iterator[Path]:
 
 
 def pools(*, spot: bool = False, reuse: bool = False) -> dict[str, Pool]:
-    """Four slots without GPUs and three with two each; both clouds may fill them. ``reuse``: three more slots."""
+    """Four slots without GPUs and three with two each; both clouds may fill them. ``reuse``: three more slots.
+
+    The network between nodes of a gang is tested.
+    """
     markets = ("on-demand", "spot") if spot else ("on-demand",)
     made = {}
     for name, slots, shape in (("cpu", CPU_SLOTS, CPU), ("gpu", GPU_SLOTS, GPU)):
         rules = tuple(OfferRule(p, (f"{name}.*",), markets=markets) for p in ("alpha", "beta"))
-        made[name] = Pool(name, slots, ("burst",), shape, rules)
+        made[name] = Pool(name, slots, ("burst",), shape, rules, fabric_test=FabricTest("ib_write_bw", 60, 10))
     if reuse:
         cpu = made["cpu"] = replace(made["cpu"], reuse_from=("other",))
         made["other"] = replace(cpu, name="other", slots=OTHER_SLOTS, partitions=("other",), reuse_from=("cpu",))

@@ -161,7 +161,8 @@ def test_machines_that_hear_of_their_end_at_once_do_not_come_at_once(tmp_path: P
 
 
 @pytest.mark.parametrize(
-    "name", ["framework.sh", "watch.sh", "watching.sh", "kernel_log.sh", "gpu_states.sh", "conditions.sh"]
+    "name",
+    ["fabric_test.sh", "framework.sh", "watch.sh", "watching.sh", "kernel_log.sh", "gpu_states.sh", "conditions.sh"],
 )
 @pytest.mark.skipif(shutil.which("shellcheck") is None, reason="shellcheck is not installed")
 def test_shellcheck_has_nothing_to_say(name: str) -> None:

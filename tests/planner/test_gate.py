@@ -11,8 +11,8 @@ import pytest
 from burstd.domain.claim import Cause, Claim
 from burstd.domain.claim import ClaimState as S
 from burstd.domain.cloud.instance import Instance, InstanceState, Leftover
-from burstd.domain.cloud.offer import Offer, Pool
-from burstd.domain.plan import BindJob, ChangeClaimState, PowerDown, RemoveOrphans, SetGate, UnbindJob
+from burstd.domain.cloud.offer import FabricTest, Offer, Pool
+from burstd.domain.plan import BindJob, ChangeClaimState, PowerDown, RemoveOrphans, SetGate, TestFabric, UnbindJob
 from burstd.domain.plugins.policy import NodeRelease, Target
 from burstd.domain.slurm.job import Job, JobState
 from burstd.domain.slurm.node import Node, Reservation
@@ -113,6 +113,54 @@ def test_a_gang_waits_for_its_last_node_and_is_then_bound() -> None:
     [step] = moved(snap(first, replace(second, state=S.READY), jobs=(big,)))
     assert isinstance(step, BindJob)
     assert step.nodes == ("cl1", "cl2")
+
+
+TESTED = replace(POOL, fabric_test=FabricTest("ib_write_bw"))
+TRIO = tuple(claim(slot, S.READY, gang="7") for slot in ("cl1", "cl2", "cl3"))
+LATE = tuple(replace(one, since=NOW - 901) for one in TRIO)
+
+
+@pytest.mark.parametrize(
+    ("case", "members", "tested", "busy", "steps"),
+    [
+        ("the first two", TRIO, "", "", ["cl1-cl2"]),
+        ("nothing but the test while it is under way", TRIO, "", "12", []),
+        ("the third with one that has passed", TRIO, "12", "", ["cl3-cl1"]),
+        ("a pair under way, and no partner for the third so far", TRIO, "1", "12", []),
+        ("all have passed", TRIO, "123", "", ["bound"]),
+        ("a replacement with one that has passed", (*TRIO[:2], replace(TRIO[2], state=S.VALIDATING)), "1", "",
+         ["cl2-cl1"]),
+        ("those that are ready do not wait for the others", (*TRIO[:2], replace(TRIO[2], state=S.BOOTING)), "", "",
+         ["cl1-cl2"]),
+        ("one that is alone so far", (TRIO[0], replace(TRIO[1], state=S.BOOTING)), "", "", []),
+        ("one that stays alone opens when its gang does not come", (LATE[0], replace(LATE[1], state=S.BOOTING)), "", "",
+         ["opened cl1"]),
+        ("not tested in time", LATE[:2], "", "", ["failed cl1", "failed cl2"]),
+        ("not tested in time, as the test is under way", LATE[:2], "", "12", []),
+        ("the last one has come lately", (LATE[0], TRIO[1]), "", "", ["cl1-cl2"]),
+        ("jobs have run on it", tuple(replace(c, in_service_from=NOW - 50) for c in TRIO), "", "", ["bound"]),
+        ("no gang", tuple(replace(c, gang="") for c in TRIO[:1]), "", "", ["opened cl1"]),
+    ],
+)  # fmt: skip
+def test_a_gang_whose_fabric_is_tested(
+    case: str, members: tuple[Claim, ...], tested: str, busy: str, steps: list[str]
+) -> None:
+    state = RuntimeState(fabric_tested=frozenset(f"c-cl{n}" for n in tested), busy=frozenset(f"c-cl{n}" for n in busy))
+    found = moved(snap(*members, jobs=(job(nodes=len(members)),), pools={"gpu": TESTED}, runtime_state=state))
+    words = []
+    for step in found:
+        match step:
+            case TestFabric(first, second):
+                words.append(f"{first[2:]}-{second[2:]}")
+            case BindJob():
+                words.append("bound")
+            case SetGate():
+                words.append(f"opened {', '.join(c[2:] for c in step.into_service)}")
+            case ChangeClaimState(claim_id, S.READY, S.FAILED):
+                words.append(f"failed {claim_id[2:]}")
+            case _:
+                words.append(str(step))
+    assert words == steps, case
 
 
 def test_a_gang_waits_for_a_node_that_becomes_ready_in_the_same_plan() -> None:

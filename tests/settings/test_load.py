@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from burstd.domain.cloud.offer import FabricTest
 from burstd.domain.slurm.shape import Gres
 from burstd.settings import SettingsError, build_pools, load_settings, parse_settings
 from burstd.settings.check_programs import read_check_programs
@@ -55,7 +56,7 @@ def faults(text: str) -> list[str]:
         (HEAD + "daemon = 3", ["line 2: daemon: must be a table (it is 3)"]),
         (
             HEAD + POOL + "[pools.gpu.x]",
-            ["pools.gpu.x: there is no such key", "Allowed: cpus, fabric, features, frameworks, gpu_memory_limit,"],
+            ["pools.gpu.x: there is no such key", "Allowed: cpus, fabric, fabric_min_gb_s, fabric_test,"],
         ),
         (HEAD + "[pools.gpu]\ncpus = 1", [f"pools.gpu.{k}: must be set" for k in ("nodes", "memory", "offers")]),
         (HEAD + POOL.replace('"here" }', '"hear" }'), ["line 8: pools.gpu.offers[0].provider: no provider is called"]),
@@ -225,6 +226,24 @@ def test_a_framework_is_a_feature_with_a_check(gres: str) -> None:
     assert framework.modules == ("PyTorch/2.5.1", "extra")
     uses_gpu = '; assert torch.ones(8, device="cuda").sum().item() == 8' if gres else ""
     assert framework.check == f"python3 -c 'import torch{uses_gpu}'"
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        ("fabric_test = 'ib_write_bw -x 0'\nfabric_min_gb_s = 20.5\nfabric_test_limit_s = 30", ""),
+        ("fabric_min_gb_s = 20", "pools.gpu.fabric_min_gb_s: is measured by fabric_test, which is not set"),
+        ("fabric_test = 'ib_write_bw \"'", "pools.gpu.fabric_test: must be a command and its arguments"),
+        ("fabric_test = ' '", "pools.gpu.fabric_test: must be a command and its arguments"),
+    ],
+)
+def test_tests_of_a_fabric(more: str, says: str) -> None:
+    text = HEAD + POOL.replace("cpus = 4", f"cpus = 4\n{more}")
+    if says:
+        with pytest.raises(SettingsError, match=re.escape(says)):
+            build_pools(parse_settings(text), expand)
+    else:
+        assert build_pools(parse_settings(text), expand)["gpu"].fabric_test == FabricTest("ib_write_bw -x 0", 30, 20.5)
 
 
 def test_jobs_ask_for_a_fabric_by_its_name() -> None:

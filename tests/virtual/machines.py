@@ -25,6 +25,8 @@ class Machine:
     answers_from: float
     validation_error: str = ""
     """What a proof finds wrong with it; empty: nothing."""
+    slow_fabric: bool = False
+    """It does not reach others of its job as fast as it should."""
     node: str = ""
     """The name under which its slurmd runs; empty: none does."""
     watches: bool = False

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 
 from burstd.domain.claim import Claim
-from burstd.domain.cloud.offer import Pool
+from burstd.domain.cloud.offer import FabricTest, Pool
 from burstd.domain.errors import NodeRefused
 from tests.virtual.machines import Machines
 
@@ -29,6 +29,13 @@ class SimValidator:
         """See Prover."""
         del pool
         self._machines.start_slurmd(self._machines.answering(claim.address), claim.slot, watch=bool(watch))
+
+    def test_fabric(self, first: Claim, second: Claim, test: FabricTest) -> str:
+        """See NodeValidator."""
+        ends = [self._machines.answering(claim.address) for claim in (first, second)]
+        if any(machine.slow_fabric for machine in ends):
+            raise NodeRefused(f"{first.slot} and {second.slot}: 0 GB/s, {test.min_gb_s} wanted", cause="fabric_test")
+        return f"{test.min_gb_s} GB/s between {first.slot} and {second.slot}"
 
     def probe(self, claim: Claim) -> None:
         """See Prover."""

@@ -103,6 +103,8 @@ class NodeDetailView(AnswerView):
     node: NodeView
     validated: str = ""
     """What the validation of the claim's machine found, with the differences that are allowed."""
+    fabric_test: str = ""
+    """What was measured between it and another node of its job."""
     history: list[EventView]
 
 

@@ -84,17 +84,18 @@ def get_node(name: str, caller: CallerDep, backend: BackendDep) -> NodeDetailVie
             raise ApiError(404, f"There is no node and no claim {name!r}.", sorted(slots)) from None
         found = views.claim_view(claim, in_slurm=False)
     history: list[EventView] = []
-    validated = ""
+    validated = fabric_test = ""
     if found.claim and caller.can_see_claim_for(reader.claim(found.claim).users):
         slot_events = reader.events(subject=f"slot:{found.slot}", newest=True, limit=100)
-        validations = [e for e in slot_events if e.new == "proven" and e.data.get("claim") == found.claim]
-        validated = max(validations, key=lambda e: e.seq).reason if validations else ""
+        findings = sorted((e for e in slot_events if e.data.get("claim") == found.claim), key=lambda e: e.seq)
+        last = {e.new: e.reason for e in findings}
+        validated, fabric_test = last.get("proven", ""), last.get("fabric_tested", "")
         history = [
             event_view(e, found.slot) for e in reader.events(subject=claim_subject(found.claim), limit=MAX_RECORDS)
         ]
     elif caller.admin:
         history = [event_view(e) for e in reversed(reader.events(subject=f"slot:{found.slot}", newest=True, limit=100))]
-    return NodeDetailView(now=now, node=found, validated=validated, history=history)
+    return NodeDetailView(now=now, node=found, validated=validated, fabric_test=fabric_test, history=history)
 
 
 @router.get("/node-faults")

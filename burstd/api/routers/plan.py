@@ -50,6 +50,7 @@ from burstd.domain.plan import (
     StartJobsNow,
     StartSlurmd,
     TerminateMachines,
+    TestFabric,
     UnbindJob,
     UndrainNodes,
     UpdateJobs,
@@ -298,6 +299,9 @@ def _step_text(action: Action, claims: dict[str, Claim]) -> tuple[str, Collectio
         case StartSlurmd(claim_id):
             [slot] = slots_of([claim_id])
             return f"start slurmd on {slot}", [claim_id], [slot]
+        case TestFabric(first, second):
+            pair = slots_of([first, second])
+            return f"measure the network between {' and '.join(pair)}", [first, second], pair
         case SetGate():
             return _gate_text(action, slots_of(action.into_service), slots_of(action.into_drain))
         case BindJob(job_id, user, ids, nodes, reason):

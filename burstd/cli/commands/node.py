@@ -93,6 +93,7 @@ def _print_node(out: ConsoleOutput, answer: NodeDetailView) -> None:
         ("image", n.image),
         ("claim", n.claim),
         ("validated", answer.validated),
+        ("fabric test", answer.fabric_test),
         ("asked for", f"{n.attempts} times" if n.attempts > 1 else ""),
         ("Slurm", f"{slurm.state}{' ' + slurm.reason if slurm.reason else ''}" if slurm else ""),
         ("free shards", f"{', '.join(slurm.free_shards)} of each GPU" if slurm and slurm.free_shards else ""),

@@ -139,6 +139,17 @@ class GpuTest(StrEnum):
     """``dcgmi diag -r 2``, which takes some two minutes."""
 
 
+@dataclass(frozen=True, slots=True)
+class FabricTest:
+    """How the network between nodes of one job is tested before they open."""
+
+    command: str
+    """Run on both ends; ``ib_write_bw`` and its like get their port and address as arguments."""
+    limit_s: float = 60.0
+    min_gb_s: float = 0.0
+    """Fewest GB/s; 0: whatever is measured will do."""
+
+
 def fabric_features(fabric: str) -> tuple[str, ...]:
     """The features of Slurm by which jobs ask for a pool's fabric: its name, and ``fabric`` for any."""
     return (fabric, "fabric") if fabric else ()
@@ -167,6 +178,7 @@ class Pool:
     """Those of the shape's features that are software, which a machine is tested for."""
     fabric: str = ""
     """``Hardware.fabric`` that all of its nodes have, in one place; empty: none is promised."""
+    fabric_test: FabricTest | None = None
 
     reuse_from: tuple[str, ...] = ()
     """Pools whose idle machines become nodes of this one, where a machine would be launched otherwise."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Protocol
 
 from burstd.domain.claim import Claim
-from burstd.domain.cloud.offer import Pool
+from burstd.domain.cloud.offer import FabricTest, Pool
 
 
 class NodeValidator(Protocol):
@@ -25,6 +25,13 @@ class NodeValidator(Protocol):
         """Starts slurmd under the slot's name; slurmctld expects it by now. Raises as ``validate`` does.
 
         ``watch``: a script of the provider's (NodeWatch) by which the machine is to learn of its end, and drain itself.
+        """
+        ...
+
+    def test_fabric(self, first: Claim, second: Claim, test: FabricTest) -> str:
+        """Measures the network between the machines of two claims; one sentence on what it came to.
+
+        Raises NodeRefused where it is too slow, or cannot be measured, and NodeNotReady.
         """
         ...
 

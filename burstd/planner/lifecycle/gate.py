@@ -11,6 +11,7 @@ from burstd.domain.plan import Action, BindJob, ChangeClaimState, SetGate, Unbin
 from burstd.domain.plugins.policy import Target
 from burstd.domain.slurm.job import Job, JobState
 from burstd.planner.demand.requeued_jobs import interruptions_over_limit, restarts_after_interruption
+from burstd.planner.lifecycle.fabric_tests import fabric_test_steps
 from burstd.planner.lifecycle.interruption import notice_drain_reason
 from burstd.planner.offers.dedicated import (
     Binder,
@@ -41,7 +42,10 @@ def gate_steps(
     unbinds, freed = _unbinds(view, tuning)
     binds: list[Action] = []
     into_service: list[Claim] = []
-    groups = _ready_groups(view, tuning, moving)
+    tests, untested = fabric_test_steps(
+        view, lambda claim: claim.id not in moving and _usable(claim, view), tuning.gang_timeout_s
+    )
+    groups = [group for group in _ready_groups(view, tuning, moving) if untested.isdisjoint(c.id for c in group[0])]
     ahead = _queue_position(view)
     binder = Binder(view, target.placements)
     for claims, job in groups:
@@ -92,7 +96,7 @@ def gate_steps(
         why = (*("validated and wanted" for _ in into_service), *drain_reasons)
         change_text = _gate_change_text(into_service, to_drain) or "the reservation differs from the record"
         changes = [SetGate(desired, change_text, tuple(c.id for c in into_service), tuple(c.id for c in to_drain), why)]
-    return [*changes, *unbinds, *binds]
+    return [*changes, *unbinds, *binds, *tests]
 
 
 def _admits_unbound_jobs(claim: Claim, view: SnapshotView) -> bool:

@@ -20,6 +20,8 @@ class Step(StrEnum):
     VALIDATED = "validated"
     """The machine passed the checks."""
     SLURMD_STARTED = "slurmd_started"
+    FABRIC_TESTED = "fabric_tested"
+    """The machine reaches another of its job."""
     TERMINATION_ACCEPTED = "termination_accepted"
     """The cloud took the request to terminate."""
 
@@ -30,6 +32,10 @@ STEPS: dict[S, dict[Step, frozenset[Step]]] = {
         Step.VALIDATED: frozenset({Step.VALIDATED, Step.SLURMD_STARTED}),
         # A slurmctld that was restarted may not know of it: slurmd is started again.
         Step.SLURMD_STARTED: frozenset({Step.SLURMD_STARTED}),
+    },
+    S.READY: {
+        Step.NONE: frozenset({Step.FABRIC_TESTED}),
+        Step.FABRIC_TESTED: frozenset({Step.FABRIC_TESTED}),
     },
     S.TERMINATING: {
         Step.NONE: frozenset({Step.TERMINATION_ACCEPTED}),
@@ -138,6 +144,7 @@ class ProgressTable:
             busy=frozenset(key for key, call in self._calls() if call.is_busy(now)),
             termination_accepted=frozenset(c for c, p in every if p.step is Step.TERMINATION_ACCEPTED),
             validated=frozenset(validating),
+            fabric_tested=frozenset(c for c, p in every if p.step is Step.FABRIC_TESTED),
             slurmd_started={c: p.slurmd_started for c, p in every if p.step is Step.SLURMD_STARTED},
             missing_sightings={c: p.missing for c, p in every if p.missing is not None},
             unreachable_at={c: p.unreachable_at for c, p in every if p.unreachable_at is not None},
