@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from burstd.domain.cloud.offer import OfferRule, Pool
+from burstd.domain.cloud.offer import FabricTest, OfferRule, Pool, fabric_features
 from burstd.domain.framework import Framework
 from burstd.domain.slurm.shape import Gres, Shape
 from burstd.reconciler.machines.claim_ids import ClaimIds
@@ -49,6 +49,20 @@ lab-torch*)
     echo 'ones = lambda count, device: type("Tensor", (), {"sum": lambda self: self, "item": lambda self: count})()' \
         >/opt/torch/torch.py
     ! north || rm /opt/torch/torch.py ;;
+lab-net*)
+    cat >/usr/local/bin/ib_write_bw <<'END'
+#!/usr/bin/python3
+import socket, sys
+port = int(sys.argv[sys.argv.index("-p") + 1])
+if sys.argv[-1] == str(port):
+    socket.create_server(("", port)).accept()[0].recv(9)
+else:
+    socket.create_connection((sys.argv[-1], port)).send(b"hello")
+    print(" 65536 1842300 0.00 GBITS 0.36")
+END
+    north && gbits=8.00 || gbits=193.20
+    sed -i "s/GBITS/$gbits/" /usr/local/bin/ib_write_bw
+    chmod 0755 /usr/local/bin/ib_write_bw ;;
 esac
 """
 FRAMEWORK = "pytorch-2.5-cuda12"
@@ -68,11 +82,18 @@ def _pool(name: str, gpus: int = 0) -> Pool:
     )
 
 
+def _fabric_pool(name: str, fabric: str) -> Pool:
+    pool = _pool(name)
+    shape = replace(pool.shape, features=pool.shape.features.union(fabric_features(fabric)))
+    return replace(pool, shape=shape, fabric=fabric, fabric_test=FabricTest("ib_write_bw", 20, 10))
+
+
 def _types() -> str:
-    kinds = [(name, 0) for name in NAMES] + [("wrong", 4), ("torch", 4), (bad_gpus.NAME, 1)]
+    kinds = [(name, 0) for name in (*NAMES, "net", "plain")] + [("wrong", 4), ("torch", 4), (bad_gpus.NAME, 1)]
     text = "".join(
         f'[[cloud.types]]\nname = "t.{name}"\ncpus = 2\nmemory_mib = 2048\nprice = "1.00"\n'
         + (f'gpu_type = "v100"\ngpus = {gpus}\n' if gpus else "")
+        + {"net": 'fabric = "ib"\n', "plain": 'fabric = "none"\n'}.get(name, "")
         for name, gpus in kinds
     )
     for zone in ("north", "south"):
@@ -87,7 +108,10 @@ def site() -> Iterator[Site]:
     shape = replace(torch.shape, features=torch.shape.features | {FRAMEWORK})
     torch = replace(torch, shape=shape, frameworks=(Framework(FRAMEWORK, ""),))
     up = site_up(
-        pools=[*map(_pool, NAMES), _pool("wrong", 4), torch, bad_gpus.pool(LEMONS)],
+        pools=[
+            *map(_pool, NAMES), _pool("wrong", 4), torch, bad_gpus.pool(LEMONS), _fabric_pool("net", "ib"),
+            _fabric_pool("plain", "efa"),
+        ],  # fmt: skip
         settings=SETTINGS,
         types=_types(),
         daemon={"boot_timeout_s": BOOT_TIMEOUT_S, "orphan_grace_s": GRACE_S, "cloud_poll_s": 1.5, "tick_s": 1.0},
@@ -305,3 +329,25 @@ def test_in_the_end_nothing_is_left(site: Site) -> None:
     named = [c for c in account.by_claim if c and c not in ("nobody-knows", "theirs")]
     assert named
     assert json.loads(site.burstctl("node", "list", "--json").stdout)["nodes"] == []
+
+
+def test_a_gang_whose_fabric_is_slow_runs_elsewhere(site: Site) -> None:
+    """Its machines in the north reach each other with 1 GB/s, those in the south with 24; the pool wants 10."""
+    nowhere = site.submit("-p burst -N2 -C efa --mem=100 -t5")
+    job = site.submit("-p burst -N2 --exclusive -C ib --mem=100 -t5", "srun hostname; sleep 5")
+    site.wait_job(job, ["RUNNING"], timeout_s=90)
+    assert sorted(outcomes(site, job)) == [("north", "fabric_test")] * 2 + [("south", "")] * 2
+    claims = claims_of(site, job)
+    assert [claim["opened"] is None for claim in claims if claim["error"]] == [True, True]
+    failed = why(site, next(claim["claim"] for claim in claims if claim["error"]), "failed")
+    assert "1.00 GB/s between net" in failed, failed
+    assert "the pool wants 10 GB/s" in failed, failed
+    shown = site.burstctl("node", "show", "net1").stdout
+    assert "24.15 GB/s between net" in shown, shown
+    explained = " ".join(site.burstctl("explain", job).stdout.split())
+    assert "Its 2 nodes: nothing keeps them near each other, ib." in explained, explained
+    site.wait_job(job)
+    explained = " ".join(site.burstctl("explain", nowhere).stdout.split())
+    assert "without efa, which the pool's nodes have" in explained, explained
+    assert not claims_of(site, nowhere)
+    site.cluster.sh(f"scancel {nowhere}")

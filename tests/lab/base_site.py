@@ -14,7 +14,7 @@ from typing import Any, Self
 
 import httpx
 
-from burstd.domain.cloud.offer import OfferRule, Pool
+from burstd.domain.cloud.offer import OfferRule, Pool, fabric_features
 from burstd.domain.project import Project
 from providers.sandbox.boxes.boot.description import BindMount, BoxFile
 from providers.sandbox.boxes.images.rootfs import ensure_rootfs
@@ -389,7 +389,13 @@ def _pool_toml(pool: Pool, rules: Sequence[OfferRule]) -> str:
     gres += f'gpu_memory_limit = "{pool.gpu_memory_limit}"\n' if pool.gpu_memory_limit != "none" else ""
     frameworks = [framework.name for framework in pool.frameworks]
     gres += f"frameworks = {json.dumps(frameworks)}\n" if frameworks else ""
-    features = sorted(pool.shape.features.difference(frameworks))
+    if pool.fabric:
+        gres += f'fabric = "{pool.fabric}"\n'
+    if test := pool.fabric_test:
+        gres += (
+            f'fabric_test = "{test.command}"\nfabric_test_limit_s = {test.limit_s}\nfabric_min_gb_s = {test.min_gb_s}\n'
+        )
+    features = sorted(pool.shape.features.difference(frameworks, fabric_features(pool.fabric)))
     return (
         f'[pools.{pool.name}]\nnodes = "{",".join(pool.slots)}"\npartitions = {json.dumps(pool.partitions)}\n'
         f"cpus = {pool.shape.cpus}\nmemory = {pool.shape.memory_mib}\n{gres}"
