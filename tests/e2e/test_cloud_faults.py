@@ -109,9 +109,13 @@ def site() -> Iterator[Site]:
     torch = replace(torch, shape=shape, frameworks=(Framework(FRAMEWORK, ""),))
     up = site_up(
         pools=[
-            *map(_pool, NAMES), _pool("wrong", 4), torch, bad_gpus.pool(LEMONS), _fabric_pool("net", "ib"),
+            *map(_pool, NAMES),
+            _pool("wrong", 4),
+            torch,
+            bad_gpus.pool(LEMONS),
+            _fabric_pool("net", "ib"),
             _fabric_pool("plain", "efa"),
-        ],  # fmt: skip
+        ],
         settings=SETTINGS,
         types=_types(),
         daemon={"boot_timeout_s": BOOT_TIMEOUT_S, "orphan_grace_s": GRACE_S, "cloud_poll_s": 1.5, "tick_s": 1.0},

@@ -117,12 +117,14 @@ ON_DEMAND_RULE = OfferRule("sky", markets=("on-demand",))
         ((machine(),), {"data": {"3": StagingView(StageState.DELIVERING, NOW - 50, nodes=("a1",))}}),
         ((machine(),), {"breakers": (CircuitBreaker(breaker_key("b"), "reuse", 1, NOW + 60, "it failed"),)}),
         ((machine(),), {"pools": (A, replace(B, rules=(replace(ON_DEMAND_RULE, image="other"),)))}),
+        ((machine(),), {"pools": (A, replace(B, fabric="efa"))}),
         ((machine(),), {"clouds": {"sky": CloudView((OFFER,), (), instances_listed=NOW)}}),
         ((machine(state=S.DRAINING, since=NOW - 100),), {}),
         ((machine(state=S.DRAINING, since=NOW - 1, reason="GPU 0 fell off the bus (Xid 79)", error="health"),), {}),
     ],
     ids=["budget", "dedicated", "gang", "image", "not offered", "dearer", "spot for on-demand", "no bill", "held",
-         "bound", "volume", "data", "failed before", "other image", "not listed", "drains for long", "taken back"],
+         "bound", "volume", "data", "failed before", "other image", "no fabric", "not listed",
+         "drains for long", "taken back"],
 )  # fmt: skip
 def test_what_is_bound_or_does_not_fit_stays(claims: tuple[Claim, ...], fields: dict[str, Any]) -> None:
     made, _, handed = steps(world(claims=claims, **fields))

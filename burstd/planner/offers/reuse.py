@@ -140,6 +140,9 @@ def _serves(claim: Claim, want: Want, snapshot: Snapshot) -> bool:
     if own.currency != first.currency or own.price > first.price or (own.spot and not first.spot):
         return False
     before = snapshot.pools[claim.pool]
+    if pool.fabric not in ("", before.fabric):
+        # What a machine has of a fabric it has from its launch.
+        return False
     same_word = configured_image(before, own) == configured_image(pool, own)
     return same_word and claim.image == image_for(snapshot, pool, own)
 
