@@ -8,7 +8,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 help:
 	@echo "make demo [RELEASE=bookworm|trixie|forky]   a whole burst, on this machine, in boxes (root)"
-	echo "make demo-shell                             the same, and leaves you at a prompt in it"
+	echo "make demo-shell                             the same site, and a prompt in it instead of the story"
 	echo "make lint                                   ruff, mypy, import-linter"
 	echo "make check                                  the quick loop: lint, unit tests that take no time"
 	echo "make test                                   everything, real Slurm included (root)"

@@ -29,6 +29,10 @@ class BurstOverQuota(StrEnum):
     ALWAYS = "always"
 
 
+LOWEST_TIER = 1
+"""PriorityTier of over-quota partitions whose jobs go first, and of a quota partition that preempts nobody."""
+
+
 @dataclass(frozen=True, slots=True)
 class NodeGroup:
     """The nodes of any of these partitions of the site that have all of these features."""

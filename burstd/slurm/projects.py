@@ -13,7 +13,7 @@ from fractions import Fraction
 from pathlib import Path
 
 from burstd.domain.errors import SchedulerRefused
-from burstd.domain.project import OVER_QUOTA_PREFIX, QUOTA_PREFIX, OverQuotaLimits, Project, ProjectsView
+from burstd.domain.project import LOWEST_TIER, OVER_QUOTA_PREFIX, QUOTA_PREFIX, OverQuotaLimits, Project, ProjectsView
 from burstd.slurm.commands.controller import parse_config, slurmctld_version
 from burstd.slurm.commands.parsing import expand_hosts, parse_count, parse_tres
 from burstd.slurm.commands.run import SlurmCommands
@@ -29,7 +29,6 @@ from burstd.slurm.config.project_check import (
 from burstd.slurm.config.projects import (
     BILLING,
     GPUS,
-    LOWEST_TIER,
     QUOTA_TIER,
     WEIGHTS,
     WHOLE_OR_SHARED_SINCE,

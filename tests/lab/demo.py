@@ -350,7 +350,7 @@ def main() -> int:
         console.print(f"[dim]{time.monotonic() - begun:6.1f} s  {step}[/]", soft_wrap=True)
 
     site = Site(
-        arguments.release, settings=SETTINGS, staging=demo_data.STAGING, extra_conf=demo_plain.PROLOG,
+        arguments.release, settings=SETTINGS, comments=True, staging=demo_data.STAGING, extra_conf=demo_plain.PROLOG,
         projects=demo_projects.PROJECTS, onprem_gpus=demo_projects.GPUS_OF_A_NODE, progress=progress,
     )  # fmt: skip
     try:

@@ -15,7 +15,7 @@ from burstd.domain.project import OverQuotaLimits, Project, ProjectsView
 from burstd.domain.slurm.job import Job
 from burstd.domain.slurm.shape import Gres, SharedGpu
 from burstd.domain.snapshot import Snapshot
-from burstd.planner.projects.capacity import capacity_alarms
+from burstd.planner.projects.capacity import capacity_alarms, part_faults
 from tests.examples import examples
 from tests.planner.test_projects import (
     PAIRS,
@@ -166,3 +166,14 @@ def test_a_quota_that_is_no_whole_number_of_shards_is_named() -> None:
         "project a has a quota of 0.3 GPUs, and a GPU of gpu has 4 shards: 0.25 GPUs count; set quota to 0.25 or 0.5"
     ]
     assert capacity_alarms(shared(left=(4, 4))) == []
+
+
+def test_a_quota_of_a_part_of_a_gpu_that_has_no_shards_is_named() -> None:
+    nodes = {"n1": node("n1", partitions=("gpu",), gres=(Gres("gpu", "", 4),))}
+    part = {"a": replace(THIRDS["a"], quota=F(13, 10))}
+    (fault,) = part_faults(part, nodes)
+    assert fault == (
+        "project a has a quota of 1.3 GPUs, and the GPUs of gpu have no shards: it counts as 1 GPU; set quota to 1 or"
+        " 2, or divide the GPUs into shards"
+    )
+    assert part_faults({"a": replace(THIRDS["a"], quota=F(2))}, nodes) == []

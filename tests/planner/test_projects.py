@@ -457,6 +457,20 @@ def test_quotas_beyond_what_there_is_are_named() -> None:
     assert capacity_alarms(replace(snapshot, projects=replace(view, fair_share=FairShare(overcommit=True)))) == []
 
 
+@pytest.mark.parametrize(
+    ("fields", "cause"),
+    [
+        ({"features": ("nosuch",)}, "no node of gpu has feature nosuch (features: a100, new, v100)"),
+        ({"features": ("a100", "v100")}, "no node of gpu has all of the features a100, v100"),
+        ({"partitions": ("nosuch",)}, "there is no node in partition nosuch (partitions: gpu, "),
+    ],
+)
+def test_a_group_without_nodes_names_what_is_missing_and_what_there_is(fields: Any, cause: str) -> None:
+    nodes = nodes_with({"n1": "a100,new", "n2": "v100"})
+    (fault,) = quota_faults({"d": replace(projects()["d"], **fields, quota=F(1))}, nodes)
+    assert fault.startswith(f"project d has no nodes: {cause}")
+
+
 OF_TWO_KINDS = projects(
     a={"features": ("a100",)}, b={"features": ("a100",)}, c={"features": ("v100",)}, d={"features": ("v100",)}
 )

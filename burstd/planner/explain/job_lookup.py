@@ -12,13 +12,17 @@ from burstd.planner.demand.demand import has_task
 def find_job(jobs: Sequence[Job], job_id: str) -> Job | None:
     """The row of a job, or the one that it is in: ``123_7`` as long as it waits with the others of its array.
 
+    ``123_[6-8]``, as squeue has the tasks of an array that wait together, is the row of them.
+
     For the bare number of an array or a het job, the row that waits, else the first; None: there is none.
     """
     exact = next((job for job in jobs if job.id == job_id), None)
     if exact is not None:
         return exact
     number, _, task = job_id.partition("_")
-    if task:
+    if task.startswith("[") and task.endswith("]"):
+        matches = [job for job in jobs if number in (job.id, job.array_job_id) and job.array_tasks]
+    elif task:
         matches = [job for job in jobs if job.id == number and has_task(job.array_tasks, task)]
     else:
         matches = [job for job in jobs if job_id and job_id in (job.array_job_id, job.het_job_id)]

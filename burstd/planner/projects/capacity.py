@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from fractions import Fraction
 from itertools import combinations
 
@@ -26,11 +26,36 @@ def quota_faults(projects: Mapping[str, Project], nodes: Mapping[str, Node]) -> 
         given = sum((quotas[name] for name in names), Fraction(0))
         if given > there:
             shown = ", ".join(f"{name} {gpus_text(quotas[name])}" for name in sorted(names))
+            if lacking := _lacking(group, nodes.values()):
+                found.append(f"project {abbreviated_list(names)} has no nodes: {lacking}")
+                continue
             found.append(
                 f"quotas add up to {gpus_text(given)} ({shown}), and the nodes of {group} have {there}: lower one, or "
                 "set overcommit = true in [fair_share] of burstd.toml"
             )
     return found
+
+
+def _lacking(group: NodeGroup, nodes: Iterable[Node]) -> str:
+    """What of a group's partitions and features no node has, and what there is; empty: some node is of the group."""
+    partitions: set[str] = set()
+    features: set[str] = set()
+    for node in nodes:
+        if group.has(node.partitions, node.features):
+            return ""
+        partitions.update(node.partitions)
+        if not group.partitions.isdisjoint(node.partitions):
+            features.update(node.features)
+    if unknown := sorted(group.partitions - partitions):
+        return f"there is no node in partition {' and '.join(unknown)} (partitions: {_listed(partitions)})"
+    place = " and ".join(sorted(group.partitions))
+    if unknown := sorted(group.features - features):
+        return f"no node of {place} has feature {' and '.join(unknown)} (features: {_listed(features)})"
+    return f"no node of {place} has all of the features {', '.join(sorted(group.features))}"
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(sorted(names)) or "none"
 
 
 def group_faults(projects: Mapping[str, Project], nodes: Mapping[str, Node]) -> list[str]:
@@ -59,13 +84,23 @@ def _groups(projects: Mapping[str, Project]) -> dict[NodeGroup, list[str]]:
 
 
 def part_faults(projects: Mapping[str, Project], nodes: Mapping[str, Node]) -> list[str]:
-    """A sentence for each quota that is no whole number of shards, where all GPUs have the same number of them."""
+    """A sentence for each quota that is no whole number of GPUs where these have no shards, or of shards where all GPUs
+    have the same number of them.
+    """
     found = []
     for name, project in projects.items():
         if not project.account or project.quota.denominator == 1:
             continue
         group = project.node_group
-        numbers = shards_of_gpus(node.gres for node in nodes.values() if group.has(node.partitions, node.features))
+        there = [node.gres for node in nodes.values() if group.has(node.partitions, node.features)]
+        numbers = shards_of_gpus(there)
+        if there and not numbers:
+            kept = Fraction(project.quota.numerator // project.quota.denominator)
+            found.append(
+                f"project {name} has a quota of {gpus_text(project.quota)}, and the GPUs of {group} have no shards: it "
+                f"counts as {gpus_text(kept)}; set quota to {gpu_number(kept)} or {gpu_number(kept + 1)}, or divide "
+                "the GPUs into shards"
+            )
         if len(numbers) == 1 and (project.quota * max(numbers)).denominator != 1:
             part = Fraction(1, max(numbers))
             kept = project.quota // part * part

@@ -8,10 +8,9 @@ from fractions import Fraction
 from math import floor
 
 from burstd.domain.plan import SetProjectLimits
-from burstd.domain.project import OverQuotaLimits, ProjectsView
+from burstd.domain.project import LOWEST_TIER, OverQuotaLimits, ProjectsView
 from burstd.planner.projects.demand import ProjectGroup, ProjectJobs
 
-COMMON_TIER = 1
 PROTECTED_TIER = 2
 """Of a project that asks for no more than its quota: preempted last."""
 
@@ -65,7 +64,7 @@ def group_limits(group: ProjectGroup) -> dict[str, OverQuotaLimits]:
     return {
         name: OverQuotaLimits(
             Fraction(floor(caps[name] * group.parts[name]), group.parts[name]),
-            PROTECTED_TIER if _protected(jobs) else COMMON_TIER,
+            PROTECTED_TIER if _protected(jobs) else LOWEST_TIER,
         )
         for name, jobs in group.projects.items()
     }

@@ -12,16 +12,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from fractions import Fraction
 
-from burstd.domain.project import OVER_QUOTA_PREFIX, QUOTA_PREFIX, Project
+from burstd.domain.project import LOWEST_TIER, OVER_QUOTA_PREFIX, QUOTA_PREFIX, Project
 from burstd.domain.slurm.shape import shards_of_gpus
 from burstd.slurm.commands.parsing import expand_hosts, parse_count, parse_node_gres, parse_tres, text_or_empty
 from burstd.slurm.hostlist import compress
 
 QUOTA_TIER = 10_000
 """PriorityTier of the partitions for what is within a quota: above that of any over-quota partition."""
-LOWEST_TIER = 1
-"""PriorityTier of an over-quota partition as it is made, and of a quota partition that preempts nobody for the time
-being."""
 GPUS = "gres/gpu"
 SHARDS = "gres/shard"
 BILLING = "billing"
