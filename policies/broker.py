@@ -39,7 +39,7 @@ from burstd.domain.slurm.job_update import JobUpdate
 from burstd.domain.slurm.node import Node
 from burstd.domain.slurm.shape import Shape
 from burstd.domain.snapshot import SlurmView, Snapshot
-from policies.job_places import JUST_STARTED_S, PlaceFinder
+from policies.job_places import JUST_STARTED_S, PlaceFinder, is_held_back
 from policies.job_requirements import (
     ARCHITECTURES,
     JobRequirement,
@@ -106,7 +106,8 @@ class BrokerPolicy:
         waiting = {
             job.id: job
             for job in slurm.jobs
-            if job.state is JobState.PENDING and (is_for_burstd(job.comment) or known.get(job.id))
+            if job.state is JobState.PENDING
+            and (is_for_burstd(job.comment) or known.get(job.id) or known.get(job.array_job_id) or is_held_back(job))
         }
         started = [job for job in slurm.jobs if _has_just_started(job, snapshot.now)]
         if not waiting and not started:

@@ -23,8 +23,14 @@ from policies.job_requirements import JobRequirement, OfferHardware
 
 JUST_STARTED_S = 60.0
 """A job that has run for longer where it should not is left there: begun anew it would lose its work."""
-HELD_BACK_S = 300 * 86400.0
-"""A begin time further off than this is that of job_submit.lua, which has burstd see the job before it may start."""
+HELD_BACK_S = 365 * 86400.0
+"""So long after its submission job_submit.lua has a job begin, so that burstd sees it before it may start."""
+_CLOCKS_S = 3600.0
+
+
+def is_held_back(job: Job) -> bool:
+    """Whether the job waits for burstd to have it begin. A begin time of its user's own is another."""
+    return abs(job.eligible - job.submitted - HELD_BACK_S) < _CLOCKS_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +47,25 @@ class Places:
     """CPUs, memory and GPUs belong into the job's request: Slurm's nodes have them."""
     gpu_type: str = ""
     """The GRES type that GPUs of the models have on all these nodes; empty: several, or none."""
+
+
+_ANYWHERE = Places(frozenset())
+_NONE: frozenset[str] = frozenset()
+
+
+_AlikeNodes = tuple[Shape, tuple[OfferHardware, ...], frozenset[str]]
+"""Shape of nodes, what their machines have or may have, and their names."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Exclusion:
+    """Nodes that a job is to exclude."""
+
+    nodes: frozenset[str]
+    added: frozenset[str]
+    """Those of them that its user does not."""
+    known: bool
+    """Slurm has it so."""
 
 
 class PlaceFinder:
@@ -64,6 +89,8 @@ class PlaceFinder:
         self._offers: dict[str, tuple[Offer, ...]] = {}
         self._met: dict[tuple[str, OfferHardware], bool] = {}
         self._places: dict[tuple[str, tuple[str, ...]], Places] = {}
+        self._exclusions: dict[tuple[int, int, int], _Exclusion] = {}
+        self._alike: dict[frozenset[str], list[_AlikeNodes]] = {}
 
     def places_for(self, requirement: JobRequirement, partitions: tuple[str, ...]) -> Places:
         """Where jobs of these partitions may run."""
@@ -75,18 +102,27 @@ class PlaceFinder:
     def update_for(self, job: Job, requirement: JobRequirement | None) -> JobUpdate | None:
         """What Slurm is to be told of the job; None: it has it. Of one that requires nothing any more: the same."""
         known = self._snapshot.runtime_state.excluded_nodes
-        added = known.get(job.id, known.get(job.array_job_id))
-        places = self.places_for(requirement, job.partitions) if requirement is not None else Places(frozenset())
-        excluded = frozenset(job.excluded_nodes)
-        ours = added if added is not None else places.excluded
-        own = frozenset(node for node in excluded if node not in ours and node not in self.slots)
+        start = is_held_back(job)
+        # burstd has not changed a job that is held back: what it excludes is its user's.
+        added = known.get(job.id, known.get(job.array_job_id, _NONE if start else None))
+        places = self.places_for(requirement, job.partitions) if requirement is not None else _ANYWHERE
+        exclusion = self._exclusion(job.excluded_nodes, added, places)
         size = _size_update(job, requirement, places) if requirement is not None and places.in_request else _Size()
-        start = requirement is not None and job.eligible - self._snapshot.now > HELD_BACK_S
-        if excluded == places.excluded | own and size == _Size() and not start:
+        if exclusion.known and size == _Size() and not start:
             return None
         return JobUpdate(
-            places.excluded | own, places.excluded, size.gres, size.memory_mib, size.cpus, size.cpus_per_node, start
+            exclusion.nodes, exclusion.added, size.gres, size.memory_mib, size.cpus, size.cpus_per_node, start
         )
+
+    def _exclusion(self, there: tuple[str, ...], added: frozenset[str] | None, places: Places) -> _Exclusion:
+        """``added``: what burstd has put there before; None: it does not know any more."""
+        # Thousands of jobs may share the same lists of thousands of nodes, which live as long as the snapshot.
+        key = id(there), id(added), id(places)
+        if key not in self._exclusions:
+            own = frozenset(there) - (places.excluded | self.slots if added is None else added)
+            nodes = places.excluded | own
+            self._exclusions[key] = _Exclusion(nodes, places.excluded - own, nodes == frozenset(there))
+        return self._exclusions[key]
 
     def misplaced(self, job: Job, requirement: JobRequirement) -> str:
         """Why a job must not run where it does; empty: it may. Slurm names only the partition in which it runs."""
@@ -109,18 +145,15 @@ class PlaceFinder:
             for node in self._slurm.nodes.values()
             if node.name not in self.slots and not partitions.isdisjoint(node.partitions)
         ]
-        every = frozenset(slot for pool in pools for slot in pool.slots).union(node.name for node in site)
+        alike = self._alike_nodes(partitions, pools, site)
+        every = frozenset().union(*(names for _, _, names in alike))
         if requirement.syntax_error:
             return Places(every, requirement.syntax_error)
-        found: list[tuple[Shape, frozenset[str]]] = [
-            (_shape(node), frozenset((node.name,)))
-            for node in site
-            if self._meets(requirement, self._node_hardware(node))
+        found = [
+            (shape, names)
+            for shape, machines, names in alike
+            if any(self._meets(requirement, machine) for machine in machines)
         ]
-        for pool in pools:
-            slots = self._matching_slots(requirement, pool)
-            if slots:
-                found.append((pool.shape, slots))
         if not found:
             unknown = any(isinstance(view.offers, Unavailable) for view in self._snapshot.clouds.values())
             return Places(every, self._nearest(requirement, pools, site), not unknown)
@@ -134,13 +167,22 @@ class PlaceFinder:
             gpu_type=common[0] if len(common) == 1 else "",
         )
 
-    def _matching_slots(self, requirement: JobRequirement, pool: Pool) -> frozenset[str]:
-        free = any(self._meets(requirement, self._offer_hardware(offer)) for offer in self._offers_of(pool))
-        return frozenset(
-            slot
-            for slot in pool.slots
-            if (self._meets(requirement, self._offer_hardware(self._claimed[slot])) if slot in self._claimed else free)
-        )
+    def _alike_nodes(
+        self, partitions: frozenset[str], pools: Iterable[Pool], site: Iterable[Node]
+    ) -> list[_AlikeNodes]:
+        """All nodes of these partitions; each requirement is held against each kind once."""
+        if partitions not in self._alike:
+            names: dict[tuple[Shape, tuple[OfferHardware, ...]], set[str]] = {}
+            for node in site:
+                names.setdefault((_shape(node), (self._node_hardware(node),)), set()).add(node.name)
+            for pool in pools:
+                free = tuple(dict.fromkeys(map(self._offer_hardware, self._offers_of(pool))))
+                for slot in pool.slots:
+                    offer = self._claimed.get(slot)
+                    machines = free if offer is None else (self._offer_hardware(offer),)
+                    names.setdefault((pool.shape, machines), set()).add(slot)
+            self._alike[partitions] = [(shape, machines, frozenset(some)) for (shape, machines), some in names.items()]
+        return self._alike[partitions]
 
     def _offers_of(self, pool: Pool) -> tuple[Offer, ...]:
         """All that may fill its slots, also those that are not to be had now."""

@@ -9,6 +9,7 @@ import pytest
 from pydantic import ValidationError
 
 import policies.broker
+import policies.job_places
 from burstd.domain.claim import ClaimState
 from burstd.domain.cloud.offer import Hardware, OfferRule, Pool
 from burstd.domain.plugins.policy import Policy, Target
@@ -327,11 +328,44 @@ def test_an_offer_that_is_not_to_be_had_now_makes_nothing_impossible() -> None:
 
 
 def test_a_job_that_job_submit_lua_holds_back_begins_once_slurm_was_told() -> None:
-    asks = job(comment="burst: gpu=1 model=v100", eligible=NOW + 364 * 86400, reason="BeginTime")
-    update = both(asks).job_updates["1"]
+    held = job(comment="burst: gpu=1 model=v100", eligible=NOW - 60 + 365 * 86400, reason="BeginTime")
+    update = both(held).job_updates["1"]
     assert update.start_now
-    assert wants(both(updated(asks, update))) == [("gpu", 1, ("1",))]
-    assert both(replace(asks, comment="", eligible=NOW + 3600)).job_updates == {}
+    assert wants(both(updated(held, update))) == [("gpu", 1, ("1",))]
+    # Its user has taken the requirement back before burstd saw it: nobody else would have it begin.
+    assert both(replace(held, comment="")).job_updates["1"] == JobUpdate(frozenset(), frozenset(), start_now=True)
+    # A begin time of the user's own stays.
+    for begin in (NOW + 3600, NOW + 400 * 86400):
+        assert both(replace(held, comment="", eligible=begin)).job_updates == {}
+        assert not both(replace(held, eligible=begin)).job_updates["1"].start_now
+
+
+def test_of_a_job_that_is_held_back_all_own_exclusions_stay() -> None:
+    held = job(
+        partitions=("onprem", "burst"), comment="burst: model=v100", eligible=NOW - 60 + 365 * 86400,
+        excluded_nodes=("gpu1", "op2"),
+    )  # fmt: skip
+    update = both(held).job_updates["1"]
+    assert update.excluded_nodes == {"op1", "op2", "cpu1", "cpu2", "gpu1"}
+    assert update.added_nodes == {"op1", "cpu1", "cpu2"}
+    after = replace(updated(held, update), comment="burst: model=a100")
+    changed = both(after, runtime_state=RuntimeState(excluded_nodes={"1": update.added_nodes})).job_updates["1"]
+    assert changed.excluded_nodes == {"op1", "op2", "cpu1", "cpu2", "gpu1", "gpu2"}
+    assert changed.added_nodes == {"op1", "cpu1", "cpu2", "gpu2"}
+
+
+def test_lists_of_nodes_are_compared_once_for_jobs_that_share_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    compared: list[Any] = []
+    real = policies.job_places._Exclusion
+
+    def compare(*fields: Any) -> Any:
+        compared.append(fields)
+        return real(*fields)
+
+    monkeypatch.setattr(policies.job_places, "_Exclusion", compare)
+    there = ("op1", "op2", "cpu1", "cpu2")
+    both(*(job(str(n), comment="burst: model=v100", excluded_nodes=there) for n in range(50)))
+    assert len(compared) == 1
 
 
 @pytest.mark.parametrize(
