@@ -94,9 +94,11 @@ class SlurmActions:
         try:
             return self._call_slurm(action)
         except SchedulerRefused as error:
-            if split_actions := isolation.split_action(action, slots_by_claim(self._store)):
-                # One node that Slurm refuses must not hold up the others.
-                return sum(self.apply(part) for part in split_actions)
+            # One node that Slurm refuses must not hold up the others. Of jobs it has changed the others: those that are
+            # left in the next loop were refused.
+            many = () if isinstance(action, UpdateJobs) else isolation.split_action(action, slots_by_claim(self._store))
+            if many:
+                return sum(self.apply(part) for part in many)
             self._record_refusal(action, str(error), self._context.clock.now())
             log.error("slurm refused", action=type(action).__name__, error=str(error))
             return 0
@@ -174,13 +176,13 @@ class SlurmActions:
         if action in self._updated_at:
             # The queue may have been read before.
             return 0
-        self._context.scheduler.update_jobs(action.jobs, action.update)
-        self._updated_at[action] = now
         for job_id in action.queue_ids:
             self._excluded_nodes.pop(job_id, None)
             self._excluded_nodes[job_id] = action.update.added_nodes
         for job_id in [*self._excluded_nodes][:-MAX_UPDATED_JOBS]:
             del self._excluded_nodes[job_id]
+        self._context.scheduler.update_jobs(action.jobs, action.update)
+        self._updated_at[action] = now
         log.info("jobs' requests are updated in Slurm", jobs=",".join(action.queue_ids), reason=action.reason)
         return 1
 
