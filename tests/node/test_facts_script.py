@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
+from importlib.resources import files
 from pathlib import Path
 
 from burstd.node.facts import FactsRequest, MachineFacts, facts_script, parse_facts
@@ -57,3 +59,20 @@ def test_container_runtimes_one_of_which_hangs(tmp_path: Path) -> None:
         "apptainer": "", "singularity": "", "enroot": "3.4.1", "podman": "4.3.1", "docker": "24.0.5",
         "docker-nvidia": "",
     }  # fmt: skip
+
+
+def test_names_of_modules_are_printed_a_line_at_a_time() -> None:
+    """What the script asks side by side goes into one pipe: a line that came in two parts would hold another's."""
+    text = files("burstd.node").joinpath("scripts", "facts.sh").read_text(encoding="utf-8")
+    start = text.index("module_tree() {")
+    function = text[start : text.index("\n}\n", start) + 3]
+    names = 'timeout() { awk \'BEGIN { for (i = 1; i <= 900; i++) print "GCC-toolchain/" i ".3.0" }\'; }'
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    script = f'within=1\nsay() {{ printf "%s=%s\\n" "$1" "$2"; }}\n{names}\n{function}\nmodule_tree'
+    running = subprocess.Popen(["sh", "-c", script], stdout=theirs.fileno())
+    theirs.close()
+    with ours:
+        written = list(iter(lambda: ours.recv(1 << 20), b""))
+    assert running.wait(60) == 0
+    assert b"".join(written).count(b"tree_module=GCC-toolchain/") == 900
+    assert all(part.endswith(b"\n") for part in written)

@@ -92,7 +92,7 @@ modules() {
         for word; do
             case $word in "module=*") ;; module=*) echo "$word"; module -t avail "${word#module=}" 2>&1 ;; esac
         done' bash "$@" | awk '
-        function tell() { if (name != "") print "module=" name list }
+        function tell() { if (name != "") print "module=" name list; fflush() }
         /^module=/ { tell(); name = substr($0, 8); list = ""; next }
         { sub(/[(<].*/, ""); sub(/\/$/, "") }
         ($0 == name || index($0, name "/") == 1) && !seen[name, $0]++ { list = list " " $0 }
@@ -106,7 +106,7 @@ module_tree() {
     [ -n "$names" ] || return
     checksum=$(printf '%s\n' "$names" | sha256sum)
     say module_tree "${checksum%% *} $(printf '%s\n' "$names" | wc -l)"
-    printf '%s\n' "$names" | head -n 2000 | sed 's/^/tree_module=/'
+    printf '%s\n' "$names" | head -n 2000 | awk '{ print "tree_module=" $0; fflush() }'
 }
 
 # Of the repository of CVMFS that a path is in; else nothing is said.
@@ -132,7 +132,7 @@ mounts() {
     awk '{ for (i = 7; i < NF && $i != "-"; i++); type = $(i + 1); source = $(i + 2) }
         type == "autofs" && $5 ~ /^\/proc\// { next }
         type ~ /^(autofs|nfs4?|cifs|smb3|lustre|gpfs|beegfs|ceph|wekafs|panfs|pvfs2|glusterfs|afs|9p|virtiofs)$/ ||
-        type ~ /^fuse\.(sshfs|ceph|glusterfs|s3fs|juicefs|rclone|gcsfuse)/ { print "mount=" $5, type, source }' /proc/self/mountinfo
+        type ~ /^fuse\.(sshfs|ceph|glusterfs|s3fs|juicefs|rclone|gcsfuse)/ { print "mount=" $5, type, source; fflush() }' /proc/self/mountinfo
 }
 
 sentinel() {
@@ -158,6 +158,7 @@ mps() {
 }
 
 # What may hang, as a mount whose server is gone does, runs aside. Nobody waits for a process that cannot be killed.
+# Each prints whole lines at a time (fflush in awk): a line that a full buffer cuts would be mixed with those of others.
 asides() {
     users "$@" &
     for word; do

@@ -24,5 +24,5 @@ gpu_states() {
         }
         /<current_link_width>/ { state = state " width=" value() }
         /<max_link_width>/ { state = state " max_width=" value() }
-        /<\/gpu>/ { print state }'
+        /<\/gpu>/ { print state; fflush() }'
 }
