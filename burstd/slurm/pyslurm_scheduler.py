@@ -152,6 +152,7 @@ class PyslurmScheduler(CommandScheduler):
             gres=_gres(node.configured_gres),
             features=frozenset(node.active_features or ()),
             reason=node.reason or "",
+            comment=node.comment or "",
             address=node.address or "",
             hostname=node.hostname or "",
             version=node.slurm_version or "",
@@ -197,6 +198,7 @@ class _PyslurmJob:
         return replace(
             asked,
             id=self.id,
+            number=str(job.id),
             state=self.state,
             partitions=tuple((job.partition or "").split(",")),
             reason=short_reason(job.state_reason or "").removeprefix("None"),

@@ -132,7 +132,12 @@ def test_a_job_outlives_its_gpus(site: Site, figure: Callable[[str], None]) -> N
     wait_all_gone(site)
     job, other = (site.submit("-p burst -c2 --gres=gpu:v100:1 -t9", "sleep 300") for _ in range(2))
     first, second = running(site, job), running(site, other)
-    node_box(site, first["slot"]).run(["tee", KERNEL_LOG], input=HARMLESS + FELL_OFF)
+    box = node_box(site, first["slot"])
+    pid = box.run(["pgrep", "-x", "-o", "sleep", "-u", "ada"]).stdout.split()[0]
+    box.run(["tee", KERNEL_LOG], input=HARMLESS.replace("pid=1", f"pid={pid}"))
+    note = f"it has met Xid 31 on GPU 0000:2b:00.0 of {first['slot']}"
+    site.wait(lambda: note in " ".join(site.burstctl("explain", job).stdout.split()), 60, "a note of its Xid")
+    box.run(["tee", KERNEL_LOG], input=FELL_OFF)
     drained = seconds_until(site, lambda: reason(site, first["slot"]).endswith("Z, jobs are requeued"), 60, "drained")
     assert reason(site, first["slot"]).startswith("burstd: unhealthy, Xid 79 on GPU 0000:2b:00.0 at 20")
     requeued = seconds_until(site, lambda: restarts(site, [job])[job] == 1, 60, "the job requeued")

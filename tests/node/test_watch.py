@@ -17,8 +17,9 @@ from pathlib import Path
 import pytest
 
 from burstd.domain.health import HealthRules, Verdict, verdict_table, xid_verdict
+from burstd.domain.slurm.node import Node
 from burstd.node.own_nodes import own_watch_script
-from burstd.planner.lifecycle.spot_notices import parse_reason
+from burstd.planner.lifecycle.spot_notices import notes_of_job, parse_reason
 
 ENDS = "interruption, ends 2026-11-21T12:02:00Z"
 AT = "interruption 1795262520"
@@ -274,6 +275,22 @@ def test_the_script_for_nodes_of_the_site_is_whole(tmp_path: Path) -> None:
     assert done.stdout == f"{folder}/watch.sh op1 {folder} own\n"
     assert "31=drain" in (folder / "verdicts").read_text()
     assert (folder / "kernel_log.sh").read_text(encoding="utf-8") == _FOLLOWER
+
+
+@pytest.mark.parametrize(
+    ("comment", "written"),
+    [("", True), ("burstd: job 7: Xid 13 on GPU 0000:2b:00.0", True), ("ask ada before you touch this", False)],
+)
+def test_jobs_notes_are_the_node_s_comment(tmp_path: Path, comment: str, *, written: bool) -> None:
+    """One call a minute, beside the first look at what is there; a person's comment stays."""
+    played = WatchedMachine(tmp_path, [""] * 5, comment)
+    notes = [f"job {job}: Xid 31 on GPU 0000:2b:00.0" for job in (1, 2, 3, 3, 4, 5, 6)]
+    (tmp_path / "watch/notes").write_text("\n".join([*notes, ""]), encoding="ascii")
+    played.run()
+    calls = (tmp_path / "scontrol.calls").read_text(encoding="utf-8").splitlines()
+    text = ";".join(f"job {job}: Xid 31 on GPU 0000:2b:00.0" for job in (2, 3, 4, 5, 6))
+    assert calls == ([f"update NodeName=cl1 Comment=burstd: {text}"] if written else [])
+    assert notes_of_job([Node("cl1", "IDLE", comment=f"burstd: {text}")], "4") == ["Xid 31 on GPU 0000:2b:00.0 of cl1"]
 
 
 def test_a_machine_that_only_has_gpus_watches_them(tmp_path: Path) -> None:

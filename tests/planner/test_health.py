@@ -21,15 +21,17 @@ from burstd.domain.health import (
 )
 from burstd.domain.plan import Action, ChangeClaimState, PowerDown, RequeueJobs, SetGate, UndrainNodes
 from burstd.domain.plugins.provider import Notice, NoticeKind
+from burstd.domain.slurm.job import JobState
 from burstd.domain.slurm.node import Reservation
 from burstd.domain.snapshot import SlurmView
 from burstd.planner.decide import decide
+from burstd.planner.explain.explain import explain_job
 from burstd.planner.lifecycle.spot_notices import closing_error, missing_reason, own_node_alarms, parse_reason
 from burstd.planner.offers.offers import breaker_key
 from burstd.planner.timeouts import Tuning
 
 from .test_spot import BUSY, CPU, SPOT, at_work, drained, plan, up
-from .worlds import NOW, claim, make_snapshot, node, offer
+from .worlds import NOW, claim, job, make_snapshot, node, offer
 
 AT = "2026-11-24T05:53:00Z"
 SICK = f"unhealthy, Xid 79 on GPU 0000:2b:00.0 at {AT}, jobs are requeued"
@@ -191,6 +193,17 @@ def test_words_left_behind_on_a_new_machine_mean_nothing() -> None:
     """Slurm takes the drain off, and leaves the reason."""
     steps = plan(S.IN_SERVICE, up(reason=f"burstd: {SICK}", **BUSY), at_work())
     assert not of_kind(steps, RequeueJobs)
+
+
+def test_a_harmless_xid_is_named_to_the_job_that_met_it() -> None:
+    noted = node("cpu1", comment="burstd: job 7: Xid 31 on GPU 0000:2b:00.0;job 8: Xid 13 on GPU 0000:2b:00.0;job 9: x")
+    foreign = node("cpu2", comment="job 7: Xid 79 on GPU 0000:2b:00.0")
+    task = replace(job("6_1", state=JobState.RUNNING, node_list=("cpu1",)), number="7")
+    found = make_snapshot(task, pools=(CPU,), nodes=(noted, foreign))
+    plan_ = decide(found, (), Tuning())
+    assert explain_job(found, plan_, "6_1").summary.endswith("; it has met Xid 31 on GPU 0000:2b:00.0 of cpu1")
+    assert explain_job(found, plan_, "8").summary.endswith("; it has met Xid 13 on GPU 0000:2b:00.0 of cpu1")
+    assert "has met" not in explain_job(found, plan_, "9").summary
 
 
 @pytest.mark.parametrize(

@@ -109,6 +109,8 @@ class Job:
     dependency: str = ""
     comment: str = ""
     restarts: int = 0
+    number: str = ""
+    """Slurm's own, which an array task has beside its ``id``; empty: that is its number."""
     requeue: bool = True
     """Slurm may run it again where a node fails (``--no-requeue`` forbids it)."""
     work_dir: str = ""

@@ -32,6 +32,7 @@ class Node:
     """Of shards before Slurm 23.11 the GPUs that any are in use of."""
     features: frozenset[str] = frozenset()
     reason: str = ""
+    comment: str = ""
     address: str = ""
     hostname: str = ""
     reservation: str = ""

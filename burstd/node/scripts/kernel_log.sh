@@ -1,6 +1,6 @@
 # Follows the kernel's log for what NVIDIA's driver says of its GPUs (Xids), for I/O errors of disks, and for the end of
 # slurmd; keeps in $1/unhealthy the reason for which the node is to be drained, for watch.sh. The worst holds; nothing takes
-# it back. What is only a note is printed, Xids once for each job and GPU. A flood costs no more than its reading: a line
+# it back. What is only a note is printed, Xids once for each job and GPU; $1/notes has one for each job. A flood costs no more than its reading: a line
 # starts a process only where it brings news.
 # $1: folder with the table "NUMBER=VERDICT ... NAME=VERDICT:TIMES:WORD ..." in the file verdicts (verdict_table of
 # burstd/domain/health.py).
@@ -60,8 +60,19 @@ note() {
             esac
         done <"/proc/$pid/cgroup"
     fi 2>/dev/null
+    # Where jobs have no cgroups their environment tells, which they can change.
+    if [ -z "$job" ] && [ -n "$pid" ] && [ -r "/proc/$pid/environ" ]; then
+        job=$(tr '\0' '\n' <"/proc/$pid/environ" | sed -n 's/^SLURM_JOB_ID=\([0-9]\{1,10\}\)$/\1/p' | head -n 1)
+    fi 2>/dev/null
     [ "${#noted}" -lt 8000 ] || noted=
     noted="$noted $xid/$gpu/$pid "
+    case $job/$noted in
+    /* | *" job$job "*) ;;
+    *)
+        noted="$noted job$job "
+        echo "job $job: Xid $xid on GPU $gpu" >>"$folder/notes"
+        ;;
+    esac
     [ -n "$job" ] || job=-
     case $noted in *" $xid/$gpu/job$job "*) return ;; esac
     noted="$noted $xid/$gpu/job$job "

@@ -16,6 +16,9 @@ name=$1
 folder=$2
 own=${3:-}
 held=$own
+comment=
+noted=
+next_note=0
 told=
 wait=5
 quiet=0
@@ -99,6 +102,25 @@ take_back() {
     esac
 }
 
+# Writes what jobs here have met, the last five of them, into the node's comment, where burstd reads it: once a minute at
+# most, and not where somebody else has written there.
+note() {
+    [ -s "$folder/notes" ] && [ "$comment" != foreign ] || return 0
+    seconds=$(date +%s)
+    [ "$seconds" -ge "$next_note" ] || return 0
+    text="burstd: $(awk '!seen[$2]++' "$folder/notes" | tail -n 5 | paste -s -d ';')"
+    [ "$text" != "$noted" ] || return 0
+    next_note=$((seconds + 60))
+    if [ -z "$comment" ]; then
+        comment=$(timeout 20 sinfo -h -N -n "$name" -O Comment:300 | head -n 1) || { comment=''; return 0; }
+        case ${comment%%"  "*} in
+        "" | " " | "(null)" | "N/A" | "burstd: job "*) comment=ours ;;
+        *) comment=foreign; return 0 ;;
+        esac
+    fi
+    ! timeout 20 scontrol update NodeName="$name" Comment="$text" || noted=$text
+}
+
 if [ -s "$folder/verdicts" ]; then
     sh "$folder/kernel_log.sh" "$folder" "${folder%/*}-kernel-log" "$own" &
     sh "$folder/conditions.sh" "$folder" &
@@ -137,5 +159,6 @@ while :; do
             [ "$wait" -le 30 ] || wait=30
         fi
     fi
+    note
     sleep "$next"
 done

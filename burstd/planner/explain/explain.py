@@ -23,6 +23,7 @@ from burstd.planner.explain.fabric_text import claim_binding, gang_fabric_text, 
 from burstd.planner.explain.job_lookup import find_job, request_text
 from burstd.planner.explain.project_text import job_text, leaving_text, project_of_job, project_text, waiting_remark
 from burstd.planner.forecast.outlook import job_outlooks
+from burstd.planner.lifecycle.spot_notices import notes_of_job
 from burstd.planner.offers.candidates import PoolCandidates, offer_candidates
 from burstd.planner.staging.input_deadlines import data_of_job
 from burstd.planner.unshown_paths import WARNING
@@ -78,13 +79,15 @@ def explain_job(snapshot: Snapshot, plan: Plan, job_id: str) -> Explanation:
         return _nothing(job_id, f"cannot read Slurm: {snapshot.slurm.error}")
     job = find_job(snapshot.slurm.jobs, job_id)
     if job is None:
-        return _nothing(job_id, "not in Slurm's queue; for jobs that have ended, run sacct")
+        gone = "not in Slurm's queue; for jobs that have ended, run sacct"
+        return _nothing(job_id, "; ".join([gone, *_met(snapshot.slurm, job_id)]))
     remarks = tuple(r for r in plan.remarks if r.subject == f"job:{job.id}")
     serving, data = _serving(snapshot, snapshot.slurm, plan, job, job_id), data_of_job(snapshot.data, job)
     if job.state is not JobState.PENDING:
         where = f" on {', '.join(job.node_list)}" if job.node_list else ""
         verdict, summary = job.state.value.lower(), f"the job is {job.state.value.lower()}{where}"
-        summary = "; ".join([summary, *_project(snapshot, plan, job)])
+        met = _met(snapshot.slurm, job.number or job.id)
+        summary = "; ".join([summary, *met, *_project(snapshot, plan, job)])
         if data is not None and data.checkpoint:
             age = f", taken {span_text(snapshot.now - data.checkpoint_taken)} ago" if data.checkpoint_taken else ""
             summary += f"; {data.checkpoint}{age}"
@@ -110,6 +113,10 @@ def explain_job(snapshot: Snapshot, plan: Plan, job_id: str) -> Explanation:
         data=data,
         fabric=_fabric(snapshot, plan, job, serving),
     )
+
+
+def _met(slurm: SlurmView, number: str) -> list[str]:
+    return [f"it has met {note}" for note in notes_of_job(slurm.nodes.values(), number)]
 
 
 def _project(snapshot: Snapshot, plan: Plan, job: Job) -> Iterator[str]:

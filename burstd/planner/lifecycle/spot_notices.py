@@ -8,6 +8,7 @@ a node down and leaves the reason, so a reason counts only while the node is dra
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -23,6 +24,7 @@ _NOTICE_REASON = re.compile(
     rf"burstd: (?:(?P<end>interruption)(?:, ends {_AT})?|rebalance hint|"
     rf"un(?:healthy|usable), [A-Za-z0-9 ,.:/_()'?-]{{1,130}} at {_AT}, jobs (?P<jobs>are requeued|end first))$"
 )
+_NOTE = re.compile(r"job ([0-9]{1,10}): (Xid [0-9]{1,5} on GPU [0-9a-fA-F:.]{1,18})")
 _SEPARATOR = "; "
 _TIME = "%Y-%m-%dT%H:%M:%SZ"
 INTERRUPTED = "interrupted"
@@ -100,6 +102,17 @@ def parse_reason(reason: str) -> NodeNotice | None:
 def notice_of_node(node: Node | None) -> NodeNotice | None:
     """The notice that a node bears; None: none."""
     return parse_reason(node.reason) if node is not None and node.drained else None
+
+
+def notes_of_job(nodes: Iterable[Node], number: str) -> list[str]:
+    """Harmless faults that a job has met, as its nodes have noted them (scripts/watch.sh). ``number``: Slurm's own."""
+    return [
+        f"{found[2]} of {node.name}"
+        for node in nodes
+        if node.comment.startswith("burstd: job ")
+        for part in node.comment.removeprefix("burstd: ").split(";")
+        if (found := _NOTE.fullmatch(part)) is not None and found[1] == number
+    ]
 
 
 def own_node_alarms(snapshot: Snapshot) -> list[str]:

@@ -205,6 +205,7 @@ def _parse_job(f: Mapping[str, str], translate: Callable[[float], float], exclud
         dependency=text_or_empty(f["Dependency"]),
         comment=text_or_empty(f["Comment"]),
         restarts=parse_count(f["RestartCnt"]),
+        number=f["JobID"],
         requeue=f["Requeue"] != "0",
         work_dir=f["WorkDir"],
         output_dir=_output_dir(f["STDOUT"], f["WorkDir"]),
