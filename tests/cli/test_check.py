@@ -96,6 +96,11 @@ def test_the_lines_for_slurm(run: Run, tmp_path: Path) -> None:
     )
     outcome = run("--json", "slurm-config", "--config", str(file), "--slurm", "22.05")
     assert set(json.loads(outcome.out)) == {"slurm.conf", "gres.conf"}
+    assert "JobSubmitPlugins" not in outcome.out
+    file.write_text(SETTINGS + '[policies]\nchain = ["broker", "idle"]\n', encoding="utf-8")
+    lines = run("slurm-config", "--config", str(file), "--slurm", "24.11").out
+    assert "JobSubmitPlugins=lua" in lines.splitlines()
+    assert 'local brokered = { "burst" }' in lines
     assert run("slurm-config", "--config", str(file), "--slurm", "new").code == 2
 
 
