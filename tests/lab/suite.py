@@ -70,6 +70,7 @@ _LONGEST = (
     "tests/crash/test_spot.py",
     "tests/e2e/test_aws.py",
     "tests/crash/test_directed.py",
+    "tests/crash/test_reuse.py",
     "tests/e2e/test_commands.py",
     "tests/node/test_machines.py",
     "tests/lab/openstack/test_plane.py",

@@ -10,6 +10,7 @@ from typing import Self, cast
 import pytest
 
 from burstd.domain.cloud.offer import GpuTest
+from burstd.domain.errors import NodeNotReady, NodeRefused
 from burstd.domain.plugins.shell import CommandTimedOut, CompletedCommand, ConnectionLost, Shell
 from burstd.domain.slurm.shape import Gres, Shape
 from burstd.node.errors import CommandFailed
@@ -143,6 +144,22 @@ def test_a_check_program_that_warns_and_one_that_fails() -> None:
     recorder = Recorder([CompletedCommand(0, FACTS, ""), well, CompletedCommand(3, "", "")])
     proof = validate_machine(asked, lambda: cast("Shell", recorder))
     assert [(f.name, f.found) for f in proof.failures] == [("disk", "'exit status 3' (exit status 3)")]
+
+
+@pytest.mark.parametrize(
+    ("said", "kind"),
+    [(CompletedCommand(75, "", "a job step still runs"), NodeNotReady), (CompletedCommand(1, "", "no"), NodeRefused)],
+)
+def test_a_machine_that_was_another_node_is_cleared_first_or_given_nothing(
+    said: CompletedCommand, kind: type[Exception]
+) -> None:
+    reused = replace(request(), reused_as="b1", node_json="{}")
+    recorder = Recorder([said])
+    with pytest.raises(kind):
+        validate_machine(reused, lambda: cast("Shell", recorder))
+    assert [given for _, given in recorder.asked] == [b"{}"]
+    recorder = Recorder([CompletedCommand(0, "", ""), CompletedCommand(0, FACTS, ""), CompletedCommand(0, "", "")])
+    assert validate_machine(reused, lambda: cast("Shell", recorder)).failures == ()
 
 
 def test_a_machine_that_cannot_say_what_it_is() -> None:

@@ -163,7 +163,10 @@ def test_machines_that_hear_of_their_end_at_once_do_not_come_at_once(tmp_path: P
 
 @pytest.mark.parametrize(
     "name",
-    ["fabric_test.sh", "framework.sh", "watch.sh", "watching.sh", "kernel_log.sh", "gpu_states.sh", "conditions.sh"],
+    [
+        "conditions.sh", "fabric_test.sh", "framework.sh", "gpu_states.sh", "kernel_log.sh", "reuse.sh", "watch.sh",
+        "watching.sh",
+    ],
 )
 @pytest.mark.skipif(shutil.which("shellcheck") is None, reason="shellcheck is not installed")
 def test_shellcheck_has_nothing_to_say(name: str) -> None:

@@ -124,7 +124,7 @@ ON_DEMAND_RULE = OfferRule("sky", markets=("on-demand",))
     ],
     ids=["budget", "dedicated", "gang", "image", "not offered", "dearer", "spot for on-demand", "no bill", "held",
          "bound", "volume", "data", "failed before", "other image", "no fabric", "not listed",
-         "drains for long", "taken back"],
+         "drains for long", "ill"],
 )  # fmt: skip
 def test_what_is_bound_or_does_not_fit_stays(claims: tuple[Claim, ...], fields: dict[str, Any]) -> None:
     made, _, handed = steps(world(claims=claims, **fields))

@@ -136,6 +136,45 @@ def test_memory_of_gpus_is_limited_by_shards(gres: str, limit: str, says: str) -
         assert build_pools(parse_settings(text), expand)["gpu"].gpu_memory_limit == limit
 
 
+OTHER = re.sub(
+    "nodes = .*", "nodes = 'other[1-2]'", POOL.partition("[providers")[0].replace("pools.gpu", "pools.other")
+)
+"""A second pool of the same machines."""
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        ("reuse_from = ['gpu']", ""),
+        ("reuse_from = ['gpus']", "pools.other.reuse_from: names 'gpus', which is no other pool; did you mean 'gpu'?"),
+        ("reuse_from = ['other']", "pools.other.reuse_from: names 'other', which is no other pool"),
+        ("reuse_from = ['gpu']\ngres = 'gpu:2,shard:8'\ngpu_memory_limit = 'mps'", "whose gpu_memory_limit differs"),
+        ("reuse_from = ['gpu']\ngres = 'gpu:1g.10gb:14'\nmig = '1g.10gb:7'", "names pool gpu, whose mig differs"),
+    ],
+)
+def test_pools_that_share_machines_leave_no_trace_on_them(more: str, says: str) -> None:
+    text = HEAD + POOL + OTHER.replace("cpus = 4", f"cpus = 4\n{more}")
+    if says:
+        with pytest.raises(SettingsError, match=re.escape(says)):
+            build_pools(parse_settings(text), expand)
+    else:
+        assert build_pools(parse_settings(text), expand)["other"].reuse_from == ("gpu",)
+
+
+@pytest.mark.parametrize(
+    ("template", "says"), [("#cloud-config\n# $pool\n", "node.yaml has ${pool}"), ("#cloud-config\n", "")]
+)
+def test_a_template_that_names_the_pool_keeps_machines_in_it(tmp_path: Path, template: str, says: str) -> None:
+    file = tmp_path / "node.yaml"
+    file.write_text(template)
+    text = HEAD + POOL + OTHER.replace("cpus = 4", "cpus = 4\nreuse_from = ['gpu']") + f"[node]\nuser_data = '{file}'\n"
+    if says:
+        with pytest.raises(SettingsError, match=re.escape(says)):
+            build_pools(parse_settings(text), expand)
+    else:
+        build_pools(parse_settings(text), expand)
+
+
 @pytest.mark.parametrize(
     ("gres", "mig", "says"),
     [

@@ -53,7 +53,7 @@ while left=$(user_processes); [ -n "$left" ]; do
     [ "$tries" -gt 0 ] || fail "processes of users do not end: $(command_line "${left%%
 *}")"
     tries=$((tries - 1))
-    kill -KILL $left 2>/dev/null || :
+    for pid in $left; do kill -KILL "$pid" 2>/dev/null || :; done
     sleep 0.1
 done
 # Files of ordinary users, in directories that any user may write to.
