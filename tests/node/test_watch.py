@@ -164,7 +164,13 @@ def test_machines_that_hear_of_their_end_at_once_do_not_come_at_once(tmp_path: P
 @pytest.mark.parametrize(
     "name",
     [
-        "conditions.sh", "fabric_test.sh", "framework.sh", "gpu_states.sh", "kernel_log.sh", "reuse.sh", "watch.sh",
+        "conditions.sh",
+        "fabric_test.sh",
+        "framework.sh",
+        "gpu_states.sh",
+        "kernel_log.sh",
+        "reuse.sh",
+        "watch.sh",
         "watching.sh",
     ],
 )

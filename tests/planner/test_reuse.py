@@ -17,10 +17,11 @@ from burstd.domain.slurm.node import Reservation
 from burstd.domain.snapshot import CircuitBreaker, CloudView, SlurmView, Snapshot
 from burstd.domain.staging import StageState, StagingView
 from burstd.planner.decide import decide
+from burstd.planner.lifecycle.spot_notices import TAKEN_BACK
 from burstd.planner.offers.reuse import breaker_key
 from burstd.planner.timeouts import Tuning
 from policies import idle
-from tests.planner.worlds import NOW, claim, job, make_snapshot, offer, pool
+from tests.planner.worlds import NOW, claim, job, make_snapshot, offer, pool, slot_node
 
 KEEP = idle.plugin.make(idle.IdleSettings(keep_alive_s=600))
 OFFER = offer()
@@ -129,6 +130,21 @@ ON_DEMAND_RULE = OfferRule("sky", markets=("on-demand",))
 def test_what_is_bound_or_does_not_fit_stays(claims: tuple[Claim, ...], fields: dict[str, Any]) -> None:
     made, _, handed = steps(world(claims=claims, **fields))
     assert (made, handed) == (["b1"], [])
+
+
+def test_one_that_is_busy_or_taken_back_is_waited_for_by_nobody() -> None:
+    busy = replace(slot_node(A, "a1", up=True), state="MIXED", cpus_allocated=1, address=ADDRESS)
+    draining = machine(state=S.DRAINING, since=NOW - 1)
+    made, _, handed = steps(world(claims=(draining,), nodes=(busy,)))
+    assert (made, handed) == (["b1"], [])
+    made, _, handed = steps(world(claims=(replace(draining, reason=f"{TAKEN_BACK}: its cloud says so"),)))
+    assert (made, handed) == (["b1"], [])
+
+
+def test_machines_of_a_pool_that_is_not_named_stay() -> None:
+    other = pool("c", partitions=("third",), reuse_from=("b",))
+    snapshot = world(job("9", partitions=("third",)), pools=(A, B, other))
+    assert steps(snapshot) == (["c1"], [], [])
 
 
 def test_a_pod_is_never_handed_over() -> None:

@@ -123,7 +123,6 @@ def _may_go(claim: Claim, view: SnapshotView, let_go: Collection[str], with_data
     return not (
         claim.billed_from is None
         or claim.billed_until is not None
-        or claim.id in view.retained
         or claim.id in snapshot.claims_with_volume
         or claim.id in progress.notices
         or claim.slot in with_data
