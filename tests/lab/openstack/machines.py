@@ -10,11 +10,12 @@ import base64
 import json
 import socketserver
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from burstd.domain.cloud.instance import TAG_CLAIM
 from providers.sandbox.boxes.boot.description import BoxFile
 from providers.sandbox.boxes.errors import SandboxError
 from providers.sandbox.boxes.lab import Lab
@@ -28,8 +29,12 @@ _SOURCES = BoxFile("/etc/cloud/cloud.cfg.d/90_config_drive.cfg", json.dumps({"da
 class Machines:
     """Serves at ``socket`` while it is entered."""
 
-    def __init__(self, lab: Lab, layers: Sequence[Path], socket: Path) -> None:
+    def __init__(
+        self, lab: Lab, layers: Sequence[Path], socket: Path, build: Callable[[str, str], Sequence[Path]]
+    ) -> None:
+        """``build``: the layers for a server's id and claim; none: all boxes' ``layers``."""
         self._lab = lab
+        self._build = build
         self._boxes = Boxes(lab, layers)
         machines = self
 
@@ -74,10 +79,12 @@ class Machines:
     def _spawn(self, words: Mapping[str, Any]) -> None:
         # Not its part on the network: the lab has set that up already, with addresses of its own for Ethernet.
         drive = {path: base64.b64decode(text) for path, text in words["drive"].items() if "network_data" not in path}
+        described = json.loads(drive["openstack/latest/meta_data.json"])
         self._boxes.start(
             words["uuid"],
             words["address"],
-            hostname=json.loads(drive["openstack/latest/meta_data.json"])["hostname"],
+            self._build(words["uuid"], described.get("meta", {}).get(TAG_CLAIM, "")),
+            hostname=described["hostname"],
             gpus=words["gpus"],
             # All that there is for cloud-init is on the drive.
             user_data="",
