@@ -143,7 +143,8 @@ class Claim(Tenancy):
     @property
     def overhead(self) -> bool:
         """Its machine failed: it never came into service, or had a fault. Nobody whom it was made for pays for it."""
-        return self.error == HEALTH or (self.in_service_from is None and self.error not in _NOT_FAILED)
+        was_node = self.in_service_from is not None or bool(self.reused_from)
+        return self.error == HEALTH or (not was_node and self.error not in _NOT_FAILED)
 
     def budget_covers(self, seconds: float, now: float) -> bool:
         """Whether what is reserved for it is enough for so many seconds more; without a budget anything is."""

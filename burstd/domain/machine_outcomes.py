@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from burstd.domain.claim import ClaimState
-from burstd.domain.cloud.offer import Offer
 from burstd.domain.health import HEALTH
 
 DAY_S = 86400.0
@@ -40,19 +39,31 @@ class MachineOutcome:
 
 
 def machine_outcome(
-    offer: Offer, image: str, state: ClaimState, error: str, created: float, since: float, in_service_from: float | None
+    place: str,
+    *,
+    spot: bool,
+    image: str,
+    state: ClaimState,
+    error: str,
+    created: float,
+    since: float,
+    in_service_from: float | None,
+    reused_from: str,
 ) -> tuple[MachineOutcome, float] | None:
     """What a claim of these fields says of its machine's place, and as of when; None: nothing.
 
-    Capacity, quota, credentials, an end of a spot machine and what nobody wanted any more say nothing.
+    Capacity, quota, credentials, an end of a spot machine, a machine that was not handed over well and what nobody
+    wanted any more say nothing.
     """
-    quality = Quality.GOOD if in_service_from is not None else None
-    if error and state in _OVER and not (error == "ended" and offer.spot):
-        quality = Quality.BAD if error in _FAULTS else Quality.BAD_OR_IMAGE if error in _FAULTS_OR_IMAGE else quality
+    quality = Quality.GOOD if in_service_from is not None or reused_from else None
+    if state in _OVER and error in _FAULTS:
+        quality = Quality.BAD
+    elif state in _OVER and error in _FAULTS_OR_IMAGE and not reused_from and not (spot and error == "ended"):
+        quality = Quality.BAD_OR_IMAGE
     if quality is None:
         return None
     at = since if error == HEALTH and state in _OVER else created
-    return MachineOutcome(offer.place, image, int(at // DAY_S), quality), at
+    return MachineOutcome(place, image, int(at // DAY_S), quality), at
 
 
 class BadPlaces(StrEnum):

@@ -84,6 +84,7 @@ def test_what_a_failed_machine_costs_is_nobodys(error: str, opened: bool, overhe
     assert [(b.key, b.overhead, str(b.cost)) for b in lines] == (
         [("", True, "3.060000")] if overhead else [("ann", False, "1.530000"), ("bob", False, "1.530000")]
     )
+    assert not replace(claim, error="validation_timeout", in_service_from=None, reused_from="gpu9").overhead
     payers = {(kind, name) for kind, name, _, _ in cost_by_payer_and_month(claim)}
     assert payers == {("", ""), *(() if overhead else (("project", "atlas"), ("user", "ann"), ("user", "bob")))}
 

@@ -35,8 +35,15 @@ GOOD, BAD, UNSURE = Quality.GOOD, Quality.BAD, Quality.BAD_OR_IMAGE
 TODAY = 20_000
 
 
+def found_of(of: Claim) -> tuple[MachineOutcome, float] | None:
+    return machine_outcome(
+        of.offer.place, spot=of.offer.spot, image=of.image, state=of.state, error=of.error, created=of.created,
+        since=of.since, in_service_from=of.in_service_from, reused_from=of.reused_from,
+    )  # fmt: skip
+
+
 def outcome_of(of: Claim) -> Quality | None:
-    found = machine_outcome(of.offer, of.image, of.state, of.error, of.created, of.since, of.in_service_from)
+    found = found_of(of)
     return found[0].quality if found else None
 
 
@@ -71,9 +78,16 @@ def test_a_spot_machine_that_was_taken_back_says_nothing() -> None:
     assert outcome_of(claim("cpu1", S.GONE, error="ended", offer=offer(spot=True))) is None
 
 
+@pytest.mark.parametrize(
+    ("error", "quality"), [("", GOOD), ("validation_timeout", GOOD), ("mig", GOOD), ("gpu_health", BAD)]
+)
+def test_a_machine_that_was_handed_over_was_a_node(error: str, quality: Quality) -> None:
+    assert outcome_of(claim("cpu1", S.GONE, error=error, reused_from="gpu1")) is quality
+
+
 def test_a_machine_counts_from_its_claim_and_one_that_failed_at_work_from_its_end() -> None:
     for error, day in (("gpu_health", 0), ("health", 30)):
-        found = machine_outcome(offer(), "", S.GONE, error, 0.0, 30 * DAY_S, None)
+        found = found_of(claim("cpu1", S.GONE, error=error, created=0.0, since=30 * DAY_S))
         assert found is not None
         assert found[0].day == day
 

@@ -45,6 +45,11 @@ class Hardware:
         return "+".join(filter(None, (self.placement, self.fabric)))
 
 
+def place_name(provider: str, region: str, zone: str, instance_type: str) -> str:
+    """``provider/region/zone/type``. A slash in a name must not shift the fields."""
+    return "/".join(field.replace("/", "%2F") for field in (provider, region, zone, instance_type))
+
+
 @dataclass(frozen=True, slots=True)
 class Offer:
     """One way to get a machine: a provider, a place, a type, a price.
@@ -93,9 +98,8 @@ class Offer:
 
     @property
     def place(self) -> str:
-        """Where its machines are: ``provider/region/zone/type``. A slash in a name must not shift the fields."""
-        fields = (self.provider, self.region, self.zone, self.instance_type)
-        return "/".join(field.replace("/", "%2F") for field in fields)
+        """Where its machines are, as ``place_name`` has it."""
+        return place_name(self.provider, self.region, self.zone, self.instance_type)
 
 
 @dataclass(frozen=True, slots=True)
