@@ -14,6 +14,7 @@ from burstd.domain.cloud.offer import FabricTest
 from burstd.domain.plugins.shell import CommandTimedOut, CompletedCommand, Shell
 from burstd.node.errors import ValidationFailed
 from burstd.node.fabric import measure
+from tests.lab.programs import PROJECT
 
 PERFTEST = """\
  #bytes     #iterations    BW peak[Gb/sec]    BW average[Gb/sec]   MsgRate[Mpps]
@@ -146,3 +147,55 @@ def test_what_a_burstd_that_was_killed_began_is_ended(program: Path) -> None:
     os.killpg(old, 0)
     assert gb_s(first, LocalShell(), str(program)) == 10.0
     assert "Z" in Path(f"/proc/{old}/stat").read_text().split() if Path(f"/proc/{old}").exists() else True
+
+
+TORCH = """\
+import types
+class Tensor:
+    def __init__(self, value): self.value = value
+    def __eq__(self, other): return Tensor(self.value == other)
+    def all(self): return self.value
+def full(size, value, device):
+    assert (size, device) == ((64 << 20,), "cuda")
+    return Tensor(value)
+cuda = types.SimpleNamespace(set_device=lambda number: None, synchronize=lambda: None)
+"""
+DISTRIBUTED = """\
+import os, socket, struct, time
+def init_process_group(backend):
+    global line
+    assert (backend, os.environ["WORLD_SIZE"]) == ("nccl", "2")
+    at = (os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
+    if os.environ["RANK"] == "0":
+        line = socket.create_server(at).accept()[0]
+        return
+    while True:
+        try:
+            line = socket.create_connection(at)
+            return
+        except ConnectionRefusedError:
+            time.sleep(0.05)
+def all_reduce(tensor):
+    line.sendall(struct.pack("d", tensor.value))
+    tensor.value += struct.unpack("d", line.recv(8, socket.MSG_WAITALL))[0] + ERROR
+def destroy_process_group():
+    line.close()
+"""
+
+
+@pytest.mark.parametrize(("error", "says"), [("0", ""), ("1", "the sum over both nodes is wrong")])
+def test_the_all_reduce_that_comes_with_burstd(
+    program: Path, monkeypatch: pytest.MonkeyPatch, error: str, says: str
+) -> None:
+    """Its two ends, with a PyTorch that sums over a socket."""
+    folder = program.parent / "torch"
+    folder.mkdir()
+    (folder / "__init__.py").write_text(TORCH)
+    (folder / "distributed.py").write_text(DISTRIBUTED.replace("ERROR", error))
+    monkeypatch.setenv("PYTHONPATH", str(program.parent))
+    command = str(PROJECT / "config/fabric/all-reduce.py")
+    if says:
+        with pytest.raises(ValidationFailed, match=says):
+            gb_s(LocalShell(), LocalShell(), command)
+    else:
+        assert gb_s(LocalShell(), LocalShell(), command) > 0
