@@ -56,6 +56,7 @@ class ValidationRequest:
     check_programs: Mapping[str, bytes] = field(default_factory=dict)
     """More of them: name -> a program that ends as Nagios' plug-ins do."""
     gpu_test_limit_s: float = 0.0
+    gpu_min_gb_s: float = 0.0
     frameworks: tuple[Framework, ...] = ()
     """What jobs may ask for, and must work there."""
     reused_as: str = ""
@@ -148,7 +149,9 @@ def _gpu_failures(session: Shell, request: ValidationRequest) -> Iterator[CheckF
     wanted = expected.shape.gpus() * parts
     if expected.gpu_test not in (GpuTest.SHORT, GpuTest.LONG) or not wanted or "gpu_test" in expected.skip:
         return
-    arguments = [f"{limit_s:g}", *(["long"] if expected.gpu_test is GpuTest.LONG else [])]
+    arguments = [f"{limit_s:g}"]
+    if expected.gpu_test is GpuTest.LONG:
+        arguments += ["long", *([f"{request.gpu_min_gb_s:g}"] if request.gpu_min_gb_s else [])]
     try:
         done = session.run(
             ["python3", "-I", "-", *arguments], input=_script("gpu_test.py").encode(), timeout_s=limit_s + _ANSWER_S
@@ -163,7 +166,7 @@ def _gpu_failures(session: Shell, request: ValidationRequest) -> Iterator[CheckF
         yield CheckFailure("gpu_test", "an answer", f"'{done.last_line}'", remedy)
         return
     failed = [line.removeprefix("failed ") for line in lines if line.startswith("failed ")]
-    well = sum(line.startswith("ok ") for line in lines) - ("ok dcgmi" in lines)
+    well = sum(line.startswith("ok ") and line not in ("ok dcgmi", "ok nvbandwidth") for line in lines)
     if failed or well < wanted:
         found = abbreviated_list(failed) if failed else f"{well} that nvidia-smi lists"
         remedy = "Give the machine back and try another; where all are like this look at the image's driver"

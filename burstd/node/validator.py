@@ -259,7 +259,7 @@ class SlurmNodeValidator:
         site = self.config
         return ValidationRequest(
             self._expected(claim, pool), self._munge_key(), self._credential, self._wall, site.gpu_devices,
-            site.check_commands, site.check_programs, pool.gpu_test_limit_s, pool.frameworks,
+            site.check_commands, site.check_programs, pool.gpu_test_limit_s, pool.gpu_min_gb_s, pool.frameworks,
             reused_as=claim.slot if claim.being_handed_over else "",
             node_json=node_json(claim.cluster, pool.name, claim.offer.provider),
         )  # fmt: skip

@@ -168,7 +168,8 @@ def build_pools(settings: Settings, expand: Callable[[str], Iterable[str]]) -> d
         made[name] = Pool(
             name, slots, partitions, shape, rules, exclusive_user=one_user, mig=pool.mig,
             gpu_memory_limit=pool.gpu_memory_limit,
-            gpu_test=pool.gpu_test, gpu_test_limit_s=limit_s, frameworks=frameworks, fabric=pool.fabric,
+            gpu_test=pool.gpu_test, gpu_test_limit_s=limit_s, gpu_min_gb_s=pool.gpu_min_gb_s,
+            frameworks=frameworks, fabric=pool.fabric,
             reuse_from=pool.reuse_from,
             fabric_test=FabricTest(pool.fabric_test, pool.fabric_test_limit_s, pool.fabric_min_gb_s)
             if pool.fabric_test else None,
@@ -247,6 +248,8 @@ def _gpu_test_limit_s(pool: PoolSettings) -> float:
 def _gpu_test_faults(name: str, pool: PoolSettings, limit_s: float) -> Iterator[SettingsFault]:
     if pool.gpu_test not in (None, GpuTest.NONE) and not any(g.name == "gpu" for g in pool.gres):
         yield SettingsFault(("pools", name, "gpu_test"), "tests GPUs, and 'gres' of the pool has none")
+    if pool.gpu_min_gb_s and pool.gpu_test is not GpuTest.LONG:
+        yield SettingsFault(("pools", name, "gpu_min_gb_s"), "is measured with gpu_test = 'long' only")
     if pool.gpu_test_limit_s is not None and not limit_s:
         text = "limits the tests 'short' and 'long', and gpu_test of the pool is neither"
         yield SettingsFault(("pools", name, "gpu_test_limit_s"), text)

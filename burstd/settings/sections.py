@@ -182,6 +182,7 @@ class PoolSettings(Section):
     gpu_memory_limit: GpuMemoryLimit = "none"
     gpu_test: GpuTest | None = None
     gpu_test_limit_s: Seconds | None = None
+    gpu_min_gb_s: Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False)] = 0.0
     fabric: Annotated[str, matching(_FABRIC, "must be one word: 'efa', 'ib'; jobs ask for it with -C")] = ""
     fabric_test: Annotated[str, AfterValidator(_command)] = ""
     fabric_test_limit_s: Seconds = 60.0

@@ -123,6 +123,7 @@ TABLE: dict[str, tuple[str, str, object, ReadValue]] = {
     "pools.gpu.gpu_memory_limit": ('"none"', '"mps"', "mps", lambda d: d.pool.gpu_memory_limit),
     "pools.gpu.gpu_test": ('"short"', '"long"', "long", lambda d: d.pool.gpu_test.value),
     "pools.gpu.gpu_test_limit_s": ("60", "61", 61.0, lambda d: d.pool.gpu_test_limit_s),
+    "pools.gpu.gpu_min_gb_s": ("0", "40", 40.0, lambda d: d.pool.gpu_min_gb_s),
     "pools.gpu.fabric": ('"efa"', '"ib"', "ib", lambda d: d.pool.fabric),
     "pools.gpu.fabric_test": ('"ib_write_bw"', '"ib_send_bw"', "ib_send_bw", lambda d: d.pool.fabric_test.command),
     "pools.gpu.fabric_test_limit_s": ("60", "61", 61.0, lambda d: d.pool.fabric_test.limit_s),

@@ -104,3 +104,33 @@ def test_the_diagnosis_of_dcgm(machine: Machine, says: str, status: int, told: s
 
 def test_a_diagnosis_that_is_not_there_fails(machine: Machine) -> None:
     assert machine.test("60", "long")[2].startswith("failed dcgmi dcgmi is missing: install")
+
+
+BANDWIDTH = """\
+nvbandwidth Version: v0.8
+Running host_to_device_memcpy_ce.
+memcpy CE CPU(row) -> GPU(column) bandwidth (GB/s)
+           0         1
+ 0     55.63     FIGURE
+
+SUM host_to_device_memcpy_ce    111.27
+"""
+
+
+@pytest.mark.parametrize(
+    ("says", "status", "answer"),
+    [
+        (BANDWIDTH.replace("FIGURE", "40.00"), 0, "ok nvbandwidth"),
+        (BANDWIDTH.replace("FIGURE", "12.50"), 0,
+         "failed nvbandwidth GPU 1 takes 12.5 GB/s, and the pool wants 40"),
+        (BANDWIDTH.replace("FIGURE", "N/A"), 0, "failed nvbandwidth SUM host_to_device_memcpy_ce 111.27"),
+        (BANDWIDTH.replace("FIGURE", "nan"), 0, "failed nvbandwidth GPU 1 takes nan GB/s, and the pool wants 40"),
+        ("ERROR: no device", 1, "failed nvbandwidth ERROR: no device"),
+    ],
+)  # fmt: skip
+def test_how_fast_the_host_reaches_each_gpu(machine: Machine, says: str, status: int, answer: str) -> None:
+    machine.add_program("dcgmi", "all is well", 0)
+    assert machine.test("60", "long", "40")[3].startswith("failed nvbandwidth nvbandwidth is missing: install")
+    machine.add_program("nvbandwidth", says, status)
+    assert machine.test("60", "long", "40")[3] == answer
+    assert "nvbandwidth" not in " ".join(machine.test("60", "long"))

@@ -126,6 +126,15 @@ def test_gpus_that_compute(changes: dict[str, object]) -> None:
     assert recorder.asked[-1][1].endswith(KEY)
 
 
+@pytest.mark.parametrize(("last", "failures"), [("ok nvbandwidth", 0), ("failed nvbandwidth GPU 1 takes 9 GB/s", 1)])
+def test_how_fast_the_host_reaches_each_gpu(last: str, failures: int) -> None:
+    answer = CompletedCommand(0, WELL.replace("end", f"{last}\nend"), "")
+    recorder = Recorder([CompletedCommand(0, GPU_FACTS, ""), answer, *[CompletedCommand(0, "", "")] * (not failures)])
+    proof = validate_machine(replace(gpu_request(), gpu_min_gb_s=40.0), lambda: cast("Shell", recorder))
+    assert len(proof.failures) == failures
+    assert recorder.asked[1][0] == "python3 -I - 300 long 40"
+
+
 def test_gpus_whose_test_does_not_end_are_refused() -> None:
     recorder = Recorder([CompletedCommand(0, GPU_FACTS, ""), CommandTimedOut("slow")])
     with pytest.raises(CommandFailed, match="the GPUs do not end their test of 300 s") as caught:

@@ -178,6 +178,8 @@ class Pool:
     """None: BASIC where the image has nvidia-smi."""
     gpu_test_limit_s: float = 0.0
     """How long SHORT and LONG may take together; 0: the test is none of these."""
+    gpu_min_gb_s: float = 0.0
+    """With LONG: fewest GB/s from the host to each GPU, by nvbandwidth; 0: that is not measured."""
     frameworks: tuple[Framework, ...] = ()
     """Those of the shape's features that are software, which a machine is tested for."""
     fabric: str = ""

@@ -1,7 +1,8 @@
 """Has each GPU of this machine compute something whose result is known, through the CUDA driver alone.
 
-Arguments: seconds for all of it; "long", for dcgmi's own test after it. Prints a line for each GPU, or part of one
-(MIG): "ok UUID" or "failed UUID WHY"; then "ok dcgmi" or "failed dcgmi WHY"; then "end".
+Arguments: seconds for all of it; "long", for dcgmi's own test after it; GB/s that nvbandwidth must then find. Prints
+a line for each GPU, or part of one (MIG): "ok UUID" or "failed UUID WHY"; then the same of "dcgmi" and "nvbandwidth";
+then "end".
 
 The kernels are what NVRTC 12.9 makes for compute_50 of
 
@@ -271,6 +272,32 @@ def run_dcgmi(deadline: float) -> str:
     return "ok"
 
 
+def run_nvbandwidth(least: float, deadline: float) -> str:
+    """``ok`` where every GPU takes so many GB/s from the host's memory, or what is wrong.
+
+    The figures are in the row after "memcpy CE CPU(row) -> GPU(column) bandwidth (GB/s)" and the numbers of the GPUs:
+    https://github.com/NVIDIA/nvbandwidth
+    """
+    try:
+        done = _run(["nvbandwidth", "-t", "host_to_device_memcpy_ce"], max(1.0, deadline - time.monotonic()))
+    except FileNotFoundError:
+        return "nvbandwidth is missing: install it in the image"
+    except subprocess.TimeoutExpired:
+        return "does not answer in time"
+    lines = _text(done.stdout).splitlines()
+    rows = [line.split() for line in lines]
+    start = next((number for number, line in enumerate(lines) if "bandwidth (GB/s)" in line), len(lines))
+    figures = next((row[1:] for row in rows[start + 2 :] if row[:1] == ["0"]), [])
+    try:
+        found = [float(figure) for figure in figures]
+    except ValueError:
+        found = []
+    if done.returncode or not found:
+        return next((line for line in reversed(lines) if line.strip()), f"exit status {done.returncode}")
+    slow = [f"GPU {number} takes {figure:g} GB/s" for number, figure in enumerate(found) if not figure >= least]
+    return f"{'; '.join(slow)}, and the pool wants {least:g}" if slow else "ok"
+
+
 def _run(words: list[str], timeout_s: float) -> subprocess.CompletedProcess[bytes]:
     return subprocess.run(
         words,
@@ -307,6 +334,8 @@ def main() -> None:
         print_result(uuid, heard[uuid])
     if "long" in sys.argv[2:] and all(said == "ok" for said in heard.values()):
         print_result("dcgmi", run_dcgmi(deadline))
+        if len(sys.argv) > 3:
+            print_result("nvbandwidth", run_nvbandwidth(float(sys.argv[3]), deadline))
     sys.stdout.write("end\n")
     sys.stdout.flush()
     # Nobody waits for a child that hangs in the driver.
