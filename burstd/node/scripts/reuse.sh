@@ -25,6 +25,10 @@ user_processes() {
 for directory in /proc/[0-9]*; do
     pid=${directory#/proc/}
     { read -r program <"$directory/comm"; } 2>/dev/null || continue
+    case $program in slurmd | slurmstepd) ;; *) continue ;; esac
+    # A user may call a process so, with any arguments.
+    uid=$(awk '$1 == "Uid:" { print $2 }' "$directory/status" 2>/dev/null) || continue
+    { [ -n "$uid" ] && ! is_user "$uid"; } || continue
     case $program in
     slurmd)
         # It is the new node already: it was cleared before, and is not touched again.
