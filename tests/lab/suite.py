@@ -73,6 +73,7 @@ _LONGEST = (
     "tests/crash/test_reuse.py",
     "tests/e2e/test_commands.py",
     "tests/node/test_machines.py",
+    "tests/node/test_conditions.py",
     "tests/lab/openstack/test_plane.py",
     "tests/e2e/test_policies.py",
     "tests/e2e/test_main_path.py",

@@ -35,7 +35,9 @@ rm -rf "$folder/watch"
 mv "$new" "$folder/watch"
 set -- /bin/sh "$folder/watch/watch.sh" "$name" "$folder/watch"
 if [ -n "$with_systemd" ]; then
-    systemd-run --quiet --collect --unit="$unit" --property=Restart=on-failure --property=RestartSec=5 "$@"
+    # A process that the kernel does not let go, as nvidia-smi on a dead GPU, holds up no later start.
+    systemd-run --quiet --collect --unit="$unit" --property=Restart=on-failure --property=RestartSec=5 \
+        --property=TimeoutStopSec=5 "$@"
 else
     setsid "$@" </dev/null >/dev/null 2>&1 &
     echo $! >"$folder/watch.pid"
