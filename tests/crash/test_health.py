@@ -19,6 +19,7 @@ pytestmark = pytest.mark.crash
 
 AT = "2027-01-15T08:00:00Z"
 SICK = f"burstd: unhealthy, Xid 79 on GPU 0000:2b:00.0 at {AT}, jobs are requeued"
+FULL = f"burstd: unusable, /var is full at {AT}, jobs end first"
 ILL = f"burstd: unhealthy, Xid 48 on GPU 0000:2b:00.0 at {AT}, jobs end first"
 
 
@@ -37,9 +38,9 @@ def fall_ill(w: World, claim: Claim, fault: str = SICK) -> None:
     w.machines.fall_ill(claim.address, fault)
 
 
-def ended_for_it(w: World, claim: Claim) -> bool:
+def ended_for_it(w: World, claim: Claim, error: str = "health") -> bool:
     now = w.store.claim(claim.id)
-    return now.state is ClaimState.GONE and now.error == "health"
+    return now.state is ClaimState.GONE and now.error == error
 
 
 def test_the_job_begins_anew_on_another_machine_and_it_is_no_fault_of_the_cloud(world: World) -> None:
@@ -61,16 +62,20 @@ def test_the_job_begins_anew_on_another_machine_and_it_is_no_fault_of_the_cloud(
     ends_well(world, job)
 
 
-def test_a_mild_fault_lets_the_job_end(world: World) -> None:
+@pytest.mark.parametrize(("fault", "error"), [(ILL, "health"), (FULL, "")])
+def test_a_mild_fault_lets_the_job_end(world: World, fault: str, error: str) -> None:
+    """A full disk is held against no offer."""
     job = world.slurm.submit(replace(JOB, run_s=60))
     claim = running(world, job)
-    fall_ill(world, claim, ILL)
+    fall_ill(world, claim, fault)
     world.run_until(lambda: "DRAIN" in world.slurm.node(claim.slot).flags, 15)
     other = world.slurm.submit(JobSpec(run_s=30))
     world.run_until(lambda: world.states(other) == [RUNNING], 60)
     assert world.slurm.job(other).nodes != (claim.slot,)
     world.run_until(lambda: world.states(job) == [COMPLETED], 90)
-    world.run_until(lambda: ended_for_it(world, claim), 90)
+    world.run_until(lambda: ended_for_it(world, claim, error), 90)
+    opened = world.store.events(subject=f"breaker:{breaker_key(claim.offer, 'health')}")
+    assert bool(opened) is bool(error)
     assert (world.slurm.job(job).restarts, cut_runs(world, job)) == (0, [])
     ends_well(world, job, other)
 
