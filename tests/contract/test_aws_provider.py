@@ -225,6 +225,28 @@ class TestFleets:
         (outcome,) = provider.launch([wanted])
         assert type(outcome.result) is error, repr(outcome.result)
 
+    @pytest.mark.parametrize(
+        ("kind", "words", "interface", "grouped"),
+        [
+            ("c5n.18xlarge", {"fabric": "efa"}, "efa", False),
+            ("c5n.18xlarge", {"gang": "job 7"}, "efa", True),
+            ("c5n.18xlarge", {}, "interface", False),
+            ("t3.micro", {"gang": "job 7"}, "interface", False),
+        ],
+    )
+    def test_a_machine_has_what_its_offer_says_binds_it(
+        self, world: AwsWorld, kind: str, words: dict[str, str], interface: str, grouped: bool
+    ) -> None:
+        provider = world.provider(CLUSTER, instance_types=[kind], prices={kind: "1"})
+        offer = world.offers(provider)[0]
+        assert offer.hardware.binding == {"c5n.18xlarge": "placement-group+efa", "t3.micro": "none"}[kind]
+        (outcome,) = provider.launch(launch_requests(world, provider, 1, offer=offer, **words))
+        assert isinstance(outcome.result, Instance), outcome.result
+        (held,) = resource_owner(world).describe_instances(InstanceIds=[outcome.result.id])["Reservations"]
+        (made,) = held["Instances"]
+        assert [one["InterfaceType"] for one in made["NetworkInterfaces"]] == [interface]
+        assert bool(made["Placement"]["GroupName"]) is grouped
+
     def test_a_gang_is_all_in_one_zone_or_nothing(self, world: AwsWorld) -> None:
         provider = world.provider(CLUSTER)
         first, others = self.others(world, provider)
