@@ -11,7 +11,7 @@ from burstd.domain.health import HEALTH
 DAY_S = 86400.0
 _FAULTS = frozenset({HEALTH, "node_down", "gpu_health", "gpu_clocks", "gpu_pcie"})
 """Errors of claims that speak of the machine."""
-_FAULTS_OR_IMAGE = frozenset({"boot", "boot_timeout", "ended", "gpus", "gpu_test", "mig", "validation_timeout"})
+_FAULTS_OR_IMAGE = frozenset({"boot", "boot_timeout", "ended", "gpus", "gpu_test", "mig"})
 """Errors that an image may bring about too: they count where the image made a node of another machine."""
 _OVER = frozenset({ClaimState.FAILED, ClaimState.LOST, ClaimState.TERMINATING, ClaimState.GONE})
 

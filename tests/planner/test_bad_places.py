@@ -66,6 +66,7 @@ def outcome_of(of: Claim) -> Quality | None:
         *((S.GONE, error, False, None) for error in (
             "capacity", "quota", "rate", "auth", "denied", "unavailable", "request", "image", "unknown", "unwanted",
             "interrupted", "too_late", "slurm", "munge", "users", "clock", "hostkey", "ssh", "driver", "pool",
+            "validation_timeout",
         )),
     ],
 )  # fmt: skip
