@@ -12,6 +12,7 @@ from burstd.domain.errors import BadRequest, CloudUnavailable, NotAllowed
 from providers.openshift.catalog.catalog import OpenShiftCatalog
 from providers.openshift.client.quantities import parse_amounts
 from providers.openshift.errors import NoSuchApi, ResourceVersionExpired
+from providers.openshift.settings import NodeGroup, PodSize
 from tests.providers.openshift.cluster import (
     NODES,
     PODS,
@@ -55,6 +56,16 @@ def test_an_offer_says_what_a_job_finds() -> None:
 def test_what_nodes_do_not_say_alike_is_not_said() -> None:
     nodes = [node("a", "cpu"), node("b", "cpu", labels={"kubernetes.io/arch": "arm64"})]
     assert {offer.hardware for offer in Site({NODES: nodes}).catalog.offers()} == {Hardware(local_disk_gib=20)}
+
+
+@pytest.mark.parametrize(("kind", "binding"), [("podAffinity", "topology-key"), ("podAntiAffinity", "")])
+def test_an_affinity_of_pods_keeps_machines_near_each_other(kind: str, binding: str) -> None:
+    term = {"topologyKey": "rack", "labelSelector": {"matchLabels": {"app": "burst"}}}
+    group = NodeGroup(
+        affinity={kind: {"requiredDuringSchedulingIgnoredDuringExecution": [term]}},
+        sizes={"c1": PodSize(cpus=1, memory=1024, price=Decimal(1))},
+    )
+    assert [offer.hardware.binding for offer in Site(groups={"cpu": group}).catalog.offers()] == [binding]
 
 
 def test_a_size_without_a_price_has_that_of_its_parts() -> None:

@@ -41,6 +41,14 @@ def test_an_offer_says_what_a_job_finds() -> None:
     assert (offer.price, offer.currency, offer.price_source) == (Decimal("2.5"), "CHF", "settings")
 
 
+@pytest.mark.parametrize(
+    ("policy", "binding"),
+    [("affinity", "server-group"), ("soft-affinity", "server-group"), ("soft-anti-affinity", ""), ("", "")],
+)
+def test_only_affinity_keeps_machines_near_each_other(policy: str, binding: str) -> None:
+    assert {offer.hardware.binding for offer in Site(gang_policy=policy).catalog.offers()} == {binding}
+
+
 def test_only_flavors_and_zones_that_the_settings_allow_and_that_are_there() -> None:
     site = Site(flavor("cpu", {}), flavor("old", {}, **{"OS-FLV-DISABLED:disabled": True}), flavor("x1", {}),
                 flavors=["cpu", "old"], zones=["a*", "c"], region="south")  # fmt: skip
