@@ -19,6 +19,7 @@ from burstd.domain.plan import (
     BindJob,
     ChangeClaimState,
     DrainNodes,
+    HandOver,
     HoldJob,
     JobRun,
     LaunchMachine,
@@ -61,6 +62,10 @@ SENTENCES: list[tuple[Action, str]] = [
     (
         MakeClaim(replace(ADOPTED, reason="for job 104", jobs=("104",))),
         "start a machine for gpu6 (pool gpu) as sandbox/local/a/g4/on-demand at 3.06 EUR/h: for job 104",
+    ),
+    (
+        HandOver("c-gpu3", replace(ADOPTED, reason="for job 104")),
+        "hand the machine of gpu3 over as gpu6 (pool gpu): for job 104",
     ),
     (LaunchMachine("c-gpu3", "no answer"), "ask the cloud for the machine of gpu3 again: no answer"),
     (

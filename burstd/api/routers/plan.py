@@ -30,6 +30,7 @@ from burstd.domain.plan import (
     BindJob,
     ChangeClaimState,
     DrainNodes,
+    HandOver,
     HoldJob,
     JobRun,
     LaunchMachine,
@@ -278,6 +279,10 @@ def _step_text(action: Action, claims: dict[str, Claim]) -> tuple[str, Collectio
         case AdoptMachine(claim):
             where = f"instance {claim.instance_id} at {claim.offer.provider}"
             return f"adopt {where} as {claim.slot}, {claim.state.value}: {claim.reason}", [claim.id], [claim.slot]
+        case HandOver(claim_id, claim):
+            [slot] = slots_of([claim_id])
+            text = f"hand the machine of {slot} over as {claim.slot} (pool {claim.pool}): {claim.reason}"
+            return text, [claim_id], [slot, claim.slot]
         case LaunchMachine(claim_id, reason):
             [slot] = slots_of([claim_id])
             return f"ask the cloud for the machine of {slot} again: {reason}", [claim_id], [slot]
