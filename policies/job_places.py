@@ -84,7 +84,7 @@ class PlaceFinder:
         self._target = target
         self._offer_hardware = offer_hardware
         self._node_hardware = node_hardware
-        self.slots = frozenset(slot for pool in snapshot.pools.values() for slot in pool.slots)
+        self._slots = frozenset(slot for pool in snapshot.pools.values() for slot in pool.slots)
         self._claimed = {claim.slot: claim.offer for claim in snapshot.claims}
         self._offers: dict[str, tuple[Offer, ...]] = {}
         self._met: dict[tuple[str, OfferHardware], bool] = {}
@@ -103,8 +103,7 @@ class PlaceFinder:
         """What Slurm is to be told of the job; None: it has it. Of one that requires nothing any more: the same."""
         known = self._snapshot.runtime_state.excluded_nodes
         start = is_held_back(job)
-        # burstd has not changed a job that is held back: what it excludes is its user's.
-        added = known.get(job.id, known.get(job.array_job_id, _NONE if start else None))
+        added = known.get(job.id, known.get(job.array_job_id, _NONE))
         places = self.places_for(requirement, job.partitions) if requirement is not None else _ANYWHERE
         exclusion = self._exclusion(job.excluded_nodes, added, places)
         size = _size_update(job, requirement, places) if requirement is not None and places.in_request else _Size()
@@ -114,12 +113,13 @@ class PlaceFinder:
             exclusion.nodes, exclusion.added, size.gres, size.memory_mib, size.cpus, size.cpus_per_node, start
         )
 
-    def _exclusion(self, there: tuple[str, ...], added: frozenset[str] | None, places: Places) -> _Exclusion:
-        """``added``: what burstd has put there before; None: it does not know any more."""
+    def _exclusion(self, there: tuple[str, ...], added: frozenset[str], places: Places) -> _Exclusion:
+        """``added``: what burstd has put there before."""
         # Thousands of jobs may share the same lists of thousands of nodes, which live as long as the snapshot.
         key = id(there), id(added), id(places)
         if key not in self._exclusions:
-            own = frozenset(there) - (places.excluded | self.slots if added is None else added)
+            # A node that is not seen now, as it is in quarantine, stays there.
+            own = frozenset(there) - added.intersection(self._slurm.nodes)
             nodes = places.excluded | own
             self._exclusions[key] = _Exclusion(nodes, places.excluded - own, nodes == frozenset(there))
         return self._exclusions[key]
@@ -143,10 +143,11 @@ class PlaceFinder:
         site = [
             node
             for node in self._slurm.nodes.values()
-            if node.name not in self.slots and not partitions.isdisjoint(node.partitions)
+            if node.name not in self._slots and not partitions.isdisjoint(node.partitions)
         ]
         alike = self._alike_nodes(partitions, pools, site)
-        every = frozenset().union(*(names for _, _, names in alike))
+        # Slurm refuses a list with a name that it does not know, such as a new slot's.
+        every = frozenset().union(*(names for _, _, names in alike)).intersection(self._slurm.nodes)
         if requirement.syntax_error:
             return Places(every, requirement.syntax_error)
         found = [

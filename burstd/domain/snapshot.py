@@ -176,7 +176,7 @@ class RuntimeState:
     limited_jobs: Mapping[str, KnownLimit] = field(default_factory=dict)
     """Pending jobs of projects that another limit than their project's keeps back (planner/demand/limited_jobs.py)."""
     excluded_nodes: Mapping[str, frozenset[str]] = field(default_factory=dict)
-    """By pending job, the nodes that burstd had Slurm keep it off, where this process did so (JobUpdate)."""
+    """By job, or array, the nodes that burstd has had Slurm keep it off (JobUpdate), on record."""
     notices: Mapping[str, Notice] = field(default_factory=dict)
     """By claim, what the queues of clouds have announced of its machine and was not settled so far."""
     requeued: frozenset[tuple[str, int]] = frozenset()

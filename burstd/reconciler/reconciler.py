@@ -335,6 +335,7 @@ class Reconciler:
         bound = {}
         if not isinstance(slurm, Unavailable):
             bound = {r.job_id: r.nodes for r in slurm.reservations if r.job_id}
+            self._executor.slurm.excluded_nodes.forget(slurm.jobs, slurm.read_at)
         machines = self._executor.adopter.find_unknown(clouds, claims)
         snapshot = Snapshot(
             now=now,

@@ -30,9 +30,11 @@ from burstd.domain.plan import (
     UpdateJobs,
     WarnJobs,
 )
+from burstd.domain.slurm.job_update import JobUpdate
 from burstd.domain.snapshot import RuntimeState
 from burstd.planner import isolation
 from burstd.reconciler.context import LoopContext
+from burstd.reconciler.excluded_nodes import ExcludedNodes
 from burstd.reconciler.machines.interruptions import Interruptions
 
 log = structlog.get_logger(__name__)
@@ -41,8 +43,6 @@ REGISTER_EVERY_S = 2.0
 REFUSAL_PAUSE_S = 5.0
 UNBINDABLE_S = 3600.0
 UPDATE_EVERY_S = 5.0
-MAX_UPDATED_JOBS = 100_000
-"""So many are kept in mind, the latest."""
 
 
 def slots_by_claim(store: Store) -> dict[str, str]:
@@ -62,8 +62,9 @@ class SlurmActions:
         self._bound_since: dict[str, float] = {}
         self._unbindable: dict[str, float] = {}
         self._refusals: dict[Action, tuple[float, str]] = {}
-        self._updated_at: dict[UpdateJobs, float] = {}
-        self._excluded_nodes: dict[str, frozenset[str]] = {}
+        self._last_updates: dict[str, tuple[float, JobUpdate]] = {}
+        """By job, the last one that Slurm has taken, and when."""
+        self.excluded_nodes = ExcludedNodes(self._store)
 
     def runtime_state(self, now: float, bound: Mapping[str, object], state: RuntimeState) -> RuntimeState:
         """``state`` with what Slurm was told. ``bound``: jobs with a reservation of their own."""
@@ -74,7 +75,7 @@ class SlurmActions:
             power_down_sent_at=dict(self._power_down_sent_at),
             bound_since=dict(self._bound_since),
             unbindable=frozenset(job for job, at in self._unbindable.items() if now - at < UNBINDABLE_S),
-            excluded_nodes=dict(self._excluded_nodes),
+            excluded_nodes=self.excluded_nodes.by_job(),
         )
         return self.interruptions.runtime_state(now, state)
 
@@ -172,18 +173,22 @@ class SlurmActions:
         return 1
 
     def _update_jobs(self, action: UpdateJobs, now: float) -> int:
-        self._updated_at = {known: at for known, at in self._updated_at.items() if now - at < UPDATE_EVERY_S}
-        if action in self._updated_at:
-            # The queue may have been read before.
+        self._last_updates = {job: last for job, last in self._last_updates.items() if now - last[0] < UPDATE_EVERY_S}
+        # The queue may have been read before.
+        last = {id(update): update for _, update in self._last_updates.values()}
+        same = {key for key, update in last.items() if update == action.update}
+        news = [
+            (job, queue_id)
+            for job, queue_id in zip(action.jobs, action.queue_ids, strict=True)
+            if queue_id not in self._last_updates or id(self._last_updates[queue_id][1]) not in same
+        ]
+        if not news:
             return 0
-        for job_id in action.queue_ids:
-            self._excluded_nodes.pop(job_id, None)
-            self._excluded_nodes[job_id] = action.update.added_nodes
-        for job_id in [*self._excluded_nodes][:-MAX_UPDATED_JOBS]:
-            del self._excluded_nodes[job_id]
-        self._context.scheduler.update_jobs(action.jobs, action.update)
-        self._updated_at[action] = now
-        log.info("jobs' requests are updated in Slurm", jobs=",".join(action.queue_ids), reason=action.reason)
+        queue_ids = [queue_id for _, queue_id in news]
+        self.excluded_nodes.record(queue_ids, action.update.added_nodes, now)
+        self._context.scheduler.update_jobs([job for job, _ in news], action.update)
+        self._last_updates.update(dict.fromkeys(queue_ids, (now, action.update)))
+        log.info("jobs' requests are updated in Slurm", jobs=",".join(queue_ids), reason=action.reason)
         return 1
 
     def _hand_over(self, action: HandOver, now: float) -> int:

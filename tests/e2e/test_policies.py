@@ -272,3 +272,9 @@ def test_a_job_runs_on_a_machine_that_meets_its_comment_and_on_no_other(site: Si
     site.wait_job(tasks[0], ["RUNNING"])
     assert site.job(tasks[0])["NodeList"].startswith("gpu")
     assert site.job(dream)["JobState"] == "PENDING"
+    # Which nodes of the list are its user's is known after a restart too.
+    site.kill_burstd("KILL")
+    site.cluster.sh(f"scontrol update jobid={dream} comment=''", user="ada")
+    site.start_burstd()
+    site.wait_job(dream)
+    assert site.job(dream)["NodeList"].startswith("op")

@@ -16,7 +16,7 @@ from burstd.domain.plugins.policy import Policy, Target
 from burstd.domain.slurm.job import Job, JobState
 from burstd.domain.slurm.job_update import JobUpdate
 from burstd.domain.slurm.shape import Gres, Shape
-from burstd.domain.snapshot import CircuitBreaker, CloudView, RuntimeState, Snapshot, Unavailable
+from burstd.domain.snapshot import CircuitBreaker, CloudView, RuntimeState, SlurmView, Snapshot, Unavailable
 from burstd.planner.job_updates import requeue_misplaced
 from burstd.planner.policy_chain import make_target
 from burstd.planner.snapshot_view import build_view
@@ -298,15 +298,36 @@ def test_a_changed_comment_is_followed_and_the_users_own_exclusions_stay() -> No
     words = ("onprem", "burst")
     first = both(job(partitions=words, comment="burst: model=v100", excluded_nodes=("op2", "cpu9"))).job_updates["1"]
     runtime = RuntimeState(excluded_nodes={"1": first.added_nodes})
-    # If burstd began anew meanwhile, it cannot know which of the site's nodes that match now the user excluded.
-    for state, left in ((runtime, {"cpu9"}), (RuntimeState(), {"cpu9", "op2"})):
-        after = job(partitions=words, comment="burst: model=a100", excluded_nodes=tuple(first.excluded_nodes))
-        update = both(after, runtime_state=state).job_updates["1"]
-        assert update.excluded_nodes - update.added_nodes == left
+    after = job(partitions=words, comment="burst: model=a100", excluded_nodes=tuple(first.excluded_nodes))
+    update = both(after, runtime_state=runtime).job_updates["1"]
+    assert update.excluded_nodes - update.added_nodes == {"op2", "cpu9"}
     own = both(job(partitions=words, comment="burst: model=a100", excluded_nodes=("op2",))).job_updates["1"]
     assert own.excluded_nodes >= {"op2", "op1", "gpu1"}
     none = job(partitions=words, comment="", excluded_nodes=(*first.excluded_nodes, "op7"))
-    assert both(none, runtime_state=runtime).job_updates["1"] == JobUpdate(frozenset({"cpu9", "op7"}), frozenset())
+    left = frozenset({"op2", "cpu9", "op7"})
+    assert both(none, runtime_state=runtime).job_updates["1"] == JobUpdate(left, frozenset())
+
+
+@pytest.mark.parametrize(
+    ("comment", "there", "excluded"),
+    [
+        ("burst: gpu=1 model=v100", (), {"op1", "op2", "cpu1"}),
+        ("burst: modle=v100", (), {"op1", "op2", "cpu1", "gpu1"}),
+        ("burst: gpu=1 model=h100", (), {"op1", "op2", "cpu1", "gpu1"}),
+        # A node that is not seen at present stays where it is, whoever put it there.
+        ("burst: gpu=1 model=v100", ("cpu2", "op3"), {"op1", "op2", "cpu1", "cpu2", "op3"}),
+    ],
+)
+def test_only_nodes_that_slurm_knows_are_named(comment: str, there: tuple[str, ...], excluded: set[str]) -> None:
+    asks = job(partitions=("onprem", "burst"), comment=comment, excluded_nodes=there)
+    snapshot = both_snapshot(asks)
+    assert isinstance(snapshot.slurm, SlurmView)
+    known = {name: node for name, node in snapshot.slurm.nodes.items() if name not in ("cpu2", "gpu2")}
+    runtime = RuntimeState(excluded_nodes={"1": frozenset({"cpu2"})})
+    snapshot = replace(snapshot, slurm=replace(snapshot.slurm, nodes=known), runtime_state=runtime)
+    found = make_target(snapshot, (broker(),))
+    assert not found.failed_policies
+    assert found.job_updates["1"].excluded_nodes == excluded
 
 
 def test_a_machine_that_boots_for_another_job_is_excluded_before_it_opens() -> None:

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
 
+from burstd.db import Store
 from burstd.domain.errors import SchedulerRefused
 from burstd.domain.plan import UpdateJobs
+from burstd.domain.slurm.job import JobState
 from burstd.domain.slurm.job_update import JobUpdate
 from burstd.domain.snapshot import RuntimeState
 from burstd.reconciler.context import LoopContext
+from burstd.reconciler.excluded_nodes import EXCLUDED_NODES_KEY, ExcludedNodes
 from burstd.reconciler.slurm_actions import SlurmActions
+from tests.db.samples import ManualClock
+from tests.planner.worlds import job
 
 
 def test_one_job_that_slurm_refuses_costs_no_call_for_each_of_the_others() -> None:
@@ -28,7 +35,7 @@ def test_one_job_that_slurm_refuses_costs_no_call_for_each_of_the_others() -> No
     context = SimpleNamespace(
         scheduler=Slurm(),
         clock=SimpleNamespace(now=lambda: now[0]),
-        store=SimpleNamespace(claims=lambda: (), metadata=lambda _: ""),
+        store=SimpleNamespace(claims=lambda: (), metadata=lambda _: "", set_metadata=lambda *_, **__: None),
     )
     actions = SlurmActions(cast("LoopContext", context))
     ids = tuple(map(str, range(10_000)))
@@ -42,3 +49,42 @@ def test_one_job_that_slurm_refuses_costs_no_call_for_each_of_the_others() -> No
         actions.apply(UpdateJobs(("77",), ("77",), update, "as the comment requires"))
         now[0] += 1
     assert calls == [10_000, 1]
+
+
+def test_an_update_is_sent_again_once_another_one_came_between() -> None:
+    calls: list[tuple[tuple[str, ...], JobUpdate]] = []
+    context = SimpleNamespace(
+        scheduler=SimpleNamespace(update_jobs=lambda jobs, update: calls.append((tuple(jobs), update))),
+        clock=SimpleNamespace(now=lambda: 1000.0),
+        store=SimpleNamespace(claims=lambda: (), metadata=lambda _: "", set_metadata=lambda *_, **__: None),
+    )
+    actions = SlurmActions(cast("LoopContext", context))
+    one, other = (JobUpdate(frozenset({name}), frozenset({name})) for name in ("cpu1", "cpu2"))
+    for ids, update in ((("1", "2"), one), (("1", "2"), one), (("1",), other), (("1", "2"), one)):
+        actions.apply(UpdateJobs(tuple(f"{job_id}_[0]" for job_id in ids), ids, update, "as the comment requires"))
+    assert calls == [(("1_[0]", "2_[0]"), one), (("1_[0]",), other), (("1_[0]",), one)]
+
+
+def test_what_burstd_has_excluded_is_on_record_until_slurm_shows_that_it_is_over(tmp_path: Path) -> None:
+    def recorded() -> dict[str, set[str]]:
+        """As another process finds it."""
+        return {job_id: set(nodes) for job_id, nodes in ExcludedNodes(store).by_job().items()}
+
+    with Store.open(tmp_path / "burstd.db", ManualClock()) as store:
+        excluded = ExcludedNodes(store)
+        waits = job("1", excluded_nodes=("own",))
+        task = job("7_1", array_job_id="7", excluded_nodes=("a",))
+        excluded.record(["1", "7", "9"], frozenset({"a", "b"}), 10.0)
+        # The queue may have been read before.
+        excluded.forget([waits, task], 10.0)
+        assert recorded() == {"1": {"a", "b"}, "7": {"a", "b"}}
+        # Of one that runs, Slurm may not show it.
+        excluded.record(["1"], frozenset({"c"}), 11.0)
+        runs = replace(task, state=JobState.RUNNING, excluded_nodes=())
+        excluded.forget([replace(waits, excluded_nodes=("own", "a", "c")), runs], 12.0)
+        assert recorded() == {"1": {"a", "c"}, "7": {"a", "b"}}
+        # What its user excludes later is its user's.
+        excluded.record(["1"], frozenset(), 13.0)
+        excluded.forget([waits], 14.0)
+        assert recorded() == {}
+        assert store.metadata(EXCLUDED_NODES_KEY) == ""
