@@ -233,11 +233,6 @@ class Crashes(RuleBasedStateMachine):
         if hasattr(self, "world"):
             self.world.check()
 
-    def check_end(self) -> None:
-        """What must hold when nothing is left to do."""
-        self.world.check_replay()
-        self.world.check_bill()
-
     def teardown(self) -> None:
         if not hasattr(self, "world"):
             return
@@ -247,7 +242,8 @@ class Crashes(RuleBasedStateMachine):
             world.calm()
             for job_id in self.jobs:
                 assert all(s in _OVER for s in world.states(job_id)), world.states(job_id)
-            self.check_end()
+            world.check_replay()
+            world.check_bill()
         finally:
             world.kill()
             self.folder.close()

@@ -161,11 +161,22 @@ def test_killed_at_every_step_of_a_handover(tmp_path: Path, template: Path) -> N
     assert {place for place in places if "power_down" in place}, places
 
 
+class CountingWorld(World):
+    """Looks at what each machine has cost as well."""
+
+    seams = 0
+    """How often one was handed over, in all worlds."""
+
+    def check_bill(self) -> None:
+        super().check_bill()
+        CountingWorld.seams += len(check_seams(self))
+
+
 class Handovers(test_machine.Crashes):
     """The same, with two pools that hand machines to each other."""
 
-    seams = 0
-    """How often one was handed over, in all that were tried."""
+    lie = None  # type: ignore[assignment]
+    """Clouds that lie are the other machine's matter."""
 
     @initialize(
         beta=st.sampled_from([Idempotency.SETTLE, Idempotency.NAME]),
@@ -174,7 +185,7 @@ class Handovers(test_machine.Crashes):
     )
     def begin(self, beta: Idempotency, alpha: str, spot: bool) -> None:
         self.folder = ExitStack()
-        self.world = World(
+        self.world = CountingWorld(
             self.folder.enter_context(memory_folder()), template=self.template, alpha=alpha, beta=beta, spot=spot,
             reuse=True,
         )  # fmt: skip
@@ -200,13 +211,9 @@ class Handovers(test_machine.Crashes):
         if hasattr(self, "world"):
             check_nodes(self.world)
 
-    def check_end(self) -> None:
-        super().check_end()
-        type(self).seams += len(check_seams(self.world))
-
 
 def test_any_order_of_crashes_and_faults_with_handovers(template: Path) -> None:
     Handovers.template = template
     chosen = test_machine._LONG if os.environ.get("BURSTD_HYPOTHESIS") == "long" else test_machine._SHORT
     run_state_machine_as_test(Handovers, settings=settings(chosen, max_examples=chosen.max_examples * 2 // 3))
-    assert Handovers.seams > 0
+    assert CountingWorld.seams > 0
