@@ -58,6 +58,18 @@ _AlikeNodes = tuple[Shape, tuple[OfferHardware, ...], frozenset[str]]
 
 
 @dataclass(frozen=True, slots=True)
+class _PartitionNodes:
+    """The nodes of some partitions."""
+
+    pools: tuple[Pool, ...]
+    site: tuple[Node, ...]
+    alike: tuple[_AlikeNodes, ...]
+    """All of them; each requirement is held against each kind once."""
+    known: frozenset[str]
+    """Those that Slurm knows. It refuses a list with any other name, such as a new slot's."""
+
+
+@dataclass(frozen=True, slots=True)
 class _Exclusion:
     """Nodes that a job is to exclude."""
 
@@ -89,8 +101,10 @@ class PlaceFinder:
         self._offers: dict[str, tuple[Offer, ...]] = {}
         self._met: dict[tuple[str, OfferHardware], bool] = {}
         self._places: dict[tuple[str, tuple[str, ...]], Places] = {}
+        self._updates: dict[tuple[object, ...], JobUpdate | None] = {}
         self._exclusions: dict[tuple[int, int, int], _Exclusion] = {}
-        self._alike: dict[frozenset[str], list[_AlikeNodes]] = {}
+        self._nodes: dict[frozenset[str], _PartitionNodes] = {}
+        self._excluded: dict[tuple[int, tuple[int, ...]], frozenset[str]] = {}
 
     def places_for(self, requirement: JobRequirement, partitions: tuple[str, ...]) -> Places:
         """Where jobs of these partitions may run."""
@@ -102,10 +116,22 @@ class PlaceFinder:
     def update_for(self, job: Job, requirement: JobRequirement | None) -> JobUpdate | None:
         """What Slurm is to be told of the job; None: it has it. Of one that requires nothing any more: the same."""
         known = self._snapshot.runtime_state.excluded_nodes
-        start = is_held_back(job)
-        added = known.get(job.id, known.get(job.array_job_id, _NONE))
+        added = known.get(job.id) or known.get(job.array_job_id, _NONE)
         places = self.places_for(requirement, job.partitions) if requirement is not None else _ANYWHERE
-        exclusion = self._exclusion(job.excluded_nodes, added, places)
+        # Thousands of jobs may ask for the same, and share values that live as long as the snapshot.
+        key = (
+            id(places), id(job.excluded_nodes), id(added), id(job.gres_per_node), id(job.gres_per_job), job.nodes,
+            job.cpus, job.cpus_per_node, job.memory_mib, job.memory_per_cpu, job.memory_whole, is_held_back(job),
+        )  # fmt: skip
+        if key not in self._updates:
+            self._updates[key] = self._find_update(job, requirement, places, added)
+        return self._updates[key]
+
+    def _find_update(
+        self, job: Job, requirement: JobRequirement | None, places: Places, added: frozenset[str]
+    ) -> JobUpdate | None:
+        start = is_held_back(job)
+        exclusion = self._exclusion(job.excluded_nodes, added, places.excluded)
         size = _size_update(job, requirement, places) if requirement is not None and places.in_request else _Size()
         if exclusion.known and size == _Size() and not start:
             return None
@@ -113,15 +139,14 @@ class PlaceFinder:
             exclusion.nodes, exclusion.added, size.gres, size.memory_mib, size.cpus, size.cpus_per_node, start
         )
 
-    def _exclusion(self, there: tuple[str, ...], added: frozenset[str], places: Places) -> _Exclusion:
+    def _exclusion(self, there: tuple[str, ...], added: frozenset[str], excluded: frozenset[str]) -> _Exclusion:
         """``added``: what burstd has put there before."""
-        # Thousands of jobs may share the same lists of thousands of nodes, which live as long as the snapshot.
-        key = id(there), id(added), id(places)
+        key = id(there), id(added), id(excluded)
         if key not in self._exclusions:
             # A node that is not seen now, as it is in quarantine, stays there.
             own = frozenset(there) - added.intersection(self._slurm.nodes)
-            nodes = places.excluded | own
-            self._exclusions[key] = _Exclusion(nodes, places.excluded - own, nodes == frozenset(there))
+            nodes = excluded | own
+            self._exclusions[key] = _Exclusion(nodes, excluded - own, nodes == frozenset(there))
         return self._exclusions[key]
 
     def misplaced(self, job: Job, requirement: JobRequirement) -> str:
@@ -139,40 +164,42 @@ class PlaceFinder:
         return ""
 
     def _find(self, requirement: JobRequirement, partitions: frozenset[str]) -> Places:
-        pools = [pool for pool in self._snapshot.pools.values() if not partitions.isdisjoint(pool.partitions)]
-        site = [
-            node
-            for node in self._slurm.nodes.values()
-            if node.name not in self._slots and not partitions.isdisjoint(node.partitions)
-        ]
-        alike = self._alike_nodes(partitions, pools, site)
-        # Slurm refuses a list with a name that it does not know, such as a new slot's.
-        every = frozenset().union(*(names for _, _, names in alike)).intersection(self._slurm.nodes)
+        nodes = self._nodes_of(partitions)
         if requirement.syntax_error:
-            return Places(every, requirement.syntax_error)
-        found = [
-            (shape, names)
-            for shape, machines, names in alike
+            return Places(nodes.known, requirement.syntax_error)
+        found = {
+            number: shape
+            for number, (shape, machines, _) in enumerate(nodes.alike)
             if any(self._meets(requirement, machine) for machine in machines)
-        ]
+        }
         if not found:
             unknown = any(isinstance(view.offers, Unavailable) for view in self._snapshot.clouds.values())
-            return Places(every, self._nearest(requirement, pools, site), not unknown)
-        in_slurm = [(shape, names) for shape, names in found if _has_sizes(shape, requirement)]
+            return Places(nodes.known, self._nearest(requirement, nodes.pools, nodes.site), not unknown)
+        in_slurm = {number: shape for number, shape in found.items() if _has_sizes(shape, requirement)}
         right = in_slurm or found
-        types = {tuple(_types(shape, requirement)) for shape, _ in right}
+        types = {tuple(_types(shape, requirement)) for shape in right.values()}
         common = next(iter(types)) if len(types) == 1 else ()
         return Places(
-            every.difference(*(names for _, names in right)),
+            self._all_but(nodes, tuple(right)),
             in_request=bool(in_slurm),
             gpu_type=common[0] if len(common) == 1 else "",
         )
 
-    def _alike_nodes(
-        self, partitions: frozenset[str], pools: Iterable[Pool], site: Iterable[Node]
-    ) -> list[_AlikeNodes]:
-        """All nodes of these partitions; each requirement is held against each kind once."""
-        if partitions not in self._alike:
+    def _all_but(self, nodes: _PartitionNodes, kinds: tuple[int, ...]) -> frozenset[str]:
+        """Requirements that differ in a number share the set: thousands of names are compared once."""
+        key = id(nodes), kinds
+        if key not in self._excluded:
+            self._excluded[key] = nodes.known.difference(*(nodes.alike[number][2] for number in kinds))
+        return self._excluded[key]
+
+    def _nodes_of(self, partitions: frozenset[str]) -> _PartitionNodes:
+        if partitions not in self._nodes:
+            pools = tuple(pool for pool in self._snapshot.pools.values() if not partitions.isdisjoint(pool.partitions))
+            site = tuple(
+                node
+                for node in self._slurm.nodes.values()
+                if node.name not in self._slots and not partitions.isdisjoint(node.partitions)
+            )
             names: dict[tuple[Shape, tuple[OfferHardware, ...]], set[str]] = {}
             for node in site:
                 names.setdefault((_shape(node), (self._node_hardware(node),)), set()).add(node.name)
@@ -182,8 +209,10 @@ class PlaceFinder:
                     offer = self._claimed.get(slot)
                     machines = free if offer is None else (self._offer_hardware(offer),)
                     names.setdefault((pool.shape, machines), set()).add(slot)
-            self._alike[partitions] = [(shape, machines, frozenset(some)) for (shape, machines), some in names.items()]
-        return self._alike[partitions]
+            alike = tuple((shape, machines, frozenset(some)) for (shape, machines), some in names.items())
+            known = frozenset().union(*names.values()).intersection(self._slurm.nodes)
+            self._nodes[partitions] = _PartitionNodes(pools, site, alike, known)
+        return self._nodes[partitions]
 
     def _offers_of(self, pool: Pool) -> tuple[Offer, ...]:
         """All that may fill its slots, also those that are not to be had now."""

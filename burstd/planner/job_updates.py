@@ -26,7 +26,7 @@ def requeue_misplaced(view: SnapshotView, target: Target) -> list[RequeueJobs]:
 
 
 def update_jobs(view: SnapshotView, target: Target) -> list[UpdateJobs]:
-    """The updates of jobs that wait."""
+    """The updates of jobs that wait, those of most jobs first: one loop may not come to all."""
     if not target.job_updates or view.slurm is None:
         return []
     groups: dict[JobUpdate, list[Job]] = {}
@@ -35,5 +35,5 @@ def update_jobs(view: SnapshotView, target: Target) -> list[UpdateJobs]:
             groups.setdefault(update, []).append(job)
     return [
         UpdateJobs(tuple(map(scontrol_job_id, jobs)), tuple(job.id for job in jobs), update, "as the comment requires")
-        for update, jobs in groups.items()
+        for update, jobs in sorted(groups.items(), key=lambda group: -len(group[1]))
     ]

@@ -43,6 +43,8 @@ REGISTER_EVERY_S = 2.0
 REFUSAL_PAUSE_S = 5.0
 UNBINDABLE_S = 3600.0
 UPDATE_EVERY_S = 5.0
+UPDATES_PER_LOOP = 50
+"""Calls of scontrol. Thousands of jobs that each ask for another size must not keep a loop for minutes."""
 
 
 def slots_by_claim(store: Store) -> dict[str, str]:
@@ -64,10 +66,12 @@ class SlurmActions:
         self._refusals: dict[Action, tuple[float, str]] = {}
         self._last_updates: dict[str, tuple[float, JobUpdate]] = {}
         """By job, the last one that Slurm has taken, and when."""
+        self._updates_left = UPDATES_PER_LOOP
         self.excluded_nodes = ExcludedNodes(self._store)
 
     def runtime_state(self, now: float, bound: Mapping[str, object], state: RuntimeState) -> RuntimeState:
-        """``state`` with what Slurm was told. ``bound``: jobs with a reservation of their own."""
+        """``state`` with what Slurm was told, as a loop begins. ``bound``: jobs with a reservation of their own."""
+        self._updates_left = UPDATES_PER_LOOP
         for job_id in bound:
             self._bound_since.setdefault(job_id, now)
         state = replace(
@@ -182,8 +186,9 @@ class SlurmActions:
             for job, queue_id in zip(action.jobs, action.queue_ids, strict=True)
             if queue_id not in self._last_updates or id(self._last_updates[queue_id][1]) not in same
         ]
-        if not news:
+        if not news or not self._updates_left:
             return 0
+        self._updates_left -= 1
         queue_ids = [queue_id for _, queue_id in news]
         self.excluded_nodes.record(queue_ids, action.update.added_nodes, now)
         self._context.scheduler.update_jobs([job for job, _ in news], action.update)

@@ -17,7 +17,7 @@ from burstd.domain.slurm.job import Job, JobState
 from burstd.domain.slurm.job_update import JobUpdate
 from burstd.domain.slurm.shape import Gres, Shape
 from burstd.domain.snapshot import CircuitBreaker, CloudView, RuntimeState, SlurmView, Snapshot, Unavailable
-from burstd.planner.job_updates import requeue_misplaced
+from burstd.planner.job_updates import requeue_misplaced, update_jobs
 from burstd.planner.policy_chain import make_target
 from burstd.planner.snapshot_view import build_view
 from policies.job_requirements import JobRequirement, parse_requirement
@@ -387,6 +387,23 @@ def test_lists_of_nodes_are_compared_once_for_jobs_that_share_them(monkeypatch: 
     there = ("op1", "op2", "cpu1", "cpu2")
     both(*(job(str(n), comment="burst: model=v100", excluded_nodes=there) for n in range(50)))
     assert len(compared) == 1
+
+
+def test_what_slurm_is_told_is_found_once_for_jobs_that_ask_for_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    found: list[Job] = []
+    real = policies.job_places._size_update
+
+    def size_update(job: Job, *others: Any) -> Any:
+        found.append(job)
+        return real(job, *others)
+
+    monkeypatch.setattr(policies.job_places, "_size_update", size_update)
+    rows = [job(str(n), comment="burst: gpu=1 mem=300") for n in range(50)]
+    differs = job("50", comment="burst: gpu=1 mem=300", memory_mib=200)
+    told = both(*rows, differs, job("51", comment="burst: gpu=1 mem=400"))
+    assert [one.id for one in found] == ["0", "50", "51"]
+    steps = update_jobs(build_view(both_snapshot(*rows, differs, job("51")), "burstd"), told)
+    assert [(len(step.jobs), step.update.memory_mib) for step in steps] == [(51, 300), (1, 400)]
 
 
 @pytest.mark.parametrize(

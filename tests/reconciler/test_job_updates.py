@@ -16,7 +16,7 @@ from burstd.domain.slurm.job_update import JobUpdate
 from burstd.domain.snapshot import RuntimeState
 from burstd.reconciler.context import LoopContext
 from burstd.reconciler.excluded_nodes import EXCLUDED_NODES_KEY, ExcludedNodes
-from burstd.reconciler.slurm_actions import SlurmActions
+from burstd.reconciler.slurm_actions import UPDATES_PER_LOOP, SlurmActions
 from tests.db.samples import ManualClock
 from tests.planner.worlds import job
 
@@ -63,6 +63,33 @@ def test_an_update_is_sent_again_once_another_one_came_between() -> None:
     for ids, update in ((("1", "2"), one), (("1", "2"), one), (("1",), other), (("1", "2"), one)):
         actions.apply(UpdateJobs(tuple(f"{job_id}_[0]" for job_id in ids), ids, update, "as the comment requires"))
     assert calls == [(("1_[0]", "2_[0]"), one), (("1_[0]",), other), (("1_[0]",), one)]
+
+
+def test_a_loop_makes_so_many_updates_and_the_next_one_goes_on() -> None:
+    calls: list[str] = []
+
+    def update_jobs(job_ids: Collection[str], update: JobUpdate) -> None:
+        del update
+        calls.extend(job_ids)
+        if int(calls[-1]) < UPDATES_PER_LOOP:
+            raise SchedulerRefused("Requested node configuration is not available")
+
+    context = SimpleNamespace(
+        scheduler=SimpleNamespace(update_jobs=update_jobs),
+        clock=SimpleNamespace(now=lambda: 1000.0),
+        store=SimpleNamespace(claims=lambda: (), metadata=lambda _: "", set_metadata=lambda *_, **__: None),
+    )
+    actions = SlurmActions(cast("LoopContext", context))
+    ids = [str(n) for n in range(UPDATES_PER_LOOP + 3)]
+    made = []
+    for _ in range(2):
+        actions.runtime_state(1000.0, {}, RuntimeState())
+        # Each asks for another size.
+        updates = [JobUpdate(frozenset(), frozenset(), memory_mib=1 + int(job_id)) for job_id in ids]
+        steps = [UpdateJobs((i,), (i,), u, "as the comment requires") for i, u in zip(ids, updates, strict=True)]
+        made.append(sum(map(actions.apply, steps)))
+    # Those that Slurm has refused do not hold up the others.
+    assert (made, calls) == ([0, 3], ids)
 
 
 def test_what_burstd_has_excluded_is_on_record_until_slurm_shows_that_it_is_over(tmp_path: Path) -> None:
