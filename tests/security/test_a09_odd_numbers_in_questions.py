@@ -34,6 +34,7 @@ BODIES: dict[str, dict[str, Any]] = {
     "/v1/nodes/hold": {"nodes": ["gpu1"], "reason": "x"},
     "/v1/nodes/release": {"nodes": ["gpu1"], "reason": "x"},
     "/v1/hold": {"reason": "x"},
+    "/v1/providers/{name}/forget": {"zone": "north", "instance_type": "g4"},
     "/v1/reference": {"node": "op1", "answer": "cpus=2"},
     "/v1/stage/evict": {"kind": "dataset", "name": "x"},
     "POST /v1/projects/{name}": {"values": {"quota": 2}},
