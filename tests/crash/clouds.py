@@ -76,8 +76,8 @@ class CloudKit(Protocol):
         """It announces that it ends in so many seconds (None: that it may end soon), and ends it then."""
         ...
 
-    def misreport(self, instance_id: str, state: str) -> bool:
-        """Listings leave it out (``omitted``), or say a state that is not so. True: burstd may take it for gone."""
+    def misreport(self, instance_id: str, state: str) -> None:
+        """Listings leave it out (``omitted``), or say a state that is not so."""
         ...
 
     def fail(self, kind: str, n: int) -> None:
@@ -169,13 +169,12 @@ class SimKit:
         """See CloudKit."""
         self.cloud.interrupt_spot(instance_id, notice_s)
 
-    def misreport(self, instance_id: str, state: str) -> bool:
+    def misreport(self, instance_id: str, state: str) -> None:
         """See CloudKit."""
         if state == "omitted":
             self.provider.faults.omitted.add(instance_id)
-            return True
-        self.provider.faults.misreported_states[instance_id] = InstanceState(state)
-        return False
+        else:
+            self.provider.faults.misreported_states[instance_id] = InstanceState(state)
 
     def fail(self, kind: str, n: int) -> None:
         """See CloudKit."""
@@ -318,10 +317,9 @@ class SandboxKit(ImmediateDisks):
         machine = next(m for m in self.cloud.machines() if m.id == instance_id)
         self._machines.announce(machine.address, notice)
 
-    def misreport(self, instance_id: str, state: str) -> bool:
+    def misreport(self, instance_id: str, state: str) -> None:
         """The sandbox tells the truth about machines that run."""
         del instance_id, state
-        return False
 
     def fail(self, kind: str, n: int) -> None:
         """See CloudKit. What the sandbox cannot do is left out."""

@@ -14,7 +14,16 @@ from burstd.domain.plugins.provider import Idempotency
 from burstd.domain.slurm.job import JobState
 from tests.crash.faults import Crash
 from tests.crash.workers import Delay
-from tests.crash.world import ADMIN_REASON, KEEP_ALIVE_S, SLOTS, SLURM, SLURM_PATIENT, TUNING, World
+from tests.crash.world import (
+    ADMIN_REASON,
+    KEEP_ALIVE_S,
+    SLOTS,
+    SLURM,
+    SLURM_PATIENT,
+    THREE_LISTINGS_S,
+    TUNING,
+    World,
+)
 from tests.virtual.job import JobSpec
 from tests.virtual.machines import Machine
 from tests.virtual.validator import SimValidator
@@ -349,6 +358,60 @@ def test_a_launch_without_an_answer_makes_one_machine(
     assert len([i for i in w.launched_instances() if i.alive]) == 1
     ends_well(w, job)
     assert len(w.launched_instances()) == 1
+
+
+def unanswered_launch(w: World) -> str:
+    """A job whose launch is carried out in a cloud without tokens, the answer lost; returns the job."""
+    w.run(5)
+    w.kits["beta"].fail("answers lost", 1)
+    job = w.slurm.submit(JOB)
+    w.run_until(lambda: bool(w.running_instances()), 60)
+    return job
+
+
+@pytest.mark.parametrize(
+    ("lie", "lag_s"),
+    [("stale", 0.0), ("empty", 0.0), ("terminated", 0.0), ("someone else's", 0.0), ("untagged", 0.0), ("", 30.0)],
+)
+def test_a_launch_that_lists_deny_for_longer_than_promised_is_repeated_and_the_spare_machine_ended(
+    tmp_path: Path, template: Path, lie: str, lag_s: float
+) -> None:
+    """Nova takes no token: after ``settle_s`` its list alone tells a lost answer from a lost request."""
+    w = World(tmp_path, template=template, alpha="none", beta=Idempotency.SETTLE, lag_s=lag_s)
+    w.lying_clouds["beta"].lie = lie
+    job = unanswered_launch(w)
+    asked = w.clock.now()
+    w.run_until(lambda: len(w.running_instances()) == 2, 60)
+    assert w.clock.now() - asked > w.kits["beta"].provider.settle_s
+    w.heal()
+    w.run_until(lambda: len(w.running_instances()) == 1, TUNING.orphan_grace_s + THREE_LISTINGS_S)
+    claim = running(w, job)
+    assert [(i.id, i.claim_id) for i in w.running_instances()] == [(claim.instance_id, claim.id)]
+    ends_well(w, job)
+    assert (w.slurm.job(job).restarts, len(w.launched_instances())) == (0, 2)
+
+
+@pytest.mark.parametrize("lie", ["", "stale"])
+@pytest.mark.parametrize("lists_for_s", [0.0, 8.0, 20.0])
+def test_only_a_list_that_breaks_its_promise_excuses_a_second_machine(
+    tmp_path: Path, template: Path, lie: str, lists_for_s: float
+) -> None:
+    """Of the tests' own rule: a burstd that repeats too early, or what is listed, is found out."""
+    w = World(tmp_path, template=template, alpha="none", beta=Idempotency.SETTLE)
+    beta = w.lying_clouds["beta"]
+    beta.lie = lie
+    unanswered_launch(w)
+    (request,) = [w.store.launch_request(claim.id) for claim in w.claims()]
+    assert request is not None
+    w.kill()
+    w.clock.advance(lists_for_s)
+    list(beta.instances())
+    beta.launch([request])
+    if lie and lists_for_s > beta.settle_s:
+        w.check()
+        beta.launch([request])
+    with pytest.raises(AssertionError, match="two machines"):
+        w.check()
 
 
 def test_a_pool_that_is_taken_away_lets_its_jobs_end_and_its_machines_go(world: World) -> None:

@@ -5,12 +5,13 @@ Only lists lie. Launches, endings and the machines themselves are those of the p
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import replace
 from typing import Any
 
 from burstd.domain.cloud.instance import TAG_CLAIM, TAG_CLUSTER, Instance, InstanceState, Leftover
-from burstd.domain.plugins.provider import Provider
+from burstd.domain.plugins.provider import Idempotency, LaunchOutcome, LaunchRequest, Provider
 
 _Lie = Callable[[Sequence[Instance]], Sequence[Instance]]
 
@@ -65,12 +66,35 @@ ALL = (*LIES, STALE)
 
 
 class LyingCloud:
-    """See burstd.domain.plugins.provider.Provider. ``lie``: what lists say, one of ALL; empty: the truth."""
+    """See burstd.domain.plugins.provider.Provider. ``lie``: what lists say, one of ALL; empty: the truth.
 
-    def __init__(self, provider: Provider) -> None:
+    Where no token and no name keeps a launch from making two machines, a client without an answer has the list alone to
+    go by. Such a cloud promises to list a machine ``settle_s`` after its launch was asked for. Where it breaks this
+    promise it is asked again, by right: nothing tells the machine from one that was never made.
+    """
+
+    def __init__(
+        self, provider: Provider, now: Callable[[], float], living: Callable[[], Set[tuple[str, str]]]
+    ) -> None:
+        """``living``: the id and the claim of each machine that truly lives."""
         self._provider = provider
+        self._now = now
+        self._living = living
         self._last: list[Instance] = []
+        self._asked: dict[str, float] = {}
+        """When each claim's launch was last asked for."""
+        self._denied: defaultdict[str, set[str]] = defaultdict(set)
+        """By claim, the living machines that a complete list lacked after their time to settle."""
         self.lie = ""
+        self.doubled_by_lists: set[str] = set()
+        """Machines whose launch was repeated after a list had denied them against the cloud's promise."""
+
+    def launch(self, requests: Sequence[LaunchRequest]) -> Sequence[LaunchOutcome]:
+        """See Provider."""
+        for request in requests:
+            self.doubled_by_lists |= self._denied[request.claim_id]
+            self._asked[request.claim_id] = self._now()
+        return self._provider.launch(requests)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._provider, name)
@@ -81,7 +105,17 @@ class LyingCloud:
         if self.lie != STALE:
             self._last = true
         lie = LIES.get(self.lie)
-        yield from lie(true) if lie is not None else self._last
+        listed = lie(true) if lie is not None else self._last
+        self._note_denied(listed)
+        yield from listed
+
+    def _note_denied(self, listed: Sequence[Instance]) -> None:
+        if self._provider.idempotency is not Idempotency.SETTLE:
+            return
+        settled = self._now() - self._provider.settle_s
+        for machine, claim in self._living() - {(i.id, i.claim_id) for i in listed if not i.state.ended}:
+            if self._asked.get(claim, settled) < settled:
+                self._denied[claim].add(machine)
 
     def leftovers(self) -> Iterator[Leftover]:
         """See Provider. A cloud that lies says of every volume that it hangs on nothing."""
