@@ -163,32 +163,32 @@ class ThrottlePolicy:
         }
 
     def _half_open(self, snapshot: Snapshot, target: Target) -> Target:
-        breakers = [b for b in snapshot.breakers if b.until <= snapshot.now and b.key.count("/") == 4]
+        breakers = [b for b in snapshot.breakers if b.until <= snapshot.now and b.key.count("/") in (4, 5)]
         if not breakers:
             return target
-        known: dict[str, tuple[CircuitBreaker, ...]] = {}
+        known: dict[tuple[str, str], tuple[CircuitBreaker, ...]] = {}
 
-        def breakers_of(offer: Offer) -> tuple[CircuitBreaker, ...]:
-            if offer.id not in known:
-                known[offer.id] = tuple(b for b in breakers if _covers(b, offer))
-            return known[offer.id]
+        def breakers_of(offer: Offer, pool: str) -> tuple[CircuitBreaker, ...]:
+            if (offer.id, pool) not in known:
+                known[offer.id, pool] = tuple(b for b in breakers if _covers(b, offer, pool))
+            return known[offer.id, pool]
 
         probed_by: dict[_Key, str] = {}
         for claim in snapshot.claims:
             if claim.state in _COMING:
-                begun = [_key(b) for b in breakers_of(claim.offer) if claim.created >= b.until]
+                begun = [_key(b) for b in breakers_of(claim.offer, claim.pool) if claim.created >= b.until]
                 probed_by |= dict.fromkeys(begun, claim.slot)
         probes: dict[int, frozenset[_Key]] = {}
         for unit in gang_units(target.wants):
-            keys = frozenset(_key(b) for want in unit if want.offers for b in breakers_of(want.offers[0]))
+            keys = frozenset(_key(b) for want in unit if want.offers for b in breakers_of(want.offers[0], want.pool))
             many = sum(want.nodes for want in unit) > 1
-            elsewhere = many and all(any(not breakers_of(offer) for offer in want.offers) for want in unit)
+            elsewhere = many and all(any(not breakers_of(offer, want.pool) for offer in want.offers) for want in unit)
             if keys and not elsewhere and keys.isdisjoint(probed_by):
                 probes |= dict.fromkeys((id(want) for want in unit), keys)
                 probed_by |= dict.fromkeys(keys, f"the node for {unit[0].reason}")
 
         def refusal(want: Want, offer: Offer) -> str:
-            open_breakers = breakers_of(offer)
+            open_breakers = breakers_of(offer, want.pool)
             if {_key(b) for b in open_breakers} <= probes.get(id(want), frozenset()):
                 return ""
             last = max(open_breakers, key=lambda b: b.until)
@@ -307,10 +307,10 @@ def _key(breaker: CircuitBreaker) -> _Key:
     return breaker.key, breaker.cause
 
 
-def _covers(breaker: CircuitBreaker, offer: Offer) -> bool:
-    fields = (offer.provider, offer.region, offer.zone, offer.instance_type, offer.market)
-    wanted = breaker.key.split("/")
-    return all(w in ("*", f.replace("/", "%2F")) for w, f in zip(wanted, fields, strict=True))
+def _covers(breaker: CircuitBreaker, offer: Offer, pool: str) -> bool:
+    fields = (offer.provider, offer.region, offer.zone, offer.instance_type, offer.market, pool)
+    # One without a pool holds for all.
+    return all(w in ("*", f.replace("/", "%2F")) for w, f in zip(breaker.key.split("/"), fields, strict=False))
 
 
 def _failed(claim: Claim) -> bool:

@@ -82,8 +82,7 @@ class CommandHandler:
                 names = ", ".join(held.slot for held in freed)
                 return CommandResult(f"{names}: back in use" if freed else "no slot was drained", changed=bool(freed))
             case ForgetMachines():
-                self._store.forget_machines(command.places, command.by)
-                return CommandResult(f"{', '.join(command.places)}: past machines do not count any more")
+                return self._forget_machines(command)
             case SetReference():
                 return self._set_reference(command)
             case ClearReference():
@@ -118,6 +117,18 @@ class CommandHandler:
                     text = "jobs' data is not staged: burstd.toml has no table [staging]"
                     return CommandResult(text, done=False, changed=False)
                 return self._run_stage_command(command)
+
+    def _forget_machines(self, command: ForgetMachines) -> CommandResult:
+        texts = []
+        if command.places:
+            self._store.forget_machines(command.places, command.by)
+            texts.append(f"{', '.join(command.places)}: past machines do not count any more")
+        for key, cause in command.breakers:
+            self._store.clear_breakers(command.by, key, cause)
+        if command.breakers:
+            closed = ", ".join(f"{key} ({cause})" for key, cause in command.breakers)
+            texts.append(f"circuit breakers closed: {closed}")
+        return CommandResult("; ".join(texts))
 
     def _confirm(self, what: str, by: str) -> CommandResult:
         if what == "record":

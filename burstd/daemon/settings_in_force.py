@@ -17,6 +17,7 @@ from burstd.domain.cloud.offer import Pool
 from burstd.domain.command import CommandResult
 from burstd.domain.errors import PolicyBroken
 from burstd.planner.lifecycle.listing import abbreviated_list
+from burstd.planner.offers.mended import breakers_mended_by_reload
 from burstd.reconciler.decisions import RuntimeConfig
 from burstd.reconciler.policy_guard import IsolatedPolicy
 from burstd.reconciler.reconciler import Reconciler
@@ -183,6 +184,8 @@ class PolicyReloader:
         if untested := sorted(_frameworks(loaded) - _frameworks(current)):
             names = ", ".join(f"{framework} of pool {pool}" for pool, framework, _ in untested)
             texts.append(f"nodes in service are not tested for {names}: drain those that 'burstctl check' names")
+        if mended := self._close_mended_breakers(current, loaded, by):
+            texts.append(f"circuit breakers closed: {abbreviated_list(mended)}")
         text = "; ".join(texts) or "nothing has changed"
         self._in_force = loaded, _isolated_policies(self._reconciler), _settings_json(loaded)
         self.take_projects()
@@ -194,6 +197,19 @@ class PolicyReloader:
         except StoreError as error:
             log.error("the reload could not be recorded", error=str(error))
         return CommandResult(text, changed=bool(texts))
+
+    def _close_mended_breakers(self, old: LoadedSettings, new: LoadedSettings, by: str) -> list[str]:
+        """Those of pools and checks that were changed, as what failed may be mended; returns their keys."""
+        pools = {name for name in {**old.pools, **new.pools} if old.pools.get(name) != new.pools.get(name)}
+        checks_changed = (old.settings.node, old.settings.mounts) != (new.settings.node, new.settings.mounts)
+        closed = []
+        try:
+            for breaker in breakers_mended_by_reload(self._store.breakers(), pools, checks_changed=checks_changed):
+                self._store.clear_breakers(by, breaker.key, breaker.cause)
+                closed.append(breaker.key)
+        except StoreError as error:
+            log.error("circuit breakers could not be closed: they close by themselves", error=str(error))
+        return closed
 
     def dry_run(self) -> CommandResult:
         """What the policies on disk would decide now, beside those in force; nothing of it is done."""

@@ -59,6 +59,8 @@ class ForgetMachines:
     places: tuple[str, ...]
     """As Offer.place."""
     by: str
+    breakers: tuple[tuple[str, str], ...] = ()
+    """Key and cause of circuit breakers that are closed."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -78,7 +78,10 @@ class CircuitBreaker:
     """Keeps an offer (or all of a provider, zone or type) from being tried again before ``until``."""
 
     key: str
-    """``provider/region/zone/type/market`` as in Offer.id, with ``*`` for any; the cause stands in ``cause``."""
+    """``provider/region/zone/type/market`` as in Offer.id, with ``*`` for any; ``/pool`` behind it: for that pool only.
+
+    The cause stands in ``cause``.
+    """
     cause: str
     failures: int
     """0: nothing failed, launches are held back by burstd for the reason in ``error``."""

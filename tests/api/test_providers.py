@@ -87,12 +87,23 @@ def test_a_place_with_bad_machines_is_shown_and_can_be_forgotten(backend: FakeBa
     assert (found["g4"]["pools"], found["g4"]["refused"]) == (["gpu", "cpu"], {})
     sandbox, _ = root.get("/v1/providers")["providers"]
     assert sandbox["bad_places"] == {G4.place: text}
-    for body, places in (({}, (G4.place, G8.place)), ({"instance_type": "g8"}, (G8.place,)), ({"zone": "x"}, None)):
+    stockout = (("sandbox/local/b/g8/on-demand", "capacity"),)
+    for body, places, breakers in (
+        ({}, (G4.place, G8.place), stockout),
+        ({"instance_type": "g8"}, (G8.place,), stockout),
+        ({"instance_type": "g4"}, (G4.place,), ()),
+        ({"zone": "b"}, (G8.place,), stockout),
+    ):
+        status, _ = root.request("POST", "/v1/providers/sandbox/forget", body)
+        assert (status, backend.commands[-1]) == (200, ForgetMachines(places, f"user:{ME}", breakers))
+    for body, text in (
+        ({"zone": "nort"}, "sandbox has no zone nort; there are: a, b."),
+        ({"zone": "a*"}, "A pattern names no zone here. sandbox has no zone a*; there are: a, b."),
+        ({"instance_type": "g"}, "sandbox has no instance type g; there are: c4, g4, g8."),
+        ({"instance_type": "c4"}, "No bad machine and no circuit breaker is known of such a place of sandbox"),
+    ):
         status, answer = root.request("POST", "/v1/providers/sandbox/forget", body)
-        if places is None:
-            assert (status, "No bad machine is known" in answer["error"]) == (404, True)
-        else:
-            assert (status, backend.commands[-1]) == (200, ForgetMachines(places, f"user:{ME}"))
+        assert (status, answer["error"].startswith(text)) == (404, True), answer
 
 
 def test_a_check_asks_with_the_images_of_the_pools(backend: FakeBackend, root: ApiTestClient) -> None:

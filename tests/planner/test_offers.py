@@ -14,6 +14,7 @@ from burstd.domain.claim import ClaimState as S
 from burstd.domain.cloud.offer import Hardware, OfferRule, Pool
 from burstd.domain.slurm.shape import Gres, Shape
 from burstd.domain.snapshot import CircuitBreaker, CloudView, Snapshot, Unavailable
+from burstd.planner.offers.mended import breakers_mended_by_reload, breakers_of_place
 from burstd.planner.offers.offers import (
     BACKOFF,
     TOO_LATE,
@@ -109,13 +110,58 @@ def test_a_breaker_that_has_run_out_keeps_nothing() -> None:
         ("rate", "sky/*/*/*/*", 15),
         ("boot_timeout", "sky/r1/a/small/*", 120),
         ("validation", "sky/r1/a/small/*", 120),
+        ("fabric_test", "sky/r1/a/small/*/lo%2Fng", 120),
+        ("gpu_health", "sky/r1/a/small/*", 120),
     ],
 )
 def test_what_a_failure_closes_and_for_how_long(cause: str, key: str, first: float) -> None:
-    breaker = next_breaker(None, offer(), cause, NOW, "oh")
+    breaker = next_breaker(None, offer(), cause, NOW, "oh", pool="lo/ng")
     assert (breaker.key, breaker.cause, breaker.failures, breaker.until - NOW) == (key, cause, 1, first)
     again = next_breaker(breaker, offer(), cause, breaker.until)
     assert (again.failures, again.until - breaker.until) == (2, 2 * first)
+
+
+def test_a_fault_of_a_pool_s_own_settings_closes_the_offer_for_that_pool_only() -> None:
+    failed = next_breaker(None, offer(), "fabric_test", NOW, "there is no ib_write_bw", pool="long")
+    assert usable(pool("long"), offer(), breakers=(failed,)) == []
+    assert usable(pool("cpu"), offer(), breakers=(failed,)) == ["small"]
+    assert breakers_closed_by((failed,), offer(), ready=True, pool="cpu") == ()
+    assert breakers_closed_by((failed,), offer(), ready=True, pool="long") == (failed,)
+
+
+@pytest.mark.parametrize(
+    ("pools", "checks", "closed"),
+    [
+        (set(), False, []),
+        ({"long"}, False, ["fabric_test", "reuse"]),
+        ({"cpu"}, False, []),
+        (set(), True, ["fabric_test", "munge"]),
+    ],
+)
+def test_what_a_reload_may_have_mended(pools: set[str], checks: bool, closed: list[str]) -> None:
+    causes = ("fabric_test", "munge", "capacity", "auth", "image", "health", "node_down")
+    breakers = [next_breaker(None, offer(), cause, NOW, pool="long") for cause in causes]
+    breakers += [CircuitBreaker("reuse/long", "reuse", 1, NOW), CircuitBreaker("sky/image/v1", "version", 1, NOW)]
+    assert [b.cause for b in breakers_mended_by_reload(breakers, pools, checks_changed=checks)] == closed
+
+
+@pytest.mark.parametrize(
+    ("zone", "kind", "closed"),
+    [
+        ("", "", ["capacity", "auth", "quota", "fabric_test"]),
+        ("a", "", ["capacity", "fabric_test"]),
+        ("a", "small", ["capacity", "fabric_test"]),
+        ("", "small", ["capacity", "quota", "fabric_test"]),
+        ("b", "", []),
+        ("", "large", []),
+    ],
+)
+def test_breakers_by_the_name_of_their_place(zone: str, kind: str, closed: list[str]) -> None:
+    causes = ("capacity", "auth", "quota", "fabric_test")
+    breakers = [next_breaker(None, offer(), cause, NOW, pool="long") for cause in causes]
+    breakers += [CircuitBreaker("reuse/sky", "reuse", 1, NOW), CircuitBreaker("sky/image/v1", "version", 1, NOW)]
+    breakers += [next_breaker(None, offer(provider="sea"), "capacity", NOW)]
+    assert [b.cause for b in breakers_of_place(breakers, "sky", zone, kind)] == closed
 
 
 def test_failures_that_were_under_way_together_count_once() -> None:
@@ -157,18 +203,23 @@ _KEY_FIELDS = [
     st.sampled_from(words)
     for words in (["sky", "sea"], ["r1", "r2"], ["a", "b", ""], ["x", "y%2Fz"], ["spot", "on-demand"])
 ]
-_KEYS = st.tuples(*(st.one_of(st.just("*"), words) for words in _KEY_FIELDS)).map("/".join) | st.sampled_from(
-    ["", "a/*", "*"]
-)
+_KEYS = st.tuples(
+    st.tuples(*(st.one_of(st.just("*"), words) for words in _KEY_FIELDS)).map("/".join),
+    st.sampled_from(["", "/gpu", "/cpu"]),
+).map("".join) | st.sampled_from(["", "a/*", "*"])
 
 
-@given(st.lists(_KEYS, max_size=30), st.tuples(*_KEY_FIELDS))
-def test_what_covers_an_offer_is_found_as_if_each_were_looked_at(keys: list[str], words: tuple[str, ...]) -> None:
+@given(st.lists(_KEYS, max_size=30), st.tuples(*_KEY_FIELDS), st.sampled_from(["", "gpu"]))
+def test_what_covers_an_offer_is_found_as_if_each_were_looked_at(
+    keys: list[str], words: tuple[str, ...], of: str
+) -> None:
     provider, region, zone, kind, market = words
     kind = kind.replace("%2F", "/")
     one = offer(kind, provider=provider, region=region, zone=zone, spot=market == "spot")
     breakers = [CircuitBreaker(key, "quota", number, NOW) for number, key in enumerate(keys)]
-    assert BreakerIndex(breakers).breakers_for(one) == list(breakers_closed_by(breakers, one, ready=False))
+    found = BreakerIndex(breakers).breakers_for(one, of)
+    assert found == list(breakers_closed_by(breakers, one, ready=False, pool=of))
+    assert not [b for b in found if b.key.endswith("/cpu")]
 
 
 def test_names_with_slashes_stay_one_field() -> None:

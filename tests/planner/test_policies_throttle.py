@@ -154,6 +154,8 @@ def trial(age_s: float) -> Claim:
         ("it is still closed", (replace(OVER, until=NOW + 10),), (), ["b", "b", "b"]),
         ("of the whole provider", (replace(OVER, key="sky/*/*/*/*"),), (), ["ab", "", ""]),
         ("of another one", (replace(OVER, key="sea/*/*/*/*"),), (), ["ab", "ab", "ab"]),
+        ("of its pool", (replace(OVER, key="sky/r1/a/small/*/cpu"),), (), ["ab", "b", "b"]),
+        ("of another pool", (replace(OVER, key="sky/r1/a/small/*/gpu"),), (), ["ab", "ab", "ab"]),
         ("of an image's version", (replace(OVER, key="sky/image/v2"),), (), ["ab", "ab", "ab"]),
     ],
 )  # fmt: skip

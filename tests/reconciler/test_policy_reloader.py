@@ -11,6 +11,7 @@ import pytest
 from burstd.api.routers.policies import policy_test_view
 from burstd.daemon.settings_in_force import PolicyReloader, load_and_check, runtime_config
 from burstd.domain.slurm.job import JobState
+from burstd.domain.snapshot import CircuitBreaker
 from burstd.reconciler.policy_guard import copies_for_trial
 from burstd.reconciler.reconciler import Reconciler
 from tests.crash.clouds import CLUSTER
@@ -318,6 +319,29 @@ def test_a_reload_tells_whose_jobs_share_no_machine(site: PolicySite) -> None:
         {"account": frozenset(), "user": frozenset()},
         {"account": frozenset(), "user": frozenset("*")},
     ]
+
+
+def test_a_reload_closes_the_breakers_of_what_it_may_have_mended(site: PolicySite) -> None:
+    """Of a pool that changed its own, of [node] those of every check; the event names who did it."""
+    own, check, stockout = (
+        CircuitBreaker("alpha/*/*/cpu.1/*/cpu", "frameworks", 3, 2e9, "no gromacs"),
+        CircuitBreaker("alpha/r/z/cpu.1/*", "munge", 1, 2e9, "no munge"),
+        CircuitBreaker("alpha/r/z/cpu.1/spot", "capacity", 1, 2e9, "none left"),
+    )
+    store = site.world.store
+    for breaker in (own, check, stockout):
+        store.save_breaker(breaker)
+    assert "circuit breakers" not in site.reloader.reload("user:ada").text
+    site.change(site.toml, '"gpu:v100:2"', '"gpu:v100:4"')
+    assert "circuit breakers" not in site.reloader.reload("user:ada").text
+    site.change(site.toml, "cpus = 4\nmemory = 8000\noffers", "cpus = 4\nmemory = 7000\noffers")
+    assert f"circuit breakers closed: {own.key}" in site.reloader.reload("user:ada").text
+    assert {b.cause for b in store.breakers()} == {"munge", "capacity"}
+    site.change(site.toml, "[node]\n", "[node]\nskip_checks = ['munge']\n")
+    assert f"circuit breakers closed: {check.key}" in site.reloader.reload("user:ada").text
+    assert store.breakers() == (stockout,)
+    last = store.events(subject=f"breaker:{check.key}")[-1]
+    assert (last.reason, last.cause) == ("cleared", "user:ada")
 
 
 def test_a_reload_tells_what_new_trees_need_in_slurm_conf(site: PolicySite) -> None:

@@ -27,6 +27,7 @@ from burstd.domain.cloud.offer import Offer, Pool
 from burstd.domain.command import ForgetMachines
 from burstd.domain.machine_outcomes import PlaceRecord
 from burstd.domain.snapshot import CircuitBreaker, CloudView, Snapshot, Unavailable
+from burstd.planner.offers.mended import breakers_of_place
 from burstd.planner.offers.named_images import explicit_images
 from burstd.planner.offers.offers import evaluate_offers, usable_offers
 from burstd.planner.offers.offers import open_breakers as blocking_breakers
@@ -85,9 +86,16 @@ class ForgetRequest(RequestBody):
 
 @router.post("/{name}/forget")
 def post_forget(name: str, body: ForgetRequest, caller: AdminDep, backend: BackendDep) -> CommandResultView:
-    """Past machines of the places that fit do not speak against them any more."""
+    """Past machines of the places that fit do not speak against them any more, and their breakers are closed."""
     _require_provider(name, backend)
     snapshot, _ = require_latest_loop(backend)
+    for what, one, there in zip(
+        ("zone", "instance type"), (body.zone, body.instance_type), _zones_and_types(name, snapshot), strict=True
+    ):
+        if one and one not in there:
+            pattern = f"A pattern names no {what} here. " if set("*?[") & set(one) else ""
+            known = ", ".join(sorted(there)) or "none, as its offers are not read yet"
+            raise ApiError(404, f"{pattern}{name} has no {what} {one}; there are: {known}.", sorted(there))
     wanted = [part.replace("/", "%2F") for part in (name, body.zone, body.instance_type)]
     places = tuple(
         place
@@ -95,9 +103,29 @@ def post_forget(name: str, body: ForgetRequest, caller: AdminDep, backend: Backe
         for provider, _, zone, instance_type in [place.split("/")]
         if all(not one or one == other for one, other in zip(wanted, (provider, zone, instance_type), strict=True))
     )
-    if not places:
-        raise ApiError(404, f"No bad machine is known of such a place of {name}; see burstctl provider offers {name}.")
-    return command_answer(backend, ForgetMachines(places, caller.actor))
+    breakers = tuple(
+        (b.key, b.cause)
+        for b in breakers_of_place(snapshot.breakers, name, body.zone, body.instance_type)
+        if b.failures
+    )
+    if not places and not breakers:
+        raise ApiError(
+            404,
+            f"No bad machine and no circuit breaker is known of such a place of {name}; "
+            f"see burstctl provider offers {name}.",
+        )
+    return command_answer(backend, ForgetMachines(places, caller.actor, breakers))
+
+
+def _zones_and_types(name: str, snapshot: Snapshot) -> tuple[set[str], set[str]]:
+    """Those of the provider's offers, its bad places and its breakers."""
+    cloud = snapshot.clouds.get(name)
+    offers = () if cloud is None or isinstance(cloud.offers, Unavailable) else cloud.offers
+    found = [(offer.zone, offer.instance_type) for offer in offers]
+    keys = [*snapshot.places, *(b.key for b in breakers_of_place(snapshot.breakers, name, "", ""))]
+    split = [[part.replace("%2F", "/") for part in key.split("/")] for key in keys]
+    found += [(fields[2], fields[3]) for fields in split if fields[0] == name]
+    return {zone for zone, _ in found} - {"*"}, {type_ for _, type_ in found} - {"*"}
 
 
 def _require_provider(name: str, backend: Backend) -> bool:

@@ -351,7 +351,7 @@ def _affects_pool(breaker: CircuitBreaker, pool: Pool, snapshot: Snapshot) -> bo
         return bool(rules)
     # A breaker blocks exactly the offers whose success would close it.
     return any(
-        breakers_closed_by((breaker,), offer, ready=ready)
+        breakers_closed_by((breaker,), offer, ready=ready, pool=pool.name)
         for offer in cloud.offers
         if any(rule.allows(offer) for rule in rules)
         for ready in (False, True)

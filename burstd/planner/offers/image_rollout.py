@@ -117,7 +117,7 @@ def drain_outdated_nodes(snapshot: Snapshot, target: Target, retention_s: float)
         if node is None or node.busy or claim.slot in assigned or claim.slot in bound or claim.id in retained:
             continue
         newer = newer_version(snapshot, claim)
-        if newer and target.offers.get(claim.pool) and not breakers.breakers_for(claim.offer):
+        if newer and target.offers.get(claim.pool) and not breakers.breakers_for(claim.offer, claim.pool):
             moving.add(claim.pool)
             why = f"it runs {claim.image}, and new nodes start from {newer}"
             releases.append(NodeRelease(claim.id, claim.pool, why))

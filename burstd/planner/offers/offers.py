@@ -5,7 +5,8 @@ of a pool are expected in one currency), then on-demand before spot, then the or
 offer's name, so that the order is always the same.
 
 A breaker names what failed, not the claim that met it: a zone without capacity opens one for the type and market
-that lacked it, a wrong image for the type, bad credentials for the whole provider. It closes by itself at ``until``;
+that lacked it, a wrong image for the type, bad credentials for the whole provider; one for a check that the pool's own
+settings ask for names the pool, and holds for it alone. It closes by itself at ``until``;
 another failure of the same kind doubles the wait, a success (``breakers_closed_by``) closes it. A place's record
 outlives both.
 """
@@ -45,16 +46,19 @@ class BreakerIndex:
         self._by_named_fields: dict[tuple[int, ...], dict[tuple[str, ...], list[tuple[int, CircuitBreaker]]]] = {}
         for position, breaker in enumerate(breakers):
             wanted = breaker.key.split("/")
-            if len(wanted) == _FIELDS:
+            if len(wanted) in (_FIELDS, _FIELDS_WITH_POOL):
                 named = tuple(field for field, value in enumerate(wanted) if value != "*")
                 alike = self._by_named_fields.setdefault(named, {})
                 alike.setdefault(tuple(wanted[field] for field in named), []).append((position, breaker))
 
-    def breakers_for(self, offer: Offer) -> list[CircuitBreaker]:
-        """Those that name the offer, or what it is part of, in the order in which they were given."""
+    def breakers_for(self, offer: Offer, pool: str = "") -> list[CircuitBreaker]:
+        """Those that name the offer, or what it is part of, in the order in which they were given.
+
+        Of those that hold for one pool only the ones of ``pool``; empty: none.
+        """
         if not self._by_named_fields:
             return []
-        parts = _key_fields(offer)
+        parts = _key_fields(offer, pool)
         found: list[tuple[int, CircuitBreaker]] = []
         for named, alike in self._by_named_fields.items():
             found += alike.get(tuple(parts[field] for field in named), ())
@@ -76,6 +80,22 @@ class _Backoff:
 
 _FIELDS = 5
 """Of a breaker's key: provider, region, zone, type, market."""
+_FIELDS_WITH_POOL = _FIELDS + 1
+POOL_CHECKS = frozenset(
+    {
+        "cpus",
+        "fabric_test",
+        "frameworks",
+        "gpu_memory_limit",
+        "gpu_test",
+        "gpu_type",
+        "memory",
+        "mig",
+        "mounts",
+        "sentinels",
+    }
+)
+"""Checks that the pool's own settings ask for: a failure says nothing to another pool."""
 _PROVIDER = (False, False, False, False)
 _TYPE = (False, False, True, False)
 _ZONE_AND_TYPE = (True, True, True, False)
@@ -195,22 +215,32 @@ def alternative_offers(pool: Pool, offers: tuple[Offer, ...]) -> tuple[Offer, ..
     return tuple(o for o in alike if configured_image(pool, o) == image)[:MAX_ALTERNATIVES]
 
 
-def breaker_key(offer: Offer, cause: str) -> str:
-    """The key under which a failure of this cause is kept: the offer's id with ``*`` where the cause says nothing."""
+def breaker_key(offer: Offer, cause: str, pool: str = "") -> str:
+    """The key under which a failure of this cause is kept: the offer's id with ``*`` where the cause says nothing.
+
+    Of one of POOL_CHECKS with the pool behind it.
+    """
     names = BACKOFF.get(cause, _BOOT).scope
-    parts = _key_fields(offer)
-    return "/".join([parts[0], *(part if named else "*" for part, named in zip(parts[1:], names, strict=True))])
+    parts = _key_fields(offer)[:_FIELDS]
+    key = [parts[0], *(part if named else "*" for part, named in zip(parts[1:], names, strict=True))]
+    return "/".join(key + ([_escaped(pool)] if pool and cause in POOL_CHECKS else []))
 
 
 def next_breaker(
-    breaker: CircuitBreaker | None, offer: Offer, cause: str, now: float, error: str = "", retry_after_s: float = 0.0
+    breaker: CircuitBreaker | None,
+    offer: Offer,
+    cause: str,
+    now: float,
+    error: str = "",
+    retry_after_s: float = 0.0,
+    pool: str = "",
 ) -> CircuitBreaker:
     """The breaker after one more failure. ``breaker`` is the one of the same key and cause, if there is one.
 
     Failures while it is still open (launches that were under way together) do not double the wait. One whose
     last failure is long past (the longest wait after its end) starts anew.
     """
-    backoff, key = BACKOFF.get(cause, _BOOT), breaker_key(offer, cause)
+    backoff, key = BACKOFF.get(cause, _BOOT), breaker_key(offer, cause, pool)
     return extended_breaker(breaker, key, cause, backoff.first_s, backoff.most_s, now, error, retry_after_s)
 
 
@@ -233,9 +263,14 @@ def extended_breaker(
     return CircuitBreaker(key, cause, failures, until, error)
 
 
-def breakers_closed_by(breakers: Iterable[CircuitBreaker], offer: Offer, *, ready: bool) -> tuple[CircuitBreaker, ...]:
-    """Breakers that a success of this offer disproves: of a launch, or (``ready``) of booting and validating a node."""
-    parts = _key_fields(offer)
+def breakers_closed_by(
+    breakers: Iterable[CircuitBreaker], offer: Offer, *, ready: bool, pool: str = ""
+) -> tuple[CircuitBreaker, ...]:
+    """Breakers that a success of this offer disproves: of a launch, or (``ready``) of booting and validating a node.
+
+    ``pool``: of which it was a node; those of other pools stay.
+    """
+    parts = _key_fields(offer, pool)
     launch_causes = LAUNCH_CAUSES - LATE_LAUNCH_CAUSES
     return tuple(
         b for b in breakers if b.cause != TOO_LATE and ready == (b.cause not in launch_causes) and _covers(b.key, parts)
@@ -285,7 +320,7 @@ def _rejection(pool: Pool, offer: Offer, breakers: BreakerIndex, snapshot: Snaps
     image = configured_image(pool, offer)
     if snapshot.images.get(offer.provider, {}).get(image) == ():
         return f"the versions of image {image or 'of the settings'} are not known yet"
-    failures = breakers.breakers_for(offer)
+    failures = breakers.breakers_for(offer, pool.name)
     if failures:
         last = max(failures, key=lambda b: b.until)
         if not last.failures:
@@ -320,10 +355,16 @@ def _order(pool: Pool, offer: Offer) -> tuple[Decimal, bool, int, str]:
     return offer.price, offer.spot, rule, offer.id
 
 
-def _key_fields(offer: Offer) -> list[str]:
-    return [*offer.place.split("/"), offer.market]
+def _key_fields(offer: Offer, pool: str = "") -> list[str]:
+    return [*offer.place.split("/"), offer.market, _escaped(pool)]
+
+
+def _escaped(name: str) -> str:
+    return name.replace("/", "%2F")
 
 
 def _covers(key: str, parts: Sequence[str]) -> bool:
     wanted = key.split("/")
-    return len(wanted) == len(parts) and all(k in ("*", part) for k, part in zip(wanted, parts, strict=True))
+    if len(wanted) not in (_FIELDS, _FIELDS_WITH_POOL):
+        return False
+    return all(k in ("*", part) for k, part in zip(wanted, parts, strict=False))

@@ -41,7 +41,7 @@ class CircuitBreakers:
         versions = self._versions_of(claim)
         hung = self._hung_claims(claim) if versions and cause == image_rollout.HANG else ()
         if not image_rollout.image_at_fault(claim, cause, versions, validated=self._was_node, hung=len(hung)):
-            self.record_offer_failure(claim.offer, cause, error)
+            self.record_offer_failure(claim.offer, cause, error, pool=claim.pool)
             return
         self._record_image_failure(claim, cause, error)
         # The offers of those that hung before are not to blame.
@@ -82,7 +82,7 @@ class CircuitBreakers:
             if self._find_breaker(key, reuse.CAUSE) is not None:
                 self._store.clear_breakers("burstd", key, reuse.CAUSE)
             return
-        self.record_offer_success(claim.offer, ready=True)
+        self.record_offer_success(claim.offer, ready=True, pool=claim.pool)
         if claim.image:
             self._validated_images.add(claim.image)
             key = image_rollout.image_breaker_key(claim.offer.provider, claim.image)
@@ -95,14 +95,16 @@ class CircuitBreakers:
     def _find_breaker(self, key: str, cause: str) -> CircuitBreaker | None:
         return next((b for b in self._store.breakers() if b.key == key and b.cause == cause), None)
 
-    def record_offer_failure(self, offer: Offer, cause: str, error: str, retry_after_s: float = 0.0) -> None:
-        """Opens the breaker of an offer, and of the offers that its cause covers."""
-        now, key = self._context.clock.now(), breaker_key(offer, cause)
-        breaker = next_breaker(self._find_breaker(key, cause), offer, cause, now, error, retry_after_s)
+    def record_offer_failure(
+        self, offer: Offer, cause: str, error: str, retry_after_s: float = 0.0, pool: str = ""
+    ) -> None:
+        """Opens the breaker of an offer, and of the offers that its cause covers; ``pool``: that it was for."""
+        now, key = self._context.clock.now(), breaker_key(offer, cause, pool)
+        breaker = next_breaker(self._find_breaker(key, cause), offer, cause, now, error, retry_after_s, pool)
         self._store.save_breaker(breaker)
         log.warning("offer failed", offer=offer.id, cause=cause, error=error, again_in_s=round(breaker.until - now))
 
-    def record_offer_success(self, offer: Offer, *, ready: bool) -> None:
-        """Closes breakers after a launch, or (``ready``) after a validated node."""
-        for breaker in breakers_closed_by(self._store.breakers(), offer, ready=ready):
+    def record_offer_success(self, offer: Offer, *, ready: bool, pool: str = "") -> None:
+        """Closes breakers after a launch, or (``ready``) after a validated node of a pool."""
+        for breaker in breakers_closed_by(self._store.breakers(), offer, ready=ready, pool=pool):
             self._store.clear_breakers("burstd", breaker.key, breaker.cause)
