@@ -12,7 +12,9 @@ DAY_S = 86400.0
 _FAULTS = frozenset({HEALTH, "node_down", "gpu_health", "gpu_clocks", "gpu_pcie"})
 """Errors of claims that speak of the machine."""
 _FAULTS_OR_IMAGE = frozenset({"boot", "boot_timeout", "ended", "gpus", "gpu_test", "mig"})
-"""Errors that an image may bring about too: they count where the image made a node of another machine."""
+"""Errors that an image may bring about too: they count where the image made a node of another machine. An image without
+a driver or a program is the error "gpu_tools", which never counts."""
+_UNREACHED = "boot_timeout"
 _OVER = frozenset({ClaimState.FAILED, ClaimState.LOST, ClaimState.TERMINATING, ClaimState.GONE})
 
 
@@ -24,6 +26,8 @@ class Quality(StrEnum):
     BAD = "bad"
     BAD_OR_IMAGE = "bad_or_image"
     """Bad, unless its image is."""
+    UNREACHED = "unreached"
+    """The same, unless nothing of its provider was reached that day: then the way there was at fault."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +63,7 @@ def machine_outcome(
     if state in _OVER and error in _FAULTS:
         quality = Quality.BAD
     elif state in _OVER and error in _FAULTS_OR_IMAGE and not reused_from and not (spot and error == "ended"):
-        quality = Quality.BAD_OR_IMAGE
+        quality = Quality.UNREACHED if error == _UNREACHED else Quality.BAD_OR_IMAGE
     if quality is None:
         return None
     at = since if error == HEALTH and state in _OVER else created

@@ -60,6 +60,8 @@ CHECKS = {
 }
 """What a machine must have, by check. A site may leave some out (``skip_checks``) or let them warn (``may_differ``)."""
 CHECK_NAMES = frozenset(CHECKS)
+GPU_TOOLS = "gpu_tools"
+"""Cause of a failed check of GPUs for which the image lacks a driver or a program: it says nothing of the machine."""
 _FIRST_OWN_GROUP = 1000
 """Groups with smaller numbers belong to a system and its packages, not to the site."""
 
@@ -108,7 +110,8 @@ def _gpus(facts: MachineFacts, expected: ExpectedMachine) -> Iterator[CheckFailu
     devices = len(facts.gpu_devices)
     if devices < wanted:
         remedy = "Look at the instance type and, on the image, at the driver (dmesg, lspci)"
-        yield CheckFailure("gpus", _count(wanted, "GPU"), f"{_count(devices, 'GPU')} in /dev", remedy)
+        cause = GPU_TOOLS if not devices and facts.gpu_names is None else ""
+        yield CheckFailure("gpus", _count(wanted, "GPU"), f"{_count(devices, 'GPU')} in /dev", remedy, cause=cause)
     if facts.gpu_names is None:
         return
     remedy = "A GPU does not answer its driver: give the machine back and try another"
@@ -164,17 +167,18 @@ def _gpu_states(facts: MachineFacts, expected: ExpectedMachine) -> Iterator[Chec
     if not wanted or test is GpuTest.NONE:
         return
     if test is not None and len(facts.gpu_states) < wanted:
-        remedy = "Install NVIDIA's driver in the image, or set gpu_test = 'none' for the pool"
+        remedy, cause = "Install NVIDIA's driver in the image, or set gpu_test = 'none' for the pool", GPU_TOOLS
         if facts.gpu_names is not None:
-            remedy = "nvidia-smi -q -x does not answer: give the machine back and try another"
-        yield CheckFailure("gpu_health", f"the state of {_count(wanted, 'GPU')}", str(len(facts.gpu_states)), remedy)
-    found = [(name, f"GPU {state.address} {text}") for state in facts.gpu_states for name, text in gpu_faults(state)]
+            remedy, cause = "nvidia-smi -q -x does not answer: give the machine back and try another", ""
+        found = str(len(facts.gpu_states))
+        yield CheckFailure("gpu_health", f"the state of {_count(wanted, 'GPU')}", found, remedy, cause=cause)
+    faults = [(name, f"GPU {state.address} {text}") for state in facts.gpu_states for name, text in gpu_faults(state)]
     for name, wish, remedy in (
         ("gpu_health", "no fault of a GPU", "Give the machine back and try another"),
         ("gpu_clocks", "GPUs at full clocks", "The host is too hot or short of power: try another machine or zone"),
         ("gpu_pcie", "all PCIe lanes of each GPU", "Some clouds never give all: take gpu_pcie into may_differ then"),
     ):
-        texts = [text for named, text in found if named == name]
+        texts = [text for named, text in faults if named == name]
         if texts:
             yield CheckFailure(name, wish, abbreviated_list(texts), remedy)
 

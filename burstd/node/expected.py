@@ -70,6 +70,8 @@ class CheckFailure:
     remedy: str
     allowed: bool = False
     """It is named, and the machine is used nevertheless."""
+    cause: str = ""
+    """What the claim's error is where it is not the check's name."""
 
     def __str__(self) -> str:
         return f"{self.name}: {self.found} where {self.expected} is expected. {self.remedy}"

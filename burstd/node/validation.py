@@ -18,7 +18,7 @@ from burstd.domain.cloud.quoting import one_line
 from burstd.domain.framework import Framework
 from burstd.domain.plugins.shell import CommandTimedOut, ConnectionLost, Shell
 from burstd.domain.slurm.shape import Gres
-from burstd.node.checks import failed_checks
+from burstd.node.checks import GPU_TOOLS, failed_checks
 from burstd.node.errors import CommandFailed, NoConfiguration, SlurmdNotStarted, StepsRunning
 from burstd.node.expected import CheckFailure, ExpectedMachine
 from burstd.node.facts import MachineFacts, read_facts
@@ -142,6 +142,10 @@ def _limit_gpu_memory(session: Shell, expected: ExpectedMachine) -> None:
         )
 
 
+_MISSING = " is missing: "
+"""What gpu_test.py says of the driver and programs that are not there."""
+
+
 def _gpu_failures(session: Shell, request: ValidationRequest) -> Iterator[CheckFailure]:
     """GPUs that do not compute, where the pool wants that tested."""
     expected, limit_s = request.expected, request.gpu_test_limit_s
@@ -163,7 +167,9 @@ def _gpu_failures(session: Shell, request: ValidationRequest) -> Iterator[CheckF
     lines = [one_line(line, 400) for line in done.out.splitlines()]
     if done.rc != 0 or "end" not in lines:
         remedy = "The test needs python3 in the image; else set gpu_test = 'basic' for the pool"
-        yield CheckFailure("gpu_test", "an answer", f"'{done.last_line}'", remedy)
+        # Where it has printed nothing it has not begun.
+        cause = "" if lines else GPU_TOOLS
+        yield CheckFailure("gpu_test", "an answer", f"'{done.last_line}'", remedy, cause=cause)
         return
     failed = [line.removeprefix("failed ") for line in lines if line.startswith("failed ")]
     well = sum(line.startswith("ok ") and line not in ("ok dcgmi", "ok nvbandwidth") for line in lines)
@@ -171,7 +177,8 @@ def _gpu_failures(session: Shell, request: ValidationRequest) -> Iterator[CheckF
         found = abbreviated_list(failed) if failed else f"{well} that nvidia-smi lists"
         remedy = "Give the machine back and try another; where all are like this look at the image's driver"
         allowed = "gpu_test" in expected.may_differ
-        yield CheckFailure("gpu_test", f"{wanted} GPUs that compute", found, remedy, allowed)
+        cause = GPU_TOOLS if failed and all(_MISSING in why for why in failed) else ""
+        yield CheckFailure("gpu_test", f"{wanted} GPUs that compute", found, remedy, allowed, cause)
 
 
 def _framework_failures(session: Shell, request: ValidationRequest) -> Iterator[CheckFailure]:

@@ -157,7 +157,7 @@ class SlurmNodeValidator:
             sentence = _difference_message(claim, result.failures)
             if all(failure.name == "clock" for failure in result.failures):
                 raise ClockNotSet(sentence, result.facts.clock_off_s or 0.0)
-            raise ValidationFailed(sentence, cause=result.failures[0].name)
+            raise ValidationFailed(sentence, cause=result.failures[0].cause or result.failures[0].name)
         self._check_slurm(pool)
         facts = result.facts
         has = f"{facts.cpus} CPUs, {facts.memory_mib} MiB, {len(facts.gpu_devices)} GPUs"

@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict
 from burstd.domain.command import ForgetMachines
 from burstd.domain.machine_outcomes import BadPlaces, PlaceRecord
 from burstd.domain.plugins.provider import Finding, ProviderPlugin
+from burstd.domain.snapshot import CircuitBreaker
 from burstd.settings import PluginRegistry
 from tests.api.client import ME, ApiTestClient
 from tests.api.fake_backend import PLAN, FakeBackend
@@ -78,6 +79,29 @@ def test_an_offer_with_all_that_is_known_of_it(run: Run, backend: FakeBackend) -
     narrow = run("provider", "offers", "sandbox", "--all", columns=60).out
     assert "g16 a spot\n  cpus 8, memory 64 GiB, gpus v100:4 (32 GiB), arch x86_64," in narrow
     assert max(map(len, narrow.splitlines())) <= 60
+
+
+def test_an_offer_waits_where_a_pool_has_nodes_elsewhere_or_its_own_check_failed(
+    run: Run, backend: FakeBackend
+) -> None:
+    other = replace(G4, zone="b")
+    bound = replace(SNAPSHOT.pools["gpu"], fabric="ib")
+    failed = CircuitBreaker("sandbox/local/a/g4/*/cpu", "fabric_test", 1, SNAPSHOT.now + 240, "no ib_write_bw")
+    cloud = replace(CLOUDS["sandbox"], offers=(G4, other))
+    backend.loop = (
+        replace(
+            SNAPSHOT,
+            clouds={**CLOUDS, "sandbox": cloud},
+            pools={**SNAPSHOT.pools, "gpu": bound},
+            breakers=(failed,),
+        ),
+        PLAN,
+    )
+    here, there = run("provider", "offers", "sandbox").out.splitlines()[1:]
+    assert here.split()[1] == "a"
+    assert "gpu; waits: pool cpu: failed 1 time(s) (fabric_test: no ib_write_bw)" in here
+    assert there.split()[1] == "b"
+    assert there.endswith("cpu; waits: pool gpu: the pool has nodes, with their fabric, in sandbox/local/a")
 
 
 def test_offers_that_cannot_be_read(run: Run) -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from burstd.domain.cloud.offer import GpuTest
 from burstd.domain.slurm.shape import Gres, Shape
-from burstd.node.checks import CHECK_NAMES, failed_checks, head_user_ids
+from burstd.node.checks import CHECK_NAMES, GPU_TOOLS, failed_checks, head_user_ids
 from burstd.node.expected import ExpectedMachine
 from burstd.node.facts import MAX_TREE_MODULES, NO_LIMIT, GpuState, MachineFacts, UserIds, parse_facts
 
@@ -201,6 +201,15 @@ def test_what_was_asked_for_and_cannot_be_seen_fails(change: dict[str, object], 
     (failure,) = failed_checks(replace(GOOD, **change), expected)  # type: ignore[arg-type]
     assert (failure.name, failure.expected) == ("gpu_health", "the state of 2 GPUs")
     assert failure.remedy.startswith(remedy)
+    assert failure.cause == (GPU_TOOLS if "driver" in remedy else "")
+
+
+@pytest.mark.parametrize(("names", "cause"), [(None, GPU_TOOLS), ((A100, A100), "")])
+def test_no_gpu_in_an_image_without_a_driver_says_nothing_of_the_machine(
+    names: tuple[str, ...] | None, cause: str
+) -> None:
+    failure = failed_checks(replace(GOOD, gpu_devices=(), gpu_names=names), EXPECTED_MACHINE)[0]
+    assert (failure.name, failure.cause) == ("gpus", cause)
 
 
 def test_a_list_of_modules_that_is_cut_off_says_nothing_of_what_comes_after_its_end() -> None:

@@ -343,7 +343,7 @@ def test_gpus_are_tested_before_anything_is_handed_over(
     smi.chmod(0o755)
     with pytest.raises(ValidationFailed, match="gpu_test: GPU-0 the CUDA driver is missing") as caught:
         bench.validate(claim, console)
-    assert caught.value.cause == "gpu_test"
+    assert caught.value.cause == "gpu_tools"
     assert not has_key(box)
     box.path("/usr/lib/libcuda.so.1").write_bytes(cuda_driver.read_bytes())
     box.path("/root/errors-2").write_text("7")

@@ -88,6 +88,9 @@ def test_a_machine_that_differs_is_asked_nothing_more(
     assert all(given == b"" for _, given in recorder.asked)
 
 
+LACKS = "dcgmi dcgmi is missing: install it"
+
+
 def gpu_request(**changes: object) -> ValidationRequest:
     expected = ExpectedMachine(Shape(2, 1000, (Gres("gpu", "", 2),)), (22, 5, 8), gpu_test=GpuTest.LONG)
     return replace(request(), expected=replace(expected, **changes), gpu_test_limit_s=300.0)  # type: ignore[arg-type]
@@ -106,12 +109,16 @@ WELL = "ok GPU-1\nok GPU-2\nok dcgmi\nend\n"
         (CompletedCommand(0, "end\n", ""), "0 that nvidia-smi lists"),
         (CompletedCommand(0, "ok GPU-1\nok GPU-2\n", ""), "'ok GPU-2'"),
         (CompletedCommand(127, "", "sh: python3: not found"), "'sh: python3: not found'"),
+        (CompletedCommand(0, f"ok GPU-1\nok GPU-2\nfailed {LACKS}\nend\n", ""), LACKS),
+        (CompletedCommand(0, "failed GPU-1 lost\nok GPU-2\nfailed dcgmi x\nend\n", ""), "GPU-1 lost, dcgmi x"),
     ],
 )
 def test_gpus_that_do_not_compute_get_no_secret(answer: CompletedCommand, found: str) -> None:
     recorder = Recorder([CompletedCommand(0, GPU_FACTS, ""), answer])
     proof = validate_machine(gpu_request(), lambda: cast("Shell", recorder))
     assert [(f.name, f.found) for f in proof.failures] == [("gpu_test", found)]
+    lacks_program = answer.rc == 127 or "dcgmi is missing" in answer.out
+    assert [f.cause for f in proof.failures] == ["gpu_tools" if lacks_program else ""]
     assert recorder.asked[1][0] == "python3 -I - 300 long"
 
 

@@ -64,12 +64,12 @@ class WatchedMachine:
         self._loop = loop.replace("PATH=/usr/sbin", f"PATH={folder}:/usr/sbin")
         assert self._loop != loop
 
-    def run(self, *more: str) -> None:
-        """Until the cloud has nothing more to say. ``more``: arguments of the loop."""
+    def run(self, *more: str, ends_with: int = -signal.SIGTERM) -> None:
+        """Until the cloud has nothing more to say. ``more``: arguments of the loop; ``ends_with``: its status."""
         words = ["sh", "-c", self._loop, "sh", "cl1", str(self._watch), *more]
         loop = subprocess.Popen(words, env=dict(os.environ), start_new_session=True)
         try:
-            assert loop.wait(60) == -signal.SIGTERM
+            assert loop.wait(60) == ends_with
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(loop.pid, signal.SIGKILL)
@@ -264,6 +264,30 @@ def test_a_person_may_overrule_what_a_node_of_the_site_says(tmp_path: Path) -> N
     (tmp_path / "sleep.forgets").write_text("allocated|none\n", encoding="utf-8")
     played.run("own")
     assert played.reasons == [ILL]
+
+
+def test_a_name_that_slurm_does_not_know_ends_the_watch_with_the_remedy(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    played = WatchedMachine(tmp_path, [""] * 3, "", sick=FULL)
+    (tmp_path / "sinfo.says").write_text("", encoding="utf-8")
+    played.run("own", ends_with=78)
+    assert "Slurm knows no node cl1: add the node's name in Slurm to ExecStart=" in capfd.readouterr().err
+    assert (played.reasons, played.rounds) == ([], [])
+
+
+def test_a_node_of_the_site_waits_for_a_slurm_that_is_not_there(tmp_path: Path) -> None:
+    played = WatchedMachine(tmp_path, [""] * 3, "idle|none", sick=FULL)
+    (tmp_path / "sinfo.broken").touch()
+    played.run("own")
+    assert (played.reasons, played.rounds) == ([], [15] * 3)
+
+
+def test_what_is_taken_back_is_in_the_log(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    played = WatchedMachine(tmp_path, [""], f"draining|{FULL}")
+    (tmp_path / "watch/looked").touch()
+    played.run("own")
+    assert capfd.readouterr().out == f"undrained, no longer {FULL.removeprefix('burstd: ')}\n"
 
 
 def test_nothing_is_taken_back_before_the_first_look(tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ from burstd.planner.policy_chain import make_target
 from .worlds import NOW, claim, job, make_snapshot, offer, pool
 
 PLACE = "sky/r1/a/small"
-GOOD, BAD, UNSURE = Quality.GOOD, Quality.BAD, Quality.BAD_OR_IMAGE
+GOOD, BAD, UNSURE, UNREACHED = Quality.GOOD, Quality.BAD, Quality.BAD_OR_IMAGE, Quality.UNREACHED
 TODAY = 20_000
 
 
@@ -60,13 +60,14 @@ def outcome_of(of: Claim) -> Quality | None:
         (S.GONE, "gpu_clocks", False, BAD),
         (S.GONE, "node_down", False, BAD),
         (S.GONE, "health", True, BAD),
-        (S.TERMINATING, "boot_timeout", False, UNSURE),
+        (S.TERMINATING, "boot_timeout", False, UNREACHED),
+        (S.TERMINATING, "boot", False, UNSURE),
         (S.GONE, "gpus", False, UNSURE),
         (S.GONE, "ended", False, UNSURE),
         *((S.GONE, error, False, None) for error in (
             "capacity", "quota", "rate", "auth", "denied", "unavailable", "request", "image", "unknown", "unwanted",
             "interrupted", "too_late", "slurm", "munge", "users", "clock", "hostkey", "ssh", "driver", "pool",
-            "validation_timeout",
+            "validation_timeout", "gpu_tools",
         )),
     ],
 )  # fmt: skip
@@ -135,6 +136,18 @@ def test_an_image_proves_itself_in_another_place_of_its_provider() -> None:
         MachineOutcome("sky/r1/c/small", "v3", TODAY, UNSURE): 3,
     }
     assert list(place_records(counts, TODAY, BadPlaceRule())) == [PLACE]
+
+
+def test_machines_that_were_not_reached_count_on_days_on_which_another_of_the_provider_was() -> None:
+    lost = MachineOutcome(PLACE, "v2", TODAY, UNREACHED)
+    node = MachineOutcome("sky/r1/b/small", "v2", TODAY, GOOD)
+    for other, places in (
+        (node, [PLACE]),
+        (replace(node, day=TODAY - 1), []),
+        (replace(node, place="sea/r1/b/small"), []),
+        (replace(node, image="v1"), []),
+    ):
+        assert list(place_records({lost: 3, other: 1}, TODAY, BadPlaceRule())) == places
 
 
 def test_the_site_says_how_many_are_too_many() -> None:

@@ -256,7 +256,7 @@ def test_nodes_with_a_fabric_are_in_one_place() -> None:
     coming = claim("cpu1", S.BOOTING, offer=there)
     snapshot = make_snapshot(pools=(of,), offers=(here, there), claims=(coming,))
     assert usable_offers(snapshot, of) == (there,)
-    assert refusals(snapshot, of) == {here.id: "the pool's nodes and their fabric are in sky/r1/b"}
+    assert refusals(snapshot, of) == {here.id: "the pool has nodes, with their fabric, in sky/r1/b"}
     failed = replace(coming, state=S.FAILED)
     assert len(usable_offers(make_snapshot(pools=(of,), offers=(here, there), claims=(failed,)), of)) == 2
     assert alternative_offers(of, (here, there)) == ()

@@ -63,7 +63,7 @@ class OfferView(AnswerView):
     price_at: OptionalTime
     """When the price was learned."""
     pools: list[str]
-    """Pools that could use it if its ``breakers`` were closed, and its place were not refused."""
+    """Pools that can use it, now or when what ``refused`` says of them, or ``breakers``, is over."""
     refused: dict[str, str]
     """Pools whose rules name it and that cannot use it now, with the reason."""
     breakers: list[BreakerView]

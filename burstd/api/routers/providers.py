@@ -145,8 +145,9 @@ def _offers_view(name: str, snapshot: Snapshot, now: float, *, include_unusable:
             ok=False, error=offers.error, last_known=offers.since, now=now, provider=name, offers=[], hidden=0
         )
     provider_pools = _provider_pools(name, snapshot)
-    nothing_failed = replace(snapshot, breakers=(), places={})
-    usable = {pool.name: {o.id for o in usable_offers(nothing_failed, pool)} for pool in provider_pools}
+    # What only waits, for a breaker, the pool's nodes in another place or the versions of an image, is usable.
+    nothing_waits = replace(snapshot, breakers=(), places={}, claims=(), images={})
+    usable = {pool.name: {o.id for o in usable_offers(nothing_waits, pool)} for pool in provider_pools}
     rejections = {
         pool.name: {j.subject: j.rejected_because for j in evaluate_offers(snapshot, pool)} for pool in provider_pools
     }

@@ -237,10 +237,12 @@ def _availability_text(offer: OfferView, now: datetime) -> str:
     if offer.breakers:
         return "; ".join(breaker_text(b, now, short=True) for b in offer.breakers)
     if offer.pools:
-        pools = [pool for pool in offer.pools if not (offer.avoided and pool in offer.refused)]
-        if not pools:
+        waiting = [f"waits: pool {pool}: {offer.refused[pool]}" for pool in offer.pools if pool in offer.refused]
+        pools = [pool for pool in offer.pools if pool not in offer.refused]
+        if offer.avoided and not pools:
             return "no pool, too many machines were bad"
-        return abbreviated_list(pools, 3) + (", after others" if offer.avoided else "")
+        usable = abbreviated_list(pools, 3) + (", after others" if offer.avoided else "")
+        return "; ".join([usable] * bool(pools) + ([] if offer.avoided else waiting))
     return "; ".join(f"not {pool}: {why}" for pool, why in offer.refused.items()) or "no pool names it"
 
 

@@ -60,7 +60,7 @@ rate() {
 # Drains the node with this reason, unless it says so, or worse, already. What a person wrote stays in front. A node that
 # is powered down has no machine of ours any more, one that is powered up after we told may have another.
 drain() {
-    known=$(timeout 20 sinfo -h -N -n "$name" -o '%T|%E' | head -n 1) && [ -n "$known" ] || return 1
+    known=$(timeout 20 sinfo -a -h -N -n "$name" -o '%T|%E' | head -n 1) && [ -n "$known" ] || return 1
     case ${known%%"|"*} in
     *"~" | *"%") return 0 ;;
     *"#") [ -z "$told" ] || return 0 ;;
@@ -96,10 +96,24 @@ faults() {
 
 # Ends the drain of a node of the site's own for what has gone away by itself. What a person wrote stays.
 take_back() {
-    known=$(timeout 20 sinfo -h -N -n "$name" -o '%T|%E' | head -n 1) && [ -n "$known" ] || return 1
+    known=$(timeout 20 sinfo -a -h -N -n "$name" -o '%T|%E' | head -n 1) && [ -n "$known" ] || return 1
     case $known in
-    drain*"|burstd: unusable, "*", jobs end first") timeout 20 scontrol update NodeName="$name" State=UNDRAIN ;;
+    drain*"|burstd: unusable, "*", jobs end first")
+        timeout 20 scontrol update NodeName="$name" State=UNDRAIN && echo "undrained, no longer ${known#*burstd: }"
+        ;;
     esac
+}
+
+# Ends the watch where slurmctld does not know the node's name; one that does not answer is waited for.
+require_known_name() {
+    until known=$(timeout 20 sinfo -a -h -N -n "$name" -o %N); do
+        echo "slurmctld does not answer: asked again in 15 s" >&2
+        sleep 15
+    done
+    [ -n "$known" ] || {
+        echo "Slurm knows no node $name: add the node's name in Slurm to ExecStart= (systemctl edit burstd-node-watch)" >&2
+        exit 78
+    }
 }
 
 # Writes what jobs here have met, the last five of them, into the node's comment, where burstd reads it: once a minute at
@@ -112,7 +126,7 @@ note() {
     [ "$text" != "$noted" ] || return 0
     next_note=$((seconds + 60))
     if [ -z "$comment" ]; then
-        comment=$(timeout 20 sinfo -h -N -n "$name" -O Comment:300 | head -n 1) || { comment=''; return 0; }
+        comment=$(timeout 20 sinfo -a -h -N -n "$name" -O Comment:300 | head -n 1) || { comment=''; return 0; }
         case ${comment%%"  "*} in
         "" | " " | "(null)" | "N/A" | "burstd: job "*) comment=ours ;;
         *) comment=foreign; return 0 ;;
@@ -126,6 +140,7 @@ if [ -s "$folder/verdicts" ]; then
     sh "$folder/conditions.sh" "$folder" &
 fi
 pause
+[ -z "$own" ] || require_known_name
 while :; do
     next=5
     reason=$(notice)

@@ -26,9 +26,13 @@ def place_records(outcomes: Mapping[MachineOutcome, int], today: int, rule: BadP
     days = max(1, round(WINDOW * rule.half_life_d))
     counted = {outcome: number for outcome, number in outcomes.items() if today - outcome.day < days}
     proven = {_image(outcome) for outcome in counted if outcome.quality is Quality.GOOD}
+    reached = {_provider_day(outcome) for outcome in counted if outcome.quality is Quality.GOOD}
     sums: dict[str, list[float]] = defaultdict(lambda: [0, 0, 0.0, 0.0])
     for outcome, number in counted.items():
-        if outcome.quality is Quality.BAD_OR_IMAGE and _image(outcome) not in proven:
+        unsure = outcome.quality in (Quality.BAD_OR_IMAGE, Quality.UNREACHED)
+        if unsure and _image(outcome) not in proven:
+            continue
+        if outcome.quality is Quality.UNREACHED and _provider_day(outcome) not in reached:
             continue
         bad = number if outcome.quality is not Quality.GOOD else 0
         weight = 0.5 ** (max(0, today - outcome.day) / rule.half_life_d)
@@ -66,6 +70,10 @@ def without_bad_places(snapshot: Snapshot, target: Target) -> Target:
             want = replace(want, offers=offers, excluded_offers=(*want.excluded_offers, *left_out))  # noqa: PLW2901
         wants.append(want)
     return replace(target, wants=tuple(wants))
+
+
+def _provider_day(outcome: MachineOutcome) -> tuple[str, int]:
+    return outcome.place.partition("/")[0], outcome.day
 
 
 def _image(outcome: MachineOutcome) -> tuple[str, str]:

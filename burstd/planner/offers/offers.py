@@ -88,6 +88,7 @@ POOL_CHECKS = frozenset(
         "frameworks",
         "gpu_memory_limit",
         "gpu_test",
+        "gpu_tools",
         "gpu_type",
         "memory",
         "mig",
@@ -313,7 +314,7 @@ def _place(offer: Offer) -> tuple[str, str, str]:
 def _elsewhere(offer: Offer, places: frozenset[tuple[str, str, str]]) -> str:
     if not places or _place(offer) in places:
         return ""
-    return f"the pool's nodes and their fabric are in {', '.join('/'.join(p) for p in sorted(places))}"
+    return f"the pool has nodes, with their fabric, in {', '.join('/'.join(p) for p in sorted(places))}"
 
 
 def _rejection(pool: Pool, offer: Offer, breakers: BreakerIndex, snapshot: Snapshot) -> str:
