@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sqlalchemy import text
 
+from burstd.api.routers.events import slots_when_logged
 from burstd.db import ChangeRefused, LoggedEvent, SlotTaken, Store, StoreReader, replay_claims
 from burstd.db.codec import record_to_json, to_json_text
 from burstd.db.database import database_url, open_engine
@@ -222,6 +223,10 @@ def test_a_machine_that_is_handed_over_is_booked_to_both_without_a_seam(store: S
     store.hand_over_claim("c1", S.DRAINING, onward, "c2")
     with pytest.raises(SlotTaken):
         store.hand_over_claim("c1", S.VALIDATING, onward, "c3")
+    events = list(store.events(subject="claim:c1"))
+    named = slots_when_logged(store, [store.claim("c1")])
+    assert [named[event.seq] for event in events] == ["gpu001"] * (len(events) - 1) + ["cpu001"]
+    assert len(events) > 1
     clock.time += 500.002
     claim = store.claim("c1")
     assert (claim.state, claim.pool, claim.slot, claim.reused_from, claim.in_service_from) == (

@@ -62,8 +62,11 @@ def get_events(
     # An id comes again after years: what was said of another's job stays with him.
     readable = (e for e in found if e.time >= since and _may_read_event(e, caller))
     shown = sorted(readable, key=lambda e: e.seq)
-    slots = _slots_by_subject(shown, backend)
-    views = [event_view(e, slots.get(e.subject, "")) for e in shown]
+    by_subject = _claims_by_subject(shown, backend)
+    slots = {subject: one.slot for subject, one in by_subject.items()}
+    handed_over = [by_subject[s] for s in {e.subject for e in shown} & by_subject.keys() if by_subject[s].reused_from]
+    former = slots_when_logged(reader, handed_over[:_MAX_CLAIMS_OF_NODE])
+    views = [event_view(e, former.get(e.seq) or slots.get(e.subject, "")) for e in shown]
     return EventsView(
         now=backend.now(),
         events=[v.model_copy(update={"reason": ""}) if v.subject in hidden else v for v in views],
@@ -78,14 +81,25 @@ def _may_read_event(event: LoggedEvent, caller: Caller) -> bool:
     return caller.admin or not event.subject.startswith("job:") or event.cause == "spot"
 
 
-def _slots_by_subject(events: Sequence[LoggedEvent], backend: Backend) -> dict[str, str]:
-    """The slots of claims, by the subjects under which their events are logged."""
+def slots_when_logged(reader: StoreReader, handed_over: Sequence[Claim]) -> dict[int, str]:
+    """By ``seq`` of these claims' events, the node that the machine was at that time."""
+    found: dict[int, str] = {}
+    for claim in handed_over:
+        slot = claim.slot
+        for event in reader.events(subject=claim_subject(claim.id), newest=True, limit=MAX_RECORDS):
+            found[event.seq] = slot
+            slot = event.data.get("set", {}).get("reused_from") or slot
+    return found
+
+
+def _claims_by_subject(events: Sequence[LoggedEvent], backend: Backend) -> dict[str, Claim]:
+    """Claims by the subjects under which their events are logged."""
     latest = backend.latest_loop()
-    known = {claim_subject(c.id): c.slot for c in (*latest[0].claims, *latest[0].storage_claims)} if latest else {}
+    known = {claim_subject(c.id): c for c in (*latest[0].claims, *latest[0].storage_claims)} if latest else {}
     gone = {e.subject for e in events if e.subject.startswith("claim:")} - known.keys()
     if len(gone) > 20:
-        return {claim_subject(c.id): c.slot for c in backend.reader.find_claims(limit=MAX_RECORDS)} | known
-    return known | {subject: backend.reader.claim(subject.removeprefix("claim:")).slot for subject in gone}
+        return {claim_subject(c.id): c for c in backend.reader.find_claims(limit=MAX_RECORDS)} | known
+    return known | {subject: backend.reader.claim(subject.removeprefix("claim:")) for subject in gone}
 
 
 def _claim_events(
