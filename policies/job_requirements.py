@@ -12,6 +12,8 @@ from math import ceil
 
 _SIZE = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,6})?)([KMGT]?)(?:i?B)?", re.IGNORECASE)
 _MIB = {"K": Decimal(1) / 1024, "": Decimal(1), "M": Decimal(1), "G": Decimal(1024), "T": Decimal(1024) ** 2}
+_BLANK_AT_EQUALS = re.compile(r" =|= [^ =]+(?: |$)")
+_NEXT_WORD = re.compile("[,;]([a-z-]+)=")
 _MAX_CHARACTERS = 500
 """Characters of the requirements of a job."""
 ARCHITECTURES = {"amd64": "x86_64", "x64": "x86_64", "arm64": "aarch64", "arm": "aarch64"}
@@ -60,7 +62,7 @@ class JobRequirement:
 
 
 def parse_requirement(text: str) -> JobRequirement:
-    """Reads ``gpu=3 model=a100 mem=300 ...``. Of a word that is there twice both count."""
+    """Reads ``gpu=3 model=a100 mem=300 ...``. A word that is given twice is an error."""
     # It stands in messages that others read.
     shown = " ".join("".join(c if c.isprintable() else " " for c in text).split())
     if len(shown) > _MAX_CHARACTERS:
@@ -70,6 +72,9 @@ def parse_requirement(text: str) -> JobRequirement:
     checks: list[_Check] = []
     sizes = {"gpu": 0, "cpu": 0, "mem": 0}
     models: tuple[str, ...] = ()
+    given: set[str] = set()
+    if _BLANK_AT_EQUALS.search(shown):
+        return JobRequirement(shown, syntax_error=f"burst: {shown}: no blanks may stand around '='")
     for part in shown.split():
         word, equals, value = part.partition("=")
         make_check = _KEYWORDS.get(word.lower())
@@ -79,6 +84,13 @@ def parse_requirement(text: str) -> JobRequirement:
             return JobRequirement(shown, syntax_error=f"burst: unknown word {word}{hint}")
         if not equals or not value:
             return JobRequirement(shown, syntax_error=f"burst: {word} needs a value: {word}=...")
+        same = word.lower().replace("gpu-model", "model")
+        if same in given:
+            return JobRequirement(shown, syntax_error=f"burst: {word} is given twice")
+        given.add(same)
+        if any(follows in _KEYWORDS for follows in _NEXT_WORD.findall(value.lower())):
+            blanks = " ".join(re.split("[,;]", part))
+            return JobRequirement(shown, syntax_error=f"burst: {part}: words are separated by blanks: {blanks}")
         try:
             checks.append(make_check(value.lower()))
         except ValueError as error:
@@ -123,7 +135,7 @@ def _gpu_memory(value: str) -> _Check:
         there = machine.gpu_memory_mib
         if there >= least:
             return ""
-        return f"{there} MiB of GPU memory, {least} required" if there else "GPU memory unknown"
+        return f"{there} MiB of GPU memory, {least} required" if there else f"GPU memory unknown{_remedy('gpu_memory')}"
 
     return check
 
@@ -134,14 +146,23 @@ def _models(value: str) -> _Check:
     def check(machine: OfferHardware) -> str:
         if any(fnmatchcase(model, pattern) for model in machine.models for pattern in wanted):
             return ""
-        return f"GPUs are {_listed(machine.models)}, not {value}" if machine.gpus else f"no GPU, {value} required"
+        if not machine.gpus:
+            return f"no GPU, {value} required"
+        remedy = "" if machine.models else _remedy("gpu_models")
+        return f"GPUs are {_listed(machine.models)}, not {value}{remedy}"
 
     return check
 
 
 def _architecture(value: str) -> _Check:
     wanted = {ARCHITECTURES.get(word, word) for word in _either(value)}
-    return lambda m: "" if m.arch in wanted else f"architecture is {m.arch or 'not known'}, not {value}"
+
+    def check(machine: OfferHardware) -> str:
+        if machine.arch in wanted:
+            return ""
+        return f"architecture is {machine.arch or 'not known'}, not {value}" + ("" if machine.arch else _remedy("arch"))
+
+    return check
 
 
 def _containers(value: str) -> _Check:
@@ -209,6 +230,10 @@ def _words(value: str, between: str) -> tuple[str, ...]:
     if not all(words):
         raise ValueError("must be words separated by '|' or ','")
     return words
+
+
+def _remedy(key: str) -> str:
+    return f" (an administrator can state {key} in [policies.broker.offers])"
 
 
 def _listed(words: Iterable[str]) -> str:

@@ -70,8 +70,8 @@ pool cpu has gpu:h100:1.
   It asks for 1 node, 8 CPUs, gpu:h100:1 per node.
   Slurm says: waiting for nodes (Resources).
   What would help: request what a pool has.
-  What would help: add a pool with these resources to burstd.toml and
-  slurm.conf.
+  What would help: add a pool with these resources to burstd.toml and slurm.conf
+  (administrators only).
 
 The smallest changes that would start it
   --gres=gpu:h100:1 -> --gres=gpu:1: in about 4 min on gpu6, gpu7, 6.12 EUR/h

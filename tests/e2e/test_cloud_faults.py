@@ -349,7 +349,7 @@ def test_a_gang_whose_fabric_is_slow_runs_elsewhere(site: Site) -> None:
     shown = site.burstctl("node", "show", "net1").stdout
     assert "24.15 GB/s between net" in shown, shown
     explained = " ".join(site.burstctl("explain", job).stdout.split())
-    assert "Its 2 nodes: nothing keeps them near each other, ib." in explained, explained
+    assert "Its 2 nodes: all in one zone, ib." in explained, explained
     site.wait_job(job)
     explained = " ".join(site.burstctl("explain", nowhere).stdout.split())
     assert "without efa, which the pool's nodes have" in explained, explained

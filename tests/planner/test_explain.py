@@ -68,7 +68,7 @@ def test_claims_and_nodes_that_serve_it() -> None:
             {},
             {"offers": ()},
             "impossible",
-            "allow offers as large as the pool's slots in the pool's rules, in burstd.toml",
+            "allow offers as large as the pool's slots in the pool's rules, in burstd.toml (administrators only)",
         ),
         ("it rests", {}, {"breakers": (RESTS,)}, "wait", "wait: burstd retries failed offers"),
         ("no slot", {}, {"drained_slots": frozenset({"cpu1", "cpu2", "cpu3", "cpu4"})}, "wait", "wait for a slot"),
@@ -95,7 +95,7 @@ def test_what_a_budget_can_never_pay_has_the_budgets_remedy() -> None:
     budget = policies.budget.plugin.make(policies.budget.plugin.settings(users={"ada": {"limit": "0.01"}}))
     found = explanation_of(make_snapshot(job(time_limit_s=600.0)), policies_=(budget,))
     assert found.verdict == "impossible"
-    assert found.remedies == ("raise the limit in [policies.budget] of burstd.toml",)
+    assert found.remedies == ("raise the limit in [policies.budget] of burstd.toml (administrators only)",)
 
 
 def test_pools_that_cannot_run_it_say_what_they_lack() -> None:
@@ -147,7 +147,8 @@ EFA = Hardware(fabric="efa", placement="placement-group")
     ("hardware", "fabric", "gang", "text"),
     [
         (EFA, "", "1", "its 2 nodes: a cluster placement group, efa"),
-        (EFA, "efa", "", "its 2 nodes: nothing keeps them near each other, efa"),
+        (EFA, "", "", "its 2 nodes: nothing keeps them near each other, a network of which nothing is known"),
+        (EFA, "efa", "", "its 2 nodes: all in one zone, efa"),
         (Hardware(fabric="none", placement="placement-group"), "", "1",
          "its 2 nodes: a cluster placement group, the common network"),
         (Hardware(placement="server-group"), "ib", "1", "its 2 nodes: a server group, ib"),

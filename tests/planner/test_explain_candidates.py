@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+import policies.broker
 from burstd.domain.claim import ClaimState as S
 from burstd.domain.cloud.offer import OfferRule
 from burstd.domain.plan import Plan
@@ -226,3 +227,13 @@ def test_each_policy_has_its_remedy(by: str, remedy: str) -> None:
         return replace(target, wants=(), remarks=(*target.remarks, *remarks_on_dropped_want(target.wants[0], by, "no")))
 
     assert explanation_of(make_snapshot(job()), FakePolicy(by, away)).remedies[0] == remedy
+
+
+def test_an_impossible_job_may_use_no_offer_and_costs_nothing() -> None:
+    broker = policies.broker.plugin.make(policies.broker.BrokerSettings())
+    slots = ("cpu1", "cpu2", "cpu3", "cpu4")
+    asked = job(comment="burst: model=h100", excluded_nodes=slots, time_limit_s=600.0)
+    found = explanation_of(make_snapshot(asked, offers=(CHEAP, DEAR)), broker)
+    refused = (False, "broker", "the job is impossible as it is", "")
+    assert candidates_by_type(found) == {"cheap": refused, "dear": refused}
+    assert preferred_candidate(found.pool_candidates) is None

@@ -9,15 +9,17 @@ from typing import Any
 
 import pytest
 
+import policies.broker
 import policies.limits
 from burstd.domain.claim import ClaimState as S
 from burstd.domain.cloud.offer import OfferRule
+from burstd.domain.framework import Framework
 from burstd.domain.plan import Plan
 from burstd.domain.plugins.policy import Policy, Target, remarks_on_dropped_want
 from burstd.domain.slurm.job import JobState
 from burstd.domain.slurm.option_change import OptionChange
 from burstd.domain.slurm.shape import Gres, Shape
-from burstd.domain.snapshot import Snapshot, Unavailable
+from burstd.domain.snapshot import RuntimeState, Snapshot, Unavailable
 from burstd.domain.staging import StageState, StagingView
 from burstd.planner.explain import what_if as what_if_
 from burstd.planner.explain.job_options import time_limit_text
@@ -194,3 +196,38 @@ def test_tries_are_bounded_by_what_there_is_to_look_at(monkeypatch: pytest.Monke
 )
 def test_times_are_slurms(seconds: float, text: str) -> None:
     assert time_limit_text(seconds) == text
+
+
+SLOTS = tuple(f"{p}{n}" for p in ("v100", "a100") for n in range(1, 5))
+
+
+@pytest.mark.parametrize(
+    ("added", "found"),
+    [
+        (SLOTS, []),
+        (SLOTS[4:], [("-x v1001,v1002,v1003,v1004", "no -x", "ExcNodeList=a1001,a1002,a1003,a1004")]),
+    ],
+    ids=["all", "some"],
+)
+def test_exclusions_of_burstd_stay(added: tuple[str, ...], found: list[tuple[str, str, str]]) -> None:
+    snapshot = make_snapshot(job(excluded_nodes=SLOTS), pools=POOLS, offers=BOTH)
+    snapshot = replace(snapshot, runtime_state=RuntimeState(excluded_nodes={"1": frozenset(added)}))
+    changes = changes_for(snapshot)
+    assert [(c.before, c.after, c.command.removeprefix("scontrol update JobId=1 ")) for c in changes] == found
+
+
+def test_a_job_that_stays_impossible_is_not_helped_by_room_on_a_node() -> None:
+    free = node("op1", partitions=("burst",))
+    broker = policies.broker.plugin.make(policies.broker.BrokerSettings())
+    asked = job(comment="burst: model=h100", excluded_nodes=("op1", *SLOTS))
+    assert changes_for(make_snapshot(asked, pools=POOLS, offers=BOTH, nodes=(free,)), broker) == ()
+
+
+def test_frameworks_and_fabrics_are_no_alternatives() -> None:
+    good = replace(
+        POOLS[0], frameworks=(Framework("good-1", "true"),), shape=replace(V100, features=frozenset({"good-1"}))
+    )
+    fast = replace(POOLS[1], fabric="ib", shape=replace(A100, features=frozenset({"a100", "fabric", "ib"})))
+    for asked, after in (("ib", ["no -C"]), ("good-2", ["-C 'good-2|a100'"])):
+        snapshot = make_snapshot(job(constraint=asked), pools=(good, fast), offers=BOTH if asked != "ib" else V_ONLY)
+        assert [c.after for c in changes_for(snapshot) if c.before.startswith("-C")] == after

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     )
 
 _MAX_CANDIDATES = 6
+_LONG_REASON = 40
+"""Characters; a longer reason is printed once for all offers that are refused for it."""
 _REFUSED_BY_RULE = "excluded by the pool's rules"
 _FORECAST_BASIS = {
     "slurm": "says Slurm's backfill scheduler",
@@ -134,9 +136,10 @@ def explain(burstd: ApiClient, job_id: JobArgument) -> None:
 def _print_explanation(out: ConsoleOutput, answer: ExplainView) -> None:
     job = answer.job
     verdict_text = styled_state(answer.verdict)
+    full_stop = "" if answer.summary.endswith("?") else "."
     out.line(
         (f"Job {answer.id}", "bold"), f" of {job.user}: " if job else ": ",
-        (verdict_text.plain, f"bold {verdict_text.style}".strip()), f": {answer.summary}.",
+        (verdict_text.plain, f"bold {verdict_text.style}".strip()), f": {answer.summary}{full_stop}",
     )  # fmt: skip
     if answer.asks:
         out.note(f"It asks for {answer.asks}.")
@@ -245,11 +248,16 @@ def _print_pool(out: ConsoleOutput, pool: PoolCandidatesView) -> None:
         return
     allowed = [c for c in pool.candidates if c.refused != _REFUSED_BY_RULE]
     shown, ruled_out = allowed[:_MAX_CANDIDATES], len(pool.candidates) - len(allowed)
-    out.table(
-        ("", ">", "*"),
-        [(c.offer, _price_text(c), _candidate_text(c)) for c in shown],
-        indent=2,
-    )
+    alike: dict[str, list[str]] = {}
+    for candidate in shown:
+        text = _candidate_text(candidate).plain
+        if candidate.refused and len(text) > _LONG_REASON:
+            alike.setdefault(text, []).append(candidate.offer)
+    alike = {text: offers for text, offers in alike.items() if len(offers) > 1}
+    rows = [(c.offer, _price_text(c), _candidate_text(c)) for c in shown]
+    out.table(("", ">", "*"), [row for row in rows if row[2].plain not in alike], indent=2)
+    for text, offers in alike.items():
+        out.note(f"{', '.join(offers)}: {text}", "yellow")
     if len(allowed) > len(shown):
         out.note(f"and {len(allowed) - len(shown)} more (--json)", "dim")
     if ruled_out:

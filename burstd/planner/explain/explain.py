@@ -141,15 +141,17 @@ def _fabric(snapshot: Snapshot, plan: Plan, job: Job, serving: Sequence[ServingN
     ids = {node.claim_id for node in serving}
     claims = [c for c in snapshot.claims if c.id in ids and c.state in USABLE]
     if claims:
-        bindings = [claim_binding(c, snapshot.pools.get(c.pool)) for c in claims]
-        return gang_fabric_text([c.offer for c in claims], bindings)
+        pools = [snapshot.pools.get(c.pool) for c in claims]
+        bindings = [claim_binding(c, pool) for c, pool in zip(claims, pools, strict=True)]
+        return gang_fabric_text([c.offer for c in claims], bindings, pools)
     wanted = [
         (w.offers[0], snapshot.pools.get(w.pool))
         for w in plan.target.wants
         if job.id in w.jobs and w.offers
         for _ in w.slots
     ]
-    return gang_fabric_text([offer for offer, _ in wanted], [offer_binding(*one) for one in wanted])
+    offers, bindings = [offer for offer, _ in wanted], [offer_binding(*one) for one in wanted]
+    return gang_fabric_text(offers, bindings, [pool for _, pool in wanted])
 
 
 def _serving(snapshot: Snapshot, slurm: SlurmView, plan: Plan, job: Job, job_id: str) -> tuple[ServingNode, ...]:
@@ -182,13 +184,25 @@ def _filled_in(remedy: str, words: Mapping[str, str]) -> str:
 
 
 _POLICY_REMEDIES: Mapping[str, tuple[str, ...]] = {
-    "backlog": ("wait", "lower min_jobs or min_age_s in [policies.backlog] of burstd.toml"),
+    "backlog": ("wait", "lower min_jobs or min_age_s in [policies.backlog] of burstd.toml (administrators only)"),
     "broker": ("change the requirements in its comment (scontrol update JobId=JOBID Comment='burst: ...')",),
-    "budget": ("wait until nodes under the budget end", "raise the limit in [policies.budget] of burstd.toml"),
+    "budget": (
+        "wait until nodes under the budget end",
+        "raise the limit in [policies.budget] of burstd.toml (administrators only)",
+    ),
     "data_locality": ("wait until its input is uploaded",),
-    "limits": ("wait until other nodes end", "raise the limit in [policies.limits] of burstd.toml"),
-    "schedule": ("wait for the next window of the schedule", "change the windows in [policies.schedule]"),
-    "throttle": ("wait: burstd retries by itself", "raise the rate in [policies.throttle] of burstd.toml"),
+    "limits": (
+        "wait until other nodes end",
+        "raise the limit in [policies.limits] of burstd.toml (administrators only)",
+    ),
+    "schedule": (
+        "wait for the next window of the schedule",
+        "change the windows in [policies.schedule] (administrators only)",
+    ),
+    "throttle": (
+        "wait: burstd retries by itself",
+        "raise the rate in [policies.throttle] of burstd.toml (administrators only)",
+    ),
     "wait_aware": ("wait: the site's own nodes are expected to start it soon",),
     "projects": ("wait: GPUs come back when jobs of other projects end", "burstctl project set NAME --quota GPUS"),
     "pin": ("burstctl scale POOL --clear",),
@@ -216,13 +230,16 @@ def _remedies(snapshot: Snapshot, job: Job, last: Remark) -> tuple[str, ...]:
         known = tuple(r for r in known if not (never and r.startswith("wait")))
         return tuple(_filled_in(remedy, words) for remedy in known)
     if last.verdict == "impossible" and "no offer" in last.reason:
-        return ("allow offers as large as the pool's slots in the pool's rules, in burstd.toml",)
+        return ("allow offers as large as the pool's slots in the pool's rules, in burstd.toml (administrators only)",)
     if last.verdict == "impossible":
-        return ("request what a pool has", "add a pool with these resources to burstd.toml and slurm.conf")
+        return (
+            "request what a pool has",
+            "add a pool with these resources to burstd.toml and slurm.conf (administrators only)",
+        )
     if "has not started it" in last.reason:
         return (f"see scontrol show job {job.id} and slurmctld's log: only Slurm knows what blocks the job",)
     if "no offer" in last.reason:
-        return ("wait: burstd retries failed offers", "allow more offers in the pool's rules")
+        return ("wait: burstd retries failed offers", "allow more offers in the pool's rules (administrators only)")
     if "slot" in last.reason:
-        return ("wait for a slot", "add slots to the pool in burstd.toml and slurm.conf")
+        return ("wait for a slot", "add slots to the pool in burstd.toml and slurm.conf (administrators only)")
     return ()

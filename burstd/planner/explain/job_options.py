@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
+from burstd.domain.cloud.offer import fabric_features
 from burstd.domain.slurm.job import Job
 from burstd.domain.slurm.shape import SHARD, Gres, Shape
 from burstd.domain.snapshot import SlurmView, Snapshot
@@ -40,9 +41,9 @@ def job_variants(job: Job, snapshot: Snapshot, slurm: SlurmView, *, by_time: boo
     """One list an option, its smallest change first. ``by_time``: whether a shorter time limit may matter."""
     shapes = _PartitionShapes(job, snapshot, slurm)
     every: tuple[Iterable[JobVariant], ...] = (
-        _constraint(job, shapes.shapes),
+        _constraint(job, shapes.shapes, _promised_features(snapshot)),
         _partitions(job, snapshot),
-        _nodes_named(job),
+        _nodes_named(job, snapshot),
         *(_gres(job, index, shapes.shapes, of_job=of_job) for of_job, index in _gres_positions(job)),
         _exclusive(job),
         _memory(job, shapes.shapes),
@@ -79,7 +80,16 @@ class _PartitionShapes:
         )
 
 
-def _constraint(job: Job, shapes: Iterable[Shape]) -> Iterator[JobVariant]:
+def _promised_features(snapshot: Snapshot) -> frozenset[str]:
+    """Frameworks and fabrics: a job that needs one cannot use another feature in its place."""
+    return frozenset(
+        feature
+        for pool in snapshot.pools.values()
+        for feature in (*fabric_features(pool.fabric), *(framework.name for framework in pool.frameworks))
+    )
+
+
+def _constraint(job: Job, shapes: Iterable[Shape], promised: frozenset[str]) -> Iterator[JobVariant]:
     if not job.constraint:
         return
     feature_names = _PLAIN_TEXT.findall(job.constraint)
@@ -92,12 +102,12 @@ def _constraint(job: Job, shapes: Iterable[Shape]) -> Iterator[JobVariant]:
     if job.constraint == "&".join(feature_names) and 1 < len(feature_names) <= _MAX_FEATURES:
         for left_out in range(len(feature_names)):
             yield option("&".join(w for i, w in enumerate(feature_names) if i != left_out))
-    elif job.constraint == "|".join(feature_names):
-        others = [shape.features for shape in shapes if shape.features and shape.features.isdisjoint(feature_names)]
+    elif job.constraint == "|".join(feature_names) and promised.isdisjoint(feature_names):
+        others = [shape.features - promised for shape in shapes if shape.features.isdisjoint(feature_names)]
         # A feature that few kinds of nodes have names them best.
         common = Counter(feature for shape in shapes for feature in shape.features)
         # Small nodes first: they cost the least.
-        for feature in dict.fromkeys(min(features, key=lambda f: (common[f], f)) for features in others):
+        for feature in dict.fromkeys(min(some, key=lambda f: (common[f], f)) for some in others if some):
             yield option(f"{job.constraint}|{feature}")
     yield option("")
 
@@ -111,11 +121,17 @@ def _partitions(job: Job, snapshot: Snapshot) -> Iterator[JobVariant]:
         yield JobVariant(f"-p {before}", f"-p {after}", f"Partition={after}", changed)
 
 
-def _nodes_named(job: Job) -> Iterator[JobVariant]:
+def _nodes_named(job: Job, snapshot: Snapshot) -> Iterator[JobVariant]:
     if job.node_list:
         yield JobVariant(f"-w {','.join(job.node_list)}", "no -w", "ReqNodeList=", replace(job, node_list=()))
-    if job.excluded_nodes:
-        yield JobVariant(f"-x {','.join(job.excluded_nodes)}", "no -x", "ExcNodeList=", replace(job, excluded_nodes=()))
+    known = snapshot.runtime_state.excluded_nodes
+    added = known.get(job.id) or known.get(job.array_job_id, frozenset())
+    own = tuple(name for name in job.excluded_nodes if name not in added)
+    if own:
+        # burstd's own exclusions stay: it would put them back.
+        kept = tuple(name for name in job.excluded_nodes if name in added)
+        update = f"ExcNodeList={','.join(kept)}"
+        yield JobVariant(f"-x {','.join(own)}", "no -x", update, replace(job, excluded_nodes=kept))
 
 
 def _gres_positions(job: Job) -> Iterator[tuple[bool, int]]:

@@ -99,7 +99,8 @@ class _WhatIf:
             # A policy that overruns its time would do so again.
             self.attempts_left = 0
             return None
-        if not names:
+        last = next((r for r in reversed(target.remarks) if r.subject == f"job:{changed.id}"), None)
+        if not names or (last is not None and last.verdict == "impossible"):
             return None
         return self._change(option, wants, names)
 

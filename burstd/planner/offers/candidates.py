@@ -77,8 +77,9 @@ def offer_candidates(snapshot: Snapshot, plan: Plan, job: Job, outlook: Outlook 
         if set(pool.partitions).isdisjoint(job.partitions):
             continue
         nodes = _nodes(job, pool)
-        lacks, cost = (nodes, None) if isinstance(nodes, str) else ("", _CostEstimator(nodes, job, outlook, pool.shape))
+        lacks = nodes if isinstance(nodes, str) else ""
         verdict = _PlanVerdict(plan, job, pool)
+        cost = None if isinstance(nodes, str) or verdict.never_by else _CostEstimator(nodes, job, outlook, pool.shape)
         found.append(
             PoolCandidates(
                 pool=name,
@@ -147,6 +148,9 @@ class _PlanVerdict:
         self._left_out = {out.offer: out for want in (*(r.want for r in lost), *wants) for out in want.excluded_offers}
         self._refused = lost[-1] if lost and not wants else None
         self._refusal_reason = _reason_refused(plan, job, self._refused)
+        last = next((r for r in reversed(plan.remarks) if r.subject == f"job:{job.id}"), None)
+        self.never_by = last.by if last is not None and last.verdict == "impossible" else ""
+        """Who says that the job is impossible; empty: nobody does."""
         self._allowed = {offer.id for offer in target.offers.get(pool.name, ())}
 
     def candidate(self, evaluation: OfferEvaluation, costs: _CostEstimator | None) -> OfferCandidate:
@@ -171,6 +175,8 @@ class _PlanVerdict:
             return out.by, out.reason or "excluded"
         if self._refused is not None:
             return self._refused.by, self._refusal_reason
+        if self.never_by:
+            return self.never_by, "the job is impossible as it is"
         return "", "" if offer.id in self._allowed else "excluded from this pool by a policy"
 
     def _note(self, offer: Offer) -> str:
