@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 from burstd.api.routers.policies import policy_test_view
+from burstd.daemon.commands import CommandHandler
 from burstd.daemon.settings_in_force import PolicyReloader, load_and_check, runtime_config
+from burstd.domain.command import ForgetMachines
 from burstd.domain.slurm.job import JobState
 from burstd.domain.snapshot import CircuitBreaker
+from burstd.node.validator import SlurmNodeValidator
 from burstd.reconciler.policy_guard import copies_for_trial
 from burstd.reconciler.reconciler import Reconciler
 from tests.crash.clouds import CLUSTER
@@ -341,6 +346,19 @@ def test_a_reload_closes_the_breakers_of_what_it_may_have_mended(site: PolicySit
     assert f"circuit breakers closed: {check.key}" in site.reloader.reload("user:ada").text
     assert store.breakers() == (stockout,)
     last = store.events(subject=f"breaker:{check.key}")[-1]
+    assert (last.reason, last.cause) == ("cleared", "user:ada")
+
+
+def test_provider_forget_closes_breakers_and_says_which(site: PolicySite) -> None:
+    store = site.world.store
+    kept = CircuitBreaker("alpha/r/z/cpu.2/spot", "capacity", 1, 2e9, "none left")
+    for breaker in (kept, replace(kept, key="alpha/r/z/cpu.1/spot")):
+        store.save_breaker(breaker)
+    commands = CommandHandler(store, site.reconciler, site.world.clock, site.reloader, cast("SlurmNodeValidator", None))
+    answer = commands.execute(ForgetMachines((), "user:ada", (("alpha/r/z/cpu.1/spot", "capacity"),)))
+    assert answer.text == "circuit breakers closed: alpha/r/z/cpu.1/spot (capacity)"
+    assert store.breakers() == (kept,)
+    last = store.events(subject="breaker:alpha/r/z/cpu.1/spot")[-1]
     assert (last.reason, last.cause) == ("cleared", "user:ada")
 
 
