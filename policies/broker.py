@@ -27,7 +27,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
@@ -61,6 +61,15 @@ def _mebibytes(given: object) -> object:
     return parse_mebibytes(given) if isinstance(given, str) else given
 
 
+def _lower(given: object) -> object:
+    return given.lower() if isinstance(given, str) else given
+
+
+_AnyCase = BeforeValidator(_lower)
+_Architecture = Literal["x86_64", "aarch64", "ppc64le", "riscv64", "amd64", "x64", "arm64", "arm"]
+_Runtime = Literal["apptainer", "singularity", "enroot", "podman", "docker", "charliecloud", "sarus", "shifter"]
+
+
 class BrokerOfferSettings(BaseModel):
     """``[policies.broker.offers.PATTERN]``: what offers have, beyond what their provider says."""
 
@@ -68,16 +77,16 @@ class BrokerOfferSettings(BaseModel):
 
     tags: tuple[str, ...] = ()
     """Words of the site's own, such as where the machine stands."""
-    containers: tuple[str, ...] = ()
+    containers: tuple[Annotated[_Runtime, _AnyCase], ...] = ()
     """Container runtimes in its image: ``apptainer``."""
     gpu_models: tuple[str, ...] = ()
     """Besides the GRES type that Slurm knows."""
-    gpu_maker: str = ""
-    """``nvidia``, ``amd`` or ``intel``; empty: by the model's name."""
+    gpu_maker: Annotated[Literal["nvidia", "amd", "intel"] | None, _AnyCase] = None
+    """None: by the model's name."""
     gpu_memory: Annotated[int, BeforeValidator(_mebibytes)] = Field(default=0, ge=0)
     """Of each GPU, in MiB or with a unit."""
-    arch: str = ""
-    """As ``uname -m`` has it."""
+    arch: Annotated[_Architecture | None, _AnyCase] = None
+    """As ``uname -m`` has it, or another name of that; None: as the provider says."""
 
 
 class BrokerSettings(BaseModel):
@@ -281,7 +290,7 @@ class _HardwareCatalog:
             cpus=shape.cpus,
             memory_mib=shape.memory_mib,
             gpus=shape.gpus(),
-            maker=next((e.gpu_maker for e in entries if e.gpu_maker), _maker(models)).lower(),
+            maker=next((e.gpu_maker for e in entries if e.gpu_maker), _maker(models)),
             models=models,
             gpu_memory_mib=next((e.gpu_memory for e in entries if e.gpu_memory), hardware.gpu_memory_mib),
             arch=ARCHITECTURES.get(arch, arch),

@@ -176,7 +176,7 @@ class PolicyReloader:
         changes = diff_settings(self._written, fresh.settings)
         self._written = settings
         self._waiting_for_restart = tuple(change.key for change in changes.at_restart)
-        texts = [str(changes)] if changes else []
+        texts = changes.texts()
         texts += [f"policy {name} is {how}" for name, how in _changed_policies(current, loaded).items()]
         texts += self._stale_packages(loaded)
         if news := sorted(_mount_needs(loaded) - _mount_needs(current)):
@@ -186,14 +186,14 @@ class PolicyReloader:
             texts.append(f"nodes in service are not tested for {names}: drain those that 'burstctl check' names")
         if mended := self._close_mended_breakers(current, loaded, by):
             texts.append(f"circuit breakers closed: {abbreviated_list(mended)}")
-        text = "; ".join(texts) or "nothing has changed"
+        text = "\n".join(texts) or "nothing has changed"
         self._in_force = loaded, _isolated_policies(self._reconciler), _settings_json(loaded)
         self.take_projects()
         logs.set_up(settings.daemon.log_format, settings.daemon.log_level)
-        log.info("settings taken", by=by, changes=text)
+        log.info("settings taken", by=by, changes=text.replace("\n", "; "))
         _log_faults(loaded)
         try:
-            self._store.log_event("daemon", new="reloaded", reason=text, cause=by)
+            self._store.log_event("daemon", new="reloaded", reason=text.replace("\n", "; "), cause=by)
         except StoreError as error:
             log.error("the reload could not be recorded", error=str(error))
         return CommandResult(text, changed=bool(texts))

@@ -9,6 +9,7 @@ from burstd.settings.plugin_fit import (
     resolve_policy,
     resolve_provider,
     resolve_store,
+    unused_policy_tables,
 )
 from burstd.settings.plugins.make import ConfiguredPolicy, make_policies, make_policy
 from burstd.settings.plugins.policy_files import PolicyFile, PolicyFiles
@@ -62,4 +63,5 @@ __all__ = [
     "resolve_provider",
     "resolve_store",
     "settings_until_restart",
+    "unused_policy_tables",
 ]

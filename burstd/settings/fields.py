@@ -57,7 +57,9 @@ Name = Annotated[
 ModuleName = Annotated[
     str, matching(r"[A-Za-z0-9][A-Za-z0-9_.+/-]{0,99}", "must be a module's name, with or without /VERSION")
 ]
-NodePath = Annotated[str, matching(r"/[!-~]{1,250}", "must be an absolute path of at most 250 characters, no blanks")]
+NODE_PATH = r"/[!-~]{1,250}"
+NODE_PATH_FAULT = "must be an absolute path of at most 250 characters, no blanks"
+NodePath = Annotated[str, matching(NODE_PATH, NODE_PATH_FAULT)]
 
 
 class Section(BaseModel):

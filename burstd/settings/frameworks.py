@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Annotated, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Self
 
 from pydantic import Field, model_validator
 
 from burstd.domain.framework import Framework
 from burstd.settings.faults import SettingsFault, did_you_mean
-from burstd.settings.fields import ModuleName, NodePath, Seconds, Section, matching
+from burstd.settings.fields import NODE_PATH, NODE_PATH_FAULT, ModuleName, Seconds, Section, matching
 
 if TYPE_CHECKING:
     from burstd.settings.sections import PoolSettings, Settings
@@ -37,14 +37,25 @@ class FrameworkSettings(Section):
     """``[frameworks.NAME]``."""
 
     modules: Annotated[tuple[ModuleName, ...], Field(max_length=16)] = ()
-    image: Literal[""] | NodePath = ""
+    image: Annotated[str, matching(f"|{NODE_PATH}", NODE_PATH_FAULT)] = ""
     check: Annotated[str, Field(max_length=4096)] = ""
     limit_s: Seconds = 120.0
+
+    @model_validator(mode="before")
+    @classmethod
+    def _whole_name(cls, data: Any) -> Any:
+        keys = data.items() if isinstance(data, Mapping) else ()
+        inner = next((key for key, value in keys if isinstance(value, Mapping)), None)
+        if inner is not None and inner not in cls.model_fields:
+            raise ValueError(
+                f'has a table {inner!r} in it: a name with a dot must be in quotes: [frameworks."pytorch-2.5-cuda12"]'
+            )
+        return data
 
     @model_validator(mode="after")
     def _one_source(self) -> Self:
         if bool(self.modules) == bool(self.image):
-            raise ValueError("must have either modules or an image")
+            raise ValueError(f"must have either modules or an image{', not both' if self.image else ''}")
         return self
 
 

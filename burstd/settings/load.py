@@ -159,6 +159,12 @@ def build_pools(settings: Settings, expand: Callable[[str], Iterable[str]]) -> d
             faults.append(
                 SettingsFault(("pools", name, "fabric_min_gb_s"), "is measured by fabric_test, which is not set")
             )
+        if pool.fabric_test and pool.fabric_test_limit_s > settings.daemon.gang_timeout_s:
+            text = (
+                f"is {pool.fabric_test_limit_s:g} s, more than a job's nodes wait for each other: "
+                f"gang_timeout_s in [daemon] is {settings.daemon.gang_timeout_s:g}"
+            )
+            faults.append(SettingsFault(("pools", name, "fabric_test_limit_s"), text))
         faults += _gpu_test_faults(name, pool, limit_s)
         faults += _test_time_faults(name, limit_s, frameworks, settings.daemon.validation_timeout_s)
         rules = tuple(OfferRule(o.provider, o.instance_types, o.zones, o.markets, o.image) for o in pool.offers)

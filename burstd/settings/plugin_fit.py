@@ -75,6 +75,14 @@ def resolve_plugins(settings: Settings, plugins: PluginRegistry, *, check_files:
     return ResolvedPlugins(providers, tuple(chain), stores)
 
 
+def unused_policy_tables(settings: Settings) -> Iterator[SettingsFault]:
+    """Of tables of policies that are not in the chain."""
+    for name in settings.policies.policy_tables:
+        if name not in settings.policies.chain:
+            place = ("policies", name)
+            yield SettingsFault(place, "has no effect: the policy is not in 'chain'", settings.source.line(place))
+
+
 def _trees_without_ssh(settings: Settings, providers: Mapping[str, ResolvedPlugin]) -> Iterator[SettingsFault]:
     without = {name for name, chosen in providers.items() if not getattr(chosen.plugin, "has_ssh", True)}
     for rule in settings.mounts.rules():

@@ -36,10 +36,10 @@ class SettingsDiff:
     def __bool__(self) -> bool:
         return bool(self.applied_now or self.at_restart)
 
-    def __str__(self) -> str:
+    def texts(self) -> list[str]:
+        """A line for each."""
         found = [str(change) for change in self.applied_now]
-        found += [f"{change} (waits for a restart)" for change in self.at_restart]
-        return "; ".join(found)
+        return found + [f"{change} (waits for a restart)" for change in self.at_restart]
 
 
 def diff_settings(old: Settings, new: Settings) -> SettingsDiff:

@@ -40,7 +40,11 @@ from burstd.settings.volumes import VolumeSettings
 
 _DEFAULT = Tuning()
 _UNITS = {"K": 1 / 1024, "M": 1, "G": 1024, "T": 1024 * 1024}
-_FABRIC = r"(?!none$)[a-z][a-z0-9_-]{0,30}"
+_FABRIC = r"(?!(none|fabric)$)[a-z][a-z0-9_-]{0,30}"
+_FABRIC_FAULT = (
+    "must be a word that jobs ask for with -C, such as 'efa' or 'ib': a letter, then up to 30 of a-z, 0-9, '-' and "
+    "'_'; 'fabric' stands for any, and a pool without one leaves the key out"
+)
 _SERVERS = r"(|[^\s:,]+(:[0-9]+)?(,[^\s:,]+(:[0-9]+)?)*)"
 _GRES = re.compile(r"([a-z_][\w-]*)(?::([A-Za-z_][\w.-]*|[0-9]+g\.[\w.+-]+))?(?::([0-9]+))?")
 _MIG = re.compile(r"([0-9]+g\.[0-9]+gb(?:\+[a-z.+]+)?):([1-9][0-9]?)")
@@ -95,7 +99,7 @@ def _command(text: str) -> str:
         words = shlex.split(text)
     except ValueError as error:
         raise ValueError(f"must be a command and its arguments ({error})") from None
-    if text and (not words or not text.isprintable()):
+    if not words or not text.isprintable():
         raise ValueError("must be a command and its arguments")
     return text
 
@@ -183,7 +187,7 @@ class PoolSettings(Section):
     gpu_test: GpuTest | None = None
     gpu_test_limit_s: Seconds | None = None
     gpu_min_gb_s: Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False)] = 0.0
-    fabric: Annotated[str, matching(_FABRIC, "must be one word: 'efa', 'ib'; jobs ask for it with -C")] = ""
+    fabric: Annotated[str, matching(_FABRIC, _FABRIC_FAULT)] = ""
     fabric_test: Annotated[str, AfterValidator(_command)] = ""
     fabric_test_limit_s: Seconds = 60.0
     fabric_min_gb_s: Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False)] = 0.0

@@ -74,6 +74,34 @@ def test_frameworks_are_counted_and_one_that_no_pool_offers_is_a_warning(run: Ru
     assert "Feature=pytorch" in run("slurm-config", "--config", str(file), "--slurm", "24.11").out
 
 
+def test_a_table_of_a_policy_that_is_not_asked_is_a_warning(run: Run, tmp_path: Path) -> None:
+    file = tmp_path / "burstd.toml"
+    text = SETTINGS + "[policies]\nchain = ['idle']\n[policies.idle]\nkeep_alive_s = 9\n[policies.broker]\n"
+    file.write_text(text, encoding="utf-8")
+    warnings = json.loads(run("config", "check", str(file), "--no-files", "--json").out)["warnings"]
+    assert warnings == [
+        {"key": "policies.broker", "line": text.count("\n"), "text": "has no effect: the policy is not in 'chain'"}
+    ]
+
+
+@pytest.mark.parametrize(
+    ("line", "fault"),
+    [
+        ("gpu_maker = 'nvida'", "gpu_maker: must be 'nvidia', 'amd' or 'intel', not 'nvida'; did you mean 'nvidia'?"),
+        ("arch = 'x86-64'", "not 'x86-64'; did you mean 'x86_64'?"),
+        ("containers = ['Docker', 'aptainer']", "not 'aptainer'; did you mean 'apptainer'?"),
+    ],
+)
+def test_words_that_the_broker_does_not_know(run: Run, tmp_path: Path, line: str, fault: str) -> None:
+    file = tmp_path / "burstd.toml"
+    file.write_text(
+        f"{SETTINGS}[policies]\nchain = ['broker']\n[policies.broker.offers.'*']\n{line}\n", encoding="utf-8"
+    )
+    out = run("config", "check", str(file), "--no-files").out
+    assert "1 fault" in out
+    assert fault in out
+
+
 def test_settings_with_staging(run: Run, tmp_path: Path) -> None:
     file = tmp_path / "burstd.toml"
     text = SETTINGS + '[staging]\nstore = "s"\n[staging.stores.s]\nkind = "shared"\npath = "/s"\n'

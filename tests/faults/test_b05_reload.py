@@ -446,7 +446,7 @@ def test_a_reload_puts_it_in_force(daemon: AssembledDaemon, said: str, key: str)
 
 
 def test_what_waits_is_said_to(said: str) -> None:
-    late = [change for change in said.split("; ") if change.endswith(" (waits for a restart)")]
+    late = [change for change in said.splitlines() if change.endswith(" (waits for a restart)")]
     assert sorted(late) == sorted(f"{line} (waits for a restart)" for line in WAITING)
 
 

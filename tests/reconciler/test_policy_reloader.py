@@ -262,10 +262,10 @@ def test_the_answer_says_what_has_changed(site: PolicySite) -> None:
     ]  # fmt: skip
     found = site.reloader.reload("user:root")
     assert found.text == (
-        "policies.idle.keep_alive_s: 60 -> 30; daemon.workers: 8 -> 3 (waits for a restart); "
+        "policies.idle.keep_alive_s: 60 -> 30\ndaemon.workers: 8 -> 3 (waits for a restart)\n"
         f"policy nights is read anew: {site.nights} has changed"
     )
-    assert site.world.store.events(newest=True, limit=1)[0].reason == found.text
+    assert site.world.store.events(newest=True, limit=1)[0].reason == found.text.replace("\n", "; ")
     assert site.reloader.policies_view(0.0).unread == []
     # What waits for a restart is still to come.
     assert site.reloader.alarms == ("settings wait for 'systemctl restart burstd': daemon.workers",)

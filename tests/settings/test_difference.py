@@ -45,6 +45,7 @@ def test_what_changes_at_once_and_what_waits(old: str, new: str, at_once: list[s
     found = diff_settings(before, after)
     assert [str(c) for c in found.applied_now] == at_once
     assert [str(c) for c in found.at_restart] == at_restart
+    assert found.texts() == [*at_once, *(f"{text} (waits for a restart)" for text in at_restart)]
     kept = settings_until_restart(before, after)
     assert [str(c) for c in diff_settings(before, kept).applied_now] == at_once
     assert diff_settings(before, kept).at_restart == ()

@@ -246,8 +246,12 @@ limit_s = 50
         ("", "[frameworks.octave]\nmodules = ['a']",
          "frameworks.octave.check: must be set: there is a check only for names that begin with pytorch,"),
         ("", "[frameworks.jax]\ncheck = 'true'", "must have either modules or an image"),
-        ("", "[frameworks.jax]\nmodules = ['a']\nimage = '/a.sif'", "must have either modules or an image"),
-        ("", "[frameworks.jax]\nimage = 'docker://jax'", "must be an absolute path of at most 250 characters"),
+        ("", "[frameworks.jax]\nmodules = ['a']\nimage = '/a.sif'", "must have either modules or an image, not both"),
+        ("", "[frameworks.jax]\nimage = 'docker://jax'",
+         "has 1 fault:\n  line 20: frameworks.jax.image: must be an absolute path of at most 250 characters"),
+        ("", "[frameworks.jax-1.2]\nimage = '/a.sif'",
+         "frameworks.jax-1: has a table '2' in it: a name with a dot must be in quotes: [frameworks.\"pytorch-2.5"),
+        ("", "[frameworks]\njax = 1", "must be a table"),
         ("", "[frameworks.jax]\nmodules = ['*']", "must be a module's name, with or without /VERSION"),
     ],
 )  # fmt: skip
@@ -275,8 +279,11 @@ def test_a_framework_is_a_feature_with_a_check(gres: str) -> None:
         ("fabric_min_gb_s = 20", "pools.gpu.fabric_min_gb_s: is measured by fabric_test, which is not set"),
         ("fabric_test = 'ib_write_bw \"'", "pools.gpu.fabric_test: must be a command and its arguments"),
         ("fabric_test = ' '", "pools.gpu.fabric_test: must be a command and its arguments"),
+        ("fabric_test = ''", "pools.gpu.fabric_test: must be a command and its arguments"),
+        ("fabric_test = 'x'\nfabric_test_limit_s = 901",
+         "pools.gpu.fabric_test_limit_s: is 901 s, more than a job's nodes wait for each other: gang_timeout_s in"),
     ],
-)
+)  # fmt: skip
 def test_tests_of_a_fabric(more: str, says: str) -> None:
     text = HEAD + POOL.replace("cpus = 4", f"cpus = 4\n{more}")
     if says:
@@ -290,8 +297,11 @@ def test_jobs_ask_for_a_fabric_by_its_name() -> None:
     """A feature of the pool's nodes in slurm.conf; ``fabric`` is any."""
     text = HEAD + POOL.replace("cpus = 4", "cpus = 4\nfabric = 'efa'\nfeatures = ['cloud']")
     assert build_pools(parse_settings(text), expand)["gpu"].shape.features == {"cloud", "efa", "fabric"}
-    with pytest.raises(SettingsError, match="must be one word: 'efa', 'ib'"):
-        parse_settings(text.replace("efa", "none"))
+    for word in ("none", "fabric", ""):
+        with pytest.raises(
+            SettingsError, match="must be a word that jobs ask for with -C, such as 'efa' or 'ib': a let"
+        ):
+            parse_settings(text.replace("efa", word))
 
 
 def test_check_programs_are_executable_and_nobody_elses(tmp_path: Path) -> None:

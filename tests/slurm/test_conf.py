@@ -326,6 +326,10 @@ def test_nodes_that_differ_are_named_together() -> None:
         ("nodes gpu05", "Gres=gpu:a100:4,gpu:t4:1,nvme:2", "Gres=none"),
         ("nodes gpu05", "Feature=a100,cloud", "Feature=none"),
     ]
+    assert found[-1].remedy == (
+        "put the NodeName line of burstctl slurm-config into slurm.conf and restart slurmctld; or, where slurm.conf is "
+        "right, make pool gpu in burstd.toml agree with it and run burstctl config reload"
+    )
 
 
 def test_partitions_that_differ_are_named() -> None:

@@ -48,6 +48,7 @@ def check_config(
         load_settings,
         make_policies,
         resolve_plugins,
+        unused_policy_tables,
     )
     from burstd.settings.frameworks import unused_frameworks
     from burstd.slurm.hostlist import expand
@@ -68,6 +69,7 @@ def check_config(
     warnings = [
         *settings.warnings,
         *unused_frameworks(settings),
+        *unused_policy_tables(settings),
         *(_as_warning(finding) for finding in (mounts_findings(settings) if files else ())),
     ]
     if burstd.json:

@@ -247,7 +247,8 @@ def _nodes(pool: Pool, running: RunningSlurm) -> Iterator[SlurmConfFinding]:
             wanted,
             found,
             breaks,
-            f"make pool {pool.name} in burstd.toml agree with the NodeName line in slurm.conf",
+            "put the NodeName line of burstctl slurm-config into slurm.conf and restart slurmctld; or, where "
+            f"slurm.conf is right, make pool {pool.name} in burstd.toml agree with it and run burstctl config reload",
         )
 
 
