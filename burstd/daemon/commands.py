@@ -178,7 +178,8 @@ class CommandHandler:
             self._store.set_metadata(REFERENCE_KEY, reference.to_record(), command.by, logged=False)
             self._store.log_event("reference", new=reference.node, reason=one_line(seen), cause=command.by)
         self._validator.reference = reference
-        return CommandResult(f"machines are compared with {reference.node} from now on")
+        text = f"machines are compared with {reference.node} from now on"
+        return CommandResult("\n".join([text, *(f"warning: {one}" for one in self._validator.reference_warnings())]))
 
     def _clear_reference(self, by: str) -> CommandResult:
         was = self._validator.reference

@@ -160,6 +160,11 @@ def software_failures(facts: MachineFacts, expected: ExpectedMachine) -> Iterato
         wanted, found = reference.sentinels.get(path, ""), facts.sentinels.get(path)
         if not found:
             remedy = "Look at the mount, the client's log and the network there"
+            if path in reference.sentinels and not wanted:
+                remedy = (
+                    f"{reference.hostname}, the reference, cannot read it either: correct 'sentinels' in [node], or "
+                    "bring it there and take the reference anew"
+                )
             how = "no answer" if found is None else "nothing to read"
             yield CheckFailure("sentinels", f"{path} readable", how, remedy)
         elif wanted not in ("", found):
@@ -173,6 +178,8 @@ def software_failures(facts: MachineFacts, expected: ExpectedMachine) -> Iterato
         there, here = facts.modules.get(name, ""), reference.modules.get(name, "")
         if not there or here not in ("", there):
             remedy = f"Bring the site's module tree there (MODULEPATH), or {_REFERENCE_REMEDY}"
+            if not here and (name in reference.modules or not reference.module_command):
+                remedy = f"{reference.hostname}, the reference, does not have it either: correct 'modules' in [node]"
             yield CheckFailure("modules", here or f"module {name}", there or f"no module {name}", remedy)
 
 

@@ -118,6 +118,8 @@ class MachineFacts:
     timezone: str = ""
     modules: Mapping[str, str] = field(default_factory=dict)
     """Name that was asked for -> the modules of this name, with blanks between; empty: none."""
+    module_command: bool = True
+    """False: modules were asked for, and a login shell has no ``module``."""
     module_tree: str = ""
     """Checksum of the names of all modules, and their number: ``5c1f... 812``; empty: not asked for, or no answer."""
     tree_modules: tuple[str, ...] = ()
@@ -265,6 +267,7 @@ def parse_facts(text: str, *, asked: float, answered: float) -> MachineFacts | N
         locales=frozenset(said.get("locale", ())),
         timezone="UTC" if zone in _UTC else zone,
         modules={name: value.strip() for name, _, value in _words(said, "module")},
+        module_command=one("module_command") != "none",
         module_tree=one("module_tree"),
         tree_modules=tuple(said.get("tree_module", ())),
         sentinels={path: "" if value == "-" else value for value, _, path in _words(said, "sentinel")},

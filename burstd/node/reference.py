@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Collection, Iterable
 from dataclasses import asdict, dataclass, field
 
 from burstd.domain.cloud.quoting import one_line
@@ -46,6 +47,26 @@ class Reference:
         kept = asdict(self)
         del kept["facts"]
         return json.dumps(kept)
+
+    def warnings(self, sentinels: Iterable[str], modules: Collection[str]) -> list[str]:
+        """What it cannot be a measure of, and what comes of that."""
+        facts, refused = (
+            self.facts,
+            "machines without it are refused: mend it and take the reference anew, or correct",
+        )
+        found = [
+            f"{self.node}, the reference, cannot read {path}; {refused} 'sentinels' in [node]"
+            for path in sentinels
+            if facts.sentinels.get(path) == ""
+        ]
+        if modules and not facts.module_command:
+            names = ", ".join(modules)
+            return [*found, f"{self.node} has no module command in a login shell; {names} cannot be compared"]
+        return found + [
+            f"{self.node}, the reference, has no module {name}; {refused} 'modules' in [node]"
+            for name in modules
+            if facts.modules.get(name) == ""
+        ]
 
     def summary(self) -> dict[str, str]:
         """What it says of itself, by subject; without what it does not say."""

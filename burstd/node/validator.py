@@ -187,6 +187,11 @@ class SlurmNodeValidator:
         site = self.config
         return facts_script(FactsRequest(site.gpu_devices, (), site.all_sentinels, site.modules))
 
+    def reference_warnings(self) -> list[str]:
+        """What the reference cannot be a measure of."""
+        found, site = self.reference, self.config
+        return found.warnings(site.all_sentinels, site.modules) if found else []
+
     def start_slurmd(self, claim: Claim, pool: Pool, watch: str = "") -> None:
         """Starts slurmd on the claim's machine, and the watch over it."""
         site = self.config

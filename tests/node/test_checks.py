@@ -14,6 +14,7 @@ from burstd.domain.slurm.shape import Gres, Shape
 from burstd.node.checks import CHECK_NAMES, GPU_TOOLS, failed_checks, head_user_ids
 from burstd.node.expected import ExpectedMachine
 from burstd.node.facts import MAX_TREE_MODULES, NO_LIMIT, GpuState, MachineFacts, UserIds, parse_facts
+from burstd.node.reference import Reference
 
 A100 = "NVIDIA A100-SXM4-40GB"
 GPU1, GPU2 = GpuState("0000:19:00.0", width=16, max_width=16), GpuState("0000:3B:00.0")
@@ -345,3 +346,25 @@ def test_users_numbers_are_this_machines() -> None:
         root.pw_name: UserIds(0, root.pw_gid),
         "no-such-user": None,
     }
+
+
+def test_what_the_reference_cannot_read_either_is_named() -> None:
+    reference = replace(GOOD, hostname="op1", sentinels={"/sw": ""}, modules={"gcc": ""})
+    expected = replace(EXPECTED_MACHINE, reference=reference, sentinels=("/sw",), modules=("gcc",))
+    found = failed_checks(replace(GOOD, sentinels={"/sw": ""}, modules={}), expected)
+    assert [(f.name, f.remedy.partition(":")[0]) for f in found] == [
+        ("sentinels", "op1, the reference, cannot read it either"),
+        ("modules", "op1, the reference, does not have it either"),
+    ]
+    assert not failed_checks(replace(GOOD, sentinels={"/sw": "a"}, modules={"gcc": "gcc/1"}), expected)
+
+
+def test_a_reference_says_what_it_is_no_measure_of() -> None:
+    taken = Reference("op1", 0.0, "", replace(GOOD, sentinels={"/sw": ""}, modules={"gcc": "", "R": "R/4"}))
+    assert [w.partition(";")[0] for w in taken.warnings(["/sw", "/new"], ["gcc", "R", "new"])] == [
+        "op1, the reference, cannot read /sw",
+        "op1, the reference, has no module gcc",
+    ]
+    taken = replace(taken, facts=replace(GOOD, module_command=False))
+    assert taken.warnings([], ["gcc"]) == ["op1 has no module command in a login shell; gcc cannot be compared"]
+    assert taken.warnings([], []) == []

@@ -134,6 +134,8 @@ class ReferenceView(AnswerView):
     """What it has, by subject: ``glibc``, ``memlock``, ``module GCC``, a sentinel's path."""
     missing: list[str] = []
     """Sentinels and modules in the settings that it was not asked for."""
+    warnings: list[str] = []
+    """What it cannot be a measure of."""
     script: str
     """Prints on a node what makes it the reference; for ``sh``."""
 
@@ -161,4 +163,6 @@ class DifferencesView(AnswerView):
 
     now: Time
     reference: str
+    warnings: list[str] = []
+    """What the reference cannot be a measure of."""
     nodes: list[NodeDifferencesView]

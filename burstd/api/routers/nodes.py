@@ -123,14 +123,20 @@ def get_reference(caller: AdminDep, backend: BackendDep, node: ShortText = "") -
     if reference is None:
         return ReferenceView(now=backend.now(), script=script)
     facts, config = reference.facts, validator.config
-    missing = [*(set(config.modules) - facts.module_names()), *(set(config.all_sentinels) - facts.sentinels.keys())]
+    modules = set(config.modules) - facts.module_names() if facts.module_command else set()
+    missing = [*modules, *(set(config.all_sentinels) - facts.sentinels.keys())]
     missing += [
         f"revision of {path} (attr reads it)"
         for path in config.all_sentinels
         if path.startswith("/cvmfs/") and facts.sentinels.get(path) and path not in facts.revisions
     ]
     return ReferenceView.from_fields(
-        reference, now=backend.now(), values=reference.summary(), missing=sorted(missing), script=script
+        reference,
+        now=backend.now(),
+        values=reference.summary(),
+        missing=sorted(missing),
+        script=script,
+        warnings=validator.reference_warnings(),
     )
 
 
@@ -170,6 +176,7 @@ def post_reference_check(caller: AdminDep, backend: BackendDep) -> DifferencesVi
     return DifferencesView(
         now=backend.now(),
         reference=validator.reference.node if validator.reference else "",
+        warnings=validator.reference_warnings(),
         nodes=[
             found.result() if found.done() and not found.cancelled() else NodeDifferencesView(node=slot, error=late)
             for slot, found in compared.items()

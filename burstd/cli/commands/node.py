@@ -220,6 +220,8 @@ def _print_reference(out: ConsoleOutput, answer: ReferenceView) -> None:
         out.line("There is no reference: choose one with 'burstctl node reference NODE'.")
         return
     out.pairs([("reference", f"{answer.node}, seen {ago(answer.seen, answer.now)}"), *answer.values.items()])
+    for warning in answer.warnings:
+        out.note(f"Warning: {warning}.")
     if answer.missing:
         out.note(f"Not looked for when it was seen: {', '.join(answer.missing)}. Take it anew.")
 

@@ -171,6 +171,7 @@ def check(burstd: ApiClient, file: ConfigOption = DEFAULT_CONFIG) -> None:
     if burstd.json:
         found = [_finding_json(finding) for finding in findings]
         print_json({"ok": ok, "slurm": version, "findings": found, "nodes": compared.get("nodes", []),
+                    "reference_warnings": compared.get("warnings", []),
                     "nodes_unchecked": why_not})  # fmt: skip
     else:
         out = ConsoleOutput()
@@ -199,6 +200,8 @@ def _print_differences(out: ConsoleOutput, answer: DifferencesView) -> None:
 
     if not answer.reference:
         out.line("There is no reference for the nodes' software: choose one with 'burstctl node reference NODE'.")
+    for warning in answer.warnings:
+        out.line(("Warning", "bold yellow"), f": {warning}.")
     nodes_by_difference: dict[tuple[str, str, str, str, bool], list[str]] = {}
     for node in answer.nodes:
         if node.error:

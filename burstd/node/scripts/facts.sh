@@ -88,11 +88,12 @@ locales() {
 
 # Of each name what is exactly that, or a version of it.
 modules() {
-    timeout -k 1 "$within" bash -lc 'command -v module >/dev/null || exit 0
+    timeout -k 1 "$within" bash -lc 'command -v module >/dev/null || { echo module_command=none; exit 0; }
         for word; do
             case $word in "module=*") ;; module=*) echo "$word"; module -t avail "${word#module=}" 2>&1 ;; esac
         done' bash "$@" | awk '
         function tell() { if (name != "") print "module=" name list; fflush() }
+        /^module_command=/ && name == "" { print; fflush(); next }
         /^module=/ { tell(); name = substr($0, 8); list = ""; next }
         { sub(/[(<].*/, ""); sub(/\/$/, "") }
         ($0 == name || index($0, name "/") == 1) && !seen[name, $0]++ { list = list " " $0 }
