@@ -206,6 +206,8 @@ class Snapshot:
     pins: tuple[Pin, ...] = ()
     drained_slots: frozenset[str] = frozenset()
     """Slots that an administrator drained through burstctl."""
+    drained_by: Mapping[str, str] = field(default_factory=dict)
+    """By such a slot, who did it."""
     breakers: tuple[CircuitBreaker, ...] = ()
     places: Mapping[str, PlaceRecord] = field(default_factory=dict)
     """By ``Offer.place``, what places are known for where machines were bad."""

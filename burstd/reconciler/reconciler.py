@@ -346,6 +346,7 @@ class Reconciler:
             claims=tuple(c for c in claims if c.cause is not Cause.STORAGE),
             pins=tuple(p for p in self._store.scale_overrides() if p.until is None or p.until > now),
             drained_slots=frozenset(held.slot for held in self._store.drained_slots()),
+            drained_by={held.slot: held.by for held in self._store.drained_slots()},
             breakers=self._store.breakers(),
             places=self._place_history.records(now, self.config.bad_places),
             recent_launches=self._store.recent_launches(now - HOUR_S),

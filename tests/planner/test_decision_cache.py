@@ -151,7 +151,9 @@ def other(data: st.DataObject, snapshot: Snapshot, _plan: Plan) -> Snapshot:
     fields: dict[str, Any] = data.draw(
         st.sampled_from(
             (
-                {"drained_slots": slots}, {"drained_slots": frozenset()}, {"interruptions": cut}, {"interruptions": {}},
+                {"drained_slots": slots},
+                *({"drained_slots": slots, "drained_by": dict.fromkeys(slots, by)} for by in ("root", "ada")),
+                {"drained_slots": frozenset()}, {"interruptions": cut}, {"interruptions": {}},
                 {"paused": "held"}, {"paused": ""}, {"breakers": ()}, {"bound": {}},
                 {"bound": {row.id: frozenset({c.slot for c in snapshot.claims[:1]}) for row in jobs[:1]}},
             )

@@ -24,6 +24,7 @@ from burstd.planner.offers.offers import (
     breakers_closed_by,
     configured_image,
     evaluate_offers,
+    free_slots_reason,
     next_breaker,
     no_offer_reason,
     usable_offers,
@@ -261,3 +262,23 @@ def test_nodes_with_a_fabric_are_in_one_place() -> None:
     assert len(usable_offers(make_snapshot(pools=(of,), offers=(here, there), claims=(failed,)), of)) == 2
     assert alternative_offers(of, (here, there)) == ()
     assert alternative_offers(pool(), (here, there)) == (there,)
+
+
+@pytest.mark.parametrize(
+    ("drained_by", "text"),
+    [
+        ({}, "1 in use, launching or terminating, 2 drained, held or not powered down"),
+        (
+            {"cpu1": "root", "cpu2": "root"},
+            ("1 in use, launching or terminating, 1 held by root (burstctl node release cpu2), "
+            "1 drained, held or not powered down"),
+        ),
+        ({"cpu2": "root", "cpu3": "root"},
+         "1 in use, launching or terminating, 2 held by root (burstctl node release NODE)"),
+    ],
+)  # fmt: skip
+def test_who_has_the_slots_of_a_pool(drained_by: dict[str, str], text: str) -> None:
+    snapshot = make_snapshot(
+        claims=(claim("cpu1", S.IN_SERVICE),), drained_slots=frozenset({"cpu2", "cpu3"}), drained_by=drained_by
+    )
+    assert free_slots_reason(snapshot, snapshot.pools["cpu"], 1) == text

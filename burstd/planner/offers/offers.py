@@ -279,11 +279,20 @@ def breakers_closed_by(
 
 
 def free_slots_reason(snapshot: Snapshot, pool: Pool, free: int) -> str:
-    """Who has the slots of a pool of which so many are free: ``8 in use, on their way or leaving, 1 drained ...``."""
+    """Who has the slots of a pool of which so many are free: ``8 in use ..., 1 held by root ...``."""
     slots = set(pool.slots)
-    taken = sum(1 for claim in snapshot.claims if claim.slot in slots)
-    rest = len(pool.slots) - taken - free
-    return f"{taken} in use, launching or terminating" + (f", {rest} drained, held or not powered down" if rest else "")
+    claimed = {claim.slot for claim in snapshot.claims if claim.slot in slots}
+    held: dict[str, list[str]] = {}
+    for slot in pool.slots:
+        if slot not in claimed and (by := snapshot.drained_by.get(slot)):
+            held.setdefault(by, []).append(slot)
+    rest = len(pool.slots) - len(claimed) - free - sum(map(len, held.values()))
+    parts = [f"{len(claimed)} in use, launching or terminating"]
+    parts += [
+        f"{len(some)} held by {by} (burstctl node release {some[0] if len(some) == 1 else 'NODE'})"
+        for by, some in held.items()
+    ]
+    return ", ".join([*parts, *([f"{rest} drained, held or not powered down"] if rest > 0 else [])])
 
 
 _BY_RULE = "excluded by the pool's rules"

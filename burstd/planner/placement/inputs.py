@@ -29,6 +29,7 @@ class PlacementInputs:
     """Nodes that a reservation holds now."""
     claims: tuple[Claim, ...]
     held_slots: frozenset[str]
+    drained_by: Mapping[str, str]
     bound: Mapping[str, frozenset[str]]
     dedicated: Mapping[str, tuple[str, ...]]
     node_users: Mapping[str, NodeUsers]
@@ -42,8 +43,8 @@ class PlacementInputs:
     def equivalent_to(self, other: PlacementInputs) -> bool:
         """True where placement answers alike, given the same queue. Neither waits for anything that time brings."""
         return (
-            (self.spot_interruptions, self.held_slots, self.reserved, self.stuck_jobs)
-            == (other.spot_interruptions, other.held_slots, other.reserved, other.stuck_jobs)
+            (self.spot_interruptions, self.held_slots, self.drained_by, self.reserved, self.stuck_jobs)
+            == (other.spot_interruptions, other.held_slots, other.drained_by, other.reserved, other.stuck_jobs)
             and self.exclusive_partitions == other.exclusive_partitions
             and self.bound == other.bound
             and self.dedicated == other.dedicated
@@ -83,6 +84,7 @@ def placement_inputs(
         ),
         claims=snapshot.claims,
         held_slots=snapshot.drained_slots,
+        drained_by=snapshot.drained_by,
         bound=snapshot.bound,
         dedicated=dedicated_consumers(snapshot, slurm),
         node_users=node_users(slurm, exclusive_partitions),
