@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Final
 
 HEALTH = "health"
 """Error of a claim whose machine had a fault at work, and cause of the runs that were cut short for it."""
@@ -29,6 +30,10 @@ class Verdict(StrEnum):
     """No new job; those that run may end; then another machine."""
     REQUEUE = "requeue"
     """No new job; those that run begin anew on another machine."""
+
+
+USUALLY_DIFFERENT: Final = ("groups", "kernel", "nproc", "locale", "timezone", "gpu_pcie", "network_mounts")
+"""Checks of new machines that only warn where the site does not choose."""
 
 
 @dataclass(frozen=True, slots=True)

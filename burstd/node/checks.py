@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from burstd.domain.cloud.offer import GpuTest
+from burstd.domain.health import USUALLY_DIFFERENT
 from burstd.node.comparison import reference_failures, software_failures
 from burstd.node.expected import CheckFailure, ExpectedMachine
 from burstd.node.facts import GpuState, MachineFacts, UserIds
@@ -69,10 +70,17 @@ _FIRST_OWN_GROUP = 1000
 def failed_checks(facts: MachineFacts, expected: ExpectedMachine) -> list[CheckFailure]:
     """Every difference, the gravest first; none: the machine is as it should be."""
     return [
-        replace(failure, allowed=failure.name in expected.may_differ)
+        replace(failure, allowed=failure.name in expected.may_differ, remedy=_remedy(failure, expected))
         for failure in _all_failures(facts, expected)
         if failure.name not in expected.skip
     ]
+
+
+def _remedy(failure: CheckFailure, expected: ExpectedMachine) -> str:
+    """With the site's list that leaves a check out which is in burstd's own."""
+    if failure.name in expected.may_differ or failure.name not in USUALLY_DIFFERENT or "may_differ" in failure.remedy:
+        return failure.remedy
+    return f"{failure.remedy}, or take {failure.name} into may_differ, which has it by default"
 
 
 def _all_failures(facts: MachineFacts, expected: ExpectedMachine) -> Iterator[CheckFailure]:

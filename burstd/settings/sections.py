@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr
 
 from burstd.domain.cloud.offer import GpuMemoryLimit, GpuTest
-from burstd.domain.health import HealthRules, Verdict
+from burstd.domain.health import USUALLY_DIFFERENT, HealthRules, Verdict
 from burstd.domain.machine_outcomes import BadPlaceRule, BadPlaces
 from burstd.domain.slurm.shape import Gres
 from burstd.planner.timeouts import Tuning
@@ -253,9 +253,7 @@ class NodeSettings(Section):
     sentinels: Annotated[tuple[NodePath, ...], Field(max_length=64)] = ()
     modules: Annotated[tuple[Literal["*"] | ModuleName, ...], Field(max_length=64)] = ()
     cvmfs_max_behind: Annotated[int, Field(strict=True, ge=0)] = 0
-    may_differ: tuple[NodeCheck, ...] = (
-        "groups", "kernel", "nproc", "locale", "timezone", "gpu_pcie", "network_mounts",
-    )  # fmt: skip
+    may_differ: tuple[NodeCheck, ...] = USUALLY_DIFFERENT
     os: str = ""
     gpu_names: dict[str, str] = Field(default_factory=dict)
     gpu_devices: str = "/dev/nvidia[0-9]*"

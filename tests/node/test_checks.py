@@ -225,6 +225,11 @@ def test_a_difference_that_is_allowed_says_so() -> None:
     expected = replace(EXPECTED_MACHINE, may_differ=frozenset({"kernel"}))
     found = failed_checks(replace(GOOD, kernel="7.0", arch="riscv64"), expected)
     assert [(f.name, f.allowed) for f in found] == [("architecture", False), ("kernel", True)]
+    refused = failed_checks(replace(GOOD, kernel="7.0"), replace(expected, may_differ=frozenset({"nproc"})))
+    assert [(f.allowed, f.remedy.rpartition(", or ")[2]) for f in refused] == [
+        (False, "take kernel into may_differ, which has it by default")
+    ]
+    assert "may_differ" not in found[1].remedy
 
 
 def test_another_release_than_the_references_is_a_difference_where_the_settings_name_none() -> None:
