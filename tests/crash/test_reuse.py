@@ -182,14 +182,16 @@ class Handovers(test_machine.Crashes):
         beta=st.sampled_from([Idempotency.SETTLE, Idempotency.NAME]),
         alpha=st.sampled_from(["sandbox", "sim", "batches"]),
         spot=st.booleans(),
+        places=st.integers(0, 30),
     )
-    def begin(self, beta: Idempotency, alpha: str, spot: bool) -> None:
+    def begin(self, beta: Idempotency, alpha: str, spot: bool, places: int) -> None:
         self.folder = ExitStack()
         self.world = CountingWorld(
             self.folder.enter_context(memory_folder()), template=self.template, alpha=alpha, beta=beta, spot=spot,
             reuse=True,
         )  # fmt: skip
         self.jobs: list[str] = []
+        self.a_job_here_and_then_one_there(back=False, places=places, s=20.0, start=True)
 
     @precondition(lambda self: self.world.slurm.running and len(self.jobs) < 9)
     @rule(back=st.booleans(), places=st.integers(0, 30), s=st.sampled_from([2.0, 7.0, 20.0]), start=st.booleans())
