@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -222,3 +223,16 @@ def test_no_plan_ends_a_machine_with_output_on_it(snapshot: Snapshot, draw: st.D
                 assert one not in holding
     on_nodes = {name for view in snapshot.data.values() if view.state in OUTPUT_ON_NODES for name in view.nodes}
     assert {one.claim.slot for one in holding.values()} <= on_nodes
+
+
+def test_a_machine_that_booted_too_late_is_drained_where_it_holds_data() -> None:
+    """Its budget does not cover the time limit of its job any more."""
+    waits = job("7", time_limit_s=3600)
+    late = replace(READY, jobs=("7",), reserved=Decimal("0.01"), billed_from=NOW - 600, since=NOW - 10)
+
+    def states(data: dict[str, StagingView]) -> list[S]:
+        plan = decide(seen(late, data, waits), (), TUNING)
+        return [a.new for a in plan.actions if isinstance(a, ChangeClaimState) and a.old is S.READY]
+
+    assert states({}) == [S.FAILED]
+    assert states(held(StageState.FETCHING)) == [S.DRAINING]

@@ -279,7 +279,7 @@ def drain_unwanted_ready(view: SnapshotView, target: Target) -> list[Action]:
         if claim.state is not S.READY:
             continue
         if done := dedicated_drain_reason(claim, view):
-            if ready_too_late(claim, view):
+            if claim.id not in view.retained and ready_too_late(claim, view):
                 # A failure, so that its like is not booted again and again until the budget is gone.
                 reason_text = f"{done}: it took longer than overhead_s of [policies.budget] to boot"
                 moves.append(ChangeClaimState(claim.id, S.READY, S.FAILED, reason_text, error=TOO_LATE))
