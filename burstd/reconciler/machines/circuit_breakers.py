@@ -51,7 +51,9 @@ class CircuitBreakers:
 
     def record_refusal(self, claim: Claim, error: ProviderError) -> None:
         """A cloud refused a launch: opens the breaker of its image version if that is not there, else of its offer."""
-        if error.cause == NoSuchImage.cause and len(self._versions_of(claim)) > 1:
+        if error.cause == NoSuchImage.cause and self._is_withdrawn(claim):
+            log.info("image was withdrawn, another version is taken", image=claim.image, error=str(error))
+        elif error.cause == NoSuchImage.cause and len(self._versions_of(claim)) > 1:
             self._record_image_failure(claim, error.cause, str(error))
         else:
             self.record_offer_failure(claim.offer, error.cause, str(error), error.retry_after_s)
@@ -60,6 +62,11 @@ class CircuitBreakers:
         """Machines of its version, in its cloud, that were never reached; the claim itself is on record as one."""
         found = self._store.failed_claims(claim.image, image_rollout.HANG)
         return [one for one in found if one.offer.provider == claim.offer.provider]
+
+    def _is_withdrawn(self, claim: Claim) -> bool:
+        """Whether its image was a version when the machine was planned, and is none any more."""
+        known = self._versions().get(claim.offer.provider, {})
+        return bool(known) and claim.image not in known and not any(claim.image in some for some in known.values())
 
     def _versions_of(self, claim: Claim) -> Sequence[str]:
         """Those of its image's word; none where it has none."""
