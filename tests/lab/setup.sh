@@ -30,6 +30,10 @@ if [ "$need" = boxes ]; then
   command -v setpriv >/dev/null || missing="$missing util-linux"
   command -v ssh-keygen >/dev/null || missing="$missing openssh-client"
   ls /usr/lib*/openssh/sftp-server >/dev/null 2>&1 || missing="$missing openssh-sftp-server"
+  command -v chromium >/dev/null || missing="$missing chromium fonts-dejavu-core"
+  command -v promtool >/dev/null || missing="$missing prometheus"
+  command -v prometheus-alertmanager >/dev/null || missing="$missing prometheus-alertmanager"
+  command -v shellcheck >/dev/null || missing="$missing shellcheck"
   command -v initdb >/dev/null || ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || missing="$missing postgresql"
   [ -e /usr/share/keyrings/debian-archive-keyring.gpg ] || missing="$missing debian-archive-keyring"
 fi
