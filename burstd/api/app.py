@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections import defaultdict
+from collections.abc import Callable
 
 import structlog
 from fastapi import FastAPI, Request
@@ -43,8 +44,8 @@ _LOGGED_PATH_CHARS = 200
 log = structlog.get_logger(__name__)
 
 
-def create_api_app(backend: Backend, authorizer: Authorizer) -> FastAPI:
-    """The application; all state but these two is in the daemon."""
+def create_api_app(backend: Backend, authorizer: Authorizer, *extensions: Callable[[FastAPI], None]) -> FastAPI:
+    """The application; all state but these is in the daemon. ``extensions`` add routes for others than burstctl."""
     app = FastAPI(title="burstd", docs_url=None, redoc_url=None, openapi_url="/v1/openapi.json")
     app.state.backend = backend
     app.state.authorizer = authorizer
@@ -57,6 +58,8 @@ def create_api_app(backend: Backend, authorizer: Authorizer) -> FastAPI:
     app.add_middleware(UserConcurrencyMiddleware)
     app.add_middleware(BodySizeMiddleware)
     app.add_middleware(UnhandledErrorMiddleware)
+    for extend in extensions:
+        extend(app)
     return app
 
 

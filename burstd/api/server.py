@@ -10,11 +10,9 @@ from typing import Any, cast
 
 import structlog
 import uvicorn
+from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from burstd.api.app import create_api_app
-from burstd.api.auth import Authorizer
-from burstd.api.backend import Backend
 from burstd.domain.errors import BurstdError
 from burstd.runtime.sockets import ConnectionLimiter, peer_credentials
 
@@ -35,12 +33,12 @@ class ApiServerFailed(BurstdError):
 class ApiServer:
     """Serves the control interface on listening unix sockets between ``start`` and ``stop``; once."""
 
-    def __init__(self, backend: Backend, admin_group: str, *listeners: socket.socket) -> None:
+    def __init__(self, app: ASGIApp, *listeners: socket.socket) -> None:
         self._listeners = listeners
         for listener in listeners:
             listener.setblocking(False)
         config = uvicorn.Config(
-            create_api_app(backend, Authorizer(admin_group)),
+            app,
             http=_protocol(),
             ws="none",
             loop="asyncio",

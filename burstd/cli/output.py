@@ -1,18 +1,12 @@
-"""Prints answers: plain tables, no boxes; colours and the width of the window on a terminal only.
-
-Amounts, times and lengths of time as people write and read them.
-"""
+"""Prints answers: plain tables, no boxes; colours and the width of the window on a terminal only."""
 
 from __future__ import annotations
 
 import json
 import os
-import re
 import sys
-import time
 from collections.abc import Callable, Iterable, Sequence
-from datetime import datetime
-from typing import IO, TYPE_CHECKING, TextIO, cast
+from typing import IO, TextIO, cast
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -21,14 +15,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-if TYPE_CHECKING:
-    from burstd.api.answers.base import Money
-
-
 Cell = str | Text | ProgressBar
-
-_UNITS = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0, "w": 7 * 86400.0}
-_DURATION_PART = re.compile(r"(\d+(?:\.\d+)?)\s*(min|[smhdw])")
 
 STYLES = {
     "boot": "cyan", "covered": "green", "wait": "yellow", "impossible": "bold red", "unknown": "dim",
@@ -168,120 +155,6 @@ def safe_text(text: str) -> str:
 def faint_zero(number: int) -> Text:
     """A number; nought is faint, so that the eye finds the others."""
     return Text(str(number), "" if number else "dim")
-
-
-_MONEY_PLACES = 6
-"""Amounts are kept to a millionth of the currency."""
-
-
-def money_text(money: Money | None, places: int = 2) -> str:
-    """``15.30 EUR``, ``0.0042 EUR``: small sums with two digits that are not zero; empty where there is none."""
-    if money is None:
-        return ""
-    if money.amount:
-        places = min(max(places, 1 - money.amount.adjusted()), _MONEY_PLACES)
-    return f"{money.amount:.{places}f} {money.currency}"
-
-
-def money_sums_text(amounts: Sequence[Money], places: int = 2) -> str:
-    """Amounts in several currencies; ``0`` where there is none."""
-    return " + ".join(money_text(a, places) for a in amounts) or "0"
-
-
-def size_text(size: int) -> str:
-    """Bytes: ``512 B``, ``1.5 GiB``."""
-    number, unit = float(size), "B"
-    for larger in ("KiB", "MiB", "GiB", "TiB", "PiB"):
-        if number < 1024:
-            break
-        number, unit = number / 1024, larger
-    return f"{number:.0f} {unit}" if unit == "B" or number >= 100 else f"{number:.1f} {unit}"
-
-
-def plural(number: int, word: str) -> str:
-    """``1 job``, ``2 jobs``."""
-    return f"{number} {word}{'' if number == 1 else 's'}"
-
-
-def abbreviated_list(words: Sequence[str], max_names: int = 5) -> str:
-    """The first words of a list, and how many more there are."""
-    more = f" +{len(words) - max_names}" if len(words) > max_names else ""
-    return ", ".join(words[:max_names]) + more
-
-
-def parse_duration(text: str) -> float:
-    """Seconds of ``90s``, ``15m``, ``2h``, ``1h30m``, ``3d``, ``1w``. Raises ValueError with a sentence."""
-    bare = text.replace(" ", "").lower()
-    parts = _DURATION_PART.findall(bare)
-    if not parts or "".join(number + unit for number, unit in parts) != bare:
-        raise ValueError(f"{text!r} is no length of time; write 90s, 15m, 2h, 1h30m, 3d or 1w")
-    return sum(float(number) * _UNITS[unit] for number, unit in parts)
-
-
-def parse_time(text: str, now: float | None = None) -> float:
-    """Seconds since 1970 of a date, a time, or a length of time ago. Raises ValueError with a sentence.
-
-    Without a zone it is local time.
-    """
-    try:
-        return (time.time() if now is None else now) - parse_duration(text)
-    except ValueError:
-        pass
-    try:
-        found = datetime.fromisoformat(text)
-    except ValueError:
-        raise ValueError(f"{text!r} is no time; write 2h (ago), 2026-09-21 or 2026-09-21T14:00") from None
-    return found.timestamp()
-
-
-def duration_text(span: float) -> str:
-    """A length of time in at most two units: ``12 s``, ``5 min``, ``2 h 5 min``, ``3 d 4 h``."""
-    rounded = round(max(0.0, span))
-    if rounded < 120:
-        return f"{rounded} s"
-    if rounded < 3600:
-        return f"{rounded // 60} min"
-    if rounded < 86400:
-        hours, minutes = divmod(rounded // 60, 60)
-        return f"{hours} h {minutes} min" if minutes else f"{hours} h"
-    days, hours = divmod(rounded // 3600, 24)
-    return f"{days} d {hours} h" if hours else f"{days} d"
-
-
-def rough_duration_text(span: float, before: str = "in ") -> str:
-    """``at once``, ``in about 4 min``, ``in about 3 h``: as exact as a forecast is. Without ``before`` a length."""
-    if before and span < 1:
-        return "at once"
-    unit, size = next((u for u in (("d", 86400), ("h", 3600), ("min", 60)) if span >= 2 * u[1]), ("min", 60))
-    return f"{before}about {max(1, round(span / size))} {unit}"
-
-
-def elapsed_text(since: datetime, now: datetime) -> str:
-    """``12 s``: from then until now, counted in the daemon's time."""
-    return duration_text((now - since).total_seconds())
-
-
-def ago(since: datetime | None, now: datetime, unknown: str = "never") -> str:
-    """``12 s ago``."""
-    return unknown if since is None else f"{elapsed_text(since, now)} ago"
-
-
-def remaining_text(until: datetime, now: datetime) -> str:
-    """``2 h 5 min``: from now until then."""
-    return elapsed_text(now, until)
-
-
-def local_time_text(time: datetime, now: datetime) -> str:
-    """Local time of day, with the date where it is another day's: ``14:13:08``, ``20 Sep 14:13:08``."""
-    then, today = time.astimezone(), now.astimezone()
-    if then.date() == today.date():
-        return f"{then:%H:%M:%S}"
-    return f"{then:%d %b %H:%M:%S}" if then.year == today.year else f"{then:%d %b %Y %H:%M:%S}"
-
-
-def local_date_text(time: datetime) -> str:
-    """Local date and time, to a minute."""
-    return f"{time.astimezone():%Y-%m-%d %H:%M}"
 
 
 def print_json(answer: object) -> None:

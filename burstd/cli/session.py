@@ -17,7 +17,8 @@ from urllib.parse import quote, urlencode
 
 import typer
 
-from burstd.cli.output import ConsoleOutput, json_text, parse_time, print_json, safe_text
+from burstd.api.answers.text import parse_time
+from burstd.cli.output import ConsoleOutput, json_text, print_json, safe_text
 from burstd.domain.cloud.read_limits import read_bounded
 
 if TYPE_CHECKING:

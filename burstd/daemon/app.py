@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from burstd.api.app import create_api_app
 from burstd.api.auth import Authorizer
 from burstd.api.backend import Backend, DaemonInfo
 from burstd.api.job_connections.logs import LogService
@@ -54,6 +55,7 @@ from burstd.slurm.commands.job_facts import read_job_facts
 from burstd.slurm.config.check import mount_faults, read_running_slurm
 from burstd.slurm.config.render import SlurmConfOptions
 from burstd.slurm.projects import SlurmProjects
+from burstd.web.app import install_pages
 
 if TYPE_CHECKING:
     from burstd.staging.controller.service import StagingService
@@ -293,7 +295,7 @@ def _run(loaded: LoadedSettings, stack: ExitStack, components: DaemonComponents)
     )
     runtime_dir = settings.daemon.runtime_dir
     control = ApiServer(
-        backend, settings.daemon.admin_group,
+        create_api_app(backend, Authorizer(settings.daemon.admin_group), install_pages),
         sockets.listen(runtime_dir / "control.sock"),
         sockets.listen_for_admins(runtime_dir / "admin.sock", settings.daemon.admin_group),
     )  # fmt: skip

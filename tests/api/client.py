@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import os
 import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+from email.message import Message
 from http.client import HTTPConnection
 from pathlib import Path
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Any, Self
 
 from burstd.api.auth import Authorizer
@@ -15,6 +18,15 @@ from burstd.runtime.sockets import PeerCredentials
 
 ME = Authorizer("").caller(PeerCredentials(os.geteuid(), os.getegid(), os.getpid())).user
 """Who runs the tests: an administrator, as the server runs in the same process."""
+
+
+@dataclass(frozen=True, slots=True)
+class HttpAnswer:
+    """An answer as it came; ``headers`` whatever their case."""
+
+    status: int
+    headers: Message
+    body: bytes
 
 
 class ApiTestClient:
@@ -29,6 +41,21 @@ class ApiTestClient:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._http.close()
+
+    def fetch(
+        self, method: str, path: str, body: str | None = None, headers: Mapping[str, str] = MappingProxyType({})
+    ) -> HttpAnswer:
+        """What a browser gets; with a body, of a form."""
+        form = {} if body is None else {"content-type": "application/x-www-form-urlencoded"}
+        self._http.request(method, path, body, {"accept": "text/html", **form, **headers})
+        answer = self._http.getresponse()
+        return HttpAnswer(answer.status, answer.headers, answer.read())
+
+    def text(self, path: str) -> str:
+        """A page that must be a good one."""
+        answer = self.fetch("GET", path)
+        assert answer.status == 200, answer
+        return answer.body.decode()
 
     def request(self, method: str, path: str, body: object = None) -> tuple[int, Any]:
         """Status and answer."""

@@ -10,6 +10,8 @@ from itertools import pairwise
 from pathlib import Path
 
 from burstd.api.answers.policies import PoliciesView, PolicyView
+from burstd.api.app import create_api_app
+from burstd.api.auth import Authorizer
 from burstd.api.backend import COMMAND_TIMEOUT_S, Backend, DaemonInfo
 from burstd.api.server import ApiServer
 from burstd.db import Store, StoreReader
@@ -32,6 +34,7 @@ from burstd.reconciler.pollers.projects import ProjectSync
 from burstd.reconciler.pollers.provider_checks import PROVIDER_CHECK_TIMEOUT_S, CheckInProgress, ProviderChecks
 from burstd.runtime.sockets import listen
 from burstd.slurm.projects import SlurmProjects
+from burstd.web.app import install_pages
 
 from .stages import write_stagings
 from .world import CLAIMS, CLUSTER, JOBS, NOW, OTHER_USER, SNAPSHOT, USER, FixedClock, claim
@@ -257,7 +260,7 @@ def serving_api(record: StoreReader, admin_group: str = "") -> Iterator[tuple[Fa
     with tempfile.TemporaryDirectory(prefix="burstd-") as folder:
         Path(folder).chmod(0o755)
         path, backend = Path(folder) / "control.sock", FakeBackend(record)
-        server = ApiServer(backend, admin_group, listen(path, {}))
+        server = ApiServer(create_api_app(backend, Authorizer(admin_group), install_pages), listen(path, {}))
         server.start()
         try:
             yield backend, path

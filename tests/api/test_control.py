@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from burstd.api.app import create_api_app
+from burstd.api.auth import Authorizer
 from burstd.api.server import MAX_API_CONNECTIONS, ApiServer
 from burstd.db import StoreFull, StoreReader
 from burstd.domain.command import (
@@ -313,7 +315,7 @@ def test_it_stops_cleanly_whatever_is_under_way(backend: FakeBackend, socket_pat
         return CommandResult("late")
 
     backend.answer = answer
-    server = ApiServer(backend, "", listen(socket_path, {}))
+    server = ApiServer(create_api_app(backend, Authorizer("")), listen(socket_path, {}))
     server.start()
     idle = ApiTestClient(socket_path)
     assert idle.get("/v1/status")
@@ -334,7 +336,7 @@ def test_it_stops_cleanly_whatever_is_under_way(backend: FakeBackend, socket_pat
     assert outcome[0][0] == 503
     assert outcome[0][1]["error"].startswith("burstd is stopping")
     assert {s: signal.getsignal(s) for s in before} == before
-    again = ApiServer(backend, "", listen(socket_path, {}))
+    again = ApiServer(create_api_app(backend, Authorizer("")), listen(socket_path, {}))
     again.start()
     with ApiTestClient(socket_path) as client:
         assert client.get("/v1/status")

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from burstd.api.answers.base import Money
-from burstd.cli.output import money_text
+from burstd.api.answers.text import money_text
 from burstd.domain.billing.costs import BudgetLine
 from burstd.domain.snapshot import SlurmView
 from tests.api.client import ApiTestClient

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from burstd.cli.output import rough_duration_text
+from burstd.api.answers.text import rough_duration_text
 from burstd.domain.command import Command, CommandResult, WhatIf
 from burstd.domain.errors import NoAnswer
 from burstd.domain.plugins.policy import Target, remarks_on_dropped_want

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from burstd.cli.output import ago, duration_text, elapsed_text, local_time_text, parse_duration, parse_time
+from burstd.api.answers.text import ago, duration_text, elapsed_text, local_time_text, parse_duration, parse_time
 
 
 @pytest.mark.parametrize(

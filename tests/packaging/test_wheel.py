@@ -36,9 +36,13 @@ def test_it_has_what_is_not_python_too(wheel: Path) -> None:
         "burstd/simulate/report/page.css",
         "burstd/simulate/report/page.html.j2",
         "burstd/simulate/report/page.js",
+        "burstd/vendor/htmx/LICENSE",
+        "burstd/vendor/htmx/htmx.min.js",
         "burstd/vendor/uplot/LICENSE",
         "burstd/vendor/uplot/uPlot.iife.min.js",
         "burstd/vendor/uplot/uPlot.min.css",
+        "burstd/web/static/style.css",
+        "burstd/web/templates/base.html",
         "providers/openshift/scripts/init.sh",
     ):
         assert wanted in names

@@ -16,6 +16,8 @@ from pathlib import Path
 
 import pytest
 
+from burstd.api.app import create_api_app
+from burstd.api.auth import Authorizer
 from burstd.api.server import ApiServer
 from burstd.cli.job_socket import JobSocket
 from burstd.cli.session import ApiClient
@@ -87,7 +89,9 @@ def burstctl(control: Path, uid: int, *words: str, gid: int = 0) -> subprocess.C
 def test_who_may_use_the_administrators_socket_is_answered_while_others_fill_the_queue() -> None:
     with sample_database() as record, open_folder() as folder:
         control, own = folder / "control.sock", folder / "admin.sock"
-        server = ApiServer(FakeBackend(record), "", listen(control, {}), listen_for_admins(own, GROUP))
+        server = ApiServer(
+            create_api_app(FakeBackend(record), Authorizer("")), listen(control, {}), listen_for_admins(own, GROUP)
+        )
         server.start()
         try:
             with crowd(control):
@@ -122,7 +126,7 @@ def test_who_comes_to_a_full_queue_waits_for_room() -> None:
         status = elsewhere.submit(ApiClient(place, as_json=True).request_status, "GET", "/status")
         with pytest.raises(TimeoutError):
             status.result(1.0)
-        server = ApiServer(FakeBackend(record), "", listener)
+        server = ApiServer(create_api_app(FakeBackend(record), Authorizer("")), listener)
         server.start()
         assert status.result(30)[0] == 200
         server.stop()

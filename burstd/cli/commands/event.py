@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.text import Text
 
-from burstd.cli.output import STYLES, ConsoleOutput, local_time_text, print_json_line
+from burstd.api.answers.text import local_time_text
+from burstd.cli.output import STYLES, ConsoleOutput, print_json_line
 from burstd.cli.session import ApiClient, DaemonUnreachable, ExitCode, job_ids, node_names, with_client
 
 if TYPE_CHECKING:

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.text import Text
 
-from burstd.cli.output import (
-    ConsoleOutput,
+from burstd.api.answers.text import (
     abbreviated_list,
     ago,
     duration_text,
@@ -17,8 +16,8 @@ from burstd.cli.output import (
     plural,
     rough_duration_text,
     size_text,
-    styled_state,
 )
+from burstd.cli.output import ConsoleOutput, styled_state
 from burstd.cli.session import ApiClient, JobArgument, with_client
 
 if TYPE_CHECKING:

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.text import Text
 
+from burstd.api.answers.text import abbreviated_list, ago, elapsed_text, money_text
 from burstd.cli.commands.event import print_history
 from burstd.cli.offline.config import DEFAULT_CONFIG, ConfigOption, read_settings
-from burstd.cli.output import ConsoleOutput, abbreviated_list, ago, elapsed_text, money_text, styled_state
+from burstd.cli.output import ConsoleOutput, styled_state
 from burstd.cli.session import ApiClient, ExitCode, node_names, pool_names, with_client
 
 if TYPE_CHECKING:

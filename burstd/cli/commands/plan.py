@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from burstd.cli.output import ConsoleOutput, abbreviated_list, parse_duration, plural, styled_state
+from burstd.api.answers.text import abbreviated_list, parse_duration, plural
+from burstd.cli.output import ConsoleOutput, styled_state
 from burstd.cli.session import ApiClient, ExitCode, pool_names, with_client
 
 if TYPE_CHECKING:

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.text import Text
 
+from burstd.api.answers.text import abbreviated_list, ago, plural
 from burstd.cli.offline.config import DEFAULT_CONFIG, ConfigOption
-from burstd.cli.output import ConsoleOutput, abbreviated_list, ago, plural, print_json
+from burstd.cli.output import ConsoleOutput, print_json
 from burstd.cli.session import ApiClient, ExitCode, with_client
 
 if TYPE_CHECKING:

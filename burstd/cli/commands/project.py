@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.text import Text
 
+from burstd.api.answers.text import duration_text, local_time_text, parse_duration, plural
 from burstd.cli.commands.event import print_history
-from burstd.cli.output import ConsoleOutput, duration_text, local_time_text, parse_duration, plural
+from burstd.cli.output import ConsoleOutput
 from burstd.cli.session import ApiClient, ExitCode, completion, confirm, with_client
 
 if TYPE_CHECKING:

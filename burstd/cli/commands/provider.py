@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.text import Text
 
+from burstd.api.answers.text import abbreviated_list, ago, money_text, plural, remaining_text
 from burstd.cli.offline.config import DEFAULT_CONFIG, ConfigOption
-from burstd.cli.output import ConsoleOutput, abbreviated_list, ago, money_text, plural, remaining_text
+from burstd.cli.output import ConsoleOutput
 from burstd.cli.session import ApiClient, DaemonNotRunning, DaemonUnreachable, ExitCode, provider_names, with_client
 
 if TYPE_CHECKING:

@@ -9,22 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.text import Text
 
+from burstd.api.answers.text import ago, duration_text, elapsed_text, local_time_text, plural, remaining_text, size_text
 from burstd.cli.commands.event import print_history
-from burstd.cli.output import (
-    Cell,
-    ConsoleOutput,
-    ago,
-    duration_text,
-    elapsed_text,
-    local_time_text,
-    plural,
-    print_json,
-    print_json_line,
-    progress_bar,
-    remaining_text,
-    size_text,
-    styled_state,
-)
+from burstd.cli.output import Cell, ConsoleOutput, print_json, print_json_line, progress_bar, styled_state
 from burstd.cli.session import ApiClient, ExitCode, confirm, staged_job_ids, with_client
 
 if TYPE_CHECKING:

@@ -10,14 +10,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.text import Text
 
-from burstd.cli.commands.provider import bad_place_text, breaker_text
-from burstd.cli.output import (
-    Cell,
-    ConsoleOutput,
+from burstd.api.answers.text import (
     abbreviated_list,
     ago,
     duration_text,
-    faint_zero,
     local_date_text,
     local_time_text,
     money_sums_text,
@@ -25,8 +21,9 @@ from burstd.cli.output import (
     plural,
     remaining_text,
     size_text,
-    styled_state,
 )
+from burstd.cli.commands.provider import bad_place_text, breaker_text
+from burstd.cli.output import Cell, ConsoleOutput, faint_zero, styled_state
 from burstd.cli.session import ApiClient, with_client
 
 if TYPE_CHECKING:

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.text import Text
 
+from burstd.api.answers.text import elapsed_text, local_time_text, money_text, size_text
 from burstd.cli.commands.event import print_history
-from burstd.cli.output import ConsoleOutput, elapsed_text, local_time_text, money_text, size_text, styled_state
+from burstd.cli.output import ConsoleOutput, styled_state
 from burstd.cli.session import ApiClient, ExitCode, confirm, with_client
 
 if TYPE_CHECKING:

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from burstd.cli.output import ConsoleOutput, duration_text
+from burstd.api.answers.text import duration_text
+from burstd.cli.output import ConsoleOutput
 from burstd.cli.session import ApiClient, ExitCode, without_daemon
 
 if TYPE_CHECKING:

@@ -1,0 +1,22 @@
+"""Puts the pages into an application of the control interface."""
+
+from __future__ import annotations
+
+from fastapi import FastAPI
+
+from burstd.web import static_files
+from burstd.web.middleware import PageMiddleware
+from burstd.web.pages import now
+from burstd.web.rendering import PageRenderer
+
+PAGES = (now,)
+"""The modules of the pages, each with a router."""
+
+
+def install_pages(app: FastAPI) -> None:
+    """Adds the pages, their files, and the headers that go with them."""
+    renderer = PageRenderer()
+    app.state.page_renderer = renderer
+    for module in (*PAGES, static_files):
+        app.include_router(module.router, include_in_schema=False)
+    app.add_middleware(PageMiddleware, renderer=renderer)
