@@ -27,19 +27,21 @@ log = structlog.get_logger(__name__)
 
 
 class ApiServerFailed(BurstdError):
-    """The control interface could not be started."""
+    """An interface that answers by HTTP could not be started."""
 
 
-class ApiServer:
-    """Serves the control interface on listening unix sockets between ``start`` and ``stop``; once."""
+class HttpServerThread:
+    """Serves an application on listening sockets between ``start`` and ``stop``, in a thread of its own; once."""
 
-    def __init__(self, app: ASGIApp, *listeners: socket.socket) -> None:
+    def __init__(self, app: ASGIApp, protocol: type[H11Protocol], name: str, *listeners: socket.socket) -> None:
+        """``name``: of the thread, and in messages."""
+        self._name = name
         self._listeners = listeners
         for listener in listeners:
             listener.setblocking(False)
         config = uvicorn.Config(
             app,
-            http=_protocol(),
+            http=protocol,
             ws="none",
             loop="asyncio",
             lifespan="off",
@@ -54,13 +56,13 @@ class ApiServer:
         )
         logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
         self._server = _Server(config)
-        self._thread = threading.Thread(target=self._run, name="control", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
         """Returns once requests are answered. Raises ApiServerFailed."""
         self._thread.start()
         if not self._server.up.wait(START_TIMEOUT_S) or not self._server.started:
-            raise ApiServerFailed("the control interface did not start; the log says why.")
+            raise ApiServerFailed(f"the {self._name} interface did not start; the log says why.")
 
     def stop(self) -> None:
         """Closes the sockets, ends idle connections, gives answers under way two seconds. Harmless when repeated."""
@@ -75,9 +77,16 @@ class ApiServer:
             # Outside the main thread uvicorn leaves signals alone.
             asyncio.run(self._server.serve(sockets=[*self._listeners]))
         except (OSError, RuntimeError) as error:
-            log.exception("the control interface ended", error=str(error))
+            log.exception("an interface ended", interface=self._name, error=str(error))
         finally:
             self._server.up.set()
+
+
+class ApiServer(HttpServerThread):
+    """The control interface on unix sockets."""
+
+    def __init__(self, app: ASGIApp, *listeners: socket.socket) -> None:
+        super().__init__(app, _protocol(), "control", *listeners)
 
 
 class _Server(uvicorn.Server):

@@ -30,6 +30,9 @@ from burstd.db.record_mark import RecordMark
 from burstd.domain.cloud.offer import Pool
 from burstd.domain.plugins.provider import Provider
 from burstd.domain.plugins.validator import NodeValidator
+from burstd.metrics.counters import Counters
+from burstd.metrics.provider_calls import count_calls
+from burstd.metrics.service import MetricsService
 from burstd.mounts.service import MountContext, MountService
 from burstd.mounts.streams import MountStreams
 from burstd.mounts.unstarted import BatchScripts, UnstartedJobs
@@ -52,6 +55,7 @@ from burstd.settings import Settings
 from burstd.settings.mounts import MountSettings
 from burstd.slurm.commands.controller import read_slurmctld_start
 from burstd.slurm.commands.job_facts import read_job_facts
+from burstd.slurm.commands.run import SlurmCommands, run_locally
 from burstd.slurm.config.check import mount_faults, read_running_slurm
 from burstd.slurm.config.render import SlurmConfOptions
 from burstd.slurm.projects import SlurmProjects
@@ -90,17 +94,20 @@ def assemble(loaded: LoadedSettings, stack: ExitStack) -> DaemonComponents:
     if doubt := record_mark.doubt_record():
         log.error("the record is in doubt", why=doubt)
     wake = Wake()
-    scheduler = make.scheduler(settings, clock)
+    counters = Counters()
+    slurm_commands = partial(make.commands, settings, counters.timed(run_locally))
+    scheduler = make.scheduler(settings, clock, slurm_commands())
     providers: dict[str, Provider] = {}
     for name, chosen in loaded.resolved.providers.items():
         providers[name] = chosen.plugin.make(name, settings.cluster, chosen.settings)
         stack.callback(providers[name].close)
+        count_calls(name, providers[name], counters.add_request)
     workers = ThreadWorkers(wake, settings.daemon.workers)
     stack.callback(workers.close)
-    wake_sources = WakeSources(settings, make.commands(settings), clock, wake)
+    wake_sources = WakeSources(settings, slurm_commands(), clock, wake)
     validator = make.node_validator(settings, scheduler, clock, providers, store)
     mounts = _mount_service(
-        loaded, stack, store, workers, clock, wake_sources, validator, lambda: reconciler.config.pools
+        loaded, stack, store, workers, clock, wake_sources, validator, lambda: reconciler.config.pools, slurm_commands()
     )
     staging = _staging_service(
         loaded,
@@ -113,6 +120,7 @@ def assemble(loaded: LoadedSettings, stack: ExitStack) -> DaemonComponents:
         lambda: reconciler.config.pools,
         mounts,
         providers,
+        slurm_commands(),
     )
     current, intervals = make.CurrentSettings(settings), make.poll_intervals(settings)
     claim_ids = ClaimIds(settings.ssh_key.read_bytes())
@@ -131,7 +139,7 @@ def assemble(loaded: LoadedSettings, stack: ExitStack) -> DaemonComponents:
         is_authentic=claim_ids.is_authentic,
     )
     comments = JobCommentWriter(context) if settings.slurm.comments else None
-    projects = ProjectSync(context, SlurmProjects(make.commands(settings), settings.projects_table))
+    projects = ProjectSync(context, SlurmProjects(slurm_commands(), settings.projects_table))
     reconciler = Reconciler(context, runtime_config(loaded), staging, comments, mounts, projects)
     return DaemonComponents(
         clock,
@@ -149,6 +157,7 @@ def assemble(loaded: LoadedSettings, stack: ExitStack) -> DaemonComponents:
         current,
         intervals,
         record_mark,
+        counters,
     )
 
 
@@ -177,6 +186,7 @@ def _staging_service(
     pools: Callable[[], Mapping[str, Pool]],
     mounts: MountService,
     providers: Mapping[str, Provider],
+    slurm_commands: SlurmCommands,
 ) -> StagingService | None:
     """Staging, where the settings have it. Imported late: without it nothing of it is needed."""
     if not loaded.settings.staging.enabled:
@@ -189,7 +199,7 @@ def _staging_service(
         store,
         workers,
         clock,
-        make.commands(settings),
+        slurm_commands,
         NodeAgent(validator.connect),
         pools,
         lambda: wake_sources.slurm_uid,
@@ -209,6 +219,7 @@ def _mount_service(
     wake_sources: WakeSources,
     validator: SlurmNodeValidator,
     pools: Callable[[], Mapping[str, Pool]],
+    slurm_commands: SlurmCommands,
 ) -> MountService:
     """Mounts. Where the settings name no tree, those that stand are unmounted when their jobs are over."""
     settings = loaded.settings
@@ -221,7 +232,6 @@ def _mount_service(
         # Root starts workers itself; otherwise systemd does.
         socket_path=None if os.geteuid() == 0 else settings.mount_worker_socket,
     )
-    slurm_commands = make.commands(settings)
     scripts = BatchScripts(validator.connect, partial(read_job_facts, slurm_commands))
 
     def slurmctld_start() -> float:
@@ -256,7 +266,7 @@ def _run(loaded: LoadedSettings, stack: ExitStack, components: DaemonComponents)
     components.store.log_event("daemon", new="started", reason=f"burstd {VERSION} with {loaded.path}")
 
     def facts() -> DaemonInfo:
-        alarms = (*((reconciler.alarm,) if reconciler.alarm else ()), *reloader.alarms)
+        alarms = (*((reconciler.alarm,) if reconciler.alarm else ()), *reloader.alarms, *metrics.alarms())
         return DaemonInfo(
             VERSION,
             settings.cluster,
@@ -273,6 +283,14 @@ def _run(loaded: LoadedSettings, stack: ExitStack, components: DaemonComponents)
 
     reader = components.store.reader()
     stack.callback(reader.close)
+    metrics = MetricsService(
+        lambda: components.current_settings.settings.metrics,
+        components.counters,
+        reader,
+        components.clock,
+        lambda: reconciler.latest,
+        VERSION,
+    )
     checks = ProviderChecks(components.providers, components.workers)
     reloader = PolicyReloader(loaded, reconciler, components.store, components.reload)
     backend = Backend(
@@ -320,7 +338,9 @@ def _run(loaded: LoadedSettings, stack: ExitStack, components: DaemonComponents)
     stack.callback(wake_sources.stop)
     notifier = Notifier()
     stack.callback(notifier.close)
-    loop = DaemonLoop(components, backend, command_handler, notifier)
+    metrics.start()
+    stack.callback(metrics.stop)
+    loop = DaemonLoop(components, backend, command_handler, notifier, metrics.loop_ended)
     loop.install_signal_handlers()
     # What is there by now stays. Each loop makes tens of thousands of objects, and each time the collector went through
     # the modules as well, for a third of the loop's time.

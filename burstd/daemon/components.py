@@ -14,6 +14,7 @@ from burstd.domain.clock import Clock
 from burstd.domain.cloud.offer import Pool
 from burstd.domain.plugins.provider import ConsoleLog, Provider, ShellProvider
 from burstd.domain.plugins.scheduler import Scheduler
+from burstd.metrics.counters import Counters
 from burstd.mounts.service import MountService
 from burstd.node.reference import REFERENCE_KEY, Reference
 from burstd.node.ssh.host_keys import HostKeyPolicy
@@ -29,7 +30,7 @@ from burstd.runtime.wake import Wake
 from burstd.runtime.workers import ThreadWorkers
 from burstd.settings import Settings
 from burstd.settings.check_programs import read_check_programs
-from burstd.slurm.commands.run import SlurmCommands
+from burstd.slurm.commands.run import CommandRunner, SlurmCommands, run_locally
 from burstd.slurm.config.check import gpu_memory_faults
 from burstd.slurm.pyslurm_scheduler import open_scheduler
 
@@ -41,19 +42,19 @@ log = structlog.get_logger(__name__)
 DAY_S = 86400.0
 
 
-def commands(settings: Settings) -> SlurmCommands:
+def commands(settings: Settings, run: CommandRunner = run_locally) -> SlurmCommands:
     """Slurm's commands, found, and finding their configuration, where the settings say."""
-    return SlurmCommands(bin_dir=settings.slurm.bin_dir, conf=settings.slurm.conf)
+    return SlurmCommands(run, bin_dir=settings.slurm.bin_dir, conf=settings.slurm.conf)
 
 
-def scheduler(settings: Settings, clock: Clock) -> Scheduler:
+def scheduler(settings: Settings, clock: Clock, slurm_commands: SlurmCommands) -> Scheduler:
     """Slurm, by the interface that the settings name. Its times become burstd's steady ones.
 
     Raises SchedulerUnavailable where the settings insist on a pyslurm that cannot be used.
     """
     chosen, why_not = open_scheduler(
         settings.slurm.interface,
-        commands(settings),
+        slurm_commands,
         lambda wall: wall + clock.now() - clock.wall() if wall else 0.0,
         settings.slurm.gate,
     )
@@ -166,6 +167,7 @@ class DaemonComponents:
     current_settings: CurrentSettings
     intervals: PollIntervals
     record_mark: RecordMark
+    counters: Counters
 
     def retention_s(self) -> float:
         """How long what is over stays on record."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
+import time
 from collections.abc import Callable
 from types import FrameType
 
@@ -29,12 +30,21 @@ WATCHDOG_EVERY_S = 5.0
 class DaemonLoop:
     """Runs until ``stop``."""
 
-    def __init__(self, parts: DaemonComponents, backend: Backend, commands: CommandHandler, notifier: Notifier) -> None:
+    def __init__(
+        self,
+        parts: DaemonComponents,
+        backend: Backend,
+        commands: CommandHandler,
+        notifier: Notifier,
+        loop_ended: Callable[[float], None],
+    ) -> None:
+        """``loop_ended`` gets the seconds that each loop took."""
         self._parts = parts
         self._reconciler, self._store, self._clock = parts.reconciler, parts.store, parts.clock
         self._backend = backend
         self._commands = commands
         self._notifier = notifier
+        self._loop_ended = loop_ended
         self._watchdog_every_s = min(notifier.watchdog_s or WATCHDOG_EVERY_S, WATCHDOG_EVERY_S)
         self._last_alarm = ""
         self._stop = threading.Event()
@@ -74,7 +84,9 @@ class DaemonLoop:
                 reload("signal:HUP")
                 self._notifier.ready("running")
             self._reconciler.queue_is_watched = self._parts.wake_sources.set_up_missing()
+            begun = time.monotonic()
             pause = self._reconciler.step()
+            self._loop_ended(time.monotonic() - begun)
             self._purge()
             self._update_record_mark()
             self._save_time()

@@ -156,6 +156,13 @@ class StoreReader:
         with self._database.reading() as connection:
             return select_journaled(connection, CLAIMS, claim_id)
 
+    def claims_by_id(self, claim_ids: Collection[str]) -> tuple[Claim, ...]:
+        """Those of these claims that are on record, GONE or not, in no order."""
+        found: list[Claim] = []
+        for some in chunks(sorted(claim_ids)):
+            found += self._values(Claim, select(CLAIM).where(CLAIM.c.id.in_(some)))
+        return tuple(found)
+
     def has_claim(self, claim_id: str, batch: str = "") -> bool:
         """Whether a claim of this id, or of this batch where the id is empty, was ever on record, GONE or not."""
         if not claim_id and not batch:
@@ -287,6 +294,18 @@ class StoreReader:
             wanted.append(or_(*said, EVENT.c.subject.in_(made)))
         order = EVENT.c.seq.desc() if newest else EVENT.c.seq
         return self._values(LoggedEvent, select(EVENT).where(*wanted).order_by(order).limit(limit))
+
+    def state_changes(self, after: int, until: int, limit: int = 1000) -> tuple[LoggedEvent, ...]:
+        """Changes of state of claims and of jobs' data, and removals of orphans, with ``seq`` in (after, until].
+
+        The first ``limit``; remarks about claims are among them.
+        """
+        # Not as a range of subjects: that would read those of all times.
+        kind = func.substr(EVENT.c.subject, 1, 6)
+        changed = and_(kind.in_(("claim:", "stage:")), EVENT.c.old != "", EVENT.c.old != EVENT.c.new)
+        removed = and_(kind == "orphan", EVENT.c.new == "removed")
+        query = select(EVENT).where(EVENT.c.seq > after, EVENT.c.seq <= until, or_(changed, removed))
+        return self._values(LoggedEvent, query.order_by(EVENT.c.seq).limit(limit))
 
     def job_owner(self, job_id: str) -> str:
         """Whose job this was, as the log has it; of an id that came again the last one's. Empty: nobody knows."""

@@ -32,6 +32,7 @@ from burstd.settings.fields import (
     matching,
 )
 from burstd.settings.frameworks import FrameworkName, FrameworkSettings
+from burstd.settings.metrics import MetricsSettings
 from burstd.settings.mounts import MountSettings
 from burstd.settings.projects import FairShareSettings, ProjectName, ProjectSettings
 from burstd.settings.staging import StagingSettings
@@ -319,6 +320,7 @@ class Settings(Section):
     staging: StagingSettings = StagingSettings()
     mounts: MountSettings = MountSettings()
     volumes: VolumeSettings = VolumeSettings()
+    metrics: MetricsSettings = MetricsSettings()
     projects: dict[ProjectName, ProjectSettings] = Field(default_factory=dict)
     fair_share: FairShareSettings = FairShareSettings()
 

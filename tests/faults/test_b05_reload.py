@@ -258,6 +258,12 @@ TABLE: dict[str, tuple[str, str, object, ReadValue]] = {
     "staging.images.dir": ('"/tmp"', '"/srv"', "/srv", lambda d: d.staging._image_rules().limits.folder),
     "staging.images.max_size": ('"1G"', '"2G"', 2 * GIB, lambda d: d.staging._image_rules().limits.max_bytes),
     "staging.images.conversions": ("1", "2", 2, lambda d: d.staging._image_rules().conversions),
+    "metrics.exporter_ports": (
+        "[9100]",
+        "[9100, 9400]",
+        (9100, 9400),
+        lambda d: d.components.current_settings.settings.metrics.exporter_ports,
+    ),
     "volumes.max_size": ('"1G"', '"2G"', 2 * GIB, lambda d: d.staging.volumes.turns.limits.max_size),
     "volumes.user_size": ('"1G"', '"2G"', 2 * GIB, lambda d: d.staging.volumes.turns.limits.user_size),
     "staging.datasets": (
@@ -311,6 +317,8 @@ spool_dir = "FOLDER"
 workers = {workers}
 [slurm]
 interface = "commands"
+[metrics]
+listen = "{listen}"
 [providers.sky]
 kind = "sandbox"
 token_file = "FOLDER/key"
@@ -343,7 +351,7 @@ path = "FOLDER/store"
 {ssh_key}
 """
 WAITING = ("cluster: x -> y", "daemon.workers: 2 -> 3", "staging.job_dir: /one -> /two",
-           "node.ssh_key: not set -> /root/key")  # fmt: skip
+           "node.ssh_key: not set -> /root/key", "metrics.listen:  -> 127.0.0.1:9797")  # fmt: skip
 
 
 def text(folder: Path, second: bool) -> str:
@@ -352,11 +360,20 @@ def text(folder: Path, second: bool) -> str:
         "cluster": "y",
         "workers": "3",
         "job_dir": "/two",
+        "listen": "127.0.0.1:9797",
         "ssh_key": 'ssh_key = "/root/key"',
         "group": "q",
         "feature": "y",
     }
-    first = {"cluster": "x", "workers": "2", "job_dir": "/one", "ssh_key": "", "group": "p", "feature": "x"}
+    first = {
+        "cluster": "x",
+        "workers": "2",
+        "job_dir": "/one",
+        "listen": "",
+        "ssh_key": "",
+        "group": "p",
+        "feature": "x",
+    }
     fixed = FIXED.format(**(values if second else first))
     tables: dict[str, list[str]] = {}
     name = ""

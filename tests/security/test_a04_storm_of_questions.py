@@ -40,7 +40,9 @@ def test_questions_do_not_take_the_pause_between_two_looks() -> None:
     )
     notifier = SimpleNamespace(watchdog_s=0.0, ready=nothing, feed_watchdog=nothing, status=nothing, stopping=nothing)
     backend, commands = SimpleNamespace(run_queued=asked), SimpleNamespace(execute=nothing)
-    loop = DaemonLoop(cast("Any", parts), cast("Any", backend), cast("Any", commands), cast("Any", notifier))
+    loop = DaemonLoop(
+        cast("Any", parts), cast("Any", backend), cast("Any", commands), cast("Any", notifier), lambda _: None
+    )
     loop.run(nothing)
     assert len(looked) == STEPS
     assert min(after - before for before, after in pairwise(looked)) >= MIN_PAUSE_S

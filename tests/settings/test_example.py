@@ -39,7 +39,7 @@ from providers.aws.settings import AwsSettings
 from providers.openstack.settings import OpenStackSettings
 
 EXAMPLE = share_path("config", "burstd.toml")
-_OPTIONAL = "health|frameworks|staging|providers|policies|mounts|volumes|projects|fair_share"
+_OPTIONAL = "health|metrics|frameworks|staging|providers|policies|mounts|volumes|projects|fair_share"
 ALL_SET = re.sub(rf"(?m)^#(?=[a-z_0-9]+ = |\[({_OPTIONAL}))", "", EXAMPLE.read_text())
 
 
@@ -48,7 +48,7 @@ def _is_policy(path: Path) -> bool:
 
 
 # Keys without a default of their own: the example shows what one would write.
-SHOWN_ONLY = {"bin_dir", "conf", "ssh_key", "munge_socket", "user_data", "check_folder"}
+SHOWN_ONLY = {"bin_dir", "conf", "ssh_key", "munge_socket", "user_data", "check_folder", "file_sd"}
 
 
 def test_the_example_loads_as_it_is() -> None:

@@ -1,0 +1,1 @@
+"""Prometheus: what burstd counts and shows, as text for scrapes, and the targets of its nodes."""

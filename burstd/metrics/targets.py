@@ -1,0 +1,69 @@
+"""The nodes in the cloud as targets of Prometheus' file_sd: which exporters to ask, and what their series are of.
+
+Format: https://prometheus.io/docs/prometheus/latest/configuration/configuration/#file_sd_config
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from burstd.domain.claim import Claim, ClaimState
+from burstd.metrics.families import label_value
+
+RUNNING = frozenset({ClaimState.IN_SERVICE, ClaimState.DRAINING})
+"""States of claims whose node is open, or closes and may have jobs still."""
+_WRITE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
+
+
+def targets_text(claims: Iterable[Claim], ports: Sequence[int]) -> str:
+    """The file: each node that runs with an address for each port; the price is of an hour, in the offer's currency."""
+    found = []
+    for claim in sorted(claims, key=lambda c: c.slot):
+        if claim.state in RUNNING and claim.address:
+            host = f"[{claim.address}]" if ":" in claim.address else claim.address
+            offer = claim.offer
+            labels = {
+                "node": claim.slot, "pool": claim.pool, "claim": claim.id, "provider": offer.provider,
+                "region": offer.region, "zone": offer.zone, "type": offer.instance_type, "market": offer.market,
+                "price": f"{offer.price:f}",
+            }  # fmt: skip
+            found.append({
+                "targets": [f"{host}:{port}" for port in ports],
+                "labels": {name: label_value(value) for name, value in labels.items()},
+            })  # fmt: skip
+    return json.dumps(found, indent=1) + "\n"
+
+
+class TargetsFile:
+    """One file, written where its text changes, by rename: Prometheus never reads half of it."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._written: str | None = None
+        self.alarm = ""
+        """Why the file is not as it should be; empty: it is."""
+
+    def write(self, text: str) -> None:
+        """Brings the file up to date. Where it cannot be written ``alarm`` says why, and the next call tries again."""
+        if text == self._written:
+            return
+        unfinished = self._path.with_name(f".{self._path.name}.new")
+        try:
+            descriptor = os.open(
+                unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644
+            )
+            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+                # Whatever the umask: Prometheus is another user.
+                os.fchmod(descriptor, 0o644)
+                file.write(text)
+            unfinished.replace(self._path)
+        except OSError as error:
+            self.alarm = (
+                f"the targets for Prometheus cannot be written to {self._path} ([metrics] file_sd): {error.strerror}; "
+                "Prometheus goes on with the nodes of the last file"
+            )
+            return
+        self._written, self.alarm = text, ""
