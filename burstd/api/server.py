@@ -83,10 +83,16 @@ class HttpServerThread:
 
 
 class ApiServer(HttpServerThread):
-    """The control interface on unix sockets."""
+    """An application on unix sockets, which learns who is at the other end."""
 
-    def __init__(self, app: ASGIApp, *listeners: socket.socket) -> None:
-        super().__init__(app, _protocol(), "control", *listeners)
+    def __init__(
+        self,
+        app: ASGIApp,
+        *listeners: socket.socket,
+        name: str = "control",
+        max_connections: int = MAX_API_CONNECTIONS,
+    ) -> None:
+        super().__init__(app, _protocol(max_connections), name, *listeners)
 
 
 class _Server(uvicorn.Server):
@@ -101,9 +107,9 @@ class _Server(uvicorn.Server):
         self.up.set()
 
 
-def _protocol() -> type[H11Protocol]:
+def _protocol(max_connections: int) -> type[H11Protocol]:
     """A protocol class with a count of connections of its own."""
-    shares = ConnectionLimiter(MAX_API_CONNECTIONS)
+    shares = ConnectionLimiter(max_connections)
 
     class PeerProtocol(H11Protocol):
         """HTTP/1.1 that hands the application the Peer of each connection, as ``scope["state"]["peer"]``."""

@@ -60,6 +60,7 @@ from burstd.slurm.config.check import mount_faults, read_running_slurm
 from burstd.slurm.config.render import SlurmConfOptions
 from burstd.slurm.projects import SlurmProjects
 from burstd.web.app import install_pages
+from burstd.web.proxy import proxy_server
 
 if TYPE_CHECKING:
     from burstd.staging.controller.service import StagingService
@@ -317,8 +318,10 @@ def _run(loaded: LoadedSettings, stack: ExitStack, components: DaemonComponents)
         sockets.listen(runtime_dir / "control.sock"),
         sockets.listen_for_admins(runtime_dir / "admin.sock", settings.daemon.admin_group),
     )  # fmt: skip
-    control.start()
-    stack.callback(control.stop)
+    page = proxy_server(settings.web, backend)
+    for server in filter(None, (control, page)):
+        server.start()
+        stack.callback(server.stop)
     stack.callback(checks.close)
     open_shell, read_facts = components.node_validator.connect, partial(read_job_facts, make.commands(settings))
     job_connections = JobConnectionServer(

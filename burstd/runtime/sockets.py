@@ -24,7 +24,7 @@ _UCRED = struct.Struct("=iII")
 _PATH_MAX = 107  # sun_path of sockaddr_un, without the ending zero
 _ACL = "system.posix_acl_access"
 _ACL_VERSION, _ACL_ENTRY = struct.Struct("<I"), struct.Struct("<HHI")  # linux/posix_acl_xattr.h
-_USER_OBJ, _GROUP_OBJ, _GROUP, _MASK, _OTHER, _NO_ID = 0x01, 0x04, 0x08, 0x10, 0x20, 0xFFFFFFFF
+_USER_OBJ, _USER, _GROUP_OBJ, _GROUP, _MASK, _OTHER, _NO_ID = 0x01, 0x02, 0x04, 0x08, 0x10, 0x20, 0xFFFFFFFF
 _READ_WRITE = 6
 
 
@@ -102,21 +102,33 @@ def listen_for_admins(path: Path, admin_group: str) -> socket.socket:
         gid = grp.getgrnam(admin_group).gr_gid
     except KeyError:
         return listener  # nobody is in it
-    # Not chown: burstd need not be in the group.
+    _let_in(path, _GROUP, gid, "administrators'")
+    return listener
+
+
+def listen_for_user(path: Path, uid: int) -> socket.socket:
+    """A socket that one account may open, beside root and burstd's own user. Raises AlreadyRunning, SocketFailed."""
+    listener = _bind(path, 128, 0o600)
+    if uid not in (0, os.geteuid()):
+        _let_in(path, _USER, uid, "page's")
+    return listener
+
+
+def _let_in(path: Path, tag: int, number: int, whose: str) -> None:
+    """Lets one group or account open a socket file. Not chown: burstd need not be in the group, nor be root."""
     entries = (
-        (_USER_OBJ, _READ_WRITE, _NO_ID), (_GROUP_OBJ, 0, _NO_ID), (_GROUP, _READ_WRITE, gid),
+        (_USER_OBJ, _READ_WRITE, _NO_ID), (_GROUP_OBJ, 0, _NO_ID), (tag, _READ_WRITE, number),
         (_MASK, _READ_WRITE, _NO_ID), (_OTHER, 0, _NO_ID),
     )  # fmt: skip
     try:
-        os.setxattr(path, _ACL, _ACL_VERSION.pack(2) + b"".join(_ACL_ENTRY.pack(*entry) for entry in entries))
+        os.setxattr(path, _ACL, _ACL_VERSION.pack(2) + b"".join(_ACL_ENTRY.pack(*entry) for entry in sorted(entries)))
     except OSError as error:
         import structlog  # noqa: PLC0415 - only where something is wrong
 
         structlog.get_logger(__name__).warning(
-            "only root can use the administrators' socket: its file system has no ACLs",
-            socket=str(path), group=admin_group, error=error.strerror,
+            f"only root can use the {whose} socket: its file system has no ACLs",
+            socket=str(path), id=number, error=error.strerror,
         )  # fmt: skip
-    return listener
 
 
 def _socket_from_systemd(environ: MutableMapping[str, str]) -> socket.socket | None:

@@ -38,6 +38,7 @@ from burstd.settings.projects import FairShareSettings, ProjectName, ProjectSett
 from burstd.settings.staging import StagingSettings
 from burstd.settings.toml_source import TomlSource
 from burstd.settings.volumes import VolumeSettings
+from burstd.settings.web import WebSettings
 
 _DEFAULT = Tuning()
 _UNITS = {"K": 1 / 1024, "M": 1, "G": 1024, "T": 1024 * 1024}
@@ -323,6 +324,7 @@ class Settings(Section):
     metrics: MetricsSettings = MetricsSettings()
     projects: dict[ProjectName, ProjectSettings] = Field(default_factory=dict)
     fair_share: FairShareSettings = FairShareSettings()
+    web: WebSettings = Field(default=WebSettings(), json_schema_extra=RESTART)
 
     _source: TomlSource = PrivateAttr(default_factory=TomlSource)
     _warnings: tuple[SettingsFault, ...] = PrivateAttr(default=())

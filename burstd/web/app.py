@@ -5,11 +5,12 @@ from __future__ import annotations
 from fastapi import FastAPI
 
 from burstd.web import static_files
+from burstd.web.forms import FormTokens
 from burstd.web.middleware import PageMiddleware
-from burstd.web.pages import now
+from burstd.web.pages import acts, now
 from burstd.web.rendering import PageRenderer
 
-PAGES = (now,)
+PAGES = (now, acts)
 """The modules of the pages, each with a router."""
 
 
@@ -17,6 +18,7 @@ def install_pages(app: FastAPI) -> None:
     """Adds the pages, their files, and the headers that go with them."""
     renderer = PageRenderer()
     app.state.page_renderer = renderer
+    app.state.form_tokens = FormTokens()
     for module in (*PAGES, static_files):
         app.include_router(module.router, include_in_schema=False)
     app.add_middleware(PageMiddleware, renderer=renderer)
