@@ -9,12 +9,13 @@ import pytest
 from burstd.domain.cloud.offer import Pool
 from burstd.domain.slurm.shape import Shape
 from tests.e2e.sites import QUICK, site_up, wait_all_gone
+from tests.lab import prometheus
 from tests.lab.site import CPU, GPU, Site
 
 SOLO = Pool("solo", ("solo1",), ("burst",), Shape(2, 1000, (), frozenset({"solo"})))
 # A slot that no offer is large enough for: what waits for it waits for ever.
 CLOSED = Pool("closed", ("closed1",), ("burst",), Shape(64, 100_000, (), frozenset({"closed"})))
-SETTINGS = QUICK + "[policies.limits]\nusers.bob.nodes = 0\n"
+SETTINGS = QUICK + "[policies.limits]\nusers.bob.nodes = 0\n" + prometheus.SETTINGS
 
 _FIGURES = pytest.StashKey[list[str]]()
 

@@ -39,6 +39,7 @@ _TOGETHER = (
         "tests/e2e/test_comments.py",
         "tests/e2e/test_full_disk.py",
         "tests/e2e/test_gate_to_start.py",
+        "tests/e2e/test_metrics.py",
     ),
 )
 """Files that share a control plane or a site (a fixture of their package): one process runs them one after another."""
