@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor, wait
+from dataclasses import dataclass
 from typing import Annotated
 
 from fastapi import APIRouter, Query
@@ -74,9 +75,10 @@ def get_node(name: str, caller: CallerDep, backend: BackendDep) -> NodeDetailVie
     """One node by its name, or one claim by its id, past ones included, with its history."""
     snapshot, now, reader = require_latest_loop(backend)[0], backend.now(), backend.reader
     views = NodeViews(snapshot, caller, now)
-    every = views.every_node(reader.drained_slots(), include_free=True)
-    found = next((n for n in every if name in (n.slot, n.claim)), None)
-    if found is None:
+    listed = next((n for n in listed_nodes(snapshot, reader.drained_slots()) if name in (n.slot, n.claim_id)), None)
+    if listed is not None:
+        found = views.to_view(listed)
+    else:
         try:
             claim = reader.claim(name)
         except UnknownClaim:
@@ -194,6 +196,47 @@ def _compare_node(validator: SlurmNodeValidator, claim: Claim, pool: Pool) -> No
     )
 
 
+@dataclass(frozen=True, slots=True)
+class ListedNode:
+    """A slot and the claim on it, or (``claim`` None) the slot alone; ``NodeViews.to_view`` makes an answer of it."""
+
+    slot: str
+    pool: str
+    state: str
+    """As in NodeView."""
+    claim: Claim | None = None
+    hold: DrainedSlot | None = None
+    in_slurm: bool = True
+    """False of storage nodes."""
+
+    @property
+    def claim_id(self) -> str:
+        """Empty: it has no claim."""
+        return self.claim.id if self.claim is not None else ""
+
+
+def listed_nodes(snapshot: Snapshot, slot_holds: Iterable[DrainedSlot]) -> Iterator[ListedNode]:
+    """Every slot with its claim, pool by pool in the order of the slots; then claims of former pools, storage nodes."""
+    holds = {h.slot: h for h in slot_holds}
+    by_slot: dict[str, list[Claim]] = {}
+    for claim in snapshot.claims:
+        by_slot.setdefault(claim.slot, []).append(claim)
+    for pool in snapshot.pools.values():
+        free = set(snapshot.free_slots(pool))
+        for slot in pool.slots:
+            hold, claims = holds.get(slot), by_slot.pop(slot, ())
+            for claim in claims:
+                yield ListedNode(slot, claim.pool, claim.state, claim, hold)
+            if not claims:
+                state = _free_slot_state(snapshot, _node_in_slurm(snapshot, slot), slot, free, holds)
+                yield ListedNode(slot, pool.name, state, hold=hold)
+    for slot, claims in by_slot.items():
+        for claim in claims:
+            yield ListedNode(slot, claim.pool, claim.state, claim, holds.get(slot))
+    for claim in snapshot.storage_claims:
+        yield ListedNode(claim.slot, claim.pool, claim.state, claim, in_slurm=False)
+
+
 class NodeViews:
     """Slots and claims as one caller may see them."""
 
@@ -205,31 +248,21 @@ class NodeViews:
 
     def every_node(self, slot_holds: Iterable[DrainedSlot], *, include_free: bool) -> Iterator[NodeView]:
         """Every live claim, pool by pool in the order of the slots; with ``include_free`` also slots without one."""
-        snapshot, holds = self._snapshot, {h.slot: h for h in slot_holds}
-        by_slot: dict[str, list[Claim]] = {}
-        for claim in snapshot.claims:
-            by_slot.setdefault(claim.slot, []).append(claim)
-        for pool in snapshot.pools.values():
-            free = set(snapshot.free_slots(pool))
-            for slot in pool.slots:
-                claims = by_slot.pop(slot, [])
-                for claim in claims:
-                    yield self.claim_view(claim, holds.get(slot))
-                if not claims and (include_free or slot in holds):
-                    node = _node_in_slurm(snapshot, slot)
-                    yield NodeView(
-                        slot=slot,
-                        pool=pool.name,
-                        state=_free_slot_state(snapshot, node, slot, free, holds),
-                        slurm=_slurm_node_view(node),
-                        held=_held(holds.get(slot)),
-                    )
-        # Pools that are no longer configured.
-        for slot, claims in by_slot.items():
-            for claim in claims:
-                yield self.claim_view(claim, holds.get(slot))
-        for claim in snapshot.storage_claims:
-            yield self.claim_view(claim, in_slurm=False)
+        for listed in listed_nodes(self._snapshot, slot_holds):
+            if listed.claim is not None or listed.hold is not None or include_free:
+                yield self.to_view(listed)
+
+    def to_view(self, listed: ListedNode) -> NodeView:
+        """The slot or claim in an answer."""
+        if listed.claim is not None:
+            return self.claim_view(listed.claim, listed.hold, in_slurm=listed.in_slurm)
+        return NodeView(
+            slot=listed.slot,
+            pool=listed.pool,
+            state=listed.state,
+            slurm=_slurm_node_view(_node_in_slurm(self._snapshot, listed.slot)),
+            held=_held(listed.hold),
+        )
 
     def claim_view(self, claim: Claim, hold: DrainedSlot | None = None, *, in_slurm: bool = True) -> NodeView:
         """A claim, live or gone. Its reasons name jobs, so not everyone sees them."""
