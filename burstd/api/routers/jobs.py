@@ -71,6 +71,10 @@ class AnnotatedQueue:
         """Jobs of the partitions that pools serve, in the queue's order."""
         return [job for job in self._jobs if not self._burst_partitions.isdisjoint(job.partitions)]
 
+    def visible_jobs(self, caller: Caller) -> list[Job]:
+        """Those of them that the caller may see: everyone's for administrators, else his own."""
+        return [job for job in self.burst_jobs() if caller.can_see_user(job.user)]
+
     def find_job(self, job_id: str) -> Job | None:
         """The job of this id, or of an id that its row stands for (see row_of)."""
         return find_job(self._jobs, job_id)
@@ -107,7 +111,7 @@ def get_jobs(caller: CallerDep, backend: BackendDep, user: str = "") -> JobsView
         raise ApiError(403, f"You are {caller.user} and see your own jobs only.")
     _require_slurm(snapshot)
     queue = AnnotatedQueue(snapshot, plan)
-    mine = [job for job in queue.burst_jobs() if caller.can_see_user(job.user) and user in ("", job.user)]
+    mine = [job for job in queue.visible_jobs(caller) if user in ("", job.user)]
     return JobsView(now=backend.now(), jobs=[queue.to_view(job) for job in mine])
 
 
@@ -134,10 +138,15 @@ def get_job(job_id: str, caller: CallerDep, backend: BackendDep) -> JobDetailVie
 @router.get("/jobs/{job_id}/explanation")
 def get_explanation(job_id: str, caller: CallerDep, backend: BackendDep) -> ExplainView:
     """Why a job does or does not start."""
+    return explain_visible_job(job_id, caller, backend, what_if=True)
+
+
+def explain_visible_job(job_id: str, caller: Caller, backend: Backend, *, what_if: bool) -> ExplainView:
+    """Why a job does or does not start. ``what_if``: with what would start it, which the deciding thread works out."""
     queue, job, claims = require_visible_job(job_id, caller, backend)
     noted = backend.reader.remarks(f"job:{job.id if job is not None else job_id}")
     if job is not None:
-        changes = _what_if_changes(queue, job, caller, backend)
+        changes = _what_if_changes(queue, job, caller, backend) if what_if else ()
         view = _explain_view(queue, job, job_id, noted, caller, backend.now(), changes)
         return view.model_copy(update={"interruption": _last_interruption(job, backend)})
     nodes = f"; {len(claims)} node(s) were started for it: {', '.join(c.slot for c in claims)}" if claims else ""
