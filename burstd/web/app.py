@@ -7,10 +7,11 @@ from fastapi import FastAPI
 from burstd.web import static_files
 from burstd.web.forms import FormTokens
 from burstd.web.middleware import PageMiddleware
-from burstd.web.pages import acts, now
-from burstd.web.rendering import PageRenderer
+from burstd.web.node_list import NodeListCache
+from burstd.web.pages import acts, clouds, costs, jobs, nodes, now, policies, projects, queue
+from burstd.web.rendering import PageRenderer, PageUnchanged, unchanged_response
 
-PAGES = (now, acts)
+PAGES = (now, queue, nodes, jobs, projects, costs, policies, clouds, acts)
 """The modules of the pages, each with a router."""
 
 
@@ -19,6 +20,8 @@ def install_pages(app: FastAPI) -> None:
     renderer = PageRenderer()
     app.state.page_renderer = renderer
     app.state.form_tokens = FormTokens()
+    app.state.node_list = NodeListCache()
     for module in (*PAGES, static_files):
         app.include_router(module.router, include_in_schema=False)
+    app.add_exception_handler(PageUnchanged, unchanged_response)
     app.add_middleware(PageMiddleware, renderer=renderer)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated, Any
 from urllib.parse import quote
 
 from fastapi import Depends, Request
-from fastapi.responses import HTMLResponse
+from fastapi.responses import HTMLResponse, Response
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
@@ -20,14 +22,29 @@ from burstd.api.backend import Backend
 from burstd.api.dependencies import BackendDep, CallerDep
 from burstd.api.routers.status import STALE_S
 from burstd.domain.snapshot import Unavailable
+from burstd.web.filters import PAGE_FILTERS
+from burstd.web.node_list import NodeEntry, NodeListCache
 from burstd.web.static_files import static_file
 
-NAVIGATION = (("/", "Now"),)
+NAVIGATION = (
+    ("/", "Now"),
+    ("/queue", "Queue"),
+    ("/nodes", "Nodes"),
+    ("/gpus", "GPUs"),
+    ("/projects", "Projects"),
+    ("/costs", "Costs"),
+    ("/policies", "Policies"),
+    ("/clouds", "Clouds"),
+)
 """Address and name of each page that the head of every page leads to."""
+ADMIN_PAGES = frozenset({"/policies"})
+"""Those of them that are for administrators only."""
 PREFIX_HEADER = "x-forwarded-prefix"
 """What stands before every address, where a proxy shows the pages under a path of its own: ``/pun/sys/burstd``."""
 _PREFIX = re.compile(r"(/[A-Za-z0-9._~-]+){1,8}")
 _UNSHOWN = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
+_SAME_S = 15.0
+"""So long a page is taken to be the same while no loop has ended."""
 _RETRY_S = 5
 """After this time a browser asks again for a page that could not be had."""
 _TITLES = {403: "Not allowed", 404: "Not found", 409: "Refused", 422: "Not understood", 503: "Not now"}
@@ -57,15 +74,16 @@ class PageRenderer:
             "remaining": text.remaining_text,
             "abbreviated": text.abbreviated_list,
             "moment": moment,
+            **PAGE_FILTERS,
         }
-        self._environment.globals |= {"navigation": NAVIGATION}
+        self._environment.globals |= {"navigation": NAVIGATION, "admin_pages": ADMIN_PAGES}
 
     def page(self, request: Request, template: str, status: int = 200, **context: Any) -> HTMLResponse:
         """A page. ``caller`` and ``freshness`` must be in the context."""
         prefix = url_prefix(request)
         path = request.url.path
         html = self._environment.get_template(template).render(
-            url=lambda address: prefix + quote(address, safe="/?=&%+:,"),
+            url=lambda address: prefix + quote(address, safe="/?=&%+:,", errors="replace"),
             static=lambda name: f"{prefix}/static/{name}?v={static_file(name).version}",
             path=path,
             here=prefix + path + (f"?{request.url.query}" if request.url.query else ""),
@@ -139,19 +157,56 @@ class Page:
     request: Request
     caller: Caller
     backend: Backend
+    tag: str
+    """ETag: the page is the same as long as this is."""
+
+    @property
+    def nodes(self) -> Sequence[NodeEntry]:
+        """All nodes of the last snapshot. Raises ApiError before the first."""
+        cache: NodeListCache = self.request.app.state.node_list
+        return cache.entries(self.backend)
 
     def render(self, template: str, title: str, status: int = 200, **context: Any) -> HTMLResponse:
         """The page; its template has ``caller``, ``freshness``, ``now``, ``path``, ``url()`` and ``static()`` too."""
         renderer: PageRenderer = self.request.app.state.page_renderer
         freshness = freshness_of(self.backend)
-        return renderer.page(
+        page = renderer.page(
             self.request, template, status, caller=self.caller, freshness=freshness, now=freshness.now, title=title,
-            **context,
+            tag=self.tag, **context,
         )  # fmt: skip
+        page.headers["etag"] = self.tag
+        return page
+
+
+class PageUnchanged(Exception):
+    """The browser has this page already: it is answered with 304, and nothing is worked out."""
+
+    def __init__(self, tag: str) -> None:
+        super().__init__(tag)
+        self.tag = tag
+
+
+def unchanged_response(_: Request, error: Exception) -> Response:
+    """The answer of PageUnchanged."""
+    if not isinstance(error, PageUnchanged):
+        raise error
+    return Response(status_code=304, headers={"etag": error.tag})
 
 
 def _page(request: Request, caller: CallerDep, backend: BackendDep) -> Page:
-    return Page(request, caller, backend)
+    tag = _tag(request, caller, backend)
+    if request.method == "GET" and request.headers.get("if-none-match") == tag:
+        raise PageUnchanged(tag)
+    return Page(request, caller, backend, tag)
+
+
+def _tag(request: Request, caller: Caller, backend: Backend) -> str:
+    """Of one page for one caller, as of one loop; a new one every _SAME_S seconds, as it shows ages."""
+    latest = backend.latest_loop()
+    seen = latest[0].now if latest is not None else 0.0
+    started = backend.daemon_info().started
+    parts = (started, seen, int((backend.now() - seen) // _SAME_S), caller, url_prefix(request), str(request.url))
+    return f'"{hashlib.sha256(repr(parts).encode()).hexdigest()[:20]}"'
 
 
 PageDep = Annotated[Page, Depends(_page)]

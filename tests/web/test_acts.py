@@ -157,4 +157,4 @@ def test_what_the_daemon_refuses_is_said(root: ApiTestClient, backend: FakeBacke
 
 def test_a_pin_stands_on_the_page(root: ApiTestClient) -> None:
     assert SNAPSHOT.pins[0].nodes == 4
-    assert "gpu: at least 4 nodes until" in root.text("/")
+    assert "pinned: at least 4 nodes until" in root.text("/")

@@ -12,7 +12,10 @@ from tests.api.fake_backend import FakeBackend
 
 pytestmark = pytest.mark.usefixtures("backend")
 
-PAGES = ("/",)
+PAGES = (
+    "/", "/queue", "/queue?state=all", "/nodes", "/nodes?state=all", "/gpus?state=all", "/nodes/gpu1", "/nodes/gpu8",
+    "/nodes/c-gpu7", "/jobs/101", "/projects", "/costs", "/costs?group=job", "/policies", "/clouds", "/clouds/sandbox",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("path", PAGES)
@@ -57,5 +60,5 @@ def test_now_shows_what_a_cloud_that_is_down_said_and_when_it_was_last_read(root
 
 def test_another_user_sees_his_own_jobs_on_now(nobody: ApiTestClient, root: ApiTestClient) -> None:
     assert "four h100" not in nobody.text("/")
-    assert "Only jobs of nobody are shown." in nobody.text("/")
+    assert "your own are shown" in nobody.text("/")
     assert "(administrator)" in root.text("/")

@@ -36,6 +36,17 @@ pytestmark = [
 NUMBERS = (WHOLE, SHARED, WAITS, LEFT)
 ADDRESSES = {
     "/": ["/"],
+    "/queue": ["/queue?state=all", "/queue?sort=user", f"/queue?state=all&user={OTHER_USER}"],
+    "/nodes": ["/nodes?state=all"],
+    "/gpus": ["/gpus?state=all"],
+    "/nodes/{name}": [f"/nodes/gpu{n}" for n in range(1, 9)],
+    "/jobs/{job_id}": [f"/jobs/{number}" for number in NUMBERS],
+    "/projects": ["/projects"],
+    "/projects/{name}": ["/projects/a"],
+    "/costs": ["/costs", "/costs?group=job", "/costs?group=claim", "/costs?group=account", "/costs?group=pool"],
+    "/policies": ["/policies"],
+    "/clouds": ["/clouds"],
+    "/clouds/{name}": ["/clouds/sandbox?shown=all"],
     "/act/{name}": ["/act/hold", "/act/retry", f"/act/retry?job={WAITS}"],
     "/done/{name}": ["/done/hold?text=x&mark=y"],
     "/static/{name}": ["/static/style.css"],

@@ -52,6 +52,8 @@ class JobDetailView(AnswerView):
     remarks: list[RemarkView]
     nodes: list[NodeView]
     """Claims made for it, past ones included, newest first."""
+    cost: list[Money] = []
+    """What its machines have cost so far; of those that were made for several jobs its part of the bill."""
 
 
 class CostView(AnswerView):

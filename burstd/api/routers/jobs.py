@@ -8,7 +8,7 @@ from decimal import Decimal
 
 from fastapi import APIRouter
 
-from burstd.api.answers.base import Money, money_view
+from burstd.api.answers.base import Money, money_view, sum_by_currency
 from burstd.api.answers.jobs import (
     CandidateView,
     CostView,
@@ -30,6 +30,7 @@ from burstd.api.dependencies import ApiError, BackendDep, CallerDep, require_lat
 from burstd.api.routers.nodes import NodeViews
 from burstd.api.routers.status import last_remarks
 from burstd.db import RecordedRemark
+from burstd.db.repositories.bill import bill_lines
 from burstd.domain.claim import Claim
 from burstd.domain.command import WhatIf
 from burstd.domain.errors import NoAnswer
@@ -66,6 +67,10 @@ class AnnotatedQueue:
         for claim in snapshot.claims:
             for job_id in claim.jobs:
                 self._claims.setdefault(job_id, []).append(claim)
+
+    def all_jobs(self) -> Sequence[Job]:
+        """The whole queue, those of other partitions included."""
+        return self._jobs
 
     def burst_jobs(self) -> list[Job]:
         """Jobs of the partitions that pools serve, in the queue's order."""
@@ -109,7 +114,7 @@ def get_jobs(caller: CallerDep, backend: BackendDep, user: str = "") -> JobsView
     snapshot, plan = require_latest_loop(backend)
     if user and not caller.can_see_user(user):
         raise ApiError(403, f"You are {caller.user} and see your own jobs only.")
-    _require_slurm(snapshot)
+    require_slurm(snapshot)
     queue = AnnotatedQueue(snapshot, plan)
     mine = [job for job in queue.visible_jobs(caller) if user in ("", job.user)]
     return JobsView(now=backend.now(), jobs=[queue.to_view(job) for job in mine])
@@ -132,6 +137,11 @@ def get_job(job_id: str, caller: CallerDep, backend: BackendDep) -> JobDetailVie
         asks=request_text(job) if job is not None else "",
         remarks=remark_list,
         nodes=[views.claim_view(claim, in_slurm=claim.state != "gone") for claim in claims],
+        cost=sum_by_currency(
+            (line.cost, line.currency)
+            for line in bill_lines(claims, "job", 0.0, now)
+            if line.key in (job_id, job.id if job is not None else job_id)
+        ),
     )
 
 
@@ -185,7 +195,7 @@ def require_visible_job(
     job = queue.find_job(job_id)
     claims = backend.reader.find_claims(job=job_id)
     if job is None and not claims and not backend.reader.events(job=job_id, limit=1):
-        _require_slurm(queue.snapshot)
+        require_slurm(queue.snapshot)
         raise ApiError(404, f"Job {job_id} is neither in the queue nor on burstd's record.")
     # Of a task that has ended the others of its array say whose it was.
     row = job or queue.find_job(base_job_id(job_id))
@@ -204,7 +214,7 @@ def _owned_past_job(job_id: str, caller: Caller, backend: Backend, claims: Seque
     )
 
 
-def _require_slurm(snapshot: Snapshot) -> None:
+def require_slurm(snapshot: Snapshot) -> None:
     """An empty answer about jobs must not stand for a Slurm that does not answer."""
     if isinstance(snapshot.slurm, Unavailable):
         raise ApiError(503, f"Slurm cannot be read: {snapshot.slurm.error}")

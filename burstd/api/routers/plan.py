@@ -205,11 +205,11 @@ def plan_view(snapshot: Snapshot, plan: Plan, now: float) -> PlanView:
             )
             for want in plan.target.wants
         ],
-        words=_policy_decisions(plan.target.remarks),
+        words=policy_decisions(plan.target.remarks),
     )
 
 
-def _policy_decisions(remarks: Sequence[Remark]) -> list[PolicyDecisionView]:
+def policy_decisions(remarks: Sequence[Remark]) -> list[PolicyDecisionView]:
     """What was decided after placement. A want that was taken away is named by its jobs, else by its pool."""
     decided = [r for r in remarks if r.by not in ("demand", "placement")]
     to_jobs = {(r.by, r.reason) for r in decided if r.subject.startswith("job:")}

@@ -95,7 +95,7 @@ def explain_job(snapshot: Snapshot, plan: Plan, job_id: str) -> Explanation:
             job_id, job, request_text(job), verdict, summary, "", remarks, (), serving, data=data,
             fabric=_fabric(snapshot, plan, job, serving),
         )  # fmt: skip
-    last = remarks[-1] if remarks else _unserved(snapshot, plan, job)
+    last = remarks[-1] if remarks else unplanned_remark(snapshot, plan, job)
     warnings = [r.reason for r in remarks if r.verdict == WARNING]
     outlook = snapshot.outlook.get(job.id) or job_outlooks(snapshot).get(job.id)
     return Explanation(
@@ -165,7 +165,8 @@ def _serving(snapshot: Snapshot, slurm: SlurmView, plan: Plan, job: Job, job_id:
     return (*found, *(ServingNode("", n, slurm.nodes[n].state.lower(), 0.0, "") for n in others if n in slurm.nodes))
 
 
-def _unserved(snapshot: Snapshot, plan: Plan, job: Job) -> Remark:
+def unplanned_remark(snapshot: Snapshot, plan: Plan, job: Job) -> Remark:
+    """Why the plan says nothing of a pending job."""
     burst = sorted({partition for pool in snapshot.pools.values() for partition in pool.partitions})
     project = project_of_job(job, snapshot.projects.projects)
     if project is not None:

@@ -1,0 +1,66 @@
+"""All nodes of the last snapshot, those of pools and the site's own, with their GPUs. The same for every caller."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from burstd.api.backend import Backend
+from burstd.api.dependencies import require_latest_loop
+from burstd.api.routers.nodes import ListedNode, listed_nodes
+from burstd.domain.slurm.node import Node
+from burstd.domain.snapshot import SlurmView, Snapshot
+from burstd.web.gpu_map import GpuCell, gpu_cells
+
+ON_PREMISES = "on premises"
+"""Stands in place of the pool of nodes that no pool has."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeEntry:
+    """A slot or claim, or a node of the site's own."""
+
+    listed: ListedNode
+    node: Node | None
+    """As Slurm has it."""
+    gpus: tuple[GpuCell, ...]
+
+
+class NodeListCache:
+    """Makes the list once for each snapshot."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._snapshot: Snapshot | None = None
+        self._entries: Sequence[NodeEntry] = ()
+
+    def entries(self, backend: Backend) -> Sequence[NodeEntry]:
+        """All nodes, pool by pool, then the site's own by name. Raises ApiError before the first loop."""
+        snapshot = require_latest_loop(backend)[0]
+        with self._lock:
+            if snapshot is not self._snapshot:
+                self._entries = tuple(_entries(snapshot, backend))
+                self._snapshot = snapshot
+            return self._entries
+
+
+def _entries(snapshot: Snapshot, backend: Backend) -> Iterator[NodeEntry]:
+    nodes = snapshot.slurm.nodes if isinstance(snapshot.slurm, SlurmView) else {}
+    seen = set()
+    for listed in listed_nodes(snapshot, backend.reader.drained_slots()):
+        seen.add(listed.slot)
+        node = nodes.get(listed.slot) if listed.in_slurm else None
+        pool = snapshot.pools.get(listed.pool)
+        gres = pool.shape.gres if pool is not None else node.gres if node is not None else ()
+        yield NodeEntry(listed, node, gpu_cells(gres, node, listed.claim, slot=True))
+    for name in sorted(nodes.keys() - seen, key=_natural):
+        node = nodes[name]
+        cells = gpu_cells(node.gres, node, None, slot=False)
+        yield NodeEntry(ListedNode(name, ON_PREMISES, node.state.lower()), node, cells)
+
+
+def _natural(name: str) -> tuple[str, int, str]:
+    """Orders ``n2`` before ``n10``."""
+    stem = name.rstrip("0123456789")
+    return stem, int(name[len(stem) :] or 0), name
