@@ -33,8 +33,15 @@ class ApiServerFailed(BurstdError):
 class HttpServerThread:
     """Serves an application on listening sockets between ``start`` and ``stop``, in a thread of its own; once."""
 
-    def __init__(self, app: ASGIApp, protocol: type[H11Protocol], name: str, *listeners: socket.socket) -> None:
-        """``name``: of the thread, and in messages."""
+    def __init__(
+        self,
+        app: ASGIApp,
+        protocol: type[H11Protocol],
+        name: str,
+        *listeners: socket.socket,
+        backlog: int = ACCEPT_BACKLOG,
+    ) -> None:
+        """``name``: of the thread, and in messages. ``backlog``: connections that may wait to be accepted."""
         self._name = name
         self._listeners = listeners
         for listener in listeners:
@@ -52,7 +59,7 @@ class HttpServerThread:
             date_header=False,
             timeout_keep_alive=30,
             timeout_graceful_shutdown=2,
-            backlog=ACCEPT_BACKLOG,
+            backlog=backlog,
         )
         logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
         self._server = _Server(config)

@@ -161,9 +161,11 @@ class Counters:
     def add_snapshot(self, snapshot: Snapshot) -> None:
         """Counts what has changed since the last snapshot: costs, and faults of nodes. The first counts nothing."""
         claims = all_claims(snapshot)
-        for claim in claims:
-            # A counter that begins with its first event has no increase that Prometheus could see.
-            self._add("burstd_interruptions_total", 0, *_type_and_zone(claim.offer))
+        # A counter that begins with its first event has no increase that Prometheus could see.
+        for place in {_type_and_zone(claim.offer) for claim in claims}:
+            self._add("burstd_interruptions_total", 0, *place)
+        for labels in {(claim.pool, claim.offer.currency) for claim in claims}:
+            self._add("burstd_idle_cost_total", 0, *labels)
         self._add_costs((*claims, *(ended.claim for ended in snapshot.ended_claims)), snapshot.now)
         self._add_idle_costs(snapshot)
         self._add_unhealthy(snapshot)
@@ -189,8 +191,6 @@ class Counters:
 
     def _add_idle_costs(self, snapshot: Snapshot) -> None:
         """Nodes that are idle now count as idle since the last snapshot, or since they were opened."""
-        for claim in all_claims(snapshot):
-            self._add("burstd_idle_cost_total", 0, claim.pool, claim.offer.currency)
         if self._read_at is None:
             return
         for claim in idle_claims(snapshot):

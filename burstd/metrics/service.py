@@ -16,8 +16,8 @@ from burstd.domain.plan import Plan
 from burstd.domain.snapshot import Snapshot
 from burstd.metrics.counters import Counters
 from burstd.metrics.exposition import Exposition, render
-from burstd.metrics.server import MetricsApp, listen, metrics_protocol
-from burstd.metrics.targets import TargetsFile, targets_text
+from burstd.metrics.server import MAX_CONNECTIONS, MetricsApp, listen, metrics_protocol
+from burstd.metrics.targets import TargetsFile
 from burstd.settings.metrics import MetricsSettings
 
 REST_S = 1.0
@@ -58,7 +58,9 @@ class MetricsService:
         self._server: HttpServerThread | None = None
         if where.listen:
             listener = listen(where.listen)
-            self._server = HttpServerThread(MetricsApp(self._body), metrics_protocol(), "metrics-http", listener)
+            self._server = HttpServerThread(
+                MetricsApp(self._body), metrics_protocol(), "metrics-http", listener, backlog=MAX_CONNECTIONS
+            )
 
     def start(self) -> None:
         """Returns once scrapes are answered; does nothing where [metrics] is empty.
@@ -118,7 +120,7 @@ class MetricsService:
             self._seen = latest[0]
             if self._targets is not None:
                 nodes = (*latest[0].claims, *latest[0].quarantined_claims)
-                self._targets.write(targets_text(nodes, self._settings().exporter_ports))
+                self._targets.update(nodes, self._settings().exporter_ports)
             self._counters.add_snapshot(latest[0])
         try:
             self._counters.read_record(self._reader)

@@ -20,7 +20,7 @@ _WRITE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
 
 def targets_text(claims: Iterable[Claim], ports: Sequence[int]) -> str:
     """The file: each node that runs with an address for each port; the price is of an hour, in the offer's currency."""
-    found = []
+    lines = []
     for claim in sorted(claims, key=lambda c: c.slot):
         if claim.state in RUNNING and claim.address:
             host = f"[{claim.address}]" if ":" in claim.address else claim.address
@@ -30,35 +30,36 @@ def targets_text(claims: Iterable[Claim], ports: Sequence[int]) -> str:
                 "region": offer.region, "zone": offer.zone, "type": offer.instance_type, "market": offer.market,
                 "price": f"{offer.price:f}",
             }  # fmt: skip
-            found.append({
+            group = {
                 "targets": [f"{host}:{port}" for port in ports],
                 "labels": {name: label_value(value) for name, value in labels.items()},
-            })  # fmt: skip
-    return json.dumps(found, indent=1) + "\n"
+            }
+            lines.append(json.dumps(group))
+    return "[\n" + ",\n".join(lines) + "\n]\n" if lines else "[]\n"
 
 
 class TargetsFile:
-    """One file, written where its text changes, by rename: Prometheus never reads half of it."""
+    """One file, written where the nodes change, by rename: Prometheus never reads half of it."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._written: str | None = None
+        self._written: object = None
+        """What the file was made from."""
         self.alarm = ""
         """Why the file is not as it should be; empty: it is."""
 
-    def write(self, text: str) -> None:
+    def update(self, claims: Sequence[Claim], ports: Sequence[int]) -> None:
         """Brings the file up to date. Where it cannot be written ``alarm`` says why, and the next call tries again."""
-        if text == self._written:
+        nodes = ports, [(c.id, c.slot, c.pool, c.address) for c in claims if c.state in RUNNING]
+        if nodes == self._written:
             return
         unfinished = self._path.with_name(f".{self._path.name}.new")
         try:
-            descriptor = os.open(
-                unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644
-            )
+            descriptor = os.open(unfinished, _WRITE, 0o644)
             with os.fdopen(descriptor, "w", encoding="utf-8") as file:
                 # Whatever the umask: Prometheus is another user.
                 os.fchmod(descriptor, 0o644)
-                file.write(text)
+                file.write(targets_text(claims, ports))
             unfinished.replace(self._path)
         except OSError as error:
             self.alarm = (
@@ -66,4 +67,4 @@ class TargetsFile:
                 "Prometheus goes on with the nodes of the last file"
             )
             return
-        self._written, self.alarm = text, ""
+        self._written, self.alarm = nodes, ""

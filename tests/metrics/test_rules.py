@@ -13,6 +13,7 @@ from typer.main import get_command
 
 from burstd.cli.main import app
 from burstd.metrics.families import FAMILIES
+from burstd.settings import parse_settings
 from burstd.share import share_path
 from tests.metrics.conftest import Promtool
 
@@ -48,6 +49,18 @@ def _unknown(expression: str) -> list[str]:
 
 def test_promtool_takes_the_rules(promtool: Promtool) -> None:
     assert f"SUCCESS: {len(ALERTS)} rules found" in promtool("check", "rules", RULES)
+
+
+def test_the_configurations_of_the_documentation_are_taken(promtool: Promtool, tmp_path: Path) -> None:
+    text = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text()
+    (config,) = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
+    (tmp_path / "prometheus.yml").write_text(config)
+    assert "is valid" in promtool("check", "config", "--syntax-only", tmp_path / "prometheus.yml")
+    (settings,) = re.findall(r"```toml\n(.*?)```", text, re.DOTALL)
+    metrics = parse_settings(f'cluster = "x"\n{settings}').metrics
+    assert metrics.listen in config
+    assert str(metrics.file_sd) in config
+    assert {rule["alert"] for rule in ALERTS} == set(re.findall(r"Burstd[A-Z]\w+", text))
 
 
 @pytest.mark.parametrize("alert", ALERTS, ids=[rule["alert"] for rule in ALERTS])

@@ -32,6 +32,7 @@ from burstd.settings import SettingsError, parse_settings
 from burstd.settings.metrics import MetricsSettings
 from tests.api.world import CLAIMS, NOW, SNAPSHOT, FixedClock
 from tests.db.samples import ManualClock
+from tests.doubles.lone_daemon import LoneDaemon
 
 
 def wait(condition: Callable[[], bool]) -> None:
@@ -160,6 +161,19 @@ def test_a_wrong_address_is_a_fault_of_the_file(listen_on: str) -> None:
         parse_settings(f'cluster = "x"\n[metrics]\nlisten = "{listen_on}"\n')
 
 
+@pytest.mark.slow
+def test_burstd_does_not_start_where_it_cannot_listen(tmp_path: Path) -> None:
+    daemon = LoneDaemon(tmp_path)
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        address = f"127.0.0.1:{other.getsockname()[1]}"
+        daemon.settings.write_text(daemon.settings.read_text() + f'[metrics]\nlisten = "{address}"\n')
+        status, said = daemon.run()
+    assert status == 69
+    assert said.splitlines()[-1].startswith(
+        f"burstd: cannot listen on {address} ([metrics] listen): Address already in"
+    )
+
+
 def test_nothing_runs_where_nothing_is_wanted(store: Store) -> None:
     before = {thread.name for thread in threading.enumerate()}
     up = Running(store, MetricsSettings())
@@ -204,7 +218,7 @@ def test_an_address_of_ipv6_has_brackets() -> None:
 @pytest.mark.parametrize("path", ["/dev/full/nodes.json", "/proc/nodes.json", "/no/such/folder/nodes.json"])
 def test_a_file_that_cannot_be_written_is_an_alarm(path: str) -> None:
     targets = TargetsFile(Path(path))
-    targets.write("[]\n")
+    targets.update((), (9100,))
     assert targets.alarm.startswith(f"the targets for Prometheus cannot be written to {path} ([metrics] file_sd): ")
 
 
@@ -212,7 +226,8 @@ def test_a_full_disk_leaves_the_old_file_and_is_over_when_there_is_room(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     targets = TargetsFile(tmp_path / "nodes.json")
-    targets.write("old\n")
+    targets.update(CLAIMS[:1], (9100,))
+    old = (tmp_path / "nodes.json").read_text()
     real = os.open
 
     def full(path: object, *words: int) -> int:
@@ -220,12 +235,12 @@ def test_a_full_disk_leaves_the_old_file_and_is_over_when_there_is_room(
 
     monkeypatch.setattr(os, "open", full)
     monkeypatch.setattr(os, "fchmod", lambda *_: None)
-    targets.write("new\n")
+    targets.update((), (9100,))
     assert "No space left on device" in targets.alarm
-    assert (tmp_path / "nodes.json").read_text() == "old\n"
+    assert (tmp_path / "nodes.json").read_text() == old
     monkeypatch.undo()
-    targets.write("new\n")
-    assert (targets.alarm, (tmp_path / "nodes.json").read_text()) == ("", "new\n")
+    targets.update((), (9100,))
+    assert (targets.alarm, (tmp_path / "nodes.json").read_text()) == ("", "[]\n")
 
 
 def test_a_fault_is_an_alarm_until_it_is_over(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:

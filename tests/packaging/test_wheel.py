@@ -30,6 +30,8 @@ def test_it_has_what_is_not_python_too(wheel: Path) -> None:
     for wanted in (
         "burstd/share/config/burstd.toml",
         "burstd/share/config/cloud-init/node.yaml.in",
+        "burstd/share/config/grafana/burstd-money.json",
+        "burstd/share/config/prometheus/burstd.rules.yml",
         "burstd/share/systemd/burstd.service",
         "burstd/db/migrations/env.py",
         "burstd/py.typed",
