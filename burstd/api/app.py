@@ -21,6 +21,7 @@ from burstd.api.dependencies import ApiError
 from burstd.api.routers import (
     events,
     ingress,
+    job_use,
     jobs,
     nodes,
     plan,
@@ -49,7 +50,7 @@ def create_api_app(backend: Backend, authorizer: Authorizer, *extensions: Callab
     app = FastAPI(title="burstd", docs_url=None, redoc_url=None, openapi_url="/v1/openapi.json")
     app.state.backend = backend
     app.state.authorizer = authorizer
-    for group in (status, nodes, jobs, events, plan, staging, providers, ingress, policies, volumes, projects):
+    for group in (status, nodes, jobs, job_use, events, plan, staging, providers, ingress, policies, volumes, projects):
         app.include_router(group.router)
     app.add_exception_handler(ApiError, _handle_api_error)
     app.add_exception_handler(BurstdError, _handle_burstd_error)

@@ -41,6 +41,7 @@ from burstd.node.validator import SlurmNodeValidator
 from burstd.reconciler.context import LoopContext
 from burstd.reconciler.machines.claim_ids import ClaimIds
 from burstd.reconciler.pollers.job_comments import JobCommentWriter
+from burstd.reconciler.pollers.job_use import JobUsePoller
 from burstd.reconciler.pollers.projects import ProjectSync
 from burstd.reconciler.pollers.provider_checks import ProviderChecks
 from burstd.reconciler.pollers.wake_sources import WakeSources
@@ -55,6 +56,7 @@ from burstd.settings import Settings
 from burstd.settings.mounts import MountSettings
 from burstd.slurm.commands.controller import read_slurmctld_start
 from burstd.slurm.commands.job_facts import read_job_facts
+from burstd.slurm.commands.job_summaries import JobSummaries
 from burstd.slurm.commands.run import SlurmCommands, run_locally
 from burstd.slurm.config.check import mount_faults, read_running_slurm
 from burstd.slurm.config.render import SlurmConfOptions
@@ -141,7 +143,8 @@ def assemble(loaded: LoadedSettings, stack: ExitStack) -> DaemonComponents:
     )
     comments = JobCommentWriter(context) if settings.slurm.comments else None
     projects = ProjectSync(context, SlurmProjects(slurm_commands(), settings.projects_table))
-    reconciler = Reconciler(context, runtime_config(loaded), staging, comments, mounts, projects)
+    job_use = JobUsePoller(store, workers, clock, validator.connect, settings.sampler, JobSummaries(slurm_commands()))
+    reconciler = Reconciler(context, runtime_config(loaded), staging, comments, mounts, projects, job_use)
     return DaemonComponents(
         clock,
         store,
@@ -153,6 +156,7 @@ def assemble(loaded: LoadedSettings, stack: ExitStack) -> DaemonComponents:
         wake_sources,
         staging,
         mounts,
+        job_use,
         projects,
         validator,
         current,

@@ -22,6 +22,7 @@ from burstd.node.ssh.key_pair import ensure_ssh_key
 from burstd.node.user_data import UserDataValues, render_user_data
 from burstd.node.validator import SlurmNodeValidator, ValidatorConfig
 from burstd.reconciler.context import PollIntervals
+from burstd.reconciler.pollers.job_use import JobUsePoller
 from burstd.reconciler.pollers.projects import ProjectSync
 from burstd.reconciler.pollers.wake_sources import WakeSources
 from burstd.reconciler.reconciler import Reconciler
@@ -162,6 +163,7 @@ class DaemonComponents:
     wake_sources: WakeSources
     staging: StagingService | None
     mounts: MountService
+    job_use: JobUsePoller
     projects: ProjectSync
     node_validator: SlurmNodeValidator
     current_settings: CurrentSettings
@@ -186,3 +188,4 @@ class DaemonComponents:
         if self.staging is not None:
             self.staging.reload(settings)
         self.mounts.reload(settings.mounts)
+        self.job_use.settings = settings.sampler

@@ -13,7 +13,7 @@ from burstd.db.codec import request_from_text, value_from_row
 from burstd.db.database import Database, chunks, database_url, in_memory, is_sqlite
 from burstd.db.errors import StoreUnavailable
 from burstd.db.migrate import schema_is_current
-from burstd.db.repositories import bill
+from burstd.db.repositories import bill, job_use
 from burstd.db.repositories.journal import CLAIMS, STAGINGS, USER_KEY, LoggedEvent, claim_subject, select_journaled
 from burstd.db.tables import (
     BREAKER,
@@ -36,6 +36,7 @@ from burstd.db.tables import (
 from burstd.domain.billing.costs import Spent
 from burstd.domain.claim import Claim, ClaimState
 from burstd.domain.clock import Clock
+from burstd.domain.job_use import JobUse
 from burstd.domain.plugins.policy import Remark
 from burstd.domain.plugins.provider import LaunchRequest
 from burstd.domain.project import ProjectOverride
@@ -274,6 +275,14 @@ class StoreReader:
         """The latest runs of jobs that are over, in the order in which they ended."""
         query = select(ENDED_JOB).order_by(ENDED_JOB.c.ended.desc(), ENDED_JOB.c.id).limit(limit)
         return self._values(EndedJob, query)[::-1]
+
+    def open_job_uses(self) -> tuple[JobUse, ...]:
+        """Runs that use nodes now, as far as the record knows; without series."""
+        return job_use.uses_of_rows(self._rows(job_use.open_runs()), series=False)
+
+    def job_uses(self, job_id: str) -> tuple[JobUse, ...]:
+        """What each run of a job used, the first run first; empty where no node has sent figures."""
+        return job_use.uses_of_rows(self._rows(job_use.runs_of_job(job_id)), series=True)
 
     def events(
         self, *, after: int = 0, subject: str = "", job: str = "", newest: bool = False, limit: int = 1000

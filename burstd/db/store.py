@@ -19,7 +19,7 @@ from burstd.db.codec import request_to_text
 from burstd.db.database import Database, chunks, database_url
 from burstd.db.errors import IllegalTransition, SlotTaken, StagingExists, StaleState, VolumeExists
 from burstd.db.reader import DrainedSlot, StoreReader
-from burstd.db.repositories import history
+from burstd.db.repositories import history, job_use
 from burstd.db.repositories.journal import (
     CLAIMS,
     STAGINGS,
@@ -38,7 +38,6 @@ from burstd.db.tables import (
     CLAIM_JOB,
     CLAIM_USER,
     DRAINED_SLOT,
-    ENDED_JOB,
     LAUNCH_REQUEST,
     SCALE_OVERRIDE,
     STAGING,
@@ -54,6 +53,7 @@ from burstd.domain.billing.costs import Spent
 from burstd.domain.claim import Claim, ClaimState
 from burstd.domain.clock import Clock
 from burstd.domain.cloud.offer import Offer
+from burstd.domain.job_use import JobUse
 from burstd.domain.machine_outcomes import MachineOutcome
 from burstd.domain.plugins.policy import Remark
 from burstd.domain.plugins.provider import LaunchRequest
@@ -640,17 +640,15 @@ class Store(StoreReader):
 
     def record_ended_jobs(self, jobs: Iterable[EndedJob]) -> None:
         """Writes runs down; one that is on record already (the job and its start) is written anew."""
-        rows = {(job.id, job.started): asdict(job) for job in jobs}
-        if not rows:
-            return
+        some = tuple(jobs)
+        if some:
+            with self._database.writing() as session:
+                history.write_ended_jobs(session.connection(), some)
+
+    def save_job_uses(self, uses: Sequence[JobUse]) -> None:
+        """Writes figures of runs, in place of those that the same nodes sent before; other nodes' rows stay."""
         with self._database.writing() as session:
-            connection = session.connection()
-            for ids in chunks(list({id_ for id_, _ in rows})):
-                run = (ENDED_JOB.c.id, ENDED_JOB.c.started)
-                for id_, started in connection.execute(select(*run).where(run[0].in_(ids))).all():
-                    if (id_, started) in rows:
-                        connection.execute(delete(ENDED_JOB).where(run[0] == id_, run[1] == started))
-            connection.execute(insert(ENDED_JOB), list(rows.values()))
+            job_use.save_uses(session.connection(), uses, self._clock.now())
 
     def purge(self, before: float) -> int:
         """Forgets what ended before ``before``: claims, jobs' data, old events, remarks and runs of jobs.

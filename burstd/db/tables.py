@@ -17,7 +17,7 @@ from enum import StrEnum
 from functools import lru_cache
 from typing import Any, ClassVar, get_type_hints
 
-from sqlalchemy import BigInteger, Column, Dialect, Float, Index, Integer, MetaData, Table, Text, text
+from sqlalchemy import BigInteger, Column, Dialect, Float, Index, Integer, LargeBinary, MetaData, Table, Text, text
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.types import TypeDecorator, TypeEngine
 from sqlmodel import Field, SQLModel
@@ -25,6 +25,7 @@ from sqlmodel import Field, SQLModel
 from burstd.db.codec import field_names, from_json, storable_text, to_json, to_json_text
 from burstd.domain.claim import Claim
 from burstd.domain.cloud.offer import Offer
+from burstd.domain.job_use import NodeUse
 from burstd.domain.project import SetupStep
 from burstd.domain.slurm.job_history import EndedJob
 from burstd.domain.staging import Staging
@@ -196,6 +197,22 @@ REMARK = Table(
     Column("written", Float, nullable=False, index=True),
 )
 ENDED_JOB = Table("ended_job", TableRow.metadata, *_columns(EndedJob, keys=["id", "started"], index=["ended"]))
+
+JOB_USE = Table(
+    "job_use",
+    TableRow.metadata,
+    # What one run of a job used of one node. ``figures``: ``summary`` with its series, zlib; empty: forgotten.
+    *(Column(name, Stored, primary_key=True) for name in ("job", "node")),
+    Column("restarts", BigInteger, primary_key=True, autoincrement=False),
+    *(Column(name, Stored, nullable=False) for name in ("number", "user", "account", "partition")),
+    Column("nodes_allocated", BigInteger, nullable=False),
+    Column("started", Float, nullable=False),
+    Column("written", Float, nullable=False, index=True),
+    Column("ended", Float),
+    Column("summary", _json(NodeUse), nullable=False),
+    Column("figures", LargeBinary, nullable=False),
+    Index("job_use_open", "job", sqlite_where=text("ended IS NULL"), postgresql_where=text("ended IS NULL")),
+)
 
 
 def _text(*, key: bool = False, index: bool = False) -> Any:

@@ -6,7 +6,8 @@ is decided by it. Missing figures are never zero: a node, a GPU or a sample that
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from decimal import Decimal
 from enum import StrEnum
 
 
@@ -100,10 +101,18 @@ class NodeUse:
     """The job has left the node, and these figures are its last."""
     cut: bool = False
     """The node was lost, or its last figures did not come home: these are the last that did."""
+    gpu_price: Decimal = Decimal(0)
+    """What an hour of one GPU of the machine costs, by its offer; 0: it costs nothing, or has no GPU."""
+    currency: str = ""
     cpu_series: Series | None = None
     """Of the CPUs in use."""
     memory_series: Series | None = None
     """In MiB."""
+
+    def without_series(self) -> NodeUse:
+        """The same in a few hundred bytes."""
+        gpus = tuple(replace(gpu, series=None) for gpu in self.gpus)
+        return replace(self, gpus=gpus, cpu_series=None, memory_series=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +121,8 @@ class JobUse:
 
     job: str
     """The job's id in the queue (``Job.id``)."""
+    number: str
+    """Slurm's own number of it."""
     restarts: int
     """Which run: how often it had been requeued before."""
     user: str
@@ -121,6 +132,8 @@ class JobUse:
     """Those that have sent figures, by name."""
     nodes_allocated: int
     """How many nodes it had."""
+    started: float
+    """When Slurm started the run, in burstd's time."""
     ended: float | None = None
     """When the run left the queue; None: it runs."""
 
@@ -138,3 +151,13 @@ class JobUse:
     def gpu_idle_s(self) -> float:
         """GPU seconds without use, of whole GPUs only: of a shared one nobody knows whose idleness it is."""
         return sum(gpu.idle_s for gpu in self.gpus if gpu.share is GpuShare.WHOLE)
+
+    def gpu_idle_cost(self) -> dict[str, Decimal]:
+        """By currency, what these seconds cost by the machines' hourly prices: an estimate, and no part of a bill."""
+        sums: dict[str, Decimal] = {}
+        for node in self.nodes:
+            idle_s = sum(gpu.idle_s for gpu in node.gpus if gpu.share is GpuShare.WHOLE)
+            if node.gpu_price and idle_s:
+                cost = node.gpu_price * Decimal(idle_s) / 3600
+                sums[node.currency] = sums.get(node.currency, Decimal(0)) + cost
+        return sums

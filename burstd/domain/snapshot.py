@@ -10,6 +10,7 @@ from burstd.domain.billing.costs import Spent
 from burstd.domain.claim import USABLE, Claim
 from burstd.domain.cloud.instance import Instance, InstanceState, Leftover
 from burstd.domain.cloud.offer import Offer, Pool
+from burstd.domain.job_use import JobUse
 from burstd.domain.machine_outcomes import PlaceRecord
 from burstd.domain.mounts import MountsView
 from burstd.domain.plugins.provider import Idempotency, Notice
@@ -188,6 +189,8 @@ class RuntimeState:
     """Runs whose requeue Slurm has refused so far."""
     warned: Mapping[tuple[str, int], RequeueWarning] = field(default_factory=dict)
     """Runs that were told to go, and are not requeued yet; these are on record."""
+    last_figures_awaited: frozenset[str] = frozenset()
+    """Claims whose machine is asked for the last figures of a job that has ended; for a short time only."""
     boot_durations: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     """How long the latest nodes of each pool took from their claim until they were ready, in seconds."""
 
@@ -255,6 +258,8 @@ class Snapshot:
     claims_with_volume: frozenset[str] = frozenset()
     """Ids of claims whose machine has, or may have, a user's persistent disk."""
     projects: ProjectsView = field(default_factory=ProjectsView)
+    job_use: Mapping[str, JobUse] = field(default_factory=dict)
+    """By the id in the queue, what running jobs have used so far, without series; of others nothing is known."""
     outlook: Mapping[str, Outlook] = field(default_factory=dict, compare=False)
     """By job id, what is expected of pending jobs; worked out when it is asked for."""
 

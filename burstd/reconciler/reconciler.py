@@ -14,6 +14,7 @@ from burstd.db.record_mark import DOUBT_KEY
 from burstd.domain.claim import Cause, Claim, ClaimState
 from burstd.domain.cloud.offer import Pool
 from burstd.domain.errors import SchedulerUnavailable
+from burstd.domain.job_use import JobUse
 from burstd.domain.mounts import MountsView
 from burstd.domain.plan import Plan
 from burstd.domain.plugins.policy import Policy
@@ -103,6 +104,22 @@ class MountSubsystem(Protocol):
         ...
 
 
+class JobUseSubsystem(Protocol):
+    """What fetches the figures of jobs, as the reconciler sees it (pollers/job_use.py)."""
+
+    def step(self, slurm: SlurmView | Unavailable, claims: Sequence[Claim]) -> float:
+        """Begins what is due; returns when the next is, in burstd's time. Raises StoreError."""
+        ...
+
+    def uses(self) -> Mapping[str, JobUse]:
+        """What running jobs have used so far, without series."""
+        ...
+
+    def awaited(self) -> frozenset[str]:
+        """Claims whose machine is asked for the last figures of a job."""
+        ...
+
+
 class _JobOwners:
     """Whose job a subject is. Few are asked for in most loops."""
 
@@ -128,6 +145,7 @@ class Reconciler:
         comments: JobCommenting | None = None,
         mounts: MountSubsystem | None = None,
         projects: ProjectSync | None = None,
+        job_use: JobUseSubsystem | None = None,
     ) -> None:
         """Calls nothing yet."""
         self.config = config
@@ -135,11 +153,12 @@ class Reconciler:
         self._staging = staging
         self._mounts = mounts
         self._projects = projects
+        self._job_use = job_use
         self._project_usage = ProjectUsage(context.store)
         self._comments = comments
         self._data_views: Mapping[str, StagingView] = {}
         """The last state of staging."""
-        self._staging_due = self._mounts_due = self._due = float("inf")
+        self._staging_due = self._mounts_due = self._job_use_due = self._due = float("inf")
         self._process_start = context.clock.now()
         """When the process began, or went on after a sleep."""
         self._what_if = ThrottledWhatIf()
@@ -202,6 +221,8 @@ class Reconciler:
                 snapshot = self._step_mounts(snapshot, self._mounts)
             if self._projects is not None:
                 snapshot = self._step_projects(snapshot, self._projects)
+            if self._job_use is not None:
+                snapshot = self._step_job_use(snapshot, self._job_use)
             self._notice_poller.acknowledge_settled(snapshot)
             snapshot = replace(snapshot, history=self._history.record_ended_jobs(snapshot.slurm))
             snapshot, result = self._decider.decide(snapshot)
@@ -302,6 +323,14 @@ class Reconciler:
             self._mounts_due = mounts.step(snapshot.slurm, snapshot.claims, doubt=bool(snapshot.record_doubt))
             return replace(snapshot, mounts=mounts.view())
         self._mounts_due = self._context.clock.now() + self._context.intervals.tick_s
+        return snapshot
+
+    def _step_job_use(self, snapshot: Snapshot, job_use: JobUseSubsystem) -> Snapshot:
+        with self._context.quarantine.contain_errors("step", "figures of jobs"):
+            self._job_use_due = job_use.step(snapshot.slurm, snapshot.claims)
+            state = replace(snapshot.runtime_state, last_figures_awaited=job_use.awaited())
+            return replace(snapshot, job_use=job_use.uses(), runtime_state=state)
+        self._job_use_due = self._context.clock.now() + self._context.intervals.tick_s
         return snapshot
 
     def _step_projects(self, snapshot: Snapshot, projects: ProjectSync) -> Snapshot:
@@ -438,6 +467,7 @@ class Reconciler:
             pins,
             self._staging_due,
             self._mounts_due,
+            self._job_use_due,
             recheck_at,
             self._storage_needs.next_idle_end(snapshot.storage_claims, snapshot.storage_nodes, now),
             now + slurm,

@@ -35,6 +35,7 @@ from burstd.settings.frameworks import FrameworkName, FrameworkSettings
 from burstd.settings.metrics import MetricsSettings
 from burstd.settings.mounts import MountSettings
 from burstd.settings.projects import FairShareSettings, ProjectName, ProjectSettings
+from burstd.settings.sampler import SamplerSettings
 from burstd.settings.staging import StagingSettings
 from burstd.settings.toml_source import TomlSource
 from burstd.settings.volumes import VolumeSettings
@@ -317,6 +318,7 @@ class Settings(Section):
     policies: PolicyChainSettings = PolicyChainSettings()
     node: NodeSettings = NodeSettings()
     health: HealthSettings = HealthSettings()
+    sampler: SamplerSettings = SamplerSettings()
     frameworks: dict[FrameworkName, FrameworkSettings] = Field(default_factory=dict)
     staging: StagingSettings = StagingSettings()
     mounts: MountSettings = MountSettings()

@@ -15,7 +15,7 @@ from tests.lab.site import CPU, GPU, Site
 SOLO = Pool("solo", ("solo1",), ("burst",), Shape(2, 1000, (), frozenset({"solo"})))
 # A slot that no offer is large enough for: what waits for it waits for ever.
 CLOSED = Pool("closed", ("closed1",), ("burst",), Shape(64, 100_000, (), frozenset({"closed"})))
-SETTINGS = QUICK + "[policies.limits]\nusers.bob.nodes = 0\n" + prometheus.SETTINGS
+SETTINGS = QUICK + "[policies.limits]\nusers.bob.nodes = 0\n[sampler]\nevery_s = 1\n" + prometheus.SETTINGS
 
 _FIGURES = pytest.StashKey[list[str]]()
 

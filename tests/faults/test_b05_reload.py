@@ -68,6 +68,10 @@ def site(name: str) -> ReadValue:
     return lambda d: getattr(d.components.node_validator.config, name)
 
 
+def sampler(name: str) -> ReadValue:
+    return lambda d: getattr(d.components.job_use.settings, name)
+
+
 def in_user_data(word: str) -> ReadValue:
     return lambda d: word in d.user_data()
 
@@ -202,6 +206,18 @@ TABLE: dict[str, tuple[str, str, object, ReadValue]] = {
     "frameworks.pytorch-a.image": ('""', '"/a.sif"', "/a.sif", lambda d: d.pool.frameworks[0].image),
     "frameworks.pytorch-a.check": ('""', '"true"', "true", lambda d: d.pool.frameworks[0].check),
     "frameworks.pytorch-a.limit_s": ("9", "8", 8.0, lambda d: d.pool.frameworks[0].limit_s),
+    **{
+        f"sampler.{name}": (first, second, value, sampler(name))
+        for name, first, second, value in (
+            ("enabled", "true", "false", False),
+            ("every_s", "10", "5", 5.0),
+            ("idle_below_percent", "2", "5", 5.0),
+            ("collect_s", "180", "60", 60.0),
+            ("calls_per_minute", "240", "60", 60),
+            ("last_figures_s", "20", "5", 5.0),
+            ("jobstats", "false", "true", True),
+        )
+    },
     "health.half_life_d": ("14", "7", 7.0, lambda d: d.config.bad_places.half_life_d),
     "health.bad_share": ("0.3", "0.5", 0.5, lambda d: d.config.bad_places.bad_share),
     "health.bad_weight": ("2", "3", 3.0, lambda d: d.config.bad_places.bad_weight),

@@ -359,6 +359,12 @@ def described(actions: list[Action]) -> list[str]:
             {"missing_sightings": {"c1": Sighting(1, NOW - 60)}, "node": node("DOWN")},
             ["PowerDown"],
         ),
+        (
+            "not before the last figures of a job",
+            claim(S.DRAINING),
+            {"node": node(), "last_figures_awaited": frozenset({"c1"})},
+            NONE,
+        ),
         ("not before Slurm was read anew", claim(S.DRAINING, since=NOW), {"node": node()}, NONE),
         ("not before the gate is down", claim(S.DRAINING), {"node": node(), "gated": False}, NONE),
         ("not while a job may come through its binding", claim(S.DRAINING), {"node": node(), "bound": True}, NONE),

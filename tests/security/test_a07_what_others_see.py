@@ -24,6 +24,7 @@ from burstd.api.auth import Authorizer
 from burstd.db import Store, StoreReader
 from burstd.domain.billing.costs import BudgetLine
 from burstd.domain.claim import ClaimState as S
+from burstd.domain.job_use import JobUse, NodeUse
 from burstd.domain.plan import Plan
 from burstd.domain.plugins.policy import PolicyFailed, Remark
 from burstd.domain.plugins.provider import Route
@@ -102,6 +103,8 @@ ANSWERS = {
     "/v1/jobs": ["/v1/jobs", f"/v1/jobs?user={OTHER_USER}", f"/v1/jobs?user={USER}"],
     "/v1/jobs/{job_id}": [f"/v1/jobs/{j}" for j in (OWN, WHOLE, SHARED, WAITS, LEFT)],
     "/v1/jobs/{job_id}/explanation": [f"/v1/jobs/{j}/explanation" for j in (OWN, WHOLE, SHARED, WAITS, LEFT)],
+    "/v1/jobs/{job_id}/use": [f"/v1/jobs/{WHOLE}/use", f"/v1/jobs/{LEFT}/use?series=true"],
+    "/v1/jobs/{job_id}/use/plot": [f"/v1/jobs/{LEFT}/use/plot"],
     "/v1/events": [
         "/v1/events",
         *(f"/v1/events?job={j}" for j in (OWN, WHOLE, SHARED, WAITS, LEFT)),
@@ -187,6 +190,22 @@ def reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StoreReader]:
             "v-1", "corpus", OTHER_USER, 1, 1, "site", 1, VolumeState.PLANNED, clock.time, clock.time, SECRET
         )
         store.make_volume(volume)
+        store.save_job_uses(
+            [
+                JobUse(
+                    job,
+                    job,
+                    0,
+                    OTHER_USER,
+                    SECRET,
+                    "burst",
+                    (NodeUse(SECRET, 8, 9, NOW - 99, NOW, 1.0, 0.1, 1.0, 7, 7),),
+                    1,
+                    NOW - 99,
+                )
+                for job in (WHOLE, LEFT)
+            ]
+        )
         users = {f"job:{j.id}": j.user for j in JOBS} | {f"job:{LEFT}": OTHER_USER}
         store.record_remarks([*PLAN.remarks, replace(_SAID, subject=f"job:{LEFT}")], lambda s: users.get(s, ""))
         clock.time = NOW
@@ -242,6 +261,7 @@ def test_administrators_see_all_of_it(served: tuple[FakeBackend, Path], user: st
     assert {status for status, _ in said.values()} == {200}
     assert ALARM in said["/v1/status"][1]
     telling = {url.partition("?")[0] for url, (_, text) in said.items() if SECRET in text}
+    assert telling >= {f"/v1/jobs/{WHOLE}/use", f"/v1/jobs/{LEFT}/use"}
     assert telling >= {"/v1/status", "/v1/nodes", "/v1/jobs", f"/v1/jobs/{WAITS}/explanation", "/v1/events", "/v1/bill",
                        "/v1/stage", f"/v1/stage/{WAITS}", "/v1/routes"}  # fmt: skip
 
@@ -249,6 +269,7 @@ def test_administrators_see_all_of_it(served: tuple[FakeBackend, Path], user: st
 def test_the_owner_sees_his_own(served: tuple[FakeBackend, Path]) -> None:
     said = answers(served[1], OTHER_USER)
     telling = {url for url, (_, text) in said.items() if SECRET in text}
+    assert f"/v1/jobs/{LEFT}/use?series=true" in telling
     assert telling >= {"/v1/status", "/v1/nodes", "/v1/jobs", f"/v1/jobs/{LEFT}", f"/v1/events?job={WHOLE}",
                        "/v1/stage", f"/v1/stage/{WAITS}", "/v1/routes", "/v1/bill?group=user"}  # fmt: skip
     alarms = json.loads(said["/v1/status"][1])["alarms"]

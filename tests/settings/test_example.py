@@ -31,6 +31,7 @@ from burstd.settings import (
 from burstd.settings.fields import Section
 from burstd.settings.frameworks import FrameworkSettings
 from burstd.settings.projects import FairShareSettings, ProjectSettings
+from burstd.settings.sampler import SamplerSettings
 from burstd.settings.sections import HostKeyTrust, NodeCheck
 from burstd.settings.staging import ImageSettings, WorkdirSettings
 from burstd.share import share_path
@@ -39,7 +40,7 @@ from providers.aws.settings import AwsSettings
 from providers.openstack.settings import OpenStackSettings
 
 EXAMPLE = share_path("config", "burstd.toml")
-_OPTIONAL = "health|metrics|frameworks|staging|providers|policies|mounts|volumes|projects|fair_share"
+_OPTIONAL = "sampler|web|health|metrics|frameworks|staging|providers|policies|mounts|volumes|projects|fair_share"
 ALL_SET = re.sub(rf"(?m)^#(?=[a-z_0-9]+ = |\[({_OPTIONAL}))", "", EXAMPLE.read_text())
 
 
@@ -97,6 +98,11 @@ def test_the_examples_of_verdicts_are_what_comes_of_it_anyway() -> None:
     health = parse_settings(ALL_SET).health
     assert (health.xid, health.check_interval_s) == ({"63": XIDS[63]}, HealthRules().interval_s)
     assert health.findings == {"gpu_slow": FINDINGS["gpu_slow"].verdict}
+
+
+def test_the_example_shows_every_key_of_the_sampler_with_its_default() -> None:
+    assert set(tomllib.loads(ALL_SET)["sampler"]) == set(SamplerSettings.model_fields)
+    assert parse_settings(ALL_SET).sampler == SamplerSettings()
 
 
 def test_the_example_shows_every_key_of_frameworks_and_has_none() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from burstd.api.answers.base import AnswerView, Money, OptionalTime, Time
+from burstd.api.answers.job_use import JobUseView
 from burstd.api.answers.nodes import NodeView
 
 
@@ -54,6 +55,8 @@ class JobDetailView(AnswerView):
     """Claims made for it, past ones included, newest first."""
     cost: list[Money] = []
     """What its machines have cost so far; of those that were made for several jobs its part of the bill."""
+    use: JobUseView | None = None
+    """What it used, which burstctl adds from /v1/jobs/JOB/use; None: nothing is known."""
 
 
 class CostView(AnswerView):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -17,6 +18,7 @@ from burstd.api.answers.text import (
     rough_duration_text,
     size_text,
 )
+from burstd.cli.commands.job_use import find_use, print_use, write_plot
 from burstd.cli.output import ConsoleOutput, styled_state
 from burstd.cli.session import ApiClient, JobArgument, with_client
 
@@ -79,11 +81,20 @@ def _print_jobs(out: ConsoleOutput, answer: JobsView) -> None:
 
 @app.command("show")
 @with_client
-def show_job(burstd: ApiClient, job_id: JobArgument) -> None:
-    """One job: what it asks for, what was decided, the nodes made for it (also after it has ended)."""
+def show_job(
+    burstd: ApiClient,
+    job_id: JobArgument,
+    svg: Annotated[Path | None, typer.Option("--svg", metavar="FILE", help="Write plots of what it used.")] = None,
+) -> None:
+    """One job: what it asks for, what was decided, its nodes, and what it used (also after it has ended)."""
+    if svg is not None:
+        write_plot(burstd, job_id, svg)
+        return
     from burstd.api.answers.jobs import JobDetailView
 
-    burstd.show(JobDetailView, burstd.get_json(f"/jobs/{job_id}"), _print_job)
+    answer = burstd.get_json(f"/jobs/{job_id}")
+    answer["use"] = find_use(burstd, job_id)
+    burstd.show(JobDetailView, answer, _print_job)
 
 
 def _print_job(out: ConsoleOutput, answer: JobDetailView) -> None:
@@ -108,6 +119,8 @@ def _print_job(out: ConsoleOutput, answer: JobDetailView) -> None:
             (n.slot, styled_state(n.state), ago(n.since, now), money_text(n.cost), n.offer, n.reason)
             for n in answer.nodes
         ])  # fmt: skip
+    if answer.use is not None:
+        print_use(out, answer.use)
 
 
 def _print_remarks(out: ConsoleOutput, answer: JobDetailView | ExplainView) -> None:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
 from enum import StrEnum
 from typing import Any
 
-from sqlalchemy import Connection, Table, delete, not_, or_, select, update
+from sqlalchemy import Connection, Table, delete, insert, not_, or_, select, update
 from sqlmodel import Session
 
 from burstd.db.codec import value_from_row
 from burstd.db.database import chunks
 from burstd.db.reader import has_prefix
+from burstd.db.repositories import job_use
 from burstd.db.repositories.journal import CLAIMS, STAGINGS, VOLUMES, JournaledKind
 from burstd.db.tables import (
     BREAKER,
@@ -30,6 +31,7 @@ from burstd.db.tables import (
     VOLUME,
 )
 from burstd.domain.claim import Claim, ClaimState
+from burstd.domain.slurm.job_history import EndedJob
 from burstd.domain.staging import StageState
 from burstd.domain.volume import VolumeState
 
@@ -56,6 +58,7 @@ def purge(session: Session, before: float) -> int:
     last = connection.execute(newest.offset(MAX_ENDED_JOBS).limit(1)).scalar()
     if last is not None:
         connection.execute(delete(ENDED_JOB).where(ENDED_JOB.c.ended <= last))
+    job_use.purge(connection, before)
     _forget(connection, STAGINGS, StageState.CLEARED, before)
     _forget(connection, VOLUMES, VolumeState.GONE, before)
     claims = _forget(connection, CLAIMS, ClaimState.GONE, before, CLAIM_JOB, CLAIM_USER, LAUNCH_REQUEST)
@@ -69,6 +72,17 @@ def purge(session: Session, before: float) -> int:
     connection.execute(delete(EVENT).where(EVENT.c.time < before, not_(journaled)))
     connection.execute(delete(REMARK).where(REMARK.c.written < before))
     return claims
+
+
+def write_ended_jobs(connection: Connection, jobs: Sequence[EndedJob]) -> None:
+    """Writes runs, one that is on record already (the job and its start) anew."""
+    rows = {(job.id, job.started): asdict(job) for job in jobs}
+    for ids in chunks(list({id_ for id_, _ in rows})):
+        run = (ENDED_JOB.c.id, ENDED_JOB.c.started)
+        for id_, started in connection.execute(select(*run).where(run[0].in_(ids))).all():
+            if (id_, started) in rows:
+                connection.execute(delete(ENDED_JOB).where(run[0] == id_, run[1] == started))
+    connection.execute(insert(ENDED_JOB), list(rows.values()))
 
 
 def _forget(connection: Connection, kind: JournaledKind[Any], end: StrEnum, before: float, *others: Table) -> int:

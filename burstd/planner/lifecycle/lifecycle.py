@@ -319,6 +319,8 @@ def _draining(claim: Claim, view: SnapshotView, tuning: Tuning) -> list[Action]:
     if not node.busy and claim.id in view.retained:
         # Behind the gate no job comes, and what the last one left can be taken off in peace.
         return []
+    if not node.busy and claim.id in view.snapshot.runtime_state.last_figures_awaited:
+        return []
     missing = view.snapshot.runtime_state.missing_sightings.get(claim.id)
     if (
         missing is not None

@@ -1,0 +1,75 @@
+"""What jobs used of their nodes: the last run's figures, advice, and a plot."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter
+
+from burstd.api.answers.base import money_view
+from burstd.api.answers.job_use import GpuUseView, JobPlotView, JobUseView, NodeUseView, SeriesView
+from burstd.api.auth import Caller
+from burstd.api.backend import Backend
+from burstd.api.dependencies import ApiError, BackendDep, CallerDep
+from burstd.api.job_use_plot import job_use_svg
+from burstd.api.routers.jobs import require_visible_job
+from burstd.domain.job_use import GpuUse, JobUse, NodeUse, Series
+from burstd.planner.explain.use_advice import use_advice
+
+router = APIRouter(prefix="/v1")
+
+
+@router.get("/jobs/{job_id}/use")
+def get_job_use(job_id: str, caller: CallerDep, backend: BackendDep, series: bool = False) -> JobUseView:
+    """What the last run of a job used so far, also after it has left the queue; ``series``: with figures over time."""
+    return job_use_view(visible_job_use(job_id, caller, backend), backend.now(), series=series)
+
+
+@router.get("/jobs/{job_id}/use/plot")
+def get_job_plot(job_id: str, caller: CallerDep, backend: BackendDep) -> JobPlotView:
+    """The same over time, as a picture."""
+    use = visible_job_use(job_id, caller, backend)
+    return JobPlotView(now=backend.now(), job=use.job, svg=job_use_svg(use))
+
+
+def visible_job_use(job_id: str, caller: Caller, backend: Backend) -> JobUse:
+    """The last run of a job of the caller's, with series. Raises ApiError."""
+    runs = backend.reader.job_uses(job_id)
+    if runs and caller.can_see_user(runs[-1].user):
+        return runs[-1]
+    # The same refusals as for all that is said of a job.
+    require_visible_job(job_id, caller, backend)
+    raise ApiError(
+        404,
+        f"No figures of job {job_id}: it runs on no node of burstd's, has begun a moment ago or ended within a moment, "
+        "or nodes do not measure (table [sampler] of burstd.toml; python3 in their image).",
+    )
+
+
+def job_use_view(use: JobUse, now: float, *, series: bool) -> JobUseView:
+    """A run in an answer."""
+    return JobUseView.from_fields(
+        use,
+        now=now,
+        nodes=[_node(node, series=series) for node in use.nodes],
+        gpu_seconds=round(sum(gpu.seen_s for gpu in use.gpus), 1),
+        gpu_idle_seconds=round(use.gpu_idle_s, 1),
+        gpu_idle_cost=[money_view(amount, currency) for currency, amount in sorted(use.gpu_idle_cost().items())],
+        advice=list(use_advice(use)),
+    )
+
+
+def _node(node: NodeUse, *, series: bool) -> NodeUseView:
+    return NodeUseView.from_fields(
+        node,
+        cpus_mean=round(node.cpus_mean, 3),
+        gpus=[_gpu(gpu, series=series) for gpu in node.gpus],
+        cpu_series=_series(node.cpu_series) if series else None,
+        memory_series=_series(node.memory_series) if series else None,
+    )
+
+
+def _gpu(gpu: GpuUse, *, series: bool) -> GpuUseView:
+    return GpuUseView.from_fields(gpu, series=_series(gpu.series) if series else None)
+
+
+def _series(series: Series | None) -> SeriesView | None:
+    return None if series is None else SeriesView.from_fields(series, mean=list(series.mean), peak=list(series.peak))

@@ -1,0 +1,90 @@
+"""What jobs used of their nodes: a row for each node of each run, written anew with each set of figures."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from sqlalchemy import Connection, RowMapping, Select, delete, insert, select, update
+
+from burstd.db.codec import from_json, to_json, to_json_text
+from burstd.db.tables import JOB_USE
+from burstd.domain.job_use import JobUse, NodeUse
+
+MAX_ROWS = 200_000
+"""So many rows stay at most, however long history is kept, ..."""
+MAX_SERIES = 20_000
+"""... and so many of the latest with series: about 200 MB."""
+MAX_SERIES_BYTES = 60_000
+"""Of one row, compressed; longer series are not kept."""
+
+
+def save_uses(connection: Connection, uses: Iterable[JobUse], now: float) -> None:
+    """Writes the nodes that each run has; rows of its other nodes stay, but for ``ended``."""
+    for use in uses:
+        run = (JOB_USE.c.job == use.job, JOB_USE.c.restarts == use.restarts)
+        for node in use.nodes:
+            connection.execute(delete(JOB_USE).where(*run, JOB_USE.c.node == node.node))
+            connection.execute(insert(JOB_USE), [_row(use, node, now)])
+        connection.execute(update(JOB_USE).where(*run).values(ended=use.ended))
+
+
+def _row(use: JobUse, node: NodeUse, now: float) -> dict[str, Any]:
+    figures = zlib.compress(to_json_text(to_json(node)).encode(), 6) if node.cpu_series is not None else b""
+    return {
+        "job": use.job, "node": node.node, "restarts": use.restarts, "number": use.number, "user": use.user,
+        "account": use.account, "partition": use.partition, "nodes_allocated": use.nodes_allocated,
+        "started": use.started, "written": now, "ended": use.ended, "summary": node.without_series(),
+        "figures": figures if len(figures) <= MAX_SERIES_BYTES else b"",
+    }  # fmt: skip
+
+
+def open_runs() -> Select[Any]:
+    """Rows of runs that have not ended, as far as the record knows."""
+    return select(JOB_USE).where(JOB_USE.c.ended.is_(None)).order_by(JOB_USE.c.job, JOB_USE.c.node)
+
+
+def runs_of_job(job: str) -> Select[Any]:
+    """Rows of all runs of a job."""
+    return select(JOB_USE).where(JOB_USE.c.job == job).order_by(JOB_USE.c.restarts, JOB_USE.c.node)
+
+
+def uses_of_rows(rows: Iterable[RowMapping], *, series: bool) -> tuple[JobUse, ...]:
+    """The runs of these rows, in their order. A row whose series are broken has its summary."""
+    runs: dict[tuple[str, int], list[RowMapping]] = {}
+    for row in rows:
+        runs.setdefault((row["job"], row["restarts"]), []).append(row)
+    return tuple(_use(parts, series=series) for parts in runs.values())
+
+
+def _use(rows: Sequence[RowMapping], *, series: bool) -> JobUse:
+    first = rows[0]
+    return JobUse(
+        job=first["job"], number=first["number"], restarts=first["restarts"], user=first["user"],
+        account=first["account"], partition=first["partition"], nodes_allocated=first["nodes_allocated"],
+        started=first["started"], ended=first["ended"],
+        nodes=tuple(_with_series(row) if series else row["summary"] for row in rows),
+    )  # fmt: skip
+
+
+def _with_series(row: RowMapping) -> NodeUse:
+    summary: NodeUse = row["summary"]
+    if not row["figures"]:
+        return summary
+    whole: NodeUse = from_json(NodeUse, json.loads(zlib.decompress(row["figures"])))
+    return whole
+
+
+def purge(connection: Connection, before: float) -> None:
+    """Forgets runs that ended before ``before``, rows beyond a number, and the series of all but the latest."""
+    connection.execute(delete(JOB_USE).where(JOB_USE.c.ended < before))
+    newest = select(JOB_USE.c.written).order_by(JOB_USE.c.written.desc())
+    last = connection.execute(newest.offset(MAX_ROWS).limit(1)).scalar()
+    if last is not None:
+        connection.execute(delete(JOB_USE).where(JOB_USE.c.written <= last))
+    last = connection.execute(newest.offset(MAX_SERIES).limit(1)).scalar()
+    if last is not None:
+        over = (JOB_USE.c.written <= last, JOB_USE.c.figures != b"")
+        connection.execute(update(JOB_USE).where(*over).values(figures=b""))

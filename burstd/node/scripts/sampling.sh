@@ -1,0 +1,71 @@
+# Has the sampler (sampler.py) run on this machine, the one that is sent and no other, and prints what it has measured:
+# "uptime SECONDS" since boot, "sampler STATE", then "use NUMBER BASE64" for each job, those that have ended first.
+# $1: a name for this version and its settings. $2: seconds between samples. $3: percent below which a GPU is idle.
+# $4: bytes to print at most; the rest comes at the next call. The others: numbers of jobs whose file is of no use any
+# more. Standard input: sampler.py; empty: the sampler is to end.
+set -u
+LC_ALL=C
+PATH=/usr/sbin:/sbin:/usr/bin:/bin:/usr/local/sbin:/usr/local/bin
+export LC_ALL PATH
+umask 077
+version=$1
+every=$2
+idle=$3
+left=$4
+shift 4
+folder=/run/burstd/sampler
+unit=burstd-sampler
+install -d -m 0755 /run/burstd
+mkdir -p "$folder/jobs"
+for number in "$@"; do rm -f "$folder/jobs/$number.use"; done
+
+# Whether the process of the file pid is the sampler of this version.
+runs() {
+    { read -r pid <"$folder/pid"; } 2>/dev/null || return 1
+    tr '\0' '\n' <"/proc/$pid/cmdline" 2>/dev/null | grep -q -x "$folder/sampler.$1.py"
+}
+
+new=$(mktemp "$folder/source.XXXXXX")
+trap 'rm -f "$new"' EXIT
+cat >"$new"
+state=running
+{ read -r before <"$folder/version"; } 2>/dev/null || before=
+if [ ! -s "$new" ] || [ "$before" != "$version" ] || ! runs "$version"; then
+    if [ -d /run/systemd/system ] && command -v systemd-run >/dev/null; then
+        systemctl stop "$unit" 2>/dev/null
+        systemctl reset-failed "$unit" 2>/dev/null
+    fi
+    [ -z "$before" ] || ! runs "$before" || kill "$pid" 2>/dev/null
+    rm -f "$folder"/sampler.*.py "$folder/pid" "$folder/version"
+    if [ ! -s "$new" ]; then
+        state=ended
+    elif ! command -v python3 >/dev/null; then
+        state=no_python
+    else
+        state=started
+        mv "$new" "$folder/sampler.$version.py"
+        echo "$version" >"$folder/version"
+        # The shell's own number is that of python3 after exec.
+        # shellcheck disable=SC2016
+        set -- /bin/sh -c 'echo $$ >"$1/pid"; exec nice -n 10 python3 -I "$1/sampler.$2.py" "$1/jobs" "$3" "$4"' sh \
+            "$folder" "$version" "$every" "$idle"
+        if [ -d /run/systemd/system ] && command -v systemd-run >/dev/null; then
+            systemd-run --quiet --collect --unit="$unit" --property=Restart=always --property=RestartSec=5 \
+                --property=TimeoutStopSec=5 --property=OOMScoreAdjust=500 "$@" || state=refused
+        else
+            setsid "$@" </dev/null >/dev/null 2>&1 &
+        fi
+    fi
+fi
+read -r uptime _ </proc/uptime
+echo "uptime $uptime"
+echo "sampler $state"
+# A running job's file is written at each sample, so that those of jobs that have ended come first. Names are numbers.
+# shellcheck disable=SC2010,SC2012
+ls -tr "$folder/jobs" 2>/dev/null | grep -E '^[0-9]+\.use$' | while read -r name; do
+    text=$(base64 -w 0 "$folder/jobs/$name") || continue
+    left=$((left - ${#text} - 20))
+    [ "$left" -ge 0 ] || break
+    echo "use ${name%.use} $text"
+done
+exit 0

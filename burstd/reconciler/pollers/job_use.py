@@ -1,0 +1,318 @@
+"""Figures of jobs, fetched from the nodes while the jobs run and once more when they have ended.
+
+A node with jobs is asked every few minutes for all its jobs, a machine that is new at once, so that its sampler runs.
+All calls together keep to a rate. A job that has left the queue has its last figures fetched before its machine may
+end, for a short time; a machine that is silent is not waited for, and its figures stay as they came last, marked as
+cut. All is on record with each answer, and the nodes keep what they have until it has come home: a restart of burstd
+loses nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from decimal import Decimal
+from functools import partial
+from typing import Protocol
+
+import structlog
+
+from burstd.db import Store
+from burstd.domain.claim import Claim
+from burstd.domain.claim import ClaimState as S
+from burstd.domain.clock import Clock
+from burstd.domain.cloud.offer import Offer
+from burstd.domain.errors import BurstdError
+from burstd.domain.job_use import GpuShare, JobUse, NodeUse
+from burstd.domain.plugins.shell import Shell
+from burstd.domain.slurm.job import Job, JobState
+from burstd.domain.slurm.shape import SHARD
+from burstd.domain.snapshot import SlurmView, Unavailable
+from burstd.node.job_use import NodeFigures, SamplerConfig, fetch_figures
+from burstd.runtime.poller import RepeatedCall
+from burstd.runtime.workers import Workers
+from burstd.settings.sampler import SamplerSettings
+
+log = structlog.get_logger(__name__)
+
+QUEUE_NAME = "figures"
+BURST_S = 15.0
+"""Calls that the rate allows in so long may be begun at once: about the time from one loop to the next."""
+START_TOLERANCE_S = 60.0
+"""So much earlier than its run, by Slurm, a node's figures of a job may begin."""
+END_TOLERANCE = 3.0
+"""Figures whose last sample is so many intervals older than the job's end are cut."""
+_RUNNING = frozenset({JobState.RUNNING, JobState.SUSPENDED, JobState.COMPLETING})
+_WITH_SLURMD = frozenset({S.READY, S.IN_SERVICE, S.DRAINING})
+_FIRST_RETRY_S = 5.0
+_SHARED = frozenset({SHARD, "mps"})
+_Run = tuple[str, int]
+
+
+class Summaries(Protocol):
+    """What writes a summary of a job that has ended into Slurm's accounting."""
+
+    def write(self, use: JobUse) -> bool:
+        """False: there is something else. Blocks. Raises SchedulerUnavailable, SchedulerRefused."""
+        ...
+
+
+@dataclass(slots=True)
+class _JobRun:
+    """A run of a job on nodes of burstd's."""
+
+    use: JobUse
+    """Without series."""
+    cpus: int
+    memory_mib: int
+    """Of each node; 0: not known."""
+    shared_gpus: bool
+    claims: dict[str, str]
+    """Node -> id of the claim that it is."""
+    awaited: set[str] = field(default_factory=set)
+    """Nodes that owe the last figures."""
+    until: float = float("inf")
+    """So long they are waited for."""
+
+
+@dataclass(slots=True)
+class _Machine:
+    """A claim's, as far as its figures go."""
+
+    call: RepeatedCall = field(default_factory=RepeatedCall)
+    begun: float = float("-inf")
+    """When it was last asked."""
+    state: str = ""
+    """Of its sampler, as it said last; empty: it never answered."""
+    forget: set[str] = field(default_factory=set)
+    """Numbers of jobs whose figures are on record for good."""
+
+
+class JobUsePoller:
+    """Implements the reconciler's JobUseSubsystem. Used in the deciding thread."""
+
+    def __init__(
+        self,
+        store: Store,
+        workers: Workers,
+        clock: Clock,
+        connect: Callable[[Claim], Shell],
+        settings: SamplerSettings,
+        summaries: Summaries,
+    ) -> None:
+        """``connect``: a way into a claim's machine; it may be called in any thread."""
+        self.settings = settings
+        """In force; replaced from the deciding thread."""
+        self._store, self._workers, self._clock = store, workers, clock
+        self._connect, self._summaries = connect, summaries
+        self._runs: dict[_Run, _JobRun] = {}
+        self._restored = False
+        self._machines: dict[str, _Machine] = {}
+        self._allowance = float("inf")
+        """Calls that may be begun now."""
+        self._counted = clock.now()
+
+    def uses(self) -> Mapping[str, JobUse]:
+        """By the id in the queue, what running jobs have used so far, without series."""
+        return {run.use.job: run.use for run in self._runs.values() if run.use.ended is None and run.use.nodes}
+
+    def awaited(self) -> frozenset[str]:
+        """Claims whose machine owes the last figures of a job, for ``last_figures_s`` after the job's end."""
+        now = self._clock.now()
+        return frozenset(run.claims[n] for run in self._runs.values() if now < run.until for n in run.awaited)
+
+    def step(self, slurm: SlurmView | Unavailable, claims: Sequence[Claim]) -> float:
+        """Begins what is due; returns when the next is, in burstd's time. Raises StoreError."""
+        now = self._clock.now()
+        machines = {claim.id: claim for claim in claims if claim.state in _WITH_SLURMD}
+        for gone in self._machines.keys() - machines.keys():
+            del self._machines[gone]
+        for claim_id in machines:
+            self._machines.setdefault(claim_id, _Machine())
+        if not self.settings.enabled:
+            self._runs.clear()
+            self._restored = False
+            for claim_id, claim in machines.items():
+                machine = self._machines[claim_id]
+                if machine.state not in ("", "ended") and not machine.call.is_busy(now):
+                    self._ask(claim, now, urgent=False)
+            return float("inf")
+        if isinstance(slurm, SlurmView):
+            self._follow(slurm, {claim.slot: claim for claim in machines.values()}, now)
+        self._settle(machines, now)
+        return self._call_due(machines.values(), now)
+
+    def _follow(self, slurm: SlurmView, claims: Mapping[str, Claim], now: float) -> None:
+        """Takes up runs that have begun, and asks for the last figures of those that are over."""
+        if not self._restored:
+            self._restored = True
+            for use in self._store.open_job_uses():
+                self._runs[use.job, use.restarts] = _JobRun(use, 0, 0, shared_gpus=False, claims={})
+        running: set[_Run] = set()
+        for job in slurm.jobs:
+            if job.state not in _RUNNING or not job.start:
+                continue
+            here = {node: claims[node].id for node in job.node_list if node in claims}
+            key = job.id, job.restarts
+            if here or key in self._runs:
+                running.add(key)
+                self._take_up(job, here)
+        for key, run in self._runs.items():
+            if run.use.ended is None and key not in running:
+                self._end(run, claims, now)
+
+    def _take_up(self, job: Job, here: Mapping[str, str]) -> None:
+        run = self._runs.get((job.id, job.restarts))
+        if run is None or not run.claims:
+            nodes = max(1, len(job.node_list))
+            cpus = job.cpus if nodes == 1 else 0
+            memory = 0 if job.memory_whole else job.memory_mib * (cpus if job.memory_per_cpu else 1)
+            known = run.use if run is not None else JobUse(
+                job=job.id, number=job.number or job.id, restarts=job.restarts, user=job.user, account=job.account,
+                partition=job.partitions[0] if job.partitions else "", nodes=(), nodes_allocated=nodes,
+                started=job.start,
+            )  # fmt: skip
+            shared = any(gres.name in _SHARED for gres in (*job.gres_per_node, *job.gres_per_job))
+            self._runs[job.id, job.restarts] = _JobRun(known, cpus, memory, shared, dict(here))
+        elif here.keys() - run.claims.keys():
+            run.claims |= here
+
+    def _end(self, run: _JobRun, claims: Mapping[str, Claim], now: float) -> None:
+        run.use = replace(run.use, ended=now)
+        # After a restart of burstd the claims of a run that has ended meanwhile are those of its nodes.
+        places = run.claims or {node.node: claims[node.node].id for node in run.use.nodes if node.node in claims}
+        run.claims = {node: id_ for node, id_ in places.items() if node in claims and claims[node].id == id_}
+        run.awaited = set(run.claims)
+        run.until = now + self.settings.last_figures_s
+
+    def _settle(self, machines: Mapping[str, Claim], now: float) -> None:
+        """Writes runs down for good whose last figures have come, or are not waited for any more."""
+        for key, run in [*self._runs.items()]:
+            if run.use.ended is None:
+                continue
+            run.awaited = {node for node in run.awaited if run.claims[node] in machines}
+            if not run.awaited or now >= run.until:
+                self._finish(run)
+                del self._runs[key]
+
+    def _finish(self, run: _JobRun) -> None:
+        use = run.use
+        stored = self._store.job_uses(use.job)
+        whole = next((one for one in stored if one.restarts == use.restarts), use)
+        late = (use.ended or 0.0) - END_TOLERANCE * self.settings.every_s
+        nodes = tuple(
+            replace(node, ended=True, cut=not node.ended and node.sampled_at < late) for node in whole.nodes
+        )  # fmt: skip
+        use = replace(use, nodes=nodes)
+        self._store.save_job_uses([use])
+        for claim_id in run.claims.values():
+            if claim_id in self._machines:
+                self._machines[claim_id].forget.add(use.number)
+        if self.settings.jobstats and nodes:
+            self._workers.submit(QUEUE_NAME, lambda: self._summaries.write(use), partial(_summary_written, use.job))
+
+    def _call_due(self, claims: Iterable[Claim], now: float) -> float:
+        """Begins calls; returns when the next is due that no loop would come by for.
+
+        First come machines that owe last figures, then new ones, then those with jobs that were asked longest ago.
+        """
+        owing = self.awaited()
+        with_jobs = {claim_id for run in self._runs.values() for claim_id in run.claims.values()}
+        due: list[tuple[float, Claim]] = []
+        wake = min((run.until for run in self._runs.values() if run.awaited), default=float("inf"))
+        for claim in claims:
+            machine = self._machines[claim.id]
+            urgent = claim.id in owing or not machine.state
+            if machine.call.in_flight or not (urgent or claim.id in with_jobs):
+                continue
+            if now < machine.call.due or (not urgent and now < machine.begun + self.settings.collect_s):
+                wake = min(wake, machine.call.due) if urgent else wake
+            else:
+                due.append((-2.0 if claim.id in owing else -1.0 if urgent else machine.begun, claim))
+        rate = self.settings.calls_per_minute / 60
+        self._allowance = min(max(1.0, BURST_S * rate), self._allowance + (now - self._counted) * rate)
+        self._counted = now
+        allowed = int(self._allowance)
+        for _, claim in sorted(due, key=lambda one: one[0])[:allowed]:
+            self._allowance -= 1
+            self._ask(claim, now, urgent=claim.id in owing)
+        return min(wake, now + BURST_S) if len(due) > allowed else wake
+
+    def _ask(self, claim: Claim, now: float, *, urgent: bool) -> None:
+        settings, machine = self.settings, self._machines[claim.id]
+        config = SamplerConfig(settings.every_s, settings.idle_below_percent) if settings.enabled else None
+        machine.call.in_flight, machine.begun = True, now
+        # A job that was requeued may be here again, under its number.
+        machine.forget -= {run.use.number for run in self._runs.values() if run.claims.get(claim.slot) == claim.id}
+        forget = frozenset(machine.forget)
+
+        def work() -> NodeFigures:
+            with self._connect(claim) as shell:
+                return fetch_figures(shell, claim.slot, config, forget=forget, now=self._clock.now())
+
+        done = partial(self._take, claim, machine, now, forget)
+        # No loop is run for figures that nothing waits for.
+        self._workers.submit(QUEUE_NAME, work, done, quiet=lambda _: not urgent)
+
+    def _take(
+        self, claim: Claim, machine: _Machine, asked: float, forgotten: frozenset[str], found: NodeFigures | Exception
+    ) -> None:
+        now = self._clock.now()
+        if isinstance(found, Exception):
+            machine.call.fail(now, _FIRST_RETRY_S, self.settings.collect_s, spread=claim.id)
+            if not isinstance(found, BurstdError):
+                raise found
+            log.info("figures of jobs could not be fetched", slot=claim.slot, error=str(found))
+            return
+        if found.state != machine.state and found.state in ("no_python", "refused"):
+            log.warning("a machine does not measure what jobs use", slot=claim.slot, state=found.state)
+        if found.unreadable:
+            log.warning("figures of jobs are not what a sampler writes", slot=claim.slot, jobs=found.unreadable[:10])
+        machine.call.succeed()
+        machine.state = found.state
+        machine.forget -= forgotten
+        changed = []
+        for key, run in self._runs.items():
+            if run.claims.get(claim.slot) != claim.id:
+                continue
+            node = found.jobs.get(run.use.number)
+            if node is not None and self._is_of(run, node):
+                changed.append(self._with_node(key, _checked(run, node, claim.offer)))
+            if run.use.ended is not None and asked >= run.use.ended:
+                run.awaited.discard(claim.slot)
+        if changed:
+            self._store.save_job_uses(changed)
+
+    @staticmethod
+    def _is_of(run: _JobRun, node: NodeUse) -> bool:
+        """Not of a run before, or after: the number of a job that is requeued stays."""
+        return run.use.started - START_TOLERANCE_S <= node.started <= (run.use.ended or node.started)
+
+    def _with_node(self, key: _Run, node: NodeUse) -> JobUse:
+        """Takes a node's figures in; returns the run with these alone, and their series."""
+        run = self._runs[key]
+        others = [one for one in run.use.nodes if one.node != node.node]
+        nodes = sorted([*others, node.without_series()], key=lambda one: one.node)
+        run.use = replace(run.use, nodes=tuple(nodes))
+        return replace(run.use, nodes=(node,))
+
+
+def _checked(run: _JobRun, node: NodeUse, offer: Offer) -> NodeUse:
+    """With what Slurm says of the job in place of what the node says, where it is known, and the price of its GPUs."""
+    gpus = node.gpus
+    if run.shared_gpus:
+        gpus = tuple(replace(g, share=GpuShare.SHARD) if g.share is GpuShare.WHOLE else g for g in gpus)
+    machine_gpus = offer.shape.gpus()
+    return replace(
+        node, cpus=run.cpus or node.cpus, memory_mib=run.memory_mib or node.memory_mib, gpus=gpus,
+        gpu_price=offer.price / machine_gpus if machine_gpus else Decimal(0), currency=offer.currency,
+    )  # fmt: skip
+
+
+def _summary_written(job: str, result: bool | Exception) -> None:
+    if isinstance(result, BurstdError):
+        log.warning("a job's summary could not be written to Slurm's accounting", job=job, error=str(result))
+    elif isinstance(result, Exception):
+        raise result
+    elif not result:
+        log.info("a job's AdminComment is somebody else's, and stays", job=job)

@@ -1,0 +1,25 @@
+"""``[sampler]``: what jobs use of their nodes."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from burstd.settings.fields import Section
+
+
+class SamplerSettings(Section):
+    """``[sampler]``: how nodes measure, and how often their figures are fetched."""
+
+    enabled: bool = True
+    every_s: Annotated[float, Field(ge=1, le=300)] = 10.0
+    idle_below_percent: Annotated[float, Field(gt=0, le=50)] = 2.0
+    collect_s: Annotated[float, Field(ge=30, le=3600)] = 180.0
+    """A node with jobs is asked so often."""
+    calls_per_minute: Annotated[int, Field(ge=1, le=6000)] = 240
+    """To all nodes together."""
+    last_figures_s: Annotated[float, Field(ge=0, le=120)] = 20.0
+    """So long a machine that is to end waits for the last figures of a job that has ended."""
+    jobstats: bool = False
+    """Write a summary as jobstats does into AdminComment of each job that has ended."""

@@ -1,0 +1,64 @@
+"""What jobs used of their nodes, on record."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from burstd.db import Store
+from burstd.db.repositories import job_use
+from burstd.domain.job_use import GpuShare, GpuUse, JobUse, NodeUse, Series
+
+from .samples import START, ManualClock
+
+SERIES = Series(START, 10.0, (1.5, None, 70.0), (2.0, None, 99.5))
+GPU = GpuUse("GPU-1", 0, "A100", GpuShare.SHARD, 70.0, 99.5, 900, 81920, 100.0, 20.0, 10.0, START + 100, series=SERIES)
+NODE = NodeUse(
+    "cl1", 8, 1024, START, START + 100, 50.0, 0.5, 1.5, 300, 310, 12, None, 0.5, 0.25, (GPU,),
+    cpu_series=SERIES, memory_series=SERIES,
+)  # fmt: skip
+
+
+def use(job: str = "7_1", **fields: object) -> JobUse:
+    base = JobUse(job, "9", 0, "ada", "lab", "gpu", (NODE,), 2, START)
+    return replace(base, **fields)  # type: ignore[arg-type]
+
+
+def test_runs_come_back_whole_and_the_open_ones_without_series(place: str, clock: ManualClock) -> None:
+    with Store.open(place, clock) as store:
+        store.save_job_uses([use(), use("8", ended=START + 200)])
+    with Store.open(place, clock) as store, store.reader() as reader:
+        assert reader.job_uses("7_1") == (use(),)
+        assert store.open_job_uses() == (use(nodes=(NODE.without_series(),)),)
+        assert store.open_job_uses()[0].nodes[0].gpus[0].series is None
+
+
+def test_a_node_replaces_its_own_figures_and_an_end_is_that_of_all_nodes(store: Store) -> None:
+    other, later = replace(NODE, node="cl2"), replace(NODE, cpu_s=99.0)
+    store.save_job_uses([use(nodes=(NODE, other))])
+    store.save_job_uses([use(nodes=(later,)), use(restarts=1)])
+    assert store.job_uses("7_1") == (use(nodes=(later, other)), use(restarts=1))
+    store.save_job_uses([use(nodes=(), ended=START + 300)])
+    assert [one.ended for one in store.job_uses("7_1")] == [START + 300, None]
+
+
+def test_purge_forgets_what_is_old_and_the_series_beyond_a_number(
+    store: Store, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(job_use, "MAX_ROWS", 3)
+    monkeypatch.setattr(job_use, "MAX_SERIES", 2)
+    for number in range(6):
+        clock.time += 1
+        store.save_job_uses([use(str(number), ended=START + number)])
+    store.purge(START + 1)
+    left = [one for number in range(6) for one in store.job_uses(str(number))]
+    assert [one.job for one in left] == ["3", "4", "5"]
+    assert [one.nodes[0].cpu_series is None for one in left] == [True, False, False]
+    assert left[0].nodes == (NODE.without_series(),)
+
+
+def test_series_that_are_too_long_are_not_kept(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(job_use, "MAX_SERIES_BYTES", 100)
+    store.save_job_uses([use()])
+    assert store.job_uses("7_1")[0].nodes == (NODE.without_series(),)

@@ -1,0 +1,80 @@
+"""What a job used of its node, on real Slurm: a job of known load, its figures on the node and after its end."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from burstd.cli.session import ExitCode
+from tests.e2e.sites import claims_of, node_box
+from tests.lab.site import Site
+
+pytestmark = [pytest.mark.boxes, pytest.mark.slurm]
+
+# Half of one CPU since the job's begin, as far as this machine has it to spare, and 300 MiB that stay in memory. It
+# notes its age and its CPU time.
+LOAD = """exec python3 - <<END
+import os, time
+held = bytearray(300 << 20)
+held[::4096] = b"x" * len(held[::4096])
+with open("/proc/self/stat") as file:
+    start = int(file.read().rpartition(")")[2].split()[19]) / os.sysconf("SC_CLK_TCK")
+def age():
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - start
+with open("load", "w", buffering=1) as notes:
+    while age() < 500:
+        until = age() + 0.05
+        while time.process_time() < 0.5 * age() < 0.5 * until:
+            pass
+        notes.write(f"{age()} {time.process_time()}\\n")
+        time.sleep(0.01)
+END
+"""
+SMI = """#!/bin/sh
+case "$*" in
+--query-gpu=uuid,*) echo "GPU-aa-0, 0, Tesla V100, 70, 1234, 16384"; echo "GPU-aa-1, 1, Tesla V100, 0, 5, 16384" ;;
+"-q -x") printf '<nvidia_smi_log>\\n<gpu id="00000000:19:00.0">\\n</gpu>\\n</nvidia_smi_log>\\n' ;;
+esac
+"""
+FOLDER = "/var/tmp"  # noqa: S108 - of a machine that ends with the job
+READ = "import sys, zlib; print(zlib.decompress(open(sys.argv[1], 'rb').read()).decode())"
+
+
+def test_a_job_of_known_load(site: Site, figure: Callable[[str], None]) -> None:
+    job = site.submit(f"-p burst -c2 --mem=600 --gres=gpu:v100:1 -t9 -D {FOLDER}", LOAD)
+    site.wait_job(job, ["RUNNING"])
+    box = node_box(site, claims_of(site, job)[-1]["slot"])
+    box.run(["tee", "/usr/local/bin/smi"], input=SMI)
+    box.run(["install", "/usr/local/bin/smi", "/usr/local/bin/nvidia-smi"])
+    found: dict[str, Any] = {}
+
+    def measured() -> bool:
+        file = f"/run/burstd/sampler/jobs/{job}.use"
+        if box.run(["test", "-e", file], check=False).returncode == 0:
+            found.update(json.loads(box.run(["python3", "-c", READ, file]).stdout))
+        return bool(found.get("gpus")) and found["at"] - found["start"] > 12
+
+    site.wait(measured, 90, "some seconds are measured")
+    notes = [tuple(map(float, line.split())) for line in box.run(["cat", f"{FOLDER}/load"]).stdout.splitlines()[:-1]]
+    length = found["at"] - found["start"]
+    _, own = min(notes, key=lambda note: abs(note[0] - length))
+    figure(f"CPU seconds of a job in {length:.1f} s: {own:.2f}, measured {found['cpu'][0]:.2f}")
+    assert found["cpu"][0] / length == pytest.approx(own / length, abs=0.03)
+    site.cluster.sh(f"scancel {job}")
+    site.wait(lambda: bool((site.burstctl_json("job", "show", job)["use"] or {}).get("ended")), 60, "the last figures")
+    shown = json.loads(site.burstctl("job", "show", job, "--json", user="ada").stdout)["use"]
+    (node,) = shown["nodes"]
+    (gpu,) = node["gpus"]
+    assert node["cpu_s"] >= round(found["cpu"][0], 2), "the last figures came after the job's end"
+    assert node["memory_peak_mib"] == pytest.approx(305, abs=10), "300 MiB and the interpreter's own"
+    assert (gpu["uuid"], gpu["utilisation_mean"], gpu["utilisation_peak"]) == ("GPU-aa-0", 70.0, 70.0)
+    assert (gpu["memory_peak_mib"], gpu["idle_s"], gpu["share"]) == (1234, 0.0, "whole")
+    assert (node["cpus"], node["memory_mib"], node["cut"], shown["cut"]) == (2, 600, False, False)
+    site.burstctl("job", "show", job, "--svg", "/home/ada/use.svg", user="ada")
+    assert f"{node['node']} CPUs</text>" in site.cluster.head.run(["cat", "/home/ada/use.svg"]).stdout
+    assert "V100" in site.burstctl("job", "show", job, user="ada").stdout
+    refused = site.burstctl("job", "show", job, user="bob", check=False)
+    assert (refused.returncode, refused.stdout) == (ExitCode.FORBIDDEN, "")

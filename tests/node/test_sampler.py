@@ -1,0 +1,432 @@
+"""The sampler on a node: made-up processes and cgroups, and a made-up nvidia-smi."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import zlib
+from collections.abc import Callable
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from burstd.domain.job_use import GpuShare
+from burstd.domain.plugins.shell import CompletedCommand
+from burstd.node.errors import CommandFailed
+from burstd.node.job_use import SamplerConfig, fetch_figures, read_figures
+
+sampler: Any = importlib.import_module("burstd.node.scripts.sampler")
+SCRIPT = files("burstd.node").joinpath("scripts", "sampling.sh").read_text(encoding="utf-8")
+MIB = 1 << 20
+ROWS = {"GPU-a": (0, 70.0, 1000.0), "GPU-b": (1, 0.0, 5.0)}
+
+
+class Machine:
+    """Its /proc and its cgroups, in a folder. Times in ticks of 10 ms."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.sampler = self.new_sampler()
+        self.gpus: dict[str, tuple[int, float | None, float]] = dict(ROWS)
+        self.parents: dict[str, str] = {}
+
+    def new_sampler(self) -> Any:
+        (self.root / "jobs").mkdir(exist_ok=True)
+        return sampler.Sampler(self.root / "jobs", 10.0, 2.0, sampler.Node(str(self.root)), PlayedSmi(self))
+
+    def process(self, pid: int, parent: int, name: str = "python3", ticks: tuple[int, ...] = (0, 0, 0, 0),
+                start: int = 100, **texts: str) -> None:  # fmt: skip
+        folder = self.root / "proc" / str(pid)
+        folder.mkdir(parents=True, exist_ok=True)
+        zeros = "0 " * 7
+        cpu = " ".join(map(str, ticks))
+        (folder / "stat").write_text(f"{pid} ({name}) S {parent} {zeros}0 0 {cpu} 20 0 1 0 {start} 1 1\n")
+        for file, text in texts.items():
+            (folder / file).write_text(text)
+
+    def job(self, number: int = 7, pid: int = 50, **environment: str) -> None:
+        """A batch step whose script is ``pid`` + 1."""
+        self.process(pid, 1, "slurmstepd", cmdline=f"slurmstepd: [{number}.batch]", cgroup="0::/\n")
+        values = {"SLURM_JOB_ID": str(number), "SLURM_CPUS_ON_NODE": "8", "SLURM_MEM_PER_CPU": "100",
+                  "SLURM_JOB_GPUS": "0", **environment}  # fmt: skip
+        self.process(pid + 1, pid, "sh) R 1 (", environ="\0".join(f"{k}={v}" for k, v in values.items()))
+
+    def end(self, pid: int = 50) -> None:
+        for one in (pid, pid + 1):
+            shutil.rmtree(self.root / "proc" / str(one))
+
+    def cgroup(self, path: str, **texts: str) -> None:
+        folder = self.root / "sys/fs/cgroup" / path
+        folder.mkdir(parents=True, exist_ok=True)
+        for file, text in texts.items():
+            (folder / file.replace("__", ".")).write_text(text)
+
+    def figures(self, number: int = 7) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(zlib.decompress((self.root / f"jobs/{number}.use").read_bytes()))
+        return found
+
+    def sample(self, *times: float) -> dict[str, Any]:
+        for at in times:
+            self.sampler.sample(at)
+        return self.figures()
+
+
+class PlayedSmi:
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+
+    def rows(self) -> dict[str, dict[str, Any]]:
+        return {
+            uuid: {"index": index, "model": "A100", "percent": percent, "memory_used_mib": used, "memory_mib": 81920}
+            for uuid, (index, percent, used) in self._machine.gpus.items()
+        }
+
+    def parent(self, device: str) -> str:
+        return self._machine.parents.get(device, "")
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    if os.geteuid() != 0:
+        pytest.skip("slurmstepd is root's, so only root can play it")
+    (tmp_path / "proc").mkdir()
+    return Machine(tmp_path)
+
+
+V2 = "0::/system.slice/slurmstepd.scope/job_s71/step_batch/slurm\n"
+V1 = "4:memory:/slurm/uid_1000/job_7/step_batch\n3:cpu,cpuacct:/slurm/uid_1000/job_7/step_batch\n2:blkio:/\n"
+
+
+def processes(machine: Machine) -> None:
+    """Two below the script; one of them has ended others, and one of the script's children is gone."""
+    machine.process(50, 1, "slurmstepd", (9, 9, 100, 50), cmdline="slurmstepd: [7.batch]", cgroup="0::/\n")
+    machine.process(51, 50, "sh", (100, 0, 200, 0), statm="900 300 44 0", io="read_bytes: 5\nwrite_bytes: 7\n")
+    machine.process(52, 51, "a (b) c", (50, 100, 0, 0), statm="900 1000 232 0", io="read_bytes: 1000\nwrite_bytes: 1\n")
+    machine.process(60, 1, "other", (900, 0, 0, 0))
+
+
+def cgroup_v2(machine: Machine) -> None:
+    machine.process(50, 1, "slurmstepd", cmdline="slurmstepd: [7.batch]", cgroup=V2)
+    machine.process(51, 50)
+    machine.cgroup(
+        "system.slice/slurmstepd.scope/job_s71", cpu__stat="usage_usec 6000000\nuser_usec 1\n",
+        memory__current=f"{7 * MIB}\n", memory__peak=f"{9 * MIB}\n",
+        memory__stat=f"anon 1\ninactive_file {2 * MIB}\nactive_file {1 * MIB}\n",
+        io__stat="8:0 rbytes=1000 wbytes=5 rios=1\n8:16 rbytes=5 wbytes=3\n",
+    )  # fmt: skip
+
+
+def cgroup_v1(machine: Machine) -> None:
+    """Without blkio: that is counted by the processes."""
+    machine.process(50, 1, "slurmstepd", cmdline="slurmstepd: [7.batch]", cgroup=V1)
+    machine.process(51, 50, io="read_bytes: 1005\nwrite_bytes: 8\n")
+    job = "slurm/uid_1000/job_7"
+    machine.cgroup(f"cpuacct/{job}", cpuacct__usage="6000000000\n")
+    machine.cgroup(
+        f"memory/{job}", memory__usage_in_bytes=f"{7 * MIB}\n", memory__max_usage_in_bytes=f"{9 * MIB}\n",
+        memory__stat=f"total_inactive_file {2 * MIB}\ntotal_active_file {1 * MIB}\n",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("kernel", [processes, cgroup_v2, cgroup_v1])
+def test_cpu_memory_and_io_by_what_the_kernel_has(machine: Machine, kernel: Callable[[Machine], None]) -> None:
+    """Six CPU seconds since the step began, 1 s after boot; 4 MiB without what the kernel can drop."""
+    kernel(machine)
+    found = machine.sample(13.0)
+    assert (found["start"], found["at"]) == (1.0, 13.0)
+    assert (found["cpu"][0], found["cpus_peak"], found["cpus_now"]) == (6.0, 0.5, 0.5)
+    assert (found["memory_mean_mib"], found["memory_peak_mib"]) == (4.0, 4.0)
+    assert (found["read"][0], found["written"][0]) == (1005.0, 8.0)
+
+
+def test_what_the_kernel_counts_of_a_job_never_goes_back(machine: Machine) -> None:
+    """A process whose parent did not wait for it takes its time with it; a step that is new has a cgroup that is."""
+    processes(machine)
+    machine.sample(11.0)
+    shutil.rmtree(machine.root / "proc/52")
+    assert machine.sample(21.0)["cpu"][0] == 6.0
+    machine.process(51, 50, "sh", (200, 0, 200, 0))
+    assert machine.sample(31.0)["cpu"][0] == 7.0
+    cgroup_v2(machine)
+    assert machine.sample(41.0)["cpu"][0] == 7.0, "from here on by the cgroup"
+    machine.cgroup("system.slice/slurmstepd.scope/job_s71", cpu__stat="usage_usec 500000\n")
+    assert machine.sample(51.0)["cpu"][0] == 7.5
+
+
+def test_what_the_job_was_given(machine: Machine) -> None:
+    machine.job(SLURM_JOB_GPUS="1,0", SLURM_RESTART_COUNT="2")
+    found = machine.sample(11.0)
+    assert (found["cpus"], found["memory_mib"], found["restarts"], found["shared"]) == (8, 800, 2, False)
+    assert [(g["uuid"], g["index"], g["mean"], g["memory_peak_mib"]) for g in found["gpus"]] == [
+        ("GPU-b", 1, 0.0, 5), ("GPU-a", 0, 70.0, 1000),
+    ]  # fmt: skip
+
+
+def test_the_driver_s_numbers_count_before_nvidia_smi_s(machine: Machine) -> None:
+    for bus, minor, uuid in (("1", 0, "GPU-b"), ("2", 1, "GPU-a")):
+        folder = machine.root / "proc/driver/nvidia/gpus" / bus
+        folder.mkdir(parents=True)
+        (folder / "information").write_text(f"Model: \t x\nGPU UUID: \t {uuid}\nDevice Minor: \t {minor}\n")
+    machine.job()
+    assert [gpu["uuid"] for gpu in machine.sample(11.0)["gpus"]] == ["GPU-b"]
+
+
+def test_parts_of_gpus_are_named_so(machine: Machine) -> None:
+    """Of MIG nvidia-smi knows no utilisation: it is never idle."""
+    machine.gpus["GPU-a"] = (0, None, 1000.0)
+    machine.parents["MIG-x"] = "GPU-a"
+    machine.job(CUDA_VISIBLE_DEVICES="MIG-x")
+    machine.job(8, 60, SLURM_SHARDS_ON_NODE="1", SLURM_JOB_GPUS="1")
+    machine.sample(*range(11, 100, 10))
+    text = "".join(f"use {n} {_encoded(machine, n)}\n" for n in (7, 8))
+    found = read_figures(f"uptime 91.00\nsampler running\n{text}", "cl1", 1000.0).jobs
+    (mig,), (shard,) = found["7"].gpus, found["8"].gpus
+    assert (mig.uuid, mig.share, mig.utilisation_mean, mig.idle_s) == ("MIG-x", GpuShare.MIG, None, 0.0)
+    assert (shard.share, shard.idle_now_s) == (GpuShare.SHARD, shard.seen_s)
+    assert mig.seen_s > 80
+
+
+def _encoded(machine: Machine, number: int) -> str:
+    done = subprocess.run(["base64", "-w", "0", machine.root / f"jobs/{number}.use"], capture_output=True, check=True)
+    return done.stdout.decode("ascii")
+
+
+@pytest.mark.parametrize(
+    ("percents", "memory", "idle", "now"),
+    [
+        ([0, 0, 0, 0], [5] * 4, 40, 40),
+        ([0, 0, 1.9, 2], [5] * 4, 30, 0),
+        ([50, 0, 0, 0], [5] * 4, 30, 30),
+        ([0, 99, 0, 0], [5] * 4, 30, 20),
+        ([0, 0, 0, 0], [5, 500, 900, 910], 20, 10),
+        ([0, 0, 0, 0], [900, 900, 5, 5], 30, 10),
+        ([None] * 4, [5] * 4, 0, 0),
+    ],
+)
+def test_how_long_a_gpu_was_idle(
+    machine: Machine, percents: list[float | None], memory: list[float], idle: float, now: float
+) -> None:
+    """Memory that grows or shrinks is work: data that is loaded."""
+    machine.job()
+    for at, percent, used in zip(range(11, 51, 10), percents, memory, strict=True):
+        machine.gpus["GPU-a"] = (0, percent, used)
+        machine.sampler.sample(float(at))
+    (gpu,) = machine.figures()["gpus"]
+    assert (gpu["seen_s"], gpu["idle_s"], gpu["idle_now_s"]) == (40, idle, now)
+
+
+def test_a_gap_is_not_idle_time(machine: Machine) -> None:
+    """A GPU that is lost for a while, and a sampler that did not run: nothing is known of it."""
+    machine.job()
+    machine.gpus["GPU-a"] = (0, 0.0, 5.0)
+    machine.sample(11.0, 21.0)
+    lost = machine.gpus.pop("GPU-a")
+    machine.sample(*range(31, 700, 10))
+    assert machine.figures()["gpus"][0]["at"] == 21.0
+    machine.gpus["GPU-a"] = lost
+    (gpu,) = machine.sample(701.0, 711.0)["gpus"]
+    assert (gpu["seen_s"], gpu["idle_s"], gpu["idle_now_s"]) == (40, 40, 20)
+
+
+def test_a_sampler_that_was_killed_goes_on_where_it_was(machine: Machine) -> None:
+    processes(machine)
+    machine.process(51, 50, "sh", (100, 0, 200, 0), environ="SLURM_JOB_ID=7\0SLURM_JOB_GPUS=0\0")
+    before = machine.sample(11.0, 21.0)
+    machine.sampler = machine.new_sampler()
+    after = machine.sample(31.0)
+    assert (after["start"], after["cpu"][0], after["gpus"][0]["seen_s"]) == (1.0, 6.0, 30)
+    assert before["cpu_series"]["mean"] == [0.6, 0.0]
+    assert after["cpu_series"]["mean"] == [0.6, 0.0, 0.0]
+
+
+def test_a_job_that_is_gone_keeps_its_last_figures(machine: Machine) -> None:
+    machine.job()
+    before = machine.sample(11.0, 21.0)
+    machine.end()
+    after = machine.sample(31.0, 41.0)
+    assert after == before | {"ended": True}
+
+
+@pytest.mark.parametrize(("restarts", "start"), [("", 1.0), ("1", 35.0)])
+def test_a_job_that_comes_again_goes_on_unless_it_was_requeued(machine: Machine, restarts: str, start: float) -> None:
+    """As one that was allocated by salloc, between two steps."""
+    machine.job()
+    machine.sample(11.0)
+    machine.end()
+    machine.sample(31.0)
+    machine.job(SLURM_RESTART_COUNT=restarts)
+    machine.process(50, 1, "slurmstepd", start=3500, cmdline="slurmstepd: [7.batch]", cgroup="0::/\n")
+    found = machine.sample(41.0)
+    assert (found["start"], found["ended"]) == (start, False)
+
+
+def test_a_process_of_a_user_is_no_slurmstepd(machine: Machine) -> None:
+    machine.job()
+    os.chown(machine.root / "proc/50", 1000, 1000)
+    machine.sampler.sample(11.0)
+    assert list((machine.root / "jobs").iterdir()) == []
+
+
+def test_files_that_are_broken_are_written_anew(machine: Machine) -> None:
+    machine.job()
+    (machine.root / "jobs/7.use").write_bytes(zlib.compress(b'{"number": 7, "start": []}'))
+    assert machine.sample(11.0)["at"] == 11.0
+
+
+def test_files_of_jobs_that_ended_long_ago_go(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sampler, "MAX_FILES", 3)
+    for number in range(1, 6):
+        machine.job(number)
+        machine.sampler.sample(10.0 * number + 1)
+        os.utime(machine.root / f"jobs/{number}.use", (number, number))
+        machine.end()
+    machine.job(9)
+    machine.sampler.sample(71.0)
+    assert sorted(file.name for file in (machine.root / "jobs").iterdir()) == ["4.use", "5.use", "9.use"]
+
+
+@pytest.mark.slow
+def test_a_long_job_on_many_gpus_stays_small(machine: Machine) -> None:
+    """Four months, and figures that do not compress. Means and peaks stay true."""
+    machine.gpus = {f"GPU-{n}": (n, 0.0, 5.0) for n in range(8)}
+    machine.job(SLURM_JOB_GPUS="0,1,2,3,4,5,6,7")
+    for number in range(400):
+        machine.process(
+            51, 50, "sh", (number * 7919 % 6007 * 100 + number * 700_000, 0, 0, 0), statm=f"9 {number * 7919 % 9973} 0"
+        )
+        machine.gpus = {f"GPU-{n}": (n, float((number + n) * 7919 % 101), 5.0 + number * 31 % 70) for n in range(8)}
+        machine.sampler.sample(11.0 + number * 26000)
+    found = machine.figures()
+    assert (machine.root / "jobs/7.use").stat().st_size < 60_000
+    series = [found["cpu_series"], found["memory_series"], *(gpu["series"] for gpu in found["gpus"])]
+    assert all(len(one["mean"]) <= sampler.MAX_POINTS for one in series)
+    assert max(peak for peak in found["gpus"][3]["series"]["peak"] if peak is not None) == 100.0
+
+
+def test_series_keep_mean_and_peak() -> None:
+    series = sampler.Series(0.0, 10.0)
+    for number in range(5000):
+        series.add(number * 10.0 + 5, 1000.0 if number == 777 else 1.0, 10.0)
+    plain = series.plain()
+    assert len(plain["mean"]) <= sampler.MAX_POINTS
+    assert max(plain["peak"]) == 1000.0
+    whole = sum(point[0] for point in series.points) / sum(point[1] for point in series.points)
+    assert whole == pytest.approx(1 + 999 / 5000)
+    assert sampler.Series.read(plain).plain() == plain
+
+
+SMI = """#!/bin/sh
+echo "$*" >>"$0.calls"
+case "$*" in
+-L) echo "GPU 0: A100 (UUID: GPU-a)"; echo "  MIG 1g.10gb Device 0: (UUID: MIG-x)" ;;
+*) echo "GPU-a, 0, NVIDIA A100, [N/A], 12, 81920"; echo "GPU-b, 1, NVIDIA A100, 7, 13, 81920"
+   echo "GPU-c, 2, A100, 7, [GPU is lost], 81920"; echo "Unable to determine the device handle" ;;
+esac
+"""
+
+
+@pytest.fixture
+def smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    program = tmp_path / "nvidia-smi"
+    program.write_text(SMI)
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    return program
+
+
+def test_what_nvidia_smi_says(smi: Path) -> None:
+    asked = sampler.NvidiaSmi()
+    rows = asked.rows()
+    assert {uuid: (row["index"], row["percent"], row["memory_used_mib"]) for uuid, row in rows.items()} == {
+        "GPU-a": (0, None, 12.0), "GPU-b": (1, 7.0, 13.0),
+    }  # fmt: skip
+    assert [asked.parent(name) for name in ("MIG-x", "MIG-y", "MIG-y")] == ["GPU-a", "", ""]
+    assert len(smi.with_suffix(".calls").read_text().splitlines()) == 3, "a device that is not known is asked for once"
+
+
+def test_an_nvidia_smi_that_hangs_is_started_once(smi: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    smi.write_text('#!/bin/sh\necho "$$" >>"$0.calls"\nexec sleep 1000\n')
+    monkeypatch.setattr(sampler, "TOOL_S", 0.2)
+    # As of one that waits for a dead GPU.
+    monkeypatch.setattr(subprocess.Popen, "kill", lambda _: None)
+    asked = sampler.NvidiaSmi()
+    assert [asked.rows() for _ in range(3)] == [{}] * 3
+    (pid,) = smi.with_suffix(".calls").read_text().split()
+    os.kill(int(pid), signal.SIGKILL)
+    asked._running.wait()
+
+
+class LocalShell:
+    """Runs the scripts here, in a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def script(self, text: str, *args: str, input: bytes = b"", timeout_s: float = 30.0) -> CompletedCommand:  # noqa: A002 - as in Shell
+        text = text.replace("/run/burstd", str(self.folder)).replace("/run/systemd/system", "/nowhere")
+        done = subprocess.run(
+            ["sh", "-c", text, "sh", *args], input=input, capture_output=True, timeout=timeout_s, check=False
+        )
+        return CompletedCommand(done.returncode, done.stdout.decode(), done.stderr.decode())
+
+    @property
+    def pid(self) -> int:
+        return int((self.folder / "sampler/pid").read_text())
+
+
+def test_the_sampler_is_kept_running(tmp_path: Path) -> None:
+    """Started, found, started again where it was killed or is another, its files handed over and forgotten, ended."""
+    shell, config = LocalShell(tmp_path), SamplerConfig(1.0, 2.0)
+
+    def fetch(config: SamplerConfig | None = config, *forget: str) -> Any:
+        return fetch_figures(shell, "cl1", config, forget=forget, now=1000.0)  # type: ignore[arg-type]
+
+    def wait_for_pid(before: int) -> int:
+        while (
+            not re.search(rb"sampler\.[0-9a-f]+\.py", Path(f"/proc/{shell.pid}/cmdline").read_bytes())
+            or shell.pid == before
+        ):
+            pass
+        return shell.pid
+
+    try:
+        assert fetch().state == "started"
+        first = wait_for_pid(0)
+        assert fetch().state == "running"
+        os.kill(first, signal.SIGKILL)
+        while Path(f"/proc/{first}/cmdline").exists() and Path(f"/proc/{first}/cmdline").read_bytes():
+            pass
+        assert fetch().state == "started"
+        second = wait_for_pid(first)
+        (tmp_path / "sampler/jobs/7.use").write_bytes(zlib.compress(b"{}"))
+        found = fetch(SamplerConfig(2.0, 2.0))
+        assert (found.state, found.unreadable) == ("started", ("7",))
+        wait_for_pid(second)
+        assert fetch(SamplerConfig(2.0, 2.0), "7", "../x", "8").unreadable == ()
+    finally:
+        last = shell.pid
+        assert fetch(None).state == "ended"
+    while Path(f"/proc/{last}/cmdline").exists() and Path(f"/proc/{last}/cmdline").read_bytes():
+        pass
+    assert not list((tmp_path / "sampler").glob("sampler.*"))
+
+
+@pytest.mark.parametrize(
+    "text", ["", "hello", "uptime 1\n", "uptime nan\nsampler running\n", "uptime 1\nsampler $(id)\n"]
+)
+def test_a_node_that_says_something_else_has_no_figures(text: str) -> None:
+    with pytest.raises(CommandFailed, match="does not send figures"):
+        read_figures(text, "cl1", 0.0)
+
+
+@pytest.mark.skipif(shutil.which("shellcheck") is None, reason="shellcheck is not installed")
+def test_shellcheck_has_nothing_to_say() -> None:
+    said = subprocess.run(["shellcheck", "-s", "sh", "-"], input=SCRIPT, capture_output=True, text=True, check=False)
+    assert said.stdout == ""

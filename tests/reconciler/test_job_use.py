@@ -1,0 +1,240 @@
+"""Figures of jobs, fetched from machines and written down: machines and workers are played."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from burstd.db import Store
+from burstd.domain.claim import Claim
+from burstd.domain.claim import ClaimState as S
+from burstd.domain.job_use import GpuShare, GpuUse, JobUse, NodeUse
+from burstd.domain.plugins.shell import Closing, ConnectionLost
+from burstd.domain.slurm.job import Job, JobState
+from burstd.domain.slurm.shape import Gres
+from burstd.domain.snapshot import SlurmView, Unavailable
+from burstd.node.job_use import NodeFigures
+from burstd.reconciler.pollers import job_use
+from burstd.reconciler.pollers.job_use import JobUsePoller
+from burstd.settings.sampler import SamplerSettings
+from tests.db.samples import OFFER, START, ManualClock, planned
+
+GPU = GpuUse("GPU-1", 0, "V100", GpuShare.WHOLE, 0.0, 0.0, 5, 16384, 100.0, 90.0, 90.0, START + 100)
+NODE = NodeUse("gpu1", 4, 999, START + 1, START + 100, 50.0, 0.5, 1.5, 300, 310, 12, 3, 0.5, 0.0, (GPU,))
+
+
+def claim(slot: str = "gpu1", state: S = S.IN_SERVICE) -> Claim:
+    return replace(planned(f"c-{slot}", slot), state=state)
+
+
+def job(number: int = 7, *nodes: str, **fields: Any) -> Job:
+    base = Job(
+        str(number), "ada", JobState.RUNNING, ("burst",), START, account="lab", cpus=8, memory_mib=2000, start=START,
+        node_list=nodes or ("gpu1",),
+    )  # fmt: skip
+    return replace(base, **fields)
+
+
+class World:
+    """Machines that answer, or not, when their turn comes."""
+
+    def __init__(self, store: Store, clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.store, self.clock = store, clock
+        self.jobs: list[Job] = [job()]
+        self.claims = [claim()]
+        self.figures: dict[str, dict[str, NodeUse]] = {}
+        self.silent: set[str] = set()
+        self.asked: list[tuple[str, tuple[str, ...], bool]] = []
+        self.waiting: list[tuple[Callable[[], Any], Callable[[Any], None]]] = []
+        self.summaries: list[JobUse] = []
+        monkeypatch.setattr(job_use, "fetch_figures", self.fetch)
+        self.settings = SamplerSettings()
+        self.poller = self.new_poller()
+
+    def new_poller(self) -> JobUsePoller:
+        return JobUsePoller(self.store, self, self.clock, self.connect, self.settings, self)  # type: ignore[arg-type]
+
+    def write(self, use: JobUse) -> bool:
+        self.summaries.append(use)
+        return True
+
+    def connect(self, claim: Claim) -> Any:
+        if claim.slot in self.silent:
+            raise ConnectionLost("it is silent")
+        return _Shell()
+
+    def fetch(self, _shell: object, node: str, config: object, *, forget: frozenset[str], now: float) -> NodeFigures:
+        assert now == self.clock.now()
+        self.asked.append((node, tuple(sorted(forget)), config is not None))
+        found = {number: use for number, use in self.figures.get(node, {}).items() if number not in forget}
+        return NodeFigures("running" if config is not None else "ended", found, ())
+
+    def submit(self, _lane: str, work: Callable[[], Any], done: Callable[[Any], None], **_: object) -> None:
+        self.waiting.append((work, done))
+
+    def answer(self) -> None:
+        waiting, self.waiting = self.waiting, []
+        for work, done in waiting:
+            try:
+                result = work()
+            except ConnectionLost as error:
+                result = error
+            done(result)
+
+    def step(self, after: float = 0.0, *, answers: bool = True) -> list[str]:
+        """One loop; the machines that were asked in it."""
+        self.clock.time += after
+        before = len(self.asked)
+        slurm = SlurmView(tuple(self.jobs), {}, (), self.clock.now())
+        self.due = self.poller.step(slurm, self.claims)
+        if answers:
+            self.answer()
+        return [node for node, _, _ in self.asked[before:]]
+
+
+class _Shell(Closing):
+    def close(self) -> None:
+        pass
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+    clock = ManualClock()
+    with Store.open(tmp_path / "burstd.db", clock) as store:
+        yield World(store, clock, monkeypatch)
+
+
+def test_a_new_machine_is_asked_at_once_and_one_with_jobs_again_and_again(world: World) -> None:
+    world.claims = [claim(), claim("gpu2", S.READY), claim("gpu3", S.BOOTING)]
+    assert world.step() == ["gpu1", "gpu2"]
+    assert [world.step(60.0) for _ in range(6)] == [[], [], ["gpu1"], [], [], ["gpu1"]]
+
+
+def test_figures_are_on_record_with_what_slurm_says_of_the_job(world: World) -> None:
+    world.figures["gpu1"] = {"7": NODE, "8": NODE}
+    world.step()
+    (use,) = world.store.job_uses("7")
+    assert (use.user, use.account, use.partition, use.started, use.ended) == ("ada", "lab", "burst", START, None)
+    assert use.nodes == (replace(NODE, cpus=8, memory_mib=2000, gpu_price=Decimal("0.765"), currency=OFFER.currency),)
+    assert use.gpu_idle_cost() == {"EUR": Decimal("0.765") * 90 / 3600}
+    assert world.poller.uses() == {"7": use}
+    assert world.store.job_uses("8") == (), "no such job runs there"
+
+
+def test_a_gpu_whose_job_has_shards_is_shared_whatever_the_node_says(world: World) -> None:
+    world.jobs = [job(gres_per_node=(Gres("shard", "", 2),))]
+    world.figures["gpu1"] = {"7": NODE}
+    world.step()
+    assert world.store.job_uses("7")[0].gpus[0].share is GpuShare.SHARD
+
+
+def test_the_last_figures_are_fetched_before_the_machine_may_end(world: World) -> None:
+    world.figures["gpu1"] = {"7": NODE}
+    world.step()
+    world.jobs = []
+    assert world.step(30.0, answers=False) == []
+    assert (set(world.poller.awaited()), world.due) == ({"c-gpu1"}, world.clock.time + 20)
+    assert world.store.job_uses("7")[0].ended is None
+    world.figures["gpu1"] = {"7": replace(NODE, cpu_s=60.0, sampled_at=world.clock.time, ended=True)}
+    world.answer()
+    world.step()
+    (use,) = world.store.job_uses("7")
+    assert (use.nodes[0].cpu_s, use.ended, use.cut, world.poller.awaited()) == (60.0, START + 30, False, frozenset())
+    assert world.poller.uses() == {}
+    # The node forgets them with the next call.
+    world.jobs = [job(9)]
+    world.step(200.0)
+    assert world.asked[-1] == ("gpu1", ("7",), True)
+
+
+@pytest.mark.parametrize("way", ["silent", "gone"])
+def test_a_machine_that_is_silent_is_not_waited_for(world: World, way: str) -> None:
+    world.figures["gpu1"] = {"7": NODE}
+    world.step()
+    world.jobs = []
+    if way == "gone":
+        world.claims = []
+    world.silent = {"gpu1"}
+    world.step(150.0)
+    assert world.poller.awaited() == ({"c-gpu1"} if way == "silent" else frozenset())
+    for _ in range(5):
+        world.step(5.0)
+    assert world.poller.awaited() == frozenset()
+    (use,) = world.store.job_uses("7")
+    assert (use.cut, use.nodes[0].cut, use.nodes[0].cpu_s, use.ended) == (True, True, 50.0, START + 150)
+
+
+def test_a_restart_of_burstd_loses_nothing(world: World) -> None:
+    """What ran before runs on, or has ended meanwhile: its last figures are still there."""
+    world.figures["gpu1"] = {"7": NODE, "8": NODE}
+    world.jobs = [job(), job(8)]
+    world.step()
+    world.poller = world.new_poller()
+    world.poller.step(Unavailable("down", 0.0), world.claims)
+    world.jobs = [job(8)]
+    world.figures["gpu1"]["7"] = replace(NODE, cpu_s=70.0, sampled_at=START + 120, ended=True)
+    world.step(120.0)
+    world.step(1.0)
+    (use,) = world.store.job_uses("7")
+    assert (use.nodes[0].cpu_s, use.cut, use.ended) == (70.0, False, START + 120)
+    assert list(world.poller.uses()) == ["8"]
+
+
+def test_a_job_that_is_requeued_has_figures_of_each_run(world: World) -> None:
+    world.figures["gpu1"] = {"7": NODE}
+    world.step()
+    world.jobs = [job(restarts=1, start=START + 300)]
+    world.step(310.0)
+    assert [use.restarts for use in world.store.job_uses("7")] == [0], "these figures are of the first run"
+    world.figures["gpu1"] = {"7": replace(NODE, started=START + 301, sampled_at=START + 500)}
+    world.step(190.0)
+    first, second = world.store.job_uses("7")
+    assert (first.restarts, first.ended, first.nodes[0].cut) == (0, START + 310, True)
+    assert (second.restarts, second.ended, second.nodes[0].started) == (1, None, START + 301)
+
+
+def test_a_job_with_a_node_that_never_said_anything_is_cut(world: World) -> None:
+    world.jobs, world.claims = [job(7, "gpu1", "gpu2")], [claim(), claim("gpu2")]
+    world.figures["gpu1"] = {"7": replace(NODE, ended=True)}
+    world.step()
+    world.jobs = []
+    world.step(10.0)
+    world.step(1.0)
+    (use,) = world.store.job_uses("7")
+    assert (use.nodes_allocated, [node.node for node in use.nodes], use.cut) == (2, ["gpu1"], True)
+    assert use.nodes[0].cpus == 4, "of several nodes each says how many CPUs the job has there"
+
+
+def test_all_calls_keep_to_a_rate(world: World) -> None:
+    """4,000 machines; the last figures come first."""
+    world.claims = [claim(f"gpu{n}") for n in range(4000)]
+    world.jobs = [job(n, f"gpu{n}") for n in range(4000)]
+    begun = sum(len(world.step(10.0)) for _ in range(30))
+    assert begun <= 300 / 60 * world.settings.calls_per_minute + 60
+    assert begun >= 300 / 60 * world.settings.calls_per_minute - 60
+    world.jobs = [one for one in world.jobs if one.id != "3999"]
+    assert world.step(10.0)[0] == "gpu3999"
+
+
+def test_samplers_end_where_the_settings_say_so(world: World) -> None:
+    world.step()
+    world.poller.settings = SamplerSettings(enabled=False)
+    world.step(1.0)
+    assert world.asked[-1] == ("gpu1", (), False)
+    assert [world.step(300.0), world.poller.uses(), world.poller.awaited()] == [[], {}, frozenset()]
+
+
+def test_a_summary_is_written_once_where_the_site_wants_it(world: World) -> None:
+    world.settings = SamplerSettings(jobstats=True)
+    world.poller = world.new_poller()
+    world.figures["gpu1"] = {"7": replace(NODE, ended=True)}
+    world.step()
+    world.jobs = []
+    for _ in range(4):
+        world.step(30.0)
+    assert [(use.job, use.ended) for use in world.summaries] == [("7", START + 30)]
