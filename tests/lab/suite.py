@@ -68,6 +68,7 @@ _LONGEST = (
     "tests/e2e/test_cloud_faults.py",
     "tests/slurm/test_stage_hooks.py",
     "tests/e2e/test_openstack.py",
+    "tests/web/test_in_browser.py",
     "tests/crash/test_spot.py",
     "tests/e2e/test_aws.py",
     "tests/crash/test_directed.py",

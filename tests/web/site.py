@@ -113,10 +113,11 @@ def busy_site(nodes: int, jobs: int) -> tuple[Snapshot, Plan]:
         breakers=(CircuitBreaker("sandbox/local/c/l40s.large/on-demand", "capacity", 3, NOW + 240, "no l40s left"),),
     )
     snapshot = replace(snapshot, outlook=job_outlooks(snapshot))
-    return snapshot, Decider().decide(snapshot, _policies(max(4, nodes * 5 // 8)), Tuning())
+    return snapshot, Decider().decide(snapshot, site_policies(max(4, nodes * 5 // 8)), Tuning())
 
 
-def _policies(most: int) -> tuple[Policy, ...]:
+def site_policies(most: int) -> tuple[Policy, ...]:
+    """The common chain, with a limit on nodes."""
     chain: tuple[tuple[PolicyPlugin, dict[str, int]], ...] = (
         (backlog.plugin, {}),
         (idle.plugin, {}),
