@@ -43,6 +43,7 @@ def serving(backend: FakeBackend, port: int = 0) -> Iterator[int]:
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     listener.bind(("127.0.0.1", port))
+    listener.listen()
     server = uvicorn.Server(
         uvicorn.Config(_PeerFromHeader(app), lifespan="off", log_config=None, ws="none", timeout_keep_alive=30)
     )

@@ -41,6 +41,7 @@ ADDRESSES = {
     "/gpus": ["/gpus?state=all"],
     "/nodes/{name}": [f"/nodes/gpu{n}" for n in range(1, 9)],
     "/jobs/{job_id}": [f"/jobs/{number}" for number in NUMBERS],
+    "/jobs/{job_id}/use.svg": [f"/jobs/{number}/use.svg" for number in NUMBERS],
     "/projects": ["/projects"],
     "/projects/{name}": ["/projects/a"],
     "/costs": ["/costs", "/costs?group=job", "/costs?group=claim", "/costs?group=account", "/costs?group=pool"],
@@ -82,4 +83,7 @@ def test_another_user_learns_nothing_of_a_job(served: tuple[FakeBackend, Path], 
 
 @pytest.mark.parametrize("user", ["root", OTHER_USER])
 def test_root_and_the_owner_see_it(served: tuple[FakeBackend, Path], user: str) -> None:
-    assert SECRET in pages(served[1], user)["/"].body.decode()
+    seen = pages(served[1], user)
+    assert SECRET in seen["/"].body.decode()
+    assert "What it used" in seen[f"/jobs/{WHOLE}"].body.decode()
+    assert seen[f"/jobs/{WHOLE}/use.svg"].body.startswith(b"<svg")
