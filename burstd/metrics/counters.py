@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from decimal import Decimal
 from pathlib import PurePath
 
@@ -17,16 +17,22 @@ from burstd.domain.claim import Claim
 from burstd.domain.claim import ClaimState as S
 from burstd.domain.cloud.offer import Offer
 from burstd.domain.snapshot import Snapshot, Unavailable
-from burstd.domain.staging import StageState
+from burstd.domain.staging import StageState, Staging
 from burstd.metrics.families import FAMILIES, Family, LabelLimit
 from burstd.metrics.figures import all_claims, idle_claims
-from burstd.planner.lifecycle.spot_notices import notice_of_node
+from burstd.planner.lifecycle.orphans import NO_CLAIM
+from burstd.planner.lifecycle.spot_notices import INTERRUPTED, closing_error, notice_of_node
 from burstd.slurm.commands.run import CommandRunner
 
 _PHASES = {S.LAUNCHING: "asked", S.VALIDATING: "running", S.READY: "proved", S.IN_SERVICE: "open"}
 """What has come about when a claim enters a state."""
 _ALIVE = frozenset({S.LAUNCHING, S.BOOTING, S.VALIDATING, S.READY, S.IN_SERVICE, S.DRAINING})
 _ENDING = frozenset({S.FAILED, S.LOST, S.TERMINATING})
+_MOVED: Mapping[str, tuple[str, Callable[[Staging], int]]] = {
+    StageState.STAGED: ("in", lambda staging: staging.bytes_sent),
+    StageState.DELIVERED: ("out", lambda staging: staging.bytes_out),
+}
+"""By the state that a job's data enters, the direction, and how many bytes were moved."""
 _VERBS = frozenset({"scontrol", "sacctmgr"})
 """Commands whose next word says what they do."""
 _WORD = re.compile(r"[a-z]+")
@@ -119,9 +125,10 @@ class Counters:
                 kind, _, key = event.subject.partition(":")
                 if kind == "claim" and key in claims:
                     self._add_transition(claims[key], event)
-                elif kind == "stage":
-                    self._add_staging(event)
-                elif kind == "orphan" and key not in self._orphans:
+                elif kind == "stage" and event.new in _MOVED and (staging := reader.find_staging(key)) is not None:
+                    direction, size = _MOVED[event.new]
+                    self._add("burstd_staging_bytes_total", size(staging), direction)
+                elif kind == "orphan" and event.reason.endswith(NO_CLAIM) and key not in self._orphans:
                     # Its removal is asked for until it is gone.
                     self._orphans.add(key)
                     self._add("burstd_leaks_total", 1)
@@ -134,7 +141,9 @@ class Counters:
             self._add_phase(claim, phase, event.time)
         was_node = claim.in_service_from is not None and claim.in_service_from < event.time
         never_asked = old is S.PLANNED and new is S.GONE and bool(claim.error)
-        if old in _ALIVE and new in _ENDING and claim.spot_interrupted:
+        # A machine that was taken back has its error when it is gone, and its reason when its end begins.
+        taken_back = claim.spot_interrupted or closing_error(event.reason) == INTERRUPTED
+        if old in _ALIVE and new in _ENDING and taken_back:
             self._add("burstd_interruptions_total", 1, *_type_and_zone(claim.offer))
         elif never_asked or (new in (S.FAILED, S.LOST) and not was_node):
             self._add("burstd_launch_failures_total", 1, *_type_and_zone(claim.offer), claim.error or new.value)
@@ -148,13 +157,6 @@ class Counters:
             return
         self._phases_seen.add((claim.id, phase))
         self._add("burstd_launch_seconds", max(0.0, at - claim.created), claim.pool, phase)
-
-    def _add_staging(self, event: LoggedEvent) -> None:
-        fields = event.data.get("set", {})
-        if event.new == StageState.STAGED:
-            self._add("burstd_staging_bytes_total", fields.get("bytes_sent", 0), "in")
-        elif event.new == StageState.DELIVERED:
-            self._add("burstd_staging_bytes_total", fields.get("bytes_out", 0), "out")
 
     # Snapshots.
 

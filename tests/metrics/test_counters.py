@@ -22,6 +22,8 @@ from burstd.domain.snapshot import EndedClaim, Snapshot
 from burstd.domain.staging import StageState
 from burstd.metrics.counters import Counters
 from burstd.metrics.provider_calls import count_calls
+from burstd.planner.lifecycle.orphans import NO_CLAIM
+from burstd.planner.lifecycle.spot_notices import INTERRUPTED, TAKEN_BACK
 from tests.api.world import CLAIMS, NOW, SLURM, SNAPSHOT
 from tests.db.samples import ManualClock, planned
 from tests.db.test_stagings import waiting
@@ -48,12 +50,19 @@ def values(counters: Counters, name: str) -> dict[tuple[str, ...], float]:
     return found
 
 
-def walk(store: Store, clock: ManualClock, claim: str, *states: S, last: dict[str, object] | None = None) -> None:
+def walk(
+    store: Store,
+    clock: ManualClock,
+    claim: str,
+    *states: S,
+    last: dict[str, object] | None = None,
+    reason: str = "because",
+) -> None:
     """Brings a claim through states, ten seconds in each."""
     for number, state in enumerate(states, 1):
         clock.time += 10
         fields = (last or {}) if number == len(states) else {}
-        store.transition_claim(claim, store.claim(claim).state, state, "because", **fields)  # type: ignore[arg-type]
+        store.transition_claim(claim, store.claim(claim).state, state, reason, **fields)  # type: ignore[arg-type]
 
 
 def test_a_launch_and_its_phases(store: Store, clock: ManualClock) -> None:
@@ -120,12 +129,26 @@ def test_failures_and_interruptions(
     assert sum(values(counters, "burstd_interruptions_total").values()) == interruptions
 
 
+def test_a_machine_that_is_taken_back_counts_when_its_end_begins(store: Store, clock: ManualClock) -> None:
+    counters = Counters()
+    counters.read_record(store.reader())
+    store.make_claims([replace(planned(), offer=replace(planned().offer, spot=True))])
+    walk(store, clock, "c1", S.LAUNCHING, S.BOOTING, S.VALIDATING, S.READY, S.IN_SERVICE)
+    walk(store, clock, "c1", S.DRAINING, S.TERMINATING, reason=f"{TAKEN_BACK}: interruption")
+    counters.read_record(store.reader())
+    walk(store, clock, "c1", S.GONE, last={"error": INTERRUPTED})
+    counters.read_record(store.reader())
+    assert values(counters, "burstd_interruptions_total") == {("sandbox", "gpu4", "a"): 1.0}
+
+
 def test_a_leak_counts_once_and_remarks_do_not(store: Store) -> None:
     counters = Counters()
     counters.read_record(store.reader())
     store.make_claims([planned()])
-    for orphan in ("i-1", "i-1", "vol-1"):
-        store.log_event(f"orphan:{orphan}", new="removed", reason="no claim")
+    for orphan, reason in (("i-1", NO_CLAIM), ("i-1", NO_CLAIM), ("vol-1", f"volume: {NO_CLAIM}")):
+        store.log_event(f"orphan:{orphan}", new="removed", reason=reason)
+    # What a machine of ours leaves behind is removed too.
+    store.log_event("orphan:port-1", new="removed", reason="port: its machine is gone")
     store.record_remarks([Remark("idle", "claim:c1", "keep", "warm")], lambda _: "")
     store.record_remarks([Remark("idle", "claim:c1", "release", "idle")], lambda _: "")
     remarks = [event for event in store.reader().events(subject="claim:c1") if REMARK_KEY in event.data]
@@ -139,7 +162,7 @@ def test_more_events_than_a_page_are_all_counted(store: Store) -> None:
     counters.read_record(store.reader())
     with store.batch():
         for number in range(2_100):
-            store.log_event(f"orphan:{number}", new="removed", reason="no claim")
+            store.log_event(f"orphan:{number}", new="removed", reason=NO_CLAIM)
             store.log_event(f"job:{number}", new="wait", reason="of no interest")
     counters.read_record(store.reader())
     assert values(counters, "burstd_leaks_total") == {(): 2_100.0}
@@ -150,13 +173,14 @@ def test_bytes_of_jobs_data(store: Store) -> None:
     counters.read_record(store.reader())
     store.make_staging(waiting())
     key = waiting().job_id
+    # What was collected so far is on record before all is at home.
     for old, new, fields in (
         (StageState.WAITING, StageState.UPLOADING, {}),
         (StageState.UPLOADING, StageState.STAGED, {"bytes_in": 900, "bytes_sent": 500}),
         (StageState.STAGED, StageState.FETCHING, {}),
         (StageState.FETCHING, StageState.FETCHED, {}),
         (StageState.FETCHED, StageState.COLLECTING, {}),
-        (StageState.COLLECTING, StageState.DELIVERING, {}),
+        (StageState.COLLECTING, StageState.DELIVERING, {"bytes_out": 70}),
         (StageState.DELIVERING, StageState.DELIVERED, {"bytes_out": 70}),
     ):
         store.transition_staging(key, old, new, "", **fields)  # type: ignore[arg-type]

@@ -15,6 +15,8 @@ from burstd.planner.snapshot_view import SnapshotView
 from burstd.planner.timeouts import Tuning
 
 MIN_SIGHTINGS = 2
+NO_CLAIM = "it has burstd's tag and no claim"
+"""Reason for the removal of what nobody accounts for; what a machine of ours leaves behind has another."""
 _STARTED = frozenset({JobState.CONFIGURING, JobState.RUNNING})
 _POWERING_UP = frozenset({"POWERING_UP", "POWER_UP"})
 _AUTOMATIC_DOWN_REASONS = ("ResumeTimeout reached", "Not responding", "burstd:")
@@ -139,5 +141,5 @@ def remove_orphans(snapshot: Snapshot, view: SnapshotView, tuning: Tuning) -> li
             if not left.attached_to and left.claim_id not in protected_claims and is_overdue(name, left.id)
         )
         if instances or leftovers:
-            actions.append(RemoveOrphans(name, instances, leftovers, "it has burstd's tag and no claim"))
+            actions.append(RemoveOrphans(name, instances, leftovers, NO_CLAIM))
     return actions
