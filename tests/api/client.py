@@ -83,10 +83,12 @@ def connect_as(path: Path, uid: int, gid: int) -> socket.socket:
     child = os.fork()
     if child == 0:
         try:
+            # The folders above may be root's alone, as those of a box are.
+            os.chdir(path.parent)
             os.setgroups([])
             os.setgid(gid)
             os.setuid(uid)
-            sock = _connect(path)
+            sock = _connect(Path(path.name))
             socket.send_fds(there, [b"x"], [sock.fileno()])
         finally:
             os._exit(0)

@@ -2,8 +2,9 @@
 
 A made snapshot behind the real routes, on a socket. First each page: milliseconds from request to answer, KiB, and,
 with ``--browser``, milliseconds until Chromium has drawn it. Then decisions one after another, each with a change of
-the queue and half a second of rest, in turn without and with ten browsers that ask every five seconds as htmx does:
-milliseconds of a decision, 50th and 99th percentile. No page may queue a command: that would ask the deciding thread.
+the queue and a quarter of a second of rest, in turn without and with ten browsers that ask every five seconds as htmx
+does: milliseconds of a decision, 50th to 99th percentile. No page may queue a command: that would ask the deciding
+thread.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ POLLED = (
     "/",
     "/clouds",
 )
-POLL_S, REST_S = 5.0, 0.5
+POLL_S, REST_S = 5.0, 0.25
 CLIENTS = """
 import http.client, sys, threading, time
 def poll(port, path, at):

@@ -63,7 +63,7 @@ def busy_site(nodes: int, jobs: int) -> tuple[Snapshot, Plan]:
                 offer=offers[-3],
                 cause=Cause.DEMAND,
                 state=state,
-                created=NOW - 700 - n,
+                created=NOW - (700 + n if state is not S.BOOTING else 10 + n % 40),
                 since=NOW - 600 + n % 300,
                 reason="registered",
                 instance_id=f"i-{slot}",
