@@ -4,34 +4,108 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Mapping
+from importlib import import_module
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
-from burstd.cli.commands import (
-    event,
-    job,
-    job_output,
-    job_shell,
-    node,
-    plan,
-    policy,
-    ports,
-    project,
-    provider,
-    stage,
-    status,
-    volume,
-)
-from burstd.cli.offline import config, record, simulate
 from burstd.cli.output import safe_text
 from burstd.cli.session import DEFAULT_SOCKET, ExitCode, GlobalOptions, JsonOption, answered_sockets
 
 _MAX_ERROR_CHARS = 500
+COMMANDS: Mapping[str, tuple[str, str]] = {
+    "status": (
+        "commands.status:status",
+        "Nodes wanted, booting, open and leaving; waiting jobs and why they wait; the cost per hour.",
+    ),
+    "scale": ("commands.plan:scale", "Pin a pool's number of nodes, or take the pins back."),
+    "explain": (
+        "commands.job:explain",
+        "Why a job does or does not start: its options, their cost, and what would start it.",
+    ),
+    "port-forward": (
+        "commands.ports:port_forward",
+        "Bring a port of your running job to 127.0.0.1 here, until the job ends or Ctrl-C.",
+    ),
+    "plan": ("commands.plan:plan", "What the next loop would do, from a fresh snapshot; changes nothing."),
+    "simulate": (
+        "offline.simulate:simulate",
+        "Replay a trace of jobs through the policies: waits, cloud hours and cost of each chain. Needs no daemon.",
+    ),
+    "hold": ("commands.plan:hold", "Boot no node and terminate no wanted node until unhold."),
+    "unhold": ("commands.plan:unhold", "Go on after hold."),
+    "bill": (
+        "commands.status:bill",
+        "What machines cost, dearest first; running ones count up to now. Then what is left of the budgets.",
+    ),
+    "backup": (
+        "offline.record:backup",
+        "Copy the record to FILE (mode 0600), also while burstd runs. Run it as root or as burstd's user.",
+    ),
+    "restore": (
+        "offline.record:restore",
+        "Put a backup in the place of the record, which is kept beside it. burstd must not run.",
+    ),
+    "confirm": (
+        "commands.plan:confirm",
+        "Say that the record, or the head's clock, is right, where an alarm of burstctl status doubts it.",
+    ),
+    "check": (
+        "offline.config:check",
+        "Compare the running Slurm with what the pools need, and nodes in service with what they must be.",
+    ),
+    "slurm-config": (
+        "offline.config:slurm_config",
+        "Print the lines that slurm.conf (with --gres: gres.conf) needs for the configured pools.",
+    ),
+    "node": ("commands.node:app", "Nodes and the machines behind them."),
+    "job": ("commands.job:app", "Jobs of the burst partitions."),
+    "route": (
+        "commands.ports:app",
+        (
+            "Web addresses of ports of your running jobs, on clouds that have them (OpenShift). They are public: "
+            "whoever knows one reaches the port, so the program there must ask for a token or password of its own. A "
+            "job's end closes them. For yourself alone, use burstctl port-forward."
+        ),
+    ),
+    "event": ("commands.event:app", "What happened, in order."),
+    "stage": ("commands.stage:app", "The data of jobs: what is on its way, what is held, who takes up what."),
+    "volume": ("commands.volume:app", "Disks in clouds that stay when the jobs that use them end."),
+    "project": ("commands.project:app", "Projects: quotas of GPUs, and shares of what others leave."),
+    "provider": ("commands.provider:app", "The clouds: their state, their offers, whether launches would work."),
+    "policy": ("commands.policy:app", "The policies that decide which nodes are booted and terminated."),
+    "config": ("offline.config:app", "The settings, burstd.toml."),
+}
+"""Where each command is, and its line in the list of commands, which is printed without loading any of them."""
+
+
+class LazyGroup(TyperGroup):
+    """Knows of its commands their names and lines; loads the module of the one that is chosen."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Name, command and remaining words, as TyperGroup has them."""
+        name, command, rest = super().resolve_command(ctx, args)
+        return name, None if command is None else load_command(str(command.name)), rest
+
+
+def load_command(name: str) -> Any:
+    """The command, or group of commands, of this name in COMMANDS."""
+    module, attribute = COMMANDS[name][0].split(":")
+    found = getattr(import_module(f"burstd.cli.{module}"), attribute)
+    alone = typer.Typer()
+    if isinstance(found, typer.Typer):
+        alone.add_typer(found, name=name)
+    else:
+        alone.command(name)(found)
+    return typer.main.get_group(alone).commands[name]
+
 
 app = typer.Typer(
     name="burstctl",
+    cls=LazyGroup,
     help="See and steer burstd, which makes clouds look like one more Slurm partition.",
     epilog="Exit codes: 0 ok, 1 a negative answer, 2 usage, 3 burstd unreachable, 4 forbidden, 5 not found.",
     no_args_is_help=True,
@@ -67,32 +141,8 @@ def global_options(
     ctx.obj = GlobalOptions(json, socket)
 
 
-app.command()(status.status)
-app.command()(plan.scale)
-app.add_typer(node.app, name="node")
-job.app.command("logs")(job_output.job_logs)
-job.app.command("shell")(job_shell.job_shell)
-app.add_typer(job.app, name="job")
-app.command()(job.explain)
-app.command()(ports.port_forward)
-app.add_typer(ports.app, name="route")
-app.add_typer(event.app, name="event")
-app.add_typer(stage.app, name="stage")
-app.add_typer(volume.app, name="volume")
-app.add_typer(project.app, name="project")
-app.add_typer(provider.app, name="provider")
-app.command()(plan.plan)
-app.command()(simulate.simulate)
-app.command()(plan.hold)
-app.command()(plan.unhold)
-app.command()(status.bill)
-app.command()(record.backup)
-app.command()(record.restore)
-app.command()(plan.confirm)
-app.add_typer(policy.app, name="policy")
-app.add_typer(config.app, name="config")
-app.command()(config.check)
-app.command("slurm-config")(config.slurm_config)
+for _name, (_, _line) in COMMANDS.items():
+    app.command(_name, help=_line)(lambda: None)
 
 
 def main() -> None:

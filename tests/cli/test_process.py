@@ -11,15 +11,17 @@ from pathlib import Path
 
 import pytest
 
+from burstd.cli.main import COMMANDS, load_command
 from tests.api.fake_backend import FakeBackend
 
 pytestmark = pytest.mark.slow
 
 
 BURSTCTL = "import sys; sys.argv[0] = 'burstctl'; from burstd.cli.main import main; main()"
-HEAVY = ("fastapi", "httpx", "uvicorn", "sqlmodel", "sqlalchemy", "alembic", "paramiko", "burstd.settings",
-         "burstd.db", "burstd.planner", "burstd.daemon", "burstd.reconciler", "burstd.api.routers",
-         "burstd.staging")  # fmt: skip
+HEAVY = ("fastapi", "httpx", "uvicorn", "sqlmodel", "sqlalchemy", "alembic", "paramiko", "jinja2", "textual",
+         "prometheus_client", "burstd.settings", "burstd.db", "burstd.planner", "burstd.daemon", "burstd.reconciler",
+         "burstd.api.routers", "burstd.staging", "burstd.simulate", "burstd.cli.offline",
+         "burstd.cli.commands.provider", "burstd.cli.commands.job")  # fmt: skip
 
 
 def burstctl(control: Path, *words: str, code: str = BURSTCTL, **env: str) -> subprocess.Popen[str]:
@@ -29,13 +31,21 @@ def burstctl(control: Path, *words: str, code: str = BURSTCTL, **env: str) -> su
     )  # fmt: skip
 
 
-@pytest.mark.parametrize(("word", "more"), [("status", ()), ("--help", ("http.client",)), ("--version", ())])
+@pytest.mark.parametrize(
+    ("word", "more"),
+    [("status", ()), ("--help", ("http.client", "pydantic", "burstd.cli.commands")), ("--version", ("pydantic",))],
+)
 def test_it_loads_little(control: Path, backend: FakeBackend, word: str, more: tuple[str, ...]) -> None:
     look = f"print([m for m in {(*HEAVY, *more)} if m in sys.modules], file=sys.stderr)"
     process = burstctl(control, word, code=BURSTCTL.replace("; main()", f"\ntry: main()\nfinally: {look}"))
     out, err = process.communicate(timeout=60)
     assert (process.returncode, err) == (0, "[]\n")
     assert "burstd" in out or "burstctl" in out
+
+
+def test_a_command_has_the_same_line_in_the_list_as_in_its_own_help() -> None:
+    for name, (_, line) in COMMANDS.items():
+        assert load_command(name).help.split("\n\n")[0] == line, name
 
 
 def test_events_are_followed_until_ctrl_c(control: Path, backend: FakeBackend) -> None:

@@ -18,6 +18,8 @@ from burstd.api.answers.text import (
     rough_duration_text,
     size_text,
 )
+from burstd.cli.commands.job_output import job_logs
+from burstd.cli.commands.job_shell import job_shell
 from burstd.cli.commands.job_use import find_use, print_use, write_plot
 from burstd.cli.output import ConsoleOutput, styled_state
 from burstd.cli.session import ApiClient, JobArgument, with_client
@@ -131,6 +133,10 @@ def _print_remarks(out: ConsoleOutput, answer: JobDetailView | ExplainView) -> N
         (r.by, styled_state(r.verdict), ago(r.since, answer.now, ""), r.reason)
         for r in answer.remarks
     ])  # fmt: skip
+
+
+app.command("logs")(job_logs)
+app.command("shell")(job_shell)
 
 
 def _id_text(job: JobView) -> str:

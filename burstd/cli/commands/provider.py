@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.text import Text
 
-from burstd.api.answers.text import abbreviated_list, ago, money_text, plural, remaining_text
+from burstd.api.answers.text import abbreviated_list, ago, money_text, plural
+from burstd.cli.commands.status import bad_place_text, breaker_text
 from burstd.cli.offline.config import DEFAULT_CONFIG, ConfigOption
 from burstd.cli.output import ConsoleOutput
 from burstd.cli.session import ApiClient, DaemonNotRunning, DaemonUnreachable, ExitCode, provider_names, with_client
 
 if TYPE_CHECKING:
     from burstd.api.answers.providers import CheckView, FindingView, OffersView, OfferView, ProvidersView
-    from burstd.api.answers.status import BreakerView
 
 app = typer.Typer(help="The clouds: their state, their offers, whether launches would work.", no_args_is_help=True)
 ProviderArgument = Annotated[
@@ -245,21 +245,3 @@ def _availability_text(offer: OfferView, now: datetime) -> str:
         usable = abbreviated_list(pools, 3) + (", after others" if offer.avoided else "")
         return "; ".join([usable] * bool(pools) + ([] if offer.avoided else waiting))
     return "; ".join(f"not {pool}: {why}" for pool, why in offer.refused.items()) or "no pool names it"
-
-
-def bad_place_text(place: str, why: str) -> str:
-    """A place that is avoided for its past machines."""
-    return f"{place}: avoided, {why}"
-
-
-def breaker_text(breaker: BreakerView, now: datetime, *, short: bool = False) -> str:
-    """An open circuit breaker: what it blocks, for how long, and why."""
-    why = f": {breaker.error}" if breaker.error else ""
-    subject = "" if short else f"{breaker.key}: "
-    if not breaker.failures:
-        return f"{subject}circuit breaker open{why}"
-    return (
-        f"{subject}circuit breaker open for {remaining_text(breaker.until, now)} after "
-        f"{plural(breaker.failures, 'failure')}"
-        f" ({breaker.cause}{why})"
-    )

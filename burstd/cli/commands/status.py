@@ -22,14 +22,13 @@ from burstd.api.answers.text import (
     remaining_text,
     size_text,
 )
-from burstd.cli.commands.provider import bad_place_text, breaker_text
 from burstd.cli.output import Cell, ConsoleOutput, faint_zero, styled_state
 from burstd.cli.session import ApiClient, with_client
 
 if TYPE_CHECKING:
     from burstd.api.answers.base import ReachabilityView
     from burstd.api.answers.plan import BillLineView, BillView
-    from burstd.api.answers.status import ProviderView, SlurmStateView, StageStatusView, StatusView
+    from burstd.api.answers.status import BreakerView, ProviderView, SlurmStateView, StageStatusView, StatusView
 
 _POOL_COUNTS = ("wanted", "booting", "ready", "busy", "idle", "leaving", "failed", "free", "slots")
 _POOL_HEADS = ("POOL", "WANTED>", "BOOT>", "READY>", "BUSY>", "IDLE>", "LEAVE>", "FAIL>", "FREE>", "SLOTS>")
@@ -122,6 +121,24 @@ def _print_services(out: ConsoleOutput, answer: StatusView) -> None:
         out.note(bad_place_text(*place), "yellow")
     if len(bad_places) > _MAX_BREAKERS:
         out.note(f"and {len(bad_places) - _MAX_BREAKERS} more places are avoided (--json)", "dim")
+
+
+def bad_place_text(place: str, why: str) -> str:
+    """A place that is avoided for its past machines."""
+    return f"{place}: avoided, {why}"
+
+
+def breaker_text(breaker: BreakerView, now: datetime, *, short: bool = False) -> str:
+    """An open circuit breaker: what it blocks, for how long, and why."""
+    why = f": {breaker.error}" if breaker.error else ""
+    subject = "" if short else f"{breaker.key}: "
+    if not breaker.failures:
+        return f"{subject}circuit breaker open{why}"
+    return (
+        f"{subject}circuit breaker open for {remaining_text(breaker.until, now)} after "
+        f"{plural(breaker.failures, 'failure')}"
+        f" ({breaker.cause}{why})"
+    )
 
 
 def _slurm_row(slurm: SlurmStateView, now: datetime) -> tuple[str, Text, str]:
