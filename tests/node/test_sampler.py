@@ -381,6 +381,10 @@ class LocalShell:
         return int((self.folder / "sampler/pid").read_text())
 
 
+NUMBER = "4000000007"
+"""Of no job that runs on this machine, where other tests may have a Slurm."""
+
+
 def test_the_sampler_is_kept_running(tmp_path: Path) -> None:
     """Started, found, started again where it was killed or is another, its files handed over and forgotten, ended."""
     shell, config = LocalShell(tmp_path), SamplerConfig(1.0, 2.0)
@@ -405,11 +409,11 @@ def test_the_sampler_is_kept_running(tmp_path: Path) -> None:
             pass
         assert fetch().state == "started"
         second = wait_for_pid(first)
-        (tmp_path / "sampler/jobs/7.use").write_bytes(zlib.compress(b"{}"))
+        (tmp_path / f"sampler/jobs/{NUMBER}.use").write_bytes(zlib.compress(b"{}"))
         found = fetch(SamplerConfig(2.0, 2.0))
-        assert (found.state, found.unreadable) == ("started", ("7",))
+        assert (found.state, found.unreadable) == ("started", (NUMBER,))
         wait_for_pid(second)
-        assert fetch(SamplerConfig(2.0, 2.0), "7", "../x", "8").unreadable == ()
+        assert fetch(SamplerConfig(2.0, 2.0), NUMBER, "../x", "8").unreadable == ()
     finally:
         last = shell.pid
         assert fetch(None).state == "ended"
@@ -430,3 +434,12 @@ def test_a_node_that_says_something_else_has_no_figures(text: str) -> None:
 def test_shellcheck_has_nothing_to_say() -> None:
     said = subprocess.run(["shellcheck", "-s", "sh", "-"], input=SCRIPT, capture_output=True, text=True, check=False)
     assert said.stdout == ""
+
+
+def test_samples_that_are_meant_to_be_far_apart_have_no_gap_between_them(machine: Machine) -> None:
+    """As of a node with ten thousand processes, where the sampler rests longer."""
+    machine.job()
+    machine.gpus["GPU-a"] = (0, 0.0, 5.0)
+    machine.sampler.interval = 40.0
+    (gpu,) = machine.sample(41.0, 81.0, 121.0)["gpus"]
+    assert (gpu["seen_s"], gpu["idle_now_s"]) == (120, 120)

@@ -526,6 +526,8 @@ class Sampler:
 
     def __init__(self, folder: Path, every: float, idle_below: float, node: Node, smi: NvidiaSmi) -> None:
         self.folder, self.every, self.idle_below = folder, every, idle_below
+        self.interval = every
+        """From the sample before to this one, as was meant."""
         self._node, self._smi = node, smi
         self._jobs: dict[int, Job] = {}
 
@@ -535,7 +537,7 @@ class Sampler:
         for number, (steps, below) in found.items():
             job = self._job(number, steps, below, now)
             self._learn(job, steps, below)
-            job.add(now, self._node.use(steps, below), self.every)
+            job.add(now, self._node.use(steps, below), self.interval)
         if any(job.devices for number, job in self._jobs.items() if number in found):
             self._sample_gpus(now, [self._jobs[number] for number in found])
         for number in self._jobs.keys() - found.keys():
@@ -608,8 +610,8 @@ class Sampler:
                     continue
                 uuid = device if device.startswith("MIG-") else gpu
                 if uuid not in job.gpus:
-                    job.gpus[uuid] = Gpu(uuid, max(job.start, now - self.every), self.every)
-                job.gpus[uuid].add(now, rows[gpu], self.every, self.idle_below)
+                    job.gpus[uuid] = Gpu(uuid, max(job.start, now - self.interval), self.every)
+                job.gpus[uuid].add(now, rows[gpu], self.interval, self.idle_below)
 
     def _file(self, number: int) -> Path:
         return self.folder / f"{number}.use"
@@ -654,12 +656,11 @@ def main() -> None:
     os.umask(0o077)
     folder.mkdir(parents=True, exist_ok=True)
     sampler = Sampler(folder, every, float(sys.argv[3]), Node(), NvidiaSmi())
-    due = time.monotonic()
     while True:
-        began = time.process_time()
+        began, spent = time.monotonic(), time.process_time()
         sampler.sample(time.clock_gettime(time.CLOCK_BOOTTIME))
-        due = max(due + every, time.monotonic() + (time.process_time() - began) / MAX_SHARE)
-        time.sleep(max(0.0, due - time.monotonic()))
+        sampler.interval = max(every, (time.process_time() - spent) / MAX_SHARE)
+        time.sleep(max(0.0, began + sampler.interval - time.monotonic()))
 
 
 if __name__ == "__main__":
