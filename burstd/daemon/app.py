@@ -143,7 +143,15 @@ def assemble(loaded: LoadedSettings, stack: ExitStack) -> DaemonComponents:
     )
     comments = JobCommentWriter(context) if settings.slurm.comments else None
     projects = ProjectSync(context, SlurmProjects(slurm_commands(), settings.projects_table))
-    job_use = JobUsePoller(store, workers, clock, validator.connect, settings.sampler, JobSummaries(slurm_commands()))
+    job_use = JobUsePoller(
+        store,
+        workers,
+        clock,
+        validator.connect,
+        settings.sampler,
+        JobSummaries(slurm_commands()),
+        validator.connect_own,
+    )
     reconciler = Reconciler(context, runtime_config(loaded), staging, comments, mounts, projects, job_use)
     return DaemonComponents(
         clock,

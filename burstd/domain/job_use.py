@@ -88,7 +88,7 @@ class NodeUse:
     """Most CPUs in use between two samples."""
     memory_mean_mib: int
     memory_peak_mib: int
-    """Without the page cache, unless only the kernel's own peak is known."""
+    """The most of any sample, without the page cache."""
     read_mib: int | None = None
     """Read from disks in all; None: the kernel does not count it."""
     written_mib: int | None = None

@@ -233,6 +233,20 @@ class SlurmNodeValidator:
         """A way into the machine of a claim that was proved. Raises NodeNotReady, NodeRefused."""
         return self._connect(claim, None)
 
+    def connect_own(self, name: str, address: str, known_hosts: Path) -> Shell:
+        """A way into a node of the site's own, whose host key stands in a file of ssh's. Raises NodeNotReady."""
+        from burstd.node.ssh.known_hosts import read_host_keys  # noqa: PLC0415 - see _ssh_session
+        from burstd.node.ssh.session import SshTarget, open_ssh_session  # noqa: PLC0415
+
+        site = self.config
+        keys = read_host_keys(known_hosts, (name, address), site.ssh_port)
+        if not keys:
+            raise HostKeyUnknown(
+                f"{known_hosts} has no key of {name}: add it, as with ssh-keyscan on a trusted network"
+            )
+        target = SshTarget(address or name, site.ssh_key, site.ssh_user, site.ssh_port)
+        return open_ssh_session(target, HostKeys(HostKeyPolicy.CONSOLE, keys), site.connect_timeout_s)
+
     def ssh_session(self, claim: Claim, console: Callable[[], str] | None = None) -> SshSession:
         """One of ssh; ``console`` as for ``prove``, for a machine that has not been proved.
 

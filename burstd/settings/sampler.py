@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 from pydantic import Field
 
-from burstd.settings.fields import Section
+from burstd.settings.fields import AbsolutePath, Section
 
 
 class SamplerSettings(Section):
@@ -21,5 +22,9 @@ class SamplerSettings(Section):
     """To all nodes together."""
     last_figures_s: Annotated[float, Field(ge=0, le=120)] = 20.0
     """So long a machine that is to end waits for the last figures of a job that has ended."""
+    own_nodes: tuple[Annotated[str, Field(min_length=1)], ...] = ()
+    """Patterns, as in the shell, of nodes of the site's own that are measured too: burstd enters them by ssh."""
+    known_hosts: AbsolutePath = Path("/etc/ssh/ssh_known_hosts")
+    """Host keys of these."""
     jobstats: bool = False
     """Write a summary as jobstats does into AdminComment of each job that has ended."""

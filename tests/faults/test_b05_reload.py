@@ -215,6 +215,8 @@ TABLE: dict[str, tuple[str, str, object, ReadValue]] = {
             ("collect_s", "180", "60", 60.0),
             ("calls_per_minute", "240", "60", 60),
             ("last_figures_s", "20", "5", 5.0),
+            ("own_nodes", "[]", '["cn*"]', ("cn*",)),
+            ("known_hosts", '"/etc/ssh/ssh_known_hosts"', '"/etc/hosts.keys"', Path("/etc/hosts.keys")),
             ("jobstats", "false", "true", True),
         )
     },

@@ -117,8 +117,7 @@ def cgroup_v2(machine: Machine) -> None:
     machine.process(51, 50)
     machine.cgroup(
         "system.slice/slurmstepd.scope/job_s71", cpu__stat="usage_usec 6000000\nuser_usec 1\n",
-        memory__current=f"{7 * MIB}\n", memory__peak=f"{9 * MIB}\n",
-        memory__stat=f"anon 1\ninactive_file {2 * MIB}\nactive_file {1 * MIB}\n",
+        memory__stat=f"anon {3 * MIB}\nfile {9 * MIB}\nshmem {MIB}\n",
         io__stat="8:0 rbytes=1000 wbytes=5 rios=1\n8:16 rbytes=5 wbytes=3\n",
     )  # fmt: skip
 
@@ -129,10 +128,7 @@ def cgroup_v1(machine: Machine) -> None:
     machine.process(51, 50, io="read_bytes: 1005\nwrite_bytes: 8\n")
     job = "slurm/uid_1000/job_7"
     machine.cgroup(f"cpuacct/{job}", cpuacct__usage="6000000000\n")
-    machine.cgroup(
-        f"memory/{job}", memory__usage_in_bytes=f"{7 * MIB}\n", memory__max_usage_in_bytes=f"{9 * MIB}\n",
-        memory__stat=f"total_inactive_file {2 * MIB}\ntotal_active_file {1 * MIB}\n",
-    )  # fmt: skip
+    machine.cgroup(f"memory/{job}", memory__stat=f"cache {9 * MIB}\ntotal_rss {3 * MIB}\ntotal_shmem {MIB}\n")
 
 
 @pytest.mark.parametrize("kernel", [processes, cgroup_v2, cgroup_v1])

@@ -9,13 +9,16 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 
 import pytest
 
 from burstd.domain.plugins.shell import CommandTimedOut, ConnectionLost, NotListening
-from burstd.node.errors import CommandFailed
+from burstd.node.errors import CommandFailed, HostKeyMismatch, HostKeyUnknown
+from burstd.node.job_use import SamplerConfig, fetch_figures
 from burstd.node.ssh.host_keys import HostKeyPolicy, HostKeys, parse_console_host_keys
 from burstd.node.ssh.session import SshSession, SshTarget, open_ssh_session
+from burstd.node.validator import SlurmNodeValidator, ValidatorConfig
 from providers.sandbox.boxes.box import Box
 from tests.node.conftest import Machines
 
@@ -150,3 +153,22 @@ def test_a_port_that_is_stuck_ends_no_other_connection(session: SshSession, box:
         wire.sendall(b"abc")
         wire.shutdown_write()
         assert wire.recv(10) == b"abc"
+
+
+def test_a_node_of_the_site_is_entered_by_the_host_key_of_its_file(
+    session: SshSession, machines: Machines, tmp_path: Path
+) -> None:
+    """And measures there what jobs use."""
+    known, none = tmp_path / "known", tmp_path / "none"
+    config = ValidatorConfig(machines.key, tmp_path / "keys", tmp_path / "munge.key", "")
+    validator = SlurmNodeValidator(config, slurm_version=lambda: (22, 5), wall=time.time)
+    with pytest.raises(HostKeyUnknown, match=f"{none} has no key of cl8: add it"):
+        validator.connect_own("cl8", ADDRESS, none)
+    known.write_text(f"other,{ADDRESS} {session.host_key}\n")
+    with validator.connect_own("cl8", ADDRESS, known) as shell:
+        figures = fetch_figures(shell, "cl8", SamplerConfig(1.0, 2.0), forget=(), now=1.0)
+    assert (figures.state, figures.jobs) == ("started", {})
+    wrong = session.host_key.split()[1]
+    known.write_text(f"cl8 ssh-ed25519 {wrong[:-8]}{'A' * 8}\n")
+    with pytest.raises(HostKeyMismatch):
+        validator.connect_own("cl8", ADDRESS, known)

@@ -16,6 +16,7 @@ from burstd.domain.claim import ClaimState as S
 from burstd.domain.job_use import GpuShare, GpuUse, JobUse, NodeUse
 from burstd.domain.plugins.shell import Closing, ConnectionLost
 from burstd.domain.slurm.job import Job, JobState
+from burstd.domain.slurm.node import Node
 from burstd.domain.slurm.shape import Gres
 from burstd.domain.snapshot import SlurmView, Unavailable
 from burstd.node.job_use import NodeFigures
@@ -47,6 +48,7 @@ class World:
         self.store, self.clock = store, clock
         self.jobs: list[Job] = [job()]
         self.claims = [claim()]
+        self.nodes: dict[str, Node] = {}
         self.figures: dict[str, dict[str, NodeUse]] = {}
         self.silent: set[str] = set()
         self.asked: list[tuple[str, tuple[str, ...], bool]] = []
@@ -57,7 +59,7 @@ class World:
         self.poller = self.new_poller()
 
     def new_poller(self) -> JobUsePoller:
-        return JobUsePoller(self.store, self, self.clock, self.connect, self.settings, self)  # type: ignore[arg-type]
+        return JobUsePoller(self.store, self, self.clock, self.connect, self.settings, self, self.connect_own)  # type: ignore[arg-type]
 
     def write(self, use: JobUse) -> bool:
         self.summaries.append(use)
@@ -66,6 +68,10 @@ class World:
     def connect(self, claim: Claim) -> Any:
         if claim.slot in self.silent:
             raise ConnectionLost("it is silent")
+        return _Shell()
+
+    def connect_own(self, name: str, address: str, known_hosts: Path) -> Any:
+        assert (address, known_hosts) == (f"{name}.site", self.settings.known_hosts)
         return _Shell()
 
     def fetch(self, _shell: object, node: str, config: object, *, forget: frozenset[str], now: float) -> NodeFigures:
@@ -90,7 +96,7 @@ class World:
         """One loop; the machines that were asked in it."""
         self.clock.time += after
         before = len(self.asked)
-        slurm = SlurmView(tuple(self.jobs), {}, (), self.clock.now())
+        slurm = SlurmView(tuple(self.jobs), self.nodes, (), self.clock.now())
         self.due = self.poller.step(slurm, self.claims)
         if answers:
             self.answer()
@@ -219,6 +225,18 @@ def test_all_calls_keep_to_a_rate(world: World) -> None:
     assert begun >= 300 / 60 * world.settings.calls_per_minute - 60
     world.jobs = [one for one in world.jobs if one.id != "3999"]
     assert world.step(10.0)[0] == "gpu3999"
+
+
+def test_nodes_of_the_site_are_measured_where_it_wants_that(world: World) -> None:
+    up, down = Node("cn1", "IDLE", address="cn1.site"), Node("cn2", "DOWN", address="cn2.site")
+    world.nodes = {"cn1": up, "cn2": down, "gpu1": replace(up, name="gpu1"), "other1": replace(up, name="other1")}
+    world.jobs = [job(7, "cn1")]
+    world.figures["cn1"] = {"7": replace(NODE, node="cn1")}
+    assert world.step() == ["gpu1"]
+    world.poller.settings = world.settings = SamplerSettings(own_nodes=("cn*",))
+    assert world.step() == ["cn1"]
+    (use,) = world.store.job_uses("7")
+    assert (use.nodes[0].node, use.gpu_idle_cost()) == ("cn1", {})
 
 
 def test_samplers_end_where_the_settings_say_so(world: World) -> None:

@@ -209,9 +209,6 @@ class Job:
         self.cpus_peak = max(self.cpus_peak, cpus)
         self.cpu_series.add(at, cpus, seconds)
         memory = used["memory_mib"]
-        if not self.memory_s:
-            # The kernel knows the peak from before the first sample.
-            self.memory_peak = max(self.memory_peak, min(memory, used["memory_peak_mib"] or memory))
         self.memory_peak = max(self.memory_peak, memory)
         held = seconds if seconds <= GAP * every else every
         self.memory_sum += memory * held
@@ -326,16 +323,13 @@ class Node:
     def use(self, steps: list[Process], below: list[Process]) -> dict[str, Any]:
         """CPU seconds, memory, bytes read and written of one job so far."""
         groups = self._groups(steps[0])
-        used: dict[str, Any] = {"cpu_from": "cgroup", "io_from": "cgroup", "memory_peak_mib": None}
+        used: dict[str, Any] = {"cpu_from": "cgroup", "io_from": "cgroup"}
         used["cpu_s"] = self._cpu(groups)
         if used["cpu_s"] is None:
             used["cpu_from"] = "processes"
             used["cpu_s"] = sum(p.own_s + p.children_s for p in below) + sum(p.children_s for p in steps)
         memory = self._memory(groups)
-        if memory is None:
-            used["memory_mib"] = sum(self._resident(p.pid) for p in below) / MIB
-        else:
-            used["memory_mib"], used["memory_peak_mib"] = memory[0] / MIB, memory[1] / MIB if memory[1] else None
+        used["memory_mib"] = (sum(self._resident(p.pid) for p in below) if memory is None else memory) / MIB
         moved = self._moved(groups)
         if moved is None:
             used["io_from"] = "processes"
@@ -369,17 +363,13 @@ class Node:
         nanoseconds = _number(_text(groups.get("cpuacct"), "cpuacct.usage"))
         return nanoseconds / 1e9 if nanoseconds is not None else None
 
-    def _memory(self, groups: dict[str, Path]) -> tuple[float, float | None] | None:
-        """Without what the kernel can drop at once, the page cache, and the kernel's own peak, which has it."""
-        folder, version = (groups[""], 2) if "" in groups else (groups.get("memory"), 1)
-        current = _number(_text(folder, "memory.current" if version == 2 else "memory.usage_in_bytes"))
-        if current is None:
-            return None
-        stat = _fields(_text(folder, "memory.stat"))
-        before = "" if version == 2 else "total_"
-        cache = stat.get(before + "inactive_file", 0.0) + stat.get(before + "active_file", 0.0)
-        peak = _number(_text(folder, "memory.peak" if version == 2 else "memory.max_usage_in_bytes"))
-        return max(0.0, current - cache), peak
+    def _memory(self, groups: dict[str, Path]) -> float | None:
+        """Without the page cache; of shared memory all. memory.peak and its like count the cache too."""
+        if "" in groups:
+            stat, names = _fields(_text(groups[""], "memory.stat")), ("anon", "shmem")
+        else:
+            stat, names = _fields(_text(groups.get("memory"), "memory.stat")), ("total_rss", "total_shmem")
+        return sum(stat.get(name, 0.0) for name in names) if names[0] in stat else None
 
     def _moved(self, groups: dict[str, Path]) -> tuple[float, float] | None:
         if "" in groups:

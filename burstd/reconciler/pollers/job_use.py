@@ -11,8 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from decimal import Decimal
+from fnmatch import fnmatchcase
 from functools import partial
+from pathlib import Path
 from typing import Protocol
 
 import structlog
@@ -47,6 +48,19 @@ _WITH_SLURMD = frozenset({S.READY, S.IN_SERVICE, S.DRAINING})
 _FIRST_RETRY_S = 5.0
 _SHARED = frozenset({SHARD, "mps"})
 _Run = tuple[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredNode:
+    """A node that may be asked: the machine of a claim, or one of the site's own."""
+
+    id: str
+    """The claim's; of a node of the site's own its name."""
+    name: str
+    offer: Offer | None
+    """None: it is the site's own."""
+    connect: Callable[[], Shell]
+    """A way in, for any thread."""
 
 
 class Summaries(Protocol):
@@ -99,15 +113,21 @@ class JobUsePoller:
         connect: Callable[[Claim], Shell],
         settings: SamplerSettings,
         summaries: Summaries,
+        connect_own: Callable[[str, str, Path], Shell],
     ) -> None:
-        """``connect``: a way into a claim's machine; it may be called in any thread."""
+        """``connect``: a way into a claim's machine; it may be called in any thread.
+
+        ``connect_own``: one into a node of the site's own, by its name, its address, and a file of host keys.
+        """
         self.settings = settings
         """In force; replaced from the deciding thread."""
         self._store, self._workers, self._clock = store, workers, clock
-        self._connect, self._summaries = connect, summaries
+        self._connect, self._summaries, self._connect_own = connect, summaries, connect_own
         self._runs: dict[_Run, _JobRun] = {}
         self._restored = False
         self._machines: dict[str, _Machine] = {}
+        self._own: dict[str, str] = {}
+        """Nodes of the site's own that are up, and their addresses, as Slurm showed them last."""
         self._allowance = float("inf")
         """Calls that may be begun now."""
         self._counted = clock.now()
@@ -124,7 +144,7 @@ class JobUsePoller:
     def step(self, slurm: SlurmView | Unavailable, claims: Sequence[Claim]) -> float:
         """Begins what is due; returns when the next is, in burstd's time. Raises StoreError."""
         now = self._clock.now()
-        machines = {claim.id: claim for claim in claims if claim.state in _WITH_SLURMD}
+        machines = {node.id: node for node in self._nodes(slurm, claims)}
         for gone in self._machines.keys() - machines.keys():
             del self._machines[gone]
         for claim_id in machines:
@@ -132,17 +152,33 @@ class JobUsePoller:
         if not self.settings.enabled:
             self._runs.clear()
             self._restored = False
-            for claim_id, claim in machines.items():
-                machine = self._machines[claim_id]
+            for node_id, node in machines.items():
+                machine = self._machines[node_id]
                 if machine.state not in ("", "ended") and not machine.call.is_busy(now):
-                    self._ask(claim, now, urgent=False)
+                    self._ask(node, now, urgent=False)
             return float("inf")
         if isinstance(slurm, SlurmView):
-            self._follow(slurm, {claim.slot: claim for claim in machines.values()}, now)
+            self._follow(slurm, {node.name: node for node in machines.values()}, now)
         self._settle(machines, now)
         return self._call_due(machines.values(), now)
 
-    def _follow(self, slurm: SlurmView, claims: Mapping[str, Claim], now: float) -> None:
+    def _nodes(self, slurm: SlurmView | Unavailable, claims: Sequence[Claim]) -> Iterable[MeasuredNode]:
+        for claim in claims:
+            if claim.state in _WITH_SLURMD:
+                yield MeasuredNode(claim.id, claim.slot, claim.offer, partial(self._connect, claim))
+        patterns = self.settings.own_nodes
+        if patterns and isinstance(slurm, SlurmView):
+            slots = {claim.slot for claim in claims}
+            self._own = {
+                name: node.address
+                for name, node in slurm.nodes.items()
+                if node.responding and name not in slots and any(fnmatchcase(name, pattern) for pattern in patterns)
+            }
+        for name, address in self._own.items() if patterns else ():
+            connect = partial(self._connect_own, name, address, self.settings.known_hosts)
+            yield MeasuredNode(name, name, None, connect)
+
+    def _follow(self, slurm: SlurmView, nodes: Mapping[str, MeasuredNode], now: float) -> None:
         """Takes up runs that have begun, and asks for the last figures of those that are over."""
         if not self._restored:
             self._restored = True
@@ -152,14 +188,14 @@ class JobUsePoller:
         for job in slurm.jobs:
             if job.state not in _RUNNING or not job.start:
                 continue
-            here = {node: claims[node].id for node in job.node_list if node in claims}
+            here = {name: nodes[name].id for name in job.node_list if name in nodes}
             key = job.id, job.restarts
             if here or key in self._runs:
                 running.add(key)
                 self._take_up(job, here)
         for key, run in self._runs.items():
             if run.use.ended is None and key not in running:
-                self._end(run, claims, now)
+                self._end(run, nodes, now)
 
     def _take_up(self, job: Job, here: Mapping[str, str]) -> None:
         run = self._runs.get((job.id, job.restarts))
@@ -177,15 +213,15 @@ class JobUsePoller:
         elif here.keys() - run.claims.keys():
             run.claims |= here
 
-    def _end(self, run: _JobRun, claims: Mapping[str, Claim], now: float) -> None:
+    def _end(self, run: _JobRun, nodes: Mapping[str, MeasuredNode], now: float) -> None:
         run.use = replace(run.use, ended=now)
         # After a restart of burstd the claims of a run that has ended meanwhile are those of its nodes.
-        places = run.claims or {node.node: claims[node.node].id for node in run.use.nodes if node.node in claims}
-        run.claims = {node: id_ for node, id_ in places.items() if node in claims and claims[node].id == id_}
+        places = run.claims or {node.node: nodes[node.node].id for node in run.use.nodes if node.node in nodes}
+        run.claims = {name: id_ for name, id_ in places.items() if name in nodes and nodes[name].id == id_}
         run.awaited = set(run.claims)
         run.until = now + self.settings.last_figures_s
 
-    def _settle(self, machines: Mapping[str, Claim], now: float) -> None:
+    def _settle(self, machines: Mapping[str, MeasuredNode], now: float) -> None:
         """Writes runs down for good whose last figures have come, or are not waited for any more."""
         for key, run in [*self._runs.items()]:
             if run.use.ended is None:
@@ -211,75 +247,80 @@ class JobUsePoller:
         if self.settings.jobstats and nodes:
             self._workers.submit(QUEUE_NAME, lambda: self._summaries.write(use), partial(_summary_written, use.job))
 
-    def _call_due(self, claims: Iterable[Claim], now: float) -> float:
+    def _call_due(self, nodes: Iterable[MeasuredNode], now: float) -> float:
         """Begins calls; returns when the next is due that no loop would come by for.
 
         First come machines that owe last figures, then new ones, then those with jobs that were asked longest ago.
         """
         owing = self.awaited()
         with_jobs = {claim_id for run in self._runs.values() for claim_id in run.claims.values()}
-        due: list[tuple[float, Claim]] = []
+        due: list[tuple[float, MeasuredNode]] = []
         wake = min((run.until for run in self._runs.values() if run.awaited), default=float("inf"))
-        for claim in claims:
-            machine = self._machines[claim.id]
-            urgent = claim.id in owing or not machine.state
-            if machine.call.in_flight or not (urgent or claim.id in with_jobs):
+        for node in nodes:
+            machine = self._machines[node.id]
+            urgent = node.id in owing or not machine.state
+            if machine.call.in_flight or not (urgent or node.id in with_jobs):
                 continue
             if now < machine.call.due or (not urgent and now < machine.begun + self.settings.collect_s):
                 wake = min(wake, machine.call.due) if urgent else wake
             else:
-                due.append((-2.0 if claim.id in owing else -1.0 if urgent else machine.begun, claim))
+                due.append((-2.0 if node.id in owing else -1.0 if urgent else machine.begun, node))
         rate = self.settings.calls_per_minute / 60
         self._allowance = min(max(1.0, BURST_S * rate), self._allowance + (now - self._counted) * rate)
         self._counted = now
         allowed = int(self._allowance)
-        for _, claim in sorted(due, key=lambda one: one[0])[:allowed]:
+        for _, node in sorted(due, key=lambda one: one[0])[:allowed]:
             self._allowance -= 1
-            self._ask(claim, now, urgent=claim.id in owing)
+            self._ask(node, now, urgent=node.id in owing)
         return min(wake, now + BURST_S) if len(due) > allowed else wake
 
-    def _ask(self, claim: Claim, now: float, *, urgent: bool) -> None:
-        settings, machine = self.settings, self._machines[claim.id]
+    def _ask(self, node: MeasuredNode, now: float, *, urgent: bool) -> None:
+        settings, machine = self.settings, self._machines[node.id]
         config = SamplerConfig(settings.every_s, settings.idle_below_percent) if settings.enabled else None
         machine.call.in_flight, machine.begun = True, now
         # A job that was requeued may be here again, under its number.
-        machine.forget -= {run.use.number for run in self._runs.values() if run.claims.get(claim.slot) == claim.id}
+        machine.forget -= {run.use.number for run in self._runs.values() if run.claims.get(node.name) == node.id}
         forget = frozenset(machine.forget)
 
         def work() -> NodeFigures:
-            with self._connect(claim) as shell:
-                return fetch_figures(shell, claim.slot, config, forget=forget, now=self._clock.now())
+            with node.connect() as shell:
+                return fetch_figures(shell, node.name, config, forget=forget, now=self._clock.now())
 
-        done = partial(self._take, claim, machine, now, forget)
+        done = partial(self._take, node, machine, now, forget)
         # No loop is run for figures that nothing waits for.
         self._workers.submit(QUEUE_NAME, work, done, quiet=lambda _: not urgent)
 
     def _take(
-        self, claim: Claim, machine: _Machine, asked: float, forgotten: frozenset[str], found: NodeFigures | Exception
+        self,
+        node: MeasuredNode,
+        machine: _Machine,
+        asked: float,
+        forgotten: frozenset[str],
+        found: NodeFigures | Exception,
     ) -> None:
         now = self._clock.now()
         if isinstance(found, Exception):
-            machine.call.fail(now, _FIRST_RETRY_S, self.settings.collect_s, spread=claim.id)
+            machine.call.fail(now, _FIRST_RETRY_S, self.settings.collect_s, spread=node.id)
             if not isinstance(found, BurstdError):
                 raise found
-            log.info("figures of jobs could not be fetched", slot=claim.slot, error=str(found))
+            log.info("figures of jobs could not be fetched", slot=node.name, error=str(found))
             return
         if found.state != machine.state and found.state in ("no_python", "refused"):
-            log.warning("a machine does not measure what jobs use", slot=claim.slot, state=found.state)
+            log.warning("a machine does not measure what jobs use", slot=node.name, state=found.state)
         if found.unreadable:
-            log.warning("figures of jobs are not what a sampler writes", slot=claim.slot, jobs=found.unreadable[:10])
+            log.warning("figures of jobs are not what a sampler writes", slot=node.name, jobs=found.unreadable[:10])
         machine.call.succeed()
         machine.state = found.state
         machine.forget -= forgotten
         changed = []
         for key, run in self._runs.items():
-            if run.claims.get(claim.slot) != claim.id:
+            if run.claims.get(node.name) != node.id:
                 continue
-            node = found.jobs.get(run.use.number)
-            if node is not None and self._is_of(run, node):
-                changed.append(self._with_node(key, _checked(run, node, claim.offer)))
+            use = found.jobs.get(run.use.number)
+            if use is not None and self._is_of(run, use):
+                changed.append(self._with_node(key, _checked(run, use, node.offer)))
             if run.use.ended is not None and asked >= run.use.ended:
-                run.awaited.discard(claim.slot)
+                run.awaited.discard(node.name)
         if changed:
             self._store.save_job_uses(changed)
 
@@ -297,16 +338,15 @@ class JobUsePoller:
         return replace(run.use, nodes=(node,))
 
 
-def _checked(run: _JobRun, node: NodeUse, offer: Offer) -> NodeUse:
+def _checked(run: _JobRun, node: NodeUse, offer: Offer | None) -> NodeUse:
     """With what Slurm says of the job in place of what the node says, where it is known, and the price of its GPUs."""
     gpus = node.gpus
     if run.shared_gpus:
         gpus = tuple(replace(g, share=GpuShare.SHARD) if g.share is GpuShare.WHOLE else g for g in gpus)
-    machine_gpus = offer.shape.gpus()
-    return replace(
-        node, cpus=run.cpus or node.cpus, memory_mib=run.memory_mib or node.memory_mib, gpus=gpus,
-        gpu_price=offer.price / machine_gpus if machine_gpus else Decimal(0), currency=offer.currency,
-    )  # fmt: skip
+    node = replace(node, cpus=run.cpus or node.cpus, memory_mib=run.memory_mib or node.memory_mib, gpus=gpus)
+    if offer is None or not offer.shape.gpus():
+        return node
+    return replace(node, gpu_price=offer.price / offer.shape.gpus(), currency=offer.currency)
 
 
 def _summary_written(job: str, result: bool | Exception) -> None:
