@@ -195,7 +195,7 @@ class Counters:
         """Nodes that are idle now count as idle since the last snapshot, or since they were opened."""
         if self._read_at is None:
             return
-        for claim in idle_claims(snapshot):
+        for claim in idle_claims(snapshot, (S.IN_SERVICE, S.DRAINING)):
             hours = (snapshot.now - max(self._read_at, min(snapshot.idle_since(claim), snapshot.now))) / 3600
             cost = float(claim.offer.price) * max(0.0, hours)
             self._add("burstd_idle_cost_total", cost, claim.pool, claim.offer.currency)

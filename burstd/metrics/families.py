@@ -110,7 +110,7 @@ FAMILIES: Mapping[str, Family] = {
         Family(
             "burstd_idle_cost_total",
             "counter",
-            "What nodes in service without a job have cost since burstd started.",
+            "What nodes without a job, open or draining, have cost since burstd started.",
             ("pool", "currency"),
         ),
         Family(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 from burstd.api.routers.status import open_breakers
 from burstd.domain.billing.costs import BudgetLine
@@ -49,7 +49,7 @@ def snapshot_figures(snapshot: Snapshot, plan: Plan) -> Iterator[tuple[str, Valu
     yield "burstd_cost_per_hour", _cost_per_hour(snapshot, claims), _add
     yield "burstd_budget_used_ratio", _budgets(plan.target.budgets), _highest
     idle: Counter[Labels] = Counter({(name,): 0 for name in snapshot.pools})
-    idle.update((claim.pool,) for claim in idle_claims(snapshot))
+    idle.update((claim.pool,) for claim in idle_claims(snapshot, {S.IN_SERVICE}))
     yield "burstd_idle_machines", idle, _add
     projects, shares = snapshot.projects.projects, plan.target.shares
     yield "burstd_quota_gpus", {(name,): float(project.quota) for name, project in projects.items()}, _add
@@ -74,12 +74,12 @@ def all_claims(snapshot: Snapshot) -> tuple[Claim, ...]:
     return (*snapshot.claims, *snapshot.storage_claims, *snapshot.quarantined_claims)
 
 
-def idle_claims(snapshot: Snapshot) -> Iterator[Claim]:
-    """Claims of nodes in service that have no job, as far as Slurm can be read."""
+def idle_claims(snapshot: Snapshot, states: Collection[S]) -> Iterator[Claim]:
+    """Claims in these states whose nodes have no job, as far as Slurm can be read."""
     if isinstance(snapshot.slurm, SlurmView):
         nodes = snapshot.slurm.nodes
         for claim in snapshot.claims:
-            if claim.state is S.IN_SERVICE and (node := nodes.get(claim.slot)) is not None and not node.busy:
+            if claim.state in states and (node := nodes.get(claim.slot)) is not None and not node.busy:
                 yield claim
 
 

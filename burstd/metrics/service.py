@@ -24,8 +24,10 @@ REST_S = 1.0
 """Between two renderings, ..."""
 REST_FACTOR = 10.0
 """... and so many times as long as the last one took, so that the deciding thread has the interpreter to itself, ..."""
-MAX_REST_S = 4.0
+MAX_REST_S = 3.0
 """... but not longer: Prometheus is to know of a node within five seconds."""
+NEXT_LOOP_S = 1.0
+"""For the end of a loop that may be under way after the rest: rendering begins in the pause between two."""
 
 log = structlog.get_logger(__name__)
 
@@ -112,6 +114,10 @@ class MetricsService:
                     log.exception("the metrics could not be rendered")
                 self._fault = f"the metrics could not be rendered: {error!r}; see journalctl -u burstd"
             self._ending.wait(min(max(REST_S, REST_FACTOR * (time.monotonic() - begun)), MAX_REST_S))
+            if self._due.is_set() and not self._ending.is_set():
+                self._due.clear()
+                self._due.wait(NEXT_LOOP_S)
+                self._due.set()
 
     def update(self) -> None:
         """Takes the last loop's snapshot and what is on record. Raises StoreError."""

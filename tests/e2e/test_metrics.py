@@ -59,16 +59,17 @@ def test_nodes_are_targets_and_alerts_fire_and_clear(
 
     wait_all_gone(site)
     assert file_nodes(site) == set()
-    # What nobody has a claim for, of which the grace period begins; a cloud that refuses one type once.
+    # What nobody has a claim for, of which the grace period begins; a cloud that refuses a type once, and then is slow.
     known = ClaimIds(site.cluster.sh("cat /var/lib/burstd/ssh_key").encode()).new_claim_id()
     body = {"token": "stray", "name": "stray", "zone": "south", "type": "c2.plain", "image": "node",
             "tags": {"burstd-cluster": "lab", "burstd-claim": known}}  # fmt: skip
     ask_cloud(site, "POST", "/instances", json=body)
     site.cloud.inject_fault(SandboxFault(FaultKind.CAPACITY, ("launch",), types="c2.plain", count=1))
+    site.cloud.inject_fault(SandboxFault(FaultKind.BOOT_SLOW, types="c2.plain", count=1, seconds=2.0))
 
     # A node comes; a job waits for one that no cloud has.
     never = site.submit("-p burst -C closed -t5")
-    job = site.submit("-p burst -C solo --mem=200 -t5", "sleep 3")
+    job = site.submit("-p burst -C solo --mem=200 -t5", "sleep 60")
     fires("BurstdBreakerOpen", "BurstdNodeNotStarting", "BurstdJobsWaitLong")
     remedy = "burstctl status (groups of waiting jobs), then burstctl explain JOB"
     assert prometheus.alerts()["BurstdJobsWaitLong"]["remedy"] == remedy
@@ -82,7 +83,8 @@ def test_nodes_are_targets_and_alerts_fire_and_clear(
     }  # fmt: skip
     path = site.cluster.head.path(TARGETS)
     opened = path.stat().st_mtime - entered(site, claim["claim"], "in_service")
-    site.wait_job(job)
+    site.burstctl("scale", "solo", "1", "--floor", "--for", "2s")
+    site.cluster.sh(f"scancel {job}")
     fires("BurstdIdleCost")
     prometheus.wait(lambda: not prometheus.node_targets(), "the node that was closed is no target")
     assert file_nodes(site) == set()

@@ -25,7 +25,7 @@ SETTINGS = f'[metrics]\nlisten = "{METRICS}"\nfile_sd = "{TARGETS}"\n'
 """Of burstd.toml."""
 PROGRAMS = ("prometheus", "prometheus-alertmanager")
 _PROMETHEUS, _ALERTMANAGER = "127.0.0.1:9090", "127.0.0.1:9093"
-_SHORTER = {"> 60": "> 3", "> 900": "> 1", "> 3600": "> 2", "[1h]": "[8s]", "[1d]": "[8s]"}
+_SHORTER = {"> 60": "> 3", "> 900": "> 1", "> 3600": "> 2", "> 0.2 *": "> 0.02 *", "[1h]": "[8s]", "[1d]": "[8s]"}
 
 
 def shortened_rules() -> dict[str, Any]:

@@ -79,6 +79,7 @@ def test_the_remedies_name_commands_that_there_are() -> None:
                 command = command.commands[word]
 
 
+@pytest.mark.slow
 def test_each_alert_fires_and_clears(promtool: Promtool, tmp_path: Path) -> None:
     cases = yaml.safe_load(TESTS.read_text())
     looked_at: dict[str, list[bool]] = {}

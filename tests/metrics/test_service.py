@@ -23,7 +23,7 @@ import pytest
 from burstd.db import Store, StoreUnavailable
 from burstd.domain.plan import Plan
 from burstd.domain.snapshot import Snapshot
-from burstd.metrics import server
+from burstd.metrics import server, service
 from burstd.metrics.counters import Counters
 from burstd.metrics.server import MetricsAddressUnusable, listen
 from burstd.metrics.service import MetricsService
@@ -78,7 +78,9 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 
 @pytest.fixture
-def running(store: Store, tmp_path: Path) -> Iterator[Running]:
+def running(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Running]:
+    monkeypatch.setattr(service, "REST_S", 0.01)
+    monkeypatch.setattr(service, "NEXT_LOOP_S", 0.01)
     settings = MetricsSettings(listen=f"127.0.0.1:{free_port()}", file_sd=tmp_path / "nodes.json")
     up = Running(store, settings)
     up.service.start()
@@ -113,6 +115,7 @@ def test_a_hundred_scrapes_at_once(running: Running) -> None:
     assert {(status, text) for status, text, _ in answers} == {(200, running.get()[1])}
 
 
+@pytest.mark.slow
 def test_slow_and_rude_clients_do_no_harm(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "CONNECTION_S", 1.0)
     monkeypatch.setattr(server, "MAX_CONNECTIONS", 20)
