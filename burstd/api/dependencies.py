@@ -20,6 +20,10 @@ Timestamp = Annotated[float, Query(ge=0, le=MAX_TIME_S, allow_inf_nan=False)]
 """Seconds since 1970, in a question."""
 ShortText = Annotated[str, Field(max_length=1000)]
 MAX_RECORDS = 10_000
+ListLimit = Annotated[int, Query(ge=0, le=MAX_RECORDS)]
+"""Rows of a list that are wanted; 0: all."""
+ListOffset = Annotated[int, Query(ge=0, le=1_000_000_000)]
+"""Rows of a list that come before those."""
 
 
 class RequestBody(BaseModel):

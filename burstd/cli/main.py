@@ -21,6 +21,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
         "commands.status:status",
         "Nodes wanted, booting, open and leaving; waiting jobs and why they wait; the cost per hour.",
     ),
+    "top": ("commands.top:top", "Jobs, nodes, GPUs, money and alarms on the whole screen, live; ? lists its keys."),
     "scale": ("commands.plan:scale", "Pin a pool's number of nodes, or take the pins back."),
     "explain": (
         "commands.job:explain",

@@ -11,7 +11,7 @@ from burstd.api.dependencies import require_latest_loop
 from burstd.api.routers.nodes import ListedNode, listed_nodes
 from burstd.domain.slurm.node import Node
 from burstd.domain.snapshot import SlurmView, Snapshot
-from burstd.web.gpu_map import GpuCell, gpu_cells
+from burstd.planner.explain.gpu_map import GpuCell, gpu_cells
 
 ON_PREMISES = "on premises"
 """Stands in place of the pool of nodes that no pool has."""

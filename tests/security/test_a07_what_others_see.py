@@ -98,9 +98,15 @@ PLAN = Plan((), replace(
 ALARM = f"the data of job {WAITS} ({OTHER_USER}) is held: /data/{SECRET} cannot be read"
 ANSWERS = {
     "/v1/status": ["/v1/status"],
-    "/v1/nodes": ["/v1/nodes", "/v1/nodes?all=true"],
+    "/v1/nodes": ["/v1/nodes", "/v1/nodes?all=true", "/v1/nodes?search=gpu&sort=state&limit=3&offset=1"],
     "/v1/nodes/{name}": [f"/v1/nodes/{n}" for n in ("gpu1", "gpu2", "gpu3", "c-gpu2", "c-gpu3")],
-    "/v1/jobs": ["/v1/jobs", f"/v1/jobs?user={OTHER_USER}", f"/v1/jobs?user={USER}"],
+    "/v1/jobs": [
+        "/v1/jobs",
+        f"/v1/jobs?user={OTHER_USER}",
+        f"/v1/jobs?user={USER}",
+        "/v1/jobs?sort=user&limit=3",
+        f"/v1/jobs?search={OTHER_USER}",
+    ],
     "/v1/jobs/{job_id}": [f"/v1/jobs/{j}" for j in (OWN, WHOLE, SHARED, WAITS, LEFT)],
     "/v1/jobs/{job_id}/explanation": [f"/v1/jobs/{j}/explanation" for j in (OWN, WHOLE, SHARED, WAITS, LEFT)],
     "/v1/jobs/{job_id}/use": [f"/v1/jobs/{WHOLE}/use", f"/v1/jobs/{LEFT}/use?series=true"],

@@ -14,8 +14,8 @@ from burstd.domain.slurm.node import Node
 from burstd.domain.slurm.shape import Gres, SharedGpu
 from burstd.domain.snapshot import SlurmView
 from burstd.planner.decide import decide
+from burstd.planner.explain.gpu_map import gpu_cells
 from burstd.planner.timeouts import Tuning
-from burstd.web.gpu_map import gpu_cells
 from tests.api.client import ApiTestClient
 from tests.api.fake_backend import FakeBackend
 from tests.api.world import JOBS, SNAPSHOT, claim

@@ -34,6 +34,8 @@ class JobView(AnswerView):
     """Nodes it runs on, or that the plan has for it."""
     claims: list[str]
     """Live claims that were made for it."""
+    start: OptionalTime = None
+    """When nodes of the site are expected to start it; None: it runs, or nothing is expected."""
 
 
 class JobsView(AnswerView):
@@ -41,6 +43,8 @@ class JobsView(AnswerView):
 
     now: Time
     jobs: list[JobView]
+    total: int = 0
+    """How many there are in all; ``jobs`` has those from ``offset`` to ``limit``."""
 
 
 class JobDetailView(AnswerView):

@@ -63,6 +63,9 @@ class NodeView(AnswerView):
     held: HeldView | None = None
     line: str = ""
     """What is wrong with the line from the head to it; empty: nothing, as far as is known."""
+    gpus: list[str] = []
+    """What each GPU does: ``used``, ``free``, ``starting``, ``out of service``, ``asleep``, or ``1/4``: shared, one of
+    four shards in use."""
 
 
 class NodesView(AnswerView):
@@ -70,6 +73,8 @@ class NodesView(AnswerView):
 
     now: Time
     nodes: list[NodeView]
+    total: int = 0
+    """How many there are in all; ``nodes`` has those from ``offset`` to ``limit``."""
 
 
 class EventView(AnswerView):

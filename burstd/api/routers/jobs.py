@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from decimal import Decimal
+from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Query
 
 from burstd.api.answers.base import Money, money_view, sum_by_currency
 from burstd.api.answers.jobs import (
@@ -26,7 +27,7 @@ from burstd.api.answers.jobs import (
 )
 from burstd.api.auth import Caller, base_job_id
 from burstd.api.backend import Backend
-from burstd.api.dependencies import ApiError, BackendDep, CallerDep, require_latest_loop
+from burstd.api.dependencies import ApiError, BackendDep, CallerDep, ListLimit, ListOffset, require_latest_loop
 from burstd.api.routers.nodes import NodeViews
 from burstd.api.routers.status import last_remarks
 from burstd.db import RecordedRemark
@@ -51,6 +52,11 @@ from burstd.reconciler.machines.interruptions import INTERRUPTED_AT_LAST, NOT_RE
 WHAT_IF_TIMEOUT_S = 10.0
 """How long explain waits for the deciding thread to say what would start the job."""
 
+_JOB_ORDERS: Mapping[str, Callable[[Job], Any]] = {
+    "priority": lambda job: (job.state is not JobState.PENDING, -job.priority, job.submitted),
+    "waiting": lambda job: (job.state is not JobState.PENDING, job.submitted),
+    "user": lambda job: (job.user, -job.priority, job.submitted),
+}
 router = APIRouter(prefix="/v1")
 
 
@@ -92,10 +98,18 @@ class AnnotatedQueue:
         """Everything that the last plan says about a job, in its order."""
         return [r for r in self.plan.remarks if r.subject == f"job:{job.id}"]
 
+    def search_text(self, job: Job) -> str:
+        """What a search looks into."""
+        remark = self.last_remark(job)
+        said = f"{remark.verdict} {remark.reason}" if remark is not None else job.reason
+        return f"{job.id} {job.name} {job.user} {job.state.value} {said}"
+
     def to_view(self, job: Job) -> JobView:
         """The job in an answer."""
         remark = self.last_remark(job)
         pending = job.state is JobState.PENDING
+        outlook = self.snapshot.outlook.get(job.id) if pending else None
+        start = outlook.local_start if outlook is not None else math.inf
         names = job.node_list if not pending else self.plan.target.placements.get(job.id, ())
         return JobView.from_fields(
             job,
@@ -104,20 +118,40 @@ class AnnotatedQueue:
             verdict=remark.verdict if remark else "",
             reason=remark.reason if remark else "",
             nodes=names,
+            start=start if math.isfinite(start) else None,
             claims=list(dict.fromkeys(c.id for key in _job_ids(job) for c in self._claims.get(key, ()))),
         )
 
 
 @router.get("/jobs")
-def get_jobs(caller: CallerDep, backend: BackendDep, user: str = "") -> JobsView:
-    """Jobs of burst partitions: everyone's for administrators, else the caller's own."""
+def get_jobs(
+    caller: CallerDep,
+    backend: BackendDep,
+    *,
+    user: str = "",
+    search: Annotated[str, Query(max_length=1000)] = "",
+    sort: Literal["", "priority", "waiting", "user"] = "",
+    limit: ListLimit = 0,
+    offset: ListOffset = 0,
+) -> JobsView:
+    """Jobs of burst partitions: everyone's for administrators, else the caller's own.
+
+    ``search``: a part of the id, the name, the user, the state or the reason.
+    """
     snapshot, plan = require_latest_loop(backend)
     if user and not caller.can_see_user(user):
         raise ApiError(403, f"You are {caller.user} and see your own jobs only.")
     require_slurm(snapshot)
     queue = AnnotatedQueue(snapshot, plan)
-    mine = [job for job in queue.visible_jobs(caller) if user in ("", job.user)]
-    return JobsView(now=backend.now(), jobs=[queue.to_view(job) for job in mine])
+    found = [
+        job
+        for job in queue.visible_jobs(caller)
+        if user in ("", job.user) and (not search or search in queue.search_text(job))
+    ]
+    if sort:
+        found.sort(key=_JOB_ORDERS[sort])
+    rows = found[offset : offset + limit if limit else None]
+    return JobsView(now=backend.now(), jobs=[queue.to_view(job) for job in rows], total=len(found))
 
 
 @router.get("/jobs/{job_id}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Literal
 
 from fastapi import APIRouter, Query
 from pydantic import Field
@@ -33,6 +33,8 @@ from burstd.api.dependencies import (
     ApiError,
     BackendDep,
     CallerDep,
+    ListLimit,
+    ListOffset,
     RequestBody,
     ShortText,
     Timestamp,
@@ -50,6 +52,7 @@ from burstd.domain.snapshot import SlurmView, Snapshot
 from burstd.node.reference import MAX_ANSWER_CHARS
 from burstd.node.validator import SlurmNodeValidator
 from burstd.planner.explain.fabric_text import claim_binding
+from burstd.planner.explain.gpu_map import GpuState, gpu_cells
 from burstd.planner.mounts import line_text
 
 _COMPARED = frozenset({S.READY, S.IN_SERVICE})
@@ -62,12 +65,28 @@ router = APIRouter(prefix="/v1")
 
 @router.get("/nodes")
 def get_nodes(
-    caller: CallerDep, backend: BackendDep, *, every: Annotated[bool, Query(alias="all")] = False
+    caller: CallerDep,
+    backend: BackendDep,
+    *,
+    every: Annotated[bool, Query(alias="all")] = False,
+    search: Annotated[str, Query(max_length=1000)] = "",
+    sort: Literal["", "state"] = "",
+    limit: ListLimit = 0,
+    offset: ListOffset = 0,
 ) -> NodesView:
-    """Live claims and held slots; with ``all`` every slot."""
+    """Live claims and held slots; with ``all`` every slot. ``search``: a part of the name, the pool or the state."""
     snapshot, now = require_latest_loop(backend)[0], backend.now()
     views = NodeViews(snapshot, caller, now)
-    return NodesView(now=now, nodes=list(views.every_node(backend.reader.drained_slots(), include_free=every)))
+    found = [
+        listed
+        for listed in listed_nodes(snapshot, backend.reader.drained_slots())
+        if (every or listed.claim is not None or listed.hold is not None)
+        and (not search or search in f"{listed.slot} {listed.pool} {listed.state}")
+    ]
+    if sort:
+        found.sort(key=lambda listed: listed.state)
+    rows = found[offset : offset + limit if limit else None]
+    return NodesView(now=now, nodes=[views.to_view(listed) for listed in rows], total=len(found))
 
 
 @router.get("/nodes/{name}")
@@ -246,22 +265,23 @@ class NodeViews:
         self._now = now
         self._visible_jobs = visible_jobs_filter(caller, snapshot)
 
-    def every_node(self, slot_holds: Iterable[DrainedSlot], *, include_free: bool) -> Iterator[NodeView]:
-        """Every live claim, pool by pool in the order of the slots; with ``include_free`` also slots without one."""
-        for listed in listed_nodes(self._snapshot, slot_holds):
-            if listed.claim is not None or listed.hold is not None or include_free:
-                yield self.to_view(listed)
-
     def to_view(self, listed: ListedNode) -> NodeView:
         """The slot or claim in an answer."""
+        node = _node_in_slurm(self._snapshot, listed.slot) if listed.in_slurm else None
+        pool = self._snapshot.pools.get(listed.pool)
+        gres = pool.shape.gres if pool is not None else node.gres if node is not None else ()
+        gpus = [cell.mark if cell.state is GpuState.SHARED else cell.state.value
+                for cell in gpu_cells(gres, node, listed.claim, slot=True)]  # fmt: skip
         if listed.claim is not None:
-            return self.claim_view(listed.claim, listed.hold, in_slurm=listed.in_slurm)
+            view = self.claim_view(listed.claim, listed.hold, in_slurm=listed.in_slurm)
+            return view.model_copy(update={"gpus": gpus})
         return NodeView(
             slot=listed.slot,
             pool=listed.pool,
             state=listed.state,
-            slurm=_slurm_node_view(_node_in_slurm(self._snapshot, listed.slot)),
+            slurm=_slurm_node_view(node),
             held=_held(listed.hold),
+            gpus=gpus,
         )
 
     def claim_view(self, claim: Claim, hold: DrainedSlot | None = None, *, in_slurm: bool = True) -> NodeView:

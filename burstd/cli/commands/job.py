@@ -148,10 +148,11 @@ def explain(burstd: ApiClient, job_id: JobArgument) -> None:
     """Why a job does or does not start: its options, their cost, and what would start it."""
     from burstd.api.answers.jobs import ExplainView
 
-    burstd.show(ExplainView, burstd.get_json(f"/jobs/{job_id}/explanation"), _print_explanation)
+    burstd.show(ExplainView, burstd.get_json(f"/jobs/{job_id}/explanation"), print_explanation)
 
 
-def _print_explanation(out: ConsoleOutput, answer: ExplainView) -> None:
+def print_explanation(out: ConsoleOutput, answer: ExplainView) -> None:
+    """Why a job does or does not start, in sentences and tables."""
     job = answer.job
     verdict_text = styled_state(answer.verdict)
     full_stop = "" if answer.summary.endswith("?") else "."

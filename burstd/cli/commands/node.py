@@ -71,10 +71,11 @@ def show_node(
     """One node, or one claim (past ones too), with its history."""
     from burstd.api.answers.nodes import NodeDetailView
 
-    burstd.show(NodeDetailView, burstd.get_json(f"/nodes/{node}"), _print_node)
+    burstd.show(NodeDetailView, burstd.get_json(f"/nodes/{node}"), print_node)
 
 
-def _print_node(out: ConsoleOutput, answer: NodeDetailView) -> None:
+def print_node(out: ConsoleOutput, answer: NodeDetailView) -> None:
+    """One node or claim, with its history."""
     n, now = answer.node, answer.now
     slot_hold, slurm = n.held, n.slurm
     out.pairs([

@@ -42,10 +42,11 @@ def status(burstd: ApiClient) -> None:
     """Nodes wanted, booting, open and leaving; waiting jobs and why they wait; the cost per hour."""
     from burstd.api.answers.status import StatusView
 
-    burstd.show(StatusView, burstd.get_json("/status"), _print_status)
+    burstd.show(StatusView, burstd.get_json("/status"), print_status)
 
 
-def _print_status(out: ConsoleOutput, answer: StatusView) -> None:
+def print_status(out: ConsoleOutput, answer: StatusView) -> None:
+    """The whole state, as burstctl status shows it."""
     _print_daemon(out, answer)
     if answer.pools:
         out.blank()
@@ -221,7 +222,7 @@ def bill(
 
     params: dict[str, str | int | float] = {"group": by.value}
     params |= burstd.parse_times(since=since, until=until)
-    burstd.show(BillView, burstd.get_json("/bill", params), _print_bill)
+    burstd.show(BillView, burstd.get_json("/bill", params), print_bill)
 
 
 def _bill_key(line: BillLineView) -> str:
@@ -229,7 +230,8 @@ def _bill_key(line: BillLineView) -> str:
     return f"{line.key}{kind}".strip() or "(nobody's)"
 
 
-def _print_bill(out: ConsoleOutput, answer: BillView) -> None:
+def print_bill(out: ConsoleOutput, answer: BillView) -> None:
+    """The bill, and what is left of the budgets."""
     out.line(
         (f"{money_sums_text(answer.total)}", "bold"),
         f" from {local_date_text(answer.since)} to {local_date_text(answer.until)}",

@@ -12,8 +12,8 @@ from burstd.api.dependencies import require_latest_loop
 from burstd.api.routers.jobs import AnnotatedQueue
 from burstd.api.routers.nodes import NodeViews, get_node
 from burstd.domain.slurm.job import PENDING_STATES, Job
+from burstd.planner.explain.gpu_map import GpuState, count_gpus
 from burstd.planner.explain.job_lookup import request_text
-from burstd.web.gpu_map import GpuState, count_gpus
 from burstd.web.listing import Filter, PageNumber, list_page
 from burstd.web.node_list import ON_PREMISES, NodeEntry
 from burstd.web.rendering import Page, PageDep

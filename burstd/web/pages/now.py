@@ -20,8 +20,8 @@ from burstd.domain.claim import Claim
 from burstd.domain.claim import ClaimState as S
 from burstd.domain.slurm.job import PENDING_STATES
 from burstd.domain.snapshot import Snapshot, Unavailable
+from burstd.planner.explain.gpu_map import count_gpus
 from burstd.planner.staging.transfer_schedule import boot_estimate
-from burstd.web.gpu_map import count_gpus
 from burstd.web.rendering import Page, PageDep
 
 MAX_EVENTS = 12

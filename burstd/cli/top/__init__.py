@@ -1,0 +1,1 @@
+"""``burstctl top``: the same as the other commands show, live."""
