@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass, field
+from threading import Event
 from typing import TYPE_CHECKING
 
 import structlog
@@ -50,6 +51,12 @@ class DaemonInfo:
     """How long each policy took for the last decision, in the order of the chain."""
 
 
+def _set_event() -> Event:
+    event = Event()
+    event.set()
+    return event
+
+
 @dataclass(kw_only=True)
 class Backend:
     """Every method but ``run_queued`` may be called from any thread.
@@ -70,6 +77,8 @@ class Backend:
     validator: SlurmNodeValidator
     projects_in_force: Callable[[], Mapping[str, Project]]
     project_sync: ProjectSync
+    between_decisions: Event = field(default_factory=_set_event)
+    """Set while no decision is being made."""
     stage: StagingService | None = None
     """None: the settings have no staging."""
     _commands: queue.SimpleQueue[tuple[Command, Future[CommandResult]]] = field(default_factory=queue.SimpleQueue)

@@ -311,6 +311,7 @@ def _run(loaded: LoadedSettings, stack: ExitStack, components: DaemonComponents)
         clock=components.clock,
         daemon_info=facts,
         latest_loop=lambda: reconciler.latest,
+        between_decisions=reconciler.between_decisions,
         wake=components.wake,
         checks=checks,
         routes=reconciler.ingress,

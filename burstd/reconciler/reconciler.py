@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
@@ -176,6 +177,9 @@ class Reconciler:
         self.head_clock = self._executor.head_clock
         self.ingress = JobIngress(context)
         self.latest: tuple[Snapshot, Plan] | None = None
+        self.between_decisions = threading.Event()
+        """Set while no decision is being made: who can wait lets this thread have the processor."""
+        self.between_decisions.set()
         """Of the last whole loop."""
         self.queue_is_watched = False
         """True while a wake source reports changes of the queue, which then needs no polling."""
@@ -225,7 +229,11 @@ class Reconciler:
                 snapshot = self._step_job_use(snapshot, self._job_use)
             self._notice_poller.acknowledge_settled(snapshot)
             snapshot = replace(snapshot, history=self._history.record_ended_jobs(snapshot.slurm))
-            snapshot, result = self._decider.decide(snapshot)
+            self.between_decisions.clear()
+            try:
+                snapshot, result = self._decider.decide(snapshot)
+            finally:
+                self.between_decisions.set()
             plan = result.plan
             self.latest = (snapshot, plan)
             self._project_usage.add(plan.target.shares, snapshot.now, self.config.fair_share, since=self._process_start)

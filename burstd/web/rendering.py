@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from threading import Event
 from typing import Annotated, Any
 from urllib.parse import quote
 
@@ -45,9 +47,38 @@ _PREFIX = re.compile(r"(/[A-Za-z0-9._~-]+){1,8}")
 _UNSHOWN = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 _SAME_S = 15.0
 """So long a page is taken to be the same while no loop has ended."""
+MAX_WAIT_S = 0.15
+"""For so long, in seconds, all told, a page waits for decisions."""
+_PARTS_AT_A_TIME = 50
 _RETRY_S = 5
 """After this time a browser asks again for a page that could not be had."""
 _TITLES = {403: "Not allowed", 404: "Not found", 409: "Refused", 422: "Not understood", 503: "Not now"}
+
+
+class DecisionPrecedence:
+    """Lets decisions have the processor: one that is being made goes before a page, for MAX_WAIT_S at most.
+
+    Python runs one thread at a time, and a page costs as much as a part of a decision.
+    """
+
+    def __init__(self, between_decisions: Event) -> None:
+        self._between_decisions = between_decisions
+        self._left_s = MAX_WAIT_S
+
+    def wait(self) -> None:
+        """Returns at once where no decision is being made."""
+        if self._left_s <= 0 or self._between_decisions.is_set():
+            return
+        begun = time.monotonic()
+        self._between_decisions.wait(self._left_s)
+        self._left_s -= time.monotonic() - begun
+
+
+def _yielding(parts: Iterator[str], precedence: DecisionPrecedence | None) -> Iterator[str]:
+    for number, part in enumerate(parts):
+        if precedence is not None and number % _PARTS_AT_A_TIME == 0:
+            precedence.wait()
+        yield part
 
 
 class PageRenderer:
@@ -78,18 +109,25 @@ class PageRenderer:
         }
         self._environment.globals |= {"navigation": NAVIGATION, "admin_pages": ADMIN_PAGES}
 
-    def page(self, request: Request, template: str, status: int = 200, **context: Any) -> HTMLResponse:
+    def page(
+        self,
+        request: Request,
+        template: str,
+        status: int = 200,
+        precedence: DecisionPrecedence | None = None,
+        **context: Any,
+    ) -> HTMLResponse:
         """A page. ``caller`` and ``freshness`` must be in the context."""
         prefix = url_prefix(request)
         path = request.url.path
-        html = self._environment.get_template(template).render(
+        parts = self._environment.get_template(template).generate(
             url=lambda address: prefix + quote(address, safe="/?=&%+:,", errors="replace"),
             static=lambda name: f"{prefix}/static/{name}?v={static_file(name).version}",
             path=path,
             here=prefix + path + (f"?{request.url.query}" if request.url.query else ""),
             **context,
         )
-        return HTMLResponse(html, status)
+        return HTMLResponse("".join(_yielding(parts, precedence)), status)
 
     def error_page(self, request: Request, status: int, sentence: str) -> HTMLResponse:
         """A refusal or failure as a page; one that passes by itself is asked for again by the browser."""
@@ -159,6 +197,7 @@ class Page:
     backend: Backend
     tag: str
     """ETag: the page is the same as long as this is."""
+    precedence: DecisionPrecedence
 
     @property
     def nodes(self) -> Sequence[NodeEntry]:
@@ -171,8 +210,8 @@ class Page:
         renderer: PageRenderer = self.request.app.state.page_renderer
         freshness = freshness_of(self.backend)
         page = renderer.page(
-            self.request, template, status, caller=self.caller, freshness=freshness, now=freshness.now, title=title,
-            tag=self.tag, **context,
+            self.request, template, status, self.precedence, caller=self.caller, freshness=freshness,
+            now=freshness.now, title=title, tag=self.tag, **context,
         )  # fmt: skip
         page.headers["etag"] = self.tag
         return page
@@ -197,7 +236,9 @@ def _page(request: Request, caller: CallerDep, backend: BackendDep) -> Page:
     tag = _tag(request, caller, backend)
     if request.method == "GET" and request.headers.get("if-none-match") == tag:
         raise PageUnchanged(tag)
-    return Page(request, caller, backend, tag)
+    precedence = DecisionPrecedence(backend.between_decisions)
+    precedence.wait()
+    return Page(request, caller, backend, tag, precedence)
 
 
 def _tag(request: Request, caller: Caller, backend: Backend) -> str:

@@ -209,6 +209,7 @@ class FakeBackend(Backend):
         self.alarms: tuple[str, ...] = ()
         self.commands: list[Command] = []
         self.answer: Callable[[Command], CommandResult] = accept_command
+        self.between_decisions.set()
         self.stage, self.checks, self.routes = None, FakeProviderChecks(), FakeIngress()
         self.validator = FakeValidator()
         self.project_sync = FakeProjectSync()

@@ -48,19 +48,21 @@ POLLED = (
     "/",
     "/clouds",
 )
-POLL_S, REST_S = 5.0, 0.25
+POLL_S, REST_S, TURN_S = 5.0, 0.25, 10.0
 CLIENTS = """
-import http.client, sys, threading, time
+import http.client, os, sys, threading, time
 def poll(port, path, at):
     time.sleep(at)
     tag = ""
     link = http.client.HTTPConnection("127.0.0.1", port)
     while True:
+        time.sleep(float(sys.argv[3]))
+        if not os.path.exists(sys.argv[2]):
+            continue
         link.request("GET", path, headers={"if-none-match": tag} if tag else {})
         answer = link.getresponse(); answer.read(); tag = answer.headers.get("etag", "")
-        time.sleep(float(sys.argv[2]))
-for n, path in enumerate(sys.argv[3:]):
-    threading.Thread(target=poll, args=(int(sys.argv[1]), path, n * float(sys.argv[2]) / 10), daemon=True).start()
+for n, path in enumerate(sys.argv[4:]):
+    threading.Thread(target=poll, args=(int(sys.argv[1]), path, n * float(sys.argv[3]) / 10), daemon=True).start()
 time.sleep(3600)
 """
 
@@ -154,11 +156,13 @@ def decisions(backend: FakeBackend, decider: Decider, seconds: float) -> list[fl
         snapshot = backend.loop[0]
         assert isinstance(snapshot.slurm, SlurmView)
         jobs = (*snapshot.slurm.jobs[1:], replace(snapshot.slurm.jobs[0], priority=1))
+        backend.between_decisions.clear()
         begun = time.perf_counter()
         snapshot = replace(snapshot, now=snapshot.now + REST_S, slurm=replace(snapshot.slurm, jobs=jobs))
         snapshot = replace(snapshot, outlook=job_outlooks(snapshot))
         plan: Plan = decider.decide(snapshot, site_policies(len(snapshot.claims) * 5 // 4), Tuning())
         took.append(1000 * (time.perf_counter() - begun))
+        backend.between_decisions.set()
         backend.loop = (snapshot, plan)
         time.sleep(REST_S)
     return took
@@ -170,12 +174,17 @@ def measure_decisions(backend: FakeBackend, port: int, seconds: float) -> None:
     decisions(backend, decider, 3.0)
     alone: list[float] = []
     beside: list[float] = []
-    for _ in range(4):
-        alone += decisions(backend, decider, seconds / 8)
-        clients = subprocess.Popen([sys.executable, "-c", CLIENTS, str(port), str(POLL_S), *POLLED])
+    with tempfile.TemporaryDirectory(prefix="burstd-bench-") as folder:
+        asks = Path(folder) / "asks"
+        words = [sys.executable, "-c", CLIENTS, str(port), str(asks), str(POLL_S), *POLLED]
+        clients = subprocess.Popen(words)
         try:
-            time.sleep(1.0)
-            beside += decisions(backend, decider, seconds / 8)
+            # In short turns: this machine may have other work, which is the same for both.
+            for _ in range(max(1, int(seconds / 2 / TURN_S))):
+                alone += decisions(backend, decider, TURN_S)
+                asks.touch()
+                beside += decisions(backend, decider, TURN_S)
+                asks.unlink()
         finally:
             clients.kill()
             clients.wait()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from threading import Event
 
 import pytest
 
@@ -100,6 +101,26 @@ def test_a_page_that_is_the_same_is_not_sent_again(
     assert backend.loop is not None
     backend.loop = (replace(backend.loop[0], now=backend.loop[0].now + 0.5), backend.loop[1])
     assert root.fetch("GET", "/queue", headers=known).status == 200
+
+
+def test_a_decision_goes_before_a_page_for_a_moment(root: ApiTestClient, backend: FakeBackend) -> None:
+    class Ending(Event):
+        """A decision that ends as soon as somebody waits for it."""
+
+        waits = 0
+
+        def wait(self, timeout: float | None = None) -> bool:
+            assert timeout is not None
+            self.waits += 1
+            self.set()
+            return True
+
+    backend.between_decisions = ending = Ending()
+    assert "As of" in root.text("/queue")
+    assert ending.waits == 1
+    backend.between_decisions = Event()
+    assert "As of" in root.text("/queue"), "not for ever"
+    backend.between_decisions = ending
 
 
 def test_pages_queue_nothing_for_the_deciding_thread(root: ApiTestClient, backend: FakeBackend) -> None:
