@@ -311,9 +311,9 @@ class Node:
         return found
 
     def _job_of_step(self, process: Process) -> int | None:
-        """Users may call their processes what they like: slurmstepd itself is root's."""
+        """Users may call their processes what they like: slurmstepd itself is root's, or in a pod without root ours."""
         try:
-            if Path(self.proc, str(process.pid)).stat().st_uid != 0:
+            if Path(self.proc, str(process.pid)).stat().st_uid not in (0, os.geteuid()):
                 return None
             match = _STEP.match(self._bytes(str(process.pid), "cmdline"))
         except OSError:
