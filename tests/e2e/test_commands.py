@@ -7,8 +7,10 @@ from collections.abc import Callable
 from datetime import datetime
 
 import pytest
+from textual.pilot import Pilot
 
 from burstd.cli.session import ExitCode
+from tests.cli.test_top import play, shown, top
 from tests.e2e.sites import SET_COMMENT, claims_of, comments_of, events, wait_all_gone
 from tests.lab.base_site import CONFIG
 from tests.lab.programs import PREFIX
@@ -61,6 +63,15 @@ def test_on_hold_nothing_is_booted(site: Site) -> None:
     assert claims_of(site, job) == []
     assert site.burstctl_json("plan")["paused"] == "the chiller is off"
     assert site.instances() == []
+
+    async def top_shows_it(pilot: Pilot[None]) -> None:
+        await shown(pilot, "on hold", "the chiller is off")
+        await pilot.press("2")
+        await shown(pilot, "1-1 of 1", job)
+        await pilot.press("enter")
+        await shown(pilot, f"Job {job} of ada", "the chiller is off")
+
+    play(top(site.cluster.head.path("/run/burstd/control.sock")), top_shows_it)
     site.burstctl("unhold")
     site.wait_job(job)
 

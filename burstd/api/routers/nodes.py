@@ -70,17 +70,23 @@ def get_nodes(
     *,
     every: Annotated[bool, Query(alias="all")] = False,
     search: Annotated[str, Query(max_length=1000)] = "",
+    gpus: bool = False,
     sort: Literal["", "state"] = "",
     limit: ListLimit = 0,
     offset: ListOffset = 0,
 ) -> NodesView:
-    """Live claims and held slots; with ``all`` every slot. ``search``: a part of the name, the pool or the state."""
+    """Live claims and held slots; with ``all`` every slot, with ``gpus`` those of pools with GPUs.
+
+    ``search``: a part of the name, the pool or the state.
+    """
     snapshot, now = require_latest_loop(backend)[0], backend.now()
     views = NodeViews(snapshot, caller, now)
+    with_gpus = {p.name for p in snapshot.pools.values() if any(gres.name == "gpu" for gres in p.shape.gres)}
     found = [
         listed
         for listed in listed_nodes(snapshot, backend.reader.drained_slots())
-        if (every or listed.claim is not None or listed.hold is not None)
+        if (not gpus or listed.pool in with_gpus)
+        and (every or listed.claim is not None or listed.hold is not None)
         and (not search or search in f"{listed.slot} {listed.pool} {listed.state}")
     ]
     if sort:

@@ -186,7 +186,7 @@ def _node_row(node: NodeView, answer: NodesView, width: int) -> Row:
 
 def _gpus(burstd: ApiClient, status: StatusView, window: Window) -> Page:
     del status
-    answer = fetch(burstd, NodesView, "/nodes", {**_list_params(window), "all": "true"})
+    answer = fetch(burstd, NodesView, "/nodes", {**_list_params(window), "all": "true", "gpus": "true"})
     head = Text.assemble(_cells((14, 12), ("NODE", "STATE", "GPUS "), 31))
     for state, mark in _MARKS.items():
         head.append(f" {mark}", _MARK_STYLES[state]).append(f" {state.partition(' ')[0]}")
