@@ -25,7 +25,7 @@ from burstd.cli.session import ApiClient
 from burstd.cli.top.app import TopApp
 from burstd.domain.snapshot import SlurmView
 from tests.api.fake_backend import FakeBackend
-from tests.api.world import SNAPSHOT, job
+from tests.api.world import SNAPSHOT, FixedClock, job
 from tests.cli.conftest import Run
 from tests.cli.test_process import BURSTCTL
 
@@ -161,12 +161,12 @@ def test_without_a_terminal_or_a_daemon_it_does_not_begin(run: Run) -> None:
 
 @pytest.mark.parametrize(("columns", "rows"), [(80, 24), (200, 50)])
 def test_a_quiet_refresh_writes_less_than_a_kilobyte(
-    control: Path, backend: FakeBackend, columns: int, rows: int
+    control: Path, backend: FakeBackend, monkeypatch: pytest.MonkeyPatch, columns: int, rows: int
 ) -> None:
     master, terminal = pty.openpty()
     fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
     env = {**os.environ, "BURSTD_SOCKET": str(control), "PYTHONPATH": os.pathsep.join(sys.path), "TERM": "xterm",
-           "NO_COLOR": "1", "LANG": "C.UTF-8", "LC_ALL": "C.UTF-8"}  # fmt: skip
+           "NO_COLOR": "1", "LANG": "C.UTF-8", "LC_ALL": "C.UTF-8", "TZ": "UTC"}  # fmt: skip
     process = subprocess.Popen(
         [sys.executable, "-c", BURSTCTL, "top", "--interval", "0.5"], stdin=terminal, stdout=terminal,
         stderr=terminal, env=env, start_new_session=True,
@@ -178,7 +178,13 @@ def test_a_quiet_refresh_writes_less_than_a_kilobyte(
         os.write(master, b"2")
         _read_until(master, b"1-6 of 6")
         _read_for(master, 1.0)
-        quiet = _read_for(master, 3.0)
+        clock = FixedClock()
+        monkeypatch.setattr(backend, "clock", clock)
+        quiet = b""
+        for _ in range(6):
+            clock.time += 5
+            quiet += _read_for(master, 0.6)
+        assert b"14:13:" in ESCAPES.sub(b"", quiet), "the time goes on"
         assert len(quiet) < 6 * 1024, quiet
         os.write(master, b"q")
         _read_until(master, b"\x1b[?1049l")
