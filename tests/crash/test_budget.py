@@ -91,6 +91,15 @@ def test_the_second_job_waits_for_money_and_starts_when_the_limit_is_raised(worl
     )
 
 
+def test_tasks_of_several_nodes_do_not_wait_for_each_others_machines(tmp_path: Path, template: Path) -> None:
+    """The cheaper cloud has room for one node of each."""
+    w = World(tmp_path, template=template, alpha="sandbox", policies=(limits(limit=10**6),))
+    jobs = [w.slurm.submit(atlas(user="bob", run_s=200)), w.slurm.submit(JobSpec(run_s=40, array=2, nodes=2))]
+    w.run_until(lambda: all(state is JobState.COMPLETED for job in jobs for state in w.states(job)), 600)
+    assert len(w.all_claims()) < 6, w.report()
+    w.calm(0.5)
+
+
 def test_nobody_rides_along(world: World) -> None:
     world.set_policies((IDLE, limits(projects={"atlas": {"limit": 1}, "belle": {"limit": 0}})))
     mine = world.slurm.submit(atlas(cpus_per_node=1, run_s=300))

@@ -40,7 +40,8 @@ def seen(*jobs: Job, claims: tuple[Claim, ...], busy: tuple[str, ...] = (), **fi
     base = make_snapshot(*jobs, claims=claims, **fields)
     assert isinstance(base.slurm, SlurmView)
     nodes = {
-        n: replace(node, state="MIXED", cpus_allocated=1) if n in busy else node for n, node in base.slurm.nodes.items()
+        n: replace(node, state="MIXED", cpus_allocated=1) if n in busy else replace(node, last_busy=0.0)
+        for n, node in base.slurm.nodes.items()
     }
     own = (Reservation(f"burstd-{job_id}", nodes, job_id=job_id) for job_id, nodes in base.bound.items())
     gate = (Reservation("burstd", EVERY), *own)
@@ -141,6 +142,18 @@ ARRAY: dict[str, Any] = {"array_job_id": "1", "array_tasks": "3-5", "tasks": 3}
         ("a gang as a whole",
          seen(waiting(nodes=2), claims=(paid(gang="1"), paid("cpu2", gang="1"))), ["bind 1 to cpu1,cpu2"]),
         ("and not before", seen(waiting(nodes=2), claims=(paid(gang="1"), paid("cpu2", S.BOOTING, gang="1"))), []),
+        ("tasks of an array use each other's machines: none keeps a part of them for itself",
+         seen(waiting(nodes=2, array_job_id="1", array_tasks="0-1", tasks=2, exclusive=True),
+              claims=(paid(gang="1_0"), paid("cpu2", gang="1_1"), paid("cpu3", S.BOOTING, gang="1_1"))),
+         ["bind 1_0 to cpu1,cpu2"]),
+        ("also those that stand alone in the queue, and machines of one that is done",
+         seen(waiting("1_1", nodes=2, array_job_id="1"), waiting("1_2", nodes=2, array_job_id="1", exclusive=True),
+              claims=(paid(gang="1_0", state=S.IN_SERVICE, since=NOW - 901), paid("cpu2", gang="1_2"))),
+         ["bind 1_1 to cpu1,cpu2"]),
+        ("not what is reserved for too little of it",
+         seen(waiting(nodes=2, array_job_id="1", array_tasks="0-1", tasks=2),
+              claims=(paid(gang="1_0"), paid("cpu2", S.IN_SERVICE, gang="1_1", billed_from=NOW - 4790))),
+         ["close c-cpu2"]),
         ("a machine of a gang whose other node does not come goes",
          seen(waiting(nodes=2), claims=(paid(**OWN, gang="1", since=NOW - 901),)),
          ["draining c-cpu1: job 1 did not get all of its nodes within 900 s"]),
@@ -148,6 +161,9 @@ ARRAY: dict[str, Any] = {"array_job_id": "1", "array_tasks": "3-5", "tasks": 3}
          seen(waiting(nodes=2), claims=(paid(**OWN, gang="1", state=S.IN_SERVICE, since=NOW - 901),)),
           ["close c-cpu1"]),
         ("but not before", seen(waiting(nodes=2), claims=(paid(**OWN, gang="1", since=NOW - 899),)), []),
+        ("nor when the last of its nodes comes late",
+         seen(waiting(nodes=2), claims=(paid(gang="1", since=NOW - 901), paid("cpu2", gang="1"))),
+         ["bind 1 to cpu1,cpu2"]),
         ("nor while the job starts",
          seen(waiting(nodes=2, reservation="burstd-1"),
               claims=(paid(**OWN, gang="1", state=S.IN_SERVICE, since=NOW - 901),
@@ -172,6 +188,11 @@ def test_others_find_no_room_on_it_and_its_own_job_does(state: S) -> None:
     assert wants(make_target(others, ())) == [("cpu", 1, ("2",))]
     own = make_target(seen(waiting(exclusive=True), claims=(paid(state=state),)), ())
     assert (own.wants, own.placements) == ((), {"1": ("cpu1",)})
+
+
+def test_a_job_of_several_nodes_starts_on_its_own_and_on_nobody_elses() -> None:
+    claims = (paid(gang="1"), claim("cpu2", S.IN_SERVICE))
+    assert wants(make_target(seen(waiting(nodes=2), claims=claims), ())) == [("cpu", 1, ("1",))]
 
 
 @pytest.mark.parametrize(("age_s", "expected"), [(4600, []), (4790, [("cpu", 1, ("2",))])])

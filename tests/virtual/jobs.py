@@ -371,12 +371,12 @@ class Jobs:
     # What burstd sees.
 
     def views(self) -> Iterator[Job]:
-        """Rows of the queue: tasks of an array that never started are one row together."""
+        """Rows of the queue: tasks of an array that never started, nor are bound, are one row together."""
         arrays: dict[str, list[SimJob]] = {}
         now = self._clock.now()
         behind = now - self._clock.wall()
         for job in self.active.values():
-            if job.array_job_id and job.state is JobState.PENDING and not job.restarts:
+            if job.array_job_id and job.state is JobState.PENDING and not job.restarts and not job.reservation:
                 arrays.setdefault(job.array_job_id, []).append(job)
             else:
                 yield job.view(self._reason(job, now), behind)

@@ -24,7 +24,7 @@ def stuck_since(known: Mapping[str, float], snapshot: Snapshot, target: Target) 
     if not isinstance(snapshot.slurm, SlurmView):
         return dict(known)
     not_in_service = {claim.slot for claim in snapshot.claims if claim.state is not ClaimState.IN_SERVICE}
-    assigned = _without_incomplete_gangs(target)
+    assigned = placements_of_whole_gangs(target)
     startable = {job for job, names in assigned.items() if not_in_service.isdisjoint(names)}
     return _updated(known, startable, snapshot, snapshot.slurm, SITE_START_GRACE_S)
 
@@ -39,14 +39,14 @@ def stuck_on_burst_since(known: Mapping[str, float], snapshot: Snapshot, target:
         return dict(known)
     in_service = {claim.slot for claim in snapshot.claims if claim.state is ClaimState.IN_SERVICE}
     not_in_service = {claim.slot for claim in snapshot.claims} - in_service
-    assigned = _without_incomplete_gangs(target)
+    assigned = placements_of_whole_gangs(target)
     startable = {
         job for job, names in assigned.items() if not_in_service.isdisjoint(names) and not in_service.isdisjoint(names)
     }
     return _updated(known, startable, snapshot, snapshot.slurm, BURST_START_GRACE_S)
 
 
-def _without_incomplete_gangs(target: Target) -> Mapping[str, tuple[str, ...]]:
+def placements_of_whole_gangs(target: Target) -> Mapping[str, tuple[str, ...]]:
     """``Target.placements`` without gangs that need new nodes as well, which policies may have refused."""
     lacking = {want.gang for want in (*target.wants, *(refused.want for refused in target.dropped_wants)) if want.gang}
     return (

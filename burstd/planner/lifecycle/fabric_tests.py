@@ -25,7 +25,9 @@ def fabric_test_steps(
     for claim in view.snapshot.claims:
         pool = view.snapshot.pools.get(claim.pool) if claim.gang and claim.state is S.READY else None
         if pool is not None and pool.fabric_test is not None and claim.in_service_from is None and usable(claim):
-            by_gang.setdefault((claim.gang, claim.pool), []).append(claim)
+            # Tasks of an array may use each other's dedicated machines.
+            gang = claim.gang.partition("_")[0] if claim.dedicated else claim.gang
+            by_gang.setdefault((gang, claim.pool), []).append(claim)
     steps: list[Action] = []
     untested: set[str] = set()
     for members in by_gang.values():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from burstd.domain.claim import Claim
 from burstd.domain.claim import ClaimState as S
@@ -11,6 +11,7 @@ from burstd.domain.plan import Action, BindJob, ChangeClaimState, SetGate, Unbin
 from burstd.domain.plugins.policy import Target
 from burstd.domain.slurm.job import Job, JobState
 from burstd.planner.demand.requeued_jobs import interruptions_over_limit, restarts_after_interruption
+from burstd.planner.demand.stuck_jobs import placements_of_whole_gangs
 from burstd.planner.lifecycle.fabric_tests import fabric_test_steps
 from burstd.planner.lifecycle.interruption import notice_drain_reason
 from burstd.planner.offers.dedicated import (
@@ -47,9 +48,20 @@ def gate_steps(
     )
     groups = [group for group in _ready_groups(view, tuning, moving) if untested.isdisjoint(c.id for c in group[0])]
     ahead = _queue_position(view)
-    binder = Binder(view, target.placements)
+    binder = Binder(view, placements_of_whole_gangs(target))
+    gang_binds = list(
+        binder.bind_gangs(
+            [
+                c
+                for c in view.snapshot.claims
+                if _takes_own_jobs(c, view) and c.id not in moving and c.id not in untested
+            ]
+        )
+    )
+    binding = {slot for bind in gang_binds for slot in bind.nodes}
     for claims, job in groups:
         if any(claim.dedicated for claim in claims):
+            claims = [claim for claim in claims if claim.slot not in binding]  # noqa: PLW2901
             more = _dedicated_steps(claims, job, binder, tuning)
             binds += more
             into_service += claims if not more and all(opens_to_all(claim, view) for claim in claims) else []
@@ -69,8 +81,9 @@ def gate_steps(
             binds.append(BindJob(job.id, job.user, tuple(c.id for c in claims), slots, reason))
         else:
             into_service += claims
-    to_drain, drain_reasons = _claims_to_drain(view, target, moving, tuning)
+    to_drain, drain_reasons = _claims_to_drain(view, target, moving, tuning, binding)
     draining_slots = {c.slot for c in to_drain}
+    binds += [bind for bind in gang_binds if draining_slots.isdisjoint(bind.nodes)]
     for claim in view.snapshot.claims:
         if (
             claim.dedicated
@@ -107,18 +120,15 @@ def _admits_unbound_jobs(claim: Claim, view: SnapshotView) -> bool:
 
 
 def _dedicated_steps(claims: list[Claim], job: Job | None, binder: Binder, tuning: Tuning) -> list[Action]:
-    if not claims[0].gang:
+    if claims and not claims[0].gang:
         return [*binder.bind_actions(claims[0])]
-    if job is None:
-        return [
-            ChangeClaimState(claim.id, S.READY, S.DRAINING, reason)
-            for claim in claims
-            if (reason := gang_timeout_reason(claim, binder.view, tuning.gang_timeout_s))
-        ]
-    if job.het_job_id:
+    if job is not None and job.het_job_id:
         return [*binder.bind_components(claims)]
-    bind = binder.bind_gang(claims, job)
-    return [bind] if bind is not None else []
+    return [
+        ChangeClaimState(claim.id, S.READY, S.DRAINING, reason)
+        for claim in claims
+        if (reason := gang_timeout_reason(claim, binder.view, tuning.gang_timeout_s))
+    ]
 
 
 def _gate_change_text(into_service: list[Claim], to_drain: list[Claim]) -> str:
@@ -154,6 +164,10 @@ def _ready_groups(view: SnapshotView, tuning: Tuning, moving: frozenset[str]) ->
 def _usable(claim: Claim, view: SnapshotView) -> bool:
     node = view.node(claim.slot)
     return node is not None and node.up and claim.slot not in view.snapshot.drained_slots
+
+
+def _takes_own_jobs(claim: Claim, view: SnapshotView) -> bool:
+    return claim.dedicated and (claim.state is S.READY or claim.state is S.IN_SERVICE) and _usable(claim, view)
 
 
 def _needs_binding(job: Job, nodes: int, ahead: Callable[[Job], int], tuning: Tuning) -> bool:
@@ -225,9 +239,12 @@ def _has_nodes(view: SnapshotView, job_id: str) -> bool:
 
 
 def _claims_to_drain(
-    view: SnapshotView, target: Target, moving: frozenset[str], tuning: Tuning
+    view: SnapshotView, target: Target, moving: frozenset[str], tuning: Tuning, binding: Collection[str]
 ) -> tuple[list[Claim], list[str]]:
-    """Open or ready claims to bring back behind the gate: released, held, taken back, or dead in Slurm."""
+    """Open or ready claims to bring back behind the gate: released, held, taken back, or dead in Slurm.
+
+    ``binding``: slots whose gang is whole now.
+    """
     released = {r.claim_id: r.reason for r in target.releases}
     touched = view.snapshot.drained_slots | view.notices().keys()
     to_drain: list[Claim] = []
@@ -253,8 +270,10 @@ def _claims_to_drain(
             reason = "powered down in Slurm"
         elif taken_back := notice_drain_reason(claim, view):
             reason = taken_back
-        elif done := dedicated_drain_reason(claim, view) or gang_timeout_reason(claim, view, tuning.gang_timeout_s):
+        elif done := dedicated_drain_reason(claim, view):
             reason = done
+        elif claim.slot not in binding and (late := gang_timeout_reason(claim, view, tuning.gang_timeout_s)):
+            reason = late
         elif claim.id in released and not view.snapshot.paused:
             reason = released[claim.id]
         elif claim.pool not in view.snapshot.pools and not _is_busy(claim, view) and not view.snapshot.paused:

@@ -5,6 +5,9 @@ premises (Want.dedicated). It is never opened to all. Its own jobs are bound to 
 is room, and only while what a budget has reserved for it covers the time limit of the next one; then it ends with the
 last of them. So whatever users submit and Slurm starts, it costs no more than was reserved.
 
+Tasks of an array may use each other's machines. A job of several nodes is bound to those where placement has put it:
+were each bound to the machines that were made for it only, tasks of an array would wait for each other's.
+
 A node that was started for no job, and that a budget pays for, is open to all until what is reserved for it is used up.
 
 Components of a het job are bound each to its own nodes; Slurm starts them together. For jobs that Slurm would not take
@@ -147,15 +150,16 @@ def _reserved_text(claim: Claim) -> str:
 
 
 def gang_timeout_reason(claim: Claim, view: SnapshotView, after_s: float) -> str:
-    """Why an idle machine of a gang is to go while its job waits: for ``after_s`` seconds it has not started on it."""
-    node = view.node(claim.slot)
+    """Why an idle machine of a gang is to go while a job waits that may use it: for ``after_s`` seconds none has."""
     if not (claim.dedicated and claim.gang and view.now - claim.since > after_s) or view.snapshot.paused:
         return ""
-    if node is None or node.busy or not view.is_waiting(claim.gang) or opens_to_all(claim, view):
+    node = view.node(claim.slot)
+    if node is None or node.busy or view.now - node.last_busy <= after_s or opens_to_all(claim, view):
         return ""
     if any(claim.slot in names for names in view.snapshot.bound.values()):
         return ""
-    return f"job {claim.gang} did not get all of its nodes within {after_s:.0f} s"
+    waits = next((job_id for job_id in (claim.gang, *claim.jobs) if view.is_waiting(job_id)), "")
+    return f"job {waits} did not get all of its nodes within {after_s:.0f} s" if waits else ""
 
 
 def dedicated_reason(claim: Claim) -> str:
@@ -213,21 +217,29 @@ class Binder:
             if slot in names and (job := self.view.job(job_id)) is not None and job.state is JobState.PENDING
         )
 
-    def bind_gang(self, claims: list[Claim], job: Job) -> BindJob | None:
-        """Of the nodes of one job, all of them ready."""
-        if any(job not in affordable_jobs(claim, self.view) for claim in claims):
-            return None
-        bind_id = claims[0].gang if job.array_tasks else job.id
+    def bind_gangs(self, claims: Collection[Claim]) -> Iterator[BindJob]:
+        """Jobs of several nodes (no het jobs), where placement has put them on nodes of ``claims`` only."""
+        by_slot = {claim.slot: claim for claim in claims if claim.gang}
+        own = {claim.gang.partition("_")[0] for claim in by_slot.values()}
+        for gang, slots in self.assigned.items() if own else ():
+            if gang.partition("_")[0] not in own or not by_slot.keys() >= set(slots):
+                continue
+            job = self.view.job(gang)
+            if job is not None and not job.het_job_id and len(slots) >= job.nodes:
+                yield from self._bind_together(gang, job, [by_slot[slot] for slot in slots])
+
+    def _bind_together(self, bind_id: str, job: Job, claims: list[Claim]) -> Iterator[BindJob]:
         if not _bindable(job, self.view) or self._is_bound(bind_id):
-            return None
-        slots = tuple(claim.slot for claim in claims)
-        return BindJob(
-            bind_id,
-            job.user,
-            tuple(c.id for c in claims),
-            slots,
-            f"for job {bind_id} alone: {dedicated_reason(claims[0])}",
-        )
+            return
+        for claim in claims:
+            is_own = not {job.id, job.array_job_id}.isdisjoint(claim.jobs)
+            if not is_own or not _affordable(claim, (job,), self.view.snapshot):
+                return
+            if claim.state is S.IN_SERVICE and not self._has_room_for_bound(claim.slot):
+                return
+        ready = tuple(claim.id for claim in claims if claim.state is S.READY)
+        why = f"for job {bind_id} alone: {dedicated_reason(claims[0])}"
+        yield BindJob(bind_id, job.user, ready, tuple(claim.slot for claim in claims), why)
 
     def bind_components(self, claims: list[Claim]) -> Iterator[BindJob]:
         """Of the nodes of one het job: each component to its own."""
@@ -238,8 +250,8 @@ class Binder:
         }
         for job in multi_node_jobs.values():
             own = [claim for claim in claims if job.id in claim.jobs]
-            if len(own) >= job.nodes and (bind := self.bind_gang(own, job)) is not None:
-                yield bind
+            if len(own) >= job.nodes:
+                yield from self._bind_together(job.id, job, own)
 
     def _next_id(self, job: Job) -> str:
         """The id by which the job, or the next task of the array, is bound; empty: it is already."""

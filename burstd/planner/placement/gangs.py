@@ -141,8 +141,12 @@ def _candidate_nodes(
     job_class, share = attempt.job_class, attempt.layout.share
     accepts = _bin_filter(attempt, node_group)
     yield from ((b, b.name, Decimal(0)) for b in own if b.fits(share) and accepts(b))
+    # A job is bound to nodes of its own: with nodes of others among them it would never be.
+    own_only = any(b.claim is not None and b.claim.dedicated for b in own)
     usable: Iterable[Bin] = (
-        b for b in _shared_bins(packer, share, node_group, accepts) if not packer.is_stuck_on(attempt.job, b, outcome)
+        b
+        for b in (() if own_only else _shared_bins(packer, share, node_group, accepts))
+        if not packer.is_stuck_on(attempt.job, b, outcome)
     )
     if job_class.required_nodes:
         usable = sorted(usable, key=lambda b: b.name not in job_class.required_nodes)
