@@ -104,7 +104,7 @@ def test_a_plain_script(site: Site) -> None:
 
 COUNT = """i=0
 run=${SLURM_RESTART_COUNT:-0}
-while [ ! -e stop ]; do i=$((i+1)); echo $i; echo "$run $i" >>log; sleep 0.01; done
+while [ ! -e stop ]; do i=$((i+1)); echo $i; echo "$run $i" >>log; sleep 0.05; done
 echo $SLURMD_NODENAME >>nodes"""
 
 
@@ -241,14 +241,14 @@ def test_a_full_home(site: Site) -> None:
 
 
 def test_a_job_does_not_notice_that_burstd_dies(site: Site) -> None:
-    number = sbatch(site, "i=0; while [ ! -e stop ]; do i=$((i+1)); echo $i; sleep 0.01; done", folder="count")
+    number = sbatch(site, "i=0; while [ ! -e stop ]; do i=$((i+1)); echo $i; sleep 0.05; done", folder="count")
     said = f"count/slurm-{number}.out"
     site.wait(lambda: len(at_home(site, said).splitlines()) > 20, 60, "it counts")
     site.kill_burstd()
     before = len(at_home(site, said).splitlines())
-    site.wait(lambda: len(at_home(site, said).splitlines()) > before + 50, 20, "it counts on without burstd")
+    site.wait(lambda: len(at_home(site, said).splitlines()) > before + 20, 20, "it counts on without burstd")
     site.start_burstd()
-    site.wait(lambda: len(at_home(site, said).splitlines()) > before + 300, 30, "it counts on with burstd")
+    site.wait(lambda: len(at_home(site, said).splitlines()) > before + 60, 30, "it counts on with burstd")
     # With no burstd a job waits for its trees, and one on premises does not.
     site.kill_burstd()
     assert site.cluster.sh("srun -p onprem -t5 hostname", "bob").startswith("op")

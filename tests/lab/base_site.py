@@ -108,10 +108,8 @@ class BaseSite(ABC):
     def up(self) -> Self:
         """Brings everything up; returns when burstd answers."""
         rootfs = ensure_rootfs(self.release, progress=self._progress)
-        self._progress("building burstd's wheel")
-        wheel = programs.wheel()
-        self._progress("installing what burstd needs")
-        needs = programs.needs(rootfs)
+        self._progress("building and installing burstd")
+        burstd = programs.installed(rootfs)
         image = programs.site_image(rootfs, self.users)
         node_layers = [apptainer(rootfs, self._progress)] if self._containers else []
         shared = _shared_binds(self._shared) if self._shared else ()
@@ -119,11 +117,11 @@ class BaseSite(ABC):
             self.release,
             pools=self.pools,
             users=self.users,
-            head_layers=[*node_layers, needs],
-            head_binds=[BindMount(wheel, f"/opt/{wheel.name}"), *shared],
+            head_layers=[*node_layers, *burstd],
+            head_binds=shared,
             onprem_binds=shared,
             onprem_layers=node_layers,
-            head_setup=[_pip(f"/opt/{wheel.name}"), *([_IMAGE_ACCOUNT] if self._containers else [])],
+            head_setup=[_IMAGE_ACCOUNT] if self._containers else [],
             head_files=self._slurm_plugins(),
             workdir_partitions=self._workdir_partitions,
             projects=self._projects,
@@ -136,7 +134,7 @@ class BaseSite(ABC):
             + ("\nJobSubmitPlugins=lua\n" if self._containers or self._brokered else ""),
             progress=self._progress,
         )
-        self._progress("installing burstd and starting Slurm")
+        self._progress("starting Slurm")
         self.cluster.up()
         self._progress("starting the cloud")
         if self._image_packages:
@@ -376,12 +374,6 @@ def _shared_binds(folder: Path) -> tuple[BindMount, ...]:
     (folder / "burst").mkdir(exist_ok=True)
     (folder / "burst").chmod(0o1777)
     return BindMount(folder / "home", "/home", read_only=False), BindMount(folder / "burst", JOB_DIR, read_only=False)
-
-
-def _pip(wheel: str) -> list[str]:
-    """Installs burstd as docs/admin.md says; what it needs is there already."""
-    words = [f"{programs.PREFIX}/bin/pip", "install", "--quiet", "--no-deps", "--no-index"]
-    return [*words, "--disable-pip-version-check", wheel]
 
 
 def _pool_toml(pool: Pool, rules: Sequence[OfferRule]) -> str:

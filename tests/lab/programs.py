@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import subprocess
 import sys
+import time
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -13,12 +15,13 @@ from providers.sandbox.boxes.boot.description import BindMount
 from providers.sandbox.boxes.images import apt
 from providers.sandbox.boxes.images.layer import ensure_layer
 from providers.sandbox.boxes.images.rootfs import Rootfs, file_lock
-from providers.sandbox.boxes.machine import default_cache
+from providers.sandbox.boxes.machine import default_cache, remove_tree
 from tests.lab import slurm_files
 
 PROJECT = Path(__file__).parents[2]
 PREFIX = "/opt/burstd"
 """Where the virtual environment is in a head box."""
+_UNUSED_S = 7 * 86400
 _PARTS = ("burstd", "policies", "providers", "staging", "config", "systemd", "pyproject.toml", "README.md", "LICENSE")
 
 
@@ -66,6 +69,21 @@ cd /tmp
 rm -rf /tmp/* /root/.cache
 """
     return ensure_layer(rootfs, script, ["sh", "-c", script], progress=progress)
+
+
+def installed(rootfs: Rootfs, progress: Callable[[str], None] = lambda _step: None) -> tuple[Path, Path]:
+    """The layers of a head with this checkout's burstd, the topmost first: docs/admin.md's installation, made once."""
+    built, below = wheel(), needs(rootfs, progress)
+    inside = f"/tmp/{built.name}"  # noqa: S108 - a path in the box
+    pip = [f"{PREFIX}/bin/pip", "install", "--quiet", "--no-deps", "--no-index", "--disable-pip-version-check", inside]
+    key, binds = f"burstd {built.parent.name}", [BindMount(built, inside)]
+    layer = ensure_layer(rootfs, key, pip, binds, progress=progress, over=[below])
+    os.utime(layer)
+    for other in layer.parent.glob("*"):
+        # Each change of burstd makes another one.
+        if (other / f".{PREFIX}/bin/burstd").exists() and time.time() - other.stat().st_mtime > _UNUSED_S:
+            remove_tree(other)
+    return layer, below
 
 
 def site_image(rootfs: Rootfs, users: Mapping[str, int] = slurm_files.USERS) -> Path:

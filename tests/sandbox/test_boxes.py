@@ -317,3 +317,5 @@ def test_a_layer_is_built_once_and_lies_over_the_root(lab: Lab, bookworm: Rootfs
     assert box.run(["ls", "/usr/bin/less"], check=False).returncode != 0
     assert (bookworm.path / "usr/bin/less").exists()
     box.stop()
+    upper = ensure_layer(bookworm, "v1", ["cp", "/opt/it/word", "/opt/it/again"], cache=cache, over=[made])
+    assert [str(p.relative_to(upper)) for p in upper.rglob("*") if not p.is_dir()] == ["opt/it/again"]

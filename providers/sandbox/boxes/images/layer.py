@@ -24,15 +24,18 @@ def ensure_layer(
     binds: Sequence[BindMount] = (),
     cache: Path | None = None,
     progress: Callable[[str], None] = lambda _step: None,
+    over: Sequence[Path] = (),
 ) -> Path:
     """What ``build`` (an argument list) changes when it runs in ``base``; made once for each ``key`` and base.
 
     The command runs as root in a chroot on the machine's own network with its name servers, pip settings and proxy
-    variables, which are not kept. ``key`` must change with everything that the command reads. Output goes to
-    ``progress``, a line at a time. Raises BuildFailed, NoSpace, NotRoot, MissingTool.
+    variables, which are not kept. ``key`` must change with everything that the command reads. ``over``: finished
+    layers that lie between base and the new one, the topmost first. Output goes to ``progress``, a line at a time.
+    Raises BuildFailed, NoSpace, NotRoot, MissingTool.
     """
     store = (cache or default_cache()) / "layers"
-    name = f"{base.key}-{hashlib.sha256(key.encode()).hexdigest()[:16]}"
+    below = "".join(f"\n{layer.name}" for layer in over)
+    name = f"{base.key}-{hashlib.sha256(f'{key}{below}'.encode()).hexdigest()[:16]}"
     target = store / name
     if target.is_dir():
         return target
@@ -46,7 +49,7 @@ def ensure_layer(
         _end_former(unfinished)
         (unfinished / "upper").mkdir(parents=True)
         try:
-            _run(base, build, binds, unfinished, lock, progress)
+            _run([*over, base.path], build, binds, unfinished, lock, progress)
             (unfinished / "upper").rename(target)
         finally:
             remove_tree(unfinished)
@@ -62,7 +65,7 @@ def _end_former(unfinished: Path) -> None:
 
 
 def _run(
-    base: Rootfs,
+    layers: Sequence[Path],
     build: Sequence[str],
     binds: Sequence[BindMount],
     directory: Path,
@@ -72,7 +75,7 @@ def _run(
     pip = machine_pip(directory)
     names = [BindMount(Path("/etc/resolv.conf").resolve(), "/etc/resolv.conf"), BindMount(Path("/etc/hosts"))]
     description = BoxDescription(
-        layers=[base.path],
+        layers=layers,
         scratch=directory / "root",
         console=directory / "console.log",
         record=directory / "process.json",
