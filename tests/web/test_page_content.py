@@ -8,6 +8,7 @@ from threading import Event
 
 import pytest
 
+from burstd.api.auth import Caller
 from burstd.domain.claim import Claim
 from burstd.domain.claim import ClaimState as S
 from burstd.domain.command import WhatIf
@@ -17,9 +18,10 @@ from burstd.domain.snapshot import SlurmView
 from burstd.planner.decide import decide
 from burstd.planner.explain.gpu_map import gpu_cells
 from burstd.planner.timeouts import Tuning
+from burstd.web.month_bill import MonthBills
 from tests.api.client import ApiTestClient
 from tests.api.fake_backend import FakeBackend
-from tests.api.world import JOBS, SNAPSHOT, claim
+from tests.api.world import JOBS, SNAPSHOT, FixedClock, claim
 
 from .site import busy_site
 from .test_pages import PAGES
@@ -121,6 +123,19 @@ def test_a_decision_goes_before_a_page_for_a_moment(root: ApiTestClient, backend
     backend.between_decisions = Event()
     assert "As of" in root.text("/queue"), "not for ever"
     backend.between_decisions = ending
+
+
+def test_the_bill_of_now_is_made_once_a_minute_for_each_caller(backend: FakeBackend) -> None:
+    bills, clock = MonthBills(), FixedClock()
+    backend.clock = clock
+    first = bills.bill(Caller("root", admin=True), backend)
+    clock.time += 59
+    assert bills.bill(Caller("root", admin=True), backend) is first
+    assert bills.bill(Caller("nobody", admin=False), backend) is not first
+    clock.time += 2
+    again = bills.bill(Caller("root", admin=True), backend)
+    assert again.total[0].amount > first.total[0].amount, "machines run"
+    backend.clock = FixedClock()
 
 
 def test_pages_queue_nothing_for_the_deciding_thread(root: ApiTestClient, backend: FakeBackend) -> None:
