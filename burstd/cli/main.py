@@ -31,6 +31,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
         "commands.ports:port_forward",
         "Bring a port of your running job to 127.0.0.1 here, until the job ends or Ctrl-C.",
     ),
+    "web": ("commands.web:web", "Show burstd's pages to your browser, until Ctrl-C."),
     "plan": ("commands.plan:plan", "What the next loop would do, from a fresh snapshot; changes nothing."),
     "simulate": (
         "offline.simulate:simulate",

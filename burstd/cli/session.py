@@ -184,7 +184,7 @@ class ApiClient:
         # A client for the web (httpx, with its certificates) takes longer to load than the whole command.
         connection = HTTPConnection("burstd", timeout=timeout_s)
         try:
-            connection.sock = self._connect(timeout_s)
+            connection.sock = self.connect(timeout_s)
             connection.request(method, target, None if body is None else json.dumps(body), headers)
             answer = connection.getresponse()
             pieces = iter(lambda: answer.read1(_PIECE_BYTES), b"")
@@ -204,7 +204,8 @@ class ApiClient:
         answered_sockets.append(self.path)
         return answer.status, decoded
 
-    def _connect(self, timeout_s: float) -> socket.socket:
+    def connect(self, timeout_s: float) -> socket.socket:
+        """To the daemon's socket. Raises DaemonUnreachable."""
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             connection.setsockopt(*connect_timeout_option(timeout_s))

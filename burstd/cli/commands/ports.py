@@ -163,7 +163,7 @@ def _accept_until_closed(listener: sockets.socket, monitor: sockets.socket, daem
         try:
             connection, client = listener.accept()
         except OSError as error:
-            _warn(f"a connection could not be accepted: {os.strerror(error.errno or 0)}.")
+            warn(f"a connection could not be accepted: {os.strerror(error.errno or 0)}.")
             select.select([monitor], [], [], _ACCEPT_RETRY_S)
             continue
         threading.Thread(target=_relay_connection, args=(connection, client, daemon), daemon=True).start()
@@ -172,13 +172,13 @@ def _accept_until_closed(listener: sockets.socket, monitor: sockets.socket, daem
 def _relay_connection(connection: sockets.socket, client: tuple[str, int], daemon: JobSocket) -> None:
     with connection:
         if not peer_is_same_user(connection, client):
-            _warn("a connection was not let through: no process of yours has its other end.")
+            warn("a connection was not let through: no process of yours has its other end.")
             shutdown_socket(connection)
             return
         try:
             far, _ = daemon.connect(hold=False)
         except (JobRefused, DaemonUnreachable) as error:
-            _warn(str(error))
+            warn(str(error))
             return
         with far:
             relay(connection, SocketWire(far))
@@ -221,5 +221,6 @@ def _proc_address(prefix: bytes, address: tuple[str, int]) -> str:
     return f"{''.join(f'{group:08X}' for group in groups)}:{address[1]:04X}"
 
 
-def _warn(text: str) -> None:
+def warn(text: str) -> None:
+    """A line on standard error."""
     sys.stderr.write(f"burstctl: {safe_text(text)}\n")
