@@ -31,6 +31,7 @@ def test_it_has_what_is_not_python_too(wheel: Path) -> None:
         "burstd/share/config/burstd.toml",
         "burstd/share/config/cloud-init/node.yaml.in",
         "burstd/share/config/grafana/burstd-money.json",
+        "burstd/share/config/ondemand/passenger_wsgi.py",
         "burstd/share/config/prometheus/burstd.rules.yml",
         "burstd/share/systemd/burstd.service",
         "burstd/db/migrations/env.py",
