@@ -7,7 +7,8 @@ import re
 import socket
 import socketserver
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -18,6 +19,7 @@ from playwright.sync_api import Browser, Page, expect, sync_playwright
 from tests.api.client import connect_as
 from tests.e2e.sites import claims_of
 from tests.lab.site import Site
+from tests.lab.web_page import web_page
 from tests.web.served import CHROMIUM
 
 pytestmark = [
@@ -133,3 +135,38 @@ def test_pages_ask_slurmctld_nothing(site: Site) -> None:
         asked = rpcs(site) - before
     assert before > 0
     assert asked < ASKED // 2, "burstd's own looks alone"
+
+
+def test_burstctl_web_while_burstd_restarts_and_slurm_is_down(site: Site, figure: Callable[[str], None]) -> None:
+    with sync_playwright() as playwright, web_page(site, "ada") as address:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        page = browser.new_context(base_url=address.partition("?")[0]).new_page()
+        page.goto(address)
+        expect(page.get_by_role("heading", level=1)).to_have_text("Now")
+        assert "token" not in page.url
+        expect(page.locator(".caller")).to_have_text("ada")
+        (cookie,) = page.context.cookies()
+        assert (cookie["httpOnly"], cookie["sameSite"], cookie["expires"]) == (True, "Strict", -1)
+        other = browser.new_page()
+        answer = other.goto(address)
+        assert (answer and answer.status, "Now" in other.content()) == (403, False)
+
+        site.kill_burstd("TERM")
+        expect(page.locator("#connection")).to_contain_text("burstd has not answered since", timeout=30_000)
+        late = page.context.new_page()
+        late.goto("/queue")
+        expect(late.get_by_text("burstd does not answer: ")).to_be_visible()
+        site.start_burstd()
+        begun = time.monotonic()
+        expect(page.locator("#connection")).to_be_hidden(timeout=30_000)
+        expect(late.get_by_role("heading", level=1)).to_have_text("Queue", timeout=30_000)
+        figure(f"the page recovers {time.monotonic() - begun:.1f} s after burstd's start")
+
+        site.cluster.stop_slurmctld()
+        try:
+            warning = page.locator(".warnings", has_text=re.compile(r"Slurm cannot be read \(last read \d+ s ago\)"))
+            expect(warning).to_be_visible(timeout=60_000)
+        finally:
+            site.cluster.start_slurmctld()
+        expect(warning).to_be_hidden(timeout=60_000)
+        browser.close()

@@ -27,6 +27,7 @@ from tests.lab import demo_data, demo_plain, demo_projects
 from tests.lab.remains import remains
 from tests.lab.site import Site
 from tests.lab.slurm_files import VERSIONS
+from tests.lab.web_page import web_page
 
 SETTINGS = (
     """
@@ -359,14 +360,16 @@ def main() -> int:
             console.print(f"[dim]{time.monotonic() - begun:6.1f} s  set up: Slurm {version} ({arguments.release})[/]\n")
             demo_data.prepare(site)
             demo_plain.prepare(site)
-            if arguments.shell:
-                shell(site, console)
-            else:
-                story = DemoRun(site, console)
-                play(story)
-                console.print()
-                summary(story)
-                demo_projects.play(site, console)
+            with web_page(site, "root") as address:
+                console.print(f"[bold]The page[/], for a browser on this machine: {address}\n", soft_wrap=True)
+                if arguments.shell:
+                    shell(site, console)
+                else:
+                    story = DemoRun(site, console)
+                    play(story)
+                    console.print()
+                    summary(story)
+                    demo_projects.play(site, console)
     except KeyboardInterrupt:
         console.print("\nstopped; everything was taken down")
         return 130
