@@ -20,6 +20,7 @@ from burstd.api.backend import Backend
 from burstd.api.dependencies import ApiError
 from burstd.api.routers import (
     events,
+    history,
     ingress,
     job_use,
     jobs,
@@ -50,7 +51,8 @@ def create_api_app(backend: Backend, authorizer: Authorizer, *extensions: Callab
     app = FastAPI(title="burstd", docs_url=None, redoc_url=None, openapi_url="/v1/openapi.json")
     app.state.backend = backend
     app.state.authorizer = authorizer
-    for group in (status, nodes, jobs, job_use, events, plan, staging, providers, ingress, policies, volumes, projects):
+    groups = (status, nodes, jobs, job_use, events, plan, staging, providers, ingress, policies, volumes, projects)
+    for group in (*groups, history):
         app.include_router(group.router)
     app.add_exception_handler(ApiError, _handle_api_error)
     app.add_exception_handler(BurstdError, _handle_burstd_error)

@@ -43,6 +43,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
         "commands.status:bill",
         "What machines cost, dearest first; running ones count up to now. Then what is left of the budgets.",
     ),
+    "history": ("commands.history:history", "Demand, machines, waits and money over time."),
     "backup": (
         "offline.record:backup",
         "Copy the record to FILE (mode 0600), also while burstd runs. Run it as root or as burstd's user.",

@@ -1,6 +1,7 @@
 """The record: the only room that speaks to the database. Claims, jobs' data, events, pins, remarks, the bill."""
 
 from burstd.db.backup import RESTORED_KEY, back_up_database, restore_database
+from burstd.db.changes import ClaimFields, StagingFields, VolumeFields
 from burstd.db.errors import (
     ChangeRefused,
     IllegalTransition,
@@ -31,7 +32,7 @@ from burstd.db.repositories.journal import (
     stage_subject,
     volume_subject,
 )
-from burstd.db.store import ClaimFields, StagingFields, Store, VolumeFields
+from burstd.db.store import Store
 
 __all__ = [
     "NODE",

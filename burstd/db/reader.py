@@ -13,7 +13,7 @@ from burstd.db.codec import request_from_text, value_from_row
 from burstd.db.database import Database, chunks, database_url, in_memory, is_sqlite
 from burstd.db.errors import StoreUnavailable
 from burstd.db.migrate import schema_is_current
-from burstd.db.repositories import bill, job_use
+from burstd.db.repositories import bill, job_use, site_history
 from burstd.db.repositories.journal import CLAIMS, STAGINGS, USER_KEY, LoggedEvent, claim_subject, select_journaled
 from burstd.db.tables import (
     BREAKER,
@@ -40,6 +40,7 @@ from burstd.domain.job_use import JobUse
 from burstd.domain.plugins.policy import Remark
 from burstd.domain.plugins.provider import LaunchRequest
 from burstd.domain.project import ProjectOverride
+from burstd.domain.site_history import Part, Sample
 from burstd.domain.slurm.job_history import EndedJob
 from burstd.domain.snapshot import CircuitBreaker, EndedClaim, Pin, RecentLaunch
 from burstd.domain.staging import StageState, Staging
@@ -402,6 +403,18 @@ class StoreReader:
         lasting = or_(VOLUME.c.billed_until.is_(None), VOLUME.c.billed_until > since)
         volumes = self._values(Volume, select(VOLUME).where(VOLUME.c.billed_from < end, lasting))
         return (*bill.bill_lines(claims, group, since, end), *bill.volume_lines(volumes, group, since, end))
+
+    def site_history(
+        self, parts: Collection[Part], since: float, until: float
+    ) -> tuple[float, int, Mapping[Part, tuple[list[Sample], Sample | None]]]:
+        """When they begin, and their length in seconds; by part, samples in [since, until), and the last before them.
+
+        See ``burstd.db.repositories.site_history.read``.
+        """
+        with self._database.reading() as connection:
+            begin, step_s, found = site_history.read(connection, parts, since, until, self._clock.now())
+            before = {p: site_history.last_before(connection, p, some[0].time) for p, some in found.items() if some}
+            return begin, step_s, {part: (samples, before.get(part)) for part, samples in found.items()}
 
 
 def has_prefix(column: ColumnElement[Any], prefix: str) -> ColumnElement[bool]:

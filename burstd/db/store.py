@@ -6,20 +6,20 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, replace
-from decimal import Decimal
 from functools import partial
 from pathlib import Path
-from typing import Any, Self, TypedDict, TypeVar, Unpack
+from typing import Any, Self, TypeVar, Unpack
 
 from sqlalchemy import delete, insert, select
 from sqlalchemy.exc import IntegrityError
 from sqlmodel import Session
 
+from burstd.db.changes import ClaimFields, StagingFields, VolumeFields
 from burstd.db.codec import request_to_text
 from burstd.db.database import Database, chunks, database_url
 from burstd.db.errors import IllegalTransition, SlotTaken, StagingExists, StaleState, VolumeExists
 from burstd.db.reader import DrainedSlot, StoreReader
-from burstd.db.repositories import history, job_use
+from burstd.db.repositories import history, job_use, site_history
 from burstd.db.repositories.journal import (
     CLAIMS,
     STAGINGS,
@@ -52,85 +52,18 @@ from burstd.db.tables import (
 from burstd.domain.billing.costs import Spent
 from burstd.domain.claim import Claim, ClaimState
 from burstd.domain.clock import Clock
-from burstd.domain.cloud.offer import Offer
 from burstd.domain.job_use import JobUse
 from burstd.domain.machine_outcomes import MachineOutcome
 from burstd.domain.plugins.policy import Remark
 from burstd.domain.plugins.provider import LaunchRequest
 from burstd.domain.project import ProjectOverride
+from burstd.domain.site_history import Figures, Part
 from burstd.domain.slurm.job_history import EndedJob
 from burstd.domain.snapshot import CircuitBreaker, EndedClaim, Pin
-from burstd.domain.staging import Checkpoint, Directives, StageState, Staging, Tree
+from burstd.domain.staging import StageState, Staging
 from burstd.domain.volume import Volume, VolumeState
 
 T = TypeVar("T")
-
-
-class ClaimFields(TypedDict, total=False):
-    """What may change in a claim beside its state; see Claim."""
-
-    offer: Offer
-    jobs: tuple[str, ...]
-    users: tuple[str, ...]
-    accounts: tuple[str, ...]
-    reserved: Decimal
-    egress: Decimal
-    gang: str
-    image: str
-    instance_id: str
-    address: str
-    launch_called: float | None
-    billed_from: float | None
-    billed_until: float | None
-    in_service_from: float | None
-    attempts: int
-    dedicated_by_policy: bool
-    error: str
-
-
-class StagingFields(TypedDict, total=False):
-    """What may change in a staging beside its state; see Staging."""
-
-    directives: Directives
-    store: str
-    account: str
-    work_dir: str
-    trees: Mapping[str, Tree]
-    nodes: tuple[str, ...]
-    outputs: Mapping[str, Tree]
-    job_state: str
-    exit_code: str
-    bytes_in: int
-    bytes_sent: int
-    bytes_out: int
-    estimated_ready: float
-    staged: float
-    attempts: int
-    error: str
-    resume: str
-    checkpoints: tuple[Checkpoint, ...]
-    checkpoint_error: str
-
-
-class VolumeFields(TypedDict, total=False):
-    """What may change in a volume beside its state; see Volume."""
-
-    account: str
-    provider: str
-    region: str
-    zone: str
-    disk_id: str
-    price: Decimal
-    currency: str
-    job_id: str
-    claim_id: str
-    instance_id: str
-    formatted: bool
-    called: float | None
-    billed_from: float | None
-    billed_until: float | None
-    settled_until: float | None
-    error: str
 
 
 def _no_user(_: str) -> str:
@@ -650,8 +583,15 @@ class Store(StoreReader):
         with self._database.writing() as session:
             job_use.save_uses(session.connection(), uses, self._clock.now())
 
+    def record_site_figures(self, time: float, parts: Mapping[Part, Figures], *, thin: bool) -> None:
+        """Writes a sample of the site; ``thin``: makes the longer ones that are due by then, forgets shorter ones."""
+        with self._database.writing() as session:
+            site_history.record(session.connection(), time, parts)
+            if thin:
+                site_history.thin(session.connection(), time)
+
     def purge(self, before: float) -> int:
-        """Forgets what ended before ``before``: claims, jobs' data, old events, remarks and runs of jobs.
+        """Forgets what ended before ``before``: claims, jobs' data, events, remarks, runs, samples.
 
         Live claims keep all their events, so that a replay always gives the rows. Returns the number of claims.
         """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from decimal import Decimal
 from enum import StrEnum
@@ -164,3 +165,8 @@ class Claim(Tenancy):
             return Decimal(0)
         seconds = max(0.0, (self.billed_until if self.billed_until is not None else now) - self.billed_from)
         return self.offer.price * Decimal(seconds) / 3600
+
+
+def billed_now(claims: Iterable[Claim], still_billed: Collection[str]) -> Iterator[Claim]:
+    """Those that cost now. ``still_billed``: ids of claims that are paid for after their end."""
+    return (c for c in claims if c.billed_from is not None and (c.billed_until is None or c.id in still_billed))

@@ -23,6 +23,9 @@ WAITING = frozenset({JobState.PENDING, JobState.CONFIGURING, JobState.REQUEUED})
 _POWER_FLAGS = frozenset({"POWERED_DOWN", "POWERING_DOWN", "POWER_DOWN", "POWERING_UP", "POWER_UP"})
 _WITH_ADDRESS = (S.BOOTING, S.VALIDATING, S.READY, S.DRAINING, S.IN_SERVICE)
 """States of claims whose machine has an address, those that came furthest last."""
+_BOOTING = frozenset({S.PLANNED, S.LAUNCHING, S.BOOTING, S.VALIDATING})
+CLAIM_PHASES = ("booting", "ready", "busy", "idle", "leaving", "failed")
+"""What ``claim_phase`` may return."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +154,19 @@ def _unknown_addresses(snapshot: Snapshot) -> frozenset[str]:
         for i in cloud.instances
         if i.address and not i.state.ended and (i.provider, i.id) in snapshot.unrecorded_instances
     )
+
+
+def claim_phase(claim: Claim, snapshot: Snapshot) -> str:
+    """How a machine stands, in the words of ``burstctl status``: one of CLAIM_PHASES."""
+    if claim.state in _BOOTING:
+        return "booting"
+    if claim.state is S.READY:
+        return "ready"
+    if claim.state is S.IN_SERVICE:
+        node = snapshot.slurm.nodes.get(claim.slot) if isinstance(snapshot.slurm, SlurmView) else None
+        return "busy" if node is None or node.busy else "idle"
+    # A claim keeps its error until it is gone.
+    return "failed" if claim.state is S.FAILED or claim.error else "leaving"
 
 
 def is_on(node: Node | None) -> bool:

@@ -45,6 +45,7 @@ from burstd.reconciler.pollers.job_history import JobHistoryRecorder
 from burstd.reconciler.pollers.own_node_faults import OwnNodeFaults
 from burstd.reconciler.pollers.project_usage import ProjectUsage
 from burstd.reconciler.pollers.projects import ProjectSync
+from burstd.reconciler.pollers.site_history import SiteHistoryRecorder
 from burstd.reconciler.pollers.spot_notices import SpotNoticePoller
 from burstd.reconciler.quarantine import LOOP_ERRORS
 from burstd.reconciler.what_if import ThrottledWhatIf
@@ -172,6 +173,7 @@ class Reconciler:
         self._image_poller = ImageVersionPoller(context)
         self._notice_poller = SpotNoticePoller(context)
         self._history = JobHistoryRecorder(context, self._slots)
+        self._site_history = SiteHistoryRecorder(context, self._history.take_started)
         self._executor = Executor(context, self._progress, self._observer, self._image_poller.versions, self._pools,
                                   projects)  # fmt: skip
         self.head_clock = self._executor.head_clock
@@ -236,11 +238,9 @@ class Reconciler:
                 self.between_decisions.set()
             plan = result.plan
             self.latest = (snapshot, plan)
-            self._project_usage.add(plan.target.shares, snapshot.now, self.config.fair_share, since=self._process_start)
+            self._record_use(snapshot, plan)
             with self._context.quarantine.contain_errors("step", "routes"):
                 self.ingress.close_finished(snapshot)
-            with self._context.quarantine.contain_errors("step", "faults of own nodes"):
-                self._own_node_faults.record(snapshot)
             changed += self._executor.apply(plan)
             changed += self._settle_doubt(snapshot, plan)
             # After the deeds: thousands of new remarks take most of a second, and no launch should wait for them.
@@ -269,6 +269,13 @@ class Reconciler:
         failed += self._context.validator.alarms()
         self._raise_alarm("; ".join([*failed, *self._executor.slurm.alarms(self._context.clock.now())]))
         return 0.0 if changed else self._seconds_until_due(snapshot, plan.target.wake_at)
+
+    def _record_use(self, snapshot: Snapshot, plan: Plan) -> None:
+        """What is kept of this loop for later: use by projects, faults of own nodes, a sample of the site."""
+        self._project_usage.add(plan.target.shares, snapshot.now, self.config.fair_share, since=self._process_start)
+        with self._context.quarantine.contain_errors("step", "faults of own nodes"):
+            self._own_node_faults.record(snapshot)
+        self._site_history.step(snapshot, plan)
 
     def _settle_doubt(self, snapshot: Snapshot, plan: Plan) -> int:
         """Ends the doubt once every machine is seen and adopted. Returns 1 where it ends."""

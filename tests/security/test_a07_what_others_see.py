@@ -34,6 +34,7 @@ from burstd.domain.staging import Directives, StageIn, StageOut, Staging
 from burstd.domain.staging import StageState as T
 from burstd.domain.volume import Volume, VolumeState
 from burstd.planner.decide import decide
+from burstd.planner.site_history import site_figures
 from burstd.planner.timeouts import Tuning
 from burstd.reconciler.pollers.ingress import ProviderRoute
 from burstd.staging.controller.service import RetainedNode
@@ -119,6 +120,7 @@ ANSWERS = {
         "/v1/events?claim=c-gpu3",
     ],
     "/v1/bill": [f"/v1/bill?group={g}" for g in ("user", "account", "job", "pool", "provider", "claim")],
+    "/v1/history": ["/v1/history", "/v1/history?series=*", "/v1/history?series=account/*&series=project/*"],
     "/v1/projects": ["/v1/projects"],
     "/v1/projects/{name}": ["/v1/projects/a"],
     "/v1/stage": [
@@ -214,6 +216,8 @@ def reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StoreReader]:
         )
         users = {f"job:{j.id}": j.user for j in JOBS} | {f"job:{LEFT}": OTHER_USER}
         store.record_remarks([*PLAN.remarks, replace(_SAID, subject=f"job:{LEFT}")], lambda s: users.get(s, ""))
+        clock.time = NOW - 60
+        store.record_site_figures(clock.time, site_figures(WORLD, PLAN, ()), thin=True)
         clock.time = NOW
     with StoreReader.open(path, FixedClock()) as opened:
         yield opened
@@ -269,7 +273,7 @@ def test_administrators_see_all_of_it(served: tuple[FakeBackend, Path], user: st
     telling = {url.partition("?")[0] for url, (_, text) in said.items() if SECRET in text}
     assert telling >= {f"/v1/jobs/{WHOLE}/use", f"/v1/jobs/{LEFT}/use"}
     assert telling >= {"/v1/status", "/v1/nodes", "/v1/jobs", f"/v1/jobs/{WAITS}/explanation", "/v1/events", "/v1/bill",
-                       "/v1/stage", f"/v1/stage/{WAITS}", "/v1/routes"}  # fmt: skip
+                       "/v1/stage", f"/v1/stage/{WAITS}", "/v1/routes", "/v1/history"}  # fmt: skip
 
 
 def test_the_owner_sees_his_own(served: tuple[FakeBackend, Path]) -> None:

@@ -31,7 +31,7 @@ from burstd.api.routers.staging import held_staging_alarms, staging_summary
 from burstd.db import BillLine
 from burstd.db.repositories.bill import BillGrouping
 from burstd.domain.billing.costs import BudgetLine
-from burstd.domain.claim import USABLE, Claim
+from burstd.domain.claim import USABLE, Claim, billed_now
 from burstd.domain.claim import ClaimState as S
 from burstd.domain.cloud.offer import Pool
 from burstd.domain.plan import Plan
@@ -43,13 +43,13 @@ from burstd.domain.storage_node import StorageNodeView
 from burstd.domain.units import memory_text
 from burstd.planner.explain.project_text import project_text
 from burstd.planner.offers.offers import breakers_closed_by
+from burstd.planner.snapshot_view import CLAIM_PHASES, claim_phase
 
 STALE_S = 120.0
 """A last loop older than this is an alarm: the slowest tick is far shorter."""
 _MAX_GROUPS = 12
 _MAX_EXAMPLES = 5
 _DIGITS = re.compile(r"\d+")
-_BOOTING = frozenset({S.PLANNED, S.LAUNCHING, S.BOOTING, S.VALIDATING})
 _BUDGET_AMOUNTS = ("limit", "spent", "committed", "left")
 
 router = APIRouter(prefix="/v1")
@@ -119,19 +119,24 @@ def _visible_budgets(caller: Caller, backend: Backend) -> list[BudgetLine]:
     latest = backend.latest_loop()
     if latest is None:
         return []
-    snapshot, plan = latest
+    plan = latest[1]
     if caller.admin or not plan.target.budgets:
         return list(plan.target.budgets)
-    queue = snapshot.slurm.jobs if isinstance(snapshot.slurm, SlurmView) else ()
-    accounts = {job.account for job in queue if job.user == caller.user}
-    accounts |= {
+    mine = {("user", caller.user), *(("project", account) for account in visible_accounts(caller, backend))}
+    return [line for line in plan.target.budgets if (line.kind, line.name) in mine]
+
+
+def visible_accounts(caller: Caller, backend: Backend) -> set[str]:
+    """Slurm accounts in which the caller has jobs, or had some on machines that were for him alone."""
+    latest = backend.latest_loop()
+    queue = latest[0].slurm.jobs if latest is not None and isinstance(latest[0].slurm, SlurmView) else ()
+    accounts = {job.account for job in queue if job.user == caller.user and job.account}
+    return accounts | {
         a
         for c in backend.reader.find_claims(user=caller.user, limit=MAX_RECORDS)
         if caller.can_see_claim_for(c.users)
         for a in c.accounts
     }
-    mine = {("user", caller.user), *(("project", account) for account in accounts)}
-    return [line for line in plan.target.budgets if (line.kind, line.name) in mine]
 
 
 def _visible_bill_keys(caller: Caller, backend: Backend, group: BillGrouping) -> set[str]:
@@ -201,8 +206,7 @@ def cost_per_hour(claims: Iterable[Claim], still_paid: Collection[str]) -> list[
 
     ``still_paid``: ids of claims that are paid for after their end.
     """
-    billed = (c for c in claims if c.billed_from is not None and (c.billed_until is None or c.id in still_paid))
-    return sum_by_currency((c.offer.price, c.offer.currency) for c in billed)
+    return sum_by_currency((c.offer.price, c.offer.currency) for c in billed_now(claims, still_paid))
 
 
 def last_remarks(remarks: Sequence[Remark]) -> dict[str, Remark]:
@@ -284,7 +288,7 @@ def _pool(pool: Pool, snapshot: Snapshot, plan: Plan) -> PoolView:
     return _pool_view(
         pool,
         claims,
-        Counter(_claim_phase(claim, snapshot) for claim in claims),
+        Counter(claim_phase(claim, snapshot) for claim in claims),
         snapshot,
         shape=shape_text(pool.shape),
         free=len(snapshot.free_slots(pool)),
@@ -300,7 +304,7 @@ def _storage_pool(node: StorageNodeView, snapshot: Snapshot) -> PoolView:
     """The storage node of a store, shown as a pool of one node that Slurm does not know."""
     claims = [c for c in snapshot.storage_claims if c.pool == node.pool.name]
     needed = bool(node.keep_reason or node.start_reason)
-    phases = Counter("idle" if c.state is S.IN_SERVICE and not needed else _claim_phase(c, snapshot) for c in claims)
+    phases = Counter("idle" if c.state is S.IN_SERVICE and not needed else claim_phase(c, snapshot) for c in claims)
     return _pool_view(
         node.pool,
         claims,
@@ -318,7 +322,7 @@ def _storage_pool(node: StorageNodeView, snapshot: Snapshot) -> PoolView:
 def _pool_view(
     pool: Pool, claims: Sequence[Claim], phases: Counter[str], snapshot: Snapshot, **others: object
 ) -> PoolView:
-    counts = {name: phases[name] for name in ("booting", "ready", "busy", "idle", "leaving", "failed")}
+    counts = {name: phases[name] for name in CLAIM_PHASES}
     return PoolView.from_fields(
         pool,
         slots=len(pool.slots),
@@ -328,18 +332,6 @@ def _pool_view(
         **counts,
         **others,
     )
-
-
-def _claim_phase(claim: Claim, snapshot: Snapshot) -> str:
-    if claim.state in _BOOTING:
-        return "booting"
-    if claim.state is S.READY:
-        return "ready"
-    if claim.state is S.IN_SERVICE:
-        node = snapshot.slurm.nodes.get(claim.slot) if isinstance(snapshot.slurm, SlurmView) else None
-        return "busy" if node is None or node.busy else "idle"
-    # A claim keeps its error until it is gone.
-    return "failed" if claim.state is S.FAILED or claim.error else "leaving"
 
 
 def _affects_pool(breaker: CircuitBreaker, pool: Pool, snapshot: Snapshot) -> bool:

@@ -13,7 +13,7 @@ from sqlmodel import Session
 from burstd.db.codec import value_from_row
 from burstd.db.database import chunks
 from burstd.db.reader import has_prefix
-from burstd.db.repositories import job_use
+from burstd.db.repositories import job_use, site_history
 from burstd.db.repositories.journal import CLAIMS, STAGINGS, VOLUMES, JournaledKind
 from burstd.db.tables import (
     BREAKER,
@@ -71,6 +71,7 @@ def purge(session: Session, before: float) -> int:
     )
     connection.execute(delete(EVENT).where(EVENT.c.time < before, not_(journaled)))
     connection.execute(delete(REMARK).where(REMARK.c.written < before))
+    site_history.purge(connection, before)
     return claims
 
 
@@ -123,6 +124,7 @@ def shift_late_times(session: Session, true_time: float, ahead_s: float) -> list
     pins = update(SCALE_OVERRIDE).where(SCALE_OVERRIDE.c.created > true_time)
     created, until = SCALE_OVERRIDE.c.created, SCALE_OVERRIDE.c.until
     connection.execute(pins.values(created=created - ahead_s, until=until - ahead_s))
+    site_history.shift_late_times(connection, true_time, ahead_s)
     # They only say when something is tried again.
     connection.execute(delete(BREAKER).where(BREAKER.c.until > true_time))
     return changed

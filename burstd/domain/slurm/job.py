@@ -41,6 +41,8 @@ class JobState(StrEnum):
 
 PENDING_STATES = frozenset({JobState.PENDING, JobState.REQUEUED, JobState.REQUEUE_HOLD, JobState.SPECIAL_EXIT})
 """Of jobs that have no nodes and may get some."""
+RUNNING_STATES = frozenset({JobState.RUNNING, JobState.COMPLETING, JobState.SUSPENDED, JobState.STAGE_OUT})
+"""Of jobs that have nodes, or have just left them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection
 
 import structlog
 
-from burstd.domain.slurm.job import Job, JobState
+from burstd.domain.slurm.job import RUNNING_STATES, Job, JobState
 from burstd.domain.slurm.job_history import EndedJob, JobHistory, requested_gpus
 from burstd.domain.snapshot import SlurmView, Unavailable
 from burstd.planner import isolation
@@ -25,7 +25,6 @@ MAX_GAP_S = 60.0
 """After a longer time without a look, when a job ended is not known well, ..."""
 MAX_UNCERTAINTY = 0.25
 """... and it is left out where that is more than such a share of its run."""
-_RUNNING = frozenset({JobState.RUNNING, JobState.COMPLETING, JobState.SUSPENDED, JobState.STAGE_OUT})
 
 
 class JobHistoryRecorder:
@@ -38,6 +37,7 @@ class JobHistoryRecorder:
         self._history: JobHistory | None = None
         self._running: dict[str, Job] = {}
         self._last_read = 0.0
+        self._started: list[Job] = []
 
     def history(self) -> JobHistory:
         """All that is known; read from the record at the first call."""
@@ -51,7 +51,7 @@ class JobHistoryRecorder:
         """Notes which jobs have ended since the last look; returns all that is known."""
         if isinstance(slurm, Unavailable) or slurm.read_at <= self._last_read:
             return self.history()
-        runs = {job.id: job for job in slurm.jobs if job.state in _RUNNING and job.start}
+        runs = {job.id: job for job in slurm.jobs if job.state in RUNNING_STATES and job.start}
         left = [job for id_, job in self._running.items() if id_ not in runs]
         if left:
             here = {job.id for job in slurm.jobs}
@@ -64,8 +64,15 @@ class JobHistoryRecorder:
             # Kept in mind only once it is on record: a write that fails is tried again at the next look.
             self._context.store.record_ended_jobs(known)
             self._history = self.history().with_ended(known)
+        if self._last_read:
+            self._started += [runs[id_] for id_ in runs.keys() - self._running.keys()]
         self._running, self._last_read = runs, slurm.read_at
         return self.history()
+
+    def take_started(self) -> list[Job]:
+        """The jobs that have been seen to start since the last call; none that ran at the first look."""
+        started, self._started = self._started, []
+        return started
 
     def _ended_job(self, job: Job, read: float, slots: frozenset[str]) -> EndedJob | None:
         end, uncertainty_s = read, read - self._last_read

@@ -1,0 +1,131 @@
+"""The history of the site: samples of a minute, merged into longer ones as they age."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from itertools import groupby, pairwise
+from math import ceil
+
+from sqlalchemy import Connection, delete, func, insert, select
+
+from burstd.db.tables import SITE_HISTORY
+from burstd.domain.site_history import RESOLUTIONS, Figures, Part, Resolution, Sample, merge_samples, step_start
+
+MAX_ROWS = 1500
+"""So many samples are read for one answer at most, ..."""
+MAX_POINTS = 500
+"""... and merged into so many points."""
+
+_T = SITE_HISTORY.c
+
+
+def record(connection: Connection, now: float, parts: Mapping[Part, Figures]) -> None:
+    """Writes a sample of this minute for each part; merges it with one that is there since before a restart."""
+    step_s = RESOLUTIONS[0].step_s
+    for part, figures in parts.items():
+        _write(connection, part, step_s, [Sample(step_start(now, step_s), 1, figures)])
+
+
+def thin(connection: Connection, now: float) -> None:
+    """Makes the longer samples whose time is over, and forgets shorter ones whose time has come."""
+    for part in Part:
+        for finer, coarser in pairwise(RESOLUTIONS):
+            done, until = _end(connection, part, coarser), step_start(now, coarser.step_s)
+            rows = _read(connection, part, finer, done, until)
+            _write(connection, part, coarser.step_s, _merged(rows, coarser.step_s))
+    for resolution in RESOLUTIONS[:-1]:
+        old = (_T.step_s == resolution.step_s, _T.time < now - resolution.keep_s)
+        connection.execute(delete(SITE_HISTORY).where(*old))
+
+
+def read(
+    connection: Connection, parts: Collection[Part], since: float, until: float, now: float
+) -> tuple[float, int, dict[Part, list[Sample]]]:
+    """Samples of one length in [since, until), oldest first; empty steps are left out.
+
+    Before them ``since``, or when history begins where that is later, and the length in seconds.
+
+    The length is a multiple of the shortest that is kept since then, and gives MAX_POINTS at most; the last samples
+    are merged from shorter ones where the longer ones are not made yet.
+    """
+    first = connection.execute(select(func.min(_T.time)).where(_T.part.in_(parts))).scalar()
+    since = max(since, since if first is None else first)
+    chosen = next(
+        (i for i, r in enumerate(RESOLUTIONS[:-1])
+         if (until - since) / r.step_s <= MAX_ROWS and since >= now - r.keep_s), len(RESOLUTIONS) - 1,
+    )  # fmt: skip
+    step_s = RESOLUTIONS[chosen].step_s
+    step_s *= max(1, ceil((until - since) / step_s / MAX_POINTS))
+    found: dict[Part, list[Sample]] = {}
+    for part in parts:
+        rows: list[Sample] = []
+        begin = since
+        for resolution in reversed(RESOLUTIONS[: chosen + 1]):
+            rows += _read(connection, part, resolution, begin, until)
+            begin = max(begin, _end(connection, part, resolution))
+        found[part] = _merged(rows, step_s)
+    return since, step_s, found
+
+
+def last_before(connection: Connection, part: Part, time: float) -> Sample | None:
+    """The last sample that is over by then."""
+    ends: list[tuple[int, int]] = []
+    for step_s in (resolution.step_s for resolution in RESOLUTIONS):
+        there = (_T.part == part, _T.step_s == step_s, _T.time <= time - step_s)
+        last = connection.execute(select(func.max(_T.time)).where(*there)).scalar()
+        ends += [] if last is None else [(int(last) + step_s, step_s)]
+    if not ends:
+        return None
+    end, step_s = max(ends)
+    found = (_T.part == part, _T.step_s == step_s, _T.time == end - step_s)
+    return Sample(*connection.execute(select(_T.time, _T.samples, _T.figures).where(*found)).one())
+
+
+def purge(connection: Connection, before: float) -> None:
+    """Forgets what is older."""
+    connection.execute(delete(SITE_HISTORY).where(_T.time < before))
+
+
+def shift_late_times(connection: Connection, true_time: float, ahead_s: float) -> None:
+    """Shifts samples after ``true_time`` back by ``ahead_s`` seconds, and merges them with what is there."""
+    late = connection.execute(select(SITE_HISTORY).where(_T.time > true_time).order_by(_T.time)).all()
+    connection.execute(delete(SITE_HISTORY).where(_T.time > true_time))
+    for row in late:
+        time = step_start(row.time - ahead_s, row.step_s)
+        _write(connection, row.part, row.step_s, [Sample(time, row.samples, row.figures)])
+
+
+def _end(connection: Connection, part: Part, resolution: Resolution) -> int:
+    """The end of the last sample of this length; 0: there is none."""
+    query = select(func.max(_T.time)).where(_T.part == part, _T.step_s == resolution.step_s)
+    last = connection.execute(query).scalar()
+    return 0 if last is None else int(last) + resolution.step_s
+
+
+def _read(connection: Connection, part: Part, resolution: Resolution, since: float, until: float) -> list[Sample]:
+    there = (_T.part == part, _T.step_s == resolution.step_s, _T.time >= since, _T.time < until)
+    query = select(_T.time, _T.samples, _T.figures).where(*there).order_by(_T.time)
+    return [Sample(*row) for row in connection.execute(query)]
+
+
+def _merged(rows: Iterable[Sample], step_s: int) -> list[Sample]:
+    return [
+        merge_samples(time, list(some)) for time, some in groupby(rows, lambda sample: step_start(sample.time, step_s))
+    ]
+
+
+def _write(connection: Connection, part: Part, step_s: int, samples: Iterable[Sample]) -> None:
+    for sample in samples:
+        same = (_T.part == part, _T.step_s == step_s, _T.time == sample.time)
+        known = connection.execute(select(_T.samples, _T.figures).where(*same)).one_or_none()
+        merged = sample if known is None else merge_samples(sample.time, [Sample(sample.time, *known), sample])
+        if known is not None:
+            connection.execute(delete(SITE_HISTORY).where(*same))
+        row = {
+            "part": part,
+            "step_s": step_s,
+            "time": sample.time,
+            "samples": merged.samples,
+            "figures": merged.figures,
+        }
+        connection.execute(insert(SITE_HISTORY).values(row))

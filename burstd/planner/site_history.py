@@ -1,0 +1,159 @@
+"""The figures of one snapshot and its plan that the history of the site keeps."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from decimal import Decimal
+from fractions import Fraction
+
+from burstd.domain.billing.costs import cost_shares
+from burstd.domain.claim import USABLE, Claim, ClaimState, billed_now
+from burstd.domain.plan import Plan
+from burstd.domain.site_history import MICROS, MONEY_PER_HOUR, SPENT, STARTED, WAIT_MAX_S, WAIT_S, Figures, Part
+from burstd.domain.slurm.job import PENDING_STATES, RUNNING_STATES, Job
+from burstd.domain.slurm.node import Node
+from burstd.domain.slurm.shape import Gres, Shape, gpus_of, shards_of_gpus
+from burstd.domain.snapshot import SlurmView, Snapshot
+from burstd.planner.snapshot_view import claim_phase
+
+_SITE = "site"
+_Request = tuple[tuple[Gres, ...], tuple[Gres, ...], int]
+
+
+class _Figures:
+    """Adds up what belongs to the same subject and measure."""
+
+    def __init__(self) -> None:
+        self._sums: defaultdict[str, defaultdict[str, float]] = defaultdict(lambda: defaultdict(int))
+
+    def add(self, subject: str, measure: str, amount: float) -> None:
+        if amount:
+            self._sums[subject][measure] += amount
+
+    def raise_to(self, subject: str, measure: str, amount: float) -> None:
+        self._sums[subject][measure] = max(self._sums[subject][measure], amount)
+
+    def rounded(self) -> Figures:
+        """GPUs are parts where jobs share them: to a thousandth."""
+        return {
+            subject: {m: value if isinstance(value, int) else round(value, 3) for m, value in measures.items()}
+            for subject, measures in self._sums.items()
+        }
+
+
+def site_figures(snapshot: Snapshot, plan: Plan, started: Iterable[Job]) -> Mapping[Part, Figures]:
+    """The figures of each part; without those of Slurm where it could not be read.
+
+    ``started``: jobs that have started since the figures before.
+    """
+    found = {Part.MACHINES: _machines(snapshot, plan)}
+    if isinstance(snapshot.slurm, SlurmView):
+        found |= _jobs(snapshot, snapshot.slurm, plan, started)
+    return found
+
+
+def _machines(snapshot: Snapshot, plan: Plan) -> Figures:
+    found, claims = _Figures(), (*snapshot.claims, *snapshot.storage_claims, *snapshot.quarantined_claims)
+    for claim in claims:
+        for subject in _machine_subjects(claim):
+            found.add(subject, f"machines_{claim_phase(claim, snapshot)}", 1)
+    for claim in billed_now(claims, snapshot.still_billed()):
+        for subject in _machine_subjects(claim):
+            found.add(subject, f"{MONEY_PER_HOUR}.{claim.offer.currency}", _micros(claim.offer.price))
+    for claim in snapshot.claims:
+        found.add(f"pool/{claim.pool}", "wanted", int(claim.state in USABLE))
+    for want in plan.target.wants:
+        found.add(f"pool/{want.pool}", "wanted", want.nodes)
+    for release in plan.target.releases:
+        found.add(f"pool/{release.pool}", "wanted", -1)
+    spent: defaultdict[str, Decimal] = defaultdict(Decimal)
+    for booked in snapshot.spent:
+        if not booked.kind and booked.currency:
+            spent[booked.currency] += booked.amount
+    for claim in claims:
+        spent[claim.offer.currency] += claim.cost(snapshot.now)
+    for currency, amount in spent.items():
+        found.add(_SITE, f"{SPENT}.{currency}", _micros(amount))
+    return found.rounded()
+
+
+def _machine_subjects(claim: Claim) -> tuple[str, str, str]:
+    return _SITE, f"pool/{claim.pool}", f"provider/{claim.offer.provider}"
+
+
+def _micros(amount: Decimal) -> int:
+    return round(amount * MICROS)
+
+
+def _jobs(snapshot: Snapshot, slurm: SlurmView, plan: Plan, started: Iterable[Job]) -> dict[Part, Figures]:
+    site, projects = _Figures(), _Figures()
+    owners = {p.account: f"project/{name}" for name, p in snapshot.projects.projects.items() if p.account}
+    shards = max(shards_of_gpus(node.gres for node in slurm.nodes.values()), default=0)
+    known: dict[_Request, float] = {}
+    for job in slurm.jobs:
+        if job.state in PENDING_STATES:
+            state, tasks, nodes = "pending", job.tasks, max(1, job.nodes)
+        elif job.state in RUNNING_STATES:
+            state, tasks, nodes = "running", 1, len(job.node_list) or 1
+        else:
+            continue
+        request = (job.gres_per_node, job.gres_per_job, nodes)
+        gpus = known.get(request)
+        if gpus is None:
+            gpus = known[request] = _number(gpus_of(request[0], shards) * nodes + gpus_of(request[1], shards))
+        site.add(_SITE, f"jobs_{state}", tasks)
+        site.add(_SITE, f"gpus_{state}", gpus * tasks)
+        if job.account:
+            owner = owners.get(job.account) or f"account/{job.account}"
+            projects.add(owner, f"jobs_{state}", tasks)
+            projects.add(owner, f"gpus_{state}", gpus * tasks)
+    _add_waits(site, projects, owners, snapshot, started)
+    _add_gpus(site, snapshot, slurm)
+    for name, share in plan.target.shares.items():
+        projects.add(f"project/{name}", "share", _number(share.share))
+    claims = (*snapshot.claims, *snapshot.quarantined_claims)
+    for claim in billed_now(claims, snapshot.still_billed()):
+        for account, price in cost_shares(claim.offer.price, claim.accounts).items() if not claim.overhead else ():
+            owner = owners.get(account) or f"account/{account}"
+            projects.add(owner, f"{MONEY_PER_HOUR}.{claim.offer.currency}", _micros(price))
+    return {Part.SITE: site.rounded(), Part.PROJECTS: projects.rounded()}
+
+
+def _add_waits(
+    site: _Figures, projects: _Figures, owners: Mapping[str, str], snapshot: Snapshot, started: Iterable[Job]
+) -> None:
+    pools = {slot: f"pool/{pool.name}" for pool in snapshot.pools.values() for slot in pool.slots}
+    for job in started:
+        wait = round(max(0.0, job.start - max(job.submitted, job.eligible)))
+        pool = next((pools[name] for name in job.node_list if name in pools), "")
+        owner = owners.get(job.account) or (f"account/{job.account}" if job.account else "")
+        for figures, subject in ((site, _SITE), (site, pool), (projects, owner)):
+            if subject:
+                figures.add(subject, STARTED, 1)
+                figures.add(subject, WAIT_S, wait)
+                figures.raise_to(subject, WAIT_MAX_S, wait)
+
+
+def _add_gpus(site: _Figures, snapshot: Snapshot, slurm: SlurmView) -> None:
+    in_service = {claim.slot for claim in snapshot.claims if claim.state is ClaimState.IN_SERVICE}
+    for name, node in slurm.nodes.items():
+        if not node.gres or not node.up:
+            continue
+        total = Shape(0, 0, node.gres).gpus()
+        used = min(total, _used_gpus(node))
+        site.add(_SITE, "gpus_used", used)
+        if not node.drained:
+            site.add(_SITE, "gpus_free", total - used)
+            if name in in_service and not node.busy:
+                site.add(_SITE, "gpus_idle", total - used)
+
+
+def _used_gpus(node: Node) -> float:
+    if node.shared_gpus:
+        return _number(sum((Fraction(gpu.shards - gpu.free, gpu.shards) for gpu in node.shared_gpus), Fraction(0)))
+    return _number(gpus_of(node.gres_used, 0))
+
+
+def _number(gpus: Fraction) -> float:
+    return int(gpus) if gpus.denominator == 1 else float(gpus)

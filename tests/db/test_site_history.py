@@ -1,0 +1,262 @@
+"""Samples of the site: merged as they age, exact where they are sums, small, and right after gaps and crashes."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import random
+import signal
+from collections.abc import Mapping
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import pytest
+from sqlalchemy import func, select, text
+
+from burstd.db import Store
+from burstd.db.repositories import site_history
+from burstd.db.repositories.site_history import MAX_POINTS
+from burstd.db.tables import SITE_HISTORY
+from burstd.domain.site_history import (
+    DAY_S,
+    RESOLUTIONS,
+    STARTED,
+    WAIT_MAX_S,
+    WAIT_S,
+    Figures,
+    Part,
+    Sample,
+    merge_samples,
+    step_start,
+)
+
+from .samples import START, ManualClock
+
+BEGIN = step_start(START, DAY_S) + DAY_S
+"""A midnight."""
+
+
+def site(pending: float, started: int = 0, spent: int = 0) -> Mapping[Part, Figures]:
+    figures: dict[str, float] = {"jobs_pending": pending, "spent.EUR": spent}
+    if started:
+        figures |= {STARTED: started, WAIT_S: 10 * started, WAIT_MAX_S: started}
+    return {Part.SITE: {"site": figures}}
+
+
+def write(store: Store, clock: ManualClock, minutes: range) -> None:
+    """In minute n, n jobs wait, one has started, and n millionths are spent; thinned as the daemon does."""
+    with store.batch():
+        for minute in minutes:
+            clock.time = BEGIN + 60.0 * minute + 7.5
+            store.record_site_figures(clock.time, site(minute, 1, minute), thin=minute % 10 == 0)
+
+
+def read(store: Store, since: float, until: float) -> tuple[int, list[Sample]]:
+    _, step_s, found = store.site_history([Part.SITE], since, until)
+    return step_s, found[Part.SITE][0]
+
+
+def total(samples: list[Sample], measure: str) -> object:
+    return sum(sample.figures["site"][measure] for sample in samples)  # type: ignore[misc]
+
+
+def test_each_kind_of_figure_is_merged_in_its_way() -> None:
+    first = Sample(0, 1, {"site": {"jobs_pending": 4, STARTED: 2, WAIT_S: 9, WAIT_MAX_S: 8, "spent.EUR": 5}})
+    second = Sample(60, 1, {"site": {"jobs_pending": 1, STARTED: 1, WAIT_S: 3, WAIT_MAX_S: 3, "spent.EUR": 7}})
+    third = Sample(120, 1, {"pool/gpu": {"wanted": 3}})
+    whole = merge_samples(0, [first, second, third])
+    assert whole == Sample(
+        0,
+        3,
+        {
+            "site": {"jobs_pending": [5, 4], STARTED: 3, WAIT_S: 12, WAIT_MAX_S: 8, "spent.EUR": 7},
+            "pool/gpu": {"wanted": 3},
+        },
+    )
+    # The order of merging makes no difference.
+    assert merge_samples(0, [merge_samples(0, [first, second]), third]) == whole
+    assert merge_samples(0, [first, merge_samples(60, [second, third])]) == whole
+
+
+def test_what_is_merged_keeps_its_sums_mean_and_maximum(store: Store, clock: ManualClock) -> None:
+    minutes = range(0, 4 * 24 * 60, 20)
+    write(store, clock, minutes)
+    now = clock.now()
+    for since in (BEGIN, now - 2.5 * DAY_S, now - 1.9 * DAY_S, now - 3600):
+        step_s, samples = read(store, since, now)
+        first = step_start(since, RESOLUTIONS[1].step_s if since < now - 2 * DAY_S else 60)
+        first = samples[0].time if samples[0].time >= since else first
+        wanted = [m for m in minutes if BEGIN + 60 * m >= first]
+        assert total(samples, STARTED) == len(wanted)
+        assert total(samples, WAIT_S) == 10 * len(wanted)
+        gauges = [sample.figures["site"]["jobs_pending"] for sample in samples]
+        pairs = [gauge if isinstance(gauge, list) else [gauge, gauge] for gauge in gauges]
+        assert sum(pair[0] for pair in pairs) == sum(wanted)  # type: ignore[misc]
+        assert max(pair[1] for pair in pairs) == minutes[-1]  # type: ignore[type-var]
+        assert samples[-1].figures["site"]["spent.EUR"] == minutes[-1]
+        assert len(samples) <= MAX_POINTS + 1
+        assert all(sample.time % step_s == 0 for sample in samples)
+
+
+def test_short_samples_go_and_long_ones_stay(store: Store, clock: ManualClock) -> None:
+    write(store, clock, range(0, 40 * 24 * 60, 240))
+    kept = {}
+    with store._database.reading() as connection:
+        for step_s, first in connection.execute(
+            select(SITE_HISTORY.c.step_s, func.min(SITE_HISTORY.c.time)).group_by(SITE_HISTORY.c.step_s)
+        ):
+            kept[step_s] = round((clock.now() - first) / DAY_S)
+    assert kept == {60: 2, 600: 31, 3600: 40, DAY_S: 40}
+    step_s, samples = read(store, BEGIN, clock.now())
+    assert (step_s, len(samples)) == (7200, 240)
+    store.purge(clock.now() - 5 * DAY_S)
+    assert read(store, BEGIN, clock.now())[1][0].time >= clock.now() - 5 * DAY_S
+
+
+def test_a_time_without_burstd_is_a_gap_and_money_goes_on_after_it(place: str, clock: ManualClock) -> None:
+    with Store.open(place, clock) as store:
+        write(store, clock, range(30))
+    with Store.open(place, clock) as store:
+        write(store, clock, range(30 + 1440, 60 + 1440))
+        _, samples = read(store, BEGIN, clock.now())
+        times = {(sample.time - BEGIN) // 60 for sample in samples}
+        assert times <= {*range(33), *range(1440 + 24, 1440 + 60)}
+        assert total(samples, STARTED) == 60
+        assert samples[-1].figures["site"]["spent.EUR"] == 1499
+
+
+def test_a_restart_within_a_minute_loses_neither_sample(place: str, clock: ManualClock) -> None:
+    clock.time = BEGIN + 5.0
+    for pending in (4, 2):
+        with Store.open(place, clock) as store:
+            store.record_site_figures(clock.time, site(pending, 1), thin=True)
+            clock.time += 20
+    with Store.open(place, clock) as store:
+        clock.time += 60
+        (sample,) = read(store, BEGIN, clock.now())[1]
+    assert (sample.samples, sample.figures["site"]["jobs_pending"]) == (2, [6, 4])
+    assert sample.figures["site"][STARTED] == 2
+
+
+def test_the_times_of_a_clock_that_ran_ahead_are_put_right_and_merged(store: Store, clock: ManualClock) -> None:
+    write(store, clock, range(20))
+    write(store, clock, range(1440, 1460))
+    store.shift_late_times(BEGIN + 21 * 60.0, 1435 * 60.0)
+    clock.time = BEGIN + 26 * 60.0
+    _, samples = read(store, BEGIN, clock.now())
+    assert [(sample.time - BEGIN) // 60 for sample in samples] == list(range(25))
+    assert total(samples, STARTED) == 40
+    assert [sample.samples for sample in samples] == [1] * 5 + [2] * 15 + [1] * 5
+    write(store, clock, range(26, 90))
+    assert total(read(store, BEGIN, clock.now())[1], STARTED) == 40 + 64
+
+
+def test_what_is_before_the_time_asked_for_is_the_start_of_what_was_spent(store: Store, clock: ManualClock) -> None:
+    write(store, clock, range(1500))
+    for since in (BEGIN + 600.0, clock.now() - 3600, clock.now() - 0.5 * DAY_S):
+        _, _, found = store.site_history([Part.SITE], since, clock.now())
+        samples, before = found[Part.SITE]
+        assert before is not None
+        assert before.time < samples[0].time
+        spent = samples[-1].figures["site"]["spent.EUR"], before.figures["site"]["spent.EUR"]
+        assert spent == (1499, (samples[0].time - BEGIN) // 60 - 1)
+
+
+def _record(place: str, confirmed: Connection) -> None:
+    clock = ManualClock(BEGIN)
+    store = Store.open(place, clock)
+    last = store.metadata("last")
+    for minute in range(int(last or 0), 10**6):
+        clock.time = BEGIN + 60.0 * minute
+        with store.batch():
+            store.record_site_figures(clock.time, site(minute, 1), thin=minute % 10 == 0)
+            store.set_metadata("last", str(minute + 1), logged=False)
+        confirmed.send(minute)
+
+
+@pytest.mark.slow
+def test_killed_at_any_moment_each_sample_is_there_once_in_each_length(tmp_path: Path) -> None:
+    place, chance = str(tmp_path / "burstd.db"), random.Random(3)  # noqa: S311
+    fork, last = multiprocessing.get_context("fork"), -1
+    for _ in range(6):
+        mine, its = fork.Pipe()
+        child = fork.Process(target=_record, args=(place, its))
+        child.start()
+        its.close()
+        for _ in range(chance.randint(5, 40)):
+            last = mine.recv()
+        assert child.pid is not None
+        os.kill(child.pid, signal.SIGKILL)
+        while True:
+            try:
+                last = mine.recv()
+            except (EOFError, OSError):
+                break
+        child.join(30)
+    clock = ManualClock(BEGIN + 60.0 * (last + 2))
+    with Store.open(place, clock) as store:
+        written = int(store.metadata("last"))
+        connection = store._database.engine.connect()
+        assert written in (last + 1, last + 2)
+        for resolution in RESOLUTIONS[:-1]:
+            samples = site_history._read(connection, Part.SITE, resolution, 0, 1e12)
+            whole = written if resolution.step_s == 60 else (written - 1) // 10 * 10 * 60 // resolution.step_s
+            whole = whole * resolution.step_s // 60 if resolution.step_s > 60 else whole
+            assert total(samples, STARTED) == whole, resolution
+        connection.close()
+
+
+def busy(chance: random.Random, before: dict[str, dict[str, int]]) -> dict[str, dict[str, int]]:
+    """A site of 20 pools, 5 providers and 200 projects, each of whose figures walks at random."""
+    found = {}
+    for subject, measures in before.items():
+        found[subject] = {
+            name: max(1, value + chance.randint(0, 900_000) if name.startswith("spent") else
+                      value + chance.choice((-step, 0, 0, 0, step)))
+            for name, value in measures.items()
+            for step in [10_000 if "." in name else 60 if name.startswith("wait") else 1]
+        }  # fmt: skip
+    return found
+
+
+def busy_site() -> dict[Part, dict[str, dict[str, int]]]:
+    waits = {STARTED: 3, WAIT_S: 1800, WAIT_MAX_S: 1200}
+    jobs = {"jobs_pending": 40, "jobs_running": 30, "gpus_pending": 90, "gpus_running": 60}
+    phases = {f"machines_{name}": 5 for name in ("booting", "ready", "busy", "idle", "leaving", "failed")}
+    money = {"money_per_hour.EUR": 12_340_000, "money_per_hour.USD": 12_340_000}
+    pools, clouds = [f"pool/gpu-a100-{n}" for n in range(20)], [f"provider/cloud-{n}" for n in range(5)]
+    return {
+        Part.SITE: {"site": {**jobs, **waits, "gpus_used": 400, "gpus_free": 30, "gpus_idle": 20},
+                    **{pool: dict(waits) for pool in pools}},
+        Part.MACHINES: {"site": {**phases, **money, "spent.EUR": 10**12, "spent.USD": 10**11},
+                        **{pool: {**phases, **money, "wanted": 20} for pool in pools},
+                        **{cloud: {**phases, **money} for cloud in clouds}},
+        Part.PROJECTS: {f"project/physics-{n:03}": {**jobs, **waits, "share": 8, "money_per_hour.EUR": 3_060_000}
+                        for n in range(200)},
+    }  # fmt: skip
+
+
+@pytest.mark.slow
+def test_a_year_of_a_large_site_is_below_200_mb(tmp_path: Path) -> None:
+    """Of the rows that a year leaves a hundredth is written, with figures that were merged as the daemon merges."""
+    share, chance, place = 100, random.Random(1), tmp_path / "burstd.db"  # noqa: S311
+    world: dict[Part, dict[str, dict[str, int]]] = busy_site()
+    rows = {r.step_s: int(min(r.keep_s, 366 * DAY_S) // r.step_s // share) for r in RESOLUTIONS}
+    with Store.open(place, ManualClock()) as store:
+        before = place.stat().st_size + place.with_name("burstd.db-wal").stat().st_size
+        with store._database.writing() as session:
+            for step_s, count in rows.items():
+                for number in range(count):
+                    some = []
+                    for _ in range(1 if step_s == 60 else 6):
+                        world = {part: busy(chance, figures) for part, figures in world.items()}
+                        some.append(world)
+                    for part in Part:
+                        merged = merge_samples(number * step_s, [Sample(0, 1, one[part]) for one in some])
+                        site_history._write(session.connection(), part, step_s, [merged])
+        with store._database.engine.connect() as connection:
+            connection.exec_driver_sql("END")
+            connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)")
+            assert connection.execute(text("SELECT count(*) FROM site_history")).scalar() == 3 * sum(rows.values())
+    size = (place.stat().st_size - before) * share
+    assert 50e6 < size < 200e6

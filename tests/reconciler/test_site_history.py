@@ -1,0 +1,73 @@
+"""When samples of the site are taken, and by whom they are written."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from burstd.db import Store
+from burstd.domain.plan import Plan
+from burstd.domain.site_history import Part, Sample
+from burstd.reconciler.context import LoopContext
+from burstd.reconciler.pollers.site_history import SiteHistoryRecorder
+from burstd.runtime.workers import ThreadWorkers
+from tests.api.world import NOW, SNAPSHOT, FixedClock
+
+
+class Rig:
+    def __init__(self, store: Store, workers: ThreadWorkers) -> None:
+        context = SimpleNamespace(store=store, workers=workers)
+        self.wakes: list[str] = []
+        self.store, self.workers = store, workers
+        self.started: list[Any] = []
+        self.threads: list[int] = []
+        self.recorder = SiteHistoryRecorder(cast("LoopContext", context), self.take)
+
+    def take(self) -> list[Any]:
+        started, self.started = self.started, []
+        return started
+
+    def step(self, at: float) -> int:
+        """The samples on record after a step at this time and all its callbacks."""
+        self.recorder.step(replace(SNAPSHOT, now=at), Plan())
+        while self.workers.calls_under_way():
+            threading.Event().wait(0.001)
+        assert self.workers.run_callbacks() == 0, "a sample wakes no loop"
+        return len(self.samples())
+
+    def samples(self) -> list[Sample]:
+        return self.store.site_history([Part.MACHINES], NOW - 600, NOW + 6000)[2][Part.MACHINES][0]
+
+
+@pytest.fixture
+def rig(tmp_path: Path) -> Iterator[Rig]:
+    workers = ThreadWorkers(lambda: None, 1)
+    with Store.open(tmp_path / "burstd.db", FixedClock()) as store:
+        yield Rig(store, workers)
+    workers.close()
+
+
+def test_one_a_minute_and_of_the_minute_of_its_snapshot(rig: Rig) -> None:
+    first = NOW // 60 * 60
+    assert [rig.step(first + at) for at in (5, 20, 59.9, 60, 61, 250)] == [1, 1, 1, 2, 2, 3]
+    assert [sample.time - first for sample in rig.samples()] == [0, 60, 240]
+    assert all(sample.samples == 1 for sample in rig.samples())
+
+
+def test_what_goes_wrong_with_one_is_raised_where_it_is_written_and_the_next_is_taken(rig: Rig) -> None:
+    rig.started = [object()]
+    rig.recorder.step(replace(SNAPSHOT, now=NOW), Plan())
+    while rig.workers.calls_under_way():
+        threading.Event().wait(0.001)
+    errors: list[tuple[str, Exception]] = []
+    report: Callable[[str, Exception], None] = lambda lane, error: errors.append((lane, error))  # noqa: E731
+    rig.workers.run_callbacks(report)
+    assert [(lane, type(error)) for lane, error in errors] == [("site history", AttributeError)]
+    assert rig.samples() == []
+    assert rig.step(NOW + 60) == 1
