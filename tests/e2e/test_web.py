@@ -170,3 +170,31 @@ def test_burstctl_web_while_burstd_restarts_and_slurm_is_down(site: Site, figure
             site.cluster.start_slurmctld()
         expect(warning).to_be_hidden(timeout=60_000)
         browser.close()
+
+
+def test_forms_by_burstctl_web_are_on_record_and_those_of_other_sites_refused(site: Site) -> None:
+    with sync_playwright() as playwright, web_page(site, "root") as address:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        page = browser.new_context(base_url=address.partition("?")[0]).new_page()
+        page.goto(address)
+        page.goto("/act/hold")
+        page.locator("main [name=reason]").fill("roof")
+        page.locator("main form button").click()
+        expect(page).to_have_url(re.compile("/done/hold"))
+        assert site.burstctl_json("status")["daemon"]["paused"]
+        held = [event for event in site.api("/v1/events", limit=1000)["events"] if event["subject"] == "meta:paused"]
+        assert ("roof" in str(held[-1]), held[-1]["by"]) == (True, "root"), held
+        token = page.goto("/act/unhold") and page.locator("main [name=token]").get_attribute("value")
+        evil = page.context.new_page()
+        evil.set_content(
+            f"<form method=post action={page.url}><input name=token value={token}><button>Win</button></form>"
+        )
+        with evil.expect_navigation() as sent:
+            evil.get_by_role("button").click()
+        answer = sent.value
+        assert answer is not None
+        assert (answer.status, site.burstctl_json("status")["daemon"]["paused"]) == (403, "roof")
+        page.locator("main form button").click()
+        expect(page).to_have_url(re.compile("/done/unhold"))
+        assert not site.burstctl_json("status")["daemon"]["paused"]
+        browser.close()
