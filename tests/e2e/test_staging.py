@@ -21,8 +21,8 @@ SCRIPT = """#!/bin/sh
 cat "$BURST_IN/set/a.txt" > "$BURST_OUT/copy.txt"
 {run}
 """
-BIG_MB = 64
-SLOW = 'bandwidth = "12MB"\n'
+BIG_MB = 96
+SLOW = 'bandwidth = "24MB"\n'
 """So that there is time to kill things while a large input or output is on its way."""
 OBJECT_MB = 32
 
