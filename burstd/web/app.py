@@ -9,10 +9,10 @@ from burstd.web.forms import FormTokens
 from burstd.web.middleware import PageMiddleware
 from burstd.web.month_bill import MonthBills
 from burstd.web.node_list import NodeListCache
-from burstd.web.pages import acts, clouds, costs, jobs, nodes, now, policies, projects, queue
+from burstd.web.pages import acts, clouds, costs, history, jobs, nodes, now, policies, projects, queue
 from burstd.web.rendering import PageRenderer, PageUnchanged, unchanged_response
 
-PAGES = (now, queue, nodes, jobs, projects, costs, policies, clouds, acts)
+PAGES = (now, queue, nodes, jobs, projects, costs, history, policies, clouds, acts)
 """The modules of the pages, each with a router."""
 
 

@@ -41,6 +41,11 @@ def count(number: int) -> str:
     return f"{number:,}"
 
 
+def figure(value: float) -> str:
+    """``1,234``, ``12.3``, ``0.04``."""
+    return f"{value:,.0f}" if value >= 100 or value == int(value) else f"{value:.1f}" if value >= 1 else f"{value:.2g}"
+
+
 def utc_day(then: datetime) -> str:
     """``21 Sep 2026 14:00 UTC``."""
     return f"{then.astimezone(UTC):%d %b %Y %H:%M UTC}"
@@ -49,6 +54,7 @@ def utc_day(then: datetime) -> str:
 PAGE_FILTERS: Mapping[str, Callable[..., Any]] = {
     "clipped": clipped,
     "count": count,
+    "figure": figure,
     "state_class": state_class,
     "gpus": gpu_number,
     "utc_day": utc_day,

@@ -35,6 +35,7 @@ NAVIGATION = (
     ("/gpus", "GPUs"),
     ("/projects", "Projects"),
     ("/costs", "Costs"),
+    ("/history", "History"),
     ("/policies", "Policies"),
     ("/clouds", "Clouds"),
 )

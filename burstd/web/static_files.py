@@ -15,6 +15,7 @@ from burstd.api.dependencies import ApiError
 _SOURCES = {
     "style.css": "web/static/style.css",
     "app.js": "web/static/app.js",
+    "charts.js": "web/static/charts.js",
     "htmx.js": "vendor/htmx/htmx.min.js",
     "uplot.js": "vendor/uplot/uPlot.iife.min.js",
     "uplot.css": "vendor/uplot/uPlot.min.css",

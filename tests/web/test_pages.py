@@ -14,7 +14,8 @@ pytestmark = pytest.mark.usefixtures("backend")
 
 PAGES = (
     "/", "/queue", "/queue?state=all", "/nodes", "/nodes?state=all", "/gpus?state=all", "/nodes/gpu1", "/nodes/gpu8",
-    "/nodes/c-gpu7", "/jobs/101", "/projects", "/costs", "/costs?group=job", "/policies", "/clouds", "/clouds/sandbox",
+    "/nodes/c-gpu7", "/jobs/101", "/projects", "/costs", "/costs?group=job",
+    "/history", "/policies", "/clouds", "/clouds/sandbox",
 )  # fmt: skip
 
 

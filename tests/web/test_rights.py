@@ -45,6 +45,7 @@ ADDRESSES = {
     "/projects": ["/projects"],
     "/projects/{name}": ["/projects/a"],
     "/costs": ["/costs", "/costs?group=job", "/costs?group=claim", "/costs?group=account", "/costs?group=pool"],
+    "/history": ["/history?span=week"],
     "/policies": ["/policies"],
     "/clouds": ["/clouds"],
     "/clouds/{name}": ["/clouds/sandbox?shown=all"],
