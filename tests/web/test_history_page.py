@@ -8,8 +8,8 @@ from datetime import UTC, datetime
 from decimal import Decimal
 
 import pytest
-from burstd.api.answers.history import HistoryView, MoneySeriesView, SeriesView
 
+from burstd.api.answers.history import HistoryView, MoneySeriesView, SeriesView
 from burstd.web.pages.history import MAX_ROWS, SPANS_S, history_charts
 from tests.api.client import ApiTestClient
 from tests.api.world import NOW
