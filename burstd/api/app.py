@@ -25,6 +25,7 @@ from burstd.api.routers import (
     job_use,
     jobs,
     nodes,
+    notify,
     plan,
     policies,
     projects,
@@ -52,7 +53,7 @@ def create_api_app(backend: Backend, authorizer: Authorizer, *extensions: Callab
     app.state.backend = backend
     app.state.authorizer = authorizer
     groups = (status, nodes, jobs, job_use, events, plan, staging, providers, ingress, policies, volumes, projects)
-    for group in (*groups, history):
+    for group in (*groups, history, notify):
         app.include_router(group.router)
     app.add_exception_handler(ApiError, _handle_api_error)
     app.add_exception_handler(BurstdError, _handle_burstd_error)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import queue
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass, field
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from burstd.api.answers.notify import WayTestView
 from burstd.api.answers.policies import PoliciesView
 from burstd.db import StoreReader
 from burstd.domain.clock import Clock
@@ -77,6 +78,8 @@ class Backend:
     validator: SlurmNodeValidator
     projects_in_force: Callable[[], Mapping[str, Project]]
     project_sync: ProjectSync
+    test_notifications: Callable[[str], Sequence[WayTestView]]
+    """Sends a test message by each way, for this user; blocks until each is sent or failed."""
     between_decisions: Event = field(default_factory=_set_event)
     """Set while no decision is being made."""
     stage: StagingService | None = None

@@ -79,6 +79,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "volume": ("commands.volume:app", "Disks in clouds that stay when the jobs that use them end."),
     "project": ("commands.project:app", "Projects: quotas of GPUs, and shares of what others leave."),
     "provider": ("commands.provider:app", "The clouds: their state, their offers, whether launches would work."),
+    "notify": ("commands.notify:app", "Messages to people: alarms, budgets, jobs."),
     "policy": ("commands.policy:app", "The policies that decide which nodes are booted and terminated."),
     "config": ("offline.config:app", "The settings, burstd.toml."),
 }

@@ -19,6 +19,7 @@ from burstd.api.job_connections.logs import LogService
 from burstd.api.job_connections.ports import PortService
 from burstd.api.job_connections.server import JobConnectionServer
 from burstd.api.job_connections.shells import ShellService
+from burstd.api.routers.status import current_alarms
 from burstd.api.server import ApiServer
 from burstd.daemon import components as make
 from burstd.daemon.commands import CommandHandler
@@ -38,6 +39,7 @@ from burstd.mounts.streams import MountStreams
 from burstd.mounts.unstarted import BatchScripts, UnstartedJobs
 from burstd.node.storage_node import StorageNodeValidator
 from burstd.node.validator import SlurmNodeValidator
+from burstd.notify.service import NotificationService
 from burstd.reconciler.context import LoopContext
 from burstd.reconciler.machines.claim_ids import ClaimIds
 from burstd.reconciler.pollers.job_comments import JobCommentWriter
@@ -279,7 +281,10 @@ def _run(loaded: LoadedSettings, stack: ExitStack, components: DaemonComponents)
     components.store.log_event("daemon", new="started", reason=f"burstd {VERSION} with {loaded.path}")
 
     def facts() -> DaemonInfo:
-        alarms = (*((reconciler.alarm,) if reconciler.alarm else ()), *reloader.alarms, *metrics.alarms())
+        return daemon_info((reconciler.alarm,) if reconciler.alarm else ())
+
+    def daemon_info(of_loop: tuple[str, ...]) -> DaemonInfo:
+        alarms = (*of_loop, *reloader.alarms, *metrics.alarms(), *notifications.alarms())
         return DaemonInfo(
             VERSION,
             settings.cluster,
@@ -304,6 +309,15 @@ def _run(loaded: LoadedSettings, stack: ExitStack, components: DaemonComponents)
         lambda: reconciler.latest,
         VERSION,
     )
+    notifications = NotificationService(
+        lambda: components.current_settings.settings.notify,
+        settings.cluster,
+        components.store,
+        components.workers,
+        components.clock,
+        lambda: current_alarms(daemon_info(reconciler.alarms), reconciler.latest, components.clock.now(), admin=True),
+        lambda: reconciler.latest,
+    )
     checks = ProviderChecks(components.providers, components.workers)
     reloader = PolicyReloader(loaded, reconciler, components.store, components.reload)
     backend = Backend(
@@ -320,6 +334,7 @@ def _run(loaded: LoadedSettings, stack: ExitStack, components: DaemonComponents)
         validator=components.node_validator,
         projects_in_force=lambda: reconciler.config.projects,
         project_sync=components.projects,
+        test_notifications=notifications.test,
     )
     run_stage_command = components.staging.execute_command if components.staging is not None else None
     command_handler = CommandHandler(
@@ -356,7 +371,12 @@ def _run(loaded: LoadedSettings, stack: ExitStack, components: DaemonComponents)
     stack.callback(notifier.close)
     metrics.start()
     stack.callback(metrics.stop)
-    loop = DaemonLoop(components, backend, command_handler, notifier, metrics.loop_ended)
+
+    def loop_ended(seconds: float) -> None:
+        metrics.loop_ended(seconds)
+        notifications.step()
+
+    loop = DaemonLoop(components, backend, command_handler, notifier, loop_ended)
     loop.install_signal_handlers()
     # What is there by now stays. Each loop makes tens of thousands of objects, and each time the collector went through
     # the modules as well, for a third of the loop's time.

@@ -13,7 +13,7 @@ from burstd.db.codec import request_from_text, value_from_row
 from burstd.db.database import Database, chunks, database_url, in_memory, is_sqlite
 from burstd.db.errors import StoreUnavailable
 from burstd.db.migrate import schema_is_current
-from burstd.db.repositories import bill, job_use, site_history
+from burstd.db.repositories import bill, job_use, notifications, site_history
 from burstd.db.repositories.journal import CLAIMS, STAGINGS, USER_KEY, LoggedEvent, claim_subject, select_journaled
 from burstd.db.tables import (
     BREAKER,
@@ -37,6 +37,7 @@ from burstd.domain.billing.costs import Spent
 from burstd.domain.claim import Claim, ClaimState
 from burstd.domain.clock import Clock
 from burstd.domain.job_use import JobUse
+from burstd.domain.notification import Delivery
 from burstd.domain.plugins.policy import Remark
 from burstd.domain.plugins.provider import LaunchRequest
 from burstd.domain.project import ProjectOverride
@@ -316,6 +317,21 @@ class StoreReader:
         removed = and_(kind == "orphan", EVENT.c.new == "removed")
         query = select(EVENT).where(EVENT.c.seq > after, EVENT.c.seq <= until, or_(changed, removed))
         return self._values(LoggedEvent, query.order_by(EVENT.c.seq).limit(limit))
+
+    def named_events(self, names: Collection[str], *, after: int, limit: int) -> tuple[LoggedEvent, ...]:
+        """The first entries of the log with ``seq`` above ``after`` whose ``new`` is one of these words."""
+        wanted = (EVENT.c.seq > after, EVENT.c.new.in_(names))
+        return self._values(LoggedEvent, select(EVENT).where(*wanted).order_by(EVENT.c.seq).limit(limit))
+
+    def deliveries_waiting(self) -> list[Delivery]:
+        """Messages that are still to be sent, oldest first."""
+        with self._database.reading() as connection:
+            return notifications.waiting(connection)
+
+    def known_notifications(self, ids: Collection[str]) -> set[str]:
+        """Those of these ids that are on record, sent or not."""
+        with self._database.reading() as connection:
+            return notifications.known(connection, ids)
 
     def job_owner(self, job_id: str) -> str:
         """Whose job this was, as the log has it; of an id that came again the last one's. Empty: nobody knows."""

@@ -19,7 +19,7 @@ from burstd.db.codec import request_to_text
 from burstd.db.database import Database, chunks, database_url
 from burstd.db.errors import IllegalTransition, SlotTaken, StagingExists, StaleState, VolumeExists
 from burstd.db.reader import DrainedSlot, StoreReader
-from burstd.db.repositories import history, job_use, site_history
+from burstd.db.repositories import history, job_use, notifications, site_history
 from burstd.db.repositories.journal import (
     CLAIMS,
     STAGINGS,
@@ -54,6 +54,7 @@ from burstd.domain.claim import Claim, ClaimState
 from burstd.domain.clock import Clock
 from burstd.domain.job_use import JobUse
 from burstd.domain.machine_outcomes import MachineOutcome
+from burstd.domain.notification import Delivery, DeliveryState
 from burstd.domain.plugins.policy import Remark
 from burstd.domain.plugins.provider import LaunchRequest
 from burstd.domain.project import ProjectOverride
@@ -589,6 +590,16 @@ class Store(StoreReader):
             site_history.record(session.connection(), time, parts)
             if thin:
                 site_history.thin(session.connection(), time)
+
+    def add_deliveries(self, deliveries: Sequence[Delivery]) -> None:
+        """Writes down what is to be sent to people; none of it may be on record."""
+        with self._database.writing() as session:
+            notifications.add(session.connection(), deliveries, self._clock.now())
+
+    def settle_delivery(self, delivery: Delivery, state: DeliveryState) -> None:
+        """Writes down what became of a try to send it."""
+        with self._database.writing() as session:
+            notifications.settle(session.connection(), delivery, state)
 
     def purge(self, before: float) -> int:
         """Forgets what ended before ``before``: claims, jobs' data, events, remarks, runs, samples.

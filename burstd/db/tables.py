@@ -27,6 +27,7 @@ from burstd.db.codec import field_names, from_json, storable_text, to_json, to_j
 from burstd.domain.claim import Claim
 from burstd.domain.cloud.offer import Offer
 from burstd.domain.job_use import NodeUse
+from burstd.domain.notification import DeliveryState
 from burstd.domain.project import SetupStep
 from burstd.domain.site_history import Part
 from burstd.domain.slurm.job_history import EndedJob
@@ -229,6 +230,17 @@ JOB_USE = Table(
     Column("summary", _json(NodeUse), nullable=False),
     Column("figures", LargeBinary, nullable=False),
     Index("job_use_open", "job", sqlite_where=text("ended IS NULL"), postgresql_where=text("ended IS NULL")),
+)
+NOTIFICATION = Table(
+    "notification",
+    TableRow.metadata,
+    # A message by one way; kept when it was sent, so that it is not sent again.
+    *(Column(name, Stored, primary_key=True) for name in ("id", "way")),
+    Column("time", Float, nullable=False, index=True),
+    Column("tries", Integer, nullable=False),
+    Column("due", Float, nullable=False),
+    Column("state", Stored(DeliveryState), nullable=False),
+    Column("message", Stored(json.loads, to_json_text), nullable=False),
 )
 SITE_HISTORY = Table(
     "site_history",

@@ -185,8 +185,10 @@ class Reconciler:
         """Of the last whole loop."""
         self.queue_is_watched = False
         """True while a wake source reports changes of the queue, which then needs no polling."""
+        self.alarms: tuple[str, ...] = ()
+        """What keeps the loop from doing its work, ..."""
         self.alarm: str = ""
-        """What keeps the loop from doing its work; empty: nothing."""
+        """... and all of it in one line; empty: nothing."""
 
     def _pools(self) -> Mapping[str, Pool]:
         """Of Slurm's nodes and of storage nodes."""
@@ -252,11 +254,11 @@ class Reconciler:
             return self._context.intervals.poll_s
         except StoreError as error:
             # Nothing is asked of a cloud that was not written down first: no space means no launch.
-            self._raise_alarm(f"the record cannot be written: {error}")
+            self._raise_alarms([f"the record cannot be written: {error}"])
             return STORE_RETRY_S
         except Exception as error:  # noqa: BLE001  logged with its traceback, and an alarm; the next loop tries again
             self._context.quarantine.add_subject(LOOP_SUBJECT, "step", error)
-            self._raise_alarm("; ".join(self._context.quarantine.alarms()))
+            self._raise_alarms(self._context.quarantine.alarms())
             return self._context.intervals.tick_s
         clock = clock_alarm(self._context.clock.wall(), self._context.clock.now())
         failed = [alarm for alarm in (doubt_alarm(snapshot), clock, self.head_clock.why_wrong()) if alarm]
@@ -267,7 +269,7 @@ class Reconciler:
         failed += self._notice_poller.alarms()
         failed += self._image_poller.alarms()
         failed += self._context.validator.alarms()
-        self._raise_alarm("; ".join([*failed, *self._executor.slurm.alarms(self._context.clock.now())]))
+        self._raise_alarms([*failed, *self._executor.slurm.alarms(self._context.clock.now())])
         return 0.0 if changed else self._seconds_until_due(snapshot, plan.target.wake_at)
 
     def _record_use(self, snapshot: Snapshot, plan: Plan) -> None:
@@ -358,7 +360,8 @@ class Reconciler:
             return replace(snapshot, projects=replace(view, fair_share=how, usage=usage))
         return snapshot
 
-    def _raise_alarm(self, alarm: str) -> None:
+    def _raise_alarms(self, alarms: Sequence[str]) -> None:
+        self.alarms, alarm = tuple(alarms), "; ".join(alarms)
         # What differs in its numbers only, as costs do, is no news.
         if alarm and _DIGITS.sub("0", alarm) != _DIGITS.sub("0", self.alarm):
             log.error("alarm", alarm=alarm)

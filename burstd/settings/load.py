@@ -288,6 +288,10 @@ def secret_faults(model: BaseModel, before: KeyPath = ()) -> Iterator[SettingsFa
                 yield SettingsFault((*before, name), text)
         elif isinstance(value, BaseModel):
             yield from secret_faults(value, (*before, name))
+        elif isinstance(value, Mapping):
+            for key, inner in value.items():
+                if isinstance(inner, BaseModel):
+                    yield from secret_faults(inner, (*before, name, str(key)))
 
 
 def _secret_fault(path: Path) -> str:

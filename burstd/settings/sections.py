@@ -34,6 +34,7 @@ from burstd.settings.fields import (
 from burstd.settings.frameworks import FrameworkName, FrameworkSettings
 from burstd.settings.metrics import MetricsSettings
 from burstd.settings.mounts import MountSettings
+from burstd.settings.notify import NotifySettings
 from burstd.settings.projects import FairShareSettings, ProjectName, ProjectSettings
 from burstd.settings.sampler import SamplerSettings
 from burstd.settings.staging import StagingSettings
@@ -324,6 +325,7 @@ class Settings(Section):
     mounts: MountSettings = MountSettings()
     volumes: VolumeSettings = VolumeSettings()
     metrics: MetricsSettings = MetricsSettings()
+    notify: NotifySettings = NotifySettings()
     projects: dict[ProjectName, ProjectSettings] = Field(default_factory=dict)
     fair_share: FairShareSettings = FairShareSettings()
     web: WebSettings = Field(default=WebSettings(), json_schema_extra=RESTART)

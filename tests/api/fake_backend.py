@@ -9,6 +9,7 @@ from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
+from burstd.api.answers.notify import WayTestView
 from burstd.api.answers.policies import PoliciesView, PolicyView
 from burstd.api.app import create_api_app
 from burstd.api.auth import Authorizer
@@ -199,7 +200,7 @@ class FakeBackend(Backend):
             reader=reader, clock=FixedClock(), daemon_info=self._info, latest_loop=lambda: self.loop,
             wake=lambda: None, checks=FakeProviderChecks(), routes=FakeIngress(), policies_view=policies_view,
             validator=FakeValidator(), projects_in_force=lambda: self.loop[0].projects.projects if self.loop else {},
-            project_sync=FakeProjectSync(),
+            project_sync=FakeProjectSync(), test_notifications=self._test_notifications,
         )  # fmt: skip
         self.reset()
 
@@ -213,6 +214,9 @@ class FakeBackend(Backend):
         self.stage, self.checks, self.routes = None, FakeProviderChecks(), FakeIngress()
         self.validator = FakeValidator()
         self.project_sync = FakeProjectSync()
+
+    def _test_notifications(self, by: str) -> list[WayTestView]:
+        return [WayTestView(way="mail", error="", took_s=0.1), WayTestView(way="program", error=f"by {by}", took_s=2)]
 
     def _info(self) -> DaemonInfo:
         return DaemonInfo(

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import datetime
+from typing import Any
 
 import pytest
 
@@ -33,6 +35,15 @@ NOTICE_S = 45.0
 GPUS = replace(GPU, slots=GPU.slots[:4])
 CUT = ("interrupted", "requeued")
 KERNEL_LOG = "/run/burstd-kernel-log"
+MAILS, MESSAGES = "/var/log/slurm/mails", "/var/log/slurm/messages"
+"""What Slurm's MailProg was called with, and what burstd's hook got."""
+NOTIFY = """
+[notify]
+program = "/usr/local/bin/burstd-hook"
+jobs = ["spot"]
+begin_after_s = 1
+end_after_s = 1
+"""
 HARMLESS = "NVRM: Xid (PCI:0000:2b:00): 31, pid=1, name=python3, Ch 00000008, intr 00000000. MMU Fault\n" * 1000
 FELL_OFF = "NVRM: Xid (PCI:0000:2b:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.\n"
 SAYS_IT_IS_BAD = """#!/bin/sh
@@ -44,8 +55,11 @@ SAYS_IT_IS_BAD = """#!/bin/sh
 
 @pytest.fixture(scope="module")
 def site() -> Iterator[Site]:
-    settings = f"{QUICK}\n[health]\ncheck_interval_s = 3\n"
-    with site_up(pools=[SPOT, GPUS], types=TYPES_WITH_SPOT, settings=settings) as up:
+    settings = f"{QUICK}\n[health]\ncheck_interval_s = 3\n{NOTIFY}"
+    conf = "MailProg=/usr/local/bin/slurm-mail"
+    with site_up(pools=[SPOT, GPUS], types=TYPES_WITH_SPOT, settings=settings, extra_conf=conf) as up:
+        up.write("/usr/local/bin/slurm-mail", f'#!/bin/sh\necho "$*" >>{MAILS}\n', 0o755)
+        up.write("/usr/local/bin/burstd-hook", f"#!/bin/sh\ncat >>{MESSAGES}\n", 0o755)
         yield up
 
 
@@ -79,7 +93,8 @@ def taken_back(site: Site, job: str, claim: dict[str, str], number: int) -> tupl
 
 
 def test_a_job_outlives_its_spot_machines(site: Site, figure: Callable[[str], None]) -> None:
-    job = site.submit("-p burst -c2 -t9", '[ "${SLURM_RESTART_COUNT:-0}" -ge 2 ] || sleep 300')
+    mail = "--mail-type=ALL"
+    job = site.submit(f"-p burst -c2 -t9 {mail}", '[ "${SLURM_RESTART_COUNT:-0}" -ge 2 ] || sleep 300')
     before = ""
     for number in (1, 2):
         claim = running(site, job, before)
@@ -100,8 +115,24 @@ def test_a_job_outlives_its_spot_machines(site: Site, figure: Callable[[str], No
     told = [e for e in events(site, f"job:{job}") if e["new"] == "interrupted"]
     assert [e["by"] for e in told] == ["spot", "spot"]
     assert "interruption, ends" in told[0]["reason"]
+    _mails_and_messages(site, job)
     wait_all_gone(site)
     _every_slot_is_usable_again(site)
+
+
+def _mails_and_messages(site: Site, job: str) -> None:
+    """Slurm's own mails are as without burstd; burstd tells the job's owner of each machine that was taken back."""
+
+    def messages() -> list[dict[str, Any]]:
+        text = site.cluster.sh(f"cat {MESSAGES} 2>/dev/null || true")
+        found = [json.loads(line) for line in text.splitlines()]
+        return [one for one in found if one["kind"] == "job" and one["data"]["job"] == job]
+
+    site.wait(lambda: len({one["id"] for one in messages()}) == 2, 20, "both messages")
+    assert {(one["user"], one["event"]) for one in messages()} == {("ada", "spot")}
+    mails = site.cluster.sh(f"grep -o 'Job_id={job} .*' {MAILS}").splitlines()
+    words = [next(w for w in ("Began", "Requeued", "Ended", "Failed", "?") if w in f"{mail}?") for mail in mails]
+    assert words == ["Began", "Requeued", "Began", "Requeued", "Began", "Ended"]
 
 
 def _every_slot_is_usable_again(site: Site) -> None:

@@ -11,6 +11,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +79,10 @@ def in_user_data(word: str) -> ReadValue:
 
 def project(name: str) -> ReadValue:
     return lambda d: getattr(d.config.projects["a"], name)
+
+
+def notify(name: str) -> ReadValue:
+    return lambda d: attrgetter(name)(d.components.current_settings.settings.notify)
 
 
 def dataset(d: AssembledDaemon) -> object:
@@ -282,6 +287,36 @@ TABLE: dict[str, tuple[str, str, object, ReadValue]] = {
         (9100, 9400),
         lambda d: d.components.current_settings.settings.metrics.exporter_ports,
     ),
+    **{
+        f"notify.{name}": (first, second, value, notify(name))
+        for name, first, second, value in (
+            ("alarms", "true", "false", False),
+            ("budgets", "true", "false", False),
+            ("jobs", "[]", '["spot"]', ("spot",)),
+            ("begin_after_s", "60", "61", 61.0),
+            ("end_after_s", "600", "601", 601.0),
+            ("program", '"/bin/true"', '"/bin/false"', Path("/bin/false")),
+            ("program_timeout_s", "30", "31", 31.0),
+            ("mail.host", '"a"', '"b"', "b"),
+            ("mail.port", "25", "587", 587),
+            ("mail.user", '"a"', '"b"', "b"),
+            ("mail.sender", '"a@x"', '"b@x"', "b@x"),
+            ("mail.to", '["a@x"]', '["b@x"]', ("b@x",)),
+            ("mail.user_domain", '"x"', '"y"', "y"),
+        )
+    },
+    "notify.mail.password_file": (
+        '"FOLDER/key"',
+        '"FOLDER/key2"',
+        "key2",
+        lambda d: notify("mail.password_file")(d).name,  # type: ignore[attr-defined]
+    ),
+    "notify.webhooks": (
+        '{team={url_file="FOLDER/key"}}',
+        '{team={url_file="FOLDER/key", format="slack"}}',
+        "slack",
+        lambda d: notify("webhooks")(d)["team"].format,  # type: ignore[index]
+    ),
     "volumes.max_size": ('"1G"', '"2G"', 2 * GIB, lambda d: d.staging.volumes.turns.limits.max_size),
     "volumes.user_size": ('"1G"', '"2G"', 2 * GIB, lambda d: d.staging.volumes.turns.limits.user_size),
     "staging.datasets": (
@@ -321,8 +356,8 @@ TABLE: dict[str, tuple[str, str, object, ReadValue]] = {
 }
 TABLES = {"pools": "pools.gpu.", "projects": "projects.a.", "frameworks": "frameworks.pytorch-a."}
 """Settings that are tables with names, and the one in this test."""
-APART = {"pools.gpu.reuse_from"}
-"""What no file has beside the others: with trees in [mounts] it is refused."""
+APART = {"pools.gpu.reuse_from", "notify.mail.sendmail", "notify.mail.starttls"}
+"""What no file has beside the others: with trees in [mounts], with a host, or without it beside a password, refused."""
 OF_FILE = {"slurm.programs", "slurm.keep_partitions", "slurm.resume_timeout_s", "slurm.suspend_timeout_s",
            "slurm.devices"}  # fmt: skip
 """What burstctl alone uses."""
@@ -337,6 +372,8 @@ workers = {workers}
 interface = "commands"
 [metrics]
 listen = "{listen}"
+[notify.mail]
+starttls = true
 [providers.sky]
 kind = "sandbox"
 token_file = "FOLDER/key"

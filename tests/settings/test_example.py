@@ -30,6 +30,7 @@ from burstd.settings import (
 )
 from burstd.settings.fields import Section
 from burstd.settings.frameworks import FrameworkSettings
+from burstd.settings.notify import MailSettings, NotifySettings, WebhookSettings
 from burstd.settings.projects import FairShareSettings, ProjectSettings
 from burstd.settings.sampler import SamplerSettings
 from burstd.settings.sections import HostKeyTrust, NodeCheck
@@ -40,7 +41,7 @@ from providers.aws.settings import AwsSettings
 from providers.openstack.settings import OpenStackSettings
 
 EXAMPLE = share_path("config", "burstd.toml")
-_OPTIONAL = "sampler|web|health|metrics|frameworks|staging|providers|policies|mounts|volumes|projects|fair_share"
+_OPTIONAL = "sampler|web|notify|health|metrics|frameworks|staging|providers|policies|mounts|volumes|projects|fair_share"
 ALL_SET = re.sub(rf"(?m)^#(?=[a-z_0-9]+ = |\[({_OPTIONAL}))", "", EXAMPLE.read_text())
 
 
@@ -103,6 +104,17 @@ def test_the_examples_of_verdicts_are_what_comes_of_it_anyway() -> None:
 def test_the_example_shows_every_key_of_the_sampler_with_its_default() -> None:
     assert set(tomllib.loads(ALL_SET)["sampler"]) == set(SamplerSettings.model_fields)
     assert parse_settings(ALL_SET).sampler == SamplerSettings()
+
+
+def test_the_example_shows_every_key_of_notify_and_leaves_it_off() -> None:
+    shown = tomllib.loads(ALL_SET)["notify"]
+    assert set(shown) == set(NotifySettings.model_fields)
+    assert set(shown["mail"]) == set(MailSettings.model_fields) - {"sendmail"}
+    assert set(shown["webhooks"]["team"]) == set(WebhookSettings.model_fields)
+    found, default = parse_settings(ALL_SET).notify, NotifySettings()
+    others = {"program", "mail", "webhooks"}
+    assert found.model_dump(exclude=others) == default.model_dump(exclude=others)
+    assert load_settings(EXAMPLE, check_files=False).notify == default
 
 
 def test_the_example_shows_every_key_of_frameworks_and_has_none() -> None:

@@ -167,7 +167,7 @@ def status_view(
         now=now,
         seen=snapshot.now if latest else None,
         you=CallerView.from_fields(caller),
-        alarms=_alarms(facts, latest, caller, held_staging_alarms, now),
+        alarms=current_alarms(facts, latest, now, admin=caller.admin, held_staging_alarms=held_staging_alarms),
         daemon=DaemonView.from_fields(
             facts, since=facts.started, up_s=round(now - facts.started, 3), paused=snapshot.paused
         ),
@@ -214,16 +214,17 @@ def last_remarks(remarks: Sequence[Remark]) -> dict[str, Remark]:
     return {r.subject.removeprefix("job:"): r for r in remarks if r.subject.startswith("job:")}
 
 
-def _alarms(
+def current_alarms(
     facts: DaemonInfo,
     latest: tuple[Snapshot, Plan] | None,
-    caller: Caller,
-    held_staging_alarms: Sequence[str],
     now: float,
+    *,
+    admin: bool,
+    held_staging_alarms: Sequence[str] = (),
 ) -> list[str]:
     """Alarms. The daemon's own name jobs, users and paths, so only administrators see their text."""
-    found = list(facts.alarms if caller.admin else held_staging_alarms)
-    if facts.alarms and not caller.admin:
+    found = list(facts.alarms if admin else held_staging_alarms)
+    if facts.alarms and not admin:
         found.append("burstd has an alarm; administrators see its text")
     if latest is None:
         if now - facts.started > STALE_S:
@@ -240,7 +241,7 @@ def _alarms(
         elif isinstance(cloud.offers, Unavailable):
             found.append(f"the offers of provider {name} cannot be read: {cloud.offers.error}")
     # The error text comes from foreign code and may name a job.
-    found += [f"policy {f.name} failed{f': {f.error}' if caller.admin else ''}" for f in plan.target.failed_policies]
+    found += [f"policy {f.name} failed{f': {f.error}' if admin else ''}" for f in plan.target.failed_policies]
     return list(dict.fromkeys(found))
 
 

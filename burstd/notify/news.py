@@ -1,0 +1,128 @@
+"""What is worth a notification: alarms that begin and end, budgets that run out, jobs with troubles of burstd's own."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+
+from burstd.db import LoggedEvent
+from burstd.domain.billing.costs import BudgetLine, month_of
+from burstd.domain.notification import Notification, NotificationKind
+from burstd.domain.staging import StageState
+
+LEVELS = ((Decimal(1), "spent"), (Decimal("0.95"), "95"), (Decimal("0.8"), "80"))
+"""Parts of a budget that are told of, the largest first."""
+INTERRUPTED, HELD, IMPOSSIBLE = "interrupted", "held", "impossible"
+JOB_EVENTS: Mapping[str, str] = {INTERRUPTED: "spot", HELD: "output", IMPOSSIBLE: "cannot_start"}
+"""Words of the log, and what users are told of by the setting ``jobs``."""
+_NUMBERS = re.compile(r"\d+(\.\d+)?")
+_OUTPUT_STATES = (StageState.COLLECTING, StageState.DELIVERING)
+_JOB = re.compile(r"[0-9][0-9_+]{0,40}")
+
+
+@dataclass(frozen=True, slots=True)
+class ToldAlarm:
+    """An alarm whose beginning was told, and whose end was not."""
+
+    text: str
+    since: float
+
+
+def alarm_key(text: str) -> str:
+    """What makes two alarms the same: what stands before the first colon, but for numbers such as ages and costs."""
+    return _NUMBERS.sub("#", text.partition(": ")[0])[:200]
+
+
+class AlarmWatch:
+    """Which alarms have begun and ended for good. ``told`` is to be kept on record."""
+
+    def __init__(self, told: Mapping[str, ToldAlarm]) -> None:
+        self.told = dict(told)
+        self._began: dict[str, float] = {}
+        self._missing: dict[str, float] = {}
+
+    def update(self, alarms: Iterable[str], now: float, begin_after_s: float, end_after_s: float) -> list[Notification]:
+        """What is news now. An alarm that comes and goes within these times is no news."""
+        there: dict[str, str] = {}
+        for text in alarms:
+            there.setdefault(alarm_key(text), text)
+        self._began = {key: self._began.get(key, now) for key in there}
+        self._missing = {key: self._missing.get(key, now) for key in self.told.keys() - there.keys()}
+        begun = [k for k, since in self._began.items() if k not in self.told and now - since >= begin_after_s]
+        ended = [key for key, since in self._missing.items() if now - since >= end_after_s]
+        news: list[Notification] = []
+        for key in begun:
+            self.told[key] = ToldAlarm(there[key], self._began[key])
+            news.append(_alarm("begin", key, self.told[key], self._began[key]))
+        for key in ended:
+            alarm, over = self.told.pop(key), self._missing.pop(key)
+            news.append(_alarm("end", key, alarm, over))
+        return news
+
+
+def _alarm(event: str, key: str, alarm: ToldAlarm, time: float) -> Notification:
+    title = "alarm" if event == "begin" else "alarm is over"
+    return Notification(
+        f"alarm/{event}/{alarm.since:.3f}/{key}", NotificationKind.ALARM, event, time, title, alarm.text
+    )
+
+
+def budget_news(budgets: Iterable[BudgetLine], now: float, known: Collection[str]) -> Iterator[Notification]:
+    """A notification for each budget that has passed a level of which nobody was told this month.
+
+    ``known``: ids of notifications that were made. Of several levels passed at once only the highest is told.
+    """
+    for line in budgets:
+        if line.fault or line.limit <= 0:
+            continue
+        used = line.spent + line.committed
+        subject = f"{line.kind} {line.name}".strip() or "the whole site"
+        for level, event in LEVELS:
+            about = f"budget/{line.kind}/{line.name}/{line.period}/{line.currency}/{month_of(now)}/{event}"
+            if about in known:
+                break
+            if used >= level * line.limit:
+                title = "a budget is used up" if event == "spent" else f"{event} % of a budget are used"
+                yield Notification(
+                    about, NotificationKind.BUDGET, event, now, title,
+                    f"budget of {subject} ({line.period}): {100 * used / line.limit:.0f} % of {line.limit:.2f} "
+                    f"{line.currency} are used: {line.spent:.2f} spent, {line.committed:.2f} promised to machines"
+                    + ("; no machine is started on it" if event == "spent" else ""),
+                    data={"budget": subject, "period": line.period, "limit": str(line.limit), "spent": str(line.spent),
+                          "committed": str(line.committed), "currency": line.currency},
+                )  # fmt: skip
+                break
+
+
+def job_of_event(event: LoggedEvent) -> str:
+    """The job that an event is about and of which its owner is told; empty: it is none of those."""
+    kind, _, job = event.subject.partition(":")
+    wanted = "stage" if event.new == HELD else "job"
+    if kind != wanted or event.new not in JOB_EVENTS or not _JOB.fullmatch(job):
+        return ""
+    if event.new == HELD and event.old not in _OUTPUT_STATES:
+        return ""
+    return job
+
+
+def job_notification(event: LoggedEvent, job: str, user: str) -> Notification:
+    """What the owner of a job is told of an event of ``job_of_event``."""
+    told = JOB_EVENTS[event.new]
+    title = {
+        "spot": f"the machine of job {job} is taken back",
+        "output": f"the output of job {job} could not be delivered",
+        "cannot_start": f"job {job} cannot start",
+    }[told]
+    remedy = {
+        "spot": "Slurm starts the job again unless it may not be requeued",
+        "output": "the output is kept; see burstctl stage status",
+        "cannot_start": f"see burstctl explain {job}",
+    }[told]
+    # Once for each run that is interrupted, once a day for output that is held again and again, else once.
+    number = {"spot": event.data.get("run", 0), "output": int(event.time // 86400)}.get(told, 0)
+    return Notification(
+        f"job/{job}/{told}/{number}",
+        NotificationKind.JOB, told, event.time, title, f"{event.reason}; {remedy}", user, {"job": job},
+    )  # fmt: skip
