@@ -121,7 +121,7 @@ def test_who_sees_what(root: ApiTestClient, backend: FakeBackend, control: Path)
 
 @pytest.mark.parametrize(
     ("query", "text"),
-    [("since=2000&until=1000", "would end"), ("since=nan", "since"), ("&".join(["series=a"] * 51), "series"),
+    [("since=2000&until=1000", "would end"), ("since=nan", "since"), ("&".join(["series=a"] * 11), "series"),
      (f"series={'a' * 201}", "series")],
 )  # fmt: skip
 def test_refusals(root: ApiTestClient, backend: FakeBackend, query: str, text: str) -> None:

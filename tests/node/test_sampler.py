@@ -100,6 +100,14 @@ def machine(tmp_path: Path) -> Machine:
     return Machine(tmp_path)
 
 
+@pytest.mark.parametrize("count", ["abc", "1e3", "-", "", "9" * 40])
+def test_a_user_may_write_anything_into_his_environment(machine: Machine, count: str) -> None:
+    machine.job(8, 80, SLURM_RESTART_COUNT=count, SLURM_CPUS_ON_NODE=count)
+    machine.job()
+    assert machine.sample(13.0, 23.0)["restarts"] == 0
+    assert machine.figures(8)["restarts"] == 0
+
+
 V2 = "0::/system.slice/slurmstepd.scope/job_s71/step_batch/slurm\n"
 V1 = "4:memory:/slurm/uid_1000/job_7/step_batch\n3:cpu,cpuacct:/slurm/uid_1000/job_7/step_batch\n2:blkio:/\n"
 

@@ -37,6 +37,7 @@ from burstd.domain.site_history import (
 
 DEFAULT_S = 7 * DAY_S
 MAX_SERIES = 2000
+MAX_PATTERNS = 10
 _OF_SITE = ("site/*", "pool/*", "provider/*")
 _OPEN_TO_ALL = frozenset({"jobs_pending", "jobs_running", "gpus_pending", "gpus_running", "share"})
 """Of a project."""
@@ -54,7 +55,7 @@ def get_history(
     backend: BackendDep,
     since: Timestamp | None = None,
     until: Timestamp | None = None,
-    series: Annotated[list[_Pattern] | None, Query(max_length=50)] = None,
+    series: Annotated[list[_Pattern] | None, Query(max_length=MAX_PATTERNS)] = None,
 ) -> HistoryView:
     """The series whose names fit one of the patterns of ``series`` (``project/*/wait_s``); default: site and pools.
 
@@ -74,14 +75,18 @@ def get_history(
     found: list[SeriesView] = []
     money: list[MoneySeriesView] = []
     for samples, before in read.values():
-        chosen = {
+        named = {
             (subject, measure)
             for sample in samples
             for subject, measures in sample.figures.items()
             for measure in measures
+        }
+        chosen = {
+            (subject, measure)
+            for subject, measure in named
             if measure != WAIT_MAX_S
-            and any(fnmatchcase(f"{subject}/{measure}", pattern) for pattern in patterns)
             and may_see(subject, measure)
+            and any(fnmatchcase(f"{subject}/{measure}", pattern) for pattern in patterns)
         }
         if len(found) + len(money) + len(chosen) > MAX_SERIES:
             raise ApiError(422, f"These are more than {MAX_SERIES} series; name some, as in 'project/a/*'.")

@@ -555,13 +555,14 @@ class Sampler:
     def _restarts(self, steps: list[Process], below: list[Process]) -> int | None:
         for values in self._environments(steps, below):
             if "SLURM_JOB_ID" in values:
-                return int(values.get("SLURM_RESTART_COUNT", "0")[:5] or 0)
+                return _whole(values.get("SLURM_RESTART_COUNT"))
         return None
 
     def _environments(self, steps: list[Process], below: list[Process]) -> list[dict[str, str]]:
         """Of the first processes of each step."""
         parents = {step.pid for step in steps}
-        return [self._node.environment(p.pid) for p in below if p.parent in parents][:64]
+        first = [p.pid for p in below if p.parent in parents][:64]
+        return [self._node.environment(pid) for pid in first]
 
     def _learn(self, job: Job, steps: list[Process], below: list[Process]) -> None:
         """What the job was given, as the environment of its steps has it. A step has GPUs of its job."""
