@@ -24,7 +24,10 @@ from burstd.node.errors import CommandFailed
 MAX_JOB_BYTES = 256 << 10
 """Of the figures of one job on one node, as JSON."""
 _MAX_ANSWER_BYTES = 512 << 10
-_MAX_JOBS = 256
+_MAX_LINES = 2048
+"""More than fit into an answer: figures of a job take 400 bytes at least."""
+MAX_FORGET = 256
+"""Jobs that a node can be made to forget in one call."""
 _ANSWER_S = 20.0
 _LINE = re.compile(r"use ([1-9][0-9]{0,9}) ([A-Za-z0-9+/]{1,200000}={0,2})")
 _MIB = 1 << 20
@@ -110,13 +113,14 @@ def fetch_figures(
 ) -> NodeFigures:
     """The figures of all jobs on a node, whose sampler is started where it does not run; ``config`` None ends it.
 
-    ``forget``: numbers of jobs whose figures the node need not keep. ``now``: burstd's time; the node says how old its
-    figures are, so that its clock does not matter. Raises CommandFailed, ConnectionLost, CommandTimedOut.
+    ``forget``: numbers of jobs whose figures the node need not keep, MAX_FORGET at most. ``now``: burstd's time; the
+    node says how old its figures are, so that its clock does not matter. Raises CommandFailed, ConnectionLost,
+    CommandTimedOut.
     """
     source = _script("sampler.py").encode() if config is not None else b""
     every, idle = (config.every_s, config.idle_below_percent) if config is not None else (0.0, 0.0)
     version = hashlib.sha256(source + f"{every:g} {idle:g}".encode()).hexdigest()[:16]
-    numbers = [number for number in forget if re.fullmatch(r"[1-9][0-9]{0,9}", number)][:_MAX_JOBS]
+    numbers = [number for number in forget if re.fullmatch(r"[1-9][0-9]{0,9}", number)]
     arguments = [version, f"{every:g}", f"{idle:g}", str(_MAX_ANSWER_BYTES), *numbers]
     done = shell.script(_script("sampling.sh"), *arguments, input=source, timeout_s=_ANSWER_S)
     if done.rc != 0:
@@ -134,7 +138,7 @@ def read_figures(text: str, node: str, now: float) -> NodeFigures:
     booted = now - float(uptime[1])
     jobs: dict[str, NodeUse] = {}
     unreadable: list[str] = []
-    for line in lines[2 : 2 + _MAX_JOBS]:
+    for line in lines[2 : 2 + _MAX_LINES]:
         match = _LINE.fullmatch(line)
         if match is None:
             continue

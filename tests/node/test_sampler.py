@@ -426,6 +426,52 @@ def test_the_sampler_is_kept_running(tmp_path: Path) -> None:
     assert not list((tmp_path / "sampler").glob("sampler.*"))
 
 
+def _visit(shell: LocalShell, *forget: str) -> list[int]:
+    """Numbers of the jobs that were sent; no sampler is started."""
+    found = fetch_figures(shell, "cl1", None, forget=forget, now=1000.0)  # type: ignore[arg-type]
+    return [int(number) for number in found.unreadable]
+
+
+def _write(folder: Path, number: int) -> None:
+    """As the sampler does. Nothing that can be read is in it: only what is sent counts here."""
+    (folder / "new").write_bytes(zlib.compress(b"{}"))
+    (folder / "new").replace(folder / f"{number}.use")
+
+
+def test_running_jobs_are_sent_though_a_node_has_many_files(tmp_path: Path) -> None:
+    shell, folder = LocalShell(tmp_path), tmp_path / "sampler/jobs"
+    folder.mkdir(parents=True)
+    for number in (*range(1, 301), 901, 902):
+        _write(folder, number)
+        os.utime(folder / f"{number}.use", (number, number))
+    assert _visit(shell) == [902, 901, *range(300, 0, -1)]
+    _write(folder, 901)
+    found = _visit(shell)
+    assert (found[0], sorted(found[1:])) == (901, [*range(1, 301), 902]), "901 runs on"
+    _write(folder, 901)
+    found = _visit(shell, "902", *map(str, range(1, 250)))
+    assert (found[0], sorted(found[1:])) == (901, [*range(250, 301)])
+    assert sorted(int(file.name) for file in (tmp_path / "sampler/sent").iterdir()) == [*range(250, 301), 901]
+
+
+def test_each_running_job_has_its_turn_where_not_all_can_be_sent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three fit into an answer; one of the eight ends before the second."""
+    shell, folder = LocalShell(tmp_path), tmp_path / "sampler/jobs"
+    monkeypatch.setattr("burstd.node.job_use._MAX_ANSWER_BYTES", 3 * 40)
+    folder.mkdir(parents=True)
+    visits = []
+    for visit in range(6):
+        for number in range(1, 9):
+            if visit == 0 or number != 4:
+                _write(folder, number)
+        visits.append(_visit(shell))
+    assert [len(sent) for sent in visits] == [3] * 6
+    assert sorted({number for sent in visits[:3] for number in sent}) == [*range(1, 9)]
+    assert sorted({number for sent in visits[3:] for number in sent} - {4}) == [1, 2, 3, 5, 6, 7, 8]
+
+
 @pytest.mark.parametrize(
     "text", ["", "hello", "uptime 1\n", "uptime nan\nsampler running\n", "uptime 1\nsampler $(id)\n"]
 )

@@ -158,6 +158,21 @@ def test_the_last_figures_are_fetched_before_the_machine_may_end(world: World) -
     assert world.asked[-1] == ("gpu1", ("7",), True)
 
 
+def test_a_node_is_made_to_forget_all_jobs_however_many_ended_together(world: World) -> None:
+    jobs = [job(n) for n in range(1, 601)]
+    world.figures["gpu1"] = {str(n): replace(NODE, ended=True) for n in range(1, 601)}
+    world.jobs = jobs
+    world.step()
+    world.jobs = []
+    world.step(10.0)
+    world.jobs = [job(9999)]
+    for _ in range(3):
+        world.step(200.0)
+    calls = [forgotten for _, forgotten, _ in world.asked[-3:]]
+    assert [len(forgotten) for forgotten in calls] == [256, 256, 88]
+    assert len({number for forgotten in calls for number in forgotten}) == 600
+
+
 @pytest.mark.parametrize("way", ["silent", "gone"])
 def test_a_machine_that_is_silent_is_not_waited_for(world: World, way: str) -> None:
     world.figures["gpu1"] = {"7": NODE}

@@ -1,5 +1,5 @@
 # Has the sampler (sampler.py) run on this machine, the one that is sent and no other, and prints what it has measured:
-# "uptime SECONDS" since boot, "sampler STATE", then "use NUMBER BASE64" for each job, those that have ended first.
+# "uptime SECONDS" since boot, "sampler STATE", then "use NUMBER BASE64" for each job, those with news first.
 # $1: a name for this version and its settings. $2: seconds between samples. $3: percent below which a GPU is idle.
 # $4: bytes to print at most; the rest comes at the next call. The others: numbers of jobs whose file is of no use any
 # more. Standard input: sampler.py; empty: the sampler is to end.
@@ -16,8 +16,8 @@ shift 4
 folder=/run/burstd/sampler
 unit=burstd-sampler
 install -d -m 0755 /run/burstd
-mkdir -p "$folder/jobs"
-for number in "$@"; do rm -f "$folder/jobs/$number.use"; done
+mkdir -p "$folder/jobs" "$folder/sent"
+for number in "$@"; do rm -f "$folder/jobs/$number.use" "$folder/sent/$number"; done
 
 # Whether the process of the file pid is the sampler of this version.
 runs() {
@@ -60,12 +60,36 @@ fi
 read -r uptime _ </proc/uptime
 echo "uptime $uptime"
 echo "sampler $state"
-# A running job's file is written at each sample, so that those of jobs that have ended come first. Names are numbers.
+
+# Numbers of jobs in their order: those that were never sent, the newest first; those that changed since they were sent,
+# as the files of running jobs do at each sample; the others. Of these the one that was sent longest ago comes first.
+# sent/NUMBER is as old as the call that sent the job's file. Names are numbers.
 # shellcheck disable=SC2010,SC2012
-ls -tr "$folder/jobs" 2>/dev/null | grep -E '^[0-9]+\.use$' | while read -r name; do
-    text=$(base64 -w 0 "$folder/jobs/$name") || continue
+in_turn() {
+    ls -t "$folder/jobs" | grep -E '^[0-9]+\.use$' | while read -r name; do
+        [ -e "$folder/sent/${name%.use}" ] || echo "${name%.use}"
+    done
+    for class in changed same; do
+        ls -tr "$folder/sent" | grep -E '^[0-9]+$' | while read -r number; do
+            # In no POSIX before 2024, but in dash, bash and busybox.
+            # shellcheck disable=SC3013
+            if [ ! -e "$folder/jobs/$number.use" ]; then
+                rm -f "$folder/sent/$number"
+            elif [ "$folder/sent/$number" -nt "$folder/jobs/$number.use" ]; then
+                [ "$class" = changed ] || echo "$number"
+            else
+                [ "$class" = same ] || echo "$number"
+            fi
+        done
+    done
+}
+
+for number in $(in_turn); do
+    : >"$folder/sending"
+    text=$(base64 -w 0 "$folder/jobs/$number.use") || continue
+    [ "$((left - ${#text} - 20))" -ge 0 ] || continue
     left=$((left - ${#text} - 20))
-    [ "$left" -ge 0 ] || break
-    echo "use ${name%.use} $text"
+    echo "use $number $text"
+    mv "$folder/sending" "$folder/sent/$number"
 done
 exit 0

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Protocol
 
@@ -29,7 +30,7 @@ from burstd.domain.plugins.shell import Shell
 from burstd.domain.slurm.job import Job, JobState
 from burstd.domain.slurm.shape import SHARD
 from burstd.domain.snapshot import SlurmView, Unavailable
-from burstd.node.job_use import NodeFigures, SamplerConfig, fetch_figures
+from burstd.node.job_use import MAX_FORGET, NodeFigures, SamplerConfig, fetch_figures
 from burstd.runtime.poller import RepeatedCall
 from burstd.runtime.workers import Workers
 from burstd.settings.sampler import SamplerSettings
@@ -280,7 +281,7 @@ class JobUsePoller:
         machine.call.in_flight, machine.begun = True, now
         # A job that was requeued may be here again, under its number.
         machine.forget -= {run.use.number for run in self._runs.values() if run.claims.get(node.name) == node.id}
-        forget = frozenset(machine.forget)
+        forget = frozenset(islice(machine.forget, MAX_FORGET))
 
         def work() -> NodeFigures:
             with node.connect() as shell:
