@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from importlib.resources import files
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from burstd.domain.job_use import GpuShare, GpuUse, NodeUse, Series
 from burstd.domain.plugins.shell import Shell
@@ -65,7 +65,7 @@ class _Answer(BaseModel):
 
 class _Series(_Answer):
     start: _Number
-    every: Annotated[float, Field(gt=0, le=1e9, allow_inf_nan=False)]
+    every: Annotated[float, Field(gt=0, le=1e7, allow_inf_nan=False)]
     mean: _Points
     peak: _Points
 
@@ -79,10 +79,17 @@ class _Gpu(_Answer):
     peak: _Percent | None
     memory_peak_mib: _Count
     seen_s: _Number
+    known_s: _Number
     idle_s: _Number
     idle_now_s: _Number
     at: _Number
     series: _Series
+
+
+def _without_doubles(gpus: list[_Gpu]) -> list[_Gpu]:
+    if len({gpu.uuid for gpu in gpus}) < len(gpus):
+        raise ValueError("a GPU is named twice")
+    return gpus
 
 
 _Counter = tuple[_Number, _Number, str]
@@ -103,7 +110,7 @@ class _Job(_Answer):
     memory_peak_mib: _Number
     read: _Counter | None
     written: _Counter | None
-    gpus: Annotated[list[_Gpu], Field(max_length=64)]
+    gpus: Annotated[list[_Gpu], Field(max_length=16), AfterValidator(_without_doubles)]
     cpu_series: _Series
     memory_series: _Series
 
@@ -131,7 +138,7 @@ def fetch_figures(
 def read_figures(text: str, node: str, now: float) -> NodeFigures:
     """What sampling.sh printed. Raises CommandFailed where that is not what it prints."""
     lines = text[: _MAX_ANSWER_BYTES + 4096].splitlines()
-    uptime = re.fullmatch(r"uptime ([0-9]{1,10}(?:\.[0-9]{1,3})?)", lines[0]) if lines else None
+    uptime = re.fullmatch(r"uptime ([0-9]{1,9}(?:\.[0-9]{1,3})?)", lines[0]) if lines else None
     state = lines[1].removeprefix("sampler ") if len(lines) > 1 else ""
     if uptime is None or state not in _STATES:
         raise CommandFailed(f"{node} does not send figures of jobs: '{text[:100]}'", rc=0, err="")
@@ -169,25 +176,29 @@ def _node_use(job: _Job, node: str, booted: float, now: float) -> NodeUse:
         read_mib=round(job.read[0] / _MIB) if job.read else None,
         written_mib=round(job.written[0] / _MIB) if job.written else None,
         cpus_now=job.cpus_now, read_now_mib_s=job.read_now_mib_s,
-        gpus=tuple(_gpu_use(gpu, booted, now, shared=job.shared) for gpu in job.gpus), ended=job.ended,
-        cpu_series=_series(job.cpu_series, booted), memory_series=_series(job.memory_series, booted),
+        gpus=tuple(_gpu_use(gpu, booted, start, now, shared=job.shared) for gpu in job.gpus), ended=job.ended,
+        cpu_series=_series(job.cpu_series, booted, now), memory_series=_series(job.memory_series, booted, now),
     )  # fmt: skip
 
 
-def _gpu_use(gpu: _Gpu, booted: float, now: float, *, shared: bool) -> GpuUse:
+def _gpu_use(gpu: _Gpu, booted: float, start: float, now: float, *, shared: bool) -> GpuUse:
     mig = gpu.uuid.startswith("MIG-")
+    seen_s = min(gpu.seen_s, now - start)
+    idle_s = min(gpu.idle_s, gpu.known_s, seen_s)
     return GpuUse(
         uuid=gpu.uuid, index=gpu.index, model=gpu.model, memory_peak_mib=gpu.memory_peak_mib,
         share=GpuShare.MIG if mig else GpuShare.SHARD if shared else GpuShare.WHOLE,
-        utilisation_mean=gpu.mean, utilisation_peak=gpu.peak, memory_mib=gpu.memory_mib, seen_s=gpu.seen_s,
-        idle_s=gpu.idle_s, idle_now_s=gpu.idle_now_s, sampled_at=min(booted + gpu.at, now),
-        series=_series(gpu.series, booted),
+        utilisation_mean=gpu.mean, utilisation_peak=gpu.peak, memory_mib=gpu.memory_mib, seen_s=seen_s,
+        idle_s=idle_s, idle_now_s=min(gpu.idle_now_s, idle_s), sampled_at=min(booted + gpu.at, now),
+        series=_series(gpu.series, booted, now),
     )  # fmt: skip
 
 
-def _series(series: _Series, booted: float) -> Series:
-    points = min(len(series.mean), len(series.peak))
-    return Series(booted + series.start, series.every, tuple(series.mean[:points]), tuple(series.peak[:points]))
+def _series(series: _Series, booted: float, now: float) -> Series:
+    """Without points of a time that is to come."""
+    start = min(booted + series.start, now)
+    points = min(len(series.mean), len(series.peak), int((now - start) / series.every) + 1)
+    return Series(start, series.every, tuple(series.mean[:points]), tuple(series.peak[:points]))
 
 
 def _script(name: str) -> str:

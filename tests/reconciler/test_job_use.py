@@ -139,6 +139,14 @@ def test_a_gpu_whose_job_has_shards_is_shared_whatever_the_node_says(world: Worl
     assert world.store.job_uses("7")[0].gpus[0].share is GpuShare.SHARD
 
 
+def test_a_node_that_names_more_gpus_than_it_has_is_no_dearer(world: World) -> None:
+    gpus = tuple(replace(GPU, uuid=f"GPU-{n}") for n in range(16))
+    world.figures["gpu1"] = {"7": replace(NODE, gpus=gpus)}
+    world.step()
+    (use,) = world.store.job_uses("7")
+    assert use.gpu_idle_cost() == {"EUR": OFFER.price * 90 / 3600}
+
+
 def test_the_last_figures_are_fetched_before_the_machine_may_end(world: World) -> None:
     world.figures["gpu1"] = {"7": NODE}
     world.step()

@@ -347,7 +347,9 @@ def _checked(run: _JobRun, node: NodeUse, offer: Offer | None) -> NodeUse:
     node = replace(node, cpus=run.cpus or node.cpus, memory_mib=run.memory_mib or node.memory_mib, gpus=gpus)
     if offer is None or not offer.shape.gpus():
         return node
-    return replace(node, gpu_price=offer.price / offer.shape.gpus(), currency=offer.currency)
+    # A node that names more GPUs than it has is no dearer for that.
+    shares = max(offer.shape.gpus(), sum(gpu.share is GpuShare.WHOLE for gpu in gpus))
+    return replace(node, gpu_price=offer.price / shares, currency=offer.currency)
 
 
 def _summary_written(job: str, result: bool | Exception) -> None:
