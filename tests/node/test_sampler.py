@@ -258,6 +258,10 @@ def test_a_job_that_is_gone_keeps_its_last_figures(machine: Machine) -> None:
     assert after == before | {"ended": True}
 
 
+def _step(machine: Machine, name: str, start: int) -> None:
+    machine.process(50, 1, "slurmstepd", start=start, cmdline=f"slurmstepd: [7.{name}]", cgroup="0::/\n")
+
+
 @pytest.mark.parametrize(("restarts", "start"), [("", 1.0), ("1", 35.0)])
 def test_a_job_that_comes_again_goes_on_unless_it_was_requeued(machine: Machine, restarts: str, start: float) -> None:
     """As one that was allocated by salloc, between two steps."""
@@ -266,9 +270,43 @@ def test_a_job_that_comes_again_goes_on_unless_it_was_requeued(machine: Machine,
     machine.end()
     machine.sample(31.0)
     machine.job(SLURM_RESTART_COUNT=restarts)
-    machine.process(50, 1, "slurmstepd", start=3500, cmdline="slurmstepd: [7.batch]", cgroup="0::/\n")
+    _step(machine, "1", 3500)
     found = machine.sample(41.0)
     assert (found["start"], found["ended"]) == (start, False)
+
+
+@pytest.mark.parametrize("seen_to_end", [True, False])
+@pytest.mark.parametrize("step", ["extern", "batch", "interactive"])
+def test_a_job_whose_first_step_is_new_was_requeued(machine: Machine, step: str, seen_to_end: bool) -> None:
+    """Though no process of it shows how often; a sampler that is started again meanwhile does not mistake one."""
+    machine.job()
+    machine.sample(11.0)
+    machine.end()
+    if seen_to_end:
+        machine.sample(31.0)
+    _step(machine, step, 3500)
+    found = machine.sample(41.0)
+    assert (found["start"], found["restarts"], found["cpu"][0]) == (35.0, None, 0.0)
+    machine.sampler = machine.new_sampler()
+    machine.job(SLURM_RESTART_COUNT="1")
+    _step(machine, step, 3500)
+    found = machine.sample(51.0)
+    assert (found["start"], found["restarts"]) == (35.0, 1)
+
+
+@pytest.mark.parametrize(("restarts", "start"), [("", 1.0), ("1", 35.0)])
+def test_that_a_job_was_requeued_may_be_known_later(machine: Machine, restarts: str, start: float) -> None:
+    """A step of srun has no process of the user's at its first sample."""
+    machine.job()
+    machine.sample(11.0)
+    machine.end()
+    machine.sample(31.0)
+    _step(machine, "0", 3500)
+    machine.sample(41.0)
+    machine.job(SLURM_RESTART_COUNT=restarts)
+    _step(machine, "0", 3500)
+    found = machine.sample(51.0, 61.0)
+    assert (found["start"], found["restarts"]) == (start, int(restarts or 0))
 
 
 def test_a_process_of_a_user_is_no_slurmstepd(machine: Machine) -> None:

@@ -38,7 +38,9 @@ REOPEN_S = 3600.0
 TOOL_S = 8.0
 """How long nvidia-smi may take."""
 MIB = 1 << 20
-_STEP = re.compile(rb"slurmstepd: \[(\d{1,10})\.")
+_STEP = re.compile(rb"slurmstepd: \[(\d{1,10})\.(\w*)")
+_LASTING = frozenset({b"batch", b"extern", b"interactive"})
+"""Steps that begin with the run of their job on the node and end with it, unlike those of srun."""
 _HERTZ = os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _QUERY = "uuid,index,name,utilization.gpu,memory.used,memory.total"
@@ -201,6 +203,8 @@ class Job:
         self.cpu_series, self.memory_series = Series(start, every), Series(start, every)
         self.recent: deque[tuple[float, float, float]] = deque(maxlen=64)
         self.ended = False
+        self.run_known = True
+        """False: it was read from its file, and may be of a run before."""
 
     def add(self, at: float, used: dict[str, Any], every: float) -> None:
         """One sample of CPU time, memory and I/O."""
@@ -251,6 +255,7 @@ class Job:
     def from_plain(cls, plain: dict[str, Any]) -> Job:
         """What ``plain`` has written."""
         made = cls(int(plain["number"]), float(plain["start"]), 1.0)
+        made.run_known = False
         made.at, made.cpus, made.memory_mib = float(plain["at"]), plain["cpus"], plain["memory_mib"]
         made.restarts, made.devices, made.shared = plain["restarts"], list(plain["devices"]), bool(plain["shared"])
         made.cpu, made.cpus_peak, made.memory_s = Counter.read(plain["cpu"]), plain["cpus_peak"], plain["memory_s"]
@@ -266,7 +271,7 @@ class Job:
 class Process:
     """A line of /proc/PID/stat."""
 
-    __slots__ = ("children_s", "name", "own_s", "parent", "pid", "start")
+    __slots__ = ("children_s", "lasts", "name", "own_s", "parent", "pid", "start")
 
     def __init__(self, pid: int, stat: bytes) -> None:
         begin, end = stat.index(b"("), stat.rindex(b")")
@@ -275,6 +280,8 @@ class Process:
         self.own_s = (int(fields[11]) + int(fields[12])) / _HERTZ
         self.children_s = (int(fields[13]) + int(fields[14])) / _HERTZ
         self.start = int(fields[19]) / _HERTZ
+        self.lasts = False
+        """It is the slurmstepd of a step that is there as long as its job."""
 
 
 class Node:
@@ -318,7 +325,10 @@ class Node:
             match = _STEP.match(self._bytes(str(process.pid), "cmdline"))
         except OSError:
             return None
-        return int(match[1]) if match else None
+        if match is None:
+            return None
+        process.lasts = match[2] in _LASTING
+        return int(match[1])
 
     def use(self, steps: list[Process], below: list[Process]) -> dict[str, Any]:
         """CPU seconds, memory, bytes read and written of one job so far."""
@@ -538,19 +548,24 @@ class Sampler:
         self._tidy()
 
     def _job(self, number: int, steps: list[Process], below: list[Process], now: float) -> Job:
-        if number not in self._jobs:
-            job = self._load(number)
-            restarts = self._restarts(steps, below)
-            if (
-                job is None
-                or now - job.at > REOPEN_S
-                or now < job.at
-                or (restarts is not None and job.restarts is not None and restarts != job.restarts)
-            ):
-                job = Job(number, min(now, *(step.start for step in steps)), self.every)
-            job.ended = False
-            self._jobs[number] = job
-        return self._jobs[number]
+        job = self._jobs.get(number) or self._load(number, now)
+        if job is None or self._is_of_before(job, steps, below):
+            job = Job(number, min(now, *(step.start for step in steps)), self.every)
+        job.ended = False
+        self._jobs[number] = job
+        return job
+
+    def _is_of_before(self, job: Job, steps: list[Process], below: list[Process]) -> bool:
+        """True where the job was requeued since: its number stays."""
+        # Times in files are rounded.
+        if any(step.lasts and step.start > job.at + 0.1 for step in steps):
+            return True
+        restarts = None if job.run_known else self._restarts(steps, below)
+        if restarts is None:
+            # Not known before a step has processes of the user's.
+            return False
+        job.run_known = True
+        return job.restarts is not None and restarts != job.restarts
 
     def _restarts(self, steps: list[Process], below: list[Process]) -> int | None:
         for values in self._environments(steps, below):
@@ -617,11 +632,12 @@ class Sampler:
         except OSError as error:
             sys.stderr.write(f"the figures of job {job.number} cannot be written: {error}\n")
 
-    def _load(self, number: int) -> Job | None:
+    def _load(self, number: int, now: float) -> Job | None:
         try:
-            return Job.from_plain(json.loads(zlib.decompress(self._file(number).read_bytes())))
+            job = Job.from_plain(json.loads(zlib.decompress(self._file(number).read_bytes())))
         except (OSError, ValueError, KeyError, TypeError, IndexError, zlib.error):
             return None
+        return job if 0 <= now - job.at <= REOPEN_S else None
 
     def _tidy(self) -> None:
         files = sorted(self.folder.glob("*.use"), key=_age)
