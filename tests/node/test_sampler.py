@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import json
 import os
@@ -9,6 +10,7 @@ import re
 import shutil
 import signal
 import subprocess
+import time
 import zlib
 from collections.abc import Callable
 from importlib.resources import files
@@ -410,17 +412,30 @@ class LocalShell:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self.changes = {"/run/burstd": str(folder), "/run/systemd/system": "/nowhere"}
 
     def script(self, text: str, *args: str, input: bytes = b"", timeout_s: float = 30.0) -> CompletedCommand:  # noqa: A002 - as in Shell
-        text = text.replace("/run/burstd", str(self.folder)).replace("/run/systemd/system", "/nowhere")
+        for old, new in self.changes.items():
+            text = text.replace(old, new)
         done = subprocess.run(
             ["sh", "-c", text, "sh", *args], input=input, capture_output=True, timeout=timeout_s, check=False
         )
         return CompletedCommand(done.returncode, done.stdout.decode(), done.stderr.decode())
 
-    @property
-    def pid(self) -> int:
-        return int((self.folder / "sampler/pid").read_text())
+    def wait_for_sampler(self, before: int) -> int:
+        """Until another than ``before`` runs."""
+        while True:
+            with contextlib.suppress(OSError, ValueError):
+                pid = int((self.folder / "sampler/pid").read_text())
+                if pid != before and re.search(rb"sampler\.[0-9a-f]+\.py", Path(f"/proc/{pid}/cmdline").read_bytes()):
+                    return pid
+            time.sleep(0.01)
+
+
+def wait_for_end(pid: int) -> None:
+    with contextlib.suppress(OSError):
+        while Path(f"/proc/{pid}/cmdline").read_bytes():
+            time.sleep(0.01)
 
 
 NUMBER = "4000000007"
@@ -434,34 +449,42 @@ def test_the_sampler_is_kept_running(tmp_path: Path) -> None:
     def fetch(config: SamplerConfig | None = config, *forget: str) -> Any:
         return fetch_figures(shell, "cl1", config, forget=forget, now=1000.0)  # type: ignore[arg-type]
 
-    def wait_for_pid(before: int) -> int:
-        while (
-            not re.search(rb"sampler\.[0-9a-f]+\.py", Path(f"/proc/{shell.pid}/cmdline").read_bytes())
-            or shell.pid == before
-        ):
-            pass
-        return shell.pid
-
     try:
         assert fetch().state == "started"
-        first = wait_for_pid(0)
+        first = shell.wait_for_sampler(0)
         assert fetch().state == "running"
         os.kill(first, signal.SIGKILL)
-        while Path(f"/proc/{first}/cmdline").exists() and Path(f"/proc/{first}/cmdline").read_bytes():
-            pass
+        wait_for_end(first)
         assert fetch().state == "started"
-        second = wait_for_pid(first)
+        second = shell.wait_for_sampler(first)
         (tmp_path / f"sampler/jobs/{NUMBER}.use").write_bytes(zlib.compress(b"{}"))
         found = fetch(SamplerConfig(2.0, 2.0))
         assert (found.state, found.unreadable) == ("started", (NUMBER,))
-        wait_for_pid(second)
+        third = shell.wait_for_sampler(second)
         assert fetch(SamplerConfig(2.0, 2.0), NUMBER, "../x", "8").unreadable == ()
-    finally:
-        last = shell.pid
         assert fetch(None).state == "ended"
-    while Path(f"/proc/{last}/cmdline").exists() and Path(f"/proc/{last}/cmdline").read_bytes():
-        pass
-    assert not list((tmp_path / "sampler").glob("sampler.*"))
+        wait_for_end(third)
+        assert not list((tmp_path / "sampler").glob("sampler.*"))
+    finally:
+        fetch(None)
+
+
+def test_a_visit_ends_when_the_sampler_that_it_started_can_be_seen(tmp_path: Path) -> None:
+    """As on a node where a process starts only after the visit has begun to wait. Else the next starts a second one."""
+    shell, programs, waits = LocalShell(tmp_path), tmp_path / "bin", tmp_path / "waits"
+    programs.mkdir()
+    (programs / "sleep").write_text(f"#!/bin/sh\n: >{waits}\nexec /bin/sleep 1\n")
+    (programs / "setsid").write_text(
+        f'#!/bin/sh\nfor n in 1 2 3 4 5; do [ -e {waits} ] || /bin/sleep 1; done\nexec /usr/bin/setsid "$@"\n'
+    )
+    for program in programs.iterdir():
+        program.chmod(0o755)
+    shell.changes["PATH=/usr/sbin"] = f"PATH={programs}:/usr/sbin"
+    try:
+        states = [fetch_figures(shell, "cl1", SamplerConfig(1.0, 2.0), forget=(), now=1000.0).state for _ in "12"]  # type: ignore[arg-type]
+    finally:
+        fetch_figures(shell, "cl1", None, forget=(), now=1000.0)  # type: ignore[arg-type]
+    assert states == ["started", "running"]
 
 
 def _visit(shell: LocalShell, *forget: str) -> list[int]:

@@ -55,6 +55,12 @@ if [ ! -s "$new" ] || [ "$before" != "$version" ] || ! runs "$version"; then
         else
             setsid "$@" </dev/null >/dev/null 2>&1 &
         fi
+        # Until then the next visit would not see it, and start a second one.
+        tries=50
+        until [ "$state" = refused ] || [ "$tries" -eq 0 ] || runs "$version"; do
+            sleep 0.1
+            tries=$((tries - 1))
+        done
     fi
 fi
 read -r uptime _ </proc/uptime
