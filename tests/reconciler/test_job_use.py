@@ -72,6 +72,8 @@ class World:
 
     def connect_own(self, name: str, address: str, known_hosts: Path) -> Any:
         assert (address, known_hosts) == (f"{name}.site", self.settings.known_hosts)
+        if name in self.silent:
+            raise ConnectionLost("it is silent")
         return _Shell()
 
     def fetch(self, _shell: object, node: str, config: object, *, forget: frozenset[str], now: float) -> NodeFigures:
@@ -260,6 +262,64 @@ def test_nodes_of_the_site_are_measured_where_it_wants_that(world: World) -> Non
     assert world.step() == ["cn1"]
     (use,) = world.store.job_uses("7")
     assert (use.nodes[0].node, use.gpu_idle_cost()) == ("cn1", {})
+
+
+def test_samplers_end_though_burstd_was_started_again_meanwhile(world: World) -> None:
+    """Nobody knows then whether one runs: each machine is visited until it says that none does, and not again."""
+    world.claims = [claim(), claim("gpu2", S.READY)]
+    world.step()
+    world.settings = SamplerSettings(enabled=False)
+    world.poller = world.new_poller()
+    world.silent = {"gpu2"}
+    assert world.step(1.0) == ["gpu1"]
+    world.silent = set()
+    assert [world.step(300.0), world.step(300.0)] == [["gpu2"], []]
+    assert {config for _, _, config in world.asked[-2:]} == {False}
+    world.poller.settings = SamplerSettings()
+    assert sorted(world.step(1.0)) == ["gpu1", "gpu2"], "and they start again at once"
+    assert {config for _, _, config in world.asked[-2:]} == {True}
+
+
+def test_the_ends_of_samplers_keep_to_the_rate(world: World) -> None:
+    world.settings = SamplerSettings(enabled=False)
+    world.poller = world.new_poller()
+    world.claims = [claim(f"gpu{n}") for n in range(400)]
+    begun = [len(world.step(15.0)) for _ in range(10)]
+    assert (max(begun), sum(begun)) == (60, 400)
+
+
+@pytest.mark.parametrize("patterns", [(), ("other*",)])
+def test_the_sampler_of_a_node_that_left_own_nodes_ends(world: World, patterns: tuple[str, ...]) -> None:
+    world.claims, world.jobs = [], [job(7, "cn1")]
+    world.nodes = {"cn1": Node("cn1", "IDLE", address="cn1.site")}
+    world.poller.settings = SamplerSettings(own_nodes=("cn*",))
+    world.figures["cn1"] = {"7": replace(NODE, node="cn1")}
+    world.step()
+    world.poller.settings = SamplerSettings(own_nodes=patterns)
+    world.silent = {"cn1"}
+    assert world.step(1.0) == []
+    world.silent = set()
+    assert [world.step(300.0), world.step(300.0)] == [["cn1"], []]
+    assert world.asked[-1] == ("cn1", (), False)
+    world.jobs = []
+    world.step(1.0)
+    assert world.store.job_uses("7")[0].ended == world.clock.time, "what came is kept"
+    world.poller.settings = SamplerSettings(own_nodes=("cn*",))
+    assert world.step(1.0) == ["cn1"]
+    assert world.asked[-1][2] is True
+
+
+def test_a_node_that_left_own_nodes_and_is_silent_is_given_up(world: World) -> None:
+    world.claims = []
+    world.nodes = {"cn1": Node("cn1", "IDLE", address="cn1.site")}
+    world.poller.settings = SamplerSettings(own_nodes=("cn*",))
+    world.step()
+    world.poller.settings = SamplerSettings()
+    world.silent = {"cn1"}
+    for _ in range(11):
+        world.step(600.0)
+    world.silent = set()
+    assert world.step(600.0) == []
 
 
 def test_samplers_end_where_the_settings_say_so(world: World) -> None:

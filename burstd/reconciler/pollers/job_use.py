@@ -1,6 +1,7 @@
 """Figures of jobs, fetched from the nodes while the jobs run and once more when they have ended.
 
 A node with jobs is asked every few minutes for all its jobs, a machine that is new at once, so that its sampler runs.
+A machine that is not to be measured any more is asked until it says that its sampler has ended.
 All calls together keep to a rate. A job that has left the queue has its last figures fetched before its machine may
 end, for a short time; a machine that is silent is not waited for, and its figures stay as they came last, marked as
 cut. All is on record with each answer, and the nodes keep what they have until it has come home: a restart of burstd
@@ -47,6 +48,8 @@ END_TOLERANCE = 3.0
 _RUNNING = frozenset({JobState.RUNNING, JobState.SUSPENDED, JobState.COMPLETING})
 _WITH_SLURMD = frozenset({S.READY, S.IN_SERVICE, S.DRAINING})
 _FIRST_RETRY_S = 5.0
+_MAX_FAILURES = 10
+"""In a row, after which a node that left ``own_nodes`` is given up: about a quarter of an hour."""
 _SHARED = frozenset({SHARD, "mps"})
 _Run = tuple[str, int]
 
@@ -62,6 +65,8 @@ class MeasuredNode:
     """None: it is the site's own."""
     connect: Callable[[], Shell]
     """A way in, for any thread."""
+    measured: bool = True
+    """False: its sampler is to end."""
 
 
 class Summaries(Protocol):
@@ -129,6 +134,8 @@ class JobUsePoller:
         self._machines: dict[str, _Machine] = {}
         self._own: dict[str, str] = {}
         """Nodes of the site's own that are up, and their addresses, as Slurm showed them last."""
+        self._left: dict[str, str] = {}
+        """Such nodes that are not in ``own_nodes`` any more, and whose sampler is still to end."""
         self._allowance = float("inf")
         """Calls that may be begun now."""
         self._counted = clock.now()
@@ -153,31 +160,33 @@ class JobUsePoller:
         if not self.settings.enabled:
             self._runs.clear()
             self._restored = False
-            for node_id, node in machines.items():
-                machine = self._machines[node_id]
-                if machine.state not in ("", "ended") and not machine.call.is_busy(now):
-                    self._ask(node, now, urgent=False)
-            return float("inf")
-        if isinstance(slurm, SlurmView):
-            self._follow(slurm, {node.name: node for node in machines.values()}, now)
+        elif isinstance(slurm, SlurmView):
+            self._follow(slurm, {node.name: node for node in machines.values() if node.measured}, now)
         self._settle(machines, now)
         return self._call_due(machines.values(), now)
 
     def _nodes(self, slurm: SlurmView | Unavailable, claims: Sequence[Claim]) -> Iterable[MeasuredNode]:
+        enabled = self.settings.enabled
         for claim in claims:
             if claim.state in _WITH_SLURMD:
-                yield MeasuredNode(claim.id, claim.slot, claim.offer, partial(self._connect, claim))
-        patterns = self.settings.own_nodes
-        if patterns and isinstance(slurm, SlurmView):
-            slots = {claim.slot for claim in claims}
+                yield MeasuredNode(claim.id, claim.slot, claim.offer, partial(self._connect, claim), enabled)
+        slots = {claim.slot for claim in claims}
+        self._left |= {name: address for name, address in self._own.items() if not self._is_own(name)}
+        self._left = {name: address for name, address in self._left.items() if not self._is_own(name)}
+        self._own = {name: address for name, address in self._own.items() if self._is_own(name)}
+        if isinstance(slurm, SlurmView):
             self._own = {
                 name: node.address
                 for name, node in slurm.nodes.items()
-                if node.responding and name not in slots and any(fnmatchcase(name, pattern) for pattern in patterns)
+                if node.responding and name not in slots and self._is_own(name)
             }
-        for name, address in self._own.items() if patterns else ():
-            connect = partial(self._connect_own, name, address, self.settings.known_hosts)
-            yield MeasuredNode(name, name, None, connect)
+        for nodes, measured in ((self._own, enabled), (self._left, False)):
+            for name, address in nodes.items():
+                connect = partial(self._connect_own, name, address, self.settings.known_hosts)
+                yield MeasuredNode(name, name, None, connect, measured)
+
+    def _is_own(self, name: str) -> bool:
+        return any(fnmatchcase(name, pattern) for pattern in self.settings.own_nodes)
 
     def _follow(self, slurm: SlurmView, nodes: Mapping[str, MeasuredNode], now: float) -> None:
         """Takes up runs that have begun, and asks for the last figures of those that are over."""
@@ -259,7 +268,12 @@ class JobUsePoller:
         wake = min((run.until for run in self._runs.values() if run.awaited), default=float("inf"))
         for node in nodes:
             machine = self._machines[node.id]
-            urgent = node.id in owing or not machine.state
+            if not node.measured:
+                # Of one that has not answered since burstd began nobody knows whether a sampler runs there.
+                if machine.state != "ended" and not machine.call.is_busy(now):
+                    due.append((now, node))
+                continue
+            urgent = node.id in owing or machine.state in ("", "ended")
             if machine.call.in_flight or not (urgent or node.id in with_jobs):
                 continue
             if now < machine.call.due or (not urgent and now < machine.begun + self.settings.collect_s):
@@ -277,7 +291,7 @@ class JobUsePoller:
 
     def _ask(self, node: MeasuredNode, now: float, *, urgent: bool) -> None:
         settings, machine = self.settings, self._machines[node.id]
-        config = SamplerConfig(settings.every_s, settings.idle_below_percent) if settings.enabled else None
+        config = SamplerConfig(settings.every_s, settings.idle_below_percent) if node.measured else None
         machine.call.in_flight, machine.begun = True, now
         # A job that was requeued may be here again, under its number.
         machine.forget -= {run.use.number for run in self._runs.values() if run.claims.get(node.name) == node.id}
@@ -305,6 +319,9 @@ class JobUsePoller:
             if not isinstance(found, BurstdError):
                 raise found
             log.info("figures of jobs could not be fetched", slot=node.name, error=str(found))
+            if node.name in self._left and machine.call.failures >= _MAX_FAILURES:
+                del self._left[node.name]
+                log.warning("a node that left own_nodes may still have a sampler", slot=node.name, error=str(found))
             return
         if found.state != machine.state and found.state in ("no_python", "refused"):
             log.warning("a machine does not measure what jobs use", slot=node.name, state=found.state)
@@ -312,6 +329,8 @@ class JobUsePoller:
             log.warning("figures of jobs are not what a sampler writes", slot=node.name, jobs=found.unreadable[:10])
         machine.call.succeed()
         machine.state = found.state
+        if not node.measured and found.state == "ended":
+            self._left.pop(node.name, None)
         machine.forget -= forgotten
         changed = []
         for key, run in self._runs.items():
