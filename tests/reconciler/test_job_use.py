@@ -229,6 +229,16 @@ def test_a_job_that_is_requeued_has_figures_of_each_run(world: World) -> None:
     assert (second.restarts, second.ended, second.nodes[0].started) == (1, None, START + 301)
 
 
+@pytest.mark.parametrize("state", [JobState.SIGNALING, JobState.STOPPED, JobState.SUSPENDED, JobState.COMPLETING])
+def test_a_run_goes_on_in_any_state_of_a_job_that_is_on_its_nodes(world: World, state: JobState) -> None:
+    """As SIGNALING, for the moment of a scancel --signal, and STOPPED."""
+    world.figures["gpu1"] = {"7": NODE}
+    world.step()
+    world.jobs = [job(state=state)]
+    world.step(30.0)
+    assert list(world.poller.uses()) == ["7"]
+
+
 def test_a_job_with_a_node_that_never_said_anything_is_cut(world: World) -> None:
     world.jobs, world.claims = [job(7, "gpu1", "gpu2")], [claim(), claim("gpu2")]
     world.figures["gpu1"] = {"7": replace(NODE, ended=True)}

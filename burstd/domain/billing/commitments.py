@@ -7,10 +7,10 @@ from decimal import Decimal
 
 from burstd.domain.billing.costs import SHUTDOWN_S, worst_case
 from burstd.domain.claim import Claim, ClaimState
-from burstd.domain.slurm.job import Job, JobState
+from burstd.domain.slurm.job import RUNNING_STATES, Job, JobState
 from burstd.domain.snapshot import SlurmView, Snapshot
 
-_RUNNING = frozenset({JobState.RUNNING, JobState.SUSPENDED, JobState.CONFIGURING, JobState.COMPLETING})
+_RUNNING = (RUNNING_STATES - {JobState.STAGE_OUT}) | {JobState.CONFIGURING}
 _ENDING = frozenset({ClaimState.FAILED, ClaimState.LOST, ClaimState.TERMINATING})
 _STARTING = frozenset({ClaimState.PLANNED, ClaimState.LAUNCHING, ClaimState.BOOTING, ClaimState.VALIDATING})
 

@@ -41,8 +41,13 @@ class JobState(StrEnum):
 
 PENDING_STATES = frozenset({JobState.PENDING, JobState.REQUEUED, JobState.REQUEUE_HOLD, JobState.SPECIAL_EXIT})
 """Of jobs that have no nodes and may get some."""
-RUNNING_STATES = frozenset({JobState.RUNNING, JobState.COMPLETING, JobState.SUSPENDED, JobState.STAGE_OUT})
-"""Of jobs that have nodes, or have just left them."""
+RUNNING_STATES = frozenset(
+    {
+        JobState.RUNNING, JobState.SUSPENDED, JobState.STOPPED, JobState.SIGNALING, JobState.COMPLETING,
+        JobState.STAGE_OUT,
+    }
+)  # fmt: skip
+"""Of jobs that have begun and are in the queue. In STAGE_OUT their nodes are free already; in CONFIGURING they boot."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from math import lcm
 from burstd.domain.claim import ClaimState
 from burstd.domain.project import NodeGroup, Project, Share
 from burstd.domain.project_tree import leaves_of
-from burstd.domain.slurm.job import PENDING_STATES, Job, JobState
+from burstd.domain.slurm.job import PENDING_STATES, RUNNING_STATES, Job, JobState
 from burstd.domain.slurm.node import Node
 from burstd.domain.slurm.shape import Shape, gpus_of
 from burstd.domain.snapshot import SlurmView, Snapshot
@@ -20,7 +20,7 @@ from burstd.planner.demand.request import ResourceRequest
 from burstd.planner.placement.bins import shape_of
 from burstd.planner.projects.division import divide, usage_weights
 
-_RUNNING = frozenset({JobState.RUNNING, JobState.CONFIGURING, JobState.SUSPENDED, JobState.STOPPED, JobState.SIGNALING})
+_RUNNING = (RUNNING_STATES | {JobState.CONFIGURING}) - {JobState.COMPLETING, JobState.STAGE_OUT}
 _CLOSED = frozenset({"MAINTENANCE", "RESERVED", "FAIL", "REBOOT_REQUESTED"})
 _NONE = Fraction(0)
 

@@ -28,7 +28,7 @@ from burstd.domain.cloud.offer import Offer
 from burstd.domain.errors import BurstdError
 from burstd.domain.job_use import GpuShare, JobUse, NodeUse
 from burstd.domain.plugins.shell import Shell
-from burstd.domain.slurm.job import Job, JobState
+from burstd.domain.slurm.job import RUNNING_STATES, Job, JobState
 from burstd.domain.slurm.shape import SHARD
 from burstd.domain.snapshot import SlurmView, Unavailable
 from burstd.node.job_use import MAX_FORGET, NodeFigures, SamplerConfig, fetch_figures
@@ -45,7 +45,7 @@ START_TOLERANCE_S = 60.0
 """So much earlier than its run, by Slurm, a node's figures of a job may begin."""
 END_TOLERANCE = 3.0
 """Figures whose last sample is so many intervals older than the job's end are cut."""
-_RUNNING = frozenset({JobState.RUNNING, JobState.SUSPENDED, JobState.COMPLETING})
+_ON_NODES = RUNNING_STATES - {JobState.STAGE_OUT}
 _WITH_SLURMD = frozenset({S.READY, S.IN_SERVICE, S.DRAINING})
 _FIRST_RETRY_S = 5.0
 _MAX_FAILURES = 10
@@ -196,7 +196,7 @@ class JobUsePoller:
                 self._runs[use.job, use.restarts] = _JobRun(use, 0, 0, shared_gpus=False, claims={})
         running: set[_Run] = set()
         for job in slurm.jobs:
-            if job.state not in _RUNNING or not job.start:
+            if job.state not in _ON_NODES or not job.start:
                 continue
             here = {name: nodes[name].id for name in job.node_list if name in nodes}
             key = job.id, job.restarts
