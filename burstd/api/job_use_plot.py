@@ -13,6 +13,8 @@ from burstd.domain.units import memory_text, span_text
 
 MAX_ROWS = 24
 """A job on many nodes has more; the first are drawn."""
+MAX_NODES = MAX_ROWS // 2
+"""So many nodes fill them: each that has series has CPUs and memory at least."""
 _WIDTH, _ROW, _LEFT, _TOP, _PLOT = 900, 110, 190, 40, 70
 _RIGHT = 20
 
@@ -28,12 +30,14 @@ class _Row:
 def job_use_svg(use: JobUse) -> str:
     """The picture. Colours follow the text's, so that it can be read on a dark page; no script, no style sheet."""
     rows = [row for row in _rows(use) if row.series.mean]
-    begin = min((row.series.start for row in rows), default=use.started)
-    end = max((row.series.start + row.series.every_s * len(row.series.mean) for row in rows), default=begin)
     shown = rows[:MAX_ROWS]
+    begin = min((row.series.start for row in shown), default=use.started)
+    end = max((row.series.start + row.series.every_s * len(row.series.mean) for row in shown), default=begin)
     height = _TOP + _ROW * max(1, len(shown)) + 20
     when = datetime.fromtimestamp(begin, UTC).strftime("%Y-%m-%d %H:%M UTC")
-    left_out = f", {len(rows) - len(shown)} more are not drawn" if len(rows) > len(shown) else ""
+    read = sum(node.cpu_series is not None for node in use.nodes)
+    more = len(rows) > len(shown) or MAX_NODES <= read < len(use.nodes)
+    left_out = f"; the first {len(shown)} plots are drawn" if more else ""
     about = escape(f"Job {use.job} from {when}, {span_text(end - begin)}{left_out}")
     size = f'viewBox="0 0 {_WIDTH} {height}" width="{_WIDTH}" height="{height}"'
     parts = [

@@ -52,7 +52,7 @@ from burstd.db.tables import (
 from burstd.domain.billing.costs import Spent
 from burstd.domain.claim import Claim, ClaimState
 from burstd.domain.clock import Clock
-from burstd.domain.job_use import JobUse
+from burstd.domain.job_use import JobUse, NodeUse
 from burstd.domain.machine_outcomes import MachineOutcome
 from burstd.domain.notification import Delivery, DeliveryState
 from burstd.domain.plugins.policy import Remark
@@ -583,6 +583,11 @@ class Store(StoreReader):
         """Writes figures of runs, in place of those that the same nodes sent before; other nodes' rows stay."""
         with self._database.writing() as session:
             job_use.save_uses(session.connection(), uses, self._clock.now())
+
+    def end_job_use(self, use: JobUse, nodes: Iterable[NodeUse]) -> None:
+        """Writes down when a run ended, and what is said of these of its nodes; series are neither read nor written."""
+        with self._database.writing() as session:
+            job_use.end_use(session.connection(), use, nodes)
 
     def record_site_figures(self, time: float, parts: Mapping[Part, Figures], *, thin: bool) -> None:
         """Writes a sample of the site; ``thin``: makes the longer ones that are due by then, forgets shorter ones."""

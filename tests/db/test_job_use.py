@@ -25,11 +25,22 @@ def use(job: str = "7_1", **fields: object) -> JobUse:
     return replace(base, **fields)  # type: ignore[arg-type]
 
 
-def test_runs_come_back_whole_and_the_open_ones_without_series(place: str, clock: ManualClock) -> None:
+def plain(one: JobUse) -> JobUse:
+    return replace(one, nodes=tuple(node.without_series() for node in one.nodes))
+
+
+def whole(store: Store, job: str) -> JobUse | None:
+    return store.last_job_use(job, series_nodes=None)
+
+
+def test_runs_come_back_with_series_where_these_are_asked_for(place: str, clock: ManualClock) -> None:
     with Store.open(place, clock) as store:
         store.save_job_uses([use(), use("8", ended=START + 200)])
     with Store.open(place, clock) as store, store.reader() as reader:
-        assert reader.job_uses("7_1") == (use(),)
+        assert reader.last_job_use("7_1", series_nodes=None) == use()
+        assert reader.job_uses("7_1") == (plain(use()),) == (reader.last_job_use("7_1"),)
+        assert [reader.job_use_owner(job) for job in ("7_1", "9")] == ["ada", None]
+        assert reader.last_job_use("9") is None
         assert store.open_job_uses() == (use(nodes=(NODE.without_series(),)),)
         assert store.open_job_uses()[0].nodes[0].gpus[0].series is None
 
@@ -38,9 +49,32 @@ def test_a_node_replaces_its_own_figures_and_an_end_is_that_of_all_nodes(store: 
     other, later = replace(NODE, node="cl2"), replace(NODE, cpu_s=99.0)
     store.save_job_uses([use(nodes=(NODE, other))])
     store.save_job_uses([use(nodes=(later,)), use(restarts=1)])
-    assert store.job_uses("7_1") == (use(nodes=(later, other)), use(restarts=1))
+    assert store.job_uses("7_1") == (plain(use(nodes=(later, other))), plain(use(restarts=1)))
+    assert whole(store, "7_1") == use(restarts=1)
     store.save_job_uses([use(nodes=(), ended=START + 300)])
     assert [one.ended for one in store.job_uses("7_1")] == [START + 300, None]
+
+
+def test_the_end_of_a_run_leaves_its_series_as_they_are(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    nodes = tuple(replace(NODE, node=f"cl{n}") for n in range(3))
+    store.save_job_uses([use(nodes=nodes), use(restarts=1, nodes=nodes)])
+    cut = replace(nodes[1].without_series(), ended=True, cut=True)
+    with monkeypatch.context() as patched:
+        patched.setattr(job_use, "zlib", None)
+        store.end_job_use(use(restarts=1, ended=START + 9), [cut])
+    ended = (nodes[0], replace(nodes[1], ended=True, cut=True), nodes[2])
+    assert whole(store, "7_1") == use(restarts=1, nodes=ended, ended=START + 9)
+    assert store.job_uses("7_1")[0] == plain(use(nodes=nodes)), "the run before is another"
+
+
+def test_series_are_read_of_so_many_nodes_as_are_shown(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    nodes = tuple(replace(NODE, node=f"cl{n}") for n in range(5))
+    store.save_job_uses([use(nodes=(nodes[0].without_series(), *nodes[1:]))])
+    found = store.last_job_use("7_1", series_nodes=2)
+    assert found is not None
+    assert [node.cpu_series is not None for node in found.nodes] == [False, True, True, False, False]
+    monkeypatch.setattr(job_use, "zlib", None)
+    assert store.last_job_use("7_1") == plain(use(nodes=nodes))
 
 
 def test_purge_forgets_what_is_old_and_the_series_beyond_a_number(
@@ -52,7 +86,7 @@ def test_purge_forgets_what_is_old_and_the_series_beyond_a_number(
         clock.time += 1
         store.save_job_uses([use(str(number), ended=START + number)])
     store.purge(START + 1)
-    left = [one for number in range(6) for one in store.job_uses(str(number))]
+    left = [one for number in range(6) if (one := whole(store, str(number))) is not None]
     assert [one.job for one in left] == ["3", "4", "5"]
     assert [one.nodes[0].cpu_series is None for one in left] == [True, False, False]
     assert left[0].nodes == (NODE.without_series(),)
@@ -61,4 +95,4 @@ def test_purge_forgets_what_is_old_and_the_series_beyond_a_number(
 def test_series_that_are_too_long_are_not_kept(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(job_use, "MAX_SERIES_BYTES", 100)
     store.save_job_uses([use()])
-    assert store.job_uses("7_1")[0].nodes == (NODE.without_series(),)
+    assert whole(store, "7_1") == plain(use())

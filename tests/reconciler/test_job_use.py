@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 from burstd.db import Store
+from burstd.db.repositories import job_use as job_use_rows
 from burstd.domain.claim import Claim
 from burstd.domain.claim import ClaimState as S
-from burstd.domain.job_use import GpuShare, GpuUse, JobUse, NodeUse
+from burstd.domain.job_use import GpuShare, GpuUse, JobUse, NodeUse, Series
 from burstd.domain.plugins.shell import Closing, ConnectionLost
 from burstd.domain.slurm.job import Job, JobState
 from burstd.domain.slurm.node import Node
@@ -210,7 +211,8 @@ def test_a_restart_of_burstd_loses_nothing(world: World) -> None:
     world.jobs = [job(8)]
     world.figures["gpu1"]["7"] = replace(NODE, cpu_s=70.0, sampled_at=START + 120, ended=True)
     world.step(120.0)
-    world.step(1.0)
+    for _ in range(2):
+        world.step(1.0)
     (use,) = world.store.job_uses("7")
     assert (use.nodes[0].cpu_s, use.cut, use.ended) == (70.0, False, START + 120)
     assert list(world.poller.uses()) == ["8"]
@@ -229,6 +231,28 @@ def test_a_job_that_is_requeued_has_figures_of_each_run(world: World) -> None:
     assert (second.restarts, second.ended, second.nodes[0].started) == (1, None, START + 301)
 
 
+def test_the_end_of_a_run_reads_and_writes_no_series(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Packing and unpacking those of 500 nodes would keep the deciding thread for seconds."""
+    series = Series(START, 10.0, (1.5, None), (2.0, None))
+    names = [f"gpu{n}" for n in range(1, 5)]
+    world.jobs, world.claims = [job(7, *names)], [claim(name) for name in names]
+    for name in names:
+        world.figures[name] = {"7": replace(NODE, node=name, cpu_series=series, memory_series=series)}
+    world.step()
+    world.jobs, world.claims = [], [claim("gpu1")]
+    world.figures["gpu1"]["7"] = replace(world.figures["gpu1"]["7"], sampled_at=START + 300, ended=True)
+    world.step(300.0)
+    with monkeypatch.context() as patched:
+        patched.setattr(job_use_rows, "zlib", None)
+        world.step(1.0)
+    use = world.store.last_job_use("7", series_nodes=None)
+    assert use is not None
+    assert (use.ended, [(node.ended, node.cut) for node in use.nodes]) == (
+        START + 300, [(True, False), (True, True), (True, True), (True, True)],
+    )  # fmt: skip
+    assert [node.cpu_series for node in use.nodes] == [series] * 4
+
+
 @pytest.mark.parametrize("state", [JobState.SIGNALING, JobState.STOPPED, JobState.SUSPENDED, JobState.COMPLETING])
 def test_a_run_goes_on_in_any_state_of_a_job_that_is_on_its_nodes(world: World, state: JobState) -> None:
     """As SIGNALING, for the moment of a scancel --signal, and STOPPED."""
@@ -237,6 +261,34 @@ def test_a_run_goes_on_in_any_state_of_a_job_that_is_on_its_nodes(world: World, 
     world.jobs = [job(state=state)]
     world.step(30.0)
     assert list(world.poller.uses()) == ["7"]
+
+
+def test_after_an_outage_a_run_ends_when_its_nodes_saw_it_end(world: World) -> None:
+    world.settings = SamplerSettings(jobstats=True)
+    world.figures["gpu1"] = {"7": NODE}
+    world.step()
+    world.poller = world.new_poller()
+    world.jobs = []
+    world.figures["gpu1"] = {"7": replace(NODE, sampled_at=START + 600, ended=True)}
+    world.step(7200.0)
+    world.poller = world.new_poller()
+    world.step(1.0)
+    world.step(1.0)
+    assert [one.ended for one in world.store.job_uses("7")] == [START + 600]
+    assert [one.ended for one in world.summaries] == [START + 600]
+
+
+@pytest.mark.parametrize(("record", "ended"), [(START + 20, START + 20), (START + 9999, START + 150)])
+def test_a_run_whose_node_is_silent_ends_when_slurm_says(world: World, record: float, ended: float) -> None:
+    world.figures["gpu1"] = {"7": NODE}
+    world.step()
+    world.jobs = [job(state=JobState.COMPLETING, end=record)]
+    world.silent = {"gpu1"}
+    world.step(30.0)
+    world.jobs = []
+    world.step(120.0)
+    world.step(world.settings.last_figures_s)
+    assert [one.ended for one in world.store.job_uses("7")] == [ended]
 
 
 def test_a_job_with_a_node_that_never_said_anything_is_cut(world: World) -> None:

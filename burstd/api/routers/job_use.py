@@ -9,7 +9,7 @@ from burstd.api.answers.job_use import GpuUseView, JobPlotView, JobUseView, Node
 from burstd.api.auth import Caller
 from burstd.api.backend import Backend
 from burstd.api.dependencies import ApiError, BackendDep, CallerDep
-from burstd.api.job_use_plot import job_use_svg
+from burstd.api.job_use_plot import MAX_NODES, job_use_svg
 from burstd.api.routers.jobs import require_visible_job
 from burstd.domain.job_use import GpuUse, JobUse, NodeUse, Series
 from burstd.planner.explain.use_advice import use_advice
@@ -20,21 +20,24 @@ router = APIRouter(prefix="/v1")
 @router.get("/jobs/{job_id}/use")
 def get_job_use(job_id: str, caller: CallerDep, backend: BackendDep, series: bool = False) -> JobUseView:
     """What the last run of a job used so far, also after it has left the queue; ``series``: with figures over time."""
-    return job_use_view(visible_job_use(job_id, caller, backend), backend.now(), series=series)
+    use = visible_job_use(job_id, caller, backend, series_nodes=None if series else 0)
+    return job_use_view(use, backend.now(), series=series)
 
 
 @router.get("/jobs/{job_id}/use/plot")
 def get_job_plot(job_id: str, caller: CallerDep, backend: BackendDep) -> JobPlotView:
     """The same over time, as a picture."""
-    use = visible_job_use(job_id, caller, backend)
+    use = visible_job_use(job_id, caller, backend, series_nodes=MAX_NODES)
     return JobPlotView(now=backend.now(), job=use.job, svg=job_use_svg(use))
 
 
-def visible_job_use(job_id: str, caller: Caller, backend: Backend) -> JobUse:
-    """The last run of a job of the caller's, with series. Raises ApiError."""
-    runs = backend.reader.job_uses(job_id)
-    if runs and caller.can_see_user(runs[-1].user):
-        return runs[-1]
+def visible_job_use(job_id: str, caller: Caller, backend: Backend, *, series_nodes: int | None = 0) -> JobUse:
+    """The last run of a job of the caller's; with series of so many nodes, None: of all. Raises ApiError."""
+    owner = backend.reader.job_use_owner(job_id)
+    if owner is not None and caller.can_see_user(owner):
+        use = backend.reader.last_job_use(job_id, series_nodes=series_nodes)
+        if use is not None and caller.can_see_user(use.user):
+            return use
     # The same refusals as for all that is said of a job.
     require_visible_job(job_id, caller, backend)
     raise ApiError(

@@ -228,7 +228,8 @@ def require_visible_job(
     queue = AnnotatedQueue(*require_latest_loop(backend))
     job = queue.find_job(job_id)
     claims = backend.reader.find_claims(job=job_id)
-    if job is None and not (claims or backend.reader.events(job=job_id, limit=1) or backend.reader.job_uses(job_id)):
+    known = job is not None or bool(claims) or bool(backend.reader.events(job=job_id, limit=1))
+    if not known and backend.reader.job_use_owner(job_id) is None:
         require_slurm(queue.snapshot)
         raise ApiError(404, f"Job {job_id} is neither in the queue nor on burstd's record.")
     # Of a task that has ended the others of its array say whose it was.
@@ -245,7 +246,7 @@ def _owned_past_job(job_id: str, caller: Caller, backend: Backend, claims: Seque
         caller.admin
         or any(caller.can_see_claim_for(c.users) for c in claims)
         or backend.reader.job_owner(job_id) == caller.user
-        or any(use.user == caller.user for use in backend.reader.job_uses(job_id)[-1:])
+        or backend.reader.job_use_owner(job_id) == caller.user
     )
 
 

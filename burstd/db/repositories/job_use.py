@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
-from sqlalchemy import Connection, RowMapping, Select, delete, insert, select, update
+from sqlalchemy import Connection, RowMapping, Select, delete, func, insert, select, update
 
 from burstd.db.codec import from_json, to_json, to_json_text
 from burstd.db.tables import JOB_USE
@@ -19,6 +20,7 @@ MAX_SERIES = 20_000
 """... and so many of the latest with series: about 200 MB."""
 MAX_SERIES_BYTES = 60_000
 """Of one row, compressed; longer series are not kept."""
+_PLAIN = tuple(column for column in JOB_USE.c if column is not JOB_USE.c.figures)
 
 
 def save_uses(connection: Connection, uses: Iterable[JobUse], now: float) -> None:
@@ -28,7 +30,17 @@ def save_uses(connection: Connection, uses: Iterable[JobUse], now: float) -> Non
         for node in use.nodes:
             connection.execute(delete(JOB_USE).where(*run, JOB_USE.c.node == node.node))
             connection.execute(insert(JOB_USE), [_row(use, node, now)])
-        connection.execute(update(JOB_USE).where(*run).values(ended=use.ended))
+        others = JOB_USE.c.ended.is_distinct_from(use.ended)
+        connection.execute(update(JOB_USE).where(*run, others).values(ended=use.ended))
+
+
+def end_use(connection: Connection, use: JobUse, nodes: Iterable[NodeUse]) -> None:
+    """Writes that a run has ended, and the summaries of these of its nodes; the series stay as they are."""
+    run = (JOB_USE.c.job == use.job, JOB_USE.c.restarts == use.restarts)
+    for node in nodes:
+        summary = node.without_series()
+        connection.execute(update(JOB_USE).where(*run, JOB_USE.c.node == node.node).values(summary=summary))
+    connection.execute(update(JOB_USE).where(*run).values(ended=use.ended))
 
 
 def _row(use: JobUse, node: NodeUse, now: float) -> dict[str, Any]:
@@ -42,39 +54,60 @@ def _row(use: JobUse, node: NodeUse, now: float) -> dict[str, Any]:
 
 
 def open_runs() -> Select[Any]:
-    """Rows of runs that have not ended, as far as the record knows."""
-    return select(JOB_USE).where(JOB_USE.c.ended.is_(None)).order_by(JOB_USE.c.job, JOB_USE.c.node)
+    """Rows of runs that have not ended, as far as the record knows; without series."""
+    return select(*_PLAIN).where(JOB_USE.c.ended.is_(None)).order_by(JOB_USE.c.job, JOB_USE.c.node)
 
 
 def runs_of_job(job: str) -> Select[Any]:
-    """Rows of all runs of a job."""
-    return select(JOB_USE).where(JOB_USE.c.job == job).order_by(JOB_USE.c.restarts, JOB_USE.c.node)
+    """Rows of all runs of a job, without series."""
+    return select(*_PLAIN).where(JOB_USE.c.job == job).order_by(JOB_USE.c.restarts, JOB_USE.c.node)
 
 
-def uses_of_rows(rows: Iterable[RowMapping], *, series: bool) -> tuple[JobUse, ...]:
-    """The runs of these rows, in their order. A row whose series are broken has its summary."""
+def last_run_of_job(job: str) -> Select[Any]:
+    """Rows of the last run of a job, without series."""
+    last = select(func.max(JOB_USE.c.restarts)).where(JOB_USE.c.job == job).scalar_subquery()
+    return runs_of_job(job).where(JOB_USE.c.restarts == last)
+
+
+def owner_of_job(job: str) -> Select[Any]:
+    """Whose the last run of a job is."""
+    return select(JOB_USE.c.user).where(JOB_USE.c.job == job).order_by(JOB_USE.c.restarts.desc()).limit(1)
+
+
+def series_of_run(use: JobUse, nodes: int | None) -> Select[Any]:
+    """Series of a run, of its first ``nodes`` nodes that have any; None: of all."""
+    run = (JOB_USE.c.job == use.job, JOB_USE.c.restarts == use.restarts, func.length(JOB_USE.c.figures) > 0)
+    return select(JOB_USE.c.node, JOB_USE.c.figures).where(*run).order_by(JOB_USE.c.node).limit(nodes)
+
+
+def uses_of_rows(rows: Iterable[RowMapping]) -> tuple[JobUse, ...]:
+    """The runs of these rows, in their order, without series."""
     runs: dict[tuple[str, int], list[RowMapping]] = {}
     for row in rows:
         runs.setdefault((row["job"], row["restarts"]), []).append(row)
-    return tuple(_use(parts, series=series) for parts in runs.values())
+    return tuple(_use(parts) for parts in runs.values())
 
 
-def _use(rows: Sequence[RowMapping], *, series: bool) -> JobUse:
+def _use(rows: Sequence[RowMapping]) -> JobUse:
     first = rows[0]
     return JobUse(
         job=first["job"], number=first["number"], restarts=first["restarts"], user=first["user"],
         account=first["account"], partition=first["partition"], nodes_allocated=first["nodes_allocated"],
         started=first["started"], ended=first["ended"],
-        nodes=tuple(_with_series(row) if series else row["summary"] for row in rows),
+        nodes=tuple(row["summary"] for row in rows),
     )  # fmt: skip
 
 
-def _with_series(row: RowMapping) -> NodeUse:
-    summary: NodeUse = row["summary"]
-    if not row["figures"]:
-        return summary
-    whole: NodeUse = from_json(NodeUse, json.loads(zlib.decompress(row["figures"])))
-    return whole
+def with_series(use: JobUse, rows: Iterable[RowMapping]) -> JobUse:
+    """A run with the series of these rows. All else is as the summaries have it, which know of the run's end."""
+    figures = {row["node"]: row["figures"] for row in rows}
+    nodes = (_with_series(node, figures[node.node]) if node.node in figures else node for node in use.nodes)
+    return replace(use, nodes=tuple(nodes))
+
+
+def _with_series(node: NodeUse, figures: bytes) -> NodeUse:
+    whole: NodeUse = from_json(NodeUse, json.loads(zlib.decompress(figures)))
+    return replace(whole, ended=node.ended, cut=node.cut)
 
 
 def purge(connection: Connection, before: float) -> None:

@@ -91,8 +91,12 @@ class _JobRun:
     """Node -> id of the claim that it is."""
     awaited: set[str] = field(default_factory=set)
     """Nodes that owe the last figures."""
+    left: float = float("inf")
+    """When the run was seen to have left the queue."""
     until: float = float("inf")
-    """So long they are waited for."""
+    """So long last figures are waited for."""
+    completing_since: float | None = None
+    """Since when Slurm had it as COMPLETING, as it was last in the queue: its end by Slurm's record."""
 
 
 @dataclass(slots=True)
@@ -203,6 +207,8 @@ class JobUsePoller:
             if here or key in self._runs:
                 running.add(key)
                 self._take_up(job, here)
+                completing = job.state is JobState.COMPLETING and job.start <= job.end <= now
+                self._runs[key].completing_since = job.end if completing else None
         for key, run in self._runs.items():
             if run.use.ended is None and key not in running:
                 self._end(run, nodes, now)
@@ -224,7 +230,8 @@ class JobUsePoller:
             run.claims |= here
 
     def _end(self, run: _JobRun, nodes: Mapping[str, MeasuredNode], now: float) -> None:
-        run.use = replace(run.use, ended=now)
+        run.left = now
+        run.use = replace(run.use, ended=now if run.completing_since is None else run.completing_since)
         # After a restart of burstd the claims of a run that has ended meanwhile are those of its nodes.
         places = run.claims or {node.node: nodes[node.node].id for node in run.use.nodes if node.node in nodes}
         run.claims = {name: id_ for name, id_ in places.items() if name in nodes and nodes[name].id == id_}
@@ -242,15 +249,17 @@ class JobUsePoller:
                 del self._runs[key]
 
     def _finish(self, run: _JobRun) -> None:
-        use = run.use
-        stored = self._store.job_uses(use.job)
-        whole = next((one for one in stored if one.restarts == use.restarts), use)
+        use, seen = run.use, run.use.nodes
+        if len(seen) >= use.nodes_allocated and all(node.ended for node in seen):
+            # However late burstd sees it, as after an outage.
+            last = max(node.sampled_at for node in seen)
+            use = replace(use, ended=min(max(last, use.started), run.left))
         late = (use.ended or 0.0) - END_TOLERANCE * self.settings.every_s
         nodes = tuple(
-            replace(node, ended=True, cut=not node.ended and node.sampled_at < late) for node in whole.nodes
+            node if node.ended else replace(node, ended=True, cut=node.sampled_at < late) for node in seen
         )  # fmt: skip
         use = replace(use, nodes=nodes)
-        self._store.save_job_uses([use])
+        self._store.end_job_use(use, [node for node, before in zip(nodes, seen, strict=True) if node != before])
         for claim_id in run.claims.values():
             if claim_id in self._machines:
                 self._machines[claim_id].forget.add(use.number)
@@ -339,7 +348,7 @@ class JobUsePoller:
             use = found.jobs.get(run.use.number)
             if use is not None and self._is_of(run, use):
                 changed.append(self._with_node(key, _checked(run, use, node.offer)))
-            if run.use.ended is not None and asked >= run.use.ended:
+            if asked >= run.left:
                 run.awaited.discard(node.name)
         if changed:
             self._store.save_job_uses(changed)
@@ -350,12 +359,15 @@ class JobUsePoller:
         return run.use.started - START_TOLERANCE_S <= node.started <= (run.use.ended or node.started)
 
     def _with_node(self, key: _Run, node: NodeUse) -> JobUse:
-        """Takes a node's figures in; returns the run with these alone, and their series."""
+        """Takes a node's figures in; returns the run with these alone, and their series.
+
+        On record it ends only when all is there: until then a restart of burstd takes it up again.
+        """
         run = self._runs[key]
         others = [one for one in run.use.nodes if one.node != node.node]
         nodes = sorted([*others, node.without_series()], key=lambda one: one.node)
         run.use = replace(run.use, nodes=tuple(nodes))
-        return replace(run.use, nodes=(node,))
+        return replace(run.use, nodes=(node,), ended=None)
 
 
 def _checked(run: _JobRun, node: NodeUse, offer: Offer | None) -> NodeUse:

@@ -1,0 +1,71 @@
+"""What the interface says of jobs' figures, and how much of the record it reads for it."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from burstd.db import Store, StoreReader
+from burstd.db.repositories import job_use
+from burstd.domain.job_use import GpuShare, GpuUse, JobUse, NodeUse, Series
+
+from .client import ApiTestClient
+from .fake_backend import FakeBackend, serving_api
+from .world import NOW, OTHER_USER, USER, FixedClock
+
+LEFT, OTHERS = "900", "901"
+SERIES = Series(NOW - 60, 10.0, (1.5, None, 70.0), (2.0, None, 99.5))
+GPU = GpuUse("GPU-1", 0, "A100", GpuShare.WHOLE, 70.0, 99.5, 900, 81920, 60.0, 20.0, 10.0, NOW, series=SERIES)
+NODE = NodeUse(
+    "cn", 8, 1024, NOW - 60, NOW, 50.0, 0.5, 1.5, 300, 310, gpus=(GPU,), cpu_series=SERIES, memory_series=SERIES
+)
+NODES = tuple(replace(NODE, node=f"cn{n:02}") for n in range(30))
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[FakeBackend, Path]]:
+    path, clock = tmp_path_factory.mktemp("record") / "burstd.db", FixedClock()
+    use = JobUse(LEFT, LEFT, 0, USER, "lab", "gpu", NODES, 30, NOW - 60, NOW)
+    with Store.open(path, clock) as store:
+        store.save_job_uses([use, replace(use, restarts=1), replace(use, job=OTHERS, number=OTHERS, user=OTHER_USER)])
+    with StoreReader.open(path, clock) as reader, serving_api(reader) as found:
+        yield found
+
+
+@pytest.fixture
+def unpacked(backend: FakeBackend, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Sizes of the series that were read, a node's each."""
+    assert backend.loop is not None
+    sizes: list[int] = []
+
+    class Counting:
+        @staticmethod
+        def decompress(packed: bytes) -> bytes:
+            sizes.append(len(packed))
+            return zlib.decompress(packed)
+
+    monkeypatch.setattr(job_use, "zlib", Counting)
+    return sizes
+
+
+def test_no_series_is_read_where_none_is_shown(nobody: ApiTestClient, unpacked: list[int]) -> None:
+    use = nobody.get(f"/v1/jobs/{LEFT}/use")
+    assert (use["restarts"], len(use["nodes"]), use["nodes"][0]["cpu_series"]) == (1, 30, None)
+    assert "What it used" in nobody.text(f"/jobs/{LEFT}")
+    assert nobody.request("GET", f"/v1/jobs/{OTHERS}/use")[0] == 403
+    assert nobody.request("GET", f"/v1/jobs/{OTHERS}")[0] == 403
+    assert nobody.request("GET", "/v1/jobs/999/use")[0] == 404
+    assert unpacked == []
+
+
+def test_a_plot_reads_the_series_that_it_draws(nobody: ApiTestClient, unpacked: list[int]) -> None:
+    svg = nobody.get(f"/v1/jobs/{LEFT}/use/plot")["svg"]
+    assert svg.count(" CPUs</text>") == svg.count(" GPU 0</text>") == 8
+    assert "; the first 24 plots are drawn" in svg
+    assert len(unpacked) == 12
+    assert all(node["cpu_series"] for node in nobody.get(f"/v1/jobs/{LEFT}/use?series=true")["nodes"])
+    assert len(unpacked) == 12 + 30
