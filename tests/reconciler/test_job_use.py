@@ -392,6 +392,20 @@ def test_samplers_end_where_the_settings_say_so(world: World) -> None:
     assert [world.step(300.0), world.poller.uses(), world.poller.awaited()] == [[], {}, frozenset()]
 
 
+@pytest.mark.parametrize("missing", ["the last figures", "a node"])
+def test_a_run_that_is_cut_gets_no_summary(world: World, missing: str) -> None:
+    world.settings = SamplerSettings(jobstats=True)
+    world.poller = world.new_poller()
+    world.jobs = [job(7, "gpu1", "gpu2")] if missing == "a node" else [job()]
+    world.figures["gpu1"] = {"7": replace(NODE, ended=missing == "a node")}
+    world.step()
+    world.jobs, world.silent = [], {"gpu1"}
+    for _ in range(2):
+        world.step(300.0)
+    assert [use.cut for use in world.store.job_uses("7")] == [True]
+    assert world.summaries == []
+
+
 def test_a_summary_is_written_once_where_the_site_wants_it(world: World) -> None:
     world.settings = SamplerSettings(jobstats=True)
     world.poller = world.new_poller()

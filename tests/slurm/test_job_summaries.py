@@ -11,7 +11,9 @@ from dataclasses import replace
 
 import pytest
 
+from burstd.domain.errors import SchedulerRefused
 from burstd.domain.job_use import GpuShare, GpuUse, JobUse, NodeUse
+from burstd.slurm.commands import job_summaries
 from burstd.slurm.commands.job_summaries import JobSummaries, jobstats_summary
 from burstd.slurm.commands.run import SlurmCommands
 
@@ -37,8 +39,16 @@ def test_the_text_is_what_jobstats_reads() -> None:
         },
         "total_time": 100,
     }  # fmt: skip
+    unknown = replace(GPU, index=2, utilisation_mean=None, utilisation_peak=None)
+    assert jobstats_summary(replace(USE, nodes=(replace(NODE, gpus=(GPU, unknown)), USE.nodes[1]))) == text
     shared = replace(USE, nodes=(replace(NODE, gpus=(replace(GPU, share=GpuShare.SHARD),)),))
     assert "gpu_utilization" not in gzip.decompress(base64.b64decode(jobstats_summary(shared)[4:])).decode()
+
+
+def test_a_text_that_is_too_long_is_refused_as_that(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(job_summaries, "MAX_CHARS", 100)
+    with pytest.raises(SchedulerRefused, match=r"^it has \d+ characters, and sacctmgr is given 100 at most$"):
+        JobSummaries(SlurmCommands()).write(USE)
 
 
 @pytest.mark.parametrize(("there", "written"), [("\n", True), ("JS1:abc\n", True), ("see ticket 12\n", False)])

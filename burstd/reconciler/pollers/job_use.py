@@ -263,7 +263,7 @@ class JobUsePoller:
         for claim_id in run.claims.values():
             if claim_id in self._machines:
                 self._machines[claim_id].forget.add(use.number)
-        if self.settings.jobstats and nodes:
+        if self.settings.jobstats and nodes and not use.cut:
             self._workers.submit(QUEUE_NAME, lambda: self._summaries.write(use), partial(_summary_written, use.job))
 
     def _call_due(self, nodes: Iterable[MeasuredNode], now: float) -> float:

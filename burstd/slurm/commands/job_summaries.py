@@ -12,7 +12,8 @@ import gzip
 import json
 from typing import Any
 
-from burstd.domain.job_use import GpuShare, JobUse, NodeUse
+from burstd.domain.errors import SchedulerRefused
+from burstd.domain.job_use import GpuShare, GpuUse, JobUse, NodeUse
 from burstd.slurm.commands.run import SlurmCommands
 
 _MARK = "JS1:"
@@ -22,27 +23,39 @@ MAX_CHARS = 60_000
 
 
 def jobstats_summary(use: JobUse) -> str:
-    """The text for AdminComment of a run that has ended, without shared GPUs: their figures are of other jobs too."""
+    """The text for AdminComment of a run that has ended.
+
+    Left out are shared GPUs, whose figures are of other jobs too, and those whose utilisation is not known: the format
+    has no word for that, and 0 would say that they were idle.
+    """
     plain = {
         "nodes": {node.node: _node(node) for node in use.nodes},
         "total_time": round((use.ended or use.started) - use.started),
-        "gpus": sum(gpu.share is GpuShare.WHOLE for gpu in use.gpus),
+        "gpus": sum(len(_utilisations(node)) for node in use.nodes),
     }
     packed = gzip.compress(json.dumps(plain, separators=(",", ":"), sort_keys=True).encode("ascii"), mtime=0)
     return _MARK + base64.b64encode(packed).decode("ascii")
 
 
+def _utilisations(node: NodeUse) -> list[tuple[GpuUse, float]]:
+    return [
+        (gpu, gpu.utilisation_mean)
+        for gpu in node.gpus
+        if gpu.share is GpuShare.WHOLE and gpu.utilisation_mean is not None
+    ]
+
+
 def _node(node: NodeUse) -> dict[str, Any]:
-    gpus = [gpu for gpu in node.gpus if gpu.share is GpuShare.WHOLE]
+    gpus = _utilisations(node)
     found: dict[str, Any] = {
         "cpus": node.cpus, "total_time": round(node.cpu_s, 1), "total_memory": node.memory_mib * _MIB,
         "used_memory": node.memory_peak_mib * _MIB,
     }  # fmt: skip
     if gpus:
         found |= {
-            "gpu_utilization": {str(gpu.index): round(gpu.utilisation_mean or 0.0, 1) for gpu in gpus},
-            "gpu_used_memory": {str(gpu.index): gpu.memory_peak_mib * _MIB for gpu in gpus},
-            "gpu_total_memory": {str(gpu.index): gpu.memory_mib * _MIB for gpu in gpus},
+            "gpu_utilization": {str(gpu.index): round(mean, 1) for gpu, mean in gpus},
+            "gpu_used_memory": {str(gpu.index): gpu.memory_peak_mib * _MIB for gpu, _ in gpus},
+            "gpu_total_memory": {str(gpu.index): gpu.memory_mib * _MIB for gpu, _ in gpus},
         }
     return found
 
@@ -56,11 +69,11 @@ class JobSummaries:
     def write(self, use: JobUse) -> bool:
         """Writes one where AdminComment is empty or has such a summary; False: somebody else has written there.
 
-        Raises SchedulerUnavailable, SchedulerRefused.
+        Raises SchedulerUnavailable, SchedulerRefused, the latter also where the summary is too long.
         """
         text = jobstats_summary(use)
         if len(text) > MAX_CHARS:
-            return False
+            raise SchedulerRefused(f"it has {len(text)} characters, and sacctmgr is given {MAX_CHARS} at most")
         lines = self._commands(
             "sacct", "-n", "-X", "-P", "-D", "-j", use.number, "-o", "AdminComment"
         ).splitlines()  # fmt: skip
