@@ -50,6 +50,8 @@ _SAME_S = 15.0
 """So long a page is taken to be the same while no loop has ended."""
 MAX_WAIT_S = 0.15
 """For so long, in seconds, all told, a page waits for decisions."""
+_ASKED_ONCE = frozenset({"what_if"})
+"""Arguments of an address for what is worked out once: a page that is kept fresh does not ask for that again."""
 _PARTS_AT_A_TIME = 50
 _RETRY_S = 5
 """After this time a browser asks again for a page that could not be had."""
@@ -120,12 +122,13 @@ class PageRenderer:
     ) -> HTMLResponse:
         """A page. ``caller`` and ``freshness`` must be in the context."""
         prefix = url_prefix(request)
-        path = request.url.path
+        path, arguments = request.url.path, request.url.query.split("&")
+        query = "&".join(one for one in arguments if one.partition("=")[0] not in _ASKED_ONCE)
         parts = self._environment.get_template(template).generate(
             url=lambda address: prefix + quote(address, safe="/?=&%+:,", errors="replace"),
             static=lambda name: f"{prefix}/static/{name}?v={static_file(name).version}",
             path=path,
-            here=prefix + path + (f"?{request.url.query}" if request.url.query else ""),
+            here=prefix + path + (f"?{query}" if query else ""),
             **context,
         )
         return HTMLResponse("".join(_yielding(parts, precedence)), status)

@@ -23,6 +23,7 @@ from textual.pilot import Pilot
 
 from burstd.cli.session import ApiClient
 from burstd.cli.top.app import TopApp
+from burstd.cli.top.views import Window, load
 from burstd.domain.snapshot import SlurmView
 from tests.api.fake_backend import FakeBackend
 from tests.api.world import SNAPSHOT, FixedClock, job
@@ -85,6 +86,12 @@ def test_every_view_can_be_reached_and_a_job_and_a_node_opened(control: Path, ba
         await shown(pilot, "[1 status]")
 
     play(top(control), steps)
+
+
+def test_a_job_that_is_looked_at_costs_the_deciding_thread_nothing(control: Path, backend: FakeBackend) -> None:
+    _, page = load(ApiClient(control, as_json=False), "job", Window(50, 80, subject="105"))
+    assert page.rows[0].text.plain.startswith("Job 105 of nobody")
+    assert backend.commands == []
 
 
 def test_a_filter_is_the_servers_and_names_cannot_command_the_terminal(control: Path, backend: FakeBackend) -> None:

@@ -142,8 +142,13 @@ def test_pages_queue_nothing_for_the_deciding_thread(root: ApiTestClient, backen
     for path in (*PAGES, "/jobs/103", "/jobs/105"):
         root.text(path)
     assert backend.commands == []
-    root.text("/jobs/105?what_if=true")
+    asked = root.text("/jobs/105?what_if=true")
     assert [type(command) for command in backend.commands] == [WhatIf]
+    refreshed = root.text(*re.findall(r'data-hx-get="([^"]*)"', asked))
+    assert [type(command) for command in backend.commands] == [WhatIf], "a page that is kept fresh asks once"
+    # What was found stays: only the rest of the page is replaced.
+    assert "No small change of its options is known" in asked.partition('id="live"')[0]
+    assert "No small change" not in refreshed
 
 
 def test_lists_are_paged_filtered_and_sorted(root: ApiTestClient, backend: FakeBackend) -> None:

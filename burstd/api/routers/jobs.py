@@ -180,9 +180,9 @@ def get_job(job_id: str, caller: CallerDep, backend: BackendDep) -> JobDetailVie
 
 
 @router.get("/jobs/{job_id}/explanation")
-def get_explanation(job_id: str, caller: CallerDep, backend: BackendDep) -> ExplainView:
-    """Why a job does or does not start."""
-    return explain_visible_job(job_id, caller, backend, what_if=True)
+def get_explanation(job_id: str, caller: CallerDep, backend: BackendDep, what_if: bool = True) -> ExplainView:
+    """Why a job does or does not start; ``what_if``: and what would start it, not to be asked for again and again."""
+    return explain_visible_job(job_id, caller, backend, what_if=what_if)
 
 
 def explain_visible_job(job_id: str, caller: Caller, backend: Backend, *, what_if: bool) -> ExplainView:

@@ -233,7 +233,8 @@ def _alarms(burstd: ApiClient, status: StatusView, window: Window) -> Page:
 
 def _job(burstd: ApiClient, status: StatusView, window: Window) -> Page:
     del status
-    answer = fetch(burstd, ExplainView, f"/jobs/{window.subject}/explanation")
+    # What would start it is worked out by the thread that decides: burstctl explain asks for that, once.
+    answer = fetch(burstd, ExplainView, f"/jobs/{window.subject}/explanation", {"what_if": "false"})
     return _printed(window, lambda out: print_explanation(out, answer))
 
 
