@@ -5,12 +5,12 @@ from __future__ import annotations
 import hashlib
 import re
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from threading import Event
 from typing import Annotated, Any
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 from fastapi import Depends, Request
 from fastapi.responses import HTMLResponse, Response
@@ -125,7 +125,7 @@ class PageRenderer:
         path, arguments = request.url.path, request.url.query.split("&")
         query = "&".join(one for one in arguments if one.partition("=")[0] not in _ASKED_ONCE)
         parts = self._environment.get_template(template).generate(
-            url=lambda address: prefix + quote(address, safe="/?=&%+:,", errors="replace"),
+            url=lambda address, **query: prefix + _address(address, query),
             static=lambda name: f"{prefix}/static/{name}?v={static_file(name).version}",
             path=path,
             here=prefix + path + (f"?{query}" if query else ""),
@@ -141,6 +141,12 @@ class PageRenderer:
         if status == 503 and request.method == "GET":
             page.headers["refresh"] = str(_RETRY_S)
         return page
+
+
+def _address(address: str, query: Mapping[str, object]) -> str:
+    """Of a page; in ``query`` any text may stand, as the '+' of ``123+1``, which in an address would be a space."""
+    page = quote(address, safe="/?=&%+:,", errors="replace")
+    return f"{page}?{urlencode(query, errors='replace')}" if query else page
 
 
 def url_prefix(request: Request) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from urllib.parse import urlencode
 
@@ -23,11 +24,15 @@ from burstd.domain.command import (
     RetryStage,
     SetPin,
 )
+from burstd.domain.snapshot import SlurmView
+from burstd.domain.staging import StageState, StagingView
+from burstd.planner.decide import decide
+from burstd.planner.timeouts import Tuning
 from burstd.web.forms import FormTokens
 from burstd.web.pages.acts import ACTS
 from tests.api.client import ME, ApiTestClient, HttpAnswer
 from tests.api.fake_backend import FakeBackend
-from tests.api.world import NOW, SNAPSHOT
+from tests.api.world import JOBS, NOW, SNAPSHOT
 
 BY = f"user:{ME}"
 CASES: dict[str, tuple[dict[str, str], Command]] = {
@@ -68,6 +73,18 @@ def test_an_act_is_the_command_that_burstctl_gives(root: ApiTestClient, backend:
 def test_a_form_is_filled_in_from_the_address(root: ApiTestClient) -> None:
     assert 'value="gpu"' in root.text("/act/scale?pool=gpu")
     assert 'value="&#34;&gt;&lt;script&gt;"' in root.text("/act/scale?pool=%22%3E%3Cscript%3E")
+
+
+def test_links_to_forms_keep_the_number_of_a_part_of_a_het_job(root: ApiTestClient, backend: FakeBackend) -> None:
+    assert isinstance(SNAPSHOT.slurm, SlurmView)
+    part = replace(JOBS[0], id="101+1", het_job_id="101", het_offset=1)
+    slurm = replace(SNAPSHOT.slurm, jobs=(part, *JOBS[1:]))
+    held = replace(SNAPSHOT, slurm=slurm, data={"101": StagingView(StageState.HELD, 0.0)})
+    backend.loop = (held, decide(held, (), Tuning()))
+    links = re.findall(r'href="(/act/(?:retry|discard)[^"]*)"', root.text("/jobs/101+1"))
+    assert len(links) == 2
+    for link in links:
+        assert 'value="101+1"' in root.text(link)
 
 
 def test_only_burstds_own_sentence_is_shown_as_a_result(root: ApiTestClient) -> None:
