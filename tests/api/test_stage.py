@@ -121,6 +121,8 @@ def test_the_rest_is_denied_with_a_sentence(
     ("path", "body", "command"),
     [
         ("101/retry", None, RetryStage("101", f"user:{USER}")),
+        ("101+1/retry", None, RetryStage("101", f"user:{USER}")),
+        ("101_7/discard", None, DiscardOutput("101", f"user:{USER}")),
         ("101/discard", None, DiscardOutput("101", f"user:{USER}")),
     ],
 )

@@ -26,7 +26,7 @@ from burstd.api.answers.staging import (
     UsageView,
 )
 from burstd.api.answers.status import StageStatusView
-from burstd.api.auth import Caller
+from burstd.api.auth import Caller, base_job_id
 from burstd.api.backend import Backend
 from burstd.api.dependencies import AdminDep, ApiError, BackendDep, CallerDep, RequestBody, command_answer
 from burstd.api.routers.nodes import event_view
@@ -112,12 +112,12 @@ def get_stage_of_job(job_id: str, caller: CallerDep, backend: BackendDep) -> Sta
     """The data of one job, with its history."""
     staging = _require_own_staging(job_id, caller, backend)
     stage = backend.stage
-    past = backend.reader.events(subject=stage_subject(job_id), newest=True, limit=_HISTORY)
+    past = backend.reader.events(subject=stage_subject(staging.job_id), newest=True, limit=_HISTORY)
     return StagingDetailView(
         now=backend.now(),
         on=stage is not None,
-        job=_staging_view(staging, stage.transfer_progress().get(job_id, ()) if stage else ()),
-        kept=_retained_node_views(stage.retained_nodes(), caller, job_id) if stage else [],
+        job=_staging_view(staging, stage.transfer_progress().get(staging.job_id, ()) if stage else ()),
+        kept=_retained_node_views(stage.retained_nodes(), caller, staging.job_id) if stage else [],
         # A number that came again was another job's before, perhaps another user's.
         history=[event_view(e) for e in reversed(past) if e.time >= staging.created],
     )
@@ -137,7 +137,7 @@ def post_retry(job_id: str, caller: CallerDep, backend: BackendDep) -> CommandRe
     staging = _require_own_staging(job_id, caller, backend)
     if staging.state is not StageState.HELD:
         raise ApiError(409, f"The data of job {job_id} is {staging.state.value}, not held; there is nothing to retry.")
-    return command_answer(backend, RetryStage(job_id, caller.actor))
+    return command_answer(backend, RetryStage(staging.job_id, caller.actor))
 
 
 @router.post("/{job_id}/discard")
@@ -149,11 +149,13 @@ def post_discard(job_id: str, caller: CallerDep, backend: BackendDep) -> Command
         raise ApiError(
             409, f"The data of job {job_id} is {staging.state.value}; it can be given up while it is {allowed}."
         )
-    return command_answer(backend, DiscardOutput(job_id, caller.actor))
+    return command_answer(backend, DiscardOutput(staging.job_id, caller.actor))
 
 
 def _require_own_staging(job_id: str, caller: Caller, backend: Backend) -> Staging:
-    staging = backend.reader.find_staging(job_id)
+    """Its own, or that of the array or het job that it is part of."""
+    reader = backend.reader
+    staging = reader.find_staging(job_id) or reader.find_staging(base_job_id(job_id))
     if staging is None:
         mine = (s.job_id for s in backend.reader.stagings() if caller.can_see_user(s.user))
         raise ApiError(404, f"Job {job_id} has no data on burstd's record.", mine)
