@@ -69,3 +69,10 @@ def test_a_plot_reads_the_series_that_it_draws(nobody: ApiTestClient, unpacked: 
     assert len(unpacked) == 12
     assert all(node["cpu_series"] for node in nobody.get(f"/v1/jobs/{LEFT}/use?series=true")["nodes"])
     assert len(unpacked) == 12 + 30
+
+
+def test_the_values_of_the_interface_have_plain_names(root: ApiTestClient, backend: FakeBackend) -> None:
+    """Of two that have one name OpenAPI makes ``burstd__api__answers__job_use__SeriesView``."""
+    names = root.get("/v1/openapi.json")["components"]["schemas"]
+    assert {"SeriesView", "UseSeriesView"} <= names.keys()
+    assert [name for name in names if "__" in name] == []

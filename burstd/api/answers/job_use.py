@@ -6,7 +6,7 @@ from burstd.api.answers.base import AnswerView, Money, OptionalTime, Time
 from burstd.domain.job_use import GpuShare
 
 
-class SeriesView(AnswerView):
+class UseSeriesView(AnswerView):
     """Figures at equal distances in time."""
 
     start: Time
@@ -30,7 +30,7 @@ class GpuUseView(AnswerView):
     idle_s: float
     idle_now_s: float
     sampled_at: Time
-    series: SeriesView | None = None
+    series: UseSeriesView | None = None
 
 
 class NodeUseView(AnswerView):
@@ -53,8 +53,8 @@ class NodeUseView(AnswerView):
     gpus: list[GpuUseView]
     ended: bool
     cut: bool
-    cpu_series: SeriesView | None = None
-    memory_series: SeriesView | None = None
+    cpu_series: UseSeriesView | None = None
+    memory_series: UseSeriesView | None = None
 
 
 class JobUseView(AnswerView):

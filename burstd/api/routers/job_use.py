@@ -5,7 +5,7 @@ from __future__ import annotations
 from fastapi import APIRouter
 
 from burstd.api.answers.base import money_view
-from burstd.api.answers.job_use import GpuUseView, JobPlotView, JobUseView, NodeUseView, SeriesView
+from burstd.api.answers.job_use import GpuUseView, JobPlotView, JobUseView, NodeUseView, UseSeriesView
 from burstd.api.auth import Caller
 from burstd.api.backend import Backend
 from burstd.api.dependencies import ApiError, BackendDep, CallerDep
@@ -74,5 +74,5 @@ def _gpu(gpu: GpuUse, *, series: bool) -> GpuUseView:
     return GpuUseView.from_fields(gpu, series=_series(gpu.series) if series else None)
 
 
-def _series(series: Series | None) -> SeriesView | None:
-    return None if series is None else SeriesView.from_fields(series, mean=list(series.mean), peak=list(series.peak))
+def _series(series: Series | None) -> UseSeriesView | None:
+    return None if series is None else UseSeriesView.from_fields(series, mean=list(series.mean), peak=list(series.peak))
