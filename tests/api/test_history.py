@@ -133,5 +133,6 @@ def test_refusals(root: ApiTestClient, backend: FakeBackend, query: str, text: s
 
 def test_nothing_on_record_is_no_error(root: ApiTestClient, backend: FakeBackend) -> None:
     assert ask(root, f"since=1&until={BEGIN - 100}").series == []
+    assert ask(root, f"since={BEGIN - 90_000}&until={BEGIN - 86_400}").series == []
     assert ask(root, "series=[").series == []
     assert backend.commands == []

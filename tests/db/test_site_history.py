@@ -6,12 +6,14 @@ import multiprocessing
 import os
 import random
 import signal
+import sqlite3
 from collections.abc import Mapping
+from contextlib import closing
 from multiprocessing.connection import Connection
 from pathlib import Path
 
 import pytest
-from sqlalchemy import func, select, text
+from sqlalchemy import event, func, select, text
 
 from burstd.db import Store
 from burstd.db.repositories import site_history
@@ -111,6 +113,25 @@ def test_short_samples_go_and_long_ones_stay(store: Store, clock: ManualClock) -
     assert (step_s, len(samples)) == (7200, 240)
     store.purge(clock.now() - 5 * DAY_S)
     assert read(store, BEGIN, clock.now())[1][0].time >= clock.now() - 5 * DAY_S
+
+
+def test_thinning_searches_by_the_key(tmp_path: Path, clock: ManualClock) -> None:
+    """The table of a year has some 140 MB, and the deciding thread thins it."""
+    statements: dict[str, tuple[object, ...]] = {}
+
+    def note(_c: object, _cursor: object, statement: str, values: tuple[object, ...], *_: object) -> None:
+        statements[statement] = values
+
+    with Store.open(tmp_path / "burstd.db", clock) as store:
+        event.listen(store._database.engine, "before_cursor_execute", note)
+        write(store, clock, range(11))
+        event.remove(store._database.engine, "before_cursor_execute", note)
+    ours = {s: v for s, v in statements.items() if "FROM site_history" in s}
+    assert any(s.startswith("DELETE") for s in ours)
+    with closing(sqlite3.connect(tmp_path / "burstd.db")) as connection:
+        for statement, values in ours.items():
+            plan = connection.execute(f"EXPLAIN QUERY PLAN {statement}", values).fetchall()
+            assert not any("SCAN" in row[3] for row in plan), statement
 
 
 def test_a_time_without_burstd_is_a_gap_and_money_goes_on_after_it(place: str, clock: ManualClock) -> None:

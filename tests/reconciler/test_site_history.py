@@ -14,10 +14,12 @@ import pytest
 from burstd.db import Store
 from burstd.domain.plan import Plan
 from burstd.domain.site_history import Part, Sample
+from burstd.domain.slurm.job import JobState
+from burstd.domain.snapshot import SlurmView, Unavailable
 from burstd.reconciler.context import LoopContext
 from burstd.reconciler.pollers.site_history import SiteHistoryRecorder
 from burstd.runtime.workers import ThreadWorkers
-from tests.api.world import NOW, SNAPSHOT, FixedClock
+from tests.api.world import NOW, SNAPSHOT, USER, FixedClock, job
 
 
 class Rig:
@@ -33,9 +35,9 @@ class Rig:
         started, self.started = self.started, []
         return started
 
-    def step(self, at: float) -> int:
+    def step(self, at: float, slurm: SlurmView | Unavailable = SNAPSHOT.slurm) -> int:
         """The samples on record after a step at this time and all its callbacks."""
-        self.recorder.step(replace(SNAPSHOT, now=at), Plan())
+        self.recorder.step(replace(SNAPSHOT, now=at, slurm=slurm), Plan())
         while self.workers.calls_under_way():
             threading.Event().wait(0.001)
         assert self.workers.run_callbacks() == 0, "a sample wakes no loop"
@@ -71,3 +73,11 @@ def test_what_goes_wrong_with_one_is_raised_where_it_is_written_and_the_next_is_
     assert [(lane, type(error)) for lane, error in errors] == [("site history", AttributeError)]
     assert rig.samples() == []
     assert rig.step(NOW + 60) == 1
+
+
+def test_jobs_that_started_before_slurm_could_not_be_read_are_in_the_next_sample(rig: Rig) -> None:
+    rig.started = [job("3", USER, JobState.RUNNING, node_list=("gpu1",), start=NOW - 20)]
+    rig.step(NOW, Unavailable("no answer", NOW - 9))
+    rig.step(NOW + 60)
+    sites = rig.store.site_history([Part.SITE], NOW - 600, NOW + 6000)[2][Part.SITE][0]
+    assert [sample.figures["site"]["started"] for sample in sites] == [1]

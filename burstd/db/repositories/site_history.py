@@ -34,7 +34,8 @@ def thin(connection: Connection, now: float) -> None:
             rows = _read(connection, part, finer, done, until)
             _write(connection, part, coarser.step_s, _merged(rows, coarser.step_s))
     for resolution in RESOLUTIONS[:-1]:
-        old = (_T.step_s == resolution.step_s, _T.time < now - resolution.keep_s)
+        # The parts are named for the key, which begins with them: without them the whole table would be read.
+        old = (_T.part.in_(list(Part)), _T.step_s == resolution.step_s, _T.time < now - resolution.keep_s)
         connection.execute(delete(SITE_HISTORY).where(*old))
 
 
@@ -49,7 +50,7 @@ def read(
     are merged from shorter ones where the longer ones are not made yet.
     """
     first = connection.execute(select(func.min(_T.time)).where(_T.part.in_(parts))).scalar()
-    since = max(since, since if first is None else first)
+    since = since if first is None or first >= until else max(since, first)
     chosen = next(
         (i for i, r in enumerate(RESOLUTIONS[:-1])
          if (until - since) / r.step_s <= MAX_ROWS and since >= now - r.keep_s), len(RESOLUTIONS) - 1,

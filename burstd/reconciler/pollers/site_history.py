@@ -8,7 +8,7 @@ from functools import partial
 from burstd.domain.plan import Plan
 from burstd.domain.site_history import RESOLUTIONS, Figures, Part, step_start
 from burstd.domain.slurm.job import Job
-from burstd.domain.snapshot import Snapshot
+from burstd.domain.snapshot import SlurmView, Snapshot
 from burstd.planner.site_history import site_figures
 from burstd.reconciler.context import LoopContext
 
@@ -31,7 +31,9 @@ class SiteHistoryRecorder:
         if minute == self._sampled:
             return
         self._sampled = minute
-        work = partial(site_figures, snapshot, plan, tuple(self._take_started()))
+        # A sample without Slurm's figures has no place for them: the next one has.
+        started = tuple(self._take_started()) if isinstance(snapshot.slurm, SlurmView) else ()
+        work = partial(site_figures, snapshot, plan, started)
         # It is no news to a decision: no loop runs for it.
         self._context.workers.submit(QUEUE, work, partial(self._write, snapshot.now), quiet=lambda _: True)
 
