@@ -33,7 +33,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from burstd.domain.cloud.offer import Hardware, Offer
 from burstd.domain.plugins.policy import PolicyPlugin, Remark, Target, Want, gang_units, without_jobs, without_offers
-from burstd.domain.slurm.comment import REQUEST_PREFIX, is_for_burstd, split_comment
+from burstd.domain.slurm.comment import is_for_burstd, requirements_text
 from burstd.domain.slurm.job import Job, JobState
 from burstd.domain.slurm.job_update import JobUpdate
 from burstd.domain.slurm.node import Node
@@ -199,7 +199,7 @@ class BrokerPolicy:
 
 def _requirements(jobs: Iterable[Job]) -> dict[str, JobRequirement]:
     """By job, what it requires."""
-    texts = {job.id: split_comment(job.comment)[0][len(REQUEST_PREFIX) :] for job in jobs if is_for_burstd(job.comment)}
+    texts = {job.id: requirements_text(job.comment) for job in jobs if is_for_burstd(job.comment)}
     known = {text: parse_requirement(text) for text in dict.fromkeys(texts.values())}
     return {job: known[text] for job, text in texts.items()}
 

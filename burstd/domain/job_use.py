@@ -1,7 +1,8 @@
 """What a job used of the CPUs, memory and GPUs that it had, as its nodes measured it.
 
-Root on a rented node may lie in all of it: it is shown, and a warning may come of it. No money and no end of a machine
-is decided by it. Missing figures are never zero: a node, a GPU or a sample that was not seen is not there, or None.
+Root on a rented node may lie in all of it: it is shown, and the job may be warned or ended for it (idle_gpus.py). No
+money and no end of a machine is decided by it. Missing figures are never zero: a node, a GPU or a sample that was not
+seen is not there, or None.
 """
 
 from __future__ import annotations
@@ -108,6 +109,8 @@ class NodeUse:
     """Of the CPUs in use."""
     memory_series: Series | None = None
     """In MiB."""
+    loading_at: float = 0.0
+    """When it was last seen to read more than ``[sampler] loading_mib_s``, in burstd's time; 0: never."""
 
     def without_series(self) -> NodeUse:
         """The same in a few hundred bytes."""

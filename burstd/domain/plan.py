@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from burstd.domain.claim import Claim, ClaimState
 from burstd.domain.cloud.instance import Instance, Leftover
 from burstd.domain.cloud.offer import Offer
+from burstd.domain.idle_gpus import IdleJob, IdleRun, RunKey
 from burstd.domain.plugins.policy import Remark, Target
 from burstd.domain.project import OverQuotaLimits
 from burstd.domain.slurm.job_update import JobUpdate
@@ -254,6 +255,23 @@ class LimitJobTime:
 
 
 @dataclass(frozen=True, slots=True)
+class RecordIdleJobs:
+    """Write down which running jobs are warned of idle GPUs."""
+
+    warned: tuple[tuple[IdleJob, str], ...]
+    """Those that are new, each with the warning."""
+    over: tuple[RunKey, ...]
+    """Runs that use their GPUs again, have ended, or are not known well enough any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class ActOnIdleJobs:
+    """Cancel or requeue running jobs that do not use their GPUs, or shorten their time limits."""
+
+    runs: tuple[IdleRun, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class SetProjectLimits:
     """Have slurmctld enforce these limits on the over-quota partitions of projects."""
 
@@ -330,6 +348,8 @@ Action = (
     | RecordInterruptions
     | LimitJobTime
     | HoldJob
+    | RecordIdleJobs
+    | ActOnIdleJobs
     | UpdateJobs
     | SetProjectLimits
     | SetQuotaPreemption
@@ -346,3 +366,5 @@ class Plan:
     actions: tuple[Action, ...] = ()
     target: Target = field(default_factory=Target)
     remarks: tuple[Remark, ...] = ()
+    idle_gpus: tuple[IdleJob, ...] = ()
+    """Running jobs that are warned of idle GPUs."""

@@ -10,6 +10,7 @@ from burstd.domain.billing.costs import Spent
 from burstd.domain.claim import USABLE, Claim
 from burstd.domain.cloud.instance import Instance, InstanceState, Leftover
 from burstd.domain.cloud.offer import Offer, Pool
+from burstd.domain.idle_gpus import IdleWarning, RunKey
 from burstd.domain.job_use import JobUse
 from burstd.domain.machine_outcomes import PlaceRecord
 from burstd.domain.mounts import MountsView
@@ -189,6 +190,8 @@ class RuntimeState:
     """Runs whose requeue Slurm has refused so far."""
     warned: Mapping[tuple[str, int], RequeueWarning] = field(default_factory=dict)
     """Runs that were told to go, and are not requeued yet; these are on record."""
+    idle_warnings: Mapping[RunKey, IdleWarning] = field(default_factory=dict)
+    """Runs that were warned of idle GPUs; these are on record."""
     last_figures_awaited: frozenset[str] = frozenset()
     """Claims whose machine is asked for the last figures of a job that has ended; for a short time only."""
     boot_durations: Mapping[str, tuple[float, ...]] = field(default_factory=dict)

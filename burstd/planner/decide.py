@@ -11,6 +11,7 @@ from burstd.domain.cloud.offer import Offer
 from burstd.domain.plan import Action, ChangeClaimState, HandOver, MakeClaim, Plan
 from burstd.domain.plugins.policy import Policy, Target
 from burstd.domain.snapshot import SlurmView, Snapshot
+from burstd.planner.idle_gpus import plan_idle_gpus
 from burstd.planner.job_updates import requeue_misplaced, update_jobs
 from burstd.planner.lifecycle.adoption import plan_adoptions
 from burstd.planner.lifecycle.gate import drain_unwanted_ready, gate_steps
@@ -91,6 +92,7 @@ def _decide(snapshot: Snapshot, policies: Sequence[Policy], tuning: Tuning, cach
         *advance_claims(view, tuning),
         *drain_unwanted_ready(view, target),
     ]
+    idle = plan_idle_gpus(view, tuning.idle_gpus)
     moving = frozenset(step.claim_id for step in steps if isinstance(step, ChangeClaimState | HandOver))
     actions: list[Action] = [
         *adoptions,
@@ -100,14 +102,15 @@ def _decide(snapshot: Snapshot, policies: Sequence[Policy], tuning: Tuning, cach
         *steps,
         *gate_steps(view, target, tuning, moving),
         *enforce_time_limits(view),
+        *idle.actions,
         *([] if snapshot.paused else make_claims(view, target)),
         *reset_slots(view, tuning),
         *remove_orphans(snapshot, view, tuning),
         *storage_node_steps(snapshot, tuning),
     ]
-    remarks = (*target.remarks, *notice_remarks(view), *mount_remarks(view))
+    remarks = (*target.remarks, *notice_remarks(view), *mount_remarks(view), *idle.remarks)
     # First, as the last remark on a job is the last word on it.
-    return Plan(tuple(actions), target, (*path_warnings(view, remarks), *remarks))
+    return Plan(tuple(actions), target, (*path_warnings(view, remarks), *remarks), idle.jobs)
 
 
 def make_claims(view: SnapshotView, target: Target) -> list[MakeClaim]:

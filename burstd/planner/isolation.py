@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from burstd.domain.plan import (
     Action,
+    ActOnIdleJobs,
     AdoptMachine,
     BindJob,
     ChangeClaimState,
@@ -24,6 +25,7 @@ from burstd.domain.plan import (
     PowerDown,
     ProbeMachine,
     RecordAddress,
+    RecordIdleJobs,
     RecordInterruptions,
     RegisterNodes,
     RemoveOrphans,
@@ -185,6 +187,10 @@ def action_subjects(action: Action, claims: Mapping[str, str]) -> tuple[str, ...
             found = [*map(node_subject, action.nodes)]
         case RequeueJobs() | WarnJobs() | RecordInterruptions():
             found = [job_subject(row) for run in action.runs for row in run.queue_ids]
+        case RecordIdleJobs():
+            found = [job_subject(job) for job, _ in (*(idle.key for idle, _ in action.warned), *action.over)]
+        case ActOnIdleJobs():
+            found = [job_subject(run.job_id) for run in action.runs]
         case HoldJob():
             found = [job_subject(action.queue_id)]
         case UpdateJobs():
@@ -221,6 +227,13 @@ def split_action(action: Action, claims: Mapping[str, str]) -> list[Action]:
             return [RequeueJobs((run,)) for run in action.runs]
         case WarnJobs() if len(action.runs) > 1:
             return [replace(action, runs=(run,)) for run in action.runs]
+        case RecordIdleJobs() if len(action.warned) + len(action.over) > 1:
+            return [
+                *(RecordIdleJobs((one,), ()) for one in action.warned),
+                *(RecordIdleJobs((), (key,)) for key in action.over),
+            ]
+        case ActOnIdleJobs() if len(action.runs) > 1:
+            return [ActOnIdleJobs((run,)) for run in action.runs]
         case RecordInterruptions() if len(action.runs) > 1:
             return [RecordInterruptions((run,)) for run in action.runs]
         case SetNodesDown() if len(action.nodes) > 1:

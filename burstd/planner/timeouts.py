@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from decimal import Decimal
+
+from burstd.domain.idle_gpus import IdleGpuRule
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,3 +41,5 @@ class Tuning:
     """How long after a job's end a node is kept for output of the job that is not off it."""
     output_retention_cost: Decimal | None = None
     """What that may cost for each node, in its offer's currency; None: whatever it costs."""
+    idle_gpus: Mapping[str, IdleGpuRule] = field(default_factory=dict)
+    """By partition, or ``*``, what follows where jobs do not use their GPUs; empty: nothing does."""

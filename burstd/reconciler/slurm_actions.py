@@ -13,12 +13,14 @@ from burstd.domain.claim import ClaimState as S
 from burstd.domain.errors import SchedulerRefused
 from burstd.domain.plan import (
     Action,
+    ActOnIdleJobs,
     BindJob,
     DrainNodes,
     HandOver,
     HoldJob,
     LimitJobTime,
     PowerDown,
+    RecordIdleJobs,
     RecordInterruptions,
     RegisterNodes,
     RequeueJobs,
@@ -35,6 +37,7 @@ from burstd.domain.snapshot import RuntimeState
 from burstd.planner import isolation
 from burstd.reconciler.context import LoopContext
 from burstd.reconciler.excluded_nodes import ExcludedNodes
+from burstd.reconciler.machines.idle_gpus import IdleGpus
 from burstd.reconciler.machines.interruptions import Interruptions
 
 log = structlog.get_logger(__name__)
@@ -58,6 +61,7 @@ class SlurmActions:
     def __init__(self, context: LoopContext) -> None:
         self._context, self._store = context, context.store
         self.interruptions = Interruptions(context)
+        self.idle_gpus = IdleGpus(context)
         self._address_sent_at: dict[str, float] = {}
         """When Slurm last got a slot's address."""
         self._power_down_sent_at: dict[str, float] = {}
@@ -81,7 +85,7 @@ class SlurmActions:
             unbindable=frozenset(job for job, at in self._unbindable.items() if now - at < UNBINDABLE_S),
             excluded_nodes=self.excluded_nodes.by_job(),
         )
-        return self.interruptions.runtime_state(now, state)
+        return self.idle_gpus.runtime_state(self.interruptions.runtime_state(now, state))
 
     def alarms(self, now: float) -> list[str]:
         """What Slurm refused in the last seconds."""
@@ -161,6 +165,8 @@ class SlurmActions:
                 return self.interruptions.requeue(action.runs, now)
             case WarnJobs():
                 return self.interruptions.warn(action)
+            case RecordIdleJobs() | ActOnIdleJobs():
+                return self.idle_gpus.apply(action)
             case HoldJob():
                 self._context.scheduler.hold(action.job_id)
                 log.warning("a job is held", job=action.queue_id, reason=action.reason)

@@ -22,6 +22,7 @@ from burstd.settings.check_programs import read_check_programs
 from burstd.settings.faults import SettingsError, SettingsFault, did_you_mean, faults_of_validation
 from burstd.settings.fields import Section
 from burstd.settings.frameworks import framework_faults, frameworks_of
+from burstd.settings.idle_gpus import idle_gpu_faults
 from burstd.settings.projects import project_faults, projects_of
 from burstd.settings.sections import PoolSettings, Settings
 from burstd.settings.toml_source import KeyPath, TomlSource, key_lines
@@ -84,6 +85,7 @@ def parse_settings(
     if settings is not None:
         faults += project_faults(settings.projects)
         faults += framework_faults(settings.frameworks, settings.pools)
+        faults += idle_gpu_faults(settings.idle_gpus)
     if settings is not None and check_files:
         faults += secret_faults(settings)
         faults += _check_folder_faults(settings)

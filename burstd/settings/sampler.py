@@ -22,6 +22,8 @@ class SamplerSettings(Section):
     """To all nodes together."""
     last_figures_s: Annotated[float, Field(ge=0, le=120)] = 20.0
     """So long a machine that is to end waits for the last figures of a job that has ended."""
+    loading_mib_s: Annotated[float, Field(gt=0, le=100_000, allow_inf_nan=False)] = 5.0
+    """A job that reads more from disks, over five minutes, loads its data: its GPUs do not count as idle."""
     own_nodes: tuple[Annotated[str, Field(min_length=1)], ...] = ()
     """Patterns, as in the shell, of nodes of the site's own that are measured too: burstd enters them by ssh."""
     known_hosts: AbsolutePath = Path("/etc/ssh/ssh_known_hosts")

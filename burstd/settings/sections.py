@@ -32,6 +32,7 @@ from burstd.settings.fields import (
     matching,
 )
 from burstd.settings.frameworks import FrameworkName, FrameworkSettings
+from burstd.settings.idle_gpus import IdleGpuSettings, RulePartition
 from burstd.settings.metrics import MetricsSettings
 from burstd.settings.mounts import MountSettings
 from burstd.settings.notify import NotifySettings
@@ -320,6 +321,7 @@ class Settings(Section):
     node: NodeSettings = NodeSettings()
     health: HealthSettings = HealthSettings()
     sampler: SamplerSettings = SamplerSettings()
+    idle_gpus: dict[RulePartition, IdleGpuSettings] = Field(default_factory=dict)
     frameworks: dict[FrameworkName, FrameworkSettings] = Field(default_factory=dict)
     staging: StagingSettings = StagingSettings()
     mounts: MountSettings = MountSettings()
@@ -412,4 +414,5 @@ class Settings(Section):
         """The times and limits that the core decides by."""
         named = {**dict(self.slurm), **dict(self.daemon), **dict(self.staging)}
         named["output_retention_s"] = self.staging.output_retention_h * 3600
+        named["idle_gpus"] = {partition: rule.rule() for partition, rule in self.idle_gpus.items()}
         return Tuning(**{name: named[name] for name in Tuning.__dataclass_fields__})

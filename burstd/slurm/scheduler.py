@@ -142,6 +142,10 @@ class CommandScheduler:
         elif state in _ENDED:
             raise SchedulerRefused(f"it has ended as {state.value}")
 
+    def cancel_running(self, job_id: str) -> None:
+        """Cancels a job that runs. Without ``--state`` one that was requeued a moment ago would be cancelled too."""
+        self._commands("scancel", "--state=RUNNING", job_id)
+
     def limit_time(self, job_id: str, limit_s: float) -> None:
         """Sets the TimeLimit of a job: seconds, rounded down to whole minutes."""
         self._commands("scontrol", "update", f"JobId={job_id}", f"TimeLimit={max(1, int(limit_s // 60))}")

@@ -7,6 +7,7 @@ import signal
 import socket
 import threading
 from dataclasses import replace
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,8 @@ from burstd.domain.command import (
     SetReference,
 )
 from burstd.domain.errors import NoAnswer
+from burstd.domain.idle_gpus import IdleJob
+from burstd.domain.plugins.policy import Remark
 from burstd.domain.snapshot import Unavailable
 from burstd.node.reference import MAX_ANSWER_CHARS, Reference
 from burstd.runtime.sockets import listen
@@ -60,6 +63,21 @@ def test_status_counts_every_claim_once(root: ApiTestClient) -> None:
     assert status["alarms"] == ["provider sky cannot be read: no answer"]
     assert status["waiting"]["verdicts"] == {"boot": 1, "covered": 1, "impossible": 1, "wait": 1}
     assert status["waiting"]["tasks"] == 6
+
+
+def test_status_has_jobs_with_idle_gpus_and_what_these_cost(root: ApiTestClient, backend: FakeBackend) -> None:
+    assert root.get("/v1/status")["idle_gpus"] is None
+    idle = [
+        IdleJob(str(n), 0, n, 4, NOW, 900.0, (("EUR", Decimal(n)),), (("EUR", Decimal("0.25")),)) for n in (1, 4)
+    ]  # fmt: skip
+    waiting = root.get("/v1/status")["waiting"]
+    warning = Remark("idle_gpus", "job:101", "warn", "its GPU has been idle")
+    backend.loop = (SNAPSHOT, replace(PLAN, idle_gpus=tuple(idle), remarks=(*PLAN.remarks, warning)))
+    assert root.get("/v1/status")["waiting"] == waiting, "a job that runs waits for nothing"
+    (shown,) = [one for one in root.get("/v1/jobs")["jobs"] if one["id"] == "101"]
+    assert (shown["verdict"], shown["reason"]) == ("warn", "its GPU has been idle")
+    cost = [{"amount": "5.000000", "currency": "EUR"}]
+    assert root.get("/v1/status")["idle_gpus"] == {"jobs": 2, "gpus": 5, "cost_per_hour": cost}
 
 
 @needs_root

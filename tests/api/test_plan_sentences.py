@@ -13,8 +13,10 @@ from burstd.api.routers.plan import plan_view
 from burstd.domain.claim import Cause, Claim
 from burstd.domain.claim import ClaimState as S
 from burstd.domain.cloud.instance import Instance, InstanceState, Leftover
+from burstd.domain.idle_gpus import IdleAct, IdleJob, IdleRun
 from burstd.domain.plan import (
     Action,
+    ActOnIdleJobs,
     AdoptMachine,
     BindJob,
     ChangeClaimState,
@@ -29,6 +31,7 @@ from burstd.domain.plan import (
     PowerDown,
     ProbeMachine,
     RecordAddress,
+    RecordIdleJobs,
     RecordInterruptions,
     RegisterNodes,
     RemoveOrphans,
@@ -106,6 +109,14 @@ SENTENCES: list[tuple[Action, str]] = [
         "let the quota of a, b be taken back from others and let the quota of c wait: job 7 has waited 60 s",
     ),
     (LimitJobTime("103", 1500.0, "no money"), "give job 103 a time limit of 25 min: no money"),
+    (
+        RecordIdleJobs(((IdleJob("103", 0, 1, 4, NOW, 900.0), "it uses 3 of 4"),), (("104", 1), ("105", 0))),
+        "warn job 103: it uses 3 of 4; withdraw the warning of jobs 104, 105",
+    ),
+    (
+        ActOnIdleJobs(tuple(IdleRun(str(n), 0, NOW, act, 0.0, "idle") for n, act in enumerate([*IdleAct][1:], 103))),
+        "shorten the time limit of job 103: idle; requeue job 104: idle; cancel job 105: idle",
+    ),
     (HoldJob("103", "103", "no home, 3 times"), "hold job 103: no home, 3 times"),
     (
         UpdateJobs(

@@ -50,6 +50,8 @@ SLURM_CHANGES = frozenset(
         "down",
         "set_comment",
         "requeue_jobs",
+        "cancel_running",
+        "limit_time",
         "warn_jobs",
         "requeue_ended",
         "start_now",

@@ -25,7 +25,7 @@ from burstd.reconciler.context import LoopContext, PollIntervals
 from burstd.reconciler.decisions import RuntimeConfig
 from burstd.reconciler.pollers.projects import ProjectSync
 from burstd.reconciler.quarantine import Quarantine
-from burstd.reconciler.reconciler import Reconciler, StagingSubsystem
+from burstd.reconciler.reconciler import JobUseSubsystem, Reconciler, StagingSubsystem
 from burstd.slurm.projects import SlurmProjects
 from tests.crash.clouds import CLUSTER, CPU, GPU, CloudKit, KitInstance, SandboxKit, SimKit
 from tests.crash.faults import Crash, CrashPoints, Disk, SlurmLine, crashing_calls, crashing_slurm, crashing_store
@@ -105,10 +105,12 @@ class World:
         spot: bool = False,
         projects: SlurmProjects | None = None,
         reuse: bool = False,
+        job_use: JobUseSubsystem | None = None,
     ) -> None:
         """``spot``: both clouds sell spot machines as well, at half the price. ``projects``: Slurm's side of them."""
         self._stage = stage
         self._projects = projects
+        self.job_use = job_use
         self._spot = spot
         self.slots = SLOTS | frozenset(OTHER_SLOTS if reuse else ())
         self.clock = VirtualClock()
@@ -223,7 +225,7 @@ class World:
             quarantine=Quarantine(self.clock),
         )
         projects = ProjectSync(context, self._projects) if self._projects is not None else None
-        self.reconciler = Reconciler(context, self._rules, self._stage, projects=projects)
+        self.reconciler = Reconciler(context, self._rules, self._stage, projects=projects, job_use=self.job_use)
         self.due = self.clock.now()
 
     def _user_data(self, pool: Pool, provider: str) -> str:

@@ -15,7 +15,14 @@ from tests.lab.site import CPU, GPU, Site
 SOLO = Pool("solo", ("solo1",), ("burst",), Shape(2, 1000, (), frozenset({"solo"})))
 # A slot that no offer is large enough for: what waits for it waits for ever.
 CLOSED = Pool("closed", ("closed1",), ("burst",), Shape(64, 100_000, (), frozenset({"closed"})))
-SETTINGS = QUICK + "[policies.limits]\nusers.bob.nodes = 0\n[sampler]\nevery_s = 1\n" + prometheus.SETTINGS
+# Jobs of the other tests have no figures of GPUs: nobody warns or ends them.
+IDLE_GPUS = '[idle_gpus.burst]\nwarn_after_s = 4\nact = "cancel"\nact_after_s = 7\nstart_s = 0\n'
+SETTINGS = (
+    QUICK
+    + "[policies.limits]\nusers.bob.nodes = 0\n[sampler]\nevery_s = 1\nloading_mib_s = 1000\n"
+    + IDLE_GPUS
+    + prometheus.SETTINGS
+)
 
 _FIGURES = pytest.StashKey[list[str]]()
 

@@ -39,6 +39,7 @@ case "$*" in
 "-q -x") printf '<nvidia_smi_log>\\n<gpu id="00000000:19:00.0">\\n</gpu>\\n</nvidia_smi_log>\\n' ;;
 esac
 """
+IDLE_SMI = SMI.replace("70, 1234", "0, 1234")
 FOLDER = "/var/tmp"  # noqa: S108 - of a machine that ends with the job
 READ = "import sys, zlib; print(zlib.decompress(open(sys.argv[1], 'rb').read()).decode())"
 
@@ -78,3 +79,44 @@ def test_a_job_of_known_load(site: Site, figure: Callable[[str], None]) -> None:
     assert "V100" in site.burstctl("job", "show", job, user="ada").stdout
     refused = site.burstctl("job", "show", job, user="bob", check=False)
     assert (refused.returncode, refused.stdout) == (ExitCode.FORBIDDEN, "")
+
+
+def test_a_job_that_does_not_use_its_gpu_is_warned_and_then_cancelled(site: Site) -> None:
+    """Its CPU is in use. A restart of burstd fetches figures at once, where a test cannot wait for minutes."""
+    idle = site.submit(f"-p burst -c2 --mem=600 --gres=gpu:v100:1 -t9 -D {FOLDER}", LOAD)
+    site.wait_job(idle, ["RUNNING"])
+    box = node_box(site, claims_of(site, idle)[-1]["slot"])
+    box.run(["tee", "/usr/local/bin/smi"], input=IDLE_SMI)
+    box.run(["install", "/usr/local/bin/smi", "/usr/local/bin/nvidia-smi"])
+
+    def idle_s() -> float:
+        file = f"/run/burstd/sampler/jobs/{idle}.use"
+        if box.run(["test", "-e", file], check=False).returncode:
+            return 0.0
+        gpus = json.loads(box.run(["python3", "-c", READ, file]).stdout)["gpus"]
+        return float(gpus[0]["idle_now_s"]) if gpus else 0.0
+
+    def comment() -> str:
+        return site.cluster.sh(f"squeue -h -j {idle} -o %k").strip()
+
+    site.wait(lambda: idle_s() > 5, 90, "some seconds are measured")
+    site.kill_burstd("KILL")
+    site.start_burstd()
+    site.wait(lambda: comment().startswith("burstd: idle GPUs: its GPU has been idle since "), 60, "the warning")
+    assert "; the job is cancelled at " in comment()
+    status = site.burstctl_json("status")["idle_gpus"]
+    assert (status["jobs"], status["gpus"]) == (1, 1)
+    assert status["cost_per_hour"]
+    assert "1 GPU of 1 job idle" in " ".join(site.burstctl("status").stdout.split())
+    explained = site.burstctl("explain", idle, user="ada").stdout
+    assert "its GPU has been idle since" in " ".join(explained.split())
+    assert site.cluster.sh(f"squeue -h -j {idle} -o %T").strip() == "RUNNING"
+    warned = idle_s()
+    site.wait(lambda: idle_s() > warned + 4, 60, "more seconds are measured")
+    site.kill_burstd("KILL")
+    site.start_burstd()
+    site.wait(lambda: "CANCELLED" in site.cluster.sh(f"scontrol show job {idle}"), 60, "the end")
+    events = [
+        event["new"] for event in site.api("/v1/events?limit=10000")["events"] if event["subject"] == f"job:{idle}"
+    ]
+    assert [new for new in events if new.startswith("idle gpus")] == ["idle gpus", "idle gpus: cancelled"]

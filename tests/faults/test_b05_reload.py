@@ -73,6 +73,10 @@ def sampler(name: str) -> ReadValue:
     return lambda d: getattr(d.components.job_use.settings, name)
 
 
+def idle_gpus(name: str) -> ReadValue:
+    return lambda d: getattr(d.config.tuning.idle_gpus["p"], name)
+
+
 def in_user_data(word: str) -> ReadValue:
     return lambda d: word in d.user_data()
 
@@ -220,9 +224,20 @@ TABLE: dict[str, tuple[str, str, object, ReadValue]] = {
             ("collect_s", "180", "60", 60.0),
             ("calls_per_minute", "240", "60", 60),
             ("last_figures_s", "20", "5", 5.0),
+            ("loading_mib_s", "5", "50", 50.0),
             ("own_nodes", "[]", '["cn*"]', ("cn*",)),
             ("known_hosts", '"/etc/ssh/ssh_known_hosts"', '"/etc/hosts.keys"', Path("/etc/hosts.keys")),
             ("jobstats", "false", "true", True),
+        )
+    },
+    **{
+        f"idle_gpus.p.{name}": (first, second, value, idle_gpus(name))
+        for name, first, second, value in (
+            ("warn_after_s", "900", "600", 600.0),
+            ("act", '"nothing"', '"requeue"', "requeue"),
+            ("act_after_s", "1800", "1200", 1200.0),
+            ("start_s", "300", "0", 0.0),
+            ("time_left_s", "600", "300", 300.0),
         )
     },
     "health.half_life_d": ("14", "7", 7.0, lambda d: d.config.bad_places.half_life_d),
@@ -354,7 +369,12 @@ TABLE: dict[str, tuple[str, str, object, ReadValue]] = {
         lambda d: (d.components.mounts._rules[0].path, site("mount_trees")(d), d.pool.exclusive_user),
     ),
 }
-TABLES = {"pools": "pools.gpu.", "projects": "projects.a.", "frameworks": "frameworks.pytorch-a."}
+TABLES = {
+    "idle_gpus": "idle_gpus.p.",
+    "pools": "pools.gpu.",
+    "projects": "projects.a.",
+    "frameworks": "frameworks.pytorch-a.",
+}
 """Settings that are tables with names, and the one in this test."""
 APART = {"pools.gpu.reuse_from", "notify.mail.sendmail", "notify.mail.starttls"}
 """What no file has beside the others: with trees in [mounts], with a host, or without it beside a password, refused."""

@@ -110,6 +110,8 @@ def kinds(*jobs: Job, **given: Any) -> list[list[str]]:
         ("nvidia-gpu=3 cpu=1.5 mem=300", "p4 p5"),
         ("NVIDIA-GPU=3   tag=eu   gpu-mem=50GiB", "p5"),
         ("gpu=9", ""),
+        ("idle=allow", "arm p4 mi p5"),
+        ("gpu-mem=40G idle=ALLOW", "p4 p5"),
     ],
 )
 def test_requirements(requirement: str, found: str) -> None:

@@ -108,6 +108,20 @@ def test_what_stands_there_once_it_has_started(snapshot: Snapshot, ours: str, te
     assert (found.text if found is not None else None) == text
 
 
+@pytest.mark.parametrize("place", ["cpu1", "op1"])
+@pytest.mark.parametrize("ours", ["", "waits: x", "on cpu1 (sky, 1.00 EUR/h)"])
+def test_a_job_that_does_not_use_its_gpus_is_warned_in_its_comment_until_it_does(place: str, ours: str) -> None:
+    snapshot = started(node_list=(place,))
+    assert isinstance(snapshot.slurm, SlurmView)
+    (row,) = snapshot.slurm.jobs
+    idle = Plan(remarks=(Remark("idle_gpus", "job:1", "warn", "its GPU has been idle since 13:06 UTC"),))
+    warning = JobComments(snapshot, idle).comment_for(row, ours)
+    assert warning == JobComment("idle", "idle GPUs: its GPU has been idle since 13:06 UTC")
+    assert JobComments(snapshot, idle).comment_for(row, "spot machine of cpu1 ends; no") is None
+    over = JobComments(snapshot, Plan()).comment_for(row, warning.text)
+    assert over == JobComment("on", "on cpu1 (sky, 1.00 EUR/h)" if place == "cpu1" else "")
+
+
 def test_what_a_cloud_answered_is_not_for_everybody() -> None:
     words = "User: arn:aws:iam::1:user/burstd may not do ec2:RunInstances in 5 min"
     broken = next_breaker(None, offer(), "auth", NOW, words)

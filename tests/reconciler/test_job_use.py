@@ -124,6 +124,18 @@ def test_a_new_machine_is_asked_at_once_and_one_with_jobs_again_and_again(world:
     assert [world.step(60.0) for _ in range(6)] == [[], [], ["gpu1"], [], [], ["gpu1"]]
 
 
+def test_when_a_job_last_read_much_from_disks_is_kept_over_a_restart(world: World) -> None:
+    seen = []
+    for rate in (1.0, 6.0, 4.0):
+        world.figures["gpu1"] = {"7": replace(NODE, sampled_at=world.clock.now(), read_now_mib_s=rate)}
+        world.step(180.0)
+        seen.append(world.poller.uses()["7"].nodes[0].loading_at)
+    assert seen == [0.0, START + 180, START + 180]
+    world.poller = world.new_poller()
+    world.step(answers=False)
+    assert world.poller.uses()["7"].nodes[0].loading_at == START + 180
+
+
 def test_figures_are_on_record_with_what_slurm_says_of_the_job(world: World) -> None:
     world.figures["gpu1"] = {"7": NODE, "8": NODE}
     world.step()

@@ -13,6 +13,7 @@ import pytest
 
 import policies
 from burstd.domain.health import FINDINGS, XIDS, HealthRules
+from burstd.domain.idle_gpus import IdleAct
 from burstd.node.checks import CHECK_NAMES
 from burstd.node.ssh.host_keys import HostKeyPolicy
 from burstd.planner.timeouts import Tuning
@@ -21,6 +22,7 @@ from burstd.settings import (
     NodeSettings,
     QuotaSettings,
     Settings,
+    SettingsError,
     SlurmSettings,
     StagingSettings,
     VolumeSettings,
@@ -30,6 +32,7 @@ from burstd.settings import (
 )
 from burstd.settings.fields import Section
 from burstd.settings.frameworks import FrameworkSettings
+from burstd.settings.idle_gpus import IdleGpuSettings
 from burstd.settings.notify import MailSettings, NotifySettings, WebhookSettings
 from burstd.settings.projects import FairShareSettings, ProjectSettings
 from burstd.settings.sampler import SamplerSettings
@@ -41,7 +44,8 @@ from providers.aws.settings import AwsSettings
 from providers.openstack.settings import OpenStackSettings
 
 EXAMPLE = share_path("config", "burstd.toml")
-_OPTIONAL = "sampler|web|notify|health|metrics|frameworks|staging|providers|policies|mounts|volumes|projects|fair_share"
+_TABLES = "sampler|idle_gpus|web|notify|health|metrics|frameworks|staging|providers|policies|mounts|volumes"
+_OPTIONAL = f"{_TABLES}|projects|fair_share"
 ALL_SET = re.sub(rf"(?m)^#(?=[a-z_0-9]+ = |\[({_OPTIONAL}))", "", EXAMPLE.read_text())
 
 
@@ -115,6 +119,30 @@ def test_the_example_shows_every_key_of_notify_and_leaves_it_off() -> None:
     others = {"program", "mail", "webhooks"}
     assert found.model_dump(exclude=others) == default.model_dump(exclude=others)
     assert load_settings(EXAMPLE, check_files=False).notify == default
+
+
+def test_the_example_shows_every_key_of_idle_gpus_and_has_none() -> None:
+    assert not load_settings(EXAMPLE, check_files=False).idle_gpus
+    assert set(tomllib.loads(ALL_SET)["idle_gpus"]["*"]) == set(IdleGpuSettings.model_fields)
+    found = parse_settings(ALL_SET).idle_gpus
+    assert found["*"] == IdleGpuSettings()
+    assert found["interactive"].rule().act is IdleAct.SHORTEN
+
+
+@pytest.mark.parametrize(
+    ("table", "fault"),
+    [
+        ('[idle_gpus."*"]\nact = "cancel"', "line 3: idle_gpus.\"*\".act: must not be 'cancel' for all partitions"),
+        ('[idle_gpus.gpu]\nact = "requeue"\nact_after_s = 900', "line 4: idle_gpus.gpu.act_after_s: must be more than"),
+        ('[idle_gpus."a,b"]', "must be the name of one partition"),
+        ('[idle_gpus.gpu]\nact = "kill"', "line 3: idle_gpus.gpu.act: "),
+        ("[idle_gpus.gpu]\nwarn_after_s = 0", "line 3: idle_gpus.gpu.warn_after_s: "),
+    ],
+)
+def test_a_rule_of_idle_gpus_that_cannot_be_meant_is_refused(table: str, fault: str) -> None:
+    with pytest.raises(SettingsError) as caught:
+        parse_settings(f'cluster = "x"\n{table}\n')
+    assert fault in str(caught.value)
 
 
 def test_the_example_shows_every_key_of_frameworks_and_has_none() -> None:

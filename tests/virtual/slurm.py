@@ -181,6 +181,11 @@ class SimSlurm:
         except ValueError as error:
             raise SchedulerRefused(str(error)) from None
 
+    def cancel_running(self, job_id: str) -> None:
+        """See Scheduler."""
+        if any(job.state is JobState.RUNNING for job in self._named(job_id)):
+            self._jobs.cancel(job_id)
+
     def limit_time(self, job_id: str, limit_s: float) -> None:
         """See Scheduler."""
         self._check_running()

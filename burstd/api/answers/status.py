@@ -137,6 +137,16 @@ class PolicyTimeView(AnswerView):
     took_s: float
 
 
+class IdleGpusView(AnswerView):
+    """Running jobs that are warned of idle GPUs."""
+
+    jobs: int
+    gpus: int
+    """Those that are idle."""
+    cost_per_hour: list[Money]
+    """Of these."""
+
+
 class StatusView(AnswerView):
     """``burstctl status``. ``seen``: when the loop observed; everything but ``daemon`` and ``calls`` is as of then."""
 
@@ -150,6 +160,8 @@ class StatusView(AnswerView):
     pools: list[PoolView]
     cost_per_hour: list[Money]
     waiting: WaitingView
+    idle_gpus: IdleGpusView | None = None
+    """None: no job is warned of idle GPUs."""
     data: StageStatusView | None = None
     """None: burstd stages nothing."""
     projects: list[str]

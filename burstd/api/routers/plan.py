@@ -24,8 +24,10 @@ from burstd.api.dependencies import (
 from burstd.domain.claim import Claim
 from burstd.domain.cloud.offer import Pool
 from burstd.domain.command import ClearPin, Confirm, DrainSlots, Pause, PlanNow, ReleaseSlots, Reload, Resume, SetPin
+from burstd.domain.idle_gpus import IdleAct
 from burstd.domain.plan import (
     Action,
+    ActOnIdleJobs,
     AdoptMachine,
     BindJob,
     ChangeClaimState,
@@ -40,6 +42,7 @@ from burstd.domain.plan import (
     PowerDown,
     ProbeMachine,
     RecordAddress,
+    RecordIdleJobs,
     RecordInterruptions,
     RegisterNodes,
     RemoveOrphans,
@@ -65,6 +68,12 @@ from burstd.domain.snapshot import Snapshot
 from burstd.slurm.hostlist import HostlistError, compress, expand
 
 TEN_YEARS_S = 10 * 366 * 86400.0
+
+_IDLE_ACTS = {
+    IdleAct.SHORTEN: "shorten the time limit of job",
+    IdleAct.REQUEUE: "requeue job",
+    IdleAct.CANCEL: "cancel job",
+}
 
 router = APIRouter(prefix="/v1")
 
@@ -257,6 +266,10 @@ def _step(action: Action, claims: dict[str, Claim]) -> StepView:
             jobs = [action.job_id]
         case RequeueJobs() | WarnJobs() | RecordInterruptions():
             jobs = [run.job_id for run in action.runs]
+        case ActOnIdleJobs():
+            jobs = [run.job_id for run in action.runs]
+        case RecordIdleJobs():
+            jobs = [*(idle.job_id for idle, _ in action.warned), *(job_id for job_id, _ in action.over)]
         case StartJobsNow() | UpdateJobs():
             jobs = list(action.jobs)
         case _:
@@ -267,6 +280,14 @@ def _step(action: Action, claims: dict[str, Claim]) -> StepView:
 def _reasons_text(runs: Sequence[JobRun]) -> str:
     reasons = list(dict.fromkeys(run.reason for run in runs))
     return reasons[0] + (f", and {len(reasons) - 1} more such" if len(reasons) > 1 else "")
+
+
+def _idle_text(action: RecordIdleJobs | ActOnIdleJobs) -> str:
+    if isinstance(action, ActOnIdleJobs):
+        return "; ".join(f"{_IDLE_ACTS[run.act]} {run.job_id}: {run.reason}" for run in action.runs)
+    new = [f"warn job {idle.job_id}: {text}" for idle, text in action.warned]
+    over = [f"withdraw the warning of {_jobs_text(job for job, _ in action.over)}"] if action.over else []
+    return "; ".join([*new, *over])
 
 
 def _step_text(action: Action, claims: dict[str, Claim]) -> tuple[str, Collection[str], Collection[str]]:
@@ -331,16 +352,16 @@ def _step_text(action: Action, claims: dict[str, Claim]) -> tuple[str, Collectio
             return f"note that {_jobs_text(run.job_id for run in runs)} lost a machine: {_reasons_text(runs)}", [], []
         case LimitJobTime(job_id, limit_s, reason):
             return f"give job {job_id} a time limit of {limit_s / 60:.0f} min: {reason}", [], []
+        case RecordIdleJobs() | ActOnIdleJobs():
+            return _idle_text(action), [], []
         case HoldJob(_, queue_id, reason):
             return f"hold job {queue_id}: {reason}", [], []
         case UpdateJobs(jobs, _, update, reason):
             return f"update {_jobs_text(jobs)} in Slurm ({_update_text(update)}): {reason}", [], []
         case SetProjectLimits(limits, reason):
             return f"limit what projects run beyond their quotas to {_limits_text(limits)}: {reason}", [], []
-        case SetQuotaPreemption(preempt, wait, reason):
-            both = [(preempt, "let the quota of {} be taken back from others"), (wait, "let the quota of {} wait")]
-            said = [text.format(", ".join(projects)) for projects, text in both if projects]
-            return f"{' and '.join(said)}: {reason}", [], []
+        case SetQuotaPreemption():
+            return _preemption_text(action), [], []
         case StartJobsNow(jobs):
             return f"let {_jobs_text(jobs)} start again at once", [], []
         case TerminateMachines(ids, reason):
@@ -351,6 +372,15 @@ def _step_text(action: Action, claims: dict[str, Claim]) -> tuple[str, Collectio
             return f"remove {what} from {provider}: {reason}", [], []
         case _:
             raise TypeError(f"no such step: {action!r}")
+
+
+def _preemption_text(action: SetQuotaPreemption) -> str:
+    both = [
+        (action.preempt, "let the quota of {} be taken back from others"),
+        (action.wait, "let the quota of {} wait"),
+    ]
+    parts = [text.format(", ".join(projects)) for projects, text in both if projects]
+    return f"{' and '.join(parts)}: {action.reason}"
 
 
 def _limits_text(limits: Sequence[tuple[str, OverQuotaLimits]]) -> str:

@@ -14,6 +14,7 @@ from burstd.api.answers.status import (
     BreakerView,
     CallerView,
     DaemonView,
+    IdleGpusView,
     PinView,
     PolicyTimeView,
     PoolView,
@@ -44,6 +45,7 @@ from burstd.domain.units import memory_text
 from burstd.planner.explain.project_text import project_text
 from burstd.planner.offers.offers import breakers_closed_by
 from burstd.planner.snapshot_view import CLAIM_PHASES, claim_phase
+from burstd.planner.unshown_paths import WARNING
 
 STALE_S = 120.0
 """A last loop older than this is an alarm: the slowest tick is far shorter."""
@@ -182,10 +184,23 @@ def status_view(
         cost_per_hour=cost_per_hour(
             (*snapshot.claims, *snapshot.storage_claims, *snapshot.quarantined_claims), snapshot.still_billed()
         ),
+        idle_gpus=_idle_gpus(plan),
         waiting=_waiting(snapshot, plan, caller),
         data=data,
         projects=_projects(snapshot, plan),
         policies=[PolicyTimeView(name=name, took_s=round(took, 6)) for name, took in facts.policy_durations_s.items()],
+    )
+
+
+def _idle_gpus(plan: Plan) -> IdleGpusView | None:
+    if not plan.idle_gpus:
+        return None
+    return IdleGpusView(
+        jobs=len(plan.idle_gpus),
+        gpus=sum(idle.idle for idle in plan.idle_gpus),
+        cost_per_hour=sum_by_currency(
+            (amount, currency) for idle in plan.idle_gpus for currency, amount in idle.cost_per_hour
+        ),
     )
 
 
@@ -352,7 +367,8 @@ def _affects_pool(breaker: CircuitBreaker, pool: Pool, snapshot: Snapshot) -> bo
 
 
 def _waiting(snapshot: Snapshot, plan: Plan, caller: Caller) -> WaitingView:
-    last_remark = last_remarks(plan.remarks)
+    # A warning is the last word on a job that runs only.
+    last_remark = last_remarks([r for r in plan.remarks if r.verdict != WARNING])
     jobs = snapshot.slurm.jobs if isinstance(snapshot.slurm, SlurmView) else ()
     decided = [(job, last_remark[job.id]) for job in jobs if job.id in last_remark]
     groups: dict[tuple[str, str], list[tuple[Job, Remark]]] = {}

@@ -93,6 +93,13 @@ class Scheduler(Protocol):
         """
         ...
 
+    def cancel_running(self, job_id: str) -> None:
+        """Cancels a job, or one task of an array, where it runs; nothing where it waits or is over.
+
+        Raises SchedulerRefused where it is not known.
+        """
+        ...
+
     def limit_time(self, job_id: str, limit_s: float) -> None:
         """Sets the time limit of a job, running or not, in seconds from its start; Slurm counts whole minutes."""
         ...

@@ -13,6 +13,8 @@ STATUS_PREFIX = "burstd: "
 """How burstd's line begins."""
 REQUEST_PREFIX = "burst:"
 """How a user's comment begins that speaks to burstd, in upper or lower case."""
+IDLE_ALLOWED = "idle=allow"
+"""The user's word by which GPUs of a job may be idle: it requires nothing of a machine."""
 _BETWEEN = f" -- {STATUS_PREFIX}"
 
 
@@ -31,6 +33,19 @@ def join_comment(users: str, status: str) -> str:
     if not users:
         return STATUS_PREFIX + status if status else ""
     return f"{users}{_BETWEEN}{status}" if status and is_for_burstd(users) else users
+
+
+def allows_idle_gpus(comment: str) -> bool:
+    """True where the user's words have ``idle=allow``: the job may leave its GPUs idle."""
+    return is_for_burstd(comment) and any(
+        word.lower() == IDLE_ALLOWED for word in split_comment(comment)[0][len(REQUEST_PREFIX) :].split()
+    )
+
+
+def requirements_text(comment: str) -> str:
+    """The words behind ``burst:`` that say what machine the job needs; empty: there are none."""
+    words = split_comment(comment)[0][len(REQUEST_PREFIX) :] if is_for_burstd(comment) else ""
+    return " ".join(word for word in words.split() if word.lower() != IDLE_ALLOWED)
 
 
 def is_for_burstd(comment: str) -> bool:

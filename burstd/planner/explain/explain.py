@@ -17,7 +17,7 @@ from burstd.domain.slurm.job import Job, JobState
 from burstd.domain.slurm.outlook import Outlook
 from burstd.domain.snapshot import SlurmView, Snapshot
 from burstd.domain.staging import StagingView
-from burstd.domain.units import span_text
+from burstd.domain.units import money_text, span_text
 from burstd.planner.demand.demand import reason_of
 from burstd.planner.explain.fabric_text import claim_binding, gang_fabric_text, offer_binding
 from burstd.planner.explain.job_lookup import find_job, request_text
@@ -87,7 +87,7 @@ def explain_job(snapshot: Snapshot, plan: Plan, job_id: str) -> Explanation:
         where = f" on {', '.join(job.node_list)}" if job.node_list else ""
         verdict, summary = job.state.value.lower(), f"the job is {job.state.value.lower()}{where}"
         met = _met(snapshot.slurm, job.number or job.id)
-        summary = "; ".join([summary, *met, *_project(snapshot, plan, job)])
+        summary = "; ".join([summary, *met, *_idle_gpus(plan, job, remarks), *_project(snapshot, plan, job)])
         if data is not None and data.checkpoint:
             age = f", taken {span_text(snapshot.now - data.checkpoint_taken)} ago" if data.checkpoint_taken else ""
             summary += f"; {data.checkpoint}{age}"
@@ -117,6 +117,14 @@ def explain_job(snapshot: Snapshot, plan: Plan, job_id: str) -> Explanation:
 
 def _met(slurm: SlurmView, number: str) -> list[str]:
     return [f"it has met {note}" for note in notes_of_job(slurm.nodes.values(), number)]
+
+
+def _idle_gpus(plan: Plan, job: Job, remarks: Sequence[Remark]) -> Iterator[str]:
+    """The warning of a running job that does not use its GPUs, and what that has cost so far."""
+    yield from (remark.reason for remark in remarks if remark.verdict == WARNING)
+    for idle in plan.idle_gpus:
+        if idle.job_id == job.id and idle.cost:
+            yield f"that has cost about {money_text(idle.cost)}"
 
 
 def _project(snapshot: Snapshot, plan: Plan, job: Job) -> Iterator[str]:

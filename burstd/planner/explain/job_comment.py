@@ -48,12 +48,13 @@ class JobComment:
     """What a job's comment shall say. ``kind``: a change of it is news; within one kind the words may wait."""
 
     kind: str
-    """``waits``, ``never``, ``coming``, ``soon``, ``on``, ``leaves``."""
+    """``waits``, ``never``, ``coming``, ``soon``, ``on``, ``leaves``, ``idle``."""
     text: str
     """Empty: nothing of burstd's."""
 
 
 _NO_COMMENT = JobComment("on", "")
+IDLE_PREFIX = "idle GPUs: "
 _PREFIXES = (
     "waits: ",
     "cannot start: ",
@@ -63,6 +64,7 @@ _PREFIXES = (
     "starts soon: ",
     "project ",
     "requeued ",
+    IDLE_PREFIX,
 )
 """Beginnings of comments that are out of date once the job has started; the third is that of the version before."""
 
@@ -108,6 +110,10 @@ class JobComments:
         """Whether a running job is about to be requeued for others."""
         return bool(self._snapshot.leaves_at(job))
 
+    def idle_warning(self, job: Job) -> str:
+        """The warning of a running job that does not use its GPUs; empty: there is none."""
+        return self._warnings.get(f"job:{job.id}", "") if job.state is JobState.RUNNING else ""
+
     def project_text(self, job: Job) -> str:
         """How its project stands, where that is news for the job: it waits, or may be requeued."""
         projects = self._snapshot.projects.projects
@@ -146,11 +152,14 @@ class JobComments:
     def _started(self, job: Job, current: str) -> JobComment | None:
         leaving = leaving_text(job, self._snapshot)
         project = leaving or self.project_text(job)
-        old = (*_PREFIXES, "on ") if project else _PREFIXES
+        idle = self.idle_warning(job)
+        old = (*_PREFIXES, "on ") if project or idle else _PREFIXES
         if job.state not in _STARTED or not (current.startswith(old) or not current):
             return None
         if leaving:
             return self._comment("leaves", leaving)
+        if idle:
+            return self._comment("idle", f"{IDLE_PREFIX}{idle}")
         claims = [self._claims[name] for name in job.node_list if name in self._claims]
         if not claims:
             return self._comment("on", project) if project else _NO_COMMENT if current else None

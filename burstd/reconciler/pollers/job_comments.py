@@ -27,7 +27,7 @@ from burstd.domain.slurm.job import Job, JobState
 from burstd.domain.snapshot import SlurmView, Snapshot
 from burstd.planner import isolation
 from burstd.planner.demand.demand import tasks_among
-from burstd.planner.explain.job_comment import JobComment, JobComments, scontrol_job_id
+from burstd.planner.explain.job_comment import IDLE_PREFIX, JobComment, JobComments, scontrol_job_id
 from burstd.reconciler.context import LoopContext
 
 log = structlog.get_logger(__name__)
@@ -129,8 +129,12 @@ class JobCommentWriter:
         burst |= {name for project in projects for name in (project.quota_partition, project.over_quota_partition)}
         known, self._last_comments = self._last_comments, {}
         for job in slurm.jobs:
-            # What a comment requires counts in the site's own partitions too.
-            if burst.isdisjoint(job.partitions) and not (is_for_burstd(job.comment) and f"job:{job.id}" in remarks):
+            # What a comment requires counts in the site's own partitions too, and so do idle GPUs.
+            if burst.isdisjoint(job.partitions) and not (
+                (is_for_burstd(job.comment) and f"job:{job.id}" in remarks)
+                or lines.idle_warning(job)
+                or IDLE_PREFIX in job.comment
+            ):
                 continue
             with self._context.quarantine.contain_errors("comments", isolation.job_subject(job.id)):
                 if (one := self._differs(job, known.get(job.id), lines, snapshot.now)) is not None:
@@ -138,8 +142,11 @@ class JobCommentWriter:
 
     def _differs(self, job: Job, last: _LastComment | None, lines: JobComments, now: float) -> _Changed | None:
         remark = lines.last_remark(job) if job.state is JobState.PENDING else None
-        state = "leaves" if lines.is_leaving(job) else job.state.value, lines.project_text(job)
-        verdict, reason = (remark.verdict, remark.reason) if remark is not None else state
+        idle = lines.idle_warning(job)
+        state = "leaves" if lines.is_leaving(job) else "idle" if idle else job.state.value
+        verdict, reason = (
+            (remark.verdict, remark.reason) if remark is not None else (state, idle or lines.project_text(job))
+        )
         if last is not None:
             self._last_comments[job.id] = last
             if last.verdict == verdict and (now < last.check_after or _same(last, reason, job)):

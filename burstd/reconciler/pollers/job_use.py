@@ -365,6 +365,9 @@ class JobUsePoller:
         """
         run = self._runs[key]
         others = [one for one in run.use.nodes if one.node != node.node]
+        loading = node.read_now_mib_s > self.settings.loading_mib_s
+        before = next((one.loading_at for one in run.use.nodes if one.node == node.node), 0.0)
+        node = replace(node, loading_at=node.sampled_at if loading else before)
         nodes = sorted([*others, node.without_series()], key=lambda one: one.node)
         run.use = replace(run.use, nodes=tuple(nodes))
         return replace(run.use, nodes=(node,), ended=None)

@@ -210,6 +210,22 @@ class SchedulerContract(JobsContract):
         cluster.shell(f"scancel {longer}")
         cluster.scheduler.unbind(longer)
 
+    def test_a_running_job_is_cancelled_and_one_that_waits_is_not(self, cluster: ClusterUnderTest) -> None:
+        """One that was requeued since it was looked at must not be."""
+        (slot,) = self.registered_slots(cluster, 1)
+        cluster.scheduler.set_gate([name for name in cluster.slots if name != slot])
+        running = submit_job(cluster, "--time=5 --gres=gpu:1")
+        wait_until(partial(is_running, cluster, running), "the job running")
+        cluster.scheduler.set_gate(cluster.slots)
+        waiting = submit_job(cluster, "--time=5 --gres=gpu:1")
+        for job in (running, waiting):
+            cluster.scheduler.cancel_running(job)
+        wait_until(lambda: not is_running(cluster, running), "the job cancelled")
+        row = find_job(cluster, waiting)
+        assert row is not None
+        assert row.state is JobState.PENDING
+        cluster.shell(f"scancel {waiting}")
+
     def test_what_a_pending_job_asks_for_is_changed(self, cluster: ClusterUnderTest) -> None:
         """A list that leaves it no node is taken, and does not hold it for good."""
         cluster.scheduler.set_gate(cluster.slots)

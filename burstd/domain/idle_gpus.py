@@ -1,0 +1,110 @@
+"""Jobs that hold GPUs and do not use them: by which rule that is so, what is known of each, and what is done to it.
+
+Root on a rented node may lie in the figures that this comes from: it can spare its own jobs, and end no other's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from decimal import Decimal
+from enum import StrEnum
+
+ANY_PARTITION = "*"
+"""Name of the rule for partitions that have none of their own."""
+
+
+class IdleAct(StrEnum):
+    """What follows when a job goes on without its GPUs after the warning."""
+
+    NOTHING = "nothing"
+    SHORTEN = "shorten"
+    """Its time limit is shortened."""
+    REQUEUE = "requeue"
+    CANCEL = "cancel"
+
+
+@dataclass(frozen=True, slots=True)
+class IdleGpuRule:
+    """``[idle_gpus.PARTITION]``. Lengths of time in seconds; those of idle GPUs are without what does not count."""
+
+    warn_after_s: float = 900.0
+    act: IdleAct = IdleAct.NOTHING
+    act_after_s: float = 1800.0
+    start_s: float = 300.0
+    """The beginning of a job, which does not count."""
+    time_left_s: float = 600.0
+    """What SHORTEN leaves a job."""
+
+
+RunKey = tuple[str, int]
+"""A job's id in the queue, and its restarts before."""
+
+
+@dataclass(frozen=True, slots=True)
+class IdleJob:
+    """A running job of which GPUs are idle for long enough to warn."""
+
+    job_id: str
+    """As the queue, and scontrol, have it."""
+    restarts: int
+    idle: int
+    """How many of its GPUs."""
+    gpus: int
+    """How many it has."""
+    since: float
+    """Since when the last of these is idle, without what does not count, in burstd's time."""
+    idle_s: float
+    """The same as a length of time, by the clocks of its nodes."""
+    cost_per_hour: tuple[tuple[str, Decimal], ...] = ()
+    """Of the idle GPUs, by currency."""
+    cost: tuple[tuple[str, Decimal], ...] = ()
+    """What they have cost while they were idle: an estimate, and no part of a bill."""
+
+    @property
+    def key(self) -> RunKey:
+        """Of its run."""
+        return self.job_id, self.restarts
+
+    @property
+    def all_idle(self) -> bool:
+        """It uses none."""
+        return self.idle == self.gpus
+
+
+@dataclass(frozen=True, slots=True)
+class IdleWarning:
+    """What is on record of a run that was warned."""
+
+    idle: int
+    """Of how many GPUs it was warned."""
+    since: float
+    """As IdleJob has it, when it was warned."""
+    idle_s: float
+    """As IdleJob has it, when it was warned."""
+    act: IdleAct = IdleAct.NOTHING
+    """What was written down to be done to it."""
+    limit_s: float = 0.0
+    """Its time limit then, in seconds from its start, for SHORTEN."""
+    done: bool = False
+    """Slurm has answered: it is not done again, whatever becomes of the run."""
+    refusal: str = ""
+    """What Slurm said against it."""
+
+
+@dataclass(frozen=True, slots=True)
+class IdleRun:
+    """One run, and what is to be done to it."""
+
+    job_id: str
+    restarts: int
+    start: float
+    """When it started, in burstd's time: another start is another run."""
+    act: IdleAct
+    limit_s: float
+    """As IdleWarning has it."""
+    reason: str
+
+    @property
+    def key(self) -> RunKey:
+        """Of this run."""
+        return self.job_id, self.restarts
