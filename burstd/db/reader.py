@@ -437,14 +437,14 @@ class StoreReader:
         return (*bill.bill_lines(claims, group, since, end), *bill.volume_lines(volumes, group, since, end))
 
     def site_history(
-        self, parts: Collection[Part], since: float, until: float
+        self, parts: Collection[Part], since: float, until: float, series: site_history.SeriesFilter | None = None
     ) -> tuple[float, int, Mapping[Part, tuple[list[Sample], Sample | None]]]:
         """When they begin, and their length in seconds; by part, samples in [since, until), and the last before them.
 
         See ``burstd.db.repositories.site_history.read``.
         """
         with self._database.reading() as connection:
-            begin, step_s, found = site_history.read(connection, parts, since, until, self._clock.now())
+            begin, step_s, found = site_history.read(connection, parts, since, until, self._clock.now(), series)
             before = {p: site_history.last_before(connection, p, some[0].time) for p, some in found.items() if some}
             return begin, step_s, {part: (samples, before.get(part)) for part, samples in found.items()}
 

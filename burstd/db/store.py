@@ -589,12 +589,14 @@ class Store(StoreReader):
         with self._database.writing() as session:
             job_use.end_use(session.connection(), use, nodes)
 
-    def record_site_figures(self, time: float, parts: Mapping[Part, Figures], *, thin: bool) -> None:
-        """Writes a sample of the site; ``thin``: makes the longer ones that are due by then, forgets shorter ones."""
+    def record_site_figures(self, time: float, parts: Mapping[Part, Figures], *, thin: bool) -> int:
+        """Writes a sample of the site; ``thin``: makes the longer ones that are due by then, forgets shorter ones.
+
+        Returns how many samples the longer ones lack because they cannot be read.
+        """
         with self._database.writing() as session:
             site_history.record(session.connection(), time, parts)
-            if thin:
-                site_history.thin(session.connection(), time)
+            return site_history.thin(session.connection(), time) if thin else 0
 
     def add_deliveries(self, deliveries: Sequence[Delivery]) -> None:
         """Writes down what is to be sent to people; none of it may be on record."""

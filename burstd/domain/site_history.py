@@ -3,7 +3,8 @@
 A figure of a sample is one of four kinds, by its measure:
 
 - a gauge (jobs, GPUs, machines, money per hour): the sum over the merged samples, and the largest;
-- a sum (jobs that started, seconds that they had waited): merged samples are added up;
+- a sum (jobs that started, seconds that they had waited, how many of them had waited for how long): merged samples are
+  added up;
 - a peak (the longest wait): the largest;
 - a count that only grows (money spent): the last.
 
@@ -16,9 +17,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import lru_cache
 
 STARTED, WAIT_S, WAIT_MAX_S = "started", "wait_s", "wait_max_s"
 SPENT, MONEY_PER_HOUR = "spent", "money_per_hour"
+WAITS_BELOW = "waits_below_"
+"""``waits_below_64``: the jobs that started after a wait of 32 to 63 seconds. Limits are powers of two."""
 MICROS = 1_000_000
 """Millionths in a unit of a currency."""
 DAY_S = 86400
@@ -77,14 +81,39 @@ def step_start(time: float, step_s: int) -> int:
     return int(time // step_s) * step_s
 
 
+@lru_cache(maxsize=1024)
 def is_gauge(measure: str) -> bool:
     """Whether a measure has a mean and a maximum."""
-    return measure not in (STARTED, WAIT_S, WAIT_MAX_S) and not measure.startswith(f"{SPENT}.")
+    return measure not in (STARTED, WAIT_S, WAIT_MAX_S) and not measure.startswith((f"{SPENT}.", WAITS_BELOW))
 
 
 def gauge_values(figure: Figure) -> tuple[float, float]:
     """The sum and the largest value of a gauge."""
     return (figure, figure) if isinstance(figure, int | float) else (figure[0], figure[1])
+
+
+def wait_measure(wait_s: int) -> str:
+    """The measure that counts a job that has waited so long."""
+    return f"{WAITS_BELOW}{1 << wait_s.bit_length()}"
+
+
+def wait_percentile(measures: Mapping[str, Figure], percent: int) -> float | None:
+    """Seconds that so many of a hundred jobs had waited at most; None where none has started.
+
+    By the nearest rank. The jobs between two limits are taken to lie at equal distances, none above the longest wait.
+    """
+    counts = sorted(
+        (int(name.removeprefix(WAITS_BELOW)), gauge_values(count)[0])
+        for name, count in measures.items()
+        if name.startswith(WAITS_BELOW)
+    )
+    rank = -(-sum(count for _, count in counts) * percent // 100)
+    for limit, count in counts:
+        if rank <= count:
+            low, high = limit // 2, min(limit, gauge_values(measures.get(WAIT_MAX_S, 0))[0])
+            return low + (high - low) * rank / count
+        rank -= count
+    return None
 
 
 def merge_samples(time: int, samples: Sequence[Sample]) -> Sample:

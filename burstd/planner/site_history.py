@@ -10,7 +10,17 @@ from fractions import Fraction
 from burstd.domain.billing.costs import cost_shares
 from burstd.domain.claim import USABLE, Claim, ClaimState, billed_now
 from burstd.domain.plan import Plan
-from burstd.domain.site_history import MICROS, MONEY_PER_HOUR, SPENT, STARTED, WAIT_MAX_S, WAIT_S, Figures, Part
+from burstd.domain.site_history import (
+    MICROS,
+    MONEY_PER_HOUR,
+    SPENT,
+    STARTED,
+    WAIT_MAX_S,
+    WAIT_S,
+    Figures,
+    Part,
+    wait_measure,
+)
 from burstd.domain.slurm.job import PENDING_STATES, RUNNING_STATES, Job
 from burstd.domain.slurm.node import Node
 from burstd.domain.slurm.shape import Gres, Shape, gpus_of, shards_of_gpus
@@ -133,6 +143,7 @@ def _add_waits(
                 figures.add(subject, STARTED, 1)
                 figures.add(subject, WAIT_S, wait)
                 figures.raise_to(subject, WAIT_MAX_S, wait)
+                figures.add(subject, wait_measure(wait), 1)
 
 
 def _add_gpus(site: _Figures, snapshot: Snapshot, slurm: SlurmView) -> None:

@@ -45,7 +45,7 @@ from burstd.reconciler.pollers.job_history import JobHistoryRecorder
 from burstd.reconciler.pollers.own_node_faults import OwnNodeFaults
 from burstd.reconciler.pollers.project_usage import ProjectUsage
 from burstd.reconciler.pollers.projects import ProjectSync
-from burstd.reconciler.pollers.site_history import SiteHistoryRecorder
+from burstd.reconciler.pollers.site_history import SITE_HISTORY_SUBJECT, SiteHistoryRecorder
 from burstd.reconciler.pollers.spot_notices import SpotNoticePoller
 from burstd.reconciler.quarantine import LOOP_ERRORS
 from burstd.reconciler.what_if import ThrottledWhatIf
@@ -277,7 +277,8 @@ class Reconciler:
         self._project_usage.add(plan.target.shares, snapshot.now, self.config.fair_share, since=self._process_start)
         with self._context.quarantine.contain_errors("step", "faults of own nodes"):
             self._own_node_faults.record(snapshot)
-        self._site_history.step(snapshot, plan)
+        with self._context.quarantine.contain_errors("step", SITE_HISTORY_SUBJECT):
+            self._site_history.step(snapshot, plan)
 
     def _settle_doubt(self, snapshot: Snapshot, plan: Plan) -> int:
         """Ends the doubt once every machine is seen and adopted. Returns 1 where it ends."""

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from fastapi import FastAPI
 
+from burstd.api.answers.history import HistoryView
+from burstd.api.answers.plan import BillView
 from burstd.web import static_files
 from burstd.web.forms import FormTokens
 from burstd.web.middleware import PageMiddleware
-from burstd.web.month_bill import MonthBills
+from burstd.web.minute_cache import MinuteCache
 from burstd.web.node_list import NodeListCache
 from burstd.web.pages import acts, clouds, costs, history, jobs, nodes, now, policies, projects, queue
 from burstd.web.rendering import PageRenderer, PageUnchanged, unchanged_response
@@ -22,7 +24,8 @@ def install_pages(app: FastAPI) -> None:
     app.state.page_renderer = renderer
     app.state.form_tokens = FormTokens()
     app.state.node_list = NodeListCache()
-    app.state.month_bills = MonthBills()
+    app.state.month_bills = MinuteCache[BillView]()
+    app.state.histories = MinuteCache[HistoryView]()
     for module in (*PAGES, static_files):
         app.include_router(module.router, include_in_schema=False)
     app.add_exception_handler(PageUnchanged, unchanged_response)

@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
 from decimal import Decimal
+from fnmatch import fnmatchcase
 from fractions import Fraction
 from pathlib import Path
 
@@ -37,7 +38,8 @@ def served() -> Iterator[tuple[FakeBackend, Path]]:
                 clock.time = BEGIN + 60 * minute
                 if minute in GAP:
                     continue
-                waits = {"started": 2, "wait_s": 90, "wait_max_s": 80} if minute % 2 else {}
+                waits = {"started": 2, "wait_s": 90, "wait_max_s": 80, "waits_below_16": 1, "waits_below_128": 1}
+                waits = waits if minute % 2 else {}
                 money = {"money_per_hour.EUR": 1_500_000 * (minute % 3)}
                 jobs = {"jobs_pending": minute, "gpus_pending": 1.5, **waits}
                 store.record_site_figures(
@@ -85,6 +87,7 @@ def test_values_gaps_and_money(root: ApiTestClient, backend: FakeBackend) -> Non
     assert series["site/started"].values == [None if n in GAP else 2 * (n % 2) for n in range(60)]
     assert series["site/wait_s"].values == [None if n in GAP or not n % 2 else 45 for n in range(60)]
     assert series["site/wait_s"].peaks[1] == 80
+    assert (series["site/wait_median_s"].values[:2], series["site/wait_p90_s"].values[:2]) == ([None, 16], [None, 80])
     spent = money["site/spent.EUR"]
     assert spent.values[:2] == [None, Decimal("0.01")], "what was spent before is not known"
     # What was spent in the gap is in the first step after it.
@@ -105,6 +108,19 @@ def test_every_length_of_time_gives_few_points_that_agree(root: ApiTestClient, b
         assert {value for value in busy.values if value is not None} == {4}
 
 
+@pytest.mark.parametrize(
+    "patterns", [["project/a/*"], ["project/a*", "site/wait_p90_s"], ["site/wait_s", "pool/gpu/wait_median_s"],
+                 ["account/chem/money*", "project/b/started"], ["*_s"], ["site/*"], ["[ps]*/gpu/*", "provider/x/y"]],
+)  # fmt: skip
+def test_some_series_are_as_among_all(root: ApiTestClient, backend: FakeBackend, patterns: list[str]) -> None:
+    assert backend.loop is not None
+    whole = ask(root, f"since={BEGIN - 86400}&series=*")
+    some = ask(root, f"since={BEGIN - 86400}&" + "&".join(f"series={p}" for p in patterns))
+    assert some.series or some.money
+    assert some.series == [s for s in whole.series if any(fnmatchcase(s.name, p) for p in patterns)]
+    assert some.money == [s for s in whole.money if any(fnmatchcase(s.name, p) for p in patterns)]
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can connect as another user")
 def test_who_sees_what(root: ApiTestClient, backend: FakeBackend, control: Path) -> None:
     everything = ask(root, "series=*")
@@ -113,8 +129,9 @@ def test_who_sees_what(root: ApiTestClient, backend: FakeBackend, control: Path)
     with ApiTestClient(control, NOBODY) as client:
         seen = ask(client, "series=*")
     others = names_of(seen)
-    hidden = {f"project/b/{m}" for m in ("started", "wait_s", "money_per_hour.EUR")} | {"site/spent.EUR"}
-    assert names - others == hidden | {name for name in names if name.startswith("account/chem/")}
+    hidden = {name for name in names if name.startswith(("project/b/", "account/chem/"))}
+    assert names - others == hidden | {"site/spent.EUR"}
+    assert {"project/a/wait_p90_s", "account/phys/gpus_pending", "pool/gpu/wait_median_s"} <= others
     assert {one.subject for one in ask(root).series} == {"site", "pool/gpu"}
     assert len(backend.commands) == 0
 

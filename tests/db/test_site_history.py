@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import multiprocessing
 import os
 import random
 import signal
 import sqlite3
+import zlib
 from collections.abc import Mapping
 from contextlib import closing
 from multiprocessing.connection import Connection
 from pathlib import Path
 
 import pytest
-from sqlalchemy import event, func, select, text
+from sqlalchemy import LargeBinary, event, func, select, text, type_coerce, update
 
 from burstd.db import Store
 from burstd.db.repositories import site_history
 from burstd.db.repositories.site_history import MAX_POINTS
-from burstd.db.tables import SITE_HISTORY
+from burstd.db.tables import SITE_HISTORY, _columns_of, decode_figures
 from burstd.domain.site_history import (
     DAY_S,
     RESOLUTIONS,
@@ -30,6 +32,8 @@ from burstd.domain.site_history import (
     Sample,
     merge_samples,
     step_start,
+    wait_measure,
+    wait_percentile,
 )
 
 from .samples import START, ManualClock
@@ -91,7 +95,7 @@ def test_what_is_merged_keeps_its_sums_mean_and_maximum(store: Store, clock: Man
         wanted = [m for m in minutes if BEGIN + 60 * m >= first]
         assert total(samples, STARTED) == len(wanted)
         assert total(samples, WAIT_S) == 10 * len(wanted)
-        gauges = [sample.figures["site"]["jobs_pending"] for sample in samples]
+        gauges = [sample.figures["site"].get("jobs_pending", 0) for sample in samples]
         pairs = [gauge if isinstance(gauge, list) else [gauge, gauge] for gauge in gauges]
         assert sum(pair[0] for pair in pairs) == sum(wanted)  # type: ignore[misc]
         assert max(pair[1] for pair in pairs) == minutes[-1]  # type: ignore[type-var]
@@ -110,7 +114,7 @@ def test_short_samples_go_and_long_ones_stay(store: Store, clock: ManualClock) -
             kept[step_s] = round((clock.now() - first) / DAY_S)
     assert kept == {60: 2, 600: 31, 3600: 40, DAY_S: 40}
     step_s, samples = read(store, BEGIN, clock.now())
-    assert (step_s, len(samples)) == (7200, 240)
+    assert (step_s, len(samples)) == (DAY_S, 40)
     store.purge(clock.now() - 5 * DAY_S)
     assert read(store, BEGIN, clock.now())[1][0].time >= clock.now() - 5 * DAY_S
 
@@ -220,11 +224,72 @@ def test_killed_at_any_moment_each_sample_is_there_once_in_each_length(tmp_path:
         connection = store._database.engine.connect()
         assert written in (last + 1, last + 2)
         for resolution in RESOLUTIONS[:-1]:
-            samples = site_history._read(connection, Part.SITE, resolution, 0, 1e12)
+            samples, _ = site_history._read(connection, Part.SITE, resolution.step_s, 0, 1e12)
             whole = written if resolution.step_s == 60 else (written - 1) // 10 * 10 * 60 // resolution.step_s
             whole = whole * resolution.step_s // 60 if resolution.step_s > 60 else whole
             assert total(samples, STARTED) == whole, resolution
         connection.close()
+
+
+def test_a_damaged_sample_is_a_gap_and_holds_up_no_other(store: Store, clock: ManualClock) -> None:
+    write(store, clock, range(15))
+    with store._database.writing() as session:
+        damaged = update(SITE_HISTORY).values(figures=type_coerce(b"\x00", LargeBinary))
+        session.connection().execute(damaged.where(SITE_HISTORY.c.time == BEGIN + 12 * 60))
+    clock.time = BEGIN + 20 * 60.0
+    assert store.record_site_figures(clock.time, site(20, 1, 20), thin=True) == 1
+    clock.time += 600
+    assert store.record_site_figures(clock.time, site(30, 1, 30), thin=True) == 0
+    _, samples = read(store, BEGIN, clock.now() + 60)
+    assert [(sample.time - BEGIN) // 60 for sample in samples] == [*range(12), 13, 14, 20, 30]
+    with store._database.reading() as connection:
+        longer, _ = site_history._read(connection, Part.SITE, 600, 0, 1e12)
+    assert [sample.samples for sample in longer] == [10, 4, 1]
+
+
+@pytest.mark.parametrize("ahead_s", [DAY_S, 3 * DAY_S])
+def test_a_clock_that_ran_ahead_by_days_leaves_sums_whole_and_money_growing(
+    store: Store, clock: ManualClock, ahead_s: int
+) -> None:
+    """It jumps at noon; half an hour later it is put right, and the day goes on."""
+    noon, ahead = range(12 * 60 - 30, 12 * 60, 5), ahead_s // 60
+    write(store, clock, noon)
+    write(store, clock, range(noon.stop + ahead, noon.stop + 30 + ahead, 5))
+    store.shift_late_times(BEGIN + 60.0 * noon.stop, float(ahead_s))
+    evening = range(noon.stop + 30, 25 * 60, 10)
+    write(store, clock, evening)
+    _, samples = read(store, BEGIN, clock.now())
+    assert all(sample.time <= clock.now() for sample in samples)
+    assert total(samples, STARTED) == 12 + len(evening)
+    with store._database.reading() as connection:
+        for resolution in RESOLUTIONS:
+            step_s = resolution.step_s
+            rows, _ = site_history._read(connection, Part.SITE, step_s, 0, 1e12)
+            assert all(row.time <= clock.now() for row in rows)
+            assert [row.time for row in rows] == sorted({row.time for row in rows})
+        days, _ = site_history._read(connection, Part.SITE, DAY_S, 0, 1e12)
+    assert [day.figures["site"][STARTED] for day in days] == [12 + len(evening) - 6]
+
+
+def test_samples_of_the_first_format_are_read() -> None:
+    figures: Figures = {"site": {"jobs_pending": [5, 3], STARTED: 2}, "pool/gpu": {"wanted": -1, "gpus_free": 0.5}}
+    assert decode_figures(zlib.compress(json.dumps(figures).encode())) == figures
+    assert decode_figures(zlib.compress(json.dumps(_columns_of(figures)).encode())) == figures
+    assert decode_figures(zlib.compress(b"{}")) == {}
+
+
+def test_so_many_of_a_hundred_jobs_had_waited_at_most() -> None:
+    waits = [0, 1, 5, 30, 30, 60, 61, 100, 3600, 90_000]
+    one: dict[str, float] = {WAIT_MAX_S: max(waits)}
+    for wait in waits:
+        one[wait_measure(wait)] = one.get(wait_measure(wait), 0) + 1
+    for percent in range(1, 101):
+        found, exact = wait_percentile(one, percent), waits[-(-len(waits) * percent // 100) - 1]
+        assert found is not None
+        assert exact // 2 <= found <= 2 * exact + 1, "within the limits between which it was counted"
+    assert wait_percentile(one, 100) == 90_000
+    assert wait_percentile({wait_measure(90): 1, WAIT_MAX_S: 90}, 50) == 90, "one job alone is exact"
+    assert wait_percentile({}, 50) is None
 
 
 def busy(chance: random.Random, before: dict[str, dict[str, int]]) -> dict[str, dict[str, int]]:
@@ -241,7 +306,7 @@ def busy(chance: random.Random, before: dict[str, dict[str, int]]) -> dict[str, 
 
 
 def busy_site() -> dict[Part, dict[str, dict[str, int]]]:
-    waits = {STARTED: 3, WAIT_S: 1800, WAIT_MAX_S: 1200}
+    waits = {STARTED: 3, WAIT_S: 1800, WAIT_MAX_S: 1200, "waits_below_256": 1, "waits_below_2048": 2}
     jobs = {"jobs_pending": 40, "jobs_running": 30, "gpus_pending": 90, "gpus_running": 60}
     phases = {f"machines_{name}": 5 for name in ("booting", "ready", "busy", "idle", "leaving", "failed")}
     money = {"money_per_hour.EUR": 12_340_000, "money_per_hour.USD": 12_340_000}

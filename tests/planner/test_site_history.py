@@ -52,15 +52,15 @@ def test_jobs_gpus_and_waits() -> None:
         "site": {
             "jobs_pending": 4, "jobs_running": 2, "gpus_pending": 4 * 2 + 4 * 3, "gpus_running": 8.25,
             "gpus_used": 0.75, "gpus_free": 1.25 + 3 * 4, "gpus_idle": 4, "started": 2, "wait_s": 30 + 100,
-            "wait_max_s": 100,
+            "wait_max_s": 100, "waits_below_32": 1, "waits_below_128": 1,
         },
-        "pool/gpu": {"started": 1, "wait_s": 30, "wait_max_s": 30},
+        "pool/gpu": {"started": 1, "wait_s": 30, "wait_max_s": 30, "waits_below_32": 1},
     }  # fmt: skip
     assert found[Part.PROJECTS] == {
         "project/a": {"jobs_pending": 4, "gpus_pending": 20, "share": 3.5, "money_per_hour.EUR": 1_530_000,
-                      "started": 1, "wait_s": 100, "wait_max_s": 100},
+                      "started": 1, "wait_s": 100, "wait_max_s": 100, "waits_below_128": 1},
         "account/chem": {"jobs_running": 1, "gpus_running": 8, "money_per_hour.EUR": 1_530_000,
-                         "started": 1, "wait_s": 30, "wait_max_s": 30},
+                         "started": 1, "wait_s": 30, "wait_max_s": 30, "waits_below_32": 1},
     }  # fmt: skip
 
 

@@ -3,28 +3,32 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from sqlalchemy import LargeBinary, type_coerce, update
 
-from burstd.db import Store
+from burstd.db import Store, StoreFull
+from burstd.db.tables import SITE_HISTORY
 from burstd.domain.plan import Plan
 from burstd.domain.site_history import Part, Sample
 from burstd.domain.slurm.job import JobState
 from burstd.domain.snapshot import SlurmView, Unavailable
 from burstd.reconciler.context import LoopContext
 from burstd.reconciler.pollers.site_history import SiteHistoryRecorder
+from burstd.reconciler.quarantine import Quarantine
 from burstd.runtime.workers import ThreadWorkers
 from tests.api.world import NOW, SNAPSHOT, USER, FixedClock, job
 
 
 class Rig:
     def __init__(self, store: Store, workers: ThreadWorkers) -> None:
-        context = SimpleNamespace(store=store, workers=workers)
+        self.quarantine = Quarantine(FixedClock())
+        context = SimpleNamespace(store=store, workers=workers, quarantine=self.quarantine)
         self.wakes: list[str] = []
         self.store, self.workers = store, workers
         self.started: list[Any] = []
@@ -62,17 +66,40 @@ def test_one_a_minute_and_of_the_minute_of_its_snapshot(rig: Rig) -> None:
     assert all(sample.samples == 1 for sample in rig.samples())
 
 
-def test_what_goes_wrong_with_one_is_raised_where_it_is_written_and_the_next_is_taken(rig: Rig) -> None:
+def test_what_goes_wrong_with_one_is_an_alarm_and_the_next_is_taken(rig: Rig) -> None:
     rig.started = [object()]
     rig.recorder.step(replace(SNAPSHOT, now=NOW), Plan())
     while rig.workers.calls_under_way():
         threading.Event().wait(0.001)
-    errors: list[tuple[str, Exception]] = []
-    report: Callable[[str, Exception], None] = lambda lane, error: errors.append((lane, error))  # noqa: E731
-    rig.workers.run_callbacks(report)
-    assert [(lane, type(error)) for lane, error in errors] == [("site history", AttributeError)]
+    rig.workers.run_callbacks()
+    (alarm,) = rig.quarantine.alarms()
+    assert "burstd fails on the history of the site (a sample: AttributeError" in alarm
     assert rig.samples() == []
     assert rig.step(NOW + 60) == 1
+
+
+def test_samples_wait_for_a_disk_that_is_full(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is raised into the loop, whose decisions go on."""
+
+    def full(*_: object, **__: object) -> int:
+        raise StoreFull("No space is left on the device.")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(rig.store, "record_site_figures", full)
+        assert [rig.step(NOW + 60 * minute) for minute in range(3)] == [0, 0, 0]
+    (alarm,) = rig.quarantine.alarms()
+    assert "the history of the site (writing: StoreFull: No space" in alarm
+    assert rig.step(NOW + 180) == 4
+    assert [sample.time for sample in rig.samples()] == [NOW // 60 * 60 + 60 * minute for minute in range(4)]
+
+
+def test_a_damaged_sample_is_an_alarm(rig: Rig) -> None:
+    rig.step(NOW)
+    with rig.store._database.writing() as session:
+        session.connection().execute(update(SITE_HISTORY).values(figures=type_coerce(b"{", LargeBinary)))
+    assert rig.step(NOW + 1200) == 1
+    (alarm,) = rig.quarantine.alarms()
+    assert "3 of its samples cannot be read" in alarm
 
 
 def test_jobs_that_started_before_slurm_could_not_be_read_are_in_the_next_sample(rig: Rig) -> None:

@@ -8,7 +8,9 @@ from threading import Event
 
 import pytest
 
+from burstd.api.answers.plan import BillView
 from burstd.api.auth import Caller
+from burstd.api.routers.status import get_bill
 from burstd.domain.claim import Claim
 from burstd.domain.claim import ClaimState as S
 from burstd.domain.command import WhatIf
@@ -18,7 +20,7 @@ from burstd.domain.snapshot import SlurmView
 from burstd.planner.decide import decide
 from burstd.planner.explain.gpu_map import gpu_cells
 from burstd.planner.timeouts import Tuning
-from burstd.web.month_bill import MonthBills
+from burstd.web.minute_cache import MinuteCache
 from tests.api.client import ApiTestClient
 from tests.api.fake_backend import FakeBackend
 from tests.api.world import JOBS, SNAPSHOT, FixedClock, claim
@@ -126,14 +128,19 @@ def test_a_decision_goes_before_a_page_for_a_moment(root: ApiTestClient, backend
 
 
 def test_the_bill_of_now_is_made_once_a_minute_for_each_caller(backend: FakeBackend) -> None:
-    bills, clock = MonthBills(), FixedClock()
+    bills, clock = MinuteCache[BillView](), FixedClock()
     backend.clock = clock
-    first = bills.bill(Caller("root", admin=True), backend)
+    root, nobody = Caller("root", admin=True), Caller("nobody", admin=False)
+
+    def bill(caller: Caller) -> BillView:
+        return bills.get(caller, backend.now(), lambda: get_bill(caller, backend))
+
+    first = bill(root)
     clock.time += 59
-    assert bills.bill(Caller("root", admin=True), backend) is first
-    assert bills.bill(Caller("nobody", admin=False), backend) is not first
+    assert bill(root) is first
+    assert bill(nobody) is not first
     clock.time += 2
-    again = bills.bill(Caller("root", admin=True), backend)
+    again = bill(root)
     assert again.total[0].amount > first.total[0].amount, "machines run"
     backend.clock = FixedClock()
 

@@ -11,12 +11,13 @@ class SeriesView(AnswerView):
     """One figure over time; one value for each of ``HistoryView.times``, null where nothing is known."""
 
     name: str
-    """``SUBJECT/MEASURE``: ``site/jobs_pending``, ``pool/gpu/machines_busy``, ``project/a/wait_s``."""
+    """``SUBJECT/MEASURE``: ``site/jobs_pending``, ``pool/gpu/machines_busy``, ``project/a/wait_median_s``."""
     subject: str
     """``site``, ``pool/NAME``, ``provider/NAME``, ``project/NAME`` or ``account/NAME``."""
     measure: str
     values: list[float | None]
-    """Means. Of ``started`` the number of jobs, of ``wait_s`` the mean wait of these."""
+    """Means. Of ``started`` the number of jobs, of ``wait_s`` the mean wait of these, of ``wait_median_s`` and
+    ``wait_p90_s`` what half and nine tenths of them had waited at most."""
     peaks: list[float | None]
     """The largest single values; empty: the measure has none."""
 

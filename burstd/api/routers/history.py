@@ -1,8 +1,8 @@
 """What the site asked for, had and paid over time: ``burstctl history``.
 
-Everybody sees the state of the site, as ``burstctl status`` shows it, and what the projects ask for and have, as
-``burstctl project list`` does. What a project or an account waited and paid, and the jobs of an account that is no
-project's, are for administrators and for users with jobs in it; what the site has spent is for administrators.
+Everybody sees the state of the site, as ``burstctl status`` shows it. What a project or an account asked for, used,
+waited and paid over time is its use, as in ``burstctl bill``: it is for administrators and for users with jobs in it.
+What the site has spent is for administrators.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from decimal import Decimal
 from fnmatch import fnmatchcase
+from functools import cache
 from typing import Annotated
 
 from fastapi import APIRouter, Query
@@ -20,6 +21,7 @@ from burstd.api.auth import Caller
 from burstd.api.backend import Backend
 from burstd.api.dependencies import ApiError, BackendDep, CallerDep, Timestamp
 from burstd.api.routers.status import visible_accounts
+from burstd.db.repositories.site_history import SeriesFilter
 from burstd.domain.site_history import (
     DAY_S,
     MICROS,
@@ -27,20 +29,22 @@ from burstd.domain.site_history import (
     STARTED,
     WAIT_MAX_S,
     WAIT_S,
+    WAITS_BELOW,
     Figure,
     Part,
     Sample,
     gauge_values,
     is_gauge,
     step_start,
+    wait_percentile,
 )
 
 DEFAULT_S = 7 * DAY_S
 MAX_SERIES = 2000
 MAX_PATTERNS = 10
 _OF_SITE = ("site/*", "pool/*", "provider/*")
-_OPEN_TO_ALL = frozenset({"jobs_pending", "jobs_running", "gpus_pending", "gpus_running", "share"})
-"""Of a project."""
+_WILDCARDS = frozenset("*?[")
+_PERCENTILES = {"wait_median_s": 50, "wait_p90_s": 90}
 _SUBJECTS = {Part.SITE: ("site", "pool"), Part.MACHINES: ("site", "pool", "provider"),
              Part.PROJECTS: ("project", "account")}  # fmt: skip
 _Pattern = Annotated[str, Query(max_length=200)]
@@ -70,24 +74,28 @@ def get_history(
         )
     patterns, may_see = series or _OF_SITE, visible_series(caller, backend)
     parts = [part for part, kinds in _SUBJECTS.items() if any(_may_name(p, kinds) for p in patterns)]
-    begin, step_s, read = backend.reader.site_history(parts, begin, end)
+
+    @cache
+    def shown(subject: str, measure: str) -> bool:
+        return may_see(subject, measure) and any(fnmatchcase(f"{subject}/{measure}", pattern) for pattern in patterns)
+
+    @cache
+    def needed(subject: str, stored: str) -> bool:
+        return any(shown(subject, measure) for measure in _needed_for(stored))
+
+    some = SeriesFilter(needed, _named(patterns))
+    begin, step_s, read = backend.reader.site_history(parts, begin, end, some)
     times = range(step_start(begin, step_s), step_start(end, step_s) + 1, step_s)
     found: list[SeriesView] = []
     money: list[MoneySeriesView] = []
     for samples, before in read.values():
-        named = {
+        stored = {
             (subject, measure)
             for sample in samples
             for subject, measures in sample.figures.items()
             for measure in measures
         }
-        chosen = {
-            (subject, measure)
-            for subject, measure in named
-            if measure != WAIT_MAX_S
-            and may_see(subject, measure)
-            and any(fnmatchcase(f"{subject}/{measure}", pattern) for pattern in patterns)
-        }
+        chosen = {(subject, m) for subject, measure in stored for m in _made_of(measure) if shown(subject, m)}
         if len(found) + len(money) + len(chosen) > MAX_SERIES:
             raise ApiError(422, f"These are more than {MAX_SERIES} series; name some, as in 'project/a/*'.")
         by_time = {sample.time: sample for sample in samples}
@@ -112,7 +120,28 @@ def get_history(
 
 def _may_name(pattern: str, kinds: Sequence[str]) -> bool:
     """Whether a pattern may fit a series of these kinds of subjects."""
-    return any(fnmatchcase(kind, pattern.partition("/")[0]) for kind in kinds)
+    first, slash, _ = pattern.partition("/")
+    return not slash or "*" in first or any(fnmatchcase(kind, first) for kind in kinds)
+
+
+def _named(patterns: Sequence[str]) -> set[str] | None:
+    """The subjects of the patterns; None where one of them may fit others: a wildcard stands for a '/' too."""
+    subjects = {pattern.rpartition("/")[0] for pattern in patterns}
+    return subjects if all(s == "site" or ("/" in s and not _WILDCARDS & set(s)) for s in subjects) else None
+
+
+def _made_of(stored: str) -> Sequence[str]:
+    """The measures of the answer that are there where this one is on record."""
+    if stored == WAIT_MAX_S:
+        return ()
+    return tuple(_PERCENTILES) if stored.startswith(WAITS_BELOW) else (stored,)
+
+
+def _needed_for(stored: str) -> Sequence[str]:
+    """The measures of the answer that cannot be worked out without this one."""
+    if stored == WAIT_MAX_S:
+        return (WAIT_S, *_PERCENTILES)
+    return (STARTED, WAIT_S) if stored == STARTED else _made_of(stored)
 
 
 def visible_series(caller: Caller, backend: Backend) -> Callable[[str, str], bool]:
@@ -126,7 +155,7 @@ def visible_series(caller: Caller, backend: Backend) -> Callable[[str, str], boo
     def may_see(subject: str, measure: str) -> bool:
         kind = subject.partition("/")[0]
         if kind in ("project", "account"):
-            return subject in own or (kind == "project" and measure in _OPEN_TO_ALL)
+            return subject in own
         return not measure.startswith(f"{SPENT}.")
 
     return may_see
@@ -140,6 +169,10 @@ def _values(
     def figure(row: Sample, name: str = measure) -> Figure:
         return row.figures.get(subject, {}).get(name, 0)
 
+    if measure in _PERCENTILES:
+        percent = _PERCENTILES[measure]
+        found = [None if row is None else wait_percentile(row.figures.get(subject, {}), percent) for row in rows]
+        return [None if value is None else round(value, 3) for value in found], []
     if is_gauge(measure):
         gauges = [None if row is None else (*gauge_values(figure(row)), row.samples) for row in rows]
         return (

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
+from burstd.db import StoreBroken, StoreError
 from burstd.domain.plan import Plan
 from burstd.domain.site_history import RESOLUTIONS, Figures, Part, step_start
 from burstd.domain.slurm.job import Job
@@ -14,6 +16,10 @@ from burstd.reconciler.context import LoopContext
 
 QUEUE = "site history"
 """The lane of the workers."""
+SITE_HISTORY_SUBJECT = "the history of the site"
+"""What an alarm names."""
+_MAX_UNWRITTEN = 60
+"""So many samples wait for a database that cannot be written; then the oldest are lost."""
 
 
 class SiteHistoryRecorder:
@@ -24,6 +30,7 @@ class SiteHistoryRecorder:
         self._context = context
         self._take_started = take_started
         self._sampled = self._thinned = -1
+        self._unwritten: deque[tuple[float, Mapping[Part, Figures]]] = deque(maxlen=_MAX_UNWRITTEN)
 
     def step(self, snapshot: Snapshot, plan: Plan) -> None:
         """Begins a sample of this minute where none is begun. Its figures are written by a later ``run_callbacks``."""
@@ -38,9 +45,25 @@ class SiteHistoryRecorder:
         self._context.workers.submit(QUEUE, work, partial(self._write, snapshot.now), quiet=lambda _: True)
 
     def _write(self, time: float, figures: Mapping[Part, Figures] | Exception) -> None:
-        """Raises what taking the sample raised, and StoreError."""
-        if isinstance(figures, Exception):
-            raise figures
+        """What goes wrong is an alarm: no decision depends on history. Written with the next sample where it can be."""
+        quarantine = self._context.quarantine
+        with quarantine.contain_errors("a sample", SITE_HISTORY_SUBJECT):
+            if isinstance(figures, Exception):
+                raise figures
+            self._unwritten.append((time, figures))
+            while self._unwritten:
+                sample = self._unwritten.popleft()
+                try:
+                    self._record(*sample)
+                except StoreError as error:
+                    self._unwritten.appendleft(sample)
+                    quarantine.add_subject(SITE_HISTORY_SUBJECT, "writing", error)
+                    return
+
+    def _record(self, time: float, figures: Mapping[Part, Figures]) -> None:
         due = step_start(time, RESOLUTIONS[1].step_s)
-        self._context.store.record_site_figures(time, figures, thin=due != self._thinned)
-        self._thinned = due
+        thin, self._thinned = due != self._thinned, due
+        unread = self._context.store.record_site_figures(time, figures, thin=thin)
+        if unread:
+            error = StoreBroken(f"{unread} of its samples cannot be read, and longer ones are made without them")
+            self._context.quarantine.add_subject(SITE_HISTORY_SUBJECT, "thinning", error)

@@ -56,8 +56,11 @@ class Chart:
 @router.get("/history")
 def history_page(page: PageDep, *, span: Span = "day") -> HTMLResponse:
     """As ``burstctl history``."""
-    now = page.backend.now()
-    view = get_history(page.caller, page.backend, since=now - SPANS_S[span], series=list(_PATTERNS))
+    now, views = page.backend.now(), page.request.app.state.histories
+    since = now - SPANS_S[span]
+    view: HistoryView = views.get(
+        (page.caller, span), now, lambda: get_history(page.caller, page.backend, since=since, series=list(_PATTERNS))
+    )
     charts = history_charts(view)
     data = {
         "times": [time.timestamp() for time in view.times],

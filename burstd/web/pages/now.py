@@ -12,17 +12,18 @@ from fastapi import APIRouter
 from fastapi.responses import HTMLResponse
 
 from burstd.api.answers.base import utc_time
+from burstd.api.answers.plan import BillView
 from burstd.api.answers.status import StatusView
 from burstd.api.auth import visible_jobs_filter
 from burstd.api.routers.jobs import AnnotatedQueue
-from burstd.api.routers.status import get_status
+from burstd.api.routers.status import get_bill, get_status
 from burstd.domain.claim import Claim
 from burstd.domain.claim import ClaimState as S
 from burstd.domain.slurm.job import PENDING_STATES
 from burstd.domain.snapshot import Snapshot, Unavailable
 from burstd.planner.explain.gpu_map import count_gpus
 from burstd.planner.staging.transfer_schedule import boot_estimate
-from burstd.web.month_bill import MonthBills
+from burstd.web.minute_cache import MinuteCache
 from burstd.web.rendering import Page, PageDep
 
 MAX_EVENTS = 12
@@ -64,7 +65,7 @@ def now_page(page: PageDep) -> HTMLResponse:
     expected = sorted(
         _expected(snapshot, page, visible), key=lambda one: one.at.timestamp() if one.at is not None else -inf
     )
-    bills: MonthBills = page.request.app.state.month_bills
+    bills: MinuteCache[BillView] = page.request.app.state.month_bills
     return page.render(
         "now.html",
         "Now",
@@ -75,7 +76,7 @@ def now_page(page: PageDep) -> HTMLResponse:
         jobs_running=sum(job.state not in PENDING_STATES for job in jobs),
         machines=_machines(status),
         gpus=count_gpus(cell for entry in page.nodes for cell in entry.gpus),
-        bill=bills.bill(page.caller, page.backend),
+        bill=bills.get(page.caller, page.backend.now(), lambda: get_bill(page.caller, page.backend)),
         expected=expected[:MAX_EVENTS],
         more_expected=max(0, len(expected) - MAX_EVENTS),
     )
