@@ -98,6 +98,9 @@ def test_nothing_is_looked_at_while_the_user_rests(monkeypatch: pytest.MonkeyPat
     with check._throttle.admit(USER):
         text = f"#BURST stage_in {tmp_path}/none\n#BURST stage_out a to /there\n"
         assert check(StageCall("check", "1", USER, USER, text=text)).result == "ok"
+        home = StageCall("check", "2", USER, USER, text="#BURST workdir\n", info={"work_dir": "/"})
+        refused = check(home)
+        assert (refused.result, "/ is your home directory" in refused.text) == ("refused", True), "no look is needed"
     assert check._is_announced(USER, "/there/a"), "what it brings is counted on all the same"
 
 

@@ -27,6 +27,7 @@ from burstd.staging.submission.workdir import (
     IGNORE_FILE,
     check_workdir,
     read_ignore_rules,
+    workdir_location_fault,
     workdir_size_fault,
 )
 from burstd.transfer.images.reference import SCHEME
@@ -41,6 +42,7 @@ MAX_ANNOUNCED_OUTPUTS = 10_000
 BURST_S = 2.0
 REST_FACTOR = 9
 NO_VOLUMES = "no provider of this site has volumes"
+_NO_WORKDIR = "the working directory cannot be staged"
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +124,9 @@ class SubmitCheck:
         faults: list[str] = []
         try:
             who = account(uid)
+            if directives.workdir and work_dir and (fault := workdir_location_fault(work_dir, who.home)):
+                # Whatever the time for a look: no file is needed to know it.
+                faults = [f"{_NO_WORKDIR}: {fault}"]
             with self._throttle.admit(uid) as allowed:
                 if allowed:
                     with self._open_worker(who, deadline) as worker:
@@ -130,7 +135,7 @@ class SubmitCheck:
             log.info("a job's files were not all looked at in time when it was submitted", uid=uid)
         except UserWorkerError as error:
             log.error("a job's files could not be looked at when it was submitted", uid=uid, error=str(error))
-            return []
+            return faults
         if not faults:
             known = directive_variables(who)
             paths = [resolve_location(wanted.destination, known, work_dir) for wanted in directives.stage_out]
@@ -213,7 +218,7 @@ class SubmitCheck:
         except UserWorkerTimeout:
             raise
         except UserWorkerError as error:
-            faults.append(f"the working directory cannot be staged: {error}")
+            faults.append(f"{_NO_WORKDIR}: {error}")
             return 0
         faults += [
             f"{printable(path)}/{printable(name)} cannot be read by {who.user}: name it in {IGNORE_FILE}"
