@@ -263,13 +263,14 @@ class TestAnswersThatDoNotCome:
 
     def test_a_frozen_neutron_leaves_ports_that_are_found(self, world: OpenStackWorld) -> None:
         """No server was asked for, and that is said; what it makes later bears its claim."""
-        provider = world.provider(CLUSTER, timeout_s=2)
-        launch_and_wait(world, provider, "c0")
-        remove_everything(world, provider)
+        provider, hasty = world.provider(CLUSTER), world.provider(CLUSTER, timeout_s=2)
         world.proxy.order(PORTS, lose_answer)
         lost_ports = launch_outcome(world, provider, "c1")
+        asked = recorded_requests(world, provider, "c2")
+        # It knows the way then, however long it took.
+        world.until(lambda: list(hasty.instances()) == [])
         with world.cloud.frozen("neutron"):
-            frozen = launch_outcome(world, provider, "c2")
+            (frozen,) = (one.result for one in hasty.launch(asked))
         assert [type(one) for one in (lost_ports, frozen)] == [CloudUnavailable, CloudUnavailable]
         world.until(lambda: "c1" in {left.claim_id for left in provider.leftovers()})
         assert world.resources()["servers"] == []

@@ -61,7 +61,8 @@ class ProjectQueue:
     def clear(self) -> None:
         """Cancels all jobs; returns when they are gone."""
         self.cluster.sh("scancel -u ada")
-        self.cluster.wait(lambda: not self.cluster.sh("squeue -h"), 60, "an empty queue")
+        # Jobs that go on after SIGTERM take half a minute on a machine with nothing else to do.
+        self.cluster.wait(lambda: not self.cluster.sh("squeue -h"), 180, "an empty queue")
 
     def running(self) -> list[int]:
         """GPUs that run, of a, b, c and d."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
@@ -138,10 +139,18 @@ def test_jobs_are_told_before_they_are_requeued_for_others(phases: Phases) -> No
         for task in range(1, 17):
             job, lines = f"{array}_{task}", site.cluster.sh(f"cat task.{task}", "ada").split()
             assert lines == (["begins", "told"] if job in restarts and task % 2 else ["begins"]), job
-            logged = [e for e in events(site, f"job:{job}") if e["new"] in ("warned", "requeued")]
-            if job in restarts and logged[-1]["by"] == "reclaim":
-                assert [e["new"] for e in logged] == ["warned", "requeued"]
-                assert logged[0]["reason"].startswith("project b asks for its share: project a has ")
+
+        def by_burstd() -> list[list[dict[str, Any]]]:
+            """For each job that burstd requeued itself, what it has on record of that."""
+            logged = [e for e in events(site, "job:") if e["new"] in ("warned", "requeued")]
+            found = [[e for e in logged if e["subject"] == f"job:{job}"] for job in restarts]
+            return [changes for changes in found if changes[-1]["by"] == "reclaim"]
+
+        # Slurm shows a restart before burstd has written down that it asked for it.
+        site.wait(lambda: all(changes[-1]["new"] == "requeued" for changes in by_burstd()), 30, "restarts on record")
+        for changes in by_burstd():
+            assert [change["new"] for change in changes] == ["warned", "requeued"]
+            assert changes[0]["reason"].startswith("project b asks for its share: project a has ")
         causes = Counter(e["by"] for e in events(site, f"job:{array}_") if e["new"] == "warned")
         assert causes["reclaim"] >= 3, causes
         phases.leave("b")

@@ -20,7 +20,7 @@ from providers.sandbox.boxes.machine import remove_tree, tool_path
 from providers.sandbox.boxes.network import LabNetwork
 from providers.sandbox.boxes.processes import Process
 
-_POLL_S = 0.02
+_POLL_S, _MAX_POLL_S = 0.02, 0.2
 # Parents of process 1 of the boxes that this process started, to be reaped.
 _children: dict[Path, subprocess.Popen[bytes]] = {}
 
@@ -155,15 +155,18 @@ class Box:
 
     def wait(self, condition: Callable[[Box], bool], timeout_s: float, what: str) -> None:
         """Returns when ``condition(box)`` holds. Raises BoxFailed when the box dies or the time is over."""
-        deadline = time.monotonic() + timeout_s
+        begun = time.monotonic()
+        deadline = begun + timeout_s
         while not condition(self):
-            if time.monotonic() > deadline:
+            if (looked := time.monotonic()) > deadline:
                 last = " | ".join(self.console().splitlines()[-3:])
                 raise BoxFailed(
                     f"{self.name} was not {what} within {timeout_s:.0f} s; its console ends with: {last}",
                     "look at its console",
                 )
-            time.sleep(_POLL_S)
+            # A condition that runs commands must not take the processor from what it waits for.
+            time.sleep(min(max(_POLL_S, 4 * (looked - begun)), _MAX_POLL_S))
+            begun = time.monotonic()
 
     def wait_ssh(self, timeout_s: float = 30.0) -> None:
         """Returns when sshd answers."""
