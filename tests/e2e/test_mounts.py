@@ -48,6 +48,10 @@ def whole_site(request: pytest.FixtureRequest) -> Iterator[Site]:
         yield up
 
 
+burstd_alone = pytest.mark.parametrize("whole_site", ["forky"], indirect=True)
+"""What hangs on burstd, the kernel and ssh, and is the same with every Slurm."""
+
+
 @pytest.fixture
 def site(whole_site: Site) -> Site:
     """The site with burstd and without jobs, whatever a test before has left."""
@@ -137,6 +141,7 @@ def test_a_folder_that_nodes_do_not_show_is_told_before_the_start(site: Site) ->
     site.wait(lambda: text in site.cluster.sh(f"squeue -h -o %k -j {number}"), 20, "its comment says so")
 
 
+@burstd_alone
 def test_lines_are_cut_and_others_notice_nothing(site: Site, figure: Callable[[str], None]) -> None:
     waiting = sbatch(site, COUNT, f"{WORDS} --exclusive -w cpu1", folder="waiting")
     site.wait(lambda: has_counted(site, "waiting"), 60, "it counts")
@@ -182,6 +187,12 @@ def test_lines_are_cut_and_others_notice_nothing(site: Site, figure: Callable[[s
     assert node_box(site, "cpu2").run(["ls", "/run/burstd/mounts"]).stdout == ""
 
 
+@pytest.mark.parametrize("whole_site", ["bookworm"], indirect=True)
+def test_every_kind_of_job(site: Site) -> None:
+    """With the latest Slurm they run while lines are cut."""
+    every_kind_of_job(site)
+
+
 def every_kind_of_job(site: Site) -> None:
     site.cluster.sh("mkdir -p real; ln -sfn real linked; mkdir -p deep/er", "ada")
     array = sbatch(site, "pwd; echo $SLURM_ARRAY_TASK_ID >task.$SLURM_ARRAY_TASK_ID", f"{WORDS} --array=1-3")
@@ -220,6 +231,7 @@ echo "$said"
 echo after >after && sync after && cat after"""
 
 
+@burstd_alone
 def test_a_full_home(site: Site) -> None:
     """The job is told, and goes on once there is room."""
     site.cluster.sh("mount -t tmpfs -o size=1m,mode=700,uid=3002,gid=3002 tmpfs /home/bob")
@@ -240,6 +252,7 @@ def test_a_full_home(site: Site) -> None:
     site.wait(lambda: not streams(site), 20, "no mount without a job")
 
 
+@burstd_alone
 def test_a_job_does_not_notice_that_burstd_dies(site: Site) -> None:
     number = sbatch(site, "i=0; while [ ! -e stop ]; do i=$((i+1)); echo $i; sleep 0.05; done", folder="count")
     said = f"count/slurm-{number}.out"
@@ -319,6 +332,7 @@ while [ ! -e go ]; do sleep 0.2; done; srun -N1 -n1 -r1 cat "$BURST_SHARED/first
 """
 
 
+@burstd_alone
 def test_the_nodes_of_a_job_share_a_directory(site: Site) -> None:
     said = "gang/out"
 
