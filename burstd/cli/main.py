@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from burstd.cli.output import safe_text
+from burstd.cli.plain_text import safe_text
 from burstd.cli.session import DEFAULT_SOCKET, ExitCode, GlobalOptions, JsonOption, answered_sockets
 
 _MAX_ERROR_CHARS = 500
@@ -99,12 +99,15 @@ def load_command(name: str) -> Any:
     """The command, or group of commands, of this name in COMMANDS."""
     module, attribute = COMMANDS[name][0].split(":")
     found = getattr(import_module(f"burstd.cli.{module}"), attribute)
-    alone = typer.Typer()
+    alone = typer.Typer(rich_markup_mode=None)
     if isinstance(found, typer.Typer):
         alone.add_typer(found, name=name)
     else:
         alone.command(name)(found)
-    return typer.main.get_group(alone).commands[name]
+    command = typer.main.get_group(alone).commands[name]
+    for one in getattr(command, "commands", {}).values():
+        one.short_help = (one.help or "").partition("\n\n")[0]  # else the list cuts it off
+    return command
 
 
 app = typer.Typer(
@@ -114,6 +117,7 @@ app = typer.Typer(
     epilog="Exit codes: 0 ok, 1 a negative answer, 2 usage, 3 burstd unreachable, 4 forbidden, 5 not found.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
@@ -146,7 +150,7 @@ def global_options(
 
 
 for _name, (_, _line) in COMMANDS.items():
-    app.command(_name, help=_line)(lambda: None)
+    app.command(_name, short_help=_line)(lambda: None)
 
 
 def main() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
@@ -14,6 +13,8 @@ from rich.padding import Padding
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
+
+from burstd.cli.plain_text import safe_text
 
 Cell = str | Text | ProgressBar
 
@@ -147,30 +148,6 @@ def _safe_cell(cell: Cell) -> Cell:
     return safe_text(cell)
 
 
-def safe_text(text: str) -> str:
-    """Without control characters: names of jobs come from anybody, and a terminal obeys what it is sent."""
-    return text if text.isprintable() else "".join(c if c.isprintable() or c == "\n" else "\ufffd" for c in text)
-
-
 def faint_zero(number: int) -> Text:
     """A number; nought is faint, so that the eye finds the others."""
     return Text(str(number), "" if number else "dim")
-
-
-def print_json(answer: object) -> None:
-    """The answer as the daemon gave it."""
-    sys.stdout.write(json_text(answer, indent=2) + "\n")
-
-
-def print_json_line(answer: object) -> None:
-    """One line, at once, for what is followed."""
-    sys.stdout.write(json_text(answer) + "\n")
-    sys.stdout.flush()
-
-
-def json_text(answer: object, indent: int | None = None) -> str:
-    """What a terminal would obey is escaped: JSON asks for that only below U+0020."""
-    text = json.dumps(answer, indent=indent, ensure_ascii=False)
-    if text.replace("\n", "").isprintable():
-        return text
-    return "".join(c if c.isprintable() or c == "\n" else json.dumps(c)[1:-1] for c in text)

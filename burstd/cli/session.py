@@ -18,11 +18,12 @@ from urllib.parse import quote, urlencode
 import typer
 
 from burstd.api.answers.text import parse_time
-from burstd.cli.output import ConsoleOutput, json_text, print_json, safe_text
+from burstd.cli.plain_text import json_text, print_json, safe_text
 from burstd.domain.cloud.read_limits import read_bounded
 
 if TYPE_CHECKING:
     from burstd.api.answers.base import AnswerView
+    from burstd.cli.output import ConsoleOutput
 
 P = ParamSpec("P")
 A = TypeVar("A", bound="AnswerView")
@@ -140,6 +141,8 @@ class ApiClient:
         if self.json:
             print_json(answer)
         else:
+            from burstd.cli.output import ConsoleOutput  # with rich, which takes long to load
+
             draw(ConsoleOutput(), self.parse(model, answer))
 
     def parse_times(self, **options: str) -> dict[str, float]:

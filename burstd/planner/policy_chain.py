@@ -35,6 +35,7 @@ from burstd.planner.offers.bad_places import without_bad_places
 from burstd.planner.offers.image_rollout import drain_outdated_nodes
 from burstd.planner.offers.scale_overrides import apply_scale_overrides
 from burstd.planner.placement.placement import PlacementCache, placement_target
+from burstd.planner.placement.verdicts import FOR_SITE_NODES
 from burstd.planner.policy_validation import PolicyBounds, evaluate_policy
 from burstd.planner.projects.steps import ProjectPlan, narrow_to_projects, plan_projects, quota_first
 from burstd.planner.volumes import add_volume_wants
@@ -105,7 +106,7 @@ def make_target(
         for name, slots in cache.placement.free_slots().items()
     }
     target = _assign_slots(free, _whole_gangs(target, gangs), awaited)
-    return _nothing_wanted(target, "hold", snapshot.paused) if snapshot.paused else target
+    return _on_hold(target, snapshot.paused) if snapshot.paused else target
 
 
 def _evaluate_policies(policies: Iterable[Policy], snapshot: Snapshot, target: Target, bounds: PolicyBounds) -> Target:
@@ -163,6 +164,18 @@ def _nothing_wanted(target: Target, by: str, why: str) -> Target:
     remarks = [Remark(by, f"claim:{release.claim_id}", "keep", why) for release in target.releases]
     remarks.append(Remark(by, "plan", "hold", why))
     return replace(target, wants=(), releases=(), remarks=(*target.remarks, *dropped, *remarks))
+
+
+def _on_hold(target: Target, why: str) -> Target:
+    """Nothing wanted; the hold has the last word on each job that waits for a machine, whatever else it lacks."""
+    target = _nothing_wanted(target, "hold", why)
+    last = {r.subject: r for r in target.remarks if r.subject.startswith("job:")}
+    remarks = [
+        Remark("hold", subject, "wait", why)
+        for subject, r in last.items()
+        if r.verdict == "wait" and r.by not in ("hold", "demand", "projects") and FOR_SITE_NODES not in r.reason
+    ]
+    return replace(target, remarks=(*target.remarks, *remarks))
 
 
 def _gang_sizes(target: Target) -> dict[str, int]:

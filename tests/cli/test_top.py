@@ -46,7 +46,7 @@ async def shown(pilot: Pilot[None], *words: str) -> list[str]:
     """Waits until all these words are on the screen."""
     app = pilot.app
     assert isinstance(app, TopApp)
-    for _ in range(500):
+    for _ in range(3000):
         lines = app.sheet.text()
         if all(any(word in line for line in lines) for word in words):
             return lines

@@ -337,6 +337,25 @@ def test_a_hold_keeps_everything_as_it_is() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("fields", "free", "verdict"),
+    [
+        ({}, True, ("wait", "maintenance")),
+        ({}, False, ("wait", "maintenance")),
+        ({"reason": "JobHeldUser"}, False, ("wait", "held by its user (Slurm: JobHeldUser)")),
+        ({"constraint": "ib"}, True, ("impossible", "no node in pool cpu has ")),
+        ({"constraint": "ib", "partitions": ("burst", "onprem")}, True, ("wait", "waiting for the site's own nodes")),
+    ],
+)
+def test_on_hold_a_job_that_a_machine_would_help_waits_for_the_hold(
+    fields: dict[str, Any], free: bool, verdict: tuple[str, str]
+) -> None:
+    busy = node("site1", state="ALLOCATED", cpus_allocated=4, features=("ib",))
+    slots = [replace(slot_node(pool(), name, up=False), state="DRAINED") for name in pool().slots if not free]
+    found = last_verdict(target(job(**fields), nodes=(busy, *slots), paused="maintenance"))
+    assert (found[0], found[1][: len(verdict[1])]) == verdict
+
+
 def pin(nodes: int, kind: str = "exact", **fields: Any) -> Pin:
     return replace(Pin("cpu", nodes, kind, None, "root", NOW - 10), **fields)
 

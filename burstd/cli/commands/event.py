@@ -11,7 +11,8 @@ import typer
 from rich.text import Text
 
 from burstd.api.answers.text import local_time_text
-from burstd.cli.output import STYLES, ConsoleOutput, print_json_line
+from burstd.cli.output import STYLES, ConsoleOutput
+from burstd.cli.plain_text import print_json_line
 from burstd.cli.session import ApiClient, DaemonUnreachable, ExitCode, job_ids, node_names, with_client
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from burstd.cli.job_socket import AnswerLines, JobRefused, JobSocket
-from burstd.cli.output import print_json_line, safe_text
+from burstd.cli.plain_text import print_json_line, safe_text
 from burstd.cli.session import (
     EXIT_CODE_BY_STATUS,
     ApiClient,

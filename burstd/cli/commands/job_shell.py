@@ -20,7 +20,7 @@ from typing import Annotated, Any
 import typer
 
 from burstd.cli.job_socket import JobRefused, JobSocket
-from burstd.cli.output import safe_text
+from burstd.cli.plain_text import safe_text
 from burstd.cli.session import (
     EXIT_CODE_BY_STATUS,
     ApiClient,

@@ -10,7 +10,8 @@ from rich.text import Text
 
 from burstd.api.answers.text import abbreviated_list, ago, plural
 from burstd.cli.offline.config import DEFAULT_CONFIG, ConfigOption
-from burstd.cli.output import ConsoleOutput, print_json
+from burstd.cli.output import ConsoleOutput
+from burstd.cli.plain_text import print_json
 from burstd.cli.session import ApiClient, ExitCode, with_client
 
 if TYPE_CHECKING:

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from burstd.cli.job_socket import JobRefused, JobSocket, read_answer_line
-from burstd.cli.output import ConsoleOutput, print_json_line, safe_text
+from burstd.cli.output import ConsoleOutput
+from burstd.cli.plain_text import print_json_line, safe_text
 from burstd.cli.session import (
     EXIT_CODE_BY_STATUS,
     ApiClient,

@@ -11,7 +11,8 @@ from rich.text import Text
 
 from burstd.api.answers.text import ago, duration_text, elapsed_text, local_time_text, plural, remaining_text, size_text
 from burstd.cli.commands.event import print_history
-from burstd.cli.output import Cell, ConsoleOutput, print_json, print_json_line, progress_bar, styled_state
+from burstd.cli.output import Cell, ConsoleOutput, progress_bar, styled_state
+from burstd.cli.plain_text import print_json, print_json_line
 from burstd.cli.session import ApiClient, ExitCode, confirm, staged_job_ids, with_client
 
 if TYPE_CHECKING:

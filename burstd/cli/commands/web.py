@@ -21,7 +21,7 @@ from urllib.parse import parse_qs, unquote
 import typer
 
 from burstd.cli.commands.ports import HOST, peer_is_same_user, warn
-from burstd.cli.output import print_json_line
+from burstd.cli.plain_text import print_json_line
 from burstd.cli.session import REQUEST_TIMEOUT_S, ApiClient, DaemonUnreachable, ExitCode, with_client
 from burstd.domain.cloud.read_limits import read_bounded
 

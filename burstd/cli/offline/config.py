@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from burstd.api.answers.text import plural
-from burstd.cli.output import ConsoleOutput, print_json
+from burstd.cli.output import ConsoleOutput
+from burstd.cli.plain_text import print_json
 from burstd.cli.session import ApiClient, DaemonUnreachable, ExitCode, with_client
 
 if TYPE_CHECKING:

@@ -9,7 +9,8 @@ from typing import Annotated
 import typer
 
 from burstd.cli.offline.config import DEFAULT_CONFIG, ConfigOption, read_settings
-from burstd.cli.output import ConsoleOutput, print_json
+from burstd.cli.output import ConsoleOutput
+from burstd.cli.plain_text import print_json
 from burstd.cli.session import ApiClient, ExitCode, without_daemon
 
 BackupArgument = Annotated[Path, typer.Argument(metavar="FILE", help="The backup.")]

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from burstd.simulate.study import PreparedStudy, Study
 
 T = TypeVar("T")
-_SITE_PANEL, _CLOUD_PANEL, _TRACE_PANEL = "The site", "The cloud", "The part of the trace"
 
 
 @without_daemon
@@ -49,44 +48,26 @@ def simulate(
         typer.Option("--projects", help="Replay the projects of --config and plain Slurm fair share, not chains."),
     ] = False,
     format_: Annotated[str, typer.Option("--format", help="Of the trace: auto, swf, sacct or philly.")] = "auto",
-    window: Annotated[
-        str | None, typer.Option(metavar="START", help="Its first day (UTC).", rich_help_panel=_TRACE_PANEL)
-    ] = None,
-    days: Annotated[float, typer.Option(min=0, help="How many days of it; 0: all.", rich_help_panel=_TRACE_PANEL)] = 14,
+    window: Annotated[str | None, typer.Option(metavar="START", help="First day of the trace to replay (UTC).")] = None,
+    days: Annotated[float, typer.Option(min=0, help="How many days of the trace; 0: all.")] = 14,
     load: Annotated[
         float | None,
-        typer.Option(
-            min=0.01, help="The window's work over what the site can do in it [1.0].", rich_help_panel=_SITE_PANEL
-        ),
+        typer.Option(min=0.01, help="Work of these days over what the site can do in it [1.0]."),
     ] = None,
-    gpus: Annotated[int | None, typer.Option(min=1, help="In place of --load.", rich_help_panel=_SITE_PANEL)] = None,
-    nodes: Annotated[int | None, typer.Option(min=1, help="In place of --load.", rich_help_panel=_SITE_PANEL)] = None,
-    gpus_per_node: Annotated[int | None, typer.Option(min=1, help="[8]", rich_help_panel=_SITE_PANEL)] = None,
-    cpus_per_node: Annotated[
-        int | None, typer.Option(min=1, help="[64] Where the trace has no GPUs.", rich_help_panel=_SITE_PANEL)
-    ] = None,
+    gpus: Annotated[int | None, typer.Option(min=1, help="In place of --load.")] = None,
+    nodes: Annotated[int | None, typer.Option(min=1, help="In place of --load.")] = None,
+    gpus_per_node: Annotated[int | None, typer.Option(min=1, help="[8] Of the site's nodes.")] = None,
+    cpus_per_node: Annotated[int | None, typer.Option(min=1, help="[64] Where the trace has no GPUs.")] = None,
     offers: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE", help="What clouds sell (TOML), in place of the next.", rich_help_panel=_CLOUD_PANEL
-        ),
+        typer.Option(metavar="FILE", help="What clouds sell (TOML), in place of the next."),
     ] = None,
-    price: Annotated[
-        str | None, typer.Option(help="Of a GPU and hour [2.50], or of a CPU [0.05].", rich_help_panel=_CLOUD_PANEL)
-    ] = None,
-    spot_price: Annotated[str | None, typer.Option(help="Also of spot machines.", rich_help_panel=_CLOUD_PANEL)] = None,
-    spot_loss: Annotated[
-        float, typer.Option(min=0, help="How often an hour one is taken back.", rich_help_panel=_CLOUD_PANEL)
-    ] = 0.05,
-    stockout: Annotated[
-        float, typer.Option(min=0, max=1, help="Share of the time without machines.", rich_help_panel=_CLOUD_PANEL)
-    ] = 0.0,
-    boot: Annotated[
-        float, typer.Option(min=0, help="Seconds until a machine is open.", rich_help_panel=_CLOUD_PANEL)
-    ] = 180,
-    staging: Annotated[
-        float, typer.Option(min=0, help="Seconds until a job's input is in the store.", rich_help_panel=_CLOUD_PANEL)
-    ] = 120,
+    price: Annotated[str | None, typer.Option(help="Of a GPU and hour [2.50], or of a CPU [0.05].")] = None,
+    spot_price: Annotated[str | None, typer.Option(help="The same of a spot machine.")] = None,
+    spot_loss: Annotated[float, typer.Option(min=0, help="How often an hour a spot machine is taken back.")] = 0.05,
+    stockout: Annotated[float, typer.Option(min=0, max=1, help="Share of the time without machines.")] = 0.0,
+    boot: Annotated[float, typer.Option(min=0, help="Seconds until a machine is open.")] = 180,
+    staging: Annotated[float, typer.Option(min=0, help="Seconds until a job's input is in the store.")] = 120,
     tick: Annotated[float, typer.Option(min=1, help="Seconds between two loops.")] = 60,
     bind_depth: Annotated[int | None, typer.Option(min=0, help="As in burstd.toml.")] = None,
     seed: Annotated[int, typer.Option(help="Of all that is drawn.")] = 1,

@@ -12,7 +12,7 @@ from textual.app import App, ComposeResult
 
 from burstd.api.answers.status import StatusView
 from burstd.api.answers.text import elapsed_text, money_sums_text, plural
-from burstd.cli.output import safe_text
+from burstd.cli.plain_text import safe_text
 from burstd.cli.session import ApiClient, DaemonUnreachable
 from burstd.cli.top.sheet import Sheet
 from burstd.cli.top.views import TABS, VIEWS, Page, RequestRefused, Row, Window, ascii_text, load

@@ -21,7 +21,8 @@ from burstd.api.answers.text import abbreviated_list, elapsed_text, local_time_t
 from burstd.cli.commands.job import print_explanation
 from burstd.cli.commands.node import print_node
 from burstd.cli.commands.status import breaker_text, print_bill, print_status
-from burstd.cli.output import STYLES, ConsoleOutput, safe_text
+from burstd.cli.output import STYLES, ConsoleOutput
+from burstd.cli.plain_text import safe_text
 from burstd.cli.session import ApiClient, Params
 
 A = TypeVar("A", bound=AnswerView)

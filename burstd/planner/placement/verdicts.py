@@ -20,6 +20,7 @@ _CLAIM_PROGRESS = {
     ClaimState.VALIDATING: "being validated",
     ClaimState.READY: "ready",
 }
+FOR_SITE_NODES = "waiting for the site's own nodes"
 _SHOWN = 4
 _SHARED_BY_NONE = (
     "a job with --exclusive=user, or in a partition with ExclusiveUser=YES, shares no node with other users"
@@ -148,9 +149,7 @@ class VerdictWriter:
                 f"no node in pool {name} has {what}" for name, what in job_class.lacking_by_pool.items()
             )
             if self._classes.fits_with_site_nodes(job_class):
-                return "wait", f"waiting for the site's own nodes in {_partitions(job_class)}: " + (
-                    lacking or "no pool serves the job"
-                )
+                return "wait", f"{FOR_SITE_NODES} in {_partitions(job_class)}: " + (lacking or "no pool serves the job")
             return "impossible", lacking or f"no node in {_partitions(job_class)} can run the job"
         if not self._classes.fits_pools(job_class):
             pools = ", ".join(f"pool {r.pool.name} has {len(r.pool.slots)} slots" for r in job_class.eligible_pools)
@@ -158,7 +157,7 @@ class VerdictWriter:
             if job_class.excluded_nodes or job_class.required_nodes:
                 wanted += " among those that -w and -x allow"
             if self._classes.fits_with_site_nodes(job_class):
-                return "wait", f"{wanted}, {pools}; waiting for the site's own nodes as well"
+                return "wait", f"{wanted}, {pools}; {FOR_SITE_NODES} as well"
             return "impossible", f"{wanted}, {pools}"
         names = {route.pool.name for route in job_class.eligible_pools}
         if all(none_ever_usable(self._evaluations[name]) for name in names) and not self._classes.fits_without_pools(
