@@ -24,9 +24,11 @@ from textual.pilot import Pilot
 from burstd.cli.session import ApiClient
 from burstd.cli.top.app import TopApp
 from burstd.cli.top.views import Window, load
+from burstd.db import Store, StoreReader
+from burstd.domain.job_use import GpuShare, GpuUse, JobUse, NodeUse
 from burstd.domain.snapshot import SlurmView
-from tests.api.fake_backend import FakeBackend
-from tests.api.world import SNAPSHOT, FixedClock, job
+from tests.api.fake_backend import FakeBackend, serving_api
+from tests.api.world import NOW, SNAPSHOT, FixedClock, job
 from tests.cli.conftest import Run
 from tests.cli.test_process import BURSTCTL
 
@@ -92,6 +94,19 @@ def test_a_job_that_is_looked_at_costs_the_deciding_thread_nothing(control: Path
     _, page = load(ApiClient(control, as_json=False), "job", Window(50, 80, subject="105"))
     assert page.rows[0].text.plain.startswith("Job 105 of nobody")
     assert backend.commands == []
+
+
+def test_the_screen_of_a_job_has_what_it_used(tmp_path: Path) -> None:
+    gpu = GpuUse("GPU-1", 0, "A100", GpuShare.WHOLE, 70.0, 99.5, 900, 81920, 7200.0, 3600.0, 0.0, NOW)
+    node = NodeUse("gpu1", 8, 1024, NOW - 60, NOW, 50.0, 0.5, 1.5, 300, 310, gpus=(gpu,))
+    clock = FixedClock()
+    with Store.open(tmp_path / "burstd.db", clock) as store:
+        store.save_job_uses([JobUse("104", "104", 0, "nobody", "lab", "gpu", (node,), 1, NOW - 60, None)])
+    with StoreReader.open(tmp_path / "burstd.db", clock) as reader, serving_api(reader) as (_, control):
+        _, page = load(ApiClient(control, as_json=False), "job", Window(50, 80, subject="104"))
+    text = "\n".join(row.text.plain for row in page.rows)
+    assert text.startswith("Job 104 of nobody")
+    assert "1.0 of 2.0 GPU hours were idle" in text
 
 
 def test_a_filter_is_the_servers_and_names_cannot_command_the_terminal(control: Path, backend: FakeBackend) -> None:

@@ -20,7 +20,7 @@ from burstd.cli.top.views import TABS, VIEWS, Page, RequestRefused, Row, Window,
 HELP = """\
 1 to 6, Tab      the views: status, jobs, nodes, gpus, money, alarms
 Up, Down, k, j   one line; PgUp, PgDn a page; Home, End, g, G to the ends
-Enter            why the job starts or not; the node and its history
+Enter            why the job starts or not, what it used; the node's history
 Esc, Backspace   back; takes the filter away
 /                show only rows with these letters; Enter ends the input
 s                another order

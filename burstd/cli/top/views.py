@@ -13,12 +13,14 @@ from rich.console import Console
 from rich.text import Text
 
 from burstd.api.answers.base import AnswerView
+from burstd.api.answers.job_use import JobUseView
 from burstd.api.answers.jobs import ExplainView, JobsView, JobView
 from burstd.api.answers.nodes import EventsView, NodeDetailView, NodesView, NodeView
 from burstd.api.answers.plan import BillView
 from burstd.api.answers.status import StatusView
 from burstd.api.answers.text import abbreviated_list, elapsed_text, local_time_text, money_sums_text, money_text
 from burstd.cli.commands.job import print_explanation
+from burstd.cli.commands.job_use import print_use
 from burstd.cli.commands.node import print_node
 from burstd.cli.commands.status import breaker_text, print_bill, print_status
 from burstd.cli.output import STYLES, ConsoleOutput
@@ -35,6 +37,10 @@ _ASCII_MARKS = str.maketrans({"\u25cf": "#", "\u25cb": "o", "\u2026": "~", "\u27
 
 class RequestRefused(Exception):
     """The daemon answers, but not with what was asked for; the message says why."""
+
+
+class NotOnRecord(RequestRefused):
+    """burstd knows nothing of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +86,9 @@ def fetch(burstd: ApiClient, model: type[A], path: str, params: Params | None = 
     """An answer with its types. Raises DaemonUnreachable, RequestRefused."""
     status, answer = burstd.request_status("GET", path, params=params, timeout_s=REQUEST_TIMEOUT_S)
     if status >= 400:
-        raise RequestRefused(str(answer.get("error", f"The daemon answered {status}.")))
+        raise (NotOnRecord if status == 404 else RequestRefused)(
+            str(answer.get("error", f"The daemon answered {status}."))
+        )
     try:
         return model.model_validate(answer)
     except ValidationError as error:
@@ -236,7 +244,17 @@ def _job(burstd: ApiClient, status: StatusView, window: Window) -> Page:
     del status
     # What would start it is worked out by the thread that decides: burstctl explain asks for that, once.
     answer = fetch(burstd, ExplainView, f"/jobs/{window.subject}/explanation", {"what_if": "false"})
-    return _printed(window, lambda out: print_explanation(out, answer))
+    try:
+        use = fetch(burstd, JobUseView, f"/jobs/{window.subject}/use")
+    except NotOnRecord:
+        use = None
+
+    def draw(out: ConsoleOutput) -> None:
+        print_explanation(out, answer)
+        if use is not None:
+            print_use(out, use)
+
+    return _printed(window, draw)
 
 
 def _node(burstd: ApiClient, status: StatusView, window: Window) -> Page:
