@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _BARS = " ▁▂▃▄▅▆▇█"
 _WIDTH = 40
-_DEFAULT = ("site/*", "pool/*/machines_busy", "pool/*/wait_s")
+DEFAULT_SERIES = ("site/*", "pool/*/machines_busy", "pool/*/wait_s")
 
 
 @with_client
@@ -37,11 +37,12 @@ def history(
     from burstd.api.answers.history import HistoryView
 
     times = burstd.parse_times(since=since, until=until)
-    query = urlencode([*times.items(), *(("series", name) for name in series or _DEFAULT)])
-    burstd.show(HistoryView, burstd.get_json(f"/history?{query}"), _print_history)
+    query = urlencode([*times.items(), *(("series", name) for name in series or DEFAULT_SERIES)])
+    burstd.show(HistoryView, burstd.get_json(f"/history?{query}"), print_series)
 
 
-def _print_history(out: ConsoleOutput, answer: HistoryView) -> None:
+def print_series(out: ConsoleOutput, answer: HistoryView, width: int = _WIDTH) -> None:
+    """A line for each series, with at most ``width`` bars."""
     if not answer.series and not answer.money:
         out.line("Nothing is on record of this time that fits, or that you may see.")
         return
@@ -49,19 +50,19 @@ def _print_history(out: ConsoleOutput, answer: HistoryView) -> None:
     out.line(f"from {begin} to {end}, in steps of {duration_text(answer.step_s)}")
     out.table(
         ("SERIES", "LAST>", "MEAN>", "MAX>", ""),
-        [*(_row(one) for one in answer.series), *(_money_row(one) for one in answer.money)],
+        [*(_row(one, width) for one in answer.series), *(_money_row(one, width) for one in answer.money)],
     )
 
 
-def _row(series: SeriesView) -> tuple[str, str, str, str, str]:
+def _row(series: SeriesView, width: int) -> tuple[str, str, str, str, str]:
     known = [value for value in series.values if value is not None]
     unit = duration_text if series.measure == "wait_s" else _number_text
     most = max((value for value in (series.peaks or series.values) if value is not None), default=0.0)
     mean = sum(known) / len(known) if known else 0.0
-    return series.name, unit(known[-1]) if known else "", unit(mean), unit(most), bars(series.values)
+    return series.name, unit(known[-1]) if known else "", unit(mean), unit(most), bars(series.values, width)
 
 
-def _money_row(series: MoneySeriesView) -> tuple[str, str, str, str, str]:
+def _money_row(series: MoneySeriesView, width: int) -> tuple[str, str, str, str, str]:
     from decimal import Decimal
 
     from burstd.api.answers.base import Money
@@ -73,7 +74,7 @@ def _money_row(series: MoneySeriesView) -> tuple[str, str, str, str, str]:
     def text(amount: Decimal | None) -> str:
         return "" if amount is None else money_text(Money(amount=amount, currency=series.currency))
 
-    drawn = bars([None if value is None else float(value) for value in series.values])
+    drawn = bars([None if value is None else float(value) for value in series.values], width)
     return series.name, text(known[-1] if known else None), text(mean), text(most), drawn
 
 

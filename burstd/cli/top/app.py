@@ -18,12 +18,12 @@ from burstd.cli.top.sheet import Sheet
 from burstd.cli.top.views import TABS, VIEWS, Page, RequestRefused, Row, Window, ascii_text, load
 
 HELP = """\
-1 to 6, Tab      the views: status, jobs, nodes, gpus, money, alarms
+1 to 7, Tab      the views: status, jobs, nodes, gpus, money, alarms, history
 Up, Down, k, j   one line; PgUp, PgDn a page; Home, End, g, G to the ends
 Enter            why the job starts or not, what it used; the node's history
 Esc, Backspace   back; takes the filter away
 /                show only rows with these letters; Enter ends the input
-s                another order
+s                another order; of the history: the last hour or day
 Space, p         pause, and go on
 r                refresh now
 q                quit
@@ -183,7 +183,11 @@ class TopApp(App[None]):
         shown = f"{self._offset + 1 if last else 0}-{last} of {page.total}" if page else ""
         sorts = VIEWS[self._view].sorts
         order = sorts[self._orders[self._view] % len(sorts)]
-        parts = [shown, f"by {order}" if order else "", f"with {self._search!r}" if self._search else ""]
+        parts = [
+            shown,
+            f"{VIEWS[self._view].order} {order}" if order else "",
+            f"with {self._search!r}" if self._search else "",
+        ]
         keys = "  ? help  / filter  s order  Enter open  Space pause  q quit"
         return Text(safe_text(", ".join(filter(None, parts)) + keys), "dim")
 
@@ -194,7 +198,7 @@ class TopApp(App[None]):
             self._type(event)
         elif self._help:
             self._help = False
-        elif event.character and event.character in "123456":
+        elif event.character and event.character in "1234567":
             self._switch(TABS[int(event.character) - 1])
         elif event.key in ("q", "ctrl+c"):
             self.exit()

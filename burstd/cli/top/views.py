@@ -6,6 +6,7 @@ import io
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
+from urllib.parse import urlencode
 
 from pydantic import ValidationError
 from rich.cells import cell_len, set_cell_size
@@ -13,12 +14,14 @@ from rich.console import Console
 from rich.text import Text
 
 from burstd.api.answers.base import AnswerView
+from burstd.api.answers.history import HistoryView
 from burstd.api.answers.job_use import JobUseView
 from burstd.api.answers.jobs import ExplainView, JobsView, JobView
 from burstd.api.answers.nodes import EventsView, NodeDetailView, NodesView, NodeView
 from burstd.api.answers.plan import BillView
 from burstd.api.answers.status import StatusView
 from burstd.api.answers.text import abbreviated_list, elapsed_text, local_time_text, money_sums_text, money_text
+from burstd.cli.commands.history import DEFAULT_SERIES, print_series
 from burstd.cli.commands.job import print_explanation
 from burstd.cli.commands.job_use import print_use
 from burstd.cli.commands.node import print_node
@@ -32,7 +35,16 @@ REQUEST_TIMEOUT_S = 5.0
 _EVENTS = 100
 _MARKS = {"used": "\u25cf", "free": "\u25cb", "starting": "\u2026", "out of service": "\u2715", "asleep": "\u00b7"}
 _MARK_STYLES = {"used": "green", "free": "cyan", "starting": "cyan", "out of service": "bold red", "asleep": "dim"}
-_ASCII_MARKS = str.maketrans({"\u25cf": "#", "\u25cb": "o", "\u2026": "~", "\u2715": "x", "\u00b7": "."})
+_ASCII_MARKS = str.maketrans(
+    {
+        "\u25cf": "#",
+        "\u25cb": "o",
+        "\u2026": "~",
+        "\u2715": "x",
+        "\u00b7": ".",
+        **dict(zip("▁▂▃▄▅▆▇█", "_-=+*%#@", strict=True)),
+    }
+)
 
 
 class RequestRefused(Exception):
@@ -80,6 +92,8 @@ class View:
     load: Callable[[ApiClient, StatusView, Window], Page]
     opens: str = ""
     sorts: Sequence[str] = ("",)
+    order: str = "by"
+    """What goes before the chosen one of ``sorts``."""
 
 
 def fetch(burstd: ApiClient, model: type[A], path: str, params: Params | None = None) -> A:
@@ -240,6 +254,20 @@ def _alarms(burstd: ApiClient, status: StatusView, window: Window) -> Page:
     return _printed(window, draw)
 
 
+_SPANS_S = {"hour": 3600, "day": 86400}
+
+
+def _history(burstd: ApiClient, status: StatusView, window: Window) -> Page:
+    since = status.now.timestamp() - _SPANS_S[window.sort]
+    query = urlencode([("since", since), *(("series", name) for name in DEFAULT_SERIES)])
+    answer = fetch(burstd, HistoryView, f"/history?{query}")
+    return _printed(window, lambda out: print_series(out, answer, max(8, window.width - _SERIES_TEXT)))
+
+
+_SERIES_TEXT = 70
+"""Columns of a line of the history before its bars."""
+
+
 def _job(burstd: ApiClient, status: StatusView, window: Window) -> Page:
     del status
     # What would start it is worked out by the thread that decides: burstctl explain asks for that, once.
@@ -270,10 +298,11 @@ VIEWS: Mapping[str, View] = {
     "gpus": View("gpus", _gpus, "node", ("", "state")),
     "money": View("money", _money),
     "alarms": View("alarms", _alarms),
+    "history": View("history", _history, sorts=tuple(_SPANS_S), order="last"),
     "job": View("job", _job),
     "node": View("node", _node),
 }
-TABS = ("status", "jobs", "nodes", "gpus", "money", "alarms")
+TABS = ("status", "jobs", "nodes", "gpus", "money", "alarms", "history")
 
 
 def load(burstd: ApiClient, name: str, window: Window) -> tuple[StatusView, Page]:
