@@ -1,7 +1,7 @@
-"""Runs all tests in two runs beside each other: those on real systems, and the others.
+"""Runs all tests: first the quick ones, then, file by file, those that crash burstd and those on real systems.
 
-A test on a real system mostly waits, so five files run at once and the longest begin first. The others never wait: they
-have the processors meanwhile, and step back where a real system wants them. What they print comes when both have ended.
+A test on a real system mostly waits, so four files run at once and the longest begin first. A test that crashes burstd
+never waits; it has the processor meanwhile.
 
 What fails on a busy machine beside another is tried once more, alone, and told as flaky in the last lines where it
 passes then. Files from sbatch to the cloud and back are tried again whole: a test that looks at what the others of its
@@ -14,11 +14,6 @@ import json
 import signal
 import subprocess
 import sys
-import tempfile
-from collections.abc import Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass
-from typing import IO
 
 import pytest
 from xdist.remote import Producer  # type: ignore[import-untyped]
@@ -26,7 +21,11 @@ from xdist.scheduler import LoadFileScheduling  # type: ignore[import-untyped]
 
 from tests.lab.programs import PROJECT
 
-_REAL = "boxes or slurm or clouds"
+_LONG = "crash or boxes or slurm or clouds"
+_STAGES = (
+    (f"not ({_LONG})", "-n", "2"),
+    (_LONG, "-n", "4", "--dist", "loadfile", "--no-loadscope-reorder", "-p", "tests.lab.suite", "--durations=15"),
+)
 _TOGETHER = (
     ("tests/contract/test_openstack_faults.py", "tests/contract/test_openstack_provider.py"),
     (
@@ -70,7 +69,10 @@ _LONGEST = (
     "tests/slurm/test_stage_hooks.py",
     "tests/e2e/test_openstack.py",
     "tests/web/test_in_browser.py",
+    "tests/crash/test_spot.py",
     "tests/e2e/test_aws.py",
+    "tests/crash/test_directed.py",
+    "tests/crash/test_reuse.py",
     "tests/e2e/test_commands.py",
     "tests/node/test_machines.py",
     "tests/node/test_conditions.py",
@@ -83,13 +85,15 @@ _LONGEST = (
     "tests/docs/test_openshift_docs.py",
     "tests/providers/openshift/test_scripts.py",
     "tests/docs/test_staging_docs.py",
+    "tests/crash/test_budget.py",
     "tests/node/test_with_systemd.py",
     "tests/mounts/test_streams.py",
+    "tests/crash/test_storage_node.py",
     "tests/e2e/test_slurmctld.py",
     "tests/contract/test_stagers.py",
     "tests/security/test_a03_errors_of_one.py",
 )
-"""Files on real systems whose tests take forty seconds and more together, the longest first."""
+"""Files whose tests take forty seconds and more together, the longest first."""
 _WHOLE = "tests/e2e/"
 _FAILED = 1
 """pytest's status where tests failed and all of them ran: https://docs.pytest.org/en/stable/reference/exit-codes.html"""
@@ -115,78 +119,42 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadFil
     return _Files(config, log)
 
 
-@dataclass(frozen=True, slots=True)
-class _Run:
-    """The tests with some marks. Its cache is its own: the other run would write it at the same time."""
-
-    marks: str
-    cache: str
-    words: Sequence[str]
-    nice: int = 0
-
-    def command(self, *words: str) -> list[str]:
-        """pytest's command line."""
-        program = ["nice", f"-n{self.nice}", sys.executable, "-m", "pytest", "-q", "-m", self.marks]
-        return [*program, "-o", f"cache_dir={self.cache}", *words]
-
-    def begin(self, output: IO[bytes] | None = None) -> subprocess.Popen[bytes]:
-        """Starts it; ``output``: where what it prints goes."""
-        words = self.command("--cache-clear", *self.words)
-        return subprocess.Popen(words, cwd=PROJECT, stdout=output, stderr=output)
-
-    def failed(self) -> set[str]:
-        """Ids of the tests whose last run failed."""
-        return set(json.loads((PROJECT / self.cache / "v/cache/lastfailed").read_text(encoding="utf-8")))
-
-    def repeat_failed(self) -> tuple[int, set[str]]:
-        """Tries what failed again, alone: pytest's exit status, and which passed."""
-        failed = self.failed()
-        again = sorted({test.partition("::")[0] if test.startswith(_WHOLE) else test for test in failed})
-        status = subprocess.run(self.command(*again), cwd=PROJECT, check=False).returncode
-        return status, failed - self.failed()
+def _pytest(*words: str) -> int:
+    return subprocess.run([sys.executable, "-m", "pytest", "-q", *words], cwd=PROJECT, check=False).returncode
 
 
-_PLAIN_RUN = _Run(f"not ({_REAL})", ".pytest_cache/plain", ("-n", "2"), nice=5)
-_REAL_RUN = _Run(
-    _REAL,
-    ".pytest_cache/real",
-    ("-n", "5", "--dist", "loadfile", "--no-loadscope-reorder", "-p", "tests.lab.suite", "--durations=40"),
-)
+def _failed() -> set[str]:
+    """Ids of the tests whose last run failed."""
+    return set(json.loads((PROJECT / ".pytest_cache/v/cache/lastfailed").read_text(encoding="utf-8")))
 
 
-def _run_both(plain_output: IO[bytes]) -> list[tuple[_Run, int]]:
-    """Runs all tests once: pytest's exit status of each run. Ends what it has begun when it is ended itself."""
-    with ExitStack() as last:
-
-        def ends(process: subprocess.Popen[bytes]) -> subprocess.Popen[bytes]:
-            last.enter_context(process)
-            last.callback(process.terminate)
-            return process
-
-        prepare = ends(subprocess.Popen([sys.executable, "-m", "tests.lab.prepare"], cwd=PROJECT))
-        plain = ends(_PLAIN_RUN.begin(plain_output))
-        if prepare.wait():
-            sys.exit(prepare.returncode)
-        real = ends(_REAL_RUN.begin())
-        return [(_PLAIN_RUN, plain.wait()), (_REAL_RUN, real.wait())]
+def _stage(which: str, *words: str) -> tuple[int, set[str]]:
+    """Runs the tests with these marks: pytest's exit status, and which failed at first and passed alone."""
+    status = _pytest("--cache-clear", "-m", which, *words)
+    if status != _FAILED:
+        return status, set()
+    failed = _failed()
+    again = _pytest("-m", which, *sorted({t.partition("::")[0] if t.startswith(_WHOLE) else t for t in failed}))
+    return again, failed - _failed()
 
 
 def main() -> int:
-    """pytest's exit status: that of a run with a test that failed twice, or that could not run all."""
+    """pytest's exit status: of the last stage, or of the first with a test that failed twice."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     flaky: set[str] = set()
-    statuses = []
-    with tempfile.TemporaryFile() as plain_output:
-        ended = _run_both(plain_output)
-        plain_output.seek(0)
-        sys.stdout.write(plain_output.read().decode(errors="replace"))
-        sys.stdout.flush()
-    for run, status in ended:
-        again, unsteady = run.repeat_failed() if status == _FAILED else (status, set())
-        flaky |= unsteady
-        statuses.append(again)
+    with subprocess.Popen([sys.executable, "-m", "tests.lab.prepare"], cwd=PROJECT) as prepare:
+        try:
+            for stage in _STAGES:
+                if stage is _STAGES[-1] and (status := prepare.wait()):
+                    break
+                status, unsteady = _stage(*stage)
+                flaky |= unsteady
+                if status:
+                    break
+        finally:
+            prepare.terminate()
     sys.stdout.write("\n".join([f"flaky: {len(flaky)}", *sorted(flaky)]) + "\n")
-    return next(filter(None, statuses), 0)
+    return status
 
 
 if __name__ == "__main__":
