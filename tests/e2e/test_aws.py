@@ -253,7 +253,7 @@ def test_a_lost_answer_and_a_death_make_one_machine(site: AwsSite) -> None:
     job = submit(site, "lost")
     site.wait(lambda: site.calls()["CreateFleet"] > before, 20, "the fleet is asked for")
     site.kill_burstd("KILL")
-    site.wait(lambda: len(instances(site, "lost")) == 1, 5, "it was made, and nobody heard of it")
+    site.wait(lambda: len(instances(site, "lost")) == 1, 60, "it was made, and nobody heard of it")
     site.start_burstd()
     site.wait_job(job)
     (machine,) = instances(site, "lost")

@@ -338,7 +338,7 @@ def test_in_the_end_nothing_is_left(site: Site) -> None:
 def test_a_gang_whose_fabric_is_slow_runs_elsewhere(site: Site) -> None:
     """Its machines in the north reach each other with 1 GB/s, those in the south with 24; the pool wants 10."""
     nowhere = site.submit("-p burst -N2 -C efa --mem=100 -t5")
-    job = site.submit("-p burst -N2 --exclusive -C ib --mem=100 -t5", "srun hostname; sleep 5")
+    job = site.submit("-p burst -N2 --exclusive -C ib --mem=100 -t5", "srun hostname; sleep 600")
     site.wait_job(job, ["RUNNING"], timeout_s=90)
     assert sorted(outcomes(site, job)) == [("north", "fabric_test")] * 2 + [("south", "")] * 2
     claims = claims_of(site, job)
@@ -350,8 +350,7 @@ def test_a_gang_whose_fabric_is_slow_runs_elsewhere(site: Site) -> None:
     assert "24.15 GB/s between net" in shown, shown
     explained = " ".join(site.burstctl("explain", job).stdout.split())
     assert "Its 2 nodes: all in one zone, ib." in explained, explained
-    site.wait_job(job)
     explained = " ".join(site.burstctl("explain", nowhere).stdout.split())
     assert "without efa, which the pool's nodes have" in explained, explained
     assert not claims_of(site, nowhere)
-    site.cluster.sh(f"scancel {nowhere}")
+    site.cluster.sh(f"scancel {nowhere} {job}")

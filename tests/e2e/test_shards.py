@@ -119,11 +119,11 @@ def test_shards_wake_the_machines_that_they_need(site: Site) -> None:
     nine = [site.submit(f"{SMALL} --gres=shard:3", "sleep 600") for _ in range(9)]
     never = site.submit(f"{SMALL} --gres=shard:5")
     site.wait(lambda: all(comments_of(site, job) for job in [*nine, never]), 15, "burstd has seen them")
+    assert [way["gpu_memory_limit"] for way in site.burstctl_json("explain", nine[0])["ways"]] == ["mps"]
     site.burstctl("unhold")
     assert "cannot start: no node in pool shared has 5 shards of one GPU" in comments_of(site, never)[0]
     changes = site.burstctl_json("explain", never)["changes"]
     assert {change["after"] for change in changes} >= {"--gres=gpu:2"}
-    assert [way["gpu_memory_limit"] for way in site.burstctl_json("explain", nine[0])["ways"]] == ["mps"]
     for job in nine:
         site.wait_job(job, ["RUNNING"])
     jobs_of_node = Counter(site.job(job)["NodeList"] for job in nine)
