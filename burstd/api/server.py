@@ -6,6 +6,7 @@ import asyncio
 import logging
 import socket
 import threading
+from collections.abc import Callable
 from typing import Any, cast
 
 import structlog
@@ -22,6 +23,8 @@ ACCEPT_BACKLOG = 32
 """asyncio takes up to as many connections of one socket as its queue is long before it does anything else."""
 START_TIMEOUT_S = 10.0
 STOP_TIMEOUT_S = 5.0
+RETRY_S = 5.0
+"""Between two tries of an OptionalServer to listen."""
 
 log = structlog.get_logger(__name__)
 
@@ -87,6 +90,55 @@ class HttpServerThread:
             log.exception("an interface ended", interface=self._name, error=str(error))
         finally:
             self._server.up.set()
+
+
+class OptionalServer:
+    """A server that burstd can do without: where it cannot listen there is an alarm, and it is tried again."""
+
+    def __init__(self, name: str, make: Callable[[], HttpServerThread]) -> None:
+        """``name``: of the server, in the log. ``make``: one that listens and is not started; raises BurstdError."""
+        self._name, self._make = name, make
+        self._server: HttpServerThread | None = None
+        self._ending = threading.Event()
+        self._retries = threading.Thread(target=self._try_again, name=f"{name} retry", daemon=True)
+        self.alarm = ""
+        """Why it does not listen; empty: it does. From any thread."""
+
+    def start(self) -> None:
+        """Returns once requests are answered, or ``alarm`` says why they are not."""
+        if not self._listens():
+            self._retries.start()
+
+    def stop(self) -> None:
+        """As HttpServerThread's."""
+        self._ending.set()
+        if self._retries.is_alive():
+            self._retries.join(STOP_TIMEOUT_S)
+        if self._server is not None:
+            self._server.stop()
+
+    def _try_again(self) -> None:
+        while not self._ending.wait(RETRY_S) and not self._listens():
+            pass
+
+    def _listens(self) -> bool:
+        try:
+            server = self._make()
+            try:
+                server.start()
+            except ApiServerFailed:
+                server.stop()
+                raise
+        except BurstdError as error:
+            alarm = f"{error}; burstd goes on without it, and tries again every {RETRY_S:g} s"
+            if alarm != self.alarm:
+                log.warning("a server cannot listen", server=self._name, error=str(error))
+            self.alarm = alarm
+            return False
+        if self.alarm:
+            log.info("a server listens by now", server=self._name)
+        self._server, self.alarm = server, ""
+        return True
 
 
 class ApiServer(HttpServerThread):

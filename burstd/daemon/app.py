@@ -284,7 +284,8 @@ def _run(loaded: LoadedSettings, stack: ExitStack, components: DaemonComponents)
         return daemon_info((reconciler.alarm,) if reconciler.alarm else ())
 
     def daemon_info(of_loop: tuple[str, ...]) -> DaemonInfo:
-        alarms = (*of_loop, *reloader.alarms, *metrics.alarms(), *notifications.alarms())
+        of_page = (page.alarm,) if page is not None and page.alarm else ()
+        alarms = (*of_loop, *reloader.alarms, *metrics.alarms(), *of_page, *notifications.alarms())
         return DaemonInfo(
             VERSION,
             settings.cluster,
@@ -346,10 +347,12 @@ def _run(loaded: LoadedSettings, stack: ExitStack, components: DaemonComponents)
         sockets.listen(runtime_dir / "control.sock"),
         sockets.listen_for_admins(runtime_dir / "admin.sock", settings.daemon.admin_group),
     )  # fmt: skip
+    control.start()
+    stack.callback(control.stop)
     page = proxy_server(settings.web, backend)
-    for server in filter(None, (control, page)):
-        server.start()
-        stack.callback(server.stop)
+    if page is not None:
+        page.start()
+        stack.callback(page.stop)
     stack.callback(checks.close)
     open_shell, read_facts = components.node_validator.connect, partial(read_job_facts, make.commands(settings))
     job_connections = JobConnectionServer(

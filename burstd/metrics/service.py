@@ -9,7 +9,7 @@ from contextlib import ExitStack
 
 import structlog
 
-from burstd.api.server import HttpServerThread
+from burstd.api.server import HttpServerThread, OptionalServer
 from burstd.db import StoreError, StoreReader
 from burstd.domain.clock import Clock
 from burstd.domain.plan import Plan
@@ -57,17 +57,17 @@ class MetricsService:
         self._stack = ExitStack()
         where = settings()
         self._targets = TargetsFile(where.file_sd) if where.file_sd is not None else None
-        self._server: HttpServerThread | None = None
-        if where.listen:
-            listener = listen(where.listen)
-            self._server = HttpServerThread(
-                MetricsApp(self._body), metrics_protocol(), "metrics-http", listener, backlog=MAX_CONNECTIONS
-            )
+
+        def make_server() -> HttpServerThread:
+            app, protocol = MetricsApp(self._body), metrics_protocol()
+            return HttpServerThread(app, protocol, "metrics-http", listen(where.listen), backlog=MAX_CONNECTIONS)
+
+        self._server = OptionalServer("metrics", make_server) if where.listen else None
 
     def start(self) -> None:
-        """Returns once scrapes are answered; does nothing where [metrics] is empty.
+        """Returns once scrapes are answered or ``alarms`` says why not; does nothing where [metrics] is empty.
 
-        Raises ApiServerFailed, StoreError.
+        Raises StoreError.
         """
         if self._server is None and self._targets is None:
             return
@@ -93,7 +93,7 @@ class MetricsService:
 
     def alarms(self) -> tuple[str, ...]:
         """What needs a person; from any thread."""
-        return tuple(filter(None, (self._fault, self._targets.alarm if self._targets is not None else "")))
+        return tuple(filter(None, (self._fault, *(part.alarm for part in (self._server, self._targets) if part))))
 
     def _body(self, compress: bool) -> bytes:
         return self._exposition.body(self._clock.now(), self._started, compress=compress)

@@ -174,9 +174,7 @@ def _bind(path: Path, backlog: int, mode: int) -> socket.socket:
         listener.close()
         if error.errno == errno.EADDRINUSE:
             raise AlreadyRunning(f"another burstd has just taken {path}: stop one of the two") from None
-        raise SocketFailed(
-            f"the control socket {path} cannot be made: {error.strerror}. {_remedy(error, path)}"
-        ) from None
+        raise SocketFailed(f"the socket {path} cannot be made: {error.strerror}. {_remedy(error, path)}") from None
     return listener
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pwd
 from collections.abc import Collection
+from pathlib import Path
 
 import structlog
 from starlette.concurrency import run_in_threadpool
@@ -14,7 +15,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from burstd.api.app import create_api_app
 from burstd.api.auth import Authorizer, Caller
 from burstd.api.backend import Backend
-from burstd.api.server import ApiServer
+from burstd.api.server import ApiServer, OptionalServer
 from burstd.runtime.sockets import ConnectionLimiter, PeerCredentials, SocketFailed, listen_for_user
 from burstd.settings.web import WebSettings
 from burstd.web.app import install_pages
@@ -28,13 +29,14 @@ _API = "/v1"
 log = structlog.get_logger(__name__)
 
 
-def proxy_server(settings: WebSettings, backend: Backend) -> ApiServer | None:
-    """What answers the reverse proxy, not yet started; None where the settings have none.
+def proxy_server(settings: WebSettings, backend: Backend) -> OptionalServer | None:
+    """What answers the reverse proxy, not yet started; None where the settings have none."""
+    socket = settings.socket
+    return OptionalServer("page", lambda: _listen(socket, settings, backend)) if socket is not None else None
 
-    Raises SocketFailed and AlreadyRunning.
-    """
-    if settings.socket is None:
-        return None
+
+def _listen(socket: Path, settings: WebSettings, backend: Backend) -> ApiServer:
+    """Raises SocketFailed and AlreadyRunning."""
     try:
         uid = pwd.getpwnam(settings.proxy_user).pw_uid
     except KeyError:
@@ -44,7 +46,7 @@ def proxy_server(settings: WebSettings, backend: Backend) -> ApiServer | None:
         ) from None
     app = create_api_app(backend, ProxyAuthorizer(settings.admins), install_pages)
     known = ProxyIdentity(app, uid, settings.header, settings.admins)
-    listener = listen_for_user(settings.socket, uid)
+    listener = listen_for_user(socket, uid)
     return ApiServer(known, listener, name="page", max_connections=_MAX_CONNECTIONS)
 
 

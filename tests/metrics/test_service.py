@@ -18,6 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from burstd.db import Store, StoreUnavailable
@@ -142,12 +143,28 @@ def test_slow_and_rude_clients_do_no_harm(running: Running, monkeypatch: pytest.
     assert running.get()[0] == 200
 
 
-def test_a_port_in_use_is_named_with_the_remedy(store: Store) -> None:
+def test_a_port_in_use_is_an_alarm_with_the_remedy_until_it_is_free(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("burstd.api.server.RETRY_S", 0.05)
+    monkeypatch.setattr(service, "REST_S", 0.01)
     with socket.create_server(("127.0.0.1", 0)) as other:
         address = f"127.0.0.1:{other.getsockname()[1]}"
-        said = rf"cannot listen on {address} \(\[metrics\] listen\): Address already in use; 'ss -ltnp'"
-        with pytest.raises(MetricsAddressUnusable, match=said):
-            Running(store, MetricsSettings(listen=address))
+        up = Running(store, MetricsSettings(listen=address, file_sd=tmp_path / "nodes.json"))
+        up.service.start()
+        said = f"cannot listen on {address} ([metrics] listen): Address already in use; 'ss -ltnp' shows who has"
+        assert up.service.alarms()[0].startswith(said)
+        assert up.service.alarms()[0].endswith("; burstd goes on without it, and tries again every 0.05 s")
+        up.loop(SNAPSHOT)
+        wait((tmp_path / "nodes.json").exists)
+    wait(lambda: up.service.alarms() == ())
+    assert up.get()[0] == 200
+    up.service.stop()
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", int(address.rpartition(":")[2])))
+
+
+def test_an_address_that_this_host_lacks_is_named() -> None:
     with pytest.raises(MetricsAddressUnusable, match="Cannot assign requested address"):
         listen("192.0.2.1:9797")
     with pytest.raises(MetricsAddressUnusable, match=r"nowhere\.invalid:9797"):
@@ -165,16 +182,19 @@ def test_a_wrong_address_is_a_fault_of_the_file(listen_on: str) -> None:
 
 
 @pytest.mark.slow
-def test_burstd_does_not_start_where_it_cannot_listen(tmp_path: Path) -> None:
+def test_burstd_runs_where_neither_metrics_nor_page_can_listen(tmp_path: Path) -> None:
     daemon = LoneDaemon(tmp_path)
     with socket.create_server(("127.0.0.1", 0)) as other:
         address = f"127.0.0.1:{other.getsockname()[1]}"
-        daemon.settings.write_text(daemon.settings.read_text() + f'[metrics]\nlisten = "{address}"\n')
-        status, said = daemon.run()
-    assert status == 69
-    assert said.splitlines()[-1].startswith(
-        f"burstd: cannot listen on {address} ([metrics] listen): Address already in"
-    )
+        page = f'[web]\nsocket = "{tmp_path}/no/such/folder/page.sock"\nproxy_user = "root"\n'
+        daemon.settings.write_text(daemon.settings.read_text() + f'[metrics]\nlisten = "{address}"\n{page}')
+        daemon.start()
+        with httpx.Client(transport=httpx.HTTPTransport(uds=f"{tmp_path}/run/control.sock")) as client:
+            alarms = client.get("http://burstd/v1/status").json()["alarms"]
+        assert any(alarm.startswith(f"cannot listen on {address} ([metrics] listen): ") for alarm in alarms)
+        assert any(f"Make the directory {tmp_path}/no/such/folder first" in alarm for alarm in alarms)
+        assert daemon.stop() == 0
+    assert "a server cannot listen" in daemon.log_text()
 
 
 def test_nothing_runs_where_nothing_is_wanted(store: Store) -> None:

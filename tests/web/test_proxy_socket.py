@@ -16,7 +16,7 @@ import structlog.testing
 from starlette.types import Receive, Scope, Send
 
 from burstd.db import StoreReader
-from burstd.runtime.sockets import PeerCredentials, SocketFailed
+from burstd.runtime.sockets import PeerCredentials
 from burstd.settings import Settings
 from burstd.settings.web import WebSettings
 from burstd.web.proxy import ProxyIdentity, proxy_server
@@ -141,10 +141,13 @@ def test_requests_are_counted_by_the_users_name() -> None:
     assert asyncio.run(asyncio.wait_for(scenario(), 60)) == (8, 200, 200)
 
 
-def test_a_proxy_that_is_no_account_is_named_at_the_start(record: StoreReader, tmp_path: Path) -> None:
-    settings = WebSettings(socket=tmp_path / "web.sock", proxy_user="no-such-account")
-    with pytest.raises(SocketFailed, match="no-such-account"):
-        proxy_server(settings, FakeBackend(record))
+def test_a_proxy_that_is_no_account_is_an_alarm(record: StoreReader, tmp_path: Path) -> None:
+    server = proxy_server(WebSettings(socket=tmp_path / "web.sock", proxy_user="no-such-account"), FakeBackend(record))
+    assert server is not None
+    server.start()
+    said = "[web] names 'no-such-account' as proxy_user, and this host has no such account: "
+    assert server.alarm.startswith(said)
+    server.stop()
     assert proxy_server(WebSettings(), FakeBackend(record)) is None
 
 
