@@ -54,7 +54,7 @@ class IdleJob:
     since: float
     """Since when the last of these is idle, without what does not count, in burstd's time."""
     idle_s: float
-    """The same as a length of time, by the clocks of its nodes."""
+    """How long all of these are idle, by the clocks of their nodes."""
     cost_per_hour: tuple[tuple[str, Decimal], ...] = ()
     """Of the idle GPUs, by currency."""
     cost: tuple[tuple[str, Decimal], ...] = ()
@@ -70,6 +70,10 @@ class IdleJob:
         """It uses none."""
         return self.idle == self.gpus
 
+    def warning(self, now: float) -> IdleWarning:
+        """Its figures may be minutes old: what follows is counted from ``now`` on."""
+        return IdleWarning(self.idle, self.since, max(self.idle_s, now - self.since))
+
 
 @dataclass(frozen=True, slots=True)
 class IdleWarning:
@@ -80,7 +84,7 @@ class IdleWarning:
     since: float
     """As IdleJob has it, when it was warned."""
     idle_s: float
-    """As IdleJob has it, when it was warned."""
+    """So long it had been idle when it was warned."""
     act: IdleAct = IdleAct.NOTHING
     """What was written down to be done to it."""
     limit_s: float = 0.0
@@ -89,6 +93,14 @@ class IdleWarning:
     """Slurm has answered: it is not done again, whatever becomes of the run."""
     refusal: str = ""
     """What Slurm said against it."""
+
+    def holds_for(self, idle: IdleJob) -> bool:
+        """Whether the job needs no new one.
+
+        A job that has used a GPU since this warning, as while burstd was down, is idle since a later time.
+        """
+        unbroken = idle.since < self.since + self.idle_s
+        return self.done or (unbroken and (self.idle == idle.idle or self.act is not IdleAct.NOTHING))
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,8 +60,8 @@ def plan_idle_gpus(view: SnapshotView, rules: Mapping[str, IdleGpuRule]) -> Idle
     remarks: list[Remark] = []
     for job, rule, idle in found:
         known = warnings.get(idle.key)
-        fresh = known is None or (known.idle != idle.idle and known.act is IdleAct.NOTHING)
-        warning = IdleWarning(idle.idle, idle.since, idle.idle_s) if known is None or fresh else known
+        fresh = known is None or not known.holds_for(idle)
+        warning = idle.warning(view.now) if known is None or fresh else known
         act, obstacle = _act(job, rule, idle, view.now)
         text = _warning_text(rule, idle, warning, act, obstacle, view.now)
         remarks.append(Remark(NAME, f"job:{job.id}", WARNING, text))
@@ -131,9 +131,9 @@ def _idle_job(job: Job, use: JobUse, rule: IdleGpuRule, view: SnapshotView) -> I
     idle = [(n, s) for n in use.nodes for gpu in n.gpus if (s := counted_s(n, gpu)) >= rule.warn_after_s]
     if not idle:
         return None
-    last, idle_s = min(idle, key=lambda one: one[1])
     return IdleJob(
-        job.id, job.restarts, len(idle), len(use.gpus), last.sampled_at - idle_s, idle_s,
+        job.id, job.restarts, len(idle), len(use.gpus),
+        max(node.sampled_at - s for node, s in idle), min(s for _, s in idle),
         _sums((node.currency, node.gpu_price) for node, _ in idle),
         _sums((node.currency, node.gpu_price * Decimal(s) / 3600) for node, s in idle),
     )  # fmt: skip

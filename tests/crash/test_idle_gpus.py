@@ -36,11 +36,12 @@ CALLS = {
 
 
 class IdleFigures:
-    """Figures of now: the first run of each job does not use its GPU, the next one does."""
+    """Figures of now: the first run of each job does not use its GPU but at ``used_at``, the next one does."""
 
     def __init__(self) -> None:
         self.world: World | None = None
         self.lost = False
+        self.used_at = 0.0
 
     def step(self, slurm: SlurmView | Unavailable, claims: Sequence[Claim]) -> float:  # noqa: ARG002  not asked for
         return float("inf")
@@ -54,7 +55,8 @@ class IdleFigures:
         return {
             job.id: JobUse(
                 job.id, job.id, job.restarts, job.spec.user, "", "burst",
-                (self._node(job.nodes[0], now - job.started if not job.restarts else 0.0, now),), 1, job.started,
+                (self._node(job.nodes[0], now - max(job.started, self.used_at if not job.restarts else now), now),),
+                1, job.started,
             )
             for job in self.world.slurm.active
             if job.state is JobState.RUNNING and not self.lost
@@ -144,6 +146,22 @@ def test_figures_that_are_lost_between_the_warning_and_its_end_save_it(template:
         w.job_use.lost = True
         w.run(ACT_S * 3)
         assert (w.states(job), calls, w.store.metadata(KEY)) == ([RUNNING], [], "")
+
+
+def test_one_that_used_its_gpu_while_burstd_was_down_is_warned_anew(template: Path) -> None:
+    act = IdleAct.CANCEL
+    with running_job(template, act) as (w, job, calls):
+        warned(w, job)
+        w.kill()
+        w.run(20)
+        assert isinstance(w.job_use, IdleFigures)
+        w.job_use.used_at = w.clock.now()
+        w.run(ACT_S + 20)
+        w.start()
+        back = w.clock.now()
+        w.run_until(lambda: is_done(w, job, act), ACT_S)
+        assert w.clock.now() - back >= ACT_S - WARN_S
+        assert (events(w, job), len(calls)) == ([WARNED, WARNED, EVENTS[act]], 1)
 
 
 def test_one_that_slurm_does_not_requeue_runs_on_and_is_not_asked_for_again(template: Path) -> None:

@@ -108,7 +108,7 @@ class Run:
                 del self.warned[key]
                 self.events.append((age / MIN, "over"))
             for idle, _ in new_warnings(found):
-                self.warned[idle.key] = IdleWarning(idle.idle, idle.since, idle.idle_s)
+                self.warned[idle.key] = idle.warning(now)
                 self.events.append((age / MIN, "warned"))
             for run in acts(found):
                 self.events.append((age / MIN, run.act.value))
@@ -162,6 +162,46 @@ def test_a_job_that_uses_its_gpu_after_the_warning_goes_on_and_gets_the_whole_ti
     assert [(at - 1600 / MIN) // 3 * 3 for at, _ in found[2:]] == [15.0, 30.0]
 
 
+def test_a_job_that_used_its_gpu_while_burstd_was_down_is_warned_anew() -> None:
+    """It is idle again for long enough to be ended when burstd is back."""
+
+    def figures() -> Iterator[tuple[float, NodeUse]]:
+        yield from idle_from(0.0, 1500)
+        yield from ((age, node) for age, node in idle_from(1600.0, 3 * 3600) if age >= 1600 + 1900)
+
+    found = Run(replace(CANCEL, start_s=0.0)).play(figures())
+    assert [what for _, what in found] == ["warned", "warned", "cancel"]
+    (_, again, ended) = [at for at, _ in found]
+    assert ended >= again + 15.0
+
+
+@pytest.mark.parametrize(
+    ("since", "idle", "fields", "holds"),
+    [
+        (0.0, 1, {}, True),
+        (899.0, 1, {}, True),  # no more than the times of calls and a jump of a clock
+        (900.0, 1, {}, False),
+        (0.0, 2, {}, False),
+        (0.0, 2, {"act": IdleAct.CANCEL}, True),
+        (900.0, 1, {"act": IdleAct.CANCEL}, False),
+        (900.0, 2, {"act": IdleAct.CANCEL, "done": True}, True),
+    ],
+)
+def test_a_warning_holds_for_a_job_that_is_idle_since_before_it(
+    since: float, idle: int, fields: dict[str, Any], *, holds: bool
+) -> None:
+    warning = replace(IdleWarning(1, 0.0, 900.0), **fields)
+    assert warning.holds_for(IdleJob("1", 0, idle, 2, since, 5000.0)) is holds
+
+
+def test_a_gpu_that_was_used_counts_more_than_an_older_figure_of_another_node() -> None:
+    warned = warned_at(900, idle=2, since=NOW - 2800.0)
+    other = measured(gpu(1810), node="cpu2", sampled_at=NOW - 250)
+    found = plan(snapshot_of(gpu_job(nodes=2), measured(gpu(1890)), other, warned=warned), {"burst": CANCEL})
+    assert found.jobs[0].idle_s == 1810
+    assert (len(new_warnings(found)), acts(found)) == (1, [])
+
+
 def test_figures_that_are_lost_for_ten_minutes_end_nothing() -> None:
     """The warning is taken back; when they are there again the job has the whole time."""
 
@@ -175,8 +215,8 @@ def test_figures_that_are_lost_for_ten_minutes_end_nothing() -> None:
     assert [what for _, what in found] == ["warned", "over", "warned", "cancel"]
     lost, again, ended = [at for at, _ in found][1:]
     assert 28.0 < lost < 29.0
-    # The first figures that came were a minute old.
-    assert (again, ended) == (40.0, 39.0 + 15.0)
+    # The first figures that came were a minute old, and the time begins with the warning.
+    assert (again, ended) == (40.0, 57.0)
 
 
 @pytest.mark.parametrize("jump_s", [3600.0, 900.0, 300.0, -300.0, -3600.0])

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import structlog
 
 from burstd.domain.errors import SchedulerRefused
-from burstd.domain.idle_gpus import IdleAct, IdleRun, IdleWarning, RunKey
+from burstd.domain.idle_gpus import IdleAct, IdleJob, IdleRun, IdleWarning, RunKey
 from burstd.domain.plan import ActOnIdleJobs, RecordIdleJobs
 from burstd.domain.slurm.job import JobState
 from burstd.domain.snapshot import RuntimeState
@@ -70,8 +70,8 @@ class IdleGpus:
     def _record(self, action: RecordIdleJobs) -> int:
         over = [key for key in action.over if key in self._warnings]
         warnings = {key: known for key, known in self._warnings.items() if key not in over}
-        new = [(idle, text) for idle, text in action.warned if _differs(warnings.get(idle.key), idle.idle)]
-        warnings |= {idle.key: IdleWarning(idle.idle, idle.since, idle.idle_s) for idle, _ in new}
+        new = [(idle, text) for idle, text in action.warned if not _is_warned(warnings.get(idle.key), idle)]
+        warnings |= {idle.key: idle.warning(self._context.clock.now()) for idle, _ in new}
         events = [
             _Event(key, OVER, "its GPUs are used, it has ended, or its figures are missing")
             for key in over
@@ -132,5 +132,5 @@ class IdleGpus:
         self._warnings = warnings
 
 
-def _differs(known: IdleWarning | None, idle: int) -> bool:
-    return known is None or (known.idle != idle and known.act is IdleAct.NOTHING)
+def _is_warned(known: IdleWarning | None, idle: IdleJob) -> bool:
+    return known is not None and known.holds_for(idle)
