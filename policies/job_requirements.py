@@ -10,6 +10,8 @@ from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from math import ceil
 
+from burstd.domain.slurm.comment import IDLE_ALLOWED
+
 _SIZE = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,6})?)([KMGT]?)(?:i?B)?", re.IGNORECASE)
 _MIB = {"K": Decimal(1) / 1024, "": Decimal(1), "M": Decimal(1), "G": Decimal(1024), "T": Decimal(1024) ** 2}
 _BLANK_AT_EQUALS = re.compile(r" =|= [^ =]+(?: |$)")
@@ -77,6 +79,8 @@ def parse_requirement(text: str) -> JobRequirement:
         return JobRequirement(shown, syntax_error=f"burst: {shown}: no blanks may stand around '='")
     for part in shown.split():
         word, equals, value = part.partition("=")
+        if word.lower() == "idle":
+            return JobRequirement(shown, syntax_error=f"burst: {part}: must be {IDLE_ALLOWED}")
         make_check = _KEYWORDS.get(word.lower())
         if make_check is None:
             close = get_close_matches(word.lower(), _KEYWORDS, n=1)

@@ -92,7 +92,7 @@ def _decide(snapshot: Snapshot, policies: Sequence[Policy], tuning: Tuning, cach
         *advance_claims(view, tuning),
         *drain_unwanted_ready(view, target),
     ]
-    idle = plan_idle_gpus(view, tuning.idle_gpus)
+    idle = plan_idle_gpus(view, tuning.idle_gpus, tuning.figures_max_age_s)
     moving = frozenset(step.claim_id for step in steps if isinstance(step, ChangeClaimState | HandOver))
     actions: list[Action] = [
         *adoptions,

@@ -17,9 +17,10 @@ from burstd.domain.idle_gpus import ANY_PARTITION, IdleAct, IdleGpuRule, IdleJob
 from burstd.domain.job_use import GpuShare, GpuUse, JobUse, NodeUse
 from burstd.domain.plan import Action, ActOnIdleJobs, RecordIdleJobs
 from burstd.domain.plugins.policy import Remark
-from burstd.domain.slurm.comment import allows_idle_gpus
+from burstd.domain.slurm.comment import IDLE_ALLOWED, allows_idle_gpus, has_unknown_idle_word
 from burstd.domain.slurm.job import Job, JobState
 from burstd.domain.slurm.job_history import requested_gpus
+from burstd.domain.snapshot import SlurmView, Snapshot
 from burstd.domain.staging import StageState
 from burstd.domain.units import money_text
 from burstd.planner.snapshot_view import SnapshotView
@@ -28,8 +29,6 @@ from burstd.planner.unshown_paths import WARNING
 
 NAME = "idle_gpus"
 """Who makes the remarks."""
-MAX_AGE_S = 600.0
-"""Figures older than this are missing."""
 AHEAD_S = 5.0
 """Figures that are so much newer than now are from before the clock was set back: they are missing too."""
 MAX_ACTS = 20
@@ -49,12 +48,12 @@ class IdlePlan:
     remarks: tuple[Remark, ...] = ()
 
 
-def plan_idle_gpus(view: SnapshotView, rules: Mapping[str, IdleGpuRule]) -> IdlePlan:
-    """``rules``: by partition, or ANY_PARTITION."""
+def plan_idle_gpus(view: SnapshotView, rules: Mapping[str, IdleGpuRule], max_age_s: float) -> IdlePlan:
+    """``rules``: by partition, or ANY_PARTITION; ``max_age_s``: figures older than this are missing."""
     warnings = view.snapshot.runtime_state.idle_warnings
     if view.slurm is None or not (rules or warnings):
         return IdlePlan()
-    found = [*_idle_jobs(view, rules)] if rules and view.snapshot.job_use else []
+    found = [*_idle_jobs(view, rules, max_age_s)] if rules and view.snapshot.job_use else []
     new: list[tuple[IdleJob, str]] = []
     runs: list[IdleRun] = []
     remarks: list[Remark] = []
@@ -64,6 +63,8 @@ def plan_idle_gpus(view: SnapshotView, rules: Mapping[str, IdleGpuRule]) -> Idle
         warning = idle.warning(view.now) if known is None or fresh else known
         act, obstacle = _act(job, rule, idle, view.now)
         text = _warning_text(rule, idle, warning, act, obstacle, view.now)
+        if has_unknown_idle_word(job.comment):
+            text += f"; its comment has an unknown value of idle, only {IDLE_ALLOWED} exempts a job"
         remarks.append(Remark(NAME, f"job:{job.id}", WARNING, text))
         if fresh:
             new.append((idle, text))
@@ -89,7 +90,21 @@ def _is_kept(key: tuple[str, int], known: IdleWarning, view: SnapshotView) -> bo
     return job is not None and job.restarts == key[1] and job.state is not JobState.PENDING
 
 
-def _idle_jobs(view: SnapshotView, rules: Mapping[str, IdleGpuRule]) -> Iterator[tuple[Job, IdleGpuRule, IdleJob]]:
+def idle_gpu_alarms(snapshot: Snapshot, rules: Mapping[str, IdleGpuRule]) -> list[str]:
+    """Rules for partitions that no node of Slurm's is in."""
+    if not rules or not isinstance(snapshot.slurm, SlurmView):
+        return []
+    there = {name for node in snapshot.slurm.nodes.values() for name in node.partitions}
+    return [
+        f"[idle_gpus.{name}]: there is no node in partition {name} (partitions: {', '.join(sorted(there)) or 'none'})"
+        for name in rules
+        if name not in {ANY_PARTITION, *there}
+    ]
+
+
+def _idle_jobs(
+    view: SnapshotView, rules: Mapping[str, IdleGpuRule], max_age_s: float
+) -> Iterator[tuple[Job, IdleGpuRule, IdleJob]]:
     shortest = min(rule.warn_after_s for rule in rules.values())
     for job_id, use in view.snapshot.job_use.items():
         if not any(gpu.idle_now_s >= shortest for node in use.nodes for gpu in node.gpus):
@@ -100,23 +115,21 @@ def _idle_jobs(view: SnapshotView, rules: Mapping[str, IdleGpuRule]) -> Iterator
         rule = next((rules[name] for name in (*job.partitions[:1], ANY_PARTITION) if name in rules), None)
         if rule is None or allows_idle_gpus(job.comment) or view.snapshot.leaves_at(job):
             continue
-        if _is_measured(job, use, view.now) and (idle := _idle_job(job, use, rule, view)) is not None:
+        if _is_measured(job, use, view.now, max_age_s) and (idle := _idle_job(job, use, rule, view)) is not None:
             yield job, rule, idle
 
 
-def _is_measured(job: Job, use: JobUse, now: float) -> bool:
+def _is_measured(job: Job, use: JobUse, now: float, max_age_s: float) -> bool:
     """Whether the figures are whole, and those of now."""
     asked = requested_gpus(job)
     if use.cut or use.ended is not None or not asked or len(use.gpus) < asked:
         return False
-    return all(_is_fresh(node.sampled_at, now) and node.read_mib is not None for node in use.nodes) and all(
-        gpu.share is GpuShare.WHOLE and gpu.utilisation_mean is not None and _is_fresh(gpu.sampled_at, now)
-        for gpu in use.gpus
+    sampled = [node.sampled_at for node in use.nodes] + [gpu.sampled_at for gpu in use.gpus]
+    return (
+        all(-AHEAD_S <= now - at <= max_age_s for at in sampled)
+        and all(node.read_mib is not None for node in use.nodes)
+        and all(gpu.share is GpuShare.WHOLE and gpu.utilisation_mean is not None for gpu in use.gpus)
     )
-
-
-def _is_fresh(sampled_at: float, now: float) -> bool:
-    return -AHEAD_S <= now - sampled_at <= MAX_AGE_S
 
 
 def _idle_job(job: Job, use: JobUse, rule: IdleGpuRule, view: SnapshotView) -> IdleJob | None:

@@ -43,3 +43,5 @@ class Tuning:
     """What that may cost for each node, in its offer's currency; None: whatever it costs."""
     idle_gpus: Mapping[str, IdleGpuRule] = field(default_factory=dict)
     """By partition, or ``*``, what follows where jobs do not use their GPUs; empty: nothing does."""
+    figures_max_age_s: float = 360.0
+    """For that, older figures of jobs are missing."""

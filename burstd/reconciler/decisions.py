@@ -16,6 +16,7 @@ from burstd.planner.decide import Decider
 from burstd.planner.demand.limited_jobs import limited_jobs
 from burstd.planner.demand.stuck_jobs import stuck_on_burst_since, stuck_since
 from burstd.planner.forecast.outlook import job_outlooks
+from burstd.planner.idle_gpus import idle_gpu_alarms
 from burstd.planner.lifecycle import output_retention
 from burstd.planner.lifecycle.adoption import foreign_alarms
 from burstd.planner.lifecycle.listing import listing_alarms, termination_alarms
@@ -114,6 +115,7 @@ class QuarantiningDecider:
         alarms += storage_node_alarms(snapshot)
         alarms += capacity_alarms(snapshot)
         alarms += own_node_alarms(snapshot)
+        alarms += idle_gpu_alarms(snapshot, tuning.idle_gpus)
         retention = output_retention.retention_alarm(snapshot, tuning.output_retention_s)
         alarms += [retention] if retention else []
         return snapshot, DecisionResult(

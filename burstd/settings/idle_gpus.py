@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
 
 from burstd.domain.idle_gpus import ANY_PARTITION, IdleAct, IdleGpuRule
 from burstd.settings.faults import SettingsFault
 from burstd.settings.fields import Seconds, Section, matching
+from burstd.settings.sampler import SamplerSettings
+
+if TYPE_CHECKING:
+    from burstd.settings.sections import Settings
 
 _DEFAULT = IdleGpuRule()
+MAX_COLLECT_S = 300.0
+"""Of [sampler] collect_s, with rules."""
 RulePartition = Annotated[
     str,
     matching(r"\*|[^\s,*=]{1,64}", "must be the name of one partition, or '*' for those without a table"),
@@ -35,8 +41,20 @@ class IdleGpuSettings(Section):
         return IdleGpuRule(**dict(self))
 
 
-def idle_gpu_faults(rules: Mapping[str, IdleGpuSettings]) -> Iterator[SettingsFault]:
-    """What is wrong with the rules."""
+def unmeasured_rules(settings: Settings) -> Iterator[SettingsFault]:
+    """Of rules for which no job is measured."""
+    if not settings.sampler.enabled:
+        for name in settings.idle_gpus:
+            text = "warns no job, as sampler.enabled is false: set that to true, or remove this table"
+            yield SettingsFault(("idle_gpus", name), text)
+
+
+def idle_gpu_faults(rules: Mapping[str, IdleGpuSettings], sampler: SamplerSettings) -> Iterator[SettingsFault]:
+    """What is wrong with the rules, and with how often figures are fetched for them."""
+    if rules and sampler.collect_s > MAX_COLLECT_S:
+        named = f"[idle_gpus.{next(iter(rules))}]"
+        text = f"must be {MAX_COLLECT_S:g} at most with {named}: jobs are ended on figures of now only"
+        yield SettingsFault(("sampler", "collect_s"), text)
     for name, rule in rules.items():
         place = ("idle_gpus", name)
         if rule.act is not IdleAct.NOTHING and rule.act_after_s <= rule.warn_after_s:

@@ -85,7 +85,7 @@ def parse_settings(
     if settings is not None:
         faults += project_faults(settings.projects)
         faults += framework_faults(settings.frameworks, settings.pools)
-        faults += idle_gpu_faults(settings.idle_gpus)
+        faults += idle_gpu_faults(settings.idle_gpus, settings.sampler)
     if settings is not None and check_files:
         faults += secret_faults(settings)
         faults += _check_folder_faults(settings)

@@ -30,3 +30,8 @@ class SamplerSettings(Section):
     """Host keys of these."""
     jobstats: bool = False
     """Write a summary as jobstats does into AdminComment of each job that has ended."""
+
+    @property
+    def figures_max_age_s(self) -> float:
+        """So long figures of running jobs are those of now."""
+        return max(300.0, 2 * self.collect_s)

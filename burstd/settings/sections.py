@@ -415,4 +415,5 @@ class Settings(Section):
         named = {**dict(self.slurm), **dict(self.daemon), **dict(self.staging)}
         named["output_retention_s"] = self.staging.output_retention_h * 3600
         named["idle_gpus"] = {partition: rule.rule() for partition, rule in self.idle_gpus.items()}
+        named["figures_max_age_s"] = self.sampler.figures_max_age_s
         return Tuning(**{name: named[name] for name in Tuning.__dataclass_fields__})

@@ -74,6 +74,14 @@ def test_frameworks_are_counted_and_one_that_no_pool_offers_is_a_warning(run: Ru
     assert "Feature=pytorch" in run("slurm-config", "--config", str(file), "--slurm", "24.11").out
 
 
+def test_rules_of_idle_gpus_without_the_sampler_are_a_warning(run: Run, tmp_path: Path) -> None:
+    file = tmp_path / "burstd.toml"
+    file.write_text(SETTINGS + "[idle_gpus.gpu]\n[sampler]\nenabled = false\n", encoding="utf-8")
+    outcome = run("config", "check", str(file), "--no-files")
+    assert outcome.code == 0
+    assert "warning: idle_gpus.gpu: warns no job, as sampler.enabled is false: set that to true, or" in outcome.out
+
+
 def test_a_table_of_a_policy_that_is_not_asked_is_a_warning(run: Run, tmp_path: Path) -> None:
     file = tmp_path / "burstd.toml"
     text = SETTINGS + "[policies]\nchain = ['idle']\n[policies.idle]\nkeep_alive_s = 9\n[policies.broker]\n"

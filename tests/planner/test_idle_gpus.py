@@ -23,15 +23,17 @@ from burstd.domain.staging import StageState, StagingView
 from burstd.planner.decide import decide
 from burstd.planner.explain.explain import explain_job
 from burstd.planner.explain.job_comment import JobComments
-from burstd.planner.idle_gpus import MAX_ACTS, IdlePlan, plan_idle_gpus
+from burstd.planner.idle_gpus import MAX_ACTS, IdlePlan, idle_gpu_alarms, plan_idle_gpus
 from burstd.planner.snapshot_view import build_view
 from burstd.planner.timeouts import Tuning
+from policies.job_requirements import parse_requirement
 from tests.planner.worlds import NOW, job, make_snapshot
 
 MIN = 60.0
 CANCEL = IdleGpuRule(act=IdleAct.CANCEL)
 WARN_ONLY = {"*": IdleGpuRule()}
 FETCH_S = 180.0
+MAX_AGE_S = 2 * FETCH_S
 
 
 def gpu(idle_s: float, **fields: Any) -> GpuUse:
@@ -68,7 +70,7 @@ def snapshot_of(
 
 
 def plan(snapshot: Snapshot, rules: Mapping[str, IdleGpuRule]) -> IdlePlan:
-    return plan_idle_gpus(build_view(snapshot, "burstd"), rules)
+    return plan_idle_gpus(build_view(snapshot, "burstd"), rules, MAX_AGE_S)
 
 
 def new_warnings(found: IdlePlan) -> list[tuple[IdleJob, str]]:
@@ -214,7 +216,7 @@ def test_figures_that_are_lost_for_ten_minutes_end_nothing() -> None:
     found = Run(replace(CANCEL, start_s=0.0)).play(figures())
     assert [what for _, what in found] == ["warned", "over", "warned", "cancel"]
     lost, again, ended = [at for at, _ in found][1:]
-    assert 28.0 < lost < 29.0
+    assert 24.0 < lost < 25.0
     # The first figures that came were a minute old, and the time begins with the warning.
     assert (again, ended) == (40.0, 57.0)
 
@@ -246,8 +248,8 @@ LEFT_ALONE: Mapping[str, Snapshot] = {
     "in use": snapshot_of(gpu_job(), measured(gpu(0.0, utilisation_mean=5.0))),
     "idle for a moment": snapshot_of(gpu_job(), measured(gpu(14 * MIN))),
     "no figures": make_snapshot(gpu_job()),
-    "old figures": snapshot_of(gpu_job(), measured(IDLE, sampled_at=NOW - 601)),
-    "an old figure of its GPU": snapshot_of(gpu_job(), measured(gpu(40 * MIN, sampled_at=NOW - 601))),
+    "old figures": snapshot_of(gpu_job(), measured(IDLE, sampled_at=NOW - 361)),
+    "an old figure of its GPU": snapshot_of(gpu_job(), measured(gpu(40 * MIN, sampled_at=NOW - 361))),
     "figures of the future": snapshot_of(gpu_job(), measured(IDLE, sampled_at=NOW + 60)),
     "cut figures": snapshot_of(gpu_job(), measured(IDLE, cut=True)),
     "a node without figures": snapshot_of(gpu_job(nodes=2), measured(IDLE)),
@@ -255,7 +257,7 @@ LEFT_ALONE: Mapping[str, Snapshot] = {
     "a GPU of unknown use": snapshot_of(gpu_job(), measured(gpu(40 * MIN, utilisation_mean=None))),
     "unknown reading from disks": snapshot_of(gpu_job(), measured(IDLE, read_mib=None)),
     "old figures of one of two nodes": snapshot_of(
-        gpu_job(nodes=2), measured(IDLE), measured(IDLE, node="cpu2", sampled_at=NOW - 700)
+        gpu_job(nodes=2), measured(IDLE), measured(IDLE, node="cpu2", sampled_at=NOW - 370)
     ),
     "MIG": snapshot_of(gpu_job(), measured(gpu(40 * MIN, share=GpuShare.MIG))),
     "a shared GPU": snapshot_of(gpu_job(), measured(gpu(40 * MIN, share=GpuShare.SHARD))),
@@ -443,6 +445,21 @@ def test_the_decision_has_it_and_the_comment_and_explain_say_it() -> None:
     assert not busy.text.startswith("idle GPUs")
 
 
+def test_a_rule_for_a_partition_without_nodes_is_an_alarm() -> None:
+    snapshot = make_snapshot()
+    assert idle_gpu_alarms(snapshot, {"burst": CANCEL, "*": IdleGpuRule()}) == []
+    (alarm,) = idle_gpu_alarms(snapshot, {"burts": CANCEL})
+    assert alarm.startswith("[idle_gpus.burts]: there is no node in partition burts (partitions: burst")
+    assert idle_gpu_alarms(replace(snapshot, slurm=Unavailable("no answer", 0.0)), {"burts": CANCEL}) == []
+
+
+def test_a_word_that_exempts_nobody_is_told() -> None:
+    found = plan(snapshot_of(gpu_job(comment="burst: gpu=1 idle=maybe"), measured(IDLE)), {"burst": CANCEL})
+    assert found.remarks[0].reason.endswith("; its comment has an unknown value of idle, only idle=allow exempts a job")
+    requirement = parse_requirement(requirements_text("burst: gpu=1 Idle=maybe"))
+    assert requirement.syntax_error == "burst: Idle=maybe: must be idle=allow"
+
+
 def test_words_of_a_comment() -> None:
     assert not allows_idle_gpus("idle=allow")
     assert not allows_idle_gpus("burst: gpu=3 -- burstd: waits: idle=allow")
@@ -457,7 +474,7 @@ def test_jobs_in_use_cost_a_loop_nothing_to_speak_of() -> None:
     view = build_view(snapshot, "burstd")
     made: list[float] = [perf_counter()]
     for _ in range(5):
-        assert plan_idle_gpus(view, {"burst": CANCEL}) == IdlePlan()
+        assert plan_idle_gpus(view, {"burst": CANCEL}, MAX_AGE_S) == IdlePlan()
         made.append(perf_counter())
     print(f"\n10,000 jobs in use: {min(b - a for a, b in pairwise(made)) * 1000:.1f} ms")  # noqa: T201
     assert view.jobs.cache_info().currsize == 0  # type: ignore[attr-defined]

@@ -137,6 +137,10 @@ def test_the_example_shows_every_key_of_idle_gpus_and_has_none() -> None:
         ('[idle_gpus."a,b"]', "must be the name of one partition"),
         ('[idle_gpus.gpu]\nact = "kill"', "line 3: idle_gpus.gpu.act: "),
         ("[idle_gpus.gpu]\nwarn_after_s = 0", "line 3: idle_gpus.gpu.warn_after_s: "),
+        (
+            "[idle_gpus.gpu]\n[sampler]\ncollect_s = 301",
+            "line 4: sampler.collect_s: must be 300 at most with [idle_gpus.gpu]",
+        ),
     ],
 )
 def test_a_rule_of_idle_gpus_that_cannot_be_meant_is_refused(table: str, fault: str) -> None:

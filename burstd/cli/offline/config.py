@@ -53,6 +53,7 @@ def check_config(
         unused_policy_tables,
     )
     from burstd.settings.frameworks import unused_frameworks
+    from burstd.settings.idle_gpus import unmeasured_rules
     from burstd.slurm.hostlist import expand
 
     try:
@@ -72,6 +73,7 @@ def check_config(
         *settings.warnings,
         *unused_frameworks(settings),
         *unused_policy_tables(settings),
+        *unmeasured_rules(settings),
         *(_as_warning(finding) for finding in (mounts_findings(settings) if files else ())),
     ]
     if burstd.json:

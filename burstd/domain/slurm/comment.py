@@ -37,15 +37,21 @@ def join_comment(users: str, status: str) -> str:
 
 def allows_idle_gpus(comment: str) -> bool:
     """True where the user's words have ``idle=allow``: the job may leave its GPUs idle."""
-    return is_for_burstd(comment) and any(
-        word.lower() == IDLE_ALLOWED for word in split_comment(comment)[0][len(REQUEST_PREFIX) :].split()
-    )
+    return any(word.lower() == IDLE_ALLOWED for word in _words(comment))
+
+
+def has_unknown_idle_word(comment: str) -> bool:
+    """True where the user's words have another value of ``idle``, which means nothing."""
+    return any(word.lower().startswith("idle=") and word.lower() != IDLE_ALLOWED for word in _words(comment))
 
 
 def requirements_text(comment: str) -> str:
     """The words behind ``burst:`` that say what machine the job needs; empty: there are none."""
-    words = split_comment(comment)[0][len(REQUEST_PREFIX) :] if is_for_burstd(comment) else ""
-    return " ".join(word for word in words.split() if word.lower() != IDLE_ALLOWED)
+    return " ".join(word for word in _words(comment) if word.lower() != IDLE_ALLOWED)
+
+
+def _words(comment: str) -> list[str]:
+    return split_comment(comment)[0][len(REQUEST_PREFIX) :].split() if is_for_burstd(comment) else []
 
 
 def is_for_burstd(comment: str) -> bool:
