@@ -16,6 +16,7 @@ from urllib.parse import urlencode, urlsplit
 
 import pytest
 
+from burstd.cli.commands.ports import sudo_uid
 from burstd.cli.commands.web import MAX_BODY_BYTES, MAX_CONNECTIONS
 from burstd.domain.command import Pause
 from tests.api.client import ME, HttpAnswer
@@ -30,8 +31,8 @@ NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 class Web:
     """burstctl web, and a browser of its user's."""
 
-    def __init__(self, control: Path) -> None:
-        self.process = burstctl(control, "--json", "web", "--no-browser", code=CODE)
+    def __init__(self, control: Path, **env: str) -> None:
+        self.process = burstctl(control, "--json", "web", "--no-browser", code=CODE, **env)
         assert self.process.stdout is not None
         address = urlsplit(json.loads(self.process.stdout.readline())["url"])
         self.host = address.netloc
@@ -52,6 +53,17 @@ class Web:
             return HttpAnswer(answer.status, answer.headers, answer.read())
         finally:
             connection.close()
+
+    def first_line_as(self, uid: int) -> bytes:
+        """Of the answer that a process of this user gets with the cookie; empty: none."""
+        there = ("127.0.0.1", int(self.host.partition(":")[2]))
+        request = f"GET / HTTP/1.1\r\nHost: {self.host}\r\nCookie: {self.cookie}\r\nConnection: close\r\n\r\n"
+        code = (
+            f"import os, socket, sys; os.setuid({uid}); s = socket.create_connection({there}, 30)\n"
+            f"try: s.sendall({request.encode()!r}); sys.stdout.buffer.write(s.makefile('rb').readline())\n"
+            "except OSError: pass"
+        )
+        return subprocess.run(["/usr/bin/python3", "-c", code], capture_output=True, check=True, timeout=30).stdout
 
     def sign_in(self) -> None:
         self.cookie = self.fetch(self.entry).headers["set-cookie"].partition(";")[0]
@@ -198,15 +210,24 @@ def test_a_cookie_is_worthless_after_the_end(web: Web, control: Path) -> None:
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 def test_another_user_of_this_host_gets_nothing_with_a_stolen_cookie(web: Web) -> None:
     web.sign_in()
-    there = ("127.0.0.1", int(web.host.partition(":")[2]))
-    request = f"GET / HTTP/1.0\r\nHost: {web.host}\r\nCookie: {web.cookie}\r\n\r\n".encode()
-    code = (
-        f"import os, socket; os.setuid({NOBODY}); s = socket.create_connection({there}, 30)\n"
-        f"try: s.sendall({request!r}); print(s.recv(9))\nexcept OSError: print(b'')"
-    )
-    found = subprocess.run(["/usr/bin/python3", "-c", code], capture_output=True, text=True, check=True, timeout=30)
-    assert found.stdout == "b''\n"
+    assert web.first_line_as(NOBODY) == b""
     assert "no process of yours has its other end" in web.end()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_by_sudo_it_is_for_the_browser_of_who_ran_sudo(control: Path) -> None:
+    web = Web(control, SUDO_UID=str(NOBODY))
+    web.sign_in()
+    assert web.first_line_as(NOBODY) == b"HTTP/1.1 200 OK\r\n"
+    assert f">{ME} (administrator)</p>" in web.fetch("/").body.decode()
+    assert web.first_line_as(NOBODY - 1) == b""
+    assert web.end().count("no process of yours has its other end") == 1
+
+
+@pytest.mark.parametrize("said", ["", "-1", "nobody", "1e5", "\u0663"])
+def test_what_is_no_number_is_nobody(monkeypatch: pytest.MonkeyPatch, said: str) -> None:
+    monkeypatch.setenv("SUDO_UID", said)
+    assert sudo_uid() is None
 
 
 def test_it_does_not_start_without_a_daemon_or_with_a_port_that_is_taken(control: Path, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import select
 import socket as sockets
 import sys
@@ -186,13 +187,24 @@ def _relay_connection(connection: sockets.socket, client: tuple[str, int], daemo
 
 
 def peer_is_same_user(connection: sockets.socket, client: tuple[str, int]) -> bool:
-    """Whether a process of this user has the other end. ``client``: the address of that end, as accept() told it.
+    """Whether a process of this user, or of who became this user by sudo, has the other end.
 
+    ``client``: the address of that end, as accept() told it.
     Once it has, all that comes is his. While this end lives there is no second connection between the same two
     addresses; after a reset there may be, and its owner would be found instead: so this end is looked at last.
     """
     owner = _peer_uid(client, connection.getsockname())
-    return owner == os.geteuid() and connection.getsockopt(sockets.IPPROTO_TCP, sockets.TCP_INFO, 1)[0] in _LIVE_STATES
+    return (
+        owner is not None
+        and owner in (os.geteuid(), sudo_uid())
+        and connection.getsockopt(sockets.IPPROTO_TCP, sockets.TCP_INFO, 1)[0] in _LIVE_STATES
+    )
+
+
+def sudo_uid() -> int | None:
+    """Uid of who ran this by sudo; None: nobody did. Only this user and root can have said it."""
+    said = os.environ.get("SUDO_UID", "")
+    return int(said) if re.fullmatch("[0-9]{1,10}", said) else None
 
 
 def _peer_uid(client: tuple[str, int], here: tuple[str, int]) -> int | None:

@@ -20,7 +20,7 @@ from urllib.parse import parse_qs, unquote
 
 import typer
 
-from burstd.cli.commands.ports import HOST, peer_is_same_user, warn
+from burstd.cli.commands.ports import HOST, peer_is_same_user, sudo_uid, warn
 from burstd.cli.plain_text import print_json_line
 from burstd.cli.session import REQUEST_TIMEOUT_S, ApiClient, DaemonUnreachable, ExitCode, with_client
 from burstd.domain.cloud.read_limits import read_bounded
@@ -55,8 +55,8 @@ def web(
 ) -> None:
     """Show burstd's pages to your browser, until Ctrl-C.
 
-    The printed address works once. Only your own processes on this host are let through. From another machine:
-    ssh -t -L 8080:127.0.0.1:8080 HEAD burstctl web --port 8080
+    The printed address works once. Only your own processes on this host are let through, with sudo too. From another
+    machine: ssh -t -L 8080:127.0.0.1:8080 HEAD burstctl web --port 8080
     """
     try:
         burstd.request_status("GET", "/status")
@@ -86,12 +86,13 @@ def web(
 
 
 def _has_screen() -> bool:
-    """Whether a browser here would be on the user's own screen."""
-    return "SSH_CONNECTION" not in os.environ and bool({"DISPLAY", "WAYLAND_DISPLAY"} & os.environ.keys())
+    """Whether a browser here would be on the user's own screen, and be his: by sudo it would be root's."""
+    here = "SSH_CONNECTION" not in os.environ and sudo_uid() is None
+    return here and bool({"DISPLAY", "WAYLAND_DISPLAY"} & os.environ.keys())
 
 
 class PageServer(socketserver.ThreadingTCPServer):
-    """Takes connections of this user's processes; knows the token of the address and the cookie that replaces it."""
+    """Takes connections of the user's own processes; knows the token of the address and the cookie that replaces it."""
 
     allow_reuse_address = True
     daemon_threads = True
@@ -124,7 +125,7 @@ class PageServer(socketserver.ThreadingTCPServer):
             return True
 
     def verify_request(self, request: Any, client_address: Any) -> bool:
-        """Lets this user's processes through."""
+        """Lets this user's processes through, and those of who ran sudo."""
         if peer_is_same_user(request, client_address):
             return True
         warn("a connection was not let through: no process of yours has its other end.")
