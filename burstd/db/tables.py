@@ -254,7 +254,7 @@ JOB_USE = Table(
     TableRow.metadata,
     # What one run of a job used of one node. ``figures``: ``summary`` with its series, zlib; empty: forgotten.
     *(Column(name, Stored, primary_key=True) for name in ("job", "node")),
-    Column("restarts", BigInteger, primary_key=True, autoincrement=False),
+    *(Column(name, BigInteger, primary_key=True, autoincrement=False) for name in ("restarts", "run_start")),
     *(Column(name, Stored, nullable=False) for name in ("number", "user", "account", "partition")),
     Column("nodes_allocated", BigInteger, nullable=False),
     Column("started", Float, nullable=False),

@@ -11,6 +11,8 @@ from dataclasses import dataclass, replace
 from decimal import Decimal
 from enum import StrEnum
 
+from burstd.domain.slurm.job import Job
+
 
 class GpuShare(StrEnum):
     """How much of a GPU a job had. Figures of a GPU that is not WHOLE are of all jobs on it together."""
@@ -139,6 +141,15 @@ class JobUse:
     """When Slurm started the run, in burstd's time."""
     ended: float | None = None
     """When the run left the queue; None: it runs."""
+    run_start: int = 0
+    """When Slurm started it, by Slurm's own record (``Job.run_start``). With ``job`` and ``restarts`` it names the run:
+    Slurm gives ids again."""
+
+    def is_of(self, job: Job) -> bool:
+        """Whether it is a run of this job, and not of another that had the same id before."""
+        if self.restarts == job.restarts:
+            return self.run_start == job.run_start
+        return self.restarts < job.restarts and self.user == job.user
 
     @property
     def gpus(self) -> tuple[GpuUse, ...]:

@@ -27,9 +27,10 @@ _MAX_ANSWER_BYTES = 512 << 10
 _MAX_LINES = 2048
 """More than fit into an answer: figures of a job take 400 bytes at least."""
 MAX_FORGET = 256
-"""Jobs that a node can be made to forget in one call."""
+"""Runs that a node can be made to forget in one call."""
 _ANSWER_S = 20.0
-_LINE = re.compile(r"use ([1-9][0-9]{0,9}) ([A-Za-z0-9+/]{1,200000}={0,2})")
+_RUN = r"[1-9][0-9]{0,9}-[0-9]{1,10}"
+_LINE = re.compile(rf"use ({_RUN}) ([A-Za-z0-9+/]{{1,200000}}={{0,2}})")
 _MIB = 1 << 20
 _STATES = frozenset({"running", "started", "refused", "no_python", "ended"})
 
@@ -53,10 +54,11 @@ class NodeFigures:
 
     state: str
     """Of its sampler: ``running``, ``started`` (just now), ``no_python``, ``refused`` (by systemd), ``ended``."""
-    jobs: Mapping[str, NodeUse]
-    """By Slurm's number of the job."""
+    runs: Mapping[str, NodeUse]
+    """By the node's name of the run: ``JOB-START``, Slurm's number of the job and whole seconds since boot. A job that
+    was requeued has several, and so has a number that Slurm has given again."""
     unreadable: tuple[str, ...]
-    """Numbers of jobs whose figures are not what a sampler writes."""
+    """Names of runs whose figures are not what a sampler writes."""
 
 
 class _Answer(BaseModel):
@@ -118,17 +120,17 @@ class _Job(_Answer):
 def fetch_figures(
     shell: Shell, node: str, config: SamplerConfig | None, *, forget: Collection[str], now: float
 ) -> NodeFigures:
-    """The figures of all jobs on a node, whose sampler is started where it does not run; ``config`` None ends it.
+    """The figures of all runs on a node, whose sampler is started where it does not run; ``config`` None ends it.
 
-    ``forget``: numbers of jobs whose figures the node need not keep, MAX_FORGET at most. ``now``: burstd's time; the
+    ``forget``: names of runs whose figures the node need not keep, MAX_FORGET at most. ``now``: burstd's time; the
     node says how old its figures are, so that its clock does not matter. Raises CommandFailed, ConnectionLost,
     CommandTimedOut.
     """
     source = _script("sampler.py").encode() if config is not None else b""
     every, idle = (config.every_s, config.idle_below_percent) if config is not None else (0.0, 0.0)
     version = hashlib.sha256(source + f"{every:g} {idle:g}".encode()).hexdigest()[:16]
-    numbers = [number for number in forget if re.fullmatch(r"[1-9][0-9]{0,9}", number)]
-    arguments = [version, f"{every:g}", f"{idle:g}", str(_MAX_ANSWER_BYTES), *numbers]
+    names = [name for name in forget if re.fullmatch(_RUN, name)]
+    arguments = [version, f"{every:g}", f"{idle:g}", str(_MAX_ANSWER_BYTES), *names]
     done = shell.script(_script("sampling.sh"), *arguments, input=source, timeout_s=_ANSWER_S)
     if done.rc != 0:
         raise CommandFailed(f"{node} does not send figures of jobs: {done.last_line}", rc=done.rc, err=done.err)
@@ -143,7 +145,7 @@ def read_figures(text: str, node: str, now: float) -> NodeFigures:
     if uptime is None or state not in _STATES:
         raise CommandFailed(f"{node} does not send figures of jobs: '{text[:100]}'", rc=0, err="")
     booted = now - float(uptime[1])
-    jobs: dict[str, NodeUse] = {}
+    runs: dict[str, NodeUse] = {}
     unreadable: list[str] = []
     for line in lines[2 : 2 + _MAX_LINES]:
         match = _LINE.fullmatch(line)
@@ -153,8 +155,8 @@ def read_figures(text: str, node: str, now: float) -> NodeFigures:
         if found is None:
             unreadable.append(match[1])
         else:
-            jobs[match[1]] = _node_use(found, node, booted, now)
-    return NodeFigures(state, jobs, tuple(unreadable))
+            runs[match[1]] = _node_use(found, node, booted, now)
+    return NodeFigures(state, runs, tuple(unreadable))
 
 
 def _read_job(encoded: str) -> _Job | None:

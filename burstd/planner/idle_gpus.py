@@ -110,7 +110,9 @@ def _idle_jobs(
         if not any(gpu.idle_now_s >= shortest for node in use.nodes for gpu in node.gpus):
             continue
         job = view.jobs().get(job_id)
-        if job is None or job.id != job_id or job.state is not JobState.RUNNING or job.restarts != use.restarts:
+        if job is None or job.id != job_id or job.state is not JobState.RUNNING:
+            continue
+        if (use.restarts, use.run_start) != (job.restarts, job.run_start):
             continue
         rule = next((rules[name] for name in (*job.partitions[:1], ANY_PARTITION) if name in rules), None)
         if rule is None or allows_idle_gpus(job.comment) or view.snapshot.leaves_at(job):

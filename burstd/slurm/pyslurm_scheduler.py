@@ -207,6 +207,7 @@ class _PyslurmJob:
             tasks=task_count(self._waiting) if self._waiting else 1,
             tasks_limit=(job.array_tasks_parallel or 0) if self._waiting else 0,
             start=translate(float(job.start_time)) if job.start_time else 0.0,
+            run_start=0 if waiting else int(job.start_time or 0),
             end=translate(float(job.end_time)) if job.end_time else 0.0,
             eligible=translate(float(job.eligible_time)) if job.eligible_time else 0.0,
             node_list=expand_hosts((job.required_nodes if waiting else job.allocated_nodes) or ""),

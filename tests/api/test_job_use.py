@@ -12,6 +12,8 @@ import pytest
 from burstd.db import Store, StoreReader
 from burstd.db.repositories import job_use
 from burstd.domain.job_use import GpuShare, GpuUse, JobUse, NodeUse, Series
+from burstd.domain.slurm.job import Job, JobState
+from burstd.domain.snapshot import SlurmView
 
 from .client import ApiTestClient
 from .fake_backend import FakeBackend, serving_api
@@ -29,9 +31,10 @@ NODES = tuple(replace(NODE, node=f"cn{n:02}") for n in range(30))
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[FakeBackend, Path]]:
     path, clock = tmp_path_factory.mktemp("record") / "burstd.db", FixedClock()
-    use = JobUse(LEFT, LEFT, 0, USER, "lab", "gpu", NODES, 30, NOW - 60, NOW)
+    use = JobUse(LEFT, LEFT, 0, USER, "lab", "gpu", NODES, 30, NOW - 60, NOW, int(NOW - 60))
     with Store.open(path, clock) as store:
-        store.save_job_uses([use, replace(use, restarts=1), replace(use, job=OTHERS, number=OTHERS, user=OTHER_USER)])
+        again = replace(use, restarts=1, started=NOW - 50)
+        store.save_job_uses([use, again, replace(use, job=OTHERS, number=OTHERS, user=OTHER_USER)])
     with StoreReader.open(path, clock) as reader, serving_api(reader) as found:
         yield found
 
@@ -60,6 +63,20 @@ def test_no_series_is_read_where_none_is_shown(nobody: ApiTestClient, unpacked: 
     assert nobody.request("GET", f"/v1/jobs/{OTHERS}")[0] == 403
     assert nobody.request("GET", "/v1/jobs/999/use")[0] == 404
     assert unpacked == []
+
+
+def test_what_another_job_of_the_same_id_used_is_not_shown(backend: FakeBackend, nobody: ApiTestClient) -> None:
+    """Unlike what a job used that was requeued, and waits."""
+    assert backend.loop is not None
+    snapshot, plan = backend.loop
+    assert isinstance(snapshot.slurm, SlurmView)
+    running = Job(LEFT, USER, JobState.RUNNING, ("burst",), NOW, restarts=1, run_start=int(NOW))
+    waiting = Job(LEFT, USER, JobState.PENDING, ("burst",), NOW, restarts=2)
+    answers = []
+    for job in (running, replace(running, restarts=0), waiting, replace(waiting, restarts=1)):
+        backend.loop = replace(snapshot, slurm=replace(snapshot.slurm, jobs=(job,))), plan
+        answers.append(nobody.request("GET", f"/v1/jobs/{LEFT}/use")[0])
+    assert answers == [404, 404, 200, 404]
 
 
 def test_a_plot_reads_the_series_that_it_draws(nobody: ApiTestClient, unpacked: list[int]) -> None:

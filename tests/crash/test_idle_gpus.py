@@ -56,7 +56,7 @@ class IdleFigures:
             job.id: JobUse(
                 job.id, job.id, job.restarts, job.spec.user, "", "burst",
                 (self._node(job.nodes[0], now - max(job.started, self.used_at if not job.restarts else now), now),),
-                1, job.started,
+                1, job.started, run_start=int(job.started),
             )
             for job in self.world.slurm.active
             if job.state is JobState.RUNNING and not self.lost

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from sqlalchemy import text
 
 from burstd.db import Store
 from burstd.db.repositories import job_use
@@ -22,7 +23,8 @@ NODE = NodeUse(
 
 def use(job: str = "7_1", **fields: object) -> JobUse:
     base = JobUse(job, "9", 0, "ada", "lab", "gpu", (NODE,), 2, START)
-    return replace(base, **fields)  # type: ignore[arg-type]
+    made = replace(base, **fields)  # type: ignore[arg-type]
+    return made if "started" in fields else replace(made, started=START + made.restarts)
 
 
 def plain(one: JobUse) -> JobUse:
@@ -53,6 +55,33 @@ def test_a_node_replaces_its_own_figures_and_an_end_is_that_of_all_nodes(store: 
     assert whole(store, "7_1") == use(restarts=1)
     store.save_job_uses([use(nodes=(), ended=START + 300)])
     assert [one.ended for one in store.job_uses("7_1")] == [START + 300, None]
+
+
+def test_a_job_with_the_id_of_another_has_its_own_figures(store: Store) -> None:
+    before, now = use(run_start=1000, ended=START + 9), use(user="bob", started=START + 99, run_start=1099)
+    store.save_job_uses([before, now])
+    store.save_job_uses([replace(before, nodes=(replace(NODE, cpu_s=60.0),))])
+    assert [(one.user, one.nodes[0].cpu_s) for one in store.job_uses("7_1")] == [("ada", 60.0), ("bob", 50.0)]
+    assert (whole(store, "7_1"), store.job_use_owner("7_1")) == (now, "bob")
+
+
+def test_rows_without_the_start_by_slurm_are_kept(place: str, clock: ManualClock) -> None:
+    """As burstd wrote them up to schema 0017."""
+    with Store.open(place, clock) as store:
+        store.save_job_uses([use(started=START + 0.4), use(restarts=1)])
+        with store._database.engine.begin() as connection:
+            connection.execute(text("CREATE TABLE former AS SELECT * FROM job_use"))
+            for line in (
+                "ALTER TABLE former DROP COLUMN run_start",
+                "DROP TABLE job_use",
+                "ALTER TABLE former RENAME TO job_use",
+                "UPDATE alembic_version SET version_num = '0017'",
+            ):
+                connection.execute(text(line))
+    with Store.open(place, clock) as store:
+        first, second = use(started=START + 0.4, run_start=int(START)), use(restarts=1, run_start=int(START) + 1)
+        assert store.open_job_uses() == (plain(first), plain(second))
+        assert whole(store, "7_1") == second
 
 
 def test_the_end_of_a_run_leaves_its_series_as_they_are(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

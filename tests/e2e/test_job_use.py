@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from burstd.cli.session import ExitCode
+from providers.sandbox.boxes.box import Box
 from tests.e2e.sites import claims_of, node_box
 from tests.lab.site import Site
 
@@ -41,7 +42,16 @@ esac
 """
 IDLE_SMI = SMI.replace("70, 1234", "0, 1234")
 FOLDER = "/var/tmp"  # noqa: S108 - of a machine that ends with the job
-READ = "import sys, zlib; print(zlib.decompress(open(sys.argv[1], 'rb').read()).decode())"
+READ = """import glob, sys, zlib
+for file in glob.glob(f"/run/burstd/sampler/jobs/{sys.argv[1]}-*.use"):
+    print(zlib.decompress(open(file, "rb").read()).decode())
+"""
+
+
+def kept_figures(box: Box, job: str) -> dict[str, Any]:
+    """What its node keeps of a job that ran once; empty: nothing so far."""
+    lines = box.run(["python3", "-c", READ, job]).stdout.splitlines()
+    return json.loads(lines[0]) if lines else {}
 
 
 def test_a_job_of_known_load(site: Site, figure: Callable[[str], None]) -> None:
@@ -53,9 +63,7 @@ def test_a_job_of_known_load(site: Site, figure: Callable[[str], None]) -> None:
     found: dict[str, Any] = {}
 
     def measured() -> bool:
-        file = f"/run/burstd/sampler/jobs/{job}.use"
-        if box.run(["test", "-e", file], check=False).returncode == 0:
-            found.update(json.loads(box.run(["python3", "-c", READ, file]).stdout))
+        found.update(kept_figures(box, job))
         return bool(found.get("gpus")) and found["at"] - found["start"] > 12
 
     site.wait(measured, 90, "some seconds are measured")
@@ -90,10 +98,7 @@ def test_a_job_that_does_not_use_its_gpu_is_warned_and_then_cancelled(site: Site
     box.run(["install", "/usr/local/bin/smi", "/usr/local/bin/nvidia-smi"])
 
     def idle_s() -> float:
-        file = f"/run/burstd/sampler/jobs/{idle}.use"
-        if box.run(["test", "-e", file], check=False).returncode:
-            return 0.0
-        gpus = json.loads(box.run(["python3", "-c", READ, file]).stdout)["gpus"]
+        gpus = kept_figures(box, idle).get("gpus", ())
         return float(gpus[0]["idle_now_s"]) if gpus else 0.0
 
     def comment() -> str:

@@ -71,8 +71,12 @@ class Machine:
             (folder / file.replace("__", ".")).write_text(text)
 
     def figures(self, number: int = 7) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads(zlib.decompress((self.root / f"jobs/{number}.use").read_bytes()))
-        return found
+        """Of its last run."""
+        return self.runs(number)[-1]
+
+    def runs(self, number: int = 7) -> list[dict[str, Any]]:
+        files = sorted((self.root / "jobs").glob(f"{number}-*.use"))
+        return [json.loads(zlib.decompress(file.read_bytes())) for file in files]
 
     def sample(self, *times: float) -> dict[str, Any]:
         for at in times:
@@ -191,16 +195,16 @@ def test_parts_of_gpus_are_named_so(machine: Machine) -> None:
     machine.job(CUDA_VISIBLE_DEVICES="MIG-x")
     machine.job(8, 60, SLURM_SHARDS_ON_NODE="1", SLURM_JOB_GPUS="1")
     machine.sample(*range(11, 100, 10))
-    text = "".join(f"use {n} {_encoded(machine, n)}\n" for n in (7, 8))
-    found = read_figures(f"uptime 91.00\nsampler running\n{text}", "cl1", 1000.0).jobs
-    (mig,), (shard,) = found["7"].gpus, found["8"].gpus
+    text = "".join(f"use {n}-1 {_encoded(machine, n)}\n" for n in (7, 8))
+    found = read_figures(f"uptime 91.00\nsampler running\n{text}", "cl1", 1000.0).runs
+    (mig,), (shard,) = found["7-1"].gpus, found["8-1"].gpus
     assert (mig.uuid, mig.share, mig.utilisation_mean, mig.idle_s) == ("MIG-x", GpuShare.MIG, None, 0.0)
     assert (shard.share, shard.idle_now_s) == (GpuShare.SHARD, shard.seen_s)
     assert mig.seen_s > 80
 
 
 def _encoded(machine: Machine, number: int) -> str:
-    done = subprocess.run(["base64", "-w", "0", machine.root / f"jobs/{number}.use"], capture_output=True, check=True)
+    done = subprocess.run(["base64", "-w", "0", machine.root / f"jobs/{number}-1.use"], capture_output=True, check=True)
     return done.stdout.decode("ascii")
 
 
@@ -264,17 +268,27 @@ def _step(machine: Machine, name: str, start: int) -> None:
     machine.process(50, 1, "slurmstepd", start=start, cmdline=f"slurmstepd: [7.{name}]", cgroup="0::/\n")
 
 
-@pytest.mark.parametrize(("restarts", "start"), [("", 1.0), ("1", 35.0)])
-def test_a_job_that_comes_again_goes_on_unless_it_was_requeued(machine: Machine, restarts: str, start: float) -> None:
-    """As one that was allocated by salloc, between two steps."""
-    machine.job()
+@pytest.mark.parametrize(
+    ("restarts", "run_start", "starts"),
+    [("", "1800000000", [1.0]), ("1", "1800000030", [1.0, 35.0]), ("", "1800000030", [1.0, 35.0]), ("", "", [1.0])],
+)
+@pytest.mark.parametrize("seen_to_end", [True, False])
+def test_a_job_that_comes_again_goes_on_unless_it_is_another_run(
+    machine: Machine, restarts: str, run_start: str, starts: list[float], seen_to_end: bool
+) -> None:
+    """As one that was allocated by salloc, between two steps; one that was requeued, or has the number of another."""
+    machine.job(SLURM_JOB_START_TIME="1800000000")
     machine.sample(11.0)
     machine.end()
-    machine.sample(31.0)
-    machine.job(SLURM_RESTART_COUNT=restarts)
+    if seen_to_end:
+        machine.sample(31.0)
+    else:
+        machine.sampler = machine.new_sampler()
+    machine.job(SLURM_RESTART_COUNT=restarts, SLURM_JOB_START_TIME=run_start)
     _step(machine, "1", 3500)
-    found = machine.sample(41.0)
-    assert (found["start"], found["ended"]) == (start, False)
+    machine.sample(41.0)
+    ended = [False] if len(starts) == 1 else [True, False]
+    assert [(run["start"], run["ended"]) for run in machine.runs()] == [*zip(starts, ended, strict=True)]
 
 
 @pytest.mark.parametrize("seen_to_end", [True, False])
@@ -289,6 +303,7 @@ def test_a_job_whose_first_step_is_new_was_requeued(machine: Machine, step: str,
     _step(machine, step, 3500)
     found = machine.sample(41.0)
     assert (found["start"], found["restarts"], found["cpu"][0]) == (35.0, None, 0.0)
+    assert [(run["start"], run["ended"], run["at"]) for run in machine.runs()[:-1]] == [(1.0, True, 11.0)]
     machine.sampler = machine.new_sampler()
     machine.job(SLURM_RESTART_COUNT="1")
     _step(machine, step, 3500)
@@ -320,7 +335,7 @@ def test_a_process_of_a_user_is_no_slurmstepd(machine: Machine) -> None:
 
 def test_files_that_are_broken_are_written_anew(machine: Machine) -> None:
     machine.job()
-    (machine.root / "jobs/7.use").write_bytes(zlib.compress(b'{"number": 7, "start": []}'))
+    (machine.root / "jobs/7-1.use").write_bytes(zlib.compress(b'{"number": 7, "start": []}'))
     assert machine.sample(11.0)["at"] == 11.0
 
 
@@ -329,11 +344,11 @@ def test_files_of_jobs_that_ended_long_ago_go(machine: Machine, monkeypatch: pyt
     for number in range(1, 6):
         machine.job(number)
         machine.sampler.sample(10.0 * number + 1)
-        os.utime(machine.root / f"jobs/{number}.use", (number, number))
+        os.utime(machine.root / f"jobs/{number}-1.use", (number, number))
         machine.end()
     machine.job(9)
     machine.sampler.sample(71.0)
-    assert sorted(file.name for file in (machine.root / "jobs").iterdir()) == ["4.use", "5.use", "9.use"]
+    assert sorted(file.name for file in (machine.root / "jobs").iterdir()) == ["4-1.use", "5-1.use", "9-1.use"]
 
 
 @pytest.mark.slow
@@ -348,7 +363,7 @@ def test_a_long_job_on_many_gpus_stays_small(machine: Machine) -> None:
         machine.gpus = {f"GPU-{n}": (n, float((number + n) * 7919 % 101), 5.0 + number * 31 % 70) for n in range(8)}
         machine.sampler.sample(11.0 + number * 26000)
     found = machine.figures()
-    assert (machine.root / "jobs/7.use").stat().st_size < 60_000
+    assert (machine.root / "jobs/7-1.use").stat().st_size < 60_000
     series = [found["cpu_series"], found["memory_series"], *(gpu["series"] for gpu in found["gpus"])]
     assert all(len(one["mean"]) <= sampler.MAX_POINTS for one in series)
     assert max(peak for peak in found["gpus"][3]["series"]["peak"] if peak is not None) == 100.0
@@ -438,7 +453,7 @@ def wait_for_end(pid: int) -> None:
             time.sleep(0.01)
 
 
-NUMBER = "4000000007"
+RUN = "4000000007-1"
 """Of no job that runs on this machine, where other tests may have a Slurm."""
 
 
@@ -457,11 +472,11 @@ def test_the_sampler_is_kept_running(tmp_path: Path) -> None:
         wait_for_end(first)
         assert fetch().state == "started"
         second = shell.wait_for_sampler(first)
-        (tmp_path / f"sampler/jobs/{NUMBER}.use").write_bytes(zlib.compress(b"{}"))
+        (tmp_path / f"sampler/jobs/{RUN}.use").write_bytes(zlib.compress(b"{}"))
         found = fetch(SamplerConfig(2.0, 2.0))
-        assert (found.state, found.unreadable) == ("started", (NUMBER,))
+        assert (found.state, found.unreadable) == ("started", (RUN,))
         third = shell.wait_for_sampler(second)
-        assert fetch(SamplerConfig(2.0, 2.0), NUMBER, "../x", "8").unreadable == ()
+        assert fetch(SamplerConfig(2.0, 2.0), RUN, "../x", "8").unreadable == ()
         assert fetch(None).state == "ended"
         wait_for_end(third)
         assert not list((tmp_path / "sampler").glob("sampler.*"))
@@ -488,15 +503,16 @@ def test_a_visit_ends_when_the_sampler_that_it_started_can_be_seen(tmp_path: Pat
 
 
 def _visit(shell: LocalShell, *forget: str) -> list[int]:
-    """Numbers of the jobs that were sent; no sampler is started."""
-    found = fetch_figures(shell, "cl1", None, forget=forget, now=1000.0)  # type: ignore[arg-type]
-    return [int(number) for number in found.unreadable]
+    """Numbers of the jobs that were sent, and are forgotten; no sampler is started."""
+    names = [f"{number}-5" for number in forget]
+    found = fetch_figures(shell, "cl1", None, forget=names, now=1000.0)  # type: ignore[arg-type]
+    return [int(name.removesuffix("-5")) for name in found.unreadable]
 
 
 def _write(folder: Path, number: int) -> None:
     """As the sampler does. Nothing that can be read is in it: only what is sent counts here."""
     (folder / "new").write_bytes(zlib.compress(b"{}"))
-    (folder / "new").replace(folder / f"{number}.use")
+    (folder / "new").replace(folder / f"{number}-5.use")
 
 
 def test_running_jobs_are_sent_though_a_node_has_many_files(tmp_path: Path) -> None:
@@ -504,7 +520,7 @@ def test_running_jobs_are_sent_though_a_node_has_many_files(tmp_path: Path) -> N
     folder.mkdir(parents=True)
     for number in (*range(1, 301), 901, 902):
         _write(folder, number)
-        os.utime(folder / f"{number}.use", (number, number))
+        os.utime(folder / f"{number}-5.use", (number, number))
     assert _visit(shell) == [902, 901, *range(300, 0, -1)]
     _write(folder, 901)
     found = _visit(shell)
@@ -512,7 +528,8 @@ def test_running_jobs_are_sent_though_a_node_has_many_files(tmp_path: Path) -> N
     _write(folder, 901)
     found = _visit(shell, "902", *map(str, range(1, 250)))
     assert (found[0], sorted(found[1:])) == (901, [*range(250, 301)])
-    assert sorted(int(file.name) for file in (tmp_path / "sampler/sent").iterdir()) == [*range(250, 301), 901]
+    sent = [file.name.removesuffix("-5") for file in (tmp_path / "sampler/sent").iterdir()]
+    assert sorted(map(int, sent)) == [*range(250, 301), 901]
 
 
 def test_each_running_job_has_its_turn_where_not_all_can_be_sent(

@@ -167,7 +167,7 @@ def test_a_node_of_the_site_is_entered_by_the_host_key_of_its_file(
     known.write_text(f"other,{ADDRESS} {session.host_key}\n")
     with validator.connect_own("cl8", ADDRESS, known) as shell:
         figures = fetch_figures(shell, "cl8", SamplerConfig(1.0, 2.0), forget=(), now=1.0)
-    assert (figures.state, figures.jobs) == ("started", {})
+    assert (figures.state, figures.runs) == ("started", {})
     wrong = session.host_key.split()[1]
     known.write_text(f"cl8 ssh-ed25519 {wrong[:-8]}{'A' * 8}\n")
     with pytest.raises(HostKeyMismatch):

@@ -58,7 +58,10 @@ def gpu_job(number: int = 1, gpus: int = 1, nodes: int = 1, **fields: Any) -> Jo
 
 
 def use_of(one: Job, *nodes: NodeUse, **fields: Any) -> JobUse:
-    base = JobUse(one.id, one.id, one.restarts, "ada", "", "burst", nodes, max(1, len(one.node_list)), one.start)
+    base = JobUse(
+        one.id, one.id, one.restarts, "ada", "", "burst", nodes, max(1, len(one.node_list)), one.start,
+        run_start=one.run_start,
+    )  # fmt: skip
     return replace(base, **fields)
 
 

@@ -39,7 +39,13 @@ def job(number: int = 7, *nodes: str, **fields: Any) -> Job:
         str(number), "ada", JobState.RUNNING, ("burst",), START, account="lab", cpus=8, memory_mib=2000, start=START,
         node_list=nodes or ("gpu1",),
     )  # fmt: skip
-    return replace(base, **fields)
+    made = replace(base, **fields)
+    return replace(made, run_start=int(made.start))
+
+
+def run_name(number: str, use: NodeUse) -> str:
+    """As the node has it."""
+    return f"{number}-{int(use.started)}"
 
 
 class World:
@@ -51,6 +57,9 @@ class World:
         self.claims = [claim()]
         self.nodes: dict[str, Node] = {}
         self.figures: dict[str, dict[str, NodeUse]] = {}
+        """Of each node, by the job's number: its last run."""
+        self.kept: list[tuple[str, NodeUse]] = []
+        """Of runs before, by their number, on all nodes."""
         self.silent: set[str] = set()
         self.asked: list[tuple[str, tuple[str, ...], bool]] = []
         self.waiting: list[tuple[Callable[[], Any], Callable[[Any], None]]] = []
@@ -80,7 +89,8 @@ class World:
     def fetch(self, _shell: object, node: str, config: object, *, forget: frozenset[str], now: float) -> NodeFigures:
         assert now == self.clock.now()
         self.asked.append((node, tuple(sorted(forget)), config is not None))
-        found = {number: use for number, use in self.figures.get(node, {}).items() if number not in forget}
+        uses = [*self.figures.get(node, {}).items(), *self.kept]
+        found = {run_name(number, use): use for number, use in uses if run_name(number, use) not in forget}
         return NodeFigures("running" if config is not None else "ended", found, ())
 
     def submit(self, _lane: str, work: Callable[[], Any], done: Callable[[Any], None], **_: object) -> None:
@@ -178,7 +188,7 @@ def test_the_last_figures_are_fetched_before_the_machine_may_end(world: World) -
     # The node forgets them with the next call.
     world.jobs = [job(9)]
     world.step(200.0)
-    assert world.asked[-1] == ("gpu1", ("7",), True)
+    assert world.asked[-1] == ("gpu1", (run_name("7", NODE),), True)
 
 
 def test_a_node_is_made_to_forget_all_jobs_however_many_ended_together(world: World) -> None:
@@ -241,6 +251,27 @@ def test_a_job_that_is_requeued_has_figures_of_each_run(world: World) -> None:
     first, second = world.store.job_uses("7")
     assert (first.restarts, first.ended, first.nodes[0].cut) == (0, START + 310, True)
     assert (second.restarts, second.ended, second.nodes[0].started) == (1, None, START + 301)
+
+
+@pytest.mark.parametrize("visited", [True, False])
+def test_figures_of_a_job_are_not_those_of_another_with_its_id(world: World, visited: bool) -> None:
+    """Slurm's ids begin anew, as after the loss of its state: another job has the number, on the same node."""
+    world.figures["gpu1"] = {"7": NODE}
+    world.step()
+    world.kept = [("7", replace(NODE, cpu_s=70.0, sampled_at=START + 290, ended=True))]
+    world.figures["gpu1"] = {"7": replace(NODE, started=START + 301, sampled_at=START + 305, cpu_s=1.0)}
+    if visited:
+        world.jobs = []
+        world.step(295.0)
+    world.jobs = [job(user="bob", start=START + 300)]
+    for after in (310.0, 1.0):
+        world.step(after)
+    first, second = world.store.job_uses("7")
+    assert (first.user, first.nodes[0].cpu_s, first.cut, first.ended is None) == ("ada", 70.0, False, False)
+    assert (second.user, second.nodes[0].cpu_s, second.ended) == ("bob", 1.0, None)
+    assert world.poller.uses() == {"7": second}
+    world.step(200.0)
+    assert {name for _, names, _ in world.asked for name in names} == {run_name("7", NODE)}
 
 
 def test_the_end_of_a_run_reads_and_writes_no_series(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

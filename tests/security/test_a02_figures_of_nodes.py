@@ -33,13 +33,13 @@ JOB: dict[str, Any] = {
 }  # fmt: skip
 
 
-def said(job: object, number: str = "7") -> str:
+def said(job: object, run: str = "7-5") -> str:
     packed = base64.b64encode(zlib.compress(json.dumps(job).encode())).decode()
-    return f"uptime 100.00\nsampler running\nuse {number} {packed}\n"
+    return f"uptime 100.00\nsampler running\nuse {run} {packed}\n"
 
 
 def test_what_a_sampler_writes_is_read() -> None:
-    assert read_figures(said(JOB), "cl1", NOW).jobs["7"].gpus[0].uuid == "GPU-1"
+    assert read_figures(said(JOB), "cl1", NOW).runs["7-5"].gpus[0].uuid == "GPU-1"
 
 
 LIES: dict[str, Any] = {
@@ -62,20 +62,21 @@ LIES: dict[str, Any] = {
 
 @pytest.mark.parametrize("lie", LIES)
 def test_what_no_sampler_writes_is_refused(lie: str) -> None:
-    found = read_figures(said(LIES[lie]) + said(JOB, "8").splitlines()[2], "cl1", NOW)
-    assert (found.unreadable, list(found.jobs)) == (("7",), ["8"])
+    found = read_figures(said(LIES[lie]) + said(JOB, "8-5").splitlines()[2], "cl1", NOW)
+    assert (found.unreadable, list(found.runs)) == (("7-5",), ["8-5"])
 
 
 @pytest.mark.parametrize(
-    "line", ["use 7 !!!!", "use 07 eJw=", "use ../x eJw=", f"use 7 {'A' * 300_000}", "use 7", "\x00"]
+    "line",
+    ["use 7-5 !!!!", "use 07-5 eJw=", "use ../x eJw=", f"use 7-5 {'A' * 300_000}", "use 7-5", "use 7 eJw=", "\x00"],
 )
 def test_lines_of_another_kind_are_left_out(line: str) -> None:
-    found = read_figures(f"uptime 100.00\nsampler running\n{line}\n" + said(JOB, "8").splitlines()[2], "cl1", NOW)
-    assert list(found.jobs) == ["8"]
+    found = read_figures(f"uptime 100.00\nsampler running\n{line}\n" + said(JOB, "8-5").splitlines()[2], "cl1", NOW)
+    assert list(found.runs) == ["8-5"]
 
 
 def test_times_are_never_ahead_of_burstd_s() -> None:
-    node = read_figures(said({**JOB, "at": 1e9, "gpus": [{**GPU, "at": 1e9}]}), "cl1", NOW).jobs["7"]
+    node = read_figures(said({**JOB, "at": 1e9, "gpus": [{**GPU, "at": 1e9}]}), "cl1", NOW).runs["7-5"]
     assert (node.sampled_at, node.gpus[0].sampled_at) == (NOW, NOW)
 
 
@@ -84,7 +85,7 @@ def test_no_time_is_ahead_of_burstd_s_or_longer_than_the_job() -> None:
     late, long = {**SERIES, "start": 1e14, "mean": [1.0] * 9, "peak": [1.0] * 9}, {**SERIES, "mean": [1.0] * 2000}
     gpu = {**GPU, "seen_s": 1e15, "known_s": 1e15, "idle_s": 1e15, "idle_now_s": 1e15, "series": late}
     job = {**JOB, "start": 10.0, "gpus": [gpu], "cpu_series": late, "memory_series": {**long, "peak": [1.0] * 2000}}
-    node = read_figures(said(job), "cl1", NOW).jobs["7"]
+    node = read_figures(said(job), "cl1", NOW).runs["7-5"]
     (found,) = node.gpus
     assert (found.seen_s, found.idle_s, found.idle_now_s) == (90.0, 90.0, 90.0)
     series = (found.series, node.cpu_series, node.memory_series)
@@ -92,7 +93,7 @@ def test_no_time_is_ahead_of_burstd_s_or_longer_than_the_job() -> None:
     picture = job_use_svg(JobUse("7", "7", 0, "ada", "lab", "burst", (node,), 1, NOW))
     assert "Job 7 from 2027-01-15 07:58 UTC, 1 min 49 s" in picture
     known = {**job, "gpus": [{**gpu, "known_s": 5.0}]}
-    assert read_figures(said(known), "cl1", NOW).jobs["7"].gpus[0].idle_s == 5.0
+    assert read_figures(said(known), "cl1", NOW).runs["7-5"].gpus[0].idle_s == 5.0
 
 
 LEAVES = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5)
@@ -105,7 +106,7 @@ def test_fuzz_any_field_of_a_node_s_figures_is_refused_or_can_be_kept(
     field: str, gpu_field: str, value: object
 ) -> None:
     for job in ({**JOB, field: value}, {**JOB, "gpus": [{**GPU, gpu_field: value}]}):
-        for node in read_figures(said(job), "cl1", NOW).jobs.values():
+        for node in read_figures(said(job), "cl1", NOW).runs.values():
             assert isinstance(node, NodeUse)
             job_use_svg(JobUse("7", "7", 0, "ada", "lab", "burst", (node,), 1, NOW))
             # Without NaN, and with texts that a database takes.
@@ -117,6 +118,6 @@ def test_fuzz_any_field_of_a_node_s_figures_is_refused_or_can_be_kept(
 def test_fuzz_any_answer_is_figures_or_refused(text: str) -> None:
     for answer in (text, f"uptime 1.00\nsampler running\n{text}"):
         try:
-            assert read_figures(answer, "cl1", NOW).jobs == {}
+            assert read_figures(answer, "cl1", NOW).runs == {}
         except CommandFailed:
             continue

@@ -122,6 +122,7 @@ class SimJob:
             cpus_per_node=s.cpus_per_node, memory_mib=s.memory_mib, gres_per_node=s.gres_per_node,
             constraint=s.constraint, exclusive=s.exclusive, time_limit_s=s.time_limit_s,
             start=self.started + behind - self.behind_start if running and self.started else 0.0,
+            run_start=int(self.started) if running else 0,
             eligible=self.eligible + shift, node_list=self.nodes,
             reservation=self.reservation, comment=self.comment, restarts=self.restarts,
             tasks_limit=s.array_limit, excluded_nodes=tuple(sorted(s.excluded_nodes)),

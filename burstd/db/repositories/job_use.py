@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from sqlalchemy import Connection, RowMapping, Select, delete, func, insert, select, update
+from sqlalchemy import ColumnElement, Connection, RowMapping, Select, delete, func, insert, select, update
 
 from burstd.db.codec import from_json, to_json, to_json_text
 from burstd.db.tables import JOB_USE
@@ -26,7 +26,7 @@ _PLAIN = tuple(column for column in JOB_USE.c if column is not JOB_USE.c.figures
 def save_uses(connection: Connection, uses: Iterable[JobUse], now: float) -> None:
     """Writes the nodes that each run has; rows of its other nodes stay, but for ``ended``."""
     for use in uses:
-        run = (JOB_USE.c.job == use.job, JOB_USE.c.restarts == use.restarts)
+        run = _rows_of(use)
         for node in use.nodes:
             connection.execute(delete(JOB_USE).where(*run, JOB_USE.c.node == node.node))
             connection.execute(insert(JOB_USE), [_row(use, node, now)])
@@ -36,18 +36,25 @@ def save_uses(connection: Connection, uses: Iterable[JobUse], now: float) -> Non
 
 def end_use(connection: Connection, use: JobUse, nodes: Iterable[NodeUse]) -> None:
     """Writes that a run has ended, and the summaries of these of its nodes; the series stay as they are."""
-    run = (JOB_USE.c.job == use.job, JOB_USE.c.restarts == use.restarts)
+    run = _rows_of(use)
     for node in nodes:
         summary = node.without_series()
         connection.execute(update(JOB_USE).where(*run, JOB_USE.c.node == node.node).values(summary=summary))
     connection.execute(update(JOB_USE).where(*run).values(ended=use.ended))
 
 
+def _rows_of(use: JobUse) -> tuple[ColumnElement[bool], ...]:
+    return (
+        JOB_USE.c.job == use.job, JOB_USE.c.restarts == use.restarts, JOB_USE.c.run_start == use.run_start,
+    )  # fmt: skip
+
+
 def _row(use: JobUse, node: NodeUse, now: float) -> dict[str, Any]:
     figures = zlib.compress(to_json_text(to_json(node)).encode(), 6) if node.cpu_series is not None else b""
     return {
-        "job": use.job, "node": node.node, "restarts": use.restarts, "number": use.number, "user": use.user,
-        "account": use.account, "partition": use.partition, "nodes_allocated": use.nodes_allocated,
+        "job": use.job, "node": node.node, "restarts": use.restarts, "run_start": use.run_start,
+        "number": use.number, "user": use.user, "account": use.account,
+        "partition": use.partition, "nodes_allocated": use.nodes_allocated,
         "started": use.started, "written": now, "ended": use.ended, "summary": node.without_series(),
         "figures": figures if len(figures) <= MAX_SERIES_BYTES else b"",
     }  # fmt: skip
@@ -59,32 +66,32 @@ def open_runs() -> Select[Any]:
 
 
 def runs_of_job(job: str) -> Select[Any]:
-    """Rows of all runs of a job, without series."""
-    return select(*_PLAIN).where(JOB_USE.c.job == job).order_by(JOB_USE.c.restarts, JOB_USE.c.node)
+    """Rows of all runs of jobs with this id, the first run first, without series."""
+    return select(*_PLAIN).where(JOB_USE.c.job == job).order_by(JOB_USE.c.started, JOB_USE.c.node)
 
 
 def last_run_of_job(job: str) -> Select[Any]:
     """Rows of the last run of a job, without series."""
-    last = select(func.max(JOB_USE.c.restarts)).where(JOB_USE.c.job == job).scalar_subquery()
-    return runs_of_job(job).where(JOB_USE.c.restarts == last)
+    last = select(func.max(JOB_USE.c.started)).where(JOB_USE.c.job == job).scalar_subquery()
+    return runs_of_job(job).where(JOB_USE.c.started == last)
 
 
 def owner_of_job(job: str) -> Select[Any]:
     """Whose the last run of a job is."""
-    return select(JOB_USE.c.user).where(JOB_USE.c.job == job).order_by(JOB_USE.c.restarts.desc()).limit(1)
+    return select(JOB_USE.c.user).where(JOB_USE.c.job == job).order_by(JOB_USE.c.started.desc()).limit(1)
 
 
 def series_of_run(use: JobUse, nodes: int | None) -> Select[Any]:
     """Series of a run, of its first ``nodes`` nodes that have any; None: of all."""
-    run = (JOB_USE.c.job == use.job, JOB_USE.c.restarts == use.restarts, func.length(JOB_USE.c.figures) > 0)
-    return select(JOB_USE.c.node, JOB_USE.c.figures).where(*run).order_by(JOB_USE.c.node).limit(nodes)
+    rows = select(JOB_USE.c.node, JOB_USE.c.figures).where(*_rows_of(use), func.length(JOB_USE.c.figures) > 0)
+    return rows.order_by(JOB_USE.c.node).limit(nodes)
 
 
 def uses_of_rows(rows: Iterable[RowMapping]) -> tuple[JobUse, ...]:
     """The runs of these rows, in their order, without series."""
-    runs: dict[tuple[str, int], list[RowMapping]] = {}
+    runs: dict[tuple[str, int, int], list[RowMapping]] = {}
     for row in rows:
-        runs.setdefault((row["job"], row["restarts"]), []).append(row)
+        runs.setdefault((row["job"], row["restarts"], row["run_start"]), []).append(row)
     return tuple(_use(parts) for parts in runs.values())
 
 
@@ -93,7 +100,7 @@ def _use(rows: Sequence[RowMapping]) -> JobUse:
     return JobUse(
         job=first["job"], number=first["number"], restarts=first["restarts"], user=first["user"],
         account=first["account"], partition=first["partition"], nodes_allocated=first["nodes_allocated"],
-        started=first["started"], ended=first["ended"],
+        started=first["started"], ended=first["ended"], run_start=first["run_start"],
         nodes=tuple(row["summary"] for row in rows),
     )  # fmt: skip
 

@@ -104,6 +104,9 @@ class Job:
     time_limit_s: float = 0.0
     start: float = 0.0
     """When it started, or Slurm's estimate for a pending one; 0 where there is none."""
+    run_start: int = 0
+    """The same of one that has started, as Slurm has it by the system's clock; else 0. It names the run: Slurm gives
+    ids again."""
     end: float = 0.0
     preempted_at: float = 0.0
     """Since when slurmctld preempts it, whose partition has a GraceTime; 0: it does not."""

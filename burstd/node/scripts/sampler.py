@@ -1,4 +1,4 @@
-"""Measures what each job on this node uses, and keeps it in a file a job, for burstd to fetch.
+"""Measures what each run of a job on this node uses, and keeps it in a file of its own, for burstd to fetch.
 
 Run as root: ``python3 -I sampler.py FOLDER EVERY_S IDLE_BELOW_PERCENT``; Python 3.9 or newer, no other library. A job
 is known by its slurmstepd processes. Its CPU time, memory and I/O are those of its cgroup (v1 or v2), or, for what the
@@ -193,6 +193,8 @@ class Job:
         self.number, self.start, self.at = number, start, start
         self.cpus = self.memory_mib = 0
         self.restarts: int | None = None
+        self.run_start = 0
+        """When Slurm began the run, by its own clock; 0: this Slurm does not say."""
         self.devices: list[str] = []
         """Of GPUs: minor numbers of /dev/nvidia*, or UUIDs."""
         self.shared = False
@@ -240,8 +242,9 @@ class Job:
             cpus_now, read_now = self.cpu.total / span, self.read.total / span / MIB
         return {
             "number": self.number, "start": round(self.start, 1), "at": round(self.at, 1), "ended": self.ended,
-            "cpus": self.cpus, "memory_mib": self.memory_mib, "restarts": self.restarts, "devices": self.devices,
-            "shared": self.shared, "cpu": self.cpu.plain(), "cpus_peak": round(self.cpus_peak, 2),
+            "cpus": self.cpus, "memory_mib": self.memory_mib, "restarts": self.restarts,
+            "run_start": self.run_start, "devices": self.devices, "shared": self.shared,
+            "cpu": self.cpu.plain(), "cpus_peak": round(self.cpus_peak, 2),
             "cpus_now": round(cpus_now, 2), "read_now_mib_s": round(read_now, 2),
             "memory_mean_mib": round(self.memory_sum / self.memory_s, 1) if self.memory_s else 0.0,
             "memory_s": round(self.memory_s, 1), "memory_peak_mib": round(self.memory_peak, 1),
@@ -257,7 +260,8 @@ class Job:
         made = cls(int(plain["number"]), float(plain["start"]), 1.0)
         made.run_known = False
         made.at, made.cpus, made.memory_mib = float(plain["at"]), plain["cpus"], plain["memory_mib"]
-        made.restarts, made.devices, made.shared = plain["restarts"], list(plain["devices"]), bool(plain["shared"])
+        made.restarts, made.run_start = plain["restarts"], plain["run_start"]
+        made.devices, made.shared = list(plain["devices"]), bool(plain["shared"])
         made.cpu, made.cpus_peak, made.memory_s = Counter.read(plain["cpu"]), plain["cpus_peak"], plain["memory_s"]
         made.memory_sum, made.memory_peak = plain["memory_mean_mib"] * made.memory_s, plain["memory_peak_mib"]
         made.counts_io = plain["read"] is not None
@@ -549,28 +553,35 @@ class Sampler:
 
     def _job(self, number: int, steps: list[Process], below: list[Process], now: float) -> Job:
         job = self._jobs.get(number) or self._load(number, now)
-        if job is None or self._is_of_before(job, steps, below):
-            job = Job(number, min(now, *(step.start for step in steps)), self.every)
+        if job is not None and self._is_of_before(job, steps, below):
+            job.ended = True
+            self._save(job)
+            job = None
+        if job is None:
+            job = Job(number, round(min(now, *(step.start for step in steps)), 1), self.every)
         job.ended = False
         self._jobs[number] = job
         return job
 
     def _is_of_before(self, job: Job, steps: list[Process], below: list[Process]) -> bool:
-        """True where the job was requeued since: its number stays."""
+        """True where the job was requeued since, or another has its number: Slurm counts from 1 again at some time."""
         # Times in files are rounded.
         if any(step.lasts and step.start > job.at + 0.1 for step in steps):
             return True
-        restarts = None if job.run_known else self._restarts(steps, below)
-        if restarts is None:
+        run = None if job.run_known else self._run(steps, below)
+        if run is None:
             # Not known before a step has processes of the user's.
             return False
         job.run_known = True
-        return job.restarts is not None and restarts != job.restarts
+        restarts, start = run
+        is_other = start and job.run_start and start != job.run_start
+        return job.restarts is not None and bool(restarts != job.restarts or is_other)
 
-    def _restarts(self, steps: list[Process], below: list[Process]) -> int | None:
+    def _run(self, steps: list[Process], below: list[Process]) -> tuple[int, int] | None:
+        """How often the job had been requeued before, and when Slurm began it; None: no process shows it."""
         for values in self._environments(steps, below):
             if "SLURM_JOB_ID" in values:
-                return _whole(values.get("SLURM_RESTART_COUNT"))
+                return _whole(values.get("SLURM_RESTART_COUNT")), _whole(values.get("SLURM_JOB_START_TIME"))
         return None
 
     def _environments(self, steps: list[Process], below: list[Process]) -> list[dict[str, str]]:
@@ -593,6 +604,7 @@ class Sampler:
             )
             if job.restarts is None and "SLURM_JOB_ID" in values:
                 job.restarts = _whole(values.get("SLURM_RESTART_COUNT"))
+                job.run_start = _whole(values.get("SLURM_JOB_START_TIME"))
             job.shared = job.shared or "SLURM_SHARDS_ON_NODE" in values or "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE" in values
             visible = values.get("CUDA_VISIBLE_DEVICES", "")
             given = (
@@ -619,12 +631,12 @@ class Sampler:
                     job.gpus[uuid] = Gpu(uuid, max(job.start, now - self.interval), self.every)
                 job.gpus[uuid].add(now, rows[gpu], self.interval, self.idle_below)
 
-    def _file(self, number: int) -> Path:
-        return self.folder / f"{number}.use"
+    def _file(self, job: Job) -> Path:
+        return self.folder / f"{job.number}-{int(job.start)}.use"
 
     def _save(self, job: Job) -> None:
         """A node whose /run is full keeps what it has in memory, and what was written last."""
-        file = self._file(job.number)
+        file = self._file(job)
         unfinished = file.with_suffix(".new")
         try:
             unfinished.write_bytes(zlib.compress(json.dumps(job.plain(), separators=(",", ":")).encode("ascii"), 1))
@@ -633,21 +645,23 @@ class Sampler:
             sys.stderr.write(f"the figures of job {job.number} cannot be written: {error}\n")
 
     def _load(self, number: int, now: float) -> Job | None:
+        """What was kept of the last run of this number."""
         try:
-            job = Job.from_plain(json.loads(zlib.decompress(self._file(number).read_bytes())))
+            file = max(self.folder.glob(f"{number}-*.use"), key=lambda file: int(file.stem.partition("-")[2]))
+            job = Job.from_plain(json.loads(zlib.decompress(file.read_bytes())))
         except (OSError, ValueError, KeyError, TypeError, IndexError, zlib.error):
             return None
         return job if 0 <= now - job.at <= REOPEN_S else None
 
     def _tidy(self) -> None:
         files = sorted(self.folder.glob("*.use"), key=_age)
-        running = {self._file(number) for number in self._jobs}
+        running = {self._file(job) for job in self._jobs.values()}
         for file in [file for file in files if file not in running][: max(0, len(files) - MAX_FILES)]:
             file.unlink(missing_ok=True)
 
 
 def _whole(text: str | None) -> int:
-    return int(text) if text is not None and re.fullmatch(r"[0-9]{1,9}", text) else 0
+    return int(text) if text is not None and re.fullmatch(r"[0-9]{1,10}", text) else 0
 
 
 def _age(file: Path) -> float:

@@ -1,8 +1,9 @@
 # Has the sampler (sampler.py) run on this machine, the one that is sent and no other, and prints what it has measured:
-# "uptime SECONDS" since boot, "sampler STATE", then "use NUMBER BASE64" for each job, those with news first.
+# "uptime SECONDS" since boot, "sampler STATE", then "use RUN BASE64" for each run of a job, those with news first.
 # $1: a name for this version and its settings. $2: seconds between samples. $3: percent below which a GPU is idle.
-# $4: bytes to print at most; the rest comes at the next call. The others: numbers of jobs whose file is of no use any
-# more. Standard input: sampler.py; empty: the sampler is to end.
+# $4: bytes to print at most; the rest comes at the next call. The others: runs whose file is of no use any more, as
+# JOB-START with the job's number and the whole seconds since boot of its start here. Standard input: sampler.py; empty:
+# the sampler is to end.
 set -u
 LC_ALL=C
 PATH=/usr/sbin:/sbin:/usr/bin:/bin:/usr/local/sbin:/usr/local/bin
@@ -17,7 +18,7 @@ folder=/run/burstd/sampler
 unit=burstd-sampler
 install -d -m 0755 /run/burstd
 mkdir -p "$folder/jobs" "$folder/sent"
-for number in "$@"; do rm -f "$folder/jobs/$number.use" "$folder/sent/$number"; done
+for run in "$@"; do rm -f "$folder/jobs/$run.use" "$folder/sent/$run"; done
 
 # Whether the process of the file pid is the sampler of this version.
 runs() {
@@ -67,35 +68,35 @@ read -r uptime _ </proc/uptime
 echo "uptime $uptime"
 echo "sampler $state"
 
-# Numbers of jobs in their order: those that were never sent, the newest first; those that changed since they were sent,
+# Runs in their order: those that were never sent, the newest first; those that changed since they were sent,
 # as the files of running jobs do at each sample; the others. Of these the one that was sent longest ago comes first.
-# sent/NUMBER is as old as the call that sent the job's file. Names are numbers.
+# sent/RUN is as old as the call that sent the run's file. Names are numbers and a hyphen.
 # shellcheck disable=SC2010,SC2012
 in_turn() {
-    ls -t "$folder/jobs" | grep -E '^[0-9]+\.use$' | while read -r name; do
+    ls -t "$folder/jobs" | grep -E '^[0-9]+-[0-9]+\.use$' | while read -r name; do
         [ -e "$folder/sent/${name%.use}" ] || echo "${name%.use}"
     done
     for class in changed same; do
-        ls -tr "$folder/sent" | grep -E '^[0-9]+$' | while read -r number; do
+        ls -tr "$folder/sent" | grep -E '^[0-9]+-[0-9]+$' | while read -r run; do
             # In no POSIX before 2024, but in dash, bash and busybox.
             # shellcheck disable=SC3013
-            if [ ! -e "$folder/jobs/$number.use" ]; then
-                rm -f "$folder/sent/$number"
-            elif [ "$folder/sent/$number" -nt "$folder/jobs/$number.use" ]; then
-                [ "$class" = changed ] || echo "$number"
+            if [ ! -e "$folder/jobs/$run.use" ]; then
+                rm -f "$folder/sent/$run"
+            elif [ "$folder/sent/$run" -nt "$folder/jobs/$run.use" ]; then
+                [ "$class" = changed ] || echo "$run"
             else
-                [ "$class" = same ] || echo "$number"
+                [ "$class" = same ] || echo "$run"
             fi
         done
     done
 }
 
-for number in $(in_turn); do
+for run in $(in_turn); do
     : >"$folder/sending"
-    text=$(base64 -w 0 "$folder/jobs/$number.use") || continue
+    text=$(base64 -w 0 "$folder/jobs/$run.use") || continue
     [ "$((left - ${#text} - 20))" -ge 0 ] || continue
     left=$((left - ${#text} - 20))
-    echo "use $number $text"
-    mv "$folder/sending" "$folder/sent/$number"
+    echo "use $run $text"
+    mv "$folder/sending" "$folder/sent/$run"
 done
 exit 0

@@ -51,7 +51,8 @@ _FIRST_RETRY_S = 5.0
 _MAX_FAILURES = 10
 """In a row, after which a node that left ``own_nodes`` is given up: about a quarter of an hour."""
 _SHARED = frozenset({SHARD, "mps"})
-_Run = tuple[str, int]
+_Run = tuple[str, int, int]
+"""Id of the job, how often it had been requeued, and when Slurm started it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +90,8 @@ class _JobRun:
     shared_gpus: bool
     claims: dict[str, str]
     """Node -> id of the claim that it is."""
+    kept_as: dict[str, set[str]] = field(default_factory=dict)
+    """What nodes call it that have sent its figures."""
     awaited: set[str] = field(default_factory=set)
     """Nodes that owe the last figures."""
     left: float = float("inf")
@@ -197,24 +200,24 @@ class JobUsePoller:
         if not self._restored:
             self._restored = True
             for use in self._store.open_job_uses():
-                self._runs[use.job, use.restarts] = _JobRun(use, 0, 0, shared_gpus=False, claims={})
+                self._runs[_key(use)] = _JobRun(use, 0, 0, shared_gpus=False, claims={})
         running: set[_Run] = set()
         for job in slurm.jobs:
             if job.state not in _ON_NODES or not job.start:
                 continue
             here = {name: nodes[name].id for name in job.node_list if name in nodes}
-            key = job.id, job.restarts
+            key = _key(job)
             if here or key in self._runs:
                 running.add(key)
-                self._take_up(job, here)
+                self._take_up(key, job, here)
                 completing = job.state is JobState.COMPLETING and job.start <= job.end <= now
                 self._runs[key].completing_since = job.end if completing else None
         for key, run in self._runs.items():
             if run.use.ended is None and key not in running:
                 self._end(run, nodes, now)
 
-    def _take_up(self, job: Job, here: Mapping[str, str]) -> None:
-        run = self._runs.get((job.id, job.restarts))
+    def _take_up(self, key: _Run, job: Job, here: Mapping[str, str]) -> None:
+        run = self._runs.get(key)
         if run is None or not run.claims:
             nodes = max(1, len(job.node_list))
             cpus = job.cpus if nodes == 1 else 0
@@ -222,10 +225,10 @@ class JobUsePoller:
             known = run.use if run is not None else JobUse(
                 job=job.id, number=job.number or job.id, restarts=job.restarts, user=job.user, account=job.account,
                 partition=job.partitions[0] if job.partitions else "", nodes=(), nodes_allocated=nodes,
-                started=job.start,
+                started=job.start, run_start=job.run_start,
             )  # fmt: skip
             shared = any(gres.name in _SHARED for gres in (*job.gres_per_node, *job.gres_per_job))
-            self._runs[job.id, job.restarts] = _JobRun(known, cpus, memory, shared, dict(here))
+            self._runs[key] = _JobRun(known, cpus, memory, shared, dict(here))
         elif here.keys() - run.claims.keys():
             run.claims |= here
 
@@ -260,9 +263,9 @@ class JobUsePoller:
         )  # fmt: skip
         use = replace(use, nodes=nodes)
         self._store.end_job_use(use, [node for node, before in zip(nodes, seen, strict=True) if node != before])
-        for claim_id in run.claims.values():
+        for node, claim_id in run.claims.items():
             if claim_id in self._machines:
-                self._machines[claim_id].forget.add(use.number)
+                self._machines[claim_id].forget |= run.kept_as.get(node, set())
         if self.settings.jobstats and nodes and not use.cut:
             self._workers.submit(QUEUE_NAME, lambda: self._summaries.write(use), partial(_summary_written, use.job))
 
@@ -302,8 +305,6 @@ class JobUsePoller:
         settings, machine = self.settings, self._machines[node.id]
         config = SamplerConfig(settings.every_s, settings.idle_below_percent) if node.measured else None
         machine.call.in_flight, machine.begun = True, now
-        # A job that was requeued may be here again, under its number.
-        machine.forget -= {run.use.number for run in self._runs.values() if run.claims.get(node.name) == node.id}
         forget = frozenset(islice(machine.forget, MAX_FORGET))
 
         def work() -> NodeFigures:
@@ -341,22 +342,19 @@ class JobUsePoller:
         if not node.measured and found.state == "ended":
             self._left.pop(node.name, None)
         machine.forget -= forgotten
-        changed = []
-        for key, run in self._runs.items():
-            if run.claims.get(node.name) != node.id:
-                continue
-            use = found.jobs.get(run.use.number)
-            if use is not None and self._is_of(run, use):
-                changed.append(self._with_node(key, _checked(run, use, node.offer)))
+        runs = {key: run for key, run in self._runs.items() if run.claims.get(node.name) == node.id}
+        latest: dict[_Run, NodeUse] = {}
+        for name, use in sorted(found.runs.items(), key=lambda one: one[1].started):
+            key = _run_of(runs, name.partition("-")[0], use)
+            if key is not None:
+                runs[key].kept_as.setdefault(node.name, set()).add(name)
+                latest[key] = use
+        for run in runs.values():
             if asked >= run.left:
                 run.awaited.discard(node.name)
-        if changed:
+        if latest:
+            changed = [self._with_node(key, _checked(runs[key], use, node.offer)) for key, use in latest.items()]
             self._store.save_job_uses(changed)
-
-    @staticmethod
-    def _is_of(run: _JobRun, node: NodeUse) -> bool:
-        """Not of a run before, or after: the number of a job that is requeued stays."""
-        return run.use.started - START_TOLERANCE_S <= node.started <= (run.use.ended or node.started)
 
     def _with_node(self, key: _Run, node: NodeUse) -> JobUse:
         """Takes a node's figures in; returns the run with these alone, and their series.
@@ -371,6 +369,21 @@ class JobUsePoller:
         nodes = sorted([*others, node.without_series()], key=lambda one: one.node)
         run.use = replace(run.use, nodes=tuple(nodes))
         return replace(run.use, nodes=(node,), ended=None)
+
+
+def _key(run: Job | JobUse) -> _Run:
+    return (run.job if isinstance(run, JobUse) else run.id), run.restarts, run.run_start
+
+
+def _run_of(runs: Mapping[_Run, _JobRun], number: str, node: NodeUse) -> _Run | None:
+    """The one that has begun when these figures did: of a number there may be several."""
+    found = [
+        (abs(run.use.started - node.started), key)
+        for key, run in runs.items()
+        if run.use.number == number
+        and run.use.started - START_TOLERANCE_S <= node.started <= (run.use.ended or node.started)
+    ]
+    return min(found)[1] if found else None
 
 
 def _checked(run: _JobRun, node: NodeUse, offer: Offer | None) -> NodeUse:

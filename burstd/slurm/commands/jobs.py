@@ -194,6 +194,7 @@ def _parse_job(f: Mapping[str, str], translate: Callable[[float], float], exclud
         exclusive_user=(f["Exclusive"] or f["OverSubscribe"]) == "USER",
         time_limit_s=parse_duration(f["TimeLimit"]),
         start=parse_timestamp(f["StartTime"], translate),
+        run_start=int(parse_timestamp(f["StartTime"], float)) if state not in PENDING_STATES else 0,
         end=parse_timestamp(f["EndTime"], translate),
         preempted_at=parse_timestamp(f["PreemptTime"], translate) if state is JobState.RUNNING else 0.0,
         eligible=parse_timestamp(f["EligibleTime"], translate),
