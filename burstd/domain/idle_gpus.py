@@ -41,6 +41,16 @@ RunKey = tuple[str, int]
 
 
 @dataclass(frozen=True, slots=True)
+class IdleNode:
+    """What a job leaves idle on one of its nodes."""
+
+    node: str
+    gpus: int
+    cost_per_hour: Decimal
+    currency: str
+
+
+@dataclass(frozen=True, slots=True)
 class IdleJob:
     """A running job of which GPUs are idle for long enough to warn."""
 
@@ -59,6 +69,10 @@ class IdleJob:
     """Of the idle GPUs, by currency."""
     cost: tuple[tuple[str, Decimal], ...] = ()
     """What they have cost while they were idle: an estimate, and no part of a bill."""
+    nodes: tuple[IdleNode, ...] = ()
+    """Where they are."""
+    text: str = ""
+    """Since when they are idle, and what follows."""
 
     @property
     def key(self) -> RunKey:

@@ -107,6 +107,8 @@ FAMILIES: Mapping[str, Family] = {
             ("budget",),
         ),
         Family("burstd_idle_machines", "gauge", "Nodes in service without a job.", ("pool",)),
+        Family("burstd_idle_gpus", "gauge", "GPUs that running jobs leave idle, by [idle_gpus].", ("pool",)),
+        Family("burstd_idle_gpus_cost_per_hour", "gauge", "Price of an hour of these.", ("pool", "currency")),
         Family(
             "burstd_idle_cost_total",
             "counter",

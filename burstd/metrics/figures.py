@@ -21,7 +21,7 @@ from burstd.planner.placement.equivalence_class import pool_fit
 STARTING = frozenset({S.PLANNED, S.LAUNCHING, S.BOOTING, S.VALIDATING, S.READY})
 """States of claims that are to become nodes."""
 NO_POOL = "none"
-"""The pool of a job that no pool fits."""
+"""The pool of a job that no pool fits, and of nodes that are in none."""
 _FAMILIES_OF_REASONS = ("Assoc", "QOS", "Max")
 """Slurm has dozens of limits whose names begin so; they count together."""
 
@@ -51,6 +51,9 @@ def snapshot_figures(snapshot: Snapshot, plan: Plan) -> Iterator[tuple[str, Valu
     idle: Counter[Labels] = Counter({(name,): 0 for name in snapshot.pools})
     idle.update((claim.pool,) for claim in idle_claims(snapshot, {S.IN_SERVICE}))
     yield "burstd_idle_machines", idle, _add
+    gpus, cost = _idle_gpus(snapshot, plan)
+    yield "burstd_idle_gpus", gpus, _add
+    yield "burstd_idle_gpus_cost_per_hour", cost, _add
     projects, shares = snapshot.projects.projects, plan.target.shares
     yield "burstd_quota_gpus", {(name,): float(project.quota) for name, project in projects.items()}, _add
     yield "burstd_quota_used", {(name,): float(share.running) for name, share in shares.items()}, _add
@@ -81,6 +84,19 @@ def idle_claims(snapshot: Snapshot, states: Collection[S]) -> Iterator[Claim]:
         for claim in snapshot.claims:
             if claim.state in states and (node := nodes.get(claim.slot)) is not None and not node.busy:
                 yield claim
+
+
+def _idle_gpus(snapshot: Snapshot, plan: Plan) -> tuple[Values, Values]:
+    """How many, and what they cost, by pool; those of the site's own nodes under NO_POOL."""
+    pools = {claim.slot: claim.pool for claim in snapshot.claims} if plan.idle_gpus else {}
+    gpus: Counter[Labels] = Counter({(name,): 0 for name in snapshot.pools})
+    cost: defaultdict[Labels, float] = defaultdict(float)
+    for node in (node for job in plan.idle_gpus for node in job.nodes):
+        pool = pools.get(node.node, NO_POOL)
+        gpus[pool,] += node.gpus
+        if node.cost_per_hour:
+            cost[pool, node.currency] += float(node.cost_per_hour)
+    return gpus, cost
 
 
 def _oldest_start(snapshot: Snapshot) -> Values:

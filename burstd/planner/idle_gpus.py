@@ -8,12 +8,13 @@ The time from the warning to what follows is measured by the clock of the node t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from decimal import Decimal
 
-from burstd.domain.idle_gpus import ANY_PARTITION, IdleAct, IdleGpuRule, IdleJob, IdleRun, IdleWarning
+from burstd.domain.idle_gpus import ANY_PARTITION, IdleAct, IdleGpuRule, IdleJob, IdleNode, IdleRun, IdleWarning
 from burstd.domain.job_use import GpuShare, GpuUse, JobUse, NodeUse
 from burstd.domain.plan import Action, ActOnIdleJobs, RecordIdleJobs
 from burstd.domain.plugins.policy import Remark
@@ -57,12 +58,16 @@ def plan_idle_gpus(view: SnapshotView, rules: Mapping[str, IdleGpuRule], max_age
     new: list[tuple[IdleJob, str]] = []
     runs: list[IdleRun] = []
     remarks: list[Remark] = []
+    jobs: list[IdleJob] = []
     for job, rule, idle in found:
         known = warnings.get(idle.key)
         fresh = known is None or not known.holds_for(idle)
         warning = idle.warning(view.now) if known is None or fresh else known
         act, obstacle = _act(job, rule, idle, view.now)
-        text = _warning_text(rule, idle, warning, act, obstacle, view.now)
+        since, then = f"since {_clock(warning.since, view.now)}", _next_text(rule, warning, act, obstacle, view.now)
+        jobs.append(replace(idle, text=f"idle {since}{then}"))
+        price = f" at {money_text(idle.cost_per_hour)} an hour" if idle.cost_per_hour else ""
+        text = f"{_idle_text(idle)} {since}{price}{then}"
         if has_unknown_idle_word(job.comment):
             text += f"; its comment has an unknown value of idle, only {IDLE_ALLOWED} exempts a job"
         remarks.append(Remark(NAME, f"job:{job.id}", WARNING, text))
@@ -81,7 +86,7 @@ def plan_idle_gpus(view: SnapshotView, rules: Mapping[str, IdleGpuRule], max_age
         actions.append(RecordIdleJobs(tuple(new), over))
     if runs and not view.snapshot.paused:
         actions.append(ActOnIdleJobs(tuple(runs[:MAX_ACTS])))
-    return IdlePlan(tuple(idle for _, _, idle in found), tuple(actions), tuple(remarks))
+    return IdlePlan(tuple(jobs), tuple(actions), tuple(remarks))
 
 
 def _is_kept(key: tuple[str, int], known: IdleWarning, view: SnapshotView) -> bool:
@@ -150,8 +155,14 @@ def _idle_job(job: Job, use: JobUse, rule: IdleGpuRule, view: SnapshotView) -> I
         job.id, job.restarts, len(idle), len(use.gpus),
         max(node.sampled_at - s for node, s in idle), min(s for _, s in idle),
         _sums((node.currency, node.gpu_price) for node, _ in idle),
-        _sums((node.currency, node.gpu_price * Decimal(s) / 3600) for node, s in idle),
+        _sums((node.currency, node.gpu_price * Decimal(s) / 3600) for node, s in idle), _idle_nodes(idle),
     )  # fmt: skip
+
+
+def _idle_nodes(idle: Sequence[tuple[NodeUse, float]]) -> tuple[IdleNode, ...]:
+    gpus = Counter(node.node for node, _ in idle)
+    nodes = {node.node: node for node, _ in idle}
+    return tuple(IdleNode(name, n, n * nodes[name].gpu_price, nodes[name].currency) for name, n in gpus.items())
 
 
 def _sums(amounts: Iterator[tuple[str, Decimal]]) -> tuple[tuple[str, Decimal], ...]:
@@ -197,20 +208,16 @@ _DONE = {
 }
 
 
-def _warning_text(
-    rule: IdleGpuRule, idle: IdleJob, warning: IdleWarning, act: IdleAct, obstacle: str, now: float
-) -> str:
+def _next_text(rule: IdleGpuRule, warning: IdleWarning, act: IdleAct, obstacle: str, now: float) -> str:
     """The same in each loop until something happens: it is written into the job's comment."""
-    price = f" at {money_text(idle.cost_per_hour)} an hour" if idle.cost_per_hour else ""
-    text = f"{_idle_text(idle)} since {_clock(warning.since, now)}{price}"
     if warning.refusal:
-        return f"{text}; Slurm refused to {warning.act.value} the job"
+        return f"; Slurm refused to {warning.act.value} the job"
     if warning.act is not IdleAct.NOTHING:
-        return f"{text}; {_DONE[warning.act] if warning.done else _ACTS[warning.act]}"
+        return f"; {_DONE[warning.act] if warning.done else _ACTS[warning.act]}"
     if act is not IdleAct.NOTHING:
         at = warning.since + max(rule.act_after_s, _acts_at_s(warning, rule))
-        return f"{text}; {_ACTS[act]} at {_clock(at, now)} if that goes on"
-    return f"{text}; {obstacle}" if obstacle else text
+        return f"; {_ACTS[act]} at {_clock(at, now)} if that goes on"
+    return f"; {obstacle}" if obstacle else ""
 
 
 def _idle_text(idle: IdleJob) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from burstd.api.backend import Backend
@@ -11,7 +11,7 @@ from burstd.api.dependencies import require_latest_loop
 from burstd.api.routers.nodes import ListedNode, listed_nodes
 from burstd.domain.slurm.node import Node
 from burstd.domain.snapshot import SlurmView, Snapshot
-from burstd.planner.explain.gpu_map import GpuCell, gpu_cells
+from burstd.planner.explain.gpu_map import GpuCell, gpu_cells, idle_gpu_texts
 
 ON_PREMISES = "on premises"
 """Stands in place of the pool of nodes that no pool has."""
@@ -37,15 +37,15 @@ class NodeListCache:
 
     def entries(self, backend: Backend) -> Sequence[NodeEntry]:
         """All nodes, pool by pool, then the site's own by name. Raises ApiError before the first loop."""
-        snapshot = require_latest_loop(backend)[0]
+        snapshot, plan = require_latest_loop(backend)
         with self._lock:
             if snapshot is not self._snapshot:
-                self._entries = tuple(_entries(snapshot, backend))
+                self._entries = tuple(_entries(snapshot, idle_gpu_texts(plan.idle_gpus), backend))
                 self._snapshot = snapshot
             return self._entries
 
 
-def _entries(snapshot: Snapshot, backend: Backend) -> Iterator[NodeEntry]:
+def _entries(snapshot: Snapshot, idle: Mapping[str, Sequence[str]], backend: Backend) -> Iterator[NodeEntry]:
     nodes = snapshot.slurm.nodes if isinstance(snapshot.slurm, SlurmView) else {}
     seen = set()
     for listed in listed_nodes(snapshot, backend.reader.drained_slots()):
@@ -53,10 +53,10 @@ def _entries(snapshot: Snapshot, backend: Backend) -> Iterator[NodeEntry]:
         node = nodes.get(listed.slot) if listed.in_slurm else None
         pool = snapshot.pools.get(listed.pool)
         gres = pool.shape.gres if pool is not None else node.gres if node is not None else ()
-        yield NodeEntry(listed, node, gpu_cells(gres, node, listed.claim, slot=True))
+        yield NodeEntry(listed, node, gpu_cells(gres, node, listed.claim, idle.get(listed.slot, ()), slot=True))
     for name in sorted(nodes.keys() - seen, key=_natural):
         node = nodes[name]
-        cells = gpu_cells(node.gres, node, None, slot=False)
+        cells = gpu_cells(node.gres, node, None, idle.get(name, ()), slot=False)
         yield NodeEntry(ListedNode(name, ON_PREMISES, node.state.lower()), node, cells)
 
 

@@ -14,6 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from burstd.domain.billing.costs import BudgetLine
 from burstd.domain.claim import ClaimState
+from burstd.domain.idle_gpus import IdleJob, IdleNode
 from burstd.domain.plan import Plan
 from burstd.domain.plugins.policy import Target
 from burstd.domain.project import Project, ProjectsView, Share
@@ -46,6 +47,8 @@ INTERFACE = [
     "burstd_spent_total{pool,currency}",
     "burstd_budget_used_ratio{budget}",
     "burstd_idle_machines{pool}",
+    "burstd_idle_gpus{pool}",
+    "burstd_idle_gpus_cost_per_hour{pool,currency}",
     "burstd_idle_cost_total{pool,currency}",
     "burstd_interruptions_total{provider,type,zone}",
     "burstd_unhealthy_total{provider,type,finding}",
@@ -99,7 +102,8 @@ def _world() -> tuple[Snapshot, Plan]:
     budgets = [BudgetLine("project", word, "month", "EUR", Decimal(10), Decimal(4), Decimal(5)) for word in HOSTILE] + [
         BudgetLine("user", "eve", "month", "EUR", Decimal(10), Decimal(4), Decimal(5))
     ]
-    return snapshot, Plan(target=Target(budgets=tuple(budgets), shares=shares))
+    idle = tuple(IdleJob("1", 0, 1, 1, NOW, 900.0, nodes=(IdleNode("gpu1", 1, Decimal(1), word),)) for word in HOSTILE)
+    return snapshot, Plan(target=Target(budgets=tuple(budgets), shares=shares), idle_gpus=idle)
 
 
 def _busy() -> Counters:
@@ -135,7 +139,9 @@ def test_it_says_how_old_the_snapshot_is_though_nothing_is_rendered() -> None:
 
 
 def test_the_gauges_are_what_the_snapshot_has() -> None:
-    text = render(Counters().registry, (SNAPSHOT, Plan()), "1.0").plain.decode()
+    idle_nodes = (IdleNode("gpu1", 2, Decimal("1.53"), "EUR"), IdleNode("cn7", 1, Decimal(0), ""))
+    idle = IdleJob("101", 0, 3, 4, NOW, 900.0, nodes=idle_nodes)
+    text = render(Counters().registry, (SNAPSHOT, Plan(idle_gpus=(idle,))), "1.0").plain.decode()
     shown = {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in text.splitlines() if line[0] != "#"}
     expected = {
         'burstd_info{version="1.0"}': 1,
@@ -155,6 +161,10 @@ def test_the_gauges_are_what_the_snapshot_has() -> None:
         'burstd_cost_per_hour{currency="EUR",pool="gpu",provider="sandbox"}': 5 * 3.06,
         'burstd_idle_machines{pool="gpu"}': 1,
         'burstd_idle_machines{pool="cpu"}': 0,
+        'burstd_idle_gpus{pool="gpu"}': 2,
+        'burstd_idle_gpus{pool="cpu"}': 0,
+        'burstd_idle_gpus{pool="none"}': 1,
+        'burstd_idle_gpus_cost_per_hour{currency="EUR",pool="gpu"}': 1.53,
     }
     assert {name: shown.get(name) for name in expected} == pytest.approx(expected)
     no_slurm = render(Counters().registry, (replace(SNAPSHOT, slurm=Unavailable("down", 0.0)), Plan()), "1.0")

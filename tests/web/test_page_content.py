@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from decimal import Decimal
 from threading import Event
 
 import pytest
@@ -14,6 +15,7 @@ from burstd.api.routers.status import get_bill
 from burstd.domain.claim import Claim
 from burstd.domain.claim import ClaimState as S
 from burstd.domain.command import WhatIf
+from burstd.domain.idle_gpus import IdleJob, IdleNode
 from burstd.domain.slurm.node import Node
 from burstd.domain.slurm.shape import Gres, SharedGpu
 from burstd.domain.snapshot import SlurmView
@@ -206,3 +208,36 @@ def test_the_cell_of_a_gpu_says_what_it_does(node: Node | None, state: S | None,
     cells = gpu_cells(GPUS, node, made, slot=True)
     assert "".join(cell.mark for cell in cells) == marks.replace(" ", "")
     assert all(cell.text for cell in cells)
+
+
+def test_gpus_that_their_job_does_not_use_are_marked(root: ApiTestClient, backend: FakeBackend) -> None:
+    assert "GPUs idle" not in root.text("/")
+    idle = IdleJob(
+        "101", 0, 2, 4, 0.0, 900.0, (("EUR", Decimal("1.53")),), nodes=(IdleNode("gpu1", 2, Decimal("1.53"), "EUR"),),
+        text="idle since 13:06 UTC; the job is cancelled at 13:36 UTC if that goes on",
+    )  # fmt: skip
+    assert backend.loop is not None
+    snapshot, plan = backend.loop
+    assert isinstance(snapshot.slurm, SlurmView)
+    nodes = snapshot.slurm.nodes
+    used = replace(nodes["gpu1"], gres_used=(Gres("gpu", "v100", 3),))
+    snapshot = replace(snapshot, slurm=replace(snapshot.slurm, nodes={**nodes, "gpu1": used}))
+    backend.loop = (snapshot, replace(plan, idle_gpus=(idle,)))
+    now = " ".join(root.text("/").split())
+    assert '<strong>2</strong> GPUs idle <div class="soft">held by <a href="/queue?state=idle">1 job</a>, 1.53' in now
+    assert re.findall(r'id="job-(\w+)"', root.text("/queue?state=idle")) == ["101"]
+    assert root.text("/gpus").count(f'title="GPU 0: {idle.text}"') == 1
+    assert root.get("/v1/nodes/gpu1")["node"]["gpus"] == ["idle", "idle", "used", "free"]
+
+
+@pytest.mark.parametrize(
+    ("node", "marks"),
+    [
+        (Node("a", "MIXED", gres_used=(Gres("gpu", "a100", 3),)), "◐◐●○"),
+        (Node("a", "MIXED", gres_used=(Gres("gpu", "a100", 1),)), "◐○○○"),
+        (Node("a", "MIXED", shared_gpus=SHARED), "○3/44/4◐"),
+    ],
+)
+def test_idle_gpus_are_the_first_of_those_in_use(node: Node, marks: str) -> None:
+    cells = gpu_cells(GPUS, node, claim("gpu1", S.IN_SERVICE, 5), ("idle since 13:06 UTC",) * 2, slot=True)
+    assert "".join(cell.mark for cell in cells) == marks

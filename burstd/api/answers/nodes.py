@@ -64,8 +64,8 @@ class NodeView(AnswerView):
     line: str = ""
     """What is wrong with the line from the head to it; empty: nothing, as far as is known."""
     gpus: list[str] = []
-    """What each GPU does: ``used``, ``free``, ``starting``, ``out of service``, ``asleep``, or ``1/4``: shared, one of
-    four shards in use."""
+    """What each GPU does: ``used``, ``idle`` (by a job), ``free``, ``starting``, ``out of service``, ``asleep``, or
+    ``1/4``: shared, one of four shards in use."""
 
 
 class NodesView(AnswerView):

@@ -159,7 +159,7 @@ def get_job(job_id: str, caller: CallerDep, backend: BackendDep) -> JobDetailVie
     """One job, with what was decided about it and the claims made for it."""
     queue, job, claims = require_visible_job(job_id, caller, backend)
     now, reader = backend.now(), backend.reader
-    views = NodeViews(queue.snapshot, caller, now)
+    views = NodeViews(queue.snapshot, queue.plan, caller, now)
     if job is None:
         remark_list = _past_remark_views(queue, reader.remarks(f"job:{job_id}"))
     else:

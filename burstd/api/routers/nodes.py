@@ -47,12 +47,13 @@ from burstd.domain.claim import ClaimState as S
 from burstd.domain.cloud.offer import Pool
 from burstd.domain.command import ClearReference, SetReference
 from burstd.domain.errors import BurstdError
+from burstd.domain.plan import Plan
 from burstd.domain.slurm.node import Node
 from burstd.domain.snapshot import SlurmView, Snapshot
 from burstd.node.reference import MAX_ANSWER_CHARS
 from burstd.node.validator import SlurmNodeValidator
 from burstd.planner.explain.fabric_text import claim_binding
-from burstd.planner.explain.gpu_map import GpuState, gpu_cells
+from burstd.planner.explain.gpu_map import GpuState, gpu_cells, idle_gpu_texts
 from burstd.planner.mounts import line_text
 
 _COMPARED = frozenset({S.READY, S.IN_SERVICE})
@@ -79,8 +80,8 @@ def get_nodes(
 
     ``search``: a part of the name, the pool or the state.
     """
-    snapshot, now = require_latest_loop(backend)[0], backend.now()
-    views = NodeViews(snapshot, caller, now)
+    (snapshot, plan), now = require_latest_loop(backend), backend.now()
+    views = NodeViews(snapshot, plan, caller, now)
     with_gpus = {p.name for p in snapshot.pools.values() if any(gres.name == "gpu" for gres in p.shape.gres)}
     found = [
         listed
@@ -98,8 +99,8 @@ def get_nodes(
 @router.get("/nodes/{name}")
 def get_node(name: str, caller: CallerDep, backend: BackendDep) -> NodeDetailView:
     """One node by its name, or one claim by its id, past ones included, with its history."""
-    snapshot, now, reader = require_latest_loop(backend)[0], backend.now(), backend.reader
-    views = NodeViews(snapshot, caller, now)
+    (snapshot, plan), now, reader = require_latest_loop(backend), backend.now(), backend.reader
+    views = NodeViews(snapshot, plan, caller, now)
     listed = next((n for n in listed_nodes(snapshot, reader.drained_slots()) if name in (n.slot, n.claim_id)), None)
     if listed is not None:
         found = views.to_view(listed)
@@ -265,8 +266,9 @@ def listed_nodes(snapshot: Snapshot, slot_holds: Iterable[DrainedSlot]) -> Itera
 class NodeViews:
     """Slots and claims as one caller may see them."""
 
-    def __init__(self, snapshot: Snapshot, caller: Caller, now: float) -> None:
+    def __init__(self, snapshot: Snapshot, plan: Plan, caller: Caller, now: float) -> None:
         self._snapshot = snapshot
+        self._idle_gpus = idle_gpu_texts(plan.idle_gpus)
         self._caller = caller
         self._now = now
         self._visible_jobs = visible_jobs_filter(caller, snapshot)
@@ -276,8 +278,8 @@ class NodeViews:
         node = _node_in_slurm(self._snapshot, listed.slot) if listed.in_slurm else None
         pool = self._snapshot.pools.get(listed.pool)
         gres = pool.shape.gres if pool is not None else node.gres if node is not None else ()
-        gpus = [cell.mark if cell.state is GpuState.SHARED else cell.state.value
-                for cell in gpu_cells(gres, node, listed.claim, slot=True)]  # fmt: skip
+        cells = gpu_cells(gres, node, listed.claim, self._idle_gpus.get(listed.slot, ()), slot=True)
+        gpus = [cell.mark if cell.state is GpuState.SHARED else cell.state.value for cell in cells]
         if listed.claim is not None:
             view = self.claim_view(listed.claim, listed.hold, in_slurm=listed.in_slurm)
             return view.model_copy(update={"gpus": gpus})

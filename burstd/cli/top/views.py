@@ -33,11 +33,26 @@ from burstd.cli.session import ApiClient, Params
 A = TypeVar("A", bound=AnswerView)
 REQUEST_TIMEOUT_S = 5.0
 _EVENTS = 100
-_MARKS = {"used": "\u25cf", "free": "\u25cb", "starting": "\u2026", "out of service": "\u2715", "asleep": "\u00b7"}
-_MARK_STYLES = {"used": "green", "free": "cyan", "starting": "cyan", "out of service": "bold red", "asleep": "dim"}
+_MARKS = {
+    "used": "\u25cf",
+    "idle": "\u25d0",
+    "free": "\u25cb",
+    "starting": "\u2026",
+    "out of service": "\u2715",
+    "asleep": "\u00b7",
+}
+_MARK_STYLES = {
+    "used": "green",
+    "idle": "yellow",
+    "free": "cyan",
+    "starting": "cyan",
+    "out of service": "bold red",
+    "asleep": "dim",
+}
 _ASCII_MARKS = str.maketrans(
     {
         "\u25cf": "#",
+        "\u25d0": "!",
         "\u25cb": "o",
         "\u2026": "~",
         "\u2715": "x",

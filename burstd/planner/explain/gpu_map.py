@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
 
 from burstd.domain.claim import Claim
 from burstd.domain.claim import ClaimState as S
+from burstd.domain.idle_gpus import IdleJob
 from burstd.domain.slurm.node import Node
 from burstd.domain.slurm.shape import Gres
 
@@ -18,6 +19,8 @@ class GpuState(StrEnum):
     """Of one GPU, in the order of legends."""
 
     USED = "used"
+    IDLE = "idle"
+    """Its job does not use it, and was warned."""
     SHARED = "shared"
     FREE = "free"
     STARTING = "starting"
@@ -27,6 +30,7 @@ class GpuState(StrEnum):
 
 _MARKS = {
     GpuState.USED: "\u25cf",
+    GpuState.IDLE: "\u25d0",
     GpuState.FREE: "\u25cb",
     GpuState.STARTING: "\u2026",
     GpuState.OUT: "\u2715",
@@ -55,10 +59,22 @@ def _shared(used: int, shards: int) -> GpuCell:
     return GpuCell(GpuState.SHARED, f"{used}/{shards}", f"shared, {used} of {shards} shards in use")
 
 
-def gpu_cells(gres: Iterable[Gres], node: Node | None, claim: Claim | None, *, slot: bool) -> tuple[GpuCell, ...]:
-    """The GPUs of a node, in Slurm's order. ``gres``: what the node has; ``slot``: it is one of a pool.
+def idle_gpu_texts(jobs: Iterable[IdleJob]) -> Mapping[str, Sequence[str]]:
+    """By node, a text for each GPU that its job does not use."""
+    found: dict[str, list[str]] = {}
+    for job in jobs:
+        for node in job.nodes:
+            found.setdefault(node.node, []).extend([job.text] * node.gpus)
+    return found
 
-    Where GPUs have no shards Slurm's counts say how many are in use, not which.
+
+def gpu_cells(
+    gres: Iterable[Gres], node: Node | None, claim: Claim | None, idle: Sequence[str] = (), *, slot: bool
+) -> tuple[GpuCell, ...]:
+    """The GPUs of a node, in Slurm's order.
+
+    ``gres``: what the node has; ``slot``: it is one of a pool; ``idle``: of idle_gpu_texts. Where GPUs have no shards
+    Slurm's counts say how many are in use, not which.
     """
     gpus = [g for g in gres if g.name == "gpu"]
     if not gpus:
@@ -78,7 +94,13 @@ def gpu_cells(gres: Iterable[Gres], node: Node | None, claim: Claim | None, *, s
     closing = node.drained or (claim is not None and claim.state is S.DRAINING)
     unused = _cell(GpuState.OUT, "its node is drained") if closing else _cell(GpuState.FREE)
     used = _cell(GpuState.USED, "in use")
-    return tuple(_shared_cells(node, used, unused) if node.shared_gpus else _whole_cells(gpus, node, used, unused))
+    cells = _shared_cells(node, used, unused) if node.shared_gpus else _whole_cells(gpus, node, used, unused)
+    texts = iter(idle)
+    return tuple(_idle_cell(next(texts, "")) or cell if cell is used else cell for cell in cells)
+
+
+def _idle_cell(text: str) -> GpuCell | None:
+    return GpuCell(GpuState.IDLE, _MARKS[GpuState.IDLE], text) if text else None
 
 
 def _shared_cells(node: Node, used: GpuCell, unused: GpuCell) -> Iterator[GpuCell]:

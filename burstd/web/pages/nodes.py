@@ -34,11 +34,11 @@ def nodes_page(
     number: PageNumber = 1,
 ) -> HTMLResponse:
     """Nodes with a machine, or of the site's own; with ``state=all`` also slots without one."""
-    snapshot = require_latest_loop(page.backend)[0]
+    snapshot, plan = require_latest_loop(page.backend)
     entries = page.nodes
     found = _filtered(entries, pool, state, name)
     listing = list_page(found, number, "/nodes", {"pool": pool, "state": state, "name": name})
-    views = NodeViews(snapshot, page.caller, page.backend.now())
+    views = NodeViews(snapshot, plan, page.caller, page.backend.now())
     return page.render(
         "nodes.html",
         "Nodes",

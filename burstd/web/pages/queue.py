@@ -74,7 +74,7 @@ class Choice:
 def queue_page(
     page: PageDep,
     *,
-    state: Literal["", "running", "all"] = "",
+    state: Literal["", "running", "idle", "all"] = "",
     user: Filter = "",
     project: Filter = "",
     pool: Filter = "",
@@ -88,7 +88,10 @@ def queue_page(
     queue = AnnotatedQueue(snapshot, plan)
     visible = queue.visible_jobs(page.caller)
     if state != "all":
-        visible = [job for job in visible if (job.state in PENDING_STATES) != (state == "running")]
+        visible = [job for job in visible if (job.state in PENDING_STATES) is (state == "")]
+    if state == "idle":
+        idle = {one.job_id for one in plan.idle_gpus}
+        visible = [job for job in visible if job.id in idle]
     words = _Reasons(queue)
     found = list(_filtered(visible, snapshot, words, user, project, pool, why))
     # Slurm shows the queue in no order of its own.
