@@ -168,6 +168,7 @@ def _nothing_wanted(target: Target, by: str, why: str) -> Target:
 
 def _on_hold(target: Target, why: str) -> Target:
     """Nothing wanted; the hold has the last word on each job that waits for a machine, whatever else it lacks."""
+    why = f"on hold: {why}"
     target = _nothing_wanted(target, "hold", why)
     last = {r.subject: r for r in target.remarks if r.subject.startswith("job:")}
     remarks = [

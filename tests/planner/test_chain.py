@@ -340,8 +340,8 @@ def test_a_hold_keeps_everything_as_it_is() -> None:
 @pytest.mark.parametrize(
     ("fields", "free", "verdict"),
     [
-        ({}, True, ("wait", "maintenance")),
-        ({}, False, ("wait", "maintenance")),
+        ({}, True, ("wait", "on hold: maintenance")),
+        ({}, False, ("wait", "on hold: maintenance")),
         ({"reason": "JobHeldUser"}, False, ("wait", "held by its user (Slurm: JobHeldUser)")),
         ({"constraint": "ib"}, True, ("impossible", "no node in pool cpu has ")),
         ({"constraint": "ib", "partitions": ("burst", "onprem")}, True, ("wait", "waiting for the site's own nodes")),
