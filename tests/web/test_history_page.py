@@ -32,16 +32,21 @@ def test_charts_have_what_is_known_in_the_order_of_their_lines() -> None:
     )
     view = HistoryView(
         now=times[1], since=times[0], until=times[1], step_s=60, times=times, money=[money],
-        series=[_series("pool/gpu/wait_s", 60, None), _series("site/jobs_running", 1, 2),
-                _series("site/machines_idle", 0, 1), _series("site/machines_busy", 3, 4)],
+        series=[_series("pool/gpu/wait_s", 5400, None), _series("site/wait_median_s", None, 90),
+                _series("site/jobs_running", 1, 2), _series("site/machines_idle", 0, 1),
+                _series("site/machines_busy", 3, 4)],
     )  # fmt: skip
     found = {chart.title: {line.label: list(line.values) for line in chart.lines} for chart in history_charts(view)}
     assert found == {
         "Jobs": {"running": [1, 2]},
         "Machines": {"busy": [3, 4], "idle": [0, 1]},
-        "Money": {"EUR": [1.5, None]},
-        "Mean wait of the jobs that started": {"gpu": [60, None]},
+        "Cost of machines": {"EUR": [1.5, None]},
+        "Wait of the jobs that started": {"half had waited at most": [None, 90]},
+        "Mean wait by pool": {"gpu": [90, None]},
     }
+    units = {chart.title: chart.unit for chart in history_charts(view)}
+    assert units["Cost of machines"] == "EUR per hour"
+    assert (units["Wait of the jobs that started"], units["Mean wait by pool"]) == ("seconds", "minutes")
     assert list(found["Machines"]) == ["busy", "idle"]
     long = [datetime.fromtimestamp(NOW + n, UTC) for n in range(500)]
     view = view.model_copy(update={"times": long, "series": [_series("site/jobs_running", *range(500))], "money": []})

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
+from csv import writer
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from burstd.api.answers.text import duration_text, local_time_text, money_text
 from burstd.cli.output import ConsoleOutput
-from burstd.cli.session import ApiClient, with_client
+from burstd.cli.plain_text import safe_text
+from burstd.cli.session import ApiClient, ExitCode, with_client
 
 if TYPE_CHECKING:
     from decimal import Decimal
@@ -30,6 +33,7 @@ def history(
     ] = None,
     since: Annotated[str, typer.Option(metavar="TIME", help="From: 7d (ago), 2026-09-01.")] = "7d",
     until: Annotated[str, typer.Option(metavar="TIME", help="To; default: now.")] = "",
+    csv: Annotated[bool, typer.Option("--csv", help="Print a row for each step, a column for each series.")] = False,
 ) -> None:
     """Demand, machines, waits and money over time."""
     from urllib.parse import urlencode
@@ -38,7 +42,22 @@ def history(
 
     times = burstd.parse_times(since=since, until=until)
     query = urlencode([*times.items(), *(("series", name) for name in series or DEFAULT_SERIES)])
-    burstd.show(HistoryView, burstd.get_json(f"/history?{query}"), print_series)
+    if csv and burstd.json:
+        burstd.fail(ExitCode.USAGE, "Say --csv or --json, not both.")
+    answer = burstd.get_json(f"/history?{query}")
+    if csv:
+        write_csv(burstd.parse(HistoryView, answer))
+    else:
+        burstd.show(HistoryView, answer, print_series)
+
+
+def write_csv(answer: HistoryView) -> None:
+    """To standard output: UTC times, and values in the units of the API; empty where nothing is known."""
+    columns: list[SeriesView | MoneySeriesView] = [*answer.series, *answer.money]
+    rows = writer(sys.stdout, lineterminator="\n")
+    rows.writerow(["time", *(safe_text(one.name) for one in columns)])
+    for time, *values in zip(answer.times, *(one.values for one in columns), strict=True):
+        rows.writerow([f"{time:%Y-%m-%dT%H:%M:%SZ}", *values])
 
 
 def print_series(out: ConsoleOutput, answer: HistoryView, width: int = _WIDTH) -> None:
@@ -56,7 +75,7 @@ def print_series(out: ConsoleOutput, answer: HistoryView, width: int = _WIDTH) -
 
 def _row(series: SeriesView, width: int) -> tuple[str, str, str, str, str]:
     known = [value for value in series.values if value is not None]
-    unit = duration_text if series.measure == "wait_s" else _number_text
+    unit = duration_text if series.measure.startswith("wait_") else _number_text
     most = max((value for value in (series.peaks or series.values) if value is not None), default=0.0)
     mean = sum(known) / len(known) if known else 0.0
     return series.name, unit(known[-1]) if known else "", unit(mean), unit(most), bars(series.values, width)

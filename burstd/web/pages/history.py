@@ -24,7 +24,11 @@ MAX_LINES = 8
 _JOBS = {"site/jobs_pending": "waiting", "site/jobs_running": "running"}
 _MACHINES = {f"site/machines_{phase}": phase for phase in ("busy", "idle", "ready", "booting", "leaving", "failed")}
 _GPUS = {"site/gpus_pending": "asked for", "site/gpus_used": "in use", "site/gpus_idle": "idle in the cloud"}
-_PATTERNS = (*_JOBS, *_MACHINES, *_GPUS, "site/money_per_hour.*", "pool/*/wait_s")
+_WAITS = {"site/wait_median_s": "half had waited at most", "site/wait_p90_s": "nine tenths had waited at most",
+          "site/wait_s": "mean"}  # fmt: skip
+_PATTERNS = (*_JOBS, *_MACHINES, *_GPUS, *_WAITS, "site/money_per_hour.*", "pool/*/wait_s")
+_TIME_UNITS = ((2 * 3600, 3600, "hours"), (120, 60, "minutes"), (0, 1, "seconds"))
+"""The first of them whose first number of seconds a chart reaches; how many seconds it has."""
 
 router = APIRouter()
 
@@ -93,9 +97,19 @@ def history_charts(view: HistoryView) -> list[Chart]:
         Chart("Jobs", "jobs", lines(_JOBS)),
         Chart("Machines", "machines", lines(_MACHINES), stacked=True),
         Chart("GPUs", "GPUs", lines(_GPUS)),
-        Chart("Money", "per hour", money),
-        Chart(
-            "Mean wait of the jobs that started", "seconds", lines({f"{s}/wait_s": s.partition("/")[2] for s in waits})
-        ),
+        Chart("Cost of machines", f"{' or '.join(line.label for line in money)} per hour", money),
+        _wait_chart("Wait of the jobs that started", lines(_WAITS)),
+        _wait_chart("Mean wait by pool", lines({f"{s}/wait_s": s.partition("/")[2] for s in waits})),
     ]
     return [chart for chart in charts if chart.lines]
+
+
+def _wait_chart(title: str, lines: Sequence[Line]) -> Chart:
+    """In the unit in which its longest wait is a short number."""
+    most = max((value for line in lines for value in line.values if value is not None), default=0.0)
+    seconds, unit = next((seconds, unit) for least, seconds, unit in _TIME_UNITS if most >= least)
+
+    def value(wait_s: float | None) -> float | None:
+        return None if wait_s is None else round(wait_s / seconds, 3)
+
+    return Chart(title, unit, [Line(line.label, [value(wait_s) for wait_s in line.values]) for line in lines])

@@ -22,6 +22,11 @@
       value === null ? null : (under[at] = (under[at] ?? 0) + value)));
   }
 
+  // A value between two that are not known is a point: there is no line to it.
+  const known = (value) => value !== null && value !== undefined;
+  const alone = (values) => values.flatMap((value, at) =>
+    known(value) && !known(values[at - 1]) && !known(values[at + 1]) ? [at] : []);
+
   function draw() {
     for (const chart of drawn) chart.destroy();
     const data = read();
@@ -30,7 +35,8 @@
       const values = chart.stacked ? stack(chart.values) : chart.values;
       const axis = {stroke: css("--soft"), grid: {stroke: css("--line"), width: 1}, ticks: {stroke: css("--line"), width: 1}};
       const series = chart.labels.map((label, n) => ({
-        label, stroke: css(colours[n % colours.length]), width: 2, dash: dashes[n % dashes.length], points: {show: false},
+        label, stroke: css(colours[n % colours.length]), width: 2, dash: dashes[n % dashes.length],
+        points: {show: false, filter: () => alone(values[n]), fill: css(colours[n % colours.length])},
         value: (_, __, ___, at) => (at === null || chart.values[n][at] === null ? "" : String(chart.values[n][at])),
       }));
       const bands = chart.stacked ? series.slice(1).map((_, n) => ({series: [n + 2, n + 1],
