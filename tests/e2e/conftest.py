@@ -8,7 +8,7 @@ import pytest
 
 from burstd.domain.cloud.offer import Pool
 from burstd.domain.slurm.shape import Shape
-from tests.e2e.sites import QUICK, site_up, wait_all_gone
+from tests.e2e.sites import QUICK, TYPES_WITH_SPOT, site_up, wait_all_gone
 from tests.lab import prometheus
 from tests.lab.site import CPU, GPU, Site
 
@@ -43,7 +43,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 
 @pytest.fixture(scope="package")
 def whole_site() -> Iterator[Site]:
-    with site_up(pools=[GPU, CPU, SOLO, CLOSED], settings=SETTINGS, comments=True) as up:
+    with site_up(pools=[GPU, CPU, SOLO, CLOSED], types=TYPES_WITH_SPOT, settings=SETTINGS, comments=True) as up:
         yield up
 
 

@@ -20,7 +20,7 @@ from providers.sandbox.boxes.box import Box, find_boxes
 from providers.sandbox.cloud import wire
 from tests.lab.base_site import BaseSite
 from tests.lab.remains import remains
-from tests.lab.site import Site
+from tests.lab.site import TYPES, Site
 
 QUICK = """
 [policies]
@@ -28,6 +28,7 @@ chain = ["backlog", "idle", "limits"]
 [policies.idle]
 keep_alive_s = 2
 """
+TYPES_WITH_SPOT = TYPES.replace('price = "0.40"', 'price = "0.40"\nspot_price = "0.10"')
 STATE = "/var/lib/burstd"
 MISSED_SOON = "SlurmdTimeout=30"
 """slurmctld misses a node that is gone in ten seconds, not in a hundred."""

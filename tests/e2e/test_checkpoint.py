@@ -12,8 +12,8 @@ import pytest
 
 from providers.sandbox.boxes.errors import SandboxError
 from providers.sandbox.boxes.images.rootfs import ensure_rootfs
-from tests.e2e.sites import database, site_up, wait_all_gone
-from tests.e2e.test_spot import SPOT, TYPES_WITH_SPOT
+from tests.e2e.sites import TYPES_WITH_SPOT, database, site_up, wait_all_gone
+from tests.e2e.test_spot import SPOT
 from tests.e2e.test_staging import stage, start_now, wait_over, wait_stage
 from tests.lab.site import Site
 

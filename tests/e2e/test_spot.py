@@ -14,6 +14,7 @@ from burstd.domain.cloud.offer import OfferRule
 from providers.sandbox.boxes.box import find_boxes
 from tests.e2e.sites import (
     QUICK,
+    TYPES_WITH_SPOT,
     claims_of,
     events,
     node_box,
@@ -25,12 +26,11 @@ from tests.e2e.sites import (
     wait_all_gone,
 )
 from tests.e2e.test_staging import manifest, submit, wait_over
-from tests.lab.site import CPU, GPU, TYPES, Site
+from tests.lab.site import CPU, GPU, Site
 
 pytestmark = [pytest.mark.boxes, pytest.mark.slurm]
 
 SPOT = replace(CPU, rules=(OfferRule("sandbox", ("c2*",), markets=("on-demand", "spot"), image="node"),))
-TYPES_WITH_SPOT = TYPES.replace('price = "0.40"', 'price = "0.40"\nspot_price = "0.10"')
 NOTICE_S = 45.0
 GPUS = replace(GPU, slots=GPU.slots[:4])
 CUT = ("interrupted", "requeued")
